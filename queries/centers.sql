@@ -1,0 +1,33 @@
+-- name: LockCenter :execlastid
+-- LockCenter takes a center row, one of the fixed set that hashed keys share,
+-- exclusively, waiting for it, and raises the token as LockNamed does. The reply
+-- is the token, or 0 where the row is missing.
+UPDATE lockstep_centers
+SET
+  token = LAST_INSERT_ID(IF(token = sqlc.arg(held), token, GREATEST(token + 1,
+    UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))))),
+  owner = sqlc.arg(owner),
+  conn_id = CONNECTION_ID(),
+  locked_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))
+WHERE slot = sqlc.arg(slot);
+
+-- name: CenterForUpdate :one
+-- CenterForUpdate takes a center row exclusively and reads its token.
+SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot) FOR UPDATE;
+
+-- name: CenterForShare :one
+-- CenterForShare takes a center row shared and reads its token.
+SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot) LOCK IN SHARE MODE;
+
+-- name: CenterToken :one
+-- CenterToken reads the token of a center row as the transaction's snapshot shows it.
+SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot);
+
+-- name: CenterHolders :many
+-- CenterHolders reads the center rows: at READ UNCOMMITTED with those who hold
+-- them now, otherwise with the last who committed.
+SELECT slot, token, owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (sqlc.slice(slots));
+
+-- name: CountCenters :one
+-- CountCenters counts the center rows.
+SELECT COUNT(*) FROM lockstep_centers;

@@ -1,0 +1,38 @@
+-- The tables of lockstep. All names are compared byte by byte (VARBINARY), all
+-- times are microseconds since 1970 by the server's own clock.
+
+-- One row for every named key that was ever locked. A row that was granted
+-- keeps its token for good, so that the token of a key never goes back.
+CREATE TABLE IF NOT EXISTS lockstep_locks (
+  name      VARBINARY(255)  NOT NULL,
+  token     BIGINT UNSIGNED NOT NULL,
+  owner     VARBINARY(255)  NOT NULL,
+  conn_id   BIGINT UNSIGNED NOT NULL,
+  locked_us BIGINT          NOT NULL,
+  PRIMARY KEY (name)
+) ENGINE = InnoDB;
+
+-- The center locks: 65,536 rows that hashed keys share.
+CREATE TABLE IF NOT EXISTS lockstep_centers (
+  slot      INT UNSIGNED    NOT NULL,
+  token     BIGINT UNSIGNED NOT NULL,
+  owner     VARBINARY(255)  NOT NULL,
+  conn_id   BIGINT UNSIGNED NOT NULL,
+  locked_us BIGINT          NOT NULL,
+  PRIMARY KEY (slot)
+) ENGINE = InnoDB;
+
+-- Leases: slot -1 is the turnstile, 0 the lease and the gate of the shared
+-- ones, above 0 readers and permits.
+CREATE TABLE IF NOT EXISTS lockstep_leases (
+  name       VARBINARY(255)  NOT NULL,
+  slot       BIGINT          NOT NULL,
+  owner      VARBINARY(255)  NOT NULL,
+  holds      VARCHAR(8192)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  token      BIGINT UNSIGNED NOT NULL,
+  ttl_us     BIGINT          NOT NULL,
+  expires_us BIGINT          NOT NULL,
+  intent_us  BIGINT          NOT NULL,
+  guards     BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (name, slot)
+) ENGINE = InnoDB;

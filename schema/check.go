@@ -1,0 +1,216 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// The findings of Check, to be told apart by errors.Is.
+var (
+	// ErrTable is returned when a table is missing, or has another engine,
+	// another column or another primary key than the DDL says.
+	ErrTable = errors.New("schema: wrong table")
+	// ErrCenters is returned when lockstep_centers has not exactly 65,536 rows.
+	ErrCenters = errors.New("schema: wrong center rows")
+	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now,
+	// under which a token can't tell how long its statement has waited.
+	ErrSysdateIsNow = errors.New("schema: server runs with sysdate-is-now")
+	// ErrMultiPrimary is returned when the server is a node of a cluster that
+	// takes writes on several nodes. It is a warning: see Check.
+	ErrMultiPrimary = errors.New("schema: multi-primary cluster")
+)
+
+// Check looks at the tables and the server that db reaches and returns all that
+// is wrong, joined into one error: ErrTable, ErrCenters, ErrSysdateIsNow and
+// ErrMultiPrimary, each with a sentence on the remedy. It reads only and needs no
+// privilege but SELECT on the tables.
+//
+// ErrMultiPrimary is not a fault: exclusive locks hold on such a cluster, but at
+// the commit: several transactions may run under one lock, and all but one of
+// them fail with ErrDeadlock at the latest when they commit. A program that is
+// written for that lets this one pass.
+func Check(ctx context.Context, db *sql.DB) error {
+	if db == nil {
+		return errors.New("schema: Check needs a *sql.DB, got nil")
+	}
+	var found []error
+	tables, err := expected()
+	if err != nil {
+		return err
+	}
+	complete := true
+	for _, t := range tables {
+		problem, err := checkTable(ctx, db, t)
+		if err != nil {
+			return err
+		}
+		if problem != nil {
+			complete = false
+			found = append(found, problem)
+		}
+	}
+	if complete {
+		problem, err := checkCenters(ctx, db)
+		if err != nil {
+			return err
+		}
+		found = append(found, problem)
+	}
+	for _, check := range []func(context.Context, *sql.DB) (error, error){checkClock, checkCluster} {
+		problem, err := check(ctx, db)
+		if err != nil {
+			return err
+		}
+		found = append(found, problem)
+	}
+	return errors.Join(found...)
+}
+
+// table is what one CREATE TABLE statement of the DDL promises.
+type table struct {
+	name    string
+	columns []column
+	primary string
+}
+
+type column struct{ name, kind string }
+
+var (
+	createTable = regexp.MustCompile(`^CREATE TABLE IF NOT EXISTS (\w+)`)
+	createCol   = regexp.MustCompile(`(?m)^  (\w+) +(BIGINT UNSIGNED|BIGINT|INT UNSIGNED|VARBINARY\(\d+\)|VARCHAR\(\d+\))`)
+	createKey   = regexp.MustCompile(`PRIMARY KEY \(([^)]+)\)`)
+	intWidth    = regexp.MustCompile(`int\(\d+\)`)
+)
+
+// expected reads the promises out of the DDL, so that they are written once.
+func expected() ([]table, error) {
+	statements, err := Statements()
+	if err != nil {
+		return nil, err
+	}
+	var all []table
+	for _, s := range statements {
+		name := createTable.FindStringSubmatch(s)
+		if name == nil {
+			continue
+		}
+		t := table{name: name[1], primary: strings.ReplaceAll(createKey.FindStringSubmatch(s)[1], " ", "")}
+		for _, c := range createCol.FindAllStringSubmatch(s, -1) {
+			t.columns = append(t.columns, column{name: c[1], kind: strings.ToLower(c[2])})
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// checkTable compares one table with the DDL.
+func checkTable(ctx context.Context, db *sql.DB, t table) (problem, err error) {
+	var engine sql.NullString
+	err = db.QueryRowContext(ctx, `SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?`, t.name).Scan(&engine)
+	if errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant SELECT, INSERT, UPDATE, DELETE on it", ErrTable, t.name), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("schema: look at %s: %w", t.name, err)
+	}
+	if !strings.EqualFold(engine.String, "InnoDB") {
+		return fmt.Errorf("%w: %s has the engine %s, which has no row locks: ALTER TABLE %s ENGINE = InnoDB", ErrTable, t.name, engine.String, t.name), nil
+	}
+	kinds, err := columnsOf(ctx, db, t.name)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range t.columns {
+		if got := kinds[c.name]; got != c.kind+" not null" {
+			if got == "" {
+				got = "missing"
+			}
+			return fmt.Errorf("%w: column %s.%s is %s and should be %s not null: create the table anew by the DDL in schema.FS, or alter the column", ErrTable, t.name, c.name, got, c.kind), nil
+		}
+	}
+	var primary sql.NullString
+	err = db.QueryRowContext(ctx, `SELECT GROUP_CONCAT(column_name ORDER BY seq_in_index) FROM information_schema.statistics
+		WHERE table_schema = DATABASE() AND table_name = ? AND index_name = 'PRIMARY'`, t.name).Scan(&primary)
+	if err != nil {
+		return nil, fmt.Errorf("schema: look at the primary key of %s: %w", t.name, err)
+	}
+	if primary.String != t.primary {
+		return fmt.Errorf("%w: the primary key of %s is (%s) and should be (%s): without it a lock would lock its neighbours", ErrTable, t.name, primary.String, t.primary), nil
+	}
+	return nil, nil
+}
+
+// columnsOf returns the type of each column, "bigint unsigned not null" for
+// example, without the display widths that only some servers give.
+func columnsOf(ctx context.Context, db *sql.DB, name string) (_ map[string]string, err error) {
+	rows, err := db.QueryContext(ctx, `SELECT column_name, column_type, is_nullable FROM information_schema.columns
+		WHERE table_schema = DATABASE() AND table_name = ?`, name)
+	if err != nil {
+		return nil, fmt.Errorf("schema: look at the columns of %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	kinds := make(map[string]string)
+	for rows.Next() {
+		var column, kind, nullable string
+		if err := rows.Scan(&column, &kind, &nullable); err != nil {
+			return nil, fmt.Errorf("schema: look at the columns of %s: %w", name, err)
+		}
+		kind = intWidth.ReplaceAllString(strings.ToLower(kind), "int")
+		if nullable == "NO" {
+			kind += " not null"
+		}
+		kinds[column] = kind
+	}
+	return kinds, rows.Err()
+}
+
+func checkCenters(ctx context.Context, db *sql.DB) (problem, err error) {
+	var n int
+	if err := db.QueryRowContext(ctx, `SELECT COUNT(*) FROM lockstep_centers`).Scan(&n); err != nil {
+		return nil, fmt.Errorf("schema: count the center rows: %w", err)
+	}
+	if n != Centers {
+		return fmt.Errorf("%w: lockstep_centers has %d rows and should have %d: run schema.Install again", ErrCenters, n, Centers), nil
+	}
+	return nil, nil
+}
+
+// checkClock finds --sysdate-is-now, which no system variable tells of: SYSDATE
+// moves on while a statement runs, unless it is an alias of NOW.
+func checkClock(ctx context.Context, db *sql.DB) (problem, err error) {
+	var slept, moved int64
+	err = db.QueryRowContext(ctx, `SELECT SLEEP(0.01), TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))`).Scan(&slept, &moved)
+	if err != nil {
+		return nil, fmt.Errorf("schema: look at the server's clock: %w", err)
+	}
+	if moved == 0 {
+		return fmt.Errorf("%w: the tokens of waiters may go back: start the server without --sysdate-is-now", ErrSysdateIsNow), nil
+	}
+	return nil, nil
+}
+
+// checkCluster finds Galera (wsrep_on) and a Group Replication with several
+// primaries.
+func checkCluster(ctx context.Context, db *sql.DB) (problem, err error) {
+	for _, c := range []struct{ variable, value string }{
+		{"wsrep_on", "ON"},
+		{"group_replication_single_primary_mode", "OFF"},
+	} {
+		var name, value string
+		err := db.QueryRowContext(ctx, `SHOW GLOBAL VARIABLES LIKE '`+c.variable+`'`).Scan(&name, &value)
+		if errors.Is(err, sql.ErrNoRows) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("schema: look for a cluster: %w", err)
+		}
+		if value == c.value {
+			return fmt.Errorf("%w: %s is %s: exclusive locks exclude at COMMIT and not before, shared locks don't exclude writers on other nodes: send all locking transactions to one node, or be ready to retry ErrDeadlock from every statement and from Commit", ErrMultiPrimary, name, value), nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,81 @@
+// Package schema holds the tables of lockstep: the DDL as files, for sqlc and
+// for migration tools, and Install and Check for programs that do it themselves.
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+	"strings"
+)
+
+// FS holds the DDL, one or more statements a file, to be applied in the order of
+// the file names. Every statement is safe to repeat.
+//
+//go:embed *.sql
+var FS embed.FS
+
+// Centers is the number of rows of lockstep_centers.
+const Centers = 65536
+
+// Install creates the tables that are missing and fills in the center rows. It
+// may be repeated, and many processes may run it at the same time: what is there
+// stays as it is. It needs the privileges CREATE and INSERT, which the locks
+// themselves don't. DDL commits implicitly, so it takes the pool and never a
+// transaction. It returns the server's error for the statement that failed;
+// running it again goes on from there.
+func Install(ctx context.Context, db *sql.DB) error {
+	if db == nil {
+		return fmt.Errorf("schema: Install needs a *sql.DB, got nil")
+	}
+	statements, err := Statements()
+	if err != nil {
+		return err
+	}
+	for _, s := range statements {
+		if _, err := db.ExecContext(ctx, s); err != nil {
+			return fmt.Errorf("schema: install %q: %w", firstLine(s), err)
+		}
+	}
+	return nil
+}
+
+// Statements returns the statements of FS one by one, without comments, for
+// migration tools that take one statement at a time.
+func Statements() ([]string, error) {
+	names, err := fs.Glob(FS, "*.sql")
+	if err != nil {
+		return nil, fmt.Errorf("schema: list the DDL: %w", err)
+	}
+	var all []string
+	for _, name := range names {
+		text, err := FS.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("schema: read the DDL: %w", err)
+		}
+		for statement := range strings.SplitSeq(withoutComments(string(text)), ";") {
+			if s := strings.TrimSpace(statement); s != "" {
+				all = append(all, s)
+			}
+		}
+	}
+	return all, nil
+}
+
+// withoutComments drops the lines that are comments; the files have no others.
+func withoutComments(text string) string {
+	var kept []string
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "--") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "")
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return strings.TrimSuffix(line, " (")
+}
