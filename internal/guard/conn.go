@@ -1,0 +1,371 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// conn is a connection that keeps book of its transaction. It has the optional
+// interfaces of go-sql-driver's, each forwarded; where the base lacks one it
+// does what database/sql does without it. database/sql calls it from one
+// goroutine at a time.
+type conn struct {
+	base   driver.Conn
+	pool   *connector
+	server Server
+	tx     *Tx // nil outside a transaction
+	open   int // rows that were not closed yet
+}
+
+var (
+	_ driver.ConnBeginTx        = (*conn)(nil)
+	_ driver.ConnPrepareContext = (*conn)(nil)
+	_ driver.ExecerContext      = (*conn)(nil)
+	_ driver.QueryerContext     = (*conn)(nil)
+	_ driver.Execer             = (*conn)(nil) //nolint:staticcheck // go-sql-driver has it, and users reach it by Conn.Raw
+	_ driver.Queryer            = (*conn)(nil) //nolint:staticcheck // likewise
+	_ driver.Pinger             = (*conn)(nil)
+	_ driver.SessionResetter    = (*conn)(nil)
+	_ driver.Validator          = (*conn)(nil)
+	_ driver.NamedValueChecker  = (*conn)(nil)
+)
+
+// before is asked before anything is sent. It refuses a statement of a doomed
+// transaction, and a statement of the locks where they would hold nothing.
+func (c *conn) before(ctx context.Context, s statement) error {
+	call := callOf(ctx)
+	if call == nil {
+		if c.tx == nil || !c.tx.owned && (s.kind == kindBegin || s.kind == kindCommit || s.kind == kindRollback) {
+			return nil // a program that begins and ends its transactions as text may always do so
+		}
+		return c.tx.refuse()
+	}
+	if call.Tx != c.tx {
+		if err := call.Tx.Err(); err != nil {
+			return err
+		}
+		return ErrEnded
+	}
+	if c.open > 0 {
+		return ErrOpenRows
+	}
+	if err := c.confirm(ctx); err != nil {
+		return err
+	}
+	if call.Fresh && c.tx.MayHaveSnapshot() {
+		return ErrReads
+	}
+	return nil
+}
+
+// callOf returns the mark of the locks' own statements, nil for the program's.
+func callOf(ctx context.Context) *Call {
+	call, _ := ctx.Value(callKey{}).(*Call)
+	return call
+}
+
+// confirm returns why the locks of the transaction are gone. Where a statement
+// may have ended it, the server is asked first.
+func (c *conn) confirm(ctx context.Context) error {
+	if suspect := c.tx.suspected(); suspect != "" && c.tx.Err() == nil {
+		execer, ok := c.base.(driver.ExecerContext)
+		if !ok {
+			return fmt.Errorf("lockstep: %T is no driver.ExecerContext", c.base)
+		}
+		_, reply := execer.ExecContext(ctx, rawsql.Probe, nil)
+		open, err := c.pool.rules.Open(reply)
+		if err != nil {
+			return c.failed(statement{kind: kindQuiet}, err)
+		}
+		if !open {
+			c.tx.sever(c.pool.rules.Committed(suspect))
+		}
+		c.tx.cleared()
+	}
+	return c.tx.Err()
+}
+
+// after keeps book of a statement that was sent, and returns its error.
+func (c *conn) after(ctx context.Context, s statement, err error) error {
+	if errors.Is(err, driver.ErrSkip) {
+		return err // not sent: database/sql prepares it next
+	}
+	call := callOf(ctx)
+	if err != nil {
+		return c.failed(s, err)
+	}
+	switch {
+	case call != nil:
+		if call.Reads {
+			c.tx.ran(statement{kind: kindHarmless})
+		}
+	case s.kind == kindBegin, s.kind == kindCommit, s.kind == kindRollback:
+		c.boundary(s)
+	case c.tx != nil:
+		c.tx.ran(s)
+	}
+	return nil
+}
+
+// boundary keeps book of a BEGIN, COMMIT or ROLLBACK that the program has sent as
+// text. In a transaction of database/sql it ends what the *sql.Tx held; on a
+// *sql.Conn it is how transactions are begun and ended.
+func (c *conn) boundary(s statement) {
+	if c.tx != nil && c.tx.owned {
+		c.tx.sever(c.pool.rules.Committed(s.name))
+		return
+	}
+	if c.tx != nil && s.kind == kindBegin {
+		c.tx.sever(c.pool.rules.Committed(s.name))
+	}
+	c.end(s.kind == kindCommit)
+	if s.kind == kindBegin || s.chain {
+		c.tx = &Tx{server: c.server, reads: s.reads}
+	}
+}
+
+// end closes the book of the transaction.
+func (c *conn) end(committed bool) {
+	t := c.tx
+	if t == nil {
+		return
+	}
+	c.tx = nil
+	t.mu.Lock()
+	t.ended = true
+	onCommit := t.onCommit
+	t.mu.Unlock()
+	if committed && onCommit != nil {
+		onCommit()
+	}
+}
+
+// failed judges the error of a statement, or of the rows that it gave.
+func (c *conn) failed(s statement, err error) error {
+	t := c.tx
+	if t == nil {
+		return err
+	}
+	if why := c.pool.rules.Ended(err, c.server); why != nil {
+		t.doom(why)
+		return err
+	}
+	if fromServer := new(mysql.MySQLError); !errors.As(err, &fromServer) && !c.IsValid() {
+		t.doom(c.pool.rules.Lost(err))
+		if t.used() {
+			return errors.Join(err, c.pool.kill(c.server.Session))
+		}
+		return err
+	}
+	t.ran(s) // DDL that fails has committed all the same
+	return err
+}
+
+// mayCommit returns why the transaction can't be committed: the server has
+// rolled it back, or it held locks that were gone before its end.
+func (c *conn) mayCommit(ctx context.Context) error {
+	t := c.tx
+	if t == nil {
+		return nil
+	}
+	if t.holds() {
+		return c.confirm(ctx)
+	}
+	return t.refuse()
+}
+
+// BeginTx begins a transaction of database/sql.
+func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	beginner, ok := c.base.(driver.ConnBeginTx)
+	if !ok {
+		return nil, fmt.Errorf("lockstep: %T is no driver.ConnBeginTx", c.base)
+	}
+	base, err := beginner.BeginTx(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	c.end(false) // one begun as text on the same connection is over
+	c.tx = &Tx{server: c.server, isolation: sql.IsolationLevel(opts.Isolation), owned: true}
+	return &driverTx{base: base, conn: c}, nil
+}
+
+// Begin is BeginTx for database/sql of before Go 1.8.
+func (c *conn) Begin() (driver.Tx, error) {
+	return c.BeginTx(context.Background(), driver.TxOptions{})
+}
+
+// driverTx is the end of a transaction of database/sql.
+type driverTx struct {
+	base driver.Tx
+	conn *conn
+}
+
+// Commit commits, but only what is whole: a transaction that the server has
+// ended, or that has lost locks, is rolled back, and the reason returned.
+func (t *driverTx) Commit() error {
+	if why := t.conn.mayCommit(context.Background()); why != nil {
+		return errors.Join(why, t.Rollback())
+	}
+	err := t.base.Commit()
+	t.conn.end(err == nil)
+	return err
+}
+
+// Rollback rolls back.
+func (t *driverTx) Rollback() error {
+	err := t.base.Rollback()
+	t.conn.end(false)
+	return err
+}
+
+// ExecContext executes a statement without rows.
+func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if q, ok := ctx.Value(questionKey{}).(*question); ok && query == rawsql.Probe {
+		q.guarded, q.tx = true, c.tx
+		return driver.ResultNoRows, nil
+	}
+	execer, ok := c.base.(driver.ExecerContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	s := judgeFor(ctx, query)
+	if err := c.before(ctx, s); err != nil {
+		return nil, err
+	}
+	if s.kind == kindCommit && c.tx != nil && !c.tx.owned {
+		return c.commitText(ctx, execer, s, query)
+	}
+	result, err := execer.ExecContext(ctx, query, args)
+	return result, c.after(ctx, s, err)
+}
+
+// judgeFor judges a statement of the program; the locks' own need none.
+func judgeFor(ctx context.Context, query string) statement {
+	if callOf(ctx) != nil {
+		return statement{kind: kindQuiet}
+	}
+	return judge(query)
+}
+
+// commitText is driverTx.Commit for a transaction that was begun as text.
+func (c *conn) commitText(ctx context.Context, execer driver.ExecerContext, s statement, query string) (driver.Result, error) {
+	if why := c.mayCommit(ctx); why != nil {
+		_, err := execer.ExecContext(ctx, "ROLLBACK", nil)
+		c.end(false)
+		return nil, errors.Join(why, err)
+	}
+	result, err := execer.ExecContext(ctx, query, nil)
+	if err != nil {
+		c.end(false)
+		return nil, err
+	}
+	return result, c.after(ctx, s, nil)
+}
+
+// QueryContext executes a statement with rows.
+func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	queryer, ok := c.base.(driver.QueryerContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	s := judgeFor(ctx, query)
+	if err := c.before(ctx, s); err != nil {
+		return nil, err
+	}
+	base, err := queryer.QueryContext(ctx, query, args)
+	if err := c.after(ctx, s, err); err != nil {
+		return nil, err
+	}
+	return c.rows(base), nil
+}
+
+// PrepareContext prepares a statement; it is judged once. What would be refused
+// is refused when it is executed: GORM turns the error of a prepare into a
+// *sql.Row that panics.
+func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	s := judgeFor(ctx, query)
+	if err := c.before(ctx, s); err != nil {
+		return refused{err}, nil
+	}
+	var base driver.Stmt
+	var err error
+	if preparer, ok := c.base.(driver.ConnPrepareContext); ok {
+		base, err = preparer.PrepareContext(ctx, query)
+	} else {
+		base, err = c.base.Prepare(query)
+	}
+	if err != nil {
+		return nil, c.failed(statement{kind: kindQuiet}, err) // to prepare neither reads nor commits
+	}
+	return &stmt{base: base, conn: c, statement: s}, nil
+}
+
+// Prepare is PrepareContext for database/sql of before Go 1.8.
+func (c *conn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+// Exec is what users of Conn.Raw call to see the results of all statements of a
+// text (mysql.Result).
+func (c *conn) Exec(query string, args []driver.Value) (driver.Result, error) {
+	return c.ExecContext(context.Background(), query, named(args))
+}
+
+// Query is the same for rows.
+func (c *conn) Query(query string, args []driver.Value) (driver.Rows, error) {
+	return c.QueryContext(context.Background(), query, named(args))
+}
+
+func named(args []driver.Value) []driver.NamedValue {
+	values := make([]driver.NamedValue, len(args))
+	for i, v := range args {
+		values[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+	}
+	return values
+}
+
+// Close closes the connection.
+func (c *conn) Close() error {
+	err := c.base.Close()
+	c.end(false)
+	return err
+}
+
+// Ping sends a ping.
+func (c *conn) Ping(ctx context.Context) error {
+	if pinger, ok := c.base.(driver.Pinger); ok {
+		return pinger.Ping(ctx)
+	}
+	return nil
+}
+
+// ResetSession is called before the connection leaves the pool again.
+func (c *conn) ResetSession(ctx context.Context) error {
+	if resetter, ok := c.base.(driver.SessionResetter); ok {
+		return resetter.ResetSession(ctx)
+	}
+	return nil
+}
+
+// IsValid tells whether the connection can be used again.
+func (c *conn) IsValid() bool {
+	if validator, ok := c.base.(driver.Validator); ok {
+		return validator.IsValid()
+	}
+	return true
+}
+
+// CheckNamedValue converts an argument.
+func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
+	if checker, ok := c.base.(driver.NamedValueChecker); ok {
+		return checker.CheckNamedValue(v)
+	}
+	return driver.ErrSkip
+}

@@ -1,0 +1,139 @@
+// Package guard wraps a driver.Connector of go-sql-driver/mysql so that every
+// connection keeps book of its transaction: whether one is open, what ran in it,
+// and whether the server has ended it behind the program's back.
+//
+// A server that answers 1213 (deadlock) has rolled the whole transaction back,
+// but database/sql doesn't know: the next statement of the *sql.Tx commits by
+// itself and survives Rollback. The driver is the only place that sees every
+// statement and every error, those included that come while rows are read, so it
+// is here that such a transaction is stopped. It knows nothing of locks: package
+// txlock asks it, see Ask, and says by Rules what an error means.
+package guard
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// Rules say what the server's replies mean for a transaction.
+type Rules struct {
+	// Ended returns why the transaction is over after this error of a
+	// statement, or nil where it goes on.
+	Ended func(err error, s Server) error
+	// Lost returns the error of a transaction whose connection is gone.
+	Lost func(cause error) error
+	// Committed returns the error of a transaction that the named statement
+	// has committed implicitly.
+	Committed func(statement string) error
+	// Open tells from the reply to rawsql.Probe whether a transaction is open;
+	// the error is one that says neither.
+	Open func(reply error) (bool, error)
+	// Gone tells whether this reply to KILL says that there is no such session.
+	Gone func(reply error) bool
+}
+
+// Wrap returns a connector whose connections are base's, guarded by the rules.
+func Wrap(base driver.Connector, rules Rules) driver.Connector {
+	return &connector{base: base, rules: rules}
+}
+
+// killTimeout bounds the KILL of a session that a cancelled statement has left
+// on the server, and with it how much later than its context such a statement
+// can return.
+const killTimeout = time.Second
+
+type connector struct {
+	base  driver.Connector
+	rules Rules
+}
+
+var (
+	_ driver.Connector = (*connector)(nil)
+	_ io.Closer        = (*connector)(nil)
+)
+
+// Connect opens a connection and asks the server once who it is.
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	base, err := c.base.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	server, err := introduce(ctx, base)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lockstep: ask a new connection for its server: %w", err), base.Close())
+	}
+	return &conn{base: base, pool: c, server: server}, nil
+}
+
+// Driver returns the driver of the base, so that db.Driver() is what it was.
+func (c *connector) Driver() driver.Driver { return c.base.Driver() }
+
+// Close is called by sql.DB.Close.
+func (c *connector) Close() error {
+	if closer, ok := c.base.(io.Closer); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+// introduce reads the facts about the server behind a connection.
+func introduce(ctx context.Context, base driver.Conn) (_ Server, err error) {
+	queryer, ok := base.(driver.QueryerContext)
+	if !ok {
+		return Server{}, fmt.Errorf("%T is no driver.QueryerContext, go-sql-driver/mysql is needed", base)
+	}
+	rows, err := queryer.QueryContext(ctx, rawsql.Facts, nil)
+	if err != nil {
+		return Server{}, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	row := make([]driver.Value, 4)
+	if err := rows.Next(row); err != nil {
+		return Server{}, err
+	}
+	id, err := strconv.ParseUint(text(row[1]), 10, 64)
+	if err != nil {
+		return Server{}, err
+	}
+	return NewServer(text(row[0]), id, text(row[2]) == "1", text(row[3])), nil
+}
+
+// text returns a value of the text protocol as the server wrote it.
+func text(v driver.Value) string {
+	if b, ok := v.([]byte); ok {
+		return string(b)
+	}
+	return fmt.Sprint(v)
+}
+
+// kill ends a session that this process has lost: the server would keep its
+// locks until the abandoned statement ends by itself, 50 s by default.
+func (c *connector) kill(session uint64) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+	defer cancel()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("lockstep: end the abandoned session %d, which keeps its locks until its statement ends: %w", session, err)
+		}
+	}()
+	base, err := c.base.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, base.Close()) }()
+	execer, ok := base.(driver.ExecerContext)
+	if !ok {
+		return fmt.Errorf("%T is no driver.ExecerContext", base)
+	}
+	if _, err = execer.ExecContext(ctx, rawsql.Kill(session), nil); err != nil && c.rules.Gone(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,123 @@
+package guard
+
+import (
+	"strings"
+
+	"github.com/dca00107/lockstep/internal/sqltext"
+)
+
+// kind is what a statement does to the transaction that it runs in.
+type kind int
+
+const (
+	kindUncertain  kind = iota // it may commit: DDL, CALL, SET autocommit, ...
+	kindHarmless               // it can't commit
+	kindQuiet                  // it neither reads nor commits: SAVEPOINT, the locks' own
+	kindRollbackTo             // ROLLBACK TO SAVEPOINT
+	kindBegin                  // BEGIN, START TRANSACTION
+	kindCommit                 // COMMIT
+	kindRollback               // ROLLBACK
+)
+
+// statement is the text of a statement, judged.
+type statement struct {
+	kind  kind
+	name  string // its first words, for errors
+	chain bool   // COMMIT or ROLLBACK that begins the next transaction at once
+	reads bool   // BEGIN that fixes the snapshot at once
+}
+
+// harmless are the statements that never commit. All that is neither here nor
+// known to judge is uncertain, and the server is asked when it matters.
+var harmless = map[string]bool{
+	"SELECT": true, "INSERT": true, "UPDATE": true, "DELETE": true, "REPLACE": true,
+	"WITH": true, "VALUES": true, "TABLE": true, "SHOW": true, "EXPLAIN": true,
+	"DESCRIBE": true, "DESC": true, "DO": true, "USE": true, "HELP": true,
+	"KILL": true, "HANDLER": true, "SIGNAL": true, "RESIGNAL": true,
+}
+
+// judge tells what a statement does to its transaction, by its first words. The
+// text of several statements is harmless where each of them is.
+func judge(query string) statement {
+	first, rest := sqltext.Next(query)
+	s := judgeOne(first)
+	for rest != "" {
+		var piece string
+		piece, rest = sqltext.Next(rest)
+		if more := judgeOne(piece); s.kind != kindHarmless || more.kind != kindHarmless {
+			return statement{kind: kindUncertain, name: s.name + "; " + more.name}
+		}
+	}
+	return s
+}
+
+// judgeOne judges a single statement.
+func judgeOne(query string) statement {
+	w := sqltext.Words(query, 4)
+	s := statement{kind: kindUncertain, name: strings.Join(w, " ")}
+	switch {
+	case len(w) == 0: // a comment alone
+		s.kind = kindHarmless
+	case harmless[w[0]]:
+		s.kind = kindHarmless
+	case w[0] == "LOAD" && has(w[1:], "DATA", "XML"):
+		s.kind = kindHarmless
+	case w[0] == "SET" && !mentionsAutocommit(query):
+		s.kind = kindHarmless
+		if has(w[1:], "STATEMENT") { // MariaDB: SET STATEMENT x=y FOR statement
+			s.kind = kindUncertain
+			if _, inner, ok := cutFold(query, " for "); ok {
+				return judgeOne(inner)
+			}
+		}
+	case w[0] == "SAVEPOINT", w[0] == "RELEASE":
+		s.kind = kindQuiet
+	case w[0] == "BEGIN" && (len(w) == 1 || w[1] == "WORK"):
+		s.kind = kindBegin
+	case w[0] == "START" && has(w[1:], "TRANSACTION"):
+		s.kind = kindBegin
+		s.reads = len(w) > 2 && strings.Contains(strings.ToUpper(query), "SNAPSHOT")
+	case w[0] == "COMMIT":
+		s.kind, s.chain = kindCommit, chained(w)
+	case w[0] == "ROLLBACK":
+		s.kind, s.chain = kindRollback, chained(w)
+		if has(w[1:], "TO") || len(w) > 2 && w[2] == "TO" {
+			s.kind = kindRollbackTo
+		}
+	case w[0] == "CREATE" && has(w[1:], "TEMPORARY"), w[0] == "DROP" && has(w[1:], "TEMPORARY"):
+		s.kind = kindHarmless
+	}
+	return s
+}
+
+// chained tells of the words of COMMIT or ROLLBACK whether AND CHAIN follows.
+func chained(w []string) bool {
+	for i := 0; i+1 < len(w); i++ {
+		if w[i] == "AND" && w[i+1] == "CHAIN" {
+			return true
+		}
+	}
+	return false
+}
+
+// has tells whether the first of the words is one of the wanted.
+func has(w []string, wanted ...string) bool {
+	for _, s := range wanted {
+		if len(w) > 0 && w[0] == s {
+			return true
+		}
+	}
+	return false
+}
+
+func mentionsAutocommit(query string) bool {
+	return strings.Contains(strings.ToLower(query), "autocommit")
+}
+
+// cutFold is strings.Cut without regard to case, for an ASCII separator.
+func cutFold(s, sep string) (before, after string, found bool) {
+	if i := strings.Index(strings.ToLower(s), sep); i >= 0 && len(strings.ToLower(s)) == len(s) {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}

@@ -1,0 +1,218 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// Tx is the book of one transaction. The connection writes it; what shares the
+// transaction may read it from any goroutine.
+type Tx struct {
+	server    Server
+	isolation sql.IsolationLevel
+	owned     bool // begun by BeginTx, ended by Commit or Rollback of database/sql
+
+	mu       sync.Mutex
+	reads    bool   // a statement ran that may have fixed the snapshot
+	undone   int    // how many ROLLBACK TO SAVEPOINT
+	suspect  string // a statement that may have committed, not yet asked about
+	doomed   error  // the server has rolled back: nothing more is sent
+	severed  error  // the program itself has ended it by a statement
+	ended    bool   // Commit or Rollback has run
+	scope    any
+	onCommit func()
+}
+
+// ErrEnded is returned for a lock's statement whose transaction is over.
+var ErrEnded = errors.New("the transaction has been committed or rolled back")
+
+// ErrReads is returned for a statement that was to be sent only while nothing
+// had been read in the transaction. Nothing was sent.
+var ErrReads = errors.New("a statement has run before in this transaction")
+
+// ErrOpenRows is returned for a lock's statement while rows are open on the
+// connection, which would break it. Nothing was sent.
+var ErrOpenRows = errors.New("rows are still open on this transaction")
+
+// Server returns what is known of the server.
+func (t *Tx) Server() Server { return t.server }
+
+// MayHaveSnapshot tells whether a plain read can show data from before a lock
+// that is taken now: a statement has run that may have fixed the transaction's
+// snapshot, and the isolation level is not known to read without one.
+func (t *Tx) MayHaveSnapshot() bool {
+	switch t.isolation {
+	case sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelSerializable:
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.reads
+}
+
+// Undone counts the ROLLBACK TO SAVEPOINT, each of which may have freed locks.
+func (t *Tx) Undone() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.undone
+}
+
+// Err returns why no lock can be taken or held in the transaction any more.
+func (t *Tx) Err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.doomed != nil:
+		return t.doomed
+	case t.severed != nil:
+		return t.severed
+	case t.ended:
+		return ErrEnded
+	}
+	return nil
+}
+
+// Scope returns what is kept with the transaction, made on first use.
+func (t *Tx) Scope(make func() any) any {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.scope == nil {
+		t.scope = make()
+	}
+	return t.scope
+}
+
+// Hold says that the transaction holds locks: from now on its Commit makes sure
+// that it was open to the end. onCommit runs after a commit that succeeded.
+func (t *Tx) Hold(onCommit func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.onCommit = onCommit
+}
+
+// refuse returns why a statement of the program may not be sent.
+func (t *Tx) refuse() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.doomed
+}
+
+// doom stops the transaction; the first reason stays.
+func (t *Tx) doom(why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.doomed == nil {
+		t.doomed = why
+	}
+}
+
+// sever ends what the transaction held; its statements go on.
+func (t *Tx) sever(why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.severed == nil {
+		t.severed = why
+	}
+}
+
+// suspected returns the statement that may have ended the transaction and that
+// the server was not yet asked about.
+func (t *Tx) suspected() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.suspect
+}
+
+// cleared drops the suspicion, answered by the server.
+func (t *Tx) cleared() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.suspect = ""
+}
+
+// used tells whether locks have asked for the transaction.
+func (t *Tx) used() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.scope != nil
+}
+
+// holds tells whether the transaction holds locks.
+func (t *Tx) holds() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.onCommit != nil
+}
+
+// ran keeps book of a statement of the program that the server has executed.
+func (t *Tx) ran(s statement) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch s.kind {
+	case kindQuiet:
+	case kindRollbackTo:
+		t.undone++
+	default:
+		t.reads = true
+	}
+	if s.kind == kindUncertain && t.suspect == "" {
+		t.suspect = s.name
+	}
+}
+
+// question is what Ask sends in band.
+type question struct {
+	guarded bool
+	tx      *Tx
+}
+
+// Call marks a statement of the locks themselves.
+type Call struct {
+	// Tx is the transaction that it belongs to; in any other it isn't sent.
+	Tx *Tx
+	// Fresh: it is to be sent only while MayHaveSnapshot is false, otherwise
+	// the answer is ErrReads.
+	Fresh bool
+	// Reads: it is a plain read, which fixes the snapshot.
+	Reads bool
+}
+
+type questionKey struct{}
+type callKey struct{}
+
+// WithCall marks the statements under the context as the locks' own.
+func WithCall(ctx context.Context, c Call) context.Context {
+	return &callContext{Context: ctx, call: c}
+}
+
+// callContext is context.WithValue in one allocation.
+type callContext struct {
+	context.Context
+	call Call
+}
+
+func (c *callContext) Value(key any) any {
+	if key == (callKey{}) {
+		return &c.call
+	}
+	return c.Context.Value(key)
+}
+
+// Execer is the method of a transaction that Ask needs.
+type Execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// Ask asks the connection under a transaction for its book, by a statement that
+// a guarded connection answers itself. The book is nil where the connection is
+// guarded and knows of no transaction. Where the connection is not guarded the
+// statement reaches the server, and reply is its answer, for Rules.Open.
+func Ask(ctx context.Context, tx Execer) (book *Tx, guarded bool, reply error) {
+	q := &question{}
+	_, reply = tx.ExecContext(context.WithValue(ctx, questionKey{}, q), rawsql.Probe)
+	return q.tx, q.guarded, reply
+}

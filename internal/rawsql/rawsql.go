@@ -1,0 +1,67 @@
+// Package rawsql holds the SQL that can't be compiled from queries/: sqlc drops
+// SET, doesn't parse KILL, SET STATEMENT and RETURNING, leaves @@variables
+// untyped and has no VALUES list of variable length. Everything else is in
+// queries/ and compiled into package gen.
+package rawsql
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Probe tells whether a transaction is open: the server answers it with error
+// 1568 inside one, and outside it changes nothing, since the access mode is the
+// default one (MySQL manual, "SET TRANSACTION Statement").
+const Probe = "SET TRANSACTION READ WRITE"
+
+// Facts reads who the server is: version, session, whether a lock wait timeout
+// rolls back the transaction, and a name for server and database. It reads no
+// table, so that it fixes no snapshot.
+const Facts = "SELECT VERSION(), CONNECTION_ID(), @@innodb_rollback_on_timeout, CONCAT_WS('/', @@hostname, @@port, DATABASE())"
+
+// Kill ends a session of the server. A user may end his own sessions without a
+// privilege.
+func Kill(session uint64) string { return "KILL " + strconv.FormatUint(session, 10) }
+
+// LockWaitSeconds reads the session's lock wait timeout.
+const LockWaitSeconds = "SELECT @@SESSION.innodb_lock_wait_timeout"
+
+// SetLockWait sets the session's lock wait timeout, in whole seconds.
+func SetLockWait(seconds int64) string {
+	return "SET SESSION innodb_lock_wait_timeout = " + strconv.FormatInt(seconds, 10)
+}
+
+// For prefixes a statement with variables for its duration. MariaDB only.
+func For(variables ...string) string {
+	return "SET STATEMENT " + strings.Join(variables, ", ") + " FOR "
+}
+
+// The variables for For.
+const (
+	// NoWait answers 1205 at once where a row is locked.
+	NoWait = "innodb_lock_wait_timeout=0"
+	// RefuseStale answers 1020 where a row has changed since the snapshot.
+	RefuseStale = "innodb_snapshot_isolation=ON"
+)
+
+// AtMost ends a statement that takes longer, with 1969.
+func AtMost(d time.Duration) string {
+	return fmt.Sprintf("max_statement_time=%.6f", d.Seconds())
+}
+
+// HintAtMost makes a SELECT end with 3024 where it takes longer, in whole
+// milliseconds, rounded up. MySQL only; the number must be a literal.
+func HintAtMost(query string, d time.Duration) string {
+	ms := max(1, (d+time.Millisecond-1)/time.Millisecond)
+	return strings.Replace(query, "SELECT ", fmt.Sprintf("SELECT /*+ MAX_EXECUTION_TIME(%d) */ ", ms), 1)
+}
+
+// HintNoWait makes a locking SELECT answer 3572 at once where the row is locked.
+// MySQL only: MariaDB has the same words but for the shared lock, and other
+// consequences.
+func HintNoWait(query string) string {
+	query = strings.Replace(query, "LOCK IN SHARE MODE", "FOR SHARE", 1)
+	return strings.TrimRight(query, "; \n") + " NOWAIT"
+}

@@ -1,0 +1,131 @@
+// Package sqltext looks at the text of SQL statements as far as it must be known
+// what they are: their first words and the names in them, without comments.
+package sqltext
+
+import "strings"
+
+// Next cuts the text behind its first statement. Only a text with a semicolon in
+// it is read to the end.
+func Next(query string) (first, rest string) {
+	if strings.IndexByte(query, ';') < 0 {
+		return query, ""
+	}
+	for i := 0; i < len(query); {
+		if n := skip(query[i:]); n > 0 {
+			i += n
+			continue
+		}
+		if query[i] == ';' {
+			if Words(query[i+1:], 1) == nil {
+				return query[:i], ""
+			}
+			return query[:i], query[i+1:]
+		}
+		i++
+	}
+	return query, ""
+}
+
+// Words returns the first n words of a statement, in capitals, without comments
+// and what is quoted.
+func Words(query string, n int) []string {
+	var w []string
+	for i := 0; i < len(query) && len(w) < n; {
+		if isLetter(query[i]) {
+			end := i
+			for end < len(query) && isLetter(query[end]) {
+				end++
+			}
+			w = append(w, strings.ToUpper(query[i:end]))
+			i = end
+			continue
+		}
+		if executable := opening(query[i:]); executable > 0 {
+			i += executable
+		} else if skipped := skip(query[i:]); skipped > 0 {
+			i += skipped
+		} else if query[i] == ';' {
+			break
+		} else {
+			i++
+		}
+	}
+	return w
+}
+
+func isLetter(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c >= '0' && c <= '9'
+}
+
+// opening returns the length of the opening of an executable comment, /*!50000
+// or MariaDB's /*M!, whose content is part of the statement.
+func opening(s string) int {
+	for _, o := range []string{"/*!", "/*M!"} {
+		if strings.HasPrefix(s, o) {
+			n := len(o)
+			for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+				n++
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// skip returns the length of the comment or quoted text that s begins with.
+func skip(s string) int {
+	switch {
+	case strings.HasPrefix(s, "/*"):
+		return through(s, 2, "*/")
+	case s[0] == '#', strings.HasPrefix(s, "--") && (len(s) == 2 || s[2] <= ' '):
+		return through(s, 1, "\n")
+	case s[0] == '\'', s[0] == '"', s[0] == '`':
+		for i := 1; i < len(s); i++ {
+			switch {
+			case s[i] == '\\' && s[0] != '`':
+				i++
+			case s[i] == s[0]:
+				return i + 1
+			}
+		}
+		return len(s)
+	}
+	return 0
+}
+
+// through returns the length of s up to and with the end mark.
+func through(s string, from int, end string) int {
+	if i := strings.Index(s[from:], end); i >= 0 {
+		return from + i + len(end)
+	}
+	return len(s)
+}
+
+// Mentions returns the first of the names, in lower case, that the text has as an
+// identifier, quoted or not, or "".
+func Mentions(query string, names map[string]bool) string {
+	for i := 0; i < len(query); {
+		switch {
+		case isLetter(query[i]):
+			end := i
+			for end < len(query) && (isLetter(query[end]) || query[end] == '$' || query[end] >= 0x80) {
+				end++
+			}
+			if name := strings.ToLower(query[i:end]); names[name] {
+				return name
+			}
+			i = end
+		case opening(query[i:]) > 0:
+			i += opening(query[i:])
+		case skip(query[i:]) > 0:
+			n := skip(query[i:])
+			if name := strings.ToLower(strings.Trim(query[i:i+n], "`")); query[i] == '`' && names[name] {
+				return name
+			}
+			i += n
+		default:
+			i++
+		}
+	}
+	return ""
+}
