@@ -1,0 +1,344 @@
+package txlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// request is how a lock is asked for.
+type request struct {
+	verb   string // for errors
+	shared bool
+	try    bool          // don't wait
+	atMost time.Duration // wait no longer; 0 is the server's limit
+}
+
+func (q request) bounded() bool { return q.try || q.atMost > 0 }
+
+// tryLimit is how long a try may take on a server where NOWAIT would roll back
+// the whole transaction.
+const tryLimit = 20 * time.Millisecond
+
+// one takes the lock of one key: locally where the transaction holds it already.
+func (s *Scope) one(ctx context.Context, key Key, q request) (Grant, error) {
+	if err := key.check(); err != nil {
+		return Grant{}, err
+	}
+	if s.bad != nil {
+		return Grant{}, s.bad
+	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	return s.acquire(ctx, key, key.record(), q)
+}
+
+// acquire is one under the mutex.
+func (s *state) acquire(ctx context.Context, key Key, r record, q request) (Grant, error) {
+	h, done, err := s.reenter(key, r, q.shared)
+	if done || err != nil {
+		return h.grant, err
+	}
+	if s.book == nil && h.grant.token > 0 && !h.grant.shared {
+		q.shared = false // ours exclusively: ask for that again
+	}
+	undone := s.undone()
+	a := &attempt{state: s, record: r, request: q, owner: ownerOf(ctx), held: max(noToken, h.grant.token)}
+	if err := s.stillOpen(ctx); err != nil {
+		return Grant{}, s.failure(q.verb, key, err)
+	}
+	token, err := a.run(ctx)
+	if errors.Is(err, guard.ErrReads) {
+		// Another goroutine has read meanwhile: now with the snapshot guard.
+		token, err = a.run(ctx)
+	}
+	if err != nil {
+		return Grant{}, s.failure(q.verb, key, a.busy(err))
+	}
+	grant := Grant{key: key, token: token, shared: q.shared}
+	s.keep(r, grant, undone)
+	return grant, nil
+}
+
+// reenter answers a request for what is held already, and refuses an upgrade.
+func (s *state) reenter(key Key, r record, shared bool) (h hold, done bool, err error) {
+	if s.book != nil {
+		if err := s.book.Err(); err != nil {
+			return hold{}, false, s.failure("lock", key, err)
+		}
+	}
+	h, certain := s.holdOf(r)
+	if certain && h.grant.shared && !shared {
+		return hold{}, false, fmt.Errorf("lock %q: %w: take it exclusively from the beginning", key, ErrUpgrade)
+	}
+	if certain && s.book != nil {
+		return h, true, nil
+	}
+	return h, false, nil
+}
+
+// stillOpen makes sure on a plain pool that the transaction was not ended by a
+// statement of the program. A guarded pool sees to it with every statement.
+func (s *state) stillOpen(ctx context.Context) error {
+	if s.book != nil {
+		return nil
+	}
+	_, reply := s.tx.ExecContext(ctx, rawsql.Probe)
+	open, err := transactionOpen(reply)
+	if err == nil && !open {
+		err = fmt.Errorf("%w: the server has ended it", ErrTxDoomed)
+	}
+	return err
+}
+
+// failure is the error of a call, with what it has done to the transaction.
+func (s *state) failure(verb string, key Key, err error) error {
+	err = lockError(fmt.Sprintf("%s %q", verb, clipped(key.name)), err, s.server)
+	if s.book == nil || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
+		return err
+	}
+	if doom := s.book.Err(); doom != nil && !errors.Is(err, ErrTxDoomed) {
+		return fmt.Errorf("%w: %w", ErrTxDoomed, err)
+	}
+	return err
+}
+
+// attempt is one way through the statements that take a lock.
+type attempt struct {
+	*state
+	record
+	request
+	owner    string
+	held     uint64 // the token that the row carries if it is ours already
+	snapshot bool   // a plain read may show data from before the grant
+}
+
+// run takes the lock by as few statements as the server and the state of the
+// transaction allow, and returns the token.
+func (a *attempt) run(ctx context.Context) (uint64, error) {
+	a.snapshot = a.mayHaveSnapshot()
+	if a.server.MariaDB {
+		return a.onMariaDB(ctx)
+	}
+	if a.bounded() {
+		return a.boundedOnMySQL(ctx)
+	}
+	return a.take(ctx, a.tx, a.snapshot)
+}
+
+// mayHaveSnapshot tells whether the snapshot guard is needed.
+func (s *state) mayHaveSnapshot() bool {
+	if s.book != nil {
+		return s.book.MayHaveSnapshot()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fresh := s.fresh
+	s.fresh = false
+	return !fresh
+}
+
+// first marks the statement that takes the row. Where no snapshot guard follows,
+// it is sent only if nothing was read before, which another goroutine might have.
+func (a *attempt) first(ctx context.Context) context.Context {
+	return a.own(ctx, guard.Call{Fresh: !a.snapshot})
+}
+
+// then marks a statement on the row that is taken already.
+func (a *attempt) then(ctx context.Context) context.Context {
+	return a.own(ctx, guard.Call{})
+}
+
+// onMariaDB sets the limit and the snapshot guard for the one statement.
+func (a *attempt) onMariaDB(ctx context.Context) (uint64, error) {
+	var variables []string
+	switch {
+	case a.try && a.server.RollbackOnTimeout:
+		variables = append(variables, rawsql.AtMost(tryLimit))
+	case a.try:
+		variables = append(variables, rawsql.NoWait)
+	case a.atMost > 0:
+		variables = append(variables, rawsql.AtMost(a.atMost))
+	}
+	compare := a.snapshot
+	if a.snapshot && a.server.SnapshotIsolation {
+		variables = append(variables, rawsql.RefuseStale)
+		compare = false
+	}
+	if variables == nil {
+		return a.take(ctx, a.tx, compare)
+	}
+	prefix := rawsql.For(variables...)
+	return a.take(ctx, rewritten{a.tx, func(query string) string { return prefix + query }}, compare)
+}
+
+// take takes the row by db, which bounds the wait, and the token. To compare is
+// the snapshot guard of servers that have none of their own: take the row as it
+// is, read it from the snapshot, and only then write.
+func (a *attempt) take(ctx context.Context, db gen.DBTX, compare bool) (uint64, error) {
+	if a.shared {
+		token, err := a.takeShared(ctx, db)
+		if err != nil || !compare {
+			return token, err
+		}
+		return token, a.compare(ctx, token)
+	}
+	if !compare {
+		return a.lock(a.first(ctx), db, a.owner, a.held)
+	}
+	current, err := a.touch(a.first(ctx), db)
+	if err != nil {
+		return 0, err
+	}
+	if err := a.compare(ctx, current); err != nil {
+		return 0, err
+	}
+	return a.lock(a.then(ctx), a.tx, a.owner, a.held)
+}
+
+// takeShared takes the row shared. A locking read of a missing row would close
+// the gap around it, so the row is made first, which takes an existing one shared
+// and closes nothing.
+func (a *attempt) takeShared(ctx context.Context, db gen.DBTX) (uint64, error) {
+	if known.has(a.server.Name, a.record) {
+		token, err := a.forShare(a.first(ctx), db)
+		if !errors.Is(err, errMissing) {
+			return token, err
+		}
+		known.drop(a.server.Name, a.record)
+	}
+	err := a.ensure(a.first(ctx), db)
+	if err != nil && !errors.Is(interpret(err).sentinel, ErrReadOnly) {
+		return 0, err // a read-only transaction can't make the row, but lock it
+	}
+	token, shareErr := a.forShare(a.first(ctx), db)
+	if errors.Is(shareErr, errMissing) && err != nil {
+		return 0, fmt.Errorf("%w: make the row beforehand by txlock.Ensure: %w", errMissing, err)
+	}
+	return token, shareErr
+}
+
+// compare is the snapshot guard: the row that was taken must be in the snapshot
+// as it is, else plain reads show data from before the last holder's commit.
+func (a *attempt) compare(ctx context.Context, current uint64) error {
+	old, err := a.read(a.own(ctx, guard.Call{Reads: true}), a.tx)
+	if err != nil && !errors.Is(err, errMissing) {
+		return err
+	}
+	if old != current {
+		return fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, old, current)
+	}
+	if a.held == noToken && current > 0 {
+		known.add(a.server.Name, a.record)
+	}
+	return nil
+}
+
+// boundedOnMySQL takes the lock within a limit, which MySQL has for SELECT only:
+// so the row must exist, else the locking read would close its gap.
+func (a *attempt) boundedOnMySQL(ctx context.Context) (uint64, error) {
+	before := a.snapshot
+	exists := known.has(a.server.Name, a.record)
+	if !exists {
+		_, err := a.read(a.own(ctx, guard.Call{Reads: true}), a.tx)
+		if err != nil && !errors.Is(err, errMissing) {
+			return 0, err
+		}
+		exists, a.snapshot = err == nil, true
+	}
+	var token uint64
+	err := errMissing
+	if exists {
+		token, err = a.selectBounded(ctx)
+		if errors.Is(err, errMissing) {
+			known.drop(a.server.Name, a.record)
+		}
+	}
+	if errors.Is(err, errMissing) {
+		token, err = a.insertBounded(ctx)
+	}
+	if errors.Is(err, ErrStaleSnapshot) && a.try && !before {
+		// Taken and given back between our read and our try.
+		return 0, fmt.Errorf("%w: it was taken a moment ago", ErrBusy)
+	}
+	return token, err
+}
+
+// selectBounded takes an existing row by SELECT with a limit.
+func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
+	hint := rawsql.HintNoWait
+	if !a.try {
+		hint = func(query string) string { return rawsql.HintAtMost(query, a.atMost) }
+	}
+	db := rewritten{a.tx, hint}
+	take := a.forUpdate
+	if a.shared {
+		take = a.forShare
+	}
+	current, err := take(a.first(ctx), db)
+	if err != nil {
+		return 0, err
+	}
+	if a.snapshot {
+		if err := a.compare(ctx, current); err != nil {
+			return 0, err
+		}
+	}
+	if a.shared {
+		return current, nil
+	}
+	return a.lock(a.then(ctx), a.tx, a.owner, a.held)
+}
+
+// insertBounded makes the row that the snapshot doesn't show. Only here the limit
+// is the session's, in whole seconds, and is put back afterwards.
+func (a *attempt) insertBounded(ctx context.Context) (token uint64, err error) {
+	var before int64
+	if err := a.tx.QueryRowContext(a.then(ctx), rawsql.LockWaitSeconds).Scan(&before); err != nil {
+		return 0, err
+	}
+	seconds := max(1, int64((a.atMost+time.Second-1)/time.Second))
+	if _, err := a.tx.ExecContext(a.then(ctx), rawsql.SetLockWait(seconds)); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if _, restoreErr := a.tx.ExecContext(a.then(context.WithoutCancel(ctx)), rawsql.SetLockWait(before)); err == nil {
+			err = restoreErr
+		}
+	}()
+	if a.shared {
+		if err := a.ensure(a.then(ctx), a.tx); err != nil {
+			return 0, err
+		}
+		token, err := a.forShare(a.then(ctx), a.tx)
+		if err == nil && token > 0 {
+			err = fmt.Errorf("%w: no row in the snapshot, token %d in the row", ErrStaleSnapshot, token)
+		}
+		return token, err
+	}
+	token, err = a.insert(a.then(ctx), a.tx, a.owner)
+	if err == nil && token == 0 {
+		err = fmt.Errorf("%w: no row in the snapshot, but one by now", ErrStaleSnapshot)
+	}
+	return token, err
+}
+
+// busy is the error of a try that would have had to wait.
+func (a *attempt) busy(err error) error {
+	if v := interpret(err); a.try && (v.sentinel == ErrWaitTimeout || v.sentinel == ErrBusy) {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	return err
+}
+
+// rewritten is a transaction whose statements are changed on their way: given a
+// prefix, or a hint, that sqlc can't write.
+type rewritten struct {
+	Tx
+	rewrite func(query string) string
+}

@@ -1,0 +1,98 @@
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/dca00107/lockstep/gen"
+)
+
+// Ensure makes the rows of named keys beforehand, on a connection of its own and
+// outside of any transaction. Nobody needs it for correctness: it spares the
+// waiters of a key's very first transaction an ErrDeadlock, should that roll
+// back, and lets the first shared and bounded locks of this process take the
+// short way. Hashed keys have their rows already.
+//
+// It waits for nobody who holds one of the keys. It returns ErrInvalidKey,
+// ErrSchema and ErrReadOnly, and the errors of the driver.
+func Ensure(ctx context.Context, db *sql.DB, keys ...Key) error {
+	if db == nil {
+		return fmt.Errorf("ensure: the *sql.DB is nil")
+	}
+	if err := checkKeys(keys); err != nil {
+		return err
+	}
+	server, err := introduce(ctx, db)
+	if err != nil {
+		return lockError("ensure", err, server)
+	}
+	for part := range partsOf(sorted(keys)) {
+		if part[0].hashed {
+			continue
+		}
+		if err := ensure(ctx, db, part); err != nil {
+			return lockError("ensure", err, server)
+		}
+		for _, key := range part {
+			known.add(server.Name, key.record())
+		}
+	}
+	return nil
+}
+
+// ensure makes the missing ones of some named rows. It looks first at READ
+// UNCOMMITTED: to insert a row that is there would wait for who holds it.
+func ensure(ctx context.Context, db *sql.DB, keys []Key) error {
+	names := make([][]byte, len(keys))
+	for i, key := range keys {
+		names[i] = []byte(key.name)
+	}
+	present := make(map[string]bool, len(keys))
+	err := uncommitted(ctx, db, func(tx *sql.Tx) error {
+		found, err := queries.NamedPresent(ctx, tx, names)
+		for _, name := range found {
+			present[string(name)] = true
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if present[string(name)] {
+			continue
+		}
+		if err := insertIgnore(ctx, db, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insertIgnore makes a row, again after a deadlock: in autocommit that is safe,
+// and on a multi-primary cluster to be expected.
+func insertIgnore(ctx context.Context, db gen.DBTX, name []byte) error {
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		err := queries.EnsureNamed(ctx, db, name)
+		if err != nil && !interpret(err).gone {
+			return struct{}{}, backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(backoff.NewExponentialBackOff()), backoff.WithMaxTries(20), backoff.WithMaxElapsedTime(30*time.Second))
+	return err
+}
+
+// uncommitted runs fn in a transaction that sees what others have not committed.
+func uncommitted(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	err = fn(tx)
+	return errors.Join(err, tx.Rollback())
+}

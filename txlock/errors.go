@@ -1,0 +1,201 @@
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/guard"
+)
+
+// The errors of lockstep. errors.Is finds them in what a call returns, beside the
+// error of the context and of the driver that caused them.
+var (
+	// ErrBusy is returned by TryLock, TryRLock and LockAny when somebody else
+	// holds the lock. The transaction goes on.
+	ErrBusy = errors.New("txlock: the lock is held by somebody else")
+	// ErrWaitTimeout is returned when the lock wasn't free in time: within
+	// WaitAtMost, or else within the server's innodb_lock_wait_timeout. The
+	// transaction goes on, unless the server runs with
+	// innodb_rollback_on_timeout: then the error is ErrTxDoomed as well.
+	ErrWaitTimeout = errors.New("txlock: the lock was not free in time")
+	// ErrDeadlock is returned when the server chose the transaction as the
+	// victim of a deadlock, or a multi-primary cluster refused its commit. The
+	// server has rolled it back: start it again.
+	ErrDeadlock = errors.New("txlock: deadlock, the server has rolled the transaction back")
+	// ErrStaleSnapshot is returned when the lock was free but the transaction's
+	// snapshot is older than the last holder's commit, so that plain reads
+	// would show data from before it. Start the transaction again and lock
+	// first. On MariaDB the server has rolled it back.
+	ErrStaleSnapshot = errors.New("txlock: the transaction's snapshot is older than the lock")
+	// ErrTxDoomed is returned when the transaction can't be committed whole:
+	// the server has rolled it back, its connection is gone, or a statement
+	// such as DDL has committed it and so freed the locks. On a guarded pool a
+	// transaction that was rolled back takes no more statements.
+	ErrTxDoomed = errors.New("txlock: the transaction is over on the server")
+	// ErrConflict is returned by an optimistic lock when the version has
+	// changed. The transaction goes on, but should be started again.
+	ErrConflict = errors.New("txlock: the version has changed")
+	// ErrLost is returned when a lock that outlives statements has been lost
+	// while it was needed.
+	ErrLost = errors.New("txlock: the lock was lost")
+	// ErrNotHeld is returned when a lock is needed that isn't held.
+	ErrNotHeld = errors.New("txlock: the lock is not held")
+	// ErrTooManyHolds is returned when an owner has entered a re-entrant lease
+	// too many times.
+	ErrTooManyHolds = errors.New("txlock: too many holds of one owner")
+	// ErrUpgrade is returned when a transaction that holds a lock shared asks
+	// for it exclusively: two of them would wait for each other. Nothing was
+	// sent and the transaction goes on.
+	ErrUpgrade = errors.New("txlock: a shared lock can't be made exclusive")
+	// ErrNoTransaction is returned when no transaction is open: the handle is a
+	// pool, or its transaction has been committed or rolled back.
+	ErrNoTransaction = errors.New("txlock: no open transaction")
+	// ErrInvalidKey is returned for a key that can't be locked, or where a key
+	// is needed and none is given. Nothing was sent.
+	ErrInvalidKey = errors.New("txlock: invalid key")
+	// ErrInvalidOption is returned for an option out of its range. Nothing was
+	// sent.
+	ErrInvalidOption = errors.New("txlock: invalid option")
+	// ErrOpenRows is returned when the caller's rows are still open on the
+	// transaction. On a guarded pool nothing was sent and the transaction goes
+	// on; on a plain one the driver has closed the connection.
+	ErrOpenRows = errors.New("txlock: rows are open on the transaction: close them, or read them to the end, before a lock")
+	// ErrReadOnly is returned when the server or the transaction is read only.
+	// The transaction goes on.
+	ErrReadOnly = errors.New("txlock: the server or the transaction is read only")
+	// ErrSchema is returned when a table of lockstep is missing or not as it
+	// should be. The transaction goes on.
+	ErrSchema = errors.New("txlock: tables missing or wrong: run schema.Install(ctx, db) or the DDL in schema.FS, and see schema.Check")
+	// ErrNoQuorum is returned when a majority of databases can't be had.
+	ErrNoQuorum = errors.New("txlock: no majority")
+)
+
+// errCommitted marks the ErrTxDoomed of a transaction that a statement has
+// committed, which must not be started again by itself.
+var errCommitted = errors.New("committed implicitly")
+
+// Retryable tells whether the same transaction, started again from its
+// beginning, may succeed: the server has rolled it back for a reason that passes,
+// or it was behind. A transaction that a statement has committed, a cancelled
+// context, a busy lock and a connection lost in COMMIT, whose outcome nobody
+// knows, are not retryable.
+func Retryable(err error) bool {
+	switch {
+	case err == nil, errors.Is(err, errCommitted), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return false
+	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):
+		return true
+	}
+	v := interpret(err)
+	return v.sentinel != nil && v.gone
+}
+
+// verdict is what a server's error means.
+type verdict struct {
+	sentinel  error // nil: nothing that a lock has a word for
+	gone      bool  // the whole transaction has been rolled back
+	onTimeout bool  // likewise, but under innodb_rollback_on_timeout only
+}
+
+// interpret is the one place where numbers of server errors have a meaning. What
+// each leaves of the transaction was measured on MariaDB 10.11 and MySQL 9.7.
+func interpret(err error) verdict {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return verdict{}
+	}
+	switch server.Number {
+	case 1213: // ER_LOCK_DEADLOCK
+		return verdict{sentinel: ErrDeadlock, gone: true}
+	case 1020: // ER_CHECKREAD, MariaDB under innodb_snapshot_isolation
+		return verdict{sentinel: ErrStaleSnapshot, gone: true}
+	case 1206: // ER_LOCK_TABLE_FULL
+		return verdict{sentinel: ErrTxDoomed, gone: true}
+	case 1205: // ER_LOCK_WAIT_TIMEOUT, on MariaDB also of NOWAIT
+		return verdict{sentinel: ErrWaitTimeout, onTimeout: true}
+	case 3572: // ER_LOCK_NOWAIT, MySQL
+		return verdict{sentinel: ErrBusy}
+	case 1969, 3024: // ER_STATEMENT_TIMEOUT (MariaDB), ER_QUERY_TIMEOUT (MySQL)
+		return verdict{sentinel: ErrWaitTimeout}
+	case 1290, 1792, 1836: // ER_OPTION_PREVENTS_STATEMENT (read-only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_READ_ONLY_MODE
+		return verdict{sentinel: ErrReadOnly}
+	case 1146, 1054, 1364, 1046: // ER_NO_SUCH_TABLE, ER_BAD_FIELD_ERROR, ER_NO_DEFAULT_FOR_FIELD, ER_NO_DB_ERROR
+		return verdict{sentinel: ErrSchema}
+	}
+	return verdict{}
+}
+
+// Guarded wraps the connector of go-sql-driver/mysql into that of a guarded pool.
+// Programs use locksqlc.Open, locksqlc.Connector or lockgorm.Open, which call it.
+func Guarded(base driver.Connector) driver.Connector { return guard.Wrap(base, rules) }
+
+// rules are what the guarded pool needs to know of errors.
+var rules = guard.Rules{
+	Ended: func(err error, s guard.Server) error {
+		v := interpret(err)
+		if v.gone || v.onTimeout && s.RollbackOnTimeout {
+			return fmt.Errorf("%w: an earlier statement was answered: %w", ErrTxDoomed, withSentinel(v.sentinel, err))
+		}
+		return nil
+	},
+	Lost: func(cause error) error {
+		return fmt.Errorf("%w: its connection was lost: %w", ErrTxDoomed, cause)
+	},
+	Committed: func(statement string) error {
+		return fmt.Errorf("%w: %w by the statement %q, which has freed the locks", ErrTxDoomed, errCommitted, statement)
+	},
+	Open: transactionOpen,
+	Gone: func(reply error) bool {
+		var server *mysql.MySQLError
+		return errors.As(reply, &server) && server.Number == 1094 // ER_NO_SUCH_THREAD
+	},
+}
+
+// transactionOpen judges the reply to rawsql.Probe.
+func transactionOpen(reply error) (bool, error) {
+	var server *mysql.MySQLError
+	switch {
+	case reply == nil:
+		return false, nil
+	case errors.As(reply, &server) && server.Number == 1568: // ER_CANT_CHANGE_TX_CHARACTERISTICS
+		return true, nil
+	}
+	return false, reply
+}
+
+// lockError turns what a lock's statement was answered into the error of the
+// call, which says what was asked for and matches the sentinel.
+func lockError(what string, err error, s guard.Server) error {
+	v := interpret(err)
+	sentinel := v.sentinel
+	switch {
+	case errors.Is(err, guard.ErrOpenRows), errors.Is(err, mysql.ErrBusyBuffer):
+		sentinel = ErrOpenRows
+	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone):
+		sentinel = ErrNoTransaction
+	case v.onTimeout && s.RollbackOnTimeout:
+		sentinel = ErrTxDoomed
+		if !errors.Is(err, ErrBusy) {
+			sentinel = fmt.Errorf("%w: %w", v.sentinel, ErrTxDoomed)
+		}
+	case errors.Is(err, ErrBusy): // a try, whose number is that of a wait
+		sentinel = ErrBusy
+	}
+	return fmt.Errorf("%s: %w", what, withSentinel(sentinel, err))
+}
+
+// noServer is for errors outside of any transaction of the caller's.
+var noServer guard.Server
+
+// withSentinel joins the sentinel to the cause, once.
+func withSentinel(sentinel, cause error) error {
+	if sentinel == nil || errors.Is(cause, sentinel) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", sentinel, cause)
+}

@@ -1,0 +1,92 @@
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+)
+
+// Holder is who holds a lock exclusively at the moment.
+type Holder struct {
+	Key    Key
+	Token  uint64    // the fencing token of the grant
+	Owner  string    // see WithOwner
+	Conn   uint64    // CONNECTION_ID() of the holder's transaction, for KILL
+	Locked time.Time // when it was granted, by the server's clock
+}
+
+// Holders tells who holds the keys exclusively, in the order of the keys, leaving
+// out those that nobody holds. The holder of a hashed key may hold another key of
+// the same center lock. Shared holders leave no trace and are not seen, nor is a
+// lock kept over a ROLLBACK TO SAVEPOINT.
+//
+// It waits for nobody, reads what is not committed yet and compares it with what
+// is, and needs no privilege but SELECT. It returns ErrInvalidKey and ErrSchema,
+// and the errors of the driver.
+func Holders(ctx context.Context, db *sql.DB, keys ...Key) ([]Holder, error) {
+	if db == nil {
+		return nil, fmt.Errorf("holders: the *sql.DB is nil")
+	}
+	if err := checkKeys(keys); err != nil {
+		return nil, err
+	}
+	now := make(map[record]Holder, len(keys))
+	err := uncommitted(ctx, db, func(tx *sql.Tx) error { return readHolders(ctx, tx, keys, now) })
+	if err != nil {
+		return nil, lockError("holders", err, noServer)
+	}
+	// Read after it: a holder that commits in between is seen as gone, and none
+	// is invented.
+	committed := make(map[record]Holder, len(keys))
+	if err := readHolders(ctx, db, keys, committed); err != nil {
+		return nil, lockError("holders", err, noServer)
+	}
+	var holders []Holder
+	for _, key := range keys {
+		h, ok := now[key.record()]
+		if ok && h.Token > committed[key.record()].Token {
+			h.Key = key
+			holders = append(holders, h)
+		}
+	}
+	return holders, nil
+}
+
+// readHolders reads the rows of the keys as db sees them.
+func readHolders(ctx context.Context, db gen.DBTX, keys []Key, into map[record]Holder) error {
+	for part := range partsOf(sorted(keys)) {
+		if part[0].hashed {
+			slots := make([]uint32, len(part))
+			for i, key := range part {
+				slots[i] = uint32(key.Slot())
+			}
+			rows, err := queries.CenterHolders(ctx, db, slots)
+			if err != nil {
+				return err
+			}
+			for _, r := range rows {
+				into[record{slot: uint16(r.Slot), hashed: true}] = holder(r.Token, r.Owner, r.ConnID, r.LockedUs)
+			}
+			continue
+		}
+		names := make([][]byte, len(part))
+		for i, key := range part {
+			names[i] = []byte(key.name)
+		}
+		rows, err := queries.NamedHolders(ctx, db, names)
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			into[record{name: string(r.Name)}] = holder(r.Token, r.Owner, r.ConnID, r.LockedUs)
+		}
+	}
+	return nil
+}
+
+func holder(token uint64, owner []byte, conn uint64, lockedUS int64) Holder {
+	return Holder{Token: token, Owner: string(owner), Conn: conn, Locked: time.UnixMicro(lockedUS)}
+}

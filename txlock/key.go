@@ -1,0 +1,191 @@
+package txlock
+
+import (
+	"fmt"
+	"hash/crc32"
+	"reflect"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+// maxKey is the length of a key in bytes, that of its column.
+const maxKey = 255
+
+// slots is the number of center locks.
+const slots = 1 << 16
+
+// Key names what is locked. Keys are compared byte by byte: "Job" and "job " are
+// others. The zero Key is invalid. Keys may be compared by ==.
+type Key struct {
+	name   string
+	hashed bool
+	bad    string // why the key is invalid, to be said where it is used
+}
+
+// Named returns the key of the given name, with a row of its own. A name has 1
+// to 255 bytes of valid UTF-8; any other makes a key that every call refuses with
+// ErrInvalidKey. Keys of records are better made by a Family.
+func Named(name string) Key { return newKey(name, false) }
+
+func newKey(name string, hashed bool) Key {
+	k := Key{name: name, hashed: hashed}
+	switch {
+	case name == "":
+		k.bad = "the name is empty"
+	case len(name) > maxKey:
+		k.bad = fmt.Sprintf("the name has %d bytes, %d are allowed", len(name), maxKey)
+	case !utf8.ValidString(name):
+		k.bad = "the name is not valid UTF-8"
+	}
+	return k
+}
+
+// String returns the name of the key, "order:42".
+func (k Key) String() string { return k.name }
+
+// Hashed tells whether the key is one of a hashed family.
+func (k Key) Hashed() bool { return k.hashed }
+
+// Slot returns the center lock that a hashed key falls on: the CRC-32 of its
+// name, as the server's CRC32() computes it, modulo 65,536.
+func (k Key) Slot() uint16 { return uint16(crc32.ChecksumIEEE([]byte(k.name)) % slots) }
+
+// check returns ErrInvalidKey with the reason where the key can't be locked.
+func (k Key) check() error {
+	switch {
+	case k.bad != "":
+		return fmt.Errorf("%w: %q: %s", ErrInvalidKey, clipped(k.name), k.bad)
+	case k.name == "":
+		return fmt.Errorf("%w: the zero Key: make keys by Named or by a Family", ErrInvalidKey)
+	}
+	return nil
+}
+
+func clipped(name string) string {
+	if len(name) > 40 {
+		return name[:40] + "..."
+	}
+	return name
+}
+
+// ID is what identifies a record: an integer, a string or a UUID.
+type ID interface {
+	~int | ~int8 | ~int16 | ~int32 | ~int64 |
+		~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 |
+		~string | uuid.UUID
+}
+
+// StringerID is any other comparable identifier that can write itself.
+type StringerID interface {
+	comparable
+	fmt.Stringer
+}
+
+// Family makes the keys of one kind of record: Orders.Key(42) is "order:42". It
+// is meant to be a package-level variable, so that every program locks the same
+// record by the same key.
+type Family[I comparable] struct {
+	name   string
+	hashed bool
+	format func(I) string
+	bad    string
+}
+
+// FamilyOption is an option of NewFamily.
+type FamilyOption func(*familyOptions)
+
+type familyOptions struct{ hashed bool }
+
+// Hashed puts the keys of the family onto the 65,536 center locks, so that they
+// need no rows of their own: for sets that grow without bound. Two keys that fall
+// on one slot, 1 in 65,536 for a pair, exclude each other: a transaction may see
+// ErrBusy, ErrUpgrade or ErrStaleSnapshot for a key that nobody else has locked.
+// The default is one row for each key, kept for good: for bounded sets.
+func Hashed(o *familyOptions) { o.hashed = true }
+
+// NewFamily returns the family of the given name, for integers, strings and
+// UUIDs. The name has no colon. A program uses one name for one family, always
+// hashed or never: a named key and a hashed one don't exclude each other.
+func NewFamily[I ID](name string, options ...FamilyOption) Family[I] {
+	return newFamily[I](name, func(id I) string { return format(any(id)) }, options)
+}
+
+// NewStringerFamily is NewFamily for identifiers that write themselves by
+// String. What writes nothing is refused as a zero identifier is.
+func NewStringerFamily[I StringerID](name string, options ...FamilyOption) Family[I] {
+	return newFamily[I](name, func(id I) string { return id.String() }, options)
+}
+
+func newFamily[I comparable](name string, format func(I) string, options []FamilyOption) Family[I] {
+	var o familyOptions
+	for _, option := range options {
+		option(&o)
+	}
+	f := Family[I]{name: name, hashed: o.hashed, format: format}
+	if name == "" || strings.Contains(name, ":") {
+		f.bad = fmt.Sprintf("the family name %q is empty or has a colon", name)
+	}
+	return f
+}
+
+// Key returns the key of one record. The zero identifier, a record that was not
+// saved yet, makes a key that every call refuses with ErrInvalidKey.
+func (f Family[I]) Key(id I) Key {
+	var zero I
+	if f.format == nil {
+		return Key{bad: "the zero Family: make families by NewFamily"}
+	}
+	if id == zero {
+		return Key{name: f.name + ":", bad: "the zero identifier: the record has none yet"}
+	}
+	text := f.format(id)
+	if text == "" {
+		return Key{name: f.name + ":", bad: "the identifier writes an empty text"}
+	}
+	k := newKey(f.name+":"+text, f.hashed)
+	if f.bad != "" {
+		k.bad = f.bad
+	}
+	return k
+}
+
+// Keys returns the keys of several records, for LockAll.
+func (f Family[I]) Keys(ids ...I) []Key {
+	keys := make([]Key, len(ids))
+	for i, id := range ids {
+		keys[i] = f.Key(id)
+	}
+	return keys
+}
+
+// format writes an identifier: integers in decimal, UUIDs in their usual form,
+// types made of these as what they are made of.
+func format(id any) string {
+	switch v := id.(type) {
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case uint64:
+		return strconv.FormatUint(v, 10)
+	case string:
+		return v
+	case uuid.UUID:
+		return v.String()
+	}
+	return formatKind(id)
+}
+
+// formatKind is format for the other integers and for named types, whose own
+// String method, if any, must not change the key.
+func formatKind(id any) string {
+	v := reflect.ValueOf(id)
+	switch {
+	case v.CanInt():
+		return strconv.FormatInt(v.Int(), 10)
+	case v.CanUint():
+		return strconv.FormatUint(v.Uint(), 10)
+	}
+	return v.String()
+}

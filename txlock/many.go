@@ -1,0 +1,291 @@
+package txlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// chunk is how many rows one statement of LockAll takes.
+const chunk = 1000
+
+// LockAll takes the locks of all keys exclusively, in one order for every
+// transaction, so that calls of LockAll don't deadlock among themselves on keys
+// that have been locked before. It waits for each in turn, at most for WaitAtMost
+// in all, and takes all or none of them: when it fails, locks that it has waited
+// for stay with the transaction until its end, but none is granted. The grants
+// are in the order of the keys; a key given twice is granted twice and locked
+// once. It returns what Lock returns.
+func (s *Scope) LockAll(ctx context.Context, keys ...Key) ([]Grant, error) {
+	if err := checkKeys(keys); err != nil {
+		return nil, err
+	}
+	if s.bad != nil {
+		return nil, s.bad
+	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	todo, err := s.missingOf(keys)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.acquireAll(ctx, todo, s.atMost); err != nil {
+		return nil, err
+	}
+	grants := make([]Grant, len(keys))
+	for i, key := range keys {
+		h, _ := s.holdOf(key.record())
+		grants[i] = h.grant
+		grants[i].key = key
+	}
+	return grants, nil
+}
+
+// checkKeys returns ErrInvalidKey for the first key that can't be locked.
+func checkKeys(keys []Key) error {
+	if len(keys) == 0 {
+		return fmt.Errorf("%w: no key was given", ErrInvalidKey)
+	}
+	for _, key := range keys {
+		if err := key.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missingOf returns the keys that are not held for certain, sorted by the row
+// that they lock, each row once.
+func (s *state) missingOf(keys []Key) ([]Key, error) {
+	var todo []Key
+	for _, key := range keys {
+		_, done, err := s.reenter(key, key.record(), false)
+		if err != nil {
+			return nil, err
+		}
+		if !done {
+			todo = append(todo, key)
+		}
+	}
+	return sorted(todo), nil
+}
+
+// sorted returns the keys in the order in which they are locked, one for each row.
+func sorted(keys []Key) []Key {
+	keys = slices.SortedFunc(slices.Values(keys), func(a, b Key) int { return compareRecords(a.record(), b.record()) })
+	return slices.CompactFunc(keys, func(a, b Key) bool { return a.record() == b.record() })
+}
+
+// compareRecords orders named rows by name, and behind them the center rows by
+// slot: by key the transactions would meet the slots in different orders.
+func compareRecords(a, b record) int {
+	switch {
+	case a.hashed != b.hashed && b.hashed:
+		return -1
+	case a.hashed != b.hashed:
+		return 1
+	case a.hashed:
+		return cmp.Compare(a.slot, b.slot)
+	}
+	return strings.Compare(a.name, b.name)
+}
+
+// acquireAll takes the sorted keys: several in one statement where the server can
+// do that within the limit.
+func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration) error {
+	if len(keys) == 1 || atMost > 0 && !s.server.MariaDB {
+		return s.acquireEach(ctx, keys, atMost)
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := s.stillOpen(ctx); err != nil {
+		return s.failure("lock all from", keys[0], err)
+	}
+	end := time.Now().Add(atMost)
+	undone, snapshot := s.undone(), s.mayHaveSnapshot()
+	given := make([]Grant, 0, len(keys))
+	for part := range partsOf(keys) {
+		m := &many{state: s, keys: part, owner: ownerOf(ctx), snapshot: snapshot}
+		if atMost > 0 {
+			m.atMost = max(time.Millisecond, time.Until(end))
+		}
+		tokens, err := m.run(ctx)
+		if errors.Is(err, guard.ErrReads) {
+			m.snapshot = true // another goroutine has read meanwhile
+			tokens, err = m.run(ctx)
+		}
+		if err != nil {
+			return s.failure(fmt.Sprintf("lock all %d keys from", len(part)), part[0], err)
+		}
+		for _, key := range part {
+			token := tokens[key.record()]
+			if token == 0 {
+				return s.failure("lock all from", key, key.record().missing())
+			}
+			given = append(given, Grant{key: key, token: token})
+		}
+	}
+	for _, grant := range given {
+		s.keep(grant.key.record(), grant, undone)
+	}
+	return nil
+}
+
+// acquireEach takes the sorted keys one by one, within the limit in all.
+func (s *state) acquireEach(ctx context.Context, keys []Key, atMost time.Duration) error {
+	end := time.Now().Add(atMost)
+	for _, key := range keys {
+		q := request{verb: "lock"}
+		if atMost > 0 {
+			q.atMost = max(time.Millisecond, time.Until(end))
+		}
+		if _, err := s.acquire(ctx, key, key.record(), q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partsOf cuts sorted keys into what one statement takes: of one table, and no
+// more than a chunk.
+func partsOf(keys []Key) func(yield func([]Key) bool) {
+	return func(yield func([]Key) bool) {
+		for len(keys) > 0 {
+			n := 1
+			for n < len(keys) && n < chunk && keys[n].hashed == keys[0].hashed {
+				n++
+			}
+			if !yield(keys[:n]) {
+				return
+			}
+			keys = keys[n:]
+		}
+	}
+}
+
+// many is one way through the statements that take several rows of a table.
+type many struct {
+	*state
+	keys     []Key // sorted, of one table
+	owner    string
+	snapshot bool
+	atMost   time.Duration // MariaDB only
+}
+
+// run takes the rows and returns their tokens.
+func (m *many) run(ctx context.Context) (map[record]uint64, error) {
+	if m.server.MariaDB && (!m.snapshot || m.server.SnapshotIsolation) {
+		return m.onMariaDB(ctx)
+	}
+	table, n := m.table(), len(m.keys)
+	if m.snapshot {
+		if err := m.exec(ctx, guard.Call{}, m.prefix()+table.TouchMany(n), m.arguments()); err != nil {
+			return nil, err
+		}
+		if _, err := m.query(ctx, guard.Call{Reads: true}, table.SnapshotMany(n), m.arguments()); err != nil {
+			return nil, err
+		}
+		if err := m.exec(ctx, guard.Call{}, table.LockMany(n), m.ownedArguments()); err != nil {
+			return nil, err
+		}
+	} else if err := m.exec(ctx, guard.Call{Fresh: true}, table.LockMany(n), m.ownedArguments()); err != nil {
+		return nil, err
+	}
+	return m.query(ctx, guard.Call{}, table.TokensMany(n), m.arguments())
+}
+
+// onMariaDB takes the rows and their tokens in one statement.
+func (m *many) onMariaDB(ctx context.Context) (map[record]uint64, error) {
+	return m.query(ctx, guard.Call{Fresh: !m.snapshot}, m.prefix()+m.table().LockManyReturning(len(m.keys)), m.ownedArguments())
+}
+
+// prefix sets the limit and the snapshot guard on MariaDB.
+func (m *many) prefix() string {
+	var variables []string
+	if m.atMost > 0 {
+		variables = append(variables, rawsql.AtMost(m.atMost))
+	}
+	if m.snapshot && m.server.SnapshotIsolation {
+		variables = append(variables, rawsql.RefuseStale)
+	}
+	if variables == nil {
+		return ""
+	}
+	return rawsql.For(variables...)
+}
+
+func (m *many) table() rawsql.Table {
+	if m.keys[0].hashed {
+		return rawsql.Centers
+	}
+	return rawsql.Named
+}
+
+// argument is what the key column holds.
+func (m *many) argument(key Key) any {
+	if key.hashed {
+		return uint32(key.Slot())
+	}
+	return []byte(key.name)
+}
+
+func (m *many) arguments() []any {
+	arguments := make([]any, len(m.keys))
+	for i, key := range m.keys {
+		arguments[i] = m.argument(key)
+	}
+	return arguments
+}
+
+// ownedArguments are the key and the owner of each row.
+func (m *many) ownedArguments() []any {
+	arguments := make([]any, 0, 2*len(m.keys))
+	for _, key := range m.keys {
+		arguments = append(arguments, m.argument(key), []byte(m.owner))
+	}
+	return arguments
+}
+
+func (m *many) exec(ctx context.Context, call guard.Call, query string, arguments []any) error {
+	_, err := m.tx.ExecContext(m.own(ctx, call), query, arguments...)
+	return err
+}
+
+// query reads rows of key and token, and where there is a third column compares
+// the token with it, that of the snapshot.
+func (m *many) query(ctx context.Context, call guard.Call, query string, arguments []any) (_ map[record]uint64, err error) {
+	rows, err := m.tx.QueryContext(m.own(ctx, call), query, arguments...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	tokens := make(map[record]uint64, len(m.keys))
+	var name []byte
+	var slot uint16
+	var token, old uint64
+	into := []any{&name, &token}
+	if m.keys[0].hashed {
+		into[0] = &slot
+	}
+	if call.Reads {
+		into = append(into, &old)
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
+		}
+		if call.Reads && old != token {
+			return nil, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, old, token)
+		}
+		tokens[record{name: string(name), slot: slot, hashed: m.keys[0].hashed}] = token
+	}
+	return tokens, rows.Err()
+}

@@ -1,0 +1,295 @@
+// Package txlock takes named locks inside the transaction that a program already
+// has open on MySQL or MariaDB. A lock is one statement of that transaction, and
+// is gone with its COMMIT or ROLLBACK: there is no second connection, no time to
+// live and no unlock.
+//
+// Programs reach it through package locksqlc (database/sql, sqlc) or package
+// lockgorm (GORM), which join a transaction and hand out its Scope.
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// Tx is a transaction: what sqlc calls a DBTX, and Commit and Rollback. These two
+// are never called, they are the proof that the value is a transaction, so that a
+// pool does not compile.
+type Tx interface {
+	gen.DBTX
+	Commit() error
+	Rollback() error
+}
+
+var _ Tx = (*sql.Tx)(nil)
+
+// Scope is the locks of one transaction. It may be used by several goroutines,
+// whose statements run one after the other as those of the transaction do. It
+// ends with the transaction and needs no closing.
+type Scope struct {
+	*state
+	atMost time.Duration // the limit of WaitAtMost, 0 for the server's
+	bad    error         // an option out of its range, to be said by every call
+}
+
+// state is what all views of a Scope share.
+type state struct {
+	tx     Tx
+	book   *guard.Tx // nil on a plain pool
+	server guard.Server
+
+	sending sync.Mutex // held while a lock is taken, which may be several statements
+
+	mu    sync.Mutex // for the fields below
+	held  map[record]hold
+	fresh bool // NothingRead, good for the next lock
+}
+
+// hold is a lock that was given, and the count of ROLLBACK TO SAVEPOINT then.
+type hold struct {
+	grant  Grant
+	undone int
+}
+
+// Grant is a lock that was given. It holds until the transaction ends.
+type Grant struct {
+	key    Key
+	token  uint64
+	shared bool
+}
+
+// Key returns what is locked.
+func (g Grant) Key() Key { return g.key }
+
+// Token returns the fencing token: a number that rises with every exclusive grant
+// of the key, over rollbacks too, so that a system outside of the database can
+// refuse who comes late with a lower one. For a shared grant it is the token of
+// the last exclusive one, 0 where there was none.
+func (g Grant) Token() uint64 { return g.token }
+
+// Shared tells whether the lock was taken by RLock or TryRLock.
+func (g Grant) Shared() bool { return g.shared }
+
+// JoinOption is an option of Join.
+type JoinOption func(*state)
+
+// NothingRead says that the transaction has run no plain SELECT yet, which a
+// plain pool can't know: the next lock then needs no snapshot guard. A guarded
+// pool knows better and takes no notice. The default is to guard.
+func NothingRead() JoinOption { return func(s *state) { s.fresh = true } }
+
+// Join returns the scope of a transaction. On a guarded pool, one opened by
+// locksqlc.Open or lockgorm.Open, it sends nothing, and a transaction has one
+// scope however often it is joined. On a plain pool it asks the server two things,
+// and every call makes a scope of its own.
+//
+// It returns ErrNoTransaction where no transaction is open, and ErrTxDoomed where
+// the server has ended it. The transaction goes on as it was.
+func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
+	if tx == nil {
+		return nil, fmt.Errorf("%w: the transaction is nil", ErrNoTransaction)
+	}
+	book, guarded, reply := guard.Ask(ctx, tx)
+	if guarded && book == nil {
+		// Not begun through the driver: by a procedure, or under autocommit=0.
+		_, reply = tx.ExecContext(ctx, rawsql.Probe)
+	}
+	if book != nil {
+		if err := book.Err(); err != nil {
+			return nil, lockError("join", err, book.Server())
+		}
+		return book.Scope(func() any {
+			return &Scope{state: &state{tx: tx, book: book, server: book.Server()}}
+		}).(*Scope), nil
+	}
+	open, err := transactionOpen(reply)
+	if err != nil {
+		return nil, lockError("join", err, guard.Server{})
+	}
+	if !open {
+		return nil, fmt.Errorf("%w: none was begun on this connection, or the server has ended it", ErrNoTransaction)
+	}
+	server, err := introduce(ctx, tx)
+	if err != nil {
+		return nil, lockError("join", err, guard.Server{})
+	}
+	s := &state{tx: tx, server: server}
+	for _, option := range options {
+		option(s)
+	}
+	return &Scope{state: s}, nil
+}
+
+// introduce reads the facts about the server, which guarded connections know.
+func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
+	var version, name string
+	var session uint64
+	var rollbackOnTimeout bool
+	err := db.QueryRowContext(ctx, rawsql.Facts).Scan(&version, &session, &rollbackOnTimeout, &name)
+	return guard.NewServer(version, session, rollbackOnTimeout, name), err
+}
+
+// WaitAtMost returns a view of the scope whose Lock, RLock and LockAll wait no
+// longer than d, exact below a second, and then return ErrWaitTimeout with the
+// transaction alive. The place in the server's queue is kept while they wait. The
+// default is the server's innodb_lock_wait_timeout, 50 s.
+//
+// On MySQL a named key that was never committed is the exception: there the wait
+// for whoever is making it is rounded up to whole seconds. A limit that is not
+// positive makes every call return ErrInvalidOption: TryLock doesn't wait.
+func (s *Scope) WaitAtMost(d time.Duration) *Scope {
+	view := &Scope{state: s.state, atMost: d}
+	if d <= 0 {
+		view.bad = fmt.Errorf("%w: WaitAtMost(%v): the limit must be positive, use TryLock to not wait at all", ErrInvalidOption, d)
+	}
+	return view
+}
+
+// Lock takes the lock of a key exclusively and waits until it is free. The server
+// grants it first come, first served; MySQL prefers a waiter that blocks others.
+// It is one statement where it is the first of its transaction, or the isolation
+// level is known to be READ COMMITTED; after other statements it also makes sure
+// that the transaction's snapshot is not older than the lock. A key that the
+// transaction holds already costs no statement on a guarded pool, and keeps its
+// token.
+//
+// It may return ErrWaitTimeout, ErrDeadlock, ErrStaleSnapshot, ErrUpgrade,
+// ErrTxDoomed, ErrNoTransaction, ErrOpenRows, ErrReadOnly, ErrSchema and
+// ErrInvalidKey; each says what becomes of the transaction. When the context ends
+// while it waits, the connection is closed, as go-sql-driver does it: the error
+// matches the context's, and the transaction is doomed.
+func (s *Scope) Lock(ctx context.Context, key Key) (Grant, error) {
+	return s.one(ctx, key, request{verb: "lock", atMost: s.atMost})
+}
+
+// TryLock is Lock that doesn't wait: where somebody else holds the lock, or waits
+// for it, it returns ErrBusy, and the transaction goes on. On MySQL a key that is
+// being locked for the very first time in its life can take it a second to see.
+func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
+	return s.one(ctx, key, request{verb: "try to lock", try: true})
+}
+
+// RLock takes the lock of a key shared: with other shared holders, but with no
+// exclusive one. A writer that waits holds off new readers. It returns what Lock
+// returns; a transaction that holds the key exclusively keeps that.
+func (s *Scope) RLock(ctx context.Context, key Key) (Grant, error) {
+	return s.one(ctx, key, request{verb: "lock shared", shared: true, atMost: s.atMost})
+}
+
+// TryRLock is RLock that doesn't wait, as TryLock is.
+func (s *Scope) TryRLock(ctx context.Context, key Key) (Grant, error) {
+	return s.one(ctx, key, request{verb: "try to lock shared", shared: true, try: true})
+}
+
+// LockAny takes the first of the keys that is free, in the order given, without
+// waiting. It returns ErrBusy where none is, and otherwise what TryLock returns.
+func (s *Scope) LockAny(ctx context.Context, keys ...Key) (Grant, error) {
+	if err := checkKeys(keys); err != nil {
+		return Grant{}, err
+	}
+	for _, key := range keys {
+		grant, err := s.TryLock(ctx, key)
+		if !errors.Is(err, ErrBusy) || errors.Is(err, ErrTxDoomed) {
+			return grant, err
+		}
+	}
+	return Grant{}, fmt.Errorf("lock any of %d keys: %w", len(keys), ErrBusy)
+}
+
+// Held returns the lock that the transaction holds on a key, exclusive or shared,
+// without asking the server. A lock taken before a ROLLBACK TO SAVEPOINT doesn't
+// count, since that may have freed it: lock it again. On a plain pool only what
+// this scope has taken is known, and savepoints are not.
+func (s *Scope) Held(key Key) (Grant, bool) {
+	if s.book != nil && s.book.Err() != nil {
+		return Grant{}, false
+	}
+	h, certain := s.holdOf(key.record())
+	return h.grant, certain
+}
+
+// Verify asks the server whether the transaction is still open, and so whether
+// the grants still hold. It returns ErrTxDoomed where a deadlock, DDL or the like
+// has ended it, and ErrNoTransaction after Commit and Rollback. Nothing of the
+// transaction changes, its savepoints included. A transaction that was ended and
+// begun again by hand is not told apart on a plain pool.
+func (s *Scope) Verify(ctx context.Context) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	_, reply := s.tx.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)
+	open, err := transactionOpen(reply)
+	switch {
+	case err != nil:
+		return lockError("verify", err, s.server)
+	case !open:
+		return fmt.Errorf("verify: %w: the server has no open transaction on its connection", ErrTxDoomed)
+	}
+	return nil
+}
+
+// Confirm is what Run and Transaction ask before they commit: on a plain pool it
+// is Verify, on a guarded one nothing, since Commit itself sees to it.
+func (s *Scope) Confirm(ctx context.Context) error {
+	if s.book != nil {
+		return nil
+	}
+	return s.Verify(ctx)
+}
+
+// own marks the context of a statement as the scope's.
+func (s *state) own(ctx context.Context, c guard.Call) context.Context {
+	if s.book == nil {
+		return ctx
+	}
+	c.Tx = s.book
+	return guard.WithCall(ctx, c)
+}
+
+// undone counts the ROLLBACK TO SAVEPOINT, where they are known.
+func (s *state) undone() int {
+	if s.book == nil {
+		return 0
+	}
+	return s.book.Undone()
+}
+
+// holdOf returns what is held of a record, and whether it is for certain: no
+// savepoint was rolled back since.
+func (s *state) holdOf(r record) (h hold, certain bool) {
+	undone := s.undone()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h, ok := s.held[r]
+	return h, ok && h.undone == undone
+}
+
+// keep notes a lock that was given.
+func (s *state) keep(r record, g Grant, undone int) {
+	s.mu.Lock()
+	if s.held == nil {
+		s.held = make(map[record]hold, 4)
+	}
+	s.held[r] = hold{grant: g, undone: undone}
+	first := len(s.held) == 1
+	s.mu.Unlock()
+	if first && s.book != nil {
+		s.book.Hold(s.committed)
+	}
+}
+
+// committed runs when the transaction was committed: the rows of its keys exist.
+func (s *state) committed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.held {
+		known.add(s.server.Name, r)
+	}
+}
