@@ -1,0 +1,74 @@
+// Package locksqlc brings the locks of package txlock to programs that use
+// database/sql, by itself or under code that sqlc generates.
+//
+// Open or Connector give a guarded pool, an ordinary *sql.DB on which a lock costs
+// the fewest statements and a transaction that the server has ended can do no
+// harm. Join, Run and Do work on any pool of go-sql-driver/mysql.
+package locksqlc
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Open opens a guarded pool for a data source name of go-sql-driver/mysql. As
+// with sql.Open no connection is made yet. It returns the error of a name that
+// can't be parsed.
+func Open(dsn string) (*sql.DB, error) {
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("locksqlc: parse the data source name: %w", err)
+	}
+	base, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("locksqlc: make a connector: %w", err)
+	}
+	return sql.OpenDB(Connector(base)), nil
+}
+
+// Connector returns the connector of a guarded pool, for sql.OpenDB, around one of
+// go-sql-driver/mysql. Every statement, transaction and error passes through
+// unchanged; a transaction that the server has rolled back takes no further
+// statement, and neither it nor one that has lost its locks is committed: both
+// answer ErrTxDoomed.
+func Connector(base driver.Connector) driver.Connector { return txlock.Guarded(base) }
+
+// Join returns the locks of an open transaction. It returns ErrNoTransaction for
+// a transaction that is nil or over, ErrTxDoomed for one that the server has ended,
+// and the errors of the driver. The transaction goes on.
+func Join(ctx context.Context, tx *sql.Tx, options ...txlock.JoinOption) (*txlock.Scope, error) {
+	if tx == nil {
+		return nil, fmt.Errorf("%w: the *sql.Tx is nil", txlock.ErrNoTransaction)
+	}
+	return txlock.Join(ctx, tx, options...)
+}
+
+// JoinConn is Join for a transaction that the program has begun by a BEGIN of its
+// own on a connection of its own.
+func JoinConn(ctx context.Context, conn *sql.Conn, options ...txlock.JoinOption) (*txlock.Scope, error) {
+	if conn == nil {
+		return nil, fmt.Errorf("%w: the *sql.Conn is nil", txlock.ErrNoTransaction)
+	}
+	return txlock.Join(ctx, connTx{conn}, options...)
+}
+
+// connTx makes a connection a txlock.Tx. What is begun by BEGIN is ended by the
+// program's own COMMIT or ROLLBACK, and txlock calls neither method.
+type connTx struct{ *sql.Conn }
+
+var errOwnEnd = errors.New("locksqlc: a transaction begun by BEGIN is ended by COMMIT or ROLLBACK as text")
+
+func (connTx) Commit() error   { return errOwnEnd }
+func (connTx) Rollback() error { return errOwnEnd }
+
+var (
+	_ txlock.Tx = (*sql.Tx)(nil)
+	_ txlock.Tx = connTx{}
+)
