@@ -1,0 +1,179 @@
+// Package lockgorm brings the locks of package txlock to programs that use GORM.
+//
+// Open gives a *gorm.DB over a guarded pool. Inside a transaction Lock and its
+// likes take locks with the *gorm.DB that the code has at hand; Transaction begins
+// one and locks first; New is a plugin by which models name the keys that their
+// writes need.
+package lockgorm
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+
+	driver "github.com/go-sql-driver/mysql"
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/internal/retry"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Open opens GORM over a guarded pool, for a data source name of
+// go-sql-driver/mysql. It returns the error of the name, or that of gorm.Open, and
+// then leaves no pool open.
+func Open(dsn string, options ...gorm.Option) (*gorm.DB, error) {
+	return gorm.Open(Dialector(dsn), options...)
+}
+
+// Dialector returns GORM's dialector for MySQL over a guarded pool, for gorm.Open
+// and for the sources and replicas of gorm.io/plugin/dbresolver. An error of the
+// data source name is returned by gorm.Open.
+func Dialector(dsn string) gorm.Dialector {
+	return &dialector{Dialector: mysql.Dialector{Config: &mysql.Config{DSN: dsn}}}
+}
+
+type dialector struct{ mysql.Dialector }
+
+// Initialize opens the pool.
+func (d *dialector) Initialize(db *gorm.DB) error {
+	cfg, err := driver.ParseDSN(d.DSN)
+	if err != nil {
+		return fmt.Errorf("lockgorm: parse the data source name: %w", err)
+	}
+	base, err := driver.NewConnector(cfg)
+	if err != nil {
+		return fmt.Errorf("lockgorm: make a connector: %w", err)
+	}
+	pool := sql.OpenDB(txlock.Guarded(base))
+	d.DSNConfig, d.Conn = cfg, pool
+	if err := d.Dialector.Initialize(db); err != nil {
+		return errors.Join(err, pool.Close())
+	}
+	return nil
+}
+
+// Join returns the locks of the transaction that tx runs in, under the context of
+// tx. It returns ErrNoTransaction where tx is no transaction, or one that is over,
+// ErrTxDoomed where the server has ended it, and the errors of the driver. The
+// transaction goes on, and no error is added to tx.
+func Join(tx *gorm.DB, options ...txlock.JoinOption) (*txlock.Scope, error) {
+	pool, err := transactionOf(tx)
+	if err != nil {
+		return nil, err
+	}
+	return txlock.Join(tx.Statement.Context, pool, options...)
+}
+
+// transactionOf returns the transaction under a handle of GORM.
+func transactionOf(tx *gorm.DB) (txlock.Tx, error) {
+	if tx == nil || tx.Statement == nil {
+		return nil, fmt.Errorf("%w: the *gorm.DB is nil", txlock.ErrNoTransaction)
+	}
+	var pool any = tx.Statement.ConnPool
+	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok && prepared != nil {
+		pool = prepared.Tx // a lock is not worth a place among the prepared statements
+	}
+	transaction, ok := pool.(txlock.Tx)
+	if v := reflect.ValueOf(pool); !ok || v.Kind() == reflect.Pointer && v.IsNil() {
+		if tx.Error != nil {
+			return nil, fmt.Errorf("%w: %w", txlock.ErrNoTransaction, tx.Error)
+		}
+		return nil, fmt.Errorf("%w: this *gorm.DB is a pool: use the handle that Transaction or Begin gave", txlock.ErrNoTransaction)
+	}
+	return transaction, nil
+}
+
+// Lock is Scope.Lock in the transaction of tx. In a DryRun session it sends
+// nothing and returns the zero Grant.
+func Lock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
+	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.Lock(tx.Statement.Context, key) })
+}
+
+// TryLock is Scope.TryLock in the transaction of tx. In a DryRun session it sends
+// nothing and returns the zero Grant.
+func TryLock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
+	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.TryLock(tx.Statement.Context, key) })
+}
+
+// RLock is Scope.RLock in the transaction of tx. In a DryRun session it sends
+// nothing and returns the zero Grant.
+func RLock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
+	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.RLock(tx.Statement.Context, key) })
+}
+
+// TryRLock is Scope.TryRLock in the transaction of tx. In a DryRun session it sends
+// nothing and returns the zero Grant.
+func TryRLock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
+	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.TryRLock(tx.Statement.Context, key) })
+}
+
+// LockAll is Scope.LockAll in the transaction of tx. In a DryRun session it sends
+// nothing and returns no grants.
+func LockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
+	return in(tx, func(s *txlock.Scope) ([]txlock.Grant, error) { return s.LockAll(tx.Statement.Context, keys...) })
+}
+
+// LockAny is Scope.LockAny in the transaction of tx. In a DryRun session it sends
+// nothing and returns the zero Grant.
+func LockAny(tx *gorm.DB, keys ...txlock.Key) (txlock.Grant, error) {
+	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.LockAny(tx.Statement.Context, keys...) })
+}
+
+// in calls a verb on the scope of tx, unless nothing may be sent.
+func in[G any](tx *gorm.DB, verb func(*txlock.Scope) (G, error)) (none G, err error) {
+	if tx != nil && tx.Config != nil && tx.DryRun {
+		return none, nil
+	}
+	scope, err := Join(tx)
+	if err != nil {
+		return none, err
+	}
+	return verb(scope)
+}
+
+// Transaction is db.Transaction that takes the locks of all keys as its first
+// statement. A transaction that the server has rolled back (txlock.Retryable) is
+// run again from its beginning, ten times at most, with jittered pauses: fn must
+// not keep what it did elsewhere in a transaction that failed. Where db is a
+// transaction already, the locks and fn run in it, under a savepoint as GORM does
+// it, and nothing is run again: that is for the outermost.
+//
+// It returns the errors of fn and of LockAll, and ErrTxDoomed for a transaction
+// that was committed behind its back. A panic of fn goes on after the rollback.
+// No error is added to db.
+func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
+	if db == nil || db.Statement == nil {
+		return errors.New("lockgorm: Transaction needs a *gorm.DB, got nil")
+	}
+	if fn == nil {
+		return errors.New("lockgorm: Transaction needs a function, got nil")
+	}
+	if _, err := transactionOf(db); err == nil {
+		return once(db, keys, fn, options, nil)
+	}
+	return retry.Do(db.Statement.Context, func() error {
+		return once(db, keys, fn, options, []txlock.JoinOption{txlock.NothingRead()})
+	})
+}
+
+// once is one transaction, or one savepoint.
+func once(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options []*sql.TxOptions, join []txlock.JoinOption) error {
+	return db.Transaction(func(tx *gorm.DB) error {
+		if tx.DryRun {
+			return fn(tx)
+		}
+		scope, err := Join(tx, join...)
+		if err != nil {
+			return err
+		}
+		if _, err := scope.LockAll(tx.Statement.Context, keys...); err != nil {
+			return err
+		}
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return scope.Confirm(tx.Statement.Context)
+	}, options...)
+}
