@@ -16,4 +16,5 @@ require (
 	github.com/jinzhu/inflection v1.0.0 // indirect
 	github.com/jinzhu/now v1.1.5 // indirect
 	golang.org/x/text v0.20.0 // indirect
+	gorm.io/plugin/dbresolver v1.6.2 // indirect
 )

@@ -21,10 +21,21 @@ import (
 )
 
 // Open opens GORM over a guarded pool, for a data source name of
-// go-sql-driver/mysql. It returns the error of the name, or that of gorm.Open, and
+// go-sql-driver/mysql. Where a name can't say it all, give the *sql.DB of
+// locksqlc.Connector to GORM: mysql.New(mysql.Config{Conn: db}). It returns the error of the name, or that of gorm.Open, and
 // then leaves no pool open.
 func Open(dsn string, options ...gorm.Option) (*gorm.DB, error) {
-	return gorm.Open(Dialector(dsn), options...)
+	db, err := gorm.Open(Dialector(dsn), options...)
+	if err == nil {
+		return db, nil
+	}
+	if db != nil {
+		// GORM leaves the pool open where an option or a plugin fails at last.
+		if pool, none := db.DB(); none == nil {
+			err = errors.Join(err, pool.Close())
+		}
+	}
+	return nil, err
 }
 
 // Dialector returns GORM's dialector for MySQL over a guarded pool, for gorm.Open
@@ -134,7 +145,8 @@ func in[G any](tx *gorm.DB, verb func(*txlock.Scope) (G, error)) (none G, err er
 }
 
 // Transaction is db.Transaction that takes the locks of all keys as its first
-// statement. A transaction that the server has rolled back (txlock.Retryable) is
+// statement; without keys fn takes the locks itself, or leaves it to the plugin,
+// best before its first query. A transaction that the server has rolled back (txlock.Retryable) is
 // run again from its beginning, ten times at most, with jittered pauses: fn must
 // not keep what it did elsewhere in a transaction that failed. Where db is a
 // transaction already, the locks and fn run in it, under a savepoint as GORM does
@@ -168,8 +180,10 @@ func once(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options []
 		if err != nil {
 			return err
 		}
-		if _, err := scope.LockAll(tx.Statement.Context, keys...); err != nil {
-			return err
+		if len(keys) > 0 {
+			if _, err := scope.LockAll(tx.Statement.Context, keys...); err != nil {
+				return err
+			}
 		}
 		if err := fn(tx); err != nil {
 			return err

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"reflect"
+	"slices"
 	"strings"
 
 	"gorm.io/gorm"
@@ -53,7 +53,9 @@ func Tables(names ...string) Option {
 // New returns the plugin, for db.Use. Once used, every create, update and delete
 // of a Locker takes the locks of its keys first: after GORM has begun the
 // transaction, before the model's own hooks, a batch's in one LockAll. On names
-// keys for one statement, queries included.
+// keys for one statement, queries included: a transaction that reads a record and
+// then writes it reads it with On, since a lock that it takes only at the write
+// is refused with ErrStaleSnapshot whenever somebody else has come between.
 //
 // A statement is ended with ErrInvalidKey where the keys can't be known: the update
 // or delete of a model without its primary key, such as Delete(&Order{}, 42) or an
@@ -89,10 +91,13 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 
 // On names the keys that one statement needs: db.Clauses(lockgorm.On(key)).
 // It takes the place of what the model names. On(NoLock...) says that it needs
-// none.
-func On(keys ...txlock.Key) clause.Expression { return on(keys) }
+// none. Associations that GORM saves with the model name their own keys besides.
+func On(keys ...txlock.Key) clause.Expression { return on{keys: keys} }
 
-type on []txlock.Key
+type on struct {
+	keys []txlock.Key
+	by   *gorm.Statement // the one that has used it, nil for none yet
+}
 
 const onSetting = "lockstep:on"
 
@@ -120,11 +125,13 @@ func (p *Plugin) beforeRow(db *gorm.DB) {
 	}
 	if pool, err := db.DB(); err == nil {
 		db.Statement.Dest = failedRow(pool, db.Error)
+	} else {
+		db.Statement.Dest = failedRow(db.Statement.ConnPool, db.Error) // of db.Connection
 	}
 }
 
-// failedRow returns a row whose Scan returns the error.
-func failedRow(pool *sql.DB, err error) *sql.Row {
+// failedRow returns a row whose Scan returns the error. Nothing is sent.
+func failedRow(pool gorm.ConnPool, err error) *sql.Row {
 	done := make(chan struct{})
 	close(done)
 	return pool.QueryRowContext(&failedContext{Context: context.Background(), done: done, err: err}, "")
@@ -145,17 +152,8 @@ func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]t
 	if db.Error != nil || db.DryRun {
 		return
 	}
-	var keys []txlock.Key
-	var err error
-	if named, ok := db.Statement.Settings.Load(onSetting); ok {
-		keys = named.(on)
-		if len(keys) == 0 {
-			err = fmt.Errorf("%w: lockgorm.On names no key", txlock.ErrInvalidKey)
-		}
-	} else {
-		keys, err = keysOf(db, needsID)
-	}
-	if err == nil && len(keys) > 0 && !isNoLock(keys) {
+	keys, err := keysOn(db, func() ([]txlock.Key, error) { return keysOf(db, needsID) })
+	if err == nil && len(keys) > 0 {
 		_, err = LockAll(db, keys...)
 	}
 	if err != nil {
@@ -164,96 +162,64 @@ func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]t
 	}
 }
 
+// keysOn returns the keys that On names, or else those of the model.
+func keysOn(db *gorm.DB, ofModel func() ([]txlock.Key, error)) ([]txlock.Key, error) {
+	stmt := db.Statement
+	named, ok := stmt.Settings.Load(onSetting)
+	if !ok {
+		return ofModel()
+	}
+	o := named.(on)
+	if len(o.keys) == 0 {
+		return nil, fmt.Errorf("%w: lockgorm.On names no key", txlock.ErrInvalidKey)
+	}
+	keys := o.keys
+	if isNoLock(keys) {
+		keys = nil
+	}
+	if o.by == nil || o.by == stmt {
+		stmt.Settings.Store(onSetting, on{keys: o.keys, by: stmt})
+		return keys, nil
+	}
+	// GORM has handed the setting on to the statement of an association.
+	if !isLocker(stmt) {
+		return keys, nil
+	}
+	own, err := ofModel()
+	return slices.Concat(keys, own), err
+}
+
 // keysOfText fails for a text that writes to a registered table.
 func (p *Plugin) keysOfText(db *gorm.DB, _ bool) ([]txlock.Key, error) {
 	text := db.Statement.SQL.String()
-	if text == "" || len(p.tables) == 0 {
-		return nil, nil
-	}
-	if w := sqltext.Words(text, 1); len(w) > 0 && (w[0] == "SELECT" || w[0] == "SHOW" || w[0] == "EXPLAIN" || w[0] == "DESCRIBE") {
-		return nil, nil
-	}
-	if table := sqltext.Mentions(text, p.tables); table != "" {
-		return nil, unnamed(table)
+	for text != "" && len(p.tables) > 0 {
+		var statement string
+		statement, text = sqltext.Next(text)
+		if table := sqltext.Mentions(statement, p.tables); table != "" && !reads(statement) {
+			return nil, unnamed(table)
+		}
 	}
 	return nil, nil
 }
 
-// keysOfWrite asks the models of a create, update or delete for their keys.
-func (p *Plugin) keysOfWrite(db *gorm.DB, needsID bool) ([]txlock.Key, error) {
-	stmt := db.Statement
-	if text := stmt.SQL.String(); text != "" {
-		return p.keysOfText(db, needsID)
+// reads tells whether a statement is known to write nothing.
+func reads(statement string) bool {
+	words := sqltext.Words(statement, 1)
+	if len(words) == 0 {
+		return false
 	}
-	if stmt.Schema == nil || !reflect.PointerTo(stmt.Schema.ModelType).Implements(reflect.TypeFor[Locker]()) {
-		if p.tables[strings.ToLower(stmt.Table)] {
-			return nil, unnamed(stmt.Table)
-		}
-		return nil, nil
-	}
-	var all []txlock.Key
-	for model, err := range modelsOf(stmt) {
-		if err != nil {
-			return nil, err
-		}
-		if needsID && !hasID(stmt, model) {
-			return nil, fmt.Errorf("%w: this statement on %s doesn't say by a primary key which records it changes: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table)
-		}
-		keys, err := model.Addr().Interface().(Locker).LockKeys(db.Session(&gorm.Session{NewDB: true}))
-		if err != nil {
-			return nil, err
-		}
-		if len(keys) == 0 {
-			return nil, fmt.Errorf("%w: LockKeys of %s names no key: return lockgorm.NoLock where none is needed", txlock.ErrInvalidKey, stmt.Schema.Name)
-		}
-		if !isNoLock(keys) {
-			all = append(all, keys...)
-		}
-	}
-	return all, nil
-}
-
-// unnamed is the error of a write to a registered table without keys.
-func unnamed(table string) error {
-	return fmt.Errorf("%w: a write to %s needs a lock: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, table)
-}
-
-// modelsOf yields the addressable models of a statement: one, or a batch's.
-func modelsOf(stmt *gorm.Statement) func(yield func(reflect.Value, error) bool) {
-	return func(yield func(reflect.Value, error) bool) {
-		switch v := stmt.ReflectValue; v.Kind() {
-		case reflect.Slice, reflect.Array:
-			for i := range v.Len() {
-				if !yield(modelOf(stmt, v.Index(i))) {
-					return
-				}
+	switch words[0] {
+	case "SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "DESC":
+		return true
+	case "WITH":
+		before := ""
+		for _, word := range sqltext.Words(statement, len(statement)) {
+			if word == "INSERT" || word == "REPLACE" || word == "DELETE" || word == "UPDATE" && before != "FOR" {
+				return false
 			}
-		default:
-			yield(modelOf(stmt, v))
+			before = word
 		}
+		return true
 	}
-}
-
-// modelOf returns the value of a model that LockKeys can be called on.
-func modelOf(stmt *gorm.Statement, v reflect.Value) (reflect.Value, error) {
-	v = reflect.Indirect(v)
-	if !v.IsValid() || v.Type() != stmt.Schema.ModelType {
-		return v, fmt.Errorf("%w: this statement on %s has no model of type %s to name the keys: name them by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, stmt.Schema.Name)
-	}
-	if !v.CanAddr() {
-		model := reflect.New(v.Type()).Elem()
-		model.Set(v)
-		v = model
-	}
-	return v, nil
-}
-
-// hasID tells whether every part of the model's primary key is set.
-func hasID(stmt *gorm.Statement, model reflect.Value) bool {
-	for _, field := range stmt.Schema.PrimaryFields {
-		if _, zero := field.ValueOf(stmt.Context, model); zero {
-			return false
-		}
-	}
-	return len(stmt.Schema.PrimaryFields) > 0
+	return false
 }

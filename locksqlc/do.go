@@ -29,6 +29,10 @@ const (
 // holds the lock itself: Run. Do returns the error of fn, ErrLost where the lock
 // was lost before fn returned, and what Lock returns. The lock is given back when
 // fn has returned, or has panicked, also when the context has ended before.
+//
+// Every call keeps a connection of the pool, while it waits too. Where fn needs
+// one of the same pool, as many calls at once as MaxOpenConns allows would leave
+// it none: give Do a pool of its own, or bound the calls.
 func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error) (err error) {
 	if db == nil {
 		return errors.New("locksqlc: Do needs a *sql.DB, got nil")

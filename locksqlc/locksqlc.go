@@ -65,6 +65,28 @@ type connTx struct{ *sql.Conn }
 
 var errOwnEnd = errors.New("locksqlc: a transaction begun by BEGIN is ended by COMMIT or ROLLBACK as text")
 
+// ExecContext sends a statement, unless rows are open on a plain connection: the
+// driver would give the connection up, and database/sql would wait for the rows
+// to be closed before it returns. Every lock call begins by ExecContext.
+func (c connTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if err := c.Raw(notBusy); err != nil {
+		return nil, err
+	}
+	return c.Conn.ExecContext(ctx, query, args...)
+}
+
+// notBusy returns ErrOpenRows where a connection of go-sql-driver has unread data,
+// or is closed. A guarded connection finds that out by itself.
+func notBusy(driverConn any) error {
+	if _, guarded := driverConn.(interface{ OpenRows() int }); guarded {
+		return nil
+	}
+	if v, ok := driverConn.(driver.Validator); ok && !v.IsValid() {
+		return fmt.Errorf("%w (or the connection is closed)", txlock.ErrOpenRows)
+	}
+	return nil
+}
+
 func (connTx) Commit() error   { return errOwnEnd }
 func (connTx) Rollback() error { return errOwnEnd }
 

@@ -12,7 +12,8 @@ import (
 
 // Run begins a transaction, takes the locks of all keys as its first statement,
 // calls fn and commits. When fn returns an error, or panics, it rolls back and
-// hands on the error or the panic.
+// hands on the error or the panic. Without keys fn takes the locks itself, best
+// before its first SELECT: see Join.
 //
 // A transaction that the server has rolled back (txlock.Retryable: a deadlock, a
 // stale snapshot) is run again from its beginning, ten times at most, with jittered
@@ -55,8 +56,10 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txlock
 	if err != nil {
 		return err
 	}
-	if _, err := scope.LockAll(ctx, keys...); err != nil {
-		return err
+	if len(keys) > 0 {
+		if _, err := scope.LockAll(ctx, keys...); err != nil {
+			return err
+		}
 	}
 	if err := fn(tx); err != nil {
 		return err

@@ -91,7 +91,7 @@ func (s *state) stillOpen(ctx context.Context) error {
 	_, reply := s.tx.ExecContext(ctx, rawsql.Probe)
 	open, err := transactionOpen(reply)
 	if err == nil && !open {
-		err = fmt.Errorf("%w: the server has ended it", ErrTxDoomed)
+		err = fmt.Errorf("%w: %w", ErrTxDoomed, errUnknown)
 	}
 	return err
 }
@@ -103,7 +103,7 @@ func (s *state) failure(verb string, key Key, err error) error {
 		return err
 	}
 	if doom := s.book.Err(); doom != nil && !errors.Is(err, ErrTxDoomed) {
-		return fmt.Errorf("%w: %w", ErrTxDoomed, err)
+		return fmt.Errorf("%w: %w", err, ErrTxDoomed)
 	}
 	return err
 }

@@ -75,9 +75,12 @@ var (
 	ErrNoQuorum = errors.New("txlock: no majority")
 )
 
-// errCommitted marks the ErrTxDoomed of a transaction that a statement has
-// committed, which must not be started again by itself.
-var errCommitted = errors.New("committed implicitly")
+// The marks of an ErrTxDoomed that must not be started again by itself: the work,
+// or a part of it, was committed, or may have been.
+var (
+	errCommitted = errors.New("committed implicitly")
+	errUnknown   = errors.New("the server has ended it, by a statement that was not seen")
+)
 
 // Retryable tells whether the same transaction, started again from its
 // beginning, may succeed: the server has rolled it back for a reason that passes,
@@ -86,7 +89,8 @@ var errCommitted = errors.New("committed implicitly")
 // knows, are not retryable.
 func Retryable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, errCommitted), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case err == nil, errors.Is(err, errCommitted), errors.Is(err, errUnknown),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):
 		return true
@@ -176,7 +180,7 @@ func lockError(what string, err error, s guard.Server) error {
 	switch {
 	case errors.Is(err, guard.ErrOpenRows), errors.Is(err, mysql.ErrBusyBuffer):
 		sentinel = ErrOpenRows
-	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone):
+	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone), errors.Is(err, sql.ErrConnDone):
 		sentinel = ErrNoTransaction
 	case v.onTimeout && s.RollbackOnTimeout:
 		sentinel = ErrTxDoomed

@@ -31,9 +31,10 @@ type Tx interface {
 
 var _ Tx = (*sql.Tx)(nil)
 
-// Scope is the locks of one transaction. It may be used by several goroutines,
-// whose statements run one after the other as those of the transaction do. It
-// ends with the transaction and needs no closing.
+// Scope is the locks of one transaction. Several goroutines may use it, and their
+// locks are taken one after the other; but while one reads rows of the transaction
+// no other may send it anything, as always with go-sql-driver. It ends with the
+// transaction and needs no closing.
 type Scope struct {
 	*state
 	atMost time.Duration // the limit of WaitAtMost, 0 for the server's
@@ -230,7 +231,7 @@ func (s *Scope) Verify(ctx context.Context) error {
 	case err != nil:
 		return lockError("verify", err, s.server)
 	case !open:
-		return fmt.Errorf("verify: %w: the server has no open transaction on its connection", ErrTxDoomed)
+		return fmt.Errorf("verify: %w: %w", ErrTxDoomed, errUnknown)
 	}
 	return nil
 }

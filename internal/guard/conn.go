@@ -42,8 +42,11 @@ var (
 func (c *conn) before(ctx context.Context, s statement) error {
 	call := callOf(ctx)
 	if call == nil {
-		if c.tx == nil || !c.tx.owned && (s.kind == kindBegin || s.kind == kindCommit || s.kind == kindRollback) {
-			return nil // a program that begins and ends its transactions as text may always do so
+		switch {
+		case c.tx == nil, !c.tx.owned && (s.kind == kindBegin || s.kind == kindRollback):
+			return nil // a program that begins its transactions as text may always begin anew
+		case !c.tx.owned && s.kind == kindCommit:
+			return c.mayCommitText(ctx)
 		}
 		return c.tx.refuse()
 	}
@@ -75,11 +78,7 @@ func callOf(ctx context.Context) *Call {
 // may have ended it, the server is asked first.
 func (c *conn) confirm(ctx context.Context) error {
 	if suspect := c.tx.suspected(); suspect != "" && c.tx.Err() == nil {
-		execer, ok := c.base.(driver.ExecerContext)
-		if !ok {
-			return fmt.Errorf("lockstep: %T is no driver.ExecerContext", c.base)
-		}
-		_, reply := execer.ExecContext(ctx, rawsql.Probe, nil)
+		_, reply := c.exec(ctx, rawsql.Probe)
 		open, err := c.pool.rules.Open(reply)
 		if err != nil {
 			return c.failed(statement{kind: kindQuiet}, err)
@@ -109,9 +108,22 @@ func (c *conn) after(ctx context.Context, s statement, err error) error {
 	case s.kind == kindBegin, s.kind == kindCommit, s.kind == kindRollback:
 		c.boundary(s)
 	case c.tx != nil:
-		c.tx.ran(s)
+		c.ran(s)
 	}
 	return nil
+}
+
+// ran keeps book of a statement that neither begins nor ends the transaction by
+// itself. What ends it among several statements may have begun another at once,
+// which the server could not tell from the first.
+func (c *conn) ran(s statement) {
+	c.tx.ran(s)
+	switch {
+	case s.ends && c.tx.owned:
+		c.tx.sever(c.pool.rules.Committed(s.name))
+	case s.ends:
+		c.end(false)
+	}
 }
 
 // boundary keeps book of a BEGIN, COMMIT or ROLLBACK that the program has sent as
@@ -153,18 +165,23 @@ func (c *conn) failed(s statement, err error) error {
 	if t == nil {
 		return err
 	}
+	if s.kind == kindCommit && !t.owned {
+		c.end(false) // it is over, whatever has become of it
+		return err
+	}
 	if why := c.pool.rules.Ended(err, c.server); why != nil {
 		t.doom(why)
 		return err
 	}
 	if fromServer := new(mysql.MySQLError); !errors.As(err, &fromServer) && !c.IsValid() {
-		t.doom(c.pool.rules.Lost(err))
-		if t.used() {
-			return errors.Join(err, c.pool.kill(c.server.Session))
+		if first := t.doom(c.pool.rules.Lost(err)); first && t.used() {
+			if killErr := c.pool.kill(c.server.Session); killErr != nil {
+				return errors.Join(err, killErr)
+			}
 		}
 		return err
 	}
-	t.ran(s) // DDL that fails has committed all the same
+	c.ran(s) // DDL that fails has committed all the same
 	return err
 }
 
@@ -181,19 +198,46 @@ func (c *conn) mayCommit(ctx context.Context) error {
 	return t.refuse()
 }
 
+// mayCommitText is mayCommit for a transaction that was begun as text. What may
+// not be committed is rolled back.
+func (c *conn) mayCommitText(ctx context.Context) error {
+	why := c.mayCommit(ctx)
+	if why == nil {
+		return nil
+	}
+	c.end(false)
+	_, err := c.exec(ctx, "ROLLBACK")
+	return errors.Join(why, err)
+}
+
+// exec sends a statement of the guard's own.
+func (c *conn) exec(ctx context.Context, query string) (driver.Result, error) {
+	execer, ok := c.base.(driver.ExecerContext)
+	if !ok {
+		return nil, fmt.Errorf("lockstep: %T is no driver.ExecerContext", c.base)
+	}
+	return execer.ExecContext(ctx, query, nil)
+}
+
 // BeginTx begins a transaction of database/sql.
 func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	beginner, ok := c.base.(driver.ConnBeginTx)
-	if !ok {
-		return nil, fmt.Errorf("lockstep: %T is no driver.ConnBeginTx", c.base)
-	}
-	base, err := beginner.BeginTx(ctx, opts)
+	base, err := c.begin(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
 	c.end(false) // one begun as text on the same connection is over
 	c.tx = &Tx{server: c.server, isolation: sql.IsolationLevel(opts.Isolation), owned: true}
 	return &driverTx{base: base, conn: c}, nil
+}
+
+func (c *conn) begin(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if beginner, ok := c.base.(driver.ConnBeginTx); ok {
+		return beginner.BeginTx(ctx, opts)
+	}
+	if opts != (driver.TxOptions{}) {
+		return nil, fmt.Errorf("lockstep: %T is no driver.ConnBeginTx, which options need", c.base)
+	}
+	return c.base.Begin() //nolint:staticcheck // what database/sql does without the interface
 }
 
 // Begin is BeginTx for database/sql of before Go 1.8.
@@ -239,9 +283,6 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
 	}
-	if s.kind == kindCommit && c.tx != nil && !c.tx.owned {
-		return c.commitText(ctx, execer, s, query)
-	}
 	result, err := execer.ExecContext(ctx, query, args)
 	return result, c.after(ctx, s, err)
 }
@@ -252,21 +293,6 @@ func judgeFor(ctx context.Context, query string) statement {
 		return statement{kind: kindQuiet}
 	}
 	return judge(query)
-}
-
-// commitText is driverTx.Commit for a transaction that was begun as text.
-func (c *conn) commitText(ctx context.Context, execer driver.ExecerContext, s statement, query string) (driver.Result, error) {
-	if why := c.mayCommit(ctx); why != nil {
-		_, err := execer.ExecContext(ctx, "ROLLBACK", nil)
-		c.end(false)
-		return nil, errors.Join(why, err)
-	}
-	result, err := execer.ExecContext(ctx, query, nil)
-	if err != nil {
-		c.end(false)
-		return nil, err
-	}
-	return result, c.after(ctx, s, nil)
 }
 
 // QueryContext executes a statement with rows.
@@ -288,11 +314,15 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 
 // PrepareContext prepares a statement; it is judged once. What would be refused
 // is refused when it is executed: GORM turns the error of a prepare into a
-// *sql.Row that panics.
+// *sql.Row that panics. A statement of a doomed transaction is prepared on the
+// server all the same: database/sql may keep it with the connection, for the
+// transactions that follow.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	s := judgeFor(ctx, query)
-	if err := c.before(ctx, s); err != nil {
-		return refused{err}, nil
+	if callOf(ctx) != nil || !c.IsValid() {
+		if err := c.before(ctx, s); err != nil {
+			return refused{err}, nil
+		}
 	}
 	var base driver.Stmt
 	var err error
@@ -346,8 +376,12 @@ func (c *conn) Ping(ctx context.Context) error {
 	return nil
 }
 
-// ResetSession is called before the connection leaves the pool again.
+// ResetSession is called before the connection leaves the pool again. A doomed
+// transaction that was begun as text, and never ended, is none of the next user's.
 func (c *conn) ResetSession(ctx context.Context) error {
+	if c.tx != nil && c.tx.refuse() != nil {
+		c.end(false)
+	}
 	if resetter, ok := c.base.(driver.SessionResetter); ok {
 		return resetter.ResetSession(ctx)
 	}
@@ -361,6 +395,9 @@ func (c *conn) IsValid() bool {
 	}
 	return true
 }
+
+// OpenRows counts the rows that were not closed yet.
+func (c *conn) OpenRows() int { return c.open }
 
 // CheckNamedValue converts an argument.
 func (c *conn) CheckNamedValue(v *driver.NamedValue) error {

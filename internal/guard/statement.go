@@ -25,6 +25,7 @@ type statement struct {
 	name  string // its first words, for errors
 	chain bool   // COMMIT or ROLLBACK that begins the next transaction at once
 	reads bool   // BEGIN that fixes the snapshot at once
+	ends  bool   // one of several statements is a BEGIN, COMMIT or ROLLBACK
 }
 
 // harmless are the statements that never commit. All that is neither here nor
@@ -37,18 +38,41 @@ var harmless = map[string]bool{
 }
 
 // judge tells what a statement does to its transaction, by its first words. The
-// text of several statements is harmless where each of them is.
+// text of several statements is harmless where each of them is; otherwise it has
+// the name of the first that isn't.
 func judge(query string) statement {
 	first, rest := sqltext.Next(query)
 	s := judgeOne(first)
+	if strings.IndexByte(query, ';') >= 0 && strings.IndexByte(query, '\\') >= 0 {
+		s.kind = kindUncertain // under NO_BACKSLASH_ESCAPES it has other quotes, and so other pieces
+	}
+	if rest == "" {
+		return s
+	}
+	s.kind, s.ends = several(s), s.isBoundary()
 	for rest != "" {
 		var piece string
 		piece, rest = sqltext.Next(rest)
-		if more := judgeOne(piece); s.kind != kindHarmless || more.kind != kindHarmless {
-			return statement{kind: kindUncertain, name: s.name + "; " + more.name}
+		more := judgeOne(piece)
+		if s.kind == kindHarmless {
+			s = statement{kind: several(more), name: more.name, ends: s.ends}
 		}
+		s.ends = s.ends || more.isBoundary()
 	}
 	return s
+}
+
+// several is the kind of a text of several statements with this one among them.
+func several(s statement) kind {
+	if s.kind == kindHarmless {
+		return kindHarmless
+	}
+	return kindUncertain
+}
+
+// isBoundary tells whether the statement begins or ends a transaction.
+func (s statement) isBoundary() bool {
+	return s.kind == kindBegin || s.kind == kindCommit || s.kind == kindRollback
 }
 
 // judgeOne judges a single statement.
@@ -56,20 +80,22 @@ func judgeOne(query string) statement {
 	w := sqltext.Words(query, 4)
 	s := statement{kind: kindUncertain, name: strings.Join(w, " ")}
 	switch {
+	case strings.Contains(query, "/*!") || strings.Contains(query, "/*M!"):
+		// Only the server knows whether it reads this comment.
 	case len(w) == 0: // a comment alone
 		s.kind = kindHarmless
 	case harmless[w[0]]:
 		s.kind = kindHarmless
 	case w[0] == "LOAD" && has(w[1:], "DATA", "XML"):
 		s.kind = kindHarmless
-	case w[0] == "SET" && !mentionsAutocommit(query):
-		s.kind = kindHarmless
-		if has(w[1:], "STATEMENT") { // MariaDB: SET STATEMENT x=y FOR statement
-			s.kind = kindUncertain
-			if _, inner, ok := cutFold(query, " for "); ok {
-				return judgeOne(inner)
-			}
+	case w[0] == "SET" && mentionsAutocommit(query), w[0] == "SET" && has(w[1:], "PASSWORD", "DEFAULT"):
+		// SET PASSWORD and SET DEFAULT ROLE write a table of the server.
+	case w[0] == "SET" && has(w[1:], "STATEMENT"): // MariaDB: SET STATEMENT x=y FOR statement
+		if variables, inner, ok := cutFold(query, " for "); ok && !strings.ContainsAny(variables, "'\"`#-/") {
+			return judgeOne(inner)
 		}
+	case w[0] == "SET":
+		s.kind = kindHarmless
 	case w[0] == "SAVEPOINT", w[0] == "RELEASE":
 		s.kind = kindQuiet
 	case w[0] == "BEGIN" && (len(w) == 1 || w[1] == "WORK"):
@@ -84,7 +110,7 @@ func judgeOne(query string) statement {
 		if has(w[1:], "TO") || len(w) > 2 && w[2] == "TO" {
 			s.kind = kindRollbackTo
 		}
-	case w[0] == "CREATE" && has(w[1:], "TEMPORARY"), w[0] == "DROP" && has(w[1:], "TEMPORARY"):
+	case (w[0] == "CREATE" || w[0] == "DROP") && has(w[1:], "TEMPORARY") && has(w[2:], "TABLE"):
 		s.kind = kindHarmless
 	}
 	return s

@@ -18,7 +18,7 @@ type Tx struct {
 
 	mu       sync.Mutex
 	reads    bool   // a statement ran that may have fixed the snapshot
-	undone   int    // how many ROLLBACK TO SAVEPOINT
+	undone   int    // how many ROLLBACK TO SAVEPOINT there may have been
 	suspect  string // a statement that may have committed, not yet asked about
 	doomed   error  // the server has rolled back: nothing more is sent
 	severed  error  // the program itself has ended it by a statement
@@ -101,13 +101,15 @@ func (t *Tx) refuse() error {
 	return t.doomed
 }
 
-// doom stops the transaction; the first reason stays.
-func (t *Tx) doom(why error) {
+// doom stops the transaction; the first reason stays. It tells whether this is it.
+func (t *Tx) doom(why error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.doomed == nil {
-		t.doomed = why
+	if t.doomed != nil {
+		return false
 	}
+	t.doomed = why
+	return true
 }
 
 // sever ends what the transaction held; its statements go on.
@@ -156,11 +158,14 @@ func (t *Tx) ran(s statement) {
 	case kindQuiet:
 	case kindRollbackTo:
 		t.undone++
+	case kindUncertain: // a procedure may also roll back to a savepoint of its caller
+		t.undone++
+		t.reads = true
+		if t.suspect == "" {
+			t.suspect = s.name
+		}
 	default:
 		t.reads = true
-	}
-	if s.kind == kindUncertain && t.suspect == "" {
-		t.suspect = s.name
 	}
 }
 

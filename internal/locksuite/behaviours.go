@@ -1,0 +1,397 @@
+package locksuite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// behaviours are the promises, each by a name that is a sentence.
+var behaviours = []struct {
+	name string
+	show func(e *env)
+}{
+	{"an exclusive lock excludes until COMMIT", exclusive},
+	{"ROLLBACK frees the lock and the token still rises", rollbackFrees},
+	{"a waiter is granted at COMMIT with a higher token", waits},
+	{"a waiter that locked first reads what the holder committed", readsFresh},
+	{"a held key is given again with its token", reenters},
+	{"shared locks share and exclude the exclusive", shares},
+	{"shared to exclusive is refused", refusesUpgrade},
+	{"WaitAtMost ends the wait and leaves the transaction alive", waitsAtMost},
+	{"WaitAtMost is granted in time", waitsAtMostGranted},
+	{"LockAll takes all in the order of the keys", locksAll},
+	{"LockAll waits at most", locksAllAtMost},
+	{"LockAny takes the first that is free", locksAny},
+	{"a snapshot older than the lock is refused", refusesStale},
+	{"a snapshot as old as the lock is not", acceptsFresh},
+	{"LockAll refuses a stale snapshot", refusesStaleAll},
+	{"Held and Verify tell the truth", tells},
+	{"Holders names the holder", namesHolder},
+	{"bad keys are refused and nothing is lost", refusesBadKeys},
+	{"a context that has ended sends nothing", endedContext},
+	{"a cancelled wait is named and leaves no lock behind", cancelledWait},
+	{"a deadlock is named and dooms", deadlocks},
+	{"an implicit commit is named", implicitCommit},
+	{"a finished transaction is named", finished},
+	{"a savepoint rolled back makes a lock ask again", savepoint},
+	{"open rows", openRows},
+	{"goroutines may share a scope", concurrent},
+}
+
+func exclusive(e *env) {
+	key := e.key()
+	holder := e.begin()
+	holder.lock(key)
+	e.busy(key)
+	holder.commit()
+	e.free(key)
+}
+
+func rollbackFrees(e *env) {
+	key := e.key()
+	holder := e.begin()
+	first := holder.lock(key)
+	e.wants(holder.Rollback(), nil)
+	if second := e.free(key); second.Token() <= first.Token() {
+		e.Errorf("token %d after the rollback of %d", second.Token(), first.Token())
+	}
+}
+
+func waits(e *env) {
+	key := e.key()
+	holder, waiter := e.begin(), e.begin()
+	first := holder.lock(key)
+	answered := waiter.waiting(func() (txlock.Grant, error) { return waiter.Lock(e.Context(), key) })
+	holder.commit()
+	second := <-answered
+	e.wants(second.err, nil)
+	if second.grant.Token() <= first.Token() {
+		e.Errorf("token %d after %d", second.grant.Token(), first.Token())
+	}
+	e.busy(key)
+	waiter.commit()
+}
+
+func readsFresh(e *env) {
+	key := e.key()
+	table := e.numbers()
+	holder, waiter := e.begin(), e.begin()
+	holder.lock(key)
+	answered := waiter.waiting(func() (txlock.Grant, error) { return waiter.Lock(e.Context(), key) })
+	e.wants(holder.Exec(e.Context(), "UPDATE "+table+" SET n = 7"), nil)
+	holder.commit()
+	e.wants((<-answered).err, nil)
+	if n := waiter.read(table); n != 7 {
+		e.Errorf("read %d under the lock, the last holder committed 7", n)
+	}
+}
+
+func reenters(e *env) {
+	key := e.key()
+	s := e.begin()
+	first := s.lock(key)
+	for _, again := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.RLock, s.TryRLock} {
+		grant, err := again(e.Context(), key)
+		e.wants(err, nil)
+		if grant != first {
+			e.Errorf("re-entered as %+v, first %+v", grant, first)
+		}
+	}
+	e.busy(key)
+}
+
+func shares(e *env) {
+	key := e.key()
+	e.free(key) // a first grant makes the row, if only for itself
+	if e.kind.name == "fresh" {
+		s := e.begin() // and commits it: whoever makes a row has it alone
+		s.lock(key)
+		s.commit()
+	}
+	a, b := e.begin(), e.begin()
+	first, err := a.RLock(e.Context(), key)
+	e.wants(err, nil)
+	second, err := b.TryRLock(e.Context(), key)
+	e.wants(err, nil)
+	if !first.Shared() || first.Token() != second.Token() {
+		e.Errorf("shared grants %+v and %+v", first, second)
+	}
+	e.busy(key)
+	a.commit()
+	e.busy(key)
+	b.commit()
+	exclusive := e.begin()
+	if token := exclusive.lock(key).Token(); token <= first.Token() {
+		e.Errorf("token %d after the shared %d", token, first.Token())
+	}
+	reader := e.begin()
+	_, err = reader.TryRLock(e.Context(), key)
+	e.wants(err, txlock.ErrBusy)
+	e.wants(reader.Rollback(), nil)
+	waiter := e.begin()
+	answered := waiter.waiting(func() (txlock.Grant, error) { return waiter.RLock(e.Context(), key) })
+	exclusive.commit()
+	e.wants((<-answered).err, nil)
+}
+
+func refusesUpgrade(e *env) {
+	key := e.key()
+	s := e.begin()
+	_, err := s.RLock(e.Context(), key)
+	e.wants(err, nil)
+	_, err = s.Lock(e.Context(), key)
+	e.wants(err, txlock.ErrUpgrade)
+	_, err = s.LockAll(e.Context(), key, e.key())
+	e.wants(err, txlock.ErrUpgrade)
+	e.wants(s.Verify(e.Context()), nil)
+	s.commit()
+}
+
+func waitsAtMost(e *env) {
+	const limit = 120 * time.Millisecond
+	key, other := e.key(), e.key()
+	table := e.numbers()
+	holder, waiter := e.begin(), e.begin()
+	holder.lock(key)
+	waiter.lock(other)
+	e.wants(waiter.Exec(e.Context(), "UPDATE "+table+" SET n = 3"), nil)
+	for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){waiter.WaitAtMost(limit).Lock, waiter.WaitAtMost(limit).RLock} {
+		began := time.Now()
+		_, err := verb(e.Context(), key)
+		e.wants(err, txlock.ErrWaitTimeout)
+		if waited := time.Since(began); waited < limit {
+			e.Errorf("gave up after %v", waited)
+		}
+	}
+	e.wants(waiter.Verify(e.Context()), nil)
+	e.busy(other)
+	_, err := waiter.WaitAtMost(-time.Second).Lock(e.Context(), e.key())
+	e.wants(err, txlock.ErrInvalidOption)
+	waiter.commit()
+	if n := e.begin().read(table); n != 3 {
+		e.Errorf("the write before the timeout is %d after COMMIT, want 3", n)
+	}
+}
+
+func waitsAtMostGranted(e *env) {
+	key := e.key()
+	first := e.begin()
+	first.lock(key)
+	first.commit()
+	holder := e.begin()
+	holder.lock(key)
+	waiter := e.begin()
+	answered := waiter.waiting(func() (txlock.Grant, error) {
+		return waiter.WaitAtMost(20*time.Second).Lock(e.Context(), key)
+	})
+	holder.commit()
+	got := <-answered
+	if e.seesLate() && e.kind.name != "hashed" && errors.Is(got.err, txlock.ErrStaleSnapshot) {
+		return // the look for the row, on a key new to the process, fixed the snapshot
+	}
+	e.wants(got.err, nil)
+	e.busy(key)
+}
+
+// seesLate tells whether the adapter can't know the rows of keys that others
+// have committed, where the server limits the wait for existing rows only.
+func (e *env) seesLate() bool {
+	return e.db.Engine() == testdb.MySQL && !e.adapter.Guarded
+}
+
+func locksAll(e *env) {
+	a, b, c := e.key(), e.key(), e.key()
+	s := e.begin()
+	first := s.lock(b)
+	grants, err := s.LockAll(e.Context(), c, a, b, c)
+	e.wants(err, nil)
+	if len(grants) != 4 || grants[0].Key() != c || grants[1].Key() != a || grants[2].Key() != b || grants[3] != grants[0] {
+		e.Fatalf("grants %+v", grants)
+	}
+	if e.adapter.Guarded && grants[2] != first {
+		e.Errorf("re-entered as %+v, first %+v", grants[2], first)
+	}
+	for _, grant := range grants {
+		if grant.Token() < 1e15 || grant.Shared() {
+			e.Errorf("grant %+v", grant)
+		}
+		e.busy(grant.Key())
+	}
+	s.commit()
+	for _, grant := range grants {
+		if after := e.free(grant.Key()); after.Token() <= grant.Token() {
+			e.Errorf("token %d after %d", after.Token(), grant.Token())
+		}
+	}
+	_, err = e.begin().LockAll(e.Context())
+	e.wants(err, txlock.ErrInvalidKey)
+}
+
+func locksAllAtMost(e *env) {
+	a, b := e.key(), e.apart()
+	holder, waiter := e.begin(), e.begin()
+	holder.lock(b)
+	_, err := waiter.WaitAtMost(100*time.Millisecond).LockAll(e.Context(), a, b)
+	e.wants(err, txlock.ErrWaitTimeout)
+	e.wants(waiter.Verify(e.Context()), nil)
+	e.wants(waiter.Rollback(), nil)
+	e.free(a)
+}
+
+func locksAny(e *env) {
+	a, b, c := e.key(), e.key(), e.key()
+	holder := e.begin()
+	holder.lock(b)
+	s := e.begin()
+	grant, err := s.LockAny(e.Context(), b, c, a)
+	e.wants(err, nil)
+	if grant.Key() != c {
+		e.Errorf("took %v, want the first that is free", grant.Key())
+	}
+	e.wants(s.Rollback(), nil)
+	_, err = e.begin().LockAny(e.Context(), b)
+	e.wants(err, txlock.ErrBusy)
+}
+
+// staleWins is what a lock under an older snapshot returns at this level.
+func (e *env) stale(err error) {
+	e.Helper()
+	if e.variant.level == sql.LevelRepeatableRead {
+		e.wants(err, txlock.ErrStaleSnapshot)
+	} else {
+		e.wants(err, nil)
+	}
+}
+
+func refusesStale(e *env) {
+	table := e.numbers()
+	for _, verb := range []func(s *session, key txlock.Key) error{
+		func(s *session, key txlock.Key) error { _, err := s.Lock(e.Context(), key); return err },
+		func(s *session, key txlock.Key) error { _, err := s.TryLock(e.Context(), key); return err },
+		func(s *session, key txlock.Key) error { _, err := s.RLock(e.Context(), key); return err },
+		func(s *session, key txlock.Key) error { _, err := s.TryRLock(e.Context(), key); return err },
+		func(s *session, key txlock.Key) error {
+			_, err := s.WaitAtMost(10*time.Second).Lock(e.Context(), key)
+			return err
+		},
+	} {
+		key := e.key()
+		s := e.late(table)
+		holder := e.begin()
+		holder.lock(key)
+		holder.commit()
+		e.stale(verb(s, key))
+		e.wants(unless(s.Rollback()), nil)
+	}
+}
+
+// late begins a transaction and reads, so that its snapshot is fixed; joined anew,
+// since the first Join said that nothing was read.
+func (e *env) late(table string) *session {
+	e.Helper()
+	s := e.begin()
+	s.read(table)
+	var err error
+	s.Scope, err = s.Join(e.Context())
+	e.wants(err, nil)
+	return s
+}
+
+func acceptsFresh(e *env) {
+	table := e.numbers()
+	key, never := e.key(), e.key()
+	holder := e.begin()
+	holder.lock(key)
+	holder.commit()
+	s := e.late(table)
+	grant := s.lock(key)
+	if grant.Token() < 1e15 {
+		e.Errorf("grant %+v", grant)
+	}
+	s.lock(never)
+	e.busy(key)
+	s.commit()
+}
+
+func refusesStaleAll(e *env) {
+	table := e.numbers()
+	a, b, never := e.key(), e.key(), e.key()
+	s := e.late(table)
+	holder := e.begin()
+	holder.lock(b)
+	holder.commit()
+	_, err := s.LockAll(e.Context(), a, b)
+	e.stale(err)
+	e.wants(unless(s.Rollback()), nil)
+	s = e.late(table)
+	_, err = s.LockAll(e.Context(), a, b, never)
+	e.wants(err, nil)
+	s.commit()
+}
+
+func tells(e *env) {
+	key := e.key()
+	s := e.begin()
+	if _, held := s.Held(key); held {
+		e.Error("held before the lock")
+	}
+	grant := s.lock(key)
+	if got, held := s.Held(key); !held || got != grant {
+		e.Errorf("Held says %+v, %t", got, held)
+	}
+	e.wants(s.Verify(e.Context()), nil)
+	s.commit()
+	e.wants(s.Verify(e.Context()), txlock.ErrNoTransaction)
+}
+
+func namesHolder(e *env) {
+	key, other := e.key(), e.key()
+	s := e.begin()
+	grant, err := s.Lock(txlock.WithOwner(e.Context(), "till 7"), key)
+	e.wants(err, nil)
+	holders, err := txlock.Holders(e.Context(), e.pool.DB(), other, key)
+	e.wants(err, nil)
+	if len(holders) != 1 || holders[0].Key != key || holders[0].Token != grant.Token() || holders[0].Owner != "till 7" || holders[0].Conn != uint64(s.id) {
+		e.Errorf("holders %+v of %+v on connection %d", holders, grant, s.id)
+	} else if age := time.Since(holders[0].Locked); age < -time.Minute || age > time.Minute {
+		e.Errorf("locked %v ago", age)
+	}
+	s.commit()
+	holders, err = txlock.Holders(e.Context(), e.pool.DB(), key)
+	e.wants(err, nil)
+	if len(holders) != 0 {
+		e.Errorf("holders %+v after COMMIT", holders)
+	}
+}
+
+// numbers makes a table of one row with a number.
+func (e *env) numbers() string {
+	e.Helper()
+	table := e.db.CreateTable(e, "numbers", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+	e.db.Exec(e, "INSERT INTO "+table+" VALUES (1, 0)")
+	return table
+}
+
+// gone tells that the connection of a transaction is gone, and it with it.
+func gone(err error) bool {
+	return errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, context.Canceled) || errors.Is(err, txlock.ErrTxDoomed)
+}
+
+// unless drops the error of ending what the server has ended already.
+func unless(err error) error {
+	if gone(err) || errors.Is(err, sql.ErrTxDone) {
+		return nil
+	}
+	return err
+}
+
+var _ testing.TB = (*env)(nil)

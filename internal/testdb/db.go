@@ -1,0 +1,248 @@
+package testdb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/schema"
+)
+
+// setupTimeout bounds every statement that makes or drops something.
+const setupTimeout = time.Minute
+
+// DB is a database for tests, with an administrator and an application user,
+// who may read and write rows of the tables granted to it, and nothing else.
+type DB struct {
+	server   *Server
+	name     string
+	user     string
+	password string
+	admin    *sql.DB
+}
+
+// Open returns the database that all tests of this process share on the
+// engine, with lockstep's tables, which the application user may use. A test
+// keeps apart from the others by its own keys and by CreateTable.
+func Open(tb testing.TB, engine Engine) *DB {
+	tb.Helper()
+	db, err := process.dbs[engine]()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return db
+}
+
+// Open returns a new database with lockstep's tables on this server, which is
+// dropped at the end of the test: for a server of Dedicated.
+func (s *Server) Open(tb testing.TB) *DB {
+	tb.Helper()
+	db := s.Fresh(tb)
+	if err := db.install(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	return db
+}
+
+// Fresh returns a new database on the shared server, without any table, which
+// is dropped at the end of the test: for tests of the schema itself. The
+// application user has no rights until Grant or CreateTable.
+func Fresh(tb testing.TB, engine Engine) *DB {
+	tb.Helper()
+	return Shared(tb, engine).Fresh(tb)
+}
+
+// Fresh is like the function Fresh, on this server.
+func (s *Server) Fresh(tb testing.TB) *DB {
+	tb.Helper()
+	db, err := newDB(tb.Context(), s)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := db.drop(); err != nil {
+			tb.Errorf("drop the database %s: %v", db.name, err)
+		}
+	})
+	return db
+}
+
+// Server returns the server that the database is on.
+func (db *DB) Server() *Server { return db.server }
+
+// Engine returns the engine of the server that the database is on.
+func (db *DB) Engine() Engine { return db.server.engine }
+
+// Name returns the name of the database.
+func (db *DB) Name() string { return db.name }
+
+// Admin returns the pool of the administrator, with this database. It belongs
+// to the database: do not close it.
+func (db *DB) Admin() *sql.DB { return db.admin }
+
+// Config returns a fresh driver configuration of the application user.
+func (db *DB) Config(mutators ...func(*mysql.Config)) *mysql.Config {
+	cfg := db.AdminConfig()
+	cfg.User, cfg.Passwd = db.user, db.password
+	return mutate(cfg, mutators)
+}
+
+// AdminConfig returns a fresh driver configuration of the administrator.
+func (db *DB) AdminConfig(mutators ...func(*mysql.Config)) *mysql.Config {
+	cfg := db.server.Config()
+	cfg.DBName = db.name
+	return mutate(cfg, mutators)
+}
+
+// DSN returns the data source name of the application user.
+func (db *DB) DSN(mutators ...func(*mysql.Config)) string {
+	return db.Config(mutators...).FormatDSN()
+}
+
+// AdminDSN returns the data source name of the administrator.
+func (db *DB) AdminDSN(mutators ...func(*mysql.Config)) string {
+	return db.AdminConfig(mutators...).FormatDSN()
+}
+
+func mutate(cfg *mysql.Config, mutators []func(*mysql.Config)) *mysql.Config {
+	for _, mutator := range mutators {
+		mutator(cfg)
+	}
+	return cfg
+}
+
+// Connect opens a plain pool of the application user, which is closed at the
+// end of the test.
+func (db *DB) Connect(tb testing.TB, mutators ...func(*mysql.Config)) *sql.DB {
+	tb.Helper()
+	connector, err := mysql.NewConnector(db.Config(mutators...))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	pool := sql.OpenDB(connector)
+	tb.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// CreateTable makes a table, which the application user may use, and drops it
+// at the end of the test. The columns are all that stands in the parentheses.
+// It returns the table's name: the prefix and something unique.
+func (db *DB) CreateTable(tb testing.TB, prefix, columns string) string {
+	tb.Helper()
+	table := prefix + "_" + randomHex(6)
+	db.Exec(tb, fmt.Sprintf("CREATE TABLE `%s` (%s) ENGINE=InnoDB", table, columns))
+	tb.Cleanup(func() {
+		if err := db.exec(context.Background(), "DROP TABLE IF EXISTS `"+table+"`"); err != nil {
+			tb.Errorf("drop the table %s: %v", table, err)
+		}
+	})
+	db.Grant(tb, table)
+	return table
+}
+
+// Grant lets the application user read and write the rows of the tables.
+func (db *DB) Grant(tb testing.TB, tables ...string) {
+	tb.Helper()
+	if err := db.grant(tb.Context(), tables...); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Exec runs a statement as the administrator.
+func (db *DB) Exec(tb testing.TB, query string) {
+	tb.Helper()
+	if err := db.exec(tb.Context(), query); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// newDB makes a database and its application user.
+func newDB(ctx context.Context, server *Server) (*DB, error) {
+	id := randomHex(6)
+	db := &DB{server: server, name: "lockstep_t_" + id, user: "app_" + id, password: randomHex(8)}
+	connector, err := mysql.NewConnector(db.AdminConfig())
+	if err != nil {
+		return nil, err
+	}
+	db.admin = sql.OpenDB(connector)
+	if err := db.create(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("testdb: make a database on %s: %w", server.engine, err), db.admin.Close())
+	}
+	return db, nil
+}
+
+// create uses a pool of its own, because a connection of the administrator's
+// pool needs the database to exist.
+func (db *DB) create(ctx context.Context) error {
+	connector, err := mysql.NewConnector(db.server.Config())
+	if err != nil {
+		return err
+	}
+	pool := sql.OpenDB(connector)
+	defer func() { _ = pool.Close() }()
+	statements := []string{"CREATE DATABASE `" + db.name + "`"}
+	for _, account := range db.accounts() {
+		statements = append(statements, fmt.Sprintf("CREATE USER %s IDENTIFIED BY '%s'", account, db.password))
+	}
+	return execAll(ctx, pool, statements)
+}
+
+// install makes lockstep's tables and lets the application user use them.
+func (db *DB) install(ctx context.Context) error {
+	if err := schema.Install(ctx, db.admin); err != nil {
+		return fmt.Errorf("testdb: install the schema on %s: %w", db.server.engine, err)
+	}
+	return db.grant(ctx, "lockstep_locks", "lockstep_centers", "lockstep_leases")
+}
+
+// drop removes the database and its user, if their server still runs, and
+// closes the administrator's pool.
+func (db *DB) drop() error {
+	var err error
+	if db.server.Running() {
+		statements := []string{"DROP DATABASE IF EXISTS `" + db.name + "`"}
+		for _, account := range db.accounts() {
+			statements = append(statements, "DROP USER IF EXISTS "+account)
+		}
+		err = db.exec(context.Background(), statements...)
+	}
+	return errors.Join(err, db.admin.Close())
+}
+
+func (db *DB) grant(ctx context.Context, tables ...string) error {
+	var statements []string
+	for _, table := range tables {
+		for _, account := range db.accounts() {
+			statements = append(statements,
+				fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON `%s`.`%s` TO %s", db.name, table, account))
+		}
+	}
+	return db.exec(ctx, statements...)
+}
+
+// accounts are those of the application user. On a server with anonymous
+// users one from any host would not do for connections from localhost.
+func (db *DB) accounts() []string {
+	return []string{"'" + db.user + "'@'%'", "'" + db.user + "'@'localhost'"}
+}
+
+func (db *DB) exec(ctx context.Context, statements ...string) error {
+	return execAll(ctx, db.admin, statements)
+}
+
+func execAll(ctx context.Context, pool *sql.DB, statements []string) error {
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	for _, statement := range statements {
+		if _, err := pool.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", strings.SplitN(statement, " IDENTIFIED", 2)[0], err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package testdb
+
+// Option is a setting of Start and Dedicated.
+type Option func(*options)
+
+type options struct {
+	durable bool
+	args    []string
+}
+
+// Durable flushes every commit to the disk, as production does: for
+// benchmarks. The default is to leave that to the operating system, so that a
+// killed server loses nothing, but a machine that loses power may.
+func Durable() Option {
+	return func(o *options) { o.durable = true }
+}
+
+// Args adds arguments to the server's command line, such as
+// "--innodb-rollback-on-timeout=ON". They come last, so they win. The default
+// is none.
+func Args(args ...string) Option {
+	return func(o *options) { o.args = append(o.args, args...) }
+}
+
+// serverArgs is the part of the command line that is the same wherever the
+// server runs.
+func (o options) serverArgs(engine Engine) []string {
+	args := []string{
+		"--skip-log-bin",
+		"--innodb-buffer-pool-size=128M",
+		"--max-connections=500",
+		"--local-infile=1",
+	}
+	if engine == MySQL {
+		args = append(args, "--mysqlx=0", "--secure-file-priv=NULL")
+	}
+	if o.durable {
+		args = append(args, "--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1")
+	} else {
+		// 2 and not 0: written at every commit, so that Kill loses nothing.
+		args = append(args, "--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0")
+	}
+	return append(args, o.args...)
+}

@@ -1,0 +1,134 @@
+package testdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"go.uber.org/goleak"
+)
+
+// Main runs the tests of a package, and is all that its TestMain does. After
+// them it drops the databases, stops the servers, and, where the tests passed,
+// fails if they left goroutines behind.
+func Main(m *testing.M) {
+	if _, err := ParseEngines(os.Getenv("LOCKSTEP_ENGINES")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	code := m.Run()
+	if err := process.close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintf(os.Stderr, "testdb: goroutines were left behind: %v\n", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// process is what the tests of this process share.
+var process = newShare()
+
+type share struct {
+	servers map[Engine]func() (*Server, error)
+	dbs     map[Engine]func() (*DB, error)
+
+	mu      sync.Mutex
+	closers []func() error
+}
+
+func newShare() *share {
+	s := &share{
+		servers: map[Engine]func() (*Server, error){},
+		dbs:     map[Engine]func() (*DB, error){},
+	}
+	for _, engine := range []Engine{MariaDB, MySQL} {
+		s.servers[engine] = sync.OnceValues(func() (*Server, error) { return s.server(engine) })
+		s.dbs[engine] = sync.OnceValues(func() (*DB, error) { return s.db(engine) })
+	}
+	return s
+}
+
+// Shared returns the server that all tests of this process use: the one of
+// LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN, the DSN of an administrator, or
+// one that is started at the first call. Without a server the test fails.
+func Shared(tb testing.TB, engine Engine) *Server {
+	tb.Helper()
+	server, err := process.servers[engine]()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return server
+}
+
+// Dedicated starts a server for this test only, which is stopped at its end.
+func Dedicated(tb testing.TB, engine Engine, opts ...Option) *Server {
+	tb.Helper()
+	server, err := Start(tb.Context(), engine, opts...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			tb.Errorf("stop the dedicated %s server: %v", engine, err)
+		}
+	})
+	return server
+}
+
+func (s *share) server(engine Engine) (*Server, error) {
+	if dsn := os.Getenv(engine.DSNVariable()); dsn != "" {
+		cfg, err := mysql.ParseDSN(dsn)
+		if err != nil {
+			return nil, fmt.Errorf("testdb: %s: %w", engine.DSNVariable(), err)
+		}
+		cfg.DBName = ""
+		return &Server{engine: engine, config: cfg}, nil
+	}
+	server, err := Start(context.Background(), engine)
+	if err != nil {
+		return nil, err
+	}
+	s.atClose(server.Stop)
+	return server, nil
+}
+
+func (s *share) db(engine Engine) (*DB, error) {
+	server, err := s.servers[engine]()
+	if err != nil {
+		return nil, err
+	}
+	db, err := newDB(context.Background(), server)
+	if err != nil {
+		return nil, err
+	}
+	s.atClose(db.drop)
+	return db, db.install(context.Background())
+}
+
+func (s *share) atClose(f func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closers = append(s.closers, f)
+}
+
+// close undoes what the process made, the latest first.
+func (s *share) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, f := range slices.Backward(s.closers) {
+		errs = append(errs, f())
+	}
+	s.closers = nil
+	return errors.Join(errs...)
+}

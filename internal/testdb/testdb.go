@@ -1,0 +1,170 @@
+// Package testdb brings MariaDB and MySQL servers for tests, benchmarks and
+// the demo, on any machine, and throws them away afterwards.
+//
+// Tests share one server per engine and process:
+//
+//	func TestMain(m *testing.M) { testdb.Main(m) }
+//
+//	func TestSomething(t *testing.T) {
+//		for _, engine := range testdb.Engines() {
+//			t.Run(string(engine), func(t *testing.T) {
+//				db := testdb.Open(t, engine)
+//				table := db.CreateTable(t, "orders", "id BIGINT PRIMARY KEY")
+//				...
+//
+// A test that kills its server, or needs one with other settings, gets one of
+// its own from Dedicated.
+package testdb
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// Engine is a database server of the MySQL family.
+type Engine string
+
+// The engines that lockstep is tested on.
+const (
+	MariaDB Engine = "mariadb"
+	MySQL   Engine = "mysql"
+)
+
+// DSNVariable is the name of the environment variable that gives the engine's
+// server: LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN, the DSN of an
+// administrator who may create databases and users.
+func (e Engine) DSNVariable() string { return e.variable("DSN") }
+
+func (e Engine) imageVariable() string { return e.variable("IMAGE") }
+
+func (e Engine) variable(what string) string {
+	return "LOCKSTEP_" + strings.ToUpper(string(e)) + "_" + what
+}
+
+// Engines returns the engines to test on: those of LOCKSTEP_ENGINES, a comma
+// separated list. The default is both. A name that is unknown panics; Main
+// has looked before and ended the test binary with a clear line.
+func Engines() []Engine {
+	engines, err := ParseEngines(os.Getenv("LOCKSTEP_ENGINES"))
+	if err != nil {
+		panic(err)
+	}
+	return engines
+}
+
+// ParseEngines reads a comma separated list of engines. An empty list stands
+// for both.
+func ParseEngines(list string) ([]Engine, error) {
+	if strings.TrimSpace(list) == "" {
+		return []Engine{MariaDB, MySQL}, nil
+	}
+	var engines []Engine
+	for name := range strings.SplitSeq(list, ",") {
+		engine := Engine(strings.ToLower(strings.TrimSpace(name)))
+		if engine != MariaDB && engine != MySQL {
+			return nil, fmt.Errorf("testdb: unknown engine %q in the list %q: use mariadb, mysql or both (LOCKSTEP_ENGINES)", name, list)
+		}
+		engines = append(engines, engine)
+	}
+	return engines, nil
+}
+
+// Server is a running database server.
+type Server struct {
+	engine Engine
+	config *mysql.Config
+	socket string
+	inst   *instance // nil where somebody else runs the server
+}
+
+// Start brings up a new server of the engine. It takes the first that works
+// of: a server binary on this machine, Docker, and, as root, a package of the
+// operating system. Where LOCKSTEP_MARIADB_IMAGE or LOCKSTEP_MYSQL_IMAGE names
+// a Docker image, only that is used, so that nobody tests another version
+// than they meant.
+//
+// The server answers when Start returns. It ends with Stop, and at the latest
+// with this process, even if that is killed.
+func Start(ctx context.Context, engine Engine, opts ...Option) (*Server, error) {
+	o := options{}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	inst, err := findInstance(ctx, engine, o)
+	if err != nil {
+		return nil, fmt.Errorf("testdb: no %s server: %w", engine, err)
+	}
+	s := &Server{engine: engine, inst: inst}
+	if err := s.launch(ctx); err != nil {
+		_ = inst.remove()
+		return nil, fmt.Errorf("testdb: start %s (%s): %w", engine, inst.origin, err)
+	}
+	return s, nil
+}
+
+// Engine returns the engine of the server.
+func (s *Server) Engine() Engine { return s.engine }
+
+// Config returns a fresh copy of the driver configuration of an administrator,
+// who may do everything, over TCP and without a database.
+func (s *Server) Config() *mysql.Config { return s.config.Clone() }
+
+// Socket returns the path of the server's Unix socket. It is empty where the
+// server runs in Docker or was given by its DSN.
+func (s *Server) Socket() string { return s.socket }
+
+// External reports whether somebody else runs the server, so that Stop, Kill
+// and Restart are refused.
+func (s *Server) External() bool { return s.inst == nil }
+
+// Running reports whether the server can be used: it runs, or somebody else
+// runs it.
+func (s *Server) Running() bool {
+	return s.External() || s.inst.child != nil && s.inst.child.running()
+}
+
+// Stop ends the server and removes its data. It does not wait for clients,
+// and nothing is flushed, because nothing is kept.
+func (s *Server) Stop() error {
+	if s.External() {
+		return s.refuse("stop")
+	}
+	if err := s.inst.kill(); err != nil {
+		return err
+	}
+	return s.inst.remove()
+}
+
+// Kill ends the server the hard way, by SIGKILL, and returns when it is gone.
+// Its data stay for Restart.
+func (s *Server) Kill() error {
+	if s.External() {
+		return s.refuse("kill")
+	}
+	return s.inst.kill()
+}
+
+// Restart kills the server if it runs and starts it again on the same port
+// with the same data. All that was committed is still there.
+func (s *Server) Restart(ctx context.Context) error {
+	if err := s.Kill(); err != nil {
+		return err
+	}
+	if err := s.inst.start(ctx, s.inst.port); err != nil {
+		return fmt.Errorf("testdb: restart %s: %w", s.engine, err)
+	}
+	return s.waitReady(ctx)
+}
+
+func (s *Server) refuse(what string) error {
+	return fmt.Errorf("testdb: cannot %s the %s server: it was given by %s", what, s.engine, s.engine.DSNVariable())
+}
+
+// startTimeout is how long a server may take until it answers. The slow ones
+// are Docker images, which fill their data directory first.
+const startTimeout = 3 * time.Minute

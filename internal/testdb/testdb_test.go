@@ -1,0 +1,223 @@
+package testdb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+func TestMain(m *testing.M) { Main(m) }
+
+// eachEngine runs a test on every engine.
+func eachEngine(t *testing.T, test func(t *testing.T, engine Engine)) {
+	t.Helper()
+	for _, engine := range Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, engine)
+		})
+	}
+}
+
+func TestParseEngines(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string]int{"": 2, "mariadb": 1, "MySQL , mariadb": 2} {
+		if engines, err := ParseEngines(list); err != nil || len(engines) != want {
+			t.Errorf("ParseEngines(%q) = %v, %v", list, engines, err)
+		}
+	}
+	if _, err := ParseEngines("mysql,oracle"); err == nil || !strings.Contains(err.Error(), `"oracle"`) {
+		t.Errorf("an unknown engine: %v", err)
+	}
+}
+
+func TestStartStop(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, engine Engine) {
+		server, err := Start(t.Context(), engine, Args("--innodb-rollback-on-timeout=ON"), Durable())
+		if err != nil {
+			t.Fatal(err)
+		}
+		inst := server.inst
+		pool := open(t, server.Config())
+		for variable, want := range map[string]string{
+			"innodb_rollback_on_timeout":     "1",
+			"innodb_flush_log_at_trx_commit": "1",
+			"log_bin":                        "0",
+			"max_connections":                "500",
+			"local_infile":                   "1",
+		} {
+			if got := query(t, pool, "SELECT @@"+variable); got != want {
+				t.Errorf("%s = %s, want %s", variable, got, want)
+			}
+		}
+		version := query(t, pool, "SELECT VERSION()")
+		if strings.Contains(version, "MariaDB") != (engine == MariaDB) {
+			t.Errorf("a %s server of version %s", engine, version)
+		}
+		child := inst.child
+		if err := server.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if child.running() || server.Running() {
+			t.Error("the server runs after Stop")
+		}
+		if _, err := os.Stat(inst.dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the server's directory is there after Stop: %v", err)
+		}
+		if err := pool.PingContext(t.Context()); err == nil {
+			t.Error("the server answers after Stop")
+		}
+	})
+}
+
+func TestTLSAndSocket(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, engine Engine) {
+		db := Dedicated(t, engine).Open(t)
+		cipher := "SHOW SESSION STATUS LIKE 'Ssl_cipher'"
+		encrypted := db.Connect(t, func(cfg *mysql.Config) { cfg.TLSConfig = "skip-verify" })
+		if _, got := query2(t, encrypted, cipher); got == "" {
+			t.Error("a connection with tls=skip-verify is not encrypted")
+		}
+		if db.Server().Socket() == "" {
+			t.Log("no socket: the server runs in Docker")
+			return
+		}
+		local := db.Connect(t, func(cfg *mysql.Config) {
+			cfg.Net, cfg.Addr = "unix", db.Server().Socket()
+		})
+		if got := query(t, local, "SELECT SUBSTRING_INDEX(USER(), '@', -1)"); got != "localhost" {
+			t.Errorf("over the socket the server sees the host %s", got)
+		}
+	})
+}
+
+func TestKillAndRestart(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, engine Engine) {
+		server := Dedicated(t, engine)
+		db := server.Open(t)
+		table := db.CreateTable(t, "kept", "id INT PRIMARY KEY")
+		db.Exec(t, "INSERT INTO "+table+" VALUES (42)")
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if server.Running() {
+			t.Error("the server runs after Kill")
+		}
+		if err := db.Admin().PingContext(t.Context()); err == nil {
+			t.Error("the server answers after Kill")
+		}
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := query(t, db.Connect(t), "SELECT id FROM "+table); got != "42" {
+			t.Errorf("after Restart the table has %s, want 42", got)
+		}
+	})
+}
+
+// TestStartReportsLog takes an argument that no server knows.
+func TestStartReportsLog(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, engine Engine) {
+		server, err := Start(t.Context(), engine, Args("--no-such-argument=1"))
+		if err == nil {
+			_ = server.Stop()
+			t.Fatal("the server starts with an unknown argument")
+		}
+		if !strings.Contains(err.Error(), "no-such-argument") {
+			t.Errorf("the error does not carry the server's log: %v", err)
+		}
+	})
+}
+
+func TestStartEndsWithContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Start(ctx, Engines()[0]); !errors.Is(err, context.Canceled) {
+		t.Errorf("Start with a cancelled context: %v", err)
+	}
+}
+
+func TestExternalServer(t *testing.T) {
+	eachEngineSerial(t, func(t *testing.T, engine Engine) {
+		dsn := Shared(t, engine).Config().FormatDSN()
+		t.Setenv(engine.DSNVariable(), dsn)
+		server, err := newShare().server(engine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, err := range map[string]error{
+			"Stop": server.Stop(), "Kill": server.Kill(), "Restart": server.Restart(t.Context()),
+		} {
+			if err == nil || !strings.Contains(err.Error(), engine.DSNVariable()) {
+				t.Errorf("%s of a server that was given: %v", what, err)
+			}
+		}
+		if got := query(t, server.Open(t).Connect(t), "SELECT 1"); got != "1" {
+			t.Errorf("SELECT 1 = %s", got)
+		}
+	})
+}
+
+func eachEngineSerial(t *testing.T, test func(t *testing.T, engine Engine)) {
+	t.Helper()
+	for _, engine := range Engines() {
+		t.Run(string(engine), func(t *testing.T) { test(t, engine) })
+	}
+}
+
+func TestPrivateDirIsShort(t *testing.T) {
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 90))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", long)
+	dir, err := privateDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if len(dir) > 90 {
+		t.Errorf("%s is too long for a socket", dir)
+	}
+}
+
+// open opens a pool, which is closed at the end of the test.
+func open(t *testing.T, cfg *mysql.Config) *sql.DB {
+	t.Helper()
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := sql.OpenDB(connector)
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+func query(t *testing.T, q Queryer, text string) string {
+	t.Helper()
+	var value string
+	if err := q.QueryRowContext(t.Context(), text).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return value
+}
+
+func query2(t *testing.T, q Queryer, text string) (string, string) {
+	t.Helper()
+	var a, b string
+	if err := q.QueryRowContext(t.Context(), text).Scan(&a, &b); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return a, b
+}

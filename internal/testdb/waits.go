@@ -1,0 +1,128 @@
+package testdb
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// waitTimeout is how long the helpers wait for a state before the test fails.
+const waitTimeout = 10 * time.Second
+
+// Queryer is a *sql.DB, *sql.Conn or *sql.Tx.
+type Queryer interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// ConnID returns the server's number of a connection. Take it from a
+// *sql.Conn or *sql.Tx: that of a pool is any connection's.
+func ConnID(tb testing.TB, q Queryer) int64 {
+	tb.Helper()
+	var id int64
+	if err := q.QueryRowContext(tb.Context(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
+		tb.Fatal(err)
+	}
+	return id
+}
+
+// WaitForLockWait returns when the connection waits for a row lock.
+//
+// On MariaDB it reads SHOW ENGINE INNODB STATUS, made anew for every reader:
+// information_schema.innodb_trx is refreshed only when nobody has read it for
+// 0.1 s, so that tests which poll it side by side would see nothing new. MySQL's
+// status leaves out transactions that wait for a shared lock and have written
+// nothing, but its performance schema has all waits at any time.
+func (db *DB) WaitForLockWait(tb testing.TB, connID int64) {
+	tb.Helper()
+	db.wait(tb, fmt.Sprintf("connection %d waits for a row lock", connID), func(ctx context.Context) (bool, error) {
+		return db.waitsForLock(ctx, connID)
+	})
+}
+
+func (db *DB) waitsForLock(ctx context.Context, connID int64) (bool, error) {
+	if db.Engine() == MySQL {
+		var n int
+		err := db.admin.QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.data_lock_waits w
+			JOIN performance_schema.threads t ON t.thread_id = w.requesting_thread_id
+			WHERE t.processlist_id = ?`, connID).Scan(&n)
+		return n > 0, err
+	}
+	status, err := db.innodbStatus(ctx)
+	return statusHasWait(status, connID), err
+}
+
+// WaitGone returns when the server has forgotten the connection: its
+// transaction is rolled back then, and its locks are free. The process list is
+// not asked, since both servers leave out a connection as soon as its socket is
+// closed.
+func (db *DB) WaitGone(tb testing.TB, connID int64) {
+	tb.Helper()
+	db.wait(tb, fmt.Sprintf("connection %d is gone", connID), func(ctx context.Context) (bool, error) {
+		if db.Engine() == MySQL {
+			var n int
+			err := db.admin.QueryRowContext(ctx, "SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_id = ?", connID).Scan(&n)
+			return n == 0, err
+		}
+		status, err := db.innodbStatus(ctx)
+		return err == nil && !strings.Contains(status, fmt.Sprintf("thread id %d,", connID)), err
+	})
+}
+
+// Kill ends the connection from the server's side. The server answers before
+// the connection is gone: see WaitGone.
+func (db *DB) Kill(tb testing.TB, connID int64) {
+	tb.Helper()
+	db.Exec(tb, fmt.Sprintf("KILL CONNECTION %d", connID))
+}
+
+// wait asks until the answer is yes, and fails the test when that takes
+// longer than waitTimeout.
+func (db *DB) wait(tb testing.TB, what string, ask func(context.Context) (bool, error)) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), waitTimeout)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		yes, err := ask(ctx)
+		if yes && err == nil {
+			return
+		}
+		if err != nil && ctx.Err() == nil {
+			tb.Fatalf("wait until %s: %v", what, err)
+		}
+		select {
+		case <-ctx.Done():
+			status, err := db.innodbStatus(context.Background())
+			tb.Fatalf("waited %s until %s, in vain (%v); InnoDB says:\n%s", waitTimeout, what, err, status)
+		case <-tick.C:
+		}
+	}
+}
+
+func (db *DB) innodbStatus(ctx context.Context) (string, error) {
+	var kind, name, status string
+	err := db.admin.QueryRowContext(ctx, "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status)
+	return status, err
+}
+
+var threadID = regexp.MustCompile(`thread id (\d+),`)
+
+// statusHasWait finds the connection among the transactions of an InnoDB
+// status. Each begins with a line "---TRANSACTION", has a line that begins
+// with "LOCK WAIT" while it waits, and names its connection in a later one.
+func statusHasWait(status string, connID int64) bool {
+	// An earlier section tells of the latest deadlock in the same words.
+	_, transactions, _ := strings.Cut(status, "LIST OF TRANSACTIONS FOR EACH SESSION:")
+	for transaction := range strings.SplitSeq(transactions, "---TRANSACTION") {
+		match := threadID.FindStringSubmatch(transaction)
+		if match != nil && match[1] == fmt.Sprint(connID) {
+			return strings.Contains(transaction, "\nLOCK WAIT ")
+		}
+	}
+	return false
+}
