@@ -113,7 +113,7 @@ type attempt struct {
 	*state
 	record
 	request
-	owner    string
+	owner    []byte
 	held     uint64 // the token that the row carries if it is ours already
 	snapshot bool   // a plain read may show data from before the grant
 }

@@ -175,7 +175,7 @@ func partsOf(keys []Key) func(yield func([]Key) bool) {
 type many struct {
 	*state
 	keys     []Key // sorted, of one table
-	owner    string
+	owner    []byte
 	snapshot bool
 	atMost   time.Duration // MariaDB only
 }
@@ -249,7 +249,7 @@ func (m *many) arguments() []any {
 func (m *many) ownedArguments() []any {
 	arguments := make([]any, 0, 2*len(m.keys))
 	for _, key := range m.keys {
-		arguments = append(arguments, m.argument(key), []byte(m.owner))
+		arguments = append(arguments, m.argument(key), m.owner)
 	}
 	return arguments
 }

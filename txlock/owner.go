@@ -15,20 +15,20 @@ func WithOwner(ctx context.Context, owner string) context.Context {
 	if len(owner) > maxKey {
 		owner = owner[:maxKey]
 	}
-	return context.WithValue(ctx, ownerKey{}, owner)
+	return context.WithValue(ctx, ownerKey{}, []byte(owner))
 }
 
-func ownerOf(ctx context.Context) string {
-	if owner, ok := ctx.Value(ownerKey{}).(string); ok && owner != "" {
+func ownerOf(ctx context.Context) []byte {
+	if owner, ok := ctx.Value(ownerKey{}).([]byte); ok && len(owner) > 0 {
 		return owner
 	}
 	return process
 }
 
-var process = func() string {
+var process = func() []byte {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown" // the name is for people who look, nothing depends on it
 	}
-	return host + "/" + strconv.Itoa(os.Getpid())
+	return []byte(host + "/" + strconv.Itoa(os.Getpid()))
 }()

@@ -31,13 +31,13 @@ func (k Key) record() record {
 const noToken = 1
 
 // lock takes the row and raises its token, unless the row still carries held.
-func (r record) lock(ctx context.Context, db gen.DBTX, owner string, held uint64) (uint64, error) {
+func (r record) lock(ctx context.Context, db gen.DBTX, owner []byte, held uint64) (uint64, error) {
 	var token int64
 	var err error
 	if r.hashed {
-		token, err = queries.LockCenter(ctx, db, gen.LockCenterParams{Held: held, Owner: []byte(owner), Slot: uint32(r.slot)})
+		token, err = queries.LockCenter(ctx, db, gen.LockCenterParams{Held: held, Owner: owner, Slot: uint32(r.slot)})
 	} else {
-		token, err = queries.LockNamed(ctx, db, gen.LockNamedParams{Name: []byte(r.name), Owner: []byte(owner), Held: held})
+		token, err = queries.LockNamed(ctx, db, gen.LockNamedParams{Name: []byte(r.name), Owner: owner, Held: held})
 	}
 	if err == nil && token == 0 {
 		err = r.missing()
@@ -55,8 +55,8 @@ func (r record) touch(ctx context.Context, db gen.DBTX) (uint64, error) {
 }
 
 // insert makes and takes the row of a named key; 0 where there is one already.
-func (r record) insert(ctx context.Context, db gen.DBTX, owner string) (uint64, error) {
-	token, err := queries.InsertNamed(ctx, db, gen.InsertNamedParams{Name: []byte(r.name), Owner: []byte(owner)})
+func (r record) insert(ctx context.Context, db gen.DBTX, owner []byte) (uint64, error) {
+	token, err := queries.InsertNamed(ctx, db, gen.InsertNamedParams{Name: []byte(r.name), Owner: owner})
 	return uint64(token), err
 }
 

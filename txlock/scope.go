@@ -107,9 +107,8 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 		if err := book.Err(); err != nil {
 			return nil, lockError("join", err, book.Server())
 		}
-		return book.Scope(func() any {
-			return &Scope{state: &state{tx: tx, book: book, server: book.Server()}}
-		}).(*Scope), nil
+		kept := book.Scope(func() guard.Scope { return newJoined(tx, book, book.Server()) })
+		return &kept.(*joined).scope, nil
 	}
 	open, err := transactionOpen(reply)
 	if err != nil {
@@ -122,11 +121,33 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	if err != nil {
 		return nil, lockError("join", err, guard.Server{})
 	}
-	s := &state{tx: tx, server: server}
+	j := newJoined(tx, nil, server)
 	for _, option := range options {
-		option(s)
+		option(&j.state)
 	}
-	return &Scope{state: s}, nil
+	return &j.scope, nil
+}
+
+// joined is a scope and its state in one piece, kept with the transaction.
+type joined struct {
+	scope Scope
+	state state
+}
+
+func newJoined(tx Tx, book *guard.Tx, server guard.Server) *joined {
+	j := &joined{state: state{tx: tx, book: book, server: server}}
+	j.scope.state = &j.state
+	return j
+}
+
+// Committed is called by the guarded connection when the transaction was
+// committed: the rows of its keys exist.
+func (j *joined) Committed() {
+	j.state.mu.Lock()
+	defer j.state.mu.Unlock()
+	for r := range j.state.held {
+		known.add(j.state.server.Name, r)
+	}
 }
 
 // introduce reads the facts about the server, which guarded connections know.
@@ -282,15 +303,6 @@ func (s *state) keep(r record, g Grant, undone int) {
 	first := len(s.held) == 1
 	s.mu.Unlock()
 	if first && s.book != nil {
-		s.book.Hold(s.committed)
-	}
-}
-
-// committed runs when the transaction was committed: the rows of its keys exist.
-func (s *state) committed() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for r := range s.held {
-		known.add(s.server.Name, r)
+		s.book.Hold()
 	}
 }

@@ -40,7 +40,7 @@ var (
 // before is asked before anything is sent. It refuses a statement of a doomed
 // transaction, and a statement of the locks where they would hold nothing.
 func (c *conn) before(ctx context.Context, s statement) error {
-	call := callOf(ctx)
+	call := valueOf[Call](ctx)
 	if call == nil {
 		switch {
 		case c.tx == nil, !c.tx.owned && (s.kind == kindBegin || s.kind == kindRollback):
@@ -68,12 +68,6 @@ func (c *conn) before(ctx context.Context, s statement) error {
 	return nil
 }
 
-// callOf returns the mark of the locks' own statements, nil for the program's.
-func callOf(ctx context.Context) *Call {
-	call, _ := ctx.Value(callKey{}).(*Call)
-	return call
-}
-
 // confirm returns why the locks of the transaction are gone. Where a statement
 // may have ended it, the server is asked first.
 func (c *conn) confirm(ctx context.Context) error {
@@ -96,7 +90,7 @@ func (c *conn) after(ctx context.Context, s statement, err error) error {
 	if errors.Is(err, driver.ErrSkip) {
 		return err // not sent: database/sql prepares it next
 	}
-	call := callOf(ctx)
+	call := valueOf[Call](ctx)
 	if err != nil {
 		return c.failed(s, err)
 	}
@@ -152,10 +146,10 @@ func (c *conn) end(committed bool) {
 	c.tx = nil
 	t.mu.Lock()
 	t.ended = true
-	onCommit := t.onCommit
+	scope := t.scope
 	t.mu.Unlock()
-	if committed && onCommit != nil {
-		onCommit()
+	if committed && scope != nil {
+		scope.Committed()
 	}
 }
 
@@ -271,7 +265,7 @@ func (t *driverTx) Rollback() error {
 
 // ExecContext executes a statement without rows.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if q, ok := ctx.Value(questionKey{}).(*question); ok && query == rawsql.Probe {
+	if q := valueOf[question](ctx); q != nil && query == rawsql.Probe {
 		q.guarded, q.tx = true, c.tx
 		return driver.ResultNoRows, nil
 	}
@@ -289,7 +283,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 
 // judgeFor judges a statement of the program; the locks' own need none.
 func judgeFor(ctx context.Context, query string) statement {
-	if callOf(ctx) != nil {
+	if valueOf[Call](ctx) != nil {
 		return statement{kind: kindQuiet}
 	}
 	return judge(query)
@@ -319,7 +313,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 // transactions that follow.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	s := judgeFor(ctx, query)
-	if callOf(ctx) != nil || !c.IsValid() {
+	if valueOf[Call](ctx) != nil || !c.IsValid() {
 		if err := c.before(ctx, s); err != nil {
 			return refused{err}, nil
 		}

@@ -16,15 +16,21 @@ type Tx struct {
 	isolation sql.IsolationLevel
 	owned     bool // begun by BeginTx, ended by Commit or Rollback of database/sql
 
-	mu       sync.Mutex
-	reads    bool   // a statement ran that may have fixed the snapshot
-	undone   int    // how many ROLLBACK TO SAVEPOINT there may have been
-	suspect  string // a statement that may have committed, not yet asked about
-	doomed   error  // the server has rolled back: nothing more is sent
-	severed  error  // the program itself has ended it by a statement
-	ended    bool   // Commit or Rollback has run
-	scope    any
-	onCommit func()
+	mu      sync.Mutex
+	reads   bool   // a statement ran that may have fixed the snapshot
+	undone  int    // how many ROLLBACK TO SAVEPOINT there may have been
+	suspect string // a statement that may have committed, not yet asked about
+	doomed  error  // the server has rolled back: nothing more is sent
+	severed error  // the program itself has ended it by a statement
+	ended   bool   // Commit or Rollback has run
+	scope   Scope
+	held    bool // the scope holds locks
+}
+
+// Scope is what the locks keep with a transaction.
+type Scope interface {
+	// Committed is called after a commit that succeeded.
+	Committed()
 }
 
 // ErrEnded is returned for a lock's statement whose transaction is over.
@@ -77,7 +83,7 @@ func (t *Tx) Err() error {
 }
 
 // Scope returns what is kept with the transaction, made on first use.
-func (t *Tx) Scope(make func() any) any {
+func (t *Tx) Scope(make func() Scope) Scope {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.scope == nil {
@@ -87,11 +93,11 @@ func (t *Tx) Scope(make func() any) any {
 }
 
 // Hold says that the transaction holds locks: from now on its Commit makes sure
-// that it was open to the end. onCommit runs after a commit that succeeded.
-func (t *Tx) Hold(onCommit func()) {
+// that it was open to the end.
+func (t *Tx) Hold() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.onCommit = onCommit
+	t.held = true
 }
 
 // refuse returns why a statement of the program may not be sent.
@@ -147,7 +153,7 @@ func (t *Tx) used() bool {
 func (t *Tx) holds() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.onCommit != nil
+	return t.held
 }
 
 // ran keeps book of a statement of the program that the server has executed.
@@ -169,12 +175,6 @@ func (t *Tx) ran(s statement) {
 	}
 }
 
-// question is what Ask sends in band.
-type question struct {
-	guarded bool
-	tx      *Tx
-}
-
 // Call marks a statement of the locks themselves.
 type Call struct {
 	// Tx is the transaction that it belongs to; in any other it isn't sent.
@@ -186,25 +186,37 @@ type Call struct {
 	Reads bool
 }
 
-type questionKey struct{}
-type callKey struct{}
+// question is what Ask sends in band.
+type question struct {
+	guarded bool
+	tx      *Tx
+}
+
+// inBand is a context that carries a value for the guarded connection, by its
+// type: context.WithValue in one allocation.
+type inBand[T any] struct {
+	context.Context
+	value T
+}
+
+type inBandKey[T any] struct{}
+
+func (c *inBand[T]) Value(key any) any {
+	if key == (inBandKey[T]{}) {
+		return &c.value
+	}
+	return c.Context.Value(key)
+}
+
+// valueOf returns what the context carries, or nil.
+func valueOf[T any](ctx context.Context) *T {
+	value, _ := ctx.Value(inBandKey[T]{}).(*T)
+	return value
+}
 
 // WithCall marks the statements under the context as the locks' own.
 func WithCall(ctx context.Context, c Call) context.Context {
-	return &callContext{Context: ctx, call: c}
-}
-
-// callContext is context.WithValue in one allocation.
-type callContext struct {
-	context.Context
-	call Call
-}
-
-func (c *callContext) Value(key any) any {
-	if key == (callKey{}) {
-		return &c.call
-	}
-	return c.Context.Value(key)
+	return &inBand[Call]{Context: ctx, value: c}
 }
 
 // Execer is the method of a transaction that Ask needs.
@@ -217,7 +229,7 @@ type Execer interface {
 // guarded and knows of no transaction. Where the connection is not guarded the
 // statement reaches the server, and reply is its answer, for Rules.Open.
 func Ask(ctx context.Context, tx Execer) (book *Tx, guarded bool, reply error) {
-	q := &question{}
-	_, reply = tx.ExecContext(context.WithValue(ctx, questionKey{}, q), rawsql.Probe)
-	return q.tx, q.guarded, reply
+	q := &inBand[question]{Context: ctx}
+	_, reply = tx.ExecContext(q, rawsql.Probe)
+	return q.value.tx, q.value.guarded, reply
 }

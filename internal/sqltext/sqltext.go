@@ -102,30 +102,36 @@ func through(s string, from int, end string) int {
 }
 
 // Mentions returns the first of the names, in lower case, that the text has as an
-// identifier, quoted or not, or "".
+// identifier, quoted or not, or "". Texts in double quotes count as identifiers,
+// as they are under ANSI_QUOTES.
 func Mentions(query string, names map[string]bool) string {
 	for i := 0; i < len(query); {
+		n, name := 1, ""
 		switch {
-		case isLetter(query[i]):
-			end := i
-			for end < len(query) && (isLetter(query[end]) || query[end] == '$' || query[end] >= 0x80) {
-				end++
+		case isIdentifier(query[i]):
+			for i+n < len(query) && isIdentifier(query[i+n]) {
+				n++
 			}
-			if name := strings.ToLower(query[i:end]); names[name] {
-				return name
-			}
-			i = end
+			name = query[i : i+n]
 		case opening(query[i:]) > 0:
-			i += opening(query[i:])
+			n = opening(query[i:])
 		case skip(query[i:]) > 0:
-			n := skip(query[i:])
-			if name := strings.ToLower(strings.Trim(query[i:i+n], "`")); query[i] == '`' && names[name] {
-				return name
+			n = skip(query[i:])
+			if q := query[i : i+1]; (q == "`" || q == `"`) && n > 1 {
+				// A doubled quote is two quoted texts to skip.
+				for i+n < len(query) && query[i+n:i+n+1] == q {
+					n += skip(query[i+n:])
+				}
+				name = strings.ReplaceAll(strings.TrimSuffix(query[i+1:i+n], q), q+q, q)
 			}
-			i += n
-		default:
-			i++
 		}
+		if name = strings.ToLower(name); names[name] {
+			return name
+		}
+		i += n
 	}
 	return ""
 }
+
+// isIdentifier tells whether a byte may be part of an identifier without quotes.
+func isIdentifier(c byte) bool { return isLetter(c) || c == '$' || c >= 0x80 }

@@ -1,0 +1,87 @@
+package locksuite_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestNeighboursAreFree holds a key by each verb, new and known, and locks keys
+// right before and behind it: no verb closes the gap around its row.
+func TestNeighboursAreFree(t *testing.T) {
+	verbs := map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
+		"Lock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.Lock(ctx, key)
+			return err
+		},
+		"TryLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.TryLock(ctx, key)
+			return err
+		},
+		"RLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.RLock(ctx, key)
+			return err
+		},
+		"TryRLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.TryRLock(ctx, key)
+			return err
+		},
+		"LockAny": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.LockAny(ctx, key)
+			return err
+		},
+		"LockAll": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.LockAll(ctx, key, txlock.Named(key.String()+"m"))
+			return err
+		},
+		"WaitAtMost": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.WaitAtMost(time.Second).Lock(ctx, key)
+			return err
+		},
+		"after a read": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			if _, err := s.Lock(ctx, key); err != nil {
+				return err
+			}
+			_, err := s.LockAll(ctx, txlock.Named(key.String()+"m"), txlock.Named(key.String()+"n"))
+			return err
+		},
+	}
+	for _, engine := range testdb.Engines() {
+		for name, verb := range verbs {
+			for _, ensured := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/ensured=%t", engine, name, ensured), func(t *testing.T) {
+					t.Parallel()
+					db := testdb.Open(t, engine)
+					base := fmt.Sprintf("gap/%s/%t/", name, ensured)
+					key := txlock.Named(base + "k")
+					if ensured {
+						if err := txlock.Ensure(t.Context(), db.Admin(), key); err != nil {
+							t.Fatal(err)
+						}
+					}
+					pool := guarded(t, db)
+					tx, scope := begin(t, pool)
+					if name == "after a read" {
+						var n int
+						if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_leases").Scan(&n); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if err := verb(t.Context(), scope, key); err != nil {
+						t.Fatal(err)
+					}
+					_, stranger := begin(t, pool)
+					for _, beside := range []string{"j", "k0", "l", "n"} {
+						if _, err := stranger.WaitAtMost(5*time.Second).Lock(t.Context(), txlock.Named(base+beside)); err != nil {
+							t.Errorf("%s beside a held key: %v", beside, err)
+						}
+					}
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,301 @@
+package locksuite_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// guarded opens a guarded pool.
+func guarded(tb testing.TB, db *testdb.DB) *sql.DB {
+	tb.Helper()
+	pool, err := locksqlc.Open(db.DSN(func(c *mysql.Config) { c.InterpolateParams = true }))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			tb.Errorf("close the pool: %v", err)
+		}
+	})
+	return pool
+}
+
+// begin begins a transaction and joins it; it is rolled back at the end.
+func begin(tb testing.TB, pool *sql.DB) (*sql.Tx, *txlock.Scope) {
+	tb.Helper()
+	tx, err := pool.BeginTx(tb.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+			tb.Errorf("roll back: %v", err)
+		}
+	})
+	scope, err := locksqlc.Join(tb.Context(), tx)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return tx, scope
+}
+
+// TestFirstComeFirstServed has 30 waiters granted in the order they came.
+func TestFirstComeFirstServed(t *testing.T) {
+	family := txlock.NewFamily[int64]("queue")
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t, engine)
+			key := family.Key(1)
+			if err := txlock.Ensure(t.Context(), db.Admin(), key); err != nil {
+				t.Fatal(err)
+			}
+			pool := guarded(t, db)
+			holder, scope := begin(t, pool)
+			if _, err := scope.Lock(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+			const waiters = 30
+			var mu sync.Mutex
+			var order []int
+			var tokens []uint64
+			var wg sync.WaitGroup
+			for i := range waiters {
+				conn, err := pool.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				id := testdb.ConnID(t, conn)
+				tx, err := conn.BeginTx(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wg.Go(func() {
+					defer conn.Close()
+					scope, err := locksqlc.Join(t.Context(), tx)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					grant, err := scope.Lock(t.Context(), key)
+					mu.Lock() // under the lock of the database: nobody else is granted meanwhile
+					order, tokens = append(order, i), append(tokens, grant.Token())
+					mu.Unlock()
+					if err := errors.Join(err, tx.Commit()); err != nil {
+						t.Error(err)
+					}
+				})
+				db.WaitForLockWait(t, id)
+			}
+			if err := holder.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			wg.Wait()
+			if !slices.IsSorted(order) || len(order) != waiters {
+				t.Errorf("granted in the order %v", order)
+			}
+			if !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != waiters {
+				t.Errorf("tokens %v", tokens)
+			}
+		})
+	}
+}
+
+// TestLockAllInAnyOrder runs LockAll over the same keys in random orders: no
+// deadlock in 1,000 rounds, named and hashed keys mixed.
+func TestLockAllInAnyOrder(t *testing.T) {
+	named := txlock.NewFamily[int64]("all")
+	hashed := txlock.NewFamily[int64]("allhashed", txlock.Hashed)
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t, engine)
+			var all []txlock.Key
+			for id := int64(1); id <= 10; id++ {
+				all = append(all, named.Key(id), hashed.Key(id))
+			}
+			if err := txlock.Ensure(t.Context(), db.Admin(), all...); err != nil {
+				t.Fatal(err)
+			}
+			pool := guarded(t, db)
+			const workers, rounds = 8, 125
+			each(t, workers, func(ctx context.Context, w int) error {
+				random := rand.New(rand.NewPCG(1, uint64(w)))
+				for range rounds {
+					keys := slices.Clone(all)
+					random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+					err := inTx(ctx, pool, func(scope *txlock.Scope) error {
+						_, err := scope.LockAll(ctx, keys[:6]...)
+						return err
+					})
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestFreshKeysDontDeadlock has 16 workers lock 2,000 fresh keys each, 20 in a
+// transaction, under REPEATABLE READ: no deadlock, by any verb. A try may be
+// refused for a moment where the index splits beside another worker's row.
+func TestFreshKeysDontDeadlock(t *testing.T) {
+	const workers, each20 = 16, 100
+	for _, engine := range testdb.Engines() {
+		for _, verb := range []struct {
+			name string
+			lock func(ctx context.Context, s *txlock.Scope, keys []txlock.Key) error
+		}{
+			{"Lock", single((*txlock.Scope).Lock)},
+			{"TryLock", single((*txlock.Scope).TryLock)},
+			{"RLock", single((*txlock.Scope).RLock)},
+			{"TryRLock", single((*txlock.Scope).TryRLock)},
+			{"LockAny", func(ctx context.Context, s *txlock.Scope, keys []txlock.Key) error {
+				for _, key := range keys {
+					if _, err := s.LockAny(ctx, key); err != nil {
+						return err
+					}
+				}
+				return nil
+			}},
+			{"LockAll", func(ctx context.Context, s *txlock.Scope, keys []txlock.Key) error {
+				_, err := s.LockAll(ctx, keys...)
+				return err
+			}},
+		} {
+			t.Run(fmt.Sprintf("%s/%s", engine, verb.name), func(t *testing.T) {
+				t.Parallel()
+				family := txlock.NewFamily[string]("fresh-" + verb.name)
+				pool := guarded(t, testdb.Open(t, engine))
+				var refused atomic.Int64
+				defer func() {
+					if n := refused.Load(); n > workers*each20/10 {
+						t.Errorf("%d transactions were refused fresh keys", n)
+					}
+				}()
+				each(t, workers, func(ctx context.Context, w int) error {
+					random := rand.New(rand.NewPCG(2, uint64(w)))
+					for range each20 {
+						keys := make([]txlock.Key, 20)
+						for i := range keys {
+							keys[i] = family.Key(fmt.Sprintf("%016x-%d", random.Uint64(), w))
+						}
+						err := inTx(ctx, pool, func(s *txlock.Scope) error { return verb.lock(ctx, s, keys) })
+						if err != nil && !errors.Is(err, txlock.ErrBusy) {
+							return err
+						}
+						if err != nil {
+							refused.Add(1)
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// single locks key by key.
+func single(verb func(*txlock.Scope, context.Context, txlock.Key) (txlock.Grant, error)) func(context.Context, *txlock.Scope, []txlock.Key) error {
+	return func(ctx context.Context, s *txlock.Scope, keys []txlock.Key) error {
+		for _, key := range keys {
+			if _, err := verb(s, ctx, key); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// TestTokensRiseOverRollbacks locks one key again and again and always rolls
+// back: every token is higher than the one before.
+func TestTokensRiseOverRollbacks(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		for _, key := range []txlock.Key{txlock.Named("tokens"), txlock.NewFamily[int64]("tokens", txlock.Hashed).Key(1)} {
+			t.Run(fmt.Sprintf("%s/hashed=%t", engine, key.Hashed()), func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Open(t, engine)
+				if err := txlock.Ensure(t.Context(), db.Admin(), key); err != nil {
+					t.Fatal(err)
+				}
+				pool := guarded(t, db)
+				other := txlock.Named("tokens-beside")
+				var mu sync.Mutex
+				var last uint64
+				each(t, 16, func(ctx context.Context, w int) error {
+					for i := range 60 {
+						err := inTx(ctx, pool, func(s *txlock.Scope) error {
+							// LockAll waits for the first key while the second one's
+							// statement has long begun.
+							grants, err := s.LockAll(ctx, key, other)
+							if (w+i)%2 == 0 && err == nil {
+								grants = grants[:1]
+							}
+							if err != nil {
+								return err
+							}
+							mu.Lock()
+							defer mu.Unlock()
+							if token := grants[0].Token(); token <= last {
+								return fmt.Errorf("token %d after %d", token, last)
+							}
+							last = grants[0].Token()
+							return errRollback
+						})
+						if err != nil && !errors.Is(err, errRollback) && !errors.Is(err, txlock.ErrDeadlock) {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+var errRollback = errors.New("roll back")
+
+// inTx runs fn with the locks of a transaction, and commits where it succeeds.
+func inTx(ctx context.Context, pool *sql.DB, fn func(*txlock.Scope) error) error {
+	tx, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		return err
+	}
+	scope, err := locksqlc.Join(ctx, tx)
+	if err == nil {
+		err = fn(scope)
+	}
+	if err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+// each runs fn in n goroutines and fails the test for each error.
+func each(t *testing.T, n int, fn func(ctx context.Context, worker int) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for w := range n {
+		wg.Go(func() {
+			if err := fn(t.Context(), w); err != nil {
+				t.Errorf("worker %d: %v", w, err)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,133 @@
+package sqltext
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestWords(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string][]string{
+		"":                                  nil,
+		"  \t\n":                            nil,
+		"-- only a comment":                 nil,
+		"--":                                nil,
+		"# only a comment\n":                nil,
+		"/* only a comment */":              nil,
+		"/* never closed SELECT":            nil,
+		";":                                 nil,
+		"; SELECT 1":                        nil,
+		"select 1":                          {"SELECT", "1"},
+		"\r\n\tSelect\r\n1":                 {"SELECT", "1"},
+		"((SELECT 1))":                      {"SELECT", "1"},
+		"/* a */ SELECT /* b */ 1":          {"SELECT", "1"},
+		"SELECT/**/1":                       {"SELECT", "1"},
+		"-- a\n# b\nSELECT 1":               {"SELECT", "1"},
+		"--a SELECT":                        {"A", "SELECT"}, // no comment without a space
+		"SELECT 1 -- 2":                     {"SELECT", "1"},
+		"SELECT 5--1":                       {"SELECT", "5", "1"},
+		"/*!50000 SELECT */ 1":              {"SELECT", "1"},
+		"/*! SELECT*/ 1":                    {"SELECT", "1"},
+		"/*M!100100 SELECT */ 1":            {"SELECT", "1"},
+		"/*M SELECT */ DO 1":                {"DO", "1"},
+		"/*! /* inner */ COMMIT */":         {"COMMIT"},
+		"ROLLBACK TO `SELECT`":              {"ROLLBACK", "TO"},
+		"SELECT 'it''s', \"x\\\"y\", a":     {"SELECT", "A"},
+		"SELECT `a``b`, c":                  {"SELECT", "C"},
+		"SELECT 'never closed":              {"SELECT"},
+		"SELECT 1; COMMIT":                  {"SELECT", "1"},
+		"SELECT @@session.autocommit, x, y": {"SELECT", "SESSION", "AUTOCOMMIT", "X"},
+	} {
+		if got := Words(query, 4); !slices.Equal(got, want) {
+			t.Errorf("Words(%q) = %q, want %q", query, got, want)
+		}
+	}
+	if got := Words("A B C", 2); len(got) != 2 {
+		t.Errorf("Words gives %q where two were asked for", got)
+	}
+}
+
+func TestNext(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string][]string{
+		"":                                  {""},
+		"SELECT 1":                          {"SELECT 1"},
+		"SELECT 1;":                         {"SELECT 1"},
+		"SELECT 1; -- the end\n":            {"SELECT 1"},
+		"SELECT 1;;":                        {"SELECT 1"},
+		"SELECT 1; SELECT 2":                {"SELECT 1", " SELECT 2"},
+		"SELECT 1; SELECT 2; SELECT 3;\n":   {"SELECT 1", " SELECT 2", " SELECT 3"},
+		"SELECT 'a;b'; SELECT 2":            {"SELECT 'a;b'", " SELECT 2"},
+		"SELECT 'a\\';b'; SELECT 2":         {"SELECT 'a\\';b'", " SELECT 2"},
+		"SELECT 'a'';b'; SELECT 2":          {"SELECT 'a'';b'", " SELECT 2"},
+		`SELECT "a;b", ` + "`c;d\\`; DO 2":  {`SELECT "a;b", ` + "`c;d\\`", " DO 2"},
+		"SELECT 1 /* ; */; DO 2":            {"SELECT 1 /* ; */", " DO 2"},
+		"SELECT 1 -- ;\n; DO 2":             {"SELECT 1 -- ;\n", " DO 2"},
+		"SELECT 1 # ;\n; DO 2":              {"SELECT 1 # ;\n", " DO 2"},
+		"SELECT 'never closed; DO 2":        {"SELECT 'never closed; DO 2"},
+		"SELECT 1; /* a comment is */ -- x": {"SELECT 1"},
+	} {
+		var got []string
+		first, rest := Next(query)
+		got = append(got, first)
+		for rest != "" {
+			first, rest = Next(rest)
+			got = append(got, first)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("Next(%q) cuts %q, want %q", query, got, want)
+		}
+	}
+}
+
+func TestMentions(t *testing.T) {
+	t.Parallel()
+	names := map[string]bool{"orders": true, "größe": true, "a$b": true}
+	for query, want := range map[string]string{
+		"":                                     "",
+		"UPDATE orders SET v = 1":              "orders",
+		"UPDATE ORDERS SET v = 1":              "orders",
+		"UPDATE `Orders` SET v = 1":            "orders",
+		"UPDATE shop.orders SET v = 1":         "orders",
+		"UPDATE `shop`.`orders` SET v = 1":     "orders",
+		"UPDATE orders/**/SET v = 1":           "orders",
+		"/*!50000 UPDATE orders */":            "orders",
+		"DELETE FROM a$b":                      "a$b",
+		"DELETE FROM größe":                    "größe",
+		"UPDATE orders_2 SET v = 1":            "",
+		"UPDATE my_orders SET v = 1":           "",
+		"UPDATE `orders ` SET v = 1":           "",
+		"UPDATE t SET v = 'orders'":            "",
+		"UPDATE t SET v = 1 -- orders":         "",
+		"UPDATE t SET v = 1 # orders":          "",
+		"/* orders */ UPDATE t SET v = 1":      "",
+		"UPDATE t SET v = 'it''s orders'":      "",
+		"UPDATE t SET v = 'orders\\' orders '": "",
+	} {
+		if got := Mentions(query, names); got != want {
+			t.Errorf("Mentions(%q) = %q, want %q", query, got, want)
+		}
+	}
+}
+
+// FuzzText looks for texts on which the readers panic, hang or lose a piece.
+func FuzzText(f *testing.F) {
+	for _, seed := range []string{
+		"SELECT 1; COMMIT", "/*!50000 SELECT", "/*M!", "--", "-", "#", "'\\", "`a``", "/*", "/*/", ";;", "\x80", "a$b",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		for rest := query; rest != ""; {
+			first, next := Next(rest)
+			if len(first)+len(next) > len(rest) || len(next) >= len(rest) {
+				t.Fatalf("Next(%q) = %q, %q", rest, first, next)
+			}
+			rest = next
+		}
+		if got := Words(query, 3); len(got) > 3 {
+			t.Errorf("Words(%q, 3) = %q", query, got)
+		}
+		Mentions(query, map[string]bool{"orders": true})
+	})
+}

@@ -1,0 +1,274 @@
+package lockgorm_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// verbs are the functions that take a lock on a handle.
+var verbs = map[string]func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error){
+	"Lock":     lockgorm.Lock,
+	"TryLock":  lockgorm.TryLock,
+	"RLock":    lockgorm.RLock,
+	"TryRLock": lockgorm.TryRLock,
+	"LockAny": func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
+		return lockgorm.LockAny(tx, key)
+	},
+	"LockAll": func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
+		grants, err := lockgorm.LockAll(tx, key)
+		if err != nil || len(grants) == 0 {
+			return txlock.Grant{}, err
+		}
+		return grants[0], err
+	},
+	"Join": func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
+		scope, err := lockgorm.Join(tx)
+		if err != nil {
+			return txlock.Grant{}, err
+		}
+		return scope.Lock(context.Background(), key)
+	},
+}
+
+// free tells whether somebody else could lock the key exclusively now.
+func (e *env) free(t *testing.T, key txlock.Key) bool {
+	t.Helper()
+	tx, err := e.Admin().BeginTx(t.Context(), nil)
+	noError(t, err)
+	defer func() { noError(t, tx.Rollback()) }()
+	scope, err := txlock.Join(t.Context(), tx)
+	noError(t, err)
+	_, err = scope.TryLock(t.Context(), key)
+	if err != nil && !errors.Is(err, txlock.ErrBusy) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// ensured returns a new key whose row exists, so that a TryLock of it is quick.
+func (e *env) ensured(t *testing.T) txlock.Key {
+	t.Helper()
+	key := newKey()
+	noError(t, txlock.Ensure(t.Context(), e.Admin(), key))
+	return key
+}
+
+func TestVerbsLock(t *testing.T) {
+	handles := map[string]func(tx *gorm.DB) *gorm.DB{
+		"the handle":    func(tx *gorm.DB) *gorm.DB { return tx },
+		"NewDB":         func(tx *gorm.DB) *gorm.DB { return tx.Session(&gorm.Session{NewDB: true}) },
+		"WithContext":   func(tx *gorm.DB) *gorm.DB { return tx.WithContext(context.Background()) },
+		"PrepareStmt":   func(tx *gorm.DB) *gorm.DB { return tx.Session(&gorm.Session{PrepareStmt: true}) },
+		"SkipDefault":   func(tx *gorm.DB) *gorm.DB { return tx.Session(&gorm.Session{SkipDefaultTransaction: true}) },
+		"a chain":       func(tx *gorm.DB) *gorm.DB { return tx.Model(&Note{}).Where("id = ?", 1) },
+		"Debug, NoNest": func(tx *gorm.DB) *gorm.DB { return tx.Session(&gorm.Session{DisableNestedTransaction: true}) },
+	}
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		for name, handle := range handles {
+			for verb, lock := range verbs {
+				key := e.ensured(t)
+				noError(t, db.Transaction(func(tx *gorm.DB) error {
+					h := handle(tx)
+					grant, err := lock(h, key)
+					if err != nil || grant.Key() != key || grant.Shared() != (verb == "RLock" || verb == "TryRLock") {
+						t.Errorf("%s on %s: %+v, %v", verb, name, grant, err)
+					}
+					if e.free(t, key) {
+						t.Errorf("%s on %s: the key is free", verb, name)
+					}
+					noError(t, h.Error)
+					return tx.Error
+				}))
+				if !e.free(t, key) {
+					t.Errorf("%s on %s: the key is locked after the commit", verb, name)
+				}
+			}
+		}
+	})
+}
+
+func TestVerbsByHand(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":                func(*gorm.Config) {},
+			"PrepareStmt":            func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+			"SkipDefaultTransaction": func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true },
+		} {
+			db := e.open(t, configure)
+			for verb, lock := range verbs {
+				key := e.ensured(t)
+				tx := db.Begin()
+				_, err := lock(tx, key)
+				if err != nil || tx.Error != nil || e.free(t, key) {
+					t.Errorf("%s, %s: %v, %v", name, verb, err, tx.Error)
+				}
+				noError(t, tx.Create(&Note{N: 1}).Error)
+				noError(t, tx.Rollback().Error)
+				if !e.free(t, key) {
+					t.Errorf("%s, %s: the key is locked after the rollback", name, verb)
+				}
+			}
+			if n := e.count(t, "Note", "1 = 1"); n != 0 {
+				t.Errorf("%s: %d rows after the rollbacks", name, n)
+			}
+		}
+	})
+}
+
+// TestBusyLeavesNoError: the caller's handle goes on after a refusal.
+func TestBusyLeavesNoError(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		key, other := e.ensured(t), e.ensured(t)
+		release := e.hold(t, key)
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			for verb, lock := range verbs {
+				if verb == "TryLock" || verb == "TryRLock" || verb == "LockAny" {
+					_, err := lock(tx, key)
+					wantError(t, verb, err, txlock.ErrBusy)
+				}
+				_, err := lock(tx, txlock.Key{})
+				wantError(t, verb+" of the zero key", err, txlock.ErrInvalidKey)
+			}
+			grant, err := lockgorm.LockAny(tx, key, other)
+			if err != nil || grant.Key() != other {
+				t.Errorf("LockAny: %v, %v", grant.Key(), err)
+			}
+			noError(t, tx.Error)
+			return tx.Create(&Note{ID: 1}).Error
+		}))
+		release()
+		if e.count(t, "Note", "id = 1") != 1 {
+			t.Error("the transaction was not committed")
+		}
+	})
+}
+
+func TestNoTransaction(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		db := e.open(t)
+		finished := db.Begin()
+		noError(t, finished.Commit().Error)
+		rolledBack := db.Session(&gorm.Session{PrepareStmt: true}).Begin()
+		noError(t, rolledBack.Rollback().Error)
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		failed := db.WithContext(cancelled).Begin()
+		failedPrepared := db.Session(&gorm.Session{PrepareStmt: true}).WithContext(cancelled).Begin()
+		onConn := func(use func(tx *gorm.DB)) {
+			noError(t, db.Connection(func(tx *gorm.DB) error { use(tx); return nil }))
+		}
+		for verb, lock := range verbs {
+			for name, handle := range map[string]*gorm.DB{
+				"nil":                      nil,
+				"the zero DB":              {},
+				"a pool":                   db,
+				"a prepared pool":          db.Session(&gorm.Session{PrepareStmt: true}),
+				"a committed transaction":  finished,
+				"one rolled back":          rolledBack,
+				"a failed Begin":           failed,
+				"a failed Begin, prepared": failedPrepared,
+			} {
+				_, err := lock(handle, newKey())
+				wantError(t, verb+" on "+name, err, txlock.ErrNoTransaction)
+			}
+			_, err := lock(failed, newKey())
+			wantError(t, verb+" on a failed Begin", err, context.Canceled)
+			onConn(func(tx *gorm.DB) {
+				_, err := lock(tx, newKey())
+				wantError(t, verb+" on a connection", err, txlock.ErrNoTransaction)
+			})
+		}
+		noError(t, db.Error)
+		noError(t, finished.Error)
+	})
+}
+
+// TestHandleWithError: an error of before neither hinders a lock nor changes.
+func TestHandleWithError(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		broken := errors.New("an error of before")
+		for verb, lock := range verbs {
+			key := e.ensured(t)
+			tx := db.Begin()
+			_ = tx.AddError(broken)
+			_, err := lock(tx, key)
+			if err != nil || tx.Error.Error() != broken.Error() || e.free(t, key) {
+				t.Errorf("%s: %v, the handle has %v", verb, err, tx.Error)
+			}
+			tx.Rollback()
+		}
+	})
+}
+
+func TestDryRunSendsNothing(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			dry := tx.Session(&gorm.Session{DryRun: true})
+			sent := questions(t, tx, func() {
+				for verb, lock := range verbs {
+					if verb == "Join" { // Join takes no lock, so it tells what is there
+						continue
+					}
+					if grant, err := lock(dry, newKey()); err != nil || grant != (txlock.Grant{}) {
+						t.Errorf("%s: %+v, %v", verb, grant, err)
+					}
+				}
+				// The plugin takes no locks for statements that are not sent.
+				id := newID()
+				dry.Create(&Order{ID: id})
+				dry.Model(&Order{ID: id}).Update("n", 1)
+				dry.Delete(&Order{ID: id})
+				dry.Clauses(lockgorm.On(newKey())).First(&Order{})
+				dry.Clauses(lockgorm.On(newKey())).Exec("DO 0")
+			})
+			if sent != 0 {
+				t.Errorf("%d statements were sent", sent)
+			}
+			return nil
+		}))
+		// Outside of a transaction a handle that sends nothing needs none.
+		if _, err := lockgorm.Lock(db.Session(&gorm.Session{DryRun: true}), newKey()); err != nil {
+			t.Error(err)
+		}
+		text := db.ToSQL(func(tx *gorm.DB) *gorm.DB { return tx.Model(&Order{}).Where("id = 1").Update("n", 1) })
+		if text == "" {
+			t.Error("ToSQL of an update that would be refused writes nothing")
+		}
+	})
+}
+
+// TestLockInHook takes a lock by the handle that GORM gives to a hook.
+func TestLockInHook(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		id, key := newID(), e.ensured(t)
+		hook := func(tx *gorm.DB, _ int64) error {
+			_, err := lockgorm.Lock(tx, key)
+			if err == nil && e.free(t, key) {
+				t.Error("the key is free in the hook that has locked it")
+			}
+			return err
+		}
+		hooks := withHook(db, hook)
+		noError(t, hooks.Create(&Order{ID: id}).Error)
+		noError(t, hooks.Session(&gorm.Session{PrepareStmt: true}).Model(&Order{ID: id}).Update("n", 1).Error)
+		err := hooks.Session(&gorm.Session{SkipDefaultTransaction: true}).Model(&Order{ID: id}).Update("n", 2).Error
+		wantError(t, "a hook without transaction", err, txlock.ErrNoTransaction)
+		if !e.free(t, key) {
+			t.Error("the key is locked after the statements")
+		}
+		if e.count(t, "Order", "id = ? AND n = 1", id) != 1 {
+			t.Error("the update under the lock was not written, or the other was")
+		}
+	})
+}

@@ -1,0 +1,268 @@
+package lockgorm_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+	"gorm.io/gorm/schema"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// The families of the models below.
+var (
+	orders = txlock.NewFamily[int64]("gorm-order")
+	items  = txlock.NewFamily[int64]("gorm-item")
+)
+
+// Order is a model that names its key, and whose hooks a test can watch.
+type Order struct {
+	ID    int64
+	Name  string
+	N     int64
+	Items []Item
+}
+
+func (o *Order) LockKeys(*gorm.DB) ([]txlock.Key, error) {
+	if o.ID == 0 {
+		return lockgorm.NoLock, nil
+	}
+	return []txlock.Key{orders.Key(o.ID)}, nil
+}
+
+func (o *Order) BeforeCreate(tx *gorm.DB) error { return hooked(tx, o.ID) }
+func (o *Order) BeforeUpdate(tx *gorm.DB) error { return hooked(tx, o.ID) }
+func (o *Order) BeforeDelete(tx *gorm.DB) error { return hooked(tx, o.ID) }
+
+// Item belongs to an order and has a key of its own.
+type Item struct {
+	ID      int64
+	OrderID *int64
+	Name    string
+}
+
+func (i *Item) LockKeys(*gorm.DB) ([]txlock.Key, error) {
+	if i.ID == 0 {
+		return lockgorm.NoLock, nil
+	}
+	return []txlock.Key{items.Key(i.ID)}, nil
+}
+
+func (i *Item) BeforeCreate(tx *gorm.DB) error { return hooked(tx, i.ID) }
+
+// Note is a model that names no keys.
+type Note struct {
+	ID int64
+	N  int64
+}
+
+// Draft is deleted softly.
+type Draft struct {
+	ID        int64
+	N         int64
+	DeletedAt gorm.DeletedAt
+}
+
+func (d *Draft) LockKeys(*gorm.DB) ([]txlock.Key, error) {
+	return []txlock.Key{orders.Key(d.ID)}, nil
+}
+
+// hookKey finds the function that the models' hooks call in a context.
+type hookKey struct{}
+
+// withHook lets the hooks of the models call fn.
+func withHook(db *gorm.DB, fn func(tx *gorm.DB, id int64) error) *gorm.DB {
+	return db.WithContext(context.WithValue(db.Statement.Context, hookKey{}, fn))
+}
+
+func hooked(tx *gorm.DB, id int64) error {
+	if fn, ok := tx.Statement.Context.Value(hookKey{}).(func(*gorm.DB, int64) error); ok {
+		return fn(tx, id)
+	}
+	return nil
+}
+
+// columns are those of the models' tables.
+var columns = map[string]string{
+	"Order": "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0",
+	"Item":  "id BIGINT AUTO_INCREMENT PRIMARY KEY, order_id BIGINT, name VARCHAR(50) NOT NULL DEFAULT ''",
+	"Note":  "id BIGINT AUTO_INCREMENT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0",
+	"Draft": "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3)",
+}
+
+// env is a database for one test, on a guarded pool or a plain one.
+type env struct {
+	*testdb.DB
+	guarded bool
+	names   names
+}
+
+// names are the tables of one test.
+type names struct {
+	schema.NamingStrategy
+	tables map[string]string
+}
+
+func (n names) TableName(model string) string {
+	if model == "indexed" {
+		model = "Note"
+	}
+	return n.tables[model]
+}
+
+// each runs a test on guarded and plain pools of every engine, with tables for
+// the models.
+func each(t *testing.T, models []string, test func(t *testing.T, e *env)) {
+	t.Parallel()
+	t.Run("guarded", func(t *testing.T) { onEngines(t, models, true, test) })
+	t.Run("plain", func(t *testing.T) { onEngines(t, models, false, test) })
+}
+
+// eachGuarded runs a test on a guarded pool of every engine.
+func eachGuarded(t *testing.T, models []string, test func(t *testing.T, e *env)) {
+	t.Parallel()
+	onEngines(t, models, true, test)
+}
+
+func onEngines(t *testing.T, models []string, guarded bool, test func(t *testing.T, e *env)) {
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			e := &env{DB: testdb.Open(t, engine), guarded: guarded, names: names{tables: map[string]string{}}}
+			for _, model := range models {
+				e.names.tables[model] = e.CreateTable(t, model, columns[model])
+			}
+			test(t, e)
+		})
+	}
+}
+
+// open opens GORM over a pool of its own for the application user.
+func (e *env) open(t *testing.T, configure ...func(*gorm.Config)) *gorm.DB {
+	t.Helper()
+	return e.openDSN(t, e.DSN(), configure...)
+}
+
+func (e *env) openDSN(t *testing.T, dsn string, configure ...func(*gorm.Config)) *gorm.DB {
+	t.Helper()
+	dialector := mysql.Open(dsn)
+	if e.guarded {
+		dialector = lockgorm.Dialector(dsn)
+	}
+	db, err := gorm.Open(dialector, e.config(configure...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, db)
+	return db
+}
+
+// tenYears is the one PrepareStmtTTL for which GORM starts no goroutine that
+// outlives the pool.
+const tenYears = 10 * 365 * 24 * time.Hour
+
+// config is a configuration with the tables of the test.
+func (e *env) config(configure ...func(*gorm.Config)) *gorm.Config {
+	cfg := &gorm.Config{Logger: logger.Discard, NamingStrategy: e.names, PrepareStmtTTL: tenYears}
+	for _, c := range configure {
+		c(cfg)
+	}
+	return cfg
+}
+
+// openPlugin is open with the plugin in use.
+func (e *env) openPlugin(t *testing.T, options ...lockgorm.Option) *gorm.DB {
+	t.Helper()
+	db := e.open(t)
+	noError(t, db.Use(lockgorm.New(options...)))
+	return db
+}
+
+// closeAfter closes the pool at the end of the test, when nobody may be using it.
+func closeAfter(t *testing.T, db *gorm.DB) {
+	t.Helper()
+	pool := poolOf(t, db)
+	t.Cleanup(func() {
+		if n := pool.Stats().InUse; n != 0 {
+			t.Errorf("%d connections are in use at the end", n)
+		}
+		_ = pool.Close()
+	})
+}
+
+func poolOf(t *testing.T, db *gorm.DB) *sql.DB {
+	t.Helper()
+	pool, err := db.DB()
+	noError(t, err)
+	return pool
+}
+
+// held tells whether somebody holds the key exclusively, seen by a session that
+// takes no part.
+func (e *env) held(t *testing.T, key txlock.Key) bool {
+	t.Helper()
+	holders, err := txlock.Holders(context.WithoutCancel(t.Context()), e.Admin(), key)
+	noError(t, err)
+	return len(holders) == 1
+}
+
+// hold takes keys in a transaction of somebody else, until it is released.
+func (e *env) hold(t *testing.T, keys ...txlock.Key) (release func()) {
+	t.Helper()
+	tx, err := e.Admin().BeginTx(t.Context(), nil)
+	noError(t, err)
+	scope, err := txlock.Join(t.Context(), tx, txlock.NothingRead())
+	if err == nil {
+		_, err = scope.LockAll(t.Context(), keys...)
+	}
+	if err != nil {
+		_ = tx.Rollback()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return func() { noError(t, tx.Rollback()) }
+}
+
+// count counts rows, seen by a session that takes no part.
+func (e *env) count(t *testing.T, model, where string, args ...any) int {
+	t.Helper()
+	var n int
+	err := e.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables[model]+" WHERE "+where, args...).Scan(&n)
+	noError(t, err)
+	return n
+}
+
+// lastID is the last number that newID has given.
+var lastID atomic.Int64
+
+// newID returns a number that no other test uses for a key.
+func newID() int64 { return lastID.Add(1) + 1_000_000 }
+
+// newKey returns the key of a number that no other test uses.
+func newKey() txlock.Key { return orders.Key(newID()) }
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantError fails the test unless the error matches.
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}

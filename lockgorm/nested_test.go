@@ -1,0 +1,166 @@
+package lockgorm_test
+
+import (
+	"errors"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+var errInner = errors.New("the inner block fails")
+
+// nested opens pools that differ in what a nested transaction does.
+func nested(t *testing.T, e *env) map[string]*gorm.DB {
+	return map[string]*gorm.DB{
+		"savepoints":          e.open(t),
+		"prepared savepoints": e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = true }),
+		"none":                e.open(t, func(cfg *gorm.Config) { cfg.DisableNestedTransaction = true }),
+	}
+}
+
+// TestNestedCommit: a lock of a nested block stays until the outer one ends, and
+// is the same lock there.
+func TestNestedCommit(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		for name, db := range nested(t, e) {
+			key := e.ensured(t)
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				var inner txlock.Grant
+				noError(t, tx.Transaction(func(tx2 *gorm.DB) (err error) {
+					inner, err = lockgorm.Lock(tx2, key)
+					return err
+				}))
+				outer, err := lockgorm.Lock(tx, key)
+				noError(t, err)
+				if e.guarded && outer != inner {
+					t.Errorf("%s: the token moves from %d to %d behind the nested block", name, inner.Token(), outer.Token())
+				}
+				if e.free(t, key) {
+					t.Errorf("%s: the lock of the nested block is gone", name)
+				}
+				return tx.Error
+			}))
+			if !e.free(t, key) {
+				t.Errorf("%s: the lock outlives the transaction", name)
+			}
+		}
+	})
+}
+
+// TestNestedFailure: whether a failing block has freed its lock depends on the
+// server; to lock it again must give it for certain, with a token no lower.
+func TestNestedFailure(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		for name, db := range nested(t, e) {
+			key, outside := e.ensured(t), e.ensured(t)
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				_, err := lockgorm.Lock(tx, outside)
+				noError(t, err)
+				var inner txlock.Grant
+				err = tx.Transaction(func(tx2 *gorm.DB) (err error) {
+					inner, err = lockgorm.Lock(tx2, key)
+					noError(t, err)
+					noError(t, tx2.Create(&Note{N: 1}).Error)
+					return errInner
+				})
+				wantError(t, name, err, errInner)
+				noError(t, tx.Error)
+				if e.free(t, outside) {
+					t.Errorf("%s: the lock of the outer block is gone", name)
+				}
+				again, err := lockgorm.Lock(tx, key)
+				noError(t, err)
+				if e.guarded && again.Token() < inner.Token() {
+					t.Errorf("%s: the token falls from %d to %d", name, inner.Token(), again.Token())
+				}
+				if !e.held(t, key) || e.free(t, key) {
+					t.Errorf("%s: the key that was locked again is free", name)
+				}
+				return nil
+			}))
+		}
+		// Only where there were no savepoints did the row of the failing block stay.
+		if n := e.count(t, "Note", "1 = 1"); n != 1 {
+			t.Errorf("%d rows, want the one that nothing could undo", n)
+		}
+	})
+}
+
+// TestHeldAfterNestedFailure: the scope doesn't claim what a savepoint may have
+// freed.
+func TestHeldAfterNestedFailure(t *testing.T) {
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
+		key := e.ensured(t)
+		noError(t, e.open(t).Transaction(func(tx *gorm.DB) error {
+			scope, err := lockgorm.Join(tx)
+			noError(t, err)
+			err = tx.Transaction(func(tx2 *gorm.DB) error {
+				_, err := lockgorm.Lock(tx2, key)
+				noError(t, err)
+				if _, ok := scope.Held(key); !ok {
+					t.Error("the outer scope doesn't see the nested block's lock")
+				}
+				return errInner
+			})
+			wantError(t, "the nested block", err, errInner)
+			if _, ok := scope.Held(key); ok {
+				t.Error("a lock counts as held that the savepoint may have freed")
+			}
+			return nil
+		}))
+	})
+}
+
+// TestSavepointByHand is the same with SavePoint and RollbackTo.
+func TestSavepointByHand(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		for name, db := range nested(t, e) {
+			before, key := e.ensured(t), e.ensured(t)
+			tx := db.Begin()
+			_, err := lockgorm.Lock(tx, before)
+			noError(t, err)
+			noError(t, tx.SavePoint("here").Error)
+			_, err = lockgorm.TryLock(tx, key)
+			noError(t, err)
+			noError(t, tx.Create(&Note{N: 1}).Error)
+			noError(t, tx.RollbackTo("here").Error)
+			for _, k := range []txlock.Key{before, key} {
+				if _, err := lockgorm.Lock(tx, k); err != nil || e.free(t, k) {
+					t.Errorf("%s: lock again behind the savepoint: %v", name, err)
+				}
+			}
+			noError(t, tx.Commit().Error)
+		}
+		if n := e.count(t, "Note", "1 = 1"); n != 0 {
+			t.Errorf("%d rows of blocks that were rolled back", n)
+		}
+	})
+}
+
+// TestRefusalKeepsSavepoints: GORM sends no ROLLBACK TO for a nested block once
+// the outer handle carries an error, so a refused lock must not add one.
+func TestRefusalKeepsSavepoints(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		key := e.ensured(t)
+		release := e.hold(t, key)
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			err := tx.Transaction(func(tx2 *gorm.DB) error {
+				noError(t, tx2.Create(&Note{N: 1001}).Error)
+				if _, err := lockgorm.TryLock(tx, key); err != nil {
+					return err
+				}
+				return nil
+			})
+			wantError(t, "the nested block", err, txlock.ErrBusy)
+			return tx.Create(&Note{N: 1002}).Error
+		}))
+		release()
+		if e.count(t, "Note", "n = 1001") != 0 || e.count(t, "Note", "n = 1002") != 1 {
+			t.Error("the nested block was not undone, or the outer one was")
+		}
+	})
+}

@@ -1,0 +1,171 @@
+package lockgorm_test
+
+import (
+	"errors"
+	"testing"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// onStatements are the statements that only On gives keys to.
+var onStatements = map[string]func(db *gorm.DB) error{
+	"First":       func(db *gorm.DB) error { return db.First(&Order{}).Error },
+	"Find":        func(db *gorm.DB) error { return db.Find(&[]Order{}).Error },
+	"Count":       func(db *gorm.DB) error { return db.Model(&Order{}).Count(new(int64)).Error },
+	"Pluck":       func(db *gorm.DB) error { return db.Model(&Order{}).Pluck("id", &[]int64{}).Error },
+	"Preload":     func(db *gorm.DB) error { return db.Preload("Items").Find(&[]Order{}).Error },
+	"Preload all": func(db *gorm.DB) error { return db.Preload(clause.Associations).First(&Order{}).Error },
+	"Scan":        func(db *gorm.DB) error { return db.Model(&Order{}).Select("id").Scan(&[]int64{}).Error },
+	"Row":         func(db *gorm.DB) error { return db.Model(&Order{}).Select("COUNT(*)").Row().Scan(new(int)) },
+	"Raw.Scan":    func(db *gorm.DB) error { return db.Raw("SELECT 1").Scan(new(int)).Error },
+	"Raw.Row":     func(db *gorm.DB) error { return db.Raw("SELECT 2").Row().Scan(new(int)) },
+	"Raw.Find":    func(db *gorm.DB) error { return db.Raw("SELECT 1 AS id").Find(&[]Note{}).Error },
+	"Exec":        func(db *gorm.DB) error { return db.Exec("DO ?", 1).Error },
+	"FOR UPDATE":  func(db *gorm.DB) error { return db.Clauses(clause.Locking{Strength: "UPDATE"}).Find(&[]Order{}).Error },
+	"FirstOrInit": func(db *gorm.DB) error { return db.FirstOrInit(&Order{}, Order{ID: 1}).Error },
+	"FindInBatches": func(db *gorm.DB) error {
+		return db.FindInBatches(&[]Order{}, 1, func(*gorm.DB, int) error { return nil }).Error
+	},
+	"Rows": func(db *gorm.DB) error {
+		rows, err := db.Model(&Order{}).Rows()
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			if err := db.ScanRows(rows, &Order{}); err != nil {
+				return err
+			}
+		}
+		return errors.Join(rows.Err(), rows.Close())
+	},
+	"Association": func(db *gorm.DB) error { return db.Model(&Order{ID: 1}).Association("Items").Find(&[]Item{}) },
+}
+
+func TestOnStatements(t *testing.T) {
+	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":     func(*gorm.Config) {},
+			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+		} {
+			db := e.open(t, configure)
+			noError(t, db.Use(lockgorm.New()))
+			noError(t, db.Save(&Order{ID: newID(), Items: []Item{{ID: newID()}}}).Error)
+			for what, send := range onStatements {
+				key := e.ensured(t)
+				noError(t, db.Transaction(func(tx *gorm.DB) error {
+					if err := send(tx.Clauses(lockgorm.On(key)).Session(&gorm.Session{})); err != nil {
+						t.Errorf("%s, %s: %v", name, what, err)
+					}
+					if e.free(t, key) {
+						t.Errorf("%s, %s: the key of On is free", name, what)
+					}
+					return tx.Error
+				}))
+				on := db.Clauses(lockgorm.On(key)).Session(&gorm.Session{})
+				wantError(t, name+", outside, "+what, send(on), txlock.ErrNoTransaction)
+				noError(t, db.Connection(func(tx *gorm.DB) error {
+					on := tx.Clauses(lockgorm.On(key)).Session(&gorm.Session{})
+					wantError(t, name+", on a connection, "+what, send(on), txlock.ErrNoTransaction)
+					return nil
+				}))
+				noError(t, db.Transaction(func(tx *gorm.DB) error {
+					on := tx.Clauses(lockgorm.On()).Session(&gorm.Session{})
+					wantError(t, name+", no key, "+what, send(on), txlock.ErrInvalidKey)
+					on = tx.Clauses(lockgorm.On(txlock.Key{})).Session(&gorm.Session{})
+					wantError(t, name+", the zero key, "+what, send(on), txlock.ErrInvalidKey)
+					on = tx.Clauses(lockgorm.On(lockgorm.NoLock...)).Session(&gorm.Session{})
+					if err := send(on); err != nil {
+						t.Errorf("%s, %s with NoLock: %v", name, what, err)
+					}
+					return send(tx)
+				}))
+			}
+		}
+	})
+}
+
+// TestRefusedStatementsEnd looks at the busy key of a query: the statement fails
+// and the transaction goes on.
+func TestRefusedStatementsEnd(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			row := tx.Clauses(lockgorm.On()).Raw("SELECT 1").Row()
+			if row == nil {
+				t.Fatal("Row returns nil for a statement that is refused")
+			}
+			wantError(t, "Row.Err", row.Err(), txlock.ErrInvalidKey)
+			wantError(t, "Row.Scan", row.Scan(new(int)), txlock.ErrInvalidKey)
+			wantError(t, "Rows", drained(tx.Clauses(lockgorm.On()).Raw("SELECT 1").Rows()), txlock.ErrInvalidKey)
+			noError(t, tx.Error)
+			return tx.Create(&Order{}).Error
+		}))
+		if e.count(t, "Order", "1 = 1") != 1 {
+			t.Error("the transaction was not committed")
+		}
+	})
+}
+
+// TestOnReplacesModelKeys: On takes the place of LockKeys, for one statement.
+func TestOnReplacesModelKeys(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		id, key := newID(), e.ensured(t)
+		own := orders.Key(id)
+		noError(t, txlock.Ensure(t.Context(), e.Admin(), own))
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			noError(t, tx.Clauses(lockgorm.On(key)).Create(&Order{ID: id}).Error)
+			if e.free(t, key) || !e.free(t, own) {
+				t.Error("with On another key was locked than the one it names")
+			}
+			noError(t, tx.Model(&Order{ID: id}).Update("n", 1).Error)
+			if e.free(t, own) {
+				t.Error("the next statement hasn't locked the model's key")
+			}
+			return nil
+		}))
+		several := []txlock.Key{e.ensured(t), e.ensured(t), e.ensured(t)}
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			noError(t, tx.Clauses(lockgorm.On(several...)).Delete(&Order{}, id).Error)
+			for _, k := range several {
+				if e.free(t, k) {
+					t.Errorf("%v is free", k)
+				}
+			}
+			return nil
+		}))
+		if e.count(t, "Order", "1 = 1") != 0 {
+			t.Error("the order is there")
+		}
+	})
+}
+
+// TestOnReused: a handle with On that is used again names its keys again.
+func TestOnReused(t *testing.T) {
+	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
+		db, key, hooks := e.openPlugin(t, lockgorm.Tables(e.names.tables["Note"])), e.ensured(t), 0
+		noError(t, db.Create(&Order{ID: 1}).Error)
+		hooked := withHook(db, func(*gorm.DB, int64) error {
+			hooks++
+			if !e.held(t, key) {
+				t.Errorf("hook %d runs without the lock", hooks)
+			}
+			return nil
+		}).Clauses(lockgorm.On(key)).Where("id = 1")
+		session := hooked.Session(&gorm.Session{})
+		for range 2 {
+			noError(t, session.Model(&Order{}).Update("n", 1).Error)
+		}
+		chain := hooked.Model(&Order{})
+		for range 2 {
+			noError(t, chain.Update("n", 2).Error)
+		}
+		if hooks != 4 {
+			t.Errorf("%d hooks, want 4", hooks)
+		}
+	})
+}

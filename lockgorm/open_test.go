@@ -1,0 +1,173 @@
+package lockgorm_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+	"go.uber.org/goleak"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func TestOpenBadDSN(t *testing.T) {
+	t.Parallel()
+	for name, dsn := range map[string]string{
+		"no address":      "app@tcp(127.0.0.1:3306",
+		"unknown TLS":     "app@tcp(127.0.0.1:3306)/?tls=nobody-registered-this",
+		"no slash":        "app",
+		"bad loc":         "app@tcp(127.0.0.1:3306)/?loc=Nowhere/Atall",
+		"bad max packet":  "app@tcp(127.0.0.1:3306)/?maxAllowedPacket=many",
+		"unknown network": "app@nowhere/",
+	} {
+		_, err := lockgorm.Open(dsn, &gorm.Config{Logger: logger.Discard})
+		if err == nil {
+			t.Errorf("%s: the data source name %q opens", name, dsn)
+		}
+	}
+}
+
+// TestOpenUnreachable opens pools that can't connect; not parallel, because it
+// looks for goroutines.
+func TestOpenUnreachable(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		wrong := testdb.Open(t, engine).DSN(func(cfg *driver.Config) { cfg.Passwd = "wrong" })
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		noError(t, err)
+		closed := "app@tcp(" + listener.Addr().String() + ")/"
+		noError(t, listener.Close())
+		before := goleak.IgnoreCurrent()
+		for range 3 {
+			_, err := lockgorm.Open(wrong, &gorm.Config{Logger: logger.Discard})
+			var denied *driver.MySQLError
+			if !errors.As(err, &denied) || denied.Number != 1045 {
+				t.Errorf("%s, a wrong password: %v", engine, err)
+			}
+			_, err = lockgorm.Open(closed, &gorm.Config{Logger: logger.Discard})
+			var refused *net.OpError
+			if !errors.As(err, &refused) {
+				t.Errorf("%s, a port that is closed: %v", engine, err)
+			}
+		}
+		if err := goleak.Find(before); err != nil {
+			t.Errorf("%s: a pool was left open: %v", engine, err)
+		}
+	}
+}
+
+// brokenPlugin fails when gorm.Open initializes it, after the pool was opened.
+type brokenPlugin struct{ err error }
+
+func (brokenPlugin) Name() string                     { return "broken" }
+func (b brokenPlugin) Initialize(*gorm.DB) error      { return b.err }
+func (b brokenPlugin) Apply(*gorm.Config) error       { return nil }
+func (b brokenPlugin) AfterInitialize(*gorm.DB) error { return b.err }
+
+// TestOpenClosesAfterOptions lets an option fail behind the pool's opening; not
+// parallel, because it looks for goroutines.
+func TestOpenClosesAfterOptions(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		dsn := testdb.Open(t, engine).DSN()
+		before := goleak.IgnoreCurrent()
+		broken := brokenPlugin{errors.New("broken on purpose")}
+		_, err := lockgorm.Open(dsn, &gorm.Config{Logger: logger.Discard}, broken)
+		wantError(t, "an option that fails", err, broken.err)
+		_, err = lockgorm.Open(dsn, &gorm.Config{Logger: logger.Discard, Plugins: map[string]gorm.Plugin{"broken": broken}})
+		wantError(t, "a plugin that fails", err, broken.err)
+		if err := goleak.Find(before); err != nil {
+			t.Errorf("%s: a pool was left open: %v", engine, err)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			server := testdb.Open(t, engine)
+			cfg := &gorm.Config{Logger: logger.Discard, PrepareStmt: true, PrepareStmtTTL: tenYears}
+			db, err := lockgorm.Open(server.DSN(), cfg)
+			noError(t, err)
+			closeAfter(t, db)
+			if db.Name() != "mysql" {
+				t.Errorf("the dialector calls itself %q", db.Name())
+			}
+			if _, ok := db.Dialector.(gorm.SavePointerDialectorInterface); !ok {
+				t.Error("the dialector has no savepoints")
+			}
+			key := newKey()
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				_, err := lockgorm.Lock(tx, key)
+				return err
+			}))
+			// A dialector can be opened twice, each with a pool of its own.
+			dialector := lockgorm.Dialector(server.DSN())
+			one, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+			noError(t, err)
+			two, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+			noError(t, err)
+			closeAfter(t, two)
+			noError(t, poolOf(t, one).Close())
+			var n int
+			noError(t, two.Raw("SELECT 1").Scan(&n).Error)
+		})
+	}
+}
+
+// TestGuardedByOpen tells a guarded pool by what only one can do: a second lock
+// sends nothing.
+func TestGuardedByOpen(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		key := newKey()
+		noError(t, e.open(t).Transaction(func(tx *gorm.DB) error {
+			first, err := lockgorm.Lock(tx, key)
+			noError(t, err)
+			sent := questions(t, tx, func() {
+				again, err := lockgorm.Lock(tx, key)
+				noError(t, err)
+				if e.guarded && again.Token() != first.Token() {
+					t.Errorf("the token moves from %d to %d when the key is locked again", first.Token(), again.Token())
+				}
+			})
+			if e.guarded != (sent == 0) {
+				t.Errorf("a second lock has sent %d statements", sent)
+			}
+			return nil
+		}))
+	})
+}
+
+// questions counts the statements that fn sends on the connection of tx.
+func questions(t *testing.T, tx *gorm.DB, fn func()) int {
+	t.Helper()
+	read := func() (n int) {
+		var name string
+		row := tx.Statement.ConnPool.QueryRowContext(context.Background(), "SHOW SESSION STATUS LIKE 'Questions'")
+		noError(t, row.Scan(&name, &n))
+		return n
+	}
+	before := read()
+	fn()
+	return read() - before - 1
+}
+
+// TestErrorsAreTranslated: the guard must not hide the driver's errors from GORM.
+func TestErrorsAreTranslated(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t, func(cfg *gorm.Config) { cfg.TranslateError = true })
+		noError(t, db.Create(&Note{ID: 1}).Error)
+		wantError(t, "a second row 1", db.Create(&Note{ID: 1}).Error, gorm.ErrDuplicatedKey)
+		key := newKey()
+		err := lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error { return tx.Create(&Note{ID: 1}).Error })
+		wantError(t, "a second row 1 under a lock", err, gorm.ErrDuplicatedKey)
+		noError(t, db.Use(lockgorm.New()))
+		wantError(t, "a key that is invalid", db.Clauses(lockgorm.On(txlock.Named(""))).Create(&Note{ID: 2}).Error, txlock.ErrInvalidKey)
+	})
+}

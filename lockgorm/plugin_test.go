@@ -1,0 +1,233 @@
+package lockgorm_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestWritesAreLocked runs every write of a model and looks from another session
+// whether its key is held when its hooks run.
+func TestWritesAreLocked(t *testing.T) {
+	writes := map[string]func(db *gorm.DB, id int64) error{
+		"Create":           func(db *gorm.DB, id int64) error { return db.Create(&Order{ID: -id}).Error },
+		"Create, a slice":  func(db *gorm.DB, id int64) error { return db.Create([]Order{{ID: -id}}).Error },
+		"Create, pointers": func(db *gorm.DB, id int64) error { return db.Create(&[]*Order{{ID: -id}}).Error },
+		"CreateInBatches":  func(db *gorm.DB, id int64) error { return db.CreateInBatches([]*Order{{ID: -id}}, 10).Error },
+		"CreateBatchSize": func(db *gorm.DB, id int64) error {
+			return db.Session(&gorm.Session{CreateBatchSize: 1}).Create([]*Order{{ID: -id}, {ID: -id - 1<<40}}).Error
+		},
+		"Save, an insert": func(db *gorm.DB, id int64) error { return db.Save(&Order{ID: -id}).Error },
+		"Save, an update": func(db *gorm.DB, id int64) error { return db.Save(&Order{ID: id, N: 1}).Error },
+		"Save, many":      func(db *gorm.DB, id int64) error { return db.Save([]*Order{{ID: id, N: 1}}).Error },
+		"FirstOrCreate":   func(db *gorm.DB, id int64) error { return db.FirstOrCreate(&Order{}, Order{ID: -id}).Error },
+		"Upsert": func(db *gorm.DB, id int64) error {
+			return db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Order{ID: id, N: 1}).Error
+		},
+		"Update": func(db *gorm.DB, id int64) error { return db.Model(&Order{ID: id}).Update("n", 1).Error },
+		"Updates, a map": func(db *gorm.DB, id int64) error {
+			return db.Model(&Order{ID: id}).Updates(map[string]any{"n": 1}).Error
+		},
+		"Updates, struct": func(db *gorm.DB, id int64) error { return db.Model(&Order{ID: id}).Updates(Order{N: 1}).Error },
+		"Updates, itself": func(db *gorm.DB, id int64) error { return db.Updates(&Order{ID: id, N: 1}).Error },
+		"Updates, many":   func(db *gorm.DB, id int64) error { return db.Model([]*Order{{ID: id}}).Updates(Order{N: 1}).Error },
+		"Assign": func(db *gorm.DB, id int64) error {
+			return db.Where(Order{ID: id}).Assign(Order{N: 1}).FirstOrCreate(&Order{}).Error
+		},
+		"Expr": func(db *gorm.DB, id int64) error {
+			return db.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 1")).Error
+		},
+		"Delete":           func(db *gorm.DB, id int64) error { return db.Delete(&Order{ID: id}).Error },
+		"Delete, many":     func(db *gorm.DB, id int64) error { return db.Delete([]*Order{{ID: id}}).Error },
+		"Delete, Unscoped": func(db *gorm.DB, id int64) error { return db.Unscoped().Delete(&Order{ID: id}).Error },
+		"in a Transaction": func(db *gorm.DB, id int64) error {
+			return db.Transaction(func(tx *gorm.DB) error { return tx.Delete(&Order{ID: id}).Error })
+		},
+		"generics, Create": func(db *gorm.DB, id int64) error {
+			return gorm.G[Order](db).Create(db.Statement.Context, &Order{ID: -id})
+		},
+	}
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":     func(*gorm.Config) {},
+			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+		} {
+			db := e.open(t, configure)
+			noError(t, db.Use(lockgorm.New()))
+			for what, write := range writes {
+				id, saw := newID(), 0
+				noError(t, db.Create(&Order{ID: id}).Error)
+				err := write(withHook(db, func(_ *gorm.DB, id int64) error {
+					saw++
+					if !e.held(t, orders.Key(id)) {
+						t.Errorf("%s, %s: the hook of %d runs without the lock", name, what, id)
+					}
+					return nil
+				}), id)
+				if err != nil || saw == 0 {
+					t.Errorf("%s, %s: %v, %d hooks", name, what, err, saw)
+				}
+				if e.held(t, orders.Key(id)) || e.held(t, orders.Key(-id)) {
+					t.Errorf("%s, %s: the lock outlives the statement", name, what)
+				}
+				if e.count(t, "Order", "id = ? OR n = 1 AND id = ?", -id, id)+1-e.count(t, "Order", "id = ?", id) == 0 {
+					t.Errorf("%s, %s: nothing was written", name, what)
+				}
+			}
+		}
+	})
+}
+
+// TestWritesWithoutHooks: what GORM runs without hooks is locked all the same. A
+// key that is held makes it wait, seen on the one connection of the pool.
+func TestWritesWithoutHooks(t *testing.T) {
+	writes := map[string]func(db *gorm.DB, id int64) error{
+		"UpdateColumn":  func(db *gorm.DB, id int64) error { return db.Model(&Order{ID: id}).UpdateColumn("n", 1).Error },
+		"UpdateColumns": func(db *gorm.DB, id int64) error { return db.Model(&Order{ID: id}).UpdateColumns(Order{N: 1}).Error },
+		"SkipHooks": func(db *gorm.DB, id int64) error {
+			return db.Session(&gorm.Session{SkipHooks: true}).Delete(&Order{ID: id}).Error
+		},
+		"soft delete": func(db *gorm.DB, id int64) error { return db.Delete(&Draft{ID: id}).Error },
+		"undelete": func(db *gorm.DB, id int64) error {
+			return db.Unscoped().Model(&Draft{ID: id}).Update("deleted_at", nil).Error
+		},
+		"delete for good": func(db *gorm.DB, id int64) error { return db.Unscoped().Delete(&Draft{ID: id}).Error },
+	}
+	each(t, []string{"Order", "Draft"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		poolOf(t, db).SetMaxOpenConns(1)
+		id := newID()
+		noError(t, db.Create(&Order{ID: id}).Error)
+		noError(t, db.Create(&Draft{ID: id}).Error)
+		session := connID(t, db)
+		for _, what := range []string{"UpdateColumn", "UpdateColumns", "SkipHooks", "soft delete", "undelete", "delete for good"} {
+			release, result := e.hold(t, orders.Key(id)), make(chan error, 1)
+			go func() { result <- writes[what](db, id) }()
+			e.WaitForLockWait(t, session)
+			release()
+			if err := <-result; err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			for where, want := range map[string]int{
+				"soft delete": 1, "undelete": 0, "delete for good": 0,
+			} {
+				if where == what && e.count(t, "Draft", "deleted_at IS NOT NULL") != want {
+					t.Errorf("%s: %d drafts are deleted softly, want %d", what, e.count(t, "Draft", "deleted_at IS NOT NULL"), want)
+				}
+			}
+		}
+		if e.count(t, "Order", "1 = 1") != 0 || e.count(t, "Draft", "1 = 1") != 0 {
+			t.Error("not everything was deleted at the end")
+		}
+	})
+}
+
+func connID(t *testing.T, db *gorm.DB) (id int64) {
+	t.Helper()
+	noError(t, db.Raw("SELECT CONNECTION_ID()").Scan(&id).Error)
+	return id
+}
+
+// TestBatchIsSorted: the keys of a batch are locked in one order, whatever the
+// order of the slice: the first one of the other order waits and holds none.
+func TestBatchIsSorted(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		poolOf(t, db).SetMaxOpenConns(1)
+		low, high := newID(), newID()
+		noError(t, txlock.Ensure(t.Context(), e.Admin(), orders.Keys(low, high)...))
+		release, session, result := e.hold(t, orders.Key(low)), connID(t, db), make(chan error, 1)
+		go func() { result <- db.Create([]Order{{ID: high}, {ID: low}}).Error }()
+		e.WaitForLockWait(t, session)
+		if e.held(t, orders.Key(high)) {
+			t.Error("the higher key is held while the lower is waited for")
+		}
+		release()
+		noError(t, <-result)
+	})
+}
+
+// Wrong is a model whose LockKeys doesn't name a key.
+type Wrong struct {
+	ID   int64
+	Want string `gorm:"-"`
+}
+
+var errWrong = errors.New("LockKeys fails")
+
+func (w Wrong) LockKeys(*gorm.DB) ([]txlock.Key, error) {
+	switch w.Want {
+	case "nil":
+		return nil, nil
+	case "empty":
+		return []txlock.Key{}, nil
+	case "zero":
+		return []txlock.Key{{}}, nil
+	case "copy of NoLock":
+		return slices.Clone(lockgorm.NoLock), nil
+	case "error":
+		return []txlock.Key{newKey()}, errWrong
+	}
+	return lockgorm.NoLock, nil
+}
+
+func TestLockKeysWrong(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		e.names.tables["Wrong"] = e.names.tables["Note"]
+		db := e.openPlugin(t)
+		for want, wantErr := range map[string]error{
+			"nil": txlock.ErrInvalidKey, "empty": txlock.ErrInvalidKey, "zero": txlock.ErrInvalidKey,
+			"copy of NoLock": txlock.ErrInvalidKey, "error": errWrong,
+		} {
+			wantError(t, want, db.Create(&Wrong{ID: 1, Want: want}).Error, wantErr)
+			wantError(t, want+" in a batch", db.Create([]Wrong{{ID: 1}, {ID: 2, Want: want}}).Error, wantErr)
+			wantError(t, want+", update", db.Model(&Wrong{ID: 3, Want: want}).Update("id", 4).Error, wantErr)
+			wantError(t, want+", delete", db.Delete(&Wrong{ID: 3, Want: want}).Error, wantErr)
+		}
+		noError(t, db.Create(&Wrong{ID: 3}).Error)
+		if n := e.count(t, "Note", "1 = 1"); n != 1 {
+			t.Errorf("%d rows, want the one of NoLock", n)
+		}
+	})
+}
+
+func TestAutoIncrement(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		one, many := Order{}, []Order{{}, {}}
+		noError(t, db.Create(&one).Error)
+		noError(t, db.Create(&many).Error)
+		if one.ID == 0 || many[0].ID != one.ID+1 || many[1].ID != one.ID+2 {
+			t.Errorf("the identifiers are %d, %d, %d", one.ID, many[0].ID, many[1].ID)
+		}
+		wantError(t, "an empty slice", db.Create([]Order{}).Error, gorm.ErrEmptySlice)
+		wantError(t, "an empty slice of a table", db.Create(&[]*Order{}).Error, gorm.ErrEmptySlice)
+	})
+}
+
+func TestPluginIsUsedOnce(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t, lockgorm.Tables("t"))
+		wantError(t, "a second Use", db.Use(lockgorm.New()), gorm.ErrRegistered)
+		again := e.open(t, func(cfg *gorm.Config) { cfg.Plugins = map[string]gorm.Plugin{"lockstep": lockgorm.New()} })
+		for _, db := range []*gorm.DB{db, again} {
+			id, saw := newID(), 0
+			noError(t, withHook(db, func(*gorm.DB, int64) error {
+				saw++
+				if !e.held(t, orders.Key(id)) {
+					t.Error("the hook runs without the lock")
+				}
+				return nil
+			}).Create(&Order{ID: id}).Error)
+			if saw != 1 {
+				t.Errorf("the hook has run %d times", saw)
+			}
+		}
+	})
+}

@@ -1,0 +1,181 @@
+package lockgorm_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/plugin/dbresolver"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// onSource and onReplica are what note 1 says in the two databases.
+const onSource, onReplica = 1, 2
+
+// resolved is a pool of a source and a replica, which has the tables of the models
+// but none of lockstep's.
+type resolved struct {
+	*gorm.DB
+	replica *testdb.DB
+}
+
+// openResolved opens the pool of base, and uses dbresolver before the plugin or
+// after it.
+func (e *env) openResolved(t *testing.T, pluginFirst, sources bool, configure func(*gorm.Config)) resolved {
+	t.Helper()
+	replica := testdb.Fresh(t, e.Engine())
+	for _, model := range []string{"Order", "Note"} {
+		replica.Exec(t, "CREATE TABLE "+e.names.tables[model]+" ("+columns[model]+") ENGINE=InnoDB")
+	}
+	replica.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 2)")
+	e.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 1) ON DUPLICATE KEY UPDATE n = 1")
+	dialector := mysql.Open
+	if e.guarded {
+		dialector = lockgorm.Dialector
+	}
+	base, config := e.DSN(), dbresolver.Config{Replicas: []gorm.Dialector{dialector(replica.AdminDSN())}}
+	if sources { // the pool that is opened first is neither
+		base, config.Sources = replica.AdminDSN(), []gorm.Dialector{dialector(e.DSN())}
+	}
+	db := e.openDSN(t, base, configure)
+	resolver := dbresolver.Register(config)
+	if pluginFirst {
+		noError(t, db.Use(lockgorm.New()))
+	}
+	noError(t, db.Use(resolver))
+	t.Cleanup(func() {
+		noError(t, resolver.Call(func(pool gorm.ConnPool) error { return pool.(*sql.DB).Close() }))
+	})
+	if !pluginFirst {
+		noError(t, db.Use(lockgorm.New()))
+	}
+	return resolved{db, replica}
+}
+
+// eachResolved runs a test with the plugin before dbresolver and behind it.
+func eachResolved(t *testing.T, sources bool, test func(t *testing.T, e *env, db resolved)) {
+	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
+		test(t, e, e.openResolved(t, true, sources, func(*gorm.Config) {}))
+		test(t, e, e.openResolved(t, false, sources, func(*gorm.Config) {}))
+		test(t, e, e.openResolved(t, false, sources, func(cfg *gorm.Config) { cfg.PrepareStmt = true }))
+	})
+}
+
+// sees reads note 1 in every way and wants what it says in one of the databases.
+func sees(t *testing.T, where string, db *gorm.DB, want int64) {
+	t.Helper()
+	var first, row int64
+	var scanned, locked Note
+	noError(t, db.Model(&Note{}).Where("id = 1").Pluck("n", &first).Error)
+	noError(t, db.Model(&Note{}).Select("n").Where("id = 1").Row().Scan(&row))
+	noError(t, db.Model(&Note{}).Where("id = 1").Scan(&scanned).Error)
+	noError(t, db.Where("id = 1").Find(&locked).Error)
+	if first != want || row != want || scanned.N != want || locked.N != want {
+		t.Errorf("%s: the reads see %d, %d, %d, %d, want %d", where, first, row, scanned.N, locked.N, want)
+	}
+}
+
+func TestResolverReadsUnderLocks(t *testing.T) {
+	eachResolved(t, false, func(t *testing.T, e *env, db resolved) {
+		sees(t, "outside", db.DB, onReplica)
+		key, another := e.ensured(t), e.ensured(t)
+		_, err := lockgorm.Lock(db.DB, key)
+		wantError(t, "Lock outside", err, txlock.ErrNoTransaction)
+		on := db.Clauses(lockgorm.On(key))
+		wantError(t, "On outside", on.Session(&gorm.Session{}).First(&Note{}).Error, txlock.ErrNoTransaction)
+		wantError(t, "On and FOR UPDATE outside", on.Clauses(clause.Locking{Strength: "UPDATE"}).First(&Note{}).Error, txlock.ErrNoTransaction)
+
+		inside := func(tx *gorm.DB) error {
+			if e.free(t, key) {
+				t.Error("the key is free inside")
+			}
+			sees(t, "inside", tx, onSource)
+			sees(t, "inside, with On", tx.Clauses(lockgorm.On(another)).Session(&gorm.Session{}), onSource)
+			if e.free(t, another) {
+				t.Error("the key of On is free")
+			}
+			for _, locking := range []clause.Locking{
+				{Strength: "UPDATE"}, {Strength: "UPDATE", Options: "NOWAIT"}, {Strength: "UPDATE", Options: "SKIP LOCKED"}, {Strength: "SHARE"},
+			} {
+				sees(t, "inside, with "+locking.Strength+" "+locking.Options, tx.Clauses(locking).Session(&gorm.Session{}), onSource)
+			}
+			var n int64
+			noError(t, tx.Raw("SELECT n FROM "+e.names.tables["Note"]+" WHERE id = 1 FOR UPDATE NOWAIT").Scan(&n).Error)
+			if n != onSource {
+				t.Errorf("a locking read as text sees %d", n)
+			}
+			return tx.Error
+		}
+		noError(t, lockgorm.Transaction(db.DB, []txlock.Key{key}, inside))
+		noError(t, lockgorm.Transaction(db.Clauses(dbresolver.Write), []txlock.Key{key}, inside))
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			_, err := lockgorm.Lock(tx, key)
+			noError(t, err)
+			return inside(tx)
+		}))
+		err = lockgorm.Transaction(db.Clauses(dbresolver.Read), []txlock.Key{key}, func(*gorm.DB) error {
+			t.Error("the function runs under a lock of the replica")
+			return nil
+		})
+		wantError(t, "a transaction of the replica", err, txlock.ErrSchema)
+	})
+}
+
+// writes of a model must be locked and written at the source.
+func TestResolverWrites(t *testing.T) {
+	write := func(t *testing.T, e *env, db resolved) {
+		id, saw := newID(), 0
+		hooks := withHook(db.DB, func(tx *gorm.DB, _ int64) error {
+			saw++
+			if !e.held(t, orders.Key(id)) {
+				t.Error("the hook runs without the lock at the source")
+			}
+			sees(t, "in the hook", tx, onSource)
+			return nil
+		})
+		noError(t, hooks.Create(&Order{ID: id}).Error)
+		noError(t, hooks.Model(&Order{ID: id}).Update("n", 1).Error)
+		noError(t, hooks.Save(&Order{ID: id, N: 2}).Error)
+		if saw != 3 || e.count(t, "Order", "id = ? AND n = 2", id) != 1 {
+			t.Errorf("%d hooks, %d rows at the source", saw, e.count(t, "Order", "id = ?", id))
+		}
+		noError(t, hooks.Delete(&Order{ID: id}).Error)
+		var n int
+		noError(t, db.replica.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.names.tables["Order"]).Scan(&n))
+		if saw != 4 || n != 0 || e.count(t, "Order", "id = ?", id) != 0 {
+			t.Errorf("%d hooks, %d rows on the replica", saw, n)
+		}
+	}
+	t.Run("base is the source", func(t *testing.T) { eachResolved(t, false, write) })
+	t.Run("base is neither", func(t *testing.T) {
+		eachResolved(t, true, func(t *testing.T, e *env, db resolved) {
+			write(t, e, db)
+			key := e.ensured(t)
+			noError(t, lockgorm.Transaction(db.Clauses(dbresolver.Write), []txlock.Key{key}, func(tx *gorm.DB) error {
+				if e.free(t, key) {
+					t.Error("the key is free inside")
+				}
+				sees(t, "inside", tx, onSource)
+				return nil
+			}))
+		})
+	})
+}
+
+// TestResolverDoomed: the pools of dbresolver are guarded as well.
+func TestResolverDoomed(t *testing.T) {
+	eachGuarded(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
+		db := e.openResolved(t, true, true, func(*gorm.Config) {})
+		err := db.Clauses(dbresolver.Write).Transaction(func(tx *gorm.DB) error {
+			_ = e.deadlock(t, tx)
+			wantError(t, "a write behind the deadlock", tx.Create(&Order{}).Error, txlock.ErrTxDoomed)
+			return nil
+		})
+		wantError(t, "the commit", err, txlock.ErrTxDoomed)
+	})
+}

@@ -1,0 +1,285 @@
+package lockgorm_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func TestTransactionCommits(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":                func(*gorm.Config) {},
+			"PrepareStmt":            func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+			"SkipDefaultTransaction": func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true },
+		} {
+			db := e.open(t, configure)
+			keys, runs := []txlock.Key{e.ensured(t), e.ensured(t)}, 0
+			noError(t, lockgorm.Transaction(db, keys, func(tx *gorm.DB) error {
+				runs++
+				for _, key := range keys {
+					if e.free(t, key) {
+						t.Errorf("%s: %v is free inside", name, key)
+					}
+				}
+				return tx.Create(&Note{ID: 7}).Error
+			}))
+			if runs != 1 || e.count(t, "Note", "id = 7") != 1 || !e.free(t, keys[0]) || !e.free(t, keys[1]) {
+				t.Errorf("%s: %d runs, %d rows", name, runs, e.count(t, "Note", "id = 7"))
+			}
+			noError(t, db.Delete(&Note{ID: 7}).Error)
+		}
+	})
+}
+
+func TestTransactionFails(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		pool, key, broken := poolOf(t, db), e.ensured(t), errors.New("fn fails")
+		write := func(tx *gorm.DB) { noError(t, tx.Create(&Note{ID: 1}).Error) }
+		err := lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
+			write(tx)
+			return broken
+		})
+		wantError(t, "fn's error", err, broken)
+		err = lockgorm.Transaction(db, []txlock.Key{key, {}}, func(*gorm.DB) error { t.Error("fn runs without a lock"); return nil })
+		wantError(t, "the zero key", err, txlock.ErrInvalidKey)
+		if err := lockgorm.Transaction(nil, []txlock.Key{key}, func(*gorm.DB) error { return nil }); err == nil {
+			t.Error("nil *gorm.DB: no error")
+		}
+		if err := lockgorm.Transaction(db, []txlock.Key{key}, nil); err == nil {
+			t.Error("nil function: no error")
+		}
+		for _, where := range []string{"outermost", "nested"} {
+			func() {
+				defer func() {
+					if p := recover(); p != "on purpose" {
+						t.Errorf("%s: the panic of fn became %v", where, p)
+					}
+				}()
+				panics := func(db *gorm.DB) error {
+					return lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
+						write(tx)
+						panic("on purpose")
+					})
+				}
+				if where == "nested" {
+					_ = db.Transaction(panics)
+				}
+				_ = panics(db)
+			}()
+			if pool.Stats().InUse != 0 || !e.free(t, key) {
+				t.Errorf("%s: after the panic %d connections are in use", where, pool.Stats().InUse)
+			}
+		}
+		if e.count(t, "Note", "1 = 1") != 0 || db.Error != nil {
+			t.Errorf("a row of a transaction that failed is there, or the handle has an error: %v", db.Error)
+		}
+	})
+}
+
+// TestTransactionWithoutKeys leaves the locks to the plugin. A model that was read
+// before its lock, and changed meanwhile, is read again in the second run.
+func TestTransactionWithoutKeys(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db, id, runs := e.openPlugin(t), newID(), 0
+		noError(t, db.Create(&Order{ID: id}).Error)
+		noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+			runs++
+			var order Order
+			noError(t, tx.First(&order, id).Error)
+			if runs == 1 {
+				noError(t, db.Model(&Order{ID: id}).Update("n", gorm.Expr("n + 10")).Error)
+			}
+			order.N++
+			err := tx.Save(&order).Error
+			if runs == 1 {
+				wantError(t, "a write behind somebody else's", err, txlock.ErrStaleSnapshot)
+			}
+			return err
+		}))
+		if runs != 2 || e.count(t, "Order", "id = ? AND n = 11", id) != 1 {
+			t.Errorf("%d runs, or an update was lost", runs)
+		}
+	})
+}
+
+// TestTransactionNested runs in the transaction that is there, under a savepoint,
+// and leaves retries to the outermost.
+func TestTransactionNested(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		for name, db := range nested(t, e) {
+			outer, inner, failing := e.ensured(t), e.ensured(t), e.ensured(t)
+			runs := 0
+			err := lockgorm.Transaction(db, []txlock.Key{outer}, func(tx *gorm.DB) error {
+				noError(t, lockgorm.Transaction(tx, []txlock.Key{inner, outer}, func(tx *gorm.DB) error {
+					return tx.Create(&Note{N: 1}).Error
+				}))
+				if e.free(t, inner) || e.free(t, outer) {
+					t.Errorf("%s: a lock is gone behind the nested Transaction", name)
+				}
+				err := lockgorm.Transaction(tx, []txlock.Key{failing}, func(tx *gorm.DB) error {
+					runs++
+					noError(t, tx.Create(&Note{N: 2}).Error)
+					return txlock.ErrConflict
+				})
+				wantError(t, name, err, txlock.ErrConflict)
+				return tx.Error
+			})
+			if err != nil || runs != 1 {
+				t.Errorf("%s: %v, the failing block has run %d times", name, err, runs)
+			}
+			if !e.free(t, inner) || !e.free(t, outer) || !e.free(t, failing) {
+				t.Errorf("%s: a lock outlives the outermost transaction", name)
+			}
+		}
+		if one, two := e.count(t, "Note", "n = 1"), e.count(t, "Note", "n = 2"); one != 3 || two != 1 {
+			t.Errorf("%d rows of the blocks that went well, want 3; %d of those that failed, want 1, where no savepoint was", one, two)
+		}
+	})
+}
+
+// TestTransactionRetries makes the first run the victim of a deadlock.
+func TestTransactionRetries(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":     func(*gorm.Config) {},
+			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+		} {
+			db, key, runs := e.open(t, configure), e.ensured(t), 0
+			noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
+				runs++
+				noError(t, tx.Create(&Note{N: 5}).Error)
+				if e.free(t, key) {
+					t.Errorf("%s, run %d: the key is free", name, runs)
+				}
+				if runs == 1 {
+					return e.deadlock(t, tx)
+				}
+				return nil
+			}))
+			if runs != 2 || db.Error != nil {
+				t.Errorf("%s: %d runs, the handle has %v", name, runs, db.Error)
+			}
+		}
+		if n := e.count(t, "Note", "n = 5"); n != 2 {
+			t.Errorf("%d rows, want one of each second run", n)
+		}
+	})
+}
+
+// TestTransactionWithDDL commits behind its back: what it has written is there,
+// so it must not be run again.
+func TestTransactionWithDDL(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.openDSN(t, e.AdminDSN())
+		key, runs := e.ensured(t), 0
+		err := lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
+			runs++
+			noError(t, tx.Create(&Note{N: 1}).Error)
+			return tx.Exec("ALTER TABLE " + e.names.tables["Note"] + " COMMENT 'altered'").Error
+		})
+		wantError(t, "DDL inside", err, txlock.ErrTxDoomed)
+		if n := e.count(t, "Note", "1 = 1"); txlock.Retryable(err) || runs != 1 || n != 1 {
+			t.Errorf("it has run %d times and left %d rows", runs, n)
+		}
+	})
+}
+
+// TestLockBehindDDL uses the migrator in a transaction.
+func TestLockBehindDDL(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.openDSN(t, e.AdminDSN())
+		err := db.Transaction(func(tx *gorm.DB) error {
+			_, err := lockgorm.Lock(tx, e.ensured(t))
+			noError(t, err)
+			noError(t, tx.Migrator().CreateIndex(&indexed{}, "N"))
+			_, err = lockgorm.Lock(tx, e.ensured(t))
+			if e.guarded {
+				wantError(t, "a lock behind DDL", err, txlock.ErrTxDoomed)
+			} else {
+				wantError(t, "a lock behind DDL", err, txlock.ErrNoTransaction)
+			}
+			return nil
+		})
+		if e.guarded {
+			wantError(t, "the commit behind DDL", err, txlock.ErrTxDoomed)
+		}
+	})
+}
+
+// indexed is Note with one more index.
+type indexed struct {
+	N int64 `gorm:"index"`
+}
+
+func TestTransactionContext(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		pool, key := poolOf(t, db), e.ensured(t)
+		pool.SetMaxOpenConns(1)
+		ctx, cancel := context.WithCancel(t.Context())
+		runs := 0
+		err := lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{key}, func(tx *gorm.DB) error {
+			runs++
+			noError(t, tx.Create(&Note{N: 1}).Error)
+			cancel()
+			return tx.Create(&Note{N: 1}).Error
+		})
+		wantError(t, "cancelled inside", err, context.Canceled)
+		err = lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{key}, func(*gorm.DB) error { runs++; return nil })
+		wantError(t, "cancelled before", err, context.Canceled)
+
+		// Cancelled while it waits: the one connection of the pool is known.
+		release := e.hold(t, key)
+		ctx, cancel = context.WithCancel(t.Context())
+		session, result := testdb.ConnID(t, pool), make(chan error, 1)
+		go func() {
+			result <- lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{key}, func(*gorm.DB) error { runs++; return nil })
+		}()
+		e.WaitForLockWait(t, session)
+		cancel()
+		wantError(t, "cancelled while it waits", <-result, context.Canceled)
+		release()
+		e.WaitGone(t, session) // a plain pool leaves it to the server to see that nobody is there
+		if runs != 1 || e.count(t, "Note", "1 = 1") != 0 || !e.free(t, key) {
+			t.Errorf("%d runs, %d rows", runs, e.count(t, "Note", "1 = 1"))
+		}
+	})
+}
+
+func TestTransactionOptions(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db, key := e.open(t), e.ensured(t)
+		noError(t, db.Create(&Note{ID: 1}).Error)
+		for level, sees := range map[sql.IsolationLevel]int64{
+			sql.LevelDefault: 0, sql.LevelRepeatableRead: 0, sql.LevelReadCommitted: 1, sql.LevelReadUncommitted: 1,
+		} {
+			noError(t, db.Model(&Note{ID: 1}).Update("n", 0).Error)
+			noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
+				var before, after Note
+				noError(t, tx.First(&before, 1).Error)
+				_, err := e.Admin().ExecContext(t.Context(), "UPDATE "+e.names.tables["Note"]+" SET n = 1 WHERE id = 1")
+				noError(t, err)
+				noError(t, tx.First(&after, 1).Error)
+				if after.N != sees {
+					t.Errorf("%v: a second read sees %d, want %d", level, after.N, sees)
+				}
+				return nil
+			}, &sql.TxOptions{Isolation: level}))
+		}
+		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
+			return tx.Model(&Note{ID: 1}).Update("n", 2).Error
+		}, &sql.TxOptions{Isolation: sql.LevelSerializable}))
+		err := lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { t.Error("fn runs without a lock"); return nil },
+			&sql.TxOptions{ReadOnly: true})
+		wantError(t, "a read-only transaction", err, txlock.ErrReadOnly)
+	})
+}

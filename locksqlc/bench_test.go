@@ -1,0 +1,168 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// pairs runs two ways of doing the same in turn and reports the medians and their
+// ratio, which a machine that is busy elsewhere slows down alike.
+func pairs(b *testing.B, bare, ours func(i int) time.Duration) {
+	b.Helper()
+	var bareTimes, ourTimes []time.Duration
+	for i := range 20 { // warm up
+		bare(i)
+		ours(i)
+	}
+	i := 0
+	for b.Loop() {
+		if i%2 == 0 {
+			bareTimes, ourTimes = append(bareTimes, bare(i)), append(ourTimes, ours(i))
+		} else {
+			ourTimes, bareTimes = append(ourTimes, ours(i)), append(bareTimes, bare(i))
+		}
+		i++
+	}
+	slices.Sort(bareTimes)
+	slices.Sort(ourTimes)
+	bareMedian, ourMedian := bareTimes[len(bareTimes)/2], ourTimes[len(ourTimes)/2]
+	b.ReportMetric(float64(bareMedian.Microseconds()), "bare-us")
+	b.ReportMetric(float64(ourMedian.Microseconds()), "lockstep-us")
+	b.ReportMetric(float64(ourMedian)/float64(bareMedian), "ratio")
+}
+
+// benchPool opens a pool for a benchmark, with one round trip for a statement.
+func benchPool(b *testing.B, db *testdb.DB, guarded bool) *sql.DB {
+	b.Helper()
+	return open(guarded, beginTx)(b, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
+}
+
+// BenchmarkLockInTransaction compares a business transaction that locks, writes
+// and commits with the same that sends the bare upsert by a plain pool.
+func BenchmarkLockInTransaction(b *testing.B) {
+	family := txlock.NewFamily[int64]("bench")
+	for _, engine := range testdb.Engines() {
+		b.Run(string(engine), func(b *testing.B) {
+			db := testdb.Open(b, engine)
+			table := db.CreateTable(b, "stock", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+			db.Exec(b, "INSERT INTO "+table+" VALUES (1, 0)")
+			plain, guarded := benchPool(b, db, false), benchPool(b, db, true)
+			business := func(pool *sql.DB, lock func(tx *sql.Tx) error) time.Duration {
+				began := time.Now()
+				tx, err := pool.BeginTx(b.Context(), nil)
+				check(b, err)
+				check(b, lock(tx))
+				_, err = tx.ExecContext(b.Context(), "UPDATE "+table+" SET n = n + 1 WHERE id = 1")
+				check(b, err)
+				check(b, tx.Commit())
+				return time.Since(began)
+			}
+			pairs(b, func(i int) time.Duration {
+				return business(plain, func(tx *sql.Tx) error {
+					_, err := tx.ExecContext(b.Context(), gen.LockNamed, []byte(family.Key(int64(i%100+1)).String()), []byte("bare"), 1)
+					return err
+				})
+			}, func(i int) time.Duration {
+				return business(guarded, func(tx *sql.Tx) error {
+					scope, err := locksqlc.Join(b.Context(), tx)
+					if err != nil {
+						return err
+					}
+					_, err = scope.Lock(b.Context(), family.Key(int64(i%100+1)))
+					return err
+				})
+			})
+		})
+	}
+}
+
+// BenchmarkHandOver measures from the COMMIT of a holder to the grant of the
+// transaction that waits, against a bare row lock by UPDATE.
+func BenchmarkHandOver(b *testing.B) {
+	key := txlock.Named("hand-over")
+	for _, engine := range testdb.Engines() {
+		b.Run(string(engine), func(b *testing.B) {
+			db := testdb.Open(b, engine)
+			table := db.CreateTable(b, "rows", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+			db.Exec(b, "INSERT INTO "+table+" VALUES (1, 0)")
+			bare := newHandOver(b, db, benchPool(b, db, false), func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1")
+				return err
+			})
+			ours := newHandOver(b, db, benchPool(b, db, true), func(ctx context.Context, tx *sql.Tx) error {
+				scope, err := locksqlc.Join(ctx, tx)
+				if err == nil {
+					_, err = scope.Lock(ctx, key)
+				}
+				return err
+			})
+			pairs(b, func(int) time.Duration { return bare.once() }, func(int) time.Duration { return ours.once() })
+		})
+	}
+}
+
+// handOver has two connections that take a lock one behind the other.
+type handOver struct {
+	b              *testing.B
+	db             *testdb.DB
+	holder, waiter *sql.Conn
+	waiterID       int64
+	take           func(ctx context.Context, tx *sql.Tx) error
+}
+
+func newHandOver(b *testing.B, db *testdb.DB, pool *sql.DB, take func(context.Context, *sql.Tx) error) *handOver {
+	b.Helper()
+	h := &handOver{b: b, db: db, take: take}
+	for _, conn := range []**sql.Conn{&h.holder, &h.waiter} {
+		var err error
+		*conn, err = pool.Conn(b.Context())
+		check(b, err)
+		b.Cleanup(func() { check(b, (*conn).Close()) })
+	}
+	h.waiterID = testdb.ConnID(b, h.waiter)
+	return h
+}
+
+// once hands the lock over once.
+func (h *handOver) once() time.Duration {
+	begin := func(conn *sql.Conn) *sql.Tx {
+		tx, err := conn.BeginTx(h.b.Context(), nil)
+		check(h.b, err)
+		return tx
+	}
+	holding := begin(h.holder)
+	check(h.b, h.take(h.b.Context(), holding))
+	waiting := begin(h.waiter)
+	granted := make(chan time.Time, 1)
+	failed := make(chan error, 1)
+	go func() {
+		err := h.take(h.b.Context(), waiting)
+		granted <- time.Now()
+		failed <- err
+	}()
+	h.db.WaitForLockWait(h.b, h.waiterID)
+	began := time.Now()
+	check(h.b, holding.Commit())
+	took := (<-granted).Sub(began)
+	check(h.b, <-failed)
+	check(h.b, waiting.Commit())
+	return took
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(fmt.Errorf("benchmark: %w", err))
+	}
+}

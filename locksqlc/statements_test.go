@@ -1,0 +1,145 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// counted is a sequence of calls in a new transaction and the statements that it
+// sends on each kind of pool; -1 is a number that nobody promised.
+type counted struct {
+	name                                                   string
+	run                                                    func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error
+	guardedMariaDB, guardedMySQL, plainMariaDB, plainMySQL int
+}
+
+var verbsCounted = []counted{
+	{"Lock first", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.Lock(ctx, key)
+		return err
+	}, 1, 1, 4, 6},
+	{"Lock after a read", func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		var n int
+		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_leases").Scan(&n); err != nil {
+			return err
+		}
+		_, err := s.Lock(ctx, key)
+		return err
+	}, 1 + 1, 1 + 3, 1 + 4, 1 + 6},
+	{"Lock twice", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.Lock(ctx, key)
+		_, again := s.Lock(ctx, key)
+		return errors.Join(err, again)
+	}, 1, 1, 4 + 2, 6 + 4},
+	{"TryLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.TryLock(ctx, key)
+		return err
+	}, 1, 2, 4, 6},
+	{"RLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.RLock(ctx, key)
+		return err
+	}, 1, 1, 4, 5},
+	{"WaitAtMost Lock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.WaitAtMost(time.Second).Lock(ctx, key)
+		return err
+	}, 1, 2, 4, 6},
+	{"LockAll of 3", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.LockAll(ctx, key, txlock.Named("statements-a"), txlock.Named("statements-b"))
+		return err
+	}, 1, 2, 4, 7},
+	{"Verify", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, _ txlock.Key) error {
+		return s.Verify(ctx)
+	}, 1, 1, 2 + 1, 2 + 1},
+	{"release", func(context.Context, *sql.Tx, *txlock.Scope, txlock.Key) error { return nil }, 0, 0, 2, 2},
+}
+
+// TestStatementsPerVerb counts the SQL statements that the server sees.
+func TestStatementsPerVerb(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		for _, guarded := range []bool{true, false} {
+			for _, v := range verbsCounted {
+				t.Run(fmt.Sprintf("%s/guarded=%t/%s", engine, guarded, v.name), func(t *testing.T) {
+					t.Parallel()
+					want := map[string]int{
+						"mariadb/true": v.guardedMariaDB, "mysql/true": v.guardedMySQL,
+						"mariadb/false": v.plainMariaDB, "mysql/false": v.plainMySQL,
+					}[fmt.Sprintf("%s/%t", engine, guarded)]
+					if got := countStatements(t, engine, guarded, v); got != want {
+						t.Errorf("%d statements, want %d", got, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkStatements prints the same numbers.
+func BenchmarkStatements(b *testing.B) {
+	for _, engine := range testdb.Engines() {
+		for _, guarded := range []bool{true, false} {
+			for _, v := range verbsCounted {
+				b.Run(fmt.Sprintf("%s/guarded=%t/%s", engine, guarded, v.name), func(b *testing.B) {
+					n := 0
+					for b.Loop() {
+						n = countStatements(b, engine, guarded, v)
+					}
+					b.ReportMetric(float64(n), "statements")
+				})
+			}
+		}
+	}
+}
+
+// countStatements runs a sequence in a transaction, join and release included,
+// and asks the server how many statements the connection has sent.
+func countStatements(tb testing.TB, engine testdb.Engine, guarded bool, v counted) int {
+	tb.Helper()
+	ctx := context.Background()
+	db := testdb.Open(tb, engine)
+	pool := open(guarded, beginTx)(tb, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
+	key := txlock.Named("statements-" + v.name)
+	if err := txlock.Ensure(ctx, pool, key, txlock.Named("statements-a"), txlock.Named("statements-b")); err != nil {
+		tb.Fatal(err)
+	}
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer conn.Close()
+	before := sentSoFar(tb, conn)
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	scope, err := locksqlc.Join(ctx, tx)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := v.run(ctx, tx, scope, key); err != nil {
+		tb.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		tb.Fatal(err)
+	}
+	const beginCommitAndCount = 3
+	return sentSoFar(tb, conn) - before - beginCommitAndCount
+}
+
+func sentSoFar(tb testing.TB, conn *sql.Conn) (n int) {
+	tb.Helper()
+	var name string
+	if err := conn.QueryRowContext(context.Background(), "SHOW SESSION STATUS LIKE 'Questions'").Scan(&name, &n); err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,130 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// stub is a driver that answers every statement at once, so that what is left is
+// the cost of database/sql and of the locks.
+type stub struct{}
+
+func (stub) Connect(context.Context) (driver.Conn, error) { return stub{}, nil }
+func (stub) Driver() driver.Driver                        { return nil }
+func (stub) Prepare(string) (driver.Stmt, error)          { return nil, errors.ErrUnsupported }
+func (stub) Close() error                                 { return nil }
+func (stub) Begin() (driver.Tx, error)                    { return stub{}, nil }
+func (stub) Commit() error                                { return nil }
+func (stub) Rollback() error                              { return nil }
+func (stub) LastInsertId() (int64, error)                 { return 1_700_000_000_000_000, nil }
+func (stub) RowsAffected() (int64, error)                 { return 1, nil }
+func (stub) CheckNamedValue(*driver.NamedValue) error     { return nil }
+
+func (stub) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return stub{}, nil }
+
+func (stub) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
+	return stub{}, nil
+}
+
+func (stub) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return &facts{}, nil
+}
+
+// facts are the one row that a new connection asks for.
+type facts struct{ read bool }
+
+func (*facts) Columns() []string { return []string{"version", "id", "rollback", "name"} }
+func (*facts) Close() error      { return nil }
+func (f *facts) Next(dest []driver.Value) error {
+	if f.read {
+		return io.EOF
+	}
+	f.read = true
+	copy(dest, []driver.Value{"10.11.19-MariaDB", int64(7), int64(0), "stub"})
+	return nil
+}
+
+// stubPool is a guarded pool over the stub, with the one connection that it needs.
+func stubPool(tb testing.TB) *sql.DB {
+	tb.Helper()
+	pool := sql.OpenDB(locksqlc.Connector(stub{}))
+	pool.SetMaxOpenConns(1)
+	tb.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return pool
+}
+
+// lockOnce is a transaction, with a lock or without.
+func lockOnce(tb testing.TB, pool *sql.DB, lock bool) {
+	ctx := context.Background()
+	tx, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if lock {
+		scope, err := locksqlc.Join(ctx, tx)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if grant, err := scope.Lock(ctx, goSideKey); err != nil || grant.Token() == 0 {
+			tb.Fatal(grant, err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+var goSideKey = txlock.NewFamily[int64]("go-side").Key(4711)
+
+// TestGoSideIsSmall bounds what Join and Lock add to an empty transaction: 15
+// allocations, and ten times the 5 microseconds that they may take.
+func TestGoSideIsSmall(t *testing.T) {
+	pool := stubPool(t)
+	with := testing.AllocsPerRun(1000, func() { lockOnce(t, pool, true) })
+	without := testing.AllocsPerRun(1000, func() { lockOnce(t, pool, false) })
+	t.Logf("%.0f allocations with Join and Lock, %.0f without", with, without)
+	if with-without > 15 {
+		t.Errorf("Join and Lock allocate %.0f times", with-without)
+	}
+	const rounds = 2000
+	cost := func(lock bool) time.Duration {
+		began := time.Now()
+		for range rounds {
+			lockOnce(t, pool, lock)
+		}
+		return time.Since(began) / rounds
+	}
+	cost(true)
+	if added := cost(true) - cost(false); added > 50*time.Microsecond {
+		t.Errorf("Join and Lock take %v", added)
+	}
+}
+
+// BenchmarkGoSide is the cost of Join and Lock without a server, and of the
+// transaction around it alone.
+func BenchmarkGoSide(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		lock bool
+	}{{"begin-lock-commit", true}, {"begin-commit", false}} {
+		b.Run(c.name, func(b *testing.B) {
+			pool := stubPool(b)
+			b.ReportAllocs()
+			for b.Loop() {
+				lockOnce(b, pool, c.lock)
+			}
+		})
+	}
+}

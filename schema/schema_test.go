@@ -1,0 +1,390 @@
+package schema_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/DATA-DOG/go-sqlmock"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
+)
+
+// onServers runs a test on every server.
+func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, engine)
+		})
+	}
+}
+
+func number(t *testing.T, on testdb.Queryer, query string) (n int64) {
+	t.Helper()
+	if err := on.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func install(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	if err := schema.Install(t.Context(), db.Admin()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestInstall measures the first call, and repeats it over rows that are in use.
+func TestInstall(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		began := time.Now()
+		install(t, db)
+		took := time.Since(began)
+		t.Logf("Install took %v, it is meant to take 3 s at most", took)
+		if took > 30*time.Second {
+			t.Errorf("Install took %v", took)
+		}
+
+		for _, filled := range []string{
+			"SELECT COUNT(*) = 65536 AND MIN(slot) = 0 AND MAX(slot) = 65535 AND COUNT(DISTINCT slot) = 65536 FROM lockstep_centers",
+			"SELECT COUNT(*) = 65536 FROM lockstep_centers WHERE token = 0 AND owner = '-' AND conn_id = 0 AND locked_us = 0",
+			"SELECT COUNT(*) = 0 FROM lockstep_locks",
+			"SELECT COUNT(*) = 0 FROM lockstep_leases",
+		} {
+			if number(t, db.Admin(), filled) != 1 {
+				t.Errorf("not so: %s", filled)
+			}
+		}
+
+		db.Exec(t, "INSERT INTO lockstep_locks VALUES ('order:1', 4711, 'me', 5, 6)")
+		db.Exec(t, "INSERT INTO lockstep_leases VALUES ('night', 0, 'me', '', 4711, 1, 2, 3, 4)")
+		db.Exec(t, "UPDATE lockstep_centers SET token = 4711, owner = 'me', conn_id = 5, locked_us = 6 WHERE slot = 65535")
+		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot IN (0, 77)")
+		db.Exec(t, "DROP TABLE lockstep_leases")
+		install(t, db)
+		for _, kept := range []string{
+			"SELECT COUNT(*) = 1 FROM lockstep_locks WHERE name = 'order:1' AND token = 4711 AND owner = 'me' AND conn_id = 5 AND locked_us = 6",
+			"SELECT COUNT(*) = 1 FROM lockstep_centers WHERE slot = 65535 AND token = 4711 AND owner = 'me' AND conn_id = 5 AND locked_us = 6",
+			"SELECT COUNT(*) = 65536 FROM lockstep_centers",
+			"SELECT COUNT(*) = 2 FROM lockstep_centers WHERE slot IN (0, 77) AND token = 0",
+			"SELECT COUNT(*) = 0 FROM lockstep_leases",
+		} {
+			if number(t, db.Admin(), kept) != 1 {
+				t.Errorf("not so after the second Install: %s", kept)
+			}
+		}
+	})
+}
+
+func TestInstallBySeveralAtOnce(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		errs := make(chan error, 8)
+		var wg sync.WaitGroup
+		for range cap(errs) {
+			wg.Go(func() { errs <- schema.Install(t.Context(), db.Admin()) })
+		}
+		wg.Wait()
+		close(errs)
+		for err := range errs {
+			if err != nil {
+				t.Errorf("one of several at once: %v", err)
+			}
+		}
+		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_centers"); n != schema.Centers {
+			t.Errorf("%d center rows", n)
+		}
+		if err := schema.Check(t.Context(), db.Admin()); err != nil {
+			t.Errorf("Check: %v", err)
+		}
+	})
+}
+
+// TestInstallNamesStatement says which statement the server has refused.
+func TestInstallNamesStatement(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		err := schema.Install(t.Context(), testdb.Open(t, engine).Connect(t)) // who may not create
+		if err == nil || !strings.Contains(err.Error(), `"CREATE TABLE IF NOT EXISTS lockstep_locks"`) {
+			t.Errorf("Install without the privilege: %v", err)
+		}
+	})
+}
+
+// TestStatements sends the files as a migration tool does, which knows nothing of
+// this package: comments off, cut at the semicolons at a line's end, in the order
+// of the names.
+func TestStatements(t *testing.T) {
+	t.Parallel()
+	entries, err := schema.FS.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	comment, end := regexp.MustCompile(`(?m)^\s*--.*$`), regexp.MustCompile(`;\s*(\n|$)`)
+	for _, entry := range entries {
+		text, err := schema.FS.ReadFile(entry.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range end.Split(comment.ReplaceAllString(string(text), ""), -1) {
+			if s = strings.TrimSpace(s); s != "" {
+				want = append(want, s)
+			}
+		}
+	}
+	got, err := schema.Statements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 4 || len(got) != len(want) {
+		t.Fatalf("%d statements, the files have %d", len(got), len(want))
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Errorf("statement %d is\n%s\nand should be\n%s", i, got[i], want[i])
+		}
+		if !strings.HasPrefix(got[i], "CREATE TABLE IF NOT EXISTS lockstep_") && !strings.HasPrefix(got[i], "INSERT IGNORE INTO lockstep_") {
+			t.Errorf("statement %d can't be repeated: %s", i, got[i])
+		}
+	}
+}
+
+func TestCheckFindsNothing(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Open(t, engine)
+		if err := schema.Check(t.Context(), db.Connect(t)); err != nil {
+			t.Errorf("Check by the application's user: %v", err)
+		}
+		if err := schema.Check(t.Context(), db.Admin()); err != nil {
+			t.Errorf("Check by the administrator: %v", err)
+		}
+	})
+}
+
+// TestCheckFinds breaks the tables in all ways that Check knows.
+func TestCheckFinds(t *testing.T) {
+	finds := []struct {
+		name   string
+		breaks []string
+		says   []string
+	}{
+		{"table missing", []string{"DROP TABLE lockstep_leases"}, []string{"lockstep_leases is missing", "run schema.Install", "schema.FS"}},
+		{"two tables missing", []string{"DROP TABLE lockstep_leases", "DROP TABLE lockstep_locks"}, []string{"lockstep_leases is missing", "lockstep_locks is missing"}},
+		{"view in place of a table", []string{"DROP TABLE lockstep_locks", "CREATE VIEW lockstep_locks AS SELECT * FROM lockstep_centers"}, []string{"lockstep_locks"}},
+		{"engine without row locks", []string{"ALTER TABLE lockstep_locks ENGINE = MyISAM"}, []string{"engine MyISAM", "ALTER TABLE lockstep_locks ENGINE = InnoDB"}},
+		{"column too short", []string{"ALTER TABLE lockstep_locks MODIFY name VARBINARY(64) NOT NULL"}, []string{"lockstep_locks.name is varbinary(64) not null", "should be varbinary(255) not null", "schema.FS"}},
+		{"column with a collation", []string{"ALTER TABLE lockstep_locks MODIFY name VARCHAR(255) CHARACTER SET ascii NOT NULL"}, []string{"lockstep_locks.name is varchar(255) not null"}},
+		{"signed token", []string{"ALTER TABLE lockstep_centers MODIFY token BIGINT NOT NULL"}, []string{"lockstep_centers.token is bigint not null", "should be bigint unsigned not null"}},
+		{"unsigned slot", []string{"ALTER TABLE lockstep_leases MODIFY slot BIGINT UNSIGNED NOT NULL"}, []string{"lockstep_leases.slot is bigint unsigned not null", "should be bigint not null"}},
+		{"nullable column", []string{"ALTER TABLE lockstep_locks MODIFY owner VARBINARY(255) NULL"}, []string{"lockstep_locks.owner is varbinary(255) and", "alter the column"}},
+		{"column missing", []string{"ALTER TABLE lockstep_centers DROP COLUMN conn_id"}, []string{"lockstep_centers.conn_id is missing"}},
+		{"primary key missing", []string{"ALTER TABLE lockstep_locks DROP PRIMARY KEY"}, []string{"primary key of lockstep_locks is ()", "should be (name)", "lock its neighbours"}},
+		{"primary key of another order", []string{"ALTER TABLE lockstep_leases DROP PRIMARY KEY, ADD PRIMARY KEY (slot, name)"}, []string{"primary key of lockstep_leases is (slot,name)", "should be (name,slot)"}},
+	}
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		for _, f := range finds {
+			t.Run(f.name, func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Fresh(t, engine)
+				statements, err := schema.Statements()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range append(statements[:3], f.breaks...) { // the center rows play no part
+					db.Exec(t, s)
+				}
+				demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrTable, f.says...)
+			})
+		}
+	})
+}
+
+// demand wants one finding, and the remedy for it.
+func demand(t *testing.T, err, want error, says ...string) {
+	t.Helper()
+	for _, finding := range []error{schema.ErrTable, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary} {
+		if errors.Is(err, finding) != errors.Is(want, finding) {
+			t.Errorf("Check: %v, want %v", err, want)
+		}
+	}
+	for _, text := range says {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("Check: %v, want it to say %q", err, text)
+		}
+	}
+}
+
+func TestCheckFindsWhatUserMayNotSee(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		install(t, db)
+		db.Grant(t, "lockstep_locks", "lockstep_centers")
+		demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrTable,
+			"lockstep_leases is missing in this database, or this user may not see it", "grant SELECT, INSERT, UPDATE, DELETE")
+		db.Grant(t, "lockstep_leases")
+		demand(t, schema.Check(t.Context(), db.Connect(t)), nil)
+	})
+}
+
+func TestCheckFindsMissingCenter(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		install(t, db)
+		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot = 4711")
+		demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrCenters, "65535 rows and should have 65536", "run schema.Install again")
+		install(t, db)
+		demand(t, schema.Check(t.Context(), db.Admin()), nil)
+	})
+}
+
+func TestCheckFindsSysdateIsNow(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine, testdb.Args("--sysdate-is-now")).Open(t)
+		demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrSysdateIsNow, "start the server without --sysdate-is-now")
+		db.Exec(t, "DROP TABLE lockstep_leases")
+		demand(t, schema.Check(t.Context(), db.Admin()), errors.Join(schema.ErrSysdateIsNow, schema.ErrTable)) // all that is wrong
+	})
+}
+
+// TestCheckFindsGalera needs no Galera: a server whose wsrep_on is ON without a
+// provider works as a single one.
+func TestCheckFindsGalera(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		if engine != testdb.MariaDB {
+			continue
+		}
+		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).Open(t)
+		demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrMultiPrimary, "wsrep_on is ON", "one node", "retry ErrDeadlock")
+	}
+}
+
+// TestCheckFindsGroupReplication answers for a server that is a member of a group.
+func TestCheckFindsGroupReplication(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		mode string
+		want error
+	}{{"OFF", schema.ErrMultiPrimary}, {"ON", nil}} {
+		t.Run(c.mode, func(t *testing.T) {
+			t.Parallel()
+			err := schema.Check(t.Context(), mocked(t, append(good(),
+				answer{"wsrep_on", sqlmock.NewRows([]string{"n", "v"})},
+				answer{"group_replication_single_primary_mode", row("group_replication_single_primary_mode", c.mode)})))
+			demand(t, err, c.want)
+			if c.want != nil {
+				demand(t, err, c.want, "group_replication_single_primary_mode is OFF", "one node")
+			}
+		})
+	}
+}
+
+// TestCheckFailsWithServer hands on what the server says to every question.
+func TestCheckFailsWithServer(t *testing.T) {
+	t.Parallel()
+	all := append(good(), answer{"wsrep_on", nil})
+	for i := range all {
+		t.Run(fmt.Sprintf("%d %s", i, all[i].question), func(t *testing.T) {
+			t.Parallel()
+			until := append(good(), answer{"wsrep_on", nil})[:i+1]
+			until[i].rows = nil
+			if err := schema.Check(t.Context(), mocked(t, until)); !errors.Is(err, errCold) || !strings.HasPrefix(err.Error(), "schema: ") {
+				t.Errorf("Check: %v", err)
+			}
+		})
+	}
+}
+
+// answer is what a server says to a question of Check.
+type answer struct {
+	question string
+	rows     *sqlmock.Rows // nil for errCold
+}
+
+var errCold = errors.New("the server has a cold")
+
+func row(values ...driver.Value) *sqlmock.Rows {
+	return sqlmock.NewRows(make([]string, len(values))).AddRow(values...)
+}
+
+// good is how a good server answers all questions but those about a cluster.
+func good() (all []answer) {
+	for _, table := range []struct{ primary, columns string }{
+		{"name", "name varbinary(255), token bigint(20) unsigned, owner varbinary(255), conn_id bigint(20) unsigned, locked_us bigint(20)"},
+		{"slot", "slot int(10) unsigned, token bigint unsigned, owner varbinary(255), conn_id bigint unsigned, locked_us bigint"},
+		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, intent_us bigint, guards bigint unsigned"},
+	} {
+		columns := sqlmock.NewRows(make([]string, 3))
+		for column := range strings.SplitSeq(table.columns, ", ") {
+			name, kind, _ := strings.Cut(column, " ")
+			columns.AddRow(name, kind, "NO")
+		}
+		all = append(all,
+			answer{"information_schema.tables", row("InnoDB")},
+			answer{"information_schema.columns", columns},
+			answer{"information_schema.statistics", row(table.primary)})
+	}
+	return append(all, answer{"lockstep_centers", row(schema.Centers)}, answer{"SYSDATE", row(0, 10_050)})
+}
+
+// mocked is a pool that is asked these questions, and no others.
+func mocked(t *testing.T, answers []answer) *sql.DB {
+	t.Helper()
+	db, mock, err := sqlmock.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range answers {
+		expected := mock.ExpectQuery(regexp.QuoteMeta(a.question))
+		if a.rows != nil {
+			expected.WillReturnRows(a.rows)
+		} else {
+			expected.WillReturnError(errCold)
+		}
+	}
+	mock.ExpectClose()
+	t.Cleanup(func() {
+		if err := errors.Join(db.Close(), mock.ExpectationsWereMet()); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+func TestNilPool(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(context.Context, *sql.DB) error{"Install": schema.Install, "Check": schema.Check} {
+		if err := call(t.Context(), nil); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s needs a *sql.DB", name)) {
+			t.Errorf("%s(nil): %v", name, err)
+		}
+	}
+}
+
+func TestEndedContext(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := schema.Install(ctx, db.Admin()); !errors.Is(err, context.Canceled) {
+			t.Errorf("Install: %v", err)
+		}
+		if err := schema.Check(ctx, db.Admin()); !errors.Is(err, context.Canceled) {
+			t.Errorf("Check: %v", err)
+		}
+		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"); n != 0 {
+			t.Errorf("%d tables after an Install that was cancelled before", n)
+		}
+	})
+}

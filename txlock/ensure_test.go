@@ -1,0 +1,283 @@
+package txlock_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	mathrand "math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func TestEnsureMakesMissingRows(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{false, true} {
+			pool := impatient(t, db, guarded)
+			old, a, b := named(), named(), named()
+			before := committed(t, db, old)
+			for range 2 {
+				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, b, old, a, b), nil)
+			}
+			for _, key := range []txlock.Key{a, b} {
+				if n := number(t, db, "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? AND token = 0 AND owner = '-' AND conn_id = 0", key.String()); n != 1 {
+					t.Errorf("%v has %d new rows", key, n)
+				}
+				if grant := committed(t, db, key); grant.Token() == 0 {
+					t.Errorf("the first grant is %+v", grant)
+				}
+			}
+			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_locks WHERE name = ? AND token = ?", old.String(), before.Token()); n != 1 {
+				t.Error("the token of a row that was there has changed")
+			}
+		}
+	})
+}
+
+// TestEnsureWaitsForNobody ensures keys that others hold, on rows that are
+// committed and on such as are not, with the only connection of its pool.
+func TestEnsureWaitsForNobody(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		old, fresh, shared, missing := named(), named(), named(), named()
+		committed(t, db, old)
+		committed(t, db, shared)
+		holder(t, db, old)
+		maker := holder(t, db, fresh)
+		reader := begin(t, impatient(t, db, true), nil)
+		_, err := reader.RLock(t.Context(), shared)
+		wants(t, "RLock", err, nil)
+		for _, guarded := range []bool{false, true} {
+			pool := impatient(t, db, guarded)
+			pool.SetMaxOpenConns(1)
+			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, old, fresh, shared, missing), nil)
+		}
+		if rowsOf(t, db, missing) != 1 {
+			t.Error("the missing row was not made")
+		}
+
+		// The row that another made is gone again: that Ensure has seen it is no
+		// reason not to lock it.
+		wants(t, "Rollback", maker.tx.Rollback(), nil)
+		s := begin(t, impatient(t, db, true), nil)
+		for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.TryRLock, s.WaitAtMost(5e9).RLock} {
+			_, err := verb(t.Context(), fresh)
+			wants(t, "the shared lock of a row that is gone again", err, nil)
+		}
+		s = begin(t, impatient(t, db, true), nil)
+		_, err = s.TryLock(t.Context(), fresh)
+		wants(t, "the lock of a key that is shared", err, txlock.ErrBusy)
+	})
+}
+
+func TestEnsureByManyAtOnce(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := impatient(t, db, false)
+		pool.SetMaxOpenConns(32)
+		keys := make([]txlock.Key, 20)
+		for i := range keys {
+			keys[i] = named()
+		}
+		errs := make(chan error, 32)
+		var wg sync.WaitGroup
+		for range cap(errs) {
+			mine := make([]txlock.Key, len(keys))
+			for i, j := range mathrand.Perm(len(keys)) {
+				mine[i] = keys[j]
+			}
+			wg.Go(func() { errs <- txlock.Ensure(t.Context(), pool, mine...) })
+		}
+		wg.Wait()
+		close(errs)
+		for err := range errs {
+			wants(t, "one of many", err, nil)
+		}
+		for _, key := range keys {
+			if rowsOf(t, db, key) != 1 {
+				t.Errorf("%v has no row", key)
+			}
+		}
+	})
+}
+
+func TestEnsureOfManyKeys(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		prefix := "many" + rand.Text()
+		ids := make([]int, 3000)
+		for i := range ids {
+			ids[i] = i + 1
+		}
+		keys := txlock.NewFamily[int](prefix).Keys(ids...)
+		pool := impatient(t, db, false)
+		wants(t, "Ensure of half", txlock.Ensure(t.Context(), pool, keys[:1500]...), nil)
+		wants(t, "Ensure of all", txlock.Ensure(t.Context(), pool, append(keys, named(), txlock.NewFamily[int]("h", txlock.Hashed).Key(1))...), nil)
+		if n := number(t, db, "SELECT COUNT(*) FROM lockstep_locks WHERE name LIKE '"+prefix+"%'"); n != 3000 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+func TestEnsureOfHashedKeysDoesNothing(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := txlock.NewFamily[string]("hashed", txlock.Hashed).Key(rand.Text())
+		wants(t, "Ensure", txlock.Ensure(t.Context(), impatient(t, db, false), key), nil)
+		if rowsOf(t, db, key) != 0 {
+			t.Error("a hashed key was given a row")
+		}
+	})
+}
+
+func TestEnsureRefuses(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		good, pool := named(), impatient(t, db, false)
+		for _, bad := range []txlock.Key{{}, txlock.Named(""), txlock.Named(strings.Repeat("k", 256)), txlock.Named("\xff"), txlock.NewFamily[int]("f").Key(0)} {
+			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, good, bad), txlock.ErrInvalidKey)
+		}
+		wants(t, "Ensure of nothing", txlock.Ensure(t.Context(), pool), txlock.ErrInvalidKey)
+		if err := txlock.Ensure(t.Context(), nil, good); err == nil || !strings.Contains(err.Error(), "*sql.DB is nil") {
+			t.Errorf("Ensure on nil: %v", err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		wants(t, "Ensure after the end", txlock.Ensure(ended, pool, good), context.Canceled)
+		if rowsOf(t, db, good) != 0 {
+			t.Error("a call that was refused has made a row")
+		}
+	})
+}
+
+// TestMissingTables drops the tables under the application, and has the
+// administrator forget to make them.
+func TestMissingTables(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for _, dropped := range []bool{false, true} {
+			t.Run(string(engine), func(t *testing.T) {
+				t.Parallel()
+				var pool *sql.DB
+				if dropped {
+					db := testdb.Shared(t, engine).Open(t)
+					db.Exec(t, "DROP TABLE lockstep_locks, lockstep_centers")
+					pool = impatient(t, db, true)
+				} else {
+					pool = testdb.Fresh(t, engine).Admin()
+				}
+				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, named()), txlock.ErrSchema)
+				hashed := txlock.NewFamily[int]("h", txlock.Hashed).Key(1)
+				for _, key := range []txlock.Key{named(), hashed} {
+					_, err := txlock.Holders(t.Context(), pool, key)
+					wants(t, "Holders", err, txlock.ErrSchema)
+					s := begin(t, pool, nil)
+					for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.RLock, s.TryRLock, s.WaitAtMost(1e9).Lock} {
+						_, err := verb(t.Context(), key)
+						wants(t, "a lock", err, txlock.ErrSchema)
+					}
+					_, err = s.LockAll(t.Context(), key, named())
+					wants(t, "LockAll", err, txlock.ErrSchema)
+					wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
+					s.commit(t)
+				}
+				_, err := txlock.Clean(t.Context(), pool, 1)
+				wants(t, "Clean", err, txlock.ErrSchema)
+			})
+		}
+	}
+}
+
+// TestMissingCenter locks on a center row that somebody has deleted.
+func TestMissingCenter(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		key := txlock.NewFamily[int]("h", txlock.Hashed).Key(1)
+		exec(t, db, "DELETE FROM lockstep_centers WHERE slot = ?", key.Slot())
+		for _, guarded := range []bool{false, true} {
+			s := begin(t, impatient(t, db, guarded), nil)
+			for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.RLock, s.TryRLock, s.WaitAtMost(1e9).Lock} {
+				_, err := verb(t.Context(), key)
+				wants(t, "a lock", err, txlock.ErrSchema)
+			}
+			wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
+			s.commit(t)
+		}
+	})
+}
+
+// TestReadOnlyServer asks a replica, which takes no writes of the application's.
+func TestReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine).Open(t)
+			old := named()
+			before := committed(t, db, old)
+			exec(t, db, "INSERT INTO lockstep_locks VALUES ('long ago', 1, '-', 0, 1)")
+			variable := map[testdb.Engine]string{testdb.MariaDB: "read_only", testdb.MySQL: "super_read_only"}[engine]
+			db.Exec(t, "SET GLOBAL "+variable+" = ON")
+			defer func() { db.Exec(t, "SET GLOBAL "+variable+" = OFF") }() // so that the database can be dropped
+
+			for _, guarded := range []bool{false, true} {
+				pool := impatient(t, db, guarded)
+				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, named()), txlock.ErrReadOnly)
+				wants(t, "Ensure of what is there", txlock.Ensure(t.Context(), pool, old), nil)
+				_, err := txlock.Clean(t.Context(), pool, 1)
+				wants(t, "Clean", err, txlock.ErrReadOnly)
+				_, err = txlock.Holders(t.Context(), pool, old)
+				wants(t, "Holders", err, nil)
+				s := begin(t, pool, nil)
+				_, err = s.Lock(t.Context(), old)
+				wants(t, "Lock", err, txlock.ErrReadOnly)
+				_, err = s.LockAll(t.Context(), old, named())
+				wants(t, "LockAll", err, txlock.ErrReadOnly)
+				_, err = s.Lock(t.Context(), txlock.NewFamily[int]("h", txlock.Hashed).Key(1))
+				wants(t, "Lock of a hashed key", err, txlock.ErrReadOnly)
+				wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
+				grant, err := s.RLock(t.Context(), old)
+				wants(t, "RLock", err, nil)
+				if grant.Token() != before.Token() {
+					t.Errorf("the shared grant has token %d, the last exclusive one %d", grant.Token(), before.Token())
+				}
+				s.commit(t)
+			}
+		})
+	}
+}
+
+func TestReadOnlyTransaction(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		old := named()
+		committed(t, db, old)
+		hashed := txlock.NewFamily[string]("hashed", txlock.Hashed).Key(rand.Text())
+		for _, guarded := range []bool{false, true} {
+			s := begin(t, impatient(t, db, guarded), &sql.TxOptions{ReadOnly: true})
+			for _, key := range []txlock.Key{old, named(), hashed} {
+				for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.WaitAtMost(1e9).Lock} {
+					grant, err := verb(t.Context(), key)
+					wants(t, "the lock of "+key.String(), err, txlock.ErrReadOnly)
+					if grant != (txlock.Grant{}) {
+						t.Errorf("granted %+v", grant)
+					}
+				}
+			}
+			_, err := s.LockAll(t.Context(), old, named())
+			wants(t, "LockAll", err, txlock.ErrReadOnly)
+			wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
+
+			_, err = s.RLock(t.Context(), named())
+			wants(t, "RLock of a key without a row", err, txlock.ErrReadOnly)
+			for _, key := range []txlock.Key{old, hashed} {
+				grant, err := s.RLock(t.Context(), key)
+				wants(t, "RLock", err, nil)
+				if !grant.Shared() {
+					t.Errorf("granted %+v", grant)
+				}
+				other := begin(t, impatient(t, db, true), nil)
+				_, err = other.TryLock(t.Context(), key)
+				wants(t, "TryLock of what a read-only transaction shares", err, txlock.ErrBusy)
+				wants(t, "Rollback", other.tx.Rollback(), nil)
+			}
+			s.commit(t)
+		}
+	})
+}

@@ -1,0 +1,157 @@
+package txlock_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// onServers runs a test on every server.
+func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, testdb.Open(t, engine))
+		})
+	}
+}
+
+// onOwn is onServers with a database for the test alone.
+func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, testdb.Shared(t, engine).Open(t))
+		})
+	}
+}
+
+// impatient is a pool of the application's user, guarded or not, on which whoever
+// waits for a row is told so after a second.
+func impatient(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
+	t.Helper()
+	cfg := db.Config(append(mutators, func(cfg *mysql.Config) {
+		cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
+		cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
+	})...)
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var base driver.Connector = connector
+	if guarded {
+		base = txlock.Guarded(connector)
+	}
+	pool := sql.OpenDB(base)
+	t.Cleanup(func() {
+		if n := pool.Stats().InUse; n != 0 {
+			t.Errorf("%d connections are in use at the end", n)
+		}
+		if err := pool.Close(); err != nil {
+			t.Errorf("close the pool: %v", err)
+		}
+	})
+	return pool
+}
+
+// session is a transaction on a pool of its own, and its locks.
+type session struct {
+	*txlock.Scope
+	tx *sql.Tx
+	id int64
+}
+
+// begin begins a transaction that is rolled back at the end at the latest.
+func begin(t *testing.T, pool *sql.DB, options *sql.TxOptions) *session {
+	t.Helper()
+	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), options) // not rolled back behind the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	s := &session{tx: tx, id: testdb.ConnID(t, tx)}
+	if s.Scope, err = txlock.Join(t.Context(), tx, txlock.NothingRead()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *session) lock(t *testing.T, key txlock.Key) txlock.Grant {
+	t.Helper()
+	grant, err := s.Lock(t.Context(), key)
+	if err != nil {
+		t.Fatalf("Lock(%v): %v", key, err)
+	}
+	return grant
+}
+
+func (s *session) commit(t *testing.T) {
+	t.Helper()
+	if err := s.tx.Commit(); err != nil {
+		t.Fatalf("commit: %v", err)
+	}
+}
+
+// holder is a transaction that holds a key.
+func holder(t *testing.T, db *testdb.DB, key txlock.Key) *session {
+	t.Helper()
+	s := begin(t, impatient(t, db, true), nil)
+	s.lock(t, key)
+	return s
+}
+
+// committed locks a key and commits, so that it has a row.
+func committed(t *testing.T, db *testdb.DB, key txlock.Key) txlock.Grant {
+	t.Helper()
+	s := begin(t, impatient(t, db, true), nil)
+	grant := s.lock(t, key)
+	s.commit(t)
+	return grant
+}
+
+// named is a key of this test alone.
+func named() txlock.Key { return txlock.Named("test:" + rand.Text()) }
+
+func exec(t *testing.T, db *testdb.DB, query string, args ...any) {
+	t.Helper()
+	if _, err := db.Admin().ExecContext(t.Context(), query, args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func number(t *testing.T, db *testdb.DB, query string, args ...any) (n int64) {
+	t.Helper()
+	if err := db.Admin().QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// rowsOf counts the committed rows of a key: one or none.
+func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
+	t.Helper()
+	return number(t, db, "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String())
+}
+
+func wants(t *testing.T, what string, err error, want ...error) {
+	t.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Errorf("%s: %v, want %v", what, err, w)
+		}
+	}
+}
