@@ -88,27 +88,42 @@ func BenchmarkLockInTransaction(b *testing.B) {
 }
 
 // BenchmarkHandOver measures from the COMMIT of a holder to the grant of the
-// transaction that waits, against a bare row lock by UPDATE.
+// transaction that waits, against bare row locks: by the same statement, by an
+// UPDATE of one number and by SELECT FOR UPDATE. The holder writes, as a business
+// transaction does.
 func BenchmarkHandOver(b *testing.B) {
-	key := txlock.Named("hand-over")
+	named := txlock.Named("hand-over")
 	for _, engine := range testdb.Engines() {
-		b.Run(string(engine), func(b *testing.B) {
-			db := testdb.Open(b, engine)
-			table := db.CreateTable(b, "rows", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
-			db.Exec(b, "INSERT INTO "+table+" VALUES (1, 0)")
-			bare := newHandOver(b, db, benchPool(b, db, false), func(ctx context.Context, tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1")
-				return err
+		db := testdb.Open(b, engine)
+		table := db.CreateTable(b, "bare", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+		db.Exec(b, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
+		for _, c := range []struct {
+			name string
+			key  txlock.Key
+			bare string
+			args []any
+		}{
+			{"named-upsert", named, gen.LockNamed, []any{[]byte("hand-over-bare"), []byte("bare"), 1}},
+			{"named-UPDATE", named, "UPDATE " + table + " SET n = n + 1 WHERE id = 1", nil},
+			{"named-SELECT", named, "SELECT n FROM " + table + " WHERE id = 1 FOR UPDATE", nil},
+			{"hashed-UPDATE", txlock.NewFamily[int64]("hand-over", txlock.Hashed).Key(1), "UPDATE " + table + " SET n = n + 1 WHERE id = 1", nil},
+		} {
+			b.Run(fmt.Sprintf("%s/%s", engine, c.name), func(b *testing.B) {
+				work := "UPDATE " + table + " SET n = n + 1 WHERE id = 2"
+				bare := newHandOver(b, db, work, benchPool(b, db, false), func(ctx context.Context, tx *sql.Tx) error {
+					_, err := tx.ExecContext(ctx, c.bare, c.args...)
+					return err
+				})
+				ours := newHandOver(b, db, work, benchPool(b, db, true), func(ctx context.Context, tx *sql.Tx) error {
+					scope, err := locksqlc.Join(ctx, tx)
+					if err == nil {
+						_, err = scope.Lock(ctx, c.key)
+					}
+					return err
+				})
+				pairs(b, func(int) time.Duration { return bare.once() }, func(int) time.Duration { return ours.once() })
 			})
-			ours := newHandOver(b, db, benchPool(b, db, true), func(ctx context.Context, tx *sql.Tx) error {
-				scope, err := locksqlc.Join(ctx, tx)
-				if err == nil {
-					_, err = scope.Lock(ctx, key)
-				}
-				return err
-			})
-			pairs(b, func(int) time.Duration { return bare.once() }, func(int) time.Duration { return ours.once() })
-		})
+		}
 	}
 }
 
@@ -116,14 +131,15 @@ func BenchmarkHandOver(b *testing.B) {
 type handOver struct {
 	b              *testing.B
 	db             *testdb.DB
+	work           string // what the holder writes
 	holder, waiter *sql.Conn
 	waiterID       int64
 	take           func(ctx context.Context, tx *sql.Tx) error
 }
 
-func newHandOver(b *testing.B, db *testdb.DB, pool *sql.DB, take func(context.Context, *sql.Tx) error) *handOver {
+func newHandOver(b *testing.B, db *testdb.DB, work string, pool *sql.DB, take func(context.Context, *sql.Tx) error) *handOver {
 	b.Helper()
-	h := &handOver{b: b, db: db, take: take}
+	h := &handOver{b: b, db: db, work: work, take: take}
 	for _, conn := range []**sql.Conn{&h.holder, &h.waiter} {
 		var err error
 		*conn, err = pool.Conn(b.Context())
@@ -143,6 +159,8 @@ func (h *handOver) once() time.Duration {
 	}
 	holding := begin(h.holder)
 	check(h.b, h.take(h.b.Context(), holding))
+	_, err := holding.ExecContext(h.b.Context(), h.work)
+	check(h.b, err)
 	waiting := begin(h.waiter)
 	granted := make(chan time.Time, 1)
 	failed := make(chan error, 1)
