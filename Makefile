@@ -17,7 +17,7 @@ help: ## Show this list.
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/tools/need-cc.sh
-	CGO_ENABLED=1 $(WITHSERVERS) -- go test -race -count=1 -timeout 20m ./...
+	CGO_ENABLED=1 $(WITHSERVERS) -- go test -race -count=1 -parallel 16 -timeout 20m ./...
 
 demo: ## Run examples/quickstart on the servers of ENGINES.
 	$(WITHSERVERS) -- go run ./examples/quickstart

@@ -3,7 +3,6 @@ package locksqlc_test
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -41,11 +40,10 @@ func open(guarded bool, begin func(context.Context, *sql.DB, sql.IsolationLevel)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		var base driver.Connector = connector
 		if guarded {
-			base = locksqlc.Connector(connector)
+			connector = locksqlc.Connector(connector)
 		}
-		db := sql.OpenDB(base)
+		db := sql.OpenDB(connector)
 		tb.Cleanup(func() {
 			if err := db.Close(); err != nil {
 				tb.Errorf("close the pool: %v", err)

@@ -98,7 +98,12 @@ func (s *state) stillOpen(ctx context.Context) error {
 
 // failure is the error of a call, with what it has done to the transaction.
 func (s *state) failure(verb string, key Key, err error) error {
-	err = lockError(fmt.Sprintf("%s %q", verb, clipped(key.name)), err, s.server)
+	return s.failed(fmt.Sprintf("%s %q", verb, clipped(key.name)), err)
+}
+
+// failed is failure for what concerns no single key.
+func (s *state) failed(what string, err error) error {
+	err = lockError(what, err, s.server)
 	if s.book == nil || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
 		return err
 	}
@@ -330,7 +335,7 @@ func (a *attempt) insertBounded(ctx context.Context) (token uint64, err error) {
 
 // busy is the error of a try that would have had to wait.
 func (a *attempt) busy(err error) error {
-	if v := interpret(err); a.try && (v.sentinel == ErrWaitTimeout || v.sentinel == ErrBusy) {
+	if s := interpret(err).sentinel; a.try && (errors.Is(s, ErrWaitTimeout) || errors.Is(s, ErrBusy)) {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err

@@ -250,7 +250,7 @@ func (s *Scope) Verify(ctx context.Context) error {
 	open, err := transactionOpen(reply)
 	switch {
 	case err != nil:
-		return lockError("verify", err, s.server)
+		return s.failed("verify", err)
 	case !open:
 		return fmt.Errorf("verify: %w: %w", ErrTxDoomed, errUnknown)
 	}

@@ -72,8 +72,7 @@ func (c *conn) before(ctx context.Context, s statement) error {
 // may have ended it, the server is asked first.
 func (c *conn) confirm(ctx context.Context) error {
 	if suspect := c.tx.suspected(); suspect != "" && c.tx.Err() == nil {
-		_, reply := c.exec(ctx, rawsql.Probe)
-		open, err := c.pool.rules.Open(reply)
+		open, err := c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
 		if err != nil {
 			return c.failed(statement{kind: kindQuiet}, err)
 		}
@@ -200,17 +199,17 @@ func (c *conn) mayCommitText(ctx context.Context) error {
 		return nil
 	}
 	c.end(false)
-	_, err := c.exec(ctx, "ROLLBACK")
-	return errors.Join(why, err)
+	return errors.Join(why, c.exec(ctx, "ROLLBACK"))
 }
 
 // exec sends a statement of the guard's own.
-func (c *conn) exec(ctx context.Context, query string) (driver.Result, error) {
+func (c *conn) exec(ctx context.Context, query string) error {
 	execer, ok := c.base.(driver.ExecerContext)
 	if !ok {
-		return nil, fmt.Errorf("lockstep: %T is no driver.ExecerContext", c.base)
+		return fmt.Errorf("lockstep: %T is no driver.ExecerContext", c.base)
 	}
-	return execer.ExecContext(ctx, query, nil)
+	_, err := execer.ExecContext(ctx, query, nil)
+	return err
 }
 
 // BeginTx begins a transaction of database/sql.

@@ -19,7 +19,7 @@ var (
 	_ driver.StmtExecContext   = (*stmt)(nil)
 	_ driver.StmtQueryContext  = (*stmt)(nil)
 	_ driver.NamedValueChecker = (*stmt)(nil)
-	_ driver.ColumnConverter   = (*stmt)(nil)
+	_ driver.ColumnConverter   = (*stmt)(nil) //nolint:staticcheck // go-sql-driver has it
 )
 
 // ExecContext executes a statement without rows.

@@ -1,0 +1,58 @@
+package lockgorm_test
+
+import (
+	"log"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+var Invoices = txlock.NewFamily[int64]("invoice")
+
+type Invoice struct {
+	ID   int64
+	Paid bool
+}
+
+func (i *Invoice) LockKeys(*gorm.DB) ([]txlock.Key, error) {
+	return Invoices.Keys(i.ID), nil
+}
+
+func Example() {
+	db, err := lockgorm.Open("app:secret@tcp(127.0.0.1:3306)/shop", &gorm.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = db.Transaction(func(tx *gorm.DB) error {
+		if _, err := lockgorm.Lock(tx, Invoices.Key(42)); err != nil {
+			return err
+		}
+		return tx.Model(&Invoice{ID: 42}).Update("paid", true).Error
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+func ExampleNew() {
+	var db *gorm.DB
+
+	// Once: every create, update and delete of an Invoice locks its LockKeys first.
+	if err := db.Use(lockgorm.New(lockgorm.Tables("invoices"))); err != nil {
+		log.Fatal(err)
+	}
+	// A read that a write follows names the key itself.
+	err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+		invoice := Invoice{ID: 42}
+		if err := tx.Clauses(lockgorm.On(Invoices.Key(42))).First(&invoice).Error; err != nil {
+			return err
+		}
+		invoice.Paid = true
+		return tx.Save(&invoice).Error
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
