@@ -76,6 +76,14 @@ func (s statements) Rows(ctx context.Context, query string) (*sql.Rows, error) {
 	return s.QueryContext(ctx, query)
 }
 
+func (s statements) Savepoint(ctx context.Context, name string) error {
+	return s.Exec(ctx, "SAVEPOINT "+name)
+}
+
+func (s statements) RollbackTo(ctx context.Context, name string) error {
+	return s.Exec(ctx, "ROLLBACK TO SAVEPOINT "+name)
+}
+
 // txSession joins a *sql.Tx.
 type txSession struct {
 	statements

@@ -38,6 +38,8 @@ type Session interface {
 	Exec(ctx context.Context, query string, args ...any) error
 	// Int reads one number, by a plain read where the query is one.
 	Int(ctx context.Context, query string, args ...any) (int64, error)
+	Savepoint(ctx context.Context, name string) error
+	RollbackTo(ctx context.Context, name string) error
 	Commit() error
 	Rollback() error
 }

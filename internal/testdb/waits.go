@@ -31,28 +31,27 @@ func ConnID(tb testing.TB, q Queryer) int64 {
 
 // WaitForLockWait returns when the connection waits for a row lock.
 //
-// On MariaDB it reads SHOW ENGINE INNODB STATUS, made anew for every reader:
-// information_schema.innodb_trx is refreshed only when nobody has read it for
-// 0.1 s, so that tests which poll it side by side would see nothing new. MySQL's
-// status leaves out transactions that wait for a shared lock and have written
-// nothing, but its performance schema has all waits at any time.
+// It reads SHOW ENGINE INNODB STATUS, which both servers make anew for every
+// reader: information_schema.innodb_trx is refreshed only when nobody has read it
+// for 0.1 s, so that tests which poll it side by side would see nothing new.
+// MySQL's status leaves out transactions that wait for a shared lock and have
+// written nothing, and its performance schema now and then leaves out others:
+// there both are asked.
 func (db *DB) WaitForLockWait(tb testing.TB, connID int64) {
 	tb.Helper()
 	db.wait(tb, fmt.Sprintf("connection %d waits for a row lock", connID), func(ctx context.Context) (bool, error) {
-		return db.waitsForLock(ctx, connID)
+		if db.Engine() == MySQL {
+			var n int
+			err := db.admin.QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.data_lock_waits w
+				JOIN performance_schema.threads t ON t.thread_id = w.requesting_thread_id
+				WHERE t.processlist_id = ?`, connID).Scan(&n)
+			if err != nil || n > 0 {
+				return n > 0, err
+			}
+		}
+		status, err := db.innodbStatus(ctx)
+		return waitsForLock(status, connID), err
 	})
-}
-
-func (db *DB) waitsForLock(ctx context.Context, connID int64) (bool, error) {
-	if db.Engine() == MySQL {
-		var n int
-		err := db.admin.QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.data_lock_waits w
-			JOIN performance_schema.threads t ON t.thread_id = w.requesting_thread_id
-			WHERE t.processlist_id = ?`, connID).Scan(&n)
-		return n > 0, err
-	}
-	status, err := db.innodbStatus(ctx)
-	return statusHasWait(status, connID), err
 }
 
 // WaitGone returns when the server has forgotten the connection: its
