@@ -40,18 +40,22 @@ func ConnID(tb testing.TB, q Queryer) int64 {
 func (db *DB) WaitForLockWait(tb testing.TB, connID int64) {
 	tb.Helper()
 	db.wait(tb, fmt.Sprintf("connection %d waits for a row lock", connID), func(ctx context.Context) (bool, error) {
-		if db.Engine() == MySQL {
-			var n int
-			err := db.admin.QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.data_lock_waits w
-				JOIN performance_schema.threads t ON t.thread_id = w.requesting_thread_id
-				WHERE t.processlist_id = ?`, connID).Scan(&n)
-			if err != nil || n > 0 {
-				return n > 0, err
-			}
-		}
-		status, err := db.innodbStatus(ctx)
-		return waitsForLock(status, connID), err
+		return db.waitsForLock(ctx, connID)
 	})
+}
+
+func (db *DB) waitsForLock(ctx context.Context, connID int64) (bool, error) {
+	if db.Engine() == MySQL {
+		var n int
+		err := db.admin.QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.data_lock_waits w
+			JOIN performance_schema.threads t ON t.thread_id = w.requesting_thread_id
+			WHERE t.processlist_id = ?`, connID).Scan(&n)
+		if err != nil || n > 0 {
+			return n > 0, err
+		}
+	}
+	status, err := db.innodbStatus(ctx)
+	return statusHasWait(status, connID), err
 }
 
 // WaitGone returns when the server has forgotten the connection: its
