@@ -18,7 +18,7 @@ var (
 )
 
 // shop stands for the code that sqlc generates.
-type shop struct{ db *sql.DB }
+type shop struct{}
 
 func (s *shop) WithTx(*sql.Tx) *shop                  { return s }
 func (s *shop) PayOrder(context.Context, int64) error { return nil }

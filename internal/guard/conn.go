@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -20,8 +21,9 @@ type conn struct {
 	base   driver.Conn
 	pool   *connector
 	server Server
-	tx     *Tx // nil outside a transaction
-	open   int // rows that were not closed yet
+	since  time.Time // when it was opened
+	tx     *Tx       // nil outside a transaction
+	open   int       // rows that were not closed yet
 }
 
 var (
@@ -58,6 +60,9 @@ func (c *conn) before(ctx context.Context, s statement) error {
 	}
 	if c.open > 0 {
 		return ErrOpenRows
+	}
+	if call.Restores {
+		return nil
 	}
 	if err := c.confirm(ctx); err != nil {
 		return err
@@ -138,17 +143,12 @@ func (c *conn) boundary(s statement) {
 
 // end closes the book of the transaction.
 func (c *conn) end(committed bool) {
-	t := c.tx
-	if t == nil {
-		return
-	}
-	c.tx = nil
-	t.mu.Lock()
-	t.ended = true
-	scope := t.scope
-	t.mu.Unlock()
-	if committed && scope != nil {
-		scope.Committed()
+	if t := c.tx; t != nil {
+		c.tx = nil
+		t.end()
+		if committed {
+			t.committed()
+		}
 	}
 }
 
@@ -168,7 +168,7 @@ func (c *conn) failed(s statement, err error) error {
 	}
 	if fromServer := new(mysql.MySQLError); !errors.As(err, &fromServer) && !c.IsValid() {
 		if first := t.doom(c.pool.rules.Lost(err)); first && t.used() {
-			if killErr := c.pool.kill(c.server.Session); killErr != nil {
+			if killErr := c.pool.kill(c); killErr != nil {
 				return errors.Join(err, killErr)
 			}
 		}
@@ -250,16 +250,19 @@ func (t *driverTx) Commit() error {
 	if why := t.conn.mayCommit(context.Background()); why != nil {
 		return errors.Join(why, t.Rollback())
 	}
+	book := t.conn.tx
+	t.conn.end(false) // before the server frees the locks, so that nobody believes that they are held
 	err := t.base.Commit()
-	t.conn.end(err == nil)
+	if err == nil && book != nil {
+		book.committed()
+	}
 	return err
 }
 
 // Rollback rolls back.
 func (t *driverTx) Rollback() error {
-	err := t.base.Rollback()
 	t.conn.end(false)
-	return err
+	return t.base.Rollback()
 }
 
 // ExecContext executes a statement without rows.

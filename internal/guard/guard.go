@@ -69,7 +69,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lockstep: ask a new connection for its server: %w", err), base.Close())
 	}
-	return &conn{base: base, pool: c, server: server}, nil
+	return &conn{base: base, pool: c, server: server, since: time.Now()}, nil
 }
 
 // Driver returns the driver of the base, so that db.Driver() is what it was.
@@ -84,25 +84,38 @@ func (c *connector) Close() error {
 }
 
 // introduce reads the facts about the server behind a connection.
-func introduce(ctx context.Context, base driver.Conn) (_ Server, err error) {
+func introduce(ctx context.Context, base driver.Conn) (Server, error) {
+	row, err := readRow(ctx, base, rawsql.Facts, 4)
+	if err != nil {
+		return Server{}, err
+	}
+	id, err := strconv.ParseUint(row[1], 10, 64)
+	if err != nil {
+		return Server{}, err
+	}
+	return NewServer(row[0], id, row[2] == "1", row[3]), nil
+}
+
+// readRow reads one row of a query of the guard's own.
+func readRow(ctx context.Context, base driver.Conn, query string, columns int) (_ []string, err error) {
 	queryer, ok := base.(driver.QueryerContext)
 	if !ok {
-		return Server{}, fmt.Errorf("%T is no driver.QueryerContext, go-sql-driver/mysql is needed", base)
+		return nil, fmt.Errorf("%T is no driver.QueryerContext, go-sql-driver/mysql is needed", base)
 	}
-	rows, err := queryer.QueryContext(ctx, rawsql.Facts, nil)
+	rows, err := queryer.QueryContext(ctx, query, nil)
 	if err != nil {
-		return Server{}, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	row := make([]driver.Value, 4)
-	if err := rows.Next(row); err != nil {
-		return Server{}, err
+	values := make([]driver.Value, columns)
+	if err := rows.Next(values); err != nil {
+		return nil, err
 	}
-	id, err := strconv.ParseUint(text(row[1]), 10, 64)
-	if err != nil {
-		return Server{}, err
+	row := make([]string, columns)
+	for i, v := range values {
+		row[i] = text(v)
 	}
-	return NewServer(text(row[0]), id, text(row[2]) == "1", text(row[3])), nil
+	return row, nil
 }
 
 // text returns a value of the text protocol as the server wrote it.
@@ -113,27 +126,41 @@ func text(v driver.Value) string {
 	return fmt.Sprint(v)
 }
 
-// kill ends a session that this process has lost: the server would keep its
-// locks until the abandoned statement ends by itself, 50 s by default.
-func (c *connector) kill(session uint64) (err error) {
+// kill ends the session of a connection that this process has lost: the server
+// would keep its locks until the abandoned statement ends by itself, 50 s by
+// default. A server that was started anew, or another one in its place, has ended
+// it already, and may have given its number to somebody else.
+func (c *connector) kill(lost *conn) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("lockstep: end the abandoned session %d, which keeps its locks until its statement ends: %w", session, err)
+			err = fmt.Errorf("lockstep: end the abandoned session %d, which keeps its locks until its statement ends: %w", lost.server.Session, err)
 		}
 	}()
 	base, err := c.base.Connect(ctx)
 	if err != nil {
 		return err
 	}
+	killer := &conn{base: base}
 	defer func() { err = errors.Join(err, base.Close()) }()
-	execer, ok := base.(driver.ExecerContext)
-	if !ok {
-		return fmt.Errorf("%T is no driver.ExecerContext", base)
+	server, err := introduce(ctx, base)
+	if err != nil {
+		return err
 	}
-	if _, err = execer.ExecContext(ctx, rawsql.Kill(session), nil); err != nil && c.rules.Gone(err) {
+	row, err := readRow(ctx, base, rawsql.Uptime, 2)
+	if err != nil {
+		return err
+	}
+	uptime, err := strconv.ParseInt(row[1], 10, 64)
+	if err != nil {
+		return err
+	}
+	if server.Name != lost.server.Name || time.Duration(uptime+1)*time.Second < time.Since(lost.since) {
 		return nil
 	}
-	return err
+	if err := killer.exec(ctx, rawsql.Kill(lost.server.Session)); err != nil && !c.rules.Gone(err) {
+		return err
+	}
+	return nil
 }

@@ -37,15 +37,24 @@ var harmless = map[string]bool{
 	"KILL": true, "HANDLER": true, "SIGNAL": true, "RESIGNAL": true,
 }
 
-// judge tells what a statement does to its transaction, by its first words. The
-// text of several statements is harmless where each of them is; otherwise it has
-// the name of the first that isn't.
+// judge tells what a statement does to its transaction, by its first words.
 func judge(query string) statement {
+	s := judgeAll(query)
+	if strings.IndexByte(query, ';') >= 0 && strings.IndexByte(query, '\\') >= 0 {
+		// Under NO_BACKSLASH_ESCAPES it has other quotes, and so other pieces.
+		s.kind, s.ends = kindUncertain, s.ends || s.isBoundary()
+	}
+	if s.kind == kindUncertain && s.name == "" {
+		s.name = "several statements"
+	}
+	return s
+}
+
+// judgeAll judges each statement of a text. Several are harmless where each of
+// them is; otherwise they have the name of the first that isn't.
+func judgeAll(query string) statement {
 	first, rest := sqltext.Next(query)
 	s := judgeOne(first)
-	if strings.IndexByte(query, ';') >= 0 && strings.IndexByte(query, '\\') >= 0 {
-		s.kind = kindUncertain // under NO_BACKSLASH_ESCAPES it has other quotes, and so other pieces
-	}
 	if rest == "" {
 		return s
 	}
@@ -80,16 +89,15 @@ func judgeOne(query string) statement {
 	w := sqltext.Words(query, 4)
 	s := statement{kind: kindUncertain, name: strings.Join(w, " ")}
 	switch {
-	case strings.Contains(query, "/*!") || strings.Contains(query, "/*M!"):
-		// Only the server knows whether it reads this comment.
 	case len(w) == 0: // a comment alone
 		s.kind = kindHarmless
+	case strings.Contains(query, "/*!"), strings.Contains(query, "/*M!"):
+		// Only the server knows whether it reads this comment.
 	case harmless[w[0]]:
 		s.kind = kindHarmless
 	case w[0] == "LOAD" && has(w[1:], "DATA", "XML"):
 		s.kind = kindHarmless
-	case w[0] == "SET" && mentionsAutocommit(query), w[0] == "SET" && has(w[1:], "PASSWORD", "DEFAULT"):
-		// SET PASSWORD and SET DEFAULT ROLE write a table of the server.
+	case w[0] == "SET" && setMayCommit(query):
 	case w[0] == "SET" && has(w[1:], "STATEMENT"): // MariaDB: SET STATEMENT x=y FOR statement
 		if variables, inner, ok := cutFold(query, " for "); ok && !strings.ContainsAny(variables, "'\"`#-/") {
 			return judgeOne(inner)
@@ -136,8 +144,11 @@ func has(w []string, wanted ...string) bool {
 	return false
 }
 
-func mentionsAutocommit(query string) bool {
-	return strings.Contains(strings.ToLower(query), "autocommit")
+// setMayCommit tells whether a SET may end the transaction: by autocommit, or
+// because SET PASSWORD and SET DEFAULT ROLE write a table of the server.
+func setMayCommit(query string) bool {
+	query = strings.ToLower(query)
+	return strings.Contains(query, "autocommit") || strings.Contains(query, "password") || strings.Contains(query, "default")
 }
 
 // cutFold is strings.Cut without regard to case, for an ASCII separator.

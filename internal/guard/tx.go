@@ -142,6 +142,23 @@ func (t *Tx) cleared() {
 	t.suspect = ""
 }
 
+// end closes the book.
+func (t *Tx) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = true
+}
+
+// committed lets the scope know of a commit that succeeded.
+func (t *Tx) committed() {
+	t.mu.Lock()
+	scope := t.scope
+	t.mu.Unlock()
+	if scope != nil {
+		scope.Committed()
+	}
+}
+
 // used tells whether locks have asked for the transaction.
 func (t *Tx) used() bool {
 	t.mu.Lock()
@@ -184,6 +201,9 @@ type Call struct {
 	Fresh bool
 	// Reads: it is a plain read, which fixes the snapshot.
 	Reads bool
+	// Restores: it puts back a variable of the session, which outlives the
+	// transaction: it is sent where the server has ended that, too.
+	Restores bool
 }
 
 // question is what Ask sends in band.

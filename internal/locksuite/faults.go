@@ -183,7 +183,7 @@ func openRows(e *env) {
 		return
 	}
 	e.wants(err, txlock.ErrOpenRows)
-	e.wants(rows.Close(), nil)
+	e.wants(errors.Join(rows.Err(), rows.Close()), nil)
 	s.lock(e.key())
 	s.commit()
 }

@@ -25,6 +25,9 @@ const Facts = "SELECT VERSION(), CONNECTION_ID(), @@innodb_rollback_on_timeout, 
 // privilege.
 func Kill(session uint64) string { return "KILL " + strconv.FormatUint(session, 10) }
 
+// Uptime reads for how many seconds the server has run.
+const Uptime = "SHOW GLOBAL STATUS LIKE 'Uptime'"
+
 // LockWaitSeconds reads the session's lock wait timeout.
 const LockWaitSeconds = "SELECT @@SESSION.innodb_lock_wait_timeout"
 

@@ -1,0 +1,302 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+var (
+	errGone      = errors.New("over")
+	errLost      = errors.New("lost")
+	errCommitted = errors.New("committed")
+	deadlock     = &mysql.MySQLError{Number: 1213, Message: "deadlock"}
+	inside       = &mysql.MySQLError{Number: 1568, Message: "inside a transaction"}
+)
+
+// testRules are rules in the shape of txlock's.
+var testRules = Rules{
+	Ended: func(err error, s Server) error {
+		if server := new(mysql.MySQLError); errors.As(err, &server) && (server.Number == 1213 || server.Number == 1205 && s.RollbackOnTimeout) {
+			return fmt.Errorf("%w: %w", errGone, err)
+		}
+		return nil
+	},
+	Lost:      func(cause error) error { return fmt.Errorf("%w: %w", errLost, cause) },
+	Committed: func(statement string) error { return fmt.Errorf("%w by %s", errCommitted, statement) },
+	Open: func(reply error) (bool, error) {
+		if server := new(mysql.MySQLError); errors.As(reply, &server) && server.Number == 1568 {
+			return true, nil
+		}
+		return false, reply
+	},
+	Gone: func(reply error) bool {
+		server := new(mysql.MySQLError)
+		return errors.As(reply, &server) && server.Number == 1094
+	},
+}
+
+// newStub returns a base and a guarded pool on it with one connection.
+func newStub(t *testing.T, lean bool) (*stub, *sql.DB) {
+	t.Helper()
+	base := &stub{lean: lean, uptime: 1000, answers: map[string]error{rawsql.Probe: inside}}
+	pool := sql.OpenDB(Wrap(base, testRules))
+	pool.SetMaxOpenConns(1)
+	t.Cleanup(func() { _ = pool.Close() })
+	return base, pool
+}
+
+// locks are what keeps itself with a transaction.
+type locks struct{ committed bool }
+
+func (l *locks) Committed() { l.committed = true }
+
+func begin(t *testing.T, pool *sql.DB) *sql.Tx {
+	t.Helper()
+	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+func TestCloseAndDriverAreForwarded(t *testing.T) {
+	t.Parallel()
+	base := &stub{answers: map[string]error{"close": errDead}}
+	pool := sql.OpenDB(Wrap(base, testRules))
+	if _, ok := pool.Driver().(*mysql.MySQLDriver); !ok {
+		t.Errorf("Driver() is a %T", pool.Driver())
+	}
+	if err := pool.Close(); !errors.Is(err, errDead) {
+		t.Errorf("Close: %v, want the error of the base", err)
+	}
+	noCloser := struct{ driver.Connector }{base}
+	if err := sql.OpenDB(Wrap(noCloser, testRules)).Close(); err != nil {
+		t.Errorf("Close of a base that has none: %v", err)
+	}
+}
+
+func TestConnectFails(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"connect", rawsql.Facts, "row", "rows close"} {
+		base, pool := newStub(t, false)
+		base.will(at, errDead)
+		if err := pool.PingContext(t.Context()); !errors.Is(err, errDead) {
+			t.Errorf("%s fails: Ping says %v", at, err)
+		}
+		if at != "connect" && !base.has("close 1") {
+			t.Errorf("%s fails: the connection stays open", at)
+		}
+	}
+}
+
+// TestLeanBase has a base without any optional interface but QueryContext: it
+// behaves as under database/sql alone.
+func TestLeanBase(t *testing.T) {
+	t.Parallel()
+	base, guarded := newStub(t, true)
+	plain := sql.OpenDB(&stub{lean: true})
+	defer func() { _ = plain.Close() }()
+	var records [2]string
+	for i, pool := range []*sql.DB{plain, guarded} {
+		note := func(format string, args ...any) { records[i] += fmt.Sprintf(format, args...) + "\n" }
+		note("%v", pool.PingContext(t.Context()))
+		result, err := pool.ExecContext(t.Context(), "INSERT", 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		affected, err := result.RowsAffected()
+		note("%d %v", affected, err)
+		for range 2 { // the second time the session is reset
+			rows, err := pool.QueryContext(t.Context(), "SELECT")
+			if err != nil {
+				t.Fatal(err)
+			}
+			types, err := rows.ColumnTypes()
+			note("%v", err)
+			for _, c := range types {
+				nullable, known := c.Nullable()
+				precision, scale, decimal := c.DecimalSize()
+				note("%s %q %t %t %d %d %t %v", c.Name(), c.DatabaseTypeName(), nullable, known, precision, scale, decimal, c.ScanType())
+			}
+			note("%t %t %t %v %v", rows.Next(), rows.Next(), rows.NextResultSet(), rows.Err(), rows.Close())
+		}
+		note("%v", pool.QueryRowContext(t.Context(), "SELECT", uint8(3)).Scan(new(string), new(int), new(string), new(string)))
+		_, err = pool.ExecContext(t.Context(), "INSERT", struct{}{})
+		note("%v", err)
+		tx := begin(t, pool)
+		_, err = tx.ExecContext(t.Context(), "INSERT", 6)
+		note("%v %v", err, tx.Commit())
+		for _, options := range []sql.TxOptions{{ReadOnly: true}, {Isolation: sql.LevelSerializable}} {
+			_, err := pool.BeginTx(t.Context(), &options)
+			note("refused %t", err != nil)
+		}
+	}
+	if records[0] != records[1] {
+		t.Errorf("plain:\n%s\nguarded:\n%s", records[0], records[1])
+	}
+	if !base.has("execute INSERT[6]") {
+		t.Errorf("the base was sent %q", base.sent)
+	}
+}
+
+// TestCommitIsRefusedByServer has a COMMIT that is answered 1213, as on Galera.
+func TestCommitIsRefusedByServer(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	tx := begin(t, pool)
+	book, _, _ := Ask(t.Context(), tx)
+	kept := &locks{}
+	book.Scope(func() Scope { return kept })
+	book.Hold()
+	base.will("commit", deadlock)
+	if err := tx.Commit(); err != error(deadlock) { //nolint:errorlint // unchanged
+		t.Errorf("Commit: %v, want the server's error itself", err)
+	}
+	if kept.committed || !errors.Is(book.Err(), ErrEnded) {
+		t.Errorf("the book says committed %t, %v", kept.committed, book.Err())
+	}
+	base.will("commit", nil)
+	next := begin(t, pool)
+	book, _, _ = Ask(t.Context(), next)
+	book.Scope(func() Scope { return kept })
+	if err := next.Commit(); err != nil || !kept.committed {
+		t.Errorf("the next transaction: %v, committed %t", err, kept.committed)
+	}
+	if n := base.connections(); n != 1 {
+		t.Errorf("%d connections were opened, the first was good", n)
+	}
+}
+
+// TestDoomedCommitRollsBack has nothing but ROLLBACK reach a server that has ended
+// the transaction.
+func TestDoomedCommitRollsBack(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	base.will("UPDATE", deadlock)
+	tx := begin(t, pool)
+	if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != error(deadlock) { //nolint:errorlint // unchanged
+		t.Errorf("the statement: %v, want the server's error itself", err)
+	}
+	if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, errGone) || base.has("INSERT") {
+		t.Errorf("the next statement: %v, sent %t", err, base.has("INSERT"))
+	}
+	if err := tx.Commit(); !errors.Is(err, errGone) || base.has("commit") || !base.has("rollback") {
+		t.Errorf("Commit: %v; the base was sent %q", err, base.sent)
+	}
+}
+
+// TestLostConnectionIsKilledOnce counts the connections for KILL: one, and only
+// where locks have asked for the transaction.
+func TestLostConnectionIsKilledOnce(t *testing.T) {
+	t.Parallel()
+	for _, used := range []bool{false, true} {
+		base, pool := newStub(t, false)
+		base.will("UPDATE", errDead)
+		tx := begin(t, pool)
+		book, guarded, _ := Ask(t.Context(), tx)
+		if !guarded || book.Server().Session != 1 || !book.Server().MariaDB || book.Server().Name != "host/3306/shop" {
+			t.Fatalf("the book says %t, %+v", guarded, book.Server())
+		}
+		if used {
+			book.Scope(func() Scope { return &locks{} })
+		}
+		if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != errDead { //nolint:errorlint // unchanged
+			t.Errorf("the statement: %v, want the driver's error itself", err)
+		}
+		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, errLost) {
+			t.Errorf("the next statement: %v", err)
+		}
+		if err := tx.Commit(); !errors.Is(err, errLost) {
+			t.Errorf("Commit: %v", err)
+		}
+		if killed := base.has(rawsql.Kill(1)); killed != used || used && base.connections() != 2 {
+			t.Errorf("killed %t, want %t; %d connections were opened", killed, used, base.connections())
+		}
+	}
+}
+
+// TestNobodyIsKilledOnAnotherServer has the server started anew since the
+// connection was opened: its sessions have the old numbers.
+func TestNobodyIsKilledOnAnotherServer(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	base.uptime = -5
+	base.will("UPDATE", errDead)
+	tx := begin(t, pool)
+	book, _, _ := Ask(t.Context(), tx)
+	book.Scope(func() Scope { return &locks{} })
+	if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != errDead { //nolint:errorlint // unchanged
+		t.Errorf("the statement: %v, want the driver's error itself", err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Error(err)
+	}
+	if base.has(rawsql.Kill(1)) || base.connections() != 2 {
+		t.Errorf("killed %t; %d connections were opened", base.has(rawsql.Kill(1)), base.connections())
+	}
+}
+
+func TestKillAnswers(t *testing.T) {
+	t.Parallel()
+	refused := &mysql.MySQLError{Number: 1095, Message: "not the owner"}
+	for reply, want := range map[error]error{&mysql.MySQLError{Number: 1094}: nil, refused: refused} {
+		base, pool := newStub(t, false)
+		base.will("UPDATE", errDead)
+		base.will(rawsql.Kill(1), reply)
+		tx := begin(t, pool)
+		book, _, _ := Ask(t.Context(), tx)
+		book.Scope(func() Scope { return &locks{} })
+		_, err := tx.ExecContext(t.Context(), "UPDATE")
+		if !errors.Is(err, errDead) || want != nil && !errors.Is(err, want) || want == nil && err != errDead { //nolint:errorlint // unchanged where KILL was fine
+			t.Errorf("KILL is answered %v: the statement says %v", reply, err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestConfirmFails has a probe whose answer says nothing.
+func TestConfirmFails(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	base.will(rawsql.Probe, &mysql.MySQLError{Number: 1227, Message: "denied"})
+	tx := begin(t, pool)
+	book, _, _ := Ask(t.Context(), tx)
+	book.Hold()
+	if _, err := tx.ExecContext(t.Context(), "CALL p()"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err == nil || base.has("commit") {
+		t.Errorf("Commit: %v, though nobody knows whether the locks were held", err)
+	}
+}
+
+func TestServer(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]struct{ mariaDB, snapshot bool }{
+		"9.7.4": {}, "8.0.36-28.1": {}, "5.7.44-log": {}, "": {}, "MariaDB": {mariaDB: true},
+		"10.5.25-MariaDB": {mariaDB: true}, "10.6.17-MariaDB": {mariaDB: true}, "10.6.18-MariaDB-log": {true, true},
+		"10.11.7-MariaDB-0+deb12u1": {mariaDB: true}, "10.11.8-MariaDB": {true, true}, "10.11.19-MariaDB-0+deb12u1": {true, true},
+		"11.0.5-MariaDB": {mariaDB: true}, "11.0.6-MariaDB": {true, true}, "11.1.4-MariaDB": {mariaDB: true}, "11.1.5-MariaDB": {true, true},
+		"11.2.3-MariaDB": {mariaDB: true}, "11.2.4-MariaDB": {true, true}, "11.3.2-MariaDB": {mariaDB: true},
+		"11.4.1-MariaDB": {mariaDB: true}, "11.4.2-MariaDB": {true, true}, "11.5.1-MariaDB": {true, true}, "11.8.3-MariaDB": {true, true}, "12.0.2-MariaDB": {true, true},
+	} {
+		s := NewServer(version, 7, true, "name")
+		if s.MariaDB != want.mariaDB || s.SnapshotIsolation != want.snapshot {
+			t.Errorf("%q: MariaDB %t, snapshot isolation %t", version, s.MariaDB, s.SnapshotIsolation)
+		}
+		if s.Session != 7 || !s.RollbackOnTimeout || s.Name != "name" {
+			t.Errorf("%q: %+v", version, s)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package guard
+
+import "testing"
+
+// kinds gives the kinds names, for messages.
+var kinds = map[kind]string{
+	kindUncertain: "uncertain", kindHarmless: "harmless", kindQuiet: "quiet", kindRollbackTo: "rollback to",
+	kindBegin: "begin", kindCommit: "commit", kindRollback: "rollback",
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	for want, queries := range map[kind][]string{
+		kindHarmless: {
+			"", " ", ";", "-- nothing", "/* nothing */",
+			"SELECT 1", "select 1", "(SELECT 1)", "SELECT 'COMMIT; DROP TABLE t'", "SELECT 1;", "SELECT 1; SELECT 2",
+			"/* trace */ SELECT 1", "-- DROP TABLE t\nSELECT 1", "# COMMIT\nSELECT 1",
+			"INSERT INTO t VALUES (1)", "REPLACE INTO t VALUES (1)", "UPDATE t SET a = 1", "DELETE FROM t",
+			"WITH x AS (SELECT 1) SELECT * FROM x", "VALUES (1)", "TABLE t", "DO 1", "USE d", "HELP 'x'", "HANDLER t OPEN",
+			"SHOW TABLES", "EXPLAIN SELECT 1", "DESCRIBE t", "DESC t", "KILL QUERY 5", "SIGNAL SQLSTATE '45000'",
+			"LOAD DATA INFILE 'x' INTO TABLE t", "LOAD DATA LOCAL INFILE 'x' INTO TABLE t", "LOAD XML INFILE 'x' INTO TABLE t",
+			"SET @a = 1", "SET NAMES utf8mb4", "SET SESSION sql_mode = ''", "SET GLOBAL max_connections = 1", "SET ROLE NONE",
+			"SET TRANSACTION READ WRITE", "SET STATEMENT max_statement_time=1 FOR SELECT 1",
+			"set statement max_statement_time=1 for insert into t values (1)",
+			"CREATE TEMPORARY TABLE t (id INT)", "CREATE TEMPORARY TABLE IF NOT EXISTS t (id INT)", "create temporary table t select 1",
+			"DROP TEMPORARY TABLE t", "DROP TEMPORARY TABLE IF EXISTS t",
+			"INSERT INTO t VALUES (1); UPDATE t SET a = 2",
+		},
+		kindUncertain: {
+			"CREATE TABLE t (id INT)", "ALTER TABLE t ADD x INT", "DROP TABLE t", "TRUNCATE TABLE t", "TRUNCATE t",
+			"RENAME TABLE a TO b", "CREATE INDEX i ON t (a)", "CREATE VIEW v AS SELECT 1", "/*!50000 CREATE */ TABLE t (id INT)",
+			"ANALYZE TABLE t", "OPTIMIZE TABLE t", "FLUSH TABLES", "GRANT ALL ON d.* TO u", "REVOKE ALL ON d.* FROM u",
+			"LOCK TABLES t WRITE", "UNLOCK TABLES", "CALL p()", "XA START 'x'", "XA COMMIT 'x'", "EXECUTE s", "EXECUTE IMMEDIATE 'COMMIT'",
+			"PREPARE s FROM 'COMMIT'", "BEGIN NOT ATOMIC COMMIT; END", "IF 1 THEN COMMIT; END IF", "START SLAVE", "LOAD INDEX INTO CACHE t",
+			"CREATE OR REPLACE TEMPORARY TABLE t (id INT)", "NONSENSE",
+			"SET autocommit = 1", "SET @@autocommit = 1", "SET SESSION AutoCommit = ON", "SET @a = 1, autocommit = 0",
+			"SET STATEMENT max_statement_time=1 FOR ALTER TABLE t ADD x INT", "SET STATEMENT max_statement_time=1\nFOR\nALTER TABLE t ADD x INT",
+			"SELECT 1; COMMIT", "SELECT 1; DROP TABLE t", "COMMIT; SELECT 1", "SAVEPOINT a; SELECT 1", "SELECT 'a;b'; ROLLBACK TO a",
+		},
+		kindQuiet:      {"SAVEPOINT a", "RELEASE SAVEPOINT a", "savepoint `a`"},
+		kindRollbackTo: {"ROLLBACK TO a", "ROLLBACK TO SAVEPOINT a", "ROLLBACK WORK TO SAVEPOINT a", "rollback/**/to `a`"},
+		kindBegin:      {"BEGIN", "begin work", "BEGIN;", "START TRANSACTION", "START TRANSACTION READ ONLY", "/* x */ BEGIN"},
+		kindCommit:     {"COMMIT", "commit work", "COMMIT AND NO CHAIN", "COMMIT RELEASE", "COMMIT;", "SET STATEMENT max_statement_time=1 FOR COMMIT"},
+		kindRollback:   {"ROLLBACK", "rollback work", "ROLLBACK AND NO CHAIN", "ROLLBACK RELEASE", "ROLLBACK -- TO a"},
+	} {
+		for _, query := range queries {
+			if got := judge(query); got.kind != want {
+				t.Errorf("judge(%q) is %s, want %s", query, kinds[got.kind], kinds[want])
+			}
+		}
+	}
+}
+
+// TestJudgeDoubts has the texts whose first words lie.
+func TestJudgeDoubts(t *testing.T) {
+	t.Parallel()
+	for _, query := range []string{
+		"SET PASSWORD = 'x'", "SET PASSWORD FOR u = 'x'", // stored in a table of the server
+		"SET DEFAULT ROLE r FOR u", "SET DEFAULT ROLE ALL TO u", // likewise
+		"SET @a = 1, PASSWORD = 'x'",
+		"CREATE TEMPORARY SEQUENCE s",                                                  // commits, unlike a table
+		"/*!99999 COMMIT */", "/*M!999999 BEGIN */", "/*!99999 SELECT */ DROP TABLE t", // run by some servers only
+		"SET STATEMENT sql_mode=' for select' FOR ALTER TABLE t ADD x INT",
+		"SET STATEMENT /* for select */ max_statement_time=1 FOR ALTER TABLE t ADD x INT",
+		`SELECT '\'; COMMIT; -- '`, // two statements under NO_BACKSLASH_ESCAPES
+		`/* \ */; DROP TABLE t`, `COMMIT; -- \`,
+	} {
+		if got := judge(query); got.kind != kindUncertain || got.name == "" {
+			t.Errorf("judge(%q) is %s by the name of %q, want uncertain by some name", query, kinds[got.kind], got.name)
+		}
+	}
+}
+
+func TestJudgeDetails(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]statement{
+		"COMMIT AND CHAIN":               {kind: kindCommit, name: "COMMIT AND CHAIN", chain: true},
+		"COMMIT WORK AND CHAIN":          {kind: kindCommit, name: "COMMIT WORK AND CHAIN", chain: true},
+		"rollback work and chain":        {kind: kindRollback, name: "ROLLBACK WORK AND CHAIN", chain: true},
+		"ROLLBACK AND CHAIN NO RELEASE":  {kind: kindRollback, name: "ROLLBACK AND CHAIN NO", chain: true},
+		"COMMIT AND NO CHAIN":            {kind: kindCommit, name: "COMMIT AND NO CHAIN"},
+		"START TRANSACTION":              {kind: kindBegin, name: "START TRANSACTION"},
+		"START TRANSACTION READ WRITE":   {kind: kindBegin, name: "START TRANSACTION READ WRITE"},
+		"ALTER TABLE orders ADD x INT":   {kind: kindUncertain, name: "ALTER TABLE ORDERS ADD"},
+		"SELECT 1; truncate table x":     {kind: kindUncertain, name: "TRUNCATE TABLE X"},
+		"DROP TABLE a; DROP TABLE b":     {kind: kindUncertain, name: "DROP TABLE A"},
+		"COMMIT; BEGIN":                  {kind: kindUncertain, name: "COMMIT", ends: true},
+		"DO 1; DROP TABLE a; ROLLBACK":   {kind: kindUncertain, name: "DROP TABLE A", ends: true},
+		"ROLLBACK TO a; DO 1":            {kind: kindUncertain, name: "ROLLBACK TO A"},
+		"ROLLBACK TO SAVEPOINT a":        {kind: kindRollbackTo, name: "ROLLBACK TO SAVEPOINT A"},
+		"LOCK TABLES `secret name` READ": {kind: kindUncertain, name: "LOCK TABLES READ"},
+	} {
+		if got := judge(query); got != want {
+			t.Errorf("judge(%q) = %+v, want %+v", query, got, want)
+		}
+	}
+	snapshot := judge("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+	if snapshot.kind != kindBegin || !snapshot.reads {
+		t.Errorf("a transaction that begins with its snapshot is judged %+v", snapshot)
+	}
+}
+
+// FuzzJudge looks for texts that no judgement ends on.
+func FuzzJudge(f *testing.F) {
+	for _, seed := range []string{
+		"", ";", "SELECT 1; COMMIT", "SET STATEMENT x=1 FOR SET STATEMENT y=2 FOR BEGIN", "/*!50000 ROLLBACK WORK AND CHAIN */",
+		"SELECT 'a;b\\'; --", "START TRANSACTION WITH CONSISTENT SNAPSHOT", "SET STATEMENT İ=1 FOR COMMIT", "BEGIN NOT ATOMIC", "/*", "`", "-- ", "/*!", ";\\",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		s := judge(query)
+		if _, known := kinds[s.kind]; !known {
+			t.Errorf("judge(%q) = %+v", query, s)
+		}
+		if s.kind == kindUncertain && s.name == "" {
+			t.Errorf("judge(%q) is uncertain and has no name", query)
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// soon is far below innodb_lock_wait_timeout, 50 s, for which the server would keep
+// the locks of a session whose client has gone.
+const soon = 5 * time.Second
+
+// waiter is a transaction that holds a key and waits for something that another
+// holds.
+type waiter struct {
+	tx   *sql.Tx
+	mine txlock.Key
+	conn int64
+}
+
+func newWaiter(t *testing.T, pool *sql.DB) waiter {
+	t.Helper()
+	w := waiter{tx: begin(t, pool), mine: uniqueKey(t, "mine")}
+	w.conn = testdb.ConnID(t, w.tx)
+	lock(t, join(t, w.tx), w.mine)
+	return w
+}
+
+// isAbandoned demands that the key of the waiter is free at once, and that its
+// transaction is doomed.
+func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	begun := time.Now()
+	next := begin(t, newPool(t, db.Config(), true))
+	lock(t, join(t, next), w.mine)
+	if took := time.Since(begun); took > soon {
+		t.Errorf("the lock of the abandoned session was free after %v", took)
+	}
+	db.WaitGone(t, w.conn)
+	_, err := w.tx.ExecContext(t.Context(), "SELECT 1")
+	wantDoomed(t, "the next statement", err, 0)
+	wantDoomed(t, "Commit", w.tx.Commit(), 0)
+}
+
+func TestAbandonedLockWaitIsKilled(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		holder, theirs := begin(t, pool), uniqueKey(t, "theirs")
+		lock(t, join(t, holder), theirs)
+		w := newWaiter(t, pool)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		answered := make(chan error, 1)
+		scope := join(t, w.tx)
+		go func() {
+			_, err := scope.Lock(ctx, theirs)
+			answered <- err
+		}()
+		db.WaitForLockWait(t, w.conn)
+		begun := time.Now()
+		cancel()
+		err := <-answered
+		if took := time.Since(begun); took > soon || !errors.Is(err, context.Canceled) || !errors.Is(err, txlock.ErrTxDoomed) {
+			t.Errorf("the cancelled wait returned %v after %v", err, took)
+		}
+		w.isAbandoned(t, db)
+		if isFree(t, db, theirs) {
+			t.Error("the lock of the holder is free")
+		}
+	})
+}
+
+func TestAbandonedStatementIsKilled(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "counters", counters)
+		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
+		pool := newPool(t, db.Config(), true)
+		exec(t, begin(t, pool), "UPDATE "+table+" SET v = 1")
+		w := newWaiter(t, pool)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		answered := make(chan error, 1)
+		go func() {
+			_, err := w.tx.ExecContext(ctx, "UPDATE "+table+" SET v = 2")
+			answered <- err
+		}()
+		db.WaitForLockWait(t, w.conn)
+		cancel()
+		if err := <-answered; err != context.Canceled { //nolint:errorlint // unchanged, as a plain pool has it
+			t.Errorf("the cancelled statement returned %#v, want context.Canceled itself", err)
+		}
+		w.isAbandoned(t, db)
+	})
+}
+
+// TestAbandonedRowsAreKilled cancels a query whose rows wait in the middle.
+func TestAbandonedRowsAreKilled(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "crossed", crossed)
+		db.Exec(t, "INSERT INTO "+table+rowsOfIt)
+		pool := newPool(t, db.Config(), true)
+		exec(t, begin(t, pool), "UPDATE "+table+" SET v = 1 WHERE id = 4000")
+		w := newWaiter(t, pool)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		answered := make(chan error, 1)
+		go func() {
+			rows, err := w.tx.QueryContext(ctx, "SELECT id, pad FROM "+table+" ORDER BY id FOR UPDATE")
+			if err != nil {
+				answered <- err
+				return
+			}
+			for rows.Next() {
+			}
+			answered <- rows.Err()
+			_ = rows.Close()
+		}()
+		db.WaitForLockWait(t, w.conn)
+		cancel()
+		if err := <-answered; !errors.Is(err, context.Canceled) {
+			t.Errorf("the cancelled rows ended with %v", err)
+		}
+		w.isAbandoned(t, db)
+	})
+}
+
+// TestReadTimeoutDooms has a readTimeout that is shorter than the wait: the driver
+// closes the connection, and the server knows nothing of it.
+func TestReadTimeoutDooms(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		holder, theirs := begin(t, newPool(t, db.Config(), true)), uniqueKey(t, "theirs")
+		lock(t, join(t, holder), theirs)
+		w := newWaiter(t, newPool(t, db.Config(func(cfg *mysql.Config) { cfg.ReadTimeout = 500 * time.Millisecond }), true))
+		_, err := join(t, w.tx).Lock(t.Context(), theirs)
+		wantDoomed(t, "Lock", err, 0)
+		w.isAbandoned(t, db)
+	})
+}

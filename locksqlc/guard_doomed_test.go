@@ -1,0 +1,243 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// The table of a deadlock: many rows, of which the victim holds the first and
+// the other transaction the last.
+const (
+	crossed  = "id INT PRIMARY KEY, grp INT NOT NULL, v INT NOT NULL, pad CHAR(200) NOT NULL, KEY (grp)"
+	lastRow  = 4000
+	digits   = "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
+	rowsOfIt = " SELECT n, IF(n = 4000, 7, 0), 0, REPEAT('x', 200) FROM (SELECT 1 + a.d + b.d * 10 + c.d * 100 + e.d * 1000 AS n FROM " +
+		digits + " a, " + digits + " b, " + digits + " c, " + digits + " e) numbers WHERE n <= 4000"
+)
+
+// victim is the transaction that a deadlock rolls back.
+type victim struct {
+	db    *sql.DB
+	tx    *sql.Tx
+	table string
+	ready *sql.Stmt // of the pool, prepared before the transaction
+	conn  int64
+}
+
+// shapes are the ways in which 1213 can reach a program: each waits for the last
+// row.
+var shapes = []struct {
+	name string
+	run  func(ctx context.Context, v *victim) error
+}{
+	{"Exec", func(ctx context.Context, v *victim) error {
+		_, err := v.tx.ExecContext(ctx, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
+		return err
+	}},
+	{"Exec with arguments", func(ctx context.Context, v *victim) error {
+		_, err := v.tx.ExecContext(ctx, "UPDATE "+v.table+" SET v = v + ? WHERE id = ?", 1, lastRow)
+		return err
+	}},
+	{"Exec of two statements", func(ctx context.Context, v *victim) error {
+		_, err := v.tx.ExecContext(ctx, "SET @x = 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
+		return err
+	}},
+	{"row by key", row("SELECT id FROM %s WHERE id = 4000 FOR UPDATE")},
+	{"row by key with an argument", row("SELECT id FROM %s WHERE id = ? FOR UPDATE", lastRow)},
+	{"row of a range", row("SELECT id FROM %s WHERE id > 3999 FOR UPDATE")},
+	{"row of a range with an argument", row("SELECT id FROM %s WHERE id > ? FOR UPDATE", lastRow-1)},
+	{"row by LIMIT", row("SELECT id FROM %s WHERE id > 3990 ORDER BY id DESC LIMIT 1 FOR UPDATE")},
+	{"row of an aggregate", row("SELECT COUNT(*) FROM %s WHERE id > 3990 FOR UPDATE")},
+	{"row by a secondary index", row("SELECT id FROM %s WHERE grp = ? FOR UPDATE", 7)},
+	{"after thousands of rows", func(ctx context.Context, v *victim) error {
+		rows, err := v.tx.QueryContext(ctx, "SELECT id, pad FROM "+v.table+" WHERE id > 1 ORDER BY id FOR UPDATE")
+		if err != nil {
+			return fmt.Errorf("before any row: %w", err)
+		}
+		n := 0
+		for rows.Next() {
+			n++
+		}
+		if n < 1000 {
+			return fmt.Errorf("only %d rows came", n)
+		}
+		return errors.Join(rows.Err(), rows.Close())
+	}},
+	{"rows closed early", func(ctx context.Context, v *victim) error {
+		rows, err := v.tx.QueryContext(ctx, "SELECT id, pad FROM "+v.table+" WHERE id > 1 ORDER BY id FOR UPDATE")
+		if err != nil {
+			return err
+		}
+		rows.Next()
+		if err := rows.Err(); err != nil {
+			return fmt.Errorf("too early: %w", err)
+		}
+		return rows.Close()
+	}},
+	{"in the second result", func(ctx context.Context, v *victim) error {
+		rows, err := v.tx.QueryContext(ctx, "SELECT 1; SELECT id FROM "+v.table+" WHERE id > 3999 FOR UPDATE")
+		if err != nil {
+			return err
+		}
+		for rows.Next() || rows.NextResultSet() {
+		}
+		return errors.Join(rows.Err(), rows.Close())
+	}},
+	{"between two results", func(ctx context.Context, v *victim) error {
+		rows, err := v.tx.QueryContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000; SELECT 2")
+		if err != nil {
+			return err
+		}
+		if rows.NextResultSet() {
+			return errors.New("there is a second result")
+		}
+		return errors.Join(rows.Err(), rows.Close())
+	}},
+	{"in a result that nobody reads", func(ctx context.Context, v *victim) error {
+		rows, err := v.tx.QueryContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
+		if err != nil {
+			return err
+		}
+		return rows.Close()
+	}},
+	{"prepared by the transaction", func(ctx context.Context, v *victim) error {
+		stmt, err := v.tx.PrepareContext(ctx, "SELECT id FROM "+v.table+" WHERE id > ? FOR UPDATE")
+		if err != nil {
+			return err
+		}
+		return errors.Join(stmt.QueryRowContext(ctx, lastRow-1).Scan(new(int)), stmt.Close())
+	}},
+	{"prepared by the pool", func(ctx context.Context, v *victim) error {
+		_, err := v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, lastRow)
+		return err
+	}},
+}
+
+func row(query string, args ...any) func(context.Context, *victim) error {
+	return func(ctx context.Context, v *victim) error {
+		return v.tx.QueryRowContext(ctx, fmt.Sprintf(query, v.table), args...).Scan(new(int))
+	}
+}
+
+// deadlock lets a transaction run into a deadlock by a statement, and lose. The
+// other one has written far more, and InnoDB rolls back the smaller.
+func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, run func(context.Context, *victim) error) *victim {
+	t.Helper()
+	v := &victim{db: pool, table: db.CreateTable(t, "crossed", crossed)}
+	ballast := db.CreateTable(t, "ballast", "id INT PRIMARY KEY AUTO_INCREMENT, v INT NOT NULL")
+	db.Exec(t, "INSERT INTO "+v.table+rowsOfIt)
+	var err error
+	if v.ready, err = pool.PrepareContext(t.Context(), "UPDATE "+v.table+" SET v = v + 1 WHERE id = ?"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = v.ready.Close() })
+
+	other := begin(t, newPool(t, db.Config(), false))
+	exec(t, other, "INSERT INTO "+ballast+" (v) SELECT 1 FROM "+v.table)
+	exec(t, other, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
+	v.tx = begin(t, pool)
+	v.conn = testdb.ConnID(t, v.tx)
+	exec(t, v.tx, "SAVEPOINT early")
+	exec(t, v.tx, "UPDATE "+v.table+" SET v = 100 WHERE id = 1")
+
+	answered := make(chan error, 1)
+	go func() { answered <- run(t.Context(), v) }()
+	db.WaitForLockWait(t, v.conn)
+	exec(t, other, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 1")
+	if err := <-answered; number(err) != 1213 {
+		t.Fatalf("the statement was answered %v, want the deadlock", err)
+	}
+	if err := other.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestDeadlockDooms(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, interpolate := range []bool{false, true} {
+			for _, shape := range shapes {
+				t.Run(fmt.Sprintf("%s/interpolate=%t", shape.name, interpolate), func(t *testing.T) {
+					sides(t, func(t *testing.T, guarded bool) {
+						pool := newPool(t, db.Config(func(cfg *mysql.Config) {
+							cfg.InterpolateParams, cfg.MultiStatements = interpolate, true
+						}), guarded)
+						pool.SetMaxOpenConns(1)
+						v := deadlock(t, db, pool, shape.run)
+						if guarded {
+							v.isDoomed(t)
+						} else {
+							v.losesTheRollback(t)
+						}
+					})
+				})
+			}
+		}
+	})
+}
+
+// losesTheRollback shows what the guard is for: on a plain pool a write after the
+// deadlock survives the rollback.
+func (v *victim) losesTheRollback(t *testing.T) {
+	t.Helper()
+	exec(t, v.tx, "INSERT INTO "+v.table+" VALUES (9000, 0, 0, '')")
+	if err := v.tx.Rollback(); err != nil {
+		t.Error(err)
+	}
+	if n := count(t, v.db, "SELECT COUNT(*) FROM "+v.table+" WHERE id = 9000"); n != 1 {
+		t.Error("the write after the deadlock was rolled back: then nobody needs the guard")
+	}
+}
+
+// isDoomed demands that nothing more of the transaction reaches the server.
+func (v *victim) isDoomed(t *testing.T) {
+	t.Helper()
+	ctx, write := t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, 0, '')"
+	_, err := v.tx.ExecContext(ctx, write)
+	wantDoomed(t, "Exec", err, 1213)
+	if !errors.Is(err, txlock.ErrDeadlock) {
+		t.Errorf("Exec: %v, want ErrDeadlock as well", err)
+	}
+	_, err = v.tx.ExecContext(ctx, "INSERT INTO "+v.table+" VALUES (?, 0, 0, '')", 9000)
+	wantDoomed(t, "Exec with an argument", err, 1213)
+	_, err = v.tx.QueryContext(ctx, "SELECT 1")
+	wantDoomed(t, "Query", err, 1213)
+	wantDoomed(t, "QueryRow", v.tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int)), 1213)
+	wantDoomed(t, "QueryRow with an argument", v.tx.QueryRowContext(ctx, "SELECT ?", 1).Scan(new(int)), 1213)
+	for _, text := range []string{"SAVEPOINT x", "ROLLBACK TO SAVEPOINT early", "ROLLBACK", "COMMIT", "BEGIN", write + "; " + write} {
+		_, err = v.tx.ExecContext(ctx, text)
+		wantDoomed(t, text, err, 1213)
+	}
+	stmt, err := v.tx.PrepareContext(ctx, "UPDATE "+v.table+" SET v = 9 WHERE id = ?")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = stmt.ExecContext(ctx, 1)
+	wantDoomed(t, "Exec of a statement prepared now", err, 1213)
+	wantDoomed(t, "QueryRow of it", stmt.QueryRowContext(ctx, 1).Scan(new(int)), 1213)
+	_, err = v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, 1)
+	wantDoomed(t, "Exec of the pool's statement", err, 1213)
+
+	wantDoomed(t, "Commit", v.tx.Commit(), 1213)
+	if n := count(t, v.db, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id = 9000"); n != 0 {
+		t.Errorf("%d rows of the transaction stay", n)
+	}
+	if id := testdb.ConnID(t, v.db); id != v.conn {
+		t.Errorf("the pool has connection %d instead of %d, which was good", id, v.conn)
+	}
+	tx := begin(t, v.db)
+	if _, err := tx.StmtContext(ctx, v.ready).ExecContext(ctx, 2); err != nil {
+		t.Errorf("the pool's statement in the next transaction: %v", err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Errorf("the next transaction: %v", err)
+	}
+}

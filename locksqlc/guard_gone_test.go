@@ -1,0 +1,297 @@
+package locksqlc_test
+
+import (
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// The reasons, beside the deadlock, for which a transaction can be gone, and
+// what is left of a pool after it.
+
+const counters = "id INT PRIMARY KEY, v INT NOT NULL"
+
+// oneSecond makes lock waits end soon.
+func oneSecond(cfg *mysql.Config) {
+	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
+}
+
+// timesOut begins a transaction that has written row 1 and has waited for row 2 in
+// vain.
+func timesOut(t *testing.T, db *testdb.DB, pool *sql.DB) (tx *sql.Tx, table string, err error) {
+	t.Helper()
+	table = db.CreateTable(t, "counters", counters)
+	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
+	holder := begin(t, newPool(t, db.Config(), false))
+	exec(t, holder, "UPDATE "+table+" SET v = 5 WHERE id = 2")
+	tx = begin(t, pool)
+	exec(t, tx, "UPDATE "+table+" SET v = 5 WHERE id = 1")
+	_, err = tx.ExecContext(t.Context(), "UPDATE "+table+" SET v = 6 WHERE id = 2")
+	return tx, table, err
+}
+
+func TestWaitTimeoutLeavesTransactionAlive(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(oneSecond), true)
+		tx, table, err := timesOut(t, db, pool)
+		if number(err) != 1205 || errors.Is(err, txlock.ErrTxDoomed) {
+			t.Fatalf("the wait ended with %v, want 1205 as the driver has it", err)
+		}
+		exec(t, tx, "INSERT INTO "+table+" VALUES (3, 5)")
+		if err := tx.Commit(); err != nil {
+			t.Errorf("Commit: %v", err)
+		}
+		if n := count(t, pool, "SELECT COUNT(*) FROM "+table+" WHERE v = 5"); n != 2 {
+			t.Errorf("%d rows were committed, want those before and after the timeout", n)
+		}
+	})
+}
+
+func TestWaitTimeoutDooms(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine, testdb.Args("--innodb-rollback-on-timeout=ON")).Open(t)
+
+			plain := newPool(t, db.Config(oneSecond), false)
+			tx, table, err := timesOut(t, db, plain)
+			if number(err) != 1205 {
+				t.Fatalf("the wait ended with %v, want 1205", err)
+			}
+			exec(t, tx, "INSERT INTO "+table+" VALUES (3, 5)")
+			if err := tx.Rollback(); err != nil {
+				t.Error(err)
+			}
+			if n := count(t, plain, "SELECT COUNT(*) FROM "+table+" WHERE v = 5"); n != 1 {
+				t.Errorf("%d rows stay on the plain pool, want the one that escapes the rollback", n)
+			}
+
+			guarded := newPool(t, db.Config(oneSecond), true)
+			tx, table, err = timesOut(t, db, guarded)
+			if number(err) != 1205 || errors.Is(err, txlock.ErrTxDoomed) {
+				t.Fatalf("the wait ended with %v, want 1205 as the driver has it", err)
+			}
+			_, err = tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3, 5)")
+			wantDoomed(t, "the next write", err, 1205)
+			wantDoomed(t, "Commit", tx.Commit(), 1205)
+			if n := count(t, guarded, "SELECT COUNT(*) FROM "+table+" WHERE v = 5"); n != 0 {
+				t.Errorf("%d rows stay", n)
+			}
+		})
+	}
+}
+
+func TestStaleRowDooms(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		if db.Engine() != testdb.MariaDB {
+			return // MySQL updates the row as it is now
+		}
+		pool := newPool(t, db.Config(func(cfg *mysql.Config) {
+			cfg.Params = map[string]string{"innodb_snapshot_isolation": "ON"}
+		}), true)
+		table := db.CreateTable(t, "counters", counters)
+		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
+		tx := begin(t, pool)
+		exec(t, tx, "UPDATE "+table+" SET v = 5 WHERE id = 2")
+		count(t, tx, "SELECT COUNT(*) FROM "+table)
+		db.Exec(t, "UPDATE "+table+" SET v = 1 WHERE id = 1")
+		_, err := tx.ExecContext(t.Context(), "UPDATE "+table+" SET v = v + 1 WHERE id = 1")
+		if number(err) != 1020 {
+			t.Fatalf("the update of a row that has changed was answered %v", err)
+		}
+		_, err = tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3, 5)")
+		wantDoomed(t, "the next write", err, 1020)
+		if !errors.Is(err, txlock.ErrStaleSnapshot) {
+			t.Errorf("the next write: %v, want ErrStaleSnapshot as well", err)
+		}
+		wantDoomed(t, "Commit", tx.Commit(), 1020)
+		if n := count(t, pool, "SELECT COUNT(*) FROM "+table+" WHERE v = 5"); n != 0 {
+			t.Errorf("%d rows stay", n)
+		}
+	})
+}
+
+func TestKilledConnectionDooms(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, joined := range []bool{false, true} {
+			t.Run(fmt.Sprintf("joined=%t", joined), func(t *testing.T) {
+				t.Parallel()
+				pool, key := newPool(t, db.Config(), true), uniqueKey(t, "killed")
+				table := db.CreateTable(t, "counters", counters)
+				tx := begin(t, pool)
+				exec(t, tx, "INSERT INTO "+table+" VALUES (1, 5)")
+				var scope *txlock.Scope
+				if joined {
+					scope = join(t, tx)
+					lock(t, scope, key)
+				}
+				id := testdb.ConnID(t, tx)
+				db.Kill(t, id)
+				db.WaitGone(t, id)
+
+				write := "INSERT INTO " + table + " VALUES (2, 5)"
+				_, err := tx.ExecContext(t.Context(), write)
+				if err == nil || errors.Is(err, txlock.ErrTxDoomed) {
+					t.Errorf("the first statement was answered %v, want the driver's error", err)
+				}
+				_, err = tx.ExecContext(t.Context(), write)
+				wantDoomed(t, "the second statement", err, 0)
+				wantDoomed(t, "a query", tx.QueryRowContext(t.Context(), "SELECT 1").Scan(new(int)), 0)
+				stmt, err := tx.PrepareContext(t.Context(), "SELECT ?")
+				if err != nil {
+					t.Fatalf("prepare: %v", err)
+				}
+				wantDoomed(t, "a prepared query", stmt.QueryRowContext(t.Context(), 1).Scan(new(int)), 0)
+				if joined {
+					_, err := scope.Lock(t.Context(), key)
+					wantDoomed(t, "Lock", err, 0)
+					if !isFree(t, db, key) {
+						t.Error("the lock is held")
+					}
+				}
+				wantDoomed(t, "Commit", tx.Commit(), 0)
+				if n := count(t, pool, "SELECT COUNT(*) FROM "+table); n != 0 {
+					t.Errorf("%d rows stay", n)
+				}
+			})
+		}
+	})
+}
+
+// TestStatementOfPoolOutlivesDoom prepares a statement of the pool on a connection
+// whose transaction is doomed. database/sql keeps it there.
+func TestStatementOfPoolOutlivesDoom(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		pool.SetMaxOpenConns(2)
+		v := deadlock(t, db, pool, shapes[0].run)
+		ready, err := pool.PrepareContext(t.Context(), "UPDATE "+v.table+" SET v = 3 WHERE id = ?") // on the other connection
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ready.Close() }()
+		_, err = v.tx.StmtContext(t.Context(), ready).ExecContext(t.Context(), 1)
+		wantDoomed(t, "the statement in the doomed transaction", err, 1213)
+		if err := v.tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		first, second := takeConn(t, pool), takeConn(t, pool)
+		if testdb.ConnID(t, first) == v.conn {
+			first, second = second, first
+		}
+		if err := second.Close(); err != nil { // only the one that was doomed is free
+			t.Fatal(err)
+		}
+		if _, err := ready.ExecContext(t.Context(), 2); err != nil {
+			t.Errorf("the statement after the doomed transaction: %v", err)
+		}
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// textDeadlock is deadlock for a transaction that was begun by BEGIN.
+func textDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB) (conn *sql.Conn, table string) {
+	t.Helper()
+	table = db.CreateTable(t, "counters", counters)
+	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0)")
+	other := begin(t, newPool(t, db.Config(), false))
+	exec(t, other, "UPDATE "+table+" SET v = 1 WHERE id > 1")
+	conn = takeConn(t, pool)
+	id := testdb.ConnID(t, conn)
+	exec(t, conn, "BEGIN")
+	exec(t, conn, "UPDATE "+table+" SET v = 1 WHERE id = 1")
+	answered := make(chan error, 1)
+	go func() {
+		_, err := conn.ExecContext(t.Context(), "UPDATE "+table+" SET v = 2 WHERE id = 2")
+		answered <- err
+	}()
+	db.WaitForLockWait(t, id)
+	exec(t, other, "UPDATE "+table+" SET v = 2 WHERE id = 1")
+	if err := <-answered; number(err) != 1213 {
+		t.Fatalf("the statement was answered %v, want the deadlock", err)
+	}
+	if err := other.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	return conn, table
+}
+
+// TestTextTransactionDooms ends a doomed transaction that was begun by BEGIN in
+// all ways.
+func TestTextTransactionDooms(t *testing.T) {
+	ends := map[string]func(t *testing.T, conn *sql.Conn) error{
+		"COMMIT": func(t *testing.T, conn *sql.Conn) error {
+			_, err := conn.ExecContext(t.Context(), "COMMIT")
+			return err
+		},
+		"COMMIT by Query": func(t *testing.T, conn *sql.Conn) error {
+			rows, err := conn.QueryContext(t.Context(), "COMMIT")
+			if err != nil {
+				return err
+			}
+			return errors.Join(rows.Err(), rows.Close())
+		},
+		"COMMIT prepared": func(t *testing.T, conn *sql.Conn) error {
+			stmt, err := conn.PrepareContext(t.Context(), "COMMIT")
+			if err != nil {
+				return err
+			}
+			_, err = stmt.ExecContext(t.Context())
+			return errors.Join(err, stmt.Close())
+		},
+		"COMMIT by Raw": func(_ *testing.T, conn *sql.Conn) error {
+			return conn.Raw(func(driverConn any) error {
+				_, err := driverConn.(driver.Execer).Exec("COMMIT", nil) //nolint:staticcheck // what users of Raw call
+				return err
+			})
+		},
+	}
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, end := range ends {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				pool := newPool(t, db.Config(), true)
+				conn, table := textDeadlock(t, db, pool)
+				_, err := conn.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (9, 1)")
+				wantDoomed(t, "the next write", err, 1213)
+				_, err = locksqlc.JoinConn(t.Context(), conn)
+				wantDoomed(t, "JoinConn", err, 1213)
+				wantDoomed(t, name, end(t, conn), 1213)
+				exec(t, conn, "INSERT INTO "+table+" VALUES (10, 1)") // the connection is as good as new
+				if n := count(t, conn, "SELECT SUM(v) FROM "+table); n != 1 {
+					t.Errorf("the sum is %d: something of the doomed transaction stays", n)
+				}
+			})
+		}
+		for _, again := range []string{"ROLLBACK", "BEGIN", "START TRANSACTION"} {
+			t.Run(again, func(t *testing.T) {
+				t.Parallel()
+				conn, table := textDeadlock(t, db, newPool(t, db.Config(), true))
+				exec(t, conn, again)
+				exec(t, conn, "INSERT INTO "+table+" VALUES (10, 1)")
+				exec(t, conn, "COMMIT")
+			})
+		}
+		t.Run("back to the pool", func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, db.Config(), true)
+			pool.SetMaxOpenConns(1)
+			conn, table := textDeadlock(t, db, pool)
+			if err := conn.Close(); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, pool, "INSERT INTO "+table+" VALUES (10, 1)") // somebody else's
+		})
+	})
+}

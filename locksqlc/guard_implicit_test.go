@@ -1,0 +1,191 @@
+package locksqlc_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// implicitStatement is a statement in whose text T stands for a table with a row 1,
+// and P for a name that is free.
+type implicitStatement struct {
+	text    string
+	needs   string        // what is made before by CREATE
+	engine  testdb.Engine // "" for both
+	fails   uint16        // the server's error, 0 for none
+	commits bool          // the transaction, so that its locks are free
+	name    string        // by which the error calls it; the first two words where it is ""
+}
+
+var implicit = []implicitStatement{
+	{text: "CREATE TABLE {P} (id INT)", commits: true},
+	{text: "CREATE TABLE {T} (id INT)", fails: 1050, commits: true},
+	{text: "CREATE TABLE {T} (", fails: 1064},
+	{text: "ALTER TABLE {T} ADD COLUMN w INT", commits: true},
+	{text: "ALTER TABLE {P} ADD COLUMN w INT", fails: 1146, commits: true},
+	{text: "TRUNCATE TABLE {T}", commits: true},
+	{text: "RENAME TABLE {T} TO {P}", commits: true},
+	{text: "DROP TABLE IF EXISTS {P}", commits: true},
+	{text: "CREATE INDEX v ON {T} (v)", commits: true},
+	{text: "/*!50000 CREATE */ TABLE {P} (id INT)", commits: true, name: "CREATE TABLE"},
+	{text: "ANALYZE TABLE {T}", commits: true},
+	{text: "FLUSH STATUS", commits: true},
+	{text: "LOCK TABLES {T} WRITE", commits: true},
+	{text: "BEGIN", commits: true},
+	{text: "START TRANSACTION", commits: true},
+	{text: "COMMIT", commits: true},
+	{text: "ROLLBACK", commits: true},
+	{text: "COMMIT AND CHAIN", commits: true},
+	{text: "SET PASSWORD FOR {P} = 'x'", needs: "USER {P}", engine: testdb.MySQL, commits: true},
+	{text: "SET PASSWORD FOR {P} = PASSWORD('x')", needs: "USER {P}", engine: testdb.MariaDB, commits: true},
+	{text: "SET DEFAULT ROLE NONE TO {P}", needs: "USER {P}", engine: testdb.MySQL, commits: true},
+	{text: "SET DEFAULT ROLE NONE FOR {P}", needs: "USER {P}", engine: testdb.MariaDB, commits: true},
+	{text: "CREATE TEMPORARY SEQUENCE {P}", engine: testdb.MariaDB, commits: true},
+	{text: "SET STATEMENT max_statement_time=1 FOR TRUNCATE TABLE {T}", engine: testdb.MariaDB, commits: true, name: "TRUNCATE TABLE"},
+	{text: "BEGIN NOT ATOMIC COMMIT; END", engine: testdb.MariaDB, commits: true},
+	{text: "SELECT 1; TRUNCATE TABLE {T}", commits: true, name: "TRUNCATE TABLE"},
+	{text: "DO 1; COMMIT; BEGIN", commits: true, name: "COMMIT"},
+	{text: "CALL {P}()", needs: "PROCEDURE {P}() COMMIT", commits: true},
+	{text: "CALL {P}()", needs: "PROCEDURE {P}() INSERT INTO {T} VALUES (9, 9)"},
+	{text: "BEGIN NOT ATOMIC DO 1; END", engine: testdb.MariaDB},
+	{text: "SET autocommit = 1"},
+	{text: "SET @a = 1, NAMES utf8mb4"},
+	{text: "SET STATEMENT max_statement_time=1 FOR INSERT INTO {T} VALUES (2, 0)", engine: testdb.MariaDB},
+	{text: "CREATE TEMPORARY TABLE {P} (id INT)"},
+	{text: "CREATE TEMPORARY TABLE {P} SELECT * FROM {T}"},
+	{text: "DROP TEMPORARY TABLE IF EXISTS {P}"},
+	{text: "INSERT INTO {T} VALUES (1, 0)", fails: 1062},
+	{text: "SELECT * FROM {P}", fails: 1146},
+	{text: "SAVEPOINT a; RELEASE SAVEPOINT a"},
+	{text: "PREPARE s FROM 'DO 1'"},
+	{text: "UNLOCK TABLES"},
+	{text: "SHOW TABLES"},
+	{text: "EXPLAIN SELECT * FROM {T}"},
+	{text: "/*!99999 COMMIT */"},
+	{text: "SELECT '\\';', 'COMMIT'"},
+}
+
+// prepare makes what the statement needs and returns its text.
+func (i implicitStatement) prepare(t *testing.T, db *testdb.DB) string {
+	t.Helper()
+	table := db.CreateTable(t, "implicit", counters)
+	own := "own_" + table
+	fill := strings.NewReplacer("{T}", table, "{P}", own).Replace
+	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0)")
+	drop := "DROP TABLE IF EXISTS {P}"
+	if i.needs != "" {
+		db.Exec(t, fill("CREATE "+i.needs))
+		kind, _, _ := strings.Cut(i.needs, " ")
+		drop = "DROP " + kind + " {P}"
+	}
+	t.Cleanup(func() {
+		if _, err := db.Admin().Exec(fill(drop)); err != nil {
+			t.Error(err)
+		}
+	})
+	return fill(i.text)
+}
+
+// onImplicit runs a test with every statement on every server.
+func onImplicit(t *testing.T, test func(t *testing.T, db *testdb.DB, i implicitStatement)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, i := range implicit {
+			if i.engine == "" || i.engine == db.Engine() {
+				t.Run(i.text, func(t *testing.T) {
+					t.Parallel()
+					test(t, db, i)
+				})
+			}
+		}
+	})
+}
+
+// implicitPool is a pool of the administrator, whose connections nobody uses
+// again: LOCK TABLES stays with its own.
+func implicitPool(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
+	t.Helper()
+	pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), guarded)
+	pool.SetMaxIdleConns(-1)
+	return pool
+}
+
+// TestImplicitCommit runs each statement in a transaction that holds a lock. A
+// second session tells whether the server has freed it.
+func TestImplicitCommit(t *testing.T) {
+	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {
+		for _, ask := range []bool{false, true} { // before Commit
+			text, key := i.prepare(t, db), uniqueKey(t, "implicit")
+			tx := begin(t, implicitPool(t, db, true))
+			scope := join(t, tx)
+			lock(t, scope, key)
+			if _, err := tx.ExecContext(t.Context(), text); number(err) != i.fails {
+				t.Fatalf("the statement was answered %v, want %d", err, i.fails)
+			}
+			if free := isFree(t, db, key); free != i.commits {
+				t.Fatalf("the lock is free: %t, want %t", free, i.commits)
+			}
+			if ask {
+				_, err := scope.Lock(t.Context(), uniqueKey(t, "implicit"))
+				i.wants(t, "Lock", err)
+				i.wants(t, "Verify", scope.Verify(t.Context()))
+				if _, held := scope.Held(key); i.commits && held {
+					t.Error("Held says that the lock is held")
+				}
+			}
+			i.wants(t, "Commit", tx.Commit())
+		}
+	})
+}
+
+// wants demands ErrTxDoomed by name where the statement commits, and nil where it
+// doesn't.
+func (i implicitStatement) wants(t *testing.T, what string, err error) {
+	t.Helper()
+	if !i.commits {
+		if err != nil {
+			t.Errorf("%s: %v, want none", what, err)
+		}
+		return
+	}
+	name := i.name
+	if name == "" {
+		name = strings.ToUpper(strings.Join(strings.Fields(i.text)[:min(2, len(strings.Fields(i.text)))], " "))
+		name = strings.TrimSuffix(name, " {P}()") // CALL
+	}
+	if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !strings.Contains(err.Error(), `"`+name) {
+		t.Errorf("%s: %v (to be tried again: %t), want ErrTxDoomed by %s", what, err, txlock.Retryable(err), name)
+	}
+}
+
+// TestImplicitCommitWithoutLocks runs the same statements in transactions that
+// hold no lock: as on a plain pool.
+func TestImplicitCommitWithoutLocks(t *testing.T) {
+	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {
+		var results [2]string
+		for side := range results {
+			pool := implicitPool(t, db, side == 1)
+			kept := db.CreateTable(t, "kept", counters)
+			tx := begin(t, pool)
+			exec(t, tx, "INSERT INTO "+kept+" VALUES (1, 1)")
+			_, err := tx.ExecContext(t.Context(), i.prepare(t, db))
+			_, after := tx.ExecContext(t.Context(), "INSERT INTO "+kept+" VALUES (2, 1)")
+			end := tx.Rollback()
+			results[side] = fmt.Sprintf("%d, %d, %v, %d rows", number(err), number(after), end, count(t, db.Admin(), "SELECT COUNT(*) FROM "+kept))
+
+			tx = begin(t, pool)
+			_, err = tx.ExecContext(t.Context(), i.prepare(t, db))
+			results[side] += fmt.Sprintf("; %d, %v", number(err), tx.Commit())
+		}
+		if results[0] != results[1] {
+			t.Errorf("guarded: %s\nplain:   %s", results[1], results[0])
+		}
+	})
+}

@@ -1,0 +1,249 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+)
+
+// A guarded pool behaves as a plain one: each scenario runs on both, writes down
+// what it sees, and the two records must be equal.
+
+// side is one of the two pools of a scenario.
+type side struct {
+	testing.TB
+	ctx    context.Context
+	db     *sql.DB
+	server *testdb.DB
+	table  string // id INT PRIMARY KEY, v INT NOT NULL; empty
+	record []string
+}
+
+// note writes down what was seen. Names that differ between the sides don't count.
+func (s *side) note(format string, args ...any) {
+	s.record = append(s.record, strings.ReplaceAll(fmt.Sprintf(format, args...), s.table, "T"))
+}
+
+// error writes down an error with its type.
+func (s *side) error(what string, err error) { s.note("%s: %T %v", what, err, err) }
+
+func (s *side) exec(on executor, query string, args ...any) {
+	result, err := on.ExecContext(s.ctx, query, args...)
+	s.error("exec "+query, err)
+	if err != nil {
+		return
+	}
+	id, idErr := result.LastInsertId()
+	n, nErr := result.RowsAffected()
+	s.note("id %d %v, affected %d %v", id, idErr, n, nErr)
+}
+
+// rows writes down all results with their columns and values.
+func (s *side) rows(rows *sql.Rows, err error) {
+	s.error("query", err)
+	if err != nil {
+		return
+	}
+	defer func() { s.error("close", rows.Close()) }()
+	for more := true; more; more = rows.NextResultSet() {
+		types, err := rows.ColumnTypes()
+		s.error("columns", err)
+		for _, c := range types {
+			nullable, knowsNull := c.Nullable()
+			precision, scale, isDecimal := c.DecimalSize()
+			length, hasLength := c.Length()
+			s.note("%s %s nullable %t %t, decimal %d %d %t, length %d %t, %v", c.Name(), c.DatabaseTypeName(),
+				nullable, knowsNull, precision, scale, isDecimal, length, hasLength, c.ScanType())
+		}
+		values, targets := make([]any, len(types)), make([]any, len(types))
+		for i := range values {
+			targets[i] = &values[i]
+		}
+		for rows.Next() {
+			s.error("scan", rows.Scan(targets...))
+			for i, v := range values {
+				s.note("%d: %T %v", i, v, v)
+			}
+		}
+	}
+	s.error("end", rows.Err())
+}
+
+func (s *side) query(query string, args ...any) {
+	s.rows(s.db.QueryContext(s.ctx, query, args...))
+}
+
+// begin begins a transaction that the scenario ends.
+func (s *side) begin(options *sql.TxOptions) *sql.Tx {
+	s.Helper()
+	tx, err := s.db.BeginTx(s.ctx, options)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return tx
+}
+
+// settings of the driver, each of which changes how statements are sent or read.
+var settings = map[string]func(server *testdb.DB, cfg *mysql.Config){
+	"default":     func(*testdb.DB, *mysql.Config) {},
+	"interpolate": func(_ *testdb.DB, cfg *mysql.Config) { cfg.InterpolateParams = true },
+	"foundRows":   func(_ *testdb.DB, cfg *mysql.Config) { cfg.ClientFoundRows = true },
+	"parseTime":   func(_ *testdb.DB, cfg *mysql.Config) { cfg.ParseTime, cfg.Loc = true, time.FixedZone("west", -3600) },
+	"alias":       func(_ *testdb.DB, cfg *mysql.Config) { cfg.ColumnsWithAlias, cfg.RejectReadOnly = true, true },
+	"TLS":         func(_ *testdb.DB, cfg *mysql.Config) { cfg.TLSConfig = "skip-verify" },
+	"socket": func(server *testdb.DB, cfg *mysql.Config) {
+		if path := server.Server().Socket(); path != "" { // not in a container
+			cfg.Net, cfg.Addr = "unix", path
+		}
+	},
+}
+
+var scenarios = map[string]func(s *side){
+	"column types":       columnTypes,
+	"several results":    severalResults,
+	"prepared":           preparedStatements,
+	"arguments":          arguments,
+	"large values":       largeValues,
+	"errors":             serverErrors,
+	"transactions":       transactions,
+	"isolation levels":   isolationLevels,
+	"text transactions":  textTransactions,
+	"cancelled query":    cancelledQuery,
+	"ended contexts":     endedContexts,
+	"rows left open":     rowsLeftOpen,
+	"raw connection":     rawConnection,
+	"load data":          loadData,
+	"connection re-used": connectionReused,
+	"killed connections": killedConnections,
+	"session variables":  unchangedVariables,
+}
+
+func TestTransparency(t *testing.T) {
+	onServers(t, func(t *testing.T, server *testdb.DB) {
+		for setting, set := range settings {
+			for name, scenario := range scenarios {
+				t.Run(setting+"/"+name, func(t *testing.T) {
+					t.Parallel()
+					var records [2][]string
+					for i, guarded := range []bool{false, true} {
+						cfg := server.AdminConfig(func(cfg *mysql.Config) {
+							cfg.MultiStatements, cfg.Collation, cfg.MaxAllowedPacket = true, "utf8mb4_bin", 8<<20
+							set(server, cfg)
+						})
+						s := &side{TB: t, ctx: t.Context(), server: server, db: newPool(t, cfg, guarded)}
+						s.table = server.CreateTable(t, "transparent", counters)
+						scenario(s)
+						s.note("in use %d", inUse(s.db))
+						records[i] = s.record
+					}
+					compare(t, records[0], records[1])
+				})
+			}
+		}
+	})
+}
+
+func compare(t *testing.T, plain, guarded []string) {
+	t.Helper()
+	if len(plain) < 4 {
+		t.Errorf("the scenario has seen too little: %q", plain)
+	}
+	for i := range min(len(plain), len(guarded)) {
+		if plain[i] != guarded[i] {
+			t.Errorf("line %d\nplain:   %.500s\nguarded: %.500s", i, plain[i], guarded[i])
+		}
+	}
+	if len(plain) != len(guarded) {
+		t.Errorf("%d lines on the plain pool, %d on the guarded", len(plain), len(guarded))
+	}
+}
+
+func TestDriverIsTheSame(t *testing.T) {
+	onServers(t, func(t *testing.T, server *testdb.DB) {
+		plain, guarded := newPool(t, server.Config(), false), newPool(t, server.Config(), true)
+		if want, got := reflect.TypeOf(plain.Driver()), reflect.TypeOf(guarded.Driver()); got != want {
+			t.Errorf("Driver() is a %v, want a %v", got, want)
+		}
+	})
+}
+
+// unchangedVariables compares all variables after a few statements. What a lock has
+// changed it must have put back.
+func unchangedVariables(s *side) {
+	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, 1)")
+	tx := s.begin(nil)
+	s.exec(tx, "UPDATE "+s.table+" SET v = 2")
+	s.error("commit", tx.Commit())
+	rows, err := s.db.QueryContext(s.ctx, "SHOW SESSION VARIABLES")
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	own := []string{"pseudo_thread_id", "rand_seed1", "rand_seed2", "timestamp", "gtid_binlog_pos", "in_transaction",
+		"last_gtid", "error_count", "warning_count", "statement_id", "innodb_buffer_pool_load_incomplete"}
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			s.Fatal(err)
+		}
+		if !slices.Contains(own, name) && !strings.HasPrefix(name, "gtid_") {
+			s.note("%s = %s", name, value)
+		}
+	}
+	s.error("end", rows.Err())
+}
+
+// killedConnections has the server end connections that are idle, in the pool and
+// in a program's hand.
+func killedConnections(s *side) {
+	s.db.SetMaxOpenConns(1)
+	kill := func(id int64) {
+		s.server.Kill(s, id)
+		s.server.WaitGone(s, id)
+	}
+	kill(testdb.ConnID(s, s.db))
+	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, 1)")
+	conn := takeConn(s, s.db)
+	kill(testdb.ConnID(s, conn))
+	s.error("ping", conn.PingContext(s.ctx))
+	s.exec(conn, "INSERT INTO "+s.table+" VALUES (2, 2)")
+	s.error("close", conn.Close())
+	s.query("SELECT * FROM " + s.table)
+}
+
+// connectionReused shows that a pool of one connection keeps it.
+func connectionReused(s *side) {
+	s.db.SetMaxOpenConns(1)
+	first := testdb.ConnID(s, s.db)
+	for range 3 {
+		tx := s.begin(nil)
+		s.exec(tx, "REPLACE INTO "+s.table+" VALUES (1, ?)", 1)
+		s.error("commit", tx.Commit())
+		s.query("SELECT v FROM " + s.table)
+		s.error("ping", s.db.PingContext(s.ctx))
+	}
+	s.note("the same connection: %t", testdb.ConnID(s, s.db) == first)
+	conn := takeConn(s, s.db)
+	s.note("the same connection: %t", testdb.ConnID(s, conn) == first)
+	s.error("close", conn.Close())
+	s.error("close again", conn.Close())
+	stats := s.db.Stats()
+	s.note("open %d, closed %d %d %d", stats.OpenConnections, stats.MaxIdleClosed, stats.MaxIdleTimeClosed, stats.MaxLifetimeClosed)
+	if strings.Contains(s.Name(), "/TLS/") {
+		var name, cipher string
+		s.error("cipher", s.db.QueryRowContext(s.ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher))
+		s.note("encrypted: %t", cipher != "")
+		if cipher == "" {
+			s.Error("the connection is not encrypted")
+		}
+	}
+}
