@@ -312,7 +312,7 @@ func (a *attempt) insertBounded(ctx context.Context) (token uint64, err error) {
 		return 0, err
 	}
 	defer func() {
-		if _, restoreErr := a.tx.ExecContext(a.then(context.WithoutCancel(ctx)), rawsql.SetLockWait(before)); err == nil {
+		if _, restoreErr := a.tx.ExecContext(a.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
 			err = restoreErr
 		}
 	}()
