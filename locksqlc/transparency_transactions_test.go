@@ -119,7 +119,7 @@ func textTransactions(s *side) {
 		"COMMIT AND CHAIN", "INSERT INTO " + s.table + " VALUES (3, 3)", "ROLLBACK AND CHAIN", "INSERT INTO " + s.table + " VALUES (4, 4)", "COMMIT",
 		"COMMIT", "ROLLBACK", "BEGIN", "BEGIN; INSERT INTO " + s.table + " VALUES (5, 5); COMMIT; BEGIN", "SAVEPOINT a", "ROLLBACK TO a", "ROLLBACK TO a", "COMMIT",
 		"BEGIN", "COMMIT NONSENSE", "INSERT INTO " + s.table + " VALUES (6, 6)", "ROLLBACK",
-		"XA START 'x'", "INSERT INTO " + s.table + " VALUES (7, 7)", "XA END 'x'", "XA ROLLBACK 'x'",
+		"XA START '" + s.table + "'", "INSERT INTO " + s.table + " VALUES (7, 7)", "XA END '" + s.table + "'", "XA ROLLBACK '" + s.table + "'",
 		"SET TRANSACTION READ ONLY", "BEGIN", "INSERT INTO " + s.table + " VALUES (8, 8)", "SET TRANSACTION READ WRITE", "COMMIT", "SET TRANSACTION READ WRITE",
 	} {
 		s.exec(conn, text)

@@ -67,7 +67,10 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	server, err := introduce(ctx, base)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lockstep: ask a new connection for its server: %w", err), base.Close())
+		if closeErr := base.Close(); closeErr != nil {
+			err = errors.Join(err, closeErr)
+		}
+		return nil, err
 	}
 	return &conn{base: base, pool: c, server: server, since: time.Now()}, nil
 }
