@@ -109,7 +109,11 @@ func readRow(ctx context.Context, base driver.Conn, query string, columns int) (
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
+	defer func() {
+		if closeErr := rows.Close(); err == nil {
+			err = closeErr
+		}
+	}()
 	values := make([]driver.Value, columns)
 	if err := rows.Next(values); err != nil {
 		return nil, err
