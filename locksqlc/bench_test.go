@@ -181,6 +181,6 @@ func (h *handOver) once() time.Duration {
 func check(tb testing.TB, err error) {
 	tb.Helper()
 	if err != nil {
-		tb.Fatal(fmt.Errorf("benchmark: %w", err))
+		tb.Fatal(err)
 	}
 }

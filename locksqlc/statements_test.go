@@ -74,7 +74,7 @@ func TestStatementsPerVerb(t *testing.T) {
 						"mariadb/true": v.guardedMariaDB, "mysql/true": v.guardedMySQL,
 						"mariadb/false": v.plainMariaDB, "mysql/false": v.plainMySQL,
 					}[fmt.Sprintf("%s/%t", engine, guarded)]
-					if got := countStatements(t, engine, guarded, v); got != want {
+					if got := counter(t, engine, guarded, v)(); got != want {
 						t.Errorf("%d statements, want %d", got, want)
 					}
 				})
@@ -89,9 +89,9 @@ func BenchmarkStatements(b *testing.B) {
 		for _, guarded := range []bool{true, false} {
 			for _, v := range verbsCounted {
 				b.Run(fmt.Sprintf("%s/guarded=%t/%s", engine, guarded, v.name), func(b *testing.B) {
-					n := 0
+					count, n := counter(b, engine, guarded, v), 0
 					for b.Loop() {
-						n = countStatements(b, engine, guarded, v)
+						n = count()
 					}
 					b.ReportMetric(float64(n), "statements")
 				})
@@ -100,39 +100,29 @@ func BenchmarkStatements(b *testing.B) {
 	}
 }
 
-// countStatements runs a sequence in a transaction, join and release included,
-// and asks the server how many statements the connection has sent.
-func countStatements(tb testing.TB, engine testdb.Engine, guarded bool, v counted) int {
+// counter opens a pool and returns what runs a sequence in a transaction, join and
+// release included, and asks the server how many statements were sent for it.
+func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func() int {
 	tb.Helper()
 	ctx := context.Background()
 	db := testdb.Open(tb, engine)
 	pool := open(guarded, beginTx)(tb, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
 	key := txlock.Named("statements-" + v.name)
-	if err := txlock.Ensure(ctx, pool, key, txlock.Named("statements-a"), txlock.Named("statements-b")); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, txlock.Ensure(ctx, pool, key, txlock.Named("statements-a"), txlock.Named("statements-b")))
 	conn, err := pool.Conn(ctx)
-	if err != nil {
-		tb.Fatal(err)
+	check(tb, err)
+	tb.Cleanup(func() { check(tb, conn.Close()) })
+	return func() int {
+		before := sentSoFar(tb, conn)
+		tx, err := conn.BeginTx(ctx, nil)
+		check(tb, err)
+		scope, err := locksqlc.Join(ctx, tx)
+		check(tb, err)
+		check(tb, v.run(ctx, tx, scope, key))
+		check(tb, tx.Commit())
+		const beginCommitAndCount = 3
+		return sentSoFar(tb, conn) - before - beginCommitAndCount
 	}
-	defer conn.Close()
-	before := sentSoFar(tb, conn)
-	tx, err := conn.BeginTx(ctx, nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	scope, err := locksqlc.Join(ctx, tx)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := v.run(ctx, tx, scope, key); err != nil {
-		tb.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		tb.Fatal(err)
-	}
-	const beginCommitAndCount = 3
-	return sentSoFar(tb, conn) - before - beginCommitAndCount
 }
 
 func sentSoFar(tb testing.TB, conn *sql.Conn) (n int) {
