@@ -162,6 +162,11 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 	if fn == nil {
 		return errors.New("lockgorm: Transaction needs a function, got nil")
 	}
+	for _, key := range keys {
+		if err := key.Validate(); err != nil {
+			return err
+		}
+	}
 	if _, err := transactionOf(db); err == nil {
 		return once(db, keys, fn, options, nil)
 	}

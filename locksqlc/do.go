@@ -40,6 +40,9 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	if fn == nil {
 		return errors.New("locksqlc: Do needs a function, got nil")
 	}
+	if err := key.Validate(); err != nil {
+		return err
+	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("locksqlc: get a connection: %w", err)
@@ -48,7 +51,17 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
 	}
-	defer func() { err = errors.Join(err, giveBack(ctx, conn)) }()
+	held := false
+	defer func() {
+		failed := giveBack(ctx, conn)
+		switch {
+		case failed == nil, errors.Is(err, txlock.ErrLost):
+		case held:
+			err = errors.Join(fmt.Errorf("%w: it could not be given back: %w", txlock.ErrLost, failed), err)
+		default:
+			err = errors.Join(err, unlessGone(failed))
+		}
+	}()
 	scope, err := JoinConn(ctx, conn, txlock.NothingRead())
 	if err != nil {
 		return err
@@ -56,6 +69,7 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	if _, err := scope.Lock(ctx, key); err != nil {
 		return err
 	}
+	held = true
 	working, stop := context.WithCancelCause(ctx)
 	watched := make(chan error, 1)
 	go func() { watched <- watch(working, conn, stop) }()
@@ -70,7 +84,7 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 
 // giveBack ends the transaction. It commits the raised token, so that whoever
 // locks next with an older snapshot is told. Where that fails the connection is
-// thrown away, and the lock with it.
+// thrown away, and the lock with it, if it wasn't lost before.
 func giveBack(ctx context.Context, conn *sql.Conn) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*serverCheck)
 	defer cancel()
@@ -79,7 +93,16 @@ func giveBack(ctx context.Context, conn *sql.Conn) error {
 		return nil // doomed: the caller has the reason from Lock or from the watch
 	}
 	discard := conn.Raw(func(any) error { return driver.ErrBadConn })
-	return errors.Join(unlessGone(err), unlessGone(discard))
+	return errors.Join(unanswered(ctx, err), unlessGone(discard))
+}
+
+// unanswered is the error of a statement under a limit of Do's own, whose end is
+// not to be taken for that of the caller's context.
+func unanswered(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("no answer from the server in time: %v", err) //nolint:errorlint // see above
+	}
+	return err
 }
 
 // watch looks after the connection until the context ends, and ends it with
@@ -122,7 +145,7 @@ func checkSocket(conn *sql.Conn) error {
 func ping(conn *sql.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), serverCheck)
 	defer cancel()
-	return conn.PingContext(ctx)
+	return unanswered(ctx, conn.PingContext(ctx))
 }
 
 // unlessGone drops what ending a connection says that is gone already.

@@ -3,6 +3,7 @@ package locksqlc
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 
@@ -33,15 +34,21 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 	if fn == nil {
 		return errors.New("locksqlc: Run needs a function, got nil")
 	}
+	for _, key := range keys {
+		if err := key.Validate(); err != nil {
+			return err
+		}
+	}
 	return retry.Do(ctx, func() error { return once(ctx, db, options, keys, fn) })
 }
 
 // once is one transaction.
 func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error) (err error) {
-	tx, err := db.BeginTx(ctx, options)
+	conn, tx, err := beginOn(ctx, db, options)
 	if err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
 	}
+	defer func() { err = errors.Join(err, unlessGone(conn.Close())) }()
 	finished := false
 	defer func() {
 		if finished {
@@ -69,7 +76,29 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txlock
 	}
 	finished = true
 	if err := tx.Commit(); err != nil {
+		if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
+			err = fmt.Errorf("%w: %w", ctx.Err(), err) // rolled back by database/sql for that
+		}
 		return fmt.Errorf("locksqlc: commit: %w", err)
 	}
 	return nil
+}
+
+// beginOn begins a transaction on a connection of its own. The transaction of a
+// context that ends is rolled back by a goroutine of database/sql, for which
+// Rollback doesn't wait, but closing the connection does. A connection that turns
+// out to be dead is passed over, as DB.BeginTx does it.
+func beginOn(ctx context.Context, db *sql.DB, options *sql.TxOptions) (conn *sql.Conn, tx *sql.Tx, err error) {
+	for range 3 {
+		if conn, err = db.Conn(ctx); err != nil {
+			return nil, nil, err
+		}
+		if tx, err = conn.BeginTx(ctx, options); err == nil {
+			return conn, tx, nil
+		}
+		if closeErr := unlessGone(conn.Close()); closeErr != nil || !errors.Is(err, driver.ErrBadConn) {
+			return nil, nil, errors.Join(err, closeErr)
+		}
+	}
+	return nil, nil, err
 }

@@ -27,7 +27,7 @@ const tryLimit = 20 * time.Millisecond
 
 // one takes the lock of one key: locally where the transaction holds it already.
 func (s *Scope) one(ctx context.Context, key Key, q request) (Grant, error) {
-	if err := key.check(); err != nil {
+	if err := key.Validate(); err != nil {
 		return Grant{}, err
 	}
 	if s.bad != nil {

@@ -13,8 +13,11 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
+// Those that insert with little patience, or lock what is missing, which closes the
+// gap around it to others, have a database of their own.
+
 func TestEnsureMakesMissingRows(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{false, true} {
 			pool := impatient(t, db, guarded)
 			old, a, b := named(), named(), named()
@@ -40,7 +43,7 @@ func TestEnsureMakesMissingRows(t *testing.T) {
 // TestEnsureWaitsForNobody ensures keys that others hold, on rows that are
 // committed and on such as are not, with the only connection of its pool.
 func TestEnsureWaitsForNobody(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		old, fresh, shared, missing := named(), named(), named(), named()
 		committed(t, db, old)
 		committed(t, db, shared)
@@ -73,7 +76,7 @@ func TestEnsureWaitsForNobody(t *testing.T) {
 }
 
 func TestEnsureByManyAtOnce(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		pool := impatient(t, db, false)
 		pool.SetMaxOpenConns(32)
 		keys := make([]txlock.Key, 20)
@@ -103,7 +106,7 @@ func TestEnsureByManyAtOnce(t *testing.T) {
 }
 
 func TestEnsureOfManyKeys(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		prefix := "many" + rand.Text()
 		ids := make([]int, 3000)
 		for i := range ids {
@@ -112,7 +115,7 @@ func TestEnsureOfManyKeys(t *testing.T) {
 		keys := txlock.NewFamily[int](prefix).Keys(ids...)
 		pool := impatient(t, db, false)
 		wants(t, "Ensure of half", txlock.Ensure(t.Context(), pool, keys[:1500]...), nil)
-		wants(t, "Ensure of all", txlock.Ensure(t.Context(), pool, append(keys, named(), txlock.NewFamily[int]("h", txlock.Hashed).Key(1))...), nil)
+		wants(t, "Ensure of all", txlock.Ensure(t.Context(), pool, append(keys, named(), hashed())...), nil)
 		if n := number(t, db, "SELECT COUNT(*) FROM lockstep_locks WHERE name LIKE '"+prefix+"%'"); n != 3000 {
 			t.Errorf("%d rows", n)
 		}
@@ -121,7 +124,7 @@ func TestEnsureOfManyKeys(t *testing.T) {
 
 func TestEnsureOfHashedKeysDoesNothing(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		key := txlock.NewFamily[string]("hashed", txlock.Hashed).Key(rand.Text())
+		key := hashed()
 		wants(t, "Ensure", txlock.Ensure(t.Context(), impatient(t, db, false), key), nil)
 		if rowsOf(t, db, key) != 0 {
 			t.Error("a hashed key was given a row")
@@ -165,8 +168,7 @@ func TestMissingTables(t *testing.T) {
 					pool = testdb.Fresh(t, engine).Admin()
 				}
 				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, named()), txlock.ErrSchema)
-				hashed := txlock.NewFamily[int]("h", txlock.Hashed).Key(1)
-				for _, key := range []txlock.Key{named(), hashed} {
+				for _, key := range []txlock.Key{named(), hashed()} {
 					_, err := txlock.Holders(t.Context(), pool, key)
 					wants(t, "Holders", err, txlock.ErrSchema)
 					s := begin(t, pool, nil)
@@ -189,7 +191,7 @@ func TestMissingTables(t *testing.T) {
 // TestMissingCenter locks on a center row that somebody has deleted.
 func TestMissingCenter(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
-		key := txlock.NewFamily[int]("h", txlock.Hashed).Key(1)
+		key := hashed()
 		exec(t, db, "DELETE FROM lockstep_centers WHERE slot = ?", key.Slot())
 		for _, guarded := range []bool{false, true} {
 			s := begin(t, impatient(t, db, guarded), nil)
@@ -230,7 +232,7 @@ func TestReadOnlyServer(t *testing.T) {
 				wants(t, "Lock", err, txlock.ErrReadOnly)
 				_, err = s.LockAll(t.Context(), old, named())
 				wants(t, "LockAll", err, txlock.ErrReadOnly)
-				_, err = s.Lock(t.Context(), txlock.NewFamily[int]("h", txlock.Hashed).Key(1))
+				_, err = s.Lock(t.Context(), hashed())
 				wants(t, "Lock of a hashed key", err, txlock.ErrReadOnly)
 				wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
 				grant, err := s.RLock(t.Context(), old)
@@ -245,13 +247,13 @@ func TestReadOnlyServer(t *testing.T) {
 }
 
 func TestReadOnlyTransaction(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		old := named()
 		committed(t, db, old)
-		hashed := txlock.NewFamily[string]("hashed", txlock.Hashed).Key(rand.Text())
+		lot := hashed()
 		for _, guarded := range []bool{false, true} {
 			s := begin(t, impatient(t, db, guarded), &sql.TxOptions{ReadOnly: true})
-			for _, key := range []txlock.Key{old, named(), hashed} {
+			for _, key := range []txlock.Key{old, named(), lot} {
 				for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.WaitAtMost(1e9).Lock} {
 					grant, err := verb(t.Context(), key)
 					wants(t, "the lock of "+key.String(), err, txlock.ErrReadOnly)
@@ -266,7 +268,7 @@ func TestReadOnlyTransaction(t *testing.T) {
 
 			_, err = s.RLock(t.Context(), named())
 			wants(t, "RLock of a key without a row", err, txlock.ErrReadOnly)
-			for _, key := range []txlock.Key{old, hashed} {
+			for _, key := range []txlock.Key{old, lot} {
 				grant, err := s.RLock(t.Context(), key)
 				wants(t, "RLock", err, nil)
 				if !grant.Shared() {

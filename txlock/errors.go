@@ -182,6 +182,8 @@ func lockError(what string, err error, s guard.Server) error {
 		sentinel = ErrOpenRows
 	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone), errors.Is(err, sql.ErrConnDone):
 		sentinel = ErrNoTransaction
+	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn): // and the transaction with it
+		sentinel = ErrTxDoomed
 	case v.onTimeout && s.RollbackOnTimeout:
 		sentinel = ErrTxDoomed
 		if !errors.Is(err, ErrBusy) {

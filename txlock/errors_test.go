@@ -250,8 +250,8 @@ func TestFaultsOfServer(t *testing.T) {
 			{&mysql.MySQLError{Number: 1836, Message: "Running in read-only mode"}, ErrReadOnly, false},
 			{&mysql.MySQLError{Number: 1146, Message: "Table 'lockstep_locks' doesn't exist"}, ErrSchema, false},
 			{&mysql.MySQLError{Number: 1364, Message: "Field 'x' doesn't have a default value"}, ErrSchema, false},
-			{driver.ErrBadConn, driver.ErrBadConn, false},
-			{mysql.ErrInvalidConn, mysql.ErrInvalidConn, false},
+			{driver.ErrBadConn, ErrTxDoomed, true}, // before any COMMIT: the server rolls back
+			{mysql.ErrInvalidConn, ErrTxDoomed, true},
 		} {
 			t.Run(fmt.Sprintf("%s/%v", version, c.err), func(t *testing.T) {
 				t.Parallel()

@@ -53,8 +53,9 @@ func (k Key) Hashed() bool { return k.hashed }
 // name, as the server's CRC32() computes it, modulo 65,536.
 func (k Key) Slot() uint16 { return uint16(crc32.ChecksumIEEE([]byte(k.name)) % slots) }
 
-// check returns ErrInvalidKey with the reason where the key can't be locked.
-func (k Key) check() error {
+// Validate returns ErrInvalidKey with the reason where the key can't be locked.
+// Every call validates its keys before it sends anything.
+func (k Key) Validate() error {
 	switch {
 	case k.bad != "":
 		return fmt.Errorf("%w: %q: %s", ErrInvalidKey, clipped(k.name), k.bad)

@@ -76,7 +76,7 @@ func TestFamilyWritesKeys(t *testing.T) {
 		if c.key.String() != c.want || c.key.Hashed() {
 			t.Errorf("the key is %q (hashed: %t), want %q", c.key, c.key.Hashed(), c.want)
 		}
-		if err := c.key.check(); err != nil {
+		if err := c.key.Validate(); err != nil {
 			t.Errorf("%q is refused: %v", c.key, err)
 		}
 	}
@@ -112,7 +112,7 @@ func TestInvalidKeys(t *testing.T) {
 		{noFamily.Key(1), "the zero Family"},
 		{noFamily.Key(0), "the zero Family"},
 	} {
-		err := c.key.check()
+		err := c.key.Validate()
 		if !errors.Is(err, ErrInvalidKey) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("the key %q: %v, want ErrInvalidKey that says %q", c.key, err, c.says)
 		}
@@ -160,7 +160,7 @@ func TestSlotIsTheServers(t *testing.T) {
 				"a", "order:42", "Zürich:日本語:🔒", strings.Repeat("k", 255), strings.Repeat("語", 85), "a\x00b", " padded ", `quote ' and \ back`,
 			} {
 				key := newKey(name, true)
-				if err := key.check(); err != nil {
+				if err := key.Validate(); err != nil {
 					t.Fatal(err)
 				}
 				for _, query := range []string{"SELECT CRC32(?) & 65535", "SELECT CRC32(?) MOD 65536"} {
@@ -187,7 +187,7 @@ func FuzzKey(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, family, name string, id int64) {
 		if len(name) == 16 {
-			_ = NewFamily[uuid.UUID](family).Key(uuid.UUID([]byte(name))).check()
+			_ = NewFamily[uuid.UUID](family).Key(uuid.UUID([]byte(name))).Validate()
 		}
 		keys := []Key{
 			Named(name),
@@ -197,7 +197,7 @@ func FuzzKey(f *testing.F) {
 			NewStringerFamily[place](family).Key(place{int(id), 1}),
 		}
 		for _, key := range keys {
-			err := key.check()
+			err := key.Validate()
 			if err != nil {
 				if !errors.Is(err, ErrInvalidKey) {
 					t.Errorf("%q is refused with %v", key, err)

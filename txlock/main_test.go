@@ -4,8 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -40,23 +41,28 @@ func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	}
 }
 
-// impatient is a pool of the application's user, guarded or not, on which whoever
-// waits for a row is told so after a second.
+// impatient is a pool on which whoever waits for a row is told so after a second.
 func impatient(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
 	t.Helper()
-	cfg := db.Config(append(mutators, func(cfg *mysql.Config) {
+	return newPool(t, db, guarded, append(mutators, func(cfg *mysql.Config) {
 		cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
-		cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
 	})...)
+}
+
+// newPool is a pool of the application's user, guarded or not, which must have all
+// its connections back when the test ends.
+func newPool(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
+	t.Helper()
+	cfg := db.Config(mutators...)
+	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var base driver.Connector = connector
 	if guarded {
-		base = txlock.Guarded(connector)
+		connector = txlock.Guarded(connector)
 	}
-	pool := sql.OpenDB(base)
+	pool := sql.OpenDB(connector)
 	t.Cleanup(func() {
 		if n := pool.Stats().InUse; n != 0 {
 			t.Errorf("%d connections are in use at the end", n)
@@ -125,6 +131,22 @@ func committed(t *testing.T, db *testdb.DB, key txlock.Key) txlock.Grant {
 
 // named is a key of this test alone.
 func named() txlock.Key { return txlock.Named("test:" + rand.Text()) }
+
+var (
+	lots  = txlock.NewFamily[int64]("lot", txlock.Hashed)
+	lotID atomic.Int64
+	slots sync.Map
+)
+
+// hashed is a hashed key whose center lock no other test has.
+func hashed() txlock.Key {
+	for {
+		key := lots.Key(lotID.Add(1))
+		if _, taken := slots.LoadOrStore(key.Slot(), true); !taken {
+			return key
+		}
+	}
+}
 
 func exec(t *testing.T, db *testdb.DB, query string, args ...any) {
 	t.Helper()

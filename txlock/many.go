@@ -54,7 +54,7 @@ func checkKeys(keys []Key) error {
 		return fmt.Errorf("%w: no key was given", ErrInvalidKey)
 	}
 	for _, key := range keys {
-		if err := key.check(); err != nil {
+		if err := key.Validate(); err != nil {
 			return err
 		}
 	}

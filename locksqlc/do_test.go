@@ -1,0 +1,489 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// holderOf returns the connection that holds a key.
+func holderOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
+	t.Helper()
+	all, err := txlock.Holders(t.Context(), newPool(t, db.Config(), false), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 {
+		t.Fatalf("the holders of %v are %+v", key, all)
+	}
+	return int64(all[0].Conn)
+}
+
+// background calls Do in the background. It returns when fn runs, with the
+// context of fn; fn ends when the test says so.
+func background(ctx context.Context, t *testing.T, pool *sql.DB, key txlock.Key) (working context.Context, end func(error) error) {
+	t.Helper()
+	started, result, done := make(chan context.Context), make(chan error, 1), make(chan error, 1)
+	go func() {
+		done <- locksqlc.Do(ctx, pool, key, func(ctx context.Context) error {
+			started <- ctx
+			return <-result
+		})
+	}()
+	select {
+	case working = <-started:
+	case err := <-done:
+		t.Fatalf("Do returned before it has called fn: %v", err)
+	}
+	var once sync.Once
+	var err error
+	end = func(why error) error {
+		once.Do(func() {
+			result <- why
+			err = <-done
+		})
+		return err
+	}
+	t.Cleanup(func() { _ = end(nil) }) // where the test has failed
+	return working, end
+}
+
+// ends waits for the context's end and returns how long that took.
+func ends(ctx context.Context, t *testing.T, since time.Time, within time.Duration) time.Duration {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-time.After(within):
+		t.Fatalf("the context of fn has not ended within %v", within)
+	}
+	return time.Since(since)
+}
+
+func TestDoExcludes(t *testing.T) {
+	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		for _, key := range []txlock.Key{uniqueKey(t, "do"), hashed.Key(7)} {
+			_, end := background(t.Context(), t, pool, key)
+			if isFree(t, db, key) {
+				t.Error("the key is not locked")
+			}
+			second, third := newPool(t, db.Config(), true), newPool(t, db.Config(), false)
+			var order []string // by those who hold the lock
+			answered := make(chan error, 2)
+			for name, call := range map[string]func() error{
+				"Do": func() error {
+					return locksqlc.Do(t.Context(), second, key, func(context.Context) error { order = append(order, "Do"); return nil })
+				},
+				"Run": func() error {
+					return locksqlc.Run(t.Context(), third, []txlock.Key{key}, func(*sql.Tx) error { order = append(order, "Run"); return nil })
+				},
+			} {
+				id := testdb.ConnID(t, map[string]*sql.DB{"Do": second, "Run": third}[name]) // its only connection
+				go func() { answered <- call() }()
+				db.WaitForLockWait(t, id)
+			}
+			order = append(order, "first")
+			if err := end(nil); err != nil {
+				t.Errorf("Do: %v", err)
+			}
+			for range 2 {
+				if err := <-answered; err != nil {
+					t.Errorf("who has waited: %v", err)
+				}
+			}
+			if len(order) != 3 || order[0] != "first" {
+				t.Errorf("the order is %v", order)
+			}
+			idle(t, pool)
+			allFree(t, db, key)
+		}
+	})
+}
+
+func TestDoGivesTheLockBack(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		pool.SetMaxOpenConns(1)
+		id, key, no := testdb.ConnID(t, pool), uniqueKey(t, "do"), errors.New("no")
+		if err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error { return no }); !errors.Is(err, no) || errors.Is(err, txlock.ErrLost) {
+			t.Errorf("Do: %v, want the error of fn", err)
+		}
+		idle(t, pool)
+		allFree(t, db, key)
+
+		var working context.Context
+		func() {
+			defer func() {
+				if r := recover(); r != "out of paper" {
+					t.Errorf("recovered %v, want the panic of fn", r)
+				}
+			}()
+			err := locksqlc.Do(t.Context(), pool, key, func(ctx context.Context) error { working = ctx; panic("out of paper") })
+			t.Errorf("Do returned %v after a panic", err)
+		}()
+		idle(t, pool)
+		allFree(t, db, key)
+		if working.Err() == nil {
+			t.Error("the context of fn goes on after a panic")
+		}
+
+		ended := make(chan struct{})
+		go func() { // as t.FailNow does
+			defer close(ended)
+			_ = locksqlc.Do(t.Context(), pool, key, func(context.Context) error { runtime.Goexit(); return nil })
+		}()
+		<-ended
+		idle(t, pool)
+		allFree(t, db, key)
+		if now := testdb.ConnID(t, pool); now != id {
+			t.Errorf("the pool has connection %d instead of %d, which was good", now, id)
+		}
+	})
+}
+
+// TestDoNoticesKill ends the connection from outside while fn runs. MySQL takes
+// 0.2 s to close the socket, Do 50 ms to look at it.
+func TestDoNoticesKill(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		key := uniqueKey(t, "do")
+		working, end := background(t.Context(), t, pool, key)
+		id := holderOf(t, db, key)
+		began := time.Now()
+		db.Kill(t, id)
+		took := ends(working, t, began, 2500*time.Millisecond)
+		t.Logf("the context of fn ended %v after the KILL", took)
+		if cause := context.Cause(working); !errors.Is(cause, txlock.ErrLost) {
+			t.Errorf("the cause is %v, want ErrLost", cause)
+		}
+		no := errors.New("no")
+		if err := end(no); !errors.Is(err, txlock.ErrLost) || !errors.Is(err, no) {
+			t.Errorf("Do: %v, want ErrLost and the error of fn", err)
+		}
+		idle(t, pool)
+		db.WaitGone(t, id)
+		allFree(t, db, key)
+	})
+}
+
+// TestDoNoticesLossAtTheEnd ends the connection when fn is about to return, before
+// Do has looked at it: fn has worked without the lock all the same.
+func TestDoNoticesLossAtTheEnd(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		for range 5 {
+			key := uniqueKey(t, "do")
+			err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error {
+				id := holderOf(t, db, key)
+				db.Kill(t, id)
+				db.WaitGone(t, id)
+				return nil
+			})
+			if !errors.Is(err, txlock.ErrLost) || strings.Count(err.Error(), txlock.ErrLost.Error()) != 1 {
+				t.Errorf("Do: %v, want ErrLost once", err)
+			}
+			idle(t, pool)
+		}
+	})
+}
+
+// TestDoNoticesSilenceAtTheEnd cuts the network when fn is about to return. Do
+// can't tell whether the lock was held to the end.
+func TestDoNoticesSilenceAtTheEnd(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		sides(t, func(t *testing.T, guarded bool) {
+			wire := newProxy(t, db.Config().Addr)
+			pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Addr = wire.addr() }), guarded)
+			began := time.Now()
+			err := locksqlc.Do(t.Context(), pool, uniqueKey(t, "do"), func(context.Context) error { wire.silence(); return nil })
+			if !errors.Is(err, txlock.ErrLost) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("Do returned after %v", took)
+			}
+			idle(t, pool)
+		})
+	})
+}
+
+// TestDoOutlivesItsContext ends the caller's context: the lock is kept until fn
+// has returned.
+func TestDoOutlivesItsContext(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		key, why := uniqueKey(t, "do"), errors.New("the shop closes")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		working, end := background(ctx, t, pool, key)
+		cancel(why)
+		ends(working, t, time.Now(), 5*time.Second)
+		if !errors.Is(working.Err(), context.Canceled) || !errors.Is(context.Cause(working), why) {
+			t.Errorf("the context of fn ended with %v for %v", working.Err(), context.Cause(working))
+		}
+		if isFree(t, db, key) {
+			t.Error("the lock was given back while fn runs")
+		}
+		if err := end(working.Err()); !errors.Is(err, context.Canceled) || errors.Is(err, txlock.ErrLost) {
+			t.Errorf("Do: %v", err)
+		}
+		idle(t, pool)
+		allFree(t, db, key)
+	})
+}
+
+// TestDoCancelledWhileItWaits calls no fn.
+func TestDoCancelledWhileItWaits(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		pool.SetMaxOpenConns(1)
+		id, key := testdb.ConnID(t, pool), uniqueKey(t, "do")
+		holder := begin(t, newPool(t, db.Config(), true))
+		lock(t, join(t, holder), key)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		answered := make(chan error, 1)
+		go func() {
+			answered <- locksqlc.Do(ctx, pool, key, func(context.Context) error { t.Error("fn was called"); return nil })
+		}()
+		db.WaitForLockWait(t, id)
+		cancel()
+		if err := <-answered; !errors.Is(err, context.Canceled) {
+			t.Errorf("Do: %v", err)
+		}
+		idle(t, pool)
+		if err := locksqlc.Do(ctx, pool, key, func(context.Context) error { t.Error("fn was called"); return nil }); !errors.Is(err, context.Canceled) {
+			t.Errorf("Do after the end: %v", err)
+		}
+		idle(t, pool)
+		if err := holder.Rollback(); err != nil {
+			t.Error(err)
+		}
+		db.WaitGone(t, id)
+		allFree(t, db, key)
+	})
+}
+
+// TestDoCommitsItsToken tells who locks later with an older snapshot that somebody
+// has worked under the lock meanwhile.
+func TestDoCommitsItsToken(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+		table, key := numbers(t, db), uniqueKey(t, "do")
+		late := begin(t, newPool(t, db.Config(), guarded))
+		count(t, late, "SELECT v FROM "+table)
+		no := errors.New("no")
+		if err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error { return no }); !errors.Is(err, no) {
+			t.Errorf("Do: %v", err)
+		}
+		if _, err := join(t, late).Lock(t.Context(), key); !errors.Is(err, txlock.ErrStaleSnapshot) {
+			t.Errorf("the lock under an older snapshot: %v, want ErrStaleSnapshot", err)
+		}
+	})
+}
+
+func TestDoNoticesDeadServer(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			server := testdb.Dedicated(t, engine)
+			db := server.Open(t)
+			var ctxs []context.Context
+			var all []func(error) error
+			for _, guarded := range []bool{false, true} {
+				working, end := background(t.Context(), t, newPool(t, db.Config(), guarded), uniqueKey(t, "do"))
+				ctxs, all = append(ctxs, working), append(all, end)
+			}
+			if err := server.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			for i, end := range all {
+				t.Logf("the context of fn ended %v after the server", ends(ctxs[i], t, began, 2*time.Second))
+				if cause := context.Cause(ctxs[i]); !errors.Is(cause, txlock.ErrLost) {
+					t.Errorf("the cause is %v, want ErrLost", cause)
+				}
+				if err := end(nil); !errors.Is(err, txlock.ErrLost) {
+					t.Errorf("Do: %v, want ErrLost", err)
+				}
+			}
+		})
+	}
+}
+
+// TestDoNoticesSilence cuts the network so that no packet says it. Nobody but the
+// ping can tell, once a second, and it waits a second for the answer.
+func TestDoNoticesSilence(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		sides(t, func(t *testing.T, guarded bool) {
+			wire := newProxy(t, db.Config().Addr)
+			pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Addr = wire.addr() }), guarded)
+			key := uniqueKey(t, "do")
+			working, end := background(t.Context(), t, pool, key)
+			wire.silence()
+			took := ends(working, t, time.Now(), 8*time.Second)
+			t.Logf("the context of fn ended %v after the last packet", took)
+			if cause := context.Cause(working); !errors.Is(cause, txlock.ErrLost) {
+				t.Errorf("the cause is %v, want ErrLost", cause)
+			}
+			began := time.Now()
+			err := end(nil)
+			if !errors.Is(err, txlock.ErrLost) || txlock.Retryable(err) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Do: %v, want ErrLost, and no deadline that is not the caller's", err)
+			}
+			t.Logf("Do returned %v after fn: %v", time.Since(began), err)
+			if took := time.Since(began); took > 8*time.Second {
+				t.Errorf("Do returned %v after fn", took)
+			}
+			idle(t, pool)
+		})
+	})
+}
+
+// TestDoKeepsItsConnectionAlive holds the lock past the time after which the server
+// ends an idle session.
+func TestDoKeepsItsConnectionAlive(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		sides(t, func(t *testing.T, guarded bool) {
+			pool, key := newPool(t, db.Config(func(cfg *mysql.Config) {
+				cfg.Params = map[string]string{"wait_timeout": "2"}
+			}), guarded), uniqueKey(t, "do")
+			err := locksqlc.Do(t.Context(), pool, key, func(ctx context.Context) error {
+				select {
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				case <-time.After(3500 * time.Millisecond): // the work
+					return nil
+				}
+			})
+			if err != nil {
+				t.Errorf("Do: %v", err)
+			}
+			idle(t, pool)
+			allFree(t, db, key)
+		})
+	})
+}
+
+// proxy forwards connections to a server until it is silent: then nothing passes,
+// and nobody is told.
+type proxy struct {
+	listener net.Listener
+	silent   chan struct{}
+	mu       sync.Mutex
+	conns    []net.Conn
+	wg       sync.WaitGroup
+}
+
+func newProxy(t *testing.T, server string) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: listener, silent: make(chan struct{})}
+	p.wg.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			target, err := net.Dial("tcp", server)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns = append(p.conns, client, target)
+			p.mu.Unlock()
+			p.wg.Go(func() { p.forward(client, target) })
+			p.wg.Go(func() { p.forward(target, client) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		p.mu.Lock()
+		for _, conn := range p.conns {
+			_ = conn.Close()
+		}
+		p.mu.Unlock()
+		p.wg.Wait()
+	})
+	return p
+}
+
+func (p *proxy) addr() string { return p.listener.Addr().String() }
+
+func (p *proxy) silence() { close(p.silent) }
+
+// forward copies until an end is closed, and drops what comes in the silence.
+func (p *proxy) forward(to io.WriteCloser, from io.Reader) {
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(buffer)
+		select {
+		case <-p.silent:
+			if err != nil {
+				return
+			}
+			continue
+		default:
+		}
+		if n > 0 {
+			if _, err := to.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			_ = to.Close()
+			return
+		}
+	}
+}
+
+func TestDoRefuses(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
+		nothing := func(context.Context) error { t.Error("fn was called"); return nil }
+		if err := locksqlc.Do(t.Context(), nil, uniqueKey(t, "do"), nothing); err == nil || !strings.Contains(err.Error(), "*sql.DB") {
+			t.Errorf("Do on nil: %v", err)
+		}
+		if err := locksqlc.Do(t.Context(), pool, uniqueKey(t, "do"), nil); err == nil || !strings.Contains(err.Error(), "function") {
+			t.Errorf("Do of nil: %v", err)
+		}
+		for _, key := range []txlock.Key{{}, txlock.Named(""), txlock.NewFamily[int]("order").Key(0)} {
+			if err := locksqlc.Do(t.Context(), pool, key, nothing); !errors.Is(err, txlock.ErrInvalidKey) {
+				t.Errorf("Do with the key %q: %v", key, err)
+			}
+			idle(t, pool)
+		}
+	})
+}
+
+// TestDoFailsToLock hands on why, and calls no fn.
+func TestDoFailsToLock(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		sides(t, func(t *testing.T, guarded bool) {
+			pool, key := newPool(t, db.Config(oneSecond), guarded), uniqueKey(t, "do")
+			holder := begin(t, newPool(t, db.Config(), true))
+			lock(t, join(t, holder), key)
+			err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error { t.Error("fn was called"); return nil })
+			if !errors.Is(err, txlock.ErrWaitTimeout) {
+				t.Errorf("Do: %v", err)
+			}
+			idle(t, pool)
+			if err := holder.Rollback(); err != nil {
+				t.Error(err)
+			}
+			called := false
+			if err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error { called = true; return nil }); err != nil || !called {
+				t.Errorf("Do after it: %v", err)
+			}
+		})
+	})
+}

@@ -1,0 +1,86 @@
+package txlock_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestLockAllOfTenThousand locks more than one statement takes. Its parts come one
+// after the other, each on the rows that the one before must have set free.
+func TestLockAllOfTenThousand(t *testing.T) {
+	const n = 10_000
+	ids := make([]int64, n)
+	for i := range ids {
+		ids[i] = int64((i*7919)%n + 1) // in no order
+	}
+	families := map[string]txlock.Family[int64]{
+		"named":  txlock.NewFamily[int64]("large"),
+		"hashed": txlock.NewFamily[int64]("large", txlock.Hashed),
+	}
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{false, true} {
+			for _, interpolate := range []bool{false, true} {
+				for name, family := range families {
+					t.Run(fmt.Sprintf("%s/guarded=%t/interpolate=%t", name, guarded, interpolate), func(t *testing.T) {
+						pool := impatient(t, db, guarded, func(cfg *mysql.Config) { cfg.InterpolateParams = interpolate })
+						keys := family.Keys(ids...)
+						s := begin(t, pool, nil)
+						began := time.Now()
+						grants, err := s.LockAll(t.Context(), keys...)
+						if err != nil {
+							t.Fatal(err)
+						}
+						t.Logf("%d locks took %v", n, time.Since(began))
+						allGranted(t, s, keys, grants)
+						others := begin(t, impatient(t, db, true), nil)
+						_, err = others.TryLock(t.Context(), keys[n-1])
+						wants(t, "TryLock of the last of them", err, txlock.ErrBusy)
+						wants(t, "Rollback", others.tx.Rollback(), nil)
+						if all := holders(t, db, keys...); len(all) != n {
+							t.Errorf("%d of them have a holder", len(all))
+						}
+						wants(t, "Rollback", s.tx.Rollback(), nil)
+						if all := holders(t, db, keys...); len(all) != 0 {
+							t.Errorf("%d of them have a holder after the rollback", len(all))
+						}
+						if left := number(t, db, "SELECT COUNT(*) FROM lockstep_locks"); left != 0 {
+							t.Errorf("%d rows are left after the rollback", left)
+						}
+					})
+				}
+			}
+		}
+	})
+}
+
+// allGranted demands a grant for every key, in its place.
+func allGranted(t *testing.T, s *session, keys []txlock.Key, grants []txlock.Grant) {
+	t.Helper()
+	if len(grants) != len(keys) {
+		t.Fatalf("%d grants of %d keys", len(grants), len(keys))
+	}
+	rows, tokens := map[any]uint64{}, map[uint64]bool{}
+	for i, grant := range grants {
+		if grant.Key() != keys[i] || grant.Token() < 1e15 || grant.Shared() {
+			t.Fatalf("grant %d of %v is %+v", i, keys[i], grant)
+		}
+		var row any = keys[i].String()
+		if keys[i].Hashed() {
+			row = keys[i].Slot()
+		}
+		if token, ok := rows[row]; ok && token != grant.Token() {
+			t.Errorf("one row has the tokens %d and %d", token, grant.Token())
+		}
+		rows[row], tokens[grant.Token()] = grant.Token(), true
+		if h, held := s.Held(keys[i]); !held || h.Token() != grant.Token() {
+			t.Fatalf("Held(%v) is %+v, %t", keys[i], h, held)
+		}
+	}
+	t.Logf("%d rows have %d tokens", len(rows), len(tokens))
+}
