@@ -88,7 +88,12 @@ func (s *state) stillOpen(ctx context.Context) error {
 	if s.book != nil {
 		return nil
 	}
-	_, reply := s.tx.ExecContext(ctx, rawsql.Probe)
+	return s.probe(ctx)
+}
+
+// probe asks the server whether the transaction is open.
+func (s *state) probe(ctx context.Context) error {
+	_, reply := s.tx.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)
 	open, err := transactionOpen(reply)
 	if err == nil && !open {
 		err = fmt.Errorf("%w: %w", ErrTxDoomed, errUnknown)

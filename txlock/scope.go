@@ -246,13 +246,8 @@ func (s *Scope) Held(key Key) (Grant, bool) {
 func (s *Scope) Verify(ctx context.Context) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	_, reply := s.tx.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)
-	open, err := transactionOpen(reply)
-	switch {
-	case err != nil:
+	if err := s.probe(ctx); err != nil {
 		return s.failed("verify", err)
-	case !open:
-		return fmt.Errorf("verify: %w: %w", ErrTxDoomed, errUnknown)
 	}
 	return nil
 }
