@@ -1,0 +1,189 @@
+-- The statements of leases. A lease is held while its list of holds is not empty
+-- and its time is not over; every hold is an identifier of fixed length behind a
+-- separator that is not in its alphabet.
+--
+-- The statements that take, renew and give back a lease never wait: they insert
+-- what SKIP LOCKED selects, so that a row that somebody has locked is passed over,
+-- and decide in the first assignment, which is also the reply. Assignments see
+-- earlier ones, except under MariaDB's SIMULTANEOUS_ASSIGNMENT: so no column is
+-- read that was assigned before, and the token comes last. LAST_INSERT_ID() of an
+-- expression is never one of constants in a comparison: MariaDB would evaluate that
+-- while it prepares the statement, and reply with it although no row was selected. VALUES(token) is the
+-- server's clock. No literal is '', which EMPTY_STRING_IS_NULL would change.
+
+-- name: AcquireLease :execlastid
+-- AcquireLease takes a lease that is free, or enters one again that the owner
+-- holds already. The reply is the token, or why not: 0 the row is locked or
+-- missing, 1 somebody else holds it, 2 the list of holds is full, 3 the server's
+-- clock is past not_after, 4 the key is a semaphore. A token of a key that has been
+-- shared has bit 62 set: there may be readers. A refusal cuts an expiry that lies further ahead than
+-- one time to live, as a clock set back leaves it.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
+  sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * CASE
+    WHEN VALUES(token) > CAST(sqlc.arg(not_after_us) AS SIGNED) THEN LAST_INSERT_ID(3)
+    WHEN lockstep_leases.intent_us < 0 THEN LAST_INSERT_ID(4)
+    WHEN CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token) THEN LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token)))
+    WHEN lockstep_leases.owner <> VALUES(owner) THEN LAST_INSERT_ID(1)
+    WHEN CHAR_LENGTH(lockstep_leases.holds) + CHAR_LENGTH(VALUES(holds)) > 8192 THEN LAST_INSERT_ID(2)
+    ELSE LAST_INSERT_ID(lockstep_leases.token) END,
+  holds = CASE WHEN LAST_INSERT_ID() < 16 THEN lockstep_leases.holds
+    WHEN LAST_INSERT_ID() = lockstep_leases.token THEN CONCAT(lockstep_leases.holds, VALUES(holds)) ELSE VALUES(holds) END,
+  owner = IF(LAST_INSERT_ID() < 16, lockstep_leases.owner, VALUES(owner)),
+  expires_us = CASE WHEN LAST_INSERT_ID() < 16 THEN LEAST(lockstep_leases.expires_us, VALUES(token) + lockstep_leases.ttl_us)
+    WHEN LAST_INSERT_ID() = lockstep_leases.token THEN GREATEST(lockstep_leases.expires_us, VALUES(expires_us)) ELSE VALUES(expires_us) END,
+  ttl_us = CASE WHEN LAST_INSERT_ID() < 16 THEN lockstep_leases.ttl_us
+    WHEN LAST_INSERT_ID() = lockstep_leases.token THEN GREATEST(lockstep_leases.ttl_us, VALUES(ttl_us)) ELSE VALUES(ttl_us) END,
+  token = IF(LAST_INSERT_ID() < 16, lockstep_leases.token, LAST_INSERT_ID()),
+  intent_us = IF(lockstep_leases.intent_us = 1 AND LAST_INSERT_ID() >= 16,
+    lockstep_leases.intent_us + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.intent_us * 4611686018427387904), lockstep_leases.intent_us);
+
+-- name: ReleaseLease :execlastid
+-- ReleaseLease removes a hold from the list; the last one frees the lease. The
+-- reply is the token, or 0 the row is locked or missing, 1 the hold is not in
+-- the list, 2 the hold was removed, but the lease had expired.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, s.slot, s.owner, sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * CASE
+    WHEN LOCATE(VALUES(holds), lockstep_leases.holds) = 0 THEN LAST_INSERT_ID(1)
+    WHEN lockstep_leases.expires_us <= VALUES(token) THEN LAST_INSERT_ID(2)
+    ELSE LAST_INSERT_ID(lockstep_leases.token) END,
+  expires_us = IF(LAST_INSERT_ID() <> 1 AND CHAR_LENGTH(lockstep_leases.holds) = CHAR_LENGTH(VALUES(holds)),
+    LEAST(lockstep_leases.expires_us, VALUES(token)), lockstep_leases.expires_us),
+  holds = CASE WHEN LAST_INSERT_ID() = 1 THEN lockstep_leases.holds
+    WHEN CHAR_LENGTH(lockstep_leases.holds) = CHAR_LENGTH(VALUES(holds)) THEN LEFT(lockstep_leases.holds, 0)
+    ELSE REPLACE(lockstep_leases.holds, VALUES(holds), LEFT(lockstep_leases.holds, 0)) END;
+
+-- name: RenewLease :execlastid
+-- RenewLease sets the expiry of one lease that is still the owner's with that
+-- token and hold. The reply is the token, or 0 the row is locked or missing, 1 the
+-- lease is not ours any more.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(
+    lockstep_leases.owner = VALUES(owner) AND lockstep_leases.token = VALUES(token) AND LOCATE(VALUES(holds), lockstep_leases.holds) > 0
+    AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), lockstep_leases.token, 1)),
+  expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + lockstep_leases.ttl_us);
+
+-- name: LeasesForRenewal :many
+-- LeasesForRenewal locks those of the names that carry one of the tokens and that
+-- nobody else has locked. The forced index and READ COMMITTED keep it off the
+-- rows of others; the token of one name may be that of another, so the caller
+-- compares.
+SELECT name, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE slot = sqlc.arg(slot) AND name IN (sqlc.slice(names)) AND token IN (sqlc.slice(tokens))
+  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+FOR UPDATE SKIP LOCKED;
+
+-- name: ExtendLeases :exec
+-- ExtendLeases sets the expiry of leases that the transaction has locked.
+UPDATE lockstep_leases FORCE INDEX (PRIMARY)
+SET expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us
+WHERE slot = sqlc.arg(slot) AND name IN (sqlc.slice(names));
+
+-- name: LeasesNow :many
+-- LeasesNow reads the leases of the names that are held, without a lock.
+SELECT name, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE slot = sqlc.arg(slot) AND name IN (sqlc.slice(names))
+  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6));
+
+-- name: LockLease :one
+-- LockLease locks the row of a lease, waiting for it, and reads its token.
+SELECT token FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE;
+
+-- name: LookLease :one
+-- LookLease reads how much longer a lease is held, 0 for a free one, and by whom,
+-- without a lock.
+SELECT owner, intent_us, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+
+-- name: QueueForLease :one
+-- QueueForLease takes the turnstile of a key, waiting for it in the server's queue:
+-- whoever has it is the first of all processes to get the lease.
+SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 FOR UPDATE;
+
+-- name: EnsureLease :exec
+-- EnsureLease makes the row of a lease where it is missing: free, with token 0. It
+-- doesn't wait for who has the row locked, or is making it: the answer is an error
+-- then, of a try that would have had to wait.
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT sqlc.arg(name), CAST(sqlc.arg(slot) AS SIGNED), '-', LEFT('-', 0), 0, 0, 0, 0, 0 FROM DUAL
+WHERE NOT EXISTS (SELECT 1 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = CAST(sqlc.arg(slot) AS SIGNED) FOR UPDATE NOWAIT);
+
+-- name: GuardLease :execlastid
+-- GuardLease writes the row of a lease that is still the owner's, in the caller's
+-- transaction: nobody can take the lease over before that transaction ends, and on
+-- a multi-primary cluster not without one of them failing. The reply is the token,
+-- or 0 where the lease is not ours any more.
+UPDATE lockstep_leases SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)
+WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token)
+  AND LOCATE(sqlc.arg(hold), holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6));
+
+-- name: LeaseInSnapshot :one
+-- LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
+SELECT token, holds, guards, expires_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+
+-- name: LeaseAsItIs :one
+-- LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads it
+-- as it was committed last.
+SELECT token, holds, guards, expires_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
+
+-- name: ForceRelease :execlastid
+-- ForceRelease frees a lease whoever holds it, and raises the token, so that the
+-- holder's renewals and guards find it gone. The reply is the token that was
+-- taken away, or 0 the row is locked or missing, 1 nobody held it.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, s.slot, s.owner, s.holds, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), 1, lockstep_leases.token)),
+  expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, VALUES(token)),
+  holds = IF(LAST_INSERT_ID() = 1, lockstep_leases.holds, LEFT(lockstep_leases.holds, 0)),
+  token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, lockstep_leases.token + 1);
+
+-- name: ListLeases :many
+-- ListLeases reads a page of the leases that are held, in the order of names.
+SELECT name, owner, token, ttl_us,
+  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length
+FROM lockstep_leases
+WHERE slot = 0 AND name > sqlc.arg(after) AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+ORDER BY name LIMIT ?;
+
+-- name: InspectLease :one
+-- InspectLease reads all about one lease.
+SELECT name, owner, token, ttl_us,
+  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+
+-- name: IdleLeases :many
+-- IdleLeases reads a page of the rows that were last used before the given number
+-- of microseconds ago, without a lock. A row whose token is ahead of the clock
+-- stays, since it would be made again with a lower one, and so does what says how a
+-- key is used.
+SELECT name, slot FROM lockstep_leases
+WHERE (name > sqlc.arg(after) OR name = sqlc.arg(after) AND slot > sqlc.arg(after_slot))
+  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 AND intent_us = 0
+ORDER BY name, slot LIMIT ?;
+
+-- name: IdleLease :one
+-- IdleLease locks a row of IdleLeases that is still idle, unless somebody has
+-- locked it.
+SELECT token FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot)
+  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 AND intent_us = 0
+FOR UPDATE SKIP LOCKED;
+
+-- name: DeleteLease :exec
+-- DeleteLease removes the row of a lease.
+DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+
+-- name: ServerClock :one
+-- ServerClock reads the server's clock, and what kind of server it is.
+SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us, VERSION() AS version;

@@ -1,0 +1,130 @@
+-- The statements of shared leases and semaphores. A reader is a row of its own, in
+-- a slot above 0, and so is a permit. The row of the lease, slot 0, is the gate: its
+-- column intent_us is 1 once the key has been shared, so that a writer knows that it
+-- must look for readers, and -n for a semaphore of n permits, the slots 1 to n.
+
+-- name: MarkGate :execlastid
+-- MarkGate says what a key is used for: 1 shared, -n a semaphore. The reply is 0
+-- where the row is locked or missing, and otherwise 100000 and what the key is used
+-- for now, which may be something else.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(intent) AS SIGNED), 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.intent_us = 0, VALUES(intent_us), lockstep_leases.intent_us)),
+  intent_us = IF(lockstep_leases.intent_us = 0, VALUES(intent_us), lockstep_leases.intent_us);
+
+-- name: ShareLease :execlastid
+-- ShareLease takes a reader's row where no writer has the gate, or the owner is the
+-- writer. The gate is locked shared meanwhile, so that a writer that comes sees the
+-- reader. The reply is the token, or 0 where the gate is locked, missing, held by a
+-- writer or not marked, or the server's clock is past not_after, 1 where the reader's
+-- row is still held.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, sqlc.arg(slot), sqlc.arg(owner), sqlc.arg(hold), LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))),
+  sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 AND s.intent_us = 1
+  AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner = sqlc.arg(owner))
+  AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(sqlc.arg(not_after_us) AS SIGNED)
+LOCK IN SHARE MODE
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token),
+    GREATEST(lockstep_leases.token + 1, VALUES(token)), 1)),
+  owner = IF(LAST_INSERT_ID() = 1, lockstep_leases.owner, VALUES(owner)),
+  holds = IF(LAST_INSERT_ID() = 1, lockstep_leases.holds, VALUES(holds)),
+  ttl_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.ttl_us, VALUES(ttl_us)),
+  expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, VALUES(expires_us)),
+  token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID());
+
+-- name: ReadersOf :one
+-- ReadersOf counts the readers of a key, those whose time is over too, and reads for
+-- how much longer the last of them reads.
+SELECT COUNT(*) AS readers,
+  CAST(COALESCE(SUM(expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS expired,
+  CAST(COALESCE(MAX(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0;
+
+-- name: ReapReaders :exec
+-- ReapReaders ends the readers of a key whose time is over, and raises their tokens,
+-- so that none of them can guard a transaction any more. A reader that guards one
+-- now is passed over.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot > 0 AND CHAR_LENGTH(s.holds) > 0
+  AND s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep_leases.token + 1;
+
+-- name: AcquirePermit :execlastid
+-- AcquirePermit takes a free permit of a semaphore of n. The reply is the token and,
+-- in the bits from 52 up, the slot, or 0 where none is free, or the semaphore has
+-- another n, or the server's clock is past not_after.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
+  sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot BETWEEN 1 AND CAST(sqlc.arg(permits) AS SIGNED)
+  AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+  AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(sqlc.arg(not_after_us) AS SIGNED)
+  AND (SELECT g.intent_us FROM lockstep_leases g WHERE g.name = sqlc.arg(name) AND g.slot = 0) + CAST(sqlc.arg(permits) AS SIGNED) = 0
+ORDER BY s.slot LIMIT 1 FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))),
+  owner = VALUES(owner), holds = VALUES(holds), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
+  token = LAST_INSERT_ID(),
+  intent_us = lockstep_leases.intent_us + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.slot * 4503599627370496);
+
+-- name: PermitsOf :one
+-- PermitsOf counts the rows of a semaphore's permits, and those that are held, and
+-- reads when the first of these ends.
+SELECT COUNT(*) AS permits,
+  CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS held,
+  CAST(COALESCE(MIN(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot BETWEEN CAST(sqlc.arg(first) AS SIGNED) AND CAST(sqlc.arg(last) AS SIGNED);
+
+-- name: ResizeSemaphore :execlastid
+-- ResizeSemaphore sets the number of permits. The reply is 0 where the row is
+-- locked or missing, 1 where the key is no semaphore, and otherwise 100000 and the
+-- number of before.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(intent) AS SIGNED), 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(lockstep_leases.intent_us >= 0, 1, 100000 - lockstep_leases.intent_us)),
+  intent_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.intent_us, VALUES(intent_us));
+
+-- name: PermitsForRenewal :many
+-- PermitsForRenewal is LeasesForRenewal for several slots of one name.
+SELECT slot, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(slots)) AND token IN (sqlc.slice(tokens))
+  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+FOR UPDATE SKIP LOCKED;
+
+-- name: ExtendPermits :exec
+-- ExtendPermits sets the expiry of rows that the transaction has locked.
+UPDATE lockstep_leases FORCE INDEX (PRIMARY)
+SET expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us
+WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(slots));
+
+-- name: PermitsNow :many
+-- PermitsNow reads rows of one name that are held, without a lock.
+SELECT slot, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(slots))
+  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6));
+
+-- name: SlotOfHold :one
+-- SlotOfHold finds the row of a hold that is alone in its list.
+SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND holds = sqlc.arg(hold);
+
+-- name: ReadersForShare :many
+-- ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
+-- sees them as they were committed last.
+SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0 LOCK IN SHARE MODE;
+
+-- name: ReadingInSnapshot :one
+-- ReadingInSnapshot sums up what the readers of a key have done, as the transaction's
+-- snapshot shows it.
+SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
+
+-- name: ReadingAsItIs :one
+-- ReadingAsItIs is the same as it was committed last. It locks the rows shared, waiting
+-- for them.
+SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 LOCK IN SHARE MODE;
