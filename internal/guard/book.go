@@ -109,7 +109,7 @@ func (c *conn) boundary(s statement) {
 	}
 	c.end(s.kind == kindCommit)
 	if s.kind == kindBegin || s.chain {
-		c.tx = &Tx{server: c.server, reads: s.reads}
+		c.tx = &Tx{server: c.server, kept: c.pool.rules.Kept, reads: s.reads}
 	}
 }
 
@@ -157,10 +157,16 @@ func (c *conn) mayCommit(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	if t.holds() {
-		return c.confirm(ctx)
+	if !t.holds() {
+		return t.refuse()
 	}
-	return t.refuse()
+	if err := c.confirm(ctx); err != nil {
+		return err
+	}
+	if name, found := t.unfenced(); found {
+		return c.pool.rules.Unfenced(name)
+	}
+	return nil
 }
 
 // mayCommitText is mayCommit for a transaction that was begun as text. What may

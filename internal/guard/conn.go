@@ -44,7 +44,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		return nil, err
 	}
 	c.end(false) // one begun as text on the same connection is over
-	c.tx = &Tx{server: c.server, isolation: sql.IsolationLevel(opts.Isolation), owned: true}
+	c.tx = &Tx{server: c.server, kept: c.pool.rules.Kept, isolation: sql.IsolationLevel(opts.Isolation), owned: true}
 	return &driverTx{base: base, conn: c}, nil
 }
 

@@ -32,9 +32,14 @@ type Rules struct {
 	// Committed returns the error of a transaction that the named statement
 	// has committed implicitly.
 	Committed func(statement string) error
+	// Unfenced returns the error of a transaction that has lost the lock of that
+	// name to a savepoint; see Tx.Fence.
+	Unfenced func(name string) error
 	// Open tells from the reply to rawsql.Probe whether a transaction is open;
 	// the error is one that says neither.
 	Open func(reply error) (bool, error)
+	// Kept is whatever the pool keeps for the scopes of its transactions.
+	Kept any
 	// Gone tells whether this reply to KILL says that there is no such session.
 	Gone func(reply error) bool
 }

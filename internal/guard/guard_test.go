@@ -54,9 +54,13 @@ func newStub(t *testing.T, lean bool) (*stub, *sql.DB) {
 }
 
 // locks are what keeps itself with a transaction.
-type locks struct{ committed bool }
+type locks struct {
+	committed bool
+	ends      []error
+}
 
-func (l *locks) Committed() { l.committed = true }
+func (l *locks) Committed()      { l.committed = true }
+func (l *locks) Ended(why error) { l.ends = append(l.ends, why) }
 
 func begin(t *testing.T, pool *sql.DB) *sql.Tx {
 	t.Helper()
@@ -163,6 +167,9 @@ func TestCommitIsRefusedByServer(t *testing.T) {
 	}
 	if kept.committed || !errors.Is(book.Err(), ErrEnded) {
 		t.Errorf("the book says committed %t, %v", kept.committed, book.Err())
+	}
+	if len(kept.ends) != 1 || kept.ends[0] != nil {
+		t.Errorf("the scope was told of the ends %v, want one", kept.ends)
 	}
 	base.will("commit", nil)
 	next := begin(t, pool)

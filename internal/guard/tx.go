@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -13,6 +14,7 @@ import (
 // transaction may read it from any goroutine.
 type Tx struct {
 	server    Server
+	kept      any // see Rules.Kept
 	isolation sql.IsolationLevel
 	owned     bool // begun by BeginTx, ended by Commit or Rollback of database/sql
 
@@ -24,13 +26,17 @@ type Tx struct {
 	severed error  // the program itself has ended it by a statement
 	ended   bool   // Commit or Rollback has run
 	scope   Scope
-	held    bool // the scope holds locks
+	held    bool           // the scope holds locks
+	fences  map[string]int // see Fence
 }
 
 // Scope is what the locks keep with a transaction.
 type Scope interface {
 	// Committed is called after a commit that succeeded.
 	Committed()
+	// Ended is called when the transaction ends, before the server has freed
+	// what it holds. Why is nil, or what had ended it before on the server.
+	Ended(why error)
 }
 
 // ErrEnded is returned for a lock's statement whose transaction is over.
@@ -43,6 +49,9 @@ var ErrReads = errors.New("a statement has run before in this transaction")
 // ErrOpenRows is returned for a lock's statement while rows are open on the
 // connection, which would break it. Nothing was sent.
 var ErrOpenRows = errors.New("rows are still open on this transaction")
+
+// Kept returns what the pool keeps for its transactions.
+func (t *Tx) Kept() any { return t.kept }
 
 // Server returns what is known of the server.
 func (t *Tx) Server() Server { return t.server }
@@ -100,6 +109,39 @@ func (t *Tx) Hold() {
 	t.held = true
 }
 
+// Fence says that the transaction has locked a row, of the given name, without
+// which it must not be committed. Undone is the count of before the row was
+// locked: when it grows, by a ROLLBACK TO SAVEPOINT, the lock may be gone.
+func (t *Tx) Fence(name string, undone int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.fences == nil {
+		t.fences = make(map[string]int, 1)
+	}
+	t.fences[name] = undone
+	t.held = true
+}
+
+// Fenced tells whether the row of that name is locked for certain.
+func (t *Tx) Fenced(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	undone, ok := t.fences[name]
+	return ok && undone == t.undone
+}
+
+// unfenced returns the name of a fence that a savepoint may have taken down.
+func (t *Tx) unfenced() (name string, found bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, undone := range t.fences {
+		if undone != t.undone {
+			return name, true
+		}
+	}
+	return "", false
+}
+
 // refuse returns why a statement of the program may not be sent.
 func (t *Tx) refuse() error {
 	t.mu.Lock()
@@ -145,8 +187,15 @@ func (t *Tx) cleared() {
 // end closes the book.
 func (t *Tx) end() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	scope, why := t.scope, cmp.Or(t.doomed, t.severed)
+	if t.ended {
+		scope = nil
+	}
 	t.ended = true
+	t.mu.Unlock()
+	if scope != nil {
+		scope.Ended(why)
+	}
 }
 
 // committed lets the scope know of a commit that succeeded.

@@ -28,6 +28,34 @@ func Kill(session uint64) string { return "KILL " + strconv.FormatUint(session, 
 // Uptime reads for how many seconds the server has run.
 const Uptime = "SHOW GLOBAL STATUS LIKE 'Uptime'"
 
+// InTurn makes AcquireLease take the turnstile of the key as well, so that it passes
+// nobody who waits there: where somebody has it, nothing is selected.
+func InTurn(query string) string {
+	return strings.Replace(query, "FROM lockstep_leases s WHERE", "FROM lockstep_leases q JOIN lockstep_leases s ON s.name = q.name AND q.slot = -1 WHERE", 1)
+}
+
+// SkipShared makes a shared locking read pass over locked rows. The two servers have
+// different words for it.
+func SkipShared(query string, mariaDB bool) string {
+	if mariaDB {
+		return strings.Replace(query, "LOCK IN SHARE MODE", "LOCK IN SHARE MODE SKIP LOCKED", 1)
+	}
+	return strings.Replace(query, "LOCK IN SHARE MODE", "FOR SHARE SKIP LOCKED", 1)
+}
+
+// Session reads the number of the session, for Kill.
+const Session = "SELECT CONNECTION_ID()"
+
+// SetTurnstile prepares a session for waiting at a turnstile: as long as need be, and
+// with an end when it is silent for that many seconds while it has it.
+func SetTurnstile(silent int, mariaDB bool) string {
+	unlimited := "max_execution_time"
+	if mariaDB {
+		unlimited = "max_statement_time"
+	}
+	return "SET SESSION innodb_lock_wait_timeout = 1073741824, " + unlimited + " = 0, wait_timeout = " + strconv.Itoa(silent)
+}
+
 // LockWaitSeconds reads the session's lock wait timeout.
 const LockWaitSeconds = "SELECT @@SESSION.innodb_lock_wait_timeout"
 
@@ -47,6 +75,8 @@ const (
 	NoWait = "innodb_lock_wait_timeout=0"
 	// RefuseStale answers 1020 where a row has changed since the snapshot.
 	RefuseStale = "innodb_snapshot_isolation=ON"
+	// AllowStale doesn't, whatever the default of the server.
+	AllowStale = "innodb_snapshot_isolation=OFF"
 )
 
 // AtMost ends a statement that takes longer, with 1969.
