@@ -47,10 +47,10 @@ func (s *state) acquire(ctx context.Context, key Key, r record, q request) (Gran
 	if s.book == nil && h.grant.token > 0 && !h.grant.shared {
 		q.shared = false // ours exclusively: ask for that again
 	}
-	undone := s.undone()
+	undone, asked := s.undone(), s.asked()
 	a := &attempt{state: s, record: r, request: q, owner: ownerOf(ctx), held: max(noToken, h.grant.token)}
 	if err := s.stillOpen(ctx); err != nil {
-		return Grant{}, s.failure(q.verb, key, err)
+		return Grant{}, s.refused(ctx, key, q.shared, asked, s.failure(q.verb, key, err))
 	}
 	token, err := a.run(ctx)
 	if errors.Is(err, guard.ErrReads) {
@@ -58,10 +58,10 @@ func (s *state) acquire(ctx context.Context, key Key, r record, q request) (Gran
 		token, err = a.run(ctx)
 	}
 	if err != nil {
-		return Grant{}, s.failure(q.verb, key, a.busy(err))
+		return Grant{}, s.refused(ctx, key, q.shared, asked, s.failure(q.verb, key, a.busy(err)))
 	}
 	grant := Grant{key: key, token: token, shared: q.shared}
-	s.keep(r, grant, undone)
+	s.keep(ctx, r, grant, undone, asked)
 	return grant, nil
 }
 

@@ -80,6 +80,7 @@ var (
 var (
 	errCommitted = errors.New("committed implicitly")
 	errUnknown   = errors.New("the server has ended it, by a statement that was not seen")
+	errUnfenced  = errors.New("a savepoint may have been rolled back after the guard, and the guard with it: guard again, last in the transaction")
 )
 
 // Retryable tells whether the same transaction, started again from its
@@ -89,7 +90,7 @@ var (
 // knows, are not retryable.
 func Retryable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, errCommitted), errors.Is(err, errUnknown),
+	case err == nil, errors.Is(err, errCommitted), errors.Is(err, errUnknown), errors.Is(err, errUnfenced),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):
@@ -134,9 +135,18 @@ func interpret(err error) verdict {
 	return verdict{}
 }
 
+// PoolOption is an option of a guarded pool.
+type PoolOption interface{ toPool(*guard.Rules) }
+
 // Guarded wraps the connector of go-sql-driver/mysql into that of a guarded pool.
 // Programs use locksqlc.Open, locksqlc.Connector or lockgorm.Open, which call it.
-func Guarded(base driver.Connector) driver.Connector { return guard.Wrap(base, rules) }
+func Guarded(base driver.Connector, options ...PoolOption) driver.Connector {
+	r := rules
+	for _, option := range options {
+		option.toPool(&r)
+	}
+	return guard.Wrap(base, r)
+}
 
 // rules are what the guarded pool needs to know of errors.
 var rules = guard.Rules{
@@ -152,6 +162,9 @@ var rules = guard.Rules{
 	},
 	Committed: func(statement string) error {
 		return fmt.Errorf("%w: %w by the statement %q, which has freed the locks", ErrTxDoomed, errCommitted, statement)
+	},
+	Unfenced: func(name string) error {
+		return fmt.Errorf("%w: lease %q: %w", ErrTxDoomed, clipped(name), errUnfenced)
 	},
 	Open: transactionOpen,
 	Gone: func(reply error) bool {
@@ -193,6 +206,32 @@ func lockError(what string, err error, s guard.Server) error {
 		sentinel = ErrBusy
 	}
 	return fmt.Errorf("%s: %w", what, withSentinel(sentinel, err))
+}
+
+// Explain turns the error of a statement outside of the caller's transactions into
+// that of a call, as all packages of lockstep return it: what was asked for, the
+// sentinel of this package where there is one, and the cause. For a nil error it
+// returns nil.
+func Explain(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return lockError(what, err, noServer)
+}
+
+// Unknown tells whether a statement that was answered by this error may have been
+// executed nevertheless, or may still be: there was no answer, or one to the end of
+// the session.
+func Unknown(err error) bool {
+	var server *mysql.MySQLError
+	if err == nil || !errors.As(err, &server) {
+		return err != nil
+	}
+	switch server.Number {
+	case 1053, 1317, 1927, 3169: // ER_SERVER_SHUTDOWN, ER_QUERY_INTERRUPTED, ER_CONNECTION_KILLED (MariaDB), ER_SESSION_WAS_KILLED (MySQL)
+		return true
+	}
+	return false
 }
 
 // noServer is for errors outside of any transaction of the caller's.

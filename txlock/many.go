@@ -106,8 +106,9 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 	if len(keys) == 0 {
 		return nil
 	}
+	asked := s.asked()
 	if err := s.stillOpen(ctx); err != nil {
-		return s.failure("lock all from", keys[0], err)
+		return s.refused(ctx, keys[0], false, asked, s.failure("lock all from", keys[0], err))
 	}
 	end := time.Now().Add(atMost)
 	undone, snapshot := s.undone(), s.mayHaveSnapshot()
@@ -123,18 +124,18 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 			tokens, err = m.run(ctx)
 		}
 		if err != nil {
-			return s.failure(fmt.Sprintf("lock all %d keys from", len(part)), part[0], err)
+			return s.refused(ctx, part[0], false, asked, s.failure(fmt.Sprintf("lock all %d keys from", len(part)), part[0], err))
 		}
 		for _, key := range part {
 			token := tokens[key.record()]
 			if token == 0 {
-				return s.failure("lock all from", key, key.record().missing())
+				return s.refused(ctx, key, false, asked, s.failure("lock all from", key, key.record().missing()))
 			}
 			given = append(given, Grant{key: key, token: token})
 		}
 	}
 	for _, grant := range given {
-		s.keep(grant.key.record(), grant, undone)
+		s.keep(ctx, grant.key.record(), grant, undone, asked)
 	}
 	return nil
 }

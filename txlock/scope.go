@@ -46,6 +46,7 @@ type state struct {
 	tx     Tx
 	book   *guard.Tx // nil on a plain pool
 	server guard.Server
+	watch  Observer // nil for none
 
 	sending sync.Mutex // held while a lock is taken, which may be several statements
 
@@ -58,6 +59,7 @@ type state struct {
 type hold struct {
 	grant  Grant
 	undone int
+	since  time.Time // where somebody watches
 }
 
 // Grant is a lock that was given. It holds until the transaction ends.
@@ -80,12 +82,16 @@ func (g Grant) Token() uint64 { return g.token }
 func (g Grant) Shared() bool { return g.shared }
 
 // JoinOption is an option of Join.
-type JoinOption func(*state)
+type JoinOption interface{ toJoin(*state) }
+
+type joinOption func(*state)
+
+func (f joinOption) toJoin(s *state) { f(s) }
 
 // NothingRead says that the transaction has run no plain SELECT yet, which a
 // plain pool can't know: the next lock then needs no snapshot guard. A guarded
 // pool knows better and takes no notice. The default is to guard.
-func NothingRead() JoinOption { return func(s *state) { s.fresh = true } }
+func NothingRead() JoinOption { return joinOption(func(s *state) { s.fresh = true }) }
 
 // Join returns the scope of a transaction. On a guarded pool, one opened by
 // locksqlc.Open or lockgorm.Open, it sends nothing, and a transaction has one
@@ -123,7 +129,7 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	}
 	j := newJoined(tx, nil, server)
 	for _, option := range options {
-		option(&j.state)
+		option.toJoin(&j.state)
 	}
 	return &j.scope, nil
 }
@@ -137,6 +143,9 @@ type joined struct {
 func newJoined(tx Tx, book *guard.Tx, server guard.Server) *joined {
 	j := &joined{state: state{tx: tx, book: book, server: server}}
 	j.scope.state = &j.state
+	if book != nil {
+		j.state.watch, _ = book.Kept().(Observer)
+	}
 	return j
 }
 
@@ -149,6 +158,9 @@ func (j *joined) Committed() {
 		known.add(j.state.server.Name, r)
 	}
 }
+
+// Ended is called by the guarded connection when the transaction ends.
+func (j *joined) Ended(why error) { j.state.ended(why) }
 
 // introduce reads the facts about the server, which guarded connections know.
 func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
@@ -288,13 +300,14 @@ func (s *state) holdOf(r record) (h hold, certain bool) {
 	return h, ok && h.undone == undone
 }
 
-// keep notes a lock that was given.
-func (s *state) keep(r record, g Grant, undone int) {
+// keep notes a lock that was given, and asked for at the time.
+func (s *state) keep(ctx context.Context, r record, g Grant, undone int, asked time.Time) {
+	h := hold{grant: g, undone: undone, since: s.granted(ctx, g, asked)}
 	s.mu.Lock()
 	if s.held == nil {
 		s.held = make(map[record]hold, 4)
 	}
-	s.held[r] = hold{grant: g, undone: undone}
+	s.held[r] = h
 	first := len(s.held) == 1
 	s.mu.Unlock()
 	if first && s.book != nil {

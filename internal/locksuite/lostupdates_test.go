@@ -127,7 +127,7 @@ func runJob(text string) error {
 	}
 	open := func(dsn string) (*sql.DB, error) { return sql.Open("mysql", dsn) }
 	if j.Guarded {
-		open = locksqlc.Open
+		open = func(dsn string) (*sql.DB, error) { return locksqlc.Open(dsn) }
 	}
 	db, err := open(j.DSN)
 	if err != nil {

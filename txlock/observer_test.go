@@ -1,0 +1,116 @@
+package txlock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestSlogObserver proves what SlogObserver says of its log: one line for an event, a
+// loss as a warning and all else as debug, with the attributes that the event has.
+func TestSlogObserver(t *testing.T) {
+	t.Parallel()
+	key := txlock.Named("order:42")
+	for name, test := range map[string]struct {
+		tell func(o txlock.Observer, ctx context.Context, e txlock.Event)
+		e    txlock.Event
+		want string
+	}{
+		"granted lease": {
+			txlock.Observer.Granted, txlock.Event{Lease: true, Key: key, Token: 7, Owner: "web-3", Took: 1500 * time.Microsecond},
+			`level=DEBUG msg="lease granted" key=order:42 took=1.5ms token=7 owner=web-3`,
+		},
+		"granted lock, shared": {
+			txlock.Observer.Granted, txlock.Event{Key: key, Shared: true, Took: time.Second},
+			`level=DEBUG msg="lock granted" key=order:42 took=1s shared=true`,
+		},
+		"refused": {
+			txlock.Observer.Refused, txlock.Event{Lease: true, Key: key, Owner: "web-3", Took: time.Second, Err: txlock.ErrBusy},
+			`level=DEBUG msg="lease refused" key=order:42 took=1s owner=web-3 error="txlock: the lock is held by somebody else"`,
+		},
+		"waited": {
+			txlock.Observer.Waited, txlock.Event{Lease: true, Key: key, Took: time.Minute},
+			`level=DEBUG msg="lease waited" key=order:42 took=1m0s`,
+		},
+		"renewed": {
+			txlock.Observer.Renewed, txlock.Event{Lease: true, Key: key, Token: 7, Took: 20 * time.Second},
+			`level=DEBUG msg="lease renewed" key=order:42 took=20s token=7`,
+		},
+		"lost": {
+			txlock.Observer.Lost, txlock.Event{Lease: true, Key: key, Token: 7, Took: time.Hour, Err: errors.New("late")},
+			`level=WARN msg="lease lost" key=order:42 took=1h0m0s token=7 error=late`,
+		},
+		"lost lock": {
+			txlock.Observer.Lost, txlock.Event{Key: key, Took: time.Hour, Err: errors.New("late")},
+			`level=WARN msg="lock lost" key=order:42 took=1h0m0s error=late`,
+		},
+		"released": {
+			txlock.Observer.Released, txlock.Event{Lease: true, Key: key, Token: 7, Took: time.Hour},
+			`level=DEBUG msg="lease released" key=order:42 took=1h0m0s token=7`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, least := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelError} {
+				var out bytes.Buffer
+				test.tell(txlock.SlogObserver(newLog(&out, least)), t.Context(), test.e)
+				want := test.want + "\n"
+				if least > slog.LevelDebug && strings.Contains(want, "DEBUG") || least > slog.LevelWarn {
+					want = ""
+				}
+				if out.String() != want {
+					t.Errorf("from %v on it writes\n%swant\n%s", least, out.String(), want)
+				}
+			}
+		})
+	}
+}
+
+// newLog is a log from a level on, without the time.
+func newLog(out *bytes.Buffer, least slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: least, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+// TestSlogObserverHandsOnContext proves that a handler gets the context of the call,
+// in which logs find the request that an event belongs to.
+func TestSlogObserverHandsOnContext(t *testing.T) {
+	t.Parallel()
+	type request struct{}
+	h := &contextHandler{}
+	o := txlock.SlogObserver(slog.New(h))
+	ctx := context.WithValue(t.Context(), request{}, "r-17")
+	for _, tell := range []func(context.Context, txlock.Event){o.Granted, o.Refused, o.Waited, o.Renewed, o.Lost, o.Released} {
+		h.enabled, h.handled = nil, nil
+		tell(ctx, txlock.Event{Key: txlock.Named("a")})
+		if h.enabled == nil || h.handled == nil || h.enabled.Value(request{}) != "r-17" || h.handled.Value(request{}) != "r-17" {
+			t.Errorf("the handler was asked under %v and called under %v", h.enabled, h.handled)
+		}
+	}
+}
+
+// contextHandler notes the contexts that it is called under.
+type contextHandler struct{ enabled, handled context.Context }
+
+func (h *contextHandler) Enabled(ctx context.Context, _ slog.Level) bool {
+	h.enabled = ctx
+	return true
+}
+
+func (h *contextHandler) Handle(ctx context.Context, _ slog.Record) error {
+	h.handled = ctx
+	return nil
+}
+
+func (h *contextHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h *contextHandler) WithGroup(string) slog.Handler      { return h }

@@ -1,0 +1,34 @@
+package txlock
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// MaxSegments is the most parts that Segments makes.
+const MaxSegments = 1000
+
+// Segments returns the keys of n parts of one resource, "product:7#1" to
+// "product:7#4", hashed as the key is: for a resource that many use at once and that can
+// be divided, such as the stock of a product. Scope.LockAny takes a part that is
+// free without waiting, Scope.LockAll the whole resource. The key itself is a lock of its
+// own; everybody uses the same n.
+//
+// For a number out of 1 to MaxSegments it returns one key that every call refuses
+// with ErrInvalidKey.
+func Segments(key Key, n int) []Key {
+	if n < 1 || n > MaxSegments {
+		return []Key{{name: key.name, bad: fmt.Sprintf("Segments(%d): a resource has 1 to %d parts", n, MaxSegments)}}
+	}
+	keys := make([]Key, n)
+	for i := range keys {
+		keys[i] = newKey(key.name+"#"+strconv.Itoa(i+1), key.hashed)
+		if err := key.Validate(); err != nil {
+			keys[i].bad = key.bad
+			if key.name == "" {
+				keys[i].bad = "the key has no name"
+			}
+		}
+	}
+	return keys
+}

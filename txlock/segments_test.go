@@ -1,0 +1,68 @@
+package txlock_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func TestSegmentsKeys(t *testing.T) {
+	t.Parallel()
+	products, hashedLots := txlock.NewFamily[int64]("product"), txlock.NewFamily[int64]("lot", txlock.Hashed)
+	keys := txlock.Segments(products.Key(7), 3)
+	if len(keys) != 3 || keys[0].String() != "product:7#1" || keys[2].String() != "product:7#3" {
+		t.Errorf("segments %v", keys)
+	}
+	for _, key := range txlock.Segments(hashedLots.Key(7), 2) {
+		if err := key.Validate(); err != nil || !key.Hashed() {
+			t.Errorf("%v: %v, hashed %t", key, err, key.Hashed())
+		}
+	}
+	for name, bad := range map[string][]txlock.Key{
+		"none":       txlock.Segments(products.Key(7), 0),
+		"too many":   txlock.Segments(products.Key(7), txlock.MaxSegments+1),
+		"zero id":    txlock.Segments(products.Key(0), 2),
+		"zero key":   txlock.Segments(txlock.Key{}, 2),
+		"a long one": txlock.Segments(txlock.Named(strings.Repeat("x", 254)), 10)[9:],
+	} {
+		if len(bad) == 0 {
+			t.Errorf("%s: no key", name)
+		}
+		for _, key := range bad {
+			wants(t, name, key.Validate(), txlock.ErrInvalidKey)
+		}
+	}
+}
+
+// LockAny takes a part that nobody has, and LockAll waits for all of them.
+func TestSegments(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		keys := txlock.Segments(named(), 2)
+		for _, key := range keys {
+			committed(t, db, key)
+		}
+		first, second, third := begin(t, impatient(t, db, true), nil), begin(t, impatient(t, db, true), nil), begin(t, impatient(t, db, true), nil)
+		one, err := first.LockAny(t.Context(), keys...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := second.LockAny(t.Context(), keys...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if one.Key() == other.Key() {
+			t.Errorf("two transactions hold %v", one.Key())
+		}
+		_, err = third.LockAny(t.Context(), keys...)
+		wants(t, "LockAny of none", err, txlock.ErrBusy)
+		_, err = third.LockAll(t.Context(), keys...)
+		wants(t, "LockAll beside them", err, txlock.ErrWaitTimeout)
+		first.commit(t)
+		second.commit(t)
+		if _, err := third.LockAll(t.Context(), keys...); err != nil {
+			t.Error(err)
+		}
+	})
+}
