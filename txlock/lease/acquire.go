@@ -1,0 +1,290 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// maxPatience bounds how long after its request a lease may still be granted.
+const maxPatience = 10 * time.Second
+
+// patience is how long after its request a lease of that TTL may be granted: not
+// so late that little is left of it.
+func patience(ttl time.Duration) time.Duration { return min(ttl*2/3, maxPatience) }
+
+// errLate is what an attempt fails with that the server has seen too late, twice, or
+// has not answered.
+var errLate = errors.New("the server has answered too late")
+
+// tryOnce is TryAcquire.
+func (m *Manager) tryOnce(ctx context.Context, q *request) (*Lease, error) {
+	l, _, err := m.try(ctx, q, q.fair, false)
+	return l, err
+}
+
+// try takes what is asked for if it is free. Where it isn't, it returns ErrBusy and
+// for how much longer, as far as is known. To go in turn is to pass nobody at the
+// turnstile; to drain is to wait for readers.
+func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lease, time.Duration, error) {
+	if l, err := m.local(q); l != nil || err != nil {
+		return l, 0, err
+	}
+	how := attempt{inTurn: inTurn}
+	for late, absent, conflicts := 0, 0, 0; ; {
+		a, since, err := m.attempt(ctx, q, how)
+		reply := a.reply
+		switch {
+		case txlock.Retryable(err) && conflicts < 5: // a multi-primary cluster
+			conflicts++
+			continue
+		case err != nil && ctx.Err() != nil:
+			return nil, 0, fmt.Errorf("%w: %w", ctx.Err(), err)
+		case errors.Is(err, context.DeadlineExceeded): // a limit of our own
+			return nil, 0, fmt.Errorf("%w: %w: %v", txlock.ErrWaitTimeout, errLate, err) //nolint:errorlint // it must not look like the caller's
+		case err != nil:
+			return nil, 0, err
+		case reply >= firstToken:
+			l, err := m.granted(q, uint64(reply&^sharedBit), a.slot, since)
+			if err != nil || reply&sharedBit == 0 {
+				return l, 0, err
+			}
+			if err := m.renew(q); err != nil { // for the next attempt
+				return nil, 0, errors.Join(err, l.Release(ctx))
+			}
+			return m.drain(ctx, l, drain)
+		case reply == replyRefused:
+			return nil, 0, txlock.ErrBusy
+		case reply == replyFull:
+			return nil, 0, fmt.Errorf("%w: owner %q", txlock.ErrTooManyHolds, q.owner)
+		case reply == replyOther:
+			return nil, 0, fmt.Errorf("%w: %q is used for a semaphore: use another key", txlock.ErrInvalidKey, q.key)
+		case reply == replyLate && late == 0:
+			late++
+			if err := m.clock.read(ctx, m.db); err != nil {
+				return nil, 0, err
+			}
+			continue
+		case reply == replyLate:
+			return nil, 0, fmt.Errorf("%w: %w", txlock.ErrWaitTimeout, errLate)
+		}
+		// The row, or the turnstile, is locked or missing.
+		seen, err := q.target.look(ctx, m.db, q)
+		switch {
+		case err != nil:
+			return nil, 0, err
+		case !seen.exists:
+			if err = q.target.prepare(ctx, m.db, q); (errors.Is(err, errLocked) || txlock.Retryable(err)) && absent < 5 {
+				absent++
+				err = m.sleep(ctx, leastLook)
+			}
+		case q.shared && seen.left > 0 && seen.owner == q.owner && !how.queued:
+			how.queued = true // the writer goes on to read
+		case how.inTurn && q.named && seen.left > 0 && seen.owner == q.owner:
+			how.inTurn = false // it enters again, for which nobody has to wait
+		case seen.left > 0:
+			return nil, seen.left, txlock.ErrBusy
+		case how.inTurn && absent == 0:
+			err = m.ensureTurnstile(ctx, q.key)
+			absent++
+		case absent > 0 && seen.intent == intentShared && !q.shared && !how.queued:
+			how.queued = true // readers keep the row locked, each for a moment
+		case absent > 0:
+			return nil, 0, txlock.ErrBusy
+		default:
+			absent++ // free, and locked for a moment
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+	}
+}
+
+// ensureTurnstile makes the turnstile of a key, which may be locked for long: so it
+// looks first.
+func (m *Manager) ensureTurnstile(ctx context.Context, key txlock.Key) error {
+	seen, err := lookAt(ctx, m.db, key, turnstileSlot)
+	if err != nil || seen.exists {
+		return err
+	}
+	if err = m.ensureAlone(ctx, key, turnstileSlot); errors.Is(err, errLocked) {
+		err = nil // it is there, then
+	}
+	return err
+}
+
+// ensureAlone is ensure in autocommit, where two that make the same row may be each
+// other's deadlock.
+func (m *Manager) ensureAlone(ctx context.Context, key txlock.Key, slot int64) error {
+	for tries := 0; ; tries++ {
+		if err := ensure(ctx, m.db, key, slot); tries == 5 || !txlock.Retryable(err) {
+			return err
+		}
+	}
+}
+
+// confirm tells whether the hold of a record that waits for its commit is in the row.
+func (m *Manager) confirm(r *record) bool {
+	ctx, cancel := context.WithTimeout(m.undoing, max(r.left(), 0))
+	defer cancel()
+	for {
+		reply, err := m.sendRenewal(ctx, m.db, r)
+		if err != nil || reply != replyAbsent {
+			return err == nil && reply >= firstToken
+		}
+		if m.sleep(ctx, retryPause) != nil {
+			return false
+		}
+	}
+}
+
+// granted makes the handle. An owner may find its own lease, in a transaction that
+// has committed meanwhile; then the row has the new hold beside the old one.
+func (m *Manager) granted(q *request, token uint64, slot int64, since instant) (*Lease, error) {
+	r := m.recordOf(q)
+	if r != nil && (r.token == token && r.slot == slot || q.shared) && m.confirm(r) {
+		r.committed()
+		if l := r.enter(false); l != nil {
+			if err := m.undo(q, slot); err != nil {
+				return nil, errors.Join(err, l.Release(context.Background()))
+			}
+			return l, nil
+		}
+	}
+	if r != nil {
+		r.lose(errReplaced)
+	}
+	return m.keep(q, token, slot, since, false)
+}
+
+// undo takes back what was granted to an owner that had it already.
+func (m *Manager) undo(q *request, slot int64) error {
+	ctx, cancel := context.WithTimeout(m.undoing, releaseLimit)
+	defer cancel()
+	hold, granted := q.hold, now()
+	if _, err := m.sendRelease(ctx, m.db, q.key, slot, hold); err != nil {
+		m.behind(func() { m.giveBackUntil(q.key, slot, hold, granted, granted.add(q.ttl)) })
+		return errors.Join(err, m.renew(q))
+	}
+	return nil
+}
+
+// attempt is how a statement is sent.
+type attempt struct {
+	inTurn bool // it passes nobody at the turnstile
+	queued bool // it waits for the row for a moment
+}
+
+// answer is what the server has replied.
+type answer struct {
+	reply int64
+	slot  int64 // of the row that it is about
+}
+
+// attempt sends the statement that takes what is asked for and returns its reply. It
+// is not under the caller's context, whose end could not take it back: when that comes
+// first, the reply is waited for behind the call, and what was granted is given back.
+// Where there is no reply, the statement may be executed until its own deadline by the
+// server's clock: what it takes is given back then.
+func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (answer, instant, error) {
+	if err := m.clock.fresh(ctx, m.db); err != nil {
+		return answer{}, 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return answer{}, 0, err
+	}
+	since := now()
+	limit := patience(q.ttl)
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline))
+	}
+	until := since.add(limit)
+	notAfterUS := m.clock.microsAt(until)
+	sent := *q // the request may go on with another hold
+	type outcome struct {
+		answer
+		err error
+	}
+	outcomes := make(chan outcome, 1)
+	var settled atomic.Bool // by the reply or by the end of the context, whichever is first
+	if !m.behind(func() {
+		sending, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit+patience(q.ttl))
+		defer cancel()
+		defer context.AfterFunc(m.undoing, cancel)()
+		a, err := m.send(sending, &sent, how, notAfterUS)
+		wanted := settled.CompareAndSwap(false, true)
+		if wanted {
+			outcomes <- outcome{a, err}
+		}
+		switch {
+		case txlock.Unknown(err):
+			m.giveBackUntil(sent.key, a.slot, sent.hold, until, until.add(patience(sent.ttl)+sent.ttl))
+		case wanted:
+			return
+		case err == nil && a.reply >= firstToken:
+			m.giveBackUntil(sent.key, a.slot, sent.hold, now(), since.add(patience(sent.ttl)+sent.ttl))
+		}
+		if sent.shared {
+			m.freeSlot(sent.key, a.slot)
+		}
+	}) {
+		return answer{}, 0, ErrClosed
+	}
+	select {
+	case o := <-outcomes:
+		return o.answer, since, m.after(q, o.err)
+	case <-ctx.Done():
+	}
+	if settled.CompareAndSwap(false, true) {
+		return answer{}, 0, errors.Join(ctx.Err(), m.renew(q))
+	}
+	o := <-outcomes
+	return o.answer, since, m.after(q, o.err)
+}
+
+// after makes sure that a statement without an answer is not sent again.
+func (m *Manager) after(q *request, err error) error {
+	if txlock.Unknown(err) {
+		err = errors.Join(err, m.renew(q))
+	}
+	return err
+}
+
+// renew gives a request a new entry for the list of holds, and a reader a new slot:
+// what was asked for by the old one is given back behind the call, whenever it comes.
+func (m *Manager) renew(q *request) error {
+	if q.shared {
+		q.target = reader{slot: m.takeSlot(q.key), clock: &m.clock}
+	}
+	_, err := q.newHold()
+	return err
+}
+
+// send sends the statement.
+func (m *Manager) send(ctx context.Context, q *request, how attempt, notAfterUS int64) (a answer, err error) {
+	if how.queued {
+		err = m.withRow(ctx, q.key, leaseSlot, mostLook, func(tx gen.DBTX) error {
+			if how.inTurn {
+				tx = rewriting{tx, rawsql.InTurn}
+			}
+			a.reply, a.slot, err = q.target.send(ctx, tx, q, notAfterUS)
+			return err
+		})
+		if errors.Is(txlock.Explain("", err), txlock.ErrWaitTimeout) {
+			return answer{}, nil // locked
+		}
+		return a, err
+	}
+	var db gen.DBTX = m.db
+	if how.inTurn {
+		db = rewriting{db, rawsql.InTurn}
+	}
+	a.reply, a.slot, err = q.target.send(ctx, db, q, notAfterUS)
+	return a, err
+}

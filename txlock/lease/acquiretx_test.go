@@ -1,0 +1,573 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+func acquireTx(t testing.TB, m *lease.Manager, tx txlock.Tx, key txlock.Key) *lease.Lease {
+	t.Helper()
+	l, err := m.AcquireTx(context.Background(), tx, key)
+	if err != nil {
+		t.Fatalf("AcquireTx(%v): %v", key, err)
+	}
+	return l
+}
+
+// keyOf makes a key that was never leased, or was.
+func keyOf(t testing.TB, m *lease.Manager, leased bool) txlock.Key {
+	t.Helper()
+	key := named()
+	if leased {
+		release(t, acquire(t, m, key))
+	}
+	return key
+}
+
+// histories are the keys to try: what was leased before has a row, the rest not.
+var histories = map[string]bool{"never leased": false, "leased before": true}
+
+// TestAcquireTxWithBusinessChange proves that a lease and a change of the same
+// transaction are committed together, or vanish together, and that nobody sees the
+// lease before that nor gets it.
+func TestAcquireTxWithBusinessChange(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		for name, leased := range histories {
+			for end, committed := range map[string]bool{"commit": true, "rollback": false} {
+				t.Run(name+"/"+end, func(t *testing.T) {
+					t.Parallel()
+					table, key := counter(t, db), keyOf(t, m, leased)
+					tx := begin(t, pool, sql.LevelDefault)
+					add(t, tx, table)
+					l := acquireTx(t, m, tx, key)
+					if info, err := other.Inspect(t.Context(), key); err != nil || info.Held {
+						t.Errorf("before the end: %+v, %v", info, err)
+					}
+					quickly(t, "TryAcquire", func() {
+						_, err := other.TryAcquire(t.Context(), key)
+						wants(t, "TryAcquire before the end", err, txlock.ErrBusy)
+					})
+					if committed {
+						commit(t, tx)
+					} else {
+						rollback(t, tx)
+					}
+					info, err := other.Inspect(t.Context(), key)
+					if err != nil || info.Held != committed {
+						t.Errorf("after the %s: %+v, %v", end, info, err)
+					}
+					if n := counted(t, db, table); (n == 1) != committed {
+						t.Errorf("the counter is %d after the %s", n, end)
+					}
+					if committed {
+						if info.Owner != l.Owner() || info.Token != l.Token() || info.Holds != 1 {
+							t.Errorf("%+v, want owner %q and token %d", info, l.Owner(), l.Token())
+						}
+						_, err := other.TryAcquire(t.Context(), key)
+						wants(t, "TryAcquire after the commit", err, txlock.ErrBusy)
+						release(t, l)
+					} else {
+						free(t, other, key)
+						wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
+						wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestAcquireTxIsRenewed proves that a lease that was acquired in a transaction is
+// renewed after the commit, also where that came later than the first renewals.
+func TestAcquireTxIsRenewed(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		const ttl = 3 * time.Second
+		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(100*time.Millisecond)), newManager(t, pool)
+		for name, leased := range histories {
+			for when, commitAt := range map[string]time.Duration{"at once": ttl, "late": ttl / 2} {
+				t.Run(name+"/"+when, func(t *testing.T) {
+					t.Parallel()
+					tx, key := begin(t, pool, sql.LevelDefault), keyOf(t, m, leased)
+					l := acquireTx(t, m, tx, key)
+					waitUntil(t, "it is time to commit", func() bool { return l.Left() < commitAt })
+					if err := l.Err(); err != nil {
+						t.Fatalf("given up before the commit: %v", err)
+					}
+					commit(t, tx)
+					for end := time.Now().Add(ttl + ttl/4); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+						if err := l.Err(); err != nil {
+							t.Fatal(err)
+						}
+					}
+					_, err := other.TryAcquire(t.Context(), key)
+					wants(t, "TryAcquire", err, txlock.ErrBusy)
+					release(t, l)
+					free(t, other, key)
+				})
+			}
+		}
+	})
+}
+
+// TestAcquireTxSavepoint proves that the rollback to a savepoint takes the lease
+// with it, and leaves the rest of the transaction; and that the lease can be acquired
+// again in it.
+func TestAcquireTxSavepoint(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		for name, leased := range histories {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				table, key := counter(t, db), keyOf(t, m, leased)
+				tx := begin(t, pool, sql.LevelDefault)
+				add(t, tx, table)
+				run(t, tx, "SAVEPOINT s")
+				l := acquireTx(t, m, tx, key)
+				add(t, tx, table)
+				run(t, tx, "ROLLBACK TO SAVEPOINT s")
+				commit(t, tx)
+				if n := counted(t, db, table); n != 1 {
+					t.Errorf("the counter is %d", n)
+				}
+				free(t, other, key)
+				wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
+				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+
+				tx = begin(t, pool, sql.LevelDefault)
+				run(t, tx, "SAVEPOINT s")
+				l = acquireTx(t, m, tx, key)
+				run(t, tx, "ROLLBACK TO SAVEPOINT s")
+				again := acquireTx(t, m, tx, key)
+				commit(t, tx)
+				if err := again.Renew(t.Context()); err != nil {
+					t.Errorf("Renew: %v", err)
+				}
+				wants(t, "Renew of what was rolled back", l.Renew(t.Context()), txlock.ErrLost)
+				wants(t, "Release of what was rolled back", l.Release(t.Context()), txlock.ErrNotHeld)
+				release(t, again)
+				free(t, other, key)
+			})
+		}
+	})
+}
+
+// TestAcquireTxBusy proves that a lease that somebody holds, guards or is about to
+// commit is refused at once, and that the transaction goes on.
+func TestAcquireTxBusy(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		for name, take := range map[string]func(t *testing.T, key txlock.Key) *lease.Lease{
+			"held": func(t *testing.T, key txlock.Key) *lease.Lease { return acquire(t, other, key) },
+			"guarded": func(t *testing.T, key txlock.Key) *lease.Lease {
+				l := acquire(t, other, key)
+				guard(t, l, begin(t, pool, sql.LevelDefault))
+				return l
+			},
+			"acquired in a transaction": func(t *testing.T, key txlock.Key) *lease.Lease {
+				return acquireTx(t, other, begin(t, pool, sql.LevelDefault), key)
+			},
+		} {
+			for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+				t.Run(name+"/"+level.String(), func(t *testing.T) {
+					t.Parallel()
+					table, key := counter(t, db), named()
+					l := take(t, key)
+					tx := begin(t, pool, level)
+					add(t, tx, table)
+					for range 2 {
+						quickly(t, "AcquireTx", func() {
+							_, err := m.AcquireTx(t.Context(), tx, key)
+							wants(t, "AcquireTx", err, txlock.ErrBusy)
+							if txlock.Retryable(err) {
+								t.Errorf("retryable: %v", err)
+							}
+						})
+					}
+					add(t, tx, table)
+					commit(t, tx)
+					if n := counted(t, db, table); n != 2 {
+						t.Errorf("the counter is %d, want 2", n)
+					}
+					if err := l.Release(t.Context()); err != nil {
+						wants(t, "Release", err, lease.ErrGuarded)
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestAcquireTxSnapshot proves that a transaction can't have the lease whose
+// snapshot is from before somebody held it, or from while somebody did, however that
+// ended; and that one whose snapshot is newer can.
+func TestAcquireTxSnapshot(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		// Each holds the lease, changes something under it and ends; snapshot is
+		// called when the other transaction is to take its own.
+		holders := map[string]func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()){
+			"after the snapshot": func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()) {
+				snapshot()
+				l := acquire(t, other, key)
+				change(l)
+				release(t, l)
+			},
+			"since before the snapshot": func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()) {
+				l := acquire(t, other, key)
+				snapshot()
+				change(l)
+				release(t, l)
+			},
+			"since before the snapshot, then dead": func(t *testing.T, key txlock.Key, change func(*lease.Lease), snapshot func()) {
+				l := acquire(t, other, key)
+				snapshot()
+				change(l)
+				seize(t, db, key, "expires_us = 1")
+			},
+		}
+		for name, hold := range holders {
+			for history, leased := range histories {
+				for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+					t.Run(name+"/"+history+"/"+level.String(), func(t *testing.T) {
+						t.Parallel()
+						table, key := counter(t, db), keyOf(t, m, leased)
+						tx := begin(t, pool, level)
+						hold(t, key, func(l *lease.Lease) {
+							change := begin(t, pool, level)
+							add(t, change, table)
+							guard(t, l, change)
+							commit(t, change)
+						}, func() { reads(t, tx, table) })
+						l, err := m.AcquireTx(t.Context(), tx, key)
+						if level == sql.LevelReadCommitted {
+							if err != nil {
+								t.Fatalf("AcquireTx: %v", err)
+							}
+							if n := reads(t, tx, table); n != 1 {
+								t.Errorf("it reads %d", n)
+							}
+							commit(t, tx)
+							release(t, l)
+							return
+						}
+						wants(t, "AcquireTx", err, txlock.ErrStaleSnapshot)
+						if !txlock.Retryable(err) {
+							t.Errorf("not retryable: %v", err)
+						}
+						rollback(t, tx)
+						tx = begin(t, pool, level)
+						reads(t, tx, table)
+						l = acquireTx(t, m, tx, key)
+						if n := reads(t, tx, table); n != 1 {
+							t.Errorf("the new transaction reads %d", n)
+						}
+						commit(t, tx)
+						release(t, l)
+					})
+				}
+			}
+		}
+	})
+}
+
+// TestAcquireTxTwice proves that an owner that acquires the lease twice in one
+// transaction has one hold, whose renewals wait for the commit, and that the last
+// release frees it.
+func TestAcquireTxTwice(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		const ttl = 6 * time.Second
+		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(50*time.Millisecond)), newManager(t, pool)
+		for name, leased := range histories {
+			for end, committed := range map[string]bool{"commit": true, "rollback": false} {
+				t.Run(name+"/"+end, func(t *testing.T) {
+					t.Parallel()
+					key := keyOf(t, m, leased)
+					ctx := lease.WithOwner(t.Context(), "owner "+key.String())
+					tx := begin(t, pool, sql.LevelDefault)
+					var leases []*lease.Lease
+					for range 3 {
+						l, err := m.AcquireTx(ctx, tx, key)
+						if err != nil {
+							t.Fatal(err)
+						}
+						leases = append(leases, l)
+						if l.Token() != leases[0].Token() {
+							t.Errorf("token %d after %d", l.Token(), leases[0].Token())
+						}
+					}
+					waitUntil(t, "some renewals were due", func() bool { return leases[0].Left() < ttl*3/4 })
+					for i, l := range leases {
+						if err := l.Err(); err != nil {
+							t.Fatalf("handle %d is lost before the %s: %v", i, end, err)
+						}
+					}
+					if !committed {
+						rollback(t, tx)
+						for _, l := range leases {
+							within(t, "Done", l.Done())
+							wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+						}
+						free(t, other, key)
+						return
+					}
+					commit(t, tx)
+					waitUntil(t, "it is renewed", func() bool { return leases[0].Left() > ttl*9/10 })
+					for i, l := range leases {
+						info, err := m.Inspect(t.Context(), key)
+						if err != nil || !info.Held || info.Holds != 1 {
+							t.Errorf("before release %d: %+v, %v", i, info, err)
+						}
+						release(t, l)
+					}
+					free(t, other, key)
+				})
+			}
+		}
+	})
+}
+
+// TestAcquireTxNotLocalBeforeCommit proves that a lease of a transaction that is
+// still open is not entered again outside of it, by the same owner neither.
+func TestAcquireTxNotLocalBeforeCommit(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, key := newManager(t, pool), named()
+		ctx := lease.WithOwner(t.Context(), "owner "+key.String())
+		tx := begin(t, pool, sql.LevelDefault)
+		var leases []*lease.Lease
+		for range 2 {
+			l, err := m.AcquireTx(ctx, tx, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leases = append(leases, l)
+			if early, err := m.TryAcquire(ctx, key); !errors.Is(err, txlock.ErrBusy) {
+				t.Errorf("TryAcquire before the commit: %v, %v", early, err)
+				if err == nil {
+					leases = append(leases, early)
+				}
+			}
+		}
+		commit(t, tx)
+		l, err := m.Acquire(ctx, key, lease.WaitAtMost(soon))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Token() != leases[0].Token() {
+			t.Errorf("token %d, in the transaction %d", l.Token(), leases[0].Token())
+		}
+		for _, l := range append(leases, l) {
+			release(t, l)
+		}
+		free(t, newManager(t, pool), key)
+	})
+}
+
+// TestAcquireTxOfHeld proves that an owner that holds the lease already gets a
+// handle of that, in the transaction too, which outlives its rollback.
+func TestAcquireTxOfHeld(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, key := newManager(t, pool), named()
+		err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
+			tx := begin(t, pool, sql.LevelDefault)
+			again, err := m.AcquireTx(ctx, tx, key)
+			if err != nil {
+				return err
+			}
+			rollback(t, tx)
+			if again.Token() != l.Token() || again.Err() != nil {
+				t.Errorf("token %d in %d, %v", again.Token(), l.Token(), again.Err())
+			}
+			return again.Release(ctx)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestAcquireTxAndGuard proves that a lease can guard the transaction that it was
+// acquired in, and the ones after that.
+func TestAcquireTxAndGuard(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool)
+		for name, leased := range histories {
+			for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+				t.Run(name+"/"+level.String(), func(t *testing.T) {
+					t.Parallel()
+					table, key := counter(t, db), keyOf(t, m, leased)
+					tx := begin(t, pool, level)
+					reads(t, tx, table)
+					l := acquireTx(t, m, tx, key)
+					reads(t, tx, table)
+					quickly(t, "Guard", func() { guard(t, l, tx) })
+					add(t, tx, table)
+					guard(t, l, tx)
+					commit(t, tx)
+					tx = begin(t, pool, level)
+					add(t, tx, table)
+					guard(t, l, tx)
+					commit(t, tx)
+					if n := counted(t, db, table); n != 2 {
+						t.Errorf("the counter is %d", n)
+					}
+					release(t, l)
+				})
+			}
+		}
+	})
+}
+
+// TestAcquireTxExhaustedPool proves that AcquireTx waits for no connection of the
+// pool that its own transaction has, nor for whoever holds the lease.
+func TestAcquireTxExhaustedPool(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			for name, leased := range histories {
+				t.Run(kind+"/"+name, func(t *testing.T) {
+					t.Parallel()
+					pool, wide := newPool(t, db, guarded), newPool(t, db, guarded)
+					pool.SetMaxOpenConns(1)
+					m, other := newManager(t, pool), newManager(t, wide)
+					table, key := counter(t, db), keyOf(t, other, leased)
+					tx := begin(t, pool, sql.LevelDefault)
+					add(t, tx, table)
+					var l *lease.Lease
+					quickly(t, "AcquireTx", func() { l = acquireTx(t, m, tx, key) })
+					guard(t, l, tx)
+					_, err := other.TryAcquire(t.Context(), key)
+					wants(t, "TryAcquire", err, txlock.ErrBusy)
+					commit(t, tx)
+					if err := l.Renew(t.Context()); err != nil {
+						t.Errorf("Renew: %v", err)
+					}
+					release(t, l)
+
+					// Held by somebody else, and guarded by him.
+					theirs := acquire(t, other, key)
+					for _, open := range []bool{false, true} {
+						their := begin(t, wide, sql.LevelDefault)
+						if open {
+							guard(t, theirs, their)
+						}
+						tx = begin(t, pool, sql.LevelDefault)
+						quickly(t, "AcquireTx of a lease that is held", func() {
+							_, err := m.AcquireTx(t.Context(), tx, key)
+							wants(t, "AcquireTx", err, txlock.ErrBusy)
+						})
+						add(t, tx, table)
+						commit(t, tx)
+						commit(t, their)
+					}
+					release(t, theirs)
+					if n := counted(t, db, table); n != 3 {
+						t.Errorf("the counter is %d, want 3", n)
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestAcquireTxReleaseBeforeEnd proves that Release in the open transaction waits
+// for nothing, and that the lease is free soon after the transaction has ended.
+func TestAcquireTxReleaseBeforeEnd(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool, lease.TTL(5*time.Minute)), newManager(t, pool)
+		for name, leased := range histories {
+			for end, finish := range map[string]func(testing.TB, *sql.Tx){"commit": commit, "rollback": rollback} {
+				t.Run(name+"/"+end, func(t *testing.T) {
+					t.Parallel()
+					table, key := counter(t, db), keyOf(t, m, leased)
+					tx := begin(t, pool, sql.LevelDefault)
+					add(t, tx, table)
+					l := acquireTx(t, m, tx, key)
+					quickly(t, "Release", func() {
+						wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
+					})
+					wants(t, "Err", l.Err(), txlock.ErrNotHeld)
+					finish(t, tx)
+					free(t, other, key)
+					if info, err := other.Inspect(t.Context(), key); err != nil || info.Held {
+						t.Errorf("%+v, %v", info, err)
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestAcquireTxSideBySide proves that of many transactions that want a key that
+// was never leased one gets it, that the others are refused at once, and that none is
+// the victim of a deadlock.
+func TestAcquireTxSideBySide(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		for range 5 {
+			key := named()
+			type outcome struct {
+				tx  *sql.Tx
+				l   *lease.Lease
+				err error
+			}
+			const rivals = 6
+			outcomes := make(chan outcome, rivals)
+			for range rivals {
+				m, tx := newManager(t, pool), begin(t, pool, sql.LevelDefault)
+				go func() {
+					l, err := m.AcquireTx(context.Background(), tx, key)
+					outcomes <- outcome{tx, l, err}
+				}()
+			}
+			won := 0
+			var winner outcome
+			for range rivals {
+				o := within(t, "AcquireTx", outcomes)
+				switch {
+				case o.tx == nil:
+				case o.err == nil:
+					won++
+					winner = o
+				default:
+					wants(t, "AcquireTx", o.err, txlock.ErrBusy)
+					rollback(t, o.tx)
+				}
+			}
+			if won != 1 {
+				t.Fatalf("%d of %d have the lease", won, rivals)
+			}
+			commit(t, winner.tx)
+			release(t, winner.l)
+		}
+	})
+}
+
+// TestAcquireTxClosed proves that a manager that was closed takes no lease in a
+// transaction, which goes on.
+func TestAcquireTxClosed(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, table, key := newManager(t, pool), counter(t, db), named()
+		if err := m.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tx := begin(t, pool, sql.LevelDefault)
+		_, err := m.AcquireTx(t.Context(), tx, key)
+		wants(t, "AcquireTx", err, lease.ErrClosed)
+		add(t, tx, table)
+		commit(t, tx)
+		if n := counted(t, db, table); n != 1 {
+			t.Errorf("the counter is %d", n)
+		}
+		open := newManager(t, pool)
+		_, err = open.AcquireTx(t.Context(), tx, key)
+		wants(t, "AcquireTx after the commit", err, txlock.ErrNoTransaction)
+		_, err = open.AcquireTx(t.Context(), nil, key)
+		wants(t, "AcquireTx in nothing", err, txlock.ErrNoTransaction)
+	})
+}

@@ -1,0 +1,157 @@
+package lease
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Renew extends the lease now, in place of the manager's next renewal, by one
+// statement; where a transaction guards the row it waits for its end. It returns
+// txlock.ErrLost or ErrNotHeld where the lease is not held any more, and the errors
+// of the driver and the context, after which the lease is held for as long as before.
+func (l *Lease) Renew(ctx context.Context) error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	r := l.record
+	limited, cancel := context.WithTimeout(ctx, max(r.left(), 0))
+	defer cancel()
+	for {
+		if r.beginRenewal(cancel) {
+			err := r.m.renewOne(limited, r, r.left(), true)
+			r.endRenewal()
+			if lost := l.Err(); lost != nil {
+				return lost
+			}
+			return txlock.Explain("renew lease "+r.key.String(), err)
+		}
+		if err := l.Err(); err != nil {
+			return err
+		}
+		r.awaitRenewal(limited)
+		if err := limited.Err(); err != nil {
+			return errors.Join(l.Err(), ctx.Err())
+		}
+	}
+}
+
+// awaitRenewal waits for the renewal that is under way, if any.
+func (r *record) awaitRenewal(ctx context.Context) {
+	r.mu.Lock()
+	renewing := r.renewing
+	r.mu.Unlock()
+	if renewing == nil {
+		return
+	}
+	select {
+	case <-renewing:
+	case <-ctx.Done():
+	}
+}
+
+// renewAlone renews one record behind the loop.
+func (m *Manager) renewAlone(r *record) {
+	left := r.left()
+	limit := max(left*9/10, leastPause) // a new wait would be a new place in the queue
+	ctx, cancel := context.WithTimeout(m.ending, max(left, leastPause))
+	if !r.beginRenewal(cancel) {
+		cancel()
+		return
+	}
+	if !m.behind(func() {
+		defer cancel()
+		if err := m.renewOne(ctx, r, limit, true); err != nil {
+			r.setback(err)
+		}
+		r.endRenewal()
+	}) {
+		cancel()
+		r.endRenewal()
+	}
+}
+
+// renewOne renews one record: by a statement that waits for nothing, and where the
+// row is locked, if it is to wait, in the row's queue for the time given.
+func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration, wait bool) error {
+	sent := now()
+	reply, err := m.sendRenewal(ctx, m.db, r)
+	if err == nil && reply == replyAbsent {
+		if !wait {
+			return errRowLocked
+		}
+		reply, sent, err = m.renewWaiting(ctx, r, limit)
+	}
+	switch {
+	case err != nil:
+		return err
+	case reply >= firstToken:
+		r.extend(sent)
+	default: // somebody else's, or missing
+		r.lose(errReplaced)
+	}
+	return nil
+}
+
+// sendRenewal sends the statement once.
+func (m *Manager) sendRenewal(ctx context.Context, db gen.DBTX, r *record) (int64, error) {
+	return queries.RenewLease(ctx, db, gen.RenewLeaseParams{
+		Owner: []byte(r.owner), Hold: r.hold, Token: r.token, Name: []byte(r.key.String()), Slot: r.slot,
+	})
+}
+
+// renewWaiting waits for the row in the server's queue. The renewal counts from when
+// it is sent, after the wait.
+func (m *Manager) renewWaiting(ctx context.Context, r *record, limit time.Duration) (reply int64, sent instant, err error) {
+	err = m.withRow(ctx, r.key, r.slot, limit, func(tx gen.DBTX) error {
+		sent = now()
+		reply, err = m.sendRenewal(ctx, tx, r)
+		return err
+	})
+	return reply, sent, err
+}
+
+// withRow waits for a row in the server's queue, which bounds the wait, so that
+// nothing of ours is left waiting there, and sends what then is to be done with it.
+func (m *Manager) withRow(ctx context.Context, key txlock.Key, slot int64, limit time.Duration, send func(tx gen.DBTX) error) (err error) {
+	if err := m.clock.fresh(ctx, m.db); err != nil { // which tells how to bound the wait
+		return err
+	}
+	tx, err := m.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, ignoreDone(tx.Rollback()))
+		}
+	}()
+	bounded := boundedTx{Tx: tx, limit: limit, mariaDB: m.clock.onMariaDB()}
+	_, err = queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(key.String()), Slot: slot})
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	if err = send(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// boundedTx bounds the wait of a SELECT on the server.
+type boundedTx struct {
+	*sql.Tx
+	limit   time.Duration
+	mariaDB bool
+}
+
+func (b boundedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if b.mariaDB {
+		return b.Tx.QueryRowContext(ctx, rawsql.For(rawsql.AtMost(b.limit))+query, args...)
+	}
+	return b.Tx.QueryRowContext(ctx, rawsql.HintAtMost(query, b.limit), args...)
+}

@@ -1,0 +1,67 @@
+package lease
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+)
+
+// instant is a moment by this machine's clock, in nanoseconds. It is never sent to
+// the server, nor compared with another machine's.
+type instant int64
+
+func (i instant) add(d time.Duration) instant   { return i + instant(d) }
+func (i instant) until(j instant) time.Duration { return time.Duration(j - i) }
+
+// clockAge is how long a reading of the server's clock is trusted.
+const clockAge = time.Minute
+
+// serverClock knows what the server's clock shows at least.
+type serverClock struct {
+	mu      sync.Mutex
+	us      int64   // what it has shown, in microseconds since 1970
+	at      instant // when that was received; 0 for never
+	mariaDB bool
+}
+
+// at returns a time of the server's clock that it reaches no later than this
+// machine reaches the moment: the answer was on its way for a while.
+func (c *serverClock) microsAt(moment instant) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.us + c.at.until(moment).Microseconds()
+}
+
+// fresh makes sure that the clock was read within the last minute.
+func (c *serverClock) fresh(ctx context.Context, db gen.DBTX) error {
+	c.mu.Lock()
+	at := c.at
+	c.mu.Unlock()
+	if at != 0 && at.until(now()) < clockAge {
+		return nil
+	}
+	return c.read(ctx, db)
+}
+
+// read reads the clock, and once what kind of server it is.
+func (c *serverClock) read(ctx context.Context, db gen.DBTX) error {
+	row, err := queries.ServerClock(ctx, db)
+	if err != nil {
+		return err
+	}
+	received := now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.us, c.at, c.mariaDB = row.NowUs, received, strings.Contains(row.Version, "MariaDB")
+	return nil
+}
+
+// onMariaDB tells what kind of server it is, once it was read.
+func (c *serverClock) onMariaDB() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mariaDB
+}

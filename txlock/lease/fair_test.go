@@ -1,0 +1,886 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// fairWait is an Acquire under way.
+type fairWait struct {
+	done chan struct{}
+	l    *lease.Lease
+	err  error
+	at   time.Time // when it returned
+}
+
+// fairAcquire begins an Acquire.
+func fairAcquire(t testing.TB, m *lease.Manager, key txlock.Key) *fairWait {
+	return fairAcquireUnder(t.Context(), m, key)
+}
+
+func fairAcquireUnder(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *fairWait {
+	w := &fairWait{done: make(chan struct{})}
+	go func() {
+		w.l, w.err = m.Acquire(ctx, key, options...)
+		w.at = time.Now()
+		close(w.done)
+	}()
+	return w
+}
+
+// end waits until it has returned.
+func (w *fairWait) end(t testing.TB) {
+	t.Helper()
+	select {
+	case <-w.done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("Acquire doesn't return")
+	}
+}
+
+// lease waits for the lease.
+func (w *fairWait) lease(t testing.TB) *lease.Lease {
+	t.Helper()
+	w.end(t)
+	if w.err != nil {
+		t.Fatalf("Acquire: %v", w.err)
+	}
+	return w.l
+}
+
+// fairSpread returns the median and the worst of what something took.
+func fairSpread(took []time.Duration) (median, worst time.Duration) {
+	slices.Sort(took)
+	return took[len(took)/2], took[len(took)-1]
+}
+
+// fairManager is a manager with Fair, on a pool of its own.
+func fairManager(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) *lease.Manager {
+	t.Helper()
+	return newManager(t, newPool(t, db, true), append(options, lease.Fair())...)
+}
+
+// TestFairGiveUp proves that a waiter that gives up in the queue, by its context or
+// its limit, is gone from the server at once, within a limit below a second, and that
+// those behind it lose no time.
+func TestFairGiveUp(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		holder, middle, last := fairManager(t, db), fairManager(t, db), fairManager(t, db)
+		for _, of := range []string{"first", "middle"} {
+			for _, by := range []string{"context", "limit"} {
+				key := named()
+				queue := line{db: db, key: key}
+				held := acquire(t, holder, key)
+				var first *fairWait
+				if of == "middle" {
+					first = fairAcquire(t, fairManager(t, db), key)
+					queue.first(t)
+				}
+				const limit = 700 * time.Millisecond
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				want, asked := txlock.ErrWaitTimeout, time.Now()
+				var quitter *fairWait
+				if by == "limit" {
+					quitter = fairAcquireUnder(ctx, middle, key, lease.WaitAtMost(limit))
+				} else {
+					want = context.Canceled
+					quitter = fairAcquireUnder(ctx, middle, key)
+				}
+				var session int64
+				if of == "middle" {
+					session = queue.next(t)
+				} else {
+					queue.first(t)
+				}
+				if by == "context" {
+					asked = time.Now()
+					cancel()
+				}
+				quitter.end(t)
+				wants(t, of+" by "+by, quitter.err, want)
+				took := quitter.at.Sub(asked)
+				switch {
+				case by == "limit" && (took < limit || took > limit+time.Second):
+					t.Errorf("%s: a limit of %v ended after %v", of, limit, took)
+				case by == "context" && took > time.Second:
+					t.Errorf("%s: its context ended %v before", of, took)
+				}
+				left := time.Now()
+				if session != 0 {
+					waitUntil(t, "the quitter's session is gone", func() bool { return !slices.Contains(queue.waiting(t), session) })
+					db.WaitGone(t, session)
+				} else {
+					waitUntil(t, "the turnstile is free", func() bool { return !queue.taken(t) })
+				}
+				gone := time.Since(left)
+				if gone > time.Second {
+					t.Errorf("%s by %s: the session stays for %v", of, by, gone)
+				}
+				behind := fairAcquire(t, last, key)
+				if of == "middle" {
+					queue.next(t)
+					release(t, held)
+					held = first.lease(t)
+				} else {
+					queue.first(t)
+				}
+				start := time.Now()
+				release(t, held)
+				release(t, behind.lease(t))
+				after := behind.at.Sub(start)
+				t.Logf("%s by %s: returned after %v, its session gone %v later, the next granted in %v", of, by, took, gone, after)
+				if after > time.Second {
+					t.Errorf("%s by %s: the next was granted after %v", of, by, after)
+				}
+			}
+		}
+	})
+}
+
+// TestFairManyGiveUp proves that thirty who give up together in the middle of the
+// queue leave no session on the server, and don't delay the one behind them.
+func TestFairManyGiveUp(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		const quitters = 30
+		key := named()
+		queue := line{db: db, key: key}
+		held := acquire(t, fairManager(t, db), key)
+		first := fairAcquire(t, fairManager(t, db), key)
+		queue.first(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		pool := newPool(t, db, true)
+		var quit []*fairWait
+		for range quitters {
+			quit = append(quit, fairAcquireUnder(ctx, newManager(t, pool, lease.Fair()), key))
+			queue.next(t)
+		}
+		behind := fairAcquire(t, fairManager(t, db), key)
+		last := queue.next(t)
+		start := time.Now()
+		cancel()
+		for _, w := range quit {
+			w.end(t)
+			wants(t, "a quitter", w.err, context.Canceled)
+		}
+		returned := time.Since(start)
+		waitUntil(t, "only the last waits", func() bool {
+			ids := queue.waiting(t)
+			return len(ids) == 1 && ids[0] == last
+		})
+		t.Logf("%d gave up: all returned after %v, their sessions gone after %v", quitters, returned, time.Since(start))
+		release(t, held)
+		held = first.lease(t)
+		start = time.Now()
+		release(t, held)
+		release(t, behind.lease(t))
+		if took := behind.at.Sub(start); took > time.Second {
+			t.Errorf("the one behind them was granted after %v", took)
+		}
+	})
+}
+
+// TestFairLongWait proves that a wait in the queue may be longer than the application's
+// sessions wait for a lock or may take for a statement, without losing its place.
+func TestFairLongWait(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		queue := line{db: db, key: key}
+		impatient := func(c *mysql.Config) {
+			c.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
+			if db.Engine() == testdb.MariaDB {
+				c.Params["max_statement_time"] = "2"
+			} else {
+				c.Params["max_execution_time"] = "2000"
+			}
+		}
+		held := acquire(t, newManager(t, newPool(t, db, true, impatient), lease.Fair()), key)
+		var waits []*fairWait
+		var sessions []int64
+		for i := range 3 {
+			waits = append(waits, fairAcquire(t, newManager(t, newPool(t, db, i != 1, impatient), lease.Fair()), key))
+			if i == 0 {
+				queue.first(t)
+			} else {
+				sessions = append(sessions, queue.next(t))
+			}
+		}
+		waitUntil(t, "they have waited for three seconds", func() bool {
+			return number(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE id IN (?, ?) AND time >= 3", sessions[0], sessions[1]) == 2
+		})
+		if now := queue.waiting(t); len(now) != 2 || !slices.Contains(now, sessions[0]) || !slices.Contains(now, sessions[1]) {
+			t.Errorf("sessions %v wait, want %v", now, sessions)
+		}
+		for _, w := range waits {
+			release(t, held)
+			held = w.lease(t)
+		}
+		release(t, held)
+	})
+}
+
+// headConn tells of a connection whose session asks for a place in the queue, and has
+// become the first in it.
+type headConn struct {
+	net.Conn
+	asked        atomic.Bool
+	place, first func()
+}
+
+func (c *headConn) Write(b []byte) (int, error) {
+	if len(b) > 5 && b[3] == 0 && b[4] == comQuery && strings.Contains(string(b), "name: QueueForLease ") {
+		c.asked.Store(true)
+		c.place()
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *headConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err == nil && c.asked.Swap(false) {
+		c.first()
+	}
+	return n, err
+}
+
+// TestFairPassesNobody proves that among six managers that take and release a lease
+// as fast as they can, none that has come after another was the first in the queue is
+// granted it before that one, and none waits in the queue for more than three rounds of
+// the others.
+// 2,000 grants are checked with LOCKSTEP_LONG=1, else 300.
+func TestFairPassesNobody(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		const managers = 6
+		grants := fairRounds(300, 2000)
+		key := named()
+		type grant struct {
+			by           int
+			token        uint64
+			asked, first time.Time // first is zero for one that did not queue
+			called       int64     // how many were granted when it began
+			before       int64     // how many were granted when it took its place
+		}
+		var mu sync.Mutex
+		var all []grant
+		var granted atomic.Int64
+		var wg sync.WaitGroup
+		for i := range managers {
+			var first atomic.Pointer[time.Time]
+			var place atomic.Int64
+			pool := newPool(t, db, i%2 == 0, func(c *mysql.Config) {
+				c.InterpolateParams = true // so that the queue is asked for by one packet
+				c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+					conn, err := new(net.Dialer).DialContext(ctx, network, address)
+					return &headConn{
+						Conn:  conn,
+						place: func() { place.Store(granted.Load()) },
+						first: func() { now := time.Now(); first.Store(&now) },
+					}, err
+				}
+			})
+			m := newManager(t, pool, lease.Fair())
+			wg.Go(func() {
+				for granted.Load() < int64(grants) {
+					first.Store(nil)
+					g := grant{by: i, called: granted.Load(), asked: time.Now()}
+					l, err := m.Acquire(t.Context(), key)
+					if err != nil {
+						t.Errorf("Acquire: %v", err)
+						return
+					}
+					granted.Add(1)
+					g.token = l.Token()
+					if at := first.Load(); at != nil {
+						g.first, g.before = *at, place.Load()
+					}
+					mu.Lock()
+					all = append(all, g)
+					mu.Unlock()
+					if err := l.Release(t.Context()); err != nil {
+						t.Errorf("Release: %v", err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		slices.SortFunc(all, func(a, b grant) int { return int(int64(a.token) - int64(b.token)) })
+		passed, queued, longest, calls := 0, 0, 0, 0
+		perManager := make([]int, managers)
+		for i, g := range all {
+			perManager[g.by]++
+			calls = max(calls, i-int(g.called))
+			if g.first.IsZero() {
+				continue
+			}
+			queued++
+			longest = max(longest, i-int(g.before))
+			for _, earlier := range all[:i] {
+				if earlier.asked.After(g.first) {
+					passed++
+				}
+			}
+		}
+		t.Logf("%d grants, %v to each, %d by the queue: %d passed the first, the longest wait in the queue was for %d others, from the call %d", len(all), perManager, queued, passed, longest, calls)
+		if passed > 0 {
+			t.Errorf("%d of %d grants passed the first in the queue", passed, len(all))
+		}
+		if queued < len(all)/2 {
+			t.Errorf("only %d of %d grants were by the queue: this test can't tell", queued, len(all))
+		}
+		if longest > 3*(managers-1)+1 {
+			t.Errorf("one has waited for %d others", longest)
+		}
+	})
+}
+
+// TestFairNewcomers proves that TryAcquire of managers with Fair never passes the
+// first in the queue at the moment of a release, for a key that was shared before as
+// for any other, and takes a lease for which nobody waits.
+func TestFairNewcomers(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		for _, shared := range []bool{false, true} {
+			t.Run(map[bool]string{false: "plain", true: "shared before"}[shared], func(t *testing.T) {
+				key := named()
+				m := fairManager(t, db)
+				if shared {
+					l, err := m.AcquireShared(t.Context(), key)
+					if err != nil {
+						t.Fatal(err)
+					}
+					release(t, l)
+				}
+				release(t, acquire(t, m, key, lease.TTL(5*time.Second)))
+				l, err := m.TryAcquire(t.Context(), key)
+				if err != nil {
+					t.Fatalf("TryAcquire of a free lease: %v", err)
+				}
+				release(t, l)
+				// A place in the queue that looks at nothing: the lease stays free.
+				first, err := db.Admin().BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer first.Rollback() //nolint:errcheck // after the rollback below, or on the way out
+				var slot int64
+				if err := first.QueryRowContext(t.Context(), "SELECT slot FROM lockstep_leases WHERE name = ? AND slot = -1 FOR UPDATE", key.String()).Scan(&slot); err != nil {
+					t.Fatalf("the turnstile: %v", err)
+				}
+				for i := range 20 {
+					l, err := m.TryAcquire(t.Context(), key)
+					wants(t, "TryAcquire beside the first of the queue", err, txlock.ErrBusy)
+					if err == nil {
+						t.Errorf("attempt %d has passed the first of the queue", i)
+						release(t, l)
+						break
+					}
+				}
+				if err := first.Rollback(); err != nil {
+					t.Fatal(err)
+				}
+				l, err = m.TryAcquire(t.Context(), key)
+				if err != nil {
+					t.Fatalf("TryAcquire of a lease for which nobody waits: %v", err)
+				}
+				release(t, l)
+			})
+		}
+	})
+}
+
+// TestFairReentry proves that an owner who enters a lease again in another manager
+// has it at once, although others queue for it: in other processes, and in its own.
+func TestFairReentry(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		for _, where := range []string{"elsewhere", "beside it"} {
+			t.Run(where, func(t *testing.T) {
+				key := named()
+				queue := line{db: db, key: key}
+				again := fairManager(t, db)
+				owner := lease.WithOwner(t.Context(), "owner of "+key.String())
+				held := fairAcquireUnder(owner, fairManager(t, db), key).lease(t)
+				waiter := again
+				if where == "elsewhere" {
+					waiter = fairManager(t, db)
+				}
+				first := fairAcquire(t, waiter, key)
+				queue.first(t)
+				second := fairAcquire(t, fairManager(t, db), key)
+				queue.next(t)
+				for _, verb := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){again.TryAcquire, again.Acquire} {
+					ctx, cancel := context.WithTimeout(owner, 3*time.Second)
+					defer cancel()
+					l, err := verb(ctx, key)
+					if err != nil {
+						t.Errorf("the owner is not let in again: %v", err)
+						continue
+					}
+					if l.Token() != held.Token() {
+						t.Errorf("token %d on entering again, want %d", l.Token(), held.Token())
+					}
+					release(t, l)
+				}
+				release(t, held)
+				release(t, first.lease(t))
+				release(t, second.lease(t))
+			})
+		}
+	})
+}
+
+// TestFairFirstQueue proves that one who finds no queue for a key, and makes it while
+// another has become the first of it, takes the place behind that one, where no lock
+// wait timeout shows and an end of its context leaves nothing behind.
+func TestFairFirstQueue(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		for _, ends := range []bool{false, true} {
+			key := named()
+			queue := line{db: db, key: key}
+			held := acquire(t, fairManager(t, db), key)
+			exec(t, db, "DELETE FROM lockstep_leases WHERE name = ? AND slot = -1", key.String())
+			var tap wiretap
+			begun, going := make(chan struct{}), make(chan struct{})
+			var once sync.Once
+			tap.hook(func(statement string, _ <-chan struct{}) error {
+				if strings.Contains(statement, "name: EnsureLease ") {
+					once.Do(func() {
+						close(begun)
+						<-going
+					})
+				}
+				return nil
+			})
+			impatient := func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1"} }
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			slow := fairAcquireUnder(ctx, newManager(t, newPool(t, db, true, impatient, tap.install), lease.Fair()), key)
+			within(t, "the making of the queue", begun)
+			first := fairAcquire(t, fairManager(t, db), key)
+			queue.first(t)
+			close(going)
+			place := await(3*time.Second, func() bool { return len(queue.waiting(t)) == 1 })
+			if !place {
+				t.Error("it takes no place in the queue")
+			}
+			if ends {
+				cancel()
+				slow.end(t)
+				wants(t, "the one who made the queue", slow.err, context.Canceled)
+				waitUntil(t, "nothing is left of it", func() bool {
+					return number(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ? AND (info LIKE '%QueueForLease%' OR info LIKE '%EnsureLease%')", db.Config().User) == 0
+				})
+			}
+			release(t, held)
+			release(t, first.lease(t))
+			if !ends {
+				release(t, slow.lease(t))
+			}
+		}
+	})
+}
+
+// TestFairClean proves that the removal of idle rows leaves the queue alone: it
+// removes neither the row at which somebody queues, nor breaks a later queue when it
+// has removed one.
+func TestFairClean(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		cleaner := fairManager(t, db, lease.Janitor(0, time.Second))
+		managers := []*lease.Manager{fairManager(t, db), fairManager(t, db), fairManager(t, db)}
+		rows := func() int64 {
+			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = -1", key.String())
+		}
+		for range 3 {
+			queue := line{db: db, key: key}
+			held := acquire(t, managers[0], key)
+			first := fairAcquire(t, managers[1], key)
+			queue.first(t)
+			second := fairAcquire(t, managers[2], key)
+			queue.next(t)
+			if _, err := cleaner.CleanNow(t.Context()); err != nil {
+				t.Errorf("CleanNow: %v", err)
+			}
+			if rows() != 1 {
+				t.Fatal("the row at which they queue was removed")
+			}
+			release(t, held)
+			held = first.lease(t)
+			queue.first(t)
+			release(t, held)
+			release(t, second.lease(t))
+			if _, err := cleaner.CleanNow(t.Context()); err != nil {
+				t.Errorf("CleanNow: %v", err)
+			}
+			if rows() != 0 {
+				t.Error("an idle row was not removed")
+			}
+		}
+		// Removal against the queue, all the time.
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := cleaner.CleanNow(ctx); err != nil && ctx.Err() == nil {
+					t.Errorf("CleanNow: %v", err)
+				}
+			}
+		})
+		var takers sync.WaitGroup
+		for _, m := range managers {
+			takers.Go(func() {
+				for range 30 {
+					l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(20*time.Second))
+					if err != nil {
+						t.Errorf("Acquire beside the removal: %v", err)
+						return
+					}
+					if err := l.Release(t.Context()); err != nil {
+						t.Errorf("Release beside the removal: %v", err)
+					}
+				}
+			})
+		}
+		takers.Wait()
+		cancel()
+		wg.Wait()
+	})
+}
+
+// TestFairClose proves that Close ends those who wait, wherever in the queue.
+func TestFairClose(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		queue := line{db: db, key: key}
+		held := acquire(t, fairManager(t, db), key)
+		closing := []*lease.Manager{fairManager(t, db), fairManager(t, db)}
+		first := fairAcquire(t, closing[0], key)
+		queue.first(t)
+		middle := fairAcquire(t, closing[1], key)
+		queue.next(t)
+		last := fairAcquire(t, fairManager(t, db), key)
+		queue.next(t)
+		for i, w := range []*fairWait{middle, first} {
+			where := []string{"middle", "front"}[i]
+			closed := make(chan error, 1)
+			go func() { closed <- closing[1-i].Close(context.Background()) }()
+			if err := within(t, "the end of Close, with one who waits in the "+where, closed); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			within(t, "the end of Acquire in the "+where, w.done)
+			select {
+			case <-w.done:
+				wants(t, "Acquire of a closed manager", w.err, lease.ErrClosed)
+			default:
+			}
+		}
+		release(t, held)
+		release(t, last.lease(t))
+	})
+}
+
+// TestFairBrokenConnection proves that one who waits goes on from a new place when
+// the server ends its session, as often as that happens.
+func TestFairBrokenConnection(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		held := acquire(t, fairManager(t, db), key)
+		first := fairAcquire(t, fairManager(t, db), key)
+		queue := line{db: db, key: key}
+		queue.first(t)
+		second := fairAcquire(t, fairManager(t, db), key)
+		for i := range 6 {
+			session := queue.next(t)
+			db.Kill(t, session)
+			db.WaitGone(t, session)
+			select {
+			case <-second.done:
+				t.Fatalf("it gives up after %d: %v", i+1, second.err)
+			default:
+			}
+		}
+		queue.next(t)
+		release(t, held)
+		release(t, first.lease(t))
+		release(t, second.lease(t))
+	})
+}
+
+// TestFairHandOver measures how soon the next has the lease after a release: in
+// another process, and in the same one.
+func TestFairHandOver(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		rounds := fairRounds(50, 500)
+		managers := []*lease.Manager{fairManager(t, db), fairManager(t, db)}
+		held := acquire(t, managers[0], key)
+		var between []time.Duration
+		for i := range rounds {
+			next := fairAcquire(t, managers[(i+1)%2], key)
+			queue := line{db: db, key: key}
+			queue.first(t)
+			start := time.Now()
+			release(t, held)
+			held = next.lease(t)
+			between = append(between, next.at.Sub(start))
+		}
+		release(t, held)
+		median, worst := fairSpread(between)
+		p99 := between[len(between)*99/100]
+		t.Logf("between processes: median %v, p99 %v, worst %v", median, p99, worst)
+		if median > 20*15*time.Millisecond || p99 > 50*60*time.Millisecond {
+			t.Errorf("between processes: median %v, p99 %v", median, p99)
+		}
+
+		inside, fromEnd, statements := fairInside(t, managers[0], db, rounds)
+		t.Logf("inside one: median %v from the call of Release, %v from its end, two statements take %v", inside, fromEnd, statements)
+		if inside > 10*(time.Millisecond+statements) {
+			t.Errorf("inside one: median %v, two statements take %v", inside, statements)
+		}
+	})
+}
+
+// fairInside measures the hand-over inside a manager, from before and after the
+// release, and beside it two statements of its kind: medians.
+func fairInside(t *testing.T, m *lease.Manager, db *testdb.DB, rounds int) (fromCall, fromEnd, statements time.Duration) {
+	t.Helper()
+	key := named()
+	queue := line{db: db, key: key}
+	var calls, ends, pairs []time.Duration
+	other := named()
+	release(t, acquire(t, m, other)) // which makes its row
+	held := acquire(t, m, key)
+	for range rounds {
+		next := fairAcquire(t, m, key)
+		queue.first(t)
+		start := time.Now()
+		release(t, held)
+		end := time.Now()
+		held = next.lease(t)
+		calls = append(calls, next.at.Sub(start))
+		ends = append(ends, next.at.Sub(end))
+		start = time.Now()
+		release(t, acquire(t, m, other))
+		pairs = append(pairs, time.Since(start))
+	}
+	release(t, held)
+	fromCall, _ = fairSpread(calls)
+	fromEnd, _ = fairSpread(ends)
+	statements, _ = fairSpread(pairs)
+	return fromCall, fromEnd, statements
+}
+
+// TestFairLoad counts what a server is asked while 200 goroutines of four managers
+// wait for one lease, fairly, and beside it by Poll.
+func TestFairLoad(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine).Open(t)
+			rate := func(options ...lease.ManagerOption) float64 {
+				key := named()
+				held := acquire(t, newManager(t, newPool(t, db, true)), key)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var waits []*fairWait
+				for range 4 {
+					m := newManager(t, newPool(t, db, true), options...)
+					for range 50 {
+						waits = append(waits, fairAcquireUnder(ctx, m, key))
+					}
+				}
+				if !await(20*time.Second, func() bool { return fairWaiters() >= len(waits) }) {
+					t.Errorf("%d wait", fairWaiters())
+				}
+				queue := line{db: db, key: key}
+				if len(options) > 0 {
+					waitUntil(t, "all managers stand in the queue", func() bool { return queue.taken(t) && len(queue.waiting(t)) == 3 })
+				}
+				questions := func() int64 {
+					var name string
+					var n int64
+					if err := db.Admin().QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &n); err != nil {
+						t.Fatal(err)
+					}
+					return n
+				}
+				before, start := questions(), time.Now()
+				// There is no state to wait for: the load of a second and a half is counted.
+				<-time.After(1500 * time.Millisecond)
+				counted := float64(questions()-before) / time.Since(start).Seconds()
+				cancel()
+				for _, w := range waits {
+					w.end(t)
+					wants(t, "a waiter", w.err, context.Canceled)
+				}
+				release(t, held)
+				return counted
+			}
+			fair, poll := rate(lease.Fair()), rate()
+			t.Logf("200 waiters: %.0f statements per second with Fair, %.0f with Poll", fair, poll)
+			if fair > 250 {
+				t.Errorf("%.0f statements per second", fair)
+			}
+			if fair < 5 {
+				t.Errorf("%.0f statements per second: nobody looks", fair)
+			}
+		})
+	}
+}
+
+// TestFairPools proves that the queue never takes the last connections of a pool: with
+// one connection the wait is that of Poll, and says so; with two, and fifty waiters for
+// one key or many, everybody is granted the lease in the end; and no more than half of
+// the connections queue at any time.
+func TestFairPools(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		for _, c := range []struct {
+			connections, keys, waiters int
+			renewing                   bool // the manager keeps a connection for renewals
+		}{
+			{1, 1, 10, true},
+			{1, 10, 10, true},
+			{2, 1, 50, false},
+			{2, 50, 50, false},
+			{2, 1, 50, true},
+			{2, 50, 50, true},
+			{6, 50, 50, true},
+			{7, 3, 50, true},
+		} {
+			t.Run(fmt.Sprintf("%d connections, %d keys, renewing %v", c.connections, c.keys, c.renewing), func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Shared(t, db.Engine()).Open(t)
+				pool := newPool(t, db, true)
+				pool.SetMaxOpenConns(c.connections)
+				var observer recorder
+				m := newManager(t, pool, lease.Fair(), lease.Observe(&observer), lease.RenewEvery(50*time.Millisecond))
+				queued := c.connections > 2 || c.connections == 2 && !c.renewing // there is one to spare
+				holder := newManager(t, newPool(t, db, true))
+				keys := make([]txlock.Key, c.keys)
+				held := make([]*lease.Lease, c.keys)
+				for i := range keys {
+					keys[i] = named()
+					held[i] = acquire(t, holder, keys[i])
+				}
+				if c.renewing {
+					own := acquire(t, m, named())
+					defer release(t, own)
+					observer.waitFor(t, "renewed")
+				}
+				var waits []*fairWait
+				for i := range c.waiters {
+					waits = append(waits, fairAcquire(t, m, keys[i%c.keys]))
+				}
+				places := 0
+				count := func() int {
+					n := 0
+					for _, key := range keys {
+						if (&line{db: db, key: key}).taken(t) {
+							n++
+						}
+					}
+					places = max(places, n)
+					return n
+				}
+				if queued {
+					waitUntil(t, "the places are taken", func() bool { return count() >= min(c.connections/2, c.keys) })
+				}
+				for range 10 {
+					count()
+				}
+				for _, l := range held {
+					release(t, l)
+				}
+				for _, w := range waits {
+					go func() { // whoever has it gives it to the next
+						<-w.done
+						if w.err == nil {
+							w.err = w.l.Release(context.Background())
+						}
+						w.at = time.Now()
+					}()
+				}
+				fair, polled := 0, 0
+				waitUntil(t, "all are released", func() bool {
+					n := 0
+					for _, e := range observer.all() {
+						if e.what == "released" {
+							n++
+						}
+					}
+					return n >= c.waiters
+				})
+				for _, e := range observer.all() {
+					switch {
+					case e.what != "waited":
+					case e.Err != nil:
+						t.Errorf("a wait ended: %v", e.Err)
+					case e.Fair:
+						fair++
+					default:
+						polled++
+					}
+				}
+				t.Logf("%d places at once, %d waits in the queue, %d by Poll", places, fair, polled)
+				if places > c.connections/2 {
+					t.Errorf("%d places in the queue with %d connections", places, c.connections)
+				}
+				if c.connections == 1 && fair > 0 || queued && fair == 0 || c.keys > c.connections && polled == 0 {
+					t.Errorf("%d waits were in the queue and %d by Poll", fair, polled)
+				}
+			})
+		}
+	})
+}
+
+// TestFairSharedPool proves that two managers with Fair on one pool of two connections
+// don't take them both for the queue, so that neither could go on.
+func TestFairSharedPool(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		pool := newPool(t, db, true)
+		pool.SetMaxOpenConns(2)
+		managers := []*lease.Manager{newManager(t, pool, lease.Fair()), newManager(t, pool, lease.Fair())}
+		holder := fairManager(t, db)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		for range 5 {
+			held := acquire(t, holder, key)
+			one := fairAcquireUnder(ctx, managers[0], key)
+			(&line{db: db, key: key}).first(t)
+			two := fairAcquireUnder(ctx, managers[1], key)
+			waitUntil(t, "both of the pool's connections were wanted", func() bool { return fairWaiters() >= 2 })
+			release(t, held)
+			both := make(chan *fairWait, 2)
+			for _, w := range []*fairWait{one, two} {
+				go func() {
+					<-w.done
+					if w.err == nil {
+						w.err = w.l.Release(ctx)
+					}
+					both <- w
+				}()
+			}
+			for range 2 {
+				if w := <-both; w.err != nil {
+					t.Fatalf("Acquire or Release: %v", w.err)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,618 @@
+package lease_test
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// await asks until the answer is yes, and tells whether that took no longer than
+// the limit.
+func await(limit time.Duration, ask func() bool) bool {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(limit); !ask(); <-tick.C {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// expiry reads when the lease of a key expires, by the server's clock.
+func expiry(t testing.TB, db *testdb.DB, key txlock.Key) int64 {
+	t.Helper()
+	return number(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ?", key.String())
+}
+
+// sessions counts those of the application's user on the server.
+func sessions(t testing.TB, db *testdb.DB) int64 {
+	t.Helper()
+	return number(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", db.Config().User)
+}
+
+// leaveNothing closes the managers and their pools, after which the server has no
+// session of theirs.
+func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools []*sql.DB) {
+	t.Helper()
+	for i, m := range managers {
+		if err := m.Close(t.Context()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		_ = pools[i].Close() // which complains of connections that were broken
+	}
+	if !await(10*time.Second, func() bool { return sessions(t, db) == 0 }) {
+		t.Errorf("%d sessions are left", sessions(t, db))
+	}
+}
+
+// TestServerRestart proves that a killed server that comes back costs a long lease
+// nothing: it is held on and renewed. One whose time was over meanwhile is lost, and
+// its next token is higher. No session is left in the end.
+func TestServerRestart(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			server := testdb.Dedicated(t, engine)
+			db := server.Open(t)
+			pools := []*sql.DB{newPool(t, db, true), newPool(t, db, false)}
+			m := newManager(t, pools[0], lease.TTL(2*time.Minute), lease.RenewEvery(100*time.Millisecond))
+			other := newManager(t, pools[1])
+			long, short := acquire(t, m, named()), acquire(t, m, named(), lease.TTL(300*time.Millisecond))
+			if err := server.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			<-short.Done()
+			wants(t, "Err of the short lease", short.Err(), txlock.ErrLost)
+			if err := long.Err(); err != nil {
+				t.Errorf("the long lease while the server is down: %v", err)
+			}
+			if err := server.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			before := expiry(t, db, long.Key())
+			if !await(10*time.Second, func() bool { return expiry(t, db, long.Key()) > before }) {
+				t.Error("the long lease is not renewed any more")
+			}
+			_, err := other.TryAcquire(t.Context(), long.Key())
+			wants(t, "TryAcquire of the long lease", err, txlock.ErrBusy)
+			for _, l := range []*lease.Lease{long, short} {
+				if l == long {
+					release(t, l)
+				} else {
+					wants(t, "Release of the short lease", l.Release(t.Context()), txlock.ErrNotHeld)
+				}
+				next := acquire(t, other, l.Key())
+				if next.Token() <= l.Token() {
+					t.Errorf("token %d after %d", next.Token(), l.Token())
+				}
+				release(t, next)
+			}
+			leaveNothing(t, db, []*lease.Manager{m, other}, pools)
+		})
+	}
+}
+
+// tenure is how long a holder knew that it held a lease.
+type tenure struct {
+	token       uint64
+	from, until time.Duration // of the call that granted it; of the last Err that said nil
+}
+
+// TestKilledConnections proves that whoever kills connections at random gets no two
+// holders at once and no token that goes back, that nothing is held by nobody after a
+// broken release, and that all goes on when it is over.
+func TestKilledConnections(t *testing.T) {
+	t.Parallel()
+	lasting := 4 * time.Second
+	if os.Getenv("LOCKSTEP_LONG") != "" {
+		lasting = 30 * time.Second
+	}
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).Open(t)
+			keys := []txlock.Key{named(), named(), named()}
+			tenures := make([][]tenure, len(keys))
+			var mu sync.Mutex
+			var managers []*lease.Manager
+			var pools []*sql.DB
+			for i := range 4 {
+				pools = append(pools, newPool(t, db, i%2 == 0))
+				pools[i].SetMaxOpenConns(25) // a server has so many for all
+				managers = append(managers, newManager(t, pools[i], lease.TTL(time.Minute), lease.RenewEvery(50*time.Millisecond)))
+			}
+			begun := time.Now()
+			var over atomic.Bool
+			var work, killing sync.WaitGroup
+			var failures, lost, behind atomic.Int64
+			for i := range 12 {
+				m, at := managers[i%len(managers)], i%len(keys)
+				work.Go(func() {
+					for !over.Load() {
+						ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+						l, err := m.Acquire(ctx, keys[at])
+						cancel()
+						if err != nil {
+							failures.Add(1)
+							continue
+						}
+						held := tenure{token: l.Token(), from: time.Since(begun)}
+						for end := held.from + rand.N(10*time.Millisecond); ; time.Sleep(100 * time.Microsecond) {
+							asked := time.Since(begun)
+							if l.Err() != nil {
+								lost.Add(1)
+								break
+							}
+							held.until = asked
+							if asked > end {
+								break
+							}
+						}
+						switch err := l.Release(context.Background()); {
+						case errors.Is(err, lease.ErrGuarded): // a broken statement has locked it for a moment
+							behind.Add(1)
+						case err != nil && !errors.Is(err, txlock.ErrNotHeld):
+							t.Errorf("Release: %v", err)
+						}
+						mu.Lock()
+						tenures[at] = append(tenures[at], held)
+						mu.Unlock()
+					}
+				})
+			}
+			kills := 0
+			killing.Go(func() {
+				for !over.Load() {
+					time.Sleep(rand.N(20 * time.Millisecond))
+					kills += killOne(t, db)
+				}
+			})
+			time.Sleep(lasting)
+			over.Store(true)
+			killing.Wait()
+			work.Wait()
+			total := 0
+			for i, all := range tenures {
+				total += len(all)
+				slices.SortFunc(all, func(a, b tenure) int { return cmp.Compare(a.token, b.token) })
+				for j := 1; j < len(all); j++ {
+					if one, next := all[j-1], all[j]; one.token == next.token || next.from <= one.until {
+						t.Errorf("two holders of %v: %+v and %+v", keys[i], one, next)
+					}
+				}
+			}
+			t.Logf("%d kills, %d grants, %d failures, %d lost, %d released behind the call", kills, total, failures.Load(), lost.Load(), behind.Load())
+			if kills < 10 || total < 50 {
+				t.Errorf("%d kills and %d grants are too few to prove anything", kills, total)
+			}
+			for i, m := range managers {
+				for _, key := range keys {
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					l, err := m.Acquire(ctx, key)
+					if cancel(); err != nil {
+						t.Errorf("manager %d, afterwards: %v", i, err)
+						continue
+					}
+					release(t, l)
+				}
+			}
+			leaveNothing(t, db, managers, pools)
+		})
+	}
+}
+
+// TestManyCancelledAcquires proves that callers who give up while their statement is
+// on its way don't keep others from the lease: what goes on behind their calls neither
+// takes the row nor keeps it locked.
+func TestManyCancelledAcquires(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).Open(t)
+			pools := []*sql.DB{newPool(t, db, true), newPool(t, db, true)}
+			pools[0].SetMaxOpenConns(25)
+			m, other := newManager(t, pools[0], lease.TTL(time.Minute)), newManager(t, pools[1])
+			key := named()
+			release(t, acquire(t, other, key))
+			var giving sync.WaitGroup
+			var gaveUp atomic.Int64
+			for range 25 {
+				giving.Go(func() {
+					for range 40 {
+						ctx, cancel := context.WithTimeout(context.Background(), rand.N(5*time.Millisecond))
+						l, err := m.TryAcquire(ctx, key)
+						if cancel(); err == nil {
+							_ = l.Release(context.Background()) // goes on behind the call where others lock the row
+						} else if errors.Is(err, context.DeadlineExceeded) {
+							gaveUp.Add(1)
+						}
+					}
+				})
+			}
+			giving.Wait()
+			begun := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			l, err := other.Acquire(ctx, key)
+			if err != nil {
+				t.Fatalf("Acquire after %d have given up: %v", gaveUp.Load(), err)
+			}
+			t.Logf("%d have given up, free after %v", gaveUp.Load(), time.Since(begun).Round(time.Millisecond))
+			if gaveUp.Load() < 100 {
+				t.Errorf("%d are too few to prove anything", gaveUp.Load())
+			}
+			release(t, l)
+			leaveNothing(t, db, []*lease.Manager{m, other}, pools)
+		})
+	}
+}
+
+// killOne kills one of the application's sessions, if there is any, and returns how
+// many it has killed.
+func killOne(t *testing.T, db *testdb.DB) int {
+	rows, err := db.Admin().Query("SELECT id FROM information_schema.processlist WHERE user = ?", db.Config().User)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer rows.Close()
+	var ids []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			t.Error(err)
+		}
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		return 0
+	}
+	// It may have gone by itself meanwhile.
+	if _, err := db.Admin().Exec(fmt.Sprintf("KILL CONNECTION %d", ids[rand.IntN(len(ids))])); err != nil {
+		return 0
+	}
+	return 1
+}
+
+// clockAt is a pool whose sessions have their clock stand still at that moment.
+func clockAt(t *testing.T, db *testdb.DB, at time.Time) *sql.DB {
+	t.Helper()
+	return newPool(t, db, true, func(cfg *mysql.Config) {
+		cfg.Params = map[string]string{"timestamp": fmt.Sprintf("%d.%06d", at.Unix(), at.Nanosecond()/1000)}
+	})
+}
+
+// TestClockSetBack proves that a server's clock that is set back by an hour
+// takes nothing away: a released lease is free, a dead holder's is free within one
+// time to live of the new clock, and the token rises by at least 1.
+func TestClockSetBack(t *testing.T) {
+	const ttl = 30 * time.Second
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		before := time.Now()
+		after := before.Add(-time.Hour)
+		early := newManager(t, clockAt(t, db, before), lease.TTL(ttl))
+		late := newManager(t, clockAt(t, db, after), lease.TTL(ttl))
+		later := newManager(t, clockAt(t, db, after.Add(ttl+time.Millisecond)), lease.TTL(ttl))
+		released, dead := acquire(t, early, named()), acquire(t, early, named())
+		release(t, released)
+
+		next, err := late.TryAcquire(t.Context(), released.Key())
+		if err != nil {
+			t.Fatalf("TryAcquire of a released lease: %v", err)
+		}
+		if next.Token() != released.Token()+1 {
+			t.Errorf("token %d after %d, want the next", next.Token(), released.Token())
+		}
+		if info, err := late.Inspect(t.Context(), next.Key()); err != nil || info.Left > ttl || info.Left < ttl-time.Second {
+			t.Errorf("Inspect: %+v, %v, want the time to live of the new clock", info, err)
+		}
+		release(t, next)
+
+		_, err = late.TryAcquire(t.Context(), dead.Key())
+		wants(t, "TryAcquire of a dead holder's lease", err, txlock.ErrBusy)
+		next, err = later.TryAcquire(t.Context(), dead.Key())
+		if err != nil {
+			t.Fatalf("TryAcquire one time to live later: %v", err)
+		}
+		if next.Token() != dead.Token()+1 {
+			t.Errorf("token %d after %d, want the next", next.Token(), dead.Token())
+		}
+		release(t, next)
+		wants(t, "Release of the dead holder's lease", dead.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestWaitAfterClockSetBack proves that waiters get a dead holder's lease within
+// one time to live of a clock that was set back by an hour, and that a living holder
+// keeps its lease. The rows are put ahead of the clock instead.
+func TestWaitAfterClockSetBack(t *testing.T) {
+	const ttl = time.Second
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		m, other := newManager(t, pool, lease.TTL(ttl)), newManager(t, pool)
+		alive := acquire(t, m, named())
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = expires_us + 3600000000 WHERE name = ?", alive.Key().String())
+		for what, meanwhile := range map[string]bool{"before the wait": false, "while it waits": true} {
+			dead := named()
+			setBack := func() {
+				exec(t, db, "UPDATE lockstep_leases SET expires_us = expires_us + 3600000000, token = token + 3600000000 WHERE name = ?", dead.String())
+			}
+			exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, 'dead', ?, UNIX_TIMESTAMP() * 1000000, ?, UNIX_TIMESTAMP() * 1000000 + ?, 0, 0)",
+				dead.String(), holdA, ttl.Microseconds(), 2*ttl.Microseconds())
+			if meanwhile {
+				defer time.AfterFunc(ttl/2, setBack).Stop()
+			} else {
+				setBack()
+			}
+			begun := time.Now()
+			l := acquire(t, other, dead, lease.WaitAtMost(20*ttl))
+			if waited := time.Since(begun); waited > 10*ttl {
+				t.Errorf("set back %s: free after %v, the time to live is %v", what, waited, ttl)
+			}
+			if ahead := int64(l.Token()) - time.Now().UnixMicro(); ahead < 50*time.Minute.Microseconds() {
+				t.Errorf("set back %s: token %d, want one beyond that of the dead holder", what, l.Token())
+			}
+			release(t, l)
+		}
+		_, err := other.Acquire(t.Context(), alive.Key(), lease.WaitAtMost(2*ttl))
+		wants(t, "Acquire of a living holder's lease", err, txlock.ErrWaitTimeout)
+		if err := alive.Err(); err != nil {
+			t.Errorf("the living holder: %v", err)
+		}
+		if ahead := expiry(t, db, alive.Key()) - time.Now().UnixMicro(); ahead > (time.Minute + ttl).Microseconds() {
+			t.Errorf("the living holder's lease expires in %v", time.Duration(ahead)*time.Microsecond)
+		}
+		release(t, alive)
+	})
+}
+
+// TestTimeZones proves that sessions in any time zones, also where a change of
+// daylight saving time is due, see the same leases and tokens.
+func TestTimeZones(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			testTimeZones(t, testdb.Dedicated(t, engine).Open(t))
+		})
+	}
+}
+
+func testTimeZones(t *testing.T, db *testdb.DB) {
+	zones := []string{"+00:00", "-11:00", "+13:00", "SYSTEM", "Lockstep/Berlin"}
+	const spring, autumn = 1774746000, 1792890000 // 2026-03-29 and 2026-10-25, 01:00 UTC
+	for _, insert := range []string{
+		"time_zone (Time_zone_id, Use_leap_seconds) VALUES (9001, 'N')",
+		"time_zone_name (Name, Time_zone_id) VALUES ('Lockstep/Berlin', 9001)",
+		"time_zone_transition_type (Time_zone_id, Transition_type_id, `Offset`, Is_DST, Abbreviation) VALUES (9001, 0, 3600, 0, 'CET'), (9001, 1, 7200, 1, 'CEST')",
+		fmt.Sprintf("time_zone_transition (Time_zone_id, Transition_time, Transition_type_id) VALUES (9001, %d, 1), (9001, %d, 0)", spring, autumn),
+	} {
+		exec(t, db, "INSERT INTO mysql."+insert)
+	}
+	managers := func(clock *int64) (all []*lease.Manager) {
+		for _, zone := range zones {
+			all = append(all, newManager(t, newPool(t, db, true, func(cfg *mysql.Config) {
+				cfg.Params = map[string]string{"time_zone": "'" + zone + "'"}
+				if clock != nil {
+					cfg.Params["timestamp"] = fmt.Sprint(*clock)
+					*clock += 600
+				}
+			})))
+		}
+		return all
+	}
+	inZones := managers(nil)
+	key := named()
+	var last uint64
+	for i, m := range slices.Repeat(inZones, 3) {
+		l := acquire(t, m, key)
+		if l.Token() <= last || !isFresh(int64(l.Token())) {
+			t.Errorf("round %d: token %d after %d", i, l.Token(), last)
+		}
+		last = l.Token()
+		for j, other := range inZones {
+			_, err := other.TryAcquire(t.Context(), key)
+			wants(t, "TryAcquire in "+zones[j], err, txlock.ErrBusy)
+			if info, err := other.Inspect(t.Context(), key); err != nil || info.Left <= 0 || info.Left > 30*time.Second {
+				t.Errorf("Inspect in %s: %+v, %v", zones[j], info, err)
+			}
+		}
+		release(t, l)
+	}
+	for _, change := range []int64{spring, autumn} {
+		clock := change - 3600
+		key := named()
+		for i, m := range slices.Concat(managers(&clock), managers(&clock), managers(&clock)) {
+			l := acquire(t, m, key)
+			if want := (change - 3600 + 600*int64(i)) * 1e6; int64(l.Token()) != want {
+				t.Errorf("around the change: token %d, want %d, the server's clock", l.Token(), want)
+			}
+			release(t, l)
+		}
+	}
+}
+
+// TestTokensOutliveRows proves that a token never goes back where its row was
+// removed, by a person or the janitor, whose holder is told; and that the janitor
+// leaves rows whose token is ahead of the clock. It has a database of its own: its
+// janitor removes what other tests have released a second ago.
+func TestTokensOutliveRows(t *testing.T) {
+	onServers(t, func(t *testing.T, shared *testdb.DB) {
+		db := shared.Server().Open(t)
+		pool := newPool(t, db, true)
+		m, other := newManager(t, pool, lease.Janitor(0, time.Second)), newManager(t, pool)
+		key := named()
+		var last uint64
+		rises := func(l *lease.Lease) {
+			t.Helper()
+			if l.Token() <= last {
+				t.Errorf("token %d after %d", l.Token(), last)
+			}
+			last = l.Token()
+		}
+		remove := func() { exec(t, db, "DELETE FROM lockstep_leases WHERE name = ?", key.String()) }
+		for range 20 {
+			l := acquire(t, m, key)
+			rises(l)
+			remove()
+			next := acquire(t, other, key)
+			rises(next)
+			wants(t, "Renew without the row", l.Renew(t.Context()), txlock.ErrLost)
+			wants(t, "Release without the row", l.Release(t.Context()), txlock.ErrNotHeld)
+			if err := next.Renew(t.Context()); err != nil {
+				t.Errorf("Renew of the next holder: %v", err)
+			}
+			release(t, next)
+			remove()
+		}
+		rises(acquire(t, m, key))
+		if _, err := m.CleanNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, err := other.TryAcquire(t.Context(), key)
+		wants(t, "TryAcquire of a held lease after CleanNow", err, txlock.ErrBusy)
+		if err := m.ForceRelease(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		present := func() bool {
+			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
+		}
+		if !await(20*time.Second, func() bool { // until it was idle for the retention
+			if _, err := m.CleanNow(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return !present()
+		}) {
+			t.Error("the janitor doesn't remove an idle row")
+		}
+		l := acquire(t, other, key)
+		rises(l)
+		release(t, l)
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 0, token = token + 3600000000 WHERE name = ?", key.String())
+		last += uint64(time.Hour.Microseconds())
+		if _, err := m.CleanNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !present() {
+			t.Error("the janitor has removed a row whose token is ahead of the clock")
+		}
+		l = acquire(t, other, key)
+		rises(l)
+		release(t, l)
+	})
+}
+
+// TestNothingRenewedAfterRelease proves that no renewal is alive after Release,
+// however often leases are renewed: in 1,000 rounds no expiry moves afterwards.
+func TestNothingRenewedAfterRelease(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		const managers, rounds = 10, 100
+		after := map[txlock.Key]int64{}
+		var renewals atomic.Int64
+		for i := range managers {
+			// 1 ns, 5 ns, 22 ns .. 1 ms
+			every := time.Duration(math.Round(math.Pow(1e6, float64(i)/(managers-1))))
+			m := newManager(t, newPool(t, db, i%2 == 0), lease.RenewEvery(every), lease.Observe(countRenewals{&renewals}))
+			for range rounds {
+				l := acquire(t, m, named())
+				if i%2 == 0 {
+					time.Sleep(rand.N(time.Millisecond)) // let renewals begin
+				}
+				release(t, l)
+				after[l.Key()] = expiry(t, db, l.Key())
+			}
+			if err := m.Close(t.Context()); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		}
+		moved := 0
+		for key, before := range after {
+			if expiry(t, db, key) != before {
+				moved++
+			}
+		}
+		if moved > 0 {
+			t.Errorf("%d of %d leases were renewed after their release", moved, len(after))
+		}
+		if n := renewals.Load(); n < rounds {
+			t.Errorf("%d renewals are too few to prove anything", n)
+		}
+	})
+}
+
+// countRenewals is an observer that counts renewals.
+type countRenewals struct{ n *atomic.Int64 }
+
+func (countRenewals) Waited(context.Context, txlock.Event)    {}
+func (countRenewals) Granted(context.Context, txlock.Event)   {}
+func (countRenewals) Refused(context.Context, txlock.Event)   {}
+func (c countRenewals) Renewed(context.Context, txlock.Event) { c.n.Add(1) }
+func (countRenewals) Lost(context.Context, txlock.Event)      {}
+func (countRenewals) Released(context.Context, txlock.Event)  {}
+
+// TestPoolOfOne proves that a pool of a single connection is enough: for acquire,
+// renewal and release, and for AcquireTx and Guard in a transaction that has the
+// connection.
+func TestPoolOfOne(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		pool.SetMaxOpenConns(1)
+		m := newManager(t, pool, lease.TTL(5*time.Second), lease.RenewEvery(50*time.Millisecond))
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		renewed := func(l *lease.Lease) {
+			t.Helper()
+			before := expiry(t, db, l.Key())
+			if !await(10*time.Second, func() bool { return expiry(t, db, l.Key()) > before }) {
+				t.Errorf("lease of %v is not renewed", l.Key())
+			}
+		}
+		l, err := m.Acquire(ctx, named())
+		if err != nil {
+			t.Fatal(err)
+		}
+		renewed(l)
+		tx, err := pool.BeginTx(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inTx, err := m.AcquireTx(ctx, tx, named())
+		if err != nil {
+			t.Fatalf("AcquireTx: %v", err)
+		}
+		if err := l.Guard(ctx, tx); err != nil {
+			t.Fatalf("Guard: %v", err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		renewed(l)
+		renewed(inTx)
+		for _, l := range []*lease.Lease{l, inTx} {
+			if err := l.Err(); err != nil {
+				t.Errorf("Err: %v", err)
+			}
+			if err := l.Release(ctx); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		}
+	})
+}

@@ -1,0 +1,309 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Guard makes the lease a condition of a transaction: it can be committed only
+// while the lease is ours. It writes the row of the lease, so that whoever takes the
+// lease over either waits for the end of the transaction or has made Guard fail. A
+// holder that was paused for longer than the TTL can't commit over its successor.
+//
+// Guard belongs last in the transaction, since transactions under one lease follow
+// one another from Guard to their end. Called after other statements it makes sure
+// that the transaction's snapshot is not older than the lease; at READ COMMITTED there
+// is none, and what was read before the lease was acquired is the program's concern.
+//
+// It returns txlock.ErrLost where the lease is not ours any more and
+// txlock.ErrStaleSnapshot where the transaction's snapshot is older than the lease:
+// roll the transaction back then. It returns what Scope.Lock returns besides, and the
+// transaction is left as that says. On a guarded pool Commit returns
+// txlock.ErrTxDoomed where the rollback to a savepoint, DDL or the like may have taken
+// the guard away: guard again then. On a plain pool it doesn't see that.
+func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	scope, err := txlock.Join(ctx, tx, options...)
+	if err != nil {
+		return err
+	}
+	r := l.record
+	outside := ctx // not that of the transaction's own statements
+	err = scope.Include(ctx, "guard lease", r.key, func(ctx context.Context, in *txlock.Included) error {
+		if !in.Fenced && !r.guards(tx) {
+			r.refresh(outside)
+		}
+		in.Fence = true
+		return r.guard(ctx, in)
+	})
+	if errors.Is(err, txlock.ErrLost) {
+		r.lose(errReplaced)
+		return errors.Join(err, l.Err())
+	}
+	return err
+}
+
+// guards tells whether the transaction is the one that was guarded last, and notes
+// that it is now. Only there a renewal would wait for ourselves.
+func (r *record) guards(tx txlock.Tx) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !reflect.TypeOf(tx).Comparable() {
+		return false // a type of the program's own
+	}
+	before := r.guardedBy
+	r.guardedBy = tx
+	return before == tx
+}
+
+// refresh renews the lease where less than two thirds of it are left, since the
+// row can't be renewed while the transaction is open. It is done with after
+// half of what is left, and says nothing: Guard finds out what has become of the
+// lease, and a lease that was not renewed is still held.
+func (r *record) refresh(ctx context.Context) {
+	left := r.left()
+	stats := r.m.db.Stats()
+	full := stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections
+	if left >= r.ttl*2/3 || full || r.isPending() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left*3/4)
+	defer cancel()
+	if !r.beginRenewal(cancel) {
+		r.awaitRenewal(ctx)
+		return
+	}
+	if err := r.m.renewOne(ctx, r, left/2, true); err != nil {
+		r.setback(err)
+	}
+	r.endRenewal()
+}
+
+func (r *record) isPending() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pending
+}
+
+// guard sends the statements.
+func (r *record) guard(ctx context.Context, in *txlock.Included) error {
+	name := []byte(r.key.String())
+	if in.Snapshot {
+		row, err := queries.LeaseInSnapshot(ctx, in.Tx, gen.LeaseInSnapshotParams{Name: name, Slot: r.slot})
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		if row.Token < r.token {
+			return fmt.Errorf("%w: the lease has token %d, the snapshot shows %d", txlock.ErrStaleSnapshot, r.token, row.Token)
+		}
+	}
+	reply, err := queries.GuardLease(ctx, in.Tx, gen.GuardLeaseParams{
+		Name: name, Slot: r.slot, Owner: []byte(r.owner), Token: r.token, Hold: r.hold,
+	})
+	if err == nil && uint64(reply) != r.token {
+		err = fmt.Errorf("%w: token %d", txlock.ErrLost, r.token)
+	}
+	return err
+}
+
+// AcquireTx takes the lease inside the caller's transaction: lease and business
+// change are committed together, or vanish together. The handle may be used when
+// Commit has returned without an error; the time to live runs from before that. After a
+// rollback, also one to a savepoint of before, the lease is lost, which the handle finds
+// out with its first renewal: release it.
+//
+// It doesn't wait: where somebody else holds the lease it returns txlock.ErrBusy, in
+// most cases before anything is sent in the transaction; else the row stays locked
+// until the end of the transaction, which is best rolled back. It returns what
+// TryAcquire and Scope.Lock return besides, txlock.ErrStaleSnapshot where the lease was
+// held by somebody since the transaction's snapshot was taken.
+//
+// A key that was never leased gets its row by the pool, outside of the transaction,
+// if it has a connection left.
+func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
+	q, err := m.request(ctx, "acquire in the transaction", key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return m.finish(ctx, q, func(ctx context.Context, q *request) (*Lease, error) {
+		if l, err := m.local(q); l != nil || err != nil {
+			return l, err
+		}
+		scope, err := txlock.Join(ctx, tx)
+		if err != nil {
+			return nil, err
+		}
+		prepared, err := m.prepareRow(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		var l *Lease
+		for tries := 0; tries < 8; tries++ {
+			l, err = m.include(ctx, scope, q, prepared)
+			if !errors.Is(err, errLocked) {
+				break
+			}
+			if err := m.sleep(ctx, time.Duration(tries+1)*leastLook); err != nil { // others look at it too
+				return nil, err
+			}
+		}
+		return l, err
+	})
+}
+
+// include takes the lease in the transaction of a scope.
+func (m *Manager) include(ctx context.Context, scope *txlock.Scope, q *request, prepared bool) (l *Lease, err error) {
+	err = scope.Include(ctx, "acquire lease", q.key, func(ctx context.Context, in *txlock.Included) (err error) {
+		l, err = m.acquireIn(ctx, in, q)
+		if prepared || !errors.Is(err, errLocked) {
+			return err
+		}
+		// Locked or missing. What is read here is read again under the lock.
+		seen, lookErr := q.target.look(in.Reading, in.Tx, q)
+		if lookErr != nil || seen.exists {
+			return cmp.Or(lookErr, err)
+		}
+		if err := q.target.prepare(ctx, in.Tx, q); err != nil {
+			return err
+		}
+		in.Snapshot = true
+		l, err = m.acquireIn(ctx, in, q)
+		return err
+	})
+	return l, err
+}
+
+// prepareRow makes the row of the key, outside of the transaction, and sees whether
+// the lease is free. It tells whether it could: the pool may have no connection
+// left, and waiting for one that the caller has would be for ever.
+func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
+	stats := m.db.Stats()
+	if stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections {
+		return false, nil
+	}
+	seen, err := lookAt(ctx, m.db, q.key, leaseSlot)
+	switch {
+	case err != nil:
+		return false, err
+	case !seen.exists:
+		return true, m.ensureAlone(ctx, q.key, leaseSlot)
+	case seen.intent < 0:
+		return false, otherUse(q.key, seen.intent)
+	case seen.held() && (!q.named || seen.owner != q.owner):
+		return true, txlock.ErrBusy
+	case seen.intent == intentShared:
+		row, err := queries.ReadersOf(ctx, m.db, []byte(q.key.String()))
+		if err == nil && row.Readers > row.Expired {
+			err = txlock.ErrBusy
+		}
+		return true, err
+	}
+	return true, nil
+}
+
+// acquireIn sends the statements of AcquireTx. A statement that is cancelled ends
+// the transaction, so it needs no deadline of its own.
+func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request) (*Lease, error) {
+	since := now()
+	if in.Snapshot {
+		if err := notHeldSince(ctx, in.Tx, q.key); err != nil {
+			return nil, err
+		}
+	}
+	reply, _, err := q.target.send(ctx, in.Tx, q, math.MaxInt64)
+	switch {
+	case err != nil:
+		return nil, err
+	case reply == replyFull:
+		return nil, fmt.Errorf("%w: owner %q", txlock.ErrTooManyHolds, q.owner)
+	case reply == replyOther:
+		return nil, fmt.Errorf("%w: %q is used for a semaphore: use another key", txlock.ErrInvalidKey, q.key)
+	case reply == replyAbsent:
+		return nil, errLocked
+	case reply < firstToken:
+		return nil, txlock.ErrBusy
+	}
+	if reply&sharedBit != 0 {
+		if err := noReaders(ctx, in.Tx, q.key); err != nil {
+			return nil, err
+		}
+	}
+	token := uint64(reply &^ sharedBit)
+	r := m.recordOf(q)
+	if r != nil && r.token == token {
+		ours, err := m.sendRenewal(ctx, in.Tx, r)
+		if err != nil {
+			return nil, err
+		}
+		if ours < firstToken { // of a transaction that was rolled back
+			r.lose(errReplaced)
+			return m.keep(q, token, leaseSlot, since, true)
+		}
+		// Acquired in this transaction before: that hold serves both.
+		if _, err := queries.ReleaseLease(ctx, in.Tx, gen.ReleaseLeaseParams{Hold: q.hold, Name: []byte(q.key.String()), Slot: leaseSlot}); err != nil {
+			return nil, err
+		}
+		if l := r.enter(true); l != nil {
+			return l, nil
+		}
+		return nil, fmt.Errorf("%w: it was acquired in this transaction, and %w", txlock.ErrBusy, r.err())
+	}
+	if r != nil {
+		r.lose(errReplaced)
+	}
+	return m.keep(q, token, leaseSlot, since, true)
+}
+
+// noReaders returns ErrBusy where somebody reads under a lease. It locks the rows
+// that it finds: the snapshot of the transaction may not show them.
+func noReaders(ctx context.Context, tx gen.DBTX, key txlock.Key) error {
+	if err := queries.ReapReaders(ctx, tx, []byte(key.String())); err != nil {
+		return err
+	}
+	readers, err := queries.ReadersForShare(ctx, tx, []byte(key.String()))
+	if err == nil && len(readers) > 0 {
+		err = fmt.Errorf("%w: %d readers", txlock.ErrBusy, len(readers))
+	}
+	return err
+}
+
+// notHeldSince is the snapshot guard of AcquireTx: nobody may have held the lease,
+// and committed something under it, since the snapshot was taken.
+func notHeldSince(ctx context.Context, tx gen.DBTX, key txlock.Key) error {
+	name := []byte(key.String())
+	before, err := queries.LeaseInSnapshot(ctx, tx, gen.LeaseInSnapshotParams{Name: name, Slot: leaseSlot})
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	current, err := queries.LeaseAsItIs(ctx, tx, gen.LeaseAsItIsParams{Name: name, Slot: leaseSlot})
+	if errors.Is(err, sql.ErrNoRows) {
+		return errLocked
+	}
+	if err == nil && gen.LeaseInSnapshotRow(current) != before {
+		err = fmt.Errorf("%w: the lease was held by somebody since", txlock.ErrStaleSnapshot)
+	}
+	if err != nil {
+		return err
+	}
+	// Readers may have committed something too. Their numbers only rise.
+	readBefore, err := queries.ReadingInSnapshot(ctx, tx, name)
+	if err != nil {
+		return err
+	}
+	readSince, err := queries.ReadingAsItIs(ctx, tx, name)
+	if err == nil && readSince != readBefore {
+		err = fmt.Errorf("%w: somebody has read under the lease since", txlock.ErrStaleSnapshot)
+	}
+	return err
+}

@@ -1,0 +1,756 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// soon is how long what happens at once may take on a busy machine.
+const soon = 5 * time.Second
+
+// counter makes a table whose row 1 counts what was committed.
+func counter(t testing.TB, db *testdb.DB) (table string) {
+	t.Helper()
+	table = db.CreateTable(t, "counter", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+	exec(t, db, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
+	return table
+}
+
+// counted reads what was committed.
+func counted(t testing.TB, db *testdb.DB, table string) int64 {
+	t.Helper()
+	return number(t, db, "SELECT n FROM "+table+" WHERE id = 1")
+}
+
+// begin begins a transaction that is rolled back at the end of the test, if it is
+// open then.
+func begin(t testing.TB, pool *sql.DB, level sql.IsolationLevel) *sql.Tx {
+	t.Helper()
+	tx, err := pool.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+			t.Logf("roll back at the end: %v", err)
+		}
+	})
+	return tx
+}
+
+// run executes a statement in a transaction.
+func run(t testing.TB, tx *sql.Tx, query string) {
+	t.Helper()
+	if _, err := tx.ExecContext(context.Background(), query); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// add raises the counter in a transaction, without reading it.
+func add(t testing.TB, tx *sql.Tx, table string) {
+	t.Helper()
+	run(t, tx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1")
+}
+
+// reads reads the counter in a transaction, which fixes its snapshot.
+func reads(t testing.TB, tx *sql.Tx, table string) (n int64) {
+	t.Helper()
+	if err := tx.QueryRowContext(context.Background(), "SELECT n FROM "+table+" WHERE id = 1").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func guard(t testing.TB, l *lease.Lease, tx txlock.Tx) {
+	t.Helper()
+	if err := l.Guard(context.Background(), tx); err != nil {
+		t.Fatalf("Guard: %v", err)
+	}
+}
+
+func commit(t testing.TB, tx *sql.Tx) {
+	t.Helper()
+	if err := tx.Commit(); err != nil {
+		t.Fatalf("Commit: %v", err)
+	}
+}
+
+func rollback(t testing.TB, tx *sql.Tx) {
+	t.Helper()
+	if err := tx.Rollback(); err != nil {
+		t.Fatalf("Rollback: %v", err)
+	}
+}
+
+// quickly fails where something that must not wait took long. It takes some
+// milliseconds, and a tenth of a second where it looks again for a while; what waits by
+// mistake takes five seconds or more.
+func quickly(t testing.TB, what string, f func()) {
+	t.Helper()
+	start := time.Now()
+	f()
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("%s took %v", what, took)
+	}
+}
+
+// within waits for a channel that is closed, or sent to, soon.
+func within[T any](t testing.TB, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(soon):
+		t.Errorf("%s didn't come in %v", what, soon)
+	}
+	return v
+}
+
+// free waits until another manager can take the lease, and gives it back.
+func free(t testing.TB, m *lease.Manager, key txlock.Key) uint64 {
+	t.Helper()
+	l := acquire(t, m, key, lease.WaitAtMost(soon))
+	if err := l.Release(context.Background()); err != nil && !errors.Is(err, lease.ErrGuarded) { // by who looks whether it is his still
+		t.Errorf("Release: %v", err)
+	}
+	return l.Token()
+}
+
+// TestGuardSnapshot proves that a transaction whose snapshot is older than the
+// lease can't be guarded, and that one whose reads are newer can.
+func TestGuardSnapshot(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, table := newManager(t, pool), counter(t, db)
+		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+			for _, leased := range []string{"never leased", "leased before"} {
+				t.Run(level.String()+"/"+leased, func(t *testing.T) {
+					key := named()
+					if leased == "leased before" {
+						release(t, acquire(t, m, key))
+					}
+					tx := begin(t, pool, level)
+					reads(t, tx, table)
+					l := acquire(t, m, key)
+					defer release(t, l)
+					err := l.Guard(t.Context(), tx)
+					if level == sql.LevelRepeatableRead {
+						wants(t, "Guard after an old read", err, txlock.ErrStaleSnapshot)
+						if !txlock.Retryable(err) {
+							t.Errorf("not retryable: %v", err)
+						}
+						if err := l.Err(); err != nil {
+							t.Errorf("the lease is lost by that: %v", err)
+						}
+						rollback(t, tx)
+					} else {
+						if err != nil {
+							t.Errorf("Guard: %v", err)
+						}
+						commit(t, tx)
+					}
+
+					tx = begin(t, pool, level)
+					reads(t, tx, table)
+					guard(t, l, tx)
+					commit(t, tx)
+
+					tx = begin(t, pool, level)
+					guard(t, l, tx)
+					reads(t, tx, table)
+					guard(t, l, tx)
+					commit(t, tx)
+				})
+			}
+		}
+	})
+}
+
+// TestGuardAfterRenewals proves that renewals, and other guarded transactions
+// under the same lease, make no snapshot too old, also where MariaDB refuses to lock
+// rows that have changed since, and that the session keeps that setting.
+func TestGuardAfterRenewals(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				pool := newPool(t, db, guarded, func(c *mysql.Config) {
+					if db.Engine() == testdb.MariaDB {
+						c.Params = map[string]string{"innodb_snapshot_isolation": "ON"}
+					}
+				})
+				m, table := newManager(t, pool), counter(t, db)
+				l := acquire(t, m, named())
+				defer release(t, l)
+
+				tx := begin(t, pool, sql.LevelRepeatableRead)
+				reads(t, tx, table)
+				if err := l.Renew(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				other := begin(t, pool, sql.LevelRepeatableRead)
+				guard(t, l, other)
+				commit(t, other)
+				add(t, tx, table)
+				guard(t, l, tx)
+				if db.Engine() == testdb.MariaDB {
+					var on bool
+					if err := tx.QueryRowContext(t.Context(), "SELECT @@innodb_snapshot_isolation").Scan(&on); err != nil || !on {
+						t.Errorf("the session's setting is %v after Guard (%v)", on, err)
+					}
+				}
+				commit(t, tx)
+				if n := counted(t, db, table); n != 1 {
+					t.Errorf("%d was committed", n)
+				}
+			})
+		}
+	})
+}
+
+// TestGuardAndSavepoints proves that a transaction whose guard a savepoint may
+// have taken away can't be committed on a guarded pool, unless it is guarded again.
+func TestGuardAndSavepoints(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		m := newManager(t, pool)
+		for name, c := range map[string]struct {
+			before bool // guarded before the savepoint
+			undo   string
+			again  bool
+			doomed bool
+		}{
+			"in the savepoint":                {false, "ROLLBACK TO SAVEPOINT s", false, true},
+			"in the savepoint, guarded again": {false, "ROLLBACK TO SAVEPOINT s", true, false},
+			"before it":                       {true, "ROLLBACK TO SAVEPOINT s", false, true},
+			"before it, guarded again":        {true, "ROLLBACK TO SAVEPOINT s", true, false},
+			"released":                        {false, "RELEASE SAVEPOINT s", false, false},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				table := counter(t, db)
+				l := acquire(t, m, named())
+				defer release(t, l)
+				tx := begin(t, pool, sql.LevelDefault)
+				add(t, tx, table)
+				if c.before {
+					guard(t, l, tx)
+				}
+				run(t, tx, "SAVEPOINT s")
+				if !c.before {
+					guard(t, l, tx)
+				}
+				run(t, tx, c.undo)
+				if c.again {
+					guard(t, l, tx)
+				}
+				err := tx.Commit()
+				want := int64(1)
+				if c.doomed {
+					want = 0
+					wants(t, "Commit", err, txlock.ErrTxDoomed)
+					if txlock.Retryable(err) {
+						t.Errorf("retryable, although it would end so again: %v", err)
+					}
+				} else if err != nil {
+					t.Errorf("Commit: %v", err)
+				}
+				if n := counted(t, db, table); n != want {
+					t.Errorf("%d was committed, want %d", n, want)
+				}
+				if err := l.Err(); err != nil {
+					t.Errorf("the lease: %v", err)
+				}
+			})
+		}
+	})
+}
+
+// seize changes the row of a lease, as if its holder had been paused meanwhile.
+func seize(t testing.TB, db *testdb.DB, key txlock.Key, set string) {
+	t.Helper()
+	exec(t, db, "UPDATE lockstep_leases SET "+set+" WHERE name = ? AND slot = 0", key.String())
+}
+
+// TestGuardDeadlock proves that nothing of a transaction stays that the server has
+// rolled back after its Guard: a guarded pool refuses its Commit, on both it can't be
+// guarded again, and it may be started again.
+func TestGuardDeadlock(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, table := newManager(t, pool), counter(t, db)
+		l := acquire(t, m, named())
+		defer release(t, l)
+
+		tx, rival := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
+		id := testdb.ConnID(t, tx)
+		for i := range 50 { // the server gives up who has changed less
+			run(t, rival, "INSERT INTO "+table+" VALUES ("+strconv.Itoa(100+i)+", 0)")
+		}
+		run(t, rival, "UPDATE "+table+" SET n = n + 10 WHERE id = 2")
+		guard(t, l, tx)
+		add(t, tx, table)
+		blocked := make(chan error, 1)
+		go func() {
+			_, err := tx.ExecContext(context.Background(), "UPDATE "+table+" SET n = n + 1 WHERE id = 2")
+			blocked <- err
+		}()
+		db.WaitForLockWait(t, id)
+		run(t, rival, "UPDATE "+table+" SET n = n + 10 WHERE id = 1")
+		err := within(t, "the deadlock", blocked)
+		if !txlock.Retryable(err) {
+			t.Fatalf("the statement: %v", err)
+		}
+		commit(t, rival)
+
+		again := l.Guard(t.Context(), tx)
+		_, guarded := poolKind(pool)
+		if guarded {
+			wants(t, "Guard after the deadlock", again, txlock.ErrTxDoomed)
+			if !txlock.Retryable(again) {
+				t.Errorf("not retryable: %v", again)
+			}
+			err = tx.Commit()
+			wants(t, "Commit", err, txlock.ErrTxDoomed)
+			if !txlock.Retryable(err) {
+				t.Errorf("not retryable: %v", err)
+			}
+		} else {
+			wants(t, "Guard after the deadlock", again, txlock.ErrNoTransaction)
+			rollback(t, tx)
+		}
+		if n := counted(t, db, table); n != 10 {
+			t.Errorf("the counter is %d, want the rival's 10", n)
+		}
+		tx = begin(t, pool, sql.LevelDefault)
+		add(t, tx, table)
+		guard(t, l, tx)
+		commit(t, tx)
+	})
+}
+
+// poolKind tells whether a pool is guarded.
+func poolKind(pool *sql.DB) (conn *sql.Conn, guarded bool) {
+	conn, err := pool.Conn(context.Background())
+	if err != nil {
+		return nil, false
+	}
+	err = conn.Raw(func(c any) error {
+		_, guarded = c.(interface{ OpenRows() int })
+		return nil
+	})
+	return conn, errors.Join(err, conn.Close()) == nil && guarded
+}
+
+// TestGuardAndDDL proves that a statement that commits by itself takes the guard
+// away, and that Commit says so and is not to be tried again: a part stays.
+func TestGuardAndDDL(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true, func(c *mysql.Config) {
+			admin := db.AdminConfig()
+			c.User, c.Passwd = admin.User, admin.Passwd
+		})
+		m := newManager(t, pool)
+		for name, statement := range map[string]string{
+			"DDL":        "ALTER TABLE %s COMMENT = 'changed'",
+			"failed DDL": "ALTER TABLE %s DROP COLUMN absent",
+			"BEGIN":      "BEGIN",
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				table := counter(t, db)
+				statement := strings.ReplaceAll(statement, "%s", table)
+				l := acquire(t, m, named())
+				defer release(t, l)
+				tx := begin(t, pool, sql.LevelDefault)
+				add(t, tx, table)
+				guard(t, l, tx)
+				if _, err := tx.ExecContext(t.Context(), statement); (err != nil) != (name == "failed DDL") {
+					t.Fatalf("%s: %v", statement, err)
+				}
+				wants(t, "Guard again", l.Guard(t.Context(), tx), txlock.ErrTxDoomed)
+				if name == "BEGIN" {
+					add(t, tx, table) // in the transaction that this has begun
+				}
+				err := tx.Commit()
+				wants(t, "Commit", err, txlock.ErrTxDoomed)
+				if txlock.Retryable(err) {
+					t.Errorf("retryable, although a part was committed: %v", err)
+				}
+				if n := counted(t, db, table); n != 1 {
+					t.Errorf("the counter is %d, want 1: what was written under the guard", n)
+				}
+			})
+		}
+	})
+}
+
+// TestGuardLost proves that the transaction of a holder that has lost its lease
+// can't be guarded, whatever has become of the lease, and that the successor's token
+// is higher.
+func TestGuardLost(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		for name, lose := range map[string]func(t *testing.T, key txlock.Key, l *lease.Lease) (successor *lease.Lease){
+			"expired": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+				seize(t, db, key, "expires_us = 1")
+				return nil
+			},
+			"expired and taken over": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+				seize(t, db, key, "expires_us = 1")
+				return acquire(t, other, key, lease.WaitAtMost(soon))
+			},
+			"expired, taken over and released": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+				seize(t, db, key, "expires_us = 1")
+				free(t, other, key)
+				return nil
+			},
+			"expired and taken over by an owner of the same name": func(t *testing.T, key txlock.Key, l *lease.Lease) *lease.Lease {
+				seize(t, db, key, "expires_us = 1")
+				again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), key, lease.WaitAtMost(soon))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return again
+			},
+			"released by force": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+				if err := other.ForceRelease(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+				return nil
+			},
+			"its row deleted": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+				exec(t, db, "DELETE FROM lockstep_leases WHERE name = ?", key.String())
+				return nil
+			},
+			"its token changed": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+				seize(t, db, key, "token = token + 1")
+				return nil
+			},
+			"its hold removed": func(t *testing.T, key txlock.Key, _ *lease.Lease) *lease.Lease {
+				seize(t, db, key, "holds = LEFT(holds, 0)")
+				return nil
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				table, key := counter(t, db), named()
+				l := acquire(t, m, key)
+				tx := begin(t, pool, sql.LevelReadCommitted)
+				add(t, tx, table)
+				successor := lose(t, key, l)
+				if err := l.Err(); err != nil {
+					t.Fatalf("the holder knows it already: %v", err)
+				}
+				err := l.Guard(t.Context(), tx)
+				if name == "its row deleted" && errors.Is(err, txlock.ErrStaleSnapshot) {
+					// A plain pool can't tell from the missing row that it is not
+					// the snapshot that is old.
+					err = l.Renew(t.Context())
+				}
+				wants(t, "Guard", err, txlock.ErrLost)
+				if txlock.Retryable(err) {
+					t.Errorf("retryable: %v", err)
+				}
+				rollback(t, tx)
+				within(t, "Done", l.Done())
+				wants(t, "Err", l.Err(), txlock.ErrLost)
+				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+				if successor == nil && name != "its token changed" && name != "expired" {
+					successor = acquire(t, other, key, lease.WaitAtMost(soon))
+				}
+				if successor != nil {
+					if successor.Token() <= l.Token() {
+						t.Errorf("the successor's token is %d, after %d", successor.Token(), l.Token())
+					}
+					tx = begin(t, pool, sql.LevelReadCommitted)
+					add(t, tx, table)
+					guard(t, successor, tx)
+					commit(t, tx)
+					release(t, successor)
+					if n := counted(t, db, table); n != 1 {
+						t.Errorf("the counter is %d, want the successor's 1", n)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestGuardKeepsSuccessorsOut proves that a lease whose time is over is not taken
+// over while a transaction guards it, that who tries is told at once, and that the
+// guarded transaction, which nobody could overtake, is committed.
+func TestGuardKeepsSuccessorsOut(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		table, key := counter(t, db), named()
+		l := acquire(t, m, key, lease.TTL(2*time.Second))
+		tx := begin(t, pool, sql.LevelDefault)
+		add(t, tx, table)
+		guard(t, l, tx)
+		within(t, "the end of its time", l.Done())
+		if left := number(t, db, "SELECT CAST(expires_us - UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) FROM lockstep_leases WHERE name = ?", key.String()); left > 0 {
+			time.Sleep(time.Duration(left)*time.Microsecond + 10*time.Millisecond) // by the server's clock too
+		}
+		quickly(t, "TryAcquire", func() {
+			_, err := other.TryAcquire(t.Context(), key)
+			wants(t, "TryAcquire", err, txlock.ErrBusy)
+		})
+		quickly(t, "AcquireTx", func() {
+			rival := begin(t, pool, sql.LevelDefault)
+			_, err := other.AcquireTx(t.Context(), rival, key)
+			wants(t, "AcquireTx", err, txlock.ErrBusy)
+			rollback(t, rival)
+		})
+		wants(t, "Guard of another transaction", l.Guard(t.Context(), begin(t, pool, sql.LevelDefault)), txlock.ErrLost)
+		commit(t, tx)
+		if n := counted(t, db, table); n != 1 {
+			t.Errorf("%d was committed", n)
+		}
+		if token := free(t, other, key); token <= l.Token() {
+			t.Errorf("token %d after %d", token, l.Token())
+		}
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestGuardRenewsFirst proves that Guard extends a lease of which little is left,
+// since nothing can while the transaction is open.
+func TestGuardRenewsFirst(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		tap := new(wiretap)
+		m := newManager(t, newPool(t, db, true, tap.install), lease.TTL(12*time.Second))
+		pool := newPool(t, db, true)
+		l := acquire(t, m, named())
+		defer release(t, l)
+		tap.hook(func(statement string, _ <-chan struct{}) error {
+			return failing(isBatchRenewal(statement))
+		})
+		waitUntil(t, "less than two thirds are left", func() bool { return l.Left() < 7*time.Second })
+		waitUntil(t, "Guard has renewed it", func() bool { // a renewal that fails may be in its way
+			tx := begin(t, pool, sql.LevelDefault)
+			guard(t, l, tx)
+			commit(t, tx)
+			return l.Left() > 8*time.Second
+		})
+	})
+}
+
+// TestReleaseUnderGuard proves that Release doesn't wait for a transaction of ours
+// that guards the lease, and that the lease is free soon after that has ended.
+func TestReleaseUnderGuard(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool, lease.TTL(5*time.Minute)), newManager(t, pool)
+		for name, end := range map[string]func(testing.TB, *sql.Tx){"commit": commit, "rollback": rollback} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				table, key := counter(t, db), named()
+				l := acquire(t, m, key)
+				tx := begin(t, pool, sql.LevelDefault)
+				add(t, tx, table)
+				guard(t, l, tx)
+				quickly(t, "Release", func() {
+					wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
+				})
+				wants(t, "Err", l.Err(), txlock.ErrNotHeld)
+				_, err := other.TryAcquire(t.Context(), key)
+				wants(t, "TryAcquire", err, txlock.ErrBusy)
+				end(t, tx)
+				free(t, other, key)
+				if n := counted(t, db, table); (n == 1) != (name == "commit") {
+					t.Errorf("the counter is %d", n)
+				}
+			})
+		}
+	})
+}
+
+// TestDoInGuardedTransaction proves that code under an open guard can enter the
+// lease again, guard again and return, without waiting for itself; and that entering
+// again sends nothing.
+func TestDoInGuardedTransaction(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				tap := new(wiretap)
+				pool := newPool(t, db, guarded, tap.install)
+				m, table, key := newManager(t, pool), counter(t, db), named()
+				var tx *sql.Tx
+				err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
+					tx = begin(t, pool, sql.LevelDefault)
+					guard(t, l, tx)
+					before := tap.count()
+					again, err := m.Acquire(ctx, key)
+					if err != nil {
+						return err
+					}
+					if again.Token() != l.Token() {
+						t.Errorf("token %d inside of %d", again.Token(), l.Token())
+					}
+					if err := again.Release(ctx); err != nil {
+						return err
+					}
+					if n := tap.count() - before; n != 0 {
+						t.Errorf("to enter again and leave cost %d statements: %q", n, tap.last(n))
+					}
+					quickly(t, "Do in the transaction", func() {
+						err = m.Do(ctx, key, func(ctx context.Context, inner *lease.Lease) error {
+							if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); err != nil {
+								return err
+							}
+							return inner.Guard(ctx, tx)
+						})
+					})
+					if err != nil {
+						return err
+					}
+					return tx.Commit()
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n := counted(t, db, table); n != 1 {
+					t.Errorf("%d was committed", n)
+				}
+				free(t, newManager(t, pool), key)
+			})
+		}
+	})
+}
+
+// TestDoLeavesOpenGuard proves that Do returns though its function has left a
+// guarded transaction open, and that the lease is free after that has ended.
+func TestDoLeavesOpenGuard(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool, lease.TTL(5*time.Minute)), newManager(t, pool)
+		table, key := counter(t, db), named()
+		tx := begin(t, pool, sql.LevelDefault)
+		quickly(t, "Do", func() {
+			err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
+				add(t, tx, table)
+				return l.Guard(ctx, tx)
+			})
+			if err != nil {
+				t.Errorf("Do: %v", err)
+			}
+		})
+		_, err := other.TryAcquire(t.Context(), key)
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		commit(t, tx)
+		free(t, other, key)
+		if n := counted(t, db, table); n != 1 {
+			t.Errorf("%d was committed", n)
+		}
+	})
+}
+
+// TestGuardOfNothing proves that only an open transaction can be guarded, and only
+// under a lease that is held.
+func TestGuardOfNothing(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool)
+		l := acquire(t, m, named())
+		wants(t, "Guard of nil", l.Guard(t.Context(), nil), txlock.ErrNoTransaction)
+		over := begin(t, pool, sql.LevelDefault)
+		commit(t, over)
+		wants(t, "Guard of a transaction that is over", l.Guard(t.Context(), over), txlock.ErrNoTransaction)
+		readOnly, err := pool.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants(t, "Guard of a read-only transaction", l.Guard(t.Context(), readOnly), txlock.ErrReadOnly)
+		rollback(t, readOnly)
+		if err := l.Err(); err != nil {
+			t.Errorf("the lease: %v", err)
+		}
+		release(t, l)
+		tx := begin(t, pool, sql.LevelDefault)
+		wants(t, "Guard after the release", l.Guard(t.Context(), tx), txlock.ErrNotHeld)
+		commit(t, tx)
+	})
+}
+
+// TestGuardedBackToBack proves that a lease whose row is guarded nearly all of the
+// time is renewed all the same: jobs that commit one guarded transaction after the
+// other, of 1, 20 or 150 ms, alone or in pairs, don't lose it at a TTL of 600 ms. It
+// takes a minute with LOCKSTEP_LONG=1, and is shorter, but at a fifth of the speed,
+// without, for machines that are busy.
+func TestGuardedBackToBack(t *testing.T) {
+	length, scale := 10*time.Second, 5*time.Millisecond
+	if os.Getenv("LOCKSTEP_LONG") == "1" {
+		length, scale = time.Minute, time.Millisecond
+	}
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, work := range []time.Duration{1 * scale, 20 * scale, 150 * scale} {
+			for _, workers := range []int{1, 2} {
+				t.Run(work.String()+"/"+strconv.Itoa(workers), func(t *testing.T) {
+					t.Parallel()
+					// One of the two workers has a plain pool.
+					pools := []*sql.DB{newPool(t, db, true), newPool(t, db, false)}[:workers]
+					m, table := newManager(t, pools[0], lease.TTL(600*scale)), counter(t, db)
+					l := acquire(t, m, named())
+					var group sync.WaitGroup
+					committed := make([]int64, workers)
+					end := time.Now().Add(length)
+					for w, pool := range pools {
+						group.Go(func() {
+							for time.Now().Before(end) && !t.Failed() {
+								if err := guardedWork(t.Context(), pool, l, table, work); err != nil {
+									t.Errorf("worker %d after %d transactions, %v before the end: %v", w, committed[w], time.Until(end), err)
+									return
+								}
+								committed[w]++
+							}
+						})
+					}
+					group.Wait()
+					if err := l.Err(); err != nil {
+						t.Errorf("the lease: %v", err)
+					}
+					total := committed[0]
+					if workers == 2 {
+						total += committed[1]
+					}
+					if n := counted(t, db, table); n != total || n == 0 {
+						t.Errorf("%d were committed, the counter is %d", total, n)
+					}
+					t.Logf("%d transactions", total)
+					release(t, l)
+				})
+			}
+		}
+	})
+}
+
+// guardedWork is one transaction that guards first, and so keeps the row locked
+// for as long as it works.
+func guardedWork(ctx context.Context, pool *sql.DB, l *lease.Lease, table string, work time.Duration) (err error) {
+	tx, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, tx.Rollback())
+		}
+	}()
+	if err := l.Guard(ctx, tx); err != nil {
+		return err
+	}
+	time.Sleep(work)
+	if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); err != nil {
+		return err
+	}
+	return tx.Commit()
+}

@@ -1,0 +1,268 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// nowhere is a pool that would fail if anything was sent.
+func nowhere(t *testing.T) *sql.DB {
+	t.Helper()
+	pool, err := sql.Open("mysql", "nobody@tcp(127.0.0.1:1)/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return pool
+}
+
+// TestBadManagerOptions proves that a manager with an option out of its range is
+// refused.
+func TestBadManagerOptions(t *testing.T) {
+	t.Parallel()
+	pool := nowhere(t)
+	for name, options := range map[string][]lease.ManagerOption{
+		"TTL too short":               {lease.TTL(lease.MinTTL - 1)},
+		"TTL of nothing":              {lease.TTL(0)},
+		"TTL below nothing":           {lease.TTL(-time.Second)},
+		"TTL too long":                {lease.TTL(lease.MaxTTL + 1)},
+		"MaxLifetime under the TTL":   {lease.TTL(time.Minute), lease.MaxLifetime(time.Minute - 1)},
+		"MaxLifetime below nothing":   {lease.MaxLifetime(-1)},
+		"WaitAtMost nothing":          {lease.WaitAtMost(0)},
+		"WaitAtMost below nothing":    {lease.WaitAtMost(-1)},
+		"RenewEvery nothing":          {lease.RenewEvery(0)},
+		"RenewEvery below nothing":    {lease.RenewEvery(-1)},
+		"RenewEvery over half a TTL":  {lease.TTL(time.Minute), lease.RenewEvery(30*time.Second + 1)},
+		"RenewEvery, and a late TTL":  {lease.RenewEvery(10 * time.Second), lease.TTL(time.Second)},
+		"Poll of nothing":             {lease.Poll(0, time.Second)},
+		"Poll that shrinks":           {lease.Poll(2, 1)},
+		"Janitor below nothing":       {lease.Janitor(-1, time.Hour)},
+		"Janitor without a pause":     {lease.Janitor(lease.MinTTL-1, time.Hour)},
+		"Janitor after too long":      {lease.Janitor(lease.MaxTTL+1, time.Hour)},
+		"Janitor without a retention": {lease.Janitor(time.Minute, time.Second-1)},
+	} {
+		_, err := lease.NewManager(pool, options...)
+		wants(t, name, err, txlock.ErrInvalidOption)
+	}
+	if _, err := lease.NewManager(nil); err == nil {
+		t.Error("NewManager takes a nil pool")
+	}
+	for name, options := range map[string][]lease.ManagerOption{
+		"shortest":     {lease.TTL(lease.MinTTL)},
+		"longest":      {lease.TTL(lease.MaxTTL), lease.MaxLifetime(lease.MaxTTL), lease.RenewEvery(lease.MaxTTL / 2)},
+		"no janitor":   {lease.Janitor(0, time.Second)},
+		"steady polls": {lease.Poll(1, 1), lease.WaitAtMost(1), lease.RenewEvery(1)},
+	} {
+		if _, err := lease.NewManager(pool, options...); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestBadRequests proves that a call with an argument out of its range is refused
+// before anything is sent.
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, nowhere(t), lease.RenewEvery(5*time.Second))
+	owner := func(name string) context.Context { return lease.WithOwner(t.Context(), name) }
+	for name, bad := range map[string]struct {
+		ctx     context.Context
+		key     txlock.Key
+		options []lease.AcquireOption
+		want    error
+	}{
+		"no key":                    {t.Context(), txlock.Key{}, nil, txlock.ErrInvalidKey},
+		"an empty key":              {t.Context(), txlock.Named(""), nil, txlock.ErrInvalidKey},
+		"an oversized key":          {t.Context(), txlock.Named(strings.Repeat("k", 256)), nil, txlock.ErrInvalidKey},
+		"an empty owner":            {owner(""), named(), nil, txlock.ErrInvalidOption},
+		"an oversized owner":        {owner(strings.Repeat("o", 256)), named(), nil, txlock.ErrInvalidOption},
+		"TTL too short":             {t.Context(), named(), []lease.AcquireOption{lease.TTL(lease.MinTTL - 1)}, txlock.ErrInvalidOption},
+		"TTL too long":              {t.Context(), named(), []lease.AcquireOption{lease.TTL(lease.MaxTTL + 1)}, txlock.ErrInvalidOption},
+		"TTL under two renewals":    {t.Context(), named(), []lease.AcquireOption{lease.TTL(10*time.Second - 1)}, txlock.ErrInvalidOption},
+		"MaxLifetime under the TTL": {t.Context(), named(), []lease.AcquireOption{lease.MaxLifetime(29 * time.Second)}, txlock.ErrInvalidOption},
+		"WaitAtMost nothing":        {t.Context(), named(), []lease.AcquireOption{lease.WaitAtMost(0)}, txlock.ErrInvalidOption},
+	} {
+		for call, err := range allCalls(bad.ctx, m, nil, bad.key, bad.options...) {
+			wants(t, call+" with "+name, err, bad.want)
+		}
+	}
+	for call, err := range keyCalls(t.Context(), m, txlock.Key{}) {
+		wants(t, call+" without a key", err, txlock.ErrInvalidKey)
+	}
+	if err := m.Do(t.Context(), named(), nil); err == nil {
+		t.Error("Do takes a nil function")
+	}
+}
+
+// allCalls makes all the calls that acquire.
+func allCalls(ctx context.Context, m *lease.Manager, tx *sql.Tx, key txlock.Key, options ...lease.AcquireOption) map[string]error {
+	_, acquire := m.Acquire(ctx, key, options...)
+	_, try := m.TryAcquire(ctx, key, options...)
+	_, inTx := m.AcquireTx(ctx, tx, key, options...)
+	do := m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil }, options...)
+	return map[string]error{"Acquire": acquire, "TryAcquire": try, "AcquireTx": inTx, "Do": do}
+}
+
+// keyCalls makes all other calls that need a key.
+func keyCalls(ctx context.Context, m *lease.Manager, key txlock.Key) map[string]error {
+	_, inspect := m.Inspect(ctx, key)
+	return map[string]error{"Inspect": inspect, "ForceRelease": m.ForceRelease(ctx, key)}
+}
+
+// tableCalls makes the calls that need none.
+func tableCalls(ctx context.Context, m *lease.Manager) map[string]error {
+	_, list := m.List(ctx)
+	_, clean := m.CleanNow(ctx)
+	return map[string]error{"List": list, "CleanNow": clean}
+}
+
+// TestOwnerLengths proves that the shortest and the longest owner are written as
+// they are, and enter their lease again.
+func TestOwnerLengths(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		m, other := newManager(t, pool), newManager(t, pool)
+		for _, owner := range []string{"o", strings.Repeat("ö", 127) + "o", "\x00\xff' ; \\"} {
+			key := named()
+			ctx := lease.WithOwner(t.Context(), owner)
+			l, err := m.Acquire(ctx, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := readRow(t, db, key.String()).owner; got != owner || l.Owner() != owner {
+				t.Errorf("owner %q, in the row %q, want %q", l.Owner(), got, owner)
+			}
+			again, err := other.TryAcquire(ctx, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again.Token() != l.Token() {
+				t.Errorf("token %d, want %d", again.Token(), l.Token())
+			}
+			release(t, again)
+			release(t, l)
+		}
+	})
+}
+
+// TestClosed proves that a manager that was closed refuses all calls, has released
+// what it held and ended who waited, and that its pool is still open.
+func TestClosed(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		m, other := newManager(t, pool), newManager(t, pool)
+		l, theirs := acquire(t, m, named()), acquire(t, other, named())
+		working, cancel := l.Context(t.Context())
+		defer cancel()
+		waited := make(chan error)
+		go func() {
+			_, err := m.Acquire(t.Context(), theirs.Key())
+			waited <- err
+		}()
+		if err := m.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wants(t, "Acquire that waits", <-waited, lease.ErrClosed)
+		<-l.Done()
+		<-working.Done()
+		wants(t, "Err", l.Err(), txlock.ErrNotHeld)
+		wants(t, "cause of the context", context.Cause(working), txlock.ErrNotHeld)
+		if err := l.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+		tx, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrNotHeld)
+		for call, err := range allCalls(t.Context(), m, tx, named()) {
+			wants(t, call, err, lease.ErrClosed)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Error(err)
+		}
+		for call, err := range keyCalls(t.Context(), m, l.Key()) {
+			wants(t, call, err, lease.ErrClosed)
+		}
+		for call, err := range tableCalls(t.Context(), m) {
+			wants(t, call, err, lease.ErrClosed)
+		}
+		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrNotHeld)
+		if err := m.Close(t.Context()); err != nil {
+			t.Errorf("second Close: %v", err)
+		}
+		next, err := other.TryAcquire(t.Context(), l.Key())
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, next)
+		release(t, theirs)
+	})
+}
+
+// TestTablesMissing proves that without the tables every call says so, and how to
+// make them, and that nothing goes on behind the calls.
+func TestTablesMissing(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Fresh(t, engine)
+			db.Grant(t, db.CreateTable(t, "other", "id INT PRIMARY KEY"))
+			pool := newPool(t, db, true)
+			db.Exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON `"+db.Name()+"`.* TO '"+db.Config().User+"'@'%', '"+db.Config().User+"'@'localhost'")
+			m := newManager(t, pool)
+			tx, err := pool.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for call, err := range allCalls(t.Context(), m, tx, named()) {
+				wants(t, call, err, txlock.ErrSchema)
+			}
+			if err := tx.Rollback(); err != nil {
+				t.Error(err)
+			}
+			for call, err := range keyCalls(t.Context(), m, named()) {
+				wants(t, call, err, txlock.ErrSchema)
+			}
+			for call, err := range tableCalls(t.Context(), m) {
+				wants(t, call, err, txlock.ErrSchema)
+			}
+		})
+	}
+}
+
+// TestLifetimeEnds proves that a lease ends at its maximum lifetime, although it is
+// renewed, with ErrLost and the reason, and is free then.
+func TestLifetimeEnds(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		m, other := newManager(t, pool), newManager(t, pool)
+		begun := time.Now()
+		const lifetime = 700 * time.Millisecond
+		l := acquire(t, m, named(), lease.TTL(300*time.Millisecond), lease.MaxLifetime(lifetime))
+		next := acquire(t, other, l.Key())
+		granted := time.Since(begun)
+		<-l.Done()
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+		if err := l.Err(); !strings.Contains(err.Error(), "maximum lifetime") {
+			t.Errorf("Err: %v, want the reason", err)
+		}
+		if granted < lifetime || granted > 10*lifetime {
+			t.Errorf("free after %v, want %v", granted, lifetime)
+		}
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+		release(t, next)
+	})
+}

@@ -1,0 +1,125 @@
+package lease
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+
+	"github.com/google/uuid"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// cleanBatch is how many rows one transaction of the janitor removes.
+const cleanBatch = 200
+
+// janitorKey is the lease by which one janitor of the database works at a time.
+const janitorKey = "lockstep:janitor"
+
+// janitor removes idle rows, once per interval among all managers: whoever gets its
+// lease does, and keeps that until the next interval.
+func (m *Manager) janitor() {
+	for m.sleep(m.ending, m.options.janitor) == nil {
+		ours, err := m.takeJanitor(m.ending)
+		if err == nil && ours {
+			// What it doesn't remove now, for a failing server, it does next time.
+			_, err = m.CleanNow(m.ending)
+		}
+		m.observe(func(o txlock.Observer) {
+			if err != nil && m.ending.Err() == nil {
+				o.Refused(m.ending, txlock.Event{Lease: true, Key: txlock.Named(janitorKey), Err: txlock.Explain("clean leases", err)})
+			}
+		})
+	}
+}
+
+// takeJanitor takes the lease for most of the interval. It is not released, so that
+// the other janitors find nothing to do until the next.
+func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return false, err
+	}
+	if err := m.ensureAlone(ctx, txlock.Named(janitorKey), leaseSlot); errors.Is(err, errLocked) {
+		return false, nil // another is at it
+	} else if err != nil {
+		return false, err
+	}
+	reply, err := queries.AcquireLease(ctx, m.db, gen.AcquireLeaseParams{
+		Owner: []byte(process + id.String()), Hold: holdOf(id), TtlUs: (m.options.janitor * 9 / 10).Microseconds(),
+		Name: []byte(janitorKey), Slot: leaseSlot, NotAfterUs: math.MaxInt64,
+	})
+	return reply >= firstToken, err
+}
+
+// CleanNow removes the rows of leases that nobody has used for the retention (see
+// Janitor), and returns how many. Rows that are locked stay, and so do those whose
+// token is ahead of the server's clock, so that the token of a key never goes
+// back. It works in small transactions of its own, waits for nobody, and what it has
+// removed stays so when it fails. It returns txlock.ErrSchema, ErrReadOnly, ErrClosed
+// and the errors of the driver.
+func (m *Manager) CleanNow(ctx context.Context) (int, error) {
+	if err := m.open(); err != nil {
+		return 0, err
+	}
+	total := 0
+	page := gen.IdleLeasesParams{AfterSlot: math.MinInt64, After: []byte{}, IdleUs: m.options.retention.Microseconds(), Limit: cleanBatch}
+	for {
+		rows, err := queries.IdleLeases(ctx, m.db, page)
+		if err == nil {
+			var n int
+			n, err = m.clean(ctx, rows)
+			total += n
+		}
+		if err != nil {
+			return total, txlock.Explain("clean leases", err)
+		}
+		if len(rows) < cleanBatch {
+			return total, nil
+		}
+		page.After, page.AfterSlot = rows[len(rows)-1].Name, rows[len(rows)-1].Slot
+	}
+}
+
+// clean removes those of the rows that are still idle. At READ COMMITTED its locks
+// close no gap.
+func (m *Manager) clean(ctx context.Context, rows []gen.IdleLeasesRow) (n int, err error) {
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	tx, err := m.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			n, err = 0, errors.Join(err, ignoreDone(tx.Rollback()))
+		}
+	}()
+	for _, row := range rows {
+		_, err := queries.IdleLease(ctx, tx, gen.IdleLeaseParams{Name: row.Name, Slot: row.Slot, IdleUs: m.options.retention.Microseconds()})
+		if errors.Is(err, sql.ErrNoRows) {
+			continue // locked, or used meanwhile
+		}
+		if err == nil {
+			err = queries.DeleteLease(ctx, tx, gen.DeleteLeaseParams(row))
+		}
+		if err != nil {
+			return 0, err
+		}
+		n++
+	}
+	return n, tx.Commit()
+}
+
+// open returns ErrClosed for a manager that was closed.
+func (m *Manager) open() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return ErrClosed
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package lease_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// onServers runs a test on every server.
+func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, testdb.Open(t, engine))
+		})
+	}
+}
+
+// onPools runs a test on every server over a guarded and a plain pool.
+func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, db, newPool(t, db, guarded))
+			})
+		}
+	})
+}
+
+// newPool is a pool of the application's user, guarded or not, which must have all
+// its connections back when the test ends.
+func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
+	t.Helper()
+	cfg := db.Config(mutators...)
+	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if guarded {
+		connector = txlock.Guarded(connector)
+	}
+	pool := sql.OpenDB(connector)
+	t.Cleanup(func() {
+		if n := pool.Stats().InUse; n != 0 {
+			t.Errorf("%d connections are in use at the end", n)
+		}
+		if err := pool.Close(); err != nil {
+			t.Errorf("close the pool: %v", err)
+		}
+	})
+	return pool
+}
+
+// newManager is a manager that is closed at the end, before its pool.
+func newManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {
+	t.Helper()
+	m, err := lease.NewManager(pool, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := m.Close(ctx); err != nil {
+			t.Errorf("close the manager: %v", err)
+		}
+	})
+	return m
+}
+
+// named is a key of this test alone.
+func named() txlock.Key { return txlock.Named("test:" + rand.Text()) }
+
+func acquire(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
+	t.Helper()
+	l, err := m.Acquire(t.Context(), key, options...)
+	if err != nil {
+		t.Fatalf("Acquire(%v): %v", key, err)
+	}
+	return l
+}
+
+func release(t testing.TB, l *lease.Lease) {
+	t.Helper()
+	if err := l.Release(context.Background()); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+}
+
+func wants(t testing.TB, what string, err error, want ...error) {
+	t.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Errorf("%s: %v, want %v", what, err, w)
+		}
+	}
+}
+
+func exec(t testing.TB, db *testdb.DB, query string, args ...any) {
+	t.Helper()
+	if _, err := db.Admin().ExecContext(context.Background(), query, args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func number(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
+	t.Helper()
+	if err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}

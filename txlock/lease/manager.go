@@ -1,0 +1,423 @@
+package lease
+
+import (
+	"context"
+	"database/sql"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// ErrClosed is returned by a Manager that was closed.
+var ErrClosed = errors.New("lease: the manager is closed")
+
+// Manager acquires leases on one database, renews those that it holds and cleans
+// up. Any number of managers and processes may share the database. Its methods may
+// be called from any goroutine.
+type Manager struct {
+	db      *prepared
+	options options
+	clock   serverClock
+
+	closing    life // of the waits, until Close is called
+	ending     life // of the loops, until Close has released what is held
+	undoing    life // of what gives back behind the calls, until the end of Close
+	background sync.WaitGroup
+	start      sync.Once
+	nudge      chan struct{} // wakes the loop of renewals
+	// sleepsUntil is when the loop wakes up by itself, or awake.
+	sleepsUntil atomic.Int64
+
+	mu      sync.Mutex
+	closed  bool // no new requests
+	ended   bool // nothing new behind the calls
+	records map[hold]*record
+	queues  map[string]*queue
+	slots   map[slotOf]struct{} // of readers
+
+	firstSlot int64 // of readers
+}
+
+// life is the context of what a manager does behind the calls.
+type life struct {
+	context.Context
+	end context.CancelFunc
+}
+
+func newLife() (l life) {
+	l.Context, l.end = context.WithCancel(context.Background())
+	return l
+}
+
+// hold is what a record is found by.
+type hold struct {
+	key, owner string
+	shared     bool
+	slot       int64 // of a permit, else 0
+}
+
+// NewManager returns a manager of leases on the pool, which stays the caller's.
+// Nothing is sent yet. While leases are held it keeps one connection for renewals;
+// a pool of a single connection lends it for each renewal, which then has to wait
+// for a transaction that has it: one that lasts longer than the TTL loses the lease.
+//
+// It returns txlock.ErrInvalidOption for an option out of its range.
+func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
+	if db == nil {
+		return nil, errors.New("lease: NewManager needs a *sql.DB, got nil")
+	}
+	o := defaults
+	for _, option := range opts {
+		option.toManager(&o)
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		db:      &prepared{DB: db, stmts: make(map[string]*sql.Stmt)},
+		options: o,
+		nudge:   make(chan struct{}, 1),
+		records: make(map[hold]*record),
+		queues:  make(map[string]*queue),
+		slots:   make(map[slotOf]struct{}),
+		// Far from the permits, and from the slots of other managers.
+		firstSlot: 1<<32 + rand.Int64N(1<<62),
+	}
+	m.closing, m.ending, m.undoing = newLife(), newLife(), newLife()
+	m.sleepsUntil.Store(awake)
+	return m, nil
+}
+
+// Acquire takes the lease of a key and waits until it is free: in the order of
+// arrival among the goroutines of this manager, by looking again and again among
+// processes. It sends one statement where the lease is free; a key that was never
+// leased takes three more. An owner that holds the lease already, by the context of
+// Do, Lease.Context or WithOwner, enters it again, with the same token and, in the
+// same manager, without a statement; the TTL stays that of the first.
+//
+// It may return txlock.ErrWaitTimeout (see WaitAtMost), ErrTooManyHolds,
+// ErrInvalidKey, ErrInvalidOption, ErrSchema, ErrReadOnly, ErrClosed, the errors of
+// the driver and the context's. Where it returns an error the lease is not held: what
+// the server may have granted nevertheless is given back behind the call, and by
+// the deadline of the context at the latest.
+func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
+	q, err := m.request(ctx, "acquire", key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return m.finish(ctx, q, m.wait)
+}
+
+// TryAcquire is Acquire that doesn't wait: where somebody else holds the lease it
+// returns txlock.ErrBusy at once, also while the holder guards it. It may say so for
+// a lease that is just being given back.
+func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
+	q, err := m.request(ctx, "try to acquire", key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return m.finish(ctx, q, m.tryOnce)
+}
+
+// Do acquires the lease, calls fn and releases it, also when fn panics or the
+// context has ended. The context of fn ends when the lease is lost, with ErrLost as
+// its cause, and carries the owner: Do and Acquire of the same key under it enter
+// again.
+//
+// It returns the error of fn, joined by txlock.ErrLost where the lease was lost
+// before fn returned, and what Acquire and Release return. Where fn has guarded a
+// transaction that is still open, the lease is given back after its end.
+func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
+	return m.do(ctx, fn, func() (*Lease, error) { return m.Acquire(ctx, key, opts...) })
+}
+
+// do is Do for any way to acquire.
+func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease) error, acquire func() (*Lease, error)) (err error) {
+	if fn == nil {
+		return errors.New("lease: Do needs a function, got nil")
+	}
+	l, err := acquire()
+	if err != nil {
+		return err
+	}
+	working, cancel := l.Context(ctx)
+	defer func() {
+		lost := l.Err()
+		cancel()
+		released := l.Release(ctx)
+		switch {
+		case lost != nil:
+			err = errors.Join(err, lost)
+		case !errors.Is(released, ErrGuarded):
+			err = errors.Join(err, released)
+		}
+	}()
+	return fn(working, l)
+}
+
+// Close gives back all leases of the manager, whose holders find them released,
+// and ends what goes on behind its calls. It waits for that until the context ends;
+// what could not be given back by then ends with its time to live. Calls that wait
+// return ErrClosed, as all later ones do. Closing again does nothing. The pool stays
+// open.
+func (m *Manager) Close(ctx context.Context) error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil
+	}
+	m.closed = true
+	records := make(chan *record, len(m.records))
+	for _, r := range m.records {
+		records <- r
+	}
+	for _, q := range m.queues {
+		q.close()
+	}
+	m.mu.Unlock()
+	m.closing.end()
+	close(records)
+	err := releaseAll(ctx, records)
+	m.ending.end()
+	m.mu.Lock()
+	m.ended = true
+	m.mu.Unlock()
+	defer m.undoing.end()
+	undo := context.AfterFunc(ctx, m.undoing.end)
+	defer undo()
+	m.background.Wait()
+	return errors.Join(err, m.db.close())
+}
+
+// behind runs what goes on behind the calls, unless the manager has ended.
+func (m *Manager) behind(f func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
+		return false
+	}
+	m.background.Go(f)
+	return true
+}
+
+// releaseAll releases what the records hold, several at a time.
+func releaseAll(ctx context.Context, records <-chan *record) error {
+	const workers = 8
+	errs := make(chan error, workers)
+	for range workers {
+		go func() {
+			var err error
+			for r := range records {
+				for l := range r.all() {
+					if releaseErr := l.Release(ctx); !errors.Is(releaseErr, txlock.ErrNotHeld) {
+						err = errors.Join(err, releaseErr)
+					}
+				}
+			}
+			errs <- err
+		}()
+	}
+	var err error
+	for range workers {
+		err = errors.Join(err, <-errs)
+	}
+	return err
+}
+
+// request is one call of Acquire or its likes.
+type request struct {
+	terms
+	verb  string
+	key   txlock.Key
+	owner string
+	named bool   // the owner may hold the lease already
+	hold  string // for the list of holds, if it is granted
+	asked instant
+
+	target target
+	shared bool
+}
+
+// queue is the name of the queue that a request waits in: readers don't wait behind
+// a writer of their own process, which would bound their number only.
+func (q *request) queue() string {
+	if q.shared {
+		return readersQueue(q.key)
+	}
+	return q.key.String()
+}
+
+func readersQueue(key txlock.Key) string { return key.String() + "\x00readers" }
+
+// request checks a call before anything is sent.
+func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts []AcquireOption) (*request, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	q := &request{terms: m.options.terms, verb: verb, key: key, asked: now(), target: exclusive{}}
+	for _, option := range opts {
+		option.toAcquire(&q.terms)
+	}
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	if m.options.renewEvery > q.ttl/2 {
+		return nil, fmt.Errorf("%w: TTL(%v) is less than twice the manager's RenewEvery(%v)", txlock.ErrInvalidOption, q.ttl, m.options.renewEvery)
+	}
+	var err error
+	if q.owner, q.named, err = ownerOf(ctx); err != nil {
+		return nil, err
+	}
+	id, err := q.newHold()
+	if err != nil {
+		return nil, err
+	}
+	if !q.named {
+		q.owner = process + id.String()
+	}
+	return q, m.open()
+}
+
+// newHold makes an entry for the list of holds. One that was granted, and was given
+// back, must not be asked for again: what gives it back may be under way still.
+func (q *request) newHold() (uuid.UUID, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return id, fmt.Errorf("lease: make an identifier: %w", err)
+	}
+	q.hold = holdOf(id)
+	return id, nil
+}
+
+// holdOf writes an entry of a list of holds: an identifier of fixed length behind
+// a separator that is not in its alphabet.
+func holdOf(id uuid.UUID) string { return ";" + base64.RawURLEncoding.EncodeToString(id[:]) }
+
+const holdLength = 1 + 22
+
+// process is how the owners that are not named begin, for people who look:
+// "web-3/4711/".
+var process = func() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown" // nothing depends on it
+	}
+	if len(host) > 100 {
+		host = host[:100]
+	}
+	return host + "/" + strconv.Itoa(os.Getpid()) + "/"
+}()
+
+// finish calls one way to acquire, says what went wrong and tells the observer.
+func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
+	l, err := acquire(ctx, q)
+	if err != nil {
+		err = txlock.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
+	}
+	m.observe(func(o txlock.Observer) {
+		e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared, Took: q.asked.until(now()), Err: err}
+		if err != nil {
+			o.Refused(ctx, e)
+			return
+		}
+		e.Token, e.Again = l.Token(), l.again
+		o.Granted(ctx, e)
+	})
+	return l, err
+}
+
+// observe calls the observer, where there is one.
+func (m *Manager) observe(tell func(txlock.Observer)) {
+	if m.options.observer != nil {
+		tell(m.options.observer)
+	}
+}
+
+// recordOf returns the record that a request would enter again, or nil.
+func (m *Manager) recordOf(q *request) *record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.records[hold{key: q.key.String(), owner: q.owner, shared: q.shared}]
+}
+
+// local returns a handle of what this manager holds for the owner, or nil, and
+// refuses to make a reader a writer.
+func (m *Manager) local(q *request) (*Lease, error) {
+	if !q.named {
+		return nil, nil
+	}
+	own := hold{key: q.key.String(), owner: q.owner}
+	m.mu.Lock()
+	writer := m.records[own]
+	own.shared = true
+	reader := m.records[own]
+	m.mu.Unlock()
+	if writer != nil {
+		if l := writer.enter(false); l != nil {
+			return l, nil
+		}
+	}
+	if reader == nil || reader.err() != nil {
+		return nil, nil
+	}
+	if !q.shared {
+		return nil, fmt.Errorf("%w: owner %q reads under this lease: release that first, or acquire it exclusively from the beginning", txlock.ErrUpgrade, q.owner)
+	}
+	return reader.enter(false), nil
+}
+
+// keep makes the handle of what was granted.
+func (m *Manager) keep(q *request, token uint64, slot int64, since instant, pending bool) (*Lease, error) {
+	r, l := m.newRecord(q, token, slot, since, pending)
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil, errors.Join(ErrClosed, l.Release(context.Background()))
+	}
+	m.records[r.at()] = r
+	m.mu.Unlock()
+	m.start.Do(m.startLoops)
+	m.expect(since.add(r.every()))
+	return l, nil
+}
+
+// forget takes a record that has ended out of the manager.
+func (m *Manager) forget(r *record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.records[r.at()] == r {
+		delete(m.records, r.at())
+	}
+}
+
+// startLoops starts what goes on behind the calls.
+func (m *Manager) startLoops() {
+	m.behind(m.renewals)
+	if m.options.janitor > 0 {
+		m.behind(m.janitor)
+	}
+}
+
+// sleep waits for a time, or until the context or the manager ends.
+func (m *Manager) sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.ending.Done():
+		return ErrClosed
+	}
+}

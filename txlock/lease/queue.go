@@ -1,0 +1,312 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// queue is who waits for a key in this manager, first come, first served. Only
+// the first asks the server.
+type queue struct {
+	waiters []*waiter
+	freed   bool // the lease was released here since the first has looked
+}
+
+// waiter is one call that waits.
+type waiter struct {
+	// signal is sent to when there is news: it is the first now, a lease of the
+	// key has ended here, or the manager is closed.
+	signal chan struct{}
+}
+
+// wake tells the first waiter to look at once, under Manager.mu.
+func (q *queue) wake() {
+	if len(q.waiters) == 0 {
+		return
+	}
+	select {
+	case q.waiters[0].signal <- struct{}{}:
+	default: // it has been told already
+	}
+}
+
+// close tells all waiters, under Manager.mu.
+func (q *queue) close() {
+	for _, w := range q.waiters {
+		select {
+		case w.signal <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// enqueue appends a waiter, and tells whether it is the first.
+func (m *Manager) enqueue(key string) (w *waiter, first bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	q := m.queues[key]
+	if q == nil {
+		q = new(queue)
+		m.queues[key] = q
+	}
+	w = &waiter{signal: make(chan struct{}, 1)}
+	q.waiters = append(q.waiters, w)
+	return w, len(q.waiters) == 1
+}
+
+// dequeue takes a waiter out, and tells the next when that was the first.
+func (m *Manager) dequeue(key string, w *waiter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	q := m.queues[key]
+	for i, other := range q.waiters {
+		if other != w {
+			continue
+		}
+		q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)
+		if i == 0 {
+			q.wake()
+		}
+		break
+	}
+	if len(q.waiters) == 0 {
+		delete(m.queues, key)
+	}
+}
+
+// standing tells whether the waiter is the first, and then whether the lease was
+// released here.
+func (m *Manager) standing(key string, w *waiter) (first, freed bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false, false, ErrClosed
+	}
+	q := m.queues[key]
+	if q.waiters[0] != w {
+		return false, false, nil
+	}
+	freed, q.freed = q.freed, false
+	return true, freed, nil
+}
+
+// freed wakes the first waiters of a key whose lease was released.
+func (m *Manager) freed(key txlock.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range []string{key.String(), readersQueue(key)} {
+		if q := m.queues[name]; q != nil {
+			q.freed = true
+			q.wake()
+		}
+	}
+}
+
+// maxFailures is how often in a row a waiter's look may fail before it gives up.
+const maxFailures = 3
+
+// wait takes the lease when it is this call's turn and the lease is free.
+func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
+	if l, err := m.local(q); l != nil || err != nil {
+		return l, err
+	}
+	waiting := ctx
+	if q.atMost > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, q.atMost, fmt.Errorf("%w: somebody else has held it for %v", txlock.ErrWaitTimeout, q.atMost))
+		defer cancel()
+		waiting = limited
+	}
+	waiting, end := context.WithCancelCause(waiting)
+	defer end(nil)
+	defer context.AfterFunc(m.closing, func() { end(ErrClosed) })()
+	w, first := m.enqueue(q.queue())
+	defer m.dequeue(q.queue(), w)
+	first, err := m.mayTry(waiting, q, first)
+	if err != nil {
+		return nil, endOf(ctx, waiting, err)
+	}
+	var left time.Duration
+	if first {
+		var l *Lease
+		l, left, err = m.try(waiting, q, q.fair, true)
+		for q.named && errors.Is(err, txlock.ErrBusy) {
+			// An owner who holds it elsewhere has found it locked for a moment: it
+			// must not queue behind those who wait for it.
+			mine, lookErr := m.mayTry(waiting, q, false)
+			if !mine || lookErr != nil {
+				break
+			}
+			if err := m.sleep(waiting, leastLook); err != nil {
+				return nil, endOf(ctx, waiting, err)
+			}
+			l, left, err = m.try(waiting, q, false, true)
+		}
+		if !errors.Is(err, txlock.ErrBusy) {
+			return l, endOf(ctx, waiting, err)
+		}
+		if errors.Is(err, errDrained) {
+			left = m.options.maxPoll
+		}
+	}
+	l, fair, err := m.watch(waiting, q, w, left, first)
+	err = endOf(ctx, waiting, err)
+	m.observe(func(o txlock.Observer) {
+		o.Waited(ctx, txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.until(now()), Err: err})
+	})
+	return l, err
+}
+
+// mayTry tells whether a request may ask at once: the first, and an owner who holds
+// the lease elsewhere, for whom nobody waits.
+func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, error) {
+	if first || !q.named {
+		return first, nil
+	}
+	seen, err := lookAt(ctx, m.db, q.key, leaseSlot)
+	return seen.left > 0 && seen.owner == q.owner, err
+}
+
+// endOf is the error of a wait: that of the caller's context, or the limit, where
+// one of them has ended it.
+func endOf(ctx, waiting context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("while it waited: %w", ctx.Err())
+	case waiting.Err() != nil:
+		return context.Cause(waiting)
+	}
+	return err
+}
+
+// watch waits for its turn in this process and then for the lease, in the queue
+// of all processes if that is wanted and possible.
+func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Duration, tried bool) (l *Lease, fair bool, err error) {
+	for first := false; !first; {
+		if first, _, err = m.standing(q.queue(), w); err != nil {
+			return nil, false, err
+		}
+		if first {
+			break
+		}
+		select {
+		case <-w.signal:
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		}
+	}
+	for q.fair {
+		t, err := m.turnstile(ctx, q.key)
+		if errors.Is(err, errNoTurnstile) {
+			l, err = m.poll(ctx, q, w, left, false, now().add(turnstilePatience))
+			if errors.Is(err, errQueueAgain) {
+				continue
+			}
+			return l, false, err
+		}
+		if err == nil {
+			l, err = m.watchInTurn(ctx, q, w, t)
+		}
+		if err == nil || ctx.Err() != nil || !txlock.Unknown(err) && !txlock.Retryable(err) {
+			return l, true, err
+		}
+		// The place is lost with its connection: take a new one. Where there is
+		// no connection to be had, the wait goes on by Poll for a while, which
+		// gives up when that fails too.
+		if err := m.sleep(ctx, leastLook); err != nil {
+			return nil, true, err
+		}
+	}
+	_, lease := q.target.(exclusive)
+	l, err = m.poll(ctx, q, w, left, !tried && !lease, 0)
+	return l, false, err
+}
+
+// errQueueAgain is returned where it is time to try the queue of all processes again.
+var errQueueAgain = errors.New("try to queue again")
+
+// poll waits for the lease to look free. It looks by a plain SELECT and writes only
+// then: attempts of many waiters would keep the row from being renewed.
+// Readers and permits have no reason to pause before they ask for the first time. Past
+// the moment until, if there is one, it returns errQueueAgain.
+func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Duration, atOnce bool, until instant) (*Lease, error) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = m.options.minPoll, m.options.maxPoll
+	failures := 0
+	for {
+		d := pause.NextBackOff()
+		if left > 0 {
+			d = min(d, left+time.Millisecond) // then it is free if its holder is dead
+		}
+		if !atOnce {
+			if err := w.pause(ctx, d); err != nil {
+				return nil, err
+			}
+		}
+		atOnce = false
+		if until > 0 && now() > until {
+			return nil, errQueueAgain
+		}
+		_, freed, err := m.standing(q.queue(), w)
+		if err != nil {
+			return nil, err
+		}
+		var l *Lease
+		l, left, err = m.lookAndTry(ctx, q, m.db, freed)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return l, err
+		case errors.Is(err, errDrained):
+			left, failures = 0, 0
+			if err := m.sleep(ctx, m.options.maxPoll); err != nil { // let readers in
+				return nil, err
+			}
+		case errors.Is(err, txlock.ErrBusy):
+			failures = 0
+		case txlock.Unknown(err) && failures+1 < maxFailures:
+			failures++
+		default:
+			return nil, err
+		}
+	}
+}
+
+// pause waits for a time, or for news.
+func (w *waiter) pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.signal:
+	case <-timer.C:
+	}
+	return nil
+}
+
+// lookAndTry takes the lease if it looks free, or is known to have been freed. One
+// that is held for longer than its TTL, as a clock set back leaves it, is asked for
+// too: the refusal cuts that.
+func (m *Manager) lookAndTry(ctx context.Context, q *request, db gen.DBTX, freed bool) (*Lease, time.Duration, error) {
+	if l, err := m.local(q); l != nil || err != nil {
+		return l, 0, err
+	}
+	if !freed {
+		seen, err := q.target.look(ctx, db, q)
+		if err != nil {
+			return nil, 0, err
+		}
+		if seen.held() {
+			return nil, seen.left, txlock.ErrBusy
+		}
+	}
+	return m.try(ctx, q, false, true)
+}

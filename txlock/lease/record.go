@@ -1,0 +1,271 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// record is one lease that this manager holds: one hold in the row on the server,
+// shared by all handles of the owner, and given back with the last of them.
+type record struct {
+	m        *Manager
+	key      txlock.Key
+	slot     int64
+	shared   bool
+	owner    string
+	hold     string
+	token    uint64
+	ttl      time.Duration
+	granted  instant
+	lifetime instant // when renewals end; 0 for never
+
+	mu        sync.Mutex // for the fields below; taken before Manager.mu, never after
+	deadline  instant    // until when it counts
+	renewed   instant    // when the last successful request was sent
+	tried     instant    // when the last renewal was sent
+	failed    error      // why the last renewal failed
+	skipped   int        // renewals in a row that found the row locked
+	pending   bool       // acquired in a transaction that may not have committed yet
+	lost      error
+	handles   map[*Lease]struct{}
+	expiry    *time.Timer
+	renewing  chan struct{} // closed when the renewal that is under way has ended
+	interrupt context.CancelFunc
+	guardedBy txlock.Tx // the transaction that was guarded last
+}
+
+// newRecord makes the record of a lease that was asked for at the moment since.
+func (m *Manager) newRecord(q *request, token uint64, slot int64, since instant, pending bool) (*record, *Lease) {
+	r := &record{
+		m: m, key: q.key, slot: slot, shared: q.shared, owner: q.owner, hold: q.hold, token: token, ttl: q.ttl,
+		granted: since, renewed: since, tried: since,
+		handles: make(map[*Lease]struct{}, 1),
+	}
+	if q.lifetime > 0 {
+		r.lifetime = since.add(q.lifetime)
+	}
+	l := &Lease{record: r}
+	r.mu.Lock() // its time may be over already
+	defer r.mu.Unlock()
+	r.handles[l], r.pending = struct{}{}, pending
+	r.deadline = r.deadlineFrom(since)
+	r.expiry = time.AfterFunc(now().until(r.deadline), r.expire)
+	return r, l
+}
+
+// at is what the manager finds the record by.
+func (r *record) at() hold {
+	at := hold{key: r.key.String(), owner: r.owner, shared: r.shared}
+	if !r.shared {
+		at.slot = r.slot
+	}
+	return at
+}
+
+// deadlineFrom returns until when a lease counts whose request was sent then.
+func (r *record) deadlineFrom(sent instant) instant {
+	deadline := sent.add(validity(r.ttl))
+	if r.lifetime > 0 {
+		deadline = min(deadline, r.lifetime)
+	}
+	return deadline
+}
+
+// enter makes another handle, if the lease still counts: of one that waits for its
+// transaction's commit only where that is said.
+func (r *record) enter(pending bool) *Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost != nil || r.handles == nil || r.pending && !pending || now() >= r.deadline {
+		return nil
+	}
+	l := &Lease{record: r, again: true}
+	r.handles[l] = struct{}{}
+	return l
+}
+
+// committed notes that the transaction has committed in which it was acquired.
+func (r *record) committed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending = false
+}
+
+// err returns why the lease doesn't count any more. It compares the clock.
+func (r *record) err() error {
+	r.mu.Lock()
+	lost, late := r.lost, r.handles != nil && now() >= r.deadline
+	r.mu.Unlock()
+	if lost == nil && late {
+		r.expire()
+		return r.err()
+	}
+	return lost
+}
+
+// expire ends the lease when its time is over; the timer calls it.
+func (r *record) expire() {
+	r.mu.Lock()
+	left := now().until(r.deadline)
+	if left > 0 {
+		r.expiry.Reset(left) // it was renewed
+		r.mu.Unlock()
+		return
+	}
+	cause := errExpired
+	switch {
+	case r.lifetime > 0 && r.deadline >= r.lifetime:
+		cause = errLifetime
+	case r.failed != nil:
+		cause = fmt.Errorf("%w: the last renewal: %w", errExpired, r.failed)
+	}
+	r.mu.Unlock()
+	r.lose(cause)
+}
+
+// The causes of a loss.
+var (
+	errExpired  = errors.New("its time is over and it was not renewed")
+	errLifetime = errors.New("its maximum lifetime is over")
+	errReplaced = errors.New("its row is not ours any more: it was taken over, released by force, or its transaction was rolled back")
+)
+
+// lose tells every handle that the lease is lost. The first cause stays.
+func (r *record) lose(cause error) {
+	r.mu.Lock()
+	if r.lost != nil || r.handles == nil {
+		r.mu.Unlock()
+		return
+	}
+	r.lost = fmt.Errorf("lease %q, token %d: %w: %w", r.key, r.token, txlock.ErrLost, cause)
+	r.expiry.Stop()
+	handles := r.handles
+	r.handles = make(map[*Lease]struct{}) // who is told needs no keeping
+	for l := range handles {
+		l.end(r.lost)
+	}
+	lost := r.lost
+	r.mu.Unlock()
+	r.m.forget(r)
+	r.m.observe(func(o txlock.Observer) {
+		e := r.event()
+		e.Took, e.Err = r.granted.until(now()), lost
+		o.Lost(context.Background(), e)
+	})
+}
+
+// event is what an observer is told of the record.
+func (r *record) event() txlock.Event {
+	return txlock.Event{Lease: true, Key: r.key, Token: r.token, Owner: r.owner, Shared: r.shared}
+}
+
+// leave removes a handle. For the last one, the caller gives the lease back.
+func (r *record) leave(l *Lease) (last bool, lost error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.released {
+		return false, nil
+	}
+	l.released = true
+	l.end(fmt.Errorf("lease %q, token %d: %w: it was released", r.key, r.token, txlock.ErrNotHeld))
+	delete(r.handles, l)
+	if len(r.handles) > 0 || r.handles == nil {
+		return false, r.lost
+	}
+	r.handles = nil
+	r.expiry.Stop()
+	return true, r.lost
+}
+
+// beginRenewal marks the record as being renewed, unless it has ended or is
+// being renewed already.
+func (r *record) beginRenewal(interrupt context.CancelFunc) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost != nil || r.handles == nil || r.renewing != nil {
+		return false
+	}
+	r.renewing = make(chan struct{})
+	r.interrupt = interrupt
+	r.tried = now()
+	return true
+}
+
+// endRenewal lets a release go on that has waited for it.
+func (r *record) endRenewal() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.renewing)
+	r.renewing, r.interrupt = nil, nil
+	r.m.expect(r.dueAt()) // the loop has left it out meanwhile
+}
+
+// joinRenewal waits for the renewal that is under way, after which none follows. One
+// that waits for the row is interrupted.
+func (r *record) joinRenewal(ctx context.Context) error {
+	r.mu.Lock()
+	renewing, interrupt := r.renewing, r.interrupt
+	r.mu.Unlock()
+	if renewing == nil {
+		return nil
+	}
+	if interrupt != nil {
+		interrupt()
+	}
+	r.awaitRenewal(ctx)
+	select {
+	case <-renewing:
+		return nil
+	default:
+		return fmt.Errorf("release lease %q: a renewal is under way: %w", r.key, ctx.Err())
+	}
+}
+
+// extend notes a renewal that was sent at the moment and answered by now. One
+// that is answered after the old deadline does not revive the lease.
+func (r *record) extend(sent instant) {
+	r.mu.Lock()
+	if r.lost != nil || now() >= r.deadline {
+		r.mu.Unlock()
+		return
+	}
+	left := now().until(r.deadline)
+	r.renewed, r.failed, r.skipped, r.pending = sent, nil, 0, false
+	r.deadline = max(r.deadline, r.deadlineFrom(sent))
+	r.mu.Unlock()
+	r.m.observe(func(o txlock.Observer) {
+		e := r.event()
+		e.Took = left
+		o.Renewed(context.Background(), e)
+	})
+}
+
+// setback notes a renewal that has failed, or has found the row locked.
+func (r *record) setback(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = err
+	r.skipped++
+}
+
+// left returns how much longer the lease counts.
+func (r *record) left() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return now().until(r.deadline)
+}
+
+// all yields the handles of the record.
+func (r *record) all() func(yield func(*Lease) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	handles := slices.Collect(maps.Keys(r.handles))
+	return slices.Values(handles)
+}

@@ -1,0 +1,636 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// wiretap lies between a pool and its server and sees every statement that the
+// driver sends, prepared ones by their text.
+type wiretap struct {
+	mu       sync.Mutex
+	sent     []string
+	prepared int
+	on       func(statement string, closed <-chan struct{}) error
+}
+
+// install makes it the network of a pool.
+func (w *wiretap) install(c *mysql.Config) {
+	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &tappedConn{Conn: conn, tap: w, texts: make(map[uint32]string), closed: make(chan struct{})}, nil
+	}
+}
+
+// hook is called before a statement is sent, and may delay it until the
+// connection is closed. An error that it returns breaks the connection instead.
+func (w *wiretap) hook(on func(statement string, closed <-chan struct{}) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.on = on
+}
+
+// count is how many statements were executed so far.
+func (w *wiretap) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.sent)
+}
+
+// last returns the last statements.
+func (w *wiretap) last(n int) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string(nil), w.sent[len(w.sent)-n:]...)
+}
+
+// statement notes one and calls the hook.
+func (w *wiretap) statement(text string, closed <-chan struct{}) error {
+	w.mu.Lock()
+	w.sent = append(w.sent, text)
+	on := w.on
+	w.mu.Unlock()
+	if on == nil {
+		return nil
+	}
+	return on(text, closed)
+}
+
+// tappedConn is a connection of a wiretap. The driver writes a command by one call.
+type tappedConn struct {
+	net.Conn
+	tap       *wiretap
+	texts     map[uint32]string // of prepared statements, by their numbers
+	preparing string            // waits for its number
+	closing   sync.Once
+	closed    chan struct{}
+}
+
+// The commands of the protocol that carry statements.
+const (
+	comQuery   = 0x03
+	comPrepare = 0x16
+	comExecute = 0x17
+)
+
+func (c *tappedConn) Write(b []byte) (int, error) {
+	if len(b) > 5 && b[3] == 0 { // the first packet of a command
+		var err error
+		switch b[4] {
+		case comQuery:
+			err = c.tap.statement(string(b[5:]), c.closed)
+		case comPrepare:
+			c.preparing = string(b[5:])
+			c.tap.mu.Lock()
+			c.tap.prepared++
+			c.tap.mu.Unlock()
+		case comExecute:
+			err = c.tap.statement(c.texts[binary.LittleEndian.Uint32(b[5:])], c.closed)
+		}
+		if err != nil {
+			return 0, errors.Join(err, c.Close())
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *tappedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.preparing != "" && n >= 9 {
+		if b[4] == 0 { // prepared
+			c.texts[binary.LittleEndian.Uint32(b[5:])] = c.preparing
+		}
+		c.preparing = ""
+	}
+	return n, err
+}
+
+func (c *tappedConn) Close() error {
+	c.closing.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// isBatchRenewal tells whether a statement begins the renewal of many leases, and
+// isRenewal whether it renews any.
+func isBatchRenewal(statement string) bool {
+	return strings.Contains(statement, "name: LeasesForRenewal ")
+}
+
+func isRenewal(statement string) bool {
+	return isBatchRenewal(statement) || strings.Contains(statement, "name: RenewLease ")
+}
+
+// failing is the error of a network that is to fail.
+func failing(fail bool) error {
+	if fail {
+		return errors.New("the network fails")
+	}
+	return nil
+}
+
+// waitUntil waits for a state.
+func waitUntil(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(4 * soon); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// expiryOf reads until when the server lets nobody else in, in microseconds.
+func expiryOf(t testing.TB, db *testdb.DB, key txlock.Key) int64 {
+	t.Helper()
+	return number(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ? AND slot = 0", key.String())
+}
+
+// TestWiretap proves that the statements that the tests count and stop are seen
+// and stopped.
+func TestWiretap(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		tap := new(wiretap)
+		pool := newPool(t, db, false, tap.install)
+		for range 2 {
+			before := tap.count()
+			if _, err := pool.ExecContext(t.Context(), "DO 1"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := pool.ExecContext(t.Context(), "DO ?", 2); err != nil {
+				t.Fatal(err)
+			}
+			if got := tap.last(tap.count() - before); len(got) != 2 || got[0] != "DO 1" || got[1] != "DO ?" {
+				t.Fatalf("seen: %q", got)
+			}
+		}
+		tap.hook(func(statement string, _ <-chan struct{}) error { return failing(statement == "DO ?") })
+		if _, err := pool.ExecContext(t.Context(), "DO 1"); err != nil {
+			t.Error(err)
+		}
+		if _, err := pool.ExecContext(t.Context(), "DO ?", 2); err == nil {
+			t.Error("it was not stopped")
+		}
+		tap.hook(nil)
+		if _, err := pool.ExecContext(t.Context(), "DO ?", 2); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRenewalSkipsGuarded proves that a lease whose row is guarded past several
+// renewals is not given up and is renewed after that, and that others of the manager
+// are renewed meanwhile.
+func TestRenewalSkipsGuarded(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		const ttl = 6 * time.Second
+		m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(50*time.Millisecond))
+		guarded, others := acquire(t, m, named()), make([]*lease.Lease, 20)
+		for i := range others {
+			others[i] = acquire(t, m, named())
+		}
+		tx := begin(t, pool, sql.LevelDefault)
+		guard(t, guarded, tx)
+		waitUntil(t, "half of the guarded lease is over", func() bool { return guarded.Left() < ttl/2 })
+		waitUntil(t, "the others are renewed", func() bool { return leastLeft(others) > guarded.Left()+ttl/10 })
+		if err := guarded.Err(); err != nil {
+			t.Fatalf("given up: %v", err)
+		}
+		commit(t, tx)
+		waitUntil(t, "it is renewed", func() bool { return guarded.Left() > ttl*3/4 })
+		for _, l := range append(others, guarded) {
+			release(t, l)
+		}
+	})
+}
+
+// TestRenewalsLeaveStrangersAlone proves that the renewals of one manager neither
+// lock nor wait for the rows of another, not even in the middle of theirs; and that
+// they lock no gap in which others make rows.
+func TestRenewalsLeaveStrangersAlone(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		const leases = 200
+		ctx := t.Context()
+		tap, gate, reached := new(wiretap), make(chan struct{}), make(chan struct{})
+		pool := newPool(t, db, true)
+		ours := newManager(t, newPool(t, db, true, tap.install), lease.TTL(time.Minute), lease.RenewEvery(time.Second))
+		theirs := newManager(t, pool, lease.TTL(5*time.Minute))
+		var mine, strange []*lease.Lease
+		for range leases { // their names are random: they lie in between each other
+			mine, strange = append(mine, acquire(t, ours, named())), append(strange, acquire(t, theirs, named()))
+		}
+		tx := begin(t, pool, sql.LevelReadCommitted)
+		for _, l := range strange {
+			guard(t, l, tx)
+		}
+		// More than the time to live, with the strangers' rows locked.
+		for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			for i, l := range mine {
+				if err := l.Err(); err != nil {
+					t.Fatalf("lease %d: %v", i, err)
+				}
+			}
+		}
+		commit(t, tx)
+
+		// In the middle of a renewal, before it is committed.
+		stopped := false
+		tap.hook(func(statement string, closed <-chan struct{}) error {
+			if statement != "COMMIT" || stopped { // the manager commits nothing else
+				return nil
+			}
+			stopped = true
+			close(reached)
+			select {
+			case <-gate:
+			case <-closed:
+			}
+			return nil
+		})
+		within(t, "a renewal", reached)
+		probe, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			t.Fatal(err)
+		}
+		free := func(key txlock.Key) bool {
+			var n int
+			err := probe.QueryRowContext(ctx, "SELECT 1 FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE SKIP LOCKED", key.String()).Scan(&n)
+			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+				t.Fatal(err)
+			}
+			return err == nil
+		}
+		locked := 0
+		for _, l := range mine {
+			if !free(l.Key()) {
+				locked++
+			}
+		}
+		if locked == 0 {
+			t.Error("the renewal has locked nothing: this test can't tell")
+		}
+		t.Logf("the renewal in progress has locked %d of %d", locked, leases)
+		for _, l := range strange {
+			if !free(l.Key()) {
+				t.Errorf("a renewal has locked the stranger's %v", l.Key())
+			}
+		}
+		if _, err := probe.ExecContext(ctx, "SET innodb_lock_wait_timeout = 1"); err != nil {
+			t.Fatal(err)
+		}
+		for range leases {
+			_, err := probe.ExecContext(ctx, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards) VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", named().String())
+			if err != nil {
+				t.Fatalf("a renewal keeps a new row out: %v", err)
+			}
+		}
+		rollback(t, probe)
+		if _, err := pool.ExecContext(ctx, "SET innodb_lock_wait_timeout = DEFAULT"); err != nil {
+			t.Fatal(err)
+		}
+		close(gate)
+		releaseMany(t, append(mine, strange...))
+	})
+}
+
+// releaseMany releases leases side by side.
+func releaseMany(t testing.TB, leases []*lease.Lease) {
+	t.Helper()
+	var group sync.WaitGroup
+	const workers = 8
+	for w := range workers {
+		group.Go(func() {
+			for i := w; i < len(leases); i += workers {
+				if err := leases[i].Release(context.Background()); err != nil {
+					t.Errorf("Release: %v", err)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// TestRenewalTellsLoss proves that the holder of a lease whose row is not its own
+// any more is told by the next renewal, long before its time is over.
+func TestRenewalTellsLoss(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool, lease.TTL(5*time.Minute), lease.RenewEvery(100*time.Millisecond))
+		kept := acquire(t, m, named())
+		for name, change := range map[string]string{
+			"its token changed":  "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?",
+			"its owner changed":  "UPDATE lockstep_leases SET owner = 'other' WHERE name = ?",
+			"its holds removed":  "UPDATE lockstep_leases SET holds = LEFT(holds, 0) WHERE name = ?",
+			"its time set short": "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?",
+			"its row deleted":    "DELETE FROM lockstep_leases WHERE name = ?",
+		} {
+			t.Run(name, func(t *testing.T) {
+				l := acquire(t, m, named())
+				ctx, cancel := l.Context(t.Context())
+				defer cancel()
+				exec(t, db, change, l.Key().String())
+				within(t, "Done", l.Done())
+				within(t, "the end of its context", ctx.Done())
+				wants(t, "Err", l.Err(), txlock.ErrLost)
+				wants(t, "the context's cause", context.Cause(ctx), txlock.ErrLost)
+				if l.Left() != 0 {
+					t.Errorf("%v are left", l.Left())
+				}
+				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+			})
+		}
+		release(t, kept) // not given up with the others
+	})
+}
+
+// TestMaxLifetime proves that a lease ends with its lifetime, not before, however
+// it is renewed, and that it goes to somebody else then.
+func TestMaxLifetime(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		const ttl, lifetime = 3 * time.Second, 5 * time.Second
+		start := time.Now()
+		l := acquire(t, m, named(), lease.TTL(ttl), lease.MaxLifetime(lifetime))
+		granted := time.Now()
+		for l.Err() == nil {
+			rest := lifetime - time.Since(granted)
+			if left := l.Left(); left > rest {
+				t.Fatalf("%v are left, %v of the lifetime", left, rest)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		lived := time.Since(start)
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+		if lived < lifetime || lived > lifetime+soon {
+			t.Errorf("it has lived for %v", lived)
+		}
+		if !strings.Contains(l.Err().Error(), "lifetime") {
+			t.Errorf("Err doesn't say that its lifetime is over: %v", l.Err())
+		}
+		if err := l.Renew(t.Context()); !errors.Is(err, txlock.ErrLost) {
+			t.Errorf("Renew: %v", err)
+		}
+		free(t, other, l.Key())
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestRenewalRetries proves that renewals that fail are tried again until the time
+// is over, and that a lease that could not be renewed says why.
+func TestRenewalRetries(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, c := range map[string]struct {
+			failures int // how many renewals fail
+			hang     bool
+			lost     bool
+		}{
+			"three fail":      {failures: 3},
+			"one hangs":       {failures: 1, hang: true},
+			"all fail":        {failures: 1 << 30, lost: true},
+			"all of it hangs": {failures: 1 << 30, hang: true, lost: true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				ttl := 4 * time.Second
+				if c.lost {
+					ttl = 1500 * time.Millisecond
+				}
+				var mu sync.Mutex
+				tap, failed := new(wiretap), 0
+				m, other := newManager(t, newPool(t, db, true, tap.install), lease.TTL(ttl)), newManager(t, newPool(t, db, true))
+				l := acquire(t, m, named())
+				tap.hook(func(statement string, closed <-chan struct{}) error {
+					if !isRenewal(statement) {
+						return nil
+					}
+					mu.Lock()
+					fail := failed < c.failures
+					if fail {
+						failed++
+					}
+					mu.Unlock()
+					if fail && c.hang {
+						<-closed
+					}
+					return failing(fail)
+				})
+				if !c.lost {
+					for end := time.Now().Add(ttl * 5 / 4); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+						if err := l.Err(); err != nil {
+							t.Fatal(err)
+						}
+					}
+					_, err := other.TryAcquire(t.Context(), l.Key())
+					wants(t, "TryAcquire", err, txlock.ErrBusy)
+					release(t, l)
+				} else {
+					within(t, "Done", l.Done())
+					wants(t, "Err", l.Err(), txlock.ErrLost)
+					if !strings.Contains(l.Err().Error(), "the last renewal") {
+						t.Errorf("Err doesn't say why it was not renewed: %v", l.Err())
+					}
+					free(t, other, l.Key())
+					wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if failed == 0 || !c.lost && failed < c.failures || c.lost && !c.hang && failed < 4 {
+					t.Errorf("%d renewals have failed", failed)
+				}
+			})
+		}
+	})
+}
+
+// TestReleaseJoinsRenewal proves that no renewal is alive after Release, also when
+// one is under way: the expiry of the row doesn't move again.
+func TestReleaseJoinsRenewal(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, where := range map[string]string{
+			"before it locks":   "name: LeasesForRenewal ",
+			"before it writes":  "name: ExtendLeases ",
+			"before it commits": "COMMIT",
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				tap, gate, reached := new(wiretap), make(chan struct{}), make(chan struct{})
+				var once sync.Once
+				m := newManager(t, newPool(t, db, true, tap.install), lease.TTL(5*time.Minute), lease.RenewEvery(50*time.Millisecond))
+				l := acquire(t, m, named())
+				tap.hook(func(statement string, closed <-chan struct{}) error {
+					if !strings.Contains(statement, where) {
+						return nil
+					}
+					once.Do(func() { close(reached) })
+					select {
+					case <-gate:
+					case <-closed:
+					}
+					return nil
+				})
+				within(t, "a renewal", reached)
+				released := make(chan error, 1)
+				go func() { released <- l.Release(context.Background()) }()
+				select {
+				case err := <-released:
+					t.Errorf("Release has not waited for the renewal: %v", err)
+					released <- err
+				case <-time.After(50 * time.Millisecond):
+				}
+				close(gate)
+				if err := within(t, "Release", released); err != nil {
+					t.Fatal(err)
+				}
+				expiry := expiryOf(t, db, l.Key())
+				if left := number(t, db, "SELECT ? - CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)", expiry); left > 0 {
+					t.Errorf("%d us are left after the release", left)
+				}
+				before := tap.count()
+				time.Sleep(150 * time.Millisecond) // three renewals
+				if again := expiryOf(t, db, l.Key()); again != expiry {
+					t.Errorf("the expiry has moved from %d to %d", expiry, again)
+				}
+				if n := tap.count() - before; n != 0 {
+					t.Errorf("%d statements after the release: %q", n, tap.last(n))
+				}
+			})
+		}
+	})
+}
+
+// TestManyLeases proves that a manager can hold ten thousand leases: a renewal of
+// all takes at most 100 statements and a second of CPU, and each takes less than 2 KB
+// of memory. It measures the process, so nothing runs beside it.
+func TestManyLeases(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			const leases, ttl, every = 10_000, 5 * time.Minute, time.Second
+			db := testdb.Open(t, engine)
+			keys := make([]txlock.Key, leases)
+			for i := range keys {
+				keys[i] = named()
+			}
+			makeRows(t, db, keys)
+			tap := new(wiretap)
+			pool := newPool(t, db, true, tap.install)
+			pool.SetMaxIdleConns(8)
+			m, err := lease.NewManager(pool, lease.TTL(ttl), lease.RenewEvery(every))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { // ten thousand statements
+				if err := m.Close(context.Background()); err != nil {
+					t.Errorf("close the manager: %v", err)
+				}
+			})
+			held := make([]*lease.Lease, leases)
+			before := heapInUse()
+			acquireMany(t, m, keys, held)
+			per := (heapInUse() - before) / leases
+			if per >= 2048 {
+				t.Errorf("a lease takes %d bytes", per)
+			}
+
+			waitUntil(t, "all were renewed", func() bool { return leastLeft(held) > ttl-ttl/100-2*every })
+			const turns = 4
+			from, cpu, begun := tap.count(), cpuTime(t), time.Now()
+			waitUntil(t, "some turns are over, and all were renewed in them", func() bool {
+				passed := time.Since(begun)
+				return passed >= turns*every && leastLeft(held) > ttl-ttl/100-passed
+			})
+			statements, used := tap.count()-from, cpuTime(t)-cpu
+			took := int(time.Since(begun) / every) // more turns on a busy machine
+			statements, used = statements/took, used/time.Duration(took)
+			if statements > 100 {
+				t.Errorf("a renewal of all took %d statements", statements)
+			}
+			if used > time.Second {
+				t.Errorf("a renewal of all took %v of CPU", used)
+			}
+			t.Logf("%d bytes for a lease, %d statements and %v of CPU for a renewal of all", per, statements, used)
+			runtime.KeepAlive(held)
+		})
+	}
+}
+
+// makeRows makes the rows of leases that were leased before, by few statements.
+func makeRows(t testing.TB, db *testdb.DB, keys []txlock.Key) {
+	t.Helper()
+	const batch = 1000
+	for from := 0; from < len(keys); from += batch {
+		part := keys[from:min(from+batch, len(keys))]
+		values, names := make([]string, len(part)), make([]any, len(part))
+		for i, key := range part {
+			values[i], names[i] = "(?, 0, '-', '', 0, 0, 0, 0, 0)", key.String()
+		}
+		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards) VALUES "+strings.Join(values, ", "), names...)
+	}
+}
+
+// acquireMany acquires leases side by side.
+func acquireMany(t testing.TB, m *lease.Manager, keys []txlock.Key, held []*lease.Lease) {
+	t.Helper()
+	const workers = 8
+	errs := make(chan error, workers)
+	for w := range workers {
+		go func() {
+			for i := w; i < len(keys); i += workers {
+				var err error
+				if held[i], err = m.TryAcquire(context.Background(), keys[i]); err != nil {
+					errs <- fmt.Errorf("lease %d: %w", i, err)
+					return
+				}
+			}
+			errs <- nil
+		}()
+	}
+	for range workers {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// leastLeft is the least that is left of any.
+func leastLeft(held []*lease.Lease) time.Duration {
+	least := lease.MaxTTL
+	for _, l := range held {
+		least = min(least, l.Left())
+	}
+	return least
+}
+
+// heapInUse is the memory of what is reachable.
+func heapInUse() uint64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+// cpuTime is what the process has used so far.
+func cpuTime(t testing.TB) time.Duration {
+	t.Helper()
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}

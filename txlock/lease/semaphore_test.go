@@ -1,0 +1,537 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+func semaphore(t testing.TB, m *lease.Manager, key txlock.Key, permits int) *lease.Semaphore {
+	t.Helper()
+	s, err := m.Semaphore(key, permits)
+	if err != nil {
+		t.Fatalf("Semaphore(%v, %d): %v", key, permits, err)
+	}
+	return s
+}
+
+func permit(t testing.TB, s *lease.Semaphore, options ...lease.AcquireOption) *lease.Lease {
+	t.Helper()
+	l, err := s.Acquire(t.Context(), options...)
+	if err != nil {
+		t.Fatalf("Acquire of a permit: %v", err)
+	}
+	return l
+}
+
+// TestSemaphoreConcurrency proves that as many hold a permit at once as there are
+// permits, and never more, under more workers than that in two managers.
+func TestSemaphoreConcurrency(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		// Long enough for the last permit to be taken before the first comes back.
+		const rounds, holds = 5, 100 * time.Millisecond
+		for _, n := range []int{1, 3, 8} {
+			t.Run(fmt.Sprint(n), func(t *testing.T) {
+				t.Parallel()
+				key := named()
+				var inside, most, grants atomic.Int64
+				var work sync.WaitGroup
+				for range 2 {
+					s := semaphore(t, newManager(t, newPool(t, db, true)), key, n)
+					for range n + 2 {
+						work.Go(func() {
+							for range rounds {
+								err := s.Do(t.Context(), func(context.Context, *lease.Lease) error {
+									at := inside.Add(1)
+									for seen := most.Load(); at > seen && !most.CompareAndSwap(seen, at); seen = most.Load() {
+									}
+									time.Sleep(holds)
+									inside.Add(-1)
+									grants.Add(1)
+									return nil
+								})
+								if err != nil {
+									t.Errorf("Do: %v", err)
+									return
+								}
+							}
+						})
+					}
+				}
+				work.Wait()
+				t.Logf("%d permits, %d grants, at most %d at once", n, grants.Load(), most.Load())
+				if most.Load() != int64(n) {
+					t.Errorf("%d at once, want %d", most.Load(), n)
+				}
+				if want := int64(2 * (n + 2) * rounds); grants.Load() != want {
+					t.Errorf("%d grants, want %d", grants.Load(), want)
+				}
+			})
+		}
+	})
+}
+
+// TestSemaphoreNeverOverfull proves, with holders that die, that at no time more know
+// that they hold a permit than there are permits.
+func TestSemaphoreNeverOverfull(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		const n = 3
+		key := named()
+		s := &spells{begun: time.Now()}
+		ctx, cancel := context.WithTimeout(t.Context(), bruteTime()/2)
+		defer cancel()
+		var work sync.WaitGroup
+		for i := range 3 {
+			permits := semaphore(t, newManager(t, newPool(t, db, i%2 == 0)), key, n)
+			for range 3 {
+				work.Go(func() {
+					for ctx.Err() == nil {
+						l, err := permits.Acquire(ctx, lease.TTL(time.Second))
+						if err != nil {
+							if ctx.Err() == nil && !errors.Is(err, txlock.ErrWaitTimeout) {
+								t.Errorf("Acquire: %v", err)
+							}
+							continue
+						}
+						s.holdAs(l, rand.N(10*time.Millisecond), false)
+						s.dieOrRelease(t, db, l, never)
+					}
+				})
+			}
+		}
+		work.Wait()
+		most, _ := s.most()
+		t.Logf("%d grants, of which %d have died; at most %d at once", len(s.all), s.dead, most)
+		if most != n {
+			t.Errorf("%d at once, want %d", most, n)
+		}
+		if s.dead == 0 {
+			t.Error("nobody has died")
+		}
+	})
+}
+
+// TestSemaphoreOfAnotherNumber proves that a number that isn't the semaphore's is
+// refused by an error that names both, before and after Resize.
+func TestSemaphoreOfAnotherNumber(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		three := semaphore(t, m, key, 3)
+		held := permit(t, three)
+		refused := func(what string, s *lease.Semaphore, asked, made int) {
+			t.Helper()
+			for verb, acquire := range map[string]func(context.Context, ...lease.AcquireOption) (*lease.Lease, error){
+				"Acquire": s.Acquire, "TryAcquire": s.TryAcquire,
+			} {
+				_, err := acquire(t.Context())
+				wants(t, what+", "+verb, err, txlock.ErrInvalidOption)
+				if text := fmt.Sprint(err); !strings.Contains(text, fmt.Sprintf("has %d permits, not %d", made, asked)) {
+					t.Errorf("%s, %s: %q doesn't name %d and %d", what, verb, text, made, asked)
+				}
+			}
+		}
+		refused("more", semaphore(t, other, key, 17), 17, 3)
+		refused("fewer", semaphore(t, m, key, 2), 2, 3)
+		if _, err := three.Resize(t.Context(), 17); err != nil {
+			t.Fatalf("Resize: %v", err)
+		}
+		refused("the number of before", three, 3, 17)
+		release(t, held)
+		release(t, permit(t, semaphore(t, other, key, 17)))
+		for _, n := range []int{0, -1, lease.MaxPermits + 1} {
+			_, err := m.Semaphore(key, n)
+			wants(t, fmt.Sprintf("Semaphore of %d", n), err, txlock.ErrInvalidOption)
+			_, err = three.Resize(t.Context(), n)
+			wants(t, fmt.Sprintf("Resize to %d", n), err, txlock.ErrInvalidOption)
+		}
+		_, err := m.Semaphore(txlock.Key{}, 3)
+		wants(t, "Semaphore of no key", err, txlock.ErrInvalidKey)
+		_, err = semaphore(t, m, named(), 3).Resize(t.Context(), 4)
+		wants(t, "Resize of what was never used", err, txlock.ErrInvalidKey)
+		shared := named()
+		release(t, share(t, m, shared))
+		_, err = semaphore(t, m, shared, 3).Resize(t.Context(), 4)
+		wants(t, "Resize of a shared lease", err, txlock.ErrInvalidKey)
+		_, err = semaphore(t, m, shared, 3).TryAcquire(t.Context())
+		wants(t, "a permit of a shared lease", err, txlock.ErrInvalidKey)
+	})
+}
+
+// TestResizeDrains proves that Resize to fewer permits lets nobody in beyond the new
+// number at once, and returns when no more are held than there are.
+func TestResizeDrains(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		four := semaphore(t, m, key, 4)
+		var held []*lease.Lease
+		for range 4 {
+			held = append(held, permit(t, four))
+		}
+		type outcome struct {
+			s   *lease.Semaphore
+			err error
+		}
+		resized := make(chan outcome, 1)
+		go func() {
+			s, err := four.Resize(t.Context(), 2)
+			resized <- outcome{s, err}
+		}()
+		becomes(t, "the number is two", func() bool {
+			return number(t, db, "SELECT intent_us FROM lockstep_leases WHERE name = ? AND slot = 0", key.String()) == -2
+		})
+		two := semaphore(t, other, key, 2)
+		for i, l := range held {
+			if err := l.Err(); err != nil {
+				t.Errorf("permit %d of before: %v", i, err)
+			}
+			if err := l.Renew(t.Context()); err != nil {
+				t.Errorf("Renew of permit %d of before: %v", i, err)
+			}
+		}
+		_, err := two.TryAcquire(t.Context())
+		wants(t, "TryAcquire while the old permits are held", err, txlock.ErrBusy)
+		release(t, held[3])
+		select {
+		case o := <-resized:
+			t.Fatalf("Resize has returned while three permits are held: %v", o.err)
+		case <-time.After(100 * time.Millisecond): // five looks
+		}
+		release(t, held[2])
+		o := <-resized
+		if o.err != nil {
+			t.Fatalf("Resize: %v", o.err)
+		}
+		_, err = o.s.TryAcquire(t.Context())
+		wants(t, "TryAcquire of a third", err, txlock.ErrBusy)
+		release(t, held[0])
+		held[0] = permit(t, o.s)
+		_, err = two.TryAcquire(t.Context())
+		wants(t, "TryAcquire of a third", err, txlock.ErrBusy)
+		release(t, held[0])
+		release(t, held[1])
+	})
+}
+
+// TestResizeIsSeenByWaiters proves that Resize to more permits makes room at once, and
+// that who waits with the number of before is told the new one.
+func TestResizeIsSeenByWaiters(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		one := semaphore(t, m, key, 1)
+		held := permit(t, one)
+		told := make(chan error, 4)
+		for i := range cap(told) {
+			s := one
+			if i%2 == 1 {
+				s = semaphore(t, other, key, 1)
+			}
+			go func() {
+				l, err := s.Acquire(t.Context())
+				if err == nil {
+					release(t, l)
+				}
+				told <- err
+			}()
+		}
+		three, err := one.Resize(t.Context(), 3)
+		if err != nil {
+			t.Fatalf("Resize: %v", err)
+		}
+		room := []*lease.Lease{permit(t, three), permit(t, semaphore(t, other, key, 3))}
+		for range cap(told) {
+			select {
+			case err := <-told:
+				wants(t, "who waits with the number of before", err, txlock.ErrInvalidOption)
+			case <-time.After(10 * time.Second):
+				t.Fatal("who waits with the number of before waits on")
+			}
+		}
+		_, err = three.TryAcquire(t.Context())
+		wants(t, "a fourth", err, txlock.ErrBusy)
+		for _, l := range append(room, held) {
+			release(t, l)
+		}
+	})
+}
+
+// TestPermitsAreLeases proves that each permit has a row, a token, a TTL and a handle of
+// its own, and that an owner that acquires twice has two.
+func TestPermitsAreLeases(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool)
+		key := named()
+		s := semaphore(t, m, key, 3)
+		ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
+		var held []*lease.Lease
+		for _, ttl := range []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second} {
+			l, err := s.Acquire(ctx, lease.TTL(ttl))
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, l)
+			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 3 AND token = ? AND owner = ? AND ttl_us = ?",
+				key.String(), l.Token(), l.Owner(), ttl.Microseconds()); n != 1 {
+				t.Errorf("%d rows of token %d and TTL %v", n, l.Token(), ttl)
+			}
+			if l.Shared() || l.Left() > ttl || l.Left() < ttl/2 {
+				t.Errorf("shared %t, %v are left of %v", l.Shared(), l.Left(), ttl)
+			}
+		}
+		_, err := s.TryAcquire(ctx)
+		wants(t, "a fourth of the same owner", err, txlock.ErrBusy)
+		first := held[0]
+		release(t, first)
+		wants(t, "Err after Release", first.Err(), txlock.ErrNotHeld)
+		for _, l := range held[1:] {
+			if err := l.Err(); err != nil {
+				t.Errorf("Err of another permit: %v", err)
+			}
+		}
+		tx, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := held[1].Guard(t.Context(), tx); err != nil {
+			t.Errorf("Guard by a permit: %v", err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Error(err)
+		}
+		next, err := s.Acquire(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next.Token() <= first.Token() {
+			t.Errorf("token %d after %d of the same permit", next.Token(), first.Token())
+		}
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot = 2", key.String())
+		taken := permit(t, s)
+		wants(t, "Renew of a permit that was taken over", held[1].Renew(t.Context()), txlock.ErrLost)
+		for _, l := range []*lease.Lease{next, taken, held[2]} {
+			release(t, l)
+		}
+		wants(t, "Release of a permit that was taken over", held[1].Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestDeadHolderOfAPermit proves that the permit of a dead process comes back when its
+// own time is over, and not before, while another is renewed.
+func TestDeadHolderOfAPermit(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		m := newManager(t, newPool(t, db, true), lease.TTL(time.Minute), lease.RenewEvery(20*time.Millisecond))
+		s := semaphore(t, m, key, 2)
+		living := permit(t, s)
+		dying, die := mortal(t, db)
+		dead := permit(t, semaphore(t, dying, key, 2), lease.TTL(time.Second))
+		die()
+		expiry := number(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ? AND slot > 0 AND token = ?", key.String(), dead.Token())
+		_, err := s.TryAcquire(t.Context())
+		wants(t, "TryAcquire before its time is over", err, txlock.ErrBusy)
+		l := permit(t, s)
+		late := number(t, db, "SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) - ?", expiry)
+		t.Logf("granted %v after the dead holder's expiry", time.Duration(late)*time.Microsecond)
+		if late < 0 || late > (3*time.Second).Microseconds() {
+			t.Errorf("granted %d us after the dead holder's expiry", late)
+		}
+		wants(t, "Err of the dead holder", dead.Err(), txlock.ErrLost)
+		release(t, l)
+		release(t, living)
+	})
+}
+
+// TestCancelledPermits proves that calls that are given up, at any moment, leave no
+// permit taken.
+func TestCancelledPermits(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		const n = 3
+		m := newManager(t, pool)
+		key := named()
+		s := semaphore(t, m, key, n)
+		release(t, permit(t, s))
+		var cancelled, granted atomic.Int32
+		var calls sync.WaitGroup
+		for range 8 {
+			calls.Go(func() {
+				for range 15 {
+					ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
+					l, err := s.Acquire(ctx)
+					cancel()
+					if err != nil {
+						wants(t, "Acquire", err, context.DeadlineExceeded)
+						cancelled.Add(1)
+						continue
+					}
+					granted.Add(1)
+					release(t, l)
+				}
+			})
+		}
+		calls.Wait()
+		t.Logf("%d were cancelled, %d granted", cancelled.Load(), granted.Load())
+		if cancelled.Load() == 0 {
+			t.Error("no call was cancelled")
+		}
+		becomes(t, "no permit is taken", func() bool { _, held := heldRows(t, db, key); return held == 0 })
+		for range n {
+			l, err := s.TryAcquire(t.Context())
+			if err != nil {
+				t.Fatalf("TryAcquire afterwards: %v", err)
+			}
+			defer release(t, l)
+		}
+	})
+}
+
+// mute is a network that hears no answer to a statement: the server has executed it,
+// and the client doesn't know.
+type mute struct {
+	statement string
+	armed     atomic.Bool
+}
+
+func (m *mute) install(c *mysql.Config) {
+	c.InterpolateParams = true
+	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return &mutedConn{Conn: conn, mute: m}, err
+	}
+}
+
+type mutedConn struct {
+	net.Conn
+	mute      *mute
+	preparing bool
+	number    [4]byte // of the prepared statement
+	muted     bool
+}
+
+// The commands of the protocol that the network has to know.
+const (
+	commandPrepare = 0x16
+	commandExecute = 0x17
+)
+
+func (c *mutedConn) Write(b []byte) (int, error) {
+	if len(b) > 8 && b[3] == 0 {
+		switch {
+		case b[4] == commandPrepare && strings.Contains(string(b), c.mute.statement):
+			c.preparing = true
+		case b[4] == commandExecute && [4]byte(b[5:9]) == c.number && c.mute.armed.CompareAndSwap(true, false):
+			c.muted = true
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *mutedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	switch {
+	case c.muted:
+		return 0, errors.Join(errors.New("the answer is lost"), c.Close())
+	case c.preparing && n >= 9:
+		c.number, c.preparing = [4]byte(b[5:9]), false
+	}
+	return n, err
+}
+
+// TestPermitOfUnknownOutcome proves that a permit that was granted, and of which
+// nobody has heard, is found by its hold and given back long before its time is over.
+func TestPermitOfUnknownOutcome(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		network := &mute{statement: "name: AcquirePermit "}
+		m := newManager(t, newPool(t, db, true, network.install))
+		key := named()
+		s := semaphore(t, m, key, 2)
+		release(t, permit(t, s))
+		for range 3 {
+			held := permit(t, s)
+			network.armed.Store(true)
+			_, err := s.TryAcquire(t.Context(), lease.TTL(time.Hour))
+			if err == nil || network.armed.Load() {
+				t.Fatalf("TryAcquire without an answer: %v", err)
+			}
+			becomes(t, "the permit is given back", func() bool { _, taken := heldRows(t, db, key); return taken == 1 })
+			if err := held.Renew(t.Context()); err != nil {
+				t.Errorf("Renew of the other permit: %v", err)
+			}
+			release(t, held)
+		}
+	})
+}
+
+// TestStatementsOfSharedLeasesAndPermits proves that a reader and a permit cost one
+// statement to take and one to give back, entering again none, and a writer of a key
+// that has been shared one more, to see that nobody reads.
+func TestStatementsOfSharedLeasesAndPermits(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		pool.SetMaxOpenConns(1)
+		m := newManager(t, pool)
+		key, of := named(), named()
+		s := semaphore(t, m, of, 2)
+		sent := func() (n int64) {
+			t.Helper()
+			var name string
+			if err := pool.QueryRow("SHOW SESSION STATUS LIKE 'Questions'").Scan(&name, &n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		var l, again *lease.Lease
+		working := t.Context()
+		take := func(acquire func() (*lease.Lease, error)) func() error {
+			return func() (err error) {
+				l, err = acquire()
+				return err
+			}
+		}
+		giveBack := func() error { return l.Release(t.Context()) }
+		for round := range 3 { // the first makes rows and prepares
+			for _, step := range []struct {
+				name string
+				do   func() error
+				want int64
+			}{
+				{"AcquireShared", take(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) }), 1},
+				{"AcquireShared again", func() (err error) {
+					again, err = m.AcquireShared(lease.WithOwner(working, l.Owner()), key)
+					return err
+				}, 0},
+				{"Release of the second", func() error { return again.Release(t.Context()) }, 0},
+				{"Renew of a reader", func() error { return l.Renew(t.Context()) }, 1},
+				{"Release of a reader", giveBack, 1},
+				{"Acquire of a shared key", take(func() (*lease.Lease, error) { return m.Acquire(t.Context(), key) }), 2},
+				{"Release of a shared key", giveBack, 1},
+				{"Acquire of a permit", take(func() (*lease.Lease, error) { return s.Acquire(t.Context()) }), 1},
+				{"Renew of a permit", func() error { return l.Renew(t.Context()) }, 1},
+				{"Release of a permit", giveBack, 1},
+			} {
+				before := sent()
+				if err := step.do(); err != nil {
+					t.Fatalf("%s: %v", step.name, err)
+				}
+				if n := sent() - before - 1; round > 0 && n != step.want { // one is the question itself
+					t.Errorf("%s: %d statements, want %d", step.name, n, step.want)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,136 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// AcquireShared takes the lease of a key shared: with any number of other readers,
+// but with nobody who has acquired it by Acquire. It waits and returns as Acquire does,
+// and txlock.ErrInvalidKey for the key of a semaphore. A reader that is dead delays a
+// writer until its own TTL is over. A writer that waits keeps new readers out, for as
+// long as its own TTL at a time.
+//
+// An owner that reads already enters again. One that holds the lease exclusively gets
+// another handle of that. The token of a reader is its own, and orders nothing.
+func (m *Manager) AcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
+	return m.share(ctx, "acquire shared", key, opts, m.wait)
+}
+
+// TryAcquireShared is AcquireShared that doesn't wait: where somebody holds the lease
+// exclusively, or waits to, it returns txlock.ErrBusy.
+func (m *Manager) TryAcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
+	return m.share(ctx, "try to acquire shared", key, opts, m.tryOnce)
+}
+
+// DoShared is Do with the lease taken shared.
+func (m *Manager) DoShared(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
+	return m.do(ctx, fn, func() (*Lease, error) { return m.AcquireShared(ctx, key, opts...) })
+}
+
+func (m *Manager) share(ctx context.Context, verb string, key txlock.Key, opts []AcquireOption, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
+	q, err := m.request(ctx, verb, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	q.shared = true
+	q.target = reader{slot: m.takeSlot(key), clock: &m.clock}
+	l, err := m.finish(ctx, q, acquire)
+	if slot := q.target.(reader).slot; l == nil || l.record.slot != slot {
+		m.freeSlot(key, slot)
+	}
+	return l, err
+}
+
+// slotOf is a reader's slot that is in use in this manager.
+type slotOf struct {
+	key  string
+	slot int64
+}
+
+// takeSlot returns the lowest slot that no reader of the key in this manager uses.
+// The slots of a manager begin at a random number.
+func (m *Manager) takeSlot(key txlock.Key) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for slot := m.firstSlot; ; slot++ {
+		at := slotOf{key.String(), slot}
+		if _, taken := m.slots[at]; !taken {
+			m.slots[at] = struct{}{}
+			return slot
+		}
+	}
+}
+
+func (m *Manager) freeSlot(key txlock.Key, slot int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.slots, slotOf{key.String(), slot})
+}
+
+// Shared tells whether the lease is a reader's.
+func (l *Lease) Shared() bool { return l.record.shared }
+
+// errDrained is returned by a writer that has kept the readers out for long enough.
+var errDrained = fmt.Errorf("%w: readers", txlock.ErrBusy)
+
+// drain waits until no reader is left, while the writer's lease keeps new ones out.
+// Where that takes longer than its TTL, or it is not to wait, it gives the lease back,
+// so that readers go on, and returns ErrBusy.
+func (m *Manager) drain(ctx context.Context, l *Lease, wait bool) (*Lease, time.Duration, error) {
+	begun := now()
+	for d := leastLook; ; d = min(d*3/2, mostLook) {
+		row, err := queries.ReadersOf(ctx, m.db, []byte(l.Key().String()))
+		if err == nil && row.Readers == 0 {
+			return l, 0, l.Err()
+		}
+		if err == nil && row.Expired > 0 {
+			err = queries.ReapReaders(ctx, m.db, []byte(l.Key().String()))
+		}
+		switch {
+		case err != nil:
+		case !wait && row.Readers > row.Expired:
+			err = txlock.ErrBusy
+		case begun.until(now()) > l.record.ttl:
+			err = errDrained
+		default:
+			err = m.sleep(ctx, d)
+		}
+		if err != nil {
+			return nil, micros(row.LeftUs), errors.Join(err, l.Release(ctx))
+		}
+	}
+}
+
+// Downgrade turns a writer's lease into a reader's, without a gap in which another
+// writer could come, and returns the new handle; the old one is released. It is meant
+// for an owner's only handle: other handles of it keep the lease exclusive until they
+// are released.
+//
+// It returns txlock.ErrLost and ErrNotHeld for a lease that isn't held, and the errors
+// of AcquireShared, after which it is held exclusively as before.
+func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
+	if err := l.Err(); err != nil {
+		return nil, err
+	}
+	if l.Shared() {
+		return nil, fmt.Errorf("%w: Downgrade of a lease that is shared already", txlock.ErrInvalidOption)
+	}
+	r := l.record
+	q, err := r.m.request(WithOwner(ctx, r.owner), "downgrade", r.key, []AcquireOption{TTL(r.ttl)})
+	if err != nil {
+		return nil, err
+	}
+	q.named, q.shared = false, true // by a statement, also where the owner holds the lease
+	q.target = reader{slot: r.m.takeSlot(r.key), clock: &r.m.clock}
+	shared, err := r.m.finish(ctx, q, r.m.tryOnce)
+	if err != nil {
+		r.m.freeSlot(r.key, q.target.(reader).slot)
+		return nil, err
+	}
+	return shared, l.Release(ctx)
+}

@@ -1,0 +1,825 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// share is acquire for a reader.
+func share(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
+	t.Helper()
+	l, err := m.AcquireShared(t.Context(), key, options...)
+	if err != nil {
+		t.Fatalf("AcquireShared(%v): %v", key, err)
+	}
+	return l
+}
+
+// becomes waits for a state, and fails the test where it doesn't come.
+func becomes(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(15 * time.Second); !is(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// heldRows counts the rows of a key that are held: the gate, and above it readers or
+// permits, those whose time is over too.
+func heldRows(t testing.TB, db *testdb.DB, key txlock.Key) (gate, above int64) {
+	t.Helper()
+	return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = 0 AND holds <> ''", key.String()),
+		number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holds <> ''", key.String())
+}
+
+// sunder is the network of a pool that can be cut, for a process that dies: it says
+// nothing more to the server, and hears nothing.
+type sunder struct {
+	mu    sync.Mutex
+	gone  bool
+	conns []net.Conn
+}
+
+func (s *sunder) install(c *mysql.Config) {
+	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		s.mu.Lock()
+		gone := s.gone
+		s.mu.Unlock()
+		if gone {
+			return nil, errors.New("the network is cut")
+		}
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.conns = append(s.conns, conn)
+		return conn, nil
+	}
+}
+
+func (s *sunder) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone = true
+	for _, conn := range s.conns {
+		_ = conn.Close()
+	}
+}
+
+// mortal is a manager that can die. What it holds is never given back.
+func mortal(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) (m *lease.Manager, die func()) {
+	t.Helper()
+	var network sunder
+	m, err := lease.NewManager(newPool(t, db, true, network.install), options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = m.Close(ended) // it can't give anything back
+	})
+	return m, network.cut
+}
+
+// TestDeadReader proves that a reader whose process has died keeps a writer waiting
+// until its own TTL is over: not for less, and not for that of the readers that live,
+// whose renewals go on.
+func TestDeadReader(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		const ttl = time.Second
+		dying, die := mortal(t, db)
+		living := newManager(t, newPool(t, db, true), lease.TTL(time.Minute), lease.RenewEvery(20*time.Millisecond))
+		writing := newManager(t, newPool(t, db, true))
+		key := named()
+		reader := share(t, living, key)
+		dead := share(t, dying, key, lease.TTL(ttl))
+		die()
+		expiry := number(t, db, "SELECT MIN(expires_us) FROM lockstep_leases WHERE name = ? AND slot > 0 AND holds <> ''", key.String())
+		granted := make(chan *lease.Lease, 1)
+		go func() {
+			l, err := writing.Acquire(t.Context(), key)
+			if err != nil {
+				t.Errorf("Acquire of the writer: %v", err)
+			}
+			granted <- l
+		}()
+		becomes(t, "the dead reader's time is nearly over", func() bool {
+			return number(t, db, "SELECT CAST(? - 200000 <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED)", expiry) == 1
+		})
+		release(t, reader) // it was renewed beside the dead one until now
+		writer := <-granted
+		if writer == nil {
+			return
+		}
+		late := number(t, db, "SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) - ?", expiry)
+		t.Logf("granted %v after the dead reader's expiry", time.Duration(late)*time.Microsecond)
+		if late < 0 || late > (3*time.Second).Microseconds() {
+			t.Errorf("the writer was granted %d us after the dead reader's expiry", late)
+		}
+		wants(t, "Err of the dead reader", dead.Err(), txlock.ErrLost)
+		release(t, writer)
+	})
+}
+
+// TestWriterAmongReaders proves that a writer gets its turn among readers that come
+// and go, soon after those that were there before it have gone.
+func TestWriterAmongReaders(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		const reads, rounds = 10 * time.Millisecond, 8
+		key := named()
+		var churn sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		defer churn.Wait()
+		defer stop()
+		var granted atomic.Int64
+		for range 4 {
+			m := newManager(t, newPool(t, db, true))
+			for range 8 {
+				churn.Go(func() {
+					for ctx.Err() == nil {
+						err := m.DoShared(ctx, key, func(context.Context, *lease.Lease) error {
+							granted.Add(1)
+							time.Sleep(reads)
+							return nil
+						})
+						if err != nil && ctx.Err() == nil {
+							t.Errorf("DoShared: %v", err)
+						}
+					}
+				})
+			}
+		}
+		m := newManager(t, newPool(t, db, true))
+		var waits []time.Duration
+		for range rounds {
+			before := granted.Load()
+			becomes(t, "the readers go on", func() bool { return granted.Load() > before+40 })
+			asked := time.Now()
+			l := acquire(t, m, key)
+			took := time.Since(asked)
+			release(t, l)
+			waits = append(waits, took)
+		}
+		slices.Sort(waits)
+		t.Logf("a writer among 32 readers that read for %v: median %v, at most %v", reads, waits[rounds/2], waits[rounds-1])
+		if limit := 10 * (2*reads + 100*time.Millisecond); waits[rounds/2] > limit {
+			t.Errorf("half of the writers have waited for more than %v: %v", limit, waits)
+		}
+	})
+}
+
+// TestWaitingWriterStopsReaders proves that a writer that waits keeps new readers
+// out, but not an owner that reads already, and that one that gives up lets them in.
+func TestWaitingWriterStopsReaders(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		reader := share(t, m, key)
+		working, cancel := reader.Context(t.Context())
+		defer cancel()
+		for _, givesUp := range []bool{true, false} {
+			waiting, stop := context.WithCancel(t.Context())
+			granted := make(chan error, 1)
+			var writer *lease.Lease
+			go func() {
+				var err error
+				writer, err = other.Acquire(waiting, key)
+				granted <- err
+			}()
+			becomes(t, "the writer waits for the reader", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+			for name, manager := range map[string]*lease.Manager{"the reader's manager": m, "the writer's": other} {
+				_, err := manager.TryAcquireShared(t.Context(), key)
+				wants(t, "TryAcquireShared beside a waiting writer, "+name, err, txlock.ErrBusy)
+			}
+			again, err := m.AcquireShared(working, key, lease.WaitAtMost(5*time.Second))
+			if err != nil {
+				t.Fatalf("AcquireShared of an owner that reads: %v", err)
+			}
+			if again.Token() != reader.Token() {
+				t.Errorf("token %d, want that of the first, %d", again.Token(), reader.Token())
+			}
+			release(t, again)
+			if givesUp {
+				stop()
+				wants(t, "Acquire of the writer that gives up", <-granted, context.Canceled)
+				release(t, share(t, other, key, lease.WaitAtMost(5*time.Second)))
+				continue
+			}
+			select {
+			case err := <-granted:
+				t.Fatalf("the writer was granted beside a reader: %v", err)
+			default:
+			}
+			release(t, reader)
+			if err := <-granted; err != nil {
+				t.Fatalf("Acquire of the writer: %v", err)
+			}
+			release(t, writer)
+			stop()
+		}
+	})
+}
+
+// TestUpgradeIsRefused proves that who reads can't take the same lease exclusively, by
+// no call, and goes on reading.
+func TestUpgradeIsRefused(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool)
+		key := named()
+		err := m.DoShared(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
+			_, err := m.Acquire(ctx, key)
+			wants(t, "Acquire", err, txlock.ErrUpgrade)
+			_, err = m.TryAcquire(ctx, key)
+			wants(t, "TryAcquire", err, txlock.ErrUpgrade)
+			err = m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
+			wants(t, "Do", err, txlock.ErrUpgrade)
+			tx, err := pool.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			_, err = m.AcquireTx(ctx, tx, key)
+			wants(t, "AcquireTx", err, txlock.ErrUpgrade)
+			return errors.Join(tx.Rollback(), l.Err())
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDowngrade proves that no other writer comes between a writer and the reader that
+// it becomes, although several wait, and that readers come in at once.
+func TestDowngrade(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		var inside, overlaps, turns atomic.Int32
+		var waiting sync.WaitGroup
+		const rounds = 10
+		writer := acquire(t, m, key)
+		for range 2 {
+			waiting.Go(func() {
+				for range rounds / 2 {
+					l, err := other.Acquire(t.Context(), key)
+					if err != nil {
+						t.Errorf("Acquire of a waiting writer: %v", err)
+						return
+					}
+					if inside.Load() != 0 {
+						overlaps.Add(1)
+					}
+					turns.Add(1)
+					release(t, l)
+				}
+			})
+		}
+		for i := range rounds {
+			if i > 0 {
+				writer = acquire(t, m, key)
+			}
+			inside.Add(1)
+			before := turns.Load()
+			token := writer.Token()
+			var reader *lease.Lease
+			becomes(t, "the writer is a reader", func() (done bool) {
+				var err error
+				reader, err = writer.Downgrade(t.Context())
+				if err == nil {
+					return true
+				}
+				// Somebody had the row locked for a moment: the lease is as before.
+				wants(t, "Downgrade", err, txlock.ErrBusy)
+				if err := writer.Err(); err != nil {
+					t.Fatalf("the writer after a Downgrade that was refused: %v", err)
+				}
+				return false
+			})
+			if !reader.Shared() || reader.Err() != nil || reader.Owner() != writer.Owner() {
+				t.Errorf("the reader: shared %t, %v, owner %q, that of the writer %q", reader.Shared(), reader.Err(), reader.Owner(), writer.Owner())
+			}
+			wants(t, "Err of the writer", writer.Err(), txlock.ErrNotHeld)
+			_, err := reader.Downgrade(t.Context())
+			wants(t, "Downgrade of a reader", err, txlock.ErrInvalidOption)
+			if turns.Load() != before {
+				t.Errorf("%d writers after token %d came before its reader had ended", turns.Load()-before, token)
+			}
+			inside.Add(-1)
+			release(t, reader)
+		}
+		waiting.Wait()
+		if overlaps.Load() != 0 {
+			t.Errorf("%d writers came beside the reader", overlaps.Load())
+		}
+		_, err := writer.Downgrade(t.Context())
+		wants(t, "Downgrade of what was released", err, txlock.ErrNotHeld)
+	})
+}
+
+// TestGuardOfReader proves that a writer waits for the end of a transaction that a
+// reader guards, also when the reader's time is over, and that a reader whose time was
+// over when a writer came can't commit any more.
+func TestGuardOfReader(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		table := db.CreateTable(t, "guarded", "id INT PRIMARY KEY, n INT NOT NULL")
+		exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
+		write := func(l *lease.Lease) (*sql.Tx, error) {
+			t.Helper()
+			tx, err := pool.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec("UPDATE " + table + " SET n = n + 1"); err != nil {
+				t.Fatal(err)
+			}
+			return tx, l.Guard(t.Context(), tx)
+		}
+		counted := func() int64 { return number(t, db, "SELECT n FROM "+table) }
+
+		key := named()
+		early := share(t, m, key, lease.TTL(500*time.Millisecond))
+		tx, err := write(early)
+		if err != nil {
+			t.Fatalf("Guard of a reader: %v", err)
+		}
+		<-early.Done() // it can't be renewed
+		granted := make(chan error, 1)
+		var writer *lease.Lease
+		go func() {
+			var err error
+			writer, err = other.Acquire(t.Context(), key, lease.TTL(time.Minute))
+			granted <- err
+		}()
+		becomes(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+		_, err = m.TryAcquire(t.Context(), key)
+		wants(t, "TryAcquire beside a reader's guard", err, txlock.ErrBusy)
+		select {
+		case err := <-granted:
+			t.Fatalf("the writer was granted beside a guarded transaction: %v", err)
+		default:
+		}
+		if err := tx.Commit(); err != nil {
+			t.Errorf("Commit of the guarded transaction: %v", err)
+		}
+		if err := <-granted; err != nil {
+			t.Fatalf("Acquire after the guarded transaction: %v", err)
+		}
+		if n := counted(); n != 1 {
+			t.Errorf("the writer finds %d, want the reader's 1", n)
+		}
+		release(t, writer)
+		wants(t, "Release of the reader", early.Release(t.Context()), txlock.ErrNotHeld)
+
+		paused := share(t, m, key, lease.TTL(time.Minute))
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
+		writer = acquire(t, other, key)
+		tx, err = write(paused)
+		wants(t, "Guard of a reader that a writer has followed", err, txlock.ErrLost)
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+		release(t, writer)
+		if n := counted(); n != 1 {
+			t.Errorf("%d commits, want 1", n)
+		}
+		wants(t, "Release of the reader that has lost", paused.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestAcquireTxAndReaders proves that AcquireTx doesn't come beside readers, nor
+// readers beside it, before its commit and after it.
+func TestAcquireTxAndReaders(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		reader := share(t, m, key)
+		begin := func() *sql.Tx {
+			tx, err := pool.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tx
+		}
+		tx := begin()
+		_, err := other.AcquireTx(t.Context(), tx, key)
+		wants(t, "AcquireTx beside a reader", err, txlock.ErrBusy)
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+		if err := reader.Renew(t.Context()); err != nil {
+			t.Errorf("Renew of the reader: %v", err)
+		}
+		release(t, reader)
+		tx = begin()
+		writer, err := other.AcquireTx(t.Context(), tx, key)
+		if err != nil {
+			t.Fatalf("AcquireTx after the reader: %v", err)
+		}
+		_, err = m.TryAcquireShared(t.Context(), key)
+		wants(t, "TryAcquireShared before the commit", err, txlock.ErrBusy)
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		_, err = m.TryAcquireShared(t.Context(), key)
+		wants(t, "TryAcquireShared after the commit", err, txlock.ErrBusy)
+		release(t, writer)
+		release(t, share(t, m, key))
+	})
+}
+
+// TestCancelledReaders proves that calls of AcquireShared that are given up, at any
+// moment, leave no reader behind, and none that a writer has to wait for.
+func TestCancelledReaders(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool)
+		key := named()
+		release(t, share(t, m, key))
+		var cancelled, granted atomic.Int32
+		var calls sync.WaitGroup
+		for range 8 {
+			calls.Go(func() {
+				for range 15 {
+					ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
+					l, err := m.AcquireShared(ctx, key)
+					cancel()
+					if err != nil {
+						wants(t, "AcquireShared", err, context.DeadlineExceeded)
+						cancelled.Add(1)
+						continue
+					}
+					granted.Add(1)
+					release(t, l)
+				}
+			})
+		}
+		calls.Wait()
+		t.Logf("%d were cancelled, %d granted", cancelled.Load(), granted.Load())
+		if cancelled.Load() == 0 {
+			t.Error("no call was cancelled")
+		}
+		becomes(t, "no reader is left", func() bool { _, readers := heldRows(t, db, key); return readers == 0 })
+		release(t, acquire(t, m, key, lease.WaitAtMost(5*time.Second)))
+	})
+}
+
+// TestReadersAndPermitsAreRenewed proves that many readers of one key and permits of
+// one semaphore, in one manager, are held for several times their TTL.
+func TestReadersAndPermitsAreRenewed(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		const ttl = 3 * time.Second
+		m, other := newManager(t, pool, lease.TTL(ttl)), newManager(t, pool)
+		key, permits := named(), named()
+		held := make([]*lease.Lease, 0, 60)
+		for range 50 {
+			held = append(held, share(t, m, key))
+		}
+		s, err := m.Semaphore(permits, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			l, err := s.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, l)
+		}
+		start := time.Now()
+		becomes(t, "two TTLs and a half are over", func() bool { return time.Since(start) > ttl*5/2 })
+		for i, l := range held {
+			if err := l.Err(); err != nil {
+				t.Errorf("%d: %v", i, err)
+			}
+		}
+		_, err = other.TryAcquire(t.Context(), key)
+		wants(t, "TryAcquire beside 50 readers", err, txlock.ErrBusy)
+		same, err := other.Semaphore(permits, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = same.TryAcquire(t.Context())
+		wants(t, "TryAcquire of an eleventh permit", err, txlock.ErrBusy)
+		if _, readers := heldRows(t, db, key); readers != 50 {
+			t.Errorf("%d rows of readers are held", readers)
+		}
+		for _, l := range held {
+			release(t, l)
+		}
+		for _, key := range []txlock.Key{key, permits} {
+			if _, rows := heldRows(t, db, key); rows != 0 {
+				t.Errorf("%d rows of %v are held after the release", rows, key)
+			}
+		}
+	})
+}
+
+// spell is how long somebody knew that it held a lease, by the clock of the test.
+type spell struct {
+	writer      bool
+	from, until time.Duration
+}
+
+// spells are those of one key.
+type spells struct {
+	begun time.Time
+	mu    sync.Mutex
+	all   []spell
+	dead  int
+}
+
+// hold keeps a lease for a time, or until it is lost, and notes for how long that was
+// known.
+func (s *spells) hold(l *lease.Lease, d time.Duration) { s.holdAs(l, d, !l.Shared()) }
+
+func (s *spells) holdAs(l *lease.Lease, d time.Duration, writer bool) {
+	held := spell{writer: writer, from: time.Since(s.begun)}
+	for end := held.from + d; ; time.Sleep(100 * time.Microsecond) {
+		asked := time.Since(s.begun)
+		if l.Err() != nil {
+			break
+		}
+		held.until = asked
+		if asked > end {
+			break
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, held)
+}
+
+// died counts a holder that did not release.
+func (s *spells) died() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead++
+}
+
+// most returns how many of the spells there were at once, at most, and how many times
+// a writer was not alone.
+func (s *spells) most() (most, overlaps int) {
+	for i, one := range s.all {
+		at := 1
+		for j, other := range s.all {
+			if i == j || other.from > one.from || other.until <= one.from {
+				continue
+			}
+			at++
+			if one.writer || other.writer {
+				overlaps++
+			}
+		}
+		most = max(most, at)
+	}
+	return most, overlaps
+}
+
+// bruteTime is how long the workers of a brute force test work.
+func bruteTime() time.Duration {
+	if os.Getenv("LOCKSTEP_LONG") != "" {
+		return 30 * time.Second
+	}
+	return 3 * time.Second
+}
+
+// dieOrRelease ends a spell: by a release, or now and then as that of a process that
+// has died, and whose time is over.
+func (s *spells) dieOrRelease(t *testing.T, db *testdb.DB, l *lease.Lease, cut func() bool) {
+	if rand.N(10) == 0 {
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND owner = ? AND token = ?", l.Key().String(), l.Owner(), l.Token())
+		s.died()
+	}
+	err := l.Release(context.Background())
+	if err != nil && !cut() && !errors.Is(err, txlock.ErrNotHeld) && !errors.Is(err, lease.ErrGuarded) {
+		t.Errorf("Release: %v", err)
+	}
+}
+
+// never is for managers that are not cut off.
+func never() bool { return false }
+
+// TestReadersAndWritersNeverOverlap proves, with holders that die, and with processes
+// that are cut off while they hold and learn of the end from their own clock alone, that
+// at no time a writer and anybody else know that they hold the lease.
+func TestReadersAndWritersNeverOverlap(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		s := &spells{begun: time.Now()}
+		ctx, cancel := context.WithTimeout(t.Context(), bruteTime())
+		defer cancel()
+		var work sync.WaitGroup
+		worker := func(m *lease.Manager, exclusive bool, ttl time.Duration, cut func() bool) {
+			take := m.AcquireShared
+			if exclusive {
+				take = m.Acquire
+			}
+			for ctx.Err() == nil && !cut() {
+				l, err := take(ctx, key, lease.TTL(ttl))
+				switch {
+				case err == nil:
+				case ctx.Err() != nil || cut():
+					return
+				case errors.Is(err, txlock.ErrWaitTimeout), errors.Is(err, txlock.ErrLost): // it came too late
+					continue
+				default:
+					t.Errorf("acquire: %v", err)
+					return
+				}
+				s.hold(l, rand.N(8*time.Millisecond)*time.Duration(1+9*rand.N(2)))
+				if cut() { // it knows until its deadline that it holds the lease
+					s.hold(l, time.Minute)
+					s.died()
+					return
+				}
+				s.dieOrRelease(t, db, l, cut)
+				if exclusive {
+					time.Sleep(rand.N(20 * time.Millisecond))
+				}
+			}
+		}
+		for i := range 4 {
+			m := newManager(t, newPool(t, db, i%2 == 0))
+			for j := range 4 {
+				work.Go(func() { worker(m, j == 0, time.Second, never) })
+			}
+		}
+		work.Go(func() { // processes that are cut off one after the other
+			for ctx.Err() == nil {
+				m, die := mortal(t, db)
+				var dead atomic.Bool
+				var life sync.WaitGroup
+				for j := range 3 {
+					life.Go(func() { worker(m, j == 0, 200*time.Millisecond, dead.Load) })
+				}
+				time.Sleep(rand.N(200 * time.Millisecond))
+				dead.Store(true)
+				die()
+				life.Wait()
+			}
+		})
+		work.Wait()
+		writers := 0
+		for _, one := range s.all {
+			if one.writer {
+				writers++
+			}
+		}
+		most, overlaps := s.most()
+		t.Logf("%d readers, %d writers, of which %d have died; at most %d at once; %d overlaps", len(s.all)-writers, writers, s.dead, most, overlaps)
+		if overlaps != 0 {
+			t.Errorf("%d times a writer was not alone", overlaps)
+		}
+		if writers < 5 || len(s.all)-writers < 20 || most < 2 || s.dead == 0 {
+			t.Errorf("%d readers, %d writers, %d dead, at most %d at once: that proves nothing", len(s.all)-writers, writers, s.dead, most)
+		}
+	})
+}
+
+// missingRow are the statements whose reply is that of a row, sent for a name that has
+// none.
+func missingRow(engine testdb.Engine) map[string]func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+	q := gen.New()
+	notAfter := time.Now().Add(time.Hour).UnixMicro()
+	hold := ";" + strings.Repeat("x", 22)
+	sharing := gen.ShareLeaseParams{Slot: 5, Owner: []byte("o"), Hold: hold, TtlUs: 1000000, NotAfterUs: notAfter}
+	return map[string]func(context.Context, gen.DBTX, []byte) (int64, error){
+		"AcquireLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			return q.AcquireLease(ctx, db, gen.AcquireLeaseParams{Owner: []byte("o"), Hold: hold, TtlUs: 1000000, Name: name, NotAfterUs: notAfter})
+		},
+		"ReleaseLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			return q.ReleaseLease(ctx, db, gen.ReleaseLeaseParams{Hold: hold, Name: name})
+		},
+		"RenewLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			return q.RenewLease(ctx, db, gen.RenewLeaseParams{Owner: []byte("o"), Hold: hold, Token: 1, Name: name})
+		},
+		"GuardLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			return q.GuardLease(ctx, db, gen.GuardLeaseParams{Owner: []byte("o"), Hold: hold, Token: 1, Name: name})
+		},
+		"ForceRelease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			return q.ForceRelease(ctx, db, gen.ForceReleaseParams{Name: name})
+		},
+		"MarkGate": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			return q.MarkGate(ctx, db, gen.MarkGateParams{Intent: 1, Name: name})
+		},
+		"ShareLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			p := sharing
+			p.Name = name
+			return q.ShareLease(ctx, db, p)
+		},
+		"ShareLease, as it is sent": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			p := sharing
+			p.Name = name
+			return q.ShareLease(ctx, rewritten{db, func(query string) string {
+				return rawsql.SkipShared(query, engine == testdb.MariaDB)
+			}}, p)
+		},
+		"AcquirePermit": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			return q.AcquirePermit(ctx, db, gen.AcquirePermitParams{Owner: []byte("o"), Hold: hold, TtlUs: 1000000, Name: name, Permits: 3, NotAfterUs: notAfter})
+		},
+		"ResizeSemaphore": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			return q.ResizeSemaphore(ctx, db, gen.ResizeSemaphoreParams{Intent: -3, Name: name})
+		},
+	}
+}
+
+// rewritten changes statements on their way, and stay keeps them prepared.
+type rewritten struct {
+	gen.DBTX
+	by func(query string) string
+}
+
+func (r rewritten) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return r.DBTX.ExecContext(ctx, r.by(query), args...)
+}
+
+type stay struct {
+	*sql.Conn
+	stmts map[string]*sql.Stmt
+}
+
+func (s stay) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if s.stmts[query] == nil {
+		stmt, err := s.PrepareContext(ctx, query)
+		if err != nil {
+			return nil, err
+		}
+		s.stmts[query] = stmt
+	}
+	return s.stmts[query].ExecContext(ctx, args...)
+}
+
+// TestReplyOfMissingRow proves that a statement that finds no row says so, and not
+// what an earlier one on the same connection has replied: sent as text, prepared each
+// time, and prepared once.
+func TestReplyOfMissingRow(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		statements := missingRow(db.Engine())
+		for _, how := range []string{"text", "prepared", "kept"} {
+			t.Run(how, func(t *testing.T) {
+				t.Parallel()
+				pool := newPool(t, db, false, func(c *mysql.Config) { c.InterpolateParams = how == "text" })
+				conn, err := pool.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				var tx gen.DBTX = conn
+				if how == "kept" {
+					kept := stay{conn, make(map[string]*sql.Stmt)}
+					defer func() {
+						for _, stmt := range kept.stmts {
+							_ = stmt.Close()
+						}
+					}()
+					tx = kept
+				}
+				there := named().String()
+				exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", there)
+				for name, send := range statements {
+					for i := range 3 {
+						granted, err := statements["AcquireLease"](t.Context(), tx, []byte(there))
+						if err != nil || granted < 16 {
+							t.Fatalf("the grant before %s: %d, %v", name, granted, err)
+						}
+						missing := named().String()
+						reply, err := send(t.Context(), tx, []byte(missing))
+						if err != nil || reply != 0 {
+							t.Errorf("%s of a missing row, number %d: %d, %v; the grant before replied %d", name, i, reply, err, granted)
+						}
+						if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", missing); n != 0 {
+							t.Errorf("%s has made %d rows", name, n)
+						}
+						freed, err := statements["ReleaseLease"](t.Context(), tx, []byte(there))
+						if err != nil || freed != granted {
+							t.Fatalf("the release after %s: %d, %v", name, freed, err)
+						}
+					}
+				}
+			})
+		}
+	})
+}

@@ -1,0 +1,216 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// Readers read together, and keep a writer out until the last has gone.
+func TestSharedExcludesWriters(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		one, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		first, err := one.AcquireShared(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := other.TryAcquireShared(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		third, err := one.TryAcquireShared(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !first.Shared() || first.Token() == third.Token() && first.Owner() == third.Owner() {
+			t.Errorf("readers %v and %v", first, third)
+		}
+		_, err = other.TryAcquire(t.Context(), key)
+		wants(t, "TryAcquire beside readers", err, txlock.ErrBusy)
+		_, err = one.Acquire(t.Context(), key, lease.WaitAtMost(50*time.Millisecond))
+		wants(t, "Acquire beside readers", err, txlock.ErrWaitTimeout)
+		got := make(chan *lease.Lease)
+		go func() {
+			l, err := other.Acquire(t.Context(), key)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- l
+		}()
+		release(t, first)
+		release(t, second)
+		if err := third.Renew(t.Context()); err != nil {
+			t.Error(err)
+		}
+		release(t, third)
+		writer := <-got
+		_, err = one.TryAcquireShared(t.Context(), key)
+		wants(t, "TryAcquireShared beside a writer", err, txlock.ErrBusy)
+		reader, err := writer.Downgrade(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants(t, "Err of the writer", writer.Err(), txlock.ErrNotHeld)
+		_, err = one.TryAcquire(t.Context(), key)
+		wants(t, "TryAcquire after the downgrade", err, txlock.ErrBusy)
+		beside, err := one.TryAcquireShared(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		working, cancel := beside.Context(t.Context())
+		defer cancel()
+		_, err = one.TryAcquire(working, key)
+		wants(t, "upgrade", err, txlock.ErrUpgrade)
+		again, err := one.TryAcquireShared(working, key)
+		if err != nil || again.Token() != beside.Token() {
+			t.Errorf("second AcquireShared of an owner: %v, %v", again, err)
+		}
+		release(t, again)
+		release(t, beside)
+		release(t, reader)
+		release(t, acquire(t, one, key))
+	})
+}
+
+// Writers and readers never overlap, whoever dies.
+func TestSharedChurn(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		key := named()
+		var readers, writers, reads, writes atomic.Int32
+		var done sync.WaitGroup
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		for i := range 3 {
+			m := newManager(t, pool)
+			for range 3 {
+				done.Go(func() {
+					for ctx.Err() == nil {
+						l, err := m.AcquireShared(ctx, key)
+						if err != nil {
+							if !errors.Is(err, context.DeadlineExceeded) {
+								t.Error(err)
+							}
+							return
+						}
+						readers.Add(1)
+						if n := writers.Load(); n != 0 {
+							t.Errorf("%d writers beside a reader", n)
+						}
+						time.Sleep(time.Millisecond)
+						reads.Add(1)
+						readers.Add(-1)
+						release(t, l)
+					}
+				})
+			}
+			done.Go(func() {
+				for ctx.Err() == nil {
+					l, err := m.Acquire(ctx, key)
+					if err != nil {
+						if !errors.Is(err, context.DeadlineExceeded) {
+							t.Error(err)
+						}
+						return
+					}
+					if n := writers.Add(1); n != 1 {
+						t.Errorf("%d writers", n)
+					}
+					if n := readers.Load(); n != 0 {
+						t.Errorf("%d readers beside a writer", n)
+					}
+					time.Sleep(time.Millisecond)
+					writes.Add(1)
+					writers.Add(-1)
+					release(t, l)
+					time.Sleep(time.Duration(i+1) * 5 * time.Millisecond)
+				}
+			})
+		}
+		done.Wait()
+		t.Logf("%d reads, %d writes", reads.Load(), writes.Load())
+		if reads.Load() == 0 || writes.Load() == 0 {
+			t.Errorf("%d reads, %d writes", reads.Load(), writes.Load())
+		}
+	})
+}
+
+// A semaphore of n has n holders at most, and no more than that number.
+func TestSemaphore(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		s, err := m.Semaphore(key, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same, err := other.Semaphore(key, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var permits []*lease.Lease
+		for _, s := range []*lease.Semaphore{s, same, s} {
+			l, err := s.TryAcquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			permits = append(permits, l)
+		}
+		_, err = same.TryAcquire(t.Context())
+		wants(t, "a fourth", err, txlock.ErrBusy)
+		wrong, err := other.Semaphore(key, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = wrong.TryAcquire(t.Context())
+		wants(t, "another number", err, txlock.ErrInvalidOption)
+		t.Log(err)
+		_, err = m.TryAcquire(t.Context(), key)
+		wants(t, "Acquire of a semaphore", err, txlock.ErrInvalidKey)
+		_, err = m.TryAcquireShared(t.Context(), key)
+		wants(t, "AcquireShared of a semaphore", err, txlock.ErrInvalidKey)
+		for _, l := range permits {
+			if err := l.Renew(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		bigger, err := s.Resize(t.Context(), 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = same.TryAcquire(t.Context())
+		wants(t, "the old number", err, txlock.ErrInvalidOption)
+		l, err := wrong.TryAcquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		permits = append(permits, l)
+		_, err = bigger.TryAcquire(t.Context())
+		wants(t, "a fifth", err, txlock.ErrBusy)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		defer cancel()
+		smaller, err := bigger.Resize(ctx, 1)
+		wants(t, "Resize under what is held", err, context.DeadlineExceeded)
+		if smaller == nil {
+			t.Fatal("no semaphore of the new number")
+		}
+		for _, l := range permits {
+			release(t, l)
+		}
+		one, err := smaller.TryAcquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = smaller.TryAcquire(t.Context())
+		wants(t, "a second of one", err, txlock.ErrBusy)
+		release(t, one)
+	})
+}
