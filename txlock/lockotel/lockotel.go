@@ -1,0 +1,175 @@
+// Package lockotel measures locks and leases by OpenTelemetry. It is a package of
+// its own, so that programs that don't use OpenTelemetry don't link it.
+//
+//	observer, err := lockotel.New(otel.Meter("shop"))
+//	m, err := lease.NewManager(db, lease.Observe(observer))
+package lockotel
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// The attributes of the measurements. There is none for the key, the owner or the
+// token, of which there is no end.
+const (
+	// Kind is "lease" for a lease and "lock" for a lock of a transaction.
+	Kind = attribute.Key("lockstep.kind")
+	// Family is the part of the key before its first colon: that of
+	// "order:42" is "order". A key without a colon is its own family.
+	Family = attribute.Key("lockstep.family")
+	// Shared tells whether a lock was asked for shared.
+	Shared = attribute.Key("lockstep.shared")
+	// Fair tells whether a wait was one in the queue of all processes.
+	Fair = attribute.Key("lockstep.fair")
+	// Outcome is "granted" or "released" where all went well, else what ended
+	// it: the name of a sentinel, such as "busy", "wait_timeout" or "lost",
+	// "canceled" or "deadline_exceeded" for the caller's context, or "error".
+	Outcome = attribute.Key("lockstep.outcome")
+)
+
+// New returns an observer that records into these instruments of the meter:
+//
+//   - lockstep.acquire.duration, a histogram in seconds: how long a lock or lease was
+//     asked for until it was granted or refused, the wait included. Its count by
+//     Outcome is the number of grants and refusals.
+//   - lockstep.wait.duration, a histogram in seconds: how long calls have waited in
+//     this process for what somebody else held.
+//   - lockstep.hold.duration, a histogram in seconds: how long what has ended was
+//     held, once for what was lost and is released afterwards.
+//   - lockstep.renewal.left, a histogram in seconds: the Took of Observer.Renewed.
+//     Its count is the number of renewals.
+//   - lockstep.losses, a counter in {lock}: what was lost while it was held. Each
+//     of them deserves a look.
+//
+// All have the attributes Kind, Family and Shared, the first three Outcome as well, and
+// the wait Fair. It returns the error of the meter, which has refused an instrument.
+func New(meter metric.Meter) (txlock.Observer, error) {
+	if meter == nil {
+		return nil, errors.New("lockotel: New needs a metric.Meter, got nil")
+	}
+	var errs []error
+	seconds := func(name, description string) metric.Float64Histogram {
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+			metric.WithExplicitBucketBoundaries(bounds...))
+		errs = append(errs, err)
+		return h
+	}
+	o := &observer{
+		acquire: seconds("lockstep.acquire.duration", "How long a lock was asked for until it was granted or refused."),
+		wait:    seconds("lockstep.wait.duration", "How long calls have waited for what somebody else held."),
+		hold:    seconds("lockstep.hold.duration", "How long locks were held."),
+		left:    seconds("lockstep.renewal.left", "What was left of a lease at its renewal."),
+	}
+	var err error
+	o.losses, err = meter.Int64Counter("lockstep.losses", metric.WithUnit("{lock}"),
+		metric.WithDescription("Locks that were lost while they were held."))
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// bounds are those of the histograms, in seconds: a lock takes a millisecond, a wait
+// may take minutes, a lease is held for hours. The default of OpenTelemetry is made
+// for milliseconds.
+var bounds = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}
+
+type observer struct {
+	acquire, wait, hold, left metric.Float64Histogram
+	losses                    metric.Int64Counter
+}
+
+var _ txlock.Observer = (*observer)(nil)
+
+func (o *observer) Granted(ctx context.Context, e txlock.Event) {
+	record(ctx, o.acquire, e, Outcome.String("granted"))
+}
+
+func (o *observer) Refused(ctx context.Context, e txlock.Event) {
+	record(ctx, o.acquire, e, Outcome.String(outcomeOf(e.Err, "error")))
+}
+
+func (o *observer) Waited(ctx context.Context, e txlock.Event) {
+	record(ctx, o.wait, e, Outcome.String(outcomeOf(e.Err, "granted")), Fair.Bool(e.Fair))
+}
+
+func (o *observer) Renewed(ctx context.Context, e txlock.Event) { record(ctx, o.left, e) }
+
+func (o *observer) Lost(ctx context.Context, e txlock.Event) {
+	o.losses.Add(ctx, 1, metric.WithAttributes(attributes(e)...))
+	record(ctx, o.hold, e, Outcome.String("lost"))
+}
+
+func (o *observer) Released(ctx context.Context, e txlock.Event) {
+	if errors.Is(e.Err, txlock.ErrLost) {
+		return // Lost has counted it
+	}
+	record(ctx, o.hold, e, Outcome.String(outcomeOf(e.Err, "released")))
+}
+
+// record adds the duration of an event to a histogram.
+func record(ctx context.Context, to metric.Float64Histogram, e txlock.Event, more ...attribute.KeyValue) {
+	to.Record(ctx, max(e.Took, time.Duration(0)).Seconds(), metric.WithAttributes(append(attributes(e), more...)...))
+}
+
+// attributes are those that all measurements have.
+func attributes(e txlock.Event) []attribute.KeyValue {
+	kind := "lock"
+	if e.Lease {
+		kind = "lease"
+	}
+	family, _, _ := strings.Cut(e.Key.String(), ":")
+	all := make([]attribute.KeyValue, 0, 5)
+	return append(all, Kind.String(kind), Family.String(family), Shared.Bool(e.Shared))
+}
+
+// outcomes are the names of errors. One that matches several has the name of the
+// first: what is over comes before what it was over for.
+var outcomes = []struct {
+	err  error
+	name string
+}{
+	{txlock.ErrLost, "lost"},
+	{txlock.ErrTxDoomed, "tx_doomed"},
+	{txlock.ErrDeadlock, "deadlock"},
+	{txlock.ErrStaleSnapshot, "stale_snapshot"},
+	{txlock.ErrConflict, "conflict"},
+	{txlock.ErrWaitTimeout, "wait_timeout"},
+	{txlock.ErrBusy, "busy"},
+	{txlock.ErrNotHeld, "not_held"},
+	{txlock.ErrTooManyHolds, "too_many_holds"},
+	{txlock.ErrUpgrade, "upgrade"},
+	{txlock.ErrNoTransaction, "no_transaction"},
+	{txlock.ErrOpenRows, "open_rows"},
+	{txlock.ErrReadOnly, "read_only"},
+	{txlock.ErrSchema, "schema"},
+	{txlock.ErrNoQuorum, "no_quorum"},
+	{txlock.ErrInvalidKey, "invalid_key"},
+	{txlock.ErrInvalidOption, "invalid_option"},
+	{lease.ErrGuarded, "guarded"},
+	{lease.ErrClosed, "closed"},
+	{context.Canceled, "canceled"},
+	{context.DeadlineExceeded, "deadline_exceeded"},
+}
+
+// outcomeOf is the name of an error, or what is given for none.
+func outcomeOf(err error, none string) string {
+	if err == nil {
+		return none
+	}
+	for _, o := range outcomes {
+		if errors.Is(err, o.err) {
+			return o.name
+		}
+	}
+	return "error"
+}

@@ -1,0 +1,274 @@
+package lockotel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.uber.org/goleak"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/lockotel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newObserver is an observer and what reads its measurements.
+func newObserver(t *testing.T) (txlock.Observer, func() map[string]metricdata.Metrics) {
+	t.Helper()
+	reader := sdk.NewManualReader()
+	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
+	t.Cleanup(func() {
+		if err := provider.Shutdown(context.Background()); err != nil {
+			t.Errorf("shut down: %v", err)
+		}
+	})
+	o, err := lockotel.New(provider.Meter("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o, func() map[string]metricdata.Metrics {
+		var all metricdata.ResourceMetrics
+		if err := reader.Collect(context.Background(), &all); err != nil {
+			t.Fatal(err)
+		}
+		byName := make(map[string]metricdata.Metrics)
+		for _, scope := range all.ScopeMetrics {
+			for _, m := range scope.Metrics {
+				byName[m.Name] = m
+			}
+		}
+		return byName
+	}
+}
+
+// TestInstruments proves that every event goes into its instruments, in seconds, with
+// the attributes that are promised and no others.
+func TestInstruments(t *testing.T) {
+	t.Parallel()
+	lost := fmt.Errorf("lease: %w: late", txlock.ErrLost)
+	orders := txlock.NewFamily[int64]("order")
+	type measured map[string]string // by instrument: the attributes, the count and the sum
+	for name, test := range map[string]struct {
+		tell func(ctx context.Context, o txlock.Observer)
+		want measured
+	}{
+		"nothing": {func(context.Context, txlock.Observer) {}, measured{}},
+		"a lease granted twice": {func(ctx context.Context, o txlock.Observer) {
+			o.Granted(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 1500 * time.Millisecond})
+			o.Granted(ctx, txlock.Event{Lease: true, Key: orders.Key(2), Token: 8, Owner: "b", Took: 500 * time.Millisecond})
+		}, measured{"lockstep.acquire.duration": "family=order kind=lease outcome=granted shared=false: 2, 2.000 s"}},
+		"a shared lock": {func(ctx context.Context, o txlock.Observer) {
+			o.Granted(ctx, txlock.Event{Key: txlock.Named("report"), Shared: true, Took: time.Millisecond})
+		}, measured{"lockstep.acquire.duration": "family=report kind=lock outcome=granted shared=true: 1, 0.001 s"}},
+		"a refusal": {func(ctx context.Context, o txlock.Observer) {
+			o.Refused(ctx, txlock.Event{Lease: true, Key: txlock.Named("job:a:b"), Took: 2 * time.Second, Err: fmt.Errorf("acquire: %w", txlock.ErrWaitTimeout)})
+		}, measured{"lockstep.acquire.duration": "family=job kind=lease outcome=wait_timeout shared=false: 1, 2.000 s"}},
+		"a wait": {func(ctx context.Context, o txlock.Observer) {
+			o.Waited(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond})
+		}, measured{"lockstep.wait.duration": "fair=false family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
+		"a wait in the queue of all": {func(ctx context.Context, o txlock.Observer) {
+			o.Waited(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Fair: true})
+		}, measured{"lockstep.wait.duration": "fair=true family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
+		"a wait in vain": {func(ctx context.Context, o txlock.Observer) {
+			o.Waited(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Err: context.Canceled})
+		}, measured{"lockstep.wait.duration": "fair=false family=order kind=lease outcome=canceled shared=false: 1, 0.250 s"}},
+		"a renewal": {func(ctx context.Context, o txlock.Observer) {
+			o.Renewed(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 20 * time.Second})
+		}, measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 20.000 s"}},
+		"a release": {func(ctx context.Context, o txlock.Observer) {
+			o.Released(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute})
+		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=released shared=false: 1, 60.000 s"}},
+		"a release under a guard": {func(ctx context.Context, o txlock.Observer) {
+			o.Released(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("release: %w", lease.ErrGuarded)})
+		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=guarded shared=false: 1, 60.000 s"}},
+		"a loss and the release afterwards": {func(ctx context.Context, o txlock.Observer) {
+			o.Lost(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Second, Err: lost})
+			o.Released(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("%w: %w", txlock.ErrNotHeld, lost)})
+		}, measured{
+			"lockstep.losses":        "family=order kind=lease shared=false: 1",
+			"lockstep.hold.duration": "family=order kind=lease outcome=lost shared=false: 1, 1.000 s",
+		}},
+		"a negative duration": {func(ctx context.Context, o txlock.Observer) {
+			o.Renewed(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: -time.Second})
+		}, measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 0.000 s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, collect := newObserver(t)
+			test.tell(t.Context(), o)
+			got := collect()
+			if len(got) != len(test.want) {
+				t.Errorf("%d instruments have measured, want %d", len(got), len(test.want))
+			}
+			for instrument, want := range test.want {
+				if written := written(t, got[instrument]); written != want {
+					t.Errorf("%s: %s\nwant %s", instrument, written, want)
+				}
+			}
+		})
+	}
+}
+
+// written is what an instrument has measured, as TestInstruments writes it.
+func written(t *testing.T, m metricdata.Metrics) string {
+	t.Helper()
+	if m.Description == "" {
+		t.Errorf("%s has no description", m.Name)
+	}
+	var text []string
+	switch data := m.Data.(type) {
+	case metricdata.Histogram[float64]:
+		for _, p := range data.DataPoints {
+			text = append(text, fmt.Sprintf("%s: %d, %.3f %s", pairs(p.Attributes), p.Count, p.Sum, m.Unit))
+			if p.Bounds[0] > 0.001 || p.Bounds[len(p.Bounds)-1] < 3600 {
+				t.Errorf("%s: the buckets %v are not for seconds", m.Name, p.Bounds)
+			}
+		}
+	case metricdata.Sum[int64]:
+		if m.Unit != "{lock}" || !data.IsMonotonic {
+			t.Errorf("%s: unit %s, monotonic %t", m.Name, m.Unit, data.IsMonotonic)
+		}
+		for _, p := range data.DataPoints {
+			text = append(text, fmt.Sprintf("%s: %d", pairs(p.Attributes), p.Value))
+		}
+	default:
+		t.Errorf("%s: %T", m.Name, m.Data)
+	}
+	return strings.Join(text, "; ")
+}
+
+// pairs writes attributes, sorted, without their common prefix.
+func pairs(set attribute.Set) string {
+	var all []string
+	for _, kv := range set.ToSlice() {
+		name, ours := strings.CutPrefix(string(kv.Key), "lockstep.")
+		if !ours {
+			name = "?" + name
+		}
+		all = append(all, name+"="+kv.Value.Emit())
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// TestOutcomes proves that every sentinel of txlock has an outcome of its own, and
+// that an error that matches several is told by the one that says most.
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"none":              {nil, "error"},
+		"unknown":           {errors.New("boom"), "error"},
+		"deadline":          {fmt.Errorf("while it waited: %w", context.DeadlineExceeded), "deadline_exceeded"},
+		"closed":            {lease.ErrClosed, "closed"},
+		"lost and not held": {errors.Join(txlock.ErrNotHeld, txlock.ErrLost), "lost"},
+		"doomed by a wait":  {errors.Join(txlock.ErrWaitTimeout, txlock.ErrTxDoomed), "tx_doomed"},
+		"timeout of a try":  {errors.Join(txlock.ErrBusy, txlock.ErrWaitTimeout), "wait_timeout"},
+		"cancelled wait":    {errors.Join(txlock.ErrBusy, context.Canceled), "busy"},
+	} {
+		if got := outcome(t, test.err); got != test.want {
+			t.Errorf("%s: outcome %q, want %q", name, got, test.want)
+		}
+	}
+	seen := make(map[string]error)
+	for _, sentinel := range []error{
+		txlock.ErrBusy, txlock.ErrWaitTimeout, txlock.ErrDeadlock, txlock.ErrStaleSnapshot, txlock.ErrTxDoomed,
+		txlock.ErrConflict, txlock.ErrLost, txlock.ErrNotHeld, txlock.ErrTooManyHolds, txlock.ErrUpgrade,
+		txlock.ErrNoTransaction, txlock.ErrInvalidKey, txlock.ErrInvalidOption, txlock.ErrOpenRows,
+		txlock.ErrReadOnly, txlock.ErrSchema, txlock.ErrNoQuorum,
+	} {
+		got := outcome(t, fmt.Errorf("wrapped: %w", sentinel))
+		if other := seen[got]; other != nil || got == "error" {
+			t.Errorf("%v has the outcome %q, as has %v", sentinel, got, other)
+		}
+		seen[got] = sentinel
+	}
+	if declared := sentinels(t); declared != len(seen) {
+		t.Errorf("txlock declares %d sentinels, %d have an outcome", declared, len(seen))
+	}
+}
+
+// outcome is what a refusal with an error is counted under.
+func outcome(t *testing.T, err error) string {
+	t.Helper()
+	o, collect := newObserver(t)
+	o.Refused(t.Context(), txlock.Event{Key: txlock.Named("a"), Err: err})
+	points := collect()["lockstep.acquire.duration"].Data.(metricdata.Histogram[float64]).DataPoints
+	value, _ := points[0].Attributes.Value(lockotel.Outcome)
+	return value.AsString()
+}
+
+// sentinels counts the exported errors of package txlock in its source.
+func sentinels(t *testing.T) (n int) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../errors.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, declaration := range file.Decls {
+		if d, ok := declaration.(*ast.GenDecl); ok && d.Tok == token.VAR {
+			for _, spec := range d.Specs {
+				for _, name := range spec.(*ast.ValueSpec).Names {
+					if strings.HasPrefix(name.Name, "Err") {
+						n++
+					}
+				}
+			}
+		}
+	}
+	return n
+}
+
+// refusing is a meter that refuses an instrument.
+type refusing struct {
+	metric.Meter
+	name string
+	err  error
+}
+
+func (r refusing) Float64Histogram(name string, o ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
+	if name == r.name {
+		return nil, r.err
+	}
+	return r.Meter.Float64Histogram(name, o...)
+}
+
+func (r refusing) Int64Counter(name string, o ...metric.Int64CounterOption) (metric.Int64Counter, error) {
+	if name == r.name {
+		return nil, r.err
+	}
+	return r.Meter.Int64Counter(name, o...)
+}
+
+// TestNewRefuses proves that no observer is made of a meter that is nil or that
+// refuses any of the instruments.
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	if _, err := lockotel.New(nil); err == nil {
+		t.Error("New takes a nil meter")
+	}
+	meter := sdk.NewMeterProvider().Meter("test")
+	for _, name := range []string{
+		"lockstep.acquire.duration", "lockstep.wait.duration", "lockstep.hold.duration", "lockstep.renewal.left", "lockstep.losses",
+	} {
+		refused := errors.New("refused")
+		if o, err := lockotel.New(refusing{meter, name, refused}); !errors.Is(err, refused) || o != nil {
+			t.Errorf("New without %s = %v, %v", name, o, err)
+		}
+	}
+}
