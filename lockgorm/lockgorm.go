@@ -41,11 +41,14 @@ func Open(dsn string, options ...gorm.Option) (*gorm.DB, error) {
 // Dialector returns GORM's dialector for MySQL over a guarded pool, for gorm.Open
 // and for the sources and replicas of gorm.io/plugin/dbresolver. An error of the
 // data source name is returned by gorm.Open.
-func Dialector(dsn string) gorm.Dialector {
-	return &dialector{Dialector: mysql.Dialector{Config: &mysql.Config{DSN: dsn}}}
+func Dialector(dsn string, options ...txlock.PoolOption) gorm.Dialector {
+	return &dialector{Dialector: mysql.Dialector{Config: &mysql.Config{DSN: dsn}}, options: options}
 }
 
-type dialector struct{ mysql.Dialector }
+type dialector struct {
+	mysql.Dialector
+	options []txlock.PoolOption
+}
 
 // Initialize opens the pool.
 func (d *dialector) Initialize(db *gorm.DB) error {
@@ -57,7 +60,7 @@ func (d *dialector) Initialize(db *gorm.DB) error {
 	if err != nil {
 		return fmt.Errorf("lockgorm: make a connector: %w", err)
 	}
-	pool := sql.OpenDB(txlock.Guarded(base))
+	pool := sql.OpenDB(txlock.Guarded(base, d.options...))
 	d.DSNConfig, d.Conn = cfg, pool
 	if err := d.Dialector.Initialize(db); err != nil {
 		return errors.Join(err, pool.Close())

@@ -77,7 +77,8 @@ func (p *Plugin) Name() string { return "lockstep" }
 
 // Initialize registers the callbacks; db.Use calls it.
 func (p *Plugin) Initialize(db *gorm.DB) error {
-	const name = "lockstep:lock"
+	const name, check, guard = "lockstep:lock", "lockstep:check_guard", "lockstep:guard"
+	const commit = "gorm:commit_or_rollback_transaction"
 	callbacks := db.Callback()
 	return errors.Join(
 		callbacks.Create().After("gorm:begin_transaction").Before("gorm:before_create").Register(name, p.beforeCreate),
@@ -86,6 +87,12 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		callbacks.Query().Before("gorm:query").Register(name, p.beforeRead),
 		callbacks.Row().Before("gorm:row").Register(name, p.beforeRow),
 		callbacks.Raw().Before("gorm:raw").Register(name, p.beforeRead),
+		callbacks.Create().After(name).Before("gorm:before_create").Register(check, checkGuard),
+		callbacks.Update().After(name).Before("gorm:before_update").Register(check, checkGuard),
+		callbacks.Delete().After(name).Before("gorm:before_delete").Register(check, checkGuard),
+		callbacks.Create().After("gorm:after_create").Before(commit).Register(guard, guardStatement),
+		callbacks.Update().After("gorm:after_update").Before(commit).Register(guard, guardStatement),
+		callbacks.Delete().After("gorm:after_delete").Before(commit).Register(guard, guardStatement),
 	)
 }
 
@@ -102,7 +109,10 @@ type on struct {
 const onSetting = "lockstep:on"
 
 // ModifyStatement notes the keys with the statement.
-func (o on) ModifyStatement(stmt *gorm.Statement) { stmt.Settings.Store(onSetting, o) }
+func (o on) ModifyStatement(stmt *gorm.Statement) {
+	needPlugin(stmt, "On")
+	stmt.Settings.Store(onSetting, o)
+}
 
 // Build adds nothing to the SQL.
 func (o on) Build(clause.Builder) {}
@@ -114,7 +124,10 @@ func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) 
 func (p *Plugin) beforeChange(db *gorm.DB) { p.before(db, p.keysOfWrite, true) }
 
 // beforeRead locks before a query or Exec.
-func (p *Plugin) beforeRead(db *gorm.DB) { p.before(db, p.keysOfText, false) }
+func (p *Plugin) beforeRead(db *gorm.DB) {
+	p.before(db, p.keysOfText, false)
+	guardStatement(db)
+}
 
 // beforeRow is beforeRead for Row, which has no error of its own to return: a
 // refusal must come out of its Scan.

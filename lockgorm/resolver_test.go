@@ -36,7 +36,7 @@ func (e *env) openResolved(t *testing.T, pluginFirst, sources bool, configure fu
 	e.Exec(t, "INSERT INTO "+e.names.tables["Note"]+" (id, n) VALUES (1, 1) ON DUPLICATE KEY UPDATE n = 1")
 	dialector := mysql.Open
 	if e.guarded {
-		dialector = lockgorm.Dialector
+		dialector = func(dsn string) gorm.Dialector { return lockgorm.Dialector(dsn) }
 	}
 	base, config := e.DSN(), dbresolver.Config{Replicas: []gorm.Dialector{dialector(replica.AdminDSN())}}
 	if sources { // the pool that is opened first is neither
