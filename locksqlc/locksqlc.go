@@ -21,7 +21,7 @@ import (
 // Open opens a guarded pool for a data source name of go-sql-driver/mysql. As
 // with sql.Open no connection is made yet. It returns the error of a name that
 // can't be parsed.
-func Open(dsn string) (*sql.DB, error) {
+func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("locksqlc: parse the data source name: %w", err)
@@ -30,7 +30,7 @@ func Open(dsn string) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("locksqlc: make a connector: %w", err)
 	}
-	return sql.OpenDB(Connector(base)), nil
+	return sql.OpenDB(Connector(base, options...)), nil
 }
 
 // Connector returns the connector of a guarded pool, for sql.OpenDB, around one of
@@ -38,7 +38,9 @@ func Open(dsn string) (*sql.DB, error) {
 // unchanged; a transaction that the server has rolled back takes no further
 // statement, and neither it nor one that has lost its locks is committed: both
 // answer ErrTxDoomed.
-func Connector(base driver.Connector) driver.Connector { return txlock.Guarded(base) }
+func Connector(base driver.Connector, options ...txlock.PoolOption) driver.Connector {
+	return txlock.Guarded(base, options...)
+}
 
 // Join returns the locks of an open transaction. It returns ErrNoTransaction for
 // a transaction that is nil or over, ErrTxDoomed for one that the server has ended,

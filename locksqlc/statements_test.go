@@ -54,7 +54,7 @@ var verbsCounted = []counted{
 		return err
 	}, 1, 2, 4, 6},
 	{"LockAll of 3", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
-		_, err := s.LockAll(ctx, key, txlock.Named("statements-a"), txlock.Named("statements-b"))
+		_, err := s.LockAll(ctx, key, besides(key, "a"), besides(key, "b"))
 		return err
 	}, 1, 2, 4, 7},
 	{"Verify", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, _ txlock.Key) error {
@@ -107,8 +107,8 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	ctx := context.Background()
 	db := testdb.Open(tb, engine)
 	pool := open(guarded, beginTx)(tb, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
-	key := txlock.Named("statements-" + v.name)
-	check(tb, txlock.Ensure(ctx, pool, key, txlock.Named("statements-a"), txlock.Named("statements-b")))
+	key := txlock.Named(tb.Name()) // of this subtest alone: they run side by side
+	check(tb, txlock.Ensure(ctx, pool, key, besides(key, "a"), besides(key, "b")))
 	conn, err := pool.Conn(ctx)
 	check(tb, err)
 	tb.Cleanup(func() { check(tb, conn.Close()) })
@@ -116,6 +116,7 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 		before := sentSoFar(tb, conn)
 		tx, err := conn.BeginTx(ctx, nil)
 		check(tb, err)
+		defer func() { _ = tx.Rollback() }() // after a failure: closing the connection waits for it
 		scope, err := locksqlc.Join(ctx, tx)
 		check(tb, err)
 		check(tb, v.run(ctx, tx, scope, key))
@@ -124,6 +125,9 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 		return sentSoFar(tb, conn) - before - beginCommitAndCount
 	}
 }
+
+// besides is another key of the same subtest.
+func besides(key txlock.Key, name string) txlock.Key { return txlock.Named(key.String() + "/" + name) }
 
 func sentSoFar(tb testing.TB, conn *sql.Conn) (n int) {
 	tb.Helper()

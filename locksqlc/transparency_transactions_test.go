@@ -133,6 +133,7 @@ func textTransactions(s *side) {
 func cancelledQuery(s *side) {
 	s.db.SetMaxOpenConns(1)
 	s.query("SELECT 1") // the connection is open: the limit is for the statements
+	limit := 50 * time.Millisecond
 	for _, query := range []func(ctx context.Context) error{
 		func(ctx context.Context) error {
 			_, err := s.db.ExecContext(ctx, "DO SLEEP(30)")
@@ -144,13 +145,15 @@ func cancelledQuery(s *side) {
 		func(ctx context.Context) error {
 			return s.db.QueryRowContext(ctx, "SELECT ?, SLEEP(30)", 1).Scan(new(int), new(int))
 		},
-		func(ctx context.Context) error {
-			tx := s.begin(nil)
+		func(context.Context) error {
+			tx := s.begin(nil)                                  // which may take longer than the limit of the statement
+			ctx, cancel := context.WithTimeout(s.ctx, 20*limit) // nor may it end before that is sent
+			defer cancel()
 			_, err := tx.ExecContext(ctx, "DO SLEEP(30)")
 			return errors.Join(err, tx.Rollback())
 		},
 	} {
-		ctx, cancel := context.WithTimeout(s.ctx, 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(s.ctx, limit)
 		begun := time.Now()
 		err := query(ctx)
 		cancel()
