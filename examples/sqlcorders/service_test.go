@@ -60,12 +60,14 @@ func newServer(t *testing.T, dsn string, open func(dsn string) (*sql.DB, error))
 	return s
 }
 
+func openGuarded(dsn string) (*sql.DB, error) { return locksqlc.Open(dsn) }
+
 func openPlain(dsn string) (*sql.DB, error) { return sql.Open("mysql", dsn) }
 
 // newShop returns a server of a shop whose customers have 100.00 each.
 func newShop(t *testing.T, dsn string) *Service {
 	t.Helper()
-	s := newServer(t, dsn, locksqlc.Open)
+	s := newServer(t, dsn, openGuarded)
 	for _, account := range []ordersdb.AddAccountParams{{ID: till, Owner: "till"}, {ID: alice, Owner: "alice", Balance: 100_00}, {ID: bob, Owner: "bob", Balance: 100_00}} {
 		must(t, s.queries.AddAccount(t.Context(), account))
 	}
@@ -135,7 +137,7 @@ func TestStartNeedsAServer(t *testing.T) {
 func TestTransfersTogether(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
-		servers := []*Service{newShop(t, dsn), newServer(t, dsn, locksqlc.Open), newServer(t, dsn, openPlain)}
+		servers := []*Service{newShop(t, dsn), newServer(t, dsn, openGuarded), newServer(t, dsn, openPlain)}
 		err := together(60, func(i int) error {
 			if i%2 == 0 {
 				return servers[i%3].Transfer(t.Context(), alice, bob, 1_00)
@@ -190,7 +192,7 @@ func TestBuyIsOneTransaction(t *testing.T) {
 func TestPayTxJoinsTheCallersTransaction(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
-		s, other := newShop(t, dsn), newServer(t, dsn, locksqlc.Open)
+		s, other := newShop(t, dsn), newServer(t, dsn, openGuarded)
 		order, err := s.queries.AddOrder(t.Context(), ordersdb.AddOrderParams{AccountID: alice, Amount: 5_00})
 		must(t, err)
 
@@ -286,7 +288,7 @@ func (b *recordingBank) Send(_ context.Context, paid []ordersdb.Order) error {
 func TestSettleOncePerCluster(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
-		servers := []*Service{newShop(t, dsn), newServer(t, dsn, locksqlc.Open), newServer(t, dsn, openPlain)}
+		servers := []*Service{newShop(t, dsn), newServer(t, dsn, openGuarded), newServer(t, dsn, openPlain)}
 		for range 5 {
 			_, err := servers[0].Buy(t.Context(), alice, 1_00)
 			must(t, err)

@@ -1,0 +1,128 @@
+// Singleton is a job that runs once per cluster: it works through a list of items,
+// and every item must be done exactly once, whatever becomes of the processes.
+//
+// The program starts three processes of itself. Each asks for the lease of the job;
+// one gets it and works, the others wait. In the middle of an item the one that works
+// is killed by SIGKILL, so that it can give nothing back. One time to live after its
+// last renewal the lease is free, another process has it, and goes on from the
+// position that was committed last. At the end a timeline tells who held the lease
+// when, and the program counts what was done.
+//
+// The job is worker.go. This file starts the processes, kills one and watches, and
+// timeline.go prints.
+//
+// It takes the DSN of a user who may create databases from LOCKSTEP_MARIADB_DSN or
+// LOCKSTEP_MYSQL_DSN, and drops the database that it makes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/dca00107/lockstep/examples/internal/scratch"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "singleton:", err)
+	if errors.Is(err, errNoServer) {
+		os.Exit(2)
+	}
+	os.Exit(1)
+}
+
+// run is one process: the program, or one of those that it starts.
+func run(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == asWorker {
+		return work(ctx, args[1:], os.Getenv(dsnVariable), os.Stdin, os.Stdout)
+	}
+	return start(ctx, os.Getenv, os.Stdout)
+}
+
+var errNoServer = errors.New("set LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN to the DSN of a user who may create databases")
+
+// config is the size of the example.
+type config struct {
+	workers int
+	items   int64
+	takes   time.Duration // one item
+	ttl     time.Duration // of the lease
+	killAt  int64         // the item in which the process that does it is killed
+}
+
+var whole = config{workers: 3, items: 40, takes: 25 * time.Millisecond, ttl: 2 * time.Second, killAt: 20}
+
+// start runs the example on each server that the environment names.
+func start(ctx context.Context, getenv func(string) string, out io.Writer) error {
+	err := errNoServer
+	for _, variable := range []string{"LOCKSTEP_MARIADB_DSN", "LOCKSTEP_MYSQL_DSN"} {
+		dsn := getenv(variable)
+		if dsn == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(out, "The server of %s:\n", variable); err != nil {
+			return err
+		}
+		if _, err = onServer(ctx, whole, dsn, out); err != nil {
+			return fmt.Errorf("%s: %w", variable, err)
+		}
+	}
+	return err
+}
+
+// onServer runs the job in a database of its own, and returns how it went.
+func onServer(ctx context.Context, c config, dsn string, out io.Writer) (_ *history, err error) {
+	database, err := scratch.New(ctx, dsn, ddl)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, database.Drop()) }()
+	h, err := runJob(ctx, c, database.DSN())
+	if err != nil {
+		return nil, err
+	}
+	if h.results, err = readResults(ctx, database.Pool()); err != nil {
+		return nil, err
+	}
+	if err := h.print(out, c); err != nil {
+		return nil, err
+	}
+	return h, h.check(c)
+}
+
+// runJob starts the processes, kills the one that works, and returns when the others
+// have ended.
+func runJob(ctx context.Context, c config, dsn string) (*history, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends those that still run after an error
+	reports := make(chan report)
+	h := &history{began: time.Now()}
+	processes := make(map[string]*process, c.workers)
+	for i := range c.workers {
+		p, err := startProcess(ctx, fmt.Sprintf("worker-%d", i+1), c, dsn)
+		if err != nil {
+			cancel()
+			return nil, errors.Join(err, h.follow(reports, len(processes), nil))
+		}
+		processes[p.name] = p
+		go p.watch(reports)
+	}
+	return h, h.follow(reports, len(processes), func(r report) error {
+		if h.killed != "" || r.What != doing || r.Item != c.killAt {
+			return nil
+		}
+		h.kills(r.Worker)
+		return processes[r.Worker].kill()
+	})
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/examples/internal/scratch"
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestMain is the worker too: the example starts its own program, which is the test
+// here.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == asWorker {
+		main()
+		return
+	}
+	testdb.Main(m)
+}
+
+// eachEngine runs a test on every engine, with the DSN of an administrator.
+func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
+	t.Helper()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, testdb.Shared(t, engine).Config().FormatDSN())
+		})
+	}
+}
+
+// TestExample proves that every item is done exactly once although the process that
+// works is killed, that another takes over within the time to live, and that the
+// timeline says so.
+func TestExample(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, dsn string) {
+		var out bytes.Buffer
+		h, err := onServer(t.Context(), whole, dsn, &out)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out.String())
+		}
+		t.Log(out.String())
+		const slack = 3 * time.Second // 50 ms would do
+		if d := h.takeOver(); d > whole.ttl+slack {
+			t.Errorf("taken over after %v, the time to live is %v", d, whole.ttl)
+		}
+		byWorker := make(map[string]bool)
+		for i, turn := range h.turns {
+			if i > 0 && turn.token <= h.turns[i-1].token {
+				t.Errorf("token %d after %d", turn.token, h.turns[i-1].token)
+			}
+		}
+		for i, r := range h.results {
+			byWorker[r.worker] = true
+			if turn := turnOf(h, r.token); turn == nil || turn.worker != r.worker || r.item < turn.item {
+				t.Errorf("result %d: %+v, in the turn %+v", i, r, turn)
+			}
+			if next := i + 1; next < len(h.results) && r.worker != h.killed && h.results[next].worker == h.killed {
+				t.Errorf("%s has done item %d after its death", h.killed, h.results[next].item)
+			}
+		}
+		if len(byWorker) < 2 || !byWorker[h.killed] {
+			t.Errorf("the items were done by %v, %s was killed", byWorker, h.killed)
+		}
+		for _, want := range []string{
+			"3 processes start",
+			h.killed + " has done the items 1 to ",
+			"is killed in the middle of the next",
+			" after the kill, and goes on from item ",
+			"to 40 and gives the lease back",
+			"has found nothing left to do and gives the lease back",
+			"40 items, 40 results\n",
+		} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%q is not in the output", want)
+			}
+		}
+	})
+}
+
+func turnOf(h *history, token uint64) *turn {
+	for i := range h.turns {
+		if h.turns[i].token == token {
+			return &h.turns[i]
+		}
+	}
+	return nil
+}
+
+// TestStart proves that the program runs on the server that it is given, and says
+// what it needs where there is none.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	err := start(t.Context(), func(string) string { return "" }, io.Discard)
+	if !errors.Is(err, errNoServer) {
+		t.Errorf("start = %v, want errNoServer", err)
+	}
+	err = start(t.Context(), func(string) string { return "not a data source name" }, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "LOCKSTEP_MARIADB_DSN") {
+		t.Errorf("start = %v, want an error that names the variable", err)
+	}
+}
+
+// TestWorkerEndsWithItsParent proves that a worker whose parent is gone ends, and
+// gives the lease back at once.
+func TestWorkerEndsWithItsParent(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, dsn string) {
+		database, err := scratch.New(t.Context(), dsn, ddl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := database.Drop(); err != nil {
+				t.Error(err)
+			}
+		})
+		in, parent := io.Pipe()
+		said, out := io.Pipe()
+		ended := make(chan error, 1)
+		slow := config{items: 2, takes: time.Hour, ttl: time.Hour}
+		go func() {
+			err := work(context.Background(), slow.arguments("only")[1:], database.DSN(), in, out)
+			_ = out.Close()
+			ended <- err
+		}()
+		lines := json.NewDecoder(said)
+		for _, want := range []report{{Worker: "only", What: holds, Item: 1}, {Worker: "only", What: doing, Item: 1}} {
+			var got report
+			if err := lines.Decode(&got); err != nil || got.Token == 0 {
+				t.Fatalf("it says %+v, %v", got, err)
+			}
+			got.Token = 0
+			if got != want {
+				t.Errorf("it says %+v, want %+v", got, want)
+			}
+		}
+		if err := parent.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, errOrphan) {
+			t.Errorf("work = %v, want errOrphan", err)
+		}
+		db, err := locksqlc.Open(database.DSN())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		m, err := lease.NewManager(db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.TryAcquire(t.Context(), job); err != nil {
+			t.Errorf("TryAcquire of the job: %v", err)
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestWorkRefuses proves that a worker with bad arguments does nothing.
+func TestWorkRefuses(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{nil, {"a", "1", "1s"}, {"a", "x", "1s", "1s"}, {"a", "1", "x", "1s"}, {"a", "1", "1s", "x"}} {
+		if err := work(t.Context(), args, "root@/none", strings.NewReader(""), io.Discard); err == nil {
+			t.Errorf("work(%q) does not fail", args)
+		}
+	}
+}
+
+// TestRunJobFails proves that an error of the processes is that of the job, after all
+// of them have ended, and that none is started under a context that has ended.
+func TestRunJobFails(t *testing.T) {
+	t.Parallel()
+	_, err := runJob(t.Context(), whole, "not a data source name")
+	for i := range whole.workers {
+		if name := fmt.Sprintf("worker-%d: exit status 1", i+1); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("runJob = %v, want %q", err, name)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := runJob(ended, whole, "not a data source name"); !errors.Is(err, context.Canceled) {
+		t.Errorf("runJob = %v, want context.Canceled", err)
+	}
+}
+
+// TestInterruptedJob proves that the end of the context ends the processes while they
+// work and wait, and leaves no database behind.
+func TestInterruptedJob(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, dsn string) {
+		ctx, interrupt := context.WithCancel(t.Context())
+		defer interrupt()
+		long := whole
+		long.items, long.killAt = 1000000, 0
+		database, err := scratch.New(ctx, dsn, ddl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var reading sync.WaitGroup
+		defer reading.Wait()
+		reading.Go(func() {
+			for ctx.Err() == nil { // until somebody works
+				results, err := readResults(ctx, database.Pool())
+				if err != nil && ctx.Err() == nil {
+					t.Errorf("read the results: %v", err)
+				}
+				if len(results) > 0 || err != nil {
+					interrupt()
+				}
+			}
+		})
+		if _, err := runJob(ctx, long, database.DSN()); err == nil {
+			t.Error("an interrupted job does not fail")
+		}
+		if err := database.Drop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestCheckFindsWhatDoesNotHold proves that an item that was done twice, never, late
+// or wrongly is found, and so is a run in which nobody took over.
+func TestCheckFindsWhatDoesNotHold(t *testing.T) {
+	t.Parallel()
+	c := config{items: 3}
+	for name, test := range map[string]struct {
+		change func(h *history)
+		want   string
+	}{
+		"as it should be":  {func(*history) {}, ""},
+		"twice":            {func(h *history) { h.results = append(h.results[:2], h.results[1:]...) }, "result 3 is that of item 2"},
+		"never":            {func(h *history) { h.results = append(h.results[:1], h.results[2:]...) }, "result 2 is that of item 3"},
+		"the last missing": {func(h *history) { h.results = h.results[:2] }, "2 items were done, not 3"},
+		"wrongly":          {func(h *history) { h.results[1].result = 5 }, "result 2 is that of item 2: 5"},
+		"by the dead":      {func(h *history) { h.results[2].token = 1 }, "under token 1, after one under token 2"},
+		"no take-over":     {func(h *history) { h.turns = h.turns[:1] }, "nobody was killed"},
+		"no kill":          {func(h *history) { h.turns[0].how = ends }, "nobody was killed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := time.Now()
+			h := &history{
+				turns:   []turn{{worker: "a", token: 1, how: killed, from: at, to: at}, {worker: "b", token: 2, how: ends, from: at, to: at}},
+				results: []result{{1, 1, "a", 1}, {2, 4, "b", 2}, {3, 9, "b", 2}},
+			}
+			test.change(h)
+			err := h.check(c)
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(fmt.Sprint(err), test.want)) {
+				t.Errorf("check = %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestTimelineOfALoss proves that a worker that loses the lease and comes back has
+// two turns.
+func TestTimelineOfALoss(t *testing.T) {
+	t.Parallel()
+	h := new(history)
+	for _, r := range []report{
+		{Worker: "a", What: holds, Token: 1, Item: 1}, {Worker: "a", What: loses},
+		{Worker: "b", What: holds, Token: 2, Item: 1}, {Worker: "b", What: ends, Token: 2},
+		{Worker: "a", What: holds, Token: 3, Item: 4}, {Worker: "a", What: ends, Token: 3}, {Worker: "a", What: gone},
+	} {
+		if err := h.note(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var how []string
+	for _, turn := range h.turns {
+		how = append(how, turn.worker+" "+turn.how)
+	}
+	if got := strings.Join(how, ", "); got != "a loses, b ends, a ends" {
+		t.Errorf("turns: %s", got)
+	}
+	if err := h.note(report{Worker: "b", What: gone, err: io.ErrUnexpectedEOF}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a worker that fails: %v", err)
+	}
+	h.killed = "b"
+	if err := h.note(report{Worker: "b", What: gone, err: io.ErrUnexpectedEOF}); err != nil {
+		t.Errorf("a worker that was killed: %v", err)
+	}
+}
