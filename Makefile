@@ -8,6 +8,7 @@ GOLANGCI ?= go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.
 ENGINES   ?= mariadb,mysql
 BENCHTIME ?= 1s
 
+GOTEST      = go test -race -count=1 -parallel 16 -timeout 20m
 WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
 
 .PHONY: help test demo bench generate verify verify-sql verify-go lint
@@ -17,7 +18,7 @@ help: ## Show this list.
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/tools/need-cc.sh
-	CGO_ENABLED=1 $(WITHSERVERS) -- go test -race -count=1 -parallel 16 -timeout 20m ./...
+	CGO_ENABLED=1 $(WITHSERVERS) -- sh -c '$(GOTEST) ./... && cd tests && $(GOTEST) ./...'
 
 demo: ## Run examples/quickstart on the servers of ENGINES.
 	$(WITHSERVERS) -- go run ./examples/quickstart
@@ -39,8 +40,11 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 verify-go: lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
-	go vet ./...
-	@go mod tidy -diff || { echo "go.mod or go.sum is not tidy: run go mod tidy."; exit 1; }
+	@for module in . tests; do \
+		(cd $$module && go vet ./... && go mod tidy -diff) || \
+		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
+	done
 
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run
+	cd tests && $(GOLANGCI) run

@@ -1,0 +1,145 @@
+package tests
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestHolderIsToldFirst proves that a holder whose server can't be reached, doesn't
+// answer or stands still is told that its lease is lost before anybody else gets it:
+// by Err at every moment, by Done and Context soon after.
+func TestHolderIsToldFirst(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for name, fault := range map[string]struct {
+			dedicated bool
+			begin     func(t *testing.T, db *testdb.DB, n *network)
+		}{
+			"unreachable": {false, func(_ *testing.T, _ *testdb.DB, n *network) { n.down() }},
+			"hung":        {false, func(t *testing.T, _ *testdb.DB, n *network) { n.hang(t) }},
+			"stopped":     {true, stopForAWhile},
+		} {
+			t.Run(string(engine)+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Open(t, engine)
+				if fault.dedicated {
+					db = testdb.Dedicated(t, engine).Open(t)
+				}
+				n := newNetwork(t, db)
+				holder := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(holderTTL))
+				other := faultManager(t, faultPool(t, db, nil, guarded))
+				key := txlock.Named("validity:" + rand.Text())
+				l, err := holder.Acquire(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				awaitRenewal(t, db, key)
+				working, cancel := l.Context(t.Context())
+				defer cancel()
+				lastValid := make(chan time.Time, 1)
+				go func() {
+					asked := time.Now()
+					for valid := asked; ; valid = asked {
+						if asked = time.Now(); l.Err() != nil {
+							lastValid <- valid
+							return
+						}
+						time.Sleep(10 * time.Microsecond)
+					}
+				}()
+				fault.begin(t, db, n)
+				ctx, timeout := context.WithTimeout(t.Context(), 20*time.Second)
+				defer timeout()
+				next, err := acquirePatiently(ctx, other, key)
+				granted := time.Now()
+				if err != nil {
+					t.Fatal(err)
+				}
+				last := <-lastValid
+				t.Logf("valid until %v before the next grant", granted.Sub(last).Round(time.Microsecond))
+				if !last.Before(granted) {
+					t.Errorf("valid %v after somebody else was granted the lease", last.Sub(granted))
+				}
+				if next.Token() <= l.Token() {
+					t.Errorf("token %d after %d", next.Token(), l.Token())
+				}
+				for what, done := range map[string]<-chan struct{}{"Done": l.Done(), "Context": working.Done()} {
+					select {
+					case <-done:
+					case <-time.After(5 * time.Second):
+						t.Errorf("%s does not end", what)
+					}
+				}
+				for what, err := range map[string]error{"Err": l.Err(), "cause": context.Cause(working)} {
+					if !errors.Is(err, txlock.ErrLost) || !strings.Contains(err.Error(), "its time is over and it was not renewed") {
+						t.Errorf("%s: %v, want ErrLost and why", what, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+const holderTTL = 3 * time.Second
+
+// awaitRenewal waits until the lease was renewed once.
+func awaitRenewal(t *testing.T, db *testdb.DB, key txlock.Key) {
+	t.Helper()
+	const expiry = "SELECT expires_us FROM lockstep_leases WHERE name = ?"
+	before := count(t, db, expiry, key.String())
+	if !await(10*time.Second, func() bool { return count(t, db, expiry, key.String()) > before }) {
+		t.Fatal("the lease is not renewed")
+	}
+}
+
+// acquirePatiently waits over errors of a server that doesn't answer.
+func acquirePatiently(ctx context.Context, m *lease.Manager, key txlock.Key) (l *lease.Lease, err error) {
+	for ctx.Err() == nil {
+		if l, err = m.Acquire(ctx, key); err == nil {
+			return l, nil
+		}
+	}
+	return nil, err
+}
+
+// stopForAWhile lets the server's process stand still until the lease has expired.
+func stopForAWhile(t *testing.T, db *testdb.DB, n *network) {
+	t.Helper()
+	if db.Server().Socket() == "" {
+		t.Log("the server runs in Docker, where its process can't be stopped: its network hangs")
+		n.hang(t)
+		return
+	}
+	var file string
+	if err := db.Admin().QueryRow("SELECT @@pid_file").Scan(&file); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	again := time.AfterFunc(2*holderTTL, func() {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+			t.Errorf("continue the server: %v", err)
+		}
+	})
+	t.Cleanup(func() { again.Stop() })
+}

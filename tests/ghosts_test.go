@@ -1,0 +1,381 @@
+package tests
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	mathrand "math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// mostDelay is how late a bad network delivers what it is given.
+const mostDelay = 3 * time.Second
+
+// TestNoGhosts proves that a lease whose acquire has failed is free soon after,
+// however late the network and the row let the statement, its reply and what
+// undoes it come: 500 callers give up at random, over networks that delay every
+// packet by up to 3 seconds and break connections, on rows that others lock. A
+// lease that nobody gives back would be held for 5 minutes. In the end nothing of
+// it waits on the server.
+func TestNoGhosts(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine).Open(t)
+			h := haunt(t, db, 10, 50, func(i int) func(driver.Connector) driver.Connector {
+				if i%2 == 0 {
+					return guarded
+				}
+				return plain
+			})
+			// What is on its way when the last caller leaves may take the row once
+			// more; to give it back may take a connection of six packets.
+			settled := time.Now().Add(mostDelay)
+			free := await(time.Minute, func() bool {
+				return time.Now().After(settled) && len(h.ghosts(t, db)) == 0
+			})
+			if ghosts := h.ghosts(t, db); !free {
+				t.Errorf("%d leases are held by nobody, among them %v", len(ghosts), ghosts[0])
+			}
+			h.end(t, db)
+			late := h.late(t, db)
+			t.Logf("%d granted, %d to callers who had left, the last given back after %v",
+				h.granted(), late, time.Since(settled.Add(-mostDelay)).Round(time.Millisecond))
+			if late < 10 || h.granted() < 10 {
+				t.Errorf("of 500 attempts %d were granted, %d too late: too few to prove anything", h.granted(), late)
+			}
+		})
+	}
+}
+
+// TestGhostsAreSeen proves that TestNoGhosts would see ghosts: it finds them where
+// the statement has no deadline and nothing is given back.
+func TestGhostsAreSeen(t *testing.T) {
+	t.Parallel()
+	const deadline, found = "WHEN VALUES(token) > CAST(? AS SIGNED) THEN", "WHEN LOCATE(VALUES(holds), lockstep_leases.holds) = 0 THEN"
+	careless := rewritten(func(query string) string {
+		query = strings.Replace(query, deadline, "WHEN 0 > CAST(? AS SIGNED) THEN", 1)
+		return strings.Replace(query, found, "WHEN 1 = 1 THEN", 1)
+	})
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t, engine)
+			h := haunt(t, db, 3, 20, func(int) func(driver.Connector) driver.Connector { return careless })
+			if !await(4*mostDelay, func() bool { return len(h.ghosts(t, db)) > 0 }) {
+				t.Error("no ghost is seen")
+			}
+			t.Logf("%d of 60 are ghosts", len(h.ghosts(t, db)))
+			h.heal()
+		})
+	}
+}
+
+// TestGivesBackOverNewConnection proves that an acquire whose caller and whose
+// connection are gone is given back over a network so slow that a new connection
+// takes longer than a release that has one.
+func TestGivesBackOverNewConnection(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t, engine)
+			n := newNetwork(t, db)
+			pool := faultPool(t, db, n, guarded)
+			m := faultManager(t, pool, lease.TTL(5*time.Minute))
+			warm(t, m, 1)
+			n.slow(t, "downstream", 5*mostDelay/6, 5*mostDelay/6)
+			h := &haunting{networks: []*network{n}, managers: []*lease.Manager{m}}
+			a := h.try(t, db)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, a.err = m.TryAcquire(ctx, a.key); !errors.Is(a.err, context.DeadlineExceeded) {
+				t.Fatalf("TryAcquire: %v", a.err)
+			}
+			if len(h.ghosts(t, db)) != 1 {
+				t.Fatal("the lease was not granted")
+			}
+			granted := time.Now()
+			n.cut(1)
+			if !await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
+				t.Error("the lease is held by nobody")
+			}
+			t.Logf("given back after %v", time.Since(granted).Round(time.Millisecond))
+			n.heal()
+		})
+	}
+}
+
+// TestGivesBackToServerThatRefuses proves that an acquire whose caller and whose
+// connection are gone is given back, also where the server answers with errors for a
+// while, as one does that has too many connections or changes its passwords.
+func TestGivesBackToServerThatRefuses(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).Open(t)
+			n := newNetwork(t, db)
+			m := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(5*time.Minute))
+			warm(t, m, 1)
+			n.slow(t, "downstream", time.Second, time.Second)
+			h := &haunting{networks: []*network{n}, managers: []*lease.Manager{m}}
+			a := h.try(t, db)
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			if _, a.err = m.TryAcquire(ctx, a.key); !errors.Is(a.err, context.DeadlineExceeded) {
+				t.Fatalf("TryAcquire: %v", a.err)
+			}
+			if len(h.ghosts(t, db)) != 1 {
+				t.Fatal("the lease was not granted")
+			}
+			account := func(state string) {
+				user := "'" + db.Config().User + "'"
+				db.Exec(t, "ALTER USER "+user+"@'%', "+user+"@'localhost' ACCOUNT "+state)
+			}
+			account("LOCK")
+			n.cut(1)
+			if dials := n.dials.Load(); !await(20*time.Second, func() bool { return n.dials.Load() > dials+4 }) {
+				t.Error("nobody tries to give the lease back any more")
+			}
+			account("UNLOCK")
+			if !await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
+				t.Error("the lease is held by nobody")
+			}
+			n.heal()
+		})
+	}
+}
+
+// haunting is a run of attempts to acquire whose callers give up.
+type haunting struct {
+	networks []*network
+	pools    []*sql.DB
+	managers []*lease.Manager
+	tries    []*try
+}
+
+// try is one attempt, with a key of its own.
+type try struct {
+	key txlock.Key
+	err error
+}
+
+// haunt runs attempts over a number of networks until the last caller has gone.
+func haunt(t *testing.T, db *testdb.DB, networks, tries int, wrap func(i int) func(driver.Connector) driver.Connector) *haunting {
+	t.Helper()
+	h := new(haunting)
+	var running sync.WaitGroup
+	for i := range networks {
+		n := newNetwork(t, db)
+		pool := faultPool(t, db, n, wrap(i))
+		pool.SetMaxOpenConns(tries / 2)
+		pool.SetMaxIdleConns(tries / 2)
+		m := faultManager(t, pool, lease.TTL(5*time.Minute))
+		h.networks, h.pools, h.managers = append(h.networks, n), append(h.pools, pool), append(h.managers, m)
+		warm(t, m, tries/2)
+		if i%3 != 0 {
+			n.slow(t, "upstream", 0, mostDelay)
+		}
+		if i%3 != 1 {
+			n.slow(t, "downstream", 0, mostDelay)
+		}
+		for range tries {
+			a := h.try(t, db)
+			running.Go(func() { a.run(t, db, m) })
+			if mathrand.IntN(3) == 0 {
+				running.Go(func() {
+					pause(2 * mostDelay)
+					lockForAWhile(t, db, a.key)
+				})
+			}
+		}
+		running.Go(func() {
+			for range 4 {
+				pause(mostDelay)
+				n.cut(0.2)
+			}
+		})
+	}
+	running.Wait()
+	return h
+}
+
+// try prepares an attempt: its row is there, with token 0.
+func (h *haunting) try(t *testing.T, db *testdb.DB) *try {
+	t.Helper()
+	a := &try{key: txlock.Named("ghost:" + rand.Text())}
+	h.tries = append(h.tries, a)
+	if _, err := db.Admin().Exec("INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", a.key.String()); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// run makes the attempt. What is granted to a caller that is still there is held
+// by it, as the row says too, until the end.
+func (a *try) run(t *testing.T, db *testdb.DB, m *lease.Manager) {
+	pause(mostDelay)
+	ctx, cancel := context.WithCancel(context.Background())
+	patience := mathrand.N(mostDelay)
+	if mathrand.IntN(4) == 0 {
+		defer time.AfterFunc(patience, cancel).Stop()
+	} else {
+		ctx, cancel = context.WithTimeout(ctx, patience)
+	}
+	defer cancel()
+	acquire := m.Acquire
+	if mathrand.IntN(2) == 0 {
+		acquire = m.TryAcquire
+	}
+	var l *lease.Lease
+	if l, a.err = acquire(ctx, a.key); a.err != nil {
+		return
+	}
+	var owner string
+	var token uint64
+	err := db.Admin().QueryRow("SELECT owner, token FROM lockstep_leases WHERE name = ? AND holds <> ''", a.key.String()).Scan(&owner, &token)
+	if err != nil || owner != l.Owner() || token != l.Token() {
+		t.Errorf("lease of %q with token %d was granted; the row has %q, %d, %v", l.Owner(), l.Token(), owner, token, err)
+	}
+	if err := l.Err(); err != nil {
+		t.Errorf("Err of a fresh lease: %v", err)
+	}
+}
+
+// ghosts returns the keys that are held although their attempt has failed.
+func (h *haunting) ghosts(t *testing.T, db *testdb.DB) (keys []string) {
+	t.Helper()
+	held := h.rows(t, db, "holds <> ''")
+	for _, a := range h.tries {
+		if a.err != nil && held[a.key.String()] {
+			keys = append(keys, a.key.String())
+		}
+	}
+	return keys
+}
+
+// late counts the attempts that were granted although they have failed.
+func (h *haunting) late(t *testing.T, db *testdb.DB) (n int) {
+	t.Helper()
+	granted := h.rows(t, db, "token > 0")
+	for _, a := range h.tries {
+		if a.err != nil && granted[a.key.String()] {
+			n++
+		}
+	}
+	return n
+}
+
+// rows returns the keys whose row is such.
+func (h *haunting) rows(t *testing.T, db *testdb.DB, where string) map[string]bool {
+	t.Helper()
+	rows, err := db.Admin().Query("SELECT name FROM lockstep_leases WHERE name LIKE 'ghost:%' AND " + where)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	keys := map[string]bool{}
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		keys[name] = true
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+func (h *haunting) granted() (n int) {
+	for _, a := range h.tries {
+		if a.err == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// end heals the networks and closes the managers: every lease is free then, and
+// no session of theirs is left on the server, which is ours alone.
+func (h *haunting) end(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	h.heal()
+	quiet := func() bool {
+		// What InnoDB says is made anew for who hasn't asked for a while.
+		time.Sleep(200 * time.Millisecond)
+		return count(t, db, "SELECT COUNT(*) FROM information_schema.innodb_trx") == 0
+	}
+	if !await(20*time.Second, quiet) {
+		t.Error("a transaction stays open on the server")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, m := range h.managers {
+		if err := m.Close(ctx); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	if held := h.rows(t, db, "holds <> ''"); len(held) > 0 {
+		t.Errorf("%d leases are held after Close", len(held))
+	}
+	for _, pool := range h.pools {
+		pool.SetMaxIdleConns(-1) // closes those that are idle
+	}
+	if !await(10*time.Second, func() bool {
+		return count(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = ?", db.Config().User) == 0
+	}) || !await(10*time.Second, quiet) {
+		t.Error("a session is left on the server")
+	}
+}
+
+func (h *haunting) heal() {
+	for _, n := range h.networks {
+		n.heal()
+	}
+}
+
+// warm opens connections, reads the server's clock and prepares the statements.
+func warm(t *testing.T, m *lease.Manager, n int) {
+	t.Helper()
+	var warming sync.WaitGroup
+	for range n {
+		warming.Go(func() {
+			l, err := m.Acquire(t.Context(), txlock.Named("warm:"+rand.Text()))
+			if err != nil {
+				t.Errorf("warm up: %v", err)
+				return
+			}
+			_ = l.Release(t.Context()) // may be out of order on purpose
+		})
+	}
+	warming.Wait()
+}
+
+// lockForAWhile locks the row of a lease as a stranger's transaction does.
+func lockForAWhile(t *testing.T, db *testdb.DB, key txlock.Key) {
+	tx, err := db.Admin().Begin()
+	if err == nil {
+		_, err = tx.Exec("SELECT token FROM lockstep_leases WHERE name = ? FOR UPDATE", key.String())
+		pause(2 * time.Second)
+		err = errors.Join(err, tx.Rollback())
+	}
+	if err != nil {
+		t.Errorf("lock the row: %v", err)
+	}
+}
+
+// pause lasts up to the time given.
+func pause(most time.Duration) { time.Sleep(mathrand.N(most)) }

@@ -1,0 +1,9 @@
+package tests
+
+import (
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }

@@ -1,0 +1,140 @@
+package model_test
+
+import (
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/dca00107/lockstep/tests/model"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+const (
+	start = int64(1_800_000_000_000_000)
+	ttl   = int64(1_000_000)
+)
+
+// TestModelExcludes proves of the model itself that, while no clock is set forward,
+// no two owners have a lease that counts, and that tokens rise with each grant.
+func TestModelExcludes(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		w := model.New(start, false)
+		last := uint64(0)
+		owners := rapid.SampledFrom([]string{"", "ann", "bob"})
+		rt.Repeat(map[string]func(*rapid.T){
+			"acquire": func(rt *rapid.T) {
+				h, err := w.TryAcquire(rapid.IntRange(0, 1).Draw(rt, "manager"), 0, owners.Draw(rt, "owner"), ttl)
+				if err != nil {
+					return
+				}
+				if h.Token < last {
+					rt.Fatalf("token %d after %d", h.Token, last)
+				}
+				last = h.Token
+			},
+			"release": func(rt *rapid.T) {
+				if len(w.Handles) > 0 {
+					_ = w.Release(rapid.SampledFrom(w.Handles).Draw(rt, "handle"))
+				}
+			},
+			"tick": func(*rapid.T) { w.Now++ },
+			"": func(rt *rapid.T) {
+				holders := make(map[string]uint64)
+				for _, h := range w.Handles {
+					if h.Err() == nil {
+						holders[h.Owner] = h.Token
+					}
+				}
+				if len(holders) > 1 || len(holders) == 1 && !w.Rows[0].Held(w.Now) {
+					rt.Fatalf("%v believe that they hold %+v", holders, w.Rows[0])
+				}
+			},
+		})
+	})
+}
+
+// TestModel proves that the model knows the life of a lease.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	w := model.New(start, true)
+	wants := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	take := func(manager int, owner string) *model.Handle {
+		t.Helper()
+		h, err := w.TryAcquire(manager, 0, owner, ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	first := take(0, "ann")
+	if first.Token != uint64(start) || !w.Rows[0].Held(w.Now) {
+		t.Errorf("first grant: %+v, %+v", first, w.Rows[0])
+	}
+	_, err := w.TryAcquire(1, 0, "bob", ttl)
+	wants("somebody else's", err, txlock.ErrBusy)
+	if again := take(1, "ann"); again.Token != first.Token || len(w.Rows[0].Holds) != 2 {
+		t.Errorf("entered again: %+v, %+v", again, w.Rows[0])
+	}
+	wants("Renew", w.Renew(first), nil)
+
+	// Expired and taken over: the old holder finds out when it asks.
+	w.Now += ttl
+	next := take(1, "bob")
+	if next.Token <= first.Token || first.Err() != nil {
+		t.Errorf("taken over: %+v after %+v", next, first)
+	}
+	wants("Renew of a lease taken over", w.Renew(first), txlock.ErrLost)
+	wants("Release of a lost lease", w.Release(first), txlock.ErrNotHeld)
+	wants("second Release", w.Release(first), nil)
+
+	// A transaction that guards it, and one whose snapshot is too old.
+	w.Begin(true)
+	wants("Guard", w.Guard(next), nil)
+	wants("Release under the guard", w.Release(next), lease.ErrGuarded)
+	if w.End(true); w.Rows[0].Guards != 1 || w.Rows[0].Held(w.Now) {
+		t.Errorf("after the commit: %+v", w.Rows[0])
+	}
+	w.Begin(true)
+	w.Read()
+	late := take(0, "ann")
+	wants("Guard under an old snapshot", w.Guard(late), txlock.ErrStaleSnapshot)
+	w.End(false)
+
+	// A lease of a transaction is there with its commit, or not at all.
+	wants("Release", w.Release(late), nil)
+	for _, commit := range []bool{false, true} {
+		w.Begin(false)
+		h, err := w.AcquireTx(0, 0, "ann", ttl)
+		wants("AcquireTx", err, nil)
+		w.End(commit)
+		if held := w.Rows[0].Held(w.Now); held != commit {
+			t.Errorf("held %v after commit %v", held, commit)
+		}
+		want := txlock.ErrNotHeld
+		if commit {
+			want = nil
+		}
+		wants("Release", w.Release(h), want)
+	}
+
+	// By force, and by the janitor.
+	forced := take(0, "ann")
+	wants("ForceRelease", w.ForceRelease(0), nil)
+	wants("ForceRelease again", w.ForceRelease(0), txlock.ErrNotHeld)
+	wants("Guarded by nobody", w.Renew(forced), txlock.ErrLost)
+	if n := w.Clean(10 * ttl); n != 0 {
+		t.Errorf("%d rows were removed too early", n)
+	}
+	w.Now += 12 * ttl
+	if n := w.Clean(10 * ttl); n != 1 || w.Rows[0] != nil {
+		t.Errorf("%d rows were removed", n)
+	}
+}
