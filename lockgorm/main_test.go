@@ -194,7 +194,7 @@ func closeAfter(t *testing.T, db *gorm.DB) {
 	t.Helper()
 	pool := poolOf(t, db)
 	t.Cleanup(func() {
-		if n := pool.Stats().InUse; n != 0 {
+		if n := testdb.InUse(pool); n != 0 {
 			t.Errorf("%d connections are in use at the end", n)
 		}
 		_ = pool.Close()

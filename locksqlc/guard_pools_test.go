@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -44,7 +43,7 @@ func newPool(tb testing.TB, cfg *mysql.Config, guarded bool) *sql.DB {
 	}
 	db := sql.OpenDB(connector)
 	tb.Cleanup(func() {
-		if n := inUse(db); n != 0 {
+		if n := testdb.InUse(db); n != 0 {
 			tb.Errorf("%d connections are in use at the end (guarded: %t)", n, guarded)
 		}
 		if err := db.Close(); err != nil {
@@ -52,16 +51,6 @@ func newPool(tb testing.TB, cfg *mysql.Config, guarded bool) *sql.DB {
 		}
 	})
 	return db
-}
-
-// inUse is the number of connections that are in use, when database/sql has ended
-// in the background what a cancelled context has left.
-func inUse(db *sql.DB) int {
-	for deadline := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
-		if n := db.Stats().InUse; n == 0 || time.Now().After(deadline) {
-			return n
-		}
-	}
 }
 
 // sides calls f with both kinds of pool, by name.

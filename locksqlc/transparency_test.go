@@ -142,7 +142,7 @@ func TestTransparency(t *testing.T) {
 						s := &side{TB: t, ctx: t.Context(), server: server, db: newPool(t, cfg, guarded)}
 						s.table = server.CreateTable(t, "transparent", counters)
 						scenario(s)
-						s.note("in use %d", inUse(s.db))
+						s.note("in use %d", testdb.InUse(s.db))
 						records[i] = s.record
 					}
 					compare(t, records[0], records[1])

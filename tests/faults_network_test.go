@@ -170,8 +170,8 @@ func faultPool(t testing.TB, db *testdb.DB, n *network, wrap func(driver.Connect
 	}
 	pool := sql.OpenDB(wrap(connector))
 	t.Cleanup(func() {
-		if !await(10*time.Second, func() bool { return pool.Stats().InUse == 0 }) { // those being opened count
-			t.Errorf("%d connections are in use at the end", pool.Stats().InUse)
+		if n := testdb.InUse(pool); n != 0 {
+			t.Errorf("%d connections are in use at the end", n)
 		}
 		_ = pool.Close() // which complains of connections that were cut
 	})

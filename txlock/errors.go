@@ -121,6 +121,8 @@ func interpret(err error) verdict {
 		return verdict{sentinel: ErrStaleSnapshot, gone: true}
 	case 1206: // ER_LOCK_TABLE_FULL
 		return verdict{sentinel: ErrTxDoomed, gone: true}
+	case 4031: // ER_CLIENT_INTERACTION_TIMEOUT, MySQL: the session was ended before
+		return verdict{sentinel: ErrTxDoomed, gone: true}
 	case 1205: // ER_LOCK_WAIT_TIMEOUT, on MariaDB also of NOWAIT
 		return verdict{sentinel: ErrWaitTimeout, onTimeout: true}
 	case 3572: // ER_LOCK_NOWAIT, MySQL

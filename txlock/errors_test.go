@@ -50,7 +50,7 @@ func TestInterpret(t *testing.T) {
 		{1390, nil, false, false},
 		{1406, nil, false, false},
 		{1568, nil, false, false},
-		{4031, nil, false, false},
+		{4031, ErrTxDoomed, true, false},
 	} {
 		got := interpret(answered(c.number))
 		if !errors.Is(got.sentinel, c.sentinel) || got.gone != c.gone || got.onTimeout != c.onTimeout {

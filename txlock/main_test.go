@@ -64,7 +64,7 @@ func newPool(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 	}
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() {
-		if n := pool.Stats().InUse; n != 0 {
+		if n := testdb.InUse(pool); n != 0 {
 			t.Errorf("%d connections are in use at the end", n)
 		}
 		if err := pool.Close(); err != nil {

@@ -130,3 +130,14 @@ func statusHasWait(status string, connID int64) bool {
 	}
 	return false
 }
+
+// InUse returns how many connections of a pool are in use, 0 as soon as none is: one
+// that is being opened counts, too, and what a cancelled context has left is ended
+// behind the calls.
+func InUse(pool *sql.DB) int {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(time.Millisecond) {
+		if n := pool.Stats().InUse; n == 0 || time.Now().After(deadline) {
+			return n
+		}
+	}
+}

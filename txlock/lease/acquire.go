@@ -80,9 +80,10 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		case err != nil:
 			return nil, 0, err
 		case !seen.exists:
-			if err = q.target.prepare(ctx, m.db, q); (errors.Is(err, errLocked) || txlock.Retryable(err)) && absent < 5 {
+			// Somebody makes them, or those beside them: a moment each.
+			if err = q.target.prepare(ctx, m.db, q); (errors.Is(err, errLocked) || txlock.Retryable(err)) && absent < 16 {
 				absent++
-				err = m.sleep(ctx, leastLook)
+				err = m.sleep(ctx, time.Duration(absent)*leastLook)
 			}
 		case q.shared && seen.left > 0 && seen.owner == q.owner && !how.queued:
 			how.queued = true // the writer goes on to read
