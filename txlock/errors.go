@@ -218,7 +218,11 @@ func Explain(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return lockError(what, err, noServer)
+	explained := lockError(what, err, noServer)
+	if errors.Is(explained, ErrTxDoomed) && !errors.Is(err, ErrTxDoomed) {
+		return fmt.Errorf("%s: %w", what, err) // there is no transaction to start again
+	}
+	return explained
 }
 
 // Unknown tells whether a statement that was answered by this error may have been

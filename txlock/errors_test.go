@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/DATA-DOG/go-sqlmock"
@@ -340,4 +341,33 @@ func TestAfterFault(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestExplain proves that the error of a statement outside of transactions says what
+// was asked for, and dooms no transaction.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	if err := Explain("acquire", nil); err != nil {
+		t.Errorf("no error is explained as %v", err)
+	}
+	for _, c := range []struct {
+		err      error
+		sentinel error // nil: none
+	}{
+		{answered(1213), ErrDeadlock},
+		{answered(1146), ErrSchema},
+		{answered(1206), nil},
+		{answered(4031), nil},
+		{driver.ErrBadConn, nil},
+		{mysql.ErrInvalidConn, nil},
+		{fmt.Errorf("%w: %w", ErrTxDoomed, driver.ErrBadConn), ErrTxDoomed}, // it was in one
+	} {
+		err := Explain("acquire", c.err)
+		if !errors.Is(err, c.err) || !strings.HasPrefix(err.Error(), "acquire: ") {
+			t.Errorf("%v is explained as %v", c.err, err)
+		}
+		if c.sentinel != nil && !errors.Is(err, c.sentinel) || errors.Is(err, ErrTxDoomed) != (c.sentinel == ErrTxDoomed) {
+			t.Errorf("%v is explained as %v, want %v", c.err, err, c.sentinel)
+		}
+	}
 }

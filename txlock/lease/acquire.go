@@ -59,12 +59,6 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 				return nil, 0, errors.Join(err, l.Release(ctx))
 			}
 			return m.drain(ctx, l, drain)
-		case reply == replyRefused:
-			return nil, 0, txlock.ErrBusy
-		case reply == replyFull:
-			return nil, 0, fmt.Errorf("%w: owner %q", txlock.ErrTooManyHolds, q.owner)
-		case reply == replyOther:
-			return nil, 0, fmt.Errorf("%w: %q is used for a semaphore: use another key", txlock.ErrInvalidKey, q.key)
 		case reply == replyLate && late == 0:
 			late++
 			if err := m.clock.read(ctx, m.db); err != nil {
@@ -73,6 +67,8 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 			continue
 		case reply == replyLate:
 			return nil, 0, fmt.Errorf("%w: %w", txlock.ErrWaitTimeout, errLate)
+		case reply != replyAbsent:
+			return nil, 0, q.refusal(reply)
 		}
 		// The row, or the turnstile, is locked or missing.
 		seen, err := q.target.look(ctx, m.db, q)
@@ -105,6 +101,17 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 			return nil, 0, err
 		}
 	}
+}
+
+// refusal is the error for a reply that is final.
+func (q *request) refusal(reply int64) error {
+	switch reply {
+	case replyFull:
+		return fmt.Errorf("%w: owner %q", txlock.ErrTooManyHolds, q.owner)
+	case replyOther:
+		return fmt.Errorf("%w: %q is used for a semaphore: use another key", txlock.ErrInvalidKey, q.key)
+	}
+	return txlock.ErrBusy
 }
 
 // ensureTurnstile makes the turnstile of a key, which may be locked for long: so it

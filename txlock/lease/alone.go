@@ -24,7 +24,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 	defer cancel()
 	for {
 		if r.beginRenewal(cancel) {
-			err := r.m.renewOne(limited, r, r.left(), true)
+			err := r.m.renewOne(limited, r, r.left())
 			r.endRenewal()
 			if lost := l.Err(); lost != nil {
 				return lost
@@ -66,7 +66,7 @@ func (m *Manager) renewAlone(r *record) {
 	}
 	if !m.behind(func() {
 		defer cancel()
-		if err := m.renewOne(ctx, r, limit, true); err != nil {
+		if err := m.renewOne(ctx, r, limit); err != nil {
 			r.setback(err)
 		}
 		r.endRenewal()
@@ -77,14 +77,11 @@ func (m *Manager) renewAlone(r *record) {
 }
 
 // renewOne renews one record: by a statement that waits for nothing, and where the
-// row is locked, if it is to wait, in the row's queue for the time given.
-func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration, wait bool) error {
+// row is locked in the row's queue, for the time given.
+func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) error {
 	sent := now()
 	reply, err := m.sendRenewal(ctx, m.db, r)
 	if err == nil && reply == replyAbsent {
-		if !wait {
-			return errRowLocked
-		}
 		reply, sent, err = m.renewWaiting(ctx, r, limit)
 	}
 	switch {
@@ -122,24 +119,14 @@ func (m *Manager) withRow(ctx context.Context, key txlock.Key, slot int64, limit
 	if err := m.clock.fresh(ctx, m.db); err != nil { // which tells how to bound the wait
 		return err
 	}
-	tx, err := m.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, ignoreDone(tx.Rollback()))
+	return inTx(ctx, m.db, func(tx *sql.Tx) error {
+		bounded := boundedTx{Tx: tx, limit: limit, mariaDB: m.clock.onMariaDB()}
+		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(key.String()), Slot: slot})
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
 		}
-	}()
-	bounded := boundedTx{Tx: tx, limit: limit, mariaDB: m.clock.onMariaDB()}
-	_, err = queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(key.String()), Slot: slot})
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
-	}
-	if err = send(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
+		return send(tx)
+	})
 }
 
 // boundedTx bounds the wait of a SELECT on the server.

@@ -73,9 +73,7 @@ func (r *record) guards(tx txlock.Tx) bool {
 // lease, and a lease that was not renewed is still held.
 func (r *record) refresh(ctx context.Context) {
 	left := r.left()
-	stats := r.m.db.Stats()
-	full := stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections
-	if left >= r.ttl*2/3 || full || r.isPending() {
+	if left >= r.ttl*2/3 || r.m.db.full() || r.isPending() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left*3/4)
@@ -84,7 +82,7 @@ func (r *record) refresh(ctx context.Context) {
 		r.awaitRenewal(ctx)
 		return
 	}
-	if err := r.m.renewOne(ctx, r, left/2, true); err != nil {
+	if err := r.m.renewOne(ctx, r, left/2); err != nil {
 		r.setback(err)
 	}
 	r.endRenewal()
@@ -188,8 +186,7 @@ func (m *Manager) include(ctx context.Context, scope *txlock.Scope, q *request, 
 // the lease is free. It tells whether it could: the pool may have no connection
 // left, and waiting for one that the caller has would be for ever.
 func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
-	stats := m.db.Stats()
-	if stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections {
+	if m.db.full() {
 		return false, nil
 	}
 	seen, err := lookAt(ctx, m.db, q.key, leaseSlot)
@@ -225,14 +222,10 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 	switch {
 	case err != nil:
 		return nil, err
-	case reply == replyFull:
-		return nil, fmt.Errorf("%w: owner %q", txlock.ErrTooManyHolds, q.owner)
-	case reply == replyOther:
-		return nil, fmt.Errorf("%w: %q is used for a semaphore: use another key", txlock.ErrInvalidKey, q.key)
 	case reply == replyAbsent:
 		return nil, errLocked
 	case reply < firstToken:
-		return nil, txlock.ErrBusy
+		return nil, q.refusal(reply)
 	}
 	if reply&sharedBit != 0 {
 		if err := noReaders(ctx, in.Tx, q.key); err != nil {

@@ -83,35 +83,31 @@ func (m *Manager) CleanNow(ctx context.Context) (int, error) {
 	}
 }
 
-// clean removes those of the rows that are still idle. At READ COMMITTED its locks
-// close no gap.
+// clean removes those of the rows that are still idle.
 func (m *Manager) clean(ctx context.Context, rows []gen.IdleLeasesRow) (n int, err error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}
-	tx, err := m.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	err = inTx(ctx, m.db, func(tx *sql.Tx) error {
+		for _, row := range rows {
+			_, err := queries.IdleLease(ctx, tx, gen.IdleLeaseParams{Name: row.Name, Slot: row.Slot, IdleUs: m.options.retention.Microseconds()})
+			if errors.Is(err, sql.ErrNoRows) {
+				continue // locked, or used meanwhile
+			}
+			if err == nil {
+				err = queries.DeleteLease(ctx, tx, gen.DeleteLeaseParams(row))
+			}
+			if err != nil {
+				return err
+			}
+			n++
+		}
+		return nil
+	})
 	if err != nil {
-		return 0, err
+		n = 0
 	}
-	defer func() {
-		if err != nil {
-			n, err = 0, errors.Join(err, ignoreDone(tx.Rollback()))
-		}
-	}()
-	for _, row := range rows {
-		_, err := queries.IdleLease(ctx, tx, gen.IdleLeaseParams{Name: row.Name, Slot: row.Slot, IdleUs: m.options.retention.Microseconds()})
-		if errors.Is(err, sql.ErrNoRows) {
-			continue // locked, or used meanwhile
-		}
-		if err == nil {
-			err = queries.DeleteLease(ctx, tx, gen.DeleteLeaseParams(row))
-		}
-		if err != nil {
-			return 0, err
-		}
-		n++
-	}
-	return n, tx.Commit()
+	return n, err
 }
 
 // open returns ErrClosed for a manager that was closed.

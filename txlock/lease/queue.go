@@ -190,8 +190,9 @@ func endOf(ctx, waiting context.Context, err error) error {
 // watch waits for its turn in this process and then for the lease, in the queue
 // of all processes if that is wanted and possible.
 func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Duration, tried bool) (l *Lease, fair bool, err error) {
-	for first := false; !first; {
-		if first, _, err = m.standing(q.queue(), w); err != nil {
+	for {
+		first, _, err := m.standing(q.queue(), w)
+		if err != nil {
 			return nil, false, err
 		}
 		if first {

@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math"
@@ -233,27 +232,14 @@ func (c *renewalConn) renew(ctx context.Context, db *sql.DB, b *batch) (ours, lo
 			return nil, nil, fmt.Errorf("get a connection: %w", err)
 		}
 	}
-	tx, err := c.conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err == nil {
+	err = inTx(ctx, c.conn, func(tx *sql.Tx) (err error) {
 		ours, locked, err = b.renew(ctx, tx)
-		if err != nil {
-			err = errors.Join(err, ignoreDone(tx.Rollback()))
-		} else {
-			err = tx.Commit()
-		}
-	}
+		return err
+	})
 	if err != nil {
 		c.discard()
 	}
 	return ours, locked, err
-}
-
-// ignoreDone drops the error of a transaction that database/sql has rolled back.
-func ignoreDone(err error) error {
-	if errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) {
-		return nil
-	}
-	return err
 }
 
 // renew is renew in a transaction.
@@ -371,10 +357,7 @@ func (c *renewalConn) discard() {
 	if c.conn == nil {
 		return
 	}
-	// Raw hands on the error that makes database/sql throw the connection away,
-	// and Close has nothing left to say then.
-	_ = c.conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = c.conn.Close()
+	discard(c.conn)
 	c.conn = nil
 }
 

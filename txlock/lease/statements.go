@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"sync"
 	"time"
@@ -74,6 +75,12 @@ func (p *prepared) QueryRowContext(ctx context.Context, query string, args ...an
 	return stmt.QueryRowContext(ctx, args...)
 }
 
+// full tells whether the pool has no connection left at the moment.
+func (p *prepared) full() bool {
+	stats := p.Stats()
+	return stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections
+}
+
 // statement prepares a query on first use. Once they are closed there is none.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
 	p.mu.Lock()
@@ -109,6 +116,32 @@ func (p *prepared) close() error {
 		err = errors.Join(err, stmt.Close())
 	}
 	return err
+}
+
+// inTx runs f in a transaction of our own. At READ COMMITTED its locks close no gap.
+func inTx(ctx context.Context, db interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}, f func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		rollback := tx.Rollback()
+		if errors.Is(rollback, sql.ErrTxDone) || errors.Is(rollback, driver.ErrBadConn) {
+			rollback = nil // database/sql has rolled back, or the connection is gone
+		}
+		return errors.Join(err, rollback)
+	}
+	return tx.Commit()
+}
+
+// discard throws away a connection whose state is not that of the pool's.
+func discard(conn *sql.Conn) {
+	// Raw hands on the error that makes database/sql do so, and Close has nothing left
+	// to say then.
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Close()
 }
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }

@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync"
@@ -112,7 +111,7 @@ func (m *Manager) openTurnstile(ctx context.Context) (t *turnstile, err error) {
 		t.tx, err = t.conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	}
 	if err != nil {
-		t.discard()
+		discard(t.conn)
 		return nil, err
 	}
 	return t, nil
@@ -124,7 +123,7 @@ func (t *turnstile) leave() {
 	t.m.unqueue()
 	// Where the connection is gone, so is the place.
 	_ = t.tx.Rollback()
-	t.discard()
+	discard(t.conn)
 }
 
 // abandon is leave for a place that may still be waited for: the server would keep
@@ -137,12 +136,6 @@ func (t *turnstile) abandon(waiting bool) {
 		_, _ = t.m.db.DB.ExecContext(ctx, rawsql.Kill(t.session))
 	}
 	t.leave()
-}
-
-// discard throws the connection away.
-func (t *turnstile) discard() {
-	_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = t.conn.Close()
 }
 
 // watchInTurn waits for the lease as the first of all processes. It looks through
