@@ -142,7 +142,7 @@ func TestKilledConnections(t *testing.T) {
 			begun := time.Now()
 			var over atomic.Bool
 			var work, killing sync.WaitGroup
-			var failures, lost, behind atomic.Int64
+			var kills, grants, failures, lost, behind atomic.Int64
 			for i := range 12 {
 				m, at := managers[i%len(managers)], i%len(keys)
 				work.Go(func() {
@@ -154,6 +154,7 @@ func TestKilledConnections(t *testing.T) {
 							failures.Add(1)
 							continue
 						}
+						grants.Add(1)
 						held := tenure{token: l.Token(), from: time.Since(begun)}
 						for end := held.from + rand.N(10*time.Millisecond); ; time.Sleep(100 * time.Microsecond) {
 							asked := time.Since(begun)
@@ -178,20 +179,17 @@ func TestKilledConnections(t *testing.T) {
 					}
 				})
 			}
-			kills := 0
 			killing.Go(func() {
 				for !over.Load() {
 					time.Sleep(rand.N(20 * time.Millisecond))
-					kills += killOne(t, db)
+					kills.Add(killOne(t, db))
 				}
 			})
-			time.Sleep(lasting)
+			lasts(lasting, func() bool { return kills.Load() >= 10 && grants.Load() >= 50 })
 			over.Store(true)
 			killing.Wait()
 			work.Wait()
-			total := 0
 			for i, all := range tenures {
-				total += len(all)
 				slices.SortFunc(all, func(a, b tenure) int { return cmp.Compare(a.token, b.token) })
 				for j := 1; j < len(all); j++ {
 					if one, next := all[j-1], all[j]; one.token == next.token || next.from <= one.until {
@@ -199,9 +197,9 @@ func TestKilledConnections(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("%d kills, %d grants, %d failures, %d lost, %d released behind the call", kills, total, failures.Load(), lost.Load(), behind.Load())
-			if kills < 10 || total < 50 {
-				t.Errorf("%d kills and %d grants are too few to prove anything", kills, total)
+			t.Logf("%d kills, %d grants, %d failures, %d lost, %d released behind the call", kills.Load(), grants.Load(), failures.Load(), lost.Load(), behind.Load())
+			if kills.Load() < 10 || grants.Load() < 50 {
+				t.Errorf("%d kills and %d grants are too few to prove anything", kills.Load(), grants.Load())
 			}
 			for i, m := range managers {
 				for _, key := range keys {
@@ -268,7 +266,7 @@ func TestManyCancelledAcquires(t *testing.T) {
 
 // killOne kills one of the application's sessions, if there is any, and returns how
 // many it has killed.
-func killOne(t *testing.T, db *testdb.DB) int {
+func killOne(t *testing.T, db *testdb.DB) int64 {
 	rows, err := db.Admin().Query("SELECT id FROM information_schema.processlist WHERE user = ?", db.Config().User)
 	if err != nil {
 		t.Error(err)

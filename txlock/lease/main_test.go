@@ -112,6 +112,15 @@ func wants(t testing.TB, what string, err error, want ...error) {
 	}
 }
 
+// lasts returns after a time, and only when enough has happened to prove something,
+// or a minute is over: a loaded machine takes longer.
+func lasts(d time.Duration, enough func() bool) {
+	begun := time.Now()
+	for time.Since(begun) < d || !enough() && time.Since(begun) < time.Minute {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 func exec(t testing.TB, db *testdb.DB, query string, args ...any) {
 	t.Helper()
 	if _, err := db.Admin().ExecContext(context.Background(), query, args...); err != nil {
