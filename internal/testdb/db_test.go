@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -232,4 +233,59 @@ func TestWaitGoneAfterClose(t *testing.T) {
 		}
 		db.WaitGone(t, id)
 	})
+}
+
+// TestRowLocks proves that a session that has a row locked and executes nothing is
+// told from one that waits for it, and that sessions without locks are left out.
+func TestRowLocks(t *testing.T) {
+	t.Parallel()
+	for _, engine := range Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := Shared(t, engine).Open(t) // whose sessions are this test's alone
+			table := db.CreateTable(t, "rowlocks", "id INT PRIMARY KEY")
+			db.Exec(t, "INSERT INTO "+table+" VALUES (1)")
+			pool := db.Connect(t)
+			begin := func() *sql.Tx {
+				tx, err := pool.BeginTx(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return tx
+			}
+			holder, waiter, reader := begin(), begin(), begin()
+			var id int
+			lock := "SELECT id FROM " + table + " WHERE id = 1"
+			for _, tx := range []*sql.Tx{holder, reader} {
+				query := lock
+				if tx == holder {
+					query += " FOR UPDATE"
+				}
+				if err := tx.QueryRowContext(t.Context(), query).Scan(&id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			holds, waits := ConnID(t, holder), ConnID(t, waiter)
+			if waiting, idle := db.RowLocks(t); len(waiting) != 0 || !slices.Equal(idle, []int64{holds}) {
+				t.Errorf("%v wait and %v are idle, want %d to be idle", waiting, idle, holds)
+			}
+			locked := make(chan error, 1)
+			go func() { locked <- waiter.QueryRowContext(context.Background(), lock+" FOR UPDATE").Scan(&id) }()
+			db.WaitForLockWait(t, waits)
+			if waiting, idle := db.RowLocks(t); !slices.Equal(waiting, []int64{waits}) || !slices.Equal(idle, []int64{holds}) {
+				t.Errorf("%v wait and %v are idle, want %d to wait for %d", waiting, idle, waits, holds)
+			}
+			if err := holder.Rollback(); err != nil {
+				t.Error(err)
+			}
+			if err := <-locked; err != nil {
+				t.Error(err)
+			}
+			for _, tx := range []*sql.Tx{waiter, reader} {
+				if err := tx.Rollback(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
 }

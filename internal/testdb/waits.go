@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,41 @@ func statusHasWait(status string, connID int64) bool {
 	}
 	return false
 }
+
+// RowLocks returns the application's sessions that wait for the lock of a row, and
+// those that have one in an open transaction and execute nothing.
+func (db *DB) RowLocks(tb testing.TB) (waiting, idle []int64) {
+	tb.Helper()
+	status, err := db.innodbStatus(tb.Context())
+	if err != nil {
+		tb.Fatalf("read InnoDB's status: %v", err)
+	}
+	return rowLocks(status, db.Config().User)
+}
+
+// rowLocks reads an InnoDB status. A transaction's line of the connection ends with the
+// user where it executes nothing, else a state and the statement follow.
+func rowLocks(status, user string) (waiting, idle []int64) {
+	_, transactions, _ := strings.Cut(status, "LIST OF TRANSACTIONS FOR EACH SESSION:")
+	for transaction := range strings.SplitSeq(transactions, "---TRANSACTION") {
+		match := threadID.FindStringSubmatch(transaction)
+		_, executes, ours := strings.Cut(transaction, " "+user)
+		if match == nil || !ours || !holdsRows.MatchString(transaction) {
+			continue
+		}
+		id, _ := strconv.ParseInt(match[1], 10, 64) // digits
+		executes = strings.TrimSpace(executes)
+		switch {
+		case strings.Contains(transaction, "\nLOCK WAIT "):
+			waiting = append(waiting, id)
+		case executes == "" || strings.HasPrefix(executes, "---"):
+			idle = append(idle, id)
+		}
+	}
+	return waiting, idle
+}
+
+var holdsRows = regexp.MustCompile(`\b[1-9]\d* row lock\(s\)`)
 
 // InUse returns how many connections of a pool are in use, 0 as soon as none is: one
 // that is being opened counts, too, and what a cancelled context has left is ended

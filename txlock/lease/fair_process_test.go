@@ -191,35 +191,26 @@ type line struct {
 }
 
 // waiting reads the sessions that wait for the turnstile.
-func (q *line) waiting(t testing.TB) (ids []int64) {
+func (q *line) waiting(t testing.TB) []int64 {
 	t.Helper()
-	rows, err := q.db.Admin().QueryContext(context.Background(), "SELECT id FROM information_schema.processlist WHERE user = ? AND info LIKE '%QueueForLease%'", q.db.Config().User)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, id)
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return ids
+	waiting, _ := q.db.RowLocks(t)
+	return waiting
 }
 
-// taken tells whether somebody has the turnstile.
+// taken tells whether somebody has the turnstile: in a transaction that executes
+// nothing, since who makes the row, or looks, locks it for a moment.
 func (q *line) taken(t testing.TB) bool {
 	t.Helper()
 	var slot int64
 	err := q.db.Admin().QueryRowContext(context.Background(), "SELECT slot FROM lockstep_leases WHERE name = ? AND slot = -1 FOR UPDATE SKIP LOCKED", q.key.String()).Scan(&slot)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+	if err == nil {
+		return false
+	}
+	if !errors.Is(err, sql.ErrNoRows) {
 		t.Fatal(err)
 	}
-	return err != nil && number(t, q.db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = -1", q.key.String()) == 1
+	_, idle := q.db.RowLocks(t)
+	return len(idle) > 0 && number(t, q.db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = -1", q.key.String()) == 1
 }
 
 // first returns when somebody is the first in the queue and nobody waits behind.

@@ -55,6 +55,9 @@ func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools 
 		if err := m.Close(t.Context()); err != nil {
 			t.Errorf("Close: %v", err)
 		}
+		if n := testdb.InUse(pools[i]); n != 0 {
+			t.Errorf("%d connections are in use at the end", n)
+		}
 		_ = pools[i].Close() // which complains of connections that were broken
 	}
 	if !await(10*time.Second, func() bool { return sessions(t, db) == 0 }) {
