@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"strings"
 	"errors"
 	"testing"
 	"time"
@@ -197,8 +198,9 @@ func TestAcquireTx(t *testing.T) {
 }
 
 func TestInspect(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m := newManager(t, pool)
+	onPools(t, func(t *testing.T, db *testdb.DB, _ *sql.DB) {
+		db = testdb.Shared(t, db.Engine()).Open(t) // with no janitor but this
+		m := newManager(t, newPool(t, db, strings.HasSuffix(t.Name(), "guarded")))
 		key := named()
 		info, err := m.Inspect(t.Context(), key)
 		if err != nil || info.Held {

@@ -520,7 +520,7 @@ func TestReleaseJoinsRenewal(t *testing.T) {
 func TestManyLeases(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
-			const leases, ttl, every = 10_000, 5 * time.Minute, 3 * time.Second
+			const leases, ttl, every = 10_000, 5 * time.Minute, 2 * time.Second
 			db := testdb.Open(t, engine)
 			keys := make([]txlock.Key, leases)
 			for i := range keys {
@@ -548,7 +548,7 @@ func TestManyLeases(t *testing.T) {
 			}
 
 			waitUntil(t, "all were renewed", func() bool { return leastLeft(held) > ttl-ttl/100-2*every })
-			const turns = 2
+			const turns = 5
 			from, cpu, begun := tap.count(), cpuTime(t), time.Now()
 			waitUntil(t, "some turns are over, and all were renewed in them", func() bool {
 				passed := time.Since(begun)
