@@ -3,8 +3,8 @@ package lease_test
 import (
 	"context"
 	"database/sql"
-	"strings"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
