@@ -88,7 +88,7 @@ func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) 
 	case err != nil:
 		return err
 	case reply >= firstToken:
-		r.extend(sent)
+		r.extend(sent, sent)
 	default: // somebody else's, or missing
 		r.lose(errReplaced)
 	}

@@ -28,7 +28,7 @@ type record struct {
 
 	mu        sync.Mutex // for the fields below; taken before Manager.mu, never after
 	deadline  instant    // until when it counts
-	renewed   instant    // when the last successful request was sent
+	renewed   instant    // from when the next renewal counts
 	tried     instant    // when the last renewal was sent
 	failed    error      // why the last renewal failed
 	skipped   int        // renewals in a row that found the row locked
@@ -228,16 +228,17 @@ func (r *record) joinRenewal(ctx context.Context) error {
 	}
 }
 
-// extend notes a renewal that was sent at the moment and answered by now. One
-// that is answered after the old deadline does not revive the lease.
-func (r *record) extend(sent instant) {
+// extend notes a renewal that was sent at the moment and answered by now, and the turn
+// from which the next counts. One that is answered after the old deadline does not revive
+// the lease.
+func (r *record) extend(sent, turn instant) {
 	r.mu.Lock()
 	if r.lost != nil || now() >= r.deadline {
 		r.mu.Unlock()
 		return
 	}
 	left := now().until(r.deadline)
-	r.renewed, r.failed, r.skipped, r.pending = sent, nil, 0, false
+	r.renewed, r.failed, r.skipped, r.pending = turn, nil, 0, false
 	r.deadline = max(r.deadline, r.deadlineFrom(sent))
 	r.mu.Unlock()
 	r.m.observe(func(o txlock.Observer) {

@@ -36,8 +36,9 @@ func (m *Manager) renewals() {
 		case <-next.C:
 		}
 		m.sleepsUntil.Store(awake)
+		turn := now()
 		for _, batch := range batches(m.due()) {
-			m.renewBatch(&conn, batch)
+			m.renewBatch(&conn, batch, turn)
 		}
 		d := m.untilDue()
 		if most := m.db.Stats().MaxOpenConnections; d >= keepFor || most == 1 || most == 2 {
@@ -171,8 +172,9 @@ func batches(records []*record) []*batch {
 }
 
 // renewBatch renews records by one transaction that waits for no row. Those whose
-// row is locked too often, or too late, are renewed each by itself.
-func (m *Manager) renewBatch(conn *renewalConn, b *batch) {
+// row is locked too often, or too late, are renewed each by itself. The next renewal of
+// all counts from the turn, so that they stay together.
+func (m *Manager) renewBatch(conn *renewalConn, b *batch, turn instant) {
 	patience := maxPatience
 	for at, r := range b.records {
 		switch {
@@ -199,7 +201,7 @@ func (m *Manager) renewBatch(conn *renewalConn, b *batch) {
 		case err != nil:
 			r.setback(err)
 		case ours[at]:
-			r.extend(sent)
+			r.extend(sent, turn)
 		case locked[at]:
 			r.setback(errRowLocked)
 		}

@@ -42,8 +42,7 @@ func permit(t testing.TB, s *lease.Semaphore, options ...lease.AcquireOption) *l
 // permits, and never more, under more workers than that in two managers.
 func TestSemaphoreConcurrency(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		// Long enough for the last permit to be taken before the first comes back.
-		const rounds, holds = 5, 100 * time.Millisecond
+		const rounds, holds = 5, 20 * time.Millisecond
 		for _, n := range []int{1, 3, 8} {
 			t.Run(fmt.Sprint(n), func(t *testing.T) {
 				t.Parallel()
@@ -60,6 +59,8 @@ func TestSemaphoreConcurrency(t *testing.T) {
 									for seen := most.Load(); at > seen && !most.CompareAndSwap(seen, at); seen = most.Load() {
 									}
 									time.Sleep(holds)
+									// The first stay until the last permit is taken.
+									await(10*time.Second, func() bool { return most.Load() >= int64(n) })
 									inside.Add(-1)
 									grants.Add(1)
 									return nil
@@ -92,7 +93,7 @@ func TestSemaphoreNeverOverfull(t *testing.T) {
 		const n = 3
 		key := named()
 		s := &spells{begun: time.Now()}
-		ctx, cancel := context.WithTimeout(t.Context(), bruteTime()/2)
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var work sync.WaitGroup
 		for i := range 3 {
@@ -113,6 +114,12 @@ func TestSemaphoreNeverOverfull(t *testing.T) {
 				})
 			}
 		}
+		lasts(bruteTime()/2, func() bool {
+			most, _ := s.most()
+			_, _, dead := s.counts()
+			return most >= n && dead > 0
+		})
+		cancel()
 		work.Wait()
 		most, _ := s.most()
 		t.Logf("%d grants, of which %d have died; at most %d at once", len(s.all), s.dead, most)

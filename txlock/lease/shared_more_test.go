@@ -594,6 +594,8 @@ func (s *spells) counts() (readers, writers, dead int) {
 // most returns how many of the spells there were at once, at most, and how many times
 // a writer was not alone.
 func (s *spells) most() (most, overlaps int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i, one := range s.all {
 		at := 1
 		for j, other := range s.all {
