@@ -135,6 +135,16 @@ func LockAny(tx *gorm.DB, keys ...txlock.Key) (txlock.Grant, error) {
 	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.LockAny(tx.Statement.Context, keys...) })
 }
 
+// AssertLocked is txlock.AssertLocked in the transaction of tx, under the context of
+// tx. In a DryRun session it returns nil.
+func AssertLocked(tx *gorm.DB, key txlock.Key) error {
+	pool, err := transactionOf(tx)
+	if err != nil || tx.DryRun {
+		return err
+	}
+	return txlock.AssertLocked(tx.Statement.Context, pool, key)
+}
+
 // in calls a verb on the scope of tx, unless nothing may be sent.
 func in[G any](tx *gorm.DB, verb func(*txlock.Scope) (G, error)) (none G, err error) {
 	if tx != nil && tx.Config != nil && tx.DryRun {

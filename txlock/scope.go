@@ -69,6 +69,12 @@ type Grant struct {
 	shared bool
 }
 
+// NewGrant returns a Grant that says so, for what stands in for a Scope in tests: it
+// locks nothing.
+func NewGrant(key Key, token uint64, shared bool) Grant {
+	return Grant{key: key, token: token, shared: shared}
+}
+
 // Key returns what is locked.
 func (g Grant) Key() Key { return g.key }
 

@@ -1,0 +1,66 @@
+package txlock
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dca00107/lockstep/internal/asserts"
+	"github.com/dca00107/lockstep/internal/guard"
+)
+
+// AssertLocked returns ErrNotHeld unless the transaction holds the lock of the key
+// exclusively: for code that must be called under a lock that its caller takes. On a
+// guarded pool it sends nothing and costs less than a microsecond, so it may stay in
+// production. The transaction goes on as it was.
+//
+// What it knows is what Scope.Held knows: a lock of before a ROLLBACK TO SAVEPOINT
+// doesn't count. For a transaction that is over it returns ErrTxDoomed or
+// ErrNoTransaction. On a plain pool nobody knows what is held: there it sends a
+// harmless statement to find that out, and returns ErrNotHeld with that reason. Tests
+// on such a pool, a mock for example, switch it off by locktest.WithoutAssertions.
+func AssertLocked(ctx context.Context, tx Tx, key Key) error {
+	return assertHeld(ctx, tx, key, false)
+}
+
+// AssertRLocked is AssertLocked for code that only reads: the lock may be shared.
+func AssertRLocked(ctx context.Context, tx Tx, key Key) error {
+	return assertHeld(ctx, tx, key, true)
+}
+
+func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
+	if asserts.AreOff(ctx) {
+		return nil
+	}
+	if err := key.Validate(); err != nil {
+		return err
+	}
+	if tx == nil {
+		return unasserted(key, fmt.Errorf("%w: the transaction is nil", ErrNoTransaction), guard.Server{})
+	}
+	book, guarded, reply := guard.Ask(ctx, tx)
+	if book == nil {
+		open, err := transactionOpen(reply)
+		switch {
+		case guarded || err == nil && !open:
+			err = ErrNoTransaction
+		case err == nil:
+			err = fmt.Errorf("%w, as far as is known: the pool is not guarded, open it by locksqlc.Open or lockgorm.Open, or ask Scope.Held", ErrNotHeld)
+		}
+		return unasserted(key, err, guard.Server{})
+	}
+	if err := book.Err(); err != nil {
+		return unasserted(key, err, book.Server())
+	}
+	kept := book.Scope(func() guard.Scope { return newJoined(tx, book, book.Server()) })
+	switch grant, held := kept.(*joined).scope.Held(key); {
+	case !held:
+		return unasserted(key, fmt.Errorf("%w: lock it before this call, and again after a ROLLBACK TO SAVEPOINT", ErrNotHeld), book.Server())
+	case grant.shared && !shared:
+		return unasserted(key, fmt.Errorf("%w exclusively, but shared", ErrNotHeld), book.Server())
+	}
+	return nil
+}
+
+func unasserted(key Key, err error, s guard.Server) error {
+	return lockError(fmt.Sprintf("assert that %q is locked", clipped(key.name)), err, s)
+}

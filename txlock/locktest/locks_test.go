@@ -1,0 +1,373 @@
+package locktest_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/DATA-DOG/go-sqlmock"
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/locktest"
+)
+
+// joined is a scope of the library and what the mock expects of it.
+func (m *mocked) joined(nothingRead bool) (*txlock.Scope, *locktest.Locks, *sql.Tx) {
+	m.Helper()
+	tx := m.begin()
+	options := []locktest.Option{m.server}
+	var join []txlock.JoinOption
+	if nothingRead {
+		options = append(options, locktest.NothingRead)
+		join = append(join, txlock.NothingRead())
+	}
+	locks := locktest.ExpectJoin(m.mock, options...)
+	scope, err := locksqlc.Join(m.Context(), tx, join...)
+	must(m, err)
+	return scope, locks, tx
+}
+
+// granted checks a lock that was given.
+func granted(t testing.TB, grant txlock.Grant, err error, key txlock.Key, token uint64, shared bool) {
+	t.Helper()
+	if want := txlock.NewGrant(key, token, shared); err != nil || grant != want {
+		t.Errorf("granted %+v, %v, want %+v", grant, err, want)
+	}
+}
+
+// TestVerbs calls every verb of a scope on a mock, with every outcome.
+func TestVerbs(t *testing.T) {
+	t.Parallel()
+	for _, key := range []txlock.Key{orders.Key(7), carts.Key("k")} {
+		for _, first := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/first=%t", key, first), func(t *testing.T) {
+				onMocks(t, func(m *mocked) { m.verbs(key, first) })
+			})
+		}
+	}
+}
+
+// verbs makes each call with each outcome in a scope of its own.
+func (m *mocked) verbs(key txlock.Key, first bool) {
+	ctx := m.Context()
+	in := func(f func(s *txlock.Scope, l *locktest.Locks)) {
+		s, l, tx := m.joined(first)
+		f(s, l)
+		m.end(tx)
+	}
+	refused := func(what string, grant txlock.Grant, err, want error) {
+		m.Helper()
+		wants(m, what, err, want)
+		if grant != (txlock.Grant{}) {
+			m.Errorf("%s: granted %+v", what, grant)
+		}
+	}
+	const limit = 200 * time.Millisecond
+	waits := []struct {
+		name   string
+		expect func(*locktest.Locks) *locktest.ExpectedLock
+		call   func(*txlock.Scope) (txlock.Grant, error)
+		shared bool
+	}{
+		{"Lock", func(l *locktest.Locks) *locktest.ExpectedLock { return l.ExpectLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.Lock(ctx, key) }, false},
+		{"RLock", func(l *locktest.Locks) *locktest.ExpectedLock { return l.ExpectRLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.RLock(ctx, key) }, true},
+		{"WaitAtMost Lock", func(l *locktest.Locks) *locktest.ExpectedLock { return l.WaitAtMost(limit).ExpectLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.WaitAtMost(limit).Lock(ctx, key) }, false},
+		{"WaitAtMost RLock", func(l *locktest.Locks) *locktest.ExpectedLock { return l.WaitAtMost(limit).ExpectRLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.WaitAtMost(limit).RLock(ctx, key) }, true},
+	}
+	for _, v := range waits {
+		in(func(s *txlock.Scope, l *locktest.Locks) {
+			v.expect(l).Granted(41)
+			grant, err := v.call(s)
+			granted(m, grant, err, key, 41, v.shared)
+			v.expect(l).Granted(41) // a plain pool asks again
+			grant, err = v.call(s)
+			granted(m, grant, err, key, 41, v.shared)
+		})
+		in(func(s *txlock.Scope, l *locktest.Locks) {
+			v.expect(l).TimesOut()
+			grant, err := v.call(s)
+			refused(v.name, grant, err, txlock.ErrWaitTimeout)
+			v.expect(l).Granted(3)
+			grant, err = v.call(s)
+			granted(m, grant, err, key, 3, v.shared)
+		})
+		in(func(s *txlock.Scope, l *locktest.Locks) {
+			v.expect(l).Deadlocks()
+			grant, err := v.call(s)
+			refused(v.name, grant, err, txlock.ErrDeadlock)
+		})
+		in(func(s *txlock.Scope, l *locktest.Locks) {
+			missing := &mysql.MySQLError{Number: 1146, Message: "no table"}
+			v.expect(l).Fails(missing)
+			grant, err := v.call(s)
+			refused(v.name, grant, err, txlock.ErrSchema)
+			refused(v.name, grant, err, missing)
+		})
+		if first {
+			continue
+		}
+		in(func(s *txlock.Scope, l *locktest.Locks) {
+			v.expect(l).Stale()
+			grant, err := v.call(s)
+			refused(v.name, grant, err, txlock.ErrStaleSnapshot)
+		})
+	}
+	in(func(s *txlock.Scope, l *locktest.Locks) {
+		l.ExpectTryLock(key).Busy()
+		grant, err := s.TryLock(ctx, key)
+		refused("TryLock", grant, err, txlock.ErrBusy)
+		l.ExpectTryRLock(key).Busy()
+		grant, err = s.TryRLock(ctx, key)
+		refused("TryRLock", grant, err, txlock.ErrBusy)
+		l.ExpectTryRLock(key).Granted(5)
+		grant, err = s.TryRLock(ctx, key)
+		granted(m, grant, err, key, 5, true)
+		_, err = s.Lock(ctx, key) // costs nothing
+		wants(m, "upgrade", err, txlock.ErrUpgrade)
+		l.ExpectVerify(true)
+		wants(m, "Verify", s.Verify(ctx), nil)
+		l.ExpectVerify(false)
+		wants(m, "Verify", s.Verify(ctx), txlock.ErrTxDoomed)
+	})
+	in(func(s *txlock.Scope, l *locktest.Locks) {
+		l.ExpectTryLock(key).Granted(6)
+		grant, err := s.TryLock(ctx, key)
+		granted(m, grant, err, key, 6, false)
+		l.ExpectRLock(key).Granted(6)
+		grant, err = s.RLock(ctx, key)
+		granted(m, grant, err, key, 6, false)
+	})
+}
+
+// TestManyKeys calls LockAll and LockAny on a mock.
+func TestManyKeys(t *testing.T) {
+	onMocks(t, func(m *mocked) {
+		ctx := m.Context()
+		named := orders.Keys(9, 7)
+		mixed := append(carts.Keys("c", "a"), named...)
+		for _, first := range []bool{true, false} {
+			for _, keys := range [][]txlock.Key{named, mixed, named[:1]} {
+				tokens := []uint64{50, 40, 30, 20}[:len(keys)]
+				all := func(grants []txlock.Grant, err error) {
+					m.Helper()
+					must(m, err)
+					for i, grant := range grants {
+						granted(m, grant, nil, keys[i], tokens[i], false)
+					}
+				}
+				s, l, tx := m.joined(first)
+				l.ExpectLockAll(keys...).Granted(tokens...)
+				all(s.LockAll(ctx, keys...))
+				l.ExpectLockAll(keys...).Granted(tokens...)
+				all(s.LockAll(ctx, keys...))
+				m.end(tx)
+
+				s, l, tx = m.joined(first)
+				l.ExpectLockAll(keys...).TimesOut()
+				_, err := s.LockAll(ctx, keys...)
+				wants(m, "LockAll", err, txlock.ErrWaitTimeout)
+				l.ExpectLockAll(keys...).Deadlocks()
+				_, err = s.LockAll(ctx, keys...)
+				wants(m, "LockAll", err, txlock.ErrDeadlock)
+				if !m.equal {
+					l.WaitAtMost(time.Minute).ExpectLockAll(keys...).Granted(tokens...)
+					all(s.WaitAtMost(time.Minute).LockAll(ctx, keys...))
+				}
+				m.end(tx)
+				if !first {
+					s, l, tx = m.joined(first)
+					l.ExpectLockAll(keys...).Stale()
+					_, err = s.LockAll(ctx, keys...)
+					wants(m, "LockAll", err, txlock.ErrStaleSnapshot)
+					m.end(tx)
+				}
+
+				s, l, tx = m.joined(first)
+				l.ExpectLockAny(keys...).Busy()
+				_, err = s.LockAny(ctx, keys...)
+				wants(m, "LockAny", err, txlock.ErrBusy)
+				last := keys[len(keys)-1]
+				l.ExpectLockAny(keys...).Granted(last, 8)
+				grant, err := s.LockAny(ctx, keys...)
+				granted(m, grant, err, last, 8, false)
+				m.end(tx)
+			}
+		}
+	})
+}
+
+// TestRun is Run on a mock: it commits, rolls back, and begins again.
+func TestRun(t *testing.T) {
+	onMocks(t, func(m *mocked) {
+		ctx, keys := m.Context(), orders.Keys(1, 2)
+		update := func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE t")
+			return err
+		}
+		locktest.ExpectRun(m.mock, keys, m.server).Deadlocks()
+		run := locktest.ExpectRun(m.mock, keys, m.server).Granted(5, 6)
+		m.mock.ExpectExec("UPDATE t").WillReturnResult(sqlmock.NewResult(0, 1))
+		run.Commits()
+		must(m, locksqlc.Run(ctx, m.db, keys, update))
+
+		run = locktest.ExpectRun(m.mock, nil, m.server).Granted()
+		m.mock.ExpectExec("UPDATE t").WillReturnResult(sqlmock.NewResult(0, 1))
+		broken := &mysql.MySQLError{Number: 1180, Message: "broken"}
+		run.Commits().WillReturnError(broken)
+		wants(m, "Run", locksqlc.Run(ctx, m.db, nil, update), broken)
+
+		run = locktest.ExpectRun(m.mock, keys[:1], m.server).Granted(7)
+		m.mock.ExpectExec("UPDATE t").WillReturnError(broken)
+		run.RollsBack()
+		wants(m, "Run", locksqlc.Run(ctx, m.db, keys[:1], update), broken)
+
+		locktest.ExpectRun(m.mock, keys, m.server).TimesOut()
+		wants(m, "Run", locksqlc.Run(ctx, m.db, keys, update), txlock.ErrWaitTimeout)
+	})
+}
+
+// TestRunJoinsAgain locks by a function that joins the transaction by itself.
+func TestRunJoinsAgain(t *testing.T) {
+	onMocks(t, func(m *mocked) {
+		run := locktest.ExpectRun(m.mock, nil, m.server).Granted()
+		locktest.ExpectLock(m.mock, orders.Key(3), m.server).Granted(9)
+		locktest.ExpectRLock(m.mock, orders.Key(4), m.server).Granted(0)
+		locktest.ExpectTryLock(m.mock, orders.Key(5), m.server).Busy()
+		locktest.ExpectTryRLock(m.mock, orders.Key(5), m.server).Busy()
+		locktest.ExpectLockAll(m.mock, orders.Keys(6, 5), m.server).Granted(1, 2)
+		locktest.ExpectLockAny(m.mock, orders.Keys(8, 7), m.server).Granted(orders.Key(7), 3)
+		run.Commits()
+		err := locksqlc.Run(m.Context(), m.db, nil, func(tx *sql.Tx) error {
+			join := func() *txlock.Scope {
+				s, err := locksqlc.Join(m.Context(), tx)
+				must(m, err)
+				return s
+			}
+			grant, err := join().Lock(m.Context(), orders.Key(3))
+			granted(m, grant, err, orders.Key(3), 9, false)
+			grant, err = join().RLock(m.Context(), orders.Key(4))
+			granted(m, grant, err, orders.Key(4), 0, true)
+			_, err = join().TryLock(m.Context(), orders.Key(5))
+			wants(m, "TryLock", err, txlock.ErrBusy)
+			_, err = join().TryRLock(m.Context(), orders.Key(5))
+			wants(m, "TryRLock", err, txlock.ErrBusy)
+			_, err = join().LockAll(m.Context(), orders.Keys(6, 5)...)
+			must(m, err)
+			grant, err = join().LockAny(m.Context(), orders.Keys(8, 7)...)
+			granted(m, grant, err, orders.Key(7), 3, false)
+			return nil
+		})
+		must(m, err)
+	})
+}
+
+// TestDo is Do on a mock.
+func TestDo(t *testing.T) {
+	onMocks(t, func(m *mocked) {
+		key, called := orders.Key(1), 0
+		work := func(context.Context) error { called++; return nil }
+		locktest.ExpectDo(m.mock, key, m.server).Granted(7).Ends()
+		must(m, locksqlc.Do(m.Context(), m.db, key, work))
+		locktest.ExpectDo(m.mock, key, m.server).TimesOut()
+		wants(m, "Do", locksqlc.Do(m.Context(), m.db, key, work), txlock.ErrWaitTimeout)
+		if called != 1 {
+			m.Errorf("the function was called %d times", called)
+		}
+	})
+}
+
+// TestFailuresAreClear reads what a test says whose program takes no lock, another one,
+// or takes it too late.
+func TestFailuresAreClear(t *testing.T) {
+	t.Parallel()
+	for name, matcher := range map[string]sqlmock.QueryMatcher{"regexp": sqlmock.QueryMatcherRegexp, "equal": sqlmock.QueryMatcherEqual} {
+		for what, program := range map[string]func(ctx context.Context, tx *sql.Tx) error{
+			"none": func(context.Context, *sql.Tx) error { return nil },
+			"too late": func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "UPDATE t")
+				return err
+			},
+			"another": func(ctx context.Context, tx *sql.Tx) error {
+				s, err := locksqlc.Join(ctx, tx)
+				if err == nil {
+					_, err = s.Lock(ctx, orders.Key(8))
+				}
+				return err
+			},
+		} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				m := newMock(t, matcher)
+				tx := m.begin()
+				defer func() {
+					m.mock.MatchExpectationsInOrder(false) // some are left
+					m.end(tx)
+				}()
+				locktest.ExpectLock(m.mock, orders.Key(7)).Granted(41)
+				err := program(t.Context(), tx)
+				if what != "none" && err == nil {
+					t.Error("the program has sent what was not expected, and was told nothing")
+				}
+				unmet := m.mock.ExpectationsWereMet()
+				if unmet == nil {
+					t.Fatal("all is met")
+				}
+				if text := errors.Join(err, unmet).Error(); !strings.Contains(text, "order:7") {
+					t.Errorf("the failure doesn't name the lock: %s", text)
+				}
+			})
+		}
+	}
+}
+
+// TestMistakes makes expectations that no call can meet.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		expect func(mock sqlmock.Sqlmock)
+		says   string
+	}{
+		"stale as the first statement": {func(mock sqlmock.Sqlmock) {
+			locktest.ExpectLock(mock, orders.Key(7), locktest.NothingRead).Stale()
+		}, `Lock("order:7") can't be expected to return ` + txlock.ErrStaleSnapshot.Error()},
+		"zero key":   {func(mock sqlmock.Sqlmock) { locktest.ExpectLock(mock, orders.Key(0)).Granted(7) }, txlock.ErrInvalidKey.Error()},
+		"zero token": {func(mock sqlmock.Sqlmock) { locktest.ExpectLock(mock, orders.Key(7)).Granted(0) }, `Lock("order:7")`},
+		"too few tokens": {func(mock sqlmock.Sqlmock) {
+			locktest.ExpectRun(mock, orders.Keys(7, 8)).Granted(1)
+		}, "1 tokens: it takes one for each of its 2 keys"},
+		"upgrade": {func(mock sqlmock.Sqlmock) {
+			locks := locktest.ExpectJoin(mock)
+			locks.ExpectRLock(orders.Key(7)).Granted(1)
+			locks.ExpectLock(orders.Key(7)).Granted(2)
+		}, txlock.ErrUpgrade.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMock(t, sqlmock.QueryMatcherRegexp)
+			m.mock.MatchExpectationsInOrder(false) // some are left
+			defer func() {
+				if said, ok := recover().(string); !ok || !strings.Contains(said, c.says) {
+					t.Errorf("it says %q, want %q in it", said, c.says)
+				}
+			}()
+			c.expect(m.mock)
+		})
+	}
+}
+
+// TestVerbatim gives the statements to a matcher of the program's own.
+func TestVerbatim(t *testing.T) {
+	t.Parallel()
+	m := newMock(t, sqlmock.QueryMatcherFunc(func(expected, actual string) error {
+		return sqlmock.QueryMatcherEqual.Match(strings.ToLower(expected), strings.ToLower(actual))
+	}))
+	locktest.ExpectRun(m.mock, orders.Keys(7), locktest.Verbatim).Granted(1).Commits()
+	must(t, locksqlc.Run(t.Context(), m.db, orders.Keys(7), func(*sql.Tx) error { return nil }))
+	m.met()
+}

@@ -1,0 +1,270 @@
+package locktest
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"io"
+	"reflect"
+	"sync"
+
+	"github.com/DATA-DOG/go-sqlmock"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// stage is a driver on which the library itself rehearses a call. What it sends there
+// is noted, and then expected by the mock: so expectations can't drift from what the
+// library sends.
+type stage struct {
+	// answer is what a statement is answered.
+	answer func(query string, args []driver.Value) reply
+
+	mu    sync.Mutex
+	notes []note
+}
+
+// note is a statement that was sent, and its answer.
+type note struct {
+	verb  verb
+	query string
+	args  []driver.Value
+	reply reply
+}
+
+type verb int
+
+const (
+	prepare verb = iota
+	query
+	exec
+)
+
+// reply is an error, rows or the identifier of an INSERT.
+type reply struct {
+	err     error
+	columns []string
+	rows    [][]driver.Value
+	id      int64
+}
+
+// row is the reply of one row.
+func row(values ...driver.Value) reply {
+	r := reply{rows: [][]driver.Value{values}}
+	for i := range values {
+		r.columns = append(r.columns, fmt.Sprintf("c%d", i))
+	}
+	return r
+}
+
+// take returns the notes and begins anew.
+func (s *stage) take() []note {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	notes := s.notes
+	s.notes = nil
+	return notes
+}
+
+func (s *stage) send(v verb, query string, named []driver.NamedValue) reply {
+	args := make([]driver.Value, len(named))
+	for i, arg := range named {
+		args[i] = arg.Value
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var r reply
+	if v != prepare {
+		r = s.answer(query, args)
+	}
+	s.notes = append(s.notes, note{v, query, args, r})
+	return r
+}
+
+// transaction opens a connection to the stage that counts as a transaction. It needs
+// no closing: nothing is open behind it.
+func (s *stage) transaction() (txlock.Tx, error) {
+	db := sql.OpenDB(s)
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return stageTx{conn}, db.Close() // which ends its goroutine, and leaves the connection
+}
+
+type stageTx struct{ *sql.Conn }
+
+func (stageTx) Commit() error   { return nil }
+func (stageTx) Rollback() error { return nil }
+
+func (s *stage) Connect(context.Context) (driver.Conn, error) { return stageConn{s}, nil }
+func (s *stage) Driver() driver.Driver                        { return s }
+func (s *stage) Open(string) (driver.Conn, error)             { return stageConn{s}, nil }
+
+type stageConn struct{ stage *stage }
+
+func (c stageConn) Close() error              { return nil }
+func (c stageConn) Begin() (driver.Tx, error) { return stageEnd{}, nil }
+func (c stageConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) {
+	return stageEnd{}, nil
+}
+
+type stageEnd struct{}
+
+func (stageEnd) Commit() error   { return nil }
+func (stageEnd) Rollback() error { return nil }
+
+func (c stageConn) Prepare(query string) (driver.Stmt, error) {
+	r := c.stage.send(prepare, query, nil)
+	return stageStmt{c, query}, r.err
+}
+
+func (c stageConn) ExecContext(_ context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	r := c.stage.send(exec, query, args)
+	return stageResult(r.id), r.err
+}
+
+func (c stageConn) QueryContext(_ context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
+	r := c.stage.send(query, text, args)
+	return &stageRows{r}, r.err
+}
+
+type stageResult int64
+
+func (r stageResult) LastInsertId() (int64, error) { return int64(r), nil }
+func (r stageResult) RowsAffected() (int64, error) { return 1, nil }
+
+type stageRows struct{ reply }
+
+func (r *stageRows) Columns() []string { return r.columns }
+func (r *stageRows) Close() error      { return nil }
+func (r *stageRows) Next(into []driver.Value) error {
+	if len(r.rows) == 0 {
+		return io.EOF
+	}
+	copy(into, r.rows[0])
+	r.rows = r.rows[1:]
+	return nil
+}
+
+// stageStmt is a prepared statement. database/sql calls the methods with a context.
+type stageStmt struct {
+	stageConn
+	query string
+}
+
+func (s stageStmt) NumInput() int { return -1 }
+func (s stageStmt) Exec([]driver.Value) (driver.Result, error) {
+	return nil, driver.ErrSkip
+}
+func (s stageStmt) Query([]driver.Value) (driver.Rows, error) { return nil, driver.ErrSkip }
+func (s stageStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	return s.stageConn.ExecContext(ctx, s.query, args)
+}
+func (s stageStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	return s.stageConn.QueryContext(ctx, s.query, args)
+}
+
+// comparesText tells whether the mock's matcher is sqlmock.QueryMatcherEqual, which
+// can't be asked for: so it is looked at. Where a later version of sqlmock keeps it
+// elsewhere, Verbatim says so.
+func comparesText(mock sqlmock.Sqlmock) bool {
+	v := reflect.ValueOf(mock)
+	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
+		return false
+	}
+	matcher := v.Elem().FieldByName("queryMatcher")
+	if !matcher.IsValid() || matcher.Kind() != reflect.Interface || matcher.Elem().Kind() != reflect.Func {
+		return false
+	}
+	return matcher.Elem().Pointer() == reflect.ValueOf(sqlmock.QueryMatcherEqual).Pointer()
+}
+
+// expect queues the statements as expectations. Of their arguments those that name a
+// key must be the same.
+func expect(mock sqlmock.Sqlmock, s settings, notes []note, keys []txlock.Key, loose bool) {
+	for _, n := range notes {
+		text := s.text(n.query, loose)
+		args := arguments(n.args, keys)
+		switch n.verb {
+		case prepare:
+			mock.ExpectPrepare(text)
+		case exec:
+			e := mock.ExpectExec(text)
+			if len(args) > 0 {
+				e.WithArgs(args...)
+			}
+			if n.reply.err != nil {
+				e.WillReturnError(n.reply.err)
+			} else {
+				e.WillReturnResult(sqlmock.NewResult(n.reply.id, 1))
+			}
+		case query:
+			e := mock.ExpectQuery(text)
+			if len(args) > 0 {
+				e.WithArgs(args...)
+			}
+			if n.reply.err != nil {
+				e.WillReturnError(n.reply.err)
+				continue
+			}
+			rows := sqlmock.NewRows(n.reply.columns)
+			for _, values := range n.reply.rows {
+				rows.AddRow(values...)
+			}
+			e.WillReturnRows(rows)
+		}
+	}
+}
+
+// arguments are what the mock compares those of a statement with.
+func arguments(args []driver.Value, keys []txlock.Key) []driver.Value {
+	expected := make([]driver.Value, len(args))
+	for i, arg := range args {
+		expected[i] = anyArgument{}
+		for _, key := range keys {
+			if rowOf(key) == rowAt(arg) {
+				expected[i] = keyArgument{key}
+			}
+		}
+	}
+	return expected
+}
+
+// keyArgument is the argument that names the row of a key. It prints the key.
+type keyArgument struct{ key txlock.Key }
+
+func (a keyArgument) Match(v driver.Value) bool { return rowAt(v) == rowOf(a.key) }
+func (a keyArgument) String() string            { return fmt.Sprintf("the key %q", a.key) }
+
+// anyArgument is another argument: an owner, a token, a time.
+type anyArgument struct{}
+
+func (anyArgument) Match(driver.Value) bool { return true }
+func (anyArgument) String() string          { return "any" }
+
+// rowID is the row that a key locks, as the argument of a statement names it.
+type rowID struct {
+	name string
+	slot int64 // 1 and the slot of a hashed key, 0 for a named one
+}
+
+func rowOf(key txlock.Key) rowID {
+	if key.Hashed() {
+		return rowID{slot: int64(key.Slot()) + 1}
+	}
+	return rowID{name: key.String()}
+}
+
+func rowAt(arg driver.Value) rowID {
+	switch v := arg.(type) {
+	case []byte:
+		return rowID{name: string(v)}
+	case string:
+		return rowID{name: v}
+	case int64:
+		return rowID{slot: v + 1}
+	}
+	return rowID{}
+}
