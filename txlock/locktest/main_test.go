@@ -60,7 +60,10 @@ func newMock(t *testing.T, matcher sqlmock.QueryMatcher) *mocked {
 	}
 	m := &mocked{T: t, db: db, mock: mock, server: locktest.Server(locktest.MySQL)}
 	t.Cleanup(func() {
-		mock.ExpectClose()
+		mock.MatchExpectationsInOrder(false) // closing comes now, whatever is left
+		for range 4 {                        // connections at most
+			mock.ExpectClose()
+		}
 		if err := db.Close(); err != nil {
 			t.Errorf("close the mock: %v", err)
 		}
