@@ -205,7 +205,7 @@ func waitsAtMostGranted(e *env) {
 // seesLate tells whether the adapter can't know the rows of keys that others
 // have committed, where the server limits the wait for existing rows only.
 func (e *env) seesLate() bool {
-	return e.db.Engine() == testdb.MySQL && !e.adapter.Guarded
+	return e.engine() == testdb.MySQL && !e.adapter.Guarded
 }
 
 func locksAll(e *env) {
@@ -300,6 +300,9 @@ func namesHolder(e *env) {
 // numbers makes a table of one row with a number.
 func (e *env) numbers() string {
 	e.Helper()
+	if e.memory != nil {
+		return e.memory.Numbers()
+	}
 	table := e.db.CreateTable(e, "numbers", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
 	e.db.Exec(e, "INSERT INTO "+table+" VALUES (1, 0)")
 	return table

@@ -70,7 +70,9 @@ func cancelledWait(e *env) {
 		e.wants(err, txlock.ErrTxDoomed)
 		e.wants(waiter.Commit(), txlock.ErrTxDoomed)
 	}
-	e.db.WaitGone(e, waiter.id)
+	if e.memory == nil {
+		e.db.WaitGone(e, waiter.id)
+	}
 	e.free(mine)
 }
 

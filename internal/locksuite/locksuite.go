@@ -123,6 +123,15 @@ type env struct {
 	variant variant
 	kind    kind
 	pool    Pool
+	memory  Memory // in place of db and pool
+}
+
+// engine is where the locks are.
+func (e *env) engine() testdb.Engine {
+	if e.memory != nil {
+		return "memory"
+	}
+	return e.db.Engine()
 }
 
 var lastID atomic.Int64
@@ -136,7 +145,7 @@ func (e *env) apart() txlock.Key { return e.keyOf(e.kind.apart) }
 func (e *env) keyOf(family txlock.Family[int64]) txlock.Key {
 	e.Helper()
 	key := family.Key(lastID.Add(1))
-	for key.Hashed() && !claim(e.db.Engine(), key.Slot()) {
+	for key.Hashed() && !claim(e.engine(), key.Slot()) {
 		key = family.Key(lastID.Add(1))
 	}
 	if e.kind.ensure {
@@ -150,7 +159,7 @@ func (e *env) keyOf(family txlock.Family[int64]) txlock.Key {
 // session is an open transaction and its locks.
 type session struct {
 	Session
-	*txlock.Scope
+	Locks
 	e  *env
 	id int64 // CONNECTION_ID()
 }
@@ -159,6 +168,9 @@ type session struct {
 // number is known without a statement in the transaction.
 func (e *env) begin() *session {
 	e.Helper()
+	if e.memory != nil {
+		return e.beginIn(e.memory)
+	}
 	pool := e.adapter.Open(e, e.db.Config(e.variant.set))
 	pool.DB().SetMaxOpenConns(1)
 	return e.beginOn(pool)
@@ -179,10 +191,18 @@ func (e *env) beginOn(pool Pool) *session {
 			e.Errorf("roll back at the end: %v", err)
 		}
 	})
-	if s.Scope, err = s.Join(e.Context(), txlock.NothingRead()); err != nil {
-		e.Fatalf("join: %v", err)
-	}
+	s.join(txlock.NothingRead())
 	return s
+}
+
+// join joins the transaction.
+func (s *session) join(options ...txlock.JoinOption) {
+	s.e.Helper()
+	joined, err := s.Join(s.e.Context(), options...)
+	if err != nil {
+		s.e.Fatalf("join: %v", err)
+	}
+	s.Locks = scope{joined}
 }
 
 // lock locks and must succeed.
@@ -276,7 +296,11 @@ func (s *session) waiting(call func() (txlock.Grant, error)) <-chan answer {
 		default:
 		}
 	}()
-	s.e.db.WaitForLockWait(s.e, s.id)
+	if s.e.memory != nil {
+		s.e.memory.AwaitWaiting(s.e, s.Session)
+	} else {
+		s.e.db.WaitForLockWait(s.e, s.id)
+	}
 	return answered
 }
 

@@ -45,9 +45,7 @@ func (e *env) late(table string) *session {
 	e.Helper()
 	s := e.begin()
 	s.read(table)
-	var err error
-	s.Scope, err = s.Join(e.Context())
-	e.wants(err, nil)
+	s.join()
 	return s
 }
 
