@@ -1,0 +1,186 @@
+package locktest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/locktest"
+)
+
+// TestWaitAtMostByTheMovedClock ends a wait by moving the clock, and not before.
+func TestWaitAtMostByTheMovedClock(t *testing.T) {
+	t.Parallel()
+	memory, key := locktest.NewMemory(), orders.Key(7)
+	holder, waiter := memory.Begin(), memory.Begin()
+	_, err := holder.Lock(t.Context(), key)
+	must(t, err)
+	answered := make(chan error)
+	go func() {
+		_, err := waiter.WaitAtMost(time.Minute).Lock(t.Context(), key)
+		answered <- err
+	}()
+	must(t, waiter.AwaitWaiting(t.Context()))
+	memory.Advance(time.Minute - 1)
+	select {
+	case err := <-answered:
+		t.Fatalf("the wait has ended too early: %v", err)
+	default:
+	}
+	memory.Advance(1)
+	wants(t, "Lock", <-answered, txlock.ErrWaitTimeout)
+	wants(t, "Verify", waiter.Verify(t.Context()), nil)
+	must(t, holder.Commit())
+	_, err = waiter.Lock(t.Context(), key)
+	must(t, err)
+}
+
+// TestFailNext makes one call fail, and the transaction end where the error means that.
+func TestFailNext(t *testing.T) {
+	t.Parallel()
+	memory, key := locktest.NewMemory(), orders.Key(7)
+	for _, c := range []struct{ err, after, commit error }{
+		{txlock.ErrStaleSnapshot, nil, nil},
+		{txlock.ErrBusy, nil, nil},
+		{txlock.ErrDeadlock, txlock.ErrTxDoomed, txlock.ErrTxDoomed},
+		{txlock.ErrTxDoomed, txlock.ErrTxDoomed, txlock.ErrTxDoomed},
+	} {
+		s := memory.Begin()
+		s.FailNext(c.err)
+		grant, err := s.Lock(t.Context(), key)
+		wants(t, "Lock", err, c.err)
+		if _, held := s.Held(key); held || grant != (txlock.Grant{}) {
+			t.Errorf("after %v the lock is held", c.err)
+		}
+		_, err = s.Lock(t.Context(), key)
+		wants(t, "the next Lock", err, c.after)
+		wants(t, "Commit", s.Commit(), c.commit)
+	}
+}
+
+// TestSharedQueue grants readers together behind a writer that waits.
+func TestSharedQueue(t *testing.T) {
+	t.Parallel()
+	memory, key := locktest.NewMemory(), carts.Key("k")
+	reader := memory.Begin()
+	_, err := reader.RLock(t.Context(), key)
+	must(t, err)
+	writer, late := memory.Begin(), []*locktest.Scope{memory.Begin(), memory.Begin()}
+	wrote := make(chan error)
+	go func() { _, err := writer.Lock(t.Context(), key); wrote <- err }()
+	must(t, writer.AwaitWaiting(t.Context()))
+	read := make(chan error)
+	for _, s := range late {
+		go func() { _, err := s.RLock(t.Context(), key); read <- err }()
+	}
+	must(t, memory.AwaitWaiting(t.Context(), key, 3))
+	must(t, reader.Commit())
+	must(t, <-wrote)
+	wants(t, "AwaitWaiting", memory.AwaitWaiting(t.Context(), key, 2), nil)
+	must(t, writer.Commit())
+	must(t, <-read)
+	must(t, <-read)
+}
+
+// TestLeaseExpires moves the clock past the TTL of a lease: its holder has lost it, and
+// who waits is next.
+func TestLeaseExpires(t *testing.T) {
+	t.Parallel()
+	memory, key := locktest.NewMemory(), txlock.Named("job")
+	m, err := memory.Manager(lease.TTL(time.Minute))
+	must(t, err)
+	l, err := m.Acquire(t.Context(), key)
+	must(t, err)
+	working, cancel := l.Context(t.Context())
+	defer cancel()
+	next := make(chan *locktest.Lease)
+	go func() {
+		l, err := m.Acquire(t.Context(), key)
+		if err != nil {
+			t.Error(err)
+		}
+		next <- l
+	}()
+	must(t, memory.AwaitWaiting(t.Context(), key, 1))
+	memory.Advance(40 * time.Second)
+	must(t, l.Renew(t.Context()))
+	memory.Advance(time.Minute - 1)
+	must(t, l.Err())
+	if left := l.Left(); left != 1 {
+		t.Errorf("%v are left", left)
+	}
+	memory.Advance(1)
+	wants(t, "Err", l.Err(), txlock.ErrLost)
+	wants(t, "the cause", context.Cause(working), txlock.ErrLost)
+	<-l.Done()
+	wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
+	wants(t, "Guard", l.Guard(t.Context(), nil), txlock.ErrLost)
+	second := <-next
+	if second.Token() <= l.Token() {
+		t.Errorf("token %d after %d", second.Token(), l.Token())
+	}
+	wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+	wants(t, "Release again", l.Release(t.Context()), nil)
+	must(t, second.Err())
+	must(t, second.Release(t.Context()))
+}
+
+// TestMaxLifetime ends a lease that is renewed.
+func TestMaxLifetime(t *testing.T) {
+	t.Parallel()
+	memory := locktest.NewMemory()
+	m, err := memory.Manager()
+	must(t, err)
+	l, err := m.Acquire(t.Context(), txlock.Named("job"), lease.TTL(time.Minute), lease.MaxLifetime(90*time.Second))
+	must(t, err)
+	memory.Advance(50 * time.Second)
+	must(t, l.Renew(t.Context()))
+	memory.Advance(39 * time.Second)
+	must(t, l.Err())
+	memory.Advance(time.Second)
+	wants(t, "Err", l.Err(), txlock.ErrLost)
+}
+
+// TestStandInsMistakes says what can't be.
+func TestStandInsMistakes(t *testing.T) {
+	t.Parallel()
+	_, err := locktest.NewMemory().Manager(lease.TTL(-1))
+	wants(t, "Manager", err, txlock.ErrInvalidOption)
+	defer func() {
+		if said, ok := recover().(string); !ok || said == "" {
+			t.Error("Advance of a memory in real time says nothing")
+		}
+	}()
+	locktest.NewRealTimeMemory().Advance(time.Second)
+}
+
+// TestForceReleaseAndClose take leases away.
+func TestForceReleaseAndClose(t *testing.T) {
+	t.Parallel()
+	memory, key := locktest.NewMemory(), txlock.Named("job")
+	m, err := memory.Manager()
+	must(t, err)
+	other, err := memory.Manager()
+	must(t, err)
+	wants(t, "ForceRelease of a free lease", m.ForceRelease(t.Context(), key), txlock.ErrNotHeld)
+	l, err := m.Acquire(t.Context(), key)
+	must(t, err)
+	must(t, other.ForceRelease(t.Context(), key))
+	wants(t, "Err", l.Err(), txlock.ErrLost)
+	l, err = m.Acquire(t.Context(), key)
+	must(t, err)
+	failed := make(chan error)
+	go func() { _, err := other.Acquire(t.Context(), key); failed <- err }()
+	must(t, memory.AwaitWaiting(t.Context(), key, 1))
+	must(t, other.Close(t.Context()))
+	wants(t, "Acquire", <-failed, lease.ErrClosed)
+	must(t, l.Err())
+	must(t, m.Close(t.Context()))
+	wants(t, "Err", l.Err(), txlock.ErrNotHeld)
+	if _, err := m.TryAcquire(t.Context(), key); !errors.Is(err, lease.ErrClosed) {
+		t.Errorf("TryAcquire of a closed manager: %v", err)
+	}
+}
