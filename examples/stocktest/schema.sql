@@ -1,0 +1,4 @@
+CREATE TABLE products (
+  id BIGINT NOT NULL PRIMARY KEY,
+  quantity BIGINT NOT NULL
+) ENGINE=InnoDB;

@@ -1,0 +1,109 @@
+package stocktest
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/dca00107/lockstep/examples/internal/scratch"
+	"github.com/dca00107/lockstep/examples/stocktest/stockdb"
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+//go:embed schema.sql
+var ddl string
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wants(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
+	}
+}
+
+// onServers runs a test on every server, with 20 pieces of product 7.
+func onServers(t *testing.T, test func(t *testing.T, db *sql.DB)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			database, err := scratch.New(t.Context(), testdb.Shared(t, engine).Config().FormatDSN(), ddl)
+			must(t, err)
+			t.Cleanup(func() { must(t, database.Drop()) })
+			db, err := locksqlc.Open(database.DSN())
+			must(t, err)
+			t.Cleanup(func() { must(t, db.Close()) })
+			must(t, stockdb.New(db).AddProduct(t.Context(), stockdb.AddProductParams{ID: 7, Quantity: 20}))
+			test(t, db)
+		})
+	}
+}
+
+// A server is the judge of what the shop relies on.
+func TestSellOnServers(t *testing.T) {
+	onServers(t, func(t *testing.T, db *sql.DB) {
+		shop := &Shop{db}
+		var wg sync.WaitGroup
+		for range 30 {
+			wg.Go(func() {
+				if err := unlessSoldOut(shop.Sell(t.Context(), 7, 1)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		left, err := stockdb.New(db).Quantity(t.Context(), 7)
+		must(t, err)
+		if left != 0 {
+			t.Errorf("%d are left", left)
+		}
+	})
+}
+
+func TestCorrectOnServers(t *testing.T) {
+	onServers(t, func(t *testing.T, db *sql.DB) {
+		must(t, (&Shop{db}).Correct(t.Context(), 7, 9))
+		err := locksqlc.Run(t.Context(), db, Products.Keys(8), func(tx *sql.Tx) error {
+			return correct(t.Context(), tx, 7, 1000)
+		})
+		wants(t, err, txlock.ErrNotHeld)
+		left, err := stockdb.New(db).Quantity(t.Context(), 7)
+		must(t, err)
+		if left != 9 {
+			t.Errorf("%d are left", left)
+		}
+	})
+}
+
+func TestRestockOnServers(t *testing.T) {
+	onServers(t, func(t *testing.T, db *sql.DB) {
+		m, err := lease.NewManager(db)
+		must(t, err)
+		t.Cleanup(func() { must(t, m.Close(context.Background())) })
+		var last uint64
+		for range 2 {
+			must(t, Restock(t.Context(), m, []int64{7}, func(_ context.Context, _ int64, token uint64) error {
+				if token <= last {
+					t.Errorf("token %d after %d", token, last)
+				}
+				last = token
+				return nil
+			}))
+		}
+	})
+}

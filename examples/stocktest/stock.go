@@ -1,0 +1,110 @@
+// Package stocktest is a piece of a shop and its tests, three times: on sqlmock, on
+// lockstep's stand-in without any SQL, and on a server. The shop is written so that each
+// is easy: what it needs of locks, leases and data it says by small interfaces of its
+// own, which txlock.Scope, lease.Manager and the code of sqlc have without knowing it.
+package stocktest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/dca00107/lockstep/examples/stocktest/stockdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// Products are the keys of products.
+var Products = txlock.NewFamily[int64]("product")
+
+// ErrSoldOut is returned where there is less than is wanted.
+var ErrSoldOut = errors.New("sold out")
+
+// Locks is what Take needs of a transaction's locks.
+type Locks interface {
+	Lock(ctx context.Context, key txlock.Key) (txlock.Grant, error)
+}
+
+// Stock is what Take needs of the data.
+type Stock interface {
+	Quantity(ctx context.Context, id int64) (int64, error)
+	SetQuantity(ctx context.Context, arg stockdb.SetQuantityParams) error
+}
+
+// Take takes a quantity of a product from the stock. It locks the product before it
+// reads.
+func Take(ctx context.Context, locks Locks, stock Stock, product, quantity int64) error {
+	if _, err := locks.Lock(ctx, Products.Key(product)); err != nil {
+		return err
+	}
+	left, err := stock.Quantity(ctx, product)
+	if err != nil {
+		return fmt.Errorf("read product %d: %w", product, err)
+	}
+	if left < quantity {
+		return fmt.Errorf("product %d: %w", product, ErrSoldOut)
+	}
+	return stock.SetQuantity(ctx, stockdb.SetQuantityParams{ID: product, Quantity: left - quantity})
+}
+
+// Shop sells what is in a database.
+type Shop struct{ db *sql.DB }
+
+// Sell sells a quantity of a product.
+func (s *Shop) Sell(ctx context.Context, product, quantity int64) error {
+	return locksqlc.Run(ctx, s.db, nil, func(tx *sql.Tx) error {
+		locks, err := locksqlc.Join(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return Take(ctx, locks, stockdb.New(tx), product, quantity)
+	})
+}
+
+// Correct sets the quantity of a product after a count.
+func (s *Shop) Correct(ctx context.Context, product, quantity int64) error {
+	return locksqlc.Run(ctx, s.db, Products.Keys(product), func(tx *sql.Tx) error {
+		return correct(ctx, tx, product, quantity)
+	})
+}
+
+// correct is called by who has locked the product.
+func correct(ctx context.Context, tx *sql.Tx, product, quantity int64) error {
+	if err := txlock.AssertLocked(ctx, tx, Products.Key(product)); err != nil {
+		return err
+	}
+	return stockdb.New(tx).SetQuantity(ctx, stockdb.SetQuantityParams{ID: product, Quantity: quantity})
+}
+
+// Lease is what Restock needs of a lease.
+type Lease interface {
+	Token() uint64
+	Err() error
+}
+
+// Leases is what Restock needs of a manager of leases, of whatever type those are:
+// *lease.Manager is a Leases[*lease.Lease].
+type Leases[L Lease] interface {
+	Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l L) error, opts ...lease.AcquireOption) error
+}
+
+// restocking is the lease of who orders.
+var restocking = txlock.Named("restocking")
+
+// Restock orders products, one after the other, in one process of the cluster at a time. The
+// supplier refuses an order with a lower token than he has seen.
+func Restock[L Lease](ctx context.Context, leases Leases[L], products []int64, order func(ctx context.Context, product int64, token uint64) error) error {
+	return leases.Do(ctx, restocking, func(ctx context.Context, l L) error {
+		for _, product := range products {
+			if err := l.Err(); err != nil {
+				return err
+			}
+			if err := order(ctx, product, l.Token()); err != nil {
+				return fmt.Errorf("order product %d: %w", product, err)
+			}
+		}
+		return nil
+	})
+}
