@@ -25,6 +25,8 @@ type Locks struct {
 	stage *stage
 	rows  *rows
 	tx    txlock.Tx
+
+	limited bool // a view of WaitAtMost
 }
 
 // ExpectJoin expects locksqlc.Join, lockgorm.Join or txlock.Join on an open
@@ -57,11 +59,11 @@ func joined(mock sqlmock.Sqlmock, s settings, what string) *Locks {
 }
 
 // WaitAtMost returns the view of the scope that Scope.WaitAtMost returns. It needs no
-// statement. Under sqlmock.QueryMatcherEqual its LockAll can't be expected: it sends
-// what is left of the limit.
+// statement. Under sqlmock.QueryMatcherEqual its LockAll can't be expected, and panics:
+// it sends what is left of the limit.
 func (l *Locks) WaitAtMost(d time.Duration) *Locks {
 	view := *l
-	view.scope = l.scope.WaitAtMost(d)
+	view.scope, view.limited = l.scope.WaitAtMost(d), true
 	return &view
 }
 
@@ -88,6 +90,9 @@ func (l *Locks) ExpectTryRLock(key txlock.Key) *ExpectedTry {
 // ExpectLockAll expects Scope.LockAll, and lockgorm's plugin, which locks so what the
 // models name.
 func (l *Locks) ExpectLockAll(keys ...txlock.Key) *ExpectedLocks {
+	if l.limited && l.verbatim {
+		panic("locktest: LockAll under WaitAtMost sends what is left of the limit, which a matcher that compares can't match: use sqlmock.QueryMatcherRegexp")
+	}
 	return &ExpectedLocks{expected{locks: l, what: fmt.Sprintf("LockAll(%q)", keys), keys: keys, loose: true, call: func() error {
 		_, err := l.scope.LockAll(context.Background(), keys...)
 		return err

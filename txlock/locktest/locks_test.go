@@ -341,6 +341,9 @@ func TestMistakes(t *testing.T) {
 		"too few tokens": {func(mock sqlmock.Sqlmock) {
 			locktest.ExpectRun(mock, orders.Keys(7, 8)).Granted(1)
 		}, "1 tokens: it takes one for each of its 2 keys"},
+		"a limit to compare": {func(mock sqlmock.Sqlmock) {
+			locktest.ExpectJoin(mock, locktest.Verbatim).WaitAtMost(time.Second).ExpectLockAll(orders.Keys(7)...)
+		}, "use sqlmock.QueryMatcherRegexp"},
 		"upgrade": {func(mock sqlmock.Sqlmock) {
 			locks := locktest.ExpectJoin(mock)
 			locks.ExpectRLock(orders.Key(7)).Granted(1)

@@ -112,6 +112,7 @@ func (m *Manager) Close(context.Context) error {
 		return nil
 	}
 	close(m.closed)
+	var err error
 	for _, row := range m.memory.leases {
 		for _, w := range slices.Clone(row.queue) {
 			if w.m == m {
@@ -120,11 +121,11 @@ func (m *Manager) Close(context.Context) error {
 		}
 		if h := row.current(); h != nil && h.by == m {
 			for _, l := range slices.Clone(h.handles) {
-				l.release()
+				err = errors.Join(err, l.release())
 			}
 		}
 	}
-	return nil
+	return err
 }
 
 func (m *Manager) isClosed() bool {

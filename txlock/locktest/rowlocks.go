@@ -144,7 +144,7 @@ func (m *Memory) row(key txlock.Key) *memoryRow {
 // admits tells whether nobody holds the row who excludes this.
 func (r *memoryRow) admits(t *transaction, shared bool) bool {
 	for holder, sharing := range r.holders {
-		if holder != t && !(shared && sharing) {
+		if holder != t && (!shared || !sharing) {
 			return false
 		}
 	}
@@ -260,12 +260,12 @@ func (m *Memory) blockers(t *transaction) (others []*transaction) {
 			continue
 		}
 		for holder, sharing := range r.holders {
-			if holder != t && !(r.queue[i].shared && sharing) {
+			if holder != t && (!r.queue[i].shared || !sharing) {
 				others = append(others, holder)
 			}
 		}
 		for _, w := range r.queue[:i] {
-			if !(w.shared && r.queue[i].shared) {
+			if !w.shared || !r.queue[i].shared {
 				others = append(others, w.tx)
 			}
 		}
