@@ -45,7 +45,8 @@ type Manager struct {
 	queues  map[string]*queue
 	slots   map[slotOf]struct{} // of readers
 
-	firstSlot int64 // of readers
+	firstSlot int64       // of readers
+	oneNode   atomic.Bool // the database is no multi-primary cluster, as far as was asked
 }
 
 // life is the context of what a manager does behind the calls.
