@@ -297,6 +297,8 @@ var planted = map[string][]string{ // old, new, old, new ...
 		"expires_us = IF(LAST_INSERT_ID() <> 1 AND", "expires_us = IF(LAST_INSERT_ID() = 1 AND",
 		"holds = CASE WHEN LAST_INSERT_ID() = 1 THEN lockstep_leases.holds", "holds = CASE WHEN LAST_INSERT_ID() >= 1 THEN lockstep_leases.holds",
 	},
+	"guard past the time to live": {"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
+		"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
 	"no room": {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
 }
 
