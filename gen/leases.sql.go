@@ -315,7 +315,7 @@ func (q *Queries) InspectLease(ctx context.Context, db DBTX, arg InspectLeasePar
 }
 
 const LeaseAsItIs = `-- name: LeaseAsItIs :one
-SELECT token, holds, guards, expires_us FROM lockstep_leases WHERE name = ? AND slot = ? FOR UPDATE SKIP LOCKED
+SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = ? AND slot = ? FOR UPDATE SKIP LOCKED
 `
 
 type LeaseAsItIsParams struct {
@@ -328,6 +328,7 @@ type LeaseAsItIsRow struct {
 	Holds     string
 	Guards    uint64
 	ExpiresUs int64
+	IntentUs  int64
 }
 
 // LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads it
@@ -340,12 +341,13 @@ func (q *Queries) LeaseAsItIs(ctx context.Context, db DBTX, arg LeaseAsItIsParam
 		&i.Holds,
 		&i.Guards,
 		&i.ExpiresUs,
+		&i.IntentUs,
 	)
 	return i, err
 }
 
 const LeaseInSnapshot = `-- name: LeaseInSnapshot :one
-SELECT token, holds, guards, expires_us FROM lockstep_leases WHERE name = ? AND slot = ?
+SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = ? AND slot = ?
 `
 
 type LeaseInSnapshotParams struct {
@@ -358,6 +360,7 @@ type LeaseInSnapshotRow struct {
 	Holds     string
 	Guards    uint64
 	ExpiresUs int64
+	IntentUs  int64
 }
 
 // LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
@@ -369,6 +372,7 @@ func (q *Queries) LeaseInSnapshot(ctx context.Context, db DBTX, arg LeaseInSnaps
 		&i.Holds,
 		&i.Guards,
 		&i.ExpiresUs,
+		&i.IntentUs,
 	)
 	return i, err
 }

@@ -128,12 +128,12 @@ WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner
 
 -- name: LeaseInSnapshot :one
 -- LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
-SELECT token, holds, guards, expires_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: LeaseAsItIs :one
 -- LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads it
 -- as it was committed last.
-SELECT token, holds, guards, expires_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
+SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
 
 -- name: ForceRelease :execlastid
 -- ForceRelease frees a lease whoever holds it, and raises the token, so that the
