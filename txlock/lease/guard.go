@@ -127,6 +127,9 @@ func (r *record) guard(ctx context.Context, in *txlock.Included) error {
 // TryAcquire and Scope.Lock return besides, txlock.ErrStaleSnapshot where the lease was
 // held by somebody since the transaction's snapshot was taken.
 //
+// A key that was leased shared before has the readers looked at in the transaction,
+// which at REPEATABLE READ locks the row of a neighbouring key with them until its end.
+//
 // A key that was never leased gets its row by the pool, outside of the transaction,
 // if it has a connection left.
 func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, opts ...AcquireOption) (*Lease, error) {

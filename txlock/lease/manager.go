@@ -121,7 +121,8 @@ func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOp
 
 // TryAcquire is Acquire that doesn't wait: where somebody else holds the lease it
 // returns txlock.ErrBusy at once, also while the holder guards it. It may say so for
-// a lease that is just being given back.
+// a lease that is just being given back. An owner that enters again where the row is
+// locked, by others' attempts or by a guard, waits for it for a quarter of a second.
 func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "try to acquire", key, opts)
 	if err != nil {
