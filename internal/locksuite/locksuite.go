@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,7 +54,7 @@ func Run(t *testing.T, adapters ...Adapter) {
 				t.Run(fmt.Sprintf("%s/%s/%s", engine, adapter.Name, v.name), func(t *testing.T) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
-					for _, b := range behaviours {
+					for _, b := range slices.Concat(behaviours, versions) {
 						for _, kind := range kinds {
 							t.Run(b.name+"/"+kind.name, func(t *testing.T) {
 								t.Parallel()
