@@ -2,7 +2,6 @@ package locksuite
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -40,7 +39,7 @@ func (s *session) bump(key txlock.Key, version uint64) txlock.Grant {
 		s.e.Fatalf("CompareAndBump(%v, %d): %v", key, version, err)
 	}
 	grant, held := s.Held(key)
-	if !held || grant.Shared() || grant.Token() <= version || grant.Key() != key {
+	if !held || grant.Shared() || grant.Token() < version || grant.Key() != key {
 		s.e.Fatalf("after CompareAndBump(%v, %d) held=%t, %+v", key, version, held, grant)
 	}
 	return grant
@@ -144,16 +143,11 @@ func conflictsWithLock(e *env) {
 
 func makesStale(e *env) {
 	key, table := e.key(), e.numbers()
-	s, other := e.begin(), e.begin()
-	s.read(table)
+	s, other := e.late(table), e.begin()
 	other.bump(key, other.version(key))
 	other.commit()
 	_, err := s.Lock(e.Context(), key)
-	if e.readsSnapshot() {
-		e.wants(err, txlock.ErrStaleSnapshot)
-	} else {
-		e.wants(err, nil)
-	}
+	e.stale(err)
 }
 
 func comparesBehindHolder(e *env) {
@@ -215,13 +209,12 @@ func comparesAtMost(e *env) {
 
 func refusesNewer(e *env) {
 	key, table := e.key(), e.numbers()
-	s, other := e.begin(), e.begin()
-	s.read(table) // from before what the other commits
+	s, other := e.late(table), e.begin() // it has read
 	token := other.lock(key).Token()
 	other.commit()
 	err := s.CompareAndBump(e.Context(), key, e.committed(key))
-	if e.readsSnapshot() {
-		e.wants(err, txlock.ErrStaleSnapshot)
+	e.stale(err)
+	if err != nil {
 		e.wants(s.Verify(e.Context()), nil)
 		e.wants(s.Rollback(), nil)
 		s = e.begin()
@@ -229,8 +222,7 @@ func refusesNewer(e *env) {
 	}
 	e.wants(err, nil)
 	s.commit()
-	older := e.begin()
-	older.read(table)
+	older := e.late(table)
 	older.conflict(key, token) // as the snapshot shows already
 }
 
@@ -247,7 +239,7 @@ func comparesHeld(e *env) {
 			e.Errorf("locked after the compare: %+v, want %+v", again, grant)
 		}
 	}
-	s.conflict(key, grant.Token()+1)
+	s.conflict(key, grant.Token()-1)
 	s.commit()
 
 	locked := e.begin()
@@ -270,15 +262,15 @@ func comparesAfterSavepoint(e *env) {
 	key := e.key()
 	s := e.begin()
 	version := s.version(key)
-	e.wants(s.Savepoint(e.Context(), "before"), nil)
+	e.wants(s.Savepoint(e.Context(), "before_compare"), nil)
 	s.bump(key, version)
-	e.wants(s.RollbackTo(e.Context(), "before"), nil)
+	e.wants(s.RollbackTo(e.Context(), "before_compare"), nil)
 	if _, held := s.Held(key); held && e.adapter.Guarded {
 		e.Error("Held after a rollback to a savepoint")
 	}
 	grant := s.bump(key, version)
-	e.wants(s.Savepoint(e.Context(), "after"), nil)
-	e.wants(s.RollbackTo(e.Context(), "after"), nil)
+	e.wants(s.Savepoint(e.Context(), "after_compare"), nil)
+	e.wants(s.RollbackTo(e.Context(), "after_compare"), nil)
 	if again := s.bump(key, version); again != grant {
 		e.Errorf("compared again after a savepoint that kept it: %+v, want %+v", again, grant)
 	}
@@ -352,6 +344,3 @@ func hasNoVersion(e *env) {
 	e.wants(err, txlock.ErrNoTransaction)
 	e.wants(s.CompareAndBump(e.Context(), key, 0), txlock.ErrNoTransaction)
 }
-
-// readsSnapshot tells whether plain reads show a snapshot.
-func (e *env) readsSnapshot() bool { return e.variant.level == sql.LevelRepeatableRead }
