@@ -113,20 +113,15 @@ func (v Version) Value() (driver.Value, error) {
 // GormDataType makes the column an unsigned integer.
 func (Version) GormDataType() string { return string(schema.Uint) }
 
-// GormDBDataType is the type for AutoMigrate: rows that are there get version 1.
-func (Version) GormDBDataType(_ *gorm.DB, field *schema.Field) string {
-	text := "bigint unsigned"
-	if !field.NotNull {
-		text += " NOT NULL"
-	}
+// CreateClauses makes GORM ask for the plugin. GORM calls it once, when it parses the
+// model: a column that AutoMigrate adds gives version 1 to the rows that are there.
+func (Version) CreateClauses(field *schema.Field) []clause.Interface {
+	field.NotNull = true
 	if !field.HasDefaultValue {
-		text += " DEFAULT 1"
+		field.HasDefaultValue, field.DefaultValue, field.DefaultValueInterface = true, "1", int64(1)
 	}
-	return text
+	return needed
 }
-
-// CreateClauses makes GORM ask for the plugin.
-func (Version) CreateClauses(*schema.Field) []clause.Interface { return needed }
 
 // UpdateClauses makes GORM ask for the plugin.
 func (Version) UpdateClauses(*schema.Field) []clause.Interface { return needed }
