@@ -32,7 +32,7 @@ func valueOf(t *testing.T, db *testdb.DB, table string) (v int) {
 }
 
 func TestOptimisticCommitsAndRunsAgain(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 			for _, key := range []txlock.Key{uniqueKey(t, "optimistic"), hashed.Key(int(level) + 1)} {
 				table, runs := numbers(t, db), 0

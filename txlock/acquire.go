@@ -150,10 +150,13 @@ type attempt struct {
 func (a *attempt) run(ctx context.Context) (uint64, error) {
 	a.snapshot = a.mayHaveSnapshot()
 	if a.snapshot && a.version != nil {
-		if err := a.notNewer(ctx); err != nil {
-			return 0, err
-		}
+		return a.compareInSnapshot(ctx)
 	}
+	return a.send(ctx)
+}
+
+// send is run without a look at the version in the snapshot.
+func (a *attempt) send(ctx context.Context) (uint64, error) {
 	if a.server.MariaDB {
 		return a.onMariaDB(ctx)
 	}
@@ -164,7 +167,7 @@ func (a *attempt) run(ctx context.Context) (uint64, error) {
 }
 
 // guardsSnapshot tells whether the row must be as the snapshot shows it. For a
-// version notNewer has seen to it, and the comparison does the rest.
+// version compareInSnapshot sees to it.
 func (a *attempt) guardsSnapshot() bool { return a.snapshot && a.version == nil }
 
 // lock takes the row and its token, for good.

@@ -75,8 +75,8 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 //
 // It returns ErrConflict where the version is another. Nothing has changed then, but
 // the row may be locked until the end of the transaction, which is best rolled back
-// and started again. It returns ErrStaleSnapshot where the transaction has read data
-// from before the version, and what Lock returns besides.
+// and started again. It returns ErrStaleSnapshot where the version is the right one, but
+// the transaction has read data from before it, and what Lock returns besides.
 //
 // A hashed key shares its version with the others on its center lock, as it shares the
 // lock: a write to one of these is a conflict, too. Between two calls the chance is the
@@ -105,25 +105,28 @@ func (h hold) comparable(version uint64) (held uint64, ok bool) {
 	return h.grant.token, true
 }
 
-// notNewer makes sure that the version is not newer than the transaction's snapshot:
-// what was read there would be from before it. An older one is a conflict already.
-func (a *attempt) notNewer(ctx context.Context) error {
+// compareInSnapshot is the snapshot guard of CompareAndBump. The version that Version has
+// read is the snapshot's own. Any other is read there: where it is older than the one
+// that is given, and that is the row's, the data was read from before it.
+func (a *attempt) compareInSnapshot(ctx context.Context) (uint64, error) {
 	a.mu.Lock()
 	seen, ok := a.seen[a.record]
 	a.mu.Unlock()
 	if ok && seen == *a.version || a.held != noToken {
-		return nil
+		return a.send(ctx)
 	}
 	old, err := a.tokenOrZero(a.own(ctx, guard.Call{Reads: true}), a.tx)
-	switch {
-	case err != nil:
-		return err
-	case old < *a.version:
-		return fmt.Errorf("%w: version %d in the snapshot, %d given", ErrStaleSnapshot, old, *a.version)
-	case old > *a.version:
-		return conflict(*a.version)
+	if err != nil {
+		return 0, err
 	}
-	return nil
+	if old > *a.version {
+		return 0, conflict(*a.version)
+	}
+	token, err := a.send(ctx)
+	if err == nil && old < *a.version {
+		err = fmt.Errorf("%w: version %d in the snapshot, %d in the row", ErrStaleSnapshot, old, *a.version)
+	}
+	return token, err
 }
 
 // tokenOrZero reads the token, 0 where there is no row.
