@@ -222,3 +222,45 @@ func TestMixedWritersLoseNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestVersionTable: the recipe of the version table loses nothing either.
+func TestVersionTable(t *testing.T) {
+	const workers, commits = 6, 10
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+			table := numbers(t, db)
+			versions := Versions{db.CreateTable(t, "versions", "name VARBINARY(100) NOT NULL, resource VARBINARY(100) NOT NULL, version BIGINT UNSIGNED NOT NULL, PRIMARY KEY (name, resource, version)")}
+			var conflicts atomic.Int64
+			var wg sync.WaitGroup
+			for range workers {
+				wg.Go(func() {
+					for done := 0; done < commits && t.Context().Err() == nil; {
+						err := plainly(t.Context(), pool, &sql.TxOptions{Isolation: level}, func(tx *sql.Tx, _ *txlock.Scope) error {
+							version, err := versions.Version(t.Context(), tx, "number", "1")
+							if err != nil {
+								return err
+							}
+							if err := raise(t.Context(), tx, table); err != nil {
+								return err
+							}
+							return versions.CompareAndBump(t.Context(), tx, "number", "1", version)
+						})
+						switch {
+						case err == nil:
+							done++
+						case txlock.Retryable(err):
+							conflicts.Add(1)
+						default:
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if v := valueOf(t, db, table); v != workers*commits || conflicts.Load() == 0 {
+				t.Errorf("%v: %d of %d, %d conflicts", level, v, workers*commits, conflicts.Load())
+			}
+		}
+	})
+}
