@@ -100,7 +100,7 @@ func ExampleOptimistic() {
 
 func ExampleOptimistic_form() {
 	ctx, db := context.Background(), (*sql.DB)(nil)
-	show := func(version uint64) {}
+	show := func(uint64) {}
 
 	// The form is shown: first the version, then the record.
 	version, err := txlock.ReadVersion(ctx, db, Orders.Key(42))
@@ -116,7 +116,7 @@ func ExampleOptimistic_form() {
 			return err
 		}
 		if err := locks.CompareAndBump(ctx, Orders.Key(42), version); err != nil {
-			return fmt.Errorf("order 42: %v", err) // once: to run it again would not help
+			return err // ErrConflict: somebody else has changed it, show the form again
 		}
 		return queries.WithTx(tx).PayOrder(ctx, 42)
 	})

@@ -196,7 +196,7 @@ func TestMixedWritersLoseNothing(t *testing.T) {
 								case err == nil:
 									done++
 									committed.Add(1)
-								case txlock.Retryable(err):
+								case txlock.Retryable(err), errors.Is(err, txlock.ErrConflict):
 									refused.Add(1)
 								default:
 									t.Error(err)

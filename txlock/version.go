@@ -74,8 +74,9 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 // before has the version of that lock only.
 //
 // It returns ErrConflict where the version is another. Nothing has changed then, but
-// the row may be locked until the end of the transaction, which is best rolled back
-// and started again. It returns ErrStaleSnapshot where the version is the right one, but
+// the row may be locked until the end of the transaction, which is best rolled back.
+// Started again it may succeed, and is Retryable, if the version was read in it by
+// Version; one that was read before it stays another. It returns ErrStaleSnapshot where the version is the right one, but
 // the transaction has read data from before it, and what Lock returns besides.
 //
 // A hashed key shares its version with the others on its center lock, as it shares the
@@ -87,7 +88,18 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 // without a row has version 0.
 func (s *Scope) CompareAndBump(ctx context.Context, key Key, version uint64) error {
 	_, err := s.one(ctx, key, request{verb: "compare and bump", atMost: s.atMost, version: &version})
+	if errors.Is(err, ErrConflict) && !s.saw(key.record(), version) {
+		return fmt.Errorf("%w: %w", err, errGiven)
+	}
 	return err
+}
+
+// saw tells whether Version has read this in the transaction.
+func (s *state) saw(r record, version uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen, ok := s.seen[r]
+	return ok && seen == version
 }
 
 // conflict is the error of a CompareAndBump that came too late.
@@ -109,10 +121,7 @@ func (h hold) comparable(version uint64) (held uint64, ok bool) {
 // read is the snapshot's own. Any other is read there: where it is older than the one
 // that is given, and that is the row's, the data was read from before it.
 func (a *attempt) compareInSnapshot(ctx context.Context) (uint64, error) {
-	a.mu.Lock()
-	seen, ok := a.seen[a.record]
-	a.mu.Unlock()
-	if ok && seen == *a.version || a.held != noToken {
+	if a.saw(a.record, *a.version) || a.held != noToken {
 		return a.send(ctx)
 	}
 	old, err := a.tokenOrZero(a.own(ctx, guard.Call{Reads: true}), a.tx)

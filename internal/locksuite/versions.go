@@ -48,11 +48,7 @@ func (s *session) bump(key txlock.Key, version uint64) txlock.Grant {
 // conflict compares, and must be refused.
 func (s *session) conflict(key txlock.Key, version uint64) {
 	s.e.Helper()
-	err := s.CompareAndBump(s.e.Context(), key, version)
-	s.e.wants(err, txlock.ErrConflict)
-	if !txlock.Retryable(err) {
-		s.e.Errorf("not retryable: %v", err)
-	}
+	s.e.wants(s.CompareAndBump(s.e.Context(), key, version), txlock.ErrConflict)
 }
 
 // committed returns the version as it was committed.
@@ -104,14 +100,22 @@ func conflictsWithOptimistic(e *env) {
 	version := s.version(key)
 	other.bump(key, other.version(key))
 	other.commit()
-	s.conflict(key, version)
+	err := s.CompareAndBump(e.Context(), key, version)
+	e.wants(err, txlock.ErrConflict)
+	if !txlock.Retryable(err) {
+		e.Errorf("not retryable, though read in the transaction: %v", err)
+	}
 	e.wants(s.Verify(e.Context()), nil)
 	if _, held := s.Held(key); held {
 		e.Error("Held after a conflict")
 	}
 	e.wants(s.Rollback(), nil)
 	late := e.begin() // with the version from before the transaction
-	late.conflict(key, version)
+	err = late.CompareAndBump(e.Context(), key, version)
+	e.wants(err, txlock.ErrConflict)
+	if txlock.Retryable(err) {
+		e.Errorf("retryable, though from before the transaction: %v", err)
+	}
 	e.wants(late.Rollback(), nil)
 	again := e.begin()
 	again.bump(key, again.version(key))
