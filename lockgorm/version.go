@@ -30,8 +30,9 @@ import (
 // back afterwards, GORM doesn't tell: the models in memory are ahead then, and
 // their next write is a conflict. Load in the transaction what it changes.
 //
-// ErrVersion is returned, before anything is sent, where there is nothing to compare;
-// AnyVersion is the way around. Other conditions of yours may exclude rows, as usual.
+// Values of an update that carry another version than the model, as those of a form do,
+// are a conflict, too. ErrVersion is returned, before anything is sent, where there is
+// nothing to compare; AnyVersion is the way around. Other conditions of yours may exclude rows, as usual.
 //
 // A Version needs the plugin, db.Use(lockgorm.New()): without it every write of the model
 // fails. What bypasses models, as Exec, Table() and the foreign keys' ON DELETE do, neither

@@ -195,6 +195,40 @@ func saveOnce(db *gorm.DB, id int64, level sql.IsolationLevel, compare bool) err
 	return db.Transaction(work, &sql.TxOptions{Isolation: level})
 }
 
+// Seat has a primary key of two columns, and belongs to a tenant's own table.
+type Seat struct {
+	Hall    string `gorm:"primaryKey;size:20"`
+	Row     int64  `gorm:"primaryKey;autoIncrement:false"`
+	Guest   string
+	Version lockgorm.Version
+}
+
+func TestVersionOfCompositeKeys(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		const layout = "hall VARCHAR(20), `row` BIGINT, guest VARCHAR(50) NOT NULL DEFAULT '', " + versionColumn + ", PRIMARY KEY (hall, `row`)"
+		e.names.tables["Seat"] = e.CreateTable(t, "seats", layout)
+		other := e.CreateTable(t, "seats_of_another", layout)
+		for _, table := range []string{e.names.tables["Seat"], other} {
+			on := func() *gorm.DB { return db.Table(table) }
+			seats := []Seat{{Hall: "a", Row: 1}, {Hall: "a", Row: 2}, {Hall: "b", Row: 1}}
+			noError(t, on().Create(&seats).Error)
+			stale := seats[2]
+			noError(t, on().Model(&seats).Update("guest", "x").Error)
+			noError(t, on().Save(&seats[0]).Error)
+			wantError(t, "a lost race", on().Model(&stale).Update("guest", "y").Error, txlock.ErrConflict)
+			wantError(t, "a lost race in a batch", on().Model([]*Seat{&seats[1], &stale}).Update("guest", "y").Error, txlock.ErrConflict)
+			noError(t, on().Delete(&seats[1]).Error)
+			wantError(t, "a deleted row", on().Model(&seats[1]).Update("guest", "y").Error, gorm.ErrRecordNotFound)
+			var left []Seat
+			noError(t, on().Order("hall").Find(&left).Error)
+			if fmt.Sprint(left) != "[{a 1 x 3} {b 1 x 2}]" {
+				t.Errorf("left %v", left)
+			}
+		}
+	})
+}
+
 func TestOptimisticOfGORM(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)

@@ -32,6 +32,15 @@ func BenchmarkOptimistic(b *testing.B) {
 			}
 			pool := open(true, beginTx)(b, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
 			pool.SetMaxIdleConns(workers)
+			warm := make([]*sql.Conn, workers)
+			for i := range warm {
+				conn, err := pool.Conn(b.Context())
+				check(b, err)
+				warm[i] = conn
+			}
+			for _, conn := range warm {
+				check(b, conn.Close())
+			}
 			ids := make([]int64, keys)
 			for i := range ids {
 				ids[i] = int64(i) + 1
