@@ -38,7 +38,9 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 // where the server has rolled the transaction back, it is run again from its beginning,
 // ten times at most, with jittered pauses: fn loads what it changes, and must not keep
 // what it did elsewhere in a transaction that failed. Where db is a transaction
-// already, all this happens in it, under a savepoint, and nothing is run again.
+// already, all this happens in it, under a savepoint, and nothing is run again; under
+// GORM's DisableNestedTransaction there is none, and after an error the whole must be
+// rolled back.
 //
 // It is for keys that seldom meet: where a conflict is the rule, Transaction is faster.
 // It returns what Transaction returns, and ErrConflict for the last of ten conflicts.

@@ -76,7 +76,7 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 // It returns ErrConflict where the version is another. Nothing has changed then, but
 // the row may be locked until the end of the transaction, which is best rolled back.
 // Started again it may succeed, and is Retryable, if the version was read in it by
-// Version; one that was read before it stays another. It returns ErrStaleSnapshot where the version is the right one, but
+// Version of this scope; one that was read before it stays another. It returns ErrStaleSnapshot where the version is the right one, but
 // the transaction has read data from before it, and what Lock returns besides.
 //
 // A hashed key shares its version with the others on its center lock, as it shares the

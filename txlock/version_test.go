@@ -2,8 +2,10 @@ package txlock_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -100,6 +102,30 @@ func TestTokensOfBothKinds(t *testing.T) {
 				}
 				s.commit(t)
 				last = grant.Token()
+			}
+		}
+	})
+}
+
+// TestVersionsAtSerializable: reading a version takes a shared lock there, so that of two
+// who have read it and write, one is rolled back and the other goes on.
+func TestVersionsAtSerializable(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			key := named()
+			committed(t, db, key)
+			options := &sql.TxOptions{Isolation: sql.LevelSerializable}
+			a, b := begin(t, newPool(t, db, guarded), options), begin(t, newPool(t, db, guarded), options)
+			version, err := a.Version(t.Context(), key)
+			wants(t, "Version", err, nil)
+			_, err = b.Version(t.Context(), key)
+			wants(t, "Version", err, nil)
+			first := make(chan error, 1)
+			go func() { first <- a.CompareAndBump(t.Context(), key, version) }()
+			db.WaitForLockWait(t, a.id)
+			errs := []error{b.CompareAndBump(t.Context(), key, version), <-first}
+			if slices.Index(errs, nil) < 0 || !errors.Is(errors.Join(errs...), txlock.ErrDeadlock) {
+				t.Errorf("guarded=%t: %v", guarded, errs)
 			}
 		}
 	})
