@@ -260,7 +260,7 @@ func ignoreDone(err error) error {
 func (b *batch) renew(ctx context.Context, tx *sql.Tx) (ours, locked map[row]bool, err error) {
 	tokens := make([]uint64, 0, len(b.records))
 	for _, r := range b.records {
-		tokens = append(tokens, r.token)
+		tokens = append(tokens, r.token.Load())
 	}
 	free, err := b.lock(ctx, tx, tokens)
 	if err != nil {
@@ -296,7 +296,7 @@ type held struct {
 func (b *batch) own(rows []held) map[row]bool {
 	own := make(map[row]bool, len(rows))
 	for _, h := range rows {
-		if r := b.records[h.row]; r != nil && r.token == h.token && r.owner == h.owner {
+		if r := b.records[h.row]; r != nil && r.token.Load() == h.token && r.owner == h.owner {
 			own[h.row] = true
 		}
 	}
