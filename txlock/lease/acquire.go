@@ -159,7 +159,7 @@ func (m *Manager) granted(q *request, token uint64, slot int64, since instant) (
 		}
 	}
 	if r != nil {
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return m.keep(q, token, slot, since, false)
 }

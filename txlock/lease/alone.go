@@ -100,7 +100,7 @@ func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration, 
 	case reply >= firstToken:
 		r.extend(sent)
 	default: // somebody else's, or missing
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinO
 		return r.guard(ctx, in)
 	})
 	if errors.Is(err, txlock.ErrLost) {
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 		return errors.Join(err, l.Err())
 	}
 	return err
@@ -247,7 +247,7 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 			return nil, err
 		}
 		if ours < firstToken { // of a transaction that was rolled back
-			r.lose(errReplaced)
+			r.lose(ErrReplaced)
 			return m.keep(q, token, leaseSlot, since, true)
 		}
 		// Acquired in this transaction before: that hold serves both.
@@ -260,7 +260,7 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 		return nil, fmt.Errorf("%w: it was acquired in this transaction, and %w", txlock.ErrBusy, r.err())
 	}
 	if r != nil {
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return m.keep(q, token, leaseSlot, since, true)
 }

@@ -82,7 +82,7 @@ func (l *Lease) RaiseToken(ctx context.Context, token uint64) error {
 			case reply >= firstToken:
 				r.token.Store(uint64(reply))
 			case reply == replyRefused, !seen.exists:
-				r.lose(errReplaced)
+				r.lose(ErrReplaced)
 				return nil
 			default: // locked
 				if err := r.m.sleep(ctx, leastLook); err != nil {

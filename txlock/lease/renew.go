@@ -206,7 +206,7 @@ func (m *Manager) renewBatch(conn *renewalConn, b *batch) {
 		}
 		r.endRenewal()
 		if err == nil && !ours[at] && !locked[at] {
-			r.lose(errReplaced)
+			r.lose(ErrReplaced)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,8 +40,10 @@ type round struct {
 	token     uint64
 	votes     int
 	confirmed int
-	failed    int
+	failed    int // of which somebody else has busy, and out are not to be had
+	busy, out int
 	errs      []error
+	why       error // of a round that has failed
 }
 
 // try asks all nodes once.
@@ -124,6 +127,7 @@ func (a *round) vote(token uint64) {
 	if a.votes == a.m.majority {
 		close(a.decided)
 	}
+	a.giveUp()
 }
 
 // confirm counts a node that has the token.
@@ -140,10 +144,33 @@ func (a *round) fail(node int, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.errs[node] = err
-	if a.failed++; a.failed == len(a.errs)-a.m.majority+1 {
-		close(a.hopeless)
+	a.failed++
+	switch {
+	case errors.Is(err, txlock.ErrBusy):
+		a.busy++
+	case !errors.Is(err, errOver):
+		a.out++
 	}
 	a.r.explain(node, err)
+	a.giveUp()
+}
+
+// giveUp ends a round that can't have a majority any more, once it is known why: there
+// is none to be reached, or else somebody has the lease.
+func (a *round) giveUp() {
+	minority := len(a.errs) - a.m.majority
+	if a.why != nil || a.failed <= minority {
+		return
+	}
+	switch {
+	case a.out > minority:
+		a.why = txlock.ErrNoQuorum
+	case a.votes+a.busy >= a.m.majority:
+		a.why = txlock.ErrBusy
+	default:
+		return
+	}
+	close(a.hopeless)
 }
 
 // done counts a node that nothing is asked of any more.
@@ -154,8 +181,7 @@ func (a *round) done() {
 	}
 }
 
-// err says why the round has failed: somebody else has the lease, if the nodes that
-// are not free would have been a majority with the others.
+// err says why the round has failed.
 func (a *round) err(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -165,23 +191,16 @@ func (a *round) err(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	e := &majorityError{sentinel: txlock.ErrBusy, needed: a.m.majority, nodes: append([]error(nil), a.errs...)}
-	out := 0
-	for i, err := range e.nodes {
-		switch {
-		case errors.Is(err, errOver), errors.Is(err, context.Canceled):
-			e.nodes[i] = nil // ours, or not known any more
-		case err != nil && !errors.Is(err, txlock.ErrBusy):
-			out++
+	if a.why == nil {
+		return fmt.Errorf("%w: the databases have answered too late for a majority to be held for certain: the TTL of %v is too short for them", txlock.ErrNoQuorum, a.r.ttl)
+	}
+	nodes := slices.Clone(a.errs)
+	for i, err := range nodes {
+		if errors.Is(err, errOver) || errors.Is(err, context.Canceled) {
+			nodes[i] = nil // ours, or not known any more
 		}
 	}
-	switch {
-	case a.failed < len(a.errs)-a.m.majority+1:
-		return fmt.Errorf("%w: the databases have answered too late to be held for certain: their TTL is too short for them", txlock.ErrNoQuorum)
-	case out > len(a.errs)-a.m.majority:
-		e.sentinel = txlock.ErrNoQuorum
-	}
-	return e
+	return &majorityError{a.why, a.m.majority, nodes}
 }
 
 // ask acquires the lease of one node, where the node counts.

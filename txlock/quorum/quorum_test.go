@@ -3,6 +3,7 @@ package quorum_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -132,8 +133,9 @@ func TestDo(t *testing.T) {
 	wants(t, "Do", err, failed)
 	await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
 	err = m.Do(t.Context(), key, func(ctx context.Context, _ *quorum.Lease) error {
+		await(t, "all nodes are held", func() bool { return held(t, nodes, key) == 3 })
 		for _, db := range nodes[:2] {
-			exec(t, db, "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?", key.String())
+			force(t, db, key)
 		}
 		<-ctx.Done()
 		return context.Cause(ctx)
@@ -150,8 +152,15 @@ func TestDo(t *testing.T) {
 	await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
 }
 
-// TestLostMajority proves that a lease goes on with a minority lost, mends that,
-// and is lost, once and for good, with a majority.
+// force takes a lease away in one node, as ForceRelease does.
+func force(t testing.TB, db *testdb.DB, key txlock.Key) {
+	t.Helper()
+	exec(t, db, "UPDATE lockstep_leases SET token = token + 1, holds = LEFT('-', 0) WHERE name = ?", key.String())
+}
+
+// TestLostMajority proves that a lease goes on when a minority of its nodes hang for
+// longer than its TTL, takes them in again, and is lost, once and for good, with a
+// majority; and that a node where it was released by force is not taken again.
 func TestLostMajority(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 5)
@@ -159,17 +168,29 @@ func TestLostMajority(t *testing.T) {
 	key := named()
 	l := acquire(t, m, key)
 	await(t, "all nodes are held", func() bool { return held(t, nodes, key) == 5 })
-	take := func(db *testdb.DB) { // as ForceRelease does
-		exec(t, db, "UPDATE lockstep_leases SET token = token + 1, holds = LEFT('-', 0) WHERE name = ?", key.String())
+	lockRow := func(db *testdb.DB) (unlock func()) {
+		tx, err := db.Admin().BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var token uint64
+		if err := tx.QueryRow("SELECT token FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE", key.String()).Scan(&token); err != nil {
+			t.Fatal(err)
+		}
+		return sync.OnceFunc(func() {
+			if err := tx.Rollback(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	take(nodes[0])
-	take(nodes[1])
-	await(t, "two nodes are told of", func() bool {
-		_, first := l.Node(0)
-		_, second := l.Node(1)
-		return first != nil && second != nil || held(t, nodes, key) == 5
-	})
-	await(t, "the nodes are mended", func() bool { return held(t, nodes, key) == 5 })
+	first, second := lockRow(nodes[0]), lockRow(nodes[1])
+	defer first()
+	defer second()
+	missing := func(i int) bool { _, err := l.Node(i); return err != nil }
+	await(t, "two nodes are lost", func() bool { return missing(0) && missing(1) })
+	first()
+	second()
+	await(t, "the nodes are taken in again", func() bool { return !missing(0) && !missing(1) })
 	if err := l.Err(); err != nil {
 		t.Fatalf("lost with a minority: %v", err)
 	}
@@ -178,9 +199,13 @@ func TestLostMajority(t *testing.T) {
 			t.Errorf("a node has joined with token %d, the lease has %d", token, l.Token())
 		}
 	}
-	for _, db := range nodes[2:] {
-		take(db)
+	force(t, nodes[0], key)
+	force(t, nodes[1], key)
+	await(t, "it is told of two", func() bool { return missing(0) && missing(1) })
+	if err := l.Err(); err != nil {
+		t.Fatalf("lost with a minority: %v", err)
 	}
+	force(t, nodes[2], key)
 	<-l.Done()
 	wants(t, "Err", l.Err(), txlock.ErrLost)
 	if errors.Is(l.Err(), txlock.ErrNotHeld) {
@@ -267,7 +292,7 @@ func TestNode(t *testing.T) {
 	}
 	_, err := l.Node(3)
 	wants(t, "Node(3) of three", err, txlock.ErrInvalidOption)
-	exec(t, nodes[1], "UPDATE lockstep_leases SET token = token + 1, holds = LEFT('-', 0) WHERE name = ?", key.String())
+	force(t, nodes[1], key)
 	wants(t, "Guard of what was taken over there", guard(), txlock.ErrLost)
 	_, err = l.Node(1)
 	wants(t, "Node of what was taken over there", err, txlock.ErrNotHeld)

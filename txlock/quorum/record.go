@@ -214,7 +214,8 @@ func (r *record) tend() {
 		return
 	}
 	for i, l := range r.nodes {
-		if (l == nil || !l.Valid()) && !r.mending[i] {
+		// Where it was released by force it stays so.
+		if (l == nil || !l.Valid() && !errors.Is(l.Err(), lease.ErrReplaced)) && !r.mending[i] {
 			r.mending[i] = r.m.behind(func() { r.mend(i, l) })
 		}
 	}
