@@ -19,7 +19,8 @@ import (
 //  1. The node grants the lease, and its data are old enough to count.
 //  2. When a majority has granted, the highest of their tokens is the lease's.
 //  3. Each of them raises its token to that and confirms it, so that every later
-//     majority has a node that knows of it.
+//     majority has a node that knows of it. The other nodes, whose leases only make
+//     the majority larger, stand in for those that fail.
 //  4. When a majority has confirmed, and is still held by the clock, the lease is
 //     granted.
 //
@@ -31,6 +32,7 @@ type round struct {
 	stop context.CancelFunc // of what the nodes are asked
 
 	decided  chan struct{} // closed when the token is known
+	standIn  chan struct{} // closed when one of those that have decided it has failed
 	granted  chan struct{} // closed when a majority has confirmed it
 	hopeless chan struct{} // closed when none can
 	settled  chan struct{} // closed when all nodes are done with
@@ -42,6 +44,7 @@ type round struct {
 	confirmed int
 	failed    int // of which somebody else has busy, and out are not to be had
 	busy, out int
+	needed    bool // others have to stand in
 	errs      []error
 	why       error // of a round that has failed
 }
@@ -55,8 +58,9 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 	asking, stop := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	a := &round{
 		m: m, r: m.newRecord(q), stop: stop, errs: make([]error, n),
-		decided: make(chan struct{}), granted: make(chan struct{}), hopeless: make(chan struct{}), settled: make(chan struct{}),
+		decided: make(chan struct{}), standIn: make(chan struct{}), granted: make(chan struct{}), hopeless: make(chan struct{}), settled: make(chan struct{}),
 	}
+	a.r.asked = a.settled
 	a.asked.Store(int64(n))
 	// Those that answer after the call go on.
 	defer context.AfterFunc(ctx, stop)()
@@ -99,41 +103,51 @@ func (a *round) node(ctx context.Context, node int) {
 		a.fail(node, err)
 		return
 	}
-	a.vote(l.Token())
+	raises := a.decided
+	if !a.vote(l.Token()) {
+		raises = a.standIn
+	}
 	select {
-	case <-a.decided:
-		if err = l.RaiseToken(ctx, a.token); err == nil {
-			err = a.r.join(node, l)
-		}
+	case <-raises:
+		err = l.RaiseToken(ctx, a.token)
+	case <-a.granted:
 	case <-a.hopeless:
 		err = errOver
+	}
+	if err == nil {
+		err = a.r.join(node, l)
 	}
 	if err != nil {
 		a.m.drop(l, a.r.ttl)
 		a.fail(node, err)
 		return
 	}
-	a.confirm()
+	a.confirm(l.Token())
 }
 
-// vote counts a node that has granted the lease with a token.
-func (a *round) vote(token uint64) {
+// vote counts a node that has granted the lease with a token, and tells whether it is
+// one of those that decide.
+func (a *round) vote(token uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.votes++; a.votes > a.m.majority {
-		return
+		return false
 	}
 	a.token = max(a.token, token)
 	if a.votes == a.m.majority {
 		close(a.decided)
 	}
 	a.giveUp()
+	return true
 }
 
-// confirm counts a node that has the token.
-func (a *round) confirm() {
+// confirm counts a node that has the token of the lease, or a higher one.
+func (a *round) confirm(token uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if token < a.token {
+		return
+	}
 	if a.confirmed++; a.confirmed == a.m.majority {
 		close(a.granted)
 	}
@@ -145,6 +159,10 @@ func (a *round) fail(node int, err error) {
 	defer a.mu.Unlock()
 	a.errs[node] = err
 	a.failed++
+	if a.votes >= a.m.majority && !a.needed {
+		a.needed = true
+		close(a.standIn)
+	}
 	switch {
 	case errors.Is(err, txlock.ErrBusy):
 		a.busy++
@@ -222,6 +240,9 @@ func (m *Manager) drop(l *lease.Lease, ttl time.Duration) {
 	m.giveBack(context.Background(), []*lease.Lease{l}, ttl)
 }
 
+// grace is how long nodes may answer after the majority, beside as long again.
+const grace = 5 * time.Millisecond
+
 // giveBack releases the leases of nodes, at once. It waits for a majority, or
 // the first where there is none, and for the others for as long again: those are released
 // behind the call. Only what the lease
@@ -261,7 +282,7 @@ func (m *Manager) giveBack(ctx context.Context, nodes []*lease.Lease, ttl time.D
 	enough := max(waiting-(len(nodes)-m.majority), 1)
 	for held := waiting; waiting > 0; waiting-- {
 		if late == nil && held-waiting >= enough {
-			late = time.After(time.Since(began) + 5*time.Millisecond)
+			late = time.After(time.Since(began) + grace)
 		}
 		select {
 		case a := <-answers:

@@ -154,7 +154,15 @@ func (l *Lease) Release(ctx context.Context) error {
 	if !last {
 		return nil
 	}
+	began := time.Now()
 	errs := l.r.m.giveBack(ctx, nodes, l.r.ttl)
+	late := time.NewTimer(time.Since(began) + grace)
+	defer late.Stop()
+	select { // of nodes that have not answered the acquire: it is given back there too
+	case <-l.r.asked:
+	case <-late.C:
+	case <-ctx.Done():
+	}
 	l.r.m.freed(l.r.key)
 	if done(errs) >= l.r.m.majority {
 		return nil

@@ -19,6 +19,7 @@ type record struct {
 	*request
 	token uint64 // set before the first handle
 	until time.Time
+	asked <-chan struct{} // closed when all nodes have answered the round of the grant
 
 	mu      sync.Mutex     // taken before Manager.mu, never after
 	nodes   []*lease.Lease // nil: not held there
