@@ -110,9 +110,9 @@ func closeIt(t testing.TB, m interface{ Close(context.Context) error }) {
 // named is a key of this test alone.
 func named() txlock.Key { return txlock.Named("quorum:" + rand.Text()) }
 
-func acquire(t testing.TB, m *quorum.Manager, key txlock.Key, options ...lease.AcquireOption) *quorum.Lease {
+func acquire(t testing.TB, m *quorum.Manager, key txlock.Key) *quorum.Lease {
 	t.Helper()
-	l, err := m.Acquire(t.Context(), key, options...)
+	l, err := m.Acquire(t.Context(), key)
 	if err != nil {
 		t.Fatalf("Acquire(%v): %v", key, err)
 	}
