@@ -138,7 +138,8 @@ func (w world) steps(o order, visit func(next world, wrong string)) {
 
 func (w world) clientSteps(o order, c int, visit func(next world, wrong string)) {
 	me := w.clients[c]
-	if me.phase != idle && me.phase != absent && !me.over {
+	mayEnd := c == 0 || !w.three() // of three only one, for there to be fewer states
+	if me.phase != idle && me.phase != absent && !me.over && mayEnd {
 		next := w
 		next.clients[c].over = true
 		for n := range next.nodes {
@@ -195,6 +196,9 @@ func (w world) clientSteps(o order, c int, visit func(next world, wrong string))
 		w.leave(c, visit)
 	}
 }
+
+// three tells whether there are three clients.
+func (w *world) three() bool { return w.clients[len(w.clients)-1].phase != absent }
 
 func (m modelClient) count(k known) (n int) {
 	for _, v := range m.knows {
@@ -316,7 +320,7 @@ func (w world) leave(c int, visit func(next world, wrong string)) {
 		if w.nodes[n].holder == int8(c+1) {
 			next := w
 			next.nodes[n].holder = 0
-			if w.clients[len(w.clients)-1].phase != absent { // of three all at once, for there to be fewer states
+			if w.three() { // all at once, for there to be fewer states
 				for other := range next.nodes {
 					if next.nodes[other].holder == int8(c+1) {
 						next.nodes[other].holder = 0
