@@ -29,7 +29,7 @@ import (
 type round struct {
 	m    *Manager
 	r    *record
-	stop context.CancelFunc // of what the nodes are asked
+	stop func() // of what the nodes are asked
 
 	decided  chan struct{} // closed when the token is known
 	standIn  chan struct{} // closed when one of those that have decided it has failed
@@ -55,16 +55,20 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 		return l, nil
 	}
 	n, limit := len(m.nodes), m.options.timeout(q.ttl)
-	asking, stop := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	unhook := context.AfterFunc(m.closing, cancel)
+	stop := func() {
+		unhook()
+		cancel()
+	}
 	a := &round{
 		m: m, r: m.newRecord(q), stop: stop, errs: make([]error, n),
 		decided: make(chan struct{}), standIn: make(chan struct{}), granted: make(chan struct{}), hopeless: make(chan struct{}), settled: make(chan struct{}),
 	}
 	a.r.asked = a.settled
 	a.asked.Store(int64(n))
-	// Those that answer after the call go on.
+	// Those that answer after the call go on, until Close.
 	defer context.AfterFunc(ctx, stop)()
-	defer context.AfterFunc(m.closing, stop)()
 	for i := range n {
 		if !m.behind(func() { a.node(asking, i) }) {
 			a.fail(i, ErrClosed)
