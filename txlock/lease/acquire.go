@@ -166,7 +166,7 @@ func (m *Manager) confirm(r *record) bool {
 // has committed meanwhile; then the row has the new hold beside the old one.
 func (m *Manager) granted(q *request, token uint64, slot int64, since instant) (*Lease, error) {
 	r := m.recordOf(q)
-	if r != nil && (r.token == token && r.slot == slot || q.shared) && m.confirm(r) {
+	if r != nil && (r.token.Load() == token && r.slot == slot || q.shared) && m.confirm(r) {
 		r.committed()
 		if l := r.enter(false); l != nil {
 			if err := m.undo(q, slot); err != nil {
@@ -176,7 +176,7 @@ func (m *Manager) granted(q *request, token uint64, slot int64, since instant) (
 		}
 	}
 	if r != nil {
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return m.keep(q, token, slot, since, false)
 }

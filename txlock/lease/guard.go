@@ -48,7 +48,7 @@ func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinO
 		return r.guard(ctx, in)
 	})
 	if errors.Is(err, txlock.ErrLost) {
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 		return errors.Join(err, l.Err())
 	}
 	return err
@@ -96,21 +96,21 @@ func (r *record) isPending() bool {
 
 // guard sends the statements.
 func (r *record) guard(ctx context.Context, in *txlock.Included) error {
-	name := []byte(r.key.String())
+	name, token := []byte(r.key.String()), r.token.Load()
 	if in.Snapshot {
 		row, err := queries.LeaseInSnapshot(ctx, in.Tx, gen.LeaseInSnapshotParams{Name: name, Slot: r.slot})
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		if row.Token < r.token {
-			return fmt.Errorf("%w: the lease has token %d, the snapshot shows %d", txlock.ErrStaleSnapshot, r.token, row.Token)
+		if row.Token < token {
+			return fmt.Errorf("%w: the lease has token %d, the snapshot shows %d", txlock.ErrStaleSnapshot, token, row.Token)
 		}
 	}
 	reply, err := queries.GuardLease(ctx, in.Tx, gen.GuardLeaseParams{
-		Name: name, Slot: r.slot, Owner: []byte(r.owner), Token: r.token, Hold: r.hold,
+		Name: name, Slot: r.slot, Owner: []byte(r.owner), Token: token, Hold: r.hold,
 	})
-	if err == nil && uint64(reply) != r.token {
-		err = fmt.Errorf("%w: token %d", txlock.ErrLost, r.token)
+	if err == nil && uint64(reply) != token {
+		err = fmt.Errorf("%w: token %d", txlock.ErrLost, token)
 	}
 	return err
 }
@@ -237,13 +237,13 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 	}
 	token := uint64(reply &^ sharedBit)
 	r := m.recordOf(q)
-	if r != nil && r.token == token {
+	if r != nil && r.token.Load() == token {
 		ours, err := m.sendRenewal(ctx, in.Tx, r)
 		if err != nil {
 			return nil, err
 		}
 		if ours < firstToken { // of a transaction that was rolled back
-			r.lose(errReplaced)
+			r.lose(ErrReplaced)
 			return m.keep(q, token, leaseSlot, since, true)
 		}
 		// Acquired in this transaction before: that hold serves both.
@@ -256,7 +256,7 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 		return nil, fmt.Errorf("%w: it was acquired in this transaction, and %w", txlock.ErrBusy, r.err())
 	}
 	if r != nil {
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return m.keep(q, token, leaseSlot, since, true)
 }

@@ -266,17 +266,11 @@ func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	q := &request{terms: m.options.terms, verb: verb, key: key, asked: now(), target: exclusive{}}
-	for _, option := range opts {
-		option.toAcquire(&q.terms)
-	}
-	if err := q.check(); err != nil {
+	q := &request{verb: verb, key: key, asked: now(), target: exclusive{}}
+	var err error
+	if q.terms, err = m.terms(opts); err != nil {
 		return nil, err
 	}
-	if m.options.renewEvery > q.ttl/2 {
-		return nil, fmt.Errorf("%w: TTL(%v) is less than twice the manager's RenewEvery(%v)", txlock.ErrInvalidOption, q.ttl, m.options.renewEvery)
-	}
-	var err error
 	if q.owner, q.named, err = ownerOf(ctx); err != nil {
 		return nil, err
 	}
@@ -288,6 +282,21 @@ func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts
 		q.owner = process + id.String()
 	}
 	return q, m.open()
+}
+
+// terms are what a lease is asked for with the options.
+func (m *Manager) terms(opts []AcquireOption) (terms, error) {
+	t := m.options.terms
+	for _, option := range opts {
+		option.toAcquire(&t)
+	}
+	if err := t.check(); err != nil {
+		return t, err
+	}
+	if m.options.renewEvery > t.ttl/2 {
+		return t, fmt.Errorf("%w: TTL(%v) is less than twice the manager's RenewEvery(%v)", txlock.ErrInvalidOption, t.ttl, m.options.renewEvery)
+	}
+	return t, nil
 }
 
 // newHold makes an entry for the list of holds. One that was granted, and was given
