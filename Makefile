@@ -8,7 +8,7 @@ GOLANGCI ?= go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.
 ENGINES   ?= mariadb,mysql
 BENCHTIME ?= 1s
 
-GOTEST      = go test -race -count=1 -parallel 16 -timeout 20m
+GOTEST      = go test -race -count=1 -parallel 8 -timeout 20m
 WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
 
 .PHONY: help test demo bench generate verify verify-sql verify-go lint

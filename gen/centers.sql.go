@@ -91,6 +91,39 @@ func (q *Queries) CenterToken(ctx context.Context, db DBTX, slot uint32) (uint64
 	return token, err
 }
 
+const CompareAndBumpCenter = `-- name: CompareAndBumpCenter :execlastid
+UPDATE lockstep_centers
+SET
+  token = GREATEST(token, LAST_INSERT_ID(IF(token = ?, token, IF(token = ?, GREATEST(token + 1,
+    UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))), 0)))),
+  owner = IF(LAST_INSERT_ID() = 0, owner, ?),
+  conn_id = IF(LAST_INSERT_ID() = 0, conn_id, CONNECTION_ID()),
+  locked_us = IF(LAST_INSERT_ID() = 0, locked_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))))
+WHERE slot = ?
+`
+
+type CompareAndBumpCenterParams struct {
+	Held    uint64
+	Version uint64
+	Owner   interface{}
+	Slot    uint32
+}
+
+// CompareAndBumpCenter is CompareAndBumpNamed for a center row. The reply is the
+// token, or 0 where the row carries another, or is missing.
+func (q *Queries) CompareAndBumpCenter(ctx context.Context, db DBTX, arg CompareAndBumpCenterParams) (int64, error) {
+	result, err := db.ExecContext(ctx, CompareAndBumpCenter,
+		arg.Held,
+		arg.Version,
+		arg.Owner,
+		arg.Slot,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.LastInsertId()
+}
+
 const CountCenters = `-- name: CountCenters :one
 SELECT COUNT(*) FROM lockstep_centers
 `

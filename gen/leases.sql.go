@@ -79,6 +79,24 @@ func (q *Queries) AcquireLease(ctx context.Context, db DBTX, arg AcquireLeasePar
 	return result.LastInsertId()
 }
 
+const BeginEpoch = `-- name: BeginEpoch :exec
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT 'lockstep:epoch', -2, ?, LEFT('-', 0), 0, 0,
+  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - CAST(? AS SIGNED), 1, 0 FROM DUAL
+`
+
+type BeginEpochParams struct {
+	ID    []byte
+	AgeUs int64
+}
+
+// BeginEpoch marks the data of a database that has no mark. The row has no hold and
+// is never acquired; its intent keeps the janitor off.
+func (q *Queries) BeginEpoch(ctx context.Context, db DBTX, arg BeginEpochParams) error {
+	_, err := db.ExecContext(ctx, BeginEpoch, arg.ID, arg.AgeUs)
+	return err
+}
+
 const DeleteLease = `-- name: DeleteLease :exec
 DELETE FROM lockstep_leases WHERE name = ? AND slot = ?
 `
@@ -315,7 +333,7 @@ func (q *Queries) InspectLease(ctx context.Context, db DBTX, arg InspectLeasePar
 }
 
 const LeaseAsItIs = `-- name: LeaseAsItIs :one
-SELECT token, holds, guards, expires_us FROM lockstep_leases WHERE name = ? AND slot = ? FOR UPDATE SKIP LOCKED
+SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = ? AND slot = ? FOR UPDATE SKIP LOCKED
 `
 
 type LeaseAsItIsParams struct {
@@ -328,6 +346,7 @@ type LeaseAsItIsRow struct {
 	Holds     string
 	Guards    uint64
 	ExpiresUs int64
+	IntentUs  int64
 }
 
 // LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads it
@@ -340,12 +359,13 @@ func (q *Queries) LeaseAsItIs(ctx context.Context, db DBTX, arg LeaseAsItIsParam
 		&i.Holds,
 		&i.Guards,
 		&i.ExpiresUs,
+		&i.IntentUs,
 	)
 	return i, err
 }
 
 const LeaseInSnapshot = `-- name: LeaseInSnapshot :one
-SELECT token, holds, guards, expires_us FROM lockstep_leases WHERE name = ? AND slot = ?
+SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = ? AND slot = ?
 `
 
 type LeaseInSnapshotParams struct {
@@ -358,6 +378,7 @@ type LeaseInSnapshotRow struct {
 	Holds     string
 	Guards    uint64
 	ExpiresUs int64
+	IntentUs  int64
 }
 
 // LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
@@ -369,6 +390,7 @@ func (q *Queries) LeaseInSnapshot(ctx context.Context, db DBTX, arg LeaseInSnaps
 		&i.Holds,
 		&i.Guards,
 		&i.ExpiresUs,
+		&i.IntentUs,
 	)
 	return i, err
 }
@@ -602,6 +624,60 @@ func (q *Queries) QueueForLease(ctx context.Context, db DBTX, name []byte) (int6
 	var slot int64
 	err := row.Scan(&slot)
 	return slot, err
+}
+
+const RaiseToken = `-- name: RaiseToken :execlastid
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, s.slot, ?, ?, ?, 0, 0, 0, 0
+FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(
+    lockstep_leases.owner = VALUES(owner) AND LOCATE(VALUES(holds), lockstep_leases.holds) > 0
+    AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), GREATEST(lockstep_leases.token, VALUES(token)), 1)),
+  token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID())
+`
+
+type RaiseTokenParams struct {
+	Owner []byte
+	Hold  string
+	Token uint64
+	Name  []byte
+	Slot  int64
+}
+
+// RaiseToken raises the token of a lease that is still the owner's with that hold
+// to at least the one given. The reply is the token, or 0 the row is locked or
+// missing, 1 the lease is not ours any more.
+func (q *Queries) RaiseToken(ctx context.Context, db DBTX, arg RaiseTokenParams) (int64, error) {
+	result, err := db.ExecContext(ctx, RaiseToken,
+		arg.Owner,
+		arg.Hold,
+		arg.Token,
+		arg.Name,
+		arg.Slot,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.LastInsertId()
+}
+
+const ReadEpoch = `-- name: ReadEpoch :one
+SELECT owner, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - expires_us AS SIGNED) AS age_us
+FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2
+`
+
+type ReadEpochRow struct {
+	Owner []byte
+	AgeUs int64
+}
+
+// ReadEpoch reads which data the database has, and for how long it has had them.
+func (q *Queries) ReadEpoch(ctx context.Context, db DBTX) (ReadEpochRow, error) {
+	row := db.QueryRowContext(ctx, ReadEpoch)
+	var i ReadEpochRow
+	err := row.Scan(&i.Owner, &i.AgeUs)
+	return i, err
 }
 
 const ReleaseLease = `-- name: ReleaseLease :execlastid

@@ -10,6 +10,49 @@ import (
 	"strings"
 )
 
+const CompareAndBumpNamed = `-- name: CompareAndBumpNamed :execlastid
+INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
+VALUES (
+  ?,
+  LAST_INSERT_ID(IF(CAST(? AS UNSIGNED) > 0, 0, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))))),
+  ?,
+  CONNECTION_ID(),
+  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+)
+ON DUPLICATE KEY UPDATE
+  token = GREATEST(token, LAST_INSERT_ID(IF(token = ?, token, IF(token = CAST(? AS UNSIGNED), GREATEST(token + 1,
+    UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))), 0)))),
+  owner = IF(LAST_INSERT_ID() = 0, owner, VALUES(owner)),
+  conn_id = IF(LAST_INSERT_ID() = 0, conn_id, CONNECTION_ID()),
+  locked_us = IF(LAST_INSERT_ID() = 0, locked_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))))
+`
+
+type CompareAndBumpNamedParams struct {
+	Name    []byte
+	Version int64
+	Owner   []byte
+	Held    uint64
+}
+
+// CompareAndBumpNamed takes the row of a key exclusively, waiting for it, and where
+// it carries the version wanted raises the token as LockNamed does. A key without a
+// row has version 0. The reply is the token, or 0 where the row carries another, which
+// leaves it as it is; what a refusal inserts was never granted. A row that carries the
+// token held is ours already and keeps it; 1 is no token and stands for none held.
+func (q *Queries) CompareAndBumpNamed(ctx context.Context, db DBTX, arg CompareAndBumpNamedParams) (int64, error) {
+	result, err := db.ExecContext(ctx, CompareAndBumpNamed,
+		arg.Name,
+		arg.Version,
+		arg.Owner,
+		arg.Held,
+		arg.Version,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.LastInsertId()
+}
+
 const DeleteNamed = `-- name: DeleteNamed :exec
 DELETE FROM lockstep_locks WHERE name = ?
 `

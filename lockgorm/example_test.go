@@ -1,6 +1,7 @@
 package lockgorm_test
 
 import (
+	"errors"
 	"log"
 
 	"gorm.io/gorm"
@@ -54,5 +55,21 @@ func ExampleNew() {
 	})
 	if err != nil {
 		log.Print(err)
+	}
+}
+
+type Article struct {
+	ID      int64
+	Text    string
+	Version lockgorm.Version // needs the plugin: db.Use(lockgorm.New())
+}
+
+func ExampleVersion() {
+	var db *gorm.DB
+	var article Article // with its version, from the form that was sent
+
+	err := db.Save(&article).Error // UPDATE ... , version = version + 1 WHERE id = ? AND version = ?
+	if errors.Is(err, txlock.ErrConflict) {
+		log.Print("somebody else has changed the article meanwhile")
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
 
-	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -155,57 +154,4 @@ func in[G any](tx *gorm.DB, verb func(*txlock.Scope) (G, error)) (none G, err er
 		return none, err
 	}
 	return verb(scope)
-}
-
-// Transaction is db.Transaction that takes the locks of all keys as its first
-// statement; without keys fn takes the locks itself, or leaves it to the plugin,
-// best before its first query. A transaction that the server has rolled back (txlock.Retryable) is
-// run again from its beginning, ten times at most, with jittered pauses: fn must
-// not keep what it did elsewhere in a transaction that failed. Where db is a
-// transaction already, the locks and fn run in it, under a savepoint as GORM does
-// it, and nothing is run again: that is for the outermost.
-//
-// It returns the errors of fn and of LockAll, and ErrTxDoomed for a transaction
-// that was committed behind its back. A panic of fn goes on after the rollback.
-// No error is added to db.
-func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
-	if db == nil || db.Statement == nil {
-		return errors.New("lockgorm: Transaction needs a *gorm.DB, got nil")
-	}
-	if fn == nil {
-		return errors.New("lockgorm: Transaction needs a function, got nil")
-	}
-	for _, key := range keys {
-		if err := key.Validate(); err != nil {
-			return err
-		}
-	}
-	if _, err := transactionOf(db); err == nil {
-		return once(db, keys, fn, options, nil)
-	}
-	return retry.Do(db.Statement.Context, func() error {
-		return once(db, keys, fn, options, []txlock.JoinOption{txlock.NothingRead()})
-	})
-}
-
-// once is one transaction, or one savepoint.
-func once(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options []*sql.TxOptions, join []txlock.JoinOption) error {
-	return db.Transaction(func(tx *gorm.DB) error {
-		if tx.DryRun {
-			return fn(tx)
-		}
-		scope, err := Join(tx, join...)
-		if err != nil {
-			return err
-		}
-		if len(keys) > 0 {
-			if _, err := scope.LockAll(tx.Statement.Context, keys...); err != nil {
-				return err
-			}
-		}
-		if err := fn(tx); err != nil {
-			return err
-		}
-		return scope.Confirm(tx.Statement.Context)
-	}, options...)
 }

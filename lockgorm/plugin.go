@@ -60,7 +60,8 @@ func Tables(names ...string) Option {
 // A statement is ended with ErrInvalidKey where the keys can't be known: the update
 // or delete of a model without its primary key, such as Delete(&Order{}, 42) or an
 // update by a where clause; name them by On. Outside of a transaction, under
-// SkipDefaultTransaction for example, it is ended with ErrNoTransaction. What
+// SkipDefaultTransaction for example, it is ended with ErrNoTransaction. Models with a
+// Version are compared, see there. What
 // bypasses GORM's callbacks, as tx.Statement.ConnPool does, bypasses the plugin.
 func New(options ...Option) *Plugin {
 	p := &Plugin{tables: make(map[string]bool)}
@@ -93,6 +94,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		callbacks.Create().After("gorm:after_create").Before(commit).Register(guard, guardStatement),
 		callbacks.Update().After("gorm:after_update").Before(commit).Register(guard, guardStatement),
 		callbacks.Delete().After("gorm:after_delete").Before(commit).Register(guard, guardStatement),
+		registerVersions(db),
 	)
 }
 

@@ -470,6 +470,10 @@ func TestDoFailsToLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		sides(t, func(t *testing.T, guarded bool) {
 			pool, key := newPool(t, db.Config(oneSecond), guarded), uniqueKey(t, "do")
+			// A row that is there: a new one may have to wait for a neighbour's gap.
+			if err := txlock.Ensure(t.Context(), pool, key); err != nil {
+				t.Fatal(err)
+			}
 			holder := begin(t, newPool(t, db.Config(), true))
 			lock(t, join(t, holder), key)
 			err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error { t.Error("fn was called"); return nil })

@@ -4,8 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -81,4 +84,90 @@ func Example_setup() {
 		log.Fatal(err)
 	}
 	_ = Carts
+}
+
+func ExampleOptimistic() {
+	ctx, db := context.Background(), (*sql.DB)(nil)
+
+	// Nobody waits: where two meet, the later one is run again.
+	err := locksqlc.Optimistic(ctx, db, Orders.Key(42), func(tx *sql.Tx) error {
+		return queries.WithTx(tx).PayOrder(ctx, 42)
+	})
+	if errors.Is(err, txlock.ErrConflict) {
+		log.Print("ten times somebody else was faster")
+	}
+}
+
+func ExampleOptimistic_form() {
+	ctx, db := context.Background(), (*sql.DB)(nil)
+	show := func(uint64) {}
+
+	// The form is shown: first the version, then the record.
+	version, err := txlock.ReadVersion(ctx, db, Orders.Key(42))
+	if err != nil {
+		log.Fatal(err)
+	}
+	show(version)
+
+	// Minutes later, the form is sent.
+	err = locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error {
+		locks, err := locksqlc.Join(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := locks.CompareAndBump(ctx, Orders.Key(42), version); err != nil {
+			return err // ErrConflict: somebody else has changed it, show the form again
+		}
+		return queries.WithTx(tx).PayOrder(ctx, 42)
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+// Versions is a version table of a program's own, which keeps the history: one row for
+// each version of a resource. Its key is all three columns, so that of two who make the
+// same version the second one fails.
+//
+//	CREATE TABLE versions (
+//	  name     VARBINARY(100)  NOT NULL,
+//	  resource VARBINARY(100)  NOT NULL,
+//	  version  BIGINT UNSIGNED NOT NULL,
+//	  PRIMARY KEY (name, resource, version)
+//	) ENGINE = InnoDB
+type Versions struct{ Table string }
+
+// Version is Scope.Version of the table.
+func (v Versions) Version(ctx context.Context, tx *sql.Tx, name, resource string) (version uint64, err error) {
+	query := "SELECT COALESCE(MAX(version), 0) FROM " + v.Table + " WHERE name = ? AND resource = ?"
+	err = tx.QueryRowContext(ctx, query, name, resource).Scan(&version)
+	return version, err
+}
+
+// CompareAndBump is Scope.CompareAndBump of the table.
+func (v Versions) CompareAndBump(ctx context.Context, tx *sql.Tx, name, resource string, version uint64) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO "+v.Table+" VALUES (?, ?, ?)", name, resource, version+1)
+	var server *mysql.MySQLError
+	if errors.As(err, &server) && server.Number == 1062 { // ER_DUP_ENTRY: somebody else has made it
+		return fmt.Errorf("%w: %s of %s: %w", txlock.ErrConflict, name, resource, err)
+	}
+	return err
+}
+
+func Example_versionTable() {
+	ctx, db, versions := context.Background(), (*sql.DB)(nil), Versions{"versions"}
+
+	err := locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error { // again after a conflict
+		version, err := versions.Version(ctx, tx, "invoice", "2026-11")
+		if err != nil {
+			return err
+		}
+		if err := queries.WithTx(tx).PayOrder(ctx, 42); err != nil {
+			return err
+		}
+		return versions.CompareAndBump(ctx, tx, "invoice", "2026-11", version)
+	})
+	if err != nil {
+		log.Print(err)
+	}
 }

@@ -57,6 +57,17 @@ var verbsCounted = []counted{
 		_, err := s.LockAll(ctx, key, besides(key, "a"), besides(key, "b"))
 		return err
 	}, 1, 2, 4, 7},
+	{"Version and CompareAndBump", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		version, err := s.Version(ctx, key)
+		if err != nil {
+			return err
+		}
+		return s.CompareAndBump(ctx, key, version)
+	}, 2, 2, 2 + 4, 2 + 4},
+	{"CompareAndBump twice", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		version, err := s.Version(ctx, key)
+		return errors.Join(err, s.CompareAndBump(ctx, key, version), s.CompareAndBump(ctx, key, version))
+	}, 2, 2, 2 + 6, 2 + 6},
 	{"Verify", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, _ txlock.Key) error {
 		return s.Verify(ctx)
 	}, 1, 1, 2 + 1, 2 + 1},
@@ -80,6 +91,33 @@ func TestStatementsPerVerb(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestStatementsOfCompareAndBump counts those with a version from before the transaction:
+// one, and one more where the transaction may have read data from before it.
+func TestStatementsOfCompareAndBump(t *testing.T) {
+	first := func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		return s.CompareAndBump(ctx, key, 0)
+	}
+	late := func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		var n int
+		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_leases").Scan(&n); err != nil {
+			return err
+		}
+		return first(ctx, tx, s, key)
+	}
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			if n := counter(t, engine, true, counted{run: first})(); n != 1 {
+				t.Errorf("%d statements as the first, want 1", n)
+			}
+		})
+		t.Run(string(engine)+" after a read", func(t *testing.T) {
+			if n := counter(t, engine, true, counted{run: late})(); n != 1+2 {
+				t.Errorf("%d statements after a read, want 1 and 2", n)
+			}
+		})
 	}
 }
 

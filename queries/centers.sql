@@ -11,6 +11,18 @@ SET
   locked_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))
 WHERE slot = sqlc.arg(slot);
 
+-- name: CompareAndBumpCenter :execlastid
+-- CompareAndBumpCenter is CompareAndBumpNamed for a center row. The reply is the
+-- token, or 0 where the row carries another, or is missing.
+UPDATE lockstep_centers
+SET
+  token = GREATEST(token, LAST_INSERT_ID(IF(token = sqlc.arg(held), token, IF(token = sqlc.arg(version), GREATEST(token + 1,
+    UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))), 0)))),
+  owner = IF(LAST_INSERT_ID() = 0, owner, sqlc.arg(owner)),
+  conn_id = IF(LAST_INSERT_ID() = 0, conn_id, CONNECTION_ID()),
+  locked_us = IF(LAST_INSERT_ID() = 0, locked_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))))
+WHERE slot = sqlc.arg(slot);
+
 -- name: CenterForUpdate :one
 -- CenterForUpdate takes a center row exclusively and reads its token.
 SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot) FOR UPDATE;

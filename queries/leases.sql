@@ -72,6 +72,19 @@ ON DUPLICATE KEY UPDATE
     AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), lockstep_leases.token, 1)),
   expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + lockstep_leases.ttl_us);
 
+-- name: RaiseToken :execlastid
+-- RaiseToken raises the token of a lease that is still the owner's with that hold
+-- to at least the one given. The reply is the token, or 0 the row is locked or
+-- missing, 1 the lease is not ours any more.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(
+    lockstep_leases.owner = VALUES(owner) AND LOCATE(VALUES(holds), lockstep_leases.holds) > 0
+    AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), GREATEST(lockstep_leases.token, VALUES(token)), 1)),
+  token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID());
+
 -- name: LeasesForRenewal :many
 -- LeasesForRenewal locks those of the names that carry one of the tokens and that
 -- nobody else has locked. The forced index and READ COMMITTED keep it off the
@@ -128,12 +141,12 @@ WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner
 
 -- name: LeaseInSnapshot :one
 -- LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
-SELECT token, holds, guards, expires_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: LeaseAsItIs :one
 -- LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads it
 -- as it was committed last.
-SELECT token, holds, guards, expires_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
+SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
 
 -- name: ForceRelease :execlastid
 -- ForceRelease frees a lease whoever holds it, and raises the token, so that the
@@ -183,6 +196,18 @@ FOR UPDATE SKIP LOCKED;
 -- name: DeleteLease :exec
 -- DeleteLease removes the row of a lease.
 DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+
+-- name: ReadEpoch :one
+-- ReadEpoch reads which data the database has, and for how long it has had them.
+SELECT owner, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - expires_us AS SIGNED) AS age_us
+FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2;
+
+-- name: BeginEpoch :exec
+-- BeginEpoch marks the data of a database that has no mark. The row has no hold and
+-- is never acquired; its intent keeps the janitor off.
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
+  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;
 
 -- name: ServerClock :one
 -- ServerClock reads the server's clock, and what kind of server it is.

@@ -47,6 +47,27 @@ ON DUPLICATE KEY UPDATE
   conn_id = IF(LAST_INSERT_ID() = 0, conn_id, VALUES(conn_id)),
   locked_us = IF(LAST_INSERT_ID() = 0, locked_us, VALUES(locked_us));
 
+-- name: CompareAndBumpNamed :execlastid
+-- CompareAndBumpNamed takes the row of a key exclusively, waiting for it, and where
+-- it carries the version wanted raises the token as LockNamed does. A key without a
+-- row has version 0. The reply is the token, or 0 where the row carries another, which
+-- leaves it as it is; what a refusal inserts was never granted. A row that carries the
+-- token held is ours already and keeps it; 1 is no token and stands for none held.
+INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
+VALUES (
+  sqlc.arg(name),
+  LAST_INSERT_ID(IF(CAST(sqlc.arg(version) AS UNSIGNED) > 0, 0, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))))),
+  sqlc.arg(owner),
+  CONNECTION_ID(),
+  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+)
+ON DUPLICATE KEY UPDATE
+  token = GREATEST(token, LAST_INSERT_ID(IF(token = sqlc.arg(held), token, IF(token = CAST(sqlc.arg(version) AS UNSIGNED), GREATEST(token + 1,
+    UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))), 0)))),
+  owner = IF(LAST_INSERT_ID() = 0, owner, VALUES(owner)),
+  conn_id = IF(LAST_INSERT_ID() = 0, conn_id, CONNECTION_ID()),
+  locked_us = IF(LAST_INSERT_ID() = 0, locked_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))));
+
 -- name: EnsureNamed :exec
 -- EnsureNamed makes the row of a key where it is missing, with token 0. Inside a
 -- transaction it takes a shared lock on a row that is there, waiting for it:

@@ -193,6 +193,16 @@ func checkClock(ctx context.Context, db *sql.DB) (problem, err error) {
 	return nil, nil
 }
 
+// CheckCluster is the part of Check that looks for a multi-primary cluster: it returns
+// ErrMultiPrimary for a node of one, and the errors of the driver.
+func CheckCluster(ctx context.Context, db *sql.DB) error {
+	if db == nil {
+		return errors.New("schema: CheckCluster needs a *sql.DB, got nil")
+	}
+	problem, err := checkCluster(ctx, db)
+	return errors.Join(problem, err)
+}
+
 // checkCluster finds Galera (wsrep_on) and a Group Replication with several
 // primaries.
 func checkCluster(ctx context.Context, db *sql.DB) (problem, err error) {

@@ -26,6 +26,7 @@ import (
 // network is a way to a server that can be made bad.
 type network struct {
 	proxy *toxiproxy.Proxy
+	addr  string       // where it listens
 	dials atomic.Int64 // attempts to connect
 
 	mu     sync.Mutex
@@ -45,6 +46,7 @@ func newNetwork(t testing.TB, db *testdb.DB) *network {
 		conns: make(map[*networkConn]struct{}),
 	}
 	n.up(t)
+	n.addr = n.proxy.Listen
 	t.Cleanup(n.close)
 	return n
 }
@@ -127,7 +129,7 @@ func (n *network) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	addr := n.direct
 	n.mu.Unlock()
 	if addr == "" {
-		addr = n.proxy.Listen
+		addr = n.addr
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {

@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/Shopify/toxiproxy/v2 v2.12.0
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/dca00107/lockstep v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/rs/zerolog v1.33.0

@@ -1,9 +1,23 @@
 package tests
 
 import (
+	"flag"
+	"os"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/testdb"
 )
 
-func TestMain(m *testing.M) { testdb.Main(m) }
+func TestMain(m *testing.M) {
+	checks := "15"
+	if os.Getenv("LOCKSTEP_LONG") != "" {
+		checks = "1000"
+	}
+	// The defaults of rapid, which the command line overrides.
+	for name, value := range map[string]string{"rapid.checks": checks, "rapid.nofailfile": "true"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	testdb.Main(m)
+}

@@ -17,6 +17,8 @@ type request struct {
 	shared bool
 	try    bool          // don't wait
 	atMost time.Duration // wait no longer; 0 is the server's limit
+
+	version *uint64 // that of CompareAndBump, nil for a lock whatever the version
 }
 
 func (q request) bounded() bool { return q.try || q.atMost > 0 }
@@ -41,14 +43,25 @@ func (s *Scope) one(ctx context.Context, key Key, q request) (Grant, error) {
 // acquire is one under the mutex.
 func (s *state) acquire(ctx context.Context, key Key, r record, q request) (Grant, error) {
 	h, done, err := s.reenter(key, r, q.shared)
-	if done || err != nil {
-		return h.grant, err
+	if err != nil {
+		return Grant{}, err
+	}
+	held := max(noToken, h.grant.token)
+	if q.version != nil {
+		var ok bool
+		if held, ok = h.comparable(*q.version); done && !ok {
+			err := fmt.Errorf("%w, but %d by this transaction's own lock", conflict(*q.version), h.grant.token)
+			return Grant{}, s.refused(ctx, key, false, s.asked(), s.failure(q.verb, key, err))
+		}
+	}
+	if done {
+		return h.grant, nil
 	}
 	if s.book == nil && h.grant.token > 0 && !h.grant.shared {
 		q.shared = false // ours exclusively: ask for that again
 	}
 	undone, asked := s.undone(), s.asked()
-	a := &attempt{state: s, record: r, request: q, owner: ownerOf(ctx), held: max(noToken, h.grant.token)}
+	a := &attempt{state: s, record: r, request: q, owner: ownerOf(ctx), held: held}
 	if err := s.stillOpen(ctx); err != nil {
 		return Grant{}, s.refused(ctx, key, q.shared, asked, s.failure(q.verb, key, err))
 	}
@@ -61,7 +74,11 @@ func (s *state) acquire(ctx context.Context, key Key, r record, q request) (Gran
 		return Grant{}, s.refused(ctx, key, q.shared, asked, s.failure(q.verb, key, a.busy(err)))
 	}
 	grant := Grant{key: key, token: token, shared: q.shared}
-	s.keep(ctx, r, grant, undone, asked)
+	h = hold{grant: grant, undone: undone}
+	if q.version != nil {
+		h.base, h.compared = *q.version, true
+	}
+	s.keep(ctx, r, h, asked)
 	return grant, nil
 }
 
@@ -132,13 +149,33 @@ type attempt struct {
 // transaction allow, and returns the token.
 func (a *attempt) run(ctx context.Context) (uint64, error) {
 	a.snapshot = a.mayHaveSnapshot()
+	if a.snapshot && a.version != nil {
+		return a.compareInSnapshot(ctx)
+	}
+	return a.send(ctx)
+}
+
+// send is run without a look at the version in the snapshot.
+func (a *attempt) send(ctx context.Context) (uint64, error) {
 	if a.server.MariaDB {
 		return a.onMariaDB(ctx)
 	}
 	if a.bounded() {
 		return a.boundedOnMySQL(ctx)
 	}
-	return a.take(ctx, a.tx, a.snapshot)
+	return a.take(ctx, a.tx, a.guardsSnapshot())
+}
+
+// guardsSnapshot tells whether the row must be as the snapshot shows it. For a
+// version compareInSnapshot sees to it.
+func (a *attempt) guardsSnapshot() bool { return a.snapshot && a.version == nil }
+
+// lock takes the row and its token, for good.
+func (a *attempt) lock(ctx context.Context, db gen.DBTX) (uint64, error) {
+	if a.version != nil {
+		return a.compareAndBump(ctx, db, a.owner, a.held, *a.version)
+	}
+	return a.record.lock(ctx, db, a.owner, a.held)
 }
 
 // mayHaveSnapshot tells whether the snapshot guard is needed.
@@ -175,9 +212,13 @@ func (a *attempt) onMariaDB(ctx context.Context) (uint64, error) {
 	case a.atMost > 0:
 		variables = append(variables, rawsql.AtMost(a.atMost))
 	}
-	compare := a.snapshot
+	compare := a.guardsSnapshot()
 	if a.snapshot && a.server.SnapshotIsolation {
-		variables = append(variables, rawsql.RefuseStale)
+		variable := rawsql.RefuseStale
+		if a.version != nil {
+			variable = rawsql.AllowStale // a conflict, where the other ends the transaction
+		}
+		variables = append(variables, variable)
 		compare = false
 	}
 	if variables == nil {
@@ -199,7 +240,7 @@ func (a *attempt) take(ctx context.Context, db gen.DBTX, compare bool) (uint64, 
 		return token, a.compare(ctx, token)
 	}
 	if !compare {
-		return a.lock(a.first(ctx), db, a.owner, a.held)
+		return a.lock(a.first(ctx), db)
 	}
 	current, err := a.touch(a.first(ctx), db)
 	if err != nil {
@@ -208,7 +249,7 @@ func (a *attempt) take(ctx context.Context, db gen.DBTX, compare bool) (uint64, 
 	if err := a.compare(ctx, current); err != nil {
 		return 0, err
 	}
-	return a.lock(a.then(ctx), a.tx, a.owner, a.held)
+	return a.lock(a.then(ctx), a.tx)
 }
 
 // takeShared takes the row shared. A locking read of a missing row would close
@@ -247,95 +288,6 @@ func (a *attempt) compare(ctx context.Context, current uint64) error {
 		known.add(a.server.Name, a.record)
 	}
 	return nil
-}
-
-// boundedOnMySQL takes the lock within a limit, which MySQL has for SELECT only:
-// so the row must exist, else the locking read would close its gap.
-func (a *attempt) boundedOnMySQL(ctx context.Context) (uint64, error) {
-	before := a.snapshot
-	exists := known.has(a.server.Name, a.record)
-	if !exists {
-		_, err := a.read(a.own(ctx, guard.Call{Reads: true}), a.tx)
-		if err != nil && !errors.Is(err, errMissing) {
-			return 0, err
-		}
-		exists, a.snapshot = err == nil, true
-	}
-	var token uint64
-	err := errMissing
-	if exists {
-		token, err = a.selectBounded(ctx)
-		if errors.Is(err, errMissing) {
-			known.drop(a.server.Name, a.record)
-		}
-	}
-	if errors.Is(err, errMissing) {
-		token, err = a.insertBounded(ctx)
-	}
-	if errors.Is(err, ErrStaleSnapshot) && a.try && !before {
-		// Taken and given back between our read and our try.
-		return 0, fmt.Errorf("%w: it was taken a moment ago", ErrBusy)
-	}
-	return token, err
-}
-
-// selectBounded takes an existing row by SELECT with a limit.
-func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
-	hint := rawsql.HintNoWait
-	if !a.try {
-		hint = func(query string) string { return rawsql.HintAtMost(query, a.atMost) }
-	}
-	db := rewritten{a.tx, hint}
-	take := a.forUpdate
-	if a.shared {
-		take = a.forShare
-	}
-	current, err := take(a.first(ctx), db)
-	if err != nil {
-		return 0, err
-	}
-	if a.snapshot {
-		if err := a.compare(ctx, current); err != nil {
-			return 0, err
-		}
-	}
-	if a.shared {
-		return current, nil
-	}
-	return a.lock(a.then(ctx), a.tx, a.owner, a.held)
-}
-
-// insertBounded makes the row that the snapshot doesn't show. Only here the limit
-// is the session's, in whole seconds, and is put back afterwards.
-func (a *attempt) insertBounded(ctx context.Context) (token uint64, err error) {
-	var before int64
-	if err := a.tx.QueryRowContext(a.then(ctx), rawsql.LockWaitSeconds).Scan(&before); err != nil {
-		return 0, err
-	}
-	seconds := max(1, int64((a.atMost+time.Second-1)/time.Second))
-	if _, err := a.tx.ExecContext(a.then(ctx), rawsql.SetLockWait(seconds)); err != nil {
-		return 0, err
-	}
-	defer func() {
-		if _, restoreErr := a.tx.ExecContext(a.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
-			err = restoreErr
-		}
-	}()
-	if a.shared {
-		if err := a.ensure(a.then(ctx), a.tx); err != nil {
-			return 0, err
-		}
-		token, err := a.forShare(a.then(ctx), a.tx)
-		if err == nil && token > 0 {
-			err = fmt.Errorf("%w: no row in the snapshot, token %d in the row", ErrStaleSnapshot, token)
-		}
-		return token, err
-	}
-	token, err = a.insert(a.then(ctx), a.tx, a.owner)
-	if err == nil && token == 0 {
-		err = fmt.Errorf("%w: no row in the snapshot, but one by now", ErrStaleSnapshot)
-	}
-	return token, err
 }
 
 // busy is the error of a try that would have had to wait.

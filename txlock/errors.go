@@ -38,7 +38,7 @@ var (
 	// transaction that was rolled back takes no more statements.
 	ErrTxDoomed = errors.New("txlock: the transaction is over on the server")
 	// ErrConflict is returned by an optimistic lock when the version has
-	// changed. The transaction goes on, but should be started again.
+	// changed. The transaction goes on, but should be rolled back.
 	ErrConflict = errors.New("txlock: the version has changed")
 	// ErrLost is returned when a lock that outlives statements has been lost
 	// while it was needed.
@@ -75,11 +75,12 @@ var (
 	ErrNoQuorum = errors.New("txlock: no majority")
 )
 
-// The marks of an ErrTxDoomed that must not be started again by itself: the work,
-// or a part of it, was committed, or may have been.
+// The marks of what must not be started again by itself: an ErrTxDoomed where the work,
+// or a part of it, was committed, or may have been, and an ErrConflict for good.
 var (
 	errCommitted = errors.New("committed implicitly")
 	errUnknown   = errors.New("the server has ended it, by a statement that was not seen")
+	errGiven     = errors.New("it was not read in this transaction, which would find the same again")
 	errUnfenced  = errors.New("a savepoint may have been rolled back after the guard, and the guard with it: guard again, last in the transaction")
 )
 
@@ -87,10 +88,10 @@ var (
 // beginning, may succeed: the server has rolled it back for a reason that passes,
 // or it was behind. A transaction that a statement has committed, a cancelled
 // context, a busy lock and a connection lost in COMMIT, whose outcome nobody
-// knows, are not retryable.
+// knows, are not retryable, nor is the conflict of a version from before the transaction.
 func Retryable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, errCommitted), errors.Is(err, errUnknown), errors.Is(err, errUnfenced),
+	case err == nil, errors.Is(err, errCommitted), errors.Is(err, errUnknown), errors.Is(err, errUnfenced), errors.Is(err, errGiven),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):

@@ -135,7 +135,7 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 		}
 	}
 	for _, grant := range given {
-		s.keep(ctx, grant.key.record(), grant, undone, asked)
+		s.keep(ctx, grant.key.record(), hold{grant: grant, undone: undone}, asked)
 	}
 	return nil
 }

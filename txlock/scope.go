@@ -52,7 +52,8 @@ type state struct {
 
 	mu    sync.Mutex // for the fields below
 	held  map[record]hold
-	fresh bool // NothingRead, good for the next lock
+	fresh bool              // NothingRead, good for the next lock
+	seen  map[record]uint64 // what Version has read last
 }
 
 // hold is a lock that was given, and the count of ROLLBACK TO SAVEPOINT then.
@@ -60,6 +61,9 @@ type hold struct {
 	grant  Grant
 	undone int
 	since  time.Time // where somebody watches
+
+	base     uint64 // the version from which CompareAndBump has raised the token
+	compared bool   // it was CompareAndBump
 }
 
 // Grant is a lock that was given. It holds until the transaction ends.
@@ -177,8 +181,8 @@ func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
 	return guard.NewServer(version, session, rollbackOnTimeout, name), err
 }
 
-// WaitAtMost returns a view of the scope whose Lock, RLock and LockAll wait no
-// longer than d, exact below a second, and then return ErrWaitTimeout with the
+// WaitAtMost returns a view of the scope whose Lock, RLock, LockAll and CompareAndBump
+// wait no longer than d, exact below a second, and then return ErrWaitTimeout with the
 // transaction alive. The place in the server's queue is kept while they wait. The
 // default is the server's innodb_lock_wait_timeout, 50 s.
 //
@@ -307,11 +311,14 @@ func (s *state) holdOf(r record) (h hold, certain bool) {
 }
 
 // keep notes a lock that was given, and asked for at the time.
-func (s *state) keep(ctx context.Context, r record, g Grant, undone int, asked time.Time) {
-	h := hold{grant: g, undone: undone, since: s.granted(ctx, g, asked)}
+func (s *state) keep(ctx context.Context, r record, h hold, asked time.Time) {
+	h.since = s.granted(ctx, h.grant, asked)
 	s.mu.Lock()
 	if s.held == nil {
 		s.held = make(map[record]hold, 4)
+	}
+	if old := s.held[r]; old.grant.token == h.grant.token {
+		h.base, h.compared = old.base, old.compared
 	}
 	s.held[r] = h
 	first := len(s.held) == 1

@@ -14,11 +14,14 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// behaviours are the promises, each by a name that is a sentence.
-var behaviours = []struct {
+// behaviour is a promise, by a name that is a sentence.
+type behaviour struct {
 	name string
 	show func(e *env)
-}{
+}
+
+// behaviours are the promises of locks.
+var behaviours = []behaviour{
 	{"an exclusive lock excludes until COMMIT", exclusive},
 	{"ROLLBACK frees the lock and the token still rises", rollbackFrees},
 	{"a waiter is granted at COMMIT with a higher token", waits},

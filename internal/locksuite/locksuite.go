@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,7 +54,7 @@ func Run(t *testing.T, adapters ...Adapter) {
 				t.Run(fmt.Sprintf("%s/%s/%s", engine, adapter.Name, v.name), func(t *testing.T) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
-					for _, b := range behaviours {
+					for _, b := range v.behaviours() {
 						for _, kind := range kinds {
 							t.Run(b.name+"/"+kind.name, func(t *testing.T) {
 								t.Parallel()
@@ -75,6 +76,15 @@ type variant struct {
 	name  string
 	set   func(*mysql.Config)
 	level sql.IsolationLevel
+	some  bool // for the behaviours of locks, not those of versions
+}
+
+// behaviours are those that a variant is for.
+func (v variant) behaviours() []behaviour {
+	if v.some {
+		return behaviours
+	}
+	return slices.Concat(behaviours, versions)
 }
 
 var variants = func() (all []variant) {
@@ -88,6 +98,7 @@ var variants = func() (all []variant) {
 						c.Logger = &mysql.NopLogger{} // connections are broken on purpose
 					},
 					level: level,
+					some:  interpolate != found,
 				})
 			}
 		}

@@ -4,6 +4,7 @@ package model
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -125,6 +126,10 @@ func (h *Handle) finish(why error) {
 
 // Err is what the handle says of itself.
 func (h *Handle) Err() error { return h.over }
+
+func (h *Handle) String() string {
+	return fmt.Sprintf("key %d, token %d of %q in manager %d", h.Key, h.Token, h.Owner, h.Manager)
+}
 
 // Released tells whether the handle was released.
 func (h *Handle) Released() bool { return h.released }

@@ -77,21 +77,21 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 			return nil, 0, err
 		case !seen.exists:
 			// Somebody makes them, or those beside them: a moment each.
-			if err = q.target.prepare(ctx, m.db, q); (errors.Is(err, errLocked) || txlock.Retryable(err)) && absent < 16 {
+			if err = q.target.prepare(ctx, m.db, q); (errors.Is(err, errLocked) || txlock.Retryable(err)) && absent < maxEnsures {
 				absent++
 				err = m.sleep(ctx, time.Duration(absent)*leastLook)
 			}
-		case q.shared && seen.left > 0 && seen.owner == q.owner && !how.queued:
-			how.queued = true // the writer goes on to read
 		case how.inTurn && q.named && seen.left > 0 && seen.owner == q.owner:
 			how.inTurn = false // it enters again, for which nobody has to wait
+		case (q.named || q.shared) && seen.left > 0 && seen.owner == q.owner && how.queued == 0:
+			how.queued = guardPatience // it enters again, or the writer goes on to read: its own row
 		case seen.left > 0:
 			return nil, seen.left, txlock.ErrBusy
 		case how.inTurn && absent == 0:
 			err = m.ensureTurnstile(ctx, q.key)
 			absent++
-		case absent > 0 && seen.intent == intentShared && !q.shared && !how.queued:
-			how.queued = true // readers keep the row locked, each for a moment
+		case absent > 0 && seen.intent == intentShared && !q.shared && how.queued == 0:
+			how.queued = mostLook // readers keep the row locked, each for a moment
 		case absent > 0:
 			return nil, 0, txlock.ErrBusy
 		default:
@@ -127,15 +127,25 @@ func (m *Manager) ensureTurnstile(ctx context.Context, key txlock.Key) error {
 	return err
 }
 
-// ensureAlone is ensure in autocommit, where two that make the same row may be each
-// other's deadlock.
+// ensureAlone is ensure in autocommit, where two that make the same row, or rows side
+// by side, may lock each other out for a moment, or be each other's deadlock.
 func (m *Manager) ensureAlone(ctx context.Context, key txlock.Key, slot int64) error {
-	for tries := 0; ; tries++ {
-		if err := ensure(ctx, m.db, key, slot); tries == 5 || !txlock.Retryable(err) {
+	for tries := 1; ; tries++ {
+		err := ensure(ctx, m.db, key, slot)
+		if tries > maxEnsures || !errors.Is(err, errLocked) && !txlock.Retryable(err) {
+			return err
+		}
+		if seen, err := lookAt(ctx, m.db, key, slot); err != nil || seen.exists {
+			return err
+		}
+		if err := m.sleep(ctx, time.Duration(tries)*leastLook); err != nil {
 			return err
 		}
 	}
 }
+
+// maxEnsures is how often it is tried to make a row: for a quarter of a second.
+const maxEnsures = 16
 
 // confirm tells whether the hold of a record that waits for its commit is in the row.
 func (m *Manager) confirm(r *record) bool {
@@ -156,7 +166,7 @@ func (m *Manager) confirm(r *record) bool {
 // has committed meanwhile; then the row has the new hold beside the old one.
 func (m *Manager) granted(q *request, token uint64, slot int64, since instant) (*Lease, error) {
 	r := m.recordOf(q)
-	if r != nil && (r.token == token && r.slot == slot || q.shared) && m.confirm(r) {
+	if r != nil && (r.token.Load() == token && r.slot == slot || q.shared) && m.confirm(r) {
 		r.committed()
 		if l := r.enter(false); l != nil {
 			if err := m.undo(q, slot); err != nil {
@@ -166,7 +176,7 @@ func (m *Manager) granted(q *request, token uint64, slot int64, since instant) (
 		}
 	}
 	if r != nil {
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return m.keep(q, token, slot, since, false)
 }
@@ -177,7 +187,7 @@ func (m *Manager) undo(q *request, slot int64) error {
 	defer cancel()
 	hold, granted := q.hold, now()
 	if _, err := m.sendRelease(ctx, m.db, q.key, slot, hold); err != nil {
-		m.behind(func() { m.giveBackUntil(q.key, slot, hold, granted, granted.add(q.ttl)) })
+		m.behind(func() { m.giveBackUntil(remains{key: q.key, slot: slot, hold: hold}, granted, granted.add(q.ttl)) })
 		return errors.Join(err, m.renew(q))
 	}
 	return nil
@@ -185,8 +195,8 @@ func (m *Manager) undo(q *request, slot int64) error {
 
 // attempt is how a statement is sent.
 type attempt struct {
-	inTurn bool // it passes nobody at the turnstile
-	queued bool // it waits for the row for a moment
+	inTurn bool          // it passes nobody at the turnstile
+	queued time.Duration // how long it waits for the row, in the queue for that
 }
 
 // answer is what the server has replied.
@@ -232,11 +242,11 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (answer,
 		}
 		switch {
 		case txlock.Unknown(err):
-			m.giveBackUntil(sent.key, a.slot, sent.hold, until, until.add(patience(sent.ttl)+sent.ttl))
+			m.giveBackUntil(remains{key: sent.key, slot: a.slot, hold: sent.hold}, until, until.add(patience(sent.ttl)+sent.ttl))
 		case wanted:
 			return
 		case err == nil && a.reply >= firstToken:
-			m.giveBackUntil(sent.key, a.slot, sent.hold, now(), since.add(patience(sent.ttl)+sent.ttl))
+			m.giveBackUntil(remains{key: sent.key, slot: a.slot, hold: sent.hold}, now(), since.add(patience(sent.ttl)+sent.ttl))
 		}
 		if sent.shared {
 			m.freeSlot(sent.key, a.slot)
@@ -276,8 +286,8 @@ func (m *Manager) renew(q *request) error {
 
 // send sends the statement.
 func (m *Manager) send(ctx context.Context, q *request, how attempt, notAfterUS int64) (a answer, err error) {
-	if how.queued {
-		err = m.withRow(ctx, q.key, leaseSlot, mostLook, func(tx gen.DBTX) error {
+	if how.queued > 0 {
+		err = m.withRow(ctx, q.key, leaseSlot, how.queued, func(tx gen.DBTX) error {
 			if how.inTurn {
 				tx = rewriting{tx, rawsql.InTurn}
 			}

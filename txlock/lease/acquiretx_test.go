@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -493,6 +494,7 @@ func TestAcquireTxReleaseBeforeEnd(t *testing.T) {
 						wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
 					})
 					wants(t, "Err", l.Err(), txlock.ErrNotHeld)
+					time.Sleep(1500 * time.Millisecond) // longer than a release is uncertain
 					finish(t, tx)
 					free(t, other, key)
 					if info, err := other.Inspect(t.Context(), key); err != nil || info.Held {
@@ -569,5 +571,64 @@ func TestAcquireTxClosed(t *testing.T) {
 		wants(t, "AcquireTx after the commit", err, txlock.ErrNoTransaction)
 		_, err = open.AcquireTx(t.Context(), nil, key)
 		wants(t, "AcquireTx in nothing", err, txlock.ErrNoTransaction)
+	})
+}
+
+// TestOwnLeaseLockedForAMoment proves that an owner who holds the lease in another
+// process enters again although others keep the row locked, each for a moment, and that
+// TryAcquire says busy at once where that is for longer.
+func TestOwnLeaseLockedForAMoment(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other, third := newManager(t, pool), newManager(t, pool), newManager(t, pool)
+		key := named()
+		ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
+		l, err := m.Acquire(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop, locking := make(chan struct{}), sync.WaitGroup{}
+		for range 3 {
+			locking.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					_, err := third.TryAcquire(t.Context(), key)
+					wants(t, "TryAcquire of somebody else", err, txlock.ErrBusy)
+				}
+			})
+		}
+		for range 50 {
+			again, err := other.TryAcquire(ctx, key)
+			if err != nil {
+				t.Errorf("TryAcquire of the owner: %v", err)
+				break
+			}
+			if again.Token() != l.Token() {
+				t.Errorf("token %d, want %d", again.Token(), l.Token())
+			}
+			release(t, again)
+		}
+		close(stop)
+		locking.Wait()
+		tx := begin(t, pool, sql.LevelDefault)
+		if err := l.Guard(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		quickly(t, "TryAcquire", func() {
+			_, err := other.TryAcquire(ctx, key)
+			wants(t, "TryAcquire under a guard of the owner's own", err, txlock.ErrBusy)
+		})
+		_, err = other.Acquire(ctx, key, lease.WaitAtMost(300*time.Millisecond))
+		wants(t, "Acquire under a guard of the owner's own", err, txlock.ErrWaitTimeout)
+		commit(t, tx)
+		again, err := other.Acquire(ctx, key)
+		if err != nil {
+			t.Fatalf("Acquire after the guard: %v", err)
+		}
+		release(t, again)
+		release(t, l)
 	})
 }

@@ -16,6 +16,13 @@ import (
 // txlock.ErrLost or ErrNotHeld where the lease is not held any more, and the errors
 // of the driver and the context, after which the lease is held for as long as before.
 func (l *Lease) Renew(ctx context.Context) error {
+	return l.alone(ctx, "renew", func(ctx context.Context, r *record) error {
+		return r.m.renewOne(ctx, r, r.left())
+	})
+}
+
+// alone sends something for the lease while no renewal is under way.
+func (l *Lease) alone(ctx context.Context, what string, send func(ctx context.Context, r *record) error) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
@@ -24,12 +31,12 @@ func (l *Lease) Renew(ctx context.Context) error {
 	defer cancel()
 	for {
 		if r.beginRenewal(cancel) {
-			err := r.m.renewOne(limited, r, r.left())
+			err := send(limited, r)
 			r.endRenewal()
 			if lost := l.Err(); lost != nil {
 				return lost
 			}
-			return txlock.Explain("renew lease "+r.key.String(), err)
+			return txlock.Explain(what+" lease "+r.key.String(), err)
 		}
 		if err := l.Err(); err != nil {
 			return err
@@ -90,7 +97,7 @@ func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) 
 	case reply >= firstToken:
 		r.extend(sent, sent)
 	default: // somebody else's, or missing
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return nil
 }
@@ -98,7 +105,7 @@ func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) 
 // sendRenewal sends the statement once.
 func (m *Manager) sendRenewal(ctx context.Context, db gen.DBTX, r *record) (int64, error) {
 	return queries.RenewLease(ctx, db, gen.RenewLeaseParams{
-		Owner: []byte(r.owner), Hold: r.hold, Token: r.token, Name: []byte(r.key.String()), Slot: r.slot,
+		Owner: []byte(r.owner), Hold: r.hold, Token: r.token.Load(), Name: []byte(r.key.String()), Slot: r.slot,
 	})
 }
 

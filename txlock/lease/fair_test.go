@@ -857,7 +857,7 @@ func TestFairSharedPool(t *testing.T) {
 		pool.SetMaxOpenConns(2)
 		managers := []*lease.Manager{newManager(t, pool, lease.Fair()), newManager(t, pool, lease.Fair())}
 		holder := fairManager(t, db)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		for range 5 {
 			held := acquire(t, holder, key)

@@ -346,7 +346,7 @@ func TestClockSetBack(t *testing.T) {
 // one time to live of a clock that was set back by an hour, and that a living holder
 // keeps its lease. The rows are put ahead of the clock instead.
 func TestWaitAfterClockSetBack(t *testing.T) {
-	const ttl = time.Second
+	const ttl = 3 * time.Second
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
 		m, other := newManager(t, pool, lease.TTL(ttl)), newManager(t, pool)

@@ -48,7 +48,7 @@ func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinO
 		return r.guard(ctx, in)
 	})
 	if errors.Is(err, txlock.ErrLost) {
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 		return errors.Join(err, l.Err())
 	}
 	return err
@@ -96,21 +96,21 @@ func (r *record) isPending() bool {
 
 // guard sends the statements.
 func (r *record) guard(ctx context.Context, in *txlock.Included) error {
-	name := []byte(r.key.String())
+	name, token := []byte(r.key.String()), r.token.Load()
 	if in.Snapshot {
 		row, err := queries.LeaseInSnapshot(ctx, in.Tx, gen.LeaseInSnapshotParams{Name: name, Slot: r.slot})
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		if row.Token < r.token {
-			return fmt.Errorf("%w: the lease has token %d, the snapshot shows %d", txlock.ErrStaleSnapshot, r.token, row.Token)
+		if row.Token < token {
+			return fmt.Errorf("%w: the lease has token %d, the snapshot shows %d", txlock.ErrStaleSnapshot, token, row.Token)
 		}
 	}
 	reply, err := queries.GuardLease(ctx, in.Tx, gen.GuardLeaseParams{
-		Name: name, Slot: r.slot, Owner: []byte(r.owner), Token: r.token, Hold: r.hold,
+		Name: name, Slot: r.slot, Owner: []byte(r.owner), Token: token, Hold: r.hold,
 	})
-	if err == nil && uint64(reply) != r.token {
-		err = fmt.Errorf("%w: token %d", txlock.ErrLost, r.token)
+	if err == nil && uint64(reply) != token {
+		err = fmt.Errorf("%w: token %d", txlock.ErrLost, token)
 	}
 	return err
 }
@@ -126,6 +126,9 @@ func (r *record) guard(ctx context.Context, in *txlock.Included) error {
 // until the end of the transaction, which is best rolled back. It returns what
 // TryAcquire and Scope.Lock return besides, txlock.ErrStaleSnapshot where the lease was
 // held by somebody since the transaction's snapshot was taken.
+//
+// A key that was leased shared before has the readers looked at in the transaction,
+// which at REPEATABLE READ locks the row of a neighbouring key with them until its end.
 //
 // A key that was never leased gets its row by the pool, outside of the transaction,
 // if it has a connection left.
@@ -234,13 +237,13 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 	}
 	token := uint64(reply &^ sharedBit)
 	r := m.recordOf(q)
-	if r != nil && r.token == token {
+	if r != nil && r.token.Load() == token {
 		ours, err := m.sendRenewal(ctx, in.Tx, r)
 		if err != nil {
 			return nil, err
 		}
 		if ours < firstToken { // of a transaction that was rolled back
-			r.lose(errReplaced)
+			r.lose(ErrReplaced)
 			return m.keep(q, token, leaseSlot, since, true)
 		}
 		// Acquired in this transaction before: that hold serves both.
@@ -253,7 +256,7 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 		return nil, fmt.Errorf("%w: it was acquired in this transaction, and %w", txlock.ErrBusy, r.err())
 	}
 	if r != nil {
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return m.keep(q, token, leaseSlot, since, true)
 }
@@ -283,10 +286,13 @@ func notHeldSince(ctx context.Context, tx gen.DBTX, key txlock.Key) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return errLocked
 	}
+	before.IntentUs = current.IntentUs
 	if err == nil && gen.LeaseInSnapshotRow(current) != before {
 		err = fmt.Errorf("%w: the lease was held by somebody since", txlock.ErrStaleSnapshot)
 	}
-	if err != nil {
+	// The statement about readers locks a row of the next key too, at REPEATABLE READ,
+	// whose lease could not be renewed: it is not sent where there never was a reader.
+	if err != nil || current.IntentUs != intentShared {
 		return err
 	}
 	// Readers may have committed something too. Their numbers only rise.

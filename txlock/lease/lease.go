@@ -41,7 +41,7 @@ func (l *Lease) Key() txlock.Key { return l.record.key }
 // key to another owner, or after a gap, whatever becomes of server, rows or
 // clock, so that a system outside of the database can refuse who comes late with a
 // lower one. An owner that enters again has the same token.
-func (l *Lease) Token() uint64 { return l.record.token }
+func (l *Lease) Token() uint64 { return l.record.token.Load() }
 
 // Owner returns the name of the owner: see WithOwner.
 func (l *Lease) Owner() string { return l.record.owner }

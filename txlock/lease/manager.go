@@ -45,7 +45,8 @@ type Manager struct {
 	queues  map[string]*queue
 	slots   map[slotOf]struct{} // of readers
 
-	firstSlot int64 // of readers
+	firstSlot int64       // of readers
+	oneNode   atomic.Bool // the database is no multi-primary cluster, as far as was asked
 }
 
 // life is the context of what a manager does behind the calls.
@@ -120,7 +121,8 @@ func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOp
 
 // TryAcquire is Acquire that doesn't wait: where somebody else holds the lease it
 // returns txlock.ErrBusy at once, also while the holder guards it. It may say so for
-// a lease that is just being given back.
+// a lease that is just being given back. An owner that enters again where the row is
+// locked, by others' attempts or by a guard, waits for it for a quarter of a second.
 func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "try to acquire", key, opts)
 	if err != nil {
@@ -264,17 +266,11 @@ func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	q := &request{terms: m.options.terms, verb: verb, key: key, asked: now(), target: exclusive{}}
-	for _, option := range opts {
-		option.toAcquire(&q.terms)
-	}
-	if err := q.check(); err != nil {
+	q := &request{verb: verb, key: key, asked: now(), target: exclusive{}}
+	var err error
+	if q.terms, err = m.terms(opts); err != nil {
 		return nil, err
 	}
-	if m.options.renewEvery > q.ttl/2 {
-		return nil, fmt.Errorf("%w: TTL(%v) is less than twice the manager's RenewEvery(%v)", txlock.ErrInvalidOption, q.ttl, m.options.renewEvery)
-	}
-	var err error
 	if q.owner, q.named, err = ownerOf(ctx); err != nil {
 		return nil, err
 	}
@@ -286,6 +282,21 @@ func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts
 		q.owner = process + id.String()
 	}
 	return q, m.open()
+}
+
+// terms are what a lease is asked for with the options.
+func (m *Manager) terms(opts []AcquireOption) (terms, error) {
+	t := m.options.terms
+	for _, option := range opts {
+		option.toAcquire(&t)
+	}
+	if err := t.check(); err != nil {
+		return t, err
+	}
+	if m.options.renewEvery > t.ttl/2 {
+		return t, fmt.Errorf("%w: TTL(%v) is less than twice the manager's RenewEvery(%v)", txlock.ErrInvalidOption, t.ttl, m.options.renewEvery)
+	}
+	return t, nil
 }
 
 // newHold makes an entry for the list of holds. One that was granted, and was given

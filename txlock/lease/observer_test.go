@@ -279,7 +279,7 @@ func TestObserverOfALoss(t *testing.T) {
 				exec(t, db, "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?", l.Key().String())
 				<-l.Done()
 			}, []string{"granted", "lost", "released"}},
-			"by its maximum lifetime": {[]lease.ManagerOption{lease.TTL(1500 * time.Millisecond), lease.MaxLifetime(2 * time.Second)}, func(_ *testing.T, _ *lease.Manager, l *lease.Lease) {
+			"by its maximum lifetime": {[]lease.ManagerOption{lease.TTL(4500 * time.Millisecond), lease.MaxLifetime(6 * time.Second)}, func(_ *testing.T, _ *lease.Manager, l *lease.Lease) {
 				<-l.Done()
 			}, []string{"granted", "renewed", "lost", "released"}},
 		} {

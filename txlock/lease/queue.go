@@ -136,14 +136,14 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	if first {
 		var l *Lease
 		l, left, err = m.try(waiting, q, q.fair, true)
-		for q.named && errors.Is(err, txlock.ErrBusy) {
+		for d := leastLook; q.named && errors.Is(err, txlock.ErrBusy); d = min(d*3/2, mostLook) {
 			// An owner who holds it elsewhere has found it locked for a moment: it
 			// must not queue behind those who wait for it.
 			mine, lookErr := m.mayTry(waiting, q, false)
 			if !mine || lookErr != nil {
 				break
 			}
-			if err := m.sleep(waiting, leastLook); err != nil {
+			if err := m.sleep(waiting, d); err != nil {
 				return nil, endOf(ctx, waiting, err)
 			}
 			l, left, err = m.try(waiting, q, false, true)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -21,7 +22,7 @@ type record struct {
 	shared   bool
 	owner    string
 	hold     string
-	token    uint64
+	token    atomic.Uint64 // RaiseToken changes it, never while it is renewed
 	ttl      time.Duration
 	granted  instant
 	lifetime instant // when renewals end; 0 for never
@@ -44,10 +45,11 @@ type record struct {
 // newRecord makes the record of a lease that was asked for at the moment since.
 func (m *Manager) newRecord(q *request, token uint64, slot int64, since instant, pending bool) (*record, *Lease) {
 	r := &record{
-		m: m, key: q.key, slot: slot, shared: q.shared, owner: q.owner, hold: q.hold, token: token, ttl: q.ttl,
+		m: m, key: q.key, slot: slot, shared: q.shared, owner: q.owner, hold: q.hold, ttl: q.ttl,
 		granted: since, renewed: since, tried: since,
 		handles: make(map[*Lease]struct{}, 1),
 	}
+	r.token.Store(token)
 	if q.lifetime > 0 {
 		r.lifetime = since.add(q.lifetime)
 	}
@@ -134,8 +136,12 @@ func (r *record) expire() {
 var (
 	errExpired  = errors.New("its time is over and it was not renewed")
 	errLifetime = errors.New("its maximum lifetime is over")
-	errReplaced = errors.New("its row is not ours any more: it was taken over, released by force, or its transaction was rolled back")
 )
+
+// ErrReplaced is the cause of a loss that was found in the database, and not by the
+// clock: the lease was taken over, released by force, or acquired in a transaction
+// that was rolled back.
+var ErrReplaced = errors.New("lease: its row is not ours any more: it was taken over, released by force, or its transaction was rolled back")
 
 // lose tells every handle that the lease is lost. The first cause stays.
 func (r *record) lose(cause error) {
@@ -144,7 +150,7 @@ func (r *record) lose(cause error) {
 		r.mu.Unlock()
 		return
 	}
-	r.lost = fmt.Errorf("lease %q, token %d: %w: %w", r.key, r.token, txlock.ErrLost, cause)
+	r.lost = fmt.Errorf("lease %q, token %d: %w: %w", r.key, r.token.Load(), txlock.ErrLost, cause)
 	r.expiry.Stop()
 	handles := r.handles
 	r.handles = make(map[*Lease]struct{}) // who is told needs no keeping
@@ -163,7 +169,7 @@ func (r *record) lose(cause error) {
 
 // event is what an observer is told of the record.
 func (r *record) event() txlock.Event {
-	return txlock.Event{Lease: true, Key: r.key, Token: r.token, Owner: r.owner, Shared: r.shared}
+	return txlock.Event{Lease: true, Key: r.key, Token: r.token.Load(), Owner: r.owner, Shared: r.shared}
 }
 
 // leave removes a handle. For the last one, the caller gives the lease back.
@@ -174,7 +180,7 @@ func (r *record) leave(l *Lease) (last bool, lost error) {
 		return false, nil
 	}
 	l.released = true
-	l.end(fmt.Errorf("lease %q, token %d: %w: it was released", r.key, r.token, txlock.ErrNotHeld))
+	l.end(fmt.Errorf("lease %q, token %d: %w: it was released", r.key, r.token.Load(), txlock.ErrNotHeld))
 	delete(r.handles, l)
 	if len(r.handles) > 0 || r.handles == nil {
 		return false, r.lost

@@ -77,10 +77,10 @@ func (r *record) giveBack(ctx context.Context, lost error) error {
 		return lost
 	}
 	if !final {
-		until := now().add(r.left())
+		until, pending := now().add(r.left()), r.isPending()
 		m.behind(func() {
 			r.awaitRenewal(m.undoing)
-			m.giveBackUntil(r.key, r.slot, r.hold, now(), until)
+			m.giveBackUntil(remains{r.key, r.slot, r.hold, pending}, now(), until)
 		})
 	}
 	return err
@@ -151,15 +151,23 @@ func (m *Manager) sendRelease(ctx context.Context, db gen.DBTX, key txlock.Key, 
 // the server has begun to execute before.
 const settling = time.Second
 
+// remains are a hold that is given back behind the calls.
+type remains struct {
+	key     txlock.Key
+	slot    int64
+	hold    string
+	pending bool // its transaction may be open, so that a plain read doesn't show it
+}
+
 // giveBackUntil removes a hold, and tries on until the server's answer is final, or
 // the lease has expired. The statement that may have taken it is refused by the server
 // from a moment on: what is found then, or isn't, is final.
-func (m *Manager) giveBackUntil(key txlock.Key, slot int64, hold string, from, until instant) {
+func (m *Manager) giveBackUntil(r remains, from, until instant) {
 	for pause := 10 * time.Millisecond; now() < until; pause = min(2*pause, time.Second) {
 		sent := now()
-		removed, found, err := m.giveBackOnce(key, slot, hold)
+		removed, found, err := m.giveBackOnce(r)
 		if removed {
-			m.freed(key)
+			m.freed(r.key)
 		}
 		hopeless := errors.Is(txlock.Explain("", err), txlock.ErrSchema) // then nothing was granted either
 		if removed || sent > from.add(settling) && (!found || hopeless) {
@@ -177,19 +185,19 @@ func (m *Manager) giveBackUntil(key txlock.Key, slot int64, hold string, from, u
 
 // giveBackOnce tells whether it has removed the hold, and else whether it may have
 // been there: it can't be told of a row that is locked.
-func (m *Manager) giveBackOnce(key txlock.Key, slot int64, hold string) (removed, found bool, err error) {
+func (m *Manager) giveBackOnce(r remains) (removed, found bool, err error) {
 	ctx, cancel := context.WithTimeout(m.undoing, giveBackLimit)
 	defer cancel()
-	if slot != unknownSlot {
+	if r.slot != unknownSlot && !r.pending {
 		// Many that give up at once must not keep the row locked.
-		row, err := queries.LeaseInSnapshot(ctx, m.db, gen.LeaseInSnapshotParams{Name: []byte(key.String()), Slot: slot})
-		if errors.Is(err, sql.ErrNoRows) || err == nil && !strings.Contains(row.Holds, hold) {
+		row, err := queries.LeaseInSnapshot(ctx, m.db, gen.LeaseInSnapshotParams{Name: []byte(r.key.String()), Slot: r.slot})
+		if errors.Is(err, sql.ErrNoRows) || err == nil && !strings.Contains(row.Holds, r.hold) {
 			return false, false, nil
 		}
 	}
-	reply, err := m.sendRelease(ctx, m.db, key, slot, hold)
-	if err == nil && reply == replyAbsent && slot != unknownSlot {
-		reply, err = m.releaseQueued(ctx, key, slot, hold)
+	reply, err := m.sendRelease(ctx, m.db, r.key, r.slot, r.hold)
+	if err == nil && reply == replyAbsent && r.slot != unknownSlot {
+		reply, err = m.releaseQueued(ctx, r.key, r.slot, r.hold)
 	}
 	switch {
 	case err != nil:
@@ -199,6 +207,6 @@ func (m *Manager) giveBackOnce(key txlock.Key, slot int64, hold string) (removed
 	case reply != replyAbsent:
 		return true, true, nil
 	}
-	seen, err := lookAt(ctx, m.db, key, slot)
+	seen, err := lookAt(ctx, m.db, r.key, r.slot)
 	return false, seen.exists || err != nil, err
 }

@@ -207,7 +207,7 @@ func (m *Manager) renewBatch(conn *renewalConn, b *batch, turn instant) {
 		}
 		r.endRenewal()
 		if err == nil && !ours[at] && !locked[at] {
-			r.lose(errReplaced)
+			r.lose(ErrReplaced)
 		}
 	}
 }
@@ -248,7 +248,7 @@ func (c *renewalConn) renew(ctx context.Context, db *sql.DB, b *batch) (ours, lo
 func (b *batch) renew(ctx context.Context, tx *sql.Tx) (ours, locked map[row]bool, err error) {
 	tokens := make([]uint64, 0, len(b.records))
 	for _, r := range b.records {
-		tokens = append(tokens, r.token)
+		tokens = append(tokens, r.token.Load())
 	}
 	free, err := b.lock(ctx, tx, tokens)
 	if err != nil {
@@ -284,7 +284,7 @@ type held struct {
 func (b *batch) own(rows []held) map[row]bool {
 	own := make(map[row]bool, len(rows))
 	for _, h := range rows {
-		if r := b.records[h.row]; r != nil && r.token == h.token && r.owner == h.owner {
+		if r := b.records[h.row]; r != nil && r.token.Load() == h.token && r.owner == h.owner {
 			own[h.row] = true
 		}
 	}

@@ -6,25 +6,27 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // AcquireShared takes the lease of a key shared: with any number of other readers,
 // but with nobody who has acquired it by Acquire. It waits and returns as Acquire does,
-// and txlock.ErrInvalidKey for the key of a semaphore. A reader that is dead delays a
+// txlock.ErrInvalidKey for the key of a semaphore, and schema.ErrMultiPrimary on a
+// cluster with several primaries, where readers don't exclude writers on other nodes. A reader that is dead delays a
 // writer until its own TTL is over. A writer that waits keeps new readers out, for as
 // long as its own TTL at a time.
 //
 // An owner that reads already enters again. One that holds the lease exclusively gets
 // another handle of that. The token of a reader is its own, and orders nothing.
 func (m *Manager) AcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
-	return m.share(ctx, "acquire shared", key, opts, m.wait)
+	return m.share(ctx, "acquire shared", key, opts, m.waitShared)
 }
 
 // TryAcquireShared is AcquireShared that doesn't wait: where somebody holds the lease
 // exclusively, or waits to, it returns txlock.ErrBusy.
 func (m *Manager) TryAcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
-	return m.share(ctx, "try to acquire shared", key, opts, m.tryOnce)
+	return m.share(ctx, "try to acquire shared", key, opts, m.tryShared)
 }
 
 // DoShared is Do with the lease taken shared.
@@ -44,6 +46,34 @@ func (m *Manager) share(ctx context.Context, verb string, key txlock.Key, opts [
 		m.freeSlot(key, slot)
 	}
 	return l, err
+}
+
+// waitShared is wait for a reader, and tryShared is tryOnce.
+func (m *Manager) waitShared(ctx context.Context, q *request) (*Lease, error) {
+	if err := m.sharesHere(ctx); err != nil {
+		return nil, err
+	}
+	return m.wait(ctx, q)
+}
+
+func (m *Manager) tryShared(ctx context.Context, q *request) (*Lease, error) {
+	if err := m.sharesHere(ctx); err != nil {
+		return nil, err
+	}
+	return m.tryOnce(ctx, q)
+}
+
+// sharesHere refuses readers on a multi-primary cluster: they write nothing that a
+// writer on another node would collide with.
+func (m *Manager) sharesHere(ctx context.Context) error {
+	if m.oneNode.Load() {
+		return nil
+	}
+	if err := schema.CheckCluster(ctx, m.db.DB); err != nil {
+		return fmt.Errorf("acquire the lease exclusively instead: %w", err)
+	}
+	m.oneNode.Store(true)
+	return nil
 }
 
 // slotOf is a reader's slot that is in use in this manager.
@@ -127,7 +157,7 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	}
 	q.named, q.shared = false, true // by a statement, also where the owner holds the lease
 	q.target = reader{slot: r.m.takeSlot(r.key), clock: &r.m.clock}
-	shared, err := r.m.finish(ctx, q, r.m.tryOnce)
+	shared, err := r.m.finish(ctx, q, r.m.tryShared)
 	if err != nil {
 		r.m.freeSlot(r.key, q.target.(reader).slot)
 		return nil, err

@@ -128,7 +128,7 @@ func TestDrainDoesNotSpin(t *testing.T) {
 		pool := newPool(t, db, true)
 		m, other := newManager(t, newPool(t, db, true, network.install)), newManager(t, pool)
 		key := named()
-		r := share(t, other, key, lease.TTL(400*time.Millisecond))
+		r := share(t, other, key, lease.TTL(2*time.Second))
 		tx, err := pool.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -231,7 +231,7 @@ func TestRefusedAcquireTxLeavesReadersAlone(t *testing.T) {
 		pool := newPool(t, db, true)
 		m, other := newManager(t, newPool(t, db, true)), newManager(t, pool)
 		key := named()
-		r := share(t, m, key, lease.TTL(time.Second))
+		r := share(t, m, key, lease.TTL(4*time.Second))
 		tx, err := pool.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -243,7 +243,7 @@ func TestRefusedAcquireTxLeavesReadersAlone(t *testing.T) {
 		} else {
 			_ = l.Release(t.Context())
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(5 * time.Second) // past its TTL
 		if err := r.Err(); err != nil {
 			t.Errorf("the reader: %v", err)
 		}

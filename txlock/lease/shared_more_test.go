@@ -19,6 +19,7 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -361,7 +362,7 @@ func TestGuardOfReader(t *testing.T) {
 		counted := func() int64 { return number(t, db, "SELECT n FROM "+table) }
 
 		key := named()
-		early := share(t, m, key, lease.TTL(500*time.Millisecond))
+		early := share(t, m, key, lease.TTL(2*time.Second))
 		tx, err := write(early)
 		if err != nil {
 			t.Fatalf("Guard of a reader: %v", err)
@@ -837,4 +838,40 @@ func TestReplyOfMissingRow(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestNoReadersOnClusters proves that shared leases are refused on a server of a
+// multi-primary cluster, before anything is written, and that the others are not. It
+// needs no cluster: a MariaDB whose wsrep_on is ON without a provider works as a single
+// server.
+func TestNoReadersOnClusters(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		if engine != testdb.MariaDB {
+			continue
+		}
+		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).Open(t)
+		m := newManager(t, newPool(t, db, true))
+		key := named()
+		for call, take := range map[string]func() (*lease.Lease, error){
+			"AcquireShared":    func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) },
+			"TryAcquireShared": func() (*lease.Lease, error) { return m.TryAcquireShared(t.Context(), key) },
+		} {
+			_, err := take()
+			wants(t, call, err, schema.ErrMultiPrimary)
+			if err == nil || !strings.Contains(err.Error(), "acquire the lease exclusively instead") {
+				t.Errorf("%s says %v", call, err)
+			}
+		}
+		if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases"); n != 0 {
+			t.Errorf("%d rows were written", n)
+		}
+		l := acquire(t, m, key)
+		_, err := l.Downgrade(t.Context())
+		wants(t, "Downgrade", err, schema.ErrMultiPrimary)
+		if err := l.Err(); err != nil {
+			t.Errorf("after Downgrade: %v", err)
+		}
+		release(t, l)
+	}
 }

@@ -1,0 +1,203 @@
+package lockgorm
+
+import (
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/schema"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Version is the type of a version column: an optimistic lock in the record itself. A
+// model has one such field, by value and of any name. Its first version is 1; 0 is that
+// of a model that was not loaded. It is a number in JSON, so that it can travel to a
+// user and back, and BIGINT UNSIGNED NOT NULL DEFAULT 1 to AutoMigrate.
+//
+// Every update and delete of a loaded model is made only where the row still has the
+// version that was loaded, and an update raises it, whatever columns it selects or omits;
+// so do Save, UpdateColumn, Unscoped and soft deletes. It returns txlock.ErrConflict
+// where somebody else has changed the row, gorm.ErrRecordNotFound where it is gone, and
+// in a batch where one of the rows is; the statement's own transaction is rolled
+// back, one of yours goes on and should be. After success the model has the row's
+// version, after an error its old one. When your own transaction or savepoint is rolled
+// back afterwards, GORM doesn't tell: the models in memory are ahead then, and
+// their next write is a conflict. Load in the transaction what it changes.
+//
+// Values of an update that carry another version than the model, as those of a form do,
+// are a conflict, too. ErrVersion is returned, before anything is sent, where there is
+// nothing to compare; AnyVersion is the way around. Other conditions of yours may exclude rows, as usual.
+//
+// A Version needs the plugin, db.Use(lockgorm.New()): without it every write of the model
+// fails. What bypasses models, as Exec, Table() and the foreign keys' ON DELETE do, neither
+// compares nor raises. A row that is deleted and made again by the same primary key has
+// version 1 again.
+type Version uint64
+
+// ErrVersion is returned, before anything is sent, by a write of a model with a Version
+// that can't be compared: the model was not loaded, or the statement may change rows
+// of other models. The transaction goes on.
+var ErrVersion = errors.New("lockgorm: no version to compare")
+
+// AnyVersion lets one update or delete change rows whatever their version, be it of
+// many rows by a where clause: db.Model(&Order{}).Clauses(lockgorm.AnyVersion).Where(...).
+// An update raises the versions nevertheless, so that who has loaded one of the rows
+// before is told. A model given to it has version 0 afterwards: load it again.
+var AnyVersion clause.Expression = anyVersion{}
+
+type anyVersion struct{}
+
+const anyVersionSetting = "lockstep:any_version"
+
+// ModifyStatement notes the wish with the statement.
+func (anyVersion) ModifyStatement(stmt *gorm.Statement) {
+	needPlugin(stmt, "AnyVersion")
+	stmt.Settings.Store(anyVersionSetting, true)
+}
+
+// Build adds nothing to the SQL.
+func (anyVersion) Build(clause.Builder) {}
+
+var (
+	_ driver.Valuer                 = Version(0)
+	_ schema.GormDataTypeInterface  = Version(0)
+	_ schema.CreateClausesInterface = Version(0)
+	_ schema.UpdateClausesInterface = Version(0)
+	_ schema.DeleteClausesInterface = Version(0)
+)
+
+// Scan reads the version of a row. NULL is 0, not loaded.
+func (v *Version) Scan(value any) error {
+	switch value := value.(type) {
+	case nil:
+		*v = 0
+		return nil
+	case int64:
+		if value >= 0 {
+			*v = Version(value)
+			return nil
+		}
+	case uint64:
+		*v = Version(value)
+		return nil
+	case []byte:
+		return v.parse(string(value))
+	case string:
+		return v.parse(value)
+	}
+	return fmt.Errorf("lockgorm: a Version can't be read from %T %v", value, value)
+}
+
+func (v *Version) parse(text string) error {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return fmt.Errorf("lockgorm: read a Version: %w", err)
+	}
+	*v = Version(n)
+	return nil
+}
+
+// Value is what the driver sends.
+func (v Version) Value() (driver.Value, error) {
+	if v > math.MaxInt64 {
+		return nil, fmt.Errorf("lockgorm: version %d is too large", uint64(v))
+	}
+	return int64(v), nil
+}
+
+// GormDataType makes the column an unsigned integer.
+func (Version) GormDataType() string { return string(schema.Uint) }
+
+// CreateClauses makes GORM ask for the plugin. GORM calls it once, when it parses the
+// model: a column that AutoMigrate adds gives version 1 to the rows that are there.
+func (Version) CreateClauses(field *schema.Field) []clause.Interface {
+	field.NotNull = true
+	if !field.HasDefaultValue {
+		field.HasDefaultValue, field.DefaultValue, field.DefaultValueInterface = true, "1", int64(1)
+	}
+	return needed
+}
+
+// UpdateClauses makes GORM ask for the plugin.
+func (Version) UpdateClauses(*schema.Field) []clause.Interface { return needed }
+
+// DeleteClauses makes GORM ask for the plugin.
+func (Version) DeleteClauses(*schema.Field) []clause.Interface { return needed }
+
+var needed = []clause.Interface{needsPlugin{}}
+
+// needsPlugin fails a statement on a model with a Version that no callback of the
+// plugin has seen. It is asked inside of GORM's callbacks, which report by AddError.
+type needsPlugin struct{}
+
+func (needsPlugin) ModifyStatement(stmt *gorm.Statement) {
+	if _, ok := stmt.Plugins[(*Plugin)(nil).Name()]; !ok {
+		_ = stmt.AddError(fmt.Errorf("%w: the Version of %s needs the plugin: call db.Use(lockgorm.New())", ErrVersion, stmt.Schema.Name))
+	}
+}
+
+func (needsPlugin) Name() string               { return "" }
+func (needsPlugin) Build(clause.Builder)       {}
+func (needsPlugin) MergeClause(*clause.Clause) {}
+
+// versionField returns the Version of a statement's model, or nil.
+func versionField(stmt *gorm.Statement) (version *schema.Field, err error) {
+	if stmt.Schema == nil || stmt.SQL.Len() > 0 {
+		return nil, nil
+	}
+	for _, field := range stmt.Schema.Fields {
+		if field.IndirectFieldType != reflect.TypeFor[Version]() || field.DBName == "" {
+			continue
+		}
+		if version != nil || field.FieldType != field.IndirectFieldType {
+			return nil, fmt.Errorf("%w: %s must have one Version, by value: see %s", ErrVersion, stmt.Schema.Name, field.Name)
+		}
+		version = field
+	}
+	return version, nil
+}
+
+// isAny tells whether the statement may change rows of any version.
+func isAny(stmt *gorm.Statement) bool {
+	_, ok := stmt.Settings.Load(anyVersionSetting)
+	return ok
+}
+
+// raise writes the assignment that raises the version: in front of WHERE, and so at the
+// end of SET, which others make. A DELETE has none.
+type raise struct {
+	field *schema.Field
+	then  clause.Expression // what was to be written there besides
+}
+
+func (r raise) Build(builder clause.Builder) {
+	if stmt, ok := builder.(*gorm.Statement); ok && isUpdate(stmt) {
+		column := clause.Column{Table: clause.CurrentTable, Name: r.field.DBName}
+		builder.WriteString(", ") //nolint:errcheck,gosec // as GORM: it never fails
+		builder.WriteQuoted(column)
+		builder.WriteString(" = ") //nolint:errcheck,gosec // as above
+		builder.WriteQuoted(column)
+		builder.WriteString(" + 1") //nolint:errcheck,gosec // as above
+	}
+	if r.then != nil {
+		r.then.Build(builder)
+	}
+}
+
+// isUpdate tells what a statement has become: a soft delete is an UPDATE.
+func isUpdate(stmt *gorm.Statement) bool {
+	const update = "UPDATE"
+	text := stmt.SQL.String()
+	return len(text) > len(update) && text[:len(update)] == update
+}
+
+// conflictOf is the error of a lost race.
+func conflictOf(stmt *gorm.Statement) error {
+	return fmt.Errorf("%w: somebody else has changed the %s since it was loaded", txlock.ErrConflict, stmt.Schema.Name)
+}

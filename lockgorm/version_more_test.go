@@ -1,0 +1,285 @@
+package lockgorm_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func foundRows(found bool) func(*driver.Config) {
+	return func(cfg *driver.Config) { cfg.ClientFoundRows = found }
+}
+
+// watched counts the statements that are sent, BEGIN and COMMIT included.
+type watched struct {
+	gorm.ConnPool
+	db *gorm.DB
+	n  int
+}
+
+// watch returns a session whose statements are counted.
+func watch(db *gorm.DB) *watched {
+	tx := db.Session(&gorm.Session{Context: db.Statement.Context})
+	w := &watched{ConnPool: tx.Statement.ConnPool, db: tx}
+	tx.Statement.ConnPool = w
+	return w
+}
+
+func (w *watched) BeginTx(context.Context, *sql.TxOptions) (gorm.ConnPool, error) {
+	w.n++
+	return nil, errors.New("a transaction was begun")
+}
+
+func (w *watched) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	w.n++
+	return w.ConnPool.ExecContext(ctx, query, args...)
+}
+
+func (w *watched) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	w.n++
+	return w.ConnPool.QueryContext(ctx, query, args...)
+}
+
+// Plan is a table that AutoMigrate makes.
+type Plan struct {
+	ID      int64
+	Version lockgorm.Version
+}
+
+// Tagged says the same by itself.
+type Tagged struct {
+	ID      int64
+	Version lockgorm.Version `gorm:"not null;default:1"`
+}
+
+// Twice has one version too many.
+type Twice struct {
+	ID   int64
+	A, B lockgorm.Version
+}
+
+// traced notes the statements of a session.
+type traced struct {
+	logger.Interface
+	mu    sync.Mutex
+	texts []string
+}
+
+func (l *traced) LogMode(logger.LogLevel) logger.Interface { return l }
+
+func (l *traced) Trace(_ context.Context, _ time.Time, text func() (string, int64), _ error) {
+	statement, _ := text()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.texts = append(l.texts, statement)
+}
+
+func (l *traced) with(word string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, text := range l.texts {
+		if strings.HasPrefix(text, word) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestVersionMigrates(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		for name, model := range map[string]any{"Plan": &Plan{}, "Tagged": &Tagged{}} {
+			log := &traced{Interface: logger.Discard}
+			table := e.CreateTable(t, "plans", "id BIGINT PRIMARY KEY") // as it was before
+			e.Exec(t, "INSERT INTO "+table+" VALUES (1)")
+			e.names.tables[name] = table
+			pool, err := sql.Open("mysql", e.AdminDSN())
+			noError(t, err)
+			t.Cleanup(func() { noError(t, pool.Close()) })
+			db := e.openDSN(t, e.AdminDSN(), func(cfg *gorm.Config) { cfg.Logger = log })
+			noError(t, db.AutoMigrate(model))
+			if e.count(t, name, "id = 1 AND version = 1") != 1 {
+				t.Errorf("%s: the row of before has no version 1", name)
+			}
+			var kind, nullable string
+			noError(t, pool.QueryRowContext(t.Context(), "SELECT column_type, is_nullable FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? AND column_name = 'version'", table).Scan(&kind, &nullable))
+			if !strings.HasPrefix(kind, "bigint") || !strings.HasSuffix(kind, "unsigned") || nullable != "NO" {
+				t.Errorf("%s: %s, nullable %s", name, kind, nullable)
+			}
+			before := log.with("ALTER")
+			noError(t, db.AutoMigrate(model))
+			if again := log.with("ALTER") - before; again != 0 {
+				t.Errorf("%s: AutoMigrate alters the table again: %q", name, log.texts)
+			}
+		}
+		db := e.openPlugin(t)
+		e.names.tables["Twice"] = "nowhere"
+		wantError(t, "two versions", db.Create(&Twice{}).Error, lockgorm.ErrVersion)
+		wantError(t, "two versions", db.Save(&Twice{ID: 1, A: 1, B: 1}).Error, lockgorm.ErrVersion)
+	})
+}
+
+// TestVersionLosesNothing raises a number by loading and saving, from several
+// goroutines at both levels: it is the number of the saves that succeeded. The same
+// without the comparison loses some, so the test can tell.
+func TestVersionLosesNothing(t *testing.T) {
+	const workers, commits = 6, 12
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+			for _, compare := range []bool{true, false} {
+				d := newDoc(t, db)
+				var conflicts atomic.Int64
+				var wg sync.WaitGroup
+				for range workers {
+					wg.Go(func() {
+						for done := 0; done < commits && t.Context().Err() == nil; {
+							err := saveOnce(db, d.ID, level, compare)
+							switch {
+							case err == nil:
+								done++
+							case txlock.Retryable(err):
+								conflicts.Add(1)
+							default:
+								t.Error(err)
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+				end := load(t, db, d.ID)
+				lost := workers*commits - int(end.N)
+				what := fmt.Sprintf("%s, compare=%t: %d conflicts, %d lost", level, compare, conflicts.Load(), lost)
+				t.Log(what)
+				if compare && (lost != 0 || int(end.Version) != workers*commits+1) || !compare && lost == 0 {
+					t.Error(what)
+				}
+			}
+		}
+	})
+}
+
+// saveOnce loads, thinks, and saves, in one transaction or in none.
+func saveOnce(db *gorm.DB, id int64, level sql.IsolationLevel, compare bool) error {
+	work := func(tx *gorm.DB) error {
+		var d Doc
+		if err := tx.First(&d, id).Error; err != nil {
+			return err
+		}
+		if !compare {
+			return tx.Clauses(lockgorm.AnyVersion).Model(&d).Update("n", d.N+1).Error
+		}
+		d.N++
+		if rand.IntN(2) == 0 {
+			return tx.Save(&d).Error
+		}
+		return tx.Model(&d).Update("n", d.N).Error
+	}
+	if rand.IntN(2) == 0 {
+		return work(db)
+	}
+	return db.Transaction(work, &sql.TxOptions{Isolation: level})
+}
+
+// Seat has a primary key of two columns, and belongs to a tenant's own table.
+type Seat struct {
+	Hall    string `gorm:"primaryKey;size:20"`
+	Row     int64  `gorm:"primaryKey;autoIncrement:false"`
+	Guest   string
+	Version lockgorm.Version
+}
+
+func TestVersionOfCompositeKeys(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		const layout = "hall VARCHAR(20), `row` BIGINT, guest VARCHAR(50) NOT NULL DEFAULT '', " + versionColumn + ", PRIMARY KEY (hall, `row`)"
+		e.names.tables["Seat"] = e.CreateTable(t, "seats", layout)
+		other := e.CreateTable(t, "seats_of_another", layout)
+		for _, table := range []string{e.names.tables["Seat"], other} {
+			on := func() *gorm.DB { return db.Table(table) }
+			seats := []Seat{{Hall: "a", Row: 1}, {Hall: "a", Row: 2}, {Hall: "b", Row: 1}}
+			noError(t, on().Create(&seats).Error)
+			stale := seats[2]
+			noError(t, on().Model(&seats).Update("guest", "x").Error)
+			noError(t, on().Save(&seats[0]).Error)
+			wantError(t, "a lost race", on().Model(&stale).Update("guest", "y").Error, txlock.ErrConflict)
+			wantError(t, "a lost race in a batch", on().Model([]*Seat{&seats[1], &stale}).Update("guest", "y").Error, txlock.ErrConflict)
+			noError(t, on().Delete(&seats[1]).Error)
+			wantError(t, "a deleted row", on().Model(&seats[1]).Update("guest", "y").Error, gorm.ErrRecordNotFound)
+			var left []Seat
+			noError(t, on().Order("hall").Find(&left).Error)
+			if fmt.Sprint(left) != "[{a 1 x 3} {b 1 x 2}]" {
+				t.Errorf("left %v", left)
+			}
+		}
+	})
+}
+
+func TestOptimisticOfGORM(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		noError(t, db.Create(&Note{ID: 1}).Error)
+		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+			key, runs := e.ensured(t), 0
+			noError(t, lockgorm.Optimistic(db, key, func(tx *gorm.DB) error {
+				runs++
+				if !e.free(t, key) {
+					t.Error("the key is locked while fn runs")
+				}
+				var n Note
+				noError(t, tx.First(&n, 1).Error)
+				if err := tx.Model(&n).Update("n", n.N+1).Error; err != nil {
+					return err
+				}
+				if runs > 2 {
+					return nil
+				}
+				return lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { return nil })
+			}, &sql.TxOptions{Isolation: level}))
+			if runs != 3 {
+				t.Errorf("%d runs", runs)
+			}
+		}
+		if e.count(t, "Note", "n = 2") != 1 {
+			t.Error("two updates were committed, the row shows others")
+		}
+		key := e.ensured(t)
+		noError(t, lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { // nested: once, under a savepoint
+			runs := 0
+			err := lockgorm.Optimistic(tx, key, func(tx *gorm.DB) error {
+				runs++
+				noError(t, tx.Model(&Note{ID: 1}).Update("n", 9).Error)
+				return lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error { return nil })
+			})
+			wantError(t, "nested", err, txlock.ErrConflict)
+			if runs != 1 {
+				t.Errorf("nested: %d runs", runs)
+			}
+			return nil
+		}))
+		if e.count(t, "Note", "n = 2") != 1 {
+			t.Error("the savepoint was not rolled back")
+		}
+		broken := errors.New("fn fails")
+		wantError(t, "fn's error", lockgorm.Optimistic(db, key, func(*gorm.DB) error { return broken }), broken)
+		wantError(t, "the zero key", lockgorm.Optimistic(db, txlock.Key{}, func(*gorm.DB) error { return nil }), txlock.ErrInvalidKey)
+		noError(t, lockgorm.Optimistic(db.Session(&gorm.Session{DryRun: true}), key, func(*gorm.DB) error { return nil }))
+		if lockgorm.Optimistic(nil, key, func(*gorm.DB) error { return nil }) == nil || lockgorm.Optimistic(db, key, nil) == nil {
+			t.Error("nil: no error")
+		}
+	})
+}

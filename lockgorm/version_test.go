@@ -1,0 +1,598 @@
+package lockgorm_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Doc has a version, hooks that a test can watch, and pages that have versions, too.
+type Doc struct {
+	ID       int64
+	Name     string
+	N        int64
+	Version  lockgorm.Version
+	Pages    []Page
+	AuthorID *int64
+	Author   *Author
+}
+
+func (d *Doc) BeforeUpdate(tx *gorm.DB) error { return hooked(tx, d.ID) }
+func (d *Doc) AfterCreate(tx *gorm.DB) error  { return hooked(tx, d.ID) }
+func (d *Doc) AfterUpdate(tx *gorm.DB) error  { return hooked(tx, -d.ID) }
+func (d *Doc) AfterDelete(tx *gorm.DB) error  { return hooked(tx, -d.ID) }
+
+// Page has a version column of another name.
+type Page struct {
+	ID    int64
+	DocID int64
+	N     int64
+	Lock  lockgorm.Version `gorm:"column:row_version"`
+}
+
+// Author has many docs.
+type Author struct {
+	ID      int64
+	Name    string
+	Version lockgorm.Version
+}
+
+// Sheet is deleted softly.
+type Sheet struct {
+	ID        int64 `gorm:"autoIncrement:false"`
+	N         int64
+	DeletedAt gorm.DeletedAt // before the version: its clauses are built first
+	Version   lockgorm.Version
+}
+
+const versionColumn = "version BIGINT UNSIGNED NOT NULL DEFAULT 1"
+
+func init() {
+	columns["Doc"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, " + versionColumn
+	columns["Page"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, doc_id BIGINT NOT NULL, n BIGINT NOT NULL DEFAULT 0, row_" + versionColumn
+	columns["Author"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', " + versionColumn
+	columns["Sheet"] = "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3), " + versionColumn
+}
+
+var versionedModels = []string{"Doc", "Page", "Author", "Sheet"}
+
+// newDoc creates a Doc and returns it.
+func newDoc(t *testing.T, db *gorm.DB) *Doc {
+	t.Helper()
+	d := &Doc{Name: "new"}
+	noError(t, db.Create(d).Error)
+	if d.Version != 1 {
+		t.Fatalf("a new Doc has version %d", d.Version)
+	}
+	return d
+}
+
+// load returns a Doc as it is now.
+func load(t *testing.T, db *gorm.DB, id int64) *Doc {
+	t.Helper()
+	d := new(Doc)
+	noError(t, db.First(d, id).Error)
+	return d
+}
+
+// is fails the test unless the row of a Doc is so.
+func (e *env) is(t *testing.T, what string, d *Doc, version, n int) {
+	t.Helper()
+	if e.count(t, "Doc", "id = ? AND version = ? AND n = ?", d.ID, version, n) != 1 {
+		t.Errorf("%s: the row is not version %d with n = %d", what, version, n)
+	}
+}
+
+// touch changes a row behind the back of who has loaded it.
+func touch(t *testing.T, db *gorm.DB, id int64) {
+	t.Helper()
+	noError(t, db.Model(load(t, db, id)).UpdateColumn("name", "touched").Error)
+}
+
+// writes are the ways to change a loaded Doc to n = 5.
+var writes = map[string]func(tx *gorm.DB, d *Doc) *gorm.DB{
+	"Update":        func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Update("n", 5) },
+	"UpdateColumn":  func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).UpdateColumn("n", 5) },
+	"UpdateColumns": func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).UpdateColumns(Doc{N: 5}) },
+	"map":           func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Updates(map[string]any{"n": 5}) },
+	"struct":        func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Updates(Doc{N: 5}) },
+	"struct of its version": func(tx *gorm.DB, d *Doc) *gorm.DB {
+		return tx.Model(d).Updates(&Doc{N: 5, Version: d.Version})
+	},
+	"another struct": func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Updates(struct{ N int64 }{5}) },
+	"expression":     func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Update("n", gorm.Expr("n + ?", 5)) },
+	"itself": func(tx *gorm.DB, d *Doc) *gorm.DB {
+		n := d.N
+		d.N = 5
+		result := tx.Updates(d)
+		if result.Error != nil {
+			d.N = n
+		}
+		return result
+	},
+	"Save":   func(tx *gorm.DB, d *Doc) *gorm.DB { d.N = 5; return tx.Save(d) },
+	"Select": func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Select("n").Updates(Doc{N: 5, Name: "x"}) },
+	"Select all": func(tx *gorm.DB, d *Doc) *gorm.DB {
+		return tx.Model(d).Select("*").Omit("ID").Updates(Doc{N: 5, Name: "x"})
+	},
+	"Omit":         func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Omit("version", "name").Updates(Doc{N: 5}) },
+	"Unscoped":     func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Unscoped().Model(d).Update("n", 5) },
+	"slice":        func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(&[]*Doc{d}).Update("n", 5) },
+	"where":        func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Where("n < ?", 5).Update("n", 5) },
+	"where in one": func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Model(d).Where("n < 5 OR n > 6").Update("n", 5) },
+	"a set of SETs": func(tx *gorm.DB, d *Doc) *gorm.DB {
+		return tx.Model(d).Clauses(clause.Set{{Column: clause.Column{Name: "n"}, Value: 5}}).Updates(map[string]any{})
+	},
+}
+
+func TestVersionOfEveryUpdate(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":     func(*gorm.Config) {},
+			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+			"autocommit":  func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true },
+		} {
+			for _, found := range []bool{false, true} {
+				dsn := e.DSN(foundRows(found))
+				db := e.openDSN(t, dsn, configure)
+				noError(t, db.Use(lockgorm.New()))
+				for way, write := range writes {
+					what := fmt.Sprintf("%s/found=%t/%s", name, found, way)
+					d := newDoc(t, db)
+					result := write(db, d)
+					if result.Error != nil || result.RowsAffected != 1 || d.Version != 2 || d.N != 5 && way != "expression" && way != "a set of SETs" {
+						t.Errorf("%s: %+v, %d rows: %v", what, *d, result.RowsAffected, result.Error)
+					}
+					e.is(t, what, d, 2, 5)
+
+					mine := load(t, db, d.ID)
+					touch(t, db, d.ID)
+					err := write(db, mine).Error
+					wantError(t, what+" of a lost race", err, txlock.ErrConflict)
+					if mine.Version != 2 || !txlock.Retryable(err) {
+						t.Errorf("%s: version %d after a lost race: %v", what, mine.Version, err)
+					}
+					e.is(t, what, d, 3, 5)
+
+					mine = load(t, db, d.ID)
+					noError(t, db.Delete(load(t, db, d.ID)).Error)
+					wantError(t, what+" of a deleted row", write(db, mine).Error, gorm.ErrRecordNotFound)
+					if mine.Version != 3 || e.count(t, "Doc", "id = ?", d.ID) != 0 {
+						t.Errorf("%s: version %d, %d rows after a write of a deleted row", what, mine.Version, e.count(t, "Doc", "id = ?", d.ID))
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestVersionConditionOfTheCaller: rows that the caller's own condition excludes are
+// neither a conflict nor gone.
+func TestVersionConditionOfTheCaller(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		d := newDoc(t, db)
+		result := db.Model(d).Where("n > 100").Update("n", 5)
+		if result.Error != nil || result.RowsAffected != 0 || d.Version != 1 {
+			t.Errorf("version %d, %d rows: %v", d.Version, result.RowsAffected, result.Error)
+		}
+		touch(t, db, d.ID)
+		wantError(t, "a lost race under a condition", db.Model(d).Where("n > 100").Update("n", 5).Error, txlock.ErrConflict)
+		d, low := load(t, db, d.ID), newDoc(t, db)
+		noError(t, db.Model(low).Update("n", 7).Error)
+		result = db.Model([]*Doc{d, low}).Where("n < 7").Update("name", "x")
+		if result.Error != nil || result.RowsAffected != 1 || d.Version != 3 || low.Version != 2 {
+			t.Errorf("versions %d and %d, %d rows: %v", d.Version, low.Version, result.RowsAffected, result.Error)
+		}
+		// Another has raised the one that the condition excludes, to what we would have.
+		touch(t, db, low.ID)
+		result = db.Model([]*Doc{d, low}).Where("n < 7").Update("name", "y")
+		wantError(t, "a lost race that looks like ours", result.Error, txlock.ErrConflict)
+		e.is(t, "rolled back", d, 3, 0)
+		nothing := db.Model(d).Updates(Doc{})
+		if nothing.Error != nil || d.Version != 3 {
+			t.Errorf("an update of nothing: version %d: %v", d.Version, nothing.Error)
+		}
+	})
+}
+
+func TestVersionOfDeletes(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		for name, remove := range map[string]func(tx *gorm.DB, d *Doc) *gorm.DB{
+			"Delete":   func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Delete(d) },
+			"slice":    func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Delete([]*Doc{d}) },
+			"Unscoped": func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Unscoped().Delete(d) },
+			"by id":    func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Delete(d, d.ID) },
+		} {
+			d := newDoc(t, db)
+			touch(t, db, d.ID)
+			wantError(t, name+" of a lost race", remove(db, d).Error, txlock.ErrConflict)
+			if d.Version != 1 || e.count(t, "Doc", "id = ?", d.ID) != 1 {
+				t.Errorf("%s: version %d after a lost race", name, d.Version)
+			}
+			d = load(t, db, d.ID)
+			if result := remove(db, d); result.Error != nil || result.RowsAffected != 1 || e.count(t, "Doc", "id = ?", d.ID) != 0 {
+				t.Errorf("%s: %d rows: %v", name, result.RowsAffected, result.Error)
+			}
+			wantError(t, name+" of a deleted row", remove(db, d).Error, gorm.ErrRecordNotFound)
+		}
+		id := newID()
+		s := &Sheet{ID: id}
+		noError(t, db.Create(s).Error)
+		stale := *s
+		noError(t, db.Model(s).Update("n", 1).Error)
+		wantError(t, "a soft delete of a lost race", db.Delete(&stale).Error, txlock.ErrConflict)
+		if stale.Version != 1 || stale.DeletedAt.Valid && e.count(t, "Sheet", "deleted_at IS NULL") != 1 {
+			t.Errorf("after a lost soft delete: %+v", stale)
+		}
+		before := *s
+		noError(t, db.Delete(s).Error)
+		if s.Version != 3 || e.count(t, "Sheet", "id = ? AND version = 3 AND deleted_at IS NOT NULL", id) != 1 {
+			t.Errorf("after a soft delete: %+v", *s)
+		}
+		wantError(t, "a second soft delete", db.Delete(&before).Error, gorm.ErrRecordNotFound)
+		wantError(t, "an update of what was deleted softly", db.Model(&before).Update("n", 2).Error, gorm.ErrRecordNotFound)
+		wantError(t, "an unscoped update of an old version", db.Unscoped().Model(&before).Update("n", 2).Error, txlock.ErrConflict)
+		noError(t, db.Unscoped().Model(s).Update("deleted_at", nil).Error)
+		if s.Version != 4 || e.count(t, "Sheet", "id = ? AND version = 4 AND deleted_at IS NULL", id) != 1 {
+			t.Errorf("after it was brought back: %+v", *s)
+		}
+		noError(t, db.Unscoped().Delete(s).Error)
+		if e.count(t, "Sheet", "id = ?", id) != 0 {
+			t.Error("an unscoped delete leaves the row")
+		}
+	})
+}
+
+func TestVersionOfBatches(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		docs := []Doc{{Name: "a"}, {Name: "b"}, {Name: "c"}}
+		noError(t, db.Create(&docs).Error)
+		versions := func() string { return fmt.Sprint(docs[0].Version, docs[1].Version, docs[2].Version) }
+		noError(t, db.Model(&docs[1]).Update("n", 1).Error)
+		noError(t, db.Model(&docs).Update("n", 2).Error)
+		if versions() != "2 3 2" || e.count(t, "Doc", "n = 2") != 3 {
+			t.Errorf("versions %s after a batch", versions())
+		}
+		touch(t, db, docs[1].ID)
+		for name, write := range map[string]func() error{
+			"update": func() error { return db.Model(&docs).Update("n", 9).Error },
+			"delete": func() error { return db.Delete(&docs).Error },
+		} {
+			wantError(t, name+" with a lost race", write(), txlock.ErrConflict)
+			if versions() != "2 3 2" || e.count(t, "Doc", "n = 2 AND version = 2") != 2 || e.count(t, "Doc", "n = 2") != 3 {
+				t.Errorf("%s: versions %s after a lost race", name, versions())
+			}
+		}
+		docs[1] = *load(t, db, docs[1].ID)
+		noError(t, db.Delete(load(t, db, docs[2].ID)).Error)
+		wantError(t, "a batch with a row that is gone", db.Model(&docs).Update("n", 9).Error, gorm.ErrRecordNotFound)
+		wantError(t, "a delete with a row that is gone", db.Delete(&docs).Error, gorm.ErrRecordNotFound)
+		if versions() != "2 4 2" || e.count(t, "Doc", "n = 2") != 2 {
+			t.Errorf("versions %s with a row that is gone", versions())
+		}
+		auto := e.open(t, func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true })
+		noError(t, auto.Use(lockgorm.New()))
+		wantError(t, "a batch in autocommit", auto.Model(&docs).Update("n", 9).Error, txlock.ErrNoTransaction)
+		wantError(t, "a delete in autocommit", auto.Delete(&docs).Error, txlock.ErrNoTransaction)
+		two := docs[:2]
+		noError(t, auto.Transaction(func(tx *gorm.DB) error { return tx.Delete(&two).Error }))
+		if e.count(t, "Doc", "TRUE") != 0 {
+			t.Error("rows are left after the batch was deleted")
+		}
+	})
+}
+
+// TestVersionIsNeeded: what can't be compared is refused before anything is sent.
+func TestVersionIsNeeded(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		d := newDoc(t, db)
+		var partly Doc
+		noError(t, db.Select("id", "n").First(&partly, d.ID).Error)
+		for name, write := range map[string]func(tx *gorm.DB) error{
+			"without a version":    func(tx *gorm.DB) error { return tx.Model(&Doc{ID: d.ID}).Update("n", 9).Error },
+			"loaded without it":    func(tx *gorm.DB) error { return tx.Save(&partly).Error },
+			"without a key":        func(tx *gorm.DB) error { return tx.Model(&Doc{Version: 1}).Where("id = ?", d.ID).Update("n", 9).Error },
+			"by a where clause":    func(tx *gorm.DB) error { return tx.Model(&Doc{}).Where("id = ?", d.ID).Update("n", 9).Error },
+			"by value":             func(tx *gorm.DB) error { return tx.Model(*d).Update("n", 9).Error },
+			"with an OR":           func(tx *gorm.DB) error { return tx.Model(d).Where("n = 1").Or("n = 0").Update("n", 9).Error },
+			"with an or in a text": func(tx *gorm.DB) error { return tx.Model(d).Where("n = 1\nor n = 0").Update("n", 9).Error },
+			"no models":            func(tx *gorm.DB) error { return tx.Model(&[]Doc{}).Where("TRUE").Update("n", 9).Error },
+			"one of two":           func(tx *gorm.DB) error { return tx.Model([]*Doc{d, {ID: d.ID}}).Update("n", 9).Error },
+			"the version itself":   func(tx *gorm.DB) error { return tx.Model(d).Update("version", 9).Error },
+			"the field itself":     func(tx *gorm.DB) error { return tx.Model(d).Updates(map[string]any{"n": 9, "Version": nil}).Error },
+			"Delete by id":         func(tx *gorm.DB) error { return tx.Delete(&Doc{}, d.ID).Error },
+			"Delete by value":      func(tx *gorm.DB) error { return tx.Delete(*d).Error },
+			"Delete by where":      func(tx *gorm.DB) error { return tx.Where("id = ?", d.ID).Delete(&Doc{}).Error },
+			"Save of a slice":      func(tx *gorm.DB) error { return tx.Save(&[]Doc{*d}).Error },
+			"Save of a new slice":  func(tx *gorm.DB) error { return tx.Save(&[]Doc{{ID: d.ID, N: 9}}).Error },
+			"Save of a known id":   func(tx *gorm.DB) error { return tx.Save(&Doc{ID: d.ID, N: 9}).Error },
+			"an upsert": func(tx *gorm.DB) error {
+				return tx.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Doc{ID: d.ID, N: 9}).Error
+			},
+			"an upsert of one column": func(tx *gorm.DB) error {
+				return tx.Clauses(clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"n"})}).Create(&Doc{ID: d.ID, N: 9}).Error
+			},
+		} {
+			for where, sent := range map[string]*gorm.DB{"alone": db, "DryRun": db.Session(&gorm.Session{DryRun: true})} {
+				statements := watch(sent)
+				wantError(t, name+" "+where, write(statements.db), lockgorm.ErrVersion)
+				if statements.n != 0 {
+					t.Errorf("%s %s: %d statements were sent", name, where, statements.n)
+				}
+			}
+		}
+		wantError(t, "values of another version", db.Model(d).Updates(Doc{N: 9, Version: 7}).Error, txlock.ErrConflict)
+		wantError(t, "another struct of another version", db.Model(d).Updates(struct {
+			N       int64
+			Version int
+		}{9, 7}).Error, txlock.ErrConflict)
+		e.is(t, "after all", d, 1, 0)
+		if partly.Version != 0 || d.Version != 1 {
+			t.Errorf("versions %d and %d", partly.Version, d.Version)
+		}
+	})
+}
+
+func TestVersionWithoutThePlugin(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.open(t)
+		e.Exec(t, "INSERT INTO "+e.names.tables["Doc"]+" (id) VALUES (7)")
+		e.Exec(t, "INSERT INTO "+e.names.tables["Sheet"]+" (id) VALUES (7)")
+		d, s := load(t, db, 7), new(Sheet)
+		noError(t, db.First(s, 7).Error)
+		if d.Version != 1 || s.Version != 1 {
+			t.Errorf("loaded versions %d and %d", d.Version, s.Version)
+		}
+		wantError(t, "Create", db.Create(&Doc{}).Error, lockgorm.ErrVersion)
+		wantError(t, "Save", db.Save(d).Error, lockgorm.ErrVersion)
+		wantError(t, "Update", db.Model(d).Update("n", 9).Error, lockgorm.ErrVersion)
+		wantError(t, "Delete", db.Delete(d).Error, lockgorm.ErrVersion)
+		wantError(t, "a soft Delete", db.Delete(s).Error, lockgorm.ErrVersion)
+		if err := db.Model(d).Clauses(lockgorm.AnyVersion).Update("n", 9).Error; err == nil {
+			t.Error("AnyVersion without the plugin: no error")
+		}
+		e.is(t, "after all", d, 1, 0)
+		if e.count(t, "Doc", "TRUE") != 1 || e.count(t, "Sheet", "deleted_at IS NULL") != 1 || d.Version != 1 {
+			t.Error("something was written")
+		}
+	})
+}
+
+func TestAnyVersion(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		a, b := newDoc(t, db), newDoc(t, db)
+		anyOf := func() *gorm.DB { return db.Clauses(lockgorm.AnyVersion) }
+		touch(t, db, a.ID)
+		noError(t, anyOf().Model(&Doc{}).Where("name <> ?", "").Update("n", 3).Error)
+		e.is(t, "by where", a, 3, 3)
+		e.is(t, "by where", b, 2, 3)
+		wantError(t, "who has loaded it before", db.Model(b).Update("n", 4).Error, txlock.ErrConflict)
+		noError(t, anyOf().Model(b).Update("n", 4).Error)
+		e.is(t, "by model", b, 3, 4)
+		wantError(t, "the model afterwards", db.Model(b).Update("n", 5).Error, lockgorm.ErrVersion)
+		noError(t, anyOf().Save(&Doc{ID: b.ID, N: 6}).Error)
+		e.is(t, "Save", b, 4, 6)
+		wantError(t, "all rows", anyOf().Model(&Doc{}).Update("n", 7).Error, gorm.ErrMissingWhereClause)
+		wantError(t, "all sheets", anyOf().Delete(&Sheet{}).Error, gorm.ErrMissingWhereClause)
+		noError(t, anyOf().Session(&gorm.Session{AllowGlobalUpdate: true}).Model(&Doc{}).Update("n", 7).Error)
+		e.is(t, "all rows, allowed", a, 4, 7)
+		e.is(t, "all rows, allowed", b, 5, 7)
+		s := &Sheet{ID: newID()}
+		noError(t, db.Create(s).Error)
+		noError(t, anyOf().Delete(&Sheet{}, s.ID).Error)
+		if e.count(t, "Sheet", "id = ? AND version = 2 AND deleted_at IS NOT NULL", s.ID) != 1 {
+			t.Error("a soft delete doesn't raise the version")
+		}
+		noError(t, anyOf().Delete(&Doc{}, a.ID).Error)
+		noError(t, anyOf().Delete(b).Error)
+		if e.count(t, "Doc", "TRUE") != 0 {
+			t.Error("rows are left")
+		}
+	})
+}
+
+// TestVersionInMemory: a model has the row's version after success, and its old one
+// where the statement's transaction was rolled back.
+func TestVersionInMemory(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		broken := errors.New("a hook fails")
+		d := newDoc(t, db)
+		for name, write := range map[string]func(tx *gorm.DB) error{
+			"Update": func(tx *gorm.DB) error { return tx.Model(d).Update("name", "x").Error },
+			"Save":   func(tx *gorm.DB) error { return tx.Save(d).Error },
+			"Delete": func(tx *gorm.DB) error { return tx.Delete(d).Error },
+			"batch":  func(tx *gorm.DB) error { return tx.Model([]*Doc{d}).Update("name", "x").Error },
+		} {
+			fails := withHook(db, func(_ *gorm.DB, id int64) error {
+				if id > 0 {
+					return nil // before
+				}
+				if name != "Delete" && d.Version != 2 {
+					t.Errorf("%s: version %d in the hook after", name, d.Version)
+				}
+				return broken
+			})
+			wantError(t, name, write(fails), broken)
+			if d.Version != 1 {
+				t.Errorf("%s: version %d after the rollback", name, d.Version)
+			}
+			e.is(t, name, d, 1, 0)
+		}
+		fails := withHook(db, func(*gorm.DB, int64) error { return broken })
+		unsaved := &Doc{}
+		wantError(t, "Create", fails.Create(unsaved).Error, broken)
+		if unsaved.Version != 0 || e.count(t, "Doc", "TRUE") != 1 {
+			t.Errorf("version %d after a create that was rolled back", unsaved.Version)
+		}
+		// A hook that writes the same model, before and after.
+		again := withHook(db, func(tx *gorm.DB, _ int64) error {
+			return tx.Session(&gorm.Session{NewDB: true, Context: context.WithoutCancel(t.Context())}).Model(d).UpdateColumn("n", gorm.Expr("n + 1")).Error
+		})
+		noError(t, again.Model(d).Update("name", "y").Error)
+		if d.Version != 4 {
+			t.Errorf("version %d after three updates", d.Version)
+		}
+		e.is(t, "hooks that write", d, 4, 2)
+		// Another's transaction: GORM doesn't tell of its end, the next write does.
+		wantError(t, "the caller's transaction", db.Transaction(func(tx *gorm.DB) error {
+			noError(t, tx.Model(d).Update("n", 9).Error)
+			if nested := tx.Transaction(func(tx *gorm.DB) error {
+				noError(t, tx.Model(d).Update("n", 10).Error)
+				return broken
+			}); !errors.Is(nested, broken) {
+				t.Error(nested)
+			}
+			wantError(t, "after the savepoint", tx.Model(d).Update("n", 11).Error, txlock.ErrConflict)
+			fresh := load(t, tx, d.ID)
+			noError(t, tx.Model(fresh).Update("n", 12).Error)
+			return broken
+		}), broken)
+		e.is(t, "rolled back", d, 4, 2)
+		wantError(t, "after the rollback", db.Model(d).Update("n", 13).Error, txlock.ErrConflict)
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			mine := load(t, tx, d.ID)
+			noError(t, tx.Model(mine).Update("n", 14).Error)
+			return tx.Transaction(func(tx *gorm.DB) error { return tx.Model(mine).Update("n", 15).Error })
+		}))
+		e.is(t, "nested", d, 6, 15)
+	})
+}
+
+func TestVersionOfCreates(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		imported := &Doc{ID: 70, Version: 12}
+		noError(t, db.Create(imported).Error)
+		e.is(t, "an import", imported, 12, 0)
+		batch := []*Doc{{Name: "a"}, {Name: "b"}, {Name: "c"}}
+		noError(t, db.CreateInBatches(batch, 2).Error)
+		for _, d := range batch {
+			if d.Version != 1 {
+				t.Errorf("version %d", d.Version)
+			}
+			e.is(t, "CreateInBatches", d, 1, 0)
+		}
+		values := map[string]any{"id": 80, "n": 3}
+		noError(t, db.Model(&Doc{}).Create(values).Error)
+		e.is(t, "a map", &Doc{ID: 80}, 1, 3)
+		if _, left := values["version"]; left {
+			t.Error("the caller's map has a version")
+		}
+		ignored, duplicate := &Doc{ID: 80, N: 9}, &Doc{ID: 80, N: 9}
+		noError(t, db.Clauses(clause.OnConflict{DoNothing: true}).Create(ignored).Error)
+		if err := db.Create(duplicate).Error; err == nil {
+			t.Error("a duplicate: no error")
+		}
+		if ignored.Version != 0 || duplicate.Version != 0 {
+			t.Errorf("versions %d and %d of what was not created", ignored.Version, duplicate.Version)
+		}
+		e.is(t, "what was ignored", ignored, 1, 3)
+		var found Doc
+		noError(t, db.Where(Doc{ID: 80}).Assign(Doc{N: 4}).FirstOrCreate(&found).Error)
+		e.is(t, "FirstOrCreate", &found, 2, 4)
+		dry := &Doc{}
+		statement := db.Session(&gorm.Session{DryRun: true}).Create(dry).Statement
+		if !strings.Contains(statement.SQL.String(), "`version`") || dry.Version != 0 {
+			t.Errorf("DryRun: version %d, %s", dry.Version, statement.SQL.String())
+		}
+		update := db.Session(&gorm.Session{DryRun: true}).Model(&found).Update("n", 5).Statement
+		if text := update.SQL.String(); found.Version != 2 || !strings.Contains(text, "`version` = ") || strings.Count(text, "`version`") != 3 {
+			t.Errorf("DryRun: version %d, %s", found.Version, text)
+		}
+		e.is(t, "DryRun", &found, 2, 4)
+	})
+}
+
+func TestVersionOfAssociations(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		d := &Doc{Pages: []Page{{N: 1}, {N: 2}}, Author: &Author{Name: "x"}}
+		noError(t, db.Create(d).Error)
+		if d.Pages[0].Lock != 1 || d.Pages[1].Lock != 1 || d.Version != 1 || e.count(t, "Page", "row_version = 1") != 2 {
+			t.Errorf("created %+v", *d)
+		}
+		if d.Author.Version != 0 || e.count(t, "Author", "version = 1") != 1 {
+			t.Errorf("GORM leaves out authors that are there: version %d", d.Author.Version)
+		}
+		loaded := new(Doc)
+		noError(t, db.Preload("Pages").Joins("Author").First(loaded, d.ID).Error)
+		if loaded.Pages[1].Lock != 1 || loaded.Author.Version != 1 {
+			t.Errorf("loaded %+v", *loaded)
+		}
+		loaded.N = 5
+		wantError(t, "Save with loaded pages", db.Save(loaded).Error, lockgorm.ErrVersion)
+		wantError(t, "and in full", db.Session(&gorm.Session{FullSaveAssociations: true}).Omit("Pages").Save(loaded).Error, lockgorm.ErrVersion)
+		if loaded.Version != 1 || loaded.Pages[0].Lock != 1 {
+			t.Errorf("after a refused Save: %+v", *loaded)
+		}
+		e.is(t, "after a refused Save", d, 1, 0)
+		noError(t, db.Omit("Pages").Save(loaded).Error)
+		noError(t, db.Save(&loaded.Pages[0]).Error)
+		e.is(t, "without the pages", d, 2, 5)
+		noError(t, db.Model(load(t, db, d.ID)).Association("Pages").Append(&Page{N: 3}))
+		if e.count(t, "Page", "doc_id = ?", d.ID) != 3 {
+			t.Error("a new page was not appended")
+		}
+		wantError(t, "Append of a loaded page", db.Model(loaded).Association("Pages").Append(&loaded.Pages[1]), lockgorm.ErrVersion)
+		wantError(t, "Clear", db.Model(loaded).Association("Pages").Clear(), lockgorm.ErrVersion)
+		wantError(t, "Select of the pages in a Delete", db.Select("Pages").Delete(loaded).Error, lockgorm.ErrVersion)
+		if e.count(t, "Page", "doc_id = ?", d.ID) != 3 || e.count(t, "Doc", "TRUE") != 1 {
+			t.Error("a refused call has written")
+		}
+		var absent Doc
+		noError(t, db.Create(&Doc{ID: 90}).Error)
+		noError(t, db.Joins("Author").First(&absent, 90).Error)
+		if absent.Author != nil || absent.Version != 1 {
+			t.Errorf("without an author: %+v", absent)
+		}
+	})
+}
+
+func TestVersionWritesAndReads(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(Doc{ID: 1, Version: 7})
+	noError(t, err)
+	var d Doc
+	noError(t, json.Unmarshal(text, &d))
+	if !strings.Contains(string(text), `"Version":7`) || d.Version != 7 {
+		t.Errorf("%s, %d", text, d.Version)
+	}
+	for _, value := range []any{int64(7), uint64(7), []byte("7"), "7"} {
+		var v lockgorm.Version
+		noError(t, v.Scan(value))
+		if v != 7 {
+			t.Errorf("%T: %d", value, v)
+		}
+	}
+	v := lockgorm.Version(3)
+	noError(t, v.Scan(nil))
+	if v != 0 {
+		t.Errorf("NULL: %d", v)
+	}
+	for _, bad := range []any{int64(-1), "x", []byte(""), 1.5, true} {
+		if err := v.Scan(bad); err == nil {
+			t.Errorf("%T %v: no error", bad, bad)
+		}
+	}
+	if value, err := lockgorm.Version(9).Value(); value != int64(9) || err != nil {
+		t.Errorf("%v, %v", value, err)
+	}
+	if _, err := lockgorm.Version(1 << 63).Value(); err == nil {
+		t.Error("a version that no row can have: no error")
+	}
+}

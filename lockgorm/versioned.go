@@ -1,0 +1,351 @@
+package lockgorm
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/schema"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// versioned is one statement on models with a Version.
+type versioned struct {
+	by      *gorm.Statement
+	field   *schema.Field
+	models  []reflect.Value
+	loaded  []Version // as they were before the statement
+	any     bool      // AnyVersion: nothing is compared
+	deletes bool
+	putBack bool             // the loaded versions, also after success
+	maps    []map[string]any // that a create has given the first version
+}
+
+const versionedSetting = "lockstep:versioned"
+
+// registerVersions registers the callbacks for models with a Version.
+func registerVersions(db *gorm.DB) error {
+	const check, compare, verify, settle = "lockstep:check_version", "lockstep:compare_version", "lockstep:verify_version", "lockstep:settle_version"
+	const begin, commit = "gorm:begin_transaction", "gorm:commit_or_rollback_transaction"
+	callbacks := db.Callback()
+	return errors.Join(
+		callbacks.Create().Before(begin).Register(check, checkCreate),
+		callbacks.Create().After("gorm:save_before_associations").Before("gorm:create").Register(compare, firstVersions),
+		callbacks.Create().After(commit).Register(settle, settleVersions),
+		callbacks.Update().Before(begin).Register(check, checkUpdate),
+		callbacks.Update().After("gorm:save_before_associations").Before("gorm:update").Register(compare, compareUpdate),
+		callbacks.Update().After("gorm:update").Before("gorm:save_after_associations").Register(verify, verifyVersions),
+		callbacks.Update().After(commit).Register(settle, settleVersions),
+		callbacks.Delete().Before(begin).Register(check, checkDelete),
+		callbacks.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(compare, compareDelete),
+		callbacks.Delete().After("gorm:delete").Before("gorm:after_delete").Register(verify, verifyVersions),
+		callbacks.Delete().After(commit).Register(settle, settleVersions),
+	)
+}
+
+// checkUpdate refuses an update that can't be compared before GORM begins.
+func checkUpdate(db *gorm.DB) {
+	db.Statement.Settings.Store(parentSetting, db.Statement) // see checkCreate
+	if v, err := versionedOf(db, db.Statement.Model); err != nil {
+		_ = db.AddError(err)
+	} else if v != nil {
+		_ = db.AddError(v.checkValues(db.Statement))
+	}
+}
+
+// checkDelete is checkUpdate for a delete.
+func checkDelete(db *gorm.DB) {
+	if _, err := versionedOf(db, db.Statement.Dest); err != nil {
+		_ = db.AddError(err)
+	}
+}
+
+// compareUpdate adds the comparison; the hooks may have changed the model by then.
+func compareUpdate(db *gorm.DB) { compareVersions(db, db.Statement.Model, false) }
+
+// compareDelete is compareUpdate for a delete.
+func compareDelete(db *gorm.DB) { compareVersions(db, db.Statement.Dest, true) }
+
+// versionedOf returns the models that a statement changes and their versions, nil where
+// it has none to do with.
+func versionedOf(db *gorm.DB, value any) (*versioned, error) {
+	if db.Error != nil {
+		return nil, nil
+	}
+	stmt := db.Statement
+	field, err := versionField(stmt)
+	if field == nil || err != nil {
+		return nil, err
+	}
+	v := &versioned{by: stmt, field: field, any: isAny(stmt)}
+	v.collect(stmt, reflect.ValueOf(value))
+	refuse := func(why string) (*versioned, error) {
+		return nil, fmt.Errorf("%w: %s: %s", ErrVersion, stmt.Schema.Name, why)
+	}
+	if v.any {
+		if len(v.models) > 1 && !v.identified(stmt) {
+			return refuse("some of the models have no primary key: load them first")
+		}
+		return v, nil
+	}
+	if len(v.models) == 0 || !isOfItsModels(stmt) {
+		return refuse("the statement may change rows of models that were not loaded: change loaded models one by one or as a slice, or add Clauses(lockgorm.AnyVersion)")
+	}
+	for i, model := range v.models {
+		switch {
+		case !model.CanAddr():
+			return refuse("the version could not be raised in it: give a pointer to the model")
+		case !hasID(stmt, model):
+			return refuse("the model has no primary key: load it first")
+		case v.loaded[i] == 0:
+			return refuse("the model has no version: load it first, with its version column; create a new one by Create; or add Clauses(lockgorm.AnyVersion)")
+		}
+	}
+	return v, nil
+}
+
+// collect notes the models of the statement's type and their versions.
+func (v *versioned) collect(stmt *gorm.Statement, value reflect.Value) {
+	for value.Kind() == reflect.Pointer || value.Kind() == reflect.Interface {
+		value = value.Elem()
+	}
+	switch {
+	case !value.IsValid():
+	case value.Kind() == reflect.Slice, value.Kind() == reflect.Array:
+		for i := range value.Len() {
+			v.collect(stmt, value.Index(i))
+		}
+	case value.Type() == stmt.Schema.ModelType:
+		version, _ := v.field.ValueOf(stmt.Context, value)
+		loaded, _ := version.(Version)
+		v.models, v.loaded = append(v.models, value), append(v.loaded, loaded)
+	}
+}
+
+// identified tells whether every model has its primary key.
+func (v *versioned) identified(stmt *gorm.Statement) bool {
+	return len(v.models) > 0 && !slices.ContainsFunc(v.models, func(model reflect.Value) bool { return !hasID(stmt, model) })
+}
+
+// checkValues refuses values of an update that carry a version of their own.
+func (v *versioned) checkValues(stmt *gorm.Statement) error {
+	value := reflect.Indirect(reflect.ValueOf(stmt.Dest))
+	if value.Kind() == reflect.Map {
+		for _, name := range []string{v.field.Name, v.field.DBName} {
+			if value.MapIndex(reflect.ValueOf(name)).IsValid() {
+				return fmt.Errorf("%w: %s: the update sets %q, which is raised by itself", ErrVersion, stmt.Schema.Name, name)
+			}
+		}
+		return nil
+	}
+	if value.Kind() != reflect.Struct || v.any || stmt.Dest == stmt.Model {
+		return nil
+	}
+	other := &gorm.Statement{DB: stmt.DB}
+	if err := other.Parse(stmt.Dest); err != nil {
+		return nil // GORM will say so
+	}
+	field := other.Schema.LookUpField(v.field.DBName)
+	if field == nil {
+		return nil
+	}
+	carried, zero := field.ValueOf(stmt.Context, value)
+	if zero {
+		return nil
+	}
+	for _, loaded := range v.loaded {
+		if fmt.Sprint(reflect.Indirect(reflect.ValueOf(carried))) != fmt.Sprint(uint64(loaded)) {
+			return fmt.Errorf("%w: the values have version %v, the %s has %d", txlock.ErrConflict, carried, stmt.Schema.Name, uint64(loaded))
+		}
+	}
+	return nil
+}
+
+// compareVersions adds to the statement that each row must have the version that was
+// loaded, and that an UPDATE raises it.
+func compareVersions(db *gorm.DB, value any, deletes bool) {
+	stmt := db.Statement
+	v, err := versionedOf(db, value)
+	if err == nil && v != nil && len(v.models) > 1 && !v.any && !db.DryRun {
+		if _, none := transactionOf(db); none != nil {
+			err = fmt.Errorf("a batch of %s with versions is changed whole or not at all: %w", stmt.Schema.Name, none)
+		}
+	}
+	if err != nil {
+		_ = db.AddError(err)
+	}
+	if err != nil || v == nil {
+		return
+	}
+	v.deletes = deletes
+	switch {
+	case !v.any:
+		stmt.AddClause(clause.Where{Exprs: []clause.Expression{v.rows(stmt, true)}})
+	case v.identified(stmt):
+		stmt.AddClause(clause.Where{Exprs: []clause.Expression{v.rows(stmt, false)}})
+	case db.AllowGlobalUpdate:
+		stmt.AddClause(clause.Where{Exprs: []clause.Expression{clause.Expr{SQL: "1 = 1"}}})
+	}
+	if where, ok := stmt.Clauses["WHERE"]; ok { // else GORM refuses the statement
+		where.BeforeExpression = raise{field: v.field, then: where.BeforeExpression}
+		stmt.Clauses["WHERE"] = where
+	}
+	stmt.Omits = append(slices.Clone(stmt.Omits), v.field.DBName)
+	stmt.Settings.Store(versionedSetting, v)
+}
+
+// rows is the condition that names the rows, and the versions that were loaded.
+func (v *versioned) rows(stmt *gorm.Statement, withVersion bool) clause.Expression {
+	each := make([]clause.Expression, len(v.models))
+	for i, model := range v.models {
+		var row []clause.Expression
+		for _, key := range stmt.Schema.PrimaryFields {
+			id, _ := key.ValueOf(stmt.Context, model)
+			row = append(row, clause.Eq{Column: clause.Column{Table: clause.CurrentTable, Name: key.DBName}, Value: id})
+		}
+		if withVersion {
+			row = append(row, clause.Eq{Column: clause.Column{Table: clause.CurrentTable, Name: v.field.DBName}, Value: v.loaded[i]})
+		}
+		each[i] = clause.And(row...)
+	}
+	if len(each) == 1 {
+		return each[0]
+	}
+	return clause.Or(each...)
+}
+
+// ofStatement returns what compareVersions has noted with this very statement.
+func ofStatement(stmt *gorm.Statement) *versioned {
+	noted, _ := stmt.Settings.Load(versionedSetting)
+	if v, ok := noted.(*versioned); ok && v.by == stmt { // else GORM has handed it on to an association
+		return v
+	}
+	return nil
+}
+
+// verifyVersions looks whether all rows were changed, while GORM can still roll back,
+// and raises the versions in memory for the hooks that follow.
+func verifyVersions(db *gorm.DB) {
+	stmt := db.Statement
+	v := ofStatement(stmt)
+	if v == nil || db.Error != nil || db.DryRun || stmt.SQL.Len() == 0 {
+		return
+	}
+	changed := make([]bool, len(v.models))
+	switch {
+	case v.any:
+		for _, model := range v.models {
+			if model.CanAddr() {
+				_ = db.AddError(v.field.Set(stmt.Context, model, Version(0)))
+			}
+		}
+		return
+	case db.RowsAffected != int64(len(v.models)):
+		var err error
+		if changed, err = v.lookAgain(db); err != nil {
+			_ = db.AddError(err)
+			return
+		}
+	default:
+		for i := range changed {
+			changed[i] = true
+		}
+	}
+	for i, model := range v.models {
+		if changed[i] && isUpdate(stmt) {
+			_ = db.AddError(v.field.Set(stmt.Context, model, v.loaded[i]+1))
+		}
+	}
+}
+
+// lookAgain finds out why fewer rows were changed than there are models: a lost race, a
+// row that is gone, or a condition of the caller's. Which rows were changed is certain
+// where their number is that of the statement. The read is a locking one, since a plain
+// one may show a snapshot; the statement has locked the same rows already.
+func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
+	stmt := db.Statement
+	current := reflect.New(reflect.SliceOf(stmt.Schema.ModelType))
+	query := db.Session(&gorm.Session{NewDB: true, SkipHooks: true}).Model(reflect.New(stmt.Schema.ModelType).Interface())
+	query.Statement.Table, query.Statement.TableExpr, query.Statement.Unscoped = stmt.Table, stmt.TableExpr, stmt.Unscoped
+	err = query.Select(append(slices.Clone(stmt.Schema.PrimaryFieldDBNames), v.field.DBName)).
+		Clauses(clause.Locking{Strength: clause.LockingStrengthShare}, clause.Where{Exprs: []clause.Expression{v.rows(stmt, false)}}).
+		Find(current.Interface()).Error
+	if err != nil {
+		return nil, err
+	}
+	now := versioned{field: v.field}
+	now.collect(stmt, current)
+	versions := make(map[string]Version, len(now.models))
+	for i, row := range now.models {
+		versions[identity(stmt, row)] = now.loaded[i]
+	}
+	changed = make([]bool, len(v.models))
+	var gone, raised, others int64
+	for i, model := range v.models {
+		version, found := versions[identity(stmt, model)]
+		switch {
+		case !found:
+			gone++
+		case version == v.loaded[i]: // kept by a condition of the caller's
+		case version == v.loaded[i]+1 && !v.deletes:
+			changed[i] = true
+			raised++
+		default:
+			others++
+		}
+	}
+	if v.deletes {
+		gone -= db.RowsAffected
+		raised = db.RowsAffected
+	}
+	if others > 0 || raised != db.RowsAffected {
+		err = conflictOf(stmt)
+	}
+	if gone > 0 {
+		err = errors.Join(err, fmt.Errorf("%w: %d of %d %s", gorm.ErrRecordNotFound, gone, len(v.models), stmt.Schema.Name))
+	}
+	return changed, err
+}
+
+// identity is the primary key of a model as a text.
+func identity(stmt *gorm.Statement, model reflect.Value) string {
+	text := ""
+	for _, key := range stmt.Schema.PrimaryFields {
+		id, _ := key.ValueOf(stmt.Context, model)
+		text += fmt.Sprintf("%v\x00", reflect.Indirect(reflect.ValueOf(id)))
+	}
+	return text
+}
+
+// settleVersions gives the models their old versions back where the statement has
+// failed, at its COMMIT at the latest.
+func settleVersions(db *gorm.DB) {
+	stmt := db.Statement
+	stmt.Settings.Delete(parentSetting)
+	v := ofStatement(stmt)
+	if v == nil {
+		return
+	}
+	stmt.Settings.Delete(versionedSetting)
+	if where, ok := stmt.Clauses["WHERE"]; ok {
+		if r, ok := where.BeforeExpression.(raise); ok {
+			where.BeforeExpression = r.then
+			stmt.Clauses["WHERE"] = where
+		}
+	}
+	for _, values := range v.maps {
+		delete(values, v.field.DBName)
+	}
+	if db.Error == nil && !db.DryRun && !v.putBack {
+		return
+	}
+	for i, model := range v.models {
+		if model.CanAddr() {
+			_ = db.AddError(v.field.Set(stmt.Context, model, v.loaded[i]))
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// raise adds one to the number of a row by a plain read and a write.
+func raise(ctx context.Context, tx *sql.Tx, table string) error {
+	var v int
+	if err := tx.QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1)
+	return err
+}
+
+func valueOf(t *testing.T, db *testdb.DB, table string) (v int) {
+	t.Helper()
+	check(t, db.Admin().QueryRowContext(t.Context(), "SELECT v FROM "+table+" WHERE id = 1").Scan(&v))
+	return v
+}
+
+func TestOptimisticCommitsAndRunsAgain(t *testing.T) {
+	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+			for _, key := range []txlock.Key{uniqueKey(t, "optimistic"), hashed.Key(int(level) + 1)} {
+				table, runs := numbers(t, db), 0
+				err := locksqlc.OptimisticTx(t.Context(), pool, &sql.TxOptions{Isolation: level}, key, func(tx *sql.Tx) error {
+					runs++
+					if !isFree(t, db, key) { // which holds it exclusively: a conflict
+						t.Error("the key is locked while fn runs")
+					}
+					if err := raise(t.Context(), tx, table); err != nil {
+						return err
+					}
+					if runs > 2 {
+						return nil
+					}
+					return locksqlc.Run(t.Context(), db.Admin(), []txlock.Key{key}, func(*sql.Tx) error { return nil })
+				})
+				// Every isFree takes the lock in a transaction that it rolls back.
+				if err != nil || runs != 3 || valueOf(t, db, table) != 1 {
+					t.Errorf("%v: %d runs, value %d: %v", level, runs, valueOf(t, db, table), err)
+				}
+				idle(t, pool)
+			}
+		}
+	})
+}
+
+func TestOptimisticGivesUp(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		key, table, runs := uniqueKey(t, "optimistic"), numbers(t, db), 0
+		err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
+			runs++
+			check(t, raise(t.Context(), tx, table))
+			return locksqlc.Run(t.Context(), db.Admin(), []txlock.Key{key}, func(*sql.Tx) error { return nil })
+		})
+		if !errors.Is(err, txlock.ErrConflict) || runs != 10 || valueOf(t, db, table) != 0 {
+			t.Errorf("%d runs, value %d: %v", runs, valueOf(t, db, table), err)
+		}
+		idle(t, pool)
+		broken := errors.New("fn fails")
+		runs = 0
+		err = locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
+			runs++
+			check(t, raise(t.Context(), tx, table))
+			return broken
+		})
+		if !errors.Is(err, broken) || runs != 1 || valueOf(t, db, table) != 0 {
+			t.Errorf("%d runs, value %d: %v", runs, valueOf(t, db, table), err)
+		}
+		idle(t, pool)
+	})
+}
+
+func TestOptimisticRefusesBadCalls(t *testing.T) {
+	t.Parallel()
+	nothing := func(*sql.Tx) error { return nil }
+	if err := locksqlc.Optimistic(t.Context(), nil, txlock.Named("x"), nothing); err == nil {
+		t.Error("nil *sql.DB: no error")
+	}
+	if err := locksqlc.Optimistic(t.Context(), new(sql.DB), txlock.Named("x"), nil); err == nil {
+		t.Error("nil function: no error")
+	}
+	if err := locksqlc.Optimistic(t.Context(), new(sql.DB), txlock.Key{}, nothing); !errors.Is(err, txlock.ErrInvalidKey) {
+		t.Errorf("the zero key: %v", err)
+	}
+}
+
+// mixed is one transaction of the fuzz below, by a way that chance chooses.
+func mixed(ctx context.Context, pool *sql.DB, options *sql.TxOptions, key txlock.Key, table string, compare bool) error {
+	add := func(tx *sql.Tx) error { return raise(ctx, tx, table) }
+	way := rand.IntN(5)
+	switch {
+	case way == 0:
+		return locksqlc.RunTx(ctx, pool, options, []txlock.Key{key}, add)
+	case !compare: // the control: the same without the comparison
+		return locksqlc.RunTx(ctx, pool, options, nil, add)
+	case way == 1:
+		return locksqlc.OptimisticTx(ctx, pool, options, key, add)
+	case way == 2: // somebody who has read the data, too, before the transaction
+		version, err := txlock.ReadVersion(ctx, pool, key)
+		if err != nil {
+			return err
+		}
+		var v int
+		if err := pool.QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
+			return err
+		}
+		return plainly(ctx, pool, options, func(tx *sql.Tx, scope *txlock.Scope) error {
+			if err := scope.CompareAndBump(ctx, key, version); err != nil {
+				return err
+			}
+			_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1)
+			return err
+		})
+	case way == 3: // the version from before the transaction, or even from after its snapshot
+		early := rand.IntN(2) == 0
+		return plainly(ctx, pool, options, func(tx *sql.Tx, scope *txlock.Scope) error {
+			if early && options.Isolation == sql.LevelRepeatableRead {
+				var v int
+				if err := tx.QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
+					return err
+				}
+			}
+			version, err := txlock.ReadVersion(ctx, pool, key)
+			if err != nil {
+				return err
+			}
+			if err := add(tx); err != nil {
+				return err
+			}
+			return scope.CompareAndBump(ctx, key, version)
+		})
+	}
+	return plainly(ctx, pool, options, func(tx *sql.Tx, scope *txlock.Scope) error { // the lock after a read
+		if _, err := scope.Version(ctx, key); err != nil {
+			return err
+		}
+		if _, err := scope.Lock(ctx, key); err != nil {
+			return err
+		}
+		return add(tx)
+	})
+}
+
+// plainly is one transaction, run once.
+func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(tx *sql.Tx, scope *txlock.Scope) error) error {
+	tx, err := pool.BeginTx(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit, or on the way out with an error that says more
+	scope, err := locksqlc.Join(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if err := fn(tx, scope); err != nil {
+		return err
+	}
+	if err := scope.Confirm(ctx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// TestMixedWritersLoseNothing raises one number by optimistic and pessimistic
+// transactions at once: it is the number of those that were committed. Without the
+// comparison updates are lost, so the test can tell.
+func TestMixedWritersLoseNothing(t *testing.T) {
+	const workers, commits = 8, 15
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+			for _, compare := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/compare=%t", level, compare), func(t *testing.T) {
+					key, table := uniqueKey(t, "mixed"), numbers(t, db)
+					var committed, refused atomic.Int64
+					var wg sync.WaitGroup
+					for range workers {
+						wg.Go(func() {
+							for done := 0; done < commits && t.Context().Err() == nil; {
+								err := mixed(t.Context(), pool, &sql.TxOptions{Isolation: level}, key, table, compare)
+								switch {
+								case err == nil:
+									done++
+									committed.Add(1)
+								case txlock.Retryable(err), errors.Is(err, txlock.ErrConflict):
+									refused.Add(1)
+								default:
+									t.Error(err)
+									return
+								}
+							}
+						})
+					}
+					wg.Wait()
+					lost := committed.Load() - int64(valueOf(t, db, table))
+					t.Logf("%d committed, %d refused, %d lost", committed.Load(), refused.Load(), lost)
+					if committed.Load() != workers*commits {
+						t.Errorf("%d committed, want %d", committed.Load(), workers*commits)
+					}
+					if compare && lost != 0 {
+						t.Errorf("%d updates were lost", lost)
+					}
+					if !compare && lost == 0 {
+						t.Error("no update was lost without the comparison: this test can't tell")
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestVersionTable: the recipe of the version table loses nothing either.
+func TestVersionTable(t *testing.T) {
+	const workers, commits = 6, 10
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
+			table := numbers(t, db)
+			versions := Versions{db.CreateTable(t, "versions", "name VARBINARY(100) NOT NULL, resource VARBINARY(100) NOT NULL, version BIGINT UNSIGNED NOT NULL, PRIMARY KEY (name, resource, version)")}
+			var conflicts atomic.Int64
+			var wg sync.WaitGroup
+			for range workers {
+				wg.Go(func() {
+					for done := 0; done < commits && t.Context().Err() == nil; {
+						err := plainly(t.Context(), pool, &sql.TxOptions{Isolation: level}, func(tx *sql.Tx, _ *txlock.Scope) error {
+							version, err := versions.Version(t.Context(), tx, "number", "1")
+							if err != nil {
+								return err
+							}
+							if err := raise(t.Context(), tx, table); err != nil {
+								return err
+							}
+							return versions.CompareAndBump(t.Context(), tx, "number", "1", version)
+						})
+						switch {
+						case err == nil:
+							done++
+						case txlock.Retryable(err):
+							conflicts.Add(1)
+						default:
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if v := valueOf(t, db, table); v != workers*commits || conflicts.Load() == 0 {
+				t.Errorf("%v: %d of %d, %d conflicts", level, v, workers*commits, conflicts.Load())
+			}
+		}
+	})
+}

@@ -1,0 +1,53 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestAcquireTxLocksNoOtherKey proves that a lease that is taken in a transaction locks
+// no row but its own, also at REPEATABLE READ after plain reads: a neighbour's lease is
+// renewed, taken and given back meanwhile, and a new key gets its row.
+func TestAcquireTxLocksNoOtherKey(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelRepeatableRead, "read committed": sql.LevelReadCommitted} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				key := keyOf(t, m, true).String()
+				next := acquire(t, other, txlock.Named(key+":2"))
+				tx := begin(t, pool, level)
+				reads(t, tx, counter(t, db))
+				l := acquireTx(t, m, tx, txlock.Named(key))
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				quickly(t, "Renew", func() { wantsNone(t, "Renew of the next key", next.Renew(ctx)) })
+				quickly(t, "Release", func() { wantsNone(t, "Release of the next key", next.Release(ctx)) })
+				for _, suffix := range []string{":1", ":2", ":3"} {
+					quickly(t, "TryAcquire", func() {
+						l, err := other.TryAcquire(ctx, txlock.Named(key+suffix))
+						wantsNone(t, "TryAcquire of "+suffix, err)
+						if err == nil {
+							release(t, l)
+						}
+					})
+				}
+				commit(t, tx)
+				release(t, l)
+			})
+		}
+	})
+}
+
+// wantsNone is wants for no error.
+func wantsNone(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+}

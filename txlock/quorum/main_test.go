@@ -1,0 +1,172 @@
+package quorum_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/quorum"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// newNodes makes empty databases, which are the nodes, on the servers in turn.
+func newNodes(t testing.TB, n int) []*testdb.DB {
+	t.Helper()
+	engines := testdb.Engines()
+	var nodes []*testdb.DB
+	for i := range n {
+		db := testdb.Fresh(t, engines[i%len(engines)])
+		createLeases(t, db)
+		db.Grant(t, "lockstep_leases")
+		nodes = append(nodes, db)
+	}
+	return nodes
+}
+
+// createLeases makes the one table that is needed.
+func createLeases(t testing.TB, db *testdb.DB) {
+	t.Helper()
+	statements, err := schema.Statements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range statements {
+		if strings.Contains(s, "lockstep_leases") {
+			db.Exec(t, s)
+		}
+	}
+}
+
+// newLeases makes the managers of the nodes.
+func newLeases(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption) []*lease.Manager {
+	t.Helper()
+	var managers []*lease.Manager
+	for _, db := range nodes {
+		cfg := db.Config()
+		cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
+		connector, err := mysql.NewConnector(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := sql.OpenDB(txlock.Guarded(connector))
+		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, options...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			closeIt(t, m)
+			if n := testdb.InUse(pool); n != 0 {
+				t.Errorf("%d connections are in use at the end", n)
+			}
+			if err := pool.Close(); err != nil {
+				t.Errorf("close the pool: %v", err)
+			}
+		})
+		managers = append(managers, m)
+	}
+	return managers
+}
+
+// newQuorum makes a manager over managers of its own, which is closed before them.
+func newQuorum(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption) *quorum.Manager {
+	t.Helper()
+	m := newManager(t, newLeases(t, nodes, options...))
+	if err := m.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func newManager(t testing.TB, managers []*lease.Manager, options ...quorum.Option) *quorum.Manager {
+	t.Helper()
+	m, err := quorum.New(managers, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeIt(t, m) })
+	return m
+}
+
+func closeIt(t testing.TB, m interface{ Close(context.Context) error }) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := m.Close(ctx); err != nil {
+		t.Errorf("close %T: %v", m, err)
+	}
+}
+
+// named is a key of this test alone.
+func named() txlock.Key { return txlock.Named("quorum:" + rand.Text()) }
+
+func acquire(t testing.TB, m *quorum.Manager, key txlock.Key) *quorum.Lease {
+	t.Helper()
+	l, err := m.Acquire(t.Context(), key)
+	if err != nil {
+		t.Fatalf("Acquire(%v): %v", key, err)
+	}
+	return l
+}
+
+func release(t testing.TB, l interface{ Release(context.Context) error }) {
+	t.Helper()
+	if err := l.Release(context.Background()); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+}
+
+func wants(t testing.TB, what string, err error, want ...error) {
+	t.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Errorf("%s: %v, want %v", what, err, w)
+		}
+	}
+}
+
+// held counts the nodes where somebody holds the lease.
+func held(t testing.TB, nodes []*testdb.DB, key txlock.Key) (n int) {
+	t.Helper()
+	for _, db := range nodes {
+		n += int(number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND holds <> LEFT('-', 0) AND expires_us > UNIX_TIMESTAMP() * 1000000", key.String()))
+	}
+	return n
+}
+
+func number(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
+	t.Helper()
+	if err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func exec(t testing.TB, db *testdb.DB, query string, args ...any) {
+	t.Helper()
+	if _, err := db.Admin().ExecContext(context.Background(), query, args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// await asks until the answer is yes, for 20 seconds.
+func await(t testing.TB, what string, ask func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); !ask(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 20 s", what)
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package quorum
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// ErrClosed is returned by a Manager that was closed.
+var ErrClosed = errors.New("quorum: the manager is closed")
+
+// Manager acquires leases over several databases. Any number of managers and
+// programs may share them, if all have the same databases. Its methods may be called
+// from any goroutine.
+type Manager struct {
+	nodes    []*lease.Manager
+	majority int
+	options  options
+
+	closing    context.Context // of waits and requests, until Close is called
+	close      context.CancelFunc
+	background sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool // no new requests
+	ended   bool // nothing new behind the calls
+	records map[hold]*record
+	turns   map[string]*turn
+	epochs  []string // of the nodes, as they were seen last
+}
+
+// hold is what a record is found by.
+type hold struct{ key, owner string }
+
+// New returns a manager of leases over the databases of the managers, which stay the
+// caller's and are needed until Close. There are 3, 5, 7 or 9, each of a database of
+// its own that shares no server, no replication and no storage with the others: what
+// takes two of them down at once counts as two failures. The terms of a lease (TTL,
+// MaxLifetime, WaitAtMost) are those of the managers, which have the same. Nothing is
+// sent yet.
+//
+// New databases count when MaxTTL and ClockSkew have passed since they were first
+// used: see Install.
+//
+// It returns txlock.ErrInvalidOption for another number of managers, the same manager
+// or pool twice, terms that differ, and an option out of its range; lease.ErrClosed for
+// a manager that is closed.
+func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
+	n := len(managers)
+	if n < 3 || n > 9 || n%2 == 0 {
+		return nil, fmt.Errorf("%w: New needs 3, 5, 7 or 9 managers, got %d: an even number survives no more failures than one less", txlock.ErrInvalidOption, n)
+	}
+	o := defaults
+	for _, option := range opts {
+		option.toManager(&o)
+	}
+	var terms lease.Terms
+	pools := make(map[*sql.DB]int, n)
+	for i, m := range managers {
+		if m == nil {
+			return nil, fmt.Errorf("%w: manager %d is nil", txlock.ErrInvalidOption, i)
+		}
+		if first, again := pools[m.DB()]; again {
+			return nil, fmt.Errorf("%w: managers %d and %d have the same pool: each needs a database of its own", txlock.ErrInvalidOption, first, i)
+		}
+		pools[m.DB()] = i
+		t, err := m.Terms()
+		if err != nil {
+			return nil, fmt.Errorf("manager %d: %w", i, err)
+		}
+		if i > 0 && t != terms {
+			return nil, fmt.Errorf("%w: managers 0 and %d have other terms, %+v and %+v: give them the same options", txlock.ErrInvalidOption, i, terms, t)
+		}
+		terms = t
+	}
+	if err := o.check(terms); err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		nodes: append([]*lease.Manager(nil), managers...), majority: n/2 + 1, options: o,
+		records: make(map[hold]*record), turns: make(map[string]*turn), epochs: make([]string, n),
+	}
+	m.closing, m.close = context.WithCancel(context.Background())
+	return m, nil
+}
+
+// Acquire takes the lease of a key in a majority of the databases and waits until it
+// is free, by trying again after random pauses. All databases are asked at once, and
+// none is waited for longer than NodeTimeout; one that answers later, or was down,
+// joins the lease behind the call. An owner that holds the lease already, by the context
+// of Do, Lease.Context or lease.WithOwner, enters it again in the same manager, with
+// the same token and without a statement.
+//
+// It may return txlock.ErrNoQuorum with the errors of the nodes where a majority
+// couldn't be had three times in a row; ErrWaitTimeout (see lease.WaitAtMost),
+// ErrInvalidKey, ErrInvalidOption, ErrClosed, lease.ErrClosed and the context's error.
+// Where it returns an error the lease is not held: what the databases have granted, or
+// may have, is given back behind the call until its time to live is over.
+func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (*Lease, error) {
+	q, err := m.request(ctx, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	l, err := m.wait(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("acquire quorum lease %q: %w", key, err)
+	}
+	return l, nil
+}
+
+// TryAcquire is Acquire that doesn't wait: it asks once, and returns txlock.ErrBusy
+// where a majority is not free, though it could be reached. Of several that try at the
+// same time it may be that none gets a majority.
+func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (*Lease, error) {
+	q, err := m.request(ctx, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	l, err := m.try(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("try to acquire quorum lease %q: %w", key, err)
+	}
+	return l, nil
+}
+
+// Do acquires the lease, calls fn and releases it, also when fn panics or the
+// context has ended. The context of fn ends when the lease is lost, with ErrLost as
+// its cause, and carries the owner: Do and Acquire of the same key under it enter
+// again.
+//
+// It returns the error of fn, joined by txlock.ErrLost where the lease was lost
+// before fn returned, and what Acquire and Release return. Where fn has guarded
+// transactions that are still open, the lease is given back after their end.
+func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...lease.AcquireOption) (err error) {
+	if fn == nil {
+		return errors.New("quorum: Do needs a function, got nil")
+	}
+	l, err := m.Acquire(ctx, key, opts...)
+	if err != nil {
+		return err
+	}
+	working, cancel := l.Context(ctx)
+	defer func() {
+		lost := l.Err()
+		cancel()
+		released := l.Release(ctx)
+		switch {
+		case lost != nil:
+			err = errors.Join(err, lost)
+		case !errors.Is(released, lease.ErrGuarded):
+			err = errors.Join(err, released)
+		}
+	}()
+	return fn(working, l)
+}
+
+// Close gives back all leases of the manager, whose holders find them released, and
+// waits for what goes on behind its calls until the context ends. Calls that wait
+// return ErrClosed, as all later ones do. Closing again does nothing. The managers of
+// the databases stay open.
+func (m *Manager) Close(ctx context.Context) error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil
+	}
+	m.closed = true
+	var handles []*Lease
+	records := m.records
+	m.records = make(map[hold]*record)
+	m.mu.Unlock()
+	m.close()
+	for _, r := range records {
+		handles = append(handles, r.all()...)
+	}
+	err := errors.Join(each(len(handles), func(i int) error {
+		if err := handles[i].Release(ctx); !errors.Is(err, txlock.ErrNotHeld) {
+			return err
+		}
+		return nil
+	})...)
+	m.mu.Lock()
+	m.ended = true
+	m.mu.Unlock()
+	finished := make(chan struct{})
+	go func() {
+		m.background.Wait()
+		close(finished)
+	}()
+	select {
+	case <-finished:
+		return err
+	case <-ctx.Done():
+		return errors.Join(err, fmt.Errorf("quorum: close: what goes on behind the calls has not ended: %w", ctx.Err()))
+	}
+}
+
+// behind runs what goes on behind the calls, unless the manager has ended.
+func (m *Manager) behind(f func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
+		return false
+	}
+	m.background.Go(f)
+	return true
+}
+
+// request is one call of Acquire or its likes.
+type request struct {
+	key   txlock.Key
+	owner string
+	named bool   // the owner may hold the lease already
+	id    string // the owner that the nodes know: of this call alone
+	terms lease.Terms
+	ttl   time.Duration
+	opts  []lease.AcquireOption
+}
+
+// request checks a call before anything is sent.
+func (m *Manager) request(ctx context.Context, key txlock.Key, opts []lease.AcquireOption) (*request, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	q := &request{key: key, opts: opts}
+	for i, node := range m.nodes {
+		t, err := node.Terms(opts...)
+		if err != nil {
+			return nil, fmt.Errorf("node %d: %w", i, err)
+		}
+		q.terms, q.ttl = t, t.TTL
+	}
+	if err := m.options.checkTerms(q.terms); err != nil {
+		return nil, err
+	}
+	var err error
+	if q.owner, q.named, err = lease.OwnerOf(ctx); err != nil {
+		return nil, err
+	}
+	q.id = q.owner
+	if q.named { // two calls of an owner must not enter each other's nodes
+		id := "/" + uuid.NewString()
+		q.id = q.owner[:min(len(q.owner), 255-len(id))] + id
+	}
+	return q, m.open()
+}
+
+// open returns ErrClosed for a manager that was closed.
+func (m *Manager) open() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return ErrClosed
+	}
+	return nil
+}
+
+// local returns a handle of what this manager holds for the owner, or nil.
+func (m *Manager) local(q *request) *Lease {
+	if !q.named {
+		return nil
+	}
+	m.mu.Lock()
+	r := m.records[hold{q.key.String(), q.owner}]
+	m.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	return r.enter()
+}
+
+// keep makes a record one that is found, unless the manager is closed.
+func (m *Manager) keep(r *record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return ErrClosed
+	}
+	m.records[hold{r.key.String(), r.owner}] = r
+	return nil
+}
+
+// forget takes a record that has ended out of the manager.
+func (m *Manager) forget(r *record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if at := (hold{r.key.String(), r.owner}); m.records[at] == r {
+		delete(m.records, at)
+	}
+}
+
+// each calls f for 0 to n-1 at once, and returns its errors.
+func each(n int, f func(i int) error) []error {
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { errs[i] = f(i) })
+	}
+	all.Wait()
+	return errs
+}

@@ -1,0 +1,271 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// record is what a manager holds for an owner, shared by all handles.
+type record struct {
+	m *Manager
+	*request
+	token uint64 // set before the first handle
+	until time.Time
+	asked <-chan struct{} // closed when all nodes have answered the round of the grant
+
+	mu      sync.Mutex     // taken before Manager.mu, never after
+	nodes   []*lease.Lease // nil: not held there
+	why     []error        // why not
+	mending []bool
+	handles map[*Lease]struct{} // nil before the grant
+	over    bool                // lost, or all handles are released
+	lost    error
+	timer   *time.Timer
+}
+
+func (m *Manager) newRecord(q *request) *record {
+	n := len(m.nodes)
+	r := &record{m: m, request: q, nodes: make([]*lease.Lease, n), why: make([]error, n), mending: make([]bool, n)}
+	if q.terms.MaxLifetime > 0 {
+		r.until = time.Now().Add(q.terms.MaxLifetime)
+	}
+	return r
+}
+
+// start makes the first handle of a lease whose token a majority has confirmed, if
+// its time is not over yet: this comes last.
+func (r *record) start(token uint64) *Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over || r.valid() < r.m.majority {
+		return nil
+	}
+	r.token, r.handles = token, make(map[*Lease]struct{}, 1)
+	r.timer = time.AfterFunc(r.pause(), r.tend)
+	return r.handle()
+}
+
+// enter makes another handle, if the lease still counts.
+func (r *record) enter() *Lease {
+	r.check()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return nil
+	}
+	return r.handle()
+}
+
+func (r *record) handle() *Lease {
+	l := &Lease{r: r}
+	l.life, l.end = context.WithCancelCause(context.Background())
+	r.handles[l] = struct{}{}
+	return l
+}
+
+// join adds the lease of a node. To one that has fallen below a majority before
+// nothing can be added: somebody else may have had it since.
+func (r *record) join(node int, l *lease.Lease) error {
+	r.check()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return errOver
+	}
+	r.nodes[node], r.why[node] = l, nil
+	return nil
+}
+
+// explain notes why a node is not held.
+func (r *record) explain(node int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.why[node] = err
+}
+
+var errOver = errors.New("it is not wanted any more")
+
+// valid counts the nodes that are held for certain.
+func (r *record) valid() (n int) {
+	for _, l := range r.nodes {
+		if l != nil && l.Valid() {
+			n++
+		}
+	}
+	return n
+}
+
+// check ends the lease when fewer than a majority are left. A node's lease that is
+// over doesn't come back by itself, so nothing was missed between two calls.
+func (r *record) check() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.handles == nil || r.over || r.valid() >= r.m.majority {
+		return
+	}
+	errs := slices.Clone(r.why)
+	for i, l := range r.nodes {
+		if l != nil {
+			errs[i] = l.Err()
+		}
+	}
+	r.lost = fmt.Errorf("quorum lease %q, token %d: %w", r.key, r.token, &majorityError{txlock.ErrLost, r.m.majority, errs})
+	for l := range r.handles {
+		l.end(r.lost)
+	}
+	nodes := r.finish()
+	r.m.behind(func() { r.m.giveBack(context.Background(), nodes, r.ttl) })
+}
+
+// finish takes what is held out of the record, under record.mu.
+func (r *record) finish() []*lease.Lease {
+	nodes := r.nodes
+	r.over, r.nodes = true, make([]*lease.Lease, len(nodes))
+	if r.timer != nil {
+		r.timer.Stop()
+		r.m.forget(r)
+	}
+	return nodes
+}
+
+// abandon takes what is held out of a record that was not granted.
+func (r *record) abandon() []*lease.Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.finish()
+}
+
+// leave removes a handle. For the last one the caller gives the nodes back.
+func (r *record) leave(l *Lease) (nodes []*lease.Lease, last bool, lost error) {
+	r.check()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.released {
+		return nil, false, nil
+	}
+	l.released = true
+	if r.lost != nil {
+		return nil, false, r.lost
+	}
+	l.end(fmt.Errorf("quorum lease %q, token %d: %w: it was released", r.key, r.token, txlock.ErrNotHeld))
+	delete(r.handles, l)
+	if len(r.handles) > 0 {
+		return nil, false, nil
+	}
+	return r.finish(), true, nil
+}
+
+// node returns the lease of a node, or why there is none.
+func (r *record) node(index int) (*lease.Lease, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l, why := r.nodes[index], r.why[index]
+	if l != nil {
+		if why = l.Err(); why == nil {
+			return l, nil
+		}
+	}
+	if why == nil {
+		why = errNoAnswer
+	}
+	return nil, why
+}
+
+var errNoAnswer = errors.New("it has not answered yet")
+
+// left returns for how much longer a majority is held.
+func (r *record) left() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stays()
+}
+
+// stays is left under record.mu.
+func (r *record) stays() time.Duration {
+	left := make([]time.Duration, len(r.nodes))
+	for i, l := range r.nodes {
+		if l != nil {
+			left[i] = l.Left()
+		}
+	}
+	slices.Sort(left)
+	return left[len(left)-r.m.majority]
+}
+
+// pause is how long to wait until the lease is looked at again, under record.mu.
+func (r *record) pause() time.Duration {
+	return max(min(r.ttl/4, r.stays()), time.Millisecond)
+}
+
+// tend ends a lease that has lost its majority, and tries to mend one that misses
+// nodes; the timer calls it.
+func (r *record) tend() {
+	r.check()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return
+	}
+	for i, l := range r.nodes {
+		// Where it was released by force it stays so.
+		if (l == nil || !l.Valid() && !errors.Is(l.Err(), lease.ErrReplaced)) && !r.mending[i] {
+			r.mending[i] = r.m.behind(func() { r.mend(i, l) })
+		}
+	}
+	r.timer.Reset(r.pause())
+}
+
+// mend acquires the lease of a node that is missing, beside those that are held. What
+// is left of one that was lost goes first.
+func (r *record) mend(node int, old *lease.Lease) {
+	if old != nil {
+		r.m.drop(old, r.ttl)
+	}
+	err := r.acquireNode(node)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mending[node] = false
+	if err != nil {
+		r.nodes[node], r.why[node] = nil, err
+	}
+}
+
+// acquireNode acquires the lease of one node for a lease that is held already.
+func (r *record) acquireNode(node int) error {
+	q := *r.request
+	if !r.until.IsZero() {
+		left := time.Until(r.until)
+		if left < r.ttl {
+			return fmt.Errorf("%w: its maximum lifetime is nearly over", txlock.ErrNotHeld)
+		}
+		q.opts = append(slices.Clone(q.opts), lease.MaxLifetime(left))
+	}
+	ctx, cancel := context.WithTimeout(r.m.closing, r.m.options.timeout(r.ttl))
+	defer cancel()
+	l, err := r.m.ask(ctx, node, &q)
+	if err != nil {
+		return err
+	}
+	if err = l.RaiseToken(ctx, r.token); err == nil {
+		err = r.join(node, l)
+	}
+	if err != nil {
+		r.m.drop(l, r.ttl)
+	}
+	return err
+}
+
+// all returns the handles of the record.
+func (r *record) all() []*Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.handles))
+}

@@ -1,0 +1,159 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+const (
+	// leastPause and mostPause bound the pauses of who waits, before they are
+	// jittered by a half: enough for one of several who have split the nodes.
+	leastPause = 5 * time.Millisecond
+	mostPause  = 250 * time.Millisecond
+	// maxFailures is how often in a row a majority may be missing before a wait
+	// gives up.
+	maxFailures = 3
+)
+
+// turn is whose turn it is to ask for a key in this manager: of those that wait
+// only one does.
+type turn struct {
+	mine  chan struct{} // has an element while it is somebody's; who waits to send is in order
+	freed chan struct{} // has an element when the lease was released here
+	users int
+}
+
+// queue returns the turn of a key.
+func (m *Manager) queue(key txlock.Key) *turn {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.turns[key.String()]
+	if t == nil {
+		t = &turn{mine: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
+		m.turns[key.String()] = t
+	}
+	t.users++
+	return t
+}
+
+// unqueue is called by who has called queue.
+func (m *Manager) unqueue(key txlock.Key, t *turn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t.users--; t.users == 0 {
+		delete(m.turns, key.String())
+	}
+}
+
+// freed tells who waits in this manager that the lease was released.
+func (m *Manager) freed(key txlock.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.turns[key.String()]; t != nil {
+		select {
+		case t.freed <- struct{}{}:
+		default: // it was told already
+		}
+	}
+}
+
+// wait takes the lease when it is this call's turn and a majority is free.
+func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
+	if l := m.local(q); l != nil {
+		return l, nil
+	}
+	waiting := ctx
+	if limit := q.terms.WaitAtMost; limit > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: a majority was not free for %v", txlock.ErrWaitTimeout, limit))
+		defer cancel()
+		waiting = limited
+	}
+	waiting, end := context.WithCancelCause(waiting)
+	defer end(nil)
+	defer context.AfterFunc(m.closing, func() { end(ErrClosed) })()
+	t := m.queue(q.key)
+	defer m.unqueue(q.key, t)
+	l, err := m.inTurn(waiting, q, t)
+	switch {
+	case err == nil:
+		return l, nil
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("while it waited: %w", ctx.Err())
+	case waiting.Err() != nil:
+		return nil, context.Cause(waiting)
+	}
+	return nil, err
+}
+
+// inTurn waits for its turn, and tries until a majority is free.
+func (m *Manager) inTurn(ctx context.Context, q *request, t *turn) (*Lease, error) {
+	select {
+	case t.mine <- struct{}{}:
+		defer func() { <-t.mine }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = leastPause, mostPause
+	failures := 0
+	for {
+		l, err := m.try(ctx, q)
+		switch {
+		case errors.Is(err, txlock.ErrNoQuorum) && failures+1 < maxFailures:
+			failures++
+		case !errors.Is(err, txlock.ErrBusy):
+			return l, err
+		default:
+			failures = 0
+		}
+		for left := time.Duration(0); ; {
+			d := pause.NextBackOff()
+			if left > 0 {
+				d = min(d, left+time.Millisecond) // then it is free if its holder is dead
+			}
+			if err := t.pause(ctx, d); err != nil {
+				return nil, err
+			}
+			if left = m.held(ctx, q); left == 0 {
+				break
+			}
+		}
+	}
+}
+
+// pause waits for a time, or until the lease is released here.
+func (t *turn) pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.freed:
+	case <-timer.C:
+	}
+	return nil
+}
+
+// held returns for how much longer a majority is not free, as far as is known, or 0.
+// It looks without a lock: to ask for what others hold would keep them from renewing it.
+func (m *Manager) held(ctx context.Context, q *request) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, m.options.timeout(q.ttl))
+	defer cancel()
+	lefts := make([]time.Duration, len(m.nodes))
+	each(len(m.nodes), func(i int) error {
+		info, err := m.nodes[i].Inspect(ctx, q.key)
+		if err == nil && info.Held {
+			lefts[i] = info.Left
+		}
+		return err // to ask it for the lease will tell
+	})
+	slices.Sort(lefts)
+	return lefts[m.majority-1]
+}

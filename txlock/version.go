@@ -1,0 +1,164 @@
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/guard"
+)
+
+// ReadVersion returns the version of a key as it was last committed, outside of any
+// transaction: for somebody who reads, thinks, and saves later by CompareAndBump. Read
+// the version first and the data afterwards: the other way round, what was committed
+// between the two would be overwritten without a conflict. On a replica the version
+// may be an old one, which ends in a conflict.
+//
+// It returns ErrInvalidKey, ErrSchema and the errors of the driver.
+func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
+	if db == nil {
+		return 0, fmt.Errorf("read a version: the *sql.DB is nil")
+	}
+	if err := key.Validate(); err != nil {
+		return 0, err
+	}
+	version, err := key.record().tokenOrZero(ctx, db)
+	return version, Explain(fmt.Sprintf("read the version of %q", clipped(key.name)), err)
+}
+
+// Version returns the version of a key, for CompareAndBump: the token of its last
+// exclusive grant, by whichever call, 0 for a key that was never locked. Nothing is
+// locked, and nobody is waited for. It is a plain SELECT: under REPEATABLE READ it shows
+// the version that belongs to the other plain reads of the transaction, before it or
+// after it; at READ COMMITTED read it before the data. At SERIALIZABLE the server makes
+// it a shared lock, and two writers that have both read end in ErrDeadlock.
+//
+// It returns ErrInvalidKey, ErrTxDoomed, ErrNoTransaction, ErrOpenRows and ErrSchema.
+// The transaction goes on.
+func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
+	const verb = "read the version of"
+	if err := key.Validate(); err != nil {
+		return 0, err
+	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	if err := s.stillOpen(ctx); err != nil {
+		return 0, s.failure(verb, key, err)
+	}
+	r := key.record()
+	version, err := r.tokenOrZero(s.own(ctx, guard.Call{Reads: true}), s.tx)
+	if err != nil {
+		return 0, s.failure(verb, key, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fresh = false
+	if s.seen == nil {
+		s.seen = make(map[record]uint64, 1)
+	}
+	s.seen[r] = version
+	return version, nil
+}
+
+// CompareAndBump takes the lock of a key exclusively where its version is still the
+// given one, that of Version or ReadVersion, and raises it: nobody has held the key
+// exclusively since. It is one statement, which waits for a holder as Lock does, and
+// WaitAtMost limits it. Where the transaction has read, but not this version by
+// Version, it is one more, since the version may be newer than what was read.
+//
+// Afterwards the transaction holds the key as by Lock: Held says so, Lock returns the
+// same grant, and a further CompareAndBump with the same version, or with the one that
+// Version shows now, costs no statement on a guarded pool. A key that was locked
+// before has the version of that lock only.
+//
+// It returns ErrConflict where the version is another. Nothing has changed then, but
+// the row may be locked until the end of the transaction, which is best rolled back.
+// Started again it may succeed, and is Retryable, if the version was read in it by
+// Version of this scope; one that was read before it stays another. It returns ErrStaleSnapshot where the version is the right one, but
+// the transaction has read data from before it, and what Lock returns besides.
+//
+// A hashed key shares its version with the others on its center lock, as it shares the
+// lock: a write to one of these is a conflict, too. Between two calls the chance is the
+// number of writes to the family in 65,536: use a named family, or the version column
+// of package lockgorm, where somebody thinks in between.
+//
+// A version must not be kept for longer than Clean keeps unused rows, since a key
+// without a row has version 0.
+func (s *Scope) CompareAndBump(ctx context.Context, key Key, version uint64) error {
+	_, err := s.one(ctx, key, request{verb: "compare and bump", atMost: s.atMost, version: &version})
+	if errors.Is(err, ErrConflict) && !s.saw(key.record(), version) {
+		return fmt.Errorf("%w: %w", err, errGiven)
+	}
+	return err
+}
+
+// saw tells whether Version has read this in the transaction.
+func (s *state) saw(r record, version uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen, ok := s.seen[r]
+	return ok && seen == version
+}
+
+// conflict is the error of a CompareAndBump that came too late.
+func conflict(version uint64) error {
+	return fmt.Errorf("%w: it is not %d any more", ErrConflict, version)
+}
+
+// comparable tells whether the version is one that the hold h stands for, the one that
+// was compared to get it or its own; held is then the token that the row may carry.
+func (h hold) comparable(version uint64) (held uint64, ok bool) {
+	ok = h.grant.token > 0 && !h.grant.shared && (version == h.grant.token || h.compared && version == h.base)
+	if !ok {
+		return noToken, false
+	}
+	return h.grant.token, true
+}
+
+// compareInSnapshot is the snapshot guard of CompareAndBump. The version that Version has
+// read is the snapshot's own. Any other is read there: where it is older than the one
+// that is given, and that is the row's, the data was read from before it.
+func (a *attempt) compareInSnapshot(ctx context.Context) (uint64, error) {
+	if a.saw(a.record, *a.version) || a.held != noToken {
+		return a.send(ctx)
+	}
+	old, err := a.tokenOrZero(a.own(ctx, guard.Call{Reads: true}), a.tx)
+	if err != nil {
+		return 0, err
+	}
+	if old > *a.version {
+		return 0, conflict(*a.version)
+	}
+	token, err := a.send(ctx)
+	if err == nil && old < *a.version {
+		err = fmt.Errorf("%w: version %d in the snapshot, %d in the row", ErrStaleSnapshot, old, *a.version)
+	}
+	return token, err
+}
+
+// tokenOrZero reads the token, 0 where there is no row.
+func (r record) tokenOrZero(ctx context.Context, db gen.DBTX) (uint64, error) {
+	version, err := r.read(ctx, db)
+	if errors.Is(err, errMissing) {
+		return 0, nil
+	}
+	return version, err
+}
+
+// compareAndBump takes the row and raises its token where this is the version, or
+// leaves it where it is held.
+func (r record) compareAndBump(ctx context.Context, db gen.DBTX, owner []byte, held, version uint64) (uint64, error) {
+	var token int64
+	var err error
+	if r.hashed {
+		token, err = queries.CompareAndBumpCenter(ctx, db, gen.CompareAndBumpCenterParams{Held: held, Version: version, Owner: owner, Slot: uint32(r.slot)})
+	} else {
+		token, err = queries.CompareAndBumpNamed(ctx, db, gen.CompareAndBumpNamedParams{Name: []byte(r.name), Version: int64(version), Owner: owner, Held: held})
+	}
+	if err == nil && token == 0 {
+		err = conflict(version)
+	}
+	return uint64(token), err
+}

@@ -1,0 +1,191 @@
+package txlock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestCompareAndBumpInEverySQLMode: what the statement replies, and what it leaves in
+// the row, is the same in the modes that change what a statement means.
+func TestCompareAndBumpInEverySQLMode(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		modes := []string{"", "ANSI", "TRADITIONAL", "NO_UNSIGNED_SUBTRACTION", "HIGH_NOT_PRECEDENCE"}
+		if db.Engine() == testdb.MariaDB {
+			modes = append(modes, "ORACLE", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL")
+		}
+		for _, mode := range modes {
+			for _, interpolate := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/interpolate=%t", mode, interpolate), func(t *testing.T) {
+					pool := newPool(t, db, true, func(cfg *mysql.Config) {
+						cfg.InterpolateParams, cfg.Params = interpolate, map[string]string{"sql_mode": "'" + mode + "'"}
+					})
+					for _, key := range []txlock.Key{named(), hashed()} {
+						comparesAndBumps(t, db, key, func() *session { return begin(t, pool, nil) })
+					}
+				})
+			}
+		}
+	})
+}
+
+// comparesAndBumps goes through the replies.
+func comparesAndBumps(t *testing.T, db *testdb.DB, key txlock.Key, open func() *session) {
+	t.Helper()
+	version := func() uint64 {
+		v, err := txlock.ReadVersion(t.Context(), db.Admin(), key)
+		wants(t, "ReadVersion", err, nil)
+		return v
+	}
+	refused := func(given uint64) {
+		t.Helper()
+		before, s := version(), open()
+		wants(t, fmt.Sprintf("%v: version %d, the row has %d", key, given, before), s.CompareAndBump(t.Context(), key, given), txlock.ErrConflict)
+		s.commit(t)
+		if after := version(); after != before {
+			t.Errorf("%v: version %d after a refusal, %d before", key, after, before)
+		}
+	}
+	granted := func(given uint64) uint64 {
+		t.Helper()
+		s := open()
+		wants(t, "CompareAndBump", s.CompareAndBump(t.Context(), key, given), nil)
+		grant, held := s.Held(key)
+		s.commit(t)
+		if after := version(); !held || after != grant.Token() || after <= given {
+			t.Errorf("%v: version %d after the grant %+v of %d", key, after, grant, given)
+		}
+		return grant.Token()
+	}
+	refused(4711) // no row, or one with token 0
+	first := granted(0)
+	refused(0)
+	refused(first - 1)
+	refused(1<<63 + first)
+	second := granted(first)
+	refused(first)
+	if third := granted(second); third <= second || second <= first {
+		t.Errorf("%v: tokens %d, %d, %d", key, first, second, third)
+	}
+}
+
+// TestTokensOfBothKinds: the token that rises by an optimistic write is that of Lock.
+func TestTokensOfBothKinds(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		for _, key := range []txlock.Key{named(), hashed()} {
+			var last uint64
+			for i := range 20 {
+				s := begin(t, pool, nil)
+				var err error
+				if i%2 == 0 {
+					_, err = s.Lock(t.Context(), key)
+				} else {
+					err = s.CompareAndBump(t.Context(), key, last)
+				}
+				wants(t, "grant", err, nil)
+				grant, _ := s.Held(key)
+				if grant.Token() <= last {
+					t.Fatalf("%v: token %d after %d", key, grant.Token(), last)
+				}
+				if i%5 == 4 {
+					wants(t, "Rollback", s.tx.Rollback(), nil)
+					continue
+				}
+				s.commit(t)
+				last = grant.Token()
+			}
+		}
+	})
+}
+
+// TestVersionsAtSerializable: reading a version takes a shared lock there, so that of two
+// who have read it and write, one is rolled back and the other goes on.
+func TestVersionsAtSerializable(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			key := named()
+			committed(t, db, key)
+			options := &sql.TxOptions{Isolation: sql.LevelSerializable}
+			a, b := begin(t, newPool(t, db, guarded), options), begin(t, newPool(t, db, guarded), options)
+			version, err := a.Version(t.Context(), key)
+			wants(t, "Version", err, nil)
+			_, err = b.Version(t.Context(), key)
+			wants(t, "Version", err, nil)
+			first := make(chan error, 1)
+			go func() { first <- a.CompareAndBump(t.Context(), key, version) }()
+			db.WaitForLockWait(t, a.id)
+			errs := []error{b.CompareAndBump(t.Context(), key, version), <-first}
+			if slices.Index(errs, nil) < 0 || !errors.Is(errors.Join(errs...), txlock.ErrDeadlock) {
+				t.Errorf("guarded=%t: %v", guarded, errs)
+			}
+		}
+	})
+}
+
+// TestHashedNeighboursConflict: the keys of one center lock have one version.
+func TestHashedNeighboursConflict(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		family := txlock.NewFamily[int64]("neighbour", txlock.Hashed)
+		a := family.Key(1)
+		b := a
+		for id := int64(2); b == a || b.Slot() != a.Slot(); id++ {
+			b = family.Key(id)
+		}
+		pool := newPool(t, db, true)
+		s, other := begin(t, pool, nil), begin(t, pool, nil)
+		version, err := s.Version(t.Context(), a)
+		wants(t, "Version", err, nil)
+		wants(t, "the neighbour", other.CompareAndBump(t.Context(), b, version), nil)
+		other.commit(t)
+		wants(t, "a spurious conflict", s.CompareAndBump(t.Context(), a, version), txlock.ErrConflict)
+		wants(t, "Rollback", s.tx.Rollback(), nil)
+		// In one transaction they don't conflict with each other.
+		s = begin(t, pool, nil)
+		version, err = s.Version(t.Context(), a)
+		wants(t, "Version", err, nil)
+		wants(t, "the first", s.CompareAndBump(t.Context(), a, version), nil)
+		wants(t, "its neighbour", s.CompareAndBump(t.Context(), b, version), nil)
+		s.commit(t)
+	})
+}
+
+// TestVersionObserved: an optimistic grant and a conflict are told like those of locks.
+func TestVersionObserved(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		watch := new(counting)
+		tx, err := newPool(t, db, false).BeginTx(t.Context(), nil)
+		wants(t, "begin", err, nil)
+		defer tx.Rollback() //nolint:errcheck // it has been committed, or the test has failed
+		s, err := txlock.Join(t.Context(), tx, txlock.Observe(watch))
+		wants(t, "Join", err, nil)
+		key := named()
+		wants(t, "a version of nobody", s.CompareAndBump(t.Context(), key, 0), nil)
+		wants(t, "another version", s.CompareAndBump(t.Context(), key, 1), txlock.ErrConflict)
+		if watch.granted != 1 || watch.refused != 1 || !errors.Is(watch.last.Err, txlock.ErrConflict) || watch.last.Key != key {
+			t.Errorf("%d granted, %d refused, the last %+v", watch.granted, watch.refused, watch.last)
+		}
+	})
+}
+
+// counting is an observer of one goroutine.
+type counting struct {
+	txlock.Observer
+	granted, refused int
+	last             txlock.Event
+}
+
+func (c *counting) Granted(context.Context, txlock.Event) { c.granted++ }
+
+func (c *counting) Refused(_ context.Context, e txlock.Event) {
+	c.refused++
+	c.last = e
+}
