@@ -21,6 +21,8 @@ type Locks interface {
 	Held(key txlock.Key) (txlock.Grant, bool)
 	Verify(ctx context.Context) error
 	WaitAtMost(d time.Duration) Locks
+	Version(ctx context.Context, key txlock.Key) (uint64, error)
+	CompareAndBump(ctx context.Context, key txlock.Key, version uint64) error
 }
 
 // scope is a Scope as Locks.

@@ -31,7 +31,7 @@ func (m *Manager) Terms(opts ...AcquireOption) (Terms, error) {
 	if err != nil {
 		return Terms{}, err
 	}
-	return Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair}, m.open()
+	return t.public(), m.open()
 }
 
 // DB returns the pool that NewManager was given.

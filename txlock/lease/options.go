@@ -138,28 +138,20 @@ func Observe(observer txlock.Observer) ManagerOption {
 	return setting(func(o *options) { o.observer = observer })
 }
 
-// Terms are what a lease is asked for.
-type Terms struct {
-	TTL         time.Duration
-	MaxLifetime time.Duration // 0: no limit
-	WaitAtMost  time.Duration // 0: as long as the context lives
-	Fair        bool
-	Owner       string // of WithOwner, "" for none
-}
-
-// TermsOf returns the terms that the context and the options of an Acquire ask for,
-// for what stands in for a Manager, in tests for example. It returns
-// txlock.ErrInvalidOption for an option or owner out of its range.
-func TermsOf(ctx context.Context, opts ...AcquireOption) (Terms, error) {
+// TermsOf returns the terms that the options of an Acquire ask for, for what stands in
+// for a Manager, in tests for example. It returns txlock.ErrInvalidOption for an option
+// out of its range.
+func TermsOf(opts ...AcquireOption) (Terms, error) {
 	t := defaults.terms
 	for _, option := range opts {
 		option.toAcquire(&t)
 	}
-	if err := t.check(); err != nil {
-		return Terms{}, err
-	}
-	owner, _, err := ownerOf(ctx)
-	return Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair, Owner: owner}, err
+	return t.public(), t.check()
+}
+
+// public returns the terms for other packages.
+func (t *terms) public() Terms {
+	return Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair}
 }
 
 // check returns what is wrong with the options of a manager.

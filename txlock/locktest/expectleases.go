@@ -232,19 +232,17 @@ func (l *Leases) answer(query string, _ []driver.Value) reply {
 	}
 	switch nameOf(query) {
 	case nameOf(gen.ServerClock):
-		return row(time.Now().UnixMicro(), l.version)
+		return rowLike(gen.ServerClockRow{NowUs: time.Now().UnixMicro(), Version: l.version})
 	case nameOf(gen.LookLease):
-		return row("-", int64(0), int64(0), int64(0)) // free
+		return rowLike(gen.LookLeaseRow{Owner: []byte("-")}) // free
 	case nameOf(gen.LeaseInSnapshot):
-		token := int64(l.token)
+		seen := gen.LeaseInSnapshotRow{Token: l.token}
 		if l.stale {
-			token--
+			seen.Token--
 		}
-		return row(token, "", int64(0), int64(0))
+		return rowLike(seen)
 	case nameOf(gen.LeaseAsItIs):
-		return row(int64(l.token), "", int64(0), int64(0))
-	case nameOf(gen.ReadingInSnapshot), nameOf(gen.ReadingAsItIs):
-		return row(int64(0))
+		return rowLike(gen.LeaseAsItIsRow{Token: l.token})
 	case nameOf(gen.AcquireLease), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.GuardLease):
 		switch {
 		case l.err != nil:

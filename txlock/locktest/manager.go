@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -29,11 +28,13 @@ type memoryLease struct {
 	queue  []*leaseWait
 }
 
-// leaseWait is a call that waits for a lease.
+// leaseWait is a call that asks for a lease, and may wait for it.
 type leaseWait struct {
 	m     *Manager
 	key   txlock.Key
 	terms lease.Terms
+	owner string
+	named bool
 	done  chan leaseOutcome // of one place
 }
 
@@ -49,7 +50,7 @@ func (m *Memory) Manager(options ...lease.Option) (*Manager, error) {
 	for _, option := range options {
 		manager.options = append(manager.options, option)
 	}
-	_, err := lease.TermsOf(context.Background(), manager.options...)
+	_, err := lease.TermsOf(manager.options...)
 	return manager, err
 }
 
@@ -141,12 +142,16 @@ func (m *Manager) acquire(ctx context.Context, verb string, key txlock.Key, opts
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	terms, err := lease.TermsOf(ctx, slices.Concat(m.options, opts)...)
+	terms, err := lease.TermsOf(slices.Concat(m.options, opts)...)
 	if err != nil {
 		return nil, err
 	}
-	l, w, err := m.ask(ctx, key, terms, wait)
-	if w != nil {
+	w := &leaseWait{m: m, key: key, terms: terms, done: make(chan leaseOutcome, 1)}
+	if w.owner, w.named, err = lease.OwnerOf(ctx); err != nil {
+		return nil, err
+	}
+	l, waits, err := w.ask(ctx, wait)
+	if waits {
 		l, err = w.await(ctx)
 	}
 	if err != nil {
@@ -156,28 +161,28 @@ func (m *Manager) acquire(ctx context.Context, verb string, key txlock.Key, opts
 }
 
 // ask gives the lease, or a place among those who wait.
-func (m *Manager) ask(ctx context.Context, key txlock.Key, terms lease.Terms, wait bool) (*Lease, *leaseWait, error) {
-	m.memory.mu.Lock()
-	defer m.memory.mu.Unlock()
-	if m.isClosed() {
-		return nil, nil, lease.ErrClosed
+func (w *leaseWait) ask(ctx context.Context, wait bool) (l *Lease, waits bool, err error) {
+	memory := w.m.memory
+	memory.mu.Lock()
+	defer memory.mu.Unlock()
+	if w.m.isClosed() {
+		return nil, false, lease.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, nil, err
+		return nil, false, err
 	}
-	row := m.memory.leaseOf(key)
+	row := memory.leaseOf(w.key)
 	switch h := row.current(); {
-	case h != nil && terms.Owner != "" && h.owner == terms.Owner:
-		return h.enter(), nil, nil
+	case h != nil && w.named && h.owner == w.owner:
+		return h.enter(), false, nil
 	case h == nil && len(row.queue) == 0:
-		return row.give(m, key, terms), nil, nil
+		return row.give(w), false, nil
 	case !wait:
-		return nil, nil, txlock.ErrBusy
+		return nil, false, txlock.ErrBusy
 	}
-	w := &leaseWait{m: m, key: key, terms: terms, done: make(chan leaseOutcome, 1)}
 	row.queue = append(row.queue, w)
-	m.memory.wait(key, 1)
-	return nil, w, nil
+	memory.wait(w.key, 1)
+	return nil, true, nil
 }
 
 // await waits for the lease, until the limit or the end of the context.
@@ -217,14 +222,12 @@ func (row *memoryLease) current() *holding {
 }
 
 // give makes the lease that of an owner.
-func (row *memoryLease) give(m *Manager, key txlock.Key, terms lease.Terms) *Lease {
-	row.token = m.memory.nextToken(row.token)
-	h := &holding{by: m, row: row, key: key, owner: terms.Owner, token: row.token, terms: terms}
-	if h.owner == "" {
-		h.owner = "locktest/" + strconv.FormatUint(row.token, 10)
-	}
-	if terms.MaxLifetime > 0 {
-		h.ends = m.memory.clock.now().Add(terms.MaxLifetime)
+func (row *memoryLease) give(w *leaseWait) *Lease {
+	memory := w.m.memory
+	row.token = memory.nextToken(row.token)
+	h := &holding{by: w.m, row: row, key: w.key, owner: w.owner, token: row.token, terms: w.terms}
+	if w.terms.MaxLifetime > 0 {
+		h.ends = memory.clock.now().Add(w.terms.MaxLifetime)
 	}
 	row.holder = h
 	h.extend()
@@ -237,8 +240,8 @@ func (row *memoryLease) serve() {
 		var l *Lease
 		switch h := row.holder; {
 		case h == nil:
-			l = row.give(w.m, w.key, w.terms)
-		case w.terms.Owner != "" && h.owner == w.terms.Owner:
+			l = row.give(w)
+		case w.named && h.owner == w.owner:
 			l = h.enter()
 		default:
 			continue

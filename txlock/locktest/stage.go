@@ -58,6 +58,22 @@ func row(values ...driver.Value) reply {
 	return r
 }
 
+// rowLike is the reply of one row that sqlc reads into a struct: its fields are the
+// columns.
+func rowLike(fields any) reply {
+	v := reflect.ValueOf(fields)
+	values := make([]driver.Value, v.NumField())
+	for i := range values {
+		switch field := v.Field(i).Interface().(type) {
+		case uint64:
+			values[i] = int64(field)
+		default:
+			values[i] = field
+		}
+	}
+	return row(values...)
+}
+
 // take returns the notes and begins anew.
 func (s *stage) take() []note {
 	s.mu.Lock()
