@@ -10,7 +10,7 @@ import (
 )
 
 // TestReadmeCodeIsCompiled finds every Go block of the README in the examples of
-// locksqlc, lockgorm and lease, white space apart.
+// the packages, white space apart.
 func TestReadmeCodeIsCompiled(t *testing.T) {
 	squeeze := func(file string) string {
 		text, err := os.ReadFile(file)
@@ -20,7 +20,10 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 		return string(text)
 	}
 	space := regexp.MustCompile(`\s+`)
-	compiled := space.ReplaceAllString(squeeze("../locksqlc/example_test.go")+squeeze("../lockgorm/example_test.go")+squeeze("../txlock/lease/example_test.go"), " ")
+	compiled := ""
+	for _, room := range []string{"locksqlc", "lockgorm", "txlock/lease", "txlock/quorum"} {
+		compiled += space.ReplaceAllString(squeeze("../"+room+"/example_test.go"), " ")
+	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(squeeze("../README.md"), -1)
 	if len(blocks) == 0 {
 		t.Fatal("the README has no Go code")
