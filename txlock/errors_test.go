@@ -366,7 +366,7 @@ func TestExplain(t *testing.T) {
 		if !errors.Is(err, c.err) || !strings.HasPrefix(err.Error(), "acquire: ") {
 			t.Errorf("%v is explained as %v", c.err, err)
 		}
-		if c.sentinel != nil && !errors.Is(err, c.sentinel) || errors.Is(err, ErrTxDoomed) != (c.sentinel == ErrTxDoomed) {
+		if c.sentinel != nil && !errors.Is(err, c.sentinel) || errors.Is(err, ErrTxDoomed) != errors.Is(c.sentinel, ErrTxDoomed) {
 			t.Errorf("%v is explained as %v, want %v", c.err, err, c.sentinel)
 		}
 	}

@@ -578,7 +578,7 @@ func TestAcquireTxClosed(t *testing.T) {
 // process enters again although others keep the row locked, each for a moment, and that
 // TryAcquire says busy at once where that is for longer.
 func TestOwnLeaseLockedForAMoment(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		m, other, third := newManager(t, pool), newManager(t, pool), newManager(t, pool)
 		key := named()
 		ctx := lease.WithOwner(t.Context(), "owner of "+key.String())
