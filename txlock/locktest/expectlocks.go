@@ -107,6 +107,24 @@ func (l *Locks) ExpectLockAny(keys ...txlock.Key) *ExpectedAny {
 	}}}
 }
 
+// ExpectVersion expects Scope.Version, which returns this version.
+func (l *Locks) ExpectVersion(key txlock.Key, version uint64) {
+	l.rows.about = &version
+	l.rehearse(fmt.Sprintf("Version(%q)", key), []txlock.Key{key}, nil, func() error {
+		_, err := l.scope.Version(context.Background(), key)
+		return err
+	})
+	l.rows.about = nil
+}
+
+// ExpectCompareAndBump expects Scope.CompareAndBump with this version.
+func (l *Locks) ExpectCompareAndBump(key txlock.Key, version uint64) *ExpectedCompare {
+	what := fmt.Sprintf("CompareAndBump(%q, %d)", key, version)
+	return &ExpectedCompare{expected{locks: l, what: what, keys: []txlock.Key{key}, version: &version, call: func() error {
+		return l.scope.CompareAndBump(context.Background(), key, version)
+	}}}
+}
+
 // ExpectVerify expects Scope.Verify, which finds the transaction open or else returns
 // txlock.ErrTxDoomed.
 func (l *Locks) ExpectVerify(open bool) {

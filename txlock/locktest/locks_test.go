@@ -145,6 +145,55 @@ func (m *mocked) verbs(key txlock.Key, first bool) {
 	})
 }
 
+// TestVersions reads and compares versions on a mock, with every outcome.
+func TestVersions(t *testing.T) {
+	onMocks(t, func(m *mocked) {
+		ctx := m.Context()
+		for _, key := range []txlock.Key{orders.Key(7), carts.Key("k")} {
+			for _, first := range []bool{true, false} {
+				for _, reads := range []bool{true, false} {
+					for _, limit := range []time.Duration{0, time.Minute} {
+						in := func(f func(l *locktest.Locks, compare func(version uint64) error)) {
+							s, l, tx := m.joined(first)
+							if reads {
+								l.ExpectVersion(key, 40)
+								version, err := s.Version(ctx, key)
+								must(m, err)
+								if version != 40 {
+									m.Errorf("version %d", version)
+								}
+							}
+							if limit > 0 {
+								s, l = s.WaitAtMost(limit), l.WaitAtMost(limit)
+							}
+							f(l, func(version uint64) error { return s.CompareAndBump(ctx, key, version) })
+							m.end(tx)
+						}
+						in(func(l *locktest.Locks, compare func(uint64) error) {
+							l.ExpectCompareAndBump(key, 40).Granted(41)
+							must(m, compare(40))
+						})
+						in(func(l *locktest.Locks, compare func(uint64) error) {
+							l.ExpectCompareAndBump(key, 40).Conflicts()
+							wants(m, "conflict", compare(40), txlock.ErrConflict)
+							l.ExpectCompareAndBump(key, 40).TimesOut()
+							wants(m, "wait", compare(40), txlock.ErrWaitTimeout)
+							l.ExpectCompareAndBump(key, 40).Deadlocks()
+							wants(m, "deadlock", compare(40), txlock.ErrDeadlock)
+						})
+						if !first && !reads {
+							in(func(l *locktest.Locks, compare func(uint64) error) {
+								l.ExpectCompareAndBump(key, 40).Stale()
+								wants(m, "stale", compare(40), txlock.ErrStaleSnapshot)
+							})
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
 // TestManyKeys calls LockAll and LockAny on a mock.
 func TestManyKeys(t *testing.T) {
 	onMocks(t, func(m *mocked) {

@@ -14,6 +14,8 @@ type expected struct {
 	keys  []txlock.Key
 	loose bool
 	call  func() error
+	// version is what CompareAndBump compares with.
+	version *uint64
 	// failed queues what follows a failure, where that is not the program's own.
 	failed func()
 }
@@ -68,6 +70,8 @@ func (e expected) granted(tokens ...uint64) {
 }
 
 func (e expected) perform(want error) {
+	e.locks.rows.about = e.version
+	defer func() { e.locks.rows.about = nil }()
 	e.locks.perform(e.what, e.keys, e.loose, want, e.call)
 }
 
@@ -88,6 +92,22 @@ func (e *ExpectedTry) Granted(token uint64) { e.granted(token) }
 
 // Busy refuses the lock, which somebody else holds: txlock.ErrBusy.
 func (e *ExpectedTry) Busy() { e.busy() }
+
+// ExpectedCompare is a CompareAndBump that is expected.
+type ExpectedCompare struct{ expected }
+
+// Granted finds the version unchanged, and gives the lock with a token, the new version.
+func (e *ExpectedCompare) Granted(token uint64) { e.granted(token) }
+
+// Conflicts finds another version: txlock.ErrConflict.
+func (e *ExpectedCompare) Conflicts() {
+	e.locks.rows.changed = true
+	e.fails(txlock.ErrConflict, nil)
+	e.locks.rows.changed = false
+}
+
+// TimesOut lets the wait end without the lock: txlock.ErrWaitTimeout.
+func (e *ExpectedCompare) TimesOut() { e.timesOut() }
 
 // ExpectedLocks is a LockAll that is expected.
 type ExpectedLocks struct{ expected }

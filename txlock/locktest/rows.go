@@ -21,10 +21,13 @@ type rows struct {
 	wanted map[rowID]uint64 // what the next statement gives them
 	refuse func(rowID) error
 	stale  bool
-	over   bool   // the transaction, behind the program's back
-	taken  bool   // the statement that takes the row was sent in this call
-	last   string // it
-	keys   map[rowID]bool
+	// about is the version that a call is about, the row's unless that has changed.
+	about   *uint64
+	changed bool
+	over    bool   // the transaction, behind the program's back
+	taken   bool   // the statement that takes the row was sent in this call
+	last    string // it
+	keys    map[rowID]bool
 }
 
 // untold is the token of a row whose test says none.
@@ -55,6 +58,9 @@ func (r *rows) want(at rowID) uint64 {
 
 // before is the token that the row carries before the grant.
 func (r *rows) before(at rowID) uint64 {
+	if r.about != nil {
+		return *r.about
+	}
 	if token, ours := r.tokens[at]; ours {
 		return token
 	}
@@ -66,7 +72,7 @@ func (r *rows) before(at rowID) uint64 {
 
 // current is what a plain read shows: of a stale snapshot less than the row has.
 func (r *rows) current(token uint64) int64 {
-	if r.stale && r.taken {
+	if r.stale && (r.taken || r.about != nil) {
 		token--
 	}
 	return int64(token)
@@ -109,6 +115,11 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 	}
 	switch name {
 	case nameOf(gen.LockNamed), nameOf(gen.LockCenter):
+		return reply{id: int64(r.want(at))}
+	case nameOf(gen.CompareAndBumpNamed), nameOf(gen.CompareAndBumpCenter):
+		if r.changed {
+			return reply{}
+		}
 		return reply{id: int64(r.want(at))}
 	case nameOf(gen.TouchNamed):
 		return reply{id: int64(r.before(at))}
