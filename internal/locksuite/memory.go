@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,6 +36,8 @@ type Memory interface {
 	Begin() (Session, Locks)
 	// AwaitWaiting returns when the session waits for a lock.
 	AwaitWaiting(tb testing.TB, s Session)
+	// ReadVersion stands in for that of txlock.
+	ReadVersion(key txlock.Key) uint64
 	// Numbers makes a table of one row with a number, 0, that sessions set, as in
 	// "UPDATE name SET n = 7", and read by any query that ends with its name.
 	Numbers() string
@@ -43,19 +46,25 @@ type Memory interface {
 // beyondMemory are the behaviours that a stand-in can't show, and why. It shows all
 // others.
 var beyondMemory = map[string]string{
-	"a snapshot older than the lock is refused":      "it has no snapshots",
-	"a snapshot as old as the lock is not":           "it has no snapshots",
-	"LockAll refuses a stale snapshot":               "it has no snapshots",
-	"Holders names the holder":                       "Holders asks a server",
-	"an implicit commit is named":                    "it has no statements",
-	"a savepoint rolled back makes a lock ask again": "it has no savepoints",
-	"open rows": "it has no rows",
+	"a snapshot older than the lock is refused":                    "it has no snapshots",
+	"a snapshot as old as the lock is not":                         "it has no snapshots",
+	"LockAll refuses a stale snapshot":                             "it has no snapshots",
+	"Holders names the holder":                                     "Holders asks a server",
+	"an implicit commit is named":                                  "it has no statements",
+	"a savepoint rolled back makes a lock ask again":               "it has no savepoints",
+	"an optimistic write makes a later lock's snapshot stale":      "it has no snapshots",
+	"a version newer than the snapshot is refused":                 "it has no snapshots",
+	"a compare asks again after a savepoint":                       "it has no savepoints",
+	"a refused compare changes nothing":                            "it has no tables",
+	"a version that an optimistic writer has raised is a conflict": "it doesn't know where a version comes from",
+	"bad keys have no version":                                     "ReadVersion asks a server",
+	"open rows":                                                    "it has no rows",
 }
 
 // RunInMemory runs the behaviours that a stand-in can show.
 func RunInMemory(t *testing.T, open func(tb testing.TB) Memory) {
 	known := 0
-	for _, b := range behaviours {
+	for _, b := range slices.Concat(behaviours, versions) {
 		if beyondMemory[b.name] != "" {
 			known++
 			continue

@@ -54,6 +54,9 @@ func (s *session) conflict(key txlock.Key, version uint64) {
 // committed returns the version as it was committed.
 func (e *env) committed(key txlock.Key) uint64 {
 	e.Helper()
+	if e.memory != nil {
+		return e.memory.ReadVersion(key)
+	}
 	version, err := txlock.ReadVersion(e.Context(), e.pool.DB(), key)
 	e.wants(err, nil)
 	return version

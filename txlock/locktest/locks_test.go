@@ -147,108 +147,121 @@ func (m *mocked) verbs(key txlock.Key, first bool) {
 
 // TestVersions reads and compares versions on a mock, with every outcome.
 func TestVersions(t *testing.T) {
-	onMocks(t, func(m *mocked) {
-		ctx := m.Context()
-		for _, key := range []txlock.Key{orders.Key(7), carts.Key("k")} {
-			for _, first := range []bool{true, false} {
-				for _, reads := range []bool{true, false} {
-					for _, limit := range []time.Duration{0, time.Minute} {
-						in := func(f func(l *locktest.Locks, compare func(version uint64) error)) {
-							s, l, tx := m.joined(first)
-							if reads {
-								l.ExpectVersion(key, 40)
-								version, err := s.Version(ctx, key)
-								must(m, err)
-								if version != 40 {
-									m.Errorf("version %d", version)
-								}
-							}
-							if limit > 0 {
-								s, l = s.WaitAtMost(limit), l.WaitAtMost(limit)
-							}
-							f(l, func(version uint64) error { return s.CompareAndBump(ctx, key, version) })
-							m.end(tx)
-						}
-						in(func(l *locktest.Locks, compare func(uint64) error) {
-							l.ExpectCompareAndBump(key, 40).Granted(41)
-							must(m, compare(40))
-						})
-						in(func(l *locktest.Locks, compare func(uint64) error) {
-							l.ExpectCompareAndBump(key, 40).Conflicts()
-							wants(m, "conflict", compare(40), txlock.ErrConflict)
-							l.ExpectCompareAndBump(key, 40).TimesOut()
-							wants(m, "wait", compare(40), txlock.ErrWaitTimeout)
-							l.ExpectCompareAndBump(key, 40).Deadlocks()
-							wants(m, "deadlock", compare(40), txlock.ErrDeadlock)
-						})
-						if !first && !reads {
-							in(func(l *locktest.Locks, compare func(uint64) error) {
-								l.ExpectCompareAndBump(key, 40).Stale()
-								wants(m, "stale", compare(40), txlock.ErrStaleSnapshot)
-							})
-						}
-					}
-				}
+	t.Parallel()
+	named, hashed := orders.Key(7), carts.Key("k")
+	for _, c := range []struct {
+		key          txlock.Key
+		first, reads bool
+		limit        time.Duration
+	}{
+		{named, true, true, 0}, {named, false, false, 0}, {named, true, false, time.Minute}, {named, false, true, time.Minute},
+		{hashed, true, false, 0}, {hashed, false, true, 0}, {hashed, true, true, time.Minute}, {hashed, false, false, time.Minute},
+	} {
+		t.Run(fmt.Sprintf("%s/first=%t/reads=%t/limit=%v", c.key, c.first, c.reads, c.limit), func(t *testing.T) {
+			onMocks(t, func(m *mocked) { m.versions(c.key, c.first, c.reads, c.limit) })
+		})
+	}
+}
+
+func (m *mocked) versions(key txlock.Key, first, reads bool, limit time.Duration) {
+	ctx := m.Context()
+	in := func(f func(l *locktest.Locks, compare func(version uint64) error)) {
+		s, l, tx := m.joined(first)
+		if reads {
+			l.ExpectVersion(key, 40)
+			version, err := s.Version(ctx, key)
+			must(m, err)
+			if version != 40 {
+				m.Errorf("version %d", version)
 			}
 		}
+		if limit > 0 {
+			s, l = s.WaitAtMost(limit), l.WaitAtMost(limit)
+		}
+		f(l, func(version uint64) error { return s.CompareAndBump(ctx, key, version) })
+		m.end(tx)
+	}
+	in(func(l *locktest.Locks, compare func(uint64) error) {
+		l.ExpectCompareAndBump(key, 40).Granted(41)
+		must(m, compare(40))
+	})
+	in(func(l *locktest.Locks, compare func(uint64) error) {
+		l.ExpectCompareAndBump(key, 40).Conflicts()
+		wants(m, "conflict", compare(40), txlock.ErrConflict)
+		l.ExpectCompareAndBump(key, 40).TimesOut()
+		wants(m, "wait", compare(40), txlock.ErrWaitTimeout)
+		l.ExpectCompareAndBump(key, 40).Deadlocks()
+		wants(m, "deadlock", compare(40), txlock.ErrDeadlock)
+	})
+	if first || reads {
+		return
+	}
+	in(func(l *locktest.Locks, compare func(uint64) error) {
+		l.ExpectCompareAndBump(key, 40).Stale()
+		wants(m, "stale", compare(40), txlock.ErrStaleSnapshot)
 	})
 }
 
 // TestManyKeys calls LockAll and LockAny on a mock.
 func TestManyKeys(t *testing.T) {
-	onMocks(t, func(m *mocked) {
-		ctx := m.Context()
-		named := orders.Keys(9, 7)
-		mixed := append(carts.Keys("c", "a"), named...)
-		for _, first := range []bool{true, false} {
-			for _, keys := range [][]txlock.Key{named, mixed, named[:1]} {
-				tokens := []uint64{50, 40, 30, 20}[:len(keys)]
-				all := func(grants []txlock.Grant, err error) {
-					m.Helper()
-					must(m, err)
-					for i, grant := range grants {
-						granted(m, grant, nil, keys[i], tokens[i], false)
-					}
-				}
-				s, l, tx := m.joined(first)
-				l.ExpectLockAll(keys...).Granted(tokens...)
-				all(s.LockAll(ctx, keys...))
-				l.ExpectLockAll(keys...).Granted(tokens...)
-				all(s.LockAll(ctx, keys...))
-				m.end(tx)
+	t.Parallel()
+	named := orders.Keys(9, 7)
+	for name, keys := range map[string][]txlock.Key{"named": named, "mixed": append(carts.Keys("c", "a"), named...), "one": named[:1]} {
+		t.Run(name, func(t *testing.T) {
+			onMocks(t, func(m *mocked) {
+				m.manyKeys(keys, true)
+				m.manyKeys(keys, false)
+			})
+		})
+	}
+}
 
-				s, l, tx = m.joined(first)
-				l.ExpectLockAll(keys...).TimesOut()
-				_, err := s.LockAll(ctx, keys...)
-				wants(m, "LockAll", err, txlock.ErrWaitTimeout)
-				l.ExpectLockAll(keys...).Deadlocks()
-				_, err = s.LockAll(ctx, keys...)
-				wants(m, "LockAll", err, txlock.ErrDeadlock)
-				if !m.equal {
-					l.WaitAtMost(time.Minute).ExpectLockAll(keys...).Granted(tokens...)
-					all(s.WaitAtMost(time.Minute).LockAll(ctx, keys...))
-				}
-				m.end(tx)
-				if !first {
-					s, l, tx = m.joined(first)
-					l.ExpectLockAll(keys...).Stale()
-					_, err = s.LockAll(ctx, keys...)
-					wants(m, "LockAll", err, txlock.ErrStaleSnapshot)
-					m.end(tx)
-				}
-
-				s, l, tx = m.joined(first)
-				l.ExpectLockAny(keys...).Busy()
-				_, err = s.LockAny(ctx, keys...)
-				wants(m, "LockAny", err, txlock.ErrBusy)
-				last := keys[len(keys)-1]
-				l.ExpectLockAny(keys...).Granted(last, 8)
-				grant, err := s.LockAny(ctx, keys...)
-				granted(m, grant, err, last, 8, false)
-				m.end(tx)
-			}
+func (m *mocked) manyKeys(keys []txlock.Key, first bool) {
+	ctx := m.Context()
+	tokens := []uint64{50, 40, 30, 20}[:len(keys)]
+	all := func(grants []txlock.Grant, err error) {
+		m.Helper()
+		must(m, err)
+		for i, grant := range grants {
+			granted(m, grant, nil, keys[i], tokens[i], false)
 		}
-	})
+	}
+	s, l, tx := m.joined(first)
+	l.ExpectLockAll(keys...).Granted(tokens...)
+	all(s.LockAll(ctx, keys...))
+	l.ExpectLockAll(keys...).Granted(tokens...)
+	all(s.LockAll(ctx, keys...))
+	m.end(tx)
+
+	s, l, tx = m.joined(first)
+	l.ExpectLockAll(keys...).TimesOut()
+	_, err := s.LockAll(ctx, keys...)
+	wants(m, "LockAll", err, txlock.ErrWaitTimeout)
+	l.ExpectLockAll(keys...).Deadlocks()
+	_, err = s.LockAll(ctx, keys...)
+	wants(m, "LockAll", err, txlock.ErrDeadlock)
+	if !m.equal {
+		l.WaitAtMost(time.Minute).ExpectLockAll(keys...).Granted(tokens...)
+		all(s.WaitAtMost(time.Minute).LockAll(ctx, keys...))
+	}
+	m.end(tx)
+	if !first {
+		s, l, tx = m.joined(first)
+		l.ExpectLockAll(keys...).Stale()
+		_, err = s.LockAll(ctx, keys...)
+		wants(m, "LockAll", err, txlock.ErrStaleSnapshot)
+		m.end(tx)
+	}
+
+	s, l, tx = m.joined(first)
+	l.ExpectLockAny(keys...).Busy()
+	_, err = s.LockAny(ctx, keys...)
+	wants(m, "LockAny", err, txlock.ErrBusy)
+	last := keys[len(keys)-1]
+	l.ExpectLockAny(keys...).Granted(last, 8)
+	grant, err := s.LockAny(ctx, keys...)
+	granted(m, grant, err, last, 8, false)
+	m.end(tx)
 }
 
 // TestRun is Run on a mock: it commits, rolls back, and begins again.

@@ -41,6 +41,14 @@ func newMemory(c clock) *Memory {
 // Now returns what the clock shows.
 func (m *Memory) Now() time.Time { return m.clock.now() }
 
+// ReadVersion returns the version of a key as it was last committed, as
+// txlock.ReadVersion does.
+func (m *Memory) ReadVersion(key txlock.Key) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.row(key).committed
+}
+
 // Advance moves the clock. When it returns, all that ends by then has ended, in the
 // order of time: leases are lost and given to who waits, and waits are over. It panics
 // on a Memory in real time.

@@ -207,13 +207,14 @@ func (t *transaction) doom(why error) {
 	t.free(false)
 }
 
-// free gives all rows to who waits for them.
+// free gives all rows to who waits for them. A commit keeps the tokens that were
+// granted.
 func (t *transaction) free(commit bool) {
-	rows := t.rows
+	rows, grants := t.rows, t.grants
 	t.rows, t.grants = nil, nil
-	for _, r := range rows {
-		if commit && !r.holders[t] {
-			r.committed = r.last
+	for id, r := range rows {
+		if grant, granted := grants[id]; commit && granted && !grant.Shared() {
+			r.committed = grant.Token()
 		}
 		delete(r.holders, t)
 		r.serve()

@@ -30,6 +30,7 @@ type transaction struct {
 
 	// Under Memory.mu.
 	grants map[rowID]txlock.Grant
+	bases  map[rowID]uint64     // the versions that CompareAndBump was granted for
 	rows   map[rowID]*memoryRow // that it has locked, granted or not
 	over   error                // why nothing can be locked any more
 	ended  bool                 // by Commit or Rollback
@@ -54,7 +55,7 @@ type rowWait struct {
 // Begin begins a transaction.
 func (m *Memory) Begin() *Scope {
 	return &Scope{transaction: &transaction{
-		memory: m, grants: make(map[rowID]txlock.Grant), rows: make(map[rowID]*memoryRow),
+		memory: m, grants: make(map[rowID]txlock.Grant), rows: make(map[rowID]*memoryRow), bases: make(map[rowID]uint64),
 	}}
 }
 
@@ -167,6 +168,57 @@ func (s *Scope) LockAny(ctx context.Context, keys ...txlock.Key) (txlock.Grant, 
 		}
 	}
 	return txlock.Grant{}, fmt.Errorf("lock any of %d keys: %w", len(keys), txlock.ErrBusy)
+}
+
+// Version is that of txlock.Scope.
+func (s *Scope) Version(ctx context.Context, key txlock.Key) (uint64, error) {
+	if err := key.Validate(); err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("read the version of %q: %w", key, err)
+	}
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	if s.over != nil {
+		return 0, fmt.Errorf("read the version of %q: %w", key, s.over)
+	}
+	if grant, held := s.grants[rowOf(key)]; held && !grant.Shared() {
+		return grant.Token(), nil
+	}
+	return s.memory.row(key).committed, nil
+}
+
+// CompareAndBump is that of txlock.Scope, but each conflict of it is txlock.Retryable.
+func (s *Scope) CompareAndBump(ctx context.Context, key txlock.Key, version uint64) error {
+	if err := key.Validate(); err != nil {
+		return err
+	}
+	if s.bad != nil {
+		return s.bad
+	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	conflict := fmt.Errorf("compare and bump %q: %w: it is not %d any more", key, txlock.ErrConflict, version)
+	grant, held, err := s.reenter(key, false)
+	if err != nil {
+		return err
+	}
+	if held {
+		if base, compared := s.bases[rowOf(key)]; version != grant.Token() && (!compared || version != base) {
+			return conflict
+		}
+		return nil
+	}
+	if grant, err = s.take(ctx, key, ask{verb: "compare and bump", atMost: s.atMost}); err != nil {
+		return err
+	}
+	if s.memory.ReadVersion(key) != version {
+		return conflict // the row stays locked until the end of the transaction
+	}
+	s.keep(key, grant)
+	s.bases[rowOf(key)] = version // read and written in calls only, one at a time
+	return nil
 }
 
 // Held is that of txlock.Scope.

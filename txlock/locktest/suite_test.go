@@ -53,9 +53,6 @@ type locks struct{ *locktest.Scope }
 
 func (l locks) WaitAtMost(d time.Duration) locksuite.Locks { return locks{l.Scope.WaitAtMost(d)} }
 
-func (locks) Version(context.Context, txlock.Key) (uint64, error)      { return 0, errNoServer }
-func (locks) CompareAndBump(context.Context, txlock.Key, uint64) error { return errNoServer }
-
 // session is a transaction, with what it has written.
 type session struct {
 	*locktest.Scope

@@ -1,0 +1,27 @@
+package lockgorm_test
+
+import (
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestAssertLocked asserts locks by GORM's handle.
+func TestAssertLocked(t *testing.T) {
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
+		db, key := e.open(t).WithContext(t.Context()), newKey()
+		wantError(t, "on the pool", lockgorm.AssertLocked(db, key), txlock.ErrNoTransaction)
+		wantError(t, "on nil", lockgorm.AssertLocked(nil, key), txlock.ErrNoTransaction)
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			wantError(t, "before the lock", lockgorm.AssertLocked(tx, key), txlock.ErrNotHeld)
+			noError(t, lockgorm.AssertLocked(tx.Session(&gorm.Session{DryRun: true}), key))
+			if _, err := lockgorm.Lock(tx, key); err != nil {
+				return err
+			}
+			return lockgorm.AssertLocked(tx, key)
+		}))
+	})
+}
