@@ -138,3 +138,29 @@ func BenchmarkGoSide(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAssertLocked is the cost of AssertLocked under a lock, without a server.
+func BenchmarkAssertLocked(b *testing.B) {
+	tx, err := stubPool(b).BeginTx(b.Context(), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := tx.Rollback(); err != nil {
+			b.Error(err)
+		}
+	}()
+	scope, err := locksqlc.Join(b.Context(), tx)
+	if err == nil {
+		_, err = scope.Lock(b.Context(), goSideKey)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := txlock.AssertLocked(b.Context(), tx, goSideKey); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

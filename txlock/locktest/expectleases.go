@@ -25,7 +25,11 @@ import (
 // Nothing is expected of what a manager does behind its calls: give it a TTL of an
 // hour, so that it renews nothing while the test runs, and release what is acquired
 // before it is closed. A waiting Acquire, which looks again and again, is a case for
-// Memory, as are shared leases and semaphores.
+// Memory. Shared leases, semaphores and ForceRelease have no expectations.
+//
+// The loss of a lease ends the contexts of its transactions, upon which database/sql may
+// throw their connection away, and a mock ends with its last one: for such a test open
+// another by sql.DB.Conn beforehand.
 type Leases struct {
 	settings
 	t       testing.TB

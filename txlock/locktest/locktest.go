@@ -5,6 +5,9 @@
 //
 //	locktest.ExpectRun(mock, Orders.Keys(42)).Granted(7)
 //
+// They are made by the library itself, which rehearses the call, so that they are what it
+// sends on a plain pool, as that of a mock is.
+//
 // Without any SQL, Memory is a stand-in for the server in the memory of the test:
 // its Scope and Manager have the methods and the errors of txlock.Scope and
 // lease.Manager, and a clock that the test moves.
