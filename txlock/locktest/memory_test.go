@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -183,4 +184,29 @@ func TestForceReleaseAndClose(t *testing.T) {
 	if _, err := m.TryAcquire(t.Context(), key); !errors.Is(err, lease.ErrClosed) {
 		t.Errorf("TryAcquire of a closed manager: %v", err)
 	}
+}
+
+// TestRealTimeInABubble lets the time of a bubble pass in place of Advance.
+func TestRealTimeInABubble(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		memory, key := locktest.NewRealTimeMemory(), txlock.Named("job")
+		m, err := memory.Manager(lease.TTL(time.Hour))
+		must(t, err)
+		l, err := m.Acquire(t.Context(), key)
+		must(t, err)
+		began := time.Now()
+		_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(time.Minute))
+		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		if waited := time.Since(began); waited != time.Minute {
+			t.Errorf("waited for %v", waited)
+		}
+		next, err := m.Acquire(t.Context(), key)
+		must(t, err)
+		if waited := time.Since(began); waited != time.Hour {
+			t.Errorf("granted after %v", waited)
+		}
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+		must(t, next.Release(t.Context()))
+	})
 }
