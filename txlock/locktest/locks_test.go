@@ -426,6 +426,24 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// TestAssertLockedOnAMock can't know what is held, says so, and is switched off.
+func TestAssertLockedOnAMock(t *testing.T) {
+	t.Parallel()
+	m := newMock(t, sqlmock.QueryMatcherRegexp)
+	tx := m.begin()
+	locktest.ExpectJoin(m.mock).ExpectVerify(true)
+	if _, err := locksqlc.Join(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, "AssertLocked", locktest.AssertLocked(t.Context(), tx, orders.Key(7)), txlock.ErrNotHeld)
+	m.met()
+	if err := locktest.AssertLocked(t.Context(), tx, orders.Key(7)); err == nil || !strings.Contains(err.Error(), "order:7") {
+		t.Errorf("AssertLocked that the mock doesn't expect: %v", err)
+	}
+	must(t, locktest.AssertLocked(locktest.WithoutAssertions(t.Context()), tx, orders.Key(7)))
+	m.end(tx)
+}
+
 // TestVerbatim gives the statements to a matcher of the program's own.
 func TestVerbatim(t *testing.T) {
 	t.Parallel()
