@@ -68,21 +68,30 @@ func TestInstall(t *testing.T) {
 	t.Run("without", func(t *testing.T) {
 		t.Parallel()
 		nodes := newNodes(t, 3)
-		m := newManager(t, newLeases(t, nodes, lease.TTL(time.Second)), quorum.MaxTTL(time.Second), quorum.ClockSkew(time.Second))
-		_, err := m.TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire", err, txlock.ErrNoQuorum)
+		const longest, skew = 3 * time.Second, 2 * time.Second
+		m := newManager(t, newLeases(t, nodes, lease.TTL(longest)), quorum.MaxTTL(longest), quorum.ClockSkew(skew))
+		began := time.Now()
+		var err error
+		await(t, "all nodes were used", func() bool { // one that is slow is not waited for
+			_, err = m.TryAcquire(t.Context(), key)
+			wants(t, "TryAcquire", err, txlock.ErrNoQuorum)
+			used := int64(0)
+			for _, db := range nodes {
+				used += number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = 'lockstep:epoch'")
+			}
+			return used == 3
+		})
 		if err := m.Install(t.Context()); err != nil { // too late, and no harm
 			t.Error(err)
 		}
 		_, err = m.TryAcquire(t.Context(), key)
 		wants(t, "TryAcquire", err, txlock.ErrNoQuorum)
 		var l *quorum.Lease
-		began := time.Now()
 		await(t, "the nodes count", func() bool {
 			l, err = m.TryAcquire(t.Context(), key)
 			return err == nil
 		})
-		if took := time.Since(began); took < time.Second {
+		if took := time.Since(began); took < longest+skew {
 			t.Errorf("they count after %v", took)
 		}
 		release(t, l)
@@ -100,6 +109,7 @@ func TestInstall(t *testing.T) {
 			t.Error("a node that has lost its data counts after Install")
 		}
 		release(t, l)
+		await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
 		lose(t, nodes[1])
 		_, err := m.TryAcquire(t.Context(), key)
 		wants(t, "TryAcquire with two of three lost", err, txlock.ErrNoQuorum)
