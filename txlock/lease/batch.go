@@ -43,7 +43,8 @@ func batches(records []*record) []*batch {
 	return all
 }
 
-// renew is renew in a transaction.
+// renew extends the rows that are locked and still the records', and tells of the others
+// whether they are.
 func (b *batch) renew(ctx context.Context, tx *sql.Tx) (ours, locked map[row]bool, err error) {
 	tokens := make([]uint64, 0, len(b.records))
 	for _, r := range b.records {

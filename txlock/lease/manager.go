@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -139,7 +140,7 @@ func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Co
 }
 
 // do is Do for any way to acquire.
-func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease) error, acquire func() (*Lease, error)) (err error) {
+func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease) error, acquire func() (*Lease, error)) error {
 	if fn == nil {
 		return errors.New("lease: Do needs a function, got nil")
 	}
@@ -147,19 +148,7 @@ func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease)
 	if err != nil {
 		return err
 	}
-	working, cancel := l.Context(ctx)
-	defer func() {
-		lost := l.Err()
-		cancel()
-		released := l.Release(ctx)
-		switch {
-		case lost != nil:
-			err = errors.Join(err, lost)
-		case !errors.Is(released, ErrGuarded):
-			err = errors.Join(err, released)
-		}
-	}()
-	return fn(working, l)
+	return underlease.Do(ctx, l, ErrGuarded, fn)
 }
 
 // Close gives back all leases of the manager, whose holders find them released,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -66,7 +67,7 @@ func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...lease.
 }
 
 // Do is that of lease.Manager.
-func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...lease.AcquireOption) (err error) {
+func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...lease.AcquireOption) error {
 	if fn == nil {
 		return errors.New("locktest: Do needs a function, got nil")
 	}
@@ -74,16 +75,7 @@ func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Co
 	if err != nil {
 		return err
 	}
-	working, cancel := l.Context(ctx)
-	defer func() {
-		lost := l.Err()
-		cancel()
-		if released := l.Release(ctx); lost == nil {
-			lost = released
-		}
-		err = errors.Join(err, lost)
-	}()
-	return fn(working, l)
+	return underlease.Do(ctx, l, lease.ErrGuarded, fn)
 }
 
 // ForceRelease is that of lease.Manager, but its holder is told at once: so a test takes

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -139,7 +140,7 @@ func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...lease.
 // It returns the error of fn, joined by txlock.ErrLost where the lease was lost
 // before fn returned, and what Acquire and Release return. Where fn has guarded
 // transactions that are still open, the lease is given back after their end.
-func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...lease.AcquireOption) (err error) {
+func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...lease.AcquireOption) error {
 	if fn == nil {
 		return errors.New("quorum: Do needs a function, got nil")
 	}
@@ -147,19 +148,7 @@ func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Co
 	if err != nil {
 		return err
 	}
-	working, cancel := l.Context(ctx)
-	defer func() {
-		lost := l.Err()
-		cancel()
-		released := l.Release(ctx)
-		switch {
-		case lost != nil:
-			err = errors.Join(err, lost)
-		case !errors.Is(released, lease.ErrGuarded):
-			err = errors.Join(err, released)
-		}
-	}()
-	return fn(working, l)
+	return underlease.Do(ctx, l, lease.ErrGuarded, fn)
 }
 
 // Close gives back all leases of the manager, whose holders find them released, and
