@@ -74,24 +74,18 @@ func (w *World) current(key int) *Row {
 }
 
 // End commits the transaction or rolls it back. What was released under it is given
-// back then; it returns whether any of that is looked for in vain, which the manager
-// does for a while.
-func (w *World) End(commit bool) (inVain bool) {
+// back then.
+func (w *World) End(commit bool) {
 	if commit {
 		maps.Copy(w.Rows, w.Tx.rows)
 	}
 	w.Tx = nil
-	w.Behind = len(w.owed) > 0
 	for _, r := range w.owed {
-		row := w.Rows[r.key]
-		if row == nil || !slices.Contains(row.Holds, r.hold) {
-			inVain = true
-			continue
+		if row := w.Rows[r.key]; row != nil {
+			row.release(w.Now, r.hold)
 		}
-		row.release(w.Now, r.hold)
 	}
 	w.owed = nil
-	return inVain
 }
 
 // AcquireTx takes a lease in the transaction. After an error the caller rolls back.

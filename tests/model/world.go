@@ -18,10 +18,7 @@ type World struct {
 	Rows    map[int]*Row // by key, as committed
 	Tx      *Tx          // the transaction that is open, or nil
 	Handles []*Handle
-	Floor   uint64 // the highest token of a row that was removed
-	Guarded bool   // the pool is a guarded one
-	// Behind tells that the last step leaves something to be done behind the call.
-	Behind bool
+	Guarded bool // the pool is a guarded one
 
 	records map[place]*record
 	owed    []*record // released under the transaction, given back after it
@@ -54,7 +51,6 @@ type record struct {
 	pending bool // acquired in a transaction, and not seen committed
 	lost    bool
 	ended   bool // given back
-	past    bool // its time is over by the clock of its process
 }
 
 // New returns a world without a row.
@@ -69,11 +65,6 @@ func (w *World) local(at place) *record {
 		return nil
 	}
 	return r
-}
-
-// Local tells whether Acquire enters again without asking the server.
-func (w *World) Local(manager, key int, owner string) bool {
-	return w.local(place{manager, key, owner}) != nil
 }
 
 // enter makes another handle.
@@ -131,9 +122,6 @@ func (h *Handle) String() string {
 	return fmt.Sprintf("key %d, token %d of %q in manager %d", h.Key, h.Token, h.Owner, h.Manager)
 }
 
-// Released tells whether the handle was released.
-func (h *Handle) Released() bool { return h.released }
-
 // TryAcquire takes a lease or enters it again.
 func (w *World) TryAcquire(manager, key int, owner string, ttl int64) (*Handle, error) {
 	at := place{manager, key, owner}
@@ -161,7 +149,6 @@ func (w *World) TryAcquire(manager, key int, owner string, ttl int64) (*Handle, 
 	if r != nil && r.token == row.Token && slices.Contains(row.Holds, r.hold) {
 		row.release(w.Now, hold) // one hold serves both
 		row.Either = w.Now + row.TTL
-		w.Behind = true
 		r.pending = false
 		return w.enter(r), nil
 	}
@@ -201,9 +188,7 @@ func (w *World) Release(h *Handle) error {
 	r.ended = true
 	w.forget(r)
 	if w.Locked(r.key) {
-		if !r.past {
-			w.owed = append(w.owed, r)
-		}
+		w.owed = append(w.owed, r)
 		return lease.ErrGuarded
 	}
 	if row := w.Rows[r.key]; row == nil || !row.release(w.Now, r.hold) {
@@ -242,17 +227,10 @@ func (w *World) ForceRelease(key int) error {
 	return nil
 }
 
-// Outlive lets the time of a lease run out for the process that holds it.
-func (w *World) Outlive(h *Handle) {
-	h.record.past = true
-	w.lose(h.record)
-}
-
 // Clean removes idle rows and tells how many.
 func (w *World) Clean(retention int64) (n int) {
 	for key, row := range w.Rows {
 		if !w.Locked(key) && row.idle(w.Now, retention) {
-			w.Floor = max(w.Floor, row.Token)
 			delete(w.Rows, key)
 			n++
 		}
@@ -290,19 +268,6 @@ func (w *World) of(manager int) []*Handle {
 		}
 	}
 	return handles
-}
-
-// Sole tells whether the handle's is the only hold on its lease, and counts.
-func (w *World) Sole(h *Handle) bool {
-	r, row := h.record, w.Rows[h.Key]
-	return h.over == nil && len(r.handles) == 1 && !r.pending && !w.Locked(h.Key) &&
-		row != nil && len(row.Holds) == 1 && row.has(w.Now, r.owner, r.token, r.hold)
-}
-
-// Free tells whether an owner without a hold would be granted the lease.
-func (w *World) Free(manager, key int, owner string) bool {
-	row := w.Rows[key]
-	return !w.Locked(key) && !w.Local(manager, key, owner) && (row == nil || !row.Held(w.Now))
 }
 
 // Fill fills the list of holds of a lease that is held, as too many entries of its
