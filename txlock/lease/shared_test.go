@@ -208,6 +208,7 @@ func TestSemaphore(t *testing.T) {
 		waitUntil(t, "the number is 1", func() bool {
 			return number(t, db, "SELECT intent_us FROM lockstep_leases WHERE name = ? AND slot = 0", key.String()) == -1
 		})
+		testdb.InUse(pool) // until Resize has read the answer too
 		cancel()
 		<-resized
 		wants(t, "Resize under what is held", err, context.Canceled)
