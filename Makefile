@@ -2,6 +2,14 @@
 # the library does, and go run fetches that, too.
 SQLC     ?= go run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 GOLANGCI ?= go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+VULNCHECK ?= go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
+# The last release that the module proxy has whole. The threshold is for sqlmock, which
+# writes a sentence of its own above the BSD licence.
+LICENCES ?= go run github.com/google/go-licenses@v1.6.0 check --confidence_threshold 0.8 --include_tests \
+	--ignore github.com/dca00107/lockstep --allowed_licenses Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT,MPL-2.0
+
+# The database of vulnerabilities; none leaves them out, where no network reaches it.
+VULNDB ?= https://vuln.go.dev
 
 # The servers to run on; the DSN of one that runs already can be given in
 # LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN.
@@ -11,10 +19,10 @@ BENCHTIME ?= 1s
 GOTEST      = go test -race -count=1 -parallel 8 -timeout 20m
 WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
 
-.PHONY: help test demo bench generate verify verify-sql verify-go lint
+.PHONY: help test demo bench generate verify verify-sql verify-go lint licences vulnerabilities
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/tools/need-cc.sh
@@ -32,7 +40,7 @@ generate: ## Generate the code of every sqlc.yaml.
 		$(SQLC) generate --file "$$config" || exit 1; \
 	done
 
-verify: verify-go verify-sql ## Check all that needs no tests: generated code, queries, format, lint, go.mod.
+verify: verify-go licences vulnerabilities verify-sql ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
 verify-sql: ## Check the queries and the generated code on the servers of ENGINES.
 	$(WITHSERVERS) -- go run ./internal/tools/verify -sqlc '$(SQLC)'
@@ -48,3 +56,16 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run
 	cd tests && $(GOLANGCI) run
+
+licences: ## Check the licences of all dependencies.
+	@for module in . tests; do \
+		found=$$(cd $$module && $(LICENCES) ./... 2>&1) || { echo "$$found"; exit 1; }; \
+	done
+
+vulnerabilities: ## Look the dependencies up in VULNDB.
+ifeq ($(VULNDB),none)
+	@echo "The dependencies are not looked up for vulnerabilities: VULNDB is none."
+else
+	$(VULNCHECK) -db $(VULNDB) ./...
+	cd tests && $(VULNCHECK) -db $(VULNDB) ./...
+endif
