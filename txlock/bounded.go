@@ -51,9 +51,10 @@ func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
 	if a.shared {
 		take = a.forShare
 	}
+	began := time.Now()
 	current, err := take(a.first(ctx), db)
 	if err != nil {
-		return 0, err
+		return 0, PastLimit(err, began, a.atMost)
 	}
 	if a.guardsSnapshot() {
 		if err := a.compare(ctx, current); err != nil {

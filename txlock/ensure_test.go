@@ -4,10 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	mathrand "math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/txlock"
@@ -206,12 +210,16 @@ func TestMissingCenter(t *testing.T) {
 }
 
 // TestReadOnlyServer asks a replica, which takes no writes of the application's.
+// TestReadOnlyServer needs a server of its own, and so does what comes before.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Dedicated(t, engine).Open(t)
+			if engine == testdb.MySQL {
+				limitWhileUsersAreChanged(t, db)
+			}
 			old := named()
 			before := committed(t, db, old)
 			exec(t, db, "INSERT INTO lockstep_locks VALUES ('long ago', 1, '-', 0, 1)")
@@ -244,6 +252,54 @@ func TestReadOnlyServer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// limitWhileUsersAreChanged: MySQL lets nobody look at privileges while a user is changed.
+// When the limit of a SELECT is over by then, it says so by other numbers.
+func limitWhileUsersAreChanged(t *testing.T, db *testdb.DB) {
+	key := named()
+	committed(t, db, key)
+	changing, cancel := context.WithCancel(t.Context())
+	var changes sync.WaitGroup
+	defer changes.Wait()
+	defer cancel()
+	for range 2 {
+		changes.Go(func() {
+			for changing.Err() == nil {
+				if _, err := db.Admin().ExecContext(context.WithoutCancel(changing), "FLUSH PRIVILEGES"); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	pools := []*sql.DB{impatient(t, db, true), impatient(t, db, false)}
+	seen := make(map[uint16]int)
+	for i, end := 0, time.Now().Add(time.Minute); seen[3547] == 0 || seen[1142] == 0; i++ {
+		if time.Now().After(end) {
+			t.Fatalf("the numbers of %d tries were %v, want 3547 and 1142", i, seen)
+		}
+		tx, err := pools[i%2].BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scope, err := txlock.Join(t.Context(), tx, txlock.NothingRead())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = scope.WaitAtMost(time.Millisecond).Lock(t.Context(), key)
+		if server := new(mysql.MySQLError); errors.As(err, &server) {
+			seen[server.Number]++
+		}
+		if err != nil {
+			wants(t, "WaitAtMost while users are changed", err, txlock.ErrWaitTimeout)
+			wants(t, "Verify", scope.Verify(t.Context()), nil)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatalf("commit after %v: %v", err, seen)
+		}
+	}
+	t.Logf("ended by the limit: %v", seen)
 }
 
 func TestReadOnlyTransaction(t *testing.T) {

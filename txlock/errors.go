@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -128,7 +129,8 @@ func interpret(err error) verdict {
 		return verdict{sentinel: ErrWaitTimeout, onTimeout: true}
 	case 3572: // ER_LOCK_NOWAIT, MySQL
 		return verdict{sentinel: ErrBusy}
-	case 1969, 3024: // ER_STATEMENT_TIMEOUT (MariaDB), ER_QUERY_TIMEOUT (MySQL)
+	case 1969, 3024, // ER_STATEMENT_TIMEOUT (MariaDB), ER_QUERY_TIMEOUT (MySQL)
+		3547: // ER_CANNOT_LOCK_USER_MANAGEMENT_CACHES: the same while a user is changed, see PastLimit
 		return verdict{sentinel: ErrWaitTimeout}
 	case 1290, 1792, 1836: // ER_OPTION_PREVENTS_STATEMENT (read-only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_READ_ONLY_MODE
 		return verdict{sentinel: ErrReadOnly}
@@ -239,6 +241,18 @@ func Unknown(err error) bool {
 		return true
 	}
 	return false
+}
+
+// PastLimit is the error of a SELECT that MySQL ends after a limit. Where a user is
+// changed meanwhile, CREATE USER or GRANT, a SELECT has to wait before it may look at its
+// privileges; when the limit is over by then, the server says that it can't (3547), or
+// that there are none (1142). The latter, too, is ErrWaitTimeout then.
+func PastLimit(err error, began time.Time, limit time.Duration) error {
+	var server *mysql.MySQLError
+	if errors.As(err, &server) && server.Number == 1142 && limit > 0 && time.Since(began) >= limit { // ER_TABLEACCESS_DENIED_ERROR
+		return fmt.Errorf("%w: %w", ErrWaitTimeout, err)
+	}
+	return err
 }
 
 // noServer is for errors outside of any transaction of the caller's.

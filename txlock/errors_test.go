@@ -36,6 +36,8 @@ func TestInterpret(t *testing.T) {
 		{3572, ErrBusy, false, false},
 		{1969, ErrWaitTimeout, false, false},
 		{3024, ErrWaitTimeout, false, false},
+		{3547, ErrWaitTimeout, false, false},
+		{1142, nil, false, false},
 		{1290, ErrReadOnly, false, false},
 		{1792, ErrReadOnly, false, false},
 		{1836, ErrReadOnly, false, false},

@@ -54,7 +54,7 @@ func FuzzKeyOnServers(f *testing.F) {
 // its cause, says what was asked for, and is started again only where the server has
 // rolled back.
 func FuzzServerError(f *testing.F) {
-	for _, number := range []uint16{0, 1020, 1062, 1205, 1206, 1213, 1290, 1317, 1792, 1927, 1969, 3024, 3169, 3572, 4031} {
+	for _, number := range []uint16{0, 1020, 1062, 1205, 1206, 1213, 1290, 1317, 1792, 1927, 1969, 3024, 3169, 3547, 3572, 4031} {
 		f.Add(number, "message", false)
 		f.Add(number, "", true)
 	}

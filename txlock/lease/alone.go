@@ -128,9 +128,10 @@ func (m *Manager) withRow(ctx context.Context, key txlock.Key, slot int64, limit
 	}
 	return inTx(ctx, m.db, func(tx *sql.Tx) error {
 		bounded := boundedTx{Tx: tx, limit: limit, mariaDB: m.clock.onMariaDB()}
+		began := time.Now()
 		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(key.String()), Slot: slot})
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return err
+			return txlock.PastLimit(err, began, limit)
 		}
 		return send(tx)
 	})
