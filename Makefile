@@ -19,7 +19,7 @@ BENCHTIME ?= 1s
 GOTEST      = go test -race -count=1 -parallel 8 -timeout 20m
 WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
 
-.PHONY: help test demo bench generate verify verify-sql verify-go lint licences vulnerabilities
+.PHONY: help test cover demo bench generate verify verify-sql verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,12 @@ help: ## Show this list.
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/tools/need-cc.sh
 	CGO_ENABLED=1 $(WITHSERVERS) -- sh -c '$(GOTEST) ./... && cd tests && $(GOTEST) ./...'
+
+COVERED = ./txlock/...,./locksqlc,./lockgorm,./schema,./internal/guard
+cover: ## Print which part of each package's statements the tests execute.
+	rm -rf .cover && mkdir .cover
+	$(WITHSERVERS) -- go test -count=1 -parallel 8 -timeout 20m -cover -coverpkg=$(COVERED) ./... -args -test.gocoverdir=$(CURDIR)/.cover
+	go tool covdata percent -i=.cover
 
 demo: ## Run examples/quickstart on the servers of ENGINES.
 	$(WITHSERVERS) -- go run ./examples/quickstart
