@@ -16,6 +16,8 @@ const (
 	ttl   = int64(1_000_000)
 )
 
+var lease0 = model.At{Key: 0}
+
 // TestModelExcludes proves of the model itself that, while no clock is set forward,
 // no two owners have a lease that counts, and that tokens rise with each grant.
 func TestModelExcludes(t *testing.T) {
@@ -48,8 +50,8 @@ func TestModelExcludes(t *testing.T) {
 						holders[h.Owner] = h.Token
 					}
 				}
-				if len(holders) > 1 || len(holders) == 1 && !w.Rows[0].Held(w.Now) {
-					rt.Fatalf("%v believe that they hold %+v", holders, w.Rows[0])
+				if len(holders) > 1 || len(holders) == 1 && !w.Rows[lease0].Held(w.Now) {
+					rt.Fatalf("%v believe that they hold %+v", holders, w.Rows[lease0])
 				}
 			},
 		})
@@ -75,13 +77,13 @@ func TestModel(t *testing.T) {
 		return h
 	}
 	first := take(0, "ann")
-	if first.Token != uint64(start) || !w.Rows[0].Held(w.Now) {
-		t.Errorf("first grant: %+v, %+v", first, w.Rows[0])
+	if first.Token != uint64(start) || !w.Rows[lease0].Held(w.Now) {
+		t.Errorf("first grant: %+v, %+v", first, w.Rows[lease0])
 	}
 	_, err := w.TryAcquire(1, 0, "bob", ttl)
 	wants("somebody else's", err, txlock.ErrBusy)
-	if again := take(1, "ann"); again.Token != first.Token || len(w.Rows[0].Holds) != 2 {
-		t.Errorf("entered again: %+v, %+v", again, w.Rows[0])
+	if again := take(1, "ann"); again.Token != first.Token || len(w.Rows[lease0].Holds) != 2 {
+		t.Errorf("entered again: %+v, %+v", again, w.Rows[lease0])
 	}
 	wants("Renew", w.Renew(first), nil)
 
@@ -99,8 +101,8 @@ func TestModel(t *testing.T) {
 	w.Begin(true)
 	wants("Guard", w.Guard(next), nil)
 	wants("Release under the guard", w.Release(next), lease.ErrGuarded)
-	if w.End(true); w.Rows[0].Guards != 1 || w.Rows[0].Held(w.Now) {
-		t.Errorf("after the commit: %+v", w.Rows[0])
+	if w.End(true); w.Rows[lease0].Guards != 1 || w.Rows[lease0].Held(w.Now) {
+		t.Errorf("after the commit: %+v", w.Rows[lease0])
 	}
 	w.Begin(true)
 	w.Read()
@@ -115,7 +117,7 @@ func TestModel(t *testing.T) {
 		h, err := w.AcquireTx(0, 0, "ann", ttl)
 		wants("AcquireTx", err, nil)
 		w.End(commit)
-		if held := w.Rows[0].Held(w.Now); held != commit {
+		if held := w.Rows[lease0].Held(w.Now); held != commit {
 			t.Errorf("held %v after commit %v", held, commit)
 		}
 		want := txlock.ErrNotHeld
@@ -134,7 +136,7 @@ func TestModel(t *testing.T) {
 		t.Errorf("%d rows were removed too early", n)
 	}
 	w.Now += 12 * ttl
-	if n := w.Clean(10 * ttl); n != 1 || w.Rows[0] != nil {
+	if n := w.Clean(10 * ttl); n != 1 || w.Rows[lease0] != nil {
 		t.Errorf("%d rows were removed", n)
 	}
 }
