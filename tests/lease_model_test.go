@@ -124,6 +124,7 @@ func (p *play) compare() {
 		return
 	}
 	p.world.Settle()
+	p.awaited()
 	var difference error
 	if !await(10*time.Second, func() bool {
 		difference = errors.Join(p.compareRows(), p.compareHandles())
@@ -131,7 +132,6 @@ func (p *play) compare() {
 	}) {
 		p.differ("%v", difference)
 	}
-	p.awaited()
 }
 
 func (p *play) compareHandles() error {
@@ -228,13 +228,13 @@ func modelKey(key int) txlock.Key { return txlock.Named(fmt.Sprintf("model:%d", 
 var plays = map[string]func(*play) map[string]func(*rapid.T){
 	"exclusive": func(p *play) map[string]func(*rapid.T) {
 		return map[string]func(*rapid.T){
-			"acquire": p.acquire, "acquire again": p.acquire, "acquireTx": p.acquireTx, "force": p.force, "fill": p.fill,
+			"acquire": p.acquire, "acquire again": p.acquire, "acquireTx": p.acquireTx, "force": p.force, "fill": p.fill, "clean": p.clean,
 		}
 	},
 	"shared": func(p *play) map[string]func(*rapid.T) {
 		return map[string]func(*rapid.T){
 			"acquire": p.acquire, "acquire waiting": p.acquireWaiting, "share": p.share, "share again": p.share, "share waiting": p.shareWaiting,
-			"downgrade": p.downgrade, "downgrade again": p.downgrade, "give up": p.giveUp, "force": p.force, "misuse": p.misuseShared,
+			"downgrade": p.downgrade, "downgrade again": p.downgrade, "give up": p.giveUp, "force": p.force, "misuse": p.misuseShared, "clean": p.clean,
 		}
 	},
 	"permits": func(p *play) map[string]func(*rapid.T) {
@@ -251,7 +251,7 @@ func (p *play) run(rt *rapid.T, cast string, failed func(error)) {
 		"guard": p.guard, "read": p.read,
 		"commit":   func(*rapid.T) { p.finish(true) },
 		"rollback": func(*rapid.T) { p.finish(false) },
-		"release":  p.release, "renew": p.renew, "tick": p.tick, "clean": p.clean, "leave": p.leave,
+		"release":  p.release, "renew": p.renew, "tick": p.tick, "leave": p.leave,
 		"": func(*rapid.T) {
 			if p.compare(); p.wrong != nil {
 				failed(p.wrong)

@@ -7,8 +7,7 @@ import "github.com/dca00107/lockstep/txlock"
 
 // TryPermit takes the first permit that is free.
 func (w *World) TryPermit(manager, key, n int, owner string, ttl int64) (*Handle, error) {
-	gate := w.Rows[At{Key: key}]
-	if gate == nil || gate.Use == 0 {
+	if gate := w.Rows[At{Key: key}]; gate == nil || gate.Use == 0 {
 		w.makePermits(key, n)
 	}
 	gate, err := w.use(key, -n)
@@ -18,17 +17,18 @@ func (w *World) TryPermit(manager, key, n int, owner string, ttl int64) (*Handle
 	case gate.Use != -n:
 		return nil, txlock.ErrInvalidOption
 	}
-	at, free := w.freePermit(key, n)
-	if !free {
-		w.makePermits(key, n) // of which the janitor may have removed some
-		if at, free = w.freePermit(key, n); !free {
-			return nil, txlock.ErrBusy
+	for slot := 1; slot <= n; slot++ {
+		at := At{key, slot}
+		row := w.Rows[at]
+		if row.Held(w.Now) || w.Locked(at) {
+			continue
 		}
+		hold := w.next()
+		owner = named(owner, hold)
+		row.acquire(w.Now, owner, hold, ttl)
+		return w.keep(place{manager: manager, key: key, owner: owner, slot: slot}, at, row.Token, hold, ttl, false), nil
 	}
-	hold := w.next()
-	owner = named(owner, hold)
-	w.Rows[at].acquire(w.Now, owner, hold, ttl)
-	return w.keep(place{manager: manager, key: key, owner: owner, slot: at.Slot}, at, w.Rows[at].Token, hold, ttl, false), nil
+	return nil, txlock.ErrBusy
 }
 
 // AcquirePermit is TryPermit that waits.
@@ -51,22 +51,12 @@ func (w *World) Resize(manager, key, n int) *Wait {
 			return nil, txlock.ErrInvalidKey
 		}
 		for slot := n + 1; slot <= before; slot++ {
-			if row := w.Rows[At{key, slot}]; row != nil && row.Held(w.Now) {
+			if w.Rows[At{key, slot}].Held(w.Now) {
 				return nil, txlock.ErrBusy
 			}
 		}
 		return nil, nil
 	}})
-}
-
-func (w *World) freePermit(key, n int) (at At, free bool) {
-	for slot := 1; slot <= n; slot++ {
-		at := At{key, slot}
-		if row := w.Rows[at]; row != nil && !row.Held(w.Now) && !w.Locked(at) {
-			return at, true
-		}
-	}
-	return at, false
 }
 
 func (w *World) makePermits(key, n int) {

@@ -253,7 +253,8 @@ func (m *Manager) recordOf(q *request) *record {
 }
 
 // local returns a handle of what this manager holds for the owner, or nil, and
-// refuses to make a reader a writer.
+// refuses to make a reader a writer. For an owner who waits for readers in another call
+// it returns errReading: that call may give up.
 func (m *Manager) local(q *request) (*Lease, error) {
 	if !q.named {
 		return nil, nil
@@ -265,6 +266,9 @@ func (m *Manager) local(q *request) (*Lease, error) {
 	reader := m.records[own]
 	m.mu.Unlock()
 	if writer != nil {
+		if writer.isDraining() && writer.err() == nil {
+			return nil, errReading
+		}
 		if l := writer.enter(false); l != nil {
 			return l, nil
 		}
