@@ -47,7 +47,7 @@ func (p *play) awaited() {
 	}
 	var limit <-chan time.Time
 	if x.model.Over {
-		limit = time.After(10 * time.Second)
+		limit = time.After(p.patience)
 	} else {
 		now := make(chan time.Time)
 		close(now)
@@ -135,8 +135,9 @@ func (p *play) readsGuarded(h *model.Handle) bool {
 // misuseShared asks for a permit of a key that was shared.
 func (p *play) misuseShared(rt *rapid.T) {
 	a := ask(rt)
-	if gate := p.world.Rows[model.At{Key: a.key}]; gate == nil || gate.Use != model.Shared || !p.step("permit of a shared key %+v", a) {
-		return
+	at := model.At{Key: a.key}
+	if gate := p.world.Rows[at]; gate == nil || gate.Use != model.Shared || p.world.Locked(at) || !p.step("permit of a shared key %+v", a) {
+		return // where it is locked it would wait
 	}
 	p.tryPermit(a, 2)
 }
@@ -144,8 +145,9 @@ func (p *play) misuseShared(rt *rapid.T) {
 // misusePermits asks for the lease of a key that is a semaphore, in all ways.
 func (p *play) misusePermits(rt *rapid.T) {
 	a := ask(rt)
-	if gate := p.world.Rows[model.At{Key: a.key}]; gate == nil || gate.Use >= 0 || !p.step("lease of a semaphore's key %+v", a) {
-		return
+	gate := p.world.Rows[model.At{Key: a.key}]
+	if gate == nil || gate.Use >= 0 || p.waiting != nil || !p.step("lease of a semaphore's key %+v", a) {
+		return // behind another call it would wait
 	}
 	m, key := p.managers[a.manager], modelKey(a.key)
 	for what, call := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){

@@ -52,7 +52,7 @@ func (p *play) acquire(rt *rapid.T) {
 func (p *play) try(h *model.Handle, want error, call func() (*lease.Lease, error)) {
 	var l *lease.Lease
 	var err error
-	await(10*time.Second, func() bool {
+	await(p.patience, func() bool {
 		l, err = call()
 		return errors.Is(want, txlock.ErrBusy) || !errors.Is(err, txlock.ErrBusy)
 	})
@@ -182,7 +182,7 @@ func (p *play) clean(*rapid.T) {
 		return
 	}
 	n, want := 0, p.world.Clean(modelRetention.Microseconds())
-	await(10*time.Second, func() bool { // what is given back behind the calls locks the row for moments
+	await(p.patience, func() bool { // what is given back behind the calls locks the row for moments
 		more, err := p.managers[0].CleanNow(context.Background())
 		p.same("CleanNow", err, nil)
 		n += more

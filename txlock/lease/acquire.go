@@ -169,8 +169,8 @@ func (m *Manager) confirm(r *record) bool {
 // granted makes the handle. An owner may find its own lease, in a transaction that
 // has committed meanwhile; then the row has the new hold beside the old one.
 func (m *Manager) granted(q *request, token uint64, slot int64, since instant) (*Lease, error) {
-	r := m.recordOf(q)
-	if r != nil && (r.token.Load() == token && r.slot == slot || q.shared) && m.confirm(r) {
+	r := m.recordOf(q, slot)
+	if r != nil && (r.token.Load() == token || q.shared) && m.confirm(r) {
 		r.committed()
 		if l := r.enter(false); l != nil {
 			if err := m.undo(q, slot); err != nil {

@@ -245,11 +245,16 @@ func (m *Manager) observe(tell func(txlock.Observer)) {
 	}
 }
 
-// recordOf returns the record that a request would enter again, or nil.
-func (m *Manager) recordOf(q *request) *record {
+// recordOf returns the record that what was granted to a request would be entered in
+// again, or nil.
+func (m *Manager) recordOf(q *request, slot int64) *record {
+	at := hold{key: q.key.String(), owner: q.owner, shared: q.shared}
+	if !q.shared {
+		at.slot = slot
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.records[hold{key: q.key.String(), owner: q.owner, shared: q.shared}]
+	return m.records[at]
 }
 
 // local returns a handle of what this manager holds for the owner, or nil, and
