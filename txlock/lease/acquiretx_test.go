@@ -90,7 +90,7 @@ func TestAcquireTxWithBusinessChange(t *testing.T) {
 // renewed after the commit, also where that came later than the first renewals.
 func TestAcquireTxIsRenewed(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		const ttl = 3 * time.Second
+		const ttl = 8 * time.Second
 		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(100*time.Millisecond)), newManager(t, pool)
 		for name, leased := range histories {
 			for when, commitAt := range map[string]time.Duration{"at once": ttl, "late": ttl / 2} {
