@@ -14,6 +14,8 @@ import (
 
 // waiting is the call that waits, here and in the model.
 type waiting struct {
+	who    asked
+	size   bool // it is Resize
 	model  *model.Wait
 	cancel context.CancelFunc
 	done   chan outcome
@@ -26,9 +28,9 @@ type outcome struct {
 
 // wait makes a call that may wait. There is one at a time, so that it is known who is
 // the next.
-func (p *play) wait(x *model.Wait, ctx context.Context, call func(context.Context) (*lease.Lease, error)) {
-	ctx, cancel := context.WithCancel(ctx)
-	p.waiting = &waiting{x, cancel, make(chan outcome, 1)}
+func (p *play) wait(a asked, x *model.Wait, call func(context.Context) (*lease.Lease, error)) {
+	ctx, cancel := context.WithCancel(a.context())
+	p.waiting = &waiting{a, false, x, cancel, make(chan outcome, 1)}
 	done := p.waiting.done
 	go func() {
 		l, err := call(ctx)
@@ -85,7 +87,7 @@ func (p *play) acquireWaiting(rt *rapid.T) {
 		return
 	}
 	x, m := p.world.Acquire(a.manager, a.key, a.owner, a.ttl.Microseconds()), p.managers[a.manager]
-	p.wait(x, a.context(), func(ctx context.Context) (*lease.Lease, error) {
+	p.wait(a, x, func(ctx context.Context) (*lease.Lease, error) {
 		return m.Acquire(ctx, modelKey(a.key), lease.TTL(a.ttl))
 	})
 }
@@ -93,8 +95,8 @@ func (p *play) acquireWaiting(rt *rapid.T) {
 // share is TryAcquireShared.
 func (p *play) share(rt *rapid.T) {
 	a := ask(rt)
-	if !p.step("TryAcquireShared %+v", a) {
-		return
+	if p.waiting != nil && p.waiting.who.same(a) || !p.step("TryAcquireShared %+v", a) {
+		return // as long as the writer has not read its answer, its owner may still read
 	}
 	h, want := p.world.TryAcquireShared(a.manager, a.key, a.owner, a.ttl.Microseconds())
 	p.try(h, want, func() (*lease.Lease, error) {
@@ -109,7 +111,7 @@ func (p *play) shareWaiting(rt *rapid.T) {
 		return
 	}
 	x, m := p.world.AcquireShared(a.manager, a.key, a.owner, a.ttl.Microseconds()), p.managers[a.manager]
-	p.wait(x, a.context(), func(ctx context.Context) (*lease.Lease, error) {
+	p.wait(a, x, func(ctx context.Context) (*lease.Lease, error) {
 		return m.AcquireShared(ctx, modelKey(a.key), lease.TTL(a.ttl))
 	})
 }
@@ -197,7 +199,7 @@ func (p *play) permitWaiting(rt *rapid.T) {
 	s, err := p.managers[a.manager].Semaphore(modelKey(a.key), n)
 	p.same("Semaphore", err, nil)
 	x := p.world.AcquirePermit(a.manager, a.key, n, a.owner, a.ttl.Microseconds())
-	p.wait(x, a.context(), func(ctx context.Context) (*lease.Lease, error) { return s.Acquire(ctx, lease.TTL(a.ttl)) })
+	p.wait(a, x, func(ctx context.Context) (*lease.Lease, error) { return s.Acquire(ctx, lease.TTL(a.ttl)) })
 }
 
 // resize is Resize of a semaphore, which waits for the permits that it takes away.
@@ -209,8 +211,9 @@ func (p *play) resize(rt *rapid.T) {
 	}
 	s, err := p.managers[a.manager].Semaphore(modelKey(a.key), 1)
 	p.same("Semaphore", err, nil)
-	p.wait(p.world.Resize(a.manager, a.key, n), context.Background(), func(ctx context.Context) (*lease.Lease, error) {
+	p.wait(a, p.world.Resize(a.manager, a.key, n), func(ctx context.Context) (*lease.Lease, error) {
 		_, err := s.Resize(ctx, n)
 		return nil, err
 	})
+	p.waiting.size = true
 }

@@ -28,6 +28,12 @@ func ask(rt *rapid.T) asked {
 	}
 }
 
+// same tells whether it is the same owner, of the same key in the same manager.
+func (a asked) same(b asked) bool {
+	a.ttl, b.ttl = 0, 0
+	return a == b
+}
+
 func (a asked) context() context.Context {
 	if a.owner == "" {
 		return context.Background()
@@ -209,8 +215,8 @@ func (p *play) fill(rt *rapid.T) {
 // leave ends a manager, with or without giving back what it holds.
 func (p *play) leave(rt *rapid.T) {
 	i, dies := rapid.IntRange(0, 1).Draw(rt, "manager"), rapid.Bool().Draw(rt, "dies")
-	if !dies && p.tx != nil || dies && p.waits(i) || !p.step("manager %d leaves, dies %v", i, dies) {
-		return // it would wait for the transaction, or not be dead
+	if !dies && p.tx != nil || p.waits(i) && (dies || p.waiting.size) || !p.step("manager %d leaves, dies %v", i, dies) {
+		return // it would wait for the transaction, not be dead, or see its own permits given back
 	}
 	if dies {
 		p.dead = append(p.dead, p.managers[i])

@@ -150,7 +150,7 @@ func failing(fail bool) error {
 // waitUntil waits for a state.
 func waitUntil(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(4 * soon); !is(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(2 * soon); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain until %s", what)
 		}

@@ -6,6 +6,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,9 +38,12 @@ func TestOwnerWaitsForReaders(t *testing.T) {
 		}
 		begin(ctx)
 		becomes(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
-		_, err := m.TryAcquire(ctx, key)
-		wants(t, "TryAcquire of the owner who waits", err, txlock.ErrBusy)
-		_, err = m.TryAcquireShared(ctx, key)
+		becomes(t, "the writer knows that it waits", func() bool {
+			_, err := m.TryAcquire(ctx, key)
+			wants(t, "TryAcquire of the owner who waits", err, txlock.ErrBusy)
+			return strings.Contains(fmt.Sprint(err), "the owner waits for readers")
+		})
+		_, err := m.TryAcquireShared(ctx, key)
 		wants(t, "TryAcquireShared of the owner who waits", err, txlock.ErrBusy)
 		begin(ctx)
 		_, err = m.Acquire(ctx, key, lease.WaitAtMost(200*time.Millisecond))
