@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -139,4 +140,58 @@ func TestModel(t *testing.T) {
 	if n := w.Clean(10 * ttl); n != 1 || w.Rows[lease0] != nil {
 		t.Errorf("%d rows were removed", n)
 	}
+}
+
+// TestModelShares proves of the model itself that, while the clock stands still, no
+// writer has a lease that somebody else reads under, that a writer who waits keeps new
+// readers out, and that no more permits are held than there are.
+func TestModelShares(t *testing.T) {
+	t.Parallel()
+	const most = 2
+	rapid.Check(t, func(rt *rapid.T) {
+		w := model.New(start, false)
+		owners := rapid.SampledFrom([]string{"", "ann", "bob"})
+		manager := func(rt *rapid.T) int { return rapid.IntRange(0, 1).Draw(rt, "manager") }
+		handle := func(rt *rapid.T, use func(h *model.Handle)) {
+			if len(w.Handles) > 0 {
+				use(rapid.SampledFrom(w.Handles).Draw(rt, "handle"))
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"acquire": func(rt *rapid.T) { _, _ = w.TryAcquire(manager(rt), 0, owners.Draw(rt, "owner"), ttl) },
+			"share": func(rt *rapid.T) {
+				owner := owners.Draw(rt, "owner")
+				again := slices.ContainsFunc(w.Handles, func(h *model.Handle) bool { return h.Key == 0 && h.Owner == owner })
+				h, err := w.TryAcquireShared(manager(rt), 0, owner, ttl)
+				if gate := w.Rows[lease0]; err == nil && !again && gate.Held(w.Now) && gate.Owner != h.Owner {
+					rt.Fatalf("%s has come beside a writer, or one who waits", h)
+				}
+			},
+			"wait": func(rt *rapid.T) {
+				if w.Waiting == nil {
+					w.Acquire(manager(rt), 0, owners.Draw(rt, "owner"), ttl)
+				}
+			},
+			"permit":    func(rt *rapid.T) { _, _ = w.TryPermit(manager(rt), 1, most, owners.Draw(rt, "owner"), ttl) },
+			"downgrade": func(rt *rapid.T) { handle(rt, func(h *model.Handle) { _, _ = w.Downgrade(h) }) },
+			"release":   func(rt *rapid.T) { handle(rt, func(h *model.Handle) { _ = w.Release(h) }) },
+			"": func(rt *rapid.T) {
+				w.Settle()
+				permits := 0
+				for _, h := range w.Handles {
+					for _, other := range w.Handles {
+						if h.Key == 0 && !h.Shared() && other.Key == 0 && h.Err() == nil && other.Err() == nil && h.Owner != other.Owner {
+							rt.Fatalf("%s beside %s", other, h)
+						}
+					}
+					if h.Key == 1 && h.Err() == nil {
+						permits++
+					}
+				}
+				if permits > most {
+					rt.Fatalf("%d permits of %d", permits, most)
+				}
+			},
+		})
+	})
 }
