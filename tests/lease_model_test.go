@@ -145,12 +145,6 @@ func (p *play) compareHandles() error {
 	return nil
 }
 
-// rowName is where a row is on the server. Readers have any slot.
-type rowName struct {
-	name string
-	slot int
-}
-
 func (p *play) compareRows() error {
 	rows, err := p.db.Admin().QueryContext(context.Background(),
 		"SELECT name, slot, owner, CHAR_LENGTH(holds) DIV 23, token, ttl_us, expires_us, guards, intent_us FROM lockstep_leases")

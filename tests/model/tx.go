@@ -73,6 +73,9 @@ func (w *World) current(at At) *Row {
 	return &written
 }
 
+// Owes tells whether something is given back when the open transaction ends.
+func (w *World) Owes() bool { return len(w.owed) > 0 }
+
 // End commits the transaction or rolls it back. What was released under it is given
 // back then.
 func (w *World) End(commit bool) {
