@@ -160,7 +160,7 @@ func TestGuard(t *testing.T) {
 
 func TestAcquireTx(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(5*time.Second)), newManager(t, pool)
+		m, other := newManager(t, pool, lease.TTL(4*time.Second)), newManager(t, pool)
 		for _, commit := range []bool{true, false} {
 			key := named()
 			tx, err := pool.BeginTx(t.Context(), nil)
@@ -186,7 +186,7 @@ func TestAcquireTx(t *testing.T) {
 			if err := tx.Commit(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(6 * time.Second) // past the TTL
+			time.Sleep(4500 * time.Millisecond) // past the TTL
 			if err := l.Err(); err != nil {
 				t.Error(err)
 			}

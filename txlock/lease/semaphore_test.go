@@ -347,7 +347,7 @@ func TestDeadHolderOfAPermit(t *testing.T) {
 		s := semaphore(t, m, key, 2)
 		living := permit(t, s)
 		dying, die := mortal(t, db)
-		dead := permit(t, semaphore(t, dying, key, 2), lease.TTL(6*time.Second))
+		dead := permit(t, semaphore(t, dying, key, 2), lease.TTL(5*time.Second))
 		die()
 		expiry := number(t, db, "SELECT expires_us FROM lockstep_leases WHERE name = ? AND slot > 0 AND token = ?", key.String(), dead.Token())
 		_, err := s.TryAcquire(t.Context())

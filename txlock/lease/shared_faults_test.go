@@ -128,7 +128,7 @@ func TestDrainDoesNotSpin(t *testing.T) {
 		pool := newPool(t, db, true)
 		m, other := newManager(t, newPool(t, db, true, network.install)), newManager(t, pool)
 		key := named()
-		r := share(t, other, key, lease.TTL(5*time.Second))
+		r := share(t, other, key, lease.TTL(3*time.Second))
 		tx, err := pool.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -370,7 +370,7 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 	for _, same := range []bool{false, true} {
 		t.Run(fmt.Sprintf("same manager=%t", same), func(t *testing.T) {
 			onServers(t, func(t *testing.T, db *testdb.DB) {
-				const ttl = 3 * time.Second
+				const ttl = 2 * time.Second
 				m, writing := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, true))
 				reading := newManager(t, newPool(t, db, true))
 				if same {

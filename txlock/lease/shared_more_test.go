@@ -111,7 +111,7 @@ func mortal(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) (m *lea
 // whose renewals go on.
 func TestDeadReader(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		const ttl = 4 * time.Second
+		const ttl = 3 * time.Second
 		dying, die := mortal(t, db)
 		living := newManager(t, newPool(t, db, true), lease.TTL(time.Minute), lease.RenewEvery(20*time.Millisecond))
 		writing := newManager(t, newPool(t, db, true))
@@ -362,7 +362,7 @@ func TestGuardOfReader(t *testing.T) {
 		counted := func() int64 { return number(t, db, "SELECT n FROM "+table) }
 
 		key := named()
-		early := share(t, m, key, lease.TTL(5*time.Second))
+		early := share(t, m, key, lease.TTL(3*time.Second))
 		tx, err := write(early)
 		if err != nil {
 			t.Fatalf("Guard of a reader: %v", err)
