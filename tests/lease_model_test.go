@@ -139,7 +139,7 @@ func (p *play) compare() {
 func (p *play) compareHandles() error {
 	for h, l := range p.leases {
 		if err := l.Err(); h.Err() == nil && err != nil || !errors.Is(err, h.Err()) {
-			return fmt.Errorf("%s says %v, in the model %v", h, err, h.Err())
+			return fmt.Errorf("%s says %q, in the model %q", h, fmt.Sprint(err), fmt.Sprint(h.Err()))
 		}
 	}
 	return nil

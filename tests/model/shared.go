@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -165,11 +166,10 @@ func (w *World) Settle() {
 		return
 	}
 	h, err := x.try()
-	if err == txlock.ErrBusy { //nolint:errorlint // the model's own errors
-		w.hide(x.taken)
+	w.hide(x.taken)
+	if errors.Is(err, txlock.ErrBusy) {
 		return
 	}
-	w.hide(x.taken)
 	x.Over, x.Handle, x.Err, w.Waiting = true, h, err, nil
 	if h != nil && h == x.taken {
 		w.Handles = append(w.Handles, h)
