@@ -289,28 +289,6 @@ func told(history []porcupine.Operation) string {
 	return b.String()
 }
 
-// planted are bugs in the statements, by name.
-var planted = map[string][]string{ // old, new, old, new ...
-	"two owners": {"WHEN lockstep_leases.owner <> VALUES(owner) THEN LAST_INSERT_ID(1)", ""},
-	"same token": {"GREATEST(lockstep_leases.token + 1, VALUES(token))", "GREATEST(lockstep_leases.token, 1000000000000000)"},
-	"lost release": {
-		"expires_us = IF(LAST_INSERT_ID() <> 1 AND", "expires_us = IF(LAST_INSERT_ID() = 1 AND",
-		"holds = CASE WHEN LAST_INSERT_ID() = 1 THEN lockstep_leases.holds", "holds = CASE WHEN LAST_INSERT_ID() >= 1 THEN lockstep_leases.holds",
-	},
-	"guard past the time to live": {"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
-		"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
-	"no room": {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
-}
-
-// plant returns what rewrites the statements.
-func plant(t *testing.T, bug string) func(string) string {
-	t.Helper()
-	if len(planted[bug]) == 0 {
-		t.Fatalf("no bug is called %q", bug)
-	}
-	return strings.NewReplacer(planted[bug]...).Replace
-}
-
 // TestLinearizableFindsBugs proves that the check finds what it is for: bugs that are
 // planted in the statements on their way to the server.
 func TestLinearizableFindsBugs(t *testing.T) {

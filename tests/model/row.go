@@ -2,6 +2,13 @@ package model
 
 import "slices"
 
+// At is where a row is. Slot 0 is the lease of the key, which is the gate of its
+// readers as well; 1 to 999 are the permits of a semaphore, and above is a reader each.
+type At struct{ Key, Slot int }
+
+// FirstReader is the least slot of a reader.
+const FirstReader = 1000
+
 // Hold is one entry in the list of holds of a row.
 type Hold int
 
@@ -13,12 +20,17 @@ type Row struct {
 	TTL     int64
 	Expires int64
 	Guards  uint64
+	Use     int // of slot 0: what the key is used for
 
 	// Either is what the expiry may be as well, 0 for nothing: an attempt that came
 	// too late by the manager's idea of the server's clock cuts one that is ahead,
 	// and whoever looks for a hold may renew it.
 	Either int64
 }
+
+// Shared is the use of a key that was shared once: a writer has to look for readers.
+// That of a semaphore of n permits is -n.
+const Shared = 1
 
 // MaxHolds is how many entries of 23 bytes the list of 8192 bytes takes.
 const MaxHolds = 8192 / 23
@@ -40,16 +52,16 @@ func (r *Row) Held(now int64) bool { return len(r.Holds) > 0 && r.Expires > now 
 // clock that was set back leaves it.
 func (r *Row) Ahead(now int64) bool { return r.Expires > now+r.TTL }
 
-// has tells whether the lease is the owner's, with that token and hold.
-func (r *Row) has(now int64, owner string, token uint64, hold Hold) bool {
-	return r.Expires > now && r.Owner == owner && r.Token == token && slices.Contains(r.Holds, hold)
+// has tells whether the lease is the record's, with its token and hold.
+func (r *Row) has(now int64, of *record) bool {
+	return r.Expires > now && r.Owner == of.owner && r.Token == of.token && slices.Contains(r.Holds, of.hold)
 }
 
 // acquire takes the lease, or enters it again.
 func (r *Row) acquire(now int64, owner string, hold Hold, ttl int64) reply {
 	switch {
 	case !r.Held(now):
-		*r = Row{Owner: owner, Holds: []Hold{hold}, Token: max(r.Token+1, uint64(now)), TTL: ttl, Expires: now + ttl, Guards: r.Guards}
+		*r = Row{Owner: owner, Holds: []Hold{hold}, Token: max(r.Token+1, uint64(now)), TTL: ttl, Expires: now + ttl, Guards: r.Guards, Use: r.Use}
 		return granted
 	case r.Owner != owner:
 		r.cut(now)
@@ -72,6 +84,9 @@ func (r *Row) cut(now int64) {
 	r.Expires = min(r.Expires, now+r.TTL)
 	r.Either = min(r.Either, now+r.TTL)
 }
+
+// renew sets the expiry anew.
+func (r *Row) renew(now int64) { r.Expires = now + r.TTL }
 
 // release removes a hold. It tells whether the hold was there, and counted.
 func (r *Row) release(now int64, hold Hold) bool {
@@ -97,10 +112,13 @@ func (r *Row) force(now int64) bool {
 	return true
 }
 
+// reap ends a reader whose time is over, so that it can't guard any more.
+func (r *Row) reap() { r.Holds, r.Token = nil, r.Token+1 }
+
 // idle tells whether the row may be removed, by a clock of whole seconds.
 func (r *Row) idle(now, retention int64) bool {
 	now -= now % 1e6
-	return r.Expires < now-retention && r.Token < uint64(now)
+	return r.Use == 0 && r.Expires < now-retention && r.Token < uint64(now)
 }
 
 // traces tells whether a snapshot of the row shows that it was held since.

@@ -12,16 +12,16 @@ type Tx struct {
 	Repeatable bool // REPEATABLE READ, READ COMMITTED otherwise
 
 	read     bool
-	rows     map[int]*Row // as it has written them
-	snapshot map[int]Row  // nil before it was fixed
+	rows     map[At]*Row // as it has written them
+	snapshot map[At]Row  // nil before it was fixed
 }
 
-// Locked tells whether the open transaction has written the row of a key.
-func (w *World) Locked(key int) bool { return w.Tx != nil && w.Tx.rows[key] != nil }
+// Locked tells whether the open transaction has written a row.
+func (w *World) Locked(at At) bool { return w.Tx != nil && w.Tx.rows[at] != nil }
 
 // Begin opens the transaction.
 func (w *World) Begin(repeatable bool) {
-	w.Tx = &Tx{Repeatable: repeatable, rows: make(map[int]*Row)}
+	w.Tx = &Tx{Repeatable: repeatable, rows: make(map[At]*Row)}
 }
 
 // Read is a plain SELECT of the transaction.
@@ -35,22 +35,22 @@ func (w *World) look() {
 	if w.Tx.snapshot != nil || !w.Tx.Repeatable {
 		return
 	}
-	w.Tx.snapshot = make(map[int]Row)
-	for key, row := range w.Rows {
-		w.Tx.snapshot[key] = *row
+	w.Tx.snapshot = make(map[At]Row)
+	for at, row := range w.Rows {
+		w.Tx.snapshot[at] = *row
 	}
 }
 
 // view is what a plain read of the transaction shows of a row.
-func (w *World) view(key int) Row {
+func (w *World) view(at At) Row {
 	w.look()
 	switch {
-	case w.Tx.rows[key] != nil:
-		return *w.Tx.rows[key]
+	case w.Tx.rows[at] != nil:
+		return *w.Tx.rows[at]
 	case w.Tx.Repeatable:
-		return w.Tx.snapshot[key]
-	case w.Rows[key] != nil:
-		return *w.Rows[key]
+		return w.Tx.snapshot[at]
+	case w.Rows[at] != nil:
+		return *w.Rows[at]
 	}
 	return Row{}
 }
@@ -60,18 +60,21 @@ func (w *World) view(key int) Row {
 func (w *World) suspicious() bool { return !w.Guarded || w.Tx.read && w.Tx.Repeatable }
 
 // current is the row for the transaction to write.
-func (w *World) current(key int) *Row {
-	row := w.Tx.rows[key]
+func (w *World) current(at At) *Row {
+	row := w.Tx.rows[at]
 	if row == nil {
-		row = w.Rows[key]
+		row = w.Rows[at]
 	}
 	if row == nil {
 		return nil
 	}
 	written := *row
-	w.Tx.rows[key] = &written
+	w.Tx.rows[at] = &written
 	return &written
 }
+
+// Owes tells whether something is given back when the open transaction ends.
+func (w *World) Owes() bool { return len(w.owed) > 0 }
 
 // End commits the transaction or rolls it back. What was released under it is given
 // back then.
@@ -81,7 +84,7 @@ func (w *World) End(commit bool) {
 	}
 	w.Tx = nil
 	for _, r := range w.owed {
-		if row := w.Rows[r.key]; row != nil {
+		if row := w.Rows[r.row]; row != nil {
 			row.release(w.Now, r.hold)
 		}
 	}
@@ -90,22 +93,22 @@ func (w *World) End(commit bool) {
 
 // AcquireTx takes a lease in the transaction. After an error the caller rolls back.
 func (w *World) AcquireTx(manager, key int, owner string, ttl int64) (*Handle, error) {
-	at := place{manager, key, owner}
-	if r := w.local(at); r != nil {
-		return w.enter(r), nil
+	if h, err := w.local(manager, key, owner, false); h != nil || err != nil {
+		return h, err
 	}
-	if w.Rows[key] == nil {
-		w.Rows[key] = fresh() // outside of the transaction
+	at, where := At{Key: key}, place{manager: manager, key: key, owner: owner}
+	if w.Rows[at] == nil {
+		w.Rows[at] = fresh() // outside of the transaction
 	}
-	if row := w.Rows[key]; row.Owner != owner && row.Held(w.Now) && !row.Ahead(w.Now) {
+	if row := w.Rows[at]; row.Owner != owner && row.Held(w.Now) && !row.Ahead(w.Now) {
 		return nil, txlock.ErrBusy // as it looks, before anything is sent in the transaction
 	}
 	suspicious := w.suspicious()
 	var before Row
 	if suspicious {
-		before = w.view(key)
+		before = w.view(at)
 	}
-	row, hold := w.current(key), w.next()
+	row, hold := w.current(at), w.next()
 	if suspicious && row.traces(&before) {
 		return nil, txlock.ErrStaleSnapshot
 	}
@@ -115,12 +118,12 @@ func (w *World) AcquireTx(manager, key int, owner string, ttl int64) (*Handle, e
 	case full:
 		return nil, txlock.ErrTooManyHolds
 	}
-	if r := w.records[at]; r != nil && r.token == row.Token && slices.Contains(row.Holds, r.hold) {
+	if r := w.records[where]; r != nil && r.token == row.Token && slices.Contains(row.Holds, r.hold) {
 		row.release(w.Now, hold)
 		row.Either = w.Now + row.TTL
 		return w.enter(r), nil
 	}
-	return w.keep(at, row.Token, hold, true), nil
+	return w.keep(where, at, row.Token, hold, ttl, true), nil
 }
 
 // Guard makes the lease a condition of the transaction. After an error the caller
@@ -129,12 +132,12 @@ func (w *World) Guard(h *Handle) error {
 	if h.over != nil {
 		return h.over
 	}
-	if w.suspicious() && w.view(h.Key).Token < h.Token {
+	r := h.record
+	if w.suspicious() && w.view(r.row).Token < h.Token {
 		return txlock.ErrStaleSnapshot
 	}
-	r := h.record
-	row := w.current(h.Key)
-	if row == nil || !row.has(w.Now, r.owner, r.token, r.hold) {
+	row := w.current(r.row)
+	if row == nil || !row.has(w.Now, r) {
 		w.lose(r)
 		return txlock.ErrLost
 	}

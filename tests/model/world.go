@@ -14,14 +14,17 @@ import (
 
 // World is a database, its managers and one transaction, at one moment.
 type World struct {
-	Now     int64        // the server's clock, in microseconds
-	Rows    map[int]*Row // by key, as committed
-	Tx      *Tx          // the transaction that is open, or nil
+	Now     int64       // the server's clock, in microseconds
+	Rows    map[At]*Row // as committed
+	Tx      *Tx         // the transaction that is open, or nil
+	Waiting *Wait       // the call that waits, or nil
 	Handles []*Handle
 	Guarded bool // the pool is a guarded one
 
 	records map[place]*record
-	owed    []*record // released under the transaction, given back after it
+	slots   map[At]bool // of readers, in use
+	lives   map[int]int // how often a manager was started again
+	owed    []*record   // released under the transaction, given back after it
 	holds   Hold
 }
 
@@ -40,31 +43,53 @@ type Handle struct {
 type place struct {
 	manager, key int
 	owner        string
+	shared       bool
+	slot         int // of a permit
 }
 
 // record is one lease that a manager holds, by one hold in the row.
 type record struct {
 	place
-	token   uint64
-	hold    Hold
-	handles []*Handle
-	pending bool // acquired in a transaction, and not seen committed
-	lost    bool
-	ended   bool // given back
+	row      At
+	token    uint64
+	hold     Hold
+	ttl      int64
+	handles  []*Handle
+	pending  bool // acquired in a transaction, and not seen committed
+	draining bool // a writer that waits for readers
+	lost     bool
+	ended    bool // given back
 }
 
 // New returns a world without a row.
 func New(now int64, guarded bool) *World {
-	return &World{Now: now, Guarded: guarded, Rows: make(map[int]*Row), records: make(map[place]*record)}
+	return &World{
+		Now: now, Guarded: guarded,
+		Rows: make(map[At]*Row), records: make(map[place]*record), slots: make(map[At]bool), lives: make(map[int]int),
+	}
 }
 
-// local returns what the manager holds for the owner and may enter by itself.
-func (w *World) local(at place) *record {
-	r := w.records[at]
-	if at.owner == "" || r == nil || r.pending {
-		return nil
+// local enters what the manager holds for the owner, by itself: a writer as a reader
+// too, but no reader as a writer.
+func (w *World) local(manager, key int, owner string, shared bool) (*Handle, error) {
+	if owner == "" {
+		return nil, nil
 	}
-	return r
+	at := place{manager: manager, key: key, owner: owner}
+	writer := w.records[at]
+	at.shared = true
+	reader := w.records[at]
+	switch {
+	case writer != nil && writer.draining:
+		return nil, txlock.ErrBusy
+	case writer != nil && !writer.pending:
+		return w.enter(writer), nil
+	case reader != nil && !shared:
+		return nil, txlock.ErrUpgrade
+	case reader != nil:
+		return w.enter(reader), nil
+	}
+	return nil, nil
 }
 
 // enter makes another handle.
@@ -76,20 +101,27 @@ func (w *World) enter(r *record) *Handle {
 }
 
 // keep makes the record of a new hold. An owner without a name has one of its own.
-func (w *World) keep(at place, token uint64, hold Hold, pending bool) *Handle {
-	r := &record{place: at, token: token, hold: hold, pending: pending}
-	if at.owner == "" {
-		r.owner = Anonymous(hold)
-	}
+func (w *World) keep(where place, row At, token uint64, hold Hold, ttl int64, pending bool) *Handle {
+	where.owner = named(where.owner, hold)
+	r := &record{place: where, row: row, token: token, hold: hold, ttl: ttl, pending: pending}
 	if old := w.records[r.place]; old != nil {
 		w.lose(old)
 	}
 	w.records[r.place] = r
+	w.slots[row] = true
 	return w.enter(r)
 }
 
-// Anonymous stands for the name that a manager has made for an owner without one.
-func Anonymous(hold Hold) string { return "?" + strconv.Itoa(int(hold)) }
+// Anonymous begins what stands for the name that a manager has made for an owner
+// without one.
+const Anonymous = "?"
+
+func named(owner string, hold Hold) string {
+	if owner == "" {
+		return Anonymous + strconv.Itoa(int(hold))
+	}
+	return owner
+}
 
 // lose tells all handles of a record that it is lost.
 func (w *World) lose(r *record) {
@@ -115,26 +147,46 @@ func (h *Handle) finish(why error) {
 	}
 }
 
+// Shared tells whether the handle is a reader's.
+func (h *Handle) Shared() bool { return h.record.shared }
+
+// At is where the row of the handle is.
+func (h *Handle) At() At { return h.record.row }
+
 // Err is what the handle says of itself.
 func (h *Handle) Err() error { return h.over }
 
 func (h *Handle) String() string {
-	return fmt.Sprintf("key %d, token %d of %q in manager %d", h.Key, h.Token, h.Owner, h.Manager)
+	return fmt.Sprintf("row %d, token %d of %q in manager %d", h.record.row, h.Token, h.Owner, h.Manager)
 }
 
-// TryAcquire takes a lease or enters it again.
+// TryAcquire takes a lease or enters it again. Where there are readers it gives it
+// back.
 func (w *World) TryAcquire(manager, key int, owner string, ttl int64) (*Handle, error) {
-	at := place{manager, key, owner}
-	if r := w.local(at); r != nil {
-		return w.enter(r), nil
+	if h, err := w.local(manager, key, owner, false); h != nil || err != nil {
+		return h, err
 	}
-	if w.Locked(key) {
+	h, err := w.take(manager, key, owner, ttl)
+	if err == nil && w.readers(key) > 0 {
+		w.giveBack(h)
 		return nil, txlock.ErrBusy
 	}
-	if w.Rows[key] == nil {
-		w.Rows[key] = fresh()
+	return h, err
+}
+
+// take takes the row of a lease.
+func (w *World) take(manager, key int, owner string, ttl int64) (*Handle, error) {
+	at, where := At{Key: key}, place{manager: manager, key: key, owner: owner}
+	if w.Locked(at) {
+		return nil, txlock.ErrBusy
 	}
-	row, hold := w.Rows[key], w.next()
+	if w.Rows[at] == nil {
+		w.Rows[at] = fresh()
+	}
+	row, hold := w.Rows[at], w.next()
+	if row.Use < 0 {
+		return nil, txlock.ErrInvalidKey
+	}
 	ahead := row.Ahead(w.Now)
 	switch row.acquire(w.Now, named(owner, hold), hold, ttl) {
 	case refused:
@@ -145,24 +197,17 @@ func (w *World) TryAcquire(manager, key int, owner string, ttl int64) (*Handle, 
 	if ahead {
 		row.Either = w.Now + row.TTL
 	}
-	r := w.records[at]
+	r := w.records[where]
 	if r != nil && r.token == row.Token && slices.Contains(row.Holds, r.hold) {
 		row.release(w.Now, hold) // one hold serves both
 		row.Either = w.Now + row.TTL
 		r.pending = false
 		return w.enter(r), nil
 	}
-	return w.keep(at, row.Token, hold, false), nil
+	return w.keep(where, at, row.Token, hold, ttl, false), nil
 }
 
 func fresh() *Row { return &Row{Owner: "-"} }
-
-func named(owner string, hold Hold) string {
-	if owner == "" {
-		return Anonymous(hold)
-	}
-	return owner
-}
 
 func (w *World) next() Hold {
 	w.holds++
@@ -187,11 +232,12 @@ func (w *World) Release(h *Handle) error {
 	}
 	r.ended = true
 	w.forget(r)
-	if w.Locked(r.key) {
+	delete(w.slots, r.row)
+	if w.Locked(r.row) {
 		w.owed = append(w.owed, r)
 		return lease.ErrGuarded
 	}
-	if row := w.Rows[r.key]; row == nil || !row.release(w.Now, r.hold) {
+	if row := w.Rows[r.row]; row == nil || !row.release(w.Now, r.hold) {
 		return txlock.ErrNotHeld
 	}
 	return lost
@@ -202,26 +248,27 @@ func (w *World) Renew(h *Handle) error {
 	if h.over != nil {
 		return h.over
 	}
-	if w.Locked(h.Key) {
+	r := h.record
+	if w.Locked(r.row) {
 		return context.DeadlineExceeded
 	}
-	r := h.record
-	row := w.Rows[h.Key]
-	if row == nil || !row.has(w.Now, r.owner, r.token, r.hold) {
+	row := w.Rows[r.row]
+	if row == nil || !row.has(w.Now, r) {
 		w.lose(r)
 		return txlock.ErrLost
 	}
-	row.Expires = w.Now + row.TTL
+	row.renew(w.Now)
 	r.pending = false
 	return nil
 }
 
 // ForceRelease takes a lease away. Where a transaction has the row it waits in vain.
 func (w *World) ForceRelease(key int) error {
-	if w.Locked(key) {
+	at := At{Key: key}
+	if w.Locked(at) {
 		return context.DeadlineExceeded
 	}
-	if row := w.Rows[key]; row == nil || !row.force(w.Now) {
+	if row := w.Rows[at]; row == nil || !row.force(w.Now) {
 		return txlock.ErrNotHeld
 	}
 	return nil
@@ -229,9 +276,9 @@ func (w *World) ForceRelease(key int) error {
 
 // Clean removes idle rows and tells how many.
 func (w *World) Clean(retention int64) (n int) {
-	for key, row := range w.Rows {
-		if !w.Locked(key) && row.idle(w.Now, retention) {
-			delete(w.Rows, key)
+	for at, row := range w.Rows {
+		if !w.Locked(at) && row.idle(w.Now, retention) {
+			delete(w.Rows, at)
 			n++
 		}
 	}
@@ -241,6 +288,9 @@ func (w *World) Clean(retention int64) (n int) {
 // Close gives back what a manager holds, and Die doesn't. The handles are told
 // nothing by the dead.
 func (w *World) Close(manager int) {
+	if w.Waiting != nil && w.Waiting.Manager == manager {
+		w.GiveUp(lease.ErrClosed)
+	}
 	for _, h := range w.of(manager) {
 		if !h.record.lost {
 			_ = w.Release(h) // a release that comes too late is no error of Close
@@ -257,6 +307,7 @@ func (w *World) Die(manager int) {
 			delete(w.records, at)
 		}
 	}
+	w.lives[manager]++
 }
 
 // of returns the handles of a manager.
@@ -273,8 +324,9 @@ func (w *World) of(manager int) []*Handle {
 // Fill fills the list of holds of a lease that is held, as too many entries of its
 // owner do. It returns how many it has added.
 func (w *World) Fill(key int) (n int) {
-	row := w.Rows[key]
-	if row == nil || w.Locked(key) || !row.Held(w.Now) {
+	at := At{Key: key}
+	row := w.Rows[at]
+	if row == nil || w.Locked(at) || !row.Held(w.Now) {
 		return 0
 	}
 	row.Holds = slices.Clone(row.Holds)

@@ -90,20 +90,20 @@ func TestAcquireTxWithBusinessChange(t *testing.T) {
 // renewed after the commit, also where that came later than the first renewals.
 func TestAcquireTxIsRenewed(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		const ttl = 3 * time.Second
+		const ttl = 4 * time.Second
 		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(100*time.Millisecond)), newManager(t, pool)
 		for name, leased := range histories {
-			for when, commitAt := range map[string]time.Duration{"at once": ttl, "late": ttl / 2} {
+			for when, commitAt := range map[string]time.Duration{"at once": ttl, "late": ttl * 2 / 3} {
 				t.Run(name+"/"+when, func(t *testing.T) {
 					t.Parallel()
 					tx, key := begin(t, pool, sql.LevelDefault), keyOf(t, m, leased)
-					l := acquireTx(t, m, tx, key)
+					l, acquired := acquireTx(t, m, tx, key), time.Now()
 					waitUntil(t, "it is time to commit", func() bool { return l.Left() < commitAt })
 					if err := l.Err(); err != nil {
 						t.Fatalf("given up before the commit: %v", err)
 					}
 					commit(t, tx)
-					for end := time.Now().Add(ttl + ttl/4); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+					for end := acquired.Add(ttl + ttl/4); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 						if err := l.Err(); err != nil {
 							t.Fatal(err)
 						}

@@ -423,7 +423,7 @@ func TestFairReentry(t *testing.T) {
 				second := fairAcquire(t, fairManager(t, db), key)
 				queue.next(t)
 				for _, verb := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){again.TryAcquire, again.Acquire} {
-					ctx, cancel := context.WithTimeout(owner, 3*time.Second)
+					ctx, cancel := context.WithTimeout(owner, 20*time.Second)
 					defer cancel()
 					l, err := verb(ctx, key)
 					if err != nil {
@@ -473,7 +473,7 @@ func TestFairFirstQueue(t *testing.T) {
 			first := fairAcquire(t, fairManager(t, db), key)
 			queue.first(t)
 			close(going)
-			place := await(3*time.Second, func() bool { return len(queue.waiting(t)) == 1 })
+			place := await(20*time.Second, func() bool { return len(queue.waiting(t)) == 1 })
 			if !place {
 				t.Error("it takes no place in the queue")
 			}

@@ -78,7 +78,7 @@ func TestServerRestart(t *testing.T) {
 			pools := []*sql.DB{newPool(t, db, true), newPool(t, db, false)}
 			m := newManager(t, pools[0], lease.TTL(2*time.Minute), lease.RenewEvery(100*time.Millisecond))
 			other := newManager(t, pools[1])
-			long, short := acquire(t, m, named()), acquire(t, m, named(), lease.TTL(300*time.Millisecond))
+			long, short := acquire(t, m, named()), acquire(t, m, named(), lease.TTL(2*time.Second))
 			if err := server.Kill(); err != nil {
 				t.Fatal(err)
 			}

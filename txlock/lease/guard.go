@@ -236,7 +236,7 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 		}
 	}
 	token := uint64(reply &^ sharedBit)
-	r := m.recordOf(q)
+	r := m.recordOf(q, leaseSlot)
 	if r != nil && r.token.Load() == token {
 		ours, err := m.sendRenewal(ctx, in.Tx, r)
 		if err != nil {

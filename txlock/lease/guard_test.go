@@ -19,7 +19,7 @@ import (
 )
 
 // soon is how long what happens at once may take on a busy machine.
-const soon = 5 * time.Second
+const soon = 15 * time.Second
 
 // counter makes a table whose row 1 counts what was committed.
 func counter(t testing.TB, db *testdb.DB) (table string) {
@@ -102,7 +102,7 @@ func quickly(t testing.TB, what string, f func()) {
 	t.Helper()
 	start := time.Now()
 	f()
-	if took := time.Since(start); took > 3*time.Second {
+	if took := time.Since(start); took > 4500*time.Millisecond {
 		t.Errorf("%s took %v", what, took)
 	}
 }
@@ -494,7 +494,7 @@ func TestGuardKeepsSuccessorsOut(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
 		table, key := counter(t, db), named()
-		l := acquire(t, m, key, lease.TTL(2*time.Second))
+		l := acquire(t, m, key, lease.TTL(3*time.Second))
 		tx := begin(t, pool, sql.LevelDefault)
 		add(t, tx, table)
 		guard(t, l, tx)

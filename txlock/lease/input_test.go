@@ -250,8 +250,8 @@ func TestLifetimeEnds(t *testing.T) {
 		pool := newPool(t, db, true)
 		m, other := newManager(t, pool), newManager(t, pool)
 		begun := time.Now()
-		const lifetime = 4 * time.Second
-		l := acquire(t, m, named(), lease.TTL(3*time.Second), lease.MaxLifetime(lifetime))
+		const lifetime = 6 * time.Second
+		l := acquire(t, m, named(), lease.TTL(5*time.Second), lease.MaxLifetime(lifetime))
 		next := acquire(t, other, l.Key())
 		granted := time.Since(begun)
 		<-l.Done()

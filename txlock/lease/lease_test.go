@@ -79,10 +79,10 @@ func TestAcquireWaits(t *testing.T) {
 
 func TestRenewalKeepsIt(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(2*time.Second)), newManager(t, pool)
+		m, other := newManager(t, pool, lease.TTL(5*time.Second)), newManager(t, pool)
 		key := named()
 		l := acquire(t, m, key)
-		for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			if _, err := other.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
 				t.Fatalf("TryAcquire: %v", err)
 			}
@@ -160,7 +160,7 @@ func TestGuard(t *testing.T) {
 
 func TestAcquireTx(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool, lease.TTL(3*time.Second)), newManager(t, pool)
+		m, other := newManager(t, pool, lease.TTL(4*time.Second)), newManager(t, pool)
 		for _, commit := range []bool{true, false} {
 			key := named()
 			tx, err := pool.BeginTx(t.Context(), nil)
@@ -186,7 +186,7 @@ func TestAcquireTx(t *testing.T) {
 			if err := tx.Commit(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(3500 * time.Millisecond) // past the TTL
+			time.Sleep(4500 * time.Millisecond) // past the TTL
 			if err := l.Err(); err != nil {
 				t.Error(err)
 			}

@@ -60,7 +60,8 @@ func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 		if n := testdb.InUse(pool); n != 0 {
 			t.Errorf("%d connections are in use at the end", n)
 		}
-		if err := pool.Close(); err != nil {
+		// The driver doesn't export the error of a connection that was broken on purpose.
+		if err := pool.Close(); err != nil && err.Error() != "bad connection" {
 			t.Errorf("close the pool: %v", err)
 		}
 	})

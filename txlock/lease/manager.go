@@ -245,15 +245,21 @@ func (m *Manager) observe(tell func(txlock.Observer)) {
 	}
 }
 
-// recordOf returns the record that a request would enter again, or nil.
-func (m *Manager) recordOf(q *request) *record {
+// recordOf returns the record that what was granted to a request would be entered in
+// again, or nil.
+func (m *Manager) recordOf(q *request, slot int64) *record {
+	at := hold{key: q.key.String(), owner: q.owner, shared: q.shared}
+	if !q.shared {
+		at.slot = slot
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.records[hold{key: q.key.String(), owner: q.owner, shared: q.shared}]
+	return m.records[at]
 }
 
 // local returns a handle of what this manager holds for the owner, or nil, and
-// refuses to make a reader a writer.
+// refuses to make a reader a writer. For an owner who waits for readers in another call
+// it returns errReading: that call may give up.
 func (m *Manager) local(q *request) (*Lease, error) {
 	if !q.named {
 		return nil, nil
@@ -265,6 +271,9 @@ func (m *Manager) local(q *request) (*Lease, error) {
 	reader := m.records[own]
 	m.mu.Unlock()
 	if writer != nil {
+		if writer.isDraining() && writer.err() == nil {
+			return nil, errReading
+		}
 		if l := writer.enter(false); l != nil {
 			return l, nil
 		}

@@ -24,7 +24,7 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 				tx := begin(t, pool, level)
 				reads(t, tx, counter(t, db))
 				l := acquireTx(t, m, tx, txlock.Named(key))
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()
 				quickly(t, "Renew", func() { wantsNone(t, "Renew of the next key", next.Renew(ctx)) })
 				quickly(t, "Release", func() { wantsNone(t, "Release of the next key", next.Release(ctx)) })

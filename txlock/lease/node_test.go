@@ -17,7 +17,7 @@ import (
 func TestRaiseToken(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
-		m, key := newManager(t, pool, lease.TTL(time.Second)), named()
+		m, key := newManager(t, pool, lease.TTL(10*time.Second), lease.RenewEvery(200*time.Millisecond)), named()
 		l := acquire(t, m, key)
 		first := l.Token()
 		if err := l.RaiseToken(t.Context(), first-1); err != nil || l.Token() != first {

@@ -275,7 +275,7 @@ func TestObserverOfALoss(t *testing.T) {
 					wants(t, "Guard", <-found, txlock.ErrLost)
 				}
 			}, []string{"granted", "lost", "released"}},
-			"found by the loop": {[]lease.ManagerOption{lease.RenewEvery(700 * time.Millisecond)}, func(t *testing.T, _ *lease.Manager, l *lease.Lease) {
+			"found by the loop": {[]lease.ManagerOption{lease.RenewEvery(2500 * time.Millisecond)}, func(t *testing.T, _ *lease.Manager, l *lease.Lease) {
 				exec(t, db, "UPDATE lockstep_leases SET token = token + 1 WHERE name = ?", l.Key().String())
 				<-l.Done()
 			}, []string{"granted", "lost", "released"}},

@@ -114,7 +114,7 @@ const maxFailures = 3
 
 // wait takes the lease when it is this call's turn and the lease is free.
 func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
-	if l, err := m.local(q); l != nil || err != nil {
+	if l, err := m.local(q); l != nil || err != nil && !errors.Is(err, errReading) {
 		return l, err
 	}
 	waiting := ctx

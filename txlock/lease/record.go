@@ -34,6 +34,7 @@ type record struct {
 	failed    error      // why the last renewal failed
 	skipped   int        // renewals in a row that found the row locked
 	pending   bool       // acquired in a transaction that may not have committed yet
+	draining  bool       // a writer's that waits for readers: nobody enters it
 	lost      error
 	handles   map[*Lease]struct{}
 	expiry    *time.Timer
@@ -56,7 +57,7 @@ func (m *Manager) newRecord(q *request, token uint64, slot int64, since instant,
 	l := &Lease{record: r}
 	r.mu.Lock() // its time may be over already
 	defer r.mu.Unlock()
-	r.handles[l], r.pending = struct{}{}, pending
+	r.handles[l], r.pending, r.draining = struct{}{}, pending, q.drains
 	r.deadline = r.deadlineFrom(since)
 	r.expiry = time.AfterFunc(now().until(r.deadline), r.expire)
 	return r, l
@@ -98,6 +99,19 @@ func (r *record) committed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pending = false
+}
+
+// drained notes that the readers have gone.
+func (r *record) drained() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.draining = false
+}
+
+func (r *record) isDraining() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.draining
 }
 
 // err returns why the lease doesn't count any more. It compares the clock.

@@ -81,6 +81,7 @@ func (r *record) giveBack(ctx context.Context, lost error) error {
 		m.behind(func() {
 			r.awaitRenewal(m.undoing)
 			m.giveBackUntil(remains{r.key, r.slot, r.hold, pending}, now(), until)
+			m.freeSlot(r.key, r.slot)
 		})
 	}
 	return err

@@ -150,7 +150,7 @@ func failing(fail bool) error {
 // waitUntil waits for a state.
 func waitUntil(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(4 * soon); !is(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(2 * soon); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain until %s", what)
 		}
@@ -200,7 +200,7 @@ func TestWiretap(t *testing.T) {
 // are renewed meanwhile.
 func TestRenewalSkipsGuarded(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		const ttl = 6 * time.Second
+		const ttl = 8 * time.Second
 		m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(50*time.Millisecond))
 		guarded, others := acquire(t, m, named()), make([]*lease.Lease, 20)
 		for i := range others {
@@ -407,9 +407,9 @@ func TestRenewalRetries(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				ttl := 4 * time.Second
+				ttl := 6 * time.Second
 				if c.lost {
-					ttl = 1500 * time.Millisecond
+					ttl = 3 * time.Second
 				}
 				var mu sync.Mutex
 				tap, failed := new(wiretap), 0

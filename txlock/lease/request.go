@@ -24,6 +24,7 @@ type request struct {
 
 	target target
 	shared bool
+	drains bool // it is granted when the readers have gone
 }
 
 // queue is the name of the queue that a request waits in: readers don't wait behind

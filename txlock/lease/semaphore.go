@@ -73,9 +73,9 @@ func (s *Semaphore) request(ctx context.Context, verb string, opts []AcquireOpti
 
 // Resize changes the number of permits for everybody and returns a semaphore of that
 // number: Acquire of the old one returns txlock.ErrInvalidOption from now on, also to who
-// waits, at once in this manager and with the next look elsewhere. It waits until no more permits are
-// held than there are, or the context ends: then the new number holds already, but permits
-// of before are still held.
+// waits, at once in this manager and with the next look elsewhere. It waits until the
+// permits that are no more are given back, or the context ends: then the new number holds
+// already, but permits of before are still held.
 //
 // It returns txlock.ErrInvalidOption for a number out of range, txlock.ErrInvalidKey for
 // a key that is no semaphore, and the errors of the driver and the context.
@@ -85,14 +85,14 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) (*Semaphore, error)
 		return nil, err
 	}
 	what := fmt.Sprintf("resize semaphore %q to %d", s.key, permits)
-	if err := resized.makeRows(ctx, s.m.db); err != nil {
-		return nil, txlock.Explain(what, err)
-	}
 	before, err := resized.set(ctx)
 	if err != nil {
 		return nil, txlock.Explain(what, err)
 	}
 	s.m.freed(s.key)
+	if err := resized.makeRows(ctx, s.m.db); err != nil {
+		return resized, txlock.Explain(what, err)
+	}
 	for first := int64(permits) + 1; first <= before; {
 		row, err := queries.PermitsOf(ctx, s.m.db, gen.PermitsOfParams{Name: []byte(s.key.String()), First: first, Last: before})
 		if err != nil {

@@ -39,11 +39,16 @@ func (m *Manager) share(ctx context.Context, verb string, key txlock.Key, opts [
 	if err != nil {
 		return nil, err
 	}
+	return m.takePlace(ctx, q, acquire)
+}
+
+// takePlace asks for a reader's place, in a slot that is free here.
+func (m *Manager) takePlace(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	q.shared = true
-	q.target = reader{slot: m.takeSlot(key), clock: &m.clock}
+	q.target = reader{slot: m.takeSlot(q.key), clock: &m.clock}
 	l, err := m.finish(ctx, q, acquire)
 	if slot := q.target.(reader).slot; l == nil || l.record.slot != slot {
-		m.freeSlot(key, slot)
+		m.freeSlot(q.key, slot)
 	}
 	return l, err
 }
@@ -105,29 +110,37 @@ func (m *Manager) freeSlot(key txlock.Key, slot int64) {
 // Shared tells whether the lease is a reader's.
 func (l *Lease) Shared() bool { return l.record.shared }
 
-// errDrained is returned by a writer that has kept the readers out for long enough.
-var errDrained = fmt.Errorf("%w: readers", txlock.ErrBusy)
+var (
+	// errDrained is returned by a writer that has kept the readers out for long enough.
+	errDrained = fmt.Errorf("%w: readers", txlock.ErrBusy)
+	// errReading is returned to an owner who waits for readers in another call.
+	errReading = fmt.Errorf("%w: the owner waits for readers to go", txlock.ErrBusy)
+)
 
 // drain waits until no reader is left, while the writer's lease keeps new ones out.
 // Where that takes longer than its TTL, or it is not to wait, it gives the lease back,
 // so that readers go on, and returns ErrBusy.
 func (m *Manager) drain(ctx context.Context, l *Lease, wait bool) (*Lease, time.Duration, error) {
-	begun := now()
+	begun, reaped := now(), false
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
 		row, err := queries.ReadersOf(ctx, m.db, []byte(l.Key().String()))
 		if err == nil && row.Readers == 0 {
-			return l, 0, l.Err()
+			if err = l.Err(); err == nil {
+				l.record.drained()
+				return l, 0, nil
+			}
 		}
 		if err == nil && row.Expired > 0 {
 			err = queries.ReapReaders(ctx, m.db, []byte(l.Key().String()))
 		}
 		switch {
 		case err != nil:
-		case !wait && row.Readers > row.Expired:
+		case !wait && (row.Readers > row.Expired || reaped): // or a transaction guards one that is over
 			err = txlock.ErrBusy
 		case begun.until(now()) > l.record.ttl:
 			err = errDrained
 		default:
+			reaped = row.Expired > 0
 			err = m.sleep(ctx, d)
 		}
 		if err != nil {
@@ -142,7 +155,8 @@ func (m *Manager) drain(ctx context.Context, l *Lease, wait bool) (*Lease, time.
 // are released.
 //
 // It returns txlock.ErrLost and ErrNotHeld for a lease that isn't held, and the errors
-// of AcquireShared, after which it is held exclusively as before.
+// of TryAcquireShared, after which it is held exclusively as before; and the errors of
+// Release, after which neither is held: another writer may have come between.
 func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	if err := l.Err(); err != nil {
 		return nil, err
@@ -155,12 +169,13 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.named, q.shared = false, true // by a statement, also where the owner holds the lease
-	q.target = reader{slot: r.m.takeSlot(r.key), clock: &r.m.clock}
-	shared, err := r.m.finish(ctx, q, r.m.tryShared)
+	q.named = false // by a statement, also where the owner holds the lease
+	shared, err := r.m.takePlace(ctx, q, r.m.tryShared)
 	if err != nil {
-		r.m.freeSlot(r.key, q.target.(reader).slot)
 		return nil, err
 	}
-	return shared, l.Release(ctx)
+	if err := l.Release(ctx); err != nil {
+		return nil, errors.Join(err, shared.Release(ctx))
+	}
+	return shared, nil
 }

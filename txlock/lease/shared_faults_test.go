@@ -128,7 +128,7 @@ func TestDrainDoesNotSpin(t *testing.T) {
 		pool := newPool(t, db, true)
 		m, other := newManager(t, newPool(t, db, true, network.install)), newManager(t, pool)
 		key := named()
-		r := share(t, other, key, lease.TTL(2*time.Second))
+		r := share(t, other, key, lease.TTL(3*time.Second))
 		tx, err := pool.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -231,7 +231,7 @@ func TestRefusedAcquireTxLeavesReadersAlone(t *testing.T) {
 		pool := newPool(t, db, true)
 		m, other := newManager(t, newPool(t, db, true)), newManager(t, pool)
 		key := named()
-		r := share(t, m, key, lease.TTL(4*time.Second))
+		r := share(t, m, key, lease.TTL(5*time.Second))
 		tx, err := pool.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -243,7 +243,7 @@ func TestRefusedAcquireTxLeavesReadersAlone(t *testing.T) {
 		} else {
 			_ = l.Release(t.Context())
 		}
-		time.Sleep(5 * time.Second) // past its TTL
+		time.Sleep(6 * time.Second) // past its TTL
 		if err := r.Err(); err != nil {
 			t.Errorf("the reader: %v", err)
 		}
@@ -348,7 +348,7 @@ func TestPermitsBesideAcquireTx(t *testing.T) {
 		}
 		_, err = m.AcquireTx(t.Context(), tx, key)
 		wants(t, "AcquireTx of a semaphore", err, txlock.ErrInvalidKey)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		start := time.Now()
 		l, err := s.TryAcquire(ctx)
@@ -370,7 +370,7 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 	for _, same := range []bool{false, true} {
 		t.Run(fmt.Sprintf("same manager=%t", same), func(t *testing.T) {
 			onServers(t, func(t *testing.T, db *testdb.DB) {
-				const ttl = 300 * time.Millisecond
+				const ttl = 2 * time.Second
 				m, writing := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, true))
 				reading := newManager(t, newPool(t, db, true))
 				if same {
@@ -388,7 +388,7 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 				}()
 				becomes(t, "the writer waits for the reader", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
 				begun := time.Now()
-				reader, err := reading.AcquireShared(t.Context(), key, lease.WaitAtMost(10*time.Second))
+				reader, err := reading.AcquireShared(t.Context(), key, lease.WaitAtMost(40*time.Second))
 				if err != nil {
 					t.Errorf("AcquireShared beside a reader and a writer that waits with a TTL of %v: %v", ttl, err)
 				} else {

@@ -139,7 +139,7 @@ func TestDo(t *testing.T) {
 		}
 		<-ctx.Done()
 		return context.Cause(ctx)
-	}, lease.TTL(time.Second))
+	}, lease.TTL(3*time.Second))
 	wants(t, "Do of what is lost", err, txlock.ErrLost)
 	func() {
 		defer func() {
@@ -164,7 +164,7 @@ func force(t testing.TB, db *testdb.DB, key txlock.Key) {
 func TestLostMajority(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 5)
-	m := newQuorum(t, nodes, lease.TTL(2*time.Second))
+	m := newQuorum(t, nodes, lease.TTL(4*time.Second))
 	key := named()
 	l := acquire(t, m, key)
 	await(t, "all nodes are held", func() bool { return held(t, nodes, key) == 5 })

@@ -1,0 +1,220 @@
+package lease_test
+
+// Faults that random histories against the model of leases have found.
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestOwnerWaitsForReaders proves that an owner who waits for readers is not let in by
+// another call beside them: it is busy, or waits too, and has nothing where both give up.
+func TestOwnerWaitsForReaders(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool, lease.TTL(time.Hour)), newManager(t, pool)
+		key := named()
+		reader := share(t, other, key)
+		ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "ann"))
+		defer cancel()
+		type outcome struct {
+			lease *lease.Lease
+			err   error
+		}
+		outcomes := make(chan outcome)
+		begin := func(ctx context.Context) {
+			go func() {
+				l, err := m.Acquire(ctx, key)
+				outcomes <- outcome{l, err}
+			}()
+		}
+		begin(ctx)
+		becomes(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+		becomes(t, "the writer knows that it waits", func() bool {
+			_, err := m.TryAcquire(ctx, key)
+			wants(t, "TryAcquire of the owner who waits", err, txlock.ErrBusy)
+			return strings.Contains(fmt.Sprint(err), "the owner waits for readers")
+		})
+		_, err := m.TryAcquireShared(ctx, key)
+		wants(t, "TryAcquireShared of the owner who waits", err, txlock.ErrBusy)
+		begin(ctx)
+		_, err = m.Acquire(ctx, key, lease.WaitAtMost(200*time.Millisecond))
+		wants(t, "Acquire of the owner who waits", err, txlock.ErrWaitTimeout)
+		cancel()
+		for range 2 {
+			o := <-outcomes
+			wants(t, "Acquire that is given up", o.err, context.Canceled)
+		}
+		becomes(t, "nobody has the gate", func() bool { gate, _ := heldRows(t, db, key); return gate == 0 })
+
+		begin(lease.WithOwner(t.Context(), "ann"))
+		becomes(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+		begin(lease.WithOwner(t.Context(), "ann"))
+		release(t, reader)
+		first, second := <-outcomes, <-outcomes
+		if err := errors.Join(first.err, second.err); err != nil {
+			t.Fatalf("Acquire of one owner twice: %v", err)
+		}
+		if first.lease.Token() != second.lease.Token() {
+			t.Errorf("tokens %d and %d of one owner", first.lease.Token(), second.lease.Token())
+		}
+		release(t, first.lease)
+		release(t, second.lease)
+	})
+}
+
+// TestTryBesideGuardOfDeadReader proves that TryAcquire doesn't wait for the end of a
+// transaction that a reader guards whose time is over.
+func TestTryBesideGuardOfDeadReader(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		reader := share(t, m, key, lease.TTL(3*time.Second))
+		tx, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := reader.Guard(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		const over = "SELECT expires_us <= UNIX_TIMESTAMP() * 1000000 FROM lockstep_leases WHERE name = ? AND slot > 0"
+		becomes(t, "its time is over", func() bool { return number(t, db, over, key.String()) == 1 })
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		_, err = other.TryAcquire(ctx, key, lease.TTL(10*time.Minute))
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+		release(t, acquire(t, other, key))
+		wants(t, "Release of the reader", reader.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestPlacesOfReaders proves that a reader's place is used again after a Downgrade to
+// what the owner reads by already, and after a release while a transaction guards it.
+func TestPlacesOfReaders(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool)
+		key := named()
+		ctx := lease.WithOwner(t.Context(), "ann")
+		for range 5 {
+			var readers []*lease.Lease
+			writers := []*lease.Lease{acquireAs(ctx, t, m, key), acquireAs(ctx, t, m, key)}
+			for _, w := range writers {
+				r, err := w.Downgrade(ctx)
+				if err != nil {
+					t.Fatalf("Downgrade: %v", err)
+				}
+				readers = append(readers, r)
+			}
+			if readers[0].Token() != readers[1].Token() {
+				t.Errorf("one owner reads with tokens %d and %d", readers[0].Token(), readers[1].Token())
+			}
+			for _, r := range readers {
+				release(t, r)
+			}
+		}
+		const places = "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0"
+		if n := number(t, db, places, key.String()); n != 2 {
+			t.Errorf("%d places for two readers", n)
+		}
+
+		reader := share(t, m, key)
+		tx, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := reader.Guard(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		wants(t, "Release under a guard", reader.Release(t.Context()), lease.ErrGuarded)
+		if err := tx.Commit(); err != nil {
+			t.Error(err)
+		}
+		const first = "SELECT SUM(slot) = MIN(slot) FROM (SELECT slot FROM lockstep_leases WHERE name = ? AND slot > 0 AND holds <> ''" +
+			" UNION SELECT MIN(slot) FROM lockstep_leases WHERE name = ? AND slot > 0) slots"
+		becomes(t, "the first place is used again", func() bool {
+			l := share(t, m, key)
+			defer release(t, l)
+			return number(t, db, first, key.String(), key.String()) == 1
+		})
+	})
+}
+
+func acquireAs(ctx context.Context, t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
+	t.Helper()
+	l, err := m.Acquire(ctx, key)
+	if err != nil {
+		t.Fatalf("Acquire(%v): %v", key, err)
+	}
+	return l
+}
+
+// TestDowngradeOfLost proves that a writer who has lost its lease without knowing has
+// nothing after Downgrade: another may have come between.
+func TestDowngradeOfLost(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool, lease.TTL(time.Hour))
+		key := named()
+		writer := acquire(t, m, key)
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", key.String())
+		reader, err := writer.Downgrade(t.Context())
+		wants(t, "Downgrade", err, txlock.ErrNotHeld)
+		if reader != nil {
+			t.Error("there is a reader beside the error")
+		}
+		if gate, readers := heldRows(t, db, key); gate+readers != 0 {
+			t.Errorf("gate %d, readers %d after it", gate, readers)
+		}
+	})
+}
+
+// TestPermitGrantedAgain proves that the handle of a permit that its owner has lost and
+// was granted again says so.
+func TestPermitGrantedAgain(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		s := semaphore(t, newManager(t, pool, lease.TTL(time.Hour)), named(), 1)
+		ctx := lease.WithOwner(t.Context(), "ann")
+		before, err := s.Acquire(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot = 1", before.Key().String())
+		again, err := s.Acquire(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants(t, "Err of the one before", before.Err(), txlock.ErrLost)
+		if err := again.Err(); err != nil {
+			t.Errorf("Err of the new one: %v", err)
+		}
+		wants(t, "Release of the one before", before.Release(t.Context()), txlock.ErrNotHeld)
+		release(t, again)
+	})
+}
+
+// TestResizeOfNoSemaphore proves that Resize writes nothing where the key is used for
+// something else, or for nothing.
+func TestResizeOfNoSemaphore(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool)
+		unused, shared := named(), named()
+		release(t, share(t, m, shared))
+		for _, key := range []txlock.Key{unused, shared} {
+			_, err := semaphore(t, m, key, 1).Resize(t.Context(), 3)
+			wants(t, "Resize", err, txlock.ErrInvalidKey)
+			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot BETWEEN 1 AND 3", key.String()); n != 0 {
+				t.Errorf("%d rows of permits", n)
+			}
+		}
+	})
+}
