@@ -22,7 +22,7 @@ type Memory struct {
 	rows   map[rowID]*memoryRow
 	leases map[string]*memoryLease
 	queued map[string]int // how many calls wait, by the key's name
-	news   chan struct{}  // closed when that changes
+	news   chan struct{}  // closed when that changes, or a lease ends
 }
 
 // NewMemory returns a memory in which nothing is held. Its clock begins at the present.
@@ -113,6 +113,11 @@ func (m *Memory) await(ctx context.Context, holds func() bool) error {
 // wait counts who waits, under Memory.mu.
 func (m *Memory) wait(key txlock.Key, n int) {
 	m.queued[key.String()] += n
+	m.changed()
+}
+
+// changed wakes await, under Memory.mu.
+func (m *Memory) changed() {
 	close(m.news)
 	m.news = make(chan struct{})
 }
