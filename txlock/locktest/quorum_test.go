@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -213,6 +214,16 @@ func quorumBehaves[N aGuard, L aQuorumLease[N]](t *testing.T, newQuorum func(t *
 	})
 	show("without a majority nothing is granted, renewed or given back", func(t *testing.T, one, other aQuorum[L], fail func(), key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
+		for i := range 3 { // all of them hold it
+			for end := time.Now().Add(20 * time.Second); ; {
+				if _, err := l.Node(i); err == nil {
+					break
+				} else if time.Now().After(end) {
+					t.Fatal(err)
+				}
+				runtime.Gosched()
+			}
+		}
 		fail()
 		for _, acquire := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (L, error){one.TryAcquire, one.Acquire} {
 			_, err := acquire(t.Context(), txlock.Named("free:"+rand.Text()))
