@@ -437,6 +437,27 @@ func TestFailuresAreClear(t *testing.T) {
 	}
 }
 
+// TestOptimisticFailuresAreClear reads what a test says whose program is about another
+// key.
+func TestOptimisticFailuresAreClear(t *testing.T) {
+	t.Parallel()
+	for name, matcher := range map[string]sqlmock.QueryMatcher{"regexp": sqlmock.QueryMatcherRegexp, "equal": sqlmock.QueryMatcherEqual} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMock(t, matcher)
+			locktest.ExpectOptimistic(m.mock, orders.Key(7), 40).Granted(41)
+			err := locksqlc.Optimistic(t.Context(), m.db, orders.Key(8), func(*sql.Tx) error { return nil })
+			unmet := m.mock.ExpectationsWereMet()
+			if err == nil || unmet == nil {
+				t.Fatalf("another key is compared: %v, %v", err, unmet)
+			}
+			if want := `the key "order:7" of Version("order:7")`; !strings.Contains(unmet.Error(), want) {
+				t.Errorf("the failure doesn't say %q: %v", want, unmet)
+			}
+		})
+	}
+}
+
 // TestMistakes makes expectations that no call can meet.
 func TestMistakes(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/DATA-DOG/go-sqlmock"
+
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
@@ -287,6 +289,39 @@ func TestResizeByTheMovedClock(t *testing.T) {
 	wants(t, "a second of one", err, txlock.ErrBusy)
 	_, err = s.TryAcquire(t.Context())
 	wants(t, "the old number", err, txlock.ErrInvalidOption)
+}
+
+// TestGuards counts the transactions that a lease in memory has guarded.
+func TestGuards(t *testing.T) {
+	t.Parallel()
+	m := newMock(t, sqlmock.QueryMatcherEqual)
+	tx := m.begin()
+	memory := locktest.NewMemory()
+	manager, err := memory.Manager(lease.TTL(time.Minute))
+	must(t, err)
+	for _, acquire := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (*locktest.Lease, error){manager.Acquire, manager.AcquireShared} {
+		l, err := acquire(t.Context(), orders.Key(7))
+		must(t, err)
+		must(t, l.Guard(t.Context(), tx))
+		must(t, l.Guard(t.Context(), tx, txlock.NothingRead()))
+		wants(t, "Guard of no transaction", l.Guard(t.Context(), nil), txlock.ErrNoTransaction)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		wants(t, "Guard under an ended context", l.Guard(ended, tx), context.Canceled)
+		wants(t, "Renew under an ended context", l.Renew(ended), context.Canceled)
+		memory.Advance(time.Minute)
+		wants(t, "Guard of what is lost", l.Guard(t.Context(), tx), txlock.ErrLost)
+		if n := l.Guards(); n != 2 {
+			t.Errorf("%d guards", n)
+		}
+		working, cancel := l.Context(t.Context())
+		defer cancel()
+		wants(t, "a context of what is lost", context.Cause(working), txlock.ErrLost)
+		if left := l.Left(); left != 0 {
+			t.Errorf("%v are left of what is lost", left)
+		}
+	}
+	m.end(tx)
 }
 
 // TestSavepoints asks again for what was locked since a savepoint, which stays locked.
