@@ -78,7 +78,7 @@ var (
 
 // The marks of what must not be started again by itself: an ErrTxDoomed where the work,
 // or a part of it, was committed, or may have been. An ErrConflict for good has
-// marks.Given.
+// marks.ErrGiven.
 var (
 	errCommitted = errors.New("committed implicitly")
 	errUnknown   = errors.New("the server has ended it, by a statement that was not seen")
@@ -92,7 +92,7 @@ var (
 // knows, are not retryable, nor is the conflict of a version from before the transaction.
 func Retryable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, errCommitted), errors.Is(err, errUnknown), errors.Is(err, errUnfenced), errors.Is(err, marks.Given),
+	case err == nil, errors.Is(err, errCommitted), errors.Is(err, errUnknown), errors.Is(err, errUnfenced), errors.Is(err, marks.ErrGiven),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):

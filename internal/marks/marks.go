@@ -3,5 +3,5 @@ package marks
 
 import "errors"
 
-// Given marks an ErrConflict that is not to be started again.
-var Given = errors.New("it was not read in this transaction, which would find the same again")
+// ErrGiven marks an ErrConflict that is not to be started again.
+var ErrGiven = errors.New("it was not read in this transaction, which would find the same again")

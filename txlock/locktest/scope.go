@@ -224,7 +224,7 @@ func (s *Scope) CompareAndBump(ctx context.Context, key txlock.Key, version uint
 	saw := ok && seen == version
 	conflict := fmt.Errorf("compare and bump %q: %w: it is not %d any more", key, txlock.ErrConflict, version)
 	if !saw {
-		conflict = fmt.Errorf("%w: %w", conflict, marks.Given)
+		conflict = fmt.Errorf("%w: %w", conflict, marks.ErrGiven)
 	}
 	grant, held, err := s.reenter(key, false)
 	if err != nil {
