@@ -11,6 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/marks"
 )
 
 // The errors of lockstep. errors.Is finds them in what a call returns, beside the
@@ -77,11 +78,11 @@ var (
 )
 
 // The marks of what must not be started again by itself: an ErrTxDoomed where the work,
-// or a part of it, was committed, or may have been, and an ErrConflict for good.
+// or a part of it, was committed, or may have been. An ErrConflict for good has
+// marks.ErrGiven.
 var (
 	errCommitted = errors.New("committed implicitly")
 	errUnknown   = errors.New("the server has ended it, by a statement that was not seen")
-	errGiven     = errors.New("it was not read in this transaction, which would find the same again")
 	errUnfenced  = errors.New("a savepoint may have been rolled back after the guard, and the guard with it: guard again, last in the transaction")
 )
 
@@ -92,7 +93,7 @@ var (
 // knows, are not retryable, nor is the conflict of a version from before the transaction.
 func Retryable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, errCommitted), errors.Is(err, errUnknown), errors.Is(err, errUnfenced), errors.Is(err, errGiven),
+	case err == nil, errors.Is(err, errCommitted), errors.Is(err, errUnknown), errors.Is(err, errUnfenced), errors.Is(err, marks.ErrGiven),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):

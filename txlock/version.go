@@ -8,6 +8,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/marks"
 )
 
 // ReadVersion returns the version of a key as it was last committed, outside of any
@@ -89,7 +90,7 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 func (s *Scope) CompareAndBump(ctx context.Context, key Key, version uint64) error {
 	_, err := s.one(ctx, key, request{verb: "compare and bump", atMost: s.atMost, version: &version})
 	if errors.Is(err, ErrConflict) && !s.saw(key.record(), version) {
-		return fmt.Errorf("%w: %w", err, errGiven)
+		return fmt.Errorf("%w: %w", err, marks.ErrGiven)
 	}
 	return err
 }

@@ -57,6 +57,21 @@ func TestSellAfterADeadlock(t *testing.T) {
 	wants(t, (&Shop{db}).Sell(t.Context(), 7, 3), ErrSoldOut)
 }
 
+// After a conflict, too: with what was changed meanwhile.
+func TestReturnAfterAConflict(t *testing.T) {
+	t.Parallel()
+	db, mock := newMock(t)
+	expect := func(version uint64, quantity int64) *locktest.ExpectedOptimistic {
+		optimistic := locktest.ExpectOptimistic(mock, Products.Key(7), version)
+		mock.ExpectQuery(stockdb.Quantity).WithArgs(7).WillReturnRows(sqlmock.NewRows([]string{"quantity"}).AddRow(quantity))
+		mock.ExpectExec(stockdb.SetQuantity).WithArgs(quantity+3, 7).WillReturnResult(sqlmock.NewResult(0, 1))
+		return optimistic
+	}
+	expect(41, 5).Conflicts()
+	expect(42, 4).Granted(43).Commits()
+	must(t, (&Shop{db}).Return(t.Context(), 7, 3))
+}
+
 // A mock's pool doesn't know what is held, so what asserts that needs it switched off.
 func TestCorrectOnAMock(t *testing.T) {
 	t.Parallel()
@@ -72,7 +87,7 @@ func TestRestockOnAMock(t *testing.T) {
 	db, mock := newMock(t)
 	m, err := lease.NewManager(db, lease.TTL(time.Hour))
 	must(t, err)
-	t.Cleanup(func() { must(t, m.Close(context.Background())) })
+	t.Cleanup(func() { must(t, m.Close(t.Context())) })
 	leases := locktest.ExpectLeases(t, mock)
 	leases.ExpectAcquire(restocking).Granted(41)
 	leases.ExpectRelease(restocking).Succeeds()

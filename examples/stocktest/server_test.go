@@ -75,6 +75,22 @@ func TestSellOnServers(t *testing.T) {
 	})
 }
 
+func TestReturnOnServers(t *testing.T) {
+	onServers(t, func(t *testing.T, db *sql.DB) {
+		shop := &Shop{db}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() { must(t, errors.Join(shop.Return(t.Context(), 7, 1), shop.Sell(t.Context(), 7, 2))) })
+		}
+		wg.Wait()
+		left, err := stockdb.New(db).Quantity(t.Context(), 7)
+		must(t, err)
+		if left != 16 {
+			t.Errorf("%d are left", left)
+		}
+	})
+}
+
 func TestCorrectOnServers(t *testing.T) {
 	onServers(t, func(t *testing.T, db *sql.DB) {
 		must(t, (&Shop{db}).Correct(t.Context(), 7, 9))

@@ -63,6 +63,19 @@ func (s *Shop) Sell(ctx context.Context, product, quantity int64) error {
 	})
 }
 
+// Return puts back what a customer has sent back. Nobody waits for it: where somebody
+// else has changed the stock meanwhile, it is run again.
+func (s *Shop) Return(ctx context.Context, product, quantity int64) error {
+	return locksqlc.Optimistic(ctx, s.db, Products.Key(product), func(tx *sql.Tx) error {
+		stock := stockdb.New(tx)
+		left, err := stock.Quantity(ctx, product)
+		if err != nil {
+			return fmt.Errorf("read product %d: %w", product, err)
+		}
+		return stock.SetQuantity(ctx, stockdb.SetQuantityParams{ID: product, Quantity: left + quantity})
+	})
+}
+
 // Correct sets the quantity of a product after a count.
 func (s *Shop) Correct(ctx context.Context, product, quantity int64) error {
 	return locksqlc.Run(ctx, s.db, Products.Keys(product), func(tx *sql.Tx) error {

@@ -285,7 +285,7 @@ func namesHolder(e *env) {
 	s := e.begin()
 	grant, err := s.Lock(txlock.WithOwner(e.Context(), "till 7"), key)
 	e.wants(err, nil)
-	holders, err := txlock.Holders(e.Context(), e.pool.DB(), other, key)
+	holders, err := e.holders(other, key)
 	e.wants(err, nil)
 	if len(holders) != 1 || holders[0].Key != key || holders[0].Token != grant.Token() || holders[0].Owner != "till 7" || holders[0].Conn != uint64(s.id) {
 		e.Errorf("holders %+v of %+v on connection %d", holders, grant, s.id)
@@ -293,11 +293,18 @@ func namesHolder(e *env) {
 		e.Errorf("locked %v ago", age)
 	}
 	s.commit()
-	holders, err = txlock.Holders(e.Context(), e.pool.DB(), key)
+	holders, err = e.holders(key)
 	e.wants(err, nil)
 	if len(holders) != 0 {
 		e.Errorf("holders %+v after COMMIT", holders)
 	}
+}
+
+func (e *env) holders(keys ...txlock.Key) ([]txlock.Holder, error) {
+	if e.memory != nil {
+		return e.memory.Holders(e.Context(), keys...)
+	}
+	return txlock.Holders(e.Context(), e.pool.DB(), keys...)
 }
 
 // numbers makes a table of one row with a number.

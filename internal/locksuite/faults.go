@@ -31,7 +31,7 @@ func refusesBadKeys(e *env) {
 		_, err = s.LockAny(e.Context(), key)
 		e.wants(err, txlock.ErrInvalidKey)
 	}
-	s.lock(txlock.Named(strings.Repeat("k", 230) + e.key().String()[:8]))
+	s.lock(txlock.Named(strings.Repeat("k", 230) + e.key().String()))
 	s.commit()
 	if n := e.begin().read(table); n != 5 {
 		e.Errorf("the write before the refusals is %d", n)

@@ -209,6 +209,9 @@ func (e *env) beginOn(pool Pool) *session {
 // join joins the transaction.
 func (s *session) join(options ...txlock.JoinOption) {
 	s.e.Helper()
+	if s.e.memory != nil {
+		return // its locks are there from the beginning
+	}
 	joined, err := s.Join(s.e.Context(), options...)
 	if err != nil {
 		s.e.Fatalf("join: %v", err)

@@ -54,12 +54,16 @@ func (s *session) conflict(key txlock.Key, version uint64) {
 // committed returns the version as it was committed.
 func (e *env) committed(key txlock.Key) uint64 {
 	e.Helper()
-	if e.memory != nil {
-		return e.memory.ReadVersion(key)
-	}
-	version, err := txlock.ReadVersion(e.Context(), e.pool.DB(), key)
+	version, err := e.readVersion(key)
 	e.wants(err, nil)
 	return version
+}
+
+func (e *env) readVersion(key txlock.Key) (uint64, error) {
+	if e.memory != nil {
+		return e.memory.ReadVersion(e.Context(), key)
+	}
+	return txlock.ReadVersion(e.Context(), e.pool.DB(), key)
 }
 
 func raises(e *env) {
@@ -334,7 +338,7 @@ func hasNoVersion(e *env) {
 		_, err := s.Version(e.Context(), bad)
 		e.wants(err, txlock.ErrInvalidKey)
 		e.wants(s.CompareAndBump(e.Context(), bad, 0), txlock.ErrInvalidKey)
-		_, err = txlock.ReadVersion(e.Context(), e.pool.DB(), bad)
+		_, err = e.readVersion(bad)
 		e.wants(err, txlock.ErrInvalidKey)
 	}
 	if _, err := txlock.ReadVersion(e.Context(), nil, e.key()); err == nil {

@@ -3,9 +3,9 @@ package locktest
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,19 +13,26 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // Leases is what a mock expects of one lease.Manager, from its first call on and in the
 // order in which the program makes the calls. As on a pool of one connection each
-// statement is prepared once.
+// statement is prepared once. The rows of all keys exist, and are those of shared leases
+// and of semaphores where that is asked for; nobody has read under what is acquired.
+//
+// Renew, Guard, Downgrade and Release are told of by the key; where several of a key are
+// held, as readers and permits are, it is the one that was granted last.
 //
 // Nothing is expected of what a manager does behind its calls: give it a TTL of an
 // hour, so that it renews nothing while the test runs, and release what is acquired
-// before it is closed. A waiting Acquire, which looks again and again, is a case for
-// Memory. Shared leases, semaphores and ForceRelease have no expectations.
+// before it is closed. A wait, which looks again and again, is a case for Memory, be it
+// that of Acquire or of Resize, and so is ForceRelease.
+//
+// What the mock says of a statement that it doesn't expect is no answer of a server to a
+// manager, which gives back for the TTL what may have been granted. So close it under a
+// context that ends, for which t.Context() serves in t.Cleanup.
 //
 // The loss of a lease ends the contexts of its transactions, upon which database/sql may
 // throw their connection away, and a mock ends with its last one: for such a test open
@@ -36,20 +43,21 @@ type Leases struct {
 	mock    sqlmock.Sqlmock
 	stage   *stage
 	manager *lease.Manager
-	leases  map[string]*lease.Lease
+	held    map[string][]*lease.Lease
+	calls   []*expectedCall
+	grants  int64  // of permits
+	epoch   string // of the database
 
-	what  string
-	token uint64 // of the row
-	reply int64  // to what is written, where it isn't the token
-	err   error  // likewise
-	stale bool
+	what string // what is rehearsed
+	play play
 }
 
 // ExpectLeases is for a manager that is new. Its own copy of the manager, which knows
-// what is prepared and held, ends with the test.
+// what is prepared and held, ends with the test, whose log then names the calls that were
+// expected and not made.
 func ExpectLeases(t testing.TB, mock sqlmock.Sqlmock, options ...Option) *Leases {
 	t.Helper()
-	l := &Leases{settings: settingsOf(mock, options), t: t, mock: mock, leases: make(map[string]*lease.Lease)}
+	l := &Leases{settings: settingsOf(mock, options), t: t, mock: mock, held: make(map[string][]*lease.Lease), epoch: newName(), play: calm}
 	l.stage = &stage{answer: l.answer}
 	db := sql.OpenDB(l.stage)
 	var err error
@@ -57,9 +65,13 @@ func ExpectLeases(t testing.TB, mock sqlmock.Sqlmock, options ...Option) *Leases
 		t.Fatalf("locktest: %v", err)
 	}
 	t.Cleanup(func() {
-		l.reply, l.err = 0, nil
 		if err := errors.Join(l.manager.Close(context.Background()), db.Close()); err != nil {
 			t.Errorf("locktest: close the copy of the manager: %v", err)
+		}
+		for _, c := range l.calls {
+			if !c.made.Load() {
+				t.Logf("locktest: %s was expected and not made", c.what)
+			}
 		}
 	})
 	return l
@@ -69,20 +81,58 @@ func ExpectLeases(t testing.TB, mock sqlmock.Sqlmock, options ...Option) *Leases
 // Fair changes the statements, that of the manager included.
 func (l *Leases) ExpectAcquire(key txlock.Key, options ...lease.AcquireOption) *ExpectedAcquire {
 	options = append(options, lease.TTL(lease.MaxTTL))
-	return &ExpectedAcquire{l, key, fmt.Sprintf("Acquire(%q)", key), func(ctx context.Context) (*lease.Lease, error) {
+	return l.acquire("Acquire", key, refused, func(ctx context.Context) (*lease.Lease, error) {
 		return l.manager.TryAcquire(ctx, key, options...)
-	}}
+	})
 }
 
-// ExpectAcquireTx expects AcquireTx in an open transaction, of a lease whose row exists.
+// ExpectAcquireTx expects AcquireTx in an open transaction.
 func (l *Leases) ExpectAcquireTx(key txlock.Key) *ExpectedAcquire {
-	return &ExpectedAcquire{l, key, fmt.Sprintf("AcquireTx(%q)", key), func(ctx context.Context) (*lease.Lease, error) {
+	return l.acquire("AcquireTx", key, refused, func(ctx context.Context) (*lease.Lease, error) {
 		tx, err := l.stage.transaction()
 		if err != nil {
 			return nil, err
 		}
 		return l.manager.AcquireTx(ctx, tx, key)
-	}}
+	})
+}
+
+// ExpectAcquireShared expects AcquireShared, TryAcquireShared or the beginning of DoShared.
+func (l *Leases) ExpectAcquireShared(key txlock.Key) *ExpectedAcquire {
+	return l.acquire("AcquireShared", key, written, func(ctx context.Context) (*lease.Lease, error) {
+		return l.manager.TryAcquireShared(ctx, key)
+	})
+}
+
+// ExpectDowngrade expects Lease.Downgrade, which takes the reader's lease and releases
+// the writer's. It is Busy where the writer's lease is somebody else's by now.
+func (l *Leases) ExpectDowngrade(key txlock.Key) *ExpectedAcquire {
+	return l.acquire("Downgrade", key, written, func(ctx context.Context) (*lease.Lease, error) {
+		writer := l.last(key, fmt.Sprintf("Downgrade(%q)", key))
+		reader, err := writer.Downgrade(ctx)
+		if err == nil {
+			l.drop(writer)
+		}
+		return reader, err
+	})
+}
+
+// ExpectPermit expects Acquire or TryAcquire of a semaphore of so many permits, or the
+// beginning of its Do.
+func (l *Leases) ExpectPermit(key txlock.Key, permits int) *ExpectedAcquire {
+	e := l.acquire(fmt.Sprintf("Semaphore(%d).Acquire", permits), key, taken(permits), func(ctx context.Context) (*lease.Lease, error) {
+		s, err := l.manager.Semaphore(key, permits)
+		if err != nil {
+			return nil, err
+		}
+		return s.TryAcquire(ctx)
+	})
+	e.permit = true
+	return e
+}
+
+func (l *Leases) acquire(verb string, key txlock.Key, busy play, call func(context.Context) (*lease.Lease, error)) *ExpectedAcquire {
+	return &ExpectedAcquire{leases: l, key: key, what: fmt.Sprintf("%s(%q)", verb, key), busy: busy, call: call}
 }
 
 // ExpectedAcquire is a lease that is asked for.
@@ -90,37 +140,85 @@ type ExpectedAcquire struct {
 	leases *Leases
 	key    txlock.Key
 	what   string
+	busy   play // of the server that refuses it
+	permit bool
 	call   func(ctx context.Context) (*lease.Lease, error)
 }
 
 // Granted gives the lease with a token, which is at least 16: smaller numbers are the
-// server's refusals.
+// server's refusals. That of a permit is less than 1<<52, any other less than 1<<62.
 func (e *ExpectedAcquire) Granted(token uint64) {
-	e.leases.token = token
-	e.leases.expect(e.what, e.key, nil, func() (err error) {
-		e.leases.leases[e.key.String()], err = e.call(context.Background())
+	p, limit := play{token: token, reply: int64(token), look: free}, uint64(1<<62)
+	if e.permit {
+		limit = 1 << 52 // above which is the slot
+		e.leases.grants++
+		p.reply += e.leases.grants % lease.MaxPermits << 52
+	}
+	if token < 16 || token >= limit {
+		panic(fmt.Sprintf("locktest: %s can't be granted with token %d: it is at least 16 and less than %d", e.what, token, limit))
+	}
+	e.leases.expect(e.what, e.key, p, nil, func() error {
+		l, err := e.call(context.Background())
+		if err == nil {
+			e.leases.held[e.key.String()] = append(e.leases.held[e.key.String()], l)
+		}
 		return err
 	})
 }
 
-// Busy refuses the lease, which somebody else holds: TryAcquire returns txlock.ErrBusy.
-func (e *ExpectedAcquire) Busy() {
-	e.leases.reply = 1
-	e.refused(txlock.ErrBusy)
-}
+// Busy refuses the lease, which somebody else holds: TryAcquire and its likes return
+// txlock.ErrBusy.
+func (e *ExpectedAcquire) Busy() { e.refused(e.busy, txlock.ErrBusy) }
 
 // Fails makes the statement fail with an error of the server.
 func (e *ExpectedAcquire) Fails(err *mysql.MySQLError) {
-	if txlock.Unknown(err) || txlock.Retryable(err) {
-		panic(fmt.Sprintf("locktest: %s can't be expected to fail with %v, after which a manager tries again", e.what, err))
-	}
-	e.leases.err = err
-	e.refused(err)
+	final(e.what, err)
+	e.refused(play{err: err, look: free}, err)
 }
 
-func (e *ExpectedAcquire) refused(want error) {
-	e.leases.expect(e.what, e.key, want, func() error {
+func (e *ExpectedAcquire) refused(p play, want error) {
+	e.leases.expect(e.what, e.key, p, want, func() error {
 		_, err := e.call(context.Background())
+		return err
+	})
+}
+
+// final makes sure that a manager hands on an error of the server.
+func final(what string, err *mysql.MySQLError) {
+	if txlock.Unknown(err) || txlock.Retryable(err) {
+		panic(fmt.Sprintf("locktest: %s can't be expected to fail with %v, after which a manager tries again", what, err))
+	}
+}
+
+// ExpectResize expects Semaphore.Resize from a number of permits to another, of which
+// none too many is held.
+func (l *Leases) ExpectResize(key txlock.Key, from, to int) *ExpectedResize {
+	return &ExpectedResize{l, key, from, to}
+}
+
+// ExpectedResize is a Resize that is expected.
+type ExpectedResize struct {
+	leases   *Leases
+	key      txlock.Key
+	from, to int
+}
+
+// Succeeds sets the number.
+func (e *ExpectedResize) Succeeds() { e.expect(nil, nil) }
+
+// Fails makes the statement that sets the number fail with an error of the server.
+func (e *ExpectedResize) Fails(err *mysql.MySQLError) {
+	final("Resize", err)
+	e.expect(err, err)
+}
+
+func (e *ExpectedResize) expect(fails, want error) {
+	p := play{reply: usedFor + int64(e.from), err: fails, look: gen.LookLeaseRow{Owner: []byte("-"), IntentUs: -int64(e.from)}}
+	e.leases.expect(fmt.Sprintf("Semaphore(%d).Resize(%q, %d)", e.from, e.key, e.to), e.key, p, want, func() error {
+		s, err := e.leases.manager.Semaphore(e.key, e.from)
+		if err == nil {
+			_, err = s.Resize(context.Background(), e.to)
+		}
 		return err
 	})
 }
@@ -153,17 +251,14 @@ func (l *Leases) ExpectGuard(key txlock.Key, options ...txlock.JoinOption) *Expe
 }
 
 // Succeeds lets the call succeed.
-func (e *ExpectedHeld) Succeeds() { e.expect(nil) }
+func (e *ExpectedHeld) Succeeds() { e.expect(play{}, nil) }
 
 // Lost says that the lease is somebody else's by now: txlock.ErrLost.
-func (e *ExpectedHeld) Lost() {
-	e.leases.reply = 1
-	e.expect(txlock.ErrLost)
-}
+func (e *ExpectedHeld) Lost() { e.expect(refused, txlock.ErrLost) }
 
-func (e *ExpectedHeld) expect(want error) {
-	held := e.leases.held(e.key, e.what)
-	e.leases.expect(e.what, e.key, want, func() error { return e.call(context.Background(), held) })
+func (e *ExpectedHeld) expect(p play, want error) {
+	held := e.leases.last(e.key, e.what)
+	e.leases.expect(e.what, e.key, p.about(held), want, func() error { return e.call(context.Background(), held) })
 }
 
 // ExpectedGuard is a Guard that is expected.
@@ -171,10 +266,7 @@ type ExpectedGuard struct{ ExpectedHeld }
 
 // Stale says that the transaction has read before the lease was acquired:
 // txlock.ErrStaleSnapshot. It can't be where nothing was read.
-func (e *ExpectedGuard) Stale() {
-	e.leases.stale = true
-	e.expect(txlock.ErrStaleSnapshot)
-}
+func (e *ExpectedGuard) Stale() { e.expect(play{stale: true}, txlock.ErrStaleSnapshot) }
 
 // ExpectRelease expects Lease.Release, or the end of Do.
 func (l *Leases) ExpectRelease(key txlock.Key) *ExpectedRelease {
@@ -188,73 +280,46 @@ type ExpectedRelease struct {
 }
 
 // Succeeds gives the lease back.
-func (e *ExpectedRelease) Succeeds() { e.expect(nil) }
+func (e *ExpectedRelease) Succeeds() { e.expect(play{}, nil) }
 
 // NotHeld says that the lease was somebody else's already: txlock.ErrNotHeld.
-func (e *ExpectedRelease) NotHeld() {
-	e.leases.reply = 1
-	e.expect(txlock.ErrNotHeld)
-}
+func (e *ExpectedRelease) NotHeld() { e.expect(refused, txlock.ErrNotHeld) }
 
-func (e *ExpectedRelease) expect(want error) {
+func (e *ExpectedRelease) expect(p play, want error) {
 	what := fmt.Sprintf("Release(%q)", e.key)
-	held := e.leases.held(e.key, what)
-	delete(e.leases.leases, e.key.String())
-	e.leases.expect(what, e.key, want, func() error { return held.Release(context.Background()) })
+	held := e.leases.last(e.key, what)
+	e.leases.drop(held)
+	e.leases.expect(what, e.key, p.about(held), want, func() error { return held.Release(context.Background()) })
 }
 
-// held returns the copy of a lease that is held.
-func (l *Leases) held(key txlock.Key, what string) *lease.Lease {
-	held := l.leases[key.String()]
-	if held == nil {
+// last returns the copy of the lease of a key that was granted last.
+func (l *Leases) last(key txlock.Key, what string) *lease.Lease {
+	held := l.held[key.String()]
+	if len(held) == 0 {
 		panic(fmt.Sprintf("locktest: %s is expected of a lease that wasn't granted, or was released: say ExpectAcquire(%q).Granted before", what, key))
 	}
-	l.token = held.Token()
-	return held
+	return held[len(held)-1]
+}
+
+// drop forgets a lease that is not held any more.
+func (l *Leases) drop(held *lease.Lease) {
+	key := held.Key().String()
+	l.held[key] = slices.DeleteFunc(l.held[key], func(other *lease.Lease) bool { return other == held })
 }
 
 // expect rehearses a call, and makes the mock expect what it has sent.
-func (l *Leases) expect(what string, key txlock.Key, want error, call func() error) {
+func (l *Leases) expect(what string, key txlock.Key, p play, want error, do func() error) {
 	l.stage.take()
-	l.what = what
-	err := call()
-	l.reply, l.err, l.stale = 0, nil, false
+	l.what, l.play = what, p
+	err := do()
+	l.play = calm
 	if want == nil && err != nil || !errors.Is(err, want) {
 		panic(fmt.Sprintf("locktest: %s can't be expected to return %v: what it returns is %v", what, want, err))
 	}
+	c := &expectedCall{what: what}
+	if key != (txlock.Key{}) {
+		l.calls = append(l.calls, c)
+	}
 	// The row of a lease has the name of its key, hashed or not.
-	expect(l.mock, l.settings, l.stage.take(), []txlock.Key{txlock.Named(key.String())}, false)
-}
-
-// answer is what a server replies to a manager whose rows all exist.
-func (l *Leases) answer(query string, _ []driver.Value) reply {
-	switch query {
-	case rawsql.Probe:
-		return reply{err: serverError(1568, "a transaction is open (asked before "+l.what+")")}
-	case rawsql.Facts:
-		return row(l.version, int64(7), int64(0), newName())
-	}
-	switch nameOf(query) {
-	case nameOf(gen.ServerClock):
-		return rowLike(gen.ServerClockRow{NowUs: time.Now().UnixMicro(), Version: l.version})
-	case nameOf(gen.LookLease):
-		return rowLike(gen.LookLeaseRow{Owner: []byte("-")}) // free
-	case nameOf(gen.LeaseInSnapshot):
-		seen := gen.LeaseInSnapshotRow{Token: l.token}
-		if l.stale {
-			seen.Token--
-		}
-		return rowLike(seen)
-	case nameOf(gen.LeaseAsItIs):
-		return rowLike(gen.LeaseAsItIsRow{Token: l.token})
-	case nameOf(gen.AcquireLease), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.GuardLease):
-		switch {
-		case l.err != nil:
-			return reply{err: l.err}
-		case l.reply != 0:
-			return reply{id: l.reply}
-		}
-		return reply{id: int64(l.token)}
-	}
-	return reply{err: fmt.Errorf("locktest has no answer to %q", query)}
+	expect(l.mock, l.settings, l.stage.take(), []txlock.Key{txlock.Named(key.String())}, false, c)
 }

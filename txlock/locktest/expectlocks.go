@@ -158,7 +158,7 @@ func (l *Locks) perform(what string, keys []txlock.Key, loose bool, want error, 
 	for i, n := range notes {
 		notes[i].reply = l.rows.published(n)
 	}
-	expect(l.mock, l.settings, notes, keys, loose)
+	expect(l.mock, l.settings, notes, keys, loose, &expectedCall{what: what})
 }
 
 // The package-level functions are for programs that join and take one lock: Join and

@@ -51,6 +51,39 @@ func (t *Transaction) Commits() *sqlmock.ExpectedCommit {
 // RollsBack expects that the function has returned an error.
 func (t *Transaction) RollsBack() *sqlmock.ExpectedRollback { return t.locks.mock.ExpectRollback() }
 
+// ExpectOptimistic expects locksqlc.Optimistic, OptimisticTx or lockgorm.Optimistic up to
+// the call of its function: begin, join, and the version of the key. What the function
+// sends is expected next, and then what becomes of it: one of the methods of the result.
+// After Conflicts and Deadlocks the library runs the transaction again: queue another
+// ExpectOptimistic.
+func ExpectOptimistic(mock sqlmock.Sqlmock, key txlock.Key, version uint64, options ...Option) *ExpectedOptimistic {
+	s := settingsOf(mock, options)
+	s.nothingRead = true
+	mock.ExpectBegin()
+	locks := joined(mock, s, fmt.Sprintf("Optimistic(%q)", key))
+	locks.ExpectVersion(key, version)
+	compare := locks.ExpectCompareAndBump(key, version)
+	compare.failed = func() { mock.ExpectRollback() }
+	return &ExpectedOptimistic{compare}
+}
+
+// ExpectedOptimistic is an Optimistic whose function runs. Its methods say what becomes
+// of the comparison after the function, which has returned nil; where that fails they
+// expect the rollback, too.
+type ExpectedOptimistic struct{ *ExpectedCompare }
+
+// Granted finds the version unchanged: the transaction is committed with a token, the new
+// version. The result of Commits may be given an error.
+func (e *ExpectedOptimistic) Granted(token uint64) *Transaction {
+	e.granted(token)
+	return &Transaction{e.locks}
+}
+
+// RollsBack expects that the function has returned an error, and nothing is compared.
+func (e *ExpectedOptimistic) RollsBack() *sqlmock.ExpectedRollback {
+	return e.locks.mock.ExpectRollback()
+}
+
 // ExpectDo expects locksqlc.Do up to the call of its function: BEGIN, join and the
 // lock. Where it says that the lock fails it expects the end, too. What the function
 // sends is expected next, and then Work.Ends.

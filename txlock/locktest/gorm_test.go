@@ -1,7 +1,6 @@
 package locktest_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -89,6 +88,21 @@ func TestGORM(t *testing.T) {
 		failed := errors.New("failed")
 		wants(m, "Transaction", lockgorm.Transaction(db, nil, func(*gorm.DB) error { return failed }), failed)
 
+		// By Optimistic, which begins again after a conflict.
+		for _, version := range []uint64{42, 43} {
+			o := locktest.ExpectOptimistic(m.mock, orders.Key(8), version, m.server)
+			locktest.ExpectLockAll(m.mock, []txlock.Key{key}, m.server).Granted(version) // of the plugin
+			update()
+			if version == 42 {
+				o.Conflicts()
+			} else {
+				o.Granted(44).Commits()
+			}
+		}
+		must(m, lockgorm.Optimistic(db, orders.Key(8), func(tx *gorm.DB) error {
+			return tx.Model(&Order{ID: 7}).Update("paid", true).Error
+		}))
+
 		// By the plugin, in the transaction that GORM begins for a write.
 		m.mock.ExpectBegin()
 		locktest.ExpectLockAll(m.mock, []txlock.Key{key}, m.server).Granted(43)
@@ -108,16 +122,24 @@ func TestGORMLeases(t *testing.T) {
 		db, key := m.gorm(), txlock.Named("job")
 		manager, err := lockgorm.NewManager(db, lease.TTL(time.Hour))
 		must(m, err)
-		m.Cleanup(func() { must(m, manager.Close(context.Background())) })
+		m.Cleanup(func() { must(m, manager.Close(m.Context())) })
 		leases := locktest.ExpectLeases(m, m.mock, m.server)
+		guards := func(l *lease.Lease, err error) {
+			must(m, err)
+			m.mock.ExpectBegin()
+			leases.ExpectGuard(l.Key()).Succeeds()
+			m.mock.ExpectCommit()
+			must(m, db.Transaction(func(tx *gorm.DB) error { return lockgorm.Guard(tx, l) }))
+			leases.ExpectRelease(l.Key()).Succeeds()
+			must(m, l.Release(m.Context()))
+		}
 		leases.ExpectAcquire(key).Granted(41)
-		l, err := manager.Acquire(m.Context(), key)
+		guards(manager.Acquire(m.Context(), key))
+		leases.ExpectAcquireShared(key).Granted(42)
+		guards(manager.AcquireShared(m.Context(), key))
+		permits, err := manager.Semaphore(orders.Key(7), 3)
 		must(m, err)
-		m.mock.ExpectBegin()
-		leases.ExpectGuard(key).Succeeds()
-		m.mock.ExpectCommit()
-		must(m, db.Transaction(func(tx *gorm.DB) error { return lockgorm.Guard(tx, l) }))
-		leases.ExpectRelease(key).Succeeds()
-		must(m, l.Release(m.Context()))
+		leases.ExpectPermit(orders.Key(7), 3).Granted(43)
+		guards(permits.Acquire(m.Context()))
 	})
 }

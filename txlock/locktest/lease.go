@@ -30,6 +30,9 @@ func (l *Lease) Token() uint64 { return l.holding.token }
 // Owner is that of lease.Lease.
 func (l *Lease) Owner() string { return l.holding.owner }
 
+// Shared is that of lease.Lease.
+func (l *Lease) Shared() bool { return l.holding.shared }
+
 // Err is that of lease.Lease.
 func (l *Lease) Err() error {
 	l.memory().mu.Lock()
@@ -111,18 +114,40 @@ func (l *Lease) Guards() int {
 	return l.guards
 }
 
+// Downgrade is that of lease.Lease.
+func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
+	if err := l.Err(); err != nil {
+		return nil, err
+	}
+	if l.Shared() {
+		return nil, fmt.Errorf("%w: Downgrade of a lease that is shared already", txlock.ErrInvalidOption)
+	}
+	h := l.holding
+	w, err := h.by.request(lease.WithOwner(ctx, h.owner), h.key, shared, []lease.AcquireOption{lease.TTL(h.terms.TTL)})
+	if err != nil {
+		return nil, err
+	}
+	w.named = false // beside its own lease
+	reader, _, err := w.ask(ctx, false)
+	if err != nil {
+		return nil, fmt.Errorf("downgrade lease %q: %w", h.key, err)
+	}
+	return reader, l.Release(ctx)
+}
+
 // Release is that of lease.Lease.
 func (l *Lease) Release(context.Context) error {
 	l.memory().mu.Lock()
 	defer l.memory().mu.Unlock()
 	l.holding.check()
-	return l.release()
+	return l.release(true)
 }
 
 func (l *Lease) memory() *Memory { return l.holding.by.memory }
 
-// release ends the handle, and with the last one the lease, under Memory.mu as all below.
-func (l *Lease) release() error {
+// release ends the handle, and with the last one the lease, which else ends with its
+// time: under Memory.mu as all below.
+func (l *Lease) release(answered bool) error {
 	h := l.holding
 	if !slices.Contains(h.handles, l) {
 		return nil // released before
@@ -132,7 +157,7 @@ func (l *Lease) release() error {
 		return fmt.Errorf("%w: %w", txlock.ErrNotHeld, h.lost)
 	}
 	l.end(fmt.Errorf("lease %q, token %d: %w: it was released", h.key, h.token, txlock.ErrNotHeld))
-	if len(h.handles) == 0 {
+	if len(h.handles) == 0 && answered {
 		h.leave()
 	}
 	return nil
@@ -152,49 +177,4 @@ func (h *holding) enter() *Lease {
 	l := &Lease{holding: h, done: make(chan struct{})}
 	h.handles = append(h.handles, l)
 	return l
-}
-
-// extend lets the lease live for another TTL.
-func (h *holding) extend() {
-	m := h.by.memory
-	if h.stop != nil {
-		h.stop()
-	}
-	h.until = m.clock.now().Add(h.terms.TTL)
-	if !h.ends.IsZero() && h.until.After(h.ends) {
-		h.until = h.ends
-	}
-	h.stop = m.clock.after(h.until.Sub(m.clock.now()), func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		h.check()
-	})
-}
-
-// check ends the lease when its time is over.
-func (h *holding) check() {
-	if h.lost != nil || h.row.holder != h || h.by.memory.clock.now().Before(h.until) {
-		return
-	}
-	cause := errExpired
-	if !h.ends.IsZero() && !h.until.Before(h.ends) {
-		cause = errLifetime
-	}
-	h.lose(cause)
-}
-
-// lose tells every handle that the lease is lost.
-func (h *holding) lose(cause error) {
-	h.lost = fmt.Errorf("lease %q, token %d: %w: %w", h.key, h.token, txlock.ErrLost, cause)
-	for _, l := range h.handles {
-		l.end(h.lost)
-	}
-	h.leave()
-}
-
-// leave frees the lease.
-func (h *holding) leave() {
-	h.stop()
-	h.row.holder = nil
-	h.row.serve()
 }

@@ -3,7 +3,10 @@ package locktest_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +24,7 @@ func (m *mocked) manager(options ...lease.ManagerOption) (*lease.Manager, *lockt
 	m.Helper()
 	manager, err := lease.NewManager(m.db, append(options, lease.TTL(time.Hour))...)
 	must(m, err)
-	m.Cleanup(func() { must(m, manager.Close(context.Background())) })
+	m.Cleanup(func() { must(m, manager.Close(m.Context())) })
 	return manager, locktest.ExpectLeases(m, m.mock, m.server)
 }
 
@@ -77,6 +80,163 @@ func TestLeases(t *testing.T) {
 			wants(m, "Release", l.Release(ctx), txlock.ErrNotHeld)
 		}
 	})
+}
+
+// TestSharedLeases makes every call on shared leases on a mock, with every outcome.
+func TestSharedLeases(t *testing.T) {
+	onMocks(t, func(m *mocked) {
+		ctx := m.Context()
+		manager, leases := m.manager()
+		for _, key := range []txlock.Key{orders.Key(7), carts.Key("k")} {
+			leases.ExpectAcquireShared(key).Busy()
+			_, err := manager.TryAcquireShared(ctx, key)
+			wants(m, "TryAcquireShared", err, txlock.ErrBusy)
+
+			missing := &mysql.MySQLError{Number: 1146, Message: "no table"}
+			leases.ExpectAcquireShared(key).Fails(missing)
+			_, err = manager.AcquireShared(ctx, key)
+			wants(m, "AcquireShared", err, missing)
+
+			leases.ExpectAcquireShared(key).Granted(41)
+			leases.ExpectAcquireShared(key).Granted(42)
+			first, err := manager.AcquireShared(ctx, key)
+			must(m, err)
+			second, err := manager.TryAcquireShared(ctx, key)
+			must(m, err)
+			if !first.Shared() || first.Token() != 41 || second.Token() != 42 {
+				m.Errorf("shared %t, tokens %d and %d", first.Shared(), first.Token(), second.Token())
+			}
+			leases.ExpectRenew(key).Succeeds()
+			must(m, second.Renew(ctx))
+			tx := m.begin()
+			leases.ExpectGuard(key).Succeeds()
+			must(m, second.Guard(ctx, tx))
+			m.end(tx)
+			leases.ExpectRelease(key).Succeeds()
+			must(m, second.Release(ctx))
+			leases.ExpectRelease(key).NotHeld()
+			wants(m, "Release", first.Release(ctx), txlock.ErrNotHeld)
+
+			leases.ExpectAcquire(key).Granted(50)
+			writer, err := manager.Acquire(ctx, key)
+			must(m, err)
+			leases.ExpectDowngrade(key).Busy()
+			_, err = writer.Downgrade(ctx)
+			wants(m, "Downgrade", err, txlock.ErrBusy)
+			leases.ExpectDowngrade(key).Granted(51)
+			reader, err := writer.Downgrade(ctx)
+			must(m, err)
+			wants(m, "the writer", writer.Err(), txlock.ErrNotHeld)
+			if !reader.Shared() || reader.Token() != 51 {
+				m.Errorf("shared %t, token %d", reader.Shared(), reader.Token())
+			}
+			leases.ExpectRelease(key).Succeeds()
+			must(m, reader.Release(ctx))
+		}
+	})
+}
+
+// TestSemaphores makes every call on semaphores on a mock, with every outcome.
+func TestSemaphores(t *testing.T) {
+	onMocks(t, func(m *mocked) {
+		ctx := m.Context()
+		manager, leases := m.manager()
+		for _, key := range []txlock.Key{orders.Key(7), carts.Key("k")} {
+			s, err := manager.Semaphore(key, 2)
+			must(m, err)
+			leases.ExpectPermit(key, 2).Busy()
+			_, err = s.TryAcquire(ctx)
+			wants(m, "TryAcquire", err, txlock.ErrBusy)
+
+			missing := &mysql.MySQLError{Number: 1146, Message: "no table"}
+			leases.ExpectPermit(key, 2).Fails(missing)
+			_, err = s.Acquire(ctx)
+			wants(m, "Acquire", err, missing)
+
+			leases.ExpectPermit(key, 2).Granted(41)
+			leases.ExpectPermit(key, 2).Granted(40)
+			first, err := s.Acquire(ctx)
+			must(m, err)
+			second, err := s.TryAcquire(ctx)
+			must(m, err)
+			if first.Token() != 41 || second.Token() != 40 {
+				m.Errorf("tokens %d and %d", first.Token(), second.Token())
+			}
+			tx := m.begin()
+			leases.ExpectGuard(key).Succeeds()
+			must(m, second.Guard(ctx, tx))
+			m.end(tx)
+			for _, l := range []*lease.Lease{second, first} {
+				leases.ExpectRelease(key).Succeeds()
+				must(m, l.Release(ctx))
+			}
+
+			leases.ExpectResize(key, 2, 3).Fails(missing)
+			_, err = s.Resize(ctx, 3)
+			wants(m, "Resize", err, missing)
+			leases.ExpectResize(key, 2, 3).Succeeds()
+			s, err = s.Resize(ctx, 3)
+			must(m, err)
+			leases.ExpectResize(key, 3, 1).Succeeds()
+			s, err = s.Resize(ctx, 1)
+			must(m, err)
+			leases.ExpectPermit(key, 1).Granted(42)
+			leases.ExpectRelease(key).Succeeds()
+			must(m, s.Do(ctx, func(ctx context.Context, l *lease.Lease) error { return errors.Join(ctx.Err(), l.Err()) }))
+		}
+	})
+}
+
+// logged is a test whose log is read.
+type logged struct {
+	testing.TB
+	mu       sync.Mutex
+	log      strings.Builder
+	cleanups []func()
+}
+
+func (l *logged) Cleanup(f func()) { l.cleanups = append(l.cleanups, f) }
+func (l *logged) Logf(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(&l.log, format+"\n", args...)
+}
+
+// TestLeaseFailuresAreClear reads what a test says whose program doesn't make a call on a
+// lease, whatever the matcher and the statement that is missing first.
+func TestLeaseFailuresAreClear(t *testing.T) {
+	t.Parallel()
+	for name, matcher := range map[string]sqlmock.QueryMatcher{"regexp": sqlmock.QueryMatcherRegexp, "equal": sqlmock.QueryMatcherEqual} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMock(t, matcher)
+			manager, err := lease.NewManager(m.db, lease.TTL(time.Hour))
+			must(t, err)
+			said := &logged{TB: t}
+			leases := locktest.ExpectLeases(said, m.mock)
+			made, missing := orders.Key(7), orders.Key(8)
+			leases.ExpectAcquire(made).Granted(41)
+			leases.ExpectRelease(made).Succeeds()
+			leases.ExpectAcquireShared(missing).Granted(42)
+			leases.ExpectDowngrade(missing) // says no outcome, and so expects nothing
+			l, err := manager.Acquire(t.Context(), made)
+			must(t, err)
+			must(t, l.Release(t.Context()))
+			_, err = manager.TryAcquire(t.Context(), missing)
+			if err == nil || !strings.Contains(err.Error(), "ShareLease") && !strings.Contains(err.Error(), "SHOW GLOBAL VARIABLES") {
+				t.Errorf("what is not expected was answered by %v", err)
+			}
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			must(t, manager.Close(ended))
+			for _, cleanup := range said.cleanups {
+				cleanup()
+			}
+			if log, want := said.log.String(), "locktest: AcquireShared(\"order:8\") was expected and not made\n"; log != want {
+				t.Errorf("the log says %q, want %q", log, want)
+			}
+		})
+	}
 }
 
 // TestFairLeases takes leases in turn, which is another statement.
@@ -158,8 +318,15 @@ func TestLeaseMistakes(t *testing.T) {
 		expect func(l *locktest.Leases)
 		says   string
 	}{
-		"not granted": {func(l *locktest.Leases) { l.ExpectRelease(orders.Key(7)).Succeeds() }, `say ExpectAcquire("order:7").Granted before`},
-		"small token": {func(l *locktest.Leases) { l.ExpectAcquire(orders.Key(7)).Granted(7) }, `Acquire("order:7")`},
+		"not granted":    {func(l *locktest.Leases) { l.ExpectRelease(orders.Key(7)).Succeeds() }, `say ExpectAcquire("order:7").Granted before`},
+		"small token":    {func(l *locktest.Leases) { l.ExpectAcquire(orders.Key(7)).Granted(7) }, `Acquire("order:7") can't be granted with token 7`},
+		"permit's token": {func(l *locktest.Leases) { l.ExpectPermit(orders.Key(7), 2).Granted(1 << 53) }, "less than 4503599627370496"},
+		"permits":        {func(l *locktest.Leases) { l.ExpectPermit(orders.Key(7), 0).Granted(41) }, txlock.ErrInvalidOption.Error()},
+		"resized":        {func(l *locktest.Leases) { l.ExpectResize(orders.Key(7), 2, 1001).Succeeds() }, txlock.ErrInvalidOption.Error()},
+		"downgraded twice": {func(l *locktest.Leases) {
+			l.ExpectAcquireShared(orders.Key(7)).Granted(41)
+			l.ExpectDowngrade(orders.Key(7)).Granted(42)
+		}, txlock.ErrInvalidOption.Error()},
 		"tried again": {func(l *locktest.Leases) { l.ExpectAcquire(orders.Key(7)).Fails(&mysql.MySQLError{Number: 1213}) }, "tries again"},
 		"zero key":    {func(l *locktest.Leases) { l.ExpectAcquire(orders.Key(0)).Granted(41) }, txlock.ErrInvalidKey.Error()},
 		"nothing read": {func(l *locktest.Leases) {

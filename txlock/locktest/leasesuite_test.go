@@ -16,8 +16,9 @@ import (
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
-// aLease is what lease.Lease and its stand-in have in common.
-type aLease interface {
+// aHandle is what leases of one database and of several, and their stand-ins, have in
+// common.
+type aHandle interface {
 	Key() txlock.Key
 	Token() uint64
 	Owner() string
@@ -27,22 +28,46 @@ type aLease interface {
 	Left() time.Duration
 	Context(ctx context.Context) (context.Context, context.CancelFunc)
 	Renew(ctx context.Context) error
-	Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error
 	Release(ctx context.Context) error
 }
 
-// aManager is what lease.Manager and its stand-in have in common.
-type aManager[L aLease] interface {
+// anAcquirer is what their managers have in common.
+type anAcquirer[L aHandle] interface {
 	Acquire(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error)
 	TryAcquire(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error)
 	Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l L) error, opts ...lease.AcquireOption) error
-	ForceRelease(ctx context.Context, key txlock.Key) error
 	Close(ctx context.Context) error
 }
 
+// aLease is what lease.Lease and its stand-in have in common.
+type aLease[L any] interface {
+	aHandle
+	Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error
+	Shared() bool
+	Downgrade(ctx context.Context) (L, error)
+}
+
+// aSemaphore is what lease.Semaphore and its stand-in have in common.
+type aSemaphore[L, S any] interface {
+	Acquire(ctx context.Context, opts ...lease.AcquireOption) (L, error)
+	TryAcquire(ctx context.Context, opts ...lease.AcquireOption) (L, error)
+	Do(ctx context.Context, fn func(ctx context.Context, l L) error, opts ...lease.AcquireOption) error
+	Resize(ctx context.Context, permits int) (S, error)
+}
+
+// aManager is what lease.Manager and its stand-in have in common.
+type aManager[L aLease[L], S aSemaphore[L, S]] interface {
+	anAcquirer[L]
+	AcquireShared(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error)
+	TryAcquireShared(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error)
+	DoShared(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l L) error, opts ...lease.AcquireOption) error
+	Semaphore(key txlock.Key, permits int) (S, error)
+	ForceRelease(ctx context.Context, key txlock.Key) error
+}
+
 var (
-	_ aManager[*lease.Lease]    = (*lease.Manager)(nil)
-	_ aManager[*locktest.Lease] = (*locktest.Manager)(nil)
+	_ aManager[*lease.Lease, *lease.Semaphore]       = (*lease.Manager)(nil)
+	_ aManager[*locktest.Lease, *locktest.Semaphore] = (*locktest.Manager)(nil)
 )
 
 // TestLeaseBehaviours shows that the stand-in and the real leases behave alike.
@@ -50,7 +75,7 @@ func TestLeaseBehaviours(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {
 		memory := locktest.NewRealTimeMemory()
-		leasesBehave(t, func(t *testing.T) aManager[*locktest.Lease] {
+		leasesBehave(t, func(t *testing.T) aManager[*locktest.Lease, *locktest.Semaphore] {
 			m, err := memory.Manager()
 			must(t, err)
 			return m
@@ -62,7 +87,7 @@ func TestLeaseBehaviours(t *testing.T) {
 			must(t, err)
 			db := sql.OpenDB(txlock.Guarded(connector))
 			t.Cleanup(func() { must(t, db.Close()) })
-			leasesBehave(t, func(t *testing.T) aManager[*lease.Lease] {
+			leasesBehave(t, func(t *testing.T) aManager[*lease.Lease, *lease.Semaphore] {
 				m, err := lease.NewManager(db)
 				must(t, err)
 				t.Cleanup(func() { must(t, m.Close(context.Background())) })
@@ -72,21 +97,21 @@ func TestLeaseBehaviours(t *testing.T) {
 	}
 }
 
-func leasesBehave[L aLease](t *testing.T, newManager func(t *testing.T) aManager[L]) {
-	show := func(name string, f func(t *testing.T, one, other aManager[L], key txlock.Key)) {
+func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func(t *testing.T) aManager[L, S]) {
+	show := func(name string, f func(t *testing.T, one, other aManager[L, S], key txlock.Key)) {
 		t.Run(name, func(t *testing.T) {
 			f(t, newManager(t), newManager(t), txlock.Named("test:"+rand.Text()))
 		})
 	}
-	acquire := func(ctx context.Context, t *testing.T, m aManager[L], key txlock.Key) L {
+	acquire := func(ctx context.Context, t *testing.T, m aManager[L, S], key txlock.Key) L {
 		t.Helper()
 		l, err := m.Acquire(ctx, key)
 		must(t, err)
 		return l
 	}
-	show("a lease excludes until its release, and tokens rise", func(t *testing.T, one, other aManager[L], key txlock.Key) {
+	show("a lease excludes until its release, and tokens rise", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
-		for _, m := range []aManager[L]{one, other} {
+		for _, m := range []aManager[L, S]{one, other} {
 			_, err := m.TryAcquire(t.Context(), key)
 			wants(t, "TryAcquire", err, txlock.ErrBusy)
 		}
@@ -111,7 +136,7 @@ func leasesBehave[L aLease](t *testing.T, newManager func(t *testing.T) aManager
 		}
 		must(t, next.Release(t.Context()))
 	})
-	show("a waiter is granted at the release", func(t *testing.T, one, other aManager[L], key txlock.Key) {
+	show("a waiter is granted at the release", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
 		granted := make(chan error)
 		go func() {
@@ -124,7 +149,7 @@ func leasesBehave[L aLease](t *testing.T, newManager func(t *testing.T) aManager
 		must(t, l.Release(t.Context()))
 		must(t, <-granted)
 	})
-	show("an owner enters again, and the last release frees", func(t *testing.T, one, other aManager[L], key txlock.Key) {
+	show("an owner enters again, and the last release frees", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
 		ctx := lease.WithOwner(t.Context(), "owner:"+rand.Text())
 		first := acquire(ctx, t, one, key)
 		second := acquire(ctx, t, one, key)
@@ -138,7 +163,7 @@ func leasesBehave[L aLease](t *testing.T, newManager func(t *testing.T) aManager
 		must(t, second.Release(t.Context()))
 		must(t, acquire(t.Context(), t, other, key).Release(t.Context()))
 	})
-	show("Do carries the owner, hands on errors and releases", func(t *testing.T, one, other aManager[L], key txlock.Key) {
+	show("Do carries the owner, hands on errors and releases", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
 		failed := errors.New("failed")
 		var held L
 		err := one.Do(t.Context(), key, func(ctx context.Context, l L) error {
@@ -154,7 +179,7 @@ func leasesBehave[L aLease](t *testing.T, newManager func(t *testing.T) aManager
 		wants(t, "Err", held.Err(), txlock.ErrNotHeld)
 		must(t, acquire(t.Context(), t, other, key).Release(t.Context()))
 	})
-	show("a lease that is taken away is lost", func(t *testing.T, one, other aManager[L], key txlock.Key) {
+	show("a lease that is taken away is lost", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
 		err := one.Do(t.Context(), key, func(ctx context.Context, l L) error {
 			must(t, other.ForceRelease(t.Context(), key))
 			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost) // which is told at the latest
@@ -165,7 +190,7 @@ func leasesBehave[L aLease](t *testing.T, newManager func(t *testing.T) aManager
 		wants(t, "Do", err, txlock.ErrLost)
 		wants(t, "ForceRelease", other.ForceRelease(t.Context(), key), txlock.ErrNotHeld)
 	})
-	show("bad input is refused", func(t *testing.T, one, other aManager[L], key txlock.Key) {
+	show("bad input is refused", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
 		_, err := one.Acquire(t.Context(), orders.Key(0))
 		wants(t, "zero key", err, txlock.ErrInvalidKey)
 		_, err = one.Acquire(t.Context(), key, lease.TTL(-time.Second))
@@ -182,7 +207,7 @@ func leasesBehave[L aLease](t *testing.T, newManager func(t *testing.T) aManager
 		wants(t, "Guard", l.Guard(t.Context(), nil), txlock.ErrNoTransaction)
 		must(t, l.Release(t.Context()))
 	})
-	show("Close gives back and refuses", func(t *testing.T, one, other aManager[L], key txlock.Key) {
+	show("Close gives back and refuses", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
 		must(t, one.Close(t.Context()))
 		must(t, one.Close(t.Context()))
@@ -190,5 +215,228 @@ func leasesBehave[L aLease](t *testing.T, newManager func(t *testing.T) aManager
 		_, err := one.Acquire(t.Context(), key)
 		wants(t, "Acquire", err, lease.ErrClosed)
 		must(t, acquire(t.Context(), t, other, key).Release(t.Context()))
+	})
+	sharedLeasesBehave(show, acquire)
+	semaphoresBehave(show, acquire)
+}
+
+// show runs a behaviour with two managers and a key of its own.
+type show[L aLease[L], S aSemaphore[L, S]] = func(name string, f func(t *testing.T, one, other aManager[L, S], key txlock.Key))
+
+// getter acquires, and must succeed.
+type getter[L aLease[L], S aSemaphore[L, S]] = func(ctx context.Context, t *testing.T, m aManager[L, S], key txlock.Key) L
+
+func sharedLeasesBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquire getter[L, S]) {
+	read := func(ctx context.Context, t *testing.T, m aManager[L, S], key txlock.Key) L {
+		t.Helper()
+		l, err := m.TryAcquireShared(ctx, key)
+		must(t, err)
+		return l
+	}
+	show("readers read together and keep writers out", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+		first, second := read(t.Context(), t, one, key), read(t.Context(), t, other, key)
+		if !first.Shared() || first.Owner() == second.Owner() || first.Token() < 1e15 || first.Left() <= 0 {
+			t.Errorf("shared %t, owners %q and %q, token %d, left %v", first.Shared(), first.Owner(), second.Owner(), first.Token(), first.Left())
+		}
+		wants(t, "ForceRelease", one.ForceRelease(t.Context(), key), txlock.ErrNotHeld) // readers are not touched
+		for _, m := range []aManager[L, S]{one, other} {
+			_, err := m.TryAcquire(t.Context(), key)
+			wants(t, "TryAcquire", err, txlock.ErrBusy)
+		}
+		_, err := one.Acquire(t.Context(), key, lease.WaitAtMost(30*time.Millisecond))
+		wants(t, "WaitAtMost", err, txlock.ErrWaitTimeout)
+		must(t, first.Renew(t.Context()))
+		must(t, first.Release(t.Context()))
+		_, err = one.TryAcquire(t.Context(), key)
+		wants(t, "TryAcquire beside one", err, txlock.ErrBusy)
+		must(t, second.Release(t.Context()))
+		writer := acquire(t.Context(), t, one, key)
+		_, err = other.TryAcquireShared(t.Context(), key)
+		wants(t, "TryAcquireShared", err, txlock.ErrBusy)
+		_, err = other.AcquireShared(t.Context(), key, lease.WaitAtMost(30*time.Millisecond))
+		wants(t, "WaitAtMost", err, txlock.ErrWaitTimeout)
+		must(t, writer.Release(t.Context()))
+		must(t, other.DoShared(t.Context(), key, func(ctx context.Context, l L) error {
+			if !l.Shared() {
+				t.Error("DoShared has it exclusively")
+			}
+			return errors.Join(ctx.Err(), l.Err())
+		}))
+	})
+	show("a writer that waits keeps new readers out, and is next", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+		first := read(t.Context(), t, one, key)
+		granted := make(chan L)
+		go func() {
+			l, err := other.Acquire(t.Context(), key)
+			if err != nil {
+				t.Error(err)
+			}
+			granted <- l
+		}()
+		for {
+			late, err := one.TryAcquireShared(t.Context(), key)
+			if errors.Is(err, txlock.ErrBusy) {
+				break
+			}
+			must(t, err)
+			must(t, late.Release(t.Context()))
+		}
+		must(t, first.Release(t.Context()))
+		writer := <-granted
+		must(t, writer.Err())
+		must(t, writer.Release(t.Context()))
+	})
+	show("a writer goes on to read without a gap", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+		writer := acquire(t.Context(), t, one, key)
+		granted := make(chan error)
+		go func() {
+			l, err := other.Acquire(t.Context(), key)
+			if err == nil {
+				err = l.Release(t.Context())
+			}
+			granted <- err
+		}()
+		reader, err := writer.Downgrade(t.Context())
+		must(t, err)
+		if !reader.Shared() || reader.Owner() != writer.Owner() {
+			t.Errorf("shared %t, owner %q of %q", reader.Shared(), reader.Owner(), writer.Owner())
+		}
+		wants(t, "the writer", writer.Err(), txlock.ErrNotHeld)
+		_, err = writer.Downgrade(t.Context())
+		wants(t, "Downgrade of what was released", err, txlock.ErrNotHeld)
+		_, err = reader.Downgrade(t.Context())
+		wants(t, "Downgrade of a reader", err, txlock.ErrInvalidOption)
+		_, err = one.TryAcquire(t.Context(), key)
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		must(t, reader.Err())
+		must(t, reader.Release(t.Context()))
+		must(t, <-granted)
+	})
+	show("a reader enters again, and can't become a writer", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+		first := read(t.Context(), t, one, key)
+		ctx, cancel := first.Context(t.Context())
+		defer cancel()
+		second := read(ctx, t, one, key)
+		if second.Token() != first.Token() {
+			t.Errorf("token %d after %d", second.Token(), first.Token())
+		}
+		_, err := one.TryAcquire(ctx, key)
+		wants(t, "TryAcquire", err, txlock.ErrUpgrade)
+		_, err = one.Acquire(ctx, key)
+		wants(t, "Acquire", err, txlock.ErrUpgrade)
+		must(t, first.Release(t.Context()))
+		_, err = other.TryAcquire(t.Context(), key)
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		must(t, second.Release(t.Context()))
+		writer := acquire(t.Context(), t, other, key)
+		ctx, cancel = writer.Context(t.Context())
+		defer cancel()
+		same := read(ctx, t, other, key)
+		if same.Shared() || same.Token() != writer.Token() {
+			t.Errorf("a writer reads: shared %t, token %d of %d", same.Shared(), same.Token(), writer.Token())
+		}
+		must(t, same.Release(t.Context()))
+		must(t, writer.Release(t.Context()))
+	})
+}
+
+func semaphoresBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquire getter[L, S]) {
+	semaphore := func(t *testing.T, m aManager[L, S], key txlock.Key, permits int) S {
+		t.Helper()
+		s, err := m.Semaphore(key, permits)
+		must(t, err)
+		return s
+	}
+	take := func(ctx context.Context, t *testing.T, s S) L {
+		t.Helper()
+		l, err := s.TryAcquire(ctx)
+		must(t, err)
+		return l
+	}
+	show("a semaphore has its number of permits", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+		s, same := semaphore(t, one, key, 2), semaphore(t, other, key, 2)
+		ctx := lease.WithOwner(t.Context(), "owner:"+rand.Text())
+		first, second := take(ctx, t, s), take(ctx, t, s) // is not entered again
+		if first.Shared() || first.Token() < 1e15 || first.Key() != key || first.Owner() != second.Owner() {
+			t.Errorf("permit of %v, shared %t, token %d, owners %q and %q", first.Key(), first.Shared(), first.Token(), first.Owner(), second.Owner())
+		}
+		for _, s := range []S{s, same} {
+			_, err := s.TryAcquire(ctx)
+			wants(t, "TryAcquire", err, txlock.ErrBusy)
+			_, err = s.Acquire(t.Context(), lease.WaitAtMost(30*time.Millisecond))
+			wants(t, "WaitAtMost", err, txlock.ErrWaitTimeout)
+		}
+		must(t, second.Renew(t.Context()))
+		must(t, first.Release(t.Context()))
+		must(t, same.Do(t.Context(), func(ctx context.Context, l L) error { return errors.Join(ctx.Err(), l.Err()) }))
+		must(t, second.Err())
+		must(t, second.Release(t.Context()))
+	})
+	show("a semaphore is resized for all", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+		s, old := semaphore(t, one, key, 1), semaphore(t, other, key, 1)
+		_, err := s.Resize(t.Context(), 2)
+		wants(t, "Resize of what was never used", err, txlock.ErrInvalidKey)
+		first := take(t.Context(), t, s)
+		s, err = s.Resize(t.Context(), 2)
+		must(t, err)
+		_, err = old.TryAcquire(t.Context())
+		wants(t, "the old number", err, txlock.ErrInvalidOption)
+		second := take(t.Context(), t, s)
+		ended, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		s, err = s.Resize(ended, 1)
+		wants(t, "Resize under what is held", err, context.DeadlineExceeded)
+		must(t, first.Release(t.Context()))
+		only := take(t.Context(), t, s) // the first, while the second is too many
+		_, err = s.TryAcquire(t.Context())
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		resized := make(chan error)
+		go func() {
+			_, err := s.Resize(t.Context(), 1)
+			resized <- err
+		}()
+		must(t, second.Release(t.Context()))
+		must(t, <-resized)
+		must(t, only.Release(t.Context()))
+		_, err = s.Resize(t.Context(), lease.MaxPermits+1)
+		wants(t, "too many", err, txlock.ErrInvalidOption)
+		_, err = s.Resize(ended, 2)
+		wants(t, "an ended context", err, context.DeadlineExceeded)
+	})
+	show("a key has one use", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+		permit := take(t.Context(), t, semaphore(t, one, key, 2))
+		_, err := semaphore(t, other, key, 3).TryAcquire(t.Context())
+		wants(t, "another number", err, txlock.ErrInvalidOption)
+		for _, call := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (L, error){other.TryAcquire, other.Acquire, other.TryAcquireShared, other.AcquireShared} {
+			_, err := call(t.Context(), key)
+			wants(t, "a lease of a semaphore", err, txlock.ErrInvalidKey)
+		}
+		_, err = permit.Downgrade(t.Context())
+		wants(t, "Downgrade of a permit", err, txlock.ErrInvalidKey)
+		must(t, permit.Release(t.Context()))
+		read, err := one.AcquireShared(t.Context(), txlock.Named(key.String()+":shared"))
+		must(t, err)
+		_, err = semaphore(t, other, read.Key(), 3).TryAcquire(t.Context())
+		wants(t, "a permit of a shared lease", err, txlock.ErrInvalidKey)
+		must(t, read.Release(t.Context()))
+		_, err = one.Semaphore(key, 0)
+		wants(t, "no permits", err, txlock.ErrInvalidOption)
+		_, err = one.Semaphore(orders.Key(0), 1)
+		wants(t, "no key", err, txlock.ErrInvalidKey)
+	})
+	show("Close gives back readers and permits", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+		shared := txlock.Named(key.String() + ":shared")
+		permit := take(t.Context(), t, semaphore(t, one, key, 1))
+		read, err := one.AcquireShared(t.Context(), shared)
+		must(t, err)
+		must(t, one.Close(t.Context()))
+		wants(t, "the permit", permit.Err(), txlock.ErrNotHeld)
+		wants(t, "the reader", read.Err(), txlock.ErrNotHeld)
+		_, err = one.AcquireShared(t.Context(), shared)
+		wants(t, "AcquireShared", err, lease.ErrClosed)
+		_, err = semaphore(t, one, key, 1).TryAcquire(t.Context())
+		wants(t, "TryAcquire", err, lease.ErrClosed)
+		must(t, take(t.Context(), t, semaphore(t, other, key, 1)).Release(t.Context()))
+		must(t, acquire(t.Context(), t, other, shared).Release(t.Context()))
 	})
 }

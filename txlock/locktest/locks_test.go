@@ -294,6 +294,55 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// TestOptimistic is Optimistic on a mock: it commits, rolls back, and begins again.
+func TestOptimistic(t *testing.T) {
+	onMocks(t, func(m *mocked) {
+		ctx := m.Context()
+		broken := &mysql.MySQLError{Number: 1180, Message: "broken"}
+		for _, key := range []txlock.Key{orders.Key(7), carts.Key("k")} {
+			run := func() error {
+				return locksqlc.Optimistic(ctx, m.db, key, func(tx *sql.Tx) error {
+					_, err := tx.ExecContext(ctx, "UPDATE t")
+					return err
+				})
+			}
+			expect := func(version uint64) *locktest.ExpectedOptimistic {
+				o := locktest.ExpectOptimistic(m.mock, key, version, m.server)
+				m.mock.ExpectExec("UPDATE t").WillReturnResult(sqlmock.NewResult(0, 1))
+				return o
+			}
+			expect(40).Conflicts() // and it is run again
+			expect(41).Deadlocks()
+			expect(41).Granted(42).Commits()
+			must(m, run())
+
+			expect(42).TimesOut()
+			wants(m, "Optimistic", run(), txlock.ErrWaitTimeout)
+			expect(42).Fails(broken)
+			wants(m, "Optimistic", run(), broken)
+			expect(42).Granted(43).Commits().WillReturnError(broken)
+			wants(m, "Optimistic", run(), broken)
+
+			o := locktest.ExpectOptimistic(m.mock, key, 43, m.server)
+			m.mock.ExpectExec("UPDATE t").WillReturnError(broken)
+			o.RollsBack()
+			wants(m, "Optimistic", run(), broken)
+		}
+	})
+}
+
+// TestTheLastConflict is given up after ten tries.
+func TestTheLastConflict(t *testing.T) {
+	t.Parallel()
+	m := newMock(t, sqlmock.QueryMatcherEqual)
+	for range 10 {
+		locktest.ExpectOptimistic(m.mock, orders.Key(7), 40).Conflicts()
+	}
+	err := locksqlc.Optimistic(t.Context(), m.db, orders.Key(7), func(*sql.Tx) error { return nil })
+	wants(t, "Optimistic", err, txlock.ErrConflict)
+	m.met()
+}
+
 // TestRunJoinsAgain locks by a function that joins the transaction by itself.
 func TestRunJoinsAgain(t *testing.T) {
 	onMocks(t, func(m *mocked) {
@@ -388,6 +437,27 @@ func TestFailuresAreClear(t *testing.T) {
 	}
 }
 
+// TestOptimisticFailuresAreClear reads what a test says whose program is about another
+// key.
+func TestOptimisticFailuresAreClear(t *testing.T) {
+	t.Parallel()
+	for name, matcher := range map[string]sqlmock.QueryMatcher{"regexp": sqlmock.QueryMatcherRegexp, "equal": sqlmock.QueryMatcherEqual} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMock(t, matcher)
+			locktest.ExpectOptimistic(m.mock, orders.Key(7), 40).Granted(41)
+			err := locksqlc.Optimistic(t.Context(), m.db, orders.Key(8), func(*sql.Tx) error { return nil })
+			unmet := m.mock.ExpectationsWereMet()
+			if err == nil || unmet == nil {
+				t.Fatalf("another key is compared: %v, %v", err, unmet)
+			}
+			if want := `the key "order:7" of Version("order:7")`; !strings.Contains(unmet.Error(), want) {
+				t.Errorf("the failure doesn't say %q: %v", want, unmet)
+			}
+		})
+	}
+}
+
 // TestMistakes makes expectations that no call can meet.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
@@ -400,6 +470,9 @@ func TestMistakes(t *testing.T) {
 		}, `Lock("order:7") can't be expected to return ` + txlock.ErrStaleSnapshot.Error()},
 		"zero key":   {func(mock sqlmock.Sqlmock) { locktest.ExpectLock(mock, orders.Key(0)).Granted(7) }, txlock.ErrInvalidKey.Error()},
 		"zero token": {func(mock sqlmock.Sqlmock) { locktest.ExpectLock(mock, orders.Key(7)).Granted(0) }, `Lock("order:7")`},
+		"stale where the version was read": {func(mock sqlmock.Sqlmock) {
+			locktest.ExpectOptimistic(mock, orders.Key(7), 40).Stale()
+		}, txlock.ErrStaleSnapshot.Error()},
 		"too few tokens": {func(mock sqlmock.Sqlmock) {
 			locktest.ExpectRun(mock, orders.Keys(7, 8)).Granted(1)
 		}, "1 tokens: it takes one for each of its 2 keys"},

@@ -6,11 +6,12 @@
 //	locktest.ExpectRun(mock, Orders.Keys(42)).Granted(7)
 //
 // They are made by the library itself, which rehearses the call, so that they are what it
-// sends on a plain pool, as that of a mock is.
+// sends on a plain pool, as that of a mock is. ExpectLeases is for those of a lease.Manager.
 //
 // Without any SQL, Memory is a stand-in for the server in the memory of the test:
-// its Scope and Manager have the methods and the errors of txlock.Scope and
-// lease.Manager, and a clock that the test moves.
+// its Scope, Manager, Semaphore and Quorum have the methods and the errors of
+// txlock.Scope, lease.Manager, lease.Semaphore and quorum.Manager, and a clock that the
+// test moves.
 //
 // Production code doesn't import this package, which links go-sqlmock: what it needs
 // for its tests, AssertLocked, is in package txlock.

@@ -2,6 +2,7 @@ package locktest
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -21,7 +22,7 @@ type Memory struct {
 	rows   map[rowID]*memoryRow
 	leases map[string]*memoryLease
 	queued map[string]int // how many calls wait, by the key's name
-	news   chan struct{}  // closed when that changes
+	news   chan struct{}  // closed when that changes, or a lease ends
 }
 
 // NewMemory returns a memory in which nothing is held. Its clock begins at the present.
@@ -41,12 +42,38 @@ func newMemory(c clock) *Memory {
 // Now returns what the clock shows.
 func (m *Memory) Now() time.Time { return m.clock.now() }
 
-// ReadVersion returns the version of a key as it was last committed, as
-// txlock.ReadVersion does.
-func (m *Memory) ReadVersion(key txlock.Key) uint64 {
+// ReadVersion stands in for txlock.ReadVersion.
+func (m *Memory) ReadVersion(ctx context.Context, key txlock.Key) (uint64, error) {
+	if err := key.Validate(); err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("read the version of %q: %w", key, err)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.row(key).committed
+	return m.row(key).committed, nil
+}
+
+// Holders stands in for txlock.Holders. There is no connection to be named.
+func (m *Memory) Holders(ctx context.Context, keys ...txlock.Key) (holders []txlock.Holder, err error) {
+	if err := checkKeys(keys); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("holders: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, key := range keys {
+		r := m.row(key)
+		for t := range r.holders {
+			if grant, held := t.grants[rowOf(key)]; held && !grant.Shared() {
+				holders = append(holders, txlock.Holder{Key: key, Token: grant.Token(), Owner: r.owner, Locked: r.locked})
+			}
+		}
+	}
+	return holders, nil
 }
 
 // Advance moves the clock. When it returns, all that ends by then has ended, in the
@@ -86,6 +113,11 @@ func (m *Memory) await(ctx context.Context, holds func() bool) error {
 // wait counts who waits, under Memory.mu.
 func (m *Memory) wait(key txlock.Key, n int) {
 	m.queued[key.String()] += n
+	m.changed()
+}
+
+// changed wakes await, under Memory.mu.
+func (m *Memory) changed() {
 	close(m.news)
 	m.news = make(chan struct{})
 }

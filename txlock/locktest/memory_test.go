@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/DATA-DOG/go-sqlmock"
+
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
@@ -184,6 +186,196 @@ func TestForceReleaseAndClose(t *testing.T) {
 	if _, err := m.TryAcquire(t.Context(), key); !errors.Is(err, lease.ErrClosed) {
 		t.Errorf("TryAcquire of a closed manager: %v", err)
 	}
+}
+
+// TestReadersExpire lets a reader that is dead keep a writer out for its own time only,
+// and serves who waits behind in order.
+func TestReadersExpire(t *testing.T) {
+	t.Parallel()
+	memory, key := locktest.NewMemory(), txlock.Named("report")
+	m, err := memory.Manager(lease.TTL(time.Minute))
+	must(t, err)
+	dead, err := m.AcquireShared(t.Context(), key)
+	must(t, err)
+	alive, err := m.AcquireShared(t.Context(), key, lease.TTL(time.Hour))
+	must(t, err)
+	wrote, read := make(chan *locktest.Lease), make(chan *locktest.Lease)
+	acquire := func(call func(context.Context, txlock.Key, ...lease.AcquireOption) (*locktest.Lease, error), into chan *locktest.Lease) {
+		l, err := call(t.Context(), key)
+		if err != nil {
+			t.Error(err)
+		}
+		into <- l
+	}
+	go acquire(m.Acquire, wrote)
+	must(t, memory.AwaitWaiting(t.Context(), key, 1))
+	for range 2 {
+		go acquire(m.AcquireShared, read)
+	}
+	must(t, memory.AwaitWaiting(t.Context(), key, 3))
+	must(t, alive.Release(t.Context()))
+	memory.Advance(time.Minute - 1)
+	must(t, dead.Err())
+	memory.Advance(1)
+	wants(t, "a dead reader", dead.Err(), txlock.ErrLost)
+	writer := <-wrote
+	wants(t, "readers who wait", memory.AwaitWaiting(t.Context(), key, 2), nil)
+	reader, err := writer.Downgrade(t.Context()) // and now the others read, too
+	must(t, err)
+	for _, l := range []*locktest.Lease{<-read, <-read, reader} {
+		if !l.Shared() || !l.Valid() {
+			t.Errorf("shared %t, %v", l.Shared(), l.Err())
+		}
+		must(t, l.Release(t.Context()))
+	}
+}
+
+// TestWhoWaitsBehindGoesOn grants a reader when the writer before it gives up.
+func TestWhoWaitsBehindGoesOn(t *testing.T) {
+	t.Parallel()
+	memory, key := locktest.NewMemory(), txlock.Named("report")
+	m, err := memory.Manager()
+	must(t, err)
+	first, err := m.AcquireShared(t.Context(), key, lease.TTL(time.Hour))
+	must(t, err)
+	gaveUp, read := make(chan error), make(chan error)
+	go func() { _, err := m.Acquire(t.Context(), key, lease.WaitAtMost(time.Minute)); gaveUp <- err }()
+	must(t, memory.AwaitWaiting(t.Context(), key, 1))
+	go func() { _, err := m.AcquireShared(t.Context(), key); read <- err }()
+	must(t, memory.AwaitWaiting(t.Context(), key, 2))
+	memory.Advance(time.Minute)
+	wants(t, "the writer", <-gaveUp, txlock.ErrWaitTimeout)
+	must(t, <-read)
+	must(t, first.Err())
+	must(t, m.Close(t.Context()))
+}
+
+// TestResizeByTheMovedClock waits for permits that are too many, and sends away who waits
+// for a permit of before.
+func TestResizeByTheMovedClock(t *testing.T) {
+	t.Parallel()
+	memory, key := locktest.NewMemory(), txlock.Named("mail")
+	m, err := memory.Manager(lease.TTL(time.Minute))
+	must(t, err)
+	s, err := m.Semaphore(key, 2)
+	must(t, err)
+	for range 2 {
+		_, err = s.Acquire(t.Context())
+		must(t, err)
+	}
+	sent := make(chan error)
+	go func() { _, err := s.Acquire(t.Context()); sent <- err }()
+	must(t, memory.AwaitWaiting(t.Context(), key, 1))
+	resized := make(chan *locktest.Semaphore)
+	go func() {
+		smaller, err := s.Resize(t.Context(), 1)
+		if err != nil {
+			t.Error(err)
+		}
+		resized <- smaller
+	}()
+	wants(t, "a wait for a permit of two", <-sent, txlock.ErrInvalidOption)
+	must(t, memory.AwaitWaiting(t.Context(), key, 1))
+	select {
+	case <-resized:
+		t.Fatal("resized under what is held")
+	default:
+	}
+	memory.Advance(time.Minute)
+	smaller := <-resized
+	_, err = smaller.TryAcquire(t.Context())
+	must(t, err)
+	_, err = smaller.TryAcquire(t.Context())
+	wants(t, "a second of one", err, txlock.ErrBusy)
+	_, err = s.TryAcquire(t.Context())
+	wants(t, "the old number", err, txlock.ErrInvalidOption)
+}
+
+// TestGuards counts the transactions that a lease in memory has guarded.
+func TestGuards(t *testing.T) {
+	t.Parallel()
+	m := newMock(t, sqlmock.QueryMatcherEqual)
+	tx := m.begin()
+	memory := locktest.NewMemory()
+	manager, err := memory.Manager(lease.TTL(time.Minute))
+	must(t, err)
+	for _, acquire := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (*locktest.Lease, error){manager.Acquire, manager.AcquireShared} {
+		l, err := acquire(t.Context(), orders.Key(7))
+		must(t, err)
+		must(t, l.Guard(t.Context(), tx))
+		must(t, l.Guard(t.Context(), tx, txlock.NothingRead()))
+		wants(t, "Guard of no transaction", l.Guard(t.Context(), nil), txlock.ErrNoTransaction)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		wants(t, "Guard under an ended context", l.Guard(ended, tx), context.Canceled)
+		wants(t, "Renew under an ended context", l.Renew(ended), context.Canceled)
+		memory.Advance(time.Minute)
+		wants(t, "Guard of what is lost", l.Guard(t.Context(), tx), txlock.ErrLost)
+		if n := l.Guards(); n != 2 {
+			t.Errorf("%d guards", n)
+		}
+		working, cancel := l.Context(t.Context())
+		defer cancel()
+		wants(t, "a context of what is lost", context.Cause(working), txlock.ErrLost)
+		if left := l.Left(); left != 0 {
+			t.Errorf("%v are left of what is lost", left)
+		}
+	}
+	m.end(tx)
+}
+
+// TestSavepoints asks again for what was locked since a savepoint, which stays locked.
+func TestSavepoints(t *testing.T) {
+	t.Parallel()
+	memory, before, since := locktest.NewMemory(), orders.Key(1), orders.Key(2)
+	s := memory.Begin()
+	_, err := s.Lock(t.Context(), before)
+	must(t, err)
+	must(t, s.Savepoint("nested"))
+	_, err = s.Lock(t.Context(), since)
+	must(t, err)
+	must(t, s.Savepoint("deeper"))
+	must(t, s.RollbackTo("nested"))
+	if err := s.RollbackTo("deeper"); err == nil {
+		t.Error("a savepoint that was rolled back is there")
+	}
+	if _, held := s.Held(before); !held {
+		t.Error("what was locked before is not held")
+	}
+	if _, held := s.Held(since); held {
+		t.Error("what was locked since is held")
+	}
+	_, err = memory.Begin().TryLock(t.Context(), since)
+	wants(t, "TryLock by somebody else", err, txlock.ErrBusy)
+	must(t, s.Commit())
+	if version, err := memory.ReadVersion(t.Context(), since); version != 0 || err != nil {
+		t.Errorf("version %d, %v, of what was rolled back", version, err)
+	}
+	wants(t, "Savepoint after the end", s.Savepoint("late"), txlock.ErrNoTransaction)
+	wants(t, "RollbackTo after the end", s.RollbackTo("nested"), txlock.ErrNoTransaction)
+}
+
+// TestAFakeStoreFindsALateLock is a program that reads before it locks, which the
+// stand-in finds out where the stand-in of the data says that it is read.
+func TestAFakeStoreFindsALateLock(t *testing.T) {
+	t.Parallel()
+	memory, key := locktest.NewMemory(), orders.Key(7)
+	s, other := memory.Begin(), memory.Begin()
+	s.Snapshot()
+	_, err := other.Lock(t.Context(), key)
+	must(t, err)
+	must(t, other.Commit())
+	_, err = s.Lock(t.Context(), key)
+	wants(t, "Lock after the read", err, txlock.ErrStaleSnapshot)
+	if !txlock.Retryable(err) {
+		t.Errorf("not retryable: %v", err)
+	}
+	must(t, s.Rollback())
+	s = memory.Begin()
+	_, err = s.Lock(t.Context(), key)
+	must(t, err)
+	s.Snapshot()
+	must(t, s.Commit())
 }
 
 // TestRealTimeInABubble lets the time of a bubble pass in place of Advance.

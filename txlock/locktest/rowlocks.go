@@ -16,6 +16,8 @@ type ask struct {
 	shared bool
 	try    bool
 	atMost time.Duration
+	// compares: an old snapshot is the caller's concern
+	compares bool
 }
 
 // one takes the lock of one key and keeps it.
@@ -58,12 +60,25 @@ func (t *transaction) reenter(key txlock.Key, shared bool) (grant txlock.Grant, 
 	return grant, held, nil
 }
 
-// take locks the row of a key, and waits for it.
+// take locks the row of a key, and waits for it. As on MySQL a snapshot that is older
+// than the lock leaves the row locked and the transaction alive.
 func (t *transaction) take(ctx context.Context, key txlock.Key, q ask) (txlock.Grant, error) {
 	grant, held, err := t.reenter(key, q.shared)
 	if held || err != nil {
 		return grant, err
 	}
+	grant, err = t.lock(ctx, key, q)
+	if err != nil || q.compares {
+		return grant, err
+	}
+	if current, old := t.versions(key); current != old {
+		return txlock.Grant{}, fmt.Errorf("%s %q: %w: version %d in the snapshot, %d in the row", q.verb, key, txlock.ErrStaleSnapshot, old, current)
+	}
+	return grant, nil
+}
+
+// lock locks the row of a key that is not held.
+func (t *transaction) lock(ctx context.Context, key txlock.Key, q ask) (txlock.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return txlock.Grant{}, fmt.Errorf("%s %q: %w", q.verb, key, err)
 	}
@@ -81,13 +96,13 @@ func (t *transaction) take(ctx context.Context, key txlock.Key, q ask) (txlock.G
 	sharing, ours := r.holders[t] // locked by a LockAll that has failed
 	if ours && !sharing || r.admits(t, q.shared) && len(r.queue) == 0 {
 		defer m.mu.Unlock()
-		return r.give(t, key, q.shared), nil
+		return r.give(t, key, txlock.OwnerOf(ctx), q.shared), nil
 	}
 	if q.try {
 		m.mu.Unlock()
 		return txlock.Grant{}, fmt.Errorf("%s %q: %w", q.verb, key, txlock.ErrBusy)
 	}
-	w := &rowWait{tx: t, key: key, shared: q.shared, done: make(chan error, 1)}
+	w := &rowWait{tx: t, key: key, owner: txlock.OwnerOf(ctx), shared: q.shared, done: make(chan error, 1)}
 	r.queue = append(r.queue, w)
 	m.wait(key, 1)
 	for victim := m.deadlocked(t); victim != nil; victim = m.deadlocked(t) {
@@ -152,7 +167,7 @@ func (r *memoryRow) admits(t *transaction, shared bool) bool {
 }
 
 // give locks the row.
-func (r *memoryRow) give(t *transaction, key txlock.Key, shared bool) txlock.Grant {
+func (r *memoryRow) give(t *transaction, key txlock.Key, owner string, shared bool) txlock.Grant {
 	sharing, held := r.holders[t]
 	r.holders[t] = shared && (sharing || !held)
 	t.rows[rowOf(key)] = r
@@ -160,6 +175,7 @@ func (r *memoryRow) give(t *transaction, key txlock.Key, shared bool) txlock.Gra
 		return txlock.NewGrant(key, r.committed, true)
 	}
 	r.last = t.memory.nextToken(r.last)
+	r.owner, r.locked = owner, t.memory.clock.now()
 	return txlock.NewGrant(key, r.last, false)
 }
 
@@ -182,7 +198,7 @@ func (r *memoryRow) serve() {
 		w := r.queue[0]
 		r.queue = r.queue[1:]
 		w.tx.memory.wait(w.key, -1)
-		r.give(w.tx, w.key, w.shared)
+		r.give(w.tx, w.key, w.owner, w.shared)
 		w.done <- nil
 	}
 }

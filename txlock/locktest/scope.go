@@ -10,13 +10,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/marks"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // Scope stands in for txlock.Scope: the locks of one transaction, which is open from
-// Memory.Begin to Commit or Rollback. It has no data, and so neither snapshots nor
-// savepoints; otherwise its methods do and return what those of txlock.Scope do on a
-// guarded pool.
+// Memory.Begin to Commit or Rollback. It has no data: of what the test's own code does
+// with data it is told by Snapshot, Savepoint and RollbackTo. Otherwise its methods do
+// and return what those of txlock.Scope do on a guarded pool.
 type Scope struct {
 	*transaction
 	atMost time.Duration
@@ -29,17 +30,27 @@ type transaction struct {
 	sending sync.Mutex // held during a call, as on a connection
 
 	// Under Memory.mu.
+	held
+	savepoints []savepoint
+	snapshot   map[rowID]uint64     // the versions that plain reads show; nil: none was made
+	seen       map[rowID]uint64     // those that Version has shown
+	rows       map[rowID]*memoryRow // that it has locked, granted or not
+	over       error                // why nothing can be locked any more
+	ended      bool                 // by Commit or Rollback
+	next       error                // of FailNext
+}
+
+// held is what a transaction holds.
+type held struct {
 	grants map[rowID]txlock.Grant
-	bases  map[rowID]uint64     // the versions that CompareAndBump was granted for
-	rows   map[rowID]*memoryRow // that it has locked, granted or not
-	over   error                // why nothing can be locked any more
-	ended  bool                 // by Commit or Rollback
-	next   error                // of FailNext
+	bases  map[rowID]uint64 // the versions that CompareAndBump was granted for
 }
 
 // memoryRow is the row of a key.
 type memoryRow struct {
-	last, committed uint64                // tokens
+	last, committed uint64 // tokens
+	owner           string // of the last, and when that was
+	locked          time.Time
 	holders         map[*transaction]bool // true: shared
 	queue           []*rowWait
 }
@@ -48,6 +59,7 @@ type memoryRow struct {
 type rowWait struct {
 	tx     *transaction
 	key    txlock.Key
+	owner  string
 	shared bool
 	done   chan error // of one place
 }
@@ -55,7 +67,8 @@ type rowWait struct {
 // Begin begins a transaction.
 func (m *Memory) Begin() *Scope {
 	return &Scope{transaction: &transaction{
-		memory: m, grants: make(map[rowID]txlock.Grant), rows: make(map[rowID]*memoryRow), bases: make(map[rowID]uint64),
+		memory: m, rows: make(map[rowID]*memoryRow), seen: make(map[rowID]uint64),
+		held: held{grants: make(map[rowID]txlock.Grant), bases: make(map[rowID]uint64)},
 	}}
 }
 
@@ -170,7 +183,8 @@ func (s *Scope) LockAny(ctx context.Context, keys ...txlock.Key) (txlock.Grant, 
 	return txlock.Grant{}, fmt.Errorf("lock any of %d keys: %w", len(keys), txlock.ErrBusy)
 }
 
-// Version is that of txlock.Scope.
+// Version is that of txlock.Scope at REPEATABLE READ, the default of the servers: it is
+// a plain read, and makes the snapshot if there is none.
 func (s *Scope) Version(ctx context.Context, key txlock.Key) (uint64, error) {
 	if err := key.Validate(); err != nil {
 		return 0, err
@@ -178,18 +192,24 @@ func (s *Scope) Version(ctx context.Context, key txlock.Key) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("read the version of %q: %w", key, err)
 	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
 	if s.over != nil {
 		return 0, fmt.Errorf("read the version of %q: %w", key, s.over)
 	}
-	if grant, held := s.grants[rowOf(key)]; held && !grant.Shared() {
-		return grant.Token(), nil
+	s.read()
+	id := rowOf(key)
+	version := s.snapshot[id]
+	if grant, held := s.grants[id]; held && !grant.Shared() {
+		version = grant.Token()
 	}
-	return s.memory.row(key).committed, nil
+	s.seen[id] = version
+	return version, nil
 }
 
-// CompareAndBump is that of txlock.Scope, but each conflict of it is txlock.Retryable.
+// CompareAndBump is that of txlock.Scope.
 func (s *Scope) CompareAndBump(ctx context.Context, key txlock.Key, version uint64) error {
 	if err := key.Validate(); err != nil {
 		return err
@@ -199,25 +219,37 @@ func (s *Scope) CompareAndBump(ctx context.Context, key txlock.Key, version uint
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()
+	id := rowOf(key)
+	seen, ok := s.seen[id] // written in calls only, one at a time
+	saw := ok && seen == version
 	conflict := fmt.Errorf("compare and bump %q: %w: it is not %d any more", key, txlock.ErrConflict, version)
+	if !saw {
+		conflict = fmt.Errorf("%w: %w", conflict, marks.ErrGiven)
+	}
 	grant, held, err := s.reenter(key, false)
 	if err != nil {
 		return err
 	}
 	if held {
-		if base, compared := s.bases[rowOf(key)]; version != grant.Token() && (!compared || version != base) {
+		if base, compared := s.bases[id]; version != grant.Token() && (!compared || version != base) {
 			return conflict
 		}
 		return nil
 	}
-	if grant, err = s.take(ctx, key, ask{verb: "compare and bump", atMost: s.atMost}); err != nil {
+	if grant, err = s.take(ctx, key, ask{verb: "compare and bump", atMost: s.atMost, compares: true}); err != nil {
 		return err
 	}
-	if s.memory.ReadVersion(key) != version {
+	current, old := s.versions(key)
+	switch {
+	case current != version:
 		return conflict // the row stays locked until the end of the transaction
+	case old != version && !saw:
+		return fmt.Errorf("compare and bump %q: %w", key, txlock.ErrStaleSnapshot)
 	}
 	s.keep(key, grant)
-	s.bases[rowOf(key)] = version // read and written in calls only, one at a time
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	s.bases[id] = version
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	"github.com/DATA-DOG/go-sqlmock"
 
@@ -199,10 +200,10 @@ func comparesText(mock sqlmock.Sqlmock) bool {
 
 // expect queues the statements as expectations. Of their arguments those that name a
 // key must be the same.
-func expect(mock sqlmock.Sqlmock, s settings, notes []note, keys []txlock.Key, loose bool) {
+func expect(mock sqlmock.Sqlmock, s settings, notes []note, keys []txlock.Key, loose bool, c *expectedCall) {
 	for _, n := range notes {
 		text := s.text(n.query, loose)
-		args := arguments(n.args, keys)
+		args := arguments(n.args, keys, c)
 		switch n.verb {
 		case prepare:
 			mock.ExpectPrepare(text)
@@ -235,24 +236,41 @@ func expect(mock sqlmock.Sqlmock, s settings, notes []note, keys []txlock.Key, l
 }
 
 // arguments are what the mock compares those of a statement with.
-func arguments(args []driver.Value, keys []txlock.Key) []driver.Value {
+func arguments(args []driver.Value, keys []txlock.Key, c *expectedCall) []driver.Value {
 	expected := make([]driver.Value, len(args))
 	for i, arg := range args {
 		expected[i] = anyArgument{}
 		for _, key := range keys {
 			if rowOf(key) == rowAt(arg) {
-				expected[i] = keyArgument{key}
+				expected[i] = keyArgument{key, c}
 			}
 		}
 	}
 	return expected
 }
 
-// keyArgument is the argument that names the row of a key. It prints the key.
-type keyArgument struct{ key txlock.Key }
+// expectedCall is one that is expected.
+type expectedCall struct {
+	what string
+	made atomic.Bool
+}
 
-func (a keyArgument) Match(v driver.Value) bool { return rowAt(v) == rowOf(a.key) }
-func (a keyArgument) String() string            { return fmt.Sprintf("the key %q", a.key) }
+// keyArgument is the argument that names the row of a key. It prints the key, and notes
+// that the call is made.
+type keyArgument struct {
+	key  txlock.Key
+	call *expectedCall
+}
+
+func (a keyArgument) Match(v driver.Value) bool {
+	if rowAt(v) != rowOf(a.key) {
+		return false
+	}
+	a.call.made.Store(true)
+	return true
+}
+
+func (a keyArgument) String() string { return fmt.Sprintf("the key %q of %s", a.key, a.call.what) }
 
 // anyArgument is another argument: an owner, a token, a time.
 type anyArgument struct{}

@@ -65,8 +65,12 @@ var errNoServer = errors.New("there is no server")
 func (s session) Join(context.Context, ...txlock.JoinOption) (*txlock.Scope, error) {
 	return nil, errNoServer
 }
-func (s session) Savepoint(context.Context, string) error  { return errNoServer }
-func (s session) RollbackTo(context.Context, string) error { return errNoServer }
+func (s session) Savepoint(_ context.Context, name string) error {
+	return s.Scope.Savepoint(name)
+}
+func (s session) RollbackTo(_ context.Context, name string) error {
+	return s.Scope.RollbackTo(name)
+}
 
 // Exec sets a number. Any other statement changes nothing.
 func (s session) Exec(ctx context.Context, query string, _ ...any) error {
@@ -86,6 +90,7 @@ func (s session) Int(ctx context.Context, query string, _ ...any) (int64, error)
 	if err := s.Verify(ctx); err != nil {
 		return 0, err
 	}
+	s.Snapshot()
 	table := query[strings.LastIndex(query, " ")+1:]
 	if n, ok := s.written[table]; ok {
 		return n, nil

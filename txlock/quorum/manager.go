@@ -56,13 +56,10 @@ type hold struct{ key, owner string }
 // a manager that is closed.
 func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 	n := len(managers)
-	if n < 3 || n > 9 || n%2 == 0 {
-		return nil, fmt.Errorf("%w: New needs 3, 5, 7 or 9 managers, got %d: an even number survives no more failures than one less", txlock.ErrInvalidOption, n)
+	if err := checkNumber(n); err != nil {
+		return nil, err
 	}
-	o := defaults
-	for _, option := range opts {
-		option.toManager(&o)
-	}
+	o := optionsOf(opts)
 	var terms lease.Terms
 	pools := make(map[*sql.DB]int, n)
 	for i, m := range managers {

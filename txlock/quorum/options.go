@@ -47,6 +47,33 @@ func NodeTimeout(d time.Duration) Option {
 	})
 }
 
+// Check returns what New returns for so many managers of these terms and the options,
+// and Acquire for terms of its own: for what stands in for a Manager, in tests for
+// example.
+func Check(managers int, terms lease.Terms, opts ...Option) error {
+	if err := checkNumber(managers); err != nil {
+		return err
+	}
+	o := optionsOf(opts)
+	return o.check(terms)
+}
+
+// checkNumber returns what is wrong with the number of managers.
+func checkNumber(n int) error {
+	if n < 3 || n > 9 || n%2 == 0 {
+		return fmt.Errorf("%w: New needs 3, 5, 7 or 9 managers, got %d: an even number survives no more failures than one less", txlock.ErrInvalidOption, n)
+	}
+	return nil
+}
+
+func optionsOf(opts []Option) options {
+	o := defaults
+	for _, option := range opts {
+		option.toManager(&o)
+	}
+	return o
+}
+
 // check returns what is wrong with the options, for the terms of the managers.
 func (o *options) check(t lease.Terms) error {
 	switch {

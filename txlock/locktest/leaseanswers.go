@@ -1,0 +1,91 @@
+package locktest
+
+import (
+	"database/sql/driver"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// play is what the server plays in one call.
+type play struct {
+	token uint64 // of the row
+	reply int64  // to what is written
+	err   error  // likewise
+	stale bool   // the snapshot shows a lower token
+	look  gen.LookLeaseRow
+	// permits is what there is of those that are counted.
+	permits gen.PermitsOfRow
+}
+
+// The replies of the statements of leases; see queries/leases.sql and shared.sql.
+const (
+	replyAbsent  = 0      // it is not to be had, or the row is locked
+	replyRefused = 1      // it is somebody else's
+	usedFor      = 100000 // a semaphore, and of how many permits before
+)
+
+var (
+	free    = gen.LookLeaseRow{Owner: []byte("-")}
+	calm    = play{reply: 1 << 20, look: free} // between the calls
+	refused = play{reply: replyRefused, look: free}
+	// written is a shared lease that a writer has.
+	written = play{reply: replyAbsent, look: gen.LookLeaseRow{Owner: []byte("somebody"), IntentUs: 1, LeftUs: 1e6, TtlUs: 1e6}}
+)
+
+// taken is a semaphore without a free permit.
+func taken(permits int) play {
+	n := int64(permits)
+	return play{
+		reply: replyAbsent, look: gen.LookLeaseRow{Owner: []byte("-"), IntentUs: -n},
+		permits: gen.PermitsOfRow{Permits: n, Held: n, LeftUs: 1e6},
+	}
+}
+
+// about makes the play that of a lease which is held.
+func (p play) about(held *lease.Lease) play {
+	p.token, p.look = held.Token(), free
+	if p.reply == 0 {
+		p.reply = int64(p.token)
+	}
+	return p
+}
+
+// answer is what a server replies to a manager whose rows all exist, and that is no
+// cluster.
+func (l *Leases) answer(query string, _ []driver.Value) reply {
+	switch {
+	case query == rawsql.Probe:
+		return reply{err: serverError(1568, "a transaction is open (asked before "+l.what+")")}
+	case query == rawsql.Facts:
+		return row(l.version, int64(7), int64(0), newName())
+	case strings.HasPrefix(query, "SHOW GLOBAL VARIABLES"): // of a cluster
+		return reply{columns: []string{"Variable_name", "Value"}}
+	}
+	switch nameOf(query) {
+	case nameOf(gen.ServerClock):
+		return rowLike(gen.ServerClockRow{NowUs: time.Now().UnixMicro(), Version: l.version})
+	case nameOf(gen.ReadEpoch):
+		return rowLike(gen.ReadEpochRow{Owner: []byte(l.epoch), AgeUs: lease.MaxTTL.Microseconds() * 3})
+	case nameOf(gen.LookLease):
+		return rowLike(l.play.look)
+	case nameOf(gen.PermitsOf):
+		return rowLike(l.play.permits)
+	case nameOf(gen.LeaseInSnapshot):
+		seen := gen.LeaseInSnapshotRow{Token: l.play.token}
+		if l.play.stale {
+			seen.Token--
+		}
+		return rowLike(seen)
+	case nameOf(gen.LeaseAsItIs):
+		return rowLike(gen.LeaseAsItIsRow{Token: l.play.token})
+	case nameOf(gen.AcquireLease), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.GuardLease),
+		nameOf(gen.ShareLease), nameOf(gen.AcquirePermit), nameOf(gen.ResizeSemaphore):
+		return reply{id: l.play.reply, err: l.play.err}
+	}
+	return reply{err: fmt.Errorf("locktest has no answer to %q", query)}
+}
