@@ -1,0 +1,81 @@
+package faults
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"strings"
+)
+
+// planted are bugs in the statements of leases, by name.
+var planted = map[string][]string{ // old, new, old, new ...
+	"two owners": {"WHEN lockstep_leases.owner <> VALUES(owner) THEN LAST_INSERT_ID(1)", ""},
+	"same token": {"GREATEST(lockstep_leases.token + 1, VALUES(token))", "GREATEST(lockstep_leases.token, 1000000000000000)"},
+	"lost release": {
+		"expires_us = IF(LAST_INSERT_ID() <> 1 AND", "expires_us = IF(LAST_INSERT_ID() = 1 AND",
+		"holds = CASE WHEN LAST_INSERT_ID() = 1 THEN lockstep_leases.holds", "holds = CASE WHEN LAST_INSERT_ID() >= 1 THEN lockstep_leases.holds",
+	},
+	"guard past the time to live": {"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
+		"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
+	"no room": {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
+}
+
+// Plant returns what rewrites the statements so that they have the bug of that name.
+func Plant(bug string) (func(query string) string, error) {
+	if len(planted[bug]) == 0 {
+		return nil, fmt.Errorf("no bug is called %q", bug)
+	}
+	return strings.NewReplacer(planted[bug]...).Replace, nil
+}
+
+// Rewriter returns a connector that changes the text of every statement.
+func Rewriter(c driver.Connector, rewrite func(query string) string) driver.Connector {
+	return rewriter{c, rewrite}
+}
+
+type rewriter struct {
+	driver.Connector
+	rewrite func(string) string
+}
+
+func (r rewriter) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := r.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	full, ok := conn.(Conn)
+	if !ok {
+		return nil, fmt.Errorf("%T lacks a method", conn)
+	}
+	return rewrittenConn{full, r.rewrite}, nil
+}
+
+// Conn is what a connection of the driver can do.
+type Conn interface {
+	driver.Conn
+	driver.ConnPrepareContext
+	driver.ConnBeginTx
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+	driver.NamedValueChecker
+}
+
+type rewrittenConn struct {
+	Conn
+	rewrite func(string) string
+}
+
+func (c rewrittenConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	return c.Conn.PrepareContext(ctx, c.rewrite(query))
+}
+
+func (c rewrittenConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return c.Conn.ExecContext(ctx, c.rewrite(query), args)
+}
+
+func (c rewrittenConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.Conn.QueryContext(ctx, c.rewrite(query), args)
+}
