@@ -8,6 +8,7 @@ require (
 	github.com/dca00107/lockstep v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/rs/zerolog v1.33.0
+	golang.org/x/sys v0.42.0
 	pgregory.net/rapid v1.2.0
 )
 
@@ -28,7 +29,6 @@ require (
 	github.com/prometheus/procfs v0.15.1 // indirect
 	github.com/rs/xid v1.5.0 // indirect
 	go.uber.org/goleak v1.3.0 // indirect
-	golang.org/x/sys v0.42.0 // indirect
 	google.golang.org/protobuf v1.36.1 // indirect
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 )
