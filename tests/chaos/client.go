@@ -179,7 +179,7 @@ func (c *client) stopped() bool {
 // kinds are what a worker chooses from.
 func (w *worker) kinds() []func() outcome {
 	return []func() outcome{
-		w.run, w.run, w.lock, w.lock, w.stale, w.stale, w.tryLock, w.waitAtMost, w.lockAny, w.read, w.crossed,
+		w.run, w.run, w.lock, w.lock, w.stale, w.stale, w.tryLock, w.waitAtMost, w.lockAny, w.read, w.crossed, w.crossed,
 		w.optimistic, w.optimistic, w.compare, w.compare,
 		w.acquire, w.acquire, w.tryAcquire, w.acquireFair, w.acquireTx, w.acquireShared, w.acquireShared, w.acquireWriter, w.acquirePermit, w.acquirePermit,
 	}

@@ -65,19 +65,21 @@ func (r *result) tell(out io.Writer) int {
 	return 1
 }
 
-// tellOperations writes how many operations of each kind had which outcome.
+// tellOperations writes how many operations of each kind had which outcome, and how
+// often transactions were begun again.
 func (s *site) tellOperations(out io.Writer) {
-	counts := make(map[string]map[outcome]int)
+	counts, again := make(map[string]map[outcome]int), make(map[string]int)
 	for _, o := range s.history {
 		if counts[o.Kind] == nil {
 			counts[o.Kind] = make(map[outcome]int)
 		}
 		counts[o.Kind][o.Outcome]++
+		again[o.Kind] += max(0, o.Tries-1)
 	}
-	_, _ = fmt.Fprintf(out, "    %-22s %7s %7s %7s %7s\n", "operations", "ok", "failed", "unknown", "killed")
+	_, _ = fmt.Fprintf(out, "    %-22s %7s %7s %7s %7s %7s\n", "operations", "ok", "failed", "unknown", "killed", "retries")
 	for _, kind := range sortedKeys(counts) {
 		c := counts[kind]
-		_, _ = fmt.Fprintf(out, "    %-22s %7d %7d %7d %7d\n", kind, c[succeeded], c[failed], c[unknown], c[""])
+		_, _ = fmt.Fprintf(out, "    %-22s %7d %7d %7d %7d %7d\n", kind, c[succeeded], c[failed], c[unknown], c[""], again[kind])
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dca00107/lockstep/locksqlc"
@@ -201,7 +202,10 @@ func (w *worker) crossed() outcome {
 	} else if !w.guarded {
 		return w.lock() // a plain pool doesn't promise that
 	}
-	names := w.some(lockKeys, 2)[:2]
+	names := []string{lockKeys[0], lockKeys[1]}
+	if w.IntN(2) == 0 {
+		slices.Reverse(names)
+	}
 	return w.transact(w.begin("crossed locks", names...), w.begun(pool), func(ctx context.Context, t *transaction) error {
 		for _, name := range names {
 			err := t.locked(ctx, name, func(s *txlock.Scope) (txlock.Grant, error) { return s.Lock(ctx, keyOf(name)) })
@@ -213,7 +217,7 @@ func (w *worker) crossed() outcome {
 			if err != nil {
 				return err
 			}
-			w.think(10 * time.Millisecond)
+			w.think(20 * time.Millisecond)
 		}
 		return nil
 	})

@@ -82,7 +82,7 @@ func schedule(o options, seed uint64, lane map[string]faultKind) (faults []fault
 		return nil
 	}
 	for at := time.Duration(0); ; {
-		at += time.Duration(r.Int64N(int64(2 * o.ttl)))
+		at += time.Duration(r.Int64N(int64(3 * o.ttl)))
 		kind := names[r.IntN(len(names))]
 		k := lane[kind]
 		lasts := time.Duration((k.least + r.Float64()*(k.most-k.least)) * float64(o.ttl))
