@@ -17,6 +17,7 @@ const (
 	lostUpdate = "lost update"  // two writers have read the same value, or a counter is not the number of its writes
 	lostWrite  = "lost write"   // what was reported as committed is not there
 	ghostWrite = "ghost write"  // what was reported as not committed is there
+	torn       = "torn"         // of a transaction a part is there
 	tokenBack  = "token back"   // a record was written with a lower token than before
 	outOfOrder = "out of order" // a read, or a write, has not seen what was committed before it began
 	overlap    = "overlap"      // more holders at a time than may be
@@ -100,8 +101,13 @@ func (v *verdict) checkOutcomes(ops map[string]*op, d data) {
 	}
 	for _, o := range ops {
 		for _, name := range o.Wrote {
-			if _, ok := there[o.ID][name]; !ok && o.Outcome == succeeded {
+			_, ok := there[o.ID][name]
+			switch {
+			case ok:
+			case o.Outcome == succeeded:
 				v.add(lostWrite, "%s of %s was reported as committed, and is not there", o.ID, name)
+			case len(there[o.ID]) > 0:
+				v.add(torn, "%s of %s is not there, and of %s it is: %s", o.ID, name, sortedKeys(there[o.ID]), o.Err)
 			}
 		}
 	}

@@ -100,6 +100,9 @@ var stories = map[string]struct {
 		o.Wrote = []string{"lock:a", "lock:b"}
 		s.commit(commit{"a", "2", "lock:b", 1, 101})
 	}},
+	"half of a transaction": {[]string{torn}, func(s *story) {
+		s.write("a", 1, 5, unknown, 1, 101).Wrote = []string{"lock:a", "lock:b"}
+	}},
 	"a write of nobody": {[]string{ghostWrite}, func(s *story) {
 		s.commit(commit{"a", "1", "lock:a", 1, 101})
 	}},

@@ -19,7 +19,7 @@ var guards = map[string]struct {
 }{
 	"lock":      {[]string{lostUpdate}, "", calm, "transactions write without their lock"},
 	"snapshot":  {[]string{lostUpdate}, "", calm, "a lock after a read does not look whether the read is stale"},
-	"doom":      {[]string{ghostWrite}, "", calm, "the pool does not refuse what comes after a deadlock"},
+	"doom":      {[]string{ghostWrite, torn}, "", calm, "the pool does not refuse what comes after a deadlock"},
 	"version":   {[]string{lostUpdate}, "", calm, "versions are not compared"},
 	"guard":     {[]string{lostUpdate, tokenBack}, "", []string{"stop client for ttl"}, "writes under a lease are not guarded"},
 	"token":     {[]string{notLinear}, "same token", calm, "the token of a lease does not rise"},
