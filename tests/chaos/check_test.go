@@ -45,8 +45,8 @@ func (s *story) hold(id, kind, key string, token uint64, call, grant, valid, end
 }
 
 // enter adds the re-entry of a hold.
-func (s *story) enter(id, of string, token uint64, call, end int64) {
-	s.ops = append(s.ops, &op{ID: id, Kind: "enter again", Keys: []string{"lease:1"}, Of: of, Call: call, Return: end, Outcome: succeeded, Token: token})
+func (s *story) enter(of string, token uint64, call, end int64) {
+	s.ops = append(s.ops, &op{ID: of + "-again", Kind: "enter again", Keys: []string{"lease:1"}, Of: of, Call: call, Return: end, Outcome: succeeded, Token: token})
 }
 
 // stories are histories with what is to be found in them, nothing where they are good.
@@ -148,7 +148,7 @@ var stories = map[string]struct {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 10, 12)
 		s.hold("b", "acquire", "lease:1", 102, 2, 11, 20, 30) // granted while the release was under way
 		s.hold("c", "acquire", "lease:2", 101, 2, 11, 20, 30) // another key
-		s.enter("e", "b", 102, 12, 14)
+		s.enter("b", 102, 12, 14)
 	}},
 	"a holder that was killed": {nil, func(s *story) {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 10, 0)
@@ -173,15 +173,15 @@ var stories = map[string]struct {
 	}},
 	"entered with a lower token": {[]string{tokenBack}, func(s *story) {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 30, 32)
-		s.enter("e", "a", 100, 6, 8)
+		s.enter("a", 100, 6, 8)
 	}},
 	"entered with another token while it is held": {[]string{broken}, func(s *story) {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 30, 32)
-		s.enter("e", "a", 103, 6, 8)
+		s.enter("a", 103, 6, 8)
 	}},
 	"entered with another token after it was lost": {nil, func(s *story) {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 6, 32)
-		s.enter("e", "a", 103, 7, 9)
+		s.enter("a", 103, 7, 9)
 	}},
 	"readers, then a writer": {nil, func(s *story) {
 		s.hold("a", "share", "shared:1", 1, 1, 5, 10, 12)

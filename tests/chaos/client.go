@@ -120,9 +120,12 @@ func (c *client) obey(orders io.Reader) error {
 	lines := bufio.NewScanner(orders)
 	for lines.Scan() {
 		order, argument, _ := strings.Cut(lines.Text(), " ")
+		if order != "fill" {
+			return fmt.Errorf("the order %q is not known", lines.Text())
+		}
 		d, err := time.ParseDuration(argument)
-		if order != "fill" || err != nil {
-			return fmt.Errorf("the order %q: %v", lines.Text(), err)
+		if err != nil {
+			return fmt.Errorf("the order %q: %w", lines.Text(), err)
 		}
 		go c.fill(d)
 	}
@@ -160,7 +163,7 @@ func (w *worker) work() {
 	kinds := w.kinds()
 	for !w.stopped() {
 		if kinds[w.IntN(len(kinds))]() != succeeded {
-			w.think(30 * time.Millisecond)
+			w.think(100 * time.Millisecond) // the server may be gone
 		}
 		w.think(5 * time.Millisecond)
 	}

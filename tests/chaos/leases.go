@@ -198,7 +198,9 @@ func (h *holding) enter() {
 	entered := told(op{ID: o.ID, Return: h.w.now(), Of: h.id}, err)
 	if err == nil {
 		entered.Token = again.Token()
-		err = again.Release(ctx)
+		if err := again.Release(ctx); err != nil {
+			entered.Err = err.Error()
+		}
 		entered.End = h.w.now()
 	}
 	h.w.journal.write(entered)

@@ -38,6 +38,7 @@ type options struct {
 	ttl      time.Duration
 	without  string
 	faults   []string // the kinds, none for all
+	keep     string   // where the histories stay, "" for a directory that goes unless something is wrong
 	clocks   error    // why clocks can't be set apart
 }
 
@@ -73,6 +74,7 @@ func chaos(ctx context.Context, args []string) (code int, err error) {
 	flags.DurationVar(&o.ttl, "ttl", time.Second, "the time to live of the leases")
 	flags.StringVar(&o.without, "without", "", "the `guard` to switch off: "+strings.Join(guardNames(), ", "))
 	flags.StringVar(&kinds, "faults", "", "comma separated `list` of faults, all if empty: "+strings.Join(faultNames(), ", "))
+	flags.StringVar(&o.keep, "keep", "", "the new `directory` where the histories stay; the default is one that goes, unless something is wrong")
 	flags.BoolVar(&prove, "prove", false, "switch each guard off in turn, which must be noticed")
 	if err := flags.Parse(args); err != nil {
 		return 2, err

@@ -228,7 +228,8 @@ func (s *site) cutNetwork(ctx context.Context, f fault) error {
 	return n.Up()
 }
 
-// slowNetwork delays what is sent, what is answered, or both.
+// slowNetwork delays what is sent, what is answered, or both. In half of the cases what is
+// on its way at the end is lost.
 func (s *site) slowNetwork(ctx context.Context, f fault) error {
 	n := s.clients[f.client].network
 	for i, stream := range []string{"upstream", "downstream"} {
@@ -241,8 +242,13 @@ func (s *site) slowNetwork(ctx context.Context, f fault) error {
 		}
 	}
 	f.lasting(ctx)
+	if f.choice>>2&1 == 0 {
+		n.Mend(context.Background())
+		return nil
+	}
+	n.Down()
 	n.Mend(context.Background())
-	return nil
+	return n.Up()
 }
 
 func (s *site) hangNetwork(ctx context.Context, f fault) error {

@@ -14,7 +14,7 @@ import (
 
 // run makes one run and judges it. What it has started is stopped when it returns.
 func run(ctx context.Context, o options) (r *result, err error) {
-	dir, err := os.MkdirTemp("", "lockstep-chaos-")
+	dir, err := o.directory()
 	if err != nil {
 		return nil, err
 	}
@@ -23,7 +23,7 @@ func run(ctx context.Context, o options) (r *result, err error) {
 		for _, s := range r.sites {
 			err = errors.Join(err, s.close())
 		}
-		if err == nil && r.clean() {
+		if err == nil && r.clean() && o.keep == "" {
 			err = os.RemoveAll(dir)
 		}
 	}()
@@ -58,11 +58,19 @@ func run(ctx context.Context, o options) (r *result, err error) {
 	// What follows is short, and wanted also of a run that was interrupted.
 	ctx = context.WithoutCancel(ctx)
 	for _, s := range r.sites {
-		if err := s.judge(ctx); err != nil {
+		if err := s.judge(ctx, r.lasted); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.engine, err)
 		}
 	}
 	return r, nil
+}
+
+// directory makes the directory of the histories.
+func (o *options) directory() (string, error) {
+	if o.keep == "" {
+		return os.MkdirTemp("", "lockstep-chaos-")
+	}
+	return o.keep, os.Mkdir(o.keep, 0o700)
 }
 
 // torment makes the faults, and tells how it goes on.
@@ -149,7 +157,7 @@ func (c *counter) succeeded(pattern string) (int, error) {
 }
 
 // judge reads what there is and checks it.
-func (s *site) judge(ctx context.Context) error {
+func (s *site) judge(ctx context.Context, lasted time.Duration) error {
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
@@ -166,16 +174,17 @@ func (s *site) judge(ctx context.Context) error {
 	found := check(s.history, d)
 	s.v.violations = append(s.v.violations, found.violations...)
 	s.v.overlaps, s.v.lostUpdates = found.overlaps, found.lostUpdates
-	s.checkEnough()
+	if lasted >= enough && s.without == "" {
+		s.checkEnough()
+	}
 	return nil
 }
 
-// checkEnough checks that a run which should prove something had something of each kind.
+// enough is how long a run lasts that should prove something.
+const enough = 30 * time.Second
+
+// checkEnough checks that something of each kind has succeeded.
 func (s *site) checkEnough() {
-	const enough = 30 * time.Second
-	if s.duration < enough || s.without != "" {
-		return
-	}
 	succeededOf := make(map[string]int)
 	for _, o := range s.history {
 		n := 0
@@ -203,9 +212,9 @@ func proveAll(ctx context.Context, o options) (code int, err error) {
 		o.without, o.faults = name, guards[name].faults
 		missed := o.engines
 		for try := range tries {
-			run1 := o
-			run1.engines, run1.seed, run1.duration = missed, o.seed+uint64(try), o.duration<<try
-			r, err := run(ctx, run1)
+			longer := o
+			longer.engines, longer.seed, longer.duration = missed, o.seed+uint64(try), o.duration<<try
+			r, err := run(ctx, longer)
 			if err != nil {
 				return 2, fmt.Errorf("without %s: %w", name, err)
 			}
