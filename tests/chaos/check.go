@@ -48,6 +48,10 @@ func (v *verdict) found(sorts []string) bool {
 	return slices.ContainsFunc(v.violations, func(f violation) bool { return slices.Contains(sorts, f.sort) })
 }
 
+// late is how long an operation may take, which should take no longer than opLimit but
+// where its process is stopped.
+const late = 5 * opLimit
+
 // checkLimit bounds the search for an order of the grants of one key.
 const checkLimit = 2 * time.Minute
 
@@ -61,6 +65,9 @@ func check(history []*op, d data) *verdict {
 	v.checkOutcomes(ops, d)
 	reads := make(map[string][]*op)
 	for _, o := range history {
+		if took := time.Duration(o.Return - o.Call); took > late {
+			v.add(stuck, "%s, a %q, took %v: %s", o.ID, o.Kind, took, o.Err)
+		}
 		if o.Kind == "read" && o.Outcome == succeeded {
 			reads[o.Keys[0]] = append(reads[o.Keys[0]], o)
 		}
@@ -186,13 +193,13 @@ func (v *verdict) checkCounter(name string, value int64, writes []commit, reads 
 	}
 }
 
-// hold is a lease in the eyes of its holder: granted between call and grant, valid for
-// certain from then to valid, and over between that and end.
+// hold is a lease in the eyes of its holder: granted between call and grant, and valid
+// for certain from then to valid.
 type hold struct {
-	id                      string
-	shared                  bool
-	token                   uint64
-	call, grant, valid, end int64
+	id                 string
+	shared             bool
+	token              uint64
+	call, grant, valid int64
 }
 
 // checkHolds checks the leases of each key: their holders by the moments at which they
@@ -204,11 +211,7 @@ func (v *verdict) checkHolds(ops map[string]*op, history []*op) {
 		case o.Kind == "enter again":
 			v.checkEntry(o, ops[o.Of])
 		case o.Token > 0 && o.Outcome == succeeded:
-			h := hold{o.ID, shares(o.Kind), o.Token, o.Call, o.Return, o.Valid, o.End}
-			if h.end == 0 { // killed
-				h.end = linear.Forever
-			}
-			byKey[o.Keys[0]] = append(byKey[o.Keys[0]], h)
+			byKey[o.Keys[0]] = append(byKey[o.Keys[0]], hold{o.ID, shares(o.Kind), o.Token, o.Call, o.Return, o.Valid})
 		}
 	}
 	for _, key := range sortedKeys(byKey) {
@@ -269,18 +272,27 @@ func (v *verdict) checkOverlaps(key string, holds []hold, most int) {
 }
 
 // checkOrder checks that the grants and the ends of the holds could have come one after
-// the other, with tokens that rise.
+// the other, with tokens that rise. A hold is taken to begin when its grant had returned
+// and to end when it was valid last: if there is an order for a longer time, there is one
+// for this. One that was never seen valid had its grant at some moment of the call, and
+// says something of the token only.
 func (v *verdict) checkOrder(key string, holds []hold, most int) {
 	var events []porcupine.Operation
 	for i, h := range holds {
+		first, last, end := h.grant, h.valid, h.valid
+		if h.valid <= h.grant {
+			if h.shared {
+				continue
+			}
+			first, last, end = h.call, h.call, linear.Forever
+		}
 		grant := linear.Call{Verb: linear.Acquire}
 		if h.shared {
 			grant.Verb = linear.Share
 		}
-		end := linear.Call{Verb: linear.Release, Owner: h.id}
 		events = append(events,
-			porcupine.Operation{ClientId: i, Input: grant, Output: linear.Reply{OK: true, Owner: h.id, Token: h.token}, Call: h.call, Return: h.grant},
-			porcupine.Operation{ClientId: i, Input: end, Output: linear.Reply{OK: true}, Call: max(h.call, h.valid), Return: max(h.end, h.grant)})
+			porcupine.Operation{ClientId: i, Input: grant, Output: linear.Reply{OK: true, Owner: h.id, Token: h.token}, Call: first, Return: h.grant},
+			porcupine.Operation{ClientId: i, Input: linear.Call{Verb: linear.Release, Owner: h.id}, Output: linear.Reply{OK: true}, Call: last, Return: end})
 	}
 	switch linear.Check(events, most, checkLimit) {
 	case porcupine.Illegal:

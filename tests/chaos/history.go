@@ -41,7 +41,6 @@ type op struct {
 	// Of a lease.
 	Token uint64 `json:"token,omitempty"`
 	Valid int64  `json:"valid,omitempty"` // the last moment that its holder was told it was
-	End   int64  `json:"end,omitempty"`   // when its release had returned
 	Of    string `json:"of,omitempty"`    // the hold that a renewal or the like is of
 }
 

@@ -102,11 +102,10 @@ func (w *worker) hold(kind, key string, acquire func(ctx context.Context) (*leas
 	w.journal.write(granted)
 	h := &holding{w: w, l: l, id: o.ID, key: key}
 	h.use(!shares(kind), kind != "permit")
+	w.journal.write(op{ID: o.ID, Valid: h.valid.Load()})
 	release := w.begin("release", key)
 	err = l.Release(ctx)
-	at := w.now()
-	w.journal.write(op{ID: o.ID, Valid: h.valid.Load(), End: at})
-	w.journal.write(told(op{ID: release.ID, Return: at, Of: o.ID}, err))
+	w.journal.write(told(op{ID: release.ID, Return: w.now(), Of: o.ID}, err))
 	return succeeded
 }
 
@@ -201,7 +200,6 @@ func (h *holding) enter() {
 		if err := again.Release(ctx); err != nil {
 			entered.Err = err.Error()
 		}
-		entered.End = h.w.now()
 	}
 	h.w.journal.write(entered)
 }

@@ -24,6 +24,7 @@ var guards = map[string]struct {
 	"guard":     {[]string{lostUpdate, tokenBack}, "", []string{"stop client for ttl"}, "writes under a lease are not guarded"},
 	"token":     {[]string{notLinear}, "same token", calm, "the token of a lease does not rise"},
 	"exclusion": {[]string{overlap}, "two owners", calm, "a lease that is held is granted to another"},
+	"expiry":    {[]string{overlap}, "early expiry", []string{"hang network", "cut network"}, "a lease ends before its holder thinks so"},
 	"room":      {[]string{overlap}, "no room", calm, "readers and permits are granted that there is no room for"},
 }
 

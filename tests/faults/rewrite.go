@@ -17,6 +17,11 @@ var planted = map[string][]string{ // old, new, old, new ...
 	},
 	"guard past the time to live": {"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
 		"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
+	"early expiry": {
+		"CAST(? AS SIGNED), 0, 0\n", "CAST(? AS SIGNED) DIV 2, 0, 0\n",
+		"NOW(6)) + ttl_us", "NOW(6)) + ttl_us DIV 2",
+		"NOW(6)) + lockstep_leases.ttl_us", "NOW(6)) + lockstep_leases.ttl_us DIV 2",
+	},
 	"no room": {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
 }
 
