@@ -274,7 +274,7 @@ func TestJournal(t *testing.T) {
 // each within the run and of those that are asked for.
 func TestSchedule(t *testing.T) {
 	t.Parallel()
-	o := options{duration: 5 * time.Minute, seed: 1, clients: 4, ttl: time.Second}
+	o := options{duration: 5 * time.Minute, seed: 1, perSite: 4, ttl: time.Second}
 	for i, lane := range lanes {
 		faults := schedule(o, uint64(i), lane)
 		if !slices.Equal(faults, schedule(o, uint64(i), lane)) {
@@ -289,7 +289,7 @@ func TestSchedule(t *testing.T) {
 		end := time.Duration(0)
 		for _, f := range faults {
 			kinds[f.kind]++
-			if f.at < end || f.at+f.lasts > o.duration || f.client < 0 || f.client >= o.clients {
+			if f.at < end || f.at+f.lasts > o.duration || f.client < 0 || f.client >= o.perSite {
 				t.Errorf("lane %d: %+v after %v", i, f, end)
 			}
 			end = f.at + f.lasts
@@ -297,7 +297,7 @@ func TestSchedule(t *testing.T) {
 		if len(kinds) != len(lane) {
 			t.Errorf("lane %d: %v of %d kinds", i, kinds, len(lane))
 		}
-		other.faults = []string{"kill server"}
+		other.kinds = []string{"kill server"}
 		for _, f := range schedule(other, uint64(i), lane) {
 			if f.kind != "kill server" {
 				t.Errorf("lane %d: %s was not asked for", i, f.kind)
@@ -344,7 +344,7 @@ func TestGuards(t *testing.T) {
 // TestTell proves that a violation is told with the command that runs the same again.
 func TestTell(t *testing.T) {
 	t.Parallel()
-	o := options{duration: time.Minute, seed: 7, clients: 4, workers: 3, ttl: time.Second, without: "lock"}
+	o := options{duration: time.Minute, seed: 7, perSite: 4, workers: 3, ttl: time.Second, without: "lock"}
 	s := &site{options: o, engine: "mariadb", faults: map[string]int{"kill server": 3}, history: []*op{{ID: "a", Kind: "run", Outcome: succeeded, Tries: 2}}}
 	r := &result{options: o, sites: []*site{s}}
 	var text strings.Builder

@@ -56,7 +56,7 @@ func (r *result) tell(out io.Writer) int {
 			_, _ = fmt.Fprintf(out, "    %s: %s\n", v.sort, v.text)
 		}
 	}
-	_, _ = fmt.Fprintln(out, "\nThe wall clock was never moved: it is the machine's, and the library doesn't read it.")
+	_, _ = fmt.Fprintln(out, "\nThe wall clock was not moved: it is that of the machine. The library measures by monotonic clocks.")
 	if r.clean() {
 		_, _ = fmt.Fprintf(out, "seed %d: nothing is wrong\n", r.seed)
 		return 0

@@ -33,11 +33,11 @@ type options struct {
 	duration time.Duration
 	seed     uint64
 	engines  []testdb.Engine
-	clients  int
-	workers  int
+	perSite  int // clients on each server
+	workers  int // of each client
 	ttl      time.Duration
 	without  string
-	faults   []string // the kinds, none for all
+	kinds    []string // of faults, none for all
 	keep     string   // where the histories stay, "" for a directory that goes unless something is wrong
 	clocks   error    // why clocks can't be set apart
 }
@@ -69,7 +69,7 @@ func chaos(ctx context.Context, args []string) (code int, err error) {
 	flags.DurationVar(&o.duration, "duration", time.Minute, "for how long faults are made")
 	flags.Uint64Var(&o.seed, "seed", 0, "what is chosen; 0 for a random one")
 	flags.StringVar(&engines, "engines", os.Getenv("LOCKSTEP_ENGINES"), "comma separated `list` of mariadb, mysql")
-	flags.IntVar(&o.clients, "clients", 4, "processes on each server")
+	flags.IntVar(&o.perSite, "clients", 4, "processes on each server")
 	flags.IntVar(&o.workers, "workers", 3, "workers of each process")
 	flags.DurationVar(&o.ttl, "ttl", time.Second, "the time to live of the leases")
 	flags.StringVar(&o.without, "without", "", "the `guard` to switch off: "+strings.Join(guardNames(), ", "))
@@ -84,7 +84,7 @@ func chaos(ctx context.Context, args []string) (code int, err error) {
 	}
 	for kind := range strings.SplitSeq(kinds, ",") {
 		if kind = strings.TrimSpace(kind); kind != "" {
-			o.faults = append(o.faults, kind)
+			o.kinds = append(o.kinds, kind)
 		}
 	}
 	if err := o.check(flags.Args()); err != nil {
@@ -110,15 +110,15 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("%q is no flag", rest[0])
 	case o.duration <= 0:
 		return fmt.Errorf("-duration %v: it must be positive", o.duration)
-	case o.clients < 2 || o.workers < 1:
-		return fmt.Errorf("-clients %d -workers %d: there must be two clients and one worker at least", o.clients, o.workers)
+	case o.perSite < 2 || o.workers < 1:
+		return fmt.Errorf("-clients %d -workers %d: there must be two clients and one worker at least", o.perSite, o.workers)
 	case o.ttl < 100*time.Millisecond:
 		return fmt.Errorf("-ttl %v: it must be 100ms at least", o.ttl)
 	}
 	if err := checkGuard(o.without); err != nil {
 		return err
 	}
-	if err := checkFaults(o.faults); err != nil {
+	if err := checkFaults(o.kinds); err != nil {
 		return err
 	}
 	o.clocks = mayMoveClocks()
@@ -132,12 +132,12 @@ func (o *options) command() string {
 		names = append(names, string(engine))
 	}
 	text := fmt.Sprintf("go run -race ./chaos -duration %v -seed %d -engines %s -clients %d -workers %d -ttl %v",
-		o.duration, o.seed, strings.Join(names, ","), o.clients, o.workers, o.ttl)
+		o.duration, o.seed, strings.Join(names, ","), o.perSite, o.workers, o.ttl)
 	if o.without != "" {
 		text += " -without " + o.without
 	}
-	if len(o.faults) > 0 {
-		text += fmt.Sprintf(" -faults %q", strings.Join(o.faults, ","))
+	if len(o.kinds) > 0 {
+		text += fmt.Sprintf(" -faults %q", strings.Join(o.kinds, ","))
 	}
 	return text
 }

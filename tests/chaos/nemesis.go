@@ -32,9 +32,9 @@ type faultKind struct {
 // server's, and the clients' and their networks'.
 var lanes = []map[string]faultKind{
 	{
-		"kill connections":    {5, 0, 0, (*site).killConnections},
+		"kill connections":    {8, 0, 0, (*site).killConnections},
 		"kill server":         {1, 0, 1, (*site).killServer},
-		"stop server":         {2, 0.1, 0.5, (*site).stopServer},
+		"stop server":         {3, 0.1, 0.5, (*site).stopServer},
 		"stop server for ttl": {1, 1.2, 2, (*site).stopServer},
 	},
 	{
@@ -74,7 +74,7 @@ func schedule(o options, seed uint64, lane map[string]faultKind) (faults []fault
 	r := rand.New(rand.NewPCG(o.seed, seed))
 	var names []string
 	for _, name := range sortedKeys(lane) {
-		if len(o.faults) == 0 || slices.Contains(o.faults, name) {
+		if len(o.kinds) == 0 || slices.Contains(o.kinds, name) {
 			names = append(names, slices.Repeat([]string{name}, lane[name].weight)...)
 		}
 	}
@@ -89,7 +89,7 @@ func schedule(o options, seed uint64, lane map[string]faultKind) (faults []fault
 		if at+lasts > o.duration {
 			return faults
 		}
-		faults = append(faults, fault{at, lasts, kind, r.IntN(o.clients), r.Uint64()})
+		faults = append(faults, fault{at, lasts, kind, r.IntN(o.perSite), r.Uint64()})
 		at += lasts
 	}
 }
@@ -161,17 +161,22 @@ func (s *site) killServer(ctx context.Context, f fault) error {
 	return s.restart()
 }
 
-// restart starts the server again, also when the run ends meanwhile. Another process
-// may have its port for a moment.
-func (s *site) restart() (err error) {
-	for range 5 {
+// restart starts the server again, also when the run ends meanwhile.
+func (s *site) restart() error {
+	return patiently(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		err = s.server.Restart(ctx)
-		cancel()
-		if err == nil {
+		defer cancel()
+		return s.server.Restart(ctx)
+	})
+}
+
+// patiently does what needs a port that another process may have for a moment.
+func patiently(do func() error) (err error) {
+	for range 20 {
+		if err = do(); err == nil {
 			return nil
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second / 2)
 	}
 	return err
 }
@@ -225,7 +230,7 @@ func (s *site) cutNetwork(ctx context.Context, f fault) error {
 	n := s.clients[f.client].network
 	n.Down()
 	f.lasting(ctx)
-	return n.Up()
+	return patiently(n.Up)
 }
 
 // slowNetwork delays what is sent, what is answered, or both. In half of the cases what is
@@ -248,7 +253,7 @@ func (s *site) slowNetwork(ctx context.Context, f fault) error {
 	}
 	n.Down()
 	n.Mend(context.Background())
-	return n.Up()
+	return patiently(n.Up)
 }
 
 func (s *site) hangNetwork(ctx context.Context, f fault) error {
