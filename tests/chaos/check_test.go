@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -267,6 +269,43 @@ func TestJournal(t *testing.T) {
 	}
 	if _, err := readJournal(strings.NewReader("{\n")); err == nil {
 		t.Error("a line that is no operation is read")
+	}
+}
+
+// TestListen proves that what a client has said is a violation of its server's site.
+func TestListen(t *testing.T) {
+	t.Parallel()
+	s := &site{dir: t.TempDir(), engine: "mariadb"}
+	for name, text := range map[string]string{"mariadb0.1": "", "mariadb1.2": "WARNING: DATA RACE", "mysql0.1": "panic"} {
+		if err := os.WriteFile(filepath.Join(s.dir, name+".stderr"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.listen(); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.v.violations) != 1 || s.v.violations[0] != (violation{broken, "mariadb1.2.stderr: WARNING: DATA RACE"}) {
+		t.Errorf("found %v", s.v.violations)
+	}
+}
+
+// TestProgress proves that operations are counted once, while the journals grow.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j, err := openJournal(filepath.Join(dir, "mysql0.1.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = j.file.Close() }()
+	count := counter{offsets: make(map[string]int64)}
+	for want := range 3 {
+		n, err := count.succeeded(filepath.Join(dir, "mysql*.jsonl"))
+		if err != nil || n != want {
+			t.Errorf("%d operations, %v, want %d", n, err, want)
+		}
+		j.write(op{ID: "a", Outcome: succeeded})
+		j.write(op{ID: "b", Outcome: failed})
 	}
 }
 

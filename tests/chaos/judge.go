@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -29,11 +30,33 @@ func (s *site) judge(ctx context.Context, lasted time.Duration) error {
 	if s.history, err = readHistory(filepath.Join(s.dir, string(s.engine)+"*.jsonl")); err != nil {
 		return err
 	}
+	if err := s.listen(); err != nil {
+		return err
+	}
 	found := check(s.history, d)
 	s.v.violations = append(s.v.violations, found.violations...)
 	s.v.overlaps, s.v.lostUpdates = found.overlaps, found.lostUpdates
 	if lasted >= enough && s.without == "" {
 		s.checkEnough()
+	}
+	return nil
+}
+
+// listen reads what the clients have said, which is nothing: of a data race, for example,
+// the race detector would tell.
+func (s *site) listen() error {
+	paths, err := filepath.Glob(filepath.Join(s.dir, string(s.engine)+"*.stderr"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if len(text) > 0 {
+			s.add(broken, "%s: %s", filepath.Base(path), clipped(text))
+		}
 	}
 	return nil
 }

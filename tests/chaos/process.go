@@ -35,7 +35,7 @@ func (s *site) start(i int, apart time.Duration) error {
 	name := fmt.Sprintf("%s.%d", p.name, p.life)
 	cfg := s.config()
 	cfg.Addr = p.network.Addr()
-	choice := rand.New(rand.NewPCG(s.seed, uint64(i)<<32|uint64(p.life)))
+	choice := rand.New(rand.NewPCG(s.seed, s.stream((i+1)<<32|p.life)))
 	text, err := json.Marshal(clientConfig{
 		Name: name, DSN: cfg.FormatDSN(), History: filepath.Join(s.dir, name+".jsonl"),
 		Seed: choice.Uint64(), Workers: s.workers, TTL: s.ttl, Without: s.without, Apart: int64(apart),
@@ -107,14 +107,19 @@ func (s *site) alive(p *process) bool {
 	return running
 }
 
-// says is the end of what it has said.
+// says is how it has ended, and what it has said.
 func (p *process) says() string {
 	text, err := os.ReadFile(p.errors)
 	if err != nil {
 		return err.Error()
 	}
+	return fmt.Sprintf("%v\n%s", p.process.Wait(), clipped(text))
+}
+
+// clipped is the beginning of a text.
+func clipped(text []byte) []byte {
 	const most = 4000
-	return fmt.Sprintf("%v\n%s", p.process.Wait(), text[max(0, len(text)-most):])
+	return text[:min(len(text), most)]
 }
 
 // finish tells the clients to stop, and waits until they have.

@@ -82,12 +82,12 @@ func (r *result) torment(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.duration)
 	defer cancel()
 	var tormenting sync.WaitGroup
-	for i, s := range r.sites {
-		for j, lane := range lanes {
+	for _, s := range r.sites {
+		for i, lane := range lanes {
 			if s.clocks != nil {
 				lane = without(lane, "set clock apart")
 			}
-			faults := schedule(s.options, uint64(i*len(lanes)+j), lane)
+			faults := schedule(s.options, s.stream(i), lane)
 			tormenting.Go(func() { s.torment(ctx, r.begun, faults, lane) })
 		}
 	}
@@ -170,10 +170,11 @@ func (c *counter) succeeded(pattern string) (int, error) {
 	return c.totals[pattern], nil
 }
 
-// proveAll switches one guard off after the other, or the one given, and returns 1 where that is not
-// noticed on each server. A run that finds nothing may have been too short.
+// proveAll switches one guard off after the other, or the one given, and returns 1 where
+// that is not noticed on each server. A run that finds nothing may have been too short.
 func proveAll(ctx context.Context, o options) (code int, err error) {
 	const tries = 3
+	o.keep = ""
 	names := guardNames()
 	if o.without != "" {
 		names = []string{o.without}

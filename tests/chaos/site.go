@@ -92,6 +92,15 @@ func (s *site) prepare(ctx context.Context) error {
 	return nil
 }
 
+// stream is a sequence of random numbers of its own for everything that is chosen, the
+// same whichever other engine is run.
+func (s *site) stream(of int) uint64 {
+	if s.engine == testdb.MySQL {
+		return 1<<63 | uint64(of)
+	}
+	return uint64(of)
+}
+
 // config is how clients reach the server.
 func (s *site) config() *mysql.Config {
 	cfg := s.server.Config()
