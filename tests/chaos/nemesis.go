@@ -46,7 +46,7 @@ var lanes = []map[string]faultKind{
 	},
 	{
 		"cut network":  {2, 0, 2, (*site).cutNetwork},
-		"slow network": {3, 1, 3, (*site).slowNetwork},
+		"slow network": {5, 0.5, 2, (*site).slowNetwork},
 		"hang network": {2, 0.3, 3, (*site).hangNetwork},
 	},
 }
@@ -233,21 +233,18 @@ func (s *site) cutNetwork(ctx context.Context, f fault) error {
 	return patiently(n.Up)
 }
 
-// slowNetwork delays what is sent, what is answered, or both. In half of the cases what is
-// on its way at the end is lost.
+// slowNetwork delays what is sent, what is answered, or both. In three of four cases what
+// is on its way at the end is lost: where that is answers, what was asked for is done.
 func (s *site) slowNetwork(ctx context.Context, f fault) error {
 	n := s.clients[f.client].network
-	for i, stream := range []string{"upstream", "downstream"} {
-		if f.choice>>i&1 == 0 && f.choice&3 != 0 {
-			continue
-		}
-		most := time.Duration(f.choice>>8%1000) * s.ttl / 1000
-		if err := n.Slow(stream, 0, most); err != nil {
+	streams := [][]string{{"upstream", "downstream"}, {"upstream"}, {"downstream"}, {"downstream"}}[f.choice%4]
+	for _, stream := range streams {
+		if err := n.Slow(stream, 0, time.Duration(f.choice>>8%1000)*s.ttl/1000); err != nil {
 			return err
 		}
 	}
 	f.lasting(ctx)
-	if f.choice>>2&1 == 0 {
+	if f.choice>>2%4 == 0 {
 		n.Mend(context.Background())
 		return nil
 	}
