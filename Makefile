@@ -16,10 +16,16 @@ VULNDB ?= https://vuln.go.dev
 ENGINES   ?= mariadb,mysql
 BENCHTIME ?= 1s
 
+# How long chaos makes faults, and from which seed; 0 is a random one.
+DURATION   ?= 10m
+SEED       ?= 0
+CHAOSFLAGS ?=
+
 GOTEST      = go test -race -count=1 -parallel 8 -timeout 20m
+CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES) -seed $(SEED)
 WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
 
-.PHONY: help test cover demo bench generate verify verify-sql verify-go lint licences vulnerabilities
+.PHONY: help test cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +45,14 @@ demo: ## Run examples/quickstart on the servers of ENGINES.
 
 bench: ## Run the benchmarks on servers that flush every commit; BENCHTIME=1s.
 	$(WITHSERVERS) -durable -- go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
+
+chaos: ## Torment client processes and servers for DURATION=10m by faults from a SEED, and judge what they did.
+	internal/tools/need-cc.sh
+	$(CHAOS) -duration $(DURATION) $(CHAOSFLAGS)
+
+chaos-proof: ## Switch each guard of the library off in turn, which chaos must notice.
+	internal/tools/need-cc.sh
+	$(CHAOS) -duration 10s -prove $(CHAOSFLAGS)
 
 generate: ## Generate the code of every sqlc.yaml.
 	@find . -name sqlc.yaml -not -path '*/.*/*' | sort | while read -r config; do \

@@ -11,6 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/tests/faults"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -28,7 +29,7 @@ func (w wire) open(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 		t.Fatal(err)
 	}
 	if w.rewrite != nil {
-		connector = rewriter{connector, w.rewrite}
+		connector = faults.Rewriter(connector, w.rewrite)
 	}
 	if w.clock != nil {
 		connector = clocked{connector, w.clock}
@@ -56,16 +57,16 @@ func (c clocked) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	full, ok := base.(driverConn)
+	full, ok := base.(faults.Conn)
 	if !ok {
 		return nil, fmt.Errorf("%T lacks a method", base)
 	}
-	conn := &clockedConn{driverConn: full, clock: c.clock}
+	conn := &clockedConn{Conn: full, clock: c.clock}
 	return conn, conn.sync(ctx)
 }
 
 type clockedConn struct {
-	driverConn
+	faults.Conn
 	clock *atomic.Int64
 	at    int64 // what the session's clock shows
 }
@@ -77,7 +78,7 @@ func (c *clockedConn) sync(ctx context.Context) error {
 	if c.at == at {
 		return nil
 	}
-	_, err := c.driverConn.ExecContext(ctx, fmt.Sprintf("SET timestamp = %d.%06d", at/1e6, at%1e6), nil)
+	_, err := c.Conn.ExecContext(ctx, fmt.Sprintf("SET timestamp = %d.%06d", at/1e6, at%1e6), nil)
 	if err == nil {
 		c.at = at
 	}
@@ -85,7 +86,7 @@ func (c *clockedConn) sync(ctx context.Context) error {
 }
 
 func (c *clockedConn) ResetSession(ctx context.Context) error {
-	if err := c.driverConn.ResetSession(ctx); err != nil {
+	if err := c.Conn.ResetSession(ctx); err != nil {
 		return err
 	}
 	return c.sync(ctx)
@@ -95,19 +96,19 @@ func (c *clockedConn) ExecContext(ctx context.Context, query string, args []driv
 	if err := c.sync(ctx); err != nil {
 		return nil, err
 	}
-	return c.driverConn.ExecContext(ctx, query, args)
+	return c.Conn.ExecContext(ctx, query, args)
 }
 
 func (c *clockedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	if err := c.sync(ctx); err != nil {
 		return nil, err
 	}
-	return c.driverConn.QueryContext(ctx, query, args)
+	return c.Conn.QueryContext(ctx, query, args)
 }
 
 func (c *clockedConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	if err := c.sync(ctx); err != nil {
 		return nil, err
 	}
-	return c.driverConn.PrepareContext(ctx, query)
+	return c.Conn.PrepareContext(ctx, query)
 }

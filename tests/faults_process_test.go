@@ -119,7 +119,7 @@ func TestStoppedHolder(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Open(t, engine)
-			other := faultManager(t, faultPool(t, db, nil, guarded))
+			other := faultManager(t, faultPool(t, db, network{}, guarded))
 			key := txlock.Named("validity:" + rand.Text())
 			cmd := exec.CommandContext(t.Context(), os.Args[0])
 			cmd.Env = append(os.Environ(), holderDSN+"="+db.DSN(), holderKey+"="+key.String(), "GOMAXPROCS=1")

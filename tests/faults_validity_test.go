@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,10 +22,10 @@ func TestHolderIsToldFirst(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		for name, fault := range map[string]struct {
 			dedicated bool
-			begin     func(t *testing.T, db *testdb.DB, n *network)
+			begin     func(t *testing.T, db *testdb.DB, n network)
 		}{
-			"unreachable": {false, func(_ *testing.T, _ *testdb.DB, n *network) { n.down() }},
-			"hung":        {false, func(t *testing.T, _ *testdb.DB, n *network) { n.hang(t) }},
+			"unreachable": {false, func(_ *testing.T, _ *testdb.DB, n network) { n.Down() }},
+			"hung":        {false, func(t *testing.T, _ *testdb.DB, n network) { n.hang(t) }},
 			"stopped":     {true, stopForAWhile},
 		} {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
@@ -38,7 +36,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 				}
 				n := newNetwork(t, db)
 				holder := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(holderTTL))
-				other := faultManager(t, faultPool(t, db, nil, guarded))
+				other := faultManager(t, faultPool(t, db, network{}, guarded))
 				key := txlock.Named("validity:" + rand.Text())
 				l, err := holder.Acquire(t.Context(), key)
 				if err != nil {
@@ -114,32 +112,22 @@ func acquirePatiently(ctx context.Context, m *lease.Manager, key txlock.Key) (l 
 }
 
 // stopForAWhile lets the server's process stand still until the lease has expired.
-func stopForAWhile(t *testing.T, db *testdb.DB, n *network) {
+func stopForAWhile(t *testing.T, db *testdb.DB, n network) {
 	t.Helper()
 	if db.Server().Socket() == "" {
 		t.Log("the server runs in Docker, where its process can't be stopped: its network hangs")
 		n.hang(t)
 		return
 	}
-	var file string
-	if err := db.Admin().QueryRow("SELECT @@pid_file").Scan(&file); err != nil {
+	if err := db.Server().Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	again := time.AfterFunc(2*holderTTL, func() {
-		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+	again := make(chan struct{})
+	time.AfterFunc(2*holderTTL, func() {
+		defer close(again)
+		if err := db.Server().Signal(syscall.SIGCONT); err != nil {
 			t.Errorf("continue the server: %v", err)
 		}
 	})
-	t.Cleanup(func() { again.Stop() })
+	t.Cleanup(func() { <-again })
 }

@@ -95,7 +95,7 @@ func TestGivesBackOverNewConnection(t *testing.T) {
 			m := faultManager(t, pool, lease.TTL(5*time.Minute))
 			warm(t, m, 1)
 			n.slow(t, "downstream", 5*mostDelay/6, 5*mostDelay/6)
-			h := &haunting{networks: []*network{n}, managers: []*lease.Manager{m}}
+			h := &haunting{networks: []network{n}, managers: []*lease.Manager{m}}
 			a := h.try(t, db)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -106,12 +106,12 @@ func TestGivesBackOverNewConnection(t *testing.T) {
 				t.Fatal("the lease was not granted")
 			}
 			granted := time.Now()
-			n.cut(1)
+			n.Cut(1)
 			if !await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
 				t.Error("the lease is held by nobody")
 			}
 			t.Logf("given back after %v", time.Since(granted).Round(time.Millisecond))
-			n.heal()
+			n.Heal()
 		})
 	}
 }
@@ -129,7 +129,7 @@ func TestGivesBackToServerThatRefuses(t *testing.T) {
 			m := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(5*time.Minute))
 			warm(t, m, 1)
 			n.slow(t, "downstream", time.Second, time.Second)
-			h := &haunting{networks: []*network{n}, managers: []*lease.Manager{m}}
+			h := &haunting{networks: []network{n}, managers: []*lease.Manager{m}}
 			a := h.try(t, db)
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
@@ -144,22 +144,22 @@ func TestGivesBackToServerThatRefuses(t *testing.T) {
 				db.Exec(t, "ALTER USER "+user+"@'%', "+user+"@'localhost' ACCOUNT "+state)
 			}
 			account("LOCK")
-			n.cut(1)
-			if dials := n.dials.Load(); !await(20*time.Second, func() bool { return n.dials.Load() > dials+4 }) {
+			n.Cut(1)
+			if dials := n.Dials.Load(); !await(20*time.Second, func() bool { return n.Dials.Load() > dials+4 }) {
 				t.Error("nobody tries to give the lease back any more")
 			}
 			account("UNLOCK")
 			if !await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
 				t.Error("the lease is held by nobody")
 			}
-			n.heal()
+			n.Heal()
 		})
 	}
 }
 
 // haunting is a run of attempts to acquire whose callers give up.
 type haunting struct {
-	networks []*network
+	networks []network
 	pools    []*sql.DB
 	managers []*lease.Manager
 	tries    []*try
@@ -203,7 +203,7 @@ func haunt(t *testing.T, db *testdb.DB, networks, tries int, wrap func(i int) fu
 		running.Go(func() {
 			for range 4 {
 				pause(mostDelay)
-				n.cut(0.2)
+				n.Cut(0.2)
 			}
 		})
 	}
@@ -343,7 +343,7 @@ func (h *haunting) end(t *testing.T, db *testdb.DB) {
 
 func (h *haunting) heal() {
 	for _, n := range h.networks {
-		n.heal()
+		n.Heal()
 	}
 }
 

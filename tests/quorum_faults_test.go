@@ -9,7 +9,6 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/tests/linear"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/quorum"
@@ -48,31 +48,6 @@ type heldLease interface {
 	Release(ctx context.Context) error
 }
 
-// step is what a client has done: it was granted the lease with that token, or its
-// hold has ended.
-type step struct {
-	client int
-	token  uint64 // 0: the end of a hold
-}
-
-// lockState is the lock that the history must be one of.
-type lockState struct {
-	holder int // client + 1
-	token  uint64
-}
-
-var lockModel = porcupine.Model{
-	Init: func() any { return lockState{} },
-	Step: func(state, input, _ any) (bool, any) {
-		s, i := state.(lockState), input.(step)
-		if i.token == 0 {
-			return s.holder == i.client+1, lockState{0, s.token}
-		}
-		return s.holder == 0 && i.token > s.token, lockState{i.client + 1, i.token}
-	},
-	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
-}
-
 // history is what clients have done.
 type history struct {
 	began time.Time
@@ -82,10 +57,17 @@ type history struct {
 
 func (h *history) now() int64 { return int64(time.Since(h.began)) }
 
-func (h *history) add(s step, call, end int64) {
+// add adds what a client has done: it was granted the lease with that token, or, for
+// 0, its hold has ended.
+func (h *history) add(client int, token uint64, call, end int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ops = append(h.ops, porcupine.Operation{ClientId: s.client, Input: s, Call: call, Return: end})
+	owner := fmt.Sprint(client)
+	in, out := linear.Call{Verb: linear.Acquire}, linear.Reply{OK: true, Owner: owner, Token: token}
+	if token == 0 {
+		in, out = linear.Call{Verb: linear.Release, Owner: owner}, linear.Reply{OK: true}
+	}
+	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: call, Return: end})
 }
 
 func (h *history) len() int {
@@ -105,7 +87,7 @@ func (h *history) work(ctx context.Context, client int, acquire func(ctx context
 		if err != nil {
 			continue
 		}
-		h.add(step{client, l.Token()}, called, h.now())
+		h.add(client, l.Token(), called, h.now())
 		grants++
 		valid := called
 		for end := time.Now().Add(mathrand.N(300 * time.Millisecond)); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -118,7 +100,7 @@ func (h *history) work(ctx context.Context, client int, acquire func(ctx context
 		released, stop := context.WithTimeout(context.Background(), time.Second)
 		_ = l.Release(released) // the network is bad; what it leaves is what is tested
 		stop()
-		h.add(step{client: client}, valid, h.now())
+		h.add(client, 0, valid, h.now())
 	}
 	return grants
 }
@@ -127,15 +109,14 @@ func (h *history) work(ctx context.Context, client int, acquire func(ctx context
 func (h *history) check() porcupine.CheckResult {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return porcupine.CheckOperationsTimeout(lockModel, h.ops, time.Minute)
+	return linear.Check(h.ops, 0, time.Minute)
 }
 
 // faultNode is a server of its own, and each client's way to it.
 type faultNode struct {
 	server *testdb.Server
 	db     *testdb.DB
-	ways   []*network
-	pid    int
+	ways   []network
 }
 
 func newFaultNode(t *testing.T, engine testdb.Engine, clients int) *faultNode {
@@ -168,24 +149,8 @@ func (n *faultNode) create(ctx context.Context) error {
 
 // signal sends a signal to the server.
 func (n *faultNode) signal(t *testing.T, s syscall.Signal) {
-	if s == syscall.SIGSTOP {
-		var path string
-		if err := n.db.Admin().QueryRow("SELECT @@pid_file").Scan(&path); err != nil {
-			t.Errorf("pid file: %v", err)
-			return
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Errorf("pid file: %v", err)
-			return
-		}
-		if n.pid, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
-			t.Errorf("pid file: %v", err)
-			return
-		}
-	}
-	if err := syscall.Kill(n.pid, s); err != nil {
-		t.Errorf("signal %v: %v", s, err)
+	if err := n.server.Signal(s); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -219,9 +184,9 @@ func (n *faultNode) fault(t *testing.T) (kind string) {
 	default:
 		kind = "partition"
 		way := n.ways[mathrand.N(len(n.ways))]
-		way.down()
+		way.Down()
 		pause()
-		if err := way.proxy.Start(); err != nil {
+		if err := way.Up(); err != nil {
 			t.Errorf("end of the partition: %v", err)
 		}
 	}
@@ -338,7 +303,7 @@ func TestFailoverBreaksALease(t *testing.T) {
 	defer cancel()
 	var all sync.WaitGroup
 	for c := range faultClients {
-		pool := faultPool(t, first.db, nil, func(driver.Connector) driver.Connector {
+		pool := faultPool(t, first.db, network{}, func(driver.Connector) driver.Connector {
 			return failover{first.db, second.db, first.ways[c]}
 		})
 		m := faultManager(t, pool, lease.TTL(faultTTL), lease.Janitor(0, time.Hour))
@@ -349,9 +314,9 @@ func TestFailoverBreaksALease(t *testing.T) {
 	all.Go(func() {
 		for ctx.Err() == nil {
 			way := first.ways[mathrand.N(faultClients)]
-			way.down()
+			way.Down()
 			time.Sleep(mathrand.N(500 * time.Millisecond))
-			if err := way.proxy.Start(); err != nil {
+			if err := way.Up(); err != nil {
 				t.Errorf("end of the partition: %v", err)
 			}
 		}
@@ -369,11 +334,11 @@ func TestFailoverBreaksALease(t *testing.T) {
 // failover connects to the second database when the first can't be reached.
 type failover struct {
 	first, second *testdb.DB
-	way           *network
+	way           network
 }
 
 func (f failover) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, err := f.connect(ctx, f.first, f.way.dial)
+	conn, err := f.connect(ctx, f.first, f.way.Dial)
 	if err != nil {
 		conn, err = f.connect(ctx, f.second, nil)
 	}

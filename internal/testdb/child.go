@@ -9,20 +9,20 @@ import (
 	"syscall"
 )
 
-// child is a process that does not outlive this one.
-type child struct {
+// Child is a process that does not outlive this one.
+type Child struct {
 	process *os.Process
 	done    chan struct{}    // closed when the process is gone
 	state   *os.ProcessState // how it ended; to be read after done
 }
 
-// startChild starts the command in a process group of its own, so that Ctrl-C
+// StartChild starts the command in a process group of its own, so that Ctrl-C
 // reaches it through us only, and, on Linux, with the order to the kernel to
 // kill it when we end. That order counts for the thread that started the
 // process, not for the whole of us, so one thread is kept for it.
-func startChild(cmd *exec.Cmd) (*child, error) {
+func StartChild(cmd *exec.Cmd) (*Child, error) {
 	cmd.SysProcAttr = childAttr()
-	c := &child{done: make(chan struct{})}
+	c := &Child{done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -43,7 +43,8 @@ func startChild(cmd *exec.Cmd) (*child, error) {
 	return c, nil
 }
 
-func (c *child) running() bool {
+// Running reports whether the process has not ended.
+func (c *Child) Running() bool {
 	select {
 	case <-c.done:
 		return false
@@ -52,12 +53,26 @@ func (c *child) running() bool {
 	}
 }
 
-// kill ends the process and its group, and returns when it is gone.
-func (c *child) kill() {
-	if c.running() {
+// Kill ends the process and its group, and returns when it is gone.
+func (c *Child) Kill() {
+	if c.Running() {
 		_ = syscall.Kill(-c.process.Pid, syscall.SIGKILL)
 	}
 	<-c.done
+}
+
+// Signal sends a signal to the process and its group, unless it is gone.
+func (c *Child) Signal(s syscall.Signal) error {
+	if !c.Running() {
+		return os.ErrProcessDone
+	}
+	return syscall.Kill(-c.process.Pid, s)
+}
+
+// Wait returns how the process has ended, when it has.
+func (c *Child) Wait() *os.ProcessState {
+	<-c.done
+	return c.state
 }
 
 // run runs a command to its end. The error carries all that it wrote.
@@ -70,14 +85,14 @@ func run(ctx context.Context, env []string, name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = out, out
-	c, err := startChild(cmd)
+	c, err := StartChild(cmd)
 	if err != nil {
 		return err
 	}
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		c.kill()
+		c.Kill()
 		return fmt.Errorf("%s: %w", name, ctx.Err())
 	}
 	if !c.state.Success() {

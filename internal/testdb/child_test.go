@@ -72,15 +72,15 @@ func TestHelperProcess(t *testing.T) {
 
 func TestChildGroupDies(t *testing.T) {
 	t.Parallel()
-	c, err := startChild(exec.Command("sh", "-c", "sleep 60 & wait"))
+	c, err := StartChild(exec.Command("sh", "-c", "sleep 60 & wait"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.kill()
-	if c.running() {
+	c.Kill()
+	if c.Running() {
 		t.Error("the child runs after kill")
 	}
-	if _, err := startChild(exec.Command("/nonexistent")); err == nil {
+	if _, err := StartChild(exec.Command("/nonexistent")); err == nil {
 		t.Error("a program that does not exist was started")
 	}
 }
@@ -111,17 +111,17 @@ func TestSuperviseEndsWithInput(t *testing.T) {
 			}
 			defer func() { _ = output.Close() }()
 			cmd.Stdout = stdout
-			c, err := startChild(cmd)
+			c, err := StartChild(cmd)
 			_ = stdout.Close()
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.kill()
+			defer c.Kill()
 			if line, err := bufio.NewReader(output).ReadString('\n'); line != "up\n" {
 				t.Fatalf("the entry point said %q, %v", line, err)
 			}
 			if name == "input ends" {
-				if !c.running() {
+				if !c.Running() {
 					t.Error("it ends while its input is open")
 				}
 				_ = input.Close()

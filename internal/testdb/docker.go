@@ -54,7 +54,7 @@ func newDocker(ctx context.Context, engine Engine, image string, o options) (*in
 		origin: "Docker image " + image, dir: dir, user: "root", password: d.password,
 		halt: d.halt, discard: d.discard,
 	}
-	inst.spawn = func(ctx context.Context, port int) (*child, error) {
+	inst.spawn = func(ctx context.Context, port int) (*Child, error) {
 		if err := d.create(ctx, port); err != nil {
 			return nil, err
 		}

@@ -24,10 +24,10 @@ type instance struct {
 	password string
 	socket   string
 	port     int // of the last start
-	child    *child
+	child    *Child
 
 	// spawn starts the server on a loopback port.
-	spawn func(ctx context.Context, port int) (*child, error)
+	spawn func(ctx context.Context, port int) (*Child, error)
 	// halt ends a server that is not the child itself. It is nil where
 	// killing the child is enough.
 	halt func() error
@@ -109,11 +109,11 @@ func (i *instance) kill() error {
 		return nil
 	}
 	if i.halt != nil {
-		if err := i.halt(); err != nil && i.child.running() {
+		if err := i.halt(); err != nil && i.child.Running() {
 			return err
 		}
 	}
-	i.child.kill()
+	i.child.Kill()
 	i.child = nil
 	return nil
 }

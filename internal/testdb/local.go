@@ -55,7 +55,7 @@ func (i *instance) prepareLocal(ctx context.Context, engine Engine, b binary, o 
 		line = append(line, tlsArgs(i.dir)...)
 	}
 	line = append(line, o.serverArgs(engine)...)
-	i.spawn = func(_ context.Context, port int) (*child, error) {
+	i.spawn = func(_ context.Context, port int) (*Child, error) {
 		args := slices.Concat(line[1:], []string{fmt.Sprintf("--port=%d", port)})
 		return i.startLogged(exec.Command(line[0], args...))
 	}
@@ -63,14 +63,14 @@ func (i *instance) prepareLocal(ctx context.Context, engine Engine, b binary, o 
 }
 
 // startLogged starts the command with its output in the log.
-func (i *instance) startLogged(cmd *exec.Cmd) (*child, error) {
+func (i *instance) startLogged(cmd *exec.Cmd) (*Child, error) {
 	log, err := os.Create(i.logPath())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }() // the child has its own
 	cmd.Stdout, cmd.Stderr = log, log
-	return startChild(cmd)
+	return StartChild(cmd)
 }
 
 // initialise fills a data directory. Temporary files stay beside it: a MariaDB

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -125,7 +126,7 @@ func (s *Server) External() bool { return s.inst == nil }
 // Running reports whether the server can be used: it runs, or somebody else
 // runs it.
 func (s *Server) Running() bool {
-	return s.External() || s.inst.child != nil && s.inst.child.running()
+	return s.External() || s.inst.child != nil && s.inst.child.Running()
 }
 
 // Stop ends the server and removes its data. It does not wait for clients,
@@ -159,6 +160,21 @@ func (s *Server) Restart(ctx context.Context) error {
 		return fmt.Errorf("testdb: restart %s: %w", s.engine, err)
 	}
 	return s.waitReady(ctx)
+}
+
+// Signal sends a signal to the server, such as SIGSTOP, which lets it stand still
+// until SIGCONT. It is refused where the server runs in Docker, and must not be called
+// together with Stop, Kill and Restart.
+func (s *Server) Signal(signal syscall.Signal) error {
+	switch {
+	case s.External():
+		return s.refuse("signal")
+	case s.inst.halt != nil:
+		return fmt.Errorf("testdb: cannot signal the %s server: it runs in Docker", s.engine)
+	case s.inst.child == nil:
+		return os.ErrProcessDone
+	}
+	return s.inst.child.Signal(signal)
 }
 
 func (s *Server) refuse(what string) error {

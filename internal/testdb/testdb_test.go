@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -65,7 +67,7 @@ func TestStartStop(t *testing.T) {
 		if err := server.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		if child.running() || server.Running() {
+		if child.Running() || server.Running() {
 			t.Error("the server runs after Stop")
 		}
 		if _, err := os.Stat(inst.dir); !errors.Is(err, os.ErrNotExist) {
@@ -73,6 +75,41 @@ func TestStartStop(t *testing.T) {
 		}
 		if err := pool.PingContext(t.Context()); err == nil {
 			t.Error("the server answers after Stop")
+		}
+	})
+}
+
+// TestSignal stops a server, which doesn't answer until it goes on.
+func TestSignal(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, engine Engine) {
+		server := Dedicated(t, engine)
+		pool := open(t, server.Config())
+		if err := server.Signal(syscall.SIGSTOP); err != nil {
+			if server.Socket() == "" {
+				t.Logf("the server runs in Docker: %v", err)
+				return
+			}
+			t.Fatal(err)
+		}
+		answer := make(chan error, 1)
+		go func() { answer <- pool.PingContext(t.Context()) }()
+		select {
+		case err := <-answer:
+			t.Errorf("a stopped server answers: %v", err)
+		case <-time.After(200 * time.Millisecond):
+		}
+		if err := server.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-answer; err != nil {
+			t.Errorf("a server that goes on doesn't answer: %v", err)
+		}
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
+			t.Errorf("a signal to a server that is gone: %v", err)
 		}
 	})
 }

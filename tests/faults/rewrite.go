@@ -1,11 +1,13 @@
-package tests
+package faults
 
 import (
+	"context"
+	"database/sql/driver"
+	"fmt"
 	"strings"
-	"testing"
 )
 
-// planted are bugs in the statements, by name.
+// planted are bugs in the statements of leases, by name.
 var planted = map[string][]string{ // old, new, old, new ...
 	"two owners": {"WHEN lockstep_leases.owner <> VALUES(owner) THEN LAST_INSERT_ID(1)", ""},
 	"same token": {"GREATEST(lockstep_leases.token + 1, VALUES(token))", "GREATEST(lockstep_leases.token, 1000000000000000)"},
@@ -15,6 +17,11 @@ var planted = map[string][]string{ // old, new, old, new ...
 	},
 	"guard past the time to live": {"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
 		"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
+	"early expiry": {
+		"CAST(? AS SIGNED), 0, 0\n", "CAST(? AS SIGNED) DIV 2, 0, 0\n",
+		"NOW(6)) + ttl_us", "NOW(6)) + ttl_us DIV 2",
+		"NOW(6)) + lockstep_leases.ttl_us", "NOW(6)) + lockstep_leases.ttl_us DIV 2",
+	},
 	"no room":                {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
 	"reader beside a writer": {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
 	"writer beside readers":  {"IF(lockstep_leases.intent_us = 1 AND", "IF(lockstep_leases.intent_us = 2 AND"},
@@ -28,11 +35,62 @@ var planted = map[string][]string{ // old, new, old, new ...
 	"dead permit":     {"AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND CHAR_LENGTH(s.holds) = 0\n"},
 }
 
-// plant returns what rewrites the statements.
-func plant(t *testing.T, bug string) func(string) string {
-	t.Helper()
+// Plant returns what rewrites the statements so that they have the bug of that name.
+func Plant(bug string) (func(query string) string, error) {
 	if len(planted[bug]) == 0 {
-		t.Fatalf("no bug is called %q", bug)
+		return nil, fmt.Errorf("no bug is called %q", bug)
 	}
-	return strings.NewReplacer(planted[bug]...).Replace
+	return strings.NewReplacer(planted[bug]...).Replace, nil
+}
+
+// Rewriter returns a connector that changes the text of every statement.
+func Rewriter(c driver.Connector, rewrite func(query string) string) driver.Connector {
+	return rewriter{c, rewrite}
+}
+
+type rewriter struct {
+	driver.Connector
+	rewrite func(string) string
+}
+
+func (r rewriter) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := r.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	full, ok := conn.(Conn)
+	if !ok {
+		return nil, fmt.Errorf("%T lacks a method", conn)
+	}
+	return rewrittenConn{full, r.rewrite}, nil
+}
+
+// Conn is what a connection of the driver can do.
+type Conn interface {
+	driver.Conn
+	driver.ConnPrepareContext
+	driver.ConnBeginTx
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+	driver.NamedValueChecker
+}
+
+type rewrittenConn struct {
+	Conn
+	rewrite func(string) string
+}
+
+func (c rewrittenConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	return c.Conn.PrepareContext(ctx, c.rewrite(query))
+}
+
+func (c rewrittenConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return c.Conn.ExecContext(ctx, c.rewrite(query), args)
+}
+
+func (c rewrittenConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.Conn.QueryContext(ctx, c.rewrite(query), args)
 }

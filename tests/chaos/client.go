@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/tests/faults"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// clientVariable is the environment variable that makes this program a client.
+const clientVariable = "LOCKSTEP_CHAOS_CLIENT"
+
+// clientConfig is what a client is told.
+type clientConfig struct {
+	Name    string // of this life of it
+	DSN     string
+	History string // the path of its journal
+	Seed    uint64
+	Workers int
+	TTL     time.Duration
+	Without string
+	Apart   int64 // by how much its monotonic clock is set apart, in nanoseconds
+}
+
+const (
+	// opLimit bounds an operation.
+	opLimit = 4 * time.Second
+	// poolSize is the number of connections of a client, which are less than it could
+	// use at times.
+	poolSize = 6
+)
+
+// client is a process that uses the library.
+type client struct {
+	clientConfig
+	clock
+	journal journal
+	pool    *sql.DB
+	plain   *sql.DB // the same without the guards of the pool
+	leases  *lease.Manager
+	guarded bool
+	stop    chan struct{}
+}
+
+// runClient works until its standard input ends.
+func runClient(text string) (err error) {
+	c := client{stop: make(chan struct{})}
+	if err := json.Unmarshal([]byte(text), &c.clientConfig); err != nil {
+		return err
+	}
+	c.clock = clock{c.Apart}
+	if c.journal, err = openJournal(c.History); err != nil {
+		return err
+	}
+	choice := rand.New(rand.NewPCG(c.Seed, 0))
+	if err := c.open(choice); err != nil {
+		return err
+	}
+	var working sync.WaitGroup
+	for i := range c.Workers {
+		w := &worker{client: &c, name: fmt.Sprintf("%s-w%d", c.Name, i), Rand: rand.New(rand.NewPCG(c.Seed, uint64(i+1)))}
+		working.Go(w.work)
+	}
+	err = c.obey(os.Stdin)
+	close(c.stop)
+	working.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
+	defer cancel()
+	_ = c.leases.Close(ctx) // it complains of what it can't give back
+	return err
+}
+
+// open opens the pools. One client in four has one without guards.
+func (c *client) open(choice *rand.Rand) error {
+	cfg, err := mysql.ParseDSN(c.DSN)
+	if err != nil {
+		return err
+	}
+	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
+	cfg.Timeout = opLimit / 2
+	cfg.InterpolateParams = choice.IntN(2) == 0
+	base, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return err
+	}
+	rewrite, err := rewriteFor(c.Without)
+	if err != nil {
+		return err
+	}
+	if rewrite != nil {
+		base = faults.Rewriter(base, rewrite)
+	}
+	c.plain = sql.OpenDB(base)
+	c.pool, c.guarded = c.plain, choice.IntN(4) == 0
+	if c.guarded = !c.guarded; c.guarded {
+		c.pool = sql.OpenDB(locksqlc.Connector(base))
+	}
+	c.pool.SetMaxOpenConns(poolSize)
+	c.leases, err = lease.NewManager(c.pool, lease.TTL(c.TTL), lease.Poll(5*time.Millisecond, 50*time.Millisecond))
+	return err
+}
+
+// obey does what it is told, line by line: "fill" and for how long.
+func (c *client) obey(orders io.Reader) error {
+	lines := bufio.NewScanner(orders)
+	for lines.Scan() {
+		order, argument, _ := strings.Cut(lines.Text(), " ")
+		if order != "fill" {
+			return fmt.Errorf("the order %q is not known", lines.Text())
+		}
+		d, err := time.ParseDuration(argument)
+		if err != nil {
+			return fmt.Errorf("the order %q: %w", lines.Text(), err)
+		}
+		go c.fill(d)
+	}
+	return lines.Err()
+}
+
+// fill keeps all connections of the pool by transactions that do nothing.
+func (c *client) fill(d time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	var idle sync.WaitGroup
+	for range poolSize {
+		idle.Go(func() {
+			tx, err := c.pool.BeginTx(ctx, nil)
+			if err != nil {
+				return // none was left, or the server is gone
+			}
+			<-ctx.Done()
+			_ = tx.Rollback()
+		})
+	}
+	idle.Wait()
+}
+
+// worker does one operation after the other.
+type worker struct {
+	*client
+	*rand.Rand
+	name string
+	seq  int
+}
+
+// work is all that a worker does.
+func (w *worker) work() {
+	kinds := w.kinds()
+	for !w.stopped() {
+		if kinds[w.IntN(len(kinds))]() != succeeded {
+			w.think(100 * time.Millisecond) // the server may be gone
+		}
+		w.think(5 * time.Millisecond)
+	}
+}
+
+// stopped tells whether the client has been told to stop.
+func (c *client) stopped() bool {
+	select {
+	case <-c.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// kinds are what a worker chooses from.
+func (w *worker) kinds() []func() outcome {
+	return []func() outcome{
+		w.run, w.run, w.lock, w.lock, w.stale, w.stale, w.tryLock, w.waitAtMost, w.lockAny, w.read, w.crossed, w.crossed,
+		w.optimistic, w.optimistic, w.compare, w.compare,
+		w.acquire, w.acquire, w.tryAcquire, w.acquireFair, w.acquireTx, w.acquireShared, w.acquireShared, w.acquireWriter, w.acquirePermit, w.acquirePermit,
+	}
+}
+
+// begin notes the call of an operation.
+func (w *worker) begin(kind string, keys ...string) op {
+	w.seq++
+	o := op{ID: fmt.Sprintf("%s-%d", w.name, w.seq), Kind: kind, Keys: keys, Call: w.now()}
+	w.journal.write(o)
+	return o
+}
+
+// think waits for a random time.
+func (w *worker) think(most time.Duration) { time.Sleep(time.Duration(w.Int64N(int64(most)))) }
+
+// one returns one of the keys.
+func (w *worker) one(keys []string) string { return keys[w.IntN(len(keys))] }
+
+// some returns one to three of the keys, in a random order.
+func (w *worker) some(keys []string, least int) []string {
+	var chosen []string
+	for _, i := range w.Perm(len(keys))[:least+w.IntN(3)] {
+		chosen = append(chosen, keys[i])
+	}
+	return chosen
+}
+
+// isolation returns options for a transaction.
+func (w *worker) isolation() *sql.TxOptions {
+	if w.IntN(2) == 0 {
+		return &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	}
+	return &sql.TxOptions{Isolation: sql.LevelRepeatableRead}
+}
+
+// refused tells whether an error says that nothing was done because somebody else has
+// the lock.
+func refused(err error) bool {
+	return errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrWaitTimeout)
+}

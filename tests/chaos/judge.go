@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// judge reads what there is and checks it.
+func (s *site) judge(ctx context.Context, lasted time.Duration) error {
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	if err := s.sweep(ctx); err != nil {
+		return err
+	}
+	d, err := readData(ctx, s.admin)
+	if err != nil {
+		return err
+	}
+	if s.history, err = readHistory(filepath.Join(s.dir, string(s.engine)+"*.jsonl")); err != nil {
+		return err
+	}
+	if err := s.listen(); err != nil {
+		return err
+	}
+	found := check(s.history, d)
+	s.v.violations = append(s.v.violations, found.violations...)
+	s.v.overlaps, s.v.lostUpdates = found.overlaps, found.lostUpdates
+	if lasted >= enough && s.without == "" {
+		s.checkEnough()
+	}
+	return nil
+}
+
+// listen reads what the clients have said, which is nothing: of a data race, for example,
+// the race detector would tell.
+func (s *site) listen() error {
+	paths, err := filepath.Glob(filepath.Join(s.dir, string(s.engine)+"*.stderr"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if len(text) > 0 {
+			s.add(broken, "%s: %s", filepath.Base(path), clipped(text))
+		}
+	}
+	return nil
+}
+
+// enough is how long a run lasts that should prove something.
+const enough = 30 * time.Second
+
+// checkEnough checks that something of each kind has succeeded.
+func (s *site) checkEnough() {
+	succeededOf := make(map[string]int)
+	for _, o := range s.history {
+		n := 0
+		if o.Outcome == succeeded {
+			n = 1
+		}
+		succeededOf[o.Kind] += n
+	}
+	for _, kind := range sortedKeys(succeededOf) {
+		if succeededOf[kind] == 0 {
+			s.add(stuck, "no %q has ever succeeded", kind)
+		}
+	}
+}
+
+// settle ends all sessions of clients that are gone, so that what they have sent last is
+// committed or rolled back.
+func (s *site) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, endLimit)
+	defer cancel()
+	for {
+		sessions, err := s.sessions(ctx)
+		if err != nil {
+			return err
+		}
+		open := 0
+		if err := s.admin.QueryRowContext(ctx, "SELECT COUNT(*) FROM information_schema.innodb_trx").Scan(&open); err != nil {
+			return err
+		}
+		if len(sessions) == 0 && open == 0 {
+			return nil
+		}
+		for _, id := range sessions {
+			_, _ = s.admin.ExecContext(ctx, fmt.Sprintf("KILL %d", id)) // it may have ended by itself
+		}
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("%d sessions and %d transactions don't end: %w", len(sessions), open, err)
+		}
+	}
+}
+
+// sweep takes everything once more: nothing may be held by those who are gone.
+func (s *site) sweep(ctx context.Context) error {
+	base, err := mysql.NewConnector(s.config())
+	if err != nil {
+		return err
+	}
+	pool := sql.OpenDB(locksqlc.Connector(base))
+	defer func() { _ = pool.Close() }()
+	leases, err := lease.NewManager(pool, lease.TTL(s.ttl), lease.WaitAtMost(10*s.ttl+opLimit))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = leases.Close(ctx) }()
+	for _, key := range slices.Concat(leaseKeys, sharedKeys) {
+		if err := leases.Do(ctx, keyOf(key), func(context.Context, *lease.Lease) error { return nil }); err != nil {
+			s.add(stuck, "%s can't be had at the end: %v", key, err)
+		}
+	}
+	for _, key := range permitKeys {
+		semaphore, err := leases.Semaphore(keyOf(key), permits)
+		if err != nil {
+			return err
+		}
+		for range permits {
+			if _, err := semaphore.Acquire(ctx); err != nil {
+				s.add(stuck, "%s can't be had at the end: %v", key, err)
+			}
+		}
+	}
+	err = locksqlc.Run(ctx, pool, keysOf(lockKeys), func(*sql.Tx) error { return nil })
+	if err != nil {
+		s.add(stuck, "the locks can't be had at the end: %v", err)
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// The keys. Locks and versions exclude each other on the same ones; a key of leases has
+// one use, which is the part of its name before the colon.
+var (
+	lockKeys   = []string{"lock:a", "lock:b", "lock:c", "hashed:a", "hashed:b"}
+	leaseKeys  = []string{"lease:1", "lease:2"}
+	sharedKeys = []string{"shared:1"}
+	permitKeys = []string{"permit:1"}
+
+	hashed = txlock.NewFamily[string]("hashed", txlock.Hashed)
+)
+
+// permits is how many of a permit's key there are.
+const permits = 2
+
+func keyOf(name string) txlock.Key {
+	if id, ok := strings.CutPrefix(name, "hashed:"); ok {
+		return hashed.Key(id)
+	}
+	return txlock.Named(name)
+}
+
+func keysOf(names []string) (keys []txlock.Key) {
+	for _, name := range names {
+		keys = append(keys, keyOf(name))
+	}
+	return keys
+}
+
+// tables are the records that the locks protect: a counter for each key of a lock, and
+// one for each key of a lease, which has the token of its last writer. Nothing but the
+// locks keeps their writers apart: a writer reads the value and writes one that is
+// higher by one. The table commits has a row for each that it has committed.
+var tables = []string{
+	"CREATE TABLE counters (name VARBINARY(64) PRIMARY KEY, value BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
+	"CREATE TABLE commits (id VARBINARY(96) NOT NULL, name VARBINARY(64) NOT NULL, value BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL, PRIMARY KEY (id, name)) ENGINE=InnoDB",
+}
+
+// install makes the records.
+func install(ctx context.Context, db *sql.DB) error {
+	for _, table := range tables {
+		if _, err := db.ExecContext(ctx, table); err != nil {
+			return err
+		}
+	}
+	for _, names := range [][]string{lockKeys, leaseKeys, sharedKeys} {
+		for _, name := range names {
+			if _, err := db.ExecContext(ctx, "INSERT INTO counters VALUES (?, 0, 0)", name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// data are the records at the end.
+type data struct {
+	counters map[string]int64
+	commits  []commit
+}
+
+// commit is a record's row in the table commits.
+type commit struct {
+	op    string // of the operation
+	try   string // which of its transactions
+	name  string
+	value int64
+	token uint64 // 0 where it was not known
+}
+
+// id is what a try of an operation is called in the table commits.
+func tryID(op, try string) string { return op + "#" + try }
+
+func readData(ctx context.Context, db *sql.DB) (d data, err error) {
+	d.counters = make(map[string]int64)
+	err = eachRow(ctx, db, "SELECT name, value FROM counters", func(rows *sql.Rows) error {
+		var name string
+		var value int64
+		err := rows.Scan(&name, &value)
+		d.counters[name] = value
+		return err
+	})
+	if err != nil {
+		return d, err
+	}
+	err = eachRow(ctx, db, "SELECT id, name, value, token FROM commits", func(rows *sql.Rows) error {
+		var c commit
+		var id string
+		err := rows.Scan(&id, &c.name, &c.value, &c.token)
+		c.op, c.try, _ = strings.Cut(id, "#")
+		d.commits = append(d.commits, c)
+		return err
+	})
+	return d, err
+}
+
+func eachRow(ctx context.Context, db *sql.DB, query string, scan func(*sql.Rows) error) (err error) {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := rows.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/tests/faults"
+)
+
+const (
+	database   = "chaos"
+	clientUser = "chaos_client"
+)
+
+// site is a server, its clients and what is done to them.
+type site struct {
+	options
+	engine  testdb.Engine
+	dir     string // of the histories
+	server  *testdb.Server
+	admin   *sql.DB
+	clients []*process
+
+	mu     sync.Mutex
+	faults map[string]int
+	broken error // what has failed that is not what is tested
+	v      verdict
+
+	history []*op
+}
+
+// newSite starts a server with the tables, and the networks to it.
+func newSite(ctx context.Context, o options, engine testdb.Engine, dir string) (s *site, err error) {
+	s = &site{options: o, engine: engine, dir: dir, faults: make(map[string]int)}
+	// Waits end before the operations do.
+	s.server, err = testdb.Start(ctx, engine, testdb.Args("--innodb-lock-wait-timeout=2"))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.prepare(ctx); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s *site) prepare(ctx context.Context) error {
+	cfg := s.server.Config()
+	cfg.Logger = &mysql.NopLogger{}
+	root, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return err
+	}
+	cfg = cfg.Clone()
+	cfg.DBName = database
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return err
+	}
+	s.admin = sql.OpenDB(connector)
+	creating := sql.OpenDB(root)
+	defer func() { _ = creating.Close() }()
+	for _, statement := range []string{
+		"CREATE DATABASE " + database,
+		fmt.Sprintf("CREATE USER %s@'%%' IDENTIFIED BY '%s'", clientUser, clientUser),
+		fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s.* TO %s@'%%'", database, clientUser),
+	} {
+		if _, err := creating.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	if err := schema.Install(ctx, s.admin); err != nil {
+		return err
+	}
+	if err := install(ctx, s.admin); err != nil {
+		return err
+	}
+	for i := range s.perSite {
+		n, err := faults.NewNetwork(cfg.Addr)
+		if err != nil {
+			return err
+		}
+		s.clients = append(s.clients, &process{name: fmt.Sprintf("%s%d", s.engine, i), network: n})
+	}
+	return nil
+}
+
+// stream is a sequence of random numbers of its own for everything that is chosen, the
+// same whichever other engine is run.
+func (s *site) stream(of int) uint64 {
+	if s.engine == testdb.MySQL {
+		return 1<<63 | uint64(of)
+	}
+	return uint64(of)
+}
+
+// config is how clients reach the server.
+func (s *site) config() *mysql.Config {
+	cfg := s.server.Config()
+	cfg.User, cfg.Passwd, cfg.DBName = clientUser, clientUser, database
+	cfg.Logger = &mysql.NopLogger{}
+	return cfg
+}
+
+// close stops what was started.
+func (s *site) close() error {
+	for _, p := range s.clients {
+		if p.process != nil {
+			p.process.Kill()
+			_ = p.orders.Close()
+		}
+		p.network.Down()
+	}
+	if s.admin != nil {
+		_ = s.admin.Close()
+	}
+	return s.server.Stop()
+}
+
+// fail notes that the run can't go on, for a reason that is not what is tested.
+func (s *site) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken = errors.Join(s.broken, err)
+}
+
+func (s *site) add(sort, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.v.add(sort, format, args...)
+}
+
+func (s *site) count(kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults[kind]++
+}
+
+// counted are the faults so far.
+func (s *site) counted() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.faults)
+}
