@@ -252,15 +252,13 @@ func (n *galeraNode) spawn(ctx context.Context, port int) (*child, error) {
 		"--datadir=" + n.data(), "--tmpdir=" + n.dir, "--socket=" + n.socket,
 		"--pid-file=" + filepath.Join(n.dir, "pid"),
 		"--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port),
-		"--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-flush-log-at-trx-commit=2",
+		"--log-bin=" + filepath.Join(n.data(), "bin"), "--log-slave-updates", "--sync-binlog=0", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-flush-log-at-trx-commit=2",
 		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--performance-schema=OFF", "--max-connections=500",
 		"--wsrep-on=ON", "--wsrep-provider=" + n.provider, "--wsrep-cluster-name=lockstep",
 		"--wsrep-cluster-address=" + n.address, "--wsrep-node-address=" + loopback(n.group),
 		"--wsrep-sst-method=rsync", "--wsrep-sst-receive-address=" + loopback(n.transfer),
 		"--wsrep-provider-options=" + strings.Join([]string{
 			"gmcast.listen_addr=tcp://" + loopback(n.group), "ist.recv_addr=" + loopback(n.increments), "gcache.size=64M",
-			// A node that says nothing is put out after 4 s instead of 15.
-			"evs.keepalive_period=PT0.5S", "evs.suspect_timeout=PT2S", "evs.inactive_timeout=PT4S", "evs.install_timeout=PT4S",
 		}, ";"),
 	}
 	args = append(args, n.opts.args...)
