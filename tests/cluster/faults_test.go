@@ -190,8 +190,11 @@ func TestFaults(t *testing.T) {
 			}
 		}
 	}
+	for _, l := range ledgers {
+		t.Logf("%s: errors %v", l.kind, l.errors)
+	}
 	for i, node := range nodes {
-		t.Logf("node %d", i)
+		t.Logf("node %d:", i)
 		here := caughtUp(t, db.At(t, node))
 		for _, l := range ledgers {
 			l.check(t, here)

@@ -7,12 +7,15 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -79,14 +82,16 @@ func (a *attempts) settle(err error) {
 	}
 }
 
-// note counts an error. The caller has the mutex.
+// note counts an error, by its number or its end. The caller has the mutex.
 func (l *ledger) note(err error) {
-	if err != nil {
+	var server *mysql.MySQLError
+	switch {
+	case err == nil:
+	case errors.As(err, &server):
+		l.errors[fmt.Sprintf("Error %d", server.Number)]++
+	default:
 		text := err.Error()
-		if i := strings.LastIndex(text, "Error "); i >= 0 {
-			text = text[i:]
-		}
-		l.errors[text[:min(len(text), 90)]]++
+		l.errors[text[strings.LastIndex(text, ": ")+1:]]++
 	}
 }
 
@@ -96,9 +101,9 @@ func (l *ledger) failed(err error) {
 	l.note(err)
 }
 
-// check compares what clients know with the data: every acknowledged transaction is
-// there, no refused one is, and the number that each of them has raised by one is
-// theirs.
+// check compares what clients know with the data of a node: every acknowledged
+// transaction is there, no refused one is, and the number is theirs, which each of
+// them has raised by one.
 func (l *ledger) check(t *testing.T, db *sql.DB) {
 	t.Helper()
 	rows, err := db.Query("SELECT id FROM marks WHERE kind = ?", l.kind)
@@ -136,8 +141,8 @@ func (l *ledger) check(t *testing.T, db *sql.DB) {
 			unknownThere++
 		}
 	}
-	t.Logf("%s: %d committed, %d rolled back, %d unknown, of which %d committed; number %d, errors %v",
-		l.kind, count[acknowledged], count[refused], count[unknown], unknownThere, n, l.errors)
+	t.Logf("%s: %d committed, %d rolled back, %d unknown, of which %d are there; number %d",
+		l.kind, count[acknowledged], count[refused], count[unknown], unknownThere, n)
 	if n != len(there) {
 		t.Errorf("%s: %d updates of %d were lost", l.kind, len(there)-n, len(there))
 	}
