@@ -32,7 +32,8 @@ var (
 // ErrMultiPrimary is not a fault: exclusive locks hold on such a cluster, but at
 // the commit: several transactions may run under one lock, and all but one of
 // them fail with ErrDeadlock at the latest when they commit. A program that is
-// written for that lets this one pass.
+// written for that lets this one pass. What can't hold there returns it when it is
+// called: RLock, locksqlc.Do, and shared leases.
 func Check(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("schema: Check needs a *sql.DB, got nil")

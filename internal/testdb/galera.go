@@ -251,7 +251,7 @@ func (n *galeraNode) spawn(ctx context.Context, port int) (*child, error) {
 	args := []string{
 		"--datadir=" + n.data(), "--tmpdir=" + n.dir, "--socket=" + n.socket,
 		"--pid-file=" + filepath.Join(n.dir, "pid"),
-		"--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port),
+		"--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port), fmt.Sprintf("--server-id=%d", n.group),
 		"--log-bin=" + filepath.Join(n.data(), "bin"), "--log-slave-updates", "--sync-binlog=0", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-flush-log-at-trx-commit=2",
 		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--performance-schema=OFF", "--max-connections=500",
 		"--wsrep-on=ON", "--wsrep-provider=" + n.provider, "--wsrep-cluster-name=lockstep",

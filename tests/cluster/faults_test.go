@@ -129,7 +129,7 @@ func TestFaults(t *testing.T) {
 	nodes := galera(t)
 	db := nodes[0].Open(t)
 	db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL, falls BIGINT NOT NULL)")
-	db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL)")
+	db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, n BIGINT NOT NULL, server BIGINT NOT NULL, session BIGINT NOT NULL, open INT NOT NULL, at DATETIME(6) NOT NULL, KEY (kind, n))")
 	db.Grant(t, "numbers", "marks")
 	locked, optimistic, form, guarded := newLedger("locked"), newLedger("optimistic"), newLedger("form"), newLedger("guarded")
 	ledgers := []*ledger{locked, optimistic, form, guarded}
@@ -139,7 +139,9 @@ func TestFaults(t *testing.T) {
 	polled, fair := newHistory("polled"), newHistory("fair")
 	var clients []*client
 	for i, node := range nodes {
-		clients = append(clients, newClient(t, i, db.At(t, node)))
+		at := db.At(t, node)
+		caughtUp(t, at)
+		clients = append(clients, newClient(t, i, at))
 	}
 
 	ctx, stop := context.WithCancel(t.Context())

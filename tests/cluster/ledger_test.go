@@ -48,6 +48,7 @@ func newLedger(kind string) *ledger {
 type attempts struct {
 	*ledger
 	marks []string
+	n     int  // what the last one has written
 	done  bool // the last one has come to its COMMIT
 }
 
@@ -58,7 +59,7 @@ func (a *attempts) mark(ctx context.Context, tx *sql.Tx, body func() error) erro
 	if err := body(); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, "INSERT INTO marks VALUES (?, ?)", mark, a.kind)
+	_, err := tx.ExecContext(ctx, "INSERT INTO marks VALUES (?, ?, ?, @@server_id, CONNECTION_ID(), @@in_transaction, NOW(6))", mark, a.kind, a.n)
 	a.done = err == nil
 	return err
 }
@@ -146,6 +147,11 @@ func (l *ledger) check(t *testing.T, db *sql.DB) {
 	if n != len(there) {
 		t.Errorf("%s: %d updates of %d were lost", l.kind, len(there)-n, len(there))
 	}
+	if n != len(there) {
+		doubles, err := db.Query("SELECT CONCAT_WS(' ', n, id, server, session, open, at) FROM marks m WHERE kind = ? AND EXISTS (SELECT * FROM marks o WHERE o.kind = m.kind AND o.n = m.n AND o.id <> m.id) ORDER BY n, at", l.kind)
+		if err != nil { t.Fatal(err) }
+		for doubles.Next() { var s string; doubles.Scan(&s); t.Log(s) }
+	}
 	if count[acknowledged] == 0 {
 		t.Errorf("%s: nothing was committed", l.kind)
 	}
@@ -158,7 +164,8 @@ func (a *attempts) increment(ctx context.Context, tx *sql.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT n FROM numbers WHERE kind = ?", a.kind).Scan(&n); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE numbers SET n = ? WHERE kind = ?", n+1, a.kind)
+		a.n = n + 1
+		_, err := tx.ExecContext(ctx, "UPDATE numbers SET n = ? WHERE kind = ?", a.n, a.kind)
 		return err
 	})
 }
@@ -201,7 +208,8 @@ func (l *ledger) form(ctx context.Context, db *sql.DB) {
 			if err := scope.CompareAndBump(ctx, key, version); err != nil {
 				return err
 			}
-			_, err = tx.ExecContext(ctx, "UPDATE numbers SET n = ? WHERE kind = ?", n+1, l.kind)
+			a.n = n + 1
+			_, err = tx.ExecContext(ctx, "UPDATE numbers SET n = ? WHERE kind = ?", a.n, l.kind)
 			return err
 		})
 	}))
