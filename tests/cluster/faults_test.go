@@ -129,7 +129,7 @@ func TestFaults(t *testing.T) {
 	nodes := galera(t)
 	db := nodes[0].Open(t)
 	db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL, falls BIGINT NOT NULL)")
-	db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, n BIGINT NOT NULL, server BIGINT NOT NULL, session BIGINT NOT NULL, open INT NOT NULL, at DATETIME(6) NOT NULL, KEY (kind, n))")
+	db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
 	db.Grant(t, "numbers", "marks")
 	locked, optimistic, form, guarded := newLedger("locked"), newLedger("optimistic"), newLedger("form"), newLedger("guarded")
 	ledgers := []*ledger{locked, optimistic, form, guarded}
