@@ -110,6 +110,14 @@ func (s *Server) Signal(signal syscall.Signal) error {
 	return syscall.Kill(s.inst.child.process.Pid, signal)
 }
 
+// Log returns the last lines that the server has written, of one that is not external.
+func (s *Server) Log() string {
+	if s.External() {
+		return ""
+	}
+	return s.inst.logTail()
+}
+
 // find finds the programs.
 func (g *galera) find(ctx context.Context) error {
 	cache, err := cacheDir()

@@ -74,9 +74,29 @@ func newClient(t *testing.T, number int, db *testdb.DB) *client {
 	return c
 }
 
+// polled acquires a lease by looking again and again, fair by the queue of its node, and
+// permit is one of a semaphore.
+func (c *client) polled(ctx context.Context, key txlock.Key) (*lease.Lease, error) {
+	return c.leases.Acquire(ctx, key)
+}
+
+func (c *client) fair(ctx context.Context, key txlock.Key) (*lease.Lease, error) {
+	return c.leases.Acquire(ctx, key, lease.Fair())
+}
+
+const permits = 2
+
+func (c *client) permit(ctx context.Context, key txlock.Key) (*lease.Lease, error) {
+	s, err := c.leases.Semaphore(key, permits)
+	if err != nil {
+		return nil, err
+	}
+	return s.Acquire(ctx)
+}
+
 // hold acquires the lease, works under it and gives it back.
-func (c *client) hold(ctx context.Context, h *history, work func(l *lease.Lease) error, opts ...lease.AcquireOption) {
-	l, err := c.leases.Acquire(ctx, txlock.Named(h.kind), opts...)
+func (c *client) hold(ctx context.Context, h *history, acquire func(context.Context, txlock.Key) (*lease.Lease, error), work func(l *lease.Lease) error) {
+	l, err := acquire(ctx, txlock.Named(h.kind))
 	if err != nil {
 		h.failed(err)
 		return
@@ -136,7 +156,7 @@ func TestFaults(t *testing.T) {
 	for _, l := range ledgers {
 		db.Exec(t, "INSERT INTO numbers VALUES ('"+l.kind+"', 0, 0, 0)")
 	}
-	polled, fair := newHistory("polled"), newHistory("fair")
+	polled, fair, semaphore := newHistory("polled", 1), newHistory("fair", 1), newHistory("semaphore", permits)
 	var clients []*client
 	for i, node := range nodes {
 		at := db.At(t, node)
@@ -154,11 +174,10 @@ func TestFaults(t *testing.T) {
 			func(ctx context.Context) { optimistic.optimistic(ctx, c.db) },
 			func(ctx context.Context) { form.form(ctx, c.db) },
 			func(ctx context.Context) {
-				c.hold(ctx, polled, func(l *lease.Lease) error { return c.guarded(ctx, guarded, l) })
+				c.hold(ctx, polled, c.polled, func(l *lease.Lease) error { return c.guarded(ctx, guarded, l) })
 			},
-			func(ctx context.Context) {
-				c.hold(ctx, fair, func(*lease.Lease) error { return nil }, lease.Fair())
-			},
+			func(ctx context.Context) { c.hold(ctx, fair, c.fair, nothing) },
+			func(ctx context.Context) { c.hold(ctx, semaphore, c.permit, nothing) },
 		} {
 			working.Go(func() {
 				for !ended.Load() {
@@ -211,7 +230,10 @@ func TestFaults(t *testing.T) {
 	}
 	polled.check(t)
 	fair.check(t)
+	semaphore.check(t)
 }
+
+func nothing(*lease.Lease) error { return nil }
 
 // fault makes a node fail and come back, and waits until it is whole again.
 func fault(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (kind string) {
@@ -254,6 +276,6 @@ func caughtUp(t *testing.T, db *testdb.DB) *sql.DB {
 			return db.Admin()
 		}
 	}
-	t.Fatalf("the node is not one of the cluster again: %v", err)
+	t.Fatalf("the node is not one of the cluster again: %v; its log:\n%s", err, db.Server().Log())
 	return nil
 }
