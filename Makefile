@@ -25,7 +25,10 @@ GOTEST      = go test -race -count=1 -parallel 8 -timeout 20m
 CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES) -seed $(SEED)
 WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
 
-.PHONY: help test cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
+# What Docker offers to make test-matrix.
+IMAGES ?= mariadb:10.11 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
+
+.PHONY: help test test-cluster test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +36,19 @@ help: ## Show this list.
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/tools/need-cc.sh
 	CGO_ENABLED=1 $(WITHSERVERS) -- sh -c '$(GOTEST) ./... && cd tests && $(GOTEST) ./...'
+
+test-cluster: ## Run the tests on a Galera cluster and over a fail-over; CLUSTER_DURATION=30s of faults.
+	internal/tools/need-cc.sh
+	cd tests && CGO_ENABLED=1 $(GOTEST) -tags cluster ./cluster
+
+test-matrix: ## Run make test on the images of IMAGES, which needs Docker.
+	@docker info >/dev/null || { echo "make test-matrix needs Docker, and docker info fails here."; exit 1; }
+	@for image in $(IMAGES); do \
+		engine=$${image%%:*}; \
+		variable=LOCKSTEP_$$(echo $$engine | tr a-z A-Z); \
+		echo "make test on $$image"; \
+		env -u $${variable}_DSN $${variable}_IMAGE=$$image $(MAKE) test ENGINES=$$engine || exit 1; \
+	done
 
 COVERED = ./txlock/...,./locksqlc,./lockgorm,./schema,./internal/guard
 cover: ## Print which part of each package's statements the tests execute.
@@ -69,13 +85,13 @@ verify-go: lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@for module in . tests; do \
-		(cd $$module && go vet ./... && go mod tidy -diff) || \
+		(cd $$module && go vet -tags cluster ./... && go mod tidy -diff) || \
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
 
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run
-	cd tests && $(GOLANGCI) run
+	cd tests && $(GOLANGCI) run --build-tags cluster
 
 licences: ## Check the licences of all dependencies.
 	@for module in . tests; do \

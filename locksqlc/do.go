@@ -28,7 +28,9 @@ const (
 // the lock was lost; what must not be overtaken belongs into a transaction that
 // holds the lock itself: Run. Do returns the error of fn, ErrLost where the lock
 // was lost before fn returned, and what Lock returns. The lock is given back when
-// fn has returned, or has panicked, also when the context has ended before.
+// fn has returned, or has panicked, also when the context has ended before. On a
+// cluster of several primaries, where locks exclude when they are committed, it returns
+// schema.ErrMultiPrimary: use a lease.
 //
 // Every call keeps a connection of the pool, while it waits too. Where fn needs
 // one of the same pool, as many calls at once as MaxOpenConns allows would leave
@@ -65,6 +67,9 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	scope, err := JoinConn(ctx, conn, txlock.NothingRead())
 	if err != nil {
 		return err
+	}
+	if err := scope.OnePrimary(ctx); err != nil {
+		return fmt.Errorf("locksqlc: Do(%q): use a lease: %w", key, err)
 	}
 	if _, err := scope.Lock(ctx, key); err != nil {
 		return err

@@ -150,6 +150,11 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	conn, err := pool.Conn(ctx)
 	check(tb, err)
 	tb.Cleanup(func() { check(tb, conn.Close()) })
+	asked, err := conn.BeginTx(ctx, nil) // once per process and database: is it on a cluster?
+	check(tb, err)
+	scope, err := locksqlc.Join(ctx, asked)
+	check(tb, err)
+	check(tb, errors.Join(scope.OnePrimary(ctx), asked.Rollback()))
 	return func() int {
 		before := sentSoFar(tb, conn)
 		tx, err := conn.BeginTx(ctx, nil)

@@ -32,7 +32,8 @@ var (
 // ErrMultiPrimary is not a fault: exclusive locks hold on such a cluster, but at
 // the commit: several transactions may run under one lock, and all but one of
 // them fail with ErrDeadlock at the latest when they commit. A program that is
-// written for that lets this one pass.
+// written for that lets this one pass. What can't hold there returns it when it is
+// called: RLock, locksqlc.Do, and shared leases.
 func Check(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("schema: Check needs a *sql.DB, got nil")
@@ -60,7 +61,10 @@ func Check(ctx context.Context, db *sql.DB) error {
 		}
 		found = append(found, problem)
 	}
-	for _, check := range []func(context.Context, *sql.DB) (error, error){checkClock, checkCluster} {
+	for _, check := range []func(context.Context, *sql.DB) (error, error){
+		checkClock,
+		func(ctx context.Context, db *sql.DB) (error, error) { return checkCluster(ctx, db) },
+	} {
 		problem, err := check(ctx, db)
 		if err != nil {
 			return err
@@ -193,34 +197,35 @@ func checkClock(ctx context.Context, db *sql.DB) (problem, err error) {
 	return nil, nil
 }
 
+// Queryer is a *sql.DB, *sql.Conn or *sql.Tx.
+type Queryer interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
 // CheckCluster is the part of Check that looks for a multi-primary cluster: it returns
-// ErrMultiPrimary for a node of one, and the errors of the driver.
-func CheckCluster(ctx context.Context, db *sql.DB) error {
+// ErrMultiPrimary for a node of one, and the errors of the driver. In a transaction it
+// fixes no snapshot.
+func CheckCluster(ctx context.Context, db Queryer) error {
 	if db == nil {
-		return errors.New("schema: CheckCluster needs a *sql.DB, got nil")
+		return errors.New("schema: CheckCluster needs a *sql.DB, *sql.Conn or *sql.Tx, got nil")
 	}
 	problem, err := checkCluster(ctx, db)
 	return errors.Join(problem, err)
 }
 
-// checkCluster finds Galera (wsrep_on) and a Group Replication with several
-// primaries.
-func checkCluster(ctx context.Context, db *sql.DB) (problem, err error) {
-	for _, c := range []struct{ variable, value string }{
-		{"wsrep_on", "ON"},
-		{"group_replication_single_primary_mode", "OFF"},
-	} {
-		var name, value string
-		err := db.QueryRowContext(ctx, `SHOW GLOBAL VARIABLES LIKE '`+c.variable+`'`).Scan(&name, &value)
-		if errors.Is(err, sql.ErrNoRows) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("schema: look for a cluster: %w", err)
-		}
-		if value == c.value {
-			return fmt.Errorf("%w: %s is %s: exclusive locks exclude at COMMIT and not before, shared locks don't exclude writers on other nodes: send all locking transactions to one node, or be ready to retry ErrDeadlock from every statement and from Commit", ErrMultiPrimary, name, value), nil
-		}
+// ClusterQuery finds Galera (wsrep_on) and a Group Replication with several primaries:
+// it has no row for a single primary.
+const ClusterQuery = `SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'
+	OR Variable_name = 'group_replication_single_primary_mode' AND Value = 'OFF'`
+
+func checkCluster(ctx context.Context, db Queryer) (problem, err error) {
+	var name, value string
+	err = db.QueryRowContext(ctx, ClusterQuery).Scan(&name, &value)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("schema: look for a cluster: %w", err)
 	}
-	return nil, nil
+	return fmt.Errorf("%w: %s is %s: exclusive locks exclude at COMMIT and not before, shared locks don't exclude writers on other nodes: send all locking transactions to one node, or be ready to retry ErrDeadlock from every statement and from Commit", ErrMultiPrimary, name, value), nil
 }

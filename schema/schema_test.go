@@ -275,14 +275,17 @@ func TestCheckFindsGalera(t *testing.T) {
 func TestCheckFindsGroupReplication(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		mode string
+		name string
+		rows *sqlmock.Rows
 		want error
-	}{{"OFF", schema.ErrMultiPrimary}, {"ON", nil}} {
-		t.Run(c.mode, func(t *testing.T) {
+	}{
+		{"several primaries", row("group_replication_single_primary_mode", "OFF"), schema.ErrMultiPrimary},
+		{"one primary", sqlmock.NewRows([]string{"n", "v"}), nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			err := schema.Check(t.Context(), mocked(t, append(good(),
-				answer{"wsrep_on", sqlmock.NewRows([]string{"n", "v"})},
-				answer{"group_replication_single_primary_mode", row("group_replication_single_primary_mode", c.mode)})))
+				answer{"group_replication_single_primary_mode' AND Value = 'OFF'", c.rows})))
 			demand(t, err, c.want)
 			if c.want != nil {
 				demand(t, err, c.want, "group_replication_single_primary_mode is OFF", "one node")

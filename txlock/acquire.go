@@ -65,6 +65,11 @@ func (s *state) acquire(ctx context.Context, key Key, r record, q request) (Gran
 	if err := s.stillOpen(ctx); err != nil {
 		return Grant{}, s.refused(ctx, key, q.shared, asked, s.failure(q.verb, key, err))
 	}
+	if q.shared {
+		if err := s.onePrimary(ctx); err != nil {
+			return Grant{}, s.refused(ctx, key, q.shared, asked, s.failure(q.verb, key, err))
+		}
+	}
 	token, err := a.run(ctx)
 	if errors.Is(err, guard.ErrReads) {
 		// Another goroutine has read meanwhile: now with the snapshot guard.

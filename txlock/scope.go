@@ -223,7 +223,9 @@ func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
 
 // RLock takes the lock of a key shared: with other shared holders, but with no
 // exclusive one. A writer that waits holds off new readers. It returns what Lock
-// returns; a transaction that holds the key exclusively keeps that.
+// returns; a transaction that holds the key exclusively keeps that. On a cluster of
+// several primaries it returns schema.ErrMultiPrimary, and the transaction goes on: a
+// shared lock writes nothing that a writer on another node would collide with.
 func (s *Scope) RLock(ctx context.Context, key Key) (Grant, error) {
 	return s.one(ctx, key, request{verb: "lock shared", shared: true, atMost: s.atMost})
 }

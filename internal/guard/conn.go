@@ -155,6 +155,9 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	if err != nil {
 		return nil, c.failed(statement{kind: kindQuiet}, err) // to prepare neither reads nor commits
 	}
+	if err := c.prepared(ctx); err != nil {
+		return refused{errors.Join(err, base.Close())}, nil
+	}
 	return &stmt{base: base, conn: c, statement: s}, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
@@ -55,8 +56,9 @@ func Wrap(base driver.Connector, rules Rules) driver.Connector {
 const killTimeout = time.Second
 
 type connector struct {
-	base  driver.Connector
-	rules Rules
+	base   driver.Connector
+	rules  Rules
+	galera atomic.Pointer[bool] // nil: nobody has asked yet
 }
 
 var (

@@ -19,6 +19,7 @@ import (
 type stub struct {
 	lean    bool             // the connections lack all that a driver may lack
 	uptime  int              // what the server says
+	galera  string           // wsrep_on, "" for a server that has no such variable
 	answers map[string]error // to a statement, and to "connect", "close", "row", "rows close"
 
 	mu     sync.Mutex
@@ -100,6 +101,9 @@ func (c *leanConn) QueryContext(_ context.Context, query string, args []driver.N
 	rows := &leanRows{stub: c.stub, row: []driver.Value{[]byte("10.11.8-MariaDB"), int64(c.id), []byte("0"), []byte("host/3306/shop")}}
 	if query == rawsql.Uptime {
 		rows.row = []driver.Value{[]byte("Uptime"), fmt.Appendf(nil, "%d", c.uptime)}
+	}
+	if query == rawsql.Galera {
+		rows.row, rows.read = []driver.Value{[]byte("wsrep_on"), []byte(c.galera)}, c.galera == ""
 	}
 	return rows, nil
 }

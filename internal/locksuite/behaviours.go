@@ -11,6 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -114,6 +115,10 @@ func reenters(e *env) {
 
 func shares(e *env) {
 	key := e.key()
+	if e.cluster {
+		e.refusesShared(key)
+		return
+	}
 	e.free(key) // a first grant makes the row, if only for itself
 	if e.kind.name == "fresh" {
 		s := e.begin() // and commits it: whoever makes a row has it alone
@@ -146,8 +151,26 @@ func shares(e *env) {
 	e.wants((<-answered).err, nil)
 }
 
+// refusesShared tells that a shared lock is refused, and nothing else with it.
+func (e *env) refusesShared(key txlock.Key) {
+	e.Helper()
+	s := e.begin()
+	for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.RLock, s.TryRLock, s.WaitAtMost(time.Second).RLock} {
+		_, err := verb(e.Context(), key)
+		e.wants(err, schema.ErrMultiPrimary)
+	}
+	e.free(key)
+	s.lock(key)
+	e.busy(key)
+	s.commit()
+}
+
 func refusesUpgrade(e *env) {
 	key := e.key()
+	if e.cluster {
+		e.refusesShared(key)
+		return
+	}
 	s := e.begin()
 	_, err := s.RLock(e.Context(), key)
 	e.wants(err, nil)
@@ -167,7 +190,11 @@ func waitsAtMost(e *env) {
 	holder.lock(key)
 	waiter.lock(other)
 	e.wants(waiter.Exec(e.Context(), "UPDATE "+table+" SET n = 3"), nil)
-	for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){waiter.WaitAtMost(limit).Lock, waiter.WaitAtMost(limit).RLock} {
+	verbs := []func(context.Context, txlock.Key) (txlock.Grant, error){waiter.WaitAtMost(limit).Lock, waiter.WaitAtMost(limit).RLock}
+	if e.cluster {
+		verbs = verbs[:1]
+	}
+	for _, verb := range verbs {
 		began := time.Now()
 		_, err := verb(e.Context(), key)
 		e.wants(err, txlock.ErrWaitTimeout)

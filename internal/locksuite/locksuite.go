@@ -15,6 +15,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -54,11 +55,12 @@ func Run(t *testing.T, adapters ...Adapter) {
 				t.Run(fmt.Sprintf("%s/%s/%s", engine, adapter.Name, v.name), func(t *testing.T) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
+					cluster := onCluster(t, db)
 					for _, b := range v.behaviours() {
 						for _, kind := range kinds {
 							t.Run(b.name+"/"+kind.name, func(t *testing.T) {
 								t.Parallel()
-								e := &env{T: t, db: db, adapter: adapter, variant: v, kind: kind}
+								e := &env{T: t, db: db, adapter: adapter, variant: v, kind: kind, cluster: cluster}
 								e.pool = adapter.Open(t, db.Config(v.set))
 								b.show(e)
 								e.poolIsAsBefore()
@@ -69,6 +71,17 @@ func Run(t *testing.T, adapters ...Adapter) {
 			}
 		}
 	}
+}
+
+// onCluster tells whether the database is on a node of a cluster of several primaries,
+// where shared locks are refused.
+func onCluster(t *testing.T, db *testdb.DB) bool {
+	t.Helper()
+	err := schema.CheckCluster(t.Context(), db.Admin())
+	if err != nil && !errors.Is(err, schema.ErrMultiPrimary) {
+		t.Fatal(err)
+	}
+	return err != nil
 }
 
 // variant is a setting of the driver and an isolation level.
@@ -135,6 +148,7 @@ type env struct {
 	kind    kind
 	pool    Pool
 	memory  Memory // in place of db and pool
+	cluster bool
 }
 
 // engine is where the locks are.

@@ -19,16 +19,20 @@ func (e *env) stale(err error) {
 
 func refusesStale(e *env) {
 	table := e.numbers()
-	for _, verb := range []func(s *session, key txlock.Key) error{
+	verbs := []func(s *session, key txlock.Key) error{
 		func(s *session, key txlock.Key) error { _, err := s.Lock(e.Context(), key); return err },
 		func(s *session, key txlock.Key) error { _, err := s.TryLock(e.Context(), key); return err },
-		func(s *session, key txlock.Key) error { _, err := s.RLock(e.Context(), key); return err },
-		func(s *session, key txlock.Key) error { _, err := s.TryRLock(e.Context(), key); return err },
 		func(s *session, key txlock.Key) error {
 			_, err := s.WaitAtMost(10*time.Second).Lock(e.Context(), key)
 			return err
 		},
-	} {
+		func(s *session, key txlock.Key) error { _, err := s.RLock(e.Context(), key); return err },
+		func(s *session, key txlock.Key) error { _, err := s.TryRLock(e.Context(), key); return err },
+	}
+	if e.cluster {
+		verbs = verbs[:3]
+	}
+	for _, verb := range verbs {
 		key := e.key()
 		s := e.late(table)
 		holder := e.begin()

@@ -143,6 +143,9 @@ func conflictsWithLock(e *env) {
 		s.conflict(key, version)
 		e.wants(s.Rollback(), nil)
 	}
+	if e.cluster {
+		return
+	}
 	s, reader := e.begin(), e.begin()
 	version := s.version(key)
 	_, err := reader.RLock(e.Context(), key)
@@ -262,6 +265,9 @@ func comparesHeld(e *env) {
 	}
 	locked.commit()
 
+	if e.cluster {
+		return
+	}
 	shared := e.begin()
 	_, err := shared.RLock(e.Context(), key)
 	e.wants(err, nil)

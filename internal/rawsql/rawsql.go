@@ -43,6 +43,9 @@ func SkipShared(query string, mariaDB bool) string {
 	return strings.Replace(query, "LOCK IN SHARE MODE", "FOR SHARE SKIP LOCKED", 1)
 }
 
+// Galera reads whether the server is a node of a Galera cluster: no row where it can't be.
+const Galera = "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'"
+
 // Session reads the number of the session, for Kill.
 const Session = "SELECT CONNECTION_ID()"
 

@@ -21,7 +21,11 @@ type Child struct {
 // kill it when we end. That order counts for the thread that started the
 // process, not for the whole of us, so one thread is kept for it.
 func StartChild(cmd *exec.Cmd) (*Child, error) {
-	cmd.SysProcAttr = childAttr()
+	attr := childAttr()
+	if cmd.SysProcAttr != nil {
+		attr.Credential = cmd.SysProcAttr.Credential
+	}
+	cmd.SysProcAttr = attr
 	c := &Child{done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {

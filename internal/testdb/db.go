@@ -73,6 +73,20 @@ func (s *Server) Fresh(tb testing.TB) *DB {
 	return db
 }
 
+// At returns the same database on another server, which has a copy of it.
+func (db *DB) At(tb testing.TB, server *Server) *DB {
+	tb.Helper()
+	at := *db
+	at.server = server
+	connector, err := mysql.NewConnector(at.AdminConfig())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	at.admin = sql.OpenDB(connector)
+	tb.Cleanup(func() { _ = at.admin.Close() })
+	return &at
+}
+
 // Server returns the server that the database is on.
 func (db *DB) Server() *Server { return db.server }
 

@@ -33,6 +33,8 @@ type instance struct {
 	halt func() error
 	// discard removes what is outside of dir. It may be nil.
 	discard func() error
+	// ready tells whether a server that answers can be used. It may be nil.
+	ready func(ctx context.Context, pool *sql.DB) error
 }
 
 // launch starts the server on a port that is free. Another process may take
@@ -80,6 +82,9 @@ func (s *Server) waitReady(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		pingErr := pool.PingContext(ctx)
+		if pingErr == nil && s.inst.ready != nil {
+			pingErr = s.inst.ready(ctx, pool)
+		}
 		if pingErr == nil {
 			return nil
 		}

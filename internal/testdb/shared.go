@@ -115,6 +115,9 @@ func (s *share) db(engine Engine) (*DB, error) {
 	return db, db.install(context.Background())
 }
 
+// AtClose has Main call f after the tests, and after all that was put in later.
+func AtClose(f func() error) { process.atClose(f) }
+
 func (s *share) atClose(f func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -91,7 +91,9 @@ func ExpectDo(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *Expected
 	s := settingsOf(mock, options)
 	s.nothingRead = true
 	mock.ExpectExec(s.text("BEGIN", false)).WillReturnResult(sqlmock.NewResult(0, 0))
-	e := &ExpectedDo{joined(mock, s, fmt.Sprintf("Do(%q)", key)).ExpectLock(key).expected}
+	locks := joined(mock, s, fmt.Sprintf("Do(%q)", key))
+	locks.rehearse("Do", nil, nil, func() error { return locks.scope.OnePrimary(context.Background()) })
+	e := &ExpectedDo{locks.ExpectLock(key).expected}
 	e.failed = (&Work{e.locks}).Ends
 	return e
 }

@@ -1,0 +1,59 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// errAborted is what a node of a Galera cluster should have answered.
+var errAborted = &mysql.MySQLError{Number: 1213, Message: "the cluster has aborted the transaction while a statement was prepared"}
+
+// prepared makes sure, after a statement was prepared in a transaction with locks, that
+// a node of a Galera cluster hasn't ended the transaction meanwhile: MariaDB 10.11.14
+// answers some 4 % of the aborts that come while it prepares with success, and executes
+// what follows in autocommit. All other commands are answered with 1213. It dooms the
+// transaction then; the error it returns is one that says neither.
+func (c *conn) prepared(ctx context.Context) error {
+	t := c.tx
+	if t == nil || c.open > 0 || t.Err() != nil || valueOf[Call](ctx) == nil && !t.holds() {
+		return nil
+	}
+	galera, err := c.onGalera(ctx)
+	if err == nil && !galera {
+		return nil
+	}
+	open := false
+	if err == nil {
+		open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+	}
+	if err == nil && !open {
+		err = errAborted
+	}
+	if err != nil {
+		err = c.failed(statement{kind: kindQuiet}, err)
+	}
+	if t.Err() != nil {
+		return nil // the statement is refused for that when it is executed
+	}
+	return err
+}
+
+// onGalera tells whether the server is a node of a Galera cluster. It asks once for the
+// pool.
+func (c *conn) onGalera(ctx context.Context) (bool, error) {
+	if known := c.pool.galera.Load(); known != nil {
+		return *known, nil
+	}
+	row, err := readRow(ctx, c.base, rawsql.Galera, 2)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	on := err == nil && row[1] == "ON"
+	c.pool.galera.Store(&on)
+	return on, nil
+}

@@ -1,0 +1,58 @@
+package locksqlc_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestRefusedOnClusters proves that what can't exclude on a cluster of several primaries
+// is refused there, and that the transaction goes on. It needs no cluster: a MariaDB
+// whose wsrep_on is ON without a provider works as a single server.
+func TestRefusedOnClusters(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		if engine != testdb.MariaDB {
+			continue
+		}
+		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).Open(t)
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(name, func(t *testing.T) {
+				pool := open(guarded, beginTx)(t, db.Config()).DB()
+				key := txlock.Named(t.Name())
+				err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error {
+					t.Error("Do has called its function")
+					return nil
+				})
+				if !errors.Is(err, schema.ErrMultiPrimary) || !strings.Contains(err.Error(), "use a lease") {
+					t.Errorf("Do: %v", err)
+				}
+				tx, err := pool.BeginTx(t.Context(), nil)
+				check(t, err)
+				defer func() { _ = tx.Rollback() }()
+				scope, err := locksqlc.Join(t.Context(), tx)
+				check(t, err)
+				for verb, lock := range map[string]func(context.Context, txlock.Key) (txlock.Grant, error){
+					"RLock": scope.RLock, "TryRLock": scope.TryRLock,
+				} {
+					if _, err := lock(t.Context(), key); !errors.Is(err, schema.ErrMultiPrimary) || !strings.Contains(err.Error(), "lock exclusively") {
+						t.Errorf("%s: %v", verb, err)
+					}
+				}
+				if _, err := scope.Lock(t.Context(), key); err != nil {
+					t.Errorf("Lock after that: %v", err)
+				}
+				if grant, err := scope.RLock(t.Context(), key); err != nil || grant.Shared() {
+					t.Errorf("RLock of what is held exclusively: %+v, %v", grant, err)
+				}
+				check(t, tx.Commit())
+			})
+		}
+	}
+}
