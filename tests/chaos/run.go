@@ -109,6 +109,7 @@ func (r *result) broken() bool {
 	})
 }
 
+// without is the lane without a kind of fault.
 func without(lane map[string]faultKind, kind string) map[string]faultKind {
 	rest := make(map[string]faultKind)
 	for name, k := range lane {
