@@ -37,5 +37,12 @@ func galera(t *testing.T) []*testdb.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		for i, node := range nodes {
+			if t.Failed() {
+				t.Logf("node %d wrote:\n%s", i, node.Log())
+			}
+		}
+	})
 	return nodes
 }
