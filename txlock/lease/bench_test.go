@@ -166,6 +166,7 @@ func TestStatementsOfAGuard(t *testing.T) {
 			}
 			return sentSoFar(t, conn) - before
 		}
+		sent(sql.LevelRepeatableRead, false, true) // the first one of a pool also asks for a cluster
 		for name, test := range map[string]struct {
 			level sql.IsolationLevel
 			read  bool

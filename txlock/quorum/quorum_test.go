@@ -120,7 +120,7 @@ func TestOwners(t *testing.T) {
 func TestDo(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
-	m := newQuorum(t, nodes)
+	m := newQuorum(t, nodes, lease.TTL(4*time.Second))
 	key, failed := named(), errors.New("failed")
 	err := m.Do(t.Context(), key, func(ctx context.Context, l *quorum.Lease) error {
 		return errors.Join(failed, m.Do(ctx, key, func(_ context.Context, again *quorum.Lease) error {
@@ -139,7 +139,7 @@ func TestDo(t *testing.T) {
 		}
 		<-ctx.Done()
 		return context.Cause(ctx)
-	}, lease.TTL(3*time.Second))
+	})
 	wants(t, "Do of what is lost", err, txlock.ErrLost)
 	func() {
 		defer func() {
