@@ -3,6 +3,7 @@ package locktest_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -401,4 +402,31 @@ func TestRealTimeInABubble(t *testing.T) {
 		wants(t, "Err", l.Err(), txlock.ErrLost)
 		must(t, next.Release(t.Context()))
 	})
+}
+
+// TestManyWait: who looks for a deadlock looks at each who waits once.
+func TestManyWait(t *testing.T) {
+	t.Parallel()
+	memory, key := locktest.NewMemory(), txlock.Named("popular")
+	holder := memory.Begin()
+	if _, err := holder.Lock(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	var waiting sync.WaitGroup
+	for range 100 {
+		scope := memory.Begin()
+		waiting.Go(func() {
+			_, err := scope.Lock(t.Context(), key)
+			if err := errors.Join(err, scope.Commit()); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := scope.AwaitWaiting(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := holder.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	waiting.Wait()
 }

@@ -241,9 +241,9 @@ func (t *transaction) free(commit bool) {
 // wait for a transaction: the one with the fewest locks, and of equals not the one that
 // has come last.
 func (m *Memory) deadlocked(last *transaction) *transaction {
-	circle := m.circle(last, last, nil)
+	circle := m.circle(last, last, make(map[*transaction]bool))
 	var victim *transaction
-	for _, t := range slices.Backward(circle) { // the last is its first
+	for _, t := range circle { // whose last is the last
 		if victim == nil || len(t.rows) < len(victim.rows) {
 			victim = t
 		}
@@ -251,18 +251,19 @@ func (m *Memory) deadlocked(last *transaction) *transaction {
 	return victim
 }
 
-// circle returns the transactions on a way of waits from one to another.
-func (m *Memory) circle(from, to *transaction, way []*transaction) []*transaction {
-	way = append(way, from)
+// circle returns the transactions on a way of waits from one to another, backwards. It
+// goes through none twice.
+func (m *Memory) circle(from, to *transaction, been map[*transaction]bool) []*transaction {
+	been[from] = true
 	for _, other := range m.blockers(from) {
 		if other == to {
-			return way
+			return []*transaction{from}
 		}
-		if slices.Contains(way, other) {
+		if been[other] {
 			continue
 		}
-		if found := m.circle(other, to, way); found != nil {
-			return found
+		if way := m.circle(other, to, been); way != nil {
+			return append(way, from)
 		}
 	}
 	return nil
