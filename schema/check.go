@@ -206,7 +206,7 @@ type Queryer interface {
 // ErrMultiPrimary for a node of one, and the errors of the driver. In a transaction it
 // fixes no snapshot.
 func CheckCluster(ctx context.Context, db Queryer) error {
-	if db == nil {
+	if pool, ok := db.(*sql.DB); db == nil || ok && pool == nil {
 		return errors.New("schema: CheckCluster needs a *sql.DB, *sql.Conn or *sql.Tx, got nil")
 	}
 	problem, err := checkCluster(ctx, db)

@@ -368,7 +368,10 @@ func mocked(t *testing.T, answers []answer) *sql.DB {
 
 func TestNilPool(t *testing.T) {
 	t.Parallel()
-	for name, call := range map[string]func(context.Context, *sql.DB) error{"Install": schema.Install, "Check": schema.Check} {
+	for name, call := range map[string]func(context.Context, *sql.DB) error{
+		"Install": schema.Install, "Check": schema.Check,
+		"CheckCluster": func(ctx context.Context, db *sql.DB) error { return schema.CheckCluster(ctx, db) },
+	} {
 		if err := call(t.Context(), nil); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s needs a *sql.DB", name)) {
 			t.Errorf("%s(nil): %v", name, err)
 		}
