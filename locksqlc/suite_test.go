@@ -3,6 +3,7 @@ package locksqlc_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -21,91 +22,34 @@ func TestSuite(t *testing.T) {
 	)
 }
 
-// pool is a pool of database/sql, with a way to begin.
-type pool struct {
-	db    *sql.DB
-	begin func(ctx context.Context, db *sql.DB, level sql.IsolationLevel) (locksuite.Session, error)
-}
-
-func (p pool) DB() *sql.DB { return p.db }
-
-func (p pool) Begin(ctx context.Context, level sql.IsolationLevel) (locksuite.Session, error) {
-	return p.begin(ctx, p.db, level)
-}
-
-func open(guarded bool, begin func(context.Context, *sql.DB, sql.IsolationLevel) (locksuite.Session, error)) func(testing.TB, *mysql.Config) locksuite.Pool {
-	return func(tb testing.TB, cfg *mysql.Config) locksuite.Pool {
-		tb.Helper()
-		connector, err := mysql.NewConnector(cfg)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if guarded {
-			connector = locksqlc.Connector(connector)
-		}
-		db := sql.OpenDB(connector)
-		tb.Cleanup(func() {
-			if err := db.Close(); err != nil {
-				tb.Errorf("close the pool: %v", err)
-			}
-		})
-		return pool{db, begin}
+func open(guarded bool, begin locksuite.BeginSQL) func(testing.TB, *mysql.Config) locksuite.Pool {
+	if !guarded {
+		return locksuite.OpenSQL(nil, begin)
 	}
-}
-
-// querier is what *sql.Tx and *sql.Conn have in common.
-type querier interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-type statements struct{ querier }
-
-func (s statements) Exec(ctx context.Context, query string, args ...any) error {
-	_, err := s.ExecContext(ctx, query, args...)
-	return err
-}
-
-func (s statements) Int(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = s.QueryRowContext(ctx, query, args...).Scan(&n)
-	return n, err
-}
-
-func (s statements) Rows(ctx context.Context, query string) (*sql.Rows, error) {
-	return s.QueryContext(ctx, query)
-}
-
-func (s statements) Savepoint(ctx context.Context, name string) error {
-	return s.Exec(ctx, "SAVEPOINT "+name)
-}
-
-func (s statements) RollbackTo(ctx context.Context, name string) error {
-	return s.Exec(ctx, "ROLLBACK TO SAVEPOINT "+name)
+	return locksuite.OpenSQL(func(c driver.Connector) driver.Connector { return locksqlc.Connector(c) }, begin)
 }
 
 // txSession joins a *sql.Tx.
 type txSession struct {
-	statements
-	*sql.Tx
+	locksuite.Statements
+	tx *sql.Tx
 }
 
 func beginTx(ctx context.Context, db *sql.DB, level sql.IsolationLevel) (locksuite.Session, error) {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: level})
-	return txSession{statements{tx}, tx}, err
-}
-
-func (s txSession) Exec(ctx context.Context, query string, args ...any) error {
-	return s.statements.Exec(ctx, query, args...)
+	return txSession{locksuite.Statements{On: tx}, tx}, err
 }
 
 func (s txSession) Join(ctx context.Context, options ...txlock.JoinOption) (*txlock.Scope, error) {
-	return locksqlc.Join(ctx, s.Tx, options...)
+	return locksqlc.Join(ctx, s.tx, options...)
 }
+
+func (s txSession) Commit() error   { return s.tx.Commit() }
+func (s txSession) Rollback() error { return s.tx.Rollback() }
 
 // connSession joins a *sql.Conn on which BEGIN was sent.
 type connSession struct {
-	statements
+	locksuite.Statements
 	conn *sql.Conn
 }
 
@@ -114,7 +58,7 @@ func beginConn(ctx context.Context, db *sql.DB, level sql.IsolationLevel) (locks
 	if err != nil {
 		return nil, err
 	}
-	s := connSession{statements{conn}, conn}
+	s := connSession{locksuite.Statements{On: conn}, conn}
 	for _, text := range []string{"SET TRANSACTION ISOLATION LEVEL " + map[sql.IsolationLevel]string{
 		sql.LevelRepeatableRead: "REPEATABLE READ", sql.LevelReadCommitted: "READ COMMITTED",
 	}[level], "BEGIN"} {
