@@ -106,8 +106,8 @@ func (c *client) open(choice *rand.Rand) error {
 		base = faults.Rewriter(base, rewrite)
 	}
 	c.plain = sql.OpenDB(base)
-	c.pool, c.guarded = c.plain, choice.IntN(4) == 0
-	if c.guarded = !c.guarded; c.guarded {
+	c.pool, c.guarded = c.plain, choice.IntN(4) != 0
+	if c.guarded {
 		c.pool = sql.OpenDB(locksqlc.Connector(base))
 	}
 	c.pool.SetMaxOpenConns(poolSize)

@@ -204,17 +204,17 @@ type ExpectedResize struct {
 }
 
 // Succeeds sets the number.
-func (e *ExpectedResize) Succeeds() { e.expect(nil, nil) }
+func (e *ExpectedResize) Succeeds() { e.expect(nil) }
 
 // Fails makes the statement that sets the number fail with an error of the server.
 func (e *ExpectedResize) Fails(err *mysql.MySQLError) {
 	final("Resize", err)
-	e.expect(err, err)
+	e.expect(err)
 }
 
-func (e *ExpectedResize) expect(fails, want error) {
+func (e *ExpectedResize) expect(fails error) {
 	p := play{reply: usedFor + int64(e.from), err: fails, look: gen.LookLeaseRow{Owner: []byte("-"), IntentUs: -int64(e.from)}}
-	e.leases.expect(fmt.Sprintf("Semaphore(%d).Resize(%q, %d)", e.from, e.key, e.to), e.key, p, want, func() error {
+	e.leases.expect(fmt.Sprintf("Semaphore(%d).Resize(%q, %d)", e.from, e.key, e.to), e.key, p, fails, func() error {
 		s, err := e.leases.manager.Semaphore(e.key, e.from)
 		if err == nil {
 			_, err = s.Resize(context.Background(), e.to)
