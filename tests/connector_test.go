@@ -85,7 +85,18 @@ func (c *clockedConn) sync(ctx context.Context) error {
 	return err
 }
 
+type onUseKey struct{}
+
+// onUse returns a context that tells when it has been given a connection that was used
+// before.
+func onUse(ctx context.Context, used func()) context.Context {
+	return context.WithValue(ctx, onUseKey{}, used)
+}
+
 func (c *clockedConn) ResetSession(ctx context.Context) error {
+	if used, ok := ctx.Value(onUseKey{}).(func()); ok {
+		used()
+	}
 	if err := c.Conn.ResetSession(ctx); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"pgregory.net/rapid"
@@ -18,6 +19,7 @@ type waiting struct {
 	size   bool // it is Resize
 	model  *model.Wait
 	cancel context.CancelFunc
+	asked  atomic.Int64 // how often it has had a connection, since the clock was set
 	done   chan outcome
 }
 
@@ -26,16 +28,34 @@ type outcome struct {
 	err   error
 }
 
-// wait makes a call that may wait. There is one at a time, so that it is known who is
-// the next.
+// wait makes a call that may wait, and returns when it has asked the server. There is
+// one at a time, so that it is known who is the next.
 func (p *play) wait(a asked, x *model.Wait, call func(context.Context) (*lease.Lease, error)) {
 	ctx, cancel := context.WithCancel(a.context())
-	p.waiting = &waiting{a, false, x, cancel, make(chan outcome, 1)}
-	done := p.waiting.done
+	w := &waiting{who: a, model: x, cancel: cancel, done: make(chan outcome, 1)}
+	p.waiting = w
 	go func() {
-		l, err := call(ctx)
-		done <- outcome{l, err}
+		l, err := call(onUse(ctx, func() { w.asked.Add(1) }))
+		w.done <- outcome{l, err}
 	}()
+	p.asks(1)
+}
+
+// asks waits until the call that waits has asked the server so often, or returns.
+func (p *play) asks(often int64) {
+	if w := p.waiting; w != nil && !await(p.patience, func() bool { return w.asked.Load() >= often || len(w.done) > 0 }) {
+		p.differ("the call that waits has asked the server %d times, not %d", w.asked.Load(), often)
+	}
+}
+
+// setClock sets the clock of the server. A call that waits has seen what it was set to
+// before: in one attempt it looks at the clock again, once, and asks less often.
+func (p *play) setClock() {
+	p.asks(12)
+	p.clock.Store(p.world.Now)
+	if p.waiting != nil {
+		p.waiting.asked.Store(0)
+	}
 }
 
 // waits tells whether a call of a manager waits.
@@ -64,10 +84,23 @@ func (p *play) awaited() {
 			return
 		}
 		p.granted(o.lease, o.err, x.model.Handle, x.model.Err)
+		p.idle()
 	case <-limit:
 		if x.model.Over {
 			p.differ("the call that waits does not return, the model says %v %v", x.model.Handle, x.model.Err)
 		}
+	}
+}
+
+// idle waits until what a call has left behind has been answered: it has a place until
+// then.
+func (p *play) idle() {
+	open := 0
+	if p.tx != nil {
+		open = 1
+	}
+	if !await(p.patience, func() bool { return p.pool.Stats().InUse == open }) {
+		p.differ("%d connections are in use, %d by the transaction", p.pool.Stats().InUse, open)
 	}
 }
 

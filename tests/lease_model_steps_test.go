@@ -186,7 +186,7 @@ func (p *play) tick(rt *rapid.T) {
 		return // what is given back behind the calls may have been asked for before
 	}
 	p.world.Now += d.Microseconds()
-	p.clock.Store(p.world.Now)
+	p.setClock()
 }
 
 func (p *play) clean(*rapid.T) {

@@ -17,11 +17,12 @@ func (w *World) TryAcquireShared(manager, key int, owner string, ttl int64) (*Ha
 	if h, err := w.local(manager, key, owner, true); h != nil || err != nil {
 		return h, err
 	}
-	return w.share(manager, key, owner, ttl)
+	return w.share(w.freeSlot(manager, key), manager, owner, ttl)
 }
 
-// share takes a reader's place.
-func (w *World) share(manager, key int, owner string, ttl int64) (*Handle, error) {
+// share takes a reader's place in the row given.
+func (w *World) share(at At, manager int, owner string, ttl int64) (*Handle, error) {
+	key := at.Key
 	gate, err := w.use(key, Shared)
 	if err != nil {
 		return nil, err
@@ -31,7 +32,6 @@ func (w *World) share(manager, key int, owner string, ttl int64) (*Handle, error
 	if w.Locked(At{Key: key}) || gate.Held(w.Now) && gate.Owner != owner {
 		return nil, txlock.ErrBusy
 	}
-	at := w.freeSlot(manager, key)
 	if w.Rows[at] == nil {
 		w.Rows[at] = fresh()
 	}
@@ -102,7 +102,7 @@ func (w *World) Downgrade(h *Handle) (*Handle, error) {
 	case h.record.shared:
 		return nil, txlock.ErrInvalidOption
 	}
-	reader, err := w.share(h.Manager, h.Key, h.Owner, h.record.ttl)
+	reader, err := w.share(w.freeSlot(h.Manager, h.Key), h.Manager, h.Owner, h.record.ttl)
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +122,7 @@ type Wait struct {
 
 	try   func() (*Handle, error) // what it does when things have changed
 	taken *Handle                 // the gate, while there are readers
+	place *At                     // of a reader, which has it before it gets in
 }
 
 // Acquire is TryAcquire that waits. While it waits for readers it has the gate.
@@ -148,8 +149,13 @@ func (w *World) Acquire(manager, key int, owner string, ttl int64) *Wait {
 
 // AcquireShared is TryAcquireShared that waits.
 func (w *World) AcquireShared(manager, key int, owner string, ttl int64) *Wait {
-	return w.wait(&Wait{Manager: manager, try: func() (*Handle, error) {
-		return w.TryAcquireShared(manager, key, owner, ttl)
+	at := w.freeSlot(manager, key)
+	w.slots[at] = true
+	return w.wait(&Wait{Manager: manager, place: &at, try: func() (*Handle, error) {
+		if h, err := w.local(manager, key, owner, true); h != nil || err != nil {
+			return h, err
+		}
+		return w.share(at, manager, owner, ttl)
 	}})
 }
 
@@ -170,16 +176,24 @@ func (w *World) Settle() {
 	if errors.Is(err, txlock.ErrBusy) {
 		return
 	}
-	x.Over, x.Handle, x.Err, w.Waiting = true, h, err, nil
+	w.finish(x, h, err)
 	if h != nil && h == x.taken {
 		w.Handles = append(w.Handles, h)
+	}
+}
+
+// finish ends the call that waits.
+func (w *World) finish(x *Wait, h *Handle, err error) {
+	x.Over, x.Handle, x.Err, w.Waiting = true, h, err, nil
+	if x.place != nil && (h == nil || h.At() != *x.place) {
+		delete(w.slots, *x.place)
 	}
 }
 
 // GiveUp ends the call that waits, for the reason given.
 func (w *World) GiveUp(why error) {
 	x := w.Waiting
-	x.Over, x.Err, w.Waiting = true, why, nil
+	w.finish(x, nil, why)
 	if x.taken != nil {
 		w.giveBack(x.taken)
 	}
