@@ -23,8 +23,9 @@ type Row struct {
 	Use     int // of slot 0: what the key is used for
 
 	// Either is what the expiry may be as well, 0 for nothing: an attempt that came
-	// too late by the manager's idea of the server's clock cuts one that is ahead,
-	// and whoever looks for a hold may renew it.
+	// too late by the manager's idea of the server's clock cuts one that is ahead, one
+	// that finds the row locked for a moment doesn't, and whoever looks for a hold may
+	// renew it.
 	Either int64
 }
 
@@ -81,8 +82,9 @@ func (r *Row) acquire(now int64, owner string, hold Hold, ttl int64) reply {
 
 // cut is what a refusal does to an expiry that lies too far ahead.
 func (r *Row) cut(now int64) {
-	r.Expires = min(r.Expires, now+r.TTL)
-	r.Either = min(r.Either, now+r.TTL)
+	if r.Ahead(now) {
+		r.Expires, r.Either = now+r.TTL, r.Expires
+	}
 }
 
 // renew sets the expiry anew.
@@ -121,7 +123,8 @@ func (r *Row) idle(now, retention int64) bool {
 	return r.Use == 0 && r.Expires < now-retention && r.Token < uint64(now)
 }
 
-// traces tells whether a snapshot of the row shows that it was held since.
+// traces tells whether a snapshot of the row shows that it was held since: renewed,
+// too.
 func (r *Row) traces(before *Row) bool {
-	return r.Token != before.Token || r.Guards != before.Guards || !slices.Equal(r.Holds, before.Holds)
+	return r.Token != before.Token || r.Guards != before.Guards || r.Expires != before.Expires || !slices.Equal(r.Holds, before.Holds)
 }

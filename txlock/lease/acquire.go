@@ -52,7 +52,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 			return nil, 0, err
 		case reply >= firstToken:
 			q.drains = reply&sharedBit != 0
-			l, err := m.granted(q, uint64(reply&^sharedBit), a.slot, since)
+			l, err := m.granted(ctx, q, uint64(reply&^sharedBit), a.slot, since)
 			if err != nil || !q.drains {
 				return l, 0, err
 			}
@@ -151,32 +151,52 @@ func (m *Manager) ensureAlone(ctx context.Context, key txlock.Key, slot int64) e
 // maxEnsures is how often it is tried to make a row: for a quarter of a second.
 const maxEnsures = 16
 
-// confirm tells whether the hold of a record that waits for its commit is in the row.
-func (m *Manager) confirm(r *record) bool {
-	ctx, cancel := context.WithTimeout(m.undoing, max(r.left(), 0))
+// confirm tells whether the hold of a record is in the row still, which may be locked
+// for long, by a transaction that it guards.
+func (m *Manager) confirm(ctx context.Context, r *record) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(r.left(), 0))
 	defer cancel()
+	defer context.AfterFunc(m.undoing, cancel)()
 	for {
 		reply, err := m.sendRenewal(ctx, m.db, r)
 		if err != nil || reply != replyAbsent {
-			return err == nil && reply >= firstToken
+			return reply >= firstToken, r.unlessOver(err)
 		}
-		if m.sleep(ctx, retryPause) != nil {
-			return false
+		seen, err := lookAt(ctx, m.db, r.key, r.slot)
+		if err == nil && seen.exists {
+			err = m.sleep(ctx, retryPause)
+		}
+		if err != nil || !seen.exists {
+			return false, r.unlessOver(err)
 		}
 	}
 }
 
+// unlessOver returns the error, which says nothing where the time of the lease is over.
+func (r *record) unlessOver(err error) error {
+	if r.left() <= 0 {
+		return nil
+	}
+	return err
+}
+
 // granted makes the handle. An owner may find its own lease, in a transaction that
 // has committed meanwhile; then the row has the new hold beside the old one.
-func (m *Manager) granted(q *request, token uint64, slot int64, since instant) (*Lease, error) {
+func (m *Manager) granted(ctx context.Context, q *request, token uint64, slot int64, since instant) (*Lease, error) {
 	r := m.recordOf(q, slot)
-	if r != nil && (r.token.Load() == token || q.shared) && m.confirm(r) {
-		r.committed()
-		if l := r.enter(false); l != nil {
-			if err := m.undo(q, slot); err != nil {
-				return nil, errors.Join(err, l.Release(context.Background()))
+	if r != nil && (r.token.Load() == token || q.shared) {
+		held, err := m.confirm(ctx, r)
+		if err != nil {
+			return nil, errors.Join(err, m.undo(q, slot))
+		}
+		if held {
+			r.committed()
+			if l := r.enter(false); l != nil {
+				if err := m.undo(q, slot); err != nil {
+					return nil, errors.Join(err, l.Release(context.WithoutCancel(ctx)))
+				}
+				return l, nil
 			}
-			return l, nil
 		}
 	}
 	if r != nil {

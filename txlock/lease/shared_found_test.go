@@ -180,6 +180,66 @@ func TestDowngradeOfLost(t *testing.T) {
 	})
 }
 
+// TestDowngradeAfterLoss proves that an owner whose reader's row is gone reads again
+// after Downgrade, at once, and is told that the first is lost.
+func TestDowngradeAfterLoss(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool, lease.TTL(time.Hour))
+		key, ctx := named(), lease.WithOwner(t.Context(), "ann")
+		writers := []*lease.Lease{acquireAs(ctx, t, m, key), acquireAs(ctx, t, m, key)}
+		lost, err := writers[0].Downgrade(ctx)
+		if err != nil {
+			t.Fatalf("Downgrade: %v", err)
+		}
+		exec(t, db, "DELETE FROM lockstep_leases WHERE name = ? AND slot > 0", key.String())
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		reader, err := writers[1].Downgrade(ctx)
+		if err != nil {
+			t.Fatalf("Downgrade: %v", err)
+		}
+		wants(t, "the reader whose row is gone", lost.Err(), txlock.ErrLost)
+		wants(t, "its Release", lost.Release(ctx), txlock.ErrNotHeld)
+		if gate, readers := heldRows(t, db, key); gate != 0 || readers != 1 {
+			t.Errorf("gate %d, readers %d after it", gate, readers)
+		}
+		release(t, reader)
+	})
+}
+
+// TestDowngradeGivenUp proves that Downgrade ends with its context where a transaction
+// guards what the owner reads by already, and that all is held as before.
+func TestDowngradeGivenUp(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool, lease.TTL(time.Hour))
+		key, ctx := named(), lease.WithOwner(t.Context(), "ann")
+		writers := []*lease.Lease{acquireAs(ctx, t, m, key), acquireAs(ctx, t, m, key)}
+		reader, err := writers[0].Downgrade(ctx)
+		if err != nil {
+			t.Fatalf("Downgrade: %v", err)
+		}
+		tx, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := reader.Guard(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		limited, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		_, err = writers[1].Downgrade(limited)
+		wants(t, "Downgrade", err, context.DeadlineExceeded)
+		if err := errors.Join(writers[1].Err(), reader.Err(), tx.Commit()); err != nil {
+			t.Errorf("the writer, the reader, and the transaction that it guards: %v", err)
+		}
+		if gate, readers := heldRows(t, db, key); gate != 1 || readers != 1 {
+			t.Errorf("gate %d, readers %d after it", gate, readers)
+		}
+		release(t, reader)
+		release(t, writers[1])
+	})
+}
+
 // TestPermitGrantedAgain proves that the handle of a permit that its owner has lost and
 // was granted again says so.
 func TestPermitGrantedAgain(t *testing.T) {
