@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -62,7 +63,10 @@ func (c clocked) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, fmt.Errorf("%T lacks a method", base)
 	}
 	conn := &clockedConn{Conn: full, clock: c.clock}
-	return conn, conn.sync(ctx)
+	if err := conn.sync(ctx); err != nil {
+		return nil, errors.Join(err, base.Close())
+	}
+	return conn, nil
 }
 
 type clockedConn struct {

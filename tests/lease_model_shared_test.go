@@ -116,8 +116,8 @@ func (p *play) giveUp(*rapid.T) {
 // acquireWaiting is Acquire.
 func (p *play) acquireWaiting(rt *rapid.T) {
 	a := ask(rt)
-	if p.waiting != nil || !p.step("Acquire %+v", a) {
-		return
+	if p.waiting != nil || p.world.Owes() || !p.step("Acquire %+v", a) {
+		return // it may enter again before its owner's lease is given back, or get the next
 	}
 	x, m := p.world.Acquire(a.manager, a.key, a.owner, a.ttl.Microseconds()), p.managers[a.manager]
 	p.wait(a, x, func(ctx context.Context) (*lease.Lease, error) {
@@ -140,8 +140,9 @@ func (p *play) share(rt *rapid.T) {
 // shareWaiting is AcquireShared.
 func (p *play) shareWaiting(rt *rapid.T) {
 	a := ask(rt)
-	if p.waiting != nil || !p.step("AcquireShared %+v", a) {
-		return
+	at := model.At{Key: a.key}
+	if gate := p.world.Rows[at]; p.waiting != nil || gate != nil && gate.Use == 0 && p.world.Locked(at) || !p.step("AcquireShared %+v", a) {
+		return // for how long it tries to say that the key is shared is no promise
 	}
 	x, m := p.world.AcquireShared(a.manager, a.key, a.owner, a.ttl.Microseconds()), p.managers[a.manager]
 	p.wait(a, x, func(ctx context.Context) (*lease.Lease, error) {

@@ -155,8 +155,8 @@ func (p *play) finish(commit bool) {
 
 func (p *play) release(rt *rapid.T) {
 	h := p.handle(rt)
-	if h == nil || h.Shared() && p.world.Locked(h.At()) || !p.step("Release %s", h) {
-		return // a reader's place would be free for others some time after the transaction
+	if h == nil || p.world.Locked(h.At()) && (h.Shared() || p.waiting != nil) || !p.step("Release %s", h) {
+		return // it would be given back, and a reader's place free, some time after the transaction
 	}
 	p.same("Release", p.leases[h].Release(context.Background()), p.world.Release(h))
 }
@@ -221,8 +221,8 @@ func (p *play) fill(rt *rapid.T) {
 // leave ends a manager, with or without giving back what it holds.
 func (p *play) leave(rt *rapid.T) {
 	i, dies := rapid.IntRange(0, 1).Draw(rt, "manager"), rapid.Bool().Draw(rt, "dies")
-	if !dies && p.tx != nil || p.waits(i) && (dies || p.waiting.size) || !p.step("manager %d leaves, dies %v", i, dies) {
-		return // it would wait for the transaction, not be dead, or see its own permits given back
+	if !dies && (p.tx != nil || p.gives(i) > 1) || p.waits(i) && (dies || p.waiting.size) || !p.step("manager %d leaves, dies %v", i, dies) {
+		return // it would wait for the transaction, leave the choice to who waits, not be dead, or see its own permits given back
 	}
 	if dies {
 		p.dead = append(p.dead, p.managers[i])
@@ -237,4 +237,14 @@ func (p *play) leave(rt *rapid.T) {
 		}
 	}
 	p.same("NewManager", p.revive(i), nil)
+}
+
+// gives counts the permits that a manager would give back to the call that waits.
+func (p *play) gives(manager int) (n int) {
+	for _, h := range p.world.Handles {
+		if p.waiting != nil && h.Manager == manager && h.Key == p.waiting.who.key && h.At().Slot > 0 && h.At().Slot < model.FirstReader {
+			n++
+		}
+	}
+	return n
 }

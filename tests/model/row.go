@@ -24,8 +24,8 @@ type Row struct {
 
 	// Either is what the expiry may be as well, 0 for nothing: an attempt that came
 	// too late by the manager's idea of the server's clock cuts one that is ahead, one
-	// that finds the row locked for a moment doesn't, and whoever looks for a hold may
-	// renew it.
+	// that finds the row locked for a moment and doesn't wait leaves it, and whoever
+	// looks for a hold may renew it.
 	Either int64
 }
 
@@ -82,9 +82,8 @@ func (r *Row) acquire(now int64, owner string, hold Hold, ttl int64) reply {
 
 // cut is what a refusal does to an expiry that lies too far ahead.
 func (r *Row) cut(now int64) {
-	if r.Ahead(now) {
-		r.Expires, r.Either = now+r.TTL, r.Expires
-	}
+	r.Expires = min(r.Expires, now+r.TTL)
+	r.Either = min(r.Either, now+r.TTL)
 }
 
 // renew sets the expiry anew.
