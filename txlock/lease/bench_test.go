@@ -332,7 +332,15 @@ func BenchmarkLeaseAcquireRelease(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%s", engine, c.name), func(b *testing.B) {
 				m, key := newManager(b, benchPool(b, db)), named()
 				bare := c.pair(b, db, newSender(b, benchPool(b, db), c.prepared))
-				pairs(b, bare, func() { release(b, acquire(b, m, key)) })
+				pairs(b, bare, func() {
+					l, err := m.Acquire(b.Context(), key)
+					if err == nil {
+						err = l.Release(b.Context())
+					}
+					if err != nil {
+						b.Fatal(err)
+					}
+				})
 			})
 		}
 	}

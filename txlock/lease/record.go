@@ -194,7 +194,7 @@ func (r *record) leave(l *Lease) (last bool, lost error) {
 		return false, nil
 	}
 	l.released = true
-	l.end(fmt.Errorf("lease %q, token %d: %w: it was released", r.key, r.token.Load(), txlock.ErrNotHeld))
+	l.end(released{r.key, r.token.Load()})
 	delete(r.handles, l)
 	if len(r.handles) > 0 || r.handles == nil {
 		return false, r.lost
@@ -203,6 +203,19 @@ func (r *record) leave(l *Lease) (last bool, lost error) {
 	r.expiry.Stop()
 	return true, r.lost
 }
+
+// released is why a handle has ended that was released. It is put into words only when
+// somebody asks.
+type released struct {
+	key   txlock.Key
+	token uint64
+}
+
+func (r released) Error() string {
+	return fmt.Sprintf("lease %q, token %d: %v: it was released", r.key, r.token, txlock.ErrNotHeld)
+}
+
+func (released) Unwrap() error { return txlock.ErrNotHeld }
 
 // beginRenewal marks the record as being renewed, unless it has ended or is
 // being renewed already.
