@@ -216,7 +216,9 @@ func (s *Scope) Lock(ctx context.Context, key Key) (Grant, error) {
 
 // TryLock is Lock that doesn't wait: where somebody else holds the lock, or waits
 // for it, it returns ErrBusy, and the transaction goes on. On MySQL a key that is
-// being locked for the very first time in its life can take it a second to see.
+// being locked for the very first time in its life can take it a second to see. A key
+// that was never locked may be refused while a transaction has the row beside its own:
+// Ensure makes rows beforehand.
 func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
 	return s.one(ctx, key, request{verb: "try to lock", try: true})
 }

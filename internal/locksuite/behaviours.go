@@ -120,11 +120,7 @@ func shares(e *env) {
 		return
 	}
 	e.free(key) // a first grant makes the row, if only for itself
-	if e.kind.name == "fresh" {
-		s := e.begin() // and commits it: whoever makes a row has it alone
-		s.lock(key)
-		s.commit()
-	}
+	e.made(key) // and commits it: whoever makes a row has it alone
 	a, b := e.begin(), e.begin()
 	first, err := a.RLock(e.Context(), key)
 	e.wants(err, nil)
@@ -281,6 +277,7 @@ func locksAny(e *env) {
 	a, b, c := e.key(), e.key(), e.key()
 	holder := e.begin()
 	holder.lock(b)
+	e.made(c) // it is tried: see kind.apart
 	s := e.begin()
 	grant, err := s.LockAny(e.Context(), b, c, a)
 	e.wants(err, nil)

@@ -286,6 +286,16 @@ func (e *env) free(key txlock.Key) txlock.Grant {
 	return grant
 }
 
+// made makes the row of a fresh key.
+func (e *env) made(key txlock.Key) {
+	e.Helper()
+	if e.kind.name == "fresh" {
+		s := e.begin()
+		s.lock(key)
+		s.commit()
+	}
+}
+
 // busy tells that another transaction is refused the key.
 func (e *env) busy(key txlock.Key) {
 	e.Helper()

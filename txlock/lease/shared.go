@@ -152,7 +152,8 @@ func (m *Manager) drain(ctx context.Context, l *Lease, wait bool) (*Lease, time.
 // Downgrade turns a writer's lease into a reader's, without a gap in which another
 // writer could come, and returns the new handle; the old one is released. It is meant
 // for an owner's only handle: other handles of it keep the lease exclusive until they
-// are released.
+// are released. Where the owner reads already, the handle is another of that; if a
+// transaction guards it, Downgrade waits for its end.
 //
 // It returns txlock.ErrLost and ErrNotHeld for a lease that isn't held, and the errors
 // of TryAcquireShared, after which it is held exclusively as before; and the errors of
