@@ -95,7 +95,7 @@ func (n *Network) Mend(ctx context.Context) { n.proxy.Toxics.ResetToxics(ctx) }
 func (n *Network) Heal() {
 	n.mu.Lock()
 	if n.direct == "" {
-		n.direct, n.quiet = n.proxy.Upstream, time.Now().Add(n.delay)
+		n.direct, n.quiet = n.proxy.Upstream, time.Now().Add(2*n.delay) // a packet, and the answer to it
 	}
 	n.mu.Unlock()
 	n.Cut(1)
