@@ -53,6 +53,9 @@ func (p *play) acquire(rt *rapid.T) {
 	if !p.step("TryAcquire %+v", a) {
 		return
 	}
+	if p.waiting != nil && p.waiting.who.same(a) {
+		p.asks(12) // it has read its first answer, and so this manager knows what it has
+	}
 	h, want := p.world.TryAcquire(a.manager, a.key, a.owner, a.ttl.Microseconds())
 	p.try(h, want, func() (*lease.Lease, error) {
 		return p.managers[a.manager].TryAcquire(a.context(), modelKey(a.key), lease.TTL(a.ttl))

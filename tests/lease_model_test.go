@@ -295,7 +295,7 @@ func onModel(t *testing.T, cast string, rewrite func(string) string, failed func
 					})
 				}
 				rapid.Check(t, check)
-				for tries := 1; rewrite != nil && !over && tries < 8; tries++ {
+				for end := time.Now().Add(2 * time.Minute); rewrite != nil && !over && time.Now().Before(end); {
 					rapid.Check(t, check)
 				}
 			})
