@@ -24,7 +24,7 @@ CHAOSFLAGS ?=
 GOTEST      = go test -race -count=1 -parallel 8 -timeout 20m
 # The behaviours of the adapters wait for locks most of their time: more of them fit
 # beside each other.
-ADAPTERS    = ./locksqlc ./lockgorm
+ADAPTERS    = "/(locksqlc|lockgorm)$$"
 CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES) -seed $(SEED)
 WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
 
@@ -38,8 +38,8 @@ help: ## Show this list.
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/tools/need-cc.sh
-	CGO_ENABLED=1 $(WITHSERVERS) -- sh -c '$(GOTEST) $$(go list ./... | grep -v -e /locksqlc$$ -e /lockgorm$$) && \
-		$(GOTEST) -parallel 24 $(ADAPTERS) && cd tests && $(GOTEST) ./...'
+	CGO_ENABLED=1 $(WITHSERVERS) -- sh -c '$(GOTEST) $$(go list ./... | grep -vE $(ADAPTERS)) && \
+		$(GOTEST) -parallel 24 $$(go list ./... | grep -E $(ADAPTERS)) && cd tests && $(GOTEST) ./...'
 
 test-cluster: ## Run the tests on a Galera cluster and over a fail-over; CLUSTER_DURATION=30s of faults.
 	internal/tools/need-cc.sh

@@ -11,6 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/locksuite"
 	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -45,7 +46,7 @@ func pairs(b *testing.B, bare, ours func(i int) time.Duration) {
 // benchPool opens a pool for a benchmark, with one round trip for a statement.
 func benchPool(b *testing.B, db *testdb.DB, guarded bool) *sql.DB {
 	b.Helper()
-	return open(guarded, beginTx)(b, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
+	return locksuite.OpenSQL(guarded, locksuite.BeginTx)(b, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
 }
 
 // BenchmarkLockInTransaction compares a business transaction that locks, writes

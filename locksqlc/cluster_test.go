@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dca00107/lockstep/internal/locksuite"
 	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -24,7 +25,7 @@ func TestRefusedOnClusters(t *testing.T) {
 		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).Open(t)
 		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
 			t.Run(name, func(t *testing.T) {
-				pool := open(guarded, beginTx)(t, db.Config()).DB()
+				pool := locksuite.OpenSQL(guarded, locksuite.BeginTx)(t, db.Config()).DB()
 				key := txlock.Named(t.Name())
 				err := locksqlc.Do(t.Context(), pool, key, func(context.Context) error {
 					t.Error("Do has called its function")

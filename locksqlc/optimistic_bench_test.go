@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/locksuite"
 	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -30,7 +31,7 @@ func BenchmarkOptimistic(b *testing.B) {
 			for id := int64(1); id <= keys; id++ {
 				db.Exec(b, fmt.Sprintf("INSERT INTO %s VALUES (%d, 0)", table, id))
 			}
-			pool := open(true, beginTx)(b, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
+			pool := locksuite.OpenSQL(true, locksuite.BeginTx)(b, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
 			pool.SetMaxIdleConns(workers)
 			warm := make([]*sql.Conn, workers)
 			for i := range warm {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/locksuite"
 	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -144,7 +145,7 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	tb.Helper()
 	ctx := context.Background()
 	db := testdb.Open(tb, engine)
-	pool := open(guarded, beginTx)(tb, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
+	pool := locksuite.OpenSQL(guarded, locksuite.BeginTx)(tb, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
 	key := txlock.Named(tb.Name()) // of this subtest alone: they run side by side
 	check(tb, txlock.Ensure(ctx, pool, key, besides(key, "a"), besides(key, "b")))
 	conn, err := pool.Conn(ctx)

@@ -3,10 +3,7 @@ package locksqlc_test
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"testing"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/locksuite"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -15,37 +12,12 @@ import (
 
 func TestSuite(t *testing.T) {
 	locksuite.Run(t,
-		locksuite.Adapter{Name: "sqltx-guarded", Guarded: true, Open: open(true, beginTx)},
-		locksuite.Adapter{Name: "sqltx-plain", Open: open(false, beginTx)},
-		locksuite.Adapter{Name: "sqlconn-guarded", Guarded: true, Open: open(true, beginConn)},
-		locksuite.Adapter{Name: "sqlconn-plain", Open: open(false, beginConn)},
+		locksuite.Adapter{Name: "sqltx-guarded", Guarded: true, Open: locksuite.OpenSQL(true, locksuite.BeginTx)},
+		locksuite.Adapter{Name: "sqltx-plain", Open: locksuite.OpenSQL(false, locksuite.BeginTx)},
+		locksuite.Adapter{Name: "sqlconn-guarded", Guarded: true, Open: locksuite.OpenSQL(true, beginConn)},
+		locksuite.Adapter{Name: "sqlconn-plain", Open: locksuite.OpenSQL(false, beginConn)},
 	)
 }
-
-func open(guarded bool, begin locksuite.BeginSQL) func(testing.TB, *mysql.Config) locksuite.Pool {
-	if !guarded {
-		return locksuite.OpenSQL(nil, begin)
-	}
-	return locksuite.OpenSQL(func(c driver.Connector) driver.Connector { return locksqlc.Connector(c) }, begin)
-}
-
-// txSession joins a *sql.Tx.
-type txSession struct {
-	locksuite.Statements
-	tx *sql.Tx
-}
-
-func beginTx(ctx context.Context, db *sql.DB, level sql.IsolationLevel) (locksuite.Session, error) {
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: level})
-	return txSession{locksuite.Statements{On: tx}, tx}, err
-}
-
-func (s txSession) Join(ctx context.Context, options ...txlock.JoinOption) (*txlock.Scope, error) {
-	return locksqlc.Join(ctx, s.tx, options...)
-}
-
-func (s txSession) Commit() error   { return s.tx.Commit() }
-func (s txSession) Rollback() error { return s.tx.Rollback() }
 
 // connSession joins a *sql.Conn on which BEGIN was sent.
 type connSession struct {

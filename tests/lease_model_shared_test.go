@@ -48,10 +48,14 @@ func (p *play) asks(often int64) {
 	}
 }
 
+// attempted is how often a call has asked the server that has made an attempt to the
+// end, which is fewer statements.
+const attempted = 12
+
 // setClock sets the clock of the server. A call that waits has seen what it was set to
-// before: in one attempt it looks at the clock again, once, and asks less often.
+// before: in one attempt it looks at the clock again only once.
 func (p *play) setClock() {
-	p.asks(12)
+	p.asks(attempted)
 	p.clock.Store(p.world.Now)
 	if p.waiting != nil {
 		p.waiting.asked.Store(0)

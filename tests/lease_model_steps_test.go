@@ -54,7 +54,7 @@ func (p *play) acquire(rt *rapid.T) {
 		return
 	}
 	if p.waiting != nil && p.waiting.who.same(a) {
-		p.asks(12) // it has read its first answer, and so this manager knows what it has
+		p.asks(attempted) // it has read its first answer, and so this manager knows what it has
 	}
 	h, want := p.world.TryAcquire(a.manager, a.key, a.owner, a.ttl.Microseconds())
 	p.try(h, want, func() (*lease.Lease, error) {
@@ -244,8 +244,11 @@ func (p *play) leave(rt *rapid.T) {
 
 // gives counts the permits that a manager would give back to the call that waits.
 func (p *play) gives(manager int) (n int) {
+	if p.waiting == nil {
+		return 0
+	}
 	for _, h := range p.world.Handles {
-		if p.waiting != nil && h.Manager == manager && h.Key == p.waiting.who.key && h.At().Slot > 0 && h.At().Slot < model.FirstReader {
+		if h.Manager == manager && h.Key == p.waiting.who.key && h.At().Slot > 0 && h.At().Slot < model.FirstReader {
 			n++
 		}
 	}

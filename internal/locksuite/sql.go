@@ -3,26 +3,27 @@ package locksuite
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // BeginSQL begins a transaction on a pool of database/sql.
 type BeginSQL func(ctx context.Context, db *sql.DB, level sql.IsolationLevel) (Session, error)
 
-// OpenSQL is an Adapter's Open of pools of database/sql. To wrap is to make the pool a
-// guarded one, nil for a plain one.
-func OpenSQL(wrap func(driver.Connector) driver.Connector, begin BeginSQL) func(tb testing.TB, cfg *mysql.Config) Pool {
+// OpenSQL is an Adapter's Open of pools of database/sql.
+func OpenSQL(guarded bool, begin BeginSQL) func(tb testing.TB, cfg *mysql.Config) Pool {
 	return func(tb testing.TB, cfg *mysql.Config) Pool {
 		tb.Helper()
 		connector, err := mysql.NewConnector(cfg)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		if wrap != nil {
-			connector = wrap(connector)
+		if guarded {
+			connector = locksqlc.Connector(connector)
 		}
 		db := sql.OpenDB(connector)
 		tb.Cleanup(func() {
@@ -80,3 +81,22 @@ func (s Statements) Savepoint(ctx context.Context, name string) error {
 func (s Statements) RollbackTo(ctx context.Context, name string) error {
 	return s.Exec(ctx, "ROLLBACK TO SAVEPOINT "+name)
 }
+
+// txSession joins a *sql.Tx.
+type txSession struct {
+	Statements
+	tx *sql.Tx
+}
+
+// BeginTx begins a *sql.Tx.
+func BeginTx(ctx context.Context, db *sql.DB, level sql.IsolationLevel) (Session, error) {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: level})
+	return txSession{Statements{On: tx}, tx}, err
+}
+
+func (s txSession) Join(ctx context.Context, options ...txlock.JoinOption) (*txlock.Scope, error) {
+	return locksqlc.Join(ctx, s.tx, options...)
+}
+
+func (s txSession) Commit() error   { return s.tx.Commit() }
+func (s txSession) Rollback() error { return s.tx.Rollback() }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/locksuite"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -22,10 +23,10 @@ func TestAborts(t *testing.T) {
 	db := nodes[0].Open(t)
 	table := db.CreateTable(t, "rows", "id INT PRIMARY KEY, n BIGINT NOT NULL")
 	db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
-	pool := open(true)(t, db.Config()).DB()
+	pool := locksuite.OpenSQL(true, locksuite.BeginTx)(t, db.Config()).DB()
 	there := db.At(t, nodes[1])
 	caughtUp(t, there)
-	other := open(true)(t, there.Config()).DB()
+	other := locksuite.OpenSQL(true, locksuite.BeginTx)(t, there.Config()).DB()
 	key := txlock.Named(t.Name())
 	aborted := 0
 	for end := time.Now().Add(15 * time.Second); !t.Failed() && (time.Now().Before(end) || aborted < 10); {

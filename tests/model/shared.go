@@ -14,10 +14,14 @@ import (
 
 // TryAcquireShared takes a reader's place, or enters again what the owner has.
 func (w *World) TryAcquireShared(manager, key int, owner string, ttl int64) (*Handle, error) {
-	if h, err := w.local(manager, key, owner, true); h != nil || err != nil {
+	return w.tryShare(w.freeSlot(manager, key), manager, owner, ttl)
+}
+
+func (w *World) tryShare(at At, manager int, owner string, ttl int64) (*Handle, error) {
+	if h, err := w.local(manager, at.Key, owner, true); h != nil || err != nil {
 		return h, err
 	}
-	return w.share(w.freeSlot(manager, key), manager, owner, ttl)
+	return w.share(at, manager, owner, ttl)
 }
 
 // share takes a reader's place in the row given.
@@ -152,10 +156,7 @@ func (w *World) AcquireShared(manager, key int, owner string, ttl int64) *Wait {
 	at := w.freeSlot(manager, key)
 	w.slots[at] = true
 	return w.wait(&Wait{Manager: manager, place: &at, try: func() (*Handle, error) {
-		if h, err := w.local(manager, key, owner, true); h != nil || err != nil {
-			return h, err
-		}
-		return w.share(at, manager, owner, ttl)
+		return w.tryShare(at, manager, owner, ttl)
 	}})
 }
 

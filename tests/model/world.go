@@ -166,13 +166,13 @@ func (w *World) TryAcquire(manager, key int, owner string, ttl int64) (*Handle, 
 	if h, err := w.local(manager, key, owner, false); h != nil || err != nil {
 		return h, err
 	}
-	before := Row{}
+	var before int64
 	if row := w.Rows[At{Key: key}]; row != nil {
-		before = *row
+		before = row.Expires
 	}
 	h, err := w.take(manager, key, owner, ttl)
-	if row := w.Rows[At{Key: key}]; err != nil && row.Expires != before.Expires {
-		row.Either = before.Expires
+	if row := w.Rows[At{Key: key}]; err != nil && row.Expires != before {
+		row.Either = before
 	}
 	if err == nil && w.readers(key) > 0 {
 		w.giveBack(h)

@@ -180,21 +180,28 @@ func TestDowngradeOfLost(t *testing.T) {
 	})
 }
 
+// readAndWrite acquires a lease for an owner twice and downgrades one of the two.
+func readAndWrite(ctx context.Context, t *testing.T, m *lease.Manager, key txlock.Key) (reader, writer *lease.Lease) {
+	t.Helper()
+	first, writer := acquireAs(ctx, t, m, key), acquireAs(ctx, t, m, key)
+	reader, err := first.Downgrade(ctx)
+	if err != nil {
+		t.Fatalf("Downgrade: %v", err)
+	}
+	return reader, writer
+}
+
 // TestDowngradeAfterLoss proves that an owner whose reader's row is gone reads again
 // after Downgrade, at once, and is told that the first is lost.
 func TestDowngradeAfterLoss(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m := newManager(t, pool, lease.TTL(time.Hour))
 		key, ctx := named(), lease.WithOwner(t.Context(), "ann")
-		writers := []*lease.Lease{acquireAs(ctx, t, m, key), acquireAs(ctx, t, m, key)}
-		lost, err := writers[0].Downgrade(ctx)
-		if err != nil {
-			t.Fatalf("Downgrade: %v", err)
-		}
+		lost, writer := readAndWrite(ctx, t, m, key)
 		exec(t, db, "DELETE FROM lockstep_leases WHERE name = ? AND slot > 0", key.String())
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		reader, err := writers[1].Downgrade(ctx)
+		reader, err := writer.Downgrade(ctx)
 		if err != nil {
 			t.Fatalf("Downgrade: %v", err)
 		}
@@ -213,11 +220,7 @@ func TestDowngradeGivenUp(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m := newManager(t, pool, lease.TTL(time.Hour))
 		key, ctx := named(), lease.WithOwner(t.Context(), "ann")
-		writers := []*lease.Lease{acquireAs(ctx, t, m, key), acquireAs(ctx, t, m, key)}
-		reader, err := writers[0].Downgrade(ctx)
-		if err != nil {
-			t.Fatalf("Downgrade: %v", err)
-		}
+		reader, writer := readAndWrite(ctx, t, m, key)
 		tx, err := pool.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -227,16 +230,16 @@ func TestDowngradeGivenUp(t *testing.T) {
 		}
 		limited, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
-		_, err = writers[1].Downgrade(limited)
+		_, err = writer.Downgrade(limited)
 		wants(t, "Downgrade", err, context.DeadlineExceeded)
-		if err := errors.Join(writers[1].Err(), reader.Err(), tx.Commit()); err != nil {
+		if err := errors.Join(writer.Err(), reader.Err(), tx.Commit()); err != nil {
 			t.Errorf("the writer, the reader, and the transaction that it guards: %v", err)
 		}
 		if gate, readers := heldRows(t, db, key); gate != 1 || readers != 1 {
 			t.Errorf("gate %d, readers %d after it", gate, readers)
 		}
 		release(t, reader)
-		release(t, writers[1])
+		release(t, writer)
 	})
 }
 
