@@ -211,7 +211,7 @@ func (m *Manager) undo(q *request, slot int64) error {
 	defer cancel()
 	hold, granted := q.hold, now()
 	if _, err := m.sendRelease(ctx, m.db, q.key, slot, hold); err != nil {
-		m.behind(func() { m.giveBackUntil(remains{key: q.key, slot: slot, hold: hold}, granted, granted.add(q.ttl)) })
+		m.errands.Go(func() { m.giveBackUntil(remains{key: q.key, slot: slot, hold: hold}, granted, granted.add(q.ttl)) })
 		return errors.Join(err, m.renew(q))
 	}
 	return nil
@@ -255,7 +255,7 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (answer,
 	}
 	outcomes := make(chan outcome, 1)
 	var settled atomic.Bool // by the reply or by the end of the context, whichever is first
-	if !m.behind(func() {
+	if !m.errands.Go(func() {
 		sending, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit+patience(q.ttl))
 		defer cancel()
 		defer context.AfterFunc(m.undoing, cancel)()

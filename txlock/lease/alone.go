@@ -71,7 +71,7 @@ func (m *Manager) renewAlone(r *record) {
 		cancel()
 		return
 	}
-	if !m.behind(func() {
+	if !m.errands.Go(func() {
 		defer cancel()
 		if err := m.renewOne(ctx, r, limit); err != nil {
 			r.setback(err)

@@ -25,18 +25,17 @@ type Manager struct {
 	options options
 	clock   serverClock
 
-	closing    life // of the waits, until Close is called
-	ending     life // of the loops, until Close has released what is held
-	undoing    life // of what gives back behind the calls, until the end of Close
-	background sync.WaitGroup
-	start      sync.Once
-	nudge      chan struct{} // wakes the loop of renewals
+	closing life // of the waits, until Close is called
+	ending  life // of the loops, until Close has released what is held
+	undoing life // of what gives back behind the calls, until the end of Close
+	errands *underlease.Errands
+	start   sync.Once
+	nudge   chan struct{} // wakes the loop of renewals
 	// sleepsUntil is when the loop wakes up by itself, or awake.
 	sleepsUntil atomic.Int64
 
 	mu      sync.Mutex
 	closed  bool // no new requests
-	ended   bool // nothing new behind the calls
 	records map[hold]*record
 	queues  map[string]*queue
 	slots   map[slotOf]struct{} // of readers
@@ -64,7 +63,7 @@ type hold struct {
 }
 
 // NewManager returns a manager of leases on the pool, which stays the caller's.
-// Nothing is sent yet. While leases are held it keeps one connection for renewals;
+// Nothing is sent yet; Close ends what it starts. While leases are held it keeps one connection for renewals;
 // a pool of a single connection lends it for each renewal, which then has to wait
 // for a transaction that has it: one that lasts longer than the TTL loses the lease.
 //
@@ -83,6 +82,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 	m := &Manager{
 		db:      &prepared{DB: db, stmts: make(map[string]*sql.Stmt)},
 		options: o,
+		errands: underlease.NewErrands(),
 		nudge:   make(chan struct{}, 1),
 		records: make(map[hold]*record),
 		queues:  make(map[string]*queue),
@@ -175,25 +175,12 @@ func (m *Manager) Close(ctx context.Context) error {
 	close(records)
 	err := releaseAll(ctx, records)
 	m.ending.end()
-	m.mu.Lock()
-	m.ended = true
-	m.mu.Unlock()
+	m.errands.End()
 	defer m.undoing.end()
 	undo := context.AfterFunc(ctx, m.undoing.end)
 	defer undo()
-	m.background.Wait()
+	m.errands.Wait()
 	return errors.Join(err, m.db.close())
-}
-
-// behind runs what goes on behind the calls, unless the manager has ended.
-func (m *Manager) behind(f func()) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.ended {
-		return false
-	}
-	m.background.Go(f)
-	return true
 }
 
 // releaseAll releases what the records hold, several at a time.
@@ -313,9 +300,9 @@ func (m *Manager) forget(r *record) {
 
 // startLoops starts what goes on behind the calls.
 func (m *Manager) startLoops() {
-	m.behind(m.renewals)
+	m.errands.Go(m.renewals)
 	if m.options.janitor > 0 {
-		m.behind(m.janitor)
+		m.errands.Go(m.janitor)
 	}
 }
 

@@ -78,7 +78,7 @@ func (r *record) giveBack(ctx context.Context, lost error) error {
 	}
 	if !final {
 		until, pending := now().add(r.left()), r.isPending()
-		m.behind(func() {
+		m.errands.Go(func() {
 			r.awaitRenewal(m.undoing)
 			m.giveBackUntil(remains{r.key, r.slot, r.hold, pending}, now(), until)
 			m.freeSlot(r.key, r.slot)

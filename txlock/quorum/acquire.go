@@ -70,7 +70,7 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 	// Those that answer after the call go on, until Close.
 	defer context.AfterFunc(ctx, stop)()
 	for i := range n {
-		if !m.behind(func() { a.node(asking, i) }) {
+		if !m.errands.Go(func() { a.node(asking, i) }) {
 			a.fail(i, ErrClosed)
 			a.done()
 		}
@@ -274,7 +274,7 @@ func (m *Manager) giveBack(ctx context.Context, nodes []*lease.Lease, ttl time.D
 			}
 			answers <- answer{i, err}
 		}
-		if !m.behind(release) {
+		if !m.errands.Go(release) {
 			release()
 		}
 	}

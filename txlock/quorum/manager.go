@@ -26,13 +26,12 @@ type Manager struct {
 	majority int
 	options  options
 
-	closing    context.Context // of waits and requests, until Close is called
-	close      context.CancelFunc
-	background sync.WaitGroup
+	closing context.Context // of waits and requests, until Close is called
+	close   context.CancelFunc
+	errands *underlease.Errands
 
 	mu      sync.Mutex
 	closed  bool // no new requests
-	ended   bool // nothing new behind the calls
 	records map[hold]*record
 	turns   map[string]*turn
 	epochs  []string // of the nodes, as they were seen last
@@ -84,6 +83,7 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 	}
 	m := &Manager{
 		nodes: append([]*lease.Manager(nil), managers...), majority: n/2 + 1, options: o,
+		errands: underlease.NewErrands(),
 		records: make(map[hold]*record), turns: make(map[string]*turn), epochs: make([]string, n),
 	}
 	m.closing, m.close = context.WithCancel(context.Background())
@@ -173,12 +173,10 @@ func (m *Manager) Close(ctx context.Context) error {
 		}
 		return nil
 	})...)
-	m.mu.Lock()
-	m.ended = true
-	m.mu.Unlock()
+	m.errands.End()
 	finished := make(chan struct{})
 	go func() {
-		m.background.Wait()
+		m.errands.Wait()
 		close(finished)
 	}()
 	select {
@@ -187,17 +185,6 @@ func (m *Manager) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return errors.Join(err, fmt.Errorf("quorum: close: what goes on behind the calls has not ended: %w", ctx.Err()))
 	}
-}
-
-// behind runs what goes on behind the calls, unless the manager has ended.
-func (m *Manager) behind(f func()) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.ended {
-		return false
-	}
-	m.background.Go(f)
-	return true
 }
 
 // request is one call of Acquire or its likes.

@@ -122,7 +122,7 @@ func (r *record) check() {
 		l.end(r.lost)
 	}
 	nodes := r.finish()
-	r.m.behind(func() { r.m.giveBack(context.Background(), nodes, r.ttl) })
+	r.m.errands.Go(func() { r.m.giveBack(context.Background(), nodes, r.ttl) })
 }
 
 // finish takes what is held out of the record, under record.mu.
@@ -217,7 +217,7 @@ func (r *record) tend() {
 	for i, l := range r.nodes {
 		// Where it was released by force it stays so.
 		if (l == nil || !l.Valid() && !errors.Is(l.Err(), lease.ErrReplaced)) && !r.mending[i] {
-			r.mending[i] = r.m.behind(func() { r.mend(i, l) })
+			r.mending[i] = r.m.errands.Go(func() { r.mend(i, l) })
 		}
 	}
 	r.timer.Reset(r.pause())

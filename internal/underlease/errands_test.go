@@ -1,0 +1,92 @@
+package underlease
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestErrandsAreDone proves that each errand is done once, that Wait waits for all of
+// them, that none is taken after End, and that no goroutine is left.
+func TestErrandsAreDone(t *testing.T) {
+	for range 200 {
+		e := NewErrands()
+		var taken, done atomic.Int64
+		var asking sync.WaitGroup
+		for range 4 {
+			asking.Go(func() {
+				for e.Go(func() { done.Add(1) }) {
+					if taken.Add(1) == 300 {
+						e.End()
+					}
+				}
+			})
+		}
+		asking.Wait()
+		e.Wait()
+		e.End()
+		if taken.Load() < 300 || done.Load() != taken.Load() {
+			t.Fatalf("%d errands were taken, %d done", taken.Load(), done.Load())
+		}
+		if e.Go(func() { t.Error("done after the end") }) {
+			t.Fatal("an errand was taken after the end")
+		}
+	}
+}
+
+// TestErrandsWaitForNone proves that an errand begins however many others are under way.
+func TestErrandsWaitForNone(t *testing.T) {
+	e := NewErrands()
+	defer e.Wait()
+	defer e.End()
+	for range 2 { // new goroutines, and then those that were kept
+		began, end := make(chan struct{}), make(chan struct{})
+		for range 3 * mostIdle {
+			e.Go(func() {
+				began <- struct{}{}
+				<-end
+			})
+		}
+		for i := range 3 * mostIdle {
+			select {
+			case <-began:
+			case <-time.After(time.Minute):
+				t.Errorf("only %d have begun", i)
+			}
+		}
+		close(end)
+	}
+}
+
+// TestErrandsKeepAGoroutine proves that a stack that has grown is used again.
+func TestErrandsKeepAGoroutine(t *testing.T) {
+	e := NewErrands()
+	defer e.Wait()
+	defer e.End()
+	if !e.Go(func() {}) {
+		t.Fatal("not taken")
+	}
+	for range 100 {
+		for e.resting() == 0 {
+			runtime.Gosched()
+		}
+		ran := make(chan struct{})
+		e.Go(func() { close(ran) })
+		if n := e.resting(); n > 1 {
+			t.Fatalf("%d are idle after one", n)
+		}
+		<-ran
+	}
+}
+
+func (e *Errands) resting() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.idle
+}
