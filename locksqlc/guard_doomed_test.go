@@ -16,11 +16,12 @@ import (
 // The table of a deadlock: many rows, of which the victim holds the first and
 // the other transaction the last.
 const (
-	crossed  = "id INT PRIMARY KEY, grp INT NOT NULL, v INT NOT NULL, pad CHAR(200) NOT NULL, KEY (grp)"
-	lastRow  = 4000
-	digits   = "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
-	rowsOfIt = " SELECT n, IF(n = 4000, 7, 0), 0, REPEAT('x', 200) FROM (SELECT 1 + a.d + b.d * 10 + c.d * 100 + e.d * 1000 AS n FROM " +
+	crossed    = "id INT PRIMARY KEY, grp INT NOT NULL, v INT NOT NULL, pad CHAR(200) NOT NULL, KEY (grp)"
+	lastRow    = 4000
+	digits     = "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
+	allNumbers = "(SELECT 1 + a.d + b.d * 10 + c.d * 100 + e.d * 1000 AS n FROM " +
 		digits + " a, " + digits + " b, " + digits + " c, " + digits + " e) numbers WHERE n <= 4000"
+	rowsOfIt = " SELECT n, IF(n = 4000, 7, 0), 0, REPEAT('x', 200) FROM " + allNumbers
 )
 
 // victim is the transaction that a deadlock rolls back.
@@ -141,7 +142,7 @@ func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, run func(context.Contex
 	t.Cleanup(func() { _ = v.ready.Close() })
 
 	other := begin(t, newPool(t, db.Config(), false))
-	exec(t, other, "INSERT INTO "+ballast+" (v) SELECT 1 FROM "+v.table)
+	exec(t, other, "INSERT INTO "+ballast+" (v) SELECT 1 FROM "+allNumbers)
 	exec(t, other, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
 	v.tx = begin(t, pool)
 	v.conn = testdb.ConnID(t, v.tx)

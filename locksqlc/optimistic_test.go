@@ -181,11 +181,15 @@ func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(
 // comparison updates are lost, so the test can tell.
 func TestMixedWritersLoseNothing(t *testing.T) {
 	const workers, commits = 8, 15
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 			for _, compare := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s/compare=%t", level, compare), func(t *testing.T) {
 					key, table := uniqueKey(t, "mixed"), numbers(t, db)
+					pool := pool
+					if !compare {
+						pool = newPool(t, db.Config(db.Overwriting(t)), guarded)
+					}
 					var committed, refused atomic.Int64
 					var wg sync.WaitGroup
 					for range workers {

@@ -106,12 +106,12 @@ func TestStaleSnapshot(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := rowsDB(t, engine)
-			plain, guardedPool := db.Connect(t), guarded(t, db)
+			bare, plain, guardedPool := db.Connect(t, db.Overwriting(t)), db.Connect(t), guarded(t, db)
 			for i, c := range clients {
 				id := int64(i + 1)
 				t.Run(c.name+"/guard off", func(t *testing.T) {
 					// On a plain pool NothingRead, said where it isn't true, is no guard.
-					if err := raiseLate(t, c, plain, id, txlock.NothingRead()); err != nil {
+					if err := raiseLate(t, c, bare, id, txlock.NothingRead()); err != nil {
 						t.Fatal(err)
 					}
 					if n := number(t, db, id); n != 1 {

@@ -62,7 +62,11 @@ func TestLostUpdates(t *testing.T) {
 					for id := 1; id <= keys; id++ {
 						db.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (%d, 0)", table, id))
 					}
-					committed := raise(t, job{DSN: db.DSN(), Table: table, Level: level, Locked: c.locked, Reading: c.reading})
+					dsn := db.DSN()
+					if !c.locked {
+						dsn = db.DSN(db.Overwriting(t))
+					}
+					committed := raise(t, job{DSN: dsn, Table: table, Level: level, Locked: c.locked, Reading: c.reading})
 					var counted int64
 					if err := db.Admin().QueryRowContext(t.Context(), "SELECT SUM(n) FROM "+table).Scan(&counted); err != nil {
 						t.Fatal(err)

@@ -2,73 +2,12 @@ package testdb
 
 import (
 	"bufio"
-	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 )
-
-// TestServerDiesWithProcess kills a process that has started a server, which
-// must be gone then.
-func TestServerDiesWithProcess(t *testing.T) {
-	t.Parallel()
-	if runtime.GOOS != "linux" {
-		t.Skip("only Linux ends a child with its parent")
-	}
-	eachEngine(t, func(t *testing.T, engine Engine) {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestHelperProcess$", "-test.v")
-		cmd.Env = append(os.Environ(), "TESTDB_HELPER_ENGINE="+string(engine), "TMPDIR="+t.TempDir())
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		addr := ""
-		for lines := bufio.NewScanner(out); addr == "" && lines.Scan(); {
-			addr, _ = strings.CutPrefix(lines.Text(), "the server is at ")
-			if addr == lines.Text() {
-				addr = ""
-			}
-		}
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = cmd.Wait()
-		if addr == "" {
-			t.Fatal("the process did not start a server")
-		}
-		tick := time.NewTicker(2 * time.Millisecond)
-		defer tick.Stop()
-		for deadline := time.Now().Add(waitTimeout); ; <-tick.C {
-			conn, err := net.Dial("tcp", addr)
-			if err != nil {
-				return
-			}
-			_ = conn.Close()
-			if time.Now().After(deadline) {
-				t.Fatal("the server outlives the process that started it")
-			}
-		}
-	})
-}
-
-// TestHelperProcess is the process that TestServerDiesWithProcess kills.
-func TestHelperProcess(t *testing.T) {
-	engine := os.Getenv("TESTDB_HELPER_ENGINE")
-	if engine == "" {
-		t.Skip("no test of its own")
-	}
-	server := Dedicated(t, Engine(engine))
-	fmt.Println("the server is at " + server.Config().Addr)
-	select {}
-}
 
 func TestChildGroupDies(t *testing.T) {
 	t.Parallel()

@@ -144,6 +144,27 @@ func (db *DB) Connect(tb testing.TB, mutators ...func(*mysql.Config)) *sql.DB {
 	return pool
 }
 
+// Overwriting returns a mutator for sessions that may overwrite what was committed
+// after their snapshot. A MariaDB refuses that from 11.6.2 on (innodb_snapshot_isolation,
+// MDEV-35124), which hides what a test without a lock is to show.
+func (db *DB) Overwriting(tb testing.TB) func(*mysql.Config) {
+	tb.Helper()
+	var name, value string
+	err := db.admin.QueryRowContext(tb.Context(), "SHOW GLOBAL VARIABLES LIKE 'innodb_snapshot_isolation'").Scan(&name, &value)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		tb.Fatal(err)
+	}
+	return func(cfg *mysql.Config) {
+		if err != nil {
+			return
+		}
+		if cfg.Params == nil {
+			cfg.Params = make(map[string]string)
+		}
+		cfg.Params[name] = "OFF"
+	}
+}
+
 // CreateTable makes a table, which the application user may use, and drops it
 // at the end of the test. The columns are all that stands in the parentheses.
 // It returns the table's name: the prefix and something unique.

@@ -2,9 +2,12 @@ package testdb
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -14,12 +17,16 @@ var defaultImage = map[Engine]string{MariaDB: "mariadb:10.11", MySQL: "mysql:9"}
 // dockerWorks returns nil where there is a Docker engine to use.
 func dockerWorks(ctx context.Context) error {
 	if _, err := exec.LookPath("docker"); err != nil {
-		return fmt.Errorf("docker is not installed")
+		return errors.New("docker is not installed")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if err := run(ctx, nil, "docker", "info"); err != nil {
-		return fmt.Errorf("docker info fails")
+	err := run(ctx, nil, "docker", "info")
+	if ctx.Err() != nil {
+		return fmt.Errorf("docker info: %w", ctx.Err())
+	}
+	if err != nil {
+		return errors.New("docker info fails")
 	}
 	return nil
 }
@@ -33,6 +40,10 @@ pid=$!
 { cat <&3 >/dev/null; kill -KILL $pid; } &
 exec 3<&-
 wait $pid`
+
+// ownerLabel is the label of a container that says which process has made it, and
+// removes it unless it is killed: then the container stays, stopped.
+const ownerLabel = "lockstep.process"
 
 // newDocker prepares a server in a container, which it makes at the first
 // start, because the port belongs to the container.
@@ -94,6 +105,7 @@ func (d *dockerServer) create(ctx context.Context, port int) error {
 	}
 	create := []string{
 		"create", "--interactive", "--name", name,
+		"--label", ownerLabel + "=" + strconv.Itoa(os.Getpid()),
 		"--publish", fmt.Sprintf("127.0.0.1:%d:3306", port),
 		"--env", env + "_ROOT_PASSWORD=" + d.password,
 		"--env", env + "_INITDB_SKIP_TZINFO=1",

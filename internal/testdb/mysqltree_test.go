@@ -1,3 +1,7 @@
+//go:build amd64 || arm64
+
+// There is a MySQL package for these.
+
 package testdb
 
 import (
@@ -15,10 +19,7 @@ import (
 // would say.
 func fakeDownload(t *testing.T, version string) func(context.Context, string) error {
 	t.Helper()
-	l, ok := loader[runtime.GOARCH]
-	if !ok {
-		t.Skip("no MySQL package for this architecture")
-	}
+	l := loader[runtime.GOARCH]
 	return func(_ context.Context, tree string) error {
 		program := filepath.Join(tree, l.program)
 		if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {

@@ -90,7 +90,7 @@ func TestFairGiveUp(t *testing.T) {
 					first = fairAcquire(t, fairManager(t, db), key)
 					queue.first(t)
 				}
-				const limit = 700 * time.Millisecond
+				const limit = 3 * time.Second // in which the test sees it wait
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				want, asked := txlock.ErrWaitTimeout, time.Now()

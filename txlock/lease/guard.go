@@ -23,6 +23,8 @@ import (
 // one another from Guard to their end. Called after other statements it makes sure
 // that the transaction's snapshot is not older than the lease; at READ COMMITTED there
 // is none, and what was read before the lease was acquired is the program's concern.
+// Where it is the first statement on a plain pool, say txlock.NothingRead: to look at the
+// snapshot would take one, before the wait for a transaction under the same lease.
 //
 // It returns txlock.ErrLost where the lease is not ours any more and
 // txlock.ErrStaleSnapshot where the transaction's snapshot is older than the lease:

@@ -32,6 +32,10 @@ func TestLostUpdates(t *testing.T) {
 			for _, where := range []string{"first", "last", "nowhere"} {
 				t.Run(level.String()+"/guarded "+where, func(t *testing.T) {
 					t.Parallel()
+					pool := pool
+					if where == "nowhere" {
+						pool = newPool(t, db, false, db.Overwriting(t)) // the kind of pool is no matter then
+					}
 					f := newFuzz(t, db, pool, level, where)
 					f.run(t, rounds)
 					counted := number(t, db, "SELECT SUM(n) FROM "+f.table)

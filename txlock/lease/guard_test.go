@@ -745,7 +745,7 @@ func guardedWork(ctx context.Context, pool *sql.DB, l *lease.Lease, table string
 			err = errors.Join(err, tx.Rollback())
 		}
 	}()
-	if err := l.Guard(ctx, tx); err != nil {
+	if err := l.Guard(ctx, tx, txlock.NothingRead()); err != nil {
 		return err
 	}
 	time.Sleep(work)
