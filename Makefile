@@ -41,9 +41,9 @@ test: ## Run all tests with the race detector on the servers of ENGINES.
 	CGO_ENABLED=1 $(WITHSERVERS) -- sh -c '$(GOTEST) $$(go list ./... | grep -vE $(ADAPTERS)) && \
 		$(GOTEST) -parallel 24 $$(go list ./... | grep -E $(ADAPTERS)) && cd tests && $(GOTEST) ./...'
 
-test-cluster: ## Run the tests on a Galera cluster and over a fail-over; CLUSTER_DURATION=30s of faults.
+test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; CLUSTER_DURATION=30s of faults.
 	internal/tools/need-cc.sh
-	cd tests && CGO_ENABLED=1 $(GOTEST) -tags cluster ./cluster
+	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -tags cluster ./cluster
 
 test-matrix: ## Run make test on the images of IMAGES, which needs Docker.
 	@docker info >/dev/null || { echo "make test-matrix needs Docker, and docker info fails here."; exit 1; }

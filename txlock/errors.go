@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -111,15 +112,21 @@ type verdict struct {
 }
 
 // interpret is the one place where numbers of server errors have a meaning. What
-// each leaves of the transaction was measured on MariaDB 10.11 and MySQL 9.7.
+// each leaves of the transaction was measured on MariaDB 10.11 and MySQL 9.7, the
+// errors of several primaries on Galera and a Group Replication.
 func interpret(err error) verdict {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
 		return verdict{}
 	}
 	switch server.Number {
-	case 1213: // ER_LOCK_DEADLOCK
+	case 1213, // ER_LOCK_DEADLOCK
+		3101: // ER_TRANSACTION_ROLLBACK_DURING_COMMIT, of Group Replication: another primary was first
 		return verdict{sentinel: ErrDeadlock, gone: true}
+	case 1180: // ER_ERROR_DURING_COMMIT, of any statement: MySQL's InnoDB has aborted the transaction for another primary's
+		if strings.HasPrefix(server.Message, "Got error 149 - ") {
+			return verdict{sentinel: ErrDeadlock, gone: true}
+		}
 	case 1020: // ER_CHECKREAD, MariaDB under innodb_snapshot_isolation
 		return verdict{sentinel: ErrStaleSnapshot, gone: true}
 	case 1206: // ER_LOCK_TABLE_FULL

@@ -22,6 +22,23 @@ func answered(number uint16) error {
 	return fmt.Errorf("the statement: %w", &mysql.MySQLError{Number: number, Message: "as it happens"})
 }
 
+// TestAbortDuringCommit proves that of the errors during COMMIT only that is known to
+// have rolled back the transaction which MySQL's InnoDB gives to one that it has aborted.
+func TestAbortDuringCommit(t *testing.T) {
+	t.Parallel()
+	for message, aborted := range map[string]bool{
+		"Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT": true,
+		`Got error 149 "Lock deadlock; Retry transaction" during COMMIT`:   false, // MariaDB's
+		"Got error 5 - 'OSError - Input/output error' during COMMIT":       false,
+		"Got error 1490 - 'this could be any number' during COMMIT":        false,
+	} {
+		err := &mysql.MySQLError{Number: 1180, Message: message}
+		if got := interpret(err); got.gone != aborted || errors.Is(got.sentinel, ErrDeadlock) != aborted || Retryable(err) != aborted {
+			t.Errorf("%q means %+v, retryable %t", message, got, Retryable(err))
+		}
+	}
+}
+
 func TestInterpret(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -30,6 +47,8 @@ func TestInterpret(t *testing.T) {
 		gone, onTimeout bool
 	}{
 		{1213, ErrDeadlock, true, false},
+		{3101, ErrDeadlock, true, false},
+		{1180, nil, false, false},
 		{1020, ErrStaleSnapshot, true, false},
 		{1206, ErrTxDoomed, true, false},
 		{1205, ErrWaitTimeout, false, true},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -63,7 +64,7 @@ func newDocker(ctx context.Context, engine Engine, image string, o options) (*in
 	}
 	inst := &instance{
 		origin: "Docker image " + image, dir: dir, user: "root", password: d.password,
-		halt: d.halt, discard: d.discard,
+		halt: d.halt, signal: d.signal, discard: d.discard,
 	}
 	inst.spawn = func(ctx context.Context, port int) (*Child, error) {
 		if err := d.create(ctx, port); err != nil {
@@ -137,6 +138,19 @@ func (d *dockerServer) halt() error {
 		return nil
 	}
 	return err
+}
+
+// signal lets all processes of the container stand still, or go on.
+func (d *dockerServer) signal(signal syscall.Signal) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	switch signal {
+	case syscall.SIGSTOP:
+		return run(ctx, nil, "docker", "pause", d.container)
+	case syscall.SIGCONT:
+		return run(ctx, nil, "docker", "unpause", d.container)
+	}
+	return fmt.Errorf("testdb: a container can't be sent %s", signal)
 }
 
 // discard removes the container with its data.

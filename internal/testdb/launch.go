@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -31,6 +32,8 @@ type instance struct {
 	// halt ends a server that is not the child itself. It is nil where
 	// killing the child is enough.
 	halt func() error
+	// signal sends a signal to a server that is not the child itself. It may be nil.
+	signal func(syscall.Signal) error
 	// discard removes what is outside of dir. It may be nil.
 	discard func() error
 	// ready tells whether a server that answers can be used. It may be nil.

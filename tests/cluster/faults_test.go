@@ -146,91 +146,93 @@ func (c *client) guarded(ctx context.Context, g *ledger, l *lease.Lease) error {
 // was acknowledged stays, what was refused is not there, leases are held by one at a
 // time and their tokens rise, also in the data.
 func TestFaults(t *testing.T) {
-	nodes := galera(t)
-	db := nodes[0].Open(t)
-	db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL, falls BIGINT NOT NULL)")
-	db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
-	db.Grant(t, "numbers", "marks")
-	locked, optimistic, form, guarded := newLedger("locked"), newLedger("optimistic"), newLedger("form"), newLedger("guarded")
-	ledgers := []*ledger{locked, optimistic, form, guarded}
-	for _, l := range ledgers {
-		db.Exec(t, "INSERT INTO numbers VALUES ('"+l.kind+"', 0, 0, 0)")
-	}
-	polled, fair, semaphore := newHistory("polled", 1), newHistory("fair", 1), newHistory("semaphore", permits)
-	var clients []*client
-	for i, node := range nodes {
-		at := db.At(t, node)
-		caughtUp(t, at)
-		clients = append(clients, newClient(t, i, at))
-	}
-
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var working sync.WaitGroup
-	var ended atomic.Bool
-	for _, c := range clients {
-		for _, work := range []func(ctx context.Context){
-			func(ctx context.Context) { locked.locked(ctx, c.db) },
-			func(ctx context.Context) { optimistic.optimistic(ctx, c.db) },
-			func(ctx context.Context) { form.form(ctx, c.db) },
-			func(ctx context.Context) {
-				c.hold(ctx, polled, c.polled, func(l *lease.Lease) error { return c.guarded(ctx, guarded, l) })
-			},
-			func(ctx context.Context) { c.hold(ctx, fair, c.fair, nothing) },
-			func(ctx context.Context) { c.hold(ctx, semaphore, c.permit, nothing) },
-		} {
-			working.Go(func() {
-				for !ended.Load() {
-					limited, cancel := context.WithTimeout(ctx, callLimit)
-					work(limited)
-					cancel()
-					time.Sleep(rand.N(20 * time.Millisecond))
-				}
-			})
-		}
-	}
-	faults := make(map[string]int)
-	for end := time.Now().Add(faultsLast(t)); time.Now().Before(end) && !t.Failed(); {
-		faults[fault(t, db, nodes)]++
-		time.Sleep(rand.N(2 * time.Second))
-	}
-	ended.Store(true)
-	working.Wait()
-	t.Logf("faults: %v", faults)
-
-	for i, c := range clients { // all is to be had again, by each of them
-		for _, opts := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
-			acquired, cancel := context.WithTimeout(ctx, time.Minute)
-			l, err := c.leases.Acquire(acquired, txlock.Named("polled"), opts...)
-			cancel()
-			if err != nil {
-				t.Fatalf("client %d: Acquire at the end: %v", i, err)
-			}
-			if err := l.Release(ctx); err != nil {
-				t.Errorf("client %d: Release at the end: %v", i, err)
-			}
-		}
-	}
-	for _, l := range ledgers {
-		t.Logf("%s: errors %v", l.kind, l.errors)
-	}
-	for i, node := range nodes {
-		t.Logf("node %d:", i)
-		here := caughtUp(t, db.At(t, node))
+	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL, falls BIGINT NOT NULL)")
+		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+		db.Grant(t, "numbers", "marks")
+		in := inside(t, db)
+		locked, optimistic, form, guarded := newLedger("locked", in), newLedger("optimistic", in), newLedger("form", in), newLedger("guarded", in)
+		ledgers := []*ledger{locked, optimistic, form, guarded}
 		for _, l := range ledgers {
-			l.check(t, here)
+			db.Exec(t, "INSERT INTO numbers VALUES ('"+l.kind+"', 0, 0, 0)")
 		}
-		var falls int
-		if err := here.QueryRow("SELECT falls FROM numbers WHERE kind = 'guarded'").Scan(&falls); err != nil {
-			t.Fatal(err)
+		polled, fair, semaphore := newHistory("polled", 1), newHistory("fair", 1), newHistory("semaphore", permits)
+		var clients []*client
+		for i, node := range nodes {
+			at := db.At(t, node)
+			caughtUp(t, at)
+			clients = append(clients, newClient(t, i, at))
 		}
-		if falls != 0 {
-			t.Errorf("guarded: the token in the data has fallen %d times", falls)
+
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var working sync.WaitGroup
+		var ended atomic.Bool
+		for _, c := range clients {
+			for _, work := range []func(ctx context.Context){
+				func(ctx context.Context) { locked.locked(ctx, c.db) },
+				func(ctx context.Context) { optimistic.optimistic(ctx, c.db) },
+				func(ctx context.Context) { form.form(ctx, c.db) },
+				func(ctx context.Context) {
+					c.hold(ctx, polled, c.polled, func(l *lease.Lease) error { return c.guarded(ctx, guarded, l) })
+				},
+				func(ctx context.Context) { c.hold(ctx, fair, c.fair, nothing) },
+				func(ctx context.Context) { c.hold(ctx, semaphore, c.permit, nothing) },
+			} {
+				working.Go(func() {
+					for !ended.Load() {
+						limited, cancel := context.WithTimeout(ctx, callLimit)
+						work(limited)
+						cancel()
+						time.Sleep(rand.N(20 * time.Millisecond))
+					}
+				})
+			}
 		}
-	}
-	polled.check(t)
-	fair.check(t)
-	semaphore.check(t)
+		faults := make(map[string]int)
+		for end := time.Now().Add(faultsLast(t)); time.Now().Before(end) && !t.Failed(); {
+			faults[fault(t, db, nodes)]++
+			time.Sleep(rand.N(2 * time.Second))
+		}
+		ended.Store(true)
+		working.Wait()
+		t.Logf("faults: %v", faults)
+
+		for i, c := range clients { // all is to be had again, by each of them
+			for _, opts := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
+				acquired, cancel := context.WithTimeout(ctx, time.Minute)
+				l, err := c.leases.Acquire(acquired, txlock.Named("polled"), opts...)
+				cancel()
+				if err != nil {
+					t.Fatalf("client %d: Acquire at the end: %v", i, err)
+				}
+				if err := l.Release(ctx); err != nil {
+					t.Errorf("client %d: Release at the end: %v", i, err)
+				}
+			}
+		}
+		for _, l := range ledgers {
+			t.Logf("%s: errors %v", l.kind, l.errors)
+		}
+		for i, node := range nodes {
+			t.Logf("node %d:", i)
+			here := caughtUp(t, db.At(t, node))
+			for _, l := range ledgers {
+				l.check(t, here)
+			}
+			var falls int
+			if err := here.QueryRow("SELECT falls FROM numbers WHERE kind = 'guarded'").Scan(&falls); err != nil {
+				t.Fatal(err)
+			}
+			if falls != 0 {
+				t.Errorf("guarded: the token in the data has fallen %d times", falls)
+			}
+		}
+		polled.check(t)
+		fair.check(t)
+		semaphore.check(t)
+	})
 }
 
 func nothing(*lease.Lease) error { return nil }
@@ -267,15 +269,47 @@ func caughtUp(t *testing.T, db *testdb.DB) *sql.DB {
 	var err error
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		var size int
-		ctx, cancel := context.WithTimeout(t.Context(), callLimit)
-		// The variable makes the read wait for what the others have committed.
-		err = db.Admin().QueryRowContext(ctx, `SET STATEMENT wsrep_sync_wait = 1 FOR SELECT VARIABLE_VALUE
-			FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'wsrep_cluster_size' AND (SELECT COUNT(*) FROM `+db.Name()+`.lockstep_leases) >= 0`).Scan(&size)
-		cancel()
-		if err == nil && size == 3 {
+		if size, err = clusterSize(t.Context(), db); err == nil && size == 3 {
 			return db.Admin()
 		}
 	}
 	t.Fatalf("the node is not one of the cluster again: %v", err)
 	return nil
+}
+
+// clusterSize tells how many nodes the cluster has, by a read that waits for what the
+// others have committed.
+func clusterSize(ctx context.Context, db *testdb.DB) (size int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	all := " AND (SELECT COUNT(*) FROM " + db.Name() + ".lockstep_leases) >= 0"
+	if db.Engine() == testdb.MariaDB {
+		err = db.Admin().QueryRowContext(ctx, `SET STATEMENT wsrep_sync_wait = 1 FOR SELECT VARIABLE_VALUE
+			FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'wsrep_cluster_size'`+all).Scan(&size)
+		return size, err
+	}
+	conn, err := db.Admin().Conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err = conn.ExecContext(ctx, "SET SESSION group_replication_consistency = 'BEFORE'"); err != nil {
+		return 0, err
+	}
+	err = conn.QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'`+all).Scan(&size)
+	if err == nil {
+		_, err = conn.ExecContext(ctx, "SET SESSION group_replication_consistency = DEFAULT")
+	}
+	return size, err
+}
+
+// inside is an expression that tells whether it is in a transaction. The application's
+// user may ask for it.
+func inside(t *testing.T, db *testdb.DB) string {
+	t.Helper()
+	if db.Engine() == testdb.MariaDB {
+		return "@@in_transaction"
+	}
+	db.Exec(t, "GRANT SELECT ON performance_schema.events_transactions_current TO '"+db.Config().User+"'@'%'")
+	return "(SELECT COUNT(*) FROM performance_schema.events_transactions_current WHERE THREAD_ID = PS_CURRENT_THREAD_ID() AND STATE = 'ACTIVE' AND AUTOCOMMIT = 'NO')"
 }

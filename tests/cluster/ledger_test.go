@@ -34,15 +34,16 @@ const (
 // that the data tell in the end what has become of it, and whether that was done in a
 // transaction.
 type ledger struct {
-	kind string
+	kind   string
+	inside string // see there
 
 	mu     sync.Mutex
 	fates  map[string]fate
 	errors map[string]int // of single transactions, by their beginnings
 }
 
-func newLedger(kind string) *ledger {
-	return &ledger{kind: kind, fates: make(map[string]fate), errors: make(map[string]int)}
+func newLedger(kind, inside string) *ledger {
+	return &ledger{kind: kind, inside: inside, fates: make(map[string]fate), errors: make(map[string]int)}
 }
 
 // attempts are the transactions of one call, which may run several.
@@ -59,7 +60,7 @@ func (a *attempts) mark(ctx context.Context, tx *sql.Tx, body func() error) erro
 	if err := body(); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, "INSERT INTO marks VALUES (?, ?, @@in_transaction)", mark, a.kind)
+	_, err := tx.ExecContext(ctx, "INSERT INTO marks VALUES (?, ?, "+a.inside+")", mark, a.kind)
 	a.done = err == nil
 	return err
 }
@@ -229,7 +230,7 @@ type history struct {
 }
 
 func newHistory(kind string, most int) *history {
-	return &history{ledger: newLedger(kind), most: most, began: time.Now()}
+	return &history{ledger: newLedger(kind, ""), most: most, began: time.Now()}
 }
 
 func (h *history) add(one hold) {

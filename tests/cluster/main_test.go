@@ -11,29 +11,30 @@ import (
 	"github.com/dca00107/lockstep/internal/testdb"
 )
 
-// TestMain makes MariaDB the only engine: Galera is a part of that.
-func TestMain(m *testing.M) {
-	if err := os.Setenv("LOCKSTEP_ENGINES", string(testdb.MariaDB)); err != nil {
-		panic(err)
-	}
-	testdb.Main(m)
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// started are the clusters of this process, of three primaries each. The first of them
+// is what testdb gives to the tests that know of no cluster.
+var started = map[testdb.Engine]func() ([]*testdb.Server, error){
+	testdb.MariaDB: once(testdb.MariaDB, testdb.StartGalera),
+	testdb.MySQL:   once(testdb.MySQL, testdb.StartGroup),
 }
 
-// started is the cluster of this process. Its first node is what testdb gives to the
-// tests that know of no cluster.
-var started = sync.OnceValues(func() ([]*testdb.Server, error) {
-	nodes, err := testdb.StartGalera(context.Background(), 3)
-	if err != nil {
-		return nil, err
-	}
-	testdb.AtClose(func() error { return testdb.StopAll(nodes) })
-	return nodes, os.Setenv(testdb.MariaDB.DSNVariable(), nodes[0].Config().FormatDSN())
-})
+func once(engine testdb.Engine, start func(context.Context, int, ...testdb.Option) ([]*testdb.Server, error)) func() ([]*testdb.Server, error) {
+	return sync.OnceValues(func() ([]*testdb.Server, error) {
+		nodes, err := start(context.Background(), 3)
+		if err != nil {
+			return nil, err
+		}
+		testdb.AtClose(func() error { return testdb.StopAll(nodes) })
+		return nodes, os.Setenv(engine.DSNVariable(), nodes[0].Config().FormatDSN())
+	})
+}
 
-// galera returns the nodes of the cluster.
-func galera(t *testing.T) []*testdb.Server {
+// cluster returns the nodes of the engine's cluster: Galera, or a Group Replication.
+func cluster(t *testing.T, engine testdb.Engine) []*testdb.Server {
 	t.Helper()
-	nodes, err := started()
+	nodes, err := started[engine]()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,4 +46,12 @@ func galera(t *testing.T) []*testdb.Server {
 		}
 	})
 	return nodes
+}
+
+// onClusters runs a test on each.
+func onClusters(t *testing.T, test func(t *testing.T, nodes []*testdb.Server)) {
+	t.Helper()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) { test(t, cluster(t, engine)) })
+	}
 }

@@ -7,77 +7,81 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
 )
 
 // TestNodes proves that the faults are faults: a node that was killed is not to be
 // reached, one that hangs doesn't answer, the others go on, and both have in the end
 // what was written meanwhile.
 func TestNodes(t *testing.T) {
-	nodes := galera(t)
-	db := nodes[0].Open(t)
-	table := db.CreateTable(t, "written", "id INT PRIMARY KEY")
-	written := func(node int) (n int, err error) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		err = db.At(t, nodes[node]).Admin().QueryRowContext(ctx, "SELECT COUNT(*) FROM "+table).Scan(&n)
-		return n, err
-	}
-	if err := nodes[2].Kill(); err != nil {
-		t.Fatal(err)
-	}
-	db.Exec(t, "INSERT INTO "+table+" VALUES (1)")
-	if n, err := written(2); err == nil {
-		t.Errorf("a node that was killed answers: %d", n)
-	}
-	if err := nodes[2].Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	caughtUp(t, db.At(t, nodes[2]))
-	if n, err := written(2); n != 1 || err != nil {
-		t.Errorf("a node that has come back has %d rows, %v, want 1", n, err)
-	}
-	if err := nodes[1].Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	db.Exec(t, "INSERT INTO "+table+" VALUES (2)")
-	if n, err := written(1); err == nil {
-		t.Errorf("a node that hangs answers: %d", n)
-	}
-	if err := nodes[1].Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	caughtUp(t, db.At(t, nodes[1]))
-	if n, err := written(1); n != 2 || err != nil {
-		t.Errorf("a node that goes on has %d rows, %v, want 2", n, err)
-	}
+	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		table := db.CreateTable(t, "written", "id INT PRIMARY KEY")
+		written := func(node int) (n int, err error) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			err = db.At(t, nodes[node]).Admin().QueryRowContext(ctx, "SELECT COUNT(*) FROM "+table).Scan(&n)
+			return n, err
+		}
+		if err := nodes[2].Kill(); err != nil {
+			t.Fatal(err)
+		}
+		db.Exec(t, "INSERT INTO "+table+" VALUES (1)")
+		if n, err := written(2); err == nil {
+			t.Errorf("a node that was killed answers: %d", n)
+		}
+		if err := nodes[2].Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		caughtUp(t, db.At(t, nodes[2]))
+		if n, err := written(2); n != 1 || err != nil {
+			t.Errorf("a node that has come back has %d rows, %v, want 1", n, err)
+		}
+		if err := nodes[1].Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		db.Exec(t, "INSERT INTO "+table+" VALUES (2)")
+		if n, err := written(1); err == nil {
+			t.Errorf("a node that hangs answers: %d", n)
+		}
+		if err := nodes[1].Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		caughtUp(t, db.At(t, nodes[1]))
+		if n, err := written(1); n != 2 || err != nil {
+			t.Errorf("a node that goes on has %d rows, %v, want 2", n, err)
+		}
+	})
 }
 
 // TestSavepoints proves that the nodes, which have a binary log, don't get what was
 // rolled back to a savepoint. Without one MariaDB 10.11.14 sends it to the others.
 func TestSavepoints(t *testing.T) {
-	nodes := galera(t)
-	db := nodes[0].Open(t)
-	table := db.CreateTable(t, "kept", "id INT PRIMARY KEY")
-	tx, err := db.Admin().BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	for _, statement := range []string{
-		"SELECT COUNT(*) FROM " + table, "SAVEPOINT s", "INSERT INTO " + table + " VALUES (1)",
-		"ROLLBACK TO SAVEPOINT s", "INSERT INTO " + table + " VALUES (2)",
-	} {
-		if _, err := tx.ExecContext(t.Context(), statement); err != nil {
-			t.Fatalf("%s: %v", statement, err)
+	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		table := db.CreateTable(t, "kept", "id INT PRIMARY KEY")
+		tx, err := db.Admin().BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	for i, node := range nodes {
-		var ids string
-		if err := caughtUp(t, db.At(t, node)).QueryRow("SELECT GROUP_CONCAT(id) FROM " + table).Scan(&ids); err != nil || ids != "2" {
-			t.Errorf("node %d has the rows %q, %v, want 2 alone", i, ids, err)
+		defer func() { _ = tx.Rollback() }()
+		for _, statement := range []string{
+			"SELECT COUNT(*) FROM " + table, "SAVEPOINT s", "INSERT INTO " + table + " VALUES (1)",
+			"ROLLBACK TO SAVEPOINT s", "INSERT INTO " + table + " VALUES (2)",
+		} {
+			if _, err := tx.ExecContext(t.Context(), statement); err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
 		}
-	}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		for i, node := range nodes {
+			var ids string
+			if err := caughtUp(t, db.At(t, node)).QueryRow("SELECT GROUP_CONCAT(id) FROM " + table).Scan(&ids); err != nil || ids != "2" {
+				t.Errorf("node %d has the rows %q, %v, want 2 alone", i, ids, err)
+			}
+		}
+	})
 }

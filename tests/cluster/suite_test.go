@@ -6,12 +6,15 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/locksuite"
+	"github.com/dca00107/lockstep/internal/testdb"
 )
 
 // TestSuite shows the behaviours of locks through one node: there all hold, but for
 // shared locks, which are refused.
 func TestSuite(t *testing.T) {
-	galera(t)
+	for _, engine := range testdb.Engines() {
+		cluster(t, engine)
+	}
 	locksuite.Run(t,
 		locksuite.Adapter{Name: "guarded", Guarded: true, Open: locksuite.OpenSQL(true, locksuite.BeginTx)},
 		locksuite.Adapter{Name: "plain", Open: locksuite.OpenSQL(false, locksuite.BeginTx)},

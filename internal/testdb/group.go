@@ -1,0 +1,168 @@
+package testdb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// A Group Replication on this machine, in which every server is a primary: MySQL servers
+// with the plugin that comes with them, each with private directories and ports on
+// loopback.
+
+// group is what the members have in common.
+type group struct {
+	binary binary
+	name   string // a UUID
+	seeds  string // host:port,...
+	opts   options
+}
+
+// groupMember is what a member has for itself.
+type groupMember struct {
+	*group
+	*instance
+	address string // for the others
+	id      int
+	joined  bool
+}
+
+// StartGroup brings up a Group Replication of n primaries. The binary is that of a MySQL
+// server on this machine, or comes, as root on Debian, from its packages. All members are
+// online when it returns. One ends by Stop, as any server, and after Kill, Restart has it
+// join the others again: at least one of them must run.
+func StartGroup(ctx context.Context, n int, opts ...Option) (members []*Server, err error) {
+	g := &group{name: uuid.NewString()}
+	for _, opt := range opts {
+		opt(&g.opts)
+	}
+	var ok bool
+	if g.binary, ok = localBinary(ctx, MySQL); !ok {
+		if g.binary, err = installBinary(ctx, MySQL); err != nil {
+			return nil, fmt.Errorf("testdb: no Group Replication: %w", err)
+		}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("testdb: start a Group Replication: %w", err), StopAll(members))
+			members = nil
+		}
+	}()
+	var all []*groupMember
+	var addresses []string
+	for i := range n {
+		port, err := quietPort()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, &groupMember{group: g, address: loopback(port), id: i + 1})
+		addresses = append(addresses, loopback(port))
+	}
+	g.seeds = strings.Join(addresses, ",")
+	password := randomHex(8)
+	for _, member := range all {
+		if err := member.prepare(ctx, password); err != nil {
+			return members, err
+		}
+		port, err := quietPort()
+		if err != nil {
+			return members, errors.Join(err, member.remove())
+		}
+		s := &Server{engine: MySQL, inst: member.instance, socket: member.socket}
+		members = append(members, s)
+		if err := member.start(ctx, port); err != nil {
+			return members, err
+		}
+		s.config = member.config()
+		if err := s.waitReady(ctx); err != nil {
+			return members, err
+		}
+	}
+	return members, nil
+}
+
+// prepare makes the directories of a member, with the same administrator in each.
+func (m *groupMember) prepare(ctx context.Context, password string) (err error) {
+	dir, err := privateDir()
+	if err != nil {
+		return err
+	}
+	m.instance = &instance{
+		origin: m.binary.origin, dir: dir, user: "lockstep_admin", password: password,
+		socket: filepath.Join(dir, "s.sock"), spawn: m.spawn, ready: m.online,
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	return initialise(ctx, MySQL, m.binary, filepath.Join(dir, "data"))
+}
+
+// spawn starts the member, which joins the others by itself once it has been one of them.
+func (m *groupMember) spawn(_ context.Context, port int) (*Child, error) {
+	setup := filepath.Join(m.dir, "init.sql")
+	text := ""
+	if !m.joined {
+		text = "SET SQL_LOG_BIN = 0;\n" + m.adminSQL(MySQL)
+	}
+	if err := os.WriteFile(setup, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	data := filepath.Join(m.dir, "data")
+	args := asRoot()
+	args = append(args,
+		"--datadir="+data, "--tmpdir="+m.dir, "--socket="+m.socket, "--pid-file="+filepath.Join(m.dir, "pid"),
+		"--init-file="+setup, "--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port),
+		fmt.Sprintf("--server-id=%d", m.id), "--report-host=127.0.0.1", fmt.Sprintf("--report-port=%d", port),
+		"--log-bin="+filepath.Join(data, "bin"), "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
+		"--innodb-buffer-pool-size=64M", "--max-connections=500", "--mysqlx=0", "--secure-file-priv=NULL",
+		"--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0",
+		"--plugin-load-add=group_replication.so",
+		"--loose-group-replication-group-name="+m.name,
+		"--loose-group-replication-local-address="+m.address, "--loose-group-replication-group-seeds="+m.seeds,
+		"--loose-group-replication-single-primary-mode=OFF", "--loose-group-replication-enforce-update-everywhere-checks=ON",
+		"--loose-group-replication-recovery-get-public-key=ON",
+		// A member that hangs is put out five seconds later, and joins again when it goes on.
+		"--loose-group-replication-member-expel-timeout=0", "--loose-group-replication-autorejoin-tries=10",
+		fmt.Sprintf("--loose-group-replication-start-on-boot=%t", m.joined),
+	)
+	line := m.binary.line(append(args, m.opts.args...)...)
+	return m.startLogged(exec.Command(line[0], line[1:]...))
+}
+
+// online is the readiness of a member. The first time it has it join the group, or makes
+// that.
+func (m *groupMember) online(ctx context.Context, pool *sql.DB) error {
+	if !m.joined {
+		conn, err := pool.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		for _, statement := range []string{
+			fmt.Sprintf("SET GLOBAL group_replication_bootstrap_group = %t", m.id == 1),
+			fmt.Sprintf("CHANGE REPLICATION SOURCE TO SOURCE_USER = '%s', SOURCE_PASSWORD = '%s' FOR CHANNEL 'group_replication_recovery'", m.user, m.password),
+			"START GROUP_REPLICATION",
+			"SET GLOBAL group_replication_bootstrap_group = OFF",
+		} {
+			if _, err := conn.ExecContext(ctx, statement); err != nil {
+				return err
+			}
+		}
+		m.joined = true
+	}
+	var state string
+	err := pool.QueryRowContext(ctx, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid").Scan(&state)
+	if err == nil && state != "ONLINE" {
+		err = fmt.Errorf("the member is %s", state)
+	}
+	return err
+}
