@@ -6,9 +6,12 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
+
+	"github.com/go-sql-driver/mysql"
 )
 
 // FS holds the DDL, one or more statements a file, to be applied in the order of
@@ -35,11 +38,24 @@ func Install(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	for _, s := range statements {
-		if _, err := db.ExecContext(ctx, s); err != nil {
+		if err := execute(ctx, db, s); err != nil {
 			return fmt.Errorf("schema: install %q: %w", firstLine(s), err)
 		}
 	}
 	return nil
+}
+
+// execute sends a statement that is safe to repeat, and repeats it where the server has
+// ended it for one of another process that installs at the same time.
+func execute(ctx context.Context, db *sql.DB, statement string) error {
+	const tries = 20
+	for try := 1; ; try++ {
+		_, err := db.ExecContext(ctx, statement)
+		var server *mysql.MySQLError
+		if !errors.As(err, &server) || server.Number != 1213 || try == tries { // ER_LOCK_DEADLOCK
+			return err
+		}
+	}
 }
 
 // Statements returns the statements of FS one by one, without comments, for

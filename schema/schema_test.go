@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/DATA-DOG/go-sqlmock"
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/schema"
@@ -305,6 +306,55 @@ func TestCheckFailsWithServer(t *testing.T) {
 			until[i].rows = nil
 			if err := schema.Check(t.Context(), mocked(t, until)); !errors.Is(err, errCold) || !strings.HasPrefix(err.Error(), "schema: ") {
 				t.Errorf("Check: %v", err)
+			}
+		})
+	}
+}
+
+// TestInstallAfterDeadlocks proves that Install repeats a statement that was ended for
+// that of another process, not for ever, and no other one.
+func TestInstallAfterDeadlocks(t *testing.T) {
+	t.Parallel()
+	deadlock := &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock; try restarting transaction"}
+	denied := &mysql.MySQLError{Number: 1142, Message: "CREATE command denied"}
+	for _, c := range []struct {
+		name      string
+		deadlocks int
+		then      error
+		want      error
+	}{
+		{"once", 1, nil, nil},
+		{"many times", 19, nil, nil},
+		{"for ever", 20, nil, deadlock},
+		{"then denied", 2, denied, denied},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			db, mock, err := sqlmock.New()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = db.Close() }()
+			statements, err := schema.Statements()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range c.deadlocks {
+				mock.ExpectExec(regexp.QuoteMeta(statements[0])).WillReturnError(deadlock)
+			}
+			switch {
+			case c.then != nil:
+				mock.ExpectExec(regexp.QuoteMeta(statements[0])).WillReturnError(c.then)
+			case c.want == nil:
+				for _, statement := range statements {
+					mock.ExpectExec(regexp.QuoteMeta(statement)).WillReturnResult(sqlmock.NewResult(0, 0))
+				}
+			}
+			if err := schema.Install(t.Context(), db); !errors.Is(err, c.want) {
+				t.Errorf("Install: %v, want %v", err, c.want)
+			}
+			if err := mock.ExpectationsWereMet(); err != nil {
+				t.Error(err)
 			}
 		})
 	}

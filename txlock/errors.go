@@ -27,8 +27,8 @@ var (
 	// innodb_rollback_on_timeout: then the error is ErrTxDoomed as well.
 	ErrWaitTimeout = errors.New("txlock: the lock was not free in time")
 	// ErrDeadlock is returned when the server chose the transaction as the
-	// victim of a deadlock, or a multi-primary cluster refused its commit. The
-	// server has rolled it back: start it again.
+	// victim of a deadlock, or for a transaction of another primary of its cluster.
+	// The server has rolled it back: start it again.
 	ErrDeadlock = errors.New("txlock: deadlock, the server has rolled the transaction back")
 	// ErrStaleSnapshot is returned when the lock was free but the transaction's
 	// snapshot is older than the last holder's commit, so that plain reads
@@ -90,8 +90,9 @@ var (
 // Retryable tells whether the same transaction, started again from its
 // beginning, may succeed: the server has rolled it back for a reason that passes,
 // or it was behind. A transaction that a statement has committed, a cancelled
-// context, a busy lock and a connection lost in COMMIT, whose outcome nobody
-// knows, are not retryable, nor is the conflict of a version from before the transaction.
+// context, a busy lock, a connection lost in COMMIT, and a COMMIT that Group Replication
+// has refused (see Overtaken), whose outcome nobody knows, are not retryable, nor is the
+// conflict of a version from before the transaction.
 func Retryable(err error) bool {
 	switch {
 	case err == nil, errors.Is(err, errCommitted), errors.Is(err, errUnknown), errors.Is(err, errUnfenced), errors.Is(err, marks.ErrGiven),
@@ -120,11 +121,10 @@ func interpret(err error) verdict {
 		return verdict{}
 	}
 	switch server.Number {
-	case 1213, // ER_LOCK_DEADLOCK
-		3101: // ER_TRANSACTION_ROLLBACK_DURING_COMMIT, of Group Replication: another primary was first
+	case 1213: // ER_LOCK_DEADLOCK
 		return verdict{sentinel: ErrDeadlock, gone: true}
 	case 1180: // ER_ERROR_DURING_COMMIT, of any statement: MySQL's InnoDB has aborted the transaction for another primary's
-		if strings.HasPrefix(server.Message, "Got error 149 - ") {
+		if strings.Contains(" "+server.Message, " 149 - '") { // in every language of the server
 			return verdict{sentinel: ErrDeadlock, gone: true}
 		}
 	case 1020: // ER_CHECKREAD, MariaDB under innodb_snapshot_isolation
@@ -245,10 +245,21 @@ func Unknown(err error) bool {
 		return err != nil
 	}
 	switch server.Number {
+	case 3101: // see Overtaken
+		return true
 	case 1053, 1317, 1927, 3169: // ER_SERVER_SHUTDOWN, ER_QUERY_INTERRUPTED, ER_CONNECTION_KILLED (MariaDB), ER_SESSION_WAS_KILLED (MySQL)
 		return true
 	}
 	return false
+}
+
+// Overtaken tells whether a member of a Group Replication has refused a commit (3101). In
+// most cases another primary was first, and the transaction is rolled back. But it is also
+// the answer to what waits for the group while the member leaves that, and then the others
+// may have the transaction, and the member when it comes back. Unknown is true of it too.
+func Overtaken(err error) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && server.Number == 3101 // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
 }
 
 // PastLimit is the error of a SELECT that MySQL ends after a limit. Where a user is

@@ -22,15 +22,31 @@ func answered(number uint16) error {
 	return fmt.Errorf("the statement: %w", &mysql.MySQLError{Number: number, Message: "as it happens"})
 }
 
+// TestOvertaken proves that a commit that Group Replication has refused is no failure that
+// is known to have left nothing.
+func TestOvertaken(t *testing.T) {
+	t.Parallel()
+	for number, want := range map[uint16]bool{3101: true, 1213: false, 1180: false, 1317: false} {
+		if got := Overtaken(answered(number)); got != want || want && !Unknown(answered(number)) {
+			t.Errorf("%d: overtaken %t, unknown %t", number, got, Unknown(answered(number)))
+		}
+	}
+	if Overtaken(nil) || Overtaken(context.Canceled) {
+		t.Error("what is no answer of a server is overtaken")
+	}
+}
+
 // TestAbortDuringCommit proves that of the errors during COMMIT only that is known to
 // have rolled back the transaction which MySQL's InnoDB gives to one that it has aborted.
 func TestAbortDuringCommit(t *testing.T) {
 	t.Parallel()
 	for message, aborted := range map[string]bool{
-		"Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT": true,
-		`Got error 149 "Lock deadlock; Retry transaction" during COMMIT`:   false, // MariaDB's
-		"Got error 5 - 'OSError - Input/output error' during COMMIT":       false,
-		"Got error 1490 - 'this could be any number' during COMMIT":        false,
+		"Fehler 149 - 'Lock deadlock; Retry transaction' beim COMMIT":               true,
+		"149 - 'Lock deadlock; Retry transaction' hiba a COMMIT vegrehajtasa soran": true,
+		"Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT":          true,
+		`Got error 149 "Lock deadlock; Retry transaction" during COMMIT`:            false, // MariaDB's
+		"Got error 5 - 'OSError - Input/output error' during COMMIT":                false,
+		"Got error 1490 - 'this could be any number' during COMMIT":                 false,
 	} {
 		err := &mysql.MySQLError{Number: 1180, Message: message}
 		if got := interpret(err); got.gone != aborted || errors.Is(got.sentinel, ErrDeadlock) != aborted || Retryable(err) != aborted {
@@ -47,7 +63,7 @@ func TestInterpret(t *testing.T) {
 		gone, onTimeout bool
 	}{
 		{1213, ErrDeadlock, true, false},
-		{3101, ErrDeadlock, true, false},
+		{3101, nil, false, false},
 		{1180, nil, false, false},
 		{1020, ErrStaleSnapshot, true, false},
 		{1206, ErrTxDoomed, true, false},
@@ -149,6 +165,7 @@ func TestRetryable(t *testing.T) {
 		{answered(1205), false},
 		{answered(1062), false},
 		{answered(1317), false},
+		{answered(3101), false},
 		{errors.Join(sql.ErrTxDone, answered(1213)), true},
 
 		{rules.Ended(answered(1213), noServer), true},

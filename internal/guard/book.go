@@ -135,6 +135,10 @@ func (c *conn) failed(s statement, err error) error {
 		return err
 	}
 	if why := c.pool.rules.Ended(err, c.server); why != nil {
+		if s.isDDL() {
+			why = c.pool.rules.Committed(s.name) // it has done so first
+			err = fmt.Errorf("%w: %w", why, err)
+		}
 		t.doom(why)
 		return err
 	}

@@ -183,6 +183,31 @@ func TestCommitIsRefusedByServer(t *testing.T) {
 	}
 }
 
+// TestDeadlockOfDDL has DDL end in a deadlock, for a table that others use. By then it has
+// committed the transaction, which must not be started again.
+func TestDeadlockOfDDL(t *testing.T) {
+	t.Parallel()
+	for query, committed := range map[string]bool{"alter table x add y int": true, "CALL p()": false} {
+		base, pool := newStub(t, false)
+		base.will(query, deadlock)
+		tx := begin(t, pool)
+		want := errGone
+		if committed {
+			want = errCommitted
+		}
+		_, err := tx.ExecContext(t.Context(), query)
+		if !errors.Is(err, deadlock) || errors.Is(err, errCommitted) != committed {
+			t.Errorf("%s: %v", query, err)
+		}
+		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, want) || base.has("INSERT") {
+			t.Errorf("after %s: %v, sent %t", query, err, base.has("INSERT"))
+		}
+		if err := tx.Commit(); !errors.Is(err, want) || base.has("commit") {
+			t.Errorf("Commit after %s: %v; the base was sent %q", query, err, base.sent)
+		}
+	}
+}
+
 // TestDoomedCommitRollsBack has nothing but ROLLBACK reach a server that has ended
 // the transaction.
 func TestDoomedCommitRollsBack(t *testing.T) {

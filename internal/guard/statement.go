@@ -84,6 +84,17 @@ func (s statement) isBoundary() bool {
 	return s.kind == kindBegin || s.kind == kindCommit || s.kind == kindRollback
 }
 
+// isDDL tells whether it is a statement that commits before it does anything else.
+func (s statement) isDDL() bool {
+	if s.kind != kindUncertain || s.ends {
+		return false
+	}
+	first, _, _ := strings.Cut(s.name, " ")
+	return ddl[first]
+}
+
+var ddl = map[string]bool{"CREATE": true, "ALTER": true, "DROP": true, "RENAME": true, "TRUNCATE": true}
+
 // judgeOne judges a single statement.
 func judgeOne(query string) statement {
 	w := sqltext.Words(query, 4)

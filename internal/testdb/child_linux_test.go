@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ func init() {
 	}
 	server, err := Start(context.Background(), Engine(engine))
 	if err != nil {
-		fmt.Println(err)
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	fmt.Println("the server is at", server.Config().Addr, server.inst.halt != nil)
@@ -36,7 +35,9 @@ func TestServerDiesWithProcess(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine Engine) {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), startVariable+"="+string(engine), "TMPDIR="+t.TempDir())
+		owner := randomHex(8)
+		cmd.Env = append(os.Environ(), startVariable+"="+string(engine), ownerVariable+"="+owner, "TMPDIR="+t.TempDir())
+		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -55,7 +56,7 @@ func TestServerDiesWithProcess(t *testing.T) {
 			t.Fatalf("the process did not start a server: %v", scanErr)
 		}
 		if inDocker {
-			defer removeContainer(t, cmd.Process.Pid)
+			defer removeContainer(t, owner)
 		}
 		tick := time.NewTicker(2 * time.Millisecond)
 		defer tick.Stop()
@@ -73,9 +74,9 @@ func TestServerDiesWithProcess(t *testing.T) {
 }
 
 // removeContainer removes the container that a process has left, which was killed.
-func removeContainer(t *testing.T, pid int) {
+func removeContainer(t *testing.T, owner string) {
 	t.Helper()
-	id, err := exec.Command("docker", "ps", "--all", "--quiet", "--filter", "label="+ownerLabel+"="+strconv.Itoa(pid)).Output()
+	id, err := exec.Command("docker", "ps", "--all", "--quiet", "--filter", "label="+ownerLabel+"="+owner).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package testdb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,9 +43,12 @@ pid=$!
 exec 3<&-
 wait $pid`
 
-// ownerLabel is the label of a container that says which process has made it, and
-// removes it unless it is killed: then the container stays, stopped.
-const ownerLabel = "lockstep.process"
+// ownerLabel is the label of a container that says who has made it, by default the
+// process, and removes it unless it is killed: then the container stays, stopped.
+const (
+	ownerLabel    = "lockstep.owner"
+	ownerVariable = "LOCKSTEP_TEST_OWNER"
+)
 
 // newDocker prepares a server in a container, which it makes at the first
 // start, because the port belongs to the container.
@@ -106,7 +110,7 @@ func (d *dockerServer) create(ctx context.Context, port int) error {
 	}
 	create := []string{
 		"create", "--interactive", "--name", name,
-		"--label", ownerLabel + "=" + strconv.Itoa(os.Getpid()),
+		"--label", ownerLabel + "=" + cmp.Or(os.Getenv(ownerVariable), strconv.Itoa(os.Getpid())),
 		"--publish", fmt.Sprintf("127.0.0.1:%d:3306", port),
 		"--env", env + "_ROOT_PASSWORD=" + d.password,
 		"--env", env + "_INITDB_SKIP_TZINFO=1",

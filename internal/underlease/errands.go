@@ -28,9 +28,9 @@ func (e *Errands) Go(f func()) bool {
 	switch {
 	case e.ended:
 		return false
-	case e.idle > 0:
+	case e.idle > 0 && len(e.next) < mostIdle: // those that were called may not have come yet
 		e.idle--
-		e.next <- f // there is room for each that is idle
+		e.next <- f
 	default:
 		e.running.Go(func() { e.run(f) })
 	}

@@ -45,7 +45,10 @@ func TestErrandsWaitForNone(t *testing.T) {
 	e := NewErrands()
 	defer e.Wait()
 	defer e.End()
-	for range 2 { // new goroutines, and then those that were kept
+	for round := range 2 { // new goroutines, and then those that were kept
+		for round > 0 && e.resting() < mostIdle {
+			runtime.Gosched()
+		}
 		began, end := make(chan struct{}), make(chan struct{})
 		for range 3 * mostIdle {
 			e.Go(func() {

@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -293,14 +294,22 @@ func clusterSize(ctx context.Context, db *testdb.DB) (size int, err error) {
 		return 0, err
 	}
 	defer func() { _ = conn.Close() }()
+	var state string
+	err = conn.QueryRowContext(ctx, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid OR MEMBER_ID = ''").Scan(&state)
+	if err == nil && state == "ERROR" { // it was put out, and has failed to join by itself
+		_, stopErr := conn.ExecContext(ctx, "STOP GROUP_REPLICATION")
+		_, startErr := conn.ExecContext(ctx, "START GROUP_REPLICATION")
+		return 0, errors.Join(stopErr, startErr)
+	}
+	if err != nil || state != "ONLINE" {
+		return 0, err
+	}
 	if _, err = conn.ExecContext(ctx, "SET SESSION group_replication_consistency = 'BEFORE'"); err != nil {
 		return 0, err
 	}
 	err = conn.QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'`+all).Scan(&size)
-	if err == nil {
-		_, err = conn.ExecContext(ctx, "SET SESSION group_replication_consistency = DEFAULT")
-	}
-	return size, err
+	_, resetErr := conn.ExecContext(ctx, "SET SESSION group_replication_consistency = DEFAULT")
+	return size, errors.Join(err, resetErr)
 }
 
 // inside is an expression that tells whether it is in a transaction. The application's

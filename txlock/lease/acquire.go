@@ -41,7 +41,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		a, since, err := m.attempt(ctx, q, how)
 		reply := a.reply
 		switch {
-		case txlock.Retryable(err) && conflicts < 5: // a multi-primary cluster
+		case conflicted(err) && conflicts < 5:
 			conflicts++
 			continue
 		case err != nil && ctx.Err() != nil:
@@ -78,7 +78,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 			return nil, 0, err
 		case !seen.exists:
 			// Somebody makes them, or those beside them: a moment each.
-			if err = q.target.prepare(ctx, m.db, q); (errors.Is(err, errLocked) || txlock.Retryable(err)) && absent < maxEnsures {
+			if err = q.target.prepare(ctx, m.db, q); (errors.Is(err, errLocked) || conflicted(err)) && absent < maxEnsures {
 				absent++
 				err = m.sleep(ctx, time.Duration(absent)*leastLook)
 			}
@@ -136,7 +136,7 @@ func (m *Manager) ensureTurnstile(ctx context.Context, key txlock.Key) error {
 func (m *Manager) ensureAlone(ctx context.Context, key txlock.Key, slot int64) error {
 	for tries := 1; ; tries++ {
 		err := ensure(ctx, m.db, key, slot)
-		if tries > maxEnsures || !errors.Is(err, errLocked) && !txlock.Retryable(err) {
+		if tries > maxEnsures || !errors.Is(err, errLocked) && !conflicted(err) {
 			return err
 		}
 		if seen, err := lookAt(ctx, m.db, key, slot); err != nil || seen.exists {
@@ -147,6 +147,11 @@ func (m *Manager) ensureAlone(ctx context.Context, key txlock.Key, slot int64) e
 		}
 	}
 }
+
+// conflicted tells whether a statement of ours may be sent again that another primary of
+// a cluster has overtaken, or a deadlock has ended: what it may have taken nevertheless was
+// asked for with another hold.
+func conflicted(err error) bool { return txlock.Retryable(err) || txlock.Overtaken(err) }
 
 // maxEnsures is how often it is tried to make a row: for a quarter of a second.
 const maxEnsures = 16

@@ -23,8 +23,9 @@ import (
 // one another from Guard to their end. Called after other statements it makes sure
 // that the transaction's snapshot is not older than the lease; at READ COMMITTED there
 // is none, and what was read before the lease was acquired is the program's concern.
-// Where it is the first statement on a plain pool, say txlock.NothingRead: to look at the
-// snapshot would take one, before the wait for a transaction under the same lease.
+// To look at the snapshot takes one where there was none, which a plain pool can't know:
+// where it is the first statement there, say txlock.NothingRead. Else what the transaction
+// reads afterwards is from before the wait for the last transaction under the same lease.
 //
 // It returns txlock.ErrLost where the lease is not ours any more and
 // txlock.ErrStaleSnapshot where the transaction's snapshot is older than the lease:

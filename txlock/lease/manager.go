@@ -63,9 +63,10 @@ type hold struct {
 }
 
 // NewManager returns a manager of leases on the pool, which stays the caller's.
-// Nothing is sent yet; Close ends what it starts. While leases are held it keeps one connection for renewals;
-// a pool of a single connection lends it for each renewal, which then has to wait
-// for a transaction that has it: one that lasts longer than the TTL loses the lease.
+// Nothing is sent yet; close the manager when it isn't needed any more, which ends its
+// goroutines. While leases are held it keeps one connection for renewals; a pool of a
+// single connection lends it for each renewal, which then has to wait for a transaction
+// that has it: one that lasts longer than the TTL loses the lease.
 //
 // It returns txlock.ErrInvalidOption for an option out of its range.
 func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {

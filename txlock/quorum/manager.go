@@ -45,7 +45,7 @@ type hold struct{ key, owner string }
 // its own that shares no server, no replication and no storage with the others: what
 // takes two of them down at once counts as two failures. The terms of a lease (TTL,
 // MaxLifetime, WaitAtMost) are those of the managers, which have the same. Nothing is
-// sent yet.
+// sent yet; close the manager when it isn't needed any more, which ends its goroutines.
 //
 // New databases count when MaxTTL and ClockSkew have passed since they were first
 // used: see Install.
