@@ -130,9 +130,9 @@ func (m *groupMember) spawn(_ context.Context, port int) (*Child, error) {
 		"--loose-group-replication-local-address="+m.address, "--loose-group-replication-group-seeds="+m.seeds,
 		"--loose-group-replication-single-primary-mode=OFF", "--loose-group-replication-enforce-update-everywhere-checks=ON",
 		"--loose-group-replication-recovery-get-public-key=ON",
-		// A member that hangs is put out five seconds later. When it goes on it tries once to
-		// join again: the next time would be five minutes later.
-		"--loose-group-replication-member-expel-timeout=0", "--loose-group-replication-autorejoin-tries=1",
+		// A member that hangs is put out five seconds later, and stays so when it goes on:
+		// START GROUP_REPLICATION has it join again.
+		"--loose-group-replication-member-expel-timeout=0", "--loose-group-replication-autorejoin-tries=0",
 		fmt.Sprintf("--loose-group-replication-start-on-boot=%t", m.joined),
 	)
 	line := m.binary.line(append(args, m.opts.args...)...)

@@ -296,7 +296,7 @@ func clusterSize(ctx context.Context, db *testdb.DB) (size int, err error) {
 	defer func() { _ = conn.Close() }()
 	var state string
 	err = conn.QueryRowContext(ctx, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid OR MEMBER_ID = ''").Scan(&state)
-	if err == nil && state == "ERROR" { // it was put out, and has failed to join by itself
+	if err == nil && state == "ERROR" { // it was put out
 		_, stopErr := conn.ExecContext(ctx, "STOP GROUP_REPLICATION")
 		_, startErr := conn.ExecContext(ctx, "START GROUP_REPLICATION")
 		return 0, errors.Join(stopErr, startErr)
