@@ -39,9 +39,10 @@ func TestNoGhosts(t *testing.T) {
 				return plain
 			})
 			// What is on its way when the last caller leaves may take the row once
-			// more; to give it back may take a connection of six packets.
+			// more. A statement is cut off after 20 s, and to give back what it took
+			// may need two new connections, of 30 s each.
 			settled := time.Now().Add(mostDelay)
-			free := await(time.Minute, func() bool {
+			free := await(2*time.Minute, func() bool {
 				return time.Now().After(settled) && len(h.ghosts(t, db)) == 0
 			})
 			if ghosts := h.ghosts(t, db); !free {
