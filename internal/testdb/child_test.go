@@ -5,9 +5,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
+
+// writeProgram writes a file that is executed next, which the system refuses while a
+// process that is just being started has it open from here.
+func writeProgram(path, text string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, []byte(text), 0o755)
+}
 
 func TestChildGroupDies(t *testing.T) {
 	t.Parallel()
@@ -35,7 +44,7 @@ func TestSuperviseEndsWithInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, "docker-entrypoint.sh"), []byte("#!/bin/sh\n"+entry+"\n"), 0o755); err != nil {
+			if err := writeProgram(filepath.Join(dir, "docker-entrypoint.sh"), "#!/bin/sh\n"+entry+"\n"); err != nil {
 				t.Fatal(err)
 			}
 			cmd := exec.Command("sh", "-c", supervise, "lockstep", "server")

@@ -25,7 +25,7 @@ func fakeDownload(t *testing.T, version string) func(context.Context, string) er
 		if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
 			return err
 		}
-		return os.WriteFile(program, []byte("#!/bin/sh\n"+version+"\n"), 0o755)
+		return writeProgram(program, "#!/bin/sh\n"+version+"\n")
 	}
 }
 
