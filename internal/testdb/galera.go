@@ -76,17 +76,9 @@ func StartGalera(ctx context.Context, n int, opts ...Option) (nodes []*Server, e
 		if err := node.prepare(ctx, password); err != nil {
 			return nodes, err
 		}
-		port, err := quietPort()
-		if err != nil {
-			return nodes, errors.Join(err, node.remove())
-		}
 		s := &Server{engine: MariaDB, inst: node.instance, socket: node.socket}
 		nodes = append(nodes, s)
-		if err := node.start(ctx, port); err != nil {
-			return nodes, err
-		}
-		s.config = node.config()
-		if err := s.waitReady(ctx); err != nil {
+		if err := s.launchNode(ctx); err != nil {
 			return nodes, err
 		}
 	}

@@ -71,17 +71,9 @@ func StartGroup(ctx context.Context, n int, opts ...Option) (members []*Server, 
 		if err := member.prepare(ctx, password); err != nil {
 			return members, err
 		}
-		port, err := quietPort()
-		if err != nil {
-			return members, errors.Join(err, member.remove())
-		}
 		s := &Server{engine: MySQL, inst: member.instance, socket: member.socket}
 		members = append(members, s)
-		if err := member.start(ctx, port); err != nil {
-			return members, err
-		}
-		s.config = member.config()
-		if err := s.waitReady(ctx); err != nil {
+		if err := s.launchNode(ctx); err != nil {
 			return members, err
 		}
 	}
@@ -89,7 +81,7 @@ func StartGroup(ctx context.Context, n int, opts ...Option) (members []*Server, 
 }
 
 // prepare makes the directories of a member, with the same administrator in each.
-func (m *groupMember) prepare(ctx context.Context, password string) (err error) {
+func (m *groupMember) prepare(ctx context.Context, password string) error {
 	dir, err := privateDir()
 	if err != nil {
 		return err
@@ -98,13 +90,13 @@ func (m *groupMember) prepare(ctx context.Context, password string) (err error) 
 		origin: m.binary.origin, dir: dir, user: "lockstep_admin", password: password,
 		socket: filepath.Join(dir, "s.sock"), spawn: m.spawn, ready: m.online,
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
-	}()
-	return initialise(ctx, MySQL, m.binary, filepath.Join(dir, "data"))
+	if err := initialise(ctx, MySQL, m.binary, m.data()); err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	return nil
 }
+
+func (m *groupMember) data() string { return filepath.Join(m.dir, "data") }
 
 // spawn starts the member, which joins the others by itself once it has been one of them.
 func (m *groupMember) spawn(_ context.Context, port int) (*Child, error) {
@@ -116,13 +108,12 @@ func (m *groupMember) spawn(_ context.Context, port int) (*Child, error) {
 	if err := os.WriteFile(setup, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	data := filepath.Join(m.dir, "data")
 	args := asRoot()
 	args = append(args,
-		"--datadir="+data, "--tmpdir="+m.dir, "--socket="+m.socket, "--pid-file="+filepath.Join(m.dir, "pid"),
+		"--datadir="+m.data(), "--tmpdir="+m.dir, "--socket="+m.socket, "--pid-file="+filepath.Join(m.dir, "pid"),
 		"--init-file="+setup, "--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port),
 		fmt.Sprintf("--server-id=%d", m.id), "--report-host=127.0.0.1", fmt.Sprintf("--report-port=%d", port),
-		"--log-bin="+filepath.Join(data, "bin"), "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
+		"--log-bin="+filepath.Join(m.data(), "bin"), "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
 		"--innodb-buffer-pool-size=64M", "--max-connections=500", "--mysqlx=0", "--secure-file-priv=NULL",
 		"--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0",
 		"--plugin-load-add=group_replication.so",

@@ -67,6 +67,20 @@ func (s *Server) launch(ctx context.Context) error {
 	return err
 }
 
+// launchNode starts the server on a port that it keeps: its cluster goes on while it is
+// away.
+func (s *Server) launchNode(ctx context.Context) error {
+	port, err := quietPort()
+	if err != nil {
+		return err
+	}
+	if err := s.inst.start(ctx, port); err != nil {
+		return err
+	}
+	s.config = s.inst.config()
+	return s.waitReady(ctx)
+}
+
 // waitReady returns when the server answers, or with the end of its log.
 func (s *Server) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
