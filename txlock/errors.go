@@ -245,12 +245,10 @@ func Unknown(err error) bool {
 		return err != nil
 	}
 	switch server.Number {
-	case 3101: // see Overtaken
-		return true
 	case 1053, 1317, 1927, 3169: // ER_SERVER_SHUTDOWN, ER_QUERY_INTERRUPTED, ER_CONNECTION_KILLED (MariaDB), ER_SESSION_WAS_KILLED (MySQL)
 		return true
 	}
-	return false
+	return Overtaken(err)
 }
 
 // Overtaken tells whether a member of a Group Replication has refused a commit (3101). In
