@@ -336,7 +336,7 @@ func (h *haunting) end(t *testing.T, db *testdb.DB) {
 		pool.SetMaxIdleConns(-1) // closes those that are idle
 	}
 	if !await(10*time.Second, func() bool {
-		return count(t, db, "SELECT COUNT(*) FROM "+db.Processes()+" WHERE user = ?", db.Config().User) == 0
+		return count(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ?", db.Config().User) == 0
 	}) || !await(10*time.Second, quiet) {
 		t.Error("a session is left on the server")
 	}

@@ -80,8 +80,8 @@ func (db *DB) WaitGone(tb testing.TB, connID int64) {
 // Processes is a table of the sessions, with the columns id, user, time, in seconds, and
 // info, the statement. MySQL's process list can't be read while a session executes a text
 // that is no UTF-8.
-func (db *DB) Processes() string {
-	if db.Engine() == MySQL {
+func (e Engine) Processes() string {
+	if e == MySQL {
 		return "(SELECT processlist_id AS id, processlist_user AS user, processlist_time AS time, processlist_info AS info FROM performance_schema.threads) processes"
 	}
 	return "information_schema.processlist"

@@ -141,7 +141,7 @@ func (s *site) killConnections(ctx context.Context, f fault) error {
 
 // sessions are the sessions of the clients.
 func (s *site) sessions(ctx context.Context) (ids []int64, err error) {
-	err = eachRow(ctx, s.admin, "SELECT id FROM information_schema.processlist WHERE user = '"+clientUser+"'", func(rows *sql.Rows) error {
+	err = eachRow(ctx, s.admin, "SELECT id FROM "+s.engine.Processes()+" WHERE user = '"+clientUser+"'", func(rows *sql.Rows) error {
 		var id int64
 		err := rows.Scan(&id)
 		ids = append(ids, id)

@@ -221,7 +221,7 @@ func TestFairLongWait(t *testing.T) {
 			}
 		}
 		waitUntil(t, "they have waited for three seconds", func() bool {
-			return number(t, db, "SELECT COUNT(*) FROM "+db.Processes()+" WHERE id IN (?, ?) AND time >= 3", sessions[0], sessions[1]) == 2
+			return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE id IN (?, ?) AND time >= 3", sessions[0], sessions[1]) == 2
 		})
 		if now := queue.waiting(t); len(now) != 2 || !slices.Contains(now, sessions[0]) || !slices.Contains(now, sessions[1]) {
 			t.Errorf("sessions %v wait, want %v", now, sessions)
@@ -482,7 +482,7 @@ func TestFairFirstQueue(t *testing.T) {
 				slow.end(t)
 				wants(t, "the one who made the queue", slow.err, context.Canceled)
 				waitUntil(t, "nothing is left of it", func() bool {
-					return number(t, db, "SELECT COUNT(*) FROM "+db.Processes()+" WHERE user = ? AND (info LIKE '%QueueForLease%' OR info LIKE '%EnsureLease%')", db.Config().User) == 0
+					return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ? AND (info LIKE '%QueueForLease%' OR info LIKE '%EnsureLease%')", db.Config().User) == 0
 				})
 			}
 			release(t, held)

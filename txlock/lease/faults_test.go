@@ -44,7 +44,7 @@ func expiry(t testing.TB, db *testdb.DB, key txlock.Key) int64 {
 // sessions counts those of the application's user on the server.
 func sessions(t testing.TB, db *testdb.DB) int64 {
 	t.Helper()
-	return number(t, db, "SELECT COUNT(*) FROM "+db.Processes()+" WHERE user = ?", db.Config().User)
+	return number(t, db, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ?", db.Config().User)
 }
 
 // leaveNothing closes the managers and their pools, after which the server has no
@@ -270,7 +270,7 @@ func TestManyCancelledAcquires(t *testing.T) {
 // killOne kills one of the application's sessions, if there is any, and returns how
 // many it has killed.
 func killOne(t *testing.T, db *testdb.DB) int64 {
-	rows, err := db.Admin().Query("SELECT id FROM "+db.Processes()+" WHERE user = ?", db.Config().User)
+	rows, err := db.Admin().Query("SELECT id FROM "+db.Engine().Processes()+" WHERE user = ?", db.Config().User)
 	if err != nil {
 		t.Error(err)
 		return 0
