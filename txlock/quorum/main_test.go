@@ -149,6 +149,20 @@ func held(t testing.TB, nodes []*testdb.DB, key txlock.Key) (n int) {
 	return n
 }
 
+// joined waits until the lease counts on its n nodes. A majority is enough for the
+// grant; what the others have granted counts when they have joined.
+func joined(t testing.TB, l *quorum.Lease, n int) {
+	t.Helper()
+	await(t, "all nodes have joined", func() bool {
+		for i := range n {
+			if _, err := l.Node(i); err != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func number(t testing.TB, db *testdb.DB, query string, args ...any) (n int64) {
 	t.Helper()
 	if err := db.Admin().QueryRowContext(context.Background(), query, args...).Scan(&n); err != nil {

@@ -132,8 +132,8 @@ func TestDo(t *testing.T) {
 	})
 	wants(t, "Do", err, failed)
 	await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
-	err = m.Do(t.Context(), key, func(ctx context.Context, _ *quorum.Lease) error {
-		await(t, "all nodes are held", func() bool { return held(t, nodes, key) == 3 })
+	err = m.Do(t.Context(), key, func(ctx context.Context, l *quorum.Lease) error {
+		joined(t, l, 3)
 		for _, db := range nodes[:2] {
 			force(t, db, key)
 		}
@@ -167,7 +167,7 @@ func TestLostMajority(t *testing.T) {
 	m := newQuorum(t, nodes, lease.TTL(4*time.Second))
 	key := named()
 	l := acquire(t, m, key)
-	await(t, "all nodes are held", func() bool { return held(t, nodes, key) == 5 })
+	joined(t, l, 5)
 	lockRow := func(db *testdb.DB) (unlock func()) {
 		tx, err := db.Admin().BeginTx(t.Context(), nil)
 		if err != nil {
@@ -271,7 +271,7 @@ func TestNode(t *testing.T) {
 	}
 	key := named()
 	l := acquire(t, m, key)
-	await(t, "all nodes are held", func() bool { return held(t, nodes, key) == 3 })
+	joined(t, l, 3)
 	guard := func() error {
 		tx, err := leases[1].DB().BeginTx(t.Context(), nil)
 		if err != nil {
@@ -286,7 +286,6 @@ func TestNode(t *testing.T) {
 		}
 		return tx.Commit()
 	}
-	await(t, "the node has joined", func() bool { _, err := l.Node(1); return err == nil })
 	if err := guard(); err != nil {
 		t.Errorf("Guard: %v", err)
 	}

@@ -111,11 +111,9 @@ func (r *record) check() {
 	if r.handles == nil || r.over || r.valid() >= r.m.majority {
 		return
 	}
-	errs := slices.Clone(r.why)
-	for i, l := range r.nodes {
-		if l != nil {
-			errs[i] = l.Err()
-		}
+	errs := make([]error, len(r.nodes))
+	for i := range r.nodes {
+		_, errs[i] = r.at(i)
 	}
 	r.lost = fmt.Errorf("quorum lease %q, token %d: %w", r.key, r.token, &majorityError{txlock.ErrLost, r.m.majority, errs})
 	for l := range r.handles {
@@ -167,6 +165,11 @@ func (r *record) leave(l *Lease) (nodes []*lease.Lease, last bool, lost error) {
 func (r *record) node(index int) (*lease.Lease, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.at(index)
+}
+
+// at is node under record.mu.
+func (r *record) at(index int) (*lease.Lease, error) {
 	l, why := r.nodes[index], r.why[index]
 	if l != nil {
 		if why = l.Err(); why == nil {
