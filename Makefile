@@ -25,15 +25,16 @@ GOTEST      = go test -race -count=1 -parallel 8 -timeout 20m
 # What takes longest comes first, so that no core is idle at the end.
 LONGEST     = ./txlock/lease ./internal/locksuite
 # The behaviours of the adapters wait for locks most of their time: more of them fit
-# beside each other.
+# beside each other, and the module tests, which waits as much, beside them.
 ADAPTERS    = "/(locksqlc|lockgorm)$$"
+BESIDE      = $(MAKE) --no-print-directory --jobs=2 --output-sync
 CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES) -seed $(SEED)
 WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
 
 # What Docker offers to make test-matrix.
 IMAGES ?= mariadb:10.11 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
 
-.PHONY: help test test-cluster test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
+.PHONY: help test test-adapters test-module test-cluster test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +42,13 @@ help: ## Show this list.
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/tools/need-cc.sh
 	CGO_ENABLED=1 $(WITHSERVERS) -- sh -c '$(GOTEST) $(LONGEST) $$(go list ./... | grep -vE $(ADAPTERS)) && \
-		$(GOTEST) -parallel 24 $$(go list ./... | grep -E $(ADAPTERS)) && cd tests && $(GOTEST) ./...'
+		$(BESIDE) test-adapters test-module'
+
+test-adapters:
+	@$(GOTEST) -parallel 24 $$(go list ./... | grep -E $(ADAPTERS))
+
+test-module:
+	@cd tests && $(GOTEST) ./...
 
 test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; CLUSTER_DURATION=30s of faults.
 	internal/tools/need-cc.sh

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -172,10 +171,7 @@ func linearManagers(t *testing.T, db *testdb.DB, w wire) (managers []*lease.Mana
 // follow each other, with rising tokens, and everybody was told the truth.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
-	rounds := 10
-	if os.Getenv("LOCKSTEP_LONG") != "" {
-		rounds = 300
-	}
+	rounds := testdb.Long(10, 300)
 	for _, engine := range testdb.Engines() {
 		for name, c := range casts {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {

@@ -2,17 +2,13 @@ package tests
 
 import (
 	"flag"
-	"os"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/testdb"
 )
 
 func TestMain(m *testing.M) {
-	checks := "15"
-	if os.Getenv("LOCKSTEP_LONG") != "" {
-		checks = "1000"
-	}
+	checks := testdb.Long("15", "1000")
 	// The defaults of rapid, which the command line overrides.
 	for name, value := range map[string]string{"rapid.checks": checks, "rapid.nofailfile": "true"} {
 		if err := flag.Set(name, value); err != nil {

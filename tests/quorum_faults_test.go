@@ -8,7 +8,6 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,12 +33,7 @@ const (
 )
 
 // faultsLast is for how long faults are made.
-func faultsLast() time.Duration {
-	if os.Getenv("LOCKSTEP_LONG") != "" {
-		return time.Minute
-	}
-	return 8 * time.Second
-}
+func faultsLast() time.Duration { return testdb.Long(8*time.Second, time.Minute) }
 
 // heldLease is a lease, of one database or of several.
 type heldLease interface {

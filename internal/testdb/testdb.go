@@ -58,6 +58,15 @@ func Engines() []Engine {
 	return engines
 }
 
+// Long returns how much a test does in its long form, where LOCKSTEP_LONG is set,
+// and else how much in its short one, which make test runs.
+func Long[T any](short, long T) T {
+	if os.Getenv("LOCKSTEP_LONG") != "" {
+		return long
+	}
+	return short
+}
+
 // ParseEngines reads a comma separated list of engines. An empty list stands
 // for both.
 func ParseEngines(list string) ([]Engine, error) {

@@ -249,14 +249,6 @@ func onOwnDatabase(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	}
 }
 
-// fairRounds is how often a test does something: more often in its long form.
-func fairRounds(short, long int) int {
-	if os.Getenv("LOCKSTEP_LONG") == "1" {
-		return long
-	}
-	return short
-}
-
 // TestFairOrder proves that four processes of eight goroutines each are granted the
 // lease in the order in which the processes took their places in the queue, which
 // the test has seen one by one, and inside a process in the order in which its
@@ -271,7 +263,7 @@ func TestFairOrder(t *testing.T) {
 		for p := range children {
 			children[p] = startFair(t, db, key, fmt.Sprint("process ", p))
 		}
-		rounds := fairRounds(3, 16)
+		rounds := testdb.Long(3, 16)
 		for round := range rounds {
 			l := acquire(t, m, key)
 			queue := line{db: db, key: key}
@@ -326,7 +318,7 @@ func TestFairDeadFirst(t *testing.T) {
 		}
 		held := acquire(t, managers[0], key)
 		var took []time.Duration
-		for i := range fairRounds(10, 50) {
+		for i := range testdb.Long(10, 50) {
 			queue := line{db: db, key: key}
 			victim := startFair(t, db, key, fmt.Sprint("victim ", i))
 			victim.waits(t, 0)

@@ -266,7 +266,7 @@ func (c *headConn) Read(b []byte) (int, error) {
 func TestFairPassesNobody(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		const managers = 6
-		grants := fairRounds(300, 2000)
+		grants := testdb.Long(300, 2000)
 		key := named()
 		type grant struct {
 			by           int
@@ -625,7 +625,7 @@ func TestFairBrokenConnection(t *testing.T) {
 func TestFairHandOver(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
-		rounds := fairRounds(50, 500)
+		rounds := testdb.Long(50, 500)
 		managers := []*lease.Manager{fairManager(t, db), fairManager(t, db)}
 		held := acquire(t, managers[0], key)
 		var between []time.Duration

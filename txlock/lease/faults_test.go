@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -124,10 +123,7 @@ type tenure struct {
 // broken release, and that all goes on when it is over.
 func TestKilledConnections(t *testing.T) {
 	t.Parallel()
-	lasting := 4 * time.Second
-	if os.Getenv("LOCKSTEP_LONG") != "" {
-		lasting = 30 * time.Second
-	}
+	lasting := testdb.Long(4*time.Second, 30*time.Second)
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()

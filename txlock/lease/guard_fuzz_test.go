@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,10 +22,7 @@ import (
 // first or last in the transaction; without the guard some are, so the test can tell.
 // It runs 10,000 rounds for each server with LOCKSTEP_LONG=1.
 func TestLostUpdates(t *testing.T) {
-	rounds := int64(100)
-	if os.Getenv("LOCKSTEP_LONG") == "1" {
-		rounds = 1250 // in each of 8 cases
-	}
+	rounds := testdb.Long[int64](100, 1250) // in each of 8 cases
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 			for _, where := range []string{"first", "last", "nowhere"} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -687,10 +686,7 @@ func TestGuardOfNothing(t *testing.T) {
 // takes a minute with LOCKSTEP_LONG=1, and is shorter, but at a fifth of the speed,
 // without, for machines that are busy.
 func TestGuardedBackToBack(t *testing.T) {
-	length, scale := 10*time.Second, 5*time.Millisecond
-	if os.Getenv("LOCKSTEP_LONG") == "1" {
-		length, scale = time.Minute, time.Millisecond
-	}
+	length, scale := testdb.Long(10*time.Second, time.Minute), testdb.Long(5*time.Millisecond, time.Millisecond)
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, work := range []time.Duration{1 * scale, 20 * scale, 150 * scale} {
 			for _, workers := range []int{1, 2} {

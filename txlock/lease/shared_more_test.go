@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -614,12 +613,7 @@ func (s *spells) most() (most, overlaps int) {
 }
 
 // bruteTime is how long the workers of a brute force test work.
-func bruteTime() time.Duration {
-	if os.Getenv("LOCKSTEP_LONG") != "" {
-		return 30 * time.Second
-	}
-	return 3 * time.Second
-}
+func bruteTime() time.Duration { return testdb.Long(3*time.Second, 30*time.Second) }
 
 // dieOrRelease ends a spell: by a release, or now and then as that of a process that
 // has died, and whose time is over.

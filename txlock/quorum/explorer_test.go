@@ -2,8 +2,9 @@ package quorum_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/testdb"
 )
 
 // The model of a majority lease: three nodes, and clients that ask all of them at
@@ -368,7 +369,7 @@ func TestExplorer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if c.long && os.Getenv("LOCKSTEP_LONG") == "" {
+			if c.long && testdb.Long(true, false) {
 				return // minutes, and gigabytes
 			}
 			start := world{losses: c.losses, empties: c.empties, clock: 2}
