@@ -50,6 +50,9 @@ func fillCache(ctx context.Context, cache string, download func(ctx context.Cont
 	if b.works(ctx, MySQL) {
 		return b, nil
 	}
+	if err := ctx.Err(); err != nil { // it was not asked: others may be using it
+		return binary{}, err
+	}
 	stale, err := filepath.Glob(tree + "*") // broken, or half-made by who was killed
 	if err != nil {
 		return binary{}, err

@@ -82,6 +82,24 @@ func TestFillCacheFails(t *testing.T) {
 	}
 }
 
+// TestFillCacheEndsWithContext proves that who is stopped leaves the tree alone.
+func TestFillCacheEndsWithContext(t *testing.T) {
+	t.Parallel()
+	cache := t.TempDir()
+	b, err := fillCache(t.Context(), cache, fakeDownload(t, goodVersion))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := fillCache(ctx, cache, fakeDownload(t, goodVersion)); !errors.Is(err, context.Canceled) {
+		t.Errorf("fillCache with a cancelled context: %v", err)
+	}
+	if !b.works(t.Context(), MySQL) {
+		t.Error("it has removed a server that works")
+	}
+}
+
 func TestLockFileExcludes(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")

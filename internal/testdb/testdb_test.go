@@ -176,8 +176,10 @@ func TestStartEndsWithContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Start(ctx, Engines()[0]); !errors.Is(err, context.Canceled) {
-		t.Errorf("Start with a cancelled context: %v", err)
+	for _, engine := range Engines() {
+		if _, err := Start(ctx, engine); !errors.Is(err, context.Canceled) {
+			t.Errorf("Start of %s with a cancelled context: %v", engine, err)
+		}
 	}
 }
 

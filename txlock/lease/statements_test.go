@@ -254,7 +254,7 @@ func TestTooManyHolds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			exec(t, db, "UPDATE lockstep_leases SET holds = CONCAT(REPEAT(?, ?), holds) WHERE name = ?", holdB, fullList-1, key.String())
+			exec(t, db, "UPDATE lockstep_leases SET holds = CONCAT(?, holds) WHERE name = ?", strings.Repeat(holdB, fullList-1), key.String())
 			before := readRow(t, db, key.String())
 			for what, acquire := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
 				"Acquire": other.Acquire, "TryAcquire": other.TryAcquire,
