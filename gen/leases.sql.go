@@ -226,7 +226,7 @@ func (q *Queries) GuardLease(ctx context.Context, db DBTX, arg GuardLeaseParams)
 const IdleLease = `-- name: IdleLease :one
 SELECT token FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = ? AND slot = ?
-  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 AND intent_us = 0
+  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND intent_us = 0
 FOR UPDATE SKIP LOCKED
 `
 
@@ -248,7 +248,7 @@ func (q *Queries) IdleLease(ctx context.Context, db DBTX, arg IdleLeaseParams) (
 const IdleLeases = `-- name: IdleLeases :many
 SELECT name, slot FROM lockstep_leases
 WHERE (name > ? OR name = ? AND slot > ?)
-  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 AND intent_us = 0
+  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND intent_us = 0
 ORDER BY name, slot LIMIT ?
 `
 
@@ -267,7 +267,8 @@ type IdleLeasesRow struct {
 // IdleLeases reads a page of the rows that were last used before the given number
 // of microseconds ago, without a lock. A row whose token is ahead of the clock
 // stays, since it would be made again with a lower one, and so does what says how a
-// key is used.
+// key is used. The clock has NOW(6) in it: without, MySQL 8.0 compares the time at
+// which a prepared statement was first executed.
 func (q *Queries) IdleLeases(ctx context.Context, db DBTX, arg IdleLeasesParams) ([]IdleLeasesRow, error) {
 	rows, err := db.QueryContext(ctx, IdleLeases,
 		arg.After,

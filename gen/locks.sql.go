@@ -79,7 +79,7 @@ func (q *Queries) EnsureNamed(ctx context.Context, db DBTX, name []byte) error {
 const IdleNamed = `-- name: IdleNamed :many
 SELECT name FROM lockstep_locks
 WHERE locked_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED)
-  AND token < UNIX_TIMESTAMP() * 1000000
+  AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 LIMIT ? FOR UPDATE SKIP LOCKED
 `
 

@@ -179,10 +179,11 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 -- IdleLeases reads a page of the rows that were last used before the given number
 -- of microseconds ago, without a lock. A row whose token is ahead of the clock
 -- stays, since it would be made again with a lower one, and so does what says how a
--- key is used.
+-- key is used. The clock has NOW(6) in it: without, MySQL 8.0 compares the time at
+-- which a prepared statement was first executed.
 SELECT name, slot FROM lockstep_leases
 WHERE (name > sqlc.arg(after) OR name = sqlc.arg(after) AND slot > sqlc.arg(after_slot))
-  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 AND intent_us = 0
+  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND intent_us = 0
 ORDER BY name, slot LIMIT ?;
 
 -- name: IdleLease :one
@@ -190,7 +191,7 @@ ORDER BY name, slot LIMIT ?;
 -- locked it.
 SELECT token FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot)
-  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 AND intent_us = 0
+  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND intent_us = 0
 FOR UPDATE SKIP LOCKED;
 
 -- name: DeleteLease :exec

@@ -102,7 +102,7 @@ SELECT name, token, owner, conn_id, locked_us FROM lockstep_locks WHERE name IN 
 -- of the clock stays, since it would be made again with a lower one.
 SELECT name FROM lockstep_locks
 WHERE locked_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED)
-  AND token < UNIX_TIMESTAMP() * 1000000
+  AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 LIMIT ? FOR UPDATE SKIP LOCKED;
 
 -- name: DeleteNamed :exec

@@ -11,6 +11,9 @@ import (
 
 // The findings of Check, to be told apart by errors.Is.
 var (
+	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0:
+	// it doesn't know SKIP LOCKED.
+	ErrServer = errors.New("schema: server too old")
 	// ErrTable is returned when a table is missing, or has another engine,
 	// another column or another primary key than the DDL says.
 	ErrTable = errors.New("schema: wrong table")
@@ -25,8 +28,8 @@ var (
 )
 
 // Check looks at the tables and the server that db reaches and returns all that
-// is wrong, joined into one error: ErrTable, ErrCenters, ErrSysdateIsNow and
-// ErrMultiPrimary, each with a sentence on the remedy. It reads only and needs no
+// is wrong, joined into one error: ErrServer, ErrTable, ErrCenters, ErrSysdateIsNow
+// and ErrMultiPrimary, each with a sentence on the remedy. It reads only and needs no
 // privilege but SELECT on the tables.
 //
 // ErrMultiPrimary is not a fault: exclusive locks hold on such a cluster, but at
@@ -38,11 +41,15 @@ func Check(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("schema: Check needs a *sql.DB, got nil")
 	}
-	var found []error
 	tables, err := expected()
 	if err != nil {
 		return err
 	}
+	tooOld, err := checkVersion(ctx, db)
+	if err != nil {
+		return err
+	}
+	found := []error{tooOld}
 	complete := true
 	for _, t := range tables {
 		problem, err := checkTable(ctx, db, t)
@@ -72,6 +79,27 @@ func Check(ctx context.Context, db *sql.DB) error {
 		found = append(found, problem)
 	}
 	return errors.Join(found...)
+}
+
+// checkVersion finds a server that is known to be too old. One whose version can't be
+// read is left to the other checks. MariaDB before 11 may say 5.5.5- first.
+func checkVersion(ctx context.Context, db *sql.DB) (problem, err error) {
+	var text string
+	if err := db.QueryRowContext(ctx, `SELECT VERSION()`).Scan(&text); err != nil {
+		return nil, fmt.Errorf("schema: look at the server's version: %w", err)
+	}
+	var major, minor int
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(text, "5.5.5-"), "%d.%d", &major, &minor); n < 2 {
+		return nil, nil
+	}
+	product, least := "MySQL", 8_00
+	if strings.Contains(text, "MariaDB") {
+		product, least = "MariaDB", 10_06
+	}
+	if major*100+minor < least {
+		return fmt.Errorf("%w: it is %s %s, and lockstep needs %s %d.%d at least, for SKIP LOCKED: upgrade the server", ErrServer, product, text, product, least/100, least%100), nil
+	}
+	return nil, nil
 }
 
 // table is what one CREATE TABLE statement of the DDL promises.

@@ -215,7 +215,7 @@ func TestCheckFinds(t *testing.T) {
 // demand wants one finding, and the remedy for it.
 func demand(t *testing.T, err, want error, says ...string) {
 	t.Helper()
-	for _, finding := range []error{schema.ErrTable, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary} {
+	for _, finding := range []error{schema.ErrServer, schema.ErrTable, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary} {
 		if errors.Is(err, finding) != errors.Is(want, finding) {
 			t.Errorf("Check: %v, want %v", err, want)
 		}
@@ -290,6 +290,39 @@ func TestCheckFindsGroupReplication(t *testing.T) {
 			demand(t, err, c.want)
 			if c.want != nil {
 				demand(t, err, c.want, "group_replication_single_primary_mode is OFF", "one node")
+			}
+		})
+	}
+}
+
+// TestCheckFindsOldServer answers for servers of all kinds.
+func TestCheckFindsOldServer(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{
+		"5.6.51":                               "it is MySQL 5.6.51, and lockstep needs MySQL 8.0 at least",
+		"5.7.44-log":                           "it is MySQL 5.7.44-log, and lockstep needs MySQL 8.0 at least",
+		"8.0.11":                               "",
+		"8.0.36-28 Percona":                    "",
+		"9.7.4":                                "",
+		"10.0.0":                               "", // MySQL, one day
+		"10.3.39-MariaDB-0ubuntu0.20.04.2":     "it is MariaDB 10.3.39-MariaDB-0ubuntu0.20.04.2, and lockstep needs MariaDB 10.6 at least",
+		"5.5.5-10.5.29-MariaDB-log":            "and lockstep needs MariaDB 10.6 at least",
+		"5.5.68-MariaDB":                       "and lockstep needs MariaDB 10.6 at least",
+		"10.6.7-MariaDB":                       "",
+		"5.5.5-10.11.19-MariaDB-deb12-log":     "",
+		"11.8.2-MariaDB":                       "",
+		"of our own":                           "",
+		"99999999999999999999.0-not-a-version": "",
+	} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			answers := append(good(), answer{"wsrep_on", sqlmock.NewRows([]string{"n", "v"})})
+			answers[0].rows = row(version)
+			err := schema.Check(t.Context(), mocked(t, answers))
+			if want == "" {
+				demand(t, err, nil)
+			} else {
+				demand(t, err, schema.ErrServer, want, "upgrade the server")
 			}
 		})
 	}
@@ -374,6 +407,7 @@ func row(values ...driver.Value) *sqlmock.Rows {
 
 // good is how a good server answers all questions but those about a cluster.
 func good() (all []answer) {
+	all = append(all, answer{"VERSION()", row("9.7.4")})
 	for _, table := range []struct{ primary, columns string }{
 		{"name", "name varbinary(255), token bigint(20) unsigned, owner varbinary(255), conn_id bigint(20) unsigned, locked_us bigint(20)"},
 		{"slot", "slot int(10) unsigned, token bigint unsigned, owner varbinary(255), conn_id bigint unsigned, locked_us bigint"},

@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -238,6 +241,34 @@ func readRow(t *testing.T, db *testdb.DB, name string) (r leaseRow) {
 	return r
 }
 
+// TestClocksMove looks for comparisons with the clock that stand still on MySQL 8.0: it
+// executes a prepared "column < UNIX_TIMESTAMP() * 1000000" with the time at which it
+// was executed first, unless something in the expression is no constant to it. On a
+// server that does so, TestTokensOutliveRows fails.
+func TestClocksMove(t *testing.T) {
+	t.Parallel()
+	compared := regexp.MustCompile(`[<>=]\s*UNIX_TIMESTAMP\(\) \* 1000000( [+-] (?:MICROSECOND\(NOW\(6\)\)|CAST\(sqlc\.arg))?`)
+	files, err := filepath.Glob("../../queries/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range compared.FindAllStringSubmatch(string(text), -1) {
+			if found++; match[1] == "" {
+				t.Errorf("%s: %q: add MICROSECOND(NOW(6))", file, match[0])
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no comparison with the clock was found")
+	}
+}
+
 // TestTooManyHolds proves that an owner whose list of holds is full is told so, and
 // that nothing is cut off or entered, whatever the sql_mode; and that there is room
 // again after a release.
@@ -254,7 +285,7 @@ func TestTooManyHolds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			exec(t, db, "UPDATE lockstep_leases SET holds = CONCAT(?, holds) WHERE name = ?", strings.Repeat(holdB, fullList-1), key.String())
+			exec(t, db, "UPDATE lockstep_leases SET holds = CONCAT(CONVERT(? USING ascii), holds) WHERE name = ?", strings.Repeat(holdB, fullList-1), key.String())
 			before := readRow(t, db, key.String())
 			for what, acquire := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
 				"Acquire": other.Acquire, "TryAcquire": other.TryAcquire,
