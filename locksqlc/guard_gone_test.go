@@ -92,8 +92,8 @@ func TestWaitTimeoutDooms(t *testing.T) {
 
 func TestStaleRowDooms(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		if db.Engine() != testdb.MariaDB {
-			return // MySQL updates the row as it is now
+		if !db.HasSnapshotIsolation(t) {
+			return // it updates the row as it is now
 		}
 		pool := newPool(t, db.Config(func(cfg *mysql.Config) {
 			cfg.Params = map[string]string{"innodb_snapshot_isolation": "ON"}

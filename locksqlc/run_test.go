@@ -591,7 +591,7 @@ func TestRunOfTransactionThatFnEnds(t *testing.T) {
 
 // lockVariables are those that a lock could change.
 var lockVariables = map[testdb.Engine]string{
-	testdb.MariaDB: "CONCAT_WS('/', @@SESSION.innodb_lock_wait_timeout, @@SESSION.max_statement_time, @@SESSION.innodb_snapshot_isolation)",
+	testdb.MariaDB: "GROUP_CONCAT(variable_value ORDER BY variable_name) FROM information_schema.session_variables WHERE variable_name IN ('innodb_lock_wait_timeout', 'max_statement_time', 'innodb_snapshot_isolation')",
 	testdb.MySQL:   "CONCAT_WS('/', @@SESSION.innodb_lock_wait_timeout, @@SESSION.max_execution_time, @@SESSION.transaction_isolation)",
 }
 

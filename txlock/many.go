@@ -13,8 +13,10 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// chunk is how many rows one statement of LockAll takes.
-const chunk = 1000
+// chunk is how many rows one statement of LockAll takes. MariaDB makes a subquery of a
+// list of 1,000 (in_predicate_conversion_threshold), which 10.6.7 answers with too few
+// rows.
+const chunk = 900
 
 // LockAll takes the locks of all keys exclusively, in one order for every
 // transaction, so that calls of LockAll don't deadlock among themselves on keys

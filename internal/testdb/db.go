@@ -149,20 +149,28 @@ func (db *DB) Connect(tb testing.TB, mutators ...func(*mysql.Config)) *sql.DB {
 // MDEV-35124), which hides what a test without a lock is to show.
 func (db *DB) Overwriting(tb testing.TB) func(*mysql.Config) {
 	tb.Helper()
-	var name, value string
-	err := db.admin.QueryRowContext(tb.Context(), "SHOW GLOBAL VARIABLES LIKE 'innodb_snapshot_isolation'").Scan(&name, &value)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		tb.Fatal(err)
-	}
+	has := db.HasSnapshotIsolation(tb)
 	return func(cfg *mysql.Config) {
-		if err != nil {
+		if !has {
 			return
 		}
 		if cfg.Params == nil {
 			cfg.Params = make(map[string]string)
 		}
-		cfg.Params[name] = "OFF"
+		cfg.Params["innodb_snapshot_isolation"] = "OFF"
 	}
+}
+
+// HasSnapshotIsolation tells whether the server has innodb_snapshot_isolation: MariaDB
+// from 10.6.18, 10.11.8 and 11.4.2 on.
+func (db *DB) HasSnapshotIsolation(tb testing.TB) bool {
+	tb.Helper()
+	var name, value string
+	err := db.admin.QueryRowContext(tb.Context(), "SHOW GLOBAL VARIABLES LIKE 'innodb_snapshot_isolation'").Scan(&name, &value)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		tb.Fatal(err)
+	}
+	return err == nil
 }
 
 // CreateTable makes a table, which the application user may use, and drops it

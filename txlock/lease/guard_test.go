@@ -181,11 +181,12 @@ func TestGuardSnapshot(t *testing.T) {
 // rows that have changed since, and that the session keeps that setting.
 func TestGuardAfterRenewals(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
+		strict := db.HasSnapshotIsolation(t)
 		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				pool := newPool(t, db, guarded, func(c *mysql.Config) {
-					if db.Engine() == testdb.MariaDB {
+					if strict {
 						c.Params = map[string]string{"innodb_snapshot_isolation": "ON"}
 					}
 				})
@@ -203,7 +204,7 @@ func TestGuardAfterRenewals(t *testing.T) {
 				commit(t, other)
 				add(t, tx, table)
 				guard(t, l, tx)
-				if db.Engine() == testdb.MariaDB {
+				if strict {
 					var on bool
 					if err := tx.QueryRowContext(t.Context(), "SELECT @@innodb_snapshot_isolation").Scan(&on); err != nil || !on {
 						t.Errorf("the session's setting is %v after Guard (%v)", on, err)
