@@ -32,7 +32,7 @@ CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES)
 WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
 
 # What Docker offers to make test-matrix.
-IMAGES ?= mariadb:10.11 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
+IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
 
 .PHONY: help test test-adapters test-module test-cluster test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
 

@@ -17,7 +17,8 @@ import (
 )
 
 // counted is a sequence of calls in a new transaction and the statements that it
-// sends on each kind of pool; -1 is a number that nobody promised.
+// sends on each kind of pool. A MariaDB without
+// innodb_snapshot_isolation checks the snapshot as MySQL does, where it may be old.
 type counted struct {
 	name                                                   string
 	run                                                    func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error
@@ -75,6 +76,9 @@ var verbsCounted = []counted{
 	{"release", func(context.Context, *sql.Tx, *txlock.Scope, txlock.Key) error { return nil }, 0, 0, 2, 2},
 }
 
+// old tells whether the transaction may have an old snapshot.
+func (v counted) old(guarded bool) bool { return !guarded || v.name == "Lock after a read" }
+
 // TestStatementsPerVerb counts the SQL statements that the server sees.
 func TestStatementsPerVerb(t *testing.T) {
 	for _, engine := range testdb.Engines() {
@@ -82,10 +86,14 @@ func TestStatementsPerVerb(t *testing.T) {
 			for _, v := range verbsCounted {
 				t.Run(fmt.Sprintf("%s/guarded=%t/%s", engine, guarded, v.name), func(t *testing.T) {
 					t.Parallel()
+					as := engine
+					if v.old(guarded) && !testdb.Open(t, engine).HasSnapshotIsolation(t) {
+						as = testdb.MySQL
+					}
 					want := map[string]int{
 						"mariadb/true": v.guardedMariaDB, "mysql/true": v.guardedMySQL,
 						"mariadb/false": v.plainMariaDB, "mysql/false": v.plainMySQL,
-					}[fmt.Sprintf("%s/%t", engine, guarded)]
+					}[fmt.Sprintf("%s/%t", as, guarded)]
 					if got := counter(t, engine, guarded, v)(); got != want {
 						t.Errorf("%d statements, want %d", got, want)
 					}
@@ -146,7 +154,7 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	ctx := context.Background()
 	db := testdb.Open(tb, engine)
 	pool := locksuite.OpenSQL(guarded, locksuite.BeginTx)(tb, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
-	key := txlock.Named(tb.Name()) // of this subtest alone: they run side by side
+	key := uniqueKey(tb, "counted")
 	check(tb, txlock.Ensure(ctx, pool, key, besides(key, "a"), besides(key, "b")))
 	conn, err := pool.Conn(ctx)
 	check(tb, err)
