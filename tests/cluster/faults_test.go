@@ -304,6 +304,10 @@ func clusterSize(ctx context.Context, db *testdb.DB) (size int, err error) {
 	if err != nil || state != "ONLINE" {
 		return 0, err
 	}
+	// It was closed to clients when it was put out, and stays so until somebody opens it.
+	if _, err = conn.ExecContext(ctx, "SET GLOBAL offline_mode = OFF"); err != nil {
+		return 0, err
+	}
 	if _, err = conn.ExecContext(ctx, "SET SESSION group_replication_consistency = 'BEFORE'"); err != nil {
 		return 0, err
 	}
