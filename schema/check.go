@@ -41,34 +41,10 @@ func Check(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("schema: Check needs a *sql.DB, got nil")
 	}
-	tables, err := expected()
-	if err != nil {
-		return err
-	}
-	tooOld, err := checkVersion(ctx, db)
-	if err != nil {
-		return err
-	}
-	found := []error{tooOld}
-	complete := true
-	for _, t := range tables {
-		problem, err := checkTable(ctx, db, t)
-		if err != nil {
-			return err
-		}
-		if problem != nil {
-			complete = false
-			found = append(found, problem)
-		}
-	}
-	if complete {
-		problem, err := checkCenters(ctx, db)
-		if err != nil {
-			return err
-		}
-		found = append(found, problem)
-	}
-	for _, check := range []func(context.Context, *sql.DB) (error, error){
+	var found []error
+	for _, check := range []func(context.Context, *sql.DB) (problem, err error){
+		checkVersion,
+		checkTables,
 		checkClock,
 		func(ctx context.Context, db *sql.DB) (error, error) { return checkCluster(ctx, db) },
 	} {
@@ -137,6 +113,27 @@ func expected() ([]table, error) {
 		all = append(all, t)
 	}
 	return all, nil
+}
+
+// checkTables compares the tables with the DDL, and counts the center rows where all are
+// as they should be.
+func checkTables(ctx context.Context, db *sql.DB) (problem, err error) {
+	tables, err := expected()
+	if err != nil {
+		return nil, err
+	}
+	var found []error
+	for _, t := range tables {
+		problem, err := checkTable(ctx, db, t)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, problem)
+	}
+	if problem := errors.Join(found...); problem != nil {
+		return problem, nil
+	}
+	return checkCenters(ctx, db)
 }
 
 // checkTable compares one table with the DDL.
