@@ -17,8 +17,8 @@ import (
 )
 
 // counted is a sequence of calls in a new transaction and the statements that it
-// sends on each kind of pool. A MariaDB without
-// innodb_snapshot_isolation checks the snapshot as MySQL does, where it may be old.
+// sends on each kind of pool. A MariaDB without innodb_snapshot_isolation checks a
+// snapshot that may be old as MySQL does.
 type counted struct {
 	name                                                   string
 	run                                                    func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error
