@@ -16,16 +16,18 @@ var (
 )
 
 // LockMany is LockNamed for n rows, which the server takes one by one in the
-// order of the arguments: for each row its key and the owner.
+// order of the arguments: for each row its key and the owner. It affects two rows for
+// each that was there, and one for each that it has made, which the same statement
+// once more gives a token.
 func (t Table) LockMany(n int) string {
 	return "INSERT INTO " + t.name + " (" + t.key + ", token, owner, conn_id, locked_us) VALUES " +
-		list("(?, LAST_INSERT_ID("+now+"), ?, CONNECTION_ID(), "+now+")", ", ", n) +
+		list("(?, 0, ?, CONNECTION_ID(), UNIX_TIMESTAMP() * 1000000)", ", ", n) +
 		" ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token + 1, " + now + "))," +
 		" owner = VALUES(owner), conn_id = CONNECTION_ID(), locked_us = " + now
 }
 
-// LockManyReturning is LockMany that answers with the keys and their tokens.
-// MariaDB only.
+// LockManyReturning is LockMany that answers with the keys and their tokens, 0 for
+// a row that it has made. MariaDB only.
 func (t Table) LockManyReturning(n int) string {
 	return t.LockMany(n) + " RETURNING " + t.key + ", token"
 }

@@ -6,6 +6,7 @@ package rawsql
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -16,10 +17,27 @@ import (
 // default one (MySQL manual, "SET TRANSACTION Statement").
 const Probe = "SET TRANSACTION READ WRITE"
 
+// Bracket and EndBracket stand before and after a statement that may end the transaction
+// and begin another: the savepoint is gone then, and the reply to EndBracket is error
+// 1305. Savepoints that the statement itself has set are released with it.
+const (
+	Bracket    = "SAVEPOINT lockstep_bracket"
+	EndBracket = "RELEASE SAVEPOINT lockstep_bracket"
+)
+
 // Facts reads who the server is: version, session, whether a lock wait timeout
-// rolls back the transaction, and a name for server and database. It reads no
-// table, so that it fixes no snapshot.
-const Facts = "SELECT VERSION(), CONNECTION_ID(), @@innodb_rollback_on_timeout, CONCAT_WS('/', @@hostname, @@port, DATABASE())"
+// rolls back the transaction, and a name for server and database, behind NoAutocommit
+// or OtherCharset where the session has that. It reads no table, so that it fixes no
+// snapshot.
+const Facts = "SELECT VERSION(), CONNECTION_ID(), @@innodb_rollback_on_timeout, CONCAT_WS('/'," +
+	" IF(@@autocommit, NULL, '" + NoAutocommit + "'), IF(@@character_set_client = @@character_set_connection, NULL, '" + OtherCharset + "')," +
+	" @@hostname, @@port, DATABASE())"
+
+// The words by which a session says that no lock would hold on it, see package session.
+const (
+	NoAutocommit = "autocommit=0"
+	OtherCharset = "character_set_connection"
+)
 
 // Kill ends a session of the server. A user may end his own sessions without a
 // privilege.
@@ -82,16 +100,33 @@ const (
 	AllowStale = "innodb_snapshot_isolation=OFF"
 )
 
-// AtMost ends a statement that takes longer, with 1969.
+// AtMost ends a statement that takes longer, with 1969. The server has microseconds,
+// of which 0 is no limit, and a year at most.
 func AtMost(d time.Duration) string {
-	return fmt.Sprintf("max_statement_time=%.6f", d.Seconds())
+	const year = 31536000 * time.Second
+	us := roundedUp(min(d, year), time.Microsecond)
+	return fmt.Sprintf("max_statement_time=%d.%06d", us/1e6, us%1e6)
 }
 
-// HintAtMost makes a SELECT end with 3024 where it takes longer, in whole
-// milliseconds, rounded up. MySQL only; the number must be a literal.
+// HintAtMost makes a SELECT end with 3024 where it takes longer. MySQL only, which has
+// milliseconds, of which 0 is no limit, in 32 bits: it takes no notice of more. The
+// number must be a literal.
 func HintAtMost(query string, d time.Duration) string {
-	ms := max(1, (d+time.Millisecond-1)/time.Millisecond)
+	ms := min(roundedUp(d, time.Millisecond), math.MaxUint32)
 	return strings.Replace(query, "SELECT ", fmt.Sprintf("SELECT /*+ MAX_EXECUTION_TIME(%d) */ ", ms), 1)
+}
+
+// LockWait is the lock wait timeout for a limit, in whole seconds, of which 1 is the
+// least that MySQL has.
+func LockWait(d time.Duration) int64 { return roundedUp(d, time.Second) }
+
+// roundedUp is how many units a limit has, at least one.
+func roundedUp(d, unit time.Duration) int64 {
+	n := int64(d / unit)
+	if d%unit > 0 {
+		n++
+	}
+	return max(1, n)
 }
 
 // HintNoWait makes a locking SELECT answer 3572 at once where the row is locked.

@@ -2,7 +2,10 @@
 // what they are: their first words and the names in them, without comments.
 package sqltext
 
-import "strings"
+import (
+	"iter"
+	"strings"
+)
 
 // Next cuts the text behind its first statement. Only a text with a semicolon in
 // it is read to the end.
@@ -105,32 +108,78 @@ func through(s string, from int, end string) int {
 // identifier, quoted or not, or "". Texts in double quotes count as identifiers,
 // as they are under ANSI_QUOTES.
 func Mentions(query string, names map[string]bool) string {
-	for i := 0; i < len(query); {
-		n, name := 1, ""
-		switch {
-		case isIdentifier(query[i]):
-			for i+n < len(query) && isIdentifier(query[i+n]) {
-				n++
-			}
-			name = query[i : i+n]
-		case opening(query[i:]) > 0:
-			n = opening(query[i:])
-		case skip(query[i:]) > 0:
-			n = skip(query[i:])
-			if q := query[i : i+1]; (q == "`" || q == `"`) && n > 1 {
-				// A doubled quote is two quoted texts to skip.
-				for i+n < len(query) && query[i+n:i+n+1] == q {
-					n += skip(query[i+n:])
-				}
-				name = strings.ReplaceAll(strings.TrimSuffix(query[i+1:i+n], q), q+q, q)
-			}
-		}
-		if name = strings.ToLower(name); names[name] {
+	for name := range identifiers(query) {
+		if names[name] {
 			return name
 		}
-		i += n
 	}
 	return ""
+}
+
+// LastName returns the last identifier of the text in lower case, without its quotes,
+// or "".
+func LastName(query string) (last string) {
+	for name := range identifiers(query) {
+		last = name
+	}
+	return last
+}
+
+// identifiers yields the identifiers and keywords of the text in lower case.
+func identifiers(query string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i := 0; i < len(query); {
+			n, name := 1, ""
+			switch {
+			case isIdentifier(query[i]):
+				for i+n < len(query) && isIdentifier(query[i+n]) {
+					n++
+				}
+				name = query[i : i+n]
+			case opening(query[i:]) > 0:
+				n = opening(query[i:])
+			case skip(query[i:]) > 0:
+				n = skip(query[i:])
+				if q := query[i : i+1]; (q == "`" || q == `"`) && n > 1 {
+					// A doubled quote is two quoted texts to skip.
+					for i+n < len(query) && query[i+n:i+n+1] == q {
+						n += skip(query[i+n:])
+					}
+					name = strings.ReplaceAll(strings.TrimSuffix(query[i+1:i+n], q), q+q, q)
+				}
+			}
+			if name != "" && !yield(strings.ToLower(name)) {
+				return
+			}
+			i += n
+		}
+	}
+}
+
+// Conditional tells whether an executable comment, which some servers read and others
+// don't, may decide what kind of statements the text has: it comes before the first word
+// of one, or has a semicolon in it.
+func Conditional(query string) bool {
+	if !strings.Contains(query, "/*!") && !strings.Contains(query, "/*M!") {
+		return false
+	}
+	begun := false
+	for i := 0; i < len(query); i++ {
+		switch n := skip(query[i:]); {
+		case opening(query[i:]) > 0:
+			if !begun || strings.Contains(query[i:i+n], ";") {
+				return true
+			}
+			i += n - 1
+		case n > 0:
+			i += n - 1
+		case query[i] == ';':
+			begun = false
+		case isLetter(query[i]):
+			begun = true
+		}
+	}
+	return false
 }
 
 // isIdentifier tells whether a byte may be part of an identifier without quotes.

@@ -131,3 +131,43 @@ func FuzzText(f *testing.F) {
 		Mentions(query, map[string]bool{"orders": true})
 	})
 }
+
+func TestLastName(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]string{
+		"":                                     "",
+		"SAVEPOINT a":                          "a",
+		"savepoint SP1;":                       "sp1",
+		"RELEASE SAVEPOINT `a b`":              "a b",
+		"ROLLBACK TO `a``b` -- x":              "a`b",
+		"ROLLBACK WORK TO SAVEPOINT é$1 # end": "é$1",
+		`ROLLBACK TO "a"`:                      "a",
+	} {
+		if got := LastName(query); got != want {
+			t.Errorf("LastName(%q) = %q, want %q", query, got, want)
+		}
+	}
+}
+
+func TestConditional(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]bool{
+		"SELECT 1":                                false,
+		"SELECT /* a; b */ 1":                     false,
+		"SELECT '/*! ; */'":                       false,
+		"-- /*! COMMIT */\nSELECT 1":              false,
+		"SELECT /*!40001 SQL_NO_CACHE */ 1":       false,
+		"INSERT /*! IGNORE */ INTO t VALUES (1)":  false,
+		"SELECT 1; INSERT /*M! IGNORE */ t ()":    false,
+		"/*! COMMIT */":                           true,
+		"/*!99999 SELECT */ DROP TABLE t":         true,
+		"SELECT 1; /*M!100100 COMMIT AND CHAIN*/": true,
+		"SELECT 1 /*!50000 ; COMMIT AND CHAIN */": true,
+		"((/*! BEGIN */":                          true,
+		"SELECT 1 /*!50000 ; COMMIT":              true,
+	} {
+		if got := Conditional(query); got != want {
+			t.Errorf("Conditional(%q) = %t, want %t", query, got, want)
+		}
+	}
+}

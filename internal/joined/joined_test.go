@@ -1,0 +1,22 @@
+package joined
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	a, b := errors.New("a"), errors.New("b")
+	for _, errs := range [][]error{{a}, {a, nil}, {nil, a}, {nil, a, nil}} {
+		if err := Errors(errs...); err != a { //nolint:errorlint // what is tested
+			t.Errorf("%v became %v", errs, err)
+		}
+	}
+	if err := Errors(nil, nil); err != nil {
+		t.Errorf("nothing became %v", err)
+	}
+	if err := Errors(a, nil, b); !errors.Is(err, a) || !errors.Is(err, b) {
+		t.Errorf("a and b became %v", err)
+	}
+}

@@ -1,0 +1,56 @@
+package rawsql
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// ReadCommitted makes the next transaction, which may be a single statement, lock no
+// gap. It is over with that.
+const ReadCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+// leaseNow is the server's clock when the statement began, in microseconds.
+const leaseNow = "UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))"
+
+// Hold is a hold on a row of leases: whose it is, and by which token.
+type Hold struct {
+	Name  string
+	Slot  int64
+	Owner string
+	Hold  string
+	Token uint64
+}
+
+// RenewMany is RenewLease for many rows, of any keys: it sets the expiry of those that
+// are still held so, and passes over those that somebody has locked. The insert id of
+// the reply is the server's clock from which the time to live counts; two rows are
+// affected for each that was renewed. Each row is looked up by its own key, so that no
+// neighbour is touched; the transaction is to be one of ReadCommitted.
+func RenewMany(holds []Hold) string {
+	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)" +
+		" SELECT cur.name, cur.slot, cur.owner, cur.holds, LAST_INSERT_ID(" + leaseNow + "), 0, 0, 0, 0" + heldRows(holds) +
+		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE expires_us = VALUES(token) + lockstep_leases.ttl_us"
+}
+
+// HeldMany reads which of the rows are still held so, without a lock, and whether the
+// RenewMany of that insert id has renewed them.
+func HeldMany(holds []Hold, renewed int64) string {
+	return fmt.Sprintf("SELECT cur.name, cur.slot, cur.expires_us = cur.ttl_us + %d AS renewed", renewed) + heldRows(holds)
+}
+
+func heldRows(holds []Hold) string {
+	b := []byte(" FROM (")
+	for i, h := range holds {
+		if i > 0 {
+			b = append(b, " UNION ALL "...)
+		}
+		b = appendHex(append(b, "SELECT "...), []byte(h.Name))
+		b = strconv.AppendInt(append(b, " AS name, "...), h.Slot, 10)
+		b = appendHex(append(b, " AS slot, "...), []byte(h.Owner))
+		b = appendHex(append(b, " AS owner, "...), []byte(h.Hold))
+		b = strconv.AppendUint(append(b, " AS hold, "...), h.Token, 10)
+		b = append(b, " AS token"...)
+	}
+	return string(append(b, ") wanted STRAIGHT_JOIN lockstep_leases cur FORCE INDEX (PRIMARY) ON cur.name = wanted.name AND cur.slot = wanted.slot"+
+		" WHERE cur.owner = wanted.owner AND cur.token = wanted.token AND LOCATE(wanted.hold, cur.holds) > 0 AND cur.expires_us > "+leaseNow...))
+}

@@ -1,0 +1,95 @@
+package sqltext
+
+import (
+	"slices"
+	"strings"
+)
+
+// Closed tells whether a part of a statement reads the same wherever it stands, in
+// parentheses for example: what it opens it closes, it doesn't end the statement, and no
+// comment of it reaches further. It returns the words outside of parentheses and quotes,
+// in capitals, and among them the operators || and :=. What servers read differently is not closed: executable comments, and a
+// backslash in quotes, which ends them under NO_BACKSLASH_ESCAPES.
+func Closed(text string) (words []string, ok bool) {
+	depth := 0
+	for i := 0; i < len(text); {
+		n := 1
+		switch c := text[i]; {
+		case isIdentifier(c):
+			for i+n < len(text) && isIdentifier(text[i+n]) {
+				n++
+			}
+			if depth == 0 {
+				words = append(words, strings.ToUpper(text[i:i+n]))
+			}
+		case c == '(':
+			depth++
+		case c == ')':
+			if depth--; depth < 0 {
+				return nil, false
+			}
+		case c == ';', c == 0, c == '\\':
+			return nil, false
+		case skip(text[i:]) > 0:
+			n = skip(text[i:])
+			if !isClosed(text[i : i+n]) {
+				return nil, false
+			}
+		case strings.HasPrefix(text[i:], "||"), strings.HasPrefix(text[i:], ":="):
+			if n = 2; depth == 0 {
+				words = append(words, text[i:i+n])
+			}
+		}
+		i += n
+	}
+	return words, depth == 0
+}
+
+// isClosed is Closed for a comment, or for what is quoted.
+func isClosed(text string) bool {
+	if strings.HasPrefix(text, "/*") {
+		return opening(text) == 0 && len(text) >= len("/**/") && strings.HasSuffix(text, "*/")
+	}
+	quote := text[0]
+	return (quote == '\'' || quote == '"' || quote == '`') && len(text) > 1 && text[len(text)-1] == quote &&
+		(quote == '`' || !strings.Contains(text, `\`))
+}
+
+// Until returns a statement up to the first of the words, outside of quotes, comments and
+// parentheses.
+func Until(statement string, words ...string) string {
+	depth := 0
+	for i := 0; i < len(statement); {
+		n := 1
+		switch c := statement[i]; {
+		case isIdentifier(c):
+			for i+n < len(statement) && isIdentifier(statement[i+n]) {
+				n++
+			}
+			if depth == 0 && slices.Contains(words, strings.ToUpper(statement[i:i+n])) &&
+				(i == 0 || statement[i-1] != '.') && (i+n == len(statement) || statement[i+n] != '.') {
+				return statement[:i]
+			}
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case skip(statement[i:]) > 0:
+			n = skip(statement[i:])
+		}
+		i += n
+	}
+	return statement
+}
+
+// BeforeExecutable returns the part of a statement before its first executable comment,
+// and whether it has one.
+func BeforeExecutable(statement string) (before string, ok bool) {
+	for i := 0; i < len(statement); {
+		if opening(statement[i:]) > 0 {
+			return statement[:i], true
+		}
+		i += max(1, skip(statement[i:]))
+	}
+	return statement, false
+}
