@@ -7,7 +7,6 @@ package gen
 
 import (
 	"context"
-	"strings"
 )
 
 const AcquireLease = `-- name: AcquireLease :execlastid
@@ -20,7 +19,8 @@ ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * CASE
     WHEN VALUES(token) > CAST(? AS SIGNED) THEN LAST_INSERT_ID(3)
     WHEN lockstep_leases.intent_us < 0 THEN LAST_INSERT_ID(4)
-    WHEN CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token) THEN LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token)))
+    WHEN CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token)
+      OR lockstep_leases.owner = VALUES(owner) AND LOCATE(LEFT(VALUES(holds), 9), lockstep_leases.holds) = 0 THEN LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token)))
     WHEN lockstep_leases.owner <> VALUES(owner) THEN LAST_INSERT_ID(1)
     WHEN CHAR_LENGTH(lockstep_leases.holds) + CHAR_LENGTH(VALUES(holds)) > 8192 THEN LAST_INSERT_ID(2)
     ELSE LAST_INSERT_ID(lockstep_leases.token) END,
@@ -31,6 +31,7 @@ ON DUPLICATE KEY UPDATE
     WHEN LAST_INSERT_ID() = lockstep_leases.token THEN GREATEST(lockstep_leases.expires_us, VALUES(expires_us)) ELSE VALUES(expires_us) END,
   ttl_us = CASE WHEN LAST_INSERT_ID() < 16 THEN lockstep_leases.ttl_us
     WHEN LAST_INSERT_ID() = lockstep_leases.token THEN GREATEST(lockstep_leases.ttl_us, VALUES(ttl_us)) ELSE VALUES(ttl_us) END,
+  conn_id = IF(LAST_INSERT_ID() < 16, lockstep_leases.conn_id, CONNECTION_ID()),
   token = IF(LAST_INSERT_ID() < 16, lockstep_leases.token, LAST_INSERT_ID()),
   intent_us = IF(lockstep_leases.intent_us = 1 AND LAST_INSERT_ID() >= 16,
     lockstep_leases.intent_us + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.intent_us * 4611686018427387904), lockstep_leases.intent_us)
@@ -58,7 +59,8 @@ type AcquireLeaseParams struct {
 // while it prepares the statement, and reply with it although no row was selected. VALUES(token) is the
 // server's clock. No literal is ”, which EMPTY_STRING_IS_NULL would change.
 // AcquireLease takes a lease that is free, or enters one again that the owner
-// holds already. The reply is the token, or why not: 0 the row is locked or
+// holds already in this process, whose holds begin alike; what an owner of that name
+// holds in another process, which is gone, it takes over. The reply is the token, or why not: 0 the row is locked or
 // missing, 1 somebody else holds it, 2 the list of holds is full, 3 the server's
 // clock is past not_after, 4 the key is a semaphore. A token of a key that has been
 // shared has bit 62 set: there may be readers. A refusal cuts an expiry that lies further ahead than
@@ -95,6 +97,18 @@ type BeginEpochParams struct {
 func (q *Queries) BeginEpoch(ctx context.Context, db DBTX, arg BeginEpochParams) error {
 	_, err := db.ExecContext(ctx, BeginEpoch, arg.ID, arg.AgeUs)
 	return err
+}
+
+const CountPlaces = `-- name: CountPlaces :one
+SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0
+`
+
+// CountPlaces counts the rows of the readers and permits of a key.
+func (q *Queries) CountPlaces(ctx context.Context, db DBTX, name []byte) (int64, error) {
+	row := db.QueryRowContext(ctx, CountPlaces, name)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const DeleteLease = `-- name: DeleteLease :exec
@@ -136,34 +150,6 @@ func (q *Queries) EnsureLease(ctx context.Context, db DBTX, arg EnsureLeaseParam
 	return err
 }
 
-const ExtendLeases = `-- name: ExtendLeases :exec
-UPDATE lockstep_leases FORCE INDEX (PRIMARY)
-SET expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us
-WHERE slot = ? AND name IN (/*SLICE:names*/?)
-`
-
-type ExtendLeasesParams struct {
-	Slot  int64
-	Names [][]byte
-}
-
-// ExtendLeases sets the expiry of leases that the transaction has locked.
-func (q *Queries) ExtendLeases(ctx context.Context, db DBTX, arg ExtendLeasesParams) error {
-	query := ExtendLeases
-	var queryParams []interface{}
-	queryParams = append(queryParams, arg.Slot)
-	if len(arg.Names) > 0 {
-		for _, v := range arg.Names {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:names*/?", strings.Repeat(",?", len(arg.Names))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:names*/?", "NULL", 1)
-	}
-	_, err := db.ExecContext(ctx, query, queryParams...)
-	return err
-}
-
 const ForceRelease = `-- name: ForceRelease :execlastid
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, s.slot, s.owner, s.holds, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
@@ -192,7 +178,7 @@ func (q *Queries) ForceRelease(ctx context.Context, db DBTX, arg ForceReleasePar
 }
 
 const GuardLease = `-- name: GuardLease :execlastid
-UPDATE lockstep_leases SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)
+UPDATE lockstep_leases SET conn_id = CONNECTION_ID(), guards = guards + 1 + 0 * LAST_INSERT_ID(token)
 WHERE name = ? AND slot = ? AND owner = ? AND token = ?
   AND LOCATE(?, holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 `
@@ -224,9 +210,9 @@ func (q *Queries) GuardLease(ctx context.Context, db DBTX, arg GuardLeaseParams)
 }
 
 const IdleLease = `-- name: IdleLease :one
-SELECT token FROM lockstep_leases FORCE INDEX (PRIMARY)
+SELECT intent_us FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = ? AND slot = ?
-  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND intent_us = 0
+  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 FOR UPDATE SKIP LOCKED
 `
 
@@ -237,19 +223,21 @@ type IdleLeaseParams struct {
 }
 
 // IdleLease locks a row of IdleLeases that is still idle, unless somebody has
-// locked it.
-func (q *Queries) IdleLease(ctx context.Context, db DBTX, arg IdleLeaseParams) (uint64, error) {
+// locked it, and tells whether it says how the key is used.
+func (q *Queries) IdleLease(ctx context.Context, db DBTX, arg IdleLeaseParams) (int64, error) {
 	row := db.QueryRowContext(ctx, IdleLease, arg.Name, arg.Slot, arg.IdleUs)
-	var token uint64
-	err := row.Scan(&token)
-	return token, err
+	var intent_us int64
+	err := row.Scan(&intent_us)
+	return intent_us, err
 }
 
 const IdleLeases = `-- name: IdleLeases :many
-SELECT name, slot FROM lockstep_leases
-WHERE (name > ? OR name = ? AND slot > ?)
-  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND intent_us = 0
-ORDER BY name, slot LIMIT ?
+SELECT i.name, i.slot FROM lockstep_leases i
+WHERE (i.name > ? OR i.name = ? AND i.slot > ?) AND i.slot >= -1
+  AND i.expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND i.token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+  AND (i.intent_us = 0 OR NOT EXISTS (SELECT 1 FROM lockstep_leases o WHERE o.name = i.name AND o.slot > 0
+    AND (o.expires_us >= UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) OR o.token >= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))))
+ORDER BY i.name, i.slot LIMIT ?
 `
 
 type IdleLeasesParams struct {
@@ -267,13 +255,15 @@ type IdleLeasesRow struct {
 // IdleLeases reads a page of the rows that were last used before the given number
 // of microseconds ago, without a lock. A row whose token is ahead of the clock
 // stays, since it would be made again with a lower one, and so does what says how a
-// key is used. The clock has NOW(6) in it: without, MySQL 8.0 compares the time at
-// which a prepared statement was first executed.
+// key is used while readers or permits of the key are not idle. The clock has NOW(6) in
+// it: without, MySQL 8.0 compares the time at which a prepared statement was first
+// executed.
 func (q *Queries) IdleLeases(ctx context.Context, db DBTX, arg IdleLeasesParams) ([]IdleLeasesRow, error) {
 	rows, err := db.QueryContext(ctx, IdleLeases,
 		arg.After,
 		arg.After,
 		arg.AfterSlot,
+		arg.IdleUs,
 		arg.IdleUs,
 		arg.Limit,
 	)
@@ -298,37 +288,79 @@ func (q *Queries) IdleLeases(ctx context.Context, db DBTX, arg IdleLeasesParams)
 	return items, nil
 }
 
-const InspectLease = `-- name: InspectLease :one
-SELECT name, owner, token, ttl_us,
-  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length
-FROM lockstep_leases WHERE name = ? AND slot = ?
+const InspectLease = `-- name: InspectLease :many
+SELECT name, slot, owner, token, ttl_us,
+  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, intent_us
+FROM lockstep_leases
+WHERE name = ? AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+ORDER BY slot
 `
-
-type InspectLeaseParams struct {
-	Name []byte
-	Slot int64
-}
 
 type InspectLeaseRow struct {
 	Name        []byte
+	Slot        int64
 	Owner       []byte
 	Token       uint64
 	TtlUs       int64
 	LeftUs      int64
 	HoldsLength int64
+	IntentUs    int64
 }
 
-// InspectLease reads all about one lease.
-func (q *Queries) InspectLease(ctx context.Context, db DBTX, arg InspectLeaseParams) (InspectLeaseRow, error) {
-	row := db.QueryRowContext(ctx, InspectLease, arg.Name, arg.Slot)
-	var i InspectLeaseRow
+// InspectLease reads the row of a lease, and its turnstile, whether they are held or
+// not, and the rows of the readers and permits of its key that are held.
+func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]InspectLeaseRow, error) {
+	rows, err := db.QueryContext(ctx, InspectLease, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []InspectLeaseRow
+	for rows.Next() {
+		var i InspectLeaseRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Slot,
+			&i.Owner,
+			&i.Token,
+			&i.TtlUs,
+			&i.LeftUs,
+			&i.HoldsLength,
+			&i.IntentUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const InspectTurnstile = `-- name: InspectTurnstile :one
+SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = ? AND slot = -1 AND guards > 0
+`
+
+type InspectTurnstileRow struct {
+	Name    []byte
+	Owner   []byte
+	ConnID  uint64
+	SinceUs int64
+}
+
+// InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
+func (q *Queries) InspectTurnstile(ctx context.Context, db DBTX, name []byte) (InspectTurnstileRow, error) {
+	row := db.QueryRowContext(ctx, InspectTurnstile, name)
+	var i InspectTurnstileRow
 	err := row.Scan(
 		&i.Name,
 		&i.Owner,
-		&i.Token,
-		&i.TtlUs,
-		&i.LeftUs,
-		&i.HoldsLength,
+		&i.ConnID,
+		&i.SinceUs,
 	)
 	return i, err
 }
@@ -396,110 +428,38 @@ func (q *Queries) LeaseInSnapshot(ctx context.Context, db DBTX, arg LeaseInSnaps
 	return i, err
 }
 
-const LeasesForRenewal = `-- name: LeasesForRenewal :many
-SELECT name, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE slot = ? AND name IN (/*SLICE:names*/?) AND token IN (/*SLICE:tokens*/?)
-  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-FOR UPDATE SKIP LOCKED
+const LeaseTransactions = `-- name: LeaseTransactions :many
+SELECT slot, token, guards, conn_id, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - expires_us AS SIGNED) AS over_us
+FROM lockstep_leases WHERE name = ? AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0
 `
 
-type LeasesForRenewalParams struct {
+type LeaseTransactionsRow struct {
 	Slot   int64
-	Names  [][]byte
-	Tokens []uint64
+	Token  uint64
+	Guards uint64
+	ConnID uint64
+	OverUs int64
 }
 
-type LeasesForRenewalRow struct {
-	Name  []byte
-	Owner []byte
-	Token uint64
-}
-
-// LeasesForRenewal locks those of the names that carry one of the tokens and that
-// nobody else has locked. The forced index and READ COMMITTED keep it off the
-// rows of others; the token of one name may be that of another, so the caller
-// compares.
-func (q *Queries) LeasesForRenewal(ctx context.Context, db DBTX, arg LeasesForRenewalParams) ([]LeasesForRenewalRow, error) {
-	query := LeasesForRenewal
-	var queryParams []interface{}
-	queryParams = append(queryParams, arg.Slot)
-	if len(arg.Names) > 0 {
-		for _, v := range arg.Names {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:names*/?", strings.Repeat(",?", len(arg.Names))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:names*/?", "NULL", 1)
-	}
-	if len(arg.Tokens) > 0 {
-		for _, v := range arg.Tokens {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:tokens*/?", strings.Repeat(",?", len(arg.Tokens))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:tokens*/?", "NULL", 1)
-	}
-	rows, err := db.QueryContext(ctx, query, queryParams...)
+// LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,
+// and for how long their time has been over: at READ UNCOMMITTED those of open
+// transactions too, which show by what the same statement reads otherwise.
+func (q *Queries) LeaseTransactions(ctx context.Context, db DBTX, name []byte) ([]LeaseTransactionsRow, error) {
+	rows, err := db.QueryContext(ctx, LeaseTransactions, name)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LeasesForRenewalRow
+	var items []LeaseTransactionsRow
 	for rows.Next() {
-		var i LeasesForRenewalRow
-		if err := rows.Scan(&i.Name, &i.Owner, &i.Token); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const LeasesNow = `-- name: LeasesNow :many
-SELECT name, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE slot = ? AND name IN (/*SLICE:names*/?)
-  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-`
-
-type LeasesNowParams struct {
-	Slot  int64
-	Names [][]byte
-}
-
-type LeasesNowRow struct {
-	Name  []byte
-	Owner []byte
-	Token uint64
-}
-
-// LeasesNow reads the leases of the names that are held, without a lock.
-func (q *Queries) LeasesNow(ctx context.Context, db DBTX, arg LeasesNowParams) ([]LeasesNowRow, error) {
-	query := LeasesNow
-	var queryParams []interface{}
-	queryParams = append(queryParams, arg.Slot)
-	if len(arg.Names) > 0 {
-		for _, v := range arg.Names {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:names*/?", strings.Repeat(",?", len(arg.Names))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:names*/?", "NULL", 1)
-	}
-	rows, err := db.QueryContext(ctx, query, queryParams...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []LeasesNowRow
-	for rows.Next() {
-		var i LeasesNowRow
-		if err := rows.Scan(&i.Name, &i.Owner, &i.Token); err != nil {
+		var i LeaseTransactionsRow
+		if err := rows.Scan(
+			&i.Slot,
+			&i.Token,
+			&i.Guards,
+			&i.ConnID,
+			&i.OverUs,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -514,30 +474,40 @@ func (q *Queries) LeasesNow(ctx context.Context, db DBTX, arg LeasesNowParams) (
 }
 
 const ListLeases = `-- name: ListLeases :many
-SELECT name, owner, token, ttl_us,
-  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length
+SELECT name, slot, owner, token, ttl_us,
+  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, intent_us
 FROM lockstep_leases
-WHERE slot = 0 AND name > ? AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-ORDER BY name LIMIT ?
+WHERE (name > ? OR name = ? AND slot > ?)
+  AND slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+ORDER BY name, slot LIMIT ?
 `
 
 type ListLeasesParams struct {
-	After []byte
-	Limit int32
+	After     []byte
+	AfterSlot int64
+	Limit     int32
 }
 
 type ListLeasesRow struct {
 	Name        []byte
+	Slot        int64
 	Owner       []byte
 	Token       uint64
 	TtlUs       int64
 	LeftUs      int64
 	HoldsLength int64
+	IntentUs    int64
 }
 
-// ListLeases reads a page of the leases that are held, in the order of names.
+// ListLeases reads a page of the leases, readers and permits that are held, in the
+// order of names and slots.
 func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams) ([]ListLeasesRow, error) {
-	rows, err := db.QueryContext(ctx, ListLeases, arg.After, arg.Limit)
+	rows, err := db.QueryContext(ctx, ListLeases,
+		arg.After,
+		arg.After,
+		arg.AfterSlot,
+		arg.Limit,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -547,11 +517,60 @@ func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams)
 		var i ListLeasesRow
 		if err := rows.Scan(
 			&i.Name,
+			&i.Slot,
 			&i.Owner,
 			&i.Token,
 			&i.TtlUs,
 			&i.LeftUs,
 			&i.HoldsLength,
+			&i.IntentUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ListTurnstiles = `-- name: ListTurnstiles :many
+SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases
+WHERE name > ? AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?
+`
+
+type ListTurnstilesParams struct {
+	After []byte
+	Limit int32
+}
+
+type ListTurnstilesRow struct {
+	Name    []byte
+	Owner   []byte
+	ConnID  uint64
+	SinceUs int64
+}
+
+// ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:
+// the first in their queues.
+func (q *Queries) ListTurnstiles(ctx context.Context, db DBTX, arg ListTurnstilesParams) ([]ListTurnstilesRow, error) {
+	rows, err := db.QueryContext(ctx, ListTurnstiles, arg.After, arg.Limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListTurnstilesRow
+	for rows.Next() {
+		var i ListTurnstilesRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Owner,
+			&i.ConnID,
+			&i.SinceUs,
 		); err != nil {
 			return nil, err
 		}
@@ -614,17 +633,26 @@ func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (
 	return i, err
 }
 
-const QueueForLease = `-- name: QueueForLease :one
-SELECT slot FROM lockstep_leases WHERE name = ? AND slot = -1 FOR UPDATE
+const QueueForLease = `-- name: QueueForLease :execrows
+UPDATE lockstep_leases SET guards = 1, owner = ?, conn_id = CONNECTION_ID(),
+  expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))
+WHERE name = ? AND slot = -1
 `
 
+type QueueForLeaseParams struct {
+	Owner []byte
+	Name  []byte
+}
+
 // QueueForLease takes the turnstile of a key, waiting for it in the server's queue:
-// whoever has it is the first of all processes to get the lease.
-func (q *Queries) QueueForLease(ctx context.Context, db DBTX, name []byte) (int64, error) {
-	row := db.QueryRowContext(ctx, QueueForLease, name)
-	var slot int64
-	err := row.Scan(&slot)
-	return slot, err
+// whoever has it is the first of all who wait for the lease. What it writes is never
+// committed: it tells others who has the turnstile, and since when.
+func (q *Queries) QueueForLease(ctx context.Context, db DBTX, arg QueueForLeaseParams) (int64, error) {
+	result, err := db.ExecContext(ctx, QueueForLease, arg.Owner, arg.Name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const RaiseToken = `-- name: RaiseToken :execlastid
@@ -751,7 +779,9 @@ func (q *Queries) RenewLease(ctx context.Context, db DBTX, arg RenewLeaseParams)
 }
 
 const ServerClock = `-- name: ServerClock :one
-SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us, VERSION() AS version
+SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us,
+  CONCAT(LEFT('autocommit=0 ', 13 * (1 - @@autocommit)),
+    LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection)), VERSION()) AS version
 `
 
 type ServerClockRow struct {
@@ -759,7 +789,8 @@ type ServerClockRow struct {
 	Version string
 }
 
-// ServerClock reads the server's clock, and what kind of server it is.
+// ServerClock reads the server's clock, and what kind of server it is: its version,
+// behind the words autocommit=0 or character_set_connection where the session has that.
 func (q *Queries) ServerClock(ctx context.Context, db DBTX) (ServerClockRow, error) {
 	row := db.QueryRowContext(ctx, ServerClock)
 	var i ServerClockRow

@@ -14,10 +14,10 @@ const CompareAndBumpNamed = `-- name: CompareAndBumpNamed :execlastid
 INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
 VALUES (
   ?,
-  LAST_INSERT_ID(IF(CAST(? AS UNSIGNED) > 0, 0, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))))),
+  0 * LAST_INSERT_ID(IF(CAST(? AS UNSIGNED) > 0, 0, 1)),
   ?,
   CONNECTION_ID(),
-  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+  UNIX_TIMESTAMP() * 1000000
 )
 ON DUPLICATE KEY UPDATE
   token = GREATEST(token, LAST_INSERT_ID(IF(token = ?, token, IF(token = CAST(? AS UNSIGNED), GREATEST(token + 1,
@@ -37,7 +37,8 @@ type CompareAndBumpNamedParams struct {
 // CompareAndBumpNamed takes the row of a key exclusively, waiting for it, and where
 // it carries the version wanted raises the token as LockNamed does. A key without a
 // row has version 0. The reply is the token, or 0 where the row carries another, which
-// leaves it as it is; what a refusal inserts was never granted. A row that carries the
+// leaves it as it is; what a refusal inserts was never granted. It is 1 where the row was
+// made: as with LockNamed the same statement once more raises it. A row that carries the
 // token held is ours already and keeps it; 1 is no token and stands for none held.
 func (q *Queries) CompareAndBumpNamed(ctx context.Context, db DBTX, arg CompareAndBumpNamedParams) (int64, error) {
 	result, err := db.ExecContext(ctx, CompareAndBumpNamed,
@@ -114,47 +115,9 @@ func (q *Queries) IdleNamed(ctx context.Context, db DBTX, arg IdleNamedParams) (
 	return items, nil
 }
 
-const InsertNamed = `-- name: InsertNamed :execlastid
-INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
-VALUES (
-  ?,
-  LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))),
-  ?,
-  CONNECTION_ID(),
-  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-)
-ON DUPLICATE KEY UPDATE
-  token = IF(token > 0, token + LAST_INSERT_ID(0), LAST_INSERT_ID(VALUES(token))),
-  owner = IF(LAST_INSERT_ID() = 0, owner, VALUES(owner)),
-  conn_id = IF(LAST_INSERT_ID() = 0, conn_id, VALUES(conn_id)),
-  locked_us = IF(LAST_INSERT_ID() = 0, locked_us, VALUES(locked_us))
-`
-
-type InsertNamedParams struct {
-	Name  []byte
-	Owner []byte
-}
-
-// InsertNamed makes and takes the row of a key that has none, or one that was
-// never granted. The reply is its token, or 0 where somebody else was granted the
-// key meanwhile, which leaves the row as it is.
-func (q *Queries) InsertNamed(ctx context.Context, db DBTX, arg InsertNamedParams) (int64, error) {
-	result, err := db.ExecContext(ctx, InsertNamed, arg.Name, arg.Owner)
-	if err != nil {
-		return 0, err
-	}
-	return result.LastInsertId()
-}
-
 const LockNamed = `-- name: LockNamed :execlastid
 INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
-VALUES (
-  ?,
-  LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))),
-  ?,
-  CONNECTION_ID(),
-  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-)
+VALUES (?, 0 * LAST_INSERT_ID(1), ?, CONNECTION_ID(), UNIX_TIMESTAMP() * 1000000)
 ON DUPLICATE KEY UPDATE
   token = LAST_INSERT_ID(IF(token = ?, token, GREATEST(token + 1,
     UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))))),
@@ -175,7 +138,10 @@ type LockNamedParams struct {
 //
 // The new token is at least the server's clock in microseconds at the moment of
 // the grant: NOW(6) is fixed when the statement starts, its distance to
-// SYSDATE(6) adds what the statement has waited since.
+// SYSDATE(6) adds what the statement has waited since. What is inserted is
+// computed before the wait for the row, and others may be granted the key
+// meanwhile and roll back. So a row that is made here has token 0, the reply is 1,
+// and the same statement once more, which has nothing to wait for, raises it.
 func (q *Queries) LockNamed(ctx context.Context, db DBTX, arg LockNamedParams) (int64, error) {
 	result, err := db.ExecContext(ctx, LockNamed, arg.Name, arg.Owner, arg.Held)
 	if err != nil {

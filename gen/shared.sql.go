@@ -56,20 +56,18 @@ func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitP
 	return result.LastInsertId()
 }
 
-const ExtendPermits = `-- name: ExtendPermits :exec
-UPDATE lockstep_leases FORCE INDEX (PRIMARY)
-SET expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us
-WHERE name = ? AND slot IN (/*SLICE:slots*/?)
+const DeleteReaders = `-- name: DeleteReaders :exec
+DELETE FROM lockstep_leases WHERE name = ? AND slot IN (/*SLICE:slots*/?)
 `
 
-type ExtendPermitsParams struct {
+type DeleteReadersParams struct {
 	Name  []byte
 	Slots []int64
 }
 
-// ExtendPermits sets the expiry of rows that the transaction has locked.
-func (q *Queries) ExtendPermits(ctx context.Context, db DBTX, arg ExtendPermitsParams) error {
-	query := ExtendPermits
+// DeleteReaders removes rows of a key that the transaction has locked.
+func (q *Queries) DeleteReaders(ctx context.Context, db DBTX, arg DeleteReadersParams) error {
+	query := DeleteReaders
 	var queryParams []interface{}
 	queryParams = append(queryParams, arg.Name)
 	if len(arg.Slots) > 0 {
@@ -82,6 +80,42 @@ func (q *Queries) ExtendPermits(ctx context.Context, db DBTX, arg ExtendPermitsP
 	}
 	_, err := db.ExecContext(ctx, query, queryParams...)
 	return err
+}
+
+const IdleReaders = `-- name: IdleReaders :many
+SELECT slot FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE name = ? AND slot > 0 AND expires_us + ttl_us < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED
+`
+
+type IdleReadersParams struct {
+	Name  []byte
+	Limit int32
+}
+
+// IdleReaders locks up to a batch of the readers' rows of a key that nobody has used for
+// as long as their time to live, unless somebody has locked them.
+func (q *Queries) IdleReaders(ctx context.Context, db DBTX, arg IdleReadersParams) ([]int64, error) {
+	rows, err := db.QueryContext(ctx, IdleReaders, arg.Name, arg.Limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var slot int64
+		if err := rows.Scan(&slot); err != nil {
+			return nil, err
+		}
+		items = append(items, slot)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const MarkGate = `-- name: MarkGate :execlastid
@@ -112,120 +146,6 @@ func (q *Queries) MarkGate(ctx context.Context, db DBTX, arg MarkGateParams) (in
 		return 0, err
 	}
 	return result.LastInsertId()
-}
-
-const PermitsForRenewal = `-- name: PermitsForRenewal :many
-SELECT slot, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE name = ? AND slot IN (/*SLICE:slots*/?) AND token IN (/*SLICE:tokens*/?)
-  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-FOR UPDATE SKIP LOCKED
-`
-
-type PermitsForRenewalParams struct {
-	Name   []byte
-	Slots  []int64
-	Tokens []uint64
-}
-
-type PermitsForRenewalRow struct {
-	Slot  int64
-	Owner []byte
-	Token uint64
-}
-
-// PermitsForRenewal is LeasesForRenewal for several slots of one name.
-func (q *Queries) PermitsForRenewal(ctx context.Context, db DBTX, arg PermitsForRenewalParams) ([]PermitsForRenewalRow, error) {
-	query := PermitsForRenewal
-	var queryParams []interface{}
-	queryParams = append(queryParams, arg.Name)
-	if len(arg.Slots) > 0 {
-		for _, v := range arg.Slots {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:slots*/?", strings.Repeat(",?", len(arg.Slots))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:slots*/?", "NULL", 1)
-	}
-	if len(arg.Tokens) > 0 {
-		for _, v := range arg.Tokens {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:tokens*/?", strings.Repeat(",?", len(arg.Tokens))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:tokens*/?", "NULL", 1)
-	}
-	rows, err := db.QueryContext(ctx, query, queryParams...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []PermitsForRenewalRow
-	for rows.Next() {
-		var i PermitsForRenewalRow
-		if err := rows.Scan(&i.Slot, &i.Owner, &i.Token); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const PermitsNow = `-- name: PermitsNow :many
-SELECT slot, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE name = ? AND slot IN (/*SLICE:slots*/?)
-  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-`
-
-type PermitsNowParams struct {
-	Name  []byte
-	Slots []int64
-}
-
-type PermitsNowRow struct {
-	Slot  int64
-	Owner []byte
-	Token uint64
-}
-
-// PermitsNow reads rows of one name that are held, without a lock.
-func (q *Queries) PermitsNow(ctx context.Context, db DBTX, arg PermitsNowParams) ([]PermitsNowRow, error) {
-	query := PermitsNow
-	var queryParams []interface{}
-	queryParams = append(queryParams, arg.Name)
-	if len(arg.Slots) > 0 {
-		for _, v := range arg.Slots {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:slots*/?", strings.Repeat(",?", len(arg.Slots))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:slots*/?", "NULL", 1)
-	}
-	rows, err := db.QueryContext(ctx, query, queryParams...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []PermitsNowRow
-	for rows.Next() {
-		var i PermitsNowRow
-		if err := rows.Scan(&i.Slot, &i.Owner, &i.Token); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const PermitsOf = `-- name: PermitsOf :one
@@ -286,24 +206,32 @@ func (q *Queries) ReadersForShare(ctx context.Context, db DBTX, name []byte) ([]
 }
 
 const ReadersOf = `-- name: ReadersOf :one
-SELECT COUNT(*) AS readers,
-  CAST(COALESCE(SUM(expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS expired,
-  CAST(COALESCE(MAX(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us
-FROM lockstep_leases WHERE name = ? AND slot > 0 AND CHAR_LENGTH(holds) > 0
+SELECT CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0), 0) AS SIGNED) AS readers,
+  CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS expired,
+  CAST(COALESCE(MAX(IF(CHAR_LENGTH(holds) > 0, expires_us, 0)) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us,
+  CAST(COALESCE(SUM(expires_us + ttl_us < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS idle
+FROM lockstep_leases WHERE name = ? AND slot > 0
 `
 
 type ReadersOfRow struct {
 	Readers int64
 	Expired int64
 	LeftUs  int64
+	Idle    int64
 }
 
 // ReadersOf counts the readers of a key, those whose time is over too, and reads for
-// how much longer the last of them reads.
+// how much longer the last of them reads. Idle are the rows that nobody has used for as
+// long as their time to live.
 func (q *Queries) ReadersOf(ctx context.Context, db DBTX, name []byte) (ReadersOfRow, error) {
 	row := db.QueryRowContext(ctx, ReadersOf, name)
 	var i ReadersOfRow
-	err := row.Scan(&i.Readers, &i.Expired, &i.LeftUs)
+	err := row.Scan(
+		&i.Readers,
+		&i.Expired,
+		&i.LeftUs,
+		&i.Idle,
+	)
 	return i, err
 }
 

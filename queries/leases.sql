@@ -13,7 +13,8 @@
 
 -- name: AcquireLease :execlastid
 -- AcquireLease takes a lease that is free, or enters one again that the owner
--- holds already. The reply is the token, or why not: 0 the row is locked or
+-- holds already in this process, whose holds begin alike; what an owner of that name
+-- holds in another process, which is gone, it takes over. The reply is the token, or why not: 0 the row is locked or
 -- missing, 1 somebody else holds it, 2 the list of holds is full, 3 the server's
 -- clock is past not_after, 4 the key is a semaphore. A token of a key that has been
 -- shared has bit 62 set: there may be readers. A refusal cuts an expiry that lies further ahead than
@@ -26,7 +27,8 @@ ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * CASE
     WHEN VALUES(token) > CAST(sqlc.arg(not_after_us) AS SIGNED) THEN LAST_INSERT_ID(3)
     WHEN lockstep_leases.intent_us < 0 THEN LAST_INSERT_ID(4)
-    WHEN CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token) THEN LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token)))
+    WHEN CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token)
+      OR lockstep_leases.owner = VALUES(owner) AND LOCATE(LEFT(VALUES(holds), 9), lockstep_leases.holds) = 0 THEN LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token)))
     WHEN lockstep_leases.owner <> VALUES(owner) THEN LAST_INSERT_ID(1)
     WHEN CHAR_LENGTH(lockstep_leases.holds) + CHAR_LENGTH(VALUES(holds)) > 8192 THEN LAST_INSERT_ID(2)
     ELSE LAST_INSERT_ID(lockstep_leases.token) END,
@@ -37,6 +39,7 @@ ON DUPLICATE KEY UPDATE
     WHEN LAST_INSERT_ID() = lockstep_leases.token THEN GREATEST(lockstep_leases.expires_us, VALUES(expires_us)) ELSE VALUES(expires_us) END,
   ttl_us = CASE WHEN LAST_INSERT_ID() < 16 THEN lockstep_leases.ttl_us
     WHEN LAST_INSERT_ID() = lockstep_leases.token THEN GREATEST(lockstep_leases.ttl_us, VALUES(ttl_us)) ELSE VALUES(ttl_us) END,
+  conn_id = IF(LAST_INSERT_ID() < 16, lockstep_leases.conn_id, CONNECTION_ID()),
   token = IF(LAST_INSERT_ID() < 16, lockstep_leases.token, LAST_INSERT_ID()),
   intent_us = IF(lockstep_leases.intent_us = 1 AND LAST_INSERT_ID() >= 16,
     lockstep_leases.intent_us + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.intent_us * 4611686018427387904), lockstep_leases.intent_us);
@@ -85,28 +88,6 @@ ON DUPLICATE KEY UPDATE
     AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), GREATEST(lockstep_leases.token, VALUES(token)), 1)),
   token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID());
 
--- name: LeasesForRenewal :many
--- LeasesForRenewal locks those of the names that carry one of the tokens and that
--- nobody else has locked. The forced index and READ COMMITTED keep it off the
--- rows of others; the token of one name may be that of another, so the caller
--- compares.
-SELECT name, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE slot = sqlc.arg(slot) AND name IN (sqlc.slice(names)) AND token IN (sqlc.slice(tokens))
-  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-FOR UPDATE SKIP LOCKED;
-
--- name: ExtendLeases :exec
--- ExtendLeases sets the expiry of leases that the transaction has locked.
-UPDATE lockstep_leases FORCE INDEX (PRIMARY)
-SET expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us
-WHERE slot = sqlc.arg(slot) AND name IN (sqlc.slice(names));
-
--- name: LeasesNow :many
--- LeasesNow reads the leases of the names that are held, without a lock.
-SELECT name, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE slot = sqlc.arg(slot) AND name IN (sqlc.slice(names))
-  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6));
-
 -- name: LockLease :one
 -- LockLease locks the row of a lease, waiting for it, and reads its token.
 SELECT token FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE;
@@ -117,10 +98,13 @@ SELECT token FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.ar
 SELECT owner, intent_us, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
--- name: QueueForLease :one
+-- name: QueueForLease :execrows
 -- QueueForLease takes the turnstile of a key, waiting for it in the server's queue:
--- whoever has it is the first of all processes to get the lease.
-SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 FOR UPDATE;
+-- whoever has it is the first of all who wait for the lease. What it writes is never
+-- committed: it tells others who has the turnstile, and since when.
+UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), conn_id = CONNECTION_ID(),
+  expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))
+WHERE name = sqlc.arg(name) AND slot = -1;
 
 -- name: EnsureLease :exec
 -- EnsureLease makes the row of a lease where it is missing: free, with token 0. It
@@ -135,7 +119,7 @@ WHERE NOT EXISTS (SELECT 1 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) 
 -- transaction: nobody can take the lease over before that transaction ends, and on
 -- a multi-primary cluster not without one of them failing. The reply is the token,
 -- or 0 where the lease is not ours any more.
-UPDATE lockstep_leases SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)
+UPDATE lockstep_leases SET conn_id = CONNECTION_ID(), guards = guards + 1 + 0 * LAST_INSERT_ID(token)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token)
   AND LOCATE(sqlc.arg(hold), holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6));
 
@@ -161,38 +145,67 @@ ON DUPLICATE KEY UPDATE
   holds = IF(LAST_INSERT_ID() = 1, lockstep_leases.holds, LEFT(lockstep_leases.holds, 0)),
   token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, lockstep_leases.token + 1);
 
--- name: ListLeases :many
--- ListLeases reads a page of the leases that are held, in the order of names.
-SELECT name, owner, token, ttl_us,
-  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length
-FROM lockstep_leases
-WHERE slot = 0 AND name > sqlc.arg(after) AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-ORDER BY name LIMIT ?;
+-- name: LeaseTransactions :many
+-- LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,
+-- and for how long their time has been over: at READ UNCOMMITTED those of open
+-- transactions too, which show by what the same statement reads otherwise.
+SELECT slot, token, guards, conn_id, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - expires_us AS SIGNED) AS over_us
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0;
 
--- name: InspectLease :one
--- InspectLease reads all about one lease.
-SELECT name, owner, token, ttl_us,
-  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length
-FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+-- name: ListLeases :many
+-- ListLeases reads a page of the leases, readers and permits that are held, in the
+-- order of names and slots.
+SELECT name, slot, owner, token, ttl_us,
+  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, intent_us
+FROM lockstep_leases
+WHERE (name > sqlc.arg(after) OR name = sqlc.arg(after) AND slot > sqlc.arg(after_slot))
+  AND slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+ORDER BY name, slot LIMIT ?;
+
+-- name: InspectLease :many
+-- InspectLease reads the row of a lease, and its turnstile, whether they are held or
+-- not, and the rows of the readers and permits of its key that are held.
+SELECT name, slot, owner, token, ttl_us,
+  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, intent_us
+FROM lockstep_leases
+WHERE name = sqlc.arg(name) AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+ORDER BY slot;
+
+-- name: ListTurnstiles :many
+-- ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:
+-- the first in their queues.
+SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases
+WHERE name > sqlc.arg(after) AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?;
+
+-- name: InspectTurnstile :one
+-- InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
+SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
 
 -- name: IdleLeases :many
 -- IdleLeases reads a page of the rows that were last used before the given number
 -- of microseconds ago, without a lock. A row whose token is ahead of the clock
 -- stays, since it would be made again with a lower one, and so does what says how a
--- key is used. The clock has NOW(6) in it: without, MySQL 8.0 compares the time at
--- which a prepared statement was first executed.
-SELECT name, slot FROM lockstep_leases
-WHERE (name > sqlc.arg(after) OR name = sqlc.arg(after) AND slot > sqlc.arg(after_slot))
-  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND intent_us = 0
-ORDER BY name, slot LIMIT ?;
+-- key is used while readers or permits of the key are not idle. The clock has NOW(6) in
+-- it: without, MySQL 8.0 compares the time at which a prepared statement was first
+-- executed.
+SELECT i.name, i.slot FROM lockstep_leases i
+WHERE (i.name > sqlc.arg(after) OR i.name = sqlc.arg(after) AND i.slot > sqlc.arg(after_slot)) AND i.slot >= -1
+  AND i.expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND i.token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+  AND (i.intent_us = 0 OR NOT EXISTS (SELECT 1 FROM lockstep_leases o WHERE o.name = i.name AND o.slot > 0
+    AND (o.expires_us >= UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) OR o.token >= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))))
+ORDER BY i.name, i.slot LIMIT ?;
 
 -- name: IdleLease :one
 -- IdleLease locks a row of IdleLeases that is still idle, unless somebody has
--- locked it.
-SELECT token FROM lockstep_leases FORCE INDEX (PRIMARY)
+-- locked it, and tells whether it says how the key is used.
+SELECT intent_us FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot)
-  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND intent_us = 0
+  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 FOR UPDATE SKIP LOCKED;
+
+-- name: CountPlaces :one
+-- CountPlaces counts the rows of the readers and permits of a key.
+SELECT COUNT(*) FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 
 -- name: DeleteLease :exec
 -- DeleteLease removes the row of a lease.
@@ -211,5 +224,8 @@ SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
   UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;
 
 -- name: ServerClock :one
--- ServerClock reads the server's clock, and what kind of server it is.
-SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us, VERSION() AS version;
+-- ServerClock reads the server's clock, and what kind of server it is: its version,
+-- behind the words autocommit=0 or character_set_connection where the session has that.
+SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us,
+  CONCAT(LEFT('autocommit=0 ', 13 * (1 - @@autocommit)),
+    LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection)), VERSION()) AS version;

@@ -5,15 +5,12 @@
 --
 -- The new token is at least the server's clock in microseconds at the moment of
 -- the grant: NOW(6) is fixed when the statement starts, its distance to
--- SYSDATE(6) adds what the statement has waited since.
+-- SYSDATE(6) adds what the statement has waited since. What is inserted is
+-- computed before the wait for the row, and others may be granted the key
+-- meanwhile and roll back. So a row that is made here has token 0, the reply is 1,
+-- and the same statement once more, which has nothing to wait for, raises it.
 INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
-VALUES (
-  sqlc.arg(name),
-  LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))),
-  sqlc.arg(owner),
-  CONNECTION_ID(),
-  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-)
+VALUES (sqlc.arg(name), 0 * LAST_INSERT_ID(1), sqlc.arg(owner), CONNECTION_ID(), UNIX_TIMESTAMP() * 1000000)
 ON DUPLICATE KEY UPDATE
   token = LAST_INSERT_ID(IF(token = sqlc.arg(held), token, GREATEST(token + 1,
     UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))))),
@@ -29,37 +26,20 @@ INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
 VALUES (sqlc.arg(name), LAST_INSERT_ID(0), '-', 0, UNIX_TIMESTAMP() * 1000000)
 ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(token);
 
--- name: InsertNamed :execlastid
--- InsertNamed makes and takes the row of a key that has none, or one that was
--- never granted. The reply is its token, or 0 where somebody else was granted the
--- key meanwhile, which leaves the row as it is.
-INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
-VALUES (
-  sqlc.arg(name),
-  LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))),
-  sqlc.arg(owner),
-  CONNECTION_ID(),
-  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-)
-ON DUPLICATE KEY UPDATE
-  token = IF(token > 0, token + LAST_INSERT_ID(0), LAST_INSERT_ID(VALUES(token))),
-  owner = IF(LAST_INSERT_ID() = 0, owner, VALUES(owner)),
-  conn_id = IF(LAST_INSERT_ID() = 0, conn_id, VALUES(conn_id)),
-  locked_us = IF(LAST_INSERT_ID() = 0, locked_us, VALUES(locked_us));
-
 -- name: CompareAndBumpNamed :execlastid
 -- CompareAndBumpNamed takes the row of a key exclusively, waiting for it, and where
 -- it carries the version wanted raises the token as LockNamed does. A key without a
 -- row has version 0. The reply is the token, or 0 where the row carries another, which
--- leaves it as it is; what a refusal inserts was never granted. A row that carries the
+-- leaves it as it is; what a refusal inserts was never granted. It is 1 where the row was
+-- made: as with LockNamed the same statement once more raises it. A row that carries the
 -- token held is ours already and keeps it; 1 is no token and stands for none held.
 INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
 VALUES (
   sqlc.arg(name),
-  LAST_INSERT_ID(IF(CAST(sqlc.arg(version) AS UNSIGNED) > 0, 0, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))))),
+  0 * LAST_INSERT_ID(IF(CAST(sqlc.arg(version) AS UNSIGNED) > 0, 0, 1)),
   sqlc.arg(owner),
   CONNECTION_ID(),
-  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+  UNIX_TIMESTAMP() * 1000000
 )
 ON DUPLICATE KEY UPDATE
   token = GREATEST(token, LAST_INSERT_ID(IF(token = sqlc.arg(held), token, IF(token = CAST(sqlc.arg(version) AS UNSIGNED), GREATEST(token + 1,

@@ -38,11 +38,24 @@ ON DUPLICATE KEY UPDATE
 
 -- name: ReadersOf :one
 -- ReadersOf counts the readers of a key, those whose time is over too, and reads for
--- how much longer the last of them reads.
-SELECT COUNT(*) AS readers,
-  CAST(COALESCE(SUM(expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS expired,
-  CAST(COALESCE(MAX(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us
-FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0;
+-- how much longer the last of them reads. Idle are the rows that nobody has used for as
+-- long as their time to live.
+SELECT CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0), 0) AS SIGNED) AS readers,
+  CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS expired,
+  CAST(COALESCE(MAX(IF(CHAR_LENGTH(holds) > 0, expires_us, 0)) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us,
+  CAST(COALESCE(SUM(expires_us + ttl_us < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS idle
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
+
+-- name: IdleReaders :many
+-- IdleReaders locks up to a batch of the readers' rows of a key that nobody has used for
+-- as long as their time to live, unless somebody has locked them.
+SELECT slot FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE name = sqlc.arg(name) AND slot > 0 AND expires_us + ttl_us < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED;
+
+-- name: DeleteReaders :exec
+-- DeleteReaders removes rows of a key that the transaction has locked.
+DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(slots));
 
 -- name: ReapReaders :exec
 -- ReapReaders ends the readers of a key whose time is over, and raises their tokens,
@@ -90,25 +103,6 @@ FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE S
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(lockstep_leases.intent_us >= 0, 1, 100000 - lockstep_leases.intent_us)),
   intent_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.intent_us, VALUES(intent_us));
-
--- name: PermitsForRenewal :many
--- PermitsForRenewal is LeasesForRenewal for several slots of one name.
-SELECT slot, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(slots)) AND token IN (sqlc.slice(tokens))
-  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-FOR UPDATE SKIP LOCKED;
-
--- name: ExtendPermits :exec
--- ExtendPermits sets the expiry of rows that the transaction has locked.
-UPDATE lockstep_leases FORCE INDEX (PRIMARY)
-SET expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us
-WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(slots));
-
--- name: PermitsNow :many
--- PermitsNow reads rows of one name that are held, without a lock.
-SELECT slot, owner, token FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(slots))
-  AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6));
 
 -- name: SlotOfHold :one
 -- SlotOfHold finds the row of a hold that is alone in its list.

@@ -23,7 +23,8 @@ CREATE TABLE IF NOT EXISTS lockstep_centers (
 ) ENGINE = InnoDB;
 
 -- Leases: slot -1 is the turnstile, 0 the lease and the gate of the shared
--- ones, above 0 readers and permits.
+-- ones, above 0 readers and permits. conn_id is the session of the transaction
+-- that has guarded or acquired it last.
 CREATE TABLE IF NOT EXISTS lockstep_leases (
   name       VARBINARY(255)  NOT NULL,
   slot       BIGINT          NOT NULL,
@@ -34,5 +35,6 @@ CREATE TABLE IF NOT EXISTS lockstep_leases (
   expires_us BIGINT          NOT NULL,
   intent_us  BIGINT          NOT NULL,
   guards     BIGINT UNSIGNED NOT NULL,
+  conn_id    BIGINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (name, slot)
 ) ENGINE = InnoDB;
