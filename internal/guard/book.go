@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -14,15 +15,9 @@ import (
 // before is asked before anything is sent. It refuses a statement of a doomed
 // transaction, and a statement of the locks where they would hold nothing.
 func (c *conn) before(ctx context.Context, s statement) error {
-	call := valueOf[Call](ctx)
+	call := c.call(ctx)
 	if call == nil {
-		switch {
-		case c.tx == nil, !c.tx.owned && (s.kind == kindBegin || s.kind == kindRollback):
-			return nil // a program that begins its transactions as text may always begin anew
-		case !c.tx.owned && s.kind == kindCommit:
-			return c.mayCommitText(ctx)
-		}
-		return c.tx.refuse()
+		return c.beforeProgram(ctx, s)
 	}
 	if call.Tx != c.tx {
 		if err := call.Tx.Err(); err != nil {
@@ -36,7 +31,7 @@ func (c *conn) before(ctx context.Context, s statement) error {
 	if call.Restores {
 		return nil
 	}
-	if err := c.confirm(ctx); err != nil {
+	if err := c.tx.Err(); err != nil {
 		return err
 	}
 	if call.Fresh && c.tx.MayHaveSnapshot() {
@@ -45,54 +40,63 @@ func (c *conn) before(ctx context.Context, s statement) error {
 	return nil
 }
 
-// confirm returns why the locks of the transaction are gone. Where a statement
-// may have ended it, the server is asked first.
-func (c *conn) confirm(ctx context.Context) error {
-	if suspect := c.tx.suspected(); suspect != "" && c.tx.Err() == nil {
-		open, err := c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
-		if err != nil {
-			return c.failed(statement{kind: kindQuiet}, err)
-		}
-		if !open {
-			c.tx.sever(c.pool.rules.Committed(suspect))
-		}
-		c.tx.cleared()
+// beforeProgram is before for a statement of the program. A SET that is refused may have
+// been to put the session in order again, so that nobody uses the connection after it.
+func (c *conn) beforeProgram(ctx context.Context, s statement) error {
+	switch {
+	case c.tx == nil && c.unusable: // what stands between the pool and this asks neither IsValid nor ResetSession
+		return driver.ErrBadConn
+	case c.tx == nil, !c.tx.owned && (s.kind == kindBegin || s.kind == kindRollback):
+		return nil // a program that begins its transactions as text may always begin anew
+	case !c.tx.owned && s.kind == kindCommit:
+		return c.mayCommitText(ctx)
 	}
-	return c.tx.Err()
+	if why := c.tx.refuse(); why != nil {
+		c.unusable = c.unusable || strings.HasPrefix(s.name, "SET ")
+		return why
+	}
+	return c.bracket(ctx, s)
+}
+
+// bracket puts a statement that may end the transaction and begin another between a
+// savepoint and its release, which tells; see settle. It does so where locks have joined
+// the transaction. A savepoint of the program's from before it, to which a procedure goes
+// back, takes this one with it: what has the release succeed has left all locks alone.
+func (c *conn) bracket(ctx context.Context, s statement) error {
+	if !s.anew || c.bracketed || !c.tx.used() || c.tx.Err() != nil {
+		return nil
+	}
+	if err := c.exec(ctx, rawsql.Bracket); err != nil {
+		return c.judged(ctx, statement{kind: kindQuiet}, err)
+	}
+	c.bracketed = true
+	return nil
 }
 
 // after keeps book of a statement that was sent, and returns its error.
 func (c *conn) after(ctx context.Context, s statement, err error) error {
-	if errors.Is(err, driver.ErrSkip) {
+	switch {
+	case errors.Is(err, driver.ErrSkip):
 		return err // not sent: database/sql prepares it next
+	case err != nil:
+		return c.failed(ctx, s, err)
 	}
-	call := valueOf[Call](ctx)
-	if err != nil {
-		return c.failed(s, err)
-	}
+	c.ran(ctx, s)
+	return c.settle(ctx, s, false)
+}
+
+// ran keeps book of a statement that the server has executed.
+func (c *conn) ran(ctx context.Context, s statement) {
+	call := c.call(ctx)
 	switch {
 	case call != nil:
 		if call.Reads {
-			c.tx.ran(statement{kind: kindHarmless})
+			c.tx.ran(statement{kind: kindPlain}, false)
 		}
 	case s.kind == kindBegin, s.kind == kindCommit, s.kind == kindRollback:
 		c.boundary(s)
 	case c.tx != nil:
-		c.ran(s)
-	}
-	return nil
-}
-
-// ran keeps book of a statement that neither begins nor ends the transaction by
-// itself. What ends it among several statements may have begun another at once,
-// which the server could not tell from the first.
-func (c *conn) ran(s statement) {
-	c.tx.ran(s)
-	switch {
-	case s.ends && c.tx.owned:
-		c.tx.sever(c.pool.rules.Committed(s.name))
-	case s.ends:
-		c.end(false)
+		c.tx.ran(s, false)
 	}
 }
 
@@ -109,7 +113,8 @@ func (c *conn) boundary(s statement) {
 	}
 	c.end(s.kind == kindCommit)
 	if s.kind == kindBegin || s.chain {
-		c.tx = &Tx{server: c.server, kept: c.pool.rules.Kept, reads: s.reads}
+		c.tx = &Tx{pool: c.pool, server: c.server, reads: s.reads}
+		c.status.trust()
 	}
 }
 
@@ -119,13 +124,67 @@ func (c *conn) end(committed bool) {
 		c.tx = nil
 		t.end()
 		if committed {
-			t.committed()
+			t.committedWell()
 		}
 	}
 }
 
-// failed judges the error of a statement, or of the rows that it gave.
-func (c *conn) failed(s statement, err error) error {
+// settle finds out, after a statement and all its rows, whether the transaction is still
+// the one that was begun. The reply says whether one is open. That it was ended and
+// another begun is told by the savepoint that is gone: see bracket. An error says
+// neither, nor does a driver whose replies can't be read: then the server is asked, where
+// the statement may have ended the transaction.
+func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
+	bracketed := c.bracketed
+	c.bracketed = false
+	if c.tx == nil || c.tx.Err() != nil {
+		return nil
+	}
+	open, told := c.status.inTransaction()
+	var err error
+	switch {
+	case told && !open && !failed:
+	case bracketed:
+		err = c.exec(ctx, rawsql.EndBracket)
+		if open = !c.pool.rules.NoSavepoint(err); !open {
+			err = nil
+		}
+	case s.kind == kindUncertain && failed, (s.kind == kindUncertain || s.anew) && !told:
+		open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+	default:
+		open = true
+	}
+	if err != nil { // nobody knows
+		err = c.judged(ctx, statement{kind: kindQuiet}, err)
+		c.tx.doom(c.pool.rules.MayHaveCommitted(s.name), true)
+		return err
+	}
+	if !open {
+		return c.over(s)
+	}
+	return nil
+}
+
+// over stops a transaction that is not open any more after a statement. Where that has
+// committed by its words, the program goes on as it wanted.
+func (c *conn) over(s statement) error {
+	switch s.end {
+	case endCommitted:
+		c.tx.sever(c.pool.rules.Committed(s.name))
+		return nil
+	case endUnknown:
+		why := c.pool.rules.MayHaveCommitted(s.name)
+		c.tx.doom(why, true)
+		return why
+	}
+	why := c.pool.rules.RolledBack(s.name)
+	c.tx.doom(why, false)
+	return why
+}
+
+// failed keeps book of a statement that the server has answered with an error, or hasn't
+// answered.
+func (c *conn) failed(ctx context.Context, s statement, err error) error {
 	t := c.tx
 	if t == nil {
 		return err
@@ -134,29 +193,63 @@ func (c *conn) failed(s statement, err error) error {
 		c.end(false) // it is over, whatever has become of it
 		return err
 	}
+	err = c.judged(ctx, s, err)
+	t.ran(s, true)
+	if why := c.settle(ctx, s, true); why != nil {
+		return fmt.Errorf("%w: %w", why, err)
+	}
+	return err
+}
+
+// judged judges the error of a statement, or of the rows that it gave, by what it leaves
+// of the transaction.
+func (c *conn) judged(ctx context.Context, s statement, err error) error {
+	t := c.tx
+	if t == nil {
+		return err
+	}
 	if why := c.pool.rules.Ended(err, c.server); why != nil {
-		if s.isDDL() {
+		switch s.end {
+		case endCommitted:
 			why = c.pool.rules.Committed(s.name) // it has done so first
 			err = fmt.Errorf("%w: %w", why, err)
+		case endUnknown:
+			why = c.pool.rules.MayHaveCommitted(s.name)
+			err = fmt.Errorf("%w: %w", why, err)
 		}
-		t.doom(why)
+		t.doom(why, s.end != endRolledBack)
 		return err
 	}
-	if fromServer := new(mysql.MySQLError); !errors.As(err, &fromServer) && !c.IsValid() {
-		if first := t.doom(c.pool.rules.Lost(err)); first && t.used() {
-			if killErr := c.pool.kill(c); killErr != nil {
-				return errors.Join(err, killErr)
-			}
-		}
+	if !c.lost(ctx, err) {
 		return err
 	}
-	c.ran(s) // DDL that fails has committed all the same
+	c.unusable = true
+	if first := t.doom(c.pool.rules.Lost(err), false); first && t.used() {
+		if killErr := c.pool.kill(c); killErr != nil {
+			return errors.Join(err, killErr)
+		}
+	}
 	return err
+}
+
+// lost tells whether the connection is gone, by this error of a statement. A base that
+// can't say so may be a wrapper of a driver that has closed it.
+func (c *conn) lost(ctx context.Context, err error) bool {
+	if fromServer := new(mysql.MySQLError); errors.As(err, &fromServer) {
+		return false
+	}
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) {
+		return true
+	}
+	if validator, ok := c.base.(driver.Validator); ok {
+		return !validator.IsValid()
+	}
+	return ctx.Err() != nil
 }
 
 // mayCommit returns why the transaction can't be committed: the server has
 // rolled it back, or it held locks that were gone before its end.
-func (c *conn) mayCommit(ctx context.Context) error {
+func (c *conn) mayCommit() error {
 	t := c.tx
 	if t == nil {
 		return nil
@@ -164,7 +257,7 @@ func (c *conn) mayCommit(ctx context.Context) error {
 	if !t.holds() {
 		return t.refuse()
 	}
-	if err := c.confirm(ctx); err != nil {
+	if err := t.Err(); err != nil {
 		return err
 	}
 	if name, found := t.unfenced(); found {
@@ -176,7 +269,7 @@ func (c *conn) mayCommit(ctx context.Context) error {
 // mayCommitText is mayCommit for a transaction that was begun as text. What may
 // not be committed is rolled back.
 func (c *conn) mayCommitText(ctx context.Context) error {
-	why := c.mayCommit(ctx)
+	why := c.mayCommit()
 	if why == nil {
 		return nil
 	}
@@ -186,10 +279,17 @@ func (c *conn) mayCommitText(ctx context.Context) error {
 
 // exec sends a statement of the guard's own.
 func (c *conn) exec(ctx context.Context, query string) error {
-	execer, ok := c.base.(driver.ExecerContext)
-	if !ok {
-		return fmt.Errorf("lockstep: %T is no driver.ExecerContext", c.base)
+	if execer, ok := c.base.(driver.ExecerContext); ok {
+		_, err := execer.ExecContext(ctx, query, nil)
+		return err
 	}
-	_, err := execer.ExecContext(ctx, query, nil)
-	return err
+	queryer, ok := c.base.(driver.QueryerContext)
+	if !ok {
+		return fmt.Errorf("lockstep: %T is neither a driver.ExecerContext nor a driver.QueryerContext", c.base)
+	}
+	rows, err := queryer.QueryContext(ctx, query, nil)
+	if err != nil {
+		return err
+	}
+	return rows.Close()
 }

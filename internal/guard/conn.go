@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // conn is a connection that keeps book of its transaction. It has the optional
@@ -19,9 +17,13 @@ type conn struct {
 	base   driver.Conn
 	pool   *connector
 	server Server
+	status status
 	since  time.Time // when it was opened
 	tx     *Tx       // nil outside a transaction
 	open   int       // rows that were not closed yet
+
+	bracketed bool // rawsql.Bracket was sent, and its end not yet
+	unusable  bool // for the next user: it is lost, or its session is not as it was
 }
 
 var (
@@ -39,12 +41,16 @@ var (
 
 // BeginTx begins a transaction of database/sql.
 func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if c.unusable {
+		return nil, driver.ErrBadConn
+	}
 	base, err := c.begin(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
 	c.end(false) // one begun as text on the same connection is over
-	c.tx = &Tx{server: c.server, kept: c.pool.rules.Kept, isolation: sql.IsolationLevel(opts.Isolation), owned: true}
+	c.tx = &Tx{pool: c.pool, server: c.server, isolation: sql.IsolationLevel(opts.Isolation), owned: true}
+	c.status.trust()
 	return &driverTx{base: base, conn: c}, nil
 }
 
@@ -72,14 +78,14 @@ type driverTx struct {
 // Commit commits, but only what is whole: a transaction that the server has
 // ended, or that has lost locks, is rolled back, and the reason returned.
 func (t *driverTx) Commit() error {
-	if why := t.conn.mayCommit(context.Background()); why != nil {
+	if why := t.conn.mayCommit(); why != nil {
 		return errors.Join(why, t.Rollback())
 	}
 	book := t.conn.tx
 	t.conn.end(false) // before the server frees the locks, so that nobody believes that they are held
 	err := t.base.Commit()
 	if err == nil && book != nil {
-		book.committed()
+		book.committedWell()
 	}
 	return err
 }
@@ -92,25 +98,45 @@ func (t *driverTx) Rollback() error {
 
 // ExecContext executes a statement without rows.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if q := valueOf[question](ctx); q != nil && query == rawsql.Probe {
-		q.guarded, q.tx = true, c.tx
+	if c.answers(ctx) {
 		return driver.ResultNoRows, nil
 	}
 	execer, ok := c.base.(driver.ExecerContext)
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	s := judgeFor(ctx, query)
+	s := c.judge(ctx, query)
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
 	}
 	result, err := execer.ExecContext(ctx, query, args)
-	return result, c.after(ctx, s, err)
+	if err := c.after(ctx, s, err); err != nil {
+		return nil, err
+	}
+	return result, nil
 }
 
-// judgeFor judges a statement of the program; the locks' own need none.
-func judgeFor(ctx context.Context, query string) statement {
-	if valueOf[Call](ctx) != nil {
+// answers answers the question of Ask, whatever its text has become on the way.
+func (c *conn) answers(ctx context.Context) bool {
+	q := valueOf[question](ctx)
+	if q != nil {
+		q.guarded, q.tx = true, c.tx
+	}
+	return q != nil
+}
+
+// call returns the mark of a statement of the locks themselves. Those of another guarded
+// pool around this one are the program's here.
+func (c *conn) call(ctx context.Context) *Call {
+	if call := valueOf[Call](ctx); call != nil && call.Tx.pool == c.pool {
+		return call
+	}
+	return nil
+}
+
+// judge judges a statement of the program; the locks' own need none.
+func (c *conn) judge(ctx context.Context, query string) statement {
+	if c.call(ctx) != nil {
 		return statement{kind: kindQuiet}
 	}
 	return judge(query)
@@ -122,15 +148,12 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	s := judgeFor(ctx, query)
+	s := c.judge(ctx, query)
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
 	}
 	base, err := queryer.QueryContext(ctx, query, args)
-	if err := c.after(ctx, s, err); err != nil {
-		return nil, err
-	}
-	return c.rows(base), nil
+	return c.rows(ctx, s, base, err)
 }
 
 // PrepareContext prepares a statement; it is judged once. What would be refused
@@ -139,10 +162,13 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 // server all the same: database/sql may keep it with the connection, for the
 // transactions that follow.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	s := judgeFor(ctx, query)
-	if valueOf[Call](ctx) != nil || !c.IsValid() {
+	if c.answers(ctx) {
+		return unsent{}, nil
+	}
+	s := c.judge(ctx, query)
+	if c.call(ctx) != nil || !c.IsValid() {
 		if err := c.before(ctx, s); err != nil {
-			return refused{err}, nil
+			return unsent{err}, nil
 		}
 	}
 	var base driver.Stmt
@@ -153,10 +179,10 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 		base, err = c.base.Prepare(query)
 	}
 	if err != nil {
-		return nil, c.failed(statement{kind: kindQuiet}, err) // to prepare neither reads nor commits
+		return nil, c.failed(ctx, statement{kind: kindQuiet}, err) // to prepare neither reads nor commits
 	}
 	if err := c.prepared(ctx); err != nil {
-		return refused{errors.Join(err, base.Close())}, nil
+		return unsent{errors.Join(err, base.Close())}, nil
 	}
 	return &stmt{base: base, conn: c, statement: s}, nil
 }
@@ -188,6 +214,7 @@ func named(args []driver.Value) []driver.NamedValue {
 // Close closes the connection.
 func (c *conn) Close() error {
 	err := c.base.Close()
+	sessions.Delete(session{c.server.Name, c.server.Session})
 	c.end(false)
 	return err
 }
@@ -205,7 +232,7 @@ func (c *conn) Ping(ctx context.Context) error {
 // pool closes its connection. MariaDB 10.6 and 11.4 would execute what follows in a
 // transaction that nobody commits.
 func (c *conn) ResetSession(ctx context.Context) error {
-	if c.tx != nil && c.tx.refuse() != nil {
+	if c.unusable || c.tx != nil && c.tx.refuse() != nil {
 		return driver.ErrBadConn
 	}
 	if resetter, ok := c.base.(driver.SessionResetter); ok {
@@ -216,6 +243,9 @@ func (c *conn) ResetSession(ctx context.Context) error {
 
 // IsValid tells whether the connection can be used again.
 func (c *conn) IsValid() bool {
+	if c.unusable {
+		return false
+	}
 	if validator, ok := c.base.(driver.Validator); ok {
 		return validator.IsValid()
 	}

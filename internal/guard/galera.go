@@ -20,7 +20,7 @@ var errAborted = &mysql.MySQLError{Number: 1213, Message: "the cluster has abort
 // transaction then; the error it returns is one that says neither.
 func (c *conn) prepared(ctx context.Context) error {
 	t := c.tx
-	if t == nil || c.open > 0 || t.Err() != nil || valueOf[Call](ctx) == nil && !t.holds() {
+	if t == nil || c.open > 0 || t.Err() != nil || c.call(ctx) == nil && !t.holds() {
 		return nil
 	}
 	galera, err := c.onGalera(ctx)
@@ -35,7 +35,7 @@ func (c *conn) prepared(ctx context.Context) error {
 		err = errAborted
 	}
 	if err != nil {
-		err = c.failed(statement{kind: kindQuiet}, err)
+		err = c.judged(ctx, statement{kind: kindQuiet}, err)
 	}
 	if t.Err() != nil {
 		return nil // the statement is refused for that when it is executed

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,14 +32,22 @@ type Rules struct {
 	// Lost returns the error of a transaction whose connection is gone.
 	Lost func(cause error) error
 	// Committed returns the error of a transaction that the named statement
-	// has committed implicitly.
+	// has committed.
 	Committed func(statement string) error
+	// MayHaveCommitted returns the error of a transaction that was over after the named
+	// statement, which may have committed it, and the server may have rolled it back.
+	MayHaveCommitted func(statement string) error
+	// RolledBack returns the error of a transaction that was over after the named
+	// statement, which can't commit and was answered with success.
+	RolledBack func(statement string) error
 	// Unfenced returns the error of a transaction that has lost the lock of that
 	// name to a savepoint; see Tx.Fence.
 	Unfenced func(name string) error
 	// Open tells from the reply to rawsql.Probe whether a transaction is open;
 	// the error is one that says neither.
 	Open func(reply error) (bool, error)
+	// NoSavepoint tells whether this reply to RELEASE SAVEPOINT says that there is none.
+	NoSavepoint func(reply error) bool
 	// Kept is whatever the pool keeps for the scopes of its transactions.
 	Kept any
 	// Gone tells whether this reply to KILL says that there is no such session.
@@ -79,7 +88,22 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		}
 		return nil, err
 	}
-	return &conn{base: base, pool: c, server: server, since: time.Now()}, nil
+	sessions.Store(session{server.Name, server.Session}, struct{}{})
+	return &conn{base: base, pool: c, server: server, status: statusOf(base), since: time.Now()}, nil
+}
+
+// sessions are those of the guarded connections of this process.
+var sessions sync.Map
+
+type session struct {
+	server string
+	id     uint64
+}
+
+// Guards tells whether a session is that of a guarded connection of this process.
+func Guards(s Server) bool {
+	_, guarded := sessions.Load(session{s.Name, s.Session})
+	return guarded
 }
 
 // Driver returns the driver of the base, so that db.Driver() is what it was.

@@ -29,8 +29,14 @@ var testRules = Rules{
 		}
 		return nil
 	},
-	Lost:      func(cause error) error { return fmt.Errorf("%w: %w", errLost, cause) },
-	Committed: func(statement string) error { return fmt.Errorf("%w by %s", errCommitted, statement) },
+	Lost:             func(cause error) error { return fmt.Errorf("%w: %w", errLost, cause) },
+	Committed:        func(statement string) error { return fmt.Errorf("%w by %s", errCommitted, statement) },
+	MayHaveCommitted: func(statement string) error { return fmt.Errorf("%w, maybe, by %s", errCommitted, statement) },
+	RolledBack:       func(statement string) error { return fmt.Errorf("%w behind %s", errGone, statement) },
+	NoSavepoint: func(reply error) bool {
+		server := new(mysql.MySQLError)
+		return errors.As(reply, &server) && server.Number == 1305
+	},
 	Open: func(reply error) (bool, error) {
 		if server := new(mysql.MySQLError); errors.As(reply, &server) && server.Number == 1568 {
 			return true, nil
@@ -183,11 +189,39 @@ func TestCommitIsRefusedByServer(t *testing.T) {
 	}
 }
 
-// TestDeadlockOfDDL has DDL end in a deadlock, for a table that others use. By then it has
-// committed the transaction, which must not be started again.
-func TestDeadlockOfDDL(t *testing.T) {
+// TestScopeEndsBeforeTheServer has the locks told of the end before the server frees them:
+// nobody else has been given what Held still says is held.
+func TestScopeEndsBeforeTheServer(t *testing.T) {
 	t.Parallel()
-	for query, committed := range map[string]bool{"alter table x add y int": true, "CALL p()": false} {
+	for _, end := range []string{"commit", "rollback"} {
+		base, pool := newStub(t, false)
+		tx := begin(t, pool)
+		book, _, _ := Ask(t.Context(), tx)
+		kept := &locks{}
+		book.Scope(func() Scope { return kept })
+		book.Hold()
+		base.before = func(text string) {
+			if text == end && (len(kept.ends) != 1 || !errors.Is(book.Err(), ErrEnded)) {
+				t.Errorf("at the %s of the server the locks were told of %d ends, and the book says %v", end, len(kept.ends), book.Err())
+			}
+		}
+		var err error
+		if end == "commit" {
+			err = tx.Commit()
+		} else {
+			err = tx.Rollback()
+		}
+		if err != nil || !base.has(end) {
+			t.Errorf("%s: %v, sent %q", end, err, base.sent)
+		}
+	}
+}
+
+// TestDeadlockAfterCommit has DDL end in a deadlock, for a table that others use. By then it
+// has committed the transaction, which must not be started again; so may a procedure have.
+func TestDeadlockAfterCommit(t *testing.T) {
+	t.Parallel()
+	for query, committed := range map[string]bool{"alter table x add y int": true, "CALL p()": true, "DO f()": false} {
 		base, pool := newStub(t, false)
 		base.will(query, deadlock)
 		tx := begin(t, pool)
@@ -297,19 +331,34 @@ func TestKillAnswers(t *testing.T) {
 	}
 }
 
-// TestConfirmFails has a probe whose answer says nothing.
-func TestConfirmFails(t *testing.T) {
+// TestNobodyKnows has a question whose answer says nothing, after a statement that may
+// have ended the transaction: nothing of it goes on.
+func TestNobodyKnows(t *testing.T) {
 	t.Parallel()
-	base, pool := newStub(t, false)
-	base.will(rawsql.Probe, &mysql.MySQLError{Number: 1227, Message: "denied"})
-	tx := begin(t, pool)
-	book, _, _ := Ask(t.Context(), tx)
-	book.Hold()
-	if _, err := tx.ExecContext(t.Context(), "CALL p()"); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err == nil || base.has("commit") {
-		t.Errorf("Commit: %v, though nobody knows whether the locks were held", err)
+	denied := &mysql.MySQLError{Number: 1227, Message: "denied"}
+	for question, joined := range map[string]bool{rawsql.Probe: false, rawsql.EndBracket: true} {
+		base, pool := newStub(t, false)
+		base.will(question, denied)
+		tx := begin(t, pool)
+		book, _, _ := Ask(t.Context(), tx)
+		if joined {
+			book.Scope(func() Scope { return &locks{} })
+		}
+		if _, err := tx.ExecContext(t.Context(), "CALL p()"); !errors.Is(err, denied) || !base.has("CALL p()") {
+			t.Errorf("%s: CALL: %v", question, err)
+		}
+		if base.has(rawsql.Bracket) != joined {
+			t.Errorf("%s: the base was sent %q", question, base.sent)
+		}
+		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, errCommitted) || base.has("INSERT") {
+			t.Errorf("%s: the next statement: %v", question, err)
+		}
+		if err := tx.Commit(); !errors.Is(err, errCommitted) || base.has("commit") {
+			t.Errorf("%s: Commit: %v, though nobody knows what is left of the transaction", question, err)
+		}
+		if book.Committed() == nil {
+			t.Errorf("%s: it may be started again", question)
+		}
 	}
 }
 

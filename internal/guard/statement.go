@@ -6,43 +6,74 @@ import (
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
-// kind is what a statement does to the transaction that it runs in.
+// kind is what a statement is for the book of the transaction that it runs in.
 type kind int
 
 const (
-	kindUncertain  kind = iota // it may commit: DDL, CALL, SET autocommit, ...
-	kindHarmless               // it can't commit
-	kindQuiet                  // it neither reads nor commits: SAVEPOINT, the locks' own
+	kindUncertain  kind = iota // it may end the transaction: DDL, CALL, SET autocommit, ...
+	kindPlain                  // it can't, unless the server rolls the transaction back
+	kindQuiet                  // likewise, and it reads nothing: the locks' own
+	kindSavepoint              // SAVEPOINT
+	kindRelease                // RELEASE SAVEPOINT
 	kindRollbackTo             // ROLLBACK TO SAVEPOINT
 	kindBegin                  // BEGIN, START TRANSACTION
 	kindCommit                 // COMMIT
 	kindRollback               // ROLLBACK
 )
 
+// ending is what a statement has done where the transaction is over after it.
+type ending int
+
+const (
+	endRolledBack ending = iota // the server has rolled the transaction back
+	endCommitted                // the statement has committed it, by its words
+	endUnknown                  // one of both: what it executes isn't in its text
+)
+
 // statement is the text of a statement, judged.
 type statement struct {
-	kind  kind
-	name  string // its first words, for errors
-	chain bool   // COMMIT or ROLLBACK that begins the next transaction at once
-	reads bool   // BEGIN that fixes the snapshot at once
-	ends  bool   // one of several statements is a BEGIN, COMMIT or ROLLBACK
+	kind      kind
+	name      string // its first words, for errors
+	savepoint string // of SAVEPOINT, RELEASE and ROLLBACK TO, as it is written
+	chain     bool   // COMMIT or ROLLBACK that begins the next transaction at once
+	reads     bool   // BEGIN that fixes the snapshot at once
+	anew      bool   // it may end the transaction and begin another: no reply tells that
+	unseen    bool   // it may set savepoints and go back to them
+	end       ending
 }
 
-// harmless are the statements that never commit. All that is neither here nor
-// known to judge is uncertain, and the server is asked when it matters.
-var harmless = map[string]bool{
-	"SELECT": true, "INSERT": true, "UPDATE": true, "DELETE": true, "REPLACE": true,
-	"WITH": true, "VALUES": true, "TABLE": true, "SHOW": true, "EXPLAIN": true,
-	"DESCRIBE": true, "DESC": true, "DO": true, "USE": true, "HELP": true,
-	"KILL": true, "HANDLER": true, "SIGNAL": true, "RESIGNAL": true,
+// plain are the statements that can't end a transaction.
+var plain = words("SELECT INSERT UPDATE DELETE REPLACE WITH VALUES TABLE SHOW EXPLAIN DESCRIBE DESC USE HELP KILL HANDLER SIGNAL RESIGNAL PREPARE DEALLOCATE")
+
+// committing are the statements that commit the transaction, or may, and begin none. All
+// that is neither here nor known to judgeOne may do anything.
+var committing = words("CREATE ALTER DROP RENAME TRUNCATE LOCK UNLOCK GRANT REVOKE ANALYZE OPTIMIZE CHECK REPAIR CACHE FLUSH RESET PURGE INSTALL UNINSTALL IMPORT")
+
+func words(list string) map[string]bool {
+	set := make(map[string]bool)
+	for _, w := range strings.Fields(list) {
+		set[w] = true
+	}
+	return set
 }
 
-// judge tells what a statement does to its transaction, by its first words.
+// judge tells what a statement may do to its transaction, by its first words.
 func judge(query string) statement {
-	s := judgeAll(query)
+	first, rest := sqltext.Next(query)
+	s := judgeOne(first)
+	if rest != "" {
+		s = s.several()
+	}
+	for rest != "" {
+		first, rest = sqltext.Next(rest)
+		s = s.and(judgeOne(first).several())
+	}
 	if strings.IndexByte(query, ';') >= 0 && strings.IndexByte(query, '\\') >= 0 {
 		// Under NO_BACKSLASH_ESCAPES it has other quotes, and so other pieces.
-		s.kind, s.ends = kindUncertain, s.ends || s.isBoundary()
+		s = s.doubtful()
+	}
+	if sqltext.Conditional(query) {
+		s = s.several().doubtful() // only the server knows what it reads of it
 	}
 	if s.kind == kindUncertain && s.name == "" {
 		s.name = "several statements"
@@ -50,89 +81,96 @@ func judge(query string) statement {
 	return s
 }
 
-// judgeAll judges each statement of a text. Several are harmless where each of
-// them is; otherwise they have the name of the first that isn't.
-func judgeAll(query string) statement {
-	first, rest := sqltext.Next(query)
-	s := judgeOne(first)
-	if rest == "" {
+// several is the statement as one of a text of several.
+func (s statement) several() statement {
+	switch s.kind {
+	case kindUncertain, kindPlain:
 		return s
+	case kindBegin, kindCommit, kindRollback:
+		return statement{name: s.name, anew: true, end: endCommitted}
 	}
-	s.kind, s.ends = several(s), s.isBoundary()
-	for rest != "" {
-		var piece string
-		piece, rest = sqltext.Next(rest)
-		more := judgeOne(piece)
-		if s.kind == kindHarmless {
-			s = statement{kind: several(more), name: more.name, ends: s.ends}
-		}
-		s.ends = s.ends || more.isBoundary()
+	return statement{name: s.name, unseen: true} // a savepoint, which isn't followed there
+}
+
+// and is a text of both. It has the name of the first that isn't plain.
+func (s statement) and(next statement) statement {
+	switch {
+	case next.kind == kindPlain:
+		next.name, next.kind = s.name, s.kind
+	case s.kind == kindUncertain:
+		next.name = s.name
+	}
+	next.anew, next.unseen = next.anew || s.anew, next.unseen || s.unseen
+	switch {
+	case s.end == endCommitted, next.end == endRolledBack:
+		next.end = s.end
+	}
+	return next
+}
+
+// doubtful is a statement whose text may mean something else.
+func (s statement) doubtful() statement {
+	s = s.several()
+	s.kind, s.anew = kindUncertain, true
+	if s.end == endRolledBack {
+		s.end = endUnknown
 	}
 	return s
 }
 
-// several is the kind of a text of several statements with this one among them.
-func several(s statement) kind {
-	if s.kind == kindHarmless {
-		return kindHarmless
-	}
-	return kindUncertain
-}
-
-// isBoundary tells whether the statement begins or ends a transaction.
-func (s statement) isBoundary() bool {
-	return s.kind == kindBegin || s.kind == kindCommit || s.kind == kindRollback
-}
-
-// isDDL tells whether it is a statement that commits before it does anything else.
-func (s statement) isDDL() bool {
-	if s.kind != kindUncertain || s.ends {
-		return false
-	}
-	first, _, _ := strings.Cut(s.name, " ")
-	return ddl[first]
-}
-
-var ddl = map[string]bool{"CREATE": true, "ALTER": true, "DROP": true, "RENAME": true, "TRUNCATE": true}
-
-// judgeOne judges a single statement.
+// judgeOne judges a single statement. Where its first word says what it is, an executable
+// comment behind that can't change it; else it may be a part of it or not.
 func judgeOne(query string) statement {
+	s, certain := judgeWords(query)
+	if !certain && s.kind != kindBegin && (strings.Contains(query, "/*!") || strings.Contains(query, "/*M!")) {
+		s = s.doubtful()
+	}
+	return s
+}
+
+// judgeWords judges a single statement by its words, those in executable comments too. It
+// is certain where the first word alone says that it can't end a transaction.
+func judgeWords(query string) (s statement, certain bool) {
 	w := sqltext.Words(query, 4)
-	s := statement{kind: kindUncertain, name: strings.Join(w, " ")}
+	s.name = strings.Join(w, " ")
 	switch {
 	case len(w) == 0: // a comment alone
-		s.kind = kindHarmless
-	case strings.Contains(query, "/*!"), strings.Contains(query, "/*M!"):
-		// Only the server knows whether it reads this comment.
-	case harmless[w[0]]:
-		s.kind = kindHarmless
-	case w[0] == "LOAD" && has(w[1:], "DATA", "XML"):
-		s.kind = kindHarmless
-	case w[0] == "SET" && setMayCommit(query):
+		s.kind = kindPlain
+	case plain[w[0]]:
+		s.kind, certain = kindPlain, true
+	case w[0] == "LOAD" && has(w[1:], "DATA", "XML"),
+		(w[0] == "CREATE" || w[0] == "DROP") && has(w[1:], "TEMPORARY") && has(w[2:], "TABLE"):
+		s.kind = kindPlain
+	case w[0] == "DO": // MariaDB answers it with success where it was the victim of a deadlock
+		s.kind, s.anew = kindPlain, true
+	case committing[w[0]], w[0] == "SET" && setMayCommit(query):
+		s.end = endCommitted
 	case w[0] == "SET" && has(w[1:], "STATEMENT"): // MariaDB: SET STATEMENT x=y FOR statement
 		if variables, inner, ok := cutFold(query, " for "); ok && !strings.ContainsAny(variables, "'\"`#-/") {
-			return judgeOne(inner)
+			return judgeWords(inner)
 		}
+		s.anew, s.end = true, endUnknown
 	case w[0] == "SET":
-		s.kind = kindHarmless
-	case w[0] == "SAVEPOINT", w[0] == "RELEASE":
-		s.kind = kindQuiet
+		s.kind = kindPlain
+	case w[0] == "SAVEPOINT":
+		s.kind, s.savepoint = kindSavepoint, sqltext.LastName(query)
+	case w[0] == "RELEASE" && has(w[1:], "SAVEPOINT"):
+		s.kind, s.savepoint = kindRelease, sqltext.LastName(query)
+	case w[0] == "ROLLBACK" && (has(w[1:], "TO") || len(w) > 2 && w[2] == "TO"):
+		s.kind, s.savepoint = kindRollbackTo, sqltext.LastName(query)
 	case w[0] == "BEGIN" && (len(w) == 1 || w[1] == "WORK"):
 		s.kind = kindBegin
 	case w[0] == "START" && has(w[1:], "TRANSACTION"):
 		s.kind = kindBegin
-		s.reads = len(w) > 2 && strings.Contains(strings.ToUpper(query), "SNAPSHOT")
+		s.reads = len(w) > 2 && strings.Contains(strings.ToUpper(query), "SNAPSHOT") // in a comment, too
 	case w[0] == "COMMIT":
 		s.kind, s.chain = kindCommit, chained(w)
 	case w[0] == "ROLLBACK":
 		s.kind, s.chain = kindRollback, chained(w)
-		if has(w[1:], "TO") || len(w) > 2 && w[2] == "TO" {
-			s.kind = kindRollbackTo
-		}
-	case (w[0] == "CREATE" || w[0] == "DROP") && has(w[1:], "TEMPORARY") && has(w[2:], "TABLE"):
-		s.kind = kindHarmless
+	default: // CALL, EXECUTE, XA, a compound statement
+		s.anew, s.end = true, endUnknown
 	}
-	return s
+	return s, certain
 }
 
 // chained tells of the words of COMMIT or ROLLBACK whether AND CHAIN follows.

@@ -4,20 +4,20 @@ import "testing"
 
 // kinds gives the kinds names, for messages.
 var kinds = map[kind]string{
-	kindUncertain: "uncertain", kindHarmless: "harmless", kindQuiet: "quiet", kindRollbackTo: "rollback to",
-	kindBegin: "begin", kindCommit: "commit", kindRollback: "rollback",
+	kindUncertain: "uncertain", kindPlain: "plain", kindQuiet: "quiet", kindSavepoint: "savepoint", kindRelease: "release",
+	kindRollbackTo: "rollback to", kindBegin: "begin", kindCommit: "commit", kindRollback: "rollback",
 }
 
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	for want, queries := range map[kind][]string{
-		kindHarmless: {
+		kindPlain: {
 			"", " ", ";", "-- nothing", "/* nothing */",
 			"SELECT 1", "select 1", "(SELECT 1)", "SELECT 'COMMIT; DROP TABLE t'", "SELECT 1;", "SELECT 1; SELECT 2",
 			"/* trace */ SELECT 1", "-- DROP TABLE t\nSELECT 1", "# COMMIT\nSELECT 1",
 			"INSERT INTO t VALUES (1)", "REPLACE INTO t VALUES (1)", "UPDATE t SET a = 1", "DELETE FROM t",
 			"WITH x AS (SELECT 1) SELECT * FROM x", "VALUES (1)", "TABLE t", "DO 1", "USE d", "HELP 'x'", "HANDLER t OPEN",
-			"SHOW TABLES", "EXPLAIN SELECT 1", "DESCRIBE t", "DESC t", "KILL QUERY 5", "SIGNAL SQLSTATE '45000'",
+			"SHOW TABLES", "EXPLAIN SELECT 1", "PREPARE s FROM 'COMMIT'", "DEALLOCATE PREPARE s", "DESCRIBE t", "DESC t", "KILL QUERY 5", "SIGNAL SQLSTATE '45000'",
 			"LOAD DATA INFILE 'x' INTO TABLE t", "LOAD DATA LOCAL INFILE 'x' INTO TABLE t", "LOAD XML INFILE 'x' INTO TABLE t",
 			"SET @a = 1", "SET NAMES utf8mb4", "SET SESSION sql_mode = ''", "SET GLOBAL max_connections = 1", "SET ROLE NONE",
 			"SET TRANSACTION READ WRITE", "SET STATEMENT max_statement_time=1 FOR SELECT 1",
@@ -31,13 +31,14 @@ func TestJudge(t *testing.T) {
 			"RENAME TABLE a TO b", "CREATE INDEX i ON t (a)", "CREATE VIEW v AS SELECT 1", "/*!50000 CREATE */ TABLE t (id INT)",
 			"ANALYZE TABLE t", "OPTIMIZE TABLE t", "FLUSH TABLES", "GRANT ALL ON d.* TO u", "REVOKE ALL ON d.* FROM u",
 			"LOCK TABLES t WRITE", "UNLOCK TABLES", "CALL p()", "XA START 'x'", "XA COMMIT 'x'", "EXECUTE s", "EXECUTE IMMEDIATE 'COMMIT'",
-			"PREPARE s FROM 'COMMIT'", "BEGIN NOT ATOMIC COMMIT; END", "IF 1 THEN COMMIT; END IF", "START SLAVE", "LOAD INDEX INTO CACHE t",
+			"BEGIN NOT ATOMIC COMMIT; END", "IF 1 THEN COMMIT; END IF", "START SLAVE", "LOAD INDEX INTO CACHE t",
 			"CREATE OR REPLACE TEMPORARY TABLE t (id INT)", "NONSENSE",
 			"SET autocommit = 1", "SET @@autocommit = 1", "SET SESSION AutoCommit = ON", "SET @a = 1, autocommit = 0",
 			"SET STATEMENT max_statement_time=1 FOR ALTER TABLE t ADD x INT", "SET STATEMENT max_statement_time=1\nFOR\nALTER TABLE t ADD x INT",
-			"SELECT 1; COMMIT", "SELECT 1; DROP TABLE t", "COMMIT; SELECT 1", "SAVEPOINT a; SELECT 1", "SELECT 'a;b'; ROLLBACK TO a",
+			"SELECT 1; COMMIT", "SELECT 1; DROP TABLE t", "COMMIT; SELECT 1", "SAVEPOINT a; SELECT 1", "SELECT 'a;b'; ROLLBACK TO a", "/*! COMMIT */", "SELECT 1 /*! ; COMMIT AND CHAIN */",
 		},
-		kindQuiet:      {"SAVEPOINT a", "RELEASE SAVEPOINT a", "savepoint `a`"},
+		kindSavepoint:  {"SAVEPOINT a", "savepoint `a`"},
+		kindRelease:    {"RELEASE SAVEPOINT a"},
 		kindRollbackTo: {"ROLLBACK TO a", "ROLLBACK TO SAVEPOINT a", "ROLLBACK WORK TO SAVEPOINT a", "rollback/**/to `a`"},
 		kindBegin:      {"BEGIN", "begin work", "BEGIN;", "START TRANSACTION", "START TRANSACTION READ ONLY", "/* x */ BEGIN"},
 		kindCommit:     {"COMMIT", "commit work", "COMMIT AND NO CHAIN", "COMMIT RELEASE", "COMMIT;", "SET STATEMENT max_statement_time=1 FOR COMMIT"},
@@ -74,21 +75,38 @@ func TestJudgeDoubts(t *testing.T) {
 func TestJudgeDetails(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]statement{
-		"COMMIT AND CHAIN":               {kind: kindCommit, name: "COMMIT AND CHAIN", chain: true},
-		"COMMIT WORK AND CHAIN":          {kind: kindCommit, name: "COMMIT WORK AND CHAIN", chain: true},
-		"rollback work and chain":        {kind: kindRollback, name: "ROLLBACK WORK AND CHAIN", chain: true},
-		"ROLLBACK AND CHAIN NO RELEASE":  {kind: kindRollback, name: "ROLLBACK AND CHAIN NO", chain: true},
-		"COMMIT AND NO CHAIN":            {kind: kindCommit, name: "COMMIT AND NO CHAIN"},
-		"START TRANSACTION":              {kind: kindBegin, name: "START TRANSACTION"},
-		"START TRANSACTION READ WRITE":   {kind: kindBegin, name: "START TRANSACTION READ WRITE"},
-		"ALTER TABLE orders ADD x INT":   {kind: kindUncertain, name: "ALTER TABLE ORDERS ADD"},
-		"SELECT 1; truncate table x":     {kind: kindUncertain, name: "TRUNCATE TABLE X"},
-		"DROP TABLE a; DROP TABLE b":     {kind: kindUncertain, name: "DROP TABLE A"},
-		"COMMIT; BEGIN":                  {kind: kindUncertain, name: "COMMIT", ends: true},
-		"DO 1; DROP TABLE a; ROLLBACK":   {kind: kindUncertain, name: "DROP TABLE A", ends: true},
-		"ROLLBACK TO a; DO 1":            {kind: kindUncertain, name: "ROLLBACK TO A"},
-		"ROLLBACK TO SAVEPOINT a":        {kind: kindRollbackTo, name: "ROLLBACK TO SAVEPOINT A"},
-		"LOCK TABLES `secret name` READ": {kind: kindUncertain, name: "LOCK TABLES READ"},
+		"COMMIT AND CHAIN":                                  {kind: kindCommit, name: "COMMIT AND CHAIN", chain: true},
+		"COMMIT WORK AND CHAIN":                             {kind: kindCommit, name: "COMMIT WORK AND CHAIN", chain: true},
+		"rollback work and chain":                           {kind: kindRollback, name: "ROLLBACK WORK AND CHAIN", chain: true},
+		"ROLLBACK AND CHAIN NO RELEASE":                     {kind: kindRollback, name: "ROLLBACK AND CHAIN NO", chain: true},
+		"COMMIT AND NO CHAIN":                               {kind: kindCommit, name: "COMMIT AND NO CHAIN"},
+		"START TRANSACTION":                                 {kind: kindBegin, name: "START TRANSACTION"},
+		"START TRANSACTION READ WRITE":                      {kind: kindBegin, name: "START TRANSACTION READ WRITE"},
+		"ALTER TABLE orders ADD x INT":                      {name: "ALTER TABLE ORDERS ADD", end: endCommitted},
+		"SELECT 1; truncate table x":                        {name: "TRUNCATE TABLE X", end: endCommitted},
+		"DROP TABLE a; DROP TABLE b":                        {name: "DROP TABLE A", end: endCommitted},
+		"COMMIT; BEGIN":                                     {name: "COMMIT", anew: true, end: endCommitted},
+		"DO 1; DROP TABLE a; ROLLBACK":                      {name: "DROP TABLE A", anew: true, end: endCommitted},
+		"ROLLBACK TO a; DO 1":                               {name: "ROLLBACK TO A", anew: true, unseen: true},
+		"DROP /*!99999 TEMPORARY */ TABLE t":                {name: "DROP TEMPORARY TABLE T", anew: true, end: endUnknown},
+		"COMMIT /*! AND CHAIN */":                           {name: "COMMIT AND CHAIN", anew: true, end: endCommitted},
+		"ROLLBACK /*!99999 TO a */":                         {name: "ROLLBACK TO A", anew: true, unseen: true, end: endUnknown},
+		"START TRANSACTION /*! WITH CONSISTENT SNAPSHOT */": {kind: kindBegin, name: "START TRANSACTION WITH CONSISTENT", reads: true},
+		"SELECT 1; SELECT 2":                                {kind: kindPlain, name: "SELECT 1"},
+		"SELECT 1; CALL p(); SELECT 2":                      {name: "CALL P", anew: true, end: endUnknown},
+		"CALL p(); COMMIT":                                  {name: "CALL P", anew: true, end: endCommitted},
+		"CALL p()":                                          {name: "CALL P", anew: true, end: endUnknown},
+		"DO f(1)":                                           {kind: kindPlain, name: "DO F 1", anew: true},
+		"SET STATEMENT x=1 FOR DO f(1)":                     {kind: kindPlain, name: "DO F 1", anew: true},
+		"SET autocommit = 1":                                {name: "SET AUTOCOMMIT 1", end: endCommitted},
+		"/*!50000 BEGIN */":                                 {name: "BEGIN", anew: true, end: endCommitted},
+		"/*! SELECT */ 1":                                   {name: "SELECT 1", anew: true, end: endUnknown},
+		"INSERT /*! IGNORE */ INTO t ()":                    {kind: kindPlain, name: "INSERT IGNORE INTO T"},
+		"SAVEPOINT `A b`":                                   {kind: kindSavepoint, name: "SAVEPOINT", savepoint: "a b"},
+		"RELEASE SAVEPOINT a":                               {kind: kindRelease, name: "RELEASE SAVEPOINT A", savepoint: "a"},
+		"ROLLBACK TO SAVEPOINT a":                           {kind: kindRollbackTo, name: "ROLLBACK TO SAVEPOINT A", savepoint: "a"},
+		"ROLLBACK WORK TO a":                                {kind: kindRollbackTo, name: "ROLLBACK WORK TO A", savepoint: "a"},
+		"LOCK TABLES `secret name` READ":                    {name: "LOCK TABLES READ", end: endCommitted},
 	} {
 		if got := judge(query); got != want {
 			t.Errorf("judge(%q) = %+v, want %+v", query, got, want)

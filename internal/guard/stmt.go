@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -27,13 +28,17 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 	if err := s.conn.before(ctx, s.statement); err != nil {
 		return nil, err
 	}
-	execer, ok := s.base.(driver.StmtExecContext)
-	if !ok {
-		result, err := s.base.Exec(unnamed(args)) //nolint:staticcheck // what database/sql does without the interface
-		return result, s.conn.after(ctx, s.statement, err)
+	var result driver.Result
+	var err error
+	if execer, ok := s.base.(driver.StmtExecContext); ok {
+		result, err = execer.ExecContext(ctx, args)
+	} else {
+		result, err = s.base.Exec(unnamed(args)) //nolint:staticcheck // what database/sql does without the interface
 	}
-	result, err := execer.ExecContext(ctx, args)
-	return result, s.conn.after(ctx, s.statement, err)
+	if err := s.conn.after(ctx, s.statement, err); err != nil {
+		return nil, err
+	}
+	return result, nil
 }
 
 // QueryContext executes a statement with rows.
@@ -48,10 +53,7 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	} else {
 		base, err = s.base.Query(unnamed(args)) //nolint:staticcheck // what database/sql does without the interface
 	}
-	if err := s.conn.after(ctx, s.statement, err); err != nil {
-		return nil, err
-	}
-	return s.conn.rows(base), nil
+	return s.conn.rows(ctx, s.statement, base, err)
 }
 
 // Exec is ExecContext for database/sql of before Go 1.8.
@@ -94,29 +96,33 @@ func unnamed(args []driver.NamedValue) []driver.Value {
 	return values
 }
 
-// refused is a statement that is not sent to the server.
-type refused struct{ err error }
+// unsent is a statement that is answered here: with the error, or with success.
+type unsent struct{ err error }
 
 // Close does nothing.
-func (r refused) Close() error { return nil }
+func (u unsent) Close() error { return nil }
 
 // NumInput says that any number of arguments will do.
-func (r refused) NumInput() int { return -1 }
+func (u unsent) NumInput() int { return -1 }
 
-// Exec returns the error.
-func (r refused) Exec([]driver.Value) (driver.Result, error) { return nil, r.err }
+// Exec returns the answer.
+func (u unsent) Exec([]driver.Value) (driver.Result, error) { return driver.ResultNoRows, u.err }
 
 // Query returns the error.
-func (r refused) Query([]driver.Value) (driver.Rows, error) { return nil, r.err }
+func (u unsent) Query([]driver.Value) (driver.Rows, error) {
+	return nil, cmp.Or(u.err, errors.New("lockstep: the statement has no rows"))
+}
 
 // CheckNamedValue takes every argument as it is.
-func (r refused) CheckNamedValue(*driver.NamedValue) error { return nil }
+func (u unsent) CheckNamedValue(*driver.NamedValue) error { return nil }
 
 // rows are the rows of a statement, whose error may come while they are read.
 type rows struct {
-	base   driver.Rows
-	conn   *conn
-	closed bool
+	base      driver.Rows
+	conn      *conn
+	statement statement
+	failed    bool
+	closed    bool
 }
 
 var (
@@ -127,10 +133,20 @@ var (
 	_ driver.RowsColumnTypeScanType         = (*rows)(nil)
 )
 
-// rows wraps the rows that a statement of this connection gave.
-func (c *conn) rows(base driver.Rows) driver.Rows {
+// rows keeps book of a statement that was sent for rows, and wraps these.
+func (c *conn) rows(ctx context.Context, s statement, base driver.Rows, err error) (driver.Rows, error) {
+	if err != nil {
+		return nil, c.after(ctx, s, err)
+	}
+	r := &rows{base: base, conn: c, statement: s}
+	if len(base.Columns()) == 0 && !r.HasNextResultSet() {
+		// It has none, and the program may never close them.
+		r.closed = true
+		return r, c.after(ctx, s, nil)
+	}
+	c.ran(ctx, s)
 	c.open++
-	return &rows{base: base, conn: c}
+	return r, nil
 }
 
 // seen lets the connection judge an error that came with the rows.
@@ -138,7 +154,8 @@ func (r *rows) seen(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
-	return r.conn.failed(statement{kind: kindQuiet}, err)
+	r.failed = true
+	return r.conn.judged(context.Background(), r.statement, err)
 }
 
 // Columns returns the names of the columns.
@@ -149,11 +166,16 @@ func (r *rows) Next(dest []driver.Value) error { return r.seen(r.base.Next(dest)
 
 // Close reads what is left and closes the rows.
 func (r *rows) Close() error {
-	if !r.closed {
-		r.closed = true
-		r.conn.open--
+	err := r.seen(r.base.Close())
+	if r.closed {
+		return err
 	}
-	return r.seen(r.base.Close())
+	r.closed = true
+	r.conn.open--
+	if why := r.conn.settle(context.Background(), r.statement, r.failed); err == nil {
+		err = why
+	}
+	return err
 }
 
 // HasNextResultSet tells whether another result follows.

@@ -22,6 +22,8 @@ type stub struct {
 	galera  string           // wsrep_on, "" for a server that has no such variable
 	answers map[string]error // to a statement, and to "connect", "close", "row", "rows close"
 
+	before func(text string) // called with what is about to be executed
+
 	mu     sync.Mutex
 	sent   []string
 	opened int
@@ -47,6 +49,9 @@ func (s *stub) Close() error { return s.answer("close") }
 
 // answer notes what was sent and returns the error for it.
 func (s *stub) answer(text string) error {
+	if s.before != nil {
+		s.before(text)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent = append(s.sent, text)

@@ -13,21 +13,21 @@ import (
 // Tx is the book of one transaction. The connection writes it; what shares the
 // transaction may read it from any goroutine.
 type Tx struct {
+	pool      *connector
 	server    Server
-	kept      any // see Rules.Kept
 	isolation sql.IsolationLevel
 	owned     bool // begun by BeginTx, ended by Commit or Rollback of database/sql
 
-	mu      sync.Mutex
-	reads   bool   // a statement ran that may have fixed the snapshot
-	undone  int    // how many ROLLBACK TO SAVEPOINT there may have been
-	suspect string // a statement that may have committed, not yet asked about
-	doomed  error  // the server has rolled back: nothing more is sent
-	severed error  // the program itself has ended it by a statement
-	ended   bool   // Commit or Rollback has run
-	scope   Scope
-	held    bool           // the scope holds locks
-	fences  map[string]int // see Fence
+	mu         sync.Mutex
+	reads      bool  // a statement ran that may have fixed the snapshot
+	doomed     error // the server has ended it: nothing more is sent
+	severed    error // the program itself has ended it by a statement
+	committed  error // why it was committed before its end, or may have been
+	ended      bool  // Commit or Rollback has run
+	scope      Scope
+	held       bool // the scope holds locks
+	savepoints savepoints
+	fences     map[string]int // the stamps of Fence
 }
 
 // Scope is what the locks keep with a transaction.
@@ -51,7 +51,7 @@ var ErrReads = errors.New("a statement has run before in this transaction")
 var ErrOpenRows = errors.New("rows are still open on this transaction")
 
 // Kept returns what the pool keeps for its transactions.
-func (t *Tx) Kept() any { return t.kept }
+func (t *Tx) Kept() any { return t.pool.rules.Kept }
 
 // Server returns what is known of the server.
 func (t *Tx) Server() Server { return t.server }
@@ -69,11 +69,19 @@ func (t *Tx) MayHaveSnapshot() bool {
 	return t.reads
 }
 
-// Undone counts the ROLLBACK TO SAVEPOINT, each of which may have freed locks.
-func (t *Tx) Undone() int {
+// Stamp numbers a lock that is about to be taken, for Stands.
+func (t *Tx) Stamp() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.undone
+	return t.savepoints.stamp()
+}
+
+// Stands tells whether the lock of that stamp has seen no ROLLBACK TO a savepoint from
+// before it, which may have freed it.
+func (t *Tx) Stands(stamp int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.savepoints.stands(stamp)
 }
 
 // Err returns why no lock can be taken or held in the transaction any more.
@@ -89,6 +97,14 @@ func (t *Tx) Err() error {
 		return ErrEnded
 	}
 	return nil
+}
+
+// Committed returns why the transaction was committed before its end, or may have been,
+// in whole or in part: then it must not be started again.
+func (t *Tx) Committed() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.committed
 }
 
 // Scope returns what is kept with the transaction, made on first use.
@@ -110,15 +126,15 @@ func (t *Tx) Hold() {
 }
 
 // Fence says that the transaction has locked a row, of the given name, without
-// which it must not be committed. Undone is the count of before the row was
-// locked: when it grows, by a ROLLBACK TO SAVEPOINT, the lock may be gone.
-func (t *Tx) Fence(name string, undone int) {
+// which it must not be committed. The stamp is that of the lock: when it doesn't stand
+// any more, the lock may be gone.
+func (t *Tx) Fence(name string, stamp int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.fences == nil {
 		t.fences = make(map[string]int, 1)
 	}
-	t.fences[name] = undone
+	t.fences[name] = stamp
 	t.held = true
 }
 
@@ -126,16 +142,16 @@ func (t *Tx) Fence(name string, undone int) {
 func (t *Tx) Fenced(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	undone, ok := t.fences[name]
-	return ok && undone == t.undone
+	stamp, ok := t.fences[name]
+	return ok && t.savepoints.stands(stamp)
 }
 
 // unfenced returns the name of a fence that a savepoint may have taken down.
 func (t *Tx) unfenced() (name string, found bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for name, undone := range t.fences {
-		if undone != t.undone {
+	for name, stamp := range t.fences {
+		if !t.savepoints.stands(stamp) {
 			return name, true
 		}
 	}
@@ -149,14 +165,18 @@ func (t *Tx) refuse() error {
 	return t.doomed
 }
 
-// doom stops the transaction; the first reason stays. It tells whether this is it.
-func (t *Tx) doom(why error) bool {
+// doom stops the transaction; the first reason stays. Committed tells that it was
+// committed, or may have been. It tells whether this is the first reason.
+func (t *Tx) doom(why error, committed bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.doomed != nil {
 		return false
 	}
 	t.doomed = why
+	if committed && t.committed == nil {
+		t.committed = why
+	}
 	return true
 }
 
@@ -167,21 +187,9 @@ func (t *Tx) sever(why error) {
 	if t.severed == nil {
 		t.severed = why
 	}
-}
-
-// suspected returns the statement that may have ended the transaction and that
-// the server was not yet asked about.
-func (t *Tx) suspected() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.suspect
-}
-
-// cleared drops the suspicion, answered by the server.
-func (t *Tx) cleared() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.suspect = ""
+	if t.committed == nil {
+		t.committed = why
+	}
 }
 
 // end closes the book.
@@ -198,8 +206,8 @@ func (t *Tx) end() {
 	}
 }
 
-// committed lets the scope know of a commit that succeeded.
-func (t *Tx) committed() {
+// committedWell lets the scope know of a commit that succeeded.
+func (t *Tx) committedWell() {
 	t.mu.Lock()
 	scope := t.scope
 	t.mu.Unlock()
@@ -222,22 +230,28 @@ func (t *Tx) holds() bool {
 	return t.held
 }
 
-// ran keeps book of a statement of the program that the server has executed.
-func (t *Tx) ran(s statement) {
+// ran keeps book of a statement of the program that the server has executed, or has
+// failed to.
+func (t *Tx) ran(s statement, failed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch s.kind {
-	case kindQuiet:
+	case kindUncertain, kindPlain:
+		t.reads = true
+	}
+	if s.unseen {
+		t.savepoints.unseen()
+	}
+	if failed {
+		return
+	}
+	switch s.kind {
+	case kindSavepoint:
+		t.savepoints.set(s.savepoint)
+	case kindRelease:
+		t.savepoints.release(s.savepoint)
 	case kindRollbackTo:
-		t.undone++
-	case kindUncertain: // a procedure may also roll back to a savepoint of its caller
-		t.undone++
-		t.reads = true
-		if t.suspect == "" {
-			t.suspect = s.name
-		}
-	default:
-		t.reads = true
+		t.savepoints.rollBackTo(s.savepoint)
 	}
 }
 

@@ -1,0 +1,96 @@
+package guard
+
+import "slices"
+
+// savepoints keep book of what a ROLLBACK TO SAVEPOINT may have undone. A lock that was
+// taken before the savepoint is kept by both servers; one that was taken after it may be
+// gone.
+type savepoints struct {
+	last   int    // the last stamp that was given
+	marks  []mark // the savepoints that are set, in their order
+	undone []span
+	hidden *int // the stamp at the first statement that may have set savepoints unseen
+}
+
+// mark is a savepoint, set after the lock with that stamp.
+type mark struct {
+	name string
+	at   int
+}
+
+// span are the stamps after the first one, through the second.
+type span struct{ after, through int }
+
+// stamp numbers a lock that is about to be taken.
+func (s *savepoints) stamp() int {
+	s.last++
+	return s.last
+}
+
+// stands tells whether no savepoint from before the stamp was rolled back since.
+func (s *savepoints) stands(stamp int) bool {
+	return !slices.ContainsFunc(s.undone, func(u span) bool { return u.after < stamp && stamp <= u.through })
+}
+
+// set notes a SAVEPOINT, which takes the place of one of the same name.
+func (s *savepoints) set(name string) {
+	s.marks = slices.DeleteFunc(s.marks, func(m mark) bool { return m.name == name })
+	s.marks = append(s.marks, mark{name, s.last})
+}
+
+// release notes a RELEASE SAVEPOINT, which the servers do to all later ones, too.
+func (s *savepoints) release(name string) {
+	if i := s.find(name); i >= 0 {
+		s.marks = s.marks[:i]
+	}
+}
+
+// rollBackTo notes a ROLLBACK TO SAVEPOINT.
+func (s *savepoints) rollBackTo(name string) {
+	i := s.find(name)
+	if i < 0 {
+		s.undo(s.earliest())
+		return
+	}
+	s.marks = s.marks[:i+1]
+	s.undo(s.marks[i].at)
+}
+
+// unseen notes a statement that may have set savepoints, and may have gone back to any
+// that was set before.
+func (s *savepoints) unseen() {
+	s.undo(s.earliest())
+	if s.hidden == nil {
+		at := s.last
+		s.hidden = &at
+	}
+}
+
+// earliest is where the first savepoint was set.
+func (s *savepoints) earliest() int {
+	at := s.last
+	if len(s.marks) > 0 {
+		at = s.marks[0].at
+	}
+	if s.hidden != nil {
+		at = min(at, *s.hidden)
+	}
+	return at
+}
+
+func (s *savepoints) undo(after int) {
+	if after == s.last {
+		return
+	}
+	s.undone = slices.DeleteFunc(s.undone, func(u span) bool { return u.after >= after })
+	if n := len(s.undone); n > 0 && s.undone[n-1].through >= after {
+		s.undone[n-1].through = s.last
+		return
+	}
+	s.undone = append(s.undone, span{after, s.last})
+}
+
+// find returns the place of the savepoint of that name, or -1.
+func (s *savepoints) find(name string) int {
+	return slices.IndexFunc(s.marks, func(m mark) bool { return m.name == name })
+}
