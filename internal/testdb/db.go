@@ -189,6 +189,18 @@ func (db *DB) CreateTable(tb testing.TB, prefix, columns string) string {
 	return table
 }
 
+// CreateProcedure makes a stored procedure without parameters, which is dropped after the
+// test. The body is one statement.
+func (db *DB) CreateProcedure(tb testing.TB, name, body string) {
+	tb.Helper()
+	db.Exec(tb, "CREATE PROCEDURE "+name+"() "+body)
+	tb.Cleanup(func() {
+		if _, err := db.admin.ExecContext(context.Background(), "DROP PROCEDURE "+name); err != nil {
+			tb.Errorf("drop the procedure %s: %v", name, err)
+		}
+	})
+}
+
 // Grant lets the application user read and write the rows of the tables.
 func (db *DB) Grant(tb testing.TB, tables ...string) {
 	tb.Helper()
@@ -214,25 +226,43 @@ func newDB(ctx context.Context, server *Server) (*DB, error) {
 		return nil, err
 	}
 	db.admin = sql.OpenDB(connector)
-	if err := db.create(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("testdb: make a database on %s: %w", server.engine, err), db.admin.Close())
+	if err = sweeping.tell(db, false); err == nil {
+		err = db.create(ctx)
+	}
+	if err != nil {
+		// It may be there in part.
+		return nil, errors.Join(fmt.Errorf("testdb: make a database on %s: %w", server.engine, err), dropPart(db))
 	}
 	return db, nil
+}
+
+// dropPart drops what there is of a database that could not be made. The administrator's
+// pool can't do that, whose connections need the database.
+func dropPart(db *DB) error {
+	err := db.withoutDatabase(context.Background(), dropStatements(db.name, db.accounts()))
+	if err == nil {
+		err = sweeping.tell(db, true)
+	}
+	return errors.Join(err, db.admin.Close())
 }
 
 // create uses a pool of its own, because a connection of the administrator's
 // pool needs the database to exist.
 func (db *DB) create(ctx context.Context) error {
+	statements := []string{"CREATE DATABASE `" + db.name + "`"}
+	for _, account := range db.accounts() {
+		statements = append(statements, fmt.Sprintf("CREATE USER %s IDENTIFIED BY '%s'", account, db.password))
+	}
+	return db.withoutDatabase(ctx, statements)
+}
+
+func (db *DB) withoutDatabase(ctx context.Context, statements []string) error {
 	connector, err := mysql.NewConnector(db.server.Config())
 	if err != nil {
 		return err
 	}
 	pool := sql.OpenDB(connector)
 	defer func() { _ = pool.Close() }()
-	statements := []string{"CREATE DATABASE `" + db.name + "`"}
-	for _, account := range db.accounts() {
-		statements = append(statements, fmt.Sprintf("CREATE USER %s IDENTIFIED BY '%s'", account, db.password))
-	}
 	return execAll(ctx, pool, statements)
 }
 
@@ -249,11 +279,9 @@ func (db *DB) install(ctx context.Context) error {
 func (db *DB) drop() error {
 	var err error
 	if db.server.Running() {
-		statements := []string{"DROP DATABASE IF EXISTS `" + db.name + "`"}
-		for _, account := range db.accounts() {
-			statements = append(statements, "DROP USER IF EXISTS "+account)
+		if err = db.exec(context.Background(), dropStatements(db.name, db.accounts())...); err == nil {
+			err = sweeping.tell(db, true)
 		}
-		err = db.exec(context.Background(), statements...)
 	}
 	return errors.Join(err, db.admin.Close())
 }

@@ -266,9 +266,11 @@ func TestRowLocks(t *testing.T) {
 				}
 			}
 			holds, waits := ConnID(t, holder), ConnID(t, waiter)
-			if waiting, idle := db.RowLocks(t); len(waiting) != 0 || !slices.Equal(idle, []int64{holds}) {
-				t.Errorf("%v wait and %v are idle, want %d to be idle", waiting, idle, holds)
-			}
+			var waiting, idle []int64
+			db.wait(t, fmt.Sprintf("connection %d alone has a row locked and is idle", holds), func(context.Context) (bool, error) {
+				waiting, idle = db.RowLocks(t) // the server may still be about to end its statement
+				return len(waiting) == 0 && slices.Equal(idle, []int64{holds}), nil
+			})
 			locked := make(chan error, 1)
 			go func() { locked <- waiter.QueryRowContext(context.Background(), lock+" FOR UPDATE").Scan(&id) }()
 			db.WaitForLockWait(t, waits)

@@ -16,13 +16,24 @@ import (
 // Main runs the tests of a package, and is all that its TestMain does. After
 // them it drops the databases, stops the servers, and, where the tests passed,
 // fails if they left goroutines behind.
+//
+// Where the process dies before that, what it has made on a server that somebody else
+// runs is dropped all the same.
 func Main(m *testing.M) {
+	if os.Getenv(sweepVariable) != "" {
+		if err := sweep(os.Stdin); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	sweeping.mayRun = true
 	if _, err := ParseEngines(os.Getenv("LOCKSTEP_ENGINES")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
 	code := m.Run()
-	if err := process.close(); err != nil {
+	if err := errors.Join(process.close(), sweeping.end()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
