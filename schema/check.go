@@ -22,15 +22,26 @@ var (
 	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now,
 	// under which a token can't tell how long its statement has waited.
 	ErrSysdateIsNow = errors.New("schema: server runs with sysdate-is-now")
+	// ErrAutocommit is returned when sessions have autocommit = 0, by the DSN, by
+	// init_connect or by a SET: the server then begins a new transaction behind every
+	// one that it has ended, and nobody sees the end, nor that the locks are free; what
+	// a lease writes is never committed. txlock.Join and leases return it, too.
+	ErrAutocommit = errors.New("schema: the session has autocommit = 0: remove that from the data source name and from init_connect, and don't SET it; BeginTx and BEGIN begin transactions")
+	// ErrCharset is returned when the character_set_connection of sessions is another
+	// than their character_set_client: the server would convert the names of keys, so
+	// that they are other keys than those of other sessions. txlock.Join and leases
+	// return it, too.
+	ErrCharset = errors.New("schema: the session has another character_set_connection than character_set_client: remove that from the data source name and from init_connect; charset=utf8mb4 sets both")
 	// ErrMultiPrimary is returned when the server is a node of a cluster that
 	// takes writes on several nodes. It is a warning: see Check.
 	ErrMultiPrimary = errors.New("schema: multi-primary cluster")
 )
 
 // Check looks at the tables and the server that db reaches and returns all that
-// is wrong, joined into one error: ErrServer, ErrTable, ErrCenters, ErrSysdateIsNow
-// and ErrMultiPrimary, each with a sentence on the remedy. It reads only and needs no
-// privilege but SELECT on the tables.
+// is wrong, joined into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters,
+// ErrSysdateIsNow, ErrAutocommit, ErrCharset and ErrMultiPrimary, each with a sentence on the remedy.
+// It changes nothing: call it as the user whose locks are to work, whose privileges it
+// tries by EXPLAIN.
 //
 // ErrMultiPrimary is not a fault: exclusive locks hold on such a cluster, but at
 // the commit: several transactions may run under one lock, and all but one of
@@ -46,6 +57,7 @@ func Check(ctx context.Context, db *sql.DB) error {
 		checkVersion,
 		checkTables,
 		checkClock,
+		checkSession,
 		func(ctx context.Context, db *sql.DB) (error, error) { return checkCluster(ctx, db) },
 	} {
 		problem, err := check(ctx, db)
@@ -128,6 +140,12 @@ func checkTables(ctx context.Context, db *sql.DB) (problem, err error) {
 		if err != nil {
 			return nil, err
 		}
+		if problem == nil {
+			problem, err = checkPrivileges(ctx, db, t)
+			if err != nil {
+				return nil, err
+			}
+		}
 		found = append(found, problem)
 	}
 	if problem := errors.Join(found...); problem != nil {
@@ -141,7 +159,7 @@ func checkTable(ctx context.Context, db *sql.DB, t table) (problem, err error) {
 	var engine sql.NullString
 	err = db.QueryRowContext(ctx, `SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?`, t.name).Scan(&engine)
 	if errors.Is(err, sql.ErrNoRows) {
-		return fmt.Errorf("%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant SELECT, INSERT, UPDATE, DELETE on it", ErrTable, t.name), nil
+		return fmt.Errorf("%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", ")), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("schema: look at %s: %w", t.name, err)
@@ -220,6 +238,22 @@ func checkClock(ctx context.Context, db *sql.DB) (problem, err error) {
 		return fmt.Errorf("%w: the tokens of waiters may go back: start the server without --sysdate-is-now", ErrSysdateIsNow), nil
 	}
 	return nil, nil
+}
+
+// checkSession finds sessions on which no lock would hold.
+func checkSession(ctx context.Context, db *sql.DB) (problem, err error) {
+	var autocommit, charset bool
+	if err := db.QueryRowContext(ctx, `SELECT @@autocommit, @@character_set_client = @@character_set_connection`).Scan(&autocommit, &charset); err != nil {
+		return nil, fmt.Errorf("schema: look at the session: %w", err)
+	}
+	var found []error
+	if !autocommit {
+		found = append(found, ErrAutocommit)
+	}
+	if !charset {
+		found = append(found, ErrCharset)
+	}
+	return errors.Join(found...), nil
 }
 
 // Queryer is a *sql.DB, *sql.Conn or *sql.Tx.

@@ -25,10 +25,11 @@ const Centers = 65536
 
 // Install creates the tables that are missing and fills in the center rows. It
 // may be repeated, and many processes may run it at the same time: what is there
-// stays as it is. It needs the privileges CREATE and INSERT, which the locks
-// themselves don't. DDL commits implicitly, so it takes the pool and never a
-// transaction. It returns the server's error for the statement that failed;
-// running it again goes on from there.
+// stays as it is. It needs the privilege CREATE, which the locks themselves don't,
+// unless all is there already. DDL commits implicitly, so it takes the pool and never a
+// transaction. It returns the server's error for the statement that failed, and
+// ErrPrivilege with the GRANT to run where that is why; running it again goes on from
+// there.
 func Install(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return fmt.Errorf("schema: Install needs a *sql.DB, got nil")
@@ -38,7 +39,12 @@ func Install(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	for _, s := range statements {
-		if err := execute(ctx, db, s); err != nil {
+		err := execute(ctx, db, s)
+		switch {
+		case err == nil, denied(err) && done(ctx, db, s):
+		case denied(err):
+			return refused(ctx, db, firstLine(s), err)
+		default:
 			return fmt.Errorf("schema: install %q: %w", firstLine(s), err)
 		}
 	}

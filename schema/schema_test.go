@@ -70,7 +70,7 @@ func TestInstall(t *testing.T) {
 		}
 
 		db.Exec(t, "INSERT INTO lockstep_locks VALUES ('order:1', 4711, 'me', 5, 6)")
-		db.Exec(t, "INSERT INTO lockstep_leases VALUES ('night', 0, 'me', '', 4711, 1, 2, 3, 4)")
+		db.Exec(t, "INSERT INTO lockstep_leases VALUES ('night', 0, 'me', '', 4711, 1, 2, 3, 4, 5)")
 		db.Exec(t, "UPDATE lockstep_centers SET token = 4711, owner = 'me', conn_id = 5, locked_us = 6 WHERE slot = 65535")
 		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot IN (0, 77)")
 		db.Exec(t, "DROP TABLE lockstep_leases")
@@ -116,8 +116,10 @@ func TestInstallBySeveralAtOnce(t *testing.T) {
 // TestInstallNamesStatement says which statement the server has refused.
 func TestInstallNamesStatement(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		err := schema.Install(t.Context(), testdb.Open(t, engine).Connect(t)) // who may not create
-		if err == nil || !strings.Contains(err.Error(), `"CREATE TABLE IF NOT EXISTS lockstep_locks"`) {
+		db := testdb.Fresh(t, engine)
+		db.CreateTable(t, "any", "n INT")                 // else the database is refused
+		err := schema.Install(t.Context(), db.Connect(t)) // who may not create
+		if !errors.Is(err, schema.ErrPrivilege) || !strings.Contains(err.Error(), `"CREATE TABLE IF NOT EXISTS lockstep_locks"`) || !strings.Contains(err.Error(), "TO '"+db.Config().User+"'@'") {
 			t.Errorf("Install without the privilege: %v", err)
 		}
 	})
@@ -215,7 +217,7 @@ func TestCheckFinds(t *testing.T) {
 // demand wants one finding, and the remedy for it.
 func demand(t *testing.T, err, want error, says ...string) {
 	t.Helper()
-	for _, finding := range []error{schema.ErrServer, schema.ErrTable, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary} {
+	for _, finding := range []error{schema.ErrServer, schema.ErrTable, schema.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary} {
 		if errors.Is(err, finding) != errors.Is(want, finding) {
 			t.Errorf("Check: %v, want %v", err, want)
 		}
@@ -411,7 +413,7 @@ func good() (all []answer) {
 	for _, table := range []struct{ primary, columns string }{
 		{"name", "name varbinary(255), token bigint(20) unsigned, owner varbinary(255), conn_id bigint(20) unsigned, locked_us bigint(20)"},
 		{"slot", "slot int(10) unsigned, token bigint unsigned, owner varbinary(255), conn_id bigint unsigned, locked_us bigint"},
-		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, intent_us bigint, guards bigint unsigned"},
+		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, intent_us bigint, guards bigint unsigned, conn_id bigint unsigned"},
 	} {
 		columns := sqlmock.NewRows(make([]string, 3))
 		for column := range strings.SplitSeq(table.columns, ", ") {
@@ -421,9 +423,13 @@ func good() (all []answer) {
 		all = append(all,
 			answer{"information_schema.tables", row("InnoDB")},
 			answer{"information_schema.columns", columns},
-			answer{"information_schema.statistics", row(table.primary)})
+			answer{"information_schema.statistics", row(table.primary)},
+			answer{"EXPLAIN SELECT", row(1)}, answer{"EXPLAIN INSERT", row(1)}, answer{"EXPLAIN UPDATE", row(1)})
+		if table.primary != "slot" {
+			all = append(all, answer{"EXPLAIN DELETE", row(1)})
+		}
 	}
-	return append(all, answer{"lockstep_centers", row(schema.Centers)}, answer{"SYSDATE", row(0, 10_050)})
+	return append(all, answer{"COUNT(*) FROM lockstep_centers", row(schema.Centers)}, answer{"SYSDATE", row(0, 10_050)}, answer{"autocommit", row(1, 1)})
 }
 
 // mocked is a pool that is asked these questions, and no others.

@@ -1,0 +1,147 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// ErrPrivilege is returned when the user may not do what locks need, or Install. The
+// message has the GRANT to run; txlock.ErrPrivilege is the same error.
+var ErrPrivilege = errors.New("lockstep: a privilege is missing")
+
+// denied tells whether the server has refused a statement for want of a privilege.
+func denied(err error) bool {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return false
+	}
+	switch server.Number {
+	case 1044, 1045, 1142, 1143, 1227, 1370: // ER_DBACCESS_DENIED, ER_ACCESS_DENIED, ER_TABLEACCESS_DENIED, ER_COLUMNACCESS_DENIED, ER_SPECIFIC_ACCESS_DENIED, ER_PROCACCESS_DENIED
+		return true
+	}
+	return false
+}
+
+var (
+	deniedTable = regexp.MustCompile(`\blockstep_\w+`)
+	deniedUser  = regexp.MustCompile(`user '((?:[^']|'')*)'@'((?:[^']|'')*)'`)
+)
+
+// MissingPrivilege tells whether a statement was refused for want of a privilege, and the
+// GRANT that it lacks, as far as the server's error tells it: of its table, to its user.
+// The server names the host of the client, which may be another than that of the account.
+func MissingPrivilege(err error) (cure string, missing bool) {
+	if !denied(err) {
+		return "", false
+	}
+	tables, user := deniedTable.FindAllString(err.Error(), -1), deniedUser.FindStringSubmatch(err.Error())
+	if len(tables) == 0 || user == nil {
+		return "see schema.Check", true
+	}
+	table := tables[len(tables)-1] // behind the names of the user and the database
+	return fmt.Sprintf("GRANT %s ON %s TO '%s'@'%s', with the host of the account, or see schema.Check", strings.Join(needs(table), ", "), table, user[1], user[2]), true
+}
+
+// needs are the privileges that locks need on a table.
+func needs(table string) []string {
+	if table == "lockstep_centers" {
+		return []string{"SELECT", "INSERT", "UPDATE"} // whose rows stay
+	}
+	return []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
+}
+
+// checkPrivileges explains one statement of each kind, which the server refuses as it
+// would the statement: nothing is executed, and roles, wildcards and the privileges of
+// columns are judged by the server itself. Where it is read only it may refuse them for
+// that: then there is nothing to judge.
+func checkPrivileges(ctx context.Context, db *sql.DB, t table) (problem, err error) {
+	var names, assignments []string
+	for _, c := range t.columns {
+		names = append(names, c.name)
+		if !strings.Contains(","+t.primary+",", ","+c.name+",") {
+			assignments = append(assignments, c.name+" = "+c.name)
+		}
+	}
+	columns := strings.Join(names, ", ")
+	statements := map[string]string{
+		"SELECT": "SELECT " + columns + " FROM " + t.name + " LIMIT 1",
+		"INSERT": "INSERT INTO " + t.name + " (" + columns + ") VALUES (" + strings.Repeat("0, ", len(names)-1) + "0)",
+		"UPDATE": "UPDATE " + t.name + " SET " + strings.Join(assignments, ", ") + " LIMIT 1",
+		"DELETE": "DELETE FROM " + t.name + " LIMIT 1",
+	}
+	var missing []string
+	var refused []error
+	for _, privilege := range needs(t.name) {
+		err := explain(ctx, db, statements[privilege])
+		switch {
+		case denied(err):
+			missing, refused = append(missing, privilege), append(refused, err)
+		case isReadOnly(err):
+		case err != nil:
+			return nil, fmt.Errorf("schema: look whether %s is allowed on %s: %w", privilege, t.name, err)
+		}
+	}
+	if missing == nil {
+		return nil, nil
+	}
+	to, err := grantee(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Errorf("%w on %s: GRANT %s ON %s TO %s: %w", ErrPrivilege, t.name, strings.Join(missing, ", "), t.name, to, errors.Join(refused...)), nil
+}
+
+// explain asks for the plan of a statement, and reads it.
+func explain(ctx context.Context, db *sql.DB, statement string) (err error) {
+	rows, err := db.QueryContext(ctx, "EXPLAIN "+statement)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() { // to the end: an error may come behind the first
+	}
+	return rows.Err()
+}
+
+func isReadOnly(err error) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && (server.Number == 1290 || server.Number == 1836) // ER_OPTION_PREVENTS_STATEMENT, ER_READ_ONLY_MODE
+}
+
+// grantee is the account of the session, as GRANT wants it.
+func grantee(ctx context.Context, db *sql.DB) (string, error) {
+	var account string
+	if err := db.QueryRowContext(ctx, "SELECT CURRENT_USER()").Scan(&account); err != nil {
+		return "", fmt.Errorf("schema: look at the user: %w", err)
+	}
+	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+	at := strings.LastIndexByte(account, '@')
+	return quote(account[:at]) + "@" + quote(account[at+1:]), nil
+}
+
+// refused is the error of a statement of Install that the user may not send.
+func refused(ctx context.Context, db *sql.DB, statement string, err error) error {
+	to, userErr := grantee(ctx, db)
+	if userErr != nil {
+		return fmt.Errorf("schema: install %q: %w: %w", statement, ErrPrivilege, err)
+	}
+	return fmt.Errorf("schema: install %q: %w: GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON the database TO %s: %w", statement, ErrPrivilege, to, err)
+}
+
+// done tells whether a statement of Install, which the user may not send, has nothing to
+// do: its table is there, and the center rows are. What can't be seen is not done.
+func done(ctx context.Context, db *sql.DB, statement string) bool {
+	if created := createTable.FindStringSubmatch(statement); created != nil {
+		var n int
+		err := db.QueryRowContext(ctx, `SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?`, created[1]).Scan(&n)
+		return err == nil && n == 1
+	}
+	problem, err := checkCenters(ctx, db)
+	return problem == nil && err == nil
+}

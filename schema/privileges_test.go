@@ -1,0 +1,88 @@
+package schema_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
+)
+
+// grants gives the application's user privileges, %s is the account.
+func grants(t *testing.T, db *testdb.DB, statements ...string) {
+	t.Helper()
+	for _, statement := range statements {
+		for _, host := range []string{"%", "localhost"} {
+			db.Exec(t, fmt.Sprintf(statement, "'"+db.Config().User+"'@'"+host+"'"))
+		}
+	}
+}
+
+// TestCheckFindsMissingPrivileges takes privileges away, of tables and of columns, and
+// gives them by wildcard and by role.
+func TestCheckFindsMissingPrivileges(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		install(t, db)
+		grants(t, db, "GRANT SELECT ON lockstep_locks TO %s", "GRANT SELECT ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s")
+		pool := db.Connect(t)
+		demand(t, schema.Check(t.Context(), pool), schema.ErrPrivilege,
+			"GRANT INSERT, UPDATE, DELETE ON lockstep_locks TO '"+db.Config().User+"'@'",
+			"GRANT INSERT, UPDATE ON lockstep_centers TO '", "GRANT INSERT, UPDATE, DELETE ON lockstep_leases TO '")
+
+		grants(t, db, "GRANT INSERT, UPDATE, DELETE ON lockstep_leases TO %s", "GRANT INSERT, UPDATE ON lockstep_centers TO %s",
+			"GRANT INSERT, DELETE, UPDATE (token, owner) ON lockstep_locks TO %s")
+		demand(t, schema.Check(t.Context(), pool), schema.ErrPrivilege, "GRANT UPDATE ON lockstep_locks TO '")
+		grants(t, db, "GRANT UPDATE (conn_id, locked_us) ON lockstep_locks TO %s")
+		demand(t, schema.Check(t.Context(), pool), nil)
+
+		grants(t, db, "REVOKE ALL PRIVILEGES, GRANT OPTION FROM %s", "GRANT SELECT, INSERT, UPDATE, DELETE ON `lockstep\\_t\\_%%`.* TO %s")
+		wildcard := db.Connect(t) // some privileges are those of the connection's beginning
+		demand(t, schema.Check(t.Context(), wildcard), nil)
+
+		grants(t, db, "REVOKE ALL PRIVILEGES, GRANT OPTION FROM %s")
+		role := db.Config().User + "_role"
+		db.Exec(t, "CREATE ROLE "+role)
+		defer func() {
+			if _, err := db.Admin().ExecContext(context.WithoutCancel(t.Context()), "DROP ROLE "+role); err != nil {
+				t.Error(err)
+			}
+		}()
+		for _, table := range []string{"locks", "centers", "leases"} {
+			db.Exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON lockstep_"+table+" TO "+role)
+		}
+		byDefault := map[testdb.Engine]string{testdb.MySQL: "SET DEFAULT ROLE " + role + " TO %s", testdb.MariaDB: "SET DEFAULT ROLE " + role + " FOR %s"}[engine]
+		grants(t, db, "GRANT "+role+" TO %s", byDefault)
+		byRole := db.Connect(t)
+		demand(t, schema.Check(t.Context(), byRole), nil)
+		if n := number(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); n != 0 {
+			t.Errorf("Check has made %d rows", n)
+		}
+	})
+}
+
+// TestInstallOfWhatIsThere needs no privilege to create.
+func TestInstallOfWhatIsThere(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		install(t, db)
+		grants(t, db, "GRANT SELECT, UPDATE ON lockstep_locks TO %s", "GRANT SELECT, UPDATE ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s")
+		if err := schema.Install(t.Context(), db.Connect(t)); err != nil {
+			t.Errorf("Install of what is there: %v", err)
+		}
+		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot = 5")
+		demand(t, schema.Install(t.Context(), db.Connect(t)), schema.ErrPrivilege, `"INSERT IGNORE INTO lockstep_centers`)
+	})
+}
+
+// TestCheckOnReadOnlyServer judges no privilege there, if the server says that it is read
+// only first.
+func TestCheckOnReadOnlyServer(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Dedicated(t, engine).Open(t)
+		db.Exec(t, "SET GLOBAL read_only = ON")
+		defer db.Exec(t, "SET GLOBAL read_only = OFF") // so that the database can be dropped
+		demand(t, schema.Check(t.Context(), db.Connect(t)), nil)
+	})
+}
