@@ -23,8 +23,8 @@ type request struct {
 
 func (q request) bounded() bool { return q.try || q.atMost > 0 }
 
-// tryLimit is how long a try may take on a server where NOWAIT would roll back
-// the whole transaction.
+// tryLimit is how long a try may take on a MariaDB where NOWAIT would roll back
+// the whole transaction. A shorter limit would refuse what is free.
 const tryLimit = 20 * time.Millisecond
 
 // one takes the lock of one key: locally where the transaction holds it already.
@@ -46,45 +46,54 @@ func (s *state) acquire(ctx context.Context, key Key, r record, q request) (Gran
 	if err != nil {
 		return Grant{}, err
 	}
-	held := max(noToken, h.grant.token)
-	if q.version != nil {
-		var ok bool
-		if held, ok = h.comparable(*q.version); done && !ok {
+	asked := s.asked()
+	if q.version != nil && done {
+		if _, ok := h.comparable(*q.version); !ok {
 			err := fmt.Errorf("%w, but %d by this transaction's own lock", conflict(*q.version), h.grant.token)
-			return Grant{}, s.refused(ctx, key, false, s.asked(), s.failure(q.verb, key, err))
+			return Grant{}, s.refused(ctx, key, false, asked, s.failure(q.verb, key, err))
 		}
 	}
 	if done {
 		return h.grant, nil
 	}
-	if s.book == nil && h.grant.token > 0 && !h.grant.shared {
+	h, err = s.send(ctx, key, r, q, h, s.mayHaveSnapshot())
+	if err != nil {
+		return Grant{}, s.refused(ctx, key, h.grant.shared, asked, err)
+	}
+	s.keep(ctx, r, h, asked)
+	return h.grant, nil
+}
+
+// send takes the lock of a key that is not held for certain; old is what was held of it
+// before. The lock is not kept yet.
+func (s *state) send(ctx context.Context, key Key, r record, q request, old hold, snapshot bool) (hold, error) {
+	held := max(noToken, old.grant.token)
+	if q.version != nil {
+		held, _ = old.comparable(*q.version)
+	}
+	if s.book == nil && old.grant.token > 0 && !old.grant.shared {
 		q.shared = false // ours exclusively: ask for that again
 	}
-	undone, asked := s.undone(), s.asked()
-	a := &attempt{state: s, record: r, request: q, owner: ownerOf(ctx), held: held}
-	if err := s.stillOpen(ctx); err != nil {
-		return Grant{}, s.refused(ctx, key, q.shared, asked, s.failure(q.verb, key, err))
-	}
-	if q.shared {
-		if err := s.onePrimary(ctx); err != nil {
-			return Grant{}, s.refused(ctx, key, q.shared, asked, s.failure(q.verb, key, err))
-		}
-	}
-	token, err := a.run(ctx)
-	if errors.Is(err, guard.ErrReads) {
-		// Another goroutine has read meanwhile: now with the snapshot guard.
-		token, err = a.run(ctx)
-	}
-	if err != nil {
-		return Grant{}, s.refused(ctx, key, q.shared, asked, s.failure(q.verb, key, a.busy(err)))
-	}
-	grant := Grant{key: key, token: token, shared: q.shared}
-	h = hold{grant: grant, undone: undone}
+	h := hold{grant: Grant{key: key, shared: q.shared}, stamp: s.stamp()}
 	if q.version != nil {
 		h.base, h.compared = *q.version, true
 	}
-	s.keep(ctx, r, h, asked)
-	return grant, nil
+	a := &attempt{state: s, record: r, request: q, owner: ownerOf(ctx), held: held, snapshot: snapshot}
+	err := s.stillOpen(ctx)
+	if err == nil && q.shared {
+		err = s.onePrimary(ctx)
+	}
+	if err == nil {
+		h.grant.token, err = a.run(ctx)
+	}
+	if errors.Is(err, guard.ErrReads) {
+		a.snapshot = true // another goroutine has read meanwhile
+		h.grant.token, err = a.run(ctx)
+	}
+	if err != nil {
+		return h, s.failure(q.verb, key, a.busy(err))
+	}
+	return h, nil
 }
 
 // reenter answers a request for what is held already, and refuses an upgrade.
@@ -153,15 +162,14 @@ type attempt struct {
 // run takes the lock by as few statements as the server and the state of the
 // transaction allow, and returns the token.
 func (a *attempt) run(ctx context.Context) (uint64, error) {
-	a.snapshot = a.mayHaveSnapshot()
 	if a.snapshot && a.version != nil {
 		return a.compareInSnapshot(ctx)
 	}
-	return a.send(ctx)
+	return a.sendAll(ctx)
 }
 
-// send is run without a look at the version in the snapshot.
-func (a *attempt) send(ctx context.Context) (uint64, error) {
+// sendAll is run without a look at the version in the snapshot.
+func (a *attempt) sendAll(ctx context.Context) (uint64, error) {
 	if a.server.MariaDB {
 		return a.onMariaDB(ctx)
 	}
@@ -175,8 +183,24 @@ func (a *attempt) send(ctx context.Context) (uint64, error) {
 // version compareInSnapshot sees to it.
 func (a *attempt) guardsSnapshot() bool { return a.snapshot && a.version == nil }
 
-// lock takes the row and its token, for good.
-func (a *attempt) lock(ctx context.Context, db gen.DBTX) (uint64, error) {
+// lock takes the row and its token, for good, by db, which bounds the wait. A row that
+// this has made gets its token by the same statement again, which waits for nobody.
+func (a *attempt) lock(ctx context.Context, call guard.Call, db gen.DBTX) (uint64, error) {
+	token, err := a.raise(a.own(ctx, call), db)
+	if err != nil {
+		return 0, err
+	}
+	if token == made {
+		return a.raise(a.then(ctx), a.tx)
+	}
+	if call.Fresh && a.held == noToken {
+		known.add(a.server.Name, a.record) // others have committed it
+	}
+	return token, nil
+}
+
+// raise sends the statement that takes the row and raises its token.
+func (a *attempt) raise(ctx context.Context, db gen.DBTX) (uint64, error) {
 	if a.version != nil {
 		return a.compareAndBump(ctx, db, a.owner, a.held, *a.version)
 	}
@@ -195,28 +219,37 @@ func (s *state) mayHaveSnapshot() bool {
 	return !fresh
 }
 
-// first marks the statement that takes the row. Where no snapshot guard follows,
+// fresh marks the statement that takes the row. Where no snapshot guard follows,
 // it is sent only if nothing was read before, which another goroutine might have.
-func (a *attempt) first(ctx context.Context) context.Context {
-	return a.own(ctx, guard.Call{Fresh: !a.snapshot})
-}
+func (a *attempt) fresh() guard.Call { return guard.Call{Fresh: !a.snapshot} }
+
+// first is the context of that statement.
+func (a *attempt) first(ctx context.Context) context.Context { return a.own(ctx, a.fresh()) }
 
 // then marks a statement on the row that is taken already.
 func (a *attempt) then(ctx context.Context) context.Context {
 	return a.own(ctx, guard.Call{})
 }
 
-// onMariaDB sets the limit and the snapshot guard for the one statement.
+// onMariaDB sets the limit and the snapshot guard for the one statement. A wait with a
+// limit begins with a try, which has none: a lock that is free is granted, however short
+// the limit and however slow the server.
 func (a *attempt) onMariaDB(ctx context.Context) (uint64, error) {
-	var variables []string
 	switch {
-	case a.try && a.server.RollbackOnTimeout:
-		variables = append(variables, rawsql.AtMost(tryLimit))
-	case a.try:
-		variables = append(variables, rawsql.NoWait)
-	case a.atMost > 0:
-		variables = append(variables, rawsql.AtMost(a.atMost))
+	case !a.bounded():
+		return a.within(ctx)
+	case a.server.RollbackOnTimeout:
+		return a.within(ctx, rawsql.AtMost(max(tryLimit, a.atMost)))
 	}
+	token, err := a.within(ctx, rawsql.NoWait)
+	if a.try || !errors.Is(interpret(err).sentinel, ErrWaitTimeout) {
+		return token, err
+	}
+	return a.within(ctx, rawsql.AtMost(a.atMost))
+}
+
+// within takes the lock with variables set for the statement that waits.
+func (a *attempt) within(ctx context.Context, variables ...string) (uint64, error) {
 	compare := a.guardsSnapshot()
 	if a.snapshot && a.server.SnapshotIsolation {
 		variable := rawsql.RefuseStale
@@ -245,7 +278,7 @@ func (a *attempt) take(ctx context.Context, db gen.DBTX, compare bool) (uint64, 
 		return token, a.compare(ctx, token)
 	}
 	if !compare {
-		return a.lock(a.first(ctx), db)
+		return a.lock(ctx, a.fresh(), db)
 	}
 	current, err := a.touch(a.first(ctx), db)
 	if err != nil {
@@ -254,7 +287,7 @@ func (a *attempt) take(ctx context.Context, db gen.DBTX, compare bool) (uint64, 
 	if err := a.compare(ctx, current); err != nil {
 		return 0, err
 	}
-	return a.lock(a.then(ctx), a.tx)
+	return a.lock(ctx, guard.Call{}, a.tx)
 }
 
 // takeShared takes the row shared. A locking read of a missing row would close

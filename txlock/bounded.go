@@ -11,10 +11,16 @@ import (
 )
 
 // boundedOnMySQL takes the lock within a limit, which MySQL has for SELECT only:
-// so the row must exist, else the locking read would close its gap.
+// so the row must exist, else the locking read would close its gap. Of a row that
+// this process has not seen the server is asked first where that does no harm; to
+// ask would fix the snapshot before the wait, and what is read then would be older
+// than the lock.
 func (a *attempt) boundedOnMySQL(ctx context.Context) (uint64, error) {
 	before := a.snapshot
 	exists := known.has(a.server.Name, a.record)
+	if !exists && !before && !a.try && !a.server.RollbackOnTimeout {
+		return a.takeInSeconds(ctx)
+	}
 	if !exists {
 		_, err := a.read(a.own(ctx, guard.Call{Reads: true}), a.tx)
 		if err != nil && !errors.Is(err, errMissing) {
@@ -31,30 +37,31 @@ func (a *attempt) boundedOnMySQL(ctx context.Context) (uint64, error) {
 		}
 	}
 	if errors.Is(err, errMissing) {
-		token, err = a.insertBounded(ctx)
+		token, err = a.takeInSeconds(ctx)
 	}
 	if errors.Is(err, ErrStaleSnapshot) && a.try && !before {
 		// Taken and given back between our read and our try.
-		return 0, fmt.Errorf("%w: it was taken a moment ago", ErrBusy)
+		return 0, fmt.Errorf("%w: somebody was granted it a moment ago", ErrBusy)
 	}
 	return token, err
 }
 
-// selectBounded takes an existing row by SELECT with a limit.
+// selectBounded takes an existing row by SELECT: by one that doesn't wait, and where
+// the row is locked by another with the limit. So a lock that is free is granted,
+// however short the limit and however slow the server.
 func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
-	hint := rawsql.HintNoWait
-	if !a.try {
-		hint = func(query string) string { return rawsql.HintAtMost(query, a.atMost) }
-	}
-	db := rewritten{a.tx, hint}
 	take := a.forUpdate
 	if a.shared {
 		take = a.forShare
 	}
-	began := time.Now()
-	current, err := take(a.first(ctx), db)
+	current, err := take(a.first(ctx), rewritten{a.tx, rawsql.HintNoWait})
+	if !a.try && errors.Is(interpret(err).sentinel, ErrBusy) {
+		began := time.Now()
+		current, err = take(a.first(ctx), rewritten{a.tx, func(query string) string { return rawsql.HintAtMost(query, a.atMost) }})
+		err = PastLimit(err, began, a.atMost)
+	}
 	if err != nil {
-		return 0, PastLimit(err, began, a.atMost)
+		return 0, err
 	}
 	if a.guardsSnapshot() {
 		if err := a.compare(ctx, current); err != nil {
@@ -64,41 +71,40 @@ func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
 	if a.shared {
 		return current, nil
 	}
-	return a.lock(a.then(ctx), a.tx)
+	return a.lock(ctx, guard.Call{}, a.tx)
 }
 
-// insertBounded makes the row that the snapshot doesn't show. Only here the limit
-// is the session's, in whole seconds, and is put back afterwards.
-func (a *attempt) insertBounded(ctx context.Context) (token uint64, err error) {
+// takeInSeconds takes the row, and makes it if need be. Only here the limit is the
+// session's, in whole seconds, and is put back afterwards.
+func (a *attempt) takeInSeconds(ctx context.Context) (token uint64, err error) {
 	var before int64
 	if err := a.tx.QueryRowContext(a.then(ctx), rawsql.LockWaitSeconds).Scan(&before); err != nil {
 		return 0, err
 	}
-	seconds := max(1, int64((a.atMost+time.Second-1)/time.Second))
-	if _, err := a.tx.ExecContext(a.then(ctx), rawsql.SetLockWait(seconds)); err != nil {
-		return 0, err
-	}
-	defer func() {
-		if _, restoreErr := a.tx.ExecContext(a.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
-			err = restoreErr
-		}
-	}()
-	if a.shared {
-		if err := a.ensure(a.then(ctx), a.tx); err != nil {
+	if seconds := rawsql.LockWait(a.atMost); seconds < before {
+		if _, err := a.tx.ExecContext(a.then(ctx), rawsql.SetLockWait(seconds)); err != nil {
 			return 0, err
 		}
-		token, err := a.forShare(a.then(ctx), a.tx)
-		if err == nil && token > 0 {
-			err = fmt.Errorf("%w: no row in the snapshot, token %d in the row", ErrStaleSnapshot, token)
-		}
+		defer func() {
+			if _, restoreErr := a.tx.ExecContext(a.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
+				err = restoreErr
+			}
+		}()
+	}
+	if !a.guardsSnapshot() {
+		return a.take(ctx, a.tx, false)
+	}
+	// The snapshot has no row.
+	if a.shared {
+		token, err = a.takeShared(ctx, a.tx)
+	} else {
+		token, err = a.touch(a.then(ctx), a.tx)
+	}
+	switch {
+	case err == nil && token > 0:
+		return 0, fmt.Errorf("%w: no row in the snapshot, token %d in the row", ErrStaleSnapshot, token)
+	case err != nil || a.shared:
 		return token, err
 	}
-	if a.version != nil {
-		return a.lock(a.then(ctx), a.tx)
-	}
-	token, err = a.insert(a.then(ctx), a.tx, a.owner)
-	if err == nil && token == 0 {
-		err = fmt.Errorf("%w: no row in the snapshot, but one by now", ErrStaleSnapshot)
-	}
-	return token, err
+	return a.lock(ctx, guard.Call{}, a.tx)
 }

@@ -259,6 +259,7 @@ func TestReadOnlyServer(t *testing.T) {
 func limitWhileUsersAreChanged(t *testing.T, db *testdb.DB) {
 	key := named()
 	committed(t, db, key)
+	holder(t, db, key) // of a free one the limit would not matter
 	changing, cancel := context.WithCancel(t.Context())
 	var changes sync.WaitGroup
 	defer changes.Wait()

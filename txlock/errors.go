@@ -13,6 +13,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/marks"
+	"github.com/dca00107/lockstep/schema"
 )
 
 // The errors of lockstep. errors.Is finds them in what a call returns, beside the
@@ -74,6 +75,13 @@ var (
 	// ErrSchema is returned when a table of lockstep is missing or not as it
 	// should be. The transaction goes on.
 	ErrSchema = errors.New("txlock: tables missing or wrong: run schema.Install(ctx, db) or the DDL in schema.FS, and see schema.Check")
+	// ErrUnguarded is returned by Join where OnlyGuarded was asked for and the pool is
+	// not guarded. The transaction goes on.
+	ErrUnguarded = errors.New("txlock: the pool is not guarded: open it by locksqlc.Open, locksqlc.Connector or lockgorm.Open; where it was, something around it drops the context of its statements")
+	// ErrPrivilege is returned when the user may not do what a lock needs. The message
+	// names the table and the GRANT to run; schema.Check returns it, too. The
+	// transaction goes on.
+	ErrPrivilege = schema.ErrPrivilege
 	// ErrNoQuorum is returned when a majority of databases can't be had.
 	ErrNoQuorum = errors.New("txlock: no majority")
 )
@@ -82,7 +90,7 @@ var (
 // or a part of it, was committed, or may have been. An ErrConflict for good has
 // marks.ErrGiven.
 var (
-	errCommitted = errors.New("committed implicitly")
+	errCommitted = errors.New("committed before its end")
 	errUnknown   = errors.New("the server has ended it, by a statement that was not seen")
 	errUnfenced  = errors.New("a savepoint may have been rolled back after the guard, and the guard with it: guard again, last in the transaction")
 )
@@ -119,6 +127,9 @@ func interpret(err error) verdict {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
 		return verdict{}
+	}
+	if _, missing := schema.MissingPrivilege(err); missing {
+		return verdict{sentinel: ErrPrivilege}
 	}
 	switch server.Number {
 	case 1213: // ER_LOCK_DEADLOCK
@@ -174,12 +185,25 @@ var rules = guard.Rules{
 		return fmt.Errorf("%w: its connection was lost: %w", ErrTxDoomed, cause)
 	},
 	Committed: func(statement string) error {
-		return fmt.Errorf("%w: %w by the statement %q, which has freed the locks", ErrTxDoomed, errCommitted, statement)
+		return fmt.Errorf("%w: it was %w by the statement %q, which has freed the locks", ErrTxDoomed, errCommitted, statement)
+	},
+	MayHaveCommitted: func(statement string) error {
+		return fmt.Errorf("%w: after the statement %q it wasn't open any more: the server has rolled it back, or it was %w", ErrTxDoomed, statement, errCommitted)
+	},
+	RolledBack: func(statement string) error {
+		if statement == "" {
+			statement = "of a lock"
+		}
+		return fmt.Errorf("%w: the server has rolled it back, though it has answered the statement %q with success", ErrTxDoomed, statement)
 	},
 	Unfenced: func(name string) error {
 		return fmt.Errorf("%w: lease %q: %w", ErrTxDoomed, clipped(name), errUnfenced)
 	},
 	Open: transactionOpen,
+	NoSavepoint: func(reply error) bool {
+		var server *mysql.MySQLError
+		return errors.As(reply, &server) && server.Number == 1305 // ER_SP_DOES_NOT_EXIST
+	},
 	Gone: func(reply error) bool {
 		var server *mysql.MySQLError
 		return errors.As(reply, &server) && server.Number == 1094 // ER_NO_SUCH_THREAD
@@ -217,6 +241,11 @@ func lockError(what string, err error, s guard.Server) error {
 		}
 	case errors.Is(err, ErrBusy): // a try, whose number is that of a wait
 		sentinel = ErrBusy
+	case errors.Is(err, ErrWaitTimeout): // see PastLimit
+		sentinel = ErrWaitTimeout
+	case sentinel == ErrPrivilege: //nolint:errorlint // a verdict's sentinel is one of ours
+		cure, _ := schema.MissingPrivilege(err)
+		sentinel = fmt.Errorf("%w: %s", ErrPrivilege, cure)
 	}
 	return fmt.Errorf("%s: %w", what, withSentinel(sentinel, err))
 }

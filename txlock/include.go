@@ -18,6 +18,8 @@ type Included struct {
 	Snapshot bool
 	// Fenced tells that a lock of the same name was fenced before, and holds.
 	Fenced bool
+	// Session is the transaction's, on the server: CONNECTION_ID().
+	Session uint64
 	// Reading is the context for plain reads, which fix the snapshot.
 	Reading context.Context
 	// Fence is to be set where the transaction must not be committed without
@@ -39,7 +41,7 @@ func (s *Scope) Include(ctx context.Context, verb string, key Key, send func(ctx
 	if err := s.stillOpen(ctx); err != nil {
 		return s.failure(verb, key, err)
 	}
-	undone := s.undone()
+	stamp := s.stamp()
 	fence, err := s.include(ctx, key, send)
 	if errors.Is(err, guard.ErrReads) {
 		fence, err = s.include(ctx, key, send) // another goroutine has read meanwhile
@@ -48,14 +50,14 @@ func (s *Scope) Include(ctx context.Context, verb string, key Key, send func(ctx
 		return s.failure(verb, key, err)
 	}
 	if s.book != nil && fence {
-		s.book.Fence(key.name, undone)
+		s.book.Fence(key.name, stamp)
 	}
 	return nil
 }
 
 // include calls send once.
 func (s *Scope) include(ctx context.Context, key Key, send func(ctx context.Context, in *Included) error) (fence bool, err error) {
-	in := &Included{Tx: s.tx, Snapshot: s.mayHaveSnapshot(), Reading: s.own(ctx, guard.Call{Reads: true})}
+	in := &Included{Tx: s.tx, Snapshot: s.mayHaveSnapshot(), Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}
 	if s.book != nil {
 		if err := s.book.Err(); err != nil {
 			return false, err

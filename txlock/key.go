@@ -14,6 +14,9 @@ import (
 // maxKey is the length of a key in bytes, that of its column.
 const maxKey = 255
 
+// reserved begins the names of lockstep's own rows.
+const reserved = "lockstep:"
+
 // slots is the number of center locks.
 const slots = 1 << 16
 
@@ -26,8 +29,8 @@ type Key struct {
 }
 
 // Named returns the key of the given name, with a row of its own. A name has 1
-// to 255 bytes of valid UTF-8; any other makes a key that every call refuses with
-// ErrInvalidKey. Keys of records are better made by a Family.
+// to 255 bytes of valid UTF-8 and doesn't begin with "lockstep:"; any other makes a key
+// that every call refuses with ErrInvalidKey. Keys of records are better made by a Family.
 func Named(name string) Key { return newKey(name, false) }
 
 func newKey(name string, hashed bool) Key {
@@ -35,6 +38,8 @@ func newKey(name string, hashed bool) Key {
 	switch {
 	case name == "":
 		k.bad = "the name is empty"
+	case strings.HasPrefix(name, reserved):
+		k.bad = "names that begin with " + reserved + " are lockstep's own"
 	case len(name) > maxKey:
 		k.bad = fmt.Sprintf("the name has %d bytes, %d are allowed", len(name), maxKey)
 	case !utf8.ValidString(name):

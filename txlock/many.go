@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -102,23 +103,23 @@ func compareRecords(a, b record) int {
 // acquireAll takes the sorted keys: several in one statement where the server can
 // do that within the limit.
 func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration) error {
-	if len(keys) == 1 || atMost > 0 && !s.server.MariaDB {
-		return s.acquireEach(ctx, keys, atMost)
-	}
 	if len(keys) == 0 {
 		return nil
+	}
+	if len(keys) == 1 || atMost > 0 && !s.server.MariaDB {
+		return s.acquireEach(ctx, keys, atMost)
 	}
 	asked := s.asked()
 	if err := s.stillOpen(ctx); err != nil {
 		return s.refused(ctx, keys[0], false, asked, s.failure("lock all from", keys[0], err))
 	}
 	end := time.Now().Add(atMost)
-	undone, snapshot := s.undone(), s.mayHaveSnapshot()
+	stamp, snapshot := s.stamp(), s.mayHaveSnapshot()
 	given := make([]Grant, 0, len(keys))
 	for part := range partsOf(keys) {
 		m := &many{state: s, keys: part, owner: ownerOf(ctx), snapshot: snapshot}
 		if atMost > 0 {
-			m.atMost = max(time.Millisecond, time.Until(end))
+			m.atMost = max(1, time.Until(end))
 		}
 		tokens, err := m.run(ctx)
 		if errors.Is(err, guard.ErrReads) {
@@ -137,7 +138,7 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 		}
 	}
 	for _, grant := range given {
-		s.keep(ctx, grant.key.record(), hold{grant: grant, undone: undone}, asked)
+		s.keep(ctx, grant.key.record(), hold{grant: grant, stamp: stamp}, asked)
 	}
 	return nil
 }
@@ -145,14 +146,22 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 // acquireEach takes the sorted keys one by one, within the limit in all.
 func (s *state) acquireEach(ctx context.Context, keys []Key, atMost time.Duration) error {
 	end := time.Now().Add(atMost)
+	asked, snapshot := s.asked(), s.mayHaveSnapshot()
+	given := make([]hold, 0, len(keys))
 	for _, key := range keys {
 		q := request{verb: "lock"}
 		if atMost > 0 {
-			q.atMost = max(time.Millisecond, time.Until(end))
+			q.atMost = max(1, time.Until(end))
 		}
-		if _, err := s.acquire(ctx, key, key.record(), q); err != nil {
-			return err
+		old, _ := s.holdOf(key.record())
+		h, err := s.send(ctx, key, key.record(), q, old, snapshot)
+		if err != nil {
+			return s.refused(ctx, key, false, asked, err)
 		}
+		given = append(given, h)
+	}
+	for _, h := range given {
+		s.keep(ctx, h.grant.key.record(), h, asked)
 	}
 	return nil
 }
@@ -183,46 +192,56 @@ type many struct {
 	atMost   time.Duration // MariaDB only
 }
 
-// run takes the rows and returns their tokens.
+// run takes the rows and returns their tokens. A wait with a limit begins with a try,
+// which has none, as that for a single row does.
 func (m *many) run(ctx context.Context) (map[record]uint64, error) {
-	if m.server.MariaDB && (!m.snapshot || m.server.SnapshotIsolation) {
-		return m.onMariaDB(ctx)
+	switch {
+	case m.atMost == 0:
+		return m.within(ctx)
+	case m.server.RollbackOnTimeout:
+		return m.within(ctx, rawsql.AtMost(max(tryLimit, m.atMost)))
 	}
-	table, n := m.table(), len(m.keys)
+	tokens, err := m.within(ctx, rawsql.NoWait)
+	if errors.Is(interpret(err).sentinel, ErrWaitTimeout) {
+		return m.within(ctx, rawsql.AtMost(m.atMost))
+	}
+	return tokens, err
+}
+
+// within takes the rows with variables set for the statement that waits, on MariaDB
+// only.
+func (m *many) within(ctx context.Context, variables ...string) (map[record]uint64, error) {
+	table, n, prefix := m.table(), len(m.keys), ""
+	if m.snapshot && m.server.SnapshotIsolation {
+		variables = append(variables, rawsql.RefuseStale)
+	}
+	if variables != nil {
+		prefix = rawsql.For(variables...)
+	}
+	fresh := guard.Call{Fresh: !m.snapshot}
+	if m.server.MariaDB && (!m.snapshot || m.server.SnapshotIsolation) {
+		tokens, err := m.query(ctx, fresh, prefix+table.LockManyReturning(n), m.ownedArguments())
+		if err != nil || !slices.Contains(slices.Collect(maps.Values(tokens)), 0) {
+			return tokens, err
+		}
+		return m.query(ctx, guard.Call{}, table.LockManyReturning(n), m.ownedArguments()) // some were made
+	}
 	if m.snapshot {
-		if err := m.exec(ctx, guard.Call{}, m.prefix()+table.TouchMany(n), m.arguments()); err != nil {
+		if _, err := m.exec(ctx, guard.Call{}, prefix+table.TouchMany(n), m.arguments()); err != nil {
 			return nil, err
 		}
 		if _, err := m.query(ctx, guard.Call{Reads: true}, table.SnapshotMany(n), m.arguments()); err != nil {
 			return nil, err
 		}
-		if err := m.exec(ctx, guard.Call{}, table.LockMany(n), m.ownedArguments()); err != nil {
-			return nil, err
-		}
-	} else if err := m.exec(ctx, guard.Call{Fresh: true}, table.LockMany(n), m.ownedArguments()); err != nil {
+	}
+	affected, err := m.exec(ctx, fresh, table.LockMany(n), m.ownedArguments())
+	if err == nil && affected < 2*int64(n) { // some were made
+		_, err = m.exec(ctx, guard.Call{}, table.LockMany(n), m.ownedArguments())
+	}
+	if err != nil {
 		return nil, err
 	}
 	return m.query(ctx, guard.Call{}, table.TokensMany(n), m.arguments())
-}
-
-// onMariaDB takes the rows and their tokens in one statement.
-func (m *many) onMariaDB(ctx context.Context) (map[record]uint64, error) {
-	return m.query(ctx, guard.Call{Fresh: !m.snapshot}, m.prefix()+m.table().LockManyReturning(len(m.keys)), m.ownedArguments())
-}
-
-// prefix sets the limit and the snapshot guard on MariaDB.
-func (m *many) prefix() string {
-	var variables []string
-	if m.atMost > 0 {
-		variables = append(variables, rawsql.AtMost(m.atMost))
-	}
-	if m.snapshot && m.server.SnapshotIsolation {
-		variables = append(variables, rawsql.RefuseStale)
-	}
-	if variables == nil {
-		return ""
-	}
-	return rawsql.For(variables...)
 }
 
 func (m *many) table() rawsql.Table {
@@ -257,9 +276,12 @@ func (m *many) ownedArguments() []any {
 	return arguments
 }
 
-func (m *many) exec(ctx context.Context, call guard.Call, query string, arguments []any) error {
-	_, err := m.tx.ExecContext(m.own(ctx, call), query, arguments...)
-	return err
+func (m *many) exec(ctx context.Context, call guard.Call, query string, arguments []any) (affected int64, err error) {
+	result, err := m.tx.ExecContext(m.own(ctx, call), query, arguments...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 // query reads rows of key and token, and where there is a third column compares

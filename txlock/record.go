@@ -30,6 +30,10 @@ func (k Key) record() record {
 // noToken is what no row carries: a token is 0, never granted, or a time.
 const noToken = 1
 
+// made is the reply of a statement that had to make the row, which has no token yet:
+// the same statement again raises it.
+const made = 1
+
 // lock takes the row and raises its token, unless the row still carries held.
 func (r record) lock(ctx context.Context, db gen.DBTX, owner []byte, held uint64) (uint64, error) {
 	var token int64
@@ -51,12 +55,6 @@ func (r record) touch(ctx context.Context, db gen.DBTX) (uint64, error) {
 		return r.forUpdate(ctx, db)
 	}
 	token, err := queries.TouchNamed(ctx, db, []byte(r.name))
-	return uint64(token), err
-}
-
-// insert makes and takes the row of a named key; 0 where there is one already.
-func (r record) insert(ctx context.Context, db gen.DBTX, owner []byte) (uint64, error) {
-	token, err := queries.InsertNamed(ctx, db, gen.InsertNamedParams{Name: []byte(r.name), Owner: owner})
 	return uint64(token), err
 }
 

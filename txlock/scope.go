@@ -18,6 +18,7 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Tx is a transaction: what sqlc calls a DBTX, and Commit and Rollback. These two
@@ -32,9 +33,11 @@ type Tx interface {
 var _ Tx = (*sql.Tx)(nil)
 
 // Scope is the locks of one transaction. Several goroutines may use it, and their
-// locks are taken one after the other; but while one reads rows of the transaction
-// no other may send it anything, as always with go-sql-driver. It ends with the
-// transaction and needs no closing.
+// locks are taken one after the other. But the program's own statements know nothing of
+// that: while one goroutine reads rows of the transaction, or calls LockAll, RLock,
+// Version or another method that reads rows, no other may send the transaction anything,
+// Exec included. go-sql-driver answers that by "busy buffer", and the connection, and
+// with it the transaction, is lost. A Scope ends with the transaction and needs no closing.
 type Scope struct {
 	*state
 	atMost time.Duration // the limit of WaitAtMost, 0 for the server's
@@ -43,24 +46,25 @@ type Scope struct {
 
 // state is what all views of a Scope share.
 type state struct {
-	tx     Tx
+	tx     *unprepared
 	book   *guard.Tx // nil on a plain pool
 	server guard.Server
 	watch  Observer // nil for none
 
 	sending sync.Mutex // held while a lock is taken, which may be several statements
 
-	mu    sync.Mutex // for the fields below
-	held  map[record]hold
-	fresh bool              // NothingRead, good for the next lock
-	seen  map[record]uint64 // what Version has read last
+	mu          sync.Mutex // for the fields below
+	held        map[record]hold
+	fresh       bool              // NothingRead, good for the next lock
+	onlyGuarded bool              // OnlyGuarded
+	seen        map[record]uint64 // what Version has read last
 }
 
-// hold is a lock that was given, and the count of ROLLBACK TO SAVEPOINT then.
+// hold is a lock that was given, and the stamp of the book for it.
 type hold struct {
-	grant  Grant
-	undone int
-	since  time.Time // where somebody watches
+	grant Grant
+	stamp int
+	since time.Time // where somebody watches
 
 	base     uint64 // the version from which CompareAndBump has raised the token
 	compared bool   // it was CompareAndBump
@@ -103,13 +107,20 @@ func (f joinOption) toJoin(s *state) { f(s) }
 // pool knows better and takes no notice. The default is to guard.
 func NothingRead() JoinOption { return joinOption(func(s *state) { s.fresh = true }) }
 
+// OnlyGuarded makes Join refuse a transaction of a pool that is not guarded, with
+// ErrUnguarded. The default is to join it: its locks exclude as well.
+func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded = true }) }
+
 // Join returns the scope of a transaction. On a guarded pool, one opened by
 // locksqlc.Open or lockgorm.Open, it sends nothing, and a transaction has one
 // scope however often it is joined. On a plain pool it asks the server two things,
 // and every call makes a scope of its own.
 //
-// It returns ErrNoTransaction where no transaction is open, and ErrTxDoomed where
-// the server has ended it. The transaction goes on as it was.
+// It returns ErrNoTransaction where no transaction is open, ErrTxDoomed where
+// the server has ended it, ErrUnguarded where OnlyGuarded was asked for in vain, and
+// schema.ErrAutocommit or schema.ErrCharset where its session has autocommit = 0 or
+// converts the names of keys, on a guarded pool from its beginning. The transaction goes on
+// as it was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("%w: the transaction is nil", ErrNoTransaction)
@@ -123,12 +134,22 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 		if err := book.Err(); err != nil {
 			return nil, lockError("join", err, book.Server())
 		}
+		if err := session.Fit(book.Server().Name); err != nil {
+			return nil, lockError("join", err, book.Server())
+		}
 		kept := book.Scope(func() guard.Scope { return newJoined(tx, book, book.Server()) })
 		return &kept.(*joined).scope, nil
+	}
+	var wanted state
+	for _, option := range options {
+		option.toJoin(&wanted)
 	}
 	open, err := transactionOpen(reply)
 	if err != nil {
 		return nil, lockError("join", err, guard.Server{})
+	}
+	if wanted.onlyGuarded && !guarded {
+		return nil, fmt.Errorf("join: %w", ErrUnguarded)
 	}
 	if !open {
 		return nil, fmt.Errorf("%w: none was begun on this connection, or the server has ended it", ErrNoTransaction)
@@ -148,11 +169,12 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 type joined struct {
 	scope Scope
 	state state
+	tx    unprepared
 }
 
 func newJoined(tx Tx, book *guard.Tx, server guard.Server) *joined {
-	j := &joined{state: state{tx: tx, book: book, server: server}}
-	j.scope.state = &j.state
+	j := &joined{state: state{book: book, server: server}, tx: unprepared{tx}}
+	j.scope.state, j.state.tx = &j.state, &j.tx
 	if book != nil {
 		j.state.watch, _ = book.Kept().(Observer)
 	}
@@ -175,20 +197,25 @@ func (j *joined) Ended(why error) { j.state.ended(why) }
 // introduce reads the facts about the server, which guarded connections know.
 func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
 	var version, name string
-	var session uint64
+	var id uint64
 	var rollbackOnTimeout bool
-	err := db.QueryRowContext(ctx, rawsql.Facts).Scan(&version, &session, &rollbackOnTimeout, &name)
-	return guard.NewServer(version, session, rollbackOnTimeout, name), err
+	if err := db.QueryRowContext(ctx, rawsql.Facts).Scan(&version, &id, &rollbackOnTimeout, &name); err != nil {
+		return guard.Server{}, err
+	}
+	server := guard.NewServer(version, id, rollbackOnTimeout, name)
+	return server, session.Fit(name)
 }
 
 // WaitAtMost returns a view of the scope whose Lock, RLock, LockAll and CompareAndBump
 // wait no longer than d, exact below a second, and then return ErrWaitTimeout with the
-// transaction alive. The place in the server's queue is kept while they wait. The
-// default is the server's innodb_lock_wait_timeout, 50 s.
+// transaction alive. The limit is for the wait: a lock that is free is granted, however
+// short it is. The place in the server's queue is kept while they wait. The default is
+// the server's innodb_lock_wait_timeout, 50 s, which also ends a longer limit.
 //
-// On MySQL a named key that was never committed is the exception: there the wait
-// for whoever is making it is rounded up to whole seconds. A limit that is not
-// positive makes every call return ErrInvalidOption: TryLock doesn't wait.
+// MySQL limits the wait of a SELECT only, to 49 days at most. To take a named key that
+// this process hasn't seen, be it because nobody has committed it yet, it waits for whole
+// seconds, rounded up: Ensure makes keys known. A limit that is not positive makes every
+// call return ErrInvalidOption: TryLock doesn't wait.
 func (s *Scope) WaitAtMost(d time.Duration) *Scope {
 	view := &Scope{state: s.state, atMost: d}
 	if d <= 0 {
@@ -218,7 +245,8 @@ func (s *Scope) Lock(ctx context.Context, key Key) (Grant, error) {
 // for it, it returns ErrBusy, and the transaction goes on. On MySQL a key that is
 // being locked for the very first time in its life can take it a second to see. A key
 // that was never locked may be refused while a transaction has the row beside its own:
-// Ensure makes rows beforehand.
+// Ensure makes rows beforehand. On MySQL the try of a named key that this process hasn't
+// seen looks for its row first, which fixes the transaction's snapshot.
 func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
 	return s.one(ctx, key, request{verb: "try to lock", try: true})
 }
@@ -253,8 +281,9 @@ func (s *Scope) LockAny(ctx context.Context, keys ...Key) (Grant, error) {
 }
 
 // Held returns the lock that the transaction holds on a key, exclusive or shared,
-// without asking the server. A lock taken before a ROLLBACK TO SAVEPOINT doesn't
-// count, since that may have freed it: lock it again. On a plain pool only what
+// without asking the server. A lock that was taken after a savepoint doesn't count when
+// the transaction has gone back to that since, which may have freed it: lock it again.
+// One that was taken before the savepoint stays. On a plain pool only what
 // this scope has taken is known, and savepoints are not.
 func (s *Scope) Held(key Key) (Grant, bool) {
 	if s.book != nil && s.book.Err() != nil {
@@ -263,6 +292,11 @@ func (s *Scope) Held(key Key) (Grant, bool) {
 	h, certain := s.holdOf(key.record())
 	return h.grant, certain
 }
+
+// Guarded tells whether the transaction is one of a guarded pool, which keeps book of it. A
+// wrapper around such a pool that drops the context of what it hands on makes it a plain
+// one.
+func (s *Scope) Guarded() bool { return s.book != nil }
 
 // Verify asks the server whether the transaction is still open, and so whether
 // the grants still hold. It returns ErrTxDoomed where a deadlock, DDL or the like
@@ -278,15 +312,6 @@ func (s *Scope) Verify(ctx context.Context) error {
 	return nil
 }
 
-// Confirm is what Run and Transaction ask before they commit: on a plain pool it
-// is Verify, on a guarded one nothing, since Commit itself sees to it.
-func (s *Scope) Confirm(ctx context.Context) error {
-	if s.book != nil {
-		return nil
-	}
-	return s.Verify(ctx)
-}
-
 // own marks the context of a statement as the scope's.
 func (s *state) own(ctx context.Context, c guard.Call) context.Context {
 	if s.book == nil {
@@ -296,22 +321,21 @@ func (s *state) own(ctx context.Context, c guard.Call) context.Context {
 	return guard.WithCall(ctx, c)
 }
 
-// undone counts the ROLLBACK TO SAVEPOINT, where they are known.
-func (s *state) undone() int {
+// stamp numbers a lock that is about to be taken, where savepoints are known.
+func (s *state) stamp() int {
 	if s.book == nil {
 		return 0
 	}
-	return s.book.Undone()
+	return s.book.Stamp()
 }
 
 // holdOf returns what is held of a record, and whether it is for certain: no
-// savepoint was rolled back since.
+// savepoint from before it was rolled back since.
 func (s *state) holdOf(r record) (h hold, certain bool) {
-	undone := s.undone()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h, ok := s.held[r]
-	return h, ok && h.undone == undone
+	return h, ok && (s.book == nil || s.book.Stands(h.stamp))
 }
 
 // keep notes a lock that was given, and asked for at the time.

@@ -123,7 +123,7 @@ func (h hold) comparable(version uint64) (held uint64, ok bool) {
 // that is given, and that is the row's, the data was read from before it.
 func (a *attempt) compareInSnapshot(ctx context.Context) (uint64, error) {
 	if a.saw(a.record, *a.version) || a.held != noToken {
-		return a.send(ctx)
+		return a.sendAll(ctx)
 	}
 	old, err := a.tokenOrZero(a.own(ctx, guard.Call{Reads: true}), a.tx)
 	if err != nil {
@@ -132,7 +132,7 @@ func (a *attempt) compareInSnapshot(ctx context.Context) (uint64, error) {
 	if old > *a.version {
 		return 0, conflict(*a.version)
 	}
-	token, err := a.send(ctx)
+	token, err := a.sendAll(ctx)
 	if err == nil && old < *a.version {
 		err = fmt.Errorf("%w: version %d in the snapshot, %d in the row", ErrStaleSnapshot, old, *a.version)
 	}

@@ -5,6 +5,8 @@ package underlease
 import (
 	"context"
 	"errors"
+
+	"github.com/dca00107/lockstep/internal/joined"
 )
 
 // Lease is a hold that was acquired.
@@ -25,9 +27,9 @@ func Do[L Lease](ctx context.Context, l L, guarded error, fn func(ctx context.Co
 		released := l.Release(ctx)
 		switch {
 		case lost != nil:
-			err = errors.Join(err, lost)
+			err = joined.Errors(err, lost)
 		case !errors.Is(released, guarded):
-			err = errors.Join(err, released)
+			err = joined.Errors(err, released)
 		}
 	}()
 	return fn(working, l)

@@ -1,0 +1,40 @@
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/dca00107/lockstep/internal/guard"
+)
+
+// CheckGuarded returns nil where the transactions of a pool are those of a guarded pool, and
+// ErrUnguarded where they are not: because it was opened without, or because something
+// around it drops the context of what it hands on, which the error says. A program calls it
+// once, when it starts. It takes a connection of the pool and begins no transaction.
+func CheckGuarded(ctx context.Context, db *sql.DB) (err error) {
+	if db == nil {
+		return errors.New("txlock: CheckGuarded needs a *sql.DB, got nil")
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("look at the pool: %w", err)
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	_, guarded, reply := guard.Ask(ctx, conn)
+	if guarded {
+		return nil
+	}
+	if reply != nil {
+		return Explain("look at the pool", reply)
+	}
+	server, err := introduce(ctx, conn)
+	if err != nil {
+		return Explain("look at the pool", err)
+	}
+	if guard.Guards(server) {
+		return fmt.Errorf("%w: this is so here: put the wrapper under it, locksqlc.Connector(wrapped), or let it hand on the contexts of ExecContext and PrepareContext", ErrUnguarded)
+	}
+	return ErrUnguarded
+}

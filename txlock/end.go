@@ -1,0 +1,85 @@
+package txlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/dca00107/lockstep/internal/guard"
+)
+
+// Confirm is what Run and Transaction ask before they commit: on a plain pool it
+// is Verify, on a guarded one nothing, since Commit itself sees to it.
+func (s *Scope) Confirm(ctx context.Context) error {
+	if s.book != nil {
+		return nil
+	}
+	return s.Verify(ctx)
+}
+
+// Final is what Run and Transaction make of the error of a transaction, before they roll
+// it back. What it returns is Retryable only where nothing of the transaction was
+// committed before its end: its error alone doesn't tell, since a statement before the one
+// that has failed may have committed. On a guarded pool the book knows; for a plain one see
+// mayHaveCommitted.
+func (s *Scope) Final(ctx context.Context, err error) error {
+	if !Retryable(err) {
+		return err
+	}
+	if s.book != nil {
+		if why := s.book.Committed(); why != nil {
+			return fmt.Errorf("%w: it is not started again: %w", why, err)
+		}
+		return err
+	}
+	if !ofLock(err) && s.mayHaveCommitted(ctx) {
+		return fmt.Errorf("%w: it was %w, or may have been: it is not started again: %w", ErrTxDoomed, errCommitted, err)
+	}
+	return err
+}
+
+// mayHaveCommitted looks for what a transaction of a plain pool has left that a statement of
+// the program has ended: whether it was open at the last reply before, whether it still
+// is, and the token of a lock, which is lower again where the server has rolled back. Where
+// there is no lock, or somebody else has had it since, it doesn't know of a transaction that
+// was ended and begun anew, and of a statement that had committed before it failed.
+func (s *Scope) mayHaveCommitted(ctx context.Context) bool {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	open, told := guard.OpenAtLastReply(s.tx.Tx)
+	if told && !open {
+		return true
+	}
+	if s.probe(ctx) == nil {
+		return false
+	}
+	if r, token := s.anExclusive(); token > 0 {
+		now, err := r.tokenOrZero(ctx, s.tx)
+		if err == nil && now <= token {
+			return now == token
+		}
+	}
+	return !told
+}
+
+// ofLock tells whether an error is that of a lock, and not of a statement of the program.
+func ofLock(err error) bool {
+	for _, sentinel := range []error{ErrDeadlock, ErrStaleSnapshot, ErrTxDoomed, ErrConflict} {
+		if errors.Is(err, sentinel) {
+			return true
+		}
+	}
+	return false
+}
+
+// anExclusive returns an exclusive lock that was given, and its token; 0 where there is none.
+func (s *state) anExclusive() (record, uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r, h := range s.held {
+		if !h.grant.shared {
+			return r, h.grant.token
+		}
+	}
+	return record{}, 0
+}

@@ -1,0 +1,259 @@
+package txlock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// bounded are the calls that WaitAtMost limits. LockAll waits for the key behind another.
+var bounded = []struct {
+	name string
+	lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) error
+}{
+	{"Lock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.Lock(ctx, key)
+		return err
+	}},
+	{"RLock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.RLock(ctx, key)
+		return err
+	}},
+	{"LockAll", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.LockAll(ctx, key, first(key))
+		return err
+	}},
+	{"CompareAndBump", func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		return s.CompareAndBump(ctx, key, 7)
+	}},
+}
+
+// first is a key that LockAll takes before this one.
+func first(key txlock.Key) txlock.Key { return txlock.Named("before " + key.String()) }
+
+// limits are those that are small and large for a server.
+var limits = map[bool][]time.Duration{
+	false: {1, 499, 500, 501, time.Microsecond, time.Millisecond - 1, time.Millisecond, time.Millisecond + 1},
+	true:  {math.MaxUint32*time.Millisecond + 1, 31536001 * time.Second, math.MaxInt64 - time.Second + 1, math.MaxInt64},
+}
+
+// onLimits runs a test for every bounded call with each of the limits, on guarded and
+// plain pools, for keys that the process knows and for those that it doesn't.
+func onLimits(t *testing.T, large bool, test func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error)) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, verb := range bounded {
+			for _, known := range []bool{false, true} {
+				for _, guarded := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s/known=%t/guarded=%t", verb.name, known, guarded), func(t *testing.T) {
+						t.Parallel()
+						pool := newPool(t, db, guarded, func(c *mysql.Config) { c.InterpolateParams = known })
+						for _, limit := range limits[large] {
+							test(t, db, pool, withRow(t, db, known), limit, verb.lock)
+						}
+					})
+				}
+			}
+		}
+	})
+}
+
+// withRow is a key whose row has version 7, which this process knows or not.
+func withRow(t *testing.T, db *testdb.DB, known bool) txlock.Key {
+	t.Helper()
+	key := named()
+	for _, k := range []txlock.Key{first(key), key} {
+		if known {
+			wants(t, "Ensure", txlock.Ensure(t.Context(), db.Admin(), k), nil)
+		}
+		exec(t, db, "REPLACE INTO lockstep_locks VALUES (?, 7, '-', 0, 0)", k.String())
+	}
+	return key
+}
+
+// held is a key that another program holds, which commits when told to.
+func held(t *testing.T, db *testdb.DB, key txlock.Key) *sql.Tx {
+	t.Helper()
+	tx, err := db.Admin().BeginTx(context.WithoutCancel(t.Context()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	if _, err := tx.ExecContext(t.Context(), "UPDATE lockstep_locks SET owner = 'other' WHERE name = ?", key.String()); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// TestFreeWhateverTheLimit proves that a lock which is free is granted: the limit is for
+// the wait.
+func TestFreeWhateverTheLimit(t *testing.T) {
+	for _, large := range []bool{false, true} {
+		t.Run(fmt.Sprintf("large=%t", large), func(t *testing.T) {
+			onLimits(t, large, func(t *testing.T, _ *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error) {
+				s := begin(t, pool, nil)
+				if err := lock(t.Context(), s.WaitAtMost(limit), key); err != nil {
+					t.Errorf("a free lock within %v: %v", limit, err)
+				}
+				s.commit(t)
+			})
+		})
+	}
+}
+
+// TestSmallLimitsEnd proves that no limit is none.
+func TestSmallLimitsEnd(t *testing.T) {
+	onLimits(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error) {
+		other, s, began := held(t, db, key), begin(t, pool, nil), time.Now()
+		err := lock(t.Context(), s.WaitAtMost(limit), key)
+		wants(t, "a lock that is held", err, txlock.ErrWaitTimeout)
+		if waited := time.Since(began); waited > 20*time.Second { // the server's own limit is 50 s
+			t.Errorf("a limit of %v has ended after %v", limit, waited)
+		}
+		wants(t, "Verify", s.Verify(t.Context()), nil)
+		for _, k := range []txlock.Key{key, first(key)} {
+			if grant, ok := s.Held(k); ok {
+				t.Errorf("%v is held after a call that failed: %+v", k, grant)
+			}
+		}
+		wants(t, "Rollback", other.Rollback(), nil)
+		wants(t, "the same lock when it is free", lock(t.Context(), s.WaitAtMost(limit), key), nil)
+		s.commit(t)
+	})
+}
+
+// TestLargeLimitsWait proves that the largest limits are waited for, and that what the
+// holder commits meanwhile is not older than the lock: nothing was read before.
+func TestLargeLimitsWait(t *testing.T) {
+	onLimits(t, true, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error) {
+		other, s := held(t, db, key), begin(t, pool, nil)
+		answered := make(chan error, 1)
+		go func() { answered <- lock(t.Context(), s.WaitAtMost(limit), key) }()
+		db.WaitForLockWait(t, s.id)
+		wants(t, "Commit", other.Commit(), nil)
+		if err := <-answered; err != nil {
+			t.Errorf("within %v: %v", limit, err)
+		}
+		s.commit(t)
+	})
+}
+
+// TestBoundedLocksFixNoSnapshot takes, with a limit, keys that the process doesn't know,
+// one after the other and all at once. Each is granted after a holder has committed a new
+// token: nothing was read, so nothing can be stale.
+func TestBoundedLocksFixNoSnapshot(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, all := range []bool{false, true} {
+			for _, guarded := range []bool{false, true} {
+				t.Run(fmt.Sprintf("LockAll=%t/guarded=%t", all, guarded), func(t *testing.T) {
+					t.Parallel()
+					if !all && !guarded {
+						return // NothingRead is for one call
+					}
+					key, s := withRow(t, db, false), unread(t, newPool(t, db, guarded))
+					locked := func(k txlock.Key) *sql.Tx {
+						other := held(t, db, k)
+						_, err := other.ExecContext(t.Context(), "UPDATE lockstep_locks SET token = 8 WHERE name = ?", k.String())
+						wants(t, "raise the token", err, nil)
+						return other
+					}
+					others := []*sql.Tx{locked(first(key)), locked(key)}
+					answered := make(chan error, 1)
+					go func() {
+						limited := s.WaitAtMost(time.Minute)
+						if all {
+							_, err := limited.LockAll(t.Context(), key, first(key))
+							answered <- err
+							return
+						}
+						_, err := limited.Lock(t.Context(), first(key))
+						if err == nil {
+							_, err = limited.Lock(t.Context(), key)
+						}
+						answered <- err
+					}()
+					for _, other := range others {
+						db.WaitForLockWait(t, s.id)
+						wants(t, "Commit", other.Commit(), nil)
+					}
+					wants(t, "WaitAtMost", <-answered, nil)
+					s.commit(t)
+				})
+			}
+		}
+	})
+}
+
+// unread is a transaction in which nothing was sent, on a pool of its own.
+func unread(t *testing.T, pool *sql.DB) *session {
+	t.Helper()
+	pool.SetMaxOpenConns(1)
+	id := testdb.ConnID(t, pool)
+	tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	scope, err := txlock.Join(t.Context(), tx, txlock.NothingRead())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &session{Scope: scope, tx: tx, id: id}
+}
+
+// TestLimitIsExact proves that a wait for a key that the process knows doesn't go on for
+// long after its limit: the quickest of some, since the machine may be slow.
+func TestLimitIsExact(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		const limit = 50 * time.Millisecond
+		for _, verb := range bounded {
+			t.Run(verb.name, func(t *testing.T) {
+				t.Parallel()
+				key, s := withRow(t, db, true), begin(t, newPool(t, db, true), nil)
+				held(t, db, key)
+				quickest := time.Hour
+				for try := 0; try < 10 && quickest > limit+800*time.Millisecond; try++ {
+					began := time.Now()
+					wants(t, "a lock that is held", verb.lock(t.Context(), s.WaitAtMost(limit), key), txlock.ErrWaitTimeout)
+					quickest = min(quickest, time.Since(began))
+				}
+				if quickest < limit || quickest > limit+800*time.Millisecond {
+					t.Errorf("a limit of %v has ended after %v at the earliest", limit, quickest)
+				}
+			})
+		}
+	})
+}
+
+// TestTryIsForFreeLocks proves that a try takes what is free and refuses what is not, on
+// keys that nobody has ever locked, that others have, and that are hashed.
+func TestTryIsForFreeLocks(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, key := range map[string]txlock.Key{"fresh": named(), "unknown": withRow(t, db, false), "known": withRow(t, db, true), "hashed": hashed()} {
+			for _, guarded := range []bool{false, true} {
+				s := begin(t, newPool(t, db, guarded), nil)
+				if _, err := s.TryLock(t.Context(), key); err != nil {
+					t.Errorf("a try of a free key, %s: %v", name, err)
+				}
+				other := begin(t, newPool(t, db, guarded), nil)
+				for _, try := range []func(context.Context, txlock.Key) (txlock.Grant, error){other.TryLock, other.TryRLock} {
+					_, err := try(t.Context(), key)
+					wants(t, "a try of a held key, "+name, err, txlock.ErrBusy)
+					if errors.Is(err, txlock.ErrWaitTimeout) {
+						t.Errorf("a try has waited: %v", err)
+					}
+				}
+				wants(t, "Verify", other.Verify(t.Context()), nil)
+				wants(t, "Rollback", errors.Join(other.tx.Rollback(), s.tx.Rollback()), nil)
+			}
+		}
+	})
+}

@@ -1,0 +1,119 @@
+package txlock_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// exclusives are all ways to a token.
+var exclusives = []struct {
+	name string
+	lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error)
+}{
+	{"Lock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
+		return s.Lock(ctx, key)
+	}},
+	{"WaitAtMost", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
+		return s.WaitAtMost(time.Minute).Lock(ctx, key)
+	}},
+	{"LockAll", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
+		grants, err := s.LockAll(ctx, key, another(key))
+		if err != nil {
+			return txlock.Grant{}, err
+		}
+		return grants[0], nil
+	}},
+	{"CompareAndBump", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
+		version, err := s.Version(ctx, key)
+		if err == nil {
+			err = s.CompareAndBump(ctx, key, version)
+		}
+		grant, _ := s.Held(key)
+		return grant, err
+	}},
+}
+
+// another is a key of the same kind, for LockAll.
+func another(key txlock.Key) txlock.Key {
+	if key.Hashed() {
+		return hashed()
+	}
+	return named()
+}
+
+// clockOf is the server's clock as tokens have it.
+func clockOf(t *testing.T, db *testdb.DB) uint64 {
+	t.Helper()
+	return uint64(number(t, db, "SELECT UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))"))
+}
+
+// onExclusives runs a test for every way to a token, for keys with a row and without.
+func onExclusives(t *testing.T, test func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error))) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, verb := range exclusives {
+			for kind, key := range map[string]txlock.Key{"fresh": named(), "known": named(), "hashed": hashed()} {
+				t.Run(fmt.Sprintf("%s/%s", verb.name, kind), func(t *testing.T) {
+					t.Parallel()
+					if kind == "known" {
+						committed(t, db, key)
+					}
+					test(t, db, key, verb.lock)
+				})
+			}
+		}
+	})
+}
+
+// TestTokenIsOfTheGrant proves that a token is not older than the grant: not that of the
+// moment at which a statement has begun to wait.
+func TestTokenIsOfTheGrant(t *testing.T) {
+	onExclusives(t, func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error)) {
+		first, waiter := holder(t, db, key), unread(t, newPool(t, db, true))
+		type answer struct {
+			grant txlock.Grant
+			err   error
+		}
+		answered := make(chan answer, 1)
+		go func() {
+			grant, err := lock(t.Context(), waiter.Scope, key)
+			answered <- answer{grant, err}
+		}()
+		db.WaitForLockWait(t, waiter.id)
+		before := clockOf(t, db)
+		wants(t, "Rollback", first.tx.Rollback(), nil)
+		got := <-answered
+		wants(t, "who has waited", got.err, nil)
+		if got.grant.Token() < before {
+			t.Errorf("the token %d is %d us older than the grant", got.grant.Token(), before-got.grant.Token())
+		}
+		waiter.commit(t)
+	})
+}
+
+// TestTokenAheadOfTheClock proves that the token of a row which is ahead of the clock
+// rises all the same.
+func TestTokenAheadOfTheClock(t *testing.T) {
+	onExclusives(t, func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error)) {
+		ahead := clockOf(t, db) + 3600e6
+		if key.Hashed() {
+			exec(t, db, "UPDATE lockstep_centers SET token = ? WHERE slot = ?", ahead, key.Slot())
+		} else {
+			exec(t, db, "REPLACE INTO lockstep_locks VALUES (?, ?, '-', 0, 0)", key.String(), ahead)
+		}
+		for range 2 {
+			s := unread(t, newPool(t, db, true))
+			grant, err := lock(t.Context(), s.Scope, key)
+			wants(t, "Lock", err, nil)
+			if grant.Token() <= ahead {
+				t.Errorf("token %d after %d", grant.Token(), ahead)
+			}
+			ahead = grant.Token()
+			s.commit(t)
+		}
+	})
+}

@@ -1,0 +1,109 @@
+package txlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestUnfitSessions proves that sessions which begin transactions by themselves, or
+// convert the names of keys, are refused before anything is locked.
+func TestUnfitSessions(t *testing.T) {
+	for name, c := range map[string]struct {
+		variable, value string
+		want            error
+	}{
+		"autocommit": {"autocommit", "0", schema.ErrAutocommit},
+		"utf16":      {"character_set_connection", "utf16", schema.ErrCharset},
+		"utf32":      {"collation_connection", "utf32_bin", schema.ErrCharset},
+		"latin1":     {"character_set_connection", "latin1", schema.ErrCharset},
+	} {
+		t.Run(name, func(t *testing.T) { refusesSession(t, c.variable, c.value, c.want) })
+	}
+}
+
+func refusesSession(t *testing.T, variable, value string, want error) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{false, true} {
+			pool, key := newPool(t, db, guarded, func(cfg *mysql.Config) { cfg.Params = map[string]string{variable: value} }), named()
+			tx, err := pool.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = txlock.Join(t.Context(), tx)
+			wants(t, "Join", err, want)
+			if guarded {
+				_, err = txlock.Join(t.Context(), tx)
+				wants(t, "Join again", err, want)
+			}
+			wants(t, "Rollback", tx.Rollback(), nil)
+			wants(t, "Ensure", txlock.Ensure(t.Context(), pool, key), want)
+			wants(t, "Check", schema.Check(t.Context(), pool), want)
+
+			leases, err := lease.NewManager(pool)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for what, err := range map[string]error{
+				"Acquire":        second(leases.Acquire(t.Context(), key)),
+				"TryAcquire":     second(leases.TryAcquire(t.Context(), key)),
+				"AcquireShared":  second(leases.AcquireShared(t.Context(), key)),
+				"Do":             leases.Do(t.Context(), key, func(context.Context, *lease.Lease) error { return errors.New("was called") }),
+				"Acquire, again": second(leases.Acquire(t.Context(), key)),
+			} {
+				wants(t, what, err, want)
+			}
+			wants(t, "Close", leases.Close(context.WithoutCancel(t.Context())), nil)
+			if rowsOf(t, db, key) != 0 || number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) != 0 {
+				t.Error("a call that was refused has made a row")
+			}
+		}
+
+		// By a SET of the session, which a plain pool sees.
+		conn, err := newPool(t, db, false).Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.ExecContext(t.Context(), "SET "+variable+" = "+value); err != nil {
+			t.Fatal(err)
+		}
+		tx, err := conn.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = txlock.Join(t.Context(), tx)
+		wants(t, "Join after SET", err, want)
+		wants(t, "end", errors.Join(tx.Rollback(), conn.Close()), nil)
+	})
+}
+
+// TestAutocommitOffForAll finds the setting of init_connect, of which no client is told.
+func TestAutocommitOffForAll(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine, testdb.Args("--init-connect=SET autocommit = 0")).Open(t)
+			for _, guarded := range []bool{false, true} {
+				pool := newPool(t, db, guarded)
+				tx, err := pool.BeginTx(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = txlock.Join(t.Context(), tx)
+				wants(t, "Join", err, schema.ErrAutocommit)
+				wants(t, "Rollback", tx.Rollback(), nil)
+				wants(t, "Check", schema.Check(t.Context(), pool), schema.ErrAutocommit)
+			}
+		})
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
