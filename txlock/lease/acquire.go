@@ -26,7 +26,7 @@ var errLate = errors.New("the server has answered too late")
 // tryOnce is TryAcquire.
 func (m *Manager) tryOnce(ctx context.Context, q *request) (*Lease, error) {
 	l, _, err := m.try(ctx, q, q.fair, false)
-	return l, err
+	return l, m.unblock(ctx, q, err)
 }
 
 // try takes what is asked for if it is free. Where it isn't, it returns ErrBusy and
@@ -35,6 +35,11 @@ func (m *Manager) tryOnce(ctx context.Context, q *request) (*Lease, error) {
 func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lease, time.Duration, error) {
 	if l, err := m.local(q); l != nil || err != nil {
 		return l, 0, err
+	}
+	if elsewhere, err := m.elsewhere(ctx, q); err != nil {
+		return nil, 0, err
+	} else if elsewhere {
+		return m.try(ctx, q, inTurn, drain)
 	}
 	how := attempt{inTurn: inTurn}
 	for late, absent, conflicts := 0, 0, 0; ; {
@@ -50,6 +55,12 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 			return nil, 0, fmt.Errorf("%w: %w: %v", txlock.ErrWaitTimeout, errLate, err) //nolint:errorlint // it must not look like the caller's
 		case err != nil:
 			return nil, 0, err
+		case reply >= firstToken && q.missed(uint64(reply&^sharedBit)):
+			m.granting.Add(-1)
+			if err := m.miss(q, func() error { return m.undo(ctx, q, a.slot) }); err != nil {
+				return nil, 0, err
+			}
+			return m.try(ctx, q, inTurn, drain)
 		case reply >= firstToken:
 			q.drains = reply&sharedBit != 0
 			l, err := m.granted(ctx, q, uint64(reply&^sharedBit), a.slot, since)
@@ -57,9 +68,16 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 				return l, 0, err
 			}
 			if err := m.renew(q); err != nil { // for the next attempt
-				return nil, 0, errors.Join(err, l.Release(ctx))
+				return nil, 0, errors.Join(err, m.letGo(ctx, l))
 			}
-			return m.drain(ctx, l, drain)
+			q.seen = sight{what: "readers had it"}
+			draining, stop := q.limited(ctx)
+			defer stop()
+			l, left, err := m.drain(draining, q, l, drain)
+			if err != nil && errors.Is(context.Cause(draining), errLimit) {
+				err = errors.Join(errLimit, err)
+			}
+			return l, left, err
 		case reply == replyLate && late == 0:
 			late++
 			if err := m.clock.read(ctx, m.db); err != nil {
@@ -73,6 +91,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		}
 		// The row, or the turnstile, is locked or missing.
 		seen, err := q.target.look(ctx, m.db, q)
+		q.seen.look(q, seen)
 		switch {
 		case err != nil:
 			return nil, 0, err
@@ -97,7 +116,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		case absent > 0 && seen.intent == intentShared && !q.shared && how.queued == 0:
 			how.queued = mostLook // readers keep the row locked, each for a moment
 		case absent > 0:
-			return nil, 0, txlock.ErrBusy
+			return nil, 0, errLocked
 		default:
 			absent++ // free, and locked for a moment
 		}
@@ -115,6 +134,7 @@ func (q *request) refusal(reply int64) error {
 	case replyOther:
 		return fmt.Errorf("%w: %q is used for a semaphore: use another key", txlock.ErrInvalidKey, q.key)
 	}
+	q.seen = sight{what: "somebody else had it"}
 	return txlock.ErrBusy
 }
 
@@ -156,72 +176,6 @@ func conflicted(err error) bool { return txlock.Retryable(err) || txlock.Overtak
 // maxEnsures is how often it is tried to make a row: for a quarter of a second.
 const maxEnsures = 16
 
-// confirm tells whether the hold of a record is in the row still, which may be locked
-// for long, by a transaction that it guards.
-func (m *Manager) confirm(ctx context.Context, r *record) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(r.left(), 0))
-	defer cancel()
-	defer context.AfterFunc(m.undoing, cancel)()
-	for {
-		reply, err := m.sendRenewal(ctx, m.db, r)
-		if err != nil || reply != replyAbsent {
-			return reply >= firstToken, r.unlessOver(err)
-		}
-		seen, err := lookAt(ctx, m.db, r.key, r.slot)
-		if err == nil && seen.exists {
-			err = m.sleep(ctx, retryPause)
-		}
-		if err != nil || !seen.exists {
-			return false, r.unlessOver(err)
-		}
-	}
-}
-
-// unlessOver returns the error, which says nothing where the time of the lease is over.
-func (r *record) unlessOver(err error) error {
-	if r.left() <= 0 {
-		return nil
-	}
-	return err
-}
-
-// granted makes the handle. An owner may find its own lease, in a transaction that
-// has committed meanwhile; then the row has the new hold beside the old one.
-func (m *Manager) granted(ctx context.Context, q *request, token uint64, slot int64, since instant) (*Lease, error) {
-	r := m.recordOf(q, slot)
-	if r != nil && (r.token.Load() == token || q.shared) {
-		held, err := m.confirm(ctx, r)
-		if err != nil {
-			return nil, errors.Join(err, m.undo(q, slot))
-		}
-		if held {
-			r.committed()
-			if l := r.enter(false); l != nil {
-				if err := m.undo(q, slot); err != nil {
-					return nil, errors.Join(err, l.Release(context.WithoutCancel(ctx)))
-				}
-				return l, nil
-			}
-		}
-	}
-	if r != nil {
-		r.lose(ErrReplaced)
-	}
-	return m.keep(q, token, slot, since, false)
-}
-
-// undo takes back what was granted to an owner that had it already.
-func (m *Manager) undo(q *request, slot int64) error {
-	ctx, cancel := context.WithTimeout(m.undoing, releaseLimit)
-	defer cancel()
-	hold, granted := q.hold, now()
-	if _, err := m.sendRelease(ctx, m.db, q.key, slot, hold); err != nil {
-		m.errands.Go(func() { m.giveBackUntil(remains{key: q.key, slot: slot, hold: hold}, granted, granted.add(q.ttl)) })
-		return errors.Join(err, m.renew(q))
-	}
-	return nil
-}
-
 // attempt is how a statement is sent.
 type attempt struct {
 	inTurn bool          // it passes nobody at the turnstile
@@ -239,8 +193,18 @@ type answer struct {
 // first, the reply is waited for behind the call, and what was granted is given back.
 // Where there is no reply, the statement may be executed until its own deadline by the
 // server's clock: what it takes is given back then.
-func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (answer, instant, error) {
+func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a answer, _ instant, err error) {
+	m.granting.Add(1)
+	defer func() {
+		if err != nil || a.reply < firstToken {
+			m.granting.Add(-1)
+			m.lane.settle(m.idle())
+		}
+	}()
 	if err := m.clock.fresh(ctx, m.db); err != nil {
+		return answer{}, 0, err
+	}
+	if err := m.lane.reserve(ctx); err != nil {
 		return answer{}, 0, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -316,7 +280,7 @@ func (m *Manager) renew(q *request) error {
 // send sends the statement.
 func (m *Manager) send(ctx context.Context, q *request, how attempt, notAfterUS int64) (a answer, err error) {
 	if how.queued > 0 {
-		err = m.withRow(ctx, q.key, leaseSlot, how.queued, func(tx gen.DBTX) error {
+		err = m.withRow(ctx, m.db, q.key, leaseSlot, how.queued, func(tx gen.DBTX) error {
 			if how.inTurn {
 				tx = rewriting{tx, rawsql.InTurn}
 			}

@@ -440,7 +440,7 @@ func newSender(b *testing.B, pool *sql.DB, prepared bool) sender {
 // samePair sends the statements of the manager.
 func samePair(b *testing.B, db *testdb.DB, send sender) func() {
 	key := named()
-	exec(b, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", key.String())
+	exec(b, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0)", key.String())
 	name, owner, ttl := []byte(key.String()), []byte("web-3/4711/01234567-89ab-cdef-0123-456789abcdef"), (30 * time.Second).Microseconds()
 	return func() {
 		id := uuid.New()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // instant is a moment by this machine's clock, in nanoseconds. It is never sent to
@@ -50,6 +51,9 @@ func (c *serverClock) fresh(ctx context.Context, db gen.DBTX) error {
 func (c *serverClock) read(ctx context.Context, db gen.DBTX) error {
 	row, err := queries.ServerClock(ctx, db)
 	if err != nil {
+		return err
+	}
+	if err := session.Fit(row.Version); err != nil {
 		return err
 	}
 	received := now()

@@ -11,6 +11,7 @@ import (
 	osexec "os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +28,8 @@ import (
 const (
 	fairDSN = "LOCKSTEP_TEST_FAIR_DSN"
 	fairKey = "LOCKSTEP_TEST_FAIR_KEY"
+	// fairConns bounds its connections, where it is set.
+	fairConns = "LOCKSTEP_TEST_FAIR_CONNS"
 )
 
 // init makes this test binary that process.
@@ -42,7 +45,8 @@ func init() {
 
 // fairProcess does what it reads. "acquire 3" has a goroutine wait, who is called 3,
 // and is answered "waits" when it stands in the queue of the process, and "granted
-// 3" when it has the lease. "release" gives that back.
+// 3" when it has the lease, "granted 3 late" where Event.Fair was false. "release" gives
+// that back.
 func fairProcess(dsn string, key txlock.Key) error {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
@@ -54,7 +58,10 @@ func fairProcess(dsn string, key txlock.Key) error {
 		return err
 	}
 	pool := sql.OpenDB(connector)
-	m, err := lease.NewManager(pool, lease.Fair())
+	connections, _ := strconv.Atoi(os.Getenv(fairConns)) // not set: as many as it needs
+	pool.SetMaxOpenConns(connections)
+	var observer recorder
+	m, err := lease.NewManager(pool, lease.Fair(), lease.Observe(&observer))
 	if err != nil {
 		return err
 	}
@@ -77,7 +84,13 @@ func fairProcess(dsn string, key txlock.Key) error {
 				fmt.Println("error", err)
 				return
 			}
-			fmt.Println("granted", who)
+			late := ""
+			for _, e := range observer.all() {
+				if e.what == "waited" && e.Owner == l.Owner() && !e.Fair {
+					late = " late"
+				}
+			}
+			fmt.Println("granted", who+late)
 			held <- l
 		}()
 		if !await(20*time.Second, func() bool { return fairWaiters() > before }) {
@@ -104,10 +117,11 @@ type fairChild struct {
 }
 
 // startFair starts the process, which is killed at the end of the test.
-func startFair(t *testing.T, db *testdb.DB, key txlock.Key, name string) *fairChild {
+func startFair(t *testing.T, db *testdb.DB, key txlock.Key, name string, env ...string) *fairChild {
 	t.Helper()
 	c := &fairChild{name: name, cmd: osexec.Command(os.Args[0]), lines: make(chan string, 100)}
 	c.cmd.Env = append(os.Environ(), fairDSN+"="+db.DSN(), fairKey+"="+key.String())
+	c.cmd.Env = append(c.cmd.Env, env...)
 	c.cmd.Stderr = os.Stderr
 	in, err := c.cmd.StdinPipe()
 	if err != nil {
@@ -249,61 +263,50 @@ func onOwnDatabase(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	}
 }
 
-// TestFairOrder proves that four processes of eight goroutines each are granted the
-// lease in the order in which the processes took their places in the queue, which
-// the test has seen one by one, and inside a process in the order in which its
-// goroutines came. 512 grants are checked with LOCKSTEP_LONG=1, else 96.
+// TestFairOrder proves that the goroutines of four processes are granted the lease in
+// the order in which they came, whichever process they are of: the test has seen each of
+// them take its place. 160 grants are checked with LOCKSTEP_LONG=1, else 40.
 func TestFairOrder(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		const processes = 4
-		goroutines := 8
 		key := named()
 		m := newManager(t, newPool(t, db, true), lease.Fair())
-		children := make([]*fairChild, processes)
+		children := make([]*fairChild, 4)
 		for p := range children {
 			children[p] = startFair(t, db, key, fmt.Sprint("process ", p))
 		}
-		rounds := testdb.Long(3, 16)
-		for round := range rounds {
-			l := acquire(t, m, key)
-			queue := line{db: db, key: key}
-			var turns []int // of the processes, in their order
-			for i := range processes {
-				p := (i*3 + round) % processes
-				for g := range goroutines {
-					children[p].waits(t, g)
-					if g == 0 && i == 0 {
-						queue.first(t)
-					} else if g == 0 {
-						queue.next(t)
-					}
-				}
-				turns = append(turns, p)
-			}
-			release(t, l)
-			granted := make([]int, processes)
-			for len(turns) > 0 {
-				p := turns[0]
-				turns = turns[1:]
-				children[p].hears(t, fmt.Sprint("granted ", granted[p]))
-				granted[p]++
-				for other := range children {
-					if n := len(children[other].lines); n > 0 {
-						t.Fatalf("process %d says %q in the turn of process %d", other, <-children[other].lines, p)
-					}
-				}
-				if granted[p] < goroutines { // the process takes a place again, behind all others
-					if len(turns) == 0 {
+		arrivals := [][]int{ // the processes of those who come, one after the other
+			{0, 0, 0, 0, 0, 1, 2},
+			{0, 1, 2, 3, 3, 2, 1, 0},
+			{0, 0, 1, 1, 0, 0, 2, 3, 3, 0, 1, 1},
+			{3, 2, 2, 2, 2, 1, 1, 0, 3, 3, 0, 0, 1},
+		}
+		grants := 0
+		for range testdb.Long(1, 4) {
+			for _, processes := range arrivals {
+				l := acquire(t, m, key)
+				queue := line{db: db, key: key}
+				for who, p := range processes {
+					children[p].waits(t, who)
+					if who == 0 {
 						queue.first(t)
 					} else {
 						queue.next(t)
 					}
-					turns = append(turns, p)
 				}
-				children[p].tell(t, "release")
+				release(t, l)
+				for who, p := range processes {
+					children[p].hears(t, fmt.Sprint("granted ", who))
+					for other := range children {
+						if n := len(children[other].lines); n > 0 {
+							t.Fatalf("process %d says %q in the turn of %d, who is of process %d", other, <-children[other].lines, who, p)
+						}
+					}
+					children[p].tell(t, "release")
+				}
+				grants += len(processes)
 			}
 		}
-		t.Logf("%d grants to %d processes of %d goroutines, all in order", rounds*processes*goroutines, processes, goroutines)
+		t.Logf("%d grants, all in order", grants)
 	})
 }
 
@@ -387,6 +390,136 @@ func TestFairStopped(t *testing.T) {
 				release(t, held)
 				stopped.hears(t, "granted 0")
 			})
+		}
+	})
+}
+
+// TestFairFifty kills one of five processes with ten waiters each, in the middle of the
+// queue, and cancels some of the others: all who are left are granted the lease in the
+// order in which they came.
+func TestFairFifty(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		m := newManager(t, newPool(t, db, true), lease.Fair())
+		held := acquire(t, m, key)
+		children := make([]*fairChild, 5)
+		for p := range children {
+			children[p] = startFair(t, db, key, fmt.Sprint("process ", p))
+		}
+		queue := line{db: db, key: key}
+		var own []*fairWait // of this process: every tenth of all
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for who := range 50 {
+			if p := who * 7 % 5; who%10 == 3 {
+				own = append(own, fairAcquireUnder(ctx, m, key))
+			} else {
+				children[p].waits(t, who)
+			}
+			if who == 0 {
+				queue.first(t)
+			} else {
+				queue.next(t)
+			}
+		}
+		const victim = 2
+		children[victim].kill(t)
+		cancel()
+		for _, w := range own {
+			w.end(t)
+			wants(t, "a cancelled waiter", w.err, context.Canceled)
+		}
+		release(t, held)
+		for who := range 50 {
+			if p := who * 7 % 5; p != victim && who%10 != 3 {
+				children[p].hears(t, fmt.Sprint("granted ", who))
+				children[p].tell(t, "release")
+			}
+		}
+		release(t, acquire(t, m, key))
+	})
+}
+
+// TestFairBound proves that waiters beyond the bound on connections are served behind
+// those of their process who had a place at once, and that Event.Fair is false for them,
+// and true for these.
+func TestFairBound(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		held := acquire(t, newManager(t, newPool(t, db, false)), key)
+		queue := line{db: db, key: key}
+		bounded := startFair(t, db, key, "the bounded one", fairConns+"=8")
+		for who := range 7 {
+			bounded.waits(t, who)
+			switch {
+			case who == 0:
+				queue.first(t)
+			case who < 4:
+				queue.next(t)
+			}
+		}
+		release(t, held)
+		for who := range 4 {
+			bounded.hears(t, fmt.Sprint("granted ", who))
+			bounded.tell(t, "release")
+		}
+		late := map[string]bool{"granted 4 late": true, "granted 5 late": true, "granted 6 late": true}
+		for len(late) > 0 {
+			line := within(t, "the next grant", bounded.lines)
+			if !late[line] {
+				t.Fatalf("the bounded one says %q, want one of %v", line, late)
+			}
+			delete(late, line)
+			bounded.tell(t, "release")
+		}
+	})
+}
+
+// TestFairReaders proves that readers and permits wait in the queue as well, in the order
+// in which they came, beside a writer.
+func TestFairReaders(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		key, semaphore := named(), named()
+		m := newManager(t, newPool(t, db, true), lease.Fair())
+		for range 3 {
+			held := acquire(t, m, key)
+			wait := func(acquire func() (*lease.Lease, error)) *fairWait {
+				w := &fairWait{done: make(chan struct{})}
+				go func() {
+					defer close(w.done)
+					w.l, w.err = acquire()
+				}()
+				return w
+			}
+			queue := line{db: db, key: key}
+			one := wait(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
+			queue.first(t)
+			two := wait(func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) })
+			queue.next(t)
+			writer := fairAcquire(t, m, key)
+			queue.next(t)
+			release(t, held)
+			first, second := one.lease(t), two.lease(t) // both read at once
+			release(t, first)
+			release(t, second)
+			release(t, writer.lease(t))
+
+			s, err := m.Semaphore(semaphore, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held, err = s.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			queue = line{db: db, key: semaphore}
+			permit := wait(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
+			queue.first(t)
+			next := wait(func() (*lease.Lease, error) { return s.Acquire(t.Context()) })
+			queue.next(t)
+			release(t, held)
+			release(t, permit.lease(t))
+			release(t, next.lease(t))
 		}
 	})
 }

@@ -353,7 +353,7 @@ func TestWaitAfterClockSetBack(t *testing.T) {
 			setBack := func() {
 				exec(t, db, "UPDATE lockstep_leases SET expires_us = expires_us + 3600000000, token = token + 3600000000 WHERE name = ?", dead.String())
 			}
-			exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, 'dead', ?, UNIX_TIMESTAMP() * 1000000, ?, UNIX_TIMESTAMP() * 1000000 + ?, 0, 0)",
+			exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, 'dead', ?, UNIX_TIMESTAMP() * 1000000, ?, UNIX_TIMESTAMP() * 1000000 + ?, 0, 0, 0)",
 				dead.String(), holdA, ttl.Microseconds(), 2*ttl.Microseconds())
 			if meanwhile {
 				defer time.AfterFunc(ttl/2, setBack).Stop()

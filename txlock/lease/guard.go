@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -27,8 +26,13 @@ import (
 // where it is the first statement there, say txlock.NothingRead. Else what the transaction
 // reads afterwards is from before the wait for the last transaction under the same lease.
 //
-// It returns txlock.ErrLost where the lease is not ours any more and
-// txlock.ErrStaleSnapshot where the transaction's snapshot is older than the lease:
+// A transaction that is still open 5 seconds after its lease has expired by the server's
+// clock, since its process is stopped or its host gone, is rolled back as soon as somebody
+// else wants the lease: that one ends its session by KILL, which a user may for sessions of
+// his own; else the errors of who waits name the session.
+//
+// It returns txlock.ErrLost where the lease is not ours any more, ErrOtherDatabase where
+// the transaction's database doesn't have it, and txlock.ErrStaleSnapshot where the transaction's snapshot is older than the lease:
 // roll the transaction back then. It returns what Scope.Lock returns besides, and the
 // transaction is left as that says. On a guarded pool Commit returns
 // txlock.ErrTxDoomed where the rollback to a savepoint, DDL or the like may have taken
@@ -44,37 +48,28 @@ func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinO
 	r := l.record
 	outside := ctx // not that of the transaction's own statements
 	err = scope.Include(ctx, "guard lease", r.key, func(ctx context.Context, in *txlock.Included) error {
-		if !in.Fenced && !r.guards(tx) {
-			r.refresh(outside)
+		if !in.Fenced {
+			r.refresh(outside, in.Session)
 		}
 		in.Fence = true
 		return r.guard(ctx, in)
 	})
 	if errors.Is(err, txlock.ErrLost) {
-		r.lose(ErrReplaced)
-		return errors.Join(err, l.Err())
+		return r.refused(ctx, err)
 	}
 	return err
-}
-
-// guards tells whether the transaction is the one that was guarded last, and notes
-// that it is now. Only there a renewal would wait for ourselves.
-func (r *record) guards(tx txlock.Tx) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !reflect.TypeOf(tx).Comparable() {
-		return false // a type of the program's own
-	}
-	before := r.guardedBy
-	r.guardedBy = tx
-	return before == tx
 }
 
 // refresh renews the lease where less than two thirds of it are left, since the
 // row can't be renewed while the transaction is open. It is done with after
 // half of what is left, and says nothing: Guard finds out what has become of the
-// lease, and a lease that was not renewed is still held.
-func (r *record) refresh(ctx context.Context) {
+// lease, and a lease that was not renewed is still held. It doesn't wait for a row
+// that the session itself has locked, by the Guard before this one.
+func (r *record) refresh(ctx context.Context, session uint64) {
+	r.mu.Lock()
+	again := r.guardedIn == session
+	r.guardedIn = session
+	r.mu.Unlock()
 	left := r.left()
 	if left >= r.ttl*2/3 || r.m.db.full() || r.isPending() {
 		return
@@ -82,13 +77,20 @@ func (r *record) refresh(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left*3/4)
 	defer cancel()
 	if !r.beginRenewal(cancel) {
-		r.awaitRenewal(ctx)
+		if !again {
+			r.awaitRenewal(ctx)
+		}
 		return
+	}
+	defer r.endRenewal()
+	if again {
+		if b, err := r.m.blockerOf(ctx, r.key, r.slot); err != nil || b != nil && b.session == session {
+			return
+		}
 	}
 	if err := r.m.renewOne(ctx, r, left/2); err != nil {
 		r.setback(err)
 	}
-	r.endRenewal()
 }
 
 func (r *record) isPending() bool {
@@ -100,22 +102,26 @@ func (r *record) isPending() bool {
 // guard sends the statements.
 func (r *record) guard(ctx context.Context, in *txlock.Included) error {
 	name, token := []byte(r.key.String()), r.token.Load()
+	shown := token
 	if in.Snapshot {
 		row, err := queries.LeaseInSnapshot(ctx, in.Tx, gen.LeaseInSnapshotParams{Name: name, Slot: r.slot})
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		if row.Token < token {
-			return fmt.Errorf("%w: the lease has token %d, the snapshot shows %d", txlock.ErrStaleSnapshot, token, row.Token)
-		}
+		shown = row.Token
 	}
 	reply, err := queries.GuardLease(ctx, in.Tx, gen.GuardLeaseParams{
 		Name: name, Slot: r.slot, Owner: []byte(r.owner), Token: token, Hold: r.hold,
 	})
-	if err == nil && uint64(reply) != token {
-		err = fmt.Errorf("%w: token %d", txlock.ErrLost, token)
+	switch {
+	case err != nil:
+		return err
+	case uint64(reply) != token:
+		return fmt.Errorf("%w: token %d", txlock.ErrLost, token)
+	case shown < token:
+		return fmt.Errorf("%w: the lease has token %d, the snapshot shows %d", txlock.ErrStaleSnapshot, token, shown)
 	}
-	return err
+	return nil
 }
 
 // AcquireTx takes the lease inside the caller's transaction: lease and business
@@ -162,6 +168,9 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 				return nil, err
 			}
 		}
+		if !m.db.full() {
+			err = m.unblock(ctx, q, err)
+		}
 		return l, err
 	})
 }
@@ -195,6 +204,9 @@ func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
 	if m.db.full() {
 		return false, nil
 	}
+	if err := m.lane.reserve(ctx); err != nil {
+		return false, err
+	}
 	seen, err := lookAt(ctx, m.db, q.key, leaseSlot)
 	switch {
 	case err != nil:
@@ -206,7 +218,7 @@ func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
 	case seen.held() && (!q.named || seen.owner != q.owner):
 		return true, txlock.ErrBusy
 	case seen.intent == intentShared:
-		row, err := queries.ReadersOf(ctx, m.db, []byte(q.key.String()))
+		row, err := m.readersOf(ctx, q.key)
 		if err == nil && row.Readers > row.Expired {
 			err = txlock.ErrBusy
 		}
@@ -233,12 +245,21 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 	case reply < firstToken:
 		return nil, q.refusal(reply)
 	}
+	token := uint64(reply &^ sharedBit)
+	if q.missed(token) {
+		if err := m.miss(q, func() error { return giveBackIn(ctx, in.Tx, q) }); err != nil {
+			return nil, err
+		}
+		if l, err := m.local(q); l != nil || err != nil {
+			return l, err
+		}
+		return m.acquireIn(ctx, in, q)
+	}
 	if reply&sharedBit != 0 {
 		if err := noReaders(ctx, in.Tx, q.key); err != nil {
 			return nil, err
 		}
 	}
-	token := uint64(reply &^ sharedBit)
 	r := m.recordOf(q, leaseSlot)
 	if r != nil && r.token.Load() == token {
 		ours, err := m.sendRenewal(ctx, in.Tx, r)
@@ -250,7 +271,7 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 			return m.keep(q, token, leaseSlot, since, true)
 		}
 		// Acquired in this transaction before: that hold serves both.
-		if _, err := queries.ReleaseLease(ctx, in.Tx, gen.ReleaseLeaseParams{Hold: q.hold, Name: []byte(q.key.String()), Slot: leaseSlot}); err != nil {
+		if err := giveBackIn(ctx, in.Tx, q); err != nil {
 			return nil, err
 		}
 		if l := r.enter(true); l != nil {
@@ -262,6 +283,12 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 		r.lose(ErrReplaced)
 	}
 	return m.keep(q, token, leaseSlot, since, true)
+}
+
+// giveBackIn removes in the transaction the hold that a request was granted there.
+func giveBackIn(ctx context.Context, tx gen.DBTX, q *request) error {
+	_, err := queries.ReleaseLease(ctx, tx, gen.ReleaseLeaseParams{Hold: q.hold, Name: []byte(q.key.String()), Slot: leaseSlot})
+	return err
 }
 
 // noReaders returns ErrBusy where somebody reads under a lease. It locks the rows

@@ -1,10 +1,14 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -14,44 +18,108 @@ import (
 // retryPause is the time between two attempts at a row that is locked.
 const retryPause = 5 * time.Millisecond
 
-// Info is what the database knows of a lease.
+// Kind is what is held under a key.
+type Kind string
+
+// The kinds.
+const (
+	Exclusive Kind = "exclusive" // the lease itself, by Acquire
+	Reader    Kind = "reader"    // the lease shared, by AcquireShared
+	Permit    Kind = "permit"    // of a semaphore
+	Waiter    Kind = "waiter"    // the first in the queue of Fair; nothing is held yet
+)
+
+// Info is what the database knows of a lease, or of one of the readers, permits and
+// waiters of its key.
 type Info struct {
 	Key   txlock.Key
+	Kind  Kind
+	Slot  int64         // tells apart what is held under one key, see ForceRelease
 	Owner string        // who holds it, or held it last; see WithOwner
 	Token uint64        // of the last grant
+	Since time.Time     // when that was, by the server's clock
 	Held  bool          // somebody holds it
 	Left  time.Duration // for how much longer, if it isn't renewed
 	TTL   time.Duration
 	Holds int // how often the owner has entered it, counting one for each manager
+
+	// Permits is how many permits the key has as a semaphore, 0 where it is none. Only
+	// Inspect tells it.
+	Permits int
+	// Others are the readers and permits that are held under the key, and the first
+	// waiter, in the order of their slots. Only Inspect tells them.
+	Others []Info
+	// Session is that of a waiter on the server.
+	Session uint64
 }
 
-// List returns the leases that are held by anybody, in the order of their keys. It
-// waits for nobody. It returns txlock.ErrSchema, ErrClosed and the errors of the
-// driver.
+// List returns all that is held by anybody, leases, readers and permits, and the first
+// waiter of each queue of Fair, in the order of their keys and slots. It waits for
+// nobody. It returns txlock.ErrSchema, ErrClosed and the errors of the driver.
 func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	if err := m.open(); err != nil {
 		return nil, err
 	}
-	const page = 1000
-	var all []Info
-	params := gen.ListLeasesParams{After: []byte{}, Limit: page}
+	all, err := m.listHeld(ctx)
+	if err == nil {
+		err = uncommitted(ctx, m.db, func(tx gen.DBTX) error {
+			waiters, err := listWaiters(ctx, tx)
+			all = append(all, waiters...)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, txlock.Explain("list leases", err)
+	}
+	slices.SortStableFunc(all, func(a, b Info) int { // a waiter has the lowest slot of its key
+		if c := strings.Compare(a.Key.String(), b.Key.String()); c != 0 {
+			return c
+		}
+		return int(min(1, max(-1, a.Slot-b.Slot)))
+	})
+	return all, nil
+}
+
+// listPage is how many rows one statement reads.
+const listPage = 1000
+
+func (m *Manager) listHeld(ctx context.Context) (all []Info, err error) {
+	page := gen.ListLeasesParams{After: []byte{}, AfterSlot: math.MinInt64, Limit: listPage}
 	for {
-		rows, err := queries.ListLeases(ctx, m.db, params)
+		rows, err := queries.ListLeases(ctx, m.db, page)
 		if err != nil {
-			return nil, txlock.Explain("list leases", err)
+			return nil, err
 		}
 		for _, row := range rows {
 			all = append(all, infoOf(gen.InspectLeaseRow(row)))
 		}
-		if len(rows) < page {
+		if len(rows) < listPage {
 			return all, nil
 		}
-		params.After = rows[page-1].Name
+		page.After, page.AfterSlot = rows[listPage-1].Name, rows[listPage-1].Slot
 	}
 }
 
-// Inspect returns what is known of the lease of a key. One that was never acquired
-// is simply not held. The errors are those of List, and txlock.ErrInvalidKey.
+func listWaiters(ctx context.Context, tx gen.DBTX) (all []Info, err error) {
+	page := gen.ListTurnstilesParams{After: []byte{}, Limit: listPage}
+	for {
+		rows, err := queries.ListTurnstiles(ctx, tx, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			all = append(all, waiterOf(gen.InspectTurnstileRow(row)))
+		}
+		if len(rows) < listPage {
+			return all, nil
+		}
+		page.After = rows[listPage-1].Name
+	}
+}
+
+// Inspect returns what is known of the lease of a key, and in Others of its readers,
+// permits and first waiter. One that was never acquired is simply not held. The errors
+// are those of List, and txlock.ErrInvalidKey.
 func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 	if err := key.Validate(); err != nil {
 		return Info{}, err
@@ -59,63 +127,170 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 	if err := m.open(); err != nil {
 		return Info{}, err
 	}
-	row, err := queries.InspectLease(ctx, m.db, gen.InspectLeaseParams{Name: []byte(key.String()), Slot: leaseSlot})
-	if errors.Is(err, sql.ErrNoRows) {
-		return Info{Key: key}, nil
+	info := Info{Key: key, Kind: Exclusive}
+	rows, err := queries.InspectLease(ctx, m.db, []byte(key.String()))
+	var others []Info
+	for _, row := range rows {
+		switch row.Slot {
+		case turnstileSlot:
+			others, err = m.firstWaiter(ctx, key)
+		case leaseSlot:
+			info = infoOf(row)
+			info.Permits = int(max(0, -row.IntentUs))
+		default:
+			others = append(others, infoOf(row))
+		}
 	}
 	if err != nil {
 		return Info{}, txlock.Explain(fmt.Sprintf("inspect lease %q", key), err)
 	}
-	info := infoOf(row)
-	info.Key = key
+	info.Key, info.Others = key, others
 	return info, nil
 }
 
+// firstWaiter returns who has the turnstile of a key, if anybody has.
+func (m *Manager) firstWaiter(ctx context.Context, key txlock.Key) (first []Info, err error) {
+	err = uncommitted(ctx, m.db, func(tx gen.DBTX) error {
+		row, err := queries.InspectTurnstile(ctx, tx, []byte(key.String()))
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		first = []Info{waiterOf(row)}
+		return err
+	})
+	return first, err
+}
+
+// infoOf tells of a row. A token is the server's clock at the grant in microseconds, but
+// for one that was raised past an earlier one.
 func infoOf(row gen.InspectLeaseRow) Info {
-	return Info{
-		Key: txlock.Named(string(row.Name)), Owner: string(row.Owner), Token: row.Token,
-		Held: row.LeftUs > 0 && row.HoldsLength > 0, Left: micros(row.LeftUs), TTL: micros(row.TtlUs),
+	info := Info{
+		Key: txlock.Named(string(row.Name)), Kind: Exclusive, Slot: row.Slot, Owner: string(row.Owner),
+		Token: row.Token,
+		Held:  row.LeftUs > 0 && row.HoldsLength > 0, Left: micros(row.LeftUs), TTL: micros(row.TtlUs),
 		Holds: int(row.HoldsLength / holdLength),
+	}
+	if row.Token > 0 {
+		info.Since = time.UnixMicro(int64(row.Token))
+	}
+	switch {
+	case row.Slot > MaxPermits:
+		info.Kind = Reader
+	case row.Slot > leaseSlot:
+		info.Kind = Permit
+	}
+	return info
+}
+
+func waiterOf(row gen.InspectTurnstileRow) Info {
+	return Info{
+		Key: txlock.Named(string(row.Name)), Kind: Waiter, Slot: turnstileSlot, Owner: string(row.Owner),
+		Since: time.UnixMicro(row.SinceUs), Session: row.ConnID,
 	}
 }
 
 // ForceRelease takes a lease away from whoever holds it, for an operator who knows
-// that the holder is gone. The next holder's token is higher. The old holder is told
-// ErrLost by its next renewal or Guard, and may believe until then that it holds the
-// lease, an Acquire that enters it again in the same manager included; what it has
-// guarded can't be committed. Where a transaction guards the lease it waits for its
-// end, by trying again.
+// that the holder is gone: from the one who holds it exclusively, and from all readers
+// and permits of the key, or where slots are given (see Info) from those only. The next
+// holder's token is higher. The old holder is told ErrLost by its next renewal or Guard,
+// and may believe until then that it holds the lease, an Acquire that enters it again in
+// the same manager included; what it has guarded can't be committed.
 //
-// It returns txlock.ErrNotHeld where nobody holds the lease, ErrInvalidKey, ErrSchema,
-// ErrClosed, the errors of the driver and the context's.
-func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key) error {
+// Where a transaction guards the lease, or has acquired it, ForceRelease waits 5 seconds
+// for its end and then ends its session by KILL, which rolls it back. It needs the same
+// user for that, or the privilege to; else the error names the session.
+//
+// It returns txlock.ErrNotHeld where nobody holds the lease, ErrBusy where a row stays
+// locked by a transaction that can't be found, ErrInvalidKey, ErrInvalidOption for a slot
+// below 0, ErrSchema, ErrClosed, the errors of the driver and the context's.
+func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int64) error {
 	if err := key.Validate(); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(slots, func(slot int64) bool { return slot < leaseSlot }) {
+		return fmt.Errorf("%w: ForceRelease(%q, %v): nothing is held in a slot below 0; who waits is ended by KILL of its session", txlock.ErrInvalidOption, key, slots)
 	}
 	if err := m.open(); err != nil {
 		return err
 	}
 	what := fmt.Sprintf("release lease %q by force", key)
-	for {
-		reply, err := queries.ForceRelease(ctx, m.db, gen.ForceReleaseParams{Name: []byte(key.String()), Slot: leaseSlot})
-		switch {
-		case err != nil:
-			return txlock.Explain(what, err)
-		case reply >= firstToken:
-			m.freed(key)
-			return nil
-		case reply == replyRefused:
-			return fmt.Errorf("%s: %w", what, txlock.ErrNotHeld)
-		}
-		seen, err := lookAt(ctx, m.db, key, leaseSlot)
+	if len(slots) == 0 {
+		rows, err := queries.InspectLease(ctx, m.db, []byte(key.String()))
 		if err != nil {
 			return txlock.Explain(what, err)
 		}
-		if !seen.exists {
-			return fmt.Errorf("%s: %w", what, txlock.ErrNotHeld)
+		slots = append(slots, leaseSlot) // first, so that no reader follows
+		for _, row := range rows {
+			if row.Slot > leaseSlot {
+				slots = append(slots, row.Slot)
+			}
 		}
-		if err := m.sleep(ctx, retryPause); err != nil {
-			return fmt.Errorf("%s: a transaction guards it: %w", what, err)
+	}
+	began, released := now(), false
+	for _, slot := range slots {
+		held, err := m.forceRelease(ctx, key, slot, began)
+		if err != nil {
+			return txlock.Explain(what, err)
+		}
+		released = released || held
+	}
+	if !released {
+		return fmt.Errorf("%s: %w", what, txlock.ErrNotHeld)
+	}
+	m.freed(key)
+	return nil
+}
+
+// forceRelease releases one row, and tells whether it was held.
+func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, slot int64, began instant) (bool, error) {
+	ended := false
+	var busy error // once it was found locked
+	var by written // that it was found locked by, since
+	var since instant
+	for pause := retryPause; ; pause = min(2*pause, blockedPause) {
+		reply, err := queries.ForceRelease(ctx, m.db, gen.ForceReleaseParams{Name: []byte(key.String()), Slot: slot})
+		if err == nil && reply != replyAbsent {
+			return ended || reply >= firstToken, nil
+		}
+		var b *blocker
+		if err == nil {
+			busy = cmp.Or(busy, errUnknownBlocker)
+			b, err = m.blockerOf(ctx, key, slot)
+		}
+		var seen glance
+		if err == nil {
+			seen, err = lookAt(ctx, m.db, key, slot)
+		}
+		if err == nil && !seen.exists && b == nil {
+			return ended, nil
+		}
+		if b != nil {
+			busy = errors.New(b.String())
+			if b.written != by {
+				by, since = b.written, now()
+			}
+		}
+		waited := began.until(now())
+		switch {
+		case err != nil:
+		case waited > 2*guardGrace:
+			err = txlock.ErrBusy
+		case b != nil && since.until(now()) > guardGrace: // one transaction, all the time
+			if err := b.end(ctx, m); err != nil {
+				return false, err
+			}
+			ended = true
+		}
+		if err == nil {
+			err = m.sleep(ctx, pause)
+		}
+		switch {
+		case err != nil && busy != nil:
+			return false, fmt.Errorf("%w: %w", err, busy)
+		case err != nil:
+			return false, err
 		}
 	}
 }
+
+var errUnknownBlocker = errors.New("a transaction that has not written it has its row locked")

@@ -17,6 +17,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -79,11 +80,12 @@ func (l *Lease) Done() <-chan struct{} {
 }
 
 // Context returns a context that ends when the lease is lost or released, with
-// what Err says as its cause (context.Cause), and that carries the owner, so that an
-// Acquire of the same key under it enters again. The function ends it earlier; call
-// it when the work is done, as that of context.WithCancel.
+// what Err says as its cause (context.Cause), and that carries the lease: an Acquire
+// of the same key under it enters again while it is held, one of another key doesn't
+// know of it. The function ends it earlier; call it when the work is done, as that of
+// context.WithCancel.
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
-	working, cancel := context.WithCancelCause(WithOwner(ctx, l.record.owner))
+	working, cancel := context.WithCancelCause(underlease.WithLease(ctx, l))
 	l.record.mu.Lock()
 	defer l.record.mu.Unlock()
 	if l.over != nil {

@@ -22,6 +22,7 @@ var ErrClosed = errors.New("lease: the manager is closed")
 // be called from any goroutine.
 type Manager struct {
 	db      *prepared
+	lane    *lane // to renew on
 	options options
 	clock   serverClock
 
@@ -31,6 +32,8 @@ type Manager struct {
 	errands *underlease.Errands
 	start   sync.Once
 	nudge   chan struct{} // wakes the loop of renewals
+	// granting counts the requests under way that may be granted.
+	granting atomic.Int64
 	// sleepsUntil is when the loop wakes up by itself, or awake.
 	sleepsUntil atomic.Int64
 
@@ -41,6 +44,7 @@ type Manager struct {
 	slots   map[slotOf]struct{} // of readers
 
 	firstSlot int64       // of readers
+	sweeping  atomic.Bool // idle rows of readers are being removed
 	oneNode   atomic.Bool // the database is no multi-primary cluster, as far as was asked
 }
 
@@ -64,9 +68,11 @@ type hold struct {
 
 // NewManager returns a manager of leases on the pool, which stays the caller's.
 // Nothing is sent yet; close the manager when it isn't needed any more, which ends its
-// goroutines. While leases are held it keeps one connection for renewals; a pool of a
-// single connection lends it for each renewal, which then has to wait for a transaction
-// that has it: one that lasts longer than the TTL loses the lease.
+// goroutines. While leases are held it has one connection for renewals: over a guarded
+// pool one more, which the pool's connector makes and MaxOpenConns doesn't count, over a
+// plain pool one of the pool's. A plain pool of a single connection lends that for each
+// renewal, which then has to wait for a transaction that has it: one that lasts longer
+// than the TTL loses the lease.
 //
 // It returns txlock.ErrInvalidOption for an option out of its range.
 func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
@@ -81,7 +87,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		db:      &prepared{DB: db, stmts: make(map[string]*sql.Stmt)},
+		lane:    &lane{program: db},
 		options: o,
 		errands: underlease.NewErrands(),
 		nudge:   make(chan struct{}, 1),
@@ -91,6 +97,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 		// Far from the permits, and from the slots of other managers.
 		firstSlot: 1<<32 + rand.Int64N(1<<62),
 	}
+	m.db = &prepared{DB: db, lane: m.lane, inline: txlock.TakesText(db), stmts: make(map[string]*sql.Stmt)}
 	m.closing, m.ending, m.undoing = newLife(), newLife(), newLife()
 	m.sleepsUntil.Store(awake)
 	return m, nil
@@ -99,15 +106,16 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 // Acquire takes the lease of a key and waits until it is free: in the order of
 // arrival among the goroutines of this manager, by looking again and again among
 // processes. It sends one statement where the lease is free; a key that was never
-// leased takes three more. An owner that holds the lease already, by the context of
-// Do, Lease.Context or WithOwner, enters it again, with the same token and, in the
-// same manager, without a statement; the TTL stays that of the first.
+// leased takes three more. Who holds the lease already, by the context of Do or
+// Lease.Context for its key, or by WithOwner, enters it again, with the same token
+// and, in the same manager, without a statement; the TTL stays that of the first.
 //
 // It may return txlock.ErrWaitTimeout (see WaitAtMost), ErrTooManyHolds,
 // ErrInvalidKey, ErrInvalidOption, ErrSchema, ErrReadOnly, ErrClosed, the errors of
-// the driver and the context's. Where it returns an error the lease is not held: what
-// the server may have granted nevertheless is given back behind the call, and by
-// the deadline of the context at the latest.
+// the driver and the context's, whose end it doesn't outlast. Where it returns an error
+// the lease is not held: the server refuses what reaches it past the context's deadline,
+// by its own clock, and what it has granted until then is given back behind the call,
+// when it has answered, which takes as long as the network does.
 func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "acquire", key, opts)
 	if err != nil {
@@ -130,8 +138,8 @@ func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...Acquir
 
 // Do acquires the lease, calls fn and releases it, also when fn panics or the
 // context has ended. The context of fn ends when the lease is lost, with ErrLost as
-// its cause, and carries the owner: Do and Acquire of the same key under it enter
-// again.
+// its cause, and carries the lease: Do and Acquire of the same key under it enter
+// again, and those of other keys exclude each other.
 //
 // It returns the error of fn, joined by txlock.ErrLost where the lease was lost
 // before fn returned, and what Acquire and Release return. Where fn has guarded a
@@ -152,66 +160,11 @@ func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease)
 	return underlease.Do(ctx, l, ErrGuarded, fn)
 }
 
-// Close gives back all leases of the manager, whose holders find them released,
-// and ends what goes on behind its calls. It waits for that until the context ends;
-// what could not be given back by then ends with its time to live. Calls that wait
-// return ErrClosed, as all later ones do. Closing again does nothing. The pool stays
-// open.
-func (m *Manager) Close(ctx context.Context) error {
-	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		return nil
-	}
-	m.closed = true
-	records := make(chan *record, len(m.records))
-	for _, r := range m.records {
-		records <- r
-	}
-	for _, q := range m.queues {
-		q.close()
-	}
-	m.mu.Unlock()
-	m.closing.end()
-	close(records)
-	err := releaseAll(ctx, records)
-	m.ending.end()
-	m.errands.End()
-	defer m.undoing.end()
-	undo := context.AfterFunc(ctx, m.undoing.end)
-	defer undo()
-	m.errands.Wait()
-	return errors.Join(err, m.db.close())
-}
-
-// releaseAll releases what the records hold, several at a time.
-func releaseAll(ctx context.Context, records <-chan *record) error {
-	const workers = 8
-	errs := make(chan error, workers)
-	for range workers {
-		go func() {
-			var err error
-			for r := range records {
-				for l := range r.all() {
-					if releaseErr := l.Release(ctx); !errors.Is(releaseErr, txlock.ErrNotHeld) {
-						err = errors.Join(err, releaseErr)
-					}
-				}
-			}
-			errs <- err
-		}()
-	}
-	var err error
-	for range workers {
-		err = errors.Join(err, <-errs)
-	}
-	return err
-}
-
 // finish calls one way to acquire, says what went wrong and tells the observer.
 func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	l, err := acquire(ctx, q)
 	if err != nil {
+		m.lane.settle(m.idle())
 		err = txlock.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
 	}
 	m.observe(func(o txlock.Observer) {
@@ -249,8 +202,11 @@ func (m *Manager) recordOf(q *request, slot int64) *record {
 // refuses to make a reader a writer. For an owner who waits for readers in another call
 // it returns errReading: that call may give up.
 func (m *Manager) local(q *request) (*Lease, error) {
-	if !q.named {
+	switch {
+	case !q.named:
 		return nil, nil
+	case q.under != nil:
+		return m.again(q)
 	}
 	own := hold{key: q.key.String(), owner: q.owner}
 	m.mu.Lock()
@@ -270,7 +226,7 @@ func (m *Manager) local(q *request) (*Lease, error) {
 		return nil, nil
 	}
 	if !q.shared {
-		return nil, fmt.Errorf("%w: owner %q reads under this lease: release that first, or acquire it exclusively from the beginning", txlock.ErrUpgrade, q.owner)
+		return nil, upgrade(q)
 	}
 	return reader.enter(false), nil
 }
@@ -287,7 +243,17 @@ func (m *Manager) keep(q *request, token uint64, slot int64, since instant, pend
 	m.mu.Unlock()
 	m.start.Do(m.startLoops)
 	m.expect(since.add(r.every()))
+	if pending {
+		m.errands.Go(func() { m.reserveBehind(r) })
+	}
 	return l, nil
+}
+
+// reserveBehind opens the lane for a lease whose transaction has had the last connection.
+func (m *Manager) reserveBehind(r *record) {
+	ctx, cancel := context.WithTimeout(m.ending, max(r.left(), 0))
+	defer cancel()
+	_ = m.lane.reserve(ctx) // the renewals try again, and say so
 }
 
 // forget takes a record that has ended out of the manager.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -37,13 +38,12 @@ func (m *Manager) Terms(opts ...AcquireOption) (Terms, error) {
 // DB returns the pool that NewManager was given.
 func (m *Manager) DB() *sql.DB { return m.db.DB }
 
-// OwnerOf returns the owner that an Acquire under the context has: the one of
-// WithOwner, Do or Context, which is named then, or a new one. It returns
+// OwnerOf returns the owner that an Acquire under the context has which enters no lease
+// again: the one of WithOwner, which is named then, or a new one. It returns
 // txlock.ErrInvalidOption for a name out of its bounds.
 func OwnerOf(ctx context.Context) (owner string, named bool, err error) {
-	owner, named, err = ownerOf(ctx)
-	if named || err != nil {
-		return owner, named, err
+	if owner, named = underlease.NameOf(ctx); named {
+		return owner, true, checkOwner(owner)
 	}
 	id, err := uuid.NewV7()
 	return process + id.String(), false, err

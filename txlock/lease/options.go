@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -75,8 +76,10 @@ func TTL(d time.Duration) Option { return term(func(t *terms) { t.ttl = d }) }
 func MaxLifetime(d time.Duration) Option { return term(func(t *terms) { t.lifetime = d }) }
 
 // WaitAtMost bounds how long Acquire and Do wait, after which they return
-// txlock.ErrWaitTimeout. It must be positive: TryAcquire doesn't wait. The default
-// is as long as the context lives.
+// txlock.ErrWaitTimeout, which says what was in the way and names the owner who was
+// seen to hold the lease. The first try is outside of the limit: a lease that is free is
+// granted however small that is, and however slow the server. It must be positive:
+// TryAcquire doesn't wait. The default is as long as the context lives.
 func WaitAtMost(d time.Duration) Option {
 	return term(func(t *terms) {
 		t.atMost = d
@@ -86,15 +89,17 @@ func WaitAtMost(d time.Duration) Option {
 	})
 }
 
-// Fair makes waiting a queue over all processes, first come, first served among
-// those that use it: they queue for a row of the key in the server, and only the first
-// looks whether the lease is free. A newcomer's Acquire or TryAcquire doesn't pass
-// who waits there; those of managers without Fair, and AcquireTx, do. On a multi-primary
-// cluster the queue is that of one node.
+// Fair makes waiting a queue over all goroutines of all processes, first come, first
+// served among those that use it: they queue for a row of the key in the server, and only
+// the first looks whether the lease is free. A newcomer's Acquire or TryAcquire doesn't
+// pass who waits there; those of managers without Fair, and AcquireTx, do. On a
+// multi-primary cluster the queue is that of one node.
 //
-// Each process and key that waits keeps a connection, at most half of MaxOpenConns in
-// all. Where none is left the wait is that of Poll, and Event.Fair false. The default
-// is Poll.
+// Each who waits keeps a connection, up to 16 for a key in one manager and half of
+// MaxOpenConns in all. Who comes when these are taken waits for a place behind those of its
+// own manager that have one, and where none has, as Poll does: others may come before it,
+// and Event.Fair is false. A process that is stopped, or whose host is gone, delays who
+// comes behind it by 2 seconds for each of its places. The default is Poll.
 func Fair() Option { return term(func(t *terms) { t.fair = true }) }
 
 // RenewEvery is the interval of renewals, at most half of the TTL. The default is
@@ -186,24 +191,27 @@ func (t *terms) check() error {
 // that noticing takes.
 func validity(ttl time.Duration) time.Duration { return ttl - ttl/100 - 2*time.Millisecond }
 
-type ownerKey struct{}
-
-// WithOwner names the owner of the leases that are acquired under the context. An
-// owner that holds a lease enters it again. The name must be unique to one process
-// at a time: two that share it are both granted the lease. It has 1 to 255 bytes; any
-// other makes Acquire return txlock.ErrInvalidOption. The default is an owner of
-// its own for each Acquire, which the context of Do and of Lease.Context carries on.
+// WithOwner names the owner of the leases that are acquired under the context, whatever
+// their keys. An owner that holds a lease enters it again: what is to be excluded by a
+// lease must have another name, or none. The name must be unique to one process
+// at a time: a second takes the lease over from the first, at once and with a higher
+// token, as a program that was started again does from itself. It has 1 to 255 bytes;
+// any other makes Acquire return txlock.ErrInvalidOption.
+//
+// The default is an owner of its own for each Acquire. The context of Do and of
+// Lease.Context carries that on for the key of the lease, and as long as that is held:
+// leases of other keys have owners of their own under it, so that goroutines exclude
+// each other.
 func WithOwner(ctx context.Context, owner string) context.Context {
-	return context.WithValue(ctx, ownerKey{}, owner)
+	return underlease.WithName(ctx, owner)
 }
 
-// ownerOf returns the owner that the context names.
-func ownerOf(ctx context.Context) (owner string, named bool, err error) {
-	owner, named = ctx.Value(ownerKey{}).(string)
-	if named && (owner == "" || len(owner) > maxOwner) {
-		err = fmt.Errorf("%w: WithOwner: an owner has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxOwner, len(owner))
+// checkOwner returns what is wrong with a name that was given.
+func checkOwner(name string) error {
+	if name == "" || len(name) > maxOwner {
+		return fmt.Errorf("%w: WithOwner: an owner has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxOwner, len(name))
 	}
-	return owner, named, err
+	return nil
 }
 
 const maxOwner = 255

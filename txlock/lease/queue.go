@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -13,37 +14,47 @@ import (
 )
 
 // queue is who waits for a key in this manager, first come, first served. Only
-// the first asks the server.
+// the first asks the server, and with Fair those that have a place in the queue of all
+// processes, one after the other.
 type queue struct {
 	waiters []*waiter
-	freed   bool // the lease was released here since the first has looked
 }
 
-// waiter is one call that waits.
+// waiter is one call that waits. Its fields are used under Manager.mu.
 type waiter struct {
-	// signal is sent to when there is news: it is the first now, a lease of the
-	// key has ended here, or the manager is closed.
+	// signal is sent to when there is news: it may be its turn, a lease of the key has
+	// ended here, or the manager is closed.
 	signal chan struct{}
+	placed bool // it has asked for its place in the queue of all processes, and has it
+	queued bool // it has had one
+	head   bool // it is the first of all processes
+	late   bool // it had to wait for a place, since connections are bounded
+	freed  bool // the lease was released here since it has looked
 }
 
-// wake tells the first waiter to look at once, under Manager.mu.
-func (q *queue) wake() {
-	if len(q.waiters) == 0 {
-		return
-	}
+func (w *waiter) wake() {
 	select {
-	case q.waiters[0].signal <- struct{}{}:
+	case w.signal <- struct{}{}:
 	default: // it has been told already
+	}
+}
+
+// wake tells who may go on: the first, and the first of those without a place.
+func (q *queue) wake() {
+	for i, w := range q.waiters {
+		if i == 0 || !w.placed {
+			w.wake()
+		}
+		if !w.placed {
+			break
+		}
 	}
 }
 
 // close tells all waiters, under Manager.mu.
 func (q *queue) close() {
 	for _, w := range q.waiters {
-		select {
-		case w.signal <- struct{}{}:
-		default:
-		}
+		w.wake()
 	}
 }
 
@@ -61,50 +72,48 @@ func (m *Manager) enqueue(key string) (w *waiter, first bool) {
 	return w, len(q.waiters) == 1
 }
 
-// dequeue takes a waiter out, and tells the next when that was the first.
+// dequeue takes a waiter out, and tells the one behind it, and who may have its place.
 func (m *Manager) dequeue(key string, w *waiter) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	q := m.queues[key]
-	for i, other := range q.waiters {
-		if other != w {
-			continue
-		}
-		q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)
-		if i == 0 {
-			q.wake()
-		}
-		break
+	i := slices.Index(q.waiters, w)
+	q.waiters = slices.Delete(q.waiters, i, i+1)
+	if i < len(q.waiters) {
+		q.waiters[i].wake()
+	}
+	if w.queued {
+		q.wake()
 	}
 	if len(q.waiters) == 0 {
 		delete(m.queues, key)
 	}
 }
 
-// standing tells whether the waiter is the first, and then whether the lease was
-// released here.
+// standing tells whether the waiter is the first, and whether the lease was released
+// here since it was asked last.
 func (m *Manager) standing(key string, w *waiter) (first, freed bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return false, false, ErrClosed
 	}
-	q := m.queues[key]
-	if q.waiters[0] != w {
-		return false, false, nil
-	}
-	freed, q.freed = q.freed, false
-	return true, freed, nil
+	freed, w.freed = w.freed, false
+	return m.queues[key].waiters[0] == w, freed, nil
 }
 
-// freed wakes the first waiters of a key whose lease was released.
+// freed wakes those of a key whose lease was released who may look.
 func (m *Manager) freed(key txlock.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range []string{key.String(), readersQueue(key)} {
 		if q := m.queues[name]; q != nil {
-			q.freed = true
-			q.wake()
+			for i, w := range q.waiters {
+				if i == 0 || w.head {
+					w.freed = true
+					w.wake()
+				}
+			}
 		}
 	}
 }
@@ -112,30 +121,39 @@ func (m *Manager) freed(key txlock.Key) {
 // maxFailures is how often in a row a waiter's look may fail before it gives up.
 const maxFailures = 3
 
+// firstTries is how often a lease that nobody holds is tried again past the limit, whose
+// row is locked for a moment: by others' attempts, or by who makes a row beside it.
+const firstTries = 6
+
 // wait takes the lease when it is this call's turn and the lease is free.
 func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	if l, err := m.local(q); l != nil || err != nil && !errors.Is(err, errReading) {
 		return l, err
 	}
-	waiting := ctx
-	if q.atMost > 0 {
-		limited, cancel := context.WithTimeoutCause(ctx, q.atMost, fmt.Errorf("%w: somebody else has held it for %v", txlock.ErrWaitTimeout, q.atMost))
-		defer cancel()
-		waiting = limited
-	}
-	waiting, end := context.WithCancelCause(waiting)
+	asking, end := context.WithCancelCause(ctx) // the first try is outside of the limit
 	defer end(nil)
 	defer context.AfterFunc(m.closing, func() { end(ErrClosed) })()
+	q.limit = now().add(q.atMost)
+	waiting, stop := q.limited(asking)
+	defer stop()
 	w, first := m.enqueue(q.queue())
 	defer m.dequeue(q.queue(), w)
-	first, err := m.mayTry(waiting, q, first)
+	first, err := m.mayTry(asking, q, first)
 	if err != nil {
-		return nil, endOf(ctx, waiting, err)
+		return nil, q.endOf(ctx, asking, err)
 	}
 	var left time.Duration
 	if first {
 		var l *Lease
-		l, left, err = m.try(waiting, q, q.fair, true)
+		l, left, err = m.try(asking, q, q.fair, true)
+		for tries := 1; tries <= firstTries && errors.Is(err, txlock.ErrBusy) && q.seen == rowLocked && waiting.Err() != nil; tries++ {
+			if err = m.sleep(asking, time.Duration(tries)*leastLook); err == nil {
+				l, left, err = m.try(asking, q, q.fair, true)
+			}
+		}
+		if err == nil || !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, errLimit) {
+			return l, q.endOf(ctx, asking, err)
+		}
 		for d := leastLook; q.named && errors.Is(err, txlock.ErrBusy); d = min(d*3/2, mostLook) {
 			// An owner who holds it elsewhere has found it locked for a moment: it
 			// must not queue behind those who wait for it.
@@ -144,19 +162,19 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 				break
 			}
 			if err := m.sleep(waiting, d); err != nil {
-				return nil, endOf(ctx, waiting, err)
+				return nil, q.endOf(ctx, waiting, err)
 			}
 			l, left, err = m.try(waiting, q, false, true)
 		}
 		if !errors.Is(err, txlock.ErrBusy) {
-			return l, endOf(ctx, waiting, err)
+			return l, q.endOf(ctx, waiting, err)
 		}
 		if errors.Is(err, errDrained) {
 			left = m.options.maxPoll
 		}
 	}
 	l, fair, err := m.watch(waiting, q, w, left, first)
-	err = endOf(ctx, waiting, err)
+	err = q.blocked.named(q.endOf(ctx, waiting, err))
 	m.observe(func(o txlock.Observer) {
 		o.Waited(ctx, txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.until(now()), Err: err})
 	})
@@ -175,21 +193,49 @@ func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, err
 
 // endOf is the error of a wait: that of the caller's context, or the limit, where
 // one of them has ended it.
-func endOf(ctx, waiting context.Context, err error) error {
+func (q *request) endOf(ctx, waiting context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("while it waited: %w", ctx.Err())
+	case errors.Is(err, errLimit), errors.Is(context.Cause(waiting), errLimit):
+		return fmt.Errorf("%w: after %v %v", txlock.ErrWaitTimeout, q.atMost, q.seen)
 	case waiting.Err() != nil:
 		return context.Cause(waiting)
 	}
 	return err
 }
 
-// watch waits for its turn in this process and then for the lease, in the queue
-// of all processes if that is wanted and possible.
+// watch waits for the lease: in the queue of all processes if that is wanted and possible,
+// else for its turn in this process first.
 func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Duration, tried bool) (l *Lease, fair bool, err error) {
+	for q.fair {
+		l, err = m.watchInLine(ctx, q, w)
+		first, _, closed := m.standing(q.queue(), w)
+		if errors.Is(err, errNoTurnstile) && !first && closed == nil {
+			if err := w.pause(ctx, mostLook); err != nil {
+				return nil, false, err
+			}
+			continue
+		}
+		if errors.Is(err, errNoTurnstile) {
+			l, err = m.poll(ctx, q, w, left, false, now().add(turnstilePatience))
+			if errors.Is(err, errQueueAgain) {
+				continue
+			}
+			return l, false, err
+		}
+		if err == nil || ctx.Err() != nil || !txlock.Unknown(err) && !txlock.Retryable(err) {
+			return l, m.inOrder(w), err
+		}
+		// The place is lost with its connection: take a new one. Where there is
+		// no connection to be had, the wait goes on by Poll for a while, which
+		// gives up when that fails too.
+		if err := m.sleep(ctx, leastLook); err != nil {
+			return nil, true, err
+		}
+	}
 	for {
 		first, _, err := m.standing(q.queue(), w)
 		if err != nil {
@@ -202,28 +248,6 @@ func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Du
 		case <-w.signal:
 		case <-ctx.Done():
 			return nil, false, ctx.Err()
-		}
-	}
-	for q.fair {
-		t, err := m.turnstile(ctx, q.key)
-		if errors.Is(err, errNoTurnstile) {
-			l, err = m.poll(ctx, q, w, left, false, now().add(turnstilePatience))
-			if errors.Is(err, errQueueAgain) {
-				continue
-			}
-			return l, false, err
-		}
-		if err == nil {
-			l, err = m.watchInTurn(ctx, q, w, t)
-		}
-		if err == nil || ctx.Err() != nil || !txlock.Unknown(err) && !txlock.Retryable(err) {
-			return l, true, err
-		}
-		// The place is lost with its connection: take a new one. Where there is
-		// no connection to be had, the wait goes on by Poll for a while, which
-		// gives up when that fails too.
-		if err := m.sleep(ctx, leastLook); err != nil {
-			return nil, true, err
 		}
 	}
 	_, lease := q.target.(exclusive)
@@ -305,9 +329,11 @@ func (m *Manager) lookAndTry(ctx context.Context, q *request, db gen.DBTX, freed
 		if err != nil {
 			return nil, 0, err
 		}
+		q.seen.look(q, seen)
 		if seen.held() {
 			return nil, seen.left, txlock.ErrBusy
 		}
 	}
-	return m.try(ctx, q, false, true)
+	l, left, err := m.try(ctx, q, false, true)
+	return l, left, m.unblock(ctx, q, err)
 }

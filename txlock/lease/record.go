@@ -25,7 +25,8 @@ type record struct {
 	token    atomic.Uint64 // RaiseToken changes it, never while it is renewed
 	ttl      time.Duration
 	granted  instant
-	lifetime instant // when renewals end; 0 for never
+	lifetime instant     // when renewals end; 0 for never
+	alone    atomic.Bool // something waits for the row to renew it
 
 	mu        sync.Mutex // for the fields below; taken before Manager.mu, never after
 	deadline  instant    // until when it counts
@@ -40,7 +41,7 @@ type record struct {
 	expiry    *time.Timer
 	renewing  chan struct{} // closed when the renewal that is under way has ended
 	interrupt context.CancelFunc
-	guardedBy txlock.Tx // the transaction that was guarded last
+	guardedIn uint64 // the session of the transaction that was guarded last
 }
 
 // newRecord makes the record of a lease that was asked for at the moment since.
@@ -204,6 +205,17 @@ func (r *record) leave(l *Lease) (last bool, lost error) {
 	return true, r.lost
 }
 
+// leaveAll removes all handles, as leave does one by one.
+func (r *record) leaveAll() (last bool, lost error) {
+	r.mu.Lock()
+	handles := slices.Collect(maps.Keys(r.handles))
+	r.mu.Unlock()
+	for _, l := range handles {
+		last, lost = r.leave(l)
+	}
+	return last, lost
+}
+
 // released is why a handle has ended that was released. It is put into words only when
 // somebody asks.
 type released struct {
@@ -294,12 +306,4 @@ func (r *record) left() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return now().until(r.deadline)
-}
-
-// all yields the handles of the record.
-func (r *record) all() func(yield func(*Lease) bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	handles := slices.Collect(maps.Keys(r.handles))
-	return slices.Values(handles)
 }

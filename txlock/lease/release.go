@@ -37,10 +37,18 @@ func (l *Lease) Release(ctx context.Context) error {
 	if !last {
 		return notHeld(lost)
 	}
-	err := notHeld(l.record.giveBack(ctx, lost))
-	l.record.m.observe(func(o txlock.Observer) {
-		e := l.record.event()
-		e.Took, e.Err = l.record.granted.until(now()), err
+	if ctx.Err() != nil { // it had ended before: the release is all that is left to do
+		ctx = context.WithoutCancel(ctx)
+	}
+	return l.record.end(ctx, lost)
+}
+
+// end gives back a record that its last handle has left, and tells the observer.
+func (r *record) end(ctx context.Context, lost error) error {
+	err := notHeld(r.giveBack(ctx, lost))
+	r.m.observe(func(o txlock.Observer) {
+		e := r.event()
+		e.Took, e.Err = r.granted.until(now()), err
 		o.Released(ctx, e)
 	})
 	return err
@@ -59,9 +67,6 @@ func notHeld(err error) error {
 func (r *record) giveBack(ctx context.Context, lost error) error {
 	m := r.m
 	m.forget(r)
-	if ctx.Err() != nil { // it had ended before: the release is all that is left to do
-		ctx = context.WithoutCancel(ctx)
-	}
 	limited, cancel := context.WithTimeout(ctx, releaseLimit)
 	defer cancel()
 	err := r.joinRenewal(limited)
@@ -123,7 +128,7 @@ func (r *record) remove(ctx context.Context) error {
 // releaseQueued sends the release when the row is free, and waits for that in its
 // queue for a while: readers may lock it one after the other.
 func (m *Manager) releaseQueued(ctx context.Context, key txlock.Key, slot int64, hold string) (reply int64, err error) {
-	err = m.withRow(ctx, key, slot, guardPatience, func(tx gen.DBTX) error {
+	err = m.withRow(ctx, m.db, key, slot, guardPatience, func(tx gen.DBTX) error {
 		reply, err = m.sendRelease(ctx, tx, key, slot, hold)
 		return err
 	})

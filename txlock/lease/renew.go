@@ -2,28 +2,23 @@ package lease
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 )
 
 const (
-	// renewalChunk is how many leases one transaction renews.
+	// renewalChunk is how many leases one statement renews.
 	renewalChunk = 900
-	// keepFor is how long a connection is kept for the next renewal.
-	keepFor = time.Minute
 	// leastPause and mostPause bound the time between a renewal that has failed
 	// and the next.
 	leastPause = time.Millisecond
 	mostPause  = time.Second
 )
 
-// renewals is the loop that renews the leases of the manager.
+// renewals is the loop that renews the leases of the manager, one batch in a turn: what has
+// become more urgent meanwhile comes before what was due with it.
 func (m *Manager) renewals() {
-	var conn renewalConn
-	defer conn.close()
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -35,13 +30,11 @@ func (m *Manager) renewals() {
 		}
 		m.sleepsUntil.Store(awake)
 		turn := now()
-		for _, batch := range batches(m.due()) {
-			m.renewBatch(&conn, batch, turn)
+		if due := batches(m.due()); len(due) > 0 {
+			m.renewBatch(due[0], turn)
 		}
+		m.lane.settle(m.idle())
 		d := m.untilDue()
-		if most := m.db.Stats().MaxOpenConnections; d >= keepFor || most == 1 || most == 2 {
-			conn.close()
-		}
 		m.sleepsUntil.Store(int64(now().add(d)))
 		next.Reset(d)
 	}
@@ -107,12 +100,12 @@ func (m *Manager) due() []*record {
 }
 
 // untilDue returns for how long the loop may sleep. It looks at the clock at least
-// every keepFor, for a suspended machine's sake.
+// every minute, for a suspended machine's sake.
 func (m *Manager) untilDue() time.Duration {
 	d := time.Hour
 	at := now()
 	for _, r := range m.held() {
-		d = min(d, keepFor)
+		d = min(d, time.Minute)
 		r.mu.Lock()
 		if r.renewing == nil {
 			d = min(d, at.until(r.dueAt()))
@@ -120,6 +113,16 @@ func (m *Manager) untilDue() time.Duration {
 		r.mu.Unlock()
 	}
 	return max(d, 0)
+}
+
+// idle tells whether the manager holds nothing, and is about to be granted nothing.
+func (m *Manager) idle() bool {
+	if m.granting.Load() > 0 {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.records) == 0
 }
 
 // held returns the records of the manager.
@@ -133,45 +136,60 @@ func (m *Manager) held() []*record {
 	return records
 }
 
-// renewBatch renews records by one transaction that waits for no row. Those whose
-// row is locked too often, or too late, are renewed each by itself. The next renewal of
+// renewBatch renews records by a statement that waits for no row. Those whose row is
+// locked too often, or too late, are renewed each by itself besides. The next renewal of
 // all counts from the turn, so that they stay together.
-func (m *Manager) renewBatch(conn *renewalConn, b *batch, turn instant) {
+func (m *Manager) renewBatch(b batch, turn instant) {
 	patience := maxPatience
-	for at, r := range b.records {
-		switch {
-		case r.err() != nil: // its time was over before the turn came: told
-			delete(b.records, at)
-		case r.needsItsOwn():
-			delete(b.records, at)
-			m.renewAlone(r)
-		case !r.beginRenewal(nil):
-			delete(b.records, at)
-		default:
-			patience = min(patience, r.left()/2)
+	for at, r := range b {
+		if r.err() != nil || !r.beginRenewal(nil) { // its time was over before the turn came: told
+			delete(b, at)
+			continue
 		}
+		patience = min(patience, r.left()/2)
 	}
-	if len(b.records) == 0 {
+	if len(b) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(m.ending, max(patience, leastPause))
 	defer cancel()
 	sent := now()
-	ours, locked, err := conn.renew(ctx, m.db.DB, b)
-	for at, r := range b.records {
+	found, err := m.sendBatch(ctx, b)
+	for at, r := range b {
+		lost := false
 		switch {
 		case err != nil:
 			r.setback(err)
-		case ours[at]:
+		case found[at] == renewed:
 			r.extend(sent, turn)
-		case locked[at]:
+		case found[at] == skipped || r.isPending(): // nobody sees yet that it is ours
 			r.setback(errRowLocked)
+		default:
+			lost = true
 		}
 		r.endRenewal()
-		if err == nil && !ours[at] && !locked[at] {
+		switch {
+		case lost:
 			r.lose(ErrReplaced)
+		case r.needsItsOwn():
+			m.renewAlone(r)
 		}
 	}
+}
+
+// sendBatch renews a batch on the manager's connection. One on which something has failed is
+// closed: its state is not known.
+func (m *Manager) sendBatch(ctx context.Context, b batch) (map[row]standing, error) {
+	conn, err := m.lane.conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, err := b.renew(ctx, conn)
+	if err != nil {
+		discard(conn)
+		return nil, err
+	}
+	return found, conn.Close()
 }
 
 var errRowLocked = errors.New("the row is locked by an open transaction")
@@ -181,45 +199,5 @@ var errRowLocked = errors.New("the row is locked by an open transaction")
 func (r *record) needsItsOwn() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.pending || errors.Is(r.failed, errRowLocked) && (r.skipped >= 2 || now().until(r.deadline) < r.ttl/2)
-}
-
-// renewalConn is the connection that the loop keeps.
-type renewalConn struct{ conn *sql.Conn }
-
-// renew extends those of the leases that are ours and not locked, and tells of the
-// others whether they are ours still.
-func (c *renewalConn) renew(ctx context.Context, db *sql.DB, b *batch) (ours, locked map[row]bool, err error) {
-	if c.conn == nil {
-		if c.conn, err = db.Conn(ctx); err != nil {
-			c.conn = nil
-			return nil, nil, fmt.Errorf("get a connection: %w", err)
-		}
-	}
-	err = inTx(ctx, c.conn, func(tx *sql.Tx) (err error) {
-		ours, locked, err = b.renew(ctx, tx)
-		return err
-	})
-	if err != nil {
-		c.discard()
-	}
-	return ours, locked, err
-}
-
-// discard closes the connection, whose state is not known.
-func (c *renewalConn) discard() {
-	if c.conn == nil {
-		return
-	}
-	discard(c.conn)
-	c.conn = nil
-}
-
-// close gives the connection back to the pool.
-func (c *renewalConn) close() {
-	if c.conn == nil {
-		return
-	}
-	_ = c.conn.Close() // an error is that of a connection that is gone already
-	c.conn = nil
+	return errors.Is(r.failed, errRowLocked) && (r.pending || r.skipped >= 2 || now().until(r.deadline) < r.ttl/2)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -132,7 +133,7 @@ func (c *tappedConn) Close() error {
 // isBatchRenewal tells whether a statement begins the renewal of many leases, and
 // isRenewal whether it renews any.
 func isBatchRenewal(statement string) bool {
-	return strings.Contains(statement, "name: LeasesForRenewal ")
+	return strings.Contains(statement, "name: RenewMany ")
 }
 
 func isRenewal(statement string) bool {
@@ -228,7 +229,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		const leases = 200
 		ctx := t.Context()
-		tap, gate, reached := new(wiretap), make(chan struct{}), make(chan struct{})
+		tap := new(wiretap)
 		pool := newPool(t, db, true)
 		ours := newManager(t, newPool(t, db, true, tap.install), lease.TTL(time.Minute), lease.RenewEvery(time.Second))
 		theirs := newManager(t, pool, lease.TTL(5*time.Minute))
@@ -250,21 +251,22 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 		}
 		commit(t, tx)
 
-		// In the middle of a renewal, before it is committed.
-		stopped := false
-		tap.hook(func(statement string, closed <-chan struct{}) error {
-			if statement != "COMMIT" || stopped { // the manager commits nothing else
-				return nil
-			}
-			stopped = true
-			close(reached)
-			select {
-			case <-gate:
-			case <-closed:
+		// As a renewal leaves the rows before it is committed.
+		renewal := make(chan string, 1)
+		tap.hook(func(statement string, _ <-chan struct{}) error {
+			if isBatchRenewal(statement) {
+				select {
+				case renewal <- statement:
+				default:
+				}
 			}
 			return nil
 		})
-		within(t, "a renewal", reached)
+		statement := within(t, "a renewal", renewal)
+		open := begin(t, pool, sql.LevelReadCommitted)
+		if _, err := open.ExecContext(ctx, statement); err != nil {
+			t.Fatal(err)
+		}
 		probe, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			t.Fatal(err)
@@ -305,7 +307,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 		if _, err := pool.ExecContext(ctx, "SET innodb_lock_wait_timeout = DEFAULT"); err != nil {
 			t.Fatal(err)
 		}
-		close(gate)
+		rollback(t, open)
 		releaseMany(t, append(mine, strange...))
 	})
 }
@@ -463,9 +465,8 @@ func TestRenewalRetries(t *testing.T) {
 func TestReleaseJoinsRenewal(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, where := range map[string]string{
-			"before it locks":   "name: LeasesForRenewal ",
-			"before it writes":  "name: ExtendLeases ",
-			"before it commits": "COMMIT",
+			"before its transaction": rawsql.ReadCommitted,
+			"before it writes":       "name: RenewMany ",
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -2,13 +2,16 @@ package lease
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 
 	"github.com/google/uuid"
 
+	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -18,13 +21,60 @@ type request struct {
 	verb  string
 	key   txlock.Key
 	owner string
-	named bool   // the owner may hold the lease already
-	hold  string // for the list of holds, if it is granted
+	named bool              // the owner may hold the lease already
+	under *Lease            // which it does by this one, if by any
+	from  *underlease.Owner // the innermost of the context that is left to be asked for
+	hold  string            // for the list of holds, if it is granted
 	asked instant
+	limit instant // until when it waits, where that is limited
+	seen  sight
 
 	target target
 	shared bool
 	drains bool // it is granted when the readers have gone
+
+	blocked blocked
+}
+
+// errLimit is the cause of a context that ends by the limit of a wait.
+var errLimit = errors.New("the limit of WaitAtMost")
+
+// limited returns a context that ends by that limit, if there is one.
+func (q *request) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if q.atMost == 0 || q.limit == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, now().until(q.limit), errLimit)
+}
+
+// sight is what a request has seen last that kept it from being granted.
+type sight struct {
+	what  string
+	owner string // who held it
+}
+
+var rowLocked = sight{what: "its row was locked"}
+
+func (s sight) String() string {
+	switch {
+	case s.owner != "":
+		return fmt.Sprintf("owner %q had it", s.owner)
+	case s.what != "":
+		return s.what
+	}
+	return "others of this manager were before it"
+}
+
+// look notes what a look has shown.
+func (s *sight) look(q *request, seen glance) {
+	switch _, permits := q.target.(permit); {
+	case seen.left <= 0:
+		*s = rowLocked
+	case permits:
+		*s = sight{what: "no permit was free"}
+	default:
+		*s = sight{owner: seen.owner}
+	}
 }
 
 // queue is the name of the queue that a request waits in: readers don't wait behind
@@ -43,20 +93,13 @@ func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	q := &request{verb: verb, key: key, asked: now(), target: exclusive{}}
+	q := &request{verb: verb, key: key, asked: now(), target: exclusive{}, from: underlease.Owners(ctx)}
 	var err error
 	if q.terms, err = m.terms(opts); err != nil {
 		return nil, err
 	}
-	if q.owner, q.named, err = ownerOf(ctx); err != nil {
+	if err := q.identify(); err != nil {
 		return nil, err
-	}
-	id, err := q.newHold()
-	if err != nil {
-		return nil, err
-	}
-	if !q.named {
-		q.owner = process + id.String()
 	}
 	return q, m.open()
 }
@@ -88,8 +131,18 @@ func (q *request) newHold() (uuid.UUID, error) {
 }
 
 // holdOf writes an entry of a list of holds: an identifier of fixed length behind
-// a separator that is not in its alphabet.
-func holdOf(id uuid.UUID) string { return ";" + base64.RawURLEncoding.EncodeToString(id[:]) }
+// a separator that is not in its alphabet. It begins as all of this process do: a process
+// that has been started again under the same owner's name finds holds of another.
+func holdOf(id uuid.UUID) string {
+	copy(id[:], processTag[:])
+	return ";" + base64.RawURLEncoding.EncodeToString(id[:])
+}
+
+// processTag is 8 characters of each hold.
+var processTag = func() (tag [6]byte) {
+	_, _ = rand.Read(tag[:]) // which never returns an error
+	return tag
+}()
 
 const holdLength = 1 + 22
 

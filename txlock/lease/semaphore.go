@@ -78,9 +78,12 @@ func (s *Semaphore) request(ctx context.Context, verb string, opts []AcquireOpti
 // already, but permits of before are still held.
 //
 // It returns txlock.ErrInvalidOption for a number out of range, txlock.ErrInvalidKey for
-// a key that is no semaphore, and the errors of the driver and the context.
+// a key that is no semaphore, ErrClosed, and the errors of the driver and the context.
 func (s *Semaphore) Resize(ctx context.Context, permits int) (*Semaphore, error) {
 	resized, err := s.m.Semaphore(s.key, permits)
+	if err == nil {
+		err = s.m.open()
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -120,10 +121,10 @@ var (
 // drain waits until no reader is left, while the writer's lease keeps new ones out.
 // Where that takes longer than its TTL, or it is not to wait, it gives the lease back,
 // so that readers go on, and returns ErrBusy.
-func (m *Manager) drain(ctx context.Context, l *Lease, wait bool) (*Lease, time.Duration, error) {
+func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*Lease, time.Duration, error) {
 	begun, reaped := now(), false
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
-		row, err := queries.ReadersOf(ctx, m.db, []byte(l.Key().String()))
+		row, err := m.readersOf(ctx, l.Key())
 		if err == nil && row.Readers == 0 {
 			if err = l.Err(); err == nil {
 				l.record.drained()
@@ -132,6 +133,11 @@ func (m *Manager) drain(ctx context.Context, l *Lease, wait bool) (*Lease, time.
 		}
 		if err == nil && row.Expired > 0 {
 			err = queries.ReapReaders(ctx, m.db, []byte(l.Key().String()))
+		}
+		if err == nil && row.Expired > 0 && reaped {
+			if err = m.unblock(ctx, q, errLocked); errors.Is(err, errLocked) {
+				err = nil
+			}
 		}
 		switch {
 		case err != nil:
@@ -144,9 +150,56 @@ func (m *Manager) drain(ctx context.Context, l *Lease, wait bool) (*Lease, time.
 			err = m.sleep(ctx, d)
 		}
 		if err != nil {
-			return nil, micros(row.LeftUs), errors.Join(err, l.Release(ctx))
+			return nil, micros(row.LeftUs), errors.Join(err, m.letGo(ctx, l))
 		}
 	}
+}
+
+const (
+	// manyIdle is how many idle rows of readers a key may have.
+	manyIdle = 100
+	// idleBatch is how many of them one transaction removes. MariaDB makes a subquery of
+	// a list of 1,000.
+	idleBatch = 500
+)
+
+// readersOf reads who reads. Where more rows of readers are idle than should be, which
+// every writer has to pass over, it removes them behind the call.
+func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (gen.ReadersOfRow, error) {
+	row, err := queries.ReadersOf(ctx, m.db, []byte(key.String()))
+	if err == nil && row.Idle > manyIdle && m.sweeping.CompareAndSwap(false, true) {
+		if !m.errands.Go(func() {
+			defer m.sweeping.Store(false)
+			err := m.sweepReaders(m.ending, key)
+			m.observe(func(o txlock.Observer) {
+				if err != nil && m.ending.Err() == nil {
+					o.Refused(m.ending, txlock.Event{Lease: true, Key: key, Err: txlock.Explain("remove idle readers", err)})
+				}
+			})
+		}) {
+			m.sweeping.Store(false)
+		}
+	}
+	return row, err
+}
+
+// sweepReaders removes the idle rows of a key's readers. A reader whose row is gone can
+// neither renew it nor guard a transaction, and one that comes makes it again.
+func (m *Manager) sweepReaders(ctx context.Context, key txlock.Key) error {
+	for more := true; more; {
+		err := inTx(ctx, m.db, func(tx gen.DBTX) error {
+			slots, err := queries.IdleReaders(ctx, tx, gen.IdleReadersParams{Name: []byte(key.String()), Limit: idleBatch})
+			more = len(slots) == idleBatch
+			if err == nil && len(slots) > 0 {
+				err = queries.DeleteReaders(ctx, tx, gen.DeleteReadersParams{Name: []byte(key.String()), Slots: slots})
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Downgrade turns a writer's lease into a reader's, without a gap in which another

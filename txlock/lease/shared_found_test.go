@@ -235,6 +235,10 @@ func TestDowngradeGivenUp(t *testing.T) {
 		if err := errors.Join(writer.Err(), reader.Err(), tx.Commit()); err != nil {
 			t.Errorf("the writer, the reader, and the transaction that it guards: %v", err)
 		}
+		lasts(0, func() bool { // what it was granted is given back behind the call
+			_, readers := heldRows(t, db, key)
+			return readers == 1
+		})
 		if gate, readers := heldRows(t, db, key); gate != 1 || readers != 1 {
 			t.Errorf("gate %d, readers %d after it", gate, readers)
 		}

@@ -808,7 +808,7 @@ func TestReplyOfMissingRow(t *testing.T) {
 					tx = kept
 				}
 				there := named().String()
-				exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", there)
+				exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0)", there)
 				for name, send := range statements {
 					for i := range 3 {
 						granted, err := statements["AcquireLease"](t.Context(), tx, []byte(there))

@@ -5,10 +5,14 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 var queries = gen.New()
@@ -35,63 +39,79 @@ const (
 	leaseSlot     = 0
 )
 
-// prepared is a pool whose statements stay prepared on its connections: most of
-// their cost is being parsed.
+// prepared is a pool on which the statements that take and give back stay prepared:
+// most of their cost is being parsed. See text for the others, and for where the server
+// has no room for another prepared statement (error 1461).
 type prepared struct {
 	*sql.DB
-	mu    sync.Mutex
-	stmts map[string]*sql.Stmt
+	lane   *lane
+	inline bool // see text
+	mu     sync.Mutex
+	stmts  map[string]*sql.Stmt
 }
 
 var _ gen.DBTX = (*prepared)(nil)
 
+// keptPrepared are the statements that stay prepared, in whatever form.
+var keptPrepared = []string{"-- name: AcquireLease ", "-- name: ReleaseLease ", "-- name: ShareLease ", "-- name: AcquirePermit "}
+
 func (p *prepared) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	stmt, err := p.statement(ctx, query)
-	switch {
-	case err != nil:
+	stmt, spare, err := p.statement(ctx, query)
+	if err != nil {
 		return nil, err
-	case stmt == nil:
-		return p.DB.ExecContext(ctx, query, args...)
 	}
-	return stmt.ExecContext(ctx, args...)
+	if stmt != nil {
+		result, err := stmt.ExecContext(ctx, args...)
+		if !txlock.NotPrepared(err) {
+			return result, err
+		}
+	}
+	return text{spare, p.inline}.ExecContext(ctx, query, args...)
 }
 
 func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	stmt, err := p.statement(ctx, query)
-	switch {
-	case err != nil:
-		return nil, err
-	case stmt == nil:
-		return p.DB.QueryContext(ctx, query, args...)
-	}
-	return stmt.QueryContext(ctx, args...)
+	return text{p.textual(), p.inline}.QueryContext(ctx, query, args...)
 }
 
 func (p *prepared) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	stmt, err := p.statement(ctx, query)
-	if err != nil || stmt == nil {
-		return p.DB.QueryRowContext(ctx, query, args...) // which has the error
+	return text{p.textual(), p.inline}.QueryRowContext(ctx, query, args...)
+}
+
+// BeginTx begins a transaction.
+func (p *prepared) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
+	return p.textual().BeginTx(ctx, opts)
+}
+
+// textual returns the pool to send text on.
+func (p *prepared) textual() *sql.DB {
+	if spare := p.lane.spare(); spare != nil {
+		return spare
 	}
-	return stmt.QueryRowContext(ctx, args...)
+	return p.DB
 }
 
 // full tells whether the pool has no connection left at the moment.
-func (p *prepared) full() bool {
-	stats := p.Stats()
-	return stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections
-}
+func (p *prepared) full() bool { return full(p.DB) }
 
-// statement prepares a query on first use. Once they are closed there is none.
-func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
+// statement prepares a query on first use, if it is one to be kept, and else returns the
+// pool to send its text on, as it does once they are closed.
+func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, *sql.DB, error) {
+	pool := p.textual()
+	if pool != p.DB || !slices.ContainsFunc(keptPrepared, func(name string) bool { return strings.HasPrefix(query, name) }) {
+		return nil, pool, nil
+	}
 	p.mu.Lock()
 	stmt, closed := p.stmts[query], p.stmts == nil
 	p.mu.Unlock()
 	if stmt != nil || closed {
-		return stmt, nil
+		return stmt, pool, nil
 	}
 	fresh, err := p.PrepareContext(ctx, query)
+	if txlock.NotPrepared(err) {
+		return nil, pool, nil
+	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p.mu.Lock()
 	stmt = p.stmts[query]
@@ -100,9 +120,9 @@ func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, erro
 	}
 	p.mu.Unlock()
 	if stmt == fresh {
-		return stmt, nil
+		return stmt, pool, nil
 	}
-	return stmt, fresh.Close() // another call was first, or the last
+	return stmt, pool, fresh.Close() // another call was first, or the last
 }
 
 // close closes the statements; none is prepared afterwards.
@@ -118,15 +138,63 @@ func (p *prepared) close() error {
 	return err
 }
 
-// inTx runs f in a transaction of our own. At READ COMMITTED its locks close no gap.
-func inTx(ctx context.Context, db interface {
+// text sends statements that don't stay prepared. Inline, their arguments stand in the
+// text, which is one round trip and prepares nothing; else only where the server prepares
+// nothing more.
+type text struct {
+	gen.DBTX
+	inline bool
+}
+
+func (t text) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	whole, ok := rawsql.Inline(query, args)
+	if t.inline && ok {
+		return t.DBTX.ExecContext(ctx, whole)
+	}
+	result, err := t.DBTX.ExecContext(ctx, query, args...)
+	if ok && txlock.NotPrepared(err) {
+		return t.DBTX.ExecContext(ctx, whole)
+	}
+	return result, err
+}
+
+func (t text) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	whole, ok := rawsql.Inline(query, args)
+	if t.inline && ok {
+		return t.DBTX.QueryContext(ctx, whole)
+	}
+	rows, err := t.DBTX.QueryContext(ctx, query, args...)
+	if ok && txlock.NotPrepared(err) {
+		return t.DBTX.QueryContext(ctx, whole)
+	}
+	return rows, err
+}
+
+func (t text) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	whole, ok := rawsql.Inline(query, args)
+	if t.inline && ok {
+		return t.DBTX.QueryRowContext(ctx, whole)
+	}
+	row := t.DBTX.QueryRowContext(ctx, query, args...)
+	if ok && txlock.NotPrepared(row.Err()) {
+		return t.DBTX.QueryRowContext(ctx, whole)
+	}
+	return row
+}
+
+// beginner begins transactions.
+type beginner interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
-}, f func(tx *sql.Tx) error) error {
+}
+
+// inTx runs f in a transaction of our own. At READ COMMITTED its locks close no gap.
+func inTx(ctx context.Context, db beginner, f func(tx gen.DBTX) error) error {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err
 	}
-	if err := f(tx); err != nil {
+	own, _ := db.(*prepared)
+	if err := f(text{tx, own != nil && own.inline}); err != nil {
 		rollback := tx.Rollback()
 		if errors.Is(rollback, sql.ErrTxDone) || errors.Is(rollback, driver.ErrBadConn) {
 			rollback = nil // database/sql has rolled back, or the connection is gone

@@ -27,11 +27,12 @@ type leaseRow struct {
 	ttl, left    time.Duration
 }
 
-// Holds, as long as those that the library makes.
+// Holds, as long as those that the library makes, of one process and of another.
 const (
-	holdA = ";aaaaaaaaaaaaaaaaaaaaaa"
-	holdB = ";bbbbbbbbbbbbbbbbbbbbbb"
-	holdC = ";cccccccccccccccccccccc"
+	holdA = ";processAaaaaaaaaaaaaaa"
+	holdB = ";processAbbbbbbbbbbbbbb"
+	holdC = ";processAcccccccccccccc"
+	holdD = ";processaaaaaaaaaaaaaaa"
 )
 
 // fullList is how many holds there is room for.
@@ -117,6 +118,10 @@ func statements() []statement {
 		{"acquire: entered again, ahead of the clock", row("me", holdA, ahead, 20*time.Second, 10*time.Second), acquireOf("me", holdB, time.Second, false), ahead, leaseRow{"me", holdA + holdB, ahead, 20 * time.Second, 10 * time.Second}},
 		{"acquire: the last hold", row("me", long[len(holdB):], old, ttl, ttl), acquireOf("me", holdB, ttl, false), old, leaseRow{"me", long, old, ttl, ttl}},
 		{"acquire: one hold too many", row("me", long, old, ttl, ttl), acquireOf("me", holdA, ttl, false), 2, leaseRow{"me", long, old, ttl, ttl}},
+		{"acquire: held by the owner's name in another process", two, acquireOf("me", holdD, ttl, false), fresh, leaseRow{"me", holdD, fresh, ttl, ttl}},
+		{"acquire: the same, ahead of the clock", row("me", holdA, ahead, ttl, ttl), acquireOf("me", holdD, ttl, false), ahead + 1, leaseRow{"me", holdD, ahead + 1, ttl, ttl}},
+		{"acquire: the same, with a full list", row("me", long, old, ttl, ttl), acquireOf("me", holdD, ttl, false), fresh, leaseRow{"me", holdD, fresh, ttl, ttl}},
+		{"acquire: the same, too late", held, acquireOf("me", holdD, ttl, true), 3, *held},
 		{"acquire: too late", free, acquireOf("you", holdB, ttl, true), 3, *free},
 		{"acquire: entered again too late", held, acquireOf("me", holdB, ttl, true), 3, *held},
 		{"release: missing", nil, releaseOf(holdA), 0, leaseRow{}},
@@ -170,7 +175,7 @@ func TestStatements(t *testing.T) {
 func (s statement) check(t *testing.T, db *testdb.DB, pool *sql.DB) {
 	name := named().String()
 	if s.row != nil {
-		exec(t, db, "INSERT INTO lockstep_leases SELECT ?, 0, ?, ?, ?, ?, UNIX_TIMESTAMP() * 1000000 + ?, 7, 8",
+		exec(t, db, "INSERT INTO lockstep_leases SELECT ?, 0, ?, ?, ?, ?, UNIX_TIMESTAMP() * 1000000 + ?, 7, 8, 0",
 			name, s.row.owner, s.row.holds, s.row.token, s.row.ttl.Microseconds(), s.row.left.Microseconds())
 		tx, err := db.Admin().Begin()
 		if err != nil {
@@ -285,7 +290,7 @@ func TestTooManyHolds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			exec(t, db, "UPDATE lockstep_leases SET holds = CONCAT(CONVERT(? USING ascii), holds) WHERE name = ?", strings.Repeat(holdB, fullList-1), key.String())
+			exec(t, db, "UPDATE lockstep_leases SET holds = CONCAT(REPEAT(CONCAT(LEFT(holds, 9), 'bbbbbbbbbbbbbb'), ?), holds) WHERE name = ?", fullList-1, key.String())
 			before := readRow(t, db, key.String())
 			for what, acquire := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
 				"Acquire": other.Acquire, "TryAcquire": other.TryAcquire,

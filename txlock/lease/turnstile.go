@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -24,10 +26,14 @@ const (
 	turnstilePatience = time.Second
 )
 
-// errNoTurnstile is returned where a waiter has to poll.
+// mostPlaces is how many of the waiters of a key in one manager queue on the server.
+const mostPlaces = 16
+
+// errNoTurnstile is returned where a waiter has to poll: the first of its process, for
+// which there is no connection.
 var errNoTurnstile = errors.New("no connection for the queue")
 
-// turnstile is the place of a process in the queue for a key: a transaction that
+// turnstile is the place of a waiter in the queue for a key: a transaction that
 // waits for the row of the turnstile, or has it, on a connection of its own.
 type turnstile struct {
 	m       *Manager
@@ -36,32 +42,121 @@ type turnstile struct {
 	session uint64
 }
 
+// watchInLine takes a place in the queue of all processes and waits there for its turn
+// and for the lease.
+func (m *Manager) watchInLine(ctx context.Context, q *request, w *waiter) (*Lease, error) {
+	if err := m.awaitPlace(ctx, q, w); err != nil {
+		return nil, err
+	}
+	defer m.unplace(w)
+	t, err := m.turnstile(ctx, q, w)
+	if err != nil {
+		return nil, err
+	}
+	return m.watchInTurn(ctx, q, w, t)
+}
+
+// awaitPlace returns when the waiter may take a place, which is counted: those of its
+// process that came before have theirs, and the bound allows it one. Where the bound
+// doesn't allow one to the first of the process, it returns errNoTurnstile.
+func (m *Manager) awaitPlace(ctx context.Context, q *request, w *waiter) error {
+	for {
+		may, err := m.mayPlace(q.queue(), w)
+		if may || err != nil {
+			return err
+		}
+		select {
+		case <-w.signal:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// mayPlace is awaitPlace that doesn't wait.
+func (m *Manager) mayPlace(key string, w *waiter) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false, ErrClosed
+	}
+	at := slices.Index(m.queues[key].waiters, w)
+	for _, other := range m.queues[key].waiters[:at] {
+		if !other.placed {
+			return false, nil
+		}
+	}
+	if at < mostPlaces && m.mayQueue() {
+		return true, nil
+	}
+	w.late = true
+	if at == 0 {
+		return false, errNoTurnstile
+	}
+	return false, nil
+}
+
+// placed notes that the waiter asks for its place now: the next of its process may follow.
+// Whoever came while it waited for a connection has waited for that, too.
+func (m *Manager) placed(q *request, w *waiter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.placed, w.queued = true, true
+	line := m.queues[q.queue()]
+	if w.late {
+		for _, other := range line.waiters[slices.Index(line.waiters, w):] {
+			other.late = true
+		}
+	}
+	line.wake()
+}
+
+// unplace notes that the place is given up.
+func (m *Manager) unplace(w *waiter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.placed, w.head = false, false
+}
+
+// delayed notes that the waiter has to wait for a place.
+func (m *Manager) delayed(w *waiter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.late = true
+}
+
+// inOrder tells whether the waiter was in the queue since it came.
+func (m *Manager) inOrder(w *waiter) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !w.late
+}
+
 // turnstile takes a place in the queue and returns when it is the first. The wait
 // is one statement, that the server never ends: a new one would be a new place.
-func (m *Manager) turnstile(ctx context.Context, key txlock.Key) (*turnstile, error) {
-	if !m.mayQueue() {
-		return nil, errNoTurnstile
-	}
+func (m *Manager) turnstile(ctx context.Context, q *request, w *waiter) (*turnstile, error) {
 	t, err := m.openTurnstile(ctx)
 	if err != nil {
 		m.unqueue()
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		m.delayed(w)
 		return nil, fmt.Errorf("%w: %w", errNoTurnstile, err)
 	}
 	for {
-		if err := m.ensureTurnstile(ctx, key); err != nil {
+		if err := m.ensureTurnstile(ctx, q.key); err != nil {
 			t.leave()
 			return nil, err
 		}
-		_, err = queries.QueueForLease(ctx, t.tx, []byte(key.String()))
-		if err == nil {
-			return t, nil
-		}
-		if !errors.Is(err, sql.ErrNoRows) { // the janitor has removed it meanwhile
+		m.placed(q, w)
+		rows, err := queries.QueueForLease(ctx, text{t.tx, m.db.inline}, gen.QueueForLeaseParams{Owner: []byte(q.owner), Name: []byte(q.key.String())})
+		if err != nil {
 			t.abandon(ctx.Err() != nil)
 			return nil, err
+		}
+		if rows > 0 { // else the janitor has removed it meanwhile
+			return t, nil
 		}
 	}
 }
@@ -143,9 +238,12 @@ func (t *turnstile) abandon(waiting bool) {
 // the lease through another.
 func (m *Manager) watchInTurn(ctx context.Context, q *request, w *waiter, t *turnstile) (*Lease, error) {
 	defer t.leave()
+	m.mu.Lock()
+	w.head = true
+	m.mu.Unlock()
 	freed := false
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
-		l, left, err := m.lookAndTry(ctx, q, t.tx, freed)
+		l, left, err := m.lookAndTry(ctx, q, text{t.tx, m.db.inline}, freed)
 		if err == nil || !errors.Is(err, txlock.ErrBusy) {
 			return l, err
 		}
@@ -155,7 +253,7 @@ func (m *Manager) watchInTurn(ctx context.Context, q *request, w *waiter, t *tur
 		if err := w.pause(ctx, d); err != nil {
 			return nil, err
 		}
-		if _, freed, err = m.standing(q.key.String(), w); err != nil {
+		if _, freed, err = m.standing(q.queue(), w); err != nil {
 			return nil, err
 		}
 	}

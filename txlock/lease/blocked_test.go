@@ -1,0 +1,416 @@
+package lease_test
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	osexec "os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// The environment of a process that stands still between Guard and COMMIT.
+const (
+	guardDSN   = "LOCKSTEP_TEST_GUARD_DSN"
+	guardKey   = "LOCKSTEP_TEST_GUARD_KEY"
+	guardTable = "LOCKSTEP_TEST_GUARD_TABLE"
+)
+
+// init makes this test binary that process.
+func init() {
+	if dsn := os.Getenv(guardDSN); dsn != "" {
+		if err := guardAndStop(dsn, txlock.Named(os.Getenv(guardKey)), os.Getenv(guardTable)); err != nil {
+			fmt.Println("error", err)
+		} else {
+			fmt.Println("committed")
+		}
+		os.Exit(0)
+	}
+}
+
+// guardAndStop stops the process between Guard and COMMIT.
+func guardAndStop(dsn string, key txlock.Key, table string) error {
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return err
+	}
+	cfg.Logger = &mysql.NopLogger{} // it loses connections while it stands still
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return err
+	}
+	pool := sql.OpenDB(connector)
+	m, err := lease.NewManager(pool, lease.TTL(time.Second))
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	l, err := m.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	tx, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); err != nil {
+		return err
+	}
+	if err := l.Guard(ctx, tx); err != nil {
+		return err
+	}
+	fmt.Println("guarded")
+	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// bounded is how long a transaction that stands still may keep a lease of a second: its
+// time, the grace, and ten times what the rest needs.
+const bounded = time.Second + 5*time.Second + 10*time.Second
+
+// retried calls f until it succeeds.
+func retried(f func() error) (err error) {
+	await(bounded, func() bool { err = f(); return err == nil })
+	return err
+}
+
+// TestStoppedGuard proves that a process that is stopped between Guard and COMMIT keeps
+// the lease no longer than its time to live and the grace: then its session is ended, its
+// transaction rolled back, and when it goes on its Commit fails.
+func TestStoppedGuard(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, take := range map[string]func(m *lease.Manager, key txlock.Key) error{
+			"Poll": func(m *lease.Manager, key txlock.Key) error {
+				l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(bounded))
+				if err == nil {
+					err = l.Release(t.Context())
+				}
+				return err
+			},
+			"Fair": func(m *lease.Manager, key txlock.Key) error {
+				l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(bounded), lease.Fair())
+				if err == nil {
+					err = l.Release(t.Context())
+				}
+				return err
+			},
+			"TryAcquire": func(m *lease.Manager, key txlock.Key) error {
+				return retried(func() error {
+					l, err := m.TryAcquire(t.Context(), key)
+					if err == nil {
+						err = l.Release(t.Context())
+					}
+					return err
+				})
+			},
+			"AcquireTx": func(m *lease.Manager, key txlock.Key) error {
+				return retried(func() error {
+					tx := begin(t, db.Admin(), sql.LevelReadCommitted)
+					l, err := m.AcquireTx(t.Context(), tx, key)
+					if err != nil {
+						rollback(t, tx)
+						return err
+					}
+					commit(t, tx)
+					return l.Release(t.Context())
+				})
+			},
+			"ForceRelease": func(m *lease.Manager, key txlock.Key) error {
+				ctx, cancel := context.WithTimeout(t.Context(), bounded)
+				defer cancel()
+				if err := m.ForceRelease(ctx, key); err != nil {
+					return err
+				}
+				l, err := m.TryAcquire(ctx, key)
+				if err == nil {
+					err = l.Release(ctx)
+				}
+				return err
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				key, table := named(), counter(t, db)
+				m := newManager(t, newPool(t, db, name != "Poll"))
+				cmd := osexec.CommandContext(t.Context(), os.Args[0])
+				cmd.Env = append(os.Environ(), guardDSN+"="+db.DSN(), guardKey+"="+key.String(), guardTable+"="+table)
+				cmd.Stderr = os.Stderr
+				out, err := cmd.StdoutPipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				lines := bufio.NewScanner(out)
+				if !lines.Scan() || lines.Text() != "guarded" {
+					t.Fatalf("the process says %q", lines.Text())
+				}
+				start := time.Now()
+				if err := take(m, key); err != nil {
+					t.Errorf("the lease of a stopped process: %v", err)
+				}
+				t.Logf("free after %v", time.Since(start))
+				if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Error(err)
+				}
+				if !lines.Scan() || !strings.HasPrefix(lines.Text(), "error ") {
+					t.Errorf("the process says %q, its Commit should have failed", lines.Text())
+				}
+				if err := cmd.Wait(); err != nil {
+					t.Error(err)
+				}
+				if n := counted(t, db, table); n != 0 {
+					t.Errorf("its transaction was committed: the counter is %d", n)
+				}
+			})
+		}
+	})
+}
+
+// TestOpenTransactionsAreBounded proves the same of every row that a transaction of the
+// program can keep locked: of a reader, of a permit, and of a lease that it has acquired
+// itself, also for the first time in the life of the key.
+func TestOpenTransactionsAreBounded(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		within := func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, bounded)
+		}
+		for name, c := range map[string]struct {
+			holds func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error
+			wants func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error)
+		}{
+			"reader": {
+				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
+					l, err := m.AcquireShared(t.Context(), key)
+					if err != nil {
+						return err
+					}
+					return l.Guard(t.Context(), tx)
+				},
+				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+					return m.Acquire(ctx, key)
+				},
+			},
+			"permit": {
+				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
+					s, err := m.Semaphore(key, 1)
+					if err != nil {
+						return err
+					}
+					l, err := s.Acquire(t.Context())
+					if err != nil {
+						return err
+					}
+					return l.Guard(t.Context(), tx)
+				},
+				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+					s, err := m.Semaphore(key, 1)
+					if err != nil {
+						return nil, err
+					}
+					return s.Acquire(ctx)
+				},
+			},
+			"AcquireTx": {
+				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
+					release(t, acquire(t, m, key))
+					_, err := m.AcquireTx(t.Context(), tx, key)
+					return err
+				},
+				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+					return m.Acquire(ctx, key)
+				},
+			},
+			"AcquireTx and readers": {
+				func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error {
+					_, err := m.AcquireTx(t.Context(), tx, key)
+					return err
+				},
+				func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+					return m.AcquireShared(ctx, key)
+				},
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				key := named()
+				holder, other := newManager(t, pool, lease.TTL(time.Second)), newManager(t, newPool(t, db, false))
+				tx := begin(t, pool, sql.LevelDefault)
+				if err := c.holds(t, holder, tx, key); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := within(t.Context())
+				defer cancel()
+				start := time.Now()
+				l, err := c.wants(ctx, other, key)
+				if err != nil {
+					t.Fatalf("after %v: %v", time.Since(start), err)
+				}
+				t.Logf("free after %v", time.Since(start))
+				if err := tx.Commit(); err == nil {
+					t.Error("the transaction was committed all the same")
+				}
+				release(t, l)
+			})
+		}
+	})
+}
+
+// TestGuardInTimeIsLeftAlone proves that a transaction that is open for less than the
+// grace after its lease commits, however many wait, and that none is ended in vain where
+// its session has gone on to another transaction.
+func TestGuardInTimeIsLeftAlone(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		key, table := named(), counter(t, db)
+		pool.SetMaxOpenConns(1) // whatever follows is in the session that has guarded
+		m := newManager(t, pool, lease.TTL(500*time.Millisecond))
+		l := acquire(t, m, key)
+		tx := begin(t, pool, sql.LevelDefault)
+		add(t, tx, table)
+		guard(t, l, tx)
+		waiting := fairAcquire(t, newManager(t, newPool(t, db, true)), key)
+		within(t, "the end of the lease", l.Done())
+		// The time is what is tested: that of a transaction which is a little late.
+		<-time.After(2 * time.Second)
+		commit(t, tx)
+		release(t, waiting.lease(t))
+		if n := counted(t, db, table); n != 1 {
+			t.Errorf("the counter is %d", n)
+		}
+
+		// The session keeps its number in the row. Somebody else has the row locked now.
+		next := begin(t, pool, sql.LevelDefault)
+		add(t, next, table)
+		exec(t, db, "UPDATE lockstep_leases SET holds = ?, expires_us = 1 WHERE name = ? AND slot = 0", ";somebody who is dead here", key.String())
+		stranger, err := db.Admin().BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = stranger.Rollback() }() // of a test that has failed before
+		run(t, stranger, "SELECT slot FROM lockstep_leases WHERE name = '"+key.String()+"' AND slot = 0 FOR UPDATE")
+		_, err = newManager(t, newPool(t, db, true)).Acquire(t.Context(), key, lease.WaitAtMost(time.Second))
+		wants(t, "Acquire behind a transaction that has written nothing", err, txlock.ErrWaitTimeout)
+		rollback(t, stranger)
+		commit(t, next)
+	})
+}
+
+// TestBlockedBySession proves that the session in the way is named where it can't be ended
+// yet, and where it can't be ended by this user: by the errors of who waits, who tries, and
+// who releases by force.
+func TestBlockedBySession(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		l := acquire(t, newManager(t, db.Admin(), lease.TTL(500*time.Millisecond)), key)
+		tx := begin(t, db.Admin(), sql.LevelDefault)
+		var session uint64
+		if err := tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&session); err != nil {
+			t.Fatal(err)
+		}
+		guard(t, l, tx)
+		within(t, "the end of the lease", l.Done())
+		m := newManager(t, newPool(t, db, true))
+		waitUntil(t, "the lease is over by the server's clock", func() bool {
+			info, err := m.Inspect(t.Context(), key)
+			return err == nil && !info.Held
+		})
+		names := func(what string, err error, want error, text string) {
+			t.Helper()
+			wants(t, what, err, want)
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("session %d ", session)) || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: %v, want it to name session %d and to say %q", what, err, session, text)
+			}
+		}
+		_, err := m.TryAcquire(t.Context(), key)
+		names("TryAcquire", err, txlock.ErrBusy, "")
+		_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(time.Second))
+		names("Acquire", err, txlock.ErrWaitTimeout, "")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		names("ForceRelease that is cancelled", m.ForceRelease(ctx, key), context.DeadlineExceeded, "")
+		killIt := fmt.Sprintf("KILL %d", session)
+		_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(8*time.Second))
+		names("Acquire after the grace", err, txlock.ErrWaitTimeout, killIt)
+		err = m.ForceRelease(t.Context(), key)
+		names("ForceRelease", err, err, killIt)
+		db.Kill(t, int64(session))
+		release(t, fairAcquire(t, m, key).lease(t))
+	})
+}
+
+// TestGuardOfAnotherDatabase proves that Guard in a transaction of another database says
+// so, of a lease and of a reader, and that the lease stays held and guards a transaction of
+// its own database afterwards; that it is lost only where its own database says so.
+func TestGuardOfAnotherDatabase(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		other := testdb.Shared(t, db.Engine()).Open(t)
+		isGuarded := poolKind(pool)
+		foreign := newPool(t, other, isGuarded)
+		for name, acquire := range map[string]func(m *lease.Manager, key txlock.Key) (*lease.Lease, error){
+			"lease":  func(m *lease.Manager, key txlock.Key) (*lease.Lease, error) { return m.Acquire(t.Context(), key) },
+			"reader": func(m *lease.Manager, key txlock.Key) (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) },
+		} {
+			for what, prepare := range map[string]string{
+				"no row": "DO 0",
+				"a row of somebody else": "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)" +
+					" VALUES (?, 0, 'else', ';else', 1, 1, 1, 0, 0)",
+			} {
+				key, table := named(), counter(t, db)
+				l, err := acquire(newManager(t, pool), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.Contains(prepare, "?") {
+					exec(t, other, prepare, key.String())
+				}
+				for range 2 {
+					tx := begin(t, foreign, sql.LevelDefault)
+					err = l.Guard(t.Context(), tx)
+					wants(t, name+", "+what, err, lease.ErrOtherDatabase)
+					if l.Err() != nil {
+						t.Fatalf("%s, %s: the lease is lost: %v", name, what, l.Err())
+					}
+					rollback(t, tx)
+				}
+				tx := begin(t, pool, sql.LevelDefault)
+				add(t, tx, table)
+				guard(t, l, tx)
+				commit(t, tx)
+				release(t, l)
+			}
+		}
+	})
+}
+
+// TestGuardLostOnFullPool proves that a Guard that has failed says so also where the pool
+// has no connection left to look at the lease by, and that the handle hears of the loss
+// when there is one again.
+func TestGuardLostOnFullPool(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		key := named()
+		pool.SetMaxOpenConns(1)
+		l := acquire(t, newManager(t, pool), key)
+		if err := newManager(t, newPool(t, db, true)).ForceRelease(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		tx := begin(t, pool, sql.LevelDefault)
+		wants(t, "Guard of a lease that was taken away", l.Guard(t.Context(), tx), txlock.ErrLost)
+		rollback(t, tx)
+		within(t, "the loss", l.Done())
+		wants(t, "the handle", l.Err(), txlock.ErrLost)
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}

@@ -1,0 +1,82 @@
+package lease
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+)
+
+// borrowed is a connection of the program's pool, as one of the lane's: text without
+// arguments is all that is sent on it.
+type borrowed struct {
+	driver.Conn
+	taken  *sql.Conn
+	failed bool // something has, and its state is not known
+}
+
+var (
+	_ driver.ExecerContext   = (*borrowed)(nil)
+	_ driver.QueryerContext  = (*borrowed)(nil)
+	_ driver.ConnBeginTx     = (*borrowed)(nil)
+	_ driver.SessionResetter = (*borrowed)(nil)
+	_ driver.Validator       = (*borrowed)(nil)
+)
+
+// ExecContext executes a statement without rows.
+func (b *borrowed) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	execer, ok := b.Conn.(driver.ExecerContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	result, err := execer.ExecContext(ctx, query, args)
+	b.failed = b.failed || err != nil
+	return result, err
+}
+
+// QueryContext executes a statement with rows.
+func (b *borrowed) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	queryer, ok := b.Conn.(driver.QueryerContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	rows, err := queryer.QueryContext(ctx, query, args)
+	b.failed = b.failed || err != nil
+	return rows, err
+}
+
+// BeginTx begins a transaction.
+func (b *borrowed) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	beginner, ok := b.Conn.(driver.ConnBeginTx)
+	if !ok {
+		return nil, fmt.Errorf("lease: %T is no driver.ConnBeginTx", b.Conn)
+	}
+	tx, err := beginner.BeginTx(ctx, opts)
+	b.failed = b.failed || err != nil
+	return tx, err
+}
+
+// ResetSession looks whether the connection is still there.
+func (b *borrowed) ResetSession(ctx context.Context) error {
+	if resetter, ok := b.Conn.(driver.SessionResetter); ok {
+		return resetter.ResetSession(ctx)
+	}
+	return nil
+}
+
+// IsValid tells whether the connection can be used again.
+func (b *borrowed) IsValid() bool {
+	if validator, ok := b.Conn.(driver.Validator); ok {
+		return validator.IsValid()
+	}
+	return true
+}
+
+// Close gives the connection back, or has it closed where something has failed on it.
+func (b *borrowed) Close() error {
+	if b.failed || !b.IsValid() {
+		discard(b.taken)
+		return nil
+	}
+	return b.taken.Close()
+}

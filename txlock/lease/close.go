@@ -1,0 +1,146 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+const (
+	// closeWorkers is how many leases Close gives back at a time.
+	closeWorkers = 8
+	// closeGrace is how long after its context Close waits for what it has just told to
+	// end.
+	closeGrace = 50 * time.Millisecond
+)
+
+// Close gives back all leases of the manager, whose holders find them released at once,
+// and ends what goes on behind its calls. It returns when that is done or the context
+// ends, whatever the server does; an error then says how many leases could not be given
+// back, which end with their time to live, and names some of them. Calls that wait return
+// ErrClosed, as all later ones do. Closing again does nothing. The pool stays open.
+func (m *Manager) Close(ctx context.Context) error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil
+	}
+	m.closed = true
+	c := closing{m: m, left: make(map[*record]error, len(m.records))}
+	records := make([]*record, 0, len(m.records))
+	for _, r := range m.records {
+		records = append(records, r)
+	}
+	for _, q := range m.queues {
+		q.close()
+	}
+	m.mu.Unlock()
+	m.closing.end()
+	for _, r := range records {
+		if last, lost := r.leaveAll(); last {
+			c.left[r] = lost
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.giveBack(ctx)
+		m.end()
+		undo := context.AfterFunc(ctx, m.undoing.end)
+		defer undo()
+		m.errands.Wait()
+		m.undoing.end()
+		c.failed(errors.Join(m.lane.close(), m.db.close()))
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		m.end()
+		m.undoing.end()
+		select {
+		case <-done:
+		case <-time.After(closeGrace):
+		}
+	}
+	return c.err(ctx)
+}
+
+// end ends the loops, and refuses new errands.
+func (m *Manager) end() {
+	m.ending.end()
+	m.errands.End()
+}
+
+// closing is what a Close has to give back, and what has come of it.
+type closing struct {
+	m *Manager
+
+	mu   sync.Mutex
+	left map[*record]error // why they had been lost before
+	errs []error
+}
+
+// giveBack gives all back, several at a time, until the context ends.
+func (c *closing) giveBack(ctx context.Context) {
+	var group sync.WaitGroup
+	records := make(chan *record, len(c.left))
+	lost := make(map[*record]error, len(c.left))
+	for r, why := range c.left {
+		records <- r
+		lost[r] = why
+	}
+	close(records)
+	for range min(closeWorkers, len(lost)) {
+		group.Go(func() {
+			for r := range records {
+				if ctx.Err() != nil {
+					return
+				}
+				err := r.end(ctx, lost[r])
+				if err != nil && ctx.Err() != nil {
+					continue // it is left, and said so
+				}
+				c.mu.Lock()
+				delete(c.left, r)
+				c.mu.Unlock()
+				if !errors.Is(err, txlock.ErrNotHeld) {
+					c.failed(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+func (c *closing) failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.errs = append(c.errs, err)
+}
+
+// err says what could not be done.
+func (c *closing) err(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := errors.Join(c.errs...)
+	if len(c.left) == 0 {
+		return err
+	}
+	names := make([]string, 0, len(c.left))
+	for r := range c.left {
+		names = append(names, fmt.Sprintf("%q", r.key))
+	}
+	slices.Sort(names)
+	const some = 5
+	if len(names) > some {
+		names = append(names[:some], "...")
+	}
+	return errors.Join(err, fmt.Errorf("lease: Close: %d leases were not given back, and end with their time to live: %s: %w",
+		len(c.left), strings.Join(names, ", "), ctx.Err()))
+}

@@ -1,0 +1,217 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestEveryVerbAfterClose proves that no call of a manager that is closed, of its
+// semaphores or of its leases sends anything, and that each says why. A method that is
+// new has to be put in here.
+func TestEveryVerbAfterClose(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		tap := new(wiretap)
+		pool := newPool(t, db, true, tap.install)
+		m := newManager(t, pool)
+		s, err := m.Semaphore(named(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		permit, err := s.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, key := acquire(t, m, named()), named()
+		tx := begin(t, pool, sql.LevelDefault)
+		if err := m.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, before := t.Context(), tap.count()
+		none := func(context.Context, *lease.Lease) error {
+			t.Error("the function was called")
+			return nil
+		}
+		first := func(_ any, err error) error { return err }
+		quiet := errors.New("it sends nothing") // and may be called
+		verbs := map[any]map[string]error{
+			m: {
+				"Acquire":          first(m.Acquire(ctx, key)),
+				"TryAcquire":       first(m.TryAcquire(ctx, key)),
+				"AcquireShared":    first(m.AcquireShared(ctx, key)),
+				"TryAcquireShared": first(m.TryAcquireShared(ctx, key)),
+				"AcquireTx":        first(m.AcquireTx(ctx, tx, key)),
+				"Do":               m.Do(ctx, key, none),
+				"DoShared":         m.DoShared(ctx, key, none),
+				"Semaphore":        quiet,
+				"Terms":            first(m.Terms()),
+				"List":             first(m.List(ctx)),
+				"Inspect":          first(m.Inspect(ctx, key)),
+				"ForceRelease":     m.ForceRelease(ctx, key),
+				"CleanNow":         first(m.CleanNow(ctx)),
+				"Epoch":            first(m.Epoch(ctx)),
+				"BeginEpoch":       first(m.BeginEpoch(ctx, time.Hour)),
+				"DB":               quiet,
+				"Close":            errors.Join(quiet, m.Close(ctx)),
+			},
+			s: {
+				"Acquire":    first(s.Acquire(ctx)),
+				"TryAcquire": first(s.TryAcquire(ctx)),
+				"Do":         s.Do(ctx, none),
+				"Resize":     first(s.Resize(ctx, 3)),
+			},
+			l: {
+				"Renew":      l.Renew(ctx),
+				"Guard":      l.Guard(ctx, tx),
+				"RaiseToken": l.RaiseToken(ctx, 1<<50),
+				"Downgrade":  first(l.Downgrade(ctx)),
+				"Err":        l.Err(),
+				"Release":    errors.Join(quiet, l.Release(ctx), permit.Release(ctx)),
+				"Key":        quiet, "Token": quiet, "Owner": quiet, "Shared": quiet,
+				"Valid": quiet, "Done": quiet, "Context": quiet, "Left": quiet,
+			},
+		}
+		for of, calls := range verbs {
+			for i := range reflect.TypeOf(of).NumMethod() {
+				name := reflect.TypeOf(of).Method(i).Name
+				err, known := calls[name]
+				switch {
+				case !known:
+					t.Errorf("%T.%s is not tested after Close", of, name)
+				case err == nil:
+					t.Errorf("%T.%s succeeds after Close", of, name)
+				case errors.Is(err, quiet):
+					if err.Error() != quiet.Error() {
+						t.Errorf("%T.%s: %v", of, name, err)
+					}
+				case of == any(l):
+					wants(t, fmt.Sprintf("%T.%s", of, name), err, txlock.ErrNotHeld)
+				default:
+					wants(t, fmt.Sprintf("%T.%s", of, name), err, lease.ErrClosed)
+				}
+			}
+		}
+		if n := tap.count() - before; n > 0 {
+			t.Errorf("%d statements were sent: %q", n, tap.last(n))
+		}
+		rollback(t, tx)
+	})
+}
+
+// TestCloseKeepsItsContext proves that Close returns with its context, however many
+// leases are held, on a server that stands still; that it says what it could not give
+// back; that all holders are told at once; and that the leases are free when their time
+// is over.
+func TestCloseKeepsItsContext(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			const leases, limit, ttl = 100, time.Second, 20 * time.Second
+			server := testdb.Dedicated(t, engine)
+			db := server.Open(t)
+			type closed struct {
+				m    *lease.Manager
+				held []*lease.Lease
+			}
+			var all []closed
+			for _, guarded := range []bool{true, false} {
+				for _, text := range []bool{true, false} {
+					c := closed{m: newManager(t, newPool(t, db, guarded, func(c *mysql.Config) { c.InterpolateParams = text }), lease.TTL(ttl))}
+					c.held = takeMixed(t, db, c.m, leases-1)
+					c.held = append(c.held, acquire(t, c.m, named()))
+					all = append(all, c)
+				}
+			}
+			if err := server.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			for i, c := range all {
+				lost, _ := lostOf(c.held) // on a machine that was too slow to renew
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				begun := time.Now()
+				err := c.m.Close(ctx)
+				took := time.Since(begun)
+				cancel()
+				wants(t, "Close", err, context.DeadlineExceeded)
+				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not given back", leases-lost)) || lost > leases/2 {
+					t.Errorf("pool %d: Close doesn't say what is left: %.300v", i, err)
+				}
+				if took > limit+2*time.Second {
+					t.Errorf("pool %d: Close took %v", i, took)
+				}
+				for _, l := range c.held {
+					if !errors.Is(l.Err(), txlock.ErrNotHeld) {
+						t.Fatalf("a holder is not told: %v", l.Err())
+					}
+				}
+			}
+			if err := server.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			after := newManager(t, newPool(t, db, true))
+			for _, c := range all {
+				l := acquire(t, after, c.held[leases-1].Key(), lease.WaitAtMost(2*ttl))
+				if l.Token() <= c.held[leases-1].Token() {
+					t.Errorf("token %d after %d", l.Token(), c.held[leases-1].Token())
+				}
+				release(t, l)
+			}
+		})
+	}
+}
+
+// TestCloseBesideALongStatement proves that Close doesn't wait for what the program
+// executes on the connections that the manager has used, too.
+func TestCloseBesideALongStatement(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		pool.SetMaxOpenConns(2)
+		m := newManager(t, pool)
+		release(t, acquire(t, m, named())) // its statements stay prepared
+		release(t, acquire(t, m, named()))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		executing, ended := make(chan int64, 2), make(chan struct{}, 2)
+		for range 2 {
+			go func() {
+				defer func() { ended <- struct{}{} }()
+				conn, err := pool.Conn(ctx)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer conn.Close()
+				executing <- testdb.ConnID(t, conn)
+				_, _ = conn.ExecContext(ctx, "DO SLEEP(600)") // until the test ends it
+			}()
+		}
+		for range 2 {
+			within(t, "a connection", executing)
+		}
+		limited, end := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer end()
+		begun := time.Now()
+		if err := m.Close(limited); err != nil {
+			t.Errorf("Close, which holds nothing: %v", err)
+		}
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		cancel()
+		for range 2 {
+			within(t, "the end of a statement", ended)
+		}
+	})
+}

@@ -1,0 +1,229 @@
+package lease_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// seen is what List or Inspect tells of one thing that is held.
+type seen struct {
+	kind  lease.Kind
+	owner string
+	token uint64
+	held  bool
+}
+
+func seenOf(infos []lease.Info) (all []seen) {
+	for _, i := range infos {
+		all = append(all, seen{i.Kind, i.Owner, i.Token, i.Held})
+	}
+	return all
+}
+
+// TestEverythingHeldIsVisible proves that List and Inspect show the writer, the readers,
+// the permits and the first waiter of a key, each with its owner and since when, and that
+// ForceRelease takes all of them away, or one.
+func TestEverythingHeldIsVisible(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		m, operator := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, false))
+		list := func() []lease.Info {
+			t.Helper()
+			all, err := operator.List(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return all
+		}
+		inspect := func(key txlock.Key) lease.Info {
+			t.Helper()
+			info, err := operator.Inspect(t.Context(), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return info
+		}
+		same := func(what string, got []lease.Info, want ...seen) {
+			t.Helper()
+			if s := seenOf(got); !slices.Equal(s, want) {
+				t.Errorf("%s shows %+v, want %+v", what, s, want)
+			}
+			for _, i := range got {
+				if age := time.Since(i.Since); age < -5*time.Minute || age > 5*time.Minute {
+					t.Errorf("%s: %s since %v", what, i.Kind, i.Since)
+				}
+			}
+		}
+		of := func(kind lease.Kind, l *lease.Lease) seen { return seen{kind, l.Owner(), l.Token(), true} }
+		started := time.Now()
+
+		a, b, c := txlock.Named("a"), txlock.Named("b"), txlock.Named("c")
+		writer := acquire(t, m, a)
+		readers := []*lease.Lease{share(t, m, b), share(t, m, b)}
+		semaphore, err := m.Semaphore(c, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var permits []*lease.Lease
+		for range 2 {
+			p, err := semaphore.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			permits = append(permits, p)
+		}
+		waiting := fairAcquire(t, fairManager(t, db), a)
+		(&line{db: db, key: a}).first(t)
+		first := seen{kind: lease.Waiter, owner: list()[0].Owner}
+		same("List", list(), first, of(lease.Exclusive, writer), of(lease.Reader, readers[0]), of(lease.Reader, readers[1]),
+			of(lease.Permit, permits[0]), of(lease.Permit, permits[1]))
+		for _, i := range list() {
+			if i.Kind == lease.Waiter && (i.Session == 0 || i.Since.After(time.Now().Add(time.Minute)) || i.Since.Before(started.Add(-time.Minute))) {
+				t.Errorf("the waiter has session %d and waits since %v", i.Session, i.Since)
+			}
+		}
+		info := inspect(a)
+		same("Inspect of a lease", []lease.Info{info}, of(lease.Exclusive, writer))
+		same("its others", info.Others, first)
+		same("Inspect of readers", inspect(b).Others, of(lease.Reader, readers[0]), of(lease.Reader, readers[1]))
+		if i := inspect(c); i.Permits != 3 || i.Held {
+			t.Errorf("Inspect of a semaphore: %+v", i)
+		}
+		same("Inspect of permits", inspect(c).Others, of(lease.Permit, permits[0]), of(lease.Permit, permits[1]))
+		if i := inspect(txlock.Named("d")); i.Held || i.Key != txlock.Named("d") || len(i.Others) != 0 {
+			t.Errorf("Inspect of a key that was never leased: %+v", i)
+		}
+
+		// One permit by its slot, and the rest by their keys.
+		free := func(key txlock.Key, slots ...int64) {
+			t.Helper()
+			if err := operator.ForceRelease(t.Context(), key, slots...); err != nil {
+				t.Errorf("ForceRelease(%v, %v): %v", key, slots, err)
+			}
+		}
+		free(c, inspect(c).Others[0].Slot)
+		wants(t, "the permit that was taken away", permits[0].Renew(t.Context()), txlock.ErrLost)
+		if err := permits[1].Renew(t.Context()); err != nil {
+			t.Errorf("the other permit: %v", err)
+		}
+		wants(t, "ForceRelease of a slot that is free", operator.ForceRelease(t.Context(), c, 1), txlock.ErrNotHeld)
+		wants(t, "ForceRelease of a waiter", operator.ForceRelease(t.Context(), a, -1), txlock.ErrInvalidOption)
+		free(c)
+		free(b)
+		free(a)
+		for _, l := range []*lease.Lease{writer, readers[0], readers[1], permits[1]} {
+			wants(t, "what was taken away", l.Renew(t.Context()), txlock.ErrLost)
+		}
+		release(t, waiting.lease(t))
+		release(t, acquire(t, m, b))
+		same("List of nothing", list())
+		for _, key := range []txlock.Key{a, b, c} {
+			wants(t, "ForceRelease of what is free", operator.ForceRelease(t.Context(), key), txlock.ErrNotHeld)
+		}
+	})
+}
+
+// TestListPages proves that List shows all of more rows than one statement reads.
+func TestListPages(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		const rows = 2500
+		readers(t, db, txlock.Named("readers"), rows, ";held", "9000000000000000000")
+		all, err := newManager(t, newPool(t, db, true)).List(t.Context())
+		if err != nil || len(all) != rows {
+			t.Errorf("List shows %d of %d: %v", len(all), rows, err)
+		}
+	})
+}
+
+// readers makes rows of readers as they are, or were, with the list of holds and the
+// expiry given.
+func readers(t testing.TB, db *testdb.DB, key txlock.Key, n int, holds, expires string) {
+	t.Helper()
+	for from := 0; from < n; from += 500 {
+		var values []string
+		for i := range min(500, n-from) {
+			values = append(values, fmt.Sprintf("('%s', %d, 'owner', '%s', 1, 1000000, %s, 0, 0)", key, 1<<40+from+i, holds, expires))
+		}
+		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards) VALUES "+strings.Join(values, ", "))
+	}
+}
+
+// TestDeadReaders proves that the rows that dead readers leave, by the thousand, don't
+// slow down who comes: they are removed behind the call, whether they had ended or not.
+func TestDeadReaders(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, holds := range []string{";who is dead", ""} {
+			const rows = 20_000
+			key := named()
+			m := newManager(t, newPool(t, db, true))
+			release(t, share(t, m, key)) // which marks the key as shared
+			median := func() time.Duration {
+				var took []time.Duration
+				for range 21 {
+					start := time.Now()
+					release(t, acquire(t, m, key))
+					took = append(took, time.Since(start))
+				}
+				slices.Sort(took)
+				return took[len(took)/2]
+			}
+			before := median()
+			readers(t, db, key, rows, holds, "1000")
+			start := time.Now()
+			release(t, acquire(t, m, key))
+			first := time.Since(start)
+			waitUntil(t, "the rows are removed", func() bool {
+				return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String()) < 100
+			})
+			removed := time.Since(start)
+			t.Logf("holds %q: %v before, %v the first beside %d dead readers, which are gone after %v, %v then", holds, before, first, rows, removed, median())
+		}
+	})
+}
+
+// TestCleanRemovesGates proves that what says that a key was shared, or is a semaphore,
+// goes with the last of its readers and permits, and stays while there are any.
+func TestCleanRemovesGates(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		m := newManager(t, newPool(t, db, true), lease.Janitor(0, time.Second))
+		rows := func(key txlock.Key) int64 {
+			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String())
+		}
+		shared, permits, busy := txlock.Named("shared"), txlock.Named("permits"), txlock.Named("busy")
+		release(t, share(t, m, shared))
+		reader := share(t, m, busy)
+		for _, n := range []int{3, 2} { // another number, when the first is forgotten
+			s, err := m.Semaphore(permits, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := s.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			release(t, p)
+			waitUntil(t, "the rows are removed", func() bool {
+				if _, err := m.CleanNow(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				return rows(shared)+rows(permits) == 0
+			})
+		}
+		if n := rows(busy); n != 2 {
+			t.Errorf("%d rows of a key with a reader are left", n)
+		}
+		_, err := m.TryAcquire(t.Context(), busy)
+		wants(t, "a writer beside the reader", err, txlock.ErrBusy)
+		if err := reader.Renew(t.Context()); err != nil {
+			t.Errorf("the reader: %v", err)
+		}
+		release(t, reader)
+		release(t, acquire(t, m, permits)) // the key is nobody's now
+	})
+}

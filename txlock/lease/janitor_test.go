@@ -1,0 +1,67 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// refusals hands on what was asked for in vain.
+type refusals struct {
+	txlock.Observer
+	refused chan txlock.Event
+}
+
+func (o refusals) Refused(_ context.Context, e txlock.Event) { o.refused <- e }
+
+// TestJanitorEndsBeforeItsLease proves that a janitor which is too slow for its lease ends
+// with it, so that the next is not beside it, and goes on the next time where it was.
+func TestJanitorEndsBeforeItsLease(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Fresh(t, engine) // one janitor works in each
+			if err := schema.Install(t.Context(), db.Admin()); err != nil {
+				t.Fatal(err)
+			}
+			db.Grant(t, "lockstep_leases")
+			var delay atomic.Int64
+			o := refusals{txlock.SlogObserver(slog.New(slog.DiscardHandler)), make(chan txlock.Event, 1000)}
+			m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.Janitor(time.Second, time.Second), lease.Observe(o))
+			const rows = 150
+			for range rows {
+				release(t, acquire(t, m, named()))
+			}
+			delay.Store(int64(20 * time.Millisecond)) // at two answers for each row
+			tooLate := time.After(time.Minute)
+			for ended := false; !ended; {
+				select {
+				case e := <-o.refused:
+					ended = errors.Is(e.Err, context.DeadlineExceeded) && e.Key.String() == "lockstep:janitor"
+				case <-tooLate:
+					t.Fatal("it has not ended with its lease")
+				}
+			}
+			delay.Store(0)
+			lasts(0, func() bool {
+				select {
+				case <-o.refused:
+				default:
+				}
+				return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name LIKE 'test:%'") == 0
+			})
+			if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name LIKE 'test:%'"); n != 0 {
+				t.Errorf("%d rows are left of %d", n, rows)
+			}
+		})
+	}
+}

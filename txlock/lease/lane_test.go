@@ -1,0 +1,263 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// useUp takes what is left of a pool, until the end that it returns.
+func useUp(t testing.TB, pool *sql.DB) (end func()) {
+	t.Helper()
+	var taken []*sql.Conn
+	for most := pool.Stats().MaxOpenConnections; pool.Stats().InUse < most; {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		conn, err := pool.Conn(ctx)
+		cancel()
+		switch {
+		case err == nil:
+			taken = append(taken, conn)
+		case !errors.Is(err, context.DeadlineExceeded):
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		for _, conn := range taken {
+			if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// onSmallPools runs a test on every server over pools of few connections that have one
+// for the manager: guarded ones of any size, and plain ones of two and more.
+func onSmallPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			for _, size := range []int{1, 2, 3, 5} {
+				if !guarded && size == 1 {
+					continue
+				}
+				t.Run(fmt.Sprintf("guarded=%v of %d", guarded, size), func(t *testing.T) {
+					t.Parallel()
+					pool := newPool(t, db, guarded)
+					pool.SetMaxOpenConns(size)
+					test(t, db, pool)
+				})
+			}
+		}
+	})
+}
+
+// TestUsedUpPoolLosesNothing proves that a pool whose connections are all in use, from
+// right after the grant and for several times to live, loses no lease, whichever way it
+// was acquired.
+func TestUsedUpPoolLosesNothing(t *testing.T) {
+	onSmallPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		const ttl = 3 * time.Second
+		m := newManager(t, pool, lease.TTL(ttl))
+		key := named()
+		makeGates(t, db, []txlock.Key{key}, false)
+		for how, take := range map[string]func() (*lease.Lease, error){
+			"Acquire":       func() (*lease.Lease, error) { return m.Acquire(t.Context(), named()) },
+			"AcquireShared": func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) },
+			"AcquireTx": func() (*lease.Lease, error) {
+				tx := begin(t, pool, sql.LevelDefault)
+				l, err := m.AcquireTx(t.Context(), tx, named())
+				if err != nil {
+					return nil, errors.Join(err, tx.Rollback())
+				}
+				return l, tx.Commit()
+			},
+		} {
+			l, err := take()
+			if err != nil {
+				t.Fatalf("%s: %v", how, err)
+			}
+			end := useUp(t, pool)
+			begun := time.Now()
+			for time.Since(begun) < 2*ttl && l.Err() == nil {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if err := l.Err(); err != nil {
+				t.Errorf("%s: %v after %v", how, err, time.Since(begun))
+			}
+			end()
+			if l.Valid() {
+				release(t, l)
+			}
+		}
+	})
+}
+
+// TestSmallPoolsDoNotHang proves that the connection that a manager keeps of a plain pool
+// is there for what the manager sends: a lease can be acquired, entered again, listed and
+// released within a transaction that has the other.
+func TestSmallPoolsDoNotHang(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		pool.SetMaxOpenConns(2)
+		m := newManager(t, pool)
+		before := acquire(t, m, named())
+		for range 20 {
+			tx := begin(t, pool, sql.LevelDefault)
+			quickly(t, "a lease in a transaction", func() {
+				ctx, cancel := context.WithTimeout(t.Context(), soon)
+				defer cancel()
+				l, err := m.Acquire(ctx, named())
+				if err != nil {
+					t.Errorf("Acquire: %v", err)
+					return
+				}
+				if _, err := m.List(ctx); err != nil {
+					t.Errorf("List: %v", err)
+				}
+				if err := l.Renew(ctx); err != nil {
+					t.Errorf("Renew: %v", err)
+				}
+				guard(t, l, tx)
+				wants(t, "Release", l.Release(ctx), lease.ErrGuarded)
+			})
+			rollback(t, tx)
+			if t.Failed() {
+				return
+			}
+		}
+		release(t, before)
+	})
+}
+
+// TestConnectionIsGivenBack proves that a manager keeps a connection while it holds
+// leases, of a guarded pool one more and of a plain one of the pool's, and none when it
+// holds nothing or only waits; and that the server has no session of it after Close.
+func TestConnectionIsGivenBack(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			pool, others := newPool(t, db, guarded), newPool(t, db, guarded)
+			pool.SetMaxOpenConns(4)
+			var observer recorder
+			m := newManager(t, pool, lease.RenewEvery(50*time.Millisecond), lease.Observe(&observer))
+			other := newManager(t, others)
+			theirs := acquire(t, other, named())
+			waiting, stop := context.WithCancel(t.Context())
+			waited := make(chan error, 1)
+			l := acquire(t, m, named())
+			go func() {
+				_, err := m.Acquire(waiting, theirs.Key())
+				waited <- err
+			}()
+			observer.waitFor(t, "renewed")
+			own := 0
+			if !guarded {
+				own = 1
+			}
+			all := func() int64 { return int64(pool.Stats().OpenConnections + others.Stats().OpenConnections) }
+			waitUntil(t, kind+": the manager keeps its connection, and no more", func() bool { return pool.Stats().InUse == own })
+			waitUntil(t, kind+": it is one more of a guarded pool", func() bool { return sessions(t, db)-all() >= int64(1-own) })
+			release(t, l)
+			waitUntil(t, kind+": it is given back", func() bool { return pool.Stats().InUse == 0 })
+			stop()
+			wants(t, "Acquire that waits", within(t, "the end of the wait", waited), context.Canceled)
+			release(t, theirs)
+			for _, m := range []*lease.Manager{m, other} {
+				if err := m.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := errors.Join(pool.Close(), others.Close()); err != nil {
+				t.Error(err)
+			}
+			waitUntil(t, kind+": no session is left", func() bool { return sessions(t, db) == 0 })
+		}
+	})
+}
+
+// TestKilledRenewals proves that a lease outlives the end of the manager's connection,
+// ten times a second, while the program has used up its pool.
+func TestKilledRenewals(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		const ttl = 4 * time.Second
+		pool := newPool(t, db, true)
+		pool.SetMaxOpenConns(2)
+		m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(ttl/20))
+		l := acquire(t, m, named())
+		end := useUp(t, pool)
+		killed := int64(0)
+		for begun := time.Now(); time.Since(begun) < 3*ttl; time.Sleep(100 * time.Millisecond) {
+			killed += killOne(t, db)
+			if err := l.Err(); err != nil {
+				t.Fatalf("after %d kills: %v", killed, err)
+			}
+		}
+		if killed < 10 {
+			t.Errorf("%d kills are too few to prove anything", killed)
+		}
+		end()
+		release(t, l)
+	})
+}
+
+// TestRenewalsStayOnTheServer proves that a pool whose connector leads to another server,
+// with tables of its own, loses no lease: the manager notices and renews on a connection
+// of the program's.
+func TestRenewalsStayOnTheServer(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		const ttl, every = 30 * time.Second, 200 * time.Millisecond
+		there := testdb.Dedicated(t, db.Engine())
+		twin := db.At(t, there)
+		account := db.Config()
+		setup, err := sql.Open("mysql", there.Config().FormatDSN())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer setup.Close()
+		for _, statement := range []string{
+			"CREATE DATABASE `" + db.Name() + "`",
+			"CREATE USER '" + account.User + "'@'%' IDENTIFIED BY '" + account.Passwd + "'",
+			"GRANT ALL ON `" + db.Name() + "`.* TO '" + account.User + "'@'%'",
+		} {
+			if _, err := setup.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := schema.Install(t.Context(), twin.Admin()); err != nil {
+			t.Fatal(err)
+		}
+		var elsewhere atomic.Bool
+		var led atomic.Int64
+		pool := newPool(t, db, true, func(c *mysql.Config) {
+			c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if elsewhere.Load() {
+					led.Add(1)
+					address = there.Config().Addr
+				}
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}
+		})
+		pool.SetMaxOpenConns(1)
+		m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(every))
+		release(t, acquire(t, m, named()))
+		elsewhere.Store(true)
+		l := acquire(t, m, named())
+		waitUntil(t, "the manager was led elsewhere", func() bool { return led.Load() >= 3 })
+		left := l.Left()
+		waitUntil(t, "it is renewed", func() bool { return l.Left() > left || !l.Valid() })
+		if err := l.Err(); err != nil {
+			t.Fatal(err)
+		}
+		release(t, l)
+	})
+}

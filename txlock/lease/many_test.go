@@ -1,0 +1,118 @@
+package lease_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// makeGates makes the rows of keys that were shared before, or of semaphores of one
+// permit, by few statements.
+func makeGates(t testing.TB, db *testdb.DB, keys []txlock.Key, permits bool) {
+	t.Helper()
+	const batch = 500
+	for from := 0; from < len(keys); from += batch {
+		var values []string
+		var names []any
+		for _, key := range keys[from:min(from+batch, len(keys))] {
+			if permits {
+				values, names = append(values, "(?, 0, '-', '', 0, 0, 0, -1, 0)", "(?, 1, '-', '', 0, 0, 0, 0, 0)"), append(names, key.String(), key.String())
+			} else {
+				values, names = append(values, "(?, 0, '-', '', 0, 0, 0, 1, 0)"), append(names, key.String())
+			}
+		}
+		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards) VALUES "+strings.Join(values, ", "), names...)
+	}
+}
+
+// takeMixed takes leases of n keys side by side: readers and permits in equal parts.
+func takeMixed(t testing.TB, db *testdb.DB, m *lease.Manager, n int, options ...lease.AcquireOption) []*lease.Lease {
+	t.Helper()
+	keys := make([]txlock.Key, n)
+	for i := range keys {
+		keys[i] = named()
+	}
+	makeGates(t, db, keys[:n/2], false)
+	makeGates(t, db, keys[n/2:], true)
+	held := make([]*lease.Lease, n)
+	var group sync.WaitGroup
+	const workers = 8
+	for w := range workers {
+		group.Go(func() {
+			for i := w; i < n; i += workers {
+				take := m.AcquireShared
+				if i >= n/2 {
+					take = func(ctx context.Context, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
+						s, err := m.Semaphore(key, 1)
+						if err != nil {
+							return nil, err
+						}
+						return s.Acquire(ctx, options...)
+					}
+				}
+				var err error
+				if held[i], err = take(context.Background(), keys[i], options...); err != nil {
+					t.Errorf("lease %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return held
+}
+
+// lostOf counts those that are not held any more.
+func lostOf(held []*lease.Lease) (n int, why error) {
+	for _, l := range held {
+		if err := l.Err(); err != nil {
+			n, why = n+1, err
+		}
+	}
+	return n, why
+}
+
+// TestManyKeysAreRenewedTogether proves that readers and permits of thousands of keys
+// starve no renewal, neither their own nor that of an exclusive lease with a shorter time
+// to live; and that a round of all takes few statements.
+func TestManyKeysAreRenewedTogether(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, text := range map[string]bool{"prepared": false, "interpolated": true} {
+			t.Run(name, func(t *testing.T) {
+				const ttl, chunk = 10 * time.Second, 900
+				leases := testdb.Long(1500, 3000)
+				tap := new(wiretap)
+				pool := newPool(t, db, !text, tap.install, func(c *mysql.Config) { c.InterpolateParams = text })
+				m := newManager(t, pool, lease.TTL(ttl))
+				held := takeMixed(t, db, m, leases)
+				urgent := acquire(t, m, named(), lease.TTL(3*time.Second))
+				held = append(held, urgent)
+				before, begun := tap.count(), time.Now()
+				lasts(2*ttl, func() bool { return true })
+				if n, why := lostOf(held); n > 0 {
+					t.Errorf("%d of %d are lost: %v", n, len(held), why)
+				}
+				sent := tap.count() - before
+				// The urgent one's third is a second; each round of a chunk is two statements, and
+				// one more where a row was skipped. What is due a little later has rounds of its own.
+				rounds := time.Since(begun)/time.Second + 1
+				if most := int(rounds) * 3 * (leases/chunk + 3); sent > most {
+					t.Errorf("%d statements in %v, want at most %d: %.500q", sent, time.Since(begun), most, tap.last(3))
+				}
+				t.Logf("%d statements in %v", sent, time.Since(begun))
+				releaseMany(t, held)
+			})
+		}
+	})
+}

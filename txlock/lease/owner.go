@@ -1,0 +1,185 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/dca00107/lockstep/internal/underlease"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// identify finds out whose the request is: the holder's of the innermost lease of this
+// key which the context carries and which is not over, the one's whom WithOwner names,
+// or its own.
+func (q *request) identify() error {
+	id, err := q.newHold()
+	if err != nil {
+		return err
+	}
+	q.from = underlease.For[*Lease](q.from, q.key)
+	switch {
+	case q.from == nil:
+		q.owner, q.named, q.under = process+id.String(), false, nil
+	case q.from.Lease == nil:
+		q.owner, q.named, q.under = q.from.Name, true, nil
+		return checkOwner(q.owner)
+	default:
+		q.under = q.from.Lease.(*Lease)
+		q.owner, q.named = q.under.Owner(), true
+	}
+	return nil
+}
+
+// disown makes a request that of whoever is outside of the lease that it was under.
+func (q *request) disown() error {
+	q.from = q.from.Outer
+	return q.identify()
+}
+
+// again enters the lease that the context of a request carries. Where only the server
+// knows whether it is held here, by another manager or in a transaction that may not have
+// committed, it returns nil, and what is granted then must be that lease: see missed. A
+// request whose lease is over goes on as whoever is outside of that.
+func (m *Manager) again(q *request) (*Lease, error) {
+	r := q.under.record
+	pending := r.isPending() // before it may be known to have committed
+	switch {
+	case q.under.Err() != nil:
+	case r.shared && !q.shared && r.m.db.DB == m.db.DB:
+		return nil, upgrade(q)
+	case r.m != m && r.shared: // a reader has a place in each manager
+	case r.m != m:
+		mine := m.recordOf(q, leaseSlot)
+		if mine != nil && (q.shared || mine.token.Load() == r.token.Load()) {
+			return mine.enter(false), nil
+		}
+		return nil, nil
+	default:
+		if l := r.enter(false); l != nil || pending {
+			return l, nil
+		}
+	}
+	if err := q.disown(); err != nil {
+		return nil, err
+	}
+	return m.local(q)
+}
+
+// upgrade refuses to make a reader a writer.
+func upgrade(q *request) error {
+	return fmt.Errorf("%w: owner %q reads under this lease: release that first, or acquire it exclusively from the beginning", txlock.ErrUpgrade, q.owner)
+}
+
+// elsewhere tells whether the lease that the context carries, of another manager, is not
+// held here: of another database. The request goes on as whoever is outside of it then; it
+// would be granted another lease in its place.
+func (m *Manager) elsewhere(ctx context.Context, q *request) (bool, error) {
+	if !q.named || q.under == nil || q.under.record.m == m {
+		return false, nil
+	}
+	seen, err := lookAt(ctx, m.db, q.key, leaseSlot)
+	if err != nil || seen.left > 0 && seen.owner == q.owner {
+		return false, err
+	}
+	return true, q.disown()
+}
+
+// missed tells whether what was granted is not the lease that the context carries: that
+// is over meanwhile, or of another database. Nobody else under the context may find its
+// owner there.
+func (q *request) missed(token uint64) bool {
+	return q.named && q.under != nil && !q.shared && token != q.under.Token()
+}
+
+// miss gives back what was granted in place of the lease that the context carries, and
+// lets the request go on as whoever is outside of that.
+func (m *Manager) miss(q *request, giveBack func() error) error {
+	if r := q.under.record; r.m == m { // its transaction was rolled back
+		r.lose(ErrReplaced)
+	}
+	return errors.Join(giveBack(), q.disown())
+}
+
+// confirm tells whether the hold of a record is in the row still, which may be locked
+// for long, by a transaction that it guards.
+func (m *Manager) confirm(ctx context.Context, r *record) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(r.left(), 0))
+	defer cancel()
+	defer context.AfterFunc(m.undoing, cancel)()
+	for {
+		reply, err := m.sendRenewal(ctx, m.db, r)
+		if err != nil || reply != replyAbsent {
+			return reply >= firstToken, r.unlessOver(err)
+		}
+		seen, err := lookAt(ctx, m.db, r.key, r.slot)
+		if err == nil && seen.exists {
+			err = m.sleep(ctx, retryPause)
+		}
+		if err != nil || !seen.exists {
+			return false, r.unlessOver(err)
+		}
+	}
+}
+
+// unlessOver returns the error, which says nothing where the time of the lease is over.
+func (r *record) unlessOver(err error) error {
+	if r.left() <= 0 {
+		return nil
+	}
+	return err
+}
+
+// granted makes the handle. An owner may find its own lease, in a transaction that
+// has committed meanwhile; then the row has the new hold beside the old one.
+func (m *Manager) granted(ctx context.Context, q *request, token uint64, slot int64, since instant) (*Lease, error) {
+	defer m.granting.Add(-1)
+	r := m.recordOf(q, slot)
+	if r != nil && (r.token.Load() == token || q.shared) {
+		held, err := m.confirm(ctx, r)
+		if err != nil {
+			return nil, errors.Join(err, m.undo(ctx, q, slot))
+		}
+		if held {
+			r.committed()
+			if l := r.enter(false); l != nil {
+				if err := m.undo(ctx, q, slot); err != nil {
+					return nil, errors.Join(err, m.letGo(ctx, l))
+				}
+				return l, nil
+			}
+		}
+	}
+	if r != nil {
+		r.lose(ErrReplaced)
+	}
+	return m.keep(q, token, slot, since, false)
+}
+
+// undo takes back what was granted to an owner that had it already: behind the call where
+// the row is locked for long.
+func (m *Manager) undo(ctx context.Context, q *request, slot int64) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
+	defer cancel()
+	defer context.AfterFunc(m.undoing, cancel)()
+	hold, granted := q.hold, now()
+	reply, err := m.sendRelease(ctx, m.db, q.key, slot, hold)
+	if err == nil && reply == replyAbsent { // others look at it
+		reply, err = m.releaseQueued(ctx, q.key, slot, hold)
+	}
+	if err != nil || reply == replyAbsent {
+		m.errands.Go(func() { m.giveBackUntil(remains{key: q.key, slot: slot, hold: hold}, granted, granted.add(q.ttl)) })
+		return errors.Join(err, m.renew(q))
+	}
+	return nil
+}
+
+// letGo gives back what was granted to a call that fails: behind that where its context
+// is over, which would not wait for it.
+func (m *Manager) letGo(ctx context.Context, l *Lease) error {
+	release := func() { _ = l.Release(m.undoing) } // of which the observer is told
+	if ctx.Err() != nil && m.errands.Go(release) {
+		return nil
+	}
+	return l.Release(ctx)
+}

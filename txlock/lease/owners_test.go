@@ -1,0 +1,321 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// outers are the ways to get a context that carries a lease.
+var outers = map[string]func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error{
+	"Do": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+		return m.Do(ctx, key, plain(fn))
+	},
+	"DoShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+		return m.DoShared(ctx, key, plain(fn))
+	},
+	"Semaphore": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+		s, err := m.Semaphore(key, 2)
+		if err != nil {
+			return err
+		}
+		return s.Do(ctx, plain(fn))
+	},
+	"Context": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+		l, err := m.Acquire(ctx, key)
+		if err != nil {
+			return err
+		}
+		working, cancel := l.Context(ctx)
+		defer cancel()
+		fn(working)
+		return l.Release(ctx)
+	},
+	"AcquireTx": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+		l, err := commitTx(ctx, m, key)
+		if err != nil {
+			return err
+		}
+		working, cancel := l.Context(ctx)
+		defer cancel()
+		fn(working)
+		return l.Release(ctx)
+	},
+	"WithOwner inside of another Do": func(ctx context.Context, m *lease.Manager, key txlock.Key, fn func(ctx context.Context)) error {
+		return m.Do(lease.WithOwner(ctx, "owner of "+key.String()), key, func(_ context.Context, l *lease.Lease) error {
+			working, cancel := l.Context(ctx) // which has no such name
+			defer cancel()
+			fn(working)
+			return nil
+		})
+	},
+}
+
+func plain(fn func(ctx context.Context)) func(context.Context, *lease.Lease) error {
+	return func(ctx context.Context, _ *lease.Lease) error {
+		fn(ctx)
+		return nil
+	}
+}
+
+// commitTx acquires in a transaction that commits.
+func commitTx(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+	tx, err := m.DB().BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	l, err := m.AcquireTx(ctx, tx, key)
+	if err != nil {
+		return nil, errors.Join(err, tx.Rollback())
+	}
+	return l, tx.Commit()
+}
+
+// inners are the ways to take a lease exclusively under that context.
+var inners = map[string]func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error){
+	"Acquire": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+		return m.Acquire(ctx, key)
+	},
+	"TryAcquire": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+		return untilFree(ctx, func() (*lease.Lease, error) { return m.TryAcquire(ctx, key) })
+	},
+	"AcquireTx": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+		return untilFree(ctx, func() (*lease.Lease, error) { return commitTx(ctx, m, key) })
+	},
+	"one permit": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+		s, err := m.Semaphore(key, 1)
+		if err != nil {
+			return nil, err
+		}
+		return s.Acquire(ctx)
+	},
+}
+
+func untilFree(ctx context.Context, try func() (*lease.Lease, error)) (*lease.Lease, error) {
+	for {
+		l, err := try()
+		if !errors.Is(err, txlock.ErrBusy) && !txlock.Retryable(err) || ctx.Err() != nil {
+			return l, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// excludes lets goroutines take a lease one after the other, and returns how many were
+// inside at once at most.
+func excludes(t *testing.T, goroutines int, acquire func() (*lease.Lease, error)) (most int64) {
+	t.Helper()
+	var all sync.WaitGroup
+	var inside, seen atomic.Int64
+	for range goroutines {
+		all.Go(func() {
+			l, err := acquire()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			n := inside.Add(1)
+			for before := seen.Load(); n > before && !seen.CompareAndSwap(before, n); before = seen.Load() {
+			}
+			time.Sleep(time.Millisecond) // for others to come in
+			inside.Add(-1)
+			if err := l.Release(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	return seen.Load()
+}
+
+// TestOtherKeysExclude proves that under the context of a lease goroutines exclude each
+// other by the leases of other keys, however the one and the others are taken.
+func TestOtherKeysExclude(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		for outer, do := range outers {
+			t.Run(outer, func(t *testing.T) {
+				t.Parallel()
+				m := newManager(t, pool)
+				if err := do(t.Context(), m, named(), func(ctx context.Context) {
+					for inner, acquire := range inners {
+						key := named()
+						most := excludes(t, 6, func() (*lease.Lease, error) { return acquire(ctx, m, key) })
+						if most != 1 {
+							t.Errorf("%s: %d were inside at once", inner, most)
+						}
+					}
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+}
+
+// TestNoUpdateIsLostUnderAnotherLease proves the same by what is written under the
+// inner lease, guarded last, with and without interpolated parameters.
+func TestNoUpdateIsLostUnderAnotherLease(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, interpolate := range map[string]bool{"interpolated": true, "prepared": false} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				m := newManager(t, newPool(t, db, true, func(c *mysql.Config) { c.InterpolateParams = interpolate }))
+				account, table := named(), db.CreateTable(t, "balance", "id INT PRIMARY KEY, v INT NOT NULL")
+				exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
+				add := func(ctx context.Context, l *lease.Lease) error {
+					var v int
+					if err := m.DB().QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
+						return err
+					}
+					tx, err := m.DB().BeginTx(ctx, nil)
+					if err != nil {
+						return err
+					}
+					if _, err = tx.ExecContext(ctx, "UPDATE "+table+" SET v = ? WHERE id = 1", v+1); err == nil {
+						err = l.Guard(ctx, tx)
+					}
+					if err != nil {
+						return errors.Join(err, tx.Rollback())
+					}
+					return tx.Commit()
+				}
+				const goroutines, each = 8, 10
+				err := m.Do(t.Context(), named(), func(ctx context.Context, _ *lease.Lease) error {
+					var all sync.WaitGroup
+					for range goroutines {
+						all.Go(func() {
+							for range each {
+								if err := m.Do(ctx, account, add); err != nil {
+									t.Error(err)
+								}
+							}
+						})
+					}
+					all.Wait()
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				if v := number(t, db, "SELECT v FROM "+table+" WHERE id = 1"); v != goroutines*each {
+					t.Errorf("%d of %d writes are there", v, goroutines*each)
+				}
+			})
+		}
+	})
+}
+
+// TestContextsOfOtherDatabases proves that the context of a lease of one database names no
+// owner in another, where goroutines exclude each other by the same key.
+func TestContextsOfOtherDatabases(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		second := testdb.Fresh(t, db.Engine())
+		if err := schema.Install(t.Context(), second.Admin()); err != nil {
+			t.Fatal(err)
+		}
+		second.Grant(t, "lockstep_leases")
+		m, other := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, second, true))
+		for name, acquire := range inners {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				key := named()
+				err := m.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
+					if most := excludes(t, 6, func() (*lease.Lease, error) { return acquire(ctx, other, key) }); most != 1 {
+						t.Errorf("%d were inside at once", most)
+					}
+					return l.Err()
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+}
+
+// TestContextOfATransaction proves that under the context of a lease which was acquired in
+// a transaction its key is entered again once that has committed, and that goroutines
+// exclude each other once it was rolled back.
+func TestContextOfATransaction(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		for name, committed := range map[string]bool{"commit": true, "rollback": false} {
+			for inner, get := range inners {
+				if inner == "one permit" {
+					continue // of a key of its own
+				}
+				t.Run(name+" and "+inner, func(t *testing.T) {
+					t.Parallel()
+					m, key := newManager(t, pool), named()
+					tx := begin(t, pool, sql.LevelDefault)
+					l := acquireTx(t, m, tx, key)
+					working, cancel := l.Context(t.Context())
+					defer cancel()
+					if committed {
+						commit(t, tx)
+						again, err := get(working, m, key)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if again.Token() != l.Token() {
+							t.Errorf("token %d in %d", again.Token(), l.Token())
+						}
+						release(t, again)
+						release(t, l)
+						return
+					}
+					if err := tx.Rollback(); err != nil {
+						t.Fatal(err)
+					}
+					ctx := context.WithoutCancel(working)
+					if most := excludes(t, 6, func() (*lease.Lease, error) { return get(ctx, m, key) }); most != 1 {
+						t.Errorf("%d were inside at once", most)
+					}
+					wants(t, "the lease that was rolled back", l.Err(), txlock.ErrLost)
+				})
+			}
+		}
+	})
+}
+
+// TestRestartUnderTheSameName proves that a program which was started again under the name
+// of its owner takes the lease over from its former self, with a higher token, and has
+// nothing left of that to give back.
+func TestRestartUnderTheSameName(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, key := newManager(t, pool), named()
+		ctx := lease.WithOwner(t.Context(), "worker-7")
+		before, err := m.Acquire(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// As another process has written it.
+		exec(t, db, "UPDATE lockstep_leases SET holds = CONCAT(';12345678', RIGHT(holds, 14)) WHERE name = ? AND slot = 0", key.String())
+		started := newManager(t, pool)
+		l, err := started.TryAcquire(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Token() <= before.Token() {
+			t.Errorf("token %d after %d", l.Token(), before.Token())
+		}
+		again, err := newManager(t, pool).TryAcquire(ctx, key)
+		if err != nil || again.Token() != l.Token() {
+			t.Fatalf("in another manager of the process: %v", err)
+		}
+		wants(t, "Renew of the former", before.Renew(t.Context()), txlock.ErrLost)
+		release(t, again)
+		release(t, l)
+		release(t, acquire(t, newManager(t, pool), key, lease.WaitAtMost(1)))
+	})
+}

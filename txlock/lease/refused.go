@@ -1,0 +1,50 @@
+package lease
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// ErrOtherDatabase is returned by Guard where the transaction's database doesn't have the
+// lease, though it is held: the transaction is of another database than the manager, or
+// on a node of a cluster that hasn't heard of the lease yet. The lease stays held, and
+// the transaction is guarded by nothing: roll it back.
+var ErrOtherDatabase = errors.New("lease: the transaction is of another database than the lease, or its node hasn't heard of it yet: guard a transaction of the manager's own database")
+
+// refused judges what has made Guard fail by the lease's own database: it is lost only
+// where that says so too. Where the pool has no connection left to ask by, the next
+// renewal finds out.
+func (r *record) refused(ctx context.Context, err error) error {
+	if r.m.db.full() && !r.isPending() {
+		r.m.renewAlone(r)
+		return err
+	}
+	ours, lookErr := r.isOurs(ctx)
+	switch {
+	case lookErr != nil:
+		return errors.Join(err, txlock.Explain("look whether the lease is lost", lookErr))
+	case ours && r.err() == nil:
+		return fmt.Errorf("guard lease %q, token %d: %w", r.key, r.token.Load(), ErrOtherDatabase)
+	}
+	r.lose(ErrReplaced)
+	return errors.Join(err, r.err())
+}
+
+// isOurs tells whether the row is the record's still, as it was committed last.
+func (r *record) isOurs(ctx context.Context) (bool, error) {
+	seen, err := lookAt(ctx, r.m.db, r.key, r.slot)
+	if err != nil || seen.left == 0 {
+		return false, err
+	}
+	row, err := queries.LeaseInSnapshot(ctx, r.m.db, gen.LeaseInSnapshotParams{Name: []byte(r.key.String()), Slot: r.slot})
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return row.Token == r.token.Load() && strings.Contains(row.Holds, r.hold), err
+}

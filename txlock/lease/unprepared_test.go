@@ -1,0 +1,206 @@
+package lease_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// lives makes the calls of a manager outside of transactions, each at least once.
+func lives(t *testing.T, m, other *lease.Manager) {
+	t.Helper()
+	ctx := lease.WithOwner(t.Context(), "';--\\\"`\x00\xff?")
+	key := txlock.Named("?'\"\\ é;--" + named().String())
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	l, err := m.Acquire(ctx, key)
+	if err != nil {
+		t.Errorf("Acquire: %v", err)
+		return
+	}
+	_, err = other.TryAcquire(t.Context(), key)
+	wants(t, "TryAcquire of a lease that is held", err, txlock.ErrBusy)
+	again, err := other.Acquire(ctx, key) // by a statement
+	must("Acquire again", err)
+	must("Renew", l.Renew(t.Context()))
+	must("RaiseToken", l.RaiseToken(t.Context(), l.Token()+5))
+	info, err := other.Inspect(t.Context(), key)
+	must("Inspect", err)
+	if info.Owner != l.Owner() || !info.Held || info.Token != l.Token() {
+		t.Errorf("Inspect: %+v", info)
+	}
+	all, err := m.List(t.Context())
+	must("List", err)
+	found := false
+	for _, info := range all {
+		found = found || info.Key == key
+	}
+	if !found {
+		t.Errorf("%d leases are listed, but not that which is held", len(all))
+	}
+	if again != nil {
+		must("Release of the other", again.Release(t.Context()))
+	}
+	shared, err := l.Downgrade(t.Context())
+	must("Downgrade", err)
+	if err == nil {
+		reader, err := other.AcquireShared(t.Context(), key)
+		must("AcquireShared", err)
+		if err == nil {
+			must("Release of a reader", reader.Release(t.Context()))
+		}
+		must("Release", shared.Release(t.Context()))
+	}
+	s, err := m.Semaphore(named(), 2)
+	must("Semaphore", err)
+	must("Do of a permit", s.Do(t.Context(), func(context.Context, *lease.Lease) error { return nil }))
+	_, err = s.Resize(t.Context(), 3)
+	must("Resize", err)
+	forced := acquire(t, m, named())
+	must("ForceRelease", other.ForceRelease(t.Context(), forced.Key()))
+	wants(t, "Release after that", forced.Release(t.Context()), txlock.ErrNotHeld)
+	_, err = m.CleanNow(t.Context())
+	must("CleanNow", err)
+	_, err = m.BeginEpoch(t.Context(), time.Hour)
+	must("BeginEpoch", err)
+}
+
+// locks makes the calls of a transaction, and of a fair queue.
+func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
+	t.Helper()
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	hashed := txlock.NewFamily[string]("unprepared"+rand.Text(), txlock.Hashed)
+	for range 2 { // keys without a row, and with one
+		tx := begin(t, pool, sql.LevelDefault)
+		scope, err := txlock.Join(t.Context(), tx)
+		must("Join", err)
+		for name, key := range map[string]txlock.Key{"named": txlock.Named("';?" + rand.Text()), "hashed": hashed.Key("';?")} {
+			version, err := scope.Version(t.Context(), key)
+			must("Version of a key that is "+name, err)
+			must("CompareAndBump", scope.CompareAndBump(t.Context(), key, version))
+		}
+		_, err = scope.Lock(t.Context(), named())
+		must("Lock", err)
+		_, err = scope.TryLock(t.Context(), named())
+		must("TryLock", err)
+		_, err = scope.RLock(t.Context(), named())
+		must("RLock", err)
+		_, err = scope.WaitAtMost(time.Minute).Lock(t.Context(), named())
+		must("WaitAtMost", err)
+		_, err = scope.LockAll(t.Context(), named(), named(), hashed.Key("a"), hashed.Key("b"))
+		must("LockAll", err)
+		must("Commit", tx.Commit())
+	}
+	tx := begin(t, pool, sql.LevelDefault)
+	l, err := m.AcquireTx(t.Context(), tx, named())
+	must("AcquireTx", err)
+	must("Commit", tx.Commit())
+	tx = begin(t, pool, sql.LevelDefault)
+	must("Guard", l.Guard(t.Context(), tx))
+	must("Commit", tx.Commit())
+	waited := make(chan error, 1)
+	go func() {
+		after, err := m.Acquire(t.Context(), l.Key(), lease.Fair())
+		if err == nil {
+			err = after.Release(context.Background())
+		}
+		waited <- err
+	}()
+	waitUntil(t, "somebody waits", func() bool {
+		info, err := m.Inspect(t.Context(), l.Key())
+		return err != nil || len(info.Others) > 0
+	})
+	must("Release", l.Release(t.Context()))
+	must("Acquire in a fair queue", <-waited)
+}
+
+// TestNoRoomForPreparedStatements proves that leases are acquired, renewed, listed and
+// given back on a server that prepares nothing more, because others have used up
+// max_prepared_stmt_count, that renewals go on, and that transactions lock.
+func TestNoRoomForPreparedStatements(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine).Open(t)
+			for _, guarded := range []bool{true, false} {
+				const ttl = 5 * time.Second
+				pool := newPool(t, db, guarded)
+				before, other := newManager(t, pool, lease.TTL(ttl)), newManager(t, newPool(t, db, guarded))
+				lives(t, before, other) // with what stays prepared
+				kept := acquire(t, before, named())
+				db.Exec(t, "SET GLOBAL max_prepared_stmt_count = 0")
+				_, err := pool.ExecContext(t.Context(), "DO ?", 1)
+				if server := new(mysql.MySQLError); !errors.As(err, &server) || server.Number != 1461 {
+					t.Fatalf("the server prepares statements: %v", err)
+				}
+				lives(t, before, other)
+				lives(t, newManager(t, pool), newManager(t, newPool(t, db, guarded)))
+				locks(t, pool, other)
+				begun := time.Now()
+				waitUntil(t, "its time is over twice", func() bool { return time.Since(begun) > 2*ttl || !kept.Valid() })
+				release(t, kept)
+				db.Exec(t, "SET GLOBAL max_prepared_stmt_count = 16382")
+			}
+		})
+	}
+}
+
+// TestPreparedStatements proves that a manager keeps few statements prepared: two for a
+// connection, whatever it is used for besides acquiring and releasing leases.
+func TestPreparedStatements(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine).Open(t)
+			count := func() int64 {
+				var name string
+				var n int64
+				if err := db.Admin().QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'").Scan(&name, &n); err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			const connections = 10
+			pool := newPool(t, db, true)
+			pool.SetMaxOpenConns(connections)
+			pool.SetMaxIdleConns(connections)
+			m := newManager(t, pool, lease.RenewEvery(100*time.Millisecond))
+			before := count()
+			keys := make([]txlock.Key, 500)
+			for i := range keys {
+				keys[i] = named()
+			}
+			held := make([]*lease.Lease, len(keys))
+			acquireMany(t, m, keys, held)
+			if _, err := m.List(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			releaseMany(t, held)
+			n := count() - before
+			t.Logf("%d on %d connections", n, connections)
+			if n > 2*connections {
+				t.Errorf("%d statements are prepared on %d connections", n, connections)
+			}
+		})
+	}
+}

@@ -1,0 +1,191 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// latency is a network on which every answer takes so long.
+type latency struct{ atomic.Int64 }
+
+func (l *latency) install(c *mysql.Config) {
+	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return delayedConn{conn, l}, err
+	}
+}
+
+type delayedConn struct {
+	net.Conn
+	latency *latency
+}
+
+func (c delayedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	time.Sleep(time.Duration(c.latency.Load()))
+	return n, err
+}
+
+// outlived returns for how much longer the handle counts than its row.
+func outlived(t testing.TB, db *testdb.DB, l *lease.Lease) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	left := l.Left()
+	row := number(t, db, "SELECT CAST(MAX(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) FROM lockstep_leases WHERE name = ? AND CHAR_LENGTH(holds) > 0", l.Key().String())
+	return left - time.Duration(row)*time.Microsecond - time.Since(begun)
+}
+
+// TestHandleEndsBeforeItsRow proves that a handle counts from before its request was
+// sent, not from the reply, and for at most 99 % of its time to live, so that the server
+// lets nobody else in before it is over, however slow the network: after the grant, after
+// Renew, and after the manager's renewals.
+func TestHandleEndsBeforeItsRow(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(kind, func(t *testing.T) {
+				t.Parallel()
+				const ttl, delay = 20 * time.Second, 700 * time.Millisecond
+				var network latency
+				var observer recorder
+				m := newManager(t, newPool(t, db, guarded, network.install), lease.TTL(ttl), lease.RenewEvery(4*time.Second), lease.Observe(&observer))
+				release(t, acquire(t, m, named())) // the clock is read, the statements are prepared
+				exclusive, shared, permits := named(), named(), named()
+				makeRows(t, db, []txlock.Key{exclusive})
+				makeGates(t, db, []txlock.Key{shared}, false)
+				makeGates(t, db, []txlock.Key{permits}, true)
+				s, err := m.Semaphore(permits, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				network.Store(int64(delay))
+				var held []*lease.Lease
+				check := func(when string, l *lease.Lease) {
+					t.Helper()
+					if left := l.Left(); left > ttl*99/100 {
+						t.Errorf("%s: %v are left of %v: nothing is deducted for clocks that run apart", when, left, ttl)
+					}
+					if d := outlived(t, db, l); d > 0 {
+						t.Errorf("%s: the handle outlives its row by %v", when, d)
+					}
+				}
+				for how, take := range map[string]func() (*lease.Lease, error){
+					"Acquire":       func() (*lease.Lease, error) { return m.Acquire(t.Context(), exclusive) },
+					"AcquireShared": func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), shared) },
+					"a permit":      func() (*lease.Lease, error) { return s.Acquire(t.Context()) },
+				} {
+					l, err := take()
+					if err != nil {
+						t.Fatalf("%s: %v", how, err)
+					}
+					check(how, l)
+					held = append(held, l)
+				}
+				observer.waitFor(t, "renewed")
+				for _, l := range held {
+					check("renewed behind the calls", l)
+					if err := l.Renew(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					check("Renew", l)
+				}
+				network.Store(0)
+				releaseMany(t, held)
+			})
+		}
+	})
+}
+
+// TestLeftIsLessThanTheTTL proves the same deduction where the network takes no time.
+func TestLeftIsLessThanTheTTL(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		const ttl = 30 * time.Minute // a hundredth of it is 18 s
+		m := newManager(t, pool, lease.TTL(ttl))
+		l := acquire(t, m, named())
+		for _, when := range []string{"Acquire", "Renew"} {
+			if left := l.Left(); left > ttl*99/100 {
+				t.Errorf("%s: %v are left", when, left)
+			}
+			if err := l.Renew(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		release(t, l)
+	})
+}
+
+// TestCleanLooksAgainUnderTheLock proves that a lease that is acquired between the look
+// for idle rows and the lock of its row keeps its row, and is nobody else's.
+func TestCleanLooksAgainUnderTheLock(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		tap := new(wiretap)
+		cleaner := newManager(t, newPool(t, db, true, tap.install), lease.Janitor(0, time.Second))
+		m, other := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, true))
+		keys := []txlock.Key{named(), named(), named()}
+		makeRows(t, db, keys)
+		var once sync.Once
+		held := make([]*lease.Lease, len(keys))
+		tap.hook(func(statement string, _ <-chan struct{}) error {
+			if strings.Contains(statement, "name: IdleLease ") {
+				once.Do(func() { acquireMany(t, m, keys, held) })
+			}
+			return nil
+		})
+		if _, err := cleaner.CleanNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, l := range held {
+			if l == nil {
+				t.Fatal("it has not looked again: this test can't tell")
+			}
+			_, err := other.TryAcquire(t.Context(), keys[i])
+			wants(t, "TryAcquire of a lease that is held", err, txlock.ErrBusy)
+			if err := l.Renew(t.Context()); err != nil {
+				t.Errorf("Renew: %v", err)
+			}
+		}
+		releaseMany(t, held)
+	})
+}
+
+// TestAcquireTxBesideReaderOnPoolOfOne proves that AcquireTx finds a reader in the
+// transaction, too, where the pool has no connection left to look for it before.
+func TestAcquireTxBesideReaderOnPoolOfOne(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
+				t.Run(kind+"/"+level.String(), func(t *testing.T) {
+					t.Parallel()
+					pool := newPool(t, db, guarded)
+					pool.SetMaxOpenConns(1)
+					m, other := newManager(t, pool), newManager(t, newPool(t, db, guarded))
+					key := named()
+					reader := share(t, other, key)
+					tx := begin(t, pool, level)
+					_, err := m.AcquireTx(t.Context(), tx, key)
+					wants(t, "AcquireTx beside a reader", err, txlock.ErrBusy)
+					rollback(t, tx)
+					if err := reader.Renew(t.Context()); err != nil {
+						t.Errorf("Renew of the reader: %v", err)
+					}
+					release(t, reader)
+					tx = begin(t, pool, level)
+					l := acquireTx(t, m, tx, key)
+					commit(t, tx)
+					release(t, l)
+				})
+			}
+		}
+	})
+}
