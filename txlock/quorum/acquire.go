@@ -102,7 +102,7 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 // node asks one node. What it grants is given back if it is not wanted any more.
 func (a *round) node(ctx context.Context, node int) {
 	defer a.done()
-	l, err := a.m.ask(ctx, node, a.r.request)
+	l, err := a.ask(ctx, node)
 	if err != nil {
 		a.fail(node, err)
 		return
@@ -127,6 +127,37 @@ func (a *round) node(ctx context.Context, node int) {
 		return
 	}
 	a.confirm(l.Token())
+}
+
+// ask asks a node for its lease. A round that has ended doesn't wait for the answer, but
+// Close does: what is granted then is given back.
+func (a *round) ask(ctx context.Context, node int) (*lease.Lease, error) {
+	type answer struct {
+		lease *lease.Lease
+		err   error
+	}
+	answers := make(chan answer)
+	if !a.m.errands.Go(func() {
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.m.options.timeout(a.r.ttl))
+		defer cancel()
+		defer context.AfterFunc(a.m.ending, cancel)()
+		l, err := a.m.ask(asking, node, a.r.request)
+		select {
+		case answers <- answer{l, err}:
+		case <-ctx.Done():
+			if err == nil {
+				a.m.drop(l, a.r.ttl)
+			}
+		}
+	}) {
+		return nil, ErrClosed
+	}
+	select {
+	case o := <-answers:
+		return o.lease, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // vote counts a node that has granted the lease with a token, and tells whether it is
@@ -268,6 +299,7 @@ func (m *Manager) giveBack(ctx context.Context, nodes []*lease.Lease, ttl time.D
 		release := func() {
 			limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.options.timeout(ttl))
 			defer cancel()
+			defer context.AfterFunc(m.ending, cancel)()
 			err := l.Release(limited)
 			if errors.Is(err, txlock.ErrNotHeld) { // it was lost there, or is gone
 				err = nil

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -51,10 +52,20 @@ func createLeases(t testing.TB, db *testdb.DB) {
 // newLeases makes the managers of the nodes.
 func newLeases(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption) []*lease.Manager {
 	t.Helper()
+	return newLeasesOver(t, nodes, nil, options...)
+}
+
+// newLeasesOver is newLeases where some of the nodes are reached through a filter, which
+// sees all that is sent and may hold it up, or fail it.
+func newLeasesOver(t testing.TB, nodes []*testdb.DB, filters map[int]filter, options ...lease.ManagerOption) []*lease.Manager {
+	t.Helper()
 	var managers []*lease.Manager
-	for _, db := range nodes {
+	for i, db := range nodes {
 		cfg := db.Config()
 		cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
+		if f, there := filters[i]; there {
+			cfg.DialFunc = f.dial
+		}
 		connector, err := mysql.NewConnector(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -76,6 +87,40 @@ func newLeases(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption)
 		managers = append(managers, m)
 	}
 	return managers
+}
+
+// filter is asked before a statement goes to a server, and may fail it, and called
+// before its answer comes back.
+type filter struct {
+	sends    func(sent []byte) error
+	receives func()
+}
+
+func (f filter) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	return filtered{conn, f}, err
+}
+
+type filtered struct {
+	net.Conn
+	filter
+}
+
+func (c filtered) Write(b []byte) (int, error) {
+	if c.sends != nil {
+		if err := c.sends(b); err != nil {
+			return 0, errors.Join(err, c.Close())
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c filtered) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.receives != nil {
+		c.receives()
+	}
+	return n, err
 }
 
 // newQuorum makes a manager over managers of its own, which is closed before them.
@@ -117,7 +162,9 @@ func named() txlock.Key { return txlock.Named("quorum:" + rand.Text()) }
 
 func acquire(t testing.TB, m *quorum.Manager, key txlock.Key) *quorum.Lease {
 	t.Helper()
-	l, err := m.Acquire(t.Context(), key)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l, err := m.Acquire(ctx, key)
 	if err != nil {
 		t.Fatalf("Acquire(%v): %v", key, err)
 	}

@@ -26,8 +26,10 @@ type Manager struct {
 	majority int
 	options  options
 
-	closing context.Context // of waits and requests, until Close is called
+	closing context.Context // of waits, until Close is called
 	close   context.CancelFunc
+	ending  context.Context // of what is asked of the nodes, until the end of Close
+	end     context.CancelFunc
 	errands *underlease.Errands
 
 	mu      sync.Mutex
@@ -87,15 +89,16 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 		records: make(map[hold]*record), turns: make(map[string]*turn), epochs: make([]string, n),
 	}
 	m.closing, m.close = context.WithCancel(context.Background())
+	m.ending, m.end = context.WithCancel(context.Background())
 	return m, nil
 }
 
 // Acquire takes the lease of a key in a majority of the databases and waits until it
 // is free, by trying again after random pauses. All databases are asked at once, and
 // none is waited for longer than NodeTimeout; one that answers later, or was down,
-// joins the lease behind the call. An owner that holds the lease already, by the context
-// of Do, Lease.Context or lease.WithOwner, enters it again in the same manager, with
-// the same token and without a statement.
+// joins the lease behind the call. Who holds the lease already, by the context of Do or
+// Lease.Context for its key, or by lease.WithOwner, enters it again in the same manager,
+// with the same token and without a statement.
 //
 // It may return txlock.ErrNoQuorum with the errors of the nodes where a majority
 // couldn't be had three times in a row; ErrWaitTimeout (see lease.WaitAtMost),
@@ -131,8 +134,8 @@ func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...lease.
 
 // Do acquires the lease, calls fn and releases it, also when fn panics or the
 // context has ended. The context of fn ends when the lease is lost, with ErrLost as
-// its cause, and carries the owner: Do and Acquire of the same key under it enter
-// again.
+// its cause, and carries the lease: Do and Acquire of the same key under it enter
+// again, and those of other keys exclude each other.
 //
 // It returns the error of fn, joined by txlock.ErrLost where the lease was lost
 // before fn returned, and what Acquire and Release return. Where fn has guarded
@@ -149,9 +152,10 @@ func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Co
 }
 
 // Close gives back all leases of the manager, whose holders find them released, and
-// waits for what goes on behind its calls until the context ends. Calls that wait
-// return ErrClosed, as all later ones do. Closing again does nothing. The managers of
-// the databases stay open.
+// waits until the databases have answered all that was asked of them, for each as long
+// as NodeTimeout says, or until the context ends: then what was not given back ends with
+// its time to live. Calls that wait return ErrClosed, as all later ones do. Closing again
+// does nothing. The managers of the databases stay open.
 func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	if m.closed {
@@ -159,51 +163,62 @@ func (m *Manager) Close(ctx context.Context) error {
 		return nil
 	}
 	m.closed = true
-	var handles []*Lease
 	records := m.records
 	m.records = make(map[hold]*record)
 	m.mu.Unlock()
 	m.close()
+	finished := make(chan error, 1)
+	go func() {
+		err := releaseAll(ctx, records)
+		m.errands.End()
+		m.errands.Wait()
+		finished <- err
+	}()
+	defer m.end()
+	select {
+	case err := <-finished:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("quorum: close: what goes on behind the calls has not ended: %w", ctx.Err())
+	}
+}
+
+// releaseAll releases all handles of the records at once.
+func releaseAll(ctx context.Context, records map[hold]*record) error {
+	var handles []*Lease
 	for _, r := range records {
 		handles = append(handles, r.all()...)
 	}
-	err := errors.Join(each(len(handles), func(i int) error {
+	return errors.Join(each(len(handles), func(i int) error {
 		if err := handles[i].Release(ctx); !errors.Is(err, txlock.ErrNotHeld) {
 			return err
 		}
 		return nil
 	})...)
-	m.errands.End()
-	finished := make(chan struct{})
-	go func() {
-		m.errands.Wait()
-		close(finished)
-	}()
-	select {
-	case <-finished:
-		return err
-	case <-ctx.Done():
-		return errors.Join(err, fmt.Errorf("quorum: close: what goes on behind the calls has not ended: %w", ctx.Err()))
-	}
 }
 
 // request is one call of Acquire or its likes.
 type request struct {
 	key   txlock.Key
 	owner string
-	named bool   // the owner may hold the lease already
-	id    string // the owner that the nodes know: of this call alone
+	named bool              // the owner may hold the lease already
+	from  *underlease.Owner // with the leases that the context carries
+	id    string            // the owner that the nodes know: of this call alone
 	terms lease.Terms
 	ttl   time.Duration
 	opts  []lease.AcquireOption
+	seen  error // what the last try has met
 }
 
 // request checks a call before anything is sent.
 func (m *Manager) request(ctx context.Context, key txlock.Key, opts []lease.AcquireOption) (*request, error) {
+	if err := m.open(); err != nil {
+		return nil, err
+	}
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	q := &request{key: key, opts: opts}
+	q := &request{key: key, opts: opts, from: underlease.Owners(ctx)}
 	for i, node := range m.nodes {
 		t, err := node.Terms(opts...)
 		if err != nil {
@@ -223,7 +238,7 @@ func (m *Manager) request(ctx context.Context, key txlock.Key, opts []lease.Acqu
 		id := "/" + uuid.NewString()
 		q.id = q.owner[:min(len(q.owner), 255-len(id))] + id
 	}
-	return q, m.open()
+	return q, nil
 }
 
 // open returns ErrClosed for a manager that was closed.
@@ -236,8 +251,16 @@ func (m *Manager) open() error {
 	return nil
 }
 
-// local returns a handle of what this manager holds for the owner, or nil.
+// local returns a handle of what this manager holds for the holder of a lease of this
+// key that the context carries, or for the owner that it names, or nil.
 func (m *Manager) local(q *request) *Lease {
+	for o := underlease.For[*Lease](q.from, q.key); o != nil && o.Lease != nil; o = underlease.For[*Lease](o.Outer, q.key) {
+		if r := o.Lease.(*Lease).r; r.m == m {
+			if l := r.enter(); l != nil {
+				return l
+			}
+		}
+	}
 	if !q.named {
 		return nil
 	}

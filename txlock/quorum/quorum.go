@@ -19,6 +19,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -62,11 +63,12 @@ func (l *Lease) Valid() bool { return l.Err() == nil }
 func (l *Lease) Done() <-chan struct{} { return l.life.Done() }
 
 // Context returns a context that ends when the lease is lost or released, with
-// what Err says as its cause (context.Cause), and that carries the owner, so that an
-// Acquire of the same key under it enters again. The function ends it earlier; call
-// it when the work is done.
+// what Err says as its cause (context.Cause), and that carries the lease: an Acquire
+// of the same key under it, of this manager, enters again while it is held; one of
+// another key, or of the manager of one database, doesn't know of it. The function ends
+// it earlier; call it when the work is done.
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
-	working, cancel := context.WithCancelCause(lease.WithOwner(ctx, l.r.owner))
+	working, cancel := context.WithCancelCause(underlease.WithLease(ctx, l))
 	if err := l.Err(); err != nil {
 		cancel(err)
 		return working, func() {}

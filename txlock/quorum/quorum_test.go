@@ -3,6 +3,7 @@ package quorum_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -297,4 +298,28 @@ func TestNode(t *testing.T) {
 	wants(t, "Node of what was taken over there", err, txlock.ErrNotHeld)
 	release(t, l)
 	wants(t, "Node of what was released", guard(), txlock.ErrNotHeld)
+}
+
+// TestFreeLeaseHasNoLimit proves that what is free is granted however small the limit of
+// the wait is, and that the error of a limit says what the nodes have answered.
+func TestFreeLeaseHasNoLimit(t *testing.T) {
+	t.Parallel()
+	nodes := newNodes(t, 3)
+	for range 5 {
+		m, key := newQuorum(t, nodes), named()
+		for range 2 { // without rows, and with them
+			l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			joined(t, l, 3)
+			_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(1))
+			wants(t, "Acquire of what is held", err, txlock.ErrWaitTimeout)
+			if err == nil || !strings.Contains(err.Error(), "2 of 3 databases are needed") {
+				t.Errorf("%v, want what the nodes have answered", err)
+			}
+			release(t, l)
+			await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
+		}
+	}
 }

@@ -53,12 +53,12 @@ func (r *record) start(token uint64) *Lease {
 	return r.handle()
 }
 
-// enter makes another handle, if the lease still counts.
+// enter makes another handle, if the lease still counts, and Close will see it.
 func (r *record) enter() *Lease {
 	r.check()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over {
+	if r.over || r.m.open() != nil {
 		return nil
 	}
 	return r.handle()
@@ -251,7 +251,7 @@ func (r *record) acquireNode(node int) error {
 		}
 		q.opts = append(slices.Clone(q.opts), lease.MaxLifetime(left))
 	}
-	ctx, cancel := context.WithTimeout(r.m.closing, r.m.options.timeout(r.ttl))
+	ctx, cancel := context.WithTimeout(r.m.ending, r.m.options.timeout(r.ttl))
 	defer cancel()
 	l, err := r.m.ask(ctx, node, &q)
 	if err != nil {

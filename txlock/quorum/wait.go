@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,42 +70,61 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	if l := m.local(q); l != nil {
 		return l, nil
 	}
-	waiting := ctx
+	asking, end := context.WithCancelCause(ctx) // the first try is outside of the limit
+	defer end(nil)
+	defer context.AfterFunc(m.closing, func() { end(ErrClosed) })()
+	waiting := asking
 	if limit := q.terms.WaitAtMost; limit > 0 {
-		limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: a majority was not free for %v", txlock.ErrWaitTimeout, limit))
+		limited, cancel := context.WithTimeoutCause(asking, limit, errLimit)
 		defer cancel()
 		waiting = limited
 	}
-	waiting, end := context.WithCancelCause(waiting)
-	defer end(nil)
-	defer context.AfterFunc(m.closing, func() { end(ErrClosed) })()
 	t := m.queue(q.key)
 	defer m.unqueue(q.key, t)
-	l, err := m.inTurn(waiting, q, t)
+	l, err := m.inTurn(asking, waiting, q, t)
 	switch {
 	case err == nil:
 		return l, nil
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("while it waited: %w", ctx.Err())
-	case waiting.Err() != nil:
-		return nil, context.Cause(waiting)
+	case errors.Is(context.Cause(waiting), errLimit) && isAny(err, context.DeadlineExceeded, context.Canceled):
+		return nil, fmt.Errorf("%w: after %v: %v", txlock.ErrWaitTimeout, q.terms.WaitAtMost, cmp.Or(q.seen, errOthers)) //nolint:errorlint // it is what was seen, not the answer
+	case asking.Err() != nil:
+		return nil, context.Cause(asking)
 	}
 	return nil, err
 }
 
-// inTurn waits for its turn, and tries until a majority is free.
-func (m *Manager) inTurn(ctx context.Context, q *request, t *turn) (*Lease, error) {
+var (
+	// errLimit is the cause of a context that ends by the limit of a wait.
+	errLimit = errors.New("the limit of WaitAtMost")
+	// errOthers is what is seen by who had no turn.
+	errOthers = errors.New("others of this manager were before it")
+)
+
+// inTurn waits for its turn, and tries until a majority is free: for the first time
+// under the context that has no limit. It notes what it has seen last.
+func (m *Manager) inTurn(asking, ctx context.Context, q *request, t *turn) (*Lease, error) {
 	select {
 	case t.mine <- struct{}{}:
-		defer func() { <-t.mine }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	default: // it is somebody's
+		asking = ctx
+		select {
+		case t.mine <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
+	defer func() { <-t.mine }()
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = leastPause, mostPause
 	failures := 0
 	for {
-		l, err := m.try(ctx, q)
+		l, err := m.try(asking, q)
+		asking = ctx
+		if isAny(err, txlock.ErrBusy, txlock.ErrNoQuorum) {
+			q.seen = err
+		}
 		switch {
 		case errors.Is(err, txlock.ErrNoQuorum) && failures+1 < maxFailures:
 			failures++
