@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -59,7 +60,7 @@ func (l *Lease) Left() time.Duration {
 
 // Context is that of lease.Lease.
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
-	working, cancel := context.WithCancelCause(lease.WithOwner(ctx, l.Owner()))
+	working, cancel := context.WithCancelCause(underlease.WithLease(ctx, l))
 	l.memory().mu.Lock()
 	defer l.memory().mu.Unlock()
 	if l.holding.check(); l.over != nil {

@@ -55,6 +55,7 @@ type leaseWait struct {
 	terms lease.Terms
 	owner string
 	named bool              // the owner may hold it already
+	under *holding          // what the context carries of this key, if it does
 	done  chan leaseOutcome // of one place
 }
 
@@ -101,17 +102,20 @@ func (w *leaseWait) ask(ctx context.Context, wait bool) (l *Lease, waits bool, e
 // await waits for the lease, until the limit or the end of the context.
 func (w *leaseWait) await(ctx context.Context) (*Lease, error) {
 	memory := w.m.memory
-	leave := func(err error) {
+	leave := func(why func(row *memoryLease) error) {
 		memory.mu.Lock()
 		defer memory.mu.Unlock()
-		memory.leaseOf(w.key).leave(w, leaseOutcome{err: err})
+		row := memory.leaseOf(w.key)
+		row.leave(w, leaseOutcome{err: why(row)})
 	}
 	if limit := w.terms.WaitAtMost; limit > 0 {
 		defer memory.clock.after(limit, func() {
-			leave(fmt.Errorf("%w: somebody else has held it for %v", txlock.ErrWaitTimeout, limit))
+			leave(func(row *memoryLease) error {
+				return fmt.Errorf("%w: after %v %s", txlock.ErrWaitTimeout, limit, row.obstacle(w))
+			})
 		})()
 	}
-	defer context.AfterFunc(ctx, func() { leave(ctx.Err()) })()
+	defer context.AfterFunc(ctx, func() { leave(func(*memoryLease) error { return ctx.Err() }) })()
 	o := <-w.done
 	return o.lease, o.err
 }
@@ -141,15 +145,16 @@ func (row *memoryLease) expire() {
 	}
 }
 
-// enter gives another handle of what the owner holds already, and refuses to make a
-// reader a writer. Readers and the leases of a quorum are entered in their own manager.
+// enter gives another handle of what the context carries, or the owner that it names
+// holds already, and refuses to make a reader a writer. Readers and the leases of a quorum
+// are entered in their own manager.
 func (row *memoryLease) enter(w *leaseWait) (*Lease, error) {
 	for _, h := range row.held() {
 		switch {
-		case !w.named || h.owner != w.owner || h.permits > 0 || len(h.handles) == 0:
+		case h != w.under && (!w.named || h.owner != w.owner) || h.permits > 0 || len(h.handles) == 0:
+		case h.shared && !w.shared && (h == w.under || h.by == w.m):
+			return nil, fmt.Errorf("%w: owner %q reads under this lease: release that first, or acquire it exclusively from the beginning", txlock.ErrUpgrade, h.owner)
 		case h.by != w.m && (h.shared || w.shared || w.m.quorum != nil):
-		case h.shared && !w.shared:
-			return nil, fmt.Errorf("%w: owner %q reads under this lease: release that first, or acquire it exclusively from the beginning", txlock.ErrUpgrade, w.owner)
 		default:
 			return h.enter(), nil
 		}
@@ -191,9 +196,22 @@ func (row *memoryLease) admits(w *leaseWait) bool {
 	return row.holder == nil && len(row.others) == 0
 }
 
+// obstacle says what keeps a call from what it wants.
+func (row *memoryLease) obstacle(w *leaseWait) string {
+	switch {
+	case row.admits(w):
+		return "others were before it"
+	case w.permits > 0:
+		return "no permit was free"
+	case row.holder != nil:
+		return fmt.Sprintf("owner %q had it", row.holder.owner)
+	}
+	return "readers had it"
+}
+
 // readsOn tells whether a writer wants to read: it waits for nobody.
 func (row *memoryLease) readsOn(w *leaseWait) bool {
-	return w.shared && row.holder != nil && row.holder.owner == w.owner
+	return w.shared && row.holder != nil && (row.holder == w.under || row.holder.owner == w.owner)
 }
 
 // freeSlot returns the lowest of n permits that is free, or 0.
@@ -210,6 +228,9 @@ func (row *memoryLease) freeSlot(n int) int {
 func (row *memoryLease) give(w *leaseWait) *Lease {
 	memory := w.m.memory
 	h := &holding{wanted: w.wanted, by: w.m, row: row, key: w.key, owner: w.owner, terms: w.terms}
+	if w.under != nil && !w.under.over {
+		h.owner = w.under.owner
+	}
 	if w.wanted == exclusive {
 		row.token = memory.nextToken(row.token)
 		h.token, row.holder = row.token, h

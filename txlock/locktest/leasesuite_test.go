@@ -62,7 +62,7 @@ type aManager[L aLease[L], S aSemaphore[L, S]] interface {
 	TryAcquireShared(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error)
 	DoShared(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l L) error, opts ...lease.AcquireOption) error
 	Semaphore(key txlock.Key, permits int) (S, error)
-	ForceRelease(ctx context.Context, key txlock.Key) error
+	ForceRelease(ctx context.Context, key txlock.Key, slots ...int64) error
 }
 
 var (
@@ -216,6 +216,8 @@ func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func
 		wants(t, "Acquire", err, lease.ErrClosed)
 		must(t, acquire(t.Context(), t, other, key).Release(t.Context()))
 	})
+	ownersBehave(show)
+	ownersOfManagersBehave(show)
 	sharedLeasesBehave(show, acquire)
 	semaphoresBehave(show, acquire)
 }
@@ -233,12 +235,35 @@ func sharedLeasesBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquir
 		must(t, err)
 		return l
 	}
+	show("readers and permits that are taken away are lost", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+		first, second := read(t.Context(), t, one, key), read(t.Context(), t, other, key)
+		must(t, other.ForceRelease(t.Context(), key))
+		for _, l := range []L{first, second} {
+			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
+			wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+		}
+		must(t, acquire(t.Context(), t, one, key).Release(t.Context()))
+		wants(t, "ForceRelease", one.ForceRelease(t.Context(), key), txlock.ErrNotHeld)
+		wants(t, "ForceRelease of a waiter", one.ForceRelease(t.Context(), key, -1), txlock.ErrInvalidOption)
+
+		semaphore := txlock.Named(key.String() + "/permits")
+		s, err := one.Semaphore(semaphore, 2)
+		must(t, err)
+		one1, err := s.TryAcquire(t.Context())
+		must(t, err)
+		two, err := s.TryAcquire(t.Context())
+		must(t, err)
+		must(t, other.ForceRelease(t.Context(), semaphore, 1))
+		wants(t, "Renew of the first permit", one1.Renew(t.Context()), txlock.ErrLost)
+		wants(t, "Release of the first permit", one1.Release(t.Context()), txlock.ErrNotHeld)
+		must(t, two.Renew(t.Context()))
+		must(t, two.Release(t.Context()))
+	})
 	show("readers read together and keep writers out", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
 		first, second := read(t.Context(), t, one, key), read(t.Context(), t, other, key)
 		if !first.Shared() || first.Owner() == second.Owner() || first.Token() < 1e15 || first.Left() <= 0 {
 			t.Errorf("shared %t, owners %q and %q, token %d, left %v", first.Shared(), first.Owner(), second.Owner(), first.Token(), first.Left())
 		}
-		wants(t, "ForceRelease", one.ForceRelease(t.Context(), key), txlock.ErrNotHeld) // readers are not touched
 		for _, m := range []aManager[L, S]{one, other} {
 			_, err := m.TryAcquire(t.Context(), key)
 			wants(t, "TryAcquire", err, txlock.ErrBusy)

@@ -78,11 +78,14 @@ func (m *Manager) DoShared(ctx context.Context, key txlock.Key, fn func(ctx cont
 	return do(ctx, fn, func() (*Lease, error) { return m.AcquireShared(ctx, key, opts...) })
 }
 
-// ForceRelease is that of lease.Manager, but its holder is told at once: so a test takes
-// a lease away.
-func (m *Manager) ForceRelease(_ context.Context, key txlock.Key) error {
+// ForceRelease is that of lease.Manager, but the holders are told at once: so a test takes
+// a lease away, and readers and permits. The slots of readers are 0 as that of the lease.
+func (m *Manager) ForceRelease(_ context.Context, key txlock.Key, slots ...int64) error {
 	if err := key.Validate(); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(slots, func(slot int64) bool { return slot < 0 }) {
+		return fmt.Errorf("%w: ForceRelease(%q, %v): nothing is held in a slot below 0", txlock.ErrInvalidOption, key, slots)
 	}
 	m.memory.mu.Lock()
 	defer m.memory.mu.Unlock()
@@ -91,11 +94,16 @@ func (m *Manager) ForceRelease(_ context.Context, key txlock.Key) error {
 	}
 	row := m.memory.leaseOf(key)
 	row.expire()
-	h := row.holder
-	if h == nil {
+	released := false
+	for _, h := range row.held() { // those that are held now, not those that follow
+		if len(slots) == 0 || slices.Contains(slots, int64(h.slot)) {
+			h.lose(errReplaced)
+			released = true
+		}
+	}
+	if !released {
 		return fmt.Errorf("force the release of lease %q: %w", key, txlock.ErrNotHeld)
 	}
-	h.lose(errReplaced)
 	return nil
 }
 
@@ -167,5 +175,10 @@ func (m *Manager) request(ctx context.Context, key txlock.Key, what wanted, opts
 	}
 	w := &leaseWait{m: m, key: key, wanted: what, terms: terms, done: make(chan leaseOutcome, 1)}
 	w.owner, w.named, err = lease.OwnerOf(ctx)
+	for o := underlease.For[*Lease](underlease.Owners(ctx), key); o != nil && o.Lease != nil && w.under == nil; o = underlease.For[*Lease](o.Outer, key) {
+		if h := o.Lease.(*Lease).holding; h.by.memory == m.memory && h.by.quorum == m.quorum { // of this database, or these
+			w.under = h
+		}
+	}
 	return w, err
 }

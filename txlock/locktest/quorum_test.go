@@ -147,6 +147,9 @@ func quorumBehaves[N aGuard, L aQuorumLease[N]](t *testing.T, newQuorum func(t *
 		must(t, err)
 		return l
 	}
+	ownersBehave(func(name string, f func(t *testing.T, one, other aQuorum[L], key txlock.Key)) {
+		show(name, func(t *testing.T, one, other aQuorum[L], _ func(), key txlock.Key) { f(t, one, other, key) })
+	})
 	show("a lease excludes until its release, and tokens rise", func(t *testing.T, one, other aQuorum[L], _ func(), key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
 		for _, q := range []aQuorum[L]{one, other} {

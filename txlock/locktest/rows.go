@@ -99,8 +99,13 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 		return reply{err: serverError(1568, "a transaction is open (asked before "+r.what+")")}
 	case rawsql.Facts:
 		return row(r.version, int64(7), int64(0), newName())
+	case rawsql.LockWaitSeconds:
+		return row(int64(50))
 	case schema.ClusterQuery:
 		return reply{columns: []string{"Variable_name", "Value"}}
+	}
+	if strings.HasPrefix(query, "SET SESSION innodb_lock_wait_timeout") {
+		return reply{}
 	}
 	named := r.keysAmong(args)
 	if len(named) == 0 {
@@ -140,8 +145,10 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 func (r *rows) answerMany(query string, named []driver.Value) reply {
 	var all reply
 	switch n := len(named); {
-	case r.is(query, n, rawsql.Table.TouchMany), r.is(query, n, rawsql.Table.LockMany):
+	case r.is(query, n, rawsql.Table.TouchMany):
 		return reply{}
+	case r.is(query, n, rawsql.Table.LockMany):
+		return reply{affected: 2 * int64(n)}
 	case r.is(query, n, rawsql.Table.LockManyReturning), r.is(query, n, rawsql.Table.TokensMany):
 		for _, arg := range named {
 			all.rows = append(all.rows, []driver.Value{arg, int64(r.want(rowAt(arg)))})
@@ -194,6 +201,8 @@ func (r *rows) timeout(what string) error {
 		number = 1969
 	case strings.Contains(r.last, "MAX_EXECUTION_TIME"):
 		number = 3024
+	case strings.HasSuffix(r.last, "NOWAIT"):
+		number = 3572
 	}
 	return serverError(number, what+" has waited for too long")
 }

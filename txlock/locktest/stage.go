@@ -48,6 +48,8 @@ type reply struct {
 	columns []string
 	rows    [][]driver.Value
 	id      int64
+	// affected is how many rows a statement of several has changed; others change one.
+	affected int64
 }
 
 // row is the reply of one row.
@@ -139,7 +141,7 @@ func (c stageConn) Prepare(query string) (driver.Stmt, error) {
 
 func (c stageConn) ExecContext(_ context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	r := c.stage.send(exec, query, args)
-	return stageResult(r.id), r.err
+	return stageResult(r), r.err
 }
 
 func (c stageConn) QueryContext(_ context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
@@ -147,10 +149,10 @@ func (c stageConn) QueryContext(_ context.Context, text string, args []driver.Na
 	return &stageRows{r}, r.err
 }
 
-type stageResult int64
+type stageResult reply
 
-func (r stageResult) LastInsertId() (int64, error) { return int64(r), nil }
-func (r stageResult) RowsAffected() (int64, error) { return 1, nil }
+func (r stageResult) LastInsertId() (int64, error) { return r.id, nil }
+func (r stageResult) RowsAffected() (int64, error) { return max(1, r.affected), nil }
 
 type stageRows struct{ reply }
 
@@ -215,7 +217,7 @@ func expect(mock sqlmock.Sqlmock, s settings, notes []note, keys []txlock.Key, l
 			if n.reply.err != nil {
 				e.WillReturnError(n.reply.err)
 			} else {
-				e.WillReturnResult(sqlmock.NewResult(n.reply.id, 1))
+				e.WillReturnResult(sqlmock.NewResult(n.reply.id, max(1, n.reply.affected)))
 			}
 		case query:
 			e := mock.ExpectQuery(text)
