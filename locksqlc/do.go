@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/joined"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -49,7 +50,7 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	if err != nil {
 		return fmt.Errorf("locksqlc: get a connection: %w", err)
 	}
-	defer func() { err = errors.Join(err, unlessGone(conn.Close())) }()
+	defer func() { err = joined.Errors(err, unlessGone(conn.Close())) }()
 	if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
 	}
@@ -61,7 +62,7 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 		case held:
 			err = errors.Join(fmt.Errorf("%w: it could not be given back: %w", txlock.ErrLost, failed), err)
 		default:
-			err = errors.Join(err, unlessGone(failed))
+			err = joined.Errors(err, unlessGone(failed))
 		}
 	}()
 	scope, err := JoinConn(ctx, conn, txlock.NothingRead())
@@ -81,7 +82,7 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	defer func() {
 		stop(nil)
 		if lost := <-watched; lost != nil {
-			err = errors.Join(lost, err)
+			err = joined.Errors(lost, err)
 		}
 	}()
 	return fn(working)

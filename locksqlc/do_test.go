@@ -17,6 +17,7 @@ import (
 	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // holderOf returns the connection that holds a key.
@@ -173,6 +174,58 @@ func TestDoNoticesKill(t *testing.T) {
 		idle(t, pool)
 		db.WaitGone(t, id)
 		allFree(t, db, key)
+	})
+}
+
+// TestDoLooksAtItsSocket proves that Do doesn't wait for its next ping, a second after it
+// has begun, to find a connection that is closed: the quickest of some, since the machine
+// may be slow.
+func TestDoLooksAtItsSocket(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		quickest := time.Hour
+		for try := 0; try < 5 && quickest > 500*time.Millisecond; try++ {
+			key := uniqueKey(t, "do")
+			working, end := background(t.Context(), t, pool, key)
+			id := holderOf(t, db, key)
+			db.Kill(t, id)
+			db.WaitGone(t, id)
+			quickest = min(quickest, ends(working, t, time.Now(), 5*time.Second))
+			if err := end(nil); !errors.Is(err, txlock.ErrLost) {
+				t.Errorf("Do: %v", err)
+			}
+		}
+		if quickest > 500*time.Millisecond {
+			t.Errorf("a closed socket is noticed after %v at the earliest", quickest)
+		}
+	})
+}
+
+// TestErrorOfFnIsItself proves that where nothing else fails the error of a program's
+// function comes back as it is, for those who compare it.
+func TestErrorOfFnIsItself(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
+		funds, key := errors.New("no funds"), uniqueKey(t, "own")
+		leases, err := lease.NewManager(pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := leases.Close(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}()
+		ctx, inTx := t.Context(), func(*sql.Tx) error { return funds }
+		for name, err := range map[string]error{
+			"Run":        locksqlc.Run(ctx, pool, []txlock.Key{key}, inTx),
+			"RunTx":      locksqlc.RunTx(ctx, pool, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, nil, inTx),
+			"Optimistic": locksqlc.Optimistic(ctx, pool, key, inTx),
+			"Do":         locksqlc.Do(ctx, pool, key, func(context.Context) error { return funds }),
+			"lease.Do":   leases.Do(ctx, key, func(context.Context, *lease.Lease) error { return funds }),
+		} {
+			if err != funds { //nolint:errorlint // what is tested
+				t.Errorf("%s returns %#v, want the error itself", name, err)
+			}
+		}
 	})
 }
 

@@ -27,6 +27,8 @@ const (
 // victim is the transaction that a deadlock rolls back.
 type victim struct {
 	db    *sql.DB
+	scope *txlock.Scope // nil where it holds no lock
+	key   txlock.Key
 	tx    *sql.Tx
 	table string
 	ready *sql.Stmt // of the pool, prepared before the transaction
@@ -132,6 +134,16 @@ func row(query string, args ...any) func(context.Context, *victim) error {
 // other one has written far more, and InnoDB rolls back the smaller.
 func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, run func(context.Context, *victim) error) *victim {
 	t.Helper()
+	v, err := lost(t, db, pool, false, run)
+	if number(err) != 1213 {
+		t.Fatalf("the statement was answered %v, want the deadlock", err)
+	}
+	return v
+}
+
+// lost is deadlock for a statement that may be answered with anything.
+func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, run func(context.Context, *victim) error) (*victim, error) {
+	t.Helper()
 	v := &victim{db: pool, table: db.CreateTable(t, "crossed", crossed)}
 	ballast := db.CreateTable(t, "ballast", "id INT PRIMARY KEY AUTO_INCREMENT, v INT NOT NULL")
 	db.Exec(t, "INSERT INTO "+v.table+rowsOfIt)
@@ -146,6 +158,10 @@ func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, run func(context.Contex
 	exec(t, other, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
 	v.tx = begin(t, pool)
 	v.conn = testdb.ConnID(t, v.tx)
+	if locks {
+		v.scope, v.key = join(t, v.tx), uniqueKey(t, "victim")
+		lock(t, v.scope, v.key)
+	}
 	exec(t, v.tx, "SAVEPOINT early")
 	exec(t, v.tx, "UPDATE "+v.table+" SET v = 100 WHERE id = 1")
 
@@ -153,13 +169,11 @@ func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, run func(context.Contex
 	go func() { answered <- run(t.Context(), v) }()
 	db.WaitForLockWait(t, v.conn)
 	exec(t, other, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 1")
-	if err := <-answered; number(err) != 1213 {
-		t.Fatalf("the statement was answered %v, want the deadlock", err)
-	}
+	err = <-answered
 	if err := other.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	return v
+	return v, err
 }
 
 func TestDeadlockDooms(t *testing.T) {

@@ -21,6 +21,7 @@ type implicitStatement struct {
 	engine  testdb.Engine // "" for both
 	fails   uint16        // the server's error, 0 for none
 	commits bool          // the transaction, so that its locks are free
+	unsaid  bool          // its text doesn't say so
 	name    string        // by which the error calls it; the first two words where it is ""
 }
 
@@ -49,12 +50,25 @@ var implicit = []implicitStatement{
 	{text: "SET DEFAULT ROLE NONE FOR {P}", needs: "USER {P}", engine: testdb.MariaDB, commits: true},
 	{text: "CREATE TEMPORARY SEQUENCE {P}", engine: testdb.MariaDB, commits: true},
 	{text: "SET STATEMENT max_statement_time=1 FOR TRUNCATE TABLE {T}", engine: testdb.MariaDB, commits: true, name: "TRUNCATE TABLE"},
-	{text: "BEGIN NOT ATOMIC COMMIT; END", engine: testdb.MariaDB, commits: true},
+	{text: "BEGIN NOT ATOMIC COMMIT; END", engine: testdb.MariaDB, commits: true, unsaid: true},
 	{text: "SELECT 1; TRUNCATE TABLE {T}", commits: true, name: "TRUNCATE TABLE"},
 	{text: "DO 1; COMMIT; BEGIN", commits: true, name: "COMMIT"},
-	{text: "CALL {P}()", needs: "PROCEDURE {P}() COMMIT", commits: true},
+	{text: "CALL {P}()", needs: "PROCEDURE {P}() COMMIT", commits: true, unsaid: true},
+	{text: "CALL {P}()", needs: "PROCEDURE {P}() BEGIN COMMIT; START TRANSACTION; END", commits: true},
+	{text: "CALL {P}()", needs: "PROCEDURE {P}() BEGIN COMMIT AND CHAIN; SIGNAL SQLSTATE '45000'; END", fails: 1644, commits: true},
+	{text: "/*! BEGIN */", commits: true, name: "BEGIN"},
+	{text: "/*!50000 START TRANSACTION */", commits: true, name: "START TRANSACTION"},
+	{text: "/*! COMMIT AND CHAIN */", commits: true, name: "COMMIT AND CHAIN"},
+	{text: "/*! COMMIT */", commits: true, name: "COMMIT"},
+	{text: "SELECT 1 /*! ; COMMIT AND CHAIN */", fails: 1064},
+	{text: "PREPARE s FROM 'COMMIT AND CHAIN'; EXECUTE s", commits: true, name: "EXECUTE S"},
+	{text: "EXECUTE IMMEDIATE 'COMMIT AND CHAIN'", engine: testdb.MariaDB, commits: true},
+	{text: "BEGIN NOT ATOMIC COMMIT; START TRANSACTION; END", engine: testdb.MariaDB, commits: true},
+	{text: "DO (SELECT COUNT(*) FROM {T} FOR UPDATE)"},
+	{text: "INSERT /*! IGNORE */ INTO {T} VALUES (1, 0)"},
 	{text: "CALL {P}()", needs: "PROCEDURE {P}() INSERT INTO {T} VALUES (9, 9)"},
 	{text: "BEGIN NOT ATOMIC DO 1; END", engine: testdb.MariaDB},
+	{text: "DROP /*!99999 TEMPORARY */ TABLE IF EXISTS {P}", commits: true, unsaid: true, name: "DROP TEMPORARY"},
 	{text: "SET autocommit = 1"},
 	{text: "SET @a = 1, NAMES utf8mb4"},
 	{text: "SET STATEMENT max_statement_time=1 FOR INSERT INTO {T} VALUES (2, 0)", engine: testdb.MariaDB},
@@ -118,12 +132,18 @@ func implicitPool(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 }
 
 // TestImplicitCommit runs each statement in a transaction that holds a lock. A
-// second session tells whether the server has freed it.
+// second session tells whether the server has freed it. It does so on a guarded pool, and
+// on one that can't read whether a transaction is open from the replies.
 func TestImplicitCommit(t *testing.T) {
 	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {
 		for _, ask := range []bool{false, true} { // before Commit
 			text, key := i.prepare(t, db), uniqueKey(t, "implicit")
-			tx := begin(t, implicitPool(t, db, true))
+			pool := implicitPool(t, db, true)
+			if ask {
+				pool = unreadPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
+				pool.SetMaxIdleConns(-1)
+			}
+			tx := begin(t, pool)
 			scope := join(t, tx)
 			lock(t, scope, key)
 			if _, err := tx.ExecContext(t.Context(), text); number(err) != i.fails {
@@ -132,7 +152,7 @@ func TestImplicitCommit(t *testing.T) {
 			if free := isFree(t, db, key); free != i.commits {
 				t.Fatalf("the lock is free: %t, want %t", free, i.commits)
 			}
-			if ask {
+			if ask { // what a pool says that can't read the replies
 				_, err := scope.Lock(t.Context(), uniqueKey(t, "implicit"))
 				i.wants(t, "Lock", err)
 				i.wants(t, "Verify", scope.Verify(t.Context()))
@@ -166,7 +186,8 @@ func (i implicitStatement) wants(t *testing.T, what string, err error) {
 }
 
 // TestImplicitCommitWithoutLocks runs the same statements in transactions that
-// hold no lock: as on a plain pool.
+// hold no lock: as on a plain pool. What was committed by a text that doesn't say so can't
+// be told from what the server has rolled back: there nothing further is sent.
 func TestImplicitCommitWithoutLocks(t *testing.T) {
 	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {
 		var results [2]string
@@ -178,6 +199,13 @@ func TestImplicitCommitWithoutLocks(t *testing.T) {
 			_, err := tx.ExecContext(t.Context(), i.prepare(t, db))
 			_, after := tx.ExecContext(t.Context(), "INSERT INTO "+kept+" VALUES (2, 1)")
 			end := tx.Rollback()
+			if i.unsaid && side == 1 {
+				i.wants(t, "the next statement", after)
+				if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+kept); n != 1 {
+					t.Errorf("%d rows, want that of before the statement", n)
+				}
+				return
+			}
 			results[side] = fmt.Sprintf("%d, %d, %v, %d rows", number(err), number(after), end, count(t, db.Admin(), "SELECT COUNT(*) FROM "+kept))
 
 			tx = begin(t, pool)

@@ -45,8 +45,8 @@ func TestJoinSendsNothing(t *testing.T) {
 		}
 		before = questions(t, tx)
 		grant := lock(t, scope, key)
-		if n := questions(t, tx) - before; n != 2 {
-			t.Errorf("Lock sent %d statements, want one", n-1)
+		if n := questions(t, tx) - before; n != 1+2 {
+			t.Errorf("the very first Lock of a key sent %d statements, want two", n-1)
 		}
 		before = questions(t, tx)
 		if again := lock(t, scope, key); again != grant {
@@ -57,6 +57,15 @@ func TestJoinSendsNothing(t *testing.T) {
 		}
 		if n := questions(t, tx) - before; n != 1 {
 			t.Errorf("the second Lock sent %d statements", n-1)
+		}
+		made := uniqueKey(t, "made")
+		if err := txlock.Ensure(t.Context(), db.Admin(), made); err != nil {
+			t.Fatal(err)
+		}
+		before = questions(t, tx)
+		lock(t, scope, made)
+		if n := questions(t, tx) - before; n != 2 {
+			t.Errorf("Lock of a key that has a row sent %d statements, want one", n-1)
 		}
 	})
 }
@@ -218,16 +227,7 @@ func TestTextTransactionIsLeftOpen(t *testing.T) {
 // text that can. Another transaction takes the lock in between.
 func TestSavepointFreesLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		procedure := "undo_" + db.CreateTable(t, "undo", counters)
-		db.Exec(t, "CREATE PROCEDURE "+procedure+"() ROLLBACK TO SAVEPOINT early")
-		t.Cleanup(func() {
-			if _, err := db.Admin().Exec("DROP PROCEDURE " + procedure); err != nil {
-				t.Error(err)
-			}
-		})
-		for _, text := range []string{
-			"ROLLBACK TO early", "rollback work to savepoint `early`", "DO 1; ROLLBACK TO SAVEPOINT early", "CALL " + procedure + "()",
-		} {
+		for _, text := range []string{"ROLLBACK TO early", "rollback work to savepoint `early`", "SET @a = 1; ROLLBACK TO SAVEPOINT early"} {
 			pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true)
 			key := uniqueKey(t, "savepoint")
 			if err := txlock.Ensure(t.Context(), pool, key); err != nil {
@@ -254,6 +254,74 @@ func TestSavepointFreesLock(t *testing.T) {
 			}
 			if isFree(t, db, key) {
 				t.Errorf("%s: the lock that was given again is free", text)
+			}
+			if err := tx.Commit(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestSavepointOfCaller calls a procedure that rolls back to a savepoint of its caller. No
+// server can be asked whether the transaction is still the same after that, so that it
+// counts as ended.
+func TestSavepointOfCaller(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		procedure := "undo_" + db.CreateTable(t, "undo", counters)
+		db.CreateProcedure(t, procedure, "ROLLBACK TO SAVEPOINT early")
+		tx := begin(t, newPool(t, db.AdminConfig(), true))
+		scope, key := join(t, tx), uniqueKey(t, "savepoint")
+		exec(t, tx, "SAVEPOINT early")
+		lock(t, scope, key)
+		if _, err := tx.ExecContext(t.Context(), "CALL "+procedure+"()"); !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
+			t.Errorf("CALL: %v, want ErrTxDoomed, not to be tried again", err)
+		}
+		if _, held := scope.Held(key); held {
+			t.Error("Held says that the lock is held")
+		}
+		if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
+			t.Errorf("Commit: %v, want ErrTxDoomed", err)
+		}
+	})
+}
+
+// TestSavepointKeepsEarlierLocks rolls back to a savepoint from after a lock, which both
+// servers keep, and so do Held and re-entry; what was locked after it is asked for again.
+func TestSavepointKeepsEarlierLocks(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, interpolate := range []bool{false, true} {
+			pool := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.InterpolateParams = interpolate }), true)
+			early, fresh := uniqueKey(t, "early"), uniqueKey(t, "fresh")
+			if err := txlock.Ensure(t.Context(), pool, early); err != nil {
+				t.Fatal(err)
+			}
+			tx := begin(t, pool)
+			scope := join(t, tx)
+			first, made := lock(t, scope, early), lock(t, scope, fresh)
+			for range 2 {
+				late := uniqueKey(t, "late")
+				exec(t, tx, "SAVEPOINT middle")
+				lock(t, scope, late)
+				exec(t, tx, "ROLLBACK TO SAVEPOINT middle")
+				if _, held := scope.Held(late); held {
+					t.Error("the lock from after the savepoint counts as held")
+				}
+				for key, want := range map[txlock.Key]txlock.Grant{early: first, fresh: made} {
+					if isFree(t, db, key) {
+						t.Fatalf("the server has freed %v", key)
+					}
+					if held, ok := scope.Held(key); !ok || held != want {
+						t.Errorf("Held(%v): %v, %t, want %v", key, held, ok, want)
+					}
+					before := questions(t, tx)
+					if again := lock(t, scope, key); again != want {
+						t.Errorf("locked again: %v, want %v", again, want)
+					}
+					if n := questions(t, tx) - before; n != 1 {
+						t.Errorf("re-entry sent %d statements", n-1)
+					}
+				}
+				lock(t, scope, late)
 			}
 			if err := tx.Commit(); err != nil {
 				t.Error(err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dca00107/lockstep/internal/joined"
 	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -22,6 +23,13 @@ import (
 // returns the errors of fn and of LockAll, and for a transaction that was
 // committed behind its back, by DDL for example, ErrTxDoomed. When it returns, no
 // transaction is open.
+//
+// A transaction of which something was committed before its end, or may have been, is
+// never run again, whatever error has ended it: after DDL, a COMMIT as text, or a CALL or
+// EXECUTE that has committed or that was itself the victim of a deadlock. A plain pool
+// knows less: one that was ended and begun anew, by COMMIT AND CHAIN or a CALL, or that
+// DDL has committed which failed itself, may be run again, where Run has locked no key or
+// somebody else has locked it since.
 func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(tx *sql.Tx) error) error {
 	return RunTx(ctx, db, nil, keys, fn)
 }
@@ -89,7 +97,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	if err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
 	}
-	defer func() { err = errors.Join(err, unlessGone(conn.Close())) }()
+	defer func() { err = joined.Errors(err, unlessGone(conn.Close())) }()
 	finished := false
 	defer func() {
 		if finished {
@@ -97,7 +105,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 		}
 		// An error of fn, or its panic, which goes on afterwards.
 		if rollbackErr := tx.Rollback(); rollbackErr != nil && !errors.Is(rollbackErr, sql.ErrTxDone) {
-			err = errors.Join(err, fmt.Errorf("locksqlc: roll back: %w", rollbackErr))
+			err = joined.Errors(err, fmt.Errorf("locksqlc: roll back: %w", rollbackErr))
 		}
 	}()
 	scope, err := txlock.Join(ctx, tx, txlock.NothingRead())
@@ -105,7 +113,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 		return err
 	}
 	if err := body(scope, tx); err != nil {
-		return err
+		return scope.Final(ctx, err)
 	}
 	if err := scope.Confirm(ctx); err != nil {
 		return err
@@ -133,7 +141,7 @@ func beginOn(ctx context.Context, db *sql.DB, options *sql.TxOptions) (conn *sql
 			return conn, tx, nil
 		}
 		if closeErr := unlessGone(conn.Close()); closeErr != nil || !errors.Is(err, driver.ErrBadConn) {
-			return nil, nil, errors.Join(err, closeErr)
+			return nil, nil, joined.Errors(err, closeErr)
 		}
 	}
 	return nil, nil, err

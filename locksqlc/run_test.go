@@ -248,19 +248,27 @@ func cross(t *testing.T, db *testdb.DB) *crossing {
 // lose runs into a deadlock with the other transaction, which is over afterwards.
 func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 	t.Helper()
-	id := testdb.ConnID(t, tx)
 	exec(t, tx, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
+	err := c.answerTo(t, tx, "UPDATE "+c.table+" SET v = 1 WHERE id = 2")
+	if number(err) != 1213 {
+		t.Errorf("the statement was answered %v, want the deadlock", err)
+	}
+	return err
+}
+
+// answerTo runs into the deadlock by a statement that waits for row 2 while row 1 is
+// locked, and returns what it was answered.
+func (c *crossing) answerTo(t *testing.T, tx *sql.Tx, statement string) error {
+	t.Helper()
+	id := testdb.ConnID(t, tx)
 	answered := make(chan error, 1)
 	go func() {
-		_, err := tx.ExecContext(t.Context(), "UPDATE "+c.table+" SET v = 1 WHERE id = 2")
+		_, err := tx.ExecContext(t.Context(), statement)
 		answered <- err
 	}()
 	c.db.WaitForLockWait(t, id)
 	exec(t, c.other, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
 	err := <-answered
-	if number(err) != 1213 {
-		t.Errorf("the statement was answered %v, want the deadlock", err)
-	}
 	if err := c.other.Rollback(); err != nil {
 		t.Error(err)
 	}

@@ -95,7 +95,7 @@ func preparedStatements(s *side) {
 	_, err = tx.StmtContext(s.ctx, insert).ExecContext(s.ctx, 8, 8)
 	s.error("in a transaction", err)
 	get, err := tx.PrepareContext(s.ctx, "SELECT v FROM "+s.table+" WHERE id = ?")
-	s.error("prepare", err)
+	s.must("prepare", err)
 	for _, id := range []int{2, 8, 9} {
 		var v sql.NullInt64
 		s.error("get", get.QueryRowContext(s.ctx, id).Scan(&v))
@@ -151,7 +151,7 @@ func largeValues(s *side) {
 	}
 	var raw sql.RawBytes
 	rows, err := s.db.QueryContext(s.ctx, "SELECT big FROM "+s.table+" ORDER BY id")
-	s.error("query", err)
+	s.must("query", err)
 	for rows.Next() {
 		s.error("scan", rows.Scan(&raw))
 		s.note("%d %x", len(raw), sha256.Sum256(raw))

@@ -3,6 +3,7 @@ package locksqlc_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -35,6 +36,15 @@ func (s *side) note(format string, args ...any) {
 
 // error writes down an error with its type.
 func (s *side) error(what string, err error) { s.note("%s: %T %v", what, err, err) }
+
+// must writes down an error that leaves the scenario nothing to go on with.
+func (s *side) must(what string, err error) {
+	s.Helper()
+	s.error(what, err)
+	if err != nil {
+		s.Fatalf("%s: %v", what, err)
+	}
+}
 
 func (s *side) exec(on executor, query string, args ...any) {
 	result, err := on.ExecContext(s.ctx, query, args...)
@@ -140,6 +150,11 @@ func TestTransparency(t *testing.T) {
 							set(server, cfg)
 						})
 						s := &side{TB: t, ctx: t.Context(), server: server, db: newPool(t, cfg, guarded)}
+						if err := s.db.PingContext(s.ctx); setting == "TLS" && errors.Is(err, mysql.ErrNoTLS) {
+							t.Skipf("the server answers that it has no TLS, which its administrator may have switched off: %v", err)
+						} else if err != nil {
+							t.Fatalf("guarded %t: %v", guarded, err)
+						}
 						s.table = server.CreateTable(t, "transparent", counters)
 						scenario(s)
 						s.note("in use %d", testdb.InUse(s.db))
@@ -164,6 +179,26 @@ func compare(t *testing.T, plain, guarded []string) {
 	}
 	if len(plain) != len(guarded) {
 		t.Errorf("%d lines on the plain pool, %d on the guarded", len(plain), len(guarded))
+	}
+}
+
+// TestServerWithoutTLS: a pool that asks for TLS is told that there is none, guarded or
+// not, which TestTransparency relies on where the server has none.
+func TestServerWithoutTLS(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			off := map[testdb.Engine]string{testdb.MariaDB: "--skip-ssl", testdb.MySQL: "--tls-version="}
+			server := testdb.Dedicated(t, engine, testdb.Args(off[engine]))
+			for _, guarded := range []bool{false, true} {
+				cfg := server.Config()
+				cfg.TLSConfig = "skip-verify"
+				if err := newPool(t, cfg, guarded).PingContext(t.Context()); !errors.Is(err, mysql.ErrNoTLS) {
+					t.Errorf("guarded %t: %v, want %v", guarded, err, mysql.ErrNoTLS)
+				}
+			}
+		})
 	}
 }
 

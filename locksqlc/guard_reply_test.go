@@ -1,0 +1,300 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// swallowed are the statements that can be the victim of a deadlock and answer with
+// success, or with another error. {T} is the table, {P} the name of what is made before.
+var swallowed = []struct {
+	name, makes string
+	before      string // executed in the transaction, before the statement
+	text        string
+	args        []any
+	engine      testdb.Engine // "" for both
+	again       bool          // the transaction may be started again
+	result      int           // of what the server answers; 0 is success or 1213
+}{
+	{name: "DO", text: "DO (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE)", again: true},
+	{name: "DO with an argument", text: "DO (SELECT v FROM {T} WHERE id = ? FOR UPDATE)", args: []any{4000}, again: true},
+	{name: "DO of a function", makes: "FUNCTION {P}() RETURNS INT READS SQL DATA RETURN (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE)", text: "DO {P}()", again: true},
+	{name: "DO under SET STATEMENT", text: "SET STATEMENT max_statement_time=60 FOR DO (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE)", engine: testdb.MariaDB, again: true},
+	{name: "DO of two", text: "DO 1, (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE), 2", again: true},
+	{name: "DO among others", text: "SET @a = 1; DO (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE); SET @b = 1", again: true},
+	{name: "EXECUTE of DO", before: "PREPARE s FROM 'DO (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE)'", text: "EXECUTE s"},
+	{name: "CALL that goes on", makes: "PROCEDURE {P}() BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; UPDATE {T} SET v = v + 1 WHERE id = 4000; END", text: "CALL {P}()"},
+	{name: "CALL with rows", makes: "PROCEDURE {P}() BEGIN DECLARE CONTINUE HANDLER FOR 1213 SELECT 'again'; UPDATE {T} SET v = v + 1 WHERE id = 4000; END", text: "CALL {P}()"},
+	{name: "CALL with another error", makes: "PROCEDURE {P}() BEGIN DECLARE EXIT HANDLER FOR 1213 SIGNAL SQLSTATE '45000'; UPDATE {T} SET v = v + 1 WHERE id = 4000; END", text: "CALL {P}()", result: 1644},
+	{name: "compound", text: "BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; UPDATE {T} SET v = v + 1 WHERE id = 4000; END", engine: testdb.MariaDB},
+	{name: "INSERT IGNORE", text: "INSERT IGNORE INTO {T} SELECT 7000, 0, 0, '' FROM {T} WHERE id = 4000 FOR UPDATE", again: true},
+	{name: "SET of a subquery", text: "SET @v = (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE)", again: true},
+}
+
+// TestSwallowedDeadlock: whatever a statement answers that was the victim of a deadlock,
+// nothing further of its transaction reaches the server.
+func TestSwallowedDeadlock(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, s := range swallowed {
+			if s.engine != "" && s.engine != db.Engine() {
+				continue
+			}
+			for _, locks := range []bool{false, true} {
+				for _, by := range []string{"text", "interpolated", "prepared", "rows", "unread"} {
+					t.Run(fmt.Sprintf("%s/locks=%t/%s", s.name, locks, by), func(t *testing.T) {
+						t.Parallel()
+						if by == "prepared" && (strings.Contains(s.text, ";") || s.text == "EXECUTE s") {
+							by = "text" // no server prepares these
+						}
+						cfg := db.AdminConfig(func(cfg *mysql.Config) {
+							cfg.MultiStatements, cfg.InterpolateParams = true, by == "interpolated"
+						})
+						pool := newPool(t, cfg, true)
+						if by == "unread" {
+							pool = unreadPool(t, cfg)
+						}
+						v, err := lost(t, db, pool, locks, func(ctx context.Context, v *victim) error {
+							fill := strings.NewReplacer("{T}", v.table, "{P}", "own_"+v.table).Replace
+							if kind, _, made := strings.Cut(s.makes, " "); made {
+								db.Exec(t, "CREATE "+fill(s.makes))
+								t.Cleanup(func() { _, _ = db.Admin().Exec(fill("DROP " + kind + " {P}")) })
+							}
+							if s.before != "" {
+								exec(t, v.tx, fill(s.before))
+							}
+							return v.send(ctx, by, fill(s.text), s.args)
+						})
+						v.isOver(t, err, s.result, s.again)
+					})
+				}
+			}
+		}
+	})
+}
+
+// unreadPool is a guarded pool that can't read the flags of the replies.
+func unreadPool(t *testing.T, cfg *mysql.Config) *sql.DB {
+	t.Helper()
+	base, err := mysql.NewConnector(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := sql.OpenDB(locksqlc.Connector(wrapper{base, wrappers["commenter"]}))
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// send sends a statement by one of the ways to the driver.
+func (v *victim) send(ctx context.Context, by, text string, args []any) error {
+	switch by {
+	case "prepared":
+		stmt, err := v.tx.PrepareContext(ctx, text)
+		if err != nil {
+			return err
+		}
+		_, err = stmt.ExecContext(ctx, args...)
+		return errors.Join(err, stmt.Close())
+	case "rows":
+		rows, err := v.tx.QueryContext(ctx, text, args...)
+		if err != nil {
+			return err
+		}
+		for rows.Next() || rows.NextResultSet() {
+		}
+		return errors.Join(rows.Err(), rows.Close())
+	}
+	_, err := v.tx.ExecContext(ctx, text, args...)
+	return err
+}
+
+// isOver demands that the transaction takes no further statement, that nothing of it
+// stays, and that it says whether it may be started again.
+func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
+	t.Helper()
+	if n := int(number(answer)); n != result && (result != 0 || n != 1213) {
+		t.Errorf("the statement was answered %v", answer)
+	}
+	_, err := v.tx.ExecContext(t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, 0, '')")
+	if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) != again {
+		t.Errorf("the next write: %v (to be tried again: %t), want ErrTxDoomed (%t)", err, txlock.Retryable(err), again)
+	}
+	if v.scope != nil {
+		if _, held := v.scope.Held(v.key); held {
+			t.Error("Held says that the lock is held")
+		}
+		if _, err := v.scope.Lock(t.Context(), v.key); !errors.Is(err, txlock.ErrTxDoomed) {
+			t.Errorf("Lock: %v, want ErrTxDoomed", err)
+		}
+	}
+	if err := v.tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) != again {
+		t.Errorf("Commit: %v (to be tried again: %t), want ErrTxDoomed (%t)", err, txlock.Retryable(err), again)
+	}
+	if n := count(t, v.db, "SELECT COUNT(*) FROM "+v.table+" WHERE v <> 0 OR id IN (7000, 9000)"); n != 0 {
+		t.Errorf("%d rows of the transaction stay", n)
+	}
+}
+
+// TestRunAfterSwallowedDeadlock runs again what DO has lost, and not what a procedure has.
+func TestRunAfterSwallowedDeadlock(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, again := range []bool{true, false} {
+			c, key, calls := cross(t, db), uniqueKey(t, "run"), 0
+			statement := "DO (SELECT v FROM " + c.table + " WHERE id = 2 FOR UPDATE)"
+			if !again {
+				statement = "CALL own_" + c.table + "()"
+				db.CreateProcedure(t, "own_"+c.table, "BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; UPDATE "+c.table+" SET v = 1 WHERE id = 2; END")
+			}
+			pool := newPool(t, db.AdminConfig(), true)
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+				if calls++; calls == 1 {
+					exec(t, tx, "UPDATE "+c.table+" SET v = v + 10 WHERE id = 1")
+					_ = c.answerTo(t, tx, statement)
+				}
+				_, err := tx.ExecContext(t.Context(), "UPDATE "+c.table+" SET v = v + 100 WHERE id = 1")
+				return err
+			})
+			want, sum := 1, 0
+			if again {
+				want, sum = 2, 100
+			}
+			if calls != want || (err == nil) != again || err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
+				t.Errorf("%s: Run called fn %d times and returned %v", statement, calls, err)
+			}
+			if n := count(t, pool, "SELECT SUM(v) FROM "+c.table); n != sum {
+				t.Errorf("%s: the sum is %d, want %d", statement, n, sum)
+			}
+			allFree(t, db, key)
+		}
+	})
+}
+
+// TestUnclosedRowsHideNothing leaves rows open that have no result set, before a procedure
+// ends the transaction and begins another.
+func TestUnclosedRowsHideNothing(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "unclosed", counters)
+		db.CreateProcedure(t, "own_"+table, "BEGIN COMMIT; START TRANSACTION; END")
+		for _, before := range []string{"DO 1", "SET @z = 1", "INSERT INTO " + table + " VALUES (1, 1)", "CALL own_" + table + "()"} {
+			tx := begin(t, newPool(t, db.AdminConfig(), true))
+			scope, key := join(t, tx), uniqueKey(t, "unclosed")
+			lock(t, scope, key)
+			rows, err := tx.QueryContext(context.WithoutCancel(t.Context()), before) // else the driver gives the connection up
+			if err == nil {
+				t.Cleanup(func() { _ = rows.Close() })
+				_, err = tx.ExecContext(t.Context(), "CALL own_"+table+"()")
+			}
+			if !errors.Is(err, txlock.ErrTxDoomed) {
+				t.Errorf("CALL after %s: %v, want ErrTxDoomed", before, err)
+			}
+			if _, held := scope.Held(key); held {
+				t.Errorf("after %s Held says that the lock is held", before)
+			}
+			if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
+				t.Errorf("Commit after %s: %v, want ErrTxDoomed", before, err)
+			}
+		}
+	})
+}
+
+// TestCallKeepsLocks calls a procedure that does no harm: whatever was locked before it is
+// held after it, savepoints or not.
+func TestCallKeepsLocks(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "harmless", counters)
+		db.CreateProcedure(t, "own_"+table, "INSERT INTO "+table+" VALUES (1, 1) ON DUPLICATE KEY UPDATE v = v + 1")
+		tx := begin(t, newPool(t, db.AdminConfig(), true))
+		scope, a, b := join(t, tx), uniqueKey(t, "kept"), uniqueKey(t, "kept")
+		lock(t, scope, a)
+		exec(t, tx, "CALL own_"+table+"()")
+		exec(t, tx, "SAVEPOINT nested")
+		lock(t, scope, b)
+		exec(t, tx, "CALL own_"+table+"()")
+		exec(t, tx, "SET sql_mode = DEFAULT")
+		for _, key := range []txlock.Key{a, b} {
+			if _, held := scope.Held(key); !held {
+				t.Errorf("%v is not held after CALL", key)
+			}
+		}
+		if err := tx.Commit(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// committing are the ways in which a transaction can commit before its end. {T} is the
+// table, {P} a procedure.
+var committing = []struct {
+	name, procedure, text string
+	anew                  bool // no plain pool without a lock knows
+}{
+	{name: "DDL", text: "CREATE TABLE IF NOT EXISTS {T}_made (id INT)"},
+	{name: "DDL that fails", text: "CREATE TABLE {T} (id INT)", anew: true},
+	{name: "COMMIT", text: "COMMIT"},
+	{name: "COMMIT AND CHAIN", text: "COMMIT AND CHAIN", anew: true},
+	{name: "BEGIN", text: "BEGIN", anew: true},
+	{name: "in a comment", text: "/*! COMMIT AND CHAIN */", anew: true},
+	{name: "among others", text: "SELECT 1; COMMIT; BEGIN", anew: true},
+	{name: "CALL", procedure: "COMMIT", text: "CALL {P}()"},
+	{name: "CALL that begins anew", procedure: "BEGIN COMMIT; START TRANSACTION; END", text: "CALL {P}()", anew: true},
+	{name: "CALL that fails", procedure: "BEGIN COMMIT AND CHAIN; SIGNAL SQLSTATE '45000'; END", text: "CALL {P}()", anew: true},
+}
+
+// TestRunNeverRepeatsCommitted has fn write, commit by one of the ways, and then run into
+// a deadlock: what was written must not be written again.
+func TestRunNeverRepeatsCommitted(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		sides(t, func(t *testing.T, guarded bool) {
+			for _, shape := range committing {
+				for _, locks := range []bool{false, true} {
+					if shape.anew && !guarded && !locks {
+						continue
+					}
+					t.Run(fmt.Sprintf("%s/locks=%t", shape.name, locks), func(t *testing.T) {
+						t.Parallel()
+						c, calls := cross(t, db), 0
+						fill := strings.NewReplacer("{T}", c.table, "{P}", "own_"+c.table).Replace
+						if shape.procedure != "" {
+							db.CreateProcedure(t, fill("{P}"), fill(shape.procedure))
+						}
+						t.Cleanup(func() { _, _ = db.Admin().Exec(fill("DROP TABLE IF EXISTS {T}_made")) })
+						var keys []txlock.Key
+						if locks {
+							keys = append(keys, uniqueKey(t, "run"))
+						}
+						pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), guarded)
+						err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
+							calls++
+							exec(t, tx, "INSERT INTO "+c.table+" VALUES (?, 1)", 1000+calls)
+							_, err := tx.ExecContext(t.Context(), fill(shape.text))
+							if calls > 1 {
+								return nil
+							}
+							if errors.Is(err, txlock.ErrTxDoomed) {
+								return &mysql.MySQLError{Number: 1213, Message: "as a function may say that hides the reason"}
+							}
+							return c.answerTo(t, tx, "UPDATE "+c.table+" SET v = v + 1 WHERE id <= 2 ORDER BY id")
+						})
+						if calls != 1 || !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
+							t.Errorf("Run called fn %d times and returned %v", calls, err)
+						}
+						if n := count(t, pool, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000"); n != 1 {
+							t.Errorf("%d rows were inserted, want one", n)
+						}
+						idle(t, pool)
+						allFree(t, db, keys...)
+					})
+				}
+			}
+		})
+	})
+}
