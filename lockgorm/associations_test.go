@@ -161,3 +161,21 @@ func TestReplaceAndClear(t *testing.T) {
 		}
 	})
 }
+
+// TestReplaceIsRefusedFirst: outside of a transaction, too, a refused Replace writes nothing.
+func TestReplaceIsRefusedFirst(t *testing.T) {
+	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		order := Order{ID: newID(), Items: []Item{{ID: newID()}}}
+		noError(t, db.Create(&order).Error)
+		fresh := Order{ID: order.ID}
+		for name, db := range map[string]*gorm.DB{"": db, "FullSaveAssociations": db.Session(&gorm.Session{FullSaveAssociations: true})} {
+			sent := watch(db)
+			wantError(t, name, sent.db.Model(&fresh).Association("Items").Replace(&Item{Name: "new"}), txlock.ErrInvalidKey)
+			if sent.n != 0 || e.count(t, "Item", "order_id = ? AND name = ''", order.ID) != 1 || e.count(t, "Item", "name = 'new'") != 0 {
+				t.Errorf("%s: %d statements of a refused Replace were sent", name, sent.n)
+			}
+		}
+		noError(t, db.Model(&Order{ID: order.ID}).Association("Items").Append(&Item{Name: "new"}))
+	})
+}

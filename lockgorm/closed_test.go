@@ -43,6 +43,27 @@ func TestUnknownRecords(t *testing.T) {
 		"XOR, named": func(db *gorm.DB) error {
 			return db.Where("n = @n XOR id = 42", map[string]any{"n": 7}).Delete(&Order{ID: 41}).Error
 		},
+		"NOT, and OR on a line of its own": func(db *gorm.DB) error {
+			return db.Model(&Order{ID: 41}).Not("id = 9\nOR\nid = 42").Update("n", 1).Error
+		},
+		"an expression as an argument": func(db *gorm.DB) error {
+			return db.Model(&Order{ID: 41}).Where("?", gorm.Expr("id = 1 OR id = 42")).Update("n", 1).Error
+		},
+		"an expression as a value": func(db *gorm.DB) error {
+			return db.Model(&Order{ID: 41}).Where(map[string]any{"n": gorm.Expr("1 OR id = 42")}).Update("n", 1).Error
+		},
+		"OR in a comment that some execute": func(db *gorm.DB) error {
+			return db.Model(&Order{ID: 41}).Where("n = 1 /*!OR*/ id = 42").Update("n", 1).Error
+		},
+		"a comment to the end": func(db *gorm.DB) error { return db.Model(&Order{ID: 41}).Where("id = 42 -- ").Update("n", 1).Error },
+		"out of the parentheses": func(db *gorm.DB) error {
+			return db.Model(&Order{ID: 41}).Where("n = 1) OR (id = 42").Update("n", 1).Error
+		},
+		"another table": func(db *gorm.DB) error {
+			return db.Table("? AS a, ? AS b", clause.Table{Name: db.NamingStrategy.TableName("Order")}, clause.Table{Name: db.NamingStrategy.TableName("Order")}).
+				Model(&Order{ID: 41}).Where("b.id = 42").Update("b.n", 1).Error
+		},
+		"another key":      func(db *gorm.DB) error { return db.Model(&Order{ID: 42}).Update("id", 43).Error },
 		"a map with Model": func(db *gorm.DB) error { return db.Model(&Order{}).Create(map[string]any{"id": 43}).Error },
 		"maps with Model":  func(db *gorm.DB) error { return db.Model(&Order{}).Create([]map[string]any{{"id": 44}}).Error },
 	}
@@ -57,8 +78,9 @@ func TestUnknownRecords(t *testing.T) {
 			}
 		}
 		for what, write := range writes {
-			if what == "maps with Model" {
-				continue // GORM itself can't read what MariaDB returns for them
+			switch what {
+			case "maps with Model", "a comment to the end", "another table":
+				continue // GORM itself can't read what MariaDB returns for maps, and writes no SQL of the others
 			}
 			key := e.ensured(t)
 			err := db.Transaction(func(tx *gorm.DB) error {
@@ -143,6 +165,28 @@ func TestTables(t *testing.T) {
 			return db.Exec("SELECT 1; UPDATE " + table + " SET n = 1").Error
 		},
 		"Exec, another": func(db *gorm.DB, table string) error { return db.Exec("UPDATE other, " + table + " SET n = 1").Error },
+		"Exec, INSERT SELECT": func(db *gorm.DB, table string) error {
+			return db.Exec("INSERT INTO " + table + " (n) SELECT 1").Error
+		},
+		"Exec, TRUNCATE": func(db *gorm.DB, table string) error { return db.Exec("TRUNCATE TABLE " + table).Error },
+		"Exec, DROP PARTITION": func(db *gorm.DB, table string) error {
+			return db.Exec("ALTER TABLE " + table + " DROP PARTITION p").Error
+		},
+		"Exec, made anew": func(db *gorm.DB, table string) error {
+			return db.Exec("CREATE OR REPLACE TABLE " + table + " (id INT)").Error
+		},
+		"Exec, DELETE of several": func(db *gorm.DB, table string) error {
+			return db.Exec("DELETE other, a FROM other JOIN " + table + " AS a").Error
+		},
+		"Exec, DELETE USING": func(db *gorm.DB, table string) error {
+			return db.Exec("DELETE FROM a USING other JOIN " + table + " AS a").Error
+		},
+		"Exec, a comment that some execute": func(db *gorm.DB, table string) error {
+			return db.Exec("/*!99999 SELECT */ UPDATE " + table + " SET n = 1").Error
+		},
+		"Exec, SET in such a comment": func(db *gorm.DB, table string) error {
+			return db.Exec("UPDATE other /*!99999 SET */, " + table + " SET n = 1").Error
+		},
 		"Raw.Scan": func(db *gorm.DB, table string) error {
 			return db.Raw("UPDATE " + table + " SET n = 1").Scan(new(int)).Error
 		},
@@ -154,7 +198,7 @@ func TestTables(t *testing.T) {
 	}
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		e.names.tables["Draft"] = e.names.tables["Note"]
-		table := e.names.tables["Note"]
+		table, other := e.names.tables["Note"], e.CreateTable(t, "other", columns["Note"])
 		dsn := e.DSN(func(cfg *driver.Config) { cfg.MultiStatements = true })
 		for name, configure := range map[string]func(*gorm.Config){
 			"default":     func(*gorm.Config) {},
@@ -193,6 +237,18 @@ func TestTables(t *testing.T) {
 				}
 			}
 			noError(t, db.Table(table).Find(&[]map[string]any{}).Error)
+			for what, text := range map[string]string{
+				"INSERT SELECT": "INSERT INTO " + other + " (n) SELECT n FROM " + table, "parentheses": "INSERT INTO " + other + " (n) (SELECT n FROM x)",
+				"REPLACE SELECT": "REPLACE INTO " + other + " (id, n) SELECT id, n FROM " + table,
+				"ON DUPLICATE":   "INSERT INTO " + other + " (id, n) SELECT id, n FROM " + table + " WHERE id = 1 ON DUPLICATE KEY UPDATE n = 5",
+				"UPDATE":         "UPDATE " + other + " SET n = (SELECT MAX(id) FROM " + table + ")",
+				"DELETE":         "DELETE FROM " + other + " WHERE id IN (SELECT id FROM " + table + ")",
+			} {
+				text = strings.ReplaceAll(text, " x)", " "+other+")")
+				if err := db.Exec(text).Error; err != nil {
+					t.Errorf("%s, %s: what only reads the table was refused: %v", name, what, err)
+				}
+			}
 			noError(t, db.Exec("DO 'UPDATE "+table+"'").Error)
 			key := e.ensured(t)
 			noError(t, db.Transaction(func(tx *gorm.DB) error {
@@ -205,6 +261,28 @@ func TestTables(t *testing.T) {
 			noError(t, db.Clauses(lockgorm.On(key)).Delete(&Note{ID: 1}).Error)
 		}
 	})
+}
+
+// TestTablesMigrate: the definition of a registered table may change.
+func TestTablesMigrate(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		table := e.CreateTable(t, "plans", "id BIGINT PRIMARY KEY")
+		e.names.tables["Plan"], e.names.tables["Wide"] = table, table
+		db := e.openDSN(t, e.AdminDSN())
+		noError(t, db.Use(lockgorm.New(lockgorm.Tables(table))))
+		noError(t, db.AutoMigrate(&Plan{}))
+		noError(t, db.AutoMigrate(&Wide{}))
+		noError(t, db.Migrator().DropColumn(&Wide{}, "Text"))
+		noError(t, db.Migrator().DropTable(&Plan{}))
+		noError(t, db.AutoMigrate(&Plan{}))
+		wantError(t, "a row", db.Exec("INSERT INTO "+table+" (id) VALUES (1)").Error, txlock.ErrInvalidKey)
+	})
+}
+
+// Wide has more columns than Plan.
+type Wide struct {
+	Plan
+	Text string `gorm:"index;size:20"`
 }
 
 // TestExplainAnalyze: MySQL executes what it analyzes.

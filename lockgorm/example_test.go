@@ -40,7 +40,8 @@ func Example() {
 func ExampleNew() {
 	var db *gorm.DB
 
-	// Once: every create, update and delete of an Invoice locks its LockKeys first.
+	// Once: every create, update and delete of an Invoice locks its LockKeys first. A create
+	// whose key the database makes needs no lock.
 	if err := db.Use(lockgorm.New(lockgorm.Tables("invoices"))); err != nil {
 		log.Fatal(err)
 	}
@@ -68,7 +69,7 @@ func ExampleVersion() {
 	var db *gorm.DB
 	var article Article // with its version, from the form that was sent
 
-	err := db.Save(&article).Error // UPDATE ... , version = version + 1 WHERE id = ? AND version = ?
+	err := db.Save(&article).Error // UPDATE ... , version = version + a random number WHERE id = ? AND version = ?
 	if errors.Is(err, txlock.ErrConflict) {
 		log.Print("somebody else has changed the article meanwhile")
 	}

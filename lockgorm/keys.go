@@ -3,6 +3,7 @@ package lockgorm
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"gorm.io/gorm"
@@ -24,29 +25,132 @@ func (p *Plugin) keysOfWrite(db *gorm.DB, needsID bool) ([]txlock.Key, error) {
 		}
 		return nil, nil
 	}
-	if needsID && !isOfItsModels(stmt) {
-		return nil, unidentified(stmt)
+	if needsID {
+		return keysOfChange(db)
 	}
-	var all []txlock.Key
+	return keysOfCreate(db)
+}
+
+// keysOfChange asks the models of an update or delete, which is kept to their rows.
+func keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
+	stmt := db.Statement
+	if why := whyUnconfined(stmt); why != "" {
+		return nil, unidentified(stmt, why)
+	}
+	var models []reflect.Value
 	for model, err := range modelsOf(stmt) {
 		if err != nil {
 			return nil, err
 		}
-		if needsID && !hasID(stmt, model) {
-			return nil, unidentified(stmt)
+		if !hasID(stmt, model) {
+			return nil, unidentified(stmt, "a model of it has no primary key")
 		}
-		keys, err := model.Addr().Interface().(Locker).LockKeys(db.Session(&gorm.Session{NewDB: true}))
+		keys, err := keysOfModel(db, model)
 		if err != nil {
 			return nil, err
 		}
 		if len(keys) == 0 {
-			return nil, fmt.Errorf("%w: LockKeys of %s names no key: return lockgorm.NoLock where none is needed", txlock.ErrInvalidKey, stmt.Schema.Name)
+			return nil, noKeys(stmt)
 		}
-		if !isNoLock(keys) {
-			all = append(all, keys...)
+		all, models = append(all, lockable(keys)...), append(models, model)
+	}
+	f := fenceOf(stmt, func(why string) error { return unidentified(stmt, why) })
+	f.rows, f.strict = append(f.rows, rowsOf(stmt, models, nil, nil)), true
+	f.keys, f.ids = keysOf(stmt, models), make(map[string]any)
+	for _, key := range stmt.Schema.PrimaryFields {
+		f.ids[key.DBName] = nil
+		if len(models) == 1 {
+			f.ids[key.DBName], _ = key.ValueOf(stmt.Context, models[0])
 		}
 	}
+	f.close()
 	return all, nil
+}
+
+// keysOfCreate asks the models of a create. Where the database makes the key of a record,
+// nobody can name it before COMMIT, and so nobody needs its lock.
+func keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
+	stmt := db.Statement
+	var unsaved []reflect.Value
+	for model, err := range modelsOf(stmt) {
+		if err != nil {
+			return nil, err
+		}
+		keys, err := keysOfModel(db, model)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case !hasID(stmt, model):
+			unsaved = append(unsaved, model)
+			keys = slices.DeleteFunc(slices.Clone(lockable(keys)), isOfUnsaved)
+		case len(keys) == 0:
+			return nil, noKeys(stmt)
+		}
+		all = append(all, lockable(keys)...)
+	}
+	if upserts(stmt) {
+		insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
+		if len(stmt.Schema.PrimaryFields) == 0 || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE") {
+			return nil, unidentified(stmt, "it is an upsert that can't be told to change them alone")
+		}
+		stmt.Settings.Store(upsertSetting, stmt)
+	}
+	stmt.Settings.Store(unsavedSetting, unsavedOf{by: stmt, models: unsaved})
+	return all, nil
+}
+
+// unsavedSetting has the models of a create that had no primary key before its hooks.
+const unsavedSetting = "lockstep:unsaved"
+
+type unsavedOf struct {
+	by     *gorm.Statement
+	models []reflect.Value
+}
+
+// keysOfSaved asks the models to which a hook has given a primary key.
+func keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
+	stmt := db.Statement
+	noted, _ := stmt.Settings.LoadAndDelete(unsavedSetting)
+	unsaved, ok := noted.(unsavedOf)
+	if !ok || unsaved.by != stmt {
+		return nil, nil
+	}
+	for _, model := range unsaved.models {
+		if !hasID(stmt, model) {
+			continue
+		}
+		keys, err := keysOfModel(db, model)
+		if err != nil {
+			return nil, err
+		}
+		if len(keys) == 0 {
+			return nil, noKeys(stmt)
+		}
+		all = append(all, lockable(keys)...)
+	}
+	return all, nil
+}
+
+func keysOfModel(db *gorm.DB, model reflect.Value) ([]txlock.Key, error) {
+	return model.Addr().Interface().(Locker).LockKeys(db.Session(&gorm.Session{NewDB: true}))
+}
+
+// lockable leaves NoLock out.
+func lockable(keys []txlock.Key) []txlock.Key {
+	if isNoLock(keys) {
+		return nil
+	}
+	return keys
+}
+
+// isOfUnsaved tells a family's key of the zero identifier.
+func isOfUnsaved(key txlock.Key) bool {
+	return strings.HasSuffix(key.String(), ":") && key.Validate() != nil
+}
+
+func noKeys(stmt *gorm.Statement) error {
+	return fmt.Errorf("%w: LockKeys of %s names no key: return lockgorm.NoLock where none is needed", txlock.ErrInvalidKey, stmt.Schema.Name)
 }
 
 // isLocker tells whether the model of a statement is a Locker.
@@ -60,14 +164,21 @@ func unnamed(table string) error {
 }
 
 // unidentified is the error of a change to records that no model stands for.
-func unidentified(stmt *gorm.Statement) error {
-	return fmt.Errorf("%w: this statement on %s doesn't say by a primary key which records it changes: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table)
+func unidentified(stmt *gorm.Statement, why string) error {
+	return fmt.Errorf("%w: this statement on %s may change other records than its models, since %s: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, why)
 }
 
 // registered returns the table of a statement that is registered, or "".
 func (p *Plugin) registered(stmt *gorm.Statement) string {
 	if p.tables[strings.ToLower(stmt.Table)] {
 		return stmt.Table
+	}
+	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
+	update, _ := stmt.Clauses["UPDATE"].Expression.(clause.Update)
+	for _, table := range []clause.Table{insert.Table, update.Table} {
+		if p.tables[strings.ToLower(table.Name)] {
+			return table.Name
+		}
 	}
 	if stmt.TableExpr == nil {
 		return ""
@@ -76,47 +187,6 @@ func (p *Plugin) registered(stmt *gorm.Statement) string {
 	expr := gorm.Statement{DB: stmt.DB, Table: stmt.Table, Schema: stmt.Schema}
 	stmt.TableExpr.Build(&expr)
 	return sqltext.Mentions(expr.SQL.String(), p.tables)
-}
-
-// isOfItsModels tells whether an update or delete can only change the records of
-// its models: GORM leaves the primary keys out for an empty slice, and adds them
-// by AND, which binds closer than an OR among the conditions.
-func isOfItsModels(stmt *gorm.Statement) bool {
-	if v := stmt.ReflectValue; (v.Kind() == reflect.Slice || v.Kind() == reflect.Array) && v.Len() == 0 {
-		return false
-	}
-	where, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
-	for _, expr := range where.Exprs {
-		text := ""
-		switch e := expr.(type) {
-		case clause.OrConditions:
-			if len(e.Exprs) == 1 {
-				return false
-			}
-		case clause.Expr:
-			text = e.SQL
-		case clause.NamedExpr:
-			text = e.SQL
-		}
-		if hasOr(text) {
-			return false
-		}
-	}
-	return true
-}
-
-// hasOr tells whether a condition has an OR that GORM sets no parentheses around:
-// it does so where it sees " OR " or " AND ".
-func hasOr(text string) bool {
-	if upper := strings.ToUpper(text); strings.Contains(upper, clause.OrWithSpace) || strings.Contains(upper, clause.AndWithSpace) {
-		return false
-	}
-	for _, word := range sqltext.Words(text, len(text)) {
-		if word == "OR" || word == "XOR" {
-			return true
-		}
-	}
-	return strings.Contains(text, "||")
 }
 
 // modelsOf yields the addressable models of a statement: one, or a batch's.

@@ -226,3 +226,34 @@ func TestLeaseVerbs(t *testing.T) {
 		}
 	})
 }
+
+// A transaction may guard a lease again, through any of GORM's sessions and with prepared
+// statements, without waiting for the row that it has locked itself.
+func TestGuardAgainThroughSessions(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		for _, prepared := range []bool{false, true} {
+			db := e.open(t, func(c *gorm.Config) { c.PrepareStmt = prepared })
+			m, err := lockgorm.NewManager(db, lease.TTL(9*time.Second))
+			noError(t, err)
+			l := take(t, m)
+			tx := db.Begin()
+			noError(t, tx.Error)
+			session := tx.Session(&gorm.Session{PrepareStmt: true})
+			noError(t, lockgorm.Guard(session, l))
+			for l.Left() > 5*time.Second { // else Guard has nothing to renew
+				time.Sleep(10 * time.Millisecond)
+			}
+			start := time.Now()
+			for range 3 {
+				session = session.Session(&gorm.Session{PrepareStmt: true}) // one within the other
+				noError(t, lockgorm.Guard(session, l))
+			}
+			if took := time.Since(start); took > 1500*time.Millisecond {
+				t.Errorf("prepared %v: to guard again took %v", prepared, took)
+			}
+			noError(t, tx.Commit().Error)
+			noError(t, l.Release(t.Context()))
+			noError(t, m.Close(t.Context()))
+		}
+	})
+}

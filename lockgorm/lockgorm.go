@@ -39,17 +39,18 @@ func Open(dsn string, options ...gorm.Option) (*gorm.DB, error) {
 
 // Dialector returns GORM's dialector for MySQL over a guarded pool, for gorm.Open
 // and for the sources and replicas of gorm.io/plugin/dbresolver. An error of the
-// data source name is returned by gorm.Open.
+// data source name is returned by gorm.Open. What is opened has GORM's own, a
+// *mysql.Dialector, in db.Dialector.
 func Dialector(dsn string, options ...txlock.PoolOption) gorm.Dialector {
-	return &dialector{Dialector: mysql.Dialector{Config: &mysql.Config{DSN: dsn}}, options: options}
+	return &dialector{Dialector: mysql.Open(dsn).(*mysql.Dialector), options: options}
 }
 
 type dialector struct {
-	mysql.Dialector
+	*mysql.Dialector
 	options []txlock.PoolOption
 }
 
-// Initialize opens the pool.
+// Initialize opens the pool, and leaves to GORM's dialector what follows.
 func (d *dialector) Initialize(db *gorm.DB) error {
 	cfg, err := driver.ParseDSN(d.DSN)
 	if err != nil {
@@ -59,11 +60,16 @@ func (d *dialector) Initialize(db *gorm.DB) error {
 	if err != nil {
 		return fmt.Errorf("lockgorm: make a connector: %w", err)
 	}
+	// A copy, since a dialector may be opened more than once.
+	config := *d.Config
+	own := &mysql.Dialector{Config: &config}
 	pool := sql.OpenDB(txlock.Guarded(base, d.options...))
-	d.DSNConfig, d.Conn = cfg, pool
-	if err := d.Dialector.Initialize(db); err != nil {
+	config.Conn = pool
+	if err := own.Initialize(db); err != nil {
 		return errors.Join(err, pool.Close())
 	}
+	config.Conn = nil // as mysql.Open leaves it
+	db.Dialector = own
 	return nil
 }
 
@@ -101,37 +107,37 @@ func transactionOf(tx *gorm.DB) (txlock.Tx, error) {
 // Lock is Scope.Lock in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
 func Lock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.Lock(tx.Statement.Context, key) })
+	return in(tx, []txlock.Key{key}, func(s *txlock.Scope) (txlock.Grant, error) { return s.Lock(tx.Statement.Context, key) })
 }
 
 // TryLock is Scope.TryLock in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
 func TryLock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.TryLock(tx.Statement.Context, key) })
+	return in(tx, []txlock.Key{key}, func(s *txlock.Scope) (txlock.Grant, error) { return s.TryLock(tx.Statement.Context, key) })
 }
 
 // RLock is Scope.RLock in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
 func RLock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.RLock(tx.Statement.Context, key) })
+	return in(tx, []txlock.Key{key}, func(s *txlock.Scope) (txlock.Grant, error) { return s.RLock(tx.Statement.Context, key) })
 }
 
 // TryRLock is Scope.TryRLock in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
 func TryRLock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.TryRLock(tx.Statement.Context, key) })
+	return in(tx, []txlock.Key{key}, func(s *txlock.Scope) (txlock.Grant, error) { return s.TryRLock(tx.Statement.Context, key) })
 }
 
 // LockAll is Scope.LockAll in the transaction of tx. In a DryRun session it sends
 // nothing and returns no grants.
 func LockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
-	return in(tx, func(s *txlock.Scope) ([]txlock.Grant, error) { return s.LockAll(tx.Statement.Context, keys...) })
+	return in(tx, keys, func(s *txlock.Scope) ([]txlock.Grant, error) { return lockAll(s, tx, keys) })
 }
 
 // LockAny is Scope.LockAny in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
 func LockAny(tx *gorm.DB, keys ...txlock.Key) (txlock.Grant, error) {
-	return in(tx, func(s *txlock.Scope) (txlock.Grant, error) { return s.LockAny(tx.Statement.Context, keys...) })
+	return in(tx, keys, func(s *txlock.Scope) (txlock.Grant, error) { return s.LockAny(tx.Statement.Context, keys...) })
 }
 
 // AssertLocked is txlock.AssertLocked in the transaction of tx, under the context of
@@ -145,11 +151,14 @@ func AssertLocked(tx *gorm.DB, key txlock.Key) error {
 }
 
 // in calls a verb on the scope of tx, unless nothing may be sent.
-func in[G any](tx *gorm.DB, verb func(*txlock.Scope) (G, error)) (none G, err error) {
+func in[G any](tx *gorm.DB, keys []txlock.Key, verb func(*txlock.Scope) (G, error)) (none G, err error) {
 	if tx != nil && tx.Config != nil && tx.DryRun {
 		return none, nil
 	}
-	scope, err := Join(tx)
+	scope, err := compareFirst(tx, keys)
+	if scope == nil && err == nil {
+		scope, err = Join(tx)
+	}
 	if err != nil {
 		return none, err
 	}

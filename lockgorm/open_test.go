@@ -3,12 +3,16 @@ package lockgorm_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"reflect"
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
 	"go.uber.org/goleak"
+	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
 	"github.com/dca00107/lockstep/internal/testdb"
@@ -170,4 +174,47 @@ func TestErrorsAreTranslated(t *testing.T) {
 		noError(t, db.Use(lockgorm.New()))
 		wantError(t, "a key that is invalid", db.Clauses(lockgorm.On(txlock.Named(""))).Create(&Note{ID: 2}).Error, txlock.ErrInvalidKey)
 	})
+}
+
+// TestOpenIsGORMs: what Open gives differs from what GORM gives over mysql.Open by its
+// pool alone.
+func TestOpenIsGORMs(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		server := testdb.Open(t, engine)
+		config := func() *gorm.Config { return &gorm.Config{Logger: logger.Discard, TranslateError: true} }
+		theirs, err := gorm.Open(mysql.Open(server.DSN()), config())
+		noError(t, err)
+		closeAfter(t, theirs)
+		ours, err := lockgorm.Open(server.DSN(), config())
+		noError(t, err)
+		closeAfter(t, ours)
+		again, err := gorm.Open(lockgorm.Dialector(server.DSN()), config())
+		noError(t, err)
+		closeAfter(t, again)
+		want := theirs.Dialector.(*mysql.Dialector)
+		for _, db := range []*gorm.DB{ours, again, ours.Session(&gorm.Session{NewDB: true})} {
+			got, ok := db.Dialector.(*mysql.Dialector)
+			if !ok {
+				t.Fatalf("%s: the dialector is a %T", engine, db.Dialector)
+			}
+			if !reflect.DeepEqual(*got.Config, *want.Config) {
+				t.Errorf("%s: the dialector has\n%+v, of mysql.Open\n%+v", engine, *got.Config, *want.Config)
+			}
+			if reflect.TypeOf(db.Migrator()) != reflect.TypeOf(theirs.Migrator()) || reflect.TypeOf(db.ConnPool) != reflect.TypeOf(theirs.ConnPool) {
+				t.Errorf("%s: %T and %T, want %T and %T", engine, db.Migrator(), db.ConnPool, theirs.Migrator(), theirs.ConnPool)
+			}
+			if !maps.EqualFunc(db.ClauseBuilders, theirs.ClauseBuilders, func(a, b clause.ClauseBuilder) bool { return (a == nil) == (b == nil) }) ||
+				db.NowFunc().Nanosecond()%1e6 != theirs.NowFunc().Nanosecond()%1e6 { // both are rounded
+				t.Errorf("%s: clauses %v, want %v", engine, db.ClauseBuilders, theirs.ClauseBuilders)
+			}
+			text := db.Explain("SELECT ?, ?", 1, "it's")
+			if text != theirs.Explain("SELECT ?, ?", 1, "it's") {
+				t.Errorf("%s: it explains %s", engine, text)
+			}
+		}
+		if ours.Dialector.(*mysql.Dialector) == again.Dialector.(*mysql.Dialector) {
+			t.Errorf("%s: two share a dialector", engine)
+		}
+	}
 }

@@ -18,13 +18,14 @@ import (
 // Locker is a model that names the keys which its creation, update and deletion
 // need. LockKeys is called on a pointer to the model as the statement has it, for
 // each element of a batch, with a *gorm.DB of the statement's transaction. It
-// returns at least one key, or NoLock; an error ends the statement.
+// returns at least one key, or NoLock; an error ends the statement. Of the create of a record
+// whose primary key is not set yet, keys of the zero identifier are left out, since nobody
+// can name the record before COMMIT; where a hook sets it, LockKeys is called again.
 type Locker interface {
 	LockKeys(tx *gorm.DB) ([]txlock.Key, error)
 }
 
-// NoLock is what LockKeys returns for a write that needs no lock: the creation of
-// a record whose identifier the database makes.
+// NoLock is what LockKeys returns for a write that needs no lock.
 var NoLock = []txlock.Key{{}}
 
 // isNoLock tells NoLock itself from any other list.
@@ -41,7 +42,8 @@ type Option func(*Plugin)
 
 // Tables names tables whose writes must not run without a lock: a create, update
 // or delete by Table(), by a model that is no Locker, or by Exec fails with
-// ErrInvalidKey, unless On names the keys. The default is none.
+// ErrInvalidKey, unless On names the keys. Exec may read such a table, and change its
+// definition, as AutoMigrate does. The default is none.
 func Tables(names ...string) Option {
 	return func(p *Plugin) {
 		for _, name := range names {
@@ -59,7 +61,10 @@ func Tables(names ...string) Option {
 //
 // A statement is ended with ErrInvalidKey where the keys can't be known: the update
 // or delete of a model without its primary key, such as Delete(&Order{}, 42) or an
-// update by a where clause; name them by On. Outside of a transaction, under
+// update by a where clause; name them by On. So is one that might change other records than
+// its models: conditions joined by OR outside of parentheses, with comments or with
+// backslashes in quotes, several tables, another primary key in its values. What an upsert
+// finds by another unique key is an error of the server, which has then changed nothing. Outside of a transaction, under
 // SkipDefaultTransaction for example, it is ended with ErrNoTransaction. Models with a
 // Version are compared, see there. What
 // bypasses GORM's callbacks, as tx.Statement.ConnPool does, bypasses the plugin.
@@ -78,13 +83,17 @@ func (p *Plugin) Name() string { return "lockstep" }
 
 // Initialize registers the callbacks; db.Use calls it.
 func (p *Plugin) Initialize(db *gorm.DB) error {
-	const name, check, guard = "lockstep:lock", "lockstep:check_guard", "lockstep:guard"
+	const name, late, check, guard = "lockstep:lock", "lockstep:lock_late", "lockstep:check_guard", "lockstep:guard"
 	const commit = "gorm:commit_or_rollback_transaction"
 	callbacks := db.Callback()
+	fenceUpserts(db)
 	return errors.Join(
+		callbacks.Update().Before("gorm:begin_transaction").Register("lockstep:check_replace", checkReplace),
 		callbacks.Create().After("gorm:begin_transaction").Before("gorm:before_create").Register(name, p.beforeCreate),
 		callbacks.Update().After("gorm:setup_reflect_value").Before("gorm:before_update").Register(name, p.beforeChange),
 		callbacks.Delete().After("gorm:begin_transaction").Before("gorm:before_delete").Register(name, p.beforeChange),
+		callbacks.Create().After("gorm:save_before_associations").Before("gorm:create").Register(late, p.beforeInsert),
+		callbacks.Create().After("gorm:create").Before("gorm:save_after_associations").Register("lockstep:explain_upsert", explainUpsert),
 		callbacks.Query().Before("gorm:query").Register(name, p.beforeRead),
 		callbacks.Row().Before("gorm:row").Register(name, p.beforeRow),
 		callbacks.Raw().Before("gorm:raw").Register(name, p.beforeRead),
@@ -121,6 +130,16 @@ func (o on) Build(clause.Builder) {}
 
 // beforeCreate locks before a create, whose models may have no identifier yet.
 func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) }
+
+// beforeInsert locks what the hooks of a create have given an identifier.
+func (p *Plugin) beforeInsert(db *gorm.DB) {
+	if keys, err := keysOfSaved(db); err != nil {
+		_ = db.AddError(err)
+	} else if len(keys) > 0 && db.Error == nil {
+		_, err = LockAll(db, keys...)
+		_ = db.AddError(err)
+	}
+}
 
 // beforeChange locks before an update or a delete.
 func (p *Plugin) beforeChange(db *gorm.DB) { p.before(db, p.keysOfWrite, true) }
@@ -210,31 +229,9 @@ func (p *Plugin) keysOfText(db *gorm.DB, _ bool) ([]txlock.Key, error) {
 	for text != "" && len(p.tables) > 0 {
 		var statement string
 		statement, text = sqltext.Next(text)
-		if table := sqltext.Mentions(statement, p.tables); table != "" && !reads(statement) {
+		if table := sqltext.Mentions(written(statement), p.tables); table != "" {
 			return nil, unnamed(table)
 		}
 	}
 	return nil, nil
-}
-
-// reads tells whether a statement is known to write nothing.
-func reads(statement string) bool {
-	words := sqltext.Words(statement, 1)
-	if len(words) == 0 {
-		return false
-	}
-	switch words[0] {
-	case "SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "DESC":
-		return true
-	case "WITH":
-		before := ""
-		for _, word := range sqltext.Words(statement, len(statement)) {
-			if word == "INSERT" || word == "REPLACE" || word == "DELETE" || word == "UPDATE" && before != "FOR" {
-				return false
-			}
-			before = word
-		}
-		return true
-	}
-	return false
 }

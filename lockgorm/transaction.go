@@ -1,11 +1,16 @@
 package lockgorm
 
 import (
+	"cmp"
+	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
 
 	"gorm.io/gorm"
 
+	"github.com/dca00107/lockstep/internal/marks"
 	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -18,13 +23,20 @@ import (
 // transaction already, the locks and fn run in it, under a savepoint as GORM does
 // it, and nothing is run again: that is for the outermost.
 //
+// A transaction of which something was committed before its end, or may have been, is
+// never run again: see locksqlc.Run, also for what a plain pool knows.
+//
 // It returns the errors of fn and of LockAll, and ErrTxDoomed for a transaction
 // that was committed behind its back. A panic of fn goes on after the rollback.
 // No error is added to db.
 func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
 	return run("Transaction", db, keys, fn, options, func(scope *txlock.Scope, tx *gorm.DB) error {
 		if len(keys) > 0 {
-			if _, err := scope.LockAll(tx.Statement.Context, keys...); err != nil {
+			compared, err := compareFirst(tx, keys)
+			if err != nil {
+				return err
+			}
+			if _, err := lockAll(cmp.Or(compared, scope), tx, keys); err != nil {
 				return err
 			}
 		}
@@ -42,19 +54,89 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 // GORM's DisableNestedTransaction there is none, and after an error the whole must be
 // rolled back.
 //
+// fn may write models that name the key, and lock it by lockgorm.Lock and its likes: the
+// version is compared then, and the key is held until the end. Locked by the Scope itself it
+// is a conflict, which on a guarded pool is not run again.
+//
 // It is for keys that seldom meet: where a conflict is the rule, Transaction is faster.
 // It returns what Transaction returns, and ErrConflict for the last of ten conflicts.
 func Optimistic(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
 	return run("Optimistic", db, []txlock.Key{key}, fn, options, func(scope *txlock.Scope, tx *gorm.DB) error {
+		return optimistic(scope, tx, key, fn)
+	})
+}
+
+// optimistic is the work of Optimistic in its transaction.
+func optimistic(scope *txlock.Scope, tx *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
+	k := learn(tx)
+	if k == nil {
+		k = new(known) // of nobody else
+	}
+	own, outer := k.compares(key)
+	if !outer {
 		version, err := scope.Version(tx.Statement.Context, key)
 		if err != nil {
 			return err
 		}
-		if err := fn(tx); err != nil {
+		own = compared{scope: scope, key: key, compare: func(ctx context.Context) error {
+			_, held := scope.Held(key)
+			err := scope.CompareAndBump(ctx, key, version)
+			if held && errors.Is(err, txlock.ErrConflict) {
+				err = fmt.Errorf("%w: %w: lock it by lockgorm.Lock, which compares it first, or before Optimistic", err, marks.ErrGiven)
+			}
 			return err
+		}}
+		defer k.compareAtEnd(own)()
+	}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return own.compare(tx.Statement.Context)
+}
+
+// compareFirst compares the keys whose version Optimistic has read, before they are locked
+// under it: a lock raises the version. It returns the scope of Optimistic, nil where it
+// has none of the keys: on a plain pool only the scope that has taken a lock knows it.
+func compareFirst(tx *gorm.DB, keys []txlock.Key) (scope *txlock.Scope, err error) {
+	k := knownOf(tx)
+	if k == nil {
+		return nil, nil
+	}
+	for _, key := range keys {
+		if c, ok := k.compares(key); ok {
+			if err := c.compare(tx.Statement.Context); err != nil {
+				return nil, err
+			}
+			scope = c.scope
 		}
-		return scope.CompareAndBump(tx.Statement.Context, key, version)
-	})
+	}
+	return scope, nil
+}
+
+// lockAll is Scope.LockAll that leaves the keys under Optimistic as they are once they are
+// compared: on a plain pool it would raise their versions again.
+func lockAll(scope *txlock.Scope, tx *gorm.DB, keys []txlock.Key) ([]txlock.Grant, error) {
+	ctx, k := tx.Statement.Context, knownOf(tx)
+	underOptimistic := func(key txlock.Key) bool {
+		_, ok := k.compares(key)
+		return ok
+	}
+	if k == nil || !slices.ContainsFunc(keys, underOptimistic) {
+		return scope.LockAll(ctx, keys...)
+	}
+	if others := slices.DeleteFunc(slices.Clone(keys), underOptimistic); len(others) > 0 {
+		if _, err := scope.LockAll(ctx, others...); err != nil {
+			return nil, err
+		}
+	}
+	grants := make([]txlock.Grant, len(keys))
+	for i, key := range keys {
+		var err error
+		if grants[i], err = scope.Lock(ctx, key); err != nil {
+			return nil, err
+		}
+	}
+	return grants, nil
 }
 
 // run checks what was given and runs transactions until one is committed.
@@ -89,7 +171,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, body func(scope *txlock.Scope
 			return err
 		}
 		if err := body(scope, tx); err != nil {
-			return err
+			return scope.Final(tx.Statement.Context, err)
 		}
 		return scope.Confirm(tx.Statement.Context)
 	}, options...)

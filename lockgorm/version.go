@@ -1,24 +1,37 @@
 package lockgorm
 
 import (
+	"crypto/rand"
 	"database/sql/driver"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
 
+	"github.com/dca00107/lockstep/internal/marks"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // Version is the type of a version column: an optimistic lock in the record itself. A
-// model has one such field, by value and of any name. Its first version is 1; 0 is that
-// of a model that was not loaded. It is a number in JSON, so that it can travel to a
-// user and back, and BIGINT UNSIGNED NOT NULL DEFAULT 1 to AutoMigrate.
+// model has one such field, by value and of any name; 0 is the version of a model that
+// was not loaded. It is a number in JSON, so that it can travel to a user and back, and
+// BIGINT UNSIGNED NOT NULL DEFAULT 1 to AutoMigrate. A column of a smaller type is too
+// small: Create returns the server's error 1264.
+//
+// Versions are not counted. A create begins with a random number, and each update adds
+// another one, from 1 to 2^30: so a version that was rolled back is none that is ever
+// committed, wherever a copy of it has stayed, in a model, a form or a cache. Somebody
+// else's commit has the same one with a probability below e/2^30, one in 395 million.
+// Versions of a row rise for some 2^33 updates and begin anew below 2^31 then: compare them
+// for equality only. JavaScript reads them exactly for some 16 million updates; with the
+// tag json:",string" for ever.
 //
 // Every update and delete of a loaded model is made only where the row still has the
 // version that was loaded, and an update raises it, whatever columns it selects or omits;
@@ -27,17 +40,19 @@ import (
 // in a batch where one of the rows is; the statement's own transaction is rolled
 // back, one of yours goes on and should be. After success the model has the row's
 // version, after an error its old one. When your own transaction or savepoint is rolled
-// back afterwards, GORM doesn't tell: the models in memory are ahead then, and
-// their next write is a conflict. Load in the transaction what it changes.
+// back afterwards, GORM doesn't tell: the models that it has written keep versions that
+// no row has or will have, and their next write is a conflict. Load in the transaction what it changes.
 //
-// Values of an update that carry another version than the model, as those of a form do,
-// are a conflict, too. ErrVersion is returned, before anything is sent, where there is
+// A conflict is txlock.Retryable where GORM has loaded the model, or what it has now of a
+// version, in the same transaction. That of a model from before is not: another run would
+// find it again. Nor is that of values of an update that carry another version than the
+// model, as those of a form do. ErrVersion is returned, before anything is sent, where there is
 // nothing to compare; AnyVersion is the way around. Other conditions of yours may exclude rows, as usual.
 //
 // A Version needs the plugin, db.Use(lockgorm.New()): without it every write of the model
 // fails. What bypasses models, as Exec, Table() and the foreign keys' ON DELETE do, neither
-// compares nor raises. A row that is deleted and made again by the same primary key has
-// version 1 again.
+// compares nor raises: raise the version there by hand, by any number. A row that is
+// made by Exec has version 1, also where one of the same primary key had it before.
 type Version uint64
 
 // ErrVersion is returned, before anything is sent, by a write of a model with a Version
@@ -152,7 +167,7 @@ func versionField(stmt *gorm.Statement) (version *schema.Field, err error) {
 		return nil, nil
 	}
 	for _, field := range stmt.Schema.Fields {
-		if field.IndirectFieldType != reflect.TypeFor[Version]() || field.DBName == "" {
+		if !isVersion(field) {
 			continue
 		}
 		if version != nil || field.FieldType != field.IndirectFieldType {
@@ -163,41 +178,51 @@ func versionField(stmt *gorm.Statement) (version *schema.Field, err error) {
 	return version, nil
 }
 
+func isVersion(field *schema.Field) bool {
+	return field.IndirectFieldType == reflect.TypeFor[Version]() && field.DBName != ""
+}
+
 // isAny tells whether the statement may change rows of any version.
 func isAny(stmt *gorm.Statement) bool {
 	_, ok := stmt.Settings.Load(anyVersionSetting)
 	return ok
 }
 
-// raise writes the assignment that raises the version: in front of WHERE, and so at the
-// end of SET, which others make. A DELETE has none.
-type raise struct {
-	field *schema.Field
-	then  clause.Expression // what was to be written there besides
+// A version is raised by up to largestStep, from at most largestBefore: what is above is
+// cut off, so that no sum exceeds a signed BIGINT. A first one is above the numbers of an
+// INT UNSIGNED column, so that a column which is too small is found out by the first create.
+const (
+	largestStep   = 1 << 30
+	largestBefore = 1<<62 - 1
+	beforeFirst   = 1 << 32
+)
+
+// newStep returns what versions are raised by, from 1 to largestStep, which nobody else's
+// step is likely to be.
+func newStep() int64 {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	return int64(binary.NativeEndian.Uint64(random[:])%largestStep) + 1
 }
 
-func (r raise) Build(builder clause.Builder) {
-	if stmt, ok := builder.(*gorm.Statement); ok && isUpdate(stmt) {
-		column := clause.Column{Table: clause.CurrentTable, Name: r.field.DBName}
-		builder.WriteString(", ") //nolint:errcheck,gosec // as GORM: it never fails
-		builder.WriteQuoted(column)
-		builder.WriteString(" = ") //nolint:errcheck,gosec // as above
-		builder.WriteQuoted(column)
-		builder.WriteString(" + 1") //nolint:errcheck,gosec // as above
-	}
-	if r.then != nil {
-		r.then.Build(builder)
-	}
-}
+// raisedBy returns the version after an update, as the server computes it.
+func (v Version) raisedBy(step int64) Version { return v&largestBefore + Version(step) }
 
-// isUpdate tells what a statement has become: a soft delete is an UPDATE.
-func isUpdate(stmt *gorm.Statement) bool {
-	const update = "UPDATE"
-	text := stmt.SQL.String()
-	return len(text) > len(update) && text[:len(update)] == update
+// isLargest tells whether the version is the largest number of an integer type that is
+// too small. Without strict mode the server keeps it, whatever is added.
+func (v Version) isLargest() bool {
+	switch v {
+	case math.MaxInt8, math.MaxUint8, math.MaxInt16, math.MaxUint16, 1<<23 - 1, 1<<24 - 1, math.MaxInt32, math.MaxUint32:
+		return true
+	}
+	return false
 }
 
 // conflictOf is the error of a lost race.
-func conflictOf(stmt *gorm.Statement) error {
-	return fmt.Errorf("%w: somebody else has changed the %s since it was loaded", txlock.ErrConflict, stmt.Schema.Name)
+func conflictOf(db *gorm.DB, loaded ...Version) error {
+	err := fmt.Errorf("%w: the %s has another version than the one that was loaded: somebody else has changed it, or the transaction that wrote it was rolled back", txlock.ErrConflict, db.Statement.Schema.Name)
+	if !slices.ContainsFunc(loaded, func(v Version) bool { return !wasRead(db, v) }) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, marks.ErrGiven)
 }

@@ -9,8 +9,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
-
-	"github.com/dca00107/lockstep/txlock"
 )
 
 // versioned is one statement on models with a Version.
@@ -20,6 +18,7 @@ type versioned struct {
 	models  []reflect.Value
 	loaded  []Version // as they were before the statement
 	any     bool      // AnyVersion: nothing is compared
+	step    int64     // by which an update raises them
 	deletes bool
 	putBack bool             // the loaded versions, also after success
 	maps    []map[string]any // that a create has given the first version
@@ -44,6 +43,8 @@ func registerVersions(db *gorm.DB) error {
 		callbacks.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(compare, compareDelete),
 		callbacks.Delete().After("gorm:delete").Before("gorm:after_delete").Register(verify, verifyVersions),
 		callbacks.Delete().After(commit).Register(settle, settleVersions),
+		callbacks.Query().After("gorm:query").Register("lockstep:note_versions", noteRead),
+		callbacks.Row().After("gorm:row").Register("lockstep:note_rows", noteRows),
 	)
 }
 
@@ -92,15 +93,19 @@ func versionedOf(db *gorm.DB, value any) (*versioned, error) {
 		}
 		return v, nil
 	}
-	if len(v.models) == 0 || !isOfItsModels(stmt) {
-		return refuse("the statement may change rows of models that were not loaded: change loaded models one by one or as a slice, or add Clauses(lockgorm.AnyVersion)")
+	const instead = ": change loaded models one by one or as a slice, or add Clauses(lockgorm.AnyVersion)"
+	if len(v.models) == 0 {
+		return refuse("the statement names no models" + instead)
+	}
+	if why := whyUnconfined(stmt); why != "" {
+		return refuse("the statement may change rows of other models, since " + why + instead)
 	}
 	for i, model := range v.models {
 		switch {
 		case !model.CanAddr():
 			return refuse("the version could not be raised in it: give a pointer to the model")
 		case !hasID(stmt, model):
-			return refuse("the model has no primary key: load it first")
+			return refuse("the statement may change rows of models that were not loaded, since the model has no primary key; Replace, Clear and Delete of an association do so" + instead)
 		case v.loaded[i] == 0:
 			return refuse("the model has no version: load it first, with its version column; create a new one by Create; or add Clauses(lockgorm.AnyVersion)")
 		}
@@ -131,40 +136,6 @@ func (v *versioned) identified(stmt *gorm.Statement) bool {
 	return len(v.models) > 0 && !slices.ContainsFunc(v.models, func(model reflect.Value) bool { return !hasID(stmt, model) })
 }
 
-// checkValues refuses values of an update that carry a version of their own.
-func (v *versioned) checkValues(stmt *gorm.Statement) error {
-	value := reflect.Indirect(reflect.ValueOf(stmt.Dest))
-	if value.Kind() == reflect.Map {
-		for _, name := range []string{v.field.Name, v.field.DBName} {
-			if value.MapIndex(reflect.ValueOf(name)).IsValid() {
-				return fmt.Errorf("%w: %s: the update sets %q, which is raised by itself", ErrVersion, stmt.Schema.Name, name)
-			}
-		}
-		return nil
-	}
-	if value.Kind() != reflect.Struct || v.any || stmt.Dest == stmt.Model {
-		return nil
-	}
-	other := &gorm.Statement{DB: stmt.DB}
-	if err := other.Parse(stmt.Dest); err != nil {
-		return nil // GORM will say so
-	}
-	field := other.Schema.LookUpField(v.field.DBName)
-	if field == nil {
-		return nil
-	}
-	carried, zero := field.ValueOf(stmt.Context, value)
-	if zero {
-		return nil
-	}
-	for _, loaded := range v.loaded {
-		if fmt.Sprint(reflect.Indirect(reflect.ValueOf(carried))) != fmt.Sprint(uint64(loaded)) {
-			return fmt.Errorf("%w: the values have version %v, the %s has %d", txlock.ErrConflict, carried, stmt.Schema.Name, uint64(loaded))
-		}
-	}
-	return nil
-}
-
 // compareVersions adds to the statement that each row must have the version that was
 // loaded, and that an UPDATE raises it.
 func compareVersions(db *gorm.DB, value any, deletes bool) {
@@ -181,41 +152,25 @@ func compareVersions(db *gorm.DB, value any, deletes bool) {
 	if err != nil || v == nil {
 		return
 	}
-	v.deletes = deletes
+	v.deletes, v.step = deletes, newStep()
+	f := fenceOf(stmt, func(why string) error {
+		return fmt.Errorf("%w: %s: the statement can't be compared, since %s", ErrVersion, stmt.Schema.Name, why)
+	})
+	f.version, f.step = v.field, v.step
+	_, hasWhere := stmt.Clauses["WHERE"]
 	switch {
 	case !v.any:
-		stmt.AddClause(clause.Where{Exprs: []clause.Expression{v.rows(stmt, true)}})
+		f.rows, f.strict = append(f.rows, rowsOf(stmt, v.models, v.field, v.loaded)), true
 	case v.identified(stmt):
-		stmt.AddClause(clause.Where{Exprs: []clause.Expression{v.rows(stmt, false)}})
-	case db.AllowGlobalUpdate:
-		stmt.AddClause(clause.Where{Exprs: []clause.Expression{clause.Expr{SQL: "1 = 1"}}})
+		f.rows = append(f.rows, rowsOf(stmt, v.models, nil, nil))
+	case db.AllowGlobalUpdate && !hasWhere:
+		f.rows = []clause.Expression{clause.Expr{SQL: "TRUE"}}
 	}
-	if where, ok := stmt.Clauses["WHERE"]; ok { // else GORM refuses the statement
-		where.BeforeExpression = raise{field: v.field, then: where.BeforeExpression}
-		stmt.Clauses["WHERE"] = where
+	if len(f.rows) > 0 || hasWhere { // else GORM refuses the statement
+		f.close()
 	}
 	stmt.Omits = append(slices.Clone(stmt.Omits), v.field.DBName)
 	stmt.Settings.Store(versionedSetting, v)
-}
-
-// rows is the condition that names the rows, and the versions that were loaded.
-func (v *versioned) rows(stmt *gorm.Statement, withVersion bool) clause.Expression {
-	each := make([]clause.Expression, len(v.models))
-	for i, model := range v.models {
-		var row []clause.Expression
-		for _, key := range stmt.Schema.PrimaryFields {
-			id, _ := key.ValueOf(stmt.Context, model)
-			row = append(row, clause.Eq{Column: clause.Column{Table: clause.CurrentTable, Name: key.DBName}, Value: id})
-		}
-		if withVersion {
-			row = append(row, clause.Eq{Column: clause.Column{Table: clause.CurrentTable, Name: v.field.DBName}, Value: v.loaded[i]})
-		}
-		each[i] = clause.And(row...)
-	}
-	if len(each) == 1 {
-		return each[0]
-	}
-	return clause.Or(each...)
 }
 
 // ofStatement returns what compareVersions has noted with this very statement.
@@ -244,7 +199,7 @@ func verifyVersions(db *gorm.DB) {
 			}
 		}
 		return
-	case db.RowsAffected != int64(len(v.models)):
+	case db.RowsAffected != int64(len(v.models)), slices.ContainsFunc(v.loaded, Version.isLargest):
 		var err error
 		if changed, err = v.lookAgain(db); err != nil {
 			_ = db.AddError(err)
@@ -256,9 +211,14 @@ func verifyVersions(db *gorm.DB) {
 		}
 	}
 	for i, model := range v.models {
-		if changed[i] && isUpdate(stmt) {
-			_ = db.AddError(v.field.Set(stmt.Context, model, v.loaded[i]+1))
+		if !changed[i] || !isUpdate(stmt) {
+			continue
 		}
+		now := v.loaded[i].raisedBy(v.step)
+		if k := knownOf(db); k != nil && wasRead(db, v.loaded[i]) {
+			k.note(now)
+		}
+		_ = db.AddError(v.field.Set(stmt.Context, model, now))
 	}
 }
 
@@ -272,7 +232,7 @@ func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 	query := db.Session(&gorm.Session{NewDB: true, SkipHooks: true}).Model(reflect.New(stmt.Schema.ModelType).Interface())
 	query.Statement.Table, query.Statement.TableExpr, query.Statement.Unscoped = stmt.Table, stmt.TableExpr, stmt.Unscoped
 	err = query.Select(append(slices.Clone(stmt.Schema.PrimaryFieldDBNames), v.field.DBName)).
-		Clauses(clause.Locking{Strength: clause.LockingStrengthShare}, clause.Where{Exprs: []clause.Expression{v.rows(stmt, false)}}).
+		Clauses(clause.Locking{Strength: clause.LockingStrengthShare}, clause.Where{Exprs: []clause.Expression{rowsOf(stmt, v.models, nil, nil)}}).
 		Find(current.Interface()).Error
 	if err != nil {
 		return nil, err
@@ -290,8 +250,10 @@ func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 		switch {
 		case !found:
 			gone++
+		case version == v.loaded[i] && version.isLargest() && !v.deletes:
+			return nil, fmt.Errorf("%w: %s: %d is the largest number of a type that is too small: make the column %s BIGINT UNSIGNED", ErrVersion, stmt.Schema.Name, version, v.field.DBName)
 		case version == v.loaded[i]: // kept by a condition of the caller's
-		case version == v.loaded[i]+1 && !v.deletes:
+		case version == v.loaded[i].raisedBy(v.step) && !v.deletes:
 			changed[i] = true
 			raised++
 		default:
@@ -303,7 +265,7 @@ func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 		raised = db.RowsAffected
 	}
 	if others > 0 || raised != db.RowsAffected {
-		err = conflictOf(stmt)
+		err = conflictOf(db, v.loaded...)
 	}
 	if gone > 0 {
 		err = errors.Join(err, fmt.Errorf("%w: %d of %d %s", gorm.ErrRecordNotFound, gone, len(v.models), stmt.Schema.Name))
@@ -326,17 +288,12 @@ func identity(stmt *gorm.Statement, model reflect.Value) string {
 func settleVersions(db *gorm.DB) {
 	stmt := db.Statement
 	stmt.Settings.Delete(parentSetting)
+	open(stmt)
 	v := ofStatement(stmt)
 	if v == nil {
 		return
 	}
 	stmt.Settings.Delete(versionedSetting)
-	if where, ok := stmt.Clauses["WHERE"]; ok {
-		if r, ok := where.BeforeExpression.(raise); ok {
-			where.BeforeExpression = r.then
-			stmt.Clauses["WHERE"] = where
-		}
-	}
 	for _, values := range v.maps {
 		delete(values, v.field.DBName)
 	}

@@ -64,6 +64,10 @@ func onConflict(stmt *gorm.Statement) (clause.OnConflict, bool) {
 	return conflict, ok
 }
 
+// firstVersion returns a version that nobody has seen, also not of a row that had the
+// same primary key before, or would have got it.
+func firstVersion() Version { return Version(beforeFirst + newStep()) }
+
 // firstVersions gives new models their first version. Where GORM leaves out what is
 // there already, nobody knows which rows these models have: they must be loaded first.
 func firstVersions(db *gorm.DB) {
@@ -78,7 +82,7 @@ func firstVersions(db *gorm.DB) {
 	db.Statement.Settings.Store(versionedSetting, v)
 	for i, model := range v.models {
 		if v.loaded[i] == 0 && model.CanAddr() {
-			_ = db.AddError(v.field.Set(db.Statement.Context, model, Version(1)))
+			_ = db.AddError(v.field.Set(db.Statement.Context, model, firstVersion()))
 		}
 	}
 	var maps []map[string]any
@@ -95,7 +99,7 @@ func firstVersions(db *gorm.DB) {
 	for _, values := range maps {
 		_, byName := values[v.field.Name]
 		if _, byColumn := values[v.field.DBName]; !byName && !byColumn {
-			values[v.field.DBName] = Version(1)
+			values[v.field.DBName] = firstVersion()
 			v.maps = append(v.maps, values)
 		}
 	}

@@ -1,0 +1,71 @@
+package lockgorm
+
+import (
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/schema"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// checkReplace refuses Association.Replace of children that have a version or keys, before
+// it saves the new ones: GORM unlinks the others by a where clause afterwards, which
+// is refused, and nothing would undo the first half. The statement is that of Append, so
+// that only the caller tells.
+func checkReplace(db *gorm.DB) {
+	stmt := db.Statement
+	if db.Error != nil || stmt.Schema == nil || len(stmt.Schema.Relationships.Relations) == 0 {
+		return
+	}
+	for name, relation := range stmt.Schema.Relationships.Relations {
+		if len(stmt.Selects) > 0 && !slices.Contains(stmt.Selects, name) {
+			continue
+		}
+		var children *schema.Schema
+		switch relation.Type {
+		case schema.HasOne, schema.HasMany:
+			children = relation.FieldSchema
+		case schema.Many2Many:
+			children = relation.JoinTable
+		}
+		if children == nil {
+			continue
+		}
+		if err := whyNotReplaced(stmt, name, children); err != nil && isReplace() {
+			_ = db.AddError(err)
+			return
+		}
+	}
+}
+
+// whyNotReplaced is the error of a Replace.
+func whyNotReplaced(stmt *gorm.Statement, name string, children *schema.Schema) error {
+	const why = "%w: %s: Replace changes those that it leaves out by a where clause: save them one by one, or add Clauses(lockgorm.%s) and Session(&gorm.Session{}) before Association(%q)"
+	if slices.ContainsFunc(children.Fields, isVersion) && !isAny(stmt) {
+		return fmt.Errorf(why, ErrVersion, children.Name, "AnyVersion", name)
+	}
+	if _, named := stmt.Settings.Load(onSetting); !named && reflect.PointerTo(children.ModelType).Implements(reflect.TypeFor[Locker]()) {
+		return fmt.Errorf(why, txlock.ErrInvalidKey, children.Name, "On(...)", name)
+	}
+	return nil
+}
+
+// isReplace tells whether Association.Replace is among the callers.
+func isReplace() bool {
+	callers := make([]uintptr, 64)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
+	for {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.Function, "gorm.(*Association).Replace") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}

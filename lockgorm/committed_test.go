@@ -1,0 +1,85 @@
+package lockgorm_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// deadlockAtOnce is deadlock by one statement, which needs no transaction.
+func (e *env) deadlockAtOnce(t *testing.T, tx *gorm.DB) error {
+	t.Helper()
+	table := e.names.tables["Note"]
+	rival, err := e.Admin().BeginTx(t.Context(), nil)
+	noError(t, err)
+	defer func() { _ = rival.Rollback() }()
+	var first, last int64
+	for i := range 20 {
+		result, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")
+		noError(t, err)
+		last, err = result.LastInsertId()
+		noError(t, err)
+		if i == 0 {
+			first = last
+		}
+		_, err = rival.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (0)")
+		noError(t, err)
+	}
+	_, err = rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", last)
+	noError(t, err)
+	session, waited := testdb.ConnID(t, tx.Statement.ConnPool), make(chan error, 1)
+	go func() {
+		waited <- tx.Exec("UPDATE "+table+" SET n = n + 2 WHERE id IN (?, ?) ORDER BY id", first, last).Error
+	}()
+	e.WaitForLockWait(t, session)
+	_, err = rival.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1 WHERE id = ?", first)
+	noError(t, err)
+	err = <-waited
+	if err == nil {
+		t.Error("there was no deadlock")
+	}
+	return err
+}
+
+// TestTransactionNeverRepeatsCommitted writes, commits before the end, and then runs into a
+// deadlock: what was written must not be written again.
+func TestTransactionNeverRepeatsCommitted(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		table := e.names.tables["Note"]
+		e.CreateProcedure(t, "own_"+table, "BEGIN COMMIT; START TRANSACTION; END")
+		anew := map[string]bool{"CREATE TABLE {T} (id INT)": true, "/*! COMMIT AND CHAIN */": true, "CALL own_{T}()": true}
+		for _, statement := range []string{
+			"ALTER TABLE {T} COMMENT 'altered'", "CREATE TABLE {T} (id INT)", "COMMIT", "/*! COMMIT AND CHAIN */", "CALL own_{T}()",
+		} {
+			for _, configure := range []func(*gorm.Config){
+				func(*gorm.Config) {},
+				func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+			} {
+				for _, keys := range [][]txlock.Key{nil, {e.ensured(t)}} {
+					if keys == nil && !e.guarded && anew[statement] {
+						continue // nobody knows
+					}
+					db, runs, before := e.openDSN(t, e.AdminDSN(), configure), 0, e.count(t, "Note", "n = 5")
+					err := lockgorm.Transaction(db, keys, func(tx *gorm.DB) error {
+						runs++
+						noError(t, tx.Create(&Note{N: 5}).Error)
+						err := tx.Exec(strings.ReplaceAll(statement, "{T}", table)).Error
+						if runs > 1 || errors.Is(err, txlock.ErrTxDoomed) {
+							return err
+						}
+						return e.deadlockAtOnce(t, tx)
+					})
+					if n := e.count(t, "Note", "n = 5") - before; runs != 1 || n != 1 || txlock.Retryable(err) || !errors.Is(err, txlock.ErrTxDoomed) {
+						t.Errorf("%s with %d keys: %d runs, %d rows, %v", statement, len(keys), runs, n, err)
+					}
+				}
+			}
+		}
+	})
+}

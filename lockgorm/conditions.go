@@ -1,0 +1,112 @@
+package lockgorm
+
+import (
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/internal/sqltext"
+)
+
+// whyUnconfined says why an update or delete of models may change other rows than
+// theirs, or "". GORM adds their primary keys to the conditions by AND, which binds
+// closer than OR, and only where there is a model. Understood is one table, and conditions that are one operand of AND.
+func whyUnconfined(stmt *gorm.Statement) string {
+	if v := stmt.ReflectValue; (v.Kind() == reflect.Slice || v.Kind() == reflect.Array) && v.Len() == 0 {
+		return "it has no model"
+	}
+	if !oneTable(stmt) {
+		return "it is about more than one table"
+	}
+	expr := stmt.Clauses["WHERE"].Expression
+	where, ok := expr.(clause.Where)
+	if expr != nil && !ok {
+		return "its WHERE is not GORM's"
+	}
+	// As GORM will build it, with another condition behind.
+	text := gorm.Statement{DB: stmt.DB, Table: stmt.Table, TableExpr: stmt.TableExpr, Schema: stmt.Schema, Context: stmt.Context, ConnPool: stmt.ConnPool, Clauses: map[string]clause.Clause{}}
+	clause.Where{Exprs: append(slices.Clone(where.Exprs), clause.Expr{SQL: "TRUE"})}.Build(&text)
+	words, ok := sqltext.Closed(text.SQL.String())
+	switch {
+	case !ok:
+		return "its conditions have a comment, or quotes or parentheses that they don't close, or a backslash in quotes: give values as arguments"
+	case slices.ContainsFunc(words, func(word string) bool { return word == "OR" || word == "XOR" || word == "||" || word == ":=" }):
+		return "its conditions are joined by OR: put them in parentheses"
+	}
+	return ""
+}
+
+// table is a name, qualified or not, with or without an alias.
+var table = func() *regexp.Regexp {
+	const name = "(`[^`]+`|[0-9A-Za-z_$\u0080-\U0010ffff]+)"
+	return regexp.MustCompile(`^\s*` + name + `(\s*\.\s*` + name + `)?(\s+([Aa][Ss]\s+)?` + name + `)?\s*$`)
+}()
+
+// oneTable tells whether a statement writes to the one table of its models.
+func oneTable(stmt *gorm.Statement) bool {
+	if stmt.TableExpr != nil {
+		expr := gorm.Statement{DB: stmt.DB, Table: stmt.Table, Schema: stmt.Schema}
+		stmt.TableExpr.Build(&expr)
+		if !table.MatchString(expr.SQL.String()) {
+			return false
+		}
+	}
+	update, _ := stmt.Clauses["UPDATE"].Expression.(clause.Update)
+	from, _ := stmt.Clauses["FROM"].Expression.(clause.From)
+	remove, _ := stmt.Clauses["DELETE"].Expression.(clause.Delete)
+	return update.Table.Name == "" && len(from.Tables) == 0 && len(from.Joins) == 0 && isModifier(update.Modifier) && isModifier(remove.Modifier)
+}
+
+func isModifier(text string) bool {
+	for _, word := range strings.Fields(strings.ToUpper(text)) {
+		if word != "LOW_PRIORITY" && word != "QUICK" && word != "IGNORE" {
+			return false
+		}
+	}
+	return true
+}
+
+// isPlain tells whether a condition is one of column and value, with no text in it.
+func isPlain(expr clause.Expression) bool {
+	switch e := expr.(type) {
+	case clause.Eq:
+		return isColumn(e.Column) && isValue(e.Value)
+	case clause.IN:
+		return isColumn(e.Column) && !slices.ContainsFunc(e.Values, func(v any) bool { return !isValue(v) })
+	}
+	return false
+}
+
+func isColumn(column any) bool {
+	switch c := column.(type) {
+	case string:
+		return true
+	case clause.Column:
+		return !c.Raw
+	}
+	return false
+}
+
+func isValue(value any) bool {
+	switch value.(type) {
+	case clause.Expression, gorm.Valuer, *gorm.DB, clause.Column, clause.Table:
+		return false
+	case nil, []byte:
+		return true
+	}
+	kind := reflect.TypeOf(value).Kind()
+	return kind != reflect.Slice && kind != reflect.Map && kind != reflect.Func
+}
+
+// isComment tells whether what was added to a clause is a comment that all servers take for one.
+func isComment(stmt *gorm.Statement, extra clause.Expression) bool {
+	scratch := gorm.Statement{DB: stmt.DB, Clauses: map[string]clause.Clause{}}
+	extra.Build(&scratch)
+	text := strings.TrimSpace(scratch.SQL.String())
+	_, closed := sqltext.Closed(text)
+	return closed && strings.HasPrefix(text, "/*") && strings.Index(text, "*/") == len(text)-len("*/")
+}

@@ -1,0 +1,258 @@
+package lockgorm
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/schema"
+
+	"github.com/dca00107/lockstep/internal/sqltext"
+)
+
+// fence keeps an update or delete to the rows of its models, whatever conditions the
+// program, its hooks and its column types add: WHERE (conditions) AND (rows).
+type fence struct {
+	by      *gorm.Statement
+	refuse  func(why string) error
+	rows    []clause.Expression
+	strict  bool           // other rows are refused, and kept out
+	keys    []any          // the primary keys of the rows, where they have one column and GORM's own condition will do
+	ids     map[string]any // by column, the primary key of locked rows, nil values for that of several
+	version *schema.Field  // is raised, nil for none
+	step    int64          // by which
+	omits   []string       // as they were before
+}
+
+const fenceSetting = "lockstep:fence"
+
+// fenceOf returns the fence of this very statement, which it gets if it has none. GORM
+// hands settings on to the statements of associations.
+func fenceOf(stmt *gorm.Statement, refuse func(why string) error) *fence {
+	if noted, ok := stmt.Settings.Load(fenceSetting); ok {
+		if f := noted.(*fence); f.by == stmt {
+			return f
+		}
+	}
+	f := &fence{by: stmt, refuse: refuse, omits: stmt.Omits}
+	stmt.Settings.Store(fenceSetting, f)
+	return f
+}
+
+// close puts the fence into the statement, before GORM builds it.
+func (f *fence) close() {
+	where := f.by.Clauses["WHERE"]
+	where.Name, where.Builder = "WHERE", f.build
+	f.by.Clauses["WHERE"] = where
+}
+
+// open takes the fence away again, since a handle may be used for another statement.
+func open(stmt *gorm.Statement) {
+	noted, _ := stmt.Settings.Load(fenceSetting)
+	f, ok := noted.(*fence)
+	if !ok || f.by != stmt {
+		return
+	}
+	stmt.Settings.Delete(fenceSetting)
+	stmt.Omits = f.omits
+	if where, ok := stmt.Clauses["WHERE"]; ok {
+		if where.Builder = nil; where.Expression == nil {
+			delete(stmt.Clauses, "WHERE")
+		} else {
+			stmt.Clauses["WHERE"] = where
+		}
+	}
+}
+
+// build writes WHERE, in front of it the assignment.
+func (f *fence) build(c clause.Clause, builder clause.Builder) {
+	stmt, ok := builder.(*gorm.Statement)
+	if !ok || stmt != f.by {
+		c.Builder = nil
+		c.Build(builder)
+		return
+	}
+	if why := f.wrong(c); why != "" {
+		_ = stmt.AddError(f.refuse(why))
+	}
+	if f.version != nil && isUpdate(stmt) {
+		f.raise()
+	}
+	around := func(extra clause.Expression) {
+		if extra != nil {
+			extra.Build(stmt)
+			write(stmt, " ")
+		}
+	}
+	around(c.BeforeExpression)
+	write(stmt, "WHERE ")
+	around(c.AfterNameExpression)
+	where, _ := c.Expression.(clause.Where)
+	conditions := clause.Where{Exprs: slices.Clone(where.Exprs)}
+	plain := !slices.ContainsFunc(conditions.Exprs, func(e clause.Expression) bool { return !isPlain(e) })
+	rows := f.rows
+	if plain && f.version == nil && f.inGORMsWords(conditions.Exprs) {
+		rows = nil
+	}
+	switch {
+	case len(conditions.Exprs) == 0:
+	case plain || len(rows) == 0 || !f.strict:
+		conditions.Build(stmt)
+	default:
+		write(stmt, "(")
+		conditions.Build(stmt)
+		write(stmt, ")")
+	}
+	for i, row := range rows {
+		if i > 0 || len(conditions.Exprs) > 0 {
+			write(stmt, clause.AndWithSpace)
+		}
+		row.Build(stmt)
+	}
+	if c.AfterExpression != nil {
+		write(stmt, " ")
+		c.AfterExpression.Build(stmt)
+	}
+}
+
+// write writes as GORM does: it never fails.
+func write(stmt *gorm.Statement, text string) {
+	_, _ = stmt.WriteString(text)
+}
+
+// wrong looks at the statement as it has become, with what hooks and columns have added.
+func (f *fence) wrong(c clause.Clause) string {
+	stmt := f.by
+	for _, extra := range []clause.Expression{c.BeforeExpression, c.AfterNameExpression, c.AfterExpression} {
+		if extra != nil && !isComment(stmt, extra) {
+			return "something else than conditions was added to its WHERE"
+		}
+	}
+	if words, ok := sqltext.Closed(stmt.SQL.String()); !ok || slices.Contains(words, "WHERE") {
+		return "what it sets is no expression"
+	}
+	if set, ok := stmt.Clauses["SET"].Expression.(clause.Set); ok && isUpdate(stmt) {
+		if why := f.wrongSet(set); why != "" {
+			return why
+		}
+	}
+	if !f.strict {
+		return ""
+	}
+	return whyUnconfined(stmt)
+}
+
+// wrongSet refuses to set a version, and to make the locked record another one.
+func (f *fence) wrongSet(set clause.Set) string {
+	for _, assignment := range set {
+		name := assignment.Column.Name
+		if f.version != nil && names(name, f.version.DBName) {
+			return fmt.Sprintf("it sets %q, which is raised by itself", name)
+		}
+		for column, id := range f.ids {
+			if names(name, column) && (id == nil || !same(id, assignment.Value)) {
+				return fmt.Sprintf("it makes another record of it, by %q", name)
+			}
+		}
+	}
+	return ""
+}
+
+// raise writes the assignment that raises the version: in front of WHERE, and so at the
+// end of SET, which others make.
+func (f *fence) raise() {
+	column := clause.Column{Table: clause.CurrentTable, Name: f.version.DBName}
+	write(f.by, ", ")
+	f.by.WriteQuoted(column)
+	write(f.by, " = (")
+	f.by.WriteQuoted(column)
+	write(f.by, fmt.Sprintf(" & %d) + ", int64(largestBefore)))
+	f.by.AddVar(f.by, f.step)
+	write(f.by, " ")
+}
+
+// isUpdate tells what a statement has become: a soft delete is an UPDATE.
+func isUpdate(stmt *gorm.Statement) bool {
+	words := sqltext.Words(stmt.SQL.String(), 1)
+	return len(words) > 0 && words[0] == "UPDATE"
+}
+
+func same(a, b any) bool {
+	return fmt.Sprint(reflect.Indirect(reflect.ValueOf(a))) == fmt.Sprint(reflect.Indirect(reflect.ValueOf(b)))
+}
+
+// names tells whether a name that is written in an assignment, qualified or quoted, may
+// be that of the column.
+func names(written, column string) bool {
+	column = strings.ToLower(column)
+	return sqltext.Mentions(written, map[string]bool{column: true}) != "" ||
+		strings.ContainsAny(written, "`\"'") && strings.Contains(strings.ToLower(written), column)
+}
+
+// inGORMsWords tells whether GORM's own condition names the rows.
+func (f *fence) inGORMsWords(exprs []clause.Expression) bool {
+	if len(f.keys) == 0 {
+		return false
+	}
+	name := f.by.Schema.PrimaryFieldDBNames[0]
+	for _, expr := range exprs {
+		var values []any
+		switch e := expr.(type) {
+		case clause.Eq:
+			if e.Column == name {
+				values = []any{e.Value}
+			}
+		case clause.IN:
+			if column, ok := e.Column.(clause.Column); ok && column.Name == name {
+				values = e.Values
+			}
+		}
+		others := func(v any) bool { return !slices.ContainsFunc(f.keys, func(key any) bool { return same(v, key) }) }
+		if len(values) > 0 && !slices.ContainsFunc(values, others) {
+			return true
+		}
+	}
+	return false
+}
+
+// rowsOf is the condition that names the rows of models, and the versions that were
+// loaded, if any.
+func rowsOf(stmt *gorm.Statement, models []reflect.Value, version *schema.Field, loaded []Version) clause.Expression {
+	column := func(field *schema.Field) clause.Column {
+		return clause.Column{Table: clause.CurrentTable, Name: field.DBName}
+	}
+	if version == nil && len(stmt.Schema.PrimaryFields) == 1 {
+		return clause.IN{Column: column(stmt.Schema.PrimaryFields[0]), Values: keysOf(stmt, models)}
+	}
+	each := make([]clause.Expression, len(models))
+	for i, model := range models {
+		var row []clause.Expression
+		for _, key := range stmt.Schema.PrimaryFields {
+			id, _ := key.ValueOf(stmt.Context, model)
+			row = append(row, clause.Eq{Column: column(key), Value: id})
+		}
+		if version != nil {
+			row = append(row, clause.Eq{Column: column(version), Value: loaded[i]})
+		}
+		each[i] = clause.And(row...)
+	}
+	if len(each) == 1 {
+		return each[0]
+	}
+	return clause.Or(each...)
+}
+
+// keysOf returns the primary keys of models that have one of one column.
+func keysOf(stmt *gorm.Statement, models []reflect.Value) []any {
+	if len(stmt.Schema.PrimaryFields) != 1 {
+		return nil
+	}
+	keys := make([]any, len(models))
+	for i, model := range models {
+		keys[i], _ = stmt.Schema.PrimaryFields[0].ValueOf(stmt.Context, model)
+	}
+	return keys
+}

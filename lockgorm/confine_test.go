@@ -1,0 +1,156 @@
+package lockgorm_test
+
+import (
+	"fmt"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Ware is a record as README has it: its create asks for a key that nobody has made yet.
+type Ware struct {
+	ID   int64
+	Code string
+	N    int64
+}
+
+var wares = txlock.NewFamily[int64]("gorm-ware")
+
+func (w *Ware) LockKeys(*gorm.DB) ([]txlock.Key, error) { return wares.Keys(w.ID), nil }
+
+func (w *Ware) BeforeCreate(tx *gorm.DB) error { return hooked(tx, w.ID) }
+
+// Part is locked by the ware that it belongs to.
+type Part struct {
+	ID     int64
+	WareID int64
+}
+
+func (p *Part) LockKeys(*gorm.DB) ([]txlock.Key, error) { return wares.Keys(p.WareID, p.ID), nil }
+
+// Named gets its identifier by a hook.
+type Named struct {
+	ID string `gorm:"size:50"`
+	N  int64
+}
+
+var nameds = txlock.NewFamily[string]("gorm-named")
+
+func (n *Named) LockKeys(*gorm.DB) ([]txlock.Key, error) { return nameds.Keys(n.ID), nil }
+
+func (n *Named) BeforeCreate(*gorm.DB) error {
+	if n.ID == "" {
+		n.ID = fmt.Sprintf("n%d", n.N)
+	}
+	return nil
+}
+
+func init() {
+	columns["Ware"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, code VARCHAR(50) NULL UNIQUE, n BIGINT NOT NULL DEFAULT 0"
+	columns["Part"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, ware_id BIGINT NOT NULL"
+	columns["Named"] = "id VARCHAR(50) PRIMARY KEY, n BIGINT NOT NULL"
+}
+
+// eachDSN calls fn with data source names that send arguments in either way.
+func (e *env) eachDSN(fn func(name, dsn string)) {
+	for _, interpolate := range []bool{false, true} {
+		fn(fmt.Sprintf("interpolate=%t", interpolate), e.DSN(func(cfg *driver.Config) { cfg.InterpolateParams = interpolate }))
+	}
+}
+
+// TestCreateOfANewRecord: nobody can name a record before the database has given it its
+// key, so that its create needs no lock, but that of its parent.
+func TestCreateOfANewRecord(t *testing.T) {
+	each(t, []string{"Ware", "Part", "Named"}, func(t *testing.T, e *env) {
+		e.eachDSN(func(name, dsn string) {
+			db := e.openDSN(t, dsn)
+			noError(t, db.Use(lockgorm.New()))
+			one, many := &Ware{Code: name}, []*Ware{{Code: name + "1"}, {Code: name + "2"}}
+			noError(t, db.Create(one).Error)
+			noError(t, db.Create(&many).Error)
+			noError(t, db.CreateInBatches([]*Ware{{Code: name + "3"}, {Code: name + "4"}}, 1).Error)
+			noError(t, db.Save(&Ware{Code: name + "5"}).Error)
+			noError(t, db.Where(Ware{Code: name + "6"}).FirstOrCreate(&Ware{}).Error)
+			noError(t, gorm.G[Ware](db).Create(t.Context(), &Ware{Code: name + "7"}))
+			noError(t, db.Clauses(clause.OnConflict{DoNothing: true}).Create(&Ware{Code: name}).Error)
+			noError(t, db.Model(one).Update("n", 1).Error)
+			if one.ID == 0 || many[1].ID == 0 || e.count(t, "Ware", "code LIKE ?", name+"%") != 8 || e.count(t, "Ware", "id = ? AND n = 1", one.ID) != 1 {
+				t.Errorf("%s: %+v, %d wares", name, *one, e.count(t, "Ware", "code LIKE ?", name+"%"))
+			}
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				noError(t, tx.Create(&Part{WareID: one.ID}).Error)
+				if !e.held(t, wares.Key(one.ID)) {
+					t.Error("the parent of a new part is not locked")
+				}
+				n := newID()
+				noError(t, tx.Create(&Named{N: n}).Error)
+				if !e.held(t, nameds.Key(fmt.Sprintf("n%d", n))) {
+					t.Error("the identifier that a hook has given is not locked")
+				}
+				return nil
+			}))
+		})
+	})
+}
+
+// TestUpsertOfAnother: an upsert changes whichever row a unique key finds; it must be the
+// one whose key was locked.
+func TestUpsertOfAnother(t *testing.T) {
+	upserts := map[string]func(db *gorm.DB, w *Ware) error{
+		"UpdateAll": func(db *gorm.DB, w *Ware) error {
+			return db.Clauses(clause.OnConflict{UpdateAll: true}).Create(w).Error
+		},
+		"DoUpdates": func(db *gorm.DB, w *Ware) error {
+			return db.Clauses(clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"n"})}).Create(w).Error
+		},
+		"Assignments": func(db *gorm.DB, w *Ware) error {
+			return db.Clauses(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"n": w.N})}).Create(w).Error
+		},
+		"Save of a slice":   func(db *gorm.DB, w *Ware) error { return db.Save([]*Ware{w}).Error },
+		"Save of a new one": func(db *gorm.DB, w *Ware) error { return db.Save(w).Error },
+		"in a batch": func(db *gorm.DB, w *Ware) error {
+			return db.Save([]*Ware{{ID: -newID(), Code: fmt.Sprint(newID())}, w}).Error
+		},
+		"generics": func(db *gorm.DB, w *Ware) error {
+			return gorm.G[Ware](db, clause.OnConflict{UpdateAll: true}).Create(db.Statement.Context, w)
+		},
+		"with its key, too": func(db *gorm.DB, w *Ware) error {
+			return db.Clauses(clause.OnConflict{DoUpdates: clause.AssignmentColumns([]string{"id", "n"})}).Create(w).Error
+		},
+	}
+	each(t, []string{"Ware"}, func(t *testing.T, e *env) {
+		e.eachDSN(func(name, dsn string) {
+			db := e.openDSN(t, dsn)
+			noError(t, db.Use(lockgorm.New()))
+			for way, upsert := range upserts {
+				what := name + ", " + way
+				code := fmt.Sprint("code ", newID())
+				w := &Ware{Code: code}
+				noError(t, db.Create(w).Error)
+				if way != "Save of a new one" { // which is an INSERT without the key
+					wantError(t, what+" without a key", upsert(db, &Ware{Code: code, N: 5}), txlock.ErrInvalidKey)
+				}
+				wantError(t, what+" of another's code", upsert(db, &Ware{ID: -newID(), Code: code, N: 5}), txlock.ErrInvalidKey)
+				if e.count(t, "Ware", "id = ? AND code = ? AND n = 0", w.ID, code) != 1 || e.count(t, "Ware", "n = 5") != 0 {
+					t.Errorf("%s: a ware was changed whose key nobody has locked", what)
+				}
+				noError(t, upsert(db, &Ware{ID: w.ID, Code: code, N: 6}))
+				if e.count(t, "Ware", "id = ? AND n = 6", w.ID) != 1 {
+					t.Errorf("%s: its own record was not changed", what)
+				}
+				if way != "Save of a new one" && way != "generics" { // which takes On as an option
+					noError(t, upsert(db.Clauses(lockgorm.On(wares.Key(w.ID))).Session(&gorm.Session{}), &Ware{Code: code, N: 7}))
+				}
+			}
+			w := &Ware{Code: name}
+			noError(t, db.Create(w).Error)
+			err := db.Clauses(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"id": w.ID + 1000})}).Create(&Ware{ID: w.ID, Code: name}).Error
+			wantError(t, name+", an upsert to another key", err, txlock.ErrInvalidKey)
+		})
+	})
+}

@@ -1,0 +1,285 @@
+package lockgorm_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/logger"
+)
+
+// atoms are texts that may stand in a condition, and such that shouldn't.
+var atoms = []string{
+	"n = 0", "n = 7", "id > 0", "id < 8", "n >= 0", "name = 'a'", // understood
+	"n = 0", "n = 7", "id = 1", "id > 3", "id = 2", "TRUE", "1", "0", "NOT id = 1", "n IN (0, 7)", "n BETWEEN 0 AND 5", "n BETWEEN 0",
+	"name = 'a OR b'", "name <> 'it''s'", "name <> \"x OR\"", "`id` = 1", "(n = 0 OR n = 7)", "(id = 1) OR (id = 2)", "id = 1) OR (id = 2", "(id = 1", "id = 1)",
+	"id = 1 -- x", "id = 1 --\n", "id = 1 #", "id = 1 #\n", "id = 1 /*", "*/ id = 1", "/* x */ id = 1", "/*! id = 1 OR */ id = 2", "/*!99999 ( */ id = 1",
+	"name = 'a\\' OR id = 1 OR name = 'b'", "name = 'a' 'b'", "name = \"a\" OR \"b\" = \"b\"", "id = 1 ORDER BY id", "id = 1 LIMIT 5", "id = 1 RETURNING id",
+	"CASE WHEN id = 1 OR id = 2 THEN 1 ELSE 0 END", "CASE WHEN 1 THEN 1", "@x := 1", "@x := id = 1", "id = 1;", "id = 1 UNION SELECT 1", "", " ", "EXISTS (SELECT 1)", "id",
+	"id IS NOT NULL", "n LIKE '%'", "n = 0 COLLATE utf8mb4_bin", "! id = 1", "- id", "id = ALL (SELECT 1)", "id = 1 AND", "AND id = 1", "OR", "OR id = 1", "id = 1 OR",
+}
+
+const understood = 18
+
+var glue = []string{" AND ", " OR ", "\nOR\n", " or ", "\tOr\t", "||", " || ", " XOR ", "\nxor\n", " && ", "\nAND\n", ", ", " ", "OR(", "/**/OR/**/", "/*!OR*/", "\u00a0OR\u00a0"}
+
+// fuzzer makes conditions.
+type fuzzer struct {
+	*rand.Rand
+	db *gorm.DB
+}
+
+func (f fuzzer) text() string {
+	text := f.atom()
+	for f.IntN(3) == 0 {
+		text += glue[f.IntN(len(glue))] + f.atom()
+	}
+	return text
+}
+
+// atom is most often one that servers understand.
+func (f fuzzer) atom() string {
+	if f.IntN(4) > 0 {
+		return atoms[f.IntN(understood)]
+	}
+	return atoms[f.IntN(len(atoms))]
+}
+
+func (f fuzzer) expr() clause.Expression {
+	switch f.IntN(12) {
+	case 0:
+		return clause.Eq{Column: clause.Column{Name: f.text(), Raw: true}, Value: 1}
+	case 1:
+		return clause.Or(f.expr(), f.expr())
+	case 2:
+		return clause.Or(f.expr())
+	case 3:
+		return clause.And(f.expr(), f.expr())
+	case 4:
+		return clause.Not(f.expr(), f.expr())
+	case 5:
+		return clause.Not(f.expr())
+	case 6:
+		return clause.IN{Column: "n", Values: []any{f.value(), f.value()}}
+	case 7:
+		return clause.Eq{Column: f.text(), Value: f.value()}
+	case 8:
+		return clause.NamedExpr{SQL: f.text() + " AND n = @n", Vars: []any{map[string]any{"n": f.value()}}}
+	case 9:
+		return clause.Neq{Column: "id", Value: f.value()}
+	}
+	return clause.Expr{SQL: f.text(), WithoutParentheses: f.IntN(2) == 0}
+}
+
+func (f fuzzer) value() any {
+	switch f.IntN(5) {
+	case 0:
+		return gorm.Expr(f.text())
+	case 1:
+		return []any{0, 7, gorm.Expr(f.text())}
+	case 2:
+		return f.db.Session(&gorm.Session{NewDB: true}).Table("lockstep_locks").Select("1").Where(f.text())
+	}
+	return f.IntN(8)
+}
+
+// condition adds a random condition to a chain.
+func (f fuzzer) condition(tx *gorm.DB) *gorm.DB {
+	fresh := f.db.Session(&gorm.Session{NewDB: true})
+	switch f.IntN(18) {
+	case 0:
+		return tx.Where(f.text())
+	case 1:
+		return tx.Where("?", gorm.Expr(f.text()))
+	case 2:
+		return tx.Where("(?)", gorm.Expr(f.text()))
+	case 3:
+		return tx.Where("n = ?", f.value())
+	case 4:
+		return tx.Where("n", f.value())
+	case 5:
+		return tx.Where(map[string]any{"n": f.value(), "id": f.value()})
+	case 6:
+		return tx.Where(map[string]any{f.text(): f.value()})
+	case 7:
+		return tx.Not(f.text())
+	case 8:
+		return tx.Not(map[string]any{"n": f.value()})
+	case 9:
+		return tx.Or(f.text())
+	case 10:
+		return tx.Or("n = ?", f.value())
+	case 11:
+		return tx.Where(fresh.Where(f.text()).Or(f.text()))
+	case 12:
+		return tx.Where("n = @n OR "+f.text(), map[string]any{"n": f.value()})
+	case 13:
+		return tx.Clauses(clause.Where{Exprs: []clause.Expression{f.expr(), f.expr()}})
+	case 14:
+		return tx.Where(f.expr())
+	case 15:
+		return tx.Scopes(func(tx *gorm.DB) *gorm.DB { return tx.Or(f.text()) })
+	case 16:
+		return tx.Order(f.text()).Limit(f.IntN(3) + 1)
+	}
+	return tx.Not(f.expr())
+}
+
+// write sends a random write of the model, or of its slice.
+func (f fuzzer) write(tx *gorm.DB, model any) error {
+	switch f.IntN(8) {
+	case 0:
+		return tx.Delete(model).Error
+	case 1:
+		return tx.Model(model).Updates(map[string]any{"n": gorm.Expr("n + 1")}).Error
+	case 2:
+		return tx.Model(model).Clauses(clause.Set{{Column: clause.Column{Name: "n"}, Value: 5}}).Updates(map[string]any{}).Error
+	case 3:
+		return tx.Model(model).UpdateColumn("n", 6).Error
+	case 4:
+		return tx.Model(model).Update("n", gorm.Expr("8 /* "+strings.ReplaceAll(f.text(), "*/", "")+" */")).Error
+	case 5:
+		return tx.Model(model).Update("n", gorm.Expr("(9 + 0 * (?))", gorm.Expr(f.text()))).Error
+	case 6:
+		return tx.Model(model).Updates(map[string]any{[]string{"id", "`id`", "n"}[f.IntN(3)]: f.IntN(12) + 1}).Error
+	}
+	return tx.Model(model).Update("n", 9).Error
+}
+
+// hook lets the hook of a model add a condition to the statement that is under way.
+func (f fuzzer) hook(tx *gorm.DB, _ int64) error {
+	if f.IntN(4) == 0 {
+		tx.Statement.AddClause(clause.Where{Exprs: []clause.Expression{f.expr()}})
+	}
+	return nil
+}
+
+// TestRandomConditions writes models under random conditions: no row is changed but
+// theirs, whose keys are locked.
+func TestRandomConditions(t *testing.T) {
+	const tries, rows = 400, 9
+	seed := rand.Uint64()
+	if text := os.Getenv("SEED"); text != "" {
+		given, err := strconv.ParseUint(text, 10, 64)
+		noError(t, err)
+		seed = given
+	}
+	t.Logf("SEED=%d", seed)
+	// Others lock the same keys beside this, which makes a snapshot stale.
+	committed := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	each(t, []string{"Order", "Doc", "Page", "Author"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		for id := range rows {
+			n := int64(id % 2 * 7)
+			noError(t, db.Create(&Order{ID: int64(id) + 1, Name: "a", N: n}).Error)
+			noError(t, db.Create(&Doc{ID: int64(id) + 1, Name: "a", N: n}).Error)
+		}
+		for _, model := range []string{"Order", "Doc"} {
+			changed, refused := 0, 0
+			for try := range tries {
+				f := fuzzer{rand.New(rand.NewPCG(seed, uint64(try))), db}
+				ids := []int64{int64(f.IntN(rows)) + 1, int64(f.IntN(rows)) + 1}[:1+f.IntN(2)]
+				var text string
+				noError(t, skipBusiness(db.Transaction(func(tx *gorm.DB) error {
+					before := e.content(t, tx, model)
+					chain := withHook(tx, f.hook)
+					chain = chain.Session(&gorm.Session{AllowGlobalUpdate: f.IntN(2) == 0, Logger: &lastText{&text}})
+					if f.IntN(6) == 0 {
+						chain = chain.Table(e.names.tables[model] + " AS x")
+					}
+					for range f.IntN(3) + 1 {
+						chain = f.condition(chain)
+					}
+					err := f.write(chain, models(t, tx, model, ids))
+					after := e.content(t, tx, model)
+					for id, was := range before {
+						if after[id] != was && !slices.Contains(ids, id) {
+							t.Errorf("SEED=%d, try %d: row %d was changed beside %v by %s", seed, try, id, ids, text)
+						}
+					}
+					for id := range after {
+						if _, ok := before[id]; !ok && model == "Order" {
+							t.Errorf("SEED=%d, try %d: row %d was made out of %v by %s", seed, try, id, ids, text)
+						}
+					}
+					if err != nil {
+						refused++
+					} else if !maps.Equal(before, after) {
+						changed++
+					}
+					return errBusiness
+				}, committed)))
+				if t.Failed() {
+					return
+				}
+			}
+			t.Logf("%s: %d tries, %d have changed rows of their models, %d are errors", model, tries, changed, refused)
+			if changed < tries/50 || refused < tries/50 {
+				t.Errorf("%s: of %d tries %d have changed rows, %d were refused", model, tries, changed, refused)
+			}
+		}
+	})
+}
+
+// models returns one loaded model, or a slice of several.
+func models(t *testing.T, tx *gorm.DB, model string, ids []int64) any {
+	t.Helper()
+	if model == "Doc" {
+		var docs []*Doc
+		noError(t, tx.Session(&gorm.Session{NewDB: true}).Find(&docs, ids).Error)
+		if len(docs) == 1 {
+			return docs[0]
+		}
+		return docs
+	}
+	if len(ids) == 1 {
+		return &Order{ID: ids[0]}
+	}
+	return []*Order{{ID: ids[0]}, {ID: ids[1]}}
+}
+
+// content returns the rows of a model's table, each as a text.
+func (e *env) content(t *testing.T, tx *gorm.DB, model string) map[int64]string {
+	t.Helper()
+	rows, err := tx.Statement.ConnPool.QueryContext(t.Context(), "SELECT id, n, name FROM "+e.names.tables[model])
+	noError(t, err)
+	content := make(map[int64]string)
+	for rows.Next() {
+		var id, n int64
+		var name string
+		noError(t, rows.Scan(&id, &n, &name))
+		content[id] = fmt.Sprint(n, name)
+	}
+	noError(t, rows.Err())
+	noError(t, rows.Close())
+	return content
+}
+
+func skipBusiness(err error) error {
+	if errors.Is(err, errBusiness) {
+		return nil
+	}
+	return err
+}
+
+// lastText notes the last statement of a session.
+type lastText struct{ text *string }
+
+func (l *lastText) LogMode(logger.LogLevel) logger.Interface { return l }
+func (l *lastText) Info(context.Context, string, ...any)     {}
+func (l *lastText) Warn(context.Context, string, ...any)     {}
+func (l *lastText) Error(context.Context, string, ...any)    {}
+func (l *lastText) Trace(_ context.Context, _ time.Time, text func() (string, int64), _ error) {
+	*l.text, _ = text()
+}

@@ -1,0 +1,171 @@
+package lockgorm
+
+import (
+	"context"
+	"database/sql"
+	"reflect"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"weak"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// known is what is known of one open transaction, for as long as somebody has its handle.
+type known struct {
+	mu   sync.Mutex
+	read map[Version]bool // versions that GORM has loaded, and what they became
+	all  bool             // more than can be told
+	keys []compared       // whose versions are compared at the end
+}
+
+// compared is a key under Optimistic, and how its version is compared.
+type compared struct {
+	scope   *txlock.Scope
+	key     txlock.Key
+	compare func(ctx context.Context) error
+}
+
+// mostRead bounds the versions that are remembered for one transaction.
+const mostRead = 10_000
+
+// transactions has the known of *sql.Tx, and inUse is their number.
+var (
+	transactions sync.Map
+	inUse        atomic.Int64
+)
+
+// knownOf returns what is known of the transaction of tx, nil for nothing.
+func knownOf(tx *gorm.DB) *known {
+	if inUse.Load() == 0 {
+		return nil
+	}
+	handle := handleOf(tx)
+	if handle == nil {
+		return nil
+	}
+	k, ok := transactions.Load(weak.Make(handle))
+	if !ok {
+		return nil
+	}
+	return k.(*known)
+}
+
+// learn returns what is known of the transaction of tx, from now on, nil where there is no
+// transaction, or one of another kind.
+func learn(tx *gorm.DB) *known {
+	handle := handleOf(tx)
+	if handle == nil {
+		return nil
+	}
+	id := weak.Make(handle)
+	k, loaded := transactions.LoadOrStore(id, &known{read: make(map[Version]bool)})
+	if !loaded {
+		inUse.Add(1)
+		runtime.AddCleanup(handle, func(id weak.Pointer[sql.Tx]) {
+			transactions.Delete(id)
+			inUse.Add(-1)
+		}, id)
+	}
+	return k.(*known)
+}
+
+// handleOf returns the *sql.Tx of a transaction, or nil.
+func handleOf(tx *gorm.DB) *sql.Tx {
+	pool, err := transactionOf(tx)
+	if err != nil {
+		return nil
+	}
+	handle, _ := pool.(*sql.Tx)
+	return handle
+}
+
+// note remembers a version that was loaded.
+func (k *known) note(v Version) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.all = k.all || len(k.read) == mostRead; !k.all {
+		k.read[v] = true
+	}
+}
+
+// wasRead tells whether a conflict of this version may be another one when the
+// transaction is run again: GORM has read the version in it.
+func wasRead(db *gorm.DB, v Version) bool {
+	k := knownOf(db)
+	if k == nil {
+		_, err := transactionOf(db)
+		return err == nil && handleOf(db) == nil // of a transaction of another kind nothing is known
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.all || k.read[v]
+}
+
+// noteRead remembers the versions that a query has loaded in a transaction.
+func noteRead(db *gorm.DB) {
+	stmt := db.Statement
+	if db.Error != nil || db.DryRun || stmt.Schema == nil {
+		return
+	}
+	field := slices.IndexFunc(stmt.Schema.Fields, isVersion)
+	if field < 0 && len(stmt.Joins) == 0 {
+		return
+	}
+	k := learn(db)
+	if k == nil {
+		return
+	}
+	if len(stmt.Joins) > 0 {
+		k.noteAll() // models in fields, too
+		return
+	}
+	v := versioned{field: stmt.Schema.Fields[field]}
+	v.collect(stmt, reflect.ValueOf(stmt.Dest))
+	for _, loaded := range v.loaded {
+		k.note(loaded)
+	}
+}
+
+// noteRows notes that somebody reads rows by himself.
+func noteRows(db *gorm.DB) {
+	if k := learn(db); k != nil && !db.DryRun {
+		k.noteAll()
+	}
+}
+
+func (k *known) noteAll() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.all = true
+}
+
+// compareAtEnd notes a key of Optimistic until forget is called.
+func (k *known) compareAtEnd(c compared) (forget func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.keys = append(k.keys, c)
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.keys = slices.DeleteFunc(k.keys, func(other compared) bool { return other.key == c.key })
+	}
+}
+
+// compares returns how the version of a key is compared, of a hashed one also where
+// another on its center lock is.
+func (k *known) compares(key txlock.Key) (c compared, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	i := slices.IndexFunc(k.keys, func(c compared) bool {
+		return c.key == key || c.key.Hashed() && key.Hashed() && c.key.Slot() == key.Slot()
+	})
+	if i < 0 {
+		return compared{}, false
+	}
+	return k.keys[i], true
+}

@@ -1,0 +1,340 @@
+package lockgorm_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+var errBusiness = errors.New("the business says no")
+
+// undone are the ways in which the write of a model is rolled back, behind its back.
+var undone = map[string]func(db *gorm.DB, write func(tx *gorm.DB) error) error{
+	"Transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		return db.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errBusiness) })
+	},
+	"lockgorm.Transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		return lockgorm.Transaction(db, nil, func(tx *gorm.DB) error { return errors.Join(write(tx), errBusiness) })
+	},
+	"a panic": func(db *gorm.DB, write func(tx *gorm.DB) error) (err error) {
+		defer func() { err = errors.Join(err, recover().(error)) }()
+		return db.Transaction(func(tx *gorm.DB) error {
+			err = write(tx)
+			panic(errBusiness)
+		})
+	},
+	"by hand": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		tx := db.Begin()
+		return errors.Join(write(tx), tx.Rollback().Error, errBusiness)
+	},
+	"a nested transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		var inner error
+		err := db.Transaction(func(tx *gorm.DB) error {
+			inner = tx.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errBusiness) })
+			return nil
+		})
+		return errors.Join(err, inner)
+	},
+	"a savepoint": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		return errors.Join(errBusiness, db.Transaction(func(tx *gorm.DB) error {
+			return errors.Join(tx.SavePoint("s").Error, write(tx), tx.RollbackTo("s").Error)
+		}))
+	},
+	"a savepoint as text": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		return errors.Join(errBusiness, db.Transaction(func(tx *gorm.DB) error {
+			return errors.Join(tx.Exec("SAVEPOINT s").Error, write(tx), tx.Exec("ROLLBACK TO SAVEPOINT s").Error)
+		}))
+	},
+	"DisableNestedTransaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
+		return db.Session(&gorm.Session{DisableNestedTransaction: true}).Transaction(func(tx *gorm.DB) error {
+			return tx.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errBusiness) })
+		})
+	},
+}
+
+// TestVersionAfterRollback: a model whose write was rolled back has no version that
+// another's commit has, whatever has rolled it back and however it was written: its next
+// write is a conflict, and the other's change stays.
+func TestVersionAfterRollback(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":     func(*gorm.Config) {},
+			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+		} {
+			db := e.open(t, configure)
+			noError(t, db.Use(lockgorm.New()))
+			for way, write := range writes {
+				for end, undo := range undone {
+					what := fmt.Sprintf("%s/%s/%s", name, way, end)
+					mine := newDoc(t, db)
+					others := load(t, db, mine.ID)
+					wantError(t, what, undo(db, func(tx *gorm.DB) error { return write(tx, mine).Error }), errBusiness)
+					noError(t, db.Model(others).Update("name", "changed by another").Error)
+					err := db.Model(mine).Update("name", "mine").Error
+					wantError(t, what, err, txlock.ErrConflict)
+					if txlock.Retryable(err) {
+						t.Errorf("%s: a conflict that would be found again is retryable", what)
+					}
+					if e.count(t, "Doc", "id = ? AND name = ?", mine.ID, "changed by another") != 1 {
+						t.Errorf("%s: the other's change is lost", what)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestVersionOfUndoneCreates: the same for models that were created, deleted and changed
+// in batches, softly, or with their parent, and for what was read of an uncommitted write.
+func TestVersionOfUndoneCreates(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		for end, undo := range undone {
+			undo := func(write func(tx *gorm.DB) error) {
+				t.Helper()
+				wantError(t, end, undo(db, write), errBusiness)
+			}
+			// The same primary key is given to another's row.
+			id := -newID() // none that the server makes
+			mine, batch := &Doc{ID: id}, []*Doc{{ID: -newID()}, {ID: -newID()}}
+			undo(func(tx *gorm.DB) error { return errors.Join(tx.Create(mine).Error, tx.Create(batch).Error) })
+			for _, d := range append(batch, mine) {
+				noError(t, db.Create(&Doc{ID: d.ID, Name: "another's"}).Error)
+				wantError(t, end+", a create", db.Model(d).Update("name", "mine").Error, txlock.ErrConflict)
+			}
+			if n := e.count(t, "Doc", "name = ? AND id IN (?, ?, ?)", "another's", id, batch[0].ID, batch[1].ID); n != 3 {
+				t.Errorf("%s, creates: %d of 3 rows are as their owner has made them", end, n)
+			}
+			// A batch.
+			docs, others := []Doc{{}, {}}, []Doc{}
+			noError(t, db.Create(&docs).Error)
+			noError(t, db.Find(&others, []int64{docs[0].ID, docs[1].ID}).Error)
+			undo(func(tx *gorm.DB) error { return tx.Model(&docs).Update("n", 1).Error })
+			noError(t, db.Model(&others).Update("n", 2).Error)
+			wantError(t, end+", a batch", db.Model(&docs).Update("n", 3).Error, txlock.ErrConflict)
+			wantError(t, end+", a delete", db.Delete(&docs).Error, txlock.ErrConflict)
+			if n := e.count(t, "Doc", "n = 2 AND id IN (?, ?)", docs[0].ID, docs[1].ID); n != 2 {
+				t.Errorf("%s, a batch: %d of 2 rows are as the other has left them", end, n)
+			}
+			// A soft delete.
+			sheet := &Sheet{ID: newID()}
+			noError(t, db.Create(sheet).Error)
+			kept := *sheet
+			undo(func(tx *gorm.DB) error { return tx.Delete(sheet).Error })
+			noError(t, db.Model(&kept).Update("n", 1).Error)
+			wantError(t, end+", a soft delete", db.Unscoped().Model(sheet).Update("n", 2).Error, txlock.ErrConflict)
+			// Children.
+			parent := &Doc{Pages: []Page{{}}}
+			undo(func(tx *gorm.DB) error { return tx.Create(parent).Error })
+			noError(t, db.Create(&Page{ID: parent.Pages[0].ID, N: 5}).Error)
+			wantError(t, end+", a child", db.Model(&parent.Pages[0]).Update("n", 6).Error, txlock.ErrConflict)
+			// What was read of a write by where, before that was rolled back.
+			written, seen := newDoc(t, db), new(Doc)
+			undo(func(tx *gorm.DB) error {
+				return errors.Join(tx.Clauses(lockgorm.AnyVersion).Model(&Doc{}).Where("id = ?", written.ID).Update("n", 1).Error, tx.First(seen, written.ID).Error)
+			})
+			noError(t, db.Model(written).Update("n", 2).Error)
+			wantError(t, end+", an uncommitted read", db.Model(seen).Update("n", 3).Error, txlock.ErrConflict)
+			e.is(t, end, written, written.Version, 2)
+		}
+	})
+}
+
+// TestVersionAfterDeadlock: lockgorm.Transaction runs again what a deadlock has ended, with
+// a model that its first run has changed. Nobody's commit is lost, and the conflict,
+// which every further run would find, ends it.
+func TestVersionAfterDeadlock(t *testing.T) {
+	each(t, []string{"Doc", "Page", "Author", "Note"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		poolOf(t, db).SetMaxOpenConns(4)
+		for _, inside := range []bool{false, true} {
+			d := newDoc(t, db)
+			heavy := []Note{{ID: d.ID * 100}}
+			noError(t, db.Create(&heavy).Error)
+			mine, others := load(t, db, d.ID), load(t, db, d.ID)
+			runs, ended := 0, make(chan error, 1)
+			err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+				runs++
+				if inside {
+					mine = load(t, tx, d.ID)
+				}
+				if err := tx.Model(mine).Update("n", 1).Error; err != nil {
+					return err
+				}
+				if runs > 1 {
+					return nil
+				}
+				// Another holds the note, has written more, and waits for our row.
+				other := db.Begin()
+				session := connID(t, other)
+				for n := range 20 {
+					noError(t, other.Create(&Note{ID: d.ID*100 + int64(n) + 1}).Error)
+				}
+				noError(t, other.Model(&heavy[0]).Update("n", 1).Error)
+				go func() {
+					err := other.Model(others).Update("name", "changed by another").Error
+					ended <- errors.Join(err, other.Commit().Error)
+				}()
+				e.WaitForLockWait(t, session)
+				err := tx.Model(&Note{ID: heavy[0].ID}).Update("n", 2).Error
+				if txlock.Retryable(err) { // the deadlock was ours
+					noError(t, <-ended)
+				}
+				return err
+			})
+			switch {
+			case inside && (err != nil || runs != 2):
+				t.Errorf("loaded inside: %d runs: %v", runs, err)
+			case !inside && (!errors.Is(err, txlock.ErrConflict) || runs != 2):
+				t.Errorf("loaded before: %d runs: %v", runs, err)
+			}
+			if e.count(t, "Doc", "id = ? AND name = ?", d.ID, "changed by another") != 1 {
+				t.Errorf("inside=%t: the other's change is lost", inside)
+			}
+		}
+	})
+}
+
+// TestConflictIsRunAgain: only a conflict that another run may not find.
+func TestConflictIsRunAgain(t *testing.T) {
+	loads := map[string]struct {
+		runs int // that end in a conflict
+		load func(tx *gorm.DB, d *Doc) error
+	}{
+		"before":          {1, func(*gorm.DB, *Doc) error { return nil }},
+		"First":           {2, func(tx *gorm.DB, d *Doc) error { id := d.ID; *d = Doc{}; return tx.First(d, id).Error }},
+		"Find by pointer": {2, func(tx *gorm.DB, d *Doc) error { return tx.Find(d).Error }},
+		"Find of a slice": {2, func(tx *gorm.DB, d *Doc) error {
+			var all []*Doc
+			err := tx.Where("id = ?", d.ID).Find(&all).Error
+			*d = *all[0]
+			return err
+		}},
+		"Raw": {2, func(tx *gorm.DB, d *Doc) error {
+			return tx.Raw("SELECT * FROM ? WHERE id = ?", clause.Table{Name: tx.NamingStrategy.TableName("Doc")}, d.ID).Scan(d).Error
+		}},
+		"Joins": {2, func(tx *gorm.DB, d *Doc) error { id := d.ID; *d = Doc{}; return tx.Joins("Author").First(d, id).Error }},
+		"Rows": {2, func(tx *gorm.DB, d *Doc) error {
+			rows, err := tx.Model(&Doc{}).Where("id = ?", d.ID).Rows()
+			if err != nil {
+				return err
+			}
+			for rows.Next() {
+				if err := tx.ScanRows(rows, d); err != nil {
+					return err
+				}
+			}
+			return errors.Join(rows.Err(), rows.Close())
+		}},
+		"generics": {2, func(tx *gorm.DB, d *Doc) (err error) {
+			*d, err = gorm.G[Doc](tx).Where("id = ?", d.ID).First(tx.Statement.Context)
+			return err
+		}},
+		"only looked at": {1, func(tx *gorm.DB, d *Doc) error { return tx.First(new(Doc), d.ID).Error }},
+	}
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":     func(*gorm.Config) {},
+			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+		} {
+			db := e.open(t, configure)
+			noError(t, db.Use(lockgorm.New()))
+			for how, want := range loads {
+				what, d, runs := name+", "+how, newDoc(t, db), 0
+				if how == "only looked at" {
+					touch(t, db, d.ID)
+				}
+				err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+					runs++
+					noError(t, want.load(tx.Session(&gorm.Session{NewDB: true}), d))
+					if runs == 1 && how != "only looked at" {
+						touch(t, db, d.ID)
+					}
+					return tx.Model(d).Update("n", 5).Error
+				})
+				if runs != want.runs || (want.runs == 1) != errors.Is(err, txlock.ErrConflict) || txlock.Retryable(err) {
+					t.Errorf("%s: %d runs, want %d: %v", what, runs, want.runs, err)
+				}
+			}
+			d := newDoc(t, db)
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				mine := load(t, tx, d.ID)
+				err := tx.Model(mine).Updates(Doc{N: 9, Version: 7}).Error
+				wantError(t, "a form of another version", err, txlock.ErrConflict)
+				if txlock.Retryable(err) {
+					t.Error("the conflict of a form is retryable")
+				}
+				return nil
+			}))
+		}
+	})
+}
+
+func sqlMode(mode string) func(*driver.Config) {
+	return func(cfg *driver.Config) { cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"} }
+}
+
+// TestVersionColumnTooSmall: what doesn't hold the versions is an error of the first
+// create, and without strict mode, where the server cuts numbers, no update is lost.
+func TestVersionColumnTooSmall(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		for _, kind := range []string{"TINYINT", "SMALLINT UNSIGNED", "MEDIUMINT", "INT", "INT UNSIGNED"} {
+			table := e.CreateTable(t, "small", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
+			strict := e.openPlugin(t)
+			if err := strict.Table(table).Create(&Doc{}).Error; err == nil {
+				t.Errorf("%s holds the first version", kind)
+			}
+			db := e.openDSN(t, e.DSN(sqlMode("")))
+			noError(t, db.Use(lockgorm.New()))
+			noError(t, db.Exec("INSERT INTO "+table+" (id) VALUES (1)").Error)
+			var saved, refused int
+			const rounds = 40
+			for n := range rounds {
+				var one, two Doc
+				noError(t, errors.Join(db.Table(table).First(&one, 1).Error, db.Table(table).First(&two, 1).Error))
+				errOne := db.Table(table).Model(&one).Update("n", 10+2*n).Error
+				errTwo := db.Table(table).Model(&two).Update("n", 11+2*n).Error
+				if errOne == nil && errTwo == nil {
+					t.Fatalf("%s: both have saved version %d", kind, one.Version)
+				}
+				if errOne == nil {
+					saved++
+				}
+				if errors.Is(errOne, lockgorm.ErrVersion) {
+					refused++
+				}
+			}
+			if refused == 0 || saved+refused != rounds {
+				t.Errorf("%s: %d saved, %d refused", kind, saved, refused)
+			}
+		}
+		// BIGINT holds them, signed or not, up to the end of the numbers and around.
+		for _, kind := range []string{"BIGINT", "BIGINT UNSIGNED"} {
+			table := e.CreateTable(t, "large", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
+			db := e.openPlugin(t)
+			for _, version := range []lockgorm.Version{1<<62 - 1, 1 << 62, 1<<62 + 1<<30, 1<<63 - 1} {
+				d := &Doc{Version: version}
+				noError(t, db.Table(table).Create(d).Error)
+				for range 3 {
+					before := d.Version
+					noError(t, db.Table(table).Model(d).Update("n", gorm.Expr("n + 1")).Error)
+					if d.Version == before {
+						t.Errorf("%s: version %d was not raised", kind, before)
+					}
+				}
+				fresh := new(Doc)
+				noError(t, db.Table(table).First(fresh, d.ID).Error)
+				if fresh.Version != d.Version || fresh.N != 3 {
+					t.Errorf("%s: after %d: %d in memory, %+v in the row", kind, version, d.Version, *fresh)
+				}
+			}
+		}
+	})
+}

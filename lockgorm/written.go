@@ -1,0 +1,79 @@
+package lockgorm
+
+import (
+	"slices"
+
+	"github.com/dca00107/lockstep/internal/sqltext"
+)
+
+// written returns the part of a statement that names what it writes rows of: nothing of
+// one that is known to read only, or to change definitions, and all of one that isn't known.
+func written(statement string) string {
+	words := sqltext.Words(statement, len(statement))
+	if len(words) == 0 {
+		return ""
+	}
+	if before, ok := sqltext.BeforeExecutable(statement); ok {
+		// What stands in an executable comment, not every server executes.
+		if w := sqltext.Words(before, 1); len(w) > 0 && slices.Contains(reading, w[0]) {
+			return ""
+		}
+		return statement
+	}
+	if slices.Contains(reading, words[0]) {
+		return ""
+	}
+	switch words[0] {
+	case "WITH":
+		if !changes(words) {
+			return ""
+		}
+	case "CREATE", "ALTER", "DROP", "RENAME":
+		if !removes(words) {
+			return ""
+		}
+	case "INSERT", "REPLACE":
+		return sqltext.Until(statement, "SELECT", "VALUES", "VALUE", "SET", "TABLE", "WITH", "ON")
+	case "UPDATE":
+		return sqltext.Until(statement, "SET")
+	case "DELETE":
+		// Of several tables: DELETE a FROM a JOIN b, DELETE FROM a USING a JOIN b.
+		if head := sqltext.Until(statement, "WHERE", "ORDER", "LIMIT"); !slices.Contains(sqltext.Words(head, len(head)), "USING") {
+			return head
+		}
+	}
+	return statement
+}
+
+// reading are the first words of statements that read only.
+var reading = []string{"SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "DESC"}
+
+// changes tells whether a statement that begins with WITH changes rows.
+func changes(words []string) bool {
+	before := ""
+	for _, word := range words {
+		if word == "INSERT" || word == "REPLACE" || word == "DELETE" || word == "UPDATE" && before != "FOR" {
+			return true
+		}
+		before = word
+	}
+	return false
+}
+
+// removes tells whether a statement that changes a definition takes rows away with it, in
+// partitions or by making a table anew.
+func removes(words []string) bool {
+	for i, word := range words[1:] {
+		switch before := words[i]; word {
+		case "PARTITION":
+			if before == "DROP" || before == "TRUNCATE" || before == "EXCHANGE" {
+				return true
+			}
+		case "TABLESPACE":
+			return true
+		case "OR":
+			return before == "CREATE" && slices.Contains(words, "TABLE")
+		}
+	}
+	return false
+}
