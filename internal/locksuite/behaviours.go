@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -220,18 +219,8 @@ func waitsAtMostGranted(e *env) {
 		return waiter.WaitAtMost(20*time.Second).Lock(e.Context(), key)
 	})
 	holder.commit()
-	got := <-answered
-	if e.seesLate() && e.kind.name != "hashed" && errors.Is(got.err, txlock.ErrStaleSnapshot) {
-		return // the look for the row, on a key new to the process, fixed the snapshot
-	}
-	e.wants(got.err, nil)
+	e.wants((<-answered).err, nil)
 	e.busy(key)
-}
-
-// seesLate tells whether the adapter can't know the rows of keys that others
-// have committed, where the server limits the wait for existing rows only.
-func (e *env) seesLate() bool {
-	return e.engine() == testdb.MySQL && !e.adapter.Guarded
 }
 
 func locksAll(e *env) {
