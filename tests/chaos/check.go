@@ -23,6 +23,7 @@ const (
 	overlap    = "overlap"      // more holders at a time than may be
 	notLinear  = "not linear"   // the grants of a lease could not have come in any order
 	broken     = "broken"       // a call has returned what it must not
+	lost       = "lost lease"   // a lease was lost though nothing was done to its holder
 	stuck      = "stuck"        // something is not free again, or doesn't end
 )
 
@@ -43,9 +44,15 @@ func (v *verdict) add(sort, format string, args ...any) {
 	v.violations = append(v.violations, violation{sort, fmt.Sprintf(format, args...)})
 }
 
-// found tells whether there is a violation of one of the sorts.
-func (v *verdict) found(sorts []string) bool {
-	return slices.ContainsFunc(v.violations, func(f violation) bool { return slices.Contains(sorts, f.sort) })
+// found returns the first violation of one of the sorts, of a record or a lease whose
+// name begins so.
+func (v *verdict) found(sorts []string, of string) (first violation, ok bool) {
+	for _, f := range v.violations {
+		if slices.Contains(sorts, f.sort) && (of == "" || strings.HasPrefix(f.text, of)) {
+			return f, true
+		}
+	}
+	return violation{}, false
 }
 
 // late is how long an operation may take, which should take no longer than opLimit but
@@ -63,14 +70,27 @@ func check(history []*op, d data) *verdict {
 		ops[o.ID] = o
 	}
 	v.checkOutcomes(ops, d)
-	reads := make(map[string][]*op)
+	reads, fresh := make(map[string][]*op), make(map[string][]*op)
 	for _, o := range history {
 		if took := time.Duration(o.Return - o.Call); took > late {
 			v.add(stuck, "%s, a %q, took %v: %s", o.ID, o.Kind, took, o.Err)
 		}
-		if o.Kind == "read" && o.Outcome == succeeded {
-			reads[o.Keys[0]] = append(reads[o.Keys[0]], o)
+		switch {
+		case o.Ended && o.Outcome == succeeded:
+			v.add(broken, "%s was told that its transaction is committed, which %q had ended", o.ID, o.Form)
+		case o.Kind == "session" && o.Outcome == succeeded && o.Value != lockWait:
+			v.add(broken, "%s has got a connection whose innodb_lock_wait_timeout is %d", o.ID, o.Value)
 		}
+		switch {
+		case o.Outcome != succeeded:
+		case o.Kind == "read":
+			reads[o.Keys[0]] = append(reads[o.Keys[0]], o)
+		case o.Kind == "fresh lock":
+			fresh[o.Keys[0]] = append(fresh[o.Keys[0]], o)
+		}
+	}
+	for _, key := range sortedKeys(fresh) {
+		v.checkFresh(key, fresh[key])
 	}
 	byName := make(map[string][]commit)
 	for _, c := range d.commits {
@@ -151,7 +171,7 @@ func (v *verdict) checkCounter(name string, value int64, writes []commit, reads 
 	if lost > 0 {
 		return // there is no order to check
 	}
-	lease := slices.Contains(leaseKeys, name) || slices.Contains(sharedKeys, name)
+	lease := slices.Contains(slices.Concat(leaseKeys, sharedKeys, innerKeys), name)
 	token := uint64(0)
 	for i, c := range writes {
 		if c.token == 0 {
@@ -189,6 +209,19 @@ func (v *verdict) checkCounter(name string, value int64, writes []commit, reads 
 			v.add(outOfOrder, "%s: %s has read %d after a later write had returned", name, r.ID, r.Value)
 		case r.Return < called[r.Value]:
 			v.add(outOfOrder, "%s: %s has read %d before that was written", name, r.ID, r.Value)
+		}
+	}
+}
+
+// checkFresh checks that a grant of a lock has a higher token than those which had
+// returned before it was asked for, all of transactions that were rolled back.
+func (v *verdict) checkFresh(key string, grants []*op) {
+	for _, o := range grants {
+		for _, before := range grants {
+			if before.Return < o.Call && before.Value >= o.Value {
+				v.add(tokenBack, "%s: %s was granted with token %d after %s with token %d", key, o.ID, o.Value, before.ID, before.Value)
+				break
+			}
 		}
 	}
 }

@@ -31,7 +31,8 @@ func TestCheckLong(t *testing.T) {
 				t.Errorf("%d violations, the first: %v", len(v.violations), v.violations[0])
 			}
 			s.hold("late", "acquire", key, 1<<40, 1, 100+holds*5+1, 100+holds*5+3)
-			if v := check(s.ops, s.data); v.overlaps == 0 || !v.found([]string{notLinear}) {
+			v := check(s.ops, s.data)
+			if _, ok := v.found([]string{notLinear}, key); v.overlaps == 0 || !ok {
 				t.Errorf("%d overlaps, %d violations", v.overlaps, len(v.violations))
 			}
 		})

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,6 +46,28 @@ func (s *story) read(id string, call, end, value int64) {
 // hold adds a hold of a lease.
 func (s *story) hold(id, kind, key string, token uint64, call, grant, valid int64) {
 	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: []string{key}, Call: call, Return: grant, Outcome: succeeded, Token: token, Valid: valid})
+}
+
+// fresh adds a lock of a key that nobody has committed.
+func (s *story) fresh(id string, call, end, token int64) {
+	s.ops = append(s.ops, &op{ID: id, Kind: "fresh lock", Keys: []string{"fresh:1"}, Call: call, Return: end, Outcome: succeeded, Value: token})
+}
+
+// careless adds a transaction with a careless statement, whose first write is there.
+func (s *story) careless(became, becameThen outcome, ended bool) {
+	const first, then = "a", "a, then"
+	s.ops = append(s.ops,
+		&op{ID: first, Kind: coreEnds, Keys: []string{"lock:a"}, Call: 1, Return: 5, Outcome: became, Tries: 1, Ended: ended, Wrote: []string{"lock:a"}},
+		&op{ID: then, Kind: coreEnds + ", then", Keys: []string{"lock:b"}, Call: 1, Return: 5, Outcome: becameThen, Tries: 1})
+	if becameThen == succeeded {
+		s.ops[len(s.ops)-1].Wrote = []string{"lock:b"}
+	}
+	s.commit(commit{first, "1", "lock:a", 1, 0})
+}
+
+// session adds a look at a connection of the pool.
+func (s *story) session(seen int64) {
+	s.ops = append(s.ops, &op{ID: "a", Kind: "session", Call: 1, Return: 2, Outcome: succeeded, Value: seen})
 }
 
 // enter adds the re-entry of a hold.
@@ -148,6 +172,40 @@ var stories = map[string]struct {
 		s.write("a", 4, 5, succeeded, 1, 101)
 		s.read("r", 6, 9, 2)
 	}},
+
+	"fresh locks one after the other, and at a time": {nil, func(s *story) {
+		s.fresh("a", 1, 5, 101)
+		s.fresh("b", 4, 9, 100) // asked for before a had returned
+		s.fresh("c", 10, 12, 102)
+	}},
+	"a fresh lock with a lower token": {[]string{tokenBack}, func(s *story) {
+		s.fresh("a", 1, 5, 101)
+		s.fresh("b", 6, 9, 100)
+	}},
+	"a fresh lock with the same token": {[]string{tokenBack}, func(s *story) {
+		s.fresh("a", 1, 5, 101)
+		s.fresh("b", 6, 9, 101)
+	}},
+	"a transaction that a statement has ended, refused": {nil, func(s *story) {
+		s.careless(unknown, failed, true)
+	}},
+	"a transaction that a statement has ended, committed": {[]string{broken}, func(s *story) {
+		s.careless(succeeded, succeeded, true)
+		s.commit(commit{"a, then", "1", "lock:b", 1, 0})
+	}},
+	"a write after a statement that has ended the transaction": {[]string{ghostWrite}, func(s *story) {
+		s.careless(unknown, failed, true)
+		s.commit(commit{"a, then", "1", "lock:b", 1, 0})
+	}},
+	"begun again after a statement that has committed": {[]string{ghostWrite}, func(s *story) {
+		s.careless(unknown, failed, false)
+		s.commit(commit{"a", "2", "lock:c", 1, 0})
+	}},
+	"lost in a statement": {[]string{lostWrite}, func(s *story) {
+		s.careless(succeeded, succeeded, false)
+	}},
+	"a session as the server makes them": {nil, func(s *story) { s.session(lockWait) }},
+	"a session that has kept a limit":    {[]string{broken}, func(s *story) { s.session(3) }},
 
 	"holders one after the other": {nil, func(s *story) {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 10)
@@ -356,6 +414,8 @@ func TestRefused(t *testing.T) {
 		"-duration -1s":            "must be positive",
 		"-clients 1":               "two clients",
 		"-ttl 1ms":                 "100ms at least",
+		"-crowd -1":                "must not be negative",
+		"-wrappers nonsense":       `"nonsense" is not one of comment before`,
 		"-seed 1 -engines x 10s":   "unknown engine",
 		"-engines mariadb 10s now": `"10s" is no flag`,
 	} {
@@ -363,6 +423,17 @@ func TestRefused(t *testing.T) {
 		if err == nil || code != 2 || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %d, %v, want %q", line, code, err, says)
 		}
+	}
+}
+
+// TestInterrupted proves that a run which is interrupted while it starts says so.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	code, err := chaos(ctx, []string{"-engines", "mariadb,mysql"})
+	if code != 2 || !errors.Is(err, context.Canceled) {
+		t.Errorf("%d, %v", code, err)
 	}
 }
 
@@ -395,7 +466,12 @@ func TestTell(t *testing.T) {
 	if code := r.tell(&text); code != 1 {
 		t.Errorf("%d", code)
 	}
-	for _, part := range []string{"overlap: two of them", "kill server                  3", "FAILED", "-duration 1m0s -seed 7", "-without lock"} {
+	for range mostShown + 2 {
+		s.add(broken, "once more")
+	}
+	text.Reset()
+	r.tell(&text)
+	for _, part := range []string{"overlap: two of them", "broken: and 2 more", "kill server                  3", "FAILED", "-duration 1m0s -seed 7", "-without lock"} {
 		if !strings.Contains(text.String(), part) {
 			t.Errorf("it doesn't say %q: %s", part, &text)
 		}

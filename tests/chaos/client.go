@@ -4,18 +4,22 @@ import (
 	"bufio"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
 
+	"github.com/dca00107/lockstep/internal/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/faults"
 	"github.com/dca00107/lockstep/txlock"
@@ -27,14 +31,16 @@ const clientVariable = "LOCKSTEP_CHAOS_CLIENT"
 
 // clientConfig is what a client is told.
 type clientConfig struct {
-	Name    string // of this life of it
-	DSN     string
-	History string // the path of its journal
-	Seed    uint64
-	Workers int
-	TTL     time.Duration
-	Without string
-	Apart   int64 // by how much its monotonic clock is set apart, in nanoseconds
+	Name     string // of this life of it
+	Engine   testdb.Engine
+	DSN      string
+	History  string // the path of its journal
+	Seed     uint64
+	Workers  int
+	TTL      time.Duration
+	Without  string
+	Wrappers []string // to choose from
+	Apart    int64    // by how much its monotonic clock is set apart, in nanoseconds
 }
 
 const (
@@ -51,9 +57,11 @@ type client struct {
 	clock
 	journal journal
 	pool    *sql.DB
-	plain   *sql.DB // the same without the guards of the pool
+	plain   *sql.DB  // the same without the guards of the pool
+	gorm    *gorm.DB // over the pool
 	leases  *lease.Manager
 	guarded bool
+	multi   bool // a text may have several statements
 	stop    chan struct{}
 }
 
@@ -85,7 +93,8 @@ func runClient(text string) (err error) {
 	return err
 }
 
-// open opens the pools. One client in four has one without guards.
+// open opens the pools. One client in four has one without guards, and one in two has
+// something around the driver or around the guards.
 func (c *client) open(choice *rand.Rand) error {
 	cfg, err := mysql.ParseDSN(c.DSN)
 	if err != nil {
@@ -94,6 +103,19 @@ func (c *client) open(choice *rand.Rand) error {
 	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
 	cfg.Timeout = opLimit / 2
 	cfg.InterpolateParams = choice.IntN(2) == 0
+	c.multi = choice.IntN(2) == 0
+	cfg.MultiStatements = c.multi
+	if lies := guards[c.Without].lies; lies != (faults.Lies{}) {
+		cfg.DialFunc = faults.Liar(new(net.Dialer).DialContext, lies)
+	}
+	wrapper := c.chooseWrapper(choice)
+	c.guarded = choice.IntN(4) != 0
+	at := c.now()
+	c.journal.write(op{ID: c.Name, Kind: "client", Call: at, Return: at, Outcome: succeeded, Form: []string{fmt.Sprintf(
+		"guarded %t, interpolates %t, several statements %t, wrapper %q, around the guards %t", c.guarded, cfg.InterpolateParams, c.multi, wrapper.name, wrapper.around)}})
+	if wrapper.name == "no context" {
+		cfg.ReadTimeout = 2 * opLimit // nothing else ends a statement
+	}
 	base, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return err
@@ -106,13 +128,47 @@ func (c *client) open(choice *rand.Rand) error {
 		base = faults.Rewriter(base, rewrite)
 	}
 	c.plain = sql.OpenDB(base)
-	c.pool, c.guarded = c.plain, choice.IntN(4) != 0
-	if c.guarded {
-		c.pool = sql.OpenDB(locksqlc.Connector(base))
+	c.pool = sql.OpenDB(wrapper.connector(base, c.guarded))
+	if wrapper.around && wrapper.name == "no context" {
+		c.guarded = false // the guards don't hear who asks: see txlock.CheckGuarded
 	}
 	c.pool.SetMaxOpenConns(poolSize)
+	if c.gorm, err = c.openGorm(choice.IntN(2) == 0, choice.IntN(2) == 0); err != nil {
+		return err
+	}
 	c.leases, err = lease.NewManager(c.pool, lease.TTL(c.TTL), lease.Poll(5*time.Millisecond, 50*time.Millisecond))
 	return err
+}
+
+// wrapper is what stands between the driver and the guards, or around these.
+type wrapper struct {
+	name   string
+	around bool
+}
+
+// chooseWrapper chooses one for every other client, of those that are asked for. Where a
+// guard is off there is none: it might do without it.
+func (c *client) chooseWrapper(choice *rand.Rand) wrapper {
+	names := append([]string{""}, c.Wrappers...)
+	chosen := wrapper{names[choice.IntN(len(names))], choice.IntN(2) == 0}
+	if choice.IntN(2) == 0 || c.Without != "" {
+		chosen.name = ""
+	}
+	return chosen
+}
+
+// connector is the connector of a pool with that wrapper.
+func (w wrapper) connector(base driver.Connector, guarded bool) driver.Connector {
+	if !w.around {
+		base = faults.Wrapped(w.name, base)
+	}
+	if guarded {
+		base = locksqlc.Connector(base)
+	}
+	if w.around {
+		base = faults.Wrapped(w.name, base)
+	}
+	return base
 }
 
 // obey does what it is told, line by line: "fill" and for how long.
@@ -181,9 +237,14 @@ func (c *client) stopped() bool {
 
 // kinds are what a worker chooses from.
 func (w *worker) kinds() []func() outcome {
+	if guards[w.Without].careless {
+		return []func() outcome{w.careless}
+	}
 	return []func() outcome{
 		w.run, w.run, w.lock, w.lock, w.stale, w.stale, w.tryLock, w.waitAtMost, w.lockAny, w.read, w.crossed, w.crossed,
 		w.optimistic, w.optimistic, w.compare, w.compare,
+		w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.cancelled, w.session, w.fresh, w.fresh,
+		w.gormTransaction, w.gormPlugin, w.gormPlugin, w.gormVersion, w.gormVersion, w.gormVersion, w.within, w.within,
 		w.acquire, w.acquire, w.tryAcquire, w.acquireFair, w.acquireTx, w.acquireShared, w.acquireShared, w.acquireWriter, w.acquirePermit, w.acquirePermit,
 	}
 }

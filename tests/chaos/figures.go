@@ -32,8 +32,8 @@ func (o *options) guardsOff() string {
 	return o.without
 }
 
-// mostShown is how many violations of a server are told.
-const mostShown = 20
+// mostShown is how many violations of a sort are told of a server.
+const mostShown = 8
 
 // tell writes the figures and returns the exit code.
 func (r *result) tell(out io.Writer) int {
@@ -48,13 +48,7 @@ func (r *result) tell(out io.Writer) int {
 			_, _ = fmt.Fprintf(out, "    clocks were not set apart, it is not permitted here: %v\n", r.clocks)
 		}
 		_, _ = fmt.Fprintf(out, "  overlaps %d, lost updates %d, violations %d\n", s.v.overlaps, s.v.lostUpdates, len(s.v.violations))
-		for i, v := range s.v.violations {
-			if i == mostShown {
-				_, _ = fmt.Fprintf(out, "    and %d more\n", len(s.v.violations)-i)
-				break
-			}
-			_, _ = fmt.Fprintf(out, "    %s: %s\n", v.sort, v.text)
-		}
+		s.v.tell(out)
 	}
 	_, _ = fmt.Fprintln(out, "\nThe wall clock was not moved: it is that of the machine. The library measures by monotonic clocks.")
 	if r.clean() {
@@ -63,6 +57,23 @@ func (r *result) tell(out io.Writer) int {
 	}
 	_, _ = fmt.Fprintf(out, "seed %d: FAILED. The histories are in %s\nThe same faults and choices, in another schedule of the machine, in tests/:\n  %s\n", r.seed, r.dir, r.command())
 	return 1
+}
+
+// tell writes the first violations of each sort.
+func (v *verdict) tell(out io.Writer) {
+	bySort := make(map[string][]violation)
+	for _, f := range v.violations {
+		bySort[f.sort] = append(bySort[f.sort], f)
+	}
+	for _, sort := range sortedKeys(bySort) {
+		found := bySort[sort]
+		for _, f := range found[:min(len(found), mostShown)] {
+			_, _ = fmt.Fprintf(out, "    %s: %s\n", f.sort, f.text)
+		}
+		if n := len(found) - mostShown; n > 0 {
+			_, _ = fmt.Fprintf(out, "    %s: and %d more\n", sort, n)
+		}
+	}
 }
 
 // tellOperations writes how many operations of each kind had which outcome, and how
@@ -81,15 +92,4 @@ func (s *site) tellOperations(out io.Writer) {
 		c := counts[kind]
 		_, _ = fmt.Fprintf(out, "    %-22s %7d %7d %7d %7d %7d\n", kind, c[succeeded], c[failed], c[unknown], c[""], again[kind])
 	}
-}
-
-// first is the first violation of one of the sorts.
-func (v *verdict) first(sorts []string) string {
-	for _, f := range v.violations {
-		one := verdict{violations: []violation{f}}
-		if one.found(sorts) {
-			return f.sort + ": " + f.text
-		}
-	}
-	return "nothing"
 }

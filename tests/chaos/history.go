@@ -37,6 +37,8 @@ type op struct {
 	Tries int      `json:"tries,omitempty"` // how often it was begun
 	Wrote []string `json:"wrote,omitempty"` // the records that the last try has written
 	Value int64    `json:"value,omitempty"` // what it has read, of one that only reads
+	Form  []string `json:"form,omitempty"`  // the texts of a careless statement
+	Ended bool     `json:"ended,omitempty"` // that has ended the transaction of the last try
 
 	// Of a lease.
 	Token uint64 `json:"token,omitempty"`

@@ -14,34 +14,34 @@ import (
 
 func (w *worker) acquire() outcome {
 	key := w.one(leaseKeys)
-	return w.hold("acquire", key, func(ctx context.Context) (*lease.Lease, error) { return w.leases.Acquire(ctx, keyOf(key)) })
+	return w.alone("acquire", key, func(ctx context.Context) (*lease.Lease, error) { return w.leases.Acquire(ctx, keyOf(key)) })
 }
 
 func (w *worker) tryAcquire() outcome {
 	key := w.one(leaseKeys)
-	return w.hold("try acquire", key, func(ctx context.Context) (*lease.Lease, error) { return w.leases.TryAcquire(ctx, keyOf(key)) })
+	return w.alone("try acquire", key, func(ctx context.Context) (*lease.Lease, error) { return w.leases.TryAcquire(ctx, keyOf(key)) })
 }
 
 func (w *worker) acquireFair() outcome {
 	key := w.one(leaseKeys)
-	return w.hold("acquire fair", key, func(ctx context.Context) (*lease.Lease, error) {
+	return w.alone("acquire fair", key, func(ctx context.Context) (*lease.Lease, error) {
 		return w.leases.Acquire(ctx, keyOf(key), lease.Fair(), lease.WaitAtMost(opLimit/2))
 	})
 }
 
 func (w *worker) acquireShared() outcome {
 	key := w.one(sharedKeys)
-	return w.hold("share", key, func(ctx context.Context) (*lease.Lease, error) { return w.leases.AcquireShared(ctx, keyOf(key)) })
+	return w.alone("share", key, func(ctx context.Context) (*lease.Lease, error) { return w.leases.AcquireShared(ctx, keyOf(key)) })
 }
 
 func (w *worker) acquireWriter() outcome {
 	key := w.one(sharedKeys)
-	return w.hold("acquire among readers", key, func(ctx context.Context) (*lease.Lease, error) { return w.leases.Acquire(ctx, keyOf(key)) })
+	return w.alone("acquire among readers", key, func(ctx context.Context) (*lease.Lease, error) { return w.leases.Acquire(ctx, keyOf(key)) })
 }
 
 func (w *worker) acquirePermit() outcome {
 	key := w.one(permitKeys)
-	return w.hold("permit", key, func(ctx context.Context) (*lease.Lease, error) {
+	return w.alone("permit", key, func(ctx context.Context) (*lease.Lease, error) {
 		semaphore, err := w.leases.Semaphore(keyOf(key), permits)
 		if err != nil {
 			return nil, err
@@ -53,7 +53,7 @@ func (w *worker) acquirePermit() outcome {
 // acquireTx takes the lease in a transaction, and holds it when that is committed.
 func (w *worker) acquireTx() outcome {
 	key := w.one(leaseKeys)
-	return w.hold("acquire in a transaction", key, func(ctx context.Context) (l *lease.Lease, err error) {
+	return w.alone("acquire in a transaction", key, func(ctx context.Context) (l *lease.Lease, err error) {
 		giveBack := func() {
 			if l != nil {
 				_ = l.Release(ctx) // of a transaction that was rolled back
@@ -83,10 +83,15 @@ type holding struct {
 	valid atomic.Int64 // the last moment that Err said nil of
 }
 
-// hold takes a lease, uses it for a while and gives it back.
-func (w *worker) hold(kind, key string, acquire func(ctx context.Context) (*lease.Lease, error)) outcome {
+// alone takes a lease under no other, uses it for a while and gives it back.
+func (w *worker) alone(kind, key string, acquire func(ctx context.Context) (*lease.Lease, error)) outcome {
+	return w.hold(context.Background(), kind, key, acquire, func(h *holding) { h.use(!shares(kind), kind != "permit") })
+}
+
+// hold takes a lease under a context, uses it and gives it back.
+func (w *worker) hold(ctx context.Context, kind, key string, acquire func(ctx context.Context) (*lease.Lease, error), use func(h *holding)) outcome {
 	o := w.begin(kind, key)
-	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
+	ctx, cancel := context.WithTimeout(ctx, opLimit)
 	defer cancel()
 	l, err := acquire(ctx)
 	granted := op{ID: o.ID, Return: w.now(), Outcome: succeeded}
@@ -101,7 +106,7 @@ func (w *worker) hold(kind, key string, acquire func(ctx context.Context) (*leas
 	granted.Token = l.Token()
 	w.journal.write(granted)
 	h := &holding{w: w, l: l, id: o.ID, key: key}
-	h.use(!shares(kind), kind != "permit")
+	h.watched(func() { use(h) })
 	w.journal.write(op{ID: o.ID, Valid: h.valid.Load()})
 	release := w.begin("release", key)
 	err = l.Release(ctx)
@@ -118,13 +123,18 @@ func told(o op, err error) op {
 	return o
 }
 
-// use works under the lease, until it is lost or for a few rounds.
-func (h *holding) use(writes, enters bool) {
+// watched watches the lease while it is used.
+func (h *holding) watched(use func()) {
 	done := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() { h.watch(done) })
 	defer watching.Wait()
 	defer close(done)
+	use()
+}
+
+// use works under the lease, until it is lost or for a few rounds.
+func (h *holding) use(writes, enters bool) {
 	for range 1 + h.w.IntN(4) {
 		h.pause()
 		if h.w.stopped() || h.l.Err() != nil && h.w.Without != "guard" {

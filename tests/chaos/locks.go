@@ -39,15 +39,7 @@ func (w *worker) transact(o op, run runner, body func(ctx context.Context, t *tr
 		done.Wrote, done.Value, whole = t.wrote, t.read, err == nil
 		return err
 	})
-	done.Return = w.now()
-	switch {
-	case err == nil:
-		done.Outcome = succeeded
-	case !whole || txlock.Retryable(err):
-		done.Outcome = failed
-	default:
-		done.Outcome = unknown
-	}
+	done.Return, done.Outcome = w.now(), outcomeOf(err, whole)
 	if err != nil {
 		done.Err = err.Error()
 	}

@@ -21,11 +21,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/tests/faults"
 )
 
 // options are what a run is asked for.
@@ -38,6 +40,8 @@ type options struct {
 	ttl      time.Duration
 	without  string
 	kinds    []string // of faults, none for all
+	wrappers []string // around drivers and pools
+	readers  int      // of the crowd
 	keep     string   // where the histories stay, "" for a directory that goes unless something is wrong
 	clocks   error    // why clocks can't be set apart
 }
@@ -63,7 +67,7 @@ func main() {
 // chaos reads the flags and runs.
 func chaos(ctx context.Context, args []string) (code int, err error) {
 	var o options
-	var engines, kinds string
+	var engines, kinds, wrappers string
 	var prove bool
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.DurationVar(&o.duration, "duration", time.Minute, "for how long faults are made")
@@ -74,6 +78,8 @@ func chaos(ctx context.Context, args []string) (code int, err error) {
 	flags.DurationVar(&o.ttl, "ttl", time.Second, "the time to live of the leases")
 	flags.StringVar(&o.without, "without", "", "the `guard` to switch off: "+strings.Join(guardNames(), ", "))
 	flags.StringVar(&kinds, "faults", "", "comma separated `list` of faults, all if empty: "+strings.Join(faultNames(), ", "))
+	flags.StringVar(&wrappers, "wrappers", strings.Join(faults.WrapperNames(), ","), "comma separated `list` of what clients may have around their driver or pool")
+	flags.IntVar(&o.readers, "crowd", 1500, "the number of `readers` that hold leases at the end")
 	flags.StringVar(&o.keep, "keep", "", "the new `directory` where the histories stay; the default is one that goes, unless something is wrong")
 	flags.BoolVar(&prove, "prove", false, "switch each guard off in turn, which must be noticed")
 	if err := flags.Parse(args); err != nil {
@@ -82,11 +88,7 @@ func chaos(ctx context.Context, args []string) (code int, err error) {
 	if o.engines, err = testdb.ParseEngines(engines); err != nil {
 		return 2, err
 	}
-	for kind := range strings.SplitSeq(kinds, ",") {
-		if kind = strings.TrimSpace(kind); kind != "" {
-			o.kinds = append(o.kinds, kind)
-		}
-	}
+	o.kinds, o.wrappers = listed(kinds), listed(wrappers)
 	if err := o.check(flags.Args()); err != nil {
 		return 2, err
 	}
@@ -103,6 +105,16 @@ func chaos(ctx context.Context, args []string) (code int, err error) {
 	return r.tell(os.Stdout), nil
 }
 
+// listed are the names of a comma separated list.
+func listed(list string) (names []string) {
+	for name := range strings.SplitSeq(list, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // check refuses what can't be run.
 func (o *options) check(rest []string) error {
 	switch {
@@ -112,6 +124,8 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("-duration %v: it must be positive", o.duration)
 	case o.perSite < 2 || o.workers < 1:
 		return fmt.Errorf("-clients %d -workers %d: there must be two clients and one worker at least", o.perSite, o.workers)
+	case o.readers < 0:
+		return fmt.Errorf("-crowd %d: it must not be negative", o.readers)
 	case o.ttl < 100*time.Millisecond:
 		return fmt.Errorf("-ttl %v: it must be 100ms at least", o.ttl)
 	}
@@ -120,6 +134,11 @@ func (o *options) check(rest []string) error {
 	}
 	if err := checkFaults(o.kinds); err != nil {
 		return err
+	}
+	for _, name := range o.wrappers {
+		if !slices.Contains(faults.WrapperNames(), name) {
+			return fmt.Errorf("-wrappers: %q is not one of %s", name, strings.Join(faults.WrapperNames(), ", "))
+		}
 	}
 	o.clocks = mayMoveClocks()
 	return nil
@@ -131,10 +150,13 @@ func (o *options) command() string {
 	for _, engine := range o.engines {
 		names = append(names, string(engine))
 	}
-	text := fmt.Sprintf("go run -race ./chaos -duration %v -seed %d -engines %s -clients %d -workers %d -ttl %v",
-		o.duration, o.seed, strings.Join(names, ","), o.perSite, o.workers, o.ttl)
+	text := fmt.Sprintf("go run -race ./chaos -duration %v -seed %d -engines %s -clients %d -workers %d -ttl %v -crowd %d",
+		o.duration, o.seed, strings.Join(names, ","), o.perSite, o.workers, o.ttl, o.readers)
 	if o.without != "" {
 		text += " -without " + o.without
+	}
+	if !slices.Equal(o.wrappers, faults.WrapperNames()) {
+		text += fmt.Sprintf(" -wrappers %q", strings.Join(o.wrappers, ","))
 	}
 	if len(o.kinds) > 0 {
 		text += fmt.Sprintf(" -faults %q", strings.Join(o.kinds, ","))

@@ -37,8 +37,8 @@ func (s *site) start(i int, apart time.Duration) error {
 	cfg.Addr = p.network.Addr()
 	choice := rand.New(rand.NewPCG(s.seed, s.stream((i+1)<<32|p.life)))
 	text, err := json.Marshal(clientConfig{
-		Name: name, DSN: cfg.FormatDSN(), History: filepath.Join(s.dir, name+".jsonl"),
-		Seed: choice.Uint64(), Workers: s.workers, TTL: s.ttl, Without: s.without, Apart: int64(apart),
+		Name: name, Engine: s.engine, DSN: cfg.FormatDSN(), History: filepath.Join(s.dir, name+".jsonl"),
+		Seed: choice.Uint64(), Workers: s.workers, TTL: s.ttl, Without: s.without, Wrappers: s.wrappers, Apart: int64(apart),
 	})
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"strings"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -15,6 +16,17 @@ var (
 	leaseKeys  = []string{"lease:1", "lease:2"}
 	sharedKeys = []string{"shared:1"}
 	permitKeys = []string{"permit:1"}
+
+	// So many that transactions with careless statements meet at what is no lock's.
+	carelessKeys = []string{"care:0", "care:1", "care:2", "care:3", "care:4", "care:5", "care:6", "care:7", "care:8", "care:9", "hashed:c", "hashed:d"}
+
+	// Leases under whose context others are taken, and these.
+	outerKeys = []string{"outer:1", "outer:2"}
+	innerKeys = []string{"inner:1"}
+
+	// A record with a version of its own, and such that no lock is for.
+	versionKeys = []string{"version:a"}
+	spots       = []string{"x", "y"}
 
 	hashed = txlock.NewFamily[string]("hashed", txlock.Hashed)
 )
@@ -43,6 +55,16 @@ func keysOf(names []string) (keys []txlock.Key) {
 var tables = []string{
 	"CREATE TABLE counters (name VARBINARY(64) PRIMARY KEY, value BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
 	"CREATE TABLE commits (id VARBINARY(96) NOT NULL, name VARBINARY(64) NOT NULL, value BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL, PRIMARY KEY (id, name)) ENGINE=InnoDB",
+	"CREATE TABLE articles (name VARBINARY(64) PRIMARY KEY, value BIGINT NOT NULL, version BIGINT UNSIGNED NOT NULL DEFAULT 1) ENGINE=InnoDB",
+	"CREATE TABLE spots (name VARCHAR(64) PRIMARY KEY, value BIGINT NOT NULL) ENGINE=InnoDB",
+	"CREATE TABLE ddl (id INT) ENGINE=InnoDB",
+	"CREATE PROCEDURE chaos_nothing() DO 1",
+	"CREATE PROCEDURE chaos_touch(IN spot VARCHAR(64)) DO (SELECT s.value FROM spots s WHERE s.name = spot FOR UPDATE)",
+	"CREATE PROCEDURE chaos_swallow(IN spot VARCHAR(64)) BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; UPDATE spots SET value = value + 1 WHERE name = spot; END",
+	"CREATE FUNCTION chaos_function(spot VARCHAR(64)) RETURNS BIGINT MODIFIES SQL DATA BEGIN UPDATE spots SET value = value + 1 WHERE name = spot; RETURN 1; END",
+	"CREATE PROCEDURE chaos_commit() COMMIT",
+	"CREATE PROCEDURE chaos_commit_and_start() BEGIN COMMIT; START TRANSACTION; END",
+	"CREATE PROCEDURE chaos_rollback_and_start() BEGIN ROLLBACK; START TRANSACTION; END",
 }
 
 // install makes the records.
@@ -52,9 +74,13 @@ func install(ctx context.Context, db *sql.DB) error {
 			return err
 		}
 	}
-	for _, names := range [][]string{lockKeys, leaseKeys, sharedKeys} {
+	for insert, names := range map[string][]string{
+		"INSERT INTO counters VALUES (?, 0, 0)":            slices.Concat(lockKeys, carelessKeys, leaseKeys, sharedKeys, innerKeys),
+		"INSERT INTO articles (name, value) VALUES (?, 0)": versionKeys,
+		"INSERT INTO spots VALUES (?, 0)":                  spots,
+	} {
 		for _, name := range names {
-			if _, err := db.ExecContext(ctx, "INSERT INTO counters VALUES (?, 0, 0)", name); err != nil {
+			if _, err := db.ExecContext(ctx, insert, name); err != nil {
 				return err
 			}
 		}
@@ -82,7 +108,7 @@ func tryID(op, try string) string { return op + "#" + try }
 
 func readData(ctx context.Context, db *sql.DB) (d data, err error) {
 	d.counters = make(map[string]int64)
-	err = eachRow(ctx, db, "SELECT name, value FROM counters", func(rows *sql.Rows) error {
+	err = eachRow(ctx, db, "SELECT name, value FROM counters UNION ALL SELECT name, value FROM articles", func(rows *sql.Rows) error {
 		var name string
 		var value int64
 		err := rows.Scan(&name, &value)

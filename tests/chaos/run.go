@@ -19,15 +19,16 @@ func run(ctx context.Context, o options) (r *result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r = &result{options: o, dir: dir}
-	defer func() {
-		for _, s := range r.sites {
+	made := &result{options: o, dir: dir}
+	r = made
+	defer func() { // of what was made, also where nothing is returned
+		for _, s := range made.sites {
 			err = errors.Join(err, s.close())
 		}
 		if err != nil {
 			err = fmt.Errorf("%w; the histories are in %s", err, dir)
 		}
-		if err == nil && r.clean() && o.keep == "" {
+		if err == nil && made.clean() && o.keep == "" {
 			err = os.RemoveAll(dir)
 		}
 	}()
@@ -175,7 +176,7 @@ func (c *counter) succeeded(pattern string) (int, error) {
 // that is not noticed on each server. A run that finds nothing may have been too short.
 func proveAll(ctx context.Context, o options) (code int, err error) {
 	const tries = 3
-	o.keep = ""
+	o.keep, o.readers = "", 0
 	names := guardNames()
 	if o.without != "" {
 		names = []string{o.without}
@@ -192,8 +193,8 @@ func proveAll(ctx context.Context, o options) (code int, err error) {
 			}
 			missed = nil
 			for _, s := range r.sites {
-				if s.v.found(guards[name].finds) {
-					fmt.Printf("PROVED  %s without %s: %s: %s\n", s.engine, name, guards[name].tells, s.v.first(guards[name].finds))
+				if f, ok := s.v.found(guards[name].finds, guards[name].of); ok {
+					fmt.Printf("PROVED  %s without %s: %s: %s: %s\n", s.engine, name, guards[name].tells, f.sort, f.text)
 				} else {
 					missed = append(missed, s.engine)
 				}

@@ -12,20 +12,29 @@ import (
 // guards are what can be switched off, each with the violations of which one must be found
 // then.
 var guards = map[string]struct {
-	finds  []string
-	bug    string   // planted in the statements
-	faults []string // that help to find it
-	tells  string
+	finds    []string
+	of       string   // how the name of the record or lease begins that they are of
+	bug      string   // planted in the statements
+	faults   []string // that help to find it
+	tells    string
+	lies     faults.Lies // told by the replies
+	careless bool        // only careless statements show it
 }{
-	"lock":      {[]string{lostUpdate}, "", calm, "transactions write without their lock"},
-	"snapshot":  {[]string{lostUpdate}, "", calm, "a lock after a read does not look whether the read is stale"},
-	"doom":      {[]string{ghostWrite, torn}, "", calm, "the pool does not refuse what comes after a deadlock"},
-	"version":   {[]string{lostUpdate}, "", calm, "versions are not compared"},
-	"guard":     {[]string{lostUpdate, tokenBack}, "", []string{"stop client for ttl"}, "writes under a lease are not guarded"},
-	"token":     {[]string{notLinear}, "same token", calm, "the token of a lease does not rise"},
-	"exclusion": {[]string{overlap}, "two owners", calm, "a lease that is held is granted to another"},
-	"expiry":    {[]string{overlap}, "early expiry", []string{"hang network", "cut network"}, "a lease ends before its holder thinks so"},
-	"room":      {[]string{overlap}, "no room", calm, "readers and permits are granted that there is no room for"},
+	"lock":       {finds: []string{lostUpdate}, faults: calm, tells: "transactions write without their lock"},
+	"snapshot":   {finds: []string{lostUpdate}, faults: calm, tells: "a lock after a read does not look whether the read is stale"},
+	"doom":       {finds: []string{ghostWrite, torn}, faults: calm, tells: "the pool does not refuse what comes after a deadlock"},
+	"version":    {finds: []string{lostUpdate}, faults: calm, tells: "versions are not compared"},
+	"guard":      {finds: []string{lostUpdate, tokenBack}, faults: []string{"stop client for ttl"}, tells: "writes under a lease are not guarded"},
+	"token":      {finds: []string{notLinear}, bug: "same token", faults: calm, tells: "the token of a lease does not rise"},
+	"exclusion":  {finds: []string{overlap}, bug: "two owners", faults: calm, tells: "a lease that is held is granted to another"},
+	"expiry":     {finds: []string{overlap}, bug: "early expiry", faults: []string{"hang network", "cut network"}, tells: "a lease ends before its holder thinks so"},
+	"flag":       {finds: []string{lostUpdate, lostWrite, ghostWrite, torn}, faults: calm, lies: faults.Lies{Open: true}, careless: true, tells: "the reply of a statement that has ended the transaction says that it is open"},
+	"savepoint":  {finds: []string{lostUpdate, ghostWrite, broken}, faults: calm, lies: faults.Lies{Savepoints: true}, careless: true, tells: "a savepoint is released that a statement has ended"},
+	"retry":      {finds: []string{ghostWrite}, faults: calm, careless: true, tells: "a transaction that was committed is begun again after a deadlock"},
+	"plugin":     {finds: []string{lostUpdate}, faults: calm, tells: "the plugin is told that a model needs no lock"},
+	"prediction": {finds: []string{lostUpdate}, of: "version:", faults: calm, tells: "a version that was rolled back is that of another's commit"},
+	"owner":      {finds: []string{overlap, lostUpdate}, of: "inner:", faults: calm, tells: "goroutines under the context of a lease are one owner"},
+	"room":       {finds: []string{overlap}, bug: "no room", faults: calm, tells: "readers and permits are granted that there is no room for"},
 }
 
 // calm lets most operations succeed.

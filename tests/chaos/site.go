@@ -18,6 +18,7 @@ import (
 const (
 	database   = "chaos"
 	clientUser = "chaos_client"
+	lockWait   = 2 // of a row, in seconds
 )
 
 // site is a server, its clients and what is done to them.
@@ -41,7 +42,7 @@ type site struct {
 func newSite(ctx context.Context, o options, engine testdb.Engine, dir string) (s *site, err error) {
 	s = &site{options: o, engine: engine, dir: dir, faults: make(map[string]int)}
 	// Waits end before the operations do.
-	s.server, err = testdb.Start(ctx, engine, testdb.Args("--innodb-lock-wait-timeout=2"))
+	s.server, err = testdb.Start(ctx, engine, testdb.Args(fmt.Sprintf("--innodb-lock-wait-timeout=%d", lockWait)))
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func (s *site) prepare(ctx context.Context) error {
 	for _, statement := range []string{
 		"CREATE DATABASE " + database,
 		fmt.Sprintf("CREATE USER %s@'%%' IDENTIFIED BY '%s'", clientUser, clientUser),
-		fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s.* TO %s@'%%'", database, clientUser),
+		fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, EXECUTE ON %s.* TO %s@'%%'", database, clientUser),
 	} {
 		if _, err := creating.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("%s: %w", statement, err)

@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -15,8 +16,8 @@ var planted = map[string][]string{ // old, new, old, new ...
 		"expires_us = IF(LAST_INSERT_ID() <> 1 AND", "expires_us = IF(LAST_INSERT_ID() = 1 AND",
 		"holds = CASE WHEN LAST_INSERT_ID() = 1 THEN lockstep_leases.holds", "holds = CASE WHEN LAST_INSERT_ID() >= 1 THEN lockstep_leases.holds",
 	},
-	"guard past the time to live": {"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
-		"SET guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
+	"guard past the time to live": {"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
+		"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
 	"early expiry": {
 		"CAST(? AS SIGNED), 0, 0\n", "CAST(? AS SIGNED) DIV 2, 0, 0\n",
 		"NOW(6)) + ttl_us", "NOW(6)) + ttl_us DIV 2",
@@ -54,15 +55,24 @@ type rewriter struct {
 }
 
 func (r rewriter) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, err := r.Connector.Connect(ctx)
+	conn, err := connectFull(ctx, r.Connector)
+	if err != nil {
+		return nil, err
+	}
+	return rewrittenConn{conn, r.rewrite}, nil
+}
+
+// connectFull connects to what can do all that the driver can.
+func connectFull(ctx context.Context, c driver.Connector) (Conn, error) {
+	conn, err := c.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	full, ok := conn.(Conn)
 	if !ok {
-		return nil, fmt.Errorf("%T lacks a method", conn)
+		return nil, errors.Join(fmt.Errorf("%T lacks a method", conn), conn.Close())
 	}
-	return rewrittenConn{full, r.rewrite}, nil
+	return full, nil
 }
 
 // Conn is what a connection of the driver can do.

@@ -119,7 +119,7 @@ func (r *Row) reap() { r.Holds, r.Token = nil, r.Token+1 }
 // idle tells whether the row may be removed, by a clock of whole seconds.
 func (r *Row) idle(now, retention int64) bool {
 	now -= now % 1e6
-	return r.Use == 0 && r.Expires < now-retention && r.Token < uint64(now)
+	return r.Expires < now-retention && r.Token < uint64(now)
 }
 
 // traces tells whether a snapshot of the row shows that it was held since: renewed,

@@ -19,6 +19,36 @@ type Tx struct {
 // Locked tells whether the open transaction has written a row.
 func (w *World) Locked(at At) bool { return w.Tx != nil && w.Tx.rows[at] != nil }
 
+// KeyLocked tells whether it has written one of the rows of a key.
+func (w *World) KeyLocked(key int) bool {
+	if w.Tx == nil {
+		return false
+	}
+	for at := range w.Tx.rows {
+		if at.Key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// grace is for how many microseconds a transaction may have a row whose time is over.
+const grace = 5e6
+
+// Outlives tells whether the open transaction has a row at the moment whose time has been
+// over for so long then that whoever wants it would end the transaction.
+func (w *World) Outlives(moment int64) bool {
+	if w.Tx == nil {
+		return false
+	}
+	for _, row := range w.Tx.rows {
+		if len(row.Holds) > 0 && row.Expires+grace-1e6 <= moment { // the clock is one of whole seconds
+			return true
+		}
+	}
+	return false
+}
+
 // Begin opens the transaction.
 func (w *World) Begin(repeatable bool) {
 	w.Tx = &Tx{Repeatable: repeatable, rows: make(map[At]*Row)}
@@ -133,13 +163,14 @@ func (w *World) Guard(h *Handle) error {
 		return h.over
 	}
 	r := h.record
-	if w.suspicious() && w.view(r.row).Token < h.Token {
-		return txlock.ErrStaleSnapshot
-	}
+	stale := w.suspicious() && w.view(r.row).Token < h.Token
 	row := w.current(r.row)
 	if row == nil || !row.has(w.Now, r) {
 		w.lose(r)
 		return txlock.ErrLost
+	}
+	if stale {
+		return txlock.ErrStaleSnapshot
 	}
 	row.Guards++
 	return nil

@@ -269,22 +269,38 @@ func (w *World) Renew(h *Handle) error {
 	return nil
 }
 
-// ForceRelease takes a lease away. Where a transaction has the row it waits in vain.
+// ForceRelease takes away all that is held under a key. Where a transaction has one of
+// the rows it waits in vain.
 func (w *World) ForceRelease(key int) error {
-	at := At{Key: key}
-	if w.Locked(at) {
+	if w.KeyLocked(key) {
 		return context.DeadlineExceeded
 	}
-	if row := w.Rows[at]; row == nil || !row.force(w.Now) {
+	released := false
+	for at, row := range w.Rows {
+		if at.Key == key {
+			released = row.force(w.Now) || released
+		}
+	}
+	if !released {
 		return txlock.ErrNotHeld
 	}
 	return nil
 }
 
-// Clean removes idle rows and tells how many.
+// Clean removes idle rows and tells how many. What says how a key is used stays while
+// there is a reader's or permit's row that stays.
 func (w *World) Clean(retention int64) (n int) {
+	stays := make(map[int]bool)
+	var idle []At
 	for at, row := range w.Rows {
 		if !w.Locked(at) && row.idle(w.Now, retention) {
+			idle = append(idle, at)
+		} else if at.Slot > 0 {
+			stays[at.Key] = true
+		}
+	}
+	for _, at := range idle {
+		if at.Slot > 0 || w.Rows[at].Use == 0 || !stays[at.Key] {
 			delete(w.Rows, at)
 			n++
 		}

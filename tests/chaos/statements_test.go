@@ -1,0 +1,126 @@
+package main
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// TestCores proves on the servers that the cores do to a transaction what the judge takes
+// them to do, however they are written: where one is taken without an error, a savepoint
+// made before is there afterwards, or is not.
+func TestCores(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Fresh(t, engine)
+			if err := install(t.Context(), db.Admin()); err != nil {
+				t.Fatal(err)
+			}
+			connector, err := mysql.NewConnector(db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pool := sql.OpenDB(connector)
+			t.Cleanup(func() { _ = pool.Close() })
+			pool.SetMaxIdleConns(0) // a session for each, of which nothing stays
+			taken := make(map[string]int)
+			for kind, texts := range cores {
+				for _, text := range texts {
+					if strings.Contains(text, "%s") {
+						text = fmt.Sprintf(text, spots[0])
+					}
+					for _, l := range layers {
+						if l.only != "" && l.only != engine {
+							continue
+						}
+						for _, prepared := range []bool{false, true} {
+							p := phrase{kind: kind, texts: l.write(text), prepared: prepared}
+							if goesOn, err := sent(t, pool, p); err == nil {
+								taken[kind+": "+text]++
+								if goesOn == (kind == coreEnds) {
+									t.Errorf("a %q goes on: %t, after %q", kind, goesOn, p.texts)
+								}
+							}
+						}
+					}
+				}
+			}
+			for _, kind := range sortedKeys(cores) {
+				for _, text := range cores[kind] {
+					if strings.Contains(text, "%s") {
+						text = fmt.Sprintf(text, spots[0])
+					}
+					// In a transaction these are refused, but where a handler swallows that.
+					refused := []string{"XA START 'chaos'", "XA ROLLBACK 'chaos'", "ROLLBACK TO SAVEPOINT never_made"}
+					if taken[kind+": "+text] == 0 && !slices.Contains(refused, text) {
+						t.Errorf("%q was taken in no form", text)
+					}
+				}
+			}
+		})
+	}
+}
+
+// sent sends a phrase in a transaction, and tells whether that goes on.
+func sent(t *testing.T, pool *sql.DB, p phrase) (goesOn bool, err error) {
+	t.Helper()
+	tx, err := pool.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }() // it may be over
+	for _, text := range []string{"UPDATE counters SET token = token WHERE name = 'lock:a'", "SAVEPOINT mark"} {
+		if _, err := tx.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.send(t.Context(), tx); err != nil {
+		return false, err
+	}
+	_, released := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT mark")
+	var server *mysql.MySQLError
+	if released != nil && (!errors.As(released, &server) || server.Number != 1305) {
+		t.Fatalf("%q: %v", p.texts, released)
+	}
+	return released == nil, nil
+}
+
+// TestPhrases proves that the grammar makes all kinds of statements, in all layers that
+// the client's server and connection take, and no other.
+func TestPhrases(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []testdb.Engine{testdb.MariaDB, testdb.MySQL} {
+		for _, multi := range []bool{false, true} {
+			w := &worker{client: &client{clientConfig: clientConfig{Engine: engine}, multi: multi}, Rand: rand.New(rand.NewPCG(1, 2))}
+			kinds, all := make(map[string]int), ""
+			for range 5000 {
+				p := w.phrase(spots[1])
+				kinds[p.kind]++
+				all += strings.Join(p.texts, "\n") + "\n"
+			}
+			if len(kinds) != len(cores) {
+				t.Errorf("%v", kinds)
+			}
+			for part, want := range map[string]bool{
+				"/*! ": true, "EXECUTE careless": true, "CALL chaos_swallow('y')": true, "%": false,
+				"BEGIN NOT ATOMIC ": engine == testdb.MariaDB, "SET STATEMENT": engine == testdb.MariaDB, "\nDO 1; ": multi,
+			} {
+				if strings.Contains(all, part) != want {
+					t.Errorf("%s, multi %t: it has %q: %t", engine, multi, part, !want)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,9 @@
+package faults
+
+import (
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
