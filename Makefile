@@ -34,7 +34,12 @@ WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
 # What Docker offers to make test-matrix.
 IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
 
-.PHONY: help test test-adapters test-module test-cluster test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
+# What others have tested: go-sql-driver, dbresolver and GORM; and the directory tests of a
+# checkout of GORM in the version of go.mod, where the module proxy doesn't serve it.
+SUITES     ?= driver,dbresolver,gorm
+GORM_TESTS ?=
+
+.PHONY: help test test-adapters test-module test-cluster test-foreign test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +58,9 @@ test-module:
 test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; CLUSTER_DURATION=30s of faults.
 	internal/tools/need-cc.sh
 	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -tags cluster ./cluster
+
+test-foreign: ## Run the tests of SUITES, written by others, on a plain and a guarded pool, and compare; GORM_TESTS=.../gorm/tests.
+	cd tests && go run ./foreign -engines $(ENGINES) -suites $(SUITES) -gorm "$(abspath $(GORM_TESTS))"
 
 test-matrix: ## Run make test on the images of IMAGES, which needs Docker.
 	@docker info >/dev/null || { echo "make test-matrix needs Docker, and docker info fails here."; exit 1; }

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// stream is what go test -json writes of a package p.
+func stream(events ...string) string {
+	text := `{"Action":"start","Package":"p"}` + "\n"
+	for _, e := range events {
+		action, name, _ := strings.Cut(e, " ")
+		text += fmt.Sprintf(`{"Action":"run","Package":"p","Test":%q}`+"\n", name)
+		text += fmt.Sprintf(`{"Action":"output","Package":"p","Test":%q,"Output":"%s says %s\n"}`+"\n", name, name, action)
+		if action != "run" {
+			text += fmt.Sprintf(`{"Action":%q,"Package":"p","Test":%q,"Elapsed":0.1}`+"\n", action, name)
+		}
+	}
+	return text + `{"Action":"fail","Package":"p"}` + "\n"
+}
+
+func read(t *testing.T, text string) results {
+	t.Helper()
+	found, err := readResults(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestCompare proves that a test which passes on the plain pool must pass on the other,
+// and that nothing else counts.
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		plain, other []string
+		worse        []string // the beginnings of the lines
+	}{
+		"the same":              {[]string{"pass A", "fail B", "skip C"}, []string{"pass A", "fail B", "skip C"}, nil},
+		"better":                {[]string{"fail A", "skip B", "run C"}, []string{"pass A", "pass B", "pass C", "fail D"}, nil},
+		"fails":                 {[]string{"pass A", "pass A/x", "pass B"}, []string{"fail A", "fail A/x", "pass B"}, []string{"p A passes on the plain pool and fails\nA says fail", "p A/x passes on the plain pool and fails"}},
+		"is skipped":            {[]string{"pass A"}, []string{"skip A"}, []string{"p A passes on the plain pool and is skipped"}},
+		"the process has ended": {[]string{"pass A", "pass B"}, []string{"run A"}, []string{"p A passes on the plain pool and does not end\nA says run", "p B passes on the plain pool and is not run", "what was said by no test there"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			worse := compare(read(t, stream(c.plain...)), read(t, stream(c.other...)))
+			if len(worse) != len(c.worse) {
+				t.Fatalf("%q, want %q", worse, c.worse)
+			}
+			for i, line := range worse {
+				if !strings.HasPrefix(line, c.worse[i]) {
+					t.Errorf("%q, want %q", line, c.worse[i])
+				}
+			}
+		})
+	}
+}
+
+// TestReadResults proves that outcomes are counted, and that what was not built says why.
+func TestReadResults(t *testing.T) {
+	t.Parallel()
+	found := read(t, stream("pass A", "pass B", "fail C", "skip D", "run E"))
+	if got, want := found.counts(), "2 passed, 1 failed, 1 skipped, 1 never ended"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := found.failures(), "C says fail\nE says run\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	broken := read(t, `{"ImportPath":"p","Action":"build-output","Output":"undefined: x\n"}`+"\n"+`{"ImportPath":"p","Action":"build-fail"}`+"\n")
+	worse := compare(found, broken)
+	if len(broken.outcomes) != 0 || len(worse) != 3 || !strings.Contains(worse[2], "undefined: x") {
+		t.Errorf("%v, %q", broken.outcomes, worse)
+	}
+	if _, err := readResults(strings.NewReader("{}\nnonsense\n")); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("a line that is no event: %v", err)
+	}
+}
+
+// TestPatches proves that a suite which opens its pools in another way than before is
+// refused, since it would run on the plain pool twice.
+func TestPatches(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a_test.go", `sql.Open("mysql", dsn); sql.Open("mysql", other)`)
+	write("b.go", `sql.Open("mysql", dsn)`)
+	s := suite{module: "m", dir: dir, patch: suites["driver"].patch[:1], inject: map[string]string{"below/c.go": "driver_in.go.txt"}}
+	if err := s.change(); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"a_test.go": `sql.Open(driverNameTest, dsn); sql.Open(driverNameTest, other)`, "b.go": `sql.Open("mysql", dsn)`,
+	} {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != want {
+			t.Errorf("%s: %s, %v", name, text, err)
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "below", "c.go")); err != nil || !strings.HasPrefix(string(text), "package mysql") {
+		t.Errorf("%s, %v", text, err)
+	}
+	if err := s.change(); err == nil || !strings.Contains(err.Error(), `m: no *_test.go has sql.Open("mysql"`) {
+		t.Errorf("patched again: %v", err)
+	}
+}
+
+// TestCopyTree proves that the copy of what is read-only can be changed.
+func TestCopyTree(t *testing.T) {
+	t.Parallel()
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "copy")
+	if err := os.MkdirAll(filepath.Join(from, "below"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(from, "below", "a.go"), []byte("package a"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if err := copyTree(to, from); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(to, "below", "a.go"))
+	if err != nil || info.Mode() != fs.FileMode(0o600) {
+		t.Errorf("%v, %v", info, err)
+	}
+	if err := copyTree(to, filepath.Join(from, "missing")); err == nil {
+		t.Error("what is missing was copied")
+	}
+}
+
+// TestRefused proves that what can't be run is refused before anything is started.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	for line, says := range map[string]string{
+		"-engines oracle":         "unknown engine",
+		"-suites driver,nonsense": `"nonsense" is not one of driver, dbresolver, gorm`,
+		"driver":                  `"driver" is no flag`,
+	} {
+		var out strings.Builder
+		if differs, err := foreign(t.Context(), strings.Fields(line), &out); err == nil || differs || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %t, %v, want %q", line, differs, err, says)
+		}
+	}
+	if want := slices.Sorted(maps.Keys(suites)); !slices.Equal(slices.Sorted(slices.Values(suiteNames())), want) {
+		t.Errorf("%q, want %q", suiteNames(), want)
+	}
+}
+
+// TestForeign runs a suite of the shape of GORM's, which shows that the pools are what
+// they are called, and that what differs on them is told.
+func TestForeign(t *testing.T) {
+	t.Parallel()
+	var engines []string
+	for _, engine := range testdb.Engines() {
+		engines = append(engines, string(engine))
+	}
+	line := []string{"-engines", strings.Join(engines, ","), "-suites", "gorm", "-gorm", filepath.Join("testdata", "gormtests"), "-least", "5"}
+	var out strings.Builder
+	differs, err := foreign(t.Context(), line, &out)
+	if err != nil || !differs {
+		t.Fatalf("%t, %v\n%s", differs, err, &out)
+	}
+	for _, engine := range engines {
+		for _, want := range []string{
+			"gorm.io/gorm/tests plain: 5 passed, 1 failed, 0 skipped",
+			"gorm.io/gorm/tests guarded: 4 passed, 2 failed, 0 skipped",
+			"gorm.io/gorm/tests plugin: 3 passed, 2 failed, 1 skipped",
+		} {
+			if !strings.Contains(out.String(), "foreign: "+engine+" "+want) {
+				t.Errorf("it doesn't say %q", want)
+			}
+		}
+		for _, want := range []string{
+			"gorm guarded: gorm.io/gorm/tests TestOnPlainOnly passes on the plain pool and fails",
+			"gorm plugin: gorm.io/gorm/tests TestOnPlainOnly passes on the plain pool and fails",
+			"gorm plugin: gorm.io/gorm/tests TestWithoutPluginOnly passes on the plain pool and is skipped",
+		} {
+			if !strings.Contains(out.String(), "foreign: DIFFERS "+engine+" "+want) {
+				t.Errorf("it doesn't say %q", want)
+			}
+		}
+	}
+	if n := strings.Count(out.String(), "DIFFERS"); n != 3*len(engines) || strings.Contains(out.String(), "TestFails passes") {
+		t.Errorf("%d tests differ", n)
+	}
+	if t.Failed() {
+		t.Log(out.String())
+	}
+	// A suite of which hardly a test passes proves nothing.
+	line[1], line[len(line)-1] = engines[0], "6"
+	out.Reset()
+	if _, err := foreign(t.Context(), line, &out); err == nil || !strings.Contains(err.Error(), "6 at least should") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
