@@ -211,7 +211,7 @@ func (p *play) clean(*rapid.T) {
 	}
 }
 
-// fill fills the list of holds.
+// fill fills the list with holds of this process, which begin alike.
 func (p *play) fill(rt *rapid.T) {
 	key := rapid.IntRange(0, modelKeys-1).Draw(rt, "key")
 	if !p.step("fill %d", key) {
@@ -219,7 +219,7 @@ func (p *play) fill(rt *rapid.T) {
 	}
 	if n := p.world.Fill(key); n > 0 {
 		_, err := p.db.Admin().ExecContext(context.Background(),
-			"UPDATE lockstep_leases SET holds = CONCAT(holds, REPEAT(';filled-filled-filled-f', ?)) WHERE name = ? AND slot = 0", n, modelKey(key).String())
+			"UPDATE lockstep_leases SET holds = CONCAT(holds, REPEAT(CONCAT(LEFT(holds, 9), 'filled-filled-'), ?)) WHERE name = ? AND slot = 0", n, modelKey(key).String())
 		p.same("fill", err, nil)
 	}
 }
