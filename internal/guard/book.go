@@ -168,18 +168,28 @@ func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
 // over stops a transaction that is not open any more after a statement. Where that has
 // committed by its words, the program goes on as it wanted.
 func (c *conn) over(s statement) error {
+	why := c.committedBy(s)
 	switch s.end {
 	case endCommitted:
-		c.tx.sever(c.pool.rules.Committed(s.name))
+		c.tx.sever(why)
 		return nil
-	case endUnknown:
-		why := c.pool.rules.MayHaveCommitted(s.name)
-		c.tx.doom(why, true)
-		return why
+	case endRolledBack:
+		why = c.pool.rules.RolledBack(s.name)
 	}
-	why := c.pool.rules.RolledBack(s.name)
-	c.tx.doom(why, false)
+	c.tx.doom(why, s.end == endUnknown)
 	return why
+}
+
+// committedBy returns that a statement has committed the transaction which is over after
+// it, or may have, or nil.
+func (c *conn) committedBy(s statement) error {
+	switch s.end {
+	case endCommitted:
+		return c.pool.rules.Committed(s.name)
+	case endUnknown:
+		return c.pool.rules.MayHaveCommitted(s.name)
+	}
+	return nil
 }
 
 // failed keeps book of a statement that the server has answered with an error, or hasn't
@@ -209,13 +219,8 @@ func (c *conn) judged(ctx context.Context, s statement, err error) error {
 		return err
 	}
 	if why := c.pool.rules.Ended(err, c.server); why != nil {
-		switch s.end {
-		case endCommitted:
-			why = c.pool.rules.Committed(s.name) // it has done so first
-			err = fmt.Errorf("%w: %w", why, err)
-		case endUnknown:
-			why = c.pool.rules.MayHaveCommitted(s.name)
-			err = fmt.Errorf("%w: %w", why, err)
+		if first := c.committedBy(s); first != nil {
+			why, err = first, fmt.Errorf("%w: %w", first, err)
 		}
 		t.doom(why, s.end != endRolledBack)
 		return err

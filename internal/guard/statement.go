@@ -122,7 +122,7 @@ func (s statement) doubtful() statement {
 // comment behind that can't change it; else it may be a part of it or not.
 func judgeOne(query string) statement {
 	s, certain := judgeWords(query)
-	if !certain && s.kind != kindBegin && (strings.Contains(query, "/*!") || strings.Contains(query, "/*M!")) {
+	if !certain && s.kind != kindBegin && sqltext.Executable(query) {
 		s = s.doubtful()
 	}
 	return s

@@ -156,11 +156,17 @@ func identifiers(query string) iter.Seq[string] {
 	}
 }
 
+// Executable tells whether the text may have an executable comment: it has the opening of
+// one, perhaps in quotes.
+func Executable(query string) bool {
+	return strings.Contains(query, "/*!") || strings.Contains(query, "/*M!")
+}
+
 // Conditional tells whether an executable comment, which some servers read and others
 // don't, may decide what kind of statements the text has: it comes before the first word
 // of one, or has a semicolon in it.
 func Conditional(query string) bool {
-	if !strings.Contains(query, "/*!") && !strings.Contains(query, "/*M!") {
+	if !Executable(query) {
 		return false
 	}
 	begun := false
