@@ -39,10 +39,15 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help test test-adapters test-module test-cluster test-foreign test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
+.PHONY: help quick test test-adapters test-module test-cluster test-foreign test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+quick: ## Run what needs no server with the race detector, and golangci-lint; for the next edit.
+	internal/tools/need-cc.sh
+	@for module in . tests; do (cd $$module && LOCKSTEP_ENGINES=none CGO_ENABLED=1 go test -race ./...) || exit 1; done
+	@$(MAKE) --no-print-directory lint
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/tools/need-cc.sh
