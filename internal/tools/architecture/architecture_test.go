@@ -32,7 +32,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, wrong := range slices.Concat(wrongNames(root, string(page)), wrongTrips(string(page)), wrongFloors(string(page), imports)) {
+	for _, wrong := range slices.Concat(wrongNames(string(page)), wrongTrips(string(page)), wrongFloors(string(page), imports)) {
 		t.Error("docs/architecture.md: " + wrong)
 	}
 	if n := len(regexp.MustCompile(`\S*\w\S*`).FindAllString(string(page), -1)); n > 1500 {
@@ -40,10 +40,27 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// TestLinks proves that the pages for people lead to files that exist.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	link := regexp.MustCompile(`\]\(([\w./-]+)(#[^)]*)?\)`)
+	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "internal/locksuite/README.md"} {
+		text, err := os.ReadFile(filepath.Join(root, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range link.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(page), match[1])); err != nil {
+				t.Errorf("%s has a link to %s: %v", page, match[1], err)
+			}
+		}
+	}
+}
+
 var reference = regexp.MustCompile("`([^` ]+\\.go): ([^`]+)`")
 
 // wrongNames returns what is wrong with the names that a page gives as `file.go: Name`.
-func wrongNames(root, page string) (wrong []string) {
+func wrongNames(page string) (wrong []string) {
 	names := make(map[string][]string) // by file
 	for i, line := range strings.Split(page, "\n") {
 		for _, match := range reference.FindAllStringSubmatch(line, -1) {
@@ -112,7 +129,7 @@ func receiver(f *ast.FuncDecl) string {
 
 // wrongTrips returns which of the trips are missing, or have frames without a name.
 func wrongTrips(page string) (wrong []string) {
-	frame := regexp.MustCompile("^[0-9]+\\. ")
+	frame := regexp.MustCompile(`^[0-9]+\. `)
 	for n := 1; n <= 4; n++ {
 		_, trip, found := strings.Cut(page, fmt.Sprintf("\n## Trip %d: ", n))
 		if !found {
@@ -238,14 +255,14 @@ func TestWrongPages(t *testing.T) {
 		wrong []string
 		want  string
 	}{
-		"a function":         {wrongNames(root, "`txlock/scope.go: Join`"), ""},
-		"a method":           {wrongNames(root, "`txlock/scope.go: Scope.Lock`"), ""},
-		"a type":             {wrongNames(root, "`txlock/scope.go: hold`"), ""},
-		"a constant":         {wrongNames(root, "`txlock/record.go: made`"), ""},
-		"a wrong function":   {wrongNames(root, "\n`txlock/scope.go: Joyn`"), "line 2 names Joyn in txlock/scope.go"},
-		"a wrong receiver":   {wrongNames(root, "`txlock/scope.go: Grant.Lock`"), "line 1 names Grant.Lock in txlock/scope.go"},
-		"no receiver":        {wrongNames(root, "`txlock/scope.go: TryLock`"), "line 1 names TryLock in txlock/scope.go"},
-		"a wrong file":       {wrongNames(root, "`txlock/scoop.go: Join`"), "line 1 names the file txlock/scoop.go"},
+		"a function":         {wrongNames("`txlock/scope.go: Join`"), ""},
+		"a method":           {wrongNames("`txlock/scope.go: Scope.Lock`"), ""},
+		"a type":             {wrongNames("`txlock/scope.go: hold`"), ""},
+		"a constant":         {wrongNames("`txlock/record.go: made`"), ""},
+		"a wrong function":   {wrongNames("\n`txlock/scope.go: Joyn`"), "line 2 names Joyn in txlock/scope.go"},
+		"a wrong receiver":   {wrongNames("`txlock/scope.go: Grant.Lock`"), "line 1 names Grant.Lock in txlock/scope.go"},
+		"no receiver":        {wrongNames("`txlock/scope.go: TryLock`"), "line 1 names TryLock in txlock/scope.go"},
+		"a wrong file":       {wrongNames("`txlock/scoop.go: Join`"), "line 1 names the file txlock/scoop.go"},
 		"no trips":           {wrongTrips("\n## Trip 1: a\n\n1. `a.go: A` is.\n"), "there is no trip 2"},
 		"no frames":          {wrongTrips("\n## Trip 1: a\n\nText.\n"), "trip 1 has no frames"},
 		"a frame of text":    {wrongTrips("\n## Trip 1: a\n\n1. It begins.\n"), "trip 1: frame 1 should begin"},
