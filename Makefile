@@ -125,8 +125,8 @@ verify-go: lint
 	done
 
 lint: ## Run golangci-lint.
-	$(GOLANGCI) run
-	cd tests && $(GOLANGCI) run --build-tags cluster
+	$(GOLANGCI) run --allow-parallel-runners
+	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
 
 licences: ## Check the licences of all dependencies.
 	@for module in . tests; do \
