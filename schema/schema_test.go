@@ -266,7 +266,7 @@ func TestCheckFindsSysdateIsNow(t *testing.T) {
 func TestCheckFindsGalera(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
-		if engine != testdb.MariaDB {
+		if engine == testdb.MySQL {
 			continue
 		}
 		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).Open(t)

@@ -320,6 +320,7 @@ func TestLeasesAsTheModel(t *testing.T) {
 // are planted in the statements on their way to the server.
 func TestModelFindsBugs(t *testing.T) {
 	t.Parallel()
+	testdb.NeedsServer(t)
 	for _, bug := range []struct{ cast, name string }{
 		{"exclusive", "two owners"}, {"exclusive", "lost release"}, {"exclusive", "guard past the time to live"},
 		{"shared", "reader beside a writer"}, {"shared", "writer beside readers"}, {"shared", "intent forgotten"},

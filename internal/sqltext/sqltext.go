@@ -128,30 +128,12 @@ func LastName(query string) (last string) {
 // identifiers yields the identifiers and keywords of the text in lower case.
 func identifiers(query string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for i := 0; i < len(query); {
-			n, name := 1, ""
-			switch {
-			case isIdentifier(query[i]):
-				for i+n < len(query) && isIdentifier(query[i+n]) {
-					n++
-				}
-				name = query[i : i+n]
-			case opening(query[i:]) > 0:
-				n = opening(query[i:])
-			case skip(query[i:]) > 0:
-				n = skip(query[i:])
-				if q := query[i : i+1]; (q == "`" || q == `"`) && n > 1 {
-					// A doubled quote is two quoted texts to skip.
-					for i+n < len(query) && query[i+n:i+n+1] == q {
-						n += skip(query[i+n:])
-					}
-					name = strings.ReplaceAll(strings.TrimSuffix(query[i+1:i+n], q), q+q, q)
-				}
-			}
+		for query != "" {
+			name, n := identifier(query)
 			if name != "" && !yield(strings.ToLower(name)) {
 				return
 			}
-			i += n
+			query = query[n:]
 		}
 	}
 }
@@ -160,6 +142,35 @@ func identifiers(query string) iter.Seq[string] {
 // one, perhaps in quotes.
 func Executable(query string) bool {
 	return strings.Contains(query, "/*!") || strings.Contains(query, "/*M!")
+}
+
+// identifier returns the identifier that a text begins with, without its quotes, and its
+// length. Of anything else it returns "" and how much is no identifier.
+func identifier(s string) (name string, n int) {
+	switch {
+	case isIdentifier(s[0]):
+		for n < len(s) && isIdentifier(s[n]) {
+			n++
+		}
+		return s[:n], n
+	case opening(s) > 0:
+		return "", opening(s)
+	case s[0] == '`' || s[0] == '"':
+		return quoted(s)
+	}
+	return "", max(skip(s), 1)
+}
+
+// quoted is identifier for a text that begins with a quote.
+func quoted(s string) (name string, n int) {
+	if n = skip(s); n <= 1 {
+		return "", 1
+	}
+	q := s[:1]
+	for n < len(s) && s[n:n+1] == q { // a doubled quote is two quoted texts to skip
+		n += skip(s[n:])
+	}
+	return strings.ReplaceAll(strings.TrimSuffix(s[1:n], q), q+q, q), n
 }
 
 // Conditional tells whether an executable comment, which some servers read and others

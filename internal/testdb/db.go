@@ -32,6 +32,7 @@ type DB struct {
 // keeps apart from the others by its own keys and by CreateTable.
 func Open(tb testing.TB, engine Engine) *DB {
 	tb.Helper()
+	NeedsServer(tb)
 	db, err := process.dbs[engine]()
 	if err != nil {
 		tb.Fatal(err)

@@ -46,6 +46,9 @@ type galeraNode struct {
 // after Kill, Restart has it join the others again: at least one of them must run.
 func StartGalera(ctx context.Context, n int, opts ...Option) (nodes []*Server, err error) {
 	g := &galera{}
+	if err := mayStart(); err != nil {
+		return nil, err
+	}
 	for _, opt := range opts {
 		opt(&g.opts)
 	}

@@ -40,6 +40,9 @@ type groupMember struct {
 // join the others again: at least one of them must run.
 func StartGroup(ctx context.Context, n int, opts ...Option) (members []*Server, err error) {
 	g := &group{name: uuid.NewString()}
+	if err := mayStart(); err != nil {
+		return nil, err
+	}
 	for _, opt := range opts {
 		opt(&g.opts)
 	}

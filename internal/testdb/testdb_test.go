@@ -22,6 +22,7 @@ func eachEngine(t *testing.T, test func(t *testing.T, engine Engine)) {
 	for _, engine := range Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
+			NeedsServer(t)
 			test(t, engine)
 		})
 	}
@@ -34,8 +35,10 @@ func TestParseEngines(t *testing.T) {
 			t.Errorf("ParseEngines(%q) = %v, %v", list, engines, err)
 		}
 	}
-	if _, err := ParseEngines("mysql,oracle"); err == nil || !strings.Contains(err.Error(), `"oracle"`) {
-		t.Errorf("an unknown engine: %v", err)
+	for list, unknown := range map[string]string{"mysql,oracle": "oracle", "none": "none", "mysql,none": "none"} {
+		if _, err := ParseEngines(list); err == nil || !strings.Contains(err.Error(), `"`+unknown+`"`) {
+			t.Errorf("ParseEngines(%q) = %v, want %q unknown", list, err, unknown)
+		}
 	}
 }
 
@@ -174,6 +177,7 @@ func TestStartReportsLog(t *testing.T) {
 
 func TestStartEndsWithContext(t *testing.T) {
 	t.Parallel()
+	NeedsServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, engine := range Engines() {

@@ -156,7 +156,16 @@ func sameTry(tries map[string]string) bool {
 // the clock: what has returned before another began is before it.
 func (v *verdict) checkCounter(name string, value int64, writes []commit, reads []*op, ops map[string]*op) {
 	slices.SortFunc(writes, func(a, b commit) int { return cmp.Compare(a.value, b.value) })
-	lost := 0
+	if lost := v.checkLost(name, value, writes); lost > 0 {
+		v.lostUpdates += lost
+		return // there is no order to check
+	}
+	v.checkTokens(name, writes)
+	v.checkClock(name, writes, reads, ops)
+}
+
+// checkLost returns how many of the writes, by their values, are lost.
+func (v *verdict) checkLost(name string, value int64, writes []commit) (lost int) {
 	for i, c := range writes {
 		if i > 0 && c.value == writes[i-1].value {
 			lost++
@@ -167,10 +176,11 @@ func (v *verdict) checkCounter(name string, value int64, writes []commit, reads 
 		lost++
 		v.add(lostUpdate, "%s is %d after %d writes", name, value, len(writes))
 	}
-	v.lostUpdates += lost
-	if lost > 0 {
-		return // there is no order to check
-	}
+	return lost
+}
+
+// checkTokens checks that the tokens rise, but for those of leases, which may write twice.
+func (v *verdict) checkTokens(name string, writes []commit) {
 	lease := slices.Contains(slices.Concat(leaseKeys, sharedKeys, innerKeys), name)
 	token := uint64(0)
 	for i, c := range writes {
@@ -182,6 +192,10 @@ func (v *verdict) checkCounter(name string, value int64, writes []commit, reads 
 		}
 		token = c.token
 	}
+}
+
+// checkClock checks that the writes and reads agree with the clock.
+func (v *verdict) checkClock(name string, writes []commit, reads []*op, ops map[string]*op) {
 	// returned[i] is when the first of the writes from i on had returned, called[i]
 	// when the last of those before i was called.
 	returned, called := make([]int64, len(writes)+1), make([]int64, len(writes)+1)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
 )
 
 // story is a small history: operations that are called and return at the given
@@ -419,7 +421,7 @@ func TestRefused(t *testing.T) {
 		"-seed 1 -engines x 10s":   "unknown engine",
 		"-engines mariadb 10s now": `"10s" is no flag`,
 	} {
-		code, err := chaos(t.Context(), strings.Fields(line))
+		code, err := chaos(t.Context(), strings.Fields("-engines mariadb "+line))
 		if err == nil || code != 2 || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %d, %v, want %q", line, code, err, says)
 		}
@@ -429,6 +431,7 @@ func TestRefused(t *testing.T) {
 // TestInterrupted proves that a run which is interrupted while it starts says so.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
+	testdb.NeedsServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	code, err := chaos(ctx, []string{"-engines", "mariadb,mysql"})

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
 )
 
 // run makes one run and judges it. What it has started is stopped when it returns.
@@ -21,30 +23,10 @@ func run(ctx context.Context, o options) (r *result, err error) {
 	}
 	made := &result{options: o, dir: dir}
 	r = made
-	defer func() { // of what was made, also where nothing is returned
-		for _, s := range made.sites {
-			err = errors.Join(err, s.close())
-		}
-		if err != nil {
-			err = fmt.Errorf("%w; the histories are in %s", err, dir)
-		}
-		if err == nil && made.clean() && o.keep == "" {
-			err = os.RemoveAll(dir)
-		}
-	}()
+	defer func() { err = made.end(err) }() // of what was made, also where nothing is returned
 	fmt.Printf("chaos: seed %d, %v, guards off: %s\n", o.seed, o.duration, o.guardsOff())
-	for _, engine := range o.engines {
-		fmt.Printf("chaos: starting %s\n", engine)
-		s, err := newSite(ctx, o, engine, dir)
-		if err != nil {
-			return nil, err
-		}
-		r.sites = append(r.sites, s)
-		for i := range s.clients {
-			if err := s.start(i, 0); err != nil {
-				return nil, err
-			}
-		}
+	if err := r.start(ctx); err != nil {
+		return nil, err
 	}
 	r.begun = time.Now()
 	r.torment(ctx)
@@ -68,6 +50,39 @@ func run(ctx context.Context, o options) (r *result, err error) {
 		}
 	}
 	return r, nil
+}
+
+// start starts the servers and their clients.
+func (r *result) start(ctx context.Context) error {
+	for _, engine := range r.engines {
+		fmt.Printf("chaos: starting %s\n", engine)
+		s, err := newSite(ctx, r.options, engine, r.dir)
+		if err != nil {
+			return err
+		}
+		r.sites = append(r.sites, s)
+		for i := range s.clients {
+			if err := s.start(i, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// end stops what was started, and removes the histories of a run without an error in
+// which nothing is wrong.
+func (r *result) end(err error) error {
+	for _, s := range r.sites {
+		err = errors.Join(err, s.close())
+	}
+	if err != nil {
+		return fmt.Errorf("%w; the histories are in %s", err, r.dir)
+	}
+	if r.clean() && r.keep == "" {
+		return os.RemoveAll(r.dir)
+	}
+	return nil
 }
 
 // directory makes the directory of the histories.
@@ -173,38 +188,17 @@ func (c *counter) succeeded(pattern string) (int, error) {
 }
 
 // proveAll switches one guard off after the other, or the one given, and returns 1 where
-// that is not noticed on each server. A run that finds nothing may have been too short.
+// that is not noticed on each server.
 func proveAll(ctx context.Context, o options) (code int, err error) {
-	const tries = 3
 	o.keep, o.readers = "", 0
 	names := guardNames()
 	if o.without != "" {
 		names = []string{o.without}
 	}
 	for _, name := range names {
-		o.without, o.kinds = name, guards[name].faults
-		missed := o.engines
-		for try := range tries {
-			longer := o
-			longer.engines, longer.seed, longer.duration = missed, o.seed+uint64(try), o.duration<<try
-			r, err := run(ctx, longer)
-			if err != nil {
-				return 2, fmt.Errorf("without %s: %w", name, err)
-			}
-			missed = nil
-			for _, s := range r.sites {
-				if f, ok := s.v.found(guards[name].finds, guards[name].of); ok {
-					fmt.Printf("PROVED  %s without %s: %s: %s: %s\n", s.engine, name, guards[name].tells, f.sort, f.text)
-				} else {
-					missed = append(missed, s.engine)
-				}
-			}
-			if err := os.RemoveAll(r.dir); err != nil {
-				return 2, err
-			}
-			if len(missed) == 0 || ctx.Err() != nil {
-				break
-			}
+		missed, err := prove(ctx, o, name)
+		if err != nil {
+			return 2, fmt.Errorf("without %s: %w", name, err)
 		}
 		for _, engine := range missed {
 			fmt.Printf("MISSED  %s without %s: %s, and nothing is wrong\n", engine, name, guards[name].tells)
@@ -215,4 +209,42 @@ func proveAll(ctx context.Context, o options) (code int, err error) {
 		}
 	}
 	return code, nil
+}
+
+// prove switches a guard off, and returns the servers on which nobody notices. A run that
+// finds nothing may have been too short, so the next one takes longer.
+func prove(ctx context.Context, o options, name string) (missed []testdb.Engine, err error) {
+	const tries = 3
+	o.without, o.kinds = name, guards[name].faults
+	missed = o.engines
+	for try := range tries {
+		longer := o
+		longer.engines, longer.seed, longer.duration = missed, o.seed+uint64(try), o.duration<<try
+		r, err := run(ctx, longer)
+		if err != nil {
+			return nil, err
+		}
+		missed = r.missed(name)
+		if err := os.RemoveAll(r.dir); err != nil {
+			return nil, err
+		}
+		if len(missed) == 0 || ctx.Err() != nil {
+			break
+		}
+	}
+	return missed, nil
+}
+
+// missed returns the servers on which a guard is off and the run has not found what that
+// does, and tells of the others.
+func (r *result) missed(guard string) (missed []testdb.Engine) {
+	g := guards[guard]
+	for _, s := range r.sites {
+		if f, ok := s.v.found(g.finds, g.of); ok {
+			fmt.Printf("PROVED  %s without %s: %s: %s: %s\n", s.engine, guard, g.tells, f.sort, f.text)
+		} else {
+			missed = append(missed, s.engine)
+		}
+	}
+	return missed
 }

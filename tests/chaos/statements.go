@@ -151,70 +151,82 @@ func (w *worker) careless() outcome {
 	if !w.guarded {
 		return w.lock() // a plain pool doesn't promise that
 	}
-	order := []string{spots[0], spots[1]}
+	c := &carelessness{worker: w, order: []string{spots[0], spots[1]}}
 	if w.IntN(2) == 0 {
-		slices.Reverse(order)
+		slices.Reverse(c.order)
 	}
-	p := w.phrase(order[1])
-	names := w.some(carelessKeys, 2)[:2]
-	first, second := w.begin(p.kind, names[0]), w.begin(p.kind+", then", names[1])
+	c.phrase = w.phrase(c.order[1])
+	c.names = w.some(carelessKeys, 2)[:2]
+	first, second := w.begin(c.kind, c.names[0]), w.begin(c.kind+", then", c.names[1])
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
-	one, two := op{ID: first.ID, Form: p.texts}, op{ID: second.ID, Form: p.texts}
-	sent, whole := false, false
-	run := w.begun(w.pool, keysOf(names)...)
+	c.one, c.two = op{ID: first.ID, Form: c.texts}, op{ID: second.ID, Form: c.texts}
+	run := w.begun(w.pool, keysOf(c.names)...)
 	if w.Without == "retry" {
-		run = w.obstinate(keysOf(names))
+		run = w.obstinate(keysOf(c.names))
 	}
-	err := run(ctx, func(tx *sql.Tx) (err error) {
-		one.Tries++
-		two.Tries++
-		try := fmt.Sprint(one.Tries)
-		before := &transaction{Tx: tx, w: w, id: tryID(one.ID, try)}
-		then := &transaction{Tx: tx, w: w, id: tryID(two.ID, try)}
-		one.Ended, whole = false, false
-		defer func() { one.Wrote, two.Wrote = before.wrote, then.wrote }()
-		if err := before.bump(ctx, names[0], 0); err != nil {
-			return err
-		}
-		if err := before.touch(ctx, order[0]); err != nil {
-			return err
-		}
-		sent = sent || p.kind == coreEnds
-		if err := p.send(ctx, tx); err == nil {
-			one.Ended = p.kind == coreEnds
-		} else if !p.ignores {
-			return err
-		}
-		for _, spot := range []string{order[1], order[0]} { // where the locks are gone, another deadlock
-			if err := before.touch(ctx, spot); err != nil && !p.ignores {
-				return err
-			}
-		}
-		scope, err := locksqlc.Join(ctx, tx)
-		if err != nil {
-			return err
-		}
-		if _, err := scope.Lock(ctx, keyOf(names[1])); err != nil {
-			return err
-		}
-		err = then.bump(ctx, names[1], 0)
-		whole = err == nil
-		return err
-	})
-	two.Return = w.now()
-	one.Return = two.Return
-	two.Outcome = outcomeOf(err, whole)
-	one.Outcome = two.Outcome
-	if sent && one.Outcome == failed {
-		one.Outcome = unknown
+	err := run(ctx, func(tx *sql.Tx) error { return c.try(ctx, tx) })
+	c.two.Return = w.now()
+	c.one.Return = c.two.Return
+	c.two.Outcome = outcomeOf(err, c.whole)
+	c.one.Outcome = c.two.Outcome
+	if c.sent && c.one.Outcome == failed {
+		c.one.Outcome = unknown
 	}
 	if err != nil {
-		one.Err, two.Err = err.Error(), err.Error()
+		c.one.Err, c.two.Err = err.Error(), err.Error()
 	}
-	w.journal.write(one)
-	w.journal.write(two)
-	return two.Outcome
+	w.journal.write(c.one)
+	w.journal.write(c.two)
+	return c.two.Outcome
+}
+
+// carelessness is what careless does in a transaction, which may be run several times.
+type carelessness struct {
+	*worker
+	phrase
+	order    []string // of the two spots
+	names    []string // of the keys and records
+	one, two op
+	sent     bool // a statement that may commit was sent in one of the tries
+	whole    bool // the last try has come to its end
+}
+
+func (c *carelessness) try(ctx context.Context, tx *sql.Tx) error {
+	c.one.Tries++
+	c.two.Tries++
+	try := fmt.Sprint(c.one.Tries)
+	before := &transaction{Tx: tx, w: c.worker, id: tryID(c.one.ID, try)}
+	then := &transaction{Tx: tx, w: c.worker, id: tryID(c.two.ID, try)}
+	c.one.Ended, c.whole = false, false
+	defer func() { c.one.Wrote, c.two.Wrote = before.wrote, then.wrote }()
+	if err := before.bump(ctx, c.names[0], 0); err != nil {
+		return err
+	}
+	if err := before.touch(ctx, c.order[0]); err != nil {
+		return err
+	}
+	c.sent = c.sent || c.kind == coreEnds
+	if err := c.send(ctx, tx); err == nil {
+		c.one.Ended = c.kind == coreEnds
+	} else if !c.ignores {
+		return err
+	}
+	for _, spot := range []string{c.order[1], c.order[0]} { // where the locks are gone, another deadlock
+		if err := before.touch(ctx, spot); err != nil && !c.ignores {
+			return err
+		}
+	}
+	scope, err := locksqlc.Join(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if _, err := scope.Lock(ctx, keyOf(c.names[1])); err != nil {
+		return err
+	}
+	err = then.bump(ctx, c.names[1], 0)
+	c.whole = err == nil
+	return err
 }
 
 // outcomeOf is what became of a transaction whose function has come to its end or not.

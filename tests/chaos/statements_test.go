@@ -104,11 +104,12 @@ func TestPhrases(t *testing.T) {
 	for _, engine := range []testdb.Engine{testdb.MariaDB, testdb.MySQL} {
 		for _, multi := range []bool{false, true} {
 			w := &worker{client: &client{clientConfig: clientConfig{Engine: engine}, multi: multi}, Rand: rand.New(rand.NewPCG(1, 2))}
-			kinds, all := make(map[string]int), ""
+			kinds := make(map[string]int)
+			var all strings.Builder
 			for range 5000 {
 				p := w.phrase(spots[1])
 				kinds[p.kind]++
-				all += strings.Join(p.texts, "\n") + "\n"
+				all.WriteString(strings.Join(p.texts, "\n") + "\n")
 			}
 			if len(kinds) != len(cores) {
 				t.Errorf("%v", kinds)
@@ -117,7 +118,7 @@ func TestPhrases(t *testing.T) {
 				"/*! ": true, "EXECUTE careless": true, "CALL chaos_swallow('y')": true, "%": false,
 				"BEGIN NOT ATOMIC ": engine == testdb.MariaDB, "SET STATEMENT": engine == testdb.MariaDB, "\nDO 1; ": multi,
 			} {
-				if strings.Contains(all, part) != want {
+				if strings.Contains(all.String(), part) != want {
 					t.Errorf("%s, multi %t: it has %q: %t", engine, multi, part, !want)
 				}
 			}

@@ -34,6 +34,7 @@ func once(engine testdb.Engine, start func(context.Context, int, ...testdb.Optio
 // cluster returns the nodes of the engine's cluster: Galera, or a Group Replication.
 func cluster(t *testing.T, engine testdb.Engine) []*testdb.Server {
 	t.Helper()
+	testdb.NeedsServer(t)
 	nodes, err := started[engine]()
 	if err != nil {
 		t.Fatal(err)

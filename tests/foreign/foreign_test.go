@@ -150,7 +150,7 @@ func TestRefused(t *testing.T) {
 		"driver":                  `"driver" is no flag`,
 	} {
 		var out strings.Builder
-		if differs, err := foreign(t.Context(), strings.Fields(line), &out); err == nil || differs || !strings.Contains(err.Error(), says) {
+		if differs, err := foreign(t.Context(), strings.Fields("-engines mariadb "+line), &out); err == nil || differs || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %t, %v, want %q", line, differs, err, says)
 		}
 	}
@@ -163,6 +163,7 @@ func TestRefused(t *testing.T) {
 // they are called, and that what differs on them is told.
 func TestForeign(t *testing.T) {
 	t.Parallel()
+	testdb.NeedsServer(t)
 	var engines []string
 	for _, engine := range testdb.Engines() {
 		engines = append(engines, string(engine))

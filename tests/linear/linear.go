@@ -77,6 +77,14 @@ func (s holding) enter(owner string) holding {
 	return s
 }
 
+func (s holding) leave(owner string) holding {
+	if s.owner == owner {
+		s.owner = ""
+	}
+	s.sharing = strings.Replace(s.sharing, "["+owner+"]", "", 1)
+	return s
+}
+
 // step tells what a call may reply in a state, where at most so many share it.
 func (s holding) step(c Call, r Reply, most int) (bool, holding) {
 	free := s.owner == "" && s.sharing == ""
@@ -102,17 +110,18 @@ func (s holding) step(c Call, r Reply, most int) (bool, holding) {
 		if !r.Unknown && r.OK != held {
 			return false, s
 		}
-		if s.owner == c.Owner {
-			s.owner = ""
-		}
-		s.sharing = strings.Replace(s.sharing, "["+c.Owner+"]", "", 1)
-		return true, s
+		return true, s.leave(c.Owner)
 	case Force:
 		if !r.OK {
 			return s.owner == "", s
 		}
 		return s.owner != "", holding{token: s.token + 1, sharing: s.sharing}
 	default: // Inspect, which among readers may show a writer who only tries
-		return most > 0 || r.OK == (s.owner != "") && r.Token == s.token && (!r.OK || r.Owner == s.owner), s
+		return most > 0 || s.shown(r), s
 	}
+}
+
+// shown tells whether a reply shows the writer and the token of this state.
+func (s holding) shown(r Reply) bool {
+	return r.OK == (s.owner != "") && r.Token == s.token && (!r.OK || r.Owner == s.owner)
 }

@@ -841,7 +841,7 @@ func TestReplyOfMissingRow(t *testing.T) {
 func TestNoReadersOnClusters(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
-		if engine != testdb.MariaDB {
+		if engine == testdb.MySQL {
 			continue
 		}
 		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).Open(t)

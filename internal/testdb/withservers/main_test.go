@@ -10,6 +10,7 @@ import (
 )
 
 func TestRunGivesServers(t *testing.T) {
+	testdb.NeedsServer(t)
 	for _, engine := range testdb.Engines() {
 		t.Setenv(engine.DSNVariable(), "")
 		out := filepath.Join(t.TempDir(), "out")
@@ -42,6 +43,7 @@ func TestRunFails(t *testing.T) {
 		failed       bool
 	}{
 		{"oracle", "true", 1, true},
+		{"none", "true", 1, true}, // so make test ENGINES=none fails
 		{"mysql", "kill -9 $$", 137, false},
 		{"mysql", "exit 3", 3, false},
 	} {
