@@ -108,7 +108,7 @@ func TestDoExcludes(t *testing.T) {
 				t.Errorf("the order is %v", order)
 			}
 			idle(t, pool)
-			allFree(t, db, key)
+			wantFree(t, db, key)
 		}
 	})
 }
@@ -121,7 +121,7 @@ func TestDoGivesTheLockBack(t *testing.T) {
 			t.Errorf("Do: %v, want the error of fn", err)
 		}
 		idle(t, pool)
-		allFree(t, db, key)
+		wantFree(t, db, key)
 
 		var working context.Context
 		func() {
@@ -134,7 +134,7 @@ func TestDoGivesTheLockBack(t *testing.T) {
 			t.Errorf("Do returned %v after a panic", err)
 		}()
 		idle(t, pool)
-		allFree(t, db, key)
+		wantFree(t, db, key)
 		if working.Err() == nil {
 			t.Error("the context of fn goes on after a panic")
 		}
@@ -146,7 +146,7 @@ func TestDoGivesTheLockBack(t *testing.T) {
 		}()
 		<-ended
 		idle(t, pool)
-		allFree(t, db, key)
+		wantFree(t, db, key)
 		if now := testdb.ConnID(t, pool); now != id {
 			t.Errorf("the pool has connection %d instead of %d, which was good", now, id)
 		}
@@ -173,7 +173,7 @@ func TestDoNoticesKill(t *testing.T) {
 		}
 		idle(t, pool)
 		db.WaitGone(t, id)
-		allFree(t, db, key)
+		wantFree(t, db, key)
 	})
 }
 
@@ -288,7 +288,7 @@ func TestDoOutlivesItsContext(t *testing.T) {
 			t.Errorf("Do: %v", err)
 		}
 		idle(t, pool)
-		allFree(t, db, key)
+		wantFree(t, db, key)
 	})
 }
 
@@ -319,7 +319,7 @@ func TestDoCancelledWhileItWaits(t *testing.T) {
 			t.Error(err)
 		}
 		db.WaitGone(t, id)
-		allFree(t, db, key)
+		wantFree(t, db, key)
 	})
 }
 
@@ -419,7 +419,7 @@ func TestDoKeepsItsConnectionAlive(t *testing.T) {
 				t.Errorf("Do: %v", err)
 			}
 			idle(t, pool)
-			allFree(t, db, key)
+			wantFree(t, db, key)
 		})
 	})
 }
