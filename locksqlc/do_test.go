@@ -297,6 +297,9 @@ func TestDoCancelledWhileItWaits(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		pool.SetMaxOpenConns(1)
 		id, key := testdb.ConnID(t, pool), uniqueKey(t, "do")
+		if err := txlock.Ensure(t.Context(), db.Admin(), key); err != nil {
+			t.Fatal(err)
+		}
 		holder := begin(t, newPool(t, db.Config(), true))
 		lock(t, join(t, holder), key)
 		ctx, cancel := context.WithCancel(t.Context())

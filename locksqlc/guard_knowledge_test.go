@@ -329,6 +329,9 @@ func TestCancelledTransactionIsRolledBack(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		pool, key := newPool(t, db.Config(), true), uniqueKey(t, "cancelled")
+		if err := txlock.Ensure(t.Context(), pool, key); err != nil {
+			t.Fatal(err)
+		}
 		tx, err := pool.BeginTx(ctx, nil)
 		if err != nil {
 			t.Fatal(err)

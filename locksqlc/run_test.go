@@ -438,7 +438,7 @@ func TestRunCancelledWhileItWaits(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		key, mine := txlock.Named("z"+uniqueKey(t, "run").String()), txlock.Named("a"+uniqueKey(t, "run").String())
 		// Without its row, Run may have to wait for the gap that it goes into.
-		if err := txlock.Ensure(t.Context(), db.Admin(), mine); err != nil {
+		if err := txlock.Ensure(t.Context(), db.Admin(), mine, key); err != nil {
 			t.Fatal(err)
 		}
 		holder := begin(t, newPool(t, db.Config(), true))
