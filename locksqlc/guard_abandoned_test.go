@@ -15,7 +15,7 @@ import (
 
 // soon is far below innodb_lock_wait_timeout, 50 s, for which the server would keep
 // the locks of a session whose client has gone.
-const soon = 5 * time.Second
+const soon = 20 * time.Second
 
 // waiter is a transaction that holds a key and waits for something that another
 // holds.
@@ -25,9 +25,14 @@ type waiter struct {
 	conn int64
 }
 
+// newWaiter begins one. Its key has a row: where a first lock is rolled back, whoever waits
+// for it locks the gap beside it for other tests.
 func newWaiter(t *testing.T, pool *sql.DB) waiter {
 	t.Helper()
 	w := waiter{tx: begin(t, pool), mine: uniqueKey(t, "mine")}
+	if err := txlock.Ensure(t.Context(), pool, w.mine); err != nil {
+		t.Fatal(err)
+	}
 	w.conn = testdb.ConnID(t, w.tx)
 	lock(t, join(t, w.tx), w.mine)
 	return w
@@ -137,7 +142,7 @@ func TestReadTimeoutDooms(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		holder, theirs := begin(t, newPool(t, db.Config(), true)), uniqueKey(t, "theirs")
 		lock(t, join(t, holder), theirs)
-		w := newWaiter(t, newPool(t, db.Config(func(cfg *mysql.Config) { cfg.ReadTimeout = 500 * time.Millisecond }), true))
+		w := newWaiter(t, newPool(t, db.Config(func(cfg *mysql.Config) { cfg.ReadTimeout = 3 * time.Second }), true))
 		_, err := join(t, w.tx).Lock(t.Context(), theirs)
 		wantDoomed(t, "Lock", err, 0)
 		w.isAbandoned(t, db)

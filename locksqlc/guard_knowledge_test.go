@@ -144,9 +144,7 @@ func TestTransactionsAsText(t *testing.T) {
 				t.Errorf("%s: the lock is free", text.begin)
 			}
 			exec(t, conn, text.end)
-			if !isFree(t, db, key) {
-				t.Errorf("%s: the lock is held", text.end)
-			}
+			wantFree(t, db, key)
 			wantNoTransaction(t, scope, key)
 			if _, err := locksqlc.JoinConn(t.Context(), conn); !errors.Is(err, txlock.ErrNoTransaction) {
 				t.Errorf("JoinConn after %s: %v, want ErrNoTransaction", text.end, err)
@@ -157,9 +155,7 @@ func TestTransactionsAsText(t *testing.T) {
 			first := joinConn(t, conn)
 			lock(t, first, key)
 			exec(t, conn, chain)
-			if !isFree(t, db, key) {
-				t.Errorf("%s: the lock is held", chain)
-			}
+			wantFree(t, db, key)
 			wantNoTransaction(t, first, key)
 			second := joinConn(t, conn)
 			if second == first || joinConn(t, conn) != second {
@@ -198,9 +194,7 @@ func TestTextTransactionIsLeftOpen(t *testing.T) {
 		}
 		left := leave()
 		tx := begin(t, pool)
-		if !isFree(t, db, key) {
-			t.Error("the lock is held after the next transaction has begun")
-		}
+		wantFree(t, db, key)
 		wantNoTransaction(t, left, key)
 		lock(t, join(t, tx), key)
 		if err := tx.Commit(); err != nil {
@@ -209,9 +203,7 @@ func TestTextTransactionIsLeftOpen(t *testing.T) {
 		left = leave()
 		conn := takeConn(t, pool)
 		exec(t, conn, "BEGIN")
-		if !isFree(t, db, key) {
-			t.Error("the lock is held after the next BEGIN")
-		}
+		wantFree(t, db, key)
 		if _, err := left.Lock(t.Context(), key); err == nil {
 			t.Error("the transaction that was left gives a lock")
 		}
@@ -337,6 +329,9 @@ func TestCancelledTransactionIsRolledBack(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		pool, key := newPool(t, db.Config(), true), uniqueKey(t, "cancelled")
+		if err := txlock.Ensure(t.Context(), pool, key); err != nil {
+			t.Fatal(err)
+		}
 		tx, err := pool.BeginTx(ctx, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -173,7 +173,7 @@ func TestRunAfterSwallowedDeadlock(t *testing.T) {
 			if n := count(t, pool, "SELECT SUM(v) FROM "+c.table); n != sum {
 				t.Errorf("%s: the sum is %d, want %d", statement, n, sum)
 			}
-			allFree(t, db, key)
+			wantFree(t, db, key)
 		}
 	})
 }
@@ -291,7 +291,7 @@ func TestRunNeverRepeatsCommitted(t *testing.T) {
 							t.Errorf("%d rows were inserted, want one", n)
 						}
 						idle(t, pool)
-						allFree(t, db, keys...)
+						wantFree(t, db, keys...)
 					})
 				}
 			}

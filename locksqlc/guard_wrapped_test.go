@@ -178,9 +178,7 @@ func TestWrappedJoins(t *testing.T) {
 		if err := tx.Commit(); err != nil {
 			t.Error(err)
 		}
-		if !isFree(t, db, key) {
-			t.Error("the key is not free after COMMIT")
-		}
+		wantFree(t, db, key)
 	})
 }
 
@@ -234,9 +232,7 @@ func TestWrappedCancel(t *testing.T) {
 			t.Errorf("Lock: %v, want the context's error", err)
 		}
 		db.WaitGone(t, id)
-		if !isFree(t, db, held) {
-			t.Error("the other lock of the transaction is not free")
-		}
+		wantFree(t, db, held)
 	})
 }
 

@@ -51,16 +51,6 @@ func keysOf(t *testing.T) []txlock.Key {
 	return []txlock.Key{uniqueKey(t, "run"), uniqueKey(t, "run"), hashed.Key(7)}
 }
 
-// allFree demands that another transaction is given the locks.
-func allFree(t *testing.T, db *testdb.DB, keys ...txlock.Key) {
-	t.Helper()
-	for _, key := range keys {
-		if !isFree(t, db, key) {
-			t.Errorf("%v is still locked", key)
-		}
-	}
-}
-
 // idle demands that nothing is open when a call has returned.
 func idle(t *testing.T, pool *sql.DB) {
 	t.Helper()
@@ -99,7 +89,7 @@ func TestRunCommits(t *testing.T) {
 		if n := count(t, pool, "SELECT v FROM "+table); n != 3 {
 			t.Errorf("%d of 3 were committed", n)
 		}
-		allFree(t, db, keys...)
+		wantFree(t, db, keys...)
 	})
 }
 
@@ -119,7 +109,7 @@ func TestRunWithoutKeys(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 		idle(t, pool)
-		allFree(t, db, key)
+		wantFree(t, db, key)
 	})
 }
 
@@ -159,7 +149,7 @@ func TestRunRollsBack(t *testing.T) {
 		if n := count(t, pool, "SELECT v FROM "+table); n != 0 || calls != 3 {
 			t.Errorf("after %d calls that failed the number is %d", calls, n)
 		}
-		allFree(t, db, keys...)
+		wantFree(t, db, keys...)
 	})
 }
 
@@ -197,7 +187,7 @@ func TestRunRetriesDeadlock(t *testing.T) {
 				if n := count(t, pool, "SELECT COUNT(*) FROM "+c.table+" WHERE id > 1000"); n != 1 {
 					t.Errorf("%d rows stay, want the second try's", n)
 				}
-				allFree(t, db, key)
+				wantFree(t, db, key)
 			})
 		})
 	}
@@ -365,7 +355,7 @@ func TestRunRetriesStaleSnapshot(t *testing.T) {
 			t.Errorf("the number is %d: the other's update was lost", n)
 		}
 		idle(t, pool)
-		allFree(t, db, key)
+		wantFree(t, db, key)
 	})
 }
 
@@ -424,7 +414,7 @@ func TestRunFindsImplicitCommit(t *testing.T) {
 				t.Errorf("Run: %v, want it to name the statement", err)
 			}
 			idle(t, pool)
-			allFree(t, db, key)
+			wantFree(t, db, key)
 		})
 	})
 }
@@ -447,8 +437,8 @@ func TestRunWithEndedContext(t *testing.T) {
 func TestRunCancelledWhileItWaits(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		key, mine := txlock.Named("z"+uniqueKey(t, "run").String()), txlock.Named("a"+uniqueKey(t, "run").String())
-		// Without its row, a try of it may be refused for a moment for its neighbour's.
-		if err := txlock.Ensure(t.Context(), db.Admin(), mine); err != nil {
+		// Without its row, Run may have to wait for the gap that it goes into.
+		if err := txlock.Ensure(t.Context(), db.Admin(), mine, key); err != nil {
 			t.Fatal(err)
 		}
 		holder := begin(t, newPool(t, db.Config(), true))
@@ -475,7 +465,7 @@ func TestRunCancelledWhileItWaits(t *testing.T) {
 			}
 		}
 		db.WaitGone(t, id)
-		allFree(t, db, mine)
+		wantFree(t, db, mine)
 	})
 }
 
@@ -499,7 +489,7 @@ func TestRunCancelledInside(t *testing.T) {
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("%s: Run: %v", name, err)
 				}
-				allFree(t, db, key)
+				wantFree(t, db, key)
 			}
 			if n := count(t, pool, "SELECT v FROM "+table); n != 0 {
 				t.Errorf("%s: committed after the end of the context", name)
@@ -596,7 +586,7 @@ func TestRunOfTransactionThatFnEnds(t *testing.T) {
 				t.Errorf("%s inside and an error: Run returned %v", name, err)
 			}
 			idle(t, pool)
-			allFree(t, db, key)
+			wantFree(t, db, key)
 		}
 	})
 }

@@ -237,7 +237,7 @@ func TestLimitIsExact(t *testing.T) {
 // keys that nobody has ever locked, that others have, and that are hashed.
 func TestTryIsForFreeLocks(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, key := range map[string]txlock.Key{"fresh": named(), "unknown": withRow(t, db, false), "known": withRow(t, db, true), "hashed": hashed()} {
+		for name, key := range map[string]txlock.Key{"fresh": apart(t, db), "unknown": withRow(t, db, false), "known": withRow(t, db, true), "hashed": hashed()} {
 			for _, guarded := range []bool{false, true} {
 				s := begin(t, newPool(t, db, guarded), nil)
 				if _, err := s.TryLock(t.Context(), key); err != nil {

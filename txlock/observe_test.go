@@ -100,7 +100,7 @@ func TestObserveJoin(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		a, held := named(), named()
 		holder(t, db, held)
-		tx, err := impatient(t, db, false).BeginTx(context.WithoutCancel(t.Context()), nil)
+		tx, err := newPool(t, db, false).BeginTx(context.WithoutCancel(t.Context()), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

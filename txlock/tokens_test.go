@@ -52,11 +52,20 @@ func clockOf(t *testing.T, db *testdb.DB) uint64 {
 	return uint64(number(t, db, "SELECT UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))"))
 }
 
+// apart is a key without a row whose neighbours have theirs: no other test's key goes into
+// the gaps beside it, which are locked with it where its first holder rolls back.
+func apart(t *testing.T, db *testdb.DB) txlock.Key {
+	t.Helper()
+	key := named()
+	wants(t, "Ensure", txlock.Ensure(t.Context(), db.Admin(), txlock.Named(key.String()+"/a"), txlock.Named(key.String()+"/z")), nil)
+	return txlock.Named(key.String() + "/m")
+}
+
 // onExclusives runs a test for every way to a token, for keys with a row and without.
 func onExclusives(t *testing.T, test func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error))) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, verb := range exclusives {
-			for kind, key := range map[string]txlock.Key{"fresh": named(), "known": named(), "hashed": hashed()} {
+			for kind, key := range map[string]txlock.Key{"fresh": apart(t, db), "known": named(), "hashed": hashed()} {
 				t.Run(fmt.Sprintf("%s/%s", verb.name, kind), func(t *testing.T) {
 					t.Parallel()
 					if kind == "known" {

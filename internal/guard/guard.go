@@ -59,10 +59,13 @@ func Wrap(base driver.Connector, rules Rules) driver.Connector {
 	return &connector{base: base, rules: rules}
 }
 
-// killTimeout bounds the KILL of a session that a cancelled statement has left
-// on the server, and with it how much later than its context such a statement
-// can return.
-const killTimeout = time.Second
+// killPatience bounds how much later than its context a cancelled statement returns,
+// which waits for the KILL of the session that it has left on the server. The KILL goes
+// on behind it for killTimeout: the slower the server is, the more it is needed.
+const (
+	killPatience = time.Second
+	killTimeout  = 30 * time.Second
+)
 
 type connector struct {
 	base   driver.Connector
@@ -168,14 +171,24 @@ func text(v driver.Value) string {
 // would keep its locks until the abandoned statement ends by itself, 50 s by
 // default. A server that was started anew, or another one in its place, has ended
 // it already, and may have given its number to somebody else.
-func (c *connector) kill(lost *conn) (err error) {
+func (c *connector) kill(lost *conn) error {
+	killed, of, since := make(chan error, 1), lost.server, lost.since
+	go func() { killed <- c.killSession(of, since) }()
+	var err error
+	select {
+	case err = <-killed:
+	case <-time.After(killPatience):
+		err = fmt.Errorf("the server has not answered within %v, and is asked on", killPatience)
+	}
+	if err != nil {
+		return fmt.Errorf("lockstep: end the abandoned session %d, which keeps its locks until its statement ends: %w", of.Session, err)
+	}
+	return nil
+}
+
+func (c *connector) killSession(lost Server, since time.Time) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("lockstep: end the abandoned session %d, which keeps its locks until its statement ends: %w", lost.server.Session, err)
-		}
-	}()
 	base, err := c.base.Connect(ctx)
 	if err != nil {
 		return err
@@ -194,10 +207,10 @@ func (c *connector) kill(lost *conn) (err error) {
 	if err != nil {
 		return err
 	}
-	if server.Name != lost.server.Name || time.Duration(uptime+1)*time.Second < time.Since(lost.since) {
+	if server.Name != lost.Name || time.Duration(uptime+1)*time.Second < time.Since(since) {
 		return nil
 	}
-	if err := killer.exec(ctx, rawsql.Kill(lost.server.Session)); err != nil && !c.rules.Gone(err) {
+	if err := killer.exec(ctx, rawsql.Kill(lost.Session)); err != nil && !c.rules.Gone(err) {
 		return err
 	}
 	return nil

@@ -6,7 +6,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -329,6 +331,40 @@ func TestKillAnswers(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestSlowKillGoesOn has a server that is slow to end a session: the statement that was lost
+// returns, and the KILL is sent all the same.
+func TestSlowKillGoesOn(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	base.will("UPDATE", errDead)
+	reached, goOn, killed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	base.before = func(text string) {
+		switch text {
+		case rawsql.Uptime:
+			close(reached)
+			select {
+			case <-goOn:
+			case <-time.After(10 * killPatience): // the statement has waited for it
+			}
+		case rawsql.Kill(1):
+			close(killed)
+		}
+	}
+	tx := begin(t, pool)
+	book, _, _ := Ask(t.Context(), tx)
+	book.Scope(func() Scope { return &locks{} })
+	_, err := tx.ExecContext(t.Context(), "UPDATE")
+	if !errors.Is(err, errDead) || !strings.Contains(err.Error(), "is asked on") {
+		t.Errorf("the statement: %v, want the driver's error and that KILL goes on", err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Error(err)
+	}
+	<-reached
+	close(goOn)
+	<-killed
 }
 
 // TestNobodyKnows has a question whose answer says nothing, after a statement that may

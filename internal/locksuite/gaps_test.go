@@ -2,6 +2,7 @@ package locksuite_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -51,11 +52,12 @@ func TestNeighboursAreFree(t *testing.T) {
 		},
 	}
 	for _, engine := range testdb.Engines() {
+		// Of its own: what other tests roll back closes gaps, see TestGapOfARollback.
+		db := testdb.Shared(t, engine).Open(t)
 		for name, verb := range verbs {
 			for _, ensured := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/ensured=%t", engine, name, ensured), func(t *testing.T) {
 					t.Parallel()
-					db := testdb.Open(t, engine)
 					base := fmt.Sprintf("gap/%s/%t/", name, ensured)
 					key := txlock.Named(base + "k")
 					if ensured {
@@ -83,5 +85,49 @@ func TestNeighboursAreFree(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestGapOfARollback rolls back the first lock of a key while another waits for it. Who is
+// granted it then has the gap around it as well, until its end: a try of a new key beside
+// it is refused, and one that was made beforehand is free.
+func TestGapOfARollback(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).Open(t)
+			pool, family := guarded(t, db), txlock.NewFamily[int]("rolled")
+			if err := txlock.Ensure(t.Context(), db.Admin(), family.Key(1), family.Key(9)); err != nil {
+				t.Fatal(err)
+			}
+			holder, first := begin(t, pool)
+			waiter, second := begin(t, pool)
+			if _, err := first.Lock(t.Context(), family.Key(5)); err != nil {
+				t.Fatal(err)
+			}
+			id, granted := testdb.ConnID(t, waiter), make(chan error, 1)
+			go func() {
+				_, err := second.Lock(t.Context(), family.Key(5))
+				granted <- err
+			}()
+			db.WaitForLockWait(t, id)
+			if err := errors.Join(holder.Rollback(), <-granted); err != nil {
+				t.Fatal(err)
+			}
+			for id, want := range map[int]error{1: nil, 4: txlock.ErrBusy, 6: txlock.ErrBusy, 9: nil} {
+				_, stranger := begin(t, pool)
+				if _, err := stranger.TryLock(t.Context(), family.Key(id)); !errors.Is(err, want) {
+					t.Errorf("a try of key %d beside one that was rolled back: %v, want %v", id, err, want)
+				}
+			}
+			if err := waiter.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			_, stranger := begin(t, pool)
+			if _, err := stranger.TryLock(t.Context(), family.Key(4)); err != nil {
+				t.Errorf("a try when the gap is free: %v", err)
+			}
+		})
 	}
 }

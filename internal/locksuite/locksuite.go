@@ -274,7 +274,7 @@ func (e *env) wants(err, want error) {
 func (e *env) free(key txlock.Key) txlock.Grant {
 	e.Helper()
 	s := e.begin()
-	ctx, cancel := context.WithTimeout(e.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(e.Context(), 30*time.Second)
 	defer cancel()
 	grant, err := s.Lock(ctx, key)
 	if err != nil {

@@ -70,8 +70,12 @@ func TestTokensOfFreshKeysRise(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%s", engine, pool.name, verb.name), func(t *testing.T) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
-					key := txlock.Named(fmt.Sprintf("fresh-tokens/%s/%s", verb.name, pool.name))
-					beside := txlock.Named(key.String() + "/beside")
+					family := txlock.NewFamily[string](fmt.Sprintf("fresh-tokens/%s/%s", verb.name, pool.name))
+					// Between two rows, so that the gap which a rollback closes is this test's alone.
+					if err := txlock.Ensure(t.Context(), db.Admin(), family.Key("a"), family.Key("z")); err != nil {
+						t.Fatal(err)
+					}
+					key, beside := family.Key("key"), family.Key("key beside")
 					tokens := risingTokens{}
 					pool := poolOf(t, db, pool.guarded, pool.interpolate)
 					each(t, 8, func(ctx context.Context, _ int) error {

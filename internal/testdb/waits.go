@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// waitTimeout is how long the helpers wait for a state before the test fails.
-const waitTimeout = 10 * time.Second
+// waitTimeout is how long the helpers wait for a state before the test fails: what takes
+// longest, MySQL's wait that nothing shows, takes two seconds where the machine is idle.
+const waitTimeout = 30 * time.Second
 
 // Queryer is a *sql.DB, *sql.Conn or *sql.Tx.
 type Queryer interface {

@@ -84,6 +84,14 @@ func (r results) counts() string {
 	return text
 }
 
+// enough is an error where hardly a test has passed, which proves nothing.
+func (r results) enough(least int) error {
+	if n := r.count(passed); n < least {
+		return fmt.Errorf("%d tests have passed on the plain pool, which says little: %d at least should\n%s", n, least, clipped(r.failures()))
+	}
+	return nil
+}
+
 // failures is what tests that have not passed have said, and what none has said.
 func (r results) failures() string {
 	var text strings.Builder

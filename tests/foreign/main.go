@@ -36,6 +36,7 @@ type options struct {
 	suites  []string
 	gorm    string // the directory of GORM's tests, "" for the module proxy
 	least   int    // how many tests must pass on the plain pool, 0 for the suite's own number
+	race    bool
 	verbose bool
 	out     io.Writer
 }
@@ -63,6 +64,7 @@ func foreign(ctx context.Context, args []string, out io.Writer) (differs bool, e
 	flags.StringVar(&names, "suites", strings.Join(suiteNames(), ","), "comma separated `list` of suites")
 	flags.StringVar(&o.gorm, "gorm", "", "the `directory` tests of a checkout of GORM; the default is to ask the module proxy")
 	flags.IntVar(&o.least, "least", 0, "how many tests must pass on the plain pool; 0 for what is known of each suite")
+	flags.BoolVar(&o.race, "race", false, "run the suites with the race detector")
 	flags.BoolVar(&o.verbose, "v", false, "print the output of all tests that have failed, on the plain pool too")
 	if err := flags.Parse(args); err != nil {
 		return false, err
@@ -136,14 +138,14 @@ func (o *options) onPools(ctx context.Context, server *testdb.Server, s *suite) 
 			return differs, err
 		}
 		begun := time.Now()
-		found, err := s.test(ctx, server, pool)
+		found, err := s.test(ctx, server, pool, o.race)
 		if err != nil {
 			return differs, err
 		}
 		_, _ = fmt.Fprintf(o.out, "foreign: %s %s %s: %s (%v)\n", server.Engine(), s.module, pool, found.counts(), time.Since(begun).Round(time.Second))
 		if pool == "plain" {
-			if n := found.count(passed); n < s.least {
-				return differs, fmt.Errorf("%d tests have passed on the plain pool, which says little: %d at least should\n%s", n, s.least, clipped(found.failures()))
+			if err := found.enough(s.least); err != nil {
+				return differs, err
 			}
 			plain = found
 			if o.verbose {

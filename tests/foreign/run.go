@@ -16,9 +16,12 @@ import (
 )
 
 // test runs the tests of a suite on a kind of pool. That some fail is no error.
-func (s *suite) test(ctx context.Context, server *testdb.Server, pool string) (results, error) {
+func (s *suite) test(ctx context.Context, server *testdb.Server, pool string, race bool) (results, error) {
 	cfg := server.Config()
-	line := append([]string{"test", "-json", "-count=1", "-timeout=20m"}, s.flags...)
+	line := append([]string{"test", "-json", "-count=1", "-timeout=20m", "-vet=off"}, s.flags...)
+	if race {
+		line = append(line, "-race")
+	}
 	if len(s.skip) > 0 {
 		line = append(line, "-skip=^("+strings.Join(s.skip, "|")+")$")
 	}

@@ -180,10 +180,10 @@ func TestObserverOfRefusals(t *testing.T) {
 				return err
 			}, txlock.ErrWaitTimeout, []string{"waited", "refused"}, 80 * time.Millisecond},
 			"context": {func(ctx context.Context, m *lease.Manager, key txlock.Key) error {
-				ctx, cancel := context.WithTimeout(ctx, 80*time.Millisecond)
+				ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // the first try is answered by then, and no wait
 				defer cancel()
 				return m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
-			}, context.DeadlineExceeded, []string{"waited", "refused"}, 80 * time.Millisecond},
+			}, context.DeadlineExceeded, []string{"waited", "refused"}, 2 * time.Second},
 			"in a transaction": {func(ctx context.Context, m *lease.Manager, key txlock.Key) (err error) {
 				tx, err := pool.BeginTx(ctx, nil)
 				if err != nil {

@@ -142,16 +142,16 @@ func TestClose(t *testing.T) {
 func TestCloseAwaitsTheNodes(t *testing.T) {
 	t.Parallel()
 	for name, setup := range map[string]struct {
-		slow int
-		call func(t *testing.T, m *quorum.Manager, nodes []*testdb.DB, key txlock.Key)
+		silent bool // until the call has returned: else it could be granted the lease
+		call   func(t *testing.T, m *quorum.Manager, nodes []*testdb.DB, key txlock.Key)
 	}{
-		"a lease": {2, func(t *testing.T, m *quorum.Manager, _ []*testdb.DB, key txlock.Key) {
+		"a lease": {false, func(t *testing.T, m *quorum.Manager, _ []*testdb.DB, key txlock.Key) {
 			acquire(t, m, key)
 		}},
-		"a lease that was released": {2, func(t *testing.T, m *quorum.Manager, _ []*testdb.DB, key txlock.Key) {
+		"a lease that was released": {false, func(t *testing.T, m *quorum.Manager, _ []*testdb.DB, key txlock.Key) {
 			release(t, acquire(t, m, key))
 		}},
-		"a call that was cancelled": {2, func(t *testing.T, m *quorum.Manager, nodes []*testdb.DB, key txlock.Key) {
+		"a call that was cancelled": {true, func(t *testing.T, m *quorum.Manager, nodes []*testdb.DB, key txlock.Key) {
 			exec(t, nodes[0], "RENAME TABLE lockstep_leases TO gone")
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
@@ -169,8 +169,12 @@ func TestCloseAwaitsTheNodes(t *testing.T) {
 			t.Parallel()
 			nodes, key := newNodes(t, 3), named()
 			var slow atomic.Bool
-			leases := newLeasesOver(t, nodes, map[int]filter{setup.slow: {receives: func() {
+			speaks := make(chan struct{})
+			speak := sync.OnceFunc(func() { close(speaks) })
+			defer speak()
+			leases := newLeasesOver(t, nodes, map[int]filter{2: {receives: func() {
 				if slow.Load() {
+					<-speaks
 					time.Sleep(100 * time.Millisecond)
 				}
 			}}})
@@ -183,7 +187,11 @@ func TestCloseAwaitsTheNodes(t *testing.T) {
 			}
 			await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
 			slow.Store(true)
+			if !setup.silent {
+				speak()
+			}
 			setup.call(t, m, nodes, key)
+			speak()
 			if err := m.Close(t.Context()); err != nil {
 				t.Errorf("Close: %v", err)
 			}
