@@ -41,89 +41,101 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 	} else if elsewhere {
 		return m.try(ctx, q, inTurn, drain)
 	}
-	how := attempt{inTurn: inTurn}
-	for late, absent, conflicts := 0, 0, 0; ; {
-		a, since, err := m.attempt(ctx, q, how)
-		reply := a.reply
-		switch {
-		case conflicted(err) && conflicts < 5:
-			conflicts++
-			continue
-		case err != nil && ctx.Err() != nil:
-			return nil, 0, fmt.Errorf("%w: %w", ctx.Err(), err)
-		case errors.Is(err, context.DeadlineExceeded): // a limit of our own
-			return nil, 0, fmt.Errorf("%w: %w: %v", txlock.ErrWaitTimeout, errLate, err) //nolint:errorlint // it must not look like the caller's
-		case err != nil:
-			return nil, 0, err
-		case reply >= firstToken && q.missed(uint64(reply&^sharedBit)):
-			m.granting.Add(-1)
-			if err := m.miss(q, func() error { return m.undo(ctx, q, a.slot) }); err != nil {
+	for p := (progress{attempt: attempt{inTurn: inTurn}}); ; {
+		a, since, err := m.attempt(ctx, q, p.attempt)
+		o := classify(a.reply, err)
+		var s step
+		var seen glance
+		if s, p = p.next(o); s == stepLook {
+			if seen, err = q.target.look(ctx, m.db, q); err != nil {
 				return nil, 0, err
 			}
-			return m.try(ctx, q, inTurn, drain)
-		case reply >= firstToken:
-			q.drains = reply&sharedBit != 0
-			l, err := m.granted(ctx, q, uint64(reply&^sharedBit), a.slot, since)
-			if err != nil || !q.drains {
-				return l, 0, err
-			}
-			if err := m.renew(q); err != nil { // for the next attempt
-				return nil, 0, errors.Join(err, m.letGo(ctx, l))
-			}
-			q.seen = sight{what: "readers had it"}
-			draining, stop := q.limited(ctx)
-			defer stop()
-			l, left, err := m.drain(draining, q, l, drain)
-			if err != nil && errors.Is(context.Cause(draining), errLimit) {
-				err = errors.Join(errLimit, err)
-			}
-			return l, left, err
-		case reply == replyLate && late == 0:
-			late++
-			if err := m.clock.read(ctx, m.db); err != nil {
-				return nil, 0, err
-			}
-			continue
-		case reply == replyLate:
-			return nil, 0, fmt.Errorf("%w: %w", txlock.ErrWaitTimeout, errLate)
-		case reply != replyAbsent:
-			return nil, 0, q.refusal(reply)
+			q.seen.look(q, seen)
+			s, p = p.nextOf(seen, q.wish())
 		}
-		// The row, or the turnstile, is locked or missing.
-		seen, err := q.target.look(ctx, m.db, q)
-		q.seen.look(q, seen)
-		switch {
-		case err != nil:
-			return nil, 0, err
-		case !seen.exists:
-			// Somebody makes them, or those beside them: a moment each.
-			if err = q.target.prepare(ctx, m.db, q); (errors.Is(err, errLocked) || conflicted(err)) && absent < maxEnsures {
-				absent++
-				err = m.sleep(ctx, time.Duration(absent)*leastLook)
-			}
-		case how.inTurn && q.named && seen.left > 0 && seen.owner == q.owner:
-			how.inTurn = false // it enters again, for which nobody has to wait
-		case (q.named || q.shared) && seen.left > 0 && seen.owner == q.owner && how.queued == 0:
-			how.queued = guardPatience // it enters again, or the writer goes on to read: its own row
-		case late == 0 && q.target != target(exclusive{}) && (seen.left == 0 && absent > 0 || seen.left > 0 && seen.owner == q.owner):
-			late++ // of which a reader and a permit are not told: the server's clock was set forward
+		switch s {
+		case stepSend:
+			err = nil
+		case stepReadClock:
 			err = m.clock.read(ctx, m.db)
-		case seen.left > 0:
-			return nil, seen.left, txlock.ErrBusy
-		case how.inTurn && absent == 0:
+		case stepMakeRows:
+			p, err = m.makeRows(ctx, q, p)
+		case stepMakeTurnstile:
 			err = m.ensureTurnstile(ctx, q.key)
-			absent++
-		case absent > 0 && seen.intent == intentShared && !q.shared && how.queued == 0:
-			how.queued = mostLook // readers keep the row locked, each for a moment
-		case absent > 0:
+		case stepTake:
+			return m.take(ctx, q, a, since, inTurn, drain)
+		case stepBusy:
+			return nil, seen.left, txlock.ErrBusy
+		case stepLocked:
 			return nil, 0, errLocked
 		default:
-			absent++ // free, and locked for a moment
+			return nil, 0, q.failure(ctx, o, a.reply, err)
 		}
 		if err != nil {
 			return nil, 0, err
 		}
 	}
+}
+
+// take makes the handle of what was granted, and waits for readers where there may be any.
+func (m *Manager) take(ctx context.Context, q *request, a answer, since instant, inTurn, drain bool) (*Lease, time.Duration, error) {
+	token := uint64(a.reply &^ sharedBit)
+	if q.missed(token) {
+		m.granting.Add(-1)
+		if err := m.miss(q, func() error { return m.undo(ctx, q, a.slot) }); err != nil {
+			return nil, 0, err
+		}
+		return m.try(ctx, q, inTurn, drain)
+	}
+	q.drains = a.reply&sharedBit != 0
+	l, err := m.granted(ctx, q, token, a.slot, since)
+	if err != nil || !q.drains {
+		return l, 0, err
+	}
+	if err := m.renew(q); err != nil { // for the next attempt
+		return nil, 0, errors.Join(err, m.letGo(ctx, l))
+	}
+	q.seen = sight{what: "readers had it"}
+	draining, stop := q.limited(ctx)
+	defer stop()
+	l, left, err := m.drain(draining, q, l, drain)
+	if err != nil && errors.Is(context.Cause(draining), errLimit) {
+		err = errors.Join(errLimit, err)
+	}
+	return l, left, err
+}
+
+// makeRows makes the rows that a look has missed.
+func (m *Manager) makeRows(ctx context.Context, q *request, p progress) (progress, error) {
+	err := q.target.prepare(ctx, m.db, q)
+	pause, again, p := p.nextOfMake(err)
+	switch {
+	case !again:
+		return p, err
+	case pause > 0:
+		return p, m.sleep(ctx, pause)
+	}
+	return p, nil
+}
+
+// wish is what the request asks for, as far as it decides what is done.
+func (q *request) wish() wish {
+	return wish{owner: q.owner, named: q.named, shared: q.shared, lease: q.target == target(exclusive{})}
+}
+
+// failure is the error of an acquire that an outcome has ended.
+func (q *request) failure(ctx context.Context, o outcome, reply int64, err error) error {
+	switch {
+	case o == outRefused:
+		return q.refusal(reply)
+	case o == outLate:
+		return fmt.Errorf("%w: %w", txlock.ErrWaitTimeout, errLate)
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	case o == outOverdue:
+		return fmt.Errorf("%w: %w: %v", txlock.ErrWaitTimeout, errLate, err) //nolint:errorlint // it must not look like the caller's
+	}
+	return err
 }
 
 // refusal is the error for a reply that is final.
@@ -156,7 +168,7 @@ func (m *Manager) ensureTurnstile(ctx context.Context, key txlock.Key) error {
 func (m *Manager) ensureAlone(ctx context.Context, key txlock.Key, slot int64) error {
 	for tries := 1; ; tries++ {
 		err := ensure(ctx, m.db, key, slot)
-		if tries > maxEnsures || !errors.Is(err, errLocked) && !conflicted(err) {
+		if tries > maxMakes || !errors.Is(err, errLocked) && !conflicted(err) {
 			return err
 		}
 		if seen, err := lookAt(ctx, m.db, key, slot); err != nil || seen.exists {
@@ -167,14 +179,6 @@ func (m *Manager) ensureAlone(ctx context.Context, key txlock.Key, slot int64) e
 		}
 	}
 }
-
-// conflicted tells whether a statement of ours may be sent again that another primary of
-// a cluster has overtaken, or a deadlock has ended: what it may have taken nevertheless was
-// asked for with another hold.
-func conflicted(err error) bool { return txlock.Retryable(err) || txlock.Overtaken(err) }
-
-// maxEnsures is how often it is tried to make a row: for a quarter of a second.
-const maxEnsures = 16
 
 // attempt is how a statement is sent.
 type attempt struct {

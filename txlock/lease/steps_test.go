@@ -1,0 +1,184 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func TestClassify(t *testing.T) {
+	t.Parallel()
+	deadlock := &mysql.MySQLError{Number: 1213}
+	for _, c := range []struct {
+		reply int64
+		err   error
+		want  outcome
+	}{
+		{reply: firstToken, want: outGranted},
+		{reply: sharedBit | 1_800_000_000_000_000, want: outGranted},
+		{reply: firstToken - 1, want: outRefused},
+		{reply: replyAbsent, want: outAbsent},
+		{reply: replyRefused, want: outRefused},
+		{reply: replyFull, want: outRefused},
+		{reply: replyOther, want: outRefused},
+		{reply: replyLate, want: outLate},
+		{err: deadlock, want: outConflicted},
+		{reply: firstToken, err: deadlock, want: outConflicted}, // the error counts
+		{err: &mysql.MySQLError{Number: 3101}, want: outConflicted},
+		{err: context.DeadlineExceeded, want: outOverdue},
+		{err: fmt.Errorf("read: %w", context.DeadlineExceeded), want: outOverdue},
+		{err: context.Canceled, want: outFailed},
+		{err: &mysql.MySQLError{Number: 1146}, want: outFailed},
+		{err: ErrClosed, want: outFailed},
+	} {
+		if got := classify(c.reply, c.err); got != c.want {
+			t.Errorf("reply %d, error %v: outcome %d, want %d", c.reply, c.err, got, c.want)
+		}
+	}
+}
+
+func TestNext(t *testing.T) {
+	t.Parallel()
+	var begun progress
+	for _, c := range []struct {
+		name string
+		from progress
+		o    outcome
+		want step
+		then progress
+	}{
+		{"granted", begun, outGranted, stepTake, begun},
+		{"refused", begun, outRefused, stepFail, begun},
+		{"failed", begun, outFailed, stepFail, begun},
+		{"without an answer", begun, outOverdue, stepFail, begun},
+		{"absent", begun, outAbsent, stepLook, begun},
+		{"late", begun, outLate, stepReadClock, progress{clockRead: true}},
+		{"late again", progress{clockRead: true}, outLate, stepFail, progress{clockRead: true}},
+		{"a conflict", begun, outConflicted, stepSend, progress{conflicts: 1}},
+		{"the last conflict", progress{conflicts: maxConflicts - 1}, outConflicted, stepSend, progress{conflicts: maxConflicts}},
+		{"one too many", progress{conflicts: maxConflicts}, outConflicted, stepFail, progress{conflicts: maxConflicts}},
+	} {
+		if got, then := c.from.next(c.o); got != c.want || then != c.then {
+			t.Errorf("%s: step %d and %+v, want %d and %+v", c.name, got, then, c.want, c.then)
+		}
+	}
+}
+
+func TestNextOf(t *testing.T) {
+	t.Parallel()
+	var (
+		writer = wish{owner: "me", lease: true}
+		named  = wish{owner: "me", lease: true, named: true}
+		reader = wish{owner: "me", shared: true}
+		permit = wish{owner: "me"}
+
+		begun  progress
+		inTurn = progress{attempt: attempt{inTurn: true}}
+		queued = progress{attempt: attempt{queued: guardPatience}}
+		once   = progress{tries: 1}
+		read   = progress{tries: 1, clockRead: true}
+
+		free   = glance{exists: true}
+		gate   = glance{exists: true, intent: intentShared}
+		mine   = glance{exists: true, owner: "me", left: time.Second}
+		theirs = glance{exists: true, owner: "you", left: time.Second}
+	)
+	for _, c := range []struct {
+		name string
+		from progress
+		seen glance
+		who  wish
+		want step
+		then progress
+	}{
+		{"no row", begun, glance{}, writer, stepMakeRows, begun},
+		{"no row, in turn", inTurn, glance{}, named, stepMakeRows, inTurn},
+		{"somebody has it", begun, theirs, writer, stepBusy, begun},
+		{"somebody has it, in turn", inTurn, theirs, named, stepBusy, inTurn},
+		{"somebody has it, tried before", once, theirs, writer, stepBusy, once},
+		{"an owner that was never named has it", begun, mine, writer, stepBusy, begun},
+		{"its own, in turn", inTurn, mine, named, stepSend, begun},
+		{"its own, locked", begun, mine, named, stepSend, queued},
+		{"its own, locked for long", queued, mine, named, stepBusy, queued},
+		{"its own, to read", begun, mine, reader, stepSend, queued},
+		{"its own, to read, in turn", inTurn, mine, reader, stepSend, progress{attempt: attempt{inTurn: true, queued: guardPatience}}},
+		{"once its own, and free", begun, glance{exists: true, owner: "me"}, named, stepSend, once},
+		{"its own, to read, for long", queued, mine, reader, stepReadClock, progress{attempt: queued.attempt, clockRead: true}},
+		{"its own, to read, for long, by the right clock", progress{attempt: queued.attempt, clockRead: true}, mine, reader, stepBusy, progress{attempt: queued.attempt, clockRead: true}},
+		{"its own, of permits", begun, mine, permit, stepReadClock, progress{clockRead: true}},
+		{"free, in turn", inTurn, free, writer, stepMakeTurnstile, progress{attempt: inTurn.attempt, tries: 1}},
+		{"free, in turn, tried before", progress{attempt: inTurn.attempt, tries: 1}, free, writer, stepLocked, progress{attempt: inTurn.attempt, tries: 1}},
+		{"free", begun, free, writer, stepSend, once},
+		{"free, tried before", once, free, writer, stepLocked, once},
+		{"free for a reader", begun, gate, reader, stepSend, once},
+		{"free for a reader, tried before", once, gate, reader, stepReadClock, read},
+		{"free for a reader, by the right clock", read, gate, reader, stepLocked, read},
+		{"free for a permit, tried before", once, free, permit, stepReadClock, read},
+		{"readers keep it locked", once, gate, writer, stepSend, progress{attempt: attempt{queued: mostLook}, tries: 1}},
+		{"readers keep it locked, for long", progress{attempt: attempt{queued: mostLook}, tries: 1}, gate, writer, stepLocked, progress{attempt: attempt{queued: mostLook}, tries: 1}},
+	} {
+		if got, then := c.from.nextOf(c.seen, c.who); got != c.want || then != c.then {
+			t.Errorf("%s: step %d and %+v, want %d and %+v", c.name, got, then, c.want, c.then)
+		}
+	}
+}
+
+func TestNextOfMake(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{errLocked, &mysql.MySQLError{Number: 1213}} {
+		var p progress
+		for n := 1; n <= maxMakes; n++ {
+			var pause time.Duration
+			var again bool
+			if pause, again, p = p.nextOfMake(err); !again || pause != time.Duration(n)*leastLook || p.tries != n {
+				t.Fatalf("attempt %d: %v %t %+v", n, pause, again, p)
+			}
+		}
+		if _, again, then := p.nextOfMake(err); again || then != p {
+			t.Errorf("after %d attempts: again %t, %+v", maxMakes, again, then)
+		}
+	}
+	if pause, again, p := (progress{}).nextOfMake(nil); pause != 0 || !again || p != (progress{}) {
+		t.Errorf("made: %v %t %+v", pause, again, p)
+	}
+	if _, again, _ := (progress{}).nextOfMake(txlock.ErrInvalidKey); again {
+		t.Error("a key that is used for something else is asked for again")
+	}
+}
+
+// TestStepsEnd plays servers that answer whatever they like: an acquire comes to an end, and
+// sends no more than what its limits allow.
+func TestStepsEnd(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		who := wish{owner: "me", named: random.IntN(2) == 0, shared: random.IntN(3) == 0}
+		who.lease = !who.shared && random.IntN(2) == 0
+		p := progress{attempt: attempt{inTurn: random.IntN(2) == 0}}
+		sent := 0
+		for over := false; !over; {
+			if sent++; sent > maxConflicts+2*maxMakes {
+				t.Fatalf("%+v: sent %d times, %+v", who, sent, p)
+			}
+			var s step
+			if s, p = p.next(outcome(random.IntN(int(outFailed) + 1))); s == stepLook {
+				seen := glance{exists: random.IntN(8) > 0, owner: []string{"me", "you"}[random.IntN(2)]}
+				seen.left = time.Duration(random.IntN(2)) * time.Second
+				seen.intent = int64(random.IntN(2))
+				s, p = p.nextOf(seen, who)
+			}
+			if s == stepMakeRows {
+				_, over, p = p.nextOfMake(errors.Join(errLocked))
+				over = !over
+			}
+			over = over || s == stepFail || s == stepTake || s == stepBusy || s == stepLocked
+		}
+	}
+}
