@@ -20,36 +20,38 @@ import (
 func TestForceReleaseBesideGuards(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		pool.SetMaxIdleConns(8)
-		key, table := named(), counter(t, db)
-		l := acquire(t, newManager(t, pool, lease.TTL(time.Minute)), key)
-		var guarding sync.WaitGroup
-		var committed atomic.Int64
-		for range 6 {
-			guarding.Go(func() {
-				for {
-					err := guardedWork(t.Context(), pool, l, table, 4*time.Millisecond)
-					switch {
-					case errors.Is(err, txlock.ErrLost), errors.Is(err, txlock.ErrNotHeld):
-						return
-					case err != nil:
-						t.Errorf("a transaction that guards: %v", err)
-						return
+		for _, work := range []time.Duration{4 * time.Millisecond, 40 * time.Millisecond} {
+			key, table := named(), counter(t, db)
+			l := acquire(t, newManager(t, pool, lease.TTL(time.Minute)), key)
+			var guarding sync.WaitGroup
+			var committed atomic.Int64
+			for range 6 {
+				guarding.Go(func() {
+					for {
+						err := guardedWork(t.Context(), pool, l, table, work)
+						switch {
+						case errors.Is(err, txlock.ErrLost), errors.Is(err, txlock.ErrNotHeld):
+							return
+						case err != nil:
+							t.Errorf("a transaction that guards: %v", err)
+							return
+						}
+						committed.Add(1)
 					}
-					committed.Add(1)
-				}
-			})
-		}
-		waitUntil(t, "all guard", func() bool { return committed.Load() > 12 })
-		start := time.Now()
-		err := newManager(t, newPool(t, db, true)).ForceRelease(t.Context(), key)
-		t.Logf("after %v and %d transactions", time.Since(start), committed.Load())
-		if err != nil {
-			t.Errorf("ForceRelease: %v", err)
-			release(t, l)
-		}
-		guarding.Wait()
-		if n := counted(t, db, table); n != committed.Load() {
-			t.Errorf("%d were committed, the counter is %d", committed.Load(), n)
+				})
+			}
+			waitUntil(t, "all guard", func() bool { return committed.Load() > 12 })
+			start := time.Now()
+			err := newManager(t, newPool(t, db, true)).ForceRelease(t.Context(), key)
+			t.Logf("after %v and %d transactions", time.Since(start), committed.Load())
+			if err != nil {
+				t.Errorf("ForceRelease: %v", err)
+				release(t, l)
+			}
+			guarding.Wait()
+			if n := counted(t, db, table); n != committed.Load() {
+				t.Errorf("%d were committed, the counter is %d", committed.Load(), n)
+			}
 		}
 	})
 }
