@@ -176,25 +176,62 @@ func (q *Queries) PermitsOf(ctx context.Context, db DBTX, arg PermitsOfParams) (
 	return i, err
 }
 
-const ReadersForShare = `-- name: ReadersForShare :many
-SELECT slot FROM lockstep_leases WHERE name = ? AND slot > 0 AND CHAR_LENGTH(holds) > 0 LOCK IN SHARE MODE
+const ReaderAmong = `-- name: ReaderAmong :one
+SELECT owner FROM lockstep_leases WHERE name = ? AND slot > 0 AND owner IN (/*SLICE:owners*/?)
+  AND LOCATE(?, holds) = 1 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) LIMIT 1
 `
+
+type ReaderAmongParams struct {
+	Name   []byte
+	Owners [][]byte
+	Begins string
+}
+
+// ReaderAmong finds one of a few owners that reads under a key, in the process whose
+// holds begin so.
+func (q *Queries) ReaderAmong(ctx context.Context, db DBTX, arg ReaderAmongParams) ([]byte, error) {
+	query := ReaderAmong
+	var queryParams []interface{}
+	queryParams = append(queryParams, arg.Name)
+	if len(arg.Owners) > 0 {
+		for _, v := range arg.Owners {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:owners*/?", strings.Repeat(",?", len(arg.Owners))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:owners*/?", "NULL", 1)
+	}
+	queryParams = append(queryParams, arg.Begins)
+	row := db.QueryRowContext(ctx, query, queryParams...)
+	var owner []byte
+	err := row.Scan(&owner)
+	return owner, err
+}
+
+const ReadersForShare = `-- name: ReadersForShare :many
+SELECT owner, holds FROM lockstep_leases WHERE name = ? AND slot > 0 AND CHAR_LENGTH(holds) > 0 LOCK IN SHARE MODE
+`
+
+type ReadersForShareRow struct {
+	Owner []byte
+	Holds string
+}
 
 // ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
 // sees them as they were committed last.
-func (q *Queries) ReadersForShare(ctx context.Context, db DBTX, name []byte) ([]int64, error) {
+func (q *Queries) ReadersForShare(ctx context.Context, db DBTX, name []byte) ([]ReadersForShareRow, error) {
 	rows, err := db.QueryContext(ctx, ReadersForShare, name)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []int64
+	var items []ReadersForShareRow
 	for rows.Next() {
-		var slot int64
-		if err := rows.Scan(&slot); err != nil {
+		var i ReadersForShareRow
+		if err := rows.Scan(&i.Owner, &i.Holds); err != nil {
 			return nil, err
 		}
-		items = append(items, slot)
+		items = append(items, i)
 	}
 	if err := rows.Close(); err != nil {
 		return nil, err

@@ -108,10 +108,16 @@ ON DUPLICATE KEY UPDATE
 -- SlotOfHold finds the row of a hold that is alone in its list.
 SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND holds = sqlc.arg(hold);
 
+-- name: ReaderAmong :one
+-- ReaderAmong finds one of a few owners that reads under a key, in the process whose
+-- holds begin so.
+SELECT owner FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND owner IN (sqlc.slice(owners))
+  AND LOCATE(sqlc.arg(begins), holds) = 1 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) LIMIT 1;
+
 -- name: ReadersForShare :many
 -- ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
 -- sees them as they were committed last.
-SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0 LOCK IN SHARE MODE;
+SELECT owner, holds FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0 LOCK IN SHARE MODE;
 
 -- name: ReadingInSnapshot :one
 -- ReadingInSnapshot sums up what the readers of a key have done, as the transaction's

@@ -60,6 +60,29 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 			} {
 				wants(t, what, err, want)
 			}
+			// Each by a manager of its own, which has asked nothing before.
+			for what, call := range map[string]func(m *lease.Manager) error{
+				"ForceRelease": func(m *lease.Manager) error { return m.ForceRelease(t.Context(), key) },
+				"Resize": func(m *lease.Manager) error {
+					s, err := m.Semaphore(key, 2)
+					if err == nil {
+						_, err = s.Resize(t.Context(), 3)
+					}
+					return err
+				},
+				"List":       func(m *lease.Manager) error { return second(m.List(t.Context())) },
+				"Inspect":    func(m *lease.Manager) error { return second(m.Inspect(t.Context(), key)) },
+				"CleanNow":   func(m *lease.Manager) error { return second(m.CleanNow(t.Context())) },
+				"Epoch":      func(m *lease.Manager) error { return second(m.Epoch(t.Context())) },
+				"BeginEpoch": func(m *lease.Manager) error { return second(m.BeginEpoch(t.Context(), 0)) },
+			} {
+				m, err := lease.NewManager(pool)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wants(t, what, call(m), want)
+				wants(t, "Close", m.Close(context.WithoutCancel(t.Context())), nil)
+			}
 			wants(t, "Close", leases.Close(context.WithoutCancel(t.Context())), nil)
 			if rowsOf(t, db, key) != 0 || number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) != 0 {
 				t.Error("a call that was refused has made a row")

@@ -2,8 +2,6 @@ package lease
 
 import (
 	"context"
-	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"time"
@@ -152,18 +150,4 @@ func (b blocked) named(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, b.who)
-}
-
-// uncommitted reads what others have not committed yet.
-func uncommitted(ctx context.Context, db *prepared, read func(tx gen.DBTX) error) error {
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	err = read(text{tx, db.inline})
-	rollback := tx.Rollback()
-	if errors.Is(rollback, sql.ErrTxDone) || errors.Is(rollback, driver.ErrBadConn) {
-		rollback = nil // the context has ended it, or the connection is gone
-	}
-	return errors.Join(err, rollback)
 }

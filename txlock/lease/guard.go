@@ -1,12 +1,15 @@
 package lease
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -156,7 +159,7 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 		}
 		prepared, err := m.prepareRow(ctx, q)
 		if err != nil {
-			return nil, err
+			return nil, m.unlessReading(ctx, q, err)
 		}
 		var l *Lease
 		for tries := 0; tries < 8; tries++ {
@@ -214,7 +217,7 @@ func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
 	case !seen.exists:
 		return true, m.ensureAlone(ctx, q.key, leaseSlot)
 	case seen.intent < 0:
-		return false, otherUse(q.key, seen.intent)
+		return false, otherUse(q.key, 0, seen.intent)
 	case seen.held() && (!q.named || seen.owner != q.owner):
 		return true, txlock.ErrBusy
 	case seen.intent == intentShared:
@@ -256,7 +259,7 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 		return m.acquireIn(ctx, in, q)
 	}
 	if reply&sharedBit != 0 {
-		if err := noReaders(ctx, in.Tx, q.key); err != nil {
+		if err := noReaders(ctx, in.Tx, q); err != nil {
 			return nil, err
 		}
 	}
@@ -291,13 +294,20 @@ func giveBackIn(ctx context.Context, tx gen.DBTX, q *request) error {
 	return err
 }
 
-// noReaders returns ErrBusy where somebody reads under a lease. It locks the rows
-// that it finds: the snapshot of the transaction may not show them.
-func noReaders(ctx context.Context, tx gen.DBTX, key txlock.Key) error {
-	if err := queries.ReapReaders(ctx, tx, []byte(key.String())); err != nil {
+// noReaders returns ErrBusy where somebody reads under a lease, and ErrUpgrade where the
+// one who asks does. It locks the rows that it finds: the snapshot of the transaction may
+// not show them.
+func noReaders(ctx context.Context, tx gen.DBTX, q *request) error {
+	if err := queries.ReapReaders(ctx, tx, []byte(q.key.String())); err != nil {
 		return err
 	}
-	readers, err := queries.ReadersForShare(ctx, tx, []byte(key.String()))
+	readers, err := queries.ReadersForShare(ctx, tx, []byte(q.key.String()))
+	for _, r := range readers {
+		own := func(owner []byte) bool { return bytes.Equal(owner, r.Owner) }
+		if slices.ContainsFunc(q.readsAs(), own) && strings.HasPrefix(r.Holds, q.hold[:holdBegins]) {
+			return upgrade(string(r.Owner))
+		}
+	}
 	if err == nil && len(readers) > 0 {
 		err = fmt.Errorf("%w: %d readers", txlock.ErrBusy, len(readers))
 	}

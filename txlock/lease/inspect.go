@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -57,10 +56,11 @@ type Info struct {
 // waiter of each queue of Fair, in the order of their keys and slots. It waits for
 // nobody. It returns txlock.ErrSchema, ErrClosed and the errors of the driver.
 func (m *Manager) List(ctx context.Context) ([]Info, error) {
-	if err := m.open(); err != nil {
-		return nil, err
+	err := m.ready(ctx)
+	var all []Info
+	if err == nil {
+		all, err = m.listHeld(ctx)
 	}
-	all, err := m.listHeld(ctx)
 	if err == nil {
 		err = uncommitted(ctx, m.db, func(tx gen.DBTX) error {
 			waiters, err := listWaiters(ctx, tx)
@@ -124,8 +124,9 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 	if err := key.Validate(); err != nil {
 		return Info{}, err
 	}
-	if err := m.open(); err != nil {
-		return Info{}, err
+	what := fmt.Sprintf("inspect lease %q", key)
+	if err := m.ready(ctx); err != nil {
+		return Info{}, txlock.Explain(what, err)
 	}
 	info := Info{Key: key, Kind: Exclusive}
 	rows, err := queries.InspectLease(ctx, m.db, []byte(key.String()))
@@ -142,7 +143,7 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 		}
 	}
 	if err != nil {
-		return Info{}, txlock.Explain(fmt.Sprintf("inspect lease %q", key), err)
+		return Info{}, txlock.Explain(what, err)
 	}
 	info.Key, info.Others = key, others
 	return info, nil
@@ -196,13 +197,15 @@ func waiterOf(row gen.InspectTurnstileRow) Info {
 // and may believe until then that it holds the lease, an Acquire that enters it again in
 // the same manager included; what it has guarded can't be committed.
 //
-// Where a transaction guards the lease, or has acquired it, ForceRelease waits 5 seconds
-// for its end and then ends its session by KILL, which rolls it back. It needs the same
-// user for that, or the privilege to; else the error names the session.
+// Where transactions guard the lease, or one has acquired it, ForceRelease waits for its
+// turn behind those that came before. One that stays open for 5 seconds meanwhile has its
+// session ended by KILL, which rolls it back. ForceRelease needs the same user for that, or
+// the privilege to; else the error names the session.
 //
 // It returns txlock.ErrNotHeld where nobody holds the lease, ErrBusy where a row stays
-// locked by a transaction that can't be found, ErrInvalidKey, ErrInvalidOption for a slot
-// below 0, ErrSchema, ErrClosed, the errors of the driver and the context's.
+// locked for 10 seconds by transactions that can't be found, ErrInvalidKey, ErrInvalidOption
+// for a slot below 0, ErrSchema, schema.ErrAutocommit and schema.ErrCharset, ErrClosed, the
+// errors of the driver and the context's.
 func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int64) error {
 	if err := key.Validate(); err != nil {
 		return err
@@ -210,10 +213,10 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 	if slices.ContainsFunc(slots, func(slot int64) bool { return slot < leaseSlot }) {
 		return fmt.Errorf("%w: ForceRelease(%q, %v): nothing is held in a slot below 0; who waits is ended by KILL of its session", txlock.ErrInvalidOption, key, slots)
 	}
-	if err := m.open(); err != nil {
-		return err
-	}
 	what := fmt.Sprintf("release lease %q by force", key)
+	if err := m.ready(ctx); err != nil {
+		return txlock.Explain(what, err)
+	}
 	if len(slots) == 0 {
 		rows, err := queries.InspectLease(ctx, m.db, []byte(key.String()))
 		if err != nil {
@@ -226,9 +229,9 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 			}
 		}
 	}
-	began, released := now(), false
+	released := false
 	for _, slot := range slots {
-		held, err := m.forceRelease(ctx, key, slot, began)
+		held, err := m.forceRelease(ctx, key, slot)
 		if err != nil {
 			return txlock.Explain(what, err)
 		}
@@ -241,56 +244,67 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 	return nil
 }
 
-// forceRelease releases one row, and tells whether it was held.
-func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, slot int64, began instant) (bool, error) {
+// forceRelease releases one row, and tells whether it was held. It waits for one that is
+// locked in the server's queue, where those that guard the lease again and again stand
+// too: else it would find it locked each time that it looks.
+func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, slot int64) (bool, error) {
+	row := gen.ForceReleaseParams{Name: []byte(key.String()), Slot: slot}
+	reply, err := queries.ForceRelease(ctx, m.db, row)
 	ended := false
-	var busy error // once it was found locked
+	var who error  // has it locked
 	var by written // that it was found locked by, since
-	var since instant
-	for pause := retryPause; ; pause = min(2*pause, blockedPause) {
-		reply, err := queries.ForceRelease(ctx, m.db, gen.ForceReleaseParams{Name: []byte(key.String()), Slot: slot})
-		if err == nil && reply != replyAbsent {
-			return ended || reply >= firstToken, nil
+	since, unknown := now(), now()
+	for err == nil && reply == replyAbsent {
+		if err = m.open(); err != nil {
+			break
 		}
 		var b *blocker
-		if err == nil {
-			busy = cmp.Or(busy, errUnknownBlocker)
-			b, err = m.blockerOf(ctx, key, slot)
+		if b, err = m.blockerOf(ctx, key, slot); err != nil {
+			break
 		}
 		var seen glance
-		if err == nil {
-			seen, err = lookAt(ctx, m.db, key, slot)
+		if seen, err = lookAt(ctx, m.db, key, slot); err != nil || !seen.exists && b == nil {
+			break // missing
 		}
-		if err == nil && !seen.exists && b == nil {
-			return ended, nil
-		}
-		if b != nil {
-			busy = errors.New(b.String())
-			if b.written != by {
-				by, since = b.written, now()
-			}
-		}
-		waited := began.until(now())
+		limit := guardGrace
 		switch {
-		case err != nil:
-		case waited > 2*guardGrace:
-			err = txlock.ErrBusy
-		case b != nil && since.until(now()) > guardGrace: // one transaction, all the time
-			if err := b.end(ctx, m); err != nil {
-				return false, err
+		case b == nil:
+			who = errUnknownBlocker
+			if unknown.until(now()) > 2*guardGrace {
+				err = txlock.ErrBusy
 			}
-			ended = true
+		case b.written != by:
+			who, by, since, unknown = errors.New(b.String()), b.written, now(), now()
+		case since.until(now()) >= guardGrace: // one transaction, all the time
+			who, ended, unknown = nil, true, now()
+			err = b.end(ctx, m)
+		default:
+			limit, unknown = guardGrace-since.until(now()), now()
 		}
 		if err == nil {
-			err = m.sleep(ctx, pause)
-		}
-		switch {
-		case err != nil && busy != nil:
-			return false, fmt.Errorf("%w: %w", err, busy)
-		case err != nil:
-			return false, err
+			reply, err = m.forceQueued(ctx, row, limit)
 		}
 	}
+	if err != nil && who != nil {
+		err = fmt.Errorf("%w: %w", err, who)
+	}
+	return err == nil && (ended || reply >= firstToken), err
+}
+
+// forceQueued sends the release when the row is free, and waits for that in its queue
+// until the limit.
+func (m *Manager) forceQueued(ctx context.Context, row gen.ForceReleaseParams, limit time.Duration) (reply int64, err error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)) // nobody waits on then
+	}
+	err = m.withRow(ctx, m.db, txlock.Named(string(row.Name)), row.Slot, max(limit, leastLook), func(tx gen.DBTX) error {
+		reply, err = queries.ForceRelease(ctx, tx, row)
+		return err
+	})
+	if errors.Is(txlock.Explain("", err), txlock.ErrWaitTimeout) || conflicted(err) {
+		return replyAbsent, nil
+	}
+	return reply, err
 }
 
 var errUnknownBlocker = errors.New("a transaction that has not written it has its row locked")

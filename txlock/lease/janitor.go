@@ -71,8 +71,8 @@ func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
 // removed stays so when it fails. It returns txlock.ErrSchema, ErrReadOnly, ErrClosed
 // and the errors of the driver.
 func (m *Manager) CleanNow(ctx context.Context) (int, error) {
-	if err := m.open(); err != nil {
-		return 0, err
+	if err := m.ready(ctx); err != nil {
+		return 0, txlock.Explain("clean leases", err)
 	}
 	total := 0
 	page := gen.IdleLeasesParams{AfterSlot: math.MinInt64, After: []byte{}, IdleUs: m.options.retention.Microseconds(), Limit: cleanBatch}
@@ -125,6 +125,14 @@ func (m *Manager) clean(ctx context.Context, rows []gen.IdleLeasesRow) (n int, e
 		n = 0
 	}
 	return n, err
+}
+
+// ready is open, and refuses a database whose sessions are unfit, which is asked once.
+func (m *Manager) ready(ctx context.Context) error {
+	if err := m.open(); err != nil {
+		return err
+	}
+	return m.clock.fresh(ctx, m.db)
 }
 
 // open returns ErrClosed for a manager that was closed.

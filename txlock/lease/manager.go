@@ -226,7 +226,7 @@ func (m *Manager) local(q *request) (*Lease, error) {
 		return nil, nil
 	}
 	if !q.shared {
-		return nil, upgrade(q)
+		return nil, upgrade(q.owner)
 	}
 	return reader.enter(false), nil
 }

@@ -1,10 +1,14 @@
 package lease
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -17,6 +21,7 @@ func (q *request) identify() error {
 	if err != nil {
 		return err
 	}
+	q.asksAlone = false
 	q.from = underlease.For[*Lease](q.from, q.key)
 	switch {
 	case q.from == nil:
@@ -47,8 +52,9 @@ func (m *Manager) again(q *request) (*Lease, error) {
 	switch {
 	case q.under.Err() != nil:
 	case r.shared && !q.shared && r.m.db.DB == m.db.DB:
-		return nil, upgrade(q)
+		return nil, upgrade(r.owner)
 	case r.m != m && r.shared: // a reader has a place in each manager
+		q.reads = append(q.reads, []byte(r.owner)) // and perhaps in this database
 	case r.m != m:
 		mine := m.recordOf(q, leaseSlot)
 		if mine != nil && (q.shared || mine.token.Load() == r.token.Load()) {
@@ -67,8 +73,47 @@ func (m *Manager) again(q *request) (*Lease, error) {
 }
 
 // upgrade refuses to make a reader a writer.
-func upgrade(q *request) error {
-	return fmt.Errorf("%w: owner %q reads under this lease: release that first, or acquire it exclusively from the beginning", txlock.ErrUpgrade, q.owner)
+func upgrade(owner string) error {
+	return fmt.Errorf("%w: owner %q reads under this lease: release that first, or acquire it exclusively from the beginning", txlock.ErrUpgrade, owner)
+}
+
+// notReading refuses to make a reader a writer who reads by another manager of this
+// process, over another pool perhaps: it would wait for itself. Only the readers' rows
+// tell, which are asked once.
+func (m *Manager) notReading(ctx context.Context, q *request) error {
+	owners := q.readsAs()
+	if len(owners) == 0 || q.asksAlone {
+		return nil
+	}
+	owner, err := queries.ReaderAmong(ctx, m.db, gen.ReaderAmongParams{Name: []byte(q.key.String()), Owners: owners, Begins: q.hold[:holdBegins]})
+	if errors.Is(err, sql.ErrNoRows) {
+		q.asksAlone = true
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return upgrade(string(owner))
+}
+
+// unlessReading returns the error of an attempt, which has found somebody else there.
+func (m *Manager) unlessReading(ctx context.Context, q *request, err error) error {
+	if !errors.Is(err, txlock.ErrBusy) {
+		return err
+	}
+	return cmp.Or(m.notReading(ctx, q), err)
+}
+
+// readsAs returns the owners as whom whoever asks for the lease exclusively may read
+// already, by another manager.
+func (q *request) readsAs() [][]byte {
+	if _, lease := q.target.(exclusive); !lease {
+		return nil
+	}
+	if q.named {
+		return append(slices.Clip(q.reads), []byte(q.owner))
+	}
+	return q.reads
 }
 
 // elsewhere tells whether the lease that the context carries, of another manager, is not

@@ -184,8 +184,11 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 // mayTry tells whether a request may ask at once: the first, and an owner who holds
 // the lease elsewhere, for whom nobody waits.
 func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, error) {
-	if first || !q.named {
-		return first, nil
+	if first {
+		return true, nil
+	}
+	if err := m.notReading(ctx, q); err != nil || !q.named {
+		return false, err
 	}
 	seen, err := lookAt(ctx, m.db, q.key, leaseSlot)
 	return seen.left > 0 && seen.owner == q.owner, err

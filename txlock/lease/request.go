@@ -24,6 +24,7 @@ type request struct {
 	named bool              // the owner may hold the lease already
 	under *Lease            // which it does by this one, if by any
 	from  *underlease.Owner // the innermost of the context that is left to be asked for
+	reads [][]byte          // owners, outside of which it asks, that read by other managers
 	hold  string            // for the list of holds, if it is granted
 	asked instant
 	limit instant // until when it waits, where that is limited
@@ -32,6 +33,8 @@ type request struct {
 	target target
 	shared bool
 	drains bool // it is granted when the readers have gone
+
+	asksAlone bool // none of the readers is its own, see notReading
 
 	blocked blocked
 }
@@ -144,7 +147,10 @@ var processTag = func() (tag [6]byte) {
 	return tag
 }()
 
-const holdLength = 1 + 22
+const (
+	holdLength = 1 + 22
+	holdBegins = 1 + 8 // of it are those of the process
+)
 
 // process is how the owners that are not named begin, for people who look:
 // "web-3/4711/".

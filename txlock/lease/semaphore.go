@@ -75,59 +75,93 @@ func (s *Semaphore) request(ctx context.Context, verb string, opts []AcquireOpti
 // number: Acquire of the old one returns txlock.ErrInvalidOption from now on, also to who
 // waits, at once in this manager and with the next look elsewhere. It waits until the
 // permits that are no more are given back, or the context ends: then the new number holds
-// already, but permits of before are still held.
+// already, but permits of before are still held, and the next Resize waits for them.
+// Those that another Resize has made permits again meanwhile are not waited for.
 //
 // It returns txlock.ErrInvalidOption for a number out of range, txlock.ErrInvalidKey for
-// a key that is no semaphore, ErrClosed, and the errors of the driver and the context.
+// a key that is no semaphore, schema.ErrAutocommit and schema.ErrCharset, ErrClosed, and
+// the errors of the driver and the context. Without a semaphore beside the error the number
+// is that of before, unless the server has not answered.
 func (s *Semaphore) Resize(ctx context.Context, permits int) (*Semaphore, error) {
 	resized, err := s.m.Semaphore(s.key, permits)
-	if err == nil {
-		err = s.m.open()
-	}
 	if err != nil {
 		return nil, err
 	}
 	what := fmt.Sprintf("resize semaphore %q to %d", s.key, permits)
-	before, err := resized.set(ctx)
+	if err = s.m.ready(ctx); err == nil {
+		err = resized.set(ctx)
+	}
 	if err != nil {
 		return nil, txlock.Explain(what, err)
 	}
 	s.m.freed(s.key)
-	if err := resized.makeRows(ctx, s.m.db); err != nil {
-		return resized, txlock.Explain(what, err)
-	}
-	for first := int64(permits) + 1; first <= before; {
-		row, err := queries.PermitsOf(ctx, s.m.db, gen.PermitsOfParams{Name: []byte(s.key.String()), First: first, Last: before})
-		if err != nil {
-			return resized, txlock.Explain(what, err)
-		}
-		if row.Held == 0 {
-			break
-		}
-		if err := s.m.sleep(ctx, mostLook); err != nil {
-			return resized, fmt.Errorf("%s: %d permits too many are still held: %w", what, row.Held, err)
-		}
-	}
-	return resized, nil
+	return resized, txlock.Explain(what, resized.drain(ctx))
 }
 
-// set sets the number, and returns that of before.
-func (s *Semaphore) set(ctx context.Context) (before int64, err error) {
+// set sets the number. What others lock for a moment is tried again until the context ends.
+func (s *Semaphore) set(ctx context.Context) error {
 	for {
-		reply, err := queries.ResizeSemaphore(ctx, s.m.db, gen.ResizeSemaphoreParams{Intent: -int64(s.permits), Name: []byte(s.key.String())})
-		switch {
-		case err != nil:
-			return 0, err
-		case reply >= usedFor:
-			return reply - usedFor, nil
-		case reply == replyRefused:
-			return 0, fmt.Errorf("%w: it is not used for a semaphore", txlock.ErrInvalidKey)
+		err := s.setOnce(ctx)
+		if !errors.Is(err, errLocked) && !conflicted(err) {
+			return err
 		}
-		if seen, err := lookAt(ctx, s.m.db, s.key, leaseSlot); err != nil || !seen.exists {
-			return 0, errors.Join(fmt.Errorf("%w: it was never used for a semaphore", txlock.ErrInvalidKey), err)
+		if ended := s.m.sleep(ctx, retryPause); ended != nil {
+			return fmt.Errorf("%w: %w", ended, err)
 		}
-		if err := s.m.sleep(ctx, retryPause); err != nil {
-			return 0, err
+	}
+}
+
+// setOnce makes the rows first, which nobody uses until the number says so: what fails
+// leaves the number of before.
+func (s *Semaphore) setOnce(ctx context.Context) error {
+	gate, err := lookAt(ctx, s.m.db, s.key, leaseSlot)
+	if err != nil {
+		return err
+	}
+	notOne := fmt.Errorf("%w: it is not used for a semaphore", txlock.ErrInvalidKey)
+	if gate.intent >= 0 {
+		return notOne
+	}
+	if err := s.makeRows(ctx, s.m.db); err != nil {
+		return err
+	}
+	number := gen.ResizeSemaphoreParams{Intent: -int64(s.permits), Name: []byte(s.key.String())}
+	reply, err := queries.ResizeSemaphore(ctx, s.m.db, number)
+	if err == nil && reply == replyAbsent { // who acquires locks it for a moment, one after the other
+		err = s.m.withRow(ctx, s.m.db, s.key, leaseSlot, guardPatience, func(tx gen.DBTX) error {
+			reply, err = queries.ResizeSemaphore(ctx, tx, number)
+			return err
+		})
+		if errors.Is(txlock.Explain("", err), txlock.ErrWaitTimeout) {
+			return errLocked
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case reply == replyAbsent:
+		return errLocked
+	case reply == replyRefused:
+		return notOne
+	}
+	return nil
+}
+
+// drain waits until no more permits are held than there are.
+func (s *Semaphore) drain(ctx context.Context) error {
+	beyond := gen.PermitsOfParams{Name: []byte(s.key.String()), Last: MaxPermits}
+	for {
+		gate, err := lookAt(ctx, s.m.db, s.key, leaseSlot) // another Resize may have made more
+		if err != nil {
+			return err
+		}
+		beyond.First = max(int64(s.permits), -gate.intent) + 1
+		row, err := queries.PermitsOf(ctx, s.m.db, beyond)
+		if err != nil || row.Held == 0 {
+			return err
+		}
+		if err := s.m.sleep(ctx, mostLook); err != nil {
+			return fmt.Errorf("%d permits too many are still held: %w", row.Held, err)
 		}
 	}
 }
@@ -166,10 +200,8 @@ func (t permit) look(ctx context.Context, db gen.DBTX, q *request) (glance, erro
 	switch {
 	case err != nil || !gate.exists || gate.intent == 0:
 		return glance{}, err
-	case gate.intent > 0:
-		return glance{}, otherUse(q.key, gate.intent)
 	case gate.intent != -int64(t.permits):
-		return glance{}, fmt.Errorf("%w: the semaphore %q has %d permits, not %d: use Resize to change that", txlock.ErrInvalidOption, q.key, -gate.intent, t.permits)
+		return glance{}, otherUse(q.key, -int64(t.permits), gate.intent)
 	}
 	row, err := queries.PermitsOf(ctx, db, gen.PermitsOfParams{Name: []byte(q.key.String()), First: 1, Last: int64(t.permits)})
 	seen := glance{exists: row.Permits == int64(t.permits), ttl: time.Duration(1<<63 - 1)}

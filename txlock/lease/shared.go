@@ -131,6 +131,9 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 				return l, 0, nil
 			}
 		}
+		if err == nil && row.Readers > 0 {
+			err = m.notReading(ctx, q)
+		}
 		if err == nil && row.Expired > 0 {
 			err = queries.ReapReaders(ctx, m.db, []byte(l.Key().String()))
 		}

@@ -189,7 +189,16 @@ type beginner interface {
 
 // inTx runs f in a transaction of our own. At READ COMMITTED its locks close no gap.
 func inTx(ctx context.Context, db beginner, f func(tx gen.DBTX) error) error {
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, f)
+}
+
+// uncommitted reads what others have not committed yet.
+func uncommitted(ctx context.Context, db beginner, read func(tx gen.DBTX) error) error {
+	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)
+}
+
+func inTxAs(ctx context.Context, db beginner, options sql.TxOptions, f func(tx gen.DBTX) error) error {
+	tx, err := db.BeginTx(ctx, &options)
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func (t reader) send(ctx context.Context, db gen.DBTX, q *request, notAfterUS in
 func (reader) look(ctx context.Context, db gen.DBTX, q *request) (glance, error) {
 	seen, err := lookAt(ctx, db, q.key, leaseSlot)
 	if seen.intent < 0 {
-		return seen, otherUse(q.key, seen.intent)
+		return seen, otherUse(q.key, intentShared, seen.intent)
 	}
 	seen.exists = seen.intent == intentShared
 	return seen, err
@@ -121,18 +121,20 @@ func markGate(ctx context.Context, db gen.DBTX, key txlock.Key, intent int64) er
 	case reply == replyAbsent:
 		return errLocked
 	case reply != usedFor+intent:
-		return otherUse(key, reply-usedFor)
+		return otherUse(key, intent, reply-usedFor)
 	}
 	return nil
 }
 
-// otherUse is the error for a key that is used for something else.
-func otherUse(key txlock.Key, intent int64) error {
-	use := "a shared lease"
-	if intent < 0 {
-		use = fmt.Sprintf("a semaphore of %d permits", -intent)
+// otherUse is the error for a key that is used for something else than what is asked.
+func otherUse(key txlock.Key, asked, found int64) error {
+	switch {
+	case found >= 0:
+		return fmt.Errorf("%w: %q is used for a shared lease: use another key", txlock.ErrInvalidKey, key)
+	case asked >= 0:
+		return fmt.Errorf("%w: %q is used for a semaphore of %d permits: use another key", txlock.ErrInvalidKey, key, -found)
 	}
-	return fmt.Errorf("%w: %q is used for %s: use another key", txlock.ErrInvalidKey, key, use)
+	return fmt.Errorf("%w: the semaphore %q has %d permits, not %d: use Resize to change that", txlock.ErrInvalidOption, key, -found, -asked)
 }
 
 // rewriting changes the text of statements on their way.

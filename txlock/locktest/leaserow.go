@@ -152,7 +152,7 @@ func (row *memoryLease) enter(w *leaseWait) (*Lease, error) {
 	for _, h := range row.held() {
 		switch {
 		case h != w.under && (!w.named || h.owner != w.owner) || h.permits > 0 || len(h.handles) == 0:
-		case h.shared && !w.shared && (h == w.under || h.by == w.m):
+		case h.shared && !w.shared:
 			return nil, fmt.Errorf("%w: owner %q reads under this lease: release that first, or acquire it exclusively from the beginning", txlock.ErrUpgrade, h.owner)
 		case h.by != w.m && (h.shared || w.shared || w.m.quorum != nil):
 		default:

@@ -64,7 +64,7 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) (*Semaphore, error)
 	err = memory.await(ctx, func() bool {
 		tooMany = 0
 		for _, h := range row.others {
-			if h.slot > permits {
+			if h.slot > max(permits, -row.use) {
 				tooMany++
 			}
 		}
