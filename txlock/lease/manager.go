@@ -42,6 +42,7 @@ type Manager struct {
 	records map[hold]*record
 	queues  map[string]*queue
 	slots   map[slotOf]struct{} // of readers
+	waits   map[place]struct{}
 
 	firstSlot int64       // of readers
 	sweeping  atomic.Bool // idle rows of readers are being removed
@@ -94,6 +95,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 		records: make(map[hold]*record),
 		queues:  make(map[string]*queue),
 		slots:   make(map[slotOf]struct{}),
+		waits:   make(map[place]struct{}),
 		// Far from the permits, and from the slots of other managers.
 		firstSlot: 1<<32 + rand.Int64N(1<<62),
 	}
