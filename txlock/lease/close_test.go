@@ -215,3 +215,32 @@ func TestCloseBesideALongStatement(t *testing.T) {
 		}
 	})
 }
+
+// TestCloseAfterItsPool proves that Close of a manager whose pool was closed before
+// doesn't try on until its context ends, and says at once what it could not give back.
+func TestCloseAfterItsPool(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, err := lease.NewManager(pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := []*lease.Lease{acquire(t, m, named()), acquire(t, m, named())}
+		if err := pool.Close(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begun := time.Now()
+		err = m.Close(ctx)
+		if took := time.Since(begun); took > 10*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		for _, l := range held {
+			if err == nil || !strings.Contains(err.Error(), l.Key().String()) || !strings.Contains(err.Error(), "2 leases were not given back") {
+				t.Errorf("Close doesn't say that %v was not given back: %v", l.Key(), err)
+			}
+			wants(t, "a lease afterwards", l.Err(), txlock.ErrNotHeld)
+		}
+		wants(t, "Close", err, pool.PingContext(ctx)) // that of database/sql, which has no name
+	})
+}

@@ -102,7 +102,7 @@ func (r *record) remove(ctx context.Context) error {
 			reply, err = r.m.releaseQueued(ctx, r.key, r.slot, r.hold)
 		}
 		switch {
-		case err != nil && ctx.Err() == nil && (txlock.Unknown(err) || txlock.Retryable(err)):
+		case err != nil && ctx.Err() == nil && !errors.Is(err, errPoolClosed) && (txlock.Unknown(err) || txlock.Retryable(err)):
 			uncertain = true
 		case err != nil:
 			return txlock.Explain(what, err)
@@ -176,7 +176,7 @@ func (m *Manager) giveBackUntil(r remains, from, until instant) {
 			m.freed(r.key)
 		}
 		hopeless := errors.Is(txlock.Explain("", err), txlock.ErrSchema) // then nothing was granted either
-		if removed || sent > from.add(settling) && (!found || hopeless) {
+		if removed || errors.Is(err, errPoolClosed) || sent > from.add(settling) && (!found || hopeless) {
 			return
 		}
 		timer := time.NewTimer(pause)
