@@ -23,7 +23,7 @@ func (r *record) row() row { return row{r.key.String(), r.slot} }
 
 // rowsPerSecond is how many rows one statement renews for each second of the shortest
 // time to live of any, so that none that is urgent has to wait for it for long.
-const rowsPerSecond = 300
+const rowsPerSecond = 200
 
 // nextBatch returns those of the records to be renewed first: the most urgent one, and
 // what is nearly as urgent. What isn't is not to be in the way of that, nor to fail with

@@ -139,15 +139,14 @@ func TestCloseKeepsItsContext(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, c := range all {
-				lost, _ := lostOf(c.held) // on a machine that was too slow to renew
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				begun := time.Now()
 				err := c.m.Close(ctx)
 				took := time.Since(begun)
 				cancel()
 				wants(t, "Close", err, context.DeadlineExceeded)
-				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not given back", leases-lost)) || lost > leases/2 {
-					t.Errorf("pool %d: Close doesn't say what is left: %.300v", i, err)
+				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not given back", leases)) {
+					t.Errorf("pool %d: Close doesn't say that all %d are left: %.300v", i, leases, err)
 				}
 				if took > limit+2*time.Second {
 					t.Errorf("pool %d: Close took %v", i, took)

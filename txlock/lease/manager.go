@@ -71,7 +71,8 @@ type hold struct {
 // Nothing is sent yet; close the manager when it isn't needed any more, which ends its
 // goroutines. While leases are held it has one connection for renewals: over a guarded
 // pool one more, which the pool's connector makes and MaxOpenConns doesn't count, over a
-// plain pool one of the pool's. A plain pool of a single connection lends that for each
+// plain pool one of the pool's. While open transactions guard leases that are to be renewed
+// it has up to four more of them, of a plain pool no more than half of all. A plain pool of a single connection lends that for each
 // renewal, which then has to wait for a transaction that has it: one that lasts longer
 // than the TTL loses the lease.
 //
