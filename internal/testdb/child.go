@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+	"time"
 )
 
 // Child is a process that does not outlive this one.
@@ -65,12 +66,22 @@ func (c *Child) Kill() {
 	<-c.done
 }
 
-// Signal sends a signal to the process and its group, unless it is gone.
+// Signal sends a signal to the process and its group, unless it is gone. After SIGSTOP
+// the process stands still when it returns: the kernel stops it when a thread of it has
+// got to run, until which the others go on and answer.
 func (c *Child) Signal(s syscall.Signal) error {
 	if !c.Running() {
 		return os.ErrProcessDone
 	}
-	return syscall.Kill(-c.process.Pid, s)
+	if err := syscall.Kill(-c.process.Pid, s); err != nil || s != syscall.SIGSTOP {
+		return err
+	}
+	for end := time.Now().Add(waitTimeout); !stopped(c.process.Pid) && c.Running(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("testdb: process %d runs %v after SIGSTOP", c.process.Pid, waitTimeout)
+		}
+	}
+	return nil
 }
 
 // Wait returns how the process has ended, when it has.

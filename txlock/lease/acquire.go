@@ -289,7 +289,7 @@ func (m *Manager) renew(q *request) error {
 // send sends the statement.
 func (m *Manager) send(ctx context.Context, q *request, how attempt, notAfterUS int64) (a answer, err error) {
 	if how.queued > 0 {
-		err = m.withRow(ctx, m.db, q.key, leaseSlot, how.queued, func(tx gen.DBTX) error {
+		err = m.withRow(ctx, m.db, row{q.key.String(), leaseSlot}, how.queued, func(tx gen.DBTX) error {
 			if how.inTurn {
 				tx = rewriting{tx, rawsql.InTurn}
 			}

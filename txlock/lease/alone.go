@@ -62,35 +62,6 @@ func (r *record) awaitRenewal(ctx context.Context) {
 	}
 }
 
-// renewAlone renews one record behind the loop, which goes on with it until there is a
-// connection of the pool to wait for the row on.
-func (m *Manager) renewAlone(r *record) {
-	left := r.left()
-	limit := max(left*9/10, leastPause) // a new wait would be a new place in the queue
-	if !r.alone.CompareAndSwap(false, true) {
-		return
-	}
-	if !m.errands.Go(func() {
-		defer r.alone.Store(false)
-		ctx, cancel := context.WithTimeout(m.ending, max(left, leastPause))
-		defer cancel()
-		conn, err := m.db.Conn(ctx)
-		if err != nil {
-			return
-		}
-		defer func() { _ = conn.Close() }() // a broken one is closed by the pool
-		if !r.beginRenewal(cancel) {
-			return
-		}
-		if err := m.renewOn(ctx, conn, r, limit); err != nil {
-			r.setback(err)
-		}
-		r.endRenewal()
-	}) {
-		r.alone.Store(false)
-	}
-}
-
 // database is what transactions are begun on, and statements sent.
 type database interface {
 	gen.DBTX
@@ -100,14 +71,14 @@ type database interface {
 // renewOne renews one record: by a statement that waits for nothing, and where the
 // row is locked in the row's queue, for the time given.
 func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) error {
-	return m.renewOn(ctx, m.db, r, limit)
-}
-
-func (m *Manager) renewOn(ctx context.Context, db database, r *record, limit time.Duration) error {
 	sent := now()
-	reply, err := m.sendRenewal(ctx, text{db, m.db.inline}, r)
-	if err == nil && reply == replyAbsent {
-		reply, sent, err = m.renewWaiting(ctx, db, r, limit)
+	reply, err := m.sendRenewal(ctx, m.db, r)
+	if err == nil && reply == replyAbsent { // it counts from when it is sent, after the wait
+		err = m.withRow(ctx, m.db, r.row(), limit, func(tx gen.DBTX) error {
+			sent = now()
+			reply, err = m.sendRenewal(ctx, tx, r)
+			return err
+		})
 	}
 	switch {
 	case err != nil:
@@ -127,27 +98,16 @@ func (m *Manager) sendRenewal(ctx context.Context, db gen.DBTX, r *record) (int6
 	})
 }
 
-// renewWaiting waits for the row in the server's queue. The renewal counts from when
-// it is sent, after the wait.
-func (m *Manager) renewWaiting(ctx context.Context, db beginner, r *record, limit time.Duration) (reply int64, sent instant, err error) {
-	err = m.withRow(ctx, db, r.key, r.slot, limit, func(tx gen.DBTX) error {
-		sent = now()
-		reply, err = m.sendRenewal(ctx, tx, r)
-		return err
-	})
-	return reply, sent, err
-}
-
 // withRow waits for a row in the server's queue, which bounds the wait, so that
 // nothing of ours is left waiting there, and sends what then is to be done with it.
-func (m *Manager) withRow(ctx context.Context, db beginner, key txlock.Key, slot int64, limit time.Duration, send func(tx gen.DBTX) error) (err error) {
-	if err := m.clock.fresh(ctx, m.db); err != nil { // which tells how to bound the wait
+func (m *Manager) withRow(ctx context.Context, db database, at row, limit time.Duration, send func(tx gen.DBTX) error) error {
+	if err := m.clock.fresh(ctx, db); err != nil { // which tells how to bound the wait
 		return err
 	}
 	return inTx(ctx, db, func(tx gen.DBTX) error {
 		bounded := boundedTx{DBTX: tx, limit: limit, mariaDB: m.clock.onMariaDB()}
 		began := time.Now()
-		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(key.String()), Slot: slot})
+		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(at.key), Slot: at.slot})
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return txlock.PastLimit(err, began, limit)
 		}

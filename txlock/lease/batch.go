@@ -3,10 +3,10 @@ package lease
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -21,9 +21,15 @@ type row struct {
 
 func (r *record) row() row { return row{r.key.String(), r.slot} }
 
-// batches divides records into batches, the most urgent first. Of two records of one row,
-// one of which has lost it, the second goes into a batch of its own.
-func batches(records []*record) []batch {
+// rowsPerSecond is how many rows one statement renews for each second of the shortest
+// time to live of any, so that none that is urgent has to wait for it for long.
+const rowsPerSecond = 200
+
+// nextBatch returns those of the records to be renewed first: the most urgent one, and
+// what is nearly as urgent. What isn't is not to be in the way of that, nor to fail with
+// it where the time is short. Of two records of one row, one of which has lost it, the
+// second is left for later.
+func nextBatch(records []*record, shortest time.Duration) batch {
 	urgency := make(map[*record]time.Duration, len(records))
 	for _, r := range records {
 		urgency[r] = r.left()
@@ -32,15 +38,17 @@ func batches(records []*record) []batch {
 		}
 	}
 	slices.SortFunc(records, func(a, b *record) int { return cmp.Compare(urgency[a], urgency[b]) })
-	var all []batch
+	most := min(max(int(rowsPerSecond*shortest.Seconds()), leastChunk), renewalChunk)
+	next := make(batch)
 	for _, r := range records {
-		i := slices.IndexFunc(all, func(b batch) bool { return len(b) < renewalChunk && b[r.row()] == nil })
-		if i < 0 {
-			i, all = len(all), append(all, make(batch))
+		if len(next) == most || urgency[r] > 4*urgency[records[0]] {
+			break
 		}
-		all[i][r.row()] = r
+		if next[r.row()] == nil {
+			next[r.row()] = r
+		}
 	}
-	return all
+	return next
 }
 
 // standing is what has become of a row.
@@ -54,13 +62,13 @@ const (
 
 // renew extends those of the rows that are the records' and not locked, and tells what
 // has become of each. It needs no second look where all were renewed.
-func (b batch) renew(ctx context.Context, conn *sql.Conn) (map[row]standing, error) {
+func (b batch) renew(ctx context.Context, conn gen.DBTX) (map[row]standing, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
 	holds := make([]rawsql.Hold, 0, len(b))
 	for at, r := range b {
 		holds = append(holds, rawsql.Hold{Name: at.key, Slot: at.slot, Owner: r.owner, Hold: r.hold, Token: r.token.Load()})
-	}
-	if _, err := conn.ExecContext(ctx, rawsql.ReadCommitted); err != nil {
-		return nil, err
 	}
 	result, err := conn.ExecContext(ctx, rawsql.RenewMany(holds))
 	if err != nil {
@@ -85,7 +93,7 @@ func (b batch) renew(ctx context.Context, conn *sql.Conn) (map[row]standing, err
 }
 
 // read reads what has become of the rows that are still the records'.
-func read(ctx context.Context, conn *sql.Conn, query string, found map[row]standing) error {
+func read(ctx context.Context, conn gen.DBTX, query string, found map[row]standing) error {
 	rows, err := conn.QueryContext(ctx, query)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,8 +24,9 @@ const (
 // Close gives back all leases of the manager, whose holders find them released at once,
 // and ends what goes on behind its calls. It returns when that is done or the context
 // ends, whatever the server does; an error then says how many leases could not be given
-// back, which end with their time to live, and names some of them. Calls that wait return
-// ErrClosed, as all later ones do. Closing again does nothing. The pool stays open.
+// back, which end with their time to live, and names some of them; where the pool was
+// closed before, it says so at once of all. Calls that wait return ErrClosed, as all later
+// ones do. Closing again does nothing. The pool stays open.
 func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	if m.closed {
@@ -83,6 +85,7 @@ type closing struct {
 
 	mu   sync.Mutex
 	left map[*record]error // why they had been lost before
+	why  error             // they are left, but for the context
 	errs []error
 }
 
@@ -103,19 +106,27 @@ func (c *closing) giveBack(ctx context.Context) {
 					return
 				}
 				err := r.end(ctx, lost[r])
-				if err != nil && ctx.Err() != nil {
-					continue // it is left, and said so
-				}
-				c.mu.Lock()
-				delete(c.left, r)
-				c.mu.Unlock()
-				if !errors.Is(err, txlock.ErrNotHeld) {
-					c.failed(err)
-				}
+				c.done(ctx, r, err)
 			}
 		})
 	}
 	group.Wait()
+}
+
+// done notes what has come of one.
+func (c *closing) done(ctx context.Context, r *record, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil && ctx.Err() != nil: // it is left, and said so
+	case errors.Is(err, errPoolClosed):
+		c.why = errPoolClosed
+	default:
+		delete(c.left, r)
+		if !errors.Is(err, txlock.ErrNotHeld) {
+			c.errs = append(c.errs, err)
+		}
+	}
 }
 
 func (c *closing) failed(err error) {
@@ -142,5 +153,5 @@ func (c *closing) err(ctx context.Context) error {
 		names = append(names[:some], "...")
 	}
 	return errors.Join(err, fmt.Errorf("lease: Close: %d leases were not given back, and end with their time to live: %s: %w",
-		len(c.left), strings.Join(names, ", "), ctx.Err()))
+		len(c.left), strings.Join(names, ", "), cmp.Or(c.why, ctx.Err())))
 }

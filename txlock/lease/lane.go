@@ -14,9 +14,11 @@ import (
 // used up loses no lease. Over a guarded pool it is one more, made by the pool's
 // connector; over a plain pool it is one of the pool's, which the manager keeps while it
 // holds leases. It is a pool of one connection either way, which opens it anew when it is
-// lost. The zero lane of a pool is not open.
+// lost, and of a few more for waits where they are not the program's. The zero lane of a
+// pool is not open.
 type lane struct {
 	program *sql.DB
+	lending sync.Mutex // while the program lends a connection that it may need itself
 
 	mu     sync.Mutex // for the fields below
 	asked  bool       // the program's pool was asked what it is
@@ -88,6 +90,7 @@ func (l *lane) open() {
 		l.db = sql.OpenDB(l.source)
 		l.db.SetMaxOpenConns(1)
 		if l.origin != nil {
+			l.db.SetMaxOpenConns(1 + mostWaits)
 			l.db.SetConnMaxLifetime(laneLife)
 		}
 	}
@@ -145,6 +148,33 @@ func (l *lane) conn(ctx context.Context) (*sql.Conn, error) {
 	l.learn(conn) // the program may be on another server now
 	return conn, nil
 }
+
+// another returns one more connection, to wait on, and tells whether it may be kept for as
+// long as need be: it is the lane's own, or a plain pool has it to spare. Else it is to be
+// given back soon, since the program may need it.
+func (l *lane) another(ctx context.Context) (conn *sql.Conn, own bool, giveBack func(), err error) {
+	l.mu.Lock()
+	db, own := l.db, l.kept && l.origin != nil
+	l.mu.Unlock()
+	if own {
+		if conn, err = db.Conn(ctx); err == nil {
+			return conn, true, func() { _ = conn.Close() }, nil // a broken one is closed by the pool
+		}
+	}
+	end := func() { keeping.remove(l.program) }
+	if own = keeping.add(l.program); !own {
+		if end = l.lending.Unlock; !l.lending.TryLock() {
+			return nil, false, nil, errLent
+		}
+	}
+	if conn, err = l.program.Conn(ctx); err != nil {
+		end()
+		return nil, false, nil, err
+	}
+	return conn, own, func() { _ = conn.Close(); end() }, nil
+}
+
+var errLent = errors.New("lease: the program has lent a connection already")
 
 // spare returns the lane where it has taken its connection from the program's pool, and
 // that has none left: what the manager sends then would wait for the program, and that

@@ -42,6 +42,7 @@ type Manager struct {
 	records map[hold]*record
 	queues  map[string]*queue
 	slots   map[slotOf]struct{} // of readers
+	waits   map[place]struct{}
 
 	firstSlot int64       // of readers
 	sweeping  atomic.Bool // idle rows of readers are being removed
@@ -70,7 +71,8 @@ type hold struct {
 // Nothing is sent yet; close the manager when it isn't needed any more, which ends its
 // goroutines. While leases are held it has one connection for renewals: over a guarded
 // pool one more, which the pool's connector makes and MaxOpenConns doesn't count, over a
-// plain pool one of the pool's. A plain pool of a single connection lends that for each
+// plain pool one of the pool's. While open transactions guard leases that are to be renewed
+// it has up to four more of them, of a plain pool no more than half of all. A plain pool of a single connection lends that for each
 // renewal, which then has to wait for a transaction that has it: one that lasts longer
 // than the TTL loses the lease.
 //
@@ -94,6 +96,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 		records: make(map[hold]*record),
 		queues:  make(map[string]*queue),
 		slots:   make(map[slotOf]struct{}),
+		waits:   make(map[place]struct{}),
 		// Far from the permits, and from the slots of other managers.
 		firstSlot: 1<<32 + rand.Int64N(1<<62),
 	}

@@ -25,8 +25,7 @@ type record struct {
 	token    atomic.Uint64 // RaiseToken changes it, never while it is renewed
 	ttl      time.Duration
 	granted  instant
-	lifetime instant     // when renewals end; 0 for never
-	alone    atomic.Bool // something waits for the row to renew it
+	lifetime instant // when renewals end; 0 for never
 
 	mu        sync.Mutex // for the fields below; taken before Manager.mu, never after
 	deadline  instant    // until when it counts
@@ -40,6 +39,7 @@ type record struct {
 	handles   map[*Lease]struct{}
 	expiry    *time.Timer
 	renewing  chan struct{} // closed when the renewal that is under way has ended
+	queued    bool          // that waits for the row, and sends nothing if it is released first
 	interrupt context.CancelFunc
 	guardedIn uint64 // the session of the transaction that was guarded last
 }
@@ -237,10 +237,25 @@ func (r *record) beginRenewal(interrupt context.CancelFunc) bool {
 	if r.lost != nil || r.handles == nil || r.renewing != nil {
 		return false
 	}
-	r.renewing = make(chan struct{})
+	r.renewing, r.queued = make(chan struct{}), false
 	r.interrupt = interrupt
 	r.tried = now()
 	return true
+}
+
+// queue lets a release pass the renewal that has begun, until it proceeds.
+func (r *record) queue() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queued = true
+}
+
+// proceed tells whether there still is something to renew.
+func (r *record) proceed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queued = false
+	return r.lost == nil && r.handles != nil
 }
 
 // endRenewal lets a release go on that has waited for it.
@@ -252,13 +267,13 @@ func (r *record) endRenewal() {
 	r.m.expect(r.dueAt()) // the loop has left it out meanwhile
 }
 
-// joinRenewal waits for the renewal that is under way, after which none follows. One
-// that waits for the row is interrupted.
+// joinRenewal waits for the renewal that is under way, after which none follows. One of
+// the program's that waits for the row is interrupted, the manager's left alone.
 func (r *record) joinRenewal(ctx context.Context) error {
 	r.mu.Lock()
-	renewing, interrupt := r.renewing, r.interrupt
+	renewing, interrupt, queued := r.renewing, r.interrupt, r.queued
 	r.mu.Unlock()
-	if renewing == nil {
+	if renewing == nil || queued {
 		return nil
 	}
 	if interrupt != nil {

@@ -22,7 +22,7 @@ var ErrOtherDatabase = errors.New("lease: the transaction is of another database
 // renewal finds out.
 func (r *record) refused(ctx context.Context, err error) error {
 	if r.m.db.full() && !r.isPending() {
-		r.m.renewAlone(r)
+		r.m.waitFor(r)
 		return err
 	}
 	ours, lookErr := r.isOurs(ctx)

@@ -84,7 +84,7 @@ func (r *record) giveBack(ctx context.Context, lost error) error {
 	if !final {
 		until, pending := now().add(r.left()), r.isPending()
 		m.errands.Go(func() {
-			r.awaitRenewal(m.undoing)
+			_ = r.joinRenewal(m.undoing) // or the manager is closed
 			m.giveBackUntil(remains{r.key, r.slot, r.hold, pending}, now(), until)
 			m.freeSlot(r.key, r.slot)
 		})
@@ -102,7 +102,7 @@ func (r *record) remove(ctx context.Context) error {
 			reply, err = r.m.releaseQueued(ctx, r.key, r.slot, r.hold)
 		}
 		switch {
-		case err != nil && ctx.Err() == nil && (txlock.Unknown(err) || txlock.Retryable(err)):
+		case err != nil && ctx.Err() == nil && !errors.Is(err, errPoolClosed) && (txlock.Unknown(err) || txlock.Retryable(err)):
 			uncertain = true
 		case err != nil:
 			return txlock.Explain(what, err)
@@ -128,7 +128,7 @@ func (r *record) remove(ctx context.Context) error {
 // releaseQueued sends the release when the row is free, and waits for that in its
 // queue for a while: readers may lock it one after the other.
 func (m *Manager) releaseQueued(ctx context.Context, key txlock.Key, slot int64, hold string) (reply int64, err error) {
-	err = m.withRow(ctx, m.db, key, slot, guardPatience, func(tx gen.DBTX) error {
+	err = m.withRow(ctx, m.db, row{key.String(), slot}, guardPatience, func(tx gen.DBTX) error {
 		reply, err = m.sendRelease(ctx, tx, key, slot, hold)
 		return err
 	})
@@ -176,7 +176,7 @@ func (m *Manager) giveBackUntil(r remains, from, until instant) {
 			m.freed(r.key)
 		}
 		hopeless := errors.Is(txlock.Explain("", err), txlock.ErrSchema) // then nothing was granted either
-		if removed || sent > from.add(settling) && (!found || hopeless) {
+		if removed || errors.Is(err, errPoolClosed) || sent > from.add(settling) && (!found || hopeless) {
 			return
 		}
 		timer := time.NewTimer(pause)

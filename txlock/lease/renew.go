@@ -2,14 +2,17 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 const (
-	// renewalChunk is how many leases one statement renews.
+	// renewalChunk is how many leases one statement renews, or leastChunk where there are
+	// some with a short time to live.
 	renewalChunk = 900
+	leastChunk   = 50
 	// leastPause and mostPause bound the time between a renewal that has failed
 	// and the next.
 	leastPause = time.Millisecond
@@ -30,9 +33,7 @@ func (m *Manager) renewals() {
 		}
 		m.sleepsUntil.Store(awake)
 		turn := now()
-		if due := batches(m.due()); len(due) > 0 {
-			m.renewBatch(due[0], turn)
-		}
+		m.renewBatch(nextBatch(m.due()), turn)
 		m.lane.settle(m.idle())
 		d := m.untilDue()
 		m.sleepsUntil.Store(int64(now().add(d)))
@@ -58,18 +59,25 @@ func (m *Manager) wake() {
 	}
 }
 
-// dueAt is when a record is to be renewed, under record.mu.
-func (r *record) dueAt() instant {
+// schedule returns when a record is to be renewed, and how much sooner it may be with
+// others, under record.mu.
+func (r *record) schedule() (due instant, early time.Duration) {
 	every := r.every()
 	switch {
 	case r.lifetime > 0 && r.deadline >= r.lifetime:
-		return r.deadline.add(time.Hour) // never
+		return r.deadline.add(time.Hour), 0 // never
 	case r.skipped > 0:
 		// Failed, or locked: again soon, and sooner than it is lost.
 		pause := min(max(r.tried.until(r.deadline)/8, leastPause), mostPause, every)
-		return r.tried.add(pause)
+		return r.tried.add(pause), pause / 2
 	}
-	return r.renewed.add(every)
+	return r.renewed.add(every), every / 2
+}
+
+// dueAt is schedule without others, under record.mu.
+func (r *record) dueAt() instant {
+	due, _ := r.schedule()
+	return due
 }
 
 // every is the interval of renewals.
@@ -80,23 +88,22 @@ func (r *record) every() time.Duration {
 	return r.ttl / 3
 }
 
-// due returns the records to be renewed now. What is due soon goes with them, so
-// that leases of the same kind are renewed together.
-func (m *Manager) due() []*record {
-	var due []*record
+// due returns the records to be renewed now, and the shortest time to live of all. What
+// is due soon goes with them, so that leases of the same kind are renewed together, and
+// what has failed together is tried again together.
+func (m *Manager) due() (due []*record, shortest time.Duration) {
 	at := now()
+	shortest = MaxTTL
 	for _, r := range m.held() {
 		r.mu.Lock()
-		soon := r.every() / 2
-		if r.skipped > 0 {
-			soon = 0
-		}
-		if r.renewing == nil && r.dueAt() <= at.add(soon) && r.renewed.until(at) > 0 {
+		shortest = min(shortest, r.ttl)
+		when, early := r.schedule()
+		if r.renewing == nil && when <= at.add(early) && r.renewed.until(at) > 0 {
 			due = append(due, r)
 		}
 		r.mu.Unlock()
 	}
-	return due
+	return due, shortest
 }
 
 // untilDue returns for how long the loop may sleep. It looks at the clock at least
@@ -137,8 +144,8 @@ func (m *Manager) held() []*record {
 }
 
 // renewBatch renews records by a statement that waits for no row. Those whose row is
-// locked too often, or too late, are renewed each by itself besides. The next renewal of
-// all counts from the turn, so that they stay together.
+// locked too often, or too late, are waited for besides. The next renewal of all counts
+// from the turn, so that they stay together.
 func (m *Manager) renewBatch(b batch, turn instant) {
 	patience := maxPatience
 	for at, r := range b {
@@ -155,6 +162,33 @@ func (m *Manager) renewBatch(b batch, turn instant) {
 	defer cancel()
 	sent := now()
 	found, err := m.sendBatch(ctx, b)
+	b.settle(found, err, sent, turn)
+	for _, r := range b {
+		if r.needsItsOwn() {
+			m.waitFor(r)
+		}
+	}
+}
+
+// sendBatch renews a batch on the manager's connection. One on which something has failed is
+// closed: its state is not known.
+func (m *Manager) sendBatch(ctx context.Context, b batch) (map[row]standing, error) {
+	conn, err := m.lane.conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = conn.ExecContext(ctx, rawsql.ReadCommitted); err == nil {
+		var found map[row]standing
+		if found, err = b.renew(ctx, conn); err == nil {
+			return found, conn.Close()
+		}
+	}
+	discard(conn)
+	return nil, err
+}
+
+// settle notes what has become of the records of a batch.
+func (b batch) settle(found map[row]standing, err error, sent, turn instant) {
 	for at, r := range b {
 		lost := false
 		switch {
@@ -168,36 +202,8 @@ func (m *Manager) renewBatch(b batch, turn instant) {
 			lost = true
 		}
 		r.endRenewal()
-		switch {
-		case lost:
+		if lost {
 			r.lose(ErrReplaced)
-		case r.needsItsOwn():
-			m.renewAlone(r)
 		}
 	}
-}
-
-// sendBatch renews a batch on the manager's connection. One on which something has failed is
-// closed: its state is not known.
-func (m *Manager) sendBatch(ctx context.Context, b batch) (map[row]standing, error) {
-	conn, err := m.lane.conn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	found, err := b.renew(ctx, conn)
-	if err != nil {
-		discard(conn)
-		return nil, err
-	}
-	return found, conn.Close()
-}
-
-var errRowLocked = errors.New("the row is locked by an open transaction")
-
-// needsItsOwn tells whether a record is to be renewed by a transaction that waits
-// for its row.
-func (r *record) needsItsOwn() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return errors.Is(r.failed, errRowLocked) && (r.pending || r.skipped >= 2 || now().until(r.deadline) < r.ttl/2)
 }

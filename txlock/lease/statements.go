@@ -138,6 +138,14 @@ func (p *prepared) close() error {
 	return err
 }
 
+// errPoolClosed is what database/sql says of a pool that was closed, and stays so. It has
+// no name there.
+var errPoolClosed = func() error {
+	pool := sql.OpenDB(nil)
+	_ = pool.Close() // it has nothing open
+	return pool.PingContext(context.Background())
+}()
+
 // text sends statements that don't stay prepared. Inline, their arguments stand in the
 // text, which is one round trip and prepares nothing; else only where the server prepares
 // nothing more.

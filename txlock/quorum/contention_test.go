@@ -2,6 +2,7 @@ package quorum_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -239,6 +240,35 @@ func TestCloseKeepsItsBound(t *testing.T) {
 			refused(t, m, held)
 		})
 	}
+}
+
+// TestCloseAfterItsPools proves that Close doesn't try on where the pools of the nodes
+// were closed before, and says at once what it could not give back.
+func TestCloseAfterItsPools(t *testing.T) {
+	t.Parallel()
+	leases := newLeases(t, newNodes(t, 3))
+	m := newManager(t, leases, quorum.NodeTimeout(15*time.Second))
+	if err := m.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	held := acquire(t, m, named())
+	for _, node := range leases {
+		if err := node.DB().Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	began := time.Now()
+	err := m.Close(ctx)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	if err == nil || !strings.Contains(err.Error(), held.Key().String()) {
+		t.Errorf("Close doesn't say that %v was not given back: %v", held.Key(), err)
+	}
+	wants(t, "Close", err, leases[0].DB().PingContext(ctx)) // that of database/sql, which has no name
+	wants(t, "the lease afterwards", held.Err(), txlock.ErrNotHeld)
 }
 
 // refused tells what a manager does after Close, which waits for nothing.

@@ -1,0 +1,125 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+)
+
+// mostWaits is how many rows that are locked a manager waits for at a time, each on a
+// connection of its own.
+const mostWaits = 4
+
+var errRowLocked = errors.New("the row is locked by an open transaction")
+
+// needsItsOwn tells whether a record is to be renewed by a transaction that waits for
+// its row: those that guard it may follow one another without a gap.
+func (r *record) needsItsOwn() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return errors.Is(r.failed, errRowLocked) && (r.pending || r.skipped >= 2 || now().until(r.deadline) < r.ttl/2)
+}
+
+// place is what a row is waited for: the session that has guarded the lease last, with
+// all that it has guarded, or else the row alone.
+type place struct {
+	session uint64
+	row     row
+}
+
+func (r *record) place() place {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.guardedIn != 0 {
+		return place{session: r.guardedIn}
+	}
+	return place{row: r.row()}
+}
+
+// waitFor waits behind the loop, which goes on with it, for the row of a record in the
+// server's queue, and renews whatever else was waiting for the same transaction. There
+// is one wait for a place.
+func (m *Manager) waitFor(r *record) {
+	at := r.place()
+	m.mu.Lock()
+	_, waiting := m.waits[at]
+	begin := !waiting && len(m.waits) < mostWaits
+	if begin {
+		m.waits[at] = struct{}{}
+	}
+	m.mu.Unlock()
+	end := func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.waits, at)
+	}
+	if begin && !m.errands.Go(func() { defer end(); m.renewWaiting(r) }) {
+		end()
+	}
+}
+
+// renewWaiting renews what is locked when the row of one record is free.
+func (m *Manager) renewWaiting(r *record) {
+	ctx, cancel := context.WithTimeout(m.ending, max(r.left(), leastPause))
+	defer cancel()
+	conn, own, giveBack, err := m.lane.another(ctx)
+	if err != nil {
+		return // the loop goes on with it, and says why
+	}
+	defer giveBack()
+	limit := r.left() * 9 / 10 // a new wait would be a new place in the queue
+	if places := m.places(); places > mostWaits {
+		limit = limit * mostWaits / time.Duration(places)
+	}
+	if !own {
+		limit = min(limit, guardPatience)
+	}
+	if !r.beginRenewal(nil) {
+		return
+	}
+	r.queue()
+	b := batch{r.row(): r}
+	var found map[row]standing
+	var sent instant
+	err = m.withRow(ctx, conn, r.row(), max(limit, leastPause), func(tx gen.DBTX) (err error) {
+		m.gather(b, r)
+		sent = now()
+		found, err = b.renew(ctx, tx)
+		return err
+	})
+	if _, ours := found[r.row()]; err == nil && !ours {
+		r.committed() // or rolled back: there is nothing left that nobody sees yet
+	}
+	b.settle(found, err, sent, sent)
+}
+
+// gather adds what else was found locked, perhaps by the same transaction, to a batch of
+// one whose row is free now, and takes that out if it was released meanwhile.
+func (m *Manager) gather(b batch, r *record) {
+	if !r.proceed() {
+		delete(b, r.row())
+		r.endRenewal()
+	}
+	for _, other := range m.locked() {
+		if len(b) < renewalChunk && b[other.row()] == nil && other.beginRenewal(nil) {
+			b[other.row()] = other
+		}
+	}
+}
+
+// locked returns the records whose rows are to be waited for.
+func (m *Manager) locked() []*record {
+	return slices.DeleteFunc(m.held(), func(r *record) bool { return !r.needsItsOwn() })
+}
+
+// places counts what is to be waited for.
+func (m *Manager) places() int {
+	all := make(map[place]struct{})
+	for _, r := range m.locked() {
+		all[r.place()] = struct{}{}
+	}
+	return len(all)
+}
