@@ -203,7 +203,7 @@ func verifyVersions(db *gorm.DB) {
 			noteOwn(db, nil, v.step)
 		}
 		return
-	case db.RowsAffected != v.rows(stmt), slices.ContainsFunc(v.loaded, Version.isLargest):
+	case db.RowsAffected != int64(len(v.models)), slices.ContainsFunc(v.loaded, Version.isLargest):
 		var err error
 		if changed, err = v.lookAgain(db); err != nil {
 			_ = db.AddError(err)
@@ -225,20 +225,8 @@ func verifyVersions(db *gorm.DB) {
 	noteOwn(db, written)
 }
 
-// rows is the number of rows that the models stand for, of which some may be the same.
-func (v *versioned) rows(stmt *gorm.Statement) int64 {
-	if len(v.models) == 1 {
-		return 1
-	}
-	rows := make(map[string]bool, len(v.models))
-	for i, model := range v.models {
-		rows[fmt.Sprint(identity(stmt, model), v.loaded[i])] = true
-	}
-	return int64(len(rows))
-}
-
 // lookAgain finds out why fewer rows were changed than there are models: a lost race, a
-// row that is gone, or a condition of the caller's. Which rows were changed is certain
+// row that is gone, a condition of the caller's, or models of the same row. Which rows were changed is certain
 // where their number is that of the statement. The read is a locking one, since a plain
 // one may show a snapshot; the statement has locked the same rows already.
 func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
