@@ -62,7 +62,7 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 	"Updates, a form": func(tx *gorm.DB, l, _ *Ledger) error {
 		return tx.Model(l).Updates(&Ledger{N: 5, Kept: Kept{Version: l.Version}}).Error
 	},
-	"Updates, Joins": func(tx *gorm.DB, l, rival *Ledger) error { return tx.Model(l).Joins("JOIN x").Update("n", 5).Error },
+	"Updates, Joins": func(tx *gorm.DB, l, _ *Ledger) error { return tx.Model(l).Joins("JOIN x").Update("n", 5).Error },
 	"Updates, a From": func(tx *gorm.DB, l, _ *Ledger) error {
 		return tx.Model(l).Clauses(clause.From{Tables: []clause.Table{{Name: "x"}}}).Update("n", 5).Error
 	},

@@ -191,6 +191,7 @@ type Paper struct {
 
 func (d *Drawer) LockKeys(*gorm.DB) ([]txlock.Key, error) { return items.Keys(d.ID), nil }
 func (b *Bolt) LockKeys(*gorm.DB) ([]txlock.Key, error)   { return items.Keys(b.ID), nil }
+func (p *Paper) BeforeCreate(tx *gorm.DB) error           { return hooked(tx, p.ID) }
 
 func init() {
 	for model, layout := range map[string]string{"Crate": "owner_id BIGINT", "Drawer": "crate_id BIGINT", "Bolt": "crate_id BIGINT, drawer_id BIGINT", "Paper": "crate_id BIGINT"} {
@@ -237,7 +238,13 @@ func TestReplaceNamesItsAssociation(t *testing.T) {
 			"Replace Owner":  func() error { return of("Owner").Replace(&Note{}) },
 			"Delete Owner":   func() error { return of("Owner").Delete(&Note{ID: *crate.OwnerID}) },
 			"Clear Owner":    func() error { return of("Owner").Clear() },
-			"Append Bolts":   func() error { return of("Bolts").Append(&Bolt{}) },
+			"Replace Papers, whose hook updates another": func() error {
+				db := withHook(db, func(tx *gorm.DB, _ int64) error {
+					return tx.Session(&gorm.Session{NewDB: true}).Updates(&Drawer{ID: crate.Drawers[0].ID, CrateID: &crate.ID}).Error
+				})
+				return db.Model(&Crate{ID: crate.ID}).Association("Papers").Replace(&Paper{})
+			},
+			"Append Bolts": func() error { return of("Bolts").Append(&Bolt{}) },
 		} {
 			if err := change(); err != nil {
 				t.Errorf("%s: %v", what, err)

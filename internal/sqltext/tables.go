@@ -93,14 +93,17 @@ func AssignedTables(assignments string) (tables []string, ok bool) {
 		}
 		tables = append(tables, path[len(path)-2])
 		all = all[n:]
-		for depth := 0; len(all) > 0; all = all[1:] {
-			if all[0].is("(") {
+	value:
+		for depth := 0; len(all) > 0; {
+			t := all[0]
+			all = all[1:]
+			switch {
+			case t.is("("):
 				depth++
-			} else if all[0].is(")") {
+			case t.is(")"):
 				depth--
-			} else if all[0].is(",") && depth == 0 {
-				all = all[1:]
-				break
+			case t.is(",") && depth == 0:
+				break value
 			}
 		}
 	}
