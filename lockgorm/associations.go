@@ -2,6 +2,7 @@ package lockgorm
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"runtime"
 	"slices"
@@ -16,16 +17,17 @@ import (
 // checkReplace refuses Association.Replace of children that have a version or keys, before
 // it saves the new ones: GORM unlinks the others by a where clause afterwards, which
 // is refused, and nothing would undo the first half. The statement is that of Append, so
-// that only the caller tells.
+// that only the caller tells; which association it is, it doesn't under FullSaveAssociations.
 func checkReplace(db *gorm.DB) {
 	stmt := db.Statement
 	if db.Error != nil || stmt.Schema == nil || len(stmt.Schema.Relationships.Relations) == 0 {
 		return
 	}
-	for name, relation := range stmt.Schema.Relationships.Relations {
+	for _, name := range slices.Sorted(maps.Keys(stmt.Schema.Relationships.Relations)) {
 		if len(stmt.Selects) > 0 && !slices.Contains(stmt.Selects, name) {
 			continue
 		}
+		relation := stmt.Schema.Relationships.Relations[name]
 		var children *schema.Schema
 		switch relation.Type {
 		case schema.HasOne, schema.HasMany:
@@ -45,24 +47,35 @@ func checkReplace(db *gorm.DB) {
 
 // whyNotReplaced is the error of a Replace.
 func whyNotReplaced(stmt *gorm.Statement, name string, children *schema.Schema) error {
+	what := children.Name
+	if len(stmt.Selects) == 0 { // FullSaveAssociations
+		what, name = "an association of "+stmt.Schema.Name, "..."
+	}
 	const why = "%w: %s: Replace changes those that it leaves out by a where clause: save them one by one, or add Clauses(lockgorm.%s) and Session(&gorm.Session{}) before Association(%q)"
 	if slices.ContainsFunc(children.Fields, isVersion) && !isAny(stmt) {
-		return fmt.Errorf(why, ErrVersion, children.Name, "AnyVersion", name)
+		return fmt.Errorf(why, ErrVersion, what, "AnyVersion", name)
 	}
 	if _, named := stmt.Settings.Load(onSetting); !named && reflect.PointerTo(children.ModelType).Implements(reflect.TypeFor[Locker]()) {
-		return fmt.Errorf(why, txlock.ErrInvalidKey, children.Name, "On(...)", name)
+		return fmt.Errorf(why, txlock.ErrInvalidKey, what, "On(...)", name)
 	}
 	return nil
 }
 
-// isReplace tells whether Association.Replace is among the callers.
+// isReplace tells whether the statement saves the new ones of Association.Replace: hooks
+// write others under it, and so does Clear.
 func isReplace() bool {
 	callers := make([]uintptr, 64)
 	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
-	for {
+	path := []string{"gorm.(*processor).Execute", "gorm.(*DB).Updates", "gorm.(*Association).saveAssociation", "gorm.(*Association).Replace"}
+	for found := 0; ; {
 		frame, more := frames.Next()
-		if strings.HasSuffix(frame.Function, "gorm.(*Association).Replace") {
-			return true
+		switch {
+		case strings.HasSuffix(frame.Function, path[found]):
+			if found++; found == len(path) {
+				return true
+			}
+		case found > 0:
+			return false
 		}
 		if !more {
 			return false

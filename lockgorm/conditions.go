@@ -28,8 +28,8 @@ func whyUnconfined(stmt *gorm.Statement) string {
 		return "its WHERE is not GORM's"
 	}
 	// As GORM will build it, with another condition behind.
-	text := gorm.Statement{DB: stmt.DB, Table: stmt.Table, TableExpr: stmt.TableExpr, Schema: stmt.Schema, Context: stmt.Context, ConnPool: stmt.ConnPool, Clauses: map[string]clause.Clause{}}
-	clause.Where{Exprs: append(slices.Clone(where.Exprs), clause.Expr{SQL: "TRUE"})}.Build(&text)
+	text := scratchOf(stmt)
+	clause.Where{Exprs: append(slices.Clone(where.Exprs), clause.Expr{SQL: "TRUE"})}.Build(text)
 	words, ok := sqltext.Closed(text.SQL.String())
 	switch {
 	case !ok:
@@ -40,11 +40,13 @@ func whyUnconfined(stmt *gorm.Statement) string {
 	return ""
 }
 
+const identifier = "(`[^`]+`|[0-9A-Za-z_$\u0080-\U0010ffff]+)"
+
 // table is a name, qualified or not, with or without an alias.
-var table = func() *regexp.Regexp {
-	const name = "(`[^`]+`|[0-9A-Za-z_$\u0080-\U0010ffff]+)"
-	return regexp.MustCompile(`^\s*` + name + `(\s*\.\s*` + name + `)?(\s+([Aa][Ss]\s+)?` + name + `)?\s*$`)
-}()
+var table = regexp.MustCompile(`^\s*` + identifier + `(\s*\.\s*` + identifier + `)?(\s+([Aa][Ss]\s+)?` + identifier + `)?\s*$`)
+
+// column is a name, qualified or not.
+var column = regexp.MustCompile(`^\s*(` + identifier + `\s*\.\s*){0,2}` + identifier + `\s*$`)
 
 // oneTable tells whether a statement writes to the one table of its models.
 func oneTable(stmt *gorm.Statement) bool {

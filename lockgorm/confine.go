@@ -126,16 +126,20 @@ func write(stmt *gorm.Statement, text string) {
 // wrong looks at the statement as it has become, with what hooks and columns have added.
 func (f *fence) wrong(c clause.Clause) string {
 	stmt := f.by
-	for _, extra := range []clause.Expression{c.BeforeExpression, c.AfterNameExpression, c.AfterExpression} {
-		if extra != nil && !isComment(stmt, extra) {
-			return "something else than conditions was added to its WHERE"
+	assignments := stmt.Clauses["SET"]
+	for _, c := range []clause.Clause{c, assignments} {
+		for _, extra := range []clause.Expression{c.BeforeExpression, c.AfterNameExpression, c.AfterExpression} {
+			if extra != nil && !isComment(stmt, extra) {
+				return "something else than " + c.Name + " takes was added to it"
+			}
 		}
 	}
-	if words, ok := sqltext.Closed(stmt.SQL.String()); !ok || slices.Contains(words, "WHERE") {
-		return "what it sets is no expression"
+	words, ok := sqltext.Closed(sqltext.Until(stmt.SQL.String(), "SET"))
+	if !ok || f.strict && slices.ContainsFunc(words, func(word string) bool { return word == "," || word == "JOIN" || word == "STRAIGHT_JOIN" }) {
+		return "it is about more than one table"
 	}
-	if set, ok := stmt.Clauses["SET"].Expression.(clause.Set); ok && isUpdate(stmt) {
-		if why := f.wrongSet(set); why != "" {
+	if isUpdate(stmt) {
+		if why := f.wrongSet(assignments); why != "" {
 			return why
 		}
 	}
@@ -146,8 +150,15 @@ func (f *fence) wrong(c clause.Clause) string {
 }
 
 // wrongSet refuses to set a version, and to make the locked record another one.
-func (f *fence) wrongSet(set clause.Set) string {
+func (f *fence) wrongSet(c clause.Clause) string {
+	set, ok := c.Expression.(clause.Set)
+	if !ok || c.Builder != nil {
+		return "its SET is not GORM's"
+	}
 	for _, assignment := range set {
+		if why := whyNotAssigned(f.by, assignment); why != "" {
+			return why
+		}
 		name := assignment.Column.Name
 		if f.version != nil && names(name, f.version.DBName) {
 			return fmt.Sprintf("it sets %q, which is raised by itself", name)

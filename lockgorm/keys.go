@@ -1,6 +1,7 @@
 package lockgorm
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -34,7 +35,7 @@ func (p *Plugin) keysOfWrite(db *gorm.DB, needsID bool) ([]txlock.Key, error) {
 // keysOfChange asks the models of an update or delete, which is kept to their rows.
 func keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
-	if why := whyUnconfined(stmt); why != "" {
+	if why := cmp.Or(whyUnconfined(stmt), whyNotSet(stmt)); why != "" {
 		return nil, unidentified(stmt, why)
 	}
 	var models []reflect.Value
@@ -89,13 +90,7 @@ func keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 		}
 		all = append(all, lockable(keys)...)
 	}
-	if upserts(stmt) {
-		insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
-		if len(stmt.Schema.PrimaryFields) == 0 || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE") {
-			return nil, unidentified(stmt, "it is an upsert that can't be told to change them alone")
-		}
-		stmt.Settings.Store(upsertSetting, stmt)
-	}
+	stmt.Settings.Store(upsertSetting, stmt)
 	stmt.Settings.Store(unsavedSetting, unsavedOf{by: stmt, models: unsaved})
 	return all, nil
 }

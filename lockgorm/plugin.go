@@ -43,7 +43,8 @@ type Option func(*Plugin)
 // Tables names tables whose writes must not run without a lock: a create, update
 // or delete by Table(), by a model that is no Locker, or by Exec fails with
 // ErrInvalidKey, unless On names the keys. Exec may read such a table, and change its
-// definition, as AutoMigrate does. The default is none.
+// definition, as AutoMigrate does. An UPDATE or DELETE of several tables may read it where
+// each column that is set is qualified, UPDATE a JOIN b SET a.n = b.n, by another. The default is none.
 func Tables(names ...string) Option {
 	return func(p *Plugin) {
 		for _, name := range names {
@@ -229,7 +230,7 @@ func (p *Plugin) keysOfText(db *gorm.DB, _ bool) ([]txlock.Key, error) {
 	for text != "" && len(p.tables) > 0 {
 		var statement string
 		statement, text = sqltext.Next(text)
-		if table := sqltext.Mentions(written(statement), p.tables); table != "" {
+		if table := writes(statement, p.tables); table != "" {
 			return nil, unnamed(table)
 		}
 	}

@@ -18,8 +18,10 @@ import (
 // known is what is known of one open transaction, for as long as somebody has its handle.
 type known struct {
 	mu   sync.Mutex
-	read map[Version]bool // versions that GORM has loaded, and what they became
+	read map[Version]bool // versions that GORM has loaded
 	all  bool             // more than can be told
+	own  map[Version]bool // versions that it has written
+	anys []int64          // by which it has raised others
 	keys []compared       // whose versions are compared at the end
 }
 
@@ -30,7 +32,7 @@ type compared struct {
 	compare func(ctx context.Context) error
 }
 
-// mostRead bounds the versions that are remembered for one transaction.
+// mostRead bounds the versions of each kind that are remembered for one transaction.
 const mostRead = 10_000
 
 // transactions has the known of *sql.Tx, and inUse is their number.
@@ -63,7 +65,7 @@ func learn(tx *gorm.DB) *known {
 		return nil
 	}
 	id := weak.Make(handle)
-	k, loaded := transactions.LoadOrStore(id, &known{read: make(map[Version]bool)})
+	k, loaded := transactions.LoadOrStore(id, &known{read: make(map[Version]bool), own: make(map[Version]bool)})
 	if !loaded {
 		inUse.Add(1)
 		runtime.AddCleanup(handle, func(id weak.Pointer[sql.Tx]) {
@@ -93,9 +95,10 @@ func (k *known) note(v Version) {
 	}
 }
 
-// wasRead tells whether a conflict of this version may be another one when the
-// transaction is run again: GORM has read the version in it.
-func wasRead(db *gorm.DB, v Version) bool {
+// mayDiffer tells whether a conflict may be another one when the transaction is run again:
+// GORM has read the version that was compared in it, and somebody else has written the one
+// that is there. What it has written itself, and perhaps undone by a savepoint, it would do again.
+func mayDiffer(db *gorm.DB, c conflict) bool {
 	k := knownOf(db)
 	if k == nil {
 		_, err := transactionOf(db)
@@ -103,7 +106,27 @@ func wasRead(db *gorm.DB, v Version) bool {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.all || k.read[v]
+	return (k.all || k.read[c.loaded]) && !k.own[c.loaded] && !k.own[c.now] &&
+		!slices.ContainsFunc(k.anys, func(step int64) bool { return c.loaded.raisedBy(step) == c.now || c.now.raisedBy(step) == c.loaded })
+}
+
+// noteOwn remembers what a statement has written into a transaction that others go on in.
+func noteOwn(db *gorm.DB, written []Version, raisedBy ...int64) {
+	if _, ends := db.InstanceGet("gorm:started_transaction"); ends {
+		return
+	}
+	k := learn(db)
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.own)+len(k.anys) < mostRead {
+		for _, v := range written {
+			k.own[v] = true
+		}
+		k.anys = append(k.anys, raisedBy...)
+	}
 }
 
 // noteRead remembers the versions that a query has loaded in a transaction.

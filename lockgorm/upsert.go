@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	driver "github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
@@ -12,13 +13,14 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// upsertSetting marks a create whose models are locked and which updates rows that are
-// there. ON DUPLICATE KEY UPDATE takes whichever row any unique key finds, so that it says
+// upsertSetting marks a create whose models are locked. If it updates rows that are there,
+// ON DUPLICATE KEY UPDATE takes whichever row any unique key finds, so that it says
 // besides that this has the primary key of the model. A model whose key the database makes
 // has that of no row that is there.
 const upsertSetting = "lockstep:upsert"
 
-// fenceUpserts makes GORM write that into the statements which are marked.
+// fenceUpserts makes GORM write that into the statements which are marked, and refuses
+// upserts that can't compare a version, whoever has made them so.
 func fenceUpserts(db *gorm.DB) {
 	name := clause.OnConflict{}.Name()
 	build, ok := db.ClauseBuilders[name]
@@ -26,11 +28,29 @@ func fenceUpserts(db *gorm.DB) {
 		build = func(c clause.Clause, builder clause.Builder) { c.Build(builder) }
 	}
 	db.ClauseBuilders[name] = func(c clause.Clause, builder clause.Builder) {
-		if stmt, ok := builder.(*gorm.Statement); ok && isFencedUpsert(stmt) {
-			c.Expression = sameRecord(stmt, c.Expression)
+		if stmt, ok := builder.(*gorm.Statement); ok && upserts(stmt) {
+			if ofStatement(stmt) != nil {
+				_ = stmt.AddError(noUpsert(stmt))
+			}
+			if isFencedUpsert(stmt) {
+				c.Expression = sameRecord(stmt, c.Expression)
+			}
 		}
 		build(c, builder)
 	}
+}
+
+// upserts tells whether a create updates the rows that are there. GORM updates them even
+// where it is told to do nothing, if it is told of updates, too.
+func upserts(stmt *gorm.Statement) bool {
+	c := stmt.Clauses[clause.OnConflict{}.Name()]
+	conflict, ok := c.Expression.(clause.OnConflict)
+	if !ok {
+		return c.Expression != nil
+	}
+	return conflict.UpdateAll || slices.ContainsFunc(conflict.DoUpdates, func(a clause.Assignment) bool {
+		return a.Value != a.Column // as GORM writes nothing
+	})
 }
 
 func isFencedUpsert(stmt *gorm.Statement) bool {
@@ -41,16 +61,23 @@ func isFencedUpsert(stmt *gorm.Statement) bool {
 // sameRecord adds to the assignments that the row found has the primary key of the one to
 // be inserted. The server evaluates the subquery, which is an error, only where it hasn't.
 func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression {
+	refuse := func(why string) { _ = stmt.AddError(unidentified(stmt, why)) }
 	conflict, ok := expr.(clause.OnConflict)
-	if !ok || conflict.DoNothing {
-		return expr
+	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
+	if !ok || len(stmt.Schema.PrimaryFields) == 0 || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE") {
+		refuse("it is an upsert that can't be told to change them alone")
 	}
 	var updates clause.Set
+	for _, assignment := range conflict.DoUpdates {
+		if why := whyNotAssigned(stmt, assignment); why != "" {
+			refuse(why)
+		}
+	}
 	for _, key := range stmt.Schema.PrimaryFields {
 		column := clause.Column{Name: key.DBName}
 		for _, assignment := range conflict.DoUpdates {
 			if assignment.Value != (clause.Column{Table: "excluded", Name: key.DBName}) && names(assignment.Column.Name, key.DBName) {
-				_ = stmt.AddError(unidentified(stmt, fmt.Sprintf("it makes another record of it, by %q", assignment.Column.Name)))
+				refuse(fmt.Sprintf("it makes another record of it, by %q", assignment.Column.Name))
 			}
 		}
 		updates = append(updates, clause.Assignment{Column: column, Value: clause.Expr{

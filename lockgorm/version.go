@@ -25,8 +25,9 @@ import (
 // BIGINT UNSIGNED NOT NULL DEFAULT 1 to AutoMigrate. A column of a smaller type is too
 // small: Create returns the server's error 1264.
 //
-// Versions are not counted. A create begins with a random number, and each update adds
-// another one, from 1 to 2^30: so a version that was rolled back is none that is ever
+// Versions are not counted. A create begins with a random number, whatever version the model
+// carries, since it may be that of a row which was deleted (KeepVersion is for imports). Each
+// update adds another one, from 1 to 2^30: so a version that was rolled back is none that is ever
 // committed, wherever a copy of it has stayed, in a model, a form or a cache. Somebody
 // else's commit has the same one with a probability below e/2^30, one in 395 million.
 // Versions of a row rise for some 2^33 updates and begin anew below 2^31 then: compare them
@@ -43,10 +44,11 @@ import (
 // back afterwards, GORM doesn't tell: the models that it has written keep versions that
 // no row has or will have, and their next write is a conflict. Load in the transaction what it changes.
 //
-// A conflict is txlock.Retryable where GORM has loaded the model, or what it has now of a
-// version, in the same transaction. That of a model from before is not: another run would
-// find it again. Nor is that of values of an update that carry another version than the
-// model, as those of a form do. ErrVersion is returned, before anything is sent, where there is
+// A conflict is txlock.Retryable where GORM has loaded the model in the same transaction, and
+// somebody else has changed the row since. That of a model from before is not: another run would
+// find it again. Nor is that of a version which the transaction itself has written, be it
+// that it has undone it by a savepoint or that it writes another copy of the model, nor that of values of
+// an update that carry another version than the model, as those of a form do. ErrVersion is returned, before anything is sent, where there is
 // nothing to compare; AnyVersion is the way around. Other conditions of yours may exclude rows, as usual.
 //
 // A Version needs the plugin, db.Use(lockgorm.New()): without it every write of the model
@@ -78,6 +80,25 @@ func (anyVersion) ModifyStatement(stmt *gorm.Statement) {
 
 // Build adds nothing to the SQL.
 func (anyVersion) Build(clause.Builder) {}
+
+// KeepVersion lets one create write the versions that its models or maps carry, as an import
+// or a restore needs it: db.Clauses(lockgorm.KeepVersion).Create(&orders). Who has loaded an
+// earlier row of the same primary key and version may then save over this one. Without it a
+// create begins with a new version, which its models have afterwards.
+var KeepVersion clause.Expression = keepVersion{}
+
+type keepVersion struct{}
+
+const keepVersionSetting = "lockstep:keep_version"
+
+// ModifyStatement notes the wish with the statement.
+func (keepVersion) ModifyStatement(stmt *gorm.Statement) {
+	needPlugin(stmt, "KeepVersion")
+	stmt.Settings.Store(keepVersionSetting, true)
+}
+
+// Build adds nothing to the SQL.
+func (keepVersion) Build(clause.Builder) {}
 
 var (
 	_ driver.Valuer                 = Version(0)
@@ -188,6 +209,12 @@ func isAny(stmt *gorm.Statement) bool {
 	return ok
 }
 
+// isKept tells whether a create writes the versions that its models carry.
+func isKept(stmt *gorm.Statement) bool {
+	_, ok := stmt.Settings.Load(keepVersionSetting)
+	return ok
+}
+
 // A version is raised by up to largestStep, from at most largestBefore: what is above is
 // cut off, so that no sum exceeds a signed BIGINT. A first one is above the numbers of an
 // INT UNSIGNED column, so that a column which is too small is found out by the first create.
@@ -218,10 +245,13 @@ func (v Version) isLargest() bool {
 	return false
 }
 
+// conflict is a version that was compared, and the other one that the row has.
+type conflict struct{ loaded, now Version }
+
 // conflictOf is the error of a lost race.
-func conflictOf(db *gorm.DB, loaded ...Version) error {
+func conflictOf(db *gorm.DB, conflicts []conflict) error {
 	err := fmt.Errorf("%w: the %s has another version than the one that was loaded: somebody else has changed it, or the transaction that wrote it was rolled back", txlock.ErrConflict, db.Statement.Schema.Name)
-	if !slices.ContainsFunc(loaded, func(v Version) bool { return !wasRead(db, v) }) {
+	if len(conflicts) > 0 && !slices.ContainsFunc(conflicts, func(c conflict) bool { return !mayDiffer(db, c) }) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, marks.ErrGiven)

@@ -504,9 +504,12 @@ func TestVersionInMemory(t *testing.T) {
 func TestVersionOfCreates(t *testing.T) {
 	each(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
-		imported := &Doc{ID: 70, Version: 12}
-		noError(t, db.Create(imported).Error)
-		e.is(t, "an import", imported, 12, 0)
+		carrying := &Doc{ID: 70, Version: 12}
+		noError(t, db.Create(carrying).Error)
+		if carrying.Version == 12 {
+			t.Error("a create has kept the version of another row")
+		}
+		e.is(t, "what carries one", carrying, carrying.Version, 0)
 		batch := []*Doc{{Name: "a"}, {Name: "b"}, {Name: "c"}}
 		noError(t, db.CreateInBatches(batch, 2).Error)
 		for _, d := range batch {

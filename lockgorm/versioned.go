@@ -20,8 +20,9 @@ type versioned struct {
 	any     bool      // AnyVersion: nothing is compared
 	step    int64     // by which an update raises them
 	deletes bool
-	putBack bool             // the loaded versions, also after success
-	maps    []map[string]any // that a create has given the first version
+	keep    bool     // KeepVersion: a create writes the versions that its models carry
+	putBack bool     // the loaded versions, also after success
+	undo    []func() // what the statement was changed by
 }
 
 const versionedSetting = "lockstep:versioned"
@@ -198,6 +199,9 @@ func verifyVersions(db *gorm.DB) {
 				_ = db.AddError(v.field.Set(stmt.Context, model, Version(0)))
 			}
 		}
+		if isUpdate(stmt) {
+			noteOwn(db, nil, v.step)
+		}
 		return
 	case db.RowsAffected != int64(len(v.models)), slices.ContainsFunc(v.loaded, Version.isLargest):
 		var err error
@@ -210,20 +214,19 @@ func verifyVersions(db *gorm.DB) {
 			changed[i] = true
 		}
 	}
+	var written []Version
 	for i, model := range v.models {
 		if !changed[i] || !isUpdate(stmt) {
 			continue
 		}
-		now := v.loaded[i].raisedBy(v.step)
-		if k := knownOf(db); k != nil && wasRead(db, v.loaded[i]) {
-			k.note(now)
-		}
-		_ = db.AddError(v.field.Set(stmt.Context, model, now))
+		written = append(written, v.loaded[i].raisedBy(v.step))
+		_ = db.AddError(v.field.Set(stmt.Context, model, written[len(written)-1]))
 	}
+	noteOwn(db, written)
 }
 
 // lookAgain finds out why fewer rows were changed than there are models: a lost race, a
-// row that is gone, or a condition of the caller's. Which rows were changed is certain
+// row that is gone, a condition of the caller's, or models of the same row. Which rows were changed is certain
 // where their number is that of the statement. The read is a locking one, since a plain
 // one may show a snapshot; the statement has locked the same rows already.
 func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
@@ -244,31 +247,43 @@ func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 		versions[identity(stmt, row)] = now.loaded[i]
 	}
 	changed = make([]bool, len(v.models))
-	var gone, raised, others int64
+	var gone, raised int64
+	var conflicts []conflict
+	var written []Version
+	looked := make(map[string]int, len(v.models))
 	for i, model := range v.models {
-		version, found := versions[identity(stmt, model)]
+		id := identity(stmt, model)
+		first, again := looked[id]
+		if again && v.loaded[first] == v.loaded[i] {
+			changed[i] = changed[first]
+			continue
+		}
+		looked[id] = i
+		version, found := versions[id]
 		switch {
-		case !found:
+		case !found && !again:
 			gone++
 		case version == v.loaded[i] && version.isLargest() && !v.deletes:
 			return nil, fmt.Errorf("%w: %s: %d is the largest number of a type that is too small: make the column %s BIGINT UNSIGNED", ErrVersion, stmt.Schema.Name, version, v.field.DBName)
 		case version == v.loaded[i]: // kept by a condition of the caller's
 		case version == v.loaded[i].raisedBy(v.step) && !v.deletes:
 			changed[i] = true
+			written = append(written, version)
 			raised++
 		default:
-			others++
+			conflicts = append(conflicts, conflict{v.loaded[i], version})
 		}
 	}
 	if v.deletes {
 		gone -= db.RowsAffected
 		raised = db.RowsAffected
 	}
-	if others > 0 || raised != db.RowsAffected {
-		err = conflictOf(db, v.loaded...)
+	noteOwn(db, written)
+	if len(conflicts) > 0 || raised != db.RowsAffected {
+		err = conflictOf(db, conflicts)
 	}
 	if gone > 0 {
-		err = errors.Join(err, fmt.Errorf("%w: %d of %d %s", gorm.ErrRecordNotFound, gone, len(v.models), stmt.Schema.Name))
+		err = errors.Join(err, fmt.Errorf("%w: %d of %d %s", gorm.ErrRecordNotFound, gone, len(looked), stmt.Schema.Name))
 	}
 	return changed, err
 }
@@ -294,8 +309,8 @@ func settleVersions(db *gorm.DB) {
 		return
 	}
 	stmt.Settings.Delete(versionedSetting)
-	for _, values := range v.maps {
-		delete(values, v.field.DBName)
+	for _, undo := range v.undo {
+		undo()
 	}
 	if db.Error == nil && !db.DryRun && !v.putBack {
 		return

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
@@ -25,18 +26,29 @@ func checkCreate(db *gorm.DB) {
 	if err != nil {
 		_ = db.AddError(err)
 	}
-	if err != nil || v == nil || !upserts(stmt) {
+	if err != nil || v == nil {
 		return
 	}
-	isNew := !slices.ContainsFunc(v.loaded, func(version Version) bool { return version > 0 })
+	if slices.ContainsFunc(v.models, func(model reflect.Value) bool { return !model.CanAddr() }) {
+		_ = db.AddError(fmt.Errorf("%w: %s: its first version could not be set in it: give a pointer to the model", ErrVersion, stmt.Schema.Name))
+	}
+	if !upserts(stmt) {
+		return
+	}
+	isNew := v.keep || !slices.ContainsFunc(v.loaded, func(version Version) bool { return version > 0 })
 	switch {
 	case association && isNew:
 		delete(stmt.Clauses, clause.OnConflict{}.Name())
 	case association:
 		_ = db.AddError(fmt.Errorf("%w: %s: an association is saved by an upsert, which can't compare: leave it out by Omit, and save the loaded models by themselves", ErrVersion, stmt.Schema.Name))
 	default:
-		_ = db.AddError(fmt.Errorf("%w: %s: an upsert can't compare: create new models by Create, and save loaded ones one by one", ErrVersion, stmt.Schema.Name))
+		_ = db.AddError(noUpsert(stmt))
 	}
+}
+
+// noUpsert is the error of an upsert of models with a Version.
+func noUpsert(stmt *gorm.Statement) error {
+	return fmt.Errorf("%w: %s: an upsert can't compare: create new models by Create, and save loaded ones one by one", ErrVersion, stmt.Schema.Name)
 }
 
 // createdOf returns the models that a statement creates.
@@ -48,29 +60,20 @@ func createdOf(db *gorm.DB) (*versioned, error) {
 	if field == nil || err != nil {
 		return nil, err
 	}
-	v := &versioned{by: db.Statement, field: field}
+	v := &versioned{by: db.Statement, field: field, keep: isKept(db.Statement)}
 	v.collect(db.Statement, reflect.ValueOf(db.Statement.Dest))
 	return v, nil
-}
-
-// upserts tells whether a create updates the rows that are there.
-func upserts(stmt *gorm.Statement) bool {
-	conflict, ok := onConflict(stmt)
-	return ok && !conflict.DoNothing
-}
-
-func onConflict(stmt *gorm.Statement) (clause.OnConflict, bool) {
-	conflict, ok := stmt.Clauses[clause.OnConflict{}.Name()].Expression.(clause.OnConflict)
-	return conflict, ok
 }
 
 // firstVersion returns a version that nobody has seen, also not of a row that had the
 // same primary key before, or would have got it.
 func firstVersion() Version { return Version(beforeFirst + newStep()) }
 
-// firstVersions gives new models their first version. Where GORM leaves out what is
-// there already, nobody knows which rows these models have: they must be loaded first.
+// firstVersions gives new models their first version, whatever they carry, and whatever
+// columns the create selects or omits. Where GORM leaves out what is there already, nobody
+// knows which rows these models have: they must be loaded first.
 func firstVersions(db *gorm.DB) {
+	stmt := db.Statement
 	v, err := createdOf(db)
 	if err != nil {
 		_ = db.AddError(err)
@@ -78,29 +81,58 @@ func firstVersions(db *gorm.DB) {
 	if err != nil || v == nil {
 		return
 	}
-	_, v.putBack = onConflict(db.Statement)
-	db.Statement.Settings.Store(versionedSetting, v)
+	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
+	_, v.putBack = stmt.Clauses[clause.OnConflict{}.Name()]
+	v.putBack = v.putBack || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE")
+	stmt.Settings.Store(versionedSetting, v)
+	v.selectOf(stmt)
 	for i, model := range v.models {
-		if v.loaded[i] == 0 && model.CanAddr() {
-			_ = db.AddError(v.field.Set(db.Statement.Context, model, firstVersion()))
+		if model.CanAddr() && (!v.keep || v.loaded[i] == 0) {
+			_ = db.AddError(v.field.Set(stmt.Context, model, firstVersion()))
 		}
 	}
-	var maps []map[string]any
-	switch values := db.Statement.Dest.(type) {
+	switch values := stmt.Dest.(type) {
 	case map[string]any:
-		maps = []map[string]any{values}
+		v.setIn(values)
 	case *map[string]any:
-		maps = []map[string]any{*values}
+		v.setIn(*values)
 	case []map[string]any:
-		maps = values
+		v.setIn(values...)
 	case *[]map[string]any:
-		maps = *values
+		v.setIn(*values...)
 	}
+}
+
+// selectOf makes a create write the version, whatever columns it selects or omits.
+func (v *versioned) selectOf(stmt *gorm.Statement) {
+	selects, omits := stmt.Selects, stmt.Omits
+	v.undo = append(v.undo, func() { stmt.Selects, stmt.Omits = selects, omits })
+	stmt.Omits = slices.DeleteFunc(slices.Clone(omits), func(name string) bool { return name == v.field.Name || names(name, v.field.DBName) })
+	columns, restricted := stmt.SelectAndOmitColumns(true, false)
+	written, said := columns[v.field.DBName]
+	if !said && restricted {
+		stmt.Selects = append(slices.Clone(selects), v.field.DBName)
+	} else if said && !written {
+		_ = stmt.AddError(fmt.Errorf("%w: %s: its first version could not be written: %s is omitted, or may not be created", ErrVersion, stmt.Schema.Name, v.field.Name))
+	}
+}
+
+// setIn gives maps their first version until the statement is over.
+func (v *versioned) setIn(maps ...map[string]any) {
 	for _, values := range maps {
-		_, byName := values[v.field.Name]
-		if _, byColumn := values[v.field.DBName]; !byName && !byColumn {
-			values[v.field.DBName] = firstVersion()
-			v.maps = append(v.maps, values)
+		name := v.field.DBName
+		if _, ok := values[v.field.Name]; ok {
+			name = v.field.Name
+		}
+		carried, ok := values[name]
+		switch {
+		case ok && v.keep, values == nil:
+		case ok:
+			v.undo = append(v.undo, func() { values[name] = carried })
+			values[name] = firstVersion()
+		default:
+			v.undo = append(v.undo, func() { delete(values, name) })
+			values[name] = firstVersion()
 		}
 	}
 }

@@ -29,6 +29,9 @@ func (v *versioned) checkValues(stmt *gorm.Statement) error {
 			return fmt.Errorf("%w: %s: the update sets %q, which is raised by itself", ErrVersion, stmt.Schema.Name, name)
 		}
 	}
+	if why := whyNotSet(stmt); why != "" {
+		return fmt.Errorf("%w: %s: the update can't be compared, since %s", ErrVersion, stmt.Schema.Name, why)
+	}
 	if value.Kind() != reflect.Struct || v.any || stmt.Dest == stmt.Model {
 		return nil
 	}

@@ -6,6 +6,49 @@ import (
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
+// writes returns the first of the tables that a statement may write rows of, or "".
+func writes(statement string, tables map[string]bool) string {
+	table := sqltext.Mentions(written(statement), tables)
+	if table == "" || spares(statement, tables) {
+		return ""
+	}
+	return table
+}
+
+// spares tells whether an UPDATE or DELETE of several tables certainly leaves these alone,
+// which it reads: what it sets or deletes is of others.
+func spares(statement string, tables map[string]bool) bool {
+	words, ok := sqltext.Closed(statement)
+	if !ok || len(words) == 0 {
+		return false
+	}
+	var references string
+	var targets []string
+	switch words[0] {
+	case "UPDATE":
+		before, assignments := sqltext.Cut(statement, "SET")
+		references = before
+		targets, ok = sqltext.AssignedTables(assignments)
+	case "DELETE":
+		_, list := sqltext.Cut(statement, "DELETE")
+		list, references = sqltext.Cut(list, "FROM")
+		if targets, ok = sqltext.ListedTables(list); !ok {
+			list, references = sqltext.Cut(references, "USING")
+			targets, ok = sqltext.ListedTables(list)
+		}
+		references = sqltext.Until(references, "WHERE", "ORDER", "LIMIT")
+	default:
+		return false
+	}
+	if !ok {
+		return false
+	}
+	aliases, ok := sqltext.Aliases(references, tables)
+	return ok && !slices.ContainsFunc(targets, func(target string) bool {
+		return aliases[target] || tables[target] || sqltext.Mentions(references, map[string]bool{target: true}) == ""
+	})
+}
+
 // written returns the part of a statement that names what it writes rows of: nothing of
 // one that is known to read only, or to change definitions, and all of one that isn't known.
 func written(statement string) string {
@@ -34,6 +77,10 @@ func written(statement string) string {
 		}
 	case "INSERT", "REPLACE":
 		return sqltext.Until(statement, "SELECT", "VALUES", "VALUE", "SET", "TABLE", "WITH", "ON")
+	case "SET":
+		if len(words) == 1 || words[1] != "STATEMENT" { // of MariaDB, before another statement
+			return ""
+		}
 	case "UPDATE":
 		return sqltext.Until(statement, "SET")
 	case "DELETE":
@@ -46,7 +93,7 @@ func written(statement string) string {
 }
 
 // reading are the first words of statements that read only.
-var reading = []string{"SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "DESC"}
+var reading = []string{"SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "DESC", "DO"}
 
 // changes tells whether a statement that begins with WITH changes rows.
 func changes(words []string) bool {

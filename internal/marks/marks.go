@@ -4,4 +4,4 @@ package marks
 import "errors"
 
 // ErrGiven marks an ErrConflict that is not to be started again.
-var ErrGiven = errors.New("it was not read in this transaction, which would find the same again")
+var ErrGiven = errors.New("another run of this transaction would find the same again")

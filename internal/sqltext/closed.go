@@ -8,8 +8,9 @@ import (
 // Closed tells whether a part of a statement reads the same wherever it stands, in
 // parentheses for example: what it opens it closes, it doesn't end the statement, and no
 // comment of it reaches further. It returns the words outside of parentheses and quotes,
-// in capitals, and among them the operators || and :=. What servers read differently is not closed: executable comments, and a
-// backslash in quotes, which ends them under NO_BACKSLASH_ESCAPES.
+// in capitals, and among them commas and the operators || and :=. What servers read
+// differently is not closed: executable comments, and a backslash in quotes, which ends them
+// under NO_BACKSLASH_ESCAPES.
 func Closed(text string) (words []string, ok bool) {
 	depth := 0
 	for i := 0; i < len(text); {
@@ -35,8 +36,11 @@ func Closed(text string) (words []string, ok bool) {
 			if !isClosed(text[i : i+n]) {
 				return nil, false
 			}
-		case strings.HasPrefix(text[i:], "||"), strings.HasPrefix(text[i:], ":="):
-			if n = 2; depth == 0 {
+		case c == ',', strings.HasPrefix(text[i:], "||"), strings.HasPrefix(text[i:], ":="):
+			if c != ',' {
+				n = 2
+			}
+			if depth == 0 {
 				words = append(words, text[i:i+n])
 			}
 		}
@@ -58,6 +62,12 @@ func isClosed(text string) bool {
 // Until returns a statement up to the first of the words, outside of quotes, comments and
 // parentheses.
 func Until(statement string, words ...string) string {
+	before, _ := Cut(statement, words...)
+	return before
+}
+
+// Cut is Until that also returns what follows the word.
+func Cut(statement string, words ...string) (before, behind string) {
 	depth := 0
 	for i := 0; i < len(statement); {
 		n := 1
@@ -68,7 +78,7 @@ func Until(statement string, words ...string) string {
 			}
 			if depth == 0 && slices.Contains(words, strings.ToUpper(statement[i:i+n])) &&
 				(i == 0 || statement[i-1] != '.') && (i+n == len(statement) || statement[i+n] != '.') {
-				return statement[:i]
+				return statement[:i], statement[i+n:]
 			}
 		case c == '(':
 			depth++
@@ -79,7 +89,7 @@ func Until(statement string, words ...string) string {
 		}
 		i += n
 	}
-	return statement
+	return statement, ""
 }
 
 // BeforeExecutable returns the part of a statement before its first executable comment,

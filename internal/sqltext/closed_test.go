@@ -14,6 +14,7 @@ func TestClosed(t *testing.T) {
 		"(a = 1 OR b) AND c":             {"AND", "C"},
 		"a||b := 2":                      {"A", "||", "B", ":=", "2"},
 		"a(b || c)":                      {"A"},
+		"a, b(c, d)":                     {"A", ",", "B"},
 		"'a) OR (b' \"x -- \" `c`":       nil,
 		"'it''s' = a":                    {"A"},
 		"a /* b) */ c":                   {"A", "C"},

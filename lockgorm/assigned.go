@@ -1,0 +1,62 @@
+package lockgorm
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/internal/sqltext"
+)
+
+// whyNotAssigned says why an assignment may set another column, too, or "": its column must
+// be a name, and its value one expression, as GORM will build it.
+func whyNotAssigned(stmt *gorm.Statement, a clause.Assignment) string {
+	if !column.MatchString(stmt.Quote(a.Column)) {
+		return fmt.Sprintf("it sets %q, which is no column", a.Column.Name)
+	}
+	value, excluded := a.Value.(clause.Column)
+	if excluded = excluded && value.Table == "excluded"; excluded {
+		value.Table = ""
+	}
+	switch {
+	case excluded && column.MatchString(stmt.Quote(value)), !excluded && isValue(a.Value):
+		return ""
+	}
+	text := scratchOf(stmt)
+	text.AddVar(text, a.Value)
+	words, ok := sqltext.Closed(text.SQL.String())
+	if !ok || slices.Contains(words, ",") || slices.Contains(words, "WHERE") {
+		return fmt.Sprintf("what it sets %q to is not one expression, which closes what it opens: give values as arguments, without comments to the end of a line or backslashes in quotes", a.Column.Name)
+	}
+	return ""
+}
+
+// whyNotSet is whyNotAssigned for what an update is given, before anything is sent. What
+// hooks and GORM make of it is looked at again when it is built.
+func whyNotSet(stmt *gorm.Statement) string {
+	set, _ := stmt.Clauses["SET"].Expression.(clause.Set)
+	set = slices.Clone(set)
+	if values := reflect.Indirect(reflect.ValueOf(stmt.Dest)); values.Kind() == reflect.Map {
+		for each := values.MapRange(); each.Next(); {
+			value := each.Value().Interface()
+			if query, ok := value.(*gorm.DB); ok {
+				value = []any{query} // as GORM does, in parentheses
+			}
+			set = append(set, clause.Assignment{Column: clause.Column{Name: fmt.Sprint(each.Key())}, Value: value})
+		}
+	}
+	for _, a := range set {
+		if why := whyNotAssigned(stmt, a); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// scratchOf returns a statement to which parts of another can be written.
+func scratchOf(stmt *gorm.Statement) *gorm.Statement {
+	return &gorm.Statement{DB: stmt.DB, Table: stmt.Table, TableExpr: stmt.TableExpr, Schema: stmt.Schema, Context: stmt.Context, ConnPool: stmt.ConnPool, Clauses: map[string]clause.Clause{}}
+}

@@ -1,0 +1,178 @@
+package lockgorm_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// smuggled are values of an assignment to n that assign to other columns, too.
+var smuggled = map[string]any{
+	"another column":       gorm.Expr("1, id = 777"),
+	"out of parentheses":   gorm.Expr("ABS(?), id = (777)", 1),
+	"with a value":         gorm.Expr("?, id = ?", 1, 777),
+	"named":                clause.NamedExpr{SQL: "@n, id = 777", Vars: []any{map[string]any{"n": 1}}},
+	"a raw column":         clause.Column{Name: "1, id = 777", Raw: true},
+	"a raw table":          clause.Table{Name: "1, id = 777", Raw: true},
+	"in a slice":           []any{gorm.Expr("1), id = (777")},
+	"by a value of GORM's": valuer{"1, id = 777"},
+	"a comment":            gorm.Expr("1, id = 777 -- "),
+	"a comment of some":    gorm.Expr("1 /*! , id = 777 */"),
+	"after a backslash":    gorm.Expr(`'\', id = 777, name = '`),
+	"one half":             gorm.Expr("IF(1"),
+	"the other half":       gorm.Expr("1, 2), id = 777"),
+	"a set":                clause.Set{{Column: clause.Column{Name: "id"}, Value: 1}, {Column: clause.Column{Name: "name"}, Value: 1}},
+	"a where":              gorm.Expr("1 WHERE id = 777 OR 1"),
+	"an end":               gorm.Expr("1; SELECT 1"),
+}
+
+// valuer is what a column type may give to GORM.
+type valuer struct{ text string }
+
+func (v valuer) GormValue(context.Context, *gorm.DB) clause.Expr { return clause.Expr{SQL: v.text} }
+
+// assignments are the ways to assign a value to n of a record that is there.
+var assignments = map[string]func(tx *gorm.DB, model any, id int64, value any) error{
+	"Update": func(tx *gorm.DB, model any, _ int64, value any) error {
+		return tx.Model(model).Update("n", value).Error
+	},
+	"Updates": func(tx *gorm.DB, model any, _ int64, value any) error {
+		return tx.Model(model).Updates(map[string]any{"n": value, "name": "x"}).Error
+	},
+	"UpdateColumn": func(tx *gorm.DB, model any, _ int64, value any) error {
+		return tx.Model(model).UpdateColumn("n", value).Error
+	},
+	"UpdateColumns": func(tx *gorm.DB, model any, _ int64, value any) error {
+		return tx.Model(model).UpdateColumns(map[string]any{"N": value}).Error
+	},
+	"Select": func(tx *gorm.DB, model any, _ int64, value any) error {
+		return tx.Model(model).Select("n").Updates(map[string]any{"n": value, "name": "x"}).Error
+	},
+	"clause.Set": func(tx *gorm.DB, model any, _ int64, value any) error {
+		return tx.Model(model).Clauses(clause.Set{{Column: clause.Column{Name: "n"}, Value: value}}).Updates(map[string]any{}).Error
+	},
+	"a column with it": func(tx *gorm.DB, model any, _ int64, value any) error {
+		return tx.Model(model).Clauses(clause.Set{{Column: clause.Column{Name: "n", Raw: true}, Value: value}}).Updates(map[string]any{}).Error
+	},
+	"a hook": func(tx *gorm.DB, model any, _ int64, value any) error {
+		return withHook(tx, func(tx *gorm.DB, _ int64) error {
+			if values, ok := tx.Statement.Dest.(map[string]any); ok {
+				values["n"] = value
+			}
+			return nil
+		}).Model(model).Updates(map[string]any{"name": "x"}).Error
+	},
+	"Assign": func(tx *gorm.DB, model any, id int64, value any) error {
+		return tx.Where("id = ?", id).Assign(map[string]any{"n": value}).FirstOrCreate(model).Error
+	},
+}
+
+// TestAssignmentsAreOne: what an update sets a column to sets no other one, in a record that
+// is locked or compared, and every one expression is let through.
+func TestAssignmentsAreOne(t *testing.T) {
+	innocent := map[string]func(e *env) any{
+		"a number":   func(*env) any { return gorm.Expr("n + ?", 5) },
+		"a function": func(*env) any { return gorm.Expr("GREATEST(n, ?, 2)", 5) },
+		"a subquery": func(e *env) any {
+			return gorm.Expr("(SELECT 5 FROM ? LIMIT 1)", clause.Table{Name: e.names.tables["Note"]})
+		},
+		"a handle": func(e *env) any {
+			return e.open(t).Table(e.names.tables["Note"]).Select("MAX(5), id").Where("n = 0 OR n = 1").Limit(1).Select("5")
+		},
+		"a text":       func(*env) any { return gorm.Expr("FIELD('a,b', 'x, y', '1 -- ', \"it's\", 'c', 'a,b')") },
+		"a comment":    func(*env) any { return gorm.Expr("5 /* not 1, 2 or 3) */") },
+		"a CASE":       func(*env) any { return gorm.Expr("CASE WHEN n IN (1, 2) OR n = 3 THEN 0 ELSE 5 END") },
+		"an operator":  func(*env) any { return gorm.Expr("n = 7 OR 0 XOR 1") },
+		"a column":     func(*env) any { return clause.Column{Name: "n"} },
+		"GORM's value": func(*env) any { return valuer{"LEAST(5, 6)"} },
+	}
+	each(t, []string{"Order", "Doc", "Note"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		noError(t, db.Create(&Note{}).Error)
+		for way, assign := range assignments {
+			order, doc := &Order{ID: newID()}, newDoc(t, db)
+			noError(t, db.Create(order).Error)
+			refused := func(what string, value any) {
+				t.Helper()
+				wantError(t, what+", locked", assign(db, &Order{ID: order.ID}, order.ID, value), txlock.ErrInvalidKey)
+				wantError(t, what+", compared", assign(db, load(t, db, doc.ID), doc.ID, value), lockgorm.ErrVersion)
+				if way != "Assign" && way != "a hook" {
+					sent := watch(db)
+					wantError(t, what+", compared", assign(sent.db, doc, doc.ID, value), lockgorm.ErrVersion)
+					if sent.n != 0 {
+						t.Errorf("%s: %d statements were sent", what, sent.n)
+					}
+				}
+				wantError(t, what+", of any version", assign(db.Clauses(lockgorm.AnyVersion).Session(&gorm.Session{}), load(t, db, doc.ID), doc.ID, value), lockgorm.ErrVersion)
+				if e.count(t, "Order", "id = ? AND n = 0 AND name = ''", order.ID) != 1 || e.count(t, "Doc", "id = ? AND version = ? AND n = 0", doc.ID, doc.Version) != 1 {
+					t.Fatalf("%s: it was written", what)
+				}
+			}
+			for name, value := range smuggled {
+				if way != "Assign" || name != "in a slice" && name != "a set" { // of which GORM makes no assignment
+					refused(way+", "+name, value)
+				}
+			}
+			for name, value := range innocent {
+				if name == "a handle" && (way == "clause.Set" || way == "a column with it" || way == "a hook") {
+					continue // GORM puts it in parentheses in values only
+				}
+				for _, err := range []error{assign(db, &Order{ID: order.ID}, order.ID, value(e)), assign(db, load(t, db, doc.ID), doc.ID, value(e))} {
+					if err != nil {
+						t.Errorf("%s, %s: %v", way, name, err)
+					}
+				}
+			}
+		}
+		order := &Order{ID: newID()}
+		noError(t, db.Create(order).Error)
+		for _, name := range []string{"n = 1, id", "n`, `id", "a.b.c.d", "n AS x"} {
+			set := clause.Set{{Column: clause.Column{Name: name, Raw: true}, Value: 777}}
+			wantError(t, name, db.Model(order).Clauses(set).Updates(map[string]any{}).Error, txlock.ErrInvalidKey)
+		}
+		halves := map[string]any{"n": gorm.Expr("IF(1"), "name": gorm.Expr("2, 3), id = 777")}
+		wantError(t, "two halves", db.Model(order).Updates(halves).Error, txlock.ErrInvalidKey)
+	})
+}
+
+// TestAssignmentsOfUpserts is the same for what an upsert sets.
+func TestAssignmentsOfUpserts(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		order := &Order{ID: newID()}
+		noError(t, db.Create(order).Error)
+		upsert := func(value any) error {
+			set := clause.Assignments(map[string]any{"n": value, "name": gorm.Expr("CONCAT(VALUES(name), ',')")})
+			return db.Clauses(clause.OnConflict{DoUpdates: set, DoNothing: true}).Create(&Order{ID: order.ID}).Error
+		}
+		smuggled := map[string]any{"excluded": clause.Column{Table: "excluded", Name: "n), id = (777", Raw: true}, "of all": smuggled["another column"]}
+		for name, value := range smuggled {
+			wantError(t, name, upsert(value), txlock.ErrInvalidKey)
+		}
+		if e.count(t, "Order", "id = ? AND n = 0 AND name = ''", order.ID) != 1 {
+			t.Error("it was written")
+		}
+		for n, value := range []any{1, gorm.Expr("GREATEST(n, 2)"), gorm.Expr("n + VALUES(n) + 1"), gorm.Expr("(SELECT 4)")} {
+			noError(t, upsert(value))
+			if e.count(t, "Order", "id = ? AND n = ?", order.ID, n+1) != 1 {
+				t.Errorf("%v: it was not written", value)
+			}
+		}
+		// By a hook, and what is said to do nothing.
+		wantError(t, "of another key", db.Clauses(clause.OnConflict{DoNothing: true, DoUpdates: clause.Assignments(map[string]any{"id": 777})}).Create(&Order{ID: order.ID}).Error, txlock.ErrInvalidKey)
+		hooked := withHook(db, func(tx *gorm.DB, _ int64) error {
+			tx.Statement.AddClause(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"id": 777})})
+			return nil
+		})
+		wantError(t, "of a hook", hooked.Create(&Order{ID: order.ID}).Error, txlock.ErrInvalidKey)
+		if e.count(t, "Order", fmt.Sprintf("id = %d", order.ID)) != 1 {
+			t.Error("it is another record")
+		}
+	})
+}

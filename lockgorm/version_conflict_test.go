@@ -1,0 +1,257 @@
+package lockgorm_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestOwnConflictIsNotRunAgain: a conflict with what the transaction itself has done, and
+// perhaps undone, is found again by every run, and that with another's commit is not.
+func TestOwnConflictIsNotRunAgain(t *testing.T) {
+	write := func(tx *gorm.DB, d *Doc) error { return tx.Model(d).Update("n", gorm.Expr("n + 1")).Error }
+	undo := func(tx *gorm.DB, fn func(tx *gorm.DB) error) error {
+		return skipBusiness(tx.Transaction(func(tx *gorm.DB) error { return errors.Join(fn(tx), errBusiness) }))
+	}
+	anyOf := func(tx *gorm.DB, id int64) error {
+		return tx.Clauses(lockgorm.AnyVersion).Model(&Doc{}).Where("id = ?", id).Update("n", 7).Error
+	}
+	ways := map[string]struct {
+		runs int
+		do   func(t *testing.T, tx *gorm.DB, d *Doc, others func()) error
+	}{
+		"undone by a savepoint": {1, func(_ *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
+			return errors.Join(undo(tx, func(tx *gorm.DB) error { return write(tx, d) }), write(tx, d))
+		}},
+		"by another copy": {1, func(_ *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
+			stale := *d
+			return errors.Join(write(tx, d), write(tx, &stale))
+		}},
+		"by another copy, twice": {1, func(_ *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
+			stale := *d
+			return errors.Join(write(tx, d), write(tx, d), write(tx, &stale))
+		}},
+		"in a batch": {1, func(t *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
+			stale := *d
+			return errors.Join(write(tx, d), tx.Model([]*Doc{&stale, load(t, tx, d.ID)}).Update("n", 1).Error)
+		}},
+		"loaded of what was undone": {1, func(t *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
+			var seen *Doc
+			err := undo(tx, func(tx *gorm.DB) error {
+				err := write(tx, d)
+				seen = load(t, tx, d.ID)
+				return err
+			})
+			return errors.Join(err, write(tx, seen))
+		}},
+		"by any version": {1, func(_ *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
+			return errors.Join(anyOf(tx, d.ID), write(tx, d))
+		}},
+		"loaded of any version that was undone": {1, func(t *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
+			var seen *Doc
+			err := undo(tx, func(tx *gorm.DB) error {
+				err := anyOf(tx, d.ID)
+				seen = load(t, tx, d.ID)
+				return err
+			})
+			return errors.Join(err, write(tx, seen))
+		}},
+		"deleted": {1, func(_ *testing.T, tx *gorm.DB, d *Doc, _ func()) error {
+			stale := *d
+			return errors.Join(write(tx, d), tx.Delete(&stale).Error)
+		}},
+		"of another's, beside an own write": {2, func(t *testing.T, tx *gorm.DB, d *Doc, others func()) error {
+			other := newDoc(t, tx)
+			others()
+			return errors.Join(write(tx, other), undo(tx, func(tx *gorm.DB) error { return write(tx, other) }), write(tx, d))
+		}},
+		"of another's, in a savepoint": {2, func(_ *testing.T, tx *gorm.DB, d *Doc, others func()) error {
+			others()
+			return tx.Transaction(func(tx *gorm.DB) error { return write(tx, d) })
+		}},
+		"of another's, after a savepoint": {2, func(t *testing.T, tx *gorm.DB, d *Doc, others func()) error {
+			var seen *Doc
+			err := undo(tx, func(tx *gorm.DB) error {
+				seen = load(t, tx, d.ID)
+				return nil
+			})
+			others()
+			return errors.Join(err, write(tx, seen))
+		}},
+	}
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		for name, configure := range map[string]func(*gorm.Config){
+			"default":     func(*gorm.Config) {},
+			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
+		} {
+			db := e.open(t, configure)
+			noError(t, db.Use(lockgorm.New()))
+			for way, want := range ways {
+				d, runs := newDoc(t, db), 0
+				err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+					runs++
+					return want.do(t, tx, load(t, tx, d.ID), func() {
+						if runs == 1 {
+							touch(t, db, d.ID)
+						}
+					})
+				})
+				if runs != want.runs || (want.runs == 1) != errors.Is(err, txlock.ErrConflict) || txlock.Retryable(err) {
+					t.Errorf("%s, %s: %d runs, want %d: %v", name, way, runs, want.runs, err)
+				}
+			}
+		}
+	})
+}
+
+// TestVersionOfTheSameRowTwice: a batch is counted by its rows.
+func TestVersionOfTheSameRowTwice(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		for name, batch := range map[string]func(d *Doc) any{
+			"values":   func(d *Doc) any { return &[]Doc{*d, *d} },
+			"pointers": func(d *Doc) any { return []*Doc{d, d, d} },
+		} {
+			d, other := newDoc(t, db), newDoc(t, db)
+			docs := batch(d)
+			noError(t, db.Model(docs).Update("n", 5).Error)
+			if values, ok := docs.(*[]Doc); ok {
+				if (*values)[0].Version != (*values)[1].Version {
+					t.Errorf("%s: versions %d and %d", name, (*values)[0].Version, (*values)[1].Version)
+				}
+				*d = (*values)[1]
+			}
+			e.is(t, name, d, d.Version, 5)
+			result := db.Model(docs).Where("n <> 5").Update("n", 6)
+			if result.Error != nil || result.RowsAffected != 0 {
+				t.Errorf("%s: a row that is excluded: %v", name, result.Error)
+			}
+			stale := *d
+			noError(t, db.Model(docs).Where("n = 5").Update("name", "x").Error)
+			d = load(t, db, d.ID)
+			for what, write := range map[string]func(docs any) error{
+				"update": func(docs any) error { return db.Model(docs).Update("n", 9).Error },
+				"delete": func(docs any) error { return db.Delete(docs).Error },
+			} {
+				wantError(t, name+", one copy is old, "+what, write([]*Doc{d, &stale, other}), txlock.ErrConflict)
+				wantError(t, name+", both are old, "+what, write([]*Doc{&stale, &stale, other}), txlock.ErrConflict)
+				err := write([]*Doc{d, d, {ID: -newID(), Version: 7}})
+				wantError(t, name+", another is gone, "+what, err, gorm.ErrRecordNotFound)
+				if errors.Is(err, txlock.ErrConflict) || !strings.Contains(err.Error(), "1 of 2") {
+					t.Errorf("%s, another is gone, %s: %v", name, what, err)
+				}
+				e.is(t, name+", "+what, d, d.Version, 5)
+			}
+			noError(t, db.Delete(batch(d)).Error)
+			if e.count(t, "Doc", "id = ?", d.ID) != 0 || e.count(t, "Doc", "id = ?", other.ID) != 1 {
+				t.Errorf("%s: not deleted", name)
+			}
+		}
+		s := Sheet{ID: newID()}
+		noError(t, db.Create(&s).Error)
+		noError(t, db.Delete(&[]Sheet{s, s}).Error)
+		if e.count(t, "Sheet", "id = ? AND deleted_at IS NOT NULL", s.ID) != 1 {
+			t.Error("a soft delete of the same row twice has left it")
+		}
+	})
+}
+
+// Crate has children of two kinds, of which both are locked, and Drawer has ones, too.
+type Crate struct {
+	ID      int64
+	Drawers []Drawer
+	Bolts   []Bolt
+	Papers  []Paper
+	OwnerID *int64
+	Owner   *Note
+}
+
+type Drawer struct {
+	ID      int64
+	CrateID *int64
+	Bolts   []Bolt
+}
+
+type Bolt struct {
+	ID       int64
+	CrateID  *int64
+	DrawerID *int64
+}
+
+type Paper struct {
+	ID      int64
+	CrateID *int64
+}
+
+func (d *Drawer) LockKeys(*gorm.DB) ([]txlock.Key, error) { return items.Keys(d.ID), nil }
+func (b *Bolt) LockKeys(*gorm.DB) ([]txlock.Key, error)   { return items.Keys(b.ID), nil }
+func (p *Paper) BeforeCreate(tx *gorm.DB) error           { return hooked(tx, p.ID) }
+
+func init() {
+	for model, layout := range map[string]string{"Crate": "owner_id BIGINT", "Drawer": "crate_id BIGINT", "Bolt": "crate_id BIGINT, drawer_id BIGINT", "Paper": "crate_id BIGINT"} {
+		columns[model] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, " + layout
+	}
+}
+
+// TestReplaceNamesItsAssociation: what is refused of an association names that one, and the
+// other ones are let through.
+func TestReplaceNamesItsAssociation(t *testing.T) {
+	each(t, []string{"Crate", "Drawer", "Bolt", "Paper", "Note"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		crate := Crate{Drawers: []Drawer{{}}, Bolts: []Bolt{{}}, Papers: []Paper{{}}, Owner: &Note{}}
+		noError(t, db.Create(&crate).Error)
+		of := func(name string) *gorm.Association { return db.Model(&Crate{ID: crate.ID}).Association(name) }
+		for what, change := range map[string]func() error{
+			"Replace Drawers": func() error { return of("Drawers").Replace(&Drawer{}) },
+			"Replace Bolts":   func() error { return of("Bolts").Replace(&Bolt{}) },
+			"Clear Drawers":   func() error { return of("Drawers").Clear() },
+			"Clear Bolts":     func() error { return of("Bolts").Clear() },
+			"Delete Drawers":  func() error { return of("Drawers").Delete(&crate.Drawers[0]) },
+			"Unscoped Bolts":  func() error { return of("Bolts").Unscoped().Clear() },
+			"of a slice":      func() error { return db.Model(&[]Crate{{ID: crate.ID}}).Association("Drawers").Clear() },
+			"in full": func() error {
+				return db.Session(&gorm.Session{FullSaveAssociations: true}).Model(&Crate{ID: crate.ID}).Association("Drawers").Replace(&Drawer{})
+			},
+		} {
+			sent := fmt.Sprint(change())
+			own, others := "Drawer", "Bolt"
+			if strings.HasSuffix(what, "Bolts") {
+				own, others = others, own
+			}
+			want := map[bool]string{true: fmt.Sprintf("Association(%q)", own+"s")}[strings.HasPrefix(what, "Replace")]
+			if what == "in full" {
+				want = `an association of Crate`
+			}
+			if !strings.Contains(sent, txlock.ErrInvalidKey.Error()) || !strings.Contains(sent, want) || want == "" && strings.Contains(sent, "Association(") || strings.Contains(sent, others) {
+				t.Errorf("%s: %s", what, sent)
+			}
+		}
+		for what, change := range map[string]func() error{
+			"Replace Papers": func() error { return of("Papers").Replace(&Paper{}) },
+			"Clear Papers":   func() error { return of("Papers").Clear() },
+			"Replace Owner":  func() error { return of("Owner").Replace(&Note{}) },
+			"Delete Owner":   func() error { return of("Owner").Delete(&Note{ID: *crate.OwnerID}) },
+			"Clear Owner":    func() error { return of("Owner").Clear() },
+			"Replace Papers, whose hook updates another": func() error {
+				db := withHook(db, func(tx *gorm.DB, _ int64) error {
+					return tx.Session(&gorm.Session{NewDB: true}).Updates(&Drawer{ID: crate.Drawers[0].ID, CrateID: &crate.ID}).Error
+				})
+				return db.Model(&Crate{ID: crate.ID}).Association("Papers").Replace(&Paper{})
+			},
+			"Append Bolts": func() error { return of("Bolts").Append(&Bolt{}) },
+		} {
+			if err := change(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if e.count(t, "Drawer", "crate_id = ?", crate.ID) != 1 || e.count(t, "Paper", "crate_id = ?", crate.ID) > 1 {
+			t.Error("something else was written")
+		}
+	})
+}
