@@ -293,12 +293,12 @@ func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, slot int64) 
 
 // forceQueued sends the release when the row is free, and waits for that in its queue
 // until the limit.
-func (m *Manager) forceQueued(ctx context.Context, row gen.ForceReleaseParams, limit time.Duration) (reply int64, err error) {
+func (m *Manager) forceQueued(ctx context.Context, of gen.ForceReleaseParams, limit time.Duration) (reply int64, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)) // nobody waits on then
 	}
-	err = m.withRow(ctx, m.db, txlock.Named(string(row.Name)), row.Slot, max(limit, leastLook), func(tx gen.DBTX) error {
-		reply, err = queries.ForceRelease(ctx, tx, row)
+	err = m.withRow(ctx, m.db, row{string(of.Name), of.Slot}, max(limit, leastLook), func(tx gen.DBTX) error {
+		reply, err = queries.ForceRelease(ctx, tx, of)
 		return err
 	})
 	if errors.Is(txlock.Explain("", err), txlock.ErrWaitTimeout) || conflicted(err) {

@@ -128,7 +128,7 @@ func (s *Semaphore) setOnce(ctx context.Context) error {
 	number := gen.ResizeSemaphoreParams{Intent: -int64(s.permits), Name: []byte(s.key.String())}
 	reply, err := queries.ResizeSemaphore(ctx, s.m.db, number)
 	if err == nil && reply == replyAbsent { // who acquires locks it for a moment, one after the other
-		err = s.m.withRow(ctx, s.m.db, s.key, leaseSlot, guardPatience, func(tx gen.DBTX) error {
+		err = s.m.withRow(ctx, s.m.db, row{s.key.String(), leaseSlot}, guardPatience, func(tx gen.DBTX) error {
 			reply, err = queries.ResizeSemaphore(ctx, tx, number)
 			return err
 		})
