@@ -33,18 +33,13 @@ func (m *Manager) tryOnce(ctx context.Context, q *request) (*Lease, error) {
 // for how much longer, as far as is known. To go in turn is to pass nobody at the
 // turnstile; to drain is to wait for readers.
 func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lease, time.Duration, error) {
-	l, left, err := m.tryAs(ctx, q, inTurn, drain)
-	return l, left, m.unlessReading(ctx, q, err)
-}
-
-func (m *Manager) tryAs(ctx context.Context, q *request, inTurn, drain bool) (*Lease, time.Duration, error) {
 	if l, err := m.local(q); l != nil || err != nil {
 		return l, 0, err
 	}
 	if elsewhere, err := m.elsewhere(ctx, q); err != nil {
 		return nil, 0, err
 	} else if elsewhere {
-		return m.tryAs(ctx, q, inTurn, drain)
+		return m.try(ctx, q, inTurn, drain)
 	}
 	for p := (progress{attempt: attempt{inTurn: inTurn}}); ; {
 		a, since, err := m.attempt(ctx, q, p.attempt)
@@ -90,7 +85,7 @@ func (m *Manager) take(ctx context.Context, q *request, a answer, since instant,
 		if err := m.miss(q, func() error { return m.undo(ctx, q, a.slot) }); err != nil {
 			return nil, 0, err
 		}
-		return m.tryAs(ctx, q, inTurn, drain)
+		return m.try(ctx, q, inTurn, drain)
 	}
 	q.drains = a.reply&sharedBit != 0 && q.under == nil // who has it has waited for them
 	l, err := m.granted(ctx, q, token, a.slot, since)

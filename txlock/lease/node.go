@@ -106,8 +106,8 @@ type Epoch struct {
 // Epoch returns the epoch of the database. It returns txlock.ErrSchema, ErrClosed
 // and the errors of the driver.
 func (m *Manager) Epoch(ctx context.Context) (Epoch, error) {
-	if err := m.ready(ctx); err != nil {
-		return Epoch{}, txlock.Explain("read the epoch", err)
+	if err := m.open(); err != nil {
+		return Epoch{}, err
 	}
 	row, err := queries.ReadEpoch(ctx, m.db)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -120,8 +120,8 @@ func (m *Manager) Epoch(ctx context.Context) (Epoch, error) {
 // returns the one that it has then. The errors are those of Epoch, and
 // txlock.ErrReadOnly.
 func (m *Manager) BeginEpoch(ctx context.Context, age time.Duration) (Epoch, error) {
-	if err := m.ready(ctx); err != nil {
-		return Epoch{}, txlock.Explain("begin an epoch", err)
+	if err := m.open(); err != nil {
+		return Epoch{}, err
 	}
 	id, err := uuid.NewV7()
 	if err != nil {

@@ -166,7 +166,7 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 			}
 			l, left, err = m.try(waiting, q, false, true)
 		}
-		if !errors.Is(err, txlock.ErrBusy) {
+		if err = m.unlessReading(waiting, q, err); !errors.Is(err, txlock.ErrBusy) {
 			return l, q.endOf(ctx, waiting, err)
 		}
 		if errors.Is(err, errDrained) {
