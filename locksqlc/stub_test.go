@@ -109,12 +109,18 @@ func TestGoSideIsSmall(t *testing.T) {
 	if added := allocations(true) - allocations(false); added > 15 {
 		t.Errorf("Join and Lock allocate %.0f times", added)
 	}
+	// The quickest of many short turns: other processes may take the processor in the rest.
 	cost := func(lock bool) time.Duration {
-		began := time.Now()
-		for range rounds {
-			lockOnce(t, pool, lock)
+		const turns = 100
+		quickest := time.Hour
+		for range turns {
+			began := time.Now()
+			for range rounds / turns {
+				lockOnce(t, pool, lock)
+			}
+			quickest = min(quickest, time.Since(began)*turns/rounds)
 		}
-		return time.Since(began) / rounds
+		return quickest
 	}
 	cost(true)
 	if added := cost(true) - cost(false); added > 500*time.Microsecond {
