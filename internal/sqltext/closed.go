@@ -17,10 +17,7 @@ func Closed(text string) (words []string, ok bool) {
 		n := 1
 		switch c := text[i]; {
 		case isIdentifier(c):
-			for i+n < len(text) && isIdentifier(text[i+n]) {
-				n++
-			}
-			if depth == 0 {
+			if n = unquoted(text[i:]); depth == 0 {
 				words = append(words, strings.ToUpper(text[i:i+n]))
 			}
 		case c == '(':
@@ -73,10 +70,7 @@ func Cut(statement string, words ...string) (before, behind string) {
 		n := 1
 		switch c := statement[i]; {
 		case isIdentifier(c):
-			for i+n < len(statement) && isIdentifier(statement[i+n]) {
-				n++
-			}
-			if depth == 0 && slices.Contains(words, strings.ToUpper(statement[i:i+n])) &&
+			if n = unquoted(statement[i:]); depth == 0 && slices.Contains(words, strings.ToUpper(statement[i:i+n])) &&
 				(i == 0 || statement[i-1] != '.') && (i+n == len(statement) || statement[i+n] != '.') {
 				return statement[:i], statement[i+n:]
 			}

@@ -149,9 +149,7 @@ func Executable(query string) bool {
 func identifier(s string) (name string, n int) {
 	switch {
 	case isIdentifier(s[0]):
-		for n < len(s) && isIdentifier(s[n]) {
-			n++
-		}
+		n = unquoted(s)
 		return s[:n], n
 	case opening(s) > 0:
 		return "", opening(s)
@@ -201,3 +199,11 @@ func Conditional(query string) bool {
 
 // isIdentifier tells whether a byte may be part of an identifier without quotes.
 func isIdentifier(c byte) bool { return isLetter(c) || c == '$' || c >= 0x80 }
+
+// unquoted returns the length of the identifier without quotes that s begins with.
+func unquoted(s string) (n int) {
+	for n < len(s) && isIdentifier(s[n]) {
+		n++
+	}
+	return n
+}

@@ -19,18 +19,15 @@ func tokens(text string) (all []token) {
 		n := 1
 		switch {
 		case isIdentifier(text[i]):
-			for i+n < len(text) && isIdentifier(text[i+n]) {
-				n++
-			}
+			n = unquoted(text[i:])
 			all = append(all, token{text: strings.ToLower(text[i : i+n]), name: true})
+		case text[i] == '`' || text[i] == '"':
+			var name string
+			name, n = quoted(text[i:])
+			all = append(all, token{text: strings.ToLower(name), name: true, quoted: true})
 		case skip(text[i:]) > 0:
 			n = skip(text[i:])
-			if q := text[i]; q == '`' || q == '"' {
-				for i+n < len(text) && text[i+n] == q {
-					n += skip(text[i+n:])
-				}
-				all = append(all, token{text: LastName(text[i : i+n]), name: true, quoted: true})
-			} else if q == '\'' {
+			if text[i] == '\'' {
 				all = append(all, token{text: "'"})
 			}
 		case text[i] > ' ':
