@@ -4,24 +4,87 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// maxPatience bounds how long after its request a lease may still be granted.
-const maxPatience = 10 * time.Second
+// Acquire takes the lease of a key and waits until it is free: in the order of
+// arrival among the goroutines of this manager, by looking again and again among
+// processes. It sends one statement where the lease is free; a key that was never
+// leased takes three more. Who holds the lease already, by the context of Do or
+// Lease.Context for its key, or by WithOwner, enters it again, with the same token
+// and, in the same manager, without a statement; the TTL stays that of the first.
+//
+// It may return txlock.ErrWaitTimeout (see WaitAtMost), ErrTooManyHolds,
+// ErrInvalidKey, ErrInvalidOption, ErrSchema, ErrReadOnly, ErrClosed, the errors of
+// the driver and the context's, whose end it doesn't outlast. Where it returns an error
+// the lease is not held: the server refuses what reaches it past the context's deadline,
+// by its own clock, and what it has granted until then is given back behind the call,
+// when it has answered, which takes as long as the network does.
+func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
+	q, err := m.request(ctx, "acquire", key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return m.finish(ctx, q, m.wait)
+}
 
-// patience is how long after its request a lease of that TTL may be granted: not
-// so late that little is left of it.
-func patience(ttl time.Duration) time.Duration { return min(ttl*2/3, maxPatience) }
+// TryAcquire is Acquire that doesn't wait: where somebody else holds the lease it
+// returns txlock.ErrBusy at once, also while the holder guards it. It may say so for
+// a lease that is just being given back. An owner that enters again where the row is
+// locked, by others' attempts or by a guard, waits for it for a quarter of a second.
+func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
+	q, err := m.request(ctx, "try to acquire", key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return m.finish(ctx, q, m.tryOnce)
+}
 
-// errLate is what an attempt fails with that the server has seen too late, twice, or
-// has not answered.
-var errLate = errors.New("the server has answered too late")
+// Do acquires the lease, calls fn and releases it, also when fn panics or the
+// context has ended. The context of fn ends when the lease is lost, with ErrLost as
+// its cause, and carries the lease: Do and Acquire of the same key under it enter
+// again, and those of other keys exclude each other.
+//
+// It returns the error of fn, joined by txlock.ErrLost where the lease was lost
+// before fn returned, and what Acquire and Release return. Where fn has guarded a
+// transaction that is still open, the lease is given back after its end.
+func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
+	return m.do(ctx, fn, func() (*Lease, error) { return m.Acquire(ctx, key, opts...) })
+}
+
+// do is Do for any way to acquire.
+func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease) error, acquire func() (*Lease, error)) error {
+	if fn == nil {
+		return errors.New("lease: Do needs a function, got nil")
+	}
+	l, err := acquire()
+	if err != nil {
+		return err
+	}
+	return underlease.Do(ctx, l, ErrGuarded, fn)
+}
+
+// finish calls one way to acquire, says what went wrong and tells the observer.
+func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
+	l, err := acquire(ctx, q)
+	if err != nil {
+		m.lane.settle(m.idle())
+		err = txlock.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
+	}
+	m.observe(func(o txlock.Observer) {
+		e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared, Took: q.asked.until(now()), Err: err}
+		if err != nil {
+			o.Refused(ctx, e)
+			return
+		}
+		e.Token, e.Again = l.Token(), l.again
+		o.Granted(ctx, e)
+	})
+	return l, err
+}
 
 // tryOnce is TryAcquire.
 func (m *Manager) tryOnce(ctx context.Context, q *request) (*Lease, error) {
@@ -92,7 +155,7 @@ func (m *Manager) take(ctx context.Context, q *request, a answer, since instant,
 	if err != nil || !q.drains {
 		return l, 0, err
 	}
-	if err := m.renew(q); err != nil { // for the next attempt
+	if err := m.reissue(q); err != nil { // for the next attempt
 		return nil, 0, errors.Join(err, m.letGo(ctx, l))
 	}
 	q.seen = sight{what: "readers had it"}
@@ -148,158 +211,4 @@ func (q *request) refusal(reply int64) error {
 	}
 	q.seen = sight{what: "somebody else had it"}
 	return txlock.ErrBusy
-}
-
-// ensureTurnstile makes the turnstile of a key, which may be locked for long: so it
-// looks first.
-func (m *Manager) ensureTurnstile(ctx context.Context, key txlock.Key) error {
-	seen, err := lookAt(ctx, m.db, key, turnstileSlot)
-	if err != nil || seen.exists {
-		return err
-	}
-	if err = m.ensureAlone(ctx, key, turnstileSlot); errors.Is(err, errLocked) {
-		err = nil // it is there, then
-	}
-	return err
-}
-
-// ensureAlone is ensure in autocommit, where two that make the same row, or rows side
-// by side, may lock each other out for a moment, or be each other's deadlock.
-func (m *Manager) ensureAlone(ctx context.Context, key txlock.Key, slot int64) error {
-	for tries := 1; ; tries++ {
-		err := ensure(ctx, m.db, key, slot)
-		if tries > maxMakes || !errors.Is(err, errLocked) && !conflicted(err) {
-			return err
-		}
-		if seen, err := lookAt(ctx, m.db, key, slot); err != nil || seen.exists {
-			return err
-		}
-		if err := m.sleep(ctx, time.Duration(tries)*leastLook); err != nil {
-			return err
-		}
-	}
-}
-
-// attempt is how a statement is sent.
-type attempt struct {
-	inTurn bool          // it passes nobody at the turnstile
-	queued time.Duration // how long it waits for the row, in the queue for that
-}
-
-// answer is what the server has replied.
-type answer struct {
-	reply int64
-	slot  int64 // of the row that it is about
-}
-
-// attempt sends the statement that takes what is asked for and returns its reply. It
-// is not under the caller's context, whose end could not take it back: when that comes
-// first, the reply is waited for behind the call, and what was granted is given back.
-// Where there is no reply, the statement may be executed until its own deadline by the
-// server's clock: what it takes is given back then.
-func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a answer, _ instant, err error) {
-	m.granting.Add(1)
-	defer func() {
-		if err != nil || a.reply < firstToken {
-			m.granting.Add(-1)
-			m.lane.settle(m.idle())
-		}
-	}()
-	if err := m.clock.fresh(ctx, m.db); err != nil {
-		return answer{}, 0, err
-	}
-	if err := m.lane.reserve(ctx); err != nil {
-		return answer{}, 0, err
-	}
-	if err := ctx.Err(); err != nil {
-		return answer{}, 0, err
-	}
-	since := now()
-	limit := patience(q.ttl)
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline))
-	}
-	until := since.add(limit)
-	notAfterUS := m.clock.microsAt(until)
-	sent := *q // the request may go on with another hold
-	type outcome struct {
-		answer
-		err error
-	}
-	outcomes := make(chan outcome, 1)
-	var settled atomic.Bool // by the reply or by the end of the context, whichever is first
-	if !m.errands.Go(func() {
-		sending, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit+patience(q.ttl))
-		defer cancel()
-		defer context.AfterFunc(m.undoing, cancel)()
-		a, err := m.send(sending, &sent, how, notAfterUS)
-		wanted := settled.CompareAndSwap(false, true)
-		if wanted {
-			outcomes <- outcome{a, err}
-		}
-		switch {
-		case txlock.Unknown(err):
-			m.giveBackUntil(remains{key: sent.key, slot: a.slot, hold: sent.hold}, until, until.add(patience(sent.ttl)+sent.ttl))
-		case wanted:
-			return
-		case err == nil && a.reply >= firstToken:
-			m.giveBackUntil(remains{key: sent.key, slot: a.slot, hold: sent.hold}, now(), since.add(patience(sent.ttl)+sent.ttl))
-		}
-		if sent.shared {
-			m.freeSlot(sent.key, a.slot)
-		}
-	}) {
-		return answer{}, 0, ErrClosed
-	}
-	select {
-	case o := <-outcomes:
-		return o.answer, since, m.after(q, o.err)
-	case <-ctx.Done():
-	}
-	if settled.CompareAndSwap(false, true) {
-		return answer{}, 0, errors.Join(ctx.Err(), m.renew(q))
-	}
-	o := <-outcomes
-	return o.answer, since, m.after(q, o.err)
-}
-
-// after makes sure that a statement without an answer is not sent again.
-func (m *Manager) after(q *request, err error) error {
-	if txlock.Unknown(err) {
-		err = errors.Join(err, m.renew(q))
-	}
-	return err
-}
-
-// renew gives a request a new entry for the list of holds, and a reader a new slot:
-// what was asked for by the old one is given back behind the call, whenever it comes.
-func (m *Manager) renew(q *request) error {
-	if q.shared {
-		q.target = reader{slot: m.takeSlot(q.key), clock: &m.clock}
-	}
-	_, err := q.newHold()
-	return err
-}
-
-// send sends the statement.
-func (m *Manager) send(ctx context.Context, q *request, how attempt, notAfterUS int64) (a answer, err error) {
-	if how.queued > 0 {
-		err = m.withRow(ctx, m.db, row{q.key.String(), leaseSlot}, how.queued, func(tx gen.DBTX) error {
-			if how.inTurn {
-				tx = rewriting{tx, rawsql.InTurn}
-			}
-			a.reply, a.slot, err = q.target.send(ctx, tx, q, notAfterUS)
-			return err
-		})
-		if errors.Is(txlock.Explain("", err), txlock.ErrWaitTimeout) {
-			return answer{}, nil // locked
-		}
-		return a, err
-	}
-	var db gen.DBTX = m.db
-	if how.inTurn {
-		db = rewriting{db, rawsql.InTurn}
-	}
-	a.reply, a.slot, err = q.target.send(ctx, db, q, notAfterUS)
-	return a, err
 }

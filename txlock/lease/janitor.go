@@ -126,21 +126,3 @@ func (m *Manager) clean(ctx context.Context, rows []gen.IdleLeasesRow) (n int, e
 	}
 	return n, err
 }
-
-// ready is open, and refuses a database whose sessions are unfit, which is asked once.
-func (m *Manager) ready(ctx context.Context) error {
-	if err := m.open(); err != nil {
-		return err
-	}
-	return m.clock.fresh(ctx, m.db)
-}
-
-// open returns ErrClosed for a manager that was closed.
-func (m *Manager) open() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return ErrClosed
-	}
-	return nil
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -104,82 +103,6 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 	m.closing, m.ending, m.undoing = newLife(), newLife(), newLife()
 	m.sleepsUntil.Store(awake)
 	return m, nil
-}
-
-// Acquire takes the lease of a key and waits until it is free: in the order of
-// arrival among the goroutines of this manager, by looking again and again among
-// processes. It sends one statement where the lease is free; a key that was never
-// leased takes three more. Who holds the lease already, by the context of Do or
-// Lease.Context for its key, or by WithOwner, enters it again, with the same token
-// and, in the same manager, without a statement; the TTL stays that of the first.
-//
-// It may return txlock.ErrWaitTimeout (see WaitAtMost), ErrTooManyHolds,
-// ErrInvalidKey, ErrInvalidOption, ErrSchema, ErrReadOnly, ErrClosed, the errors of
-// the driver and the context's, whose end it doesn't outlast. Where it returns an error
-// the lease is not held: the server refuses what reaches it past the context's deadline,
-// by its own clock, and what it has granted until then is given back behind the call,
-// when it has answered, which takes as long as the network does.
-func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
-	q, err := m.request(ctx, "acquire", key, opts)
-	if err != nil {
-		return nil, err
-	}
-	return m.finish(ctx, q, m.wait)
-}
-
-// TryAcquire is Acquire that doesn't wait: where somebody else holds the lease it
-// returns txlock.ErrBusy at once, also while the holder guards it. It may say so for
-// a lease that is just being given back. An owner that enters again where the row is
-// locked, by others' attempts or by a guard, waits for it for a quarter of a second.
-func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
-	q, err := m.request(ctx, "try to acquire", key, opts)
-	if err != nil {
-		return nil, err
-	}
-	return m.finish(ctx, q, m.tryOnce)
-}
-
-// Do acquires the lease, calls fn and releases it, also when fn panics or the
-// context has ended. The context of fn ends when the lease is lost, with ErrLost as
-// its cause, and carries the lease: Do and Acquire of the same key under it enter
-// again, and those of other keys exclude each other.
-//
-// It returns the error of fn, joined by txlock.ErrLost where the lease was lost
-// before fn returned, and what Acquire and Release return. Where fn has guarded a
-// transaction that is still open, the lease is given back after its end.
-func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
-	return m.do(ctx, fn, func() (*Lease, error) { return m.Acquire(ctx, key, opts...) })
-}
-
-// do is Do for any way to acquire.
-func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease) error, acquire func() (*Lease, error)) error {
-	if fn == nil {
-		return errors.New("lease: Do needs a function, got nil")
-	}
-	l, err := acquire()
-	if err != nil {
-		return err
-	}
-	return underlease.Do(ctx, l, ErrGuarded, fn)
-}
-
-// finish calls one way to acquire, says what went wrong and tells the observer.
-func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
-	l, err := acquire(ctx, q)
-	if err != nil {
-		m.lane.settle(m.idle())
-		err = txlock.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
-	}
-	m.observe(func(o txlock.Observer) {
-		e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared, Took: q.asked.until(now()), Err: err}
-		if err != nil {
-			o.Refused(ctx, e)
-			return
-		}
-		e.Token, e.Again = l.Token(), l.again
-		o.Granted(ctx, e)
-	})
-	return l, err
 }
 
 // observe calls the observer, where there is one.
@@ -288,4 +211,22 @@ func (m *Manager) sleep(ctx context.Context, d time.Duration) error {
 	case <-m.ending.Done():
 		return ErrClosed
 	}
+}
+
+// ready is open, and refuses a database whose sessions are unfit, which is asked once.
+func (m *Manager) ready(ctx context.Context) error {
+	if err := m.open(); err != nil {
+		return err
+	}
+	return m.clock.fresh(ctx, m.db)
+}
+
+// open returns ErrClosed for a manager that was closed.
+func (m *Manager) open() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return ErrClosed
+	}
+	return nil
 }

@@ -214,7 +214,7 @@ func (m *Manager) undo(ctx context.Context, q *request, slot int64) error {
 	}
 	if err != nil || reply == replyAbsent {
 		m.errands.Go(func() { m.giveBackUntil(remains{key: q.key, slot: slot, hold: hold}, granted, granted.add(q.ttl)) })
-		return errors.Join(err, m.renew(q))
+		return errors.Join(err, m.reissue(q))
 	}
 	return nil
 }

@@ -322,3 +322,9 @@ func (r *record) left() time.Duration {
 	defer r.mu.Unlock()
 	return now().until(r.deadline)
 }
+
+func (r *record) isPending() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pending
+}

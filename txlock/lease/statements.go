@@ -230,3 +230,40 @@ func discard(conn *sql.Conn) {
 }
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+
+// database is what transactions are begun on, and statements sent.
+type database interface {
+	gen.DBTX
+	beginner
+}
+
+// withRow waits for a row in the server's queue, which bounds the wait, so that
+// nothing of ours is left waiting there, and sends what then is to be done with it.
+func (m *Manager) withRow(ctx context.Context, db database, at row, limit time.Duration, send func(tx gen.DBTX) error) error {
+	if err := m.clock.fresh(ctx, db); err != nil { // which tells how to bound the wait
+		return err
+	}
+	return inTx(ctx, db, func(tx gen.DBTX) error {
+		bounded := boundedTx{DBTX: tx, limit: limit, mariaDB: m.clock.onMariaDB()}
+		began := time.Now()
+		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(at.key), Slot: at.slot})
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return txlock.PastLimit(err, began, limit)
+		}
+		return send(tx)
+	})
+}
+
+// boundedTx bounds the wait of a SELECT on the server.
+type boundedTx struct {
+	gen.DBTX
+	limit   time.Duration
+	mariaDB bool
+}
+
+func (b boundedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if b.mariaDB {
+		return b.DBTX.QueryRowContext(ctx, rawsql.For(rawsql.AtMost(b.limit))+query, args...)
+	}
+	return b.DBTX.QueryRowContext(ctx, rawsql.HintAtMost(query, b.limit), args...)
+}

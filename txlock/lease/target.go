@@ -146,3 +146,20 @@ type rewriting struct {
 func (r rewriting) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	return r.DBTX.ExecContext(ctx, r.rewrite(query), args...)
 }
+
+// ensureAlone is ensure in autocommit, where two that make the same row, or rows side
+// by side, may lock each other out for a moment, or be each other's deadlock.
+func (m *Manager) ensureAlone(ctx context.Context, key txlock.Key, slot int64) error {
+	for tries := 1; ; tries++ {
+		err := ensure(ctx, m.db, key, slot)
+		if tries > maxMakes || !errors.Is(err, errLocked) && !conflicted(err) {
+			return err
+		}
+		if seen, err := lookAt(ctx, m.db, key, slot); err != nil || seen.exists {
+			return err
+		}
+		if err := m.sleep(ctx, time.Duration(tries)*leastLook); err != nil {
+			return err
+		}
+	}
+}

@@ -258,3 +258,16 @@ func (m *Manager) watchInTurn(ctx context.Context, q *request, w *waiter, t *tur
 		}
 	}
 }
+
+// ensureTurnstile makes the turnstile of a key, which may be locked for long: so it
+// looks first.
+func (m *Manager) ensureTurnstile(ctx context.Context, key txlock.Key) error {
+	seen, err := lookAt(ctx, m.db, key, turnstileSlot)
+	if err != nil || seen.exists {
+		return err
+	}
+	if err = m.ensureAlone(ctx, key, turnstileSlot); errors.Is(err, errLocked) {
+		err = nil // it is there, then
+	}
+	return err
+}
