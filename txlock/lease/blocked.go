@@ -66,18 +66,19 @@ func (m *Manager) blockers(ctx context.Context, key txlock.Key) ([]blocker, erro
 
 // writtenOf reads what transactions have written to the rows of a key, and since when each
 // lease is over: what is committed, or all.
-func (m *Manager) writtenOf(ctx context.Context, key txlock.Key, committed bool) (map[written]time.Duration, error) {
-	var rows []gen.LeaseTransactionsRow
-	read := func(tx gen.DBTX) (err error) {
-		rows, err = queries.LeaseTransactions(ctx, tx, []byte(key.String()))
-		return err
-	}
-	var err error
+func (m *Manager) writtenOf(ctx context.Context, key txlock.Key, committed bool) (found map[written]time.Duration, err error) {
 	if committed {
-		err = read(m.db)
-	} else {
-		err = uncommitted(ctx, m.db, read)
+		return readWritten(ctx, m.db, key)
 	}
+	err = uncommitted(ctx, m.db, func(tx gen.DBTX) (err error) {
+		found, err = readWritten(ctx, tx, key)
+		return err
+	})
+	return found, err
+}
+
+func readWritten(ctx context.Context, db gen.DBTX, key txlock.Key) (map[written]time.Duration, error) {
+	rows, err := queries.LeaseTransactions(ctx, db, []byte(key.String()))
 	found := make(map[written]time.Duration, len(rows))
 	for _, r := range rows {
 		found[written{r.Slot, r.Token, r.Guards, r.ConnID}] = micros(r.OverUs)
@@ -96,9 +97,17 @@ func (m *Manager) blockerOf(ctx context.Context, key txlock.Key, slot int64) (*b
 	return nil, err
 }
 
-// end has the server end the session of the transaction, which rolls it back.
-func (b blocker) end(ctx context.Context, m *Manager) error {
-	_, err := m.db.DB.ExecContext(ctx, rawsql.Kill(b.session))
+// end has the server end the session of the transaction, which rolls it back, if that is
+// open still: the server knows sessions only, and this one may have begun another.
+func (b blocker) end(ctx context.Context, m *Manager, key txlock.Key) error {
+	err := uncommitted(ctx, m.db, func(tx gen.DBTX) error {
+		found, err := readWritten(ctx, tx, key)
+		if _, open := found[b.written]; err != nil || !open {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, rawsql.Kill(b.session))
+		return err
+	})
 	var server *mysql.MySQLError
 	if errors.As(err, &server) && server.Number == 1094 { // ER_NO_SUCH_THREAD
 		return nil
@@ -134,7 +143,7 @@ func (m *Manager) unblock(ctx context.Context, q *request, busy error) error {
 	for _, b := range found {
 		switch {
 		case b.over >= guardGrace:
-			if err := b.end(ctx, m); err != nil {
+			if err := b.end(ctx, m, q.key); err != nil {
 				q.blocked.who = err
 			}
 		case b.over > 0:

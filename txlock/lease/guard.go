@@ -26,7 +26,9 @@ import (
 // A transaction that is still open 5 seconds after its lease has expired by the server's
 // clock, since its process is stopped or its host gone, is rolled back as soon as somebody
 // else wants the lease: that one ends its session by KILL, which a user may for sessions of
-// his own; else the errors of who waits name the session.
+// his own; else the errors of who waits name the session. The server
+// knows sessions only: where COMMIT comes in the same moment, what the session begins next
+// may be rolled back in place of it.
 //
 // It returns txlock.ErrLost where the lease is not ours any more, ErrOtherDatabase where
 // the transaction's database doesn't have it, and txlock.ErrStaleSnapshot where the transaction's snapshot is older than the lease:

@@ -206,13 +206,16 @@ func waiterOf(row gen.InspectTurnstileRow) Info {
 // locked for 10 seconds by transactions that can't be found, ErrInvalidKey, ErrInvalidOption
 // for a slot below 0, ErrSchema, schema.ErrAutocommit and schema.ErrCharset, ErrClosed, the
 // errors of the driver and the context's.
-func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int64) error {
+func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int64) (err error) {
 	if err := key.Validate(); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(slots, func(slot int64) bool { return slot < leaseSlot }) {
 		return fmt.Errorf("%w: ForceRelease(%q, %v): nothing is held in a slot below 0; who waits is ended by KILL of its session", txlock.ErrInvalidOption, key, slots)
 	}
+	ctx, end := m.untilClosed(ctx)
+	defer end()
+	defer func() { err = unlessClosed(ctx, err) }()
 	what := fmt.Sprintf("release lease %q by force", key)
 	if err := m.ready(ctx); err != nil {
 		return txlock.Explain(what, err)
@@ -277,7 +280,7 @@ func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, slot int64) 
 			who, by, since, unknown = errors.New(b.String()), b.written, now(), now()
 		case since.until(now()) >= guardGrace: // one transaction, all the time
 			who, ended, unknown = nil, true, now()
-			err = b.end(ctx, m)
+			err = b.end(ctx, m, key)
 		default:
 			limit, unknown = guardGrace-since.until(now()), now()
 		}

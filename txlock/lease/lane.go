@@ -54,16 +54,19 @@ func (l *lane) meet(ctx context.Context) error {
 		return err
 	}
 	l.learn(conn)
-	if l.ready() || !keeping.add(l.program) {
+	if l.ready() || !taken.keep(l.program) {
 		return conn.Close()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.kept || l.closed {
-		keeping.remove(l.program)
+		taken.giveBack(l.program)
 		return conn.Close()
 	}
 	l.open()
+	if l.db.Stats().OpenConnections > 0 { // somebody still uses that of before
+		return conn.Close()
+	}
 	l.source.offer(conn)
 	return nil
 }
@@ -161,8 +164,8 @@ func (l *lane) another(ctx context.Context) (conn *sql.Conn, own bool, giveBack 
 			return conn, true, func() { _ = conn.Close() }, nil // a broken one is closed by the pool
 		}
 	}
-	end := func() { keeping.remove(l.program) }
-	if own = keeping.add(l.program); !own {
+	end := func() { taken.giveBack(l.program) }
+	if own = taken.keep(l.program); !own {
 		if end = l.lending.Unlock; !l.lending.TryLock() {
 			return nil, false, nil, errLent
 		}
@@ -211,7 +214,7 @@ func (l *lane) rest() error {
 	if l.origin != nil {
 		return nil
 	}
-	keeping.remove(l.program)
+	taken.giveBack(l.program)
 	if conn := l.source.take(); conn != nil {
 		return conn.Close()
 	}
@@ -229,6 +232,13 @@ func (l *lane) close() error {
 		err = errors.Join(err, db.Close())
 	}
 	return err
+}
+
+// hasOrigin tells whether the lane is known to have connections of its own.
+func (l *lane) hasOrigin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.origin != nil
 }
 
 // full tells whether a pool has no connection left at the moment.
@@ -308,31 +318,3 @@ func (s *source) take() *sql.Conn {
 
 // Driver returns that of the program's pool.
 func (s *source) Driver() driver.Driver { return s.lane.program.Driver() }
-
-// keeping counts the connections that managers keep of each plain pool.
-var keeping = counts{of: make(map[*sql.DB]int)}
-
-// counts are how many connections of each pool are taken, of half of it at most.
-type counts struct {
-	mu sync.Mutex
-	of map[*sql.DB]int
-}
-
-func (c *counts) add(db *sql.DB) bool {
-	most := db.Stats().MaxOpenConnections
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if most > 0 && c.of[db] >= most/2 {
-		return false
-	}
-	c.of[db]++
-	return true
-}
-
-func (c *counts) remove(db *sql.DB) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of[db]--; c.of[db] == 0 {
-		delete(c.of, db)
-	}
-}

@@ -213,6 +213,21 @@ func (m *Manager) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// untilClosed returns a context that Close ends, with ErrClosed as its cause.
+func (m *Manager) untilClosed(ctx context.Context) (context.Context, func()) {
+	open, end := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(m.closing, func() { end(ErrClosed) })
+	return open, func() { stop(); end(nil) }
+}
+
+// unlessClosed returns the error of a call, which is ErrClosed where Close has ended it.
+func unlessClosed(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), ErrClosed) {
+		return ErrClosed
+	}
+	return err
+}
+
 // ready is open, and refuses a database whose sessions are unfit, which is asked once.
 func (m *Manager) ready(ctx context.Context) error {
 	if err := m.open(); err != nil {

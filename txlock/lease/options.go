@@ -96,7 +96,8 @@ func WaitAtMost(d time.Duration) Option {
 // multi-primary cluster the queue is that of one node.
 //
 // Each who waits keeps a connection, up to 16 for a key in one manager and half of
-// MaxOpenConns in all. Who comes when these are taken waits for a place behind those of its
+// MaxOpenConns in all, as far as one is left to the program besides those to renew on: in
+// a plain pool of 2 there is no place. Who comes when these are taken waits for a place behind those of its
 // own manager that have one, and where none has, as Poll does: others may come before it,
 // and Event.Fair is false. A process that is stopped, or whose host is gone, delays who
 // comes behind it by 2 seconds for each of its places. The default is Poll.

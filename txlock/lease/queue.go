@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -130,9 +131,8 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	if l, err := m.local(q); l != nil || err != nil && !errors.Is(err, errReading) {
 		return l, err
 	}
-	asking, end := context.WithCancelCause(ctx) // the first try is outside of the limit
-	defer end(nil)
-	defer context.AfterFunc(m.closing, func() { end(ErrClosed) })()
+	asking, end := m.untilClosed(ctx) // the first try is outside of the limit
+	defer end()
 	q.limit = now().add(q.atMost)
 	waiting, stop := q.limited(asking)
 	defer stop()
@@ -213,6 +213,7 @@ func (q *request) endOf(ctx, waiting context.Context, err error) error {
 // watch waits for the lease: in the queue of all processes if that is wanted and possible,
 // else for its turn in this process first.
 func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Duration, tried bool) (l *Lease, fair bool, err error) {
+	pause := leastLook
 	for q.fair {
 		l, err = m.watchInLine(ctx, q, w)
 		first, _, closed := m.standing(q.queue(), w)
@@ -229,15 +230,16 @@ func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Du
 			}
 			return l, false, err
 		}
-		if err == nil || ctx.Err() != nil || !txlock.Unknown(err) && !txlock.Retryable(err) {
+		if err == nil || ctx.Err() != nil || !broken(err) {
 			return l, m.inOrder(w), err
 		}
 		// The place is lost with its connection: take a new one. Where there is
 		// no connection to be had, the wait goes on by Poll for a while, which
 		// gives up when that fails too.
-		if err := m.sleep(ctx, leastLook); err != nil {
+		if err := m.sleep(ctx, pause); err != nil {
 			return nil, true, err
 		}
+		pause = min(2*pause, m.options.maxPoll)
 	}
 	for {
 		first, _, err := m.standing(q.queue(), w)
@@ -256,6 +258,20 @@ func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Du
 	_, lease := q.target.(exclusive)
 	l, err = m.poll(ctx, q, w, left, !tried && !lease, 0)
 	return l, false, err
+}
+
+// answers are errors that lockstep makes of what it was asked for: asked again, it answers
+// the same.
+var answers = []error{
+	txlock.ErrInvalidOption, txlock.ErrInvalidKey, txlock.ErrUpgrade, txlock.ErrTooManyHolds, ErrClosed,
+	schema.ErrAutocommit, schema.ErrCharset, schema.ErrMultiPrimary,
+}
+
+// broken tells whether an error is that of a connection or of a server, after which a wait
+// goes on.
+func broken(err error) bool {
+	own := slices.ContainsFunc(answers, func(answer error) bool { return errors.Is(err, answer) })
+	return !own && (txlock.Unknown(err) || txlock.Retryable(err))
 }
 
 // errQueueAgain is returned where it is time to try the queue of all processes again.
@@ -299,7 +315,7 @@ func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Dur
 			}
 		case errors.Is(err, txlock.ErrBusy):
 			failures = 0
-		case txlock.Unknown(err) && failures+1 < maxFailures:
+		case broken(err) && failures+1 < maxFailures:
 			failures++
 		default:
 			return nil, err

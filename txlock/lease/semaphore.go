@@ -87,15 +87,17 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) (*Semaphore, error)
 	if err != nil {
 		return nil, err
 	}
+	ctx, end := s.m.untilClosed(ctx)
+	defer end()
 	what := fmt.Sprintf("resize semaphore %q to %d", s.key, permits)
 	if err = s.m.ready(ctx); err == nil {
 		err = resized.set(ctx)
 	}
 	if err != nil {
-		return nil, txlock.Explain(what, err)
+		return nil, unlessClosed(ctx, txlock.Explain(what, err))
 	}
 	s.m.freed(s.key)
-	return resized, txlock.Explain(what, resized.drain(ctx))
+	return resized, unlessClosed(ctx, txlock.Explain(what, resized.drain(ctx)))
 }
 
 // set sets the number. What others lock for a moment is tried again until the context ends.

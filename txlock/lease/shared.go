@@ -19,7 +19,8 @@ import (
 // long as its own TTL at a time.
 //
 // An owner that reads already enters again. One that holds the lease exclusively gets
-// another handle of that. The token of a reader is its own, and orders nothing.
+// another handle of that in the same manager, and a reader's place beside it in another.
+// The token of a reader is its own, and orders nothing.
 func (m *Manager) AcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	return m.share(ctx, "acquire shared", key, opts, m.waitShared)
 }
@@ -132,6 +133,7 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 			}
 		}
 		if err == nil && row.Readers > 0 {
+			q.asksAlone = false // it may have come to read meanwhile
 			err = m.notReading(ctx, q)
 		}
 		if err == nil && row.Expired > 0 {

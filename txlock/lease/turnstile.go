@@ -3,10 +3,10 @@ package lease
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -39,6 +39,7 @@ type turnstile struct {
 	m       *Manager
 	conn    *sql.Conn
 	tx      *sql.Tx
+	end     context.CancelFunc // of the transaction
 	session uint64
 }
 
@@ -161,32 +162,17 @@ func (m *Manager) turnstile(ctx context.Context, q *request, w *waiter) (*turnst
 	}
 }
 
-// places counts the turnstiles of each pool, whose managers share it.
-var places = struct {
-	sync.Mutex
-	taken map[*sql.DB]int
-}{taken: make(map[*sql.DB]int)}
-
-// mayQueue tells whether half of the pool is left for others, and counts.
+// mayQueue counts a turnstile, where enough of the pool is left for others.
 func (m *Manager) mayQueue() bool {
-	most := m.db.Stats().MaxOpenConnections
-	places.Lock()
-	defer places.Unlock()
-	if most > 0 && places.taken[m.db.DB] >= most/2 {
-		return false
+	kept := 1 // of a plain pool, by the manager who is granted the lease
+	if m.lane.hasOrigin() {
+		kept = 0
 	}
-	places.taken[m.db.DB]++
-	return true
+	return taken.queue(m.db.DB, kept)
 }
 
 // unqueue counts a turnstile that has ended.
-func (m *Manager) unqueue() {
-	places.Lock()
-	defer places.Unlock()
-	if places.taken[m.db.DB]--; places.taken[m.db.DB] == 0 {
-		delete(places.taken, m.db.DB)
-	}
-}
+func (m *Manager) unqueue() { taken.unqueue(m.db.DB) }
 
 // openTurnstile begins the transaction, without waiting for a connection for long.
 func (m *Manager) openTurnstile(ctx context.Context) (t *turnstile, err error) {
@@ -203,7 +189,7 @@ func (m *Manager) openTurnstile(ctx context.Context) (t *turnstile, err error) {
 		err = t.conn.QueryRowContext(limited, rawsql.Session).Scan(&t.session)
 	}
 	if err == nil {
-		t.tx, err = t.conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		err = t.begin(limited)
 	}
 	if err != nil {
 		discard(t.conn)
@@ -212,12 +198,33 @@ func (m *Manager) openTurnstile(ctx context.Context) (t *turnstile, err error) {
 	return t, nil
 }
 
+// begin begins the transaction, which the end of the context doesn't end once it is open.
+func (t *turnstile) begin(ctx context.Context) (err error) {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	goOn := context.AfterFunc(ctx, end)
+	t.end = end
+	t.tx, err = t.conn.BeginTx(life, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if !goOn() && err == nil {
+		err = errors.Join(ctx.Err(), t.tx.Rollback())
+	}
+	if err != nil {
+		end()
+	}
+	return err
+}
+
 // leave gives the place to the next, and the session up: its variables are not
 // those of the pool.
 func (t *turnstile) leave() {
 	t.m.unqueue()
-	// Where the connection is gone, so is the place.
-	_ = t.tx.Rollback()
+	// That tells the server, and waits for no answer: it may be out of reach. Where the
+	// connection is gone, so is the place.
+	_ = t.conn.Raw(func(raw any) error {
+		_ = raw.(driver.Conn).Close()
+		return nil
+	})
+	_ = t.tx.Rollback() // of which nothing is sent any more
+	t.end()
 	discard(t.conn)
 }
 

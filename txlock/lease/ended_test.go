@@ -1,0 +1,195 @@
+package lease_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// pending is a call that waits, and its error.
+type pending struct {
+	what string
+	err  chan error
+}
+
+func tell(what string, call func() error) pending {
+	t := pending{what, make(chan error, 1)}
+	go func() { t.err <- call() }()
+	return t
+}
+
+// TestWaitersOfAnOldNumberAreTold proves that a semaphore's waiters are told of another
+// number, in whatever way and manager they wait, and nobody waits behind them.
+func TestWaitersOfAnOldNumberAreTold(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		key, queue := named(), line{db: db}
+		queue.key = key
+		fair, other := newManager(t, pool, lease.Fair()), newManager(t, newPool(t, db, true), lease.Fair())
+		old := semaphore(t, fair, key, 1)
+		held, err := old.Acquire(t.Context())
+		wantsNone(t, "Acquire", err)
+		var waiters []pending
+		for i, s := range []*lease.Semaphore{old, old, old, semaphore(t, other, key, 1), semaphore(t, newManager(t, pool), key, 1)} {
+			waiters = append(waiters, tell(fmt.Sprintf("waiter %d", i), func() error {
+				_, err := s.Acquire(t.Context())
+				return err
+			}))
+		}
+		waitUntil(t, "they wait", func() bool { return queue.taken(t) && len(queue.waiting(t)) >= 3 })
+		more, err := old.Resize(t.Context(), 3)
+		wantsNone(t, "Resize", err)
+		for _, w := range waiters {
+			wants(t, w.what, within(t, w.what, w.err), txlock.ErrInvalidOption)
+		}
+		l, err := more.Acquire(t.Context())
+		wantsNone(t, "Acquire of the new number", err)
+		release(t, l)
+		release(t, held)
+	})
+}
+
+// TestWriterMeetsItsReader proves that an owner's writer doesn't wait for its own reader,
+// which has come while it waited: whoever is first, both calls end.
+func TestWriterMeetsItsReader(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		for name, options := range map[string][]lease.ManagerOption{"poll": nil, "fair": {lease.Fair()}} {
+			for _, apart := range []bool{true, false} {
+				key := named()
+				writes := newManager(t, pool, options...)
+				reads := writes
+				if apart {
+					reads = newManager(t, newPool(t, db, true), options...)
+				}
+				other := newManager(t, pool)
+				release(t, share(t, other, key)) // it is of readers
+				holder := acquire(t, other, key)
+				ctx := lease.WithOwner(t.Context(), "both of "+key.String())
+				reader := tell("the reader", func() error {
+					l, err := reads.AcquireShared(ctx, key)
+					if err == nil {
+						t.Cleanup(func() { _ = l.Release(context.Background()) }) // or Close has
+					}
+					return err
+				})
+				writer := tell("the writer", func() error {
+					l, err := writes.Acquire(ctx, key)
+					if err == nil {
+						err = l.Release(context.Background())
+					}
+					return err
+				})
+				time.Sleep(100 * time.Millisecond) // it may begin to wait; in any order they end
+				release(t, holder)
+				what := fmt.Sprintf("%s, of two managers: %t", name, apart)
+				wantsNone(t, what+": the reader", within(t, what+": the reader", reader.err))
+				if err := within(t, what+": the writer", writer.err); err != nil && !errors.Is(err, txlock.ErrUpgrade) {
+					t.Errorf("%s: the writer: %v", what, err)
+				}
+			}
+		}
+	})
+}
+
+// TestFairLeavesTheHolderAConnection proves that who waits in turn, and the manager, leave
+// one connection of a small pool to who has the lease.
+func TestFairLeavesTheHolderAConnection(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, c := range []struct {
+			connections, managers int
+			guarded               bool
+		}{{1, 1, false}, {2, 1, false}, {3, 1, false}, {4, 2, false}, {5, 2, false}, {2, 1, true}, {3, 2, true}} {
+			t.Run(fmt.Sprintf("%d connections, %d managers, guarded %t", c.connections, c.managers, c.guarded), func(t *testing.T) {
+				t.Parallel()
+				pool := newPool(t, db, c.guarded)
+				pool.SetMaxOpenConns(c.connections)
+				keys := []txlock.Key{named(), named()}
+				var group sync.WaitGroup
+				for range c.managers {
+					m := newManager(t, pool, lease.Fair())
+					for _, key := range keys {
+						for range 2 {
+							group.Go(func() {
+								ctx, cancel := context.WithTimeout(t.Context(), 4*soon)
+								defer cancel()
+								for range 3 {
+									err := m.Do(ctx, key, func(ctx context.Context, _ *lease.Lease) error {
+										_, err := pool.ExecContext(ctx, "DO 1")
+										return err
+									})
+									if err != nil {
+										t.Errorf("Do: %v", err)
+										return
+									}
+								}
+							})
+						}
+					}
+				}
+				group.Wait()
+			})
+		}
+	})
+}
+
+// TestWaitsEndWithClose proves that calls which wait return ErrClosed when their manager is
+// closed, also where the network gives no answer.
+func TestWaitsEndWithClose(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, frozen := range []bool{false, true} {
+			t.Run(fmt.Sprintf("frozen=%t", frozen), func(t *testing.T) {
+				t.Parallel()
+				var delay atomic.Int64
+				pool, healthy := newPool(t, db, true, slowly(&delay)), newPool(t, db, true)
+				m, err := lease.NewManager(pool, lease.Fair())
+				wantsNone(t, "NewManager", err)
+				holder := newManager(t, healthy)
+				held, guarded, sem := acquire(t, holder, named()), acquire(t, holder, named()), semaphore(t, holder, named(), 2)
+				tx, err := healthy.BeginTx(t.Context(), nil)
+				wantsNone(t, "BeginTx", err)
+				wantsNone(t, "Guard", guarded.Guard(t.Context(), tx))
+				var permits []*lease.Lease
+				for range 2 {
+					l, err := sem.Acquire(t.Context())
+					wantsNone(t, "Acquire", err)
+					permits = append(permits, l)
+				}
+				queue := line{db: db, key: held.Key()}
+				calls := []pending{
+					tell("Acquire", func() error { _, err := m.Acquire(t.Context(), held.Key()); return err }),
+					tell("AcquireShared", func() error { _, err := m.AcquireShared(t.Context(), held.Key()); return err }),
+					tell("ForceRelease", func() error { return m.ForceRelease(t.Context(), guarded.Key()) }),
+					tell("Resize", func() error {
+						_, err := semaphore(t, m, permits[0].Key(), 2).Resize(t.Context(), 1)
+						return err
+					}),
+				}
+				waitUntil(t, "they wait", func() bool {
+					return queue.taken(t) && len(queue.waiting(t)) >= 1 && // MariaDB tells of all keys
+						number(t, db, "SELECT intent_us FROM lockstep_leases WHERE name = ? AND slot = 0", permits[0].Key().String()) == -1
+				})
+				if frozen {
+					delay.Store(int64(time.Hour))
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				err = m.Close(ctx)
+				if !frozen {
+					wantsNone(t, "Close", err)
+				}
+				for _, c := range calls {
+					wants(t, c.what, within(t, c.what, c.err), lease.ErrClosed)
+				}
+				wantsNone(t, "Rollback", tx.Rollback())
+			})
+		}
+	})
+}
