@@ -1,6 +1,7 @@
 package lockgorm_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -79,6 +80,29 @@ func TestTransactionNeverRepeatsCommitted(t *testing.T) {
 						t.Errorf("%s with %d keys: %d runs, %d rows, %v", statement, len(keys), runs, n, err)
 					}
 				}
+			}
+		}
+	})
+}
+
+// TestCallUnderAContext scans what a procedure without rows gives, as in a request whose
+// context can end: the locked transaction goes on.
+func TestCallUnderAContext(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		table := e.names.tables["Note"]
+		e.CreateProcedure(t, "own_"+table, "DO 1")
+		for _, prepare := range []bool{false, true} {
+			db := e.openDSN(t, e.AdminDSN(), func(cfg *gorm.Config) { cfg.PrepareStmt = prepare })
+			ctx, cancel := context.WithCancel(t.Context())
+			before := e.count(t, "Note", "n = 6")
+			noError(t, lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{e.ensured(t)}, func(tx *gorm.DB) error {
+				var none []int
+				noError(t, tx.Raw("CALL own_"+table+"()").Scan(&none).Error)
+				return tx.Create(&Note{N: 6}).Error
+			}))
+			cancel()
+			if n := e.count(t, "Note", "n = 6") - before; n != 1 {
+				t.Errorf("prepared %t: %d rows were created, want one", prepare, n)
 			}
 		}
 	})

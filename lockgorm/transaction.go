@@ -40,7 +40,7 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 				return err
 			}
 		}
-		return fn(tx)
+		return scope.Final(tx.Statement.Context, fn(tx))
 	})
 }
 
@@ -89,9 +89,9 @@ func optimistic(scope *txlock.Scope, tx *gorm.DB, key txlock.Key, fn func(tx *go
 		defer k.compareAtEnd(own)()
 	}
 	if err := fn(tx); err != nil {
-		return err
+		return scope.Final(tx.Statement.Context, err)
 	}
-	return own.compare(tx.Statement.Context)
+	return scope.Final(tx.Statement.Context, own.compare(tx.Statement.Context))
 }
 
 // compareFirst compares the keys whose version Optimistic has read, before they are locked
@@ -171,7 +171,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, body func(scope *txlock.Scope
 			return err
 		}
 		if err := body(scope, tx); err != nil {
-			return scope.Final(tx.Statement.Context, err)
+			return err
 		}
 		return scope.Confirm(tx.Statement.Context)
 	}, options...)

@@ -188,7 +188,7 @@ func TestUnclosedRowsHideNothing(t *testing.T) {
 			tx := begin(t, newPool(t, db.AdminConfig(), true))
 			scope, key := join(t, tx), uniqueKey(t, "unclosed")
 			lock(t, scope, key)
-			rows, err := tx.QueryContext(context.WithoutCancel(t.Context()), before) // else the driver gives the connection up
+			rows, err := tx.QueryContext(t.Context(), before)
 			if err == nil {
 				t.Cleanup(func() { _ = rows.Close() })
 				_, err = tx.ExecContext(t.Context(), "CALL own_"+table+"()")

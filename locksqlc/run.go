@@ -29,7 +29,9 @@ import (
 // EXECUTE that has committed or that was itself the victim of a deadlock. A plain pool
 // knows less: one that was ended and begun anew, by COMMIT AND CHAIN or a CALL, or that
 // DDL has committed which failed itself, may be run again, where Run has locked no key or
-// somebody else has locked it since.
+// somebody else has locked it since. It does know that it knows nothing once its connection
+// is lost while fn runs, and doesn't run that again; a guarded pool does, where none of the
+// statements can have committed.
 func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(tx *sql.Tx) error) error {
 	return RunTx(ctx, db, nil, keys, fn)
 }
@@ -42,7 +44,7 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 				return err
 			}
 		}
-		return fn(tx)
+		return scope.Final(ctx, fn(tx))
 	})
 }
 
@@ -69,9 +71,9 @@ func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key t
 			return err
 		}
 		if err := fn(tx); err != nil {
-			return err
+			return scope.Final(ctx, err)
 		}
-		return scope.CompareAndBump(ctx, key, version)
+		return scope.Final(ctx, scope.CompareAndBump(ctx, key, version))
 	})
 }
 
@@ -113,7 +115,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 		return err
 	}
 	if err := body(scope, tx); err != nil {
-		return scope.Final(ctx, err)
+		return err
 	}
 	if err := scope.Confirm(ctx); err != nil {
 		return err

@@ -2,6 +2,7 @@ package locksqlc_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
@@ -69,6 +70,39 @@ func severalResults(s *side) {
 		s.error("err", rows.Err())
 	}
 	s.query("SELECT * FROM " + s.table)
+}
+
+// noRows asks for the rows of statements that have none, under contexts that can end, in
+// transactions with and without locks.
+func noRows(s *side) {
+	procedure := "call_" + s.table
+	s.exec(s.db, "CREATE PROCEDURE "+procedure+"() INSERT INTO "+s.table+" VALUES (1, 1) ON DUPLICATE KEY UPDATE v = v + 1")
+	defer s.exec(s.db, "DROP PROCEDURE "+procedure)
+	for _, locks := range []bool{false, true} {
+		tx := s.begin(nil)
+		if locks {
+			join(s, tx)
+		}
+		s.exec(tx, "PREPARE s FROM 'DO 1'")
+		for i, text := range []string{"CALL " + procedure + "()", "DO 1", "DO 1; DO 2", "EXECUTE s", "SET @a = 1", "UPDATE " + s.table + " SET v = v + 1"} {
+			ctx, cancel := context.WithCancel(s.ctx)
+			if i%2 == 0 {
+				ctx, cancel = context.WithTimeout(s.ctx, time.Hour)
+			}
+			s.rows(tx.QueryContext(ctx, text))
+			s.error("row of "+text, tx.QueryRowContext(ctx, text).Scan(new(int)))
+			stmt, err := tx.PrepareContext(ctx, text)
+			s.error("prepare "+text, err)
+			if err == nil {
+				s.rows(stmt.QueryContext(ctx))
+				s.error("row of it", stmt.QueryRowContext(ctx).Scan(new(int)))
+				s.error("close", stmt.Close())
+			}
+			cancel()
+		}
+		s.error("commit", tx.Commit())
+		s.query("SELECT * FROM " + s.table)
+	}
 }
 
 func preparedStatements(s *side) {

@@ -120,6 +120,7 @@ var settings = map[string]func(server *testdb.DB, cfg *mysql.Config){
 var scenarios = map[string]func(s *side){
 	"column types":       columnTypes,
 	"several results":    severalResults,
+	"no rows":            noRows,
 	"prepared":           preparedStatements,
 	"arguments":          arguments,
 	"large values":       largeValues,

@@ -14,14 +14,15 @@ func (s *Scope) Confirm(ctx context.Context) error {
 	if s.book != nil {
 		return nil
 	}
-	return s.Verify(ctx)
+	return s.Final(ctx, s.Verify(ctx))
 }
 
-// Final is what Run and Transaction make of the error of a transaction, before they roll
-// it back. What it returns is Retryable only where nothing of the transaction was
+// Final is what Run and Transaction make of the error of their function, before they roll
+// the transaction back. What it returns is Retryable only where nothing of the transaction was
 // committed before its end: its error alone doesn't tell, since a statement before the one
 // that has failed may have committed. On a guarded pool the book knows; for a plain one see
-// mayHaveCommitted.
+// mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement
+// that was running, nor of those before it.
 func (s *Scope) Final(ctx context.Context, err error) error {
 	if !Retryable(err) {
 		return err
@@ -32,7 +33,7 @@ func (s *Scope) Final(ctx context.Context, err error) error {
 		}
 		return err
 	}
-	if !ofLock(err) && s.mayHaveCommitted(ctx) {
+	if lostConnection(err) || !ofLock(err) && s.mayHaveCommitted(ctx) {
 		return fmt.Errorf("%w: it was %w, or may have been: it is not started again: %w", ErrTxDoomed, errCommitted, err)
 	}
 	return err

@@ -181,7 +181,7 @@ func lockError(what string, err error, s guard.Server) error {
 		sentinel = ErrOpenRows
 	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone), errors.Is(err, sql.ErrConnDone):
 		sentinel = ErrNoTransaction
-	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn): // and the transaction with it
+	case lostConnection(err): // and the transaction with it
 		sentinel = ErrTxDoomed
 	case v.onTimeout && s.RollbackOnTimeout:
 		sentinel = ErrTxDoomed
@@ -197,6 +197,11 @@ func lockError(what string, err error, s guard.Server) error {
 		sentinel = fmt.Errorf("%w: %s", ErrPrivilege, cure)
 	}
 	return fmt.Errorf("%s: %w", what, withSentinel(sentinel, err))
+}
+
+// lostConnection tells whether the driver has said that the connection is gone.
+func lostConnection(err error) bool {
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
 }
 
 // Explain turns the error of a statement outside of the caller's transactions into

@@ -63,7 +63,7 @@ func (c *conn) beforeProgram(ctx context.Context, s statement) error {
 // the transaction. A savepoint of the program's from before it, to which a procedure goes
 // back, takes this one with it: what has the release succeed has left all locks alone.
 func (c *conn) bracket(ctx context.Context, s statement) error {
-	if !s.anew || c.bracketed || !c.tx.used() || c.tx.Err() != nil {
+	if !s.anew || c.bracketed || !c.tx.used() || !c.status.open {
 		return nil
 	}
 	if err := c.exec(ctx, rawsql.Bracket); err != nil {
@@ -106,6 +106,7 @@ func (c *conn) ran(ctx context.Context, s statement) {
 func (c *conn) boundary(s statement) {
 	if c.tx != nil && c.tx.owned {
 		c.tx.sever(c.pool.rules.Committed(s.name))
+		c.status.open = s.kind == kindBegin || s.chain
 		return
 	}
 	if c.tx != nil && s.kind == kindBegin {
@@ -130,36 +131,43 @@ func (c *conn) end(committed bool) {
 }
 
 // settle finds out, after a statement and all its rows, whether the transaction is still
-// the one that was begun. The reply says whether one is open. That it was ended and
-// another begun is told by the savepoint that is gone: see bracket. An error says
-// neither, nor does a driver whose replies can't be read: then the server is asked, where
-// the statement may have ended the transaction.
+// the one that was begun, or that has followed it where the program has ended that itself.
+// The reply says whether one is open. That it was ended and another begun is told by the
+// savepoint that is gone: see bracket. An error says neither, nor does a driver whose
+// replies can't be read: then the server is asked, where the statement may have ended it.
 func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
-	bracketed := c.bracketed
+	bracketed, was := c.bracketed, c.status.open
 	c.bracketed = false
-	if c.tx == nil || c.tx.Err() != nil {
+	if c.tx == nil || c.tx.refuse() != nil {
 		return nil
 	}
 	open, told := c.status.inTransaction()
+	ask := was && s.asks(told, failed)
+	told = told && !failed
+	ended := told && !open
 	var err error
 	switch {
-	case told && !open && !failed:
+	case ended:
 	case bracketed:
 		err = c.exec(ctx, rawsql.EndBracket)
-		if open = !c.pool.rules.NoSavepoint(err); !open {
-			err = nil
-		}
-	case s.kind == kindUncertain && failed, (s.kind == kindUncertain || s.anew) && !told:
-		open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
-	default:
 		open = true
+		if ended = c.pool.rules.NoSavepoint(err); ended {
+			open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		}
+	case ask:
+		open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		ended = !open
+	case !told:
+		open = was
 	}
 	if err != nil { // nobody knows
-		err = c.judged(ctx, statement{kind: kindQuiet}, err)
-		c.tx.doom(c.pool.rules.MayHaveCommitted(s.name), true)
+		s.end = endUnknown
+		err = c.judged(ctx, s, err)
+		c.tx.doom(c.committedBy(s), true)
 		return err
 	}
-	if !open {
+	c.status.open = open
+	if was && ended {
 		return c.over(s)
 	}
 	return nil
@@ -177,7 +185,7 @@ func (c *conn) over(s statement) error {
 		why = c.pool.rules.RolledBack(s.name)
 	}
 	c.tx.doom(why, s.end == endUnknown)
-	return why
+	return c.tx.refuse()
 }
 
 // committedBy returns that a statement has committed the transaction which is over after
@@ -218,18 +226,26 @@ func (c *conn) judged(ctx context.Context, s statement, err error) error {
 	if t == nil {
 		return err
 	}
-	if why := c.pool.rules.Ended(err, c.server); why != nil {
-		if first := c.committedBy(s); first != nil {
-			why, err = first, fmt.Errorf("%w: %w", first, err)
+	why := c.pool.rules.Ended(err, c.server)
+	lost := why == nil && c.lost(ctx, err)
+	switch {
+	case lost:
+		why = c.pool.rules.Lost(err)
+		if s.end != endRolledBack {
+			s.end = endUnknown // it may never have been executed
 		}
-		t.doom(why, s.end != endRolledBack)
+	case why == nil:
 		return err
 	}
-	if !c.lost(ctx, err) {
+	if first := c.committedBy(s); first != nil {
+		why, err = first, fmt.Errorf("%w: %w", first, err)
+	}
+	first := t.doom(why, s.end != endRolledBack)
+	if !lost {
 		return err
 	}
 	c.unusable = true
-	if first := t.doom(c.pool.rules.Lost(err), false); first && t.used() {
+	if first && t.used() {
 		if killErr := c.pool.kill(c); killErr != nil {
 			return errors.Join(err, killErr)
 		}

@@ -83,7 +83,7 @@ func (t *driverTx) Commit() error {
 	}
 	book := t.conn.tx
 	t.conn.end(false) // before the server frees the locks, so that nobody believes that they are held
-	err := t.base.Commit()
+	err := t.conn.finished(t.base.Commit())
 	if err == nil && book != nil {
 		book.committedWell()
 	}
@@ -93,7 +93,16 @@ func (t *driverTx) Commit() error {
 // Rollback rolls back.
 func (t *driverTx) Rollback() error {
 	t.conn.end(false)
-	return t.base.Rollback()
+	return t.conn.finished(t.base.Rollback())
+}
+
+// finished judges the reply to COMMIT or ROLLBACK. After an error that leaves something
+// open, as in a transaction of XA, the connection is none of the next user's.
+func (c *conn) finished(err error) error {
+	if err != nil && c.pool.rules.Ended(err, c.server) == nil {
+		c.unusable = true
+	}
+	return err
 }
 
 // ExecContext executes a statement without rows.

@@ -42,6 +42,18 @@ type statement struct {
 	end       ending
 }
 
+// asks tells whether the server is asked after the statement: by an error, or by a reply
+// that can't be read, nobody is told what it has done.
+func (s statement) asks(told, failed bool) bool {
+	switch {
+	case s.kind == kindUncertain:
+		return failed || !told
+	case s.end != endRolledBack && failed:
+		return true
+	}
+	return s.anew && !told
+}
+
 // plain are the statements that can't end a transaction.
 var plain = words("SELECT INSERT UPDATE DELETE REPLACE WITH VALUES TABLE SHOW EXPLAIN DESCRIBE DESC USE HELP KILL HANDLER SIGNAL RESIGNAL PREPARE DEALLOCATE")
 
@@ -159,12 +171,12 @@ func judgeWords(query string) (s statement, certain bool) {
 	case w[0] == "ROLLBACK" && (has(w[1:], "TO") || len(w) > 2 && w[2] == "TO"):
 		s.kind, s.savepoint = kindRollbackTo, sqltext.LastName(query)
 	case w[0] == "BEGIN" && (len(w) == 1 || w[1] == "WORK"):
-		s.kind = kindBegin
+		s.kind, s.end = kindBegin, endUnknown
 	case w[0] == "START" && has(w[1:], "TRANSACTION"):
-		s.kind = kindBegin
+		s.kind, s.end = kindBegin, endUnknown
 		s.reads = len(w) > 2 && strings.Contains(strings.ToUpper(query), "SNAPSHOT") // in a comment, too
 	case w[0] == "COMMIT":
-		s.kind, s.chain = kindCommit, chained(w)
+		s.kind, s.chain, s.end = kindCommit, chained(w), endUnknown
 	case w[0] == "ROLLBACK":
 		s.kind, s.chain = kindRollback, chained(w)
 	default: // CALL, EXECUTE, XA, a compound statement

@@ -75,13 +75,13 @@ func TestJudgeDoubts(t *testing.T) {
 func TestJudgeDetails(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]statement{
-		"COMMIT AND CHAIN":                                  {kind: kindCommit, name: "COMMIT AND CHAIN", chain: true},
-		"COMMIT WORK AND CHAIN":                             {kind: kindCommit, name: "COMMIT WORK AND CHAIN", chain: true},
+		"COMMIT AND CHAIN":                                  {kind: kindCommit, name: "COMMIT AND CHAIN", chain: true, end: endUnknown},
+		"COMMIT WORK AND CHAIN":                             {kind: kindCommit, name: "COMMIT WORK AND CHAIN", chain: true, end: endUnknown},
 		"rollback work and chain":                           {kind: kindRollback, name: "ROLLBACK WORK AND CHAIN", chain: true},
 		"ROLLBACK AND CHAIN NO RELEASE":                     {kind: kindRollback, name: "ROLLBACK AND CHAIN NO", chain: true},
-		"COMMIT AND NO CHAIN":                               {kind: kindCommit, name: "COMMIT AND NO CHAIN"},
-		"START TRANSACTION":                                 {kind: kindBegin, name: "START TRANSACTION"},
-		"START TRANSACTION READ WRITE":                      {kind: kindBegin, name: "START TRANSACTION READ WRITE"},
+		"COMMIT AND NO CHAIN":                               {kind: kindCommit, name: "COMMIT AND NO CHAIN", end: endUnknown},
+		"START TRANSACTION":                                 {kind: kindBegin, name: "START TRANSACTION", end: endUnknown},
+		"START TRANSACTION READ WRITE":                      {kind: kindBegin, name: "START TRANSACTION READ WRITE", end: endUnknown},
 		"ALTER TABLE orders ADD x INT":                      {name: "ALTER TABLE ORDERS ADD", end: endCommitted},
 		"SELECT 1; truncate table x":                        {name: "TRUNCATE TABLE X", end: endCommitted},
 		"DROP TABLE a; DROP TABLE b":                        {name: "DROP TABLE A", end: endCommitted},
@@ -91,7 +91,7 @@ func TestJudgeDetails(t *testing.T) {
 		"DROP /*!99999 TEMPORARY */ TABLE t":                {name: "DROP TEMPORARY TABLE T", anew: true, end: endUnknown},
 		"COMMIT /*! AND CHAIN */":                           {name: "COMMIT AND CHAIN", anew: true, end: endCommitted},
 		"ROLLBACK /*!99999 TO a */":                         {name: "ROLLBACK TO A", anew: true, unseen: true, end: endUnknown},
-		"START TRANSACTION /*! WITH CONSISTENT SNAPSHOT */": {kind: kindBegin, name: "START TRANSACTION WITH CONSISTENT", reads: true},
+		"START TRANSACTION /*! WITH CONSISTENT SNAPSHOT */": {kind: kindBegin, name: "START TRANSACTION WITH CONSISTENT", reads: true, end: endUnknown},
 		"SELECT 1; SELECT 2":                                {kind: kindPlain, name: "SELECT 1"},
 		"SELECT 1; CALL p(); SELECT 2":                      {name: "CALL P", anew: true, end: endUnknown},
 		"CALL p(); COMMIT":                                  {name: "CALL P", anew: true, end: endCommitted},

@@ -15,6 +15,7 @@ import (
 type status struct {
 	flags reflect.Value // not valid where there is no such field
 	told  bool          // the reply to the BEGIN of the current transaction has had it
+	open  bool          // one was open after the last statement, as far as is known
 }
 
 // inTransactionFlag is SERVER_STATUS_IN_TRANS.
@@ -76,7 +77,9 @@ func OpenAtLastReply(tx any) (open, told bool) {
 
 // trust is called when a transaction has begun, which the reply must have said. What
 // stands between may not hand the flags on.
-func (s *status) trust() { s.told = s.flags.IsValid() && s.flags.Uint()&inTransactionFlag != 0 }
+func (s *status) trust() {
+	s.told, s.open = s.flags.IsValid() && s.flags.Uint()&inTransactionFlag != 0, true
+}
 
 // inTransaction tells whether a transaction was open after the last reply but an error;
 // told is false where that can't be known.

@@ -140,14 +140,26 @@ func (c *conn) rows(ctx context.Context, s statement, base driver.Rows, err erro
 	}
 	r := &rows{base: base, conn: c, statement: s}
 	if len(base.Columns()) == 0 && !r.HasNextResultSet() {
-		// It has none, and the program may never close them.
-		r.closed = true
-		return r, c.after(ctx, s, nil)
+		// It has none, and the program may never close them. Until they are closed the
+		// driver watches the context, and gives the connection up for a second one.
+		return none{}, c.after(ctx, s, base.Close())
 	}
 	c.ran(ctx, s)
 	c.open++
 	return r, nil
 }
+
+// none are the rows of a statement that has none.
+type none struct{}
+
+// Columns returns no names.
+func (none) Columns() []string { return []string{} }
+
+// Next says that there is no row.
+func (none) Next([]driver.Value) error { return io.EOF }
+
+// Close does nothing.
+func (none) Close() error { return nil }
 
 // seen lets the connection judge an error that came with the rows.
 func (r *rows) seen(err error) error {

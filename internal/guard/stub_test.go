@@ -17,6 +17,7 @@ import (
 // stub is a base that answers from a table and notes what it is sent. Its
 // connections have the optional interfaces or lack them.
 type stub struct {
+	empty   bool             // statements but the guard's first have no columns
 	lean    bool             // the connections lack all that a driver may lack
 	uptime  int              // what the server says
 	galera  string           // wsrep_on, "" for a server that has no such variable
@@ -104,6 +105,9 @@ func (c *leanConn) QueryContext(_ context.Context, query string, args []driver.N
 		return nil, driver.ErrSkip
 	}
 	rows := &leanRows{stub: c.stub, row: []driver.Value{[]byte("10.11.8-MariaDB"), int64(c.id), []byte("0"), []byte("host/3306/shop")}}
+	if c.empty {
+		rows.row, rows.read = nil, true
+	}
 	if query == rawsql.Uptime {
 		rows.row = []driver.Value{[]byte("Uptime"), fmt.Appendf(nil, "%d", c.uptime)}
 	}

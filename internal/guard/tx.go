@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
@@ -165,19 +166,23 @@ func (t *Tx) refuse() error {
 	return t.doomed
 }
 
-// doom stops the transaction; the first reason stays. Committed tells that it was
-// committed, or may have been. It tells whether this is the first reason.
+// doom stops the transaction; the first reason stays, but for the news that it was
+// committed, or may have been: then it is never to be started again, whatever has ended
+// what followed. It tells whether this is the first reason.
 func (t *Tx) doom(why error, committed bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.doomed != nil {
-		return false
+	first, before := t.doomed == nil, t.committed
+	if first {
+		t.doomed = why
 	}
-	t.doomed = why
-	if committed && t.committed == nil {
+	if before == nil && committed {
 		t.committed = why
 	}
-	return true
+	if t.committed != nil && (first || before == nil) && !errors.Is(t.doomed, t.committed) {
+		t.doomed = fmt.Errorf("%w: %w", t.committed, t.doomed)
+	}
+	return first
 }
 
 // sever ends what the transaction held; its statements go on.

@@ -1,0 +1,148 @@
+package guard
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// TestLostWhileItCommits loses the connection during a statement, its rows or what is asked
+// about it: whether the transaction was committed then is not known.
+func TestLostWhileItCommits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		query, lostBy string
+		committed     bool
+	}{
+		{"CALL p()", "CALL p()", true},
+		{"CALL p()", rawsql.EndBracket, true},
+		{"CALL p()", rawsql.Bracket, false},
+		{"CALL p()", "row", true},
+		{"CALL p()", "rows close", true},
+		{"ALTER TABLE x ADD y INT", "ALTER TABLE x ADD y INT", true},
+		{"COMMIT", "COMMIT", true},
+		{"BEGIN", "BEGIN", true},
+		{"COMMIT AND CHAIN; DO 1", "COMMIT AND CHAIN; DO 1", true},
+		{"DO f()", "DO f()", false},
+		{"ROLLBACK AND CHAIN", "ROLLBACK AND CHAIN", false},
+		{"UPDATE x SET y = 1", "UPDATE x SET y = 1", false},
+		{"SELECT 1", "rows close", false},
+	} {
+		base, pool := newStub(t, false)
+		base.uptime = -5 // nobody is to be killed
+		tx := begin(t, pool)
+		book, _, _ := Ask(t.Context(), tx)
+		book.Scope(func() Scope { return &locks{} })
+		var err error
+		if base.will(c.lostBy, driver.ErrBadConn); c.lostBy == "row" || c.lostBy == "rows close" {
+			rows, queryErr := tx.QueryContext(t.Context(), c.query)
+			if err = queryErr; err == nil {
+				rows.Next()
+				err = errors.Join(rows.Err(), rows.Close())
+			}
+		} else {
+			_, err = tx.ExecContext(t.Context(), c.query)
+		}
+		if !errors.Is(err, driver.ErrBadConn) || (book.Committed() != nil) != c.committed {
+			t.Errorf("%s, lost by %s: %v, committed %v, want %t", c.query, c.lostBy, err, book.Committed(), c.committed)
+		}
+		if err := tx.Commit(); !errors.Is(err, errLost) && !errors.Is(err, errCommitted) || errors.Is(err, errCommitted) != c.committed || base.has("commit") {
+			t.Errorf("%s, lost by %s: Commit: %v", c.query, c.lostBy, err)
+		}
+	}
+}
+
+// TestLostTwice learns only from the second error that something may have been committed.
+func TestLostTwice(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	tx := begin(t, pool)
+	base.will("UPDATE", driver.ErrBadConn)
+	base.will("rows close", driver.ErrBadConn)
+	rows, err := tx.QueryContext(t.Context(), "CALL p()")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), "UPDATE"); !errors.Is(err, driver.ErrBadConn) {
+		t.Errorf("the statement: %v", err)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); !errors.Is(err, driver.ErrBadConn) {
+		t.Errorf("the rows: %v", err)
+	}
+	if err := tx.Commit(); !errors.Is(err, errLost) || !errors.Is(err, errCommitted) {
+		t.Errorf("Commit: %v, want that it may have been committed", err)
+	}
+}
+
+// TestDoomedAfterCommit ends what the program has begun after a COMMIT as text, and the
+// program takes no notice.
+func TestDoomedAfterCommit(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	base.will("UPDATE", deadlock)
+	tx := begin(t, pool)
+	for _, query := range []string{"COMMIT AND CHAIN", "UPDATE"} {
+		_, _ = tx.ExecContext(t.Context(), query)
+	}
+	if err := tx.Commit(); !errors.Is(err, deadlock) || !errors.Is(err, errCommitted) {
+		t.Errorf("Commit: %v, want both the deadlock and that it was committed before", err)
+	}
+}
+
+// TestFailedEnd gives no connection to the next user whose transaction may still be open.
+func TestFailedEnd(t *testing.T) {
+	t.Parallel()
+	for _, end := range []string{"commit", "rollback"} {
+		for _, answer := range []*mysql.MySQLError{deadlock, {Number: 1399, Message: "XA"}} {
+			base, pool := newStub(t, false)
+			base.will(end, answer)
+			tx := begin(t, pool)
+			err := tx.Rollback
+			if end == "commit" {
+				err = tx.Commit
+			}
+			if err := err(); err != error(answer) { //nolint:errorlint // unchanged
+				t.Errorf("%s: %v, want the server's error itself", end, err)
+			}
+			base.will(end, nil)
+			if err := begin(t, pool).Commit(); err != nil {
+				t.Errorf("the next transaction: %v", err)
+			}
+			if n := base.connections(); (n == 1) != (answer == deadlock) {
+				t.Errorf("%d connections after %s was answered %v", n, end, answer)
+			}
+		}
+	}
+}
+
+// TestNoRowsAreClosed closes what has no columns before anything else is sent, since the
+// driver watches the context until then.
+func TestNoRowsAreClosed(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	tx := begin(t, pool)
+	base.empty = true
+	book, _, _ := Ask(t.Context(), tx)
+	book.Scope(func() Scope { return &locks{} })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	rows, err := tx.QueryContext(ctx, "CALL p()")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(base.sent); n < 2 || base.sent[n-2] != "rows close" || base.sent[n-1] != rawsql.EndBracket {
+		t.Errorf("the base was sent %q", base.sent)
+	}
+	columns, err := rows.Columns()
+	if err != nil || columns == nil || len(columns) != 0 || rows.Next() || rows.NextResultSet() {
+		t.Errorf("the rows have %q, %v", columns, err)
+	}
+	if err := errors.Join(rows.Err(), rows.Close(), tx.Commit()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,208 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// lostCommits are the ways to commit, or not, and then to wait for row 2 of {T}.
+var lostCommits = []struct {
+	name, procedure, text string
+	again                 bool // nothing is committed, which a guarded pool knows
+}{
+	{name: "CALL", procedure: "BEGIN COMMIT; START TRANSACTION; UPDATE {T} SET v = v WHERE id = 2; END", text: "CALL {P}()"},
+	{name: "CALL with rows", procedure: "BEGIN SELECT 1; COMMIT; UPDATE {T} SET v = v WHERE id = 2; END", text: "CALL {P}()"},
+	{name: "several", text: "COMMIT AND CHAIN; UPDATE {T} SET v = v WHERE id = 2"},
+	{name: "several with rows", text: "SELECT 1; COMMIT; UPDATE {T} SET v = v WHERE id = 2"},
+	{name: "DDL", text: "CREATE TABLE {T}_made AS SELECT * FROM {T} WHERE id = 2"},
+	{name: "UPDATE", text: "UPDATE {T} SET v = v WHERE id = 2", again: true},
+}
+
+// TestRunAfterLostCommit has the server end the connection while a statement runs that has
+// committed already: what was written must not be written again. What a guarded pool knows
+// not to be committed is run again, whatever fn makes of the error.
+func TestRunAfterLostCommit(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		sides(t, func(t *testing.T, guarded bool) {
+			for _, shape := range lostCommits {
+				for _, rows := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s/rows=%t", shape.name, rows), func(t *testing.T) {
+						t.Parallel()
+						c, calls := cross(t, db), 0
+						fill := strings.NewReplacer("{T}", c.table, "{P}", "own_"+c.table).Replace
+						if shape.procedure != "" {
+							db.CreateProcedure(t, fill("{P}"), fill(shape.procedure))
+						}
+						t.Cleanup(func() { _, _ = db.Admin().Exec(fill("DROP TABLE IF EXISTS {T}_made")) })
+						key := uniqueKey(t, "run")
+						pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), guarded)
+						err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+							if calls++; calls > 1 {
+								return nil
+							}
+							exec(t, tx, "INSERT INTO "+c.table+" VALUES (1001, 1)")
+							id := testdb.ConnID(t, tx)
+							answered := make(chan error, 1)
+							go func() { answered <- send(t.Context(), tx, rows, fill(shape.text)) }()
+							db.WaitForLockWait(t, id)
+							db.Kill(t, id)
+							if err := <-answered; err == nil {
+								t.Error("the statement was answered with success")
+							}
+							db.WaitGone(t, id)
+							return nil
+						})
+						committed := count(t, pool, "SELECT COUNT(*) FROM "+c.table+" WHERE id = 1001")
+						again := shape.again && guarded
+						if want := map[bool]int{true: 2, false: 1}[again]; calls != want || (err == nil) != again || err != nil && (!errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err)) {
+							t.Errorf("Run called fn %d times and returned %v", calls, err)
+						}
+						if (committed == 1) == shape.again {
+							t.Errorf("%d rows were committed", committed)
+						}
+						idle(t, pool)
+						wantFree(t, db, key)
+					})
+				}
+			}
+		})
+	})
+}
+
+// send sends a statement by Exec, or by Query and reads all that it gives.
+func send(ctx context.Context, tx *sql.Tx, rows bool, text string) error {
+	if !rows {
+		_, err := tx.ExecContext(ctx, text)
+		return err
+	}
+	r, err := tx.QueryContext(ctx, text)
+	if err != nil {
+		return err
+	}
+	for r.Next() || r.NextResultSet() {
+	}
+	return errors.Join(r.Err(), r.Close())
+}
+
+// TestSwallowedDeadlockAfterCommit has the program commit as text and begin anew, and a
+// procedure hide the deadlock that ends the second transaction.
+func TestSwallowedDeadlockAfterCommit(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, before := range []string{"COMMIT AND CHAIN", "COMMIT|START TRANSACTION", "BEGIN", "CREATE TABLE {T}_made (id INT)|START TRANSACTION", "COMMIT; BEGIN", "/*! BEGIN */"} {
+			for _, procedure := range []string{"UPDATE {T} SET v = 1 WHERE id = 2;", "UPDATE {T} SET v = 1 WHERE id = 2; START TRANSACTION;"} {
+				for _, mode := range []string{"read", "unread"} {
+					for _, locks := range []bool{false, true} {
+						t.Run(fmt.Sprintf("%s/%s/%s/locks=%t", before, procedure, mode, locks), func(t *testing.T) {
+							t.Parallel()
+							c, calls := cross(t, db), 0
+							fill := strings.NewReplacer("{T}", c.table, "{P}", "own_"+c.table).Replace
+							db.CreateProcedure(t, fill("{P}"), fill("BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; "+procedure+" END"))
+							t.Cleanup(func() { _, _ = db.Admin().Exec(fill("DROP TABLE IF EXISTS {T}_made")) })
+							var keys []txlock.Key
+							if locks {
+								keys = append(keys, uniqueKey(t, "run"))
+							}
+							cfg := db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true })
+							pool := newPool(t, cfg, true)
+							if mode == "unread" {
+								pool = unreadPool(t, cfg)
+							}
+							err := locksqlc.Run(t.Context(), pool, keys, func(tx *sql.Tx) error {
+								if calls++; calls > 1 {
+									return nil
+								}
+								exec(t, tx, "INSERT INTO "+c.table+" VALUES (1001, 1)")
+								for _, text := range strings.Split(fill(before), "|") {
+									exec(t, tx, text)
+								}
+								exec(t, tx, "UPDATE "+c.table+" SET v = 10 WHERE id = 1")
+								_ = c.answerTo(t, tx, fill("CALL {P}()"))
+								_, _ = tx.ExecContext(t.Context(), "INSERT INTO "+c.table+" VALUES (1002, 1)")
+								return nil
+							})
+							if calls != 1 || !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
+								t.Errorf("Run called fn %d times and returned %v", calls, err)
+							}
+							if n := count(t, pool, "SELECT SUM(id) FROM "+c.table+" WHERE id > 1000 OR v = 10"); n != 1001 {
+								t.Errorf("the rows add up to %d, want the one from before the commit", n)
+							}
+							idle(t, pool)
+							wantFree(t, db, keys...)
+						})
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestAutocommitAfterDDL goes on behind DDL, where no transaction is open: nothing of that
+// is taken for the end of one.
+func TestAutocommitAfterDDL(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, ddl := range []string{"CREATE TABLE IF NOT EXISTS {T}_made (id INT)", "COMMIT"} {
+			for _, joined := range []bool{false, true} {
+				for _, mode := range []string{"read", "unread"} {
+					table := db.CreateTable(t, "severed", counters)
+					fill := strings.NewReplacer("{T}", table, "{P}", "own_"+table).Replace
+					db.CreateProcedure(t, fill("{P}"), fill("UPDATE {T} SET v = v + 1"))
+					t.Cleanup(func() { _, _ = db.Admin().Exec(fill("DROP TABLE IF EXISTS {T}_made")) })
+					cfg := db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true })
+					pool := newPool(t, cfg, true)
+					if mode == "unread" {
+						pool = unreadPool(t, cfg)
+					}
+					tx := begin(t, pool)
+					if joined {
+						join(t, tx)
+					}
+					for _, text := range []string{
+						ddl, "INSERT INTO {T} VALUES (1, 1)", "CALL {P}()", "DO 1", "ALTER TABLE {T} COMMENT 'x'", "SELECT 1; DO 2", "CALL {P}()",
+						"BEGIN", "CALL {P}()", "COMMIT", "CALL {P}()", "ROLLBACK", "UPDATE {T} SET v = v + 1",
+					} {
+						exec(t, tx, fill(text))
+					}
+					if err := tx.Commit(); err != nil {
+						t.Errorf("%s, joined %t, %s: Commit: %v", ddl, joined, mode, err)
+					}
+					if n := count(t, pool, "SELECT v FROM "+table); n != 6 {
+						t.Errorf("%s, joined %t, %s: %d, want 6", ddl, joined, mode, n)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestFailedRollbackIsNotReused leaves a transaction of XA open, which no ROLLBACK ends.
+func TestFailedRollbackIsNotReused(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		pool.SetMaxOpenConns(1)
+		tx, key := begin(t, pool), uniqueKey(t, "xa")
+		id := testdb.ConnID(t, tx)
+		exec(t, tx, "COMMIT")
+		exec(t, tx, fmt.Sprintf("XA START '%s_%d'", db.Name(), id))
+		if err := tx.Rollback(); number(err) != 1399 {
+			t.Errorf("Rollback: %v, want the server's error", err)
+		}
+		for range 2 {
+			next := begin(t, pool)
+			lock(t, join(t, next), key)
+			if err := next.Commit(); err != nil {
+				t.Errorf("the next transaction: %v", err)
+			}
+		}
+		db.WaitGone(t, id)
+	})
+}
