@@ -89,7 +89,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	callbacks := db.Callback()
 	fenceUpserts(db)
 	return errors.Join(
-		callbacks.Update().Before("gorm:begin_transaction").Register("lockstep:check_replace", checkReplace),
+		callbacks.Update().Before("*").Register("lockstep:check_replace", checkReplace),
 		callbacks.Create().After("gorm:begin_transaction").Before("gorm:before_create").Register(name, p.beforeCreate),
 		callbacks.Update().After("gorm:setup_reflect_value").Before("gorm:before_update").Register(name, p.beforeChange),
 		callbacks.Delete().After("gorm:begin_transaction").Before("gorm:before_delete").Register(name, p.beforeChange),
@@ -230,7 +230,7 @@ func (p *Plugin) keysOfText(db *gorm.DB, _ bool) ([]txlock.Key, error) {
 	for text != "" && len(p.tables) > 0 {
 		var statement string
 		statement, text = sqltext.Next(text)
-		if table := writes(statement, p.tables); table != "" {
+		if table := writes(statement, p.tables, db.Statement.Vars...); table != "" {
 			return nil, unnamed(table)
 		}
 	}

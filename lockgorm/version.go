@@ -187,12 +187,17 @@ func versionField(stmt *gorm.Statement) (version *schema.Field, err error) {
 	if stmt.Schema == nil || stmt.SQL.Len() > 0 {
 		return nil, nil
 	}
-	for _, field := range stmt.Schema.Fields {
+	return versionOf(stmt.Schema)
+}
+
+// versionOf returns the Version of a model, or nil.
+func versionOf(model *schema.Schema) (version *schema.Field, err error) {
+	for _, field := range model.Fields {
 		if !isVersion(field) {
 			continue
 		}
 		if version != nil || field.FieldType != field.IndirectFieldType {
-			return nil, fmt.Errorf("%w: %s must have one Version, by value: see %s", ErrVersion, stmt.Schema.Name, field.Name)
+			return nil, fmt.Errorf("%w: %s must have one Version, by value: see %s", ErrVersion, model.Name, field.Name)
 		}
 		version = field
 	}
