@@ -28,7 +28,7 @@ func TestChildrenAreLocked(t *testing.T) {
 			return tx.Model(&Order{ID: order}).Association("Items").Append(&Item{ID: item})
 		},
 	}
-	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for what, write := range writes {
 			order, item := newID(), newID()
@@ -134,11 +134,11 @@ func TestReplaceAndClear(t *testing.T) {
 			return tx.Select("Items").Delete(&Order{ID: order.ID}).Error
 		},
 	}
-	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for what, change := range changes {
 			order := Order{ID: newID(), Items: []Item{{ID: newID()}, {ID: newID()}}}
-			noError(t, db.Create(&order).Error)
+			noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&order).Error }))
 			err := db.Transaction(func(tx *gorm.DB) error { return change(tx, order) })
 			wantError(t, what, err, txlock.ErrInvalidKey)
 			if n := e.count(t, "Item", "order_id = ?", order.ID); n != 2 || e.count(t, "Order", "id = ?", order.ID) != 1 {
@@ -167,7 +167,7 @@ func TestReplaceIsRefusedFirst(t *testing.T) {
 	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		order := Order{ID: newID(), Items: []Item{{ID: newID()}}}
-		noError(t, db.Transaction(func(tx *gorm.DB) error { return tx.Create(&order).Error }))
+		noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&order).Error }))
 		fresh := Order{ID: order.ID}
 		for name, db := range map[string]*gorm.DB{"": db, "FullSaveAssociations": db.Session(&gorm.Session{FullSaveAssociations: true})} {
 			sent := watch(db)

@@ -142,6 +142,14 @@ func eachSetting(t *testing.T, models []string, test func(t *testing.T, e *env))
 	})
 }
 
+// inTransaction calls fn in a transaction where GORM's statements make none themselves.
+func (e *env) inTransaction(db *gorm.DB, fn func(tx *gorm.DB) error) error {
+	if e.skip {
+		return db.Transaction(fn)
+	}
+	return fn(db)
+}
+
 // eachGuarded runs a test on a guarded pool of every engine.
 func eachGuarded(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	t.Parallel()

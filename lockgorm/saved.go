@@ -63,31 +63,31 @@ func (s *saving) with(stmt *gorm.Statement, models []reflect.Value, create bool)
 
 // children returns the models of an association that were not seen before.
 func (s *saving) children(ctx context.Context, relation *schema.Relationship, models []reflect.Value) (children []reflect.Value, err error) {
+	for _, model := range models {
+		if _, zero := relation.Field.ValueOf(ctx, model); !zero {
+			children = append(children, modelsIn(relation.Field.ReflectValueOf(ctx, model), relation.FieldSchema)...)
+		}
+	}
+	children = slices.DeleteFunc(children, func(child reflect.Value) bool {
+		if !child.CanAddr() {
+			return false
+		}
+		at := child.Addr().Interface()
+		before := s.seen[at]
+		s.seen[at] = true
+		return before
+	})
 	version, err := versionOf(relation.FieldSchema)
-	if err != nil {
-		return nil, err
+	if version == nil || err != nil {
+		return children, err
+	}
+	loaded := func(child reflect.Value) bool {
+		_, zero := version.ValueOf(ctx, child)
+		return !zero
 	}
 	updates := s.full || relation.Type == schema.HasOne || relation.Type == schema.HasMany
-	for _, model := range models {
-		if _, zero := relation.Field.ValueOf(ctx, model); zero {
-			continue
-		}
-		for _, child := range modelsIn(relation.Field.ReflectValueOf(ctx, model), relation.FieldSchema) {
-			if child.CanAddr() {
-				if at := child.Addr().Interface(); s.seen[at] {
-					continue
-				} else {
-					s.seen[at] = true
-				}
-			}
-			children = append(children, child)
-			if version == nil || !updates || s.keep {
-				continue
-			}
-			if _, zero := version.ValueOf(ctx, child); !zero {
-				return nil, notSaved(relation.FieldSchema)
-			}
-		}
+	if updates && !s.keep && slices.ContainsFunc(children, loaded) {
+		return nil, notSaved(relation.FieldSchema)
 	}
 	return children, nil
 }

@@ -286,7 +286,7 @@ func sqlMode(mode string) func(*driver.Config) {
 func TestVersionColumnTooSmall(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for _, kind := range []string{"TINYINT", "SMALLINT UNSIGNED", "MEDIUMINT", "INT", "INT UNSIGNED"} {
-			table := e.CreateTable(t, "small", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
+			table := e.CreateTable(t, "small", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
 			strict := e.openPlugin(t)
 			if err := strict.Table(table).Create(&Doc{}).Error; err == nil {
 				t.Errorf("%s holds the first version", kind)
@@ -317,7 +317,7 @@ func TestVersionColumnTooSmall(t *testing.T) {
 		}
 		// BIGINT holds them, signed or not, up to the end of the numbers and around.
 		for _, kind := range []string{"BIGINT", "BIGINT UNSIGNED"} {
-			table := e.CreateTable(t, "large", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
+			table := e.CreateTable(t, "large", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
 			db := e.openPlugin(t)
 			for _, version := range []lockgorm.Version{1<<62 - 1, 1 << 62, 1<<62 + 1<<30, 1<<63 - 1} {
 				d := &Doc{Version: version}

@@ -106,7 +106,7 @@ func written(statement string) string {
 		}
 		return statement
 	}
-	if slices.Contains(reading, words[0]) {
+	if slices.Contains(reading, words[0]) || analyzes(words) {
 		return ""
 	}
 	switch words[0] {
@@ -120,11 +120,6 @@ func written(statement string) string {
 		}
 	case "INSERT", "REPLACE":
 		return sqltext.Until(statement, "SELECT", "VALUES", "VALUE", "SET", "TABLE", "WITH", "ON")
-	case "ANALYZE":
-		// Of MariaDB, it executes another statement, if it isn't about a table.
-		if at := slices.Index(words, "TABLE"); at == 1 || at == 2 && (words[1] == "LOCAL" || words[1] == "NO_WRITE_TO_BINLOG") {
-			return ""
-		}
 	case "SET":
 		if len(words) == 1 || words[1] != "STATEMENT" { // of MariaDB, before another statement
 			return ""
@@ -142,6 +137,12 @@ func written(statement string) string {
 
 // reading are the first words of statements that change no rows.
 var reading = []string{"SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "DESC", "DO", "CHECK", "CHECKSUM", "OPTIMIZE", "GRANT", "REVOKE"}
+
+// analyzes tells an ANALYZE TABLE. Another ANALYZE, of MariaDB, executes a statement.
+func analyzes(words []string) bool {
+	at := slices.Index(words, "TABLE")
+	return words[0] == "ANALYZE" && (at == 1 || at == 2 && (words[1] == "LOCAL" || words[1] == "NO_WRITE_TO_BINLOG"))
+}
 
 // changes tells whether a statement that begins with WITH changes rows.
 func changes(words []string) bool {
