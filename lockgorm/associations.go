@@ -3,12 +3,12 @@ package lockgorm
 import (
 	"fmt"
 	"maps"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
 
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -27,20 +27,51 @@ func checkReplace(db *gorm.DB) {
 		if len(stmt.Selects) > 0 && !slices.Contains(stmt.Selects, name) {
 			continue
 		}
-		relation := stmt.Schema.Relationships.Relations[name]
-		var children *schema.Schema
-		switch relation.Type {
-		case schema.HasOne, schema.HasMany:
-			children = relation.FieldSchema
-		case schema.Many2Many:
-			children = relation.JoinTable
-		}
+		children := changedBy(stmt.Schema.Relationships.Relations[name])
 		if children == nil {
 			continue
 		}
 		if err := whyNotReplaced(stmt, name, children); err != nil && isReplace() {
 			_ = db.AddError(err)
 			return
+		}
+	}
+}
+
+// changedBy returns what changes where an association is unlinked or deleted, nil for nothing.
+func changedBy(relation *schema.Relationship) *schema.Schema {
+	switch relation.Type {
+	case schema.HasOne, schema.HasMany:
+		return relation.FieldSchema
+	case schema.Many2Many:
+		return relation.JoinTable
+	}
+	return nil
+}
+
+// checkSelected refuses a delete, before anything of it is sent, that deletes associations
+// with versions or keys with its models: Select("Items").Delete(&order). GORM does it by
+// where clauses of new statements, to which no clause is handed on.
+func checkSelected(db *gorm.DB) {
+	stmt := db.Statement
+	if db.Error != nil || stmt.Schema == nil {
+		return
+	}
+	columns, restricted := stmt.SelectAndOmitColumns(true, false)
+	for name, relation := range stmt.Schema.Relationships.Relations {
+		children := changedBy(relation)
+		if !restricted || !columns[name] || children == nil {
+			continue
+		}
+		none := func(e clause.Expression) bool { in, ok := e.(clause.IN); return ok && len(in.Values) == 0 }
+		if relation.Type != schema.Many2Many && slices.ContainsFunc(relation.ToQueryConditions(stmt.Context, stmt.ReflectValue), none) {
+			continue
+		}
+		const why = "%w: %s: Select deletes the association by a where clause: delete its models by themselves, before"
+		if slices.ContainsFunc(children.Fields, isVersion) {
+			_ = db.AddError(fmt.Errorf(why, ErrVersion, children.Name))
+		} else if locks(children) {
+			_ = db.AddError(fmt.Errorf(why, txlock.ErrInvalidKey, children.Name))
 		}
 	}
 }
@@ -55,7 +86,7 @@ func whyNotReplaced(stmt *gorm.Statement, name string, children *schema.Schema) 
 	if slices.ContainsFunc(children.Fields, isVersion) && !isAny(stmt) {
 		return fmt.Errorf(why, ErrVersion, what, "AnyVersion", name)
 	}
-	if _, named := stmt.Settings.Load(onSetting); !named && reflect.PointerTo(children.ModelType).Implements(reflect.TypeFor[Locker]()) {
+	if _, named := stmt.Settings.Load(onSetting); !named && locks(children) {
 		return fmt.Errorf(why, txlock.ErrInvalidKey, what, "On(...)", name)
 	}
 	return nil

@@ -28,7 +28,7 @@ func TestChildrenAreLocked(t *testing.T) {
 			return tx.Model(&Order{ID: order}).Association("Items").Append(&Item{ID: item})
 		},
 	}
-	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for what, write := range writes {
 			order, item := newID(), newID()
@@ -134,11 +134,11 @@ func TestReplaceAndClear(t *testing.T) {
 			return tx.Select("Items").Delete(&Order{ID: order.ID}).Error
 		},
 	}
-	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for what, change := range changes {
 			order := Order{ID: newID(), Items: []Item{{ID: newID()}, {ID: newID()}}}
-			noError(t, db.Create(&order).Error)
+			noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&order).Error }))
 			err := db.Transaction(func(tx *gorm.DB) error { return change(tx, order) })
 			wantError(t, what, err, txlock.ErrInvalidKey)
 			if n := e.count(t, "Item", "order_id = ?", order.ID); n != 2 || e.count(t, "Order", "id = ?", order.ID) != 1 {
@@ -164,10 +164,10 @@ func TestReplaceAndClear(t *testing.T) {
 
 // TestReplaceIsRefusedFirst: outside of a transaction, too, a refused Replace writes nothing.
 func TestReplaceIsRefusedFirst(t *testing.T) {
-	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		order := Order{ID: newID(), Items: []Item{{ID: newID()}}}
-		noError(t, db.Create(&order).Error)
+		noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&order).Error }))
 		fresh := Order{ID: order.ID}
 		for name, db := range map[string]*gorm.DB{"": db, "FullSaveAssociations": db.Session(&gorm.Session{FullSaveAssociations: true})} {
 			sent := watch(db)
@@ -176,6 +176,15 @@ func TestReplaceIsRefusedFirst(t *testing.T) {
 				t.Errorf("%s: %d statements of a refused Replace were sent", name, sent.n)
 			}
 		}
-		noError(t, db.Model(&Order{ID: order.ID}).Association("Items").Append(&Item{Name: "new"}))
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			wantError(t, "inside", tx.Model(&fresh).Association("Items").Replace(&Item{Name: "new"}), txlock.ErrInvalidKey)
+			return nil
+		}))
+		if e.count(t, "Item", "name = 'new'") != 0 {
+			t.Error("a refused Replace was committed")
+		}
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			return tx.Model(&Order{ID: order.ID}).Association("Items").Append(&Item{Name: "new"})
+		}))
 	})
 }

@@ -3,12 +3,14 @@ package lockgorm
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
+	"gorm.io/gorm/schema"
 
 	"github.com/dca00107/lockstep/internal/sqltext"
 	"github.com/dca00107/lockstep/txlock"
@@ -20,10 +22,10 @@ func (p *Plugin) keysOfWrite(db *gorm.DB, needsID bool) ([]txlock.Key, error) {
 	if text := stmt.SQL.String(); text != "" {
 		return p.keysOfText(db, needsID)
 	}
+	if table := p.registered(stmt); table != "" {
+		return nil, unnamed(table)
+	}
 	if !isLocker(stmt) {
-		if table := p.registered(stmt); table != "" {
-			return nil, unnamed(table)
-		}
 		return nil, nil
 	}
 	if needsID {
@@ -39,7 +41,7 @@ func keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 		return nil, unidentified(stmt, why)
 	}
 	var models []reflect.Value
-	for model, err := range modelsOf(stmt) {
+	for model, err := range modelsOf(stmt, changedOf(stmt)) {
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +75,7 @@ func keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 func keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
 	var unsaved []reflect.Value
-	for model, err := range modelsOf(stmt) {
+	for model, err := range modelsOf(stmt, stmt.ReflectValue) {
 		if err != nil {
 			return nil, err
 		}
@@ -150,7 +152,12 @@ func noKeys(stmt *gorm.Statement) error {
 
 // isLocker tells whether the model of a statement is a Locker.
 func isLocker(stmt *gorm.Statement) bool {
-	return stmt.Schema != nil && reflect.PointerTo(stmt.Schema.ModelType).Implements(reflect.TypeFor[Locker]())
+	return stmt.Schema != nil && locks(stmt.Schema)
+}
+
+// locks tells whether a model is a Locker.
+func locks(model *schema.Schema) bool {
+	return reflect.PointerTo(model.ModelType).Implements(reflect.TypeFor[Locker]())
 }
 
 // unnamed is the error of a write to a registered table without keys.
@@ -163,16 +170,20 @@ func unidentified(stmt *gorm.Statement, why string) error {
 	return fmt.Errorf("%w: this statement on %s may change other records than its models, since %s: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, why)
 }
 
-// registered returns the table of a statement that is registered, or "".
+// registered returns the table of a statement that is registered, or "". That of its own
+// model, if it is a Locker, is none: the model names its keys.
 func (p *Plugin) registered(stmt *gorm.Statement) string {
-	if p.tables[strings.ToLower(stmt.Table)] {
-		return stmt.Table
+	tables := p.tables
+	if isLocker(stmt) && len(tables) > 0 {
+		tables = maps.Clone(tables)
+		delete(tables, sqltext.LastName(stmt.Schema.Table))
 	}
 	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
 	update, _ := stmt.Clauses["UPDATE"].Expression.(clause.Update)
-	for _, table := range []clause.Table{insert.Table, update.Table} {
-		if p.tables[strings.ToLower(table.Name)] {
-			return table.Name
+	from, _ := stmt.Clauses["FROM"].Expression.(clause.From)
+	for _, table := range append([]clause.Table{{Name: stmt.Table}, insert.Table, update.Table}, from.Tables...) {
+		if name := sqltext.Mentions(table.Name, tables); name != "" {
+			return name
 		}
 	}
 	if stmt.TableExpr == nil {
@@ -181,13 +192,26 @@ func (p *Plugin) registered(stmt *gorm.Statement) string {
 	// Table("orders AS o") and the like, where Statement.Table is the alias.
 	expr := gorm.Statement{DB: stmt.DB, Table: stmt.Table, Schema: stmt.Schema}
 	stmt.TableExpr.Build(&expr)
-	return sqltext.Mentions(expr.SQL.String(), p.tables)
+	return sqltext.Mentions(expr.SQL.String(), tables)
 }
 
-// modelsOf yields the addressable models of a statement: one, or a batch's.
-func modelsOf(stmt *gorm.Statement) func(yield func(reflect.Value, error) bool) {
+// changedOf returns the models of an update or delete: of Model(&order).Delete(&Order{}) the
+// former, whose primary key GORM makes a condition.
+func changedOf(stmt *gorm.Statement) reflect.Value {
+	identified := func(value reflect.Value) bool {
+		return slices.ContainsFunc(modelsIn(value, stmt.Schema), func(model reflect.Value) bool { return hasID(stmt, model) })
+	}
+	value, model := stmt.ReflectValue, reflect.ValueOf(stmt.Model)
+	if stmt.Schema != nil && value.CanAddr() && !identified(value) && identified(model) {
+		return reflect.Indirect(model)
+	}
+	return value
+}
+
+// modelsOf yields the addressable models of a statement's value: one, or a batch's.
+func modelsOf(stmt *gorm.Statement, v reflect.Value) func(yield func(reflect.Value, error) bool) {
 	return func(yield func(reflect.Value, error) bool) {
-		switch v := stmt.ReflectValue; v.Kind() {
+		switch v.Kind() {
 		case reflect.Slice, reflect.Array:
 			for i := range v.Len() {
 				if !yield(modelOf(stmt, v.Index(i))) {

@@ -105,6 +105,7 @@ var columns = map[string]string{
 type env struct {
 	*testdb.DB
 	guarded bool
+	skip    bool // SkipDefaultTransaction
 	names   names
 }
 
@@ -127,6 +128,26 @@ func each(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	t.Parallel()
 	t.Run("guarded", func(t *testing.T) { onEngines(t, models, true, test) })
 	t.Run("plain", func(t *testing.T) { onEngines(t, models, false, test) })
+}
+
+// eachSetting is each that runs a test under SkipDefaultTransaction, too, where GORM drops
+// some of its callbacks and with them the places beside them.
+func eachSetting(t *testing.T, models []string, test func(t *testing.T, e *env)) {
+	each(t, models, test)
+	t.Run("SkipDefaultTransaction", func(t *testing.T) {
+		onEngines(t, models, true, func(t *testing.T, e *env) {
+			e.skip = true
+			test(t, e)
+		})
+	})
+}
+
+// inTransaction calls fn in a transaction where GORM's statements make none themselves.
+func (e *env) inTransaction(db *gorm.DB, fn func(tx *gorm.DB) error) error {
+	if e.skip {
+		return db.Transaction(fn)
+	}
+	return fn(db)
 }
 
 // eachGuarded runs a test on a guarded pool of every engine.
@@ -174,7 +195,7 @@ const tenYears = 10 * 365 * 24 * time.Hour
 
 // config is a configuration with the tables of the test.
 func (e *env) config(configure ...func(*gorm.Config)) *gorm.Config {
-	cfg := &gorm.Config{Logger: logger.Discard, NamingStrategy: e.names, PrepareStmtTTL: tenYears}
+	cfg := &gorm.Config{Logger: logger.Discard, NamingStrategy: e.names, PrepareStmtTTL: tenYears, SkipDefaultTransaction: e.skip}
 	for _, c := range configure {
 		c(cfg)
 	}

@@ -21,6 +21,10 @@ import (
 // returns at least one key, or NoLock; an error ends the statement. Of the create of a record
 // whose primary key is not set yet, keys of the zero identifier are left out, since nobody
 // can name the record before COMMIT; where a hook sets it, LockKeys is called again.
+//
+// Keys are compared byte by byte. A string primary key whose collation takes two strings for
+// one, as Bob and bob, has two keys for one row, which don't exclude each other: make the
+// column VARBINARY, or fold the string to one spelling, in the model and in the key.
 type Locker interface {
 	LockKeys(tx *gorm.DB) ([]txlock.Key, error)
 }
@@ -44,7 +48,10 @@ type Option func(*Plugin)
 // or delete by Table(), by a model that is no Locker, or by Exec fails with
 // ErrInvalidKey, unless On names the keys. Exec may read such a table, and change its
 // definition, as AutoMigrate does. An UPDATE or DELETE of several tables may read it where
-// each column that is set is qualified, UPDATE a JOIN b SET a.n = b.n, by another. The default is none.
+// each column that is set is qualified, UPDATE a JOIN b SET a.n = b.n, by another. A Locker may
+// write its own table only. Texts of PREPARE and EXECUTE IMMEDIATE must not have the name at all.
+// What triggers, procedures, functions and views write is not seen, nor what is prepared
+// from a variable or put together. The default is none.
 func Tables(names ...string) Option {
 	return func(p *Plugin) {
 		for _, name := range names {
@@ -89,7 +96,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	callbacks := db.Callback()
 	fenceUpserts(db)
 	return errors.Join(
-		callbacks.Update().Before("gorm:begin_transaction").Register("lockstep:check_replace", checkReplace),
+		callbacks.Update().Before("*").Register("lockstep:check_replace", checkReplace),
 		callbacks.Create().After("gorm:begin_transaction").Before("gorm:before_create").Register(name, p.beforeCreate),
 		callbacks.Update().After("gorm:setup_reflect_value").Before("gorm:before_update").Register(name, p.beforeChange),
 		callbacks.Delete().After("gorm:begin_transaction").Before("gorm:before_delete").Register(name, p.beforeChange),
@@ -230,7 +237,7 @@ func (p *Plugin) keysOfText(db *gorm.DB, _ bool) ([]txlock.Key, error) {
 	for text != "" && len(p.tables) > 0 {
 		var statement string
 		statement, text = sqltext.Next(text)
-		if table := writes(statement, p.tables); table != "" {
+		if table := writes(statement, p.tables, db.Statement.Vars...); table != "" {
 			return nil, unnamed(table)
 		}
 	}

@@ -53,7 +53,7 @@ func TestWritesAreLocked(t *testing.T) {
 			return gorm.G[Order](db).Create(db.Statement.Context, &Order{ID: -id})
 		},
 	}
-	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Order"}, func(t *testing.T, e *env) {
 		for name, configure := range map[string]func(*gorm.Config){
 			"default":     func(*gorm.Config) {},
 			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
@@ -62,14 +62,16 @@ func TestWritesAreLocked(t *testing.T) {
 			noError(t, db.Use(lockgorm.New()))
 			for what, write := range writes {
 				id, saw := newID(), 0
-				noError(t, db.Create(&Order{ID: id}).Error)
-				err := write(withHook(db, func(_ *gorm.DB, id int64) error {
-					saw++
-					if !e.held(t, orders.Key(id)) {
-						t.Errorf("%s, %s: the hook of %d runs without the lock", name, what, id)
-					}
-					return nil
-				}), id)
+				noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&Order{ID: id}).Error }))
+				err := e.inTransaction(db, func(tx *gorm.DB) error {
+					return write(withHook(tx, func(_ *gorm.DB, id int64) error {
+						saw++
+						if !e.held(t, orders.Key(id)) {
+							t.Errorf("%s, %s: the hook of %d runs without the lock", name, what, id)
+						}
+						return nil
+					}), id)
+				})
 				if err != nil || saw == 0 {
 					t.Errorf("%s, %s: %v, %d hooks", name, what, err, saw)
 				}

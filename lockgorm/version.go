@@ -36,7 +36,8 @@ import (
 //
 // Every update and delete of a loaded model is made only where the row still has the
 // version that was loaded, and an update raises it, whatever columns it selects or omits;
-// so do Save, UpdateColumn, Unscoped and soft deletes. It returns txlock.ErrConflict
+// so do Save, UpdateColumn, Unscoped and soft deletes. An update that has nothing to set, which
+// GORM doesn't send, is compared by a SELECT ... FOR UPDATE and raises nothing. It returns txlock.ErrConflict
 // where somebody else has changed the row, gorm.ErrRecordNotFound where it is gone, and
 // in a batch where one of the rows is; the statement's own transaction is rolled
 // back, one of yours goes on and should be. After success the model has the row's
@@ -49,7 +50,8 @@ import (
 // find it again. Nor is that of a version which the transaction itself has written, be it
 // that it has undone it by a savepoint or that it writes another copy of the model, nor that of values of
 // an update that carry another version than the model, as those of a form do. ErrVersion is returned, before anything is sent, where there is
-// nothing to compare; AnyVersion is the way around. Other conditions of yours may exclude rows, as usual.
+// nothing to compare, be it in an association that would be saved with the model, unless a
+// hook has loaded that; AnyVersion is the way around. Other conditions of yours may exclude rows, as usual.
 //
 // A Version needs the plugin, db.Use(lockgorm.New()): without it every write of the model
 // fails. What bypasses models, as Exec, Table() and the foreign keys' ON DELETE do, neither
@@ -187,12 +189,17 @@ func versionField(stmt *gorm.Statement) (version *schema.Field, err error) {
 	if stmt.Schema == nil || stmt.SQL.Len() > 0 {
 		return nil, nil
 	}
-	for _, field := range stmt.Schema.Fields {
+	return versionOf(stmt.Schema)
+}
+
+// versionOf returns the Version of a model, or nil.
+func versionOf(model *schema.Schema) (version *schema.Field, err error) {
+	for _, field := range model.Fields {
 		if !isVersion(field) {
 			continue
 		}
 		if version != nil || field.FieldType != field.IndirectFieldType {
-			return nil, fmt.Errorf("%w: %s must have one Version, by value: see %s", ErrVersion, stmt.Schema.Name, field.Name)
+			return nil, fmt.Errorf("%w: %s must have one Version, by value: see %s", ErrVersion, model.Name, field.Name)
 		}
 		version = field
 	}

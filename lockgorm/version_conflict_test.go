@@ -85,7 +85,7 @@ func TestOwnConflictIsNotRunAgain(t *testing.T) {
 			return errors.Join(err, write(tx, seen))
 		}},
 	}
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for name, configure := range map[string]func(*gorm.Config){
 			"default":     func(*gorm.Config) {},
 			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },

@@ -82,7 +82,7 @@ func TestVersionOfARowMadeAnew(t *testing.T) {
 			return tx.Exec("DELETE FROM ? WHERE id = ?", clause.Table{Name: tx.NamingStrategy.TableName("Doc")}, d.ID).Error
 		},
 	}
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		e.names.tables["shelf"] = e.names.tables["Author"]
 		for name, configure := range map[string]func(*gorm.Config){
 			"default":     func(*gorm.Config) {},
@@ -116,7 +116,7 @@ func TestVersionOfARowMadeAnew(t *testing.T) {
 
 // TestKeepVersion: an import says so.
 func TestKeepVersion(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		keep := db.Clauses(lockgorm.KeepVersion).Session(&gorm.Session{})
 		id := newID()
@@ -181,7 +181,7 @@ func (readOnly) TableName() string { return "nowhere" }
 
 // TestVersionOfAnUpsertOfAHook: what a hook makes an upsert is refused, too.
 func TestVersionOfAnUpsertOfAHook(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		e.names.tables["secretUpsert"] = e.names.tables["Author"]
 		db := e.openPlugin(t)
 		a := &Author{Name: "x"}

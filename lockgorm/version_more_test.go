@@ -101,7 +101,7 @@ func (l *traced) with(word string) (n int) {
 }
 
 func TestVersionMigrates(t *testing.T) {
-	each(t, nil, func(t *testing.T, e *env) {
+	eachSetting(t, nil, func(t *testing.T, e *env) {
 		for name, model := range map[string]any{"Plan": &Plan{}, "Tagged": &Tagged{}} {
 			log := &traced{Interface: logger.Discard}
 			table := e.CreateTable(t, "plans", "id BIGINT PRIMARY KEY") // as it was before
@@ -138,7 +138,7 @@ func TestVersionMigrates(t *testing.T) {
 // without the comparison loses some, so the test can tell.
 func TestVersionLosesNothing(t *testing.T) {
 	const workers, commits = 6, 12
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 			for _, compare := range []bool{true, false} {
@@ -231,7 +231,7 @@ func TestVersionOfCompositeKeys(t *testing.T) {
 }
 
 func TestOptimisticOfGORM(t *testing.T) {
-	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
 		noError(t, db.Create(&Note{ID: 1}).Error)
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {

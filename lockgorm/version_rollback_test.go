@@ -63,7 +63,7 @@ var undone = map[string]func(db *gorm.DB, write func(tx *gorm.DB) error) error{
 // another's commit has, whatever has rolled it back and however it was written: its next
 // write is a conflict, and the other's change stays.
 func TestVersionAfterRollback(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for name, configure := range map[string]func(*gorm.Config){
 			"default":     func(*gorm.Config) {},
 			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
@@ -151,7 +151,7 @@ func TestVersionOfUndoneCreates(t *testing.T) {
 // a model that its first run has changed. Nobody's commit is lost, and the conflict,
 // which every further run would find, ends it.
 func TestVersionAfterDeadlock(t *testing.T) {
-	each(t, []string{"Doc", "Page", "Author", "Note"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Doc", "Page", "Author", "Note"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		poolOf(t, db).SetMaxOpenConns(4)
 		for _, inside := range []bool{false, true} {
@@ -239,7 +239,7 @@ func TestConflictIsRunAgain(t *testing.T) {
 		}},
 		"only looked at": {1, func(tx *gorm.DB, d *Doc) error { return tx.First(new(Doc), d.ID).Error }},
 	}
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for name, configure := range map[string]func(*gorm.Config){
 			"default":     func(*gorm.Config) {},
 			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
@@ -284,9 +284,9 @@ func sqlMode(mode string) func(*driver.Config) {
 // TestVersionColumnTooSmall: what doesn't hold the versions is an error of the first
 // create, and without strict mode, where the server cuts numbers, no update is lost.
 func TestVersionColumnTooSmall(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for _, kind := range []string{"TINYINT", "SMALLINT UNSIGNED", "MEDIUMINT", "INT", "INT UNSIGNED"} {
-			table := e.CreateTable(t, "small", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
+			table := e.CreateTable(t, "small", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
 			strict := e.openPlugin(t)
 			if err := strict.Table(table).Create(&Doc{}).Error; err == nil {
 				t.Errorf("%s holds the first version", kind)
@@ -317,7 +317,7 @@ func TestVersionColumnTooSmall(t *testing.T) {
 		}
 		// BIGINT holds them, signed or not, up to the end of the numbers and around.
 		for _, kind := range []string{"BIGINT", "BIGINT UNSIGNED"} {
-			table := e.CreateTable(t, "large", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
+			table := e.CreateTable(t, "large", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
 			db := e.openPlugin(t)
 			for _, version := range []lockgorm.Version{1<<62 - 1, 1 << 62, 1<<62 + 1<<30, 1<<63 - 1} {
 				d := &Doc{Version: version}

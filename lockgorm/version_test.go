@@ -24,6 +24,8 @@ type Doc struct {
 	Pages    []Page
 	AuthorID *int64
 	Author   *Author
+	ShelfID  *int64
+	Shelf    *Shelf
 }
 
 func (d *Doc) BeforeUpdate(tx *gorm.DB) error { return hooked(tx, d.ID) }
@@ -57,7 +59,7 @@ type Sheet struct {
 const versionColumn = "version BIGINT UNSIGNED NOT NULL DEFAULT 1"
 
 func init() {
-	columns["Doc"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, " + versionColumn
+	columns["Doc"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, " + versionColumn
 	columns["Page"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, doc_id BIGINT, n BIGINT NOT NULL DEFAULT 0, row_" + versionColumn
 	columns["Author"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', " + versionColumn
 	columns["Sheet"] = "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3), " + versionColumn
@@ -142,7 +144,7 @@ var writes = map[string]func(tx *gorm.DB, d *Doc) *gorm.DB{
 }
 
 func TestVersionOfEveryUpdate(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for name, configure := range map[string]func(*gorm.Config){
 			"default":     func(*gorm.Config) {},
 			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
@@ -217,7 +219,7 @@ func TestVersionConditionOfTheCaller(t *testing.T) {
 }
 
 func TestVersionOfDeletes(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for name, remove := range map[string]func(tx *gorm.DB, d *Doc) *gorm.DB{
 			"Delete":   func(tx *gorm.DB, d *Doc) *gorm.DB { return tx.Delete(d) },
@@ -314,7 +316,7 @@ func TestVersionOfBatches(t *testing.T) {
 
 // TestVersionIsNeeded: what can't be compared is refused before anything is sent.
 func TestVersionIsNeeded(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		d := newDoc(t, db)
 		first := d.Version
@@ -366,7 +368,7 @@ func TestVersionIsNeeded(t *testing.T) {
 }
 
 func TestVersionWithoutThePlugin(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.open(t)
 		e.Exec(t, "INSERT INTO "+e.names.tables["Doc"]+" (id) VALUES (7)")
 		e.Exec(t, "INSERT INTO "+e.names.tables["Sheet"]+" (id) VALUES (7)")
@@ -391,7 +393,7 @@ func TestVersionWithoutThePlugin(t *testing.T) {
 }
 
 func TestAnyVersion(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		a, b := newDoc(t, db), newDoc(t, db)
 		anyOf := func() *gorm.DB { return db.Clauses(lockgorm.AnyVersion) }
@@ -502,7 +504,7 @@ func TestVersionInMemory(t *testing.T) {
 }
 
 func TestVersionOfCreates(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		carrying := &Doc{ID: 70, Version: 12}
 		noError(t, db.Create(carrying).Error)
@@ -555,7 +557,7 @@ func TestVersionOfCreates(t *testing.T) {
 }
 
 func TestVersionOfAssociations(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		d := &Doc{Pages: []Page{{N: 1}, {N: 2}}, Author: &Author{Name: "x"}}
 		noError(t, db.Create(d).Error)

@@ -13,7 +13,7 @@ import (
 
 // TestVersionOfAReusedChain: each statement of one handle is compared by itself.
 func TestVersionOfAReusedChain(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for name, chainOf := range map[string]func(d *Doc) *gorm.DB{
 			"Model":            func(d *Doc) *gorm.DB { return db.Model(d) },
@@ -57,7 +57,7 @@ func TestVersionOfAReusedChain(t *testing.T) {
 // TestVersionIsNotSet: the version in an update's values, in whatever words, is refused
 // before anything is sent.
 func TestVersionIsNotSet(t *testing.T) {
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		table := e.names.tables["Doc"]
 		d := newDoc(t, db)
@@ -111,7 +111,7 @@ func TestVersionedChildrenAreRefusedFirst(t *testing.T) {
 		"Delete":               func(a *gorm.Association, loaded *Doc) error { return a.Delete(&loaded.Pages[0]) },
 		"Delete, unscoped":     func(a *gorm.Association, loaded *Doc) error { return a.Unscoped().Delete(&loaded.Pages[0]) },
 	}
-	each(t, versionedModels, func(t *testing.T, e *env) {
+	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for name, change := range changes {
 			d := &Doc{Pages: []Page{{N: 1}, {N: 2}}}

@@ -30,20 +30,20 @@ const versionedSetting = "lockstep:versioned"
 // registerVersions registers the callbacks for models with a Version.
 func registerVersions(db *gorm.DB) error {
 	const check, compare, verify, settle = "lockstep:check_version", "lockstep:compare_version", "lockstep:verify_version", "lockstep:settle_version"
-	const begin, commit = "gorm:begin_transaction", "gorm:commit_or_rollback_transaction"
+	const all = "*" // under SkipDefaultTransaction there is neither GORM's BEGIN nor its COMMIT to stand beside
 	callbacks := db.Callback()
 	return errors.Join(
-		callbacks.Create().Before(begin).Register(check, checkCreate),
+		callbacks.Create().Before(all).Register(check, checkCreate),
 		callbacks.Create().After("gorm:save_before_associations").Before("gorm:create").Register(compare, firstVersions),
-		callbacks.Create().After(commit).Register(settle, settleVersions),
-		callbacks.Update().Before(begin).Register(check, checkUpdate),
+		callbacks.Create().After(all).Register(settle, settleVersions),
+		callbacks.Update().Before(all).Register(check, checkUpdate),
 		callbacks.Update().After("gorm:save_before_associations").Before("gorm:update").Register(compare, compareUpdate),
 		callbacks.Update().After("gorm:update").Before("gorm:save_after_associations").Register(verify, verifyVersions),
-		callbacks.Update().After(commit).Register(settle, settleVersions),
-		callbacks.Delete().Before(begin).Register(check, checkDelete),
+		callbacks.Update().After(all).Register(settle, settleVersions),
+		callbacks.Delete().Before(all).Register(check, checkDelete),
 		callbacks.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(compare, compareDelete),
 		callbacks.Delete().After("gorm:delete").Before("gorm:after_delete").Register(verify, verifyVersions),
-		callbacks.Delete().After(commit).Register(settle, settleVersions),
+		callbacks.Delete().After(all).Register(settle, settleVersions),
 		callbacks.Query().After("gorm:query").Register("lockstep:note_versions", noteRead),
 		callbacks.Row().After("gorm:row").Register("lockstep:note_rows", noteRows),
 	)
@@ -52,7 +52,8 @@ func registerVersions(db *gorm.DB) error {
 // checkUpdate refuses an update that can't be compared before GORM begins.
 func checkUpdate(db *gorm.DB) {
 	db.Statement.Settings.Store(parentSetting, db.Statement) // see checkCreate
-	if v, err := versionedOf(db, db.Statement.Model); err != nil {
+	checkSaved(db, db.Statement.Model, false)
+	if v, err := versionedOf(db, reflect.ValueOf(db.Statement.Model)); err != nil {
 		_ = db.AddError(err)
 	} else if v != nil {
 		_ = db.AddError(v.checkValues(db.Statement))
@@ -61,20 +62,21 @@ func checkUpdate(db *gorm.DB) {
 
 // checkDelete is checkUpdate for a delete.
 func checkDelete(db *gorm.DB) {
-	if _, err := versionedOf(db, db.Statement.Dest); err != nil {
+	checkSelected(db)
+	if _, err := versionedOf(db, changedOf(db.Statement)); err != nil {
 		_ = db.AddError(err)
 	}
 }
 
 // compareUpdate adds the comparison; the hooks may have changed the model by then.
-func compareUpdate(db *gorm.DB) { compareVersions(db, db.Statement.Model, false) }
+func compareUpdate(db *gorm.DB) { compareVersions(db, reflect.ValueOf(db.Statement.Model), false) }
 
 // compareDelete is compareUpdate for a delete.
-func compareDelete(db *gorm.DB) { compareVersions(db, db.Statement.Dest, true) }
+func compareDelete(db *gorm.DB) { compareVersions(db, changedOf(db.Statement), true) }
 
 // versionedOf returns the models that a statement changes and their versions, nil where
 // it has none to do with.
-func versionedOf(db *gorm.DB, value any) (*versioned, error) {
+func versionedOf(db *gorm.DB, value reflect.Value) (*versioned, error) {
 	if db.Error != nil {
 		return nil, nil
 	}
@@ -84,7 +86,7 @@ func versionedOf(db *gorm.DB, value any) (*versioned, error) {
 		return nil, err
 	}
 	v := &versioned{by: stmt, field: field, any: isAny(stmt)}
-	v.collect(stmt, reflect.ValueOf(value))
+	v.collect(stmt, value)
 	refuse := func(why string) (*versioned, error) {
 		return nil, fmt.Errorf("%w: %s: %s", ErrVersion, stmt.Schema.Name, why)
 	}
@@ -116,19 +118,10 @@ func versionedOf(db *gorm.DB, value any) (*versioned, error) {
 
 // collect notes the models of the statement's type and their versions.
 func (v *versioned) collect(stmt *gorm.Statement, value reflect.Value) {
-	for value.Kind() == reflect.Pointer || value.Kind() == reflect.Interface {
-		value = value.Elem()
-	}
-	switch {
-	case !value.IsValid():
-	case value.Kind() == reflect.Slice, value.Kind() == reflect.Array:
-		for i := range value.Len() {
-			v.collect(stmt, value.Index(i))
-		}
-	case value.Type() == stmt.Schema.ModelType:
-		version, _ := v.field.ValueOf(stmt.Context, value)
+	for _, model := range modelsIn(value, stmt.Schema) {
+		version, _ := v.field.ValueOf(stmt.Context, model)
 		loaded, _ := version.(Version)
-		v.models, v.loaded = append(v.models, value), append(v.loaded, loaded)
+		v.models, v.loaded = append(v.models, model), append(v.loaded, loaded)
 	}
 }
 
@@ -139,7 +132,7 @@ func (v *versioned) identified(stmt *gorm.Statement) bool {
 
 // compareVersions adds to the statement that each row must have the version that was
 // loaded, and that an UPDATE raises it.
-func compareVersions(db *gorm.DB, value any, deletes bool) {
+func compareVersions(db *gorm.DB, value reflect.Value, deletes bool) {
 	stmt := db.Statement
 	v, err := versionedOf(db, value)
 	if err == nil && v != nil && len(v.models) > 1 && !v.any && !db.DryRun {
@@ -188,7 +181,7 @@ func ofStatement(stmt *gorm.Statement) *versioned {
 func verifyVersions(db *gorm.DB) {
 	stmt := db.Statement
 	v := ofStatement(stmt)
-	if v == nil || db.Error != nil || db.DryRun || stmt.SQL.Len() == 0 {
+	if v == nil || db.Error != nil || db.DryRun || v.any && stmt.SQL.Len() == 0 {
 		return
 	}
 	changed := make([]bool, len(v.models))
@@ -228,14 +221,15 @@ func verifyVersions(db *gorm.DB) {
 // lookAgain finds out why fewer rows were changed than there are models: a lost race, a
 // row that is gone, a condition of the caller's, or models of the same row. Which rows were changed is certain
 // where their number is that of the statement. The read is a locking one, since a plain
-// one may show a snapshot; the statement has locked the same rows already.
+// one may show a snapshot; the statement has locked the same rows already, but for one that
+// had nothing to set, which GORM doesn't send.
 func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 	stmt := db.Statement
 	current := reflect.New(reflect.SliceOf(stmt.Schema.ModelType))
 	query := db.Session(&gorm.Session{NewDB: true, SkipHooks: true}).Model(reflect.New(stmt.Schema.ModelType).Interface())
 	query.Statement.Table, query.Statement.TableExpr, query.Statement.Unscoped = stmt.Table, stmt.TableExpr, stmt.Unscoped
 	err = query.Select(append(slices.Clone(stmt.Schema.PrimaryFieldDBNames), v.field.DBName)).
-		Clauses(clause.Locking{Strength: clause.LockingStrengthShare}, clause.Where{Exprs: []clause.Expression{rowsOf(stmt, v.models, nil, nil)}}).
+		Clauses(clause.Locking{Strength: clause.LockingStrengthUpdate}, clause.Where{Exprs: []clause.Expression{rowsOf(stmt, v.models, nil, nil)}}).
 		Find(current.Interface()).Error
 	if err != nil {
 		return nil, err

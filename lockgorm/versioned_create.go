@@ -22,6 +22,9 @@ func checkCreate(db *gorm.DB) {
 	parent, handedOn := stmt.Settings.Load(parentSetting)
 	association := handedOn && parent != stmt
 	stmt.Settings.Store(parentSetting, stmt)
+	if !association {
+		checkSaved(db, stmt.Dest, true)
+	}
 	v, err := createdOf(db)
 	if err != nil {
 		_ = db.AddError(err)
@@ -40,7 +43,7 @@ func checkCreate(db *gorm.DB) {
 	case association && isNew:
 		delete(stmt.Clauses, clause.OnConflict{}.Name())
 	case association:
-		_ = db.AddError(fmt.Errorf("%w: %s: an association is saved by an upsert, which can't compare: leave it out by Omit, and save the loaded models by themselves", ErrVersion, stmt.Schema.Name))
+		_ = db.AddError(notSaved(stmt.Schema))
 	default:
 		_ = db.AddError(noUpsert(stmt))
 	}

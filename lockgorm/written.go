@@ -1,18 +1,61 @@
 package lockgorm
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
 // writes returns the first of the tables that a statement may write rows of, or "".
-func writes(statement string, tables map[string]bool) string {
+func writes(statement string, tables map[string]bool, vars ...any) string {
+	if words := sqltext.Words(statement, len(statement)); prepares(words) {
+		return within(strings.ToLower(statement+fmt.Sprintf("%s", vars)), tables)
+	}
+	statement = withoutWith(statement)
 	table := sqltext.Mentions(written(statement), tables)
 	if table == "" || spares(statement, tables) {
 		return ""
 	}
 	return table
+}
+
+// withoutWith leaves out the tables of WITH, which are read only, in front of an UPDATE or
+// DELETE, where it is certain where they end.
+func withoutWith(statement string) string {
+	words, ok := sqltext.Closed(statement)
+	if !ok || len(words) == 0 || words[0] != "WITH" || !changes(words) {
+		return statement
+	}
+	for _, word := range words {
+		if word == "UPDATE" || word == "DELETE" {
+			_, behind := sqltext.Cut(statement, word)
+			return word + behind
+		}
+	}
+	return statement
+}
+
+// prepares tells whether a statement prepares or executes a text, which it quotes.
+func prepares(words []string) bool {
+	for i, word := range words {
+		next := words[i+1:]
+		if word == "EXECUTE" && slices.Contains(next[:min(1, len(next))], "IMMEDIATE") || word == "PREPARE" && slices.Contains(next[:min(2, len(next))], "FROM") {
+			return true
+		}
+	}
+	return false
+}
+
+// within returns one of the tables that a text has, be it as a part of a name, or "".
+func within(text string, tables map[string]bool) string {
+	for table := range tables {
+		if strings.Contains(text, table) {
+			return table
+		}
+	}
+	return ""
 }
 
 // spares tells whether an UPDATE or DELETE of several tables certainly leaves these alone,
@@ -63,7 +106,7 @@ func written(statement string) string {
 		}
 		return statement
 	}
-	if slices.Contains(reading, words[0]) {
+	if slices.Contains(reading, words[0]) || analyzes(words) {
 		return ""
 	}
 	switch words[0] {
@@ -92,8 +135,14 @@ func written(statement string) string {
 	return statement
 }
 
-// reading are the first words of statements that read only.
-var reading = []string{"SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "DESC", "DO"}
+// reading are the first words of statements that change no rows.
+var reading = []string{"SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "DESC", "DO", "CHECK", "CHECKSUM", "OPTIMIZE", "GRANT", "REVOKE"}
+
+// analyzes tells an ANALYZE TABLE. Another ANALYZE, of MariaDB, executes a statement.
+func analyzes(words []string) bool {
+	at := slices.Index(words, "TABLE")
+	return words[0] == "ANALYZE" && (at == 1 || at == 2 && (words[1] == "LOCAL" || words[1] == "NO_WRITE_TO_BINLOG"))
+}
 
 // changes tells whether a statement that begins with WITH changes rows.
 func changes(words []string) bool {

@@ -1,0 +1,56 @@
+package lockgorm_test
+
+import (
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// User is named by a string.
+type User struct {
+	Name string `gorm:"primaryKey"`
+	N    int64
+}
+
+var users = txlock.NewFamily[string]("gorm-user")
+
+func (u *User) LockKeys(*gorm.DB) ([]txlock.Key, error) { return users.Keys(u.Name), nil }
+
+// TestSpellings: two strings that a collation takes for one have two keys and one row.
+// Columns that compare bytes, as keys are compared, have a row for each.
+func TestSpellings(t *testing.T) {
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
+		noPad := map[testdb.Engine]string{testdb.MariaDB: "utf8mb4_nopad_bin", testdb.MySQL: "utf8mb4_0900_bin"}[e.Engine()]
+		for name, c := range map[string]struct {
+			column  string
+			written int
+		}{
+			"case insensitive":            {"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", 2},
+			"padded":                      {"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", 1},
+			"binary":                      {"VARBINARY(50)", 0},
+			"a collation without padding": {"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE " + noPad, 0},
+		} {
+			e.names.tables["User"] = e.CreateTable(t, "users", "name "+c.column+" PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
+			db := e.openPlugin(t)
+			noError(t, db.Create(&User{Name: "bob"}).Error)
+			written := 0
+			for _, other := range []string{"Bob", "bob "} {
+				noError(t, db.Transaction(func(tx *gorm.DB) error {
+					result := tx.Model(&User{Name: other}).UpdateColumn("n", gorm.Expr("n + 1"))
+					written += int(result.RowsAffected)
+					if _, err := lockgorm.Lock(tx, users.Key(other)); err != nil || e.held(t, users.Key("bob")) {
+						t.Errorf("%s: %q has the key of bob: %v", name, other, err)
+					}
+					return result.Error
+				}))
+			}
+			if written != c.written {
+				t.Errorf("%s: the row of bob was written %d times under other keys, want %d", name, written, c.written)
+			}
+		}
+	})
+}
