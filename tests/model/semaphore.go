@@ -38,20 +38,21 @@ func (w *World) AcquirePermit(manager, key, n int, owner string, ttl int64) *Wai
 	}})
 }
 
-// Resize changes the number of permits at once, and waits until those above it are
-// given back.
+// Resize changes the number of permits at once, and waits until those above it, and above
+// what another Resize has made it meanwhile, are given back.
 func (w *World) Resize(manager, key, n int) *Wait {
-	gate, before := w.Rows[At{Key: key}], 0
-	if gate != nil && gate.Use < 0 {
+	gate := w.Rows[At{Key: key}]
+	one := gate != nil && gate.Use < 0
+	if one {
 		w.makePermits(key, n)
-		before, gate.Use = -gate.Use, -n
+		gate.Use = -n
 	}
 	return w.wait(&Wait{Manager: manager, try: func() (*Handle, error) {
-		if before == 0 {
+		if !one {
 			return nil, txlock.ErrInvalidKey
 		}
-		for slot := n + 1; slot <= before; slot++ {
-			if w.Rows[At{key, slot}].Held(w.Now) {
+		for at, row := range w.Rows {
+			if at.Key == key && at.Slot > max(n, -gate.Use) && row.Held(w.Now) {
 				return nil, txlock.ErrBusy
 			}
 		}

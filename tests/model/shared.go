@@ -98,6 +98,17 @@ func (w *World) readers(key int) (n int) {
 	return n
 }
 
+// obstacle is what a writer is told whom readers keep out: of its own one, by whichever
+// manager, that it would wait for itself.
+func (w *World) obstacle(key int, owner string) error {
+	for at, row := range w.Rows {
+		if at.Key == key && at.Slot >= FirstReader && owner != "" && row.Owner == owner && row.Held(w.Now) {
+			return txlock.ErrUpgrade
+		}
+	}
+	return txlock.ErrBusy
+}
+
 // Downgrade turns a writer into a reader: the reader is there before the writer goes.
 func (w *World) Downgrade(h *Handle) (*Handle, error) {
 	switch {
@@ -132,21 +143,31 @@ type Wait struct {
 // Acquire is TryAcquire that waits. While it waits for readers it has the gate.
 func (w *World) Acquire(manager, key int, owner string, ttl int64) *Wait {
 	x := &Wait{Manager: manager}
+	begun := false
 	x.try = func() (*Handle, error) {
+		asks := !begun // once for readers, where somebody else has the gate
+		begun = true
 		if x.taken == nil {
 			h, err := w.local(manager, key, owner, false)
+			if h == nil && err == nil {
+				x.taken, err = w.take(manager, key, owner, ttl)
+			}
+			if asks && errors.Is(err, txlock.ErrBusy) {
+				err = w.obstacle(key, owner)
+			}
 			if h != nil || err != nil {
 				return h, err
 			}
-			if x.taken, err = w.take(manager, key, owner, ttl); err != nil {
-				return nil, err
-			}
 		}
 		x.taken.record.draining = w.readers(key) > 0
-		if x.taken.record.draining {
-			return nil, txlock.ErrBusy
+		if !x.taken.record.draining {
+			return x.taken, nil
 		}
-		return x.taken, nil
+		why := w.obstacle(key, owner)
+		if !errors.Is(why, txlock.ErrBusy) {
+			w.giveBack(x.taken)
+		}
+		return nil, why
 	}
 	return w.wait(x)
 }

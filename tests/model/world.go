@@ -176,7 +176,7 @@ func (w *World) TryAcquire(manager, key int, owner string, ttl int64) (*Handle, 
 	}
 	if err == nil && w.readers(key) > 0 {
 		w.giveBack(h)
-		return nil, txlock.ErrBusy
+		return nil, w.obstacle(key, owner)
 	}
 	return h, err
 }
