@@ -109,6 +109,17 @@ func (w *World) obstacle(key int, owner string) error {
 	return txlock.ErrBusy
 }
 
+// drain looks for readers as a writer that has the gate does: for its own one first.
+func (w *World) drain(key int, owner string) error {
+	if err := w.obstacle(key, owner); !errors.Is(err, txlock.ErrBusy) {
+		return err
+	}
+	if w.readers(key) > 0 {
+		return txlock.ErrBusy
+	}
+	return nil
+}
+
 // Downgrade turns a writer into a reader: the reader is there before the writer goes.
 func (w *World) Downgrade(h *Handle) (*Handle, error) {
 	switch {
@@ -159,15 +170,15 @@ func (w *World) Acquire(manager, key int, owner string, ttl int64) *Wait {
 				return h, err
 			}
 		}
-		x.taken.record.draining = w.readers(key) > 0
-		if !x.taken.record.draining {
-			return x.taken, nil
-		}
-		why := w.obstacle(key, owner)
-		if !errors.Is(why, txlock.ErrBusy) {
+		err := w.drain(key, owner)
+		x.taken.record.draining = err != nil
+		if errors.Is(err, txlock.ErrUpgrade) {
 			w.giveBack(x.taken)
 		}
-		return nil, why
+		if err != nil {
+			return nil, err
+		}
+		return x.taken, nil
 	}
 	return w.wait(x)
 }

@@ -174,11 +174,14 @@ func (w *World) TryAcquire(manager, key int, owner string, ttl int64) (*Handle, 
 	if row := w.Rows[At{Key: key}]; err != nil && row.Expires != before {
 		row.Either = before
 	}
-	if err == nil && w.readers(key) > 0 {
-		w.giveBack(h)
-		return nil, w.obstacle(key, owner)
+	if err != nil {
+		return nil, err
 	}
-	return h, err
+	if err := w.drain(key, owner); err != nil {
+		w.giveBack(h)
+		return nil, err
+	}
+	return h, nil
 }
 
 // take takes the row of a lease.
