@@ -54,7 +54,7 @@ func TestChildrenAreLocked(t *testing.T) {
 			if e.count(t, "Item", "id = ? AND order_id = ?", item, order) != 1 {
 				t.Errorf("%s: the child was not written", what)
 			}
-			if e.held(t, orders.Key(order)) || e.held(t, items.Key(item)) {
+			if !e.soonFree(t, orders.Key(order), items.Key(item)) {
 				t.Errorf("%s: a lock outlives the transaction", what)
 			}
 		}

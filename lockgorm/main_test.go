@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -236,6 +237,20 @@ func (e *env) held(t *testing.T, key txlock.Key) bool {
 	holders, err := txlock.Holders(context.WithoutCancel(t.Context()), e.Admin(), key)
 	noError(t, err)
 	return len(holders) == 1
+}
+
+// soonFree tells whether nobody holds the keys. What Holders compares was read at two
+// moments, and only a lock that stays is one.
+func (e *env) soonFree(t *testing.T, keys ...txlock.Key) bool {
+	t.Helper()
+	for end := time.Now().Add(15 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if !slices.ContainsFunc(keys, func(key txlock.Key) bool { return e.held(t, key) }) {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+	}
 }
 
 // hold takes keys in a transaction of somebody else, until it is released.

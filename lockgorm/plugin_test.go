@@ -75,7 +75,7 @@ func TestWritesAreLocked(t *testing.T) {
 				if err != nil || saw == 0 {
 					t.Errorf("%s, %s: %v, %d hooks", name, what, err, saw)
 				}
-				if e.held(t, orders.Key(id)) || e.held(t, orders.Key(-id)) {
+				if !e.soonFree(t, orders.Key(id), orders.Key(-id)) {
 					t.Errorf("%s, %s: the lock outlives the statement", name, what)
 				}
 				if e.count(t, "Order", "id = ? OR n = 1 AND id = ?", -id, id)+1-e.count(t, "Order", "id = ?", id) == 0 {
