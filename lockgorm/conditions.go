@@ -51,8 +51,8 @@ var column = regexp.MustCompile(`^\s*(` + identifier + `\s*\.\s*){0,2}` + identi
 // oneTable tells whether a statement writes to the one table of its models.
 func oneTable(stmt *gorm.Statement) bool {
 	if stmt.TableExpr != nil {
-		expr := gorm.Statement{DB: stmt.DB, Table: stmt.Table, Schema: stmt.Schema}
-		stmt.TableExpr.Build(&expr)
+		expr := scratchOf(stmt)
+		stmt.TableExpr.Build(expr)
 		if !table.MatchString(expr.SQL.String()) {
 			return false
 		}
@@ -106,8 +106,8 @@ func isValue(value any) bool {
 
 // isComment tells whether what was added to a clause is a comment that all servers take for one.
 func isComment(stmt *gorm.Statement, extra clause.Expression) bool {
-	scratch := gorm.Statement{DB: stmt.DB, Clauses: map[string]clause.Clause{}}
-	extra.Build(&scratch)
+	scratch := scratchOf(stmt)
+	extra.Build(scratch)
 	text := strings.TrimSpace(scratch.SQL.String())
 	_, closed := sqltext.Closed(text)
 	return closed && strings.HasPrefix(text, "/*") && strings.Index(text, "*/") == len(text)-len("*/")

@@ -10,7 +10,6 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -258,20 +257,6 @@ func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Du
 	_, lease := q.target.(exclusive)
 	l, err = m.poll(ctx, q, w, left, !tried && !lease, 0)
 	return l, false, err
-}
-
-// answers are errors that lockstep makes of what it was asked for: asked again, it answers
-// the same.
-var answers = []error{
-	txlock.ErrInvalidOption, txlock.ErrInvalidKey, txlock.ErrUpgrade, txlock.ErrTooManyHolds, ErrClosed,
-	schema.ErrAutocommit, schema.ErrCharset, schema.ErrMultiPrimary,
-}
-
-// broken tells whether an error is that of a connection or of a server, after which a wait
-// goes on.
-func broken(err error) bool {
-	own := slices.ContainsFunc(answers, func(answer error) bool { return errors.Is(err, answer) })
-	return !own && (txlock.Unknown(err) || txlock.Retryable(err))
 }
 
 // errQueueAgain is returned where it is time to try the queue of all processes again.

@@ -3,8 +3,10 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -47,6 +49,20 @@ func classify(reply int64, err error) outcome {
 // a cluster has overtaken, or a deadlock has ended: what it may have taken nevertheless was
 // asked for with another hold.
 func conflicted(err error) bool { return txlock.Retryable(err) || txlock.Overtaken(err) }
+
+// answers are errors that lockstep makes of what it was asked for: asked again, it answers
+// the same.
+var answers = []error{
+	txlock.ErrInvalidOption, txlock.ErrInvalidKey, txlock.ErrUpgrade, txlock.ErrTooManyHolds, ErrClosed,
+	schema.ErrAutocommit, schema.ErrCharset, schema.ErrMultiPrimary,
+}
+
+// broken tells whether an error is that of a connection or of a server, after which a wait
+// goes on.
+func broken(err error) bool {
+	own := slices.ContainsFunc(answers, func(answer error) bool { return errors.Is(err, answer) })
+	return !own && (txlock.Unknown(err) || txlock.Retryable(err))
+}
 
 // step is what an acquire does next.
 type step int
