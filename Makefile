@@ -23,13 +23,13 @@ CHAOSFLAGS ?=
 
 GOTEST      = go test -race -count=1 -parallel 8 -timeout 20m
 # What takes longest comes first, so that no core is idle at the end.
-LONGEST     = ./txlock/lease ./internal/locksuite
+LONGEST     = ./txlock/lease ./internal/test/locksuite
 # The behaviours of the adapters wait for locks most of their time: more of them fit
 # beside each other, and the module tests, which waits as much, beside them.
 ADAPTERS    = "/(locksqlc|lockgorm)$$"
 BESIDE      = $(MAKE) --no-print-directory --jobs=2 --output-sync
 CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES) -seed $(SEED)
-WITHSERVERS = go run ./internal/testdb/withservers -engines $(ENGINES)
+WITHSERVERS = go run ./internal/test/testdb/withservers -engines $(ENGINES)
 
 # What Docker offers to make test-matrix.
 IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
@@ -51,7 +51,7 @@ ALONE    = "/txlock/(locktest|quorum)$$"
 TOGETHER = '^TestSuite$$|Behaviours$$|^TestManyWait$$|^TestSharedQueue$$'
 
 quick: ## Run golangci-lint and all that needs no server, with the race detector where goroutines meet.
-	internal/tools/need-cc.sh
+	internal/test/tools/need-cc.sh
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
 	@$(QUICK) -race -run $(TOGETHER) ./txlock/locktest
@@ -59,7 +59,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	@$(MAKE) --no-print-directory lint
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
-	internal/tools/need-cc.sh
+	internal/test/tools/need-cc.sh
 	CGO_ENABLED=1 $(WITHSERVERS) -- sh -c '$(GOTEST) $(LONGEST) $$(go list ./... | grep -vE $(ADAPTERS)) && \
 		$(BESIDE) test-adapters test-module'
 
@@ -70,7 +70,7 @@ test-module:
 	@cd tests && $(GOTEST) ./...
 
 test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; CLUSTER_DURATION=30s of faults.
-	internal/tools/need-cc.sh
+	internal/test/tools/need-cc.sh
 	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -tags cluster ./cluster
 
 test-foreign: ## Run the tests of SUITES, written by others, on a plain and a guarded pool, and compare; GORM_TESTS=.../gorm/tests.
@@ -98,11 +98,11 @@ bench: ## Run the benchmarks on servers that flush every commit; BENCHTIME=1s.
 	$(WITHSERVERS) -durable -- go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
 
 chaos: ## Torment client processes and servers for DURATION=10m by faults from a SEED, and judge what they did.
-	internal/tools/need-cc.sh
+	internal/test/tools/need-cc.sh
 	$(CHAOS) -duration $(DURATION) $(CHAOSFLAGS)
 
 chaos-proof: ## Switch each guard of the library off in turn, which chaos must notice.
-	internal/tools/need-cc.sh
+	internal/test/tools/need-cc.sh
 	$(CHAOS) -duration 10s -prove $(CHAOSFLAGS)
 
 generate: ## Generate the code of every sqlc.yaml.
@@ -114,7 +114,7 @@ generate: ## Generate the code of every sqlc.yaml.
 verify: verify-go licences vulnerabilities verify-sql ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
 verify-sql: ## Check the queries and the generated code on the servers of ENGINES.
-	$(WITHSERVERS) -- go run ./internal/tools/verify -sqlc '$(SQLC)'
+	$(WITHSERVERS) -- go run ./internal/test/tools/verify -sqlc '$(SQLC)'
 
 verify-go: lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \

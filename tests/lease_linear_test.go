@@ -14,7 +14,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/tests/faults"
 	"github.com/dca00107/lockstep/tests/linear"
 	"github.com/dca00107/lockstep/txlock"

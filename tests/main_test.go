@@ -4,7 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) {

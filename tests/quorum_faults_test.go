@@ -17,7 +17,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/tests/linear"
 	"github.com/dca00107/lockstep/txlock"

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/asserts"
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/examples/internal/scratch"
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }

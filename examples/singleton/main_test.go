@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/examples/internal/scratch"
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock/lease"
 )

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dca00107/lockstep/examples/internal/scratch"
 	"github.com/dca00107/lockstep/examples/stocktest/stockdb"
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"

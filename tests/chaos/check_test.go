@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // story is a small history: operations that are called and return at the given

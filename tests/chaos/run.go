@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // run makes one run and judges it. What it has started is stopped when it returns.

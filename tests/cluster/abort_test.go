@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/locksuite"
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/locksuite"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )

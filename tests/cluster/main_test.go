@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // TestNodes proves that the faults are faults: a node that was killed is not to be

@@ -5,8 +5,8 @@ package cluster
 import (
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/locksuite"
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/locksuite"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // TestSuite shows the behaviours of locks through one node: there all hold, but for

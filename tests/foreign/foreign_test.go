@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }

@@ -27,7 +27,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // options are what is asked for.

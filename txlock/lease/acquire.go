@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // Acquire takes the lease of a key and waits until it is free: in the order of

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // FuzzHolds proves that the list of holds that the statements keep, by CONCAT and

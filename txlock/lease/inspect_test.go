@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )

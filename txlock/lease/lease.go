@@ -17,8 +17,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // Lease is one hold on a lease. Each Acquire gives a handle of its own, also to an

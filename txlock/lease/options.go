@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // The bounds of a time to live.

@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/underlease"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // identify finds out whose the request is: the holder's of the innermost lease of this

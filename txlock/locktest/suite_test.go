@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/locksuite"
+	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )

@@ -55,7 +55,7 @@ func TestPromises(t *testing.T) {
 // declares tells whether the package in a directory of the repository has a test.
 func declares(t *testing.T, dir, test string) bool {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(dir), "*_test.go"))
+	files, err := filepath.Glob(filepath.Join("..", "..", "..", filepath.FromSlash(dir), "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}

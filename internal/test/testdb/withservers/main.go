@@ -1,7 +1,7 @@
 // Withservers runs a command with database servers, which it stops when the
 // command is done:
 //
-//	go run ./internal/testdb/withservers -engines mariadb,mysql -- go test ./...
+//	go run ./internal/test/testdb/withservers -engines mariadb,mysql -- go test ./...
 //
 // The command finds the administrators' DSNs in LOCKSTEP_MARIADB_DSN and
 // LOCKSTEP_MYSQL_DSN, and the engines in LOCKSTEP_ENGINES. An engine whose DSN
@@ -19,7 +19,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func main() {

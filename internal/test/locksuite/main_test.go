@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // TestMain also is the other processes of TestLostUpdates.

@@ -20,8 +20,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/dca00107/lockstep/internal/testdb"
-	"github.com/dca00107/lockstep/internal/tools/checkqueries"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/internal/test/tools/checkqueries"
 )
 
 func main() {

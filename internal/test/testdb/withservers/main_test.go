@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/testdb"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 func TestRunGivesServers(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	root   = "../../.."
+	root   = "../../../.."
 	module = "github.com/dca00107/lockstep"
 )
 
@@ -44,7 +44,7 @@ func TestPage(t *testing.T) {
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([\w./-]+)(#[^)]*)?\)`)
-	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "internal/locksuite/README.md"} {
+	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "internal/test/locksuite/README.md"} {
 		text, err := os.ReadFile(filepath.Join(root, page))
 		if err != nil {
 			t.Fatal(err)
