@@ -68,7 +68,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				"Terms":      first(node.Terms([]lease.AcquireOption(nil))),
 				"Epoch":      first(node.Epoch(ctx)),
 				"BeginEpoch": first(node.BeginEpoch(ctx, time.Hour)),
-				"DB":         quiet,
+				"Identity":   quiet,
 			},
 			s: {
 				"Acquire":    first(s.Acquire(ctx)),

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -26,7 +25,7 @@ func init() {
 // node is a Manager as package nodes says.
 type node struct{ m *Manager }
 
-func (n node) DB() *sql.DB { return n.m.store.Identity().(*sql.DB) }
+func (n node) Identity() any { return n.m.store.Identity() }
 
 func (n node) Terms(options any) (nodes.Terms, error) {
 	t, err := n.m.terms(options.([]AcquireOption))

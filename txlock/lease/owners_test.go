@@ -72,7 +72,7 @@ func plain(fn func(ctx context.Context)) func(context.Context, *lease.Lease) err
 
 // commitTx acquires in a transaction that commits.
 func commitTx(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
-	tx, err := nodes.Of(m).DB().BeginTx(ctx, nil)
+	tx, err := nodes.Of(m).Identity().(*sql.DB).BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -176,10 +176,10 @@ func TestNoUpdateIsLostUnderAnotherLease(t *testing.T) {
 				exec(t, db, "INSERT INTO "+table+" VALUES (1, 0)")
 				add := func(ctx context.Context, l *lease.Lease) error {
 					var v int
-					if err := nodes.Of(m).DB().QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
+					if err := nodes.Of(m).Identity().(*sql.DB).QueryRowContext(ctx, "SELECT v FROM "+table+" WHERE id = 1").Scan(&v); err != nil {
 						return err
 					}
-					tx, err := nodes.Of(m).DB().BeginTx(ctx, nil)
+					tx, err := nodes.Of(m).Identity().(*sql.DB).BeginTx(ctx, nil)
 					if err != nil {
 						return err
 					}

@@ -239,7 +239,7 @@ func await(t testing.TB, what string, ask func() bool) {
 }
 
 // poolOf returns the pool of a manager.
-func poolOf(m *lease.Manager) *sql.DB { return nodes.Of(m).DB() }
+func poolOf(m *lease.Manager) *sql.DB { return nodes.Of(m).Identity().(*sql.DB) }
 
 // termsOf returns the terms of a manager's leases.
 func termsOf(m *lease.Manager) (nodes.Terms, error) {

@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -63,15 +62,15 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 	}
 	o := optionsOf(opts)
 	var terms nodes.Terms
-	pools := make(map[*sql.DB]int, n)
+	pools := make(map[any]int, n)
 	for i, m := range managers {
 		if m == nil {
 			return nil, fmt.Errorf("%w: manager %d is nil", txlock.ErrInvalidOption, i)
 		}
-		if first, again := pools[nodes.Of(m).DB()]; again {
+		if first, again := pools[nodes.Of(m).Identity()]; again {
 			return nil, fmt.Errorf("%w: managers %d and %d have the same pool: each needs a database of its own", txlock.ErrInvalidOption, first, i)
 		}
-		pools[nodes.Of(m).DB()] = i
+		pools[nodes.Of(m).Identity()] = i
 		t, err := nodes.Of(m).Terms([]lease.AcquireOption(nil))
 		if err != nil {
 			return nil, fmt.Errorf("manager %d: %w", i, err)

@@ -4,7 +4,6 @@ package nodes
 
 import (
 	"context"
-	"database/sql"
 	"time"
 )
 
@@ -22,8 +21,8 @@ var (
 
 // Node is one lease.Manager of several.
 type Node interface {
-	// DB returns the pool of the manager.
-	DB() *sql.DB
+	// Identity is comparable, and the same for two nodes on the same pool.
+	Identity() any
 	// Terms returns what an Acquire with the options, a []lease.AcquireOption, asks for.
 	// It sends nothing.
 	Terms(options any) (Terms, error)
