@@ -292,8 +292,8 @@ type Wide struct {
 	Text string `gorm:"index;size:20"`
 }
 
-// TestExplainAnalyze proves that EXPLAIN ANALYZE changes no rows, although MySQL executes
-// what it analyzes.
+// TestExplainAnalyze proves that a registered table isn't written by ANALYZE (MariaDB) and
+// EXPLAIN ANALYZE (MySQL), which execute the statement.
 func TestExplainAnalyze(t *testing.T) {
 	t.Parallel()
 	onEngines(t, []string{"Note"}, true, func(t *testing.T, e *env) {

@@ -174,7 +174,7 @@ func TestVersionLosesNothing(t *testing.T) {
 	})
 }
 
-// saveOnce loads, waits a little, and saves, in one transaction or in none.
+// saveOnce loads and saves, in one transaction or in none.
 func saveOnce(db *gorm.DB, id int64, level sql.IsolationLevel, compare bool) error {
 	work := func(tx *gorm.DB) error {
 		var d Doc
