@@ -41,7 +41,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	closed  bool // no new requests
-	records map[hold]*record
+	records map[recordKey]*record
 	queues  map[string]*queue
 	slots   map[slotOf]struct{} // of readers
 	waits   map[place]struct{}
@@ -62,8 +62,8 @@ func newLife() (l life) {
 	return l
 }
 
-// hold is what a record is found by.
-type hold struct {
+// recordKey is what a record is found by.
+type recordKey struct {
 	key, owner string
 	shared     bool
 	slot       int64 // of a permit, else 0
@@ -99,7 +99,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 		options: o,
 		errands: underlease.NewErrands(),
 		nudge:   make(chan struct{}, 1),
-		records: make(map[hold]*record),
+		records: make(map[recordKey]*record),
 		queues:  make(map[string]*queue),
 		slots:   make(map[slotOf]struct{}),
 		waits:   make(map[place]struct{}),
@@ -121,7 +121,7 @@ func (m *Manager) observe(tell func(txlock.Observer)) {
 // recordOf returns the record that what was granted to a request would be entered in
 // again, or nil.
 func (m *Manager) recordOf(q *request, slot int64) *record {
-	at := hold{key: q.key.String(), owner: q.owner, shared: q.shared}
+	at := recordKey{key: q.key.String(), owner: q.owner, shared: q.shared}
 	if !q.shared {
 		at.slot = slot
 	}
@@ -140,7 +140,7 @@ func (m *Manager) local(q *request) (*Lease, error) {
 	case q.under != nil:
 		return m.again(q)
 	}
-	own := hold{key: q.key.String(), owner: q.owner}
+	own := recordKey{key: q.key.String(), owner: q.owner}
 	m.mu.Lock()
 	writer := m.records[own]
 	own.shared = true

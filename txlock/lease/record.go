@@ -74,8 +74,8 @@ func (r *record) claim() store.Claim {
 }
 
 // at is what the manager finds the record by.
-func (r *record) at() hold {
-	at := hold{key: r.key.String(), owner: r.owner, shared: r.shared}
+func (r *record) at() recordKey {
+	at := recordKey{key: r.key.String(), owner: r.owner, shared: r.shared}
 	if !r.shared {
 		at.slot = r.slot
 	}
