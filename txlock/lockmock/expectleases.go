@@ -1,4 +1,4 @@
-package locktest
+package lockmock
 
 import (
 	"context"
@@ -62,15 +62,15 @@ func ExpectLeases(t testing.TB, mock sqlmock.Sqlmock, options ...Option) *Leases
 	db := sql.OpenDB(l.stage)
 	var err error
 	if l.manager, err = lease.NewManager(db, lease.TTL(lease.MaxTTL), lease.Janitor(0, time.Second)); err != nil {
-		t.Fatalf("locktest: %v", err)
+		t.Fatalf("lockmock: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := errors.Join(l.manager.Close(context.Background()), db.Close()); err != nil {
-			t.Errorf("locktest: close the copy of the manager: %v", err)
+			t.Errorf("lockmock: close the copy of the manager: %v", err)
 		}
 		for _, c := range l.calls {
 			if !c.made.Load() {
-				t.Logf("locktest: %s was expected and not made", c.what)
+				t.Logf("lockmock: %s was expected and not made", c.what)
 			}
 		}
 	})
@@ -155,7 +155,7 @@ func (e *ExpectedAcquire) Granted(token uint64) {
 		p.reply += e.leases.grants % lease.MaxPermits << 52
 	}
 	if token < 16 || token >= limit {
-		panic(fmt.Sprintf("locktest: %s can't be granted with token %d: it is at least 16 and less than %d", e.what, token, limit))
+		panic(fmt.Sprintf("lockmock: %s can't be granted with token %d: it is at least 16 and less than %d", e.what, token, limit))
 	}
 	e.leases.expect(e.what, e.key, p, nil, func() error {
 		l, err := e.call(context.Background())
@@ -186,7 +186,7 @@ func (e *ExpectedAcquire) refused(p play, want error) {
 // final makes sure that a manager hands on an error of the server.
 func final(what string, err *mysql.MySQLError) {
 	if txlock.Unknown(err) || txlock.Retryable(err) {
-		panic(fmt.Sprintf("locktest: %s can't be expected to fail with %v, after which a manager tries again", what, err))
+		panic(fmt.Sprintf("lockmock: %s can't be expected to fail with %v, after which a manager tries again", what, err))
 	}
 }
 
@@ -296,7 +296,7 @@ func (e *ExpectedRelease) expect(p play, want error) {
 func (l *Leases) last(key txlock.Key, what string) *lease.Lease {
 	held := l.held[key.String()]
 	if len(held) == 0 {
-		panic(fmt.Sprintf("locktest: %s is expected of a lease that wasn't granted, or was released: say ExpectAcquire(%q).Granted before", what, key))
+		panic(fmt.Sprintf("lockmock: %s is expected of a lease that wasn't granted, or was released: say ExpectAcquire(%q).Granted before", what, key))
 	}
 	return held[len(held)-1]
 }
@@ -314,7 +314,7 @@ func (l *Leases) expect(what string, key txlock.Key, p play, want error, do func
 	err := do()
 	l.play = calm
 	if want == nil && err != nil || !errors.Is(err, want) {
-		panic(fmt.Sprintf("locktest: %s can't be expected to return %v: what it returns is %v", what, want, err))
+		panic(fmt.Sprintf("lockmock: %s can't be expected to return %v: what it returns is %v", what, want, err))
 	}
 	c := &expectedCall{what: what}
 	if key != (txlock.Key{}) {

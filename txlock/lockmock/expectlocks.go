@@ -1,4 +1,4 @@
-package locktest
+package lockmock
 
 import (
 	"context"
@@ -91,7 +91,7 @@ func (l *Locks) ExpectTryRLock(key txlock.Key) *ExpectedTry {
 // models name.
 func (l *Locks) ExpectLockAll(keys ...txlock.Key) *ExpectedLocks {
 	if l.limited && l.verbatim {
-		panic("locktest: LockAll under WaitAtMost sends what is left of the limit, which a matcher that compares can't match: use sqlmock.QueryMatcherRegexp")
+		panic("lockmock: LockAll under WaitAtMost sends what is left of the limit, which a matcher that compares can't match: use sqlmock.QueryMatcherRegexp")
 	}
 	return &ExpectedLocks{expected{locks: l, what: fmt.Sprintf("LockAll(%q)", keys), keys: keys, loose: true, call: func() error {
 		_, err := l.scope.LockAll(context.Background(), keys...)
@@ -152,7 +152,7 @@ func (l *Locks) perform(what string, keys []txlock.Key, loose bool, want error, 
 	l.stage.take()
 	l.rows.begin(what, keys)
 	if err := call(); want == nil && err != nil || !errors.Is(err, want) {
-		panic(fmt.Sprintf("locktest: %s can't be expected to return %v: what it returns is %v", what, want, err))
+		panic(fmt.Sprintf("lockmock: %s can't be expected to return %v: what it returns is %v", what, want, err))
 	}
 	notes := l.stage.take()
 	for i, n := range notes {

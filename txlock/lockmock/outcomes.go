@@ -1,4 +1,4 @@
-package locktest
+package lockmock
 
 import (
 	"fmt"
@@ -58,7 +58,7 @@ func (e expected) fails(want error, refuse func(rowID) error) {
 
 func (e expected) granted(tokens ...uint64) {
 	if len(tokens) != len(e.keys) {
-		panic(fmt.Sprintf("locktest: %s is granted %d tokens: it takes one for each of its %d keys", e.what, len(tokens), len(e.keys)))
+		panic(fmt.Sprintf("lockmock: %s is granted %d tokens: it takes one for each of its %d keys", e.what, len(tokens), len(e.keys)))
 	}
 	for i, key := range e.keys {
 		e.locks.rows.next(key, tokens[i])

@@ -1,4 +1,4 @@
-package locktest
+package lockmock
 
 import (
 	"database/sql/driver"
@@ -87,5 +87,5 @@ func (l *Leases) answer(query string, _ []driver.Value) reply {
 		nameOf(gen.ShareLease), nameOf(gen.AcquirePermit), nameOf(gen.ResizeSemaphore):
 		return reply{id: l.play.reply, err: l.play.err}
 	}
-	return reply{err: fmt.Errorf("locktest has no answer to %q", query)}
+	return reply{err: fmt.Errorf("lockmock has no answer to %q", query)}
 }

@@ -1,4 +1,4 @@
-package locktest_test
+package lockmock_test
 
 import (
 	"context"
@@ -14,20 +14,21 @@ import (
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lockmock"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
 // joined is a scope of the library and what the mock expects of it.
-func (m *mocked) joined(nothingRead bool) (*txlock.Scope, *locktest.Locks, *sql.Tx) {
+func (m *mocked) joined(nothingRead bool) (*txlock.Scope, *lockmock.Locks, *sql.Tx) {
 	m.Helper()
 	tx := m.begin()
-	options := []locktest.Option{m.server}
+	options := []lockmock.Option{m.server}
 	var join []txlock.JoinOption
 	if nothingRead {
-		options = append(options, locktest.NothingRead)
+		options = append(options, lockmock.NothingRead)
 		join = append(join, txlock.NothingRead())
 	}
-	locks := locktest.ExpectJoin(m.mock, options...)
+	locks := lockmock.ExpectJoin(m.mock, options...)
 	scope, err := locksqlc.Join(m.Context(), tx, join...)
 	must(m, err)
 	return scope, locks, tx
@@ -56,7 +57,7 @@ func TestVerbs(t *testing.T) {
 // verbs makes each call with each outcome in a scope of its own.
 func (m *mocked) verbs(key txlock.Key, first bool) {
 	ctx := m.Context()
-	in := func(f func(s *txlock.Scope, l *locktest.Locks)) {
+	in := func(f func(s *txlock.Scope, l *lockmock.Locks)) {
 		s, l, tx := m.joined(first)
 		f(s, l)
 		m.end(tx)
@@ -71,17 +72,17 @@ func (m *mocked) verbs(key txlock.Key, first bool) {
 	const limit = 200 * time.Millisecond
 	waits := []struct {
 		name   string
-		expect func(*locktest.Locks) *locktest.ExpectedLock
+		expect func(*lockmock.Locks) *lockmock.ExpectedLock
 		call   func(*txlock.Scope) (txlock.Grant, error)
 		shared bool
 	}{
-		{"Lock", func(l *locktest.Locks) *locktest.ExpectedLock { return l.ExpectLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.Lock(ctx, key) }, false},
-		{"RLock", func(l *locktest.Locks) *locktest.ExpectedLock { return l.ExpectRLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.RLock(ctx, key) }, true},
-		{"WaitAtMost Lock", func(l *locktest.Locks) *locktest.ExpectedLock { return l.WaitAtMost(limit).ExpectLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.WaitAtMost(limit).Lock(ctx, key) }, false},
-		{"WaitAtMost RLock", func(l *locktest.Locks) *locktest.ExpectedLock { return l.WaitAtMost(limit).ExpectRLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.WaitAtMost(limit).RLock(ctx, key) }, true},
+		{"Lock", func(l *lockmock.Locks) *lockmock.ExpectedLock { return l.ExpectLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.Lock(ctx, key) }, false},
+		{"RLock", func(l *lockmock.Locks) *lockmock.ExpectedLock { return l.ExpectRLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.RLock(ctx, key) }, true},
+		{"WaitAtMost Lock", func(l *lockmock.Locks) *lockmock.ExpectedLock { return l.WaitAtMost(limit).ExpectLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.WaitAtMost(limit).Lock(ctx, key) }, false},
+		{"WaitAtMost RLock", func(l *lockmock.Locks) *lockmock.ExpectedLock { return l.WaitAtMost(limit).ExpectRLock(key) }, func(s *txlock.Scope) (txlock.Grant, error) { return s.WaitAtMost(limit).RLock(ctx, key) }, true},
 	}
 	for _, v := range waits {
-		in(func(s *txlock.Scope, l *locktest.Locks) {
+		in(func(s *txlock.Scope, l *lockmock.Locks) {
 			v.expect(l).Granted(41)
 			grant, err := v.call(s)
 			granted(m, grant, err, key, 41, v.shared)
@@ -89,7 +90,7 @@ func (m *mocked) verbs(key txlock.Key, first bool) {
 			grant, err = v.call(s)
 			granted(m, grant, err, key, 41, v.shared)
 		})
-		in(func(s *txlock.Scope, l *locktest.Locks) {
+		in(func(s *txlock.Scope, l *lockmock.Locks) {
 			v.expect(l).TimesOut()
 			grant, err := v.call(s)
 			refused(v.name, grant, err, txlock.ErrWaitTimeout)
@@ -97,12 +98,12 @@ func (m *mocked) verbs(key txlock.Key, first bool) {
 			grant, err = v.call(s)
 			granted(m, grant, err, key, 3, v.shared)
 		})
-		in(func(s *txlock.Scope, l *locktest.Locks) {
+		in(func(s *txlock.Scope, l *lockmock.Locks) {
 			v.expect(l).Deadlocks()
 			grant, err := v.call(s)
 			refused(v.name, grant, err, txlock.ErrDeadlock)
 		})
-		in(func(s *txlock.Scope, l *locktest.Locks) {
+		in(func(s *txlock.Scope, l *lockmock.Locks) {
 			missing := &mysql.MySQLError{Number: 1146, Message: "no table"}
 			v.expect(l).Fails(missing)
 			grant, err := v.call(s)
@@ -112,13 +113,13 @@ func (m *mocked) verbs(key txlock.Key, first bool) {
 		if first {
 			continue
 		}
-		in(func(s *txlock.Scope, l *locktest.Locks) {
+		in(func(s *txlock.Scope, l *lockmock.Locks) {
 			v.expect(l).Stale()
 			grant, err := v.call(s)
 			refused(v.name, grant, err, txlock.ErrStaleSnapshot)
 		})
 	}
-	in(func(s *txlock.Scope, l *locktest.Locks) {
+	in(func(s *txlock.Scope, l *lockmock.Locks) {
 		l.ExpectTryLock(key).Busy()
 		grant, err := s.TryLock(ctx, key)
 		refused("TryLock", grant, err, txlock.ErrBusy)
@@ -135,7 +136,7 @@ func (m *mocked) verbs(key txlock.Key, first bool) {
 		l.ExpectVerify(false)
 		wants(m, "Verify", s.Verify(ctx), txlock.ErrTxDoomed)
 	})
-	in(func(s *txlock.Scope, l *locktest.Locks) {
+	in(func(s *txlock.Scope, l *lockmock.Locks) {
 		l.ExpectTryLock(key).Granted(6)
 		grant, err := s.TryLock(ctx, key)
 		granted(m, grant, err, key, 6, false)
@@ -165,7 +166,7 @@ func TestVersions(t *testing.T) {
 
 func (m *mocked) versions(key txlock.Key, first, reads bool, limit time.Duration) {
 	ctx := m.Context()
-	in := func(f func(l *locktest.Locks, compare func(version uint64) error)) {
+	in := func(f func(l *lockmock.Locks, compare func(version uint64) error)) {
 		s, l, tx := m.joined(first)
 		if reads {
 			l.ExpectVersion(key, 40)
@@ -181,11 +182,11 @@ func (m *mocked) versions(key txlock.Key, first, reads bool, limit time.Duration
 		f(l, func(version uint64) error { return s.CompareAndBump(ctx, key, version) })
 		m.end(tx)
 	}
-	in(func(l *locktest.Locks, compare func(uint64) error) {
+	in(func(l *lockmock.Locks, compare func(uint64) error) {
 		l.ExpectCompareAndBump(key, 40).Granted(41)
 		must(m, compare(40))
 	})
-	in(func(l *locktest.Locks, compare func(uint64) error) {
+	in(func(l *lockmock.Locks, compare func(uint64) error) {
 		l.ExpectCompareAndBump(key, 40).Conflicts()
 		wants(m, "conflict", compare(40), txlock.ErrConflict)
 		l.ExpectCompareAndBump(key, 40).TimesOut()
@@ -196,7 +197,7 @@ func (m *mocked) versions(key txlock.Key, first, reads bool, limit time.Duration
 	if first || reads {
 		return
 	}
-	in(func(l *locktest.Locks, compare func(uint64) error) {
+	in(func(l *lockmock.Locks, compare func(uint64) error) {
 		l.ExpectCompareAndBump(key, 40).Stale()
 		wants(m, "stale", compare(40), txlock.ErrStaleSnapshot)
 	})
@@ -272,24 +273,24 @@ func TestRun(t *testing.T) {
 			_, err := tx.ExecContext(ctx, "UPDATE t")
 			return err
 		}
-		locktest.ExpectRun(m.mock, keys, m.server).Deadlocks()
-		run := locktest.ExpectRun(m.mock, keys, m.server).Granted(5, 6)
+		lockmock.ExpectRun(m.mock, keys, m.server).Deadlocks()
+		run := lockmock.ExpectRun(m.mock, keys, m.server).Granted(5, 6)
 		m.mock.ExpectExec("UPDATE t").WillReturnResult(sqlmock.NewResult(0, 1))
 		run.Commits()
 		must(m, locksqlc.Run(ctx, m.db, keys, update))
 
-		run = locktest.ExpectRun(m.mock, nil, m.server).Granted()
+		run = lockmock.ExpectRun(m.mock, nil, m.server).Granted()
 		m.mock.ExpectExec("UPDATE t").WillReturnResult(sqlmock.NewResult(0, 1))
 		broken := &mysql.MySQLError{Number: 1180, Message: "broken"}
 		run.Commits().WillReturnError(broken)
 		wants(m, "Run", locksqlc.Run(ctx, m.db, nil, update), broken)
 
-		run = locktest.ExpectRun(m.mock, keys[:1], m.server).Granted(7)
+		run = lockmock.ExpectRun(m.mock, keys[:1], m.server).Granted(7)
 		m.mock.ExpectExec("UPDATE t").WillReturnError(broken)
 		run.RollsBack()
 		wants(m, "Run", locksqlc.Run(ctx, m.db, keys[:1], update), broken)
 
-		locktest.ExpectRun(m.mock, keys, m.server).TimesOut()
+		lockmock.ExpectRun(m.mock, keys, m.server).TimesOut()
 		wants(m, "Run", locksqlc.Run(ctx, m.db, keys, update), txlock.ErrWaitTimeout)
 	})
 }
@@ -306,8 +307,8 @@ func TestOptimistic(t *testing.T) {
 					return err
 				})
 			}
-			expect := func(version uint64) *locktest.ExpectedOptimistic {
-				o := locktest.ExpectOptimistic(m.mock, key, version, m.server)
+			expect := func(version uint64) *lockmock.ExpectedOptimistic {
+				o := lockmock.ExpectOptimistic(m.mock, key, version, m.server)
 				m.mock.ExpectExec("UPDATE t").WillReturnResult(sqlmock.NewResult(0, 1))
 				return o
 			}
@@ -323,7 +324,7 @@ func TestOptimistic(t *testing.T) {
 			expect(42).Granted(43).Commits().WillReturnError(broken)
 			wants(m, "Optimistic", run(), broken)
 
-			o := locktest.ExpectOptimistic(m.mock, key, 43, m.server)
+			o := lockmock.ExpectOptimistic(m.mock, key, 43, m.server)
 			m.mock.ExpectExec("UPDATE t").WillReturnError(broken)
 			o.RollsBack()
 			wants(m, "Optimistic", run(), broken)
@@ -336,7 +337,7 @@ func TestTheLastConflict(t *testing.T) {
 	t.Parallel()
 	m := newMock(t, sqlmock.QueryMatcherEqual)
 	for range 10 {
-		locktest.ExpectOptimistic(m.mock, orders.Key(7), 40).Conflicts()
+		lockmock.ExpectOptimistic(m.mock, orders.Key(7), 40).Conflicts()
 	}
 	err := locksqlc.Optimistic(t.Context(), m.db, orders.Key(7), func(*sql.Tx) error { return nil })
 	wants(t, "Optimistic", err, txlock.ErrConflict)
@@ -346,13 +347,13 @@ func TestTheLastConflict(t *testing.T) {
 // TestRunJoinsAgain locks by a function that joins the transaction by itself.
 func TestRunJoinsAgain(t *testing.T) {
 	onMocks(t, func(m *mocked) {
-		run := locktest.ExpectRun(m.mock, nil, m.server).Granted()
-		locktest.ExpectLock(m.mock, orders.Key(3), m.server).Granted(9)
-		locktest.ExpectRLock(m.mock, orders.Key(4), m.server).Granted(0)
-		locktest.ExpectTryLock(m.mock, orders.Key(5), m.server).Busy()
-		locktest.ExpectTryRLock(m.mock, orders.Key(5), m.server).Busy()
-		locktest.ExpectLockAll(m.mock, orders.Keys(6, 5), m.server).Granted(1, 2)
-		locktest.ExpectLockAny(m.mock, orders.Keys(8, 7), m.server).Granted(orders.Key(7), 3)
+		run := lockmock.ExpectRun(m.mock, nil, m.server).Granted()
+		lockmock.ExpectLock(m.mock, orders.Key(3), m.server).Granted(9)
+		lockmock.ExpectRLock(m.mock, orders.Key(4), m.server).Granted(0)
+		lockmock.ExpectTryLock(m.mock, orders.Key(5), m.server).Busy()
+		lockmock.ExpectTryRLock(m.mock, orders.Key(5), m.server).Busy()
+		lockmock.ExpectLockAll(m.mock, orders.Keys(6, 5), m.server).Granted(1, 2)
+		lockmock.ExpectLockAny(m.mock, orders.Keys(8, 7), m.server).Granted(orders.Key(7), 3)
 		run.Commits()
 		err := locksqlc.Run(m.Context(), m.db, nil, func(tx *sql.Tx) error {
 			join := func() *txlock.Scope {
@@ -383,9 +384,9 @@ func TestDo(t *testing.T) {
 	onMocks(t, func(m *mocked) {
 		key, called := orders.Key(1), 0
 		work := func(context.Context) error { called++; return nil }
-		locktest.ExpectDo(m.mock, key, m.server).Granted(7).Ends()
+		lockmock.ExpectDo(m.mock, key, m.server).Granted(7).Ends()
 		must(m, locksqlc.Do(m.Context(), m.db, key, work))
-		locktest.ExpectDo(m.mock, key, m.server).TimesOut()
+		lockmock.ExpectDo(m.mock, key, m.server).TimesOut()
 		wants(m, "Do", locksqlc.Do(m.Context(), m.db, key, work), txlock.ErrWaitTimeout)
 		if called != 1 {
 			m.Errorf("the function was called %d times", called)
@@ -420,7 +421,7 @@ func TestFailuresAreClear(t *testing.T) {
 					m.mock.MatchExpectationsInOrder(false) // some are left
 					m.end(tx)
 				}()
-				locktest.ExpectLock(m.mock, orders.Key(7)).Granted(41)
+				lockmock.ExpectLock(m.mock, orders.Key(7)).Granted(41)
 				err := program(t.Context(), tx)
 				if what != "none" && err == nil {
 					t.Error("the program has sent what was not expected, and was told nothing")
@@ -445,7 +446,7 @@ func TestOptimisticFailuresAreClear(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMock(t, matcher)
-			locktest.ExpectOptimistic(m.mock, orders.Key(7), 40).Granted(41)
+			lockmock.ExpectOptimistic(m.mock, orders.Key(7), 40).Granted(41)
 			err := locksqlc.Optimistic(t.Context(), m.db, orders.Key(8), func(*sql.Tx) error { return nil })
 			unmet := m.mock.ExpectationsWereMet()
 			if err == nil || unmet == nil {
@@ -466,21 +467,21 @@ func TestMistakes(t *testing.T) {
 		says   string
 	}{
 		"stale as the first statement": {func(mock sqlmock.Sqlmock) {
-			locktest.ExpectLock(mock, orders.Key(7), locktest.NothingRead).Stale()
+			lockmock.ExpectLock(mock, orders.Key(7), lockmock.NothingRead).Stale()
 		}, `Lock("order:7") can't be expected to return ` + txlock.ErrStaleSnapshot.Error()},
-		"zero key":   {func(mock sqlmock.Sqlmock) { locktest.ExpectLock(mock, orders.Key(0)).Granted(7) }, txlock.ErrInvalidKey.Error()},
-		"zero token": {func(mock sqlmock.Sqlmock) { locktest.ExpectLock(mock, orders.Key(7)).Granted(0) }, `Lock("order:7")`},
+		"zero key":   {func(mock sqlmock.Sqlmock) { lockmock.ExpectLock(mock, orders.Key(0)).Granted(7) }, txlock.ErrInvalidKey.Error()},
+		"zero token": {func(mock sqlmock.Sqlmock) { lockmock.ExpectLock(mock, orders.Key(7)).Granted(0) }, `Lock("order:7")`},
 		"stale where the version was read": {func(mock sqlmock.Sqlmock) {
-			locktest.ExpectOptimistic(mock, orders.Key(7), 40).Stale()
+			lockmock.ExpectOptimistic(mock, orders.Key(7), 40).Stale()
 		}, txlock.ErrStaleSnapshot.Error()},
 		"too few tokens": {func(mock sqlmock.Sqlmock) {
-			locktest.ExpectRun(mock, orders.Keys(7, 8)).Granted(1)
+			lockmock.ExpectRun(mock, orders.Keys(7, 8)).Granted(1)
 		}, "1 tokens: it takes one for each of its 2 keys"},
 		"a limit to compare": {func(mock sqlmock.Sqlmock) {
-			locktest.ExpectJoin(mock, locktest.Verbatim).WaitAtMost(time.Second).ExpectLockAll(orders.Keys(7)...)
+			lockmock.ExpectJoin(mock, lockmock.Verbatim).WaitAtMost(time.Second).ExpectLockAll(orders.Keys(7)...)
 		}, "use sqlmock.QueryMatcherRegexp"},
 		"upgrade": {func(mock sqlmock.Sqlmock) {
-			locks := locktest.ExpectJoin(mock)
+			locks := lockmock.ExpectJoin(mock)
 			locks.ExpectRLock(orders.Key(7)).Granted(1)
 			locks.ExpectLock(orders.Key(7)).Granted(2)
 		}, txlock.ErrUpgrade.Error()},
@@ -504,7 +505,7 @@ func TestAssertLockedOnAMock(t *testing.T) {
 	t.Parallel()
 	m := newMock(t, sqlmock.QueryMatcherRegexp)
 	tx := m.begin()
-	locktest.ExpectJoin(m.mock).ExpectVerify(true)
+	lockmock.ExpectJoin(m.mock).ExpectVerify(true)
 	if _, err := locksqlc.Join(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
@@ -523,7 +524,7 @@ func TestVerbatim(t *testing.T) {
 	m := newMock(t, sqlmock.QueryMatcherFunc(func(expected, actual string) error {
 		return sqlmock.QueryMatcherEqual.Match(strings.ToLower(expected), strings.ToLower(actual))
 	}))
-	locktest.ExpectRun(m.mock, orders.Keys(7), locktest.Verbatim).Granted(1).Commits()
+	lockmock.ExpectRun(m.mock, orders.Keys(7), lockmock.Verbatim).Granted(1).Commits()
 	must(t, locksqlc.Run(t.Context(), m.db, orders.Keys(7), func(*sql.Tx) error { return nil }))
 	m.met()
 }

@@ -1,4 +1,4 @@
-package locktest
+package lockmock
 
 import (
 	"database/sql/driver"
@@ -109,7 +109,7 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 	}
 	named := r.keysAmong(args)
 	if len(named) == 0 {
-		return reply{err: fmt.Errorf("locktest has no answer to %q", query)}
+		return reply{err: fmt.Errorf("lockmock has no answer to %q", query)}
 	}
 	name, at := nameOf(query), rowAt(named[len(named)-1])
 	switch name {
@@ -161,7 +161,7 @@ func (r *rows) answerMany(query string, named []driver.Value) reply {
 		}
 		all.columns = []string{"k", "token", "old"}
 	default:
-		all.err = fmt.Errorf("locktest has no answer to %q", query)
+		all.err = fmt.Errorf("lockmock has no answer to %q", query)
 	}
 	return all
 }
@@ -225,5 +225,5 @@ func (r *rows) published(n note) reply {
 }
 
 func serverError(number uint16, message string) error {
-	return &mysql.MySQLError{Number: number, Message: "locktest: " + message}
+	return &mysql.MySQLError{Number: number, Message: "lockmock: " + message}
 }

@@ -1,0 +1,72 @@
+package lockmock
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"sync/atomic"
+
+	"github.com/DATA-DOG/go-sqlmock"
+)
+
+// The servers that a mock may be, for Server.
+const (
+	MySQL   = "8.4.0"
+	MariaDB = "11.8.2-MariaDB"
+)
+
+// Option is an option of ExpectJoin and its likes.
+type Option func(*settings)
+
+type settings struct {
+	version     string
+	nothingRead bool
+	verbatim    bool
+}
+
+// Server says what SELECT VERSION() is answered: the library sends other statements to
+// MariaDB than to MySQL, and to some old versions. The default is MySQL.
+func Server(version string) Option { return func(s *settings) { s.version = version } }
+
+// NothingRead says that the program joins with txlock.NothingRead. The default is that
+// it doesn't. The transactions of ExpectRun and ExpectDo are joined so anyway.
+func NothingRead(s *settings) { s.nothingRead = true }
+
+// Verbatim hands the statements as they are to the mock's matcher: for a matcher of
+// your own that compares. The default is a regular expression that matches the
+// statement and no other, as sqlmock.QueryMatcherRegexp needs it, or the statement
+// itself where the matcher is sqlmock.QueryMatcherEqual.
+func Verbatim(s *settings) { s.verbatim = true }
+
+func settingsOf(mock sqlmock.Sqlmock, options []Option) settings {
+	s := settings{version: MySQL, verbatim: comparesText(mock)}
+	for _, option := range options {
+		option(&s)
+	}
+	return s
+}
+
+// mariaDB tells which numbers the errors of the server have.
+func (s settings) mariaDB() bool { return strings.Contains(s.version, "MariaDB") }
+
+// limits are the parts of a statement that say for how long it may take. What is left
+// of a limit when it is sent differs.
+var limits = regexp.MustCompile(`(max_statement_time=|MAX_EXECUTION_TIME\\\()\d+(\\\.\d+)?`)
+
+// text is what makes the mock's matcher take a statement.
+func (s settings) text(query string, loose bool) string {
+	if s.verbatim {
+		return query
+	}
+	pattern := "^" + regexp.QuoteMeta(strings.Join(strings.Fields(query), " ")) + "$"
+	if loose {
+		pattern = limits.ReplaceAllString(pattern, `$1[\d.]+`)
+	}
+	return pattern
+}
+
+// served counts the servers that were made up: each has a name of its own, so that what
+// the library remembers of the rows of one is nothing to the next.
+var served atomic.Int64
+
+func newName() string { return fmt.Sprintf("lockmock/%d", served.Add(1)) }
