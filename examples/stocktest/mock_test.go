@@ -20,7 +20,7 @@ func newMock(t *testing.T) (*sql.DB, sqlmock.Sqlmock) {
 	db, mock, err := sqlmock.New(sqlmock.QueryMatcherOption(sqlmock.QueryMatcherEqual))
 	must(t, err)
 	t.Cleanup(func() {
-		must(t, mock.ExpectationsWereMet())
+		must(t, lockmock.ExpectationsWereMet(mock))
 		mock.ExpectClose()
 		must(t, db.Close())
 	})

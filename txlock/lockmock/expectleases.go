@@ -44,7 +44,7 @@ type Leases struct {
 	stage   *stage
 	manager *lease.Manager
 	held    map[string][]*lease.Lease
-	calls   []*expectedCall
+	calls   []*call
 	grants  int64  // of permits
 	epoch   string // of the database
 
@@ -57,7 +57,7 @@ type Leases struct {
 // expected and not made.
 func ExpectLeases(t testing.TB, mock sqlmock.Sqlmock, options ...Option) *Leases {
 	t.Helper()
-	l := &Leases{settings: settingsOf(mock, options), t: t, mock: mock, held: make(map[string][]*lease.Lease), epoch: newName(), play: calm}
+	l := &Leases{settings: settingsOf(mock, options), t: t, mock: mock, held: make(map[string][]*lease.Lease), epoch: newName("data"), play: calm}
 	l.stage = &stage{answer: l.answer}
 	db := sql.OpenDB(l.stage)
 	var err error
@@ -69,8 +69,8 @@ func ExpectLeases(t testing.TB, mock sqlmock.Sqlmock, options ...Option) *Leases
 			t.Errorf("lockmock: close the copy of the manager: %v", err)
 		}
 		for _, c := range l.calls {
-			if !c.made.Load() {
-				t.Logf("lockmock: %s was expected and not made", c.what)
+			if !c.made() {
+				t.Logf("lockmock: %s was expected and not made%s", c.what, c.instead())
 			}
 		}
 	})
@@ -108,7 +108,7 @@ func (l *Leases) ExpectAcquireShared(key txlock.Key) *ExpectedAcquire {
 // the writer's. It is Busy where the writer's lease is somebody else's by now.
 func (l *Leases) ExpectDowngrade(key txlock.Key) *ExpectedAcquire {
 	return l.acquire("Downgrade", key, written, func(ctx context.Context) (*lease.Lease, error) {
-		writer := l.last(key, fmt.Sprintf("Downgrade(%q)", key))
+		writer := l.last(key, naming("Downgrade", key))
 		reader, err := writer.Downgrade(ctx)
 		if err == nil {
 			l.drop(writer)
@@ -132,7 +132,7 @@ func (l *Leases) ExpectPermit(key txlock.Key, permits int) *ExpectedAcquire {
 }
 
 func (l *Leases) acquire(verb string, key txlock.Key, busy play, call func(context.Context) (*lease.Lease, error)) *ExpectedAcquire {
-	return &ExpectedAcquire{leases: l, key: key, what: fmt.Sprintf("%s(%q)", verb, key), busy: busy, call: call}
+	return &ExpectedAcquire{leases: l, key: key, what: naming(verb, key), busy: busy, call: call}
 }
 
 // ExpectedAcquire is a lease that is asked for.
@@ -233,7 +233,7 @@ type ExpectedHeld struct {
 
 // ExpectRenew expects Lease.Renew.
 func (l *Leases) ExpectRenew(key txlock.Key) *ExpectedHeld {
-	return &ExpectedHeld{l, key, fmt.Sprintf("Renew(%q)", key), func(ctx context.Context, held *lease.Lease) error {
+	return &ExpectedHeld{l, key, naming("Renew", key), func(ctx context.Context, held *lease.Lease) error {
 		return held.Renew(ctx)
 	}}
 }
@@ -241,7 +241,7 @@ func (l *Leases) ExpectRenew(key txlock.Key) *ExpectedHeld {
 // ExpectGuard expects Lease.Guard in an open transaction, or lockgorm.Guard. NothingRead
 // is an option of it.
 func (l *Leases) ExpectGuard(key txlock.Key, options ...txlock.JoinOption) *ExpectedGuard {
-	return &ExpectedGuard{ExpectedHeld{l, key, fmt.Sprintf("Guard(%q)", key), func(ctx context.Context, held *lease.Lease) error {
+	return &ExpectedGuard{ExpectedHeld{l, key, naming("Guard", key), func(ctx context.Context, held *lease.Lease) error {
 		tx, err := l.stage.transaction()
 		if err != nil {
 			return err
@@ -286,7 +286,7 @@ func (e *ExpectedRelease) Succeeds() { e.expect(play{}, nil) }
 func (e *ExpectedRelease) NotHeld() { e.expect(refused, txlock.ErrNotHeld) }
 
 func (e *ExpectedRelease) expect(p play, want error) {
-	what := fmt.Sprintf("Release(%q)", e.key)
+	what := naming("Release", e.key)
 	held := e.leases.last(e.key, what)
 	e.leases.drop(held)
 	e.leases.expect(what, e.key, p.about(held), want, func() error { return held.Release(context.Background()) })
@@ -316,10 +316,8 @@ func (l *Leases) expect(what string, key txlock.Key, p play, want error, do func
 	if want == nil && err != nil || !errors.Is(err, want) {
 		panic(fmt.Sprintf("lockmock: %s can't be expected to return %v: what it returns is %v", what, want, err))
 	}
-	c := &expectedCall{what: what}
-	if key != (txlock.Key{}) {
-		l.calls = append(l.calls, c)
-	}
+	c := newCall(l.mock, l.settings, what)
+	l.calls = append(l.calls, c)
 	// The row of a lease has the name of its key, hashed or not.
-	expect(l.mock, l.settings, l.stage.take(), []txlock.Key{txlock.Named(key.String())}, false, c)
+	c.expect(l.stage.take(), []txlock.Key{txlock.Named(key.String())}, false)
 }

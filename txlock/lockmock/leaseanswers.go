@@ -3,11 +3,11 @@ package lockmock
 import (
 	"database/sql/driver"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -60,10 +60,10 @@ func (p play) about(held *lease.Lease) play {
 func (l *Leases) answer(query string, _ []driver.Value) reply {
 	switch {
 	case query == rawsql.Probe:
-		return reply{err: serverError(1568, "a transaction is open (asked before "+l.what+")")}
+		return reply{err: serverError(transactionOpen, "a transaction is open (asked before "+l.what+")")}
 	case query == rawsql.Facts:
-		return row(l.version, int64(7), int64(0), newName())
-	case strings.HasPrefix(query, "SHOW GLOBAL VARIABLES"): // of a cluster
+		return row(l.version, int64(7), int64(0), newName(l.what))
+	case query == schema.ClusterQuery:
 		return reply{columns: []string{"Variable_name", "Value"}}
 	}
 	switch nameOf(query) {

@@ -51,22 +51,29 @@ func (s settings) mariaDB() bool { return strings.Contains(s.version, "MariaDB")
 
 // limits are the parts of a statement that say for how long it may take. What is left
 // of a limit when it is sent differs.
-var limits = regexp.MustCompile(`(max_statement_time=|MAX_EXECUTION_TIME\\\()\d+(\\\.\d+)?`)
+var limits = regexp.MustCompile(`(max_statement_time=|MAX_EXECUTION_TIME\()\d+(\.\d+)?`)
 
-// text is what makes the mock's matcher take a statement.
-func (s settings) text(query string, loose bool) string {
+// text is what makes the mock's matcher take a statement. Where that is an expression it
+// begins with the call, which no statement does: so the mock's messages name it.
+func (s settings) text(what, query string, loose bool) string {
 	if s.verbatim {
 		return query
 	}
-	pattern := "^" + regexp.QuoteMeta(strings.Join(strings.Fields(query), " ")) + "$"
+	statement := literal(strings.Join(strings.Fields(query), " "))
 	if loose {
-		pattern = limits.ReplaceAllString(pattern, `$1[\d.]+`)
+		statement = limits.ReplaceAllString(statement, `$1\E[\d.]+\Q`)
 	}
-	return pattern
+	return "^(" + literal(what+" sends: ") + ")?" + statement + "$"
+}
+
+// literal is the expression of a text, and better to read than regexp.QuoteMeta's.
+func literal(text string) string {
+	return `\Q` + strings.ReplaceAll(text, `\E`, `\E\\E\Q`) + `\E`
 }
 
 // served counts the servers that were made up: each has a name of its own, so that what
 // the library remembers of the rows of one is nothing to the next.
 var served atomic.Int64
 
-func newName() string { return fmt.Sprintf("lockmock/%d", served.Add(1)) }
+// newName is the name of a server for a call, which the mock's messages show.
+func newName(what string) string { return fmt.Sprintf("%s, server %d", what, served.Add(1)) }

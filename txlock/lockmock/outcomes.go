@@ -22,7 +22,7 @@ type expected struct {
 
 // Deadlocks makes the server roll the transaction back: txlock.ErrDeadlock.
 func (e expected) Deadlocks() {
-	e.fails(txlock.ErrDeadlock, func(rowID) error { return serverError(1213, e.what+" is the victim of a deadlock") })
+	e.fails(txlock.ErrDeadlock, func(rowID) error { return serverError(deadlock, e.what+" is the victim of a deadlock") })
 }
 
 // Stale makes the lock newer than what the transaction has read:
