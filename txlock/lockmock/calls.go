@@ -12,10 +12,11 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// ExpectationsWereMet is that of the mock, with an error in words: it lists the calls of
-// lockstep that the test expects and the program has not made, in the order in which they
-// are expected, and what came in the place of the first one where that is known. It wraps
-// the mock's own error.
+// ExpectationsWereMet does what the mock's method of this name does, with an error in
+// words: it lists the calls to lockstep that the test expects and the program has not
+// made, in the order in which they are expected. Where a call came with another key, and
+// the mock expects its statements in order, the list names that key too. The error wraps
+// the mock's own.
 func ExpectationsWereMet(mock sqlmock.Sqlmock) error {
 	err := mock.ExpectationsWereMet()
 	if err == nil {

@@ -22,21 +22,22 @@ import (
 // statement is prepared once. The rows of all keys exist, and are those of shared leases
 // and of semaphores where that is asked for; nobody has read under what is acquired.
 //
-// Renew, Guard, Downgrade and Release are told of by the key; where several of a key are
-// held, as readers and permits are, it is the one that was granted last.
+// Renew, Guard, Downgrade and Release name their lease by its key. Where several leases
+// of a key are held, as readers and permits can be, they mean the one that was granted
+// last.
 //
-// Nothing is expected of what a manager does behind its calls: give it a TTL of an
-// hour, so that it renews nothing while the test runs, and release what is acquired
-// before it is closed. A wait, which looks again and again, is a case for Memory, be it
-// that of Acquire or of Resize, and so is ForceRelease.
+// What a manager does in the background can't be expected. Give it a TTL of an hour, so
+// that it renews nothing while the test runs, and release what is acquired before it is
+// closed. Waits (of Acquire and of Resize) ask the server again and again, and can't be
+// expected either; nor can ForceRelease. For these use locktest.Memory.
 //
-// What the mock says of a statement that it doesn't expect is no answer of a server to a
-// manager, which gives back for the TTL what may have been granted. So close it under a
-// context that ends, for which t.Context() serves in t.Cleanup.
+// When the mock refuses a statement, the manager can't know whether a lease was granted:
+// for the TTL it tries in the background to release it. So close the manager under a
+// context that ends; in t.Cleanup, t.Context() is one.
 //
-// The loss of a lease ends the contexts of its transactions, upon which database/sql may
-// throw their connection away, and a mock ends with its last one: for such a test open
-// another by sql.DB.Conn beforehand.
+// When a lease is lost, the contexts of its transactions end, and database/sql may close
+// their connection. A mock is closed with its last connection: for such a test open
+// another one by sql.DB.Conn first.
 type Leases struct {
 	settings
 	t       testing.TB
@@ -166,7 +167,7 @@ func (e *ExpectedAcquire) Granted(token uint64) {
 	})
 }
 
-// Busy refuses the lease, which somebody else holds: TryAcquire and its likes return
+// Busy refuses the lease, which somebody else holds: the Try methods and AcquireTx return
 // txlock.ErrBusy.
 func (e *ExpectedAcquire) Busy() { e.refused(e.busy, txlock.ErrBusy) }
 

@@ -30,8 +30,7 @@ type Locks struct {
 }
 
 // ExpectJoin expects locksqlc.Join, lockgorm.Join or txlock.Join on an open
-// transaction, for scopes on which several calls are made. It takes the two statements
-// that a Join costs on a plain pool, as that of a mock is.
+// transaction. It is for scopes on which several calls are made.
 func ExpectJoin(mock sqlmock.Sqlmock, options ...Option) *Locks {
 	return joined(mock, settingsOf(mock, options), "Join")
 }

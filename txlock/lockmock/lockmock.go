@@ -9,13 +9,13 @@ import (
 	"github.com/DATA-DOG/go-sqlmock"
 )
 
-// The servers that a mock may be, for Server.
+// Servers that a mock can stand for, see [Server].
 const (
 	MySQL   = "8.4.0"
 	MariaDB = "11.8.2-MariaDB"
 )
 
-// Option is an option of ExpectJoin and its likes.
+// Option is an option of the functions of this package, such as [ExpectJoin].
 type Option func(*settings)
 
 type settings struct {
@@ -24,18 +24,20 @@ type settings struct {
 	verbatim    bool
 }
 
-// Server says what SELECT VERSION() is answered: the library sends other statements to
-// MariaDB than to MySQL, and to some old versions. The default is MySQL.
+// Server says what the mock answers when it is asked for its version: the library sends
+// other statements to MariaDB than to MySQL, and to some old versions. The default is
+// [MySQL].
 func Server(version string) Option { return func(s *settings) { s.version = version } }
 
-// NothingRead says that the program joins with txlock.NothingRead. The default is that
-// it doesn't. The transactions of ExpectRun and ExpectDo are joined so anyway.
+// NothingRead says that the program joins with [txlock.NothingRead]. The default is that
+// it doesn't. The transactions of [ExpectRun], [ExpectOptimistic] and [ExpectDo] are
+// always joined in this way.
 func NothingRead(s *settings) { s.nothingRead = true }
 
-// Verbatim hands the statements as they are to the mock's matcher: for a matcher of
-// your own that compares. The default is a regular expression that matches the
-// statement and no other, as sqlmock.QueryMatcherRegexp needs it, or the statement
-// itself where the matcher is sqlmock.QueryMatcherEqual.
+// Verbatim gives the statements to the mock's matcher as they are, for a matcher of your
+// own that compares texts. The default depends on the matcher: for
+// [sqlmock.QueryMatcherEqual] it is the statement itself, for any other a regular
+// expression that matches this statement only, as [sqlmock.QueryMatcherRegexp] needs it.
 func Verbatim(s *settings) { s.verbatim = true }
 
 func settingsOf(mock sqlmock.Sqlmock, options []Option) settings {

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/DATA-DOG/go-sqlmock"
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/lockmock"
 )
 
@@ -206,92 +204,6 @@ var frameFailures = map[string]failure{
 			`Begin for Do("order:7")`, `Join for Do("order:7")`, `Do("order:7")`,
 			`Lock("order:7")`, `the end of Do("order:7")`,
 		}, true,
-	},
-}
-
-// managed is a program that has a manager.
-func managed(work func(ctx context.Context, m *lease.Manager) error) func(m *mocked) error {
-	return func(m *mocked) error {
-		manager, err := lease.NewManager(m.db, lease.TTL(time.Hour))
-		must(m, err)
-		err = work(m.Context(), manager)
-		ended, cancel := context.WithCancel(m.Context())
-		cancel()
-		if closed := manager.Close(ended); !errors.Is(closed, context.Canceled) {
-			must(m, closed) // without an error where it holds nothing
-		}
-		return err
-	}
-}
-
-func leases(expect func(l *lockmock.Leases)) func(m *mocked) {
-	return func(m *mocked) { expect(lockmock.ExpectLeases(m, m.mock, m.server)) }
-}
-
-// acquires acquires leases and calls a function with each.
-func acquires(then func(ctx context.Context, l *lease.Lease) error, keys ...txlock.Key) func(m *mocked) error {
-	return managed(func(ctx context.Context, m *lease.Manager) error {
-		for _, key := range keys {
-			l, err := m.TryAcquire(ctx, key)
-			if err != nil {
-				return err
-			}
-			if err := then(ctx, l); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-func nothing(context.Context, *lease.Lease) error { return nil }
-
-func expectLeaseOf7(l *lockmock.Leases) { l.ExpectAcquire(orders.Key(7)).Granted(41) }
-
-// leaseFailures are those of calls on a manager.
-var leaseFailures = map[string]failure{
-	"lease of the wrong key": {
-		leases(expectLeaseOf7), acquires(nothing, orders.Key(8)), `lease "order:8"`,
-		[]string{`Acquire("order:7"), in place of which came the key "order:8"`}, true,
-	},
-	"shared lease": {
-		leases(expectLeaseOf7),
-		managed(func(ctx context.Context, m *lease.Manager) error {
-			_, err := m.TryAcquireShared(ctx, orders.Key(7))
-			return err
-		}), `shared lease "order:7"`, []string{`Acquire("order:7")`}, true,
-	},
-	"permit": {
-		leases(func(l *lockmock.Leases) { l.ExpectPermit(orders.Key(7), 3).Granted(41) }),
-		acquires(nothing, orders.Key(7)), `lease "order:7"`, []string{`Semaphore(3).Acquire("order:7")`}, true,
-	},
-	"leases in the wrong order": {
-		leases(func(l *lockmock.Leases) {
-			l.ExpectAcquire(orders.Key(7)).Granted(41)
-			l.ExpectAcquire(orders.Key(8)).Granted(42)
-		}),
-		acquires(nothing, orders.Key(8), orders.Key(7)), `lease "order:8"`,
-		[]string{`Acquire("order:7"), in place of which came the key "order:8"`, `Acquire("order:8")`}, true,
-	},
-	"no renewal": {
-		leases(func(l *lockmock.Leases) { expectLeaseOf7(l); l.ExpectRenew(orders.Key(7)).Succeeds() }),
-		acquires(nothing, orders.Key(7)), "", []string{`Renew("order:7")`}, false,
-	},
-	"a renewal too many": {
-		leases(expectLeaseOf7), acquires(func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) }, orders.Key(7)),
-		"renew lease", nil, false,
-	},
-	"no release": {
-		leases(func(l *lockmock.Leases) { expectLeaseOf7(l); l.ExpectRelease(orders.Key(7)).Succeeds() }),
-		managed(func(context.Context, *lease.Manager) error { return nil }), "",
-		[]string{`Acquire("order:7")`, `Release("order:7")`}, true,
-	},
-	"another statement before the lease": {
-		leases(expectLeaseOf7),
-		func(m *mocked) error {
-			_, err := m.db.ExecContext(m.Context(), "UPDATE t")
-			return err
-		}, "UPDATE t", []string{`Acquire("order:7")`}, true,
 	},
 }
 
