@@ -163,7 +163,7 @@ func (l *Locks) perform(what string, keys []txlock.Key, loose bool, want error, 
 }
 
 // The package-level functions are for programs that join and take one lock: Join and
-// the call of its scope, or one of lockgorm.Lock and its likes.
+// the call of its scope, or the function of package lockgorm of the same name.
 
 // ExpectLock expects Join and Lock, or lockgorm.Lock.
 func ExpectLock(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *ExpectedLock {

@@ -21,7 +21,8 @@ type failure struct {
 	// came is in the program's error, in which the library names what the program did.
 	came string
 	// expected are the lines of ExpectationsWereMet, which name what it should have done.
-	// The first of them is in the mock's own messages as well, but for those of brief.
+	// The first of them is in the mock's own messages as well, but for those of brief,
+	// where the mock shows no arguments.
 	expected []string
 	brief    bool
 }
@@ -250,6 +251,10 @@ func (m *mocked) fails(f failure) {
 	}
 	if !f.brief && !strings.Contains(own.Error(), f.expected[0]) {
 		m.Errorf("the mock says %v, without %q", own, f.expected[0])
+	}
+	call, _, _ := strings.Cut(f.expected[0], ", in place of")
+	if sends := call + " sends: "; !m.equal && strings.Contains(own.Error(), "matches sql") && !strings.Contains(call, `\`) && !strings.Contains(own.Error(), sends) {
+		m.Errorf("the mock says %v, without %q", own, sends)
 	}
 }
 
