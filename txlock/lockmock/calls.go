@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -61,7 +62,8 @@ type call struct {
 	what string
 
 	mu         sync.Mutex
-	statements []expectation
+	statements []expectation // those that name its key, where there are any
+	keyed      bool
 	came       string // in place of its key
 }
 
@@ -90,11 +92,21 @@ func newCall(mock sqlmock.Sqlmock, s settings, what string) *call {
 	return c
 }
 
-// add makes a statement one of the call's.
-func (c *call) add(e expectation) {
+// add makes a statement one of the call's. Those without a key don't count beside those
+// with one: in any order, another call may have been answered by them.
+func (c *call) add(e expectation, args ...driver.Value) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.statements = append(c.statements, e)
+	keyed := slices.ContainsFunc(args, func(arg driver.Value) bool {
+		_, is := arg.(expectedKey)
+		return is
+	})
+	switch {
+	case keyed && !c.keyed:
+		c.statements, c.keyed = []expectation{e}, true
+	case keyed == c.keyed:
+		c.statements = append(c.statements, e)
+	}
 }
 
 // made tells whether the mock was sent all of the call.
@@ -143,10 +155,10 @@ func (c *call) expect(notes []note, keys []txlock.Key, loose bool) {
 			} else {
 				e.WillReturnResult(sqlmock.NewResult(n.reply.id, max(1, n.reply.affected)))
 			}
-			c.add(e)
+			c.add(e, args...)
 		case query:
 			e := c.mock.ExpectQuery(text)
-			c.add(e)
+			c.add(e, args...)
 			if len(args) > 0 {
 				e.WithArgs(args...)
 			}

@@ -263,7 +263,7 @@ func (m *mocked) fails(f failure) {
 func TestTheProgramsOwnStatements(t *testing.T) {
 	t.Parallel()
 	m := newMock(t, sqlmock.QueryMatcherRegexp)
-	expectLocksOf(orders.Key(7), orders.Key(8), orders.Key(9))(m)
+	expectLocksOf(orders.Key(9), orders.Key(7), orders.Key(8))(m)
 	m.mock.MatchExpectationsInOrder(false)
 	must(t, locksOf(orders.Key(8), orders.Key(7))(m))
 	want := "not made, or not to their end:\n  Lock(\"order:9\")\nthere is"
