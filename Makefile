@@ -45,16 +45,14 @@ help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # What expects statements, and what explores a model, takes ten times as long under the
-# race detector, and has one goroutine; of locktest the stand-in without SQL has many.
+# race detector, and has one goroutine.
 QUICK    = LOCKSTEP_ENGINES=none CGO_ENABLED=1 go test -parallel 8
-ALONE    = "/txlock/(locktest|quorum)$$"
-TOGETHER = '^TestSuite$$|Behaviours$$|^TestManyWait$$|^TestSharedQueue$$'
+ALONE    = "/txlock/(lockmock|quorum)$$"
 
 quick: ## Run golangci-lint and all that needs no server, with the race detector where goroutines meet.
 	internal/test/tools/need-cc.sh
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
-	@$(QUICK) -race -run $(TOGETHER) ./txlock/locktest
 	@cd tests && $(QUICK) -race ./...
 	@$(MAKE) --no-print-directory lint
 

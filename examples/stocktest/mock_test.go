@@ -11,6 +11,7 @@ import (
 	"github.com/dca00107/lockstep/examples/stocktest/stockdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/lockmock"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
@@ -19,7 +20,7 @@ func newMock(t *testing.T) (*sql.DB, sqlmock.Sqlmock) {
 	db, mock, err := sqlmock.New(sqlmock.QueryMatcherOption(sqlmock.QueryMatcherEqual))
 	must(t, err)
 	t.Cleanup(func() {
-		must(t, mock.ExpectationsWereMet())
+		must(t, lockmock.ExpectationsWereMet(mock))
 		mock.ExpectClose()
 		must(t, db.Close())
 	})
@@ -33,8 +34,8 @@ func TestSellOnAMock(t *testing.T) {
 	ctx := t.Context()
 	shop := &Shop{db}
 
-	run := locktest.ExpectRun(mock, nil).Granted()
-	locktest.ExpectLock(mock, Products.Key(7)).Granted(41)
+	run := lockmock.ExpectRun(mock, nil).Granted()
+	lockmock.ExpectLock(mock, Products.Key(7)).Granted(41)
 	mock.ExpectQuery(stockdb.Quantity).WithArgs(7).WillReturnRows(sqlmock.NewRows([]string{"quantity"}).AddRow(5))
 	mock.ExpectExec(stockdb.SetQuantity).WithArgs(2, 7).WillReturnResult(sqlmock.NewResult(0, 1))
 	run.Commits()
@@ -47,11 +48,11 @@ func TestSellOnAMock(t *testing.T) {
 func TestSellAfterADeadlock(t *testing.T) {
 	t.Parallel()
 	db, mock := newMock(t)
-	run := locktest.ExpectRun(mock, nil).Granted()
-	locktest.ExpectLock(mock, Products.Key(7)).Deadlocks()
+	run := lockmock.ExpectRun(mock, nil).Granted()
+	lockmock.ExpectLock(mock, Products.Key(7)).Deadlocks()
 	run.RollsBack()
-	run = locktest.ExpectRun(mock, nil).Granted()
-	locktest.ExpectLock(mock, Products.Key(7)).Granted(41)
+	run = lockmock.ExpectRun(mock, nil).Granted()
+	lockmock.ExpectLock(mock, Products.Key(7)).Granted(41)
 	mock.ExpectQuery(stockdb.Quantity).WithArgs(7).WillReturnRows(sqlmock.NewRows([]string{"quantity"}).AddRow(1))
 	run.RollsBack()
 	wants(t, (&Shop{db}).Sell(t.Context(), 7, 3), ErrSoldOut)
@@ -61,8 +62,8 @@ func TestSellAfterADeadlock(t *testing.T) {
 func TestReturnAfterAConflict(t *testing.T) {
 	t.Parallel()
 	db, mock := newMock(t)
-	expect := func(version uint64, quantity int64) *locktest.ExpectedOptimistic {
-		optimistic := locktest.ExpectOptimistic(mock, Products.Key(7), version)
+	expect := func(version uint64, quantity int64) *lockmock.ExpectedOptimistic {
+		optimistic := lockmock.ExpectOptimistic(mock, Products.Key(7), version)
 		mock.ExpectQuery(stockdb.Quantity).WithArgs(7).WillReturnRows(sqlmock.NewRows([]string{"quantity"}).AddRow(quantity))
 		mock.ExpectExec(stockdb.SetQuantity).WithArgs(quantity+3, 7).WillReturnResult(sqlmock.NewResult(0, 1))
 		return optimistic
@@ -76,7 +77,7 @@ func TestReturnAfterAConflict(t *testing.T) {
 func TestCorrectOnAMock(t *testing.T) {
 	t.Parallel()
 	db, mock := newMock(t)
-	run := locktest.ExpectRun(mock, Products.Keys(7)).Granted(41)
+	run := lockmock.ExpectRun(mock, Products.Keys(7)).Granted(41)
 	mock.ExpectExec(stockdb.SetQuantity).WithArgs(9, 7).WillReturnResult(sqlmock.NewResult(0, 1))
 	run.Commits()
 	must(t, (&Shop{db}).Correct(locktest.WithoutAssertions(t.Context()), 7, 9))
@@ -88,7 +89,7 @@ func TestRestockOnAMock(t *testing.T) {
 	m, err := lease.NewManager(db, lease.TTL(time.Hour))
 	must(t, err)
 	t.Cleanup(func() { must(t, m.Close(t.Context())) })
-	leases := locktest.ExpectLeases(t, mock)
+	leases := lockmock.ExpectLeases(t, mock)
 	leases.ExpectAcquire(restocking).Granted(41)
 	leases.ExpectRelease(restocking).Succeeds()
 	var tokens []uint64

@@ -2,13 +2,12 @@ package locktest_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/DATA-DOG/go-sqlmock"
 
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -295,8 +294,7 @@ func TestResizeByTheMovedClock(t *testing.T) {
 // TestGuards counts the transactions that a lease in memory has guarded.
 func TestGuards(t *testing.T) {
 	t.Parallel()
-	m := newMock(t, sqlmock.QueryMatcherEqual)
-	tx := m.begin()
+	tx := new(sql.Tx) // the stand-in only sees that there is one
 	memory := locktest.NewMemory()
 	manager, err := memory.Manager(lease.TTL(time.Minute))
 	must(t, err)
@@ -322,7 +320,6 @@ func TestGuards(t *testing.T) {
 			t.Errorf("%v are left of what is lost", left)
 		}
 	}
-	m.end(tx)
 }
 
 // TestSavepoints asks again for what was locked since a savepoint, which stays locked.

@@ -1,8 +1,7 @@
-package locktest
+package lockmock
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	"github.com/DATA-DOG/go-sqlmock"
@@ -72,7 +71,7 @@ func (q *QuorumLeases) ExpectRelease(key txlock.Key) {
 // expectEpoch expects the question how old the data of a database are, which are old
 // enough to count.
 func (l *Leases) expectEpoch(key txlock.Key) {
-	l.expect(fmt.Sprintf("the epoch after Acquire(%q)", key), txlock.Key{}, calm, nil, func() error {
+	l.expect("the age of the data after "+naming("Acquire", key), txlock.Key{}, calm, nil, func() error {
 		_, err := nodes.Of(l.manager).Epoch(context.Background())
 		return err
 	})

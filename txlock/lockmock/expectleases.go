@@ -1,4 +1,4 @@
-package locktest
+package lockmock
 
 import (
 	"context"
@@ -22,21 +22,22 @@ import (
 // statement is prepared once. The rows of all keys exist, and are those of shared leases
 // and of semaphores where that is asked for; nobody has read under what is acquired.
 //
-// Renew, Guard, Downgrade and Release are told of by the key; where several of a key are
-// held, as readers and permits are, it is the one that was granted last.
+// Renew, Guard, Downgrade and Release name their lease by its key. Where several leases
+// of a key are held, as readers and permits can be, they mean the one that was granted
+// last.
 //
-// Nothing is expected of what a manager does behind its calls: give it a TTL of an
-// hour, so that it renews nothing while the test runs, and release what is acquired
-// before it is closed. A wait, which looks again and again, is a case for Memory, be it
-// that of Acquire or of Resize, and so is ForceRelease.
+// What a manager does in the background can't be expected. Give it a TTL of an hour, so
+// that it renews nothing while the test runs, and release what is acquired before it is
+// closed. Waits (of Acquire and of Resize) ask the server again and again, and can't be
+// expected either; nor can ForceRelease. For these use locktest.Memory.
 //
-// What the mock says of a statement that it doesn't expect is no answer of a server to a
-// manager, which gives back for the TTL what may have been granted. So close it under a
-// context that ends, for which t.Context() serves in t.Cleanup.
+// When the mock refuses a statement, the manager can't know whether a lease was granted:
+// for the TTL it tries in the background to release it. So close the manager under a
+// context that ends; in t.Cleanup, t.Context() is one.
 //
-// The loss of a lease ends the contexts of its transactions, upon which database/sql may
-// throw their connection away, and a mock ends with its last one: for such a test open
-// another by sql.DB.Conn beforehand.
+// When a lease is lost, the contexts of its transactions end, and database/sql may close
+// their connection. A mock is closed with its last connection: for such a test open
+// another one by sql.DB.Conn first.
 type Leases struct {
 	settings
 	t       testing.TB
@@ -44,7 +45,7 @@ type Leases struct {
 	stage   *stage
 	manager *lease.Manager
 	held    map[string][]*lease.Lease
-	calls   []*expectedCall
+	calls   []*call
 	grants  int64  // of permits
 	epoch   string // of the database
 
@@ -57,20 +58,20 @@ type Leases struct {
 // expected and not made.
 func ExpectLeases(t testing.TB, mock sqlmock.Sqlmock, options ...Option) *Leases {
 	t.Helper()
-	l := &Leases{settings: settingsOf(mock, options), t: t, mock: mock, held: make(map[string][]*lease.Lease), epoch: newName(), play: calm}
+	l := &Leases{settings: settingsOf(mock, options), t: t, mock: mock, held: make(map[string][]*lease.Lease), epoch: newName("data"), play: calm}
 	l.stage = &stage{answer: l.answer}
 	db := sql.OpenDB(l.stage)
 	var err error
 	if l.manager, err = lease.NewManager(db, lease.TTL(lease.MaxTTL), lease.Janitor(0, time.Second)); err != nil {
-		t.Fatalf("locktest: %v", err)
+		t.Fatalf("lockmock: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := errors.Join(l.manager.Close(context.Background()), db.Close()); err != nil {
-			t.Errorf("locktest: close the copy of the manager: %v", err)
+			t.Errorf("lockmock: close the copy of the manager: %v", err)
 		}
 		for _, c := range l.calls {
-			if !c.made.Load() {
-				t.Logf("locktest: %s was expected and not made", c.what)
+			if !c.made() {
+				t.Logf("lockmock: %s was expected and not made%s", c.what, c.instead())
 			}
 		}
 	})
@@ -108,7 +109,7 @@ func (l *Leases) ExpectAcquireShared(key txlock.Key) *ExpectedAcquire {
 // the writer's. It is Busy where the writer's lease is somebody else's by now.
 func (l *Leases) ExpectDowngrade(key txlock.Key) *ExpectedAcquire {
 	return l.acquire("Downgrade", key, written, func(ctx context.Context) (*lease.Lease, error) {
-		writer := l.last(key, fmt.Sprintf("Downgrade(%q)", key))
+		writer := l.last(key, naming("Downgrade", key))
 		reader, err := writer.Downgrade(ctx)
 		if err == nil {
 			l.drop(writer)
@@ -132,7 +133,7 @@ func (l *Leases) ExpectPermit(key txlock.Key, permits int) *ExpectedAcquire {
 }
 
 func (l *Leases) acquire(verb string, key txlock.Key, busy play, call func(context.Context) (*lease.Lease, error)) *ExpectedAcquire {
-	return &ExpectedAcquire{leases: l, key: key, what: fmt.Sprintf("%s(%q)", verb, key), busy: busy, call: call}
+	return &ExpectedAcquire{leases: l, key: key, what: naming(verb, key), busy: busy, call: call}
 }
 
 // ExpectedAcquire is a lease that is asked for.
@@ -155,7 +156,7 @@ func (e *ExpectedAcquire) Granted(token uint64) {
 		p.reply += e.leases.grants % lease.MaxPermits << 52
 	}
 	if token < 16 || token >= limit {
-		panic(fmt.Sprintf("locktest: %s can't be granted with token %d: it is at least 16 and less than %d", e.what, token, limit))
+		panic(fmt.Sprintf("lockmock: %s can't be granted with token %d: it is at least 16 and less than %d", e.what, token, limit))
 	}
 	e.leases.expect(e.what, e.key, p, nil, func() error {
 		l, err := e.call(context.Background())
@@ -166,7 +167,7 @@ func (e *ExpectedAcquire) Granted(token uint64) {
 	})
 }
 
-// Busy refuses the lease, which somebody else holds: TryAcquire and its likes return
+// Busy refuses the lease, which somebody else holds: the Try methods and AcquireTx return
 // txlock.ErrBusy.
 func (e *ExpectedAcquire) Busy() { e.refused(e.busy, txlock.ErrBusy) }
 
@@ -186,7 +187,7 @@ func (e *ExpectedAcquire) refused(p play, want error) {
 // final makes sure that a manager hands on an error of the server.
 func final(what string, err *mysql.MySQLError) {
 	if txlock.Unknown(err) || txlock.Retryable(err) {
-		panic(fmt.Sprintf("locktest: %s can't be expected to fail with %v, after which a manager tries again", what, err))
+		panic(fmt.Sprintf("lockmock: %s can't be expected to fail with %v, after which a manager tries again", what, err))
 	}
 }
 
@@ -233,7 +234,7 @@ type ExpectedHeld struct {
 
 // ExpectRenew expects Lease.Renew.
 func (l *Leases) ExpectRenew(key txlock.Key) *ExpectedHeld {
-	return &ExpectedHeld{l, key, fmt.Sprintf("Renew(%q)", key), func(ctx context.Context, held *lease.Lease) error {
+	return &ExpectedHeld{l, key, naming("Renew", key), func(ctx context.Context, held *lease.Lease) error {
 		return held.Renew(ctx)
 	}}
 }
@@ -241,7 +242,7 @@ func (l *Leases) ExpectRenew(key txlock.Key) *ExpectedHeld {
 // ExpectGuard expects Lease.Guard in an open transaction, or lockgorm.Guard. NothingRead
 // is an option of it.
 func (l *Leases) ExpectGuard(key txlock.Key, options ...txlock.JoinOption) *ExpectedGuard {
-	return &ExpectedGuard{ExpectedHeld{l, key, fmt.Sprintf("Guard(%q)", key), func(ctx context.Context, held *lease.Lease) error {
+	return &ExpectedGuard{ExpectedHeld{l, key, naming("Guard", key), func(ctx context.Context, held *lease.Lease) error {
 		tx, err := l.stage.transaction()
 		if err != nil {
 			return err
@@ -286,7 +287,7 @@ func (e *ExpectedRelease) Succeeds() { e.expect(play{}, nil) }
 func (e *ExpectedRelease) NotHeld() { e.expect(refused, txlock.ErrNotHeld) }
 
 func (e *ExpectedRelease) expect(p play, want error) {
-	what := fmt.Sprintf("Release(%q)", e.key)
+	what := naming("Release", e.key)
 	held := e.leases.last(e.key, what)
 	e.leases.drop(held)
 	e.leases.expect(what, e.key, p.about(held), want, func() error { return held.Release(context.Background()) })
@@ -296,7 +297,7 @@ func (e *ExpectedRelease) expect(p play, want error) {
 func (l *Leases) last(key txlock.Key, what string) *lease.Lease {
 	held := l.held[key.String()]
 	if len(held) == 0 {
-		panic(fmt.Sprintf("locktest: %s is expected of a lease that wasn't granted, or was released: say ExpectAcquire(%q).Granted before", what, key))
+		panic(fmt.Sprintf("lockmock: %s is expected of a lease that wasn't granted, or was released: say ExpectAcquire(%q).Granted before", what, key))
 	}
 	return held[len(held)-1]
 }
@@ -314,12 +315,10 @@ func (l *Leases) expect(what string, key txlock.Key, p play, want error, do func
 	err := do()
 	l.play = calm
 	if want == nil && err != nil || !errors.Is(err, want) {
-		panic(fmt.Sprintf("locktest: %s can't be expected to return %v: what it returns is %v", what, want, err))
+		panic(fmt.Sprintf("lockmock: %s can't be expected to return %v: what it returns is %v", what, want, err))
 	}
-	c := &expectedCall{what: what}
-	if key != (txlock.Key{}) {
-		l.calls = append(l.calls, c)
-	}
+	c := newCall(l.mock, l.settings, what)
+	l.calls = append(l.calls, c)
 	// The row of a lease has the name of its key, hashed or not.
-	expect(l.mock, l.settings, l.stage.take(), []txlock.Key{txlock.Named(key.String())}, false, c)
+	c.expect(l.stage.take(), []txlock.Key{txlock.Named(key.String())}, false)
 }

@@ -1,4 +1,4 @@
-package locktest
+package lockmock
 
 import (
 	"context"
@@ -8,9 +8,6 @@ import (
 	"io"
 	"reflect"
 	"sync"
-	"sync/atomic"
-
-	"github.com/DATA-DOG/go-sqlmock"
 
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -183,124 +180,4 @@ func (s stageStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (d
 }
 func (s stageStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	return s.stageConn.QueryContext(ctx, s.query, args)
-}
-
-// comparesText tells whether the mock's matcher is sqlmock.QueryMatcherEqual, which
-// can't be asked for: so it is looked at. Where a later version of sqlmock keeps it
-// elsewhere, Verbatim says so.
-func comparesText(mock sqlmock.Sqlmock) bool {
-	v := reflect.ValueOf(mock)
-	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
-		return false
-	}
-	matcher := v.Elem().FieldByName("queryMatcher")
-	if !matcher.IsValid() || matcher.Kind() != reflect.Interface || matcher.Elem().Kind() != reflect.Func {
-		return false
-	}
-	return matcher.Elem().Pointer() == reflect.ValueOf(sqlmock.QueryMatcherEqual).Pointer()
-}
-
-// expect queues the statements as expectations. Of their arguments those that name a
-// key must be the same.
-func expect(mock sqlmock.Sqlmock, s settings, notes []note, keys []txlock.Key, loose bool, c *expectedCall) {
-	for _, n := range notes {
-		text := s.text(n.query, loose)
-		args := arguments(n.args, keys, c)
-		switch n.verb {
-		case prepare:
-			mock.ExpectPrepare(text)
-		case exec:
-			e := mock.ExpectExec(text)
-			if len(args) > 0 {
-				e.WithArgs(args...)
-			}
-			if n.reply.err != nil {
-				e.WillReturnError(n.reply.err)
-			} else {
-				e.WillReturnResult(sqlmock.NewResult(n.reply.id, max(1, n.reply.affected)))
-			}
-		case query:
-			e := mock.ExpectQuery(text)
-			if len(args) > 0 {
-				e.WithArgs(args...)
-			}
-			if n.reply.err != nil {
-				e.WillReturnError(n.reply.err)
-				continue
-			}
-			rows := sqlmock.NewRows(n.reply.columns)
-			for _, values := range n.reply.rows {
-				rows.AddRow(values...)
-			}
-			e.WillReturnRows(rows)
-		}
-	}
-}
-
-// arguments are what the mock compares those of a statement with.
-func arguments(args []driver.Value, keys []txlock.Key, c *expectedCall) []driver.Value {
-	expected := make([]driver.Value, len(args))
-	for i, arg := range args {
-		expected[i] = anyArgument{}
-		for _, key := range keys {
-			if rowOf(key) == rowAt(arg) {
-				expected[i] = keyArgument{key, c}
-			}
-		}
-	}
-	return expected
-}
-
-// expectedCall is one that is expected.
-type expectedCall struct {
-	what string
-	made atomic.Bool
-}
-
-// keyArgument is the argument that names the row of a key. It prints the key, and notes
-// that the call is made.
-type keyArgument struct {
-	key  txlock.Key
-	call *expectedCall
-}
-
-func (a keyArgument) Match(v driver.Value) bool {
-	if rowAt(v) != rowOf(a.key) {
-		return false
-	}
-	a.call.made.Store(true)
-	return true
-}
-
-func (a keyArgument) String() string { return fmt.Sprintf("the key %q of %s", a.key, a.call.what) }
-
-// anyArgument is another argument: an owner, a token, a time.
-type anyArgument struct{}
-
-func (anyArgument) Match(driver.Value) bool { return true }
-func (anyArgument) String() string          { return "any" }
-
-// rowID is the row that a key locks, as the argument of a statement names it.
-type rowID struct {
-	name string
-	slot int64 // 1 and the slot of a hashed key, 0 for a named one
-}
-
-func rowOf(key txlock.Key) rowID {
-	if key.Hashed() {
-		return rowID{slot: int64(key.Slot()) + 1}
-	}
-	return rowID{name: key.String()}
-}
-
-func rowAt(arg driver.Value) rowID {
-	switch v := arg.(type) {
-	case []byte:
-		return rowID{name: string(v)}
-	case string:
-		return rowID{name: v}
-	case int64:
-		return rowID{slot: v + 1}
-	}
-	return rowID{}
 }

@@ -1,4 +1,4 @@
-package locktest
+package lockmock
 
 import (
 	"database/sql/driver"
@@ -30,6 +30,17 @@ type rows struct {
 	last    string // it
 	keys    map[rowID]bool
 }
+
+// The errors of the servers.
+const (
+	snapshotChanged  = 1020 // MariaDB
+	lockWaitTimeout  = 1205
+	deadlock         = 1213
+	transactionOpen  = 1568
+	statementTimeout = 1969 // MariaDB
+	queryTimeout     = 3024 // MySQL
+	noWait           = 3572 // MySQL
+)
 
 // untold is the token of a row whose test says none.
 const untold = 100
@@ -96,20 +107,20 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 		if r.over {
 			return reply{}
 		}
-		return reply{err: serverError(1568, "a transaction is open (asked before "+r.what+")")}
+		return reply{err: serverError(transactionOpen, "a transaction is open (asked before "+r.what+")")}
 	case rawsql.Facts:
-		return row(r.version, int64(7), int64(0), newName())
+		return row(r.version, int64(7), int64(0), newName(r.what))
 	case rawsql.LockWaitSeconds:
 		return row(int64(50))
 	case schema.ClusterQuery:
 		return reply{columns: []string{"Variable_name", "Value"}}
 	}
-	if strings.HasPrefix(query, "SET SESSION innodb_lock_wait_timeout") {
+	if strings.HasPrefix(query, strings.TrimSuffix(rawsql.SetLockWait(0), "0")) {
 		return reply{}
 	}
 	named := r.keysAmong(args)
 	if len(named) == 0 {
-		return reply{err: fmt.Errorf("locktest has no answer to %q", query)}
+		return reply{err: fmt.Errorf("lockmock has no answer to %q", query)}
 	}
 	name, at := nameOf(query), rowAt(named[len(named)-1])
 	switch name {
@@ -161,7 +172,7 @@ func (r *rows) answerMany(query string, named []driver.Value) reply {
 		}
 		all.columns = []string{"k", "token", "old"}
 	default:
-		all.err = fmt.Errorf("locktest has no answer to %q", query)
+		all.err = fmt.Errorf("lockmock has no answer to %q", query)
 	}
 	return all
 }
@@ -175,7 +186,7 @@ func (r *rows) take(query string, at rowID) error {
 	first := !r.taken
 	r.taken, r.last = true, query
 	if r.stale && first && strings.Contains(query, rawsql.RefuseStale) {
-		return serverError(1020, "the row has changed since the snapshot ("+r.what+")")
+		return serverError(snapshotChanged, "the row has changed since the snapshot ("+r.what+")")
 	}
 	if r.refuse == nil {
 		return nil
@@ -195,14 +206,14 @@ func (r *rows) keysAmong(args []driver.Value) (named []driver.Value) {
 
 // timeout is what the server answers when the wait for a row ends.
 func (r *rows) timeout(what string) error {
-	number := uint16(1205)
+	number := uint16(lockWaitTimeout)
 	switch {
 	case strings.Contains(r.last, "max_statement_time"):
-		number = 1969
+		number = statementTimeout
 	case strings.Contains(r.last, "MAX_EXECUTION_TIME"):
-		number = 3024
+		number = queryTimeout
 	case strings.HasSuffix(r.last, "NOWAIT"):
-		number = 3572
+		number = noWait
 	}
 	return serverError(number, what+" has waited for too long")
 }
@@ -210,20 +221,20 @@ func (r *rows) timeout(what string) error {
 // busy is what the server answers when a row is locked and not to be waited for.
 func (r *rows) busy(what string) error {
 	if r.mariaDB() {
-		return serverError(1205, what+" finds the row locked")
+		return serverError(lockWaitTimeout, what+" finds the row locked")
 	}
-	return serverError(3572, what+" finds the row locked")
+	return serverError(noWait, what+" finds the row locked")
 }
 
 // published is the reply as the mock gives it: by a server of another name, of whose
 // rows the library knows nothing.
 func (r *rows) published(n note) reply {
 	if n.query == rawsql.Facts {
-		return row(r.version, int64(7), int64(0), newName())
+		return row(r.version, int64(7), int64(0), newName(r.what))
 	}
 	return n.reply
 }
 
 func serverError(number uint16, message string) error {
-	return &mysql.MySQLError{Number: number, Message: "locktest: " + message}
+	return &mysql.MySQLError{Number: number, Message: "lockmock: " + message}
 }

@@ -1,4 +1,4 @@
-package locktest
+package lockmock
 
 import (
 	"context"
@@ -30,15 +30,14 @@ type Locks struct {
 }
 
 // ExpectJoin expects locksqlc.Join, lockgorm.Join or txlock.Join on an open
-// transaction, for scopes on which several calls are made. It takes the two statements
-// that a Join costs on a plain pool, as that of a mock is.
+// transaction. It is for scopes on which several calls are made.
 func ExpectJoin(mock sqlmock.Sqlmock, options ...Option) *Locks {
 	return joined(mock, settingsOf(mock, options), "Join")
 }
 
 // joinFor is ExpectJoin that says what it is for.
 func joinFor(mock sqlmock.Sqlmock, options []Option, verb string, keys ...txlock.Key) *Locks {
-	return joined(mock, settingsOf(mock, options), fmt.Sprintf("Join for %s(%q)", verb, keys))
+	return joined(mock, settingsOf(mock, options), "Join for "+naming(verb, keys...))
 }
 
 func joined(mock sqlmock.Sqlmock, s settings, what string) *Locks {
@@ -91,9 +90,9 @@ func (l *Locks) ExpectTryRLock(key txlock.Key) *ExpectedTry {
 // models name.
 func (l *Locks) ExpectLockAll(keys ...txlock.Key) *ExpectedLocks {
 	if l.limited && l.verbatim {
-		panic("locktest: LockAll under WaitAtMost sends what is left of the limit, which a matcher that compares can't match: use sqlmock.QueryMatcherRegexp")
+		panic("lockmock: LockAll under WaitAtMost sends what is left of the limit, which a matcher that compares can't match: use sqlmock.QueryMatcherRegexp")
 	}
-	return &ExpectedLocks{expected{locks: l, what: fmt.Sprintf("LockAll(%q)", keys), keys: keys, loose: true, call: func() error {
+	return &ExpectedLocks{expected{locks: l, what: naming("LockAll", keys...), keys: keys, loose: true, call: func() error {
 		_, err := l.scope.LockAll(context.Background(), keys...)
 		return err
 	}}}
@@ -101,7 +100,7 @@ func (l *Locks) ExpectLockAll(keys ...txlock.Key) *ExpectedLocks {
 
 // ExpectLockAny expects Scope.LockAny.
 func (l *Locks) ExpectLockAny(keys ...txlock.Key) *ExpectedAny {
-	return &ExpectedAny{expected{locks: l, what: fmt.Sprintf("LockAny(%q)", keys), keys: keys, call: func() error {
+	return &ExpectedAny{expected{locks: l, what: naming("LockAny", keys...), keys: keys, call: func() error {
 		_, err := l.scope.LockAny(context.Background(), keys...)
 		return err
 	}}}
@@ -110,7 +109,7 @@ func (l *Locks) ExpectLockAny(keys ...txlock.Key) *ExpectedAny {
 // ExpectVersion expects Scope.Version, which returns this version.
 func (l *Locks) ExpectVersion(key txlock.Key, version uint64) {
 	l.rows.about = &version
-	l.rehearse(fmt.Sprintf("Version(%q)", key), []txlock.Key{key}, nil, func() error {
+	l.rehearse(naming("Version", key), []txlock.Key{key}, nil, func() error {
 		_, err := l.scope.Version(context.Background(), key)
 		return err
 	})
@@ -132,37 +131,39 @@ func (l *Locks) ExpectVerify(open bool) {
 	if l.rows.over = !open; !open {
 		want = txlock.ErrTxDoomed
 	}
-	l.rehearse("Verify", nil, want, func() error { return l.scope.Verify(context.Background()) })
+	l.rehearse(naming("Verify"), nil, want, func() error { return l.scope.Verify(context.Background()) })
 	l.rows.over = false
 }
 
 func (l *Locks) one(verb string, key txlock.Key, call func(context.Context, txlock.Key) (txlock.Grant, error)) expected {
-	return expected{locks: l, what: fmt.Sprintf("%s(%q)", verb, key), keys: []txlock.Key{key}, call: func() error {
+	return expected{locks: l, what: naming(verb, key), keys: []txlock.Key{key}, call: func() error {
 		_, err := call(context.Background(), key)
 		return err
 	}}
 }
 
 // rehearse makes a call on the stage, and the mock expect what it has sent.
-func (l *Locks) rehearse(what string, keys []txlock.Key, want error, call func() error) {
-	l.perform(what, keys, false, want, call)
+func (l *Locks) rehearse(what string, keys []txlock.Key, want error, do func() error) *call {
+	return l.perform(what, keys, false, want, do)
 }
 
-func (l *Locks) perform(what string, keys []txlock.Key, loose bool, want error, call func() error) {
+func (l *Locks) perform(what string, keys []txlock.Key, loose bool, want error, do func() error) *call {
 	l.stage.take()
 	l.rows.begin(what, keys)
-	if err := call(); want == nil && err != nil || !errors.Is(err, want) {
-		panic(fmt.Sprintf("locktest: %s can't be expected to return %v: what it returns is %v", what, want, err))
+	if err := do(); want == nil && err != nil || !errors.Is(err, want) {
+		panic(fmt.Sprintf("lockmock: %s can't be expected to return %v: what it returns is %v", what, want, err))
 	}
 	notes := l.stage.take()
 	for i, n := range notes {
 		notes[i].reply = l.rows.published(n)
 	}
-	expect(l.mock, l.settings, notes, keys, loose, &expectedCall{what: what})
+	c := newCall(l.mock, l.settings, what)
+	c.expect(notes, keys, loose)
+	return c
 }
 
 // The package-level functions are for programs that join and take one lock: Join and
-// the call of its scope, or one of lockgorm.Lock and its likes.
+// the call of its scope, or the function of package lockgorm of the same name.
 
 // ExpectLock expects Join and Lock, or lockgorm.Lock.
 func ExpectLock(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *ExpectedLock {

@@ -1,4 +1,4 @@
-package locktest_test
+package lockmock_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/lockmock"
 	"github.com/dca00107/lockstep/txlock/locktest"
 )
 
@@ -51,12 +52,12 @@ func TestGORM(t *testing.T) {
 
 		// By hand, in GORM's transaction.
 		m.mock.ExpectBegin()
-		locktest.ExpectLock(m.mock, key, m.server).Granted(41)
-		locktest.ExpectTryLock(m.mock, orders.Key(8), m.server).Busy()
-		locktest.ExpectRLock(m.mock, orders.Key(9), m.server).Granted(5)
-		locktest.ExpectTryRLock(m.mock, orders.Key(9), m.server).Granted(5)
-		locktest.ExpectLockAll(m.mock, orders.Keys(2, 1), m.server).Granted(6, 7)
-		locktest.ExpectLockAny(m.mock, orders.Keys(3, 4), m.server).Granted(orders.Key(4), 8)
+		lockmock.ExpectLock(m.mock, key, m.server).Granted(41)
+		lockmock.ExpectTryLock(m.mock, orders.Key(8), m.server).Busy()
+		lockmock.ExpectRLock(m.mock, orders.Key(9), m.server).Granted(5)
+		lockmock.ExpectTryRLock(m.mock, orders.Key(9), m.server).Granted(5)
+		lockmock.ExpectLockAll(m.mock, orders.Keys(2, 1), m.server).Granted(6, 7)
+		lockmock.ExpectLockAny(m.mock, orders.Keys(3, 4), m.server).Granted(orders.Key(4), 8)
 		m.mock.ExpectCommit()
 		must(m, db.Transaction(func(tx *gorm.DB) error {
 			grant, err := lockgorm.Lock(tx, key)
@@ -75,23 +76,23 @@ func TestGORM(t *testing.T) {
 		}))
 
 		// By Transaction, which begins again.
-		locktest.ExpectRun(m.mock, []txlock.Key{key}, m.server).Deadlocks()
-		run := locktest.ExpectRun(m.mock, []txlock.Key{key}, m.server).Granted(42)
-		locktest.ExpectLockAll(m.mock, []txlock.Key{key}, m.server).Granted(42) // of the plugin
+		lockmock.ExpectRun(m.mock, []txlock.Key{key}, m.server).Deadlocks()
+		run := lockmock.ExpectRun(m.mock, []txlock.Key{key}, m.server).Granted(42)
+		lockmock.ExpectLockAll(m.mock, []txlock.Key{key}, m.server).Granted(42) // of the plugin
 		update()
 		run.Commits()
 		must(m, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
 			return tx.Model(&Order{ID: 7}).Update("paid", true).Error
 		}))
-		run = locktest.ExpectRun(m.mock, nil, m.server).Granted()
+		run = lockmock.ExpectRun(m.mock, nil, m.server).Granted()
 		run.RollsBack()
 		failed := errors.New("failed")
 		wants(m, "Transaction", lockgorm.Transaction(db, nil, func(*gorm.DB) error { return failed }), failed)
 
 		// By Optimistic, which begins again after a conflict.
 		for _, version := range []uint64{42, 43} {
-			o := locktest.ExpectOptimistic(m.mock, orders.Key(8), version, m.server)
-			locktest.ExpectLockAll(m.mock, []txlock.Key{key}, m.server).Granted(version) // of the plugin
+			o := lockmock.ExpectOptimistic(m.mock, orders.Key(8), version, m.server)
+			lockmock.ExpectLockAll(m.mock, []txlock.Key{key}, m.server).Granted(version) // of the plugin
 			update()
 			if version == 42 {
 				o.Conflicts()
@@ -105,12 +106,12 @@ func TestGORM(t *testing.T) {
 
 		// By the plugin, in the transaction that GORM begins for a write.
 		m.mock.ExpectBegin()
-		locktest.ExpectLockAll(m.mock, []txlock.Key{key}, m.server).Granted(43)
+		lockmock.ExpectLockAll(m.mock, []txlock.Key{key}, m.server).Granted(43)
 		update()
 		m.mock.ExpectCommit()
 		must(m, db.Model(&Order{ID: 7}).Update("paid", true).Error)
 		m.mock.ExpectBegin()
-		locktest.ExpectLockAll(m.mock, []txlock.Key{key}, m.server).TimesOut()
+		lockmock.ExpectLockAll(m.mock, []txlock.Key{key}, m.server).TimesOut()
 		m.mock.ExpectRollback()
 		wants(m, "Update", db.Model(&Order{ID: 7}).Update("paid", true).Error, txlock.ErrWaitTimeout)
 	})
@@ -123,7 +124,7 @@ func TestGORMLeases(t *testing.T) {
 		manager, err := lockgorm.NewManager(db, lease.TTL(time.Hour))
 		must(m, err)
 		m.Cleanup(func() { must(m, manager.Close(m.Context())) })
-		leases := locktest.ExpectLeases(m, m.mock, m.server)
+		leases := lockmock.ExpectLeases(m, m.mock, m.server)
 		guards := func(l *lease.Lease, err error) {
 			must(m, err)
 			m.mock.ExpectBegin()

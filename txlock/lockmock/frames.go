@@ -1,8 +1,7 @@
-package locktest
+package lockmock
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/DATA-DOG/go-sqlmock"
 
@@ -16,12 +15,17 @@ import (
 //
 // What the function sends is expected next, and then Transaction.Commits or RollsBack.
 func ExpectRun(mock sqlmock.Sqlmock, keys []txlock.Key, options ...Option) *ExpectedRun {
+	locks := began(mock, options, naming("Run", keys...)).ExpectLockAll(keys...)
+	locks.failed = func() { (&Transaction{locks.locks}).RollsBack() }
+	return &ExpectedRun{locks.expected}
+}
+
+// began expects the beginning of a transaction and Join.
+func began(mock sqlmock.Sqlmock, options []Option, what string) *Locks {
 	s := settingsOf(mock, options)
 	s.nothingRead = true
-	mock.ExpectBegin()
-	locks := joined(mock, s, fmt.Sprintf("Run(%q)", keys)).ExpectLockAll(keys...)
-	locks.failed = func() { mock.ExpectRollback() }
-	return &ExpectedRun{locks.expected}
+	newCall(mock, s, "Begin for "+what).add(mock.ExpectBegin())
+	return joined(mock, s, "Join for "+what)
 }
 
 // ExpectedRun is the beginning of a Run that is expected.
@@ -44,12 +48,18 @@ type Transaction struct{ locks *Locks }
 // Commits expects that the function has returned nil, and the transaction is asked for
 // a last time and committed. The result may be given an error: WillReturnError.
 func (t *Transaction) Commits() *sqlmock.ExpectedCommit {
-	t.locks.rehearse("Commit", nil, nil, func() error { return t.locks.scope.Confirm(context.Background()) })
-	return t.locks.mock.ExpectCommit()
+	c := t.locks.rehearse("Commit", nil, nil, func() error { return t.locks.scope.Confirm(context.Background()) })
+	commit := t.locks.mock.ExpectCommit()
+	c.add(commit)
+	return commit
 }
 
 // RollsBack expects that the function has returned an error.
-func (t *Transaction) RollsBack() *sqlmock.ExpectedRollback { return t.locks.mock.ExpectRollback() }
+func (t *Transaction) RollsBack() *sqlmock.ExpectedRollback {
+	rollback := t.locks.mock.ExpectRollback()
+	newCall(t.locks.mock, t.locks.settings, "Rollback").add(rollback)
+	return rollback
+}
 
 // ExpectOptimistic expects locksqlc.Optimistic, OptimisticTx or lockgorm.Optimistic up to
 // the call of its function: begin, join, and the version of the key. What the function
@@ -57,13 +67,10 @@ func (t *Transaction) RollsBack() *sqlmock.ExpectedRollback { return t.locks.moc
 // After Conflicts and Deadlocks the library runs the transaction again: queue another
 // ExpectOptimistic.
 func ExpectOptimistic(mock sqlmock.Sqlmock, key txlock.Key, version uint64, options ...Option) *ExpectedOptimistic {
-	s := settingsOf(mock, options)
-	s.nothingRead = true
-	mock.ExpectBegin()
-	locks := joined(mock, s, fmt.Sprintf("Optimistic(%q)", key))
+	locks := began(mock, options, naming("Optimistic", key))
 	locks.ExpectVersion(key, version)
 	compare := locks.ExpectCompareAndBump(key, version)
-	compare.failed = func() { mock.ExpectRollback() }
+	compare.failed = func() { (&Transaction{locks}).RollsBack() }
 	return &ExpectedOptimistic{compare}
 }
 
@@ -81,20 +88,20 @@ func (e *ExpectedOptimistic) Granted(token uint64) *Transaction {
 
 // RollsBack expects that the function has returned an error, and nothing is compared.
 func (e *ExpectedOptimistic) RollsBack() *sqlmock.ExpectedRollback {
-	return e.locks.mock.ExpectRollback()
+	return (&Transaction{e.locks}).RollsBack()
 }
 
 // ExpectDo expects locksqlc.Do up to the call of its function: BEGIN, join and the
 // lock. Where it says that the lock fails it expects the end, too. What the function
 // sends is expected next, and then Work.Ends.
 func ExpectDo(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *ExpectedDo {
-	s := settingsOf(mock, options)
+	s, what := settingsOf(mock, options), naming("Do", key)
 	s.nothingRead = true
-	mock.ExpectExec(s.text("BEGIN", false)).WillReturnResult(sqlmock.NewResult(0, 0))
-	locks := joined(mock, s, fmt.Sprintf("Do(%q)", key))
-	locks.rehearse("Do", nil, nil, func() error { return locks.scope.OnePrimary(context.Background()) })
+	newCall(mock, s, "Begin for "+what).expect([]note{{verb: exec, query: "BEGIN"}}, nil, false)
+	locks := joined(mock, s, "Join for "+what)
+	locks.rehearse(what, nil, nil, func() error { return locks.scope.OnePrimary(context.Background()) })
 	e := &ExpectedDo{locks.ExpectLock(key).expected}
-	e.failed = (&Work{e.locks}).Ends
+	e.failed = (&Work{e.locks, what}).Ends
 	return e
 }
 
@@ -104,16 +111,19 @@ type ExpectedDo struct{ expected }
 // Granted gives the lock with a token.
 func (e *ExpectedDo) Granted(token uint64) *Work {
 	e.granted(token)
-	return &Work{e.locks}
+	return &Work{e.locks, naming("Do", e.keys...)}
 }
 
 // TimesOut lets the wait end without the lock: txlock.ErrWaitTimeout.
 func (e *ExpectedDo) TimesOut() { e.timesOut() }
 
 // Work is a Do whose function runs.
-type Work struct{ locks *Locks }
+type Work struct {
+	locks *Locks
+	what  string
+}
 
 // Ends expects the COMMIT that gives the lock back when the function has returned.
 func (w *Work) Ends() {
-	w.locks.mock.ExpectExec(w.locks.text("COMMIT", false)).WillReturnResult(sqlmock.NewResult(0, 0))
+	newCall(w.locks.mock, w.locks.settings, "the end of "+w.what).expect([]note{{verb: exec, query: "COMMIT"}}, nil, false)
 }

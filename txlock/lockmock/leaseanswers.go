@@ -1,13 +1,13 @@
-package locktest
+package lockmock
 
 import (
 	"database/sql/driver"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -22,7 +22,8 @@ type play struct {
 	permits gen.PermitsOfRow
 }
 
-// The replies of the statements of leases; see queries/leases.sql and shared.sql.
+// The replies of the statements of leases; see queries/leases.sql and shared.sql. A
+// rehearsal panics where the library reads one of them in another way.
 const (
 	replyAbsent  = 0      // it is not to be had, or the row is locked
 	replyRefused = 1      // it is somebody else's
@@ -58,12 +59,12 @@ func (p play) about(held *lease.Lease) play {
 // answer is what a server replies to a manager whose rows all exist, and that is no
 // cluster.
 func (l *Leases) answer(query string, _ []driver.Value) reply {
-	switch {
-	case query == rawsql.Probe:
-		return reply{err: serverError(1568, "a transaction is open (asked before "+l.what+")")}
-	case query == rawsql.Facts:
-		return row(l.version, int64(7), int64(0), newName())
-	case strings.HasPrefix(query, "SHOW GLOBAL VARIABLES"): // of a cluster
+	switch query {
+	case rawsql.Probe:
+		return reply{err: serverError(transactionOpen, "a transaction is open (asked before "+l.what+")")}
+	case rawsql.Facts:
+		return row(l.version, int64(7), int64(0), newName(l.what))
+	case schema.ClusterQuery:
 		return reply{columns: []string{"Variable_name", "Value"}}
 	}
 	switch nameOf(query) {
@@ -87,5 +88,5 @@ func (l *Leases) answer(query string, _ []driver.Value) reply {
 		nameOf(gen.ShareLease), nameOf(gen.AcquirePermit), nameOf(gen.ResizeSemaphore):
 		return reply{id: l.play.reply, err: l.play.err}
 	}
-	return reply{err: fmt.Errorf("locktest has no answer to %q", query)}
+	return reply{err: fmt.Errorf("lockmock has no answer to %q", query)}
 }

@@ -1,4 +1,4 @@
-package locktest
+package lockmock
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ type expected struct {
 
 // Deadlocks makes the server roll the transaction back: txlock.ErrDeadlock.
 func (e expected) Deadlocks() {
-	e.fails(txlock.ErrDeadlock, func(rowID) error { return serverError(1213, e.what+" is the victim of a deadlock") })
+	e.fails(txlock.ErrDeadlock, func(rowID) error { return serverError(deadlock, e.what+" is the victim of a deadlock") })
 }
 
 // Stale makes the lock newer than what the transaction has read:
@@ -58,7 +58,7 @@ func (e expected) fails(want error, refuse func(rowID) error) {
 
 func (e expected) granted(tokens ...uint64) {
 	if len(tokens) != len(e.keys) {
-		panic(fmt.Sprintf("locktest: %s is granted %d tokens: it takes one for each of its %d keys", e.what, len(tokens), len(e.keys)))
+		panic(fmt.Sprintf("lockmock: %s is granted %d tokens: it takes one for each of its %d keys", e.what, len(tokens), len(e.keys)))
 	}
 	for i, key := range e.keys {
 		e.locks.rows.next(key, tokens[i])

@@ -1,4 +1,4 @@
-package locktest_test
+package lockmock_test
 
 import (
 	"context"
@@ -16,16 +16,16 @@ import (
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
-	"github.com/dca00107/lockstep/txlock/locktest"
+	"github.com/dca00107/lockstep/txlock/lockmock"
 )
 
 // manager is a manager on the mock, and what is expected of it.
-func (m *mocked) manager(options ...lease.ManagerOption) (*lease.Manager, *locktest.Leases) {
+func (m *mocked) manager(options ...lease.ManagerOption) (*lease.Manager, *lockmock.Leases) {
 	m.Helper()
 	manager, err := lease.NewManager(m.db, append(options, lease.TTL(time.Hour))...)
 	must(m, err)
 	m.Cleanup(func() { must(m, manager.Close(m.Context())) })
-	return manager, locktest.ExpectLeases(m, m.mock, m.server)
+	return manager, lockmock.ExpectLeases(m, m.mock, m.server)
 }
 
 // TestLeases makes every call on a lease on a mock, with every outcome.
@@ -213,7 +213,7 @@ func TestLeaseFailuresAreClear(t *testing.T) {
 			manager, err := lease.NewManager(m.db, lease.TTL(time.Hour))
 			must(t, err)
 			said := &logged{TB: t}
-			leases := locktest.ExpectLeases(said, m.mock)
+			leases := lockmock.ExpectLeases(said, m.mock)
 			made, missing := orders.Key(7), orders.Key(8)
 			leases.ExpectAcquire(made).Granted(41)
 			leases.ExpectRelease(made).Succeeds()
@@ -232,7 +232,7 @@ func TestLeaseFailuresAreClear(t *testing.T) {
 			for _, cleanup := range said.cleanups {
 				cleanup()
 			}
-			if log, want := said.log.String(), "locktest: AcquireShared(\"order:8\") was expected and not made\n"; log != want {
+			if log, want := said.log.String(), "lockmock: AcquireShared(\"order:8\") was expected and not made\n"; log != want {
 				t.Errorf("the log says %q, want %q", log, want)
 			}
 		})
@@ -284,7 +284,7 @@ func TestGuardedRun(t *testing.T) {
 				key := txlock.Named("settlement")
 				manager, leases := m.manager()
 				leases.ExpectAcquire(key).Granted(41)
-				run := locktest.ExpectRun(m.mock, nil, m.server).Granted()
+				run := lockmock.ExpectRun(m.mock, nil, m.server).Granted()
 				m.mock.ExpectExec("UPDATE t").WillReturnResult(sqlmock.NewResult(0, 1))
 				want := error(nil)
 				if lost {
@@ -315,21 +315,21 @@ func TestGuardedRun(t *testing.T) {
 func TestLeaseMistakes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		expect func(l *locktest.Leases)
+		expect func(l *lockmock.Leases)
 		says   string
 	}{
-		"not granted":    {func(l *locktest.Leases) { l.ExpectRelease(orders.Key(7)).Succeeds() }, `say ExpectAcquire("order:7").Granted before`},
-		"small token":    {func(l *locktest.Leases) { l.ExpectAcquire(orders.Key(7)).Granted(7) }, `Acquire("order:7") can't be granted with token 7`},
-		"permit's token": {func(l *locktest.Leases) { l.ExpectPermit(orders.Key(7), 2).Granted(1 << 53) }, "less than 4503599627370496"},
-		"permits":        {func(l *locktest.Leases) { l.ExpectPermit(orders.Key(7), 0).Granted(41) }, txlock.ErrInvalidOption.Error()},
-		"resized":        {func(l *locktest.Leases) { l.ExpectResize(orders.Key(7), 2, 1001).Succeeds() }, txlock.ErrInvalidOption.Error()},
-		"downgraded twice": {func(l *locktest.Leases) {
+		"not granted":    {func(l *lockmock.Leases) { l.ExpectRelease(orders.Key(7)).Succeeds() }, `say ExpectAcquire("order:7").Granted before`},
+		"small token":    {func(l *lockmock.Leases) { l.ExpectAcquire(orders.Key(7)).Granted(7) }, `Acquire("order:7") can't be granted with token 7`},
+		"permit's token": {func(l *lockmock.Leases) { l.ExpectPermit(orders.Key(7), 2).Granted(1 << 53) }, "less than 4503599627370496"},
+		"permits":        {func(l *lockmock.Leases) { l.ExpectPermit(orders.Key(7), 0).Granted(41) }, txlock.ErrInvalidOption.Error()},
+		"resized":        {func(l *lockmock.Leases) { l.ExpectResize(orders.Key(7), 2, 1001).Succeeds() }, txlock.ErrInvalidOption.Error()},
+		"downgraded twice": {func(l *lockmock.Leases) {
 			l.ExpectAcquireShared(orders.Key(7)).Granted(41)
 			l.ExpectDowngrade(orders.Key(7)).Granted(42)
 		}, txlock.ErrInvalidOption.Error()},
-		"tried again": {func(l *locktest.Leases) { l.ExpectAcquire(orders.Key(7)).Fails(&mysql.MySQLError{Number: 1213}) }, "tries again"},
-		"zero key":    {func(l *locktest.Leases) { l.ExpectAcquire(orders.Key(0)).Granted(41) }, txlock.ErrInvalidKey.Error()},
-		"nothing read": {func(l *locktest.Leases) {
+		"tried again": {func(l *lockmock.Leases) { l.ExpectAcquire(orders.Key(7)).Fails(&mysql.MySQLError{Number: 1213}) }, "tries again"},
+		"zero key":    {func(l *lockmock.Leases) { l.ExpectAcquire(orders.Key(0)).Granted(41) }, txlock.ErrInvalidKey.Error()},
+		"nothing read": {func(l *lockmock.Leases) {
 			l.ExpectAcquire(orders.Key(7)).Granted(41)
 			l.ExpectGuard(orders.Key(7), txlock.NothingRead()).Stale()
 		}, txlock.ErrStaleSnapshot.Error()},
@@ -338,7 +338,7 @@ func TestLeaseMistakes(t *testing.T) {
 			t.Parallel()
 			m := newMock(t, sqlmock.QueryMatcherRegexp)
 			m.mock.MatchExpectationsInOrder(false) // some are left
-			leases := locktest.ExpectLeases(t, m.mock)
+			leases := lockmock.ExpectLeases(t, m.mock)
 			defer func() {
 				if said, ok := recover().(string); !ok || !strings.Contains(said, c.says) {
 					t.Errorf("it says %q, want %q in it", said, c.says)
