@@ -11,14 +11,14 @@ import (
 
 const AcquireLease = `-- name: AcquireLease :execlastid
 
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, ?, ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
   ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * CASE
     WHEN VALUES(token) > CAST(? AS SIGNED) THEN LAST_INSERT_ID(3)
-    WHEN lockstep_leases.intent_us < 0 THEN LAST_INSERT_ID(4)
+    WHEN lockstep_leases.used_for < 0 THEN LAST_INSERT_ID(4)
     WHEN CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token)
       OR lockstep_leases.owner = VALUES(owner) AND LOCATE(LEFT(VALUES(holds), 9), lockstep_leases.holds) = 0 THEN LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token)))
     WHEN lockstep_leases.owner <> VALUES(owner) THEN LAST_INSERT_ID(1)
@@ -33,8 +33,8 @@ ON DUPLICATE KEY UPDATE
     WHEN LAST_INSERT_ID() = lockstep_leases.token THEN GREATEST(lockstep_leases.ttl_us, VALUES(ttl_us)) ELSE VALUES(ttl_us) END,
   conn_id = IF(LAST_INSERT_ID() < 16, lockstep_leases.conn_id, CONNECTION_ID()),
   token = IF(LAST_INSERT_ID() < 16, lockstep_leases.token, LAST_INSERT_ID()),
-  intent_us = IF(lockstep_leases.intent_us = 1 AND LAST_INSERT_ID() >= 16,
-    lockstep_leases.intent_us + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.intent_us * 4611686018427387904), lockstep_leases.intent_us)
+  used_for = IF(lockstep_leases.used_for = 1 AND LAST_INSERT_ID() >= 16,
+    lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.used_for * 4611686018427387904), lockstep_leases.used_for)
 `
 
 type AcquireLeaseParams struct {
@@ -83,7 +83,7 @@ func (q *Queries) AcquireLease(ctx context.Context, db DBTX, arg AcquireLeasePar
 }
 
 const BeginEpoch = `-- name: BeginEpoch :exec
-INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT 'lockstep:epoch', -2, ?, LEFT('-', 0), 0, 0,
   UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - CAST(? AS SIGNED), 1, 0 FROM DUAL
 `
@@ -94,7 +94,7 @@ type BeginEpochParams struct {
 }
 
 // BeginEpoch marks the data of a database that has no mark yet. The row has no hold and
-// is never acquired. Because of its intent_us the janitor keeps it.
+// is never acquired. Because of its used_for the janitor keeps it.
 func (q *Queries) BeginEpoch(ctx context.Context, db DBTX, arg BeginEpochParams) error {
 	_, err := db.ExecContext(ctx, BeginEpoch, arg.ID, arg.AgeUs)
 	return err
@@ -128,7 +128,7 @@ func (q *Queries) DeleteLease(ctx context.Context, db DBTX, arg DeleteLeaseParam
 }
 
 const EnsureLease = `-- name: EnsureLease :exec
-INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT ?, CAST(? AS SIGNED), '-', LEFT('-', 0), 0, 0, 0, 0, 0 FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM lockstep_leases s WHERE s.name = ? AND s.slot = CAST(? AS SIGNED) FOR UPDATE NOWAIT)
 `
@@ -151,7 +151,7 @@ func (q *Queries) EnsureLease(ctx context.Context, db DBTX, arg EnsureLeaseParam
 }
 
 const ForceRelease = `-- name: ForceRelease :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
@@ -210,7 +210,7 @@ func (q *Queries) GuardLease(ctx context.Context, db DBTX, arg GuardLeaseParams)
 }
 
 const IdleLease = `-- name: IdleLease :one
-SELECT intent_us FROM lockstep_leases FORCE INDEX (PRIMARY)
+SELECT used_for FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = ? AND slot = ?
   AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 FOR UPDATE SKIP LOCKED
@@ -226,16 +226,16 @@ type IdleLeaseParams struct {
 // and reads what the key is used for.
 func (q *Queries) IdleLease(ctx context.Context, db DBTX, arg IdleLeaseParams) (int64, error) {
 	row := db.QueryRowContext(ctx, IdleLease, arg.Name, arg.Slot, arg.IdleUs)
-	var intent_us int64
-	err := row.Scan(&intent_us)
-	return intent_us, err
+	var used_for int64
+	err := row.Scan(&used_for)
+	return used_for, err
 }
 
 const IdleLeases = `-- name: IdleLeases :many
 SELECT i.name, i.slot FROM lockstep_leases i
 WHERE (i.name > ? OR i.name = ? AND i.slot > ?) AND i.slot >= -1
   AND i.expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) AND i.token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-  AND (i.intent_us = 0 OR NOT EXISTS (SELECT 1 FROM lockstep_leases o WHERE o.name = i.name AND o.slot > 0
+  AND (i.used_for = 0 OR NOT EXISTS (SELECT 1 FROM lockstep_leases o WHERE o.name = i.name AND o.slot > 0
     AND (o.expires_us >= UNIX_TIMESTAMP() * 1000000 - CAST(? AS SIGNED) OR o.token >= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))))
 ORDER BY i.name, i.slot LIMIT ?
 `
@@ -289,7 +289,7 @@ func (q *Queries) IdleLeases(ctx context.Context, db DBTX, arg IdleLeasesParams)
 
 const InspectLease = `-- name: InspectLease :many
 SELECT name, slot, owner, token, ttl_us,
-  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, intent_us
+  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
 FROM lockstep_leases
 WHERE name = ? AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
 ORDER BY slot
@@ -303,7 +303,7 @@ type InspectLeaseRow struct {
 	TtlUs       int64
 	LeftUs      int64
 	HoldsLength int64
-	IntentUs    int64
+	UsedFor     int64
 }
 
 // InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
@@ -325,7 +325,7 @@ func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]Ins
 			&i.TtlUs,
 			&i.LeftUs,
 			&i.HoldsLength,
-			&i.IntentUs,
+			&i.UsedFor,
 		); err != nil {
 			return nil, err
 		}
@@ -365,7 +365,7 @@ func (q *Queries) InspectTurnstile(ctx context.Context, db DBTX, name []byte) (I
 }
 
 const LeaseAsItIs = `-- name: LeaseAsItIs :one
-SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = ? AND slot = ? FOR UPDATE SKIP LOCKED
+SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = ? AND slot = ? FOR UPDATE SKIP LOCKED
 `
 
 type LeaseAsItIsParams struct {
@@ -378,7 +378,7 @@ type LeaseAsItIsRow struct {
 	Holds     string
 	Guards    uint64
 	ExpiresUs int64
-	IntentUs  int64
+	UsedFor   int64
 }
 
 // LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads its last
@@ -391,13 +391,13 @@ func (q *Queries) LeaseAsItIs(ctx context.Context, db DBTX, arg LeaseAsItIsParam
 		&i.Holds,
 		&i.Guards,
 		&i.ExpiresUs,
-		&i.IntentUs,
+		&i.UsedFor,
 	)
 	return i, err
 }
 
 const LeaseInSnapshot = `-- name: LeaseInSnapshot :one
-SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = ? AND slot = ?
+SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = ? AND slot = ?
 `
 
 type LeaseInSnapshotParams struct {
@@ -410,7 +410,7 @@ type LeaseInSnapshotRow struct {
 	Holds     string
 	Guards    uint64
 	ExpiresUs int64
-	IntentUs  int64
+	UsedFor   int64
 }
 
 // LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
@@ -422,7 +422,7 @@ func (q *Queries) LeaseInSnapshot(ctx context.Context, db DBTX, arg LeaseInSnaps
 		&i.Holds,
 		&i.Guards,
 		&i.ExpiresUs,
-		&i.IntentUs,
+		&i.UsedFor,
 	)
 	return i, err
 }
@@ -474,7 +474,7 @@ func (q *Queries) LeaseTransactions(ctx context.Context, db DBTX, name []byte) (
 
 const ListLeases = `-- name: ListLeases :many
 SELECT name, slot, owner, token, ttl_us,
-  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, intent_us
+  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
 FROM lockstep_leases
 WHERE (name > ? OR name = ? AND slot > ?)
   AND slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
@@ -495,7 +495,7 @@ type ListLeasesRow struct {
 	TtlUs       int64
 	LeftUs      int64
 	HoldsLength int64
-	IntentUs    int64
+	UsedFor     int64
 }
 
 // ListLeases reads a page of the leases, readers and permits that are held, by name and
@@ -522,7 +522,7 @@ func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams)
 			&i.TtlUs,
 			&i.LeftUs,
 			&i.HoldsLength,
-			&i.IntentUs,
+			&i.UsedFor,
 		); err != nil {
 			return nil, err
 		}
@@ -602,7 +602,7 @@ func (q *Queries) LockLease(ctx context.Context, db DBTX, arg LockLeaseParams) (
 }
 
 const LookLease = `-- name: LookLease :one
-SELECT owner, intent_us, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
+SELECT owner, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = ? AND slot = ?
 `
 
@@ -612,10 +612,10 @@ type LookLeaseParams struct {
 }
 
 type LookLeaseRow struct {
-	Owner    []byte
-	IntentUs int64
-	LeftUs   int64
-	TtlUs    int64
+	Owner   []byte
+	UsedFor int64
+	LeftUs  int64
+	TtlUs   int64
 }
 
 // LookLease reads, without a lock, who holds a lease and for how much longer, 0 for a
@@ -625,7 +625,7 @@ func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (
 	var i LookLeaseRow
 	err := row.Scan(
 		&i.Owner,
-		&i.IntentUs,
+		&i.UsedFor,
 		&i.LeftUs,
 		&i.TtlUs,
 	)
@@ -655,7 +655,7 @@ func (q *Queries) QueueForLease(ctx context.Context, db DBTX, arg QueueForLeaseP
 }
 
 const RaiseToken = `-- name: RaiseToken :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, ?, ?, ?, 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
@@ -709,7 +709,7 @@ func (q *Queries) ReadEpoch(ctx context.Context, db DBTX) (ReadEpochRow, error) 
 }
 
 const ReleaseLease = `-- name: ReleaseLease :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
@@ -742,7 +742,7 @@ func (q *Queries) ReleaseLease(ctx context.Context, db DBTX, arg ReleaseLeasePar
 }
 
 const RenewLease = `-- name: RenewLease :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, ?, ?, ?, 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE

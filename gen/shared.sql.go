@@ -11,19 +11,19 @@ import (
 )
 
 const AcquirePermit = `-- name: AcquirePermit :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, ?, ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
   ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0
 FROM lockstep_leases s WHERE s.name = ? AND s.slot BETWEEN 1 AND CAST(? AS SIGNED)
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
-  AND (SELECT g.intent_us FROM lockstep_leases g WHERE g.name = ? AND g.slot = 0) + CAST(? AS SIGNED) = 0
+  AND (SELECT g.used_for FROM lockstep_leases g WHERE g.name = ? AND g.slot = 0) + CAST(? AS SIGNED) = 0
 ORDER BY s.slot LIMIT 1 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))),
   owner = VALUES(owner), holds = VALUES(holds), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
   token = LAST_INSERT_ID(),
-  intent_us = lockstep_leases.intent_us + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.slot * 4503599627370496)
+  used_for = lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.slot * 4503599627370496)
 `
 
 type AcquirePermitParams struct {
@@ -120,28 +120,28 @@ func (q *Queries) IdleReaders(ctx context.Context, db DBTX, arg IdleReadersParam
 
 const MarkGate = `-- name: MarkGate :execlastid
 
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(? AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.intent_us = 0, VALUES(intent_us), lockstep_leases.intent_us)),
-  intent_us = IF(lockstep_leases.intent_us = 0, VALUES(intent_us), lockstep_leases.intent_us)
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.used_for = 0, VALUES(used_for), lockstep_leases.used_for)),
+  used_for = IF(lockstep_leases.used_for = 0, VALUES(used_for), lockstep_leases.used_for)
 `
 
 type MarkGateParams struct {
-	Intent int64
-	Name   []byte
+	UsedFor int64
+	Name    []byte
 }
 
 // The statements of shared leases and semaphores. Each reader and each permit has a row
 // of its own, in a slot above 0. The row of the lease, slot 0, is the gate. Its column
-// intent_us is 1 once the key has been shared, so that a writer knows that it must look
+// used_for is 1 once the key has been shared, so that a writer knows that it must look
 // for readers. It is -n for a semaphore of n permits, which have the slots 1 to n.
 // MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
 // semaphore. The reply is 0 if the row is locked or missing, and otherwise 100000 plus
 // what the key is used for now.
 func (q *Queries) MarkGate(ctx context.Context, db DBTX, arg MarkGateParams) (int64, error) {
-	result, err := db.ExecContext(ctx, MarkGate, arg.Intent, arg.Name)
+	result, err := db.ExecContext(ctx, MarkGate, arg.UsedFor, arg.Name)
 	if err != nil {
 		return 0, err
 	}
@@ -299,7 +299,7 @@ func (q *Queries) ReadingInSnapshot(ctx context.Context, db DBTX, name []byte) (
 }
 
 const ReapReaders = `-- name: ReapReaders :exec
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = ? AND s.slot > 0 AND CHAR_LENGTH(s.holds) > 0
   AND s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) FOR UPDATE SKIP LOCKED
@@ -314,23 +314,23 @@ func (q *Queries) ReapReaders(ctx context.Context, db DBTX, name []byte) error {
 }
 
 const ResizeSemaphore = `-- name: ResizeSemaphore :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(? AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(lockstep_leases.intent_us >= 0, 1, 100000 - lockstep_leases.intent_us)),
-  intent_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.intent_us, VALUES(intent_us))
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(lockstep_leases.used_for >= 0, 1, 100000 - lockstep_leases.used_for)),
+  used_for = IF(LAST_INSERT_ID() = 1, lockstep_leases.used_for, VALUES(used_for))
 `
 
 type ResizeSemaphoreParams struct {
-	Intent int64
-	Name   []byte
+	UsedFor int64
+	Name    []byte
 }
 
 // ResizeSemaphore sets the number of permits. The reply is 0 if the row is locked or
 // missing, 1 if the key is no semaphore, and otherwise 100000 plus the previous number.
 func (q *Queries) ResizeSemaphore(ctx context.Context, db DBTX, arg ResizeSemaphoreParams) (int64, error) {
-	result, err := db.ExecContext(ctx, ResizeSemaphore, arg.Intent, arg.Name)
+	result, err := db.ExecContext(ctx, ResizeSemaphore, arg.UsedFor, arg.Name)
 	if err != nil {
 		return 0, err
 	}
@@ -338,10 +338,10 @@ func (q *Queries) ResizeSemaphore(ctx context.Context, db DBTX, arg ResizeSemaph
 }
 
 const ShareLease = `-- name: ShareLease :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, ?, ?, ?, LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))),
   ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0
-FROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 AND s.intent_us = 1
+FROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 AND s.used_for = 1
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner = ?)
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
 LOCK IN SHARE MODE

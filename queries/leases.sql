@@ -20,14 +20,14 @@
 -- semaphore. If the key has been shared, the token has bit 62 set: there may be readers.
 -- A refusal shortens an expiry that is further ahead than one time to live, as it is
 -- after the clock was set back.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
   sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * CASE
     WHEN VALUES(token) > CAST(sqlc.arg(not_after_us) AS SIGNED) THEN LAST_INSERT_ID(3)
-    WHEN lockstep_leases.intent_us < 0 THEN LAST_INSERT_ID(4)
+    WHEN lockstep_leases.used_for < 0 THEN LAST_INSERT_ID(4)
     WHEN CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token)
       OR lockstep_leases.owner = VALUES(owner) AND LOCATE(LEFT(VALUES(holds), 9), lockstep_leases.holds) = 0 THEN LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token)))
     WHEN lockstep_leases.owner <> VALUES(owner) THEN LAST_INSERT_ID(1)
@@ -42,14 +42,14 @@ ON DUPLICATE KEY UPDATE
     WHEN LAST_INSERT_ID() = lockstep_leases.token THEN GREATEST(lockstep_leases.ttl_us, VALUES(ttl_us)) ELSE VALUES(ttl_us) END,
   conn_id = IF(LAST_INSERT_ID() < 16, lockstep_leases.conn_id, CONNECTION_ID()),
   token = IF(LAST_INSERT_ID() < 16, lockstep_leases.token, LAST_INSERT_ID()),
-  intent_us = IF(lockstep_leases.intent_us = 1 AND LAST_INSERT_ID() >= 16,
-    lockstep_leases.intent_us + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.intent_us * 4611686018427387904), lockstep_leases.intent_us);
+  used_for = IF(lockstep_leases.used_for = 1 AND LAST_INSERT_ID() >= 16,
+    lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.used_for * 4611686018427387904), lockstep_leases.used_for);
 
 -- name: ReleaseLease :execlastid
 -- ReleaseLease removes a hold from the list. Without holds the lease is free. The reply
 -- is the token, or 0 the row is locked or missing, 1 the hold is not in the list, 2 the
 -- hold was removed, but the lease had expired.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
@@ -67,7 +67,7 @@ ON DUPLICATE KEY UPDATE
 -- RenewLease sets the expiry of a lease that the owner still holds with this token and
 -- hold. The reply is the token, or 0 the row is locked or missing, 1 the owner doesn't
 -- hold the lease any more.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
@@ -80,7 +80,7 @@ ON DUPLICATE KEY UPDATE
 -- RaiseToken raises the token of a lease that the owner still holds with this hold to at
 -- least the given one. The reply is the token, or 0 the row is locked or missing, 1 the
 -- owner doesn't hold the lease any more.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
@@ -96,7 +96,7 @@ SELECT token FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.ar
 -- name: LookLease :one
 -- LookLease reads, without a lock, who holds a lease and for how much longer, 0 for a
 -- free one.
-SELECT owner, intent_us, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
+SELECT owner, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: QueueForLease :execrows
@@ -110,7 +110,7 @@ WHERE name = sqlc.arg(name) AND slot = -1;
 -- name: EnsureLease :exec
 -- EnsureLease inserts the row of a lease if it is missing: free, with token 0. If
 -- somebody has locked the row, or is inserting it, it doesn't wait but returns an error.
-INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT sqlc.arg(name), CAST(sqlc.arg(slot) AS SIGNED), '-', LEFT('-', 0), 0, 0, 0, 0, 0 FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = CAST(sqlc.arg(slot) AS SIGNED) FOR UPDATE NOWAIT);
 
@@ -125,18 +125,18 @@ WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner
 
 -- name: LeaseInSnapshot :one
 -- LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
-SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
+SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: LeaseAsItIs :one
 -- LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads its last
 -- committed state.
-SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
+SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
 
 -- name: ForceRelease :execlastid
 -- ForceRelease frees a lease, whoever holds it, and raises the token, so that the
 -- holder's renewals and guards fail. The reply is the holder's token, or 0 the row is
 -- locked or missing, 1 nobody held the lease.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
@@ -156,7 +156,7 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND conn_id > 0 A
 -- ListLeases reads a page of the leases, readers and permits that are held, by name and
 -- slot.
 SELECT name, slot, owner, token, ttl_us,
-  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, intent_us
+  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
 FROM lockstep_leases
 WHERE (name > sqlc.arg(after) OR name = sqlc.arg(after) AND slot > sqlc.arg(after_slot))
   AND slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
@@ -166,7 +166,7 @@ ORDER BY name, slot LIMIT ?;
 -- InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
 -- its readers and permits that are held.
 SELECT name, slot, owner, token, ttl_us,
-  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, intent_us
+  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
 FROM lockstep_leases
 WHERE name = sqlc.arg(name) AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
 ORDER BY slot;
@@ -190,14 +190,14 @@ SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases WHERE n
 SELECT i.name, i.slot FROM lockstep_leases i
 WHERE (i.name > sqlc.arg(after) OR i.name = sqlc.arg(after) AND i.slot > sqlc.arg(after_slot)) AND i.slot >= -1
   AND i.expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND i.token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-  AND (i.intent_us = 0 OR NOT EXISTS (SELECT 1 FROM lockstep_leases o WHERE o.name = i.name AND o.slot > 0
+  AND (i.used_for = 0 OR NOT EXISTS (SELECT 1 FROM lockstep_leases o WHERE o.name = i.name AND o.slot > 0
     AND (o.expires_us >= UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) OR o.token >= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))))
 ORDER BY i.name, i.slot LIMIT ?;
 
 -- name: IdleLease :one
 -- IdleLease locks a row of IdleLeases that is still idle, unless somebody has locked it,
 -- and reads what the key is used for.
-SELECT intent_us FROM lockstep_leases FORCE INDEX (PRIMARY)
+SELECT used_for FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot)
   AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 FOR UPDATE SKIP LOCKED;
@@ -217,8 +217,8 @@ FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2;
 
 -- name: BeginEpoch :exec
 -- BeginEpoch marks the data of a database that has no mark yet. The row has no hold and
--- is never acquired. Because of its intent_us the janitor keeps it.
-INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+-- is never acquired. Because of its used_for the janitor keeps it.
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
   UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;
 

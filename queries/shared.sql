@@ -1,28 +1,28 @@
 -- The statements of shared leases and semaphores. Each reader and each permit has a row
 -- of its own, in a slot above 0. The row of the lease, slot 0, is the gate. Its column
--- intent_us is 1 once the key has been shared, so that a writer knows that it must look
+-- used_for is 1 once the key has been shared, so that a writer knows that it must look
 -- for readers. It is -n for a semaphore of n permits, which have the slots 1 to n.
 
 -- name: MarkGate :execlastid
 -- MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
 -- semaphore. The reply is 0 if the row is locked or missing, and otherwise 100000 plus
 -- what the key is used for now.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(intent) AS SIGNED), 0
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
+SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(used_for) AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.intent_us = 0, VALUES(intent_us), lockstep_leases.intent_us)),
-  intent_us = IF(lockstep_leases.intent_us = 0, VALUES(intent_us), lockstep_leases.intent_us);
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.used_for = 0, VALUES(used_for), lockstep_leases.used_for)),
+  used_for = IF(lockstep_leases.used_for = 0, VALUES(used_for), lockstep_leases.used_for);
 
 -- name: ShareLease :execlastid
 -- ShareLease takes a reader's row if no writer has the gate, or the owner is that writer.
 -- It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
 -- is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
 -- if the server's clock is past not_after, or 1 if the reader's row is still held.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, sqlc.arg(slot), sqlc.arg(owner), sqlc.arg(hold), LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))),
   sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 AND s.intent_us = 1
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 AND s.used_for = 1
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner = sqlc.arg(owner))
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(sqlc.arg(not_after_us) AS SIGNED)
 LOCK IN SHARE MODE
@@ -59,7 +59,7 @@ DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(
 -- name: ReapReaders :exec
 -- ReapReaders ends the expired readers of a key, and raises their tokens, so that none of
 -- them can guard a transaction any more. It skips a reader that guards one now.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot > 0 AND CHAR_LENGTH(s.holds) > 0
   AND s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) FOR UPDATE SKIP LOCKED
@@ -69,19 +69,19 @@ ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep
 -- AcquirePermit takes a free permit of a semaphore of n. The reply is the token with the
 -- slot in the bits from 52 up, or 0 if no permit is free, or the semaphore has another n,
 -- or the server's clock is past not_after.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
   sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot BETWEEN 1 AND CAST(sqlc.arg(permits) AS SIGNED)
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(sqlc.arg(not_after_us) AS SIGNED)
-  AND (SELECT g.intent_us FROM lockstep_leases g WHERE g.name = sqlc.arg(name) AND g.slot = 0) + CAST(sqlc.arg(permits) AS SIGNED) = 0
+  AND (SELECT g.used_for FROM lockstep_leases g WHERE g.name = sqlc.arg(name) AND g.slot = 0) + CAST(sqlc.arg(permits) AS SIGNED) = 0
 ORDER BY s.slot LIMIT 1 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))),
   owner = VALUES(owner), holds = VALUES(holds), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
   token = LAST_INSERT_ID(),
-  intent_us = lockstep_leases.intent_us + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.slot * 4503599627370496);
+  used_for = lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.slot * 4503599627370496);
 
 -- name: PermitsOf :one
 -- PermitsOf counts the rows of a semaphore's permits and those that are held, and reads
@@ -94,12 +94,12 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot BETWEEN CAST(sqlc.arg(
 -- name: ResizeSemaphore :execlastid
 -- ResizeSemaphore sets the number of permits. The reply is 0 if the row is locked or
 -- missing, 1 if the key is no semaphore, and otherwise 100000 plus the previous number.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
-SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(intent) AS SIGNED), 0
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
+SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(used_for) AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(lockstep_leases.intent_us >= 0, 1, 100000 - lockstep_leases.intent_us)),
-  intent_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.intent_us, VALUES(intent_us));
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(lockstep_leases.used_for >= 0, 1, 100000 - lockstep_leases.used_for)),
+  used_for = IF(LAST_INSERT_ID() = 1, lockstep_leases.used_for, VALUES(used_for));
 
 -- name: SlotOfHold :one
 -- SlotOfHold finds the row of a reader or permit by its hold, which must be the only one

@@ -415,7 +415,7 @@ func good() (all []answer) {
 	for _, table := range []struct{ primary, columns string }{
 		{"name", "name varbinary(255), token bigint(20) unsigned, owner varbinary(255), conn_id bigint(20) unsigned, locked_us bigint(20)"},
 		{"slot", "slot int(10) unsigned, token bigint unsigned, owner varbinary(255), conn_id bigint unsigned, locked_us bigint"},
-		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, intent_us bigint, guards bigint unsigned, conn_id bigint unsigned"},
+		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, used_for bigint, guards bigint unsigned, conn_id bigint unsigned"},
 	} {
 		columns := sqlmock.NewRows(make([]string, 3))
 		for column := range strings.SplitSeq(table.columns, ", ") {

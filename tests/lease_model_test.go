@@ -147,7 +147,7 @@ func (p *play) compareHandles() error {
 
 func (p *play) compareRows() error {
 	rows, err := p.db.Admin().QueryContext(context.Background(),
-		"SELECT name, slot, owner, CHAR_LENGTH(holds) DIV 23, token, ttl_us, expires_us, guards, intent_us FROM lockstep_leases")
+		"SELECT name, slot, owner, CHAR_LENGTH(holds) DIV 23, token, ttl_us, expires_us, guards, used_for FROM lockstep_leases")
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ type Hold struct {
 // count of affected rows has two for each renewed row. Each row is looked up by its own
 // key, so that no neighbour is locked. Send it after ReadCommitted.
 func RenewMany(holds []Hold) string {
-	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)" +
+	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)" +
 		" SELECT cur.name, cur.slot, cur.owner, cur.holds, LAST_INSERT_ID(" + leaseNow + "), 0, 0, 0, 0" + heldRows(holds) +
 		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE expires_us = VALUES(token) + lockstep_leases.ttl_us"
 }

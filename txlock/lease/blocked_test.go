@@ -365,7 +365,7 @@ func TestGuardOfAnotherDatabase(t *testing.T) {
 		} {
 			for what, prepare := range map[string]string{
 				"no row": "DO 0",
-				"a row of somebody else": "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)" +
+				"a row of somebody else": "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)" +
 					" VALUES (?, 0, 'else', ';else', 1, 1, 1, 0, 0)",
 			} {
 				key, table := named(), counter(t, db)

@@ -174,7 +174,7 @@ func TestWaitsEndWithClose(t *testing.T) {
 				}
 				waitUntil(t, "they wait", func() bool {
 					return queue.taken(t) && len(queue.waiting(t)) >= 1 && // MariaDB tells of all keys
-						number(t, db, "SELECT intent_us FROM lockstep_leases WHERE name = ? AND slot = 0", permits[0].Key().String()) == -1
+						number(t, db, "SELECT used_for FROM lockstep_leases WHERE name = ? AND slot = 0", permits[0].Key().String()) == -1
 				})
 				if frozen {
 					delay.Store(int64(time.Hour))

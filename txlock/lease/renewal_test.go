@@ -304,7 +304,7 @@ func TestRenewalsLeaveStrangersAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range leases {
-			_, err := probe.ExecContext(ctx, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards) VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", named().String())
+			_, err := probe.ExecContext(ctx, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) VALUES (?, 0, '-', '', 0, 0, 0, 0, 0)", named().String())
 			if err != nil {
 				t.Fatalf("a renewal keeps a new row out: %v", err)
 			}
@@ -587,7 +587,7 @@ func makeRows(t testing.TB, db *testdb.DB, keys []txlock.Key) {
 		for i, key := range part {
 			values[i], names[i] = "(?, 0, '-', '', 0, 0, 0, 0, 0)", key.String()
 		}
-		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards) VALUES "+strings.Join(values, ", "), names...)
+		exec(t, db, "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) VALUES "+strings.Join(values, ", "), names...)
 	}
 }
 

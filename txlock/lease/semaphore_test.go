@@ -200,7 +200,7 @@ func TestResizeDrains(t *testing.T) {
 			resized <- outcome{s, err}
 		}()
 		becomes(t, "the number is two", func() bool {
-			return number(t, db, "SELECT intent_us FROM lockstep_leases WHERE name = ? AND slot = 0", key.String()) == -2
+			return number(t, db, "SELECT used_for FROM lockstep_leases WHERE name = ? AND slot = 0", key.String()) == -2
 		})
 		two := semaphore(t, other, key, 2)
 		for i, l := range held {

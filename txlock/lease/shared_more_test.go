@@ -733,7 +733,7 @@ func missingRow(engine testdb.Engine) map[string]func(ctx context.Context, db ge
 			return q.ForceRelease(ctx, db, gen.ForceReleaseParams{Name: name})
 		},
 		"MarkGate": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.MarkGate(ctx, db, gen.MarkGateParams{Intent: 1, Name: name})
+			return q.MarkGate(ctx, db, gen.MarkGateParams{UsedFor: 1, Name: name})
 		},
 		"ShareLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
 			p := sharing
@@ -751,7 +751,7 @@ func missingRow(engine testdb.Engine) map[string]func(ctx context.Context, db ge
 			return q.AcquirePermit(ctx, db, gen.AcquirePermitParams{Owner: []byte("o"), Hold: hold, TtlUs: 1000000, Name: name, Permits: 3, NotAfterUs: notAfter})
 		},
 		"ResizeSemaphore": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.ResizeSemaphore(ctx, db, gen.ResizeSemaphoreParams{Intent: -3, Name: name})
+			return q.ResizeSemaphore(ctx, db, gen.ResizeSemaphoreParams{UsedFor: -3, Name: name})
 		},
 	}
 }

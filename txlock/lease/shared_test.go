@@ -206,7 +206,7 @@ func TestSemaphore(t *testing.T) {
 			smaller, err = bigger.Resize(ctx, 1)
 		}()
 		waitUntil(t, "the number is 1", func() bool {
-			return number(t, db, "SELECT intent_us FROM lockstep_leases WHERE name = ? AND slot = 0", key.String()) == -1
+			return number(t, db, "SELECT used_for FROM lockstep_leases WHERE name = ? AND slot = 0", key.String()) == -1
 		})
 		testdb.InUse(pool) // until Resize has read the answer too
 		cancel()

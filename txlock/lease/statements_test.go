@@ -209,7 +209,7 @@ func (s statement) check(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		return
 	}
 	s.compare(t, s.name, readRow(t, db, name), s.want)
-	if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = 0 AND intent_us = 7 AND guards = 8", name); n != 1 {
+	if n := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = 0 AND used_for = 7 AND guards = 8", name); n != 1 {
 		t.Errorf("%s: has touched something else of the row", s.name)
 	}
 }

@@ -214,7 +214,7 @@ func (e *ExpectedResize) Fails(err *mysql.MySQLError) {
 }
 
 func (e *ExpectedResize) expect(fails error) {
-	p := play{reply: usedFor + int64(e.from), err: fails, look: gen.LookLeaseRow{Owner: []byte("-"), IntentUs: -int64(e.from)}}
+	p := play{reply: usedFor + int64(e.from), err: fails, look: gen.LookLeaseRow{Owner: []byte("-"), UsedFor: -int64(e.from)}}
 	e.leases.expect(fmt.Sprintf("Semaphore(%d).Resize(%q, %d)", e.from, e.key, e.to), e.key, p, fails, func() error {
 		s, err := e.leases.manager.Semaphore(e.key, e.from)
 		if err == nil {

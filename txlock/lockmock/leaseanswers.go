@@ -35,14 +35,14 @@ var (
 	calm    = play{reply: 1 << 20, look: free} // between the calls
 	refused = play{reply: replyRefused, look: free}
 	// written is a shared lease that a writer has.
-	written = play{reply: replyAbsent, look: gen.LookLeaseRow{Owner: []byte("somebody"), IntentUs: 1, LeftUs: 1e6, TtlUs: 1e6}}
+	written = play{reply: replyAbsent, look: gen.LookLeaseRow{Owner: []byte("somebody"), UsedFor: 1, LeftUs: 1e6, TtlUs: 1e6}}
 )
 
 // taken is a semaphore without a free permit.
 func taken(permits int) play {
 	n := int64(permits)
 	return play{
-		reply: replyAbsent, look: gen.LookLeaseRow{Owner: []byte("-"), IntentUs: -n},
+		reply: replyAbsent, look: gen.LookLeaseRow{Owner: []byte("-"), UsedFor: -n},
 		permits: gen.PermitsOfRow{Permits: n, Held: n, LeftUs: 1e6},
 	}
 }

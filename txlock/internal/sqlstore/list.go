@@ -94,7 +94,7 @@ func (s *Store) firstWaiter(ctx context.Context, key string) (first []store.Info
 func infoOf(row gen.InspectLeaseRow) store.Info {
 	return store.Info{
 		Row: store.Row{Key: string(row.Name), Slot: row.Slot}, Owner: string(row.Owner), Token: row.Token,
-		TTL: micros(row.TtlUs), Left: micros(row.LeftUs), Holds: int(row.HoldsLength / store.HoldLength), Use: store.Use(row.IntentUs),
+		TTL: micros(row.TtlUs), Left: micros(row.LeftUs), Holds: int(row.HoldsLength / store.HoldLength), Use: store.Use(row.UsedFor),
 	}
 }
 

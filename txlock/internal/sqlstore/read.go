@@ -21,7 +21,7 @@ func (s session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 		return store.Glance{}, nil
 	}
 	return store.Glance{
-		Exists: err == nil, Owner: string(row.Owner), Left: micros(row.LeftUs), TTL: micros(row.TtlUs), Use: store.Use(row.IntentUs),
+		Exists: err == nil, Owner: string(row.Owner), Left: micros(row.LeftUs), TTL: micros(row.TtlUs), Use: store.Use(row.UsedFor),
 	}, err
 }
 
@@ -80,13 +80,13 @@ func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return store.ErrLocked
 	}
-	before.IntentUs = current.IntentUs
+	before.UsedFor = current.UsedFor
 	if err == nil && gen.LeaseInSnapshotRow(current) != before {
 		err = fmt.Errorf("%w: the lease was held by somebody since", txlock.ErrStaleSnapshot)
 	}
 	// The statement about readers locks a row of the next key too, at REPEATABLE READ,
 	// whose lease could not be renewed: it is not sent where there never was a reader.
-	if err != nil || store.Use(current.IntentUs) != store.Shared {
+	if err != nil || store.Use(current.UsedFor) != store.Shared {
 		return err
 	}
 	// Readers may have committed something too. Their numbers only rise.

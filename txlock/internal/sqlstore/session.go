@@ -216,7 +216,7 @@ func (s session) Make(ctx context.Context, at store.Row) error {
 
 // Use is that of store.Session.
 func (s session) Use(ctx context.Context, key string, use store.Use) (store.Use, error) {
-	reply, err := queries.MarkGate(ctx, s.db, gen.MarkGateParams{Intent: int64(use), Name: []byte(key)})
+	reply, err := queries.MarkGate(ctx, s.db, gen.MarkGateParams{UsedFor: int64(use), Name: []byte(key)})
 	if err == nil && reply == replyAbsent {
 		err = store.ErrLocked
 	}
@@ -225,6 +225,6 @@ func (s session) Use(ctx context.Context, key string, use store.Use) (store.Use,
 
 // Resize is that of store.Session.
 func (s session) Resize(ctx context.Context, key string, permits int) (store.Reply, error) {
-	reply, err := queries.ResizeSemaphore(ctx, s.db, gen.ResizeSemaphoreParams{Intent: -int64(permits), Name: []byte(key)})
+	reply, err := queries.ResizeSemaphore(ctx, s.db, gen.ResizeSemaphoreParams{UsedFor: -int64(permits), Name: []byte(key)})
 	return answerOf(reply, store.LeaseSlot).Reply, err
 }
