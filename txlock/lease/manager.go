@@ -10,20 +10,23 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // ErrClosed is returned by a Manager that was closed.
 var ErrClosed = errors.New("lease: the manager is closed")
 
+// instant is a moment by this machine's clock.
+type instant = store.Instant
+
 // Manager acquires leases on one database, renews those that it holds and cleans
 // up. Any number of managers and processes may share the database. Its methods may
 // be called from any goroutine.
 type Manager struct {
-	db      *prepared
-	lane    *lane // to renew on
+	store   store.Store
 	options options
-	clock   serverClock
 
 	closing life // of the waits, until Close is called
 	ending  life // of the loops, until Close has released what is held
@@ -80,6 +83,11 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 	if db == nil {
 		return nil, errors.New("lease: NewManager needs a *sql.DB, got nil")
 	}
+	return newManager(sqlstore.New(db), opts...)
+}
+
+// newManager returns a manager of the leases that a store has.
+func newManager(s store.Store, opts ...ManagerOption) (*Manager, error) {
 	o := defaults
 	for _, option := range opts {
 		option.toManager(&o)
@@ -88,7 +96,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		lane:    &lane{program: db},
+		store:   s,
 		options: o,
 		errands: underlease.NewErrands(),
 		nudge:   make(chan struct{}, 1),
@@ -99,7 +107,6 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 		// Far from the permits, and from the slots of other managers.
 		firstSlot: 1<<32 + rand.Int64N(1<<62),
 	}
-	m.db = &prepared{DB: db, lane: m.lane, inline: txlock.TakesText(db), stmts: make(map[string]*sql.Stmt)}
 	m.closing, m.ending, m.undoing = newLife(), newLife(), newLife()
 	m.sleepsUntil.Store(awake)
 	return m, nil
@@ -158,8 +165,8 @@ func (m *Manager) local(q *request) (*Lease, error) {
 }
 
 // keep makes the handle of what was granted.
-func (m *Manager) keep(q *request, token uint64, slot int64, since instant, pending bool) (*Lease, error) {
-	r, l := m.newRecord(q, token, slot, since, pending)
+func (m *Manager) keep(q *request, a store.Answer, since instant, pending bool) (*Lease, error) {
+	r, l := m.newRecord(q, a, since, pending)
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -168,7 +175,7 @@ func (m *Manager) keep(q *request, token uint64, slot int64, since instant, pend
 	m.records[r.at()] = r
 	m.mu.Unlock()
 	m.start.Do(m.startLoops)
-	m.expect(since.add(r.every()))
+	m.expect(since.Add(r.every()))
 	if pending {
 		m.errands.Go(func() { m.reserveBehind(r) })
 	}
@@ -179,7 +186,7 @@ func (m *Manager) keep(q *request, token uint64, slot int64, since instant, pend
 func (m *Manager) reserveBehind(r *record) {
 	ctx, cancel := context.WithTimeout(m.ending, max(r.left(), 0))
 	defer cancel()
-	_ = m.lane.reserve(ctx) // the renewals try again, and say so
+	_ = m.store.Reserve(ctx) // the renewals try again, and say so
 }
 
 // forget takes a record that has ended out of the manager.
@@ -233,7 +240,7 @@ func (m *Manager) ready(ctx context.Context) error {
 	if err := m.open(); err != nil {
 		return err
 	}
-	return m.clock.fresh(ctx, m.db)
+	return m.store.Ready(ctx)
 }
 
 // open returns ErrClosed for a manager that was closed.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
@@ -36,7 +36,7 @@ func (m *Manager) Terms(opts ...AcquireOption) (Terms, error) {
 }
 
 // DB returns the pool that NewManager was given.
-func (m *Manager) DB() *sql.DB { return m.db.DB }
+func (m *Manager) DB() *sql.DB { return m.store.Identity().(*sql.DB) }
 
 // OwnerOf returns the owner that an Acquire under the context has which enters no lease
 // again: the one of WithOwner, which is named then, or a new one. It returns
@@ -60,17 +60,17 @@ func OwnerOf(ctx context.Context) (owner string, named bool, err error) {
 // answer nobody knows which token the database has: the lease is lost then.
 func (l *Lease) RaiseToken(ctx context.Context, token uint64) error {
 	r := l.record
-	if r.shared || r.slot != leaseSlot || token >= sharedBit {
-		return fmt.Errorf("%w: RaiseToken(%d) of lease %q: an exclusive lease can have a token up to %d", txlock.ErrInvalidOption, token, r.key, uint64(sharedBit-1))
+	if r.shared || r.slot != store.LeaseSlot || token >= 1<<62 {
+		return fmt.Errorf("%w: RaiseToken(%d) of lease %q: an exclusive lease can have a token up to %d", txlock.ErrInvalidOption, token, r.key, uint64(1<<62-1))
 	}
 	return l.alone(ctx, "raise the token of", func(ctx context.Context, r *record) error {
 		for r.token.Load() < token {
-			reply, err := queries.RaiseToken(ctx, r.m.db, gen.RaiseTokenParams{
-				Owner: []byte(r.owner), Hold: r.hold, Token: token, Name: []byte(r.key.String()), Slot: r.slot,
-			})
-			seen := glance{exists: true}
-			if err == nil && reply == replyAbsent {
-				seen, err = lookAt(ctx, r.m.db, r.key, r.slot)
+			claim := r.claim()
+			claim.Token = token
+			a, err := r.m.store.Raise(ctx, claim)
+			seen := store.Glance{Exists: true}
+			if err == nil && a.Reply == store.Absent {
+				seen, err = r.m.store.Look(ctx, claim.Row)
 			}
 			switch {
 			case txlock.Unknown(err):
@@ -79,9 +79,9 @@ func (l *Lease) RaiseToken(ctx context.Context, token uint64) error {
 			case txlock.Retryable(err): // a multi-primary cluster
 			case err != nil:
 				return err
-			case reply >= firstToken:
-				r.token.Store(uint64(reply))
-			case reply == replyRefused, !seen.exists:
+			case a.Reply == store.Done:
+				r.token.Store(a.Token)
+			case a.Reply == store.Refused, !seen.Exists:
 				r.lose(ErrReplaced)
 				return nil
 			default: // locked
@@ -109,11 +109,8 @@ func (m *Manager) Epoch(ctx context.Context) (Epoch, error) {
 	if err := m.open(); err != nil {
 		return Epoch{}, err
 	}
-	row, err := queries.ReadEpoch(ctx, m.db)
-	if errors.Is(err, sql.ErrNoRows) {
-		return Epoch{}, nil
-	}
-	return Epoch{ID: string(row.Owner), Age: micros(row.AgeUs)}, txlock.Explain("read the epoch", err)
+	id, age, err := m.store.Epoch(ctx)
+	return Epoch{ID: id, Age: age}, txlock.Explain("read the epoch", err)
 }
 
 // BeginEpoch begins an epoch of the given age in a database that has none, and
@@ -127,7 +124,7 @@ func (m *Manager) BeginEpoch(ctx context.Context, age time.Duration) (Epoch, err
 	if err != nil {
 		return Epoch{}, err
 	}
-	if err := queries.BeginEpoch(ctx, m.db, gen.BeginEpochParams{ID: []byte(id.String()), AgeUs: age.Microseconds()}); err != nil {
+	if err := m.store.BeginEpoch(ctx, id.String(), age); err != nil {
 		return Epoch{}, txlock.Explain("begin an epoch", err)
 	}
 	return m.Epoch(ctx)

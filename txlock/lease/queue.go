@@ -9,8 +9,8 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // queue is who waits for a key in this manager, first come, first served. Only
@@ -132,8 +132,8 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	}
 	asking, end := m.untilClosed(ctx) // the first try is outside of the limit
 	defer end()
-	q.limit = now().add(q.atMost)
-	waiting, stop := q.limited(asking)
+	q.limit = m.store.Now().Add(q.atMost)
+	waiting, stop := m.limited(asking, q)
 	defer stop()
 	w, first := m.enqueue(q.queue())
 	defer m.dequeue(q.queue(), w)
@@ -175,7 +175,7 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	l, fair, err := m.watch(waiting, q, w, left, first)
 	err = q.blocked.named(q.endOf(ctx, waiting, err))
 	m.observe(func(o txlock.Observer) {
-		o.Waited(ctx, txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.until(now()), Err: err})
+		o.Waited(ctx, txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.Until(m.store.Now()), Err: err})
 	})
 	return l, err
 }
@@ -189,8 +189,8 @@ func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, err
 	if err := m.notReading(ctx, q); err != nil || !q.named {
 		return false, err
 	}
-	seen, err := lookAt(ctx, m.db, q.key, leaseSlot)
-	return seen.left > 0 && seen.owner == q.owner, err
+	seen, err := m.store.Look(ctx, leaseRow(q.key))
+	return seen.Left > 0 && seen.Owner == q.owner, err
 }
 
 // endOf is the error of a wait: that of the caller's context, or the limit, where
@@ -216,14 +216,14 @@ func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Du
 	for q.fair {
 		l, err = m.watchInLine(ctx, q, w)
 		first, _, closed := m.standing(q.queue(), w)
-		if errors.Is(err, errNoTurnstile) && !first && closed == nil {
+		if errors.Is(err, store.ErrNoTurn) && !first && closed == nil {
 			if err := w.pause(ctx, mostLook); err != nil {
 				return nil, false, err
 			}
 			continue
 		}
-		if errors.Is(err, errNoTurnstile) {
-			l, err = m.poll(ctx, q, w, left, false, now().add(turnstilePatience))
+		if errors.Is(err, store.ErrNoTurn) {
+			l, err = m.poll(ctx, q, w, left, false, m.store.Now().Add(turnstilePatience))
 			if errors.Is(err, errQueueAgain) {
 				continue
 			}
@@ -281,7 +281,7 @@ func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Dur
 			}
 		}
 		atOnce = false
-		if until > 0 && now() > until {
+		if until > 0 && m.store.Now() > until {
 			return nil, errQueueAgain
 		}
 		_, freed, err := m.standing(q.queue(), w)
@@ -289,7 +289,7 @@ func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Dur
 			return nil, err
 		}
 		var l *Lease
-		l, left, err = m.lookAndTry(ctx, q, m.db, freed)
+		l, left, err = m.lookAndTry(ctx, q, m.store, freed)
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return l, err
@@ -324,18 +324,18 @@ func (w *waiter) pause(ctx context.Context, d time.Duration) error {
 // lookAndTry takes the lease if it looks free, or is known to have been freed. One
 // that is held for longer than its TTL, as a clock set back leaves it, is asked for
 // too: the refusal cuts that.
-func (m *Manager) lookAndTry(ctx context.Context, q *request, db gen.DBTX, freed bool) (*Lease, time.Duration, error) {
+func (m *Manager) lookAndTry(ctx context.Context, q *request, s store.Session, freed bool) (*Lease, time.Duration, error) {
 	if l, err := m.local(q); l != nil || err != nil {
 		return l, 0, err
 	}
 	if !freed {
-		seen, err := q.target.look(ctx, db, q)
+		seen, err := q.target.look(ctx, s, q)
 		if err != nil {
 			return nil, 0, err
 		}
 		q.seen.look(q, seen)
-		if seen.held() {
-			return nil, seen.left, txlock.ErrBusy
+		if seen.Held() {
+			return nil, seen.Left, txlock.ErrBusy
 		}
 	}
 	l, left, err := m.try(ctx, q, false, true)

@@ -45,9 +45,10 @@ type Store interface {
 	// itself.
 	Wait(ctx context.Context, at Row, limit func(brief bool) (atMost time.Duration, goOn bool), send func(Session) error) error
 	// Turn waits in the server's queue for the turnstile of a key and returns when it is
-	// the first. It calls asked when its place is about to be asked for. It returns
-	// ErrNoTurn where there is no connection to wait on.
-	Turn(ctx context.Context, key, owner string, asked func()) (Turn, error)
+	// the first. It calls before right before it asks for its place, and again where the
+	// row was removed meanwhile. It returns ErrNoTurn where there is no connection to wait
+	// on.
+	Turn(ctx context.Context, key, owner string, before func() error) (Turn, error)
 	// MayTurn counts one who is going to call Turn, if there are connections for it. Who
 	// has called it calls Turn, which counts it out in the end.
 	MayTurn() bool
@@ -321,6 +322,10 @@ type Info struct {
 	Since   time.Time // of a waiter
 	Session uint64    // of a waiter
 }
+
+// MostWaits is how many calls of Wait a manager makes at a time, each of which has a
+// connection.
+const MostWaits = 4
 
 // ErrLocked is returned for a row that is locked at the moment, or missing.
 var ErrLocked = fmt.Errorf("%w: its row is locked", txlock.ErrBusy)
