@@ -10,9 +10,9 @@
 //	server := memstore.New()
 //	a, b := server.Store(), server.Store()
 //
-// What it is to be compared with are queries/leases.sql and queries/shared.sql, whose
-// names of columns it uses. Read server.go first (rows and locks), then tx.go, then the
-// statements in session.go, and what is not a statement in store.go.
+// Read server.go first (the rows and their locks), then tx.go, then the statements: those
+// that take and release in take.go, the others that write in session.go, those that read in
+// reads.go. What they do is what those of queries/leases.sql and queries/shared.sql do.
 //
 // It differs from a server where nothing depends on it: all row locks are exclusive, no
 // lock closes a gap, a reader's place whose row is locked is Absent in place of waited

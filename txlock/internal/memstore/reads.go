@@ -3,7 +3,6 @@ package memstore
 import (
 	"context"
 	"fmt"
-	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -11,17 +10,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
-
-// plainPlaces yields what a plain read shows of a key's readers and permits, by slot.
-func (t *Tx) plainPlaces(key string) iter.Seq2[int64, row] {
-	return func(yield func(int64, row) bool) {
-		for at, r := range t.plain() {
-			if at.Key == key && at.Slot > store.LeaseSlot && !yield(at.Slot, r) {
-				return
-			}
-		}
-	}
-}
 
 func (x session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 	return do(ctx, x, "Look", at, func(t *Tx) (store.Glance, error) {
@@ -39,13 +27,13 @@ func (x session) Stored(ctx context.Context, at store.Row) (store.Stored, error)
 
 func (x session) Permits(ctx context.Context, key string, first, last int) (store.Permits, error) {
 	return do(ctx, x, "Permits", gate(key), func(t *Tx) (p store.Permits, _ error) {
-		now, ends := t.db.now(), int64(math.MaxInt64)
-		for slot, r := range t.plainPlaces(key) {
-			if slot < int64(first) || slot > int64(last) {
+		now, rows, ends := t.db.now(), t.plain(), int64(math.MaxInt64)
+		for _, at := range places(rows, key) {
+			if at.Slot < int64(first) || at.Slot > int64(last) {
 				continue
 			}
 			p.Rows++
-			if r.held(now) {
+			if r := rows[at]; r.held(now) {
 				p.Held++
 				ends = min(ends, r.expires)
 				p.Left = micros(ends - now)
@@ -57,8 +45,9 @@ func (x session) Permits(ctx context.Context, key string, first, last int) (stor
 
 func (x session) Readers(ctx context.Context, key string) (store.Readers, error) {
 	return do(ctx, x, "Readers", gate(key), func(t *Tx) (n store.Readers, _ error) {
-		now, ends := t.db.now(), int64(0)
-		for _, r := range t.plainPlaces(key) {
+		now, rows, ends := t.db.now(), t.plain(), int64(0)
+		for _, at := range places(rows, key) {
+			r := rows[at]
 			if r.expires+r.ttl < now {
 				n.Idle++
 			}
@@ -78,10 +67,10 @@ func (x session) Readers(ctx context.Context, key string) (store.Readers, error)
 
 func (x session) ReaderAmong(ctx context.Context, key string, owners []string, begins string) (string, error) {
 	return do(ctx, x, "ReaderAmong", gate(key), func(t *Tx) (string, error) {
-		now := t.db.now()
-		for _, r := range t.plainPlaces(key) {
-			if slices.Contains(owners, r.owner) && strings.HasPrefix(r.holds, begins) && r.held(now) {
-				return r.owner, nil
+		rows := t.plain()
+		for _, at := range places(rows, key) {
+			if r := rows[at]; r.held(t.db.now()) && slices.Contains(owners, r.owner) && strings.HasPrefix(r.holds, begins) {
+				return rows[at].owner, nil
 			}
 		}
 		return "", nil
@@ -90,7 +79,7 @@ func (x session) ReaderAmong(ctx context.Context, key string, owners []string, b
 
 func (x session) LockReaders(ctx context.Context, key string) ([]store.Reader, error) {
 	return do(ctx, x, "LockReaders", gate(key), func(t *Tx) (readers []store.Reader, _ error) {
-		for _, at := range t.db.places(key) {
+		for _, at := range places(t.latest(), key) {
 			if err := t.await(ctx, at, lockWait); err != nil {
 				return nil, err
 			}
@@ -116,7 +105,7 @@ func (x session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 		if current.use != store.Shared {
 			return nil
 		}
-		for _, at := range t.db.places(key) {
+		for _, at := range places(t.latest(), key) {
 			if err := t.await(ctx, at, lockWait); err != nil {
 				return err
 			}

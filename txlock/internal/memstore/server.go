@@ -2,7 +2,6 @@ package memstore
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -61,7 +60,7 @@ func New() *Server {
 // Store returns the way of a process to the server.
 func (db *Server) Store() *Store {
 	s := &Store{server: db}
-	s.session.store = s
+	s.session = session{store: s}
 	return s
 }
 
@@ -132,18 +131,15 @@ func (db *Server) leave(w *waiter, why error) {
 	w.done <- why
 }
 
-// places returns the rows of a key's readers and permits, also those that somebody makes
-// or has locked, by their slots.
-func (db *Server) places(key string) []store.Row {
-	all := make(map[store.Row]struct{})
-	for at := range db.rows {
-		all[at] = struct{}{}
+// places returns which of the rows are those of a key's readers and permits, in order.
+func places(rows map[store.Row]row, key string) (all []store.Row) {
+	for at := range rows {
+		if at.Key == key && at.Slot > store.LeaseSlot {
+			all = append(all, at)
+		}
 	}
-	for at := range db.locks {
-		all[at] = struct{}{}
-	}
-	maps.DeleteFunc(all, func(at store.Row, _ struct{}) bool { return at.Key != key || at.Slot <= store.LeaseSlot })
-	return slices.SortedFunc(maps.Keys(all), inOrder)
+	slices.SortFunc(all, inOrder)
+	return all
 }
 
 // inOrder compares rows by their keys and slots.
@@ -178,9 +174,5 @@ func (r *row) grant(ask store.Ask, now int64) {
 	r.owner, r.holds, r.token = ask.Owner, ask.Hold, max(r.token+1, uint64(now))
 	r.ttl, r.expires = ask.TTL.Microseconds(), now+ask.TTL.Microseconds()
 }
-
-// cut ends an expiry that lies further ahead than one time to live, as a clock set back
-// leaves it.
-func (r *row) cut(now int64) { r.expires = min(r.expires, now+r.ttl) }
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }

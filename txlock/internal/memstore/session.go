@@ -98,17 +98,16 @@ func (x session) RenewMany(ctx context.Context, claims []store.Claim) (map[store
 }
 
 func (x session) Raise(ctx context.Context, c store.Claim) (store.Answer, error) {
-	a := store.Answer{Slot: c.Slot}
+	var token uint64
 	reply, err := x.change(ctx, "Raise", c.Row, func(r *row, now int64) store.Reply {
 		if !r.has(c, now) {
 			return store.Refused
 		}
 		r.token = max(r.token, c.Token)
-		a.Token = r.token
+		token = r.token
 		return store.Done
 	})
-	a.Reply = reply
-	return a, err
+	return store.Answer{Reply: reply, Token: token, Slot: c.Slot}, err
 }
 
 func (x session) Guard(ctx context.Context, c store.Claim) (store.Reply, error) {
@@ -139,9 +138,9 @@ func (x session) Force(ctx context.Context, at store.Row) (store.Reply, error) {
 
 func (x session) Reap(ctx context.Context, key string) error {
 	return exec(ctx, x, "Reap", gate(key), func(t *Tx) error {
-		now := t.db.now()
-		for _, at := range t.db.places(key) {
-			if r, ok := t.current(at); ok && r.holds != "" && r.expires <= now && t.lock(at) {
+		now, rows := t.db.now(), t.latest()
+		for _, at := range places(rows, key) {
+			if r := rows[at]; r.holds != "" && r.expires <= now && t.lock(at) {
 				r.holds = ""
 				r.token++
 				t.written[at] = r

@@ -19,11 +19,10 @@ func (x session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) 
 		return t.takeLease(ask, now, notAfter), nil
 	})
 	switch {
-	case a.Reply == store.Done:
-	case ask.Permits > 0:
-		a.Slot = store.UnknownSlot
-	default:
+	case ask.Permits == 0:
 		a.Slot = ask.Slot
+	case a.Reply != store.Done:
+		a.Slot = store.UnknownSlot
 	}
 	return a, err
 }
@@ -58,13 +57,14 @@ func (t *Tx) takeLease(ask store.Ask, now, notAfter int64) store.Answer {
 		ttl := ask.TTL.Microseconds()
 		r.holds, r.expires, r.ttl = r.holds+ask.Hold, max(r.expires, now+ttl), max(r.ttl, ttl)
 	}
-	if reply == store.Done {
-		r.session = t.id
-	} else {
-		r.cut(now)
+	if reply != store.Done {
+		r.expires = min(r.expires, now+r.ttl) // a clock that was set back has left more
+		t.written[ask.Row] = r
+		return store.Answer{Reply: reply}
 	}
+	r.session = t.id
 	t.written[ask.Row] = r
-	return store.Answer{Reply: reply, Token: r.token, Slot: ask.Slot, Shared: r.use == store.Shared}
+	return store.Answer{Reply: store.Done, Token: r.token, Shared: r.use == store.Shared}
 }
 
 // takePlace is ShareLease, which takes a reader's place.
@@ -79,7 +79,7 @@ func (t *Tx) takePlace(ask store.Ask, now, notAfter int64) store.Answer {
 	}
 	r.grant(ask, now)
 	t.written[ask.Row] = r
-	return store.Answer{Reply: store.Done, Token: r.token, Slot: ask.Slot}
+	return store.Answer{Reply: store.Done, Token: r.token}
 }
 
 // takePermit is AcquirePermit.
@@ -124,9 +124,10 @@ func (x session) Release(ctx context.Context, at store.Row, hold string) (store.
 // slotOfHold looks for the row of a hold that is alone in its list.
 func (x session) slotOfHold(ctx context.Context, key, hold string) (int64, error) {
 	return do(ctx, x, "Release", store.Row{Key: key, Slot: store.UnknownSlot}, func(t *Tx) (int64, error) {
-		for slot, r := range t.plainPlaces(key) {
-			if r.holds == hold {
-				return slot, nil
+		rows := t.plain()
+		for _, at := range places(rows, key) {
+			if rows[at].holds == hold {
+				return at.Slot, nil
 			}
 		}
 		return store.UnknownSlot, nil

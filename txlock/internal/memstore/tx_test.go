@@ -34,7 +34,7 @@ func guard(t *testing.T, tx txlock.Tx, s store.Store, c store.Claim) error {
 func TestLockedRow(t *testing.T) {
 	for _, end := range []string{"commit", "roll back", "end"} {
 		t.Run(end, func(t *testing.T) {
-			in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
+			in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 				tx := s.Begin()
 				want(t, store.Shared)(s.Use(ctx, key, store.Shared))
 				var claim store.Claim
@@ -117,7 +117,7 @@ func readersHeld(r store.Readers, err error) (int, error) { return r.Held, err }
 
 // TestSnapshot proves what a transaction sees that has read before others wrote.
 func TestSnapshot(t *testing.T) {
-	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 		readsAs := func(tx *memstore.Tx, token uint64) {
 			t.Helper()
 			must(t, include(tx, s, func(in *store.In) error {
@@ -226,15 +226,15 @@ func TestEndOfAWait(t *testing.T) {
 	other := store.Row{Key: key, Slot: 5000}
 	for _, c := range []struct {
 		name   string
-		end    func(s *memstore.Store, cancel func(), claim store.Claim)
+		end    func(s *memstore.Store, cancel func())
 		took   time.Duration
 		err    error
 		lives  bool // the transaction that has waited
 		queued error
 	}{
-		{"the limit", func(*memstore.Store, func(), store.Claim) {}, 50 * time.Second, txlock.ErrWaitTimeout, true, store.ErrLocked},
-		{"the context", func(_ *memstore.Store, cancel func(), _ store.Claim) { cancel() }, time.Second, context.Canceled, false, context.Canceled},
-		{"its session", func(s *memstore.Store, _ func(), claim store.Claim) {
+		{"the limit", func(*memstore.Store, func()) {}, 50 * time.Second, txlock.ErrWaitTimeout, true, store.ErrLocked},
+		{"the context", func(_ *memstore.Store, cancel func()) { cancel() }, time.Second, context.Canceled, false, context.Canceled},
+		{"its session", func(s *memstore.Store, _ func()) {
 			blockers, _ := s.Blockers(ctx, key)
 			for _, b := range blockers {
 				if b.Slot == other.Slot {
@@ -244,7 +244,7 @@ func TestEndOfAWait(t *testing.T) {
 		}, time.Second, txlock.ErrTxDoomed, false, store.ErrLocked},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
+			in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 				a := ask("a", hold("a", 1))
 				a.TTL = time.Hour
 				claim := take(t, s, a)
@@ -256,7 +256,7 @@ func TestEndOfAWait(t *testing.T) {
 				must(t, guard(t, tx, s, reader))
 				limited, cancel := context.WithCancel(ctx)
 				defer cancel()
-				time.AfterFunc(time.Second, func() { c.end(s, cancel, reader) })
+				time.AfterFunc(time.Second, func() { c.end(s, cancel) })
 				done := make(chan error, 1)
 				go func() { done <- s.Queued(limited, leaseRow, 5*time.Second, func(store.Session) error { return nil }) }()
 				began := time.Now()
@@ -284,7 +284,7 @@ func TestEndOfAWait(t *testing.T) {
 func absent(r store.Reply, err error) (bool, error) { return r == store.Absent, err }
 
 func TestDeadlock(t *testing.T) {
-	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 		one := take(t, s, ask("a", hold("a", 1)))
 		must(t, s.Make(ctx, store.Row{Key: "other"}))
 		two := take(t, s, store.Ask{Row: store.Row{Key: "other"}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
@@ -305,7 +305,7 @@ func TestDeadlock(t *testing.T) {
 }
 
 func TestQueued(t *testing.T) {
-	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 		claim := take(t, s, ask("a", hold("a", 1)))
 		must(t, s.Queued(ctx, leaseRow, time.Second, func(x store.Session) error {
 			want(t, store.Absent)(s.Renew(ctx, claim)) // the row is ours
@@ -352,7 +352,7 @@ func TestTurns(t *testing.T) {
 			of := db.Store() // each of another process
 			go func() {
 				asked := false
-				turn, err := of.Turn(own, key, owner, func() { asked = true })
+				turn, err := of.Turn(own, key, owner, func() error { asked = true; return makes(of)() })
 				if owner == "b" {
 					if !asked || !errors.Is(err, context.Canceled) {
 						t.Errorf("who gives up is told %v", err)
@@ -390,7 +390,7 @@ func TestTurns(t *testing.T) {
 }
 
 func TestBlockers(t *testing.T) {
-	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 		claim := take(t, s, ask("a", hold("a", 1)))
 		reads := s.Begin()
 		must(t, include(reads, s, func(in *store.In) error { return in.Make(ctx, leaseRow) }))
@@ -416,9 +416,9 @@ func TestBlockers(t *testing.T) {
 		stale.Guards = 2
 		must(t, s.End(ctx, key, stale)) // which is not open
 		must(t, s.End(ctx, "other", wanted))
-		must(t, include(tx, s, func(in *store.In) error { return nil }))
+		must(t, include(tx, s, func(*store.In) error { return nil }))
 		must(t, s.End(ctx, key, wanted))
-		err = include(tx, s, func(in *store.In) error { return nil })
+		err = include(tx, s, func(*store.In) error { return nil })
 		if !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, txlock.ErrTxDoomed) {
 			t.Fatalf("a session that was ended says %v", err)
 		}
@@ -477,7 +477,7 @@ func TestNoSQL(t *testing.T) {
 	tx := memstore.New().Store().Begin()
 	_, exec := tx.ExecContext(ctx, "SELECT 1")
 	_, prepare := tx.PrepareContext(ctx, "SELECT 1")
-	_, query := tx.QueryContext(ctx, "SELECT 1") //nolint:rowserrcheck,sqlclosecheck // there are none
+	_, query := tx.QueryContext(ctx, "SELECT 1") //nolint:sqlclosecheck // there are none
 	row := tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int))
 	for _, err := range []error{exec, prepare, query, row} {
 		if err == nil || err.Error() != "memstore: a transaction in memory takes no SQL" {
@@ -502,7 +502,7 @@ func TestDown(t *testing.T) {
 				t.Fatalf("Take: %+v, error %v", a, err)
 			}
 			wantErr(t, s.Ready(ctx), wanted)
-			_, err = s.Turn(ctx, key, "a", func() { t.Error("it has asked for a place") })
+			_, err = s.Turn(ctx, key, "a", func() error { t.Error("it has asked for a place"); return nil })
 			wantErr(t, err, wanted)
 			wantErr(t, s.Queued(ctx, leaseRow, time.Second, nil), wanted)
 			_, err = s.List(ctx)
@@ -609,11 +609,11 @@ func TestAwaitWaiting(t *testing.T) {
 	cancel()
 	wantErr(t, db.AwaitWaiting(ended, key, 1), context.Canceled)
 	s := db.Store()
-	first, err := s.Turn(ctx, key, "a", func() {})
+	first, err := s.Turn(ctx, key, "a", makes(s))
 	must(t, err)
 	done := make(chan error, 1)
 	go func() {
-		second, err := s.Turn(ctx, key, "b", func() {})
+		second, err := s.Turn(ctx, key, "b", makes(s))
 		if err == nil {
 			second.Leave()
 		}
