@@ -124,7 +124,7 @@ func TestTake(t *testing.T) {
 				}
 				glance, err := s.Look(ctx, leaseRow)
 				must(t, err)
-				if glance.Left != c.left {
+				if glance.Left != c.left || glance.TTL != ttl {
 					t.Fatalf("the row shows %+v", glance)
 				}
 			})
@@ -196,7 +196,7 @@ func TestNotAfter(t *testing.T) {
 		if must(t, err); a.Reply != store.Late {
 			t.Fatalf("too late: %+v", a)
 		}
-		db.SetClock(0)
+		db.SetClock(time.Hour)
 		time.Sleep(time.Minute)
 		must(t, s.Ready(ctx)) // reads it again
 		q.NotAfter = s.Now()
@@ -356,6 +356,7 @@ func TestReaders(t *testing.T) {
 
 		time.Sleep(ttl - time.Second)
 		want(t, store.Readers{Held: 2, Expired: 1, Left: time.Second})(s.Readers(ctx, key))
+		want(t, "")(s.ReaderAmong(ctx, key, []string{"a"}, one.Hold[:store.HoldBegins])) // its time is over
 		must(t, s.Reap(ctx, key))
 		want(t, store.Stored{Exists: true, Token: claim.Token + 1})(s.Stored(ctx, one.Row))
 		want(t, store.Readers{Held: 1, Left: time.Second})(s.Readers(ctx, key))
@@ -366,6 +367,11 @@ func TestReaders(t *testing.T) {
 		want(t, store.Done)(s.Release(ctx, one.Row, one.Hold))
 		time.Sleep(ttl + time.Microsecond)
 		want(t, store.Readers{Held: 1, Expired: 1, Left: -ttl + time.Second - time.Microsecond, Idle: 2})(s.Readers(ctx, key))
+		tx := s.Begin()
+		must(t, include(tx, s, func(in *store.In) error { return in.Make(ctx, one.Row) }))
+		must(t, s.Sweep(ctx, key)) // but for what is locked
+		must(t, tx.Rollback())
+		want(t, store.Readers{Held: 1, Expired: 1, Left: -ttl + time.Second - time.Microsecond, Idle: 1})(s.Readers(ctx, key))
 		must(t, s.Sweep(ctx, key))
 		want(t, store.Readers{Held: 1, Expired: 1, Left: -ttl + time.Second - time.Microsecond})(s.Readers(ctx, key))
 	})
@@ -393,6 +399,7 @@ func TestPermits(t *testing.T) {
 		want(t, nothing)(s.Take(ctx, permit(3, 2)))
 		want(t, store.Permits{Rows: 2, Held: 2, Left: ttl})(s.Permits(ctx, key, 1, 2))
 		want(t, store.Permits{Rows: 1, Held: 1, Left: ttl})(s.Permits(ctx, key, 2, store.MaxPermits))
+		want(t, store.Permits{Rows: 1, Held: 1, Left: ttl})(s.Permits(ctx, key, 1, 1))
 		a, err := s.Take(ctx, ask("b", hold("b", 1)))
 		if must(t, err); a.Reply != store.Other {
 			t.Fatalf("a semaphore as a lease: %+v", a)
@@ -464,10 +471,12 @@ func TestClean(t *testing.T) {
 		take(t, s, ask("a", hold("a", 1)))
 		must(t, s.Make(ctx, store.Row{Key: "ahead"}))
 		db.SetClock(24 * time.Hour)
-		ahead := take(t, s, store.Ask{Row: store.Row{Key: "ahead"}, Owner: "a", Hold: hold("a", 1), TTL: ttl, NotAfter: store.Never})
-		want(t, store.Done)(s.Force(ctx, ahead.Row))
+		ahead := store.Ask{Row: store.Row{Key: "ahead"}, Owner: "a", Hold: hold("a", 1), TTL: ttl, NotAfter: store.Never}
+		take(t, s, ahead)
 		db.SetClock(0)
-		for range 3 { // an hour after all have expired, but for one, whose reader goes on
+		ahead.Owner = "b"
+		want(t, store.Answer{Reply: store.Refused})(s.Take(ctx, ahead)) // which cuts its time, but not the token
+		for range 3 {                                                   // an hour after all have expired, but for one, whose reader goes on
 			time.Sleep(retention/3 + ttl)
 			take(t, s, store.Ask{Row: store.Row{Key: "read", Slot: 5000}, Owner: "a", Hold: hold("a", 1), TTL: ttl, NotAfter: store.Never})
 		}

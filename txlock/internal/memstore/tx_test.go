@@ -157,6 +157,20 @@ func TestSnapshot(t *testing.T) {
 		unchanged(used, nil)
 
 		want(t, store.Done)(s.Force(ctx, leaseRow))
+		take(t, s, ask("a", hold("a", 3)))
+		for _, change := range []func(){
+			func() { take(t, s, ask("a", hold("a", 4))) },
+			func() {
+				_, err := s.Raise(ctx, store.Claim{Row: leaseRow, Owner: "a", Hold: hold("a", 3), Token: 1 << 60})
+				must(t, err)
+			},
+		} {
+			before := s.Begin()
+			before.Read()
+			change() // at the same moment
+			unchanged(before, txlock.ErrStaleSnapshot)
+		}
+		want(t, store.Done)(s.Force(ctx, leaseRow))
 		readers := s.Begin()
 		readers.Read()
 		take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 5000}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
@@ -398,6 +412,26 @@ func TestBlockers(t *testing.T) {
 		if must(t, err); len(blockers) != 0 {
 			t.Fatalf("who has locked it only is a blocker: %v", blockers)
 		}
+		must(t, include(reads, s, func(in *store.In) error {
+			a, err := in.Take(ctx, ask("b", hold("b", 1)))
+			if a.Reply != store.Refused {
+				t.Errorf("Take: %+v", a)
+			}
+			return err
+		}))
+		blockers, err = s.Blockers(ctx, key)
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("who was refused is a blocker: %v", blockers)
+		}
+		must(t, include(reads, s, func(in *store.In) error {
+			want(t, store.Done)(in.Guard(ctx, claim))
+			want(t, store.Done)(in.Release(ctx, leaseRow, claim.Hold))
+			return nil
+		}))
+		blockers, err = s.Blockers(ctx, key)
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("who has released it is a blocker: %v", blockers)
+		}
 		must(t, reads.Rollback())
 		tx := s.Begin()
 		var session uint64
@@ -411,6 +445,10 @@ func TestBlockers(t *testing.T) {
 		wanted := store.Blocker{Written: store.Written{Token: claim.Token, Guards: 1, Session: session}, Over: time.Second}
 		if must(t, err); !slices.Equal(blockers, []store.Blocker{wanted}) {
 			t.Fatalf("the blockers are %+v, want %+v", blockers, wanted)
+		}
+		blockers, err = s.Blockers(ctx, "other")
+		if must(t, err); len(blockers) != 0 {
+			t.Fatalf("the blockers of another key are %v", blockers)
 		}
 		stale := wanted
 		stale.Guards = 2
@@ -434,12 +472,12 @@ func TestJoin(t *testing.T) {
 		j, err := s.Join(ctx, tx)
 		must(t, err)
 		wantErr(t, j.Include(ctx, "guard", txlock.Named(""), nil), txlock.ErrInvalidKey)
-		for _, c := range []struct{ fenced, fails bool }{{false, true}, {false, false}, {true, false}} {
+		for _, c := range []struct{ fences, fenced, fails bool }{{}, {fences: true, fails: true}, {fences: true}, {fenced: true}} {
 			err := include(tx, db.Store(), func(in *store.In) error {
 				if in.Snapshot || in.Fenced != c.fenced || in.ID == 0 || in.Reading == nil {
 					t.Errorf("it is told %+v", in)
 				}
-				in.Fence = true
+				in.Fence = c.fences
 				if c.fails {
 					return txlock.ErrLost
 				}
@@ -477,7 +515,7 @@ func TestNoSQL(t *testing.T) {
 	tx := memstore.New().Store().Begin()
 	_, exec := tx.ExecContext(ctx, "SELECT 1")
 	_, prepare := tx.PrepareContext(ctx, "SELECT 1")
-	_, query := tx.QueryContext(ctx, "SELECT 1") //nolint:sqlclosecheck // there are none
+	_, query := tx.QueryContext(ctx, "SELECT 1")
 	row := tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int))
 	for _, err := range []error{exec, prepare, query, row} {
 		if err == nil || err.Error() != "memstore: a transaction in memory takes no SQL" {
@@ -584,6 +622,23 @@ func TestLostPermit(t *testing.T) {
 		}
 		s.Up()
 		want(t, store.Done)(s.Release(ctx, store.Row{Key: key, Slot: store.UnknownSlot}, hold("a", 1)))
+	})
+}
+
+// TestLockedPermit proves that a permit whose row is locked is passed over.
+func TestLockedPermit(t *testing.T) {
+	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
+		for slot := range int64(2) {
+			must(t, s.Make(ctx, store.Row{Key: key, Slot: slot + 1}))
+		}
+		want[store.Use](t, -2)(s.Use(ctx, key, -2))
+		tx := s.Begin()
+		must(t, include(tx, s, func(in *store.In) error { return in.Make(ctx, store.Row{Key: key, Slot: 1}) }))
+		claim := take(t, s, store.Ask{Row: leaseRow, Permits: 2, Owner: "a", Hold: hold("a", 1), TTL: ttl, NotAfter: store.Never})
+		if claim.Slot != 2 {
+			t.Fatalf("the permit is %+v", claim)
+		}
+		must(t, tx.Rollback())
 	})
 }
 
