@@ -148,29 +148,34 @@ func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request) (*Lea
 			return nil, err
 		}
 	}
+	return m.grantedIn(ctx, in, q, a, since)
+}
+
+// grantedIn makes the handle of what was granted in a transaction: another of the same
+// record where the lease was acquired in this transaction before.
+func (m *Manager) grantedIn(ctx context.Context, in *store.In, q *request, a store.Answer, since instant) (*Lease, error) {
 	r := m.recordOf(q, store.LeaseSlot)
-	if r != nil && r.token.Load() == a.Token {
-		ours, err := in.Renew(ctx, r.claim())
-		if err != nil {
-			return nil, err
-		}
-		if ours != store.Done { // of a transaction that was rolled back
-			r.lose(ErrReplaced)
-			return m.keep(q, a, since, true)
-		}
-		// Acquired in this transaction before: that hold serves both.
-		if err := releaseIn(ctx, in, q); err != nil {
-			return nil, err
-		}
-		if l := r.enter(true); l != nil {
-			return l, nil
-		}
-		return nil, fmt.Errorf("%w: it was acquired in this transaction, and %w", txlock.ErrBusy, r.err())
+	if r == nil {
+		return m.keep(q, a, since, true)
 	}
-	if r != nil {
+	ours := store.Refused
+	if r.token.Load() == a.Token {
+		var err error
+		if ours, err = in.Renew(ctx, r.claim()); err != nil {
+			return nil, err
+		}
+	}
+	if ours != store.Done { // of a transaction that was rolled back
 		r.lose(ErrReplaced)
+		return m.keep(q, a, since, true)
 	}
-	return m.keep(q, a, since, true)
+	if err := releaseIn(ctx, in, q); err != nil { // the hold of before serves both
+		return nil, err
+	}
+	if l := r.enter(true); l != nil {
+		return l, nil
+	}
+	return nil, fmt.Errorf("%w: it was acquired in this transaction, and %w", txlock.ErrBusy, r.err())
 }
 
 // releaseIn removes in the transaction the hold that a request was granted there.

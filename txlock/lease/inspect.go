@@ -190,16 +190,10 @@ func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row
 	var by store.Written // that it was found locked by, since
 	since, unknown := m.store.Now(), m.store.Now()
 	for err == nil && reply == store.Absent {
-		if err = m.open(); err != nil {
-			break
-		}
 		var b *store.Blocker
-		if b, err = m.blockerOf(ctx, at); err != nil {
+		var missing bool
+		if b, missing, err = m.lockedBy(ctx, at); err != nil || missing {
 			break
-		}
-		var seen store.Glance
-		if seen, err = m.store.Look(ctx, at); err != nil || !seen.Exists && b == nil {
-			break // missing
 		}
 		limit, now := guardGrace, m.store.Now()
 		switch {
@@ -224,6 +218,19 @@ func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row
 		err = fmt.Errorf("%w: %w", err, who)
 	}
 	return err == nil && (ended || reply == store.Done), err
+}
+
+// lockedBy returns the open transaction that has written a row, or nil; missing tells that
+// there is neither.
+func (m *Manager) lockedBy(ctx context.Context, at store.Row) (b *store.Blocker, missing bool, err error) {
+	if err := m.open(); err != nil {
+		return nil, false, err
+	}
+	if b, err = m.blockerOf(ctx, at); err != nil {
+		return nil, false, err
+	}
+	seen, err := m.store.Look(ctx, at)
+	return b, !seen.Exists && b == nil, err
 }
 
 // forceQueued sends the release when the row is free, and waits for that in its queue

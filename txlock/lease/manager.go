@@ -83,17 +83,16 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 	if db == nil {
 		return nil, errors.New("lease: NewManager needs a *sql.DB, got nil")
 	}
-	return newManager(sqlstore.New(db), opts...)
-}
-
-// newManager returns a manager of the leases that a store has.
-func newManager(s store.Store, opts ...ManagerOption) (*Manager, error) {
 	o := defaults
 	for _, option := range opts {
 		option.toManager(&o)
 	}
 	if err := o.check(); err != nil {
 		return nil, err
+	}
+	s := store.Of(db)
+	if s == nil {
+		s = sqlstore.New(db)
 	}
 	m := &Manager{
 		store:   s,

@@ -144,27 +144,11 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	var left time.Duration
 	if first {
 		var l *Lease
-		l, left, err = m.try(asking, q, q.fair, true)
-		for tries := 1; tries <= firstTries && errors.Is(err, txlock.ErrBusy) && q.seen == rowLocked && waiting.Err() != nil; tries++ {
-			if err = m.sleep(asking, time.Duration(tries)*leastLook); err == nil {
-				l, left, err = m.try(asking, q, q.fair, true)
-			}
-		}
+		l, left, err = m.tryFirst(asking, waiting, q)
 		if err == nil || !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, errLimit) {
 			return l, q.endOf(ctx, asking, err)
 		}
-		for d := leastLook; q.named && errors.Is(err, txlock.ErrBusy); d = min(d*3/2, mostLook) {
-			// An owner who holds it elsewhere has found it locked for a moment: it
-			// must not queue behind those who wait for it.
-			mine, lookErr := m.mayTry(waiting, q, false)
-			if !mine || lookErr != nil {
-				break
-			}
-			if err := m.sleep(waiting, d); err != nil {
-				return nil, q.endOf(ctx, waiting, err)
-			}
-			l, left, err = m.try(waiting, q, false, true)
-		}
+		l, left, err = m.tryOwn(waiting, q, left, err)
 		if err = m.unlessReading(waiting, q, err); !errors.Is(err, txlock.ErrBusy) {
 			return l, q.endOf(ctx, waiting, err)
 		}
@@ -178,6 +162,33 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 		o.Waited(ctx, txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.Until(m.store.Now()), Err: err})
 	})
 	return l, err
+}
+
+// tryFirst is the first try, outside of the limit of the wait.
+func (m *Manager) tryFirst(asking, waiting context.Context, q *request) (l *Lease, left time.Duration, err error) {
+	l, left, err = m.try(asking, q, q.fair, true)
+	for tries := 1; tries <= firstTries && errors.Is(err, txlock.ErrBusy) && q.seen == rowLocked && waiting.Err() != nil; tries++ {
+		if err = m.sleep(asking, time.Duration(tries)*leastLook); err == nil {
+			l, left, err = m.try(asking, q, q.fair, true)
+		}
+	}
+	return l, left, err
+}
+
+// tryOwn tries on for an owner who holds the lease elsewhere, and has found it locked for a
+// moment: it must not queue behind those who wait for it.
+func (m *Manager) tryOwn(ctx context.Context, q *request, left time.Duration, err error) (*Lease, time.Duration, error) {
+	var l *Lease
+	for d := leastLook; q.named && errors.Is(err, txlock.ErrBusy); d = min(d*3/2, mostLook) {
+		if mine, lookErr := m.mayTry(ctx, q, false); !mine || lookErr != nil {
+			break
+		}
+		if err := m.sleep(ctx, d); err != nil {
+			return nil, 0, err
+		}
+		l, left, err = m.try(ctx, q, false, true)
+	}
+	return l, left, err
 }
 
 // mayTry tells whether a request may ask at once: the first, and an owner who holds
@@ -212,8 +223,32 @@ func (q *request) endOf(ctx, waiting context.Context, err error) error {
 // watch waits for the lease: in the queue of all processes if that is wanted and possible,
 // else for its turn in this process first.
 func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Duration, tried bool) (l *Lease, fair bool, err error) {
-	pause := leastLook
-	for q.fair {
+	if q.fair {
+		return m.watchFair(ctx, q, w, left)
+	}
+	for {
+		first, _, err := m.standing(q.queue(), w)
+		if err != nil {
+			return nil, false, err
+		}
+		if first {
+			break
+		}
+		select {
+		case <-w.signal:
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		}
+	}
+	_, lease := q.target.(exclusive)
+	l, err = m.poll(ctx, q, w, left, !tried && !lease, 0)
+	return l, false, err
+}
+
+// watchFair waits in the queue of all processes, and polls for a while where there is no
+// connection for that. It tells whether the order of the queue was kept.
+func (m *Manager) watchFair(ctx context.Context, q *request, w *waiter, left time.Duration) (l *Lease, fair bool, err error) {
+	for pause := leastLook; ; {
 		l, err = m.watchInLine(ctx, q, w)
 		first, _, closed := m.standing(q.queue(), w)
 		if errors.Is(err, store.ErrNoTurn) && !first && closed == nil {
@@ -240,23 +275,6 @@ func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Du
 		}
 		pause = min(2*pause, m.options.maxPoll)
 	}
-	for {
-		first, _, err := m.standing(q.queue(), w)
-		if err != nil {
-			return nil, false, err
-		}
-		if first {
-			break
-		}
-		select {
-		case <-w.signal:
-		case <-ctx.Done():
-			return nil, false, ctx.Err()
-		}
-	}
-	_, lease := q.target.(exclusive)
-	l, err = m.poll(ctx, q, w, left, !tried && !lease, 0)
-	return l, false, err
 }
 
 // errQueueAgain is returned where it is time to try the queue of all processes again.

@@ -132,16 +132,7 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 			}
 		}
 		if err == nil && row.Held > 0 {
-			q.asksAlone = false // it may have come to read meanwhile
-			err = m.notReading(ctx, q)
-		}
-		if err == nil && row.Expired > 0 {
-			err = m.store.Reap(ctx, l.Key().String())
-		}
-		if err == nil && row.Expired > 0 && reaped {
-			if err = m.unblock(ctx, q, store.ErrLocked); errors.Is(err, store.ErrLocked) {
-				err = nil
-			}
+			err = m.passReaders(ctx, q, row, reaped)
 		}
 		switch {
 		case err != nil:
@@ -157,6 +148,22 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 			return nil, row.Left, errors.Join(err, m.letGo(ctx, l))
 		}
 	}
+}
+
+// passReaders ends the readers whose time is over, and refuses to wait for one of its own.
+// Those that were reaped before and are still there guard transactions.
+func (m *Manager) passReaders(ctx context.Context, q *request, row store.Readers, reaped bool) error {
+	q.asksAlone = false // it may have come to read meanwhile
+	if err := m.notReading(ctx, q); err != nil || row.Expired == 0 {
+		return err
+	}
+	if err := m.store.Reap(ctx, q.key.String()); err != nil || !reaped {
+		return err
+	}
+	if err := m.unblock(ctx, q, store.ErrLocked); !errors.Is(err, store.ErrLocked) {
+		return err
+	}
+	return nil
 }
 
 // manyIdle is how many idle rows of readers a key may have.

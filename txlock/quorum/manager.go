@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -61,17 +61,17 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 		return nil, err
 	}
 	o := optionsOf(opts)
-	var terms lease.Terms
-	pools := make(map[*sql.DB]int, n)
+	var terms nodes.Terms
+	pools := make(map[any]int, n)
 	for i, m := range managers {
 		if m == nil {
 			return nil, fmt.Errorf("%w: manager %d is nil", txlock.ErrInvalidOption, i)
 		}
-		if first, again := pools[m.DB()]; again {
+		if first, again := pools[nodes.Of(m).Identity()]; again {
 			return nil, fmt.Errorf("%w: managers %d and %d have the same pool: each needs a database of its own", txlock.ErrInvalidOption, first, i)
 		}
-		pools[m.DB()] = i
-		t, err := m.Terms()
+		pools[nodes.Of(m).Identity()] = i
+		t, err := nodes.Of(m).Terms([]lease.AcquireOption(nil))
 		if err != nil {
 			return nil, fmt.Errorf("manager %d: %w", i, err)
 		}
@@ -204,7 +204,7 @@ type request struct {
 	named bool              // the owner may hold the lease already
 	from  *underlease.Owner // with the leases that the context carries
 	id    string            // the owner that the nodes know: of this call alone
-	terms lease.Terms
+	terms nodes.Terms
 	ttl   time.Duration
 	opts  []lease.AcquireOption
 	seen  error // what the last try has met
@@ -220,7 +220,7 @@ func (m *Manager) request(ctx context.Context, key txlock.Key, opts []lease.Acqu
 	}
 	q := &request{key: key, opts: opts, from: underlease.Owners(ctx)}
 	for i, node := range m.nodes {
-		t, err := node.Terms(opts...)
+		t, err := nodes.Of(node).Terms(opts)
 		if err != nil {
 			return nil, fmt.Errorf("node %d: %w", i, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -50,7 +51,7 @@ func NodeTimeout(d time.Duration) Option {
 // Check returns what New returns for so many managers of these terms and the options,
 // and Acquire for terms of its own: for what stands in for a Manager, in tests for
 // example.
-func Check(managers int, terms lease.Terms, opts ...Option) error {
+func Check(managers int, terms nodes.Terms, opts ...Option) error {
 	if err := checkNumber(managers); err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func optionsOf(opts []Option) options {
 }
 
 // check returns what is wrong with the options, for the terms of the managers.
-func (o *options) check(t lease.Terms) error {
+func (o *options) check(t nodes.Terms) error {
 	switch {
 	case o.maxTTL < lease.MinTTL || o.maxTTL > lease.MaxTTL:
 		return fmt.Errorf("%w: MaxTTL(%v): it must be from %v to %v", txlock.ErrInvalidOption, o.maxTTL, lease.MinTTL, lease.MaxTTL)
@@ -88,7 +89,7 @@ func (o *options) check(t lease.Terms) error {
 }
 
 // checkTerms returns what is wrong with the terms of a lease.
-func (o *options) checkTerms(t lease.Terms) error {
+func (o *options) checkTerms(t nodes.Terms) error {
 	switch {
 	case t.TTL > o.maxTTL:
 		return fmt.Errorf("%w: TTL(%v) is more than the MaxTTL of %v: give every program a longer MaxTTL, or a shorter TTL here", txlock.ErrInvalidOption, t.TTL, o.maxTTL)

@@ -215,22 +215,3 @@ func (t *Tx) closesCircle(at store.Row) bool {
 		at = holder.waits.at
 	}
 }
-
-// noSQL refuses SQL.
-type noSQL struct{}
-
-var errNoSQL = errors.New("memstore: a transaction in memory takes no SQL")
-
-func (noSQL) ExecContext(context.Context, string, ...any) (sql.Result, error) { return nil, errNoSQL }
-func (noSQL) PrepareContext(context.Context, string) (*sql.Stmt, error)       { return nil, errNoSQL }
-func (noSQL) QueryContext(context.Context, string, ...any) (*sql.Rows, error) { return nil, errNoSQL }
-func (noSQL) QueryRowContext(ctx context.Context, query string, _ ...any) *sql.Row {
-	pool := sql.OpenDB(unconnected{})   // nothing else makes a Row
-	defer func() { _ = pool.Close() }() // it has nothing open
-	return pool.QueryRowContext(ctx, query)
-}
-
-type unconnected struct{}
-
-func (unconnected) Connect(context.Context) (driver.Conn, error) { return nil, errNoSQL }
-func (unconnected) Driver() driver.Driver                        { return nil }
