@@ -1,0 +1,178 @@
+package memstore
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock/internal/store"
+)
+
+// Server has the leases. Its methods may be called from any goroutine.
+type Server struct {
+	mu       sync.Mutex // for all below, and for the transactions and the stores
+	rows     map[store.Row]row
+	locks    map[store.Row]*lock
+	sessions uint64
+	ahead    time.Duration
+	news     chan struct{} // closed when somebody begins to wait
+
+	started time.Time
+}
+
+// row is what a row says. Times are microseconds of the server's clock.
+type row struct {
+	owner   string
+	holds   string // one after the other, all of the same length
+	token   uint64
+	ttl     int64
+	expires int64
+	use     store.Use // of the lease's row
+	guards  uint64
+	session uint64 // of the transaction that has guarded or acquired it last
+}
+
+// free is a row that nobody has used.
+var free = row{owner: "-"}
+
+// lock is the lock of a row, whether that is there or not.
+type lock struct {
+	holder *Tx
+	queue  []*waiter // first come, first served
+}
+
+// waiter is a transaction that waits for a row.
+type waiter struct {
+	tx   *Tx
+	at   store.Row
+	done chan error // of one place: nil when the row is locked
+}
+
+// New returns a server without leases, whose clock is that of package time.
+func New() *Server {
+	return &Server{
+		rows: make(map[store.Row]row), locks: make(map[store.Row]*lock), news: make(chan struct{}), started: time.Now(),
+	}
+}
+
+// Store returns the way of a process to the server.
+func (db *Server) Store() *Store {
+	s := &Store{server: db}
+	s.session = session{store: s}
+	return s
+}
+
+// SetClock sets the server's clock so far ahead of package time, behind it where that is
+// negative. The stores know of it when they read the clock again, once a minute.
+func (db *Server) SetClock(ahead time.Duration) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.ahead = ahead
+}
+
+// AwaitWaiting returns when so many calls wait for rows of a key, in Queued, Wait, Turn
+// or Guard, or with the error of the context.
+func (db *Server) AwaitWaiting(ctx context.Context, key string, n int) error {
+	for {
+		db.mu.Lock()
+		waiting, news := 0, db.news
+		for at, l := range db.locks {
+			if at.Key == key {
+				waiting += len(l.queue)
+			}
+		}
+		db.mu.Unlock()
+		if waiting >= n {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// What follows is called under Server.mu.
+
+// now is what the server's clock shows.
+func (db *Server) now() int64 { return time.Now().Add(db.ahead).UnixMicro() }
+
+// begin opens a transaction, at REPEATABLE READ or at READ COMMITTED.
+func (db *Server) begin(repeatable bool) *Tx {
+	db.sessions++
+	return &Tx{
+		db: db, id: db.sessions, repeatable: repeatable, sending: make(chan struct{}, 1),
+		written: make(map[store.Row]row), locked: make(map[store.Row]struct{}), fenced: make(map[string]bool),
+	}
+}
+
+// unlock gives a row to the first who waits for it.
+func (db *Server) unlock(at store.Row) {
+	l := db.locks[at]
+	if len(l.queue) == 0 {
+		delete(db.locks, at)
+		return
+	}
+	w := l.queue[0]
+	l.queue = l.queue[1:]
+	l.holder, w.tx.waits = w.tx, nil
+	w.tx.locked[at] = struct{}{}
+	w.done <- nil
+}
+
+// leave takes a waiter out of its queue, with an error.
+func (db *Server) leave(w *waiter, why error) {
+	l := db.locks[w.at]
+	l.queue = slices.DeleteFunc(l.queue, func(other *waiter) bool { return other == w })
+	w.tx.waits = nil
+	w.done <- why
+}
+
+// places returns which of the rows are those of a key's readers and permits, in order.
+func places(rows map[store.Row]row, key string) (all []store.Row) {
+	for at := range rows {
+		if at.Key == key && at.Slot > store.LeaseSlot {
+			all = append(all, at)
+		}
+	}
+	slices.SortFunc(all, inOrder)
+	return all
+}
+
+// inOrder compares rows by their keys and slots.
+func inOrder(a, b store.Row) int {
+	if c := strings.Compare(a.Key, b.Key); c != 0 {
+		return c
+	}
+	return int(max(-1, min(1, a.Slot-b.Slot)))
+}
+
+// held tells whether somebody holds the row.
+func (r *row) held(now int64) bool { return r.holds != "" && r.expires > now }
+
+// has tells whether a claim's hold is there, whatever the token.
+func (r *row) has(c store.Claim, now int64) bool {
+	return r.owner == c.Owner && strings.Contains(r.holds, c.Hold) && r.expires > now
+}
+
+// claimed tells whether the row is what a claim says.
+func (r *row) claimed(c store.Claim, now int64) bool { return r.token == c.Token && r.has(c, now) }
+
+// left is for how much longer the row is held, 0 where it isn't.
+func (r *row) left(now int64) time.Duration {
+	if !r.held(now) {
+		return 0
+	}
+	return micros(r.expires - now)
+}
+
+// grant gives a row that nobody holds.
+func (r *row) grant(ask store.Ask, now int64) {
+	r.owner, r.holds, r.token = ask.Owner, ask.Hold, max(r.token+1, uint64(now))
+	r.ttl, r.expires = ask.TTL.Microseconds(), now+ask.TTL.Microseconds()
+}
+
+func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }

@@ -1,0 +1,135 @@
+package memstore
+
+import (
+	"context"
+	"strings"
+
+	"github.com/dca00107/lockstep/txlock/internal/store"
+)
+
+func (x session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
+	a, err := do(ctx, x, "Take", ask.Row, func(t *Tx) (store.Answer, error) {
+		now, notAfter := t.db.now(), x.store.microsAt(ask.NotAfter)
+		switch {
+		case ask.Permits > 0:
+			return t.takePermit(ask, now, notAfter), nil
+		case ask.Slot > store.LeaseSlot:
+			return t.takePlace(ask, now, notAfter), nil
+		}
+		return t.takeLease(ask, now, notAfter), nil
+	})
+	switch {
+	case ask.Permits == 0:
+		a.Slot = ask.Slot
+	case a.Reply != store.Done:
+		a.Slot = store.UnknownSlot
+	}
+	return a, err
+}
+
+// maxHolds is the length of the column of holds.
+const maxHolds = 8192
+
+// takeLease is AcquireLease.
+func (t *Tx) takeLease(ask store.Ask, now, notAfter int64) store.Answer {
+	if ask.InTurn {
+		if _, ok := t.take(store.Row{Key: ask.Key, Slot: store.TurnstileSlot}); !ok {
+			return store.Answer{}
+		}
+	}
+	r, ok := t.take(ask.Row)
+	if !ok {
+		return store.Answer{}
+	}
+	reply := store.Done
+	switch {
+	case now > notAfter:
+		reply = store.Late
+	case r.use < store.Exclusive:
+		reply = store.Other
+	case !r.held(now), r.owner == ask.Owner && !strings.Contains(r.holds, ask.Hold[:store.HoldBegins]):
+		r.grant(ask, now)
+	case r.owner != ask.Owner:
+		reply = store.Refused
+	case len(r.holds)+len(ask.Hold) > maxHolds:
+		reply = store.Full
+	default:
+		ttl := ask.TTL.Microseconds()
+		r.holds, r.expires, r.ttl = r.holds+ask.Hold, max(r.expires, now+ttl), max(r.ttl, ttl)
+	}
+	if reply != store.Done {
+		r.expires = min(r.expires, now+r.ttl) // a clock that was set back has left more
+		t.written[ask.Row] = r
+		return store.Answer{Reply: reply}
+	}
+	r.session = t.id
+	t.written[ask.Row] = r
+	return store.Answer{Reply: store.Done, Token: r.token, Shared: r.use == store.Shared}
+}
+
+// takePlace is ShareLease, which takes a reader's place.
+func (t *Tx) takePlace(ask store.Ask, now, notAfter int64) store.Answer {
+	g, ok := t.take(gate(ask.Key))
+	if !ok || g.use != store.Shared || g.held(now) && g.owner != ask.Owner || now > notAfter || !t.lock(ask.Row) {
+		return store.Answer{}
+	}
+	r, _ := t.current(ask.Row)
+	if r.held(now) {
+		return store.Answer{Reply: store.Refused}
+	}
+	r.grant(ask, now)
+	t.written[ask.Row] = r
+	return store.Answer{Reply: store.Done, Token: r.token}
+}
+
+// takePermit is AcquirePermit.
+func (t *Tx) takePermit(ask store.Ask, now, notAfter int64) store.Answer {
+	if g, _ := t.current(gate(ask.Key)); int(g.use)+ask.Permits != 0 || now > notAfter {
+		return store.Answer{}
+	}
+	for slot := range int64(ask.Permits) {
+		at := store.Row{Key: ask.Key, Slot: slot + 1}
+		if r, ok := t.current(at); ok && !r.held(now) && t.lock(at) {
+			r.grant(ask, now)
+			t.written[at] = r
+			return store.Answer{Reply: store.Done, Token: r.token, Slot: at.Slot}
+		}
+	}
+	return store.Answer{}
+}
+
+func (x session) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
+	if at.Slot == store.UnknownSlot {
+		slot, err := x.slotOfHold(ctx, at.Key, hold)
+		if slot == store.UnknownSlot || err != nil {
+			return store.Refused, err
+		}
+		at.Slot = slot
+	}
+	return x.change(ctx, "Release", at, func(r *row, now int64) store.Reply {
+		if !strings.Contains(r.holds, hold) {
+			return store.Refused
+		}
+		reply := store.Done
+		if r.expires <= now {
+			reply = store.Expired
+		}
+		if r.holds = strings.ReplaceAll(r.holds, hold, ""); r.holds == "" {
+			r.expires = min(r.expires, now)
+		}
+		return reply
+	})
+}
+
+// slotOfHold looks for the row of a hold that is alone in its list.
+func (x session) slotOfHold(ctx context.Context, key, hold string) (int64, error) {
+	return do(ctx, x, "Release", store.Row{Key: key, Slot: store.UnknownSlot}, func(t *Tx) (int64, error) {
+		rows := t.plain()
+		for _, at := range places(rows, key) {
+			if rows[at].holds == hold {
+				return at.Slot, nil
+			}
+		}
+		return store.UnknownSlot, nil
+	})
+}
