@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS lockstep_leases (
   token      BIGINT UNSIGNED NOT NULL,
   ttl_us     BIGINT          NOT NULL,
   expires_us BIGINT          NOT NULL,
-  used_for  BIGINT          NOT NULL,
+  used_for   BIGINT          NOT NULL,
   guards     BIGINT UNSIGNED NOT NULL,
   conn_id    BIGINT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (name, slot)
