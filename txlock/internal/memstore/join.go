@@ -2,20 +2,29 @@ package memstore
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// Join joins a Tx of the same Server. In any other transaction, one of a mock for
-// example, statements act at once: a Guard checks and counts there, but keeps nobody out
-// until the end. The options are of no use, since a Tx knows what was read.
-func (s *Store) Join(_ context.Context, tx txlock.Tx, _ ...txlock.JoinOption) (store.Joined, error) {
+// Join joins a Tx of the same Server, or a *sql.Tx of the Store's own Pool. In any other
+// transaction, one of a mock for example, statements act at once: a Guard checks and
+// counts there, but keeps nobody out until the end. The options are of no use, since a Tx
+// knows what was read.
+func (s *Store) Join(ctx context.Context, tx txlock.Tx, _ ...txlock.JoinOption) (store.Joined, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("%w: the transaction is nil", txlock.ErrNoTransaction)
 	}
 	t, ok := tx.(*Tx)
+	if pooled, is := tx.(*sql.Tx); is {
+		var err error
+		if t, err = s.behind(ctx, pooled); err != nil {
+			return nil, fmt.Errorf("join: %w", err)
+		}
+		ok = t != nil
+	}
 	if !ok || t.db != s.server {
 		return joined{s, nil}, nil
 	}

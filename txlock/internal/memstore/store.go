@@ -2,10 +2,13 @@ package memstore
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"math"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -16,6 +19,10 @@ import (
 type Store struct {
 	session
 	server *Server
+
+	once sync.Once // for the pool
+	pool *sql.DB
+	asks atomic.Pointer[sql.Stmt] // see behind
 
 	// Under Server.mu:
 	fault   Fault
