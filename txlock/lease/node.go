@@ -19,6 +19,7 @@ import (
 
 func init() {
 	nodes.Of = func(manager any) nodes.Node { return node{manager.(*Manager)} }
+	nodes.OwnerOf = ownerOf
 	nodes.RaiseToken = func(ctx context.Context, l any, token uint64) error { return l.(*Lease).raiseToken(ctx, token) }
 }
 
@@ -35,10 +36,8 @@ func (n node) Terms(options any) (nodes.Terms, error) {
 	return nodes.Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair}, n.m.open()
 }
 
-// OwnerOf returns the owner that an Acquire under the context has which enters no lease
-// again: the one of WithOwner, which is named then, or a new one. It returns
-// txlock.ErrInvalidOption for a name out of its bounds.
-func OwnerOf(ctx context.Context) (owner string, named bool, err error) {
+// ownerOf is nodes.OwnerOf.
+func ownerOf(ctx context.Context) (owner string, named bool, err error) {
 	if owner, named = underlease.NameOf(ctx); named {
 		return owner, true, checkOwner(owner)
 	}

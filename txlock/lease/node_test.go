@@ -152,11 +152,11 @@ func TestTermsAndOwner(t *testing.T) {
 	}
 	_, err = nodes.Of(m).Terms([]lease.AcquireOption{lease.TTL(-1)})
 	wants(t, "Terms", err, txlock.ErrInvalidOption)
-	if owner, named, err := lease.OwnerOf(lease.WithOwner(t.Context(), "me")); owner != "me" || !named || err != nil {
+	if owner, named, err := nodes.OwnerOf(lease.WithOwner(t.Context(), "me")); owner != "me" || !named || err != nil {
 		t.Errorf("OwnerOf: %q, %v, %v", owner, named, err)
 	}
-	one, named, err := lease.OwnerOf(t.Context())
-	two, _, err2 := lease.OwnerOf(t.Context())
+	one, named, err := nodes.OwnerOf(t.Context())
+	two, _, err2 := nodes.OwnerOf(t.Context())
 	if one == two || one == "" || named || errors.Join(err, err2) != nil {
 		t.Errorf("OwnerOf: %q and %q, %v, %v", one, two, named, errors.Join(err, err2))
 	}

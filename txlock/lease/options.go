@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
@@ -143,17 +142,6 @@ func Poll(least, most time.Duration) ManagerOption {
 // Observe sets the observer of the manager's leases. The default is none.
 func Observe(observer txlock.Observer) ManagerOption {
 	return setting(func(o *options) { o.observer = observer })
-}
-
-// TermsOf returns the terms that the options of an Acquire ask for, for what stands in
-// for a Manager, in tests for example. It returns txlock.ErrInvalidOption for an option
-// out of its range.
-func TermsOf(opts ...AcquireOption) (nodes.Terms, error) {
-	t := defaults.terms
-	for _, option := range opts {
-		option.toAcquire(&t)
-	}
-	return nodes.Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair}, t.check()
 }
 
 // check returns what is wrong with the options of a manager.

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -14,20 +15,15 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
+	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// aHandle is what leases of one database and of several, and their stand-ins, have in
-// common.
+// aHandle is what leases of one database and of several have in common.
 type aHandle interface {
 	Key() txlock.Key
 	Token() uint64
 	Owner() string
 	Err() error
-	Valid() bool
-	Done() <-chan struct{}
-	Left() time.Duration
-	Context(ctx context.Context) (context.Context, context.CancelFunc)
-	Renew(ctx context.Context) error
 	Release(ctx context.Context) error
 }
 
@@ -39,46 +35,40 @@ type anAcquirer[L aHandle] interface {
 	Close(ctx context.Context) error
 }
 
-// aLease is what lease.Lease and its stand-in have in common.
-type aLease[L any] interface {
-	aHandle
-	Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error
-	Shared() bool
-	Downgrade(ctx context.Context) (L, error)
-}
-
-// aSemaphore is what lease.Semaphore and its stand-in have in common.
-type aSemaphore[L, S any] interface {
-	Acquire(ctx context.Context, opts ...lease.AcquireOption) (L, error)
-	TryAcquire(ctx context.Context, opts ...lease.AcquireOption) (L, error)
-	Do(ctx context.Context, fn func(ctx context.Context, l L) error, opts ...lease.AcquireOption) error
-	Resize(ctx context.Context, permits int) (S, error)
-}
-
-// aManager is what lease.Manager and its stand-in have in common.
-type aManager[L aLease[L], S aSemaphore[L, S]] interface {
-	anAcquirer[L]
-	AcquireShared(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error)
-	TryAcquireShared(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error)
-	DoShared(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l L) error, opts ...lease.AcquireOption) error
-	Semaphore(key txlock.Key, permits int) (S, error)
-	ForceRelease(ctx context.Context, key txlock.Key, slots ...int64) error
-}
-
 var (
-	_ aManager[*lease.Lease, *lease.Semaphore]       = (*lease.Manager)(nil)
-	_ aManager[*locktest.Lease, *locktest.Semaphore] = (*locktest.Manager)(nil)
+	_ anAcquirer[*lease.Lease]  = (*lease.Manager)(nil)
+	_ anAcquirer[*quorum.Lease] = (*quorum.Manager)(nil)
 )
 
-// TestLeaseBehaviours shows that the stand-in and the real leases behave alike.
+// since2000 is the least token, where the clock of a bubble begins.
+const since2000 = 946684800e6
+
+// inBubble runs a test in a bubble.
+func inBubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
+// outside runs a test by the real time.
+func outside(t *testing.T, test func(t *testing.T)) { t.Helper(); test(t) }
+
+// leasesOf returns a manager on the pool of a memory. Both are closed when the test ends.
+func leasesOf(t *testing.T, memory *locktest.Memory, options ...lease.ManagerOption) *lease.Manager {
+	t.Helper()
+	m, err := lease.NewManager(memory.DB(), options...)
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(m.Close(context.Background()), memory.DB().Close())) })
+	return m
+}
+
+// TestLeaseBehaviours shows that leases on the stand-in and on servers behave alike.
 func TestLeaseBehaviours(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {
-		memory := locktest.NewRealTimeMemory()
-		leasesBehave(t, func(t *testing.T) aManager[*locktest.Lease, *locktest.Semaphore] {
-			m, err := memory.Manager()
-			must(t, err)
-			return m
+		leasesBehave(t, inBubble, func(t *testing.T) (one, other *lease.Manager) {
+			memory := locktest.NewMemory()
+			return leasesOf(t, memory), leasesOf(t, memory)
 		})
 	})
 	for _, engine := range testdb.Engines() {
@@ -87,31 +77,29 @@ func TestLeaseBehaviours(t *testing.T) {
 			must(t, err)
 			db := sql.OpenDB(txlock.Guarded(connector))
 			t.Cleanup(func() { must(t, db.Close()) })
-			leasesBehave(t, func(t *testing.T) aManager[*lease.Lease, *lease.Semaphore] {
+			newManager := func(t *testing.T) *lease.Manager {
 				m, err := lease.NewManager(db)
 				must(t, err)
 				t.Cleanup(func() { must(t, m.Close(context.Background())) })
 				return m
-			})
+			}
+			leasesBehave(t, outside, func(t *testing.T) (one, other *lease.Manager) { return newManager(t), newManager(t) })
 		})
 	}
 }
 
-func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func(t *testing.T) aManager[L, S]) {
-	show := func(name string, f func(t *testing.T, one, other aManager[L, S], key txlock.Key)) {
+func leasesBehave(t *testing.T, run func(*testing.T, func(*testing.T)), newManagers func(t *testing.T) (one, other *lease.Manager)) {
+	show := func(name string, f func(t *testing.T, one, other *lease.Manager, key txlock.Key)) {
 		t.Run(name, func(t *testing.T) {
-			f(t, newManager(t), newManager(t), txlock.Named("test:"+rand.Text()))
+			run(t, func(t *testing.T) {
+				one, other := newManagers(t)
+				f(t, one, other, txlock.Named("test:"+rand.Text()))
+			})
 		})
 	}
-	acquire := func(ctx context.Context, t *testing.T, m aManager[L, S], key txlock.Key) L {
-		t.Helper()
-		l, err := m.Acquire(ctx, key)
-		must(t, err)
-		return l
-	}
-	show("a lease excludes until its release, and tokens rise", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("a lease excludes until its release, and tokens rise", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
-		for _, m := range []aManager[L, S]{one, other} {
+		for _, m := range []*lease.Manager{one, other} {
 			_, err := m.TryAcquire(t.Context(), key)
 			wants(t, "TryAcquire", err, txlock.ErrBusy)
 		}
@@ -121,7 +109,7 @@ func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func
 		defer cancel()
 		_, err = other.Acquire(ctx, key)
 		wants(t, "deadline", err, context.DeadlineExceeded)
-		if l.Key() != key || !l.Valid() || l.Left() <= 0 || l.Token() < 1e15 || l.Owner() == "" {
+		if l.Key() != key || !l.Valid() || l.Left() <= 0 || l.Token() < since2000 || l.Owner() == "" {
 			t.Errorf("lease of %v, valid %t, left %v, token %d, owner %q", l.Key(), l.Valid(), l.Left(), l.Token(), l.Owner())
 		}
 		must(t, l.Renew(t.Context()))
@@ -136,7 +124,7 @@ func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func
 		}
 		must(t, next.Release(t.Context()))
 	})
-	show("a waiter is granted at the release", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("a waiter is granted at the release", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
 		granted := make(chan error)
 		go func() {
@@ -149,7 +137,7 @@ func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func
 		must(t, l.Release(t.Context()))
 		must(t, <-granted)
 	})
-	show("an owner enters again, and the last release frees", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("an owner enters again, and the last release frees", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		ctx := lease.WithOwner(t.Context(), "owner:"+rand.Text())
 		first := acquire(ctx, t, one, key)
 		second := acquire(ctx, t, one, key)
@@ -163,12 +151,12 @@ func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func
 		must(t, second.Release(t.Context()))
 		must(t, acquire(t.Context(), t, other, key).Release(t.Context()))
 	})
-	show("Do carries the owner, hands on errors and releases", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("Do carries the owner, hands on errors and releases", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		failed := errors.New("failed")
-		var held L
-		err := one.Do(t.Context(), key, func(ctx context.Context, l L) error {
+		var held *lease.Lease
+		err := one.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
 			held = l
-			return one.Do(ctx, key, func(ctx context.Context, again L) error {
+			return one.Do(ctx, key, func(ctx context.Context, again *lease.Lease) error {
 				if again.Token() != l.Token() {
 					t.Errorf("token %d in %d", again.Token(), l.Token())
 				}
@@ -179,8 +167,8 @@ func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func
 		wants(t, "Err", held.Err(), txlock.ErrNotHeld)
 		must(t, acquire(t.Context(), t, other, key).Release(t.Context()))
 	})
-	show("a lease that is taken away is lost", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
-		err := one.Do(t.Context(), key, func(ctx context.Context, l L) error {
+	show("a lease that is taken away is lost", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+		err := one.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
 			must(t, other.ForceRelease(t.Context(), key))
 			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost) // which is told at the latest
 			<-ctx.Done()
@@ -190,7 +178,7 @@ func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func
 		wants(t, "Do", err, txlock.ErrLost)
 		wants(t, "ForceRelease", other.ForceRelease(t.Context(), key), txlock.ErrNotHeld)
 	})
-	show("bad input is refused", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("bad input is refused", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		_, err := one.Acquire(t.Context(), orders.Key(0))
 		wants(t, "zero key", err, txlock.ErrInvalidKey)
 		_, err = one.Acquire(t.Context(), key, lease.TTL(-time.Second))
@@ -207,7 +195,7 @@ func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func
 		wants(t, "Guard", l.Guard(t.Context(), nil), txlock.ErrNoTransaction)
 		must(t, l.Release(t.Context()))
 	})
-	show("Close gives back and refuses", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("Close gives back and refuses", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
 		must(t, one.Close(t.Context()))
 		must(t, one.Close(t.Context()))
@@ -218,27 +206,32 @@ func leasesBehave[L aLease[L], S aSemaphore[L, S]](t *testing.T, newManager func
 	})
 	ownersBehave(show)
 	ownersOfManagersBehave(show)
-	sharedLeasesBehave(show, acquire)
-	semaphoresBehave(show, acquire)
+	sharedLeasesBehave(show)
+	semaphoresBehave(show)
 }
 
 // show runs a behaviour with two managers and a key of its own.
-type show[L aLease[L], S aSemaphore[L, S]] = func(name string, f func(t *testing.T, one, other aManager[L, S], key txlock.Key))
+type show = func(name string, f func(t *testing.T, one, other *lease.Manager, key txlock.Key))
 
-// getter acquires, and must succeed.
-type getter[L aLease[L], S aSemaphore[L, S]] = func(ctx context.Context, t *testing.T, m aManager[L, S], key txlock.Key) L
+// acquire acquires, and must succeed.
+func acquire(ctx context.Context, t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
+	t.Helper()
+	l, err := m.Acquire(ctx, key)
+	must(t, err)
+	return l
+}
 
-func sharedLeasesBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquire getter[L, S]) {
-	read := func(ctx context.Context, t *testing.T, m aManager[L, S], key txlock.Key) L {
+func sharedLeasesBehave(show show) {
+	read := func(ctx context.Context, t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
 		t.Helper()
 		l, err := m.TryAcquireShared(ctx, key)
 		must(t, err)
 		return l
 	}
-	show("readers and permits that are taken away are lost", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("readers and permits that are taken away are lost", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		first, second := read(t.Context(), t, one, key), read(t.Context(), t, other, key)
 		must(t, other.ForceRelease(t.Context(), key))
-		for _, l := range []L{first, second} {
+		for _, l := range []*lease.Lease{first, second} {
 			wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost)
 			wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 		}
@@ -259,12 +252,12 @@ func sharedLeasesBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquir
 		must(t, two.Renew(t.Context()))
 		must(t, two.Release(t.Context()))
 	})
-	show("readers read together and keep writers out", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("readers read together and keep writers out", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		first, second := read(t.Context(), t, one, key), read(t.Context(), t, other, key)
-		if !first.Shared() || first.Owner() == second.Owner() || first.Token() < 1e15 || first.Left() <= 0 {
+		if !first.Shared() || first.Owner() == second.Owner() || first.Token() < since2000 || first.Left() <= 0 {
 			t.Errorf("shared %t, owners %q and %q, token %d, left %v", first.Shared(), first.Owner(), second.Owner(), first.Token(), first.Left())
 		}
-		for _, m := range []aManager[L, S]{one, other} {
+		for _, m := range []*lease.Manager{one, other} {
 			_, err := m.TryAcquire(t.Context(), key)
 			wants(t, "TryAcquire", err, txlock.ErrBusy)
 		}
@@ -281,16 +274,16 @@ func sharedLeasesBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquir
 		_, err = other.AcquireShared(t.Context(), key, lease.WaitAtMost(30*time.Millisecond))
 		wants(t, "WaitAtMost", err, txlock.ErrWaitTimeout)
 		must(t, writer.Release(t.Context()))
-		must(t, other.DoShared(t.Context(), key, func(ctx context.Context, l L) error {
+		must(t, other.DoShared(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
 			if !l.Shared() {
 				t.Error("DoShared has it exclusively")
 			}
 			return errors.Join(ctx.Err(), l.Err())
 		}))
 	})
-	show("a writer that waits keeps new readers out, and is next", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("a writer that waits keeps new readers out, and is next", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		first := read(t.Context(), t, one, key)
-		granted := make(chan L)
+		granted := make(chan *lease.Lease)
 		go func() {
 			l, err := other.Acquire(t.Context(), key)
 			if err != nil {
@@ -311,7 +304,7 @@ func sharedLeasesBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquir
 		must(t, writer.Err())
 		must(t, writer.Release(t.Context()))
 	})
-	show("a writer goes on to read without a gap", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("a writer goes on to read without a gap", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		writer := acquire(t.Context(), t, one, key)
 		granted := make(chan error)
 		go func() {
@@ -337,7 +330,7 @@ func sharedLeasesBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquir
 		must(t, reader.Release(t.Context()))
 		must(t, <-granted)
 	})
-	show("a reader enters again, and can't become a writer", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("a reader enters again, and can't become a writer", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		first := read(t.Context(), t, one, key)
 		ctx, cancel := first.Context(t.Context())
 		defer cancel()
@@ -365,27 +358,27 @@ func sharedLeasesBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquir
 	})
 }
 
-func semaphoresBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquire getter[L, S]) {
-	semaphore := func(t *testing.T, m aManager[L, S], key txlock.Key, permits int) S {
+func semaphoresBehave(show show) {
+	semaphore := func(t *testing.T, m *lease.Manager, key txlock.Key, permits int) *lease.Semaphore {
 		t.Helper()
 		s, err := m.Semaphore(key, permits)
 		must(t, err)
 		return s
 	}
-	take := func(ctx context.Context, t *testing.T, s S) L {
+	take := func(ctx context.Context, t *testing.T, s *lease.Semaphore) *lease.Lease {
 		t.Helper()
 		l, err := s.TryAcquire(ctx)
 		must(t, err)
 		return l
 	}
-	show("a semaphore has its number of permits", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("a semaphore has its number of permits", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		s, same := semaphore(t, one, key, 2), semaphore(t, other, key, 2)
 		ctx := lease.WithOwner(t.Context(), "owner:"+rand.Text())
 		first, second := take(ctx, t, s), take(ctx, t, s) // is not entered again
-		if first.Shared() || first.Token() < 1e15 || first.Key() != key || first.Owner() != second.Owner() {
+		if first.Shared() || first.Token() < since2000 || first.Key() != key || first.Owner() != second.Owner() {
 			t.Errorf("permit of %v, shared %t, token %d, owners %q and %q", first.Key(), first.Shared(), first.Token(), first.Owner(), second.Owner())
 		}
-		for _, s := range []S{s, same} {
+		for _, s := range []*lease.Semaphore{s, same} {
 			_, err := s.TryAcquire(ctx)
 			wants(t, "TryAcquire", err, txlock.ErrBusy)
 			_, err = s.Acquire(t.Context(), lease.WaitAtMost(30*time.Millisecond))
@@ -393,11 +386,11 @@ func semaphoresBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquire 
 		}
 		must(t, second.Renew(t.Context()))
 		must(t, first.Release(t.Context()))
-		must(t, same.Do(t.Context(), func(ctx context.Context, l L) error { return errors.Join(ctx.Err(), l.Err()) }))
+		must(t, same.Do(t.Context(), func(ctx context.Context, l *lease.Lease) error { return errors.Join(ctx.Err(), l.Err()) }))
 		must(t, second.Err())
 		must(t, second.Release(t.Context()))
 	})
-	show("a semaphore is resized for all", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("a semaphore is resized for all", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		s, old := semaphore(t, one, key, 1), semaphore(t, other, key, 1)
 		_, err := s.Resize(t.Context(), 2)
 		wants(t, "Resize of what was never used", err, txlock.ErrInvalidKey)
@@ -428,11 +421,11 @@ func semaphoresBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquire 
 		_, err = s.Resize(ended, 2)
 		wants(t, "an ended context", err, context.DeadlineExceeded)
 	})
-	show("a key has one use", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("a key has one use", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		permit := take(t.Context(), t, semaphore(t, one, key, 2))
 		_, err := semaphore(t, other, key, 3).TryAcquire(t.Context())
 		wants(t, "another number", err, txlock.ErrInvalidOption)
-		for _, call := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (L, error){other.TryAcquire, other.Acquire, other.TryAcquireShared, other.AcquireShared} {
+		for _, call := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){other.TryAcquire, other.Acquire, other.TryAcquireShared, other.AcquireShared} {
 			_, err := call(t.Context(), key)
 			wants(t, "a lease of a semaphore", err, txlock.ErrInvalidKey)
 		}
@@ -449,7 +442,7 @@ func semaphoresBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S], acquire 
 		_, err = one.Semaphore(orders.Key(0), 1)
 		wants(t, "no key", err, txlock.ErrInvalidKey)
 	})
-	show("Close gives back readers and permits", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
+	show("Close gives back readers and permits", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		shared := txlock.Named(key.String() + ":shared")
 		permit := take(t.Context(), t, semaphore(t, one, key, 1))
 		read, err := one.AcquireShared(t.Context(), shared)

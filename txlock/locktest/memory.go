@@ -7,40 +7,31 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/memstore"
 )
 
 // Memory stands in for the server: it has the locks and the leases that the
 // transactions and managers of one test share. Begin gives a transaction's Scope, and
-// Manager a manager of leases. Its methods may be called from any goroutine.
+// DB the pool of the managers of leases. Its methods may be called from any goroutine.
 //
-// It has a clock of its own, which stands still until Advance moves it: with it end the
-// waits of WaitAtMost and the leases that are not renewed.
+// It knows no other time than package time: in a test under testing/synctest, make it in
+// the bubble.
 type Memory struct {
-	clock clock
+	leases *memstore.Store
 
 	mu     sync.Mutex
 	rows   map[rowID]*memoryRow
-	leases map[string]*memoryLease
 	queued map[string]int // how many calls wait, by the key's name
-	news   chan struct{}  // closed when that changes, or a lease ends
+	news   chan struct{}  // closed when that changes
 }
 
-// NewMemory returns a memory in which nothing is held. Its clock begins at the present.
-func NewMemory() *Memory { return newMemory(&movedClock{at: time.Now()}) }
-
-// NewRealTimeMemory is NewMemory with the clock of package time, and so with that of
-// the bubble in a test under testing/synctest.
-func NewRealTimeMemory() *Memory { return newMemory(realClock{}) }
-
-func newMemory(c clock) *Memory {
+// NewMemory returns a memory in which nothing is held.
+func NewMemory() *Memory {
 	return &Memory{
-		clock: c, rows: make(map[rowID]*memoryRow), leases: make(map[string]*memoryLease),
+		leases: memstore.New().Store(), rows: make(map[rowID]*memoryRow),
 		queued: make(map[string]int), news: make(chan struct{}),
 	}
 }
-
-// Now returns what the clock shows.
-func (m *Memory) Now() time.Time { return m.clock.now() }
 
 // ReadVersion stands in for txlock.ReadVersion.
 func (m *Memory) ReadVersion(ctx context.Context, key txlock.Key) (uint64, error) {
@@ -76,19 +67,9 @@ func (m *Memory) Holders(ctx context.Context, keys ...txlock.Key) (holders []txl
 	return holders, nil
 }
 
-// Advance moves the clock. When it returns, all that ends by then has ended, in the
-// order of time: leases are lost and given to who waits, and waits are over. It panics
-// on a Memory in real time.
-func (m *Memory) Advance(d time.Duration) {
-	moved, ok := m.clock.(*movedClock)
-	if !ok {
-		panic("locktest: Advance of a Memory in real time: make it by NewMemory")
-	}
-	moved.advance(d)
-}
-
-// AwaitWaiting returns when that many calls wait for the lock or the lease of a key, or
-// with the error of the context: for tests that need somebody who waits.
+// AwaitWaiting returns when that many calls wait for the lock of a key, or with the error
+// of the context: for tests that need somebody who waits. It doesn't count who waits for a
+// lease: under testing/synctest, use synctest.Wait.
 func (m *Memory) AwaitWaiting(ctx context.Context, key txlock.Key, n int) error {
 	return m.await(ctx, func() bool { return m.queued[key.String()] >= n })
 }
@@ -124,87 +105,5 @@ func (m *Memory) changed() {
 
 // nextToken is the token of a grant that follows another, under Memory.mu.
 func (m *Memory) nextToken(last uint64) uint64 {
-	return max(last+1, uint64(m.clock.now().UnixMicro()))
-}
-
-// clock tells the time and calls when it has come.
-type clock interface {
-	now() time.Time
-	// after calls f when the time is over, unless it is stopped before.
-	after(d time.Duration, f func()) (stop func())
-}
-
-type realClock struct{}
-
-func (realClock) now() time.Time { return time.Now() }
-func (realClock) after(d time.Duration, f func()) func() {
-	timer := time.AfterFunc(d, f)
-	return func() { timer.Stop() }
-}
-
-// movedClock is moved by the test.
-type movedClock struct {
-	mu     sync.Mutex
-	at     time.Time
-	alarms []*alarm
-}
-
-type alarm struct {
-	at time.Time
-	f  func()
-}
-
-func (c *movedClock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *movedClock) after(d time.Duration, f func()) func() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	a := &alarm{at: c.at.Add(d), f: f}
-	c.alarms = append(c.alarms, a)
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.remove(a)
-	}
-}
-
-func (c *movedClock) remove(a *alarm) {
-	for i, other := range c.alarms {
-		if other == a {
-			c.alarms = append(c.alarms[:i], c.alarms[i+1:]...)
-			return
-		}
-	}
-}
-
-// advance moves the clock from alarm to alarm.
-func (c *movedClock) advance(d time.Duration) {
-	c.mu.Lock()
-	end := c.at.Add(d)
-	for {
-		var next *alarm
-		for _, a := range c.alarms {
-			if !a.at.After(end) && (next == nil || a.at.Before(next.at)) {
-				next = a
-			}
-		}
-		if next == nil {
-			break
-		}
-		c.remove(next)
-		if next.at.After(c.at) {
-			c.at = next.at
-		}
-		c.mu.Unlock()
-		next.f()
-		c.mu.Lock()
-	}
-	if end.After(c.at) {
-		c.at = end
-	}
-	c.mu.Unlock()
+	return max(last+1, uint64(time.Now().UnixMicro()))
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // ownersBehave shows who is the owner of what is acquired under a context: of leases over
-// one database and over several, and of their stand-ins.
+// one database and over several.
 func ownersBehave[L aHandle, M anAcquirer[L]](show func(name string, f func(t *testing.T, one, other M, key txlock.Key))) {
 	never := func(t *testing.T, what string, acquire func(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (L, error), ctx context.Context, key txlock.Key) {
 		t.Helper()
@@ -167,10 +167,10 @@ func acquireAndRelease[L aHandle, M anAcquirer[L]](ctx context.Context, m M, key
 
 // ownersOfManagersBehave shows what holds over two managers of one database, and among
 // readers and permits.
-func ownersOfManagersBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S]) {
-	show("Do in one manager is entered again in another", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
-		must(t, one.Do(t.Context(), key, func(ctx context.Context, l L) error {
-			for _, acquire := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (L, error){other.TryAcquire, other.Acquire, other.TryAcquireShared} {
+func ownersOfManagersBehave(show show) {
+	show("Do in one manager is entered again in another", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+		must(t, one.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
+			for _, acquire := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){other.TryAcquire, other.Acquire, other.TryAcquireShared} {
 				again, err := acquire(ctx, key)
 				if err != nil {
 					return err
@@ -182,15 +182,15 @@ func ownersOfManagersBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S]) {
 			}
 			_, err := other.TryAcquire(t.Context(), key)
 			wants(t, "TryAcquire beside it", err, txlock.ErrBusy)
-			return other.Do(ctx, key, func(ctx context.Context, _ L) error {
-				return one.Do(ctx, key, func(context.Context, L) error { return nil })
+			return other.Do(ctx, key, func(ctx context.Context, _ *lease.Lease) error {
+				return one.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
 			})
 		}))
 		must(t, acquireAndRelease(t.Context(), other, key))
 	})
-	show("who reads under a context doesn't become a writer under it", func(t *testing.T, one, other aManager[L, S], key txlock.Key) {
-		must(t, one.DoShared(t.Context(), key, func(ctx context.Context, l L) error {
-			for _, m := range []aManager[L, S]{one, other} {
+	show("who reads under a context doesn't become a writer under it", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+		must(t, one.DoShared(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
+			for _, m := range []*lease.Manager{one, other} {
 				_, err := m.TryAcquire(ctx, key)
 				wants(t, "TryAcquire under a reader", err, txlock.ErrUpgrade)
 				again, err := m.TryAcquireShared(ctx, key)
@@ -201,10 +201,10 @@ func ownersOfManagersBehave[L aLease[L], S aSemaphore[L, S]](show show[L, S]) {
 			return l.Err()
 		}))
 	})
-	show("a permit under the context of a permit is another", func(t *testing.T, one, _ aManager[L, S], key txlock.Key) {
+	show("a permit under the context of a permit is another", func(t *testing.T, one, _ *lease.Manager, key txlock.Key) {
 		s, err := one.Semaphore(key, 2)
 		must(t, err)
-		must(t, s.Do(t.Context(), func(ctx context.Context, _ L) error {
+		must(t, s.Do(t.Context(), func(ctx context.Context, _ *lease.Lease) error {
 			second, err := s.TryAcquire(ctx)
 			must(t, err)
 			_, err = s.TryAcquire(ctx)

@@ -125,12 +125,12 @@ func (t *transaction) lock(ctx context.Context, key txlock.Key, q ask) (txlock.G
 func (w *rowWait) await(ctx context.Context, atMost time.Duration) error {
 	m := w.tx.memory
 	if atMost > 0 {
-		stop := m.clock.after(atMost, func() {
+		timer := time.AfterFunc(atMost, func() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.row(w.key).leave(w, txlock.ErrWaitTimeout)
 		})
-		defer stop()
+		defer timer.Stop()
 	}
 	select {
 	case err := <-w.done:
@@ -175,7 +175,7 @@ func (r *memoryRow) give(t *transaction, key txlock.Key, owner string, shared bo
 		return txlock.NewGrant(key, r.committed, true)
 	}
 	r.last = t.memory.nextToken(r.last)
-	r.owner, r.locked = owner, t.memory.clock.now()
+	r.owner, r.locked = owner, time.Now()
 	return txlock.NewGrant(key, r.last, false)
 }
 

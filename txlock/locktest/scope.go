@@ -101,7 +101,7 @@ func (s *Scope) FailNext(err error) {
 	s.next = err
 }
 
-// WaitAtMost is that of txlock.Scope, by the clock of the Memory.
+// WaitAtMost is that of txlock.Scope.
 func (s *Scope) WaitAtMost(d time.Duration) *Scope {
 	view := &Scope{transaction: s.transaction, atMost: d}
 	if d <= 0 {
@@ -145,7 +145,7 @@ func (s *Scope) LockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant
 			return nil, err
 		}
 	}
-	end := s.memory.Now().Add(s.atMost)
+	end := time.Now().Add(s.atMost)
 	given := make(map[rowID]txlock.Grant, len(keys))
 	for _, key := range slices.SortedFunc(slices.Values(keys), compareRows) {
 		if _, done := given[rowOf(key)]; done {
@@ -153,7 +153,7 @@ func (s *Scope) LockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant
 		}
 		q := ask{verb: "lock all from"}
 		if s.atMost > 0 {
-			q.atMost = max(1, end.Sub(s.memory.Now()))
+			q.atMost = max(1, time.Until(end))
 		}
 		grant, err := s.take(ctx, key, q)
 		if err != nil {

@@ -230,7 +230,7 @@ func (m *Manager) request(ctx context.Context, key txlock.Key, opts []lease.Acqu
 		return nil, err
 	}
 	var err error
-	if q.owner, q.named, err = lease.OwnerOf(ctx); err != nil {
+	if q.owner, q.named, err = nodes.OwnerOf(ctx); err != nil {
 		return nil, err
 	}
 	q.id = q.owner

@@ -48,17 +48,6 @@ func NodeTimeout(d time.Duration) Option {
 	})
 }
 
-// Check returns what New returns for so many managers of these terms and the options,
-// and Acquire for terms of its own: for what stands in for a Manager, in tests for
-// example.
-func Check(managers int, terms nodes.Terms, opts ...Option) error {
-	if err := checkNumber(managers); err != nil {
-		return err
-	}
-	o := optionsOf(opts)
-	return o.check(terms)
-}
-
 // checkNumber returns what is wrong with the number of managers.
 func checkNumber(n int) error {
 	if n < 3 || n > 9 || n%2 == 0 {

@@ -7,10 +7,14 @@ import (
 	"time"
 )
 
-// Package lease sets both when it is initialized.
+// Package lease sets them when it is initialized.
 var (
 	// Of returns a *lease.Manager as a node.
 	Of func(manager any) Node
+	// OwnerOf returns the owner that an Acquire under the context has which enters no lease
+	// again: the one of lease.WithOwner, which is named then, or a new one. It returns
+	// txlock.ErrInvalidOption for a name out of its bounds.
+	OwnerOf func(ctx context.Context) (owner string, named bool, err error)
 	// RaiseToken makes the token of an exclusive *lease.Lease at least the one given, in
 	// the database and for all its handles. The next holder's is higher than that. Where
 	// an open transaction has guarded the lease it waits for its end, by trying again; a
