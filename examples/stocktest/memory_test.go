@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/examples/stocktest/stockdb"
@@ -74,22 +75,28 @@ func TestTakeOfAStaleSnapshot(t *testing.T) {
 	}
 }
 
+// In the bubble of synctest the time of the leases passes at once.
 func TestRestockInMemory(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		memory := locktest.NewMemory()
+		leases, err := lease.NewManager(memory.DB()) // as in the program
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer memory.DB().Close()
+		defer leases.Close(ctx)
 
-	memory := locktest.NewMemory()
-	leases, err := memory.Manager(lease.TTL(time.Minute)) // in place of lease.NewManager
-	if err != nil {
-		t.Fatal(err)
-	}
-	ordered := 0
-	err = Restock(ctx, leases, []int64{7, 8}, func(context.Context, int64, uint64) error {
-		ordered++
-		memory.Advance(time.Minute) // the process is paused for as long as the lease lives
-		return nil
+		ordered := 0
+		err = Restock(ctx, leases, []int64{7, 8}, func(context.Context, int64, uint64) error {
+			ordered++
+			memory.Disconnect() // the lease is renewed no more
+			time.Sleep(time.Minute)
+			return nil
+		})
+		if !errors.Is(err, txlock.ErrLost) || ordered != 1 {
+			t.Errorf("%d orders, and %v", ordered, err)
+		}
 	})
-	if !errors.Is(err, txlock.ErrLost) || ordered != 1 {
-		t.Errorf("%d orders, and %v", ordered, err)
-	}
 }

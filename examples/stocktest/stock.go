@@ -1,7 +1,8 @@
 // Package stocktest is a piece of a shop and its tests, three times: on sqlmock, on
 // lockstep's stand-in without any SQL, and on a server. The shop is written so that each
-// is easy: what it needs of locks, leases and data it says by small interfaces of its
-// own, which txlock.Scope, lease.Manager and the code of sqlc have without knowing it.
+// is easy: what it needs of locks and data it says by small interfaces of its own, which
+// txlock.Scope and the code of sqlc have without knowing it. Its leases are those of a
+// lease.Manager in all tests.
 package stocktest
 
 import (
@@ -91,25 +92,13 @@ func correct(ctx context.Context, tx *sql.Tx, product, quantity int64) error {
 	return stockdb.New(tx).SetQuantity(ctx, stockdb.SetQuantityParams{ID: product, Quantity: quantity})
 }
 
-// Lease is what Restock needs of a lease.
-type Lease interface {
-	Token() uint64
-	Err() error
-}
-
-// Leases is what Restock needs of a manager of leases, of whatever type those are:
-// *lease.Manager is a Leases[*lease.Lease].
-type Leases[L Lease] interface {
-	Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l L) error, opts ...lease.AcquireOption) error
-}
-
 // restocking is the lease of who orders.
 var restocking = txlock.Named("restocking")
 
 // Restock orders products, one after the other, in one process of the cluster at a time. The
 // supplier refuses an order with a lower token than he has seen.
-func Restock[L Lease](ctx context.Context, leases Leases[L], products []int64, order func(ctx context.Context, product int64, token uint64) error) error {
-	return leases.Do(ctx, restocking, func(ctx context.Context, l L) error {
+func Restock(ctx context.Context, leases *lease.Manager, products []int64, order func(ctx context.Context, product int64, token uint64) error) error {
+	return leases.Do(ctx, restocking, func(ctx context.Context, l *lease.Lease) error {
 		for _, product := range products {
 			if err := l.Err(); err != nil {
 				return err
