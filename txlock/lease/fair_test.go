@@ -648,13 +648,11 @@ func TestFairHandOver(t *testing.T) {
 		}
 		release(t, held)
 		median, worst := fairSpread(between)
-		p99 := between[len(between)*99/100]
-		t.Logf("between processes: median %v, p99 %v, worst %v", median, p99, worst)
-		if median > 20*15*time.Millisecond || p99 > 50*60*time.Millisecond {
-			t.Errorf("between processes: median %v, p99 %v", median, p99)
-		}
-
 		inside, fromEnd, statements := fairInside(t, managers[0], db, rounds)
+		t.Logf("between processes: median %v, worst %v, two statements take %v", median, worst, statements)
+		if median > 10*(15*time.Millisecond+statements) {
+			t.Errorf("between processes: median %v, two statements take %v", median, statements)
+		}
 		t.Logf("inside one: median %v from the call of Release, %v from its end, two statements take %v", inside, fromEnd, statements)
 		if inside > 10*(time.Millisecond+statements) {
 			t.Errorf("inside one: median %v, two statements take %v", inside, statements)
@@ -712,7 +710,7 @@ func TestFairLoad(t *testing.T) {
 						waits = append(waits, fairAcquireUnder(ctx, m, key))
 					}
 				}
-				if !await(20*time.Second, func() bool { return fairWaiters() >= len(waits) }) {
+				if !await(2*time.Minute, func() bool { return fairWaiters() >= len(waits) }) {
 					t.Errorf("%d wait", fairWaiters())
 				}
 				queue := line{db: db, key: key}

@@ -37,11 +37,11 @@ func TestJanitorEndsBeforeItsLease(t *testing.T) {
 			var delay atomic.Int64
 			o := refusals{txlock.SlogObserver(slog.New(slog.DiscardHandler)), make(chan txlock.Event, 1000)}
 			m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.Janitor(time.Second, time.Second), lease.Observe(o))
-			const rows = 150
+			const rows = 20
 			for range rows {
 				release(t, acquire(t, m, named()))
 			}
-			delay.Store(int64(20 * time.Millisecond)) // at two answers for each row
+			delay.Store(int64(150 * time.Millisecond)) // at two answers for each row
 			tooLate := time.After(time.Minute)
 			for ended := false; !ended; {
 				select {

@@ -186,7 +186,8 @@ func TestWriterAmongReaders(t *testing.T) {
 		}
 		slices.Sort(waits)
 		t.Logf("a writer among 32 readers that read for %v: median %v, at most %v", reads, waits[rounds/2], waits[rounds-1])
-		if limit := 10 * (2*reads + 100*time.Millisecond); waits[rounds/2] > limit {
+		// Without a turn of its own it waits for the end of all readers, who don't end.
+		if limit := 10 * time.Second; waits[rounds/2] > limit {
 			t.Errorf("half of the writers have waited for more than %v: %v", limit, waits)
 		}
 	})
