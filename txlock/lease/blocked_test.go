@@ -358,7 +358,7 @@ func TestBlockedBySession(t *testing.T) {
 // its own database afterwards; that it is lost only where its own database says so.
 func TestGuardOfAnotherDatabase(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		other := testdb.Shared(t, db.Engine()).Open(t)
+		other := testdb.Shared(t, db.Engine()).OpenLeases(t)
 		isGuarded := poolKind(pool)
 		foreign := newPool(t, other, isGuarded)
 		for name, acquire := range map[string]func(m *lease.Manager, key txlock.Key) (*lease.Lease, error){

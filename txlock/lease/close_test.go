@@ -121,7 +121,7 @@ func TestCloseKeepsItsContext(t *testing.T) {
 			t.Parallel()
 			const leases, limit, ttl = 100, time.Second, 20 * time.Second
 			server := testdb.Dedicated(t, engine)
-			db := server.Open(t)
+			db := server.OpenLeases(t)
 			type closed struct {
 				m    *lease.Manager
 				held []*lease.Lease

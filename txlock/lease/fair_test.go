@@ -697,7 +697,7 @@ func TestFairLoad(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Dedicated(t, engine).Open(t)
+			db := testdb.Dedicated(t, engine).OpenLeases(t)
 			rate := func(options ...lease.ManagerOption) float64 {
 				key := named()
 				held := acquire(t, newManager(t, newPool(t, db, true)), key)
@@ -770,7 +770,7 @@ func TestFairPools(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%d connections, %d keys, renewing %v", c.connections, c.keys, c.renewing), func(t *testing.T) {
 				t.Parallel()
-				db := testdb.Shared(t, db.Engine()).Open(t)
+				db := testdb.Shared(t, db.Engine()).OpenLeases(t)
 				pool := newPool(t, db, true)
 				pool.SetMaxOpenConns(c.connections)
 				var observer recorder

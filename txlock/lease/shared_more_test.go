@@ -845,7 +845,7 @@ func TestNoReadersOnClusters(t *testing.T) {
 		if engine == testdb.MySQL {
 			continue
 		}
-		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).Open(t)
+		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).OpenLeases(t)
 		m := newManager(t, newPool(t, db, true))
 		key := named()
 		for call, take := range map[string]func() (*lease.Lease, error){
