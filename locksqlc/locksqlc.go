@@ -15,8 +15,12 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+// inner is what package txlock does for this one.
+var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // Open opens a guarded pool for a data source name of go-sql-driver/mysql. As
 // with sql.Open no connection is made yet. It returns the error of a name that
@@ -39,7 +43,7 @@ func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
 // statement, and neither it nor one that has lost its locks is committed: both
 // answer ErrTxDoomed.
 func Connector(base driver.Connector, options ...txlock.PoolOption) driver.Connector {
-	return txlock.Guarded(base, options...)
+	return inner.Guarded(base, options...)
 }
 
 // Join returns the locks of an open transaction. It returns ErrNoTransaction for

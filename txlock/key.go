@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/google/uuid"
 )
 
@@ -63,18 +64,11 @@ func (k Key) Slot() uint16 { return uint16(crc32.ChecksumIEEE([]byte(k.name)) % 
 func (k Key) Validate() error {
 	switch {
 	case k.bad != "":
-		return fmt.Errorf("%w: %q: %s", ErrInvalidKey, clipped(k.name), k.bad)
+		return fmt.Errorf("%w: %q: %s", ErrInvalidKey, fault.Clipped(k.name), k.bad)
 	case k.name == "":
 		return fmt.Errorf("%w: the zero Key: make keys by Named or by a Family", ErrInvalidKey)
 	}
 	return nil
-}
-
-func clipped(name string) string {
-	if len(name) > 40 {
-		return name[:40] + "..."
-	}
-	return name
 }
 
 // ID is what identifies a record: an integer, a string or a UUID.
