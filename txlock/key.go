@@ -8,8 +8,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/google/uuid"
+
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // maxKey is the length of a key in bytes, that of its column.
@@ -78,12 +79,6 @@ type ID interface {
 		~string | uuid.UUID
 }
 
-// StringerID is any other comparable identifier that can write itself.
-type StringerID interface {
-	comparable
-	fmt.Stringer
-}
-
 // Family makes the keys of one kind of record: Orders.Key(42) is "order:42". It
 // is meant to be a package-level variable, so that every program locks the same
 // record by the same key.
@@ -113,9 +108,12 @@ func NewFamily[I ID](name string, options ...FamilyOption) Family[I] {
 	return newFamily[I](name, func(id I) string { return format(any(id)) }, options)
 }
 
-// NewStringerFamily is NewFamily for identifiers that write themselves by
+// NewStringerFamily is NewFamily for other comparable identifiers that write themselves by
 // String. What writes nothing is refused as a zero identifier is.
-func NewStringerFamily[I StringerID](name string, options ...FamilyOption) Family[I] {
+func NewStringerFamily[I interface {
+	comparable
+	fmt.Stringer
+}](name string, options ...FamilyOption) Family[I] {
 	return newFamily[I](name, func(id I) string { return id.String() }, options)
 }
 

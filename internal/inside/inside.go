@@ -74,22 +74,16 @@ type Quorum[Terms, Option any] struct {
 
 var lock, quorum any
 
-// SetLock is called by package txlock, and returns what it was given.
-func SetLock[Scope, Key, Grant, Option any](l Lock[Scope, Key, Grant, Option]) Lock[Scope, Key, Grant, Option] {
-	lock = l
-	return l
-}
+// SetLock is called by package txlock.
+func SetLock[Scope, Key, Grant, Option any](l Lock[Scope, Key, Grant, Option]) { lock = l }
 
 // LockOf returns what package txlock has set, to a package that imports it.
 func LockOf[Scope, Key, Grant, Option any]() Lock[Scope, Key, Grant, Option] {
 	return lock.(Lock[Scope, Key, Grant, Option])
 }
 
-// SetQuorum is called by package quorum, and returns what it was given.
-func SetQuorum[Terms, Option any](q Quorum[Terms, Option]) Quorum[Terms, Option] {
-	quorum = q
-	return q
-}
+// SetQuorum is called by package quorum.
+func SetQuorum[Terms, Option any](q Quorum[Terms, Option]) { quorum = q }
 
 // QuorumOf returns what package quorum has set, to a package that imports it.
 func QuorumOf[Terms, Option any]() Quorum[Terms, Option] { return quorum.(Quorum[Terms, Option]) }
