@@ -14,7 +14,7 @@ const CenterForShare = `-- name: CenterForShare :one
 SELECT token FROM lockstep_centers WHERE slot = ? LOCK IN SHARE MODE
 `
 
-// CenterForShare takes a center row shared and reads its token.
+// CenterForShare locks a center row shared and reads its token.
 func (q *Queries) CenterForShare(ctx context.Context, db DBTX, slot uint32) (uint64, error) {
 	row := db.QueryRowContext(ctx, CenterForShare, slot)
 	var token uint64
@@ -26,7 +26,7 @@ const CenterForUpdate = `-- name: CenterForUpdate :one
 SELECT token FROM lockstep_centers WHERE slot = ? FOR UPDATE
 `
 
-// CenterForUpdate takes a center row exclusively and reads its token.
+// CenterForUpdate locks a center row exclusively and reads its token.
 func (q *Queries) CenterForUpdate(ctx context.Context, db DBTX, slot uint32) (uint64, error) {
 	row := db.QueryRowContext(ctx, CenterForUpdate, slot)
 	var token uint64
@@ -38,8 +38,8 @@ const CenterHolders = `-- name: CenterHolders :many
 SELECT slot, token, owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (/*SLICE:slots*/?)
 `
 
-// CenterHolders reads the center rows: at READ UNCOMMITTED with those who hold
-// them now, otherwise with the last who committed.
+// CenterHolders reads the center rows: at READ UNCOMMITTED with their present holders,
+// otherwise with the last holders that have committed.
 func (q *Queries) CenterHolders(ctx context.Context, db DBTX, slots []uint32) ([]LockstepCenter, error) {
 	query := CenterHolders
 	var queryParams []interface{}
@@ -109,8 +109,8 @@ type CompareAndBumpCenterParams struct {
 	Slot    uint32
 }
 
-// CompareAndBumpCenter is CompareAndBumpNamed for a center row. The reply is the
-// token, or 0 where the row carries another, or is missing.
+// CompareAndBumpCenter does for a center row what CompareAndBumpNamed does for a named
+// one. The reply is the token, or 0 if the row has another version or is missing.
 func (q *Queries) CompareAndBumpCenter(ctx context.Context, db DBTX, arg CompareAndBumpCenterParams) (int64, error) {
 	result, err := db.ExecContext(ctx, CompareAndBumpCenter,
 		arg.Held,
@@ -153,9 +153,9 @@ type LockCenterParams struct {
 	Slot  uint32
 }
 
-// LockCenter takes a center row, one of the fixed set that hashed keys share,
-// exclusively, waiting for it, and raises the token as LockNamed does. The reply
-// is the token, or 0 where the row is missing.
+// LockCenter locks a center row, one of the fixed set that hashed keys share,
+// exclusively, waiting for it, and raises the token as LockNamed does. The reply is the
+// token, or 0 if the row is missing.
 func (q *Queries) LockCenter(ctx context.Context, db DBTX, arg LockCenterParams) (int64, error) {
 	result, err := db.ExecContext(ctx, LockCenter, arg.Held, arg.Owner, arg.Slot)
 	if err != nil {

@@ -46,25 +46,26 @@ type AcquireLeaseParams struct {
 	NotAfterUs int64
 }
 
-// The statements of leases. A lease is held while its list of holds is not empty
-// and its time is not over; every hold is an identifier of fixed length behind a
-// separator that is not in its alphabet.
+// The statements of leases. A lease is held while its list of holds is not empty and it
+// has not expired. Every hold is a separator and an identifier of fixed length, in which
+// the separator doesn't occur.
 //
-// The statements that take, renew and give back a lease never wait: they insert
-// what SKIP LOCKED selects, so that a row that somebody has locked is passed over,
-// and decide in the first assignment, which is also the reply. Assignments see
-// earlier ones, except under MariaDB's SIMULTANEOUS_ASSIGNMENT: so no column is
-// read that was assigned before, and the token comes last. LAST_INSERT_ID() of an
-// expression is never one of constants in a comparison: MariaDB would evaluate that
-// while it prepares the statement, and reply with it although no row was selected. VALUES(token) is the
-// server's clock. No literal is ”, which EMPTY_STRING_IS_NULL would change.
-// AcquireLease takes a lease that is free, or enters one again that the owner
-// holds already in this process, whose holds begin alike; what an owner of that name
-// holds in another process, which is gone, it takes over. The reply is the token, or why not: 0 the row is locked or
-// missing, 1 somebody else holds it, 2 the list of holds is full, 3 the server's
-// clock is past not_after, 4 the key is a semaphore. A token of a key that has been
-// shared has bit 62 set: there may be readers. A refusal cuts an expiry that lies further ahead than
-// one time to live, as a clock set back leaves it.
+// The statements that acquire, renew and release a lease never wait: they insert what
+// SKIP LOCKED selects, so that a row which somebody has locked is skipped. The first
+// assignment decides, and is also the reply. Assignments see earlier ones, except under
+// MariaDB's SIMULTANEOUS_ASSIGNMENT: so no column is read after it was assigned, and the
+// token comes last. In a comparison LAST_INSERT_ID() never has an expression of
+// constants: MariaDB would evaluate that while it prepares the statement, and reply with
+// it although no row was selected. VALUES(token) is the server's clock. No literal is ”,
+// since EMPTY_STRING_IS_NULL would change it.
+// AcquireLease takes a free lease, or re-enters one that the owner holds already in this
+// process, which it knows by the beginning of the holds. It takes over a lease of the
+// same owner in another process, which must be gone. The reply is the token, or why it
+// was refused: 0 the row is locked or missing, 1 somebody else holds the lease, 2 the
+// list of holds is full, 3 the server's clock is past not_after, 4 the key is a
+// semaphore. If the key has been shared, the token has bit 62 set: there may be readers.
+// A refusal shortens an expiry that is further ahead than one time to live, as it is
+// after the clock was set back.
 func (q *Queries) AcquireLease(ctx context.Context, db DBTX, arg AcquireLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AcquireLease,
 		arg.Owner,
@@ -92,8 +93,8 @@ type BeginEpochParams struct {
 	AgeUs int64
 }
 
-// BeginEpoch marks the data of a database that has no mark. The row has no hold and
-// is never acquired; its intent keeps the janitor off.
+// BeginEpoch marks the data of a database that has no mark yet. The row has no hold and
+// is never acquired. Because of its intent_us the janitor keeps it.
 func (q *Queries) BeginEpoch(ctx context.Context, db DBTX, arg BeginEpochParams) error {
 	_, err := db.ExecContext(ctx, BeginEpoch, arg.ID, arg.AgeUs)
 	return err
@@ -120,7 +121,7 @@ type DeleteLeaseParams struct {
 	Slot int64
 }
 
-// DeleteLease removes the row of a lease.
+// DeleteLease deletes the row of a lease.
 func (q *Queries) DeleteLease(ctx context.Context, db DBTX, arg DeleteLeaseParams) error {
 	_, err := db.ExecContext(ctx, DeleteLease, arg.Name, arg.Slot)
 	return err
@@ -137,9 +138,8 @@ type EnsureLeaseParams struct {
 	Slot int64
 }
 
-// EnsureLease makes the row of a lease where it is missing: free, with token 0. It
-// doesn't wait for who has the row locked, or is making it: the answer is an error
-// then, of a try that would have had to wait.
+// EnsureLease inserts the row of a lease if it is missing: free, with token 0. If
+// somebody has locked the row, or is inserting it, it doesn't wait but returns an error.
 func (q *Queries) EnsureLease(ctx context.Context, db DBTX, arg EnsureLeaseParams) error {
 	_, err := db.ExecContext(ctx, EnsureLease,
 		arg.Name,
@@ -166,9 +166,9 @@ type ForceReleaseParams struct {
 	Slot int64
 }
 
-// ForceRelease frees a lease whoever holds it, and raises the token, so that the
-// holder's renewals and guards find it gone. The reply is the token that was
-// taken away, or 0 the row is locked or missing, 1 nobody held it.
+// ForceRelease frees a lease, whoever holds it, and raises the token, so that the
+// holder's renewals and guards fail. The reply is the holder's token, or 0 the row is
+// locked or missing, 1 nobody held the lease.
 func (q *Queries) ForceRelease(ctx context.Context, db DBTX, arg ForceReleaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ForceRelease, arg.Name, arg.Slot)
 	if err != nil {
@@ -191,10 +191,10 @@ type GuardLeaseParams struct {
 	Hold  string
 }
 
-// GuardLease writes the row of a lease that is still the owner's, in the caller's
-// transaction: nobody can take the lease over before that transaction ends, and on
-// a multi-primary cluster not without one of them failing. The reply is the token,
-// or 0 where the lease is not ours any more.
+// GuardLease writes the row of a lease that the owner still holds, in the caller's
+// transaction: nobody can take over the lease before that transaction ends, and on a
+// multi-primary cluster not without one of the two failing. The reply is the token, or 0
+// if the owner doesn't hold the lease any more.
 func (q *Queries) GuardLease(ctx context.Context, db DBTX, arg GuardLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, GuardLease,
 		arg.Name,
@@ -222,8 +222,8 @@ type IdleLeaseParams struct {
 	IdleUs int64
 }
 
-// IdleLease locks a row of IdleLeases that is still idle, unless somebody has
-// locked it, and tells whether it says how the key is used.
+// IdleLease locks a row of IdleLeases that is still idle, unless somebody has locked it,
+// and reads what the key is used for.
 func (q *Queries) IdleLease(ctx context.Context, db DBTX, arg IdleLeaseParams) (int64, error) {
 	row := db.QueryRowContext(ctx, IdleLease, arg.Name, arg.Slot, arg.IdleUs)
 	var intent_us int64
@@ -252,12 +252,11 @@ type IdleLeasesRow struct {
 	Slot int64
 }
 
-// IdleLeases reads a page of the rows that were last used before the given number
-// of microseconds ago, without a lock. A row whose token is ahead of the clock
-// stays, since it would be made again with a lower one, and so does what says how a
-// key is used while readers or permits of the key are not idle. The clock has NOW(6) in
-// it: without, MySQL 8.0 compares the time at which a prepared statement was first
-// executed.
+// IdleLeases reads, without a lock, a page of the rows that expired longer ago than the
+// given number of microseconds. It leaves out a row whose token is ahead of the clock,
+// since a new row would get a lower token, and a row that says what its key is used for
+// while readers or permits of the key are not idle. The clock needs NOW(6): without it
+// MySQL 8.0 compares the time at which a prepared statement was first executed.
 func (q *Queries) IdleLeases(ctx context.Context, db DBTX, arg IdleLeasesParams) ([]IdleLeasesRow, error) {
 	rows, err := db.QueryContext(ctx, IdleLeases,
 		arg.After,
@@ -307,8 +306,8 @@ type InspectLeaseRow struct {
 	IntentUs    int64
 }
 
-// InspectLease reads the row of a lease, and its turnstile, whether they are held or
-// not, and the rows of the readers and permits of its key that are held.
+// InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
+// its readers and permits that are held.
 func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]InspectLeaseRow, error) {
 	rows, err := db.QueryContext(ctx, InspectLease, name)
 	if err != nil {
@@ -382,8 +381,8 @@ type LeaseAsItIsRow struct {
 	IntentUs  int64
 }
 
-// LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads it
-// as it was committed last.
+// LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads its last
+// committed state.
 func (q *Queries) LeaseAsItIs(ctx context.Context, db DBTX, arg LeaseAsItIsParams) (LeaseAsItIsRow, error) {
 	row := db.QueryRowContext(ctx, LeaseAsItIs, arg.Name, arg.Slot)
 	var i LeaseAsItIsRow
@@ -442,8 +441,8 @@ type LeaseTransactionsRow struct {
 }
 
 // LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,
-// and for how long their time has been over: at READ UNCOMMITTED those of open
-// transactions too, which show by what the same statement reads otherwise.
+// and how long ago they have expired. At READ UNCOMMITTED it also sees open transactions:
+// their rows differ from what it reads at another level.
 func (q *Queries) LeaseTransactions(ctx context.Context, db DBTX, name []byte) ([]LeaseTransactionsRow, error) {
 	rows, err := db.QueryContext(ctx, LeaseTransactions, name)
 	if err != nil {
@@ -499,8 +498,8 @@ type ListLeasesRow struct {
 	IntentUs    int64
 }
 
-// ListLeases reads a page of the leases, readers and permits that are held, in the
-// order of names and slots.
+// ListLeases reads a page of the leases, readers and permits that are held, by name and
+// slot.
 func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams) ([]ListLeasesRow, error) {
 	rows, err := db.QueryContext(ctx, ListLeases,
 		arg.After,
@@ -619,8 +618,8 @@ type LookLeaseRow struct {
 	TtlUs    int64
 }
 
-// LookLease reads how much longer a lease is held, 0 for a free one, and by whom,
-// without a lock.
+// LookLease reads, without a lock, who holds a lease and for how much longer, 0 for a
+// free one.
 func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (LookLeaseRow, error) {
 	row := db.QueryRowContext(ctx, LookLease, arg.Name, arg.Slot)
 	var i LookLeaseRow
@@ -644,9 +643,9 @@ type QueueForLeaseParams struct {
 	Name  []byte
 }
 
-// QueueForLease takes the turnstile of a key, waiting for it in the server's queue:
-// whoever has it is the first of all who wait for the lease. What it writes is never
-// committed: it tells others who has the turnstile, and since when.
+// QueueForLease locks the turnstile of a key, waiting for it in the server's queue:
+// whoever has it is the first of all who wait for the lease. It writes who has the
+// turnstile and since when, for others to read. This is never committed.
 func (q *Queries) QueueForLease(ctx context.Context, db DBTX, arg QueueForLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, QueueForLease, arg.Owner, arg.Name)
 	if err != nil {
@@ -674,9 +673,9 @@ type RaiseTokenParams struct {
 	Slot  int64
 }
 
-// RaiseToken raises the token of a lease that is still the owner's with that hold
-// to at least the one given. The reply is the token, or 0 the row is locked or
-// missing, 1 the lease is not ours any more.
+// RaiseToken raises the token of a lease that the owner still holds with this hold to at
+// least the given one. The reply is the token, or 0 the row is locked or missing, 1 the
+// owner doesn't hold the lease any more.
 func (q *Queries) RaiseToken(ctx context.Context, db DBTX, arg RaiseTokenParams) (int64, error) {
 	result, err := db.ExecContext(ctx, RaiseToken,
 		arg.Owner,
@@ -701,7 +700,7 @@ type ReadEpochRow struct {
 	AgeUs int64
 }
 
-// ReadEpoch reads which data the database has, and for how long it has had them.
+// ReadEpoch reads the mark of the database's data, and how old it is.
 func (q *Queries) ReadEpoch(ctx context.Context, db DBTX) (ReadEpochRow, error) {
 	row := db.QueryRowContext(ctx, ReadEpoch)
 	var i ReadEpochRow
@@ -731,9 +730,9 @@ type ReleaseLeaseParams struct {
 	Slot int64
 }
 
-// ReleaseLease removes a hold from the list; the last one frees the lease. The
-// reply is the token, or 0 the row is locked or missing, 1 the hold is not in
-// the list, 2 the hold was removed, but the lease had expired.
+// ReleaseLease removes a hold from the list. Without holds the lease is free. The reply
+// is the token, or 0 the row is locked or missing, 1 the hold is not in the list, 2 the
+// hold was removed, but the lease had expired.
 func (q *Queries) ReleaseLease(ctx context.Context, db DBTX, arg ReleaseLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ReleaseLease, arg.Hold, arg.Name, arg.Slot)
 	if err != nil {
@@ -761,9 +760,9 @@ type RenewLeaseParams struct {
 	Slot  int64
 }
 
-// RenewLease sets the expiry of one lease that is still the owner's with that
-// token and hold. The reply is the token, or 0 the row is locked or missing, 1 the
-// lease is not ours any more.
+// RenewLease sets the expiry of a lease that the owner still holds with this token and
+// hold. The reply is the token, or 0 the row is locked or missing, 1 the owner doesn't
+// hold the lease any more.
 func (q *Queries) RenewLease(ctx context.Context, db DBTX, arg RenewLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, RenewLease,
 		arg.Owner,
@@ -789,8 +788,8 @@ type ServerClockRow struct {
 	Version string
 }
 
-// ServerClock reads the server's clock, and what kind of server it is: its version,
-// behind the words autocommit=0 or character_set_connection where the session has that.
+// ServerClock reads the server's clock and version. The version begins with the words
+// autocommit=0 or character_set_connection if the session has that.
 func (q *Queries) ServerClock(ctx context.Context, db DBTX) (ServerClockRow, error) {
 	row := db.QueryRowContext(ctx, ServerClock)
 	var i ServerClockRow

@@ -34,12 +34,13 @@ type CompareAndBumpNamedParams struct {
 	Held    uint64
 }
 
-// CompareAndBumpNamed takes the row of a key exclusively, waiting for it, and where
-// it carries the version wanted raises the token as LockNamed does. A key without a
-// row has version 0. The reply is the token, or 0 where the row carries another, which
-// leaves it as it is; what a refusal inserts was never granted. It is 1 where the row was
-// made: as with LockNamed the same statement once more raises it. A row that carries the
-// token held is ours already and keeps it; 1 is no token and stands for none held.
+// CompareAndBumpNamed locks the row of a key exclusively, waiting for it. If the row has
+// the version wanted, it raises the token as LockNamed does. A key without a row has
+// version 0. The reply is the token, or 0 if the row has another version and stays as it
+// is; a row that a refusal inserts was never granted. The reply is 1 if the row was
+// inserted: the same statement, sent once more, raises the token. If the row has the
+// token held, this transaction holds the lock already, and the token stays. If it holds
+// none, held is 1, which is no token.
 func (q *Queries) CompareAndBumpNamed(ctx context.Context, db DBTX, arg CompareAndBumpNamedParams) (int64, error) {
 	result, err := db.ExecContext(ctx, CompareAndBumpNamed,
 		arg.Name,
@@ -58,7 +59,7 @@ const DeleteNamed = `-- name: DeleteNamed :exec
 DELETE FROM lockstep_locks WHERE name = ?
 `
 
-// DeleteNamed removes the row of a key.
+// DeleteNamed deletes the row of a key.
 func (q *Queries) DeleteNamed(ctx context.Context, db DBTX, name []byte) error {
 	_, err := db.ExecContext(ctx, DeleteNamed, name)
 	return err
@@ -69,9 +70,9 @@ INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us)
 VALUES (?, 0, '-', 0, UNIX_TIMESTAMP() * 1000000)
 `
 
-// EnsureNamed makes the row of a key where it is missing, with token 0. Inside a
-// transaction it takes a shared lock on a row that is there, waiting for it:
-// unlike a locking read it closes no gap where the row is missing.
+// EnsureNamed inserts the row of a key with token 0 if it is missing. Inside a
+// transaction it takes a shared lock on an existing row, waiting for it. Unlike a locking
+// read it locks no gap if the row is missing.
 func (q *Queries) EnsureNamed(ctx context.Context, db DBTX, name []byte) error {
 	_, err := db.ExecContext(ctx, EnsureNamed, name)
 	return err
@@ -89,9 +90,9 @@ type IdleNamedParams struct {
 	Limit  int32
 }
 
-// IdleNamed locks up to a batch of rows that nobody holds and that were last
-// locked before the given number of microseconds ago. A row whose token is ahead
-// of the clock stays, since it would be made again with a lower one.
+// IdleNamed locks a batch of rows that nobody holds, and that were last locked longer ago
+// than the given number of microseconds. It leaves out a row whose token is ahead of the
+// clock: a new row would get a lower token.
 func (q *Queries) IdleNamed(ctx context.Context, db DBTX, arg IdleNamedParams) ([][]byte, error) {
 	rows, err := db.QueryContext(ctx, IdleNamed, arg.IdleUs, arg.Limit)
 	if err != nil {
@@ -132,16 +133,16 @@ type LockNamedParams struct {
 	Held  uint64
 }
 
-// LockNamed takes the row of a key exclusively, waiting for it, and raises the
-// token, which is the reply. A row that still carries the token held is ours
-// already and keeps it; 1 is no token and stands for none held.
+// LockNamed locks the row of a key exclusively, waiting for it, and raises the token. The
+// reply is the token. If the row still has the token held, this transaction holds the
+// lock already, and the token stays. If it holds none, held is 1, which is no token.
 //
-// The new token is at least the server's clock in microseconds at the moment of
-// the grant: NOW(6) is fixed when the statement starts, its distance to
-// SYSDATE(6) adds what the statement has waited since. What is inserted is
-// computed before the wait for the row, and others may be granted the key
-// meanwhile and roll back. So a row that is made here has token 0, the reply is 1,
-// and the same statement once more, which has nothing to wait for, raises it.
+// The new token is at least the server's clock in microseconds at the moment of the
+// grant: NOW(6) is fixed when the statement starts, and the distance to SYSDATE(6) is how
+// long it has waited since. The values to insert are computed before that wait, and
+// meanwhile others may be granted the key and roll back. So an inserted row gets token 0,
+// and the reply is 1. The same statement, sent once more, need not wait and raises the
+// token.
 func (q *Queries) LockNamed(ctx context.Context, db DBTX, arg LockNamedParams) (int64, error) {
 	result, err := db.ExecContext(ctx, LockNamed, arg.Name, arg.Owner, arg.Held)
 	if err != nil {
@@ -154,7 +155,7 @@ const NamedForShare = `-- name: NamedForShare :one
 SELECT token FROM lockstep_locks WHERE name = ? LOCK IN SHARE MODE
 `
 
-// NamedForShare takes an existing row shared and reads its token.
+// NamedForShare locks an existing row shared and reads its token.
 func (q *Queries) NamedForShare(ctx context.Context, db DBTX, name []byte) (uint64, error) {
 	row := db.QueryRowContext(ctx, NamedForShare, name)
 	var token uint64
@@ -166,7 +167,7 @@ const NamedForUpdate = `-- name: NamedForUpdate :one
 SELECT token FROM lockstep_locks WHERE name = ? FOR UPDATE
 `
 
-// NamedForUpdate takes an existing row exclusively and reads its token.
+// NamedForUpdate locks an existing row exclusively and reads its token.
 func (q *Queries) NamedForUpdate(ctx context.Context, db DBTX, name []byte) (uint64, error) {
 	row := db.QueryRowContext(ctx, NamedForUpdate, name)
 	var token uint64
@@ -178,8 +179,8 @@ const NamedHolders = `-- name: NamedHolders :many
 SELECT name, token, owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (/*SLICE:names*/?)
 `
 
-// NamedHolders reads the rows of the names: at READ UNCOMMITTED with those who
-// hold them now, otherwise with the last who committed.
+// NamedHolders reads the rows of the names: at READ UNCOMMITTED with their present
+// holders, otherwise with the last holders that have committed.
 func (q *Queries) NamedHolders(ctx context.Context, db DBTX, names [][]byte) ([]LockstepLock, error) {
 	query := NamedHolders
 	var queryParams []interface{}
@@ -275,9 +276,9 @@ VALUES (?, LAST_INSERT_ID(0), '-', 0, UNIX_TIMESTAMP() * 1000000)
 ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(token)
 `
 
-// TouchNamed takes the row of a key exclusively, waiting for it, and leaves it
-// as it is; a missing row is made with token 0, never granted. The reply is the
-// token that the last holder has committed.
+// TouchNamed locks the row of a key exclusively, waiting for it, and doesn't change it. A
+// missing row is inserted with token 0, never granted. The reply is the token that the
+// last holder has committed.
 func (q *Queries) TouchNamed(ctx context.Context, db DBTX, name []byte) (int64, error) {
 	result, err := db.ExecContext(ctx, TouchNamed, name)
 	if err != nil {

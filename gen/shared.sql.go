@@ -35,9 +35,9 @@ type AcquirePermitParams struct {
 	NotAfterUs int64
 }
 
-// AcquirePermit takes a free permit of a semaphore of n. The reply is the token and,
-// in the bits from 52 up, the slot, or 0 where none is free, or the semaphore has
-// another n, or the server's clock is past not_after.
+// AcquirePermit takes a free permit of a semaphore of n. The reply is the token with the
+// slot in the bits from 52 up, or 0 if no permit is free, or the semaphore has another n,
+// or the server's clock is past not_after.
 func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AcquirePermit,
 		arg.Owner,
@@ -65,7 +65,7 @@ type DeleteReadersParams struct {
 	Slots []int64
 }
 
-// DeleteReaders removes rows of a key that the transaction has locked.
+// DeleteReaders deletes rows of a key that the transaction has locked.
 func (q *Queries) DeleteReaders(ctx context.Context, db DBTX, arg DeleteReadersParams) error {
 	query := DeleteReaders
 	var queryParams []interface{}
@@ -93,8 +93,8 @@ type IdleReadersParams struct {
 	Limit int32
 }
 
-// IdleReaders locks up to a batch of the readers' rows of a key that nobody has used for
-// as long as their time to live, unless somebody has locked them.
+// IdleReaders locks a batch of a key's readers' rows that expired longer than their time
+// to live ago, except those that somebody has locked.
 func (q *Queries) IdleReaders(ctx context.Context, db DBTX, arg IdleReadersParams) ([]int64, error) {
 	rows, err := db.QueryContext(ctx, IdleReaders, arg.Name, arg.Limit)
 	if err != nil {
@@ -133,13 +133,13 @@ type MarkGateParams struct {
 	Name   []byte
 }
 
-// The statements of shared leases and semaphores. A reader is a row of its own, in
-// a slot above 0, and so is a permit. The row of the lease, slot 0, is the gate: its
-// column intent_us is 1 once the key has been shared, so that a writer knows that it
-// must look for readers, and -n for a semaphore of n permits, the slots 1 to n.
-// MarkGate says what a key is used for: 1 shared, -n a semaphore. The reply is 0
-// where the row is locked or missing, and otherwise 100000 and what the key is used
-// for now, which may be something else.
+// The statements of shared leases and semaphores. Each reader and each permit has a row
+// of its own, in a slot above 0. The row of the lease, slot 0, is the gate. Its column
+// intent_us is 1 once the key has been shared, so that a writer knows that it must look
+// for readers. It is -n for a semaphore of n permits, which have the slots 1 to n.
+// MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
+// semaphore. The reply is 0 if the row is locked or missing, and otherwise 100000 plus
+// what the key is used for now.
 func (q *Queries) MarkGate(ctx context.Context, db DBTX, arg MarkGateParams) (int64, error) {
 	result, err := db.ExecContext(ctx, MarkGate, arg.Intent, arg.Name)
 	if err != nil {
@@ -167,8 +167,8 @@ type PermitsOfRow struct {
 	LeftUs  int64
 }
 
-// PermitsOf counts the rows of a semaphore's permits, and those that are held, and
-// reads when the first of these ends.
+// PermitsOf counts the rows of a semaphore's permits and those that are held, and reads
+// in how long the first permit expires.
 func (q *Queries) PermitsOf(ctx context.Context, db DBTX, arg PermitsOfParams) (PermitsOfRow, error) {
 	row := db.QueryRowContext(ctx, PermitsOf, arg.Name, arg.First, arg.Last)
 	var i PermitsOfRow
@@ -187,8 +187,8 @@ type ReaderAmongParams struct {
 	Begins string
 }
 
-// ReaderAmong finds one of a few owners that reads under a key, in the process whose
-// holds begin so.
+// ReaderAmong finds a reader of a key among a few owners, in the process whose holds
+// begin so.
 func (q *Queries) ReaderAmong(ctx context.Context, db DBTX, arg ReaderAmongParams) ([]byte, error) {
 	query := ReaderAmong
 	var queryParams []interface{}
@@ -218,7 +218,7 @@ type ReadersForShareRow struct {
 }
 
 // ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
-// sees them as they were committed last.
+// reads their last committed state.
 func (q *Queries) ReadersForShare(ctx context.Context, db DBTX, name []byte) ([]ReadersForShareRow, error) {
 	rows, err := db.QueryContext(ctx, ReadersForShare, name)
 	if err != nil {
@@ -257,9 +257,9 @@ type ReadersOfRow struct {
 	Idle    int64
 }
 
-// ReadersOf counts the readers of a key, those whose time is over too, and reads for
-// how much longer the last of them reads. Idle are the rows that nobody has used for as
-// long as their time to live.
+// ReadersOf counts the readers of a key, also the expired ones, and reads how much longer
+// the last of them may read. A row is idle if it expired longer than its time to live
+// ago.
 func (q *Queries) ReadersOf(ctx context.Context, db DBTX, name []byte) (ReadersOfRow, error) {
 	row := db.QueryRowContext(ctx, ReadersOf, name)
 	var i ReadersOfRow
@@ -276,8 +276,8 @@ const ReadingAsItIs = `-- name: ReadingAsItIs :one
 SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = ? AND slot > 0 LOCK IN SHARE MODE
 `
 
-// ReadingAsItIs is the same as it was committed last. It locks the rows shared, waiting
-// for them.
+// ReadingAsItIs sums up the tokens and guards of a key's readers in their last committed
+// state. It locks the rows shared, waiting for them.
 func (q *Queries) ReadingAsItIs(ctx context.Context, db DBTX, name []byte) (int64, error) {
 	row := db.QueryRowContext(ctx, ReadingAsItIs, name)
 	var done int64
@@ -289,8 +289,8 @@ const ReadingInSnapshot = `-- name: ReadingInSnapshot :one
 SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = ? AND slot > 0
 `
 
-// ReadingInSnapshot sums up what the readers of a key have done, as the transaction's
-// snapshot shows it.
+// ReadingInSnapshot sums up the tokens and guards of a key's readers, as the
+// transaction's snapshot shows them.
 func (q *Queries) ReadingInSnapshot(ctx context.Context, db DBTX, name []byte) (int64, error) {
 	row := db.QueryRowContext(ctx, ReadingInSnapshot, name)
 	var done int64
@@ -306,9 +306,8 @@ FROM lockstep_leases s WHERE s.name = ? AND s.slot > 0 AND CHAR_LENGTH(s.holds) 
 ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep_leases.token + 1
 `
 
-// ReapReaders ends the readers of a key whose time is over, and raises their tokens,
-// so that none of them can guard a transaction any more. A reader that guards one
-// now is passed over.
+// ReapReaders ends the expired readers of a key, and raises their tokens, so that none of
+// them can guard a transaction any more. It skips a reader that guards one now.
 func (q *Queries) ReapReaders(ctx context.Context, db DBTX, name []byte) error {
 	_, err := db.ExecContext(ctx, ReapReaders, name)
 	return err
@@ -328,9 +327,8 @@ type ResizeSemaphoreParams struct {
 	Name   []byte
 }
 
-// ResizeSemaphore sets the number of permits. The reply is 0 where the row is
-// locked or missing, 1 where the key is no semaphore, and otherwise 100000 and the
-// number of before.
+// ResizeSemaphore sets the number of permits. The reply is 0 if the row is locked or
+// missing, 1 if the key is no semaphore, and otherwise 100000 plus the previous number.
 func (q *Queries) ResizeSemaphore(ctx context.Context, db DBTX, arg ResizeSemaphoreParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ResizeSemaphore, arg.Intent, arg.Name)
 	if err != nil {
@@ -366,11 +364,10 @@ type ShareLeaseParams struct {
 	NotAfterUs int64
 }
 
-// ShareLease takes a reader's row where no writer has the gate, or the owner is the
-// writer. The gate is locked shared meanwhile, so that a writer that comes sees the
-// reader. The reply is the token, or 0 where the gate is locked, missing, held by a
-// writer or not marked, or the server's clock is past not_after, 1 where the reader's
-// row is still held.
+// ShareLease takes a reader's row if no writer has the gate, or the owner is that writer.
+// It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
+// is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
+// if the server's clock is past not_after, or 1 if the reader's row is still held.
 func (q *Queries) ShareLease(ctx context.Context, db DBTX, arg ShareLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ShareLease,
 		arg.Slot,
@@ -397,7 +394,8 @@ type SlotOfHoldParams struct {
 	Hold string
 }
 
-// SlotOfHold finds the row of a hold that is alone in its list.
+// SlotOfHold finds the row of a reader or permit by its hold, which must be the only one
+// in its row.
 func (q *Queries) SlotOfHold(ctx context.Context, db DBTX, arg SlotOfHoldParams) (int64, error) {
 	row := db.QueryRowContext(ctx, SlotOfHold, arg.Name, arg.Hold)
 	var slot int64

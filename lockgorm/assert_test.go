@@ -9,7 +9,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestAssertLocked asserts locks by GORM's handle.
+// TestAssertLocked asserts locks with a *gorm.DB.
 func TestAssertLocked(t *testing.T) {
 	eachGuarded(t, nil, func(t *testing.T, e *env) {
 		db, key := e.open(t).WithContext(t.Context()), newKey()

@@ -11,8 +11,8 @@ import (
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
-// whyNotAssigned says why an assignment may set another column, too, or "": its column must
-// be a name, and its value one expression, as GORM will build it.
+// whyNotAssigned returns why an assignment may set other columns, too, or "". As GORM
+// will build it, its column must be a name and its value one expression.
 func whyNotAssigned(stmt *gorm.Statement, a clause.Assignment) string {
 	if !column.MatchString(stmt.Quote(a.Column)) {
 		return fmt.Sprintf("it sets %q, which is no column", a.Column.Name)
@@ -34,8 +34,9 @@ func whyNotAssigned(stmt *gorm.Statement, a clause.Assignment) string {
 	return ""
 }
 
-// whyNotSet is whyNotAssigned for what an update is given, before anything is sent. What
-// hooks and GORM make of it is looked at again when it is built.
+// whyNotSet does what whyNotAssigned does, for the values that an update is given, before
+// anything is sent. The assignments that hooks and GORM make of them are checked again
+// when the statement is built.
 func whyNotSet(stmt *gorm.Statement) string {
 	set, _ := stmt.Clauses["SET"].Expression.(clause.Set)
 	set = slices.Clone(set)
@@ -43,7 +44,7 @@ func whyNotSet(stmt *gorm.Statement) string {
 		for each := values.MapRange(); each.Next(); {
 			value := each.Value().Interface()
 			if query, ok := value.(*gorm.DB); ok {
-				value = []any{query} // as GORM does, in parentheses
+				value = []any{query} // in parentheses, as GORM does it
 			}
 			set = append(set, clause.Assignment{Column: clause.Column{Name: fmt.Sprint(each.Key())}, Value: value})
 		}
@@ -56,7 +57,7 @@ func whyNotSet(stmt *gorm.Statement) string {
 	return ""
 }
 
-// scratchOf returns a statement to which parts of another can be written.
+// scratchOf returns an empty statement to which parts of another can be written.
 func scratchOf(stmt *gorm.Statement) *gorm.Statement {
 	return &gorm.Statement{DB: stmt.DB, Table: stmt.Table, TableExpr: stmt.TableExpr, Schema: stmt.Schema, Context: stmt.Context, ConnPool: stmt.ConnPool, Clauses: map[string]clause.Clause{}}
 }

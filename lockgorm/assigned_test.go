@@ -12,7 +12,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// smuggled are values of an assignment to n that assign to other columns, too.
+// smuggled are values for n that also assign to other columns.
 var smuggled = map[string]any{
 	"another column":       gorm.Expr("1, id = 777"),
 	"out of parentheses":   gorm.Expr("ABS(?), id = (777)", 1),
@@ -32,12 +32,12 @@ var smuggled = map[string]any{
 	"an end":               gorm.Expr("1; SELECT 1"),
 }
 
-// valuer is what a column type may give to GORM.
+// valuer stands for a column type that gives an expression to GORM.
 type valuer struct{ text string }
 
 func (v valuer) GormValue(context.Context, *gorm.DB) clause.Expr { return clause.Expr{SQL: v.text} }
 
-// assignments are the ways to assign a value to n of a record that is there.
+// assignments are the ways to assign a value to n of an existing record.
 var assignments = map[string]func(tx *gorm.DB, model any, id int64, value any) error{
 	"Update": func(tx *gorm.DB, model any, _ int64, value any) error {
 		return tx.Model(model).Update("n", value).Error
@@ -73,8 +73,8 @@ var assignments = map[string]func(tx *gorm.DB, model any, id int64, value any) e
 	},
 }
 
-// TestAssignmentsAreOne: what an update sets a column to sets no other one, in a record that
-// is locked or compared, and every one expression is let through.
+// TestAssignmentsAreOne proves that, in a record that is locked or compared, the value
+// for one column can't set another one, and that every single expression is allowed.
 func TestAssignmentsAreOne(t *testing.T) {
 	innocent := map[string]func(e *env) any{
 		"a number":   func(*env) any { return gorm.Expr("n + ?", 5) },
@@ -115,13 +115,13 @@ func TestAssignmentsAreOne(t *testing.T) {
 				}
 			}
 			for name, value := range smuggled {
-				if way != "Assign" || name != "in a slice" && name != "a set" { // of which GORM makes no assignment
+				if way != "Assign" || name != "in a slice" && name != "a set" { // GORM makes no assignment of it
 					refused(way+", "+name, value)
 				}
 			}
 			for name, value := range innocent {
 				if name == "a handle" && (way == "clause.Set" || way == "a column with it" || way == "a hook") {
-					continue // GORM puts it in parentheses in values only
+					continue // GORM puts it in parentheses only among values
 				}
 				for _, err := range []error{assign(db, &Order{ID: order.ID}, order.ID, value(e)), assign(db, load(t, db, doc.ID), doc.ID, value(e))} {
 					if err != nil {
@@ -141,7 +141,7 @@ func TestAssignmentsAreOne(t *testing.T) {
 	})
 }
 
-// TestAssignmentsOfUpserts is the same for what an upsert sets.
+// TestAssignmentsOfUpserts proves the same for the columns that an upsert sets.
 func TestAssignmentsOfUpserts(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -164,7 +164,7 @@ func TestAssignmentsOfUpserts(t *testing.T) {
 				t.Errorf("%v: it was not written", value)
 			}
 		}
-		// By a hook, and what is said to do nothing.
+		// By a hook, and with DoNothing.
 		wantError(t, "of another key", db.Clauses(clause.OnConflict{DoNothing: true, DoUpdates: clause.Assignments(map[string]any{"id": 777})}).Create(&Order{ID: order.ID}).Error, txlock.ErrInvalidKey)
 		hooked := withHook(db, func(tx *gorm.DB, _ int64) error {
 			tx.Statement.AddClause(clause.OnConflict{DoUpdates: clause.Assignments(map[string]any{"id": 777})})

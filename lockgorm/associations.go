@@ -14,10 +14,11 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// checkReplace refuses Association.Replace of children that have a version or keys, before
-// it saves the new ones: GORM unlinks the others by a where clause afterwards, which
-// is refused, and nothing would undo the first half. The statement is that of Append, so
-// that only the caller tells; which association it is, it doesn't under FullSaveAssociations.
+// checkReplace refuses Association.Replace of children that have a version or keys,
+// before it saves the new ones. Afterwards GORM unlinks the others by a where clause,
+// which is refused, and nothing would undo the first half. The statement is the same as
+// that of Append: only the stack tells them apart, and under FullSaveAssociations not
+// even that tells which association it is.
 func checkReplace(db *gorm.DB) {
 	stmt := db.Statement
 	if db.Error != nil || stmt.Schema == nil || len(stmt.Schema.Relationships.Relations) == 0 {
@@ -38,7 +39,8 @@ func checkReplace(db *gorm.DB) {
 	}
 }
 
-// changedBy returns what changes where an association is unlinked or deleted, nil for nothing.
+// changedBy returns the model whose rows change when an association is unlinked or
+// deleted, or nil.
 func changedBy(relation *schema.Relationship) *schema.Schema {
 	switch relation.Type {
 	case schema.HasOne, schema.HasMany:
@@ -49,9 +51,9 @@ func changedBy(relation *schema.Relationship) *schema.Schema {
 	return nil
 }
 
-// checkSelected refuses a delete, before anything of it is sent, that deletes associations
-// with versions or keys with its models: Select("Items").Delete(&order). GORM does it by
-// where clauses of new statements, to which no clause is handed on.
+// checkSelected refuses a delete that also deletes associations with versions or keys, as
+// Select("Items").Delete(&order) does, before anything is sent. GORM deletes them by
+// where clauses of new statements, and passes no clause on to these.
 func checkSelected(db *gorm.DB) {
 	stmt := db.Statement
 	if db.Error != nil || stmt.Schema == nil {
@@ -70,13 +72,13 @@ func checkSelected(db *gorm.DB) {
 		const why = "%w: %s: Select deletes the association by a where clause: delete its models by themselves, before"
 		if slices.ContainsFunc(children.Fields, isVersion) {
 			_ = db.AddError(fmt.Errorf(why, ErrVersion, children.Name))
-		} else if locks(children) {
+		} else if isLockerModel(children) {
 			_ = db.AddError(fmt.Errorf(why, txlock.ErrInvalidKey, children.Name))
 		}
 	}
 }
 
-// whyNotReplaced is the error of a Replace.
+// whyNotReplaced returns the error of a Replace, or nil.
 func whyNotReplaced(stmt *gorm.Statement, name string, children *schema.Schema) error {
 	what := children.Name
 	if len(stmt.Selects) == 0 { // FullSaveAssociations
@@ -86,14 +88,14 @@ func whyNotReplaced(stmt *gorm.Statement, name string, children *schema.Schema) 
 	if slices.ContainsFunc(children.Fields, isVersion) && !isAny(stmt) {
 		return fmt.Errorf(why, ErrVersion, what, "AnyVersion", name)
 	}
-	if _, named := stmt.Settings.Load(onSetting); !named && locks(children) {
+	if _, named := stmt.Settings.Load(onSetting); !named && isLockerModel(children) {
 		return fmt.Errorf(why, txlock.ErrInvalidKey, what, "On(...)", name)
 	}
 	return nil
 }
 
-// isReplace tells whether the statement saves the new ones of Association.Replace: hooks
-// write others under it, and so does Clear.
+// isReplace tells by the stack whether the statement saves the new models of
+// Association.Replace. Statements of hooks inside of it don't, nor does Clear.
 func isReplace() bool {
 	callers := make([]uintptr, 64)
 	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])

@@ -61,8 +61,8 @@ func TestChildrenAreLocked(t *testing.T) {
 	})
 }
 
-// TestChildrenKeepTheirKeys: the keys of On are those of one statement, and the
-// INSERT of the children is another.
+// TestChildrenKeepTheirKeys proves that On names the keys of one statement only: the
+// INSERT of the children is another one.
 func TestChildrenKeepTheirKeys(t *testing.T) {
 	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -79,8 +79,8 @@ func TestChildrenKeepTheirKeys(t *testing.T) {
 	})
 }
 
-// TestChildrenOfTables: a registered table whose model names no keys is covered by
-// the On of the parent.
+// TestChildrenOfTables proves that the parent's On also counts for children in a
+// registered table whose model names no keys.
 func TestChildrenOfTables(t *testing.T) {
 	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		e.names.tables["Basket"], e.names.tables["Fruit"] = e.names.tables["Order"], e.names.tables["Item"]
@@ -115,7 +115,7 @@ type Fruit struct {
 	Name    string
 }
 
-// TestReplaceAndClear change children that are named by a where clause only.
+// TestReplaceAndClear changes children that only a where clause names.
 func TestReplaceAndClear(t *testing.T) {
 	changes := map[string]func(tx *gorm.DB, order Order) error{
 		"Replace": func(tx *gorm.DB, order Order) error {
@@ -145,7 +145,7 @@ func TestReplaceAndClear(t *testing.T) {
 				t.Errorf("%s: %d children are left, want both and their parent", what, n)
 			}
 			if what == "Select" {
-				continue // GORM makes a new statement of it, which On doesn't reach
+				continue // GORM makes a new statement for it, which On doesn't reach
 			}
 			keys := items.Keys(order.Items[0].ID, order.Items[1].ID)
 			noError(t, db.Transaction(func(tx *gorm.DB) error {
@@ -162,7 +162,8 @@ func TestReplaceAndClear(t *testing.T) {
 	})
 }
 
-// TestReplaceIsRefusedFirst: outside of a transaction, too, a refused Replace writes nothing.
+// TestReplaceIsRefusedFirst proves that a refused Replace writes nothing, also outside of
+// a transaction.
 func TestReplaceIsRefusedFirst(t *testing.T) {
 	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)

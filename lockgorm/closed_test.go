@@ -10,8 +10,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestUnknownRecords are writes of a Locker that don't say by a primary key which
-// records they change. None may be sent, unless On names the keys.
+// TestUnknownRecords sends writes of a Locker without a primary key that names the
+// records. None may be sent, unless On names the keys.
 func TestUnknownRecords(t *testing.T) {
 	writes := map[string]func(db *gorm.DB) error{
 		"Delete by id":      func(db *gorm.DB) error { return db.Delete(&Order{}, 42).Error },
@@ -76,7 +76,7 @@ func TestUnknownRecords(t *testing.T) {
 		for what, write := range writes {
 			switch what {
 			case "maps with Model", "a comment to the end", "another table":
-				continue // GORM itself can't read what MariaDB returns for maps, and writes no SQL of the others
+				continue // GORM itself can't read MariaDB's RETURNING into maps, and writes no SQL for the others
 			}
 			key := e.ensured(t)
 			err := db.Transaction(func(tx *gorm.DB) error {
@@ -93,7 +93,7 @@ func TestUnknownRecords(t *testing.T) {
 	})
 }
 
-// TestUnknownRecordsGenerics is the same by gorm.G, which takes On as an option.
+// TestUnknownRecordsGenerics does the same with gorm.G, which takes On as an option.
 func TestUnknownRecordsGenerics(t *testing.T) {
 	each(t, []string{"Draft"}, func(t *testing.T, e *env) {
 		db, key := e.openPlugin(t), e.ensured(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// deadlockAtOnce is deadlock by one statement, which needs no transaction.
+// deadlockAtOnce does what deadlock does, by one statement, which needs no transaction.
 func (e *env) deadlockAtOnce(t *testing.T, tx *gorm.DB) error {
 	t.Helper()
 	table := e.names.tables["Note"]
@@ -48,7 +48,7 @@ func (e *env) deadlockAtOnce(t *testing.T, tx *gorm.DB) error {
 	return err
 }
 
-// TestTransactionNeverRepeatsCommitted writes, commits before the end, and then runs into a
+// TestTransactionNeverRepeatsCommitted writes, commits before the end, and then has a
 // deadlock: what was written must not be written again.
 func TestTransactionNeverRepeatsCommitted(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
@@ -85,8 +85,8 @@ func TestTransactionNeverRepeatsCommitted(t *testing.T) {
 	})
 }
 
-// TestCallUnderAContext scans what a procedure without rows gives, as in a request whose
-// context can end: the locked transaction goes on.
+// TestCallUnderAContext scans the rows of a procedure that has none, under a context that
+// can end, like that of a request: the locked transaction goes on.
 func TestCallUnderAContext(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		table := e.names.tables["Note"]

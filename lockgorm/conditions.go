@@ -12,9 +12,10 @@ import (
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
-// whyUnconfined says why an update or delete of models may change other rows than
-// theirs, or "". GORM adds their primary keys to the conditions by AND, which binds
-// closer than OR, and only where there is a model. Understood is one table, and conditions that are one operand of AND.
+// whyUnconfined returns why an update or delete of models may change other rows than
+// theirs, or "". If there is a model, GORM adds its primary key to the conditions by AND,
+// which binds tighter than OR. Only one table is understood, and conditions that can be
+// an operand of AND.
 func whyUnconfined(stmt *gorm.Statement) string {
 	if v := stmt.ReflectValue; (v.Kind() == reflect.Slice || v.Kind() == reflect.Array) && v.Len() == 0 {
 		return "it has no model"
@@ -27,7 +28,7 @@ func whyUnconfined(stmt *gorm.Statement) string {
 	if expr != nil && !ok {
 		return "its WHERE is not GORM's"
 	}
-	// As GORM will build it, with another condition behind.
+	// As GORM will build it, followed by another condition.
 	text := scratchOf(stmt)
 	clause.Where{Exprs: append(slices.Clone(where.Exprs), clause.Expr{SQL: "TRUE"})}.Build(text)
 	words, ok := sqltext.Closed(text.SQL.String())
@@ -42,10 +43,10 @@ func whyUnconfined(stmt *gorm.Statement) string {
 
 const identifier = "(`[^`]+`|[0-9A-Za-z_$\u0080-\U0010ffff]+)"
 
-// table is a name, qualified or not, with or without an alias.
+// table matches a table's name, qualified or not, with or without an alias.
 var table = regexp.MustCompile(`^\s*` + identifier + `(\s*\.\s*` + identifier + `)?(\s+([Aa][Ss]\s+)?` + identifier + `)?\s*$`)
 
-// column is a name, qualified or not.
+// column matches a column's name, qualified or not.
 var column = regexp.MustCompile(`^\s*(` + identifier + `\s*\.\s*){0,2}` + identifier + `\s*$`)
 
 // oneTable tells whether a statement writes to the one table of its models.
@@ -72,7 +73,7 @@ func isModifier(text string) bool {
 	return true
 }
 
-// isPlain tells whether a condition is one of column and value, with no text in it.
+// isPlain tells whether a condition compares a column with values, without any SQL text.
 func isPlain(expr clause.Expression) bool {
 	switch e := expr.(type) {
 	case clause.Eq:
@@ -104,7 +105,8 @@ func isValue(value any) bool {
 	return kind != reflect.Slice && kind != reflect.Map && kind != reflect.Func
 }
 
-// isComment tells whether what was added to a clause is a comment that all servers take for one.
+// isComment tells whether an expression that was added to a clause is a comment on every
+// server.
 func isComment(stmt *gorm.Statement, extra clause.Expression) bool {
 	scratch := scratchOf(stmt)
 	extra.Build(scratch)

@@ -132,7 +132,7 @@ func drained(rows *sql.Rows, err error) error {
 	return rows.Err()
 }
 
-// TestDoomedRefuses swallows a deadlock and goes on.
+// TestDoomedRefuses ignores a deadlock and goes on.
 func TestDoomedRefuses(t *testing.T) {
 	eachGuarded(t, []string{"Order", "Item", "Note"}, func(t *testing.T, e *env) {
 		plugin := func(cfg *gorm.Config) { cfg.Plugins = map[string]gorm.Plugin{"lockstep": lockgorm.New()} }
@@ -144,8 +144,8 @@ func TestDoomedRefuses(t *testing.T) {
 			"no nesting":          func(cfg *gorm.Config) { cfg.DisableNestedTransaction, cfg.SkipDefaultTransaction = true, true },
 		} {
 			db := e.open(t, configure)
-			// Twice: what was prepared in the first must not be refused, or let
-			// through, in the next.
+			// Twice: a statement prepared in the first transaction must be neither
+			// refused nor let through in the next because of the first.
 			for range 2 {
 				doomed := db.Begin()
 				noError(t, doomed.Create(&Note{N: 9}).Error)
@@ -181,7 +181,7 @@ func ignoreRollback(err error) error {
 	return err
 }
 
-// TestDoomedTransaction is the same by db.Transaction, whose caller learns it.
+// TestDoomedTransaction does the same in db.Transaction, which must return the error.
 func TestDoomedTransaction(t *testing.T) {
 	eachGuarded(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/dca00107/lockstep/lockgorm"
 )
 
-// forms are what GORM has for writing, as somebody means it, and as nobody should.
+// forms are GORM's ways to write, right ones and wrong ones.
 var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 	"Save":          func(tx *gorm.DB, l, _ *Ledger) error { l.N = 5; return tx.Save(l).Error },
 	"Save by value": func(tx *gorm.DB, l, _ *Ledger) error { return tx.Save(*l).Error },
@@ -157,7 +157,7 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 	},
 }
 
-// before adds a text behind the first word of a clause.
+// before adds a text after the first word of a clause.
 type before struct{ name, text string }
 
 func (b before) Build(clause.Builder) {}
@@ -175,8 +175,9 @@ func skipConflict(err error) error {
 	return nil
 }
 
-// TestEveryForm writes a record in every form: it is written with a new version, which its
-// model has, or not at all, and never by who has loaded an old one. Nobody else's is.
+// TestEveryForm writes a record in every form. Either it is written with a new version,
+// which its model has then, or not at all. It is never written from an old version, and
+// no other record changes.
 func TestEveryForm(t *testing.T) {
 	each(t, []string{"Ledger"}, func(t *testing.T, e *env) {
 		table := e.names.tables["Ledger"]

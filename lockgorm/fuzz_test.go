@@ -19,7 +19,7 @@ import (
 	"gorm.io/gorm/logger"
 )
 
-// atoms are texts that may stand in a condition, and such that shouldn't.
+// atoms are texts for conditions, valid and invalid ones.
 var atoms = []string{
 	"n = 0", "n = 7", "id > 0", "id < 8", "n >= 0", "name = 'a'", // understood
 	"n = 0", "n = 7", "id = 1", "id > 3", "id = 2", "TRUE", "1", "0", "NOT id = 1", "n IN (0, 7)", "n BETWEEN 0 AND 5", "n BETWEEN 0",
@@ -34,7 +34,7 @@ const understood = 18
 
 var glue = []string{" AND ", " OR ", "\nOR\n", " or ", "\tOr\t", "||", " || ", " XOR ", "\nxor\n", " && ", "\nAND\n", ", ", " ", "OR(", "/**/OR/**/", "/*!OR*/", "\u00a0OR\u00a0"}
 
-// fuzzer makes conditions.
+// fuzzer makes random conditions.
 type fuzzer struct {
 	*rand.Rand
 	db *gorm.DB
@@ -48,7 +48,7 @@ func (f fuzzer) text() string {
 	return text
 }
 
-// atom is most often one that servers understand.
+// atom returns a random atom, most often one that servers understand.
 func (f fuzzer) atom() string {
 	if f.IntN(4) > 0 {
 		return atoms[f.IntN(understood)]
@@ -136,7 +136,7 @@ func (f fuzzer) condition(tx *gorm.DB) *gorm.DB {
 	return tx.Not(f.expr())
 }
 
-// write sends a random write of the model, or of its slice.
+// write sends a random write of the model or the slice.
 func (f fuzzer) write(tx *gorm.DB, model any) error {
 	switch f.IntN(8) {
 	case 0:
@@ -157,7 +157,7 @@ func (f fuzzer) write(tx *gorm.DB, model any) error {
 	return tx.Model(model).Update("n", 9).Error
 }
 
-// hook lets the hook of a model add a condition to the statement that is under way.
+// hook lets the hook of a model add a condition to the current statement.
 func (f fuzzer) hook(tx *gorm.DB, _ int64) error {
 	if f.IntN(4) == 0 {
 		tx.Statement.AddClause(clause.Where{Exprs: []clause.Expression{f.expr()}})
@@ -165,8 +165,8 @@ func (f fuzzer) hook(tx *gorm.DB, _ int64) error {
 	return nil
 }
 
-// TestRandomConditions writes models under random conditions: no row is changed but
-// theirs, whose keys are locked.
+// TestRandomConditions writes models under random conditions: only their own rows change,
+// whose keys are locked.
 func TestRandomConditions(t *testing.T) {
 	const tries, rows = 400, 9
 	seed := rand.Uint64()
@@ -176,7 +176,7 @@ func TestRandomConditions(t *testing.T) {
 		seed = given
 	}
 	t.Logf("SEED=%d", seed)
-	// Others lock the same keys beside this, which makes a snapshot stale.
+	// Others lock the same keys at the same time, which makes the snapshot stale.
 	committed := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	each(t, []string{"Order", "Doc", "Page", "Author"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -249,7 +249,7 @@ func models(t *testing.T, tx *gorm.DB, model string, ids []int64) any {
 	return []*Order{{ID: ids[0]}, {ID: ids[1]}}
 }
 
-// content returns the rows of a model's table, each as a text.
+// content returns the rows of a model's table as texts.
 func (e *env) content(t *testing.T, tx *gorm.DB, model string) map[int64]string {
 	t.Helper()
 	rows, err := tx.Statement.ConnPool.QueryContext(t.Context(), "SELECT id, n, name FROM "+e.names.tables[model])

@@ -34,7 +34,8 @@ func (p *Plugin) keysOfWrite(db *gorm.DB, needsID bool) ([]txlock.Key, error) {
 	return keysOfCreate(db)
 }
 
-// keysOfChange asks the models of an update or delete, which is kept to their rows.
+// keysOfChange asks the models of an update or delete for their keys, and confines the
+// statement to their rows.
 func keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
 	if why := cmp.Or(whyUnconfined(stmt), whyNotSet(stmt)); why != "" {
@@ -57,7 +58,7 @@ func keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 		}
 		all, models = append(all, lockable(keys)...), append(models, model)
 	}
-	f := fenceOf(stmt, func(why string) error { return unidentified(stmt, why) })
+	f := filterOf(stmt, func(why string) error { return unidentified(stmt, why) })
 	f.rows, f.strict = append(f.rows, rowsOf(stmt, models, nil, nil)), true
 	f.keys, f.ids = keysOf(stmt, models), make(map[string]any)
 	for _, key := range stmt.Schema.PrimaryFields {
@@ -66,12 +67,13 @@ func keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 			f.ids[key.DBName], _ = key.ValueOf(stmt.Context, models[0])
 		}
 	}
-	f.close()
+	f.install()
 	return all, nil
 }
 
-// keysOfCreate asks the models of a create. Where the database makes the key of a record,
-// nobody can name it before COMMIT, and so nobody needs its lock.
+// keysOfCreate asks the models of a create for their keys. If the database makes the
+// primary key of a record, nobody can name the record before COMMIT, and so it needs no
+// lock.
 func keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
 	var unsaved []reflect.Value
@@ -97,7 +99,7 @@ func keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 	return all, nil
 }
 
-// unsavedSetting has the models of a create that had no primary key before its hooks.
+// unsavedSetting holds the models of a create that had no primary key before its hooks.
 const unsavedSetting = "lockstep:unsaved"
 
 type unsavedOf struct {
@@ -105,7 +107,7 @@ type unsavedOf struct {
 	models []reflect.Value
 }
 
-// keysOfSaved asks the models to which a hook has given a primary key.
+// keysOfSaved asks the models to which a hook has given a primary key for their keys.
 func keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
 	noted, _ := stmt.Settings.LoadAndDelete(unsavedSetting)
@@ -133,7 +135,7 @@ func keysOfModel(db *gorm.DB, model reflect.Value) ([]txlock.Key, error) {
 	return model.Addr().Interface().(Locker).LockKeys(db.Session(&gorm.Session{NewDB: true}))
 }
 
-// lockable leaves NoLock out.
+// lockable returns the keys, none for NoLock.
 func lockable(keys []txlock.Key) []txlock.Key {
 	if isNoLock(keys) {
 		return nil
@@ -141,7 +143,7 @@ func lockable(keys []txlock.Key) []txlock.Key {
 	return keys
 }
 
-// isOfUnsaved tells a family's key of the zero identifier.
+// isOfUnsaved tells whether this is a family's key of the zero identifier.
 func isOfUnsaved(key txlock.Key) bool {
 	return strings.HasSuffix(key.String(), ":") && key.Validate() != nil
 }
@@ -152,26 +154,26 @@ func noKeys(stmt *gorm.Statement) error {
 
 // isLocker tells whether the model of a statement is a Locker.
 func isLocker(stmt *gorm.Statement) bool {
-	return stmt.Schema != nil && locks(stmt.Schema)
+	return stmt.Schema != nil && isLockerModel(stmt.Schema)
 }
 
-// locks tells whether a model is a Locker.
-func locks(model *schema.Schema) bool {
+// isLockerModel tells whether a model is a Locker.
+func isLockerModel(model *schema.Schema) bool {
 	return reflect.PointerTo(model.ModelType).Implements(reflect.TypeFor[Locker]())
 }
 
-// unnamed is the error of a write to a registered table without keys.
+// unnamed returns the error of a write to a registered table without keys.
 func unnamed(table string) error {
 	return fmt.Errorf("%w: a write to %s needs a lock: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, table)
 }
 
-// unidentified is the error of a change to records that no model stands for.
+// unidentified returns the error of a change to records that no model stands for.
 func unidentified(stmt *gorm.Statement, why string) error {
 	return fmt.Errorf("%w: this statement on %s may change other records than its models, since %s: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, why)
 }
 
-// registered returns the table of a statement that is registered, or "". That of its own
-// model, if it is a Locker, is none: the model names its keys.
+// registered returns a registered table that the statement names, or "". The table of its
+// own model doesn't count if that is a Locker, which names its keys.
 func (p *Plugin) registered(stmt *gorm.Statement) string {
 	tables := p.tables
 	if isLocker(stmt) && len(tables) > 0 {
@@ -189,14 +191,14 @@ func (p *Plugin) registered(stmt *gorm.Statement) string {
 	if stmt.TableExpr == nil {
 		return ""
 	}
-	// Table("orders AS o") and the like, where Statement.Table is the alias.
+	// For Table("orders AS o") Statement.Table is the alias.
 	expr := gorm.Statement{DB: stmt.DB, Table: stmt.Table, Schema: stmt.Schema}
 	stmt.TableExpr.Build(&expr)
 	return sqltext.Mentions(expr.SQL.String(), tables)
 }
 
-// changedOf returns the models of an update or delete: of Model(&order).Delete(&Order{}) the
-// former, whose primary key GORM makes a condition.
+// changedOf returns the models of an update or delete. For Model(&order).Delete(&Order{})
+// that is order, whose primary key GORM makes a condition.
 func changedOf(stmt *gorm.Statement) reflect.Value {
 	identified := func(value reflect.Value) bool {
 		return slices.ContainsFunc(modelsIn(value, stmt.Schema), func(model reflect.Value) bool { return hasID(stmt, model) })
@@ -208,7 +210,8 @@ func changedOf(stmt *gorm.Statement) reflect.Value {
 	return value
 }
 
-// modelsOf yields the addressable models of a statement's value: one, or a batch's.
+// modelsOf yields the addressable models of a statement's value: one, or those of a
+// batch.
 func modelsOf(stmt *gorm.Statement, v reflect.Value) func(yield func(reflect.Value, error) bool) {
 	return func(yield func(reflect.Value, error) bool) {
 		switch v.Kind() {
@@ -224,7 +227,7 @@ func modelsOf(stmt *gorm.Statement, v reflect.Value) func(yield func(reflect.Val
 	}
 }
 
-// modelOf returns the value of a model that LockKeys can be called on.
+// modelOf returns the model as a value that LockKeys can be called on.
 func modelOf(stmt *gorm.Statement, v reflect.Value) (reflect.Value, error) {
 	v = reflect.Indirect(v)
 	if !v.IsValid() || v.Type() != stmt.Schema.ModelType {

@@ -11,7 +11,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// NewManager is lease.NewManager on the pool of db; under dbresolver that is the
+// NewManager calls lease.NewManager with the pool of db; under dbresolver that is the
 // source.
 func NewManager(db *gorm.DB, options ...lease.ManagerOption) (*lease.Manager, error) {
 	if db == nil || db.Config == nil {
@@ -24,9 +24,9 @@ func NewManager(db *gorm.DB, options ...lease.ManagerOption) (*lease.Manager, er
 	return lease.NewManager(pool, options...)
 }
 
-// AcquireTx is Manager.AcquireTx in the transaction of tx, under the context of tx:
-// the lease is held if that commits. In a DryRun session it sends nothing and returns
-// ErrNoTransaction.
+// AcquireTx calls Manager.AcquireTx in the transaction of tx, under the context of tx:
+// the lease is held once the transaction is committed. In a DryRun session it sends
+// nothing and returns ErrNoTransaction.
 func AcquireTx(tx *gorm.DB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
 	if m == nil {
 		return nil, errors.New("lockgorm: AcquireTx needs a *lease.Manager, got nil")
@@ -41,8 +41,8 @@ func AcquireTx(tx *gorm.DB, m *lease.Manager, key txlock.Key, options ...lease.A
 	return m.AcquireTx(tx.Statement.Context, pool, key, options...)
 }
 
-// Guard is Lease.Guard in the transaction of tx, under the context of tx, best as
-// its last statement. In a DryRun session it sends nothing.
+// Guard calls Lease.Guard in the transaction of tx, under the context of tx, best as its
+// last statement. In a DryRun session it sends nothing.
 func Guard(tx *gorm.DB, l *lease.Lease, options ...txlock.JoinOption) error {
 	if l == nil {
 		return errors.New("lockgorm: Guard needs a *lease.Lease, got nil")
@@ -54,19 +54,19 @@ func Guard(tx *gorm.DB, l *lease.Lease, options ...txlock.JoinOption) error {
 	return l.Guard(tx.Statement.Context, pool, options...)
 }
 
-// Guarded makes a lease the condition of one statement:
-// db.Clauses(lockgorm.Guarded(l)).Create(&order). A create, update or delete is
-// guarded after the model's hooks and associations, before GORM commits; a query, Row
-// or Exec before it is sent. The statement fails with what Lease.Guard returns, and
-// with ErrNoTransaction outside of a transaction, before anything is sent. It needs
-// the plugin: db.Use(lockgorm.New()).
+// Guarded lets one statement succeed only while a lease is held:
+// db.Clauses(lockgorm.Guarded(l)).Create(&order). A create, update or delete is guarded
+// after the model's hooks and associations, before GORM commits; a query, Row or Exec
+// before it is sent. The statement fails with the error of Lease.Guard. Outside of a
+// transaction it fails with ErrNoTransaction, and nothing is sent. It needs the plugin:
+// db.Use(lockgorm.New()).
 func Guarded(l *lease.Lease) clause.Expression { return guarded{l} }
 
 type guarded struct{ lease *lease.Lease }
 
 const guardedSetting = "lockstep:guarded"
 
-// ModifyStatement notes the lease with the statement.
+// ModifyStatement keeps the lease with the statement.
 func (g guarded) ModifyStatement(stmt *gorm.Statement) {
 	needPlugin(stmt, "Guarded")
 	stmt.Settings.Store(guardedSetting, g.lease)
@@ -75,7 +75,7 @@ func (g guarded) ModifyStatement(stmt *gorm.Statement) {
 // Build adds nothing to the SQL.
 func (g guarded) Build(clause.Builder) {}
 
-// leaseOf returns the lease that a statement is guarded by.
+// leaseOf returns the lease that guards a statement.
 func leaseOf(db *gorm.DB) (l *lease.Lease, ok bool) {
 	setting, ok := db.Statement.Settings.Load(guardedSetting)
 	if !ok || db.Error != nil || db.DryRun {
@@ -99,7 +99,7 @@ func checkGuard(db *gorm.DB) {
 		err = l.Err()
 	}
 	if err != nil {
-		_ = db.AddError(err) // it is GORM's statement, whose callbacks report so
+		_ = db.AddError(err) // GORM's callbacks report errors so
 	}
 }
 

@@ -30,7 +30,7 @@ func manager(t *testing.T, db *gorm.DB) *lease.Manager {
 	return m
 }
 
-// take acquires the lease of a key of the test alone.
+// take acquires the lease of a key that only this test uses.
 func take(t *testing.T, m *lease.Manager) *lease.Lease {
 	t.Helper()
 	l, err := m.Acquire(t.Context(), txlock.Named(t.Name()))
@@ -40,13 +40,13 @@ func take(t *testing.T, m *lease.Manager) *lease.Lease {
 	return l
 }
 
-// takeAway lets somebody else have the lease.
+// takeAway gives the lease to somebody else.
 func (e *env) takeAway(t *testing.T, l *lease.Lease) {
 	t.Helper()
 	e.Exec(t, "UPDATE lockstep_leases SET token = token + 1, owner = 'somebody' WHERE name = '"+l.Key().String()+"'")
 }
 
-// How a statement of the plugin's kinds is guarded, and what undoes it.
+// The statements that the plugin guards, and how to undo each.
 var guardedWrites = map[string]func(db *gorm.DB) error{
 	"create":         func(db *gorm.DB) error { return db.Create(&Note{ID: 2}).Error },
 	"create batches": func(db *gorm.DB) error { return db.CreateInBatches([]Note{{ID: 2}, {ID: 3}, {ID: 4}}, 2).Error },
@@ -65,8 +65,8 @@ func state(t *testing.T, db *gorm.DB) (count, sum int64) {
 	return count, sum
 }
 
-// A guarded statement is committed while the lease is held, and leaves nothing
-// once it was taken away, in GORM's own transaction as in the program's.
+// A guarded statement is committed while the lease is held, and leaves nothing after it
+// was taken away, both in GORM's own transaction and in the program's.
 func TestGuardedStatement(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		for _, explicit := range []bool{false, true} {
@@ -120,7 +120,7 @@ func TestGuardedAfterHooks(t *testing.T) {
 		hooked := withHook(db, func(_ *gorm.DB, _ int64) error {
 			hooks++
 			if hooks == 1 {
-				e.takeAway(t, l) // not guarded yet: this doesn't wait
+				e.takeAway(t, l) // the row is not guarded yet: this doesn't wait
 			}
 			return nil
 		})
@@ -172,7 +172,8 @@ func TestGuardedNeeds(t *testing.T) {
 	})
 }
 
-// Guard and AcquireTx run in the transaction of a handle, prepared or nested.
+// Guard and AcquireTx run in the transaction of a *gorm.DB, also a prepared or nested
+// one.
 func TestLeaseVerbs(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		for _, prepare := range []bool{false, true} {
@@ -240,12 +241,12 @@ func TestGuardAgainThroughSessions(t *testing.T) {
 			noError(t, tx.Error)
 			session := tx.Session(&gorm.Session{PrepareStmt: true})
 			noError(t, lockgorm.Guard(session, l))
-			for l.Left() > 5*time.Second { // else Guard has nothing to renew
+			for l.Left() > 5*time.Second { // otherwise Guard has nothing to renew
 				time.Sleep(10 * time.Millisecond)
 			}
 			start := time.Now()
 			for range 3 {
-				session = session.Session(&gorm.Session{PrepareStmt: true}) // one within the other
+				session = session.Session(&gorm.Session{PrepareStmt: true}) // one inside the other
 				noError(t, lockgorm.Guard(session, l))
 			}
 			if took := time.Since(start); took > 1500*time.Millisecond {

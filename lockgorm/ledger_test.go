@@ -13,7 +13,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Ledger has keys and a version, which is embedded, and is deleted softly.
+// Ledger has keys and an embedded version, and is deleted softly.
 type Ledger struct {
 	ID int64
 	N  int64
@@ -36,7 +36,7 @@ func init() {
 	columns["Ledger"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0, deleted_at DATETIME(3), " + versionColumn
 }
 
-// commented adds a comment behind a clause, as hints do.
+// commented adds a comment after a clause, as hints do.
 type commented struct{ name, text string }
 
 func (c commented) Build(b clause.Builder) { _, _ = b.WriteString(c.text) }
@@ -47,8 +47,8 @@ func (c commented) ModifyStatement(stmt *gorm.Statement) {
 	stmt.Clauses[c.name] = added
 }
 
-// TestLockedAndVersioned: a model may have both; each of its writes is locked, compared and
-// raised, in every way that GORM has to say it.
+// TestLockedAndVersioned proves that a model may have both: each of its writes is locked
+// and compared and raises the version, in every form that GORM has.
 func TestLockedAndVersioned(t *testing.T) {
 	writes := map[string]func(db *gorm.DB, l *Ledger) error{
 		"Update":   func(db *gorm.DB, l *Ledger) error { return db.Model(l).Update("n", 5).Error },
@@ -132,7 +132,8 @@ func TestLockedAndVersioned(t *testing.T) {
 						t.Errorf("%s: another's row has changed: %+v", name, *l)
 					}
 				}
-				// What ends the WHERE otherwise is refused, and nothing is kept of it.
+				// Anything else after WHERE is refused, and leaves no trace in the
+				// statement.
 				for _, text := range []string{"OR 1 = 1", "/*! OR 1 = 1 */", "-- x", "'' OR 1"} {
 					if err := db.Model(many[0]).Clauses(commented{"WHERE", text}).Where("n = 0").Update("n", 6).Error; !errors.Is(err, txlock.ErrInvalidKey) {
 						t.Errorf("%s: %q behind the conditions: %v", name, text, err)

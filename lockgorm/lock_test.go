@@ -11,7 +11,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// verbs are the functions that take a lock on a handle.
+// verbs are the functions that take a lock with a *gorm.DB.
 var verbs = map[string]func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error){
 	"Lock":     lockgorm.Lock,
 	"TryLock":  lockgorm.TryLock,
@@ -122,7 +122,7 @@ func TestVerbsByHand(t *testing.T) {
 	})
 }
 
-// TestBusyLeavesNoError: the caller's handle goes on after a refusal.
+// TestBusyLeavesNoError proves that the caller's *gorm.DB can be used after a refusal.
 func TestBusyLeavesNoError(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -191,7 +191,8 @@ func TestNoTransaction(t *testing.T) {
 	})
 }
 
-// TestHandleWithError: an error of before neither hinders a lock nor changes.
+// TestHandleWithError proves that an earlier error of the *gorm.DB neither prevents a
+// lock nor changes.
 func TestHandleWithError(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -216,7 +217,7 @@ func TestDryRunSendsNothing(t *testing.T) {
 			dry := tx.Session(&gorm.Session{DryRun: true})
 			sent := questions(t, tx, func() {
 				for verb, lock := range verbs {
-					if verb == "Join" { // Join takes no lock, so it tells what is there
+					if verb == "Join" { // Join takes no lock, so it finds the transaction also in a DryRun
 						continue
 					}
 					if grant, err := lock(dry, newKey()); err != nil || grant != (txlock.Grant{}) {
@@ -236,7 +237,7 @@ func TestDryRunSendsNothing(t *testing.T) {
 			}
 			return nil
 		}))
-		// Outside of a transaction a handle that sends nothing needs none.
+		// Outside of a transaction, a DryRun session needs none.
 		if _, err := lockgorm.Lock(db.Session(&gorm.Session{DryRun: true}), newKey()); err != nil {
 			t.Error(err)
 		}
@@ -247,7 +248,7 @@ func TestDryRunSendsNothing(t *testing.T) {
 	})
 }
 
-// TestLockInHook takes a lock by the handle that GORM gives to a hook.
+// TestLockInHook takes a lock with the *gorm.DB that GORM gives to a hook.
 func TestLockInHook(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db := e.open(t)

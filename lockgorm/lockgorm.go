@@ -1,9 +1,3 @@
-// Package lockgorm brings the locks of package txlock to programs that use GORM.
-//
-// Open gives a *gorm.DB over a guarded pool. Inside a transaction Lock and its
-// likes take locks with the *gorm.DB that the code has at hand; Transaction begins
-// one and locks first; New is a plugin by which models name the keys that their
-// writes need.
 package lockgorm
 
 import (
@@ -23,17 +17,17 @@ import (
 // inner is what package txlock does for this one.
 var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
-// Open opens GORM over a guarded pool, for a data source name of
-// go-sql-driver/mysql. Where a name can't say it all, give the *sql.DB of
-// locksqlc.Connector to GORM: mysql.New(mysql.Config{Conn: db}). It returns the error of the name, or that of gorm.Open, and
-// then leaves no pool open.
+// Open opens GORM over a guarded pool, for a data source name of go-sql-driver/mysql. If
+// a name isn't enough, give the *sql.DB of locksqlc.Connector to GORM:
+// mysql.New(mysql.Config{Conn: db}). Open returns an error for a name that can't be
+// parsed, and the error of gorm.Open. After an error no pool is open.
 func Open(dsn string, options ...gorm.Option) (*gorm.DB, error) {
 	db, err := gorm.Open(Dialector(dsn), options...)
 	if err == nil {
 		return db, nil
 	}
 	if db != nil {
-		// GORM leaves the pool open where an option or a plugin fails at last.
+		// If an option or a plugin fails last, GORM leaves the pool open.
 		if pool, none := db.DB(); none == nil {
 			err = errors.Join(err, pool.Close())
 		}
@@ -41,10 +35,10 @@ func Open(dsn string, options ...gorm.Option) (*gorm.DB, error) {
 	return nil, err
 }
 
-// Dialector returns GORM's dialector for MySQL over a guarded pool, for gorm.Open
-// and for the sources and replicas of gorm.io/plugin/dbresolver. An error of the
-// data source name is returned by gorm.Open. What is opened has GORM's own, a
-// *mysql.Dialector, in db.Dialector.
+// Dialector returns GORM's dialector for MySQL over a guarded pool, for gorm.Open and for
+// the sources and replicas of gorm.io/plugin/dbresolver. If the data source name can't be
+// parsed, gorm.Open returns the error. After gorm.Open, db.Dialector is GORM's own
+// *mysql.Dialector.
 func Dialector(dsn string, options ...txlock.PoolOption) gorm.Dialector {
 	return &dialector{Dialector: mysql.Open(dsn).(*mysql.Dialector), options: options}
 }
@@ -54,7 +48,7 @@ type dialector struct {
 	options []txlock.PoolOption
 }
 
-// Initialize opens the pool, and leaves to GORM's dialector what follows.
+// Initialize opens the pool, and leaves the rest to GORM's dialector.
 func (d *dialector) Initialize(db *gorm.DB) error {
 	cfg, err := driver.ParseDSN(d.DSN)
 	if err != nil {
@@ -77,9 +71,9 @@ func (d *dialector) Initialize(db *gorm.DB) error {
 	return nil
 }
 
-// Join returns the locks of the transaction that tx runs in, under the context of
-// tx. It returns ErrNoTransaction where tx is no transaction, or one that is over,
-// ErrTxDoomed where the server has ended it, and the errors of the driver. The
+// Join returns the scope of the transaction that tx runs in, which takes its locks, under
+// the context of tx. It returns ErrNoTransaction if tx is no transaction, or one that is
+// over, ErrTxDoomed if the server has ended it, and the errors of the driver. The
 // transaction goes on, and no error is added to tx.
 func Join(tx *gorm.DB, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	pool, err := transactionOf(tx)
@@ -89,14 +83,14 @@ func Join(tx *gorm.DB, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	return txlock.Join(tx.Statement.Context, pool, options...)
 }
 
-// transactionOf returns the transaction under a handle of GORM.
+// transactionOf returns the transaction that a *gorm.DB runs in.
 func transactionOf(tx *gorm.DB) (txlock.Tx, error) {
 	if tx == nil || tx.Statement == nil {
 		return nil, fmt.Errorf("%w: the *gorm.DB is nil", txlock.ErrNoTransaction)
 	}
 	var pool any = tx.Statement.ConnPool
 	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok && prepared != nil {
-		pool = prepared.Tx // a lock is not worth a place among the prepared statements
+		pool = prepared.Tx // a lock's statement is not worth preparing
 	}
 	transaction, ok := pool.(txlock.Tx)
 	if v := reflect.ValueOf(pool); !ok || v.Kind() == reflect.Pointer && v.IsNil() {
@@ -108,8 +102,8 @@ func transactionOf(tx *gorm.DB) (txlock.Tx, error) {
 	return transaction, nil
 }
 
-// Lock is Scope.Lock in the transaction of tx. In a DryRun session it sends
-// nothing and returns the zero Grant.
+// Lock calls Scope.Lock in the transaction of tx. In a DryRun session it sends nothing
+// and returns the zero Grant.
 func Lock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
 	scope, err := scopeFor(tx, key)
 	if scope == nil {
@@ -118,7 +112,7 @@ func Lock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
 	return scope.Lock(tx.Statement.Context, key)
 }
 
-// TryLock is Scope.TryLock in the transaction of tx. In a DryRun session it sends
+// TryLock calls Scope.TryLock in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
 func TryLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
 	scope, err := scopeFor(tx, key)
@@ -128,8 +122,8 @@ func TryLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
 	return scope.TryLock(tx.Statement.Context, key)
 }
 
-// RLock is Scope.RLock in the transaction of tx. In a DryRun session it sends
-// nothing and returns the zero Grant.
+// RLock calls Scope.RLock in the transaction of tx. In a DryRun session it sends nothing
+// and returns the zero Grant.
 func RLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
 	scope, err := scopeFor(tx, key)
 	if scope == nil {
@@ -138,7 +132,7 @@ func RLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
 	return scope.RLock(tx.Statement.Context, key)
 }
 
-// TryRLock is Scope.TryRLock in the transaction of tx. In a DryRun session it sends
+// TryRLock calls Scope.TryRLock in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
 func TryRLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
 	scope, err := scopeFor(tx, key)
@@ -148,7 +142,7 @@ func TryRLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
 	return scope.TryRLock(tx.Statement.Context, key)
 }
 
-// LockAll is Scope.LockAll in the transaction of tx. In a DryRun session it sends
+// LockAll calls Scope.LockAll in the transaction of tx. In a DryRun session it sends
 // nothing and returns no grants.
 func LockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
 	scope, err := scopeFor(tx, keys...)
@@ -158,7 +152,7 @@ func LockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
 	return lockAll(scope, tx, keys)
 }
 
-// LockAny is Scope.LockAny in the transaction of tx. In a DryRun session it sends
+// LockAny calls Scope.LockAny in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
 func LockAny(tx *gorm.DB, keys ...txlock.Key) (grant txlock.Grant, err error) {
 	scope, err := scopeFor(tx, keys...)
@@ -168,8 +162,18 @@ func LockAny(tx *gorm.DB, keys ...txlock.Key) (grant txlock.Grant, err error) {
 	return scope.LockAny(tx.Statement.Context, keys...)
 }
 
-// scopeFor returns the scope of tx on which the keys are locked, nil where nothing may be
-// sent.
+// AssertLocked calls txlock.AssertLocked in the transaction of tx, under the context of
+// tx. In a DryRun session it returns nil.
+func AssertLocked(tx *gorm.DB, key txlock.Key) error {
+	pool, err := transactionOf(tx)
+	if err != nil || tx.DryRun {
+		return err
+	}
+	return txlock.AssertLocked(tx.Statement.Context, pool, key)
+}
+
+// scopeFor returns the scope of tx on which the keys are locked. It is nil if nothing may
+// be sent.
 func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
 	if tx != nil && tx.Config != nil && tx.DryRun {
 		return nil, nil
@@ -182,14 +186,4 @@ func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
 		return nil, err
 	}
 	return scope, nil
-}
-
-// AssertLocked is txlock.AssertLocked in the transaction of tx, under the context of
-// tx. In a DryRun session it returns nil.
-func AssertLocked(tx *gorm.DB, key txlock.Key) error {
-	pool, err := transactionOf(tx)
-	if err != nil || tx.DryRun {
-		return err
-	}
-	return txlock.AssertLocked(tx.Statement.Context, pool, key)
 }

@@ -94,7 +94,7 @@ func hooked(tx *gorm.DB, id int64) error {
 	return nil
 }
 
-// columns are those of the models' tables.
+// columns are the columns of the models' tables.
 var columns = map[string]string{
 	"Order": "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0",
 	"Item":  "id BIGINT AUTO_INCREMENT PRIMARY KEY, order_id BIGINT, name VARCHAR(50) NOT NULL DEFAULT ''",
@@ -131,8 +131,9 @@ func each(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	t.Run("plain", func(t *testing.T) { onEngines(t, models, false, test) })
 }
 
-// eachSetting is each that runs a test under SkipDefaultTransaction, too, where GORM drops
-// some of its callbacks and with them the places beside them.
+// eachSetting does what each does, and also runs the test under SkipDefaultTransaction,
+// where GORM drops some of its callbacks, and callbacks registered relative to these lose
+// their place.
 func eachSetting(t *testing.T, models []string, test func(t *testing.T, e *env)) {
 	each(t, models, test)
 	t.Run("SkipDefaultTransaction", func(t *testing.T) {
@@ -143,7 +144,7 @@ func eachSetting(t *testing.T, models []string, test func(t *testing.T, e *env))
 	})
 }
 
-// inTransaction calls fn in a transaction where GORM's statements make none themselves.
+// inTransaction calls fn in a transaction if GORM's statements begin none themselves.
 func (e *env) inTransaction(db *gorm.DB, fn func(tx *gorm.DB) error) error {
 	if e.skip {
 		return db.Transaction(fn)
@@ -203,7 +204,7 @@ func (e *env) config(configure ...func(*gorm.Config)) *gorm.Config {
 	return cfg
 }
 
-// openPlugin is open with the plugin in use.
+// openPlugin does what open does, and uses the plugin.
 func (e *env) openPlugin(t *testing.T, options ...lockgorm.Option) *gorm.DB {
 	t.Helper()
 	db := e.open(t)
@@ -211,7 +212,7 @@ func (e *env) openPlugin(t *testing.T, options ...lockgorm.Option) *gorm.DB {
 	return db
 }
 
-// closeAfter closes the pool at the end of the test, when nobody may be using it.
+// closeAfter closes the pool at the end of the test, and fails if somebody still uses it.
 func closeAfter(t *testing.T, db *gorm.DB) {
 	t.Helper()
 	pool := poolOf(t, db)
@@ -230,8 +231,7 @@ func poolOf(t *testing.T, db *gorm.DB) *sql.DB {
 	return pool
 }
 
-// held tells whether somebody holds the key exclusively, seen by a session that
-// takes no part.
+// held tells whether somebody holds the key exclusively. It asks by a session of its own.
 func (e *env) held(t *testing.T, key txlock.Key) bool {
 	t.Helper()
 	holders, err := txlock.Holders(context.WithoutCancel(t.Context()), e.Admin(), key)
@@ -239,8 +239,8 @@ func (e *env) held(t *testing.T, key txlock.Key) bool {
 	return len(holders) == 1
 }
 
-// soonFree tells whether nobody holds the keys. What Holders compares was read at two
-// moments, and only a lock that stays is one.
+// soonFree tells whether nobody holds the keys. Holders compares two reads, so a lock
+// that is just ending may show: soonFree asks until it is gone.
 func (e *env) soonFree(t *testing.T, keys ...txlock.Key) bool {
 	t.Helper()
 	for end := time.Now().Add(15 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -270,7 +270,7 @@ func (e *env) hold(t *testing.T, keys ...txlock.Key) (release func()) {
 	return func() { noError(t, tx.Rollback()) }
 }
 
-// count counts rows, seen by a session that takes no part.
+// count counts rows by a session of its own.
 func (e *env) count(t *testing.T, model, where string, args ...any) int {
 	t.Helper()
 	var n int
@@ -279,7 +279,7 @@ func (e *env) count(t *testing.T, model, where string, args ...any) int {
 	return n
 }
 
-// lastID is the last number that newID has given.
+// lastID is the last number that newID has returned.
 var lastID atomic.Int64
 
 // newID returns a number that no other test uses for a key.

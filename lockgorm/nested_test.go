@@ -21,8 +21,8 @@ func nested(t *testing.T, e *env) map[string]*gorm.DB {
 	}
 }
 
-// TestNestedCommit: a lock of a nested block stays until the outer one ends, and
-// is the same lock there.
+// TestNestedCommit proves that a lock taken in a nested block stays until the outer one
+// ends, and is the same lock there.
 func TestNestedCommit(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		for name, db := range nested(t, e) {
@@ -50,8 +50,8 @@ func TestNestedCommit(t *testing.T) {
 	})
 }
 
-// TestNestedFailure: whether a failing block has freed its lock depends on the
-// server; to lock it again must give it for certain, with a token no lower.
+// TestNestedFailure has a nested block fail. Whether that frees its lock depends on the
+// server. Locking again must succeed, with a token that is not lower.
 func TestNestedFailure(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		for name, db := range nested(t, e) {
@@ -82,15 +82,15 @@ func TestNestedFailure(t *testing.T) {
 				return nil
 			}))
 		}
-		// Only where there were no savepoints did the row of the failing block stay.
+		// The row of the failing block stays only if there were no savepoints.
 		if n := e.count(t, "Note", "1 = 1"); n != 1 {
 			t.Errorf("%d rows, want the one that nothing could undo", n)
 		}
 	})
 }
 
-// TestHeldAfterNestedFailure: the scope doesn't claim what a savepoint may have
-// freed.
+// TestHeldAfterNestedFailure proves that the scope doesn't claim a lock which a savepoint
+// may have freed.
 func TestHeldAfterNestedFailure(t *testing.T) {
 	eachGuarded(t, nil, func(t *testing.T, e *env) {
 		key := e.ensured(t)
@@ -114,7 +114,7 @@ func TestHeldAfterNestedFailure(t *testing.T) {
 	})
 }
 
-// TestSavepointByHand is the same with SavePoint and RollbackTo.
+// TestSavepointByHand does the same with SavePoint and RollbackTo.
 func TestSavepointByHand(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		for name, db := range nested(t, e) {
@@ -140,8 +140,8 @@ func TestSavepointByHand(t *testing.T) {
 	})
 }
 
-// TestRefusalKeepsSavepoints: GORM sends no ROLLBACK TO for a nested block once
-// the outer handle carries an error, so a refused lock must not add one.
+// TestRefusalKeepsSavepoints proves that a refused lock adds no error to the outer
+// *gorm.DB: with one, GORM would send no ROLLBACK TO for a nested block.
 func TestRefusalKeepsSavepoints(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// onStatements are the statements that only On gives keys to.
+// onStatements are statements that get keys only from On.
 var onStatements = map[string]func(db *gorm.DB) error{
 	"First":       func(db *gorm.DB) error { return db.First(&Order{}).Error },
 	"Find":        func(db *gorm.DB) error { return db.Find(&[]Order{}).Error },
@@ -88,8 +88,8 @@ func TestOnStatements(t *testing.T) {
 	})
 }
 
-// TestRefusedStatementsEnd looks at the busy key of a query: the statement fails
-// and the transaction goes on.
+// TestRefusedStatementsEnd has a query meet a busy key: the statement fails and the
+// transaction goes on.
 func TestRefusedStatementsEnd(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -110,7 +110,7 @@ func TestRefusedStatementsEnd(t *testing.T) {
 	})
 }
 
-// TestOnReplacesModelKeys: On takes the place of LockKeys, for one statement.
+// TestOnReplacesModelKeys proves that On replaces LockKeys, for one statement.
 func TestOnReplacesModelKeys(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -144,7 +144,7 @@ func TestOnReplacesModelKeys(t *testing.T) {
 	})
 }
 
-// TestOnReused: a handle with On that is used again names its keys again.
+// TestOnReused proves that a *gorm.DB with On that is used again names its keys again.
 func TestOnReused(t *testing.T) {
 	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
 		db, key, hooks := e.openPlugin(t, lockgorm.Tables(e.names.tables["Note"])), e.ensured(t), 0

@@ -73,8 +73,8 @@ func (b brokenPlugin) Initialize(*gorm.DB) error      { return b.err }
 func (b brokenPlugin) Apply(*gorm.Config) error       { return nil }
 func (b brokenPlugin) AfterInitialize(*gorm.DB) error { return b.err }
 
-// TestOpenClosesAfterOptions lets an option fail behind the pool's opening; not
-// parallel, because it looks for goroutines.
+// TestOpenClosesAfterOptions lets an option fail after the pool was opened; not parallel,
+// because it looks for goroutines.
 func TestOpenClosesAfterOptions(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		dsn := testdb.Open(t, engine).DSN()
@@ -125,8 +125,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestGuardedByOpen tells a guarded pool by what only one can do: a second lock
-// sends nothing.
+// TestGuardedByOpen recognises a guarded pool: only on one a second lock sends nothing.
 func TestGuardedByOpen(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
 		key := newKey()
@@ -162,7 +161,8 @@ func questions(t *testing.T, tx *gorm.DB, fn func()) int {
 	return read() - before - 1
 }
 
-// TestErrorsAreTranslated: the guard must not hide the driver's errors from GORM.
+// TestErrorsAreTranslated proves that the guard doesn't hide the driver's errors from
+// GORM.
 func TestErrorsAreTranslated(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t, func(cfg *gorm.Config) { cfg.TranslateError = true })
@@ -176,8 +176,8 @@ func TestErrorsAreTranslated(t *testing.T) {
 	})
 }
 
-// TestOpenIsGORMs: what Open gives differs from what GORM gives over mysql.Open by its
-// pool alone.
+// TestOpenIsGORMs proves that the result of Open differs from GORM's own over mysql.Open
+// only by its pool.
 func TestOpenIsGORMs(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {

@@ -15,16 +15,17 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Locker is a model that names the keys which its creation, update and deletion
-// need. LockKeys is called on a pointer to the model as the statement has it, for
-// each element of a batch, with a *gorm.DB of the statement's transaction. It
-// returns at least one key, or NoLock; an error ends the statement. Of the create of a record
-// whose primary key is not set yet, keys of the zero identifier are left out, since nobody
-// can name the record before COMMIT; where a hook sets it, LockKeys is called again.
+// Locker is a model that names the keys to lock for its creation, update and deletion.
+// LockKeys is called on a pointer to the model as the statement has it, for each element
+// of a batch, with a *gorm.DB of the statement's transaction. It returns at least one
+// key, or NoLock; an error ends the statement. When a record is created whose primary key
+// is not set yet, keys of the zero identifier are left out, since nobody can name the
+// record before COMMIT. If a hook sets the primary key, LockKeys is called again.
 //
-// Keys are compared byte by byte. A string primary key whose collation takes two strings for
-// one, as Bob and bob, has two keys for one row, which don't exclude each other: make the
-// column VARBINARY, or fold the string to one spelling, in the model and in the key.
+// Keys are compared byte by byte. If the collation of a string primary key takes two
+// strings for one, such as Bob and bob, then one row has two keys, which don't exclude
+// each other: make the column VARBINARY, or convert the string to one spelling, in the
+// model and in the key.
 type Locker interface {
 	LockKeys(tx *gorm.DB) ([]txlock.Key, error)
 }
@@ -32,7 +33,7 @@ type Locker interface {
 // NoLock is what LockKeys returns for a write that needs no lock.
 var NoLock = []txlock.Key{{}}
 
-// isNoLock tells NoLock itself from any other list.
+// isNoLock tells whether the list is NoLock itself.
 func isNoLock(keys []txlock.Key) bool { return len(keys) == 1 && &keys[0] == &NoLock[0] }
 
 // Plugin takes the locks that models and statements name, before the statements
@@ -44,14 +45,15 @@ type Plugin struct {
 // Option is an option of New.
 type Option func(*Plugin)
 
-// Tables names tables whose writes must not run without a lock: a create, update
-// or delete by Table(), by a model that is no Locker, or by Exec fails with
-// ErrInvalidKey, unless On names the keys. Exec may read such a table, and change its
-// definition, as AutoMigrate does. An UPDATE or DELETE of several tables may read it where
-// each column that is set is qualified, UPDATE a JOIN b SET a.n = b.n, by another. A Locker may
-// write its own table only. Texts of PREPARE and EXECUTE IMMEDIATE must not have the name at all.
-// What triggers, procedures, functions and views write is not seen, nor what is prepared
-// from a variable or put together. The default is none.
+// Tables names tables that must not be written without a lock: a create, update or delete
+// by Table(), by a model that is no Locker, or by Exec fails with ErrInvalidKey, unless
+// On names the keys. Exec may read such a table, and change its definition, as
+// AutoMigrate does. An UPDATE of several tables may read it if every column that is set
+// names another table, as in UPDATE a JOIN b SET a.n = b.n, and a DELETE if it deletes
+// from others. A Locker may write its own table only. Texts of PREPARE and EXECUTE
+// IMMEDIATE must not have the name at all. Writes by triggers, procedures, functions and
+// views are not seen, nor statements that are prepared from a variable or an expression.
+// The default is none.
 func Tables(names ...string) Option {
 	return func(p *Plugin) {
 		for _, name := range names {
@@ -60,22 +62,22 @@ func Tables(names ...string) Option {
 	}
 }
 
-// New returns the plugin, for db.Use. Once used, every create, update and delete
-// of a Locker takes the locks of its keys first: after GORM has begun the
-// transaction, before the model's own hooks, a batch's in one LockAll. On names
-// keys for one statement, queries included: a transaction that reads a record and
-// then writes it reads it with On, since a lock that it takes only at the write
-// is refused with ErrStaleSnapshot whenever somebody else has come between.
+// New returns the plugin, for db.Use. With it, every create, update and delete of a
+// Locker first locks its keys: after GORM has begun the transaction and before the
+// model's own hooks, those of a batch in one LockAll. On names keys for one statement,
+// which may be a query: a transaction that reads a record and then writes it should read
+// it with On. A lock that is taken only at the write is refused with ErrStaleSnapshot if
+// somebody else has written in between.
 //
-// A statement is ended with ErrInvalidKey where the keys can't be known: the update
-// or delete of a model without its primary key, such as Delete(&Order{}, 42) or an
-// update by a where clause; name them by On. So is one that might change other records than
-// its models: conditions joined by OR outside of parentheses, with comments or with
-// backslashes in quotes, several tables, another primary key in its values. What an upsert
-// finds by another unique key is an error of the server, which has then changed nothing. Outside of a transaction, under
-// SkipDefaultTransaction for example, it is ended with ErrNoTransaction. Models with a
-// Version are compared, see there. What
-// bypasses GORM's callbacks, as tx.Statement.ConnPool does, bypasses the plugin.
+// A statement fails with ErrInvalidKey if its keys can't be known: an update or delete of
+// a model without its primary key, such as Delete(&Order{}, 42), or an update by a where
+// clause. Name its keys by On. It also fails if it might change other records than its
+// models: conditions joined by OR outside of parentheses, conditions with comments or
+// with backslashes in quotes, several tables, another primary key in its values. If an
+// upsert finds a row by another unique key, the server returns an error and changes
+// nothing. Outside of a transaction, for example under SkipDefaultTransaction, a
+// statement fails with ErrNoTransaction. Models with a Version are compared; see Version.
+// What bypasses GORM's callbacks, such as tx.Statement.ConnPool, bypasses the plugin.
 func New(options ...Option) *Plugin {
 	p := &Plugin{tables: make(map[string]bool)}
 	for _, option := range options {
@@ -94,7 +96,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	const name, late, check, guard = "lockstep:lock", "lockstep:lock_late", "lockstep:check_guard", "lockstep:guard"
 	const commit = "gorm:commit_or_rollback_transaction"
 	callbacks := db.Callback()
-	fenceUpserts(db)
+	confineUpserts(db)
 	return errors.Join(
 		callbacks.Update().Before("*").Register("lockstep:check_replace", checkReplace),
 		callbacks.Create().After("gorm:begin_transaction").Before("gorm:before_create").Register(name, p.beforeCreate),
@@ -115,19 +117,19 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	)
 }
 
-// On names the keys that one statement needs: db.Clauses(lockgorm.On(key)).
-// It takes the place of what the model names. On(NoLock...) says that it needs
-// none. Associations that GORM saves with the model name their own keys besides.
+// On names the keys that one statement needs: db.Clauses(lockgorm.On(key)). They replace
+// those that the model names. On(NoLock...) says that it needs none. Associations that
+// GORM saves with the model name their own keys in addition.
 func On(keys ...txlock.Key) clause.Expression { return on{keys: keys} }
 
 type on struct {
 	keys []txlock.Key
-	by   *gorm.Statement // the one that has used it, nil for none yet
+	by   *gorm.Statement // the statement that has used it, nil for none yet
 }
 
 const onSetting = "lockstep:on"
 
-// ModifyStatement notes the keys with the statement.
+// ModifyStatement keeps the keys with the statement.
 func (o on) ModifyStatement(stmt *gorm.Statement) {
 	needPlugin(stmt, "On")
 	stmt.Settings.Store(onSetting, o)
@@ -136,10 +138,10 @@ func (o on) ModifyStatement(stmt *gorm.Statement) {
 // Build adds nothing to the SQL.
 func (o on) Build(clause.Builder) {}
 
-// beforeCreate locks before a create, whose models may have no identifier yet.
+// beforeCreate locks before a create. Its models may have no primary key yet.
 func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) }
 
-// beforeInsert locks what the hooks of a create have given an identifier.
+// beforeInsert locks the models to which the hooks of a create have given a primary key.
 func (p *Plugin) beforeInsert(db *gorm.DB) {
 	if keys, err := keysOfSaved(db); err != nil {
 		_ = db.AddError(err)
@@ -158,8 +160,8 @@ func (p *Plugin) beforeRead(db *gorm.DB) {
 	guardStatement(db)
 }
 
-// beforeRow is beforeRead for Row, which has no error of its own to return: a
-// refusal must come out of its Scan.
+// beforeRow does what beforeRead does, for Row: since Row returns no error, its Scan must
+// return the refusal.
 func (p *Plugin) beforeRow(db *gorm.DB) {
 	p.beforeRead(db)
 	if rows, ok := db.Get("rows"); db.Error == nil || db.DryRun || ok && rows == true {
@@ -168,7 +170,7 @@ func (p *Plugin) beforeRow(db *gorm.DB) {
 	if pool, err := db.DB(); err == nil {
 		db.Statement.Dest = failedRow(pool, db.Error)
 	} else {
-		db.Statement.Dest = failedRow(db.Statement.ConnPool, db.Error) // of db.Connection
+		db.Statement.Dest = failedRow(db.Statement.ConnPool, db.Error) // inside of db.Connection
 	}
 }
 
@@ -179,7 +181,7 @@ func failedRow(pool gorm.ConnPool, err error) *sql.Row {
 	return pool.QueryRowContext(&failedContext{Context: context.Background(), done: done, err: err}, "")
 }
 
-// failedContext is a context that has ended with an error of our choice.
+// failedContext is a context that has ended with the given error.
 type failedContext struct {
 	context.Context
 	done chan struct{}
@@ -189,7 +191,7 @@ type failedContext struct {
 func (c *failedContext) Done() <-chan struct{} { return c.done }
 func (c *failedContext) Err() error            { return c.err }
 
-// before takes the locks of one statement, or ends it with an error.
+// before takes the locks of one statement, or makes it fail.
 func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool) {
 	if db.Error != nil || db.DryRun {
 		return
@@ -199,12 +201,12 @@ func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]t
 		_, err = LockAll(db, keys...)
 	}
 	if err != nil {
-		// The statement is GORM's own here, whose callbacks report by AddError.
+		// In GORM's callbacks errors are reported by AddError.
 		_ = db.AddError(err)
 	}
 }
 
-// keysOn returns the keys that On names, or else those of the model.
+// keysOn returns the keys that On names, or otherwise those of the model.
 func keysOn(db *gorm.DB, ofModel func() ([]txlock.Key, error)) ([]txlock.Key, error) {
 	stmt := db.Statement
 	named, ok := stmt.Settings.Load(onSetting)
@@ -223,7 +225,7 @@ func keysOn(db *gorm.DB, ofModel func() ([]txlock.Key, error)) ([]txlock.Key, er
 		stmt.Settings.Store(onSetting, on{keys: o.keys, by: stmt})
 		return keys, nil
 	}
-	// GORM has handed the setting on to the statement of an association.
+	// GORM has passed the setting on to the statement of an association.
 	if !isLocker(stmt) {
 		return keys, nil
 	}
@@ -231,7 +233,7 @@ func keysOn(db *gorm.DB, ofModel func() ([]txlock.Key, error)) ([]txlock.Key, er
 	return slices.Concat(keys, own), err
 }
 
-// keysOfText fails for a text that writes to a registered table.
+// keysOfText returns an error for a text that writes to a registered table.
 func (p *Plugin) keysOfText(db *gorm.DB, _ bool) ([]txlock.Key, error) {
 	text := db.Statement.SQL.String()
 	for text != "" && len(p.tables) > 0 {

@@ -12,8 +12,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestWritesAreLocked runs every write of a model and looks from another session
-// whether its key is held when its hooks run.
+// TestWritesAreLocked runs every write of a model, and checks by another session that its
+// key is held when its hooks run.
 func TestWritesAreLocked(t *testing.T) {
 	writes := map[string]func(db *gorm.DB, id int64) error{
 		"Create":           func(db *gorm.DB, id int64) error { return db.Create(&Order{ID: -id}).Error },
@@ -86,8 +86,8 @@ func TestWritesAreLocked(t *testing.T) {
 	})
 }
 
-// TestWritesWithoutHooks: what GORM runs without hooks is locked all the same. A
-// key that is held makes it wait, seen on the one connection of the pool.
+// TestWritesWithoutHooks proves that writes without hooks are locked as well: if the key
+// is held, they wait, which the one connection of the pool shows.
 func TestWritesWithoutHooks(t *testing.T) {
 	writes := map[string]func(db *gorm.DB, id int64) error{
 		"UpdateColumn":  func(db *gorm.DB, id int64) error { return db.Model(&Order{ID: id}).UpdateColumn("n", 1).Error },
@@ -136,8 +136,8 @@ func connID(t *testing.T, db *gorm.DB) (id int64) {
 	return id
 }
 
-// TestBatchIsSorted: the keys of a batch are locked in one order, whatever the
-// order of the slice: the first one of the other order waits and holds none.
+// TestBatchIsSorted proves that the keys of a batch are locked in one order, whatever the
+// order of the slice: a second batch waits at the first key and holds none.
 func TestBatchIsSorted(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -155,7 +155,7 @@ func TestBatchIsSorted(t *testing.T) {
 	})
 }
 
-// Wrong is a model whose LockKeys doesn't name a key.
+// Wrong is a model whose LockKeys names no key.
 type Wrong struct {
 	ID   int64
 	Want string `gorm:"-"`

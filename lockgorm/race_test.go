@@ -28,8 +28,8 @@ func together(n int, fn func(worker int) error) error {
 	return errors.Join(errs...)
 }
 
-// increment updates an order, whose hook reads note 1 and writes it one higher.
-// Only what is locked before the hook keeps two of them apart.
+// increment updates an order. Its hook reads note 1 and writes it back, raised by one.
+// Only a lock taken before the hook keeps two of them apart.
 func increment(db *gorm.DB, order int64, between func()) error {
 	return withHook(db, func(tx *gorm.DB, _ int64) error {
 		var note Note
@@ -60,8 +60,8 @@ func TestNoUpdateIsLost(t *testing.T) {
 	})
 }
 
-// TestUpdateIsLostWithoutPlugin: the same, where both read before one writes. It
-// shows that TestNoUpdateIsLost can fail.
+// TestUpdateIsLostWithoutPlugin does the same without the plugin, and both read before
+// one writes. It shows that TestNoUpdateIsLost can fail.
 func TestUpdateIsLostWithoutPlugin(t *testing.T) {
 	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
@@ -104,7 +104,7 @@ func TestOnLosesNoUpdate(t *testing.T) {
 	})
 }
 
-// TestTransactionLosesNoUpdate is the same by Transaction, on new keys.
+// TestTransactionLosesNoUpdate does the same by Transaction, on new keys.
 func TestTransactionLosesNoUpdate(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db, id := e.open(t), newID()

@@ -9,8 +9,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestFormOfAnOlderVersion: the values of a form that was filled in before somebody else's
-// change are refused, and nothing is sent of them.
+// TestFormOfAnOlderVersion proves that the values of a form are refused, and not sent, if
+// somebody else has changed the record since the form was filled in.
 func TestFormOfAnOlderVersion(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -37,8 +37,9 @@ func TestFormOfAnOlderVersion(t *testing.T) {
 	})
 }
 
-// TestLoadedChildrenAreRefusedFirst: what would save loaded models with a version beside
-// another is refused before that is written, in a transaction, too, which then goes on.
+// TestLoadedChildrenAreRefusedFirst proves that a write which would also save loaded
+// models with a version is refused before anything is written, and that a transaction
+// goes on.
 func TestLoadedChildrenAreRefusedFirst(t *testing.T) {
 	full := func(tx *gorm.DB) *gorm.DB { return tx.Session(&gorm.Session{FullSaveAssociations: true}) }
 	eachSetting(t, append([]string{"Shelf", "ShelfNote"}, versionedModels...), func(t *testing.T, e *env) {
@@ -116,7 +117,7 @@ func TestLoadedChildrenAreRefusedFirst(t *testing.T) {
 	})
 }
 
-// Shelf has docs with a version, and notes, but none itself.
+// Shelf has docs with a version, and notes, but no version itself.
 type Shelf struct {
 	ID    int64
 	N     int64
@@ -135,7 +136,8 @@ func init() {
 	columns["ShelfNote"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, shelf_id BIGINT"
 }
 
-// TestUpdateOfNothing: GORM sends no update that sets nothing. It is compared all the same.
+// TestUpdateOfNothing proves that an update that sets nothing, which GORM doesn't send,
+// is compared all the same.
 func TestUpdateOfNothing(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -175,7 +177,8 @@ func TestUpdateOfNothing(t *testing.T) {
 	})
 }
 
-// TestDeleteOfTheModel: the model is compared and locked where the value has no primary key.
+// TestDeleteOfTheModel proves that the model is compared and locked if the value has no
+// primary key.
 func TestDeleteOfTheModel(t *testing.T) {
 	eachSetting(t, append([]string{"Order"}, versionedModels...), func(t *testing.T, e *env) {
 		db := e.openPlugin(t)

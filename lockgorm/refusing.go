@@ -8,8 +8,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// needPlugin makes a statement fail whose clause nobody would act upon. An error
-// added to its handle would make GORM leave a transaction open (CreateInBatches).
+// needPlugin makes a statement fail if the plugin that its clause needs is missing. An
+// error added to its *gorm.DB would make GORM leave a transaction open (CreateInBatches).
 func needPlugin(stmt *gorm.Statement, clause string) {
 	if _, ok := stmt.Plugins[(*Plugin)(nil).Name()]; !ok {
 		err := fmt.Errorf("lockgorm: the clause %s needs the plugin: call db.Use(lockgorm.New())", clause)
@@ -17,7 +17,7 @@ func needPlugin(stmt *gorm.Statement, clause string) {
 	}
 }
 
-// refusing is a pool or transaction to which nothing is sent.
+// refusing is a pool or transaction that sends nothing and returns an error.
 type refusing struct {
 	gorm.ConnPool
 	err error

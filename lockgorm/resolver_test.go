@@ -14,10 +14,10 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// onSource and onReplica are what note 1 says in the two databases.
+// onSource and onReplica are the texts of note 1 in the two databases.
 const onSource, onReplica = 1, 2
 
-// resolved is a pool of a source and a replica, which has the tables of the models
+// resolved is a pool of a source and a replica. The replica has the tables of the models
 // but none of lockstep's.
 type resolved struct {
 	*gorm.DB
@@ -39,7 +39,7 @@ func (e *env) openResolved(t *testing.T, pluginFirst, sources bool, configure fu
 		dialector = func(dsn string) gorm.Dialector { return lockgorm.Dialector(dsn) }
 	}
 	base, config := e.DSN(), dbresolver.Config{Replicas: []gorm.Dialector{dialector(replica.AdminDSN())}}
-	if sources { // the pool that is opened first is neither
+	if sources { // the pool that is opened first is neither of them
 		base, config.Sources = replica.AdminDSN(), []gorm.Dialector{dialector(e.DSN())}
 	}
 	db := e.openDSN(t, base, configure)
@@ -57,7 +57,7 @@ func (e *env) openResolved(t *testing.T, pluginFirst, sources bool, configure fu
 	return resolved{db, replica}
 }
 
-// eachResolved runs a test with the plugin before dbresolver and behind it.
+// eachResolved runs a test with the plugin before dbresolver and after it.
 func eachResolved(t *testing.T, sources bool, test func(t *testing.T, e *env, db resolved)) {
 	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
 		test(t, e, e.openResolved(t, true, sources, func(*gorm.Config) {}))
@@ -66,7 +66,8 @@ func eachResolved(t *testing.T, sources bool, test func(t *testing.T, e *env, db
 	})
 }
 
-// sees reads note 1 in every way and wants what it says in one of the databases.
+// sees reads note 1 in every way, and fails the test unless it has the text of that
+// database.
 func sees(t *testing.T, where string, db *gorm.DB, want int64) {
 	t.Helper()
 	var first, row int64
@@ -167,7 +168,7 @@ func TestResolverWrites(t *testing.T) {
 	})
 }
 
-// TestResolverDoomed: the pools of dbresolver are guarded as well.
+// TestResolverDoomed proves that the pools of dbresolver are guarded as well.
 func TestResolverDoomed(t *testing.T) {
 	eachGuarded(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
 		db := e.openResolved(t, true, true, func(*gorm.Config) {})

@@ -12,9 +12,9 @@ import (
 	"gorm.io/gorm/schema"
 )
 
-// checkSaved refuses a create or update, before anything of it is sent, with which GORM
-// would save loaded associations that have a version. What hooks load into the models is
-// refused by the statement of the association.
+// checkSaved refuses a create or update with which GORM would save loaded associations
+// that have a version, before anything is sent. If hooks load such associations later,
+// their own statement refuses them.
 func checkSaved(db *gorm.DB, value any, create bool) {
 	stmt := db.Statement
 	if db.Error != nil || stmt.Schema == nil || stmt.SQL.Len() > 0 {
@@ -24,18 +24,18 @@ func checkSaved(db *gorm.DB, value any, create bool) {
 	_ = db.AddError(s.with(stmt, modelsIn(reflect.ValueOf(value), stmt.Schema), create))
 }
 
-// notSaved is the error of an association that is not saved.
+// notSaved returns the error of an association that must not be saved with its model.
 func notSaved(model *schema.Schema) error {
 	return fmt.Errorf("%w: %s: an association is saved by an upsert, which can't compare: leave it out by Omit, and save the loaded models by themselves", ErrVersion, model.Name)
 }
 
-// saving is a walk through what GORM saves with models.
+// saving walks through all that GORM saves with models.
 type saving struct {
 	full, keep bool
 	seen       map[any]bool
 }
 
-// with looks at what is saved with the models of a statement, in GORM's order.
+// with checks what is saved with the models of a statement, in GORM's order.
 func (s *saving) with(stmt *gorm.Statement, models []reflect.Value, create bool) error {
 	relations := &stmt.Schema.Relationships
 	if len(models) == 0 || len(relations.Relations) == 0 {
@@ -61,7 +61,7 @@ func (s *saving) with(stmt *gorm.Statement, models []reflect.Value, create bool)
 	return nil
 }
 
-// children returns the models of an association that were not seen before.
+// children returns the models of an association that the walk hasn't seen before.
 func (s *saving) children(ctx context.Context, relation *schema.Relationship, models []reflect.Value) (children []reflect.Value, err error) {
 	for _, model := range models {
 		if _, zero := relation.Field.ValueOf(ctx, model); !zero {
@@ -92,8 +92,8 @@ func (s *saving) children(ctx context.Context, relation *schema.Relationship, mo
 	return children, nil
 }
 
-// statementOf is the statement by which GORM saves an association, as far as it must be
-// known what it saves with it.
+// statementOf returns the statement by which GORM saves an association, as far as it
+// decides what else is saved.
 func statementOf(stmt *gorm.Statement, relation *schema.Relationship, columns map[string]bool, restricted bool) *gorm.Statement {
 	child := &gorm.Statement{DB: stmt.DB, Schema: relation.FieldSchema, Table: relation.FieldSchema.Table, Context: stmt.Context}
 	for name, chosen := range columns {
@@ -109,7 +109,8 @@ func statementOf(stmt *gorm.Statement, relation *schema.Relationship, columns ma
 	return child
 }
 
-// modelsIn returns the models of a type that a value is or has in slices.
+// modelsIn returns the models of this type in a value: the value itself, or the elements
+// of slices.
 func modelsIn(value reflect.Value, of *schema.Schema) (models []reflect.Value) {
 	for value.Kind() == reflect.Pointer || value.Kind() == reflect.Interface {
 		value = value.Elem()

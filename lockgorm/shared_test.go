@@ -12,7 +12,7 @@ import (
 )
 
 // Readers and permits of a manager on GORM's pool guard GORM's transactions and
-// statements as leases do, exclude writers, and refuse once they were taken away.
+// statements as leases do, exclude writers, and refuse after they were taken away.
 func TestSharedAndPermits(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -77,13 +77,13 @@ func TestSharedAndPermits(t *testing.T) {
 	})
 }
 
-// A part of a resource that is free is taken in GORM's transaction without waiting, and
-// the whole resource is not, while somebody has a part.
+// While somebody has a part of a resource, a free part is taken in GORM's transaction
+// without waiting, and the whole resource is refused.
 func TestSegments(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.open(t)
 		parts := txlock.Segments(txlock.Named(t.Name()), 2)
-		for _, part := range parts { // its row
+		for _, part := range parts { // makes its row
 			err := db.Transaction(func(tx *gorm.DB) error { _, err := lockgorm.Lock(tx, part); return err })
 			if err != nil {
 				t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// User is named by a string.
+// User has a string as its primary key.
 type User struct {
 	Name string `gorm:"primaryKey"`
 	N    int64
@@ -20,8 +20,8 @@ var users = txlock.NewFamily[string]("gorm-user")
 
 func (u *User) LockKeys(*gorm.DB) ([]txlock.Key, error) { return users.Keys(u.Name), nil }
 
-// TestSpellings: two strings that a collation takes for one have two keys and one row.
-// Columns that compare bytes, as keys are compared, have a row for each.
+// TestSpellings shows that two strings which a collation takes for one have two keys and
+// one row. A column that compares bytes, as keys do, has a row for each.
 func TestSpellings(t *testing.T) {
 	eachGuarded(t, nil, func(t *testing.T, e *env) {
 		noPad := map[testdb.Engine]string{testdb.MariaDB: "utf8mb4_nopad_bin", testdb.MySQL: "utf8mb4_0900_bin"}[e.Engine()]

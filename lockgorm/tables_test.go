@@ -14,7 +14,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestTables are writes to a registered table that name no keys.
+// TestTables sends writes to a registered table that name no keys.
 func TestTables(t *testing.T) {
 	writes := map[string]func(db *gorm.DB, table string) error{
 		"Table.Updates": func(db *gorm.DB, table string) error {
@@ -193,7 +193,7 @@ func TestTables(t *testing.T) {
 				"two":  "SELECT id FROM " + table + "; SELECT id FROM " + table,
 			} {
 				if name == "PrepareStmt" && (what == "two" || what == "CHECK") {
-					continue // the servers prepare one statement only, and not all kinds
+					continue // the servers prepare only single statements, and not of all kinds
 				}
 				if err := db.Raw(read).Scan(&[]map[string]any{}).Error; err != nil {
 					t.Errorf("%s, %s: a read was refused: %v", name, what, err)
@@ -243,7 +243,8 @@ func TestTables(t *testing.T) {
 	})
 }
 
-// TestOwnTable: a model that names its keys writes its own table, by whatever name.
+// TestOwnTable proves that a model that names its keys may write its own table, by
+// whatever name.
 func TestOwnTable(t *testing.T) {
 	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
 		table := e.names.tables["Order"]
@@ -252,7 +253,7 @@ func TestOwnTable(t *testing.T) {
 			id := newID()
 			noError(t, db.Create(&Order{ID: id}).Error)
 			if name == strings.ToUpper(table) {
-				name = table // another table where names have their case
+				name = table // another table if names are case-sensitive
 			}
 			noError(t, db.Transaction(func(tx *gorm.DB) error {
 				noError(t, tx.Table(name).Model(&Order{ID: id}).Update("n", 1).Error)
@@ -269,7 +270,7 @@ func TestOwnTable(t *testing.T) {
 	})
 }
 
-// TestTablesMigrate: the definition of a registered table may change.
+// TestTablesMigrate proves that the definition of a registered table may change.
 func TestTablesMigrate(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
 		table := e.CreateTable(t, "plans", "id BIGINT PRIMARY KEY")
@@ -291,7 +292,8 @@ type Wide struct {
 	Text string `gorm:"index;size:20"`
 }
 
-// TestExplainAnalyze: MySQL executes what it analyzes.
+// TestExplainAnalyze proves that a registered table isn't written by ANALYZE (MariaDB) and
+// EXPLAIN ANALYZE (MySQL), which execute the statement.
 func TestExplainAnalyze(t *testing.T) {
 	t.Parallel()
 	onEngines(t, []string{"Note"}, true, func(t *testing.T, e *env) {

@@ -15,20 +15,20 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Transaction is db.Transaction that takes the locks of all keys as its first
-// statement; without keys fn takes the locks itself, or leaves it to the plugin,
-// best before its first query. A transaction that the server has rolled back (txlock.Retryable) is
-// run again from its beginning, ten times at most, with jittered pauses: fn must
-// not keep what it did elsewhere in a transaction that failed. Where db is a
-// transaction already, the locks and fn run in it, under a savepoint as GORM does
-// it, and nothing is run again: that is for the outermost.
+// Transaction does what db.Transaction does, but first takes the locks of all keys.
+// Without keys fn takes the locks itself, best before its first query, or leaves them to
+// the plugin. A transaction that the server has rolled back (txlock.Retryable) is run
+// again from its beginning, ten times at most, with jittered pauses. So fn may be called
+// several times, and must not keep what it did outside of a transaction that failed. If
+// db is a transaction already, the locks and fn run in it, under a savepoint as in GORM,
+// and nothing is run again: that is left to the outermost call.
 //
-// A transaction of which something was committed before its end, or may have been, is
-// never run again: see locksqlc.Run, also for what a plain pool knows.
+// A transaction is never run again if a part of it was committed before its end, or may
+// have been; locksqlc.Run tells more, also about plain pools.
 //
-// It returns the errors of fn and of LockAll, and ErrTxDoomed for a transaction
-// that was committed behind its back. A panic of fn goes on after the rollback.
-// No error is added to db.
+// It returns the errors of fn and of LockAll, and ErrTxDoomed for a transaction that a
+// statement of fn has committed, DDL for example. A panic of fn goes on after the
+// rollback. No error is added to db.
 func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
 	return run("Transaction", db, keys, fn, options, func(scope *txlock.Scope, tx *gorm.DB) error {
 		if len(keys) > 0 {
@@ -44,33 +44,34 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 	})
 }
 
-// Optimistic is Transaction without waiting for a lock: it begins a transaction, reads
-// the version of the key, calls fn, and commits only if nobody has held the key
-// exclusively meanwhile, be it by Lock and its likes or by Optimistic. Otherwise, and
-// where the server has rolled the transaction back, it is run again from its beginning,
-// ten times at most, with jittered pauses: fn loads what it changes, and must not keep
-// what it did elsewhere in a transaction that failed. Where db is a transaction
-// already, all this happens in it, under a savepoint, and nothing is run again; under
-// GORM's DisableNestedTransaction there is none, and after an error the whole must be
-// rolled back.
+// Optimistic does what Transaction does, without waiting for a lock: it begins a
+// transaction, reads the version of the key, calls fn, and commits only if nobody has
+// held the key exclusively meanwhile, by Lock, TryLock, LockAll, LockAny, CompareAndBump
+// or Optimistic. Otherwise, and after a rollback by the server, the transaction is run
+// again from its beginning, ten times at most, with jittered pauses: fn must load what it
+// changes, and must not keep what it did outside of a transaction that failed. If db is a
+// transaction already, all this happens in it, under a savepoint, and nothing is run
+// again. GORM's DisableNestedTransaction leaves out the savepoint: then roll back the
+// whole transaction after an error.
 //
-// fn may write models that name the key, and lock it by lockgorm.Lock and its likes: the
-// version is compared then, and the key is held until the end. Locked by the Scope itself it
-// is a conflict, which on a guarded pool is not run again.
+// fn may write models that name the key, and may lock it by the functions of this
+// package: then the version is compared at once, and the key is held until the end.
+// Locking it by a Scope is a conflict, which on a guarded pool is not run again.
 //
-// It is for keys that seldom meet: where a conflict is the rule, Transaction is faster.
-// It returns what Transaction returns, and ErrConflict for the last of ten conflicts.
+// It is for keys that are rarely used at the same time: if conflicts are frequent,
+// Transaction is faster. It returns what Transaction returns, and ErrConflict after ten
+// conflicts.
 func Optimistic(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
 	return run("Optimistic", db, []txlock.Key{key}, fn, options, func(scope *txlock.Scope, tx *gorm.DB) error {
 		return optimistic(scope, tx, key, fn)
 	})
 }
 
-// optimistic is the work of Optimistic in its transaction.
+// optimistic does the work of Optimistic in its transaction.
 func optimistic(scope *txlock.Scope, tx *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
 	k := learn(tx)
 	if k == nil {
-		k = new(known) // of nobody else
+		k = new(known) // no other call shares it
 	}
 	own, outer := k.compares(key)
 	if !outer {
@@ -94,9 +95,10 @@ func optimistic(scope *txlock.Scope, tx *gorm.DB, key txlock.Key, fn func(tx *go
 	return inner.Final(tx.Statement.Context, scope, own.compare(tx.Statement.Context))
 }
 
-// compareFirst compares the keys whose version Optimistic has read, before they are locked
-// under it: a lock raises the version. It returns the scope of Optimistic, nil where it
-// has none of the keys: on a plain pool only the scope that has taken a lock knows it.
+// compareFirst compares the keys whose version Optimistic has read, before they are
+// locked: a lock raises the version. It returns the scope of Optimistic, or nil if that
+// has none of the keys: on a plain pool only the scope that has taken a lock knows about
+// it.
 func compareFirst(tx *gorm.DB, keys []txlock.Key) (scope *txlock.Scope, err error) {
 	k := knownOf(tx)
 	if k == nil {
@@ -113,8 +115,8 @@ func compareFirst(tx *gorm.DB, keys []txlock.Key) (scope *txlock.Scope, err erro
 	return scope, nil
 }
 
-// lockAll is Scope.LockAll that leaves the keys under Optimistic as they are once they are
-// compared: on a plain pool it would raise their versions again.
+// lockAll does what Scope.LockAll does, but doesn't lock keys again that Optimistic has
+// compared: on a plain pool that would raise their versions again.
 func lockAll(scope *txlock.Scope, tx *gorm.DB, keys []txlock.Key) ([]txlock.Grant, error) {
 	ctx, k := tx.Statement.Context, knownOf(tx)
 	underOptimistic := func(key txlock.Key) bool {
@@ -139,7 +141,7 @@ func lockAll(scope *txlock.Scope, tx *gorm.DB, keys []txlock.Key) ([]txlock.Gran
 	return grants, nil
 }
 
-// run checks what was given and runs transactions until one is committed.
+// run checks the arguments, and runs transactions until one is committed.
 func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options []*sql.TxOptions, body func(scope *txlock.Scope, tx *gorm.DB) error) error {
 	if db == nil || db.Statement == nil {
 		return fmt.Errorf("lockgorm: %s needs a *gorm.DB, got nil", name)
@@ -160,7 +162,7 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 	})
 }
 
-// once is one transaction, or one savepoint. In a DryRun session it is fn alone.
+// once runs one transaction, or one savepoint. In a DryRun session it only calls fn.
 func once(db *gorm.DB, fn func(tx *gorm.DB) error, body func(scope *txlock.Scope, tx *gorm.DB) error, options []*sql.TxOptions, join []txlock.JoinOption) error {
 	return db.Transaction(func(tx *gorm.DB) error {
 		if tx.DryRun {

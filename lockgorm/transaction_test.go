@@ -111,8 +111,8 @@ func TestTransactionWithoutKeys(t *testing.T) {
 	})
 }
 
-// TestTransactionNested runs in the transaction that is there, under a savepoint,
-// and leaves retries to the outermost.
+// TestTransactionNested runs in the open transaction, under a savepoint, and leaves
+// retries to the outermost call.
 func TestTransactionNested(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		for name, db := range nested(t, e) {
@@ -175,8 +175,8 @@ func TestTransactionRetries(t *testing.T) {
 	})
 }
 
-// TestTransactionWithDDL commits behind its back: what it has written is there,
-// so it must not be run again.
+// TestTransactionWithDDL has DDL commit the transaction: what it has written stays, so it
+// must not be run again.
 func TestTransactionWithDDL(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.openDSN(t, e.AdminDSN())
@@ -193,7 +193,7 @@ func TestTransactionWithDDL(t *testing.T) {
 	})
 }
 
-// TestLockBehindDDL uses the migrator in a transaction.
+// TestLockBehindDDL uses the migrator in a transaction, and then locks.
 func TestLockBehindDDL(t *testing.T) {
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		db := e.openDSN(t, e.AdminDSN())
@@ -237,7 +237,8 @@ func TestTransactionContext(t *testing.T) {
 		err = lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{key}, func(*gorm.DB) error { runs++; return nil })
 		wantError(t, "cancelled before", err, context.Canceled)
 
-		// Cancelled while it waits: the one connection of the pool is known.
+		// It is cancelled while it waits: the session of the pool's only connection is
+		// known.
 		release := e.hold(t, key)
 		ctx, cancel = context.WithCancel(t.Context())
 		session, result := testdb.ConnID(t, pool), make(chan error, 1)
@@ -248,7 +249,7 @@ func TestTransactionContext(t *testing.T) {
 		cancel()
 		wantError(t, "cancelled while it waits", <-result, context.Canceled)
 		release()
-		e.WaitGone(t, session) // a plain pool leaves it to the server to see that nobody is there
+		e.WaitGone(t, session) // with a plain pool the server itself must notice that the client is gone
 		if runs != 1 || e.count(t, "Note", "1 = 1") != 0 || !e.free(t, key) {
 			t.Errorf("%d runs, %d rows", runs, e.count(t, "Note", "1 = 1"))
 		}

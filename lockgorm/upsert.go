@@ -13,15 +13,15 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// upsertSetting marks a create whose models are locked. If it updates rows that are there,
-// ON DUPLICATE KEY UPDATE takes whichever row any unique key finds, so that it says
-// besides that this has the primary key of the model. A model whose key the database makes
-// has that of no row that is there.
+// upsertSetting marks a create whose models are locked. If it is an upsert, ON DUPLICATE
+// KEY UPDATE updates whichever row any unique key finds: so the statement is made to
+// check that this row has the primary key of the model. If the database makes the primary
+// key, no existing row has it.
 const upsertSetting = "lockstep:upsert"
 
-// fenceUpserts makes GORM write that into the statements which are marked, and refuses
-// upserts that can't compare a version, whoever has made them so.
-func fenceUpserts(db *gorm.DB) {
+// confineUpserts makes GORM write that check into the marked statements, and refuses
+// upserts of models with a Version, which can't compare it.
+func confineUpserts(db *gorm.DB) {
 	name := clause.OnConflict{}.Name()
 	build, ok := db.ClauseBuilders[name]
 	if !ok {
@@ -32,7 +32,7 @@ func fenceUpserts(db *gorm.DB) {
 			if ofStatement(stmt) != nil {
 				_ = stmt.AddError(noUpsert(stmt))
 			}
-			if isFencedUpsert(stmt) {
+			if isConfinedUpsert(stmt) {
 				c.Expression = sameRecord(stmt, c.Expression)
 			}
 		}
@@ -40,8 +40,8 @@ func fenceUpserts(db *gorm.DB) {
 	}
 }
 
-// upserts tells whether a create updates the rows that are there. GORM updates them even
-// where it is told to do nothing, if it is told of updates, too.
+// upserts tells whether a create updates existing rows. If OnConflict has both DoNothing
+// and updates, GORM updates.
 func upserts(stmt *gorm.Statement) bool {
 	c := stmt.Clauses[clause.OnConflict{}.Name()]
 	conflict, ok := c.Expression.(clause.OnConflict)
@@ -49,17 +49,18 @@ func upserts(stmt *gorm.Statement) bool {
 		return c.Expression != nil
 	}
 	return conflict.UpdateAll || slices.ContainsFunc(conflict.DoUpdates, func(a clause.Assignment) bool {
-		return a.Value != a.Column // as GORM writes nothing
+		return a.Value != a.Column // GORM's way to write "do nothing"
 	})
 }
 
-func isFencedUpsert(stmt *gorm.Statement) bool {
+func isConfinedUpsert(stmt *gorm.Statement) bool {
 	by, ok := stmt.Settings.Load(upsertSetting)
-	return ok && by == stmt // else GORM has handed it on to an association
+	return ok && by == stmt // otherwise GORM has passed it on to an association
 }
 
-// sameRecord adds to the assignments that the row found has the primary key of the one to
-// be inserted. The server evaluates the subquery, which is an error, only where it hasn't.
+// sameRecord adds to the assignments a check that the row which was found has the primary
+// key of the row to insert. If it hasn't, the server evaluates the subquery, which is an
+// error.
 func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression {
 	refuse := func(why string) { _ = stmt.AddError(unidentified(stmt, why)) }
 	conflict, ok := expr.(clause.OnConflict)
@@ -88,10 +89,10 @@ func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression 
 	return conflict
 }
 
-// explainUpsert says what it means that the subquery was evaluated.
+// explainUpsert explains the error of that subquery.
 func explainUpsert(db *gorm.DB) {
 	var server *driver.MySQLError
-	if isFencedUpsert(db.Statement) && errors.As(db.Error, &server) && server.Number == 1242 { // ER_SUBQUERY_NO_1_ROW
+	if isConfinedUpsert(db.Statement) && errors.As(db.Error, &server) && server.Number == 1242 { // ER_SUBQUERY_NO_1_ROW
 		db.Error = fmt.Errorf("%w: the upsert has found another record of %s than its model, by a unique key: load that record and update it, or name the keys by Clauses(lockgorm.On(...)): %w", txlock.ErrInvalidKey, db.Statement.Table, db.Error)
 	}
 	db.Statement.Settings.Delete(upsertSetting)

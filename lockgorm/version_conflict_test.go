@@ -12,8 +12,9 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestOwnConflictIsNotRunAgain: a conflict with what the transaction itself has done, and
-// perhaps undone, is found again by every run, and that with another's commit is not.
+// TestOwnConflictIsNotRunAgain proves that a conflict with something that the transaction
+// itself has done, and perhaps undone, is not run again, since every run would end in it;
+// a conflict with another's commit is.
 func TestOwnConflictIsNotRunAgain(t *testing.T) {
 	write := func(tx *gorm.DB, d *Doc) error { return tx.Model(d).Update("n", gorm.Expr("n + 1")).Error }
 	undo := func(tx *gorm.DB, fn func(tx *gorm.DB) error) error {
@@ -110,7 +111,7 @@ func TestOwnConflictIsNotRunAgain(t *testing.T) {
 	})
 }
 
-// TestVersionOfTheSameRowTwice: a batch is counted by its rows.
+// TestVersionOfTheSameRowTwice proves that a batch is counted by rows, not by models.
 func TestVersionOfTheSameRowTwice(t *testing.T) {
 	each(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -162,7 +163,7 @@ func TestVersionOfTheSameRowTwice(t *testing.T) {
 	})
 }
 
-// Crate has children of two kinds, of which both are locked, and Drawer has ones, too.
+// Crate has children of two kinds, both of which are locked. Drawer has children, too.
 type Crate struct {
 	ID      int64
 	Drawers []Drawer
@@ -199,8 +200,8 @@ func init() {
 	}
 }
 
-// TestReplaceNamesItsAssociation: what is refused of an association names that one, and the
-// other ones are let through.
+// TestReplaceNamesItsAssociation proves that the error names the association that is
+// refused, and that other associations are allowed.
 func TestReplaceNamesItsAssociation(t *testing.T) {
 	each(t, []string{"Crate", "Drawer", "Bolt", "Paper", "Note"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// recreates are the ways to create a row anew from what was loaded of it before.
+// recreates are the ways to create a row again from a model that was loaded before.
 var recreates = map[string]func(tx *gorm.DB, d *Doc) error{
 	"Create":  func(tx *gorm.DB, d *Doc) error { return tx.Create(d).Error },
 	"a slice": func(tx *gorm.DB, d *Doc) error { return tx.Create([]*Doc{d}).Error },
@@ -71,8 +71,8 @@ type shelf struct {
 	Docs []*Doc `gorm:"foreignKey:AuthorID"`
 }
 
-// TestVersionOfARowMadeAnew: who has loaded the row before can't save over the one that
-// was made from what another has loaded of it.
+// TestVersionOfARowMadeAnew proves that somebody who has loaded a row can't overwrite the
+// row that was created in its place from another copy.
 func TestVersionOfARowMadeAnew(t *testing.T) {
 	deletes := map[string]func(tx *gorm.DB, d *Doc) error{
 		"Delete":     func(tx *gorm.DB, d *Doc) error { return tx.Delete(d).Error },
@@ -114,7 +114,7 @@ func TestVersionOfARowMadeAnew(t *testing.T) {
 	})
 }
 
-// TestKeepVersion: an import says so.
+// TestKeepVersion writes versions as an import does.
 func TestKeepVersion(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -148,7 +148,7 @@ func TestKeepVersion(t *testing.T) {
 		noError(t, db.Model(one).Update("n", 5).Error)
 		wantError(t, "an upsert", keep.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Doc{ID: id, Version: 12}).Error, lockgorm.ErrVersion)
 
-		// What the statement has changed for itself is as before.
+		// What the callbacks have changed in the statement is restored.
 		values = map[string]any{"id": newID(), "version": 15}
 		chain := db.Model(&Doc{}).Select("id").Omit("version")
 		noError(t, chain.Create(values).Error)
@@ -179,7 +179,8 @@ type readOnly struct {
 
 func (readOnly) TableName() string { return "nowhere" }
 
-// TestVersionOfAnUpsertOfAHook: what a hook makes an upsert is refused, too.
+// TestVersionOfAnUpsertOfAHook proves that a create which a hook turns into an upsert is
+// refused, too.
 func TestVersionOfAnUpsertOfAHook(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		e.names.tables["secretUpsert"] = e.names.tables["Author"]
@@ -191,7 +192,7 @@ func TestVersionOfAnUpsertOfAHook(t *testing.T) {
 			t.Error("the row was changed")
 		}
 		chain := db.Clauses(clause.OnConflict{DoNothing: true})
-		for range 2 { // GORM leaves an assignment of nothing in it
+		for range 2 { // GORM leaves an empty assignment in it
 			noError(t, chain.Create(&Author{ID: a.ID, Name: "z"}).Error)
 		}
 	})

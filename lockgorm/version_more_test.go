@@ -25,7 +25,7 @@ func foundRows(found bool) func(*driver.Config) {
 	return func(cfg *driver.Config) { cfg.ClientFoundRows = found }
 }
 
-// watched counts the statements that are sent, BEGIN and COMMIT included.
+// watched counts the statements that are sent, including BEGIN and COMMIT.
 type watched struct {
 	gorm.ConnPool
 	db *gorm.DB
@@ -61,13 +61,13 @@ type Plan struct {
 	Version lockgorm.Version
 }
 
-// Tagged says the same by itself.
+// Tagged says the same by its tags.
 type Tagged struct {
 	ID      int64
 	Version lockgorm.Version `gorm:"not null;default:1"`
 }
 
-// Twice has one version too many.
+// Twice has two versions, which is one too many.
 type Twice struct {
 	ID   int64
 	A, B lockgorm.Version
@@ -133,9 +133,9 @@ func TestVersionMigrates(t *testing.T) {
 	})
 }
 
-// TestVersionLosesNothing raises a number by loading and saving, from several
-// goroutines at both levels: it is the number of the saves that succeeded. The same
-// without the comparison loses some, so the test can tell.
+// TestVersionLosesNothing raises a number by loading and saving, in several goroutines at
+// both isolation levels: in the end it is the number of successful saves. Without the
+// comparison some are lost, so the test can fail.
 func TestVersionLosesNothing(t *testing.T) {
 	const workers, commits = 6, 12
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
@@ -174,7 +174,7 @@ func TestVersionLosesNothing(t *testing.T) {
 	})
 }
 
-// saveOnce loads, thinks, and saves, in one transaction or in none.
+// saveOnce loads and saves, in one transaction or in none.
 func saveOnce(db *gorm.DB, id int64, level sql.IsolationLevel, compare bool) error {
 	work := func(tx *gorm.DB) error {
 		var d Doc
@@ -196,7 +196,7 @@ func saveOnce(db *gorm.DB, id int64, level sql.IsolationLevel, compare bool) err
 	return db.Transaction(work, &sql.TxOptions{Isolation: level})
 }
 
-// Seat has a primary key of two columns, and belongs to a tenant's own table.
+// Seat has a primary key of two columns, and each tenant has a table of its own for it.
 type Seat struct {
 	Hall    string `gorm:"primaryKey;size:20"`
 	Row     int64  `gorm:"primaryKey;autoIncrement:false"`
@@ -285,8 +285,8 @@ func TestOptimisticOfGORM(t *testing.T) {
 	})
 }
 
-// TestOptimisticOfItsOwnKey: fn may lock the key under Optimistic, by models or by hand, and
-// still loses to others.
+// TestOptimisticOfItsOwnKey proves that fn may lock the key of Optimistic, by models or
+// by hand, and that others still cause a conflict.
 func TestOptimisticOfItsOwnKey(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -343,9 +343,9 @@ func TestOptimisticOfItsOwnKey(t *testing.T) {
 			}
 		}
 		if !e.guarded {
-			return // a scope knows no locks but its own
+			return // a scope knows only its own locks
 		}
-		// Locked by the scope itself it is told at once.
+		// If the scope itself locks the key, Optimistic returns the conflict at once.
 		key, runs := e.ensured(t), 0
 		err := lockgorm.Optimistic(db, key, func(tx *gorm.DB) error {
 			runs++

@@ -15,7 +15,8 @@ import (
 
 var errBusiness = errors.New("the business says no")
 
-// undone are the ways in which the write of a model is rolled back, behind its back.
+// undone are the ways in which the write of a model is rolled back without the model
+// noticing.
 var undone = map[string]func(db *gorm.DB, write func(tx *gorm.DB) error) error{
 	"Transaction": func(db *gorm.DB, write func(tx *gorm.DB) error) error {
 		return db.Transaction(func(tx *gorm.DB) error { return errors.Join(write(tx), errBusiness) })
@@ -59,9 +60,9 @@ var undone = map[string]func(db *gorm.DB, write func(tx *gorm.DB) error) error{
 	},
 }
 
-// TestVersionAfterRollback: a model whose write was rolled back has no version that
-// another's commit has, whatever has rolled it back and however it was written: its next
-// write is a conflict, and the other's change stays.
+// TestVersionAfterRollback proves that a model whose write was rolled back, in whatever
+// way, has no version that another's commit has: its next write is a conflict, and the
+// other's change stays.
 func TestVersionAfterRollback(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for name, configure := range map[string]func(*gorm.Config){
@@ -91,8 +92,9 @@ func TestVersionAfterRollback(t *testing.T) {
 	})
 }
 
-// TestVersionOfUndoneCreates: the same for models that were created, deleted and changed
-// in batches, softly, or with their parent, and for what was read of an uncommitted write.
+// TestVersionOfUndoneCreates proves the same for models that were created, deleted or
+// changed in batches, softly or with their parent, and for uncommitted versions that were
+// read.
 func TestVersionOfUndoneCreates(t *testing.T) {
 	each(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -102,7 +104,7 @@ func TestVersionOfUndoneCreates(t *testing.T) {
 				wantError(t, end, undo(db, write), errBusiness)
 			}
 			// The same primary key is given to another's row.
-			id := -newID() // none that the server makes
+			id := -newID() // the server makes no such number
 			mine, batch := &Doc{ID: id}, []*Doc{{ID: -newID()}, {ID: -newID()}}
 			undo(func(tx *gorm.DB) error { return errors.Join(tx.Create(mine).Error, tx.Create(batch).Error) })
 			for _, d := range append(batch, mine) {
@@ -135,7 +137,8 @@ func TestVersionOfUndoneCreates(t *testing.T) {
 			undo(func(tx *gorm.DB) error { return tx.Create(parent).Error })
 			noError(t, db.Create(&Page{ID: parent.Pages[0].ID, N: 5}).Error)
 			wantError(t, end+", a child", db.Model(&parent.Pages[0]).Update("n", 6).Error, txlock.ErrConflict)
-			// What was read of a write by where, before that was rolled back.
+			// A version read after a write by a where clause, before that was rolled
+			// back.
 			written, seen := newDoc(t, db), new(Doc)
 			undo(func(tx *gorm.DB) error {
 				return errors.Join(tx.Clauses(lockgorm.AnyVersion).Model(&Doc{}).Where("id = ?", written.ID).Update("n", 1).Error, tx.First(seen, written.ID).Error)
@@ -147,9 +150,9 @@ func TestVersionOfUndoneCreates(t *testing.T) {
 	})
 }
 
-// TestVersionAfterDeadlock: lockgorm.Transaction runs again what a deadlock has ended, with
-// a model that its first run has changed. Nobody's commit is lost, and the conflict,
-// which every further run would find, ends it.
+// TestVersionAfterDeadlock has lockgorm.Transaction run again after a deadlock, with a
+// model that its first run has changed. Nobody's commit is lost, and the conflict, in
+// which every further run would end, is returned.
 func TestVersionAfterDeadlock(t *testing.T) {
 	eachSetting(t, []string{"Doc", "Page", "Author", "Note"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -171,7 +174,8 @@ func TestVersionAfterDeadlock(t *testing.T) {
 				if runs > 1 {
 					return nil
 				}
-				// Another holds the note, has written more, and waits for our row.
+				// Another transaction holds the note, has written more, and waits for our
+				// row.
 				other := db.Begin()
 				session := connID(t, other)
 				for n := range 20 {
@@ -184,7 +188,7 @@ func TestVersionAfterDeadlock(t *testing.T) {
 				}()
 				e.WaitForLockWait(t, session)
 				err := tx.Model(&Note{ID: heavy[0].ID}).Update("n", 2).Error
-				if txlock.Retryable(err) { // the deadlock was ours
+				if txlock.Retryable(err) { // we were the victim of the deadlock
 					noError(t, <-ended)
 				}
 				return err
@@ -202,10 +206,11 @@ func TestVersionAfterDeadlock(t *testing.T) {
 	})
 }
 
-// TestConflictIsRunAgain: only a conflict that another run may not find.
+// TestConflictIsRunAgain proves that a transaction is run again only after a conflict
+// that another run may not have.
 func TestConflictIsRunAgain(t *testing.T) {
 	loads := map[string]struct {
-		runs int // that end in a conflict
+		runs int // how many runs end in a conflict
 		load func(tx *gorm.DB, d *Doc) error
 	}{
 		"before":          {1, func(*gorm.DB, *Doc) error { return nil }},
@@ -281,8 +286,9 @@ func sqlMode(mode string) func(*driver.Config) {
 	return func(cfg *driver.Config) { cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"} }
 }
 
-// TestVersionColumnTooSmall: what doesn't hold the versions is an error of the first
-// create, and without strict mode, where the server cuts numbers, no update is lost.
+// TestVersionColumnTooSmall proves that the first create fails if the column can't hold
+// the versions, and that without strict mode, when the server cuts numbers, no update is
+// lost.
 func TestVersionColumnTooSmall(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		for _, kind := range []string{"TINYINT", "SMALLINT UNSIGNED", "MEDIUMINT", "INT", "INT UNSIGNED"} {
@@ -315,7 +321,8 @@ func TestVersionColumnTooSmall(t *testing.T) {
 				t.Errorf("%s: %d saved, %d refused", kind, saved, refused)
 			}
 		}
-		// BIGINT holds them, signed or not, up to the end of the numbers and around.
+		// BIGINT holds them, signed or unsigned, also when they reach the largest and
+		// start again.
 		for _, kind := range []string{"BIGINT", "BIGINT UNSIGNED"} {
 			table := e.CreateTable(t, "large", "id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL DEFAULT '', n BIGINT NOT NULL DEFAULT 0, author_id BIGINT, shelf_id BIGINT, version "+kind+" NOT NULL DEFAULT 1")
 			db := e.openPlugin(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Doc has a version, hooks that a test can watch, and pages that have versions, too.
+// Doc has a version, hooks that a test can watch, and pages with versions.
 type Doc struct {
 	ID       int64
 	Name     string
@@ -52,7 +52,7 @@ type Author struct {
 type Sheet struct {
 	ID        int64 `gorm:"autoIncrement:false"`
 	N         int64
-	DeletedAt gorm.DeletedAt // before the version: its clauses are built first
+	DeletedAt gorm.DeletedAt // stands before the version, so that its clauses are built first
 	Version   lockgorm.Version
 }
 
@@ -78,7 +78,7 @@ func newDoc(t *testing.T, db *gorm.DB) *Doc {
 	return d
 }
 
-// load returns a Doc as it is now.
+// load returns a Doc in its present state.
 func load(t *testing.T, db *gorm.DB, id int64) *Doc {
 	t.Helper()
 	d := new(Doc)
@@ -86,7 +86,7 @@ func load(t *testing.T, db *gorm.DB, id int64) *Doc {
 	return d
 }
 
-// is fails the test unless the row of a Doc is so.
+// is fails the test unless the row of a Doc has these values.
 func (e *env) is(t *testing.T, what string, d *Doc, version lockgorm.Version, n int) {
 	t.Helper()
 	if e.count(t, "Doc", "id = ? AND version = ? AND n = ?", d.ID, version, n) != 1 {
@@ -94,14 +94,14 @@ func (e *env) is(t *testing.T, what string, d *Doc, version lockgorm.Version, n 
 	}
 }
 
-// version returns that of the row of a Doc.
+// version returns the version in the row of a Doc.
 func (e *env) version(t *testing.T, id int64) (v lockgorm.Version) {
 	t.Helper()
 	noError(t, e.Admin().QueryRowContext(t.Context(), "SELECT version FROM "+e.names.tables["Doc"]+" WHERE id = ?", id).Scan(&v))
 	return v
 }
 
-// touch changes a row behind the back of who has loaded it.
+// touch changes a row as somebody else would.
 func touch(t *testing.T, db *gorm.DB, id int64) {
 	t.Helper()
 	noError(t, db.Model(load(t, db, id)).UpdateColumn("name", "touched").Error)
@@ -186,8 +186,8 @@ func TestVersionOfEveryUpdate(t *testing.T) {
 	})
 }
 
-// TestVersionConditionOfTheCaller: rows that the caller's own condition excludes are
-// neither a conflict nor gone.
+// TestVersionConditionOfTheCaller proves that rows which the caller's own condition
+// excludes are neither in conflict nor gone.
 func TestVersionConditionOfTheCaller(t *testing.T) {
 	each(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -206,7 +206,7 @@ func TestVersionConditionOfTheCaller(t *testing.T) {
 		if result.Error != nil || result.RowsAffected != 1 || d.Version <= touched || low.Version != raised {
 			t.Errorf("versions %d and %d, %d rows: %v", d.Version, low.Version, result.RowsAffected, result.Error)
 		}
-		touch(t, db, low.ID) // the one that the condition excludes
+		touch(t, db, low.ID) // this row is excluded by the condition
 		touched = d.Version
 		result = db.Model([]*Doc{d, low}).Where("n < 7").Update("name", "y")
 		wantError(t, "a lost race of the excluded one", result.Error, txlock.ErrConflict)
@@ -314,7 +314,8 @@ func TestVersionOfBatches(t *testing.T) {
 	})
 }
 
-// TestVersionIsNeeded: what can't be compared is refused before anything is sent.
+// TestVersionIsNeeded proves that a write that can't be compared is refused before
+// anything is sent.
 func TestVersionIsNeeded(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -436,8 +437,8 @@ func TestAnyVersion(t *testing.T) {
 	})
 }
 
-// TestVersionInMemory: a model has the row's version after success, and its old one
-// where the statement's transaction was rolled back.
+// TestVersionInMemory proves that after success a model has the row's version, and its
+// old one if the statement's transaction was rolled back.
 func TestVersionInMemory(t *testing.T) {
 	each(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -471,14 +472,15 @@ func TestVersionInMemory(t *testing.T) {
 		if unsaved.Version != 0 || e.count(t, "Doc", "TRUE") != 1 {
 			t.Errorf("version %d after a create that was rolled back", unsaved.Version)
 		}
-		// A hook that writes the same model, before and after.
+		// A hook writes the same model, before and after the statement.
 		again := withHook(db, func(tx *gorm.DB, _ int64) error {
 			return tx.Session(&gorm.Session{NewDB: true, Context: context.WithoutCancel(t.Context())}).Model(d).UpdateColumn("n", gorm.Expr("n + 1")).Error
 		})
 		noError(t, again.Model(d).Update("name", "y").Error)
 		committed := d.Version
 		e.is(t, "hooks that write", d, committed, 2)
-		// Another's transaction: GORM doesn't tell of its end, the next write does.
+		// In a transaction of the program the model isn't told of its end; its next write
+		// is a conflict.
 		wantError(t, "the caller's transaction", db.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Model(d).Update("n", 9).Error)
 			if nested := tx.Transaction(func(tx *gorm.DB) error {

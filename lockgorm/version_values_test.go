@@ -11,7 +11,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestVersionOfAReusedChain: each statement of one handle is compared by itself.
+// TestVersionOfAReusedChain proves that each statement of a reused *gorm.DB is compared
+// by itself.
 func TestVersionOfAReusedChain(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -54,8 +55,8 @@ func TestVersionOfAReusedChain(t *testing.T) {
 	})
 }
 
-// TestVersionIsNotSet: the version in an update's values, in whatever words, is refused
-// before anything is sent.
+// TestVersionIsNotSet proves that an update whose values set the version, however it is
+// written, is refused before anything is sent.
 func TestVersionIsNotSet(t *testing.T) {
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
@@ -99,9 +100,9 @@ func TestVersionIsNotSet(t *testing.T) {
 	})
 }
 
-// TestVersionedChildrenAreRefusedFirst: what an association would change by a where
-// clause is refused before anything of it is written, in the database or in memory of the
-// versions, and AnyVersion lets it through.
+// TestVersionedChildrenAreRefusedFirst proves that a change of an association by a where
+// clause is refused before anything is written, in the database or to the versions in
+// memory, and that AnyVersion allows it.
 func TestVersionedChildrenAreRefusedFirst(t *testing.T) {
 	changes := map[string]func(a *gorm.Association, loaded *Doc) error{
 		"Replace by a new one": func(a *gorm.Association, _ *Doc) error { return a.Replace(&Page{N: 9}) },

@@ -18,11 +18,11 @@ type versioned struct {
 	models  []reflect.Value
 	loaded  []Version // as they were before the statement
 	any     bool      // AnyVersion: nothing is compared
-	step    int64     // by which an update raises them
+	step    int64     // by how much an update raises the versions
 	deletes bool
-	keep    bool     // KeepVersion: a create writes the versions that its models carry
-	putBack bool     // the loaded versions, also after success
-	undo    []func() // what the statement was changed by
+	keep    bool     // KeepVersion: a create writes the versions that its models have
+	putBack bool     // the models get their loaded versions again, also after success
+	undo    []func() // restores what was changed in the statement
 }
 
 const versionedSetting = "lockstep:versioned"
@@ -30,7 +30,7 @@ const versionedSetting = "lockstep:versioned"
 // registerVersions registers the callbacks for models with a Version.
 func registerVersions(db *gorm.DB) error {
 	const check, compare, verify, settle = "lockstep:check_version", "lockstep:compare_version", "lockstep:verify_version", "lockstep:settle_version"
-	const all = "*" // under SkipDefaultTransaction there is neither GORM's BEGIN nor its COMMIT to stand beside
+	const all = "*" // under SkipDefaultTransaction GORM has no BEGIN and COMMIT callbacks to name
 	callbacks := db.Callback()
 	return errors.Join(
 		callbacks.Create().Before(all).Register(check, checkCreate),
@@ -49,7 +49,7 @@ func registerVersions(db *gorm.DB) error {
 	)
 }
 
-// checkUpdate refuses an update that can't be compared before GORM begins.
+// checkUpdate refuses an update that can't be compared, before GORM begins a transaction.
 func checkUpdate(db *gorm.DB) {
 	db.Statement.Settings.Store(parentSetting, db.Statement) // see checkCreate
 	checkSaved(db, db.Statement.Model, false)
@@ -60,7 +60,7 @@ func checkUpdate(db *gorm.DB) {
 	}
 }
 
-// checkDelete is checkUpdate for a delete.
+// checkDelete does what checkUpdate does, for a delete.
 func checkDelete(db *gorm.DB) {
 	checkSelected(db)
 	if _, err := versionedOf(db, changedOf(db.Statement)); err != nil {
@@ -68,14 +68,15 @@ func checkDelete(db *gorm.DB) {
 	}
 }
 
-// compareUpdate adds the comparison; the hooks may have changed the model by then.
+// compareUpdate adds the comparison. It checks the model again, which hooks may have
+// changed since checkUpdate.
 func compareUpdate(db *gorm.DB) { compareVersions(db, reflect.ValueOf(db.Statement.Model), false) }
 
-// compareDelete is compareUpdate for a delete.
+// compareDelete does what compareUpdate does, for a delete.
 func compareDelete(db *gorm.DB) { compareVersions(db, changedOf(db.Statement), true) }
 
-// versionedOf returns the models that a statement changes and their versions, nil where
-// it has none to do with.
+// versionedOf returns the models that a statement changes and their versions, or nil if
+// they have none.
 func versionedOf(db *gorm.DB, value reflect.Value) (*versioned, error) {
 	if db.Error != nil {
 		return nil, nil
@@ -116,7 +117,7 @@ func versionedOf(db *gorm.DB, value reflect.Value) (*versioned, error) {
 	return v, nil
 }
 
-// collect notes the models of the statement's type and their versions.
+// collect gathers the models of the statement's type and their versions.
 func (v *versioned) collect(stmt *gorm.Statement, value reflect.Value) {
 	for _, model := range modelsIn(value, stmt.Schema) {
 		version, _ := v.field.ValueOf(stmt.Context, model)
@@ -130,8 +131,8 @@ func (v *versioned) identified(stmt *gorm.Statement) bool {
 	return len(v.models) > 0 && !slices.ContainsFunc(v.models, func(model reflect.Value) bool { return !hasID(stmt, model) })
 }
 
-// compareVersions adds to the statement that each row must have the version that was
-// loaded, and that an UPDATE raises it.
+// compareVersions adds to the statement the condition that each row has the version that
+// was loaded, and to an UPDATE that it raises the version.
 func compareVersions(db *gorm.DB, value reflect.Value, deletes bool) {
 	stmt := db.Statement
 	v, err := versionedOf(db, value)
@@ -147,7 +148,7 @@ func compareVersions(db *gorm.DB, value reflect.Value, deletes bool) {
 		return
 	}
 	v.deletes, v.step = deletes, newStep()
-	f := fenceOf(stmt, func(why string) error {
+	f := filterOf(stmt, func(why string) error {
 		return fmt.Errorf("%w: %s: the statement can't be compared, since %s", ErrVersion, stmt.Schema.Name, why)
 	})
 	f.version, f.step = v.field, v.step
@@ -160,24 +161,24 @@ func compareVersions(db *gorm.DB, value reflect.Value, deletes bool) {
 	case db.AllowGlobalUpdate && !hasWhere:
 		f.rows = []clause.Expression{clause.Expr{SQL: "TRUE"}}
 	}
-	if len(f.rows) > 0 || hasWhere { // else GORM refuses the statement
-		f.close()
+	if len(f.rows) > 0 || hasWhere { // otherwise GORM refuses the statement
+		f.install()
 	}
 	stmt.Omits = append(slices.Clone(stmt.Omits), v.field.DBName)
 	stmt.Settings.Store(versionedSetting, v)
 }
 
-// ofStatement returns what compareVersions has noted with this very statement.
+// ofStatement returns what compareVersions has stored with this very statement, or nil.
 func ofStatement(stmt *gorm.Statement) *versioned {
 	noted, _ := stmt.Settings.Load(versionedSetting)
-	if v, ok := noted.(*versioned); ok && v.by == stmt { // else GORM has handed it on to an association
+	if v, ok := noted.(*versioned); ok && v.by == stmt { // otherwise GORM has passed it on to an association
 		return v
 	}
 	return nil
 }
 
-// verifyVersions looks whether all rows were changed, while GORM can still roll back,
-// and raises the versions in memory for the hooks that follow.
+// verifyVersions checks that all rows were changed, while GORM can still roll back, and
+// raises the versions in the models before the next hooks run.
 func verifyVersions(db *gorm.DB) {
 	stmt := db.Statement
 	v := ofStatement(stmt)
@@ -218,11 +219,11 @@ func verifyVersions(db *gorm.DB) {
 	noteOwn(db, written)
 }
 
-// lookAgain finds out why fewer rows were changed than there are models: a lost race, a
-// row that is gone, a condition of the caller's, or models of the same row. Which rows were changed is certain
-// where their number is that of the statement. The read is a locking one, since a plain
-// one may show a snapshot; the statement has locked the same rows already, but for one that
-// had nothing to set, which GORM doesn't send.
+// lookAgain finds out why fewer rows were changed than there are models: a conflict, a
+// row that is gone, a condition of the caller, or several models of one row. It knows for
+// certain which rows were changed if their number is that of the statement. It uses a
+// locking read, since a plain one may show an old snapshot. The statement has locked the
+// same rows already, unless it had nothing to set, so that GORM hasn't sent it.
 func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 	stmt := db.Statement
 	current := reflect.New(reflect.SliceOf(stmt.Schema.ModelType))
@@ -259,7 +260,7 @@ func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 			gone++
 		case version == v.loaded[i] && version.isLargest() && !v.deletes:
 			return nil, fmt.Errorf("%w: %s: %d is the largest number of a type that is too small: make the column %s BIGINT UNSIGNED", ErrVersion, stmt.Schema.Name, version, v.field.DBName)
-		case version == v.loaded[i]: // kept by a condition of the caller's
+		case version == v.loaded[i]: // excluded by a condition of the caller
 		case version == v.loaded[i].raisedBy(v.step) && !v.deletes:
 			changed[i] = true
 			written = append(written, version)
@@ -282,7 +283,7 @@ func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 	return changed, err
 }
 
-// identity is the primary key of a model as a text.
+// identity returns the primary key of a model as text.
 func identity(stmt *gorm.Statement, model reflect.Value) string {
 	text := ""
 	for _, key := range stmt.Schema.PrimaryFields {
@@ -292,12 +293,12 @@ func identity(stmt *gorm.Statement, model reflect.Value) string {
 	return text
 }
 
-// settleVersions gives the models their old versions back where the statement has
-// failed, at its COMMIT at the latest.
+// settleVersions restores the old versions of the models if the statement has failed, at
+// its COMMIT at the latest.
 func settleVersions(db *gorm.DB) {
 	stmt := db.Statement
 	stmt.Settings.Delete(parentSetting)
-	open(stmt)
+	removeFilter(stmt)
 	v := ofStatement(stmt)
 	if v == nil {
 		return

@@ -10,13 +10,14 @@ import (
 	"gorm.io/gorm/clause"
 )
 
-// parentSetting is the statement that is under way, which GORM hands on to those of its
-// associations.
+// parentSetting holds the current statement. GORM passes it on to the statements of its
+// associations, which so know that they are such.
 const parentSetting = "lockstep:parent"
 
-// checkCreate refuses a create that may change existing rows, whose versions an upsert
-// can't compare: Save of a slice, OnConflict with updates, and the associations that
-// GORM saves with a model. There it makes an upsert of new records a plain INSERT.
+// checkCreate refuses a create that may change existing rows, since an upsert can't
+// compare their versions: Save of a slice, OnConflict with updates, and associations that
+// GORM saves with a model. If such associations are new, it turns their upsert into a
+// plain INSERT.
 func checkCreate(db *gorm.DB) {
 	stmt := db.Statement
 	parent, handedOn := stmt.Settings.Load(parentSetting)
@@ -49,7 +50,7 @@ func checkCreate(db *gorm.DB) {
 	}
 }
 
-// noUpsert is the error of an upsert of models with a Version.
+// noUpsert returns the error of an upsert of models with a Version.
 func noUpsert(stmt *gorm.Statement) error {
 	return fmt.Errorf("%w: %s: an upsert can't compare: create new models by Create, and save loaded ones one by one", ErrVersion, stmt.Schema.Name)
 }
@@ -68,13 +69,13 @@ func createdOf(db *gorm.DB) (*versioned, error) {
 	return v, nil
 }
 
-// firstVersion returns a version that nobody has seen, also not of a row that had the
-// same primary key before, or would have got it.
+// firstVersion returns a random version, which no earlier row of the same primary key is
+// likely to have had.
 func firstVersion() Version { return Version(beforeFirst + newStep()) }
 
-// firstVersions gives new models their first version, whatever they carry, and whatever
-// columns the create selects or omits. Where GORM leaves out what is there already, nobody
-// knows which rows these models have: they must be loaded first.
+// firstVersions gives new models their first version, whatever version they have, and
+// whatever columns the create selects or omits. If the create skips existing rows, nobody
+// knows which models were written: these must be loaded before their next write.
 func firstVersions(db *gorm.DB) {
 	stmt := db.Statement
 	v, err := createdOf(db)
@@ -120,7 +121,7 @@ func (v *versioned) selectOf(stmt *gorm.Statement) {
 	}
 }
 
-// setIn gives maps their first version until the statement is over.
+// setIn gives maps a first version until the statement is over.
 func (v *versioned) setIn(maps ...map[string]any) {
 	for _, values := range maps {
 		name := v.field.DBName

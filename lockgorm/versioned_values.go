@@ -11,7 +11,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// checkValues refuses values of an update that carry a version of their own.
+// checkValues refuses an update whose values set the version, or have another version
+// than the model.
 func (v *versioned) checkValues(stmt *gorm.Statement) error {
 	value := reflect.Indirect(reflect.ValueOf(stmt.Dest))
 	var written []string

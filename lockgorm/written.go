@@ -21,8 +21,8 @@ func writes(statement string, tables map[string]bool, vars ...any) string {
 	return table
 }
 
-// withoutWith leaves out the tables of WITH, which are read only, in front of an UPDATE or
-// DELETE, where it is certain where they end.
+// withoutWith cuts off WITH before an UPDATE or DELETE, since its tables are only read,
+// if it is certain where it ends.
 func withoutWith(statement string) string {
 	words, ok := sqltext.Closed(statement)
 	if !ok || len(words) == 0 || words[0] != "WITH" || !changes(words) {
@@ -37,7 +37,8 @@ func withoutWith(statement string) string {
 	return statement
 }
 
-// prepares tells whether a statement prepares or executes a text, which it quotes.
+// prepares tells whether a statement prepares or executes the text of another, which
+// stands in quotes.
 func prepares(words []string) bool {
 	for i, word := range words {
 		next := words[i+1:]
@@ -48,7 +49,8 @@ func prepares(words []string) bool {
 	return false
 }
 
-// within returns one of the tables that a text has, be it as a part of a name, or "".
+// within returns one of the tables whose name the text contains, even inside of another
+// name, or "".
 func within(text string, tables map[string]bool) string {
 	for table := range tables {
 		if strings.Contains(text, table) {
@@ -58,8 +60,8 @@ func within(text string, tables map[string]bool) string {
 	return ""
 }
 
-// spares tells whether an UPDATE or DELETE of several tables certainly leaves these alone,
-// which it reads: what it sets or deletes is of others.
+// spares tells whether an UPDATE or DELETE of several tables certainly only reads these
+// tables, and changes rows of others.
 func spares(statement string, tables map[string]bool) bool {
 	words, ok := sqltext.Closed(statement)
 	if !ok || len(words) == 0 {
@@ -92,15 +94,16 @@ func spares(statement string, tables map[string]bool) bool {
 	})
 }
 
-// written returns the part of a statement that names what it writes rows of: nothing of
-// one that is known to read only, or to change definitions, and all of one that isn't known.
+// written returns the part of a statement that names the tables whose rows it writes: ""
+// for a statement that only reads, or changes definitions, and the whole text of an
+// unknown one.
 func written(statement string) string {
 	words := sqltext.Words(statement, len(statement))
 	if len(words) == 0 {
 		return ""
 	}
 	if before, ok := sqltext.BeforeExecutable(statement); ok {
-		// What stands in an executable comment, not every server executes.
+		// Not every server executes what stands in an executable comment.
 		if w := sqltext.Words(before, 1); len(w) > 0 && slices.Contains(reading, w[0]) {
 			return ""
 		}
@@ -121,13 +124,13 @@ func written(statement string) string {
 	case "INSERT", "REPLACE":
 		return sqltext.Until(statement, "SELECT", "VALUES", "VALUE", "SET", "TABLE", "WITH", "ON")
 	case "SET":
-		if len(words) == 1 || words[1] != "STATEMENT" { // of MariaDB, before another statement
+		if len(words) == 1 || words[1] != "STATEMENT" { // SET STATEMENT ... FOR a statement, on MariaDB
 			return ""
 		}
 	case "UPDATE":
 		return sqltext.Until(statement, "SET")
 	case "DELETE":
-		// Of several tables: DELETE a FROM a JOIN b, DELETE FROM a USING a JOIN b.
+		// With several tables: DELETE a FROM a JOIN b, DELETE FROM a USING a JOIN b.
 		if head := sqltext.Until(statement, "WHERE", "ORDER", "LIMIT"); !slices.Contains(sqltext.Words(head, len(head)), "USING") {
 			return head
 		}
@@ -135,10 +138,11 @@ func written(statement string) string {
 	return statement
 }
 
-// reading are the first words of statements that change no rows.
+// reading holds the first words of statements that change no rows.
 var reading = []string{"SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "DESC", "DO", "CHECK", "CHECKSUM", "OPTIMIZE", "GRANT", "REVOKE"}
 
-// analyzes tells an ANALYZE TABLE. Another ANALYZE, of MariaDB, executes a statement.
+// analyzes tells whether a statement is ANALYZE TABLE. MariaDB's other ANALYZE executes a
+// statement.
 func analyzes(words []string) bool {
 	at := slices.Index(words, "TABLE")
 	return words[0] == "ANALYZE" && (at == 1 || at == 2 && (words[1] == "LOCAL" || words[1] == "NO_WRITE_TO_BINLOG"))
@@ -156,8 +160,8 @@ func changes(words []string) bool {
 	return false
 }
 
-// removes tells whether a statement that changes a definition takes rows away with it, in
-// partitions or by making a table anew.
+// removes tells whether a statement that changes a definition also removes rows, with a
+// partition or by replacing a table.
 func removes(words []string) bool {
 	for i, word := range words[1:] {
 		switch before := words[i]; word {

@@ -17,8 +17,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// pairs runs two ways of doing the same in turn and reports the medians and their
-// ratio, which a machine that is busy elsewhere slows down alike.
+// pairs runs two ways of doing the same in turn, and reports the medians and their ratio:
+// a busy machine slows down both alike.
 func pairs(b *testing.B, bare, ours func(i int) time.Duration) {
 	b.Helper()
 	var bareTimes, ourTimes []time.Duration
@@ -43,14 +43,14 @@ func pairs(b *testing.B, bare, ours func(i int) time.Duration) {
 	b.ReportMetric(float64(ourMedian)/float64(bareMedian), "ratio")
 }
 
-// benchPool opens a pool for a benchmark, with one round trip for a statement.
+// benchPool opens a pool for a benchmark that needs one round trip for a statement.
 func benchPool(b *testing.B, db *testdb.DB, guarded bool) *sql.DB {
 	b.Helper()
 	return locksuite.OpenSQL(guarded, locksuite.BeginTx)(b, db.Config(func(c *mysql.Config) { c.InterpolateParams = true })).DB()
 }
 
-// BenchmarkLockInTransaction compares a business transaction that locks, writes
-// and commits with the same that sends the bare upsert by a plain pool.
+// BenchmarkLockInTransaction compares a business transaction that locks, writes and
+// commits with one that sends the bare upsert on a plain pool.
 func BenchmarkLockInTransaction(b *testing.B) {
 	family := txlock.NewFamily[int64]("bench")
 	for _, engine := range testdb.Engines() {
@@ -128,7 +128,7 @@ func BenchmarkHandOver(b *testing.B) {
 	}
 }
 
-// handOver has two connections that take a lock one behind the other.
+// handOver has two connections that take a lock one after the other.
 type handOver struct {
 	b              *testing.B
 	db             *testdb.DB

@@ -13,9 +13,9 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestRefusedOnClusters proves that what can't exclude on a cluster of several primaries
-// is refused there, and that the transaction goes on. It needs no cluster: a MariaDB
-// whose wsrep_on is ON without a provider works as a single server.
+// TestRefusedOnClusters proves that calls which can't exclude on a cluster of several
+// primaries are refused there, and that the transaction goes on. It needs no cluster:
+// with wsrep_on = ON and no provider, a MariaDB works alone.
 func TestRefusedOnClusters(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {

@@ -12,30 +12,29 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// How Do looks after its connection: the socket often, which costs no round trip,
-// and the server by a ping, which also keeps an idle session alive.
+// How often Do checks its connection: the socket often, which costs no round trip, and
+// the server by a ping, which also keeps an idle session alive.
 const (
 	socketCheck = 50 * time.Millisecond
 	serverCheck = time.Second
 )
 
-// Do holds the lock of a key while fn runs, in a transaction of its own on a
-// connection of its own that fn doesn't see: for work that is no transaction, in
-// any number of databases and systems. When the connection is lost, and the lock
-// with it, the context of fn ends with ErrLost as its cause (context.Cause): within
-// 50 ms where the server has closed it, within two seconds where it is silent.
+// Do holds the lock of a key while fn runs, in a transaction of its own on a connection
+// that fn doesn't see. It is for work that is no transaction, in any number of databases
+// and systems. When the connection is lost, and the lock with it, the context of fn ends
+// with ErrLost as its cause (context.Cause): within 50 ms if the server has closed the
+// connection, within two seconds if the server is silent.
 //
-// A program that stops between a look at the context and a write may write after
-// the lock was lost; what must not be overtaken belongs into a transaction that
-// holds the lock itself: Run. Do returns the error of fn, ErrLost where the lock
-// was lost before fn returned, and what Lock returns. The lock is given back when
-// fn has returned, or has panicked, also when the context has ended before. On a
-// cluster of several primaries, where locks exclude when they are committed, it returns
-// schema.ErrMultiPrimary: use a lease.
+// A program may check the context, stop for a while, and write after the lock was lost.
+// Writes that must never come late belong in a transaction that holds the lock itself:
+// use Run. Do returns the error of fn, ErrLost if the lock was lost before fn returned,
+// and what Lock returns. It releases the lock when fn has returned or panicked, even if
+// the context has ended before. On a cluster of several primaries, where locks exclude
+// only at the commit, it returns schema.ErrMultiPrimary: use a lease.
 //
-// Every call keeps a connection of the pool, while it waits too. Where fn needs
-// one of the same pool, as many calls at once as MaxOpenConns allows would leave
-// it none: give Do a pool of its own, or bound the calls.
+// Every call keeps a connection of the pool, also while it waits. If fn needs a
+// connection of the same pool, then MaxOpenConns calls at once leave it none: give Do a
+// pool of its own, or limit the number of calls.
 func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error) (err error) {
 	if db == nil {
 		return errors.New("locksqlc: Do needs a *sql.DB, got nil")
@@ -56,11 +55,11 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	}
 	held := false
 	defer func() {
-		failed := giveBack(ctx, conn)
+		failed := release(ctx, conn)
 		switch {
 		case failed == nil, errors.Is(err, txlock.ErrLost):
 		case held:
-			err = errors.Join(fmt.Errorf("%w: it could not be given back: %w", txlock.ErrLost, failed), err)
+			err = errors.Join(fmt.Errorf("%w: it could not be released: %w", txlock.ErrLost, failed), err)
 		default:
 			err = joined.Errors(err, unlessGone(failed))
 		}
@@ -88,10 +87,10 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	return fn(working)
 }
 
-// giveBack ends the transaction. It commits the raised token, so that whoever
-// locks next with an older snapshot is told. Where that fails the connection is
-// thrown away, and the lock with it, if it wasn't lost before.
-func giveBack(ctx context.Context, conn *sql.Conn) error {
+// release commits the transaction with the raised token, so that somebody who locks next
+// with an older snapshot is told. If that fails, it closes the connection, and the server
+// ends the lock.
+func release(ctx context.Context, conn *sql.Conn) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*serverCheck)
 	defer cancel()
 	_, err := conn.ExecContext(ctx, "COMMIT")
@@ -102,8 +101,8 @@ func giveBack(ctx context.Context, conn *sql.Conn) error {
 	return errors.Join(unanswered(ctx, err), unlessGone(discard))
 }
 
-// unanswered is the error of a statement under a limit of Do's own, whose end is
-// not to be taken for that of the caller's context.
+// unanswered replaces the error of a statement that has exceeded a limit of Do's own:
+// nobody may take that for the end of the caller's context.
 func unanswered(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("no answer from the server in time: %v", err) //nolint:errorlint // see above
@@ -111,8 +110,8 @@ func unanswered(ctx context.Context, err error) error {
 	return err
 }
 
-// watch looks after the connection until the context ends, and ends it with
-// ErrLost where the connection is gone. It returns that error.
+// watch checks the connection until the context ends. If the connection is gone, it ends
+// the context with ErrLost, and returns that error.
 func watch(ctx context.Context, conn *sql.Conn, stop context.CancelCauseFunc) error {
 	tick := time.NewTicker(socketCheck)
 	defer tick.Stop()
@@ -135,26 +134,26 @@ func watch(ctx context.Context, conn *sql.Conn, stop context.CancelCauseFunc) er
 	}
 }
 
-// checkSocket asks the driver whether the connection was closed from outside,
-// which is what it does before a connection leaves the pool.
+// checkSocket asks the driver whether the server has closed the connection, as
+// database/sql does before it reuses one.
 func checkSocket(conn *sql.Conn) error {
 	return conn.Raw(func(driverConn any) error {
 		resetter, ok := driverConn.(driver.SessionResetter)
 		if !ok {
-			return nil // then the ping alone tells
+			return nil // then only the ping tells
 		}
 		return resetter.ResetSession(context.Background())
 	})
 }
 
-// ping asks the server, which must answer within a second.
+// ping sends a ping, which the server must answer within a second.
 func ping(conn *sql.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), serverCheck)
 	defer cancel()
 	return unanswered(ctx, conn.PingContext(ctx))
 }
 
-// unlessGone drops what ending a connection says that is gone already.
+// unlessGone drops the error of closing a connection that is gone already.
 func unlessGone(err error) error {
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
 		return nil

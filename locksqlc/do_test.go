@@ -33,8 +33,8 @@ func holderOf(t *testing.T, db *testdb.DB, key txlock.Key) int64 {
 	return int64(all[0].Conn)
 }
 
-// background calls Do in the background. It returns when fn runs, with the
-// context of fn; fn ends when the test says so.
+// background calls Do in the background. It returns the context of fn as soon as fn runs;
+// fn ends when the test tells it to.
 func background(ctx context.Context, t *testing.T, pool *sql.DB, key txlock.Key) (working context.Context, end func(error) error) {
 	t.Helper()
 	started, result, done := make(chan context.Context), make(chan error, 1), make(chan error, 1)
@@ -62,8 +62,8 @@ func background(ctx context.Context, t *testing.T, pool *sql.DB, key txlock.Key)
 	return working, end
 }
 
-// noticed is how long a test waits for what Do notices, in two seconds at most where the
-// machine is idle, or never. How soon it does is shown by TestDoLooksAtItsSocket.
+// noticed is how long a test waits until Do notices a loss, which takes it two seconds at
+// most on an idle machine. TestDoLooksAtItsSocket shows how soon it does.
 const noticed = 20 * time.Second
 
 // ends waits for the context's end and returns how long that took.
@@ -181,9 +181,9 @@ func TestDoNoticesKill(t *testing.T) {
 	})
 }
 
-// TestDoLooksAtItsSocket proves that Do doesn't wait for its next ping, a second after it
-// has begun, to find a connection that is closed: the quickest of some, since the machine
-// may be slow.
+// TestDoLooksAtItsSocket proves that Do finds a closed connection before its next ping, a
+// second after it has begun. Of several tries the quickest counts, since the machine may
+// be slow.
 func TestDoLooksAtItsSocket(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		quickest := time.Hour
@@ -204,8 +204,8 @@ func TestDoLooksAtItsSocket(t *testing.T) {
 	})
 }
 
-// TestErrorOfFnIsItself proves that where nothing else fails the error of a program's
-// function comes back as it is, for those who compare it.
+// TestErrorOfFnIsItself proves that if nothing else fails, the error of a program's
+// function is returned unchanged, so that it can be compared.
 func TestErrorOfFnIsItself(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
 		funds, key := errors.New("no funds"), uniqueKey(t, "own")
@@ -233,8 +233,8 @@ func TestErrorOfFnIsItself(t *testing.T) {
 	})
 }
 
-// TestDoNoticesLossAtTheEnd ends the connection when fn is about to return, before
-// Do has looked at it: fn has worked without the lock all the same.
+// TestDoNoticesLossAtTheEnd ends the connection when fn is about to return, before Do has
+// looked at it: fn has worked without the lock.
 func TestDoNoticesLossAtTheEnd(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		for range 5 {
@@ -296,7 +296,7 @@ func TestDoOutlivesItsContext(t *testing.T) {
 	})
 }
 
-// TestDoCancelledWhileItWaits calls no fn.
+// TestDoCancelledWhileItWaits proves that fn isn't called.
 func TestDoCancelledWhileItWaits(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		pool.SetMaxOpenConns(1)
@@ -330,8 +330,8 @@ func TestDoCancelledWhileItWaits(t *testing.T) {
 	})
 }
 
-// TestDoCommitsItsToken tells who locks later with an older snapshot that somebody
-// has worked under the lock meanwhile.
+// TestDoCommitsItsToken proves that whoever locks later with an older snapshot is told
+// that somebody has held the lock meanwhile.
 func TestDoCommitsItsToken(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		table, key := numbers(t, db), uniqueKey(t, "do")
@@ -377,8 +377,8 @@ func TestDoNoticesDeadServer(t *testing.T) {
 	}
 }
 
-// TestDoNoticesSilence cuts the network so that no packet says it. Nobody but the
-// ping can tell, once a second, and it waits a second for the answer.
+// TestDoNoticesSilence cuts the network without any packet. Only the ping can notice
+// that: it is sent once a second, and waits a second for the answer.
 func TestDoNoticesSilence(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		sides(t, func(t *testing.T, guarded bool) {
@@ -406,8 +406,8 @@ func TestDoNoticesSilence(t *testing.T) {
 	})
 }
 
-// TestDoKeepsItsConnectionAlive holds the lock past the time after which the server
-// ends an idle session.
+// TestDoKeepsItsConnectionAlive holds the lock longer than the server keeps an idle
+// session.
 func TestDoKeepsItsConnectionAlive(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		sides(t, func(t *testing.T, guarded bool) {
@@ -482,7 +482,7 @@ func (p *proxy) addr() string { return p.listener.Addr().String() }
 
 func (p *proxy) silence() { close(p.silent) }
 
-// forward copies until an end is closed, and drops what comes in the silence.
+// forward copies until one end is closed, and drops what comes while the proxy is silent.
 func (p *proxy) forward(to io.WriteCloser, from io.Reader) {
 	buffer := make([]byte, 1<<16)
 	for {
@@ -525,12 +525,12 @@ func TestDoRefuses(t *testing.T) {
 	})
 }
 
-// TestDoFailsToLock hands on why, and calls no fn.
+// TestDoFailsToLock proves that Do returns the reason and doesn't call fn.
 func TestDoFailsToLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		sides(t, func(t *testing.T, guarded bool) {
 			pool, key := newPool(t, db.Config(oneSecond), guarded), uniqueKey(t, "do")
-			// A row that is there: a new one may have to wait for a neighbour's gap.
+			// The row exists: a new one may have to wait for a neighbour's gap.
 			if err := txlock.Ensure(t.Context(), pool, key); err != nil {
 				t.Fatal(err)
 			}

@@ -13,8 +13,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// soon is far below innodb_lock_wait_timeout, 50 s, for which the server would keep
-// the locks of a session whose client has gone.
+// soon is far below innodb_lock_wait_timeout, 50 s: so long the server would keep the
+// locks of a session whose client is gone.
 const soon = 20 * time.Second
 
 // waiter is a transaction that holds a key and waits for something that another
@@ -25,8 +25,8 @@ type waiter struct {
 	conn int64
 }
 
-// newWaiter begins one. Its key has a row: where a first lock is rolled back, whoever waits
-// for it locks the gap beside it for other tests.
+// newWaiter begins one. Its key has a row: if the first lock of a key is rolled back, its
+// waiters lock the gap beside it, which would disturb other tests.
 func newWaiter(t *testing.T, pool *sql.DB) waiter {
 	t.Helper()
 	w := waiter{tx: begin(t, pool), mine: uniqueKey(t, "mine")}
@@ -38,7 +38,7 @@ func newWaiter(t *testing.T, pool *sql.DB) waiter {
 	return w
 }
 
-// isAbandoned demands that the key of the waiter is free at once, and that its
+// isAbandoned fails the test unless the key of the waiter is free at once, and its
 // transaction is doomed.
 func (w waiter) isAbandoned(t *testing.T, db *testdb.DB) {
 	t.Helper()
@@ -105,7 +105,7 @@ func TestAbandonedStatementIsKilled(t *testing.T) {
 	})
 }
 
-// TestAbandonedRowsAreKilled cancels a query whose rows wait in the middle.
+// TestAbandonedRowsAreKilled cancels a query that waits after its first rows.
 func TestAbandonedRowsAreKilled(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "crossed", crossed)
@@ -136,8 +136,8 @@ func TestAbandonedRowsAreKilled(t *testing.T) {
 	})
 }
 
-// TestReadTimeoutDooms has a readTimeout that is shorter than the wait: the driver
-// closes the connection, and the server knows nothing of it.
+// TestReadTimeoutDooms has a readTimeout that is shorter than the wait: the driver closes
+// the connection, and the server doesn't notice.
 func TestReadTimeoutDooms(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		holder, theirs := begin(t, newPool(t, db.Config(), true)), uniqueKey(t, "theirs")

@@ -13,8 +13,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// The table of a deadlock: many rows, of which the victim holds the first and
-// the other transaction the last.
+// The table of a deadlock has many rows. The victim holds the first one, the other
+// transaction the last one.
 const (
 	crossed    = "id INT PRIMARY KEY, grp INT NOT NULL, v INT NOT NULL, pad CHAR(200) NOT NULL, KEY (grp)"
 	lastRow    = 4000
@@ -35,7 +35,7 @@ type victim struct {
 	conn  int64
 }
 
-// shapes are the ways in which 1213 can reach a program: each waits for the last
+// shapes are the ways in which error 1213 can reach a program. Each waits for the last
 // row.
 var shapes = []struct {
 	name string
@@ -141,7 +141,7 @@ func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, run func(context.Contex
 	return v
 }
 
-// lost is deadlock for a statement that may be answered with anything.
+// lost does what deadlock does, for a statement that may be answered with anything.
 func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, run func(context.Context, *victim) error) (*victim, error) {
 	t.Helper()
 	v := &victim{db: pool, table: db.CreateTable(t, "crossed", crossed)}
@@ -199,9 +199,9 @@ func TestDeadlockDooms(t *testing.T) {
 	})
 }
 
-// commitsHalf shows what the guard is for: on a plain pool only what is written after
-// the deadlock stays. Some servers execute that in autocommit, so that not even ROLLBACK
-// would undo it, others (MariaDB 10.6 and 11.4) in a new transaction.
+// commitsHalf shows what the guard is for: on a plain pool only what is written after the
+// deadlock stays. Some servers execute that in autocommit, so that not even ROLLBACK
+// would undo it; others (MariaDB 10.6 and 11.4) execute it in a new transaction.
 func (v *victim) commitsHalf(t *testing.T) {
 	t.Helper()
 	exec(t, v.tx, "INSERT INTO "+v.table+" VALUES (9000, 0, 0, '')")
@@ -213,7 +213,7 @@ func (v *victim) commitsHalf(t *testing.T) {
 	}
 }
 
-// isDoomed demands that nothing more of the transaction reaches the server.
+// isDoomed fails the test if anything more of the transaction reaches the server.
 func (v *victim) isDoomed(t *testing.T) {
 	t.Helper()
 	ctx, write := t.Context(), "INSERT INTO "+v.table+" VALUES (9000, 0, 0, '')"

@@ -14,8 +14,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// The reasons, beside the deadlock, for which a transaction can be gone, and
-// what is left of a pool after it.
+// Why a transaction can be gone, other than by a deadlock, and what state the pool is in
+// afterwards.
 
 const counters = "id INT PRIMARY KEY, v INT NOT NULL"
 
@@ -24,8 +24,8 @@ func oneSecond(cfg *mysql.Config) {
 	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
 }
 
-// timesOut begins a transaction that has written row 1 and has waited for row 2 in
-// vain.
+// timesOut begins a transaction that has written row 1, and whose wait for row 2 has
+// timed out.
 func timesOut(t *testing.T, db *testdb.DB, pool *sql.DB) (tx *sql.Tx, table string, err error) {
 	t.Helper()
 	table = db.CreateTable(t, "counters", counters)
@@ -165,8 +165,8 @@ func TestKilledConnectionDooms(t *testing.T) {
 	})
 }
 
-// TestStatementOfPoolOutlivesDoom prepares a statement of the pool on a connection
-// whose transaction is doomed. database/sql keeps it there.
+// TestStatementOfPoolOutlivesDoom prepares a statement of the pool on a connection with a
+// doomed transaction. database/sql keeps the statement with that connection.
 func TestStatementOfPoolOutlivesDoom(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)
@@ -198,7 +198,7 @@ func TestStatementOfPoolOutlivesDoom(t *testing.T) {
 	})
 }
 
-// textDeadlock is deadlock for a transaction that was begun by BEGIN.
+// textDeadlock does what deadlock does, for a transaction that was begun by BEGIN.
 func textDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB) (conn *sql.Conn, table string) {
 	t.Helper()
 	table = db.CreateTable(t, "counters", counters)
@@ -225,8 +225,8 @@ func textDeadlock(t *testing.T, db *testdb.DB, pool *sql.DB) (conn *sql.Conn, ta
 	return conn, table
 }
 
-// TestTextTransactionDooms ends a doomed transaction that was begun by BEGIN in
-// all ways.
+// TestTextTransactionDooms ends a doomed transaction that was begun by BEGIN in every
+// way.
 func TestTextTransactionDooms(t *testing.T) {
 	ends := map[string]func(t *testing.T, conn *sql.Conn) error{
 		"COMMIT": func(t *testing.T, conn *sql.Conn) error {

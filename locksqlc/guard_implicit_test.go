@@ -13,16 +13,16 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// implicitStatement is a statement in whose text T stands for a table with a row 1,
-// and P for a name that is free.
+// implicitStatement is a statement. In its text T stands for a table with a row 1, and P
+// for a free name.
 type implicitStatement struct {
 	text    string
-	needs   string        // what is made before by CREATE
+	needs   string        // what CREATE makes before
 	engine  testdb.Engine // "" for both
 	fails   uint16        // the server's error, 0 for none
 	commits bool          // the transaction, so that its locks are free
 	unsaid  bool          // its text doesn't say so
-	name    string        // by which the error calls it; the first two words where it is ""
+	name    string        // what the error calls it, "" for its first two words
 }
 
 var implicit = []implicitStatement{
@@ -122,8 +122,8 @@ func onImplicit(t *testing.T, test func(t *testing.T, db *testdb.DB, i implicitS
 	})
 }
 
-// implicitPool is a pool of the administrator, whose connections nobody uses
-// again: LOCK TABLES stays with its own.
+// implicitPool is a pool of the administrator that uses no connection twice: LOCK TABLES
+// outlives its transaction.
 func implicitPool(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 	t.Helper()
 	pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), guarded)
@@ -131,9 +131,9 @@ func implicitPool(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 	return pool
 }
 
-// TestImplicitCommit runs each statement in a transaction that holds a lock. A
-// second session tells whether the server has freed it. It does so on a guarded pool, and
-// on one that can't read whether a transaction is open from the replies.
+// TestImplicitCommit runs each statement in a transaction that holds a lock. A second
+// session tells whether the server has freed that. It runs on a guarded pool, and on one
+// that can't read the flags of the replies.
 func TestImplicitCommit(t *testing.T) {
 	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {
 		for _, ask := range []bool{false, true} { // before Commit
@@ -167,8 +167,8 @@ func TestImplicitCommit(t *testing.T) {
 	})
 }
 
-// wants demands ErrTxDoomed by name where the statement commits, and nil where it
-// doesn't.
+// wants fails the test unless the error is an ErrTxDoomed that names the statement if it
+// commits, and nil if it doesn't.
 func (i implicitStatement) wants(t *testing.T, what string, err error) {
 	t.Helper()
 	if !i.commits {
@@ -187,9 +187,9 @@ func (i implicitStatement) wants(t *testing.T, what string, err error) {
 	}
 }
 
-// TestImplicitCommitWithoutLocks runs the same statements in transactions that
-// hold no lock: as on a plain pool. What was committed by a text that doesn't say so can't
-// be told from what the server has rolled back: there nothing further is sent.
+// TestImplicitCommitWithoutLocks runs the same statements in transactions that hold no
+// lock: they behave as on a plain pool. But if the text doesn't say that it commits, the
+// guard can't tell a commit from a rollback by the server, and nothing more is sent.
 func TestImplicitCommitWithoutLocks(t *testing.T) {
 	onImplicit(t, func(t *testing.T, db *testdb.DB, i implicitStatement) {
 		var results [2]string

@@ -13,10 +13,10 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// What a guarded connection knows of its transaction.
+// What a guarded connection knows about its transaction.
 
-// questions is the number of statements that the server has had from the session,
-// this one included.
+// questions returns how many statements the server has received from the session,
+// including this one.
 func questions(tb testing.TB, on testdb.Queryer) int {
 	tb.Helper()
 	var name string
@@ -70,7 +70,7 @@ func TestJoinSendsNothing(t *testing.T) {
 	})
 }
 
-// wantNoTransaction demands that a scope has ended with its transaction.
+// wantNoTransaction fails the test unless the scope has ended with its transaction.
 func wantNoTransaction(t *testing.T, scope *txlock.Scope, key txlock.Key) {
 	t.Helper()
 	if _, err := scope.Lock(t.Context(), key); !errors.Is(err, txlock.ErrNoTransaction) {
@@ -176,8 +176,8 @@ func TestTransactionsAsText(t *testing.T) {
 	})
 }
 
-// TestTextTransactionIsLeftOpen gives a connection back without COMMIT. Who has it
-// next begins anew, which commits.
+// TestTextTransactionIsLeftOpen returns a connection to the pool without COMMIT. The next
+// user's BEGIN commits.
 func TestTextTransactionIsLeftOpen(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool, key := newPool(t, db.Config(), true), uniqueKey(t, "left")
@@ -215,8 +215,8 @@ func TestTextTransactionIsLeftOpen(t *testing.T) {
 	})
 }
 
-// TestSavepointFreesLock rolls back to a savepoint from before the lock, by every
-// text that can. Another transaction takes the lock in between.
+// TestSavepointFreesLock rolls back to a savepoint that is older than the lock, in every
+// form of the text. Another transaction takes the lock in between.
 func TestSavepointFreesLock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, text := range []string{"ROLLBACK TO early", "rollback work to savepoint `early`", "SET @a = 1; ROLLBACK TO SAVEPOINT early"} {
@@ -254,9 +254,9 @@ func TestSavepointFreesLock(t *testing.T) {
 	})
 }
 
-// TestSavepointOfCaller calls a procedure that rolls back to a savepoint of its caller. No
-// server can be asked whether the transaction is still the same after that, so that it
-// counts as ended.
+// TestSavepointOfCaller calls a procedure that rolls back to a savepoint of its caller.
+// No server can tell whether the transaction is still the same after that, so it counts
+// as ended.
 func TestSavepointOfCaller(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		procedure := "undo_" + db.CreateTable(t, "undo", counters)
@@ -277,8 +277,9 @@ func TestSavepointOfCaller(t *testing.T) {
 	})
 }
 
-// TestSavepointKeepsEarlierLocks rolls back to a savepoint from after a lock, which both
-// servers keep, and so do Held and re-entry; what was locked after it is asked for again.
+// TestSavepointKeepsEarlierLocks rolls back to a savepoint that is younger than a lock.
+// Both servers keep that lock, Held says so, and re-entry sends nothing. A lock younger
+// than the savepoint is sent again.
 func TestSavepointKeepsEarlierLocks(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, interpolate := range []bool{false, true} {

@@ -15,8 +15,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// What the tests of the guarded pool share. They use plain pools beside guarded
-// ones, of the administrator where they need DDL.
+// What the tests of the guarded pool share. They compare guarded pools with plain ones,
+// of the administrator if they need DDL.
 
 // onServers runs a test on every server.
 func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
@@ -30,8 +30,8 @@ func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	}
 }
 
-// newPool opens a pool, which must have all its connections back when the test
-// ends.
+// newPool opens a pool. When the test ends, all connections must have been returned to
+// it.
 func newPool(tb testing.TB, cfg *mysql.Config, guarded bool) *sql.DB {
 	tb.Helper()
 	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
@@ -73,10 +73,10 @@ func exec(tb testing.TB, on executor, query string, args ...any) {
 	}
 }
 
-// begin begins a transaction that is rolled back at the end at the latest.
+// begin begins a transaction. It is rolled back at the end of the test at the latest.
 func begin(tb testing.TB, db *sql.DB) *sql.Tx {
 	tb.Helper()
-	tx, err := db.BeginTx(context.WithoutCancel(tb.Context()), nil) // not rolled back behind the test
+	tx, err := db.BeginTx(context.WithoutCancel(tb.Context()), nil) // so that the end of the test's context doesn't roll it back
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -84,7 +84,8 @@ func begin(tb testing.TB, db *sql.DB) *sql.Tx {
 	return tx
 }
 
-// takeConn takes a connection out of the pool, until the end at the latest.
+// takeConn takes a connection from the pool. It is returned at the end of the test at the
+// latest.
 func takeConn(tb testing.TB, db *sql.DB) *sql.Conn {
 	tb.Helper()
 	conn, err := db.Conn(tb.Context())
@@ -122,8 +123,8 @@ func lock(tb testing.TB, scope *txlock.Scope, key txlock.Key) txlock.Grant {
 	return grant
 }
 
-// isFree tells whether another transaction is given the lock at once, and gives it back.
-// What must be free asks wantFree.
+// isFree tells whether another transaction gets the lock at once, and releases it. If the
+// lock must be free, use wantFree.
 func isFree(tb testing.TB, db *testdb.DB, key txlock.Key) bool {
 	tb.Helper()
 	tx := begin(tb, newPool(tb, db.Config(), true))
@@ -135,9 +136,10 @@ func isFree(tb testing.TB, db *testdb.DB, key txlock.Key) bool {
 	return err == nil
 }
 
-// wantFree demands that another transaction is given the locks. It doesn't try: where the
-// row of a key was never committed, who holds the gap that it goes into refuses it, and
-// that may be another test. Whoever still held the lock itself would outlast the limit.
+// wantFree fails the test unless another transaction gets the locks. It waits with a
+// limit instead of trying: if the row of a key was never committed, another test may hold
+// the gap that it goes into, and a try would be refused. Somebody who still held the lock
+// itself would hold it longer than the limit.
 func wantFree(tb testing.TB, db *testdb.DB, keys ...txlock.Key) {
 	tb.Helper()
 	for _, key := range keys {
@@ -155,7 +157,7 @@ func uniqueKey(tb testing.TB, name string) txlock.Key {
 	return txlock.Named(name + "/" + rand.Text())
 }
 
-// number returns the number of the server's error, 0 where it is none.
+// number returns the number of a server's error, 0 for any other.
 func number(err error) uint16 {
 	if server := new(mysql.MySQLError); errors.As(err, &server) {
 		return server.Number
@@ -163,7 +165,7 @@ func number(err error) uint16 {
 	return 0
 }
 
-// wantDoomed demands that an error says that the transaction is over, and why.
+// wantDoomed fails the test unless the error says that the transaction is over, and why.
 func wantDoomed(tb testing.TB, what string, err error, why uint16) {
 	tb.Helper()
 	if !errors.Is(err, txlock.ErrTxDoomed) || number(err) != why {

@@ -15,16 +15,17 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// swallowed are the statements that can be the victim of a deadlock and answer with
-// success, or with another error. {T} is the table, {P} the name of what is made before.
+// swallowed are the statements that can be the victim of a deadlock and still be answered
+// with success, or with another error. {T} is the table, {P} the name of what was made
+// before.
 var swallowed = []struct {
 	name, makes string
 	before      string // executed in the transaction, before the statement
 	text        string
 	args        []any
 	engine      testdb.Engine // "" for both
-	again       bool          // the transaction may be started again
-	result      int           // of what the server answers; 0 is success or 1213
+	again       bool          // the transaction may be run again
+	result      int           // the number of the error that the server answers with; 0 is success or 1213
 }{
 	{name: "DO", text: "DO (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE)", again: true},
 	{name: "DO with an argument", text: "DO (SELECT v FROM {T} WHERE id = ? FOR UPDATE)", args: []any{4000}, again: true},
@@ -41,8 +42,8 @@ var swallowed = []struct {
 	{name: "SET of a subquery", text: "SET @v = (SELECT v FROM {T} WHERE id = 4000 FOR UPDATE)", again: true},
 }
 
-// TestSwallowedDeadlock: whatever a statement answers that was the victim of a deadlock,
-// nothing further of its transaction reaches the server.
+// TestSwallowedDeadlock proves that whatever the reply to a victim of a deadlock is,
+// nothing more of its transaction reaches the server.
 func TestSwallowedDeadlock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, s := range swallowed {
@@ -94,7 +95,7 @@ func unreadPool(t *testing.T, cfg *mysql.Config) *sql.DB {
 	return pool
 }
 
-// send sends a statement by one of the ways to the driver.
+// send sends a statement in one of the ways that database/sql has.
 func (v *victim) send(ctx context.Context, by, text string, args []any) error {
 	switch by {
 	case "prepared":
@@ -117,8 +118,8 @@ func (v *victim) send(ctx context.Context, by, text string, args []any) error {
 	return err
 }
 
-// isOver demands that the transaction takes no further statement, that nothing of it
-// stays, and that it says whether it may be started again.
+// isOver fails the test unless the transaction refuses every further statement, nothing
+// of it stays, and its error says whether it may be run again.
 func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
 	t.Helper()
 	if n := int(number(answer)); n != result && (result != 0 || n != 1213) {
@@ -144,7 +145,8 @@ func (v *victim) isOver(t *testing.T, answer error, result int, again bool) {
 	}
 }
 
-// TestRunAfterSwallowedDeadlock runs again what DO has lost, and not what a procedure has.
+// TestRunAfterSwallowedDeadlock proves that Run repeats a transaction after a deadlock in
+// DO, but not after one in a procedure.
 func TestRunAfterSwallowedDeadlock(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, again := range []bool{true, false} {
@@ -178,7 +180,7 @@ func TestRunAfterSwallowedDeadlock(t *testing.T) {
 	})
 }
 
-// TestUnclosedRowsHideNothing leaves rows open that have no result set, before a procedure
+// TestUnclosedRowsHideNothing doesn't close rows without a result set before a procedure
 // ends the transaction and begins another.
 func TestUnclosedRowsHideNothing(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
@@ -206,8 +208,8 @@ func TestUnclosedRowsHideNothing(t *testing.T) {
 	})
 }
 
-// TestCallKeepsLocks calls a procedure that does no harm: whatever was locked before it is
-// held after it, savepoints or not.
+// TestCallKeepsLocks calls a harmless procedure: the locks from before are held
+// afterwards, with and without savepoints.
 func TestCallKeepsLocks(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "harmless", counters)
@@ -235,7 +237,7 @@ func TestCallKeepsLocks(t *testing.T) {
 // table, {P} a procedure.
 var committing = []struct {
 	name, procedure, text string
-	anew                  bool // no plain pool without a lock knows
+	anew                  bool // a plain pool without a lock doesn't know
 }{
 	{name: "DDL", text: "CREATE TABLE IF NOT EXISTS {T}_made (id INT)"},
 	{name: "DDL that fails", text: "CREATE TABLE {T} (id INT)", anew: true},

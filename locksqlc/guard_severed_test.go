@@ -15,10 +15,10 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// lostCommits are the ways to commit, or not, and then to wait for row 2 of {T}.
+// lostCommits are statements that commit, or don't, and then wait for row 2 of {T}.
 var lostCommits = []struct {
 	name, procedure, text string
-	again                 bool // nothing is committed, which a guarded pool knows
+	again                 bool // nothing was committed, and a guarded pool knows that
 }{
 	{name: "CALL", procedure: "BEGIN COMMIT; START TRANSACTION; UPDATE {T} SET v = v WHERE id = 2; END", text: "CALL {P}()"},
 	{name: "CALL with rows", procedure: "BEGIN SELECT 1; COMMIT; UPDATE {T} SET v = v WHERE id = 2; END", text: "CALL {P}()"},
@@ -28,9 +28,10 @@ var lostCommits = []struct {
 	{name: "UPDATE", text: "UPDATE {T} SET v = v WHERE id = 2", again: true},
 }
 
-// TestRunAfterLostCommit has the server end the connection while a statement runs that has
-// committed already: what was written must not be written again. What a guarded pool knows
-// not to be committed is run again, whatever fn makes of the error.
+// TestRunAfterLostCommit has the server end the connection while a statement runs that
+// has committed already: what was written must not be written again. If a guarded pool
+// knows that nothing was committed, it runs the transaction again, whatever fn does with
+// the error.
 func TestRunAfterLostCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		sides(t, func(t *testing.T, guarded bool) {
@@ -79,7 +80,7 @@ func TestRunAfterLostCommit(t *testing.T) {
 	})
 }
 
-// send sends a statement by Exec, or by Query and reads all that it gives.
+// send sends a statement by Exec, or by Query, and reads all rows.
 func send(ctx context.Context, tx *sql.Tx, rows bool, text string) error {
 	if !rows {
 		_, err := tx.ExecContext(ctx, text)
@@ -94,8 +95,8 @@ func send(ctx context.Context, tx *sql.Tx, rows bool, text string) error {
 	return errors.Join(r.Err(), r.Close())
 }
 
-// TestSwallowedDeadlockAfterCommit has the program commit as text and begin anew, and a
-// procedure hide the deadlock that ends the second transaction.
+// TestSwallowedDeadlockAfterCommit has the program commit as text and begin another
+// transaction. A procedure hides the deadlock that ends this one.
 func TestSwallowedDeadlockAfterCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, before := range []string{"COMMIT AND CHAIN", "COMMIT|START TRANSACTION", "BEGIN", "CREATE TABLE {T}_made (id INT)|START TRANSACTION", "COMMIT; BEGIN", "/*! BEGIN */"} {
@@ -146,8 +147,8 @@ func TestSwallowedDeadlockAfterCommit(t *testing.T) {
 	})
 }
 
-// TestAutocommitAfterDDL goes on behind DDL, where no transaction is open: nothing of that
-// is taken for the end of one.
+// TestAutocommitAfterDDL goes on after DDL, when no transaction is open: the guard takes
+// none of these statements for the end of one.
 func TestAutocommitAfterDDL(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, ddl := range []string{"CREATE TABLE IF NOT EXISTS {T}_made (id INT)", "COMMIT"} {
@@ -184,7 +185,8 @@ func TestAutocommitAfterDDL(t *testing.T) {
 	})
 }
 
-// TestFailedRollbackIsNotReused leaves a transaction of XA open, which no ROLLBACK ends.
+// TestFailedRollbackIsNotReused leaves an XA transaction open, which ROLLBACK doesn't
+// end.
 func TestFailedRollbackIsNotReused(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)

@@ -16,7 +16,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// connection is what go-sql-driver's connections have, and guarded ones.
+// connection has the methods of go-sql-driver's connections and of guarded ones.
 type connection interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -28,7 +28,7 @@ type connection interface {
 	driver.NamedValueChecker
 }
 
-// wrapper is a connector whose connections are wrapped, as those of instrumentation are.
+// wrapper is a connector that wraps its connections, as instrumentation does.
 type wrapper struct {
 	driver.Connector
 	wrap func(connection) driver.Conn
@@ -42,7 +42,7 @@ func (w wrapper) Connect(ctx context.Context) (driver.Conn, error) {
 	return w.wrap(base.(connection)), nil
 }
 
-// commenter puts a comment before and after each text, as otelsql's WithSQLCommenter and
+// commenter adds a comment before and after each text, as otelsql's WithSQLCommenter and
 // Datadog's propagation do.
 type commenter struct{ connection }
 
@@ -62,8 +62,8 @@ func commented(query string) string {
 	return "/* app='shop' */ " + query + " /* traceparent='00-1-1-00' */"
 }
 
-// unchecked has no Validator and no SessionResetter, as nhat/otelsql, sqlhooks and
-// instrumentedsql have none.
+// unchecked has no Validator and no SessionResetter, like nhat/otelsql, sqlhooks and
+// instrumentedsql.
 type unchecked struct {
 	driver.ConnBeginTx
 	driver.ConnPrepareContext
@@ -112,7 +112,8 @@ var wrappers = map[string]func(connection) driver.Conn{
 }
 
 // onWrapped runs a test on pools with each wrapper, around the guarded pool and under it,
-// and with a guarded pool under another; together, or one after the other.
+// and on one guarded pool around another. The cases run in parallel, or one after the
+// other.
 func onWrapped(t *testing.T, together bool, test func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool)) {
 	t.Helper()
 	onServers(t, func(t *testing.T, db *testdb.DB) {
@@ -236,9 +237,10 @@ func TestWrappedCancel(t *testing.T) {
 	})
 }
 
-// TestWrappedRestores has a deadlock in a bounded wait for a key that is being made, for
-// which MySQL's session is set: no later user of the connection finds it so. It is done with
-// one after the other: fresh keys beside each other could be another deadlock.
+// TestWrappedRestores has a deadlock in a bounded wait for a key that is being made. For
+// this wait MySQL needs a session variable; later users of the connection must find it
+// restored. The cases run one after the other: new keys beside each other could cause
+// other deadlocks.
 func TestWrappedRestores(t *testing.T) {
 	onWrapped(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		pool.SetMaxOpenConns(1)

@@ -1,9 +1,3 @@
-// Package locksqlc brings the locks of package txlock to programs that use
-// database/sql, by itself or under code that sqlc generates.
-//
-// Open or Connector give a guarded pool, an ordinary *sql.DB on which a lock costs
-// the fewest statements and a transaction that the server has ended can do no
-// harm. Join, Run and Do work on any pool of go-sql-driver/mysql.
 package locksqlc
 
 import (
@@ -22,9 +16,9 @@ import (
 // inner is what package txlock does for this one.
 var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
-// Open opens a guarded pool for a data source name of go-sql-driver/mysql. As
-// with sql.Open no connection is made yet. It returns the error of a name that
-// can't be parsed.
+// Open opens a guarded pool for a data source name of go-sql-driver/mysql. As with
+// sql.Open, no connection is made yet. It returns an error for a name that can't be
+// parsed.
 func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
@@ -38,17 +32,17 @@ func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
 }
 
 // Connector returns the connector of a guarded pool, for sql.OpenDB, around one of
-// go-sql-driver/mysql. Every statement, transaction and error passes through
-// unchanged; a transaction that the server has rolled back takes no further
-// statement, and neither it nor one that has lost its locks is committed: both
-// answer ErrTxDoomed.
+// go-sql-driver/mysql. Every statement, transaction and error passes through unchanged,
+// with one exception: a transaction that the server has rolled back takes no further
+// statement, and neither it nor one that has lost its locks is committed. Both return
+// ErrTxDoomed.
 func Connector(base driver.Connector, options ...txlock.PoolOption) driver.Connector {
 	return inner.Guarded(base, options...)
 }
 
-// Join returns the locks of an open transaction. It returns ErrNoTransaction for
-// a transaction that is nil or over, ErrTxDoomed for one that the server has ended,
-// and the errors of the driver. The transaction goes on.
+// Join returns the scope of an open transaction, which takes its locks. It returns
+// ErrNoTransaction if the transaction is nil or over, ErrTxDoomed if the server has ended
+// it, and the errors of the driver. The transaction goes on.
 func Join(ctx context.Context, tx *sql.Tx, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("%w: the *sql.Tx is nil", txlock.ErrNoTransaction)
@@ -56,8 +50,8 @@ func Join(ctx context.Context, tx *sql.Tx, options ...txlock.JoinOption) (*txloc
 	return txlock.Join(ctx, tx, options...)
 }
 
-// JoinConn is Join for a transaction that the program has begun by a BEGIN of its
-// own on a connection of its own.
+// JoinConn does what Join does, for a transaction that the program has begun by sending
+// BEGIN on a *sql.Conn.
 func JoinConn(ctx context.Context, conn *sql.Conn, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	if conn == nil {
 		return nil, fmt.Errorf("%w: the *sql.Conn is nil", txlock.ErrNoTransaction)
@@ -65,15 +59,15 @@ func JoinConn(ctx context.Context, conn *sql.Conn, options ...txlock.JoinOption)
 	return txlock.Join(ctx, connTx{conn}, options...)
 }
 
-// connTx makes a connection a txlock.Tx. What is begun by BEGIN is ended by the
-// program's own COMMIT or ROLLBACK, and txlock calls neither method.
+// connTx makes a connection a txlock.Tx. The program ends what it has begun by BEGIN with
+// COMMIT or ROLLBACK as text, and txlock calls neither method.
 type connTx struct{ *sql.Conn }
 
 var errOwnEnd = errors.New("locksqlc: a transaction begun by BEGIN is ended by COMMIT or ROLLBACK as text")
 
-// ExecContext sends a statement, unless rows are open on a plain connection: the
-// driver would give the connection up, and database/sql would wait for the rows
-// to be closed before it returns. Every lock call begins by ExecContext.
+// ExecContext sends a statement, unless rows are open on a plain connection: the driver
+// would drop the connection, and database/sql would wait until the rows are closed. Every
+// lock call begins with ExecContext.
 func (c connTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if err := c.Raw(notBusy); err != nil {
 		return nil, err
@@ -81,8 +75,8 @@ func (c connTx) ExecContext(ctx context.Context, query string, args ...any) (sql
 	return c.Conn.ExecContext(ctx, query, args...)
 }
 
-// notBusy returns ErrOpenRows where a connection of go-sql-driver has unread data,
-// or is closed. A guarded connection finds that out by itself.
+// notBusy returns ErrOpenRows if a connection of go-sql-driver has unread data, or is
+// closed. A guarded connection finds that out by itself.
 func notBusy(driverConn any) error {
 	if _, guarded := driverConn.(interface{ OpenRows() int }); guarded {
 		return nil

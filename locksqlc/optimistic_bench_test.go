@@ -18,9 +18,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// BenchmarkOptimistic compares Optimistic with Run: 16 workers, each of which reads a
-// record, and writes it, in a transaction. Conflicts are the part of the runs of the
-// function that were in vain.
+// BenchmarkOptimistic compares Optimistic with Run: each of 16 workers reads and writes a
+// record in a transaction. Conflicts are the share of function runs that were in vain.
 func BenchmarkOptimistic(b *testing.B) {
 	const workers = 16
 	for _, engine := range testdb.Engines() {

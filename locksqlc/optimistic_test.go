@@ -39,7 +39,7 @@ func TestOptimisticCommitsAndRunsAgain(t *testing.T) {
 				table, runs := numbers(t, db), 0
 				err := locksqlc.OptimisticTx(t.Context(), pool, &sql.TxOptions{Isolation: level}, key, func(tx *sql.Tx) error {
 					runs++
-					wantFree(t, db, key) // which holds it exclusively: a conflict
+					wantFree(t, db, key) // it holds the key exclusively: a conflict
 					if err := raise(t.Context(), tx, table); err != nil {
 						return err
 					}
@@ -98,18 +98,18 @@ func TestOptimisticRefusesBadCalls(t *testing.T) {
 	}
 }
 
-// mixed is one transaction of the fuzz below, by a way that chance chooses.
+// mixed runs one transaction of the test below, in a random way.
 func mixed(ctx context.Context, pool *sql.DB, options *sql.TxOptions, key txlock.Key, table string, compare bool) error {
 	add := func(tx *sql.Tx) error { return raise(ctx, tx, table) }
 	way := rand.IntN(5)
 	switch {
 	case way == 0:
 		return locksqlc.RunTx(ctx, pool, options, []txlock.Key{key}, add)
-	case !compare: // the control: the same without the comparison
+	case !compare: // the control group: the same without the comparison
 		return locksqlc.RunTx(ctx, pool, options, nil, add)
 	case way == 1:
 		return locksqlc.OptimisticTx(ctx, pool, options, key, add)
-	case way == 2: // somebody who has read the data, too, before the transaction
+	case way == 2: // like somebody who has read the data, too, before the transaction
 		version, err := txlock.ReadVersion(ctx, pool, key)
 		if err != nil {
 			return err
@@ -155,7 +155,7 @@ func mixed(ctx context.Context, pool *sql.DB, options *sql.TxOptions, key txlock
 	})
 }
 
-// plainly is one transaction, run once.
+// plainly runs one transaction, once.
 func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(tx *sql.Tx, scope *txlock.Scope) error) error {
 	tx, err := pool.BeginTx(ctx, options)
 	if err != nil {
@@ -176,8 +176,8 @@ func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(
 }
 
 // TestMixedWritersLoseNothing raises one number by optimistic and pessimistic
-// transactions at once: it is the number of those that were committed. Without the
-// comparison updates are lost, so the test can tell.
+// transactions at once: in the end it is the number of commits. Without the comparison
+// updates are lost, so the test can fail.
 func TestMixedWritersLoseNothing(t *testing.T) {
 	const workers, commits = 8, 15
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
@@ -226,7 +226,7 @@ func TestMixedWritersLoseNothing(t *testing.T) {
 	})
 }
 
-// TestVersionTable: the recipe of the version table loses nothing either.
+// TestVersionTable proves that the recipe of the version table loses nothing either.
 func TestVersionTable(t *testing.T) {
 	const workers, commits = 6, 10
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {

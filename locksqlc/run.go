@@ -12,31 +12,32 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Run begins a transaction, takes the locks of all keys as its first statement,
-// calls fn and commits. When fn returns an error, or panics, it rolls back and
-// hands on the error or the panic. Without keys fn takes the locks itself, best
-// before its first SELECT: see Join.
+// Run begins a transaction, takes the locks of all keys as its first statement, calls fn
+// and commits. When fn returns an error or panics, Run rolls back, and returns the error
+// or lets the panic go on. Without keys fn takes the locks itself, best before its first
+// SELECT; see Join.
 //
-// A transaction that the server has rolled back (txlock.Retryable: a deadlock, a
-// stale snapshot) is run again from its beginning, ten times at most, with jittered
-// pauses: fn must not keep what it did elsewhere in a transaction that failed. It
-// returns the errors of fn and of LockAll, and for a transaction that was
-// committed behind its back, by DDL for example, ErrTxDoomed. When it returns, no
+// A transaction that the server has rolled back (txlock.Retryable: a deadlock, a stale
+// snapshot) is run again from its beginning, ten times at most, with jittered pauses. So
+// fn may be called several times, and must not keep what it did outside of a transaction
+// that failed. Run returns the errors of fn and of LockAll, and ErrTxDoomed for a
+// transaction that a statement of fn has committed, DDL for example. When it returns, no
 // transaction is open.
 //
-// A transaction of which something was committed before its end, or may have been, is
-// never run again, whatever error has ended it: after DDL, a COMMIT as text, or a CALL or
-// EXECUTE that has committed or that was itself the victim of a deadlock. A plain pool
-// knows less: one that was ended and begun anew, by COMMIT AND CHAIN or a CALL, or that
-// DDL has committed which failed itself, may be run again, where Run has locked no key or
-// somebody else has locked it since. It does know that it knows nothing once its connection
-// is lost while fn runs, and doesn't run that again; a guarded pool does, where none of the
-// statements can have committed.
+// A transaction is never run again, whatever error has ended it, if a part of it was
+// committed before its end, or may have been: by DDL, by COMMIT as text, by a CALL or
+// EXECUTE that has committed or was the victim of a deadlock. On a plain pool Run can't
+// see all of that. There it may run again a transaction which COMMIT AND CHAIN or a CALL
+// has ended and replaced by another, or which was committed by DDL that failed itself, if
+// Run has locked no key, or somebody else has locked it since. When the connection is
+// lost while fn runs, a plain pool doesn't run the transaction again; a guarded pool
+// does, if none of its statements can have committed.
 func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(tx *sql.Tx) error) error {
 	return RunTx(ctx, db, nil, keys, fn)
 }
 
-// RunTx is Run with options for the transaction: its isolation level.
+// RunTx does what Run does, with options for the transaction, such as its isolation
+// level.
 func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error) error {
 	return run(ctx, "Run", db, options, keys, fn, func(scope *txlock.Scope, tx *sql.Tx) error {
 		if len(keys) > 0 {
@@ -48,22 +49,23 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 	})
 }
 
-// Optimistic is Run without waiting for a lock: it begins a transaction, reads the
-// version of the key, calls fn, and commits only if nobody has held the key exclusively
-// meanwhile, be it by Lock and its likes or by Optimistic. Otherwise, and where the
-// server has rolled the transaction back, it is run again from its beginning, ten times
-// at most, with jittered pauses: fn must not keep what it did elsewhere in a
-// transaction that failed. fn reads and computes before it writes: what it
-// writes is locked until the end, by the server's own row locks.
+// Optimistic does what Run does, without waiting for a lock: it begins a transaction,
+// reads the version of the key, calls fn, and commits only if nobody has held the key
+// exclusively meanwhile, by Lock, TryLock, LockAll, LockAny, CompareAndBump or
+// Optimistic. Otherwise, and after a rollback by the server, the transaction is run again
+// from its beginning, ten times at most, with jittered pauses: fn must not keep what it
+// did outside of a transaction that failed. fn should read and compute before it writes:
+// the server's own row locks keep what it writes until the end.
 //
-// It is for keys that seldom meet: where a conflict is the rule, Run is faster. It
-// returns what Run returns, and ErrConflict for the last of ten conflicts. When it
+// It is for keys that are rarely used at the same time: if conflicts are frequent, Run is
+// faster. It returns what Run returns, and ErrConflict after ten conflicts. When it
 // returns, no transaction is open.
 func Optimistic(ctx context.Context, db *sql.DB, key txlock.Key, fn func(tx *sql.Tx) error) error {
 	return OptimisticTx(ctx, db, nil, key, fn)
 }
 
-// OptimisticTx is Optimistic with options for the transaction: its isolation level.
+// OptimisticTx does what Optimistic does, with options for the transaction, such as its
+// isolation level.
 func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key txlock.Key, fn func(tx *sql.Tx) error) error {
 	return run(ctx, "Optimistic", db, options, []txlock.Key{key}, fn, func(scope *txlock.Scope, tx *sql.Tx) error {
 		version, err := scope.Version(ctx, key)
@@ -77,7 +79,7 @@ func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key t
 	})
 }
 
-// run checks what was given and runs transactions until one is committed.
+// run checks the arguments, and runs transactions until one is committed.
 func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error, body func(scope *txlock.Scope, tx *sql.Tx) error) error {
 	if db == nil {
 		return fmt.Errorf("locksqlc: %s needs a *sql.DB, got nil", name)
@@ -93,7 +95,7 @@ func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, k
 	return retry.Do(ctx, func() error { return once(ctx, db, options, body) })
 }
 
-// once is one transaction.
+// once runs one transaction.
 func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(scope *txlock.Scope, tx *sql.Tx) error) (err error) {
 	conn, tx, err := beginOn(ctx, db, options)
 	if err != nil {
@@ -105,7 +107,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 		if finished {
 			return
 		}
-		// An error of fn, or its panic, which goes on afterwards.
+		// fn has returned an error, or panicked; the panic goes on afterwards.
 		if rollbackErr := tx.Rollback(); rollbackErr != nil && !errors.Is(rollbackErr, sql.ErrTxDone) {
 			err = joined.Errors(err, fmt.Errorf("locksqlc: roll back: %w", rollbackErr))
 		}
@@ -130,10 +132,10 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	return nil
 }
 
-// beginOn begins a transaction on a connection of its own. The transaction of a
-// context that ends is rolled back by a goroutine of database/sql, for which
-// Rollback doesn't wait, but closing the connection does. A connection that turns
-// out to be dead is passed over, as DB.BeginTx does it.
+// beginOn begins a transaction on a connection of its own. When a context ends, a
+// goroutine of database/sql rolls back its transaction: Rollback doesn't wait for that,
+// but closing the connection does. If the connection turns out to be dead, beginOn takes
+// another one, as DB.BeginTx does.
 func beginOn(ctx context.Context, db *sql.DB, options *sql.TxOptions) (conn *sql.Conn, tx *sql.Tx, err error) {
 	for range 3 {
 		if conn, err = db.Conn(ctx); err != nil {

@@ -27,8 +27,8 @@ func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB, 
 	})
 }
 
-// onOwnPools is onPools with a database for the test alone, whose center locks
-// nobody else has.
+// onOwnPools does what onPools does, in a database of its own, so that no other test has
+// its center locks.
 func onOwnPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool)) {
 	t.Helper()
 	t.Parallel()
@@ -51,7 +51,7 @@ func keysOf(t *testing.T) []txlock.Key {
 	return []txlock.Key{uniqueKey(t, "run"), uniqueKey(t, "run"), hashed.Key(7)}
 }
 
-// idle demands that nothing is open when a call has returned.
+// idle fails the test if a connection is still in use when a call has returned.
 func idle(t *testing.T, pool *sql.DB) {
 	t.Helper()
 	if n := pool.Stats().InUse; n != 0 {
@@ -193,8 +193,8 @@ func TestRunRetriesDeadlock(t *testing.T) {
 	}
 }
 
-// TestRunConfirms has fn swallow a deadlock on a plain pool. What it wrote after it
-// was committed one by one, and Run must not make that a success.
+// TestRunConfirms has fn ignore a deadlock on a plain pool. Each write after it was
+// committed by itself, and Run must not report success.
 func TestRunConfirms(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), false)
@@ -235,7 +235,7 @@ func cross(t *testing.T, db *testdb.DB) *crossing {
 	return c
 }
 
-// lose runs into a deadlock with the other transaction, which is over afterwards.
+// lose runs into a deadlock with the other transaction, which is over then.
 func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 	t.Helper()
 	exec(t, tx, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
@@ -247,7 +247,7 @@ func (c *crossing) lose(t *testing.T, tx *sql.Tx) error {
 }
 
 // answerTo runs into the deadlock by a statement that waits for row 2 while row 1 is
-// locked, and returns what it was answered.
+// locked, and returns the answer.
 func (c *crossing) answerTo(t *testing.T, tx *sql.Tx, statement string) error {
 	t.Helper()
 	id := testdb.ConnID(t, tx)
@@ -265,7 +265,7 @@ func (c *crossing) answerTo(t *testing.T, tx *sql.Tx, statement string) error {
 	return err
 }
 
-// TestRunRetriesCommit is told of the conflict by COMMIT, as on a cluster.
+// TestRunRetriesCommit has COMMIT report the conflict, as on a cluster.
 func TestRunRetriesCommit(t *testing.T) {
 	t.Parallel()
 	db, mock := newMock(t)
@@ -319,14 +319,15 @@ func newMock(t *testing.T) (*sql.DB, sqlmock.Sqlmock) {
 	return db, mock
 }
 
-// expectJoin is how a transaction is begun on a plain pool and joined.
+// expectJoin expects that a transaction is begun on a plain pool and joined.
 func expectJoin(mock sqlmock.Sqlmock) {
 	mock.ExpectBegin()
 	mock.ExpectExec(rawsql.Probe).WillReturnError(&mysql.MySQLError{Number: 1568})
 	mock.ExpectQuery(rawsql.Facts).WillReturnRows(sqlmock.NewRows([]string{"v", "c", "r", "n"}).AddRow("9.7.4", 7, 0, "mock/3306/test"))
 }
 
-// TestRunRetriesStaleSnapshot reads before it locks, and is overtaken in between.
+// TestRunRetriesStaleSnapshot reads before it locks, and somebody else commits in
+// between.
 func TestRunRetriesStaleSnapshot(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		table, key, calls := numbers(t, db), uniqueKey(t, "run"), 0
@@ -377,7 +378,7 @@ func TestRunGivesUp(t *testing.T) {
 	})
 }
 
-// TestRunRetriesNothingElse calls fn once.
+// TestRunRetriesNothingElse proves that after other errors fn isn't called again.
 func TestRunRetriesNothingElse(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		key := uniqueKey(t, "run")
@@ -437,7 +438,7 @@ func TestRunWithEndedContext(t *testing.T) {
 func TestRunCancelledWhileItWaits(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		key, mine := txlock.Named("z"+uniqueKey(t, "run").String()), txlock.Named("a"+uniqueKey(t, "run").String())
-		// Without its row, Run may have to wait for the gap that it goes into.
+		// If the row didn't exist, Run might wait for the gap that it goes into.
 		if err := txlock.Ensure(t.Context(), db.Admin(), mine, key); err != nil {
 			t.Fatal(err)
 		}
@@ -498,8 +499,8 @@ func TestRunCancelledInside(t *testing.T) {
 	})
 }
 
-// TestRunCancelledBetweenTries ends the context when a try has been rolled back and
-// the pause before the tenth has begun, which takes a quarter of a second at least.
+// TestRunCancelledBetweenTries ends the context after the ninth try was rolled back, in
+// the pause before the tenth, which takes a quarter of a second at least.
 func TestRunCancelledBetweenTries(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -571,7 +572,8 @@ func TestRunTx(t *testing.T) {
 	})
 }
 
-// TestRunOfTransactionThatFnEnds says that fn has taken the end away from Run.
+// TestRunOfTransactionThatFnEnds proves that Run returns an error if fn itself has ended
+// the transaction.
 func TestRunOfTransactionThatFnEnds(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		for name, end := range map[string]func(*sql.Tx) error{"Commit": (*sql.Tx).Commit, "Rollback": (*sql.Tx).Rollback} {
@@ -591,14 +593,14 @@ func TestRunOfTransactionThatFnEnds(t *testing.T) {
 	})
 }
 
-// lockVariables are those that a lock could change.
+// lockVariables are the session variables that a lock could change.
 var lockVariables = map[testdb.Engine]string{
 	testdb.MariaDB: "GROUP_CONCAT(variable_value ORDER BY variable_name) FROM information_schema.session_variables WHERE variable_name IN ('innodb_lock_wait_timeout', 'max_statement_time', 'innodb_snapshot_isolation')",
 	testdb.MySQL:   "CONCAT_WS('/', @@SESSION.innodb_lock_wait_timeout, @@SESSION.max_execution_time, @@SESSION.transaction_isolation)",
 }
 
-// TestSessionVariablesStay looks at a connection after bounded locks of all kinds
-// and ends.
+// TestSessionVariablesStay looks at a connection after bounded locks of all kinds, with
+// every outcome.
 func TestSessionVariablesStay(t *testing.T) {
 	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		pool.SetMaxOpenConns(1)
@@ -642,8 +644,8 @@ func TestSessionVariablesStay(t *testing.T) {
 	})
 }
 
-// TestSessionVariablesStayAfterDeadlock has the server roll the transaction back
-// while it waits for a key that another is making.
+// TestSessionVariablesStayAfterDeadlock has the server roll back a transaction while it
+// waits for a key that another one is making.
 func TestSessionVariablesStayAfterDeadlock(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		pool.SetMaxOpenConns(1)

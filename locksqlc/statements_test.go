@@ -17,9 +17,9 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// counted is a sequence of calls in a new transaction and the statements that it
-// sends on each kind of pool. A MariaDB without innodb_snapshot_isolation checks a
-// snapshot that may be old as MySQL does.
+// counted is a sequence of calls in a new transaction, and how many statements it sends
+// on each kind of pool. A MariaDB without innodb_snapshot_isolation checks a snapshot as
+// MySQL does.
 type counted struct {
 	name                                                   string
 	run                                                    func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error
@@ -104,8 +104,8 @@ func TestStatementsPerVerb(t *testing.T) {
 	}
 }
 
-// TestStatementsOfCompareAndBump counts those with a version from before the transaction:
-// one, and one more where the transaction may have read data from before it.
+// TestStatementsOfCompareAndBump counts the statements for a version that is older than
+// the transaction: one, and one more if the transaction may have read older data.
 func TestStatementsOfCompareAndBump(t *testing.T) {
 	first := func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		return s.CompareAndBump(ctx, key, 0)
@@ -148,8 +148,8 @@ func BenchmarkStatements(b *testing.B) {
 	}
 }
 
-// counter opens a pool and returns what runs a sequence in a transaction, join and
-// release included, and asks the server how many statements were sent for it.
+// counter opens a pool, and returns a function that runs a sequence in a transaction,
+// with join and release, and asks the server how many statements it has received.
 func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func() int {
 	tb.Helper()
 	ctx := context.Background()
@@ -160,7 +160,7 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	conn, err := pool.Conn(ctx)
 	check(tb, err)
 	tb.Cleanup(func() { check(tb, conn.Close()) })
-	asked, err := conn.BeginTx(ctx, nil) // once per process and database: is it on a cluster?
+	asked, err := conn.BeginTx(ctx, nil) // asks whether the server is on a cluster, once per process and database
 	check(tb, err)
 	scope, err := locksqlc.Join(ctx, asked)
 	check(tb, err)

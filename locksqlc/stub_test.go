@@ -15,8 +15,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// stub is a driver that answers every statement at once, so that what is left is
-// the cost of database/sql and of the locks.
+// stub is a driver that answers every statement at once, so that only the cost of
+// database/sql and of the locks remains.
 type stub struct{}
 
 func (stub) Connect(context.Context) (driver.Conn, error) { return stub{}, nil }
@@ -40,7 +40,7 @@ func (stub) QueryContext(context.Context, string, []driver.NamedValue) (driver.R
 	return &facts{}, nil
 }
 
-// facts are the one row that a new connection asks for.
+// facts has the one row that a new connection asks for.
 type facts struct{ read bool }
 
 func (*facts) Columns() []string { return []string{"version", "id", "rollback", "name"} }
@@ -54,7 +54,7 @@ func (f *facts) Next(dest []driver.Value) error {
 	return nil
 }
 
-// stubPool is a guarded pool over the stub, with the one connection that it needs.
+// stubPool is a guarded pool with one connection over the stub.
 func stubPool(tb testing.TB) *sql.DB {
 	tb.Helper()
 	pool := sql.OpenDB(locksqlc.Connector(stub{}))
@@ -67,7 +67,7 @@ func stubPool(tb testing.TB) *sql.DB {
 	return pool
 }
 
-// lockOnce is a transaction, with a lock or without.
+// lockOnce runs a transaction, with a lock or without.
 func lockOnce(tb testing.TB, pool *sql.DB, lock bool) {
 	ctx := context.Background()
 	tx, err := pool.BeginTx(ctx, nil)
@@ -90,9 +90,9 @@ func lockOnce(tb testing.TB, pool *sql.DB, lock bool) {
 
 var goSideKey = txlock.NewFamily[int64]("go-side").Key(4711)
 
-// TestGoSideIsSmall bounds what Join and Lock add to an empty transaction: 15
-// allocations, and a time far above the 5 microseconds that BenchmarkGoSide shows
-// them to stay under, since the race detector slows them down.
+// TestGoSideIsSmall limits what Join and Lock add to an empty transaction: 15
+// allocations, and far more than the 5 microseconds that BenchmarkGoSide allows, since
+// the race detector slows them down.
 func TestGoSideIsSmall(t *testing.T) {
 	pool := stubPool(t)
 	const rounds = 2000
@@ -109,7 +109,8 @@ func TestGoSideIsSmall(t *testing.T) {
 	if added := allocations(true) - allocations(false); added > 15 {
 		t.Errorf("Join and Lock allocate %.0f times", added)
 	}
-	// The quickest of many short turns: other processes may take the processor in the rest.
+	// The quickest of many short turns counts: in the others another process may have had
+	// the processor.
 	cost := func(lock bool) time.Duration {
 		const turns = 100
 		quickest := time.Hour
@@ -128,8 +129,8 @@ func TestGoSideIsSmall(t *testing.T) {
 	}
 }
 
-// BenchmarkGoSide is the cost of Join and Lock without a server, and of the
-// transaction around it alone.
+// BenchmarkGoSide measures Join and Lock without a server, and the transaction around
+// them alone.
 func BenchmarkGoSide(b *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -145,7 +146,7 @@ func BenchmarkGoSide(b *testing.B) {
 	}
 }
 
-// BenchmarkAssertLocked is the cost of AssertLocked under a lock, without a server.
+// BenchmarkAssertLocked measures AssertLocked under a lock, without a server.
 func BenchmarkAssertLocked(b *testing.B) {
 	tx, err := stubPool(b).BeginTx(b.Context(), nil)
 	if err != nil {

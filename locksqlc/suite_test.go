@@ -48,7 +48,7 @@ func (s connSession) Join(ctx context.Context, options ...txlock.JoinOption) (*t
 func (s connSession) Commit() error   { return s.end("COMMIT") }
 func (s connSession) Rollback() error { return s.end("ROLLBACK") }
 
-// end ends the transaction and gives the connection back.
+// end ends the transaction and returns the connection.
 func (s connSession) end(text string) error {
 	err := s.Exec(context.Background(), text)
 	if closeErr := s.conn.Close(); err == nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// The scenarios of statements, rows and arguments.
+// Scenarios of statements, rows and arguments.
 
-// columnTypes reads a row of every common type, by the text and by the binary
-// protocol, and a row of NULLs.
+// columnTypes reads a row with every common type, and a row of NULLs, by the text and by
+// the binary protocol.
 func columnTypes(s *side) {
 	columns := []struct{ kind, value string }{
 		{"TINYINT", "-7"}, {"TINYINT UNSIGNED", "200"}, {"BOOL", "TRUE"}, {"SMALLINT", "-7"}, {"SMALLINT UNSIGNED", "60000"},
@@ -52,7 +52,7 @@ func columnTypes(s *side) {
 func severalResults(s *side) {
 	s.query("SELECT 1 AS a; INSERT INTO " + s.table + " VALUES (1, 1), (2, 2); SELECT id, v FROM " + s.table + "; DO 1")
 	s.query("SELECT 1; SELECT * FROM missing_table")
-	s.query("SELECT 1; SELECT 2; SELECT 3") // and on: none is lost
+	s.query("SELECT 1; SELECT 2; SELECT 3") // three results, of which none is lost
 	s.exec(s.db, "UPDATE "+s.table+" SET v = 5; DELETE FROM "+s.table+" WHERE id = 1")
 	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (7, 7); INSERT INTO "+s.table+" VALUES (7, 7)")
 	procedure := "call_" + s.table
@@ -72,7 +72,7 @@ func severalResults(s *side) {
 	s.query("SELECT * FROM " + s.table)
 }
 
-// noRows asks for the rows of statements that have none, under contexts that can end, in
+// noRows calls Query for statements without rows, under contexts that can end, in
 // transactions with and without locks.
 func noRows(s *side) {
 	procedure := "call_" + s.table
@@ -195,7 +195,7 @@ func largeValues(s *side) {
 	s.error("more than a packet", err)
 }
 
-// loadData reads a file that is a reader of this process.
+// loadData loads a file that an io.Reader of this process gives.
 func loadData(s *side) {
 	mysql.RegisterReaderHandler(s.table, func() io.Reader { return strings.NewReader("1\t10\n2\t20\n3\t30\n") })
 	defer mysql.DeregisterReaderHandler(s.table)

@@ -16,8 +16,8 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-// A guarded pool behaves as a plain one: each scenario runs on both, writes down
-// what it sees, and the two records must be equal.
+// A guarded pool behaves like a plain one: each scenario runs on both, writes down what
+// it sees, and the two records must be equal.
 
 // side is one of the two pools of a scenario.
 type side struct {
@@ -29,7 +29,7 @@ type side struct {
 	record []string
 }
 
-// note writes down what was seen. Names that differ between the sides don't count.
+// note writes down what was seen, without names that differ between the sides.
 func (s *side) note(format string, args ...any) {
 	s.record = append(s.record, strings.ReplaceAll(fmt.Sprintf(format, args...), s.table, "T"))
 }
@@ -37,7 +37,7 @@ func (s *side) note(format string, args ...any) {
 // error writes down an error with its type.
 func (s *side) error(what string, err error) { s.note("%s: %T %v", what, err, err) }
 
-// must writes down an error that leaves the scenario nothing to go on with.
+// must writes down an error after which the scenario can't go on.
 func (s *side) must(what string, err error) {
 	s.Helper()
 	s.error(what, err)
@@ -102,7 +102,7 @@ func (s *side) begin(options *sql.TxOptions) *sql.Tx {
 	return tx
 }
 
-// settings of the driver, each of which changes how statements are sent or read.
+// settings are those of the driver that change how statements are sent or read.
 var settings = map[string]func(server *testdb.DB, cfg *mysql.Config){
 	"default":     func(*testdb.DB, *mysql.Config) {},
 	"interpolate": func(_ *testdb.DB, cfg *mysql.Config) { cfg.InterpolateParams = true },
@@ -183,8 +183,8 @@ func compare(t *testing.T, plain, guarded []string) {
 	}
 }
 
-// TestServerWithoutTLS: a pool that asks for TLS is told that there is none, guarded or
-// not, which TestTransparency relies on where the server has none.
+// TestServerWithoutTLS proves that a pool that asks for TLS gets the error of a server
+// without it, guarded or not. TestTransparency relies on that.
 func TestServerWithoutTLS(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -212,8 +212,8 @@ func TestDriverIsTheSame(t *testing.T) {
 	})
 }
 
-// unchangedVariables compares all variables after a few statements. What a lock has
-// changed it must have put back.
+// unchangedVariables compares all variables after a few statements. A lock must have
+// restored what it has changed.
 func unchangedVariables(s *side) {
 	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, 1)")
 	tx := s.begin(nil)
@@ -238,8 +238,7 @@ func unchangedVariables(s *side) {
 	s.error("end", rows.Err())
 }
 
-// killedConnections has the server end connections that are idle, in the pool and
-// in a program's hand.
+// killedConnections has the server end idle connections, in the pool and in use.
 func killedConnections(s *side) {
 	s.db.SetMaxOpenConns(1)
 	kill := func(id int64) {
@@ -256,7 +255,7 @@ func killedConnections(s *side) {
 	s.query("SELECT * FROM " + s.table)
 }
 
-// connectionReused shows that a pool of one connection keeps it.
+// connectionReused shows that a pool of one connection reuses it.
 func connectionReused(s *side) {
 	s.db.SetMaxOpenConns(1)
 	first := testdb.ConnID(s, s.db)

@@ -10,10 +10,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// The scenarios of transactions, connections, errors and cancellation.
+// Scenarios of transactions, connections, errors and cancellation.
 
-// serverErrors has the errors as they are, and no wrapping: GORM's Translate
-// asserts the type directly.
+// serverErrors compares errors of the server, which must not be wrapped: GORM's Translate
+// asserts their type directly.
 func serverErrors(s *side) {
 	s.exec(s.db, "INSERT INTO "+s.table+" VALUES (1, 1)")
 	tx := s.begin(nil)
@@ -128,8 +128,7 @@ func textTransactions(s *side) {
 	s.error("close", conn.Close())
 }
 
-// cancelledQuery stops a query that would run for long. The connection is thrown
-// away.
+// cancelledQuery cancels a query that would run for long. The connection is dropped.
 func cancelledQuery(s *side) {
 	s.db.SetMaxOpenConns(1)
 	s.query("SELECT 1") // the connection is open: the limit is for the statements
@@ -146,8 +145,8 @@ func cancelledQuery(s *side) {
 			return s.db.QueryRowContext(ctx, "SELECT ?, SLEEP(30)", 1).Scan(new(int), new(int))
 		},
 		func(context.Context) error {
-			tx := s.begin(nil)                                  // which may take longer than the limit of the statement
-			ctx, cancel := context.WithTimeout(s.ctx, 20*limit) // nor may it end before that is sent
+			tx := s.begin(nil)                                  // this may take longer than the limit of the statement
+			ctx, cancel := context.WithTimeout(s.ctx, 20*limit) // and the limit must not end before the statement is sent
 			defer cancel()
 			_, err := tx.ExecContext(ctx, "DO SLEEP(30)")
 			return errors.Join(err, tx.Rollback())
@@ -159,7 +158,7 @@ func cancelledQuery(s *side) {
 		cancel()
 		s.error("cancelled", err)
 		s.note("promptly %t", time.Since(begun) < 10*time.Second)
-		s.query("SELECT 1") // on another connection: the pool has one, and it was given up
+		s.query("SELECT 1") // on another connection: the pool's only one was dropped
 	}
 }
 

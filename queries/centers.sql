@@ -1,7 +1,7 @@
 -- name: LockCenter :execlastid
--- LockCenter takes a center row, one of the fixed set that hashed keys share,
--- exclusively, waiting for it, and raises the token as LockNamed does. The reply
--- is the token, or 0 where the row is missing.
+-- LockCenter locks a center row, one of the fixed set that hashed keys share,
+-- exclusively, waiting for it, and raises the token as LockNamed does. The reply is the
+-- token, or 0 if the row is missing.
 UPDATE lockstep_centers
 SET
   token = LAST_INSERT_ID(IF(token = sqlc.arg(held), token, GREATEST(token + 1,
@@ -12,8 +12,8 @@ SET
 WHERE slot = sqlc.arg(slot);
 
 -- name: CompareAndBumpCenter :execlastid
--- CompareAndBumpCenter is CompareAndBumpNamed for a center row. The reply is the
--- token, or 0 where the row carries another, or is missing.
+-- CompareAndBumpCenter does for a center row what CompareAndBumpNamed does for a named
+-- one. The reply is the token, or 0 if the row has another version or is missing.
 UPDATE lockstep_centers
 SET
   token = GREATEST(token, LAST_INSERT_ID(IF(token = sqlc.arg(held), token, IF(token = sqlc.arg(version), GREATEST(token + 1,
@@ -24,11 +24,11 @@ SET
 WHERE slot = sqlc.arg(slot);
 
 -- name: CenterForUpdate :one
--- CenterForUpdate takes a center row exclusively and reads its token.
+-- CenterForUpdate locks a center row exclusively and reads its token.
 SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot) FOR UPDATE;
 
 -- name: CenterForShare :one
--- CenterForShare takes a center row shared and reads its token.
+-- CenterForShare locks a center row shared and reads its token.
 SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot) LOCK IN SHARE MODE;
 
 -- name: CenterToken :one
@@ -36,8 +36,8 @@ SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot) LOCK IN SHARE MOD
 SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot);
 
 -- name: CenterHolders :many
--- CenterHolders reads the center rows: at READ UNCOMMITTED with those who hold
--- them now, otherwise with the last who committed.
+-- CenterHolders reads the center rows: at READ UNCOMMITTED with their present holders,
+-- otherwise with the last holders that have committed.
 SELECT slot, token, owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (sqlc.slice(slots));
 
 -- name: CountCenters :one

@@ -1,24 +1,25 @@
--- The statements of leases. A lease is held while its list of holds is not empty
--- and its time is not over; every hold is an identifier of fixed length behind a
--- separator that is not in its alphabet.
+-- The statements of leases. A lease is held while its list of holds is not empty and it
+-- has not expired. Every hold is a separator and an identifier of fixed length, in which
+-- the separator doesn't occur.
 --
--- The statements that take, renew and give back a lease never wait: they insert
--- what SKIP LOCKED selects, so that a row that somebody has locked is passed over,
--- and decide in the first assignment, which is also the reply. Assignments see
--- earlier ones, except under MariaDB's SIMULTANEOUS_ASSIGNMENT: so no column is
--- read that was assigned before, and the token comes last. LAST_INSERT_ID() of an
--- expression is never one of constants in a comparison: MariaDB would evaluate that
--- while it prepares the statement, and reply with it although no row was selected. VALUES(token) is the
--- server's clock. No literal is '', which EMPTY_STRING_IS_NULL would change.
+-- The statements that acquire, renew and release a lease never wait: they insert what
+-- SKIP LOCKED selects, so that a row which somebody has locked is skipped. The first
+-- assignment decides, and is also the reply. Assignments see earlier ones, except under
+-- MariaDB's SIMULTANEOUS_ASSIGNMENT: so no column is read after it was assigned, and the
+-- token comes last. In a comparison LAST_INSERT_ID() never has an expression of
+-- constants: MariaDB would evaluate that while it prepares the statement, and reply with
+-- it although no row was selected. VALUES(token) is the server's clock. No literal is '',
+-- since EMPTY_STRING_IS_NULL would change it.
 
 -- name: AcquireLease :execlastid
--- AcquireLease takes a lease that is free, or enters one again that the owner
--- holds already in this process, whose holds begin alike; what an owner of that name
--- holds in another process, which is gone, it takes over. The reply is the token, or why not: 0 the row is locked or
--- missing, 1 somebody else holds it, 2 the list of holds is full, 3 the server's
--- clock is past not_after, 4 the key is a semaphore. A token of a key that has been
--- shared has bit 62 set: there may be readers. A refusal cuts an expiry that lies further ahead than
--- one time to live, as a clock set back leaves it.
+-- AcquireLease takes a free lease, or re-enters one that the owner holds already in this
+-- process, which it knows by the beginning of the holds. It takes over a lease of the
+-- same owner in another process, which must be gone. The reply is the token, or why it
+-- was refused: 0 the row is locked or missing, 1 somebody else holds the lease, 2 the
+-- list of holds is full, 3 the server's clock is past not_after, 4 the key is a
+-- semaphore. If the key has been shared, the token has bit 62 set: there may be readers.
+-- A refusal shortens an expiry that is further ahead than one time to live, as it is
+-- after the clock was set back.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
   sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
@@ -45,9 +46,9 @@ ON DUPLICATE KEY UPDATE
     lockstep_leases.intent_us + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.intent_us * 4611686018427387904), lockstep_leases.intent_us);
 
 -- name: ReleaseLease :execlastid
--- ReleaseLease removes a hold from the list; the last one frees the lease. The
--- reply is the token, or 0 the row is locked or missing, 1 the hold is not in
--- the list, 2 the hold was removed, but the lease had expired.
+-- ReleaseLease removes a hold from the list. Without holds the lease is free. The reply
+-- is the token, or 0 the row is locked or missing, 1 the hold is not in the list, 2 the
+-- hold was removed, but the lease had expired.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, s.slot, s.owner, sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
@@ -63,9 +64,9 @@ ON DUPLICATE KEY UPDATE
     ELSE REPLACE(lockstep_leases.holds, VALUES(holds), LEFT(lockstep_leases.holds, 0)) END;
 
 -- name: RenewLease :execlastid
--- RenewLease sets the expiry of one lease that is still the owner's with that
--- token and hold. The reply is the token, or 0 the row is locked or missing, 1 the
--- lease is not ours any more.
+-- RenewLease sets the expiry of a lease that the owner still holds with this token and
+-- hold. The reply is the token, or 0 the row is locked or missing, 1 the owner doesn't
+-- hold the lease any more.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
@@ -76,9 +77,9 @@ ON DUPLICATE KEY UPDATE
   expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + lockstep_leases.ttl_us);
 
 -- name: RaiseToken :execlastid
--- RaiseToken raises the token of a lease that is still the owner's with that hold
--- to at least the one given. The reply is the token, or 0 the row is locked or
--- missing, 1 the lease is not ours any more.
+-- RaiseToken raises the token of a lease that the owner still holds with this hold to at
+-- least the given one. The reply is the token, or 0 the row is locked or missing, 1 the
+-- owner doesn't hold the lease any more.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
@@ -93,32 +94,31 @@ ON DUPLICATE KEY UPDATE
 SELECT token FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE;
 
 -- name: LookLease :one
--- LookLease reads how much longer a lease is held, 0 for a free one, and by whom,
--- without a lock.
+-- LookLease reads, without a lock, who holds a lease and for how much longer, 0 for a
+-- free one.
 SELECT owner, intent_us, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: QueueForLease :execrows
--- QueueForLease takes the turnstile of a key, waiting for it in the server's queue:
--- whoever has it is the first of all who wait for the lease. What it writes is never
--- committed: it tells others who has the turnstile, and since when.
+-- QueueForLease locks the turnstile of a key, waiting for it in the server's queue:
+-- whoever has it is the first of all who wait for the lease. It writes who has the
+-- turnstile and since when, for others to read. This is never committed.
 UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), conn_id = CONNECTION_ID(),
   expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))
 WHERE name = sqlc.arg(name) AND slot = -1;
 
 -- name: EnsureLease :exec
--- EnsureLease makes the row of a lease where it is missing: free, with token 0. It
--- doesn't wait for who has the row locked, or is making it: the answer is an error
--- then, of a try that would have had to wait.
+-- EnsureLease inserts the row of a lease if it is missing: free, with token 0. If
+-- somebody has locked the row, or is inserting it, it doesn't wait but returns an error.
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT sqlc.arg(name), CAST(sqlc.arg(slot) AS SIGNED), '-', LEFT('-', 0), 0, 0, 0, 0, 0 FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = CAST(sqlc.arg(slot) AS SIGNED) FOR UPDATE NOWAIT);
 
 -- name: GuardLease :execlastid
--- GuardLease writes the row of a lease that is still the owner's, in the caller's
--- transaction: nobody can take the lease over before that transaction ends, and on
--- a multi-primary cluster not without one of them failing. The reply is the token,
--- or 0 where the lease is not ours any more.
+-- GuardLease writes the row of a lease that the owner still holds, in the caller's
+-- transaction: nobody can take over the lease before that transaction ends, and on a
+-- multi-primary cluster not without one of the two failing. The reply is the token, or 0
+-- if the owner doesn't hold the lease any more.
 UPDATE lockstep_leases SET conn_id = CONNECTION_ID(), guards = guards + 1 + 0 * LAST_INSERT_ID(token)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token)
   AND LOCATE(sqlc.arg(hold), holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6));
@@ -128,14 +128,14 @@ WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner
 SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: LeaseAsItIs :one
--- LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads it
--- as it was committed last.
+-- LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads its last
+-- committed state.
 SELECT token, holds, guards, expires_us, intent_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
 
 -- name: ForceRelease :execlastid
--- ForceRelease frees a lease whoever holds it, and raises the token, so that the
--- holder's renewals and guards find it gone. The reply is the token that was
--- taken away, or 0 the row is locked or missing, 1 nobody held it.
+-- ForceRelease frees a lease, whoever holds it, and raises the token, so that the
+-- holder's renewals and guards fail. The reply is the holder's token, or 0 the row is
+-- locked or missing, 1 nobody held the lease.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, s.slot, s.owner, s.holds, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
@@ -147,14 +147,14 @@ ON DUPLICATE KEY UPDATE
 
 -- name: LeaseTransactions :many
 -- LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,
--- and for how long their time has been over: at READ UNCOMMITTED those of open
--- transactions too, which show by what the same statement reads otherwise.
+-- and how long ago they have expired. At READ UNCOMMITTED it also sees open transactions:
+-- their rows differ from what it reads at another level.
 SELECT slot, token, guards, conn_id, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - expires_us AS SIGNED) AS over_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0;
 
 -- name: ListLeases :many
--- ListLeases reads a page of the leases, readers and permits that are held, in the
--- order of names and slots.
+-- ListLeases reads a page of the leases, readers and permits that are held, by name and
+-- slot.
 SELECT name, slot, owner, token, ttl_us,
   CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, intent_us
 FROM lockstep_leases
@@ -163,8 +163,8 @@ WHERE (name > sqlc.arg(after) OR name = sqlc.arg(after) AND slot > sqlc.arg(afte
 ORDER BY name, slot LIMIT ?;
 
 -- name: InspectLease :many
--- InspectLease reads the row of a lease, and its turnstile, whether they are held or
--- not, and the rows of the readers and permits of its key that are held.
+-- InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
+-- its readers and permits that are held.
 SELECT name, slot, owner, token, ttl_us,
   CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, intent_us
 FROM lockstep_leases
@@ -182,12 +182,11 @@ WHERE name > sqlc.arg(after) AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?;
 SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
 
 -- name: IdleLeases :many
--- IdleLeases reads a page of the rows that were last used before the given number
--- of microseconds ago, without a lock. A row whose token is ahead of the clock
--- stays, since it would be made again with a lower one, and so does what says how a
--- key is used while readers or permits of the key are not idle. The clock has NOW(6) in
--- it: without, MySQL 8.0 compares the time at which a prepared statement was first
--- executed.
+-- IdleLeases reads, without a lock, a page of the rows that expired longer ago than the
+-- given number of microseconds. It leaves out a row whose token is ahead of the clock,
+-- since a new row would get a lower token, and a row that says what its key is used for
+-- while readers or permits of the key are not idle. The clock needs NOW(6): without it
+-- MySQL 8.0 compares the time at which a prepared statement was first executed.
 SELECT i.name, i.slot FROM lockstep_leases i
 WHERE (i.name > sqlc.arg(after) OR i.name = sqlc.arg(after) AND i.slot > sqlc.arg(after_slot)) AND i.slot >= -1
   AND i.expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND i.token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
@@ -196,8 +195,8 @@ WHERE (i.name > sqlc.arg(after) OR i.name = sqlc.arg(after) AND i.slot > sqlc.ar
 ORDER BY i.name, i.slot LIMIT ?;
 
 -- name: IdleLease :one
--- IdleLease locks a row of IdleLeases that is still idle, unless somebody has
--- locked it, and tells whether it says how the key is used.
+-- IdleLease locks a row of IdleLeases that is still idle, unless somebody has locked it,
+-- and reads what the key is used for.
 SELECT intent_us FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot)
   AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
@@ -208,24 +207,24 @@ FOR UPDATE SKIP LOCKED;
 SELECT COUNT(*) FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 
 -- name: DeleteLease :exec
--- DeleteLease removes the row of a lease.
+-- DeleteLease deletes the row of a lease.
 DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: ReadEpoch :one
--- ReadEpoch reads which data the database has, and for how long it has had them.
+-- ReadEpoch reads the mark of the database's data, and how old it is.
 SELECT owner, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - expires_us AS SIGNED) AS age_us
 FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2;
 
 -- name: BeginEpoch :exec
--- BeginEpoch marks the data of a database that has no mark. The row has no hold and
--- is never acquired; its intent keeps the janitor off.
+-- BeginEpoch marks the data of a database that has no mark yet. The row has no hold and
+-- is never acquired. Because of its intent_us the janitor keeps it.
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
   UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;
 
 -- name: ServerClock :one
--- ServerClock reads the server's clock, and what kind of server it is: its version,
--- behind the words autocommit=0 or character_set_connection where the session has that.
+-- ServerClock reads the server's clock and version. The version begins with the words
+-- autocommit=0 or character_set_connection if the session has that.
 SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us,
   CONCAT(LEFT('autocommit=0 ', 13 * (1 - @@autocommit)),
     LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection)), VERSION()) AS version;

@@ -1,14 +1,14 @@
 -- name: LockNamed :execlastid
--- LockNamed takes the row of a key exclusively, waiting for it, and raises the
--- token, which is the reply. A row that still carries the token held is ours
--- already and keeps it; 1 is no token and stands for none held.
+-- LockNamed locks the row of a key exclusively, waiting for it, and raises the token. The
+-- reply is the token. If the row still has the token held, this transaction holds the
+-- lock already, and the token stays. If it holds none, held is 1, which is no token.
 --
--- The new token is at least the server's clock in microseconds at the moment of
--- the grant: NOW(6) is fixed when the statement starts, its distance to
--- SYSDATE(6) adds what the statement has waited since. What is inserted is
--- computed before the wait for the row, and others may be granted the key
--- meanwhile and roll back. So a row that is made here has token 0, the reply is 1,
--- and the same statement once more, which has nothing to wait for, raises it.
+-- The new token is at least the server's clock in microseconds at the moment of the
+-- grant: NOW(6) is fixed when the statement starts, and the distance to SYSDATE(6) is how
+-- long it has waited since. The values to insert are computed before that wait, and
+-- meanwhile others may be granted the key and roll back. So an inserted row gets token 0,
+-- and the reply is 1. The same statement, sent once more, need not wait and raises the
+-- token.
 INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
 VALUES (sqlc.arg(name), 0 * LAST_INSERT_ID(1), sqlc.arg(owner), CONNECTION_ID(), UNIX_TIMESTAMP() * 1000000)
 ON DUPLICATE KEY UPDATE
@@ -19,20 +19,21 @@ ON DUPLICATE KEY UPDATE
   locked_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)));
 
 -- name: TouchNamed :execlastid
--- TouchNamed takes the row of a key exclusively, waiting for it, and leaves it
--- as it is; a missing row is made with token 0, never granted. The reply is the
--- token that the last holder has committed.
+-- TouchNamed locks the row of a key exclusively, waiting for it, and doesn't change it. A
+-- missing row is inserted with token 0, never granted. The reply is the token that the
+-- last holder has committed.
 INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
 VALUES (sqlc.arg(name), LAST_INSERT_ID(0), '-', 0, UNIX_TIMESTAMP() * 1000000)
 ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(token);
 
 -- name: CompareAndBumpNamed :execlastid
--- CompareAndBumpNamed takes the row of a key exclusively, waiting for it, and where
--- it carries the version wanted raises the token as LockNamed does. A key without a
--- row has version 0. The reply is the token, or 0 where the row carries another, which
--- leaves it as it is; what a refusal inserts was never granted. It is 1 where the row was
--- made: as with LockNamed the same statement once more raises it. A row that carries the
--- token held is ours already and keeps it; 1 is no token and stands for none held.
+-- CompareAndBumpNamed locks the row of a key exclusively, waiting for it. If the row has
+-- the version wanted, it raises the token as LockNamed does. A key without a row has
+-- version 0. The reply is the token, or 0 if the row has another version and stays as it
+-- is; a row that a refusal inserts was never granted. The reply is 1 if the row was
+-- inserted: the same statement, sent once more, raises the token. If the row has the
+-- token held, this transaction holds the lock already, and the token stays. If it holds
+-- none, held is 1, which is no token.
 INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
 VALUES (
   sqlc.arg(name),
@@ -49,18 +50,18 @@ ON DUPLICATE KEY UPDATE
   locked_us = IF(LAST_INSERT_ID() = 0, locked_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))));
 
 -- name: EnsureNamed :exec
--- EnsureNamed makes the row of a key where it is missing, with token 0. Inside a
--- transaction it takes a shared lock on a row that is there, waiting for it:
--- unlike a locking read it closes no gap where the row is missing.
+-- EnsureNamed inserts the row of a key with token 0 if it is missing. Inside a
+-- transaction it takes a shared lock on an existing row, waiting for it. Unlike a locking
+-- read it locks no gap if the row is missing.
 INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us)
 VALUES (sqlc.arg(name), 0, '-', 0, UNIX_TIMESTAMP() * 1000000);
 
 -- name: NamedForUpdate :one
--- NamedForUpdate takes an existing row exclusively and reads its token.
+-- NamedForUpdate locks an existing row exclusively and reads its token.
 SELECT token FROM lockstep_locks WHERE name = sqlc.arg(name) FOR UPDATE;
 
 -- name: NamedForShare :one
--- NamedForShare takes an existing row shared and reads its token.
+-- NamedForShare locks an existing row shared and reads its token.
 SELECT token FROM lockstep_locks WHERE name = sqlc.arg(name) LOCK IN SHARE MODE;
 
 -- name: NamedToken :one
@@ -72,19 +73,19 @@ SELECT token FROM lockstep_locks WHERE name = sqlc.arg(name);
 SELECT name FROM lockstep_locks WHERE name IN (sqlc.slice(names));
 
 -- name: NamedHolders :many
--- NamedHolders reads the rows of the names: at READ UNCOMMITTED with those who
--- hold them now, otherwise with the last who committed.
+-- NamedHolders reads the rows of the names: at READ UNCOMMITTED with their present
+-- holders, otherwise with the last holders that have committed.
 SELECT name, token, owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (sqlc.slice(names));
 
 -- name: IdleNamed :many
--- IdleNamed locks up to a batch of rows that nobody holds and that were last
--- locked before the given number of microseconds ago. A row whose token is ahead
--- of the clock stays, since it would be made again with a lower one.
+-- IdleNamed locks a batch of rows that nobody holds, and that were last locked longer ago
+-- than the given number of microseconds. It leaves out a row whose token is ahead of the
+-- clock: a new row would get a lower token.
 SELECT name FROM lockstep_locks
 WHERE locked_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED)
   AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 LIMIT ? FOR UPDATE SKIP LOCKED;
 
 -- name: DeleteNamed :exec
--- DeleteNamed removes the row of a key.
+-- DeleteNamed deletes the row of a key.
 DELETE FROM lockstep_locks WHERE name = sqlc.arg(name);

@@ -1,12 +1,12 @@
--- The statements of shared leases and semaphores. A reader is a row of its own, in
--- a slot above 0, and so is a permit. The row of the lease, slot 0, is the gate: its
--- column intent_us is 1 once the key has been shared, so that a writer knows that it
--- must look for readers, and -n for a semaphore of n permits, the slots 1 to n.
+-- The statements of shared leases and semaphores. Each reader and each permit has a row
+-- of its own, in a slot above 0. The row of the lease, slot 0, is the gate. Its column
+-- intent_us is 1 once the key has been shared, so that a writer knows that it must look
+-- for readers. It is -n for a semaphore of n permits, which have the slots 1 to n.
 
 -- name: MarkGate :execlastid
--- MarkGate says what a key is used for: 1 shared, -n a semaphore. The reply is 0
--- where the row is locked or missing, and otherwise 100000 and what the key is used
--- for now, which may be something else.
+-- MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
+-- semaphore. The reply is 0 if the row is locked or missing, and otherwise 100000 plus
+-- what the key is used for now.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(intent) AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
@@ -15,11 +15,10 @@ ON DUPLICATE KEY UPDATE
   intent_us = IF(lockstep_leases.intent_us = 0, VALUES(intent_us), lockstep_leases.intent_us);
 
 -- name: ShareLease :execlastid
--- ShareLease takes a reader's row where no writer has the gate, or the owner is the
--- writer. The gate is locked shared meanwhile, so that a writer that comes sees the
--- reader. The reply is the token, or 0 where the gate is locked, missing, held by a
--- writer or not marked, or the server's clock is past not_after, 1 where the reader's
--- row is still held.
+-- ShareLease takes a reader's row if no writer has the gate, or the owner is that writer.
+-- It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
+-- is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
+-- if the server's clock is past not_after, or 1 if the reader's row is still held.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, sqlc.arg(slot), sqlc.arg(owner), sqlc.arg(hold), LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))),
   sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
@@ -37,9 +36,9 @@ ON DUPLICATE KEY UPDATE
   token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID());
 
 -- name: ReadersOf :one
--- ReadersOf counts the readers of a key, those whose time is over too, and reads for
--- how much longer the last of them reads. Idle are the rows that nobody has used for as
--- long as their time to live.
+-- ReadersOf counts the readers of a key, also the expired ones, and reads how much longer
+-- the last of them may read. A row is idle if it expired longer than its time to live
+-- ago.
 SELECT CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0), 0) AS SIGNED) AS readers,
   CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS expired,
   CAST(COALESCE(MAX(IF(CHAR_LENGTH(holds) > 0, expires_us, 0)) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us,
@@ -47,20 +46,19 @@ SELECT CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0), 0) AS SIGNED) AS readers,
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 
 -- name: IdleReaders :many
--- IdleReaders locks up to a batch of the readers' rows of a key that nobody has used for
--- as long as their time to live, unless somebody has locked them.
+-- IdleReaders locks a batch of a key's readers' rows that expired longer than their time
+-- to live ago, except those that somebody has locked.
 SELECT slot FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot > 0 AND expires_us + ttl_us < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED;
 
 -- name: DeleteReaders :exec
--- DeleteReaders removes rows of a key that the transaction has locked.
+-- DeleteReaders deletes rows of a key that the transaction has locked.
 DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(slots));
 
 -- name: ReapReaders :exec
--- ReapReaders ends the readers of a key whose time is over, and raises their tokens,
--- so that none of them can guard a transaction any more. A reader that guards one
--- now is passed over.
+-- ReapReaders ends the expired readers of a key, and raises their tokens, so that none of
+-- them can guard a transaction any more. It skips a reader that guards one now.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot > 0 AND CHAR_LENGTH(s.holds) > 0
@@ -68,9 +66,9 @@ FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot > 0 AND CHAR_LEN
 ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep_leases.token + 1;
 
 -- name: AcquirePermit :execlastid
--- AcquirePermit takes a free permit of a semaphore of n. The reply is the token and,
--- in the bits from 52 up, the slot, or 0 where none is free, or the semaphore has
--- another n, or the server's clock is past not_after.
+-- AcquirePermit takes a free permit of a semaphore of n. The reply is the token with the
+-- slot in the bits from 52 up, or 0 if no permit is free, or the semaphore has another n,
+-- or the server's clock is past not_after.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
   sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
@@ -86,17 +84,16 @@ ON DUPLICATE KEY UPDATE
   intent_us = lockstep_leases.intent_us + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.slot * 4503599627370496);
 
 -- name: PermitsOf :one
--- PermitsOf counts the rows of a semaphore's permits, and those that are held, and
--- reads when the first of these ends.
+-- PermitsOf counts the rows of a semaphore's permits and those that are held, and reads
+-- in how long the first permit expires.
 SELECT COUNT(*) AS permits,
   CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS held,
   CAST(COALESCE(MIN(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot BETWEEN CAST(sqlc.arg(first) AS SIGNED) AND CAST(sqlc.arg(last) AS SIGNED);
 
 -- name: ResizeSemaphore :execlastid
--- ResizeSemaphore sets the number of permits. The reply is 0 where the row is
--- locked or missing, 1 where the key is no semaphore, and otherwise 100000 and the
--- number of before.
+-- ResizeSemaphore sets the number of permits. The reply is 0 if the row is locked or
+-- missing, 1 if the key is no semaphore, and otherwise 100000 plus the previous number.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(intent) AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
@@ -105,26 +102,27 @@ ON DUPLICATE KEY UPDATE
   intent_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.intent_us, VALUES(intent_us));
 
 -- name: SlotOfHold :one
--- SlotOfHold finds the row of a hold that is alone in its list.
+-- SlotOfHold finds the row of a reader or permit by its hold, which must be the only one
+-- in its row.
 SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND holds = sqlc.arg(hold);
 
 -- name: ReaderAmong :one
--- ReaderAmong finds one of a few owners that reads under a key, in the process whose
--- holds begin so.
+-- ReaderAmong finds a reader of a key among a few owners, in the process whose holds
+-- begin so.
 SELECT owner FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND owner IN (sqlc.slice(owners))
   AND LOCATE(sqlc.arg(begins), holds) = 1 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) LIMIT 1;
 
 -- name: ReadersForShare :many
 -- ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
--- sees them as they were committed last.
+-- reads their last committed state.
 SELECT owner, holds FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0 LOCK IN SHARE MODE;
 
 -- name: ReadingInSnapshot :one
--- ReadingInSnapshot sums up what the readers of a key have done, as the transaction's
--- snapshot shows it.
+-- ReadingInSnapshot sums up the tokens and guards of a key's readers, as the
+-- transaction's snapshot shows them.
 SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 
 -- name: ReadingAsItIs :one
--- ReadingAsItIs is the same as it was committed last. It locks the rows shared, waiting
--- for them.
+-- ReadingAsItIs sums up the tokens and guards of a key's readers in their last committed
+-- state. It locks the rows shared, waiting for them.
 SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 LOCK IN SHARE MODE;

@@ -1,8 +1,8 @@
--- The tables of lockstep. All names are compared byte by byte (VARBINARY), all
--- times are microseconds since 1970 by the server's own clock.
+-- The tables of lockstep. Names are compared byte by byte (VARBINARY). Times are
+-- microseconds since 1970 by the server's clock.
 
--- One row for every named key that was ever locked. A row that was granted
--- keeps its token for good, so that the token of a key never goes back.
+-- One row for every named key that was ever locked. The row of a granted key keeps its
+-- token, so that the token of a key never goes back.
 CREATE TABLE IF NOT EXISTS lockstep_locks (
   name      VARBINARY(255)  NOT NULL,
   token     BIGINT UNSIGNED NOT NULL,
@@ -22,9 +22,9 @@ CREATE TABLE IF NOT EXISTS lockstep_centers (
   PRIMARY KEY (slot)
 ) ENGINE = InnoDB;
 
--- Leases: slot -1 is the turnstile, 0 the lease and the gate of the shared
--- ones, above 0 readers and permits. conn_id is the session of the transaction
--- that has guarded or acquired it last.
+-- Leases. Slot -1 is the turnstile, slot 0 the lease, or the gate of a shared one, and
+-- slots above 0 are readers and permits. conn_id is the session of the transaction that
+-- has last guarded or acquired the lease.
 CREATE TABLE IF NOT EXISTS lockstep_leases (
   name       VARBINARY(255)  NOT NULL,
   slot       BIGINT          NOT NULL,

@@ -1,5 +1,5 @@
--- The 65,536 rows of the center locks, by a cross join: recursive queries stop
--- at 1,000 rows. Rows that are there stay as they are.
+-- The 65,536 rows of the center locks, by a cross join: recursive queries stop at 1,000
+-- rows. Existing rows stay as they are.
 INSERT IGNORE INTO lockstep_centers (slot, token, owner, conn_id, locked_us)
 SELECT a.n + b.n * 16 + c.n * 256 + d.n * 4096, 0, '-', 0, 0
 FROM (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7

@@ -9,45 +9,45 @@ import (
 	"strings"
 )
 
-// The findings of Check, to be told apart by errors.Is.
+// The findings of Check; tell them apart by errors.Is.
 var (
-	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0:
-	// it doesn't know SKIP LOCKED.
+	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0, and
+	// so doesn't know SKIP LOCKED.
 	ErrServer = errors.New("schema: server too old")
-	// ErrTable is returned when a table is missing, or has another engine,
-	// another column or another primary key than the DDL says.
+	// ErrTable is returned when a table is missing, or when its engine, columns or
+	// primary key differ from the DDL.
 	ErrTable = errors.New("schema: wrong table")
-	// ErrCenters is returned when lockstep_centers has not exactly 65,536 rows.
+	// ErrCenters is returned when lockstep_centers doesn't have exactly 65,536 rows.
 	ErrCenters = errors.New("schema: wrong center rows")
-	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now,
-	// under which a token can't tell how long its statement has waited.
+	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now, under which
+	// a statement can't tell how long it has waited, so that tokens may go back.
 	ErrSysdateIsNow = errors.New("schema: server runs with sysdate-is-now")
-	// ErrAutocommit is returned when sessions have autocommit = 0, by the DSN, by
-	// init_connect or by a SET: the server then begins a new transaction behind every
-	// one that it has ended, and nobody sees the end, nor that the locks are free; what
-	// a lease writes is never committed. txlock.Join and leases return it, too.
+	// ErrAutocommit is returned when sessions have autocommit = 0, by the DSN,
+	// init_connect or a SET. The server then begins a new transaction as soon as one has
+	// ended, so that nobody sees the end, nor that the locks are free, and what a lease
+	// writes is never committed. txlock.Join and leases return it, too.
 	ErrAutocommit = errors.New("schema: the session has autocommit = 0: remove that from the data source name and from init_connect, and don't SET it; BeginTx and BEGIN begin transactions")
-	// ErrCharset is returned when the character_set_connection of sessions is another
-	// than their character_set_client: the server would convert the names of keys, so
-	// that they are other keys than those of other sessions. txlock.Join and leases
+	// ErrCharset is returned when sessions have a character_set_connection that differs
+	// from their character_set_client: the server would convert the names of keys, and
+	// other sessions would lock other names for the same keys. txlock.Join and leases
 	// return it, too.
 	ErrCharset = errors.New("schema: the session has another character_set_connection than character_set_client: remove that from the data source name and from init_connect; charset=utf8mb4 sets both")
-	// ErrMultiPrimary is returned when the server is a node of a cluster that
-	// takes writes on several nodes. It is a warning: see Check.
+	// ErrMultiPrimary is returned when the server belongs to a cluster that takes writes
+	// on several nodes. It is a warning; see Check.
 	ErrMultiPrimary = errors.New("schema: multi-primary cluster")
 )
 
-// Check looks at the tables and the server that db reaches and returns all that
-// is wrong, joined into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters,
-// ErrSysdateIsNow, ErrAutocommit, ErrCharset and ErrMultiPrimary, each with a sentence on the remedy.
-// It changes nothing: call it as the user whose locks are to work, whose privileges it
-// tries by EXPLAIN.
+// Check looks at the tables and the server of db, and returns all that is wrong, joined
+// into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow,
+// ErrAutocommit, ErrCharset and ErrMultiPrimary, each with a sentence on the remedy. It
+// changes nothing. Call it as the user who will take locks: it tries the privileges of
+// that user by EXPLAIN.
 //
-// ErrMultiPrimary is not a fault: exclusive locks hold on such a cluster, but at
-// the commit: several transactions may run under one lock, and all but one of
-// them fail with ErrDeadlock at the latest when they commit. A program that is
-// written for that lets this one pass. What can't hold there returns it when it is
-// called: RLock, locksqlc.Do, and shared leases.
+// ErrMultiPrimary is not a fault: exclusive locks work on such a cluster, but they
+// exclude only at the commit. Several transactions may run under one lock, and all but
+// one of them fail with ErrDeadlock, at the latest when they commit. A program that
+// expects this may ignore ErrMultiPrimary. Calls that can't work there return it
+// themselves: RLock, locksqlc.Do, and shared leases.
 func Check(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("schema: Check needs a *sql.DB, got nil")
@@ -69,8 +69,8 @@ func Check(ctx context.Context, db *sql.DB) error {
 	return errors.Join(found...)
 }
 
-// checkVersion finds a server that is known to be too old. One whose version can't be
-// read is left to the other checks. MariaDB before 11 may say 5.5.5- first.
+// checkVersion finds a server that is known to be too old. If the version can't be read,
+// the other checks decide. Before its version, MariaDB 10 may say 5.5.5-.
 func checkVersion(ctx context.Context, db *sql.DB) (problem, err error) {
 	var text string
 	if err := db.QueryRowContext(ctx, `SELECT VERSION()`).Scan(&text); err != nil {
@@ -90,7 +90,7 @@ func checkVersion(ctx context.Context, db *sql.DB) (problem, err error) {
 	return nil, nil
 }
 
-// table is what one CREATE TABLE statement of the DDL promises.
+// table is what one CREATE TABLE statement of the DDL says.
 type table struct {
 	name    string
 	columns []column
@@ -106,7 +106,7 @@ var (
 	intWidth    = regexp.MustCompile(`int\(\d+\)`)
 )
 
-// expected reads the promises out of the DDL, so that they are written once.
+// expected reads the tables from the DDL, so that they are written once.
 func expected() ([]table, error) {
 	statements, err := Statements()
 	if err != nil {
@@ -127,8 +127,8 @@ func expected() ([]table, error) {
 	return all, nil
 }
 
-// checkTables compares the tables with the DDL, and counts the center rows where all are
-// as they should be.
+// checkTables compares the tables with the DDL, and if all are right, counts the center
+// rows.
 func checkTables(ctx context.Context, db *sql.DB) (problem, err error) {
 	tables, err := expected()
 	if err != nil {
@@ -191,8 +191,8 @@ func checkTable(ctx context.Context, db *sql.DB, t table) (problem, err error) {
 	return nil, nil
 }
 
-// columnsOf returns the type of each column, "bigint unsigned not null" for
-// example, without the display widths that only some servers give.
+// columnsOf returns the type of each column, for example "bigint unsigned not null",
+// without the display widths that only some servers return.
 func columnsOf(ctx context.Context, db *sql.DB, name string) (_ map[string]string, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT column_name, column_type, is_nullable FROM information_schema.columns
 		WHERE table_schema = DATABASE() AND table_name = ?`, name)
@@ -226,8 +226,8 @@ func checkCenters(ctx context.Context, db *sql.DB) (problem, err error) {
 	return nil, nil
 }
 
-// checkClock finds --sysdate-is-now, which no system variable tells of: SYSDATE
-// moves on while a statement runs, unless it is an alias of NOW.
+// checkClock finds --sysdate-is-now, which no system variable shows: SYSDATE moves on
+// while a statement runs, unless it is an alias of NOW.
 func checkClock(ctx context.Context, db *sql.DB) (problem, err error) {
 	var slept, moved int64
 	err = db.QueryRowContext(ctx, `SELECT SLEEP(0.01), TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))`).Scan(&slept, &moved)
@@ -261,9 +261,9 @@ type Queryer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// CheckCluster is the part of Check that looks for a multi-primary cluster: it returns
+// CheckCluster is the part of Check that looks for a multi-primary cluster. It returns
 // ErrMultiPrimary for a node of one, and the errors of the driver. In a transaction it
-// fixes no snapshot.
+// takes no snapshot.
 func CheckCluster(ctx context.Context, db Queryer) error {
 	if pool, ok := db.(*sql.DB); db == nil || ok && pool == nil {
 		return errors.New("schema: CheckCluster needs a *sql.DB, *sql.Conn or *sql.Tx, got nil")
@@ -272,8 +272,8 @@ func CheckCluster(ctx context.Context, db Queryer) error {
 	return errors.Join(problem, err)
 }
 
-// ClusterQuery finds Galera (wsrep_on) and a Group Replication with several primaries:
-// it has no row for a single primary.
+// ClusterQuery finds Galera (wsrep_on) and a Group Replication with several primaries. A
+// single primary returns no row.
 const ClusterQuery = `SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'
 	OR Variable_name = 'group_replication_single_primary_mode' AND Value = 'OFF'`
 

@@ -11,11 +11,11 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// ErrPrivilege is returned when the user may not do what locks need, or Install. The
-// message has the GRANT to run; txlock.ErrPrivilege is the same error.
+// ErrPrivilege is returned when the user lacks a privilege that locks or Install need.
+// The message has the GRANT to run. txlock.ErrPrivilege is the same error.
 var ErrPrivilege = errors.New("lockstep: a privilege is missing")
 
-// denied tells whether the server has refused a statement for want of a privilege.
+// denied tells whether the server has refused a statement because a privilege is missing.
 func denied(err error) bool {
 	var server *mysql.MySQLError
 	if !errors.As(err, &server) {
@@ -33,9 +33,9 @@ var (
 	deniedUser  = regexp.MustCompile(`user '((?:[^']|'')*)'@'((?:[^']|'')*)'`)
 )
 
-// MissingPrivilege tells whether a statement was refused for want of a privilege, and the
-// GRANT that it lacks, as far as the server's error tells it: of its table, to its user.
-// The server names the host of the client, which may be another than that of the account.
+// MissingPrivilege tells whether a statement was refused because a privilege is missing,
+// and which GRANT to run, as far as the server's error names the table and the user. The
+// server names the host of the client, which may differ from the host of the account.
 func MissingPrivilege(err error) (cure string, missing bool) {
 	if !denied(err) {
 		return "", false
@@ -44,22 +44,22 @@ func MissingPrivilege(err error) (cure string, missing bool) {
 	if len(tables) == 0 || user == nil {
 		return "see schema.Check", true
 	}
-	table := tables[len(tables)-1] // behind the names of the user and the database
+	table := tables[len(tables)-1] // it comes after the names of the user and the database
 	return fmt.Sprintf("GRANT %s ON %s TO '%s'@'%s', with the host of the account, or see schema.Check", strings.Join(needs(table), ", "), table, user[1], user[2]), true
 }
 
-// needs are the privileges that locks need on a table.
+// needs returns the privileges that locks need on a table.
 func needs(table string) []string {
 	if table == "lockstep_centers" {
-		return []string{"SELECT", "INSERT", "UPDATE"} // whose rows stay
+		return []string{"SELECT", "INSERT", "UPDATE"} // its rows are never deleted
 	}
 	return []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 }
 
-// checkPrivileges explains one statement of each kind, which the server refuses as it
-// would the statement: nothing is executed, and roles, wildcards and the privileges of
-// columns are judged by the server itself. Where it is read only it may refuse them for
-// that: then there is nothing to judge.
+// checkPrivileges sends EXPLAIN for one statement of each kind. The server refuses it as
+// it would refuse the statement: so nothing is executed, and the server itself judges
+// roles, wildcards and privileges of columns. A read-only server may refuse it for being
+// read-only; then the privilege isn't judged.
 func checkPrivileges(ctx context.Context, db *sql.DB, t table) (problem, err error) {
 	var names, assignments []string
 	for _, c := range t.columns {
@@ -104,7 +104,7 @@ func explain(ctx context.Context, db *sql.DB, statement string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() { // to the end: an error may come behind the first
+	for rows.Next() { // to the end: an error may come after the first row
 	}
 	return rows.Err()
 }
@@ -114,7 +114,7 @@ func isReadOnly(err error) bool {
 	return errors.As(err, &server) && (server.Number == 1290 || server.Number == 1836) // ER_OPTION_PREVENTS_STATEMENT, ER_READ_ONLY_MODE
 }
 
-// grantee is the account of the session, as GRANT wants it.
+// grantee returns the account of the session, quoted for GRANT.
 func grantee(ctx context.Context, db *sql.DB) (string, error) {
 	var account string
 	if err := db.QueryRowContext(ctx, "SELECT CURRENT_USER()").Scan(&account); err != nil {
@@ -125,7 +125,7 @@ func grantee(ctx context.Context, db *sql.DB) (string, error) {
 	return quote(account[:at]) + "@" + quote(account[at+1:]), nil
 }
 
-// refused is the error of a statement of Install that the user may not send.
+// refused returns the error of a statement of Install that the user may not send.
 func refused(ctx context.Context, db *sql.DB, statement string, err error) error {
 	to, userErr := grantee(ctx, db)
 	if userErr != nil {
@@ -134,8 +134,8 @@ func refused(ctx context.Context, db *sql.DB, statement string, err error) error
 	return fmt.Errorf("schema: install %q: %w: GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON the database TO %s: %w", statement, ErrPrivilege, to, err)
 }
 
-// done tells whether a statement of Install, which the user may not send, has nothing to
-// do: its table is there, and the center rows are. What can't be seen is not done.
+// done tells whether a statement of Install that the user may not send has nothing to do,
+// since its table or the center rows exist. What can't be seen counts as missing.
 func done(ctx context.Context, db *sql.DB, statement string) bool {
 	if created := createTable.FindStringSubmatch(statement); created != nil {
 		var n int

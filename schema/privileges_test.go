@@ -9,7 +9,7 @@ import (
 	"github.com/dca00107/lockstep/schema"
 )
 
-// grants gives the application's user privileges, %s is the account.
+// grants gives privileges to the application's user; %s is the account.
 func grants(t *testing.T, db *testdb.DB, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {
@@ -19,8 +19,8 @@ func grants(t *testing.T, db *testdb.DB, statements ...string) {
 	}
 }
 
-// TestCheckFindsMissingPrivileges takes privileges away, of tables and of columns, and
-// gives them by wildcard and by role.
+// TestCheckFindsMissingPrivileges revokes privileges on tables and columns, and grants
+// them by wildcard and by role.
 func TestCheckFindsMissingPrivileges(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
@@ -38,7 +38,7 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 		demand(t, schema.Check(t.Context(), pool), nil)
 
 		grants(t, db, "REVOKE ALL PRIVILEGES, GRANT OPTION FROM %s", "GRANT SELECT, INSERT, UPDATE, DELETE ON `lockstep\\_t\\_%%`.* TO %s")
-		wildcard := db.Connect(t) // some privileges are those of the connection's beginning
+		wildcard := db.Connect(t) // some privileges are read only when a connection begins
 		demand(t, schema.Check(t.Context(), wildcard), nil)
 
 		grants(t, db, "REVOKE ALL PRIVILEGES, GRANT OPTION FROM %s")
@@ -76,8 +76,8 @@ func TestInstallOfWhatIsThere(t *testing.T) {
 	})
 }
 
-// TestCheckOnReadOnlyServer judges no privilege there, if the server says that it is read
-// only first.
+// TestCheckOnReadOnlyServer proves that a refusal for being read-only isn't taken for a
+// missing privilege.
 func TestCheckOnReadOnlyServer(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Dedicated(t, engine).Open(t)

@@ -1,5 +1,3 @@
-// Package schema holds the tables of lockstep: the DDL as files, for sqlc and
-// for migration tools, and Install and Check for programs that do it themselves.
 package schema
 
 import (
@@ -14,8 +12,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// FS holds the DDL, one or more statements a file, to be applied in the order of
-// the file names. Every statement is safe to repeat.
+// FS holds the DDL: files with one or more statements, to be applied in the order of
+// their names. Every statement may be repeated.
 //
 //go:embed *.sql
 var FS embed.FS
@@ -23,13 +21,12 @@ var FS embed.FS
 // Centers is the number of rows of lockstep_centers.
 const Centers = 65536
 
-// Install creates the tables that are missing and fills in the center rows. It
-// may be repeated, and many processes may run it at the same time: what is there
-// stays as it is. It needs the privilege CREATE, which the locks themselves don't,
-// unless all is there already. DDL commits implicitly, so it takes the pool and never a
-// transaction. It returns the server's error for the statement that failed, and
-// ErrPrivilege with the GRANT to run where that is why; running it again goes on from
-// there.
+// Install creates the missing tables and the center rows. It may be repeated, and many
+// processes may run it at the same time: it doesn't change what exists. Unless all exists
+// already, it needs the privilege CREATE, which the locks themselves don't need. DDL
+// commits implicitly, so Install takes a pool and never a transaction. It returns the
+// server's error for the statement that failed, and ErrPrivilege, with the GRANT to run,
+// if a privilege is missing. Run it again to go on from there.
 func Install(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return fmt.Errorf("schema: Install needs a *sql.DB, got nil")
@@ -51,8 +48,8 @@ func Install(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// execute sends a statement that is safe to repeat, and repeats it where the server has
-// ended it for one of another process that installs at the same time.
+// execute sends a statement that may be repeated, and repeats it after a deadlock with
+// another process that installs at the same time.
 func execute(ctx context.Context, db *sql.DB, statement string) error {
 	const tries = 20
 	for try := 1; ; try++ {
@@ -64,8 +61,8 @@ func execute(ctx context.Context, db *sql.DB, statement string) error {
 	}
 }
 
-// Statements returns the statements of FS one by one, without comments, for
-// migration tools that take one statement at a time.
+// Statements returns the statements of FS, without comments, for migration tools that
+// take one statement at a time.
 func Statements() ([]string, error) {
 	names, err := fs.Glob(FS, "*.sql")
 	if err != nil {
@@ -86,7 +83,7 @@ func Statements() ([]string, error) {
 	return all, nil
 }
 
-// withoutComments drops the lines that are comments; the files have no others.
+// withoutComments drops the lines that are comments; the files have no other comments.
 func withoutComments(text string) string {
 	var kept []string
 	for line := range strings.Lines(text) {

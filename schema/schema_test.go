@@ -46,7 +46,7 @@ func install(t *testing.T, db *testdb.DB) {
 	}
 }
 
-// TestInstall measures the first call, and repeats it over rows that are in use.
+// TestInstall measures the first call, and repeats it while rows are in use.
 func TestInstall(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
@@ -113,7 +113,8 @@ func TestInstallBySeveralAtOnce(t *testing.T) {
 	})
 }
 
-// TestInstallNamesStatement says which statement the server has refused.
+// TestInstallNamesStatement proves that the error names the statement that the server has
+// refused.
 func TestInstallNamesStatement(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
@@ -176,7 +177,7 @@ func TestCheckFindsNothing(t *testing.T) {
 	})
 }
 
-// TestCheckFinds breaks the tables in all ways that Check knows.
+// TestCheckFinds breaks the tables in every way that Check knows.
 func TestCheckFinds(t *testing.T) {
 	finds := []struct {
 		name   string
@@ -214,7 +215,7 @@ func TestCheckFinds(t *testing.T) {
 	})
 }
 
-// demand wants one finding, and the remedy for it.
+// demand fails the test unless there is exactly this finding, with its remedy.
 func demand(t *testing.T, err, want error, says ...string) {
 	t.Helper()
 	for _, finding := range []error{schema.ErrServer, schema.ErrTable, schema.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary} {
@@ -261,8 +262,8 @@ func TestCheckFindsSysdateIsNow(t *testing.T) {
 	})
 }
 
-// TestCheckFindsGalera needs no Galera: a server whose wsrep_on is ON without a
-// provider works as a single one.
+// TestCheckFindsGalera needs no Galera: with wsrep_on = ON and no provider, a server
+// works alone.
 func TestCheckFindsGalera(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
@@ -274,7 +275,7 @@ func TestCheckFindsGalera(t *testing.T) {
 	}
 }
 
-// TestCheckFindsGroupReplication answers for a server that is a member of a group.
+// TestCheckFindsGroupReplication plays a server that is a member of a group.
 func TestCheckFindsGroupReplication(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -297,7 +298,7 @@ func TestCheckFindsGroupReplication(t *testing.T) {
 	}
 }
 
-// TestCheckFindsOldServer answers for servers of all kinds.
+// TestCheckFindsOldServer plays servers of many versions.
 func TestCheckFindsOldServer(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]string{
@@ -330,7 +331,8 @@ func TestCheckFindsOldServer(t *testing.T) {
 	}
 }
 
-// TestCheckFailsWithServer hands on what the server says to every question.
+// TestCheckFailsWithServer proves that Check returns the server's error to each of its
+// questions.
 func TestCheckFailsWithServer(t *testing.T) {
 	t.Parallel()
 	all := append(good(), answer{"wsrep_on", nil})
@@ -346,8 +348,8 @@ func TestCheckFailsWithServer(t *testing.T) {
 	}
 }
 
-// TestInstallAfterDeadlocks proves that Install repeats a statement that was ended for
-// that of another process, not for ever, and no other one.
+// TestInstallAfterDeadlocks proves that Install repeats a statement after a deadlock with
+// another process, not for ever, and after no other error.
 func TestInstallAfterDeadlocks(t *testing.T) {
 	t.Parallel()
 	deadlock := &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock; try restarting transaction"}
@@ -395,7 +397,7 @@ func TestInstallAfterDeadlocks(t *testing.T) {
 	}
 }
 
-// answer is what a server says to a question of Check.
+// answer is a server's answer to a question of Check.
 type answer struct {
 	question string
 	rows     *sqlmock.Rows // nil for errCold
@@ -407,7 +409,7 @@ func row(values ...driver.Value) *sqlmock.Rows {
 	return sqlmock.NewRows(make([]string, len(values))).AddRow(values...)
 }
 
-// good is how a good server answers all questions but those about a cluster.
+// good has the answers of a good server to all questions but those about a cluster.
 func good() (all []answer) {
 	all = append(all, answer{"VERSION()", row("9.7.4")})
 	for _, table := range []struct{ primary, columns string }{
@@ -432,7 +434,7 @@ func good() (all []answer) {
 	return append(all, answer{"COUNT(*) FROM lockstep_centers", row(schema.Centers)}, answer{"SYSDATE", row(0, 10_050)}, answer{"autocommit", row(1, 1)})
 }
 
-// mocked is a pool that is asked these questions, and no others.
+// mocked returns a pool that expects these questions and no others.
 func mocked(t *testing.T, answers []answer) *sql.DB {
 	t.Helper()
 	db, mock, err := sqlmock.New()

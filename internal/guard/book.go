@@ -1,316 +1,259 @@
 package guard
 
 import (
-	"context"
-	"database/sql/driver"
+	"cmp"
+	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
-
-	"github.com/go-sql-driver/mysql"
-
-	"github.com/dca00107/lockstep/internal/rawsql"
+	"sync"
 )
 
-// before is asked before anything is sent. It refuses a statement of a doomed
-// transaction, and a statement of the locks where they would hold nothing.
-func (c *conn) before(ctx context.Context, s statement) error {
-	call := c.call(ctx)
-	if call == nil {
-		return c.beforeProgram(ctx, s)
-	}
-	if call.Tx != c.tx {
-		if err := call.Tx.Err(); err != nil {
-			return err
-		}
-		return ErrEnded
-	}
-	if c.open > 0 {
-		return ErrOpenRows
-	}
-	if call.Restores {
-		return nil
-	}
-	if err := c.tx.Err(); err != nil {
-		return err
-	}
-	if call.Fresh && c.tx.MayHaveSnapshot() {
-		return ErrReads
-	}
-	return nil
+// Tx is the book of one transaction. The connection writes it. Any goroutine that shares
+// the transaction may read it.
+type Tx struct {
+	pool      *connector
+	server    Server
+	isolation sql.IsolationLevel
+	owned     bool // begun by BeginTx, not as text
+
+	mu         sync.Mutex
+	reads      bool  // a statement ran that may have taken the snapshot
+	doomed     error // the server has ended it: nothing more is sent
+	severed    error // the program itself has ended it by a statement
+	committed  error // why it was committed before its end, or may have been
+	ended      bool  // Commit or Rollback has run
+	scope      Scope
+	held       bool // the scope holds locks
+	savepoints savepoints
+	fences     map[string]int // the stamps of Fence, by name
 }
 
-// beforeProgram is before for a statement of the program. A SET that is refused may have
-// been to put the session in order again, so that nobody uses the connection after it.
-func (c *conn) beforeProgram(ctx context.Context, s statement) error {
-	switch {
-	case c.tx == nil && c.unusable: // what stands between the pool and this asks neither IsValid nor ResetSession
-		return driver.ErrBadConn
-	case c.tx == nil, !c.tx.owned && (s.kind == kindBegin || s.kind == kindRollback):
-		return nil // a program that begins its transactions as text may always begin anew
-	case !c.tx.owned && s.kind == kindCommit:
-		return c.mayCommitText(ctx)
-	}
-	if why := c.tx.refuse(); why != nil {
-		c.unusable = c.unusable || strings.HasPrefix(s.name, "SET ")
-		return why
-	}
-	return c.bracket(ctx, s)
+// Scope is what package txlock keeps with a transaction.
+type Scope interface {
+	// Committed is called after a commit that succeeded.
+	Committed()
+	// Ended is called when the transaction ends, before the server frees its locks. Why
+	// is nil, or what has ended the transaction on the server before.
+	Ended(why error)
 }
 
-// bracket puts a statement that may end the transaction and begin another between a
-// savepoint and its release, which tells; see settle. It does so where locks have joined
-// the transaction. A savepoint of the program's from before it, to which a procedure goes
-// back, takes this one with it: what has the release succeed has left all locks alone.
-func (c *conn) bracket(ctx context.Context, s statement) error {
-	if !s.anew || c.bracketed || !c.tx.used() || !c.status.open {
-		return nil
-	}
-	if err := c.exec(ctx, rawsql.Bracket); err != nil {
-		return c.judged(ctx, statement{kind: kindQuiet}, err)
-	}
-	c.bracketed = true
-	return nil
-}
+// ErrEnded is returned for a lock statement whose transaction is over.
+var ErrEnded = errors.New("the transaction has been committed or rolled back")
 
-// after keeps book of a statement that was sent, and returns its error.
-func (c *conn) after(ctx context.Context, s statement, err error) error {
-	switch {
-	case errors.Is(err, driver.ErrSkip):
-		return err // not sent: database/sql prepares it next
-	case err != nil:
-		return c.failed(ctx, s, err)
-	}
-	c.ran(ctx, s)
-	return c.settle(ctx, s, false)
-}
+// ErrReads is returned for a statement with Call.Fresh when the transaction may have a
+// snapshot. Nothing was sent.
+var ErrReads = errors.New("a statement has run before in this transaction")
 
-// ran keeps book of a statement that the server has executed.
-func (c *conn) ran(ctx context.Context, s statement) {
-	call := c.call(ctx)
-	switch {
-	case call != nil:
-		if call.Reads {
-			c.tx.ran(statement{kind: kindPlain}, false)
-		}
-	case s.kind == kindBegin, s.kind == kindCommit, s.kind == kindRollback:
-		c.boundary(s)
-	case c.tx != nil:
-		c.tx.ran(s, false)
-	}
-}
+// ErrOpenRows is returned for a lock statement while rows are open: it would break the
+// connection. Nothing was sent.
+var ErrOpenRows = errors.New("rows are still open on this transaction")
 
-// boundary keeps book of a BEGIN, COMMIT or ROLLBACK that the program has sent as
-// text. In a transaction of database/sql it ends what the *sql.Tx held; on a
-// *sql.Conn it is how transactions are begun and ended.
-func (c *conn) boundary(s statement) {
-	if c.tx != nil && c.tx.owned {
-		c.tx.sever(c.pool.rules.Committed(s.name))
-		c.status.open = s.kind == kindBegin || s.chain
-		return
-	}
-	if c.tx != nil && s.kind == kindBegin {
-		c.tx.sever(c.pool.rules.Committed(s.name))
-	}
-	c.end(s.kind == kindCommit)
-	if s.kind == kindBegin || s.chain {
-		c.tx = &Tx{pool: c.pool, server: c.server, reads: s.reads}
-		c.status.trust()
-	}
-}
+// Kept returns Rules.Kept.
+func (t *Tx) Kept() any { return t.pool.rules.Kept }
 
-// end closes the book of the transaction.
-func (c *conn) end(committed bool) {
-	if t := c.tx; t != nil {
-		c.tx = nil
-		t.end()
-		if committed {
-			t.committedWell()
-		}
-	}
-}
+// Server returns what is known of the server.
+func (t *Tx) Server() Server { return t.server }
 
-// settle finds out, after a statement and all its rows, whether the transaction is still
-// the one that was begun, or that has followed it where the program has ended that itself.
-// The reply says whether one is open. That it was ended and another begun is told by the
-// savepoint that is gone: see bracket. An error says neither, nor does a driver whose
-// replies can't be read: then the server is asked, where the statement may have ended it.
-func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
-	bracketed, was := c.bracketed, c.status.open
-	c.bracketed = false
-	if c.tx == nil || c.tx.refuse() != nil {
-		return nil
-	}
-	open, told := c.status.inTransaction()
-	ask := was && s.asks(told, failed)
-	told = told && !failed
-	ended := told && !open
-	var err error
-	switch {
-	case ended:
-	case bracketed:
-		err = c.exec(ctx, rawsql.EndBracket)
-		open = true
-		if ended = c.pool.rules.NoSavepoint(err); ended {
-			open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
-		}
-	case ask:
-		open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
-		ended = !open
-	case !told:
-		open = was
-	}
-	if err != nil { // nobody knows
-		s.end = endUnknown
-		err = c.judged(ctx, s, err)
-		c.tx.doom(c.committedBy(s), true)
-		return err
-	}
-	c.status.open = open
-	if was && ended {
-		return c.over(s)
-	}
-	return nil
-}
-
-// over stops a transaction that is not open any more after a statement. Where that has
-// committed by its words, the program goes on as it wanted.
-func (c *conn) over(s statement) error {
-	why := c.committedBy(s)
-	switch s.end {
-	case endCommitted:
-		c.tx.sever(why)
-		return nil
-	case endRolledBack:
-		why = c.pool.rules.RolledBack(s.name)
-	}
-	c.tx.doom(why, s.end == endUnknown)
-	return c.tx.refuse()
-}
-
-// committedBy returns that a statement has committed the transaction which is over after
-// it, or may have, or nil.
-func (c *conn) committedBy(s statement) error {
-	switch s.end {
-	case endCommitted:
-		return c.pool.rules.Committed(s.name)
-	case endUnknown:
-		return c.pool.rules.MayHaveCommitted(s.name)
-	}
-	return nil
-}
-
-// failed keeps book of a statement that the server has answered with an error, or hasn't
-// answered.
-func (c *conn) failed(ctx context.Context, s statement, err error) error {
-	t := c.tx
-	if t == nil {
-		return err
-	}
-	if s.kind == kindCommit && !t.owned {
-		c.end(false) // it is over, whatever has become of it
-		return err
-	}
-	err = c.judged(ctx, s, err)
-	t.ran(s, true)
-	if why := c.settle(ctx, s, true); why != nil {
-		return fmt.Errorf("%w: %w", why, err)
-	}
-	return err
-}
-
-// judged judges the error of a statement, or of the rows that it gave, by what it leaves
-// of the transaction.
-func (c *conn) judged(ctx context.Context, s statement, err error) error {
-	t := c.tx
-	if t == nil {
-		return err
-	}
-	why := c.pool.rules.Ended(err, c.server)
-	lost := why == nil && c.lost(ctx, err)
-	switch {
-	case lost:
-		why = c.pool.rules.Lost(err)
-		if s.end != endRolledBack {
-			s.end = endUnknown // it may never have been executed
-		}
-	case why == nil:
-		return err
-	}
-	if first := c.committedBy(s); first != nil {
-		why, err = first, fmt.Errorf("%w: %w", first, err)
-	}
-	first := t.doom(why, s.end != endRolledBack)
-	if !lost {
-		return err
-	}
-	c.unusable = true
-	if first && t.used() {
-		if killErr := c.pool.kill(c); killErr != nil {
-			return errors.Join(err, killErr)
-		}
-	}
-	return err
-}
-
-// lost tells whether the connection is gone, by this error of a statement. A base that
-// can't say so may be a wrapper of a driver that has closed it.
-func (c *conn) lost(ctx context.Context, err error) bool {
-	if fromServer := new(mysql.MySQLError); errors.As(err, &fromServer) {
+// MayHaveSnapshot tells whether plain reads can show data that is older than a lock taken
+// now: a statement has run that may have taken the transaction's snapshot, and the
+// isolation level isn't known to read without one.
+func (t *Tx) MayHaveSnapshot() bool {
+	switch t.isolation {
+	case sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelSerializable:
 		return false
 	}
-	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) {
-		return true
-	}
-	if validator, ok := c.base.(driver.Validator); ok {
-		return !validator.IsValid()
-	}
-	return ctx.Err() != nil
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.reads
 }
 
-// mayCommit returns why the transaction can't be committed: the server has
-// rolled it back, or it held locks that were gone before its end.
-func (c *conn) mayCommit() error {
-	t := c.tx
-	if t == nil {
-		return nil
-	}
-	if !t.holds() {
-		return t.refuse()
-	}
-	if err := t.Err(); err != nil {
-		return err
-	}
-	if name, found := t.unfenced(); found {
-		return c.pool.rules.Unfenced(name)
+// Stamp returns a number for a lock that is about to be taken; see Stands.
+func (t *Tx) Stamp() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.savepoints.stamp()
+}
+
+// Stands tells whether the lock of that stamp is still held for certain: no ROLLBACK TO a
+// savepoint that is older than the lock has run since.
+func (t *Tx) Stands(stamp int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.savepoints.stands(stamp)
+}
+
+// Err returns why the transaction can't take or hold locks any more, or nil.
+func (t *Tx) Err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.doomed != nil:
+		return t.doomed
+	case t.severed != nil:
+		return t.severed
+	case t.ended:
+		return ErrEnded
 	}
 	return nil
 }
 
-// mayCommitText is mayCommit for a transaction that was begun as text. What may
-// not be committed is rolled back.
-func (c *conn) mayCommitText(ctx context.Context) error {
-	why := c.mayCommit()
-	if why == nil {
-		return nil
-	}
-	c.end(false)
-	return errors.Join(why, c.exec(ctx, "ROLLBACK"))
+// Committed returns an error if the transaction was committed before its end, in whole or
+// in part, or may have been: then it must not be run again.
+func (t *Tx) Committed() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.committed
 }
 
-// exec sends a statement of the guard's own.
-func (c *conn) exec(ctx context.Context, query string) error {
-	if execer, ok := c.base.(driver.ExecerContext); ok {
-		_, err := execer.ExecContext(ctx, query, nil)
-		return err
+// Scope returns the scope of the transaction, and makes it on first use.
+func (t *Tx) Scope(make func() Scope) Scope {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.scope == nil {
+		t.scope = make()
 	}
-	queryer, ok := c.base.(driver.QueryerContext)
-	if !ok {
-		return fmt.Errorf("lockstep: %T is neither a driver.ExecerContext nor a driver.QueryerContext", c.base)
+	return t.scope
+}
+
+// Hold notes that the transaction holds locks: from now on Commit fails if the
+// transaction was ended before.
+func (t *Tx) Hold() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held = true
+}
+
+// Fence notes that the transaction has locked a row and must not be committed without
+// that lock. The name stands for the row, the stamp for the lock; see Stands.
+func (t *Tx) Fence(name string, stamp int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.fences == nil {
+		t.fences = make(map[string]int, 1)
 	}
-	rows, err := queryer.QueryContext(ctx, query, nil)
-	if err != nil {
-		return err
+	t.fences[name] = stamp
+	t.held = true
+}
+
+// Fenced tells whether the row of that name is still locked for certain.
+func (t *Tx) Fenced(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	stamp, ok := t.fences[name]
+	return ok && t.savepoints.stands(stamp)
+}
+
+// unfenced returns the name of a fence whose lock may be gone since a ROLLBACK TO
+// SAVEPOINT.
+func (t *Tx) unfenced() (name string, found bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, stamp := range t.fences {
+		if !t.savepoints.stands(stamp) {
+			return name, true
+		}
 	}
-	return rows.Close()
+	return "", false
+}
+
+// refuse returns why a statement of the program must not be sent, or nil.
+func (t *Tx) refuse() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.doomed
+}
+
+// doom stops the transaction. The first reason stays, but if the transaction was
+// committed, or may have been, that is added to it: such a transaction must never be run
+// again. It returns whether this is the first reason.
+func (t *Tx) doom(why error, committed bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	first, before := t.doomed == nil, t.committed
+	if first {
+		t.doomed = why
+	}
+	if before == nil && committed {
+		t.committed = why
+	}
+	if t.committed != nil && (first || before == nil) && !errors.Is(t.doomed, t.committed) {
+		t.doomed = fmt.Errorf("%w: %w", t.committed, t.doomed)
+	}
+	return first
+}
+
+// sever notes that the program has ended the transaction: its locks are gone, its
+// statements are still sent.
+func (t *Tx) sever(why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.severed == nil {
+		t.severed = why
+	}
+	if t.committed == nil {
+		t.committed = why
+	}
+}
+
+// end closes the book and tells the scope.
+func (t *Tx) end() {
+	t.mu.Lock()
+	scope, why := t.scope, cmp.Or(t.doomed, t.severed)
+	if t.ended {
+		scope = nil
+	}
+	t.ended = true
+	t.mu.Unlock()
+	if scope != nil {
+		scope.Ended(why)
+	}
+}
+
+// notifyCommitted tells the scope that the commit has succeeded.
+func (t *Tx) notifyCommitted() {
+	t.mu.Lock()
+	scope := t.scope
+	t.mu.Unlock()
+	if scope != nil {
+		scope.Committed()
+	}
+}
+
+// used tells whether package txlock has joined the transaction.
+func (t *Tx) used() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.scope != nil
+}
+
+// holds tells whether the transaction holds locks.
+func (t *Tx) holds() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.held
+}
+
+// ran notes a statement of the program that the server has executed, or has failed to
+// execute.
+func (t *Tx) ran(s statement, failed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch s.kind {
+	case kindUncertain, kindPlain:
+		t.reads = true
+	}
+	if s.unseen {
+		t.savepoints.unseen()
+	}
+	if failed {
+		return
+	}
+	switch s.kind {
+	case kindSavepoint:
+		t.savepoints.set(s.savepoint)
+	case kindRelease:
+		t.savepoints.release(s.savepoint)
+	case kindRollbackTo:
+		t.savepoints.rollBackTo(s.savepoint)
+	}
 }

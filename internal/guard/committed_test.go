@@ -11,8 +11,8 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// TestLostWhileItCommits loses the connection during a statement, its rows or what is asked
-// about it: whether the transaction was committed then is not known.
+// TestLostWhileItCommits loses the connection during a statement, its rows or the
+// question about it: nobody knows whether the transaction was committed.
 func TestLostWhileItCommits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -34,7 +34,7 @@ func TestLostWhileItCommits(t *testing.T) {
 		{"SELECT 1", "rows close", false},
 	} {
 		base, pool := newStub(t, false)
-		base.uptime = -5 // nobody is to be killed
+		base.uptime = -5 // nobody should be killed
 		tx := begin(t, pool)
 		book, _, _ := Ask(t.Context(), tx)
 		book.Scope(func() Scope { return &locks{} })
@@ -79,8 +79,8 @@ func TestLostTwice(t *testing.T) {
 	}
 }
 
-// TestDoomedAfterCommit ends what the program has begun after a COMMIT as text, and the
-// program takes no notice.
+// TestDoomedAfterCommit ends the transaction that the program has begun after a COMMIT as
+// text; the program doesn't notice.
 func TestDoomedAfterCommit(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -94,7 +94,8 @@ func TestDoomedAfterCommit(t *testing.T) {
 	}
 }
 
-// TestFailedEnd gives no connection to the next user whose transaction may still be open.
+// TestFailedEnd proves that a connection isn't used again if its transaction may still be
+// open.
 func TestFailedEnd(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"commit", "rollback"} {
@@ -120,8 +121,8 @@ func TestFailedEnd(t *testing.T) {
 	}
 }
 
-// TestNoRowsAreClosed closes what has no columns before anything else is sent, since the
-// driver watches the context until then.
+// TestNoRowsAreClosed proves that rows without columns are closed before anything else is
+// sent, since the driver watches the context until then.
 func TestNoRowsAreClosed(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)

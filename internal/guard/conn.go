@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// conn is a connection that keeps book of its transaction. It has the optional
-// interfaces of go-sql-driver's, each forwarded; where the base lacks one it
-// does what database/sql does without it. database/sql calls it from one
-// goroutine at a time.
+// conn is a connection that keeps the book of its transaction. It has the optional
+// interfaces of go-sql-driver's connection and forwards each. If the base lacks one, conn
+// does what database/sql does without it. database/sql calls it from one goroutine at a
+// time.
 type conn struct {
 	base   driver.Conn
 	pool   *connector
@@ -20,10 +20,10 @@ type conn struct {
 	status status
 	since  time.Time // when it was opened
 	tx     *Tx       // nil outside a transaction
-	open   int       // rows that were not closed yet
+	open   int       // how many rows are not closed yet
 
-	bracketed bool // rawsql.Bracket was sent, and its end not yet
-	unusable  bool // for the next user: it is lost, or its session is not as it was
+	bracketed bool // rawsql.Bracket was sent, rawsql.EndBracket not yet
+	unusable  bool // by others: it is lost, or its session has changed
 }
 
 var (
@@ -48,7 +48,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	if err != nil {
 		return nil, err
 	}
-	c.end(false) // one begun as text on the same connection is over
+	c.end(false) // a transaction that was begun as text on this connection is over
 	c.tx = &Tx{pool: c.pool, server: c.server, isolation: sql.IsolationLevel(opts.Isolation), owned: true}
 	c.status.trust()
 	return &driverTx{base: base, conn: c}, nil
@@ -64,7 +64,7 @@ func (c *conn) begin(ctx context.Context, opts driver.TxOptions) (driver.Tx, err
 	return c.base.Begin() //nolint:staticcheck // what database/sql does without the interface
 }
 
-// Begin is BeginTx for database/sql of before Go 1.8.
+// Begin does what BeginTx does, for database/sql before Go 1.8.
 func (c *conn) Begin() (driver.Tx, error) {
 	return c.BeginTx(context.Background(), driver.TxOptions{})
 }
@@ -75,17 +75,17 @@ type driverTx struct {
 	conn *conn
 }
 
-// Commit commits, but only what is whole: a transaction that the server has
-// ended, or that has lost locks, is rolled back, and the reason returned.
+// Commit commits, but not a transaction that the server has ended or that has lost locks:
+// that is rolled back, and Commit returns the reason.
 func (t *driverTx) Commit() error {
 	if why := t.conn.mayCommit(); why != nil {
 		return errors.Join(why, t.Rollback())
 	}
 	book := t.conn.tx
-	t.conn.end(false) // before the server frees the locks, so that nobody believes that they are held
+	t.conn.end(false) // before the server frees the locks: nobody may believe that they are still held
 	err := t.conn.finished(t.base.Commit())
 	if err == nil && book != nil {
-		book.committedWell()
+		book.notifyCommitted()
 	}
 	return err
 }
@@ -96,8 +96,8 @@ func (t *driverTx) Rollback() error {
 	return t.conn.finished(t.base.Rollback())
 }
 
-// finished judges the reply to COMMIT or ROLLBACK. After an error that leaves something
-// open, as in a transaction of XA, the connection is none of the next user's.
+// finished judges the reply to COMMIT or ROLLBACK. After an error that may leave a
+// transaction open, as in XA, nobody uses the connection again.
 func (c *conn) finished(err error) error {
 	if err != nil && c.pool.rules.Ended(err, c.server) == nil {
 		c.unusable = true
@@ -125,7 +125,8 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	return result, nil
 }
 
-// answers answers the question of Ask, whatever its text has become on the way.
+// answers answers the question of Ask. It knows the question by its context, since a
+// wrapper may have changed its text.
 func (c *conn) answers(ctx context.Context) bool {
 	q := valueOf[question](ctx)
 	if q != nil {
@@ -134,8 +135,8 @@ func (c *conn) answers(ctx context.Context) bool {
 	return q != nil
 }
 
-// call returns the mark of a statement of the locks themselves. Those of another guarded
-// pool around this one are the program's here.
+// call returns the mark of a lock statement, or nil for a statement of the program. The
+// lock statements of another guarded pool around this one count as the program's.
 func (c *conn) call(ctx context.Context) *Call {
 	if call := valueOf[Call](ctx); call != nil && call.Tx.pool == c.pool {
 		return call
@@ -143,7 +144,7 @@ func (c *conn) call(ctx context.Context) *Call {
 	return nil
 }
 
-// judge judges a statement of the program; the locks' own need none.
+// judge judges a statement of the program. Lock statements need no judgement.
 func (c *conn) judge(ctx context.Context, query string) statement {
 	if c.call(ctx) != nil {
 		return statement{kind: kindQuiet}
@@ -165,11 +166,10 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return c.rows(ctx, s, base, err)
 }
 
-// PrepareContext prepares a statement; it is judged once. What would be refused
-// is refused when it is executed: GORM turns the error of a prepare into a
-// *sql.Row that panics. A statement of a doomed transaction is prepared on the
-// server all the same: database/sql may keep it with the connection, for the
-// transactions that follow.
+// PrepareContext prepares a statement and judges it once. A refusal comes when the
+// statement is executed: GORM turns the error of a prepare into a *sql.Row that panics.
+// In a doomed transaction the statement is prepared on the server all the same:
+// database/sql may keep it with the connection, for later transactions.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	if c.answers(ctx) {
 		return unsent{}, nil
@@ -188,26 +188,26 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 		base, err = c.base.Prepare(query)
 	}
 	if err != nil {
-		return nil, c.failed(ctx, statement{kind: kindQuiet}, err) // to prepare neither reads nor commits
+		return nil, c.failed(ctx, statement{kind: kindQuiet}, err) // a prepare neither reads nor commits
 	}
-	if err := c.prepared(ctx); err != nil {
+	if err := c.checkPrepared(ctx); err != nil {
 		return unsent{errors.Join(err, base.Close())}, nil
 	}
 	return &stmt{base: base, conn: c, statement: s}, nil
 }
 
-// Prepare is PrepareContext for database/sql of before Go 1.8.
+// Prepare does what PrepareContext does, for database/sql before Go 1.8.
 func (c *conn) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
 }
 
-// Exec is what users of Conn.Raw call to see the results of all statements of a
+// Exec is called by users of Conn.Raw to see the results of several statements in one
 // text (mysql.Result).
 func (c *conn) Exec(query string, args []driver.Value) (driver.Result, error) {
 	return c.ExecContext(context.Background(), query, named(args))
 }
 
-// Query is the same for rows.
+// Query is called by users of Conn.Raw for rows.
 func (c *conn) Query(query string, args []driver.Value) (driver.Rows, error) {
 	return c.QueryContext(context.Background(), query, named(args))
 }
@@ -236,10 +236,9 @@ func (c *conn) Ping(ctx context.Context) error {
 	return nil
 }
 
-// ResetSession is called before the connection leaves the pool again. A doomed
-// transaction that was begun as text, and never ended, is none of the next user's: the
-// pool closes its connection. MariaDB 10.6 and 11.4 would execute what follows in a
-// transaction that nobody commits.
+// ResetSession is called before the pool hands the connection out again. A connection
+// with a doomed transaction that was begun as text, and never ended, is closed instead:
+// MariaDB 10.6 and 11.4 would execute what follows in a transaction that nobody commits.
 func (c *conn) ResetSession(ctx context.Context) error {
 	if c.unusable || c.tx != nil && c.tx.refuse() != nil {
 		return driver.ErrBadConn
@@ -261,7 +260,7 @@ func (c *conn) IsValid() bool {
 	return true
 }
 
-// OpenRows counts the rows that were not closed yet.
+// OpenRows returns how many rows are not closed yet.
 func (c *conn) OpenRows() int { return c.open }
 
 // CheckNamedValue converts an argument.
@@ -270,4 +269,11 @@ func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
 		return checker.CheckNamedValue(v)
 	}
 	return driver.ErrSkip
+}
+
+// Origin returns the connector that made the connection, so that another one like it can
+// be opened, and the name of its server; see Server.Name. Callers reach it by
+// sql.Conn.Raw.
+func (c *conn) Origin() (connector driver.Connector, server string) {
+	return c.pool, c.server.Name
 }

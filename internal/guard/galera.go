@@ -13,12 +13,13 @@ import (
 // errAborted is what a node of a Galera cluster should have answered.
 var errAborted = &mysql.MySQLError{Number: 1213, Message: "the cluster has aborted the transaction while a statement was prepared"}
 
-// prepared makes sure, after a statement was prepared in a transaction with locks, that
-// a node of a Galera cluster hasn't ended the transaction meanwhile: MariaDB 10.11.14
-// answers some 4 % of the aborts that come while it prepares with success, and executes
-// what follows in autocommit. All other commands are answered with 1213. It dooms the
-// transaction then; the error it returns is one that says neither.
-func (c *conn) prepared(ctx context.Context) error {
+// checkPrepared makes sure, after a statement was prepared in a transaction with locks,
+// that a node of a Galera cluster hasn't ended the transaction meanwhile. MariaDB
+// 10.11.14 answers some 4 % of the aborts that come during a prepare with success, and
+// executes what follows in autocommit; all other commands are answered with 1213. If the
+// transaction has ended, checkPrepared dooms it. It returns an error only if it can't
+// find out.
+func (c *conn) checkPrepared(ctx context.Context) error {
 	t := c.tx
 	if t == nil || c.open > 0 || t.Err() != nil || c.call(ctx) == nil && !t.holds() {
 		return nil
@@ -35,16 +36,16 @@ func (c *conn) prepared(ctx context.Context) error {
 		err = errAborted
 	}
 	if err != nil {
-		err = c.judged(ctx, statement{kind: kindQuiet}, err)
+		err = c.judgeError(ctx, statement{kind: kindQuiet}, err)
 	}
 	if t.Err() != nil {
-		return nil // the statement is refused for that when it is executed
+		return nil // the statement is refused when it is executed
 	}
 	return err
 }
 
-// onGalera tells whether the server is a node of a Galera cluster. It asks once for the
-// pool.
+// onGalera tells whether the server is a node of a Galera cluster. It asks the server
+// once per pool.
 func (c *conn) onGalera(ctx context.Context) (bool, error) {
 	if known := c.pool.galera.Load(); known != nil {
 		return *known, nil

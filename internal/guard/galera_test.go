@@ -9,9 +9,9 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// TestAbortWhilePreparing has a Galera node end a transaction with locks without saying
-// so while it prepares a statement, which must not be executed then, and answer the
-// question about that in other ways.
+// TestAbortWhilePreparing has a Galera node end a transaction with locks while it
+// prepares a statement, without saying so: the statement must not be executed. Other
+// cases answer the guard's question in other ways.
 func TestAbortWhilePreparing(t *testing.T) {
 	t.Parallel()
 	notReady := &mysql.MySQLError{Number: 1047, Message: "not prepared for application use"}

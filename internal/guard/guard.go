@@ -1,13 +1,3 @@
-// Package guard wraps a driver.Connector of go-sql-driver/mysql so that every
-// connection keeps book of its transaction: whether one is open, what ran in it,
-// and whether the server has ended it behind the program's back.
-//
-// A server that answers 1213 (deadlock) has rolled the whole transaction back,
-// but database/sql doesn't know: the next statement of the *sql.Tx commits by
-// itself and survives Rollback. The driver is the only place that sees every
-// statement and every error, those included that come while rows are read, so it
-// is here that such a transaction is stopped. It knows nothing of locks: package
-// txlock asks it, see Ask, and says by Rules what an error means.
 package guard
 
 import (
@@ -26,8 +16,8 @@ import (
 
 // Rules say what the server's replies mean for a transaction.
 type Rules struct {
-	// Ended returns why the transaction is over after this error of a
-	// statement, or nil where it goes on.
+	// Ended returns why the transaction is over after this error of a statement, or nil
+	// if it goes on.
 	Ended func(err error, s Server) error
 	// Lost returns the error of a transaction whose connection is gone.
 	Lost func(cause error) error
@@ -35,20 +25,20 @@ type Rules struct {
 	// has committed.
 	Committed func(statement string) error
 	// MayHaveCommitted returns the error of a transaction that was over after the named
-	// statement, which may have committed it, and the server may have rolled it back.
+	// statement, when nobody knows whether it was committed or rolled back.
 	MayHaveCommitted func(statement string) error
 	// RolledBack returns the error of a transaction that was over after the named
-	// statement, which can't commit and was answered with success.
+	// statement, which can't commit, although the reply was a success.
 	RolledBack func(statement string) error
-	// Unfenced returns the error of a transaction that has lost the lock of that
-	// name to a savepoint; see Tx.Fence.
+	// Unfenced returns the error of a transaction that has lost the row lock of that name
+	// by ROLLBACK TO SAVEPOINT; see Tx.Fence.
 	Unfenced func(name string) error
-	// Open tells from the reply to rawsql.Probe whether a transaction is open;
-	// the error is one that says neither.
+	// Open tells from the reply to rawsql.Probe whether a transaction is open; it returns
+	// an error for a reply that tells neither.
 	Open func(reply error) (bool, error)
 	// NoSavepoint tells whether this reply to RELEASE SAVEPOINT says that there is none.
 	NoSavepoint func(reply error) bool
-	// Kept is whatever the pool keeps for the scopes of its transactions.
+	// Kept is a value that the pool keeps for package txlock; see Tx.Kept.
 	Kept any
 	// Gone tells whether this reply to KILL says that there is no such session.
 	Gone func(reply error) bool
@@ -59,9 +49,9 @@ func Wrap(base driver.Connector, rules Rules) driver.Connector {
 	return &connector{base: base, rules: rules}
 }
 
-// killPatience bounds how much later than its context a cancelled statement returns,
-// which waits for the KILL of the session that it has left on the server. The KILL goes
-// on behind it for killTimeout: the slower the server is, the more it is needed.
+// A cancelled statement waits for the KILL of its session at most for killPatience after
+// the end of its context. Then it returns, and the KILL goes on in the background until
+// killTimeout: the slower the server is, the more it is needed.
 const (
 	killPatience = time.Second
 	killTimeout  = 30 * time.Second
@@ -78,7 +68,7 @@ var (
 	_ io.Closer        = (*connector)(nil)
 )
 
-// Connect opens a connection and asks the server once who it is.
+// Connect opens a connection and reads the facts about its server once.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	base, err := c.base.Connect(ctx)
 	if err != nil {
@@ -95,7 +85,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return &conn{base: base, pool: c, server: server, status: statusOf(base), since: time.Now()}, nil
 }
 
-// sessions are those of the guarded connections of this process.
+// sessions holds the sessions of this process's guarded connections.
 var sessions sync.Map
 
 type session struct {
@@ -120,7 +110,7 @@ func (c *connector) Close() error {
 	return nil
 }
 
-// introduce reads the facts about the server behind a connection.
+// introduce reads the facts about the server of a connection.
 func introduce(ctx context.Context, base driver.Conn) (Server, error) {
 	row, err := readRow(ctx, base, rawsql.Facts, 4)
 	if err != nil {
@@ -167,10 +157,10 @@ func text(v driver.Value) string {
 	return fmt.Sprint(v)
 }
 
-// kill ends the session of a connection that this process has lost: the server
-// would keep its locks until the abandoned statement ends by itself, 50 s by
-// default. A server that was started anew, or another one in its place, has ended
-// it already, and may have given its number to somebody else.
+// kill ends the session of a connection that this process has lost: otherwise the server
+// keeps its locks until the abandoned statement ends, 50 s by default. It kills nothing
+// if the server was restarted or replaced since the connection was opened: the session is
+// gone then, and its number may belong to somebody else.
 func (c *connector) kill(lost *conn) error {
 	killed, of, since := make(chan error, 1), lost.server, lost.since
 	go func() { killed <- c.killSession(of, since) }()

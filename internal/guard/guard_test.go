@@ -23,7 +23,7 @@ var (
 	inside       = &mysql.MySQLError{Number: 1568, Message: "inside a transaction"}
 )
 
-// testRules are rules in the shape of txlock's.
+// testRules are rules like those of txlock.
 var testRules = Rules{
 	Ended: func(err error, s Server) error {
 		if server := new(mysql.MySQLError); errors.As(err, &server) && (server.Number == 1213 || server.Number == 1205 && s.RollbackOnTimeout) {
@@ -61,7 +61,7 @@ func newStub(t *testing.T, lean bool) (*stub, *sql.DB) {
 	return base, pool
 }
 
-// locks are what keeps itself with a transaction.
+// locks is a scope for tests.
 type locks struct {
 	committed bool
 	ends      []error
@@ -110,8 +110,8 @@ func TestConnectFails(t *testing.T) {
 	}
 }
 
-// TestLeanBase has a base without any optional interface but QueryContext: it
-// behaves as under database/sql alone.
+// TestLeanBase has a base with no optional interface but QueryContext: it behaves as it
+// does under database/sql alone.
 func TestLeanBase(t *testing.T) {
 	t.Parallel()
 	base, guarded := newStub(t, true)
@@ -160,7 +160,7 @@ func TestLeanBase(t *testing.T) {
 	}
 }
 
-// TestCommitIsRefusedByServer has a COMMIT that is answered 1213, as on Galera.
+// TestCommitIsRefusedByServer has the server answer COMMIT with 1213, as Galera does.
 func TestCommitIsRefusedByServer(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -191,8 +191,8 @@ func TestCommitIsRefusedByServer(t *testing.T) {
 	}
 }
 
-// TestScopeEndsBeforeTheServer has the locks told of the end before the server frees them:
-// nobody else has been given what Held still says is held.
+// TestScopeEndsBeforeTheServer proves that the scope is told of the end before the server
+// frees the locks: so Held never says true of a lock that somebody else has got.
 func TestScopeEndsBeforeTheServer(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"commit", "rollback"} {
@@ -219,8 +219,9 @@ func TestScopeEndsBeforeTheServer(t *testing.T) {
 	}
 }
 
-// TestDeadlockAfterCommit has DDL end in a deadlock, for a table that others use. By then it
-// has committed the transaction, which must not be started again; so may a procedure have.
+// TestDeadlockAfterCommit has DDL end in a deadlock, as it may on a table that others
+// use. It has committed the transaction before, which must not be run again. A procedure
+// may have done so, too.
 func TestDeadlockAfterCommit(t *testing.T) {
 	t.Parallel()
 	for query, committed := range map[string]bool{"alter table x add y int": true, "CALL p()": true, "DO f()": false} {
@@ -244,8 +245,8 @@ func TestDeadlockAfterCommit(t *testing.T) {
 	}
 }
 
-// TestDoomedCommitRollsBack has nothing but ROLLBACK reach a server that has ended
-// the transaction.
+// TestDoomedCommitRollsBack proves that only ROLLBACK reaches a server that has ended the
+// transaction.
 func TestDoomedCommitRollsBack(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -262,8 +263,8 @@ func TestDoomedCommitRollsBack(t *testing.T) {
 	}
 }
 
-// TestLostConnectionIsKilledOnce counts the connections for KILL: one, and only
-// where locks have asked for the transaction.
+// TestLostConnectionIsKilledOnce counts the connections for KILL: one, and only if locks
+// have joined the transaction.
 func TestLostConnectionIsKilledOnce(t *testing.T) {
 	t.Parallel()
 	for _, used := range []bool{false, true} {
@@ -292,8 +293,8 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 	}
 }
 
-// TestNobodyIsKilledOnAnotherServer has the server started anew since the
-// connection was opened: its sessions have the old numbers.
+// TestNobodyIsKilledOnAnotherServer restarts the server after the connection was opened:
+// other sessions have the old numbers now.
 func TestNobodyIsKilledOnAnotherServer(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
@@ -333,7 +334,7 @@ func TestKillAnswers(t *testing.T) {
 	}
 }
 
-// TestSlowKillGoesOn has a server that is slow to end a session: the statement that was lost
+// TestSlowKillGoesOn has a server that is slow to end a session: the lost statement
 // returns, and the KILL is sent all the same.
 func TestSlowKillGoesOn(t *testing.T) {
 	t.Parallel()
@@ -367,8 +368,8 @@ func TestSlowKillGoesOn(t *testing.T) {
 	<-killed
 }
 
-// TestNobodyKnows has a question whose answer says nothing, after a statement that may
-// have ended the transaction: nothing of it goes on.
+// TestNobodyKnows gives the guard's question an answer that tells nothing, after a
+// statement that may have ended the transaction: then nothing more is sent.
 func TestNobodyKnows(t *testing.T) {
 	t.Parallel()
 	denied := &mysql.MySQLError{Number: 1227, Message: "denied"}

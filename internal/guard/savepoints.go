@@ -2,43 +2,43 @@ package guard
 
 import "slices"
 
-// savepoints keep book of what a ROLLBACK TO SAVEPOINT may have undone. A lock that was
-// taken before the savepoint is kept by both servers; one that was taken after it may be
+// savepoints tells which locks a ROLLBACK TO SAVEPOINT may have released. Both servers
+// keep a lock that was taken before the savepoint; a lock that was taken after it may be
 // gone.
 type savepoints struct {
-	last   int    // the last stamp that was given
-	marks  []mark // the savepoints that are set, in their order
+	last   int    // the last stamp that was given out
+	marks  []mark // the savepoints that are set, oldest first
 	undone []span
-	hidden *int // the stamp at the first statement that may have set savepoints unseen
+	hidden *int // the last stamp before the first statement that may have set savepoints unseen
 }
 
-// mark is a savepoint, set after the lock with that stamp.
+// mark is a savepoint. It was set after the lock with the stamp at.
 type mark struct {
 	name string
 	at   int
 }
 
-// span are the stamps after the first one, through the second.
+// span is a range of stamps: those above after, up to through.
 type span struct{ after, through int }
 
-// stamp numbers a lock that is about to be taken.
+// stamp returns the next number, for a lock that is about to be taken.
 func (s *savepoints) stamp() int {
 	s.last++
 	return s.last
 }
 
-// stands tells whether no savepoint from before the stamp was rolled back since.
+// stands tells whether the lock of that stamp is still held for certain.
 func (s *savepoints) stands(stamp int) bool {
 	return !slices.ContainsFunc(s.undone, func(u span) bool { return u.after < stamp && stamp <= u.through })
 }
 
-// set notes a SAVEPOINT, which takes the place of one of the same name.
+// set notes a SAVEPOINT. It replaces one of the same name.
 func (s *savepoints) set(name string) {
 	s.marks = slices.DeleteFunc(s.marks, func(m mark) bool { return m.name == name })
 	s.marks = append(s.marks, mark{name, s.last})
 }
 
-// release notes a RELEASE SAVEPOINT, which the servers do to all later ones, too.
+// release notes a RELEASE SAVEPOINT. The servers release all later savepoints, too.
 func (s *savepoints) release(name string) {
 	if i := s.find(name); i >= 0 {
 		s.marks = s.marks[:i]
@@ -56,7 +56,7 @@ func (s *savepoints) rollBackTo(name string) {
 	s.undo(s.marks[i].at)
 }
 
-// unseen notes a statement that may have set savepoints, and may have gone back to any
+// unseen notes a statement that may have set savepoints, and may have rolled back to any
 // that was set before.
 func (s *savepoints) unseen() {
 	s.undo(s.earliest())
@@ -66,7 +66,7 @@ func (s *savepoints) unseen() {
 	}
 }
 
-// earliest is where the first savepoint was set.
+// earliest returns the last stamp before the oldest savepoint.
 func (s *savepoints) earliest() int {
 	at := s.last
 	if len(s.marks) > 0 {
@@ -90,7 +90,7 @@ func (s *savepoints) undo(after int) {
 	s.undone = append(s.undone, span{after, s.last})
 }
 
-// find returns the place of the savepoint of that name, or -1.
+// find returns the index of the savepoint of that name, or -1.
 func (s *savepoints) find(name string) int {
 	return slices.IndexFunc(s.marks, func(m mark) bool { return m.name == name })
 }

@@ -2,7 +2,7 @@ package guard
 
 import "testing"
 
-// TestSavepoints has what stands after savepoints were rolled back.
+// TestSavepoints tells which locks stand after savepoints were rolled back.
 func TestSavepoints(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -102,7 +102,8 @@ func TestSavepoints(t *testing.T) {
 	}
 }
 
-// TestSavepointsStaySmall has a transaction with many nested ones that fail.
+// TestSavepointsStaySmall proves that many failed nested transactions don't fill the
+// memory.
 func TestSavepointsStaySmall(t *testing.T) {
 	t.Parallel()
 	var s savepoints

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Server is what a connection knows of its server.
+// Server is what a connection knows about its server.
 type Server struct {
 	MariaDB bool
 	// SnapshotIsolation: the server can refuse the lock of a row that has
@@ -15,11 +15,11 @@ type Server struct {
 	RollbackOnTimeout bool
 	// Session is CONNECTION_ID().
 	Session uint64
-	// Name tells databases apart: host name, port and database.
+	// Name identifies the database: host name, port and database name.
 	Name string
 }
 
-// NewServer makes a Server of the reply to rawsql.Facts.
+// NewServer makes a Server from the reply to rawsql.Facts.
 func NewServer(version string, session uint64, rollbackOnTimeout bool, name string) Server {
 	mariaDB := strings.Contains(version, "MariaDB")
 	return Server{

@@ -6,23 +6,23 @@ import (
 	"reflect"
 )
 
-// status reads whether a transaction is open out of the last reply of the server. Each OK
-// and EOF packet carries the flag SERVER_STATUS_IN_TRANS (MySQL internals, "Status
-// Flags"); go-sql-driver/mysql keeps the flags of the last one in a field that it has no
-// method for. A newer driver may have the field elsewhere: TestStatusOfDriver says so,
-// and until it is found there again the guard asks the server instead. The end is a public
-// method of the driver.
+// status reads from the server's last reply whether a transaction is open. Each OK and
+// EOF packet has the flag SERVER_STATUS_IN_TRANS (MySQL internals, "Status Flags").
+// go-sql-driver/mysql keeps the flags of the last packet in a field without a public
+// method. If a newer driver moves the field, TestStatusOfDriver fails, and until the code
+// here follows, the guard asks the server instead. A public method of the driver would be
+// better.
 type status struct {
-	flags reflect.Value // not valid where there is no such field
-	told  bool          // the reply to the BEGIN of the current transaction has had it
-	open  bool          // one was open after the last statement, as far as is known
+	flags reflect.Value // not valid if there is no such field
+	told  bool          // the reply to the BEGIN of the current transaction had the flag
+	open  bool          // a transaction was open after the last statement, as far as is known
 }
 
 // inTransactionFlag is SERVER_STATUS_IN_TRANS.
 const inTransactionFlag = 0x0001
 
-// statusOf finds the flags in a connection, also under wrappers that show what they wrap
-// by a method Raw, as XSAM/otelsql's do.
+// statusOf finds the flags of a connection, also inside wrappers that show what they wrap
+// by a method Raw, as those of XSAM/otelsql do.
 func statusOf(base driver.Conn) status {
 	for {
 		if guarded, ok := base.(*conn); ok {
@@ -37,7 +37,7 @@ func statusOf(base driver.Conn) status {
 	return status{flags: flagsOf(reflect.ValueOf(base))}
 }
 
-// flagsOf returns the field of the flags in a connection of the driver.
+// flagsOf returns the field with the flags of a connection of the driver.
 func flagsOf(v reflect.Value) reflect.Value {
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct || v.Elem().Type().PkgPath() != "github.com/go-sql-driver/mysql" {
 		return reflect.Value{}
@@ -49,8 +49,9 @@ func flagsOf(v reflect.Value) reflect.Value {
 	return flags
 }
 
-// OpenAtLastReply tells of a transaction of a plain pool whether it was open after the last
-// reply but an error. It finds the connection in a *sql.Tx; told is false where it can't.
+// OpenAtLastReply tells whether a *sql.Tx of a plain pool was open after the last reply
+// that wasn't an error. It finds the connection in the *sql.Tx; told is false if it
+// can't.
 func OpenAtLastReply(tx any) (open, told bool) {
 	transaction, ok := tx.(*sql.Tx)
 	if !ok || transaction == nil {
@@ -75,14 +76,14 @@ func OpenAtLastReply(tx any) (open, told bool) {
 	return flags.IsValid() && flags.Uint()&inTransactionFlag != 0, flags.IsValid()
 }
 
-// trust is called when a transaction has begun, which the reply must have said. What
-// stands between may not hand the flags on.
+// trust is called when a transaction has begun. If the reply has the flag, it is trusted
+// from now on; a wrapper may not pass the flags on.
 func (s *status) trust() {
 	s.told, s.open = s.flags.IsValid() && s.flags.Uint()&inTransactionFlag != 0, true
 }
 
-// inTransaction tells whether a transaction was open after the last reply but an error;
-// told is false where that can't be known.
+// inTransaction tells whether a transaction was open after the last reply that wasn't an
+// error; told is false if that can't be known.
 func (s *status) inTransaction() (open, told bool) {
 	if !s.told {
 		return false, false

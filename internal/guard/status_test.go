@@ -11,10 +11,11 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
-// TestStatusOfDriver holds the field that the guard reads against the driver of go.mod, on
-// real servers. Where it fails after an update of the driver, look in its packets.go where
-// the status flags of an OK packet are kept now, and read them there in statusOf: until
-// then nothing is wrong, but statements that may end a transaction cost a question.
+// TestStatusOfDriver checks, on real servers, that the driver of go.mod has the field
+// that the guard reads. If it fails after an update of the driver, look in the driver's
+// packets.go for the place where the status flags of an OK packet are kept now, and read
+// them there in flagsOf. Until then nothing is wrong, but statements that may end a
+// transaction cost one more question to the server.
 func TestStatusOfDriver(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {

@@ -14,11 +14,11 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// stub is a base that answers from a table and notes what it is sent. Its
-// connections have the optional interfaces or lack them.
+// stub is a base that answers from a table and notes what it is sent. Its connections
+// have the optional interfaces, or have none.
 type stub struct {
-	empty   bool             // statements but the guard's first have no columns
-	lean    bool             // the connections lack all that a driver may lack
+	empty   bool             // all statements but the guard's first have no columns
+	lean    bool             // the connections lack every optional interface
 	uptime  int              // what the server says
 	galera  string           // wsrep_on, "" for a server that has no such variable
 	answers map[string]error // to a statement, and to "connect", "close", "row", "rows close"
@@ -78,8 +78,7 @@ func (s *stub) connections() int {
 	return s.opened
 }
 
-// leanConn has what every connection must have, and QueryContext, without which
-// there is no guard.
+// leanConn has what every connection must have, and QueryContext, which the guard needs.
 type leanConn struct {
 	*stub
 	id   int
@@ -117,7 +116,7 @@ func (c *leanConn) QueryContext(_ context.Context, query string, args []driver.N
 	return rows, nil
 }
 
-// stubConn is a connection with all that go-sql-driver's has.
+// stubConn is a connection with every interface of go-sql-driver's.
 type stubConn struct{ leanConn }
 
 func (c *stubConn) BeginTx(_ context.Context, o driver.TxOptions) (driver.Tx, error) {
@@ -152,7 +151,7 @@ type stubTx struct{ *stub }
 func (t stubTx) Commit() error   { return t.answer("commit") }
 func (t stubTx) Rollback() error { return t.answer("rollback") }
 
-// leanStmt is a statement of before Go 1.8.
+// leanStmt is a statement for database/sql before Go 1.8.
 type leanStmt struct {
 	*leanConn
 	query string

@@ -64,7 +64,7 @@ type Included struct {
 	Fence bool
 }
 
-// Quorum is what package quorum does for its stand-in: Terms is lease.Terms, and Option is
+// Quorum is what package quorum does for its stand-in: Terms is nodes.Terms, and Option is
 // quorum.Option.
 type Quorum[Terms, Option any] struct {
 	// Check returns what New returns for so many managers of these terms and the options,

@@ -1,10 +1,9 @@
-// Package joined joins errors where there are several.
 package joined
 
 import "errors"
 
-// Errors is errors.Join, but a single error stays what it is: the error of a program's
-// function can be compared by == where nothing else has failed.
+// Errors joins errors as errors.Join does, but returns a single error unchanged: if
+// nothing else has failed, the error of a program's function can still be compared by ==.
 func Errors(errs ...error) error {
 	var only error
 	for _, err := range errs {

@@ -7,10 +7,10 @@ import (
 )
 
 // Inline writes the arguments of a statement into its text, so that nothing has to be
-// prepared: numbers in decimal, and what is bytes as hexadecimal literals, which have no
-// quoting and no character set that could be mistaken. It returns false for an argument
-// of another type, or another number of them than the text has question marks, of which
-// none may stand for anything else.
+// prepared: numbers in decimal, strings and bytes as hexadecimal literals, which need no
+// quoting and have no character set. It returns false for an argument of another type,
+// and if the number of arguments isn't the number of question marks. Every question mark
+// in the text must stand for an argument.
 func Inline(query string, args []any) (string, bool) {
 	if strings.Count(query, "?") != len(args) {
 		return "", false

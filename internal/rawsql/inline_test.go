@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestInline proves that each argument stands where its question mark was, and that what
-// can't be written safely is refused.
+// TestInline proves that each argument replaces its question mark, and that what can't be
+// written safely is refused.
 func TestInline(t *testing.T) {
 	for _, c := range []struct {
 		query string
@@ -34,8 +34,8 @@ func TestInline(t *testing.T) {
 	}
 }
 
-// TestQuestionMarks proves that the statements of queries/ have no question mark but
-// those that stand for an argument.
+// TestQuestionMarks proves that every question mark in the statements of queries/ stands
+// for an argument.
 func TestQuestionMarks(t *testing.T) {
 	files, err := filepath.Glob("../../gen/*.sql.go")
 	if err != nil || len(files) == 0 {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestLimits proves that every limit is one that the servers have: never 0, which is
-// none, never more than they take notice of, and rounded up.
+// TestLimits proves that the servers know every limit: never 0, which means none, never
+// more than they heed, and rounded up.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		limit         time.Duration

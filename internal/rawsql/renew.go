@@ -6,13 +6,13 @@ import (
 )
 
 // ReadCommitted makes the next transaction, which may be a single statement, lock no
-// gap. It is over with that.
+// gaps. Later transactions are as before.
 const ReadCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
-// leaseNow is the server's clock when the statement began, in microseconds.
+// leaseNow is the server's clock at the beginning of the statement, in microseconds.
 const leaseNow = "UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))"
 
-// Hold is a hold on a row of leases: whose it is, and by which token.
+// Hold is a hold on a row of lockstep_leases: who has it, and with which token.
 type Hold struct {
 	Name  string
 	Slot  int64
@@ -21,19 +21,19 @@ type Hold struct {
 	Token uint64
 }
 
-// RenewMany is RenewLease for many rows, of any keys: it sets the expiry of those that
-// are still held so, and passes over those that somebody has locked. The insert id of
-// the reply is the server's clock from which the time to live counts; two rows are
-// affected for each that was renewed. Each row is looked up by its own key, so that no
-// neighbour is touched; the transaction is to be one of ReadCommitted.
+// RenewMany does for many rows, of any keys, what RenewLease does for one: it sets the
+// expiry of those that are still held so, and skips those that somebody has locked. The
+// insert id of the reply is the server's clock from which the time to live counts; the
+// count of affected rows has two for each renewed row. Each row is looked up by its own
+// key, so that no neighbour is locked. Send it after ReadCommitted.
 func RenewMany(holds []Hold) string {
 	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, intent_us, guards)" +
 		" SELECT cur.name, cur.slot, cur.owner, cur.holds, LAST_INSERT_ID(" + leaseNow + "), 0, 0, 0, 0" + heldRows(holds) +
 		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE expires_us = VALUES(token) + lockstep_leases.ttl_us"
 }
 
-// HeldMany reads which of the rows are still held so, without a lock, and whether the
-// RenewMany of that insert id has renewed them.
+// HeldMany reads, without a lock, which of the rows are still held so, and whether the
+// RenewMany with that insert id has renewed them.
 func HeldMany(holds []Hold, renewed int64) string {
 	return fmt.Sprintf("SELECT cur.name, cur.slot, cur.expires_us = cur.ttl_us + %d AS renewed", renewed) + heldRows(holds)
 }

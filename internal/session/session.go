@@ -1,4 +1,3 @@
-// Package session refuses sessions of the server on which locks would not hold.
 package session
 
 import (
@@ -9,7 +8,8 @@ import (
 )
 
 // Fit returns what is wrong with a session: schema.ErrAutocommit, schema.ErrCharset, or
-// nil. The text is what the session says of itself, by rawsql.Facts or ServerClock.
+// nil. The text is what the session says about itself: the name in rawsql.Facts, or the
+// version in gen's ServerClock.
 func Fit(text string) error {
 	switch {
 	case strings.HasPrefix(text, rawsql.NoAutocommit):

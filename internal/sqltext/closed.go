@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Closed tells whether a part of a statement reads the same wherever it stands, in
-// parentheses for example: what it opens it closes, it doesn't end the statement, and no
-// comment of it reaches further. It returns the words outside of parentheses and quotes,
-// in capitals, and among them commas and the operators || and :=. What servers read
-// differently is not closed: executable comments, and a backslash in quotes, which ends them
-// under NO_BACKSLASH_ESCAPES.
+// Closed tells whether a part of a statement means the same wherever it stands, for
+// example in parentheses: it closes all that it opens, doesn't end the statement, and has
+// no comment that could reach further. It returns the words outside of parentheses and
+// quotes, in capitals, and among them commas and the operators || and :=. What servers
+// read differently is not closed: executable comments, and a backslash in quotes, which
+// is an ordinary character under NO_BACKSLASH_ESCAPES.
 func Closed(text string) (words []string, ok bool) {
 	depth := 0
 	for i := 0; i < len(text); {
@@ -46,7 +46,7 @@ func Closed(text string) (words []string, ok bool) {
 	return words, depth == 0
 }
 
-// isClosed is Closed for a comment, or for what is quoted.
+// isClosed tells whether a comment or quoted text is closed.
 func isClosed(text string) bool {
 	if strings.HasPrefix(text, "/*") {
 		return opening(text) == 0 && len(text) >= len("/**/") && strings.HasSuffix(text, "*/")
@@ -56,14 +56,14 @@ func isClosed(text string) bool {
 		(quote == '`' || !strings.Contains(text, `\`))
 }
 
-// Until returns a statement up to the first of the words, outside of quotes, comments and
-// parentheses.
+// Until returns the part of a statement before the first of the words that stands outside
+// of quotes, comments and parentheses.
 func Until(statement string, words ...string) string {
 	before, _ := Cut(statement, words...)
 	return before
 }
 
-// Cut is Until that also returns what follows the word.
+// Cut does what Until does, and also returns what follows the word.
 func Cut(statement string, words ...string) (before, behind string) {
 	depth := 0
 	for i := 0; i < len(statement); {

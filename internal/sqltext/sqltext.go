@@ -1,5 +1,3 @@
-// Package sqltext looks at the text of SQL statements as far as it must be known
-// what they are: their first words and the names in them, without comments.
 package sqltext
 
 import (
@@ -7,8 +5,7 @@ import (
 	"strings"
 )
 
-// Next cuts the text behind its first statement. Only a text with a semicolon in
-// it is read to the end.
+// Next splits a text after its first statement.
 func Next(query string) (first, rest string) {
 	if strings.IndexByte(query, ';') < 0 {
 		return query, ""
@@ -29,8 +26,8 @@ func Next(query string) (first, rest string) {
 	return query, ""
 }
 
-// Words returns the first n words of a statement, in capitals, without comments
-// and what is quoted.
+// Words returns the first n words of a statement, in capitals, without comments and
+// quoted text.
 func Words(query string, n int) []string {
 	var w []string
 	for i := 0; i < len(query) && len(w) < n; {
@@ -60,8 +57,9 @@ func isLetter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c >= '0' && c <= '9'
 }
 
-// opening returns the length of the opening of an executable comment, /*!50000
-// or MariaDB's /*M!, whose content is part of the statement.
+// opening returns the length of the opening of an executable comment, /*!50000 or
+// MariaDB's /*M!, that s begins with, or 0. The content of such a comment is part of the
+// statement.
 func opening(s string) int {
 	for _, o := range []string{"/*!", "/*M!"} {
 		if strings.HasPrefix(s, o) {
@@ -75,7 +73,7 @@ func opening(s string) int {
 	return 0
 }
 
-// skip returns the length of the comment or quoted text that s begins with.
+// skip returns the length of the comment or quoted text that s begins with, or 0.
 func skip(s string) int {
 	switch {
 	case strings.HasPrefix(s, "/*"):
@@ -96,7 +94,7 @@ func skip(s string) int {
 	return 0
 }
 
-// through returns the length of s up to and with the end mark.
+// through returns the length of s up to the end mark, including it.
 func through(s string, from int, end string) int {
 	if i := strings.Index(s[from:], end); i >= 0 {
 		return from + i + len(end)
@@ -105,8 +103,8 @@ func through(s string, from int, end string) int {
 }
 
 // Mentions returns the first of the names, in lower case, that the text has as an
-// identifier, quoted or not, or "". Texts in double quotes count as identifiers,
-// as they are under ANSI_QUOTES.
+// identifier, quoted or not, or "". Text in double quotes counts as an identifier, which
+// it is under ANSI_QUOTES.
 func Mentions(query string, names map[string]bool) string {
 	for name := range identifiers(query) {
 		if names[name] {
@@ -116,7 +114,7 @@ func Mentions(query string, names map[string]bool) string {
 	return ""
 }
 
-// LastName returns the last identifier of the text in lower case, without its quotes,
+// LastName returns the last identifier of the text, in lower case and without its quotes,
 // or "".
 func LastName(query string) (last string) {
 	for name := range identifiers(query) {
@@ -139,13 +137,13 @@ func identifiers(query string) iter.Seq[string] {
 }
 
 // Executable tells whether the text may have an executable comment: it has the opening of
-// one, perhaps in quotes.
+// one, perhaps inside quotes.
 func Executable(query string) bool {
 	return strings.Contains(query, "/*!") || strings.Contains(query, "/*M!")
 }
 
 // identifier returns the identifier that a text begins with, without its quotes, and its
-// length. Of anything else it returns "" and how much is no identifier.
+// length. For anything else it returns "" and how many bytes to skip.
 func identifier(s string) (name string, n int) {
 	switch {
 	case isIdentifier(s[0]):
@@ -159,21 +157,21 @@ func identifier(s string) (name string, n int) {
 	return "", max(skip(s), 1)
 }
 
-// quoted is identifier for a text that begins with a quote.
+// quoted does what identifier does, for a text that begins with a quote.
 func quoted(s string) (name string, n int) {
 	if n = skip(s); n <= 1 {
 		return "", 1
 	}
 	q := s[:1]
-	for n < len(s) && s[n:n+1] == q { // a doubled quote is two quoted texts to skip
+	for n < len(s) && s[n:n+1] == q { // skip takes a doubled quote for the end of one quoted text and the start of another
 		n += skip(s[n:])
 	}
 	return strings.ReplaceAll(strings.TrimSuffix(s[1:n], q), q+q, q), n
 }
 
 // Conditional tells whether an executable comment, which some servers read and others
-// don't, may decide what kind of statements the text has: it comes before the first word
-// of one, or has a semicolon in it.
+// don't, may decide what kind of statements the text has: it stands before the first word
+// of a statement, or has a semicolon in it.
 func Conditional(query string) bool {
 	if !Executable(query) {
 		return false
@@ -197,10 +195,10 @@ func Conditional(query string) bool {
 	return false
 }
 
-// isIdentifier tells whether a byte may be part of an identifier without quotes.
+// isIdentifier tells whether a byte may be part of an unquoted identifier.
 func isIdentifier(c byte) bool { return isLetter(c) || c == '$' || c >= 0x80 }
 
-// unquoted returns the length of the identifier without quotes that s begins with.
+// unquoted returns the length of the unquoted identifier that s begins with.
 func unquoted(s string) (n int) {
 	for n < len(s) && isIdentifier(s[n]) {
 		n++

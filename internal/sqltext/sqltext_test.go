@@ -110,7 +110,7 @@ func TestMentions(t *testing.T) {
 	}
 }
 
-// FuzzText looks for texts on which the readers panic, hang or lose a piece.
+// FuzzText looks for texts on which the functions panic, hang or lose a part.
 func FuzzText(f *testing.F) {
 	for _, seed := range []string{
 		"SELECT 1; COMMIT", "/*!50000 SELECT", "/*M!", "--", "-", "#", "'\\", "`a``", "/*", "/*/", ";;", "\x80", "a$b",

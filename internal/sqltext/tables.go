@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// token is a name, in lower case and without its quotes, or one byte of anything else.
+// token is a name, in lower case and without its quotes, or one byte of something else.
 type token struct {
 	text   string
 	name   bool
@@ -38,14 +38,15 @@ func tokens(text string) (all []token) {
 	return all
 }
 
-// afterTable are reserved words of both servers that may follow a table and its alias.
+// afterTable holds reserved words of both servers that may follow a table and its alias.
 var afterTable = []string{
 	"join", "inner", "cross", "left", "right", "natural", "straight_join", "on", "using", "use", "force", "ignore",
 	"where", "group", "having", "order", "limit", "union", "set",
 }
 
-// Aliases returns the names, in lower case, by which what follows table references may mean
-// one of the tables: their own and their aliases. It is false where that is not certain.
+// Aliases returns the names, in lower case, by which the rest of a statement may refer to
+// one of the tables: their own names and their aliases in these table references. It
+// returns false if that is not certain.
 func Aliases(references string, tables map[string]bool) (aliases map[string]bool, ok bool) {
 	all := tokens(references)
 	at := func(i int) token {
@@ -79,8 +80,8 @@ func Aliases(references string, tables map[string]bool) (aliases map[string]bool
 	return aliases, true
 }
 
-// AssignedTables returns the tables, in lower case, whose columns the assignments of an
-// UPDATE set, from behind its SET. It is false where one of them doesn't name its table.
+// AssignedTables returns the tables, in lower case, whose columns an UPDATE sets. It
+// takes what follows SET, and returns false if an assignment doesn't name its table.
 func AssignedTables(assignments string) (tables []string, ok bool) {
 	all := tokens(Until(assignments, "WHERE", "ORDER", "LIMIT"))
 	for len(all) > 0 {
@@ -107,8 +108,8 @@ func AssignedTables(assignments string) (tables []string, ok bool) {
 	return tables, len(tables) > 0
 }
 
-// ListedTables returns the tables of a list, such as a, shop.b.*, in lower case, behind the
-// modifiers of a DELETE. It is false for anything else.
+// ListedTables returns the tables, in lower case, of the list of a DELETE, such as QUICK
+// a, shop.b.*. It returns false for anything else.
 func ListedTables(list string) (tables []string, ok bool) {
 	all := tokens(list)
 	for len(all) > 0 && !all[0].quoted && slices.Contains([]string{"low_priority", "quick", "ignore"}, all[0].text) {
@@ -134,7 +135,8 @@ func ListedTables(list string) (tables []string, ok bool) {
 	return tables, len(tables) > 0
 }
 
-// pathOf returns the names, joined by dots, that tokens begin with, and of how many tokens.
+// pathOf returns the names, joined by dots, that the tokens begin with, and the number of
+// these tokens.
 func pathOf(all []token) (path []string, n int) {
 	for n < len(all) && all[n].name {
 		path = append(path, all[n].text)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
@@ -71,11 +72,11 @@ func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease)
 func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	l, err := acquire(ctx, q)
 	if err != nil {
-		m.lane.settle(m.idle())
+		m.store.Settle(m.idle())
 		err = txlock.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
 	}
 	m.observe(func(o txlock.Observer) {
-		e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared, Took: q.asked.until(now()), Err: err}
+		e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared, Took: q.asked.Until(m.store.Now()), Err: err}
 		if err != nil {
 			o.Refused(ctx, e)
 			return
@@ -106,11 +107,11 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 	}
 	for p := (progress{attempt: attempt{inTurn: inTurn}}); ; {
 		a, since, err := m.attempt(ctx, q, p.attempt)
-		o := classify(a.reply, err)
+		o := classify(a.Reply, err)
 		var s step
-		var seen glance
+		var seen store.Glance
 		if s, p = p.next(o); s == stepLook {
-			if seen, err = q.target.look(ctx, m.db, q); err != nil {
+			if seen, err = q.target.look(ctx, m.store, q); err != nil {
 				return nil, 0, err
 			}
 			q.seen.look(q, seen)
@@ -120,7 +121,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		case stepSend:
 			err = nil
 		case stepReadClock:
-			err = m.clock.read(ctx, m.db)
+			err = m.store.ReadClock(ctx)
 		case stepMakeRows:
 			p, err = m.makeRows(ctx, q, p)
 		case stepMakeTurnstile:
@@ -128,11 +129,11 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		case stepTake:
 			return m.take(ctx, q, a, since, inTurn, drain)
 		case stepBusy:
-			return nil, seen.left, txlock.ErrBusy
+			return nil, seen.Left, txlock.ErrBusy
 		case stepLocked:
-			return nil, 0, errLocked
+			return nil, 0, store.ErrLocked
 		default:
-			return nil, 0, q.failure(ctx, o, a.reply, err)
+			return nil, 0, q.failure(ctx, o, a.Reply, err)
 		}
 		if err != nil {
 			return nil, 0, err
@@ -141,17 +142,16 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 }
 
 // take makes the handle of what was granted, and waits for readers where there may be any.
-func (m *Manager) take(ctx context.Context, q *request, a answer, since instant, inTurn, drain bool) (*Lease, time.Duration, error) {
-	token := uint64(a.reply &^ sharedBit)
-	if q.missed(token) {
+func (m *Manager) take(ctx context.Context, q *request, a store.Answer, since instant, inTurn, drain bool) (*Lease, time.Duration, error) {
+	if q.missed(a.Token) {
 		m.granting.Add(-1)
-		if err := m.miss(q, func() error { return m.undo(ctx, q, a.slot) }); err != nil {
+		if err := m.miss(q, func() error { return m.undo(ctx, q, a.Slot) }); err != nil {
 			return nil, 0, err
 		}
 		return m.try(ctx, q, inTurn, drain)
 	}
-	q.drains = a.reply&sharedBit != 0 && q.under == nil // who has it has waited for them
-	l, err := m.granted(ctx, q, token, a.slot, since)
+	q.drains = a.Shared && q.under == nil // who has it has waited for them
+	l, err := m.granted(ctx, q, a, since)
 	if err != nil || !q.drains {
 		return l, 0, err
 	}
@@ -159,7 +159,7 @@ func (m *Manager) take(ctx context.Context, q *request, a answer, since instant,
 		return nil, 0, errors.Join(err, m.letGo(ctx, l))
 	}
 	q.seen = sight{what: "readers had it"}
-	draining, stop := q.limited(ctx)
+	draining, stop := m.limited(ctx, q)
 	defer stop()
 	l, left, err := m.drain(draining, q, l, drain)
 	if err != nil && errors.Is(context.Cause(draining), errLimit) {
@@ -170,7 +170,7 @@ func (m *Manager) take(ctx context.Context, q *request, a answer, since instant,
 
 // makeRows makes the rows that a look has missed.
 func (m *Manager) makeRows(ctx context.Context, q *request, p progress) (progress, error) {
-	err := q.target.prepare(ctx, m.db, q)
+	err := q.target.prepare(ctx, m.store, q)
 	pause, again, p := p.nextOfMake(err)
 	switch {
 	case !again:
@@ -187,7 +187,7 @@ func (q *request) wish() wish {
 }
 
 // failure is the error of an acquire that an outcome has ended.
-func (q *request) failure(ctx context.Context, o outcome, reply int64, err error) error {
+func (q *request) failure(ctx context.Context, o outcome, reply store.Reply, err error) error {
 	switch {
 	case o == outRefused:
 		return q.refusal(reply)
@@ -202,11 +202,11 @@ func (q *request) failure(ctx context.Context, o outcome, reply int64, err error
 }
 
 // refusal is the error for a reply that is final.
-func (q *request) refusal(reply int64) error {
+func (q *request) refusal(reply store.Reply) error {
 	switch reply {
-	case replyFull:
+	case store.Full:
 		return fmt.Errorf("%w: owner %q", txlock.ErrTooManyHolds, q.owner)
-	case replyOther:
+	case store.Other:
 		return fmt.Errorf("%w: %q is used for a semaphore: use another key", txlock.ErrInvalidKey, q.key)
 	}
 	q.seen = sight{what: "somebody else had it"}

@@ -1,19 +1,16 @@
 package lease
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // AcquireTx takes the lease inside the caller's transaction: lease and business
@@ -42,7 +39,7 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 		if l, err := m.local(q); l != nil || err != nil {
 			return l, err
 		}
-		scope, err := txlock.Join(ctx, tx)
+		joined, err := m.store.Join(ctx, tx)
 		if err != nil {
 			return nil, err
 		}
@@ -52,34 +49,34 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 		}
 		var l *Lease
 		for tries := 0; tries < 8; tries++ {
-			l, err = m.include(ctx, scope, q, prepared)
-			if !errors.Is(err, errLocked) {
+			l, err = m.include(ctx, joined, q, prepared)
+			if !errors.Is(err, store.ErrLocked) {
 				break
 			}
 			if err := m.sleep(ctx, time.Duration(tries+1)*leastLook); err != nil { // others look at it too
 				return nil, err
 			}
 		}
-		if !m.db.full() {
+		if !m.store.Full() {
 			err = m.unblock(ctx, q, err)
 		}
 		return l, err
 	})
 }
 
-// include takes the lease in the transaction of a scope.
-func (m *Manager) include(ctx context.Context, scope *txlock.Scope, q *request, prepared bool) (l *Lease, err error) {
-	err = scope.Include(ctx, "acquire lease", q.key, func(ctx context.Context, in *txlock.Included) (err error) {
+// include takes the lease in the caller's transaction.
+func (m *Manager) include(ctx context.Context, tx store.Joined, q *request, prepared bool) (l *Lease, err error) {
+	err = tx.Include(ctx, "acquire lease", q.key, func(ctx context.Context, in *store.In) (err error) {
 		l, err = m.acquireIn(ctx, in, q)
-		if prepared || !errors.Is(err, errLocked) {
+		if prepared || !errors.Is(err, store.ErrLocked) {
 			return err
 		}
 		// Locked or missing. What is read here is read again under the lock.
-		seen, lookErr := q.target.look(in.Reading, in.Tx, q)
-		if lookErr != nil || seen.exists {
+		seen, lookErr := q.target.look(in.Reading, in, q)
+		if lookErr != nil || seen.Exists {
 			return cmp.Or(lookErr, err)
 		}
-		if err := q.target.prepare(ctx, in.Tx, q); err != nil {
+		if err := q.target.prepare(ctx, in, q); err != nil {
 			return err
 		}
 		in.Snapshot = true
@@ -93,25 +90,25 @@ func (m *Manager) include(ctx context.Context, scope *txlock.Scope, q *request, 
 // the lease is free. It tells whether it could: the pool may have no connection
 // left, and waiting for one that the caller has would be for ever.
 func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
-	if m.db.full() {
+	if m.store.Full() {
 		return false, nil
 	}
-	if err := m.lane.reserve(ctx); err != nil {
+	if err := m.store.Reserve(ctx); err != nil {
 		return false, err
 	}
-	seen, err := lookAt(ctx, m.db, q.key, leaseSlot)
+	seen, err := m.store.Look(ctx, leaseRow(q.key))
 	switch {
 	case err != nil:
 		return false, err
-	case !seen.exists:
-		return true, m.ensureAlone(ctx, q.key, leaseSlot)
-	case seen.intent < 0:
-		return false, otherUse(q.key, 0, seen.intent)
-	case seen.held() && (!q.named || seen.owner != q.owner):
+	case !seen.Exists:
+		return true, m.makeAlone(ctx, leaseRow(q.key))
+	case seen.Use < 0:
+		return false, otherUse(q.key, 0, seen.Use)
+	case seen.Held() && (!q.named || seen.Owner != q.owner):
 		return true, txlock.ErrBusy
-	case seen.intent == intentShared:
+	case seen.Use == store.Shared:
 		row, err := m.readersOf(ctx, q.key)
-		if err == nil && row.Readers > row.Expired {
+		if err == nil && row.Held > row.Expired {
 			err = txlock.ErrBusy
 		}
 		return true, err
@@ -121,25 +118,24 @@ func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
 
 // acquireIn sends the statements of AcquireTx. A statement that is cancelled ends
 // the transaction, so it needs no deadline of its own.
-func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request) (*Lease, error) {
-	since := now()
+func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request) (*Lease, error) {
+	since := m.store.Now()
 	if in.Snapshot {
-		if err := notHeldSince(ctx, in.Tx, q.key); err != nil {
+		if err := in.UnchangedSinceSnapshot(ctx, q.key.String()); err != nil {
 			return nil, err
 		}
 	}
-	reply, _, err := q.target.send(ctx, in.Tx, q, math.MaxInt64)
+	a, err := in.Take(ctx, store.Ask{Row: leaseRow(q.key), Owner: q.owner, Hold: q.hold, TTL: q.ttl, NotAfter: store.Never})
 	switch {
 	case err != nil:
 		return nil, err
-	case reply == replyAbsent:
-		return nil, errLocked
-	case reply < firstToken:
-		return nil, q.refusal(reply)
+	case a.Reply == store.Absent:
+		return nil, store.ErrLocked
+	case a.Reply != store.Done:
+		return nil, q.refusal(a.Reply)
 	}
-	token := uint64(reply &^ sharedBit)
-	if q.missed(token) {
-		if err := m.miss(q, func() error { return giveBackIn(ctx, in.Tx, q) }); err != nil {
+	if q.missed(a.Token) {
+		if err := m.miss(q, func() error { return releaseIn(ctx, in, q) }); err != nil {
 			return nil, err
 		}
 		if l, err := m.local(q); l != nil || err != nil {
@@ -147,91 +143,62 @@ func (m *Manager) acquireIn(ctx context.Context, in *txlock.Included, q *request
 		}
 		return m.acquireIn(ctx, in, q)
 	}
-	if reply&sharedBit != 0 {
-		if err := noReaders(ctx, in.Tx, q); err != nil {
+	if a.Shared {
+		if err := noReaders(ctx, in, q); err != nil {
 			return nil, err
 		}
 	}
-	r := m.recordOf(q, leaseSlot)
-	if r != nil && r.token.Load() == token {
-		ours, err := m.sendRenewal(ctx, in.Tx, r)
-		if err != nil {
-			return nil, err
-		}
-		if ours < firstToken { // of a transaction that was rolled back
-			r.lose(ErrReplaced)
-			return m.keep(q, token, leaseSlot, since, true)
-		}
-		// Acquired in this transaction before: that hold serves both.
-		if err := giveBackIn(ctx, in.Tx, q); err != nil {
-			return nil, err
-		}
-		if l := r.enter(true); l != nil {
-			return l, nil
-		}
-		return nil, fmt.Errorf("%w: it was acquired in this transaction, and %w", txlock.ErrBusy, r.err())
-	}
-	if r != nil {
-		r.lose(ErrReplaced)
-	}
-	return m.keep(q, token, leaseSlot, since, true)
+	return m.grantedIn(ctx, in, q, a, since)
 }
 
-// giveBackIn removes in the transaction the hold that a request was granted there.
-func giveBackIn(ctx context.Context, tx gen.DBTX, q *request) error {
-	_, err := queries.ReleaseLease(ctx, tx, gen.ReleaseLeaseParams{Hold: q.hold, Name: []byte(q.key.String()), Slot: leaseSlot})
+// grantedIn makes the handle of what was granted in a transaction: another of the same
+// record where the lease was acquired in this transaction before.
+func (m *Manager) grantedIn(ctx context.Context, in *store.In, q *request, a store.Answer, since instant) (*Lease, error) {
+	r := m.recordOf(q, store.LeaseSlot)
+	if r == nil {
+		return m.keep(q, a, since, true)
+	}
+	ours := store.Refused
+	if r.token.Load() == a.Token {
+		var err error
+		if ours, err = in.Renew(ctx, r.claim()); err != nil {
+			return nil, err
+		}
+	}
+	if ours != store.Done { // of a transaction that was rolled back
+		r.lose(ErrReplaced)
+		return m.keep(q, a, since, true)
+	}
+	if err := releaseIn(ctx, in, q); err != nil { // the hold of before serves both
+		return nil, err
+	}
+	if l := r.enter(true); l != nil {
+		return l, nil
+	}
+	return nil, fmt.Errorf("%w: it was acquired in this transaction, and %w", txlock.ErrBusy, r.err())
+}
+
+// releaseIn removes in the transaction the hold that a request was granted there.
+func releaseIn(ctx context.Context, tx store.Session, q *request) error {
+	_, err := tx.Release(ctx, leaseRow(q.key), q.hold)
 	return err
 }
 
 // noReaders returns ErrBusy where somebody reads under a lease, and ErrUpgrade where the
 // one who asks does. It locks the rows that it finds: the snapshot of the transaction may
 // not show them.
-func noReaders(ctx context.Context, tx gen.DBTX, q *request) error {
-	if err := queries.ReapReaders(ctx, tx, []byte(q.key.String())); err != nil {
+func noReaders(ctx context.Context, tx store.Session, q *request) error {
+	if err := tx.Reap(ctx, q.key.String()); err != nil {
 		return err
 	}
-	readers, err := queries.ReadersForShare(ctx, tx, []byte(q.key.String()))
+	readers, err := tx.LockReaders(ctx, q.key.String())
 	for _, r := range readers {
-		own := func(owner []byte) bool { return bytes.Equal(owner, r.Owner) }
-		if slices.ContainsFunc(q.readsAs(), own) && strings.HasPrefix(r.Holds, q.hold[:holdBegins]) {
-			return upgrade(string(r.Owner))
+		if slices.Contains(q.readsAs(), r.Owner) && strings.HasPrefix(r.Hold, q.hold[:store.HoldBegins]) {
+			return upgrade(r.Owner)
 		}
 	}
 	if err == nil && len(readers) > 0 {
 		err = fmt.Errorf("%w: %d readers", txlock.ErrBusy, len(readers))
-	}
-	return err
-}
-
-// notHeldSince is the snapshot guard of AcquireTx: nobody may have held the lease,
-// and committed something under it, since the snapshot was taken.
-func notHeldSince(ctx context.Context, tx gen.DBTX, key txlock.Key) error {
-	name := []byte(key.String())
-	before, err := queries.LeaseInSnapshot(ctx, tx, gen.LeaseInSnapshotParams{Name: name, Slot: leaseSlot})
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
-	}
-	current, err := queries.LeaseAsItIs(ctx, tx, gen.LeaseAsItIsParams{Name: name, Slot: leaseSlot})
-	if errors.Is(err, sql.ErrNoRows) {
-		return errLocked
-	}
-	before.IntentUs = current.IntentUs
-	if err == nil && gen.LeaseInSnapshotRow(current) != before {
-		err = fmt.Errorf("%w: the lease was held by somebody since", txlock.ErrStaleSnapshot)
-	}
-	// The statement about readers locks a row of the next key too, at REPEATABLE READ,
-	// whose lease could not be renewed: it is not sent where there never was a reader.
-	if err != nil || current.IntentUs != intentShared {
-		return err
-	}
-	// Readers may have committed something too. Their numbers only rise.
-	readBefore, err := queries.ReadingInSnapshot(ctx, tx, name)
-	if err != nil {
-		return err
-	}
-	readSince, err := queries.ReadingAsItIs(ctx, tx, name)
-	if err == nil && readSince != readBefore {
-		err = fmt.Errorf("%w: somebody has read under the lease since", txlock.ErrStaleSnapshot)
 	}
 	return err
 }

@@ -6,9 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // maxPatience bounds how long after its request a lease may still be granted.
@@ -28,44 +27,37 @@ type attempt struct {
 	queued time.Duration // how long it waits for the row, in the queue for that
 }
 
-// answer is what the server has replied.
-type answer struct {
-	reply int64
-	slot  int64 // of the row that it is about
-}
-
 // attempt sends the statement that takes what is asked for and returns its reply. It
 // is not under the caller's context, whose end could not take it back: when that comes
 // first, the reply is waited for behind the call, and what was granted is given back.
 // Where there is no reply, the statement may be executed until its own deadline by the
 // server's clock: what it takes is given back then.
-func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a answer, _ instant, err error) {
+func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store.Answer, _ instant, err error) {
 	m.granting.Add(1)
 	defer func() {
-		if err != nil || a.reply < firstToken {
+		if err != nil || a.Reply != store.Done {
 			m.granting.Add(-1)
-			m.lane.settle(m.idle())
+			m.store.Settle(m.idle())
 		}
 	}()
-	if err := m.clock.fresh(ctx, m.db); err != nil {
-		return answer{}, 0, err
+	if err := m.store.Ready(ctx); err != nil {
+		return store.Answer{}, 0, err
 	}
-	if err := m.lane.reserve(ctx); err != nil {
-		return answer{}, 0, err
+	if err := m.store.Reserve(ctx); err != nil {
+		return store.Answer{}, 0, err
 	}
 	if err := ctx.Err(); err != nil {
-		return answer{}, 0, err
+		return store.Answer{}, 0, err
 	}
-	since := now()
+	since := m.store.Now()
 	limit := patience(q.ttl)
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline))
 	}
-	until := since.add(limit)
-	notAfterUS := m.clock.microsAt(until)
+	until := since.Add(limit)
 	sent := *q // the request may go on with another hold
 	type outcome struct {
-		answer
+		store.Answer
 		err error
 	}
 	outcomes := make(chan outcome, 1)
@@ -74,35 +66,35 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a answe
 		sending, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit+patience(q.ttl))
 		defer cancel()
 		defer context.AfterFunc(m.undoing, cancel)()
-		a, err := m.send(sending, &sent, how, notAfterUS)
+		a, err := m.send(sending, &sent, how, until)
 		wanted := settled.CompareAndSwap(false, true)
 		if wanted {
 			outcomes <- outcome{a, err}
 		}
 		switch {
 		case txlock.Unknown(err):
-			m.giveBackUntil(remains{key: sent.key, slot: a.slot, hold: sent.hold}, until, until.add(patience(sent.ttl)+sent.ttl))
+			m.giveBackUntil(remains{key: sent.key, slot: a.Slot, hold: sent.hold}, until, until.Add(patience(sent.ttl)+sent.ttl))
 		case wanted:
 			return
-		case err == nil && a.reply >= firstToken:
-			m.giveBackUntil(remains{key: sent.key, slot: a.slot, hold: sent.hold}, now(), since.add(patience(sent.ttl)+sent.ttl))
+		case err == nil && a.Reply == store.Done:
+			m.giveBackUntil(remains{key: sent.key, slot: a.Slot, hold: sent.hold}, m.store.Now(), since.Add(patience(sent.ttl)+sent.ttl))
 		}
 		if sent.shared {
-			m.freeSlot(sent.key, a.slot)
+			m.freeSlot(sent.key, a.Slot)
 		}
 	}) {
-		return answer{}, 0, ErrClosed
+		return store.Answer{}, 0, ErrClosed
 	}
 	select {
 	case o := <-outcomes:
-		return o.answer, since, m.after(q, o.err)
+		return o.Answer, since, m.after(q, o.err)
 	case <-ctx.Done():
 	}
 	if settled.CompareAndSwap(false, true) {
-		return answer{}, 0, errors.Join(ctx.Err(), m.reissue(q))
+		return store.Answer{}, 0, errors.Join(ctx.Err(), m.reissue(q))
 	}
 	o := <-outcomes
-	return o.answer, since, m.after(q, o.err)
+	return o.Answer, since, m.after(q, o.err)
 }
 
 // after makes sure that a statement without an answer is not sent again.
@@ -117,31 +109,27 @@ func (m *Manager) after(q *request, err error) error {
 // what was asked for by the old one is given back behind the call, whenever it comes.
 func (m *Manager) reissue(q *request) error {
 	if q.shared {
-		q.target = reader{slot: m.takeSlot(q.key), clock: &m.clock}
+		q.target = reader{m.takeSlot(q.key)}
 	}
 	_, err := q.newHold()
 	return err
 }
 
 // send sends the statement.
-func (m *Manager) send(ctx context.Context, q *request, how attempt, notAfterUS int64) (a answer, err error) {
-	if how.queued > 0 {
-		err = m.withRow(ctx, m.db, row{q.key.String(), leaseSlot}, how.queued, func(tx gen.DBTX) error {
-			if how.inTurn {
-				tx = rewriting{tx, rawsql.InTurn}
-			}
-			a.reply, a.slot, err = q.target.send(ctx, tx, q, notAfterUS)
-			return err
-		})
-		if errors.Is(txlock.Explain("", err), txlock.ErrWaitTimeout) {
-			return answer{}, nil // locked
-		}
-		return a, err
+func (m *Manager) send(ctx context.Context, q *request, how attempt, notAfter instant) (a store.Answer, err error) {
+	ask := store.Ask{
+		Row: leaseRow(q.key), Owner: q.owner, Hold: q.hold, TTL: q.ttl, NotAfter: notAfter, InTurn: how.inTurn,
 	}
-	var db gen.DBTX = m.db
-	if how.inTurn {
-		db = rewriting{db, rawsql.InTurn}
+	q.target.ask(&ask)
+	if how.queued == 0 {
+		return m.store.Take(ctx, ask)
 	}
-	a.reply, a.slot, err = q.target.send(ctx, db, q, notAfterUS)
+	err = m.store.Queued(ctx, leaseRow(q.key), how.queued, func(s store.Session) (err error) {
+		a, err = s.Take(ctx, ask)
+		return err
+	})
+	if errors.Is(err, store.ErrLocked) {
+		return store.Answer{}, nil
+	}
 	return a, err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 const (
@@ -58,7 +59,7 @@ func (m *Manager) Close(ctx context.Context) error {
 		defer undo()
 		m.errands.Wait()
 		m.undoing.end()
-		c.failed(errors.Join(m.lane.close(), m.db.close()))
+		c.failed(m.store.Close())
 	}()
 	select {
 	case <-done:
@@ -119,8 +120,8 @@ func (c *closing) done(ctx context.Context, r *record, err error) {
 	defer c.mu.Unlock()
 	switch {
 	case err != nil && ctx.Err() != nil: // it is left, and said so
-	case errors.Is(err, errPoolClosed):
-		c.why = errPoolClosed
+	case errors.Is(err, store.ErrPoolClosed):
+		c.why = store.ErrPoolClosed
 	default:
 		delete(c.left, r)
 		if !errors.Is(err, txlock.ErrNotHeld) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -46,6 +47,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 		}
 		first := func(_ any, err error) error { return err }
 		quiet := errors.New("it sends nothing") // and may be called
+		node := nodes.Of(m)
 		verbs := map[any]map[string]error{
 			m: {
 				"Acquire":          first(m.Acquire(ctx, key)),
@@ -56,15 +58,17 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				"Do":               m.Do(ctx, key, none),
 				"DoShared":         m.DoShared(ctx, key, none),
 				"Semaphore":        quiet,
-				"Terms":            first(m.Terms()),
 				"List":             first(m.List(ctx)),
 				"Inspect":          first(m.Inspect(ctx, key)),
 				"ForceRelease":     m.ForceRelease(ctx, key),
 				"CleanNow":         first(m.CleanNow(ctx)),
-				"Epoch":            first(m.Epoch(ctx)),
-				"BeginEpoch":       first(m.BeginEpoch(ctx, time.Hour)),
-				"DB":               quiet,
 				"Close":            errors.Join(quiet, m.Close(ctx)),
+			},
+			node: {
+				"Terms":      first(node.Terms([]lease.AcquireOption(nil))),
+				"Epoch":      first(node.Epoch(ctx)),
+				"BeginEpoch": first(node.BeginEpoch(ctx, time.Hour)),
+				"Identity":   quiet,
 			},
 			s: {
 				"Acquire":    first(s.Acquire(ctx)),
@@ -73,13 +77,12 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				"Resize":     first(s.Resize(ctx, 3)),
 			},
 			l: {
-				"Renew":      l.Renew(ctx),
-				"Guard":      l.Guard(ctx, tx),
-				"RaiseToken": l.RaiseToken(ctx, 1<<50),
-				"Downgrade":  first(l.Downgrade(ctx)),
-				"Err":        l.Err(),
-				"Release":    errors.Join(quiet, l.Release(ctx), permit.Release(ctx)),
-				"Key":        quiet, "Token": quiet, "Owner": quiet, "Shared": quiet,
+				"Renew":     l.Renew(ctx),
+				"Guard":     l.Guard(ctx, tx),
+				"Downgrade": first(l.Downgrade(ctx)),
+				"Err":       l.Err(),
+				"Release":   errors.Join(quiet, l.Release(ctx), permit.Release(ctx)),
+				"Key":       quiet, "Token": quiet, "Owner": quiet, "Shared": quiet,
 				"Valid": quiet, "Done": quiet, "Context": quiet, "Left": quiet,
 			},
 		}
@@ -103,6 +106,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				}
 			}
 		}
+		wants(t, "RaiseToken", nodes.RaiseToken(ctx, l, 1<<50), txlock.ErrNotHeld)
 		if n := tap.count() - before; n > 0 {
 			t.Errorf("%d statements were sent: %q", n, tap.last(n))
 		}

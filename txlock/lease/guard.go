@@ -2,12 +2,11 @@ package lease
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // Guard makes the lease a condition of a transaction: it can be committed only
@@ -40,15 +39,15 @@ func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinO
 	if err := l.Err(); err != nil {
 		return err
 	}
-	scope, err := txlock.Join(ctx, tx, options...)
+	joined, err := l.record.m.store.Join(ctx, tx, options...)
 	if err != nil {
 		return err
 	}
 	r := l.record
 	outside := ctx // not that of the transaction's own statements
-	err = scope.Include(ctx, "guard lease", r.key, func(ctx context.Context, in *txlock.Included) error {
+	err = joined.Include(ctx, "guard lease", r.key, func(ctx context.Context, in *store.In) error {
 		if !in.Fenced {
-			r.refresh(outside, in.Session)
+			r.refresh(outside, in.ID)
 		}
 		in.Fence = true
 		return r.guard(ctx, in)
@@ -70,7 +69,7 @@ func (r *record) refresh(ctx context.Context, session uint64) {
 	r.guardedIn = session
 	r.mu.Unlock()
 	left := r.left()
-	if left >= r.ttl*2/3 || r.m.db.full() || r.isPending() {
+	if left >= r.ttl*2/3 || r.m.store.Full() || r.isPending() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left*3/4)
@@ -83,7 +82,7 @@ func (r *record) refresh(ctx context.Context, session uint64) {
 	}
 	defer r.endRenewal()
 	if again {
-		if b, err := r.m.blockerOf(ctx, r.key, r.slot); err != nil || b != nil && b.session == session {
+		if b, err := r.m.blockerOf(ctx, r.row()); err != nil || b != nil && b.Session == session {
 			return
 		}
 	}
@@ -93,26 +92,23 @@ func (r *record) refresh(ctx context.Context, session uint64) {
 }
 
 // guard sends the statements.
-func (r *record) guard(ctx context.Context, in *txlock.Included) error {
-	name, token := []byte(r.key.String()), r.token.Load()
-	shown := token
+func (r *record) guard(ctx context.Context, in *store.In) error {
+	claim := r.claim()
+	shown := store.Stored{Token: claim.Token}
 	if in.Snapshot {
-		row, err := queries.LeaseInSnapshot(ctx, in.Tx, gen.LeaseInSnapshotParams{Name: name, Slot: r.slot})
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		var err error
+		if shown, err = in.Stored(ctx, claim.Row); err != nil {
 			return err
 		}
-		shown = row.Token
 	}
-	reply, err := queries.GuardLease(ctx, in.Tx, gen.GuardLeaseParams{
-		Name: name, Slot: r.slot, Owner: []byte(r.owner), Token: token, Hold: r.hold,
-	})
+	reply, err := in.Guard(ctx, claim)
 	switch {
 	case err != nil:
 		return err
-	case uint64(reply) != token:
-		return fmt.Errorf("%w: token %d", txlock.ErrLost, token)
-	case shown < token:
-		return fmt.Errorf("%w: the lease has token %d, the snapshot shows %d", txlock.ErrStaleSnapshot, token, shown)
+	case reply != store.Done:
+		return fmt.Errorf("%w: token %d", txlock.ErrLost, claim.Token)
+	case shown.Token < claim.Token:
+		return fmt.Errorf("%w: the lease has token %d, the snapshot shows %d", txlock.ErrStaleSnapshot, claim.Token, shown.Token)
 	}
 	return nil
 }

@@ -1,17 +1,16 @@
 package lease
 
 import (
+	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // retryPause is the time between two attempts at a row that is locked.
@@ -57,64 +56,21 @@ type Info struct {
 // nobody. It returns txlock.ErrSchema, ErrClosed and the errors of the driver.
 func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	err := m.ready(ctx)
-	var all []Info
+	var found []store.Info
 	if err == nil {
-		all, err = m.listHeld(ctx)
-	}
-	if err == nil {
-		err = uncommitted(ctx, m.db, func(tx gen.DBTX) error {
-			waiters, err := listWaiters(ctx, tx)
-			all = append(all, waiters...)
-			return err
-		})
+		found, err = m.store.List(ctx)
 	}
 	if err != nil {
 		return nil, txlock.Explain("list leases", err)
 	}
-	slices.SortStableFunc(all, func(a, b Info) int { // a waiter has the lowest slot of its key
-		if c := strings.Compare(a.Key.String(), b.Key.String()); c != 0 {
-			return c
-		}
-		return int(min(1, max(-1, a.Slot-b.Slot)))
+	slices.SortStableFunc(found, func(a, b store.Info) int { // a waiter has the lowest slot of its key
+		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot))
 	})
+	all := make([]Info, len(found))
+	for i, row := range found {
+		all[i] = infoOf(row)
+	}
 	return all, nil
-}
-
-// listPage is how many rows one statement reads.
-const listPage = 1000
-
-func (m *Manager) listHeld(ctx context.Context) (all []Info, err error) {
-	page := gen.ListLeasesParams{After: []byte{}, AfterSlot: math.MinInt64, Limit: listPage}
-	for {
-		rows, err := queries.ListLeases(ctx, m.db, page)
-		if err != nil {
-			return nil, err
-		}
-		for _, row := range rows {
-			all = append(all, infoOf(gen.InspectLeaseRow(row)))
-		}
-		if len(rows) < listPage {
-			return all, nil
-		}
-		page.After, page.AfterSlot = rows[listPage-1].Name, rows[listPage-1].Slot
-	}
-}
-
-func listWaiters(ctx context.Context, tx gen.DBTX) (all []Info, err error) {
-	page := gen.ListTurnstilesParams{After: []byte{}, Limit: listPage}
-	for {
-		rows, err := queries.ListTurnstiles(ctx, tx, page)
-		if err != nil {
-			return nil, err
-		}
-		for _, row := range rows {
-			all = append(all, waiterOf(gen.InspectTurnstileRow(row)))
-		}
-		if len(rows) < listPage {
-			return all, nil
-		}
-		page.After = rows[listPage-1].Name
-	}
 }
 
 // Inspect returns what is known of the lease of a key, and in Others of its readers,
@@ -129,47 +85,29 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 		return Info{}, txlock.Explain(what, err)
 	}
 	info := Info{Key: key, Kind: Exclusive}
-	rows, err := queries.InspectLease(ctx, m.db, []byte(key.String()))
-	var others []Info
-	for _, row := range rows {
-		switch row.Slot {
-		case turnstileSlot:
-			others, err = m.firstWaiter(ctx, key)
-		case leaseSlot:
-			info = infoOf(row)
-			info.Permits = int(max(0, -row.IntentUs))
-		default:
-			others = append(others, infoOf(row))
-		}
-	}
+	found, err := m.store.Inspect(ctx, key.String())
 	if err != nil {
 		return Info{}, txlock.Explain(what, err)
+	}
+	var others []Info
+	for _, row := range found {
+		if row.Slot != store.LeaseSlot {
+			others = append(others, infoOf(row))
+			continue
+		}
+		info = infoOf(row)
+		info.Permits = int(max(0, -row.Use))
 	}
 	info.Key, info.Others = key, others
 	return info, nil
 }
 
-// firstWaiter returns who has the turnstile of a key, if anybody has.
-func (m *Manager) firstWaiter(ctx context.Context, key txlock.Key) (first []Info, err error) {
-	err = uncommitted(ctx, m.db, func(tx gen.DBTX) error {
-		row, err := queries.InspectTurnstile(ctx, tx, []byte(key.String()))
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil
-		}
-		first = []Info{waiterOf(row)}
-		return err
-	})
-	return first, err
-}
-
 // infoOf tells of a row. A token is the server's clock at the grant in microseconds, but
 // for one that was raised past an earlier one.
-func infoOf(row gen.InspectLeaseRow) Info {
+func infoOf(row store.Info) Info {
 	info := Info{
-		Key: txlock.Named(string(row.Name)), Kind: Exclusive, Slot: row.Slot, Owner: string(row.Owner),
-		Token: row.Token,
-		Held:  row.LeftUs > 0 && row.HoldsLength > 0, Left: micros(row.LeftUs), TTL: micros(row.TtlUs),
-		Holds: int(row.HoldsLength / holdLength),
+		Key: txlock.Named(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Token: row.Token,
+		Since: row.Since, Held: row.Left > 0 && row.Holds > 0, Left: row.Left, TTL: row.TTL, Holds: row.Holds, Session: row.Session,
 	}
 	if row.Token > 0 {
 		info.Since = time.UnixMicro(int64(row.Token))
@@ -177,17 +115,12 @@ func infoOf(row gen.InspectLeaseRow) Info {
 	switch {
 	case row.Slot > MaxPermits:
 		info.Kind = Reader
-	case row.Slot > leaseSlot:
+	case row.Slot > store.LeaseSlot:
 		info.Kind = Permit
+	case row.Slot == store.TurnstileSlot:
+		info.Kind = Waiter
 	}
 	return info
-}
-
-func waiterOf(row gen.InspectTurnstileRow) Info {
-	return Info{
-		Key: txlock.Named(string(row.Name)), Kind: Waiter, Slot: turnstileSlot, Owner: string(row.Owner),
-		Since: time.UnixMicro(row.SinceUs), Session: row.ConnID,
-	}
 }
 
 // ForceRelease takes a lease away from whoever holds it, for an operator who knows
@@ -210,7 +143,7 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 	if err := key.Validate(); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(slots, func(slot int64) bool { return slot < leaseSlot }) {
+	if slices.ContainsFunc(slots, func(slot int64) bool { return slot < store.LeaseSlot }) {
 		return fmt.Errorf("%w: ForceRelease(%q, %v): nothing is held in a slot below 0; who waits is ended by KILL of its session", txlock.ErrInvalidOption, key, slots)
 	}
 	ctx, end := m.untilClosed(ctx)
@@ -221,20 +154,20 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 		return txlock.Explain(what, err)
 	}
 	if len(slots) == 0 {
-		rows, err := queries.InspectLease(ctx, m.db, []byte(key.String()))
+		rows, err := m.store.Inspect(ctx, key.String())
 		if err != nil {
 			return txlock.Explain(what, err)
 		}
-		slots = append(slots, leaseSlot) // first, so that no reader follows
+		slots = append(slots, store.LeaseSlot) // first, so that no reader follows
 		for _, row := range rows {
-			if row.Slot > leaseSlot {
+			if row.Slot > store.LeaseSlot {
 				slots = append(slots, row.Slot)
 			}
 		}
 	}
 	released := false
 	for _, slot := range slots {
-		held, err := m.forceRelease(ctx, key, slot)
+		held, err := m.forceRelease(ctx, key, store.Row{Key: key.String(), Slot: slot})
 		if err != nil {
 			return txlock.Explain(what, err)
 		}
@@ -250,62 +183,68 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 // forceRelease releases one row, and tells whether it was held. It waits for one that is
 // locked in the server's queue, where those that guard the lease again and again stand
 // too: else it would find it locked each time that it looks.
-func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, slot int64) (bool, error) {
-	row := gen.ForceReleaseParams{Name: []byte(key.String()), Slot: slot}
-	reply, err := queries.ForceRelease(ctx, m.db, row)
+func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row) (bool, error) {
+	reply, err := m.store.Force(ctx, at)
 	ended := false
-	var who error  // has it locked
-	var by written // that it was found locked by, since
-	since, unknown := now(), now()
-	for err == nil && reply == replyAbsent {
-		if err = m.open(); err != nil {
+	var who error        // has it locked
+	var by store.Written // that it was found locked by, since
+	since, unknown := m.store.Now(), m.store.Now()
+	for err == nil && reply == store.Absent {
+		var b *store.Blocker
+		var missing bool
+		if b, missing, err = m.lockedBy(ctx, at); err != nil || missing {
 			break
 		}
-		var b *blocker
-		if b, err = m.blockerOf(ctx, key, slot); err != nil {
-			break
-		}
-		var seen glance
-		if seen, err = lookAt(ctx, m.db, key, slot); err != nil || !seen.exists && b == nil {
-			break // missing
-		}
-		limit := guardGrace
+		limit, now := guardGrace, m.store.Now()
 		switch {
 		case b == nil:
 			who = errUnknownBlocker
-			if unknown.until(now()) > 2*guardGrace {
+			if unknown.Until(now) > 2*guardGrace {
 				err = txlock.ErrBusy
 			}
-		case b.written != by:
-			who, by, since, unknown = errors.New(b.String()), b.written, now(), now()
-		case since.until(now()) >= guardGrace: // one transaction, all the time
-			who, ended, unknown = nil, true, now()
-			err = b.end(ctx, m, key)
+		case b.Written != by:
+			who, by, since, unknown = errors.New(b.String()), b.Written, now, now
+		case since.Until(now) >= guardGrace: // one transaction, all the time
+			who, ended, unknown = nil, true, now
+			err = m.endBlocker(ctx, key, *b)
 		default:
-			limit, unknown = guardGrace-since.until(now()), now()
+			limit, unknown = guardGrace-since.Until(now), now
 		}
 		if err == nil {
-			reply, err = m.forceQueued(ctx, row, limit)
+			reply, err = m.forceQueued(ctx, at, limit)
 		}
 	}
 	if err != nil && who != nil {
 		err = fmt.Errorf("%w: %w", err, who)
 	}
-	return err == nil && (ended || reply >= firstToken), err
+	return err == nil && (ended || reply == store.Done), err
+}
+
+// lockedBy returns the open transaction that has written a row, or nil; missing tells that
+// there is neither.
+func (m *Manager) lockedBy(ctx context.Context, at store.Row) (b *store.Blocker, missing bool, err error) {
+	if err := m.open(); err != nil {
+		return nil, false, err
+	}
+	if b, err = m.blockerOf(ctx, at); err != nil {
+		return nil, false, err
+	}
+	seen, err := m.store.Look(ctx, at)
+	return b, !seen.Exists && b == nil, err
 }
 
 // forceQueued sends the release when the row is free, and waits for that in its queue
 // until the limit.
-func (m *Manager) forceQueued(ctx context.Context, of gen.ForceReleaseParams, limit time.Duration) (reply int64, err error) {
+func (m *Manager) forceQueued(ctx context.Context, at store.Row, limit time.Duration) (reply store.Reply, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)) // nobody waits on then
 	}
-	err = m.withRow(ctx, m.db, row{string(of.Name), of.Slot}, max(limit, leastLook), func(tx gen.DBTX) error {
-		reply, err = queries.ForceRelease(ctx, tx, of)
+	err = m.store.Queued(ctx, at, max(limit, leastLook), func(s store.Session) error {
+		reply, err = s.Force(ctx, at)
 		return err
 	})
-	if errors.Is(txlock.Explain("", err), txlock.ErrWaitTimeout) || conflicted(err) {
-		return replyAbsent, nil
+	if errors.Is(err, store.ErrLocked) || conflicted(err) {
+		return store.Absent, nil
 	}
 	return reply, err
 }

@@ -2,20 +2,14 @@ package lease
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"math"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
-
-// cleanBatch is how many rows one transaction of the janitor removes.
-const cleanBatch = 200
 
 // janitorKey is the lease by which one janitor of the database works at a time.
 const janitorKey = "lockstep:janitor"
@@ -51,16 +45,14 @@ func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := m.ensureAlone(ctx, txlock.Named(janitorKey), leaseSlot); errors.Is(err, errLocked) {
+	at := leaseRow(txlock.Named(janitorKey))
+	if err := m.makeAlone(ctx, at); errors.Is(err, store.ErrLocked) {
 		return false, nil // another is at it
 	} else if err != nil {
 		return false, err
 	}
-	reply, err := queries.AcquireLease(ctx, m.db, gen.AcquireLeaseParams{
-		Owner: []byte(process + id.String()), Hold: holdOf(id), TtlUs: m.janitorTTL().Microseconds(),
-		Name: []byte(janitorKey), Slot: leaseSlot, NotAfterUs: math.MaxInt64,
-	})
-	return reply >= firstToken, err
+	a, err := m.store.Take(ctx, store.Ask{Row: at, Owner: process + id.String(), Hold: holdOf(id), TTL: m.janitorTTL(), NotAfter: store.Never})
+	return a.Reply == store.Done, err
 }
 
 // CleanNow removes the rows of leases that nobody has used for the retention (see
@@ -74,55 +66,6 @@ func (m *Manager) CleanNow(ctx context.Context) (int, error) {
 	if err := m.ready(ctx); err != nil {
 		return 0, txlock.Explain("clean leases", err)
 	}
-	total := 0
-	page := gen.IdleLeasesParams{AfterSlot: math.MinInt64, After: []byte{}, IdleUs: m.options.retention.Microseconds(), Limit: cleanBatch}
-	for {
-		rows, err := queries.IdleLeases(ctx, m.db, page)
-		if err == nil {
-			var n int
-			n, err = m.clean(ctx, rows)
-			total += n
-		}
-		if err != nil {
-			return total, txlock.Explain("clean leases", err)
-		}
-		if len(rows) < cleanBatch {
-			return total, nil
-		}
-		page.After, page.AfterSlot = rows[len(rows)-1].Name, rows[len(rows)-1].Slot
-	}
-}
-
-// clean removes those of the rows that are still idle.
-func (m *Manager) clean(ctx context.Context, rows []gen.IdleLeasesRow) (n int, err error) {
-	if len(rows) == 0 {
-		return 0, nil
-	}
-	err = inTx(ctx, m.db, func(tx gen.DBTX) error {
-		for _, row := range slices.Backward(rows) { // what says how a key is used comes last
-			intent, err := queries.IdleLease(ctx, tx, gen.IdleLeaseParams{Name: row.Name, Slot: row.Slot, IdleUs: m.options.retention.Microseconds()})
-			if errors.Is(err, sql.ErrNoRows) {
-				continue // locked, or used meanwhile
-			}
-			if err == nil && intent != 0 {
-				// The gate of readers or permits, who come in through it one by one.
-				var rows int64
-				if rows, err = queries.CountPlaces(ctx, tx, row.Name); err == nil && rows > 0 {
-					continue
-				}
-			}
-			if err == nil {
-				err = queries.DeleteLease(ctx, tx, gen.DeleteLeaseParams(row))
-			}
-			if err != nil {
-				return err
-			}
-			n++
-		}
-		return nil
-	})
-	if err != nil {
-		n = 0
-	}
-	return n, err
+	n, err := m.store.Clean(ctx, m.options.retention)
+	return n, txlock.Explain("clean leases", err)
 }

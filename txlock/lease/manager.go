@@ -10,20 +10,23 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // ErrClosed is returned by a Manager that was closed.
 var ErrClosed = errors.New("lease: the manager is closed")
 
+// instant is a moment by this machine's clock.
+type instant = store.Instant
+
 // Manager acquires leases on one database, renews those that it holds and cleans
 // up. Any number of managers and processes may share the database. Its methods may
 // be called from any goroutine.
 type Manager struct {
-	db      *prepared
-	lane    *lane // to renew on
+	store   store.Store
 	options options
-	clock   serverClock
 
 	closing life // of the waits, until Close is called
 	ending  life // of the loops, until Close has released what is held
@@ -38,7 +41,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	closed  bool // no new requests
-	records map[hold]*record
+	records map[recordKey]*record
 	queues  map[string]*queue
 	slots   map[slotOf]struct{} // of readers
 	waits   map[place]struct{}
@@ -59,8 +62,8 @@ func newLife() (l life) {
 	return l
 }
 
-// hold is what a record is found by.
-type hold struct {
+// recordKey is what a record is found by.
+type recordKey struct {
 	key, owner string
 	shared     bool
 	slot       int64 // of a permit, else 0
@@ -87,19 +90,22 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	s := store.Of(db)
+	if s == nil {
+		s = sqlstore.New(db)
+	}
 	m := &Manager{
-		lane:    &lane{program: db},
+		store:   s,
 		options: o,
 		errands: underlease.NewErrands(),
 		nudge:   make(chan struct{}, 1),
-		records: make(map[hold]*record),
+		records: make(map[recordKey]*record),
 		queues:  make(map[string]*queue),
 		slots:   make(map[slotOf]struct{}),
 		waits:   make(map[place]struct{}),
 		// Far from the permits, and from the slots of other managers.
 		firstSlot: 1<<32 + rand.Int64N(1<<62),
 	}
-	m.db = &prepared{DB: db, lane: m.lane, inline: txlock.TakesText(db), stmts: make(map[string]*sql.Stmt)}
 	m.closing, m.ending, m.undoing = newLife(), newLife(), newLife()
 	m.sleepsUntil.Store(awake)
 	return m, nil
@@ -115,7 +121,7 @@ func (m *Manager) observe(tell func(txlock.Observer)) {
 // recordOf returns the record that what was granted to a request would be entered in
 // again, or nil.
 func (m *Manager) recordOf(q *request, slot int64) *record {
-	at := hold{key: q.key.String(), owner: q.owner, shared: q.shared}
+	at := recordKey{key: q.key.String(), owner: q.owner, shared: q.shared}
 	if !q.shared {
 		at.slot = slot
 	}
@@ -134,7 +140,7 @@ func (m *Manager) local(q *request) (*Lease, error) {
 	case q.under != nil:
 		return m.again(q)
 	}
-	own := hold{key: q.key.String(), owner: q.owner}
+	own := recordKey{key: q.key.String(), owner: q.owner}
 	m.mu.Lock()
 	writer := m.records[own]
 	own.shared = true
@@ -158,8 +164,8 @@ func (m *Manager) local(q *request) (*Lease, error) {
 }
 
 // keep makes the handle of what was granted.
-func (m *Manager) keep(q *request, token uint64, slot int64, since instant, pending bool) (*Lease, error) {
-	r, l := m.newRecord(q, token, slot, since, pending)
+func (m *Manager) keep(q *request, a store.Answer, since instant, pending bool) (*Lease, error) {
+	r, l := m.newRecord(q, a, since, pending)
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -168,7 +174,7 @@ func (m *Manager) keep(q *request, token uint64, slot int64, since instant, pend
 	m.records[r.at()] = r
 	m.mu.Unlock()
 	m.start.Do(m.startLoops)
-	m.expect(since.add(r.every()))
+	m.expect(since.Add(r.every()))
 	if pending {
 		m.errands.Go(func() { m.reserveBehind(r) })
 	}
@@ -179,7 +185,7 @@ func (m *Manager) keep(q *request, token uint64, slot int64, since instant, pend
 func (m *Manager) reserveBehind(r *record) {
 	ctx, cancel := context.WithTimeout(m.ending, max(r.left(), 0))
 	defer cancel()
-	_ = m.lane.reserve(ctx) // the renewals try again, and say so
+	_ = m.store.Reserve(ctx) // the renewals try again, and say so
 }
 
 // forget takes a record that has ended out of the manager.
@@ -233,7 +239,7 @@ func (m *Manager) ready(ctx context.Context) error {
 	if err := m.open(); err != nil {
 		return err
 	}
-	return m.clock.fresh(ctx, m.db)
+	return m.store.Ready(ctx)
 }
 
 // open returns ErrClosed for a manager that was closed.

@@ -2,41 +2,38 @@ package lease
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // What package quorum builds on: one lease over several databases, each of which
 // has a Manager of this package.
 
-// Terms are what an Acquire asks for.
-type Terms struct {
-	TTL         time.Duration
-	MaxLifetime time.Duration // 0: no limit
-	WaitAtMost  time.Duration // 0: as long as the context lives
-	Fair        bool
+func init() {
+	nodes.Of = func(manager any) nodes.Node { return node{manager.(*Manager)} }
+	nodes.RaiseToken = func(ctx context.Context, l any, token uint64) error { return l.(*Lease).raiseToken(ctx, token) }
 }
 
-// Terms returns what an Acquire with the options would ask for. It sends nothing. It
-// returns txlock.ErrInvalidOption and ErrClosed as that does.
-func (m *Manager) Terms(opts ...AcquireOption) (Terms, error) {
-	t, err := m.terms(opts)
+// node is a Manager as package nodes says.
+type node struct{ m *Manager }
+
+func (n node) Identity() any { return n.m.store.Identity() }
+
+func (n node) Terms(options any) (nodes.Terms, error) {
+	t, err := n.m.terms(options.([]AcquireOption))
 	if err != nil {
-		return Terms{}, err
+		return nodes.Terms{}, err
 	}
-	return t.public(), m.open()
+	return nodes.Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair}, n.m.open()
 }
-
-// DB returns the pool that NewManager was given.
-func (m *Manager) DB() *sql.DB { return m.db.DB }
 
 // OwnerOf returns the owner that an Acquire under the context has which enters no lease
 // again: the one of WithOwner, which is named then, or a new one. It returns
@@ -49,28 +46,22 @@ func OwnerOf(ctx context.Context) (owner string, named bool, err error) {
 	return process + id.String(), false, err
 }
 
-// RaiseToken makes the token of an exclusive lease at least the one given, in the
-// database and for all its handles. The next holder's is higher than that. Where an
-// open transaction has guarded the lease it waits for its end, by trying again; a
-// transaction that is guarded meanwhile may find the lease lost.
-//
-// It returns txlock.ErrLost or ErrNotHeld where the lease is not held any more,
-// ErrInvalidOption for a lease of a reader or a permit and for a token that no lease
-// can have, and the errors of the driver and the context. After an error without an
-// answer nobody knows which token the database has: the lease is lost then.
-func (l *Lease) RaiseToken(ctx context.Context, token uint64) error {
+// raiseToken is nodes.RaiseToken. It returns txlock.ErrLost or ErrNotHeld where the lease
+// is not held any more, and ErrInvalidOption for a lease of a reader or a permit and for a
+// token that no lease can have.
+func (l *Lease) raiseToken(ctx context.Context, token uint64) error {
 	r := l.record
-	if r.shared || r.slot != leaseSlot || token >= sharedBit {
-		return fmt.Errorf("%w: RaiseToken(%d) of lease %q: an exclusive lease can have a token up to %d", txlock.ErrInvalidOption, token, r.key, uint64(sharedBit-1))
+	if r.shared || r.slot != store.LeaseSlot || token >= 1<<62 {
+		return fmt.Errorf("%w: RaiseToken(%d) of lease %q: an exclusive lease can have a token up to %d", txlock.ErrInvalidOption, token, r.key, uint64(1<<62-1))
 	}
 	return l.alone(ctx, "raise the token of", func(ctx context.Context, r *record) error {
 		for r.token.Load() < token {
-			reply, err := queries.RaiseToken(ctx, r.m.db, gen.RaiseTokenParams{
-				Owner: []byte(r.owner), Hold: r.hold, Token: token, Name: []byte(r.key.String()), Slot: r.slot,
-			})
-			seen := glance{exists: true}
-			if err == nil && reply == replyAbsent {
-				seen, err = lookAt(ctx, r.m.db, r.key, r.slot)
+			claim := r.claim()
+			claim.Token = token
+			a, err := r.m.store.Raise(ctx, claim)
+			seen := store.Glance{Exists: true}
+			if err == nil && a.Reply == store.Absent {
+				seen, err = r.m.store.Look(ctx, claim.Row)
 			}
 			switch {
 			case txlock.Unknown(err):
@@ -79,9 +70,9 @@ func (l *Lease) RaiseToken(ctx context.Context, token uint64) error {
 			case txlock.Retryable(err): // a multi-primary cluster
 			case err != nil:
 				return err
-			case reply >= firstToken:
-				r.token.Store(uint64(reply))
-			case reply == replyRefused, !seen.exists:
+			case a.Reply == store.Done:
+				r.token.Store(a.Token)
+			case a.Reply == store.Refused, !seen.Exists:
 				r.lose(ErrReplaced)
 				return nil
 			default: // locked
@@ -96,39 +87,24 @@ func (l *Lease) RaiseToken(ctx context.Context, token uint64) error {
 
 var errRaised = errors.New("its token was raised without an answer")
 
-// Epoch tells which data a database has. One that comes back empty, restored by
-// nobody, has another.
-type Epoch struct {
-	ID  string        // empty: none was begun
-	Age time.Duration // since it was begun, by the server's clock
+func (n node) Epoch(ctx context.Context) (nodes.Epoch, error) {
+	if err := n.m.open(); err != nil {
+		return nodes.Epoch{}, err
+	}
+	id, age, err := n.m.store.Epoch(ctx)
+	return nodes.Epoch{ID: id, Age: age}, txlock.Explain("read the epoch", err)
 }
 
-// Epoch returns the epoch of the database. It returns txlock.ErrSchema, ErrClosed
-// and the errors of the driver.
-func (m *Manager) Epoch(ctx context.Context) (Epoch, error) {
-	if err := m.open(); err != nil {
-		return Epoch{}, err
-	}
-	row, err := queries.ReadEpoch(ctx, m.db)
-	if errors.Is(err, sql.ErrNoRows) {
-		return Epoch{}, nil
-	}
-	return Epoch{ID: string(row.Owner), Age: micros(row.AgeUs)}, txlock.Explain("read the epoch", err)
-}
-
-// BeginEpoch begins an epoch of the given age in a database that has none, and
-// returns the one that it has then. The errors are those of Epoch, and
-// txlock.ErrReadOnly.
-func (m *Manager) BeginEpoch(ctx context.Context, age time.Duration) (Epoch, error) {
-	if err := m.open(); err != nil {
-		return Epoch{}, err
+func (n node) BeginEpoch(ctx context.Context, age time.Duration) (nodes.Epoch, error) {
+	if err := n.m.open(); err != nil {
+		return nodes.Epoch{}, err
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return Epoch{}, err
+		return nodes.Epoch{}, err
 	}
-	if err := queries.BeginEpoch(ctx, m.db, gen.BeginEpochParams{ID: []byte(id.String()), AgeUs: age.Microseconds()}); err != nil {
-		return Epoch{}, txlock.Explain("begin an epoch", err)
+	if err := n.m.store.BeginEpoch(ctx, id.String(), age); err != nil {
+		return nodes.Epoch{}, txlock.Explain("begin an epoch", err)
 	}
-	return m.Epoch(ctx)
+	return n.Epoch(ctx)
 }

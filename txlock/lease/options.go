@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
@@ -147,17 +148,12 @@ func Observe(observer txlock.Observer) ManagerOption {
 // TermsOf returns the terms that the options of an Acquire ask for, for what stands in
 // for a Manager, in tests for example. It returns txlock.ErrInvalidOption for an option
 // out of its range.
-func TermsOf(opts ...AcquireOption) (Terms, error) {
+func TermsOf(opts ...AcquireOption) (nodes.Terms, error) {
 	t := defaults.terms
 	for _, option := range opts {
 		option.toAcquire(&t)
 	}
-	return t.public(), t.check()
-}
-
-// public returns the terms for other packages.
-func (t *terms) public() Terms {
-	return Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair}
+	return nodes.Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair}, t.check()
 }
 
 // check returns what is wrong with the options of a manager.

@@ -3,13 +3,12 @@ package lease
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
@@ -51,12 +50,12 @@ func (m *Manager) again(q *request) (*Lease, error) {
 	pending := r.isPending() // before it may be known to have committed
 	switch {
 	case q.under.Err() != nil:
-	case r.shared && !q.shared && r.m.db.DB == m.db.DB:
+	case r.shared && !q.shared && r.m.store.Identity() == m.store.Identity():
 		return nil, upgrade(r.owner)
 	case r.m != m && r.shared: // a reader has a place in each manager
-		q.reads = append(q.reads, []byte(r.owner)) // and perhaps in this database
+		q.reads = append(q.reads, r.owner) // and perhaps in this database
 	case r.m != m:
-		mine := m.recordOf(q, leaseSlot)
+		mine := m.recordOf(q, store.LeaseSlot)
 		if mine != nil && (q.shared || mine.token.Load() == r.token.Load()) {
 			return mine.enter(false), nil
 		}
@@ -85,15 +84,12 @@ func (m *Manager) notReading(ctx context.Context, q *request) error {
 	if len(owners) == 0 || q.asksAlone {
 		return nil
 	}
-	owner, err := queries.ReaderAmong(ctx, m.db, gen.ReaderAmongParams{Name: []byte(q.key.String()), Owners: owners, Begins: q.hold[:holdBegins]})
-	if errors.Is(err, sql.ErrNoRows) {
-		q.asksAlone = true
-		return nil
+	owner, err := m.store.ReaderAmong(ctx, q.key.String(), owners, q.hold[:store.HoldBegins])
+	if err == nil && owner != "" {
+		err = upgrade(owner)
 	}
-	if err != nil {
-		return err
-	}
-	return upgrade(string(owner))
+	q.asksAlone = err == nil
+	return err
 }
 
 // unlessReading returns the error of an attempt, which has found somebody else there.
@@ -106,12 +102,12 @@ func (m *Manager) unlessReading(ctx context.Context, q *request, err error) erro
 
 // readsAs returns the owners as whom whoever asks for the lease exclusively may read
 // already, by another manager.
-func (q *request) readsAs() [][]byte {
+func (q *request) readsAs() []string {
 	if _, lease := q.target.(exclusive); !lease {
 		return nil
 	}
 	if q.named {
-		return append(slices.Clip(q.reads), []byte(q.owner))
+		return append(slices.Clip(q.reads), q.owner)
 	}
 	return q.reads
 }
@@ -123,8 +119,8 @@ func (m *Manager) elsewhere(ctx context.Context, q *request) (bool, error) {
 	if !q.named || q.under == nil || q.under.record.m == m {
 		return false, nil
 	}
-	seen, err := lookAt(ctx, m.db, q.key, leaseSlot)
-	if err != nil || seen.left > 0 && seen.owner == q.owner {
+	seen, err := m.store.Look(ctx, leaseRow(q.key))
+	if err != nil || seen.Left > 0 && seen.Owner == q.owner {
 		return false, err
 	}
 	return true, q.disown()
@@ -153,15 +149,15 @@ func (m *Manager) confirm(ctx context.Context, r *record) (bool, error) {
 	defer cancel()
 	defer context.AfterFunc(m.undoing, cancel)()
 	for {
-		reply, err := m.sendRenewal(ctx, m.db, r)
-		if err != nil || reply != replyAbsent {
-			return reply >= firstToken, r.unlessOver(err)
+		reply, err := m.store.Renew(ctx, r.claim())
+		if err != nil || reply != store.Absent {
+			return reply == store.Done, r.unlessOver(err)
 		}
-		seen, err := lookAt(ctx, m.db, r.key, r.slot)
-		if err == nil && seen.exists {
+		seen, err := m.store.Look(ctx, r.row())
+		if err == nil && seen.Exists {
 			err = m.sleep(ctx, retryPause)
 		}
-		if err != nil || !seen.exists {
+		if err != nil || !seen.Exists {
 			return false, r.unlessOver(err)
 		}
 	}
@@ -177,18 +173,18 @@ func (r *record) unlessOver(err error) error {
 
 // granted makes the handle. An owner may find its own lease, in a transaction that
 // has committed meanwhile; then the row has the new hold beside the old one.
-func (m *Manager) granted(ctx context.Context, q *request, token uint64, slot int64, since instant) (*Lease, error) {
+func (m *Manager) granted(ctx context.Context, q *request, a store.Answer, since instant) (*Lease, error) {
 	defer m.granting.Add(-1)
-	r := m.recordOf(q, slot)
-	if r != nil && (r.token.Load() == token || q.shared) {
+	r := m.recordOf(q, a.Slot)
+	if r != nil && (r.token.Load() == a.Token || q.shared) {
 		held, err := m.confirm(ctx, r)
 		if err != nil {
-			return nil, errors.Join(err, m.undo(ctx, q, slot))
+			return nil, errors.Join(err, m.undo(ctx, q, a.Slot))
 		}
 		if held {
 			r.committed()
 			if l := r.enter(false); l != nil {
-				if err := m.undo(ctx, q, slot); err != nil {
+				if err := m.undo(ctx, q, a.Slot); err != nil {
 					return nil, errors.Join(err, m.letGo(ctx, l))
 				}
 				return l, nil
@@ -198,7 +194,7 @@ func (m *Manager) granted(ctx context.Context, q *request, token uint64, slot in
 	if r != nil {
 		r.lose(ErrReplaced)
 	}
-	return m.keep(q, token, slot, since, false)
+	return m.keep(q, a, since, false)
 }
 
 // undo takes back what was granted to an owner that had it already: behind the call where
@@ -207,13 +203,10 @@ func (m *Manager) undo(ctx context.Context, q *request, slot int64) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
 	defer cancel()
 	defer context.AfterFunc(m.undoing, cancel)()
-	hold, granted := q.hold, now()
-	reply, err := m.sendRelease(ctx, m.db, q.key, slot, hold)
-	if err == nil && reply == replyAbsent { // others look at it
-		reply, err = m.releaseQueued(ctx, q.key, slot, hold)
-	}
-	if err != nil || reply == replyAbsent {
-		m.errands.Go(func() { m.giveBackUntil(remains{key: q.key, slot: slot, hold: hold}, granted, granted.add(q.ttl)) })
+	r, granted := remains{key: q.key, slot: slot, hold: q.hold}, m.store.Now()
+	reply, err := m.release(ctx, r.row(), r.hold) // which others may look at
+	if err != nil || reply == store.Absent {
+		m.errands.Go(func() { m.giveBackUntil(r, granted, granted.Add(q.ttl)) })
 		return errors.Join(err, m.reissue(q))
 	}
 	return nil

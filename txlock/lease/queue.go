@@ -9,8 +9,8 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // queue is who waits for a key in this manager, first come, first served. Only
@@ -132,8 +132,8 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	}
 	asking, end := m.untilClosed(ctx) // the first try is outside of the limit
 	defer end()
-	q.limit = now().add(q.atMost)
-	waiting, stop := q.limited(asking)
+	q.limit = m.store.Now().Add(q.atMost)
+	waiting, stop := m.limited(asking, q)
 	defer stop()
 	w, first := m.enqueue(q.queue())
 	defer m.dequeue(q.queue(), w)
@@ -144,27 +144,11 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	var left time.Duration
 	if first {
 		var l *Lease
-		l, left, err = m.try(asking, q, q.fair, true)
-		for tries := 1; tries <= firstTries && errors.Is(err, txlock.ErrBusy) && q.seen == rowLocked && waiting.Err() != nil; tries++ {
-			if err = m.sleep(asking, time.Duration(tries)*leastLook); err == nil {
-				l, left, err = m.try(asking, q, q.fair, true)
-			}
-		}
+		l, left, err = m.tryFirst(asking, waiting, q)
 		if err == nil || !errors.Is(err, txlock.ErrBusy) && !errors.Is(err, errLimit) {
 			return l, q.endOf(ctx, asking, err)
 		}
-		for d := leastLook; q.named && errors.Is(err, txlock.ErrBusy); d = min(d*3/2, mostLook) {
-			// An owner who holds it elsewhere has found it locked for a moment: it
-			// must not queue behind those who wait for it.
-			mine, lookErr := m.mayTry(waiting, q, false)
-			if !mine || lookErr != nil {
-				break
-			}
-			if err := m.sleep(waiting, d); err != nil {
-				return nil, q.endOf(ctx, waiting, err)
-			}
-			l, left, err = m.try(waiting, q, false, true)
-		}
+		l, left, err = m.tryOwn(waiting, q, left, err)
 		if err = m.unlessReading(waiting, q, err); !errors.Is(err, txlock.ErrBusy) {
 			return l, q.endOf(ctx, waiting, err)
 		}
@@ -175,9 +159,36 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	l, fair, err := m.watch(waiting, q, w, left, first)
 	err = q.blocked.named(q.endOf(ctx, waiting, err))
 	m.observe(func(o txlock.Observer) {
-		o.Waited(ctx, txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.until(now()), Err: err})
+		o.Waited(ctx, txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.Until(m.store.Now()), Err: err})
 	})
 	return l, err
+}
+
+// tryFirst is the first try, outside of the limit of the wait.
+func (m *Manager) tryFirst(asking, waiting context.Context, q *request) (l *Lease, left time.Duration, err error) {
+	l, left, err = m.try(asking, q, q.fair, true)
+	for tries := 1; tries <= firstTries && errors.Is(err, txlock.ErrBusy) && q.seen == rowLocked && waiting.Err() != nil; tries++ {
+		if err = m.sleep(asking, time.Duration(tries)*leastLook); err == nil {
+			l, left, err = m.try(asking, q, q.fair, true)
+		}
+	}
+	return l, left, err
+}
+
+// tryOwn tries on for an owner who holds the lease elsewhere, and has found it locked for a
+// moment: it must not queue behind those who wait for it.
+func (m *Manager) tryOwn(ctx context.Context, q *request, left time.Duration, err error) (*Lease, time.Duration, error) {
+	var l *Lease
+	for d := leastLook; q.named && errors.Is(err, txlock.ErrBusy); d = min(d*3/2, mostLook) {
+		if mine, lookErr := m.mayTry(ctx, q, false); !mine || lookErr != nil {
+			break
+		}
+		if err := m.sleep(ctx, d); err != nil {
+			return nil, 0, err
+		}
+		l, left, err = m.try(ctx, q, false, true)
+	}
+	return l, left, err
 }
 
 // mayTry tells whether a request may ask at once: the first, and an owner who holds
@@ -189,8 +200,8 @@ func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, err
 	if err := m.notReading(ctx, q); err != nil || !q.named {
 		return false, err
 	}
-	seen, err := lookAt(ctx, m.db, q.key, leaseSlot)
-	return seen.left > 0 && seen.owner == q.owner, err
+	seen, err := m.store.Look(ctx, leaseRow(q.key))
+	return seen.Left > 0 && seen.Owner == q.owner, err
 }
 
 // endOf is the error of a wait: that of the caller's context, or the limit, where
@@ -212,33 +223,8 @@ func (q *request) endOf(ctx, waiting context.Context, err error) error {
 // watch waits for the lease: in the queue of all processes if that is wanted and possible,
 // else for its turn in this process first.
 func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Duration, tried bool) (l *Lease, fair bool, err error) {
-	pause := leastLook
-	for q.fair {
-		l, err = m.watchInLine(ctx, q, w)
-		first, _, closed := m.standing(q.queue(), w)
-		if errors.Is(err, errNoTurnstile) && !first && closed == nil {
-			if err := w.pause(ctx, mostLook); err != nil {
-				return nil, false, err
-			}
-			continue
-		}
-		if errors.Is(err, errNoTurnstile) {
-			l, err = m.poll(ctx, q, w, left, false, now().add(turnstilePatience))
-			if errors.Is(err, errQueueAgain) {
-				continue
-			}
-			return l, false, err
-		}
-		if err == nil || ctx.Err() != nil || !broken(err) {
-			return l, m.inOrder(w), err
-		}
-		// The place is lost with its connection: take a new one. Where there is
-		// no connection to be had, the wait goes on by Poll for a while, which
-		// gives up when that fails too.
-		if err := m.sleep(ctx, pause); err != nil {
-			return nil, true, err
-		}
-		pause = min(2*pause, m.options.maxPoll)
+	if q.fair {
+		return m.watchFair(ctx, q, w, left)
 	}
 	for {
 		first, _, err := m.standing(q.queue(), w)
@@ -257,6 +243,38 @@ func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Du
 	_, lease := q.target.(exclusive)
 	l, err = m.poll(ctx, q, w, left, !tried && !lease, 0)
 	return l, false, err
+}
+
+// watchFair waits in the queue of all processes, and polls for a while where there is no
+// connection for that. It tells whether the order of the queue was kept.
+func (m *Manager) watchFair(ctx context.Context, q *request, w *waiter, left time.Duration) (l *Lease, fair bool, err error) {
+	for pause := leastLook; ; {
+		l, err = m.watchInLine(ctx, q, w)
+		first, _, closed := m.standing(q.queue(), w)
+		if errors.Is(err, store.ErrNoTurn) && !first && closed == nil {
+			if err := w.pause(ctx, mostLook); err != nil {
+				return nil, false, err
+			}
+			continue
+		}
+		if errors.Is(err, store.ErrNoTurn) {
+			l, err = m.poll(ctx, q, w, left, false, m.store.Now().Add(turnstilePatience))
+			if errors.Is(err, errQueueAgain) {
+				continue
+			}
+			return l, false, err
+		}
+		if err == nil || ctx.Err() != nil || !broken(err) {
+			return l, m.inOrder(w), err
+		}
+		// The place is lost with its connection: take a new one. Where there is
+		// no connection to be had, the wait goes on by Poll for a while, which
+		// gives up when that fails too.
+		if err := m.sleep(ctx, pause); err != nil {
+			return nil, true, err
+		}
+		pause = min(2*pause, m.options.maxPoll)
+	}
 }
 
 // errQueueAgain is returned where it is time to try the queue of all processes again.
@@ -281,7 +299,7 @@ func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Dur
 			}
 		}
 		atOnce = false
-		if until > 0 && now() > until {
+		if until > 0 && m.store.Now() > until {
 			return nil, errQueueAgain
 		}
 		_, freed, err := m.standing(q.queue(), w)
@@ -289,7 +307,7 @@ func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Dur
 			return nil, err
 		}
 		var l *Lease
-		l, left, err = m.lookAndTry(ctx, q, m.db, freed)
+		l, left, err = m.lookAndTry(ctx, q, m.store, freed)
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return l, err
@@ -324,18 +342,18 @@ func (w *waiter) pause(ctx context.Context, d time.Duration) error {
 // lookAndTry takes the lease if it looks free, or is known to have been freed. One
 // that is held for longer than its TTL, as a clock set back leaves it, is asked for
 // too: the refusal cuts that.
-func (m *Manager) lookAndTry(ctx context.Context, q *request, db gen.DBTX, freed bool) (*Lease, time.Duration, error) {
+func (m *Manager) lookAndTry(ctx context.Context, q *request, s store.Session, freed bool) (*Lease, time.Duration, error) {
 	if l, err := m.local(q); l != nil || err != nil {
 		return l, 0, err
 	}
 	if !freed {
-		seen, err := q.target.look(ctx, db, q)
+		seen, err := q.target.look(ctx, s, q)
 		if err != nil {
 			return nil, 0, err
 		}
 		q.seen.look(q, seen)
-		if seen.held() {
-			return nil, seen.left, txlock.ErrBusy
+		if seen.Held() {
+			return nil, seen.Left, txlock.ErrBusy
 		}
 	}
 	l, left, err := m.try(ctx, q, false, true)

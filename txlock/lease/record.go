@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // record is one lease that this manager holds: one hold in the row on the server,
@@ -45,28 +46,36 @@ type record struct {
 }
 
 // newRecord makes the record of a lease that was asked for at the moment since.
-func (m *Manager) newRecord(q *request, token uint64, slot int64, since instant, pending bool) (*record, *Lease) {
+func (m *Manager) newRecord(q *request, a store.Answer, since instant, pending bool) (*record, *Lease) {
 	r := &record{
-		m: m, key: q.key, slot: slot, shared: q.shared, owner: q.owner, hold: q.hold, ttl: q.ttl,
+		m: m, key: q.key, slot: a.Slot, shared: q.shared, owner: q.owner, hold: q.hold, ttl: q.ttl,
 		granted: since, renewed: since, tried: since,
 		handles: make(map[*Lease]struct{}, 1),
 	}
-	r.token.Store(token)
+	r.token.Store(a.Token)
 	if q.lifetime > 0 {
-		r.lifetime = since.add(q.lifetime)
+		r.lifetime = since.Add(q.lifetime)
 	}
 	l := &Lease{record: r}
 	r.mu.Lock() // its time may be over already
 	defer r.mu.Unlock()
 	r.handles[l], r.pending, r.draining = struct{}{}, pending, q.drains
 	r.deadline = r.deadlineFrom(since)
-	r.expiry = time.AfterFunc(now().until(r.deadline), r.expire)
+	r.expiry = time.AfterFunc(m.store.Now().Until(r.deadline), r.expire)
 	return r, l
 }
 
+// row is the row that it is of.
+func (r *record) row() store.Row { return store.Row{Key: r.key.String(), Slot: r.slot} }
+
+// claim is what the row must say.
+func (r *record) claim() store.Claim {
+	return store.Claim{Row: r.row(), Owner: r.owner, Hold: r.hold, Token: r.token.Load()}
+}
+
 // at is what the manager finds the record by.
-func (r *record) at() hold {
-	at := hold{key: r.key.String(), owner: r.owner, shared: r.shared}
+func (r *record) at() recordKey {
+	at := recordKey{key: r.key.String(), owner: r.owner, shared: r.shared}
 	if !r.shared {
 		at.slot = r.slot
 	}
@@ -75,7 +84,7 @@ func (r *record) at() hold {
 
 // deadlineFrom returns until when a lease counts whose request was sent then.
 func (r *record) deadlineFrom(sent instant) instant {
-	deadline := sent.add(validity(r.ttl))
+	deadline := sent.Add(validity(r.ttl))
 	if r.lifetime > 0 {
 		deadline = min(deadline, r.lifetime)
 	}
@@ -87,7 +96,7 @@ func (r *record) deadlineFrom(sent instant) instant {
 func (r *record) enter(pending bool) *Lease {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lost != nil || r.handles == nil || r.pending && !pending || now() >= r.deadline {
+	if r.lost != nil || r.handles == nil || r.pending && !pending || r.m.store.Now() >= r.deadline {
 		return nil
 	}
 	l := &Lease{record: r, again: true}
@@ -118,7 +127,7 @@ func (r *record) isDraining() bool {
 // err returns why the lease doesn't count any more. It compares the clock.
 func (r *record) err() error {
 	r.mu.Lock()
-	lost, late := r.lost, r.handles != nil && now() >= r.deadline
+	lost, late := r.lost, r.handles != nil && r.m.store.Now() >= r.deadline
 	r.mu.Unlock()
 	if lost == nil && late {
 		r.expire()
@@ -130,7 +139,7 @@ func (r *record) err() error {
 // expire ends the lease when its time is over; the timer calls it.
 func (r *record) expire() {
 	r.mu.Lock()
-	left := now().until(r.deadline)
+	left := r.m.store.Now().Until(r.deadline)
 	if left > 0 {
 		r.expiry.Reset(left) // it was renewed
 		r.mu.Unlock()
@@ -177,7 +186,7 @@ func (r *record) lose(cause error) {
 	r.m.forget(r)
 	r.m.observe(func(o txlock.Observer) {
 		e := r.event()
-		e.Took, e.Err = r.granted.until(now()), lost
+		e.Took, e.Err = r.granted.Until(r.m.store.Now()), lost
 		o.Lost(context.Background(), e)
 	})
 }
@@ -239,7 +248,7 @@ func (r *record) beginRenewal(interrupt context.CancelFunc) bool {
 	}
 	r.renewing, r.queued = make(chan struct{}), false
 	r.interrupt = interrupt
-	r.tried = now()
+	r.tried = r.m.store.Now()
 	return true
 }
 
@@ -293,11 +302,11 @@ func (r *record) joinRenewal(ctx context.Context) error {
 // the lease.
 func (r *record) extend(sent, turn instant) {
 	r.mu.Lock()
-	if r.lost != nil || now() >= r.deadline {
+	if r.lost != nil || r.m.store.Now() >= r.deadline {
 		r.mu.Unlock()
 		return
 	}
-	left := now().until(r.deadline)
+	left := r.m.store.Now().Until(r.deadline)
 	r.renewed, r.failed, r.skipped, r.pending = turn, nil, 0, false
 	r.deadline = max(r.deadline, r.deadlineFrom(sent))
 	r.mu.Unlock()
@@ -320,7 +329,7 @@ func (r *record) setback(err error) {
 func (r *record) left() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return now().until(r.deadline)
+	return r.m.store.Now().Until(r.deadline)
 }
 
 func (r *record) isPending() bool {

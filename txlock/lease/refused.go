@@ -2,12 +2,10 @@ package lease
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -21,7 +19,7 @@ var ErrOtherDatabase = errors.New("lease: the transaction is of another database
 // where that says so too. Where the pool has no connection left to ask by, the next
 // renewal finds out.
 func (r *record) refused(ctx context.Context, err error) error {
-	if r.m.db.full() && !r.isPending() {
+	if r.m.store.Full() && !r.isPending() {
 		r.m.waitFor(r)
 		return err
 	}
@@ -38,13 +36,10 @@ func (r *record) refused(ctx context.Context, err error) error {
 
 // isOurs tells whether the row is the record's still, as it was committed last.
 func (r *record) isOurs(ctx context.Context) (bool, error) {
-	seen, err := lookAt(ctx, r.m.db, r.key, r.slot)
-	if err != nil || seen.left == 0 {
+	seen, err := r.m.store.Look(ctx, r.row())
+	if err != nil || seen.Left == 0 {
 		return false, err
 	}
-	row, err := queries.LeaseInSnapshot(ctx, r.m.db, gen.LeaseInSnapshotParams{Name: []byte(r.key.String()), Slot: r.slot})
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
+	row, err := r.m.store.Stored(ctx, r.row())
 	return row.Token == r.token.Load() && strings.Contains(row.Holds, r.hold), err
 }

@@ -2,14 +2,13 @@ package lease
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // ErrGuarded is returned by Release where an open transaction guards the lease, so
@@ -48,7 +47,7 @@ func (r *record) end(ctx context.Context, lost error) error {
 	err := notHeld(r.giveBack(ctx, lost))
 	r.m.observe(func(o txlock.Observer) {
 		e := r.event()
-		e.Took, e.Err = r.granted.until(now()), err
+		e.Took, e.Err = r.granted.Until(r.m.store.Now()), err
 		o.Released(ctx, e)
 	})
 	return err
@@ -82,10 +81,10 @@ func (r *record) giveBack(ctx context.Context, lost error) error {
 		return lost
 	}
 	if !final {
-		until, pending := now().add(r.left()), r.isPending()
+		until, pending := r.m.store.Now().Add(r.left()), r.isPending()
 		m.errands.Go(func() {
 			_ = r.joinRenewal(m.undoing) // or the manager is closed
-			m.giveBackUntil(remains{r.key, r.slot, r.hold, pending}, now(), until)
+			m.giveBackUntil(remains{r.key, r.slot, r.hold, pending}, r.m.store.Now(), until)
 			m.freeSlot(r.key, r.slot)
 		})
 	}
@@ -97,24 +96,21 @@ func (r *record) remove(ctx context.Context) error {
 	what := fmt.Sprintf("release lease %q", r.key)
 	uncertain := false // an attempt without an answer may have removed it
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		reply, err := r.m.sendRelease(ctx, r.m.db, r.key, r.slot, r.hold)
-		if err == nil && reply == replyAbsent {
-			reply, err = r.m.releaseQueued(ctx, r.key, r.slot, r.hold)
-		}
+		reply, err := r.m.release(ctx, r.row(), r.hold)
 		switch {
-		case err != nil && ctx.Err() == nil && !errors.Is(err, errPoolClosed) && (txlock.Unknown(err) || txlock.Retryable(err)):
+		case err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrPoolClosed) && (txlock.Unknown(err) || txlock.Retryable(err)):
 			uncertain = true
 		case err != nil:
 			return txlock.Explain(what, err)
-		case reply >= firstToken || reply == replyRefused && uncertain:
+		case reply == store.Done || reply == store.Refused && uncertain:
 			return nil
-		case reply == replyExpired:
+		case reply == store.Expired:
 			return fmt.Errorf("%s: %w: it had expired", what, txlock.ErrNotHeld)
-		case reply == replyRefused:
+		case reply == store.Refused:
 			return fmt.Errorf("%s: %w: it was taken over or released by force", what, txlock.ErrNotHeld)
 		default: // locked, or missing
-			seen, err := lookAt(ctx, r.m.db, r.key, r.slot)
-			if err == nil && !seen.exists {
+			seen, err := r.m.store.Look(ctx, r.row())
+			if err == nil && !seen.Exists {
 				return fmt.Errorf("%s: %w: its row is gone", what, txlock.ErrNotHeld)
 			}
 			return fmt.Errorf("%s: %w", what, ErrGuarded)
@@ -125,32 +121,20 @@ func (r *record) remove(ctx context.Context) error {
 	}
 }
 
-// releaseQueued sends the release when the row is free, and waits for that in its
-// queue for a while: readers may lock it one after the other.
-func (m *Manager) releaseQueued(ctx context.Context, key txlock.Key, slot int64, hold string) (reply int64, err error) {
-	err = m.withRow(ctx, m.db, row{key.String(), slot}, guardPatience, func(tx gen.DBTX) error {
-		reply, err = m.sendRelease(ctx, tx, key, slot, hold)
+// release sends a release. Where the row is locked it waits for it in its queue for a while:
+// readers may lock it one after the other.
+func (m *Manager) release(ctx context.Context, at store.Row, hold string) (reply store.Reply, err error) {
+	if reply, err = m.store.Release(ctx, at, hold); err != nil || reply != store.Absent || at.Slot == store.UnknownSlot {
+		return reply, err
+	}
+	err = m.store.Queued(ctx, at, guardPatience, func(s store.Session) error {
+		reply, err = s.Release(ctx, at, hold)
 		return err
 	})
-	if errors.Is(txlock.Explain("", err), txlock.ErrWaitTimeout) {
-		return replyAbsent, nil
+	if errors.Is(err, store.ErrLocked) {
+		return store.Absent, nil
 	}
 	return reply, err
-}
-
-// sendRelease sends the statement once.
-func (m *Manager) sendRelease(ctx context.Context, db gen.DBTX, key txlock.Key, slot int64, hold string) (int64, error) {
-	if slot == unknownSlot {
-		var err error
-		slot, err = queries.SlotOfHold(ctx, db, gen.SlotOfHoldParams{Name: []byte(key.String()), Hold: hold})
-		if errors.Is(err, sql.ErrNoRows) {
-			return replyRefused, nil
-		}
-		if err != nil {
-			return 0, err
-		}
-	}
-	return queries.ReleaseLease(ctx, db, gen.ReleaseLeaseParams{Hold: hold, Name: []byte(key.String()), Slot: slot})
 }
 
 // settling is how long after its deadline a statement may still take the row that
@@ -165,18 +149,20 @@ type remains struct {
 	pending bool // its transaction may be open, so that a plain read doesn't show it
 }
 
+func (r remains) row() store.Row { return store.Row{Key: r.key.String(), Slot: r.slot} }
+
 // giveBackUntil removes a hold, and tries on until the server's answer is final, or
 // the lease has expired. The statement that may have taken it is refused by the server
 // from a moment on: what is found then, or isn't, is final.
 func (m *Manager) giveBackUntil(r remains, from, until instant) {
-	for pause := 10 * time.Millisecond; now() < until; pause = min(2*pause, time.Second) {
-		sent := now()
+	for pause := 10 * time.Millisecond; m.store.Now() < until; pause = min(2*pause, time.Second) {
+		sent := m.store.Now()
 		removed, found, err := m.giveBackOnce(r)
 		if removed {
 			m.freed(r.key)
 		}
 		hopeless := errors.Is(txlock.Explain("", err), txlock.ErrSchema) // then nothing was granted either
-		if removed || errors.Is(err, errPoolClosed) || sent > from.add(settling) && (!found || hopeless) {
+		if removed || errors.Is(err, store.ErrPoolClosed) || sent > from.Add(settling) && (!found || hopeless) {
 			return
 		}
 		timer := time.NewTimer(pause)
@@ -194,25 +180,22 @@ func (m *Manager) giveBackUntil(r remains, from, until instant) {
 func (m *Manager) giveBackOnce(r remains) (removed, found bool, err error) {
 	ctx, cancel := context.WithTimeout(m.undoing, giveBackLimit)
 	defer cancel()
-	if r.slot != unknownSlot && !r.pending {
+	if r.slot != store.UnknownSlot && !r.pending {
 		// Many that give up at once must not keep the row locked.
-		row, err := queries.LeaseInSnapshot(ctx, m.db, gen.LeaseInSnapshotParams{Name: []byte(r.key.String()), Slot: r.slot})
-		if errors.Is(err, sql.ErrNoRows) || err == nil && !strings.Contains(row.Holds, r.hold) {
+		row, err := m.store.Stored(ctx, r.row())
+		if err == nil && !strings.Contains(row.Holds, r.hold) {
 			return false, false, nil
 		}
 	}
-	reply, err := m.sendRelease(ctx, m.db, r.key, r.slot, r.hold)
-	if err == nil && reply == replyAbsent && r.slot != unknownSlot {
-		reply, err = m.releaseQueued(ctx, r.key, r.slot, r.hold)
-	}
+	reply, err := m.release(ctx, r.row(), r.hold)
 	switch {
 	case err != nil:
 		return false, true, err
-	case reply == replyRefused:
+	case reply == store.Refused:
 		return false, false, nil
-	case reply != replyAbsent:
+	case reply != store.Absent:
 		return true, true, nil
 	}
-	seen, err := lookAt(ctx, m.db, r.key, r.slot)
-	return false, seen.exists || err != nil, err
+	seen, err := m.store.Look(ctx, r.row())
+	return false, seen.Exists || err != nil, err
 }

@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 const (
@@ -32,11 +32,11 @@ func (m *Manager) renewals() {
 		case <-next.C:
 		}
 		m.sleepsUntil.Store(awake)
-		turn := now()
+		turn := m.store.Now()
 		m.renewBatch(nextBatch(m.due()), turn)
-		m.lane.settle(m.idle())
+		m.store.Settle(m.idle())
 		d := m.untilDue()
-		m.sleepsUntil.Store(int64(now().add(d)))
+		m.sleepsUntil.Store(int64(m.store.Now().Add(d)))
 		next.Reset(d)
 	}
 }
@@ -65,13 +65,13 @@ func (r *record) schedule() (due instant, early time.Duration) {
 	every := r.every()
 	switch {
 	case r.lifetime > 0 && r.deadline >= r.lifetime:
-		return r.deadline.add(time.Hour), 0 // never
+		return r.deadline.Add(time.Hour), 0 // never
 	case r.skipped > 0:
 		// Failed, or locked: again soon, and sooner than it is lost.
-		pause := min(max(r.tried.until(r.deadline)/8, leastPause), mostPause, every)
-		return r.tried.add(pause), pause / 2
+		pause := min(max(r.tried.Until(r.deadline)/8, leastPause), mostPause, every)
+		return r.tried.Add(pause), pause / 2
 	}
-	return r.renewed.add(every), every / 2
+	return r.renewed.Add(every), every / 2
 }
 
 // dueAt is schedule without others, under record.mu.
@@ -92,13 +92,13 @@ func (r *record) every() time.Duration {
 // is due soon goes with them, so that leases of the same kind are renewed together, and
 // what has failed together is tried again together.
 func (m *Manager) due() (due []*record, shortest time.Duration) {
-	at := now()
+	at := m.store.Now()
 	shortest = MaxTTL
 	for _, r := range m.held() {
 		r.mu.Lock()
 		shortest = min(shortest, r.ttl)
 		when, early := r.schedule()
-		if r.renewing == nil && when <= at.add(early) && r.renewed.until(at) > 0 {
+		if r.renewing == nil && when <= at.Add(early) && r.renewed.Until(at) > 0 {
 			due = append(due, r)
 		}
 		r.mu.Unlock()
@@ -110,12 +110,12 @@ func (m *Manager) due() (due []*record, shortest time.Duration) {
 // every minute, for a suspended machine's sake.
 func (m *Manager) untilDue() time.Duration {
 	d := time.Hour
-	at := now()
+	at := m.store.Now()
 	for _, r := range m.held() {
 		d = min(d, time.Minute)
 		r.mu.Lock()
 		if r.renewing == nil {
-			d = min(d, at.until(r.dueAt()))
+			d = min(d, at.Until(r.dueAt()))
 		}
 		r.mu.Unlock()
 	}
@@ -160,8 +160,8 @@ func (m *Manager) renewBatch(b batch, turn instant) {
 	}
 	ctx, cancel := context.WithTimeout(m.ending, max(patience, leastPause))
 	defer cancel()
-	sent := now()
-	found, err := m.sendBatch(ctx, b)
+	sent := m.store.Now()
+	found, err := b.renew(ctx, m.store)
 	b.settle(found, err, sent, turn)
 	for _, r := range b {
 		if r.needsItsOwn() {
@@ -170,33 +170,16 @@ func (m *Manager) renewBatch(b batch, turn instant) {
 	}
 }
 
-// sendBatch renews a batch on the manager's connection. One on which something has failed is
-// closed: its state is not known.
-func (m *Manager) sendBatch(ctx context.Context, b batch) (map[row]standing, error) {
-	conn, err := m.lane.conn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err = conn.ExecContext(ctx, rawsql.ReadCommitted); err == nil {
-		var found map[row]standing
-		if found, err = b.renew(ctx, conn); err == nil {
-			return found, conn.Close()
-		}
-	}
-	discard(conn)
-	return nil, err
-}
-
 // settle notes what has become of the records of a batch.
-func (b batch) settle(found map[row]standing, err error, sent, turn instant) {
+func (b batch) settle(found map[store.Row]store.Standing, err error, sent, turn instant) {
 	for at, r := range b {
 		lost := false
 		switch {
 		case err != nil:
 			r.setback(err)
-		case found[at] == renewed:
+		case found[at] == store.Renewed:
 			r.extend(sent, turn)
-		case found[at] == skipped || r.isPending(): // nobody sees yet that it is ours
+		case found[at] == store.Skipped || r.isPending(): // nobody sees yet that it is ours
 			r.setback(errRowLocked)
 		default:
 			lost = true

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // Renew extends the lease now, in place of the manager's next renewal, by one
@@ -63,29 +63,22 @@ func (r *record) awaitRenewal(ctx context.Context) {
 // renewOne renews one record: by a statement that waits for nothing, and where the
 // row is locked in the row's queue, for the time given.
 func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) error {
-	sent := now()
-	reply, err := m.sendRenewal(ctx, m.db, r)
-	if err == nil && reply == replyAbsent { // it counts from when it is sent, after the wait
-		err = m.withRow(ctx, m.db, r.row(), limit, func(tx gen.DBTX) error {
-			sent = now()
-			reply, err = m.sendRenewal(ctx, tx, r)
+	sent := m.store.Now()
+	reply, err := m.store.Renew(ctx, r.claim())
+	if err == nil && reply == store.Absent { // it counts from when it is sent, after the wait
+		err = m.store.Queued(ctx, r.row(), limit, func(s store.Session) error {
+			sent = m.store.Now()
+			reply, err = s.Renew(ctx, r.claim())
 			return err
 		})
 	}
 	switch {
 	case err != nil:
 		return err
-	case reply >= firstToken:
+	case reply == store.Done:
 		r.extend(sent, sent)
 	default: // somebody else's, or missing
 		r.lose(ErrReplaced)
 	}
 	return nil
-}
-
-// sendRenewal sends the statement once.
-func (m *Manager) sendRenewal(ctx context.Context, db gen.DBTX, r *record) (int64, error) {
-	return queries.RenewLease(ctx, db, gen.RenewLeaseParams{
-		Owner: []byte(r.owner), Hold: r.hold, Token: r.token.Load(), Name: []byte(r.key.String()), Slot: r.slot,
-	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
@@ -24,7 +25,7 @@ type request struct {
 	named bool              // the owner may hold the lease already
 	under *Lease            // which it does by this one, if by any
 	from  *underlease.Owner // the innermost of the context that is left to be asked for
-	reads [][]byte          // owners, outside of which it asks, that read by other managers
+	reads []string          // owners, outside of which it asks, that read by other managers
 	hold  string            // for the list of holds, if it is granted
 	asked instant
 	limit instant // until when it waits, where that is limited
@@ -42,12 +43,12 @@ type request struct {
 // errLimit is the cause of a context that ends by the limit of a wait.
 var errLimit = errors.New("the limit of WaitAtMost")
 
-// limited returns a context that ends by that limit, if there is one.
-func (q *request) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+// limited returns a context that ends by the limit of a request, if there is one.
+func (m *Manager) limited(ctx context.Context, q *request) (context.Context, context.CancelFunc) {
 	if q.atMost == 0 || q.limit == 0 {
 		return ctx, func() {}
 	}
-	return context.WithTimeoutCause(ctx, now().until(q.limit), errLimit)
+	return context.WithTimeoutCause(ctx, m.store.Now().Until(q.limit), errLimit)
 }
 
 // sight is what a request has seen last that kept it from being granted.
@@ -69,14 +70,14 @@ func (s sight) String() string {
 }
 
 // look notes what a look has shown.
-func (s *sight) look(q *request, seen glance) {
+func (s *sight) look(q *request, seen store.Glance) {
 	switch _, permits := q.target.(permit); {
-	case seen.left <= 0:
+	case seen.Left <= 0:
 		*s = rowLocked
 	case permits:
 		*s = sight{what: "no permit was free"}
 	default:
-		*s = sight{owner: seen.owner}
+		*s = sight{owner: seen.Owner}
 	}
 }
 
@@ -96,7 +97,7 @@ func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	q := &request{verb: verb, key: key, asked: now(), target: exclusive{}, from: underlease.Owners(ctx)}
+	q := &request{verb: verb, key: key, asked: m.store.Now(), target: exclusive{}, from: underlease.Owners(ctx)}
 	var err error
 	if q.terms, err = m.terms(opts); err != nil {
 		return nil, err
@@ -146,11 +147,6 @@ var processTag = func() (tag [6]byte) {
 	_, _ = rand.Read(tag[:]) // which never returns an error
 	return tag
 }()
-
-const (
-	holdLength = 1 + 22
-	holdBegins = 1 + 8 // of it are those of the process
-)
 
 // process is how the owners that are not named begin, for people who look:
 // "web-3/4711/".

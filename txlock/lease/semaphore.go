@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // MaxPermits is the most permits that a semaphore has.
-const MaxPermits = 1000
+const MaxPermits = store.MaxPermits
 
 // Semaphore grants a number of permits at a time, each a lease with an owner, a time
 // to live and a token of its own. Its methods may be called from any goroutine.
@@ -104,7 +104,7 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) (*Semaphore, error)
 func (s *Semaphore) set(ctx context.Context) error {
 	for {
 		err := s.setOnce(ctx)
-		if !errors.Is(err, errLocked) && !conflicted(err) {
+		if !errors.Is(err, store.ErrLocked) && !conflicted(err) {
 			return err
 		}
 		if ended := s.m.sleep(ctx, retryPause); ended != nil {
@@ -116,34 +116,30 @@ func (s *Semaphore) set(ctx context.Context) error {
 // setOnce makes the rows first, which nobody uses until the number says so: what fails
 // leaves the number of before.
 func (s *Semaphore) setOnce(ctx context.Context) error {
-	gate, err := lookAt(ctx, s.m.db, s.key, leaseSlot)
+	gate, err := s.m.store.Look(ctx, leaseRow(s.key))
 	if err != nil {
 		return err
 	}
 	notOne := fmt.Errorf("%w: it is not used for a semaphore", txlock.ErrInvalidKey)
-	if gate.intent >= 0 {
+	if gate.Use >= 0 {
 		return notOne
 	}
-	if err := s.makeRows(ctx, s.m.db); err != nil {
+	if err := s.makeRows(ctx, s.m.store); err != nil {
 		return err
 	}
-	number := gen.ResizeSemaphoreParams{Intent: -int64(s.permits), Name: []byte(s.key.String())}
-	reply, err := queries.ResizeSemaphore(ctx, s.m.db, number)
-	if err == nil && reply == replyAbsent { // who acquires locks it for a moment, one after the other
-		err = s.m.withRow(ctx, s.m.db, row{s.key.String(), leaseSlot}, guardPatience, func(tx gen.DBTX) error {
-			reply, err = queries.ResizeSemaphore(ctx, tx, number)
+	reply, err := s.m.store.Resize(ctx, s.key.String(), s.permits)
+	if err == nil && reply == store.Absent { // who acquires locks it for a moment, one after the other
+		err = s.m.store.Queued(ctx, leaseRow(s.key), guardPatience, func(tx store.Session) error {
+			reply, err = tx.Resize(ctx, s.key.String(), s.permits)
 			return err
 		})
-		if errors.Is(txlock.Explain("", err), txlock.ErrWaitTimeout) {
-			return errLocked
-		}
 	}
 	switch {
 	case err != nil:
 		return err
-	case reply == replyAbsent:
-		return errLocked
-	case reply == replyRefused:
+	case reply == store.Absent:
+		return store.ErrLocked
+	case reply == store.Refused:
 		return notOne
 	}
 	return nil
@@ -151,14 +147,12 @@ func (s *Semaphore) setOnce(ctx context.Context) error {
 
 // drain waits until no more permits are held than there are.
 func (s *Semaphore) drain(ctx context.Context) error {
-	beyond := gen.PermitsOfParams{Name: []byte(s.key.String()), Last: MaxPermits}
 	for {
-		gate, err := lookAt(ctx, s.m.db, s.key, leaseSlot) // another Resize may have made more
+		gate, err := s.m.store.Look(ctx, leaseRow(s.key)) // another Resize may have made more
 		if err != nil {
 			return err
 		}
-		beyond.First = max(int64(s.permits), -gate.intent) + 1
-		row, err := queries.PermitsOf(ctx, s.m.db, beyond)
+		row, err := s.m.store.Permits(ctx, s.key.String(), max(s.permits, int(-gate.Use))+1, MaxPermits)
 		if err != nil || row.Held == 0 {
 			return err
 		}
@@ -169,11 +163,12 @@ func (s *Semaphore) drain(ctx context.Context) error {
 }
 
 // makeRows makes the rows of the permits that are missing.
-func (s *Semaphore) makeRows(ctx context.Context, db gen.DBTX) error {
+func (s *Semaphore) makeRows(ctx context.Context, db store.Session) error {
 	for slot := range int64(s.permits) {
-		seen, err := lookAt(ctx, db, s.key, slot+1)
-		if err == nil && !seen.exists {
-			err = ensure(ctx, db, s.key, slot+1)
+		at := store.Row{Key: s.key.String(), Slot: slot + 1}
+		seen, err := db.Look(ctx, at)
+		if err == nil && !seen.Exists {
+			err = db.Make(ctx, at)
 		}
 		if err != nil {
 			return err
@@ -185,38 +180,32 @@ func (s *Semaphore) makeRows(ctx context.Context, db gen.DBTX) error {
 // permit is one of the permits of a semaphore.
 type permit struct{ permits int }
 
-func (t permit) send(ctx context.Context, db gen.DBTX, q *request, notAfterUS int64) (int64, int64, error) {
-	reply, err := queries.AcquirePermit(ctx, db, gen.AcquirePermitParams{
-		Owner: []byte(q.owner), Hold: q.hold, TtlUs: q.ttl.Microseconds(),
-		Name: []byte(q.key.String()), Permits: int64(t.permits), NotAfterUs: notAfterUS,
-	})
-	if err != nil {
-		return 0, unknownSlot, err
-	}
-	return reply & (1<<permitBits - 1), reply >> permitBits, nil
-}
+func (t permit) ask(ask *store.Ask) { ask.Permits = t.permits }
 
 // look tells when the first permit may be free.
-func (t permit) look(ctx context.Context, db gen.DBTX, q *request) (glance, error) {
-	gate, err := lookAt(ctx, db, q.key, leaseSlot)
+func (t permit) look(ctx context.Context, s store.Session, q *request) (store.Glance, error) {
+	gate, err := s.Look(ctx, leaseRow(q.key))
 	switch {
-	case err != nil || !gate.exists || gate.intent == 0:
-		return glance{}, err
-	case gate.intent != -int64(t.permits):
-		return glance{}, otherUse(q.key, -int64(t.permits), gate.intent)
+	case err != nil || !gate.Exists || gate.Use == store.Exclusive:
+		return store.Glance{}, err
+	case gate.Use != t.use():
+		return store.Glance{}, otherUse(q.key, t.use(), gate.Use)
 	}
-	row, err := queries.PermitsOf(ctx, db, gen.PermitsOfParams{Name: []byte(q.key.String()), First: 1, Last: int64(t.permits)})
-	seen := glance{exists: row.Permits == int64(t.permits), ttl: time.Duration(1<<63 - 1)}
-	if row.Held == row.Permits {
-		seen.left = max(micros(row.LeftUs), 1)
+	found, err := s.Permits(ctx, q.key.String(), 1, t.permits)
+	seen := store.Glance{Exists: found.Rows == t.permits, TTL: time.Duration(1<<63 - 1)}
+	if found.Held == found.Rows {
+		seen.Left = max(found.Left, 1)
 	}
 	return seen, err
 }
 
-func (t permit) prepare(ctx context.Context, db gen.DBTX, q *request) error {
-	s := Semaphore{key: q.key, permits: t.permits}
-	if err := s.makeRows(ctx, db); err != nil {
+// use is what the key of the semaphore is used for.
+func (t permit) use() store.Use { return -store.Use(t.permits) }
+
+func (t permit) prepare(ctx context.Context, s store.Session, q *request) error {
+	of := Semaphore{key: q.key, permits: t.permits}
+	if err := of.makeRows(ctx, s); err != nil {
 		return err
 	}
-	return markGate(ctx, db, q.key, -int64(t.permits))
+	return use(ctx, s, q.key, t.use())
 }

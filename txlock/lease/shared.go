@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // AcquireShared takes the lease of a key shared: with any number of other readers,
@@ -47,7 +46,7 @@ func (m *Manager) share(ctx context.Context, verb string, key txlock.Key, opts [
 // takePlace asks for a reader's place, in a slot that is free here.
 func (m *Manager) takePlace(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	q.shared = true
-	q.target = reader{slot: m.takeSlot(q.key), clock: &m.clock}
+	q.target = reader{m.takeSlot(q.key)}
 	l, err := m.finish(ctx, q, acquire)
 	if slot := q.target.(reader).slot; l == nil || l.record.slot != slot {
 		m.freeSlot(q.key, slot)
@@ -76,7 +75,7 @@ func (m *Manager) sharesHere(ctx context.Context) error {
 	if m.oneNode.Load() {
 		return nil
 	}
-	if err := schema.CheckCluster(ctx, m.db.DB); err != nil {
+	if err := m.store.SharesLeases(ctx); err != nil {
 		return fmt.Errorf("acquire the lease exclusively instead: %w", err)
 	}
 	m.oneNode.Store(true)
@@ -123,59 +122,61 @@ var (
 // Where that takes longer than its TTL, or it is not to wait, it gives the lease back,
 // so that readers go on, and returns ErrBusy.
 func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*Lease, time.Duration, error) {
-	begun, reaped := now(), false
+	begun, reaped := m.store.Now(), false
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
 		row, err := m.readersOf(ctx, l.Key())
-		if err == nil && row.Readers == 0 {
+		if err == nil && row.Held == 0 {
 			if err = l.Err(); err == nil {
 				l.record.drained()
 				return l, 0, nil
 			}
 		}
-		if err == nil && row.Readers > 0 {
-			q.asksAlone = false // it may have come to read meanwhile
-			err = m.notReading(ctx, q)
-		}
-		if err == nil && row.Expired > 0 {
-			err = queries.ReapReaders(ctx, m.db, []byte(l.Key().String()))
-		}
-		if err == nil && row.Expired > 0 && reaped {
-			if err = m.unblock(ctx, q, errLocked); errors.Is(err, errLocked) {
-				err = nil
-			}
+		if err == nil && row.Held > 0 {
+			err = m.passReaders(ctx, q, row, reaped)
 		}
 		switch {
 		case err != nil:
-		case !wait && (row.Readers > row.Expired || reaped): // or a transaction guards one that is over
+		case !wait && (row.Held > row.Expired || reaped): // or a transaction guards one that is over
 			err = txlock.ErrBusy
-		case begun.until(now()) > l.record.ttl:
+		case begun.Until(m.store.Now()) > l.record.ttl:
 			err = errDrained
 		default:
 			reaped = row.Expired > 0
 			err = m.sleep(ctx, d)
 		}
 		if err != nil {
-			return nil, micros(row.LeftUs), errors.Join(err, m.letGo(ctx, l))
+			return nil, row.Left, errors.Join(err, m.letGo(ctx, l))
 		}
 	}
 }
 
-const (
-	// manyIdle is how many idle rows of readers a key may have.
-	manyIdle = 100
-	// idleBatch is how many of them one transaction removes. MariaDB makes a subquery of
-	// a list of 1,000.
-	idleBatch = 500
-)
+// passReaders ends the readers whose time is over, and refuses to wait for one of its own.
+// Those that were reaped before and are still there guard transactions.
+func (m *Manager) passReaders(ctx context.Context, q *request, row store.Readers, reaped bool) error {
+	q.asksAlone = false // it may have come to read meanwhile
+	if err := m.notReading(ctx, q); err != nil || row.Expired == 0 {
+		return err
+	}
+	if err := m.store.Reap(ctx, q.key.String()); err != nil || !reaped {
+		return err
+	}
+	if err := m.unblock(ctx, q, store.ErrLocked); !errors.Is(err, store.ErrLocked) {
+		return err
+	}
+	return nil
+}
+
+// manyIdle is how many idle rows of readers a key may have.
+const manyIdle = 100
 
 // readersOf reads who reads. Where more rows of readers are idle than should be, which
 // every writer has to pass over, it removes them behind the call.
-func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (gen.ReadersOfRow, error) {
-	row, err := queries.ReadersOf(ctx, m.db, []byte(key.String()))
+func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (store.Readers, error) {
+	row, err := m.store.Readers(ctx, key.String())
 	if err == nil && row.Idle > manyIdle && m.sweeping.CompareAndSwap(false, true) {
 		if !m.errands.Go(func() {
 			defer m.sweeping.Store(false)
-			err := m.sweepReaders(m.ending, key)
+			err := m.store.Sweep(m.ending, key.String())
 			m.observe(func(o txlock.Observer) {
 				if err != nil && m.ending.Err() == nil {
 					o.Refused(m.ending, txlock.Event{Lease: true, Key: key, Err: txlock.Explain("remove idle readers", err)})
@@ -186,25 +187,6 @@ func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (gen.ReadersOfR
 		}
 	}
 	return row, err
-}
-
-// sweepReaders removes the idle rows of a key's readers. A reader whose row is gone can
-// neither renew it nor guard a transaction, and one that comes makes it again.
-func (m *Manager) sweepReaders(ctx context.Context, key txlock.Key) error {
-	for more := true; more; {
-		err := inTx(ctx, m.db, func(tx gen.DBTX) error {
-			slots, err := queries.IdleReaders(ctx, tx, gen.IdleReadersParams{Name: []byte(key.String()), Limit: idleBatch})
-			more = len(slots) == idleBatch
-			if err == nil && len(slots) > 0 {
-				err = queries.DeleteReaders(ctx, tx, gen.DeleteReadersParams{Name: []byte(key.String()), Slots: slots})
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Downgrade turns a writer's lease into a reader's, without a gap in which another

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // What an acquire does is decided here, without a server: classify says what has become of
@@ -27,13 +28,13 @@ const (
 )
 
 // classify tells what has become of a statement, by its reply or its error.
-func classify(reply int64, err error) outcome {
+func classify(reply store.Reply, err error) outcome {
 	switch {
-	case err == nil && reply >= firstToken:
+	case err == nil && reply == store.Done:
 		return outGranted
-	case err == nil && reply == replyLate:
+	case err == nil && reply == store.Late:
 		return outLate
-	case err == nil && reply == replyAbsent:
+	case err == nil && reply == store.Absent:
 		return outAbsent
 	case err == nil:
 		return outRefused
@@ -76,7 +77,7 @@ const (
 	stepMakeRows                  // make the rows that are missing, then send
 	stepMakeTurnstile             // make the turnstile, which may be missing, then send
 	stepBusy                      // return ErrBusy: somebody holds it
-	stepLocked                    // return errLocked: it is free, and its row locked
+	stepLocked                    // return store.ErrLocked: it is free, and its row locked
 )
 
 // progress is how far an acquire has come.
@@ -116,11 +117,11 @@ type wish struct {
 }
 
 // nextOf decides by what a look has shown, where the row was locked or missing.
-func (p progress) nextOf(seen glance, w wish) (step, progress) {
-	held := seen.left > 0
-	mine := held && seen.owner == w.owner
+func (p progress) nextOf(seen store.Glance, w wish) (step, progress) {
+	held := seen.Left > 0
+	mine := held && seen.Owner == w.owner
 	switch {
-	case !seen.exists:
+	case !seen.Exists:
 		return stepMakeRows, p
 	case p.inTurn && w.named && mine:
 		p.inTurn = false // it enters again, for which nobody has to wait
@@ -141,7 +142,7 @@ func (p progress) nextOf(seen glance, w wish) (step, progress) {
 	case p.tries == 0:
 		p.tries++ // it is free, and locked for a moment
 		return stepSend, p
-	case seen.intent == intentShared && !w.shared && p.queued == 0:
+	case seen.Use == store.Shared && !w.shared && p.queued == 0:
 		p.queued = mostLook // readers keep the row locked, each for a moment
 		return stepSend, p
 	}
@@ -157,7 +158,7 @@ func (p progress) nextOfMake(err error) (pause time.Duration, again bool, _ prog
 	if err == nil {
 		return 0, true, p
 	}
-	if p.tries >= maxMakes || !errors.Is(err, errLocked) && !conflicted(err) {
+	if p.tries >= maxMakes || !errors.Is(err, store.ErrLocked) && !conflicted(err) {
 		return 0, false, p
 	}
 	p.tries++

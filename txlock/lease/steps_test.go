@@ -11,26 +11,25 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 func TestClassify(t *testing.T) {
 	t.Parallel()
 	deadlock := &mysql.MySQLError{Number: 1213}
 	for _, c := range []struct {
-		reply int64
+		reply store.Reply
 		err   error
 		want  outcome
 	}{
-		{reply: firstToken, want: outGranted},
-		{reply: sharedBit | 1_800_000_000_000_000, want: outGranted},
-		{reply: firstToken - 1, want: outRefused},
-		{reply: replyAbsent, want: outAbsent},
-		{reply: replyRefused, want: outRefused},
-		{reply: replyFull, want: outRefused},
-		{reply: replyOther, want: outRefused},
-		{reply: replyLate, want: outLate},
+		{reply: store.Done, want: outGranted},
+		{reply: store.Absent, want: outAbsent},
+		{reply: store.Refused, want: outRefused},
+		{reply: store.Full, want: outRefused},
+		{reply: store.Other, want: outRefused},
+		{reply: store.Late, want: outLate},
 		{err: deadlock, want: outConflicted},
-		{reply: firstToken, err: deadlock, want: outConflicted}, // the error counts
+		{reply: store.Done, err: deadlock, want: outConflicted}, // the error counts
 		{err: &mysql.MySQLError{Number: 3101}, want: outConflicted},
 		{err: context.DeadlineExceeded, want: outOverdue},
 		{err: fmt.Errorf("read: %w", context.DeadlineExceeded), want: outOverdue},
@@ -85,21 +84,21 @@ func TestNextOf(t *testing.T) {
 		once   = progress{tries: 1}
 		read   = progress{tries: 1, clockRead: true}
 
-		free   = glance{exists: true}
-		gate   = glance{exists: true, intent: intentShared}
-		mine   = glance{exists: true, owner: "me", left: time.Second}
-		theirs = glance{exists: true, owner: "you", left: time.Second}
+		free   = store.Glance{Exists: true}
+		gate   = store.Glance{Exists: true, Use: store.Shared}
+		mine   = store.Glance{Exists: true, Owner: "me", Left: time.Second}
+		theirs = store.Glance{Exists: true, Owner: "you", Left: time.Second}
 	)
 	for _, c := range []struct {
 		name string
 		from progress
-		seen glance
+		seen store.Glance
 		who  wish
 		want step
 		then progress
 	}{
-		{"no row", begun, glance{}, writer, stepMakeRows, begun},
-		{"no row, in turn", inTurn, glance{}, named, stepMakeRows, inTurn},
+		{"no row", begun, store.Glance{}, writer, stepMakeRows, begun},
+		{"no row, in turn", inTurn, store.Glance{}, named, stepMakeRows, inTurn},
 		{"somebody has it", begun, theirs, writer, stepBusy, begun},
 		{"somebody has it, in turn", inTurn, theirs, named, stepBusy, inTurn},
 		{"somebody has it, tried before", once, theirs, writer, stepBusy, once},
@@ -109,7 +108,7 @@ func TestNextOf(t *testing.T) {
 		{"its own, locked for long", queued, mine, named, stepBusy, queued},
 		{"its own, to read", begun, mine, reader, stepSend, queued},
 		{"its own, to read, in turn", inTurn, mine, reader, stepSend, progress{attempt: attempt{inTurn: true, queued: guardPatience}}},
-		{"once its own, and free", begun, glance{exists: true, owner: "me"}, named, stepSend, once},
+		{"once its own, and free", begun, store.Glance{Exists: true, Owner: "me"}, named, stepSend, once},
 		{"its own, to read, for long", queued, mine, reader, stepReadClock, progress{attempt: queued.attempt, clockRead: true}},
 		{"its own, to read, for long, by the right clock", progress{attempt: queued.attempt, clockRead: true}, mine, reader, stepBusy, progress{attempt: queued.attempt, clockRead: true}},
 		{"its own, of permits", begun, mine, permit, stepReadClock, progress{clockRead: true}},
@@ -132,7 +131,7 @@ func TestNextOf(t *testing.T) {
 
 func TestNextOfMake(t *testing.T) {
 	t.Parallel()
-	for _, err := range []error{errLocked, &mysql.MySQLError{Number: 1213}} {
+	for _, err := range []error{store.ErrLocked, &mysql.MySQLError{Number: 1213}} {
 		var p progress
 		for n := 1; n <= maxMakes; n++ {
 			var pause time.Duration
@@ -169,13 +168,13 @@ func TestStepsEnd(t *testing.T) {
 			}
 			var s step
 			if s, p = p.next(outcome(random.IntN(int(outFailed) + 1))); s == stepLook {
-				seen := glance{exists: random.IntN(8) > 0, owner: []string{"me", "you"}[random.IntN(2)]}
-				seen.left = time.Duration(random.IntN(2)) * time.Second
-				seen.intent = int64(random.IntN(2))
+				seen := store.Glance{Exists: random.IntN(8) > 0, Owner: []string{"me", "you"}[random.IntN(2)]}
+				seen.Left = time.Duration(random.IntN(2)) * time.Second
+				seen.Use = store.Use(random.IntN(2))
 				s, p = p.nextOf(seen, who)
 			}
 			if s == stepMakeRows {
-				_, over, p = p.nextOfMake(errors.Join(errLocked))
+				_, over, p = p.nextOfMake(errors.Join(store.ErrLocked))
 				over = !over
 			}
 			over = over || s == stepFail || s == stepTake || s == stepBusy || s == stepLocked

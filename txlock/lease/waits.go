@@ -6,12 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
-
-// mostWaits is how many rows that are locked a manager waits for at a time, each on a
-// connection of its own.
-const mostWaits = 4
 
 var errRowLocked = errors.New("the row is locked by an open transaction")
 
@@ -20,14 +16,14 @@ var errRowLocked = errors.New("the row is locked by an open transaction")
 func (r *record) needsItsOwn() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return errors.Is(r.failed, errRowLocked) && (r.pending || r.skipped >= 2 || now().until(r.deadline) < r.ttl/2)
+	return errors.Is(r.failed, errRowLocked) && (r.pending || r.skipped >= 2 || r.m.store.Now().Until(r.deadline) < r.ttl/2)
 }
 
 // place is what a row is waited for: the session that has guarded the lease last, with
 // all that it has guarded, or else the row alone.
 type place struct {
 	session uint64
-	row     row
+	row     store.Row
 }
 
 func (r *record) place() place {
@@ -46,7 +42,7 @@ func (m *Manager) waitFor(r *record) {
 	at := r.place()
 	m.mu.Lock()
 	_, waiting := m.waits[at]
-	begin := !waiting && len(m.waits) < mostWaits
+	begin := !waiting && len(m.waits) < store.MostWaits
 	if begin {
 		m.waits[at] = struct{}{}
 	}
@@ -65,31 +61,31 @@ func (m *Manager) waitFor(r *record) {
 func (m *Manager) renewWaiting(r *record) {
 	ctx, cancel := context.WithTimeout(m.ending, max(r.left(), leastPause))
 	defer cancel()
-	conn, own, giveBack, err := m.lane.another(ctx)
-	if err != nil {
-		return // the loop goes on with it, and says why
-	}
-	defer giveBack()
-	limit := r.left() * 9 / 10 // a new wait would be a new place in the queue
-	if places := m.places(); places > mostWaits {
-		limit = limit * mostWaits / time.Duration(places)
-	}
-	if !own {
-		limit = min(limit, guardPatience)
-	}
-	if !r.beginRenewal(nil) {
-		return
-	}
-	r.queue()
 	b := batch{r.row(): r}
-	var found map[row]standing
+	var found map[store.Row]store.Standing
 	var sent instant
-	err = m.withRow(ctx, conn, r.row(), max(limit, leastPause), func(tx gen.DBTX) (err error) {
+	begun := false
+	err := m.store.Wait(ctx, r.row(), func(brief bool) (time.Duration, bool) {
+		limit := r.left() * 9 / 10 // a new wait would be a new place in the queue
+		if places := m.places(); places > store.MostWaits {
+			limit = limit * store.MostWaits / time.Duration(places)
+		}
+		if brief {
+			limit = min(limit, guardPatience)
+		}
+		if begun = r.beginRenewal(nil); begun {
+			r.queue()
+		}
+		return max(limit, leastPause), begun
+	}, func(s store.Session) (err error) {
 		m.gather(b, r)
-		sent = now()
-		found, err = b.renew(ctx, tx)
+		sent = m.store.Now()
+		found, err = b.renew(ctx, s)
 		return err
 	})
+	if !begun {
+		return // the loop goes on with it, and says why
+	}
 	if _, ours := found[r.row()]; err == nil && !ours {
 		r.committed() // or rolled back: there is nothing left that nobody sees yet
 	}

@@ -1,8 +1,3 @@
-// Package lockotel measures locks and leases by OpenTelemetry. It is a package of
-// its own, so that programs that don't use OpenTelemetry don't link it.
-//
-//	observer, err := lockotel.New(otel.Meter("shop"))
-//	m, err := lease.NewManager(db, lease.Observe(observer))
 package lockotel
 
 import (
@@ -18,40 +13,40 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// The attributes of the measurements. There is none for the key, the owner or the
-// token, of which there is no end.
+// The attributes of the measurements. There is none for the key, the owner or the token,
+// which have too many values.
 const (
-	// Kind is "lease" for a lease and "lock" for a lock of a transaction.
+	// Kind is "lease" for a lease and "lock" for a transaction lock.
 	Kind = attribute.Key("lockstep.kind")
-	// Family is the part of the key before its first colon: that of
-	// "order:42" is "order". A key without a colon is its own family.
+	// Family is the part of the key before its first colon: "order" for "order:42". A key
+	// without a colon is its own family.
 	Family = attribute.Key("lockstep.family")
-	// Shared tells whether a lock was asked for shared.
+	// Shared tells whether the lock is a shared one.
 	Shared = attribute.Key("lockstep.shared")
-	// Fair tells whether a wait was one in the queue of all processes.
+	// Fair tells whether the wait was in the queue of all processes.
 	Fair = attribute.Key("lockstep.fair")
-	// Outcome is "granted" or "released" where all went well, else what ended
-	// it: the name of a sentinel, such as "busy", "wait_timeout" or "lost",
-	// "canceled" or "deadline_exceeded" for the caller's context, or "error".
+	// Outcome is "granted" or "released" if all went well. Otherwise it is the name of a
+	// sentinel, such as "busy", "wait_timeout" or "lost", "canceled" or
+	// "deadline_exceeded" for the caller's context, or "error".
 	Outcome = attribute.Key("lockstep.outcome")
 )
 
 // New returns an observer that records into these instruments of the meter:
 //
-//   - lockstep.acquire.duration, a histogram in seconds: how long a lock or lease was
-//     asked for until it was granted or refused, the wait included. Its count by
-//     Outcome is the number of grants and refusals.
-//   - lockstep.wait.duration, a histogram in seconds: how long calls have waited in
-//     this process for what somebody else held.
-//   - lockstep.hold.duration, a histogram in seconds: how long what has ended was
-//     held, once for what was lost and is released afterwards.
-//   - lockstep.renewal.left, a histogram in seconds: the Took of Observer.Renewed.
-//     Its count is the number of renewals.
-//   - lockstep.losses, a counter in {lock}: what was lost while it was held. Each
-//     of them deserves a look.
+//   - lockstep.acquire.duration, a histogram in seconds: the time from a call to its
+//     grant or refusal, including the wait. Its count by Outcome is the number of grants
+//     and refusals.
+//   - lockstep.wait.duration, a histogram in seconds: how long calls have waited in this
+//     process for a lock or lease of somebody else.
+//   - lockstep.hold.duration, a histogram in seconds: how long a lock or lease was held
+//     until it was released or lost. One that is released after its loss counts once.
+//   - lockstep.renewal.left, a histogram in seconds: what was left of a lease at its
+//     renewal, the Took of Observer.Renewed. Its count is the number of renewals.
+//   - lockstep.losses, a counter in {lock}: locks and leases that were lost while they
+//     were held. Look into each of them.
 //
-// All have the attributes Kind, Family and Shared, the first three Outcome as well, and
-// the wait Fair. It returns the error of the meter, which has refused an instrument.
+// All have the attributes Kind, Family and Shared; the first three have Outcome as well,
+// and the wait has Fair. New returns the error of a meter that refuses an instrument.
 func New(meter metric.Meter) (txlock.Observer, error) {
 	if meter == nil {
 		return nil, errors.New("lockotel: New needs a metric.Meter, got nil")
@@ -78,9 +73,9 @@ func New(meter metric.Meter) (txlock.Observer, error) {
 	return o, nil
 }
 
-// bounds are those of the histograms, in seconds: a lock takes a millisecond, a wait
-// may take minutes, a lease is held for hours. The default of OpenTelemetry is made
-// for milliseconds.
+// bounds are the bucket boundaries of the histograms, in seconds: a lock takes a
+// millisecond, a wait may take minutes, a lease is held for hours. OpenTelemetry's
+// default is made for milliseconds.
 var bounds = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}
 
 type observer struct {
@@ -121,7 +116,7 @@ func record(ctx context.Context, to metric.Float64Histogram, e txlock.Event, mor
 	to.Record(ctx, max(e.Took, time.Duration(0)).Seconds(), metric.WithAttributes(append(attributes(e), more...)...))
 }
 
-// attributes are those that all measurements have.
+// attributes returns those that all measurements have.
 func attributes(e txlock.Event) []attribute.KeyValue {
 	kind := "lock"
 	if e.Lease {
@@ -132,8 +127,8 @@ func attributes(e txlock.Event) []attribute.KeyValue {
 	return append(all, Kind.String(kind), Family.String(family), Shared.Bool(e.Shared))
 }
 
-// outcomes are the names of errors. One that matches several has the name of the
-// first: what is over comes before what it was over for.
+// outcomes are the names of errors. An error that matches several has the name of the
+// first: what has ended comes before why it has ended.
 var outcomes = []struct {
 	err  error
 	name string
@@ -163,7 +158,7 @@ var outcomes = []struct {
 	{context.DeadlineExceeded, "deadline_exceeded"},
 }
 
-// outcomeOf is the name of an error, or what is given for none.
+// outcomeOf returns the name of an error, or none if there is no error.
 func outcomeOf(err error, none string) string {
 	if err == nil {
 		return none

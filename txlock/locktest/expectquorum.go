@@ -8,6 +8,7 @@ import (
 	"github.com/DATA-DOG/go-sqlmock"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 )
 
 // QuorumLeases is what mocks, one for each database, expect of a quorum.Manager over a
@@ -72,7 +73,7 @@ func (q *QuorumLeases) ExpectRelease(key txlock.Key) {
 // enough to count.
 func (l *Leases) expectEpoch(key txlock.Key) {
 	l.expect(fmt.Sprintf("the epoch after Acquire(%q)", key), txlock.Key{}, calm, nil, func() error {
-		_, err := l.manager.Epoch(context.Background())
+		_, err := nodes.Of(l.manager).Epoch(context.Background())
 		return err
 	})
 }

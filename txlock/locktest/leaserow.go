@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 )
 
 // wanted is what a call asks for.
@@ -38,7 +38,7 @@ type holding struct {
 	owner   string
 	token   uint64
 	slot    int // of a permit, from 1
-	terms   lease.Terms
+	terms   nodes.Terms
 	ends    time.Time // of MaxLifetime
 	until   time.Time // when it expires
 	stop    func()    // the alarm for that
@@ -52,7 +52,7 @@ type leaseWait struct {
 	wanted
 	m     *Manager
 	key   txlock.Key
-	terms lease.Terms
+	terms nodes.Terms
 	owner string
 	named bool              // the owner may hold it already
 	under *holding          // what the context carries of this key, if it does

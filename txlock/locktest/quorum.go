@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
@@ -85,7 +86,7 @@ func (q *Quorum) answers() error {
 	return q.majority()
 }
 
-func (q *Quorum) check(terms lease.Terms) error {
+func (q *Quorum) check(terms nodes.Terms) error {
 	return quorum.Check(q.databases, terms, q.options...)
 }
 

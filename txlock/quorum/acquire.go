@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -113,7 +114,7 @@ func (a *round) node(ctx context.Context, node int) {
 	}
 	select {
 	case <-raises:
-		err = l.RaiseToken(ctx, a.token)
+		err = nodes.RaiseToken(ctx, l, a.token)
 	case <-a.granted:
 	case <-a.hopeless:
 		err = errOver

@@ -253,7 +253,7 @@ func TestCloseAfterItsPools(t *testing.T) {
 	}
 	held := acquire(t, m, named())
 	for _, node := range leases {
-		if err := node.DB().Close(); err != nil {
+		if err := poolOf(node).Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -267,7 +267,7 @@ func TestCloseAfterItsPools(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), held.Key().String()) {
 		t.Errorf("Close doesn't say that %v was not given back: %v", held.Key(), err)
 	}
-	wants(t, "Close", err, leases[0].DB().PingContext(ctx)) // that of database/sql, which has no name
+	wants(t, "Close", err, poolOf(leases[0]).PingContext(ctx)) // that of database/sql, which has no name
 	wants(t, "the lease afterwards", held.Err(), txlock.ErrNotHeld)
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 )
 
 // A database that comes back empty has forgotten who holds what. So each has a mark,
@@ -22,9 +22,9 @@ var errRecovering = errors.New("its data are new")
 
 // counts returns nil where the data of a node are old enough to count.
 func (m *Manager) counts(ctx context.Context, node int) error {
-	epoch, err := m.nodes[node].Epoch(ctx)
+	epoch, err := nodes.Of(m.nodes[node]).Epoch(ctx)
 	if err == nil && epoch.ID == "" {
-		epoch, err = m.nodes[node].BeginEpoch(ctx, 0)
+		epoch, err = nodes.Of(m.nodes[node]).BeginEpoch(ctx, 0)
 	}
 	if err != nil {
 		return err
@@ -69,9 +69,9 @@ func (m *Manager) Install(ctx context.Context) error {
 	if err := m.open(); err != nil {
 		return err
 	}
-	epochs := make([]lease.Epoch, len(m.nodes))
+	epochs := make([]nodes.Epoch, len(m.nodes))
 	errs := each(len(m.nodes), func(i int) (err error) {
-		epochs[i], err = m.nodes[i].Epoch(ctx)
+		epochs[i], err = nodes.Of(m.nodes[i]).Epoch(ctx)
 		return err
 	})
 	if done(errs) == len(errs) {
@@ -83,7 +83,7 @@ func (m *Manager) Install(ctx context.Context) error {
 		}
 		errs = each(len(m.nodes), func(i int) (err error) {
 			if epochs[i].ID == "" {
-				epochs[i], err = m.nodes[i].BeginEpoch(ctx, age)
+				epochs[i], err = nodes.Of(m.nodes[i]).BeginEpoch(ctx, age)
 			}
 			return err
 		})

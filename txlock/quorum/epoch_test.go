@@ -175,7 +175,7 @@ func TestSteppedClock(t *testing.T) {
 	if second.Token() <= l.Token() {
 		t.Errorf("token %d after %d", second.Token(), l.Token())
 	}
-	tx, err := leases[1].DB().BeginTx(t.Context(), nil)
+	tx, err := poolOf(leases[1]).BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func noDatabases(t *testing.T, n int, options ...lease.ManagerOption) []*lease.M
 func TestNew(t *testing.T) {
 	t.Parallel()
 	three := noDatabases(t, 3)
-	samePool, err := lease.NewManager(three[0].DB())
+	samePool, err := lease.NewManager(poolOf(three[0]))
 	if err != nil {
 		t.Fatal(err)
 	}

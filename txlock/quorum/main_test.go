@@ -16,6 +16,7 @@ import (
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
@@ -128,7 +129,7 @@ func (c filtered) Read(b []byte) (int, error) {
 func newQuorum(t testing.TB, nodes []*testdb.DB, options ...lease.ManagerOption) *quorum.Manager {
 	t.Helper()
 	leases := newLeases(t, nodes, options...)
-	terms, err := leases[0].Terms()
+	terms, err := termsOf(leases[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,4 +237,12 @@ func await(t testing.TB, what string, ask func() bool) {
 			t.Fatalf("%s: not within 20 s", what)
 		}
 	}
+}
+
+// poolOf returns the pool of a manager.
+func poolOf(m *lease.Manager) *sql.DB { return nodes.Of(m).Identity().(*sql.DB) }
+
+// termsOf returns the terms of a manager's leases.
+func termsOf(m *lease.Manager) (nodes.Terms, error) {
+	return nodes.Of(m).Terms([]lease.AcquireOption(nil))
 }

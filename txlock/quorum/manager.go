@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -34,13 +34,13 @@ type Manager struct {
 
 	mu      sync.Mutex
 	closed  bool // no new requests
-	records map[hold]*record
+	records map[recordKey]*record
 	turns   map[string]*turn
 	epochs  []string // of the nodes, as they were seen last
 }
 
-// hold is what a record is found by.
-type hold struct{ key, owner string }
+// recordKey is what a record is found by.
+type recordKey struct{ key, owner string }
 
 // New returns a manager of leases over the databases of the managers, which stay the
 // caller's and are needed until Close. There are 3, 5, 7 or 9, each of a database of
@@ -61,17 +61,17 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 		return nil, err
 	}
 	o := optionsOf(opts)
-	var terms lease.Terms
-	pools := make(map[*sql.DB]int, n)
+	var terms nodes.Terms
+	pools := make(map[any]int, n)
 	for i, m := range managers {
 		if m == nil {
 			return nil, fmt.Errorf("%w: manager %d is nil", txlock.ErrInvalidOption, i)
 		}
-		if first, again := pools[m.DB()]; again {
+		if first, again := pools[nodes.Of(m).Identity()]; again {
 			return nil, fmt.Errorf("%w: managers %d and %d have the same pool: each needs a database of its own", txlock.ErrInvalidOption, first, i)
 		}
-		pools[m.DB()] = i
-		t, err := m.Terms()
+		pools[nodes.Of(m).Identity()] = i
+		t, err := nodes.Of(m).Terms([]lease.AcquireOption(nil))
 		if err != nil {
 			return nil, fmt.Errorf("manager %d: %w", i, err)
 		}
@@ -86,7 +86,7 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 	m := &Manager{
 		nodes: append([]*lease.Manager(nil), managers...), majority: n/2 + 1, options: o,
 		errands: underlease.NewErrands(),
-		records: make(map[hold]*record), turns: make(map[string]*turn), epochs: make([]string, n),
+		records: make(map[recordKey]*record), turns: make(map[string]*turn), epochs: make([]string, n),
 	}
 	m.closing, m.close = context.WithCancel(context.Background())
 	m.ending, m.end = context.WithCancel(context.Background())
@@ -164,7 +164,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	}
 	m.closed = true
 	records := m.records
-	m.records = make(map[hold]*record)
+	m.records = make(map[recordKey]*record)
 	m.mu.Unlock()
 	m.close()
 	finished := make(chan error, 1)
@@ -184,7 +184,7 @@ func (m *Manager) Close(ctx context.Context) error {
 }
 
 // releaseAll releases all handles of the records at once.
-func releaseAll(ctx context.Context, records map[hold]*record) error {
+func releaseAll(ctx context.Context, records map[recordKey]*record) error {
 	var handles []*Lease
 	for _, r := range records {
 		handles = append(handles, r.all()...)
@@ -204,7 +204,7 @@ type request struct {
 	named bool              // the owner may hold the lease already
 	from  *underlease.Owner // with the leases that the context carries
 	id    string            // the owner that the nodes know: of this call alone
-	terms lease.Terms
+	terms nodes.Terms
 	ttl   time.Duration
 	opts  []lease.AcquireOption
 	seen  error // what the last try has met
@@ -220,7 +220,7 @@ func (m *Manager) request(ctx context.Context, key txlock.Key, opts []lease.Acqu
 	}
 	q := &request{key: key, opts: opts, from: underlease.Owners(ctx)}
 	for i, node := range m.nodes {
-		t, err := node.Terms(opts...)
+		t, err := nodes.Of(node).Terms(opts)
 		if err != nil {
 			return nil, fmt.Errorf("node %d: %w", i, err)
 		}
@@ -265,7 +265,7 @@ func (m *Manager) local(q *request) *Lease {
 		return nil
 	}
 	m.mu.Lock()
-	r := m.records[hold{q.key.String(), q.owner}]
+	r := m.records[recordKey{q.key.String(), q.owner}]
 	m.mu.Unlock()
 	if r == nil {
 		return nil
@@ -280,7 +280,7 @@ func (m *Manager) keep(r *record) error {
 	if m.closed {
 		return ErrClosed
 	}
-	m.records[hold{r.key.String(), r.owner}] = r
+	m.records[recordKey{r.key.String(), r.owner}] = r
 	return nil
 }
 
@@ -288,7 +288,7 @@ func (m *Manager) keep(r *record) error {
 func (m *Manager) forget(r *record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if at := (hold{r.key.String(), r.owner}); m.records[at] == r {
+	if at := (recordKey{r.key.String(), r.owner}); m.records[at] == r {
 		delete(m.records, at)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -48,10 +49,10 @@ func NodeTimeout(d time.Duration) Option {
 	})
 }
 
-func init() { inside.SetQuorum(inside.Quorum[lease.Terms, Option]{Check: check}) }
+func init() { inside.SetQuorum(inside.Quorum[nodes.Terms, Option]{Check: check}) }
 
 // check is inside.Quorum.Check.
-func check(managers int, terms lease.Terms, opts ...Option) error {
+func check(managers int, terms nodes.Terms, opts ...Option) error {
 	if err := checkNumber(managers); err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func optionsOf(opts []Option) options {
 }
 
 // check returns what is wrong with the options, for the terms of the managers.
-func (o *options) check(t lease.Terms) error {
+func (o *options) check(t nodes.Terms) error {
 	switch {
 	case o.maxTTL < lease.MinTTL || o.maxTTL > lease.MaxTTL:
 		return fmt.Errorf("%w: MaxTTL(%v): it must be from %v to %v", txlock.ErrInvalidOption, o.maxTTL, lease.MinTTL, lease.MaxTTL)
@@ -89,7 +90,7 @@ func (o *options) check(t lease.Terms) error {
 }
 
 // checkTerms returns what is wrong with the terms of a lease.
-func (o *options) checkTerms(t lease.Terms) error {
+func (o *options) checkTerms(t nodes.Terms) error {
 	switch {
 	case t.TTL > o.maxTTL:
 		return fmt.Errorf("%w: TTL(%v) is more than the MaxTTL of %v: give every program a longer MaxTTL, or a shorter TTL here", txlock.ErrInvalidOption, t.TTL, o.maxTTL)

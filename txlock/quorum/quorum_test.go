@@ -274,7 +274,7 @@ func TestNode(t *testing.T) {
 	l := acquire(t, m, key)
 	joined(t, l, 3)
 	guard := func() error {
-		tx, err := leases[1].DB().BeginTx(t.Context(), nil)
+		tx, err := poolOf(leases[1]).BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

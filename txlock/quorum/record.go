@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -257,7 +258,7 @@ func (r *record) acquireNode(node int) error {
 	if err != nil {
 		return err
 	}
-	if err = l.RaiseToken(ctx, r.token); err == nil {
+	if err = nodes.RaiseToken(ctx, l, r.token); err == nil {
 		err = r.join(node, l)
 	}
 	if err != nil {

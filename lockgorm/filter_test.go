@@ -12,7 +12,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Ware is a record as README has it: its create asks for a key that nobody has made yet.
+// Ware is a record as in the README: when it is created, its key is not known yet.
 type Ware struct {
 	ID   int64
 	Code string
@@ -33,7 +33,7 @@ type Part struct {
 
 func (p *Part) LockKeys(*gorm.DB) ([]txlock.Key, error) { return wares.Keys(p.WareID, p.ID), nil }
 
-// Named gets its identifier by a hook.
+// Named gets its primary key from a hook.
 type Named struct {
 	ID string `gorm:"size:50"`
 	N  int64
@@ -56,15 +56,15 @@ func init() {
 	columns["Named"] = "id VARCHAR(50) PRIMARY KEY, n BIGINT NOT NULL"
 }
 
-// eachDSN calls fn with data source names that send arguments in either way.
+// eachDSN calls fn with data source names for both ways to send arguments.
 func (e *env) eachDSN(fn func(name, dsn string)) {
 	for _, interpolate := range []bool{false, true} {
 		fn(fmt.Sprintf("interpolate=%t", interpolate), e.DSN(func(cfg *driver.Config) { cfg.InterpolateParams = interpolate }))
 	}
 }
 
-// TestCreateOfANewRecord: nobody can name a record before the database has given it its
-// key, so that its create needs no lock, but that of its parent.
+// TestCreateOfANewRecord proves that the create of a record whose key the database makes
+// needs no lock but that of its parent: nobody can name the record before.
 func TestCreateOfANewRecord(t *testing.T) {
 	each(t, []string{"Ware", "Part", "Named"}, func(t *testing.T, e *env) {
 		e.eachDSN(func(name, dsn string) {
@@ -98,8 +98,8 @@ func TestCreateOfANewRecord(t *testing.T) {
 	})
 }
 
-// TestUpsertOfAnother: an upsert changes whichever row a unique key finds; it must be the
-// one whose key was locked.
+// TestUpsertOfAnother proves that an upsert changes only the row whose key was locked,
+// whichever row a unique key finds.
 func TestUpsertOfAnother(t *testing.T) {
 	upserts := map[string]func(db *gorm.DB, w *Ware) error{
 		"UpdateAll": func(db *gorm.DB, w *Ware) error {
@@ -132,7 +132,7 @@ func TestUpsertOfAnother(t *testing.T) {
 				code := fmt.Sprint("code ", newID())
 				w := &Ware{Code: code}
 				noError(t, db.Create(w).Error)
-				if way != "Save of a new one" { // which is an INSERT without the key
+				if way != "Save of a new one" { // this is an INSERT without the key
 					wantError(t, what+" without a key", upsert(db, &Ware{Code: code, N: 5}), txlock.ErrInvalidKey)
 				}
 				wantError(t, what+" of another's code", upsert(db, &Ware{ID: -newID(), Code: code, N: 5}), txlock.ErrInvalidKey)
@@ -143,7 +143,7 @@ func TestUpsertOfAnother(t *testing.T) {
 				if e.count(t, "Ware", "id = ? AND n = 6", w.ID) != 1 {
 					t.Errorf("%s: its own record was not changed", what)
 				}
-				if way != "Save of a new one" && way != "generics" { // which takes On as an option
+				if way != "Save of a new one" && way != "generics" { // this takes On as an option
 					noError(t, upsert(db.Clauses(lockgorm.On(wares.Key(w.ID))).Session(&gorm.Session{}), &Ware{Code: code, N: 7}))
 				}
 			}

@@ -6,13 +6,13 @@ import (
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
-// kind is what a statement is for the book of the transaction that it runs in.
+// kind says what a statement may do to the transaction that it runs in.
 type kind int
 
 const (
 	kindUncertain  kind = iota // it may end the transaction: DDL, CALL, SET autocommit, ...
-	kindPlain                  // it can't, unless the server rolls the transaction back
-	kindQuiet                  // likewise, and it reads nothing: the locks' own
+	kindPlain                  // it can't end it, unless the server rolls the transaction back
+	kindQuiet                  // the same, and it reads nothing: lock statements
 	kindSavepoint              // SAVEPOINT
 	kindRelease                // RELEASE SAVEPOINT
 	kindRollbackTo             // ROLLBACK TO SAVEPOINT
@@ -21,29 +21,29 @@ const (
 	kindRollback               // ROLLBACK
 )
 
-// ending is what a statement has done where the transaction is over after it.
+// ending says what a statement has done if the transaction is over after it.
 type ending int
 
 const (
 	endRolledBack ending = iota // the server has rolled the transaction back
 	endCommitted                // the statement has committed it, by its words
-	endUnknown                  // one of both: what it executes isn't in its text
+	endUnknown                  // either of these: its text doesn't show what it executes
 )
 
-// statement is the text of a statement, judged.
+// statement is the judgement on the text of a statement.
 type statement struct {
 	kind      kind
 	name      string // its first words, for errors
 	savepoint string // of SAVEPOINT, RELEASE and ROLLBACK TO, as it is written
-	chain     bool   // COMMIT or ROLLBACK that begins the next transaction at once
-	reads     bool   // BEGIN that fixes the snapshot at once
-	anew      bool   // it may end the transaction and begin another: no reply tells that
-	unseen    bool   // it may set savepoints and go back to them
+	chain     bool   // COMMIT AND CHAIN or ROLLBACK AND CHAIN, which begins the next transaction at once
+	reads     bool   // BEGIN that takes the snapshot at once
+	reopens   bool   // it may end the transaction and begin another, which no reply tells
+	unseen    bool   // it may set savepoints and roll back to them
 	end       ending
 }
 
-// asks tells whether the server is asked after the statement: by an error, or by a reply
-// that can't be read, nobody is told what it has done.
+// asks tells whether the server must be asked what the statement has done: an error
+// doesn't tell, nor does a reply whose flags can't be read.
 func (s statement) asks(told, failed bool) bool {
 	switch {
 	case s.kind == kindUncertain:
@@ -51,14 +51,14 @@ func (s statement) asks(told, failed bool) bool {
 	case s.end != endRolledBack && failed:
 		return true
 	}
-	return s.anew && !told
+	return s.reopens && !told
 }
 
-// plain are the statements that can't end a transaction.
+// plain holds the first words of statements that can't end a transaction.
 var plain = words("SELECT INSERT UPDATE DELETE REPLACE WITH VALUES TABLE SHOW EXPLAIN DESCRIBE DESC USE HELP KILL HANDLER SIGNAL RESIGNAL PREPARE DEALLOCATE")
 
-// committing are the statements that commit the transaction, or may, and begin none. All
-// that is neither here nor known to judgeOne may do anything.
+// committing holds the first words of statements that commit the transaction, or may, and
+// begin none. What is neither here nor known to judgeOne may do anything.
 var committing = words("CREATE ALTER DROP RENAME TRUNCATE LOCK UNLOCK GRANT REVOKE ANALYZE OPTIMIZE CHECK REPAIR CACHE FLUSH RESET PURGE INSTALL UNINSTALL IMPORT")
 
 func words(list string) map[string]bool {
@@ -69,7 +69,8 @@ func words(list string) map[string]bool {
 	return set
 }
 
-// judge tells what a statement may do to its transaction, by its first words.
+// judge tells what a text of one or more statements may do to its transaction, by the
+// first words of each.
 func judge(query string) statement {
 	first, rest := sqltext.Next(query)
 	s := judgeOne(first)
@@ -81,11 +82,11 @@ func judge(query string) statement {
 		s = s.and(judgeOne(first).several())
 	}
 	if strings.IndexByte(query, ';') >= 0 && strings.IndexByte(query, '\\') >= 0 {
-		// Under NO_BACKSLASH_ESCAPES it has other quotes, and so other pieces.
+		// Under NO_BACKSLASH_ESCAPES its quotes end elsewhere, and so do its statements.
 		s = s.doubtful()
 	}
 	if sqltext.Conditional(query) {
-		s = s.several().doubtful() // only the server knows what it reads of it
+		s = s.several().doubtful() // only the server knows whether it reads the comment
 	}
 	if s.kind == kindUncertain && s.name == "" {
 		s.name = "several statements"
@@ -93,18 +94,19 @@ func judge(query string) statement {
 	return s
 }
 
-// several is the statement as one of a text of several.
+// several returns the judgement on the statement as one of several in a text.
 func (s statement) several() statement {
 	switch s.kind {
 	case kindUncertain, kindPlain:
 		return s
 	case kindBegin, kindCommit, kindRollback:
-		return statement{name: s.name, anew: true, end: endCommitted}
+		return statement{name: s.name, reopens: true, end: endCommitted}
 	}
-	return statement{name: s.name, unseen: true} // a savepoint, which isn't followed there
+	return statement{name: s.name, unseen: true} // a savepoint, whose name isn't followed there
 }
 
-// and is a text of both. It has the name of the first that isn't plain.
+// and returns the judgement on a text of both statements. Its name is that of the first
+// one that isn't plain.
 func (s statement) and(next statement) statement {
 	switch {
 	case next.kind == kindPlain:
@@ -112,7 +114,7 @@ func (s statement) and(next statement) statement {
 	case s.kind == kindUncertain:
 		next.name = s.name
 	}
-	next.anew, next.unseen = next.anew || s.anew, next.unseen || s.unseen
+	next.reopens, next.unseen = next.reopens || s.reopens, next.unseen || s.unseen
 	switch {
 	case s.end == endCommitted, next.end == endRolledBack:
 		next.end = s.end
@@ -120,18 +122,18 @@ func (s statement) and(next statement) statement {
 	return next
 }
 
-// doubtful is a statement whose text may mean something else.
+// doubtful returns the judgement on a statement whose text may mean something else.
 func (s statement) doubtful() statement {
 	s = s.several()
-	s.kind, s.anew = kindUncertain, true
+	s.kind, s.reopens = kindUncertain, true
 	if s.end == endRolledBack {
 		s.end = endUnknown
 	}
 	return s
 }
 
-// judgeOne judges a single statement. Where its first word says what it is, an executable
-// comment behind that can't change it; else it may be a part of it or not.
+// judgeOne judges a single statement. An executable comment makes it doubtful, unless the
+// first word alone says what the statement is.
 func judgeOne(query string) statement {
 	s, certain := judgeWords(query)
 	if !certain && s.kind != kindBegin && sqltext.Executable(query) {
@@ -140,8 +142,9 @@ func judgeOne(query string) statement {
 	return s
 }
 
-// judgeWords judges a single statement by its words, those in executable comments too. It
-// is certain where the first word alone says that it can't end a transaction.
+// judgeWords judges a single statement by its words, including those in executable
+// comments. It is certain if the first word alone says that the statement can't end a
+// transaction.
 func judgeWords(query string) (s statement, certain bool) {
 	w := sqltext.Words(query, 4)
 	s.name = strings.Join(w, " ")
@@ -153,15 +156,15 @@ func judgeWords(query string) (s statement, certain bool) {
 	case w[0] == "LOAD" && has(w[1:], "DATA", "XML"),
 		(w[0] == "CREATE" || w[0] == "DROP") && has(w[1:], "TEMPORARY") && has(w[2:], "TABLE"):
 		s.kind = kindPlain
-	case w[0] == "DO": // MariaDB answers it with success where it was the victim of a deadlock
-		s.kind, s.anew = kindPlain, true
+	case w[0] == "DO": // MariaDB reports success even if it was the victim of a deadlock
+		s.kind, s.reopens = kindPlain, true
 	case committing[w[0]], w[0] == "SET" && setMayCommit(query):
 		s.end = endCommitted
 	case w[0] == "SET" && has(w[1:], "STATEMENT"): // MariaDB: SET STATEMENT x=y FOR statement
 		if variables, inner, ok := cutFold(query, " for "); ok && !strings.ContainsAny(variables, "'\"`#-/") {
 			return judgeWords(inner)
 		}
-		s.anew, s.end = true, endUnknown
+		s.reopens, s.end = true, endUnknown
 	case w[0] == "SET":
 		s.kind = kindPlain
 	case w[0] == "SAVEPOINT":
@@ -180,12 +183,12 @@ func judgeWords(query string) (s statement, certain bool) {
 	case w[0] == "ROLLBACK":
 		s.kind, s.chain = kindRollback, chained(w)
 	default: // CALL, EXECUTE, XA, a compound statement
-		s.anew, s.end = true, endUnknown
+		s.reopens, s.end = true, endUnknown
 	}
 	return s, certain
 }
 
-// chained tells of the words of COMMIT or ROLLBACK whether AND CHAIN follows.
+// chained tells whether the words of a COMMIT or ROLLBACK have AND CHAIN.
 func chained(w []string) bool {
 	for i := 0; i+1 < len(w); i++ {
 		if w[i] == "AND" && w[i+1] == "CHAIN" {
@@ -195,7 +198,7 @@ func chained(w []string) bool {
 	return false
 }
 
-// has tells whether the first of the words is one of the wanted.
+// has tells whether the first of the words is one of those wanted.
 func has(w []string, wanted ...string) bool {
 	for _, s := range wanted {
 		if len(w) > 0 && w[0] == s {
@@ -205,14 +208,14 @@ func has(w []string, wanted ...string) bool {
 	return false
 }
 
-// setMayCommit tells whether a SET may end the transaction: by autocommit, or
-// because SET PASSWORD and SET DEFAULT ROLE write a table of the server.
+// setMayCommit tells whether a SET may end the transaction: by autocommit, or because SET
+// PASSWORD and SET DEFAULT ROLE write to a system table.
 func setMayCommit(query string) bool {
 	query = strings.ToLower(query)
 	return strings.Contains(query, "autocommit") || strings.Contains(query, "password") || strings.Contains(query, "default")
 }
 
-// cutFold is strings.Cut without regard to case, for an ASCII separator.
+// cutFold does what strings.Cut does, for an ASCII separator in any case.
 func cutFold(s, sep string) (before, after string, found bool) {
 	if i := strings.Index(strings.ToLower(s), sep); i >= 0 && len(strings.ToLower(s)) == len(s) {
 		return s[:i], s[i+len(sep):], true

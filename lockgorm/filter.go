@@ -13,50 +13,52 @@ import (
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
-// fence keeps an update or delete to the rows of its models, whatever conditions the
-// program, its hooks and its column types add: WHERE (conditions) AND (rows).
-type fence struct {
+// rowFilter confines an update or delete to the rows of its models, whatever conditions
+// the program, its hooks and its column types add: WHERE (conditions) AND (rows).
+type rowFilter struct {
 	by      *gorm.Statement
 	refuse  func(why string) error
 	rows    []clause.Expression
-	strict  bool           // other rows are refused, and kept out
-	keys    []any          // the primary keys of the rows, where they have one column and GORM's own condition will do
-	ids     map[string]any // by column, the primary key of locked rows, nil values for that of several
-	version *schema.Field  // is raised, nil for none
-	step    int64          // by which
-	omits   []string       // as they were before
+	strict  bool           // a statement that may change other rows is refused
+	keys    []any          // the primary keys of the rows if they have one column, so that GORM's own condition can be enough
+	ids     map[string]any // the primary key of the locked row by column; with several rows the values are nil
+	version *schema.Field  // the column to raise, nil for none
+	step    int64          // by how much it is raised
+	omits   []string       // the statement's Omits from before
 }
 
-const fenceSetting = "lockstep:fence"
+const filterSetting = "lockstep:filter"
 
-// fenceOf returns the fence of this very statement, which it gets if it has none. GORM
-// hands settings on to the statements of associations.
-func fenceOf(stmt *gorm.Statement, refuse func(why string) error) *fence {
-	if noted, ok := stmt.Settings.Load(fenceSetting); ok {
-		if f := noted.(*fence); f.by == stmt {
+// filterOf returns the filter of this very statement, and makes it on first use. A filter
+// of another statement doesn't count: GORM passes settings on to the statements of
+// associations.
+func filterOf(stmt *gorm.Statement, refuse func(why string) error) *rowFilter {
+	if noted, ok := stmt.Settings.Load(filterSetting); ok {
+		if f := noted.(*rowFilter); f.by == stmt {
 			return f
 		}
 	}
-	f := &fence{by: stmt, refuse: refuse, omits: stmt.Omits}
-	stmt.Settings.Store(fenceSetting, f)
+	f := &rowFilter{by: stmt, refuse: refuse, omits: stmt.Omits}
+	stmt.Settings.Store(filterSetting, f)
 	return f
 }
 
-// close puts the fence into the statement, before GORM builds it.
-func (f *fence) close() {
+// install puts the filter into the statement, before GORM builds it.
+func (f *rowFilter) install() {
 	where := f.by.Clauses["WHERE"]
 	where.Name, where.Builder = "WHERE", f.build
 	f.by.Clauses["WHERE"] = where
 }
 
-// open takes the fence away again, since a handle may be used for another statement.
-func open(stmt *gorm.Statement) {
-	noted, _ := stmt.Settings.Load(fenceSetting)
-	f, ok := noted.(*fence)
+// removeFilter takes the filter out again, since a *gorm.DB may be used for another
+// statement.
+func removeFilter(stmt *gorm.Statement) {
+	noted, _ := stmt.Settings.Load(filterSetting)
+	f, ok := noted.(*rowFilter)
 	if !ok || f.by != stmt {
 		return
 	}
-	stmt.Settings.Delete(fenceSetting)
+	stmt.Settings.Delete(filterSetting)
 	stmt.Omits = f.omits
 	if where, ok := stmt.Clauses["WHERE"]; ok {
 		if where.Builder = nil; where.Expression == nil {
@@ -67,8 +69,8 @@ func open(stmt *gorm.Statement) {
 	}
 }
 
-// build writes WHERE, in front of it the assignment.
-func (f *fence) build(c clause.Clause, builder clause.Builder) {
+// build writes the assignment of the version, then WHERE.
+func (f *rowFilter) build(c clause.Clause, builder clause.Builder) {
 	stmt, ok := builder.(*gorm.Statement)
 	if !ok || stmt != f.by {
 		c.Builder = nil
@@ -118,13 +120,14 @@ func (f *fence) build(c clause.Clause, builder clause.Builder) {
 	}
 }
 
-// write writes as GORM does: it never fails.
+// write adds to the text of a statement, which never fails.
 func write(stmt *gorm.Statement, text string) {
 	_, _ = stmt.WriteString(text)
 }
 
-// wrong looks at the statement as it has become, with what hooks and columns have added.
-func (f *fence) wrong(c clause.Clause) string {
+// wrong returns what is wrong with the statement, with all that hooks and columns have
+// added to it, or "".
+func (f *rowFilter) wrong(c clause.Clause) string {
 	stmt := f.by
 	assignments := stmt.Clauses["SET"]
 	for _, c := range []clause.Clause{c, assignments} {
@@ -149,8 +152,9 @@ func (f *fence) wrong(c clause.Clause) string {
 	return whyUnconfined(stmt)
 }
 
-// wrongSet refuses to set a version, and to make the locked record another one.
-func (f *fence) wrongSet(c clause.Clause) string {
+// wrongSet returns why SET is refused, or "": it must not set the version, nor the
+// primary key of the locked record.
+func (f *rowFilter) wrongSet(c clause.Clause) string {
 	set, ok := c.Expression.(clause.Set)
 	if !ok || c.Builder != nil {
 		return "its SET is not GORM's"
@@ -172,9 +176,9 @@ func (f *fence) wrongSet(c clause.Clause) string {
 	return ""
 }
 
-// raise writes the assignment that raises the version: in front of WHERE, and so at the
-// end of SET, which others make.
-func (f *fence) raise() {
+// raise writes the assignment that raises the version. It stands before WHERE, and so at
+// the end of SET, which GORM has written.
+func (f *rowFilter) raise() {
 	column := clause.Column{Table: clause.CurrentTable, Name: f.version.DBName}
 	write(f.by, ", ")
 	f.by.WriteQuoted(column)
@@ -185,7 +189,8 @@ func (f *fence) raise() {
 	write(f.by, " ")
 }
 
-// isUpdate tells what a statement has become: a soft delete is an UPDATE.
+// isUpdate tells whether the text of a statement is an UPDATE, as that of a soft delete
+// is.
 func isUpdate(stmt *gorm.Statement) bool {
 	words := sqltext.Words(stmt.SQL.String(), 1)
 	return len(words) > 0 && words[0] == "UPDATE"
@@ -195,16 +200,17 @@ func same(a, b any) bool {
 	return fmt.Sprint(reflect.Indirect(reflect.ValueOf(a))) == fmt.Sprint(reflect.Indirect(reflect.ValueOf(b)))
 }
 
-// names tells whether a name that is written in an assignment, qualified or quoted, may
-// be that of the column.
+// names tells whether a name in an assignment, which may be qualified or quoted, may mean
+// the column.
 func names(written, column string) bool {
 	column = strings.ToLower(column)
 	return sqltext.Mentions(written, map[string]bool{column: true}) != "" ||
 		strings.ContainsAny(written, "`\"'") && strings.Contains(strings.ToLower(written), column)
 }
 
-// inGORMsWords tells whether GORM's own condition names the rows.
-func (f *fence) inGORMsWords(exprs []clause.Expression) bool {
+// inGORMsWords tells whether GORM's own condition already confines the statement to the
+// rows.
+func (f *rowFilter) inGORMsWords(exprs []clause.Expression) bool {
 	if len(f.keys) == 0 {
 		return false
 	}
@@ -229,8 +235,8 @@ func (f *fence) inGORMsWords(exprs []clause.Expression) bool {
 	return false
 }
 
-// rowsOf is the condition that names the rows of models, and the versions that were
-// loaded, if any.
+// rowsOf returns the condition that names the rows of models and, with a version, the
+// versions that were loaded.
 func rowsOf(stmt *gorm.Statement, models []reflect.Value, version *schema.Field, loaded []Version) clause.Expression {
 	column := func(field *schema.Field) clause.Column {
 		return clause.Column{Table: clause.CurrentTable, Name: field.DBName}
@@ -256,7 +262,7 @@ func rowsOf(stmt *gorm.Statement, models []reflect.Value, version *schema.Field,
 	return clause.Or(each...)
 }
 
-// keysOf returns the primary keys of models that have one of one column.
+// keysOf returns the primary keys of models, nil if these have several columns.
 func keysOf(stmt *gorm.Statement, models []reflect.Value) []any {
 	if len(stmt.Schema.PrimaryFields) != 1 {
 		return nil

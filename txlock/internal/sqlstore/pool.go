@@ -1,42 +1,16 @@
-package lease
+package sqlstore
 
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
-)
-
-var queries = gen.New()
-
-// The replies of AcquireLease and its likes that are no token.
-const (
-	replyAbsent  = 0 // the row is locked by somebody or missing
-	replyRefused = 1 // it is somebody else's
-	replyFull    = 2 // the list of holds is full (AcquireLease)
-	replyExpired = 2 // released, but it had expired (ReleaseLease)
-	replyLate    = 3 // the statement came too late
-	replyOther   = 4 // the key is used for something else
-	firstToken   = 16
-
-	sharedBit  = 1 << 62 // of a token: there may be readers
-	permitBits = 52      // of a token, above which is the slot of a permit
-	usedFor    = 100000  // the reply of MarkGate for intent 0
-)
-
-// The slots of the rows of a key.
-const (
-	unknownSlot   = -2 // of a permit whose grant was not answered
-	turnstileSlot = -1
-	leaseSlot     = 0
 )
 
 // prepared is a pool on which the statements that take and give back stay prepared:
@@ -90,9 +64,6 @@ func (p *prepared) textual() *sql.DB {
 	return p.DB
 }
 
-// full tells whether the pool has no connection left at the moment.
-func (p *prepared) full() bool { return full(p.DB) }
-
 // statement prepares a query on first use, if it is one to be kept, and else returns the
 // pool to send its text on, as it does once they are closed.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, *sql.DB, error) {
@@ -138,14 +109,6 @@ func (p *prepared) close() error {
 	return err
 }
 
-// errPoolClosed is what database/sql says of a pool that was closed, and stays so. It has
-// no name there.
-var errPoolClosed = func() error {
-	pool := sql.OpenDB(nil)
-	_ = pool.Close() // it has nothing open
-	return pool.PingContext(context.Background())
-}()
-
 // text sends statements that don't stay prepared. Inline, their arguments stand in the
 // text, which is one round trip and prepares nothing; else only where the server prepares
 // nothing more.
@@ -188,82 +151,4 @@ func (t text) QueryRowContext(ctx context.Context, query string, args ...any) *s
 		return t.DBTX.QueryRowContext(ctx, whole)
 	}
 	return row
-}
-
-// beginner begins transactions.
-type beginner interface {
-	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
-}
-
-// inTx runs f in a transaction of our own. At READ COMMITTED its locks close no gap.
-func inTx(ctx context.Context, db beginner, f func(tx gen.DBTX) error) error {
-	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, f)
-}
-
-// uncommitted reads what others have not committed yet.
-func uncommitted(ctx context.Context, db beginner, read func(tx gen.DBTX) error) error {
-	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)
-}
-
-func inTxAs(ctx context.Context, db beginner, options sql.TxOptions, f func(tx gen.DBTX) error) error {
-	tx, err := db.BeginTx(ctx, &options)
-	if err != nil {
-		return err
-	}
-	own, _ := db.(*prepared)
-	if err := f(text{tx, own != nil && own.inline}); err != nil {
-		rollback := tx.Rollback()
-		if errors.Is(rollback, sql.ErrTxDone) || errors.Is(rollback, driver.ErrBadConn) {
-			rollback = nil // database/sql has rolled back, or the connection is gone
-		}
-		return errors.Join(err, rollback)
-	}
-	return tx.Commit()
-}
-
-// discard throws away a connection whose state is not that of the pool's.
-func discard(conn *sql.Conn) {
-	// Raw hands on the error that makes database/sql do so, and Close has nothing left
-	// to say then.
-	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = conn.Close()
-}
-
-func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
-
-// database is what transactions are begun on, and statements sent.
-type database interface {
-	gen.DBTX
-	beginner
-}
-
-// withRow waits for a row in the server's queue, which bounds the wait, so that
-// nothing of ours is left waiting there, and sends what then is to be done with it.
-func (m *Manager) withRow(ctx context.Context, db database, at row, limit time.Duration, send func(tx gen.DBTX) error) error {
-	if err := m.clock.fresh(ctx, db); err != nil { // which tells how to bound the wait
-		return err
-	}
-	return inTx(ctx, db, func(tx gen.DBTX) error {
-		bounded := boundedTx{DBTX: tx, limit: limit, mariaDB: m.clock.onMariaDB()}
-		began := time.Now()
-		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(at.key), Slot: at.slot})
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return txlock.PastLimit(err, began, limit)
-		}
-		return send(tx)
-	})
-}
-
-// boundedTx bounds the wait of a SELECT on the server.
-type boundedTx struct {
-	gen.DBTX
-	limit   time.Duration
-	mariaDB bool
-}
-
-func (b boundedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	if b.mariaDB {
-		return b.DBTX.QueryRowContext(ctx, rawsql.For(rawsql.AtMost(b.limit))+query, args...)
-	}
-	return b.DBTX.QueryRowContext(ctx, rawsql.HintAtMost(query, b.limit), args...)
 }

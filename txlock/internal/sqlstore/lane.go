@@ -1,4 +1,4 @@
-package lease
+package sqlstore
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // lane is the connection that a manager renews on, so that a pool that the program has
@@ -93,7 +95,7 @@ func (l *lane) open() {
 		l.db = sql.OpenDB(l.source)
 		l.db.SetMaxOpenConns(1)
 		if l.origin != nil {
-			l.db.SetMaxOpenConns(1 + mostWaits)
+			l.db.SetMaxOpenConns(1 + store.MostWaits)
 			l.db.SetConnMaxLifetime(laneLife)
 		}
 	}
@@ -167,7 +169,7 @@ func (l *lane) another(ctx context.Context) (conn *sql.Conn, own bool, giveBack 
 	end := func() { taken.giveBack(l.program) }
 	if own = taken.keep(l.program); !own {
 		if end = l.lending.Unlock; !l.lending.TryLock() {
-			return nil, false, nil, errLent
+			return nil, false, nil, store.ErrLent
 		}
 	}
 	if conn, err = l.program.Conn(ctx); err != nil {
@@ -176,8 +178,6 @@ func (l *lane) another(ctx context.Context) (conn *sql.Conn, own bool, giveBack 
 	}
 	return conn, own, func() { _ = conn.Close(); end() }, nil
 }
-
-var errLent = errors.New("lease: the program has lent a connection already")
 
 // spare returns the lane where it has taken its connection from the program's pool, and
 // that has none left: what the manager sends then would wait for the program, and that

@@ -1,21 +1,16 @@
-package lease
+package sqlstore
 
 import (
 	"context"
+	"math"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/session"
+	fit "github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
-
-// instant is a moment by this machine's clock, in nanoseconds. It is never sent to
-// the server, nor compared with another machine's.
-type instant int64
-
-func (i instant) add(d time.Duration) instant   { return i + instant(d) }
-func (i instant) until(j instant) time.Duration { return time.Duration(j - i) }
 
 // clockAge is how long a reading of the server's clock is trusted.
 const clockAge = time.Minute
@@ -23,17 +18,20 @@ const clockAge = time.Minute
 // serverClock knows what the server's clock shows at least.
 type serverClock struct {
 	mu      sync.Mutex
-	us      int64   // what it has shown, in microseconds since 1970
-	at      instant // when that was received; 0 for never
+	us      int64         // what it has shown, in microseconds since 1970
+	at      store.Instant // when that was received; 0 for never
 	mariaDB bool
 }
 
-// at returns a time of the server's clock that it reaches no later than this
+// microsAt returns a time of the server's clock that it reaches no later than this
 // machine reaches the moment: the answer was on its way for a while.
-func (c *serverClock) microsAt(moment instant) int64 {
+func (c *serverClock) microsAt(moment store.Instant) int64 {
+	if moment == store.Never {
+		return math.MaxInt64
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.us + c.at.until(moment).Microseconds()
+	return c.us + c.at.Until(moment).Microseconds()
 }
 
 // fresh makes sure that the clock was read within the last minute.
@@ -41,7 +39,7 @@ func (c *serverClock) fresh(ctx context.Context, db gen.DBTX) error {
 	c.mu.Lock()
 	at := c.at
 	c.mu.Unlock()
-	if at != 0 && at.until(now()) < clockAge {
+	if at != 0 && at.Until(now()) < clockAge {
 		return nil
 	}
 	return c.read(ctx, db)
@@ -53,7 +51,7 @@ func (c *serverClock) read(ctx context.Context, db gen.DBTX) error {
 	if err != nil {
 		return err
 	}
-	if err := session.Fit(row.Version); err != nil {
+	if err := fit.Fit(row.Version); err != nil {
 		return err
 	}
 	received := now()

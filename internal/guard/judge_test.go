@@ -2,7 +2,7 @@ package guard
 
 import "testing"
 
-// kinds gives the kinds names, for messages.
+// kinds has the names of the kinds, for messages.
 var kinds = map[kind]string{
 	kindUncertain: "uncertain", kindPlain: "plain", kindQuiet: "quiet", kindSavepoint: "savepoint", kindRelease: "release",
 	kindRollbackTo: "rollback to", kindBegin: "begin", kindCommit: "commit", kindRollback: "rollback",
@@ -52,7 +52,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgeDoubts has the texts whose first words lie.
+// TestJudgeDoubts judges texts whose first words are misleading.
 func TestJudgeDoubts(t *testing.T) {
 	t.Parallel()
 	for _, query := range []string{
@@ -60,7 +60,7 @@ func TestJudgeDoubts(t *testing.T) {
 		"SET DEFAULT ROLE r FOR u", "SET DEFAULT ROLE ALL TO u", // likewise
 		"SET @a = 1, PASSWORD = 'x'",
 		"CREATE TEMPORARY SEQUENCE s",                                                  // commits, unlike a table
-		"/*!99999 COMMIT */", "/*M!999999 BEGIN */", "/*!99999 SELECT */ DROP TABLE t", // run by some servers only
+		"/*!99999 COMMIT */", "/*M!999999 BEGIN */", "/*!99999 SELECT */ DROP TABLE t", // executed by some servers only
 		"SET STATEMENT sql_mode=' for select' FOR ALTER TABLE t ADD x INT",
 		"SET STATEMENT /* for select */ max_statement_time=1 FOR ALTER TABLE t ADD x INT",
 		`SELECT '\'; COMMIT; -- '`, // two statements under NO_BACKSLASH_ESCAPES
@@ -85,22 +85,22 @@ func TestJudgeDetails(t *testing.T) {
 		"ALTER TABLE orders ADD x INT":                      {name: "ALTER TABLE ORDERS ADD", end: endCommitted},
 		"SELECT 1; truncate table x":                        {name: "TRUNCATE TABLE X", end: endCommitted},
 		"DROP TABLE a; DROP TABLE b":                        {name: "DROP TABLE A", end: endCommitted},
-		"COMMIT; BEGIN":                                     {name: "COMMIT", anew: true, end: endCommitted},
-		"DO 1; DROP TABLE a; ROLLBACK":                      {name: "DROP TABLE A", anew: true, end: endCommitted},
-		"ROLLBACK TO a; DO 1":                               {name: "ROLLBACK TO A", anew: true, unseen: true},
-		"DROP /*!99999 TEMPORARY */ TABLE t":                {name: "DROP TEMPORARY TABLE T", anew: true, end: endUnknown},
-		"COMMIT /*! AND CHAIN */":                           {name: "COMMIT AND CHAIN", anew: true, end: endCommitted},
-		"ROLLBACK /*!99999 TO a */":                         {name: "ROLLBACK TO A", anew: true, unseen: true, end: endUnknown},
+		"COMMIT; BEGIN":                                     {name: "COMMIT", reopens: true, end: endCommitted},
+		"DO 1; DROP TABLE a; ROLLBACK":                      {name: "DROP TABLE A", reopens: true, end: endCommitted},
+		"ROLLBACK TO a; DO 1":                               {name: "ROLLBACK TO A", reopens: true, unseen: true},
+		"DROP /*!99999 TEMPORARY */ TABLE t":                {name: "DROP TEMPORARY TABLE T", reopens: true, end: endUnknown},
+		"COMMIT /*! AND CHAIN */":                           {name: "COMMIT AND CHAIN", reopens: true, end: endCommitted},
+		"ROLLBACK /*!99999 TO a */":                         {name: "ROLLBACK TO A", reopens: true, unseen: true, end: endUnknown},
 		"START TRANSACTION /*! WITH CONSISTENT SNAPSHOT */": {kind: kindBegin, name: "START TRANSACTION WITH CONSISTENT", reads: true, end: endUnknown},
 		"SELECT 1; SELECT 2":                                {kind: kindPlain, name: "SELECT 1"},
-		"SELECT 1; CALL p(); SELECT 2":                      {name: "CALL P", anew: true, end: endUnknown},
-		"CALL p(); COMMIT":                                  {name: "CALL P", anew: true, end: endCommitted},
-		"CALL p()":                                          {name: "CALL P", anew: true, end: endUnknown},
-		"DO f(1)":                                           {kind: kindPlain, name: "DO F 1", anew: true},
-		"SET STATEMENT x=1 FOR DO f(1)":                     {kind: kindPlain, name: "DO F 1", anew: true},
+		"SELECT 1; CALL p(); SELECT 2":                      {name: "CALL P", reopens: true, end: endUnknown},
+		"CALL p(); COMMIT":                                  {name: "CALL P", reopens: true, end: endCommitted},
+		"CALL p()":                                          {name: "CALL P", reopens: true, end: endUnknown},
+		"DO f(1)":                                           {kind: kindPlain, name: "DO F 1", reopens: true},
+		"SET STATEMENT x=1 FOR DO f(1)":                     {kind: kindPlain, name: "DO F 1", reopens: true},
 		"SET autocommit = 1":                                {name: "SET AUTOCOMMIT 1", end: endCommitted},
-		"/*!50000 BEGIN */":                                 {name: "BEGIN", anew: true, end: endCommitted},
-		"/*! SELECT */ 1":                                   {name: "SELECT 1", anew: true, end: endUnknown},
+		"/*!50000 BEGIN */":                                 {name: "BEGIN", reopens: true, end: endCommitted},
+		"/*! SELECT */ 1":                                   {name: "SELECT 1", reopens: true, end: endUnknown},
 		"INSERT /*! IGNORE */ INTO t ()":                    {kind: kindPlain, name: "INSERT IGNORE INTO T"},
 		"SAVEPOINT `A b`":                                   {kind: kindSavepoint, name: "SAVEPOINT", savepoint: "a b"},
 		"RELEASE SAVEPOINT a":                               {kind: kindRelease, name: "RELEASE SAVEPOINT A", savepoint: "a"},
@@ -118,7 +118,7 @@ func TestJudgeDetails(t *testing.T) {
 	}
 }
 
-// FuzzJudge looks for texts that no judgement ends on.
+// FuzzJudge looks for texts on which judge panics or doesn't end.
 func FuzzJudge(f *testing.F) {
 	for _, seed := range []string{
 		"", ";", "SELECT 1; COMMIT", "SET STATEMENT x=1 FOR SET STATEMENT y=2 FOR BEGIN", "/*!50000 ROLLBACK WORK AND CHAIN */",

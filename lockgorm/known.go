@@ -15,33 +15,34 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// known is what is known of one open transaction, for as long as somebody has its handle.
+// known is what the plugin knows about one open transaction, for as long as somebody has
+// its *sql.Tx.
 type known struct {
 	mu   sync.Mutex
 	read map[Version]bool // versions that GORM has loaded
-	all  bool             // more than can be told
-	own  map[Version]bool // versions that it has written
-	anys []int64          // by which it has raised others
-	keys []compared       // whose versions are compared at the end
+	all  bool             // GORM has loaded more than can be remembered
+	own  map[Version]bool // versions that the transaction has written
+	anys []int64          // by how much it has raised versions that it doesn't know
+	keys []compared       // keys of Optimistic
 }
 
-// compared is a key under Optimistic, and how its version is compared.
+// compared is a key of Optimistic, and how to compare its version.
 type compared struct {
 	scope   *txlock.Scope
 	key     txlock.Key
 	compare func(ctx context.Context) error
 }
 
-// mostRead bounds the versions of each kind that are remembered for one transaction.
+// mostRead limits how many versions of each kind are remembered for one transaction.
 const mostRead = 10_000
 
-// transactions has the known of *sql.Tx, and inUse is their number.
+// transactions holds a *known for each *sql.Tx, inUse is their number.
 var (
 	transactions sync.Map
 	inUse        atomic.Int64
 )
 
-// knownOf returns what is known of the transaction of tx, nil for nothing.
+// knownOf returns what is known about the transaction of tx, or nil.
 func knownOf(tx *gorm.DB) *known {
 	if inUse.Load() == 0 {
 		return nil
@@ -57,8 +58,8 @@ func knownOf(tx *gorm.DB) *known {
 	return k.(*known)
 }
 
-// learn returns what is known of the transaction of tx, from now on, nil where there is no
-// transaction, or one of another kind.
+// learn does what knownOf does, and makes a known if there is none. It returns nil if tx
+// isn't in a transaction, or not in a *sql.Tx.
 func learn(tx *gorm.DB) *known {
 	handle := handleOf(tx)
 	if handle == nil {
@@ -95,14 +96,15 @@ func (k *known) note(v Version) {
 	}
 }
 
-// mayDiffer tells whether a conflict may be another one when the transaction is run again:
-// GORM has read the version that was compared in it, and somebody else has written the one
-// that is there. What it has written itself, and perhaps undone by a savepoint, it would do again.
+// mayDiffer tells whether another run of the transaction may end without this conflict:
+// GORM has read the compared version in the transaction, and somebody else has written
+// the one that is there now. If the transaction has written either of them itself, and
+// perhaps undone it by a savepoint, another run would do the same again.
 func mayDiffer(db *gorm.DB, c conflict) bool {
 	k := knownOf(db)
 	if k == nil {
 		_, err := transactionOf(db)
-		return err == nil && handleOf(db) == nil // of a transaction of another kind nothing is known
+		return err == nil && handleOf(db) == nil // nothing is known about a transaction of another kind
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,7 +112,8 @@ func mayDiffer(db *gorm.DB, c conflict) bool {
 		!slices.ContainsFunc(k.anys, func(step int64) bool { return c.loaded.raisedBy(step) == c.now || c.now.raisedBy(step) == c.loaded })
 }
 
-// noteOwn remembers what a statement has written into a transaction that others go on in.
+// noteOwn remembers versions that a statement has written, unless the transaction ends
+// with the statement.
 func noteOwn(db *gorm.DB, written []Version, raisedBy ...int64) {
 	if _, ends := db.InstanceGet("gorm:started_transaction"); ends {
 		return
@@ -144,7 +147,7 @@ func noteRead(db *gorm.DB) {
 		return
 	}
 	if len(stmt.Joins) > 0 {
-		k.noteAll() // models in fields, too
+		k.noteAll() // models are in fields, too
 		return
 	}
 	v := versioned{field: stmt.Schema.Fields[field]}
@@ -154,7 +157,7 @@ func noteRead(db *gorm.DB) {
 	}
 }
 
-// noteRows notes that somebody reads rows by himself.
+// noteRows notes that the program reads rows itself, which may hold versions.
 func noteRows(db *gorm.DB) {
 	if k := learn(db); k != nil && !db.DryRun {
 		k.noteAll()
@@ -167,7 +170,7 @@ func (k *known) noteAll() {
 	k.all = true
 }
 
-// compareAtEnd notes a key of Optimistic until forget is called.
+// compareAtEnd keeps a key of Optimistic until forget is called.
 func (k *known) compareAtEnd(c compared) (forget func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -179,8 +182,8 @@ func (k *known) compareAtEnd(c compared) (forget func()) {
 	}
 }
 
-// compares returns how the version of a key is compared, of a hashed one also where
-// another on its center lock is.
+// compares returns how to compare the version of a key, if Optimistic has that key, or a
+// hashed key with the same center lock.
 func (k *known) compares(key txlock.Key) (c compared, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

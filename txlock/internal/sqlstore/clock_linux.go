@@ -1,19 +1,21 @@
-package lease
+package sqlstore
 
 import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 // now reads the clock that goes on while the machine is suspended, which the
 // monotonic clock of package time does not.
-func now() instant {
+func now() store.Instant {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return instant(time.Since(start)) // a kernel before 2.6.39
+		return store.Instant(time.Since(start)) // a kernel before 2.6.39
 	}
-	return instant(t.Nano())
+	return store.Instant(t.Nano())
 }
 
 var start = time.Now()

@@ -1,0 +1,31 @@
+// Package guard wraps a driver.Connector of go-sql-driver/mysql. Each connection of the
+// wrapped connector keeps a book on its transaction: whether one is open, which
+// statements ran in it, and whether the server has ended it without telling the program.
+//
+// # Why the driver
+//
+// A server that answers 1213 (deadlock) has rolled back the whole transaction, but
+// database/sql doesn't know that: the next statement of the *sql.Tx commits by itself,
+// and Rollback doesn't undo it. Only the driver sees every statement and every error,
+// including the errors that come while rows are read. So such a transaction is stopped
+// here.
+//
+// # In order of reading
+//
+//   - guard.go: [Wrap], the [Rules] that say what a reply means, and the connector, which
+//     also kills the session of a lost connection. server.go: what is known of the server.
+//   - conn.go: the connection. It forwards everything to the driver.
+//   - tracking.go: what the connection checks before each statement and notes after it.
+//   - book.go: [Tx], the book of one transaction, and what a lock asks of it.
+//   - savepoints.go: which locks a ROLLBACK TO SAVEPOINT may have released.
+//   - judge.go: what a statement may do to its transaction, by its words.
+//   - status.go: whether a transaction is open, by the flags of the server's reply.
+//   - inband.go: how package txlock marks its statements ([Call]) and finds the book
+//     ([Ask]), through database/sql and whatever wraps it.
+//   - prepared.go, rows.go and galera.go: prepared statements, rows, and a fault of
+//     Galera's.
+//
+// # What it is not
+//
+// It knows nothing of locks and of their tables. Package txlock builds on it.
+package guard

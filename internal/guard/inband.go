@@ -1,0 +1,70 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// Call marks a lock statement: one that package txlock sends, not the program.
+type Call struct {
+	// Tx is the transaction that it belongs to. In any other it isn't sent.
+	Tx *Tx
+	// Fresh: it is sent only while MayHaveSnapshot is false. Otherwise the answer is
+	// ErrReads.
+	Fresh bool
+	// Reads: it is a plain read, which takes the snapshot.
+	Reads bool
+	// Restores: it restores a variable of the session. Since the session outlives the
+	// transaction, it is sent even if the server has ended that.
+	Restores bool
+}
+
+// question is what Ask sends with its context. The connection writes the answer into it.
+type question struct {
+	guarded bool
+	tx      *Tx
+}
+
+// inBand is a context that carries a value to the guarded connection: like
+// context.WithValue, in one allocation.
+type inBand[T any] struct {
+	context.Context
+	value T
+}
+
+type inBandKey[T any] struct{}
+
+func (c *inBand[T]) Value(key any) any {
+	if key == (inBandKey[T]{}) {
+		return &c.value
+	}
+	return c.Context.Value(key)
+}
+
+// valueOf returns the value of this type that the context carries, or nil.
+func valueOf[T any](ctx context.Context) *T {
+	value, _ := ctx.Value(inBandKey[T]{}).(*T)
+	return value
+}
+
+// WithCall marks the statements under the context as lock statements.
+func WithCall(ctx context.Context, c Call) context.Context {
+	return &inBand[Call]{Context: ctx, value: c}
+}
+
+// Execer is the method of a transaction that Ask needs.
+type Execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// Ask asks the connection of a transaction for its book, by a statement that a guarded
+// connection answers itself. The book is nil if the connection is guarded and has no
+// transaction. If the connection is not guarded, the statement reaches the server, and
+// reply is the server's answer, for Rules.Open.
+func Ask(ctx context.Context, tx Execer) (book *Tx, guarded bool, reply error) {
+	q := &inBand[question]{Context: ctx}
+	_, reply = tx.ExecContext(q, rawsql.Probe)
+	return q.value.tx, q.value.guarded, reply
+}

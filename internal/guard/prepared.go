@@ -1,0 +1,116 @@
+package guard
+
+import (
+	"cmp"
+	"context"
+	"database/sql/driver"
+	"errors"
+)
+
+// stmt is a prepared statement of a guarded connection.
+type stmt struct {
+	base      driver.Stmt
+	conn      *conn
+	statement statement
+}
+
+var (
+	_ driver.StmtExecContext   = (*stmt)(nil)
+	_ driver.StmtQueryContext  = (*stmt)(nil)
+	_ driver.NamedValueChecker = (*stmt)(nil)
+	_ driver.ColumnConverter   = (*stmt)(nil) //nolint:staticcheck // go-sql-driver has it
+)
+
+// ExecContext executes a statement without rows.
+func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	if err := s.conn.before(ctx, s.statement); err != nil {
+		return nil, err
+	}
+	var result driver.Result
+	var err error
+	if execer, ok := s.base.(driver.StmtExecContext); ok {
+		result, err = execer.ExecContext(ctx, args)
+	} else {
+		result, err = s.base.Exec(unnamed(args)) //nolint:staticcheck // what database/sql does without the interface
+	}
+	if err := s.conn.after(ctx, s.statement, err); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// QueryContext executes a statement with rows.
+func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	if err := s.conn.before(ctx, s.statement); err != nil {
+		return nil, err
+	}
+	var base driver.Rows
+	var err error
+	if queryer, ok := s.base.(driver.StmtQueryContext); ok {
+		base, err = queryer.QueryContext(ctx, args)
+	} else {
+		base, err = s.base.Query(unnamed(args)) //nolint:staticcheck // what database/sql does without the interface
+	}
+	return s.conn.rows(ctx, s.statement, base, err)
+}
+
+// Exec does what ExecContext does, for database/sql before Go 1.8.
+func (s *stmt) Exec(args []driver.Value) (driver.Result, error) {
+	return s.ExecContext(context.Background(), named(args))
+}
+
+// Query does what QueryContext does, for database/sql before Go 1.8.
+func (s *stmt) Query(args []driver.Value) (driver.Rows, error) {
+	return s.QueryContext(context.Background(), named(args))
+}
+
+// Close closes the statement.
+func (s *stmt) Close() error { return s.base.Close() }
+
+// NumInput returns the number of placeholders.
+func (s *stmt) NumInput() int { return s.base.NumInput() }
+
+// CheckNamedValue converts an argument.
+func (s *stmt) CheckNamedValue(v *driver.NamedValue) error {
+	if checker, ok := s.base.(driver.NamedValueChecker); ok {
+		return checker.CheckNamedValue(v)
+	}
+	return s.conn.CheckNamedValue(v)
+}
+
+// ColumnConverter converts an argument if CheckNamedValue is not used.
+func (s *stmt) ColumnConverter(i int) driver.ValueConverter {
+	if converter, ok := s.base.(driver.ColumnConverter); ok { //nolint:staticcheck // go-sql-driver has it
+		return converter.ColumnConverter(i)
+	}
+	return driver.DefaultParameterConverter
+}
+
+func unnamed(args []driver.NamedValue) []driver.Value {
+	values := make([]driver.Value, len(args))
+	for i, v := range args {
+		values[i] = v.Value
+	}
+	return values
+}
+
+// unsent is a prepared statement that never reaches the server: it answers with the
+// error, or with success if that is nil.
+type unsent struct{ err error }
+
+// Close does nothing.
+func (u unsent) Close() error { return nil }
+
+// NumInput allows any number of arguments.
+func (u unsent) NumInput() int { return -1 }
+
+// Exec returns the answer.
+func (u unsent) Exec([]driver.Value) (driver.Result, error) { return driver.ResultNoRows, u.err }
+
+// Query returns the error.
+func (u unsent) Query([]driver.Value) (driver.Rows, error) {
+	return nil, cmp.Or(u.err, errors.New("lockstep: the statement has no rows"))
+}
+
+// CheckNamedValue takes every argument as it is.
+func (u unsent) CheckNamedValue(*driver.NamedValue) error { return nil }

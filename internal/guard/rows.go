@@ -1,0 +1,132 @@
+package guard
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"reflect"
+)
+
+// rows are the rows of a statement. An error of the statement may come while they are
+// read.
+type rows struct {
+	base      driver.Rows
+	conn      *conn
+	statement statement
+	failed    bool
+	closed    bool
+}
+
+var (
+	_ driver.RowsNextResultSet              = (*rows)(nil)
+	_ driver.RowsColumnTypeDatabaseTypeName = (*rows)(nil)
+	_ driver.RowsColumnTypeNullable         = (*rows)(nil)
+	_ driver.RowsColumnTypePrecisionScale   = (*rows)(nil)
+	_ driver.RowsColumnTypeScanType         = (*rows)(nil)
+)
+
+// rows notes a statement that was sent for rows, and wraps these.
+func (c *conn) rows(ctx context.Context, s statement, base driver.Rows, err error) (driver.Rows, error) {
+	if err != nil {
+		return nil, c.after(ctx, s, err)
+	}
+	r := &rows{base: base, conn: c, statement: s}
+	if len(base.Columns()) == 0 && !r.HasNextResultSet() {
+		// It has none, and the program may never close them. Until they are closed, the
+		// driver watches the context, and drops the connection when it is given a second
+		// one.
+		return none{}, c.after(ctx, s, base.Close())
+	}
+	c.ran(ctx, s)
+	c.open++
+	return r, nil
+}
+
+// none stands for the rows of a statement that has none.
+type none struct{}
+
+// Columns returns no names.
+func (none) Columns() []string { return []string{} }
+
+// Next says that there is no row.
+func (none) Next([]driver.Value) error { return io.EOF }
+
+// Close does nothing.
+func (none) Close() error { return nil }
+
+// seen judges an error that came with the rows.
+func (r *rows) seen(err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	r.failed = true
+	return r.conn.judgeError(context.Background(), r.statement, err)
+}
+
+// Columns returns the names of the columns.
+func (r *rows) Columns() []string { return r.base.Columns() }
+
+// Next reads a row.
+func (r *rows) Next(dest []driver.Value) error { return r.seen(r.base.Next(dest)) }
+
+// Close reads the remaining rows and closes them.
+func (r *rows) Close() error {
+	err := r.seen(r.base.Close())
+	if r.closed {
+		return err
+	}
+	r.closed = true
+	r.conn.open--
+	if why := r.conn.settle(context.Background(), r.statement, r.failed); err == nil {
+		err = why
+	}
+	return err
+}
+
+// HasNextResultSet tells whether another result follows.
+func (r *rows) HasNextResultSet() bool {
+	next, ok := r.base.(driver.RowsNextResultSet)
+	return ok && next.HasNextResultSet()
+}
+
+// NextResultSet goes on to the next result.
+func (r *rows) NextResultSet() error {
+	next, ok := r.base.(driver.RowsNextResultSet)
+	if !ok {
+		return io.EOF
+	}
+	return r.seen(next.NextResultSet())
+}
+
+// ColumnTypeDatabaseTypeName returns the server's name for the type of a column.
+func (r *rows) ColumnTypeDatabaseTypeName(i int) string {
+	if typed, ok := r.base.(driver.RowsColumnTypeDatabaseTypeName); ok {
+		return typed.ColumnTypeDatabaseTypeName(i)
+	}
+	return ""
+}
+
+// ColumnTypeNullable tells whether a column may be NULL.
+func (r *rows) ColumnTypeNullable(i int) (nullable, ok bool) {
+	if typed, ok := r.base.(driver.RowsColumnTypeNullable); ok {
+		return typed.ColumnTypeNullable(i)
+	}
+	return false, false
+}
+
+// ColumnTypePrecisionScale returns the precision and scale of a decimal column.
+func (r *rows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
+	if typed, ok := r.base.(driver.RowsColumnTypePrecisionScale); ok {
+		return typed.ColumnTypePrecisionScale(i)
+	}
+	return 0, 0, false
+}
+
+// ColumnTypeScanType returns the Go type that fits a column.
+func (r *rows) ColumnTypeScanType(i int) reflect.Type {
+	if typed, ok := r.base.(driver.RowsColumnTypeScanType); ok {
+		return typed.ColumnTypeScanType(i)
+	}
+	return reflect.TypeFor[any]()
+}

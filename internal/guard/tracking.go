@@ -1,0 +1,318 @@
+package guard
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// before is called before a statement is sent. It refuses a statement of a doomed
+// transaction, and a lock statement that would hold nothing.
+func (c *conn) before(ctx context.Context, s statement) error {
+	call := c.call(ctx)
+	if call == nil {
+		return c.beforeProgram(ctx, s)
+	}
+	if call.Tx != c.tx {
+		if err := call.Tx.Err(); err != nil {
+			return err
+		}
+		return ErrEnded
+	}
+	if c.open > 0 {
+		return ErrOpenRows
+	}
+	if call.Restores {
+		return nil
+	}
+	if err := c.tx.Err(); err != nil {
+		return err
+	}
+	if call.Fresh && c.tx.MayHaveSnapshot() {
+		return ErrReads
+	}
+	return nil
+}
+
+// beforeProgram does what before does, for a statement of the program. A SET that is
+// refused may have been meant to restore the session, so nobody uses the connection after
+// it.
+func (c *conn) beforeProgram(ctx context.Context, s statement) error {
+	switch {
+	case c.tx == nil && c.unusable: // a wrapper has called neither IsValid nor ResetSession
+		return driver.ErrBadConn
+	case c.tx == nil, !c.tx.owned && (s.kind == kindBegin || s.kind == kindRollback):
+		return nil // who begins transactions as text may always begin another
+	case !c.tx.owned && s.kind == kindCommit:
+		return c.mayCommitText(ctx)
+	}
+	if why := c.tx.refuse(); why != nil {
+		c.unusable = c.unusable || strings.HasPrefix(s.name, "SET ")
+		return why
+	}
+	return c.bracket(ctx, s)
+}
+
+// bracket sets a savepoint before a statement that may end the transaction and begin
+// another. settle releases it afterwards: if that succeeds, the transaction is the same.
+// It does so only if locks have joined the transaction. If a procedure rolls back to an
+// older savepoint of the program, this one is gone too: so whenever the release succeeds,
+// no lock was released.
+func (c *conn) bracket(ctx context.Context, s statement) error {
+	if !s.reopens || c.bracketed || !c.tx.used() || !c.status.open {
+		return nil
+	}
+	if err := c.exec(ctx, rawsql.Bracket); err != nil {
+		return c.judgeError(ctx, statement{kind: kindQuiet}, err)
+	}
+	c.bracketed = true
+	return nil
+}
+
+// after notes a statement that was sent in the book, and returns its error.
+func (c *conn) after(ctx context.Context, s statement, err error) error {
+	switch {
+	case errors.Is(err, driver.ErrSkip):
+		return err // not sent: database/sql prepares it next
+	case err != nil:
+		return c.failed(ctx, s, err)
+	}
+	c.ran(ctx, s)
+	return c.settle(ctx, s, false)
+}
+
+// ran notes a statement that the server has executed.
+func (c *conn) ran(ctx context.Context, s statement) {
+	call := c.call(ctx)
+	switch {
+	case call != nil:
+		if call.Reads {
+			c.tx.ran(statement{kind: kindPlain}, false)
+		}
+	case s.kind == kindBegin, s.kind == kindCommit, s.kind == kindRollback:
+		c.boundary(s)
+	case c.tx != nil:
+		c.tx.ran(s, false)
+	}
+}
+
+// boundary notes a BEGIN, COMMIT or ROLLBACK that the program has sent as text. In a
+// transaction of database/sql it ends what the *sql.Tx held. On a *sql.Conn it is how
+// transactions begin and end.
+func (c *conn) boundary(s statement) {
+	if c.tx != nil && c.tx.owned {
+		c.tx.sever(c.pool.rules.Committed(s.name))
+		c.status.open = s.kind == kindBegin || s.chain
+		return
+	}
+	if c.tx != nil && s.kind == kindBegin {
+		c.tx.sever(c.pool.rules.Committed(s.name))
+	}
+	c.end(s.kind == kindCommit)
+	if s.kind == kindBegin || s.chain {
+		c.tx = &Tx{pool: c.pool, server: c.server, reads: s.reads}
+		c.status.trust()
+	}
+}
+
+// end closes the book of the transaction.
+func (c *conn) end(committed bool) {
+	if t := c.tx; t != nil {
+		c.tx = nil
+		t.end()
+		if committed {
+			t.notifyCommitted()
+		}
+	}
+}
+
+// settle finds out, after a statement and all its rows, whether the statement has ended
+// the transaction. The flag in the reply says whether one is open. If the savepoint of
+// bracket is gone, the transaction has ended and another may have begun. An error tells
+// neither, and some drivers hide the flag: then, if the statement may have ended the
+// transaction, the server is asked.
+func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
+	bracketed, was := c.bracketed, c.status.open
+	c.bracketed = false
+	if c.tx == nil || c.tx.refuse() != nil {
+		return nil
+	}
+	open, told := c.status.inTransaction()
+	ask := was && s.asks(told, failed)
+	told = told && !failed
+	ended := told && !open
+	var err error
+	switch {
+	case ended:
+	case bracketed:
+		err = c.exec(ctx, rawsql.EndBracket)
+		open = true
+		if ended = c.pool.rules.NoSavepoint(err); ended {
+			open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		}
+	case ask:
+		open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		ended = !open
+	case !told:
+		open = was
+	}
+	if err != nil { // nobody knows
+		s.end = endUnknown
+		err = c.judgeError(ctx, s, err)
+		c.tx.doom(c.committedBy(s), true)
+		return err
+	}
+	c.status.open = open
+	if was && ended {
+		return c.over(s)
+	}
+	return nil
+}
+
+// over stops a transaction that is no longer open after a statement. If the statement
+// commits by its words, the program wanted that, and its statements go on.
+func (c *conn) over(s statement) error {
+	why := c.committedBy(s)
+	switch s.end {
+	case endCommitted:
+		c.tx.sever(why)
+		return nil
+	case endRolledBack:
+		why = c.pool.rules.RolledBack(s.name)
+	}
+	c.tx.doom(why, s.end == endUnknown)
+	return c.tx.refuse()
+}
+
+// committedBy returns the error which says that a statement has committed the
+// transaction, or may have, or nil.
+func (c *conn) committedBy(s statement) error {
+	switch s.end {
+	case endCommitted:
+		return c.pool.rules.Committed(s.name)
+	case endUnknown:
+		return c.pool.rules.MayHaveCommitted(s.name)
+	}
+	return nil
+}
+
+// failed notes a statement that the server has answered with an error, or hasn't
+// answered.
+func (c *conn) failed(ctx context.Context, s statement, err error) error {
+	t := c.tx
+	if t == nil {
+		return err
+	}
+	if s.kind == kindCommit && !t.owned {
+		c.end(false) // it is over, whatever has become of it
+		return err
+	}
+	err = c.judgeError(ctx, s, err)
+	t.ran(s, true)
+	if why := c.settle(ctx, s, true); why != nil {
+		return fmt.Errorf("%w: %w", why, err)
+	}
+	return err
+}
+
+// judgeError tells from the error of a statement, or of its rows, what is left of the
+// transaction.
+func (c *conn) judgeError(ctx context.Context, s statement, err error) error {
+	t := c.tx
+	if t == nil {
+		return err
+	}
+	why := c.pool.rules.Ended(err, c.server)
+	lost := why == nil && c.lost(ctx, err)
+	switch {
+	case lost:
+		why = c.pool.rules.Lost(err)
+		if s.end != endRolledBack {
+			s.end = endUnknown // it may never have been executed
+		}
+	case why == nil:
+		return err
+	}
+	if first := c.committedBy(s); first != nil {
+		why, err = first, fmt.Errorf("%w: %w", first, err)
+	}
+	first := t.doom(why, s.end != endRolledBack)
+	if !lost {
+		return err
+	}
+	c.unusable = true
+	if first && t.used() {
+		if killErr := c.pool.kill(c); killErr != nil {
+			return errors.Join(err, killErr)
+		}
+	}
+	return err
+}
+
+// lost tells whether this error means that the connection is gone. A base without a
+// Validator may be a wrapper around a connection that the driver has closed.
+func (c *conn) lost(ctx context.Context, err error) bool {
+	if fromServer := new(mysql.MySQLError); errors.As(err, &fromServer) {
+		return false
+	}
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) {
+		return true
+	}
+	if validator, ok := c.base.(driver.Validator); ok {
+		return !validator.IsValid()
+	}
+	return ctx.Err() != nil
+}
+
+// mayCommit returns why the transaction must not be committed: the server has rolled it
+// back, or it has lost locks before its end.
+func (c *conn) mayCommit() error {
+	t := c.tx
+	if t == nil {
+		return nil
+	}
+	if !t.holds() {
+		return t.refuse()
+	}
+	if err := t.Err(); err != nil {
+		return err
+	}
+	if name, found := t.unfenced(); found {
+		return c.pool.rules.Unfenced(name)
+	}
+	return nil
+}
+
+// mayCommitText does what mayCommit does, for a transaction that was begun as text. It
+// rolls back a transaction that must not be committed.
+func (c *conn) mayCommitText(ctx context.Context) error {
+	why := c.mayCommit()
+	if why == nil {
+		return nil
+	}
+	c.end(false)
+	return errors.Join(why, c.exec(ctx, "ROLLBACK"))
+}
+
+// exec sends a statement of the guard's own.
+func (c *conn) exec(ctx context.Context, query string) error {
+	if execer, ok := c.base.(driver.ExecerContext); ok {
+		_, err := execer.ExecContext(ctx, query, nil)
+		return err
+	}
+	queryer, ok := c.base.(driver.QueryerContext)
+	if !ok {
+		return fmt.Errorf("lockstep: %T is neither a driver.ExecerContext nor a driver.QueryerContext", c.base)
+	}
+	rows, err := queryer.QueryContext(ctx, query, nil)
+	if err != nil {
+		return err
+	}
+	return rows.Close()
+}

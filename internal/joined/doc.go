@@ -1,0 +1,2 @@
+// Package joined joins errors, but leaves a single error as it is; see [Errors].
+package joined

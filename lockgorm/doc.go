@@ -1,0 +1,37 @@
+// Package lockgorm brings the locks of package txlock to programs that use GORM.
+//
+// # The pool
+//
+// [Open] gives a *gorm.DB over a guarded pool; [Dialector] is for gorm.Open and for the
+// plugin dbresolver. All else in this package works on any pool of go-sql-driver/mysql.
+//
+// # Locks by hand
+//
+// In a transaction, [Lock], [TryLock], [RLock], [TryRLock], [LockAll] and [LockAny] take
+// locks with the *gorm.DB that the code has at hand; [Join] returns the [txlock.Scope] for
+// the rest. [Transaction] begins a transaction, locks first, and runs it again after a
+// deadlock. [Optimistic] compares a version at the end instead. [AssertLocked] checks that
+// a lock is held.
+//
+// # Locks by the plugin
+//
+// [New] is the plugin, for db.Use. It locks before each create, update and delete of a
+// model that names its keys as a [Locker]. [On] names the keys of one statement, [NoLock]
+// says that none is needed, and [Tables] forbids writes without a lock.
+//
+// # Versions
+//
+// A field of type [Version] makes each update and delete of a loaded model fail with
+// txlock.ErrConflict if somebody else has changed the row. [AnyVersion] and [KeepVersion]
+// are the exceptions, [ErrVersion] refuses what can't be compared. It needs the plugin.
+//
+// # Leases
+//
+// [NewManager], [AcquireTx], [Guard] and [Guarded] are for leases with GORM.
+//
+// # What it is not
+//
+// The plugin sees what passes GORM's callbacks and nothing else: no triggers, no
+// procedures, and no statements that another program sends. Locks exclude only those who
+// take them.
+package lockgorm

@@ -1,0 +1,20 @@
+// Package schema has the tables of lockstep: the DDL as files, for sqlc and migration
+// tools, and functions for programs that make and check the tables themselves.
+//
+// # Making the tables
+//
+// [Install] makes the tables that are missing. [FS] and [Statements] give the same DDL to
+// a migration tool. [Centers] is the number of rows that keys of hashed families share.
+//
+// # Checking them
+//
+// [Check] looks at the tables, the privileges, the server and the session, and returns all
+// that is wrong as one error, with the remedy for each finding: [ErrServer], [ErrTable],
+// [ErrPrivilege], [ErrCenters], [ErrSysdateIsNow], [ErrAutocommit], [ErrCharset] and
+// [ErrMultiPrimary]. [CheckCluster] looks only for a cluster of several primaries.
+//
+// # What it is not
+//
+// It is no migration tool: Install changes no table that exists. It takes no locks; see
+// package txlock.
+package schema

@@ -1,0 +1,76 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+)
+
+// Blockers is that of store.Store. What is read uncommitted isn't committed afterwards, and
+// is read uncommitted once more: so it was not committed meanwhile either, and its
+// transaction was open all the time.
+func (s *Store) Blockers(ctx context.Context, key string) ([]store.Blocker, error) {
+	first, err := s.uncommittedOf(ctx, key)
+	if err != nil || len(first) == 0 {
+		return nil, err
+	}
+	committed, err := s.writtenOf(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	again, err := s.uncommittedOf(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	var all []store.Blocker
+	for w, over := range again {
+		_, before := first[w]
+		if _, done := committed[w]; before && !done {
+			all = append(all, store.Blocker{Written: w, Over: over})
+		}
+	}
+	return all, nil
+}
+
+// uncommittedOf is writtenOf with what isn't committed yet.
+func (s *Store) uncommittedOf(ctx context.Context, key string) (found map[store.Written]time.Duration, err error) {
+	err = uncommitted(ctx, s.pool, func(tx gen.DBTX) (err error) {
+		found, err = session{tx, s}.writtenOf(ctx, key)
+		return err
+	})
+	return found, err
+}
+
+// writtenOf reads what transactions have written to the rows of a key, and since when each
+// lease is over.
+func (s session) writtenOf(ctx context.Context, key string) (map[store.Written]time.Duration, error) {
+	rows, err := queries.LeaseTransactions(ctx, s.db, []byte(key))
+	found := make(map[store.Written]time.Duration, len(rows))
+	for _, r := range rows {
+		found[store.Written{Slot: r.Slot, Token: r.Token, Guards: r.Guards, Session: r.ConnID}] = micros(r.OverUs)
+	}
+	return found, err
+}
+
+// End is that of store.Store.
+func (s *Store) End(ctx context.Context, key string, b store.Blocker) error {
+	err := uncommitted(ctx, s.pool, func(tx gen.DBTX) error {
+		found, err := session{tx, s}.writtenOf(ctx, key)
+		if _, open := found[b.Written]; err != nil || !open {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, rawsql.Kill(b.Session))
+		return err
+	})
+	var server *mysql.MySQLError
+	if errors.As(err, &server) && server.Number == 1094 { // ER_NO_SUCH_THREAD
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,98 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+)
+
+const (
+	// cleanBatch is how many rows one transaction of Clean removes.
+	cleanBatch = 200
+	// sweepBatch is how many one of Sweep does. MariaDB makes a subquery of a list of
+	// 1,000.
+	sweepBatch = 500
+)
+
+// Clean is that of store.Store.
+func (s *Store) Clean(ctx context.Context, retention time.Duration) (total int, err error) {
+	next := gen.IdleLeasesParams{AfterSlot: math.MinInt64, After: []byte{}, IdleUs: retention.Microseconds(), Limit: cleanBatch}
+	for {
+		rows, err := queries.IdleLeases(ctx, s.pool, next)
+		if err != nil {
+			return total, err
+		}
+		n, err := s.remove(ctx, rows, retention)
+		total += n
+		if err != nil || len(rows) < cleanBatch {
+			return total, err
+		}
+		next.After, next.AfterSlot = rows[len(rows)-1].Name, rows[len(rows)-1].Slot
+	}
+}
+
+// remove removes those of the rows that are still idle.
+func (s *Store) remove(ctx context.Context, rows []gen.IdleLeasesRow, retention time.Duration) (n int, err error) {
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	err = inTx(ctx, s.pool, func(tx gen.DBTX) error {
+		for _, row := range slices.Backward(rows) { // what says how a key is used comes last
+			removed, err := removeOne(ctx, tx, row, retention)
+			if err != nil {
+				return err
+			}
+			if removed {
+				n++
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		n = 0
+	}
+	return n, err
+}
+
+// removeOne removes a row, unless it is locked, or was used meanwhile.
+func removeOne(ctx context.Context, tx gen.DBTX, row gen.IdleLeasesRow, retention time.Duration) (bool, error) {
+	use, err := queries.IdleLease(ctx, tx, gen.IdleLeaseParams{Name: row.Name, Slot: row.Slot, IdleUs: retention.Microseconds()})
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err == nil && use != 0 {
+		// The gate of readers or permits, who come in through it one by one.
+		var places int64
+		if places, err = queries.CountPlaces(ctx, tx, row.Name); err == nil && places > 0 {
+			return false, nil
+		}
+	}
+	if err == nil {
+		err = queries.DeleteLease(ctx, tx, gen.DeleteLeaseParams(row))
+	}
+	return err == nil, err
+}
+
+// Sweep is that of store.Store. A reader whose row is gone can neither renew it nor guard
+// a transaction, and one that comes makes it again.
+func (s *Store) Sweep(ctx context.Context, key string) error {
+	for more := true; more; {
+		err := inTx(ctx, s.pool, func(tx gen.DBTX) error {
+			slots, err := queries.IdleReaders(ctx, tx, gen.IdleReadersParams{Name: []byte(key), Limit: sweepBatch})
+			more = len(slots) == sweepBatch
+			if err == nil && len(slots) > 0 {
+				err = queries.DeleteReaders(ctx, tx, gen.DeleteReadersParams{Name: []byte(key), Slots: slots})
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

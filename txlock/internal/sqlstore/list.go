@@ -1,0 +1,106 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+)
+
+// page is how many rows one statement reads.
+const page = 1000
+
+// List is that of store.Store.
+func (s *Store) List(ctx context.Context) ([]store.Info, error) {
+	all, err := s.listHeld(ctx)
+	if err == nil {
+		err = uncommitted(ctx, s.pool, func(tx gen.DBTX) error {
+			waiters, err := listWaiters(ctx, tx)
+			all = append(all, waiters...)
+			return err
+		})
+	}
+	return all, err
+}
+
+func (s *Store) listHeld(ctx context.Context) (all []store.Info, err error) {
+	next := gen.ListLeasesParams{After: []byte{}, AfterSlot: math.MinInt64, Limit: page}
+	for {
+		rows, err := queries.ListLeases(ctx, s.pool, next)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			all = append(all, infoOf(gen.InspectLeaseRow(row)))
+		}
+		if len(rows) < page {
+			return all, nil
+		}
+		next.After, next.AfterSlot = rows[page-1].Name, rows[page-1].Slot
+	}
+}
+
+func listWaiters(ctx context.Context, tx gen.DBTX) (all []store.Info, err error) {
+	next := gen.ListTurnstilesParams{After: []byte{}, Limit: page}
+	for {
+		rows, err := queries.ListTurnstiles(ctx, tx, next)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			all = append(all, waiterOf(gen.InspectTurnstileRow(row)))
+		}
+		if len(rows) < page {
+			return all, nil
+		}
+		next.After = rows[page-1].Name
+	}
+}
+
+// Inspect is that of store.Store.
+func (s *Store) Inspect(ctx context.Context, key string) (all []store.Info, err error) {
+	rows, err := queries.InspectLease(ctx, s.pool, []byte(key))
+	for _, row := range rows {
+		if row.Slot != store.TurnstileSlot {
+			all = append(all, infoOf(row))
+			continue
+		}
+		first, err := s.firstWaiter(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, first...)
+	}
+	return all, err
+}
+
+// firstWaiter returns who has the turnstile of a key, if anybody has.
+func (s *Store) firstWaiter(ctx context.Context, key string) (first []store.Info, err error) {
+	err = uncommitted(ctx, s.pool, func(tx gen.DBTX) error {
+		row, err := queries.InspectTurnstile(ctx, tx, []byte(key))
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		first = []store.Info{waiterOf(row)}
+		return err
+	})
+	return first, err
+}
+
+func infoOf(row gen.InspectLeaseRow) store.Info {
+	return store.Info{
+		Row: store.Row{Key: string(row.Name), Slot: row.Slot}, Owner: string(row.Owner), Token: row.Token,
+		TTL: micros(row.TtlUs), Left: micros(row.LeftUs), Holds: int(row.HoldsLength / store.HoldLength), Use: store.Use(row.IntentUs),
+	}
+}
+
+func waiterOf(row gen.InspectTurnstileRow) store.Info {
+	return store.Info{
+		Row: store.Row{Key: string(row.Name), Slot: store.TurnstileSlot}, Owner: string(row.Owner),
+		Since: time.UnixMicro(row.SinceUs), Session: row.ConnID,
+	}
+}

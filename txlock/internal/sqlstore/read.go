@@ -1,0 +1,102 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+)
+
+func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+
+// Look is that of store.Session.
+func (s session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
+	row, err := queries.LookLease(ctx, s.db, gen.LookLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.Glance{}, nil
+	}
+	return store.Glance{
+		Exists: err == nil, Owner: string(row.Owner), Left: micros(row.LeftUs), TTL: micros(row.TtlUs), Use: store.Use(row.IntentUs),
+	}, err
+}
+
+// Stored is that of store.Session.
+func (s session) Stored(ctx context.Context, at store.Row) (store.Stored, error) {
+	row, err := queries.LeaseInSnapshot(ctx, s.db, gen.LeaseInSnapshotParams{Name: []byte(at.Key), Slot: at.Slot})
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.Stored{}, nil
+	}
+	return store.Stored{Exists: err == nil, Token: row.Token, Holds: row.Holds}, err
+}
+
+// Permits is that of store.Session.
+func (s session) Permits(ctx context.Context, key string, first, last int) (store.Permits, error) {
+	row, err := queries.PermitsOf(ctx, s.db, gen.PermitsOfParams{Name: []byte(key), First: int64(first), Last: int64(last)})
+	return store.Permits{Rows: int(row.Permits), Held: int(row.Held), Left: micros(row.LeftUs)}, err
+}
+
+// Readers is that of store.Session.
+func (s session) Readers(ctx context.Context, key string) (store.Readers, error) {
+	row, err := queries.ReadersOf(ctx, s.db, []byte(key))
+	return store.Readers{Held: int(row.Readers), Expired: int(row.Expired), Left: micros(row.LeftUs), Idle: int(row.Idle)}, err
+}
+
+// ReaderAmong is that of store.Session.
+func (s session) ReaderAmong(ctx context.Context, key string, owners []string, begins string) (string, error) {
+	names := make([][]byte, len(owners))
+	for i, owner := range owners {
+		names[i] = []byte(owner)
+	}
+	owner, err := queries.ReaderAmong(ctx, s.db, gen.ReaderAmongParams{Name: []byte(key), Owners: names, Begins: begins})
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return string(owner), err
+}
+
+// LockReaders is that of store.Session.
+func (s session) LockReaders(ctx context.Context, key string) ([]store.Reader, error) {
+	rows, err := queries.ReadersForShare(ctx, s.db, []byte(key))
+	readers := make([]store.Reader, len(rows))
+	for i, row := range rows {
+		readers[i] = store.Reader{Owner: string(row.Owner), Hold: row.Holds}
+	}
+	return readers, err
+}
+
+// UnchangedSinceSnapshot is that of store.Session.
+func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
+	name := []byte(key)
+	before, err := queries.LeaseInSnapshot(ctx, s.db, gen.LeaseInSnapshotParams{Name: name, Slot: store.LeaseSlot})
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	current, err := queries.LeaseAsItIs(ctx, s.db, gen.LeaseAsItIsParams{Name: name, Slot: store.LeaseSlot})
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.ErrLocked
+	}
+	before.IntentUs = current.IntentUs
+	if err == nil && gen.LeaseInSnapshotRow(current) != before {
+		err = fmt.Errorf("%w: the lease was held by somebody since", txlock.ErrStaleSnapshot)
+	}
+	// The statement about readers locks a row of the next key too, at REPEATABLE READ,
+	// whose lease could not be renewed: it is not sent where there never was a reader.
+	if err != nil || store.Use(current.IntentUs) != store.Shared {
+		return err
+	}
+	// Readers may have committed something too. Their numbers only rise.
+	readBefore, err := queries.ReadingInSnapshot(ctx, s.db, name)
+	if err != nil {
+		return err
+	}
+	readSince, err := queries.ReadingAsItIs(ctx, s.db, name)
+	if err == nil && readSince != readBefore {
+		err = fmt.Errorf("%w: somebody has read under the lease since", txlock.ErrStaleSnapshot)
+	}
+	return err
+}

@@ -1,0 +1,230 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+)
+
+// What the statements of queries/leases.sql and shared.sql reply with, in place of an
+// insert id.
+const (
+	replyAbsent = 0 // the row is locked by somebody or missing; 1 is refused
+	firstToken  = 16
+
+	sharedBit  = 1 << 62 // of a token: there may be readers
+	permitBits = 52      // of a token, above which is the slot of a permit
+	usedFor    = 100000  // the reply of MarkGate for store.Exclusive
+)
+
+// answerOf returns what a reply says: a token, or why there is none, by the number from 2
+// up.
+func answerOf(reply, slot int64, others ...store.Reply) store.Answer {
+	a := store.Answer{Slot: slot}
+	switch {
+	case reply >= firstToken:
+		a.Reply, a.Token, a.Shared = store.Done, uint64(reply&^sharedBit), reply&sharedBit != 0
+	case reply >= 2 && int(reply) < 2+len(others):
+		a.Reply = others[reply-2]
+	case reply != replyAbsent:
+		a.Reply = store.Refused
+	}
+	return a
+}
+
+// session sends statements on a pool, on a connection, or in a transaction.
+type session struct {
+	db gen.DBTX
+	s  *Store
+}
+
+// Take is that of store.Session.
+func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
+	if ask.InTurn {
+		s.db = rewriting{s.db, rawsql.InTurn}
+	}
+	switch {
+	case ask.Permits > 0:
+		return s.takePermit(ctx, ask)
+	case ask.Slot != store.LeaseSlot:
+		return s.takePlace(ctx, ask)
+	}
+	reply, err := queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
+		Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
+		Name: []byte(ask.Key), Slot: ask.Slot, NotAfterUs: s.s.clock.microsAt(ask.NotAfter),
+	})
+	return answerOf(reply, ask.Slot, store.Full, store.Late, store.Other), err
+}
+
+// takePlace takes a reader's place.
+func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, error) {
+	rewrite := func(query string) string {
+		return rawsql.SkipShared(query, s.s.clock.onMariaDB())
+	}
+	reply, err := queries.ShareLease(ctx, rewriting{s.db, rewrite}, gen.ShareLeaseParams{
+		Slot: ask.Slot, Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
+		Name: []byte(ask.Key), NotAfterUs: s.s.clock.microsAt(ask.NotAfter),
+	})
+	return answerOf(reply, ask.Slot), err
+}
+
+// takePermit takes a permit, and so finds a slot.
+func (s session) takePermit(ctx context.Context, ask store.Ask) (store.Answer, error) {
+	reply, err := queries.AcquirePermit(ctx, s.db, gen.AcquirePermitParams{
+		Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
+		Name: []byte(ask.Key), Permits: int64(ask.Permits), NotAfterUs: s.s.clock.microsAt(ask.NotAfter),
+	})
+	if err != nil {
+		return store.Answer{Slot: store.UnknownSlot}, err
+	}
+	return answerOf(reply&(1<<permitBits-1), reply>>permitBits), nil
+}
+
+// rewriting changes the text of statements on their way.
+type rewriting struct {
+	gen.DBTX
+	rewrite func(query string) string
+}
+
+func (r rewriting) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return r.DBTX.ExecContext(ctx, r.rewrite(query), args...)
+}
+
+// Release is that of store.Session.
+func (s session) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
+	name := []byte(at.Key)
+	if at.Slot == store.UnknownSlot {
+		var err error
+		at.Slot, err = queries.SlotOfHold(ctx, s.db, gen.SlotOfHoldParams{Name: name, Hold: hold})
+		if errors.Is(err, sql.ErrNoRows) {
+			return store.Refused, nil
+		}
+		if err != nil {
+			return store.Absent, err
+		}
+	}
+	reply, err := queries.ReleaseLease(ctx, s.db, gen.ReleaseLeaseParams{Hold: hold, Name: name, Slot: at.Slot})
+	return answerOf(reply, at.Slot, store.Expired).Reply, err
+}
+
+// Renew is that of store.Session.
+func (s session) Renew(ctx context.Context, c store.Claim) (store.Reply, error) {
+	reply, err := queries.RenewLease(ctx, s.db, gen.RenewLeaseParams{
+		Owner: []byte(c.Owner), Hold: c.Hold, Token: c.Token, Name: []byte(c.Key), Slot: c.Slot,
+	})
+	return answerOf(reply, c.Slot).Reply, err
+}
+
+// RenewMany is that of store.Session. It needs no second look where all were renewed.
+func (s session) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, error) {
+	if len(claims) == 0 {
+		return nil, nil
+	}
+	holds := make([]rawsql.Hold, len(claims))
+	for i, c := range claims {
+		holds[i] = rawsql.Hold{Name: c.Key, Slot: c.Slot, Owner: c.Owner, Hold: c.Hold, Token: c.Token}
+	}
+	result, err := s.db.ExecContext(ctx, rawsql.RenewMany(holds))
+	if err != nil {
+		return nil, err
+	}
+	affected, err := result.RowsAffected()
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[store.Row]store.Standing, len(claims))
+	if affected == 2*int64(len(claims)) {
+		for _, c := range claims {
+			found[c.Row] = store.Renewed
+		}
+		return found, nil
+	}
+	at, err := result.LastInsertId()
+	if err != nil {
+		return nil, err
+	}
+	return found, s.readHeld(ctx, rawsql.HeldMany(holds, at), found)
+}
+
+// readHeld reads what has become of the rows that are still claimed.
+func (s session) readHeld(ctx context.Context, query string, found map[store.Row]store.Standing) error {
+	rows, err := s.db.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }() // Err has what there is to say
+	for rows.Next() {
+		var name []byte
+		var slot int64
+		var extended bool
+		if err := rows.Scan(&name, &slot, &extended); err != nil {
+			return err
+		}
+		standing := store.Skipped
+		if extended {
+			standing = store.Renewed
+		}
+		found[store.Row{Key: string(name), Slot: slot}] = standing
+	}
+	return rows.Err()
+}
+
+// Raise is that of store.Session.
+func (s session) Raise(ctx context.Context, c store.Claim) (store.Answer, error) {
+	reply, err := queries.RaiseToken(ctx, s.db, gen.RaiseTokenParams{
+		Owner: []byte(c.Owner), Hold: c.Hold, Token: c.Token, Name: []byte(c.Key), Slot: c.Slot,
+	})
+	return answerOf(reply, c.Slot), err
+}
+
+// Guard is that of store.Session.
+func (s session) Guard(ctx context.Context, c store.Claim) (store.Reply, error) {
+	reply, err := queries.GuardLease(ctx, s.db, gen.GuardLeaseParams{
+		Name: []byte(c.Key), Slot: c.Slot, Owner: []byte(c.Owner), Token: c.Token, Hold: c.Hold,
+	})
+	if uint64(reply) == c.Token {
+		return store.Done, err
+	}
+	return store.Refused, err
+}
+
+// Force is that of store.Session.
+func (s session) Force(ctx context.Context, at store.Row) (store.Reply, error) {
+	reply, err := queries.ForceRelease(ctx, s.db, gen.ForceReleaseParams{Name: []byte(at.Key), Slot: at.Slot})
+	return answerOf(reply, at.Slot).Reply, err
+}
+
+// Reap is that of store.Session.
+func (s session) Reap(ctx context.Context, key string) error {
+	return queries.ReapReaders(ctx, s.db, []byte(key))
+}
+
+// Make is that of store.Session.
+func (s session) Make(ctx context.Context, at store.Row) error {
+	err := queries.EnsureLease(ctx, s.db, gen.EnsureLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
+	explained := txlock.Explain("", err)
+	if errors.Is(explained, txlock.ErrWaitTimeout) || errors.Is(explained, txlock.ErrBusy) {
+		return store.ErrLocked
+	}
+	return err
+}
+
+// Use is that of store.Session.
+func (s session) Use(ctx context.Context, key string, use store.Use) (store.Use, error) {
+	reply, err := queries.MarkGate(ctx, s.db, gen.MarkGateParams{Intent: int64(use), Name: []byte(key)})
+	if err == nil && reply == replyAbsent {
+		err = store.ErrLocked
+	}
+	return store.Use(reply - usedFor), err
+}
+
+// Resize is that of store.Session.
+func (s session) Resize(ctx context.Context, key string, permits int) (store.Reply, error) {
+	reply, err := queries.ResizeSemaphore(ctx, s.db, gen.ResizeSemaphoreParams{Intent: -int64(permits), Name: []byte(key)})
+	return answerOf(reply, store.LeaseSlot).Reply, err
+}

@@ -1,0 +1,121 @@
+// Package sqlstore is the store of leases in a database: it has the statements of package
+// gen, what their replies mean, and the connections that they are sent on.
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+)
+
+var queries = gen.New()
+
+// Store is the store of one pool for one manager.
+type Store struct {
+	session
+	pool  *prepared
+	lane  *lane // to renew on
+	clock serverClock
+}
+
+var _ store.Store = (*Store)(nil)
+
+// New returns the store of a pool. It sends nothing.
+func New(db *sql.DB) *Store {
+	s := &Store{lane: &lane{program: db}}
+	s.pool = &prepared{DB: db, lane: s.lane, inline: txlock.TakesText(db), stmts: make(map[string]*sql.Stmt)}
+	s.session = session{s.pool, s}
+	return s
+}
+
+// Now is that of store.Store.
+func (*Store) Now() store.Instant { return now() }
+
+// Ready is that of store.Store.
+func (s *Store) Ready(ctx context.Context) error { return s.clock.fresh(ctx, s.pool) }
+
+// ReadClock is that of store.Store.
+func (s *Store) ReadClock(ctx context.Context) error { return s.clock.read(ctx, s.pool) }
+
+// SharesLeases is that of store.Store.
+func (s *Store) SharesLeases(ctx context.Context) error {
+	return schema.CheckCluster(ctx, s.pool.DB)
+}
+
+// Identity is that of store.Store: the pool.
+func (s *Store) Identity() any { return s.pool.DB }
+
+// Reserve is that of store.Store.
+func (s *Store) Reserve(ctx context.Context) error { return s.lane.reserve(ctx) }
+
+// Settle is that of store.Store.
+func (s *Store) Settle(idle bool) { s.lane.settle(idle) }
+
+// Full is that of store.Store.
+func (s *Store) Full() bool { return full(s.pool.DB) }
+
+// RenewMany is that of store.Session, on the connection to renew on. One on which something
+// has failed is closed: its state is not known.
+func (s *Store) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, error) {
+	conn, err := s.lane.conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = conn.ExecContext(ctx, rawsql.ReadCommitted); err == nil {
+		var found map[store.Row]store.Standing
+		if found, err = (session{conn, s}).RenewMany(ctx, claims); err == nil {
+			return found, conn.Close()
+		}
+	}
+	discard(conn)
+	return nil, err
+}
+
+// Join is that of store.Store.
+func (s *Store) Join(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) (store.Joined, error) {
+	scope, err := txlock.Join(ctx, tx, options...)
+	return joined{scope, s}, err
+}
+
+// joined is the caller's transaction.
+type joined struct {
+	scope *txlock.Scope
+	s     *Store
+}
+
+// Include is that of store.Joined.
+func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send func(ctx context.Context, in *store.In) error) error {
+	return j.scope.Include(ctx, verb, key, func(ctx context.Context, included *txlock.Included) error {
+		in := store.In{
+			Session: session{included.Tx, j.s}, Reading: included.Reading,
+			Snapshot: included.Snapshot, Fenced: included.Fenced, ID: included.Session,
+		}
+		err := send(ctx, &in)
+		included.Fence = in.Fence
+		return err
+	})
+}
+
+// Epoch is that of store.Store.
+func (s *Store) Epoch(ctx context.Context) (id string, age time.Duration, err error) {
+	row, err := queries.ReadEpoch(ctx, s.pool)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", 0, nil
+	}
+	return string(row.Owner), micros(row.AgeUs), err
+}
+
+// BeginEpoch is that of store.Store.
+func (s *Store) BeginEpoch(ctx context.Context, id string, age time.Duration) error {
+	return queries.BeginEpoch(ctx, s.pool, gen.BeginEpochParams{ID: []byte(id), AgeUs: age.Microseconds()})
+}
+
+// Close is that of store.Store.
+func (s *Store) Close() error { return errors.Join(s.lane.close(), s.pool.close()) }

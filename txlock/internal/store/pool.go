@@ -1,0 +1,23 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+)
+
+// Of returns the store that a pool brings itself: one whose driver has a method LeaseStore,
+// as that of package memstore. It returns nil for the pool of a database.
+func Of(db *sql.DB) Store {
+	if d, ok := db.Driver().(interface{ LeaseStore() Store }); ok {
+		return d.LeaseStore()
+	}
+	return nil
+}
+
+// ErrPoolClosed is what database/sql says of a pool that was closed, and stays so. It has
+// no name there.
+var ErrPoolClosed = func() error {
+	pool := sql.OpenDB(nil)
+	_ = pool.Close() // it has nothing open
+	return pool.PingContext(context.Background())
+}()
