@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -48,10 +49,10 @@ func NodeTimeout(d time.Duration) Option {
 	})
 }
 
-// Check returns what New returns for so many managers of these terms and the options,
-// and Acquire for terms of its own: for what stands in for a Manager, in tests for
-// example.
-func Check(managers int, terms nodes.Terms, opts ...Option) error {
+func init() { inside.SetQuorum(inside.Quorum[nodes.Terms, Option]{Check: check}) }
+
+// check is inside.Quorum.Check.
+func check(managers int, terms nodes.Terms, opts ...Option) error {
 	if err := checkNumber(managers); err != nil {
 		return err
 	}
