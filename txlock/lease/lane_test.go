@@ -69,7 +69,7 @@ func onSmallPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql
 // was acquired.
 func TestUsedUpPoolLosesNothing(t *testing.T) {
 	onSmallPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		const ttl = 3 * time.Second
+		const ttl = 6 * time.Second
 		m := newManager(t, pool, lease.TTL(ttl))
 		key := named()
 		makeGates(t, db, []txlock.Key{key}, false)
@@ -190,7 +190,7 @@ func TestConnectionIsGivenBack(t *testing.T) {
 // ten times a second, while the program has used up its pool.
 func TestKilledRenewals(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		const ttl, least = 20 * time.Second, 60
+		const ttl, least = 20 * time.Second, 30
 		pool := newPool(t, db, true)
 		pool.SetMaxOpenConns(2)
 		m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(ttl/100))

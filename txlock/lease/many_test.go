@@ -92,7 +92,7 @@ func TestManyKeysAreRenewedTogether(t *testing.T) {
 		defer wait()
 		for name, text := range map[string]bool{"prepared": false, "interpolated": true} {
 			run(name, func(t *testing.T) {
-				const ttl, every, soonest = 20 * time.Second, 2 * time.Second, 5 * time.Second
+				const ttl, every, soonest = 30 * time.Second, 2 * time.Second, 8 * time.Second
 				leases := testdb.Long(1500, 3000)
 				tap := new(wiretap)
 				pool := newPool(t, db, !text, tap.install, func(c *mysql.Config) { c.InterpolateParams = text })

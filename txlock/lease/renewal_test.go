@@ -557,7 +557,7 @@ func TestManyLeases(t *testing.T) {
 
 			acquired := time.Now()
 			waitUntil(t, "all were renewed", func() bool { return leastLeft(held) > ttl-ttl/100-time.Since(acquired) })
-			const turns = 5
+			const turns = 3
 			from, cpu, begun := tap.count(), cpuTime(t), time.Now()
 			waitUntil(t, "some turns are over, and all were renewed in them", func() bool {
 				passed := time.Since(begun)
