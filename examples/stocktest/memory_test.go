@@ -85,8 +85,7 @@ func TestRestockInMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer memory.DB().Close()
-		defer leases.Close(ctx)
+		t.Cleanup(func() { must(t, errors.Join(leases.Close(context.Background()), memory.DB().Close())) })
 
 		ordered := 0
 		err = Restock(ctx, leases, []int64{7, 8}, func(context.Context, int64, uint64) error {

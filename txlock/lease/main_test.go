@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,6 +41,16 @@ func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB))
 			})
 		}
 	})
+}
+
+// sideBySide returns what runs a subtest beside the others, all of them in the place of
+// one parallel test: for those that mostly wait for time to pass. The test calls wait
+// before it returns.
+func sideBySide(t *testing.T) (run func(name string, test func(t *testing.T)), wait func()) {
+	var group sync.WaitGroup
+	return func(name string, test func(t *testing.T)) {
+		group.Go(func() { t.Run(name, test) })
+	}, group.Wait
 }
 
 // newPool is a pool of the application's user, guarded or not, which must have all

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -82,7 +83,7 @@ func TestDisconnect(t *testing.T) {
 		if err := l.Renew(t.Context()); err == nil {
 			t.Error("renewed without a server")
 		}
-		if _, err := m.Acquire(t.Context(), txlock.Named("free")); !txlock.Unknown(err) {
+		if _, err := m.Acquire(t.Context(), txlock.Named("free")); !fault.Unknown(err) {
 			t.Errorf("Acquire: %v", err)
 		}
 		if tx, err := memory.DB().BeginTx(t.Context(), nil); err == nil {

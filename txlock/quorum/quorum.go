@@ -1,15 +1,3 @@
-// Package quorum takes leases over a majority of independent databases: the lease
-// goes on while any minority of them is down, cut off or comes back empty.
-//
-//	m, err := quorum.New([]*lease.Manager{a, b, c, d, e})
-//	err = m.Do(ctx, key, func(ctx context.Context, l *quorum.Lease) error {
-//		...
-//	})
-//
-// The databases know nothing of each other. Each holder has the lease of the key in
-// more than half of them, which two can't have at the same time; the token is made
-// known to more than half of them before it is used. There is no Guard over several
-// databases: what is written into one of them is guarded there, by Lease.Node.
 package quorum
 
 import (

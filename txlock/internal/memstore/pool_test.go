@@ -104,6 +104,7 @@ func TestPoolAcquireTx(t *testing.T) {
 	onPool(t, func(t *testing.T, s *memstore.Store, pool *sql.DB, m *lease.Manager) {
 		must(t, s.Make(ctx, leaseRow))
 		working, cancel := context.WithCancel(ctx)
+		defer cancel()
 		for _, keep := range []bool{false, true} {
 			tx, err := pool.BeginTx(working, nil)
 			must(t, err)
