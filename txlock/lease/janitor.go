@@ -59,11 +59,11 @@ func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
 
 // CleanNow removes the rows of leases that nobody has used for the retention (see
 // Janitor), and returns how many. Rows that are locked stay, and so do rows whose token
-// is ahead of the server's clock, so that the token of a key never goes back. When the
-// last reader's or permit's row of a key is gone, the key may be used for something else.
-// CleanNow works in small transactions of its own and doesn't wait for locks; what it has
-// removed stays removed if it fails. It returns txlock.ErrSchema, ErrReadOnly, ErrClosed
-// and the errors of the driver.
+// is ahead of the server's clock, so that the token of a key never goes back. A key that
+// was shared, or a semaphore, may be used for something else when all its rows are
+// removed. CleanNow works in small transactions of its own and doesn't wait for locks;
+// what it has removed stays removed if it fails. It returns txlock.ErrSchema,
+// ErrReadOnly, ErrClosed and the errors of the driver.
 func (m *Manager) CleanNow(ctx context.Context) (int, error) {
 	if err := m.ready(ctx); err != nil {
 		return 0, txlock.Explain("clean leases", err)

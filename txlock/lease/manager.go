@@ -69,9 +69,8 @@ type recordKey struct {
 	slot       int64 // of a permit, else 0
 }
 
-// NewManager returns a manager of leases on the pool. It sends nothing, and it doesn't
-// close the pool. Close the manager when it isn't needed any more, which ends its
-// goroutines.
+// NewManager returns a manager of leases on the pool. It sends nothing yet. Close the
+// manager when it isn't needed any more, which ends its goroutines; the pool stays open.
 //
 // While the manager holds leases it keeps one connection for renewals. Over a guarded
 // pool this is an additional connection, which MaxOpenConns doesn't count; over a plain

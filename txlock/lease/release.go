@@ -13,7 +13,7 @@ import (
 
 // ErrGuarded is returned by Release if an open transaction guards the lease, so that its
 // row can't be written. The lease is released in the background as soon as that
-// transaction has ended, or ends after its TTL.
+// transaction has ended; if it doesn't end, the lease ends after its TTL.
 var ErrGuarded = errors.New("lease: an open transaction guards it: it is released when that transaction ends")
 
 // How long a release tries.

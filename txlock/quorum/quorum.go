@@ -89,15 +89,15 @@ func (l *Lease) Left() time.Duration {
 	return l.r.left()
 }
 
-// Node returns the lease in the database of a manager, by its index in the slice
-// that New was given, to guard a transaction there: what is written into that
-// database under its Guard alone can't be overtaken there. The lease of another
-// holder may be on a majority without this database at that time; it can't guard here
-// then. Leave the renewal and the release of the node's lease to this one.
+// Node returns the lease in one database, by the index of its manager in the slice given
+// to New, to guard a transaction there. What is written into that database under its
+// Guard can't be overtaken in that database. At the same time, another holder may have a
+// majority without that database; it can't guard there then. Leave the renewal and the
+// release of the node's lease to this lease.
 //
-// It returns what Err does, txlock.ErrNotHeld where the lease holds others than this
-// database at the moment, which it tries to mend behind the calls, and
-// txlock.ErrInvalidOption for an index out of its range.
+// It returns the error of Err, txlock.ErrNotHeld if this database is not among those that
+// are held at the moment, which the manager tries to mend in the background, and
+// txlock.ErrInvalidOption for an index out of range.
 func (l *Lease) Node(index int) (*lease.Lease, error) {
 	if index < 0 || index >= len(l.r.m.nodes) {
 		return nil, fmt.Errorf("%w: Node(%d): the databases are numbered from 0 to %d", txlock.ErrInvalidOption, index, len(l.r.m.nodes)-1)
