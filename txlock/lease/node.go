@@ -14,8 +14,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
-// What package quorum builds on: one lease over several databases, each of which
-// has a Manager of this package.
+// This file has what package quorum needs of a Manager: its leases are held in several
+// databases, each by a Manager of this package.
 
 func init() {
 	nodes.Of = func(manager any) nodes.Node { return node{manager.(*Manager)} }
@@ -23,7 +23,7 @@ func init() {
 	nodes.RaiseToken = func(ctx context.Context, l any, token uint64) error { return l.(*Lease).raiseToken(ctx, token) }
 }
 
-// node is a Manager as package nodes says.
+// node is a Manager as a nodes.Node.
 type node struct{ m *Manager }
 
 func (n node) Identity() any { return n.m.store.Identity() }
@@ -45,9 +45,10 @@ func ownerOf(ctx context.Context) (owner string, named bool, err error) {
 	return process + id.String(), false, err
 }
 
-// raiseToken is nodes.RaiseToken. It returns txlock.ErrLost or ErrNotHeld where the lease
-// is not held any more, and ErrInvalidOption for a lease of a reader or a permit and for a
-// token that no lease can have.
+// raiseToken makes the token of the lease at least the given one: see nodes.RaiseToken.
+// It returns txlock.ErrLost or ErrNotHeld if the lease is not held any more, and
+// ErrInvalidOption for a reader's or a permit's lease and for a token that no lease can
+// have.
 func (l *Lease) raiseToken(ctx context.Context, token uint64) error {
 	r := l.record
 	if r.shared || r.slot != store.LeaseSlot || token >= 1<<62 {
