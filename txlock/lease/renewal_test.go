@@ -19,6 +19,7 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -618,7 +619,7 @@ func acquireMany(t testing.TB, m *lease.Manager, keys []txlock.Key, held []*leas
 
 // leastLeft is the least that is left of any.
 func leastLeft(held []*lease.Lease) time.Duration {
-	least := lease.MaxTTL
+	least := nodes.MaxTTL
 	for _, l := range held {
 		least = min(least, l.Left())
 	}
