@@ -11,11 +11,11 @@ import (
 )
 
 // Memory stands in for the server: it has the locks and the leases that the
-// transactions and managers of one test share. Begin gives a transaction's Scope, and
-// DB the pool of the managers of leases. Its methods may be called from any goroutine.
+// transactions and managers of one test share. Begin returns a transaction's Scope, and
+// DB the pool for managers of leases. Its methods may be called from any goroutine.
 //
-// It knows no other time than package time: in a test under testing/synctest, make it in
-// the bubble.
+// Its clock is that of package time. In a test under testing/synctest, make it in the
+// bubble.
 type Memory struct {
 	leases *memstore.Store
 
@@ -68,8 +68,8 @@ func (m *Memory) Holders(ctx context.Context, keys ...txlock.Key) (holders []txl
 }
 
 // AwaitWaiting returns when that many calls wait for the lock of a key, or with the error
-// of the context: for tests that need somebody who waits. It doesn't count who waits for a
-// lease: under testing/synctest, use synctest.Wait.
+// of the context: for tests that need a waiter. It doesn't count those that wait for a
+// lease: for them use synctest.Wait.
 func (m *Memory) AwaitWaiting(ctx context.Context, key txlock.Key, n int) error {
 	return m.await(ctx, func() bool { return m.queued[key.String()] >= n })
 }

@@ -9,6 +9,7 @@
 //
 //	server := memstore.New()
 //	a, b := server.Store(), server.Store()
+//	m, err := lease.NewManager(a.Pool())
 //
 // Read server.go first (the rows and their locks), then tx.go, then the statements: those
 // that take and release in take.go, the others that write in session.go, those that read in

@@ -11,9 +11,10 @@ import (
 // Fault makes a call of a store in place of the store, by call, which it may do at once,
 // later or not at all. Its error is that of the call, whose answer is lost then.
 //
-// The name is that of the method of store.Store, store.Session or Tx, and the row the one
-// that it is about: the first of RenewMany, slot 0 for what is about a key, and none for
-// what is about neither. What Queued and Wait send are calls as well.
+// The name is that of the method of store.Store, store.Session or Tx, or Begin or Ping of
+// the pool, and the row the one that it is about: the first of RenewMany, slot 0 for what is
+// about a key, and none for what is about neither. What Queued and Wait send are calls as
+// well.
 type Fault func(ctx context.Context, op string, at store.Row, call func() error) error
 
 // SetFault sets what goes wrong with the calls of this store from now on, nil for nothing.

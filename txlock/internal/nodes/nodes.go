@@ -1,5 +1,5 @@
-// Package nodes has what package quorum needs of the managers and leases of package
-// lease, and no other package does.
+// Package nodes has what package quorum and the packages for tests need of package lease,
+// and no program does.
 package nodes
 
 import (
