@@ -23,20 +23,59 @@ type Memory struct {
 	leases map[string]*memoryLease
 	queued map[string]int // how many calls wait, by the key's name
 	news   chan struct{}  // closed when that changes, or a lease ends
+
+	mysql  bool
+	victim func(circle []*Scope) *Scope
+}
+
+// MemoryOption is an option of NewMemory.
+type MemoryOption func(*Memory)
+
+// OnMySQL makes a Memory behave as MySQL does. The default is MariaDB.
+func OnMySQL(m *Memory) { m.mysql = true }
+
+// Victim says which transaction of a circle of waits is rolled back. Nil leaves the choice
+// to the Memory, which takes the one with the fewest locks. It must not call the Memory.
+func Victim(choose func(circle []*Scope) *Scope) MemoryOption {
+	return func(m *Memory) { m.victim = choose }
 }
 
 // NewMemory returns a memory in which nothing is held. Its clock begins at the present.
-func NewMemory() *Memory { return newMemory(&movedClock{at: time.Now()}) }
+func NewMemory(options ...MemoryOption) *Memory {
+	return newMemory(&movedClock{at: time.Now()}, options)
+}
 
 // NewRealTimeMemory is NewMemory with the clock of package time, and so with that of
 // the bubble in a test under testing/synctest.
-func NewRealTimeMemory() *Memory { return newMemory(realClock{}) }
+func NewRealTimeMemory(options ...MemoryOption) *Memory { return newMemory(realClock{}, options) }
 
-func newMemory(c clock) *Memory {
-	return &Memory{
+func newMemory(c clock, options []MemoryOption) *Memory {
+	m := &Memory{
 		clock: c, rows: make(map[rowID]*memoryRow), leases: make(map[string]*memoryLease),
 		queued: make(map[string]int), news: make(chan struct{}),
 	}
+	for _, option := range options {
+		option(m)
+	}
+	return m
+}
+
+// Ensure stands in for txlock.Ensure.
+func (m *Memory) Ensure(ctx context.Context, keys ...txlock.Key) error {
+	if err := checkKeys(keys); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("ensure: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, key := range keys {
+		if r := m.row(key); r.maker == nil {
+			r.exists, r.known = true, true
+		}
+	}
+	return nil
 }
 
 // Now returns what the clock shows.

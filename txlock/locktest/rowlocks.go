@@ -60,8 +60,7 @@ func (t *transaction) reenter(key txlock.Key, shared bool) (grant txlock.Grant, 
 	return grant, held, nil
 }
 
-// take locks the row of a key, and waits for it. As on MySQL a snapshot that is older
-// than the lock leaves the row locked and the transaction alive.
+// take locks the row of a key, and waits for it.
 func (t *transaction) take(ctx context.Context, key txlock.Key, q ask) (txlock.Grant, error) {
 	grant, held, err := t.reenter(key, q.shared)
 	if held || err != nil {
@@ -71,10 +70,7 @@ func (t *transaction) take(ctx context.Context, key txlock.Key, q ask) (txlock.G
 	if err != nil || q.compares {
 		return grant, err
 	}
-	if current, old := t.versions(key); current != old {
-		return txlock.Grant{}, fmt.Errorf("%s %q: %w: version %d in the snapshot, %d in the row", q.verb, key, txlock.ErrStaleSnapshot, old, current)
-	}
-	return grant, nil
+	return grant, t.stale(key, q.verb)
 }
 
 // lock locks the row of a key that is not held.
@@ -93,12 +89,23 @@ func (t *transaction) lock(ctx context.Context, key txlock.Key, q ask) (txlock.G
 		return txlock.Grant{}, fmt.Errorf("%s %q: %w", q.verb, key, err)
 	}
 	r := m.row(key)
+	t.touched = true
+	bounded := q.try || q.atMost > 0
+	if m.mysql && bounded && !r.known && (q.try || t.snapshot != nil) {
+		t.read() // MySQL has no limit for what makes a row, so the library looks for it first
+	}
 	sharing, ours := r.holders[t] // locked by a LockAll that has failed
-	if ours && !sharing || r.admits(t, q.shared) && len(r.queue) == 0 {
+	if ours && (!sharing || q.shared) || r.admits(t, q.shared) && len(r.queue) == 0 {
 		defer m.mu.Unlock()
 		return r.give(t, key, txlock.OwnerOf(ctx), q.shared), nil
 	}
+	late := txlock.ErrWaitTimeout
 	if q.try {
+		late = txlock.ErrBusy
+	}
+	if m.mysql && bounded && !r.known {
+		q.atMost = q.atMost.Truncate(time.Second) + time.Second // the limit of the session
+	} else if q.try {
 		m.mu.Unlock()
 		return txlock.Grant{}, fmt.Errorf("%s %q: %w", q.verb, key, txlock.ErrBusy)
 	}
@@ -109,7 +116,7 @@ func (t *transaction) lock(ctx context.Context, key txlock.Key, q ask) (txlock.G
 		victim.doom(txlock.ErrDeadlock)
 	}
 	m.mu.Unlock()
-	if err := w.await(ctx, q.atMost); err != nil {
+	if err := w.await(ctx, q.atMost, late); err != nil {
 		return txlock.Grant{}, fmt.Errorf("%s %q: %w", q.verb, key, err)
 	}
 	m.mu.Lock()
@@ -122,13 +129,13 @@ func (t *transaction) lock(ctx context.Context, key txlock.Key, q ask) (txlock.G
 }
 
 // await waits for the row, until the limit or the end of the context.
-func (w *rowWait) await(ctx context.Context, atMost time.Duration) error {
+func (w *rowWait) await(ctx context.Context, atMost time.Duration, late error) error {
 	m := w.tx.memory
 	if atMost > 0 {
 		stop := m.clock.after(atMost, func() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			m.row(w.key).leave(w, txlock.ErrWaitTimeout)
+			m.row(w.key).leave(w, late)
 		})
 		defer stop()
 	}
@@ -150,7 +157,7 @@ func (w *rowWait) await(ctx context.Context, atMost time.Duration) error {
 func (m *Memory) row(key txlock.Key) *memoryRow {
 	r := m.rows[rowOf(key)]
 	if r == nil {
-		r = &memoryRow{holders: make(map[*transaction]bool)}
+		r = &memoryRow{holders: make(map[*transaction]bool), exists: key.Hashed(), known: key.Hashed()}
 		m.rows[rowOf(key)] = r
 	}
 	return r
@@ -168,8 +175,11 @@ func (r *memoryRow) admits(t *transaction, shared bool) bool {
 
 // give locks the row.
 func (r *memoryRow) give(t *transaction, key txlock.Key, owner string, shared bool) txlock.Grant {
+	if !r.exists && r.maker == nil {
+		r.maker = t
+	}
 	sharing, held := r.holders[t]
-	r.holders[t] = shared && (sharing || !held)
+	r.holders[t] = shared && (sharing || !held) && r.maker != t
 	t.rows[rowOf(key)] = r
 	if shared {
 		return txlock.NewGrant(key, r.committed, true)
@@ -229,21 +239,73 @@ func (t *transaction) free(commit bool) {
 	rows, grants := t.rows, t.grants
 	t.rows, t.grants = nil, nil
 	for id, r := range rows {
-		if grant, granted := grants[id]; commit && granted && !grant.Shared() {
-			r.committed = grant.Token()
+		grant, granted := grants[id]
+		if commit {
+			r.commit(t, granted, grant)
 		}
-		delete(r.holders, t)
-		r.serve()
+		r.lose(t)
 	}
 }
 
+// commit keeps what a transaction has made of the row.
+func (r *memoryRow) commit(t *transaction, granted bool, grant txlock.Grant) {
+	raised := granted && !grant.Shared()
+	if raised {
+		r.committed = grant.Token()
+	}
+	if raised || r.maker == t {
+		r.changes++
+	}
+	if r.maker == t {
+		r.maker, r.exists = nil, true
+	}
+	r.known = r.known || granted
+}
+
+// lose gives the row to who waits for it.
+func (r *memoryRow) lose(t *transaction) {
+	if r.maker == t { // The row is gone.
+		for r.collide() {
+		}
+		r.maker = nil
+	}
+	delete(r.holders, t)
+	r.serve()
+}
+
+// collide dooms one of those who wait for a row that is gone: each keeps the others from
+// making it, by the lock on the gap that the server has left them. It tells whether there
+// were two.
+func (r *memoryRow) collide() bool {
+	if len(r.queue) < 2 {
+		return false
+	}
+	var waiting []*transaction
+	for _, w := range r.queue {
+		waiting = append(waiting, w.tx)
+	}
+	waiting[0].memory.choose(waiting).doom(txlock.ErrDeadlock)
+	return true
+}
+
 // deadlocked returns who is to be rolled back, because those wait for each other who
-// wait for a transaction: the one with the fewest locks, and of equals not the one that
-// has come last.
+// wait for a transaction.
 func (m *Memory) deadlocked(last *transaction) *transaction {
-	circle := m.circle(last, last, make(map[*transaction]bool))
-	var victim *transaction
-	for _, t := range circle { // whose last is the last
+	return m.choose(m.circle(last, last, make(map[*transaction]bool))) // whose last is the last
+}
+
+// choose returns the victim: the one with the fewest locks, and of equals not the last.
+func (m *Memory) choose(circle []*transaction) (victim *transaction) {
+	if m.victim != nil && circle != nil {
+		scopes := make([]*Scope, len(circle))
+		for i, t := range circle {
+			scopes[i] = t.begun
+		}
+		if chosen := m.victim(scopes); chosen != nil {
+			return chosen.transaction
+		}
+	}
+	for _, t := range circle {
 		if victim == nil || len(t.rows) < len(victim.rows) {
 			victim = t
 		}

@@ -27,12 +27,16 @@ type Scope struct {
 // transaction is what the views of a Scope share.
 type transaction struct {
 	memory  *Memory
+	begun   *Scope
 	sending sync.Mutex // held during a call, as on a connection
+
+	readCommitted bool
 
 	// Under Memory.mu.
 	held
 	savepoints []savepoint
-	snapshot   map[rowID]uint64     // the versions that plain reads show; nil: none was made
+	touched    bool                 // it has locked or read
+	snapshot   map[rowID]seenRow    // what plain reads show; nil: none was made
 	seen       map[rowID]uint64     // those that Version has shown
 	rows       map[rowID]*memoryRow // that it has locked, granted or not
 	over       error                // why nothing can be locked any more
@@ -48,8 +52,12 @@ type held struct {
 
 // memoryRow is the row of a key.
 type memoryRow struct {
-	last, committed uint64 // tokens
-	owner           string // of the last, and when that was
+	exists          bool         // it was committed
+	known           bool         // and the library knows
+	maker           *transaction // who has made it and not committed
+	last, committed uint64       // tokens
+	changes         int          // how often it was committed
+	owner           string       // of the last, and when that was
 	locked          time.Time
 	holders         map[*transaction]bool // true: shared
 	queue           []*rowWait
@@ -64,12 +72,29 @@ type rowWait struct {
 	done   chan error // of one place
 }
 
-// Begin begins a transaction.
-func (m *Memory) Begin() *Scope {
-	return &Scope{transaction: &transaction{
-		memory: m, rows: make(map[rowID]*memoryRow), seen: make(map[rowID]uint64),
+// Begin begins a transaction at REPEATABLE READ.
+func (m *Memory) Begin() *Scope { return m.begin(false) }
+
+// BeginTx begins a transaction at REPEATABLE READ, the default, or READ COMMITTED.
+func (m *Memory) BeginTx(options *sql.TxOptions) (*Scope, error) {
+	level := sql.LevelDefault
+	if options != nil {
+		level = options.Isolation
+	}
+	switch level {
+	case sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelReadCommitted:
+		return m.begin(level == sql.LevelReadCommitted), nil
+	}
+	return nil, fmt.Errorf("%w: locktest has no transactions at %v", txlock.ErrInvalidOption, level)
+}
+
+func (m *Memory) begin(readCommitted bool) *Scope {
+	s := &Scope{transaction: &transaction{
+		memory: m, readCommitted: readCommitted, rows: make(map[rowID]*memoryRow), seen: make(map[rowID]uint64),
 		held: held{grants: make(map[rowID]txlock.Grant), bases: make(map[rowID]uint64)},
 	}}
+	s.begun = s
+	return s
 }
 
 // Commit ends the transaction and frees its locks. It returns txlock.ErrTxDoomed for one
@@ -196,12 +221,15 @@ func (s *Scope) Version(ctx context.Context, key txlock.Key) (uint64, error) {
 	defer s.sending.Unlock()
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
-	if s.over != nil {
-		return 0, fmt.Errorf("read the version of %q: %w", key, s.over)
+	if err := s.sent(); err != nil {
+		return 0, fmt.Errorf("read the version of %q: %w", key, err)
 	}
 	s.read()
 	id := rowOf(key)
-	version := s.snapshot[id]
+	version := s.snapshot[id].version
+	if s.snapshot == nil {
+		version = s.memory.row(key).committed
+	}
 	if grant, held := s.grants[id]; held && !grant.Shared() {
 		version = grant.Token()
 	}
@@ -236,6 +264,9 @@ func (s *Scope) CompareAndBump(ctx context.Context, key txlock.Key, version uint
 		}
 		return nil
 	}
+	if _, old := s.versions(key); s.snapshot != nil && !saw && old > version {
+		return conflict
+	}
 	if grant, err = s.take(ctx, key, ask{verb: "compare and bump", atMost: s.atMost, compares: true}); err != nil {
 		return err
 	}
@@ -265,10 +296,18 @@ func (s *Scope) Held(key txlock.Key) (txlock.Grant, bool) {
 func (s *Scope) Verify(context.Context) error {
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
-	if s.over != nil {
-		return fmt.Errorf("verify: %w", s.over)
+	if err := s.sent(); err != nil {
+		return fmt.Errorf("verify: %w", err)
 	}
 	return nil
+}
+
+// sent is the error of a statement that is sent without a look at the book.
+func (t *transaction) sent() error {
+	if t.ended {
+		return fmt.Errorf("%w: %w", t.over, sql.ErrTxDone)
+	}
+	return t.over
 }
 
 // checkKeys returns txlock.ErrInvalidKey for the first key that can't be locked.

@@ -1,8 +1,10 @@
 package locktest
 
 import (
+	"database/sql"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -11,6 +13,8 @@ import (
 type savepoint struct {
 	name string
 	held
+	touched bool // the transaction had locked or read before
+	made    map[rowID]bool
 }
 
 // Snapshot says that the transaction reads data, by a plain SELECT: the first one makes
@@ -23,14 +27,21 @@ func (s *Scope) Snapshot() {
 	s.read()
 }
 
+// seenRow is a row as a snapshot shows it.
+type seenRow struct {
+	version uint64
+	changes int
+}
+
 // read makes the snapshot, under Memory.mu.
 func (t *transaction) read() {
-	if t.snapshot != nil {
+	t.touched = true
+	if t.snapshot != nil || t.readCommitted {
 		return
 	}
-	t.snapshot = make(map[rowID]uint64, len(t.memory.rows))
+	t.snapshot = make(map[rowID]seenRow, len(t.memory.rows))
 	for id, r := range t.memory.rows {
-		t.snapshot[id] = r.committed
+		t.snapshot[id] = seenRow{r.committed, r.changes}
 	}
 }
 
@@ -43,7 +54,27 @@ func (t *transaction) versions(key txlock.Key) (current, old uint64) {
 	if t.snapshot == nil {
 		return current, current
 	}
-	return current, t.snapshot[rowOf(key)]
+	return current, t.snapshot[rowOf(key)].version
+}
+
+// stale returns txlock.ErrStaleSnapshot where the row of a key that was locked is newer
+// than the snapshot. On MySQL the row stays locked and the transaction alive; a MariaDB
+// takes any change of the row for a newer one, also that it was made.
+func (t *transaction) stale(key txlock.Key, verb string) error {
+	t.memory.mu.Lock()
+	defer t.memory.mu.Unlock()
+	if t.snapshot == nil {
+		return nil
+	}
+	r, old := t.memory.row(key), t.snapshot[rowOf(key)]
+	if r.committed == old.version && (t.memory.mysql || r.changes == old.changes) {
+		return nil
+	}
+	err := fmt.Errorf("%s %q: %w: version %d in the snapshot, %d in the row", verb, key, txlock.ErrStaleSnapshot, old.version, r.committed)
+	if !t.memory.mysql {
+		t.doom(err)
+	}
+	return err
 }
 
 // Savepoint stands in for SAVEPOINT, by which GORM nests transactions. It returns the
@@ -53,10 +84,18 @@ func (s *Scope) Savepoint(name string) error {
 	defer s.sending.Unlock()
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
+	if s.ended {
+		return sql.ErrTxDone
+	}
 	if s.over != nil {
 		return fmt.Errorf("savepoint %s: %w", name, s.over)
 	}
-	s.savepoints = append(s.savepoints, savepoint{name, s.clone()})
+	s.savepoints = slices.DeleteFunc(s.savepoints, func(p savepoint) bool { return p.name == name })
+	made := make(map[rowID]bool)
+	for id, r := range s.rows {
+		made[id] = r.maker == s.transaction
+	}
+	s.savepoints = append(s.savepoints, savepoint{name, s.clone(), s.touched, made})
 	return nil
 }
 
@@ -69,6 +108,9 @@ func (s *Scope) RollbackTo(name string) error {
 	defer s.sending.Unlock()
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
+	if s.ended {
+		return sql.ErrTxDone
+	}
 	if s.over != nil {
 		return fmt.Errorf("roll back to savepoint %s: %w", name, s.over)
 	}
@@ -76,6 +118,7 @@ func (s *Scope) RollbackTo(name string) error {
 		if s.savepoints[i].name == name {
 			s.savepoints = s.savepoints[:i+1]
 			s.held = s.savepoints[i].clone()
+			s.undo(s.savepoints[i])
 			return nil
 		}
 	}
@@ -83,3 +126,17 @@ func (s *Scope) RollbackTo(name string) error {
 }
 
 func (h held) clone() held { return held{maps.Clone(h.grants), maps.Clone(h.bases)} }
+
+// undo frees the rows of which the server keeps no lock: all, where the transaction had done
+// nothing before the savepoint, and on MariaDB those that it has made since.
+func (t *transaction) undo(to savepoint) {
+	for id, r := range t.rows {
+		if !to.touched || !t.memory.mysql && r.maker == t && !to.made[id] {
+			delete(t.rows, id)
+			r.lose(t)
+		}
+	}
+	if !to.touched {
+		t.touched, t.snapshot = false, nil
+	}
+}
