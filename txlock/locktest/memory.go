@@ -13,6 +13,19 @@ import (
 // transactions and managers of one test share. Begin gives a transaction's Scope, and
 // Manager a manager of leases. Its methods may be called from any goroutine.
 //
+// Its transaction locks are compared with those of MariaDB and MySQL by random programs. It
+// is MariaDB, unless it is made with OnMySQL. As on the servers, a key that was never
+// committed has no row yet: even RLock makes one then, and excludes until the end, and when
+// its transaction rolls back, all who wait for it but one get txlock.ErrDeadlock. Ensure
+// makes rows beforehand.
+//
+// Which transaction of a deadlock is rolled back can't be foretold: a server compares how
+// much each has written and locked, as its storage engine counts that, and of equals takes
+// any. Memory takes the one with the fewest locks, unless Victim says otherwise.
+//
+// What it doesn't know is the data: what the program writes, a server also waits for, counts
+// and compares. Nor does it have the limit of innodb_lock_wait_timeout, which ends all waits.
+//
 // It has a clock of its own, which stands still until Advance moves it: with it end the
 // waits of WaitAtMost and the leases that are not renewed.
 type Memory struct {
@@ -25,19 +38,7 @@ type Memory struct {
 	news   chan struct{}  // closed when that changes, or a lease ends
 
 	mysql  bool
-	victim func(circle []*Scope) *Scope
-}
-
-// MemoryOption is an option of NewMemory.
-type MemoryOption func(*Memory)
-
-// OnMySQL makes a Memory behave as MySQL does. The default is MariaDB.
-func OnMySQL(m *Memory) { m.mysql = true }
-
-// Victim says which transaction of a circle of waits is rolled back. Nil leaves the choice
-// to the Memory, which takes the one with the fewest locks. It must not call the Memory.
-func Victim(choose func(circle []*Scope) *Scope) MemoryOption {
-	return func(m *Memory) { m.victim = choose }
+	victim func(circle []*Scope) *Scope // of Victim, or nil
 }
 
 // NewMemory returns a memory in which nothing is held. Its clock begins at the present.
@@ -58,24 +59,6 @@ func newMemory(c clock, options []MemoryOption) *Memory {
 		option(m)
 	}
 	return m
-}
-
-// Ensure stands in for txlock.Ensure.
-func (m *Memory) Ensure(ctx context.Context, keys ...txlock.Key) error {
-	if err := checkKeys(keys); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("ensure: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, key := range keys {
-		if r := m.row(key); r.maker == nil {
-			r.exists, r.known = true, true
-		}
-	}
-	return nil
 }
 
 // Now returns what the clock shows.
@@ -107,8 +90,8 @@ func (m *Memory) Holders(ctx context.Context, keys ...txlock.Key) (holders []txl
 	for _, key := range keys {
 		r := m.row(key)
 		for t := range r.holders {
-			if grant, held := t.grants[rowOf(key)]; held && !grant.Shared() {
-				holders = append(holders, txlock.Holder{Key: key, Token: grant.Token(), Owner: r.owner, Locked: r.locked})
+			if token, raised := t.raised[r.id]; raised {
+				holders = append(holders, txlock.Holder{Key: key, Token: token, Owner: r.owner, Locked: r.locked})
 			}
 		}
 	}

@@ -45,32 +45,26 @@ func (t *transaction) read() {
 	}
 }
 
-// versions returns the version of a key as it was committed last, and as plain reads of
-// the transaction show it.
-func (t *transaction) versions(key txlock.Key) (current, old uint64) {
-	t.memory.mu.Lock()
-	defer t.memory.mu.Unlock()
-	current = t.memory.row(key).committed
-	if t.snapshot == nil {
-		return current, current
-	}
-	return current, t.snapshot[rowOf(key)].version
-}
-
 // stale returns txlock.ErrStaleSnapshot where the row of a key that was locked is newer
-// than the snapshot. On MySQL the row stays locked and the transaction alive; a MariaDB
-// takes any change of the row for a newer one, also that it was made.
+// than the snapshot.
 func (t *transaction) stale(key txlock.Key, verb string) error {
 	t.memory.mu.Lock()
 	defer t.memory.mu.Unlock()
-	if t.snapshot == nil {
+	if err := t.older(t.memory.row(key)); err != nil {
+		return fmt.Errorf("%s %q: %w", verb, key, err)
+	}
+	return nil
+}
+
+// older is stale under Memory.mu. On MySQL the library compares the versions, and the
+// transaction goes on; a MariaDB compares the rows, and ends it.
+func (t *transaction) older(r *memoryRow) error {
+	old := t.snapshot[r.id]
+	_, ours := t.raised[r.id]
+	if t.snapshot == nil || ours || r.committed == old.version && (t.memory.mysql || r.changes == old.changes) {
 		return nil
 	}
-	r, old := t.memory.row(key), t.snapshot[rowOf(key)]
-	if r.committed == old.version && (t.memory.mysql || r.changes == old.changes) {
-		return nil
-	}
-	err := fmt.Errorf("%s %q: %w: version %d in the snapshot, %d in the row", verb, key, txlock.ErrStaleSnapshot, old.version, r.committed)
+	err := fmt.Errorf("%w: version %d in the snapshot, %d in the row", txlock.ErrStaleSnapshot, old.version, r.committed)
 	if !t.memory.mysql {
 		t.doom(err)
 	}
@@ -91,12 +85,19 @@ func (s *Scope) Savepoint(name string) error {
 		return fmt.Errorf("savepoint %s: %w", name, s.over)
 	}
 	s.savepoints = slices.DeleteFunc(s.savepoints, func(p savepoint) bool { return p.name == name })
-	made := make(map[rowID]bool)
-	for id, r := range s.rows {
-		made[id] = r.maker == s.transaction
-	}
-	s.savepoints = append(s.savepoints, savepoint{name, s.clone(), s.touched, made})
+	before := s.mark()
+	before.name = name
+	s.savepoints = append(s.savepoints, before)
 	return nil
+}
+
+// mark notes what the transaction has, under Memory.mu.
+func (t *transaction) mark() savepoint {
+	made := make(map[rowID]bool)
+	for id, r := range t.rows {
+		made[id] = r.maker == t
+	}
+	return savepoint{held: t.clone(), touched: t.touched, made: made}
 }
 
 // RollbackTo stands in for ROLLBACK TO SAVEPOINT: what was locked since is not held any
@@ -125,7 +126,9 @@ func (s *Scope) RollbackTo(name string) error {
 	return fmt.Errorf("locktest: roll back to savepoint %s: there is none of that name", name)
 }
 
-func (h held) clone() held { return held{maps.Clone(h.grants), maps.Clone(h.bases)} }
+func (h held) clone() held {
+	return held{maps.Clone(h.grants), maps.Clone(h.bases), maps.Clone(h.raised)}
+}
 
 // undo frees the rows of which the server keeps no lock: all, where the transaction had done
 // nothing before the savepoint, and on MariaDB those that it has made since.

@@ -53,33 +53,46 @@ func (p program) String() string {
 	return b.String()
 }
 
+// game is what programs are made of.
+type game struct {
+	verbs map[string]verb
+	begin string               // the verb that is the first of an actor's, "" if any is
+	last  func(program) []step // what follows each program
+}
+
 // verb is a call that programs make.
 type verb struct {
-	weight int // how often it is made
+	weight int  // how often it is made
+	ends   bool // the next step of the actor is mostly the game's first
 	keys   func(r *rand.Rand, n int) []int
 	args   []string // one of them
 	call   func(a *actor, s step) answer
 }
 
-// randomProgram makes a program of the verbs.
-func randomProgram(r *rand.Rand, verbs map[string]verb) program {
+// possible tells whether the actor can make the step.
+func (g game) possible(s step, a *actor) bool {
+	return g.begin == "" || s.verb == g.begin || a.tx != nil
+}
+
+// randomProgram makes a program of the game's verbs.
+func randomProgram(r *rand.Rand, g game) program {
 	p := program{keys: make([]kind, 3)}
 	for i := range p.keys {
 		p.keys[i] = []kind{fresh, fresh, ensured, ensured, hashed}[r.IntN(5)]
 	}
-	open := make([]bool, 2+r.IntN(2)) // the actors' transactions
 	var names []string
-	for name, v := range verbs {
+	for name, v := range g.verbs {
 		names = append(names, slices.Repeat([]string{name}, v.weight)...)
 	}
 	slices.Sort(names) // the map has no order
+	begun := make([]bool, 2+r.IntN(maxActors-1))
 	for range 12 + r.IntN(20) {
-		s := step{actor: r.IntN(len(open)), verb: names[r.IntN(len(names))]}
-		if !open[s.actor] && r.IntN(20) > 0 {
-			s.verb = "Begin"
+		s := step{actor: r.IntN(len(begun)), verb: names[r.IntN(len(names))]}
+		if g.begin != "" && !begun[s.actor] && r.IntN(20) > 0 {
+			s.verb = g.begin
 		}
-		open[s.actor] = s.verb != "Commit" && s.verb != "Rollback"
-		v := verbs[s.verb]
+		v := g.verbs[s.verb]
+		begun[s.actor] = !v.ends
 		if v.keys != nil {
 			s.keys = v.keys(r, len(p.keys))
 		}

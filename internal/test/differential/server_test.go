@@ -60,7 +60,7 @@ func (s *server) holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Hold
 
 // waits returns when the server has the actor's call waiting, or when it has returned.
 func (s *server) waits(actor int, returned <-chan answer) (answer, bool, error) {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
 		waits, err := s.db.WaitsForLock(context.Background(), s.ids[actor])
 		select {
 		case a := <-returned:
@@ -105,6 +105,30 @@ func (t serverTx) Commit() error                { return t.tx.Commit() }
 func (t serverTx) Rollback() error              { return t.tx.Rollback() }
 func (t serverTx) atMost(d time.Duration) locks { return t.WaitAtMost(d) }
 
+// keys makes the keys of a program. Around each there is a row that nobody locks, so
+// that what the server does to the gap beside one concerns no other.
+func (s *server) keys(t *testing.T, p program) []txlock.Key {
+	t.Helper()
+	number := lastProgram.Add(1)
+	var keys []txlock.Key
+	there := []txlock.Key{txlock.Named(fmt.Sprintf("%06d:", number))}
+	for i, kind := range p.keys {
+		key := txlock.Named(fmt.Sprintf("%06d:%d", number, i))
+		there = append(there, txlock.Named(key.String()+"~"))
+		switch kind {
+		case ensured:
+			there = append(there, key)
+		case hashed:
+			key = s.hashed()
+		}
+		keys = append(keys, key)
+	}
+	if err := txlock.Ensure(t.Context(), s.db.Admin(), there...); err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
 // hashed returns a key whose slot nobody else uses.
 func (s *server) hashed() txlock.Key {
 	for {
@@ -116,7 +140,8 @@ func (s *server) hashed() txlock.Key {
 }
 
 var (
-	hashedKeys = txlock.NewFamily[int64]("different", txlock.Hashed)
-	lastHashed atomic.Int64
-	slots      sync.Map
+	hashedKeys  = txlock.NewFamily[int64]("different", txlock.Hashed)
+	lastHashed  atomic.Int64
+	lastProgram atomic.Int64
+	slots       sync.Map
 )
