@@ -15,6 +15,7 @@ type memoryRow struct {
 	exists          bool         // it was committed
 	known           bool         // and the library knows
 	maker           *transaction // who has made it and not committed
+	asked           bool         // and others have asked for it since
 	last, committed uint64       // tokens
 	changes         int          // how often it was committed
 	owner           string       // of the last, and when that was
@@ -76,13 +77,23 @@ func (r *memoryRow) admits(t *transaction, shared bool) bool {
 // transaction, which doesn't hold it: since a savepoint, or a LockAll that has failed.
 func (r *memoryRow) free(t *transaction, shared bool) bool {
 	sharing, ours := r.holders[t]
-	return ours && (!sharing || shared) || r.admits(t, shared) && len(r.queue) == 0
+	return ours && (!sharing || shared) || r.admits(t, shared) && (ours || len(r.queue) == 0)
+}
+
+// enqueue lets a call wait: behind the others, unless those wait for its transaction.
+func (r *memoryRow) enqueue(w *rowWait) {
+	at := len(r.queue)
+	if _, ours := r.holders[w.tx]; ours {
+		at = 0
+	}
+	r.queue = slices.Insert(r.queue, at, w)
+	w.tx.memory.wait(w.key, 1)
 }
 
 // give locks the row.
 func (r *memoryRow) give(t *transaction, key txlock.Key, owner string, shared bool) txlock.Grant {
 	if !r.exists && r.maker == nil {
-		r.maker = t
+		r.maker, r.asked = t, false
 	}
 	sharing, held := r.holders[t]
 	r.holders[t] = shared && (sharing || !held) && r.maker != t

@@ -132,6 +132,7 @@ func (t *transaction) ask(ctx context.Context, key txlock.Key, q ask) (txlock.Gr
 	if r.free(t, q.shared) {
 		return r.give(t, key, txlock.OwnerOf(ctx), q.shared), nil, nil
 	}
+	r.asked = true
 	w := &rowWait{tx: t, key: key, owner: txlock.OwnerOf(ctx), shared: q.shared, atMost: q.atMost, late: txlock.ErrWaitTimeout, done: make(chan error, 1)}
 	if q.try {
 		w.late = txlock.ErrBusy
@@ -142,8 +143,7 @@ func (t *transaction) ask(ctx context.Context, key txlock.Key, q ask) (txlock.Gr
 	case q.try:
 		return txlock.Grant{}, nil, w.late
 	}
-	r.queue = append(r.queue, w)
-	m.wait(key, 1)
+	r.enqueue(w)
 	for victim := m.deadlocked(t); victim != nil; victim = m.deadlocked(t) {
 		victim.doom(txlock.ErrDeadlock)
 	}

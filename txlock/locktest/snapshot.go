@@ -131,12 +131,17 @@ func (h held) clone() held {
 }
 
 // undo frees the rows of which the server keeps no lock: all, where the transaction had done
-// nothing before the savepoint, and on MariaDB those that it has made since.
+// nothing before the savepoint, and on MariaDB those that it has made since, if nobody has
+// asked for them. Of the others that it has made the lock is left, on the gap where they were.
 func (t *transaction) undo(to savepoint) {
 	for id, r := range t.rows {
-		if !to.touched || !t.memory.mysql && r.maker == t && !to.made[id] {
+		made := r.maker == t && !to.made[id]
+		switch {
+		case !to.touched || made && !t.memory.mysql && !r.asked:
 			delete(t.rows, id)
 			r.lose(t)
+		case made:
+			r.maker = nil
 		}
 	}
 	if !to.touched {

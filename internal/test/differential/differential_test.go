@@ -44,6 +44,7 @@ func compare(t *testing.T, g game) {
 					t.Skip("this MariaDB leaves the comparison with the snapshot to the library, the stand-in doesn't")
 				}
 				s := newServer(t, db)
+				defer func() { t.Logf("of %d programs %d were compared up to a circle that the server need not see", s.programs, s.undecided) }()
 				for i := lane; i < n && !t.Failed(); i += lanes {
 					number := *seed + uint64(i)
 					p := randomProgram(rand.New(rand.NewPCG(number, 0)), g)
@@ -76,6 +77,7 @@ func (g game) shrunk(t *testing.T, s *server, p program, difference string) stri
 func (g game) differs(t *testing.T, s *server, p program) string {
 	t.Helper()
 	keys := s.keys(t, p)
+	s.programs++
 	bubble, found := make(chan func()), make(chan string, 1)
 	go func() {
 		defer close(bubble)

@@ -29,6 +29,8 @@ type driver struct {
 	deadlocked chan int               // who was rolled back on the server
 	names      [2]names
 	log        strings.Builder
+	late       chan struct{}    // closed when the limit of the step's call has ended it
+	undecided  bool             // the rest depends on what can't be foretold
 	timeout    <-chan time.Time // of the step
 }
 
@@ -53,6 +55,10 @@ func (d *driver) run(p program) string {
 		}
 	})
 	for _, s := range slices.Concat(p.steps, d.game.last(p)) {
+		if d.undecided {
+			d.server.undecided++
+			return ""
+		}
 		if d.calls[s.actor] == nil && d.game.possible(s, d.real[s.actor]) && d.step(s) {
 			return d.log.String()
 		}
@@ -69,6 +75,9 @@ func (d *driver) step(s step) (differ bool) {
 	}
 	d.start(s, call)
 	d.memory.start(d.fake[s.actor], s, call)
+	if d.undecided {
+		return false
+	}
 	fmt.Fprintln(&d.log, s)
 	for i, returned := range d.calls {
 		if returned == nil {
@@ -114,11 +123,15 @@ func (d *driver) inMemory(actor int) string {
 // start begins the step on the server.
 func (d *driver) start(s step, call func(*actor, step) answer) {
 	returned := make(chan answer, 1)
-	d.calls[s.actor] = returned
+	late := make(chan struct{})
+	d.calls[s.actor], d.late = returned, late
 	go func() {
 		a := call(d.real[s.actor], s)
-		if strings.HasPrefix(a.text, "ErrDeadlock") {
+		switch {
+		case strings.HasPrefix(a.text, "ErrDeadlock"):
 			d.deadlocked <- s.actor
+		case a.text == "ErrWaitTimeout" || a.text == "ErrBusy":
+			close(late)
 		}
 		returned <- a
 	}()
@@ -146,28 +159,54 @@ func (d *driver) victim(actors []int) int {
 			if slices.Contains(actors, actor) {
 				return actor
 			}
+		case <-d.late:
+			d.undecided = true
+			return -1
 		case <-d.timeout:
+			d.undecided = d.shares()
 			return -1
 		}
 	}
 }
 
-// end ends what the program has left open.
+// shares tells whether two actors share a key. Who waits for both is taken by the servers
+// to wait for one of them, and a circle through the other is seen when that one has ended.
+func (d *driver) shares() bool {
+	for _, key := range d.keys {
+		n := 0
+		for _, a := range d.real {
+			if a.tx == nil {
+				continue
+			}
+			if grant, held := a.tx.Held(key); held && grant.Shared() {
+				n++
+			}
+		}
+		if n > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// end ends what the program has left open: what doesn't wait, and then what has waited for
+// that.
 func (d *driver) end() {
-	for range maxActors {
-		for i, a := range d.real {
-			if d.calls[i] != nil {
+	open := slices.Clone(d.real[:])
+	for deadline := time.Now().Add(time.Minute); len(open) > 0 && time.Now().Before(deadline); {
+		open = slices.DeleteFunc(open, func(a *actor) bool {
+			if returned := d.calls[a.number]; returned != nil {
 				select {
-				case <-d.calls[i]:
-					d.calls[i] = nil
-				case <-time.After(200 * time.Millisecond):
-					continue
+				case <-returned:
+				case <-time.After(20 * time.Millisecond):
+					return false
 				}
 			}
 			if a.tx != nil {
 				_ = a.tx.Rollback()
 			}
-		}
+			return true
+		})
 	}
 	d.memory.end(d.fake[:])
 }

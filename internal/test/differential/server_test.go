@@ -21,6 +21,8 @@ type server struct {
 	pools []*sql.DB
 	ids   []int64
 	table string
+
+	programs, undecided int // how many were run, and of those not to the end
 }
 
 func newServer(t *testing.T, db *testdb.DB) *server {
