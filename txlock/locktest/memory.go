@@ -21,7 +21,10 @@ import (
 //
 // Which transaction of a deadlock is rolled back can't be foretold: a server compares how
 // much each has written and locked, as its storage engine counts that, and of equals takes
-// any. Memory takes the one with the fewest locks, unless Victim says otherwise.
+// any. Memory takes the one with the fewest locks, unless Victim says otherwise. It sees a
+// deadlock at once. A server takes who waits for several readers to wait for one of them, and
+// may see a deadlock with another only when that one has ended; and on MySQL a limit of some
+// milliseconds may end a wait before a deadlock is seen.
 //
 // What it doesn't know is the data: what the program writes, a server also waits for, counts
 // and compares. Nor does it have the limit of innodb_lock_wait_timeout, which ends all waits.

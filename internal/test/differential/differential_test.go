@@ -44,7 +44,9 @@ func compare(t *testing.T, g game) {
 					t.Skip("this MariaDB leaves the comparison with the snapshot to the library, the stand-in doesn't")
 				}
 				s := newServer(t, db)
-				defer func() { t.Logf("of %d programs %d were compared up to a circle that the server need not see", s.programs, s.undecided) }()
+				defer func() {
+					t.Logf("of %d programs %d were compared up to a circle that the server need not see", s.programs, s.undecided)
+				}()
 				for i := lane; i < n && !t.Failed(); i += lanes {
 					number := *seed + uint64(i)
 					p := randomProgram(rand.New(rand.NewPCG(number, 0)), g)
