@@ -88,8 +88,10 @@ func (s *Scope) failedAll(before savepoint) {
 		return
 	}
 	s.raised = before.raised
-	before.touched = true
-	s.undo(before)
+	if !s.memory.mysql { // where the rows were made by a statement before
+		before.touched = true
+		s.undo(before)
+	}
 }
 
 // LockAny is that of txlock.Scope.

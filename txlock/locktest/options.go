@@ -10,8 +10,8 @@ type MemoryOption func(*Memory)
 //     written, and takes a row that was made meanwhile for newer, though it has no version.
 //   - TryLock and TryRLock of a key that was never committed wait up to a second on MySQL,
 //     WaitAtMost for whole seconds, and the try makes the snapshot.
-//   - A savepoint that is rolled back frees a row that was made after it on MariaDB only, and
-//     there if nobody has asked for it meanwhile.
+//   - At REPEATABLE READ the lock of a row that was made after a savepoint stays on MySQL when
+//     that is rolled back, on MariaDB only if somebody has asked for it meanwhile.
 //   - LockAll with a limit is one statement on MariaDB. On MySQL each key has its own, and
 //     the versions of those that it got rise by Commit, though it has failed.
 func OnMySQL(m *Memory) { m.mysql = true }

@@ -131,13 +131,14 @@ func (h held) clone() held {
 }
 
 // undo frees the rows of which the server keeps no lock: all, where the transaction had done
-// nothing before the savepoint, and on MariaDB those that it has made since, if nobody has
-// asked for them. Of the others that it has made the lock is left, on the gap where they were.
+// nothing before the savepoint, and those that it has made since, unless the server leaves
+// it the gap where they were: at REPEATABLE READ, and on MariaDB if somebody has asked.
 func (t *transaction) undo(to savepoint) {
 	for id, r := range t.rows {
 		made := r.maker == t && !to.made[id]
+		gap := !t.readCommitted && (t.memory.mysql || r.asked)
 		switch {
-		case !to.touched || made && !t.memory.mysql && !r.asked:
+		case !to.touched || made && !gap:
 			delete(t.rows, id)
 			r.lose(t)
 		case made:

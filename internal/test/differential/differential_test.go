@@ -45,7 +45,10 @@ func compare(t *testing.T, g game) {
 				}
 				s := newServer(t, db)
 				defer func() {
-					t.Logf("of %d programs %d were compared up to a circle that the server need not see", s.programs, s.undecided)
+					if s.undecided*10 > s.programs+10 {
+						t.Errorf("of %d programs %d were not compared to the end", s.programs, s.undecided)
+					}
+					t.Logf("%d programs, %d not to the end", s.programs, s.undecided)
 				}()
 				for i := lane; i < n && !t.Failed(); i += lanes {
 					number := *seed + uint64(i)

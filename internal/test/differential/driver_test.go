@@ -30,6 +30,7 @@ type driver struct {
 	names      [2]names
 	log        strings.Builder
 	late       chan struct{}    // closed when the limit of the step's call has ended it
+	victims    int              // how many were rolled back in the step
 	undecided  bool             // the rest depends on what can't be foretold
 	timeout    <-chan time.Time // of the step
 }
@@ -69,7 +70,7 @@ func (d *driver) run(p program) string {
 // step makes a step on both, and tells whether they differ.
 func (d *driver) step(s step) (differ bool) {
 	call := d.game.verbs[s.verb].call
-	d.timeout = time.After(patience)
+	d.timeout, d.victims = time.After(patience), 0
 	if s.limited() {
 		d.timeout = time.After(6 * patience)
 	}
@@ -92,7 +93,12 @@ func (d *driver) step(s step) (differ bool) {
 		differ = true
 	}
 	for len(d.deadlocked) > 0 {
+		d.victims++
 		<-d.deadlocked
+	}
+	if differ && d.victims > 1 { // which of the two was first depends on who has come to answer
+		d.undecided = true
+		return false
 	}
 	return differ
 }
@@ -156,6 +162,7 @@ func (d *driver) victim(actors []int) int {
 	for {
 		select {
 		case actor := <-d.deadlocked:
+			d.victims++
 			if slices.Contains(actors, actor) {
 				return actor
 			}
