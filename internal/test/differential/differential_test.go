@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 const lanes = 8
 
 var (
-	programs = flag.Int("programs", 160, "how many programs run on each server; LOCKSTEP_LONG=1 makes it 5000")
+	programs = flag.Int("programs", 120, "how many programs run on each server; LOCKSTEP_LONG=1 makes it 5000")
 	seed     = flag.Uint64("seed", 1, "the number of the first program")
 )
 

@@ -60,8 +60,10 @@ func (s *server) holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Hold
 	return txlock.Holders(ctx, s.db.Admin(), keys...)
 }
 
-// waits returns when the server has the actor's call waiting, or when it has returned.
+// waits returns when the server has the actor's call waiting, or when it has returned. It
+// looks twice, for a call that has waited for a moment and gone on.
 func (s *server) waits(actor int, returned <-chan answer) (answer, bool, error) {
+	seen := 0
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
 		waits, err := s.db.WaitsForLock(context.Background(), s.ids[actor])
 		select {
@@ -69,7 +71,12 @@ func (s *server) waits(actor int, returned <-chan answer) (answer, bool, error) 
 			return a, true, nil
 		default:
 		}
-		if waits || err != nil {
+		if waits {
+			seen++
+		} else {
+			seen = 0
+		}
+		if seen > 1 || err != nil {
 			return answer{}, false, err
 		}
 		select {
