@@ -50,7 +50,6 @@ type actor struct {
 	keys     []txlock.Key
 	tx       transaction
 	versions map[int]uint64
-	shared   map[int]bool // what the transaction has held shared before a ROLLBACK TO SAVEPOINT
 }
 
 // answer is what a call has returned: what it is in words, and tokens, whose numbers

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -66,22 +65,22 @@ func endOfLocks(p program) (steps []step) {
 
 var lockVerbs = map[string]verb{
 	"Begin": {weight: 1, args: []string{"REPEATABLE READ", "REPEATABLE READ", "READ COMMITTED"}, call: (*actor).begin},
-	"Lock": {weight: 9, keys: oneKey, args: limits, call: exclusively(func(a *actor, s step) answer {
+	"Lock": {weight: 9, keys: oneKey, args: limits, call: func(a *actor, s step) answer {
 		return granted(a.limit(s).Lock(context.Background(), a.key(s)))
-	})},
+	}},
 	"RLock": {weight: 6, keys: oneKey, args: limits, call: func(a *actor, s step) answer {
 		return granted(a.limit(s).RLock(context.Background(), a.key(s)))
 	}},
-	"TryLock": {weight: 3, keys: oneKey, call: exclusively(func(a *actor, s step) answer {
+	"TryLock": {weight: 3, keys: oneKey, call: func(a *actor, s step) answer {
 		return granted(a.tx.TryLock(context.Background(), a.key(s)))
-	})},
+	}},
 	"TryRLock": {weight: 3, keys: oneKey, call: func(a *actor, s step) answer {
 		return granted(a.tx.TryRLock(context.Background(), a.key(s)))
 	}},
-	"LockAll": {weight: 4, keys: someKeys, args: limits, call: exclusively((*actor).lockAll)},
-	"LockAny": {weight: 2, keys: someKeys, call: exclusively(func(a *actor, s step) answer {
+	"LockAll": {weight: 4, keys: someKeys, args: limits, call: (*actor).lockAll},
+	"LockAny": {weight: 2, keys: someKeys, call: func(a *actor, s step) answer {
 		return granted(a.tx.LockAny(context.Background(), a.all(s)...))
-	})},
+	}},
 	"CompareAndBump": {weight: 4, keys: oneKey, args: []string{"seen", "seen", "seen", "0", "wrong", "seen short"}, call: (*actor).compareAndBump},
 	"Version": {weight: 3, keys: oneKey, call: func(a *actor, s step) answer {
 		version, err := a.tx.Version(context.Background(), a.key(s))
@@ -126,30 +125,13 @@ func (a *actor) begin(s step) answer {
 			return failed(ended)
 		}
 	}
-	a.shared = make(map[int]bool)
 	var err error
 	a.tx, err = a.world.begin(a.number, level)
 	return failed(err)
 }
 
 func (a *actor) rollbackTo(s step) answer {
-	for i, key := range a.keys {
-		if grant, held := a.tx.Held(key); held && grant.Shared() {
-			a.shared[i] = true
-		}
-	}
 	return failed(a.tx.RollbackTo(s.arg))
-}
-
-// exclusively leaves out what was held shared before a ROLLBACK TO SAVEPOINT: asked for it
-// exclusively, txlock takes the token of the shared lock for its own, and doesn't raise it.
-func exclusively(call func(*actor, step) answer) func(*actor, step) answer {
-	return func(a *actor, s step) answer {
-		if slices.ContainsFunc(s.keys, func(i int) bool { return a.shared[i] }) {
-			return answer{text: "left out"}
-		}
-		return call(a, s)
-	}
 }
 
 func (a *actor) lockAll(s step) answer {
