@@ -125,7 +125,10 @@ type attempt struct {
 
 // newAttempt prepares an attempt; old is what was held of the record before.
 func (s *state) newAttempt(ctx context.Context, r record, q request, old hold, snapshot bool) *attempt {
-	ours := max(noToken, old.grant.token)
+	ours := uint64(noToken)
+	if !old.grant.shared { // which has the token of another's grant
+		ours = max(ours, old.grant.token)
+	}
 	if q.compares {
 		ours, _ = old.comparable(q.version)
 	}

@@ -2,6 +2,7 @@ package txlock_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"testing"
 	"time"
@@ -125,4 +126,51 @@ func TestTokenAheadOfTheClock(t *testing.T) {
 			s.commit(t)
 		}
 	})
+}
+
+// TestTokenAfterASharedLock takes a key shared, rolls back to a savepoint before that, and
+// locks it exclusively: the grant has a token of its own, not that of the holder before,
+// which the shared lock had.
+func TestTokenAfterASharedLock(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, lock := range map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error){
+			"Lock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
+				return s.Lock(ctx, key)
+			},
+			"TryLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
+				return s.TryLock(ctx, key)
+			},
+			"LockAny": func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
+				return s.LockAny(ctx, key)
+			},
+			"LockAll": func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
+				grants, err := s.LockAll(ctx, key)
+				return append(grants, txlock.Grant{})[0], err
+			},
+		} {
+			for _, key := range []txlock.Key{named(), hashed()} {
+				t.Run(fmt.Sprintf("%s/hashed=%t", name, key.Hashed()), func(t *testing.T) {
+					before := committed(t, db, key)
+					s := unread(t, newPool(t, db, true))
+					send(t, s.tx, "SAVEPOINT before_lock")
+					if shared, err := s.RLock(t.Context(), key); err != nil || shared.Token() != before.Token() {
+						t.Fatalf("RLock: token %d after %d, %v", shared.Token(), before.Token(), err)
+					}
+					send(t, s.tx, "ROLLBACK TO SAVEPOINT before_lock")
+					grant, err := lock(t.Context(), s.Scope, key)
+					if err != nil || grant.Token() <= before.Token() || grant.Shared() {
+						t.Errorf("%s: %+v after token %d, %v", name, grant, before.Token(), err)
+					}
+				})
+			}
+		}
+	})
+}
+
+// send sends a statement of the program.
+func send(t *testing.T, tx *sql.Tx, query string) {
+	t.Helper()
+	if _, err := tx.ExecContext(t.Context(), query); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
@@ -74,7 +75,7 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 	l, err := acquire(ctx, q)
 	if err != nil {
 		m.store.Settle(m.idle())
-		err = txlock.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
+		err = fault.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
 	}
 	m.observe(func(o txlock.Observer) {
 		e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared, Took: q.asked.Until(m.store.Now()), Err: err}

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -73,7 +73,7 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 			outcomes <- outcome{a, err}
 		}
 		switch {
-		case txlock.Unknown(err):
+		case fault.Unknown(err):
 			m.releaseUntil(remains{key: sent.key, slot: a.Slot, hold: sent.hold}, until, until.Add(patience(sent.ttl)+sent.ttl))
 		case wanted:
 			return
@@ -100,7 +100,7 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 
 // after gives the request a new hold if a statement was not answered: see reissue.
 func (m *Manager) after(q *request, err error) error {
-	if txlock.Unknown(err) {
+	if fault.Unknown(err) {
 		err = errors.Join(err, m.reissue(q))
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -50,7 +51,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		found, err = m.store.List(ctx)
 	}
 	if err != nil {
-		return nil, txlock.Explain("list leases", err)
+		return nil, fault.Explain("list leases", err)
 	}
 	slices.SortStableFunc(found, func(a, b store.Info) int { // a waiter has the lowest slot of its key
 		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot))
@@ -71,12 +72,12 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 	}
 	what := fmt.Sprintf("inspect lease %q", key)
 	if err := m.ready(ctx); err != nil {
-		return Info{}, txlock.Explain(what, err)
+		return Info{}, fault.Explain(what, err)
 	}
 	info := Info{Key: key, Kind: "exclusive"}
 	found, err := m.store.Inspect(ctx, key.String())
 	if err != nil {
-		return Info{}, txlock.Explain(what, err)
+		return Info{}, fault.Explain(what, err)
 	}
 	var others []Info
 	for _, row := range found {
@@ -140,12 +141,12 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 	defer func() { err = unlessClosed(ctx, err) }()
 	what := fmt.Sprintf("release lease %q by force", key)
 	if err := m.ready(ctx); err != nil {
-		return txlock.Explain(what, err)
+		return fault.Explain(what, err)
 	}
 	if len(slots) == 0 {
 		rows, err := m.store.Inspect(ctx, key.String())
 		if err != nil {
-			return txlock.Explain(what, err)
+			return fault.Explain(what, err)
 		}
 		slots = append(slots, store.LeaseSlot) // first, so that no reader follows
 		for _, row := range rows {
@@ -158,7 +159,7 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 	for _, slot := range slots {
 		held, err := m.forceRelease(ctx, key, store.Row{Key: key.String(), Slot: slot})
 		if err != nil {
-			return txlock.Explain(what, err)
+			return fault.Explain(what, err)
 		}
 		released = released || held
 	}

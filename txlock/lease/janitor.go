@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -31,7 +32,7 @@ func (m *Manager) janitor() {
 		cancel()
 		m.observe(func(o txlock.Observer) {
 			if err != nil && m.ending.Err() == nil {
-				o.Refused(m.ending, txlock.Event{Lease: true, Key: txlock.Named(janitorKey), Err: txlock.Explain("clean leases", err)})
+				o.Refused(m.ending, txlock.Event{Lease: true, Key: txlock.Named(janitorKey), Err: fault.Explain("clean leases", err)})
 			}
 		})
 	}
@@ -66,8 +67,8 @@ func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
 // ErrReadOnly, ErrClosed and the errors of the driver.
 func (m *Manager) CleanNow(ctx context.Context) (int, error) {
 	if err := m.ready(ctx); err != nil {
-		return 0, txlock.Explain("clean leases", err)
+		return 0, fault.Explain("clean leases", err)
 	}
 	n, err := m.store.Clean(ctx, m.options.retention)
-	return n, txlock.Explain("clean leases", err)
+	return n, fault.Explain("clean leases", err)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -64,7 +65,7 @@ func (l *Lease) raiseToken(ctx context.Context, token uint64) error {
 				seen, err = r.m.store.Look(ctx, claim.Row)
 			}
 			switch {
-			case txlock.Unknown(err):
+			case fault.Unknown(err):
 				r.lose(fmt.Errorf("%w: %w", errRaised, err))
 				return err
 			case txlock.Retryable(err): // a multi-primary cluster
@@ -92,7 +93,7 @@ func (n node) Epoch(ctx context.Context) (nodes.Epoch, error) {
 		return nodes.Epoch{}, err
 	}
 	id, age, err := n.m.store.Epoch(ctx)
-	return nodes.Epoch{ID: id, Age: age}, txlock.Explain("read the epoch", err)
+	return nodes.Epoch{ID: id, Age: age}, fault.Explain("read the epoch", err)
 }
 
 func (n node) BeginEpoch(ctx context.Context, age time.Duration) (nodes.Epoch, error) {
@@ -104,7 +105,7 @@ func (n node) BeginEpoch(ctx context.Context, age time.Duration) (nodes.Epoch, e
 		return nodes.Epoch{}, err
 	}
 	if err := n.m.store.BeginEpoch(ctx, id.String(), age); err != nil {
-		return nodes.Epoch{}, txlock.Explain("begin an epoch", err)
+		return nodes.Epoch{}, fault.Explain("begin an epoch", err)
 	}
 	return n.Epoch(ctx)
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // ErrOtherDatabase is returned by Guard if the lease is held, but the transaction's
@@ -26,7 +26,7 @@ func (r *record) refused(ctx context.Context, err error) error {
 	ours, lookErr := r.isOurs(ctx)
 	switch {
 	case lookErr != nil:
-		return errors.Join(err, txlock.Explain("look whether the lease is lost", lookErr))
+		return errors.Join(err, fault.Explain("look whether the lease is lost", lookErr))
 	case ours && r.err() == nil:
 		return fmt.Errorf("guard lease %q, token %d: %w", r.key, r.token.Load(), ErrOtherDatabase)
 	}

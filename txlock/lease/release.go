@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -99,10 +100,10 @@ func (r *record) remove(ctx context.Context) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		reply, err := r.m.sendRelease(ctx, r.row(), r.hold)
 		switch {
-		case err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrPoolClosed) && (txlock.Unknown(err) || txlock.Retryable(err)):
+		case err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrPoolClosed) && (fault.Unknown(err) || txlock.Retryable(err)):
 			uncertain = true
 		case err != nil:
-			return txlock.Explain(what, err)
+			return fault.Explain(what, err)
 		case reply == store.Done || reply == store.Refused && uncertain:
 			return nil
 		case reply == store.Expired:
@@ -162,7 +163,7 @@ func (m *Manager) releaseUntil(r remains, from, until instant) {
 		if removed {
 			m.freed(r.key)
 		}
-		hopeless := errors.Is(txlock.Explain("", err), txlock.ErrSchema) // then nothing was granted either
+		hopeless := errors.Is(fault.Explain("", err), txlock.ErrSchema) // then nothing was granted either
 		if removed || errors.Is(err, store.ErrPoolClosed) || sent > from.Add(settling) && (!found || hopeless) {
 			return
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -34,7 +34,7 @@ func (l *Lease) alone(ctx context.Context, what string, send func(ctx context.Co
 			if lost := l.Err(); lost != nil {
 				return lost
 			}
-			return txlock.Explain(what+" lease "+r.key.String(), err)
+			return fault.Explain(what+" lease "+r.key.String(), err)
 		}
 		if err := l.Err(); err != nil {
 			return err

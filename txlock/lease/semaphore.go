@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -93,10 +94,10 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) (*Semaphore, error)
 		err = resized.set(ctx)
 	}
 	if err != nil {
-		return nil, unlessClosed(ctx, txlock.Explain(what, err))
+		return nil, unlessClosed(ctx, fault.Explain(what, err))
 	}
 	s.m.freed(s.key)
-	return resized, unlessClosed(ctx, txlock.Explain(what, resized.drain(ctx)))
+	return resized, unlessClosed(ctx, fault.Explain(what, resized.drain(ctx)))
 }
 
 // set sets the number. If others have a row locked for a moment, it tries again until the

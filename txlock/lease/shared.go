@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -184,7 +185,7 @@ func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (store.Readers,
 			err := m.store.Sweep(m.ending, key.String())
 			m.observe(func(o txlock.Observer) {
 				if err != nil && m.ending.Err() == nil {
-					o.Refused(m.ending, txlock.Event{Lease: true, Key: key, Err: txlock.Explain("remove idle readers", err)})
+					o.Refused(m.ending, txlock.Event{Lease: true, Key: key, Err: fault.Explain("remove idle readers", err)})
 				}
 			})
 		}) {

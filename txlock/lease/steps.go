@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -48,7 +49,7 @@ func classify(reply store.Reply, err error) outcome {
 
 // conflicted tells whether a deadlock, or another primary of a cluster, has ended a
 // statement, which may be sent again then.
-func conflicted(err error) bool { return txlock.Retryable(err) || txlock.Overtaken(err) }
+func conflicted(err error) bool { return txlock.Retryable(err) || fault.Overtaken(err) }
 
 // answers are errors of lockstep's own about what it was asked for: the same request gets
 // the same answer again.
@@ -61,7 +62,7 @@ var answers = []error{
 // goes on waiting.
 func broken(err error) bool {
 	own := slices.ContainsFunc(answers, func(answer error) bool { return errors.Is(err, answer) })
-	return !own && (txlock.Unknown(err) || txlock.Retryable(err))
+	return !own && (fault.Unknown(err) || txlock.Retryable(err))
 }
 
 // step is what an acquire does next.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/txlock"
 )
 
 // prepared is a pool on which the statements that acquire and release stay prepared,
@@ -36,19 +35,19 @@ func (p *prepared) ExecContext(ctx context.Context, query string, args ...any) (
 	}
 	if stmt != nil {
 		result, err := stmt.ExecContext(ctx, args...)
-		if !txlock.NotPrepared(err) {
+		if !rawsql.NotPrepared(err) {
 			return result, err
 		}
 	}
-	return text{spare, p.inline}.ExecContext(ctx, query, args...)
+	return p.text(spare).ExecContext(ctx, query, args...)
 }
 
 func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return text{p.textual(), p.inline}.QueryContext(ctx, query, args...)
+	return p.text(p.textual()).QueryContext(ctx, query, args...)
 }
 
 func (p *prepared) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return text{p.textual(), p.inline}.QueryRowContext(ctx, query, args...)
+	return p.text(p.textual()).QueryRowContext(ctx, query, args...)
 }
 
 // BeginTx begins a transaction.
@@ -78,7 +77,7 @@ func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, *sql
 		return stmt, pool, nil
 	}
 	fresh, err := p.PrepareContext(ctx, query)
-	if txlock.NotPrepared(err) {
+	if rawsql.NotPrepared(err) {
 		return nil, pool, nil
 	}
 	if err != nil {
@@ -109,46 +108,6 @@ func (p *prepared) close() error {
 	return err
 }
 
-// text sends statements that don't stay prepared. With inline it writes their arguments
-// into the text, which is one round trip and prepares nothing; without, it does so only
-// if the server has no room for another prepared statement.
-type text struct {
-	gen.DBTX
-	inline bool
-}
-
-func (t text) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	whole, ok := rawsql.Inline(query, args)
-	if t.inline && ok {
-		return t.DBTX.ExecContext(ctx, whole)
-	}
-	result, err := t.DBTX.ExecContext(ctx, query, args...)
-	if ok && txlock.NotPrepared(err) {
-		return t.DBTX.ExecContext(ctx, whole)
-	}
-	return result, err
-}
-
-func (t text) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	whole, ok := rawsql.Inline(query, args)
-	if t.inline && ok {
-		return t.DBTX.QueryContext(ctx, whole)
-	}
-	rows, err := t.DBTX.QueryContext(ctx, query, args...)
-	if ok && txlock.NotPrepared(err) {
-		return t.DBTX.QueryContext(ctx, whole)
-	}
-	return rows, err
-}
-
-func (t text) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	whole, ok := rawsql.Inline(query, args)
-	if t.inline && ok {
-		return t.DBTX.QueryRowContext(ctx, whole)
-	}
-	row := t.DBTX.QueryRowContext(ctx, query, args...)
-	if ok && txlock.NotPrepared(row.Err()) {
-		return t.DBTX.QueryRowContext(ctx, whole)
-	}
-	return row
-}
+// text sends statements that don't stay prepared. Inline, their arguments stand in the
+// text.
+func (p *prepared) text(db gen.DBTX) *rawsql.Text { return &rawsql.Text{DBTX: db, Inline: p.inline} }

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -46,7 +47,7 @@ type session struct {
 // Take takes a lease, a reader's place or a permit if it is free.
 func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	if ask.InTurn {
-		s.db = rewriting{s.db, rawsql.InTurn}
+		s.db = &rawsql.Text{DBTX: s.db, Rewrite: rawsql.InTurn}
 	}
 	switch {
 	case ask.Permits > 0:
@@ -66,7 +67,7 @@ func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, er
 	rewrite := func(query string) string {
 		return rawsql.SkipShared(query, s.s.clock.onMariaDB())
 	}
-	reply, err := queries.ShareLease(ctx, rewriting{s.db, rewrite}, gen.ShareLeaseParams{
+	reply, err := queries.ShareLease(ctx, &rawsql.Text{DBTX: s.db, Rewrite: rewrite}, gen.ShareLeaseParams{
 		Slot: ask.Slot, Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
 		Name: []byte(ask.Key), NotAfterUs: s.s.clock.microsAt(ask.NotAfter),
 	})
@@ -83,16 +84,6 @@ func (s session) takePermit(ctx context.Context, ask store.Ask) (store.Answer, e
 		return store.Answer{Slot: store.UnknownSlot}, err
 	}
 	return answerOf(reply&(1<<permitBits-1), reply>>permitBits), nil
-}
-
-// rewriting changes the text of the statements that it sends.
-type rewriting struct {
-	gen.DBTX
-	rewrite func(query string) string
-}
-
-func (r rewriting) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return r.DBTX.ExecContext(ctx, r.rewrite(query), args...)
 }
 
 // Release removes a hold.
@@ -208,7 +199,7 @@ func (s session) Reap(ctx context.Context, key string) error {
 // Make makes a row if it is missing.
 func (s session) Make(ctx context.Context, at store.Row) error {
 	err := queries.EnsureLease(ctx, s.db, gen.EnsureLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
-	explained := txlock.Explain("", err)
+	explained := fault.Explain("", err)
 	if errors.Is(explained, txlock.ErrWaitTimeout) || errors.Is(explained, txlock.ErrBusy) {
 		return store.ErrLocked
 	}

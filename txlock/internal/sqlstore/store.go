@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -14,6 +15,9 @@ import (
 )
 
 var queries = gen.New()
+
+// inner is what package txlock does for this one.
+var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // Store has the leases of one pool, for one manager.
 type Store struct {
@@ -28,7 +32,7 @@ var _ store.Store = (*Store)(nil)
 // New returns the store of a pool. It sends nothing.
 func New(db *sql.DB) *Store {
 	s := &Store{lane: &lane{program: db}}
-	s.pool = &prepared{DB: db, lane: s.lane, inline: txlock.TakesText(db), stmts: make(map[string]*sql.Stmt)}
+	s.pool = &prepared{DB: db, lane: s.lane, inline: rawsql.TakesText(db), stmts: make(map[string]*sql.Stmt)}
 	s.session = session{s.pool, s}
 	return s
 }
@@ -90,7 +94,7 @@ type joined struct {
 
 // Include sends statements in the transaction, as txlock.Scope does.
 func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send func(ctx context.Context, in *store.In) error) error {
-	return j.scope.Include(ctx, verb, key, func(ctx context.Context, included *txlock.Included) error {
+	return inner.Include(ctx, j.scope, verb, key, func(ctx context.Context, included *inside.Included) error {
 		in := store.In{
 			Session: session{included.Tx, j.s}, Reading: included.Reading,
 			Snapshot: included.Snapshot, Fenced: included.Fenced, ID: included.Session,

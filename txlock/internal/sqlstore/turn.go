@@ -89,7 +89,7 @@ func (s *Store) openTurn(ctx context.Context) (t *turn, err error) {
 		discard(t.conn)
 		return nil, err
 	}
-	t.session = session{text{t.tx, s.pool.inline}, s}
+	t.session = session{s.pool.text(t.tx), s}
 	return t, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -34,8 +35,11 @@ func inTxAs(ctx context.Context, db beginner, options sql.TxOptions, f func(tx g
 	if err != nil {
 		return err
 	}
-	own, _ := db.(*prepared)
-	if err := f(text{tx, own != nil && own.inline}); err != nil {
+	text := &rawsql.Text{DBTX: tx}
+	if own, ok := db.(*prepared); ok {
+		text = own.text(tx)
+	}
+	if err := f(text); err != nil {
 		rollback := tx.Rollback()
 		if errors.Is(rollback, sql.ErrTxDone) || errors.Is(rollback, driver.ErrBadConn) {
 			rollback = nil // database/sql has rolled back, or the connection is gone
@@ -85,30 +89,21 @@ func (s *Store) queued(ctx context.Context, db database, at store.Row, atMost ti
 		return err
 	}
 	err := inTx(ctx, db, func(tx gen.DBTX) error {
-		bounded := boundedTx{DBTX: tx, limit: atMost, mariaDB: s.clock.onMariaDB()}
+		bounded := &rawsql.Text{DBTX: tx, Rewrite: func(query string) string {
+			if s.clock.onMariaDB() {
+				return rawsql.For(rawsql.AtMost(atMost)) + query
+			}
+			return rawsql.HintAtMost(query, atMost)
+		}}
 		began := time.Now()
 		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return txlock.PastLimit(err, began, atMost)
+			return fault.PastLimit(err, began, atMost)
 		}
 		return send(session{tx, s})
 	})
-	if explained := txlock.Explain("", err); errors.Is(explained, txlock.ErrWaitTimeout) {
+	if explained := fault.Explain("", err); errors.Is(explained, txlock.ErrWaitTimeout) {
 		return fmt.Errorf("%w: %w", store.ErrLocked, explained)
 	}
 	return err
-}
-
-// boundedTx makes the server bound the wait of a SELECT.
-type boundedTx struct {
-	gen.DBTX
-	limit   time.Duration
-	mariaDB bool
-}
-
-func (b boundedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	if b.mariaDB {
-		return b.DBTX.QueryRowContext(ctx, rawsql.For(rawsql.AtMost(b.limit))+query, args...)
-	}
-	return b.DBTX.QueryRowContext(ctx, rawsql.HintAtMost(query, b.limit), args...)
 }
