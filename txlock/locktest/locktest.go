@@ -4,8 +4,12 @@ import (
 	"context"
 
 	"github.com/dca00107/lockstep/internal/asserts"
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+// inner is what package txlock does for this one.
+var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // WithoutAssertions returns a context under which [txlock.AssertLocked] and
 // [txlock.AssertRLocked] return nil. It is for tests of code that is called without

@@ -38,7 +38,7 @@ func (s *Scope) LockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant
 	grants := make([]txlock.Grant, len(keys))
 	for i, key := range keys {
 		s.keep(key, given[rowOf(key)])
-		grants[i] = txlock.NewGrant(key, given[rowOf(key)].Token(), false)
+		grants[i] = inner.NewGrant(key, given[rowOf(key)].Token(), false)
 	}
 	return grants, nil
 }

@@ -99,11 +99,11 @@ func (r *memoryRow) give(t *transaction, key txlock.Key, owner string, shared bo
 	r.holders[t] = shared && (sharing || !held) && r.maker != t
 	t.rows[rowOf(key)] = r
 	if shared {
-		return txlock.NewGrant(key, r.version(t), true)
+		return inner.NewGrant(key, r.version(t), true)
 	}
 	r.last = t.memory.nextToken(r.last)
 	r.owner, r.locked = owner, time.Now()
-	return txlock.NewGrant(key, r.last, false)
+	return inner.NewGrant(key, r.last, false)
 }
 
 // leave takes a call out of the queue with its outcome, unless it has one.

@@ -130,10 +130,10 @@ func (t *transaction) ask(ctx context.Context, key txlock.Key, q ask) (txlock.Gr
 		}
 	}
 	if r.free(t, q.shared) {
-		return r.give(t, key, txlock.OwnerOf(ctx), q.shared), nil, nil
+		return r.give(t, key, inner.OwnerOf(ctx), q.shared), nil, nil
 	}
 	r.asked = true
-	w := &rowWait{tx: t, key: key, owner: txlock.OwnerOf(ctx), shared: q.shared, atMost: q.atMost, late: txlock.ErrWaitTimeout, done: make(chan error, 1)}
+	w := &rowWait{tx: t, key: key, owner: inner.OwnerOf(ctx), shared: q.shared, atMost: q.atMost, late: txlock.ErrWaitTimeout, done: make(chan error, 1)}
 	if q.try {
 		w.late = txlock.ErrBusy
 	}
@@ -170,9 +170,9 @@ func (w *rowWait) await(ctx context.Context) (txlock.Grant, error) {
 	defer m.mu.Unlock()
 	r := m.row(w.key)
 	if w.shared {
-		return txlock.NewGrant(w.key, r.version(w.tx), true), nil
+		return inner.NewGrant(w.key, r.version(w.tx), true), nil
 	}
-	return txlock.NewGrant(w.key, r.last, false), nil
+	return inner.NewGrant(w.key, r.last, false), nil
 }
 
 // outcome waits for the row, until the limit or the end of the context.
