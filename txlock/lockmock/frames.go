@@ -5,8 +5,12 @@ import (
 
 	"github.com/DATA-DOG/go-sqlmock"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+// inner is what package txlock does for this one.
+var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // ExpectRun expects locksqlc.Run, RunTx or lockgorm.Transaction up to the call of its
 // function: begin, join, and where there are keys the locks of all. Where it says that
@@ -48,7 +52,7 @@ type Transaction struct{ locks *Locks }
 // Commits expects that the function has returned nil, and the transaction is asked for
 // a last time and committed. The result may be given an error: WillReturnError.
 func (t *Transaction) Commits() *sqlmock.ExpectedCommit {
-	c := t.locks.rehearse("Commit", nil, nil, func() error { return t.locks.scope.Confirm(context.Background()) })
+	c := t.locks.rehearse("Commit", nil, nil, func() error { return inner.Confirm(context.Background(), t.locks.scope) })
 	commit := t.locks.mock.ExpectCommit()
 	c.add(commit)
 	return commit
@@ -99,7 +103,7 @@ func ExpectDo(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *Expected
 	s.nothingRead = true
 	newCall(mock, s, "Begin for "+what).expect([]note{{verb: exec, query: "BEGIN"}}, nil, false)
 	locks := joined(mock, s, "Join for "+what)
-	locks.rehearse(what, nil, nil, func() error { return locks.scope.OnePrimary(context.Background()) })
+	locks.rehearse(what, nil, nil, func() error { return inner.OnePrimary(context.Background(), locks.scope) })
 	e := &ExpectedDo{locks.ExpectLock(key).expected}
 	e.failed = (&Work{e.locks, what}).Ends
 	return e

@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -76,7 +77,7 @@ func TestLeaseBehaviours(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			connector, err := mysql.NewConnector(testdb.Open(t, engine).Config())
 			must(t, err)
-			db := sql.OpenDB(txlock.Guarded(connector))
+			db := sql.OpenDB(locksqlc.Connector(connector))
 			t.Cleanup(func() { must(t, db.Close()) })
 			newManager := func(t *testing.T) *lease.Manager {
 				m, err := lease.NewManager(db)

@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -70,7 +71,7 @@ func TestQuorumBehaviours(t *testing.T) {
 			for _, node := range nodes {
 				connector, err := mysql.NewConnector(node.Config())
 				must(t, err)
-				pool := sql.OpenDB(txlock.Guarded(connector))
+				pool := sql.OpenDB(locksqlc.Connector(connector))
 				m, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
 				must(t, err)
 				t.Cleanup(func() { must(t, errors.Join(m.Close(t.Context()), pool.Close())) })

@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -35,7 +36,7 @@ func newServer(t *testing.T, db *testdb.DB) *server {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pool := sql.OpenDB(txlock.Guarded(connector))
+		pool := sql.OpenDB(locksqlc.Connector(connector))
 		pool.SetMaxOpenConns(1)
 		t.Cleanup(func() { _ = pool.Close() })
 		s.pools, s.ids = append(s.pools, pool), append(s.ids, testdb.ConnID(t, pool))
