@@ -166,7 +166,7 @@ func (m *Manager) grantedIn(ctx context.Context, in *store.In, q *request, a sto
 		}
 	}
 	if ours != store.Done { // the record is of a transaction that was rolled back
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 		return m.keep(q, a, since, true)
 	}
 	if err := releaseIn(ctx, in, q); err != nil { // the first hold is enough for both

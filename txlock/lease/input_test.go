@@ -9,7 +9,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -34,10 +33,10 @@ func TestBadManagerOptions(t *testing.T) {
 	t.Parallel()
 	pool := nowhere(t)
 	for name, options := range map[string][]lease.ManagerOption{
-		"TTL too short":               {lease.TTL(nodes.MinTTL - 1)},
+		"TTL too short":               {lease.TTL(lease.MinTTL - 1)},
 		"TTL of nothing":              {lease.TTL(0)},
 		"TTL below nothing":           {lease.TTL(-time.Second)},
-		"TTL too long":                {lease.TTL(nodes.MaxTTL + 1)},
+		"TTL too long":                {lease.TTL(lease.MaxTTL + 1)},
 		"MaxLifetime under the TTL":   {lease.TTL(time.Minute), lease.MaxLifetime(time.Minute - 1)},
 		"MaxLifetime below nothing":   {lease.MaxLifetime(-1)},
 		"WaitAtMost nothing":          {lease.WaitAtMost(0)},
@@ -49,8 +48,8 @@ func TestBadManagerOptions(t *testing.T) {
 		"Poll of nothing":             {lease.Poll(0, time.Second)},
 		"Poll that shrinks":           {lease.Poll(2, 1)},
 		"Janitor below nothing":       {lease.Janitor(-1, time.Hour)},
-		"Janitor without a pause":     {lease.Janitor(nodes.MinTTL-1, time.Hour)},
-		"Janitor after too long":      {lease.Janitor(nodes.MaxTTL+1, time.Hour)},
+		"Janitor without a pause":     {lease.Janitor(lease.MinTTL-1, time.Hour)},
+		"Janitor after too long":      {lease.Janitor(lease.MaxTTL+1, time.Hour)},
 		"Janitor without a retention": {lease.Janitor(time.Minute, time.Second-1)},
 	} {
 		_, err := lease.NewManager(pool, options...)
@@ -60,8 +59,8 @@ func TestBadManagerOptions(t *testing.T) {
 		t.Error("NewManager takes a nil pool")
 	}
 	for name, options := range map[string][]lease.ManagerOption{
-		"shortest":     {lease.TTL(nodes.MinTTL)},
-		"longest":      {lease.TTL(nodes.MaxTTL), lease.MaxLifetime(nodes.MaxTTL), lease.RenewEvery(nodes.MaxTTL / 2)},
+		"shortest":     {lease.TTL(lease.MinTTL)},
+		"longest":      {lease.TTL(lease.MaxTTL), lease.MaxLifetime(lease.MaxTTL), lease.RenewEvery(lease.MaxTTL / 2)},
 		"no janitor":   {lease.Janitor(0, time.Second)},
 		"steady polls": {lease.Poll(1, 1), lease.WaitAtMost(1), lease.RenewEvery(1)},
 	} {
@@ -88,8 +87,8 @@ func TestBadRequests(t *testing.T) {
 		"an oversized key":          {t.Context(), txlock.Named(strings.Repeat("k", 256)), nil, txlock.ErrInvalidKey},
 		"an empty owner":            {owner(""), named(), nil, txlock.ErrInvalidOption},
 		"an oversized owner":        {owner(strings.Repeat("o", 256)), named(), nil, txlock.ErrInvalidOption},
-		"TTL too short":             {t.Context(), named(), []lease.AcquireOption{lease.TTL(nodes.MinTTL - 1)}, txlock.ErrInvalidOption},
-		"TTL too long":              {t.Context(), named(), []lease.AcquireOption{lease.TTL(nodes.MaxTTL + 1)}, txlock.ErrInvalidOption},
+		"TTL too short":             {t.Context(), named(), []lease.AcquireOption{lease.TTL(lease.MinTTL - 1)}, txlock.ErrInvalidOption},
+		"TTL too long":              {t.Context(), named(), []lease.AcquireOption{lease.TTL(lease.MaxTTL + 1)}, txlock.ErrInvalidOption},
 		"TTL under two renewals":    {t.Context(), named(), []lease.AcquireOption{lease.TTL(10*time.Second - 1)}, txlock.ErrInvalidOption},
 		"MaxLifetime under the TTL": {t.Context(), named(), []lease.AcquireOption{lease.MaxLifetime(29 * time.Second)}, txlock.ErrInvalidOption},
 		"WaitAtMost nothing":        {t.Context(), named(), []lease.AcquireOption{lease.WaitAtMost(0)}, txlock.ErrInvalidOption},

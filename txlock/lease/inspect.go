@@ -17,11 +17,22 @@ import (
 // retryPause is the time between two attempts at a row that is locked.
 const retryPause = 5 * time.Millisecond
 
+// Kind is what is held under a key.
+type Kind string
+
+// The kinds.
+const (
+	Exclusive Kind = "exclusive" // the lease itself, by Acquire
+	Reader    Kind = "reader"    // the lease shared, by AcquireShared
+	Permit    Kind = "permit"    // of a semaphore
+	Waiter    Kind = "waiter"    // the first in the queue of Fair; nothing is held yet
+)
+
 // Info is what the database knows of a lease, or of a reader, a permit or a waiter of its
 // key.
 type Info struct {
 	Key   txlock.Key
-	Kind  string        // "exclusive", "reader", "permit", or "waiter", who holds nothing
+	Kind  Kind
 	Slot  int64         // which row of the key, see ForceRelease
 	Owner string        // of the last grant; see WithOwner
 	Token uint64        // of the last grant
@@ -74,7 +85,7 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 	if err := m.ready(ctx); err != nil {
 		return Info{}, fault.Explain(what, err)
 	}
-	info := Info{Key: key, Kind: "exclusive"}
+	info := Info{Key: key, Kind: Exclusive}
 	found, err := m.store.Inspect(ctx, key.String())
 	if err != nil {
 		return Info{}, fault.Explain(what, err)
@@ -96,19 +107,19 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 // clock, in microseconds, unless it was raised above an earlier token.
 func infoOf(row store.Info) Info {
 	info := Info{
-		Key: txlock.Named(row.Key), Kind: "exclusive", Slot: row.Slot, Owner: row.Owner, Token: row.Token,
+		Key: txlock.Named(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Token: row.Token,
 		Since: row.Since, Held: row.Left > 0 && row.Holds > 0, Left: row.Left, TTL: row.TTL, Holds: row.Holds, Session: row.Session,
 	}
 	if row.Token > 0 {
 		info.Since = time.UnixMicro(int64(row.Token))
 	}
 	switch {
-	case row.Slot > store.MaxPermits:
-		info.Kind = "reader"
+	case row.Slot > MaxPermits:
+		info.Kind = Reader
 	case row.Slot > store.LeaseSlot:
-		info.Kind = "permit"
+		info.Kind = Permit
 	case row.Slot == store.TurnstileSlot:
-		info.Kind = "waiter"
+		info.Kind = Waiter
 	}
 	return info
 }

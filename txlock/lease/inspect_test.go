@@ -14,7 +14,7 @@ import (
 
 // seen is what List or Inspect tells of one thing that is held.
 type seen struct {
-	kind  string
+	kind  lease.Kind
 	owner string
 	token uint64
 	held  bool
@@ -60,7 +60,7 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 				}
 			}
 		}
-		of := func(kind string, l *lease.Lease) seen { return seen{kind, l.Owner(), l.Token(), true} }
+		of := func(kind lease.Kind, l *lease.Lease) seen { return seen{kind, l.Owner(), l.Token(), true} }
 		started := time.Now()
 
 		a, b, c := txlock.Named("a"), txlock.Named("b"), txlock.Named("c")
@@ -80,22 +80,22 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		}
 		waiting := fairAcquire(t, fairManager(t, db), a)
 		(&line{db: db, key: a}).first(t)
-		first := seen{kind: "waiter", owner: list()[0].Owner}
-		same("List", list(), first, of("exclusive", writer), of("reader", readers[0]), of("reader", readers[1]),
-			of("permit", permits[0]), of("permit", permits[1]))
+		first := seen{kind: lease.Waiter, owner: list()[0].Owner}
+		same("List", list(), first, of(lease.Exclusive, writer), of(lease.Reader, readers[0]), of(lease.Reader, readers[1]),
+			of(lease.Permit, permits[0]), of(lease.Permit, permits[1]))
 		for _, i := range list() {
-			if i.Kind == "waiter" && (i.Session == 0 || i.Since.After(time.Now().Add(time.Minute)) || i.Since.Before(started.Add(-time.Minute))) {
+			if i.Kind == lease.Waiter && (i.Session == 0 || i.Since.After(time.Now().Add(time.Minute)) || i.Since.Before(started.Add(-time.Minute))) {
 				t.Errorf("the waiter has session %d and waits since %v", i.Session, i.Since)
 			}
 		}
 		info := inspect(a)
-		same("Inspect of a lease", []lease.Info{info}, of("exclusive", writer))
+		same("Inspect of a lease", []lease.Info{info}, of(lease.Exclusive, writer))
 		same("its others", info.Others, first)
-		same("Inspect of readers", inspect(b).Others, of("reader", readers[0]), of("reader", readers[1]))
+		same("Inspect of readers", inspect(b).Others, of(lease.Reader, readers[0]), of(lease.Reader, readers[1]))
 		if i := inspect(c); i.Permits != 3 || i.Held {
 			t.Errorf("Inspect of a semaphore: %+v", i)
 		}
-		same("Inspect of permits", inspect(c).Others, of("permit", permits[0]), of("permit", permits[1]))
+		same("Inspect of permits", inspect(c).Others, of(lease.Permit, permits[0]), of(lease.Permit, permits[1]))
 		if i := inspect(txlock.Named("d")); i.Held || i.Key != txlock.Named("d") || len(i.Others) != 0 {
 			t.Errorf("Inspect of a key that was never leased: %+v", i)
 		}

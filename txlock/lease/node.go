@@ -74,7 +74,7 @@ func (l *Lease) raiseToken(ctx context.Context, token uint64) error {
 			case a.Reply == store.Done:
 				r.token.Store(a.Token)
 			case a.Reply == store.Refused, !seen.Exists:
-				r.lose(errReplaced)
+				r.lose(ErrReplaced)
 				return nil
 			default: // locked
 				if err := r.m.sleep(ctx, leastLook); err != nil {

@@ -96,7 +96,7 @@ func TestRaiseTokenLost(t *testing.T) {
 
 		l = acquire(t, m, named())
 		exec(t, db, "UPDATE lockstep_leases SET owner = 'somebody' WHERE name = ?", l.Key().String())
-		wants(t, "RaiseToken of what is somebody else's", nodes.RaiseToken(t.Context(), l, l.Token()+1), txlock.ErrLost, nodes.ErrReplaced)
+		wants(t, "RaiseToken of what is somebody else's", nodes.RaiseToken(t.Context(), l, l.Token()+1), txlock.ErrLost, lease.ErrReplaced)
 
 		reader, err := m.AcquireShared(t.Context(), named())
 		if err != nil {

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
+// The bounds of a TTL.
 const (
-	minTTL = nodes.MinTTL
-	maxTTL = nodes.MaxTTL
+	MinTTL = 10 * time.Millisecond
+	MaxTTL = 30 * 24 * time.Hour
 )
 
 // ManagerOption is an option of NewManager.
@@ -67,7 +67,7 @@ type setting func(*options)
 func (f setting) toManager(o *options) { f(o) }
 
 // TTL sets the time to live of a lease: how long it stays held after its holder has died
-// or was cut off. A holder that is alive renews it. It is from 10 ms to 30 days. The
+// or was cut off. A holder that is alive renews it. It is from MinTTL to MaxTTL. The
 // default is 30 seconds.
 func TTL(d time.Duration) Option { return term(func(t *terms) { t.ttl = d }) }
 
@@ -121,8 +121,8 @@ func RenewEvery(d time.Duration) ManagerOption {
 func Janitor(every, retention time.Duration) ManagerOption {
 	return setting(func(o *options) {
 		o.janitor, o.retention = every, retention
-		if every < 0 || every > 0 && every < minTTL || every > maxTTL || retention < time.Second {
-			o.badOption = fmt.Errorf("%w: Janitor(%v, %v): the interval must be 0 or from %v to %v, the retention at least a second", txlock.ErrInvalidOption, every, retention, minTTL, maxTTL)
+		if every < 0 || every > 0 && every < MinTTL || every > MaxTTL || retention < time.Second {
+			o.badOption = fmt.Errorf("%w: Janitor(%v, %v): the interval must be 0 or from %v to %v, the retention at least a second", txlock.ErrInvalidOption, every, retention, MinTTL, MaxTTL)
 		}
 	})
 }
@@ -162,8 +162,8 @@ func (o *options) check() error {
 // check returns what is wrong with the terms of a lease, or nil.
 func (t *terms) check() error {
 	switch {
-	case t.ttl < minTTL || t.ttl > maxTTL:
-		return fmt.Errorf("%w: TTL(%v): it must be from %v to %v", txlock.ErrInvalidOption, t.ttl, minTTL, maxTTL)
+	case t.ttl < MinTTL || t.ttl > MaxTTL:
+		return fmt.Errorf("%w: TTL(%v): it must be from %v to %v", txlock.ErrInvalidOption, t.ttl, MinTTL, MaxTTL)
 	case t.lifetime != 0 && t.lifetime < t.ttl:
 		return fmt.Errorf("%w: MaxLifetime(%v) is less than the TTL of %v", txlock.ErrInvalidOption, t.lifetime, t.ttl)
 	case t.atMost < 0:

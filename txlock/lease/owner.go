@@ -138,7 +138,7 @@ func (q *request) missed(token uint64) bool {
 // the request go on as the next owner outside of that.
 func (m *Manager) miss(q *request, release func() error) error {
 	if r := q.under.record; r.m == m { // its transaction was rolled back
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return errors.Join(release(), q.disown())
 }
@@ -194,7 +194,7 @@ func (m *Manager) granted(ctx context.Context, q *request, a store.Answer, since
 		}
 	}
 	if r != nil {
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return m.keep(q, a, since, false)
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -162,8 +161,12 @@ func (r *record) expire() {
 var (
 	errExpired  = errors.New("its time is over and it was not renewed")
 	errLifetime = errors.New("its maximum lifetime is over")
-	errReplaced = nodes.ErrReplaced
 )
+
+// ErrReplaced is the cause of a loss that was found in the database and not by the clock:
+// the lease was taken over, released by force, or acquired in a transaction that was
+// rolled back.
+var ErrReplaced = errors.New("lease: its row is not ours any more: it was taken over, released by force, or its transaction was rolled back")
 
 // lose tells every handle that the lease is lost. The first cause stays.
 func (r *record) lose(cause error) {

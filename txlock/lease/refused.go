@@ -30,7 +30,7 @@ func (r *record) refused(ctx context.Context, err error) error {
 	case ours && r.err() == nil:
 		return fmt.Errorf("guard lease %q, token %d: %w", r.key, r.token.Load(), ErrOtherDatabase)
 	}
-	r.lose(errReplaced)
+	r.lose(ErrReplaced)
 	return errors.Join(err, r.err())
 }
 

@@ -92,7 +92,7 @@ func (r *record) every() time.Duration {
 // those that have failed together are tried again together.
 func (m *Manager) due() (due []*record, shortest time.Duration) {
 	at := m.store.Now()
-	shortest = maxTTL
+	shortest = MaxTTL
 	for _, r := range m.held() {
 		r.mu.Lock()
 		shortest = min(shortest, r.ttl)
@@ -186,7 +186,7 @@ func (b batch) settle(found map[store.Row]store.Standing, err error, sent, turn 
 		}
 		r.endRenewal()
 		if lost {
-			r.lose(errReplaced)
+			r.lose(ErrReplaced)
 		}
 	}
 }

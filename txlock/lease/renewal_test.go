@@ -19,7 +19,6 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -619,7 +618,7 @@ func acquireMany(t testing.TB, m *lease.Manager, keys []txlock.Key, held []*leas
 
 // leastLeft is the least that is left of any.
 func leastLeft(held []*lease.Lease) time.Duration {
-	least := nodes.MaxTTL
+	least := lease.MaxTTL
 	for _, l := range held {
 		least = min(least, l.Left())
 	}

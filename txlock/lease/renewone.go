@@ -78,7 +78,7 @@ func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) 
 	case reply == store.Done:
 		r.extend(sent, sent)
 	default: // the row is somebody else's, or missing
-		r.lose(errReplaced)
+		r.lose(ErrReplaced)
 	}
 	return nil
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
+// MaxPermits is the greatest number of permits of a semaphore.
+const MaxPermits = store.MaxPermits
+
 // Semaphore grants a number of permits at a time. Each permit is a lease with an owner, a
 // TTL and a token of its own. The methods of a Semaphore may be called from any
 // goroutine.
@@ -20,7 +23,7 @@ type Semaphore struct {
 	permits int
 }
 
-// Semaphore returns the semaphore of a key, with 1 to 1000 permits. It sends
+// Semaphore returns the semaphore of a key, with 1 to MaxPermits permits. It sends
 // nothing. Use the key for nothing else, and with the same number everywhere: if the
 // semaphore was made with another number, Acquire returns txlock.ErrInvalidOption, which
 // names both.
@@ -28,8 +31,8 @@ func (m *Manager) Semaphore(key txlock.Key, permits int) (*Semaphore, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	if permits < 1 || permits > store.MaxPermits {
-		return nil, fmt.Errorf("%w: Semaphore(%q, %d): it has 1 to %d permits", txlock.ErrInvalidOption, key, permits, store.MaxPermits)
+	if permits < 1 || permits > MaxPermits {
+		return nil, fmt.Errorf("%w: Semaphore(%q, %d): it has 1 to %d permits", txlock.ErrInvalidOption, key, permits, MaxPermits)
 	}
 	return &Semaphore{m: m, key: key, permits: permits}, nil
 }
@@ -153,7 +156,7 @@ func (s *Semaphore) drain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		row, err := s.m.store.Permits(ctx, s.key.String(), max(s.permits, int(-gate.Use))+1, store.MaxPermits)
+		row, err := s.m.store.Permits(ctx, s.key.String(), max(s.permits, int(-gate.Use))+1, MaxPermits)
 		if err != nil || row.Held == 0 {
 			return err
 		}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -161,7 +160,7 @@ func TestSemaphoreOfAnotherNumber(t *testing.T) {
 		refused("the number of before", three, 3, 17)
 		release(t, held)
 		release(t, permit(t, semaphore(t, other, key, 17)))
-		for _, n := range []int{0, -1, nodes.MaxPermits + 1} {
+		for _, n := range []int{0, -1, lease.MaxPermits + 1} {
 			_, err := m.Semaphore(key, n)
 			wants(t, fmt.Sprintf("Semaphore of %d", n), err, txlock.ErrInvalidOption)
 			_, err = three.Resize(t.Context(), n)

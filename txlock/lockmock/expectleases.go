@@ -15,7 +15,6 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -64,7 +63,7 @@ func ExpectLeases(t testing.TB, mock sqlmock.Sqlmock, options ...Option) *Leases
 	l.stage = &stage{answer: l.answer}
 	db := sql.OpenDB(l.stage)
 	var err error
-	if l.manager, err = lease.NewManager(db, lease.TTL(nodes.MaxTTL), lease.Janitor(0, time.Second)); err != nil {
+	if l.manager, err = lease.NewManager(db, lease.TTL(lease.MaxTTL), lease.Janitor(0, time.Second)); err != nil {
 		t.Fatalf("lockmock: %v", err)
 	}
 	t.Cleanup(func() {
@@ -83,7 +82,7 @@ func ExpectLeases(t testing.TB, mock sqlmock.Sqlmock, options ...Option) *Leases
 // ExpectAcquire expects Acquire, TryAcquire or the beginning of Do. Of the options only
 // Fair changes the statements, that of the manager included.
 func (l *Leases) ExpectAcquire(key txlock.Key, options ...lease.AcquireOption) *ExpectedAcquire {
-	options = append(options, lease.TTL(nodes.MaxTTL))
+	options = append(options, lease.TTL(lease.MaxTTL))
 	return l.acquire("Acquire", key, refused, func(ctx context.Context) (*lease.Lease, error) {
 		return l.manager.TryAcquire(ctx, key, options...)
 	})
@@ -155,7 +154,7 @@ func (e *ExpectedAcquire) Granted(token uint64) {
 	if e.permit {
 		limit = 1 << 52 // above which is the slot
 		e.leases.grants++
-		p.reply += e.leases.grants % nodes.MaxPermits << 52
+		p.reply += e.leases.grants % lease.MaxPermits << 52
 	}
 	if token < 16 || token >= limit {
 		panic(fmt.Sprintf("lockmock: %s can't be granted with token %d: it is at least 16 and less than %d", e.what, token, limit))

@@ -8,7 +8,6 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/schema"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -72,7 +71,7 @@ func (l *Leases) answer(query string, _ []driver.Value) reply {
 	case nameOf(gen.ServerClock):
 		return rowLike(gen.ServerClockRow{NowUs: time.Now().UnixMicro(), Version: l.version})
 	case nameOf(gen.ReadEpoch):
-		return rowLike(gen.ReadEpochRow{Owner: []byte(l.epoch), AgeUs: nodes.MaxTTL.Microseconds() * 3})
+		return rowLike(gen.ReadEpochRow{Owner: []byte(l.epoch), AgeUs: lease.MaxTTL.Microseconds() * 3})
 	case nameOf(gen.LookLease):
 		return rowLike(l.play.look)
 	case nameOf(gen.PermitsOf):

@@ -14,7 +14,6 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/locktest"
 	"github.com/dca00107/lockstep/txlock/quorum"
@@ -418,7 +417,7 @@ func semaphoresBehave(show show) {
 		must(t, second.Release(t.Context()))
 		must(t, <-resized)
 		must(t, only.Release(t.Context()))
-		_, err = s.Resize(t.Context(), nodes.MaxPermits+1)
+		_, err = s.Resize(t.Context(), lease.MaxPermits+1)
 		wants(t, "too many", err, txlock.ErrInvalidOption)
 		_, err = s.Resize(ended, 2)
 		wants(t, "an ended context", err, context.DeadlineExceeded)

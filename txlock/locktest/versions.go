@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/dca00107/lockstep/internal/marks"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -52,7 +52,7 @@ func (s *Scope) CompareAndBump(ctx context.Context, key txlock.Key, version uint
 	saw := ok && seen == version
 	conflict := fmt.Errorf("compare and bump %q: %w: it is not %d any more", key, txlock.ErrConflict, version)
 	if !saw {
-		conflict = fmt.Errorf("%w: %w", conflict, marks.ErrGiven)
+		conflict = fmt.Errorf("%w: %w", conflict, fault.ErrGiven)
 	}
 	grant, held, err := s.reenter(key, false)
 	if err != nil {

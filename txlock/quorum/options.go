@@ -6,6 +6,7 @@ import (
 
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // Option is an option of New.
@@ -65,10 +66,10 @@ func optionsOf(opts []Option) options {
 // check returns what is wrong with the options and the terms of the managers, or nil.
 func (o *options) check(t nodes.Terms) error {
 	switch {
-	case o.maxTTL < nodes.MinTTL || o.maxTTL > nodes.MaxTTL:
-		return fmt.Errorf("%w: MaxTTL(%v): it must be from %v to %v", txlock.ErrInvalidOption, o.maxTTL, nodes.MinTTL, nodes.MaxTTL)
-	case o.clockSkew < 0 || o.clockSkew > nodes.MaxTTL:
-		return fmt.Errorf("%w: ClockSkew(%v): it must be from 0 to %v", txlock.ErrInvalidOption, o.clockSkew, nodes.MaxTTL)
+	case o.maxTTL < lease.MinTTL || o.maxTTL > lease.MaxTTL:
+		return fmt.Errorf("%w: MaxTTL(%v): it must be from %v to %v", txlock.ErrInvalidOption, o.maxTTL, lease.MinTTL, lease.MaxTTL)
+	case o.clockSkew < 0 || o.clockSkew > lease.MaxTTL:
+		return fmt.Errorf("%w: ClockSkew(%v): it must be from 0 to %v", txlock.ErrInvalidOption, o.clockSkew, lease.MaxTTL)
 	case o.nodeTimeout < 0:
 		return fmt.Errorf("%w: NodeTimeout: the limit must be positive", txlock.ErrInvalidOption)
 	}

@@ -222,7 +222,7 @@ func (r *record) tend() {
 	}
 	for i, l := range r.nodes {
 		// A node where it was released by force is not acquired again.
-		if (l == nil || !l.Valid() && !errors.Is(l.Err(), nodes.ErrReplaced)) && !r.mending[i] {
+		if (l == nil || !l.Valid() && !errors.Is(l.Err(), lease.ErrReplaced)) && !r.mending[i] {
 			r.mending[i] = r.m.errands.Go(func() { r.mend(i, l) })
 		}
 	}

@@ -4,7 +4,6 @@ package nodes
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -23,18 +22,6 @@ var (
 	// doesn't answer, nobody knows which token the database has, and the lease is lost.
 	RaiseToken func(ctx context.Context, l any, token uint64) error
 )
-
-// The bounds of a TTL, and the greatest number of permits of a semaphore.
-const (
-	MinTTL     = 10 * time.Millisecond
-	MaxTTL     = 30 * 24 * time.Hour
-	MaxPermits = 1000
-)
-
-// ErrReplaced is the cause of a loss that was found in the database and not by the clock:
-// the lease was taken over, released by force, or acquired in a transaction that was
-// rolled back.
-var ErrReplaced = errors.New("lease: its row is not ours any more: it was taken over, released by force, or its transaction was rolled back")
 
 // Node is a lease.Manager, one of several.
 type Node interface {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/internal/nodes"
 )
 
 // Store has the leases of one database. The methods of Session, called on a Store, each
@@ -188,7 +187,7 @@ const (
 	UnknownSlot   = -2 // of a permit whose grant was not answered
 	TurnstileSlot = -1
 	LeaseSlot     = 0
-	MaxPermits    = nodes.MaxPermits
+	MaxPermits    = 1000
 )
 
 // Claim is what a row must contain to be somebody's.
