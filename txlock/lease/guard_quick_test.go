@@ -215,7 +215,7 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		l, err = m.AcquireTx(ctx, tx, job)
 		must(t, err)
 		must(t, tx.Rollback())
-		time.Sleep(time.Millisecond) // a token is the time of its grant
+		time.Sleep(time.Millisecond)       // a token is the time of its grant
 		again := acquireIn(t, ctx, m, job) // the same owner
 		if again.Token() <= l.Token() {
 			t.Errorf("token %d follows %d", again.Token(), l.Token())

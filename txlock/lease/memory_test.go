@@ -30,7 +30,11 @@ type memory struct {
 func inMemory(t *testing.T, test func(t *testing.T, db *memory)) {
 	t.Helper()
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { test(t, &memory{memstore.New(), t, time.Now()}) })
+	synctest.Test(t, func(t *testing.T) {
+		limit := time.AfterFunc(72*time.Hour, func() { panic(t.Name() + " does not end") })
+		defer limit.Stop()
+		test(t, &memory{memstore.New(), t, time.Now()})
+	})
 }
 
 // manager returns a manager of a process of its own.
