@@ -21,13 +21,14 @@ DURATION   ?= 10m
 SEED       ?= 0
 CHAOSFLAGS ?=
 
-GOTEST      = go test -race -count=1 -parallel 8 -timeout 20m
+# make verify vets.
+GOTEST      = go test -race -count=1 -vet=off -p 1 -timeout 20m
+# Three groups run beside each other, one package of each at a time: that of the leases
+# waits for times to live, that of the adapters for locks, and the others need processors.
 # What takes longest comes first, so that no core is idle at the end.
-LONGEST     = ./txlock/lease ./internal/test/locksuite
-# The behaviours of the adapters wait for locks most of their time: more of them fit
-# beside each other, and the module tests, which waits as much, beside them.
 ADAPTERS    = "/(locksqlc|lockgorm)$$"
-BESIDE      = $(MAKE) --no-print-directory --jobs=2 --output-sync
+OTHERS      = "/(txlock/lease|locksqlc|lockgorm|locksuite)$$"
+BESIDE      = $(MAKE) --no-print-directory --jobs=3 --keep-going
 CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES) -seed $(SEED)
 WITHSERVERS = go run ./internal/test/testdb/withservers -engines $(ENGINES)
 
@@ -39,7 +40,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-adapters test-module test-cluster test-foreign test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-adapters test-others test-module test-cluster test-foreign test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,18 +59,24 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/test/tools/need-cc.sh
-	CGO_ENABLED=1 $(WITHSERVERS) -- sh -c '$(GOTEST) $(LONGEST) $$(go list ./... | grep -vE $(ADAPTERS)) && \
-		$(BESIDE) test-adapters test-module'
+	CGO_ENABLED=1 go build -race ./...
+	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-adapters test-others test-module
+
+test-leases:
+	@$(GOTEST) -parallel 8 ./txlock/lease
 
 test-adapters:
 	@$(GOTEST) -parallel 24 $$(go list ./... | grep -E $(ADAPTERS))
 
+test-others:
+	@$(GOTEST) -parallel 8 ./internal/test/locksuite $$(go list ./... | grep -vE $(OTHERS))
+
 test-module:
-	@cd tests && $(GOTEST) ./...
+	@cd tests && $(GOTEST) -parallel 8 ./...
 
 test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; CLUSTER_DURATION=30s of faults.
 	internal/test/tools/need-cc.sh
-	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -tags cluster ./cluster
+	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -parallel 8 -tags cluster ./cluster
 
 test-foreign: ## Run the tests of SUITES, written by others, on a plain and a guarded pool, and compare; GORM_TESTS=.../gorm/tests.
 	cd tests && go run ./foreign -engines $(ENGINES) -suites $(SUITES) -gorm "$(abspath $(GORM_TESTS))"

@@ -10,8 +10,12 @@ import (
 	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+// inner is what package txlock does for this one.
+var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // Open opens GORM over a guarded pool, for a data source name of go-sql-driver/mysql. If
 // a name isn't enough, give the *sql.DB of locksqlc.Connector to GORM:
@@ -57,7 +61,7 @@ func (d *dialector) Initialize(db *gorm.DB) error {
 	// A copy, since a dialector may be opened more than once.
 	config := *d.Config
 	own := &mysql.Dialector{Config: &config}
-	pool := sql.OpenDB(txlock.Guarded(base, d.options...))
+	pool := sql.OpenDB(inner.Guarded(base, d.options...))
 	config.Conn = pool
 	if err := own.Initialize(db); err != nil {
 		return errors.Join(err, pool.Close())
@@ -100,38 +104,62 @@ func transactionOf(tx *gorm.DB) (txlock.Tx, error) {
 
 // Lock calls Scope.Lock in the transaction of tx. In a DryRun session it sends nothing
 // and returns the zero Grant.
-func Lock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-	return in(tx, []txlock.Key{key}, func(s *txlock.Scope) (txlock.Grant, error) { return s.Lock(tx.Statement.Context, key) })
+func Lock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
+	scope, err := scopeFor(tx, key)
+	if scope == nil {
+		return grant, err
+	}
+	return scope.Lock(tx.Statement.Context, key)
 }
 
 // TryLock calls Scope.TryLock in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
-func TryLock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-	return in(tx, []txlock.Key{key}, func(s *txlock.Scope) (txlock.Grant, error) { return s.TryLock(tx.Statement.Context, key) })
+func TryLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
+	scope, err := scopeFor(tx, key)
+	if scope == nil {
+		return grant, err
+	}
+	return scope.TryLock(tx.Statement.Context, key)
 }
 
 // RLock calls Scope.RLock in the transaction of tx. In a DryRun session it sends nothing
 // and returns the zero Grant.
-func RLock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-	return in(tx, []txlock.Key{key}, func(s *txlock.Scope) (txlock.Grant, error) { return s.RLock(tx.Statement.Context, key) })
+func RLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
+	scope, err := scopeFor(tx, key)
+	if scope == nil {
+		return grant, err
+	}
+	return scope.RLock(tx.Statement.Context, key)
 }
 
 // TryRLock calls Scope.TryRLock in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
-func TryRLock(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-	return in(tx, []txlock.Key{key}, func(s *txlock.Scope) (txlock.Grant, error) { return s.TryRLock(tx.Statement.Context, key) })
+func TryRLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
+	scope, err := scopeFor(tx, key)
+	if scope == nil {
+		return grant, err
+	}
+	return scope.TryRLock(tx.Statement.Context, key)
 }
 
 // LockAll calls Scope.LockAll in the transaction of tx. In a DryRun session it sends
 // nothing and returns no grants.
 func LockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
-	return in(tx, keys, func(s *txlock.Scope) ([]txlock.Grant, error) { return lockAll(s, tx, keys) })
+	scope, err := scopeFor(tx, keys...)
+	if scope == nil {
+		return nil, err
+	}
+	return lockAll(scope, tx, keys)
 }
 
 // LockAny calls Scope.LockAny in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
-func LockAny(tx *gorm.DB, keys ...txlock.Key) (txlock.Grant, error) {
-	return in(tx, keys, func(s *txlock.Scope) (txlock.Grant, error) { return s.LockAny(tx.Statement.Context, keys...) })
+func LockAny(tx *gorm.DB, keys ...txlock.Key) (grant txlock.Grant, err error) {
+	scope, err := scopeFor(tx, keys...)
+	if scope == nil {
+		return grant, err
+	}
+	return scope.LockAny(tx.Statement.Context, keys...)
 }
 
 // AssertLocked calls txlock.AssertLocked in the transaction of tx, under the context of
@@ -144,17 +172,18 @@ func AssertLocked(tx *gorm.DB, key txlock.Key) error {
 	return txlock.AssertLocked(tx.Statement.Context, pool, key)
 }
 
-// in calls a verb on the scope of tx. In a DryRun session it does nothing.
-func in[G any](tx *gorm.DB, keys []txlock.Key, verb func(*txlock.Scope) (G, error)) (none G, err error) {
+// scopeFor returns the scope of tx on which the keys are locked. It is nil if nothing may
+// be sent.
+func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
 	if tx != nil && tx.Config != nil && tx.DryRun {
-		return none, nil
+		return nil, nil
 	}
 	scope, err := compareFirst(tx, keys)
 	if scope == nil && err == nil {
 		scope, err = Join(tx)
 	}
 	if err != nil {
-		return none, err
+		return nil, err
 	}
-	return verb(scope)
+	return scope, nil
 }

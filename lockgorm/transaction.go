@@ -10,7 +10,7 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/dca00107/lockstep/internal/marks"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/retry"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -40,7 +40,7 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 				return err
 			}
 		}
-		return scope.Final(tx.Statement.Context, fn(tx))
+		return inner.Final(tx.Statement.Context, scope, fn(tx))
 	})
 }
 
@@ -83,16 +83,16 @@ func optimistic(scope *txlock.Scope, tx *gorm.DB, key txlock.Key, fn func(tx *go
 			_, held := scope.Held(key)
 			err := scope.CompareAndBump(ctx, key, version)
 			if held && errors.Is(err, txlock.ErrConflict) {
-				err = fmt.Errorf("%w: %w: lock it by lockgorm.Lock, which compares it first, or before Optimistic", err, marks.ErrGiven)
+				err = fmt.Errorf("%w: %w: lock it by lockgorm.Lock, which compares it first, or before Optimistic", err, fault.ErrGiven)
 			}
 			return err
 		}}
 		defer k.compareAtEnd(own)()
 	}
 	if err := fn(tx); err != nil {
-		return scope.Final(tx.Statement.Context, err)
+		return inner.Final(tx.Statement.Context, scope, err)
 	}
-	return scope.Final(tx.Statement.Context, own.compare(tx.Statement.Context))
+	return inner.Final(tx.Statement.Context, scope, own.compare(tx.Statement.Context))
 }
 
 // compareFirst compares the keys whose version Optimistic has read, before they are
@@ -175,6 +175,6 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, body func(scope *txlock.Scope
 		if err := body(scope, tx); err != nil {
 			return err
 		}
-		return scope.Confirm(tx.Statement.Context)
+		return inner.Confirm(tx.Statement.Context, scope)
 	}, options...)
 }

@@ -15,7 +15,7 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
 
-	"github.com/dca00107/lockstep/internal/marks"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -266,5 +266,5 @@ func conflictOf(db *gorm.DB, conflicts []conflict) error {
 	if len(conflicts) > 0 && !slices.ContainsFunc(conflicts, func(c conflict) bool { return !mayDiffer(db, c) }) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, marks.ErrGiven)
+	return fmt.Errorf("%w: %w", err, fault.ErrGiven)
 }

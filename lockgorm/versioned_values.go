@@ -7,7 +7,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/internal/marks"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -50,7 +50,7 @@ func (v *versioned) checkValues(stmt *gorm.Statement) error {
 	}
 	for _, loaded := range v.loaded {
 		if fmt.Sprint(reflect.Indirect(reflect.ValueOf(carried))) != fmt.Sprint(uint64(loaded)) {
-			return fmt.Errorf("%w: the values have version %v, the %s has %d: %w", txlock.ErrConflict, carried, stmt.Schema.Name, uint64(loaded), marks.ErrGiven)
+			return fmt.Errorf("%w: the values have version %v, the %s has %d: %w", txlock.ErrConflict, carried, stmt.Schema.Name, uint64(loaded), fault.ErrGiven)
 		}
 	}
 	return nil

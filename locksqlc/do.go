@@ -68,7 +68,7 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	if err != nil {
 		return err
 	}
-	if err := scope.OnePrimary(ctx); err != nil {
+	if err := inner.OnePrimary(ctx, scope); err != nil {
 		return fmt.Errorf("locksqlc: Do(%q): use a lease: %w", key, err)
 	}
 	if _, err := scope.Lock(ctx, key); err != nil {

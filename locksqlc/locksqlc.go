@@ -9,8 +9,12 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+// inner is what package txlock does for this one.
+var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // Open opens a guarded pool for a data source name of go-sql-driver/mysql. As with
 // sql.Open, no connection is made yet. It returns an error for a name that can't be
@@ -33,7 +37,7 @@ func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
 // statement, and neither it nor one that has lost its locks is committed. Both return
 // ErrTxDoomed.
 func Connector(base driver.Connector, options ...txlock.PoolOption) driver.Connector {
-	return txlock.Guarded(base, options...)
+	return inner.Guarded(base, options...)
 }
 
 // Join returns the scope of an open transaction, which takes its locks. It returns

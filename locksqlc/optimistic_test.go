@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -168,7 +169,7 @@ func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(
 	if err := fn(tx, scope); err != nil {
 		return err
 	}
-	if err := scope.Confirm(ctx); err != nil {
+	if err := inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Confirm(ctx, scope); err != nil {
 		return err
 	}
 	return tx.Commit()

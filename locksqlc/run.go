@@ -45,7 +45,7 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 				return err
 			}
 		}
-		return scope.Final(ctx, fn(tx))
+		return inner.Final(ctx, scope, fn(tx))
 	})
 }
 
@@ -73,9 +73,9 @@ func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key t
 			return err
 		}
 		if err := fn(tx); err != nil {
-			return scope.Final(ctx, err)
+			return inner.Final(ctx, scope, err)
 		}
-		return scope.Final(ctx, scope.CompareAndBump(ctx, key, version))
+		return inner.Final(ctx, scope, scope.CompareAndBump(ctx, key, version))
 	})
 }
 
@@ -119,7 +119,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	if err := body(scope, tx); err != nil {
 		return err
 	}
-	if err := scope.Confirm(ctx); err != nil {
+	if err := inner.Confirm(ctx, scope); err != nil {
 		return err
 	}
 	finished = true

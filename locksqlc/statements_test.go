@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -163,7 +164,7 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	check(tb, err)
 	scope, err := locksqlc.Join(ctx, asked)
 	check(tb, err)
-	check(tb, errors.Join(scope.OnePrimary(ctx), asked.Rollback()))
+	check(tb, errors.Join(inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().OnePrimary(ctx, scope), asked.Rollback()))
 	return func() int {
 		before := sentSoFar(tb, conn)
 		tx, err := conn.BeginTx(ctx, nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/faults"
-	"github.com/dca00107/lockstep/txlock"
 )
 
 // wire is what stands between a pool and its server.
@@ -36,7 +36,7 @@ func (w wire) open(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 		connector = clocked{connector, w.clock}
 	}
 	if guarded {
-		connector = txlock.Guarded(connector)
+		connector = locksqlc.Connector(connector)
 	}
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() {

@@ -10,8 +10,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/faults"
-	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -68,7 +68,7 @@ func faultPool(t testing.TB, db *testdb.DB, n network, wrap func(driver.Connecto
 }
 
 // The kinds of pools.
-func guarded(c driver.Connector) driver.Connector { return txlock.Guarded(c) }
+func guarded(c driver.Connector) driver.Connector { return locksqlc.Connector(c) }
 func plain(c driver.Connector) driver.Connector   { return c }
 
 // rewritten is a plain pool, the text of whose statements is changed, to plant a

@@ -58,7 +58,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 					}
 				}()
 				fault.begin(t, db, n)
-				ctx, timeout := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, timeout := context.WithTimeout(t.Context(), time.Minute)
 				defer timeout()
 				next, err := acquirePatiently(ctx, other, key)
 				granted := time.Now()
@@ -90,7 +90,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 	}
 }
 
-const holderTTL = 3 * time.Second
+const holderTTL = 6 * time.Second
 
 // awaitRenewal waits until the lease was renewed once.
 func awaitRenewal(t *testing.T, db *testdb.DB, key txlock.Key) {

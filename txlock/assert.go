@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/dca00107/lockstep/internal/asserts"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 )
 
@@ -39,7 +40,7 @@ func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
 	}
 	book, guarded, reply := guard.Ask(ctx, tx)
 	if book == nil {
-		open, err := transactionOpen(reply)
+		open, err := fault.TransactionOpen(reply)
 		switch {
 		case guarded || err == nil && !open:
 			err = ErrNoTransaction
@@ -62,5 +63,5 @@ func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
 }
 
 func unasserted(key Key, err error, s guard.Server) error {
-	return lockError(fmt.Sprintf("assert that %q is locked", clipped(key.name)), err, s)
+	return fault.Of(fmt.Sprintf("assert that %q is locked", fault.Clipped(key.name)), err, s)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -54,11 +55,11 @@ func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
 	if a.shared {
 		take = a.forShare
 	}
-	current, err := take(a.first(ctx), rewritten{a.tx, rawsql.HintNoWait})
-	if !a.try && errors.Is(interpret(err).sentinel, ErrBusy) {
+	current, err := take(a.first(ctx), a.rewritten(rawsql.HintNoWait))
+	if !a.try && errors.Is(fault.Interpret(err).Sentinel, ErrBusy) {
 		began := time.Now()
-		current, err = take(a.first(ctx), rewritten{a.tx, func(query string) string { return rawsql.HintAtMost(query, a.atMost) }})
-		err = PastLimit(err, began, a.atMost)
+		current, err = take(a.first(ctx), a.rewritten(func(query string) string { return rawsql.HintAtMost(query, a.atMost) }))
+		err = fault.PastLimit(err, began, a.atMost)
 	}
 	if err != nil {
 		return 0, err
@@ -71,7 +72,7 @@ func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
 	if a.shared {
 		return current, nil
 	}
-	return a.lock(ctx, guard.Call{}, a.tx)
+	return a.raiseToken(ctx, guard.Call{}, a.tx)
 }
 
 // takeInSeconds takes the row, and makes it if need be. Only here the limit is the
@@ -92,11 +93,11 @@ func (a *attempt) takeInSeconds(ctx context.Context) (token uint64, err error) {
 		}()
 	}
 	if !a.guardsSnapshot() {
-		return a.take(ctx, a.tx, false)
+		return a.takeRow(ctx)
 	}
 	// The snapshot has no row.
 	if a.shared {
-		token, err = a.takeShared(ctx, a.tx)
+		token, err = a.shareRow(ctx, a.tx)
 	} else {
 		token, err = a.touch(a.then(ctx), a.tx)
 	}
@@ -106,5 +107,5 @@ func (a *attempt) takeInSeconds(ctx context.Context) (token uint64, err error) {
 	case err != nil || a.shared:
 		return token, err
 	}
-	return a.lock(ctx, guard.Call{}, a.tx)
+	return a.raiseToken(ctx, guard.Call{}, a.tx)
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/guard"
 )
 
 // cleanBatch is how many rows one transaction of Clean removes.
@@ -33,7 +35,7 @@ func Clean(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 	for {
 		n, err := cleanSome(ctx, db, olderThan)
 		if err != nil {
-			return total, lockError("clean", err, noServer)
+			return total, fault.Of("clean", err, guard.Server{})
 		}
 		total += n
 		if n < cleanBatch {

@@ -13,12 +13,8 @@ import (
 // several primaries, by their names.
 var singles sync.Map
 
-// OnePrimary makes sure that the database is not on a cluster of several primaries,
-// where a lock that is never written doesn't exclude writers on other nodes, and one
-// that is excludes at the commit. It asks the server once per process and database,
-// and returns schema.ErrMultiPrimary or what the server says; the transaction goes on.
-// RLock and locksqlc.Do call it.
-func (s *Scope) OnePrimary(ctx context.Context) error {
+// onePrimary is inside.Lock.OnePrimary.
+func onePrimary(ctx context.Context, s *Scope) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	if err := s.onePrimary(ctx); err != nil {
@@ -27,7 +23,7 @@ func (s *Scope) OnePrimary(ctx context.Context) error {
 	return nil
 }
 
-// onePrimary is OnePrimary under the mutex.
+// onePrimary makes sure, under the mutex, that the database has one primary.
 func (s *state) onePrimary(ctx context.Context) error {
 	if _, ok := singles.Load(s.server.Name); ok {
 		return nil

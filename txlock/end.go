@@ -5,25 +5,23 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 )
 
-// Confirm is what Run and Transaction ask before they commit: on a plain pool it
-// is Verify, on a guarded one nothing, since Commit itself sees to it.
-func (s *Scope) Confirm(ctx context.Context) error {
+// confirm is inside.Lock.Confirm.
+func confirm(ctx context.Context, s *Scope) error {
 	if s.book != nil {
 		return nil
 	}
-	return s.Final(ctx, s.Verify(ctx))
+	return final(ctx, s, s.Verify(ctx))
 }
 
-// Final is what Run and Transaction make of the error of their function, before they roll
-// the transaction back. What it returns is Retryable only where nothing of the transaction was
-// committed before its end: its error alone doesn't tell, since a statement before the one
+// final is inside.Lock.Final. The error alone doesn't tell, since a statement before the one
 // that has failed may have committed. On a guarded pool the book knows; for a plain one see
 // mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement
 // that was running, nor of those before it.
-func (s *Scope) Final(ctx context.Context, err error) error {
+func final(ctx context.Context, s *Scope, err error) error {
 	if !Retryable(err) {
 		return err
 	}
@@ -33,8 +31,8 @@ func (s *Scope) Final(ctx context.Context, err error) error {
 		}
 		return err
 	}
-	if lostConnection(err) || !ofLock(err) && s.mayHaveCommitted(ctx) {
-		return fmt.Errorf("%w: it was %w, or may have been: it is not started again: %w", ErrTxDoomed, errCommitted, err)
+	if fault.LostConnection(err) || !ofLock(err) && s.mayHaveCommitted(ctx) {
+		return fmt.Errorf("%w: it was %w, or may have been: it is not started again: %w", ErrTxDoomed, fault.ErrCommitted, err)
 	}
 	return err
 }
@@ -47,7 +45,7 @@ func (s *Scope) Final(ctx context.Context, err error) error {
 func (s *Scope) mayHaveCommitted(ctx context.Context) bool {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	open, told := guard.OpenAtLastReply(s.tx.Tx)
+	open, told := guard.OpenAtLastReply(s.tx.DBTX)
 	if told && !open {
 		return true
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // Ensure makes the rows of named keys beforehand, on a connection of its own and
@@ -29,14 +30,14 @@ func Ensure(ctx context.Context, db *sql.DB, keys ...Key) error {
 	}
 	server, err := introduce(ctx, db)
 	if err != nil {
-		return lockError("ensure", err, server)
+		return fault.Of("ensure", err, server)
 	}
 	for part := range partsOf(sorted(keys)) {
 		if part[0].hashed {
 			continue
 		}
 		if err := ensure(ctx, db, part); err != nil {
-			return lockError("ensure", err, server)
+			return fault.Of("ensure", err, server)
 		}
 		for _, key := range part {
 			known.add(server.Name, key.record())
@@ -79,7 +80,7 @@ func ensure(ctx context.Context, db *sql.DB, keys []Key) error {
 func insertIgnore(ctx context.Context, db gen.DBTX, name []byte) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		err := queries.EnsureNamed(ctx, db, name)
-		if err != nil && !interpret(err).gone {
+		if err != nil && !fault.Interpret(err).Gone {
 			return struct{}{}, backoff.Permanent(err)
 		}
 		return struct{}{}, err

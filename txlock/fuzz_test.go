@@ -2,14 +2,10 @@ package txlock
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
-	"github.com/go-sql-driver/mysql"
-
-	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
@@ -46,40 +42,6 @@ func FuzzKeyOnServers(f *testing.F) {
 			if err != nil || kept != name || slot != key.Slot() {
 				t.Errorf("%s keeps %q as %q in slot %d, want %d: %v", engine, name, kept, slot, key.Slot(), err)
 			}
-		}
-	})
-}
-
-// FuzzServerError proves that whatever a server answers, the error of a call has it as
-// its cause, says what was asked for, and is started again only where the server has
-// rolled back.
-func FuzzServerError(f *testing.F) {
-	for _, number := range []uint16{0, 1020, 1062, 1205, 1206, 1213, 1290, 1317, 1792, 1927, 1969, 3024, 3169, 3547, 3572, 4031} {
-		f.Add(number, "message", false)
-		f.Add(number, "", true)
-	}
-	f.Fuzz(func(t *testing.T, number uint16, message string, rollbackOnTimeout bool) {
-		answer := &mysql.MySQLError{Number: number, Message: message}
-		server := guard.Server{RollbackOnTimeout: rollbackOnTimeout}
-		err := lockError("lock", fmt.Errorf("execute: %w", answer), server)
-		var cause *mysql.MySQLError
-		if !errors.As(err, &cause) || cause != answer || !strings.HasPrefix(err.Error(), "lock: ") {
-			t.Errorf("%v became %v", answer, err)
-		}
-		verdict := interpret(err)
-		gone := verdict.gone || verdict.onTimeout && rollbackOnTimeout
-		if Retryable(err) != gone {
-			t.Errorf("%v: retryable %t, rolled back %t", err, Retryable(err), gone)
-		}
-		if doomed := rules.Ended(answer, server); (doomed != nil) != gone || doomed != nil && !errors.Is(doomed, ErrTxDoomed) {
-			t.Errorf("%v dooms its transaction: %v, rolled back %t", answer, doomed, gone)
-		}
-		outside := Explain("acquire", answer)
-		if !errors.Is(outside, answer) || errors.Is(outside, ErrTxDoomed) {
-			t.Errorf("outside of transactions %v became %v", answer, outside)
-		}
-		if Retryable(answer) && Unknown(answer) {
-			t.Errorf("%v: executed or not, and rolled back for certain", answer)
 		}
 	})
 }

@@ -7,9 +7,8 @@ type Grant struct {
 	shared bool
 }
 
-// NewGrant returns a Grant that says so, for what stands in for a Scope in tests: it
-// locks nothing.
-func NewGrant(key Key, token uint64, shared bool) Grant {
+// newGrant is inside.Lock.NewGrant.
+func newGrant(key Key, token uint64, shared bool) Grant {
 	return Grant{key: key, token: token, shared: shared}
 }
 

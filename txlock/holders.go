@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/guard"
 )
 
 // Holder is who holds a lock exclusively at the moment.
@@ -36,13 +38,13 @@ func Holders(ctx context.Context, db *sql.DB, keys ...Key) ([]Holder, error) {
 	now := make(map[record]Holder, len(keys))
 	err := uncommitted(ctx, db, func(tx *sql.Tx) error { return readHolders(ctx, tx, keys, now) })
 	if err != nil {
-		return nil, lockError("holders", err, noServer)
+		return nil, fault.Of("holders", err, guard.Server{})
 	}
 	// Read after it: a holder that commits in between is seen as gone, and none
 	// is invented.
 	committed := make(map[record]Holder, len(keys))
 	if err := readHolders(ctx, db, keys, committed); err != nil {
-		return nil, lockError("holders", err, noServer)
+		return nil, fault.Of("holders", err, guard.Server{})
 	}
 	var holders []Holder
 	for _, key := range keys {

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // maxKey is the length of a key in bytes, that of its column.
@@ -63,18 +65,11 @@ func (k Key) Slot() uint16 { return uint16(crc32.ChecksumIEEE([]byte(k.name)) % 
 func (k Key) Validate() error {
 	switch {
 	case k.bad != "":
-		return fmt.Errorf("%w: %q: %s", ErrInvalidKey, clipped(k.name), k.bad)
+		return fmt.Errorf("%w: %q: %s", ErrInvalidKey, fault.Clipped(k.name), k.bad)
 	case k.name == "":
 		return fmt.Errorf("%w: the zero Key: make keys by Named or by a Family", ErrInvalidKey)
 	}
 	return nil
-}
-
-func clipped(name string) string {
-	if len(name) > 40 {
-		return name[:40] + "..."
-	}
-	return name
 }
 
 // ID is what identifies a record: an integer, a string or a UUID.
@@ -82,12 +77,6 @@ type ID interface {
 	~int | ~int8 | ~int16 | ~int32 | ~int64 |
 		~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 |
 		~string | uuid.UUID
-}
-
-// StringerID is any other comparable identifier that can write itself.
-type StringerID interface {
-	comparable
-	fmt.Stringer
 }
 
 // Family makes the keys of one kind of record: Orders.Key(42) is "order:42". It
@@ -119,9 +108,12 @@ func NewFamily[I ID](name string, options ...FamilyOption) Family[I] {
 	return newFamily[I](name, func(id I) string { return format(any(id)) }, options)
 }
 
-// NewStringerFamily is NewFamily for identifiers that write themselves by
+// NewStringerFamily is NewFamily for other comparable identifiers that write themselves by
 // String. What writes nothing is refused as a zero identifier is.
-func NewStringerFamily[I StringerID](name string, options ...FamilyOption) Family[I] {
+func NewStringerFamily[I interface {
+	comparable
+	fmt.Stringer
+}](name string, options ...FamilyOption) Family[I] {
 	return newFamily[I](name, func(id I) string { return id.String() }, options)
 }
 

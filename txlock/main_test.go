@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -60,7 +61,7 @@ func newPool(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 		t.Fatal(err)
 	}
 	if guarded {
-		connector = txlock.Guarded(connector)
+		connector = locksqlc.Connector(connector)
 	}
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -154,7 +155,7 @@ func (s *state) acquireEach(ctx context.Context, keys []Key, atMost time.Duratio
 			q.atMost = max(1, time.Until(end))
 		}
 		old, _ := s.holdOf(key.record())
-		h, err := s.send(ctx, key, key.record(), q, old, snapshot)
+		h, err := s.newAttempt(ctx, key.record(), q, old, snapshot).run(ctx, key)
 		if err != nil {
 			return s.refused(ctx, key, false, asked, err)
 		}
@@ -202,7 +203,7 @@ func (m *many) run(ctx context.Context) (map[record]uint64, error) {
 		return m.within(ctx, rawsql.AtMost(max(tryLimit, m.atMost)))
 	}
 	tokens, err := m.within(ctx, rawsql.NoWait)
-	if errors.Is(interpret(err).sentinel, ErrWaitTimeout) {
+	if errors.Is(fault.Interpret(err).Sentinel, ErrWaitTimeout) {
 		return m.within(ctx, rawsql.AtMost(m.atMost))
 	}
 	return tokens, err

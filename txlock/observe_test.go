@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -60,7 +61,7 @@ func TestObservePool(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := new(recorder)
-		pool := sql.OpenDB(txlock.Guarded(base, txlock.Observe(r)))
+		pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(r)))
 		t.Cleanup(func() { _ = pool.Close() })
 		a, b, held := named(), named(), named()
 		other := holder(t, db, held)

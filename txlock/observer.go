@@ -104,17 +104,16 @@ func (o slogObserver) write(ctx context.Context, level slog.Level, what string, 
 	o.log.LogAttrs(ctx, level, kind+what, attributes...)
 }
 
-// ObserveOption is the option of a guarded pool, and of Join on a plain one.
-type ObserveOption interface {
-	PoolOption
-	JoinOption
-}
-
 // Observe sets the observer of the locks that transactions take: as an option of
 // locksqlc.Open, locksqlc.Connector and lockgorm.Dialector for all transactions of
 // the pool, as one of Join on a plain pool for one scope, whose end it doesn't see.
 // The default is none.
-func Observe(observer Observer) ObserveOption { return observing{observer} }
+func Observe(observer Observer) interface {
+	PoolOption
+	JoinOption
+} {
+	return observing{observer}
+}
 
 type observing struct{ observer Observer }
 

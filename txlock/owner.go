@@ -18,10 +18,7 @@ func WithOwner(ctx context.Context, owner string) context.Context {
 	return context.WithValue(ctx, ownerKey{}, []byte(owner))
 }
 
-// OwnerOf returns the owner of the locks that are taken under the context, for what
-// stands in for a Scope, in tests for example.
-func OwnerOf(ctx context.Context) string { return string(ownerOf(ctx)) }
-
+// ownerOf returns the owner of the locks that are taken under the context.
 func ownerOf(ctx context.Context) []byte {
 	if owner, ok := ctx.Value(ownerKey{}).([]byte); ok && len(owner) > 0 {
 		return owner

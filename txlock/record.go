@@ -34,21 +34,6 @@ const noToken = 1
 // the same statement again raises it.
 const made = 1
 
-// lock takes the row and raises its token, unless the row still carries held.
-func (r record) lock(ctx context.Context, db gen.DBTX, owner []byte, held uint64) (uint64, error) {
-	var token int64
-	var err error
-	if r.hashed {
-		token, err = queries.LockCenter(ctx, db, gen.LockCenterParams{Held: held, Owner: owner, Slot: uint32(r.slot)})
-	} else {
-		token, err = queries.LockNamed(ctx, db, gen.LockNamedParams{Name: []byte(r.name), Owner: owner, Held: held})
-	}
-	if err == nil && token == 0 {
-		err = r.missing()
-	}
-	return uint64(token), err
-}
-
 // touch takes the row, makes it if need be, and returns its committed token.
 func (r record) touch(ctx context.Context, db gen.DBTX) (uint64, error) {
 	if r.hashed {

@@ -1,36 +1,16 @@
-// Package txlock takes named locks inside the transaction that a program already
-// has open on MySQL or MariaDB. A lock is one statement of that transaction, and
-// is gone with its COMMIT or ROLLBACK: there is no second connection, no time to
-// live and no unlock.
-//
-// Programs reach it through package locksqlc (database/sql, sqlc) or package
-// lockgorm (GORM), which join a transaction and hand out its Scope.
 package txlock
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/internal/session"
 )
-
-// Tx is a transaction: what sqlc calls a DBTX, and Commit and Rollback. These two
-// are never called, they are the proof that the value is a transaction, so that a
-// pool does not compile.
-type Tx interface {
-	gen.DBTX
-	Commit() error
-	Rollback() error
-}
-
-var _ Tx = (*sql.Tx)(nil)
 
 // Scope is the locks of one transaction. Several goroutines may use it, and their
 // locks are taken one after the other. But the program's own statements know nothing of
@@ -46,7 +26,7 @@ type Scope struct {
 
 // state is what all views of a Scope share.
 type state struct {
-	tx     *unprepared
+	tx     *rawsql.Text
 	book   *guard.Tx // nil on a plain pool
 	server guard.Server
 	watch  Observer // nil for none
@@ -70,117 +50,6 @@ type hold struct {
 	compared bool   // it was CompareAndBump
 }
 
-// JoinOption is an option of Join.
-type JoinOption interface{ toJoin(*state) }
-
-type joinOption func(*state)
-
-func (f joinOption) toJoin(s *state) { f(s) }
-
-// NothingRead says that the transaction has run no plain SELECT yet, which a
-// plain pool can't know: the next lock then needs no snapshot guard. A guarded
-// pool knows better and takes no notice. The default is to guard.
-func NothingRead() JoinOption { return joinOption(func(s *state) { s.fresh = true }) }
-
-// OnlyGuarded makes Join refuse a transaction of a pool that is not guarded, with
-// ErrUnguarded. The default is to join it: its locks exclude as well.
-func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded = true }) }
-
-// Join returns the scope of a transaction. On a guarded pool, one opened by
-// locksqlc.Open or lockgorm.Open, it sends nothing, and a transaction has one
-// scope however often it is joined. On a plain pool it asks the server two things,
-// and every call makes a scope of its own.
-//
-// It returns ErrNoTransaction where no transaction is open, ErrTxDoomed where
-// the server has ended it, ErrUnguarded where OnlyGuarded was asked for in vain, and
-// schema.ErrAutocommit or schema.ErrCharset where its session has autocommit = 0 or
-// converts the names of keys, on a guarded pool from its beginning. The transaction goes on
-// as it was.
-func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
-	if tx == nil {
-		return nil, fmt.Errorf("%w: the transaction is nil", ErrNoTransaction)
-	}
-	book, guarded, reply := guard.Ask(ctx, tx)
-	if guarded && book == nil {
-		// Not begun through the driver: by a procedure, or under autocommit=0.
-		_, reply = tx.ExecContext(ctx, rawsql.Probe)
-	}
-	if book != nil {
-		if err := book.Err(); err != nil {
-			return nil, lockError("join", err, book.Server())
-		}
-		if err := session.Fit(book.Server().Name); err != nil {
-			return nil, lockError("join", err, book.Server())
-		}
-		kept := book.Scope(func() guard.Scope { return newJoined(tx, book, book.Server()) })
-		return &kept.(*joined).scope, nil
-	}
-	var wanted state
-	for _, option := range options {
-		option.toJoin(&wanted)
-	}
-	open, err := transactionOpen(reply)
-	if err != nil {
-		return nil, lockError("join", err, guard.Server{})
-	}
-	if wanted.onlyGuarded && !guarded {
-		return nil, fmt.Errorf("join: %w", ErrUnguarded)
-	}
-	if !open {
-		return nil, fmt.Errorf("%w: none was begun on this connection, or the server has ended it", ErrNoTransaction)
-	}
-	server, err := introduce(ctx, tx)
-	if err != nil {
-		return nil, lockError("join", err, guard.Server{})
-	}
-	j := newJoined(tx, nil, server)
-	for _, option := range options {
-		option.toJoin(&j.state)
-	}
-	return &j.scope, nil
-}
-
-// joined is a scope and its state in one piece, kept with the transaction.
-type joined struct {
-	scope Scope
-	state state
-	tx    unprepared
-}
-
-func newJoined(tx Tx, book *guard.Tx, server guard.Server) *joined {
-	j := &joined{state: state{book: book, server: server}, tx: unprepared{tx}}
-	j.scope.state, j.state.tx = &j.state, &j.tx
-	if book != nil {
-		j.state.watch, _ = book.Kept().(Observer)
-	}
-	return j
-}
-
-// Committed is called by the guarded connection when the transaction was
-// committed: the rows of its keys exist.
-func (j *joined) Committed() {
-	j.state.mu.Lock()
-	defer j.state.mu.Unlock()
-	for r := range j.state.held {
-		known.add(j.state.server.Name, r)
-	}
-}
-
-// Ended is called by the guarded connection when the transaction ends.
-func (j *joined) Ended(why error) { j.state.ended(why) }
-
-// introduce reads the facts about the server, which guarded connections know.
-func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
-	var version, name string
-	var id uint64
-	var rollbackOnTimeout bool
-	if err := db.QueryRowContext(ctx, rawsql.Facts).Scan(&version, &id, &rollbackOnTimeout, &name); err != nil {
-		return guard.Server{}, err
-	}
-	server := guard.NewServer(version, id, rollbackOnTimeout, name)
-	return server, session.Fit(name)
-}
-
 // WaitAtMost returns a view of the scope whose Lock, RLock, LockAll and CompareAndBump
 // wait no longer than d, exact below a second, and then return ErrWaitTimeout with the
 // transaction alive. The limit is for the wait: a lock that is free is granted, however
@@ -197,62 +66,6 @@ func (s *Scope) WaitAtMost(d time.Duration) *Scope {
 		view.bad = fmt.Errorf("%w: WaitAtMost(%v): the limit must be positive, use TryLock to not wait at all", ErrInvalidOption, d)
 	}
 	return view
-}
-
-// Lock takes the lock of a key exclusively and waits until it is free. The server
-// grants it first come, first served; MySQL prefers a waiter that blocks others.
-// It is one statement where it is the first of its transaction, or the isolation
-// level is known to be READ COMMITTED; after other statements it also makes sure
-// that the transaction's snapshot is not older than the lock. A key that the
-// transaction holds already costs no statement on a guarded pool, and keeps its
-// token.
-//
-// It may return ErrWaitTimeout, ErrDeadlock, ErrStaleSnapshot, ErrUpgrade,
-// ErrTxDoomed, ErrNoTransaction, ErrOpenRows, ErrReadOnly, ErrSchema and
-// ErrInvalidKey; each says what becomes of the transaction. When the context ends
-// while it waits, the connection is closed, as go-sql-driver does it: the error
-// matches the context's, and the transaction is doomed.
-func (s *Scope) Lock(ctx context.Context, key Key) (Grant, error) {
-	return s.one(ctx, key, request{verb: "lock", atMost: s.atMost})
-}
-
-// TryLock is Lock that doesn't wait: where somebody else holds the lock, or waits
-// for it, it returns ErrBusy, and the transaction goes on. On MySQL a key that is
-// being locked for the very first time in its life can take it a second to see. A key
-// that was never locked may be refused while a transaction has the row beside its own:
-// Ensure makes rows beforehand. On MySQL the try of a named key that this process hasn't
-// seen looks for its row first, which fixes the transaction's snapshot.
-func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
-	return s.one(ctx, key, request{verb: "try to lock", try: true})
-}
-
-// RLock takes the lock of a key shared: with other shared holders, but with no
-// exclusive one. A writer that waits holds off new readers. It returns what Lock
-// returns; a transaction that holds the key exclusively keeps that. On a cluster of
-// several primaries it returns schema.ErrMultiPrimary, and the transaction goes on: a
-// shared lock writes nothing that a writer on another node would collide with.
-func (s *Scope) RLock(ctx context.Context, key Key) (Grant, error) {
-	return s.one(ctx, key, request{verb: "lock shared", shared: true, atMost: s.atMost})
-}
-
-// TryRLock is RLock that doesn't wait, as TryLock is.
-func (s *Scope) TryRLock(ctx context.Context, key Key) (Grant, error) {
-	return s.one(ctx, key, request{verb: "try to lock shared", shared: true, try: true})
-}
-
-// LockAny takes the first of the keys that is free, in the order given, without
-// waiting. It returns ErrBusy where none is, and otherwise what TryLock returns.
-func (s *Scope) LockAny(ctx context.Context, keys ...Key) (Grant, error) {
-	if err := checkKeys(keys); err != nil {
-		return Grant{}, err
-	}
-	for _, key := range keys {
-		grant, err := s.TryLock(ctx, key)
-		if !errors.Is(err, ErrBusy) || errors.Is(err, ErrTxDoomed) {
-			return grant, err
-		}
-	}
-	return Grant{}, fmt.Errorf("lock any of %d keys: %w", len(keys), ErrBusy)
 }
 
 // Held returns the lock that the transaction holds on a key, exclusive or shared,
@@ -329,4 +142,69 @@ func (s *state) keep(ctx context.Context, r record, h hold, asked time.Time) {
 	if first && s.book != nil {
 		s.book.Hold()
 	}
+}
+
+// reenter answers a request for what is held already, and refuses an upgrade.
+func (s *state) reenter(key Key, r record, shared bool) (h hold, done bool, err error) {
+	if s.book != nil {
+		if err := s.book.Err(); err != nil {
+			return hold{}, false, s.failure("lock", key, err)
+		}
+	}
+	h, certain := s.holdOf(r)
+	if certain && h.grant.shared && !shared {
+		return hold{}, false, fmt.Errorf("lock %q: %w: take it exclusively from the beginning", key, ErrUpgrade)
+	}
+	if certain && s.book != nil {
+		return h, true, nil
+	}
+	return h, false, nil
+}
+
+// stillOpen makes sure on a plain pool that the transaction was not ended by a
+// statement of the program. A guarded pool sees to it with every statement.
+func (s *state) stillOpen(ctx context.Context) error {
+	if s.book != nil {
+		return nil
+	}
+	return s.probe(ctx)
+}
+
+// probe asks the server whether the transaction is open.
+func (s *state) probe(ctx context.Context) error {
+	_, reply := s.tx.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)
+	open, err := fault.TransactionOpen(reply)
+	if err == nil && !open {
+		err = fmt.Errorf("%w: %w", ErrTxDoomed, fault.ErrUnseen)
+	}
+	return err
+}
+
+// failure is the error of a call, with what it has done to the transaction.
+func (s *state) failure(verb string, key Key, err error) error {
+	return s.failed(fmt.Sprintf("%s %q", verb, fault.Clipped(key.name)), err)
+}
+
+// failed is failure for what concerns no single key.
+func (s *state) failed(what string, err error) error {
+	err = fault.Of(what, err, s.server)
+	if s.book == nil || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
+		return err
+	}
+	if doom := s.book.Err(); doom != nil && !errors.Is(err, ErrTxDoomed) {
+		return fmt.Errorf("%w: %w", err, ErrTxDoomed)
+	}
+	return err
+}
+
+// mayHaveSnapshot tells whether the snapshot guard is needed.
+func (s *state) mayHaveSnapshot() bool {
+	if s.book != nil {
+		return s.book.MayHaveSnapshot()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fresh := s.fresh
+	s.fresh = false
+	return !fresh
 }

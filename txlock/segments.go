@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// MaxSegments is the most parts that Segments makes.
-const MaxSegments = 1000
+// maxSegments is the most parts that Segments makes.
+const maxSegments = 1000
 
 // Segments returns the keys of n parts of one resource, "product:7#1" to
 // "product:7#4", hashed as the key is: for a resource that many use at once and that can
@@ -14,11 +14,11 @@ const MaxSegments = 1000
 // free without waiting, Scope.LockAll the whole resource. The key itself is a lock of its
 // own; everybody uses the same n.
 //
-// For a number out of 1 to MaxSegments it returns one key that every call refuses
+// For a number out of 1 to 1,000 it returns one key that every call refuses
 // with ErrInvalidKey.
 func Segments(key Key, n int) []Key {
-	if n < 1 || n > MaxSegments {
-		return []Key{{name: key.name, bad: fmt.Sprintf("Segments(%d): a resource has 1 to %d parts", n, MaxSegments)}}
+	if n < 1 || n > maxSegments {
+		return []Key{{name: key.name, bad: fmt.Sprintf("Segments(%d): a resource has 1 to %d parts", n, maxSegments)}}
 	}
 	keys := make([]Key, n)
 	for i := range keys {

@@ -22,7 +22,7 @@ func TestSegmentsKeys(t *testing.T) {
 	}
 	for name, bad := range map[string][]txlock.Key{
 		"none":       txlock.Segments(products.Key(7), 0),
-		"too many":   txlock.Segments(products.Key(7), txlock.MaxSegments+1),
+		"too many":   txlock.Segments(products.Key(7), 1001),
 		"zero id":    txlock.Segments(products.Key(0), 2),
 		"zero key":   txlock.Segments(txlock.Key{}, 2),
 		"a long one": txlock.Segments(txlock.Named(strings.Repeat("x", 254)), 10)[9:],

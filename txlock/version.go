@@ -7,8 +7,8 @@ import (
 	"fmt"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
-	"github.com/dca00107/lockstep/internal/marks"
 )
 
 // ReadVersion returns the version of a key as it was last committed, outside of any
@@ -26,7 +26,7 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 		return 0, err
 	}
 	version, err := key.record().tokenOrZero(ctx, db)
-	return version, Explain(fmt.Sprintf("read the version of %q", clipped(key.name)), err)
+	return version, fault.Explain(fmt.Sprintf("read the version of %q", fault.Clipped(key.name)), err)
 }
 
 // Version returns the version of a key, for CompareAndBump: the token of its last
@@ -88,9 +88,9 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 // A version must not be kept for longer than Clean keeps unused rows, since a key
 // without a row has version 0.
 func (s *Scope) CompareAndBump(ctx context.Context, key Key, version uint64) error {
-	_, err := s.one(ctx, key, request{verb: "compare and bump", atMost: s.atMost, version: &version})
+	_, err := s.lock(ctx, key, request{verb: "compare and bump", atMost: s.atMost, compares: true, version: version})
 	if errors.Is(err, ErrConflict) && !s.saw(key.record(), version) {
-		return fmt.Errorf("%w: %w", err, marks.ErrGiven)
+		return fmt.Errorf("%w: %w", err, fault.ErrGiven)
 	}
 	return err
 }
@@ -108,6 +108,18 @@ func conflict(version uint64) error {
 	return fmt.Errorf("%w: it is not %d any more", ErrConflict, version)
 }
 
+// conflict is the error of a CompareAndBump of what the transaction holds already by
+// another version.
+func (q request) conflict(h hold) error {
+	if !q.compares {
+		return nil
+	}
+	if _, ok := h.comparable(q.version); !ok {
+		return fmt.Errorf("%w, but %d by this transaction's own lock", conflict(q.version), h.grant.token)
+	}
+	return nil
+}
+
 // comparable tells whether the version is one that the hold h stands for, the one that
 // was compared to get it or its own; held is then the token that the row may carry.
 func (h hold) comparable(version uint64) (held uint64, ok bool) {
@@ -122,19 +134,19 @@ func (h hold) comparable(version uint64) (held uint64, ok bool) {
 // read is the snapshot's own. Any other is read there: where it is older than the one
 // that is given, and that is the row's, the data was read from before it.
 func (a *attempt) compareInSnapshot(ctx context.Context) (uint64, error) {
-	if a.saw(a.record, *a.version) || a.held != noToken {
-		return a.sendAll(ctx)
+	if !a.snapshot || a.saw(a.record, a.version) || a.ours != noToken {
+		return a.limited(ctx)
 	}
 	old, err := a.tokenOrZero(a.own(ctx, guard.Call{Reads: true}), a.tx)
 	if err != nil {
 		return 0, err
 	}
-	if old > *a.version {
-		return 0, conflict(*a.version)
+	if old > a.version {
+		return 0, conflict(a.version)
 	}
-	token, err := a.sendAll(ctx)
-	if err == nil && old < *a.version {
-		err = fmt.Errorf("%w: version %d in the snapshot, %d in the row", ErrStaleSnapshot, old, *a.version)
+	token, err := a.limited(ctx)
+	if err == nil && old < a.version {
+		err = fmt.Errorf("%w: version %d in the snapshot, %d in the row", ErrStaleSnapshot, old, a.version)
 	}
 	return token, err
 }
@@ -149,17 +161,15 @@ func (r record) tokenOrZero(ctx context.Context, db gen.DBTX) (uint64, error) {
 }
 
 // compareAndBump takes the row and raises its token where this is the version, or
-// leaves it where it is held.
-func (r record) compareAndBump(ctx context.Context, db gen.DBTX, owner []byte, held, version uint64) (uint64, error) {
-	var token int64
-	var err error
-	if r.hashed {
-		token, err = queries.CompareAndBumpCenter(ctx, db, gen.CompareAndBumpCenterParams{Held: held, Version: version, Owner: owner, Slot: uint32(r.slot)})
+// leaves it where it is ours.
+func (a *attempt) compareAndBump(ctx context.Context, db gen.DBTX) (token int64, err error) {
+	if a.hashed {
+		token, err = queries.CompareAndBumpCenter(ctx, db, gen.CompareAndBumpCenterParams{Held: a.ours, Version: a.version, Owner: a.owner, Slot: uint32(a.slot)})
 	} else {
-		token, err = queries.CompareAndBumpNamed(ctx, db, gen.CompareAndBumpNamedParams{Name: []byte(r.name), Version: int64(version), Owner: owner, Held: held})
+		token, err = queries.CompareAndBumpNamed(ctx, db, gen.CompareAndBumpNamedParams{Name: []byte(a.name), Version: int64(a.version), Owner: a.owner, Held: a.ours})
 	}
 	if err == nil && token == 0 {
-		err = conflict(version)
+		err = conflict(a.version)
 	}
-	return uint64(token), err
+	return token, err
 }

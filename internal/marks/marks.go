@@ -1,7 +1,7 @@
-// Package marks has what txlock and its stand-in in package locktest mark errors with.
+// Package marks is going: its mark is in package fault.
 package marks
 
-import "errors"
+import "github.com/dca00107/lockstep/internal/fault"
 
-// ErrGiven marks an ErrConflict that is not to be started again.
-var ErrGiven = errors.New("another run of this transaction would find the same again")
+// ErrGiven is fault.ErrGiven.
+var ErrGiven = fault.ErrGiven

@@ -2,6 +2,9 @@ package rawsql
 
 import (
 	"math"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +43,36 @@ func TestLimits(t *testing.T) {
 		}
 		if got := LockWait(c.limit); got != c.secondsOfWait {
 			t.Errorf("LockWait(%d) is %d, want %d", c.limit, got, c.secondsOfWait)
+		}
+	}
+}
+
+// TestOneClock proves that the queries read the server's clock by the same words
+// everywhere, which sqlc has no way to write once: as it was when the statement began, the
+// same with what the statement has waited since, subtracted, or in whole seconds for what
+// is idle.
+func TestOneClock(t *testing.T) {
+	files, err := filepath.Glob("../../queries/*.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	comments := regexp.MustCompile("--[^\n]*")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := comments.ReplaceAllString(string(text), "")
+		for _, known := range []string{
+			now, leaseNow, "- UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6))",
+			"UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED)", "UNIX_TIMESTAMP() * 1000000, ", "UNIX_TIMESTAMP() * 1000000)", "UNIX_TIMESTAMP() * 1000000\n)",
+		} {
+			rest = strings.ReplaceAll(rest, known, "")
+		}
+		for _, word := range []string{"UNIX_TIMESTAMP", "NOW(", "SYSDATE"} {
+			if at := strings.Index(rest, word); at >= 0 {
+				t.Errorf("%s reads the clock in other words: %q", file, rest[max(0, at-80):min(len(rest), at+80)])
+			}
 		}
 	}
 }

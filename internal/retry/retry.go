@@ -9,7 +9,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // Tries is how often a transaction is run at most, the first time included.
@@ -25,7 +25,7 @@ func Do(ctx context.Context, transaction func() error) error {
 	pause.Multiplier = 2
 	for try := 1; ; try++ {
 		err := transaction()
-		if err == nil || !txlock.Retryable(err) {
+		if err == nil || !fault.Retryable(err) {
 			return err
 		}
 		if try == Tries {

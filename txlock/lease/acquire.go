@@ -6,24 +6,26 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
-// Acquire takes the lease of a key and waits until it is free: in the order of
-// arrival among the goroutines of this manager, by looking again and again among
-// processes. It sends one statement where the lease is free; a key that was never
-// leased takes three more. Who holds the lease already, by the context of Do or
-// Lease.Context for its key, or by WithOwner, enters it again, with the same token
-// and, in the same manager, without a statement; the TTL stays that of the first.
+// Acquire takes the lease of a key and waits until it is free. The waiters of one manager
+// queue in the order of arrival; among processes, each looks again and again (see Poll
+// and Fair). If the lease is free it sends one statement, and three more for a key that
+// was never leased. An owner that holds the lease already re-enters it, with the same
+// token; in the same manager that needs no statement. The owner is that of the context of
+// Do or Lease.Context for this key, or the one that WithOwner names. The TTL stays that
+// of the first Acquire.
 //
-// It may return txlock.ErrWaitTimeout (see WaitAtMost), ErrTooManyHolds,
-// ErrInvalidKey, ErrInvalidOption, ErrSchema, ErrReadOnly, ErrClosed, the errors of
-// the driver and the context's, whose end it doesn't outlast. Where it returns an error
-// the lease is not held: the server refuses what reaches it past the context's deadline,
-// by its own clock, and what it has granted until then is given back behind the call,
-// when it has answered, which takes as long as the network does.
+// It may return txlock.ErrWaitTimeout (see WaitAtMost), ErrTooManyHolds, ErrInvalidKey,
+// ErrInvalidOption, ErrSchema, ErrReadOnly, ErrClosed, the errors of the driver and of
+// the context. It returns as soon as the context ends. If it returns an error, the lease
+// is not held: the server refuses statements that reach it after the context's deadline,
+// by its own clock, and what it has granted before is released in the background when its
+// answer comes.
 func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "acquire", key, opts)
 	if err != nil {
@@ -32,10 +34,10 @@ func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOp
 	return m.finish(ctx, q, m.wait)
 }
 
-// TryAcquire is Acquire that doesn't wait: where somebody else holds the lease it
-// returns txlock.ErrBusy at once, also while the holder guards it. It may say so for
-// a lease that is just being given back. An owner that enters again where the row is
-// locked, by others' attempts or by a guard, waits for it for a quarter of a second.
+// TryAcquire acquires the lease without waiting: if somebody else holds it, it returns
+// txlock.ErrBusy at once, even while a transaction guards the lease. It may also return
+// ErrBusy for a lease that is being released at that moment. An owner that re-enters
+// waits up to a quarter of a second if the row is locked.
 func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "try to acquire", key, opts)
 	if err != nil {
@@ -44,19 +46,19 @@ func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...Acquir
 	return m.finish(ctx, q, m.tryOnce)
 }
 
-// Do acquires the lease, calls fn and releases it, also when fn panics or the
-// context has ended. The context of fn ends when the lease is lost, with ErrLost as
-// its cause, and carries the lease: Do and Acquire of the same key under it enter
-// again, and those of other keys exclude each other.
+// Do acquires the lease, calls fn and releases the lease, also if fn panics or the
+// context has ended. The context of fn ends when the lease is lost, with txlock.ErrLost
+// as its cause, and carries the lease: Do and Acquire of the same key under it re-enter
+// the lease, and those of other keys exclude each other.
 //
-// It returns the error of fn, joined by txlock.ErrLost where the lease was lost
-// before fn returned, and what Acquire and Release return. Where fn has guarded a
-// transaction that is still open, the lease is given back after its end.
+// It returns the error of fn, joined by txlock.ErrLost if the lease was lost before fn
+// returned, and the errors of Acquire and Release. If fn has guarded a transaction that
+// is still open, the lease is released when that ends, without an error.
 func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
 	return m.do(ctx, fn, func() (*Lease, error) { return m.Acquire(ctx, key, opts...) })
 }
 
-// do is Do for any way to acquire.
+// do acquires in the given way, calls fn and releases the lease.
 func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease) error, acquire func() (*Lease, error)) error {
 	if fn == nil {
 		return errors.New("lease: Do needs a function, got nil")
@@ -68,12 +70,12 @@ func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease)
 	return underlease.Do(ctx, l, ErrGuarded, fn)
 }
 
-// finish calls one way to acquire, says what went wrong and tells the observer.
+// finish acquires in the given way, explains the error and tells the observer.
 func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	l, err := acquire(ctx, q)
 	if err != nil {
 		m.store.Settle(m.idle())
-		err = txlock.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
+		err = fault.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
 	}
 	m.observe(func(o txlock.Observer) {
 		e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared, Took: q.asked.Until(m.store.Now()), Err: err}
@@ -87,15 +89,16 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 	return l, err
 }
 
-// tryOnce is TryAcquire.
+// tryOnce tries once, without waiting, and ends a transaction that blocks a free lease
+// for too long.
 func (m *Manager) tryOnce(ctx context.Context, q *request) (*Lease, error) {
 	l, _, err := m.try(ctx, q, q.fair, false)
 	return l, m.unblock(ctx, q, err)
 }
 
-// try takes what is asked for if it is free. Where it isn't, it returns ErrBusy and
-// for how much longer, as far as is known. To go in turn is to pass nobody at the
-// turnstile; to drain is to wait for readers.
+// try takes what the request asks for if it is free. If not, it returns txlock.ErrBusy,
+// and for how much longer it is held, if that is known. With inTurn it passes nobody in
+// the queue of Fair; with drain it waits for readers.
 func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lease, time.Duration, error) {
 	if l, err := m.local(q); l != nil || err != nil {
 		return l, 0, err
@@ -141,7 +144,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 	}
 }
 
-// take makes the handle of what was granted, and waits for readers where there may be any.
+// take makes the handle of what was granted, and waits for readers if there may be any.
 func (m *Manager) take(ctx context.Context, q *request, a store.Answer, since instant, inTurn, drain bool) (*Lease, time.Duration, error) {
 	if q.missed(a.Token) {
 		m.granting.Add(-1)
@@ -150,13 +153,13 @@ func (m *Manager) take(ctx context.Context, q *request, a store.Answer, since in
 		}
 		return m.try(ctx, q, inTurn, drain)
 	}
-	q.drains = a.Shared && q.under == nil // who has it has waited for them
+	q.drains = a.Shared && q.under == nil // a holder has waited for them already
 	l, err := m.granted(ctx, q, a, since)
 	if err != nil || !q.drains {
 		return l, 0, err
 	}
 	if err := m.reissue(q); err != nil { // for the next attempt
-		return nil, 0, errors.Join(err, m.letGo(ctx, l))
+		return nil, 0, errors.Join(err, m.releaseUnwanted(ctx, l))
 	}
 	q.seen = sight{what: "readers had it"}
 	draining, stop := m.limited(ctx, q)
@@ -168,7 +171,7 @@ func (m *Manager) take(ctx context.Context, q *request, a store.Answer, since in
 	return l, left, err
 }
 
-// makeRows makes the rows that a look has missed.
+// makeRows makes the rows that are missing.
 func (m *Manager) makeRows(ctx context.Context, q *request, p progress) (progress, error) {
 	err := q.target.prepare(ctx, m.store, q)
 	pause, again, p := p.nextOfMake(err)
@@ -181,12 +184,12 @@ func (m *Manager) makeRows(ctx context.Context, q *request, p progress) (progres
 	return p, nil
 }
 
-// wish is what the request asks for, as far as it decides what is done.
+// wish returns the part of the request that decides the next step.
 func (q *request) wish() wish {
 	return wish{owner: q.owner, named: q.named, shared: q.shared, lease: q.target == target(exclusive{})}
 }
 
-// failure is the error of an acquire that an outcome has ended.
+// failure returns the error of an acquire that has ended with this outcome.
 func (q *request) failure(ctx context.Context, o outcome, reply store.Reply, err error) error {
 	switch {
 	case o == outRefused:
@@ -201,7 +204,7 @@ func (q *request) failure(ctx context.Context, o outcome, reply store.Reply, err
 	return err
 }
 
-// refusal is the error for a reply that is final.
+// refusal returns the error for a reply that is final.
 func (q *request) refusal(reply store.Reply) error {
 	switch reply {
 	case store.Full:

@@ -13,23 +13,23 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// AcquireTx takes the lease inside the caller's transaction: lease and business
-// change are committed together, or vanish together. The handle may be used when
-// Commit has returned without an error; the time to live runs from before that. After a
-// rollback, also one to a savepoint of before, the lease is lost, which the handle finds
-// out with its first renewal: release it.
+// AcquireTx takes the lease inside the caller's transaction: the lease and the data are
+// committed together, or neither is. Use the handle after Commit has returned without an
+// error; the TTL runs from before Commit. After a rollback, also one to an earlier
+// savepoint, the lease is lost, which the handle finds out with its first renewal:
+// release it.
 //
-// It doesn't wait: where somebody else holds the lease it returns txlock.ErrBusy, in
-// most cases before anything is sent in the transaction; else the row stays locked
-// until the end of the transaction, which is best rolled back. It returns what
-// TryAcquire and Scope.Lock return besides, txlock.ErrStaleSnapshot where the lease was
-// held by somebody since the transaction's snapshot was taken.
+// AcquireTx doesn't wait. If somebody else holds the lease it returns txlock.ErrBusy, in
+// most cases before it sends anything in the transaction; else the row stays locked until
+// the transaction ends, so it is best rolled back. It also returns the errors of
+// TryAcquire and Scope.Lock; txlock.ErrStaleSnapshot means that somebody held the lease
+// after the transaction's snapshot was taken.
 //
-// A key that was leased shared before has the readers looked at in the transaction,
-// which at REPEATABLE READ locks the row of a neighbouring key with them until its end.
+// If the key was leased shared before, the transaction also reads the readers' rows,
+// which at REPEATABLE READ locks a row of a neighbouring key until its end.
 //
-// A key that was never leased gets its row by the pool, outside of the transaction,
-// if it has a connection left.
+// The row of a key that was never leased is made outside of the transaction, if the pool
+// has a connection left.
 func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "acquire in the transaction", key, opts)
 	if err != nil {
@@ -53,7 +53,7 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 			if !errors.Is(err, store.ErrLocked) {
 				break
 			}
-			if err := m.sleep(ctx, time.Duration(tries+1)*leastLook); err != nil { // others look at it too
+			if err := m.sleep(ctx, time.Duration(tries+1)*leastLook); err != nil { // others may have it locked for a moment
 				return nil, err
 			}
 		}
@@ -71,7 +71,7 @@ func (m *Manager) include(ctx context.Context, tx store.Joined, q *request, prep
 		if prepared || !errors.Is(err, store.ErrLocked) {
 			return err
 		}
-		// Locked or missing. What is read here is read again under the lock.
+		// The row is locked or missing. What is read here is read again under the lock.
 		seen, lookErr := q.target.look(in.Reading, in, q)
 		if lookErr != nil || seen.Exists {
 			return cmp.Or(lookErr, err)
@@ -86,9 +86,9 @@ func (m *Manager) include(ctx context.Context, tx store.Joined, q *request, prep
 	return l, err
 }
 
-// prepareRow makes the row of the key, outside of the transaction, and sees whether
-// the lease is free. It tells whether it could: the pool may have no connection
-// left, and waiting for one that the caller has would be for ever.
+// prepareRow makes the row of the key outside of the transaction, and returns
+// txlock.ErrBusy if the lease isn't free. It returns false if the pool has no connection
+// left: it might wait forever for one that the caller has.
 func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
 	if m.store.Full() {
 		return false, nil
@@ -116,8 +116,8 @@ func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
 	return true, nil
 }
 
-// acquireIn sends the statements of AcquireTx. A statement that is cancelled ends
-// the transaction, so it needs no deadline of its own.
+// acquireIn sends the statements of AcquireTx. They need no deadline of their own: a
+// statement that is cancelled ends the transaction.
 func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request) (*Lease, error) {
 	since := m.store.Now()
 	if in.Snapshot {
@@ -151,8 +151,8 @@ func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request) (*Lea
 	return m.grantedIn(ctx, in, q, a, since)
 }
 
-// grantedIn makes the handle of what was granted in a transaction: another of the same
-// record where the lease was acquired in this transaction before.
+// grantedIn makes the handle of what was granted in a transaction. If the lease was
+// acquired in this transaction before, that is another handle of the same record.
 func (m *Manager) grantedIn(ctx context.Context, in *store.In, q *request, a store.Answer, since instant) (*Lease, error) {
 	r := m.recordOf(q, store.LeaseSlot)
 	if r == nil {
@@ -165,11 +165,11 @@ func (m *Manager) grantedIn(ctx context.Context, in *store.In, q *request, a sto
 			return nil, err
 		}
 	}
-	if ours != store.Done { // of a transaction that was rolled back
+	if ours != store.Done { // the record is of a transaction that was rolled back
 		r.lose(ErrReplaced)
 		return m.keep(q, a, since, true)
 	}
-	if err := releaseIn(ctx, in, q); err != nil { // the hold of before serves both
+	if err := releaseIn(ctx, in, q); err != nil { // the first hold is enough for both
 		return nil, err
 	}
 	if l := r.enter(true); l != nil {
@@ -178,15 +178,15 @@ func (m *Manager) grantedIn(ctx context.Context, in *store.In, q *request, a sto
 	return nil, fmt.Errorf("%w: it was acquired in this transaction, and %w", txlock.ErrBusy, r.err())
 }
 
-// releaseIn removes in the transaction the hold that a request was granted there.
+// releaseIn removes, in the transaction, the hold that the request was granted there.
 func releaseIn(ctx context.Context, tx store.Session, q *request) error {
 	_, err := tx.Release(ctx, leaseRow(q.key), q.hold)
 	return err
 }
 
-// noReaders returns ErrBusy where somebody reads under a lease, and ErrUpgrade where the
-// one who asks does. It locks the rows that it finds: the snapshot of the transaction may
-// not show them.
+// noReaders returns txlock.ErrBusy if there are readers, and txlock.ErrUpgrade if the
+// owner of the request is one. It locks the rows that it finds, because the snapshot of
+// the transaction may not show them.
 func noReaders(ctx context.Context, tx store.Session, q *request) error {
 	if err := tx.Reap(ctx, q.key.String()); err != nil {
 		return err

@@ -92,10 +92,11 @@ func TestAcquireTxIsRenewed(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		const ttl = 4 * time.Second
 		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(100*time.Millisecond)), newManager(t, pool)
+		run, wait := sideBySide(t)
+		defer wait()
 		for name, leased := range histories {
 			for when, commitAt := range map[string]time.Duration{"at once": ttl, "late": ttl * 2 / 3} {
-				t.Run(name+"/"+when, func(t *testing.T) {
-					t.Parallel()
+				run(name+"/"+when, func(t *testing.T) {
 					tx, key := begin(t, pool, sql.LevelDefault), keyOf(t, m, leased)
 					l, acquired := acquireTx(t, m, tx, key), time.Now()
 					waitUntil(t, "it is time to commit", func() bool { return l.Left() < commitAt })
@@ -286,10 +287,11 @@ func TestAcquireTxTwice(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		const ttl = 6 * time.Second
 		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(50*time.Millisecond)), newManager(t, pool)
+		run, wait := sideBySide(t)
+		defer wait()
 		for name, leased := range histories {
 			for end, committed := range map[string]bool{"commit": true, "rollback": false} {
-				t.Run(name+"/"+end, func(t *testing.T) {
-					t.Parallel()
+				run(name+"/"+end, func(t *testing.T) {
 					key := keyOf(t, m, leased)
 					ctx := lease.WithOwner(t.Context(), "owner "+key.String())
 					tx := begin(t, pool, sql.LevelDefault)
@@ -482,10 +484,11 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 func TestAcquireTxReleaseBeforeEnd(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool, lease.TTL(5*time.Minute)), newManager(t, pool)
+		run, wait := sideBySide(t)
+		defer wait()
 		for name, leased := range histories {
 			for end, finish := range map[string]func(testing.TB, *sql.Tx){"commit": commit, "rollback": rollback} {
-				t.Run(name+"/"+end, func(t *testing.T) {
-					t.Parallel()
+				run(name+"/"+end, func(t *testing.T) {
 					table, key := counter(t, db), keyOf(t, m, leased)
 					tx := begin(t, pool, sql.LevelDefault)
 					add(t, tx, table)

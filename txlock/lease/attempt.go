@@ -6,32 +6,33 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// maxPatience bounds how long after its request a lease may still be granted.
+// maxPatience is the longest time after its request in which a lease may still be
+// granted.
 const maxPatience = 10 * time.Second
 
-// patience is how long after its request a lease of that TTL may be granted: not
-// so late that little is left of it.
+// patience is how long after its request a lease with that TTL may be granted. Later, too
+// little of the TTL would be left.
 func patience(ttl time.Duration) time.Duration { return min(ttl*2/3, maxPatience) }
 
-// errLate is what an attempt fails with that the server has seen too late, twice, or
-// has not answered.
+// errLate is the error of an attempt that reached the server too late, twice, or that the
+// server has not answered.
 var errLate = errors.New("the server has answered too late")
 
-// attempt is how a statement is sent.
+// attempt says how a statement is sent.
 type attempt struct {
-	inTurn bool          // it passes nobody at the turnstile
-	queued time.Duration // how long it waits for the row, in the queue for that
+	inTurn bool          // it passes nobody in the queue of Fair
+	queued time.Duration // how long it waits for the row's lock; 0: not at all
 }
 
-// attempt sends the statement that takes what is asked for and returns its reply. It
-// is not under the caller's context, whose end could not take it back: when that comes
-// first, the reply is waited for behind the call, and what was granted is given back.
-// Where there is no reply, the statement may be executed until its own deadline by the
-// server's clock: what it takes is given back then.
+// attempt sends the statement that takes what the request asks for, and returns its
+// reply. The statement is sent in the background and not under the caller's context,
+// because the end of that could not undo it: if the context ends first, what the server
+// grants later is released. If no reply comes, the server may still execute the statement
+// until the statement's own deadline, and what it takes by then is released.
 func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store.Answer, _ instant, err error) {
 	m.granting.Add(1)
 	defer func() {
@@ -55,13 +56,13 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 		limit = min(limit, time.Until(deadline))
 	}
 	until := since.Add(limit)
-	sent := *q // the request may go on with another hold
+	sent := *q // the request itself may go on with another hold
 	type outcome struct {
 		store.Answer
 		err error
 	}
 	outcomes := make(chan outcome, 1)
-	var settled atomic.Bool // by the reply or by the end of the context, whichever is first
+	var settled atomic.Bool // by the reply or by the end of the context
 	if !m.errands.Go(func() {
 		sending, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit+patience(q.ttl))
 		defer cancel()
@@ -72,12 +73,12 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 			outcomes <- outcome{a, err}
 		}
 		switch {
-		case txlock.Unknown(err):
-			m.giveBackUntil(remains{key: sent.key, slot: a.Slot, hold: sent.hold}, until, until.Add(patience(sent.ttl)+sent.ttl))
+		case fault.Unknown(err):
+			m.releaseUntil(remains{key: sent.key, slot: a.Slot, hold: sent.hold}, until, until.Add(patience(sent.ttl)+sent.ttl))
 		case wanted:
 			return
 		case err == nil && a.Reply == store.Done:
-			m.giveBackUntil(remains{key: sent.key, slot: a.Slot, hold: sent.hold}, m.store.Now(), since.Add(patience(sent.ttl)+sent.ttl))
+			m.releaseUntil(remains{key: sent.key, slot: a.Slot, hold: sent.hold}, m.store.Now(), since.Add(patience(sent.ttl)+sent.ttl))
 		}
 		if sent.shared {
 			m.freeSlot(sent.key, a.Slot)
@@ -97,16 +98,16 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 	return o.Answer, since, m.after(q, o.err)
 }
 
-// after makes sure that a statement without an answer is not sent again.
+// after gives the request a new hold if a statement was not answered: see reissue.
 func (m *Manager) after(q *request, err error) error {
-	if txlock.Unknown(err) {
+	if fault.Unknown(err) {
 		err = errors.Join(err, m.reissue(q))
 	}
 	return err
 }
 
-// reissue gives a request a new entry for the list of holds, and a reader a new slot:
-// what was asked for by the old one is given back behind the call, whenever it comes.
+// reissue gives a request a new hold, and a reader a new slot. What was asked for with
+// the old one is released in the background, whenever it is granted.
 func (m *Manager) reissue(q *request) error {
 	if q.shared {
 		q.target = reader{m.takeSlot(q.key)}
@@ -115,7 +116,7 @@ func (m *Manager) reissue(q *request) error {
 	return err
 }
 
-// send sends the statement.
+// send asks the store, and waits for the row's lock first if that was decided.
 func (m *Manager) send(ctx context.Context, q *request, how attempt, notAfter instant) (a store.Answer, err error) {
 	ask := store.Ask{
 		Row: leaseRow(q.key), Owner: q.owner, Hold: q.hold, TTL: q.ttl, NotAfter: notAfter, InTurn: how.inTurn,

@@ -9,23 +9,23 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// batch is what one statement renews: rows of any keys.
+// batch is what one statement renews, by row.
 type batch map[store.Row]*record
 
 // rowsPerSecond is how many rows one statement renews for each second of the shortest
-// time to live of any, so that none that is urgent has to wait for it for long.
+// TTL, so that no urgent lease waits for it for long.
 const rowsPerSecond = 200
 
-// nextBatch returns those of the records to be renewed first: the most urgent one, and
-// what is nearly as urgent. What isn't is not to be in the way of that, nor to fail with
-// it where the time is short. Of two records of one row, one of which has lost it, the
-// second is left for later.
+// nextBatch returns the records to be renewed first: the most urgent one and those that
+// are nearly as urgent. The others must not delay these, nor fail with them if time is
+// short. If two records have the same row, one of them has lost it; the second waits for
+// the next batch.
 func nextBatch(records []*record, shortest time.Duration) batch {
 	urgency := make(map[*record]time.Duration, len(records))
 	for _, r := range records {
 		urgency[r] = r.left()
 		if !r.shared && r.slot == store.LeaseSlot {
-			urgency[r] /= 2 // others would write where it is lost
+			urgency[r] /= 2 // if it is lost, others may write
 		}
 	}
 	slices.SortFunc(records, func(a, b *record) int { return cmp.Compare(urgency[a], urgency[b]) })
@@ -42,8 +42,8 @@ func nextBatch(records []*record, shortest time.Duration) batch {
 	return next
 }
 
-// renew extends those of the rows that are the records' and not locked, and tells what
-// has become of each.
+// renew extends the rows that are still ours and not locked, and returns what has become
+// of each.
 func (b batch) renew(ctx context.Context, s store.Session) (map[store.Row]store.Standing, error) {
 	claims := make([]store.Claim, 0, len(b))
 	for _, r := range b {

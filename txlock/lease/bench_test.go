@@ -230,20 +230,21 @@ func TestTakeOverOfAnExpiredLease(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				m := newManager(t, pool, lease.Poll(5*time.Millisecond, most))
-				const rounds = 5
-				var late []time.Duration
-				for range rounds {
+				// The back-off is jittered by a half.
+				bound := 50*time.Millisecond + most*3/2
+				const few, many = 5, 40
+				best := time.Duration(math.MaxInt64)
+				for i := 0; i < few || i < many && best > bound; i++ {
 					d := takeOver(t, db, m, 300*time.Millisecond)
 					if d < 0 {
 						t.Errorf("granted %v before the expiry", -d)
 					}
-					late = append(late, d)
+					best = min(best, d)
 				}
-				slices.Sort(late)
-				// The back-off is jittered by a half. The best, for a machine that is busy:
-				// a waiter that doesn't know the expiry is as late every time.
-				if bound := 50*time.Millisecond + most*3/2; late[0] > bound {
-					t.Errorf("granted %v after the expiry, not within %v", late, bound)
+				// The best, for a machine that is busy: a waiter that doesn't know the expiry
+				// is as late every time.
+				if best > bound {
+					t.Errorf("granted %v after the expiry at best, not within %v", best, bound)
 				}
 			})
 		}

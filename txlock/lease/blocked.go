@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// guardGrace is how much longer than its lease, by the server's clock, a transaction
-	// that guards the lease may stay open while somebody else wants it.
+	// guardGrace is how long after the lease has expired, by the server's clock, a
+	// transaction that guards it may stay open while somebody else wants the lease.
 	guardGrace = 5 * time.Second
-	// blockedPause is the time between two looks at who has a row locked.
+	// blockedPause is the time between two looks at the transactions that lock a row.
 	blockedPause = 250 * time.Millisecond
 )
 
@@ -29,7 +29,7 @@ func (m *Manager) blockerOf(ctx context.Context, at store.Row) (*store.Blocker, 
 	return nil, err
 }
 
-// endBlocker has the server end the session of a transaction, which rolls it back.
+// endBlocker makes the server end the session of a transaction, which rolls it back.
 func (m *Manager) endBlocker(ctx context.Context, key txlock.Key, b store.Blocker) error {
 	if err := m.store.End(ctx, key.String(), b); err != nil {
 		return fmt.Errorf("%v, and it can't be ended, use KILL %d as its user or as root: %w", b, b.Session, err)
@@ -37,18 +37,17 @@ func (m *Manager) endBlocker(ctx context.Context, key txlock.Key, b store.Blocke
 	return nil
 }
 
-// blocked is what a request knows of the transactions that keep it from a lease which
-// is free.
+// blocked is what a request knows of the transactions that keep it from a free lease.
 type blocked struct {
 	looked instant
-	who    error // the last that was seen
+	who    error // names the last one that was seen
 }
 
-// unblock looks who is in the way where an attempt has found store.ErrLocked: the lease is over,
-// and its row locked nevertheless. That is so for moments, or for as long as a transaction
-// is open that guards it. Those that are open for longer than the grace are ended: their
-// holder is stopped, or cut off, and the lease is not theirs any more. It returns the
-// error, with the session that is in the way.
+// unblock looks for the transaction that is in the way if an attempt has returned
+// store.ErrLocked: the lease is over, but its row is locked. That lasts for moments, or
+// as long as a transaction that guards the lease is open. It ends the transactions that
+// are open for longer than guardGrace: their process is stopped or cut off, and the lease
+// is no longer theirs. It returns the error, and names the session that is in the way.
 func (m *Manager) unblock(ctx context.Context, q *request, busy error) error {
 	if !errors.Is(busy, store.ErrLocked) || q.blocked.looked > 0 && q.blocked.looked.Until(m.store.Now()) < blockedPause {
 		return busy

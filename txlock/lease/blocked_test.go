@@ -91,6 +91,8 @@ func retried(f func() error) (err error) {
 // transaction rolled back, and when it goes on its Commit fails.
 func TestStoppedGuard(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
+		run, wait := sideBySide(t)
+		defer wait()
 		for name, take := range map[string]func(m *lease.Manager, key txlock.Key) error{
 			"Poll": func(m *lease.Manager, key txlock.Key) error {
 				l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(bounded))
@@ -140,8 +142,7 @@ func TestStoppedGuard(t *testing.T) {
 				return err
 			},
 		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
+			run(name, func(t *testing.T) {
 				key, table := named(), counter(t, db)
 				m := newManager(t, newPool(t, db, name != "Poll"))
 				cmd := osexec.CommandContext(t.Context(), os.Args[0])
@@ -188,6 +189,8 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 		within := func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeout(ctx, bounded)
 		}
+		run, wait := sideBySide(t)
+		defer wait()
 		for name, c := range map[string]struct {
 			holds func(t *testing.T, m *lease.Manager, tx *sql.Tx, key txlock.Key) error
 			wants func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error)
@@ -244,8 +247,7 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 				},
 			},
 		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
+			run(name, func(t *testing.T) {
 				key := named()
 				holder, other := newManager(t, pool, lease.TTL(time.Second)), newManager(t, newPool(t, db, false))
 				tx := begin(t, pool, sql.LevelDefault)
@@ -336,7 +338,7 @@ func TestBlockedBySession(t *testing.T) {
 		}
 		_, err := m.TryAcquire(t.Context(), key)
 		names("TryAcquire", err, txlock.ErrBusy, "")
-		_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(time.Second))
+		_, err = m.Acquire(t.Context(), key, lease.WaitAtMost(4*time.Second))
 		names("Acquire", err, txlock.ErrWaitTimeout, "")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -356,7 +358,7 @@ func TestBlockedBySession(t *testing.T) {
 // its own database afterwards; that it is lost only where its own database says so.
 func TestGuardOfAnotherDatabase(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		other := testdb.Shared(t, db.Engine()).Open(t)
+		other := testdb.Shared(t, db.Engine()).OpenLeases(t)
 		isGuarded := poolKind(pool)
 		foreign := newPool(t, other, isGuarded)
 		for name, acquire := range map[string]func(m *lease.Manager, key txlock.Key) (*lease.Lease, error){

@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// closeWorkers is how many leases Close gives back at a time.
+	// closeWorkers is how many leases Close releases at a time.
 	closeWorkers = 8
-	// closeGrace is how long after its context Close waits for what it has just told to
-	// end.
+	// closeGrace is how long after its context has ended Close waits for the work in the
+	// background to end.
 	closeGrace = 50 * time.Millisecond
 )
 
-// Close gives back all leases of the manager, whose holders find them released at once,
-// and ends what goes on behind its calls. It returns when that is done or the context
-// ends, whatever the server does; an error then says how many leases could not be given
-// back, which end with their time to live, and names some of them; where the pool was
-// closed before, it says so at once of all. Calls that wait return ErrClosed, as all later
-// ones do. Closing again does nothing. The pool stays open.
+// Close releases all leases of the manager, whose handles are released at once, and ends
+// its work in the background. It returns when that is done or when the context ends,
+// whatever the server does. In the second case the error says how many leases could not
+// be released, which end after their TTL, and names some of them; if the pool was closed
+// before, Close says so at once for all of them. Calls that wait return ErrClosed, and so
+// do all later calls. Closing again does nothing. Close does not close the pool.
 func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	if m.closed {
@@ -53,7 +53,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.giveBack(ctx)
+		c.release(ctx)
 		m.end()
 		undo := context.AfterFunc(ctx, m.undoing.end)
 		defer undo()
@@ -74,24 +74,24 @@ func (m *Manager) Close(ctx context.Context) error {
 	return c.err(ctx)
 }
 
-// end ends the loops, and refuses new errands.
+// end ends the loops, and refuses new work in the background.
 func (m *Manager) end() {
 	m.ending.end()
 	m.errands.End()
 }
 
-// closing is what a Close has to give back, and what has come of it.
+// closing is what a Close has to release, and what has become of it.
 type closing struct {
 	m *Manager
 
 	mu   sync.Mutex
-	left map[*record]error // why they had been lost before
-	why  error             // they are left, but for the context
+	left map[*record]error // not released yet, with why it was lost before
+	why  error             // why some are left, if not by the context
 	errs []error
 }
 
-// giveBack gives all back, several at a time, until the context ends.
-func (c *closing) giveBack(ctx context.Context) {
+// release releases all leases, several at a time, until the context ends.
+func (c *closing) release(ctx context.Context) {
 	var group sync.WaitGroup
 	records := make(chan *record, len(c.left))
 	lost := make(map[*record]error, len(c.left))
@@ -114,12 +114,12 @@ func (c *closing) giveBack(ctx context.Context) {
 	group.Wait()
 }
 
-// done notes what has come of one.
+// done notes what has become of one release.
 func (c *closing) done(ctx context.Context, r *record, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case err != nil && ctx.Err() != nil: // it is left, and said so
+	case err != nil && ctx.Err() != nil: // it stays in left, and err names it
 	case errors.Is(err, store.ErrPoolClosed):
 		c.why = store.ErrPoolClosed
 	default:
@@ -136,7 +136,7 @@ func (c *closing) failed(err error) {
 	c.errs = append(c.errs, err)
 }
 
-// err says what could not be done.
+// err returns what could not be done.
 func (c *closing) err(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,6 +153,6 @@ func (c *closing) err(ctx context.Context) error {
 	if len(names) > some {
 		names = append(names[:some], "...")
 	}
-	return errors.Join(err, fmt.Errorf("lease: Close: %d leases were not given back, and end with their time to live: %s: %w",
+	return errors.Join(err, fmt.Errorf("lease: Close: %d leases were not released, and end after their TTL: %s: %w",
 		len(c.left), strings.Join(names, ", "), cmp.Or(c.why, ctx.Err())))
 }

@@ -125,7 +125,7 @@ func TestCloseKeepsItsContext(t *testing.T) {
 			t.Parallel()
 			const leases, limit, ttl = 100, time.Second, 20 * time.Second
 			server := testdb.Dedicated(t, engine)
-			db := server.Open(t)
+			db := server.OpenLeases(t)
 			type closed struct {
 				m    *lease.Manager
 				held []*lease.Lease
@@ -149,10 +149,10 @@ func TestCloseKeepsItsContext(t *testing.T) {
 				took := time.Since(begun)
 				cancel()
 				wants(t, "Close", err, context.DeadlineExceeded)
-				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not given back", leases)) {
+				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not released", leases)) {
 					t.Errorf("pool %d: Close doesn't say that all %d are left: %.300v", i, leases, err)
 				}
-				if took > limit+2*time.Second {
+				if took > limit+ttl/2 { // the server stands still for longer
 					t.Errorf("pool %d: Close took %v", i, took)
 				}
 				for _, l := range c.held {
@@ -239,8 +239,8 @@ func TestCloseAfterItsPool(t *testing.T) {
 			t.Errorf("Close took %v", took)
 		}
 		for _, l := range held {
-			if err == nil || !strings.Contains(err.Error(), l.Key().String()) || !strings.Contains(err.Error(), "2 leases were not given back") {
-				t.Errorf("Close doesn't say that %v was not given back: %v", l.Key(), err)
+			if err == nil || !strings.Contains(err.Error(), l.Key().String()) || !strings.Contains(err.Error(), "2 leases were not released") {
+				t.Errorf("Close doesn't say that %v was not released: %v", l.Key(), err)
 			}
 			wants(t, "a lease afterwards", l.Err(), txlock.ErrNotHeld)
 		}

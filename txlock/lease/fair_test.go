@@ -531,12 +531,13 @@ func TestFairClean(t *testing.T) {
 			queue.first(t)
 			release(t, held)
 			release(t, second.lease(t))
-			if _, err := cleaner.CleanNow(t.Context()); err != nil {
-				t.Errorf("CleanNow: %v", err)
-			}
-			if rows() != 0 {
-				t.Error("an idle row was not removed")
-			}
+			// The last session of the queue may end behind the calls.
+			waitUntil(t, "an idle row is removed", func() bool {
+				if _, err := cleaner.CleanNow(t.Context()); err != nil {
+					t.Errorf("CleanNow: %v", err)
+				}
+				return rows() == 0
+			})
 		}
 		// Removal against the queue, all the time.
 		ctx, cancel := context.WithCancel(t.Context())
@@ -648,13 +649,11 @@ func TestFairHandOver(t *testing.T) {
 		}
 		release(t, held)
 		median, worst := fairSpread(between)
-		p99 := between[len(between)*99/100]
-		t.Logf("between processes: median %v, p99 %v, worst %v", median, p99, worst)
-		if median > 20*15*time.Millisecond || p99 > 50*60*time.Millisecond {
-			t.Errorf("between processes: median %v, p99 %v", median, p99)
-		}
-
 		inside, fromEnd, statements := fairInside(t, managers[0], db, rounds)
+		t.Logf("between processes: median %v, worst %v, two statements take %v", median, worst, statements)
+		if median > 10*(15*time.Millisecond+statements) {
+			t.Errorf("between processes: median %v, two statements take %v", median, statements)
+		}
 		t.Logf("inside one: median %v from the call of Release, %v from its end, two statements take %v", inside, fromEnd, statements)
 		if inside > 10*(time.Millisecond+statements) {
 			t.Errorf("inside one: median %v, two statements take %v", inside, statements)
@@ -699,7 +698,7 @@ func TestFairLoad(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Dedicated(t, engine).Open(t)
+			db := testdb.Dedicated(t, engine).OpenLeases(t)
 			rate := func(options ...lease.ManagerOption) float64 {
 				key := named()
 				held := acquire(t, newManager(t, newPool(t, db, true)), key)
@@ -712,7 +711,7 @@ func TestFairLoad(t *testing.T) {
 						waits = append(waits, fairAcquireUnder(ctx, m, key))
 					}
 				}
-				if !await(20*time.Second, func() bool { return fairWaiters() >= len(waits) }) {
+				if !await(2*time.Minute, func() bool { return fairWaiters() >= len(waits) }) {
 					t.Errorf("%d wait", fairWaiters())
 				}
 				queue := line{db: db, key: key}
@@ -772,7 +771,7 @@ func TestFairPools(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%d connections, %d keys, renewing %v", c.connections, c.keys, c.renewing), func(t *testing.T) {
 				t.Parallel()
-				db := testdb.Shared(t, db.Engine()).Open(t)
+				db := testdb.Shared(t, db.Engine()).OpenLeases(t)
 				pool := newPool(t, db, true)
 				pool.SetMaxOpenConns(c.connections)
 				var observer recorder

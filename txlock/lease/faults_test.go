@@ -73,7 +73,7 @@ func TestServerRestart(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			server := testdb.Dedicated(t, engine)
-			db := server.Open(t)
+			db := server.OpenLeases(t)
 			pools := []*sql.DB{newPool(t, db, true), newPool(t, db, false)}
 			m := newManager(t, pools[0], lease.TTL(2*time.Minute), lease.RenewEvery(100*time.Millisecond))
 			other := newManager(t, pools[1])
@@ -127,7 +127,7 @@ func TestKilledConnections(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).Open(t)
+			db := testdb.Shared(t, engine).OpenLeases(t)
 			keys := []txlock.Key{named(), named(), named()}
 			tenures := make([][]tenure, len(keys))
 			var mu sync.Mutex
@@ -224,7 +224,7 @@ func TestManyCancelledAcquires(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).Open(t)
+			db := testdb.Shared(t, engine).OpenLeases(t)
 			pools := []*sql.DB{newPool(t, db, true), newPool(t, db, true)}
 			pools[0].SetMaxOpenConns(25)
 			m, other := newManager(t, pools[0], lease.TTL(time.Minute)), newManager(t, pools[1])
@@ -389,7 +389,7 @@ func TestTimeZones(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			testTimeZones(t, testdb.Dedicated(t, engine).Open(t))
+			testTimeZones(t, testdb.Dedicated(t, engine).OpenLeases(t))
 		})
 	}
 }
@@ -454,7 +454,7 @@ func testTimeZones(t *testing.T, db *testdb.DB) {
 // janitor removes what other tests have released a second ago.
 func TestTokensOutliveRows(t *testing.T) {
 	onServers(t, func(t *testing.T, shared *testdb.DB) {
-		db := shared.Server().Open(t)
+		db := shared.Server().OpenLeases(t)
 		pool := newPool(t, db, true)
 		m, other := newManager(t, pool, lease.Janitor(0, time.Second)), newManager(t, pool)
 		key := named()

@@ -9,32 +9,34 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// Guard makes the lease a condition of a transaction: it can be committed only
-// while the lease is ours. It writes the row of the lease, so that whoever takes the
-// lease over either waits for the end of the transaction or has made Guard fail. A
-// holder that was paused for longer than the TTL can't commit over its successor.
+// Guard makes the lease a condition of a transaction: the transaction can be committed
+// only while the lease is held. It writes the row of the lease, so that whoever takes the
+// lease over waits for the end of the transaction, or has made Guard fail. A holder that
+// was paused for longer than the TTL can't commit after its successor.
 //
-// Guard belongs last in the transaction, since transactions under one lease follow
-// one another from Guard to their end. Called after other statements it makes sure
-// that the transaction's snapshot is not older than the lease; at READ COMMITTED there
-// is none, and what was read before the lease was acquired is the program's concern.
-// To look at the snapshot takes one where there was none, which a plain pool can't know:
-// where it is the first statement there, say txlock.NothingRead. Else what the transaction
-// reads afterwards is from before the wait for the last transaction under the same lease.
+// Call Guard last in the transaction, because the transactions under one lease run one
+// after the other from Guard to their end. If it is called after other statements, it
+// makes sure that the transaction's snapshot is not older than the lease; at READ
+// COMMITTED there is no snapshot, and what was read before the lease was acquired is the
+// program's concern. To check the snapshot takes one if there was none, and a plain pool
+// can't know that: if Guard is the first statement there, say txlock.NothingRead. Else
+// the transaction may read data from before the last transaction under the same lease has
+// ended.
 //
-// A transaction that is still open 5 seconds after its lease has expired by the server's
-// clock, since its process is stopped or its host gone, is rolled back as soon as somebody
-// else wants the lease: that one ends its session by KILL, which a user may for sessions of
-// his own; else the errors of who waits name the session. The server
-// knows sessions only: where COMMIT comes in the same moment, what the session begins next
-// may be rolled back in place of it.
+// A transaction may still be open 5 seconds after its lease has expired by the server's
+// clock, because its process is stopped or its host is gone. Then it is rolled back as
+// soon as somebody else wants the lease: that caller ends its session by KILL, which
+// needs the same database user or the privilege; else the waiters' errors name the
+// session. The server knows sessions only: if COMMIT comes in the same moment, the next
+// transaction of the session may be rolled back instead.
 //
-// It returns txlock.ErrLost where the lease is not ours any more, ErrOtherDatabase where
-// the transaction's database doesn't have it, and txlock.ErrStaleSnapshot where the transaction's snapshot is older than the lease:
-// roll the transaction back then. It returns what Scope.Lock returns besides, and the
-// transaction is left as that says. On a guarded pool Commit returns
-// txlock.ErrTxDoomed where the rollback to a savepoint, DDL or the like may have taken
-// the guard away: guard again then. On a plain pool it doesn't see that.
+// Guard returns txlock.ErrLost if the lease is not held any more, ErrOtherDatabase if the
+// transaction's database doesn't have it, and txlock.ErrStaleSnapshot if the
+// transaction's snapshot is older than the lease: roll the transaction back then. It also
+// returns the errors of Scope.Lock, which leave the transaction as described there. On a
+// guarded pool, Commit returns txlock.ErrTxDoomed if a rollback to a savepoint, DDL or
+// another statement may have undone the guard: call Guard again then. A plain pool
+// doesn't notice that.
 func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error {
 	if err := l.Err(); err != nil {
 		return err
@@ -44,7 +46,7 @@ func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinO
 		return err
 	}
 	r := l.record
-	outside := ctx // not that of the transaction's own statements
+	outside := ctx // without the marks of the transaction's own statements
 	err = joined.Include(ctx, "guard lease", r.key, func(ctx context.Context, in *store.In) error {
 		if !in.Fenced {
 			r.refresh(outside, in.ID)
@@ -58,11 +60,11 @@ func (l *Lease) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinO
 	return err
 }
 
-// refresh renews the lease where less than two thirds of it are left, since the
-// row can't be renewed while the transaction is open. It is done with after
-// half of what is left, and says nothing: Guard finds out what has become of the
-// lease, and a lease that was not renewed is still held. It doesn't wait for a row
-// that the session itself has locked, by the Guard before this one.
+// refresh renews the lease if less than two thirds of its time are left, because the row
+// can't be renewed while the transaction is open. It takes at most three quarters of what
+// is left and returns no error: Guard finds out what has become of the lease, and a lease
+// that was not renewed is still held. It doesn't wait for a row that the same session has
+// locked by an earlier Guard.
 func (r *record) refresh(ctx context.Context, session uint64) {
 	r.mu.Lock()
 	again := r.guardedIn == session
@@ -91,7 +93,7 @@ func (r *record) refresh(ctx context.Context, session uint64) {
 	}
 }
 
-// guard sends the statements.
+// guard sends the statements of Guard.
 func (r *record) guard(ctx context.Context, in *store.In) error {
 	claim := r.claim()
 	shown := store.Stored{Token: claim.Token}

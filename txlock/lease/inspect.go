@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -27,33 +28,33 @@ const (
 	Waiter    Kind = "waiter"    // the first in the queue of Fair; nothing is held yet
 )
 
-// Info is what the database knows of a lease, or of one of the readers, permits and
-// waiters of its key.
+// Info is what the database knows of a lease, or of a reader, a permit or a waiter of its
+// key.
 type Info struct {
 	Key   txlock.Key
 	Kind  Kind
-	Slot  int64         // tells apart what is held under one key, see ForceRelease
-	Owner string        // who holds it, or held it last; see WithOwner
+	Slot  int64         // which row of the key, see ForceRelease
+	Owner string        // of the last grant; see WithOwner
 	Token uint64        // of the last grant
 	Since time.Time     // when that was, by the server's clock
 	Held  bool          // somebody holds it
-	Left  time.Duration // for how much longer, if it isn't renewed
+	Left  time.Duration // for how much longer it is held if it isn't renewed
 	TTL   time.Duration
-	Holds int // how often the owner has entered it, counting one for each manager
+	Holds int // how many holds of the owner it has, one for each manager
 
-	// Permits is how many permits the key has as a semaphore, 0 where it is none. Only
-	// Inspect tells it.
+	// Permits is how many permits the semaphore has, 0 for a key that is none. Only
+	// Inspect sets it.
 	Permits int
 	// Others are the readers and permits that are held under the key, and the first
-	// waiter, in the order of their slots. Only Inspect tells them.
+	// waiter, in the order of their slots. Only Inspect sets it.
 	Others []Info
-	// Session is that of a waiter on the server.
+	// Session is the session of a waiter on the server.
 	Session uint64
 }
 
-// List returns all that is held by anybody, leases, readers and permits, and the first
-// waiter of each queue of Fair, in the order of their keys and slots. It waits for
-// nobody. It returns txlock.ErrSchema, ErrClosed and the errors of the driver.
+// List returns all leases, readers and permits that are held, by anybody, and the first
+// waiter of each queue of Fair, in the order of their keys and slots. It doesn't wait. It
+// returns txlock.ErrSchema, ErrClosed and the errors of the driver.
 func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	err := m.ready(ctx)
 	var found []store.Info
@@ -61,7 +62,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		found, err = m.store.List(ctx)
 	}
 	if err != nil {
-		return nil, txlock.Explain("list leases", err)
+		return nil, fault.Explain("list leases", err)
 	}
 	slices.SortStableFunc(found, func(a, b store.Info) int { // a waiter has the lowest slot of its key
 		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot))
@@ -73,21 +74,21 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	return all, nil
 }
 
-// Inspect returns what is known of the lease of a key, and in Others of its readers,
-// permits and first waiter. One that was never acquired is simply not held. The errors
-// are those of List, and txlock.ErrInvalidKey.
+// Inspect returns what is known of the lease of a key, and in Others the readers, the
+// permits and the first waiter of the key. A lease that was never acquired is not held.
+// It returns the errors of List, and txlock.ErrInvalidKey.
 func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 	if err := key.Validate(); err != nil {
 		return Info{}, err
 	}
 	what := fmt.Sprintf("inspect lease %q", key)
 	if err := m.ready(ctx); err != nil {
-		return Info{}, txlock.Explain(what, err)
+		return Info{}, fault.Explain(what, err)
 	}
 	info := Info{Key: key, Kind: Exclusive}
 	found, err := m.store.Inspect(ctx, key.String())
 	if err != nil {
-		return Info{}, txlock.Explain(what, err)
+		return Info{}, fault.Explain(what, err)
 	}
 	var others []Info
 	for _, row := range found {
@@ -102,8 +103,8 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 	return info, nil
 }
 
-// infoOf tells of a row. A token is the server's clock at the grant in microseconds, but
-// for one that was raised past an earlier one.
+// infoOf returns the Info of a row. A token is the time of the grant by the server's
+// clock, in microseconds, unless it was raised above an earlier token.
 func infoOf(row store.Info) Info {
 	info := Info{
 		Key: txlock.Named(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Token: row.Token,
@@ -123,40 +124,40 @@ func infoOf(row store.Info) Info {
 	return info
 }
 
-// ForceRelease takes a lease away from whoever holds it, for an operator who knows
-// that the holder is gone: from the one who holds it exclusively, and from all readers
-// and permits of the key, or where slots are given (see Info) from those only. The next
-// holder's token is higher. The old holder is told ErrLost by its next renewal or Guard,
-// and may believe until then that it holds the lease, an Acquire that enters it again in
-// the same manager included; what it has guarded can't be committed.
+// ForceRelease takes a lease away from its holder. It is for an operator who knows that
+// the holder is gone. It releases the exclusive lease and all readers and permits of the
+// key, or only those in the slots that are given (see Info). The next holder's token is
+// higher. The old holder gets txlock.ErrLost from its next renewal or Guard. Until then
+// it may believe that it holds the lease, and an Acquire may re-enter it in the same
+// manager; what the old holder has guarded can't be committed.
 //
-// Where transactions guard the lease, or one has acquired it, ForceRelease waits for its
-// turn behind those that came before. One that stays open for 5 seconds meanwhile has its
-// session ended by KILL, which rolls it back. ForceRelease needs the same user for that, or
-// the privilege to; else the error names the session.
+// If transactions have guarded the lease, or one has acquired it, ForceRelease queues for
+// the row behind them. If one of them stays open for 5 seconds meanwhile, ForceRelease
+// ends its session by KILL, which rolls it back. That needs the same database user or the
+// privilege; else the error names the session.
 //
-// It returns txlock.ErrNotHeld where nobody holds the lease, ErrBusy where a row stays
-// locked for 10 seconds by transactions that can't be found, ErrInvalidKey, ErrInvalidOption
-// for a slot below 0, ErrSchema, schema.ErrAutocommit and schema.ErrCharset, ErrClosed, the
-// errors of the driver and the context's.
+// It returns txlock.ErrNotHeld if nobody holds the lease, ErrBusy if a row stays locked
+// for 10 seconds by transactions that can't be found, ErrInvalidKey, ErrInvalidOption for
+// a slot below 0, ErrSchema, schema.ErrAutocommit and schema.ErrCharset, ErrClosed, and
+// the errors of the driver and of the context.
 func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int64) (err error) {
 	if err := key.Validate(); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(slots, func(slot int64) bool { return slot < store.LeaseSlot }) {
-		return fmt.Errorf("%w: ForceRelease(%q, %v): nothing is held in a slot below 0; who waits is ended by KILL of its session", txlock.ErrInvalidOption, key, slots)
+		return fmt.Errorf("%w: ForceRelease(%q, %v): nothing is held in a slot below 0; to end a waiter, KILL its session", txlock.ErrInvalidOption, key, slots)
 	}
 	ctx, end := m.untilClosed(ctx)
 	defer end()
 	defer func() { err = unlessClosed(ctx, err) }()
 	what := fmt.Sprintf("release lease %q by force", key)
 	if err := m.ready(ctx); err != nil {
-		return txlock.Explain(what, err)
+		return fault.Explain(what, err)
 	}
 	if len(slots) == 0 {
 		rows, err := m.store.Inspect(ctx, key.String())
 		if err != nil {
-			return txlock.Explain(what, err)
+			return fault.Explain(what, err)
 		}
 		slots = append(slots, store.LeaseSlot) // first, so that no reader follows
 		for _, row := range rows {
@@ -169,7 +170,7 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 	for _, slot := range slots {
 		held, err := m.forceRelease(ctx, key, store.Row{Key: key.String(), Slot: slot})
 		if err != nil {
-			return txlock.Explain(what, err)
+			return fault.Explain(what, err)
 		}
 		released = released || held
 	}
@@ -180,14 +181,14 @@ func (m *Manager) ForceRelease(ctx context.Context, key txlock.Key, slots ...int
 	return nil
 }
 
-// forceRelease releases one row, and tells whether it was held. It waits for one that is
-// locked in the server's queue, where those that guard the lease again and again stand
-// too: else it would find it locked each time that it looks.
+// forceRelease releases one row, and tells whether it was held. If the row is locked it
+// waits in the server's queue, behind the transactions that guard the lease: by looking
+// from time to time it might find the row locked each time.
 func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row) (bool, error) {
 	reply, err := m.store.Force(ctx, at)
 	ended := false
-	var who error        // has it locked
-	var by store.Written // that it was found locked by, since
+	var who error        // names the transaction that locks the row
+	var by store.Written // that transaction, which has locked it since
 	since, unknown := m.store.Now(), m.store.Now()
 	for err == nil && reply == store.Absent {
 		var b *store.Blocker
@@ -220,8 +221,8 @@ func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row
 	return err == nil && (ended || reply == store.Done), err
 }
 
-// lockedBy returns the open transaction that has written a row, or nil; missing tells that
-// there is neither.
+// lockedBy returns the open transaction that has written a row, or nil. It also tells
+// whether there is neither a row nor such a transaction.
 func (m *Manager) lockedBy(ctx context.Context, at store.Row) (b *store.Blocker, missing bool, err error) {
 	if err := m.open(); err != nil {
 		return nil, false, err
@@ -233,11 +234,11 @@ func (m *Manager) lockedBy(ctx context.Context, at store.Row) (b *store.Blocker,
 	return b, !seen.Exists && b == nil, err
 }
 
-// forceQueued sends the release when the row is free, and waits for that in its queue
-// until the limit.
+// forceQueued waits in the server's queue for the row's lock, at most until the limit,
+// and then sends the release.
 func (m *Manager) forceQueued(ctx context.Context, at store.Row, limit time.Duration) (reply store.Reply, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)) // nobody waits on then
+		limit = min(limit, time.Until(deadline)) // nobody waits any longer
 	}
 	err = m.store.Queued(ctx, at, max(limit, leastLook), func(s store.Session) error {
 		reply, err = s.Force(ctx, at)
@@ -249,4 +250,4 @@ func (m *Manager) forceQueued(ctx context.Context, at store.Row, limit time.Dura
 	return reply, err
 }
 
-var errUnknownBlocker = errors.New("a transaction that has not written it has its row locked")
+var errUnknownBlocker = errors.New("its row is locked by a transaction that has not written to it")

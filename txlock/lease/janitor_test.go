@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -29,19 +28,15 @@ func TestJanitorEndsBeforeItsLease(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Fresh(t, engine) // one janitor works in each
-			if err := schema.Install(t.Context(), db.Admin()); err != nil {
-				t.Fatal(err)
-			}
-			db.Grant(t, "lockstep_leases")
+			db := testdb.Shared(t, engine).OpenLeases(t) // one janitor works in each
 			var delay atomic.Int64
 			o := refusals{txlock.SlogObserver(slog.New(slog.DiscardHandler)), make(chan txlock.Event, 1000)}
 			m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.Janitor(time.Second, time.Second), lease.Observe(o))
-			const rows = 150
+			const rows = 20
 			for range rows {
 				release(t, acquire(t, m, named()))
 			}
-			delay.Store(int64(20 * time.Millisecond)) // at two answers for each row
+			delay.Store(int64(150 * time.Millisecond)) // at two answers for each row
 			tooLate := time.After(time.Minute)
 			for ended := false; !ended; {
 				select {

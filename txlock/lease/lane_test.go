@@ -47,13 +47,14 @@ func useUp(t testing.TB, pool *sql.DB) (end func()) {
 func onSmallPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
 	t.Helper()
 	onServers(t, func(t *testing.T, db *testdb.DB) {
+		run, wait := sideBySide(t)
+		defer wait()
 		for _, guarded := range []bool{true, false} {
 			for _, size := range []int{1, 2, 3, 5} {
 				if !guarded && size == 1 {
 					continue
 				}
-				t.Run(fmt.Sprintf("guarded=%v of %d", guarded, size), func(t *testing.T) {
-					t.Parallel()
+				run(fmt.Sprintf("guarded=%v of %d", guarded, size), func(t *testing.T) {
 					pool := newPool(t, db, guarded)
 					pool.SetMaxOpenConns(size)
 					test(t, db, pool)
@@ -68,7 +69,7 @@ func onSmallPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql
 // was acquired.
 func TestUsedUpPoolLosesNothing(t *testing.T) {
 	onSmallPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		const ttl = 3 * time.Second
+		const ttl = 6 * time.Second
 		m := newManager(t, pool, lease.TTL(ttl))
 		key := named()
 		makeGates(t, db, []txlock.Key{key}, false)
@@ -189,21 +190,26 @@ func TestConnectionIsGivenBack(t *testing.T) {
 // ten times a second, while the program has used up its pool.
 func TestKilledRenewals(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
-		const ttl = 4 * time.Second
+		const ttl, least = 20 * time.Second, 30
 		pool := newPool(t, db, true)
 		pool.SetMaxOpenConns(2)
-		m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(ttl/20))
+		m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(ttl/100))
 		l := acquire(t, m, named())
 		end := useUp(t, pool)
 		killed := int64(0)
-		for begun := time.Now(); time.Since(begun) < 3*ttl; time.Sleep(100 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); killed < least && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			killed += killOne(t, db)
 			if err := l.Err(); err != nil {
 				t.Fatalf("after %d kills: %v", killed, err)
 			}
 		}
-		if killed < 10 {
+		if killed < least {
 			t.Errorf("%d kills are too few to prove anything", killed)
+		}
+		begun := time.Now()
+		waitUntil(t, "it is renewed after all of them", func() bool { return l.Left() > ttl-ttl/100-time.Since(begun) || !l.Valid() })
+		if err := l.Err(); err != nil {
+			t.Error(err)
 		}
 		end()
 		release(t, l)

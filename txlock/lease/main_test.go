@@ -5,12 +5,14 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -42,6 +44,16 @@ func onPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB))
 	})
 }
 
+// sideBySide returns what runs a subtest beside the others, all of them in the place of
+// one parallel test: for those that mostly wait for time to pass. The test calls wait
+// before it returns.
+func sideBySide(t *testing.T) (run func(name string, test func(t *testing.T)), wait func()) {
+	var group sync.WaitGroup
+	return func(name string, test func(t *testing.T)) {
+		group.Go(func() { t.Run(name, test) })
+	}, group.Wait
+}
+
 // newPool is a pool of the application's user, guarded or not, which must have all
 // its connections back when the test ends.
 func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
@@ -53,7 +65,7 @@ func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 		t.Fatal(err)
 	}
 	if guarded {
-		connector = txlock.Guarded(connector)
+		connector = locksqlc.Connector(connector)
 	}
 	pool := sql.OpenDB(connector)
 	t.Cleanup(func() {

@@ -21,22 +21,22 @@ var ErrClosed = errors.New("lease: the manager is closed")
 // instant is a moment by this machine's clock.
 type instant = store.Instant
 
-// Manager acquires leases on one database, renews those that it holds and cleans
-// up. Any number of managers and processes may share the database. Its methods may
-// be called from any goroutine.
+// Manager acquires leases on one database, renews those that it holds, and removes rows
+// that nobody uses. Any number of managers and processes may share the database. Its
+// methods may be called from any goroutine.
 type Manager struct {
 	store   store.Store
 	options options
 
-	closing life // of the waits, until Close is called
-	ending  life // of the loops, until Close has released what is held
-	undoing life // of what gives back behind the calls, until the end of Close
+	closing life // of the waiters: ends when Close is called
+	ending  life // of the loops: ends when Close has released what is held
+	undoing life // of releases in the background: ends with Close
 	errands *underlease.Errands
 	start   sync.Once
 	nudge   chan struct{} // wakes the loop of renewals
-	// granting counts the requests under way that may be granted.
+	// granting counts the requests that may be granted at the moment.
 	granting atomic.Int64
-	// sleepsUntil is when the loop wakes up by itself, or awake.
+	// sleepsUntil is when the loop of renewals wakes up by itself, or awake.
 	sleepsUntil atomic.Int64
 
 	mu      sync.Mutex
@@ -48,10 +48,10 @@ type Manager struct {
 
 	firstSlot int64       // of readers
 	sweeping  atomic.Bool // idle rows of readers are being removed
-	oneNode   atomic.Bool // the database is no multi-primary cluster, as far as was asked
+	oneNode   atomic.Bool // we have asked: the database is no multi-primary cluster
 }
 
-// life is the context of what a manager does behind the calls.
+// life is the context of work in the background.
 type life struct {
 	context.Context
 	end context.CancelFunc
@@ -62,21 +62,22 @@ func newLife() (l life) {
 	return l
 }
 
-// recordKey is what a record is found by.
+// recordKey identifies a record of a manager.
 type recordKey struct {
 	key, owner string
 	shared     bool
 	slot       int64 // of a permit, else 0
 }
 
-// NewManager returns a manager of leases on the pool, which stays the caller's.
-// Nothing is sent yet; close the manager when it isn't needed any more, which ends its
-// goroutines. While leases are held it has one connection for renewals: over a guarded
-// pool one more, which the pool's connector makes and MaxOpenConns doesn't count, over a
-// plain pool one of the pool's. While open transactions guard leases that are to be renewed
-// it has up to four more of them, of a plain pool no more than half of all. A plain pool of a single connection lends that for each
-// renewal, which then has to wait for a transaction that has it: one that lasts longer
-// than the TTL loses the lease.
+// NewManager returns a manager of leases on the pool. It sends nothing yet. Close the
+// manager when it isn't needed any more, which ends its goroutines; the pool stays open.
+//
+// While the manager holds leases it keeps one connection for renewals. Over a guarded
+// pool this is an additional connection, which MaxOpenConns doesn't count; over a plain
+// pool it is one of the pool's. While open transactions guard leases that must be
+// renewed, it uses up to four more connections; of a plain pool, at most half of all. A
+// plain pool of a single connection lends it for each renewal, and the renewal waits
+// while a transaction has it: a transaction that is longer than the TTL loses the lease.
 //
 // It returns txlock.ErrInvalidOption for an option out of its range.
 func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
@@ -103,7 +104,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 		queues:  make(map[string]*queue),
 		slots:   make(map[slotOf]struct{}),
 		waits:   make(map[place]struct{}),
-		// Far from the permits, and from the slots of other managers.
+		// Far above the permits' slots; random, to differ from other managers' slots.
 		firstSlot: 1<<32 + rand.Int64N(1<<62),
 	}
 	m.closing, m.ending, m.undoing = newLife(), newLife(), newLife()
@@ -111,15 +112,15 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 	return m, nil
 }
 
-// observe calls the observer, where there is one.
+// observe calls the observer, if there is one.
 func (m *Manager) observe(tell func(txlock.Observer)) {
 	if m.options.observer != nil {
 		tell(m.options.observer)
 	}
 }
 
-// recordOf returns the record that what was granted to a request would be entered in
-// again, or nil.
+// recordOf returns the record that this manager has already of what was granted to a
+// request, or nil.
 func (m *Manager) recordOf(q *request, slot int64) *record {
 	at := recordKey{key: q.key.String(), owner: q.owner, shared: q.shared}
 	if !q.shared {
@@ -130,15 +131,16 @@ func (m *Manager) recordOf(q *request, slot int64) *record {
 	return m.records[at]
 }
 
-// local returns a handle of what this manager holds for the owner, or nil, and
-// refuses to make a reader a writer. For an owner who waits for readers in another call
-// it returns errReading: that call may give up.
+// local re-enters what this manager holds for the owner of the request, without a
+// statement. It returns nil if it holds nothing, txlock.ErrUpgrade if a reader asks for
+// the exclusive lease, and errReading if the owner waits for readers in another call:
+// that call may fail.
 func (m *Manager) local(q *request) (*Lease, error) {
 	switch {
 	case !q.named:
 		return nil, nil
 	case q.under != nil:
-		return m.again(q)
+		return m.reenter(q)
 	}
 	own := recordKey{key: q.key.String(), owner: q.owner}
 	m.mu.Lock()
@@ -163,7 +165,7 @@ func (m *Manager) local(q *request) (*Lease, error) {
 	return reader.enter(false), nil
 }
 
-// keep makes the handle of what was granted.
+// keep makes the handle of a lease that was granted, and starts its renewals.
 func (m *Manager) keep(q *request, a store.Answer, since instant, pending bool) (*Lease, error) {
 	r, l := m.newRecord(q, a, since, pending)
 	m.mu.Lock()
@@ -176,19 +178,20 @@ func (m *Manager) keep(q *request, a store.Answer, since instant, pending bool) 
 	m.start.Do(m.startLoops)
 	m.expect(since.Add(r.every()))
 	if pending {
-		m.errands.Go(func() { m.reserveBehind(r) })
+		m.errands.Go(func() { m.reserveLater(r) })
 	}
 	return l, nil
 }
 
-// reserveBehind opens the lane for a lease whose transaction has had the last connection.
-func (m *Manager) reserveBehind(r *record) {
+// reserveLater gets the connection for renewals in the background, for a lease whose
+// transaction may have taken the last connection of the pool.
+func (m *Manager) reserveLater(r *record) {
 	ctx, cancel := context.WithTimeout(m.ending, max(r.left(), 0))
 	defer cancel()
-	_ = m.store.Reserve(ctx) // the renewals try again, and say so
+	_ = m.store.Reserve(ctx) // the renewals try again, and report the error
 }
 
-// forget takes a record that has ended out of the manager.
+// forget removes a record that has ended from the manager.
 func (m *Manager) forget(r *record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -197,7 +200,7 @@ func (m *Manager) forget(r *record) {
 	}
 }
 
-// startLoops starts what goes on behind the calls.
+// startLoops starts the loops that run in the background.
 func (m *Manager) startLoops() {
 	m.errands.Go(m.renewals)
 	if m.options.janitor > 0 {
@@ -226,7 +229,7 @@ func (m *Manager) untilClosed(ctx context.Context) (context.Context, func()) {
 	return open, func() { stop(); end(nil) }
 }
 
-// unlessClosed returns the error of a call, which is ErrClosed where Close has ended it.
+// unlessClosed returns ErrClosed if Close has ended the call, and else the error.
 func unlessClosed(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), ErrClosed) {
 		return ErrClosed
@@ -234,7 +237,8 @@ func unlessClosed(ctx context.Context, err error) error {
 	return err
 }
 
-// ready is open, and refuses a database whose sessions are unfit, which is asked once.
+// ready returns ErrClosed for a manager that was closed, and the error of a database that
+// is unfit for leases.
 func (m *Manager) ready(ctx context.Context) error {
 	if err := m.open(); err != nil {
 		return err

@@ -88,26 +88,31 @@ func lostOf(held []*lease.Lease) (n int, why error) {
 // to live; and that a round of all takes few statements.
 func TestManyKeysAreRenewedTogether(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
+		run, wait := sideBySide(t)
+		defer wait()
 		for name, text := range map[string]bool{"prepared": false, "interpolated": true} {
-			t.Run(name, func(t *testing.T) {
-				const ttl = 10 * time.Second
+			run(name, func(t *testing.T) {
+				const ttl, every, soonest = 30 * time.Second, 2 * time.Second, 8 * time.Second
 				leases := testdb.Long(1500, 3000)
 				tap := new(wiretap)
 				pool := newPool(t, db, !text, tap.install, func(c *mysql.Config) { c.InterpolateParams = text })
-				m := newManager(t, pool, lease.TTL(ttl))
+				m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(every))
 				held := takeMixed(t, db, m, leases)
-				urgent := acquire(t, m, named(), lease.TTL(3*time.Second))
-				held = append(held, urgent)
+				urgent := acquire(t, m, named(), lease.TTL(soonest))
 				before, begun := tap.count(), time.Now()
-				lasts(2*ttl, func() bool { return true })
+				lasts(2*soonest, func() bool { return leastLeft(held) > ttl-ttl/100-time.Since(begun) })
+				if left, passed := leastLeft(held), time.Since(begun); left < ttl-ttl/100-passed {
+					t.Errorf("%v are left of one after %v: not all were renewed", left, passed)
+				}
+				held = append(held, urgent)
 				if n, why := lostOf(held); n > 0 {
 					t.Errorf("%d of %d are lost: %v", n, len(held), why)
 				}
 				sent := tap.count() - before
-				// A round takes 3 batches of two statements, and the urgent one 2 in a second. Where
+				// A round takes 3 batches of two statements, and the urgent one 2 of its own. Where
 				// the server is slow, batches fail, are read again, and the rounds drift apart; but
 				// none becomes a lease by itself.
-				renewals := leases * int(time.Since(begun)/(ttl/3))
+				renewals := leases * int(time.Since(begun)/every)
 				if most := renewals / 20; sent > most {
 					t.Errorf("%d statements in %v, want at most %d: %.500q", sent, time.Since(begun), most, tap.last(3))
 				}

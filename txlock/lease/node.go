@@ -8,21 +8,22 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
-// What package quorum builds on: one lease over several databases, each of which
-// has a Manager of this package.
+// This file has what package quorum needs of a Manager: its leases are held in several
+// databases, each by a Manager of this package.
 
 func init() {
 	nodes.Of = func(manager any) nodes.Node { return node{manager.(*Manager)} }
 	nodes.RaiseToken = func(ctx context.Context, l any, token uint64) error { return l.(*Lease).raiseToken(ctx, token) }
 }
 
-// node is a Manager as package nodes says.
+// node is a Manager as a nodes.Node.
 type node struct{ m *Manager }
 
 func (n node) Identity() any { return n.m.store.Identity() }
@@ -35,9 +36,9 @@ func (n node) Terms(options any) (nodes.Terms, error) {
 	return nodes.Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair}, n.m.open()
 }
 
-// OwnerOf returns the owner that an Acquire under the context has which enters no lease
-// again: the one of WithOwner, which is named then, or a new one. It returns
-// txlock.ErrInvalidOption for a name out of its bounds.
+// OwnerOf returns the owner that an Acquire under the context has if it re-enters no
+// lease: the owner that WithOwner names, with named set, or a new one. It returns
+// txlock.ErrInvalidOption for a name that is too short or too long.
 func OwnerOf(ctx context.Context) (owner string, named bool, err error) {
 	if owner, named = underlease.NameOf(ctx); named {
 		return owner, true, checkOwner(owner)
@@ -46,9 +47,10 @@ func OwnerOf(ctx context.Context) (owner string, named bool, err error) {
 	return process + id.String(), false, err
 }
 
-// raiseToken is nodes.RaiseToken. It returns txlock.ErrLost or ErrNotHeld where the lease
-// is not held any more, and ErrInvalidOption for a lease of a reader or a permit and for a
-// token that no lease can have.
+// raiseToken makes the token of the lease at least the given one: see nodes.RaiseToken.
+// It returns txlock.ErrLost or ErrNotHeld if the lease is not held any more, and
+// ErrInvalidOption for a reader's or a permit's lease and for a token that no lease can
+// have.
 func (l *Lease) raiseToken(ctx context.Context, token uint64) error {
 	r := l.record
 	if r.shared || r.slot != store.LeaseSlot || token >= 1<<62 {
@@ -64,7 +66,7 @@ func (l *Lease) raiseToken(ctx context.Context, token uint64) error {
 				seen, err = r.m.store.Look(ctx, claim.Row)
 			}
 			switch {
-			case txlock.Unknown(err):
+			case fault.Unknown(err):
 				r.lose(fmt.Errorf("%w: %w", errRaised, err))
 				return err
 			case txlock.Retryable(err): // a multi-primary cluster
@@ -92,7 +94,7 @@ func (n node) Epoch(ctx context.Context) (nodes.Epoch, error) {
 		return nodes.Epoch{}, err
 	}
 	id, age, err := n.m.store.Epoch(ctx)
-	return nodes.Epoch{ID: id, Age: age}, txlock.Explain("read the epoch", err)
+	return nodes.Epoch{ID: id, Age: age}, fault.Explain("read the epoch", err)
 }
 
 func (n node) BeginEpoch(ctx context.Context, age time.Duration) (nodes.Epoch, error) {
@@ -104,7 +106,7 @@ func (n node) BeginEpoch(ctx context.Context, age time.Duration) (nodes.Epoch, e
 		return nodes.Epoch{}, err
 	}
 	if err := n.m.store.BeginEpoch(ctx, id.String(), age); err != nil {
-		return nodes.Epoch{}, txlock.Explain("begin an epoch", err)
+		return nodes.Epoch{}, fault.Explain("begin an epoch", err)
 	}
 	return n.Epoch(ctx)
 }

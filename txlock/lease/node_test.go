@@ -114,7 +114,7 @@ func TestEpoch(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).Open(t)
+			db := testdb.Shared(t, engine).OpenLeases(t)
 			m := newManager(t, newPool(t, db, true), lease.Janitor(0, time.Second))
 			none, err := nodes.Of(m).Epoch(t.Context())
 			if err != nil || none.ID != "" {

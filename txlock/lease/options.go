@@ -10,7 +10,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
-// The bounds of a time to live.
+// The bounds of a TTL.
 const (
 	MinTTL = 10 * time.Millisecond
 	MaxTTL = 30 * 24 * time.Hour
@@ -19,17 +19,17 @@ const (
 // ManagerOption is an option of NewManager.
 type ManagerOption interface{ toManager(*options) }
 
-// AcquireOption is an option of Acquire and its likes.
+// AcquireOption is an option of Acquire, TryAcquire, AcquireTx, AcquireShared, Do and the
+// other methods that acquire a lease or a permit.
 type AcquireOption interface{ toAcquire(*terms) }
 
-// Option is an option of NewManager for all leases of the manager, and of Acquire
-// and its likes for one.
+// Option is an option of NewManager for all leases of the manager, or of one Acquire.
 type Option interface {
 	ManagerOption
 	AcquireOption
 }
 
-// terms are what one lease is asked for.
+// terms are what the options ask for a lease.
 type terms struct {
 	ttl      time.Duration
 	lifetime time.Duration // 0: no limit
@@ -49,7 +49,7 @@ type options struct {
 	badOption  error
 }
 
-// defaults are the options that are not given.
+// defaults are the values of options that are not given.
 var defaults = options{
 	terms:     terms{ttl: 30 * time.Second},
 	janitor:   time.Minute,
@@ -67,20 +67,20 @@ type setting func(*options)
 
 func (f setting) toManager(o *options) { f(o) }
 
-// TTL is the time to live of a lease: how long it stays with a holder that is dead
-// or cut off. A holder that is alive renews it. It lies between MinTTL and MaxTTL.
-// The default is 30 seconds.
+// TTL sets the time to live of a lease: how long it stays held after its holder has died
+// or was cut off. A holder that is alive renews it. It is from MinTTL to MaxTTL. The
+// default is 30 seconds.
 func TTL(d time.Duration) Option { return term(func(t *terms) { t.ttl = d }) }
 
-// MaxLifetime ends a lease that long after it was acquired, renewed or not: the
-// holder is told ErrLost. It is at least the TTL. The default is no limit.
+// MaxLifetime ends a lease that long after it was acquired, even if it is renewed; the
+// holder gets txlock.ErrLost. It is at least the TTL. The default is no limit.
 func MaxLifetime(d time.Duration) Option { return term(func(t *terms) { t.lifetime = d }) }
 
-// WaitAtMost bounds how long Acquire and Do wait, after which they return
-// txlock.ErrWaitTimeout, which says what was in the way and names the owner who was
-// seen to hold the lease. The first try is outside of the limit: a lease that is free is
-// granted however small that is, and however slow the server. It must be positive:
-// TryAcquire doesn't wait. The default is as long as the context lives.
+// WaitAtMost bounds how long Acquire and Do wait. Then they return txlock.ErrWaitTimeout,
+// whose text says what was in the way and names the owner that held the lease. The first
+// try is outside of the limit: a free lease is granted however short the limit is, and
+// however slow the server. The limit must be positive; use TryAcquire to not wait. The
+// default is as long as the context lives.
 func WaitAtMost(d time.Duration) Option {
 	return term(func(t *terms) {
 		t.atMost = d
@@ -90,22 +90,23 @@ func WaitAtMost(d time.Duration) Option {
 	})
 }
 
-// Fair makes waiting a queue over all goroutines of all processes, first come, first
-// served among those that use it: they queue for a row of the key in the server, and only
-// the first looks whether the lease is free. A newcomer's Acquire or TryAcquire doesn't
-// pass who waits there; those of managers without Fair, and AcquireTx, do. On a
-// multi-primary cluster the queue is that of one node.
+// Fair makes one queue of the waiters of all processes, first come, first served among
+// those that use Fair: they queue for a row of the key on the server, and only the first
+// looks whether the lease is free. A new Acquire or TryAcquire doesn't pass the waiters
+// of this queue; AcquireTx and the managers without Fair do. On a multi-primary cluster,
+// each node has a queue of its own.
 //
-// Each who waits keeps a connection, up to 16 for a key in one manager and half of
-// MaxOpenConns in all, as far as one is left to the program besides those to renew on: in
-// a plain pool of 2 there is no place. Who comes when these are taken waits for a place behind those of its
-// own manager that have one, and where none has, as Poll does: others may come before it,
-// and Event.Fair is false. A process that is stopped, or whose host is gone, delays who
-// comes behind it by 2 seconds for each of its places. The default is Poll.
+// Each waiter keeps a connection: up to 16 for a key in one manager, up to half of
+// MaxOpenConns in all, and one always stays for the program besides those for renewals,
+// so that a plain pool of 2 has no place for a waiter. A waiter that gets no connection
+// waits behind those of its own manager that have one; if none has, it looks again and
+// again as Poll says, others may pass it, and Event.Fair is false. A process that is
+// stopped, or whose host is gone, delays the waiters behind it by 2 seconds for each of
+// its places. The default is Poll.
 func Fair() Option { return term(func(t *terms) { t.fair = true }) }
 
-// RenewEvery is the interval of renewals, at most half of the TTL. The default is
-// a third of each lease's TTL.
+// RenewEvery sets the interval of renewals, at most half of the TTL. The default is a
+// third of each lease's TTL.
 func RenewEvery(d time.Duration) ManagerOption {
 	return setting(func(o *options) {
 		o.renewEvery = d
@@ -115,9 +116,9 @@ func RenewEvery(d time.Duration) ManagerOption {
 	})
 }
 
-// Janitor sets how often rows that were not used for the retention are removed:
-// once per interval among all managers of the database that have the same one. An
-// interval of 0 leaves it to CleanNow. The default is every minute and 7 days.
+// Janitor sets how often rows that were not used for the retention are removed. One
+// manager of the database does it in each interval, if all have the same interval. With
+// an interval of 0, only CleanNow removes rows. The default is every minute and 7 days.
 func Janitor(every, retention time.Duration) ManagerOption {
 	return setting(func(o *options) {
 		o.janitor, o.retention = every, retention
@@ -127,10 +128,10 @@ func Janitor(every, retention time.Duration) ManagerOption {
 	})
 }
 
-// Poll sets how often the first waiter of a key in this process looks whether the
-// lease is free: a jittered pause that grows from least to most. No connection is
-// held meanwhile, and a release in the same process is seen at once. The default
-// is 5 ms to 250 ms.
+// Poll sets how often the first waiter of a key in this process looks whether the lease
+// is free: after a random pause that grows from least to most. It holds no connection
+// meanwhile. A release in the same process is seen at once. The default is 5 ms to 250
+// ms.
 func Poll(least, most time.Duration) ManagerOption {
 	return setting(func(o *options) {
 		o.minPoll, o.maxPoll = least, most
@@ -145,9 +146,9 @@ func Observe(observer txlock.Observer) ManagerOption {
 	return setting(func(o *options) { o.observer = observer })
 }
 
-// TermsOf returns the terms that the options of an Acquire ask for, for what stands in
-// for a Manager, in tests for example. It returns txlock.ErrInvalidOption for an option
-// out of its range.
+// TermsOf returns the terms that the options of an Acquire ask for. It is for packages
+// that stand in for a Manager, in tests for example. It returns txlock.ErrInvalidOption
+// for an option out of its range.
 func TermsOf(opts ...AcquireOption) (nodes.Terms, error) {
 	t := defaults.terms
 	for _, option := range opts {
@@ -156,7 +157,7 @@ func TermsOf(opts ...AcquireOption) (nodes.Terms, error) {
 	return nodes.Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair}, t.check()
 }
 
-// check returns what is wrong with the options of a manager.
+// check returns what is wrong with the options of a manager, or nil.
 func (o *options) check() error {
 	if o.badOption != nil {
 		return o.badOption
@@ -170,7 +171,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// check returns what is wrong with the terms of a lease.
+// check returns what is wrong with the terms of a lease, or nil.
 func (t *terms) check() error {
 	switch {
 	case t.ttl < MinTTL || t.ttl > MaxTTL:
@@ -183,27 +184,30 @@ func (t *terms) check() error {
 	return nil
 }
 
-// validity is for how long from before a request a lease of that TTL counts: a
-// little less than on the server, for clocks that run apart by 1 % and the time
-// that noticing takes.
+// validity is for how long a lease with that TTL counts, from before its request. It is a
+// little less than on the server, because clocks may differ in speed by 1 % and noticing
+// takes time.
 func validity(ttl time.Duration) time.Duration { return ttl - ttl/100 - 2*time.Millisecond }
 
 // WithOwner names the owner of the leases that are acquired under the context, whatever
-// their keys. An owner that holds a lease enters it again: what is to be excluded by a
-// lease must have another name, or none. The name must be unique to one process
-// at a time: a second takes the lease over from the first, at once and with a higher
-// token, as a program that was started again does from itself. It has 1 to 255 bytes;
-// any other makes Acquire return txlock.ErrInvalidOption.
+// their keys. This name decides who re-enters a lease, while that of txlock.WithOwner is
+// only a note for people.
 //
-// The default is an owner of its own for each Acquire. The context of Do and of
-// Lease.Context carries that on for the key of the lease, and as long as that is held:
-// leases of other keys have owners of their own under it, so that goroutines exclude
-// each other.
+// An owner that holds a lease re-enters it, so what the lease must exclude needs another
+// owner. The name must be unique to one process at a time: a second process with the same
+// name takes the lease over from the first, at once and with a higher token, as a
+// restarted program does from its predecessor. It has 1 to 255 bytes; any other makes
+// Acquire return txlock.ErrInvalidOption.
+//
+// Without WithOwner, each Acquire has an owner of its own. The context of Do and of
+// Lease.Context keeps that owner for the key of the lease while the lease is held. Leases
+// of other keys have other owners under that context, so that goroutines exclude each
+// other.
 func WithOwner(ctx context.Context, owner string) context.Context {
 	return underlease.WithName(ctx, owner)
 }
 
-// checkOwner returns what is wrong with a name that was given.
+// checkOwner returns what is wrong with the name of an owner, or nil.
 func checkOwner(name string) error {
 	if name == "" || len(name) > maxOwner {
 		return fmt.Errorf("%w: WithOwner: an owner has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxOwner, len(name))

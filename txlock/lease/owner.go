@@ -12,9 +12,9 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
-// identify finds out whose the request is: the holder's of the innermost lease of this
-// key which the context carries and which is not over, the one's whom WithOwner names,
-// or its own.
+// identify sets the owner of the request: the holder of the innermost lease of this key
+// that the context carries and that isn't over, else the owner that WithOwner names, else
+// a new one.
 func (q *request) identify() error {
 	id, err := q.newHold()
 	if err != nil {
@@ -35,25 +35,26 @@ func (q *request) identify() error {
 	return nil
 }
 
-// disown makes a request that of whoever is outside of the lease that it was under.
+// disown moves the request to the next owner outside of the lease that its context
+// carries.
 func (q *request) disown() error {
 	q.from = q.from.Outer
 	return q.identify()
 }
 
-// again enters the lease that the context of a request carries. Where only the server
-// knows whether it is held here, by another manager or in a transaction that may not have
-// committed, it returns nil, and what is granted then must be that lease: see missed. A
-// request whose lease is over goes on as whoever is outside of that.
-func (m *Manager) again(q *request) (*Lease, error) {
+// reenter re-enters the lease that the context of a request carries. If only the server
+// knows whether it is still held (by another manager, or by a transaction that may not be
+// committed), it returns nil, and what is granted then must be that lease: see missed. If
+// the lease is over, the request goes on as the next owner outside of it.
+func (m *Manager) reenter(q *request) (*Lease, error) {
 	r := q.under.record
-	pending := r.isPending() // before it may be known to have committed
+	pending := r.isPending() // read before enter: it may commit in between
 	switch {
 	case q.under.Err() != nil:
 	case r.shared && !q.shared && r.m.store.Identity() == m.store.Identity():
 		return nil, upgrade(r.owner)
-	case r.m != m && r.shared: // a reader has a place in each manager
-		q.reads = append(q.reads, r.owner) // and perhaps in this database
+	case r.m != m && r.shared: // a reader's place counts in one manager only
+		q.reads = append(q.reads, r.owner) // but it may be in this database
 	case r.m != m:
 		mine := m.recordOf(q, store.LeaseSlot)
 		if mine != nil && (q.shared || mine.token.Load() == r.token.Load()) {
@@ -71,14 +72,14 @@ func (m *Manager) again(q *request) (*Lease, error) {
 	return m.local(q)
 }
 
-// upgrade refuses to make a reader a writer.
+// upgrade returns the error for a reader that asks for the exclusive lease.
 func upgrade(owner string) error {
 	return fmt.Errorf("%w: owner %q reads under this lease: release that first, or acquire it exclusively from the beginning", txlock.ErrUpgrade, owner)
 }
 
-// notReading refuses to make a reader a writer who reads by another manager of this
-// process, over another pool perhaps: it would wait for itself. Only the readers' rows
-// tell, which are asked once.
+// notReading returns txlock.ErrUpgrade if the owner of an exclusive request reads by
+// another manager of this process: it would wait for itself. The rows of the readers are
+// asked once, as the other manager may have another pool.
 func (m *Manager) notReading(ctx context.Context, q *request) error {
 	owners := q.readsAs()
 	if len(owners) == 0 || q.asksAlone {
@@ -92,7 +93,8 @@ func (m *Manager) notReading(ctx context.Context, q *request) error {
 	return err
 }
 
-// unlessReading returns the error of an attempt, which has found somebody else there.
+// unlessReading returns the error of an attempt, or txlock.ErrUpgrade if the attempt was
+// busy because its own owner reads.
 func (m *Manager) unlessReading(ctx context.Context, q *request, err error) error {
 	if !errors.Is(err, txlock.ErrBusy) {
 		return err
@@ -100,8 +102,8 @@ func (m *Manager) unlessReading(ctx context.Context, q *request, err error) erro
 	return cmp.Or(m.notReading(ctx, q), err)
 }
 
-// readsAs returns the owners as whom whoever asks for the lease exclusively may read
-// already, by another manager.
+// readsAs returns the owners under which an exclusive request may already read, by
+// another manager.
 func (q *request) readsAs() []string {
 	if _, lease := q.target.(exclusive); !lease {
 		return nil
@@ -112,9 +114,8 @@ func (q *request) readsAs() []string {
 	return q.reads
 }
 
-// elsewhere tells whether the lease that the context carries, of another manager, is not
-// held here: of another database. The request goes on as whoever is outside of it then; it
-// would be granted another lease in its place.
+// elsewhere tells whether the context carries a lease of another manager that this
+// database doesn't have. Then the request goes on as the next owner outside of it.
 func (m *Manager) elsewhere(ctx context.Context, q *request) (bool, error) {
 	if !q.named || q.under == nil || q.under.record.m == m {
 		return false, nil
@@ -126,24 +127,24 @@ func (m *Manager) elsewhere(ctx context.Context, q *request) (bool, error) {
 	return true, q.disown()
 }
 
-// missed tells whether what was granted is not the lease that the context carries: that
-// is over meanwhile, or of another database. Nobody else under the context may find its
-// owner there.
+// missed tells whether the lease that was granted is not the lease that the context
+// carries: that is over by now, or of another database. Nobody else under the context may
+// find its owner there.
 func (q *request) missed(token uint64) bool {
 	return q.named && q.under != nil && !q.shared && token != q.under.Token()
 }
 
-// miss gives back what was granted in place of the lease that the context carries, and
-// lets the request go on as whoever is outside of that.
-func (m *Manager) miss(q *request, giveBack func() error) error {
+// miss releases what was granted in place of the lease that the context carries, and lets
+// the request go on as the next owner outside of that.
+func (m *Manager) miss(q *request, release func() error) error {
 	if r := q.under.record; r.m == m { // its transaction was rolled back
 		r.lose(ErrReplaced)
 	}
-	return errors.Join(giveBack(), q.disown())
+	return errors.Join(release(), q.disown())
 }
 
-// confirm tells whether the hold of a record is in the row still, which may be locked
-// for long, by a transaction that it guards.
+// confirm tells whether the hold of a record is still in its row. It waits while the row
+// is locked, by a transaction that guards the lease for example.
 func (m *Manager) confirm(ctx context.Context, r *record) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(r.left(), 0))
 	defer cancel()
@@ -163,7 +164,7 @@ func (m *Manager) confirm(ctx context.Context, r *record) (bool, error) {
 	}
 }
 
-// unlessOver returns the error, which says nothing where the time of the lease is over.
+// unlessOver returns the error, or nil if the lease has expired, which is reason enough.
 func (r *record) unlessOver(err error) error {
 	if r.left() <= 0 {
 		return nil
@@ -171,8 +172,9 @@ func (r *record) unlessOver(err error) error {
 	return err
 }
 
-// granted makes the handle. An owner may find its own lease, in a transaction that
-// has committed meanwhile; then the row has the new hold beside the old one.
+// granted makes the handle of what was granted. If the owner has the lease already, in a
+// transaction that has committed meanwhile for example, it re-enters that and removes the
+// second hold from the row.
 func (m *Manager) granted(ctx context.Context, q *request, a store.Answer, since instant) (*Lease, error) {
 	defer m.granting.Add(-1)
 	r := m.recordOf(q, a.Slot)
@@ -185,7 +187,7 @@ func (m *Manager) granted(ctx context.Context, q *request, a store.Answer, since
 			r.committed()
 			if l := r.enter(false); l != nil {
 				if err := m.undo(ctx, q, a.Slot); err != nil {
-					return nil, errors.Join(err, m.letGo(ctx, l))
+					return nil, errors.Join(err, m.releaseUnwanted(ctx, l))
 				}
 				return l, nil
 			}
@@ -197,25 +199,25 @@ func (m *Manager) granted(ctx context.Context, q *request, a store.Answer, since
 	return m.keep(q, a, since, false)
 }
 
-// undo takes back what was granted to an owner that had it already: behind the call where
-// the row is locked for long.
+// undo removes a hold that was granted to an owner that has the lease already. If the row
+// stays locked, that goes on in the background.
 func (m *Manager) undo(ctx context.Context, q *request, slot int64) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
 	defer cancel()
 	defer context.AfterFunc(m.undoing, cancel)()
 	r, granted := remains{key: q.key, slot: slot, hold: q.hold}, m.store.Now()
-	reply, err := m.release(ctx, r.row(), r.hold) // which others may look at
+	reply, err := m.sendRelease(ctx, r.row(), r.hold) // others may have the row locked for a moment
 	if err != nil || reply == store.Absent {
-		m.errands.Go(func() { m.giveBackUntil(r, granted, granted.Add(q.ttl)) })
+		m.errands.Go(func() { m.releaseUntil(r, granted, granted.Add(q.ttl)) })
 		return errors.Join(err, m.reissue(q))
 	}
 	return nil
 }
 
-// letGo gives back what was granted to a call that fails: behind that where its context
-// is over, which would not wait for it.
-func (m *Manager) letGo(ctx context.Context, l *Lease) error {
-	release := func() { _ = l.Release(m.undoing) } // of which the observer is told
+// releaseUnwanted releases what was granted to a call that fails: in the background if
+// the context of the call has ended.
+func (m *Manager) releaseUnwanted(ctx context.Context, l *Lease) error {
+	release := func() { _ = l.Release(m.undoing) } // the observer gets the error
 	if ctx.Err() != nil && m.errands.Go(release) {
 		return nil
 	}

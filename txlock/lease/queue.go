@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -13,116 +12,11 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// queue is who waits for a key in this manager, first come, first served. Only
-// the first asks the server, and with Fair those that have a place in the queue of all
-// processes, one after the other.
-type queue struct {
-	waiters []*waiter
-}
-
-// waiter is one call that waits. Its fields are used under Manager.mu.
-type waiter struct {
-	// signal is sent to when there is news: it may be its turn, a lease of the key has
-	// ended here, or the manager is closed.
-	signal chan struct{}
-	placed bool // it has asked for its place in the queue of all processes, and has it
-	queued bool // it has had one
-	head   bool // it is the first of all processes
-	late   bool // it had to wait for a place, since connections are bounded
-	freed  bool // the lease was released here since it has looked
-}
-
-func (w *waiter) wake() {
-	select {
-	case w.signal <- struct{}{}:
-	default: // it has been told already
-	}
-}
-
-// wake tells who may go on: the first, and the first of those without a place.
-func (q *queue) wake() {
-	for i, w := range q.waiters {
-		if i == 0 || !w.placed {
-			w.wake()
-		}
-		if !w.placed {
-			break
-		}
-	}
-}
-
-// close tells all waiters, under Manager.mu.
-func (q *queue) close() {
-	for _, w := range q.waiters {
-		w.wake()
-	}
-}
-
-// enqueue appends a waiter, and tells whether it is the first.
-func (m *Manager) enqueue(key string) (w *waiter, first bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	q := m.queues[key]
-	if q == nil {
-		q = new(queue)
-		m.queues[key] = q
-	}
-	w = &waiter{signal: make(chan struct{}, 1)}
-	q.waiters = append(q.waiters, w)
-	return w, len(q.waiters) == 1
-}
-
-// dequeue takes a waiter out, and tells the one behind it, and who may have its place.
-func (m *Manager) dequeue(key string, w *waiter) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	q := m.queues[key]
-	i := slices.Index(q.waiters, w)
-	q.waiters = slices.Delete(q.waiters, i, i+1)
-	if i < len(q.waiters) {
-		q.waiters[i].wake()
-	}
-	if w.queued {
-		q.wake()
-	}
-	if len(q.waiters) == 0 {
-		delete(m.queues, key)
-	}
-}
-
-// standing tells whether the waiter is the first, and whether the lease was released
-// here since it was asked last.
-func (m *Manager) standing(key string, w *waiter) (first, freed bool, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return false, false, ErrClosed
-	}
-	freed, w.freed = w.freed, false
-	return m.queues[key].waiters[0] == w, freed, nil
-}
-
-// freed wakes those of a key whose lease was released who may look.
-func (m *Manager) freed(key txlock.Key) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, name := range []string{key.String(), readersQueue(key)} {
-		if q := m.queues[name]; q != nil {
-			for i, w := range q.waiters {
-				if i == 0 || w.head {
-					w.freed = true
-					w.wake()
-				}
-			}
-		}
-	}
-}
-
-// maxFailures is how often in a row a waiter's look may fail before it gives up.
+// maxFailures is after how many failed looks in a row a waiter gives up.
 const maxFailures = 3
 
-// firstTries is how often a lease that nobody holds is tried again past the limit, whose
-// row is locked for a moment: by others' attempts, or by who makes a row beside it.
+// firstTries is how often a free lease is tried again after the limit of the wait if its
+// row is locked for a moment, by other attempts or by somebody who makes a row beside it.
 const firstTries = 6
 
 // wait takes the lease when it is this call's turn and the lease is free.
@@ -164,7 +58,7 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	return l, err
 }
 
-// tryFirst is the first try, outside of the limit of the wait.
+// tryFirst is the first try, which the limit of the wait doesn't bound.
 func (m *Manager) tryFirst(asking, waiting context.Context, q *request) (l *Lease, left time.Duration, err error) {
 	l, left, err = m.try(asking, q, q.fair, true)
 	for tries := 1; tries <= firstTries && errors.Is(err, txlock.ErrBusy) && q.seen == rowLocked && waiting.Err() != nil; tries++ {
@@ -175,8 +69,8 @@ func (m *Manager) tryFirst(asking, waiting context.Context, q *request) (l *Leas
 	return l, left, err
 }
 
-// tryOwn tries on for an owner who holds the lease elsewhere, and has found it locked for a
-// moment: it must not queue behind those who wait for it.
+// tryOwn tries again for an owner that holds the lease in another manager, and has found
+// its row locked for a moment: it must not queue behind those who wait for it.
 func (m *Manager) tryOwn(ctx context.Context, q *request, left time.Duration, err error) (*Lease, time.Duration, error) {
 	var l *Lease
 	for d := leastLook; q.named && errors.Is(err, txlock.ErrBusy); d = min(d*3/2, mostLook) {
@@ -191,8 +85,8 @@ func (m *Manager) tryOwn(ctx context.Context, q *request, left time.Duration, er
 	return l, left, err
 }
 
-// mayTry tells whether a request may ask at once: the first, and an owner who holds
-// the lease elsewhere, for whom nobody waits.
+// mayTry tells whether a request may ask at once: if it is the first, or if its owner
+// holds the lease in another manager and so need not queue.
 func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, error) {
 	if first {
 		return true, nil
@@ -204,8 +98,8 @@ func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, err
 	return seen.Left > 0 && seen.Owner == q.owner, err
 }
 
-// endOf is the error of a wait: that of the caller's context, or the limit, where
-// one of them has ended it.
+// endOf is the error of a wait: that of the caller's context or of WaitAtMost, if one of
+// these has ended the wait.
 func (q *request) endOf(ctx, waiting context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -220,8 +114,8 @@ func (q *request) endOf(ctx, waiting context.Context, err error) error {
 	return err
 }
 
-// watch waits for the lease: in the queue of all processes if that is wanted and possible,
-// else for its turn in this process first.
+// watch waits for the lease: with Fair in the queue of all processes, else until it is
+// the first of this manager, and then by polling.
 func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Duration, tried bool) (l *Lease, fair bool, err error) {
 	if q.fair {
 		return m.watchFair(ctx, q, w, left)
@@ -245,7 +139,7 @@ func (m *Manager) watch(ctx context.Context, q *request, w *waiter, left time.Du
 	return l, false, err
 }
 
-// watchFair waits in the queue of all processes, and polls for a while where there is no
+// watchFair waits in the queue of all processes, and polls for a while if there is no
 // connection for that. It tells whether the order of the queue was kept.
 func (m *Manager) watchFair(ctx context.Context, q *request, w *waiter, left time.Duration) (l *Lease, fair bool, err error) {
 	for pause := leastLook; ; {
@@ -267,9 +161,8 @@ func (m *Manager) watchFair(ctx context.Context, q *request, w *waiter, left tim
 		if err == nil || ctx.Err() != nil || !broken(err) {
 			return l, m.inOrder(w), err
 		}
-		// The place is lost with its connection: take a new one. Where there is
-		// no connection to be had, the wait goes on by Poll for a while, which
-		// gives up when that fails too.
+		// The place is lost with its connection: take a new one. If there is no
+		// connection, the waiter polls for a while, and gives up if that fails too.
 		if err := m.sleep(ctx, pause); err != nil {
 			return nil, true, err
 		}
@@ -277,13 +170,13 @@ func (m *Manager) watchFair(ctx context.Context, q *request, w *waiter, left tim
 	}
 }
 
-// errQueueAgain is returned where it is time to try the queue of all processes again.
+// errQueueAgain is returned when it is time to try the queue of all processes again.
 var errQueueAgain = errors.New("try to queue again")
 
-// poll waits for the lease to look free. It looks by a plain SELECT and writes only
-// then: attempts of many waiters would keep the row from being renewed.
-// Readers and permits have no reason to pause before they ask for the first time. Past
-// the moment until, if there is one, it returns errQueueAgain.
+// poll waits until the lease looks free, and then takes it. It looks by a plain SELECT
+// and writes only then: attempts by many waiters would keep the row from being renewed.
+// With atOnce, for readers and permits, it looks before the first pause. After the moment
+// until, if there is one, it returns errQueueAgain.
 func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Duration, atOnce bool, until instant) (*Lease, error) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = m.options.minPoll, m.options.maxPoll
@@ -291,7 +184,7 @@ func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Dur
 	for {
 		d := pause.NextBackOff()
 		if left > 0 {
-			d = min(d, left+time.Millisecond) // then it is free if its holder is dead
+			d = min(d, left+time.Millisecond) // when it is free if its holder is dead
 		}
 		if !atOnce {
 			if err := w.pause(ctx, d); err != nil {
@@ -326,22 +219,9 @@ func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Dur
 	}
 }
 
-// pause waits for a time, or for news.
-func (w *waiter) pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-w.signal:
-	case <-timer.C:
-	}
-	return nil
-}
-
-// lookAndTry takes the lease if it looks free, or is known to have been freed. One
-// that is held for longer than its TTL, as a clock set back leaves it, is asked for
-// too: the refusal cuts that.
+// lookAndTry takes the lease if it looks free, or was released in this manager. It also
+// asks for a lease that seems to be held for longer than its TTL, which a clock that was
+// set back causes: the refused statement shortens that.
 func (m *Manager) lookAndTry(ctx context.Context, q *request, s store.Session, freed bool) (*Lease, time.Duration, error) {
 	if l, err := m.local(q); l != nil || err != nil {
 		return l, 0, err

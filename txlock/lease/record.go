@@ -14,8 +14,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// record is one lease that this manager holds: one hold in the row on the server,
-// shared by all handles of the owner, and given back with the last of them.
+// record is a lease that this manager holds: one hold in the row on the server. All
+// handles of the owner share it, and the last of them releases it.
 type record struct {
 	m        *Manager
 	key      txlock.Key
@@ -23,29 +23,30 @@ type record struct {
 	shared   bool
 	owner    string
 	hold     string
-	token    atomic.Uint64 // RaiseToken changes it, never while it is renewed
+	token    atomic.Uint64 // changed by RaiseToken only, and not during a renewal
 	ttl      time.Duration
 	granted  instant
 	lifetime instant // when renewals end; 0 for never
 
-	mu        sync.Mutex // for the fields below; taken before Manager.mu, never after
-	deadline  instant    // until when it counts
+	mu        sync.Mutex // guards the fields below; locked before Manager.mu, never after
+	deadline  instant    // until when the lease counts
 	renewed   instant    // from when the next renewal counts
 	tried     instant    // when the last renewal was sent
 	failed    error      // why the last renewal failed
 	skipped   int        // renewals in a row that found the row locked
 	pending   bool       // acquired in a transaction that may not have committed yet
-	draining  bool       // a writer's that waits for readers: nobody enters it
+	draining  bool       // it waits for readers to go: nobody re-enters it
 	lost      error
 	handles   map[*Lease]struct{}
 	expiry    *time.Timer
 	renewing  chan struct{} // closed when the renewal that is under way has ended
-	queued    bool          // that waits for the row, and sends nothing if it is released first
+	queued    bool          // the renewal waits for the row, and a release need not wait for it
 	interrupt context.CancelFunc
 	guardedIn uint64 // the session of the transaction that was guarded last
 }
 
-// newRecord makes the record of a lease that was asked for at the moment since.
+// newRecord makes the record of a lease whose request was sent at the moment since, and
+// its first handle.
 func (m *Manager) newRecord(q *request, a store.Answer, since instant, pending bool) (*record, *Lease) {
 	r := &record{
 		m: m, key: q.key, slot: a.Slot, shared: q.shared, owner: q.owner, hold: q.hold, ttl: q.ttl,
@@ -57,7 +58,7 @@ func (m *Manager) newRecord(q *request, a store.Answer, since instant, pending b
 		r.lifetime = since.Add(q.lifetime)
 	}
 	l := &Lease{record: r}
-	r.mu.Lock() // its time may be over already
+	r.mu.Lock() // the timer may call expire at once
 	defer r.mu.Unlock()
 	r.handles[l], r.pending, r.draining = struct{}{}, pending, q.drains
 	r.deadline = r.deadlineFrom(since)
@@ -65,15 +66,15 @@ func (m *Manager) newRecord(q *request, a store.Answer, since instant, pending b
 	return r, l
 }
 
-// row is the row that it is of.
+// row is the row of the lease.
 func (r *record) row() store.Row { return store.Row{Key: r.key.String(), Slot: r.slot} }
 
-// claim is what the row must say.
+// claim is what the row must contain while the lease is ours.
 func (r *record) claim() store.Claim {
 	return store.Claim{Row: r.row(), Owner: r.owner, Hold: r.hold, Token: r.token.Load()}
 }
 
-// at is what the manager finds the record by.
+// at is the key of the record in the manager.
 func (r *record) at() recordKey {
 	at := recordKey{key: r.key.String(), owner: r.owner, shared: r.shared}
 	if !r.shared {
@@ -82,7 +83,7 @@ func (r *record) at() recordKey {
 	return at
 }
 
-// deadlineFrom returns until when a lease counts whose request was sent then.
+// deadlineFrom returns until when a lease counts if its request was sent at that moment.
 func (r *record) deadlineFrom(sent instant) instant {
 	deadline := sent.Add(validity(r.ttl))
 	if r.lifetime > 0 {
@@ -91,8 +92,8 @@ func (r *record) deadlineFrom(sent instant) instant {
 	return deadline
 }
 
-// enter makes another handle, if the lease still counts: of one that waits for its
-// transaction's commit only where that is said.
+// enter makes another handle, or returns nil if the lease doesn't count any more. A lease
+// whose transaction may not be committed yet is entered only with pending.
 func (r *record) enter(pending bool) *Lease {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,14 +105,14 @@ func (r *record) enter(pending bool) *Lease {
 	return l
 }
 
-// committed notes that the transaction has committed in which it was acquired.
+// committed notes that the transaction that has acquired the lease is committed.
 func (r *record) committed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pending = false
 }
 
-// drained notes that the readers have gone.
+// drained notes that the readers are gone.
 func (r *record) drained() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +125,7 @@ func (r *record) isDraining() bool {
 	return r.draining
 }
 
-// err returns why the lease doesn't count any more. It compares the clock.
+// err returns why the lease doesn't count any more, or nil. It compares the clock.
 func (r *record) err() error {
 	r.mu.Lock()
 	lost, late := r.lost, r.handles != nil && r.m.store.Now() >= r.deadline
@@ -136,7 +137,7 @@ func (r *record) err() error {
 	return lost
 }
 
-// expire ends the lease when its time is over; the timer calls it.
+// expire loses the lease if its time is over; the timer calls it.
 func (r *record) expire() {
 	r.mu.Lock()
 	left := r.m.store.Now().Until(r.deadline)
@@ -162,9 +163,9 @@ var (
 	errLifetime = errors.New("its maximum lifetime is over")
 )
 
-// ErrReplaced is the cause of a loss that was found in the database, and not by the
-// clock: the lease was taken over, released by force, or acquired in a transaction
-// that was rolled back.
+// ErrReplaced is the cause of a loss that was found in the database and not by the clock:
+// the lease was taken over, released by force, or acquired in a transaction that was
+// rolled back.
 var ErrReplaced = errors.New("lease: its row is not ours any more: it was taken over, released by force, or its transaction was rolled back")
 
 // lose tells every handle that the lease is lost. The first cause stays.
@@ -177,7 +178,7 @@ func (r *record) lose(cause error) {
 	r.lost = fmt.Errorf("lease %q, token %d: %w: %w", r.key, r.token.Load(), txlock.ErrLost, cause)
 	r.expiry.Stop()
 	handles := r.handles
-	r.handles = make(map[*Lease]struct{}) // who is told needs no keeping
+	r.handles = make(map[*Lease]struct{}) // not nil: it is not released yet
 	for l := range handles {
 		l.end(r.lost)
 	}
@@ -191,12 +192,12 @@ func (r *record) lose(cause error) {
 	})
 }
 
-// event is what an observer is told of the record.
+// event is what an observer is told about the record.
 func (r *record) event() txlock.Event {
 	return txlock.Event{Lease: true, Key: r.key, Token: r.token.Load(), Owner: r.owner, Shared: r.shared}
 }
 
-// leave removes a handle. For the last one, the caller gives the lease back.
+// leave removes a handle. After the last one, the caller releases the lease.
 func (r *record) leave(l *Lease) (last bool, lost error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,7 +215,7 @@ func (r *record) leave(l *Lease) (last bool, lost error) {
 	return true, r.lost
 }
 
-// leaveAll removes all handles, as leave does one by one.
+// leaveAll removes all handles.
 func (r *record) leaveAll() (last bool, lost error) {
 	r.mu.Lock()
 	handles := slices.Collect(maps.Keys(r.handles))
@@ -225,8 +226,8 @@ func (r *record) leaveAll() (last bool, lost error) {
 	return last, lost
 }
 
-// released is why a handle has ended that was released. It is put into words only when
-// somebody asks.
+// released is the error of a handle that was released. Its text is made only when
+// somebody asks for it.
 type released struct {
 	key   txlock.Key
 	token uint64
@@ -238,8 +239,8 @@ func (r released) Error() string {
 
 func (released) Unwrap() error { return txlock.ErrNotHeld }
 
-// beginRenewal marks the record as being renewed, unless it has ended or is
-// being renewed already.
+// beginRenewal marks the record as being renewed. It returns false if the lease has
+// ended, or is being renewed already.
 func (r *record) beginRenewal(interrupt context.CancelFunc) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,14 +253,15 @@ func (r *record) beginRenewal(interrupt context.CancelFunc) bool {
 	return true
 }
 
-// queue lets a release pass the renewal that has begun, until it proceeds.
+// queue notes that the renewal waits for the row: until it proceeds, a release doesn't
+// wait for it.
 func (r *record) queue() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.queued = true
 }
 
-// proceed tells whether there still is something to renew.
+// proceed ends queue, and tells whether the lease is still to be renewed.
 func (r *record) proceed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,17 +269,18 @@ func (r *record) proceed() bool {
 	return r.lost == nil && r.handles != nil
 }
 
-// endRenewal lets a release go on that has waited for it.
+// endRenewal ends the renewal, and wakes a release that waits for it.
 func (r *record) endRenewal() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	close(r.renewing)
 	r.renewing, r.interrupt = nil, nil
-	r.m.expect(r.dueAt()) // the loop has left it out meanwhile
+	r.m.expect(r.dueAt()) // the loop has passed over it meanwhile
 }
 
-// joinRenewal waits for the renewal that is under way, after which none follows. One of
-// the program's that waits for the row is interrupted, the manager's left alone.
+// joinRenewal waits until the renewal that is under way has ended; none follows it. It
+// interrupts a renewal that waits for the row in a call of the program (Renew or Guard),
+// and doesn't wait for one of the manager that waits for the row.
 func (r *record) joinRenewal(ctx context.Context) error {
 	r.mu.Lock()
 	renewing, interrupt, queued := r.renewing, r.interrupt, r.queued
@@ -297,9 +300,9 @@ func (r *record) joinRenewal(ctx context.Context) error {
 	}
 }
 
-// extend notes a renewal that was sent at the moment and answered by now, and the turn
-// from which the next counts. One that is answered after the old deadline does not revive
-// the lease.
+// extend notes a renewal that was sent at the moment sent and has succeeded; the next one
+// counts from turn. A renewal that is answered after the old deadline does not revive the
+// lease.
 func (r *record) extend(sent, turn instant) {
 	r.mu.Lock()
 	if r.lost != nil || r.m.store.Now() >= r.deadline {
@@ -325,7 +328,7 @@ func (r *record) setback(err error) {
 	r.skipped++
 }
 
-// left returns how much longer the lease counts.
+// left returns for how much longer the lease counts.
 func (r *record) left() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,17 +6,17 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
-// ErrOtherDatabase is returned by Guard where the transaction's database doesn't have the
-// lease, though it is held: the transaction is of another database than the manager, or
+// ErrOtherDatabase is returned by Guard if the lease is held, but the transaction's
+// database doesn't have it: the transaction is of another database than the manager, or
 // on a node of a cluster that hasn't heard of the lease yet. The lease stays held, and
-// the transaction is guarded by nothing: roll it back.
+// the transaction is not guarded: roll it back.
 var ErrOtherDatabase = errors.New("lease: the transaction is of another database than the lease, or its node hasn't heard of it yet: guard a transaction of the manager's own database")
 
-// refused judges what has made Guard fail by the lease's own database: it is lost only
-// where that says so too. Where the pool has no connection left to ask by, the next
+// refused decides, by the lease's own database, why Guard has failed: the lease is lost
+// only if that database says so too. If the pool has no connection left to ask, the next
 // renewal finds out.
 func (r *record) refused(ctx context.Context, err error) error {
 	if r.m.store.Full() && !r.isPending() {
@@ -26,7 +26,7 @@ func (r *record) refused(ctx context.Context, err error) error {
 	ours, lookErr := r.isOurs(ctx)
 	switch {
 	case lookErr != nil:
-		return errors.Join(err, txlock.Explain("look whether the lease is lost", lookErr))
+		return errors.Join(err, fault.Explain("look whether the lease is lost", lookErr))
 	case ours && r.err() == nil:
 		return fmt.Errorf("guard lease %q, token %d: %w", r.key, r.token.Load(), ErrOtherDatabase)
 	}
@@ -34,7 +34,8 @@ func (r *record) refused(ctx context.Context, err error) error {
 	return errors.Join(err, r.err())
 }
 
-// isOurs tells whether the row is the record's still, as it was committed last.
+// isOurs tells whether the row, as it was committed last, still has the hold and the
+// token of the record.
 func (r *record) isOurs(ctx context.Context) (bool, error) {
 	seen, err := r.m.store.Look(ctx, r.row())
 	if err != nil || seen.Left == 0 {

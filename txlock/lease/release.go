@@ -7,44 +7,45 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// ErrGuarded is returned by Release where an open transaction guards the lease, so
-// that its row can't be written. The lease is given back behind the call as soon as
-// that transaction has ended, and expires at the latest if it doesn't.
-var ErrGuarded = errors.New("lease: an open transaction guards it: it is given back when that ends")
+// ErrGuarded is returned by Release if an open transaction guards the lease, so that its
+// row can't be written. The lease is released in the background as soon as that
+// transaction has ended; if it doesn't end, the lease ends after its TTL.
+var ErrGuarded = errors.New("lease: an open transaction guards it: it is released when that transaction ends")
 
-// How long Release tries on.
+// How long a release tries.
 const (
-	guardPatience = 250 * time.Millisecond // while a transaction guards the row
-	releaseLimit  = 5 * time.Second        // until the server has answered
-	giveBackLimit = 30 * time.Second       // the same behind the call, a new connection included
+	guardPatience   = 250 * time.Millisecond // while a transaction guards the row
+	releaseLimit    = 5 * time.Second        // until the server has answered
+	backgroundLimit = 30 * time.Second       // the same in the background, with a new connection
 )
 
-// Release ends this hold; the last of an owner gives the lease back, by one
-// statement. Releasing again does nothing. It is sent even where the context has
-// ended already, so that it may be deferred; a context that ends meanwhile ends the
-// call, and the release goes on behind it.
+// Release releases this handle; the last handle of an owner releases the lease, by one
+// statement. Releasing again does nothing. Release works under a context that has ended
+// already, so that it may be deferred. If the context ends meanwhile, Release returns,
+// and goes on in the background.
 //
-// It returns txlock.ErrNotHeld, with the reason, for a lease that had been lost,
-// whose new holder is not touched; ErrGuarded; and the errors of the driver, after
-// which the lease ends with its time to live.
+// It returns txlock.ErrNotHeld with the cause if the lease had been lost, and doesn't
+// touch the new holder; ErrGuarded; and the errors of the driver, after which the lease
+// ends after its TTL.
 func (l *Lease) Release(ctx context.Context) error {
 	last, lost := l.record.leave(l)
 	if !last {
 		return notHeld(lost)
 	}
-	if ctx.Err() != nil { // it had ended before: the release is all that is left to do
+	if ctx.Err() != nil { // it had ended before Release was called
 		ctx = context.WithoutCancel(ctx)
 	}
 	return l.record.end(ctx, lost)
 }
 
-// end gives back a record that its last handle has left, and tells the observer.
+// end releases a record that has no handle any more, and tells the observer.
 func (r *record) end(ctx context.Context, lost error) error {
-	err := notHeld(r.giveBack(ctx, lost))
+	err := notHeld(r.release(ctx, lost))
 	r.m.observe(func(o txlock.Observer) {
 		e := r.event()
 		e.Took, e.Err = r.granted.Until(r.m.store.Now()), err
@@ -53,7 +54,7 @@ func (r *record) end(ctx context.Context, lost error) error {
 	return err
 }
 
-// notHeld makes the loss of a lease the error of its release.
+// notHeld makes txlock.ErrNotHeld of the loss of a lease.
 func notHeld(err error) error {
 	if err == nil || !errors.Is(err, txlock.ErrLost) {
 		return err
@@ -61,9 +62,10 @@ func notHeld(err error) error {
 	return fmt.Errorf("%w: %w", txlock.ErrNotHeld, err)
 }
 
-// giveBack removes the hold from the row, after the last renewal. A record that
-// was lost has its hold removed too, if it is still there.
-func (r *record) giveBack(ctx context.Context, lost error) error {
+// release removes the hold from the row, after the last renewal. It does so for a lost
+// lease too, in case the hold is still there. If the server doesn't answer in time, it
+// goes on in the background.
+func (r *record) release(ctx context.Context, lost error) error {
 	m := r.m
 	m.forget(r)
 	limited, cancel := context.WithTimeout(ctx, releaseLimit)
@@ -83,25 +85,25 @@ func (r *record) giveBack(ctx context.Context, lost error) error {
 	if !final {
 		until, pending := r.m.store.Now().Add(r.left()), r.isPending()
 		m.errands.Go(func() {
-			_ = r.joinRenewal(m.undoing) // or the manager is closed
-			m.giveBackUntil(remains{r.key, r.slot, r.hold, pending}, r.m.store.Now(), until)
+			_ = r.joinRenewal(m.undoing) // an error means that the manager is closed
+			m.releaseUntil(remains{r.key, r.slot, r.hold, pending}, r.m.store.Now(), until)
 			m.freeSlot(r.key, r.slot)
 		})
 	}
 	return err
 }
 
-// remove sends the release until the server has answered.
+// remove sends the release again until the server has answered.
 func (r *record) remove(ctx context.Context) error {
 	what := fmt.Sprintf("release lease %q", r.key)
-	uncertain := false // an attempt without an answer may have removed it
+	uncertain := false // an attempt without an answer may have removed the hold
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		reply, err := r.m.release(ctx, r.row(), r.hold)
+		reply, err := r.m.sendRelease(ctx, r.row(), r.hold)
 		switch {
-		case err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrPoolClosed) && (txlock.Unknown(err) || txlock.Retryable(err)):
+		case err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrPoolClosed) && (fault.Unknown(err) || txlock.Retryable(err)):
 			uncertain = true
 		case err != nil:
-			return txlock.Explain(what, err)
+			return fault.Explain(what, err)
 		case reply == store.Done || reply == store.Refused && uncertain:
 			return nil
 		case reply == store.Expired:
@@ -121,9 +123,9 @@ func (r *record) remove(ctx context.Context) error {
 	}
 }
 
-// release sends a release. Where the row is locked it waits for it in its queue for a while:
-// readers may lock it one after the other.
-func (m *Manager) release(ctx context.Context, at store.Row, hold string) (reply store.Reply, err error) {
+// sendRelease sends a release. If the row is locked it waits a while in the server's
+// queue: readers may lock the row one after the other.
+func (m *Manager) sendRelease(ctx context.Context, at store.Row, hold string) (reply store.Reply, err error) {
 	if reply, err = m.store.Release(ctx, at, hold); err != nil || reply != store.Absent || at.Slot == store.UnknownSlot {
 		return reply, err
 	}
@@ -137,31 +139,31 @@ func (m *Manager) release(ctx context.Context, at store.Row, hold string) (reply
 	return reply, err
 }
 
-// settling is how long after its deadline a statement may still take the row that
-// the server has begun to execute before.
+// settling is how long after its deadline a statement may still take the row, because the
+// server has begun to execute it before.
 const settling = time.Second
 
-// remains are a hold that is given back behind the calls.
+// remains is a hold that is to be released in the background.
 type remains struct {
 	key     txlock.Key
 	slot    int64
 	hold    string
-	pending bool // its transaction may be open, so that a plain read doesn't show it
+	pending bool // its transaction may be open, so a plain read doesn't show the hold
 }
 
 func (r remains) row() store.Row { return store.Row{Key: r.key.String(), Slot: r.slot} }
 
-// giveBackUntil removes a hold, and tries on until the server's answer is final, or
-// the lease has expired. The statement that may have taken it is refused by the server
-// from a moment on: what is found then, or isn't, is final.
-func (m *Manager) giveBackUntil(r remains, from, until instant) {
+// releaseUntil removes a hold, and tries again until the server's answer is final or the
+// moment until has come. After the moment from, the server refuses the statement that may
+// have taken the hold, so an answer is final then.
+func (m *Manager) releaseUntil(r remains, from, until instant) {
 	for pause := 10 * time.Millisecond; m.store.Now() < until; pause = min(2*pause, time.Second) {
 		sent := m.store.Now()
-		removed, found, err := m.giveBackOnce(r)
+		removed, found, err := m.releaseOnce(r)
 		if removed {
 			m.freed(r.key)
 		}
-		hopeless := errors.Is(txlock.Explain("", err), txlock.ErrSchema) // then nothing was granted either
+		hopeless := errors.Is(fault.Explain("", err), txlock.ErrSchema) // then nothing was granted either
 		if removed || errors.Is(err, store.ErrPoolClosed) || sent > from.Add(settling) && (!found || hopeless) {
 			return
 		}
@@ -175,19 +177,19 @@ func (m *Manager) giveBackUntil(r remains, from, until instant) {
 	}
 }
 
-// giveBackOnce tells whether it has removed the hold, and else whether it may have
-// been there: it can't be told of a row that is locked.
-func (m *Manager) giveBackOnce(r remains) (removed, found bool, err error) {
-	ctx, cancel := context.WithTimeout(m.undoing, giveBackLimit)
+// releaseOnce tells whether it has removed the hold, and if not, whether the hold may
+// still be there, which nobody can tell of a row that is locked.
+func (m *Manager) releaseOnce(r remains) (removed, found bool, err error) {
+	ctx, cancel := context.WithTimeout(m.undoing, backgroundLimit)
 	defer cancel()
 	if r.slot != store.UnknownSlot && !r.pending {
-		// Many that give up at once must not keep the row locked.
+		// Only look first: many releases at once would keep the row locked.
 		row, err := m.store.Stored(ctx, r.row())
 		if err == nil && !strings.Contains(row.Holds, r.hold) {
 			return false, false, nil
 		}
 	}
-	reply, err := m.release(ctx, r.row(), r.hold)
+	reply, err := m.sendRelease(ctx, r.row(), r.hold)
 	switch {
 	case err != nil:
 		return false, true, err

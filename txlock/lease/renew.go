@@ -9,18 +9,17 @@ import (
 )
 
 const (
-	// renewalChunk is how many leases one statement renews, or leastChunk where there are
-	// some with a short time to live.
+	// renewalChunk is how many leases one statement renews at most. If there are leases
+	// with a short TTL the limit is lower, but at least leastChunk.
 	renewalChunk = 900
 	leastChunk   = 50
-	// leastPause and mostPause bound the time between a renewal that has failed
-	// and the next.
+	// leastPause and mostPause bound the time between a failed renewal and the next.
 	leastPause = time.Millisecond
 	mostPause  = time.Second
 )
 
-// renewals is the loop that renews the leases of the manager, one batch in a turn: what has
-// become more urgent meanwhile comes before what was due with it.
+// renewals is the loop that renews the leases of the manager. Each turn renews one batch,
+// so that a lease that has become more urgent meanwhile comes first.
 func (m *Manager) renewals() {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -41,17 +40,17 @@ func (m *Manager) renewals() {
 	}
 }
 
-// awake is when the loop sleeps until while it does not: it looks at what comes.
+// awake is the value of sleepsUntil while the loop doesn't sleep: it needs no waking.
 const awake = math.MaxInt64
 
-// expect makes the loop look anew if it sleeps for too long for a record.
+// expect wakes the loop if it would sleep for longer than until the moment due.
 func (m *Manager) expect(due instant) {
 	if int64(due) < m.sleepsUntil.Load() {
 		m.wake()
 	}
 }
 
-// wake makes the loop look anew.
+// wake makes the loop look again at what is due.
 func (m *Manager) wake() {
 	select {
 	case m.nudge <- struct{}{}:
@@ -59,22 +58,22 @@ func (m *Manager) wake() {
 	}
 }
 
-// schedule returns when a record is to be renewed, and how much sooner it may be with
-// others, under record.mu.
+// schedule returns when a record is to be renewed, and how much sooner it may be renewed
+// together with others. The caller holds record.mu.
 func (r *record) schedule() (due instant, early time.Duration) {
 	every := r.every()
 	switch {
 	case r.lifetime > 0 && r.deadline >= r.lifetime:
 		return r.deadline.Add(time.Hour), 0 // never
 	case r.skipped > 0:
-		// Failed, or locked: again soon, and sooner than it is lost.
+		// It has failed, or the row was locked: try again soon, before the lease is lost.
 		pause := min(max(r.tried.Until(r.deadline)/8, leastPause), mostPause, every)
 		return r.tried.Add(pause), pause / 2
 	}
 	return r.renewed.Add(every), every / 2
 }
 
-// dueAt is schedule without others, under record.mu.
+// dueAt returns when a record is to be renewed. The caller holds record.mu.
 func (r *record) dueAt() instant {
 	due, _ := r.schedule()
 	return due
@@ -88,9 +87,9 @@ func (r *record) every() time.Duration {
 	return r.ttl / 3
 }
 
-// due returns the records to be renewed now, and the shortest time to live of all. What
-// is due soon goes with them, so that leases of the same kind are renewed together, and
-// what has failed together is tried again together.
+// due returns the records to be renewed now, and the shortest TTL of all. It includes
+// those that are due soon, so that leases of the same kind are renewed together, and
+// those that have failed together are tried again together.
 func (m *Manager) due() (due []*record, shortest time.Duration) {
 	at := m.store.Now()
 	shortest = MaxTTL
@@ -106,8 +105,8 @@ func (m *Manager) due() (due []*record, shortest time.Duration) {
 	return due, shortest
 }
 
-// untilDue returns for how long the loop may sleep. It looks at the clock at least
-// every minute, for a suspended machine's sake.
+// untilDue returns for how long the loop may sleep. While leases are held that is at most
+// a minute, as the machine may be suspended meanwhile.
 func (m *Manager) untilDue() time.Duration {
 	d := time.Hour
 	at := m.store.Now()
@@ -122,7 +121,8 @@ func (m *Manager) untilDue() time.Duration {
 	return max(d, 0)
 }
 
-// idle tells whether the manager holds nothing, and is about to be granted nothing.
+// idle tells whether the manager holds nothing and no request may be granted at the
+// moment.
 func (m *Manager) idle() bool {
 	if m.granting.Load() > 0 {
 		return false
@@ -143,13 +143,13 @@ func (m *Manager) held() []*record {
 	return records
 }
 
-// renewBatch renews records by a statement that waits for no row. Those whose row is
-// locked too often, or too late, are waited for besides. The next renewal of all counts
-// from the turn, so that they stay together.
+// renewBatch renews records by a statement that doesn't wait for locks. Rows that it
+// finds locked too often, or late, are waited for in the background. The next renewal of
+// all of them counts from turn, so that they stay together.
 func (m *Manager) renewBatch(b batch, turn instant) {
 	patience := maxPatience
 	for at, r := range b {
-		if r.err() != nil || !r.beginRenewal(nil) { // its time was over before the turn came: told
+		if r.err() != nil || !r.beginRenewal(nil) { // its time was over before its turn came
 			delete(b, at)
 			continue
 		}
@@ -164,7 +164,7 @@ func (m *Manager) renewBatch(b batch, turn instant) {
 	found, err := b.renew(ctx, m.store)
 	b.settle(found, err, sent, turn)
 	for _, r := range b {
-		if r.needsItsOwn() {
+		if r.mustWait() {
 			m.waitFor(r)
 		}
 	}
@@ -179,7 +179,7 @@ func (b batch) settle(found map[store.Row]store.Standing, err error, sent, turn 
 			r.setback(err)
 		case found[at] == store.Renewed:
 			r.extend(sent, turn)
-		case found[at] == store.Skipped || r.isPending(): // nobody sees yet that it is ours
+		case found[at] == store.Skipped || r.isPending(): // pending: nobody can see yet that it is ours
 			r.setback(errRowLocked)
 		default:
 			lost = true

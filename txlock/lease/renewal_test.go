@@ -403,6 +403,8 @@ func TestMaxLifetime(t *testing.T) {
 // is over, and that a lease that could not be renewed says why.
 func TestRenewalRetries(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
+		run, wait := sideBySide(t)
+		defer wait()
 		for name, c := range map[string]struct {
 			failures int // how many renewals fail
 			hang     bool
@@ -413,8 +415,7 @@ func TestRenewalRetries(t *testing.T) {
 			"all fail":        {failures: 1 << 30, lost: true},
 			"all of it hangs": {failures: 1 << 30, hang: true, lost: true},
 		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
+			run(name, func(t *testing.T) {
 				ttl := 6 * time.Second
 				if c.lost {
 					ttl = 3 * time.Second
@@ -556,7 +557,7 @@ func TestManyLeases(t *testing.T) {
 
 			acquired := time.Now()
 			waitUntil(t, "all were renewed", func() bool { return leastLeft(held) > ttl-ttl/100-time.Since(acquired) })
-			const turns = 5
+			const turns = 3
 			from, cpu, begun := tap.count(), cpuTime(t), time.Now()
 			waitUntil(t, "some turns are over, and all were renewed in them", func() bool {
 				passed := time.Since(begun)

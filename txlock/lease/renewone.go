@@ -5,21 +5,21 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// Renew extends the lease now, in place of the manager's next renewal, by one
-// statement; where a transaction guards the row it waits for its end. It returns
-// txlock.ErrLost or ErrNotHeld where the lease is not held any more, and the errors
-// of the driver and the context, after which the lease is held for as long as before.
+// Renew extends the lease now, before the manager's next renewal, by one statement. If a
+// transaction guards the lease, Renew waits for its end. It returns txlock.ErrLost or
+// ErrNotHeld if the lease is not held any more, and the errors of the driver and of the
+// context, after which the lease is held for as long as before.
 func (l *Lease) Renew(ctx context.Context) error {
 	return l.alone(ctx, "renew", func(ctx context.Context, r *record) error {
 		return r.m.renewOne(ctx, r, r.left())
 	})
 }
 
-// alone sends something for the lease while no renewal is under way.
+// alone sends something for the lease while no renewal of it is under way.
 func (l *Lease) alone(ctx context.Context, what string, send func(ctx context.Context, r *record) error) error {
 	if err := l.Err(); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (l *Lease) alone(ctx context.Context, what string, send func(ctx context.Co
 			if lost := l.Err(); lost != nil {
 				return lost
 			}
-			return txlock.Explain(what+" lease "+r.key.String(), err)
+			return fault.Explain(what+" lease "+r.key.String(), err)
 		}
 		if err := l.Err(); err != nil {
 			return err
@@ -46,7 +46,7 @@ func (l *Lease) alone(ctx context.Context, what string, send func(ctx context.Co
 	}
 }
 
-// awaitRenewal waits for the renewal that is under way, if any.
+// awaitRenewal waits until the renewal that is under way has ended, if there is one.
 func (r *record) awaitRenewal(ctx context.Context) {
 	r.mu.Lock()
 	renewing := r.renewing
@@ -60,12 +60,12 @@ func (r *record) awaitRenewal(ctx context.Context) {
 	}
 }
 
-// renewOne renews one record: by a statement that waits for nothing, and where the
-// row is locked in the row's queue, for the time given.
+// renewOne renews one record, by a statement that doesn't wait. If the row is locked, it
+// queues for the row until the limit.
 func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) error {
 	sent := m.store.Now()
 	reply, err := m.store.Renew(ctx, r.claim())
-	if err == nil && reply == store.Absent { // it counts from when it is sent, after the wait
+	if err == nil && reply == store.Absent { // the TTL counts from after the wait
 		err = m.store.Queued(ctx, r.row(), limit, func(s store.Session) error {
 			sent = m.store.Now()
 			reply, err = s.Renew(ctx, r.claim())
@@ -77,7 +77,7 @@ func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) 
 		return err
 	case reply == store.Done:
 		r.extend(sent, sent)
-	default: // somebody else's, or missing
+	default: // the row is somebody else's, or missing
 		r.lose(ErrReplaced)
 	}
 	return nil

@@ -16,34 +16,35 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
-// request is one call of Acquire or its likes.
+// request is one call of Acquire or another method that acquires, with all that it has
+// seen.
 type request struct {
 	terms
 	verb  string
 	key   txlock.Key
 	owner string
 	named bool              // the owner may hold the lease already
-	under *Lease            // which it does by this one, if by any
-	from  *underlease.Owner // the innermost of the context that is left to be asked for
-	reads []string          // owners, outside of which it asks, that read by other managers
-	hold  string            // for the list of holds, if it is granted
+	under *Lease            // the lease that the context carries for the key, or nil
+	from  *underlease.Owner // of the context: the innermost owner that is still to be tried
+	reads []string          // owners of the context that read by other managers
+	hold  string            // its entry in the list of holds, if it is granted
 	asked instant
-	limit instant // until when it waits, where that is limited
+	limit instant // until when it waits, if WaitAtMost limits that
 	seen  sight
 
 	target target
 	shared bool
-	drains bool // it is granted when the readers have gone
+	drains bool // it must wait until the readers are gone
 
-	asksAlone bool // none of the readers is its own, see notReading
+	asksAlone bool // it was asked: its owner is no reader, see notReading
 
 	blocked blocked
 }
 
-// errLimit is the cause of a context that ends by the limit of a wait.
+// errLimit is the cause of a context that ends by WaitAtMost.
 var errLimit = errors.New("the limit of WaitAtMost")
 
-// limited returns a context that ends by the limit of a request, if there is one.
+// limited returns a context that ends by WaitAtMost, if the request has that option.
 func (m *Manager) limited(ctx context.Context, q *request) (context.Context, context.CancelFunc) {
 	if q.atMost == 0 || q.limit == 0 {
 		return ctx, func() {}
@@ -51,7 +52,7 @@ func (m *Manager) limited(ctx context.Context, q *request) (context.Context, con
 	return context.WithTimeoutCause(ctx, m.store.Now().Until(q.limit), errLimit)
 }
 
-// sight is what a request has seen last that kept it from being granted.
+// sight is the last reason why a request was not granted.
 type sight struct {
 	what  string
 	owner string // who held it
@@ -81,8 +82,8 @@ func (s *sight) look(q *request, seen store.Glance) {
 	}
 }
 
-// queue is the name of the queue that a request waits in: readers don't wait behind
-// a writer of their own process, which would bound their number only.
+// queue is the name of the queue that a request waits in. Readers have their own, so that
+// they don't wait behind a writer of their own manager.
 func (q *request) queue() string {
 	if q.shared {
 		return readersQueue(q.key)
@@ -108,7 +109,7 @@ func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts
 	return q, m.open()
 }
 
-// terms are what a lease is asked for with the options.
+// terms are what the options ask for, over those of the manager.
 func (m *Manager) terms(opts []AcquireOption) (terms, error) {
 	t := m.options.terms
 	for _, option := range opts {
@@ -123,8 +124,8 @@ func (m *Manager) terms(opts []AcquireOption) (terms, error) {
 	return t, nil
 }
 
-// newHold makes an entry for the list of holds. One that was granted, and was given
-// back, must not be asked for again: what gives it back may be under way still.
+// newHold makes a new entry for the list of holds. A hold is never asked for twice: its
+// release may still be under way in the background.
 func (q *request) newHold() (uuid.UUID, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -134,22 +135,22 @@ func (q *request) newHold() (uuid.UUID, error) {
 	return id, nil
 }
 
-// holdOf writes an entry of a list of holds: an identifier of fixed length behind
-// a separator that is not in its alphabet. It begins as all of this process do: a process
-// that has been started again under the same owner's name finds holds of another.
+// holdOf writes an entry of a list of holds: a separator and an identifier of fixed
+// length, without the separator. All holds of a process begin with the same characters,
+// so that a restarted program recognises the holds of its predecessor as not its own.
 func holdOf(id uuid.UUID) string {
 	copy(id[:], processTag[:])
 	return ";" + base64.RawURLEncoding.EncodeToString(id[:])
 }
 
-// processTag is 8 characters of each hold.
+// processTag makes the first 8 characters of each hold of this process.
 var processTag = func() (tag [6]byte) {
 	_, _ = rand.Read(tag[:]) // which never returns an error
 	return tag
 }()
 
-// process is how the owners that are not named begin, for people who look:
-// "web-3/4711/".
+// process is the beginning of the names of owners that WithOwner doesn't name, for people
+// who look: "web-3/4711/".
 var process = func() string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -6,25 +6,27 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// MaxPermits is the most permits that a semaphore has.
+// MaxPermits is the greatest number of permits of a semaphore.
 const MaxPermits = store.MaxPermits
 
-// Semaphore grants a number of permits at a time, each a lease with an owner, a time
-// to live and a token of its own. Its methods may be called from any goroutine.
+// Semaphore grants a number of permits at a time. Each permit is a lease with an owner, a
+// TTL and a token of its own. The methods of a Semaphore may be called from any
+// goroutine.
 type Semaphore struct {
 	m       *Manager
 	key     txlock.Key
 	permits int
 }
 
-// Semaphore returns the semaphore of a key, with 1 to MaxPermits permits. The key is
-// used for nothing else, and by everybody with the same number: Acquire returns
-// txlock.ErrInvalidOption, which names both, where it was made with another. Nothing is
-// sent yet.
+// Semaphore returns the semaphore of a key, with 1 to MaxPermits permits. It sends
+// nothing. Use the key for nothing else, and with the same number everywhere: if the
+// semaphore was made with another number, Acquire returns txlock.ErrInvalidOption, which
+// names both.
 func (m *Manager) Semaphore(key txlock.Key, permits int) (*Semaphore, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
@@ -36,8 +38,8 @@ func (m *Manager) Semaphore(key txlock.Key, permits int) (*Semaphore, error) {
 }
 
 // Acquire takes a permit and waits until one is free, as Manager.Acquire does, and
-// returns what that returns. A permit is not entered again: an owner that acquires
-// twice has two.
+// returns the same errors. A permit is not re-entered: an owner that acquires twice has
+// two permits.
 func (s *Semaphore) Acquire(ctx context.Context, opts ...AcquireOption) (*Lease, error) {
 	q, err := s.request(ctx, "acquire a permit of", opts)
 	if err != nil {
@@ -46,7 +48,7 @@ func (s *Semaphore) Acquire(ctx context.Context, opts ...AcquireOption) (*Lease,
 	return s.m.finish(ctx, q, s.m.wait)
 }
 
-// TryAcquire is Acquire that doesn't wait: where no permit is free it returns
+// TryAcquire takes a permit without waiting: if no permit is free it returns
 // txlock.ErrBusy.
 func (s *Semaphore) TryAcquire(ctx context.Context, opts ...AcquireOption) (*Lease, error) {
 	q, err := s.request(ctx, "try to acquire a permit of", opts)
@@ -56,7 +58,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, opts ...AcquireOption) (*Lea
 	return s.m.finish(ctx, q, s.m.tryOnce)
 }
 
-// Do acquires a permit, calls fn and releases it, as Manager.Do does.
+// Do acquires a permit, calls fn and releases the permit, as Manager.Do does.
 func (s *Semaphore) Do(ctx context.Context, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
 	return s.m.do(ctx, fn, func() (*Lease, error) { return s.Acquire(ctx, opts...) })
 }
@@ -66,22 +68,23 @@ func (s *Semaphore) request(ctx context.Context, verb string, opts []AcquireOpti
 	if err != nil {
 		return nil, err
 	}
-	q.named = false // a permit is not entered again
+	q.named = false // a permit is not re-entered
 	q.target = permit{s.permits}
 	return q, nil
 }
 
-// Resize changes the number of permits for everybody and returns a semaphore of that
-// number: Acquire of the old one returns txlock.ErrInvalidOption from now on, also to who
-// waits, at once in this manager and with the next look elsewhere. It waits until the
-// permits that are no more are given back, or the context ends: then the new number holds
-// already, but permits of before are still held, and the next Resize waits for them.
-// Those that another Resize has made permits again meanwhile are not waited for.
+// Resize changes the number of permits for everybody, and returns a semaphore with that
+// number. From then on, Acquire of a Semaphore with the old number returns
+// txlock.ErrInvalidOption; those that wait get it at once in this manager, and with their
+// next look elsewhere. Resize waits until the permits above the new number are released,
+// or until the context ends. In the second case the new number is already valid, but old
+// permits are still held, and the next Resize waits for them. It doesn't wait for permits
+// that another Resize has made valid again meanwhile.
 //
 // It returns txlock.ErrInvalidOption for a number out of range, txlock.ErrInvalidKey for
 // a key that is no semaphore, schema.ErrAutocommit and schema.ErrCharset, ErrClosed, and
-// the errors of the driver and the context. Without a semaphore beside the error the number
-// is that of before, unless the server has not answered.
+// the errors of the driver and of the context. If it returns no semaphore with the error,
+// the number has not changed, unless the server has not answered.
 func (s *Semaphore) Resize(ctx context.Context, permits int) (*Semaphore, error) {
 	resized, err := s.m.Semaphore(s.key, permits)
 	if err != nil {
@@ -94,13 +97,14 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) (*Semaphore, error)
 		err = resized.set(ctx)
 	}
 	if err != nil {
-		return nil, unlessClosed(ctx, txlock.Explain(what, err))
+		return nil, unlessClosed(ctx, fault.Explain(what, err))
 	}
 	s.m.freed(s.key)
-	return resized, unlessClosed(ctx, txlock.Explain(what, resized.drain(ctx)))
+	return resized, unlessClosed(ctx, fault.Explain(what, resized.drain(ctx)))
 }
 
-// set sets the number. What others lock for a moment is tried again until the context ends.
+// set sets the number. If others have a row locked for a moment, it tries again until the
+// context ends.
 func (s *Semaphore) set(ctx context.Context) error {
 	for {
 		err := s.setOnce(ctx)
@@ -113,8 +117,8 @@ func (s *Semaphore) set(ctx context.Context) error {
 	}
 }
 
-// setOnce makes the rows first, which nobody uses until the number says so: what fails
-// leaves the number of before.
+// setOnce makes the rows first, which nobody uses before the number is set: a failure
+// leaves the old number.
 func (s *Semaphore) setOnce(ctx context.Context) error {
 	gate, err := s.m.store.Look(ctx, leaseRow(s.key))
 	if err != nil {
@@ -128,7 +132,7 @@ func (s *Semaphore) setOnce(ctx context.Context) error {
 		return err
 	}
 	reply, err := s.m.store.Resize(ctx, s.key.String(), s.permits)
-	if err == nil && reply == store.Absent { // who acquires locks it for a moment, one after the other
+	if err == nil && reply == store.Absent { // each Acquire locks it for a moment
 		err = s.m.store.Queued(ctx, leaseRow(s.key), guardPatience, func(tx store.Session) error {
 			reply, err = tx.Resize(ctx, s.key.String(), s.permits)
 			return err
@@ -145,7 +149,7 @@ func (s *Semaphore) setOnce(ctx context.Context) error {
 	return nil
 }
 
-// drain waits until no more permits are held than there are.
+// drain waits until the permits above the number are released.
 func (s *Semaphore) drain(ctx context.Context) error {
 	for {
 		gate, err := s.m.store.Look(ctx, leaseRow(s.key)) // another Resize may have made more
@@ -162,7 +166,7 @@ func (s *Semaphore) drain(ctx context.Context) error {
 	}
 }
 
-// makeRows makes the rows of the permits that are missing.
+// makeRows makes those rows of the permits that are missing.
 func (s *Semaphore) makeRows(ctx context.Context, db store.Session) error {
 	for slot := range int64(s.permits) {
 		at := store.Row{Key: s.key.String(), Slot: slot + 1}
@@ -177,7 +181,7 @@ func (s *Semaphore) makeRows(ctx context.Context, db store.Session) error {
 	return nil
 }
 
-// permit is one of the permits of a semaphore.
+// permit is the target of a request for one permit of a semaphore.
 type permit struct{ permits int }
 
 func (t permit) ask(ask *store.Ask) { ask.Permits = t.permits }
@@ -199,7 +203,7 @@ func (t permit) look(ctx context.Context, s store.Session, q *request) (store.Gl
 	return seen, err
 }
 
-// use is what the key of the semaphore is used for.
+// use is the use of the semaphore's key.
 func (t permit) use() store.Use { return -store.Use(t.permits) }
 
 func (t permit) prepare(ctx context.Context, s store.Session, q *request) error {

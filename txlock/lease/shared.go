@@ -6,35 +6,37 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// AcquireShared takes the lease of a key shared: with any number of other readers,
-// but with nobody who has acquired it by Acquire. It waits and returns as Acquire does,
-// txlock.ErrInvalidKey for the key of a semaphore, and schema.ErrMultiPrimary on a
-// cluster with several primaries, where readers don't exclude writers on other nodes. A reader that is dead delays a
-// writer until its own TTL is over. A writer that waits keeps new readers out, for as
-// long as its own TTL at a time.
+// AcquireShared takes the lease of a key shared: together with any number of other
+// readers, but not with a writer, who holds it by Acquire. It waits and returns as
+// Acquire does. It also returns txlock.ErrInvalidKey for the key of a semaphore, and
+// schema.ErrMultiPrimary on a cluster with several primaries, where readers don't exclude
+// writers on other nodes. A reader that is dead delays a writer until the reader's TTL is
+// over. A waiting writer keeps new readers out, for as long as its own TTL at a time.
 //
-// An owner that reads already enters again. One that holds the lease exclusively gets
-// another handle of that in the same manager, and a reader's place beside it in another.
-// The token of a reader is its own, and orders nothing.
+// An owner that reads already re-enters its lease. An owner that holds the lease
+// exclusively gets another handle of that in the same manager, and an additional reader's
+// place in another manager. The token of a reader is its own, and orders nothing.
 func (m *Manager) AcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	return m.share(ctx, "acquire shared", key, opts, m.waitShared)
 }
 
-// TryAcquireShared is AcquireShared that doesn't wait: where somebody holds the lease
-// exclusively, or waits to, it returns txlock.ErrBusy.
+// TryAcquireShared takes the lease shared without waiting: if a writer holds it or waits
+// for it, it returns txlock.ErrBusy.
 func (m *Manager) TryAcquireShared(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	return m.share(ctx, "try to acquire shared", key, opts, m.tryShared)
 }
 
-// DoShared is Do with the lease taken shared.
+// DoShared acquires the lease shared, calls fn and releases the lease, as Do does.
 func (m *Manager) DoShared(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
 	return m.do(ctx, fn, func() (*Lease, error) { return m.AcquireShared(ctx, key, opts...) })
 }
 
+// share acquires a lease shared in the given way.
 func (m *Manager) share(ctx context.Context, verb string, key txlock.Key, opts []AcquireOption, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	q, err := m.request(ctx, verb, key, opts)
 	if err != nil {
@@ -43,7 +45,8 @@ func (m *Manager) share(ctx context.Context, verb string, key txlock.Key, opts [
 	return m.takePlace(ctx, q, acquire)
 }
 
-// takePlace asks for a reader's place, in a slot that is free here.
+// takePlace acquires a reader's place, in a slot that no other reader of this manager
+// has.
 func (m *Manager) takePlace(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	q.shared = true
 	q.target = reader{m.takeSlot(q.key)}
@@ -54,7 +57,7 @@ func (m *Manager) takePlace(ctx context.Context, q *request, acquire func(contex
 	return l, err
 }
 
-// waitShared is wait for a reader, and tryShared is tryOnce.
+// waitShared waits for a reader's place.
 func (m *Manager) waitShared(ctx context.Context, q *request) (*Lease, error) {
 	if err := m.sharesHere(ctx); err != nil {
 		return nil, err
@@ -62,6 +65,7 @@ func (m *Manager) waitShared(ctx context.Context, q *request) (*Lease, error) {
 	return m.wait(ctx, q)
 }
 
+// tryShared tries once to take a reader's place.
 func (m *Manager) tryShared(ctx context.Context, q *request) (*Lease, error) {
 	if err := m.sharesHere(ctx); err != nil {
 		return nil, err
@@ -69,8 +73,8 @@ func (m *Manager) tryShared(ctx context.Context, q *request) (*Lease, error) {
 	return m.tryOnce(ctx, q)
 }
 
-// sharesHere refuses readers on a multi-primary cluster: they write nothing that a
-// writer on another node would collide with.
+// sharesHere returns an error on a multi-primary cluster: readers write nothing that
+// would conflict with a writer on another node.
 func (m *Manager) sharesHere(ctx context.Context) error {
 	if m.oneNode.Load() {
 		return nil
@@ -82,14 +86,14 @@ func (m *Manager) sharesHere(ctx context.Context) error {
 	return nil
 }
 
-// slotOf is a reader's slot that is in use in this manager.
+// slotOf is a reader's slot that this manager uses.
 type slotOf struct {
 	key  string
 	slot int64
 }
 
-// takeSlot returns the lowest slot that no reader of the key in this manager uses.
-// The slots of a manager begin at a random number.
+// takeSlot returns the lowest slot that no reader of the key in this manager uses. The
+// slots of a manager begin at a random number.
 func (m *Manager) takeSlot(key txlock.Key) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,25 +106,26 @@ func (m *Manager) takeSlot(key txlock.Key) int64 {
 	}
 }
 
+// freeSlot ends the use of a slot.
 func (m *Manager) freeSlot(key txlock.Key, slot int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.slots, slotOf{key.String(), slot})
 }
 
-// Shared tells whether the lease is a reader's.
+// Shared tells whether the lease is held shared, by a reader.
 func (l *Lease) Shared() bool { return l.record.shared }
 
 var (
-	// errDrained is returned by a writer that has kept the readers out for long enough.
+	// errDrained is returned to a writer that has kept the readers out for its whole TTL.
 	errDrained = fmt.Errorf("%w: readers", txlock.ErrBusy)
-	// errReading is returned to an owner who waits for readers in another call.
+	// errReading is returned to an owner that waits for readers in another call.
 	errReading = fmt.Errorf("%w: the owner waits for readers to go", txlock.ErrBusy)
 )
 
-// drain waits until no reader is left, while the writer's lease keeps new ones out.
-// Where that takes longer than its TTL, or it is not to wait, it gives the lease back,
-// so that readers go on, and returns ErrBusy.
+// drain waits until no reader is left, while the writer's lease keeps new readers out.
+// After the writer's TTL, or at once without wait, it releases the lease so that readers
+// can go on, and returns txlock.ErrBusy.
 func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*Lease, time.Duration, error) {
 	begun, reaped := m.store.Now(), false
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
@@ -136,7 +141,7 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 		}
 		switch {
 		case err != nil:
-		case !wait && (row.Held > row.Expired || reaped): // or a transaction guards one that is over
+		case !wait && (row.Held > row.Expired || reaped): // if reaped, a transaction guards a reader's lease that is over
 			err = txlock.ErrBusy
 		case begun.Until(m.store.Now()) > l.record.ttl:
 			err = errDrained
@@ -145,15 +150,16 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 			err = m.sleep(ctx, d)
 		}
 		if err != nil {
-			return nil, row.Left, errors.Join(err, m.letGo(ctx, l))
+			return nil, row.Left, errors.Join(err, m.releaseUnwanted(ctx, l))
 		}
 	}
 }
 
-// passReaders ends the readers whose time is over, and refuses to wait for one of its own.
-// Those that were reaped before and are still there guard transactions.
+// passReaders ends the readers whose time is over, and returns txlock.ErrUpgrade if the
+// writer's own owner reads. A reader that is still there after it was reaped guards a
+// transaction.
 func (m *Manager) passReaders(ctx context.Context, q *request, row store.Readers, reaped bool) error {
-	q.asksAlone = false // it may have come to read meanwhile
+	q.asksAlone = false // its owner may have become a reader meanwhile
 	if err := m.notReading(ctx, q); err != nil || row.Expired == 0 {
 		return err
 	}
@@ -166,11 +172,11 @@ func (m *Manager) passReaders(ctx context.Context, q *request, row store.Readers
 	return nil
 }
 
-// manyIdle is how many idle rows of readers a key may have.
+// manyIdle is how many idle rows of readers a key may have before they are removed.
 const manyIdle = 100
 
-// readersOf reads who reads. Where more rows of readers are idle than should be, which
-// every writer has to pass over, it removes them behind the call.
+// readersOf counts the readers of a key. Every writer reads the idle rows of readers too:
+// if there are too many, they are removed in the background.
 func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (store.Readers, error) {
 	row, err := m.store.Readers(ctx, key.String())
 	if err == nil && row.Idle > manyIdle && m.sweeping.CompareAndSwap(false, true) {
@@ -179,7 +185,7 @@ func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (store.Readers,
 			err := m.store.Sweep(m.ending, key.String())
 			m.observe(func(o txlock.Observer) {
 				if err != nil && m.ending.Err() == nil {
-					o.Refused(m.ending, txlock.Event{Lease: true, Key: key, Err: txlock.Explain("remove idle readers", err)})
+					o.Refused(m.ending, txlock.Event{Lease: true, Key: key, Err: fault.Explain("remove idle readers", err)})
 				}
 			})
 		}) {
@@ -189,15 +195,16 @@ func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (store.Readers,
 	return row, err
 }
 
-// Downgrade turns a writer's lease into a reader's, without a gap in which another
-// writer could come, and returns the new handle; the old one is released. It is meant
-// for an owner's only handle: other handles of it keep the lease exclusive until they
-// are released. Where the owner reads already, the handle is another of that; if a
-// transaction guards it, Downgrade waits for its end.
+// Downgrade turns a writer's lease into a reader's. No other writer can come in between.
+// It returns the new handle and releases the old one. Use it with an owner's only handle:
+// as long as other handles are held, the lease stays exclusive. If the owner reads
+// already, the new handle is another one of that lease; if a transaction guards it,
+// Downgrade waits for its end.
 //
-// It returns txlock.ErrLost and ErrNotHeld for a lease that isn't held, and the errors
-// of TryAcquireShared, after which it is held exclusively as before; and the errors of
-// Release, after which neither is held: another writer may have come between.
+// It returns txlock.ErrLost and ErrNotHeld for a lease that isn't held; the errors of
+// TryAcquireShared, after which the lease is still held exclusively; and the errors of
+// Release, after which neither lease is held, and another writer may have come in
+// between.
 func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	if err := l.Err(); err != nil {
 		return nil, err
@@ -210,7 +217,7 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.named = false // by a statement, also where the owner holds the lease
+	q.named = false // a statement must be sent, though the owner holds the lease
 	shared, err := r.m.takePlace(ctx, q, r.m.tryShared)
 	if err != nil {
 		return nil, err

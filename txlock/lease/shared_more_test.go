@@ -186,7 +186,8 @@ func TestWriterAmongReaders(t *testing.T) {
 		}
 		slices.Sort(waits)
 		t.Logf("a writer among 32 readers that read for %v: median %v, at most %v", reads, waits[rounds/2], waits[rounds-1])
-		if limit := 10 * (2*reads + 100*time.Millisecond); waits[rounds/2] > limit {
+		// Without a turn of its own it waits for the end of all readers, who don't end.
+		if limit := 10 * time.Second; waits[rounds/2] > limit {
 			t.Errorf("half of the writers have waited for more than %v: %v", limit, waits)
 		}
 	})
@@ -844,7 +845,7 @@ func TestNoReadersOnClusters(t *testing.T) {
 		if engine == testdb.MySQL {
 			continue
 		}
-		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).Open(t)
+		db := testdb.Dedicated(t, engine, testdb.Args("--wsrep-on=ON", "--binlog-format=ROW")).OpenLeases(t)
 		m := newManager(t, newPool(t, db, true))
 		key := named()
 		for call, take := range map[string]func() (*lease.Lease, error){

@@ -55,6 +55,8 @@ func TestDeadlineThroughASlowNetwork(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		const latency = 3 * time.Second // of one answer
 		other := newManager(t, newPool(t, db, true))
+		run, wait := sideBySide(t)
+		defer wait()
 		for name, acquire := range map[string]func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error){
 			"free": func(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
 				return m.Acquire(ctx, key)
@@ -72,8 +74,7 @@ func TestDeadlineThroughASlowNetwork(t *testing.T) {
 			},
 		} {
 			for _, answers := range []time.Duration{latency / 2, latency * 3 / 2} { // within the first, and the second
-				t.Run(name+" for "+answers.String(), func(t *testing.T) {
-					t.Parallel()
+				run(name+" for "+answers.String(), func(t *testing.T) {
 					var delay atomic.Int64
 					m, key := newManager(t, newPool(t, db, true, slowly(&delay))), named()
 					release(t, acquireFor(t, m, key)) // statements are prepared, and the row is there

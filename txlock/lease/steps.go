@@ -6,28 +6,29 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// What an acquire does is decided here, without a server: classify says what has become of
-// a statement, next and nextOf say what to do then. Manager.try does it.
+// This file decides the steps of an acquire, without a server: classify tells the outcome
+// of a statement, next and nextOf tell what to do then. Manager.try does it.
 
 // outcome is what has become of the statement that takes a lease.
 type outcome int
 
 const (
 	outGranted    outcome = iota
-	outRefused            // for good: see request.refusal
+	outRefused            // the answer is final: see request.refusal
 	outAbsent             // the row, or the turnstile, is locked or missing
 	outLate               // the server has seen it too late
-	outConflicted         // a deadlock, or another primary of a cluster, was in the way
-	outOverdue            // it had no answer within the time that the TTL leaves
+	outConflicted         // ended by a deadlock or by another primary of a cluster
+	outOverdue            // not answered within the time that the TTL leaves
 	outFailed
 )
 
-// classify tells what has become of a statement, by its reply or its error.
+// classify returns the outcome of a statement, by its reply or its error.
 func classify(reply store.Reply, err error) outcome {
 	switch {
 	case err == nil && reply == store.Done:
@@ -46,52 +47,51 @@ func classify(reply store.Reply, err error) outcome {
 	return outFailed
 }
 
-// conflicted tells whether a statement of ours may be sent again that another primary of
-// a cluster has overtaken, or a deadlock has ended: what it may have taken nevertheless was
-// asked for with another hold.
-func conflicted(err error) bool { return txlock.Retryable(err) || txlock.Overtaken(err) }
+// conflicted tells whether a deadlock, or another primary of a cluster, has ended a
+// statement, which may be sent again then.
+func conflicted(err error) bool { return txlock.Retryable(err) || fault.Overtaken(err) }
 
-// answers are errors that lockstep makes of what it was asked for: asked again, it answers
-// the same.
+// answers are errors of lockstep's own about what it was asked for: the same request gets
+// the same answer again.
 var answers = []error{
 	txlock.ErrInvalidOption, txlock.ErrInvalidKey, txlock.ErrUpgrade, txlock.ErrTooManyHolds, ErrClosed,
 	schema.ErrAutocommit, schema.ErrCharset, schema.ErrMultiPrimary,
 }
 
-// broken tells whether an error is that of a connection or of a server, after which a wait
-// goes on.
+// broken tells whether an error is of the connection or of the server, so that a waiter
+// goes on waiting.
 func broken(err error) bool {
 	own := slices.ContainsFunc(answers, func(answer error) bool { return errors.Is(err, answer) })
-	return !own && (txlock.Unknown(err) || txlock.Retryable(err))
+	return !own && (fault.Unknown(err) || txlock.Retryable(err))
 }
 
 // step is what an acquire does next.
 type step int
 
 const (
-	stepFail          step = iota // return the error of the outcome
+	stepFail          step = iota // return the error that belongs to the outcome
 	stepTake                      // make the handle of what was granted
 	stepSend                      // send the statement
 	stepReadClock                 // read the server's clock, then send
-	stepLook                      // look what is there, then ask nextOf
+	stepLook                      // look at the row, then ask nextOf
 	stepMakeRows                  // make the rows that are missing, then send
-	stepMakeTurnstile             // make the turnstile, which may be missing, then send
+	stepMakeTurnstile             // make the turnstile if it is missing, then send
 	stepBusy                      // return ErrBusy: somebody holds it
-	stepLocked                    // return store.ErrLocked: it is free, and its row locked
+	stepLocked                    // return store.ErrLocked: it is free, but its row is locked
 )
 
 // progress is how far an acquire has come.
 type progress struct {
 	attempt        // how the statement is sent
-	conflicts int  // how often it had to be sent again for others
-	clockRead bool // the server's clock was read since it began
-	tries     int  // how often it was sent for a row that was locked or missing
+	conflicts int  // how often it was sent again after a conflict
+	clockRead bool // the server's clock was read since the acquire began
+	tries     int  // how often it found the row locked or missing, and was sent again
 }
 
-// maxConflicts is how often a statement is sent again that others were in the way of.
+// maxConflicts is how often a statement is sent again after a conflict.
 const maxConflicts = 5
 
-// next decides by the outcome of a statement.
+// next decides the next step by the outcome of a statement.
 func (p progress) next(o outcome) (step, progress) {
 	switch {
 	case o == outGranted:
@@ -108,15 +108,16 @@ func (p progress) next(o outcome) (step, progress) {
 	return stepFail, p
 }
 
-// wish is what nextOf needs to know of a request.
+// wish is the part of a request that nextOf needs.
 type wish struct {
 	owner  string
 	named  bool // the owner may hold the lease already
 	shared bool // a reader's place
-	lease  bool // the lease itself, not a reader's place or a permit
+	lease  bool // the exclusive lease, not a reader's place or a permit
 }
 
-// nextOf decides by what a look has shown, where the row was locked or missing.
+// nextOf decides the next step by what a look has shown, after the row was found locked
+// or missing.
 func (p progress) nextOf(seen store.Glance, w wish) (step, progress) {
 	held := seen.Left > 0
 	mine := held && seen.Owner == w.owner
@@ -124,14 +125,14 @@ func (p progress) nextOf(seen store.Glance, w wish) (step, progress) {
 	case !seen.Exists:
 		return stepMakeRows, p
 	case p.inTurn && w.named && mine:
-		p.inTurn = false // it enters again, for which nobody has to wait
+		p.inTurn = false // an owner that re-enters need not queue
 		return stepSend, p
 	case (w.named || w.shared) && mine && p.queued == 0:
-		p.queued = guardPatience // it enters again, or the writer goes on to read: its own row
+		p.queued = guardPatience // its own row: it re-enters, or a writer becomes a reader
 		return stepSend, p
 	case !w.lease && !p.clockRead && (mine || !held && p.tries > 0):
-		// A reader and a permit are not told that they come too late: the server's clock
-		// may have been set forward.
+		// The reply to a reader or for a permit doesn't tell that it came too late, which
+		// it does if the server's clock was set forward.
 		p.clockRead = true
 		return stepReadClock, p
 	case held:
@@ -149,11 +150,11 @@ func (p progress) nextOf(seen store.Glance, w wish) (step, progress) {
 	return stepLocked, p
 }
 
-// maxMakes is how often it is tried to make a row: for a quarter of a second.
+// maxMakes is how often making a row is tried: for a quarter of a second.
 const maxMakes = 16
 
-// nextOfMake decides after an attempt to make rows that somebody makes, or those beside
-// them, at the same time: after a pause, unless that is the longest already.
+// nextOfMake decides after an attempt to make rows. If others make the same rows, or rows
+// beside them, it is tried again after a pause that grows, at most maxMakes times.
 func (p progress) nextOfMake(err error) (pause time.Duration, again bool, _ progress) {
 	if err == nil {
 		return 0, true, p

@@ -10,20 +10,20 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// target is what a request asks for: the lease, a reader's place, or a permit.
+// target is what a request asks for: the exclusive lease, a reader's place, or a permit.
 type target interface {
-	// ask says so to the store.
+	// ask completes what is asked of the store.
 	ask(ask *store.Ask)
-	// look tells by plain reads whether it is to be had.
+	// look tells by plain reads whether the target is free.
 	look(ctx context.Context, s store.Session, q *request) (store.Glance, error)
-	// prepare makes the rows that look has missed.
+	// prepare makes the rows that are missing.
 	prepare(ctx context.Context, s store.Session, q *request) error
 }
 
 // leaseRow is the row of the lease of a key.
 func leaseRow(key txlock.Key) store.Row { return store.Row{Key: key.String(), Slot: store.LeaseSlot} }
 
-// exclusive is the lease itself.
+// exclusive is the exclusive lease.
 type exclusive struct{}
 
 func (exclusive) ask(*store.Ask) {}
@@ -54,7 +54,7 @@ func (reader) prepare(ctx context.Context, s store.Session, q *request) error {
 	return use(ctx, s, q.key, store.Shared)
 }
 
-// use says what a key is used for, unless it was said before.
+// use sets what a key is used for, unless that was set before, and checks it.
 func use(ctx context.Context, s store.Session, key txlock.Key, asked store.Use) error {
 	if err := s.Make(ctx, leaseRow(key)); err != nil {
 		return err
@@ -66,7 +66,7 @@ func use(ctx context.Context, s store.Session, key txlock.Key, asked store.Use) 
 	return err
 }
 
-// otherUse is the error for a key that is used for something else than what is asked.
+// otherUse is the error for a key that is used for something else than asked.
 func otherUse(key txlock.Key, asked, found store.Use) error {
 	switch {
 	case found >= 0:
@@ -77,8 +77,9 @@ func otherUse(key txlock.Key, asked, found store.Use) error {
 	return fmt.Errorf("%w: the semaphore %q has %d permits, not %d: use Resize to change that", txlock.ErrInvalidOption, key, -found, -asked)
 }
 
-// makeAlone makes a row outside of a transaction, where two that make the same row, or
-// rows side by side, may lock each other out for a moment, or be each other's deadlock.
+// makeAlone makes a row outside of a transaction. Two that make the same row, or
+// neighbouring rows, may block each other for a moment or cause a deadlock; then it tries
+// again.
 func (m *Manager) makeAlone(ctx context.Context, at store.Row) error {
 	for tries := 1; ; tries++ {
 		err := m.store.Make(ctx, at)

@@ -11,16 +11,17 @@ import (
 )
 
 const (
-	// leastLook and mostLook bound the time between two looks of the first.
+	// leastLook and mostLook bound the time between two looks of the first waiter.
 	leastLook = 2 * time.Millisecond
 	mostLook  = 20 * time.Millisecond
-	// turnstilePatience bounds how long a waiter polls that has no place in the queue.
+	// turnstilePatience is how long a waiter without a place in the queue polls before it
+	// asks for a place again.
 	turnstilePatience = time.Second
-	// mostPlaces is how many of the waiters of a key in one manager queue on the server.
+	// mostPlaces is how many waiters for a key one manager has in the server's queue.
 	mostPlaces = 16
 )
 
-// watchInLine takes a place in the queue of all processes and waits there for its turn
+// watchInLine takes a place in the queue of all processes, and waits there for its turn
 // and for the lease.
 func (m *Manager) watchInLine(ctx context.Context, q *request, w *waiter) (*Lease, error) {
 	if err := m.awaitPlace(ctx, q, w); err != nil {
@@ -43,9 +44,9 @@ func (m *Manager) watchInLine(ctx context.Context, q *request, w *waiter) (*Leas
 	return m.watchInTurn(ctx, q, w, t)
 }
 
-// awaitPlace returns when the waiter may take a place, which is counted: those of its
-// process that came before have theirs, and the bound allows it one. Where the bound
-// doesn't allow one to the first of the process, it returns store.ErrNoTurn.
+// awaitPlace waits until the waiter may take a place, and counts it: the waiters before
+// it in this manager have their places, and there is a connection for it. If there is
+// none for the first waiter of the manager, it returns store.ErrNoTurn.
 func (m *Manager) awaitPlace(ctx context.Context, q *request, w *waiter) error {
 	for {
 		may, err := m.mayPlace(q.queue(), w)
@@ -60,7 +61,8 @@ func (m *Manager) awaitPlace(ctx context.Context, q *request, w *waiter) error {
 	}
 }
 
-// mayPlace is awaitPlace that doesn't wait.
+// mayPlace does what awaitPlace does, without waiting. It tells whether the waiter may
+// take a place.
 func (m *Manager) mayPlace(key string, w *waiter) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,8 +85,8 @@ func (m *Manager) mayPlace(key string, w *waiter) (bool, error) {
 	return false, nil
 }
 
-// placed notes that the waiter asks for its place now: the next of its process may follow.
-// Whoever came while it waited for a connection has waited for that, too.
+// placed notes that the waiter asks for its place now, so that the next one of this
+// manager may follow. If the waiter had to wait for a connection, so had those behind it.
 func (m *Manager) placed(q *request, w *waiter) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -98,7 +100,7 @@ func (m *Manager) placed(q *request, w *waiter) {
 	line.wake()
 }
 
-// unplace notes that the place is given up.
+// unplace notes that the waiter has left its place.
 func (m *Manager) unplace(w *waiter) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,16 +114,16 @@ func (m *Manager) delayed(w *waiter) {
 	w.late = true
 }
 
-// inOrder tells whether the waiter was in the queue since it came.
+// inOrder tells whether the waiter was in the queue of all processes from the beginning.
 func (m *Manager) inOrder(w *waiter) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !w.late
 }
 
-// watchInTurn waits for the lease as the first of all processes. It looks through
-// the turnstile's own connection, which tells the server that it is alive, and takes
-// the lease through another.
+// watchInTurn waits for the lease as the first of all processes. It looks on the
+// connection of its place, which tells the server that it is alive, and takes the lease
+// on another.
 func (m *Manager) watchInTurn(ctx context.Context, q *request, w *waiter, t store.Turn) (*Lease, error) {
 	defer t.Leave()
 	m.mu.Lock()
@@ -148,8 +150,8 @@ func (m *Manager) watchInTurn(ctx context.Context, q *request, w *waiter, t stor
 	}
 }
 
-// ensureTurnstile makes the turnstile of a key, which may be locked for long: so it
-// looks first.
+// ensureTurnstile makes the turnstile of a key if it is missing. It looks first, because
+// the row may be locked for long.
 func (m *Manager) ensureTurnstile(ctx context.Context, key txlock.Key) error {
 	at := store.Row{Key: key.String(), Slot: store.TurnstileSlot}
 	seen, err := m.store.Look(ctx, at)
@@ -157,7 +159,7 @@ func (m *Manager) ensureTurnstile(ctx context.Context, key txlock.Key) error {
 		return err
 	}
 	if err = m.makeAlone(ctx, at); errors.Is(err, store.ErrLocked) {
-		err = nil // it is there, then
+		err = nil // somebody has it locked, so it exists
 	}
 	return err
 }

@@ -53,9 +53,10 @@ func outlived(t testing.TB, db *testdb.DB, l *lease.Lease) time.Duration {
 // Renew, and after the manager's renewals.
 func TestHandleEndsBeforeItsRow(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
+		run, wait := sideBySide(t)
+		defer wait()
 		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			t.Run(kind, func(t *testing.T) {
-				t.Parallel()
+			run(kind, func(t *testing.T) {
 				const ttl, delay = 20 * time.Second, 700 * time.Millisecond
 				var network latency
 				var observer recorder

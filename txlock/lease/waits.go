@@ -11,16 +11,17 @@ import (
 
 var errRowLocked = errors.New("the row is locked by an open transaction")
 
-// needsItsOwn tells whether a record is to be renewed by a transaction that waits for
-// its row: those that guard it may follow one another without a gap.
-func (r *record) needsItsOwn() bool {
+// mustWait tells whether a record must be renewed by a transaction that waits for its
+// row. The transactions that guard the lease may follow each other without a gap, so that
+// the row is locked whenever a renewal tries.
+func (r *record) mustWait() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return errors.Is(r.failed, errRowLocked) && (r.pending || r.skipped >= 2 || r.m.store.Now().Until(r.deadline) < r.ttl/2)
 }
 
-// place is what a row is waited for: the session that has guarded the lease last, with
-// all that it has guarded, or else the row alone.
+// place is what a wait is for: the end of the session that has guarded the lease last,
+// with all that it has guarded, or else one row.
 type place struct {
 	session uint64
 	row     store.Row
@@ -35,9 +36,9 @@ func (r *record) place() place {
 	return place{row: r.row()}
 }
 
-// waitFor waits behind the loop, which goes on with it, for the row of a record in the
-// server's queue, and renews whatever else was waiting for the same transaction. There
-// is one wait for a place.
+// waitFor waits for the row of a record in the server's queue, in the background while
+// the loop of renewals goes on. It then renews the other leases that wait for the same
+// transaction. There is one wait for each place.
 func (m *Manager) waitFor(r *record) {
 	at := r.place()
 	m.mu.Lock()
@@ -57,7 +58,8 @@ func (m *Manager) waitFor(r *record) {
 	}
 }
 
-// renewWaiting renews what is locked when the row of one record is free.
+// renewWaiting waits for the row of one record, and then renews all leases whose rows
+// were locked.
 func (m *Manager) renewWaiting(r *record) {
 	ctx, cancel := context.WithTimeout(m.ending, max(r.left(), leastPause))
 	defer cancel()
@@ -66,7 +68,7 @@ func (m *Manager) renewWaiting(r *record) {
 	var sent instant
 	begun := false
 	err := m.store.Wait(ctx, r.row(), func(brief bool) (time.Duration, bool) {
-		limit := r.left() * 9 / 10 // a new wait would be a new place in the queue
+		limit := r.left() * 9 / 10 // as long as possible: a new wait begins at the end of the queue
 		if places := m.places(); places > store.MostWaits {
 			limit = limit * store.MostWaits / time.Duration(places)
 		}
@@ -84,16 +86,17 @@ func (m *Manager) renewWaiting(r *record) {
 		return err
 	})
 	if !begun {
-		return // the loop goes on with it, and says why
+		return // the loop of renewals goes on with it
 	}
 	if _, ours := found[r.row()]; err == nil && !ours {
-		r.committed() // or rolled back: there is nothing left that nobody sees yet
+		r.committed() // or rolled back: either way it is not pending any more
 	}
 	b.settle(found, err, sent, sent)
 }
 
-// gather adds what else was found locked, perhaps by the same transaction, to a batch of
-// one whose row is free now, and takes that out if it was released meanwhile.
+// gather adds to a batch the other records whose rows were found locked, perhaps by the
+// same transaction. It removes the record that was waited for if that was released
+// meanwhile.
 func (m *Manager) gather(b batch, r *record) {
 	if !r.proceed() {
 		delete(b, r.row())
@@ -106,12 +109,12 @@ func (m *Manager) gather(b batch, r *record) {
 	}
 }
 
-// locked returns the records whose rows are to be waited for.
+// locked returns the records whose rows must be waited for.
 func (m *Manager) locked() []*record {
-	return slices.DeleteFunc(m.held(), func(r *record) bool { return !r.needsItsOwn() })
+	return slices.DeleteFunc(m.held(), func(r *record) bool { return !r.mustWait() })
 }
 
-// places counts what is to be waited for.
+// places counts the places that must be waited for.
 func (m *Manager) places() int {
 	all := make(map[place]struct{})
 	for _, r := range m.locked() {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -186,7 +187,7 @@ func (e *ExpectedAcquire) refused(p play, want error) {
 
 // final makes sure that a manager hands on an error of the server.
 func final(what string, err *mysql.MySQLError) {
-	if txlock.Unknown(err) || txlock.Retryable(err) {
+	if fault.Unknown(err) || txlock.Retryable(err) {
 		panic(fmt.Sprintf("lockmock: %s can't be expected to fail with %v, after which a manager tries again", what, err))
 	}
 }

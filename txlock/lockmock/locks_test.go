@@ -10,6 +10,7 @@ import (
 	"github.com/DATA-DOG/go-sqlmock"
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lockmock"
@@ -35,7 +36,7 @@ func (m *mocked) joined(nothingRead bool) (*txlock.Scope, *lockmock.Locks, *sql.
 // granted checks a lock that was given.
 func granted(t testing.TB, grant txlock.Grant, err error, key txlock.Key, token uint64, shared bool) {
 	t.Helper()
-	if want := txlock.NewGrant(key, token, shared); err != nil || grant != want {
+	if want := inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().NewGrant(key, token, shared); err != nil || grant != want {
 		t.Errorf("granted %+v, %v, want %+v", grant, err, want)
 	}
 }

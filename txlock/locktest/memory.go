@@ -13,6 +13,22 @@ import (
 // transactions and managers of one test share. Begin gives a transaction's Scope, and
 // Manager a manager of leases. Its methods may be called from any goroutine.
 //
+// Its transaction locks are compared with those of MariaDB and MySQL by random programs. It
+// is MariaDB, unless it is made with OnMySQL. As on the servers, a key that was never
+// committed has no row yet: even RLock makes one then, and excludes until the end, and when
+// its transaction rolls back, all who wait for it but one get txlock.ErrDeadlock. Ensure
+// makes rows beforehand.
+//
+// Which transaction of a deadlock is rolled back can't be foretold: a server compares how
+// much each has written and locked, as its storage engine counts that, and of equals takes
+// any. Memory takes the one with the fewest locks, unless Victim says otherwise. It sees a
+// deadlock at once. A server takes who waits for several readers to wait for one of them, and
+// may see a deadlock with another only when that one has ended; and on MySQL a limit of some
+// milliseconds may end a wait before a deadlock is seen.
+//
+// What it doesn't know is the data: what the program writes, a server also waits for, counts
+// and compares. Nor does it have the limit of innodb_lock_wait_timeout, which ends all waits.
+//
 // It has a clock of its own, which stands still until Advance moves it: with it end the
 // waits of WaitAtMost and the leases that are not renewed.
 type Memory struct {
@@ -23,20 +39,29 @@ type Memory struct {
 	leases map[string]*memoryLease
 	queued map[string]int // how many calls wait, by the key's name
 	news   chan struct{}  // closed when that changes, or a lease ends
+
+	mysql  bool
+	victim func(circle []*Scope) *Scope // of Victim, or nil
 }
 
 // NewMemory returns a memory in which nothing is held. Its clock begins at the present.
-func NewMemory() *Memory { return newMemory(&movedClock{at: time.Now()}) }
+func NewMemory(options ...MemoryOption) *Memory {
+	return newMemory(&movedClock{at: time.Now()}, options)
+}
 
 // NewRealTimeMemory is NewMemory with the clock of package time, and so with that of
 // the bubble in a test under testing/synctest.
-func NewRealTimeMemory() *Memory { return newMemory(realClock{}) }
+func NewRealTimeMemory(options ...MemoryOption) *Memory { return newMemory(realClock{}, options) }
 
-func newMemory(c clock) *Memory {
-	return &Memory{
+func newMemory(c clock, options []MemoryOption) *Memory {
+	m := &Memory{
 		clock: c, rows: make(map[rowID]*memoryRow), leases: make(map[string]*memoryLease),
 		queued: make(map[string]int), news: make(chan struct{}),
 	}
+	for _, option := range options {
+		option(m)
+	}
+	return m
 }
 
 // Now returns what the clock shows.
@@ -68,8 +93,8 @@ func (m *Memory) Holders(ctx context.Context, keys ...txlock.Key) (holders []txl
 	for _, key := range keys {
 		r := m.row(key)
 		for t := range r.holders {
-			if grant, held := t.grants[rowOf(key)]; held && !grant.Shared() {
-				holders = append(holders, txlock.Holder{Key: key, Token: grant.Token(), Owner: r.owner, Locked: r.locked})
+			if token, raised := t.raised[r.id]; raised {
+				holders = append(holders, txlock.Holder{Key: key, Token: token, Owner: r.owner, Locked: r.locked})
 			}
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -60,8 +59,7 @@ func (t *transaction) reenter(key txlock.Key, shared bool) (grant txlock.Grant, 
 	return grant, held, nil
 }
 
-// take locks the row of a key, and waits for it. As on MySQL a snapshot that is older
-// than the lock leaves the row locked and the transaction alive.
+// take locks the row of a key, and waits for it.
 func (t *transaction) take(ctx context.Context, key txlock.Key, q ask) (txlock.Grant, error) {
 	grant, held, err := t.reenter(key, q.shared)
 	if held || err != nil {
@@ -71,64 +69,120 @@ func (t *transaction) take(ctx context.Context, key txlock.Key, q ask) (txlock.G
 	if err != nil || q.compares {
 		return grant, err
 	}
-	if current, old := t.versions(key); current != old {
-		return txlock.Grant{}, fmt.Errorf("%s %q: %w: version %d in the snapshot, %d in the row", q.verb, key, txlock.ErrStaleSnapshot, old, current)
+	if err := t.write(key, grant, q.verb); err != nil {
+		return txlock.Grant{}, err
 	}
 	return grant, nil
 }
 
+// write writes the token of a grant into the row, where that is not newer than the snapshot.
+func (t *transaction) write(key txlock.Key, grant txlock.Grant, verb string) error {
+	if err := t.stale(key, verb); err != nil {
+		return err
+	}
+	t.raise(key, grant)
+	return nil
+}
+
+// raise writes the token of a grant into the row.
+func (t *transaction) raise(key txlock.Key, grant txlock.Grant) {
+	t.memory.mu.Lock()
+	defer t.memory.mu.Unlock()
+	if r := t.memory.row(key); !grant.Shared() && t.over == nil {
+		t.raised[r.id] = grant.Token()
+		r.known = r.known || r.exists
+	}
+}
+
 // lock locks the row of a key that is not held.
 func (t *transaction) lock(ctx context.Context, key txlock.Key, q ask) (txlock.Grant, error) {
-	if err := ctx.Err(); err != nil {
+	grant, w, err := t.ask(ctx, key, q)
+	if err == nil && w != nil {
+		grant, err = w.await(ctx)
+	}
+	if err != nil {
 		return txlock.Grant{}, fmt.Errorf("%s %q: %w", q.verb, key, err)
+	}
+	return grant, nil
+}
+
+// ask locks the row, or begins to wait for it.
+func (t *transaction) ask(ctx context.Context, key txlock.Key, q ask) (txlock.Grant, *rowWait, error) {
+	if err := ctx.Err(); err != nil {
+		return txlock.Grant{}, nil, err
 	}
 	m := t.memory
 	m.mu.Lock()
-	if err := t.next; err != nil {
-		t.next = nil
-		if errors.Is(err, txlock.ErrDeadlock) || errors.Is(err, txlock.ErrTxDoomed) {
-			t.doom(err)
-		}
-		m.mu.Unlock()
-		return txlock.Grant{}, fmt.Errorf("%s %q: %w", q.verb, key, err)
+	defer m.mu.Unlock()
+	if err := t.failure(); err != nil {
+		return txlock.Grant{}, nil, err
 	}
 	r := m.row(key)
-	sharing, ours := r.holders[t] // locked by a LockAll that has failed
-	if ours && !sharing || r.admits(t, q.shared) && len(r.queue) == 0 {
-		defer m.mu.Unlock()
-		return r.give(t, key, txlock.OwnerOf(ctx), q.shared), nil
+	t.touched = true
+	// MySQL has limits for what reads a row only, and the library looks for it first.
+	unknown := m.mysql && !r.known && (q.try || q.atMost > 0)
+	if unknown && (q.try || t.snapshot != nil) {
+		t.read()
 	}
+	if !m.mysql && !q.compares && !r.written(t) {
+		if err := t.older(r); err != nil {
+			return txlock.Grant{}, nil, err
+		}
+	}
+	if r.free(t, q.shared) {
+		return r.give(t, key, txlock.OwnerOf(ctx), q.shared), nil, nil
+	}
+	r.asked = true
+	w := &rowWait{tx: t, key: key, owner: txlock.OwnerOf(ctx), shared: q.shared, atMost: q.atMost, late: txlock.ErrWaitTimeout, done: make(chan error, 1)}
 	if q.try {
-		m.mu.Unlock()
-		return txlock.Grant{}, fmt.Errorf("%s %q: %w", q.verb, key, txlock.ErrBusy)
+		w.late = txlock.ErrBusy
 	}
-	w := &rowWait{tx: t, key: key, owner: txlock.OwnerOf(ctx), shared: q.shared, done: make(chan error, 1)}
-	r.queue = append(r.queue, w)
-	m.wait(key, 1)
+	switch {
+	case unknown:
+		w.atMost = max(time.Second, (q.atMost + time.Second - 1).Truncate(time.Second))
+	case q.try:
+		return txlock.Grant{}, nil, w.late
+	}
+	r.enqueue(w)
 	for victim := m.deadlocked(t); victim != nil; victim = m.deadlocked(t) {
 		victim.doom(txlock.ErrDeadlock)
 	}
-	m.mu.Unlock()
-	if err := w.await(ctx, q.atMost); err != nil {
-		return txlock.Grant{}, fmt.Errorf("%s %q: %w", q.verb, key, err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	token := r.committed
-	if !q.shared {
-		token = r.last
-	}
-	return txlock.NewGrant(key, token, q.shared), nil
+	return txlock.Grant{}, w, nil
 }
 
-// await waits for the row, until the limit or the end of the context.
-func (w *rowWait) await(ctx context.Context, atMost time.Duration) error {
+// failure is the error of FailNext.
+func (t *transaction) failure() error {
+	err := t.next
+	t.next = nil
+	if errors.Is(err, txlock.ErrDeadlock) || errors.Is(err, txlock.ErrTxDoomed) {
+		t.doom(err)
+	}
+	return err
+}
+
+// await returns the grant of the row, or why there is none.
+func (w *rowWait) await(ctx context.Context) (txlock.Grant, error) {
+	if err := w.outcome(ctx); err != nil {
+		return txlock.Grant{}, err
+	}
 	m := w.tx.memory
-	if atMost > 0 {
-		stop := m.clock.after(atMost, func() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.row(w.key)
+	if w.shared {
+		return txlock.NewGrant(w.key, r.version(w.tx), true), nil
+	}
+	return txlock.NewGrant(w.key, r.last, false), nil
+}
+
+// outcome waits for the row, until the limit or the end of the context.
+func (w *rowWait) outcome(ctx context.Context) error {
+	m := w.tx.memory
+	if w.atMost > 0 {
+		stop := m.clock.after(w.atMost, func() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			m.row(w.key).leave(w, txlock.ErrWaitTimeout)
+			m.row(w.key).leave(w, w.late)
 		})
 		defer stop()
 	}
@@ -144,63 +198,6 @@ func (w *rowWait) await(ctx context.Context, atMost time.Duration) error {
 		w.tx.doom(fmt.Errorf("its connection was lost: %w", ctx.Err()))
 	}
 	return <-w.done
-}
-
-// row returns the row of a key, under Memory.mu as all below.
-func (m *Memory) row(key txlock.Key) *memoryRow {
-	r := m.rows[rowOf(key)]
-	if r == nil {
-		r = &memoryRow{holders: make(map[*transaction]bool)}
-		m.rows[rowOf(key)] = r
-	}
-	return r
-}
-
-// admits tells whether nobody holds the row who excludes this.
-func (r *memoryRow) admits(t *transaction, shared bool) bool {
-	for holder, sharing := range r.holders {
-		if holder != t && (!shared || !sharing) {
-			return false
-		}
-	}
-	return true
-}
-
-// give locks the row.
-func (r *memoryRow) give(t *transaction, key txlock.Key, owner string, shared bool) txlock.Grant {
-	sharing, held := r.holders[t]
-	r.holders[t] = shared && (sharing || !held)
-	t.rows[rowOf(key)] = r
-	if shared {
-		return txlock.NewGrant(key, r.committed, true)
-	}
-	r.last = t.memory.nextToken(r.last)
-	r.owner, r.locked = owner, t.memory.clock.now()
-	return txlock.NewGrant(key, r.last, false)
-}
-
-// leave takes a call out of the queue with its outcome, unless it has one.
-func (r *memoryRow) leave(w *rowWait, outcome error) bool {
-	i := slices.Index(r.queue, w)
-	if i < 0 {
-		return false
-	}
-	r.queue = slices.Delete(r.queue, i, i+1)
-	w.tx.memory.wait(w.key, -1)
-	w.done <- outcome
-	r.serve()
-	return true
-}
-
-// serve gives the row to the first who wait, as far as they don't exclude each other.
-func (r *memoryRow) serve() {
-	for len(r.queue) > 0 && r.admits(r.queue[0].tx, r.queue[0].shared) {
-		w := r.queue[0]
-		r.queue = r.queue[1:]
-		w.tx.memory.wait(w.key, -1)
-		r.give(w.tx, w.key, w.owner, w.shared)
-		w.done <- nil
-	}
 }
 
 // doom ends the transaction on the server's side.
@@ -223,70 +220,16 @@ func (t *transaction) doom(why error) {
 	t.free(false)
 }
 
-// free gives all rows to who waits for them. A commit keeps the tokens that were
-// granted.
+// free gives all rows to who waits for them. A commit keeps what the transaction has made
+// of them.
 func (t *transaction) free(commit bool) {
-	rows, grants := t.rows, t.grants
-	t.rows, t.grants = nil, nil
-	for id, r := range rows {
-		if grant, granted := grants[id]; commit && granted && !grant.Shared() {
-			r.committed = grant.Token()
+	rows := t.rows
+	t.rows = nil
+	for _, r := range rows {
+		if commit {
+			r.commit(t)
 		}
-		delete(r.holders, t)
-		r.serve()
+		r.lose(t)
 	}
-}
-
-// deadlocked returns who is to be rolled back, because those wait for each other who
-// wait for a transaction: the one with the fewest locks, and of equals not the one that
-// has come last.
-func (m *Memory) deadlocked(last *transaction) *transaction {
-	circle := m.circle(last, last, make(map[*transaction]bool))
-	var victim *transaction
-	for _, t := range circle { // whose last is the last
-		if victim == nil || len(t.rows) < len(victim.rows) {
-			victim = t
-		}
-	}
-	return victim
-}
-
-// circle returns the transactions on a way of waits from one to another, backwards. It
-// goes through none twice.
-func (m *Memory) circle(from, to *transaction, been map[*transaction]bool) []*transaction {
-	been[from] = true
-	for _, other := range m.blockers(from) {
-		if other == to {
-			return []*transaction{from}
-		}
-		if been[other] {
-			continue
-		}
-		if way := m.circle(other, to, been); way != nil {
-			return append(way, from)
-		}
-	}
-	return nil
-}
-
-// blockers are those that a transaction waits for: who holds the row, and who has come
-// before it.
-func (m *Memory) blockers(t *transaction) (others []*transaction) {
-	for _, r := range m.rows {
-		i := slices.IndexFunc(r.queue, func(w *rowWait) bool { return w.tx == t })
-		if i < 0 {
-			continue
-		}
-		for holder, sharing := range r.holders {
-			if holder != t && (!r.queue[i].shared || !sharing) {
-				others = append(others, holder)
-			}
-		}
-		for _, w := range r.queue[:i] {
-			if !w.shared || !r.queue[i].shared {
-				others = append(others, w.tx)
-			}
-		}
-	}
-	return others
+	t.held = held{}
 }

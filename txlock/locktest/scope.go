@@ -1,16 +1,13 @@
 package locktest
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/marks"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -27,12 +24,16 @@ type Scope struct {
 // transaction is what the views of a Scope share.
 type transaction struct {
 	memory  *Memory
+	begun   *Scope
 	sending sync.Mutex // held during a call, as on a connection
+
+	readCommitted bool
 
 	// Under Memory.mu.
 	held
 	savepoints []savepoint
-	snapshot   map[rowID]uint64     // the versions that plain reads show; nil: none was made
+	touched    bool                 // it has locked or read
+	snapshot   map[rowID]seenRow    // what plain reads show; nil: none was made
 	seen       map[rowID]uint64     // those that Version has shown
 	rows       map[rowID]*memoryRow // that it has locked, granted or not
 	over       error                // why nothing can be locked any more
@@ -44,32 +45,32 @@ type transaction struct {
 type held struct {
 	grants map[rowID]txlock.Grant
 	bases  map[rowID]uint64 // the versions that CompareAndBump was granted for
+	raised map[rowID]uint64 // the tokens that it has written, granted or not
 }
 
-// memoryRow is the row of a key.
-type memoryRow struct {
-	last, committed uint64 // tokens
-	owner           string // of the last, and when that was
-	locked          time.Time
-	holders         map[*transaction]bool // true: shared
-	queue           []*rowWait
+// Begin begins a transaction at REPEATABLE READ.
+func (m *Memory) Begin() *Scope { return m.begin(false) }
+
+// BeginTx begins a transaction at REPEATABLE READ, the default, or READ COMMITTED.
+func (m *Memory) BeginTx(options *sql.TxOptions) (*Scope, error) {
+	level := sql.LevelDefault
+	if options != nil {
+		level = options.Isolation
+	}
+	switch level {
+	case sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelReadCommitted:
+		return m.begin(level == sql.LevelReadCommitted), nil
+	}
+	return nil, fmt.Errorf("%w: locktest has no transactions at %v", txlock.ErrInvalidOption, level)
 }
 
-// rowWait is a call that waits for a row.
-type rowWait struct {
-	tx     *transaction
-	key    txlock.Key
-	owner  string
-	shared bool
-	done   chan error // of one place
-}
-
-// Begin begins a transaction.
-func (m *Memory) Begin() *Scope {
-	return &Scope{transaction: &transaction{
-		memory: m, rows: make(map[rowID]*memoryRow), seen: make(map[rowID]uint64),
-		held: held{grants: make(map[rowID]txlock.Grant), bases: make(map[rowID]uint64)},
+func (m *Memory) begin(readCommitted bool) *Scope {
+	s := &Scope{transaction: &transaction{
+		memory: m, readCommitted: readCommitted, rows: make(map[rowID]*memoryRow), seen: make(map[rowID]uint64),
+		held: held{make(map[rowID]txlock.Grant), make(map[rowID]uint64), make(map[rowID]uint64)},
 	}}
+	s.begun = s
+	return s
 }
 
 // Commit ends the transaction and frees its locks. It returns txlock.ErrTxDoomed for one
@@ -130,129 +131,6 @@ func (s *Scope) TryRLock(ctx context.Context, key txlock.Key) (txlock.Grant, err
 	return s.one(ctx, key, ask{verb: "try to lock shared", shared: true, try: true})
 }
 
-// LockAll is that of txlock.Scope.
-func (s *Scope) LockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant, error) {
-	if err := checkKeys(keys); err != nil {
-		return nil, err
-	}
-	if s.bad != nil {
-		return nil, s.bad
-	}
-	s.sending.Lock()
-	defer s.sending.Unlock()
-	for _, key := range keys {
-		if _, _, err := s.reenter(key, false); err != nil {
-			return nil, err
-		}
-	}
-	end := s.memory.Now().Add(s.atMost)
-	given := make(map[rowID]txlock.Grant, len(keys))
-	for _, key := range slices.SortedFunc(slices.Values(keys), compareRows) {
-		if _, done := given[rowOf(key)]; done {
-			continue
-		}
-		q := ask{verb: "lock all from"}
-		if s.atMost > 0 {
-			q.atMost = max(1, end.Sub(s.memory.Now()))
-		}
-		grant, err := s.take(ctx, key, q)
-		if err != nil {
-			return nil, err
-		}
-		given[rowOf(key)] = grant
-	}
-	grants := make([]txlock.Grant, len(keys))
-	for i, key := range keys {
-		s.keep(key, given[rowOf(key)])
-		grants[i] = txlock.NewGrant(key, given[rowOf(key)].Token(), false)
-	}
-	return grants, nil
-}
-
-// LockAny is that of txlock.Scope.
-func (s *Scope) LockAny(ctx context.Context, keys ...txlock.Key) (txlock.Grant, error) {
-	if err := checkKeys(keys); err != nil {
-		return txlock.Grant{}, err
-	}
-	for _, key := range keys {
-		grant, err := s.TryLock(ctx, key)
-		if !errors.Is(err, txlock.ErrBusy) {
-			return grant, err
-		}
-	}
-	return txlock.Grant{}, fmt.Errorf("lock any of %d keys: %w", len(keys), txlock.ErrBusy)
-}
-
-// Version is that of txlock.Scope at REPEATABLE READ, the default of the servers: it is
-// a plain read, and makes the snapshot if there is none.
-func (s *Scope) Version(ctx context.Context, key txlock.Key) (uint64, error) {
-	if err := key.Validate(); err != nil {
-		return 0, err
-	}
-	if err := ctx.Err(); err != nil {
-		return 0, fmt.Errorf("read the version of %q: %w", key, err)
-	}
-	s.sending.Lock()
-	defer s.sending.Unlock()
-	s.memory.mu.Lock()
-	defer s.memory.mu.Unlock()
-	if s.over != nil {
-		return 0, fmt.Errorf("read the version of %q: %w", key, s.over)
-	}
-	s.read()
-	id := rowOf(key)
-	version := s.snapshot[id]
-	if grant, held := s.grants[id]; held && !grant.Shared() {
-		version = grant.Token()
-	}
-	s.seen[id] = version
-	return version, nil
-}
-
-// CompareAndBump is that of txlock.Scope.
-func (s *Scope) CompareAndBump(ctx context.Context, key txlock.Key, version uint64) error {
-	if err := key.Validate(); err != nil {
-		return err
-	}
-	if s.bad != nil {
-		return s.bad
-	}
-	s.sending.Lock()
-	defer s.sending.Unlock()
-	id := rowOf(key)
-	seen, ok := s.seen[id] // written in calls only, one at a time
-	saw := ok && seen == version
-	conflict := fmt.Errorf("compare and bump %q: %w: it is not %d any more", key, txlock.ErrConflict, version)
-	if !saw {
-		conflict = fmt.Errorf("%w: %w", conflict, marks.ErrGiven)
-	}
-	grant, held, err := s.reenter(key, false)
-	if err != nil {
-		return err
-	}
-	if held {
-		if base, compared := s.bases[id]; version != grant.Token() && (!compared || version != base) {
-			return conflict
-		}
-		return nil
-	}
-	if grant, err = s.take(ctx, key, ask{verb: "compare and bump", atMost: s.atMost, compares: true}); err != nil {
-		return err
-	}
-	current, old := s.versions(key)
-	switch {
-	case current != version:
-		return conflict // the row stays locked until the end of the transaction
-	case old != version && !saw:
-		return fmt.Errorf("compare and bump %q: %w", key, txlock.ErrStaleSnapshot)
-	}
-	s.keep(key, grant)
-	s.memory.mu.Lock()
-	defer s.memory.mu.Unlock()
-	s.bases[id] = version
-	return nil
-}
-
 // Held is that of txlock.Scope.
 func (s *Scope) Held(key txlock.Key) (txlock.Grant, bool) {
 	s.memory.mu.Lock()
@@ -265,29 +143,21 @@ func (s *Scope) Held(key txlock.Key) (txlock.Grant, bool) {
 func (s *Scope) Verify(context.Context) error {
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
-	if s.over != nil {
-		return fmt.Errorf("verify: %w", s.over)
+	if err := s.sent(); err != nil {
+		return fmt.Errorf("verify: %w", err)
 	}
 	return nil
 }
 
-// checkKeys returns txlock.ErrInvalidKey for the first key that can't be locked.
-func checkKeys(keys []txlock.Key) error {
-	if len(keys) == 0 {
-		return fmt.Errorf("%w: no key was given", txlock.ErrInvalidKey)
+// sent is the error of a statement that is sent without a look at the book.
+func (t *transaction) sent() error {
+	if t.ended {
+		return fmt.Errorf("%w: %w", errEnded, sql.ErrTxDone)
 	}
-	for _, key := range keys {
-		if err := key.Validate(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.over
 }
 
-// compareRows is the order in which LockAll takes keys.
-func compareRows(a, b txlock.Key) int {
-	return cmp.Or(cmp.Compare(rowOf(a).slot, rowOf(b).slot), cmp.Compare(rowOf(a).name, rowOf(b).name))
-}
+var errEnded = fmt.Errorf("%w: it was committed or rolled back", txlock.ErrNoTransaction)
 
 // end ends the transaction.
 func (t *transaction) end(commit bool) error {
@@ -299,10 +169,13 @@ func (t *transaction) end(commit bool) error {
 		return sql.ErrTxDone
 	}
 	doomed := t.over
-	t.ended, t.over = true, fmt.Errorf("%w: it was committed or rolled back", txlock.ErrNoTransaction)
-	t.free(commit && doomed == nil)
-	if commit && doomed != nil {
+	t.ended = true
+	if doomed != nil && commit {
 		return doomed
+	}
+	if doomed == nil {
+		t.over = errEnded
+		t.free(commit)
 	}
 	return nil
 }

@@ -14,40 +14,40 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// round is one attempt at a majority. Each node is asked by a goroutine of its own,
-// in this order:
+// round is one attempt at a majority. Each node has a goroutine of its own, and the steps
+// are these:
 //
 //  1. The node grants the lease, and its data are old enough to count.
-//  2. When a majority has granted, the highest of their tokens is the lease's.
-//  3. Each of them raises its token to that and confirms it, so that every later
-//     majority has a node that knows of it. The other nodes, whose leases only make
-//     the majority larger, stand in for those that fail.
+//  2. When a majority has granted, the highest of their tokens becomes the lease's.
+//  3. Each of these nodes raises its token to that and confirms it, so that every later
+//     majority includes a node that knows the token. The other nodes only make the
+//     majority larger; they stand in for those that fail.
 //  4. When a majority has confirmed, and is still held by the clock, the lease is
 //     granted.
 //
-// Validity that is judged before the confirmations, or confirmations that are not
-// awaited, let a token go back: see TestExplorer.
+// If the clock were checked before the confirmations, or the confirmations were not
+// awaited, a token could go back: see TestExplorer.
 type round struct {
 	m    *Manager
 	r    *record
-	stop func() // of what the nodes are asked
+	stop func() // cancels what the nodes are asked
 
 	decided  chan struct{} // closed when the token is known
-	standIn  chan struct{} // closed when one of those that have decided it has failed
+	standIn  chan struct{} // closed when one of the nodes that have decided it has failed
 	granted  chan struct{} // closed when a majority has confirmed it
-	hopeless chan struct{} // closed when none can
-	settled  chan struct{} // closed when all nodes are done with
-	asked    atomic.Int64  // nodes that are not done with
+	hopeless chan struct{} // closed when no majority is possible any more
+	settled  chan struct{} // closed when no node is asked any more
+	asked    atomic.Int64  // how many nodes are still asked
 
 	mu        sync.Mutex
 	token     uint64
 	votes     int
 	confirmed int
-	failed    int // of which somebody else has busy, and out are not to be had
-	busy, out int
-	needed    bool // others have to stand in
+	failed    int  // nodes that don't count
+	busy, out int  // of these: held by somebody else, and not reached
+	needed    bool // others must stand in
 	errs      []error
-	why       error // of a round that has failed
+	why       error // why the round has failed
 }
 
 // try asks all nodes once.
@@ -68,7 +68,7 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 	}
 	a.r.asked = a.settled
 	a.asked.Store(int64(n))
-	// Those that answer after the call go on, until Close.
+	// Nodes that answer later go on in the background, until Close.
 	defer context.AfterFunc(ctx, stop)()
 	for i := range n {
 		if !m.errands.Go(func() { a.node(asking, i) }) {
@@ -89,10 +89,10 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 	case <-a.hopeless:
 	}
 	stop()
-	m.giveBack(ctx, a.r.abandon(), q.ttl)
+	m.releaseNodes(ctx, a.r.abandon(), q.ttl)
 	late := time.NewTimer(limit)
 	defer late.Stop()
-	select { // of those that have granted it, for whoever else tries
+	select { // let the nodes that have granted it release it, for others who try
 	case <-a.settled:
 	case <-late.C:
 	case <-ctx.Done():
@@ -100,7 +100,7 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 	return nil, a.err(ctx)
 }
 
-// node asks one node. What it grants is given back if it is not wanted any more.
+// node asks one node. What the node grants is released if it is not needed any more.
 func (a *round) node(ctx context.Context, node int) {
 	defer a.done()
 	l, err := a.ask(ctx, node)
@@ -130,8 +130,8 @@ func (a *round) node(ctx context.Context, node int) {
 	a.confirm(l.Token())
 }
 
-// ask asks a node for its lease. A round that has ended doesn't wait for the answer, but
-// Close does: what is granted then is given back.
+// ask asks a node for its lease. When the round has ended, it doesn't wait for the
+// answer, but Close does: what is granted then is released.
 func (a *round) ask(ctx context.Context, node int) (*lease.Lease, error) {
 	type answer struct {
 		lease *lease.Lease
@@ -161,8 +161,8 @@ func (a *round) ask(ctx context.Context, node int) (*lease.Lease, error) {
 	}
 }
 
-// vote counts a node that has granted the lease with a token, and tells whether it is
-// one of those that decide.
+// vote counts a node that has granted the lease with a token, and tells whether the node
+// is one of the majority that decides the lease's token.
 func (a *round) vote(token uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -209,8 +209,8 @@ func (a *round) fail(node int, err error) {
 	a.giveUp()
 }
 
-// giveUp ends a round that can't have a majority any more, once it is known why: there
-// is none to be reached, or else somebody has the lease.
+// giveUp ends a round that can't get a majority any more, when the reason is known: a
+// majority can't be reached, or somebody else has the lease. The caller holds round.mu.
 func (a *round) giveUp() {
 	minority := len(a.errs) - a.m.majority
 	if a.why != nil || a.failed <= minority {
@@ -227,7 +227,7 @@ func (a *round) giveUp() {
 	close(a.hopeless)
 }
 
-// done counts a node that nothing is asked of any more.
+// done counts a node that is not asked any more.
 func (a *round) done() {
 	if a.asked.Add(-1) == 0 {
 		close(a.settled)
@@ -235,7 +235,7 @@ func (a *round) done() {
 	}
 }
 
-// err says why the round has failed.
+// err returns why the round has failed.
 func (a *round) err(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -251,19 +251,19 @@ func (a *round) err(ctx context.Context) error {
 	nodes := slices.Clone(a.errs)
 	for i, err := range nodes {
 		if errors.Is(err, errOver) || errors.Is(err, context.Canceled) {
-			nodes[i] = nil // ours, or not known any more
+			nodes[i] = nil // we have cancelled it, so its answer is not known
 		}
 	}
 	return &majorityError{a.why, a.m.majority, nodes}
 }
 
-// ask acquires the lease of one node, where the node counts.
+// ask acquires the lease of one node, if the node counts.
 func (m *Manager) ask(ctx context.Context, node int, q *request) (*lease.Lease, error) {
 	l, err := m.nodes[node].TryAcquire(lease.WithOwner(ctx, q.id), q.key, q.opts...)
 	if err != nil {
 		return nil, err
 	}
-	// After the grant: data that are lost later are told by the next who looks.
+	// After the grant: if the data are lost later, the next look finds out.
 	if err := m.counts(ctx, node); err != nil {
 		m.drop(l, q.ttl)
 		return nil, err
@@ -271,19 +271,20 @@ func (m *Manager) ask(ctx context.Context, node int, q *request) (*lease.Lease, 
 	return l, nil
 }
 
-// drop gives back the lease of one node that nobody has.
+// drop releases the lease of one node that is not part of a lease here.
 func (m *Manager) drop(l *lease.Lease, ttl time.Duration) {
-	m.giveBack(context.Background(), []*lease.Lease{l}, ttl)
+	m.releaseNodes(context.Background(), []*lease.Lease{l}, ttl)
 }
 
-// grace is how long nodes may answer after the majority, beside as long again.
+// grace is how long the other nodes may answer after the majority, in addition to the
+// time that the majority has taken.
 const grace = 5 * time.Millisecond
 
-// giveBack releases the leases of nodes, at once. It waits for a majority, or
-// the first where there is none, and for the others for as long again: those are released
-// behind the call. Only what the lease
-// of a node says, which tries on until it has expired, is told.
-func (m *Manager) giveBack(ctx context.Context, nodes []*lease.Lease, ttl time.Duration) []error {
+// releaseNodes releases the leases of nodes, all at once, and returns their errors. It
+// waits for a majority, or for one node if there is no majority, and then for the others
+// for the same time again; those that are left are released in the background. The lease
+// of a node itself tries again until it is released or has expired.
+func (m *Manager) releaseNodes(ctx context.Context, nodes []*lease.Lease, ttl time.Duration) []error {
 	type answer struct {
 		node int
 		err  error
@@ -302,7 +303,7 @@ func (m *Manager) giveBack(ctx context.Context, nodes []*lease.Lease, ttl time.D
 			defer cancel()
 			defer context.AfterFunc(m.ending, cancel)()
 			err := l.Release(limited)
-			if errors.Is(err, txlock.ErrNotHeld) { // it was lost there, or is gone
+			if errors.Is(err, txlock.ErrNotHeld) { // it was lost there, or has ended
 				err = nil
 			}
 			answers <- answer{i, err}
@@ -312,7 +313,7 @@ func (m *Manager) giveBack(ctx context.Context, nodes []*lease.Lease, ttl time.D
 		}
 	}
 	ended := ctx.Done()
-	if ctx.Err() != nil { // before: the release is all that is left to do
+	if ctx.Err() != nil { // it had ended before the release was asked for
 		ended = nil
 	}
 	var late <-chan time.Time

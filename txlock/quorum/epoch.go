@@ -10,17 +10,17 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
 )
 
-// A database that comes back empty has forgotten who holds what. So each has a mark,
-// written by its first use with the server's clock, and counts when that is older than
-// the longest TTL and the clock skew: whatever was granted there before the data were
-// lost has expired by then, and the clock is past its tokens. It is the delayed restart
-// of the Redlock page (redis.io/docs/latest/develop/use/patterns/distributed-locks),
-// without anybody's having to think of it.
+// A database that comes back empty has forgotten who holds what. So each database has an
+// epoch, which its first use begins at the time of the server's clock. The database counts
+// when its epoch is older than the longest TTL and the clock skew together: all that was
+// granted before the data were lost has expired by then, and the clock is past its tokens.
+// It is the delayed restart of the Redlock page
+// (redis.io/docs/latest/develop/use/patterns/distributed-locks), and it happens by itself.
 
-// errRecovering is why a database doesn't count.
+// errRecovering is the reason why a database with new data doesn't count.
 var errRecovering = errors.New("its data are new")
 
-// counts returns nil where the data of a node are old enough to count.
+// counts returns nil if the data of a node are old enough to count.
 func (m *Manager) counts(ctx context.Context, node int) error {
 	epoch, err := nodes.Of(m.nodes[node]).Epoch(ctx)
 	if err == nil && epoch.ID == "" {
@@ -38,8 +38,8 @@ func (m *Manager) counts(ctx context.Context, node int) error {
 	return nil
 }
 
-// distinct returns an error where a node has the data of another, and would be
-// counted twice.
+// distinct returns an error if a node has the data of another node, and would be counted
+// twice.
 func (m *Manager) distinct(node int, epoch string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,17 +53,17 @@ func (m *Manager) distinct(node int, epoch string) error {
 	return nil
 }
 
-// installed is the age of the data of a database that was new to Install.
+// installed is the age of the epoch that Install gives to new databases.
 const installed = 10 * 365 * 24 * time.Hour
 
-// Install makes databases that have never been used count at once. Without it they
-// count when MaxTTL and ClockSkew have passed since the first Acquire. It does so only
-// where all of them answer and none has been used before: a single one that is new
-// among others may have lost its data, and has to wait. So it may be called at every
-// start of a program, after schema.Install; what it can't tell from an installation is
-// that all databases have lost their data within one MaxTTL.
+// Install makes databases that have never been used count at once. Without it they count
+// when MaxTTL and ClockSkew have passed since the first Acquire. It does so only if all
+// of them answer and none has been used before: a single new one among others may have
+// lost its data, and must wait. So a program may call it at every start, after
+// schema.Install. What it can't tell from an installation is that all databases have lost
+// their data within one MaxTTL.
 //
-// It returns txlock.ErrNoQuorum with the errors of the nodes where one of them doesn't
+// It returns txlock.ErrNoQuorum with the errors of the nodes if one of them doesn't
 // answer, after which it may be repeated, and ErrClosed.
 func (m *Manager) Install(ctx context.Context) error {
 	if err := m.open(); err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// majorityError is the error of what fewer than a majority of the nodes have done. It
-// says which have not, and why.
+// majorityError is the error if fewer nodes than needed have done something. It says
+// which nodes have not, and why.
 type majorityError struct {
 	sentinel error
 	needed   int
-	nodes    []error // by node; nil where it was done, or is not known
+	nodes    []error // by node; nil if it has done it, or if that is not known
 }
 
 func (e *majorityError) Error() string {
@@ -28,9 +28,9 @@ func (e *majorityError) Error() string {
 	return why.String()
 }
 
-// Unwrap hands on the sentinel and the errors of the nodes, but not those that would
-// be taken for an answer of all: a node that is busy, or has lost its part, and a limit
-// that is not the caller's.
+// Unwrap returns the sentinel and the errors of the nodes. It leaves out errors of single
+// nodes that would look like the error of the whole lease: that a node is busy, has lost
+// its lease or has not answered within a limit.
 func (e *majorityError) Unwrap() []error {
 	all := []error{e.sentinel}
 	for _, err := range e.nodes {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
@@ -71,7 +72,7 @@ func newLeasesOver(t testing.TB, nodes []*testdb.DB, filters map[int]filter, opt
 		if err != nil {
 			t.Fatal(err)
 		}
-		pool := sql.OpenDB(txlock.Guarded(connector))
+		pool := sql.OpenDB(locksqlc.Connector(connector))
 		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, options...)...)
 		if err != nil {
 			t.Fatal(err)

@@ -18,43 +18,44 @@ import (
 // ErrClosed is returned by a Manager that was closed.
 var ErrClosed = errors.New("quorum: the manager is closed")
 
-// Manager acquires leases over several databases. Any number of managers and
-// programs may share them, if all have the same databases. Its methods may be called
-// from any goroutine.
+// Manager acquires leases over several databases. Any number of managers and programs may
+// share the databases, if all use the same ones. Its methods may be called from any
+// goroutine.
 type Manager struct {
 	nodes    []*lease.Manager
 	majority int
 	options  options
 
-	closing context.Context // of waits, until Close is called
+	closing context.Context // of the waiters: ends when Close is called
 	close   context.CancelFunc
-	ending  context.Context // of what is asked of the nodes, until the end of Close
+	ending  context.Context // of what the nodes are asked: ends with Close
 	end     context.CancelFunc
 	errands *underlease.Errands
 
 	mu      sync.Mutex
-	closed  bool // no new requests
+	closed  bool // Close was called
 	records map[recordKey]*record
 	turns   map[string]*turn
-	epochs  []string // of the nodes, as they were seen last
+	epochs  []string // of the nodes, as last seen
 }
 
-// recordKey is what a record is found by.
+// recordKey identifies a record of a manager.
 type recordKey struct{ key, owner string }
 
-// New returns a manager of leases over the databases of the managers, which stay the
-// caller's and are needed until Close. There are 3, 5, 7 or 9, each of a database of
-// its own that shares no server, no replication and no storage with the others: what
-// takes two of them down at once counts as two failures. The terms of a lease (TTL,
-// MaxLifetime, WaitAtMost) are those of the managers, which have the same. Nothing is
-// sent yet; close the manager when it isn't needed any more, which ends its goroutines.
+// New returns a manager of leases over the databases of the given managers, which stay
+// open when it is closed, and are needed until then. There are 3, 5, 7 or 9 of them. Each
+// is of a database of its own that shares no server, no replication and no storage with
+// the others: what makes two of them fail at once counts as two failures. The terms of a
+// lease (TTL, MaxLifetime, WaitAtMost) are those of the managers, which must be the same.
+// New sends nothing. Close the manager when it isn't needed any more, which ends its
+// goroutines.
 //
-// New databases count when MaxTTL and ClockSkew have passed since they were first
-// used: see Install.
+// New databases count when MaxTTL and ClockSkew have passed since their first use: see
+// Install.
 //
-// It returns txlock.ErrInvalidOption for another number of managers, the same manager
-// or pool twice, terms that differ, and an option out of its range; lease.ErrClosed for
-// a manager that is closed.
+// It returns txlock.ErrInvalidOption for another number of managers, the same manager or
+// pool twice, different terms, and an option out of its range; and lease.ErrClosed for a
+// manager that is closed.
 func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 	n := len(managers)
 	if err := checkNumber(n); err != nil {
@@ -93,18 +94,18 @@ func New(managers []*lease.Manager, opts ...Option) (*Manager, error) {
 	return m, nil
 }
 
-// Acquire takes the lease of a key in a majority of the databases and waits until it
-// is free, by trying again after random pauses. All databases are asked at once, and
-// none is waited for longer than NodeTimeout; one that answers later, or was down,
-// joins the lease behind the call. Who holds the lease already, by the context of Do or
-// Lease.Context for its key, or by lease.WithOwner, enters it again in the same manager,
-// with the same token and without a statement.
+// Acquire takes the lease of a key in a majority of the databases, and waits until it is
+// free, by trying again after random pauses. It asks all databases at once, and waits for
+// none of them longer than NodeTimeout; a database that answers later, or was down, joins
+// the lease in the background. An owner that holds the lease already re-enters it in the
+// same manager, with the same token and without a statement. The owner is that of the
+// context of Do or Lease.Context for this key, or the one that lease.WithOwner names.
 //
-// It may return txlock.ErrNoQuorum with the errors of the nodes where a majority
-// couldn't be had three times in a row; ErrWaitTimeout (see lease.WaitAtMost),
-// ErrInvalidKey, ErrInvalidOption, ErrClosed, lease.ErrClosed and the context's error.
-// Where it returns an error the lease is not held: what the databases have granted, or
-// may have, is given back behind the call until its time to live is over.
+// It may return txlock.ErrNoQuorum with the errors of the nodes if a majority was missing
+// three times in a row; ErrWaitTimeout (see lease.WaitAtMost), ErrInvalidKey,
+// ErrInvalidOption, ErrClosed, lease.ErrClosed and the context's error. If it returns an
+// error, the lease is not held: what the databases have granted, or may have, is released
+// in the background, until its TTL is over.
 func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, key, opts)
 	if err != nil {
@@ -117,9 +118,9 @@ func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...lease.Acq
 	return l, nil
 }
 
-// TryAcquire is Acquire that doesn't wait: it asks once, and returns txlock.ErrBusy
-// where a majority is not free, though it could be reached. Of several that try at the
-// same time it may be that none gets a majority.
+// TryAcquire acquires the lease without waiting: it asks once, and returns txlock.ErrBusy
+// if a majority can be reached but is not free. If several try at the same time, it may
+// be that none gets a majority.
 func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...lease.AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, key, opts)
 	if err != nil {
@@ -132,14 +133,14 @@ func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...lease.
 	return l, nil
 }
 
-// Do acquires the lease, calls fn and releases it, also when fn panics or the
-// context has ended. The context of fn ends when the lease is lost, with ErrLost as
-// its cause, and carries the lease: Do and Acquire of the same key under it enter
-// again, and those of other keys exclude each other.
+// Do acquires the lease, calls fn and releases the lease, also if fn panics or the
+// context has ended. The context of fn ends when the lease is lost, with txlock.ErrLost
+// as its cause, and carries the lease: Do and Acquire of the same key under it re-enter
+// the lease, and those of other keys exclude each other.
 //
-// It returns the error of fn, joined by txlock.ErrLost where the lease was lost
-// before fn returned, and what Acquire and Release return. Where fn has guarded
-// transactions that are still open, the lease is given back after their end.
+// It returns the error of fn, joined by txlock.ErrLost if the lease was lost before fn
+// returned, and the errors of Acquire and Release. If fn has guarded transactions that
+// are still open, the lease is released when they end, without an error.
 func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...lease.AcquireOption) error {
 	if fn == nil {
 		return errors.New("quorum: Do needs a function, got nil")
@@ -151,11 +152,11 @@ func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Co
 	return underlease.Do(ctx, l, lease.ErrGuarded, fn)
 }
 
-// Close gives back all leases of the manager, whose holders find them released, and
-// waits until the databases have answered all that was asked of them, for each as long
-// as NodeTimeout says, or until the context ends: then what was not given back ends with
-// its time to live. Calls that wait return ErrClosed, as all later ones do. Closing again
-// does nothing. The managers of the databases stay open.
+// Close releases all leases of the manager, whose handles are released. It waits until
+// the databases have answered all that they were asked, for each as long as NodeTimeout
+// says, or until the context ends: what was not released then ends after its TTL. Calls
+// that wait return ErrClosed, and so do all later calls. Closing again does nothing. The
+// managers of the databases stay open.
 func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	if m.closed {
@@ -179,7 +180,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	case err := <-finished:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("quorum: close: what goes on behind the calls has not ended: %w", ctx.Err())
+		return fmt.Errorf("quorum: close: its work in the background has not ended: %w", ctx.Err())
 	}
 }
 
@@ -197,17 +198,17 @@ func releaseAll(ctx context.Context, records map[recordKey]*record) error {
 	})...)
 }
 
-// request is one call of Acquire or its likes.
+// request is one call of Acquire, TryAcquire or Do.
 type request struct {
 	key   txlock.Key
 	owner string
 	named bool              // the owner may hold the lease already
-	from  *underlease.Owner // with the leases that the context carries
-	id    string            // the owner that the nodes know: of this call alone
+	from  *underlease.Owner // the innermost owner of the context
+	id    string            // the owner for the nodes, of this call alone
 	terms nodes.Terms
 	ttl   time.Duration
 	opts  []lease.AcquireOption
-	seen  error // what the last try has met
+	seen  error // of the last try
 }
 
 // request checks a call before anything is sent.
@@ -234,7 +235,7 @@ func (m *Manager) request(ctx context.Context, key txlock.Key, opts []lease.Acqu
 		return nil, err
 	}
 	q.id = q.owner
-	if q.named { // two calls of an owner must not enter each other's nodes
+	if q.named { // two calls of an owner must not re-enter each other's leases of nodes
 		id := "/" + uuid.NewString()
 		q.id = q.owner[:min(len(q.owner), 255-len(id))] + id
 	}
@@ -251,8 +252,9 @@ func (m *Manager) open() error {
 	return nil
 }
 
-// local returns a handle of what this manager holds for the holder of a lease of this
-// key that the context carries, or for the owner that it names, or nil.
+// local re-enters what this manager holds for the owner of the request: the holder of a
+// lease of this key that the context carries, or the owner that the context names. It
+// returns nil if there is nothing.
 func (m *Manager) local(q *request) *Lease {
 	for o := underlease.For[*Lease](q.from, q.key); o != nil && o.Lease != nil; o = underlease.For[*Lease](o.Outer, q.key) {
 		if r := o.Lease.(*Lease).r; r.m == m {
@@ -273,7 +275,7 @@ func (m *Manager) local(q *request) *Lease {
 	return r.enter()
 }
 
-// keep makes a record one that is found, unless the manager is closed.
+// keep adds a record to the manager, unless that is closed.
 func (m *Manager) keep(r *record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -284,7 +286,7 @@ func (m *Manager) keep(r *record) error {
 	return nil
 }
 
-// forget takes a record that has ended out of the manager.
+// forget removes a record that has ended from the manager.
 func (m *Manager) forget(r *record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -293,7 +295,7 @@ func (m *Manager) forget(r *record) {
 	}
 }
 
-// each calls f for 0 to n-1 at once, and returns its errors.
+// each calls f for 0 to n-1 at once, and returns the errors.
 func each(n int, f func(i int) error) []error {
 	errs := make([]error, n)
 	var all sync.WaitGroup

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -18,27 +19,26 @@ type options struct {
 	nodeTimeout time.Duration // 0: a tenth of the TTL, a second at most
 }
 
-// defaults are the options that are not given.
+// defaults are the values of options that are not given.
 var defaults = options{maxTTL: time.Minute, clockSkew: 5 * time.Second}
 
 type setting func(*options)
 
 func (f setting) toManager(o *options) { f(o) }
 
-// MaxTTL is the longest time to live that any program acquires with on these
-// databases: give all of them the same. A database that comes back without its data
-// counts again when that time and ClockSkew are over, since no lease that it had
-// granted before lives longer. An Acquire with a longer TTL is refused. The default is
-// a minute.
+// MaxTTL is the longest TTL that any program uses for its leases on these databases: give
+// all programs the same. A database that comes back without its data counts again when
+// that time and ClockSkew are over, because no lease that it had granted lives longer. An
+// Acquire with a longer TTL is refused. The default is a minute.
 func MaxTTL(d time.Duration) Option { return setting(func(o *options) { o.maxTTL = d }) }
 
-// ClockSkew is by how much the clocks of the databases may differ. It delays a
-// database that comes back without its data, so that its clock is past every token
+// ClockSkew is by how much the clocks of the databases may differ. A database that comes
+// back without its data waits for that long too, so that its clock is past every token
 // that was granted before. The default is 5 seconds.
 func ClockSkew(d time.Duration) Option { return setting(func(o *options) { o.clockSkew = d }) }
 
-// NodeTimeout bounds how long an Acquire, Renew or Release waits for one database,
-// at most half of the TTL. The default is a tenth of the TTL, a second at most.
+// NodeTimeout bounds how long an Acquire, Renew or Release waits for one database. It is
+// at most half of the TTL. The default is a tenth of the TTL, but at most a second.
 func NodeTimeout(d time.Duration) Option {
 	return setting(func(o *options) {
 		o.nodeTimeout = d
@@ -48,10 +48,10 @@ func NodeTimeout(d time.Duration) Option {
 	})
 }
 
-// Check returns what New returns for so many managers of these terms and the options,
-// and Acquire for terms of its own: for what stands in for a Manager, in tests for
-// example.
-func Check(managers int, terms nodes.Terms, opts ...Option) error {
+func init() { inside.SetQuorum(inside.Quorum[nodes.Terms, Option]{Check: check}) }
+
+// check is inside.Quorum.Check.
+func check(managers int, terms nodes.Terms, opts ...Option) error {
 	if err := checkNumber(managers); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func Check(managers int, terms nodes.Terms, opts ...Option) error {
 	return o.check(terms)
 }
 
-// checkNumber returns what is wrong with the number of managers.
+// checkNumber returns what is wrong with the number of managers, or nil.
 func checkNumber(n int) error {
 	if n < 3 || n > 9 || n%2 == 0 {
 		return fmt.Errorf("%w: New needs 3, 5, 7 or 9 managers, got %d: an even number survives no more failures than one less", txlock.ErrInvalidOption, n)
@@ -75,7 +75,7 @@ func optionsOf(opts []Option) options {
 	return o
 }
 
-// check returns what is wrong with the options, for the terms of the managers.
+// check returns what is wrong with the options and the terms of the managers, or nil.
 func (o *options) check(t nodes.Terms) error {
 	switch {
 	case o.maxTTL < lease.MinTTL || o.maxTTL > lease.MaxTTL:
@@ -88,7 +88,7 @@ func (o *options) check(t nodes.Terms) error {
 	return o.checkTerms(t)
 }
 
-// checkTerms returns what is wrong with the terms of a lease.
+// checkTerms returns what is wrong with the terms of a lease, or nil.
 func (o *options) checkTerms(t nodes.Terms) error {
 	switch {
 	case t.TTL > o.maxTTL:
@@ -101,7 +101,7 @@ func (o *options) checkTerms(t nodes.Terms) error {
 	return nil
 }
 
-// timeout bounds what is asked of one node for a lease of that TTL.
+// timeout bounds each request to one node, for a lease with that TTL.
 func (o *options) timeout(ttl time.Duration) time.Duration {
 	if o.nodeTimeout > 0 {
 		return o.nodeTimeout
@@ -109,5 +109,5 @@ func (o *options) timeout(ttl time.Duration) time.Duration {
 	return min(ttl/10, time.Second)
 }
 
-// recovery is how long a database that has lost its data doesn't count.
+// recovery is for how long a database that has lost its data doesn't count.
 func (o *options) recovery() time.Duration { return o.maxTTL + o.clockSkew }

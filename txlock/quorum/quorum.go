@@ -1,15 +1,3 @@
-// Package quorum takes leases over a majority of independent databases: the lease
-// goes on while any minority of them is down, cut off or comes back empty.
-//
-//	m, err := quorum.New([]*lease.Manager{a, b, c, d, e})
-//	err = m.Do(ctx, key, func(ctx context.Context, l *quorum.Lease) error {
-//		...
-//	})
-//
-// The databases know nothing of each other. Each holder has the lease of the key in
-// more than half of them, which two can't have at the same time; the token is made
-// known to more than half of them before it is used. There is no Guard over several
-// databases: what is written into one of them is guarded there, by Lease.Node.
 package quorum
 
 import (
@@ -24,31 +12,31 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// Lease is one hold on a lease over several databases. It has the methods of
-// lease.Lease, but for Guard: see Node. They may be called from any goroutine.
+// Lease is a handle of a lease over several databases. It has the methods of lease.Lease,
+// except Guard: see Node. They may be called from any goroutine.
 type Lease struct {
 	r    *record
-	life context.Context // ends with the lease, with why as its cause
+	life context.Context // ends with the lease; the cause says why
 	end  context.CancelCauseFunc
 
-	released bool // under record.mu
+	released bool // guarded by record.mu
 }
 
 // Key returns what is locked.
 func (l *Lease) Key() txlock.Key { return l.r.key }
 
-// Token returns the fencing token: a number that rises with every grant of the key,
-// whichever majority has granted it. That of a node's own lease may differ. An owner
-// that enters again has the same token.
+// Token returns the fencing token. It rises with every grant of the key, whichever
+// majority has granted it. The token of a node's own lease may differ. An owner that
+// re-enters has the same token.
 func (l *Lease) Token() uint64 { return l.r.token }
 
 // Owner returns the name of the owner: see lease.WithOwner.
 func (l *Lease) Owner() string { return l.r.owner }
 
-// Err returns nil while a majority of the databases is held for certain,
-// txlock.ErrLost with the cause of each node when it was lost, and txlock.ErrNotHeld
-// after Release. It compares the clock at every call, as that of lease.Lease does,
-// and has the same limits: one server clock that is set forward lets somebody else in.
+// Err returns nil while a majority of the databases is certainly held, txlock.ErrLost
+// with the cause of each node after the lease was lost, and txlock.ErrNotHeld after
+// Release. It compares the clock at every call, as lease.Lease.Err does, and has the same
+// limit: if one server's clock is set forward, somebody else may get the lease.
 func (l *Lease) Err() error {
 	l.r.check()
 	return context.Cause(l.life)
@@ -57,16 +45,16 @@ func (l *Lease) Err() error {
 // Valid tells whether Err is nil.
 func (l *Lease) Valid() bool { return l.Err() == nil }
 
-// Done returns a channel that is closed when the lease is lost or released. It
-// follows the clock within the delay of a timer, and a loss before its time within a
-// quarter of the TTL; Err doesn't wait for that.
+// Done returns a channel that is closed when the lease is lost or released. A timer
+// closes it, which may be a little late, and up to a quarter of the TTL late if the lease
+// is lost before its time is over; Err is never late.
 func (l *Lease) Done() <-chan struct{} { return l.life.Done() }
 
-// Context returns a context that ends when the lease is lost or released, with
-// what Err says as its cause (context.Cause), and that carries the lease: an Acquire
-// of the same key under it, of this manager, enters again while it is held; one of
-// another key, or of the manager of one database, doesn't know of it. The function ends
-// it earlier; call it when the work is done.
+// Context returns a context that ends when the lease is lost or released, with the error
+// of Err as its cause (context.Cause). The context also carries the lease: an Acquire of
+// the same key under it, by this manager, re-enters the lease while it is held. An
+// Acquire of another key, or by the manager of one database, has an owner of its own. The
+// returned function ends the context earlier; call it when the work is done.
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	working, cancel := context.WithCancelCause(underlease.WithLease(ctx, l))
 	if err := l.Err(); err != nil {
@@ -89,15 +77,15 @@ func (l *Lease) Left() time.Duration {
 	return l.r.left()
 }
 
-// Node returns the lease in the database of a manager, by its index in the slice
-// that New was given, to guard a transaction there: what is written into that
-// database under its Guard alone can't be overtaken there. The lease of another
-// holder may be on a majority without this database at that time; it can't guard here
-// then. Leave the renewal and the release of the node's lease to this one.
+// Node returns the lease in one database, by the index of its manager in the slice given
+// to New, to guard a transaction there. What is written into that database under its
+// Guard can't be overtaken in that database. At the same time, another holder may have a
+// majority without that database; it can't guard there then. Leave the renewal and the
+// release of the node's lease to this lease.
 //
-// It returns what Err does, txlock.ErrNotHeld where the lease holds others than this
-// database at the moment, which it tries to mend behind the calls, and
-// txlock.ErrInvalidOption for an index out of its range.
+// It returns the error of Err, txlock.ErrNotHeld if this database is not among those that
+// are held at the moment, which the manager tries to mend in the background, and
+// txlock.ErrInvalidOption for an index out of range.
 func (l *Lease) Node(index int) (*lease.Lease, error) {
 	if index < 0 || index >= len(l.r.m.nodes) {
 		return nil, fmt.Errorf("%w: Node(%d): the databases are numbered from 0 to %d", txlock.ErrInvalidOption, index, len(l.r.m.nodes)-1)
@@ -112,11 +100,10 @@ func (l *Lease) Node(index int) (*lease.Lease, error) {
 	return nil, fmt.Errorf("quorum lease %q, node %d: %w there at the moment: %w", l.r.key, index, txlock.ErrNotHeld, why)
 }
 
-// Renew extends the lease now, in place of the next renewals of the nodes' managers.
-// It waits for each database as long as NodeTimeout says. It returns txlock.ErrLost or
-// ErrNotHeld where the lease is not held any more, and ErrNoQuorum with the errors of
-// the nodes where fewer than a majority were renewed: the lease is held for as long as
-// before then.
+// Renew extends the lease now, before the next renewals of the nodes' managers. It waits
+// for each database as long as NodeTimeout says. It returns txlock.ErrLost or ErrNotHeld
+// if the lease is not held any more, and ErrNoQuorum with the errors of the nodes if
+// fewer than a majority were renewed: then the lease is held for as long as before.
 func (l *Lease) Renew(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
@@ -140,14 +127,15 @@ func (l *Lease) Renew(ctx context.Context) error {
 	return errors.Join(ctx.Err(), fmt.Errorf("renew quorum lease %q: %w", r.key, &majorityError{txlock.ErrNoQuorum, r.m.majority, errs}))
 }
 
-// Release ends this hold; the last of an owner gives the lease back in all databases
-// at once. Releasing again does nothing. It is sent even where the context has ended
-// already; a context that ends meanwhile ends the call. What a database doesn't answer
-// within NodeTimeout goes on behind the call until its lease has expired.
+// Release releases this handle; the last handle of an owner releases the lease in all
+// databases at once. Releasing again does nothing. Release works under a context that has
+// ended already; if the context ends meanwhile, Release returns. A database that doesn't
+// answer within NodeTimeout is asked again in the background, until its lease has
+// expired.
 //
-// It returns txlock.ErrNotHeld, with the reason, for a lease that had been lost, and
-// txlock.ErrNoQuorum with the errors of the nodes where fewer than a majority have
-// answered: the lease ends with its time to live then, if not before.
+// It returns txlock.ErrNotHeld with the cause if the lease had been lost, and
+// txlock.ErrNoQuorum with the errors of the nodes if fewer than a majority have answered:
+// then the lease ends after its TTL at the latest.
 func (l *Lease) Release(ctx context.Context) error {
 	nodes, last, lost := l.r.leave(l)
 	if lost != nil {
@@ -157,10 +145,10 @@ func (l *Lease) Release(ctx context.Context) error {
 		return nil
 	}
 	began := time.Now()
-	errs := l.r.m.giveBack(ctx, nodes, l.r.ttl)
+	errs := l.r.m.releaseNodes(ctx, nodes, l.r.ttl)
 	late := time.NewTimer(time.Since(began) + grace)
 	defer late.Stop()
-	select { // of nodes that have not answered the acquire: it is given back there too
+	select { // wait for nodes that have not answered the acquire: they release it too
 	case <-l.r.asked:
 	case <-late.C:
 	case <-ctx.Done():
@@ -176,7 +164,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	return fmt.Errorf("release quorum lease %q: %w", l.r.key, err)
 }
 
-// done is how many errors are none.
+// done counts the errors that are nil.
 func done(errs []error) (n int) {
 	for _, err := range errs {
 		if err == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// record is what a manager holds for an owner, shared by all handles.
+// record is a lease that a manager holds for an owner. All handles of the owner share it.
 type record struct {
 	m *Manager
 	*request
@@ -22,9 +22,9 @@ type record struct {
 	until time.Time
 	asked <-chan struct{} // closed when all nodes have answered the round of the grant
 
-	mu      sync.Mutex     // taken before Manager.mu, never after
-	nodes   []*lease.Lease // nil: not held there
-	why     []error        // why not
+	mu      sync.Mutex     // guards the fields below; locked before Manager.mu, never after
+	nodes   []*lease.Lease // by node; nil if not held there
+	why     []error        // why it is not held there
 	mending []bool
 	handles map[*Lease]struct{} // nil before the grant
 	over    bool                // lost, or all handles are released
@@ -41,8 +41,8 @@ func (m *Manager) newRecord(q *request) *record {
 	return r
 }
 
-// start makes the first handle of a lease whose token a majority has confirmed, if
-// its time is not over yet: this comes last.
+// start makes the first handle of a lease whose token a majority has confirmed. It checks
+// the clock last, and returns nil if the lease's time is over.
 func (r *record) start(token uint64) *Lease {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,7 +54,7 @@ func (r *record) start(token uint64) *Lease {
 	return r.handle()
 }
 
-// enter makes another handle, if the lease still counts, and Close will see it.
+// enter makes another handle, if the lease still counts and the manager is open.
 func (r *record) enter() *Lease {
 	r.check()
 	r.mu.Lock()
@@ -72,8 +72,8 @@ func (r *record) handle() *Lease {
 	return l
 }
 
-// join adds the lease of a node. To one that has fallen below a majority before
-// nothing can be added: somebody else may have had it since.
+// join adds the lease of a node. Nothing can be added after the lease has fallen below a
+// majority: somebody else may have had it since.
 func (r *record) join(node int, l *lease.Lease) error {
 	r.check()
 	r.mu.Lock()
@@ -94,7 +94,7 @@ func (r *record) explain(node int, err error) {
 
 var errOver = errors.New("it is not wanted any more")
 
-// valid counts the nodes that are held for certain.
+// valid counts the nodes whose leases are certainly held. The caller holds record.mu.
 func (r *record) valid() (n int) {
 	for _, l := range r.nodes {
 		if l != nil && l.Valid() {
@@ -104,8 +104,8 @@ func (r *record) valid() (n int) {
 	return n
 }
 
-// check ends the lease when fewer than a majority are left. A node's lease that is
-// over doesn't come back by itself, so nothing was missed between two calls.
+// check ends the lease when fewer than a majority of the nodes are left. A node's lease
+// that is over doesn't come back, so nothing is missed between two calls.
 func (r *record) check() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,10 +121,11 @@ func (r *record) check() {
 		l.end(r.lost)
 	}
 	nodes := r.finish()
-	r.m.errands.Go(func() { r.m.giveBack(context.Background(), nodes, r.ttl) })
+	r.m.errands.Go(func() { r.m.releaseNodes(context.Background(), nodes, r.ttl) })
 }
 
-// finish takes what is held out of the record, under record.mu.
+// finish ends the record, and returns the leases of the nodes for release. The caller
+// holds record.mu.
 func (r *record) finish() []*lease.Lease {
 	nodes := r.nodes
 	r.over, r.nodes = true, make([]*lease.Lease, len(nodes))
@@ -135,14 +136,15 @@ func (r *record) finish() []*lease.Lease {
 	return nodes
 }
 
-// abandon takes what is held out of a record that was not granted.
+// abandon ends a record that was not granted, and returns the leases of the nodes for
+// release.
 func (r *record) abandon() []*lease.Lease {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.finish()
 }
 
-// leave removes a handle. For the last one the caller gives the nodes back.
+// leave removes a handle. After the last one, the caller releases the nodes.
 func (r *record) leave(l *Lease) (nodes []*lease.Lease, last bool, lost error) {
 	r.check()
 	r.mu.Lock()
@@ -169,7 +171,7 @@ func (r *record) node(index int) (*lease.Lease, error) {
 	return r.at(index)
 }
 
-// at is node under record.mu.
+// at does what node does. The caller holds record.mu.
 func (r *record) at(index int) (*lease.Lease, error) {
 	l, why := r.nodes[index], r.why[index]
 	if l != nil {
@@ -192,7 +194,7 @@ func (r *record) left() time.Duration {
 	return r.stays()
 }
 
-// stays is left under record.mu.
+// stays does what left does. The caller holds record.mu.
 func (r *record) stays() time.Duration {
 	left := make([]time.Duration, len(r.nodes))
 	for i, l := range r.nodes {
@@ -204,13 +206,13 @@ func (r *record) stays() time.Duration {
 	return left[len(left)-r.m.majority]
 }
 
-// pause is how long to wait until the lease is looked at again, under record.mu.
+// pause is how long to wait until the next look at the lease. The caller holds record.mu.
 func (r *record) pause() time.Duration {
 	return max(min(r.ttl/4, r.stays()), time.Millisecond)
 }
 
-// tend ends a lease that has lost its majority, and tries to mend one that misses
-// nodes; the timer calls it.
+// tend ends a lease that has lost its majority, and acquires missing nodes again; the
+// timer calls it.
 func (r *record) tend() {
 	r.check()
 	r.mu.Lock()
@@ -219,7 +221,7 @@ func (r *record) tend() {
 		return
 	}
 	for i, l := range r.nodes {
-		// Where it was released by force it stays so.
+		// A node where it was released by force is not acquired again.
 		if (l == nil || !l.Valid() && !errors.Is(l.Err(), lease.ErrReplaced)) && !r.mending[i] {
 			r.mending[i] = r.m.errands.Go(func() { r.mend(i, l) })
 		}
@@ -227,8 +229,8 @@ func (r *record) tend() {
 	r.timer.Reset(r.pause())
 }
 
-// mend acquires the lease of a node that is missing, beside those that are held. What
-// is left of one that was lost goes first.
+// mend acquires the lease of a node that is missing. It first releases what is left of
+// one that was lost.
 func (r *record) mend(node int, old *lease.Lease) {
 	if old != nil {
 		r.m.drop(old, r.ttl)
@@ -242,7 +244,7 @@ func (r *record) mend(node int, old *lease.Lease) {
 	}
 }
 
-// acquireNode acquires the lease of one node for a lease that is held already.
+// acquireNode acquires the lease of one node, for a lease that a majority holds.
 func (r *record) acquireNode(node int) error {
 	q := *r.request
 	if !r.until.IsZero() {

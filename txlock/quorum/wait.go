@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// leastPause and mostPause bound the pauses of who waits, before they are
-	// jittered by a half: enough for one of several who have split the nodes.
+	// leastPause and mostPause bound the pauses of a waiter, before a random part of up
+	// to a half is added or subtracted: so one of several that have split the nodes
+	// among them comes first.
 	leastPause = 5 * time.Millisecond
 	mostPause  = 250 * time.Millisecond
-	// maxFailures is how often in a row a majority may be missing before a wait
-	// gives up.
+	// maxFailures is after how many tries in a row without a majority a waiter gives up.
 	maxFailures = 3
 )
 
-// turn is whose turn it is to ask for a key in this manager: of those that wait
-// only one does.
+// turn decides which request of this manager may ask for a key: of those that wait, only
+// one does.
 type turn struct {
-	mine  chan struct{} // has an element while it is somebody's; who waits to send is in order
-	freed chan struct{} // has an element when the lease was released here
+	mine  chan struct{} // has an element while a request has the turn; the others wait to send, in order
+	freed chan struct{} // has an element when the lease was released in this manager
 	users int
 }
 
-// queue returns the turn of a key.
+// queue returns the turn of a key, and counts its caller.
 func (m *Manager) queue(key txlock.Key) *turn {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -44,7 +44,7 @@ func (m *Manager) queue(key txlock.Key) *turn {
 	return t
 }
 
-// unqueue is called by who has called queue.
+// unqueue is called once by each caller of queue, when it has ended.
 func (m *Manager) unqueue(key txlock.Key, t *turn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +53,7 @@ func (m *Manager) unqueue(key txlock.Key, t *turn) {
 	}
 }
 
-// freed tells who waits in this manager that the lease was released.
+// freed wakes a waiter of this manager after the lease was released.
 func (m *Manager) freed(key txlock.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -98,16 +98,17 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 var (
 	// errLimit is the cause of a context that ends by the limit of a wait.
 	errLimit = errors.New("the limit of WaitAtMost")
-	// errOthers is what is seen by who had no turn.
+	// errOthers is the reason for a request that had no turn.
 	errOthers = errors.New("others of this manager were before it")
 )
 
-// inTurn waits for its turn, and tries until a majority is free: for the first time
-// under the context that has no limit. It notes what it has seen last.
+// inTurn waits for the turn of the request, and tries until a majority is free. The first
+// try is under the context asking, which has no limit. It notes the error of the last
+// try.
 func (m *Manager) inTurn(asking, ctx context.Context, q *request, t *turn) (*Lease, error) {
 	select {
 	case t.mine <- struct{}{}:
-	default: // it is somebody's
+	default: // another request has the turn
 		asking = ctx
 		select {
 		case t.mine <- struct{}{}:
@@ -136,7 +137,7 @@ func (m *Manager) inTurn(asking, ctx context.Context, q *request, t *turn) (*Lea
 		for left := time.Duration(0); ; {
 			d := pause.NextBackOff()
 			if left > 0 {
-				d = min(d, left+time.Millisecond) // then it is free if its holder is dead
+				d = min(d, left+time.Millisecond) // when it is free if its holder is dead
 			}
 			if err := t.pause(ctx, d); err != nil {
 				return nil, err
@@ -148,7 +149,7 @@ func (m *Manager) inTurn(asking, ctx context.Context, q *request, t *turn) (*Lea
 	}
 }
 
-// pause waits for a time, or until the lease is released here.
+// pause waits for a time, or until the lease is released in this manager.
 func (t *turn) pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -161,8 +162,9 @@ func (t *turn) pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// held returns for how much longer a majority is not free, as far as is known, or 0.
-// It looks without a lock: to ask for what others hold would keep them from renewing it.
+// held returns for how much longer a majority is not free, as far as is known, or 0. It
+// looks without locks: asking for leases that others hold would keep them from being
+// renewed.
 func (m *Manager) held(ctx context.Context, q *request) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, m.options.timeout(q.ttl))
 	defer cancel()
@@ -172,7 +174,7 @@ func (m *Manager) held(ctx context.Context, q *request) time.Duration {
 		if err == nil && info.Held {
 			lefts[i] = info.Left
 		}
-		return err // to ask it for the lease will tell
+		return err // the next try finds out
 	})
 	slices.Sort(lefts)
 	return lefts[m.majority-1]

@@ -320,15 +320,13 @@ func (e *env) holders(keys ...txlock.Key) ([]txlock.Holder, error) {
 	return txlock.Holders(e.Context(), e.pool.DB(), keys...)
 }
 
-// numbers makes a table of one row with a number.
+// numbers is a table of one row with a number.
 func (e *env) numbers() string {
 	e.Helper()
 	if e.memory != nil {
 		return e.memory.Numbers()
 	}
-	table := e.db.CreateTable(e, "numbers", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
-	e.db.Exec(e, "INSERT INTO "+table+" VALUES (1, 0)")
-	return table
+	return spareNumbers.take(e, e.db)
 }
 
 // gone tells that the connection of a transaction is gone, and it with it.

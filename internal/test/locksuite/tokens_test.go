@@ -79,7 +79,7 @@ func TestTokensOfFreshKeysRise(t *testing.T) {
 					tokens := risingTokens{}
 					pool := poolOf(t, db, pool.guarded, pool.interpolate)
 					each(t, 8, func(ctx context.Context, _ int) error {
-						for range 40 {
+						for range 20 {
 							if err := tokens.rollBack(ctx, pool, func(s *txlock.Scope) (uint64, error) { return verb.lock(ctx, s, key, beside) }); err != nil {
 								return err
 							}

@@ -170,12 +170,12 @@ func testLockWait(t *testing.T, db *DB, statement string) {
 	mustExec(t, holder, "UPDATE "+table+" SET v = v + 1 WHERE id = 1")
 	holderID, waiterID := ConnID(t, holder), ConnID(t, waiter)
 	mustExec(t, waiter, "BEGIN")
-	if waits, err := db.waitsForLock(t.Context(), waiterID); waits || err != nil {
+	if waits, err := db.WaitsForLock(t.Context(), waiterID); waits || err != nil {
 		t.Errorf("before its statement the waiter waits: %v, %v", waits, err)
 	}
 	result := start(t.Context(), waiter, fmt.Sprintf(statement, table))
 	db.WaitForLockWait(t, waiterID)
-	if waits, err := db.waitsForLock(t.Context(), holderID); waits || err != nil {
+	if waits, err := db.WaitsForLock(t.Context(), holderID); waits || err != nil {
 		t.Errorf("the holder waits: %v, %v", waits, err)
 	}
 	select {

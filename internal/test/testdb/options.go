@@ -28,11 +28,12 @@ func (o options) serverArgs(engine Engine) []string {
 	args := []string{
 		"--skip-log-bin",
 		"--innodb-buffer-pool-size=128M",
-		"--max-connections=500",
+		"--max-connections=1000",
 		"--local-infile=1",
 	}
 	if engine == MySQL {
-		args = append(args, "--mysqlx=0", "--secure-file-priv=NULL")
+		// Tables in one file: MySQL makes and drops them in a quarter of the time.
+		args = append(args, "--mysqlx=0", "--secure-file-priv=NULL", "--innodb-file-per-table=OFF")
 	}
 	if o.durable {
 		args = append(args, "--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1")

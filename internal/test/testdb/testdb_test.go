@@ -55,7 +55,7 @@ func TestStartStop(t *testing.T) {
 			"innodb_rollback_on_timeout":     "1",
 			"innodb_flush_log_at_trx_commit": "1",
 			"log_bin":                        "0",
-			"max_connections":                "500",
+			"max_connections":                "1000",
 			"local_infile":                   "1",
 		} {
 			if got := query(t, pool, "SELECT @@"+variable); got != want {

@@ -43,11 +43,12 @@ func ConnID(tb testing.TB, q Queryer) int64 {
 func (db *DB) WaitForLockWait(tb testing.TB, connID int64) {
 	tb.Helper()
 	db.wait(tb, fmt.Sprintf("connection %d waits for a row lock", connID), func(ctx context.Context) (bool, error) {
-		return db.waitsForLock(ctx, connID)
+		return db.WaitsForLock(ctx, connID)
 	})
 }
 
-func (db *DB) waitsForLock(ctx context.Context, connID int64) (bool, error) {
+// WaitsForLock is WaitForLockWait that looks once, for who waits for something else, too.
+func (db *DB) WaitsForLock(ctx context.Context, connID int64) (bool, error) {
 	if db.Engine() == MySQL {
 		var n int
 		err := db.admin.QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.threads t

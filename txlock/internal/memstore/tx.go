@@ -198,7 +198,7 @@ func (t *Tx) await(ctx context.Context, at store.Row, atMost time.Duration) erro
 	return errTimeout
 }
 
-// The errors of waits, as servers say them: txlock.Unknown knows that they have answered.
+// The errors of waits, as servers say them: fault.Unknown knows that they have answered.
 var (
 	errTimeout  = fmt.Errorf("%w: %w", txlock.ErrWaitTimeout, &mysql.MySQLError{Number: 1205, Message: "Lock wait timeout exceeded"})
 	errDeadlock = fmt.Errorf("%w: %w", txlock.ErrDeadlock, &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock"})

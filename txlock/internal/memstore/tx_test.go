@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/memstore"
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -309,7 +310,7 @@ func TestDeadlock(t *testing.T) {
 		go func() { done <- guard(t, first, s, two) }()
 		synctest.Wait()
 		err := guard(t, second, s, one)
-		if !errors.Is(err, txlock.ErrDeadlock) || !txlock.Retryable(err) || txlock.Unknown(err) {
+		if !errors.Is(err, txlock.ErrDeadlock) || !txlock.Retryable(err) || fault.Unknown(err) {
 			t.Fatalf("the victim is told %v", err)
 		}
 		must(t, <-done)
@@ -549,7 +550,7 @@ func TestDown(t *testing.T) {
 				s.Down(nil)
 			}
 			a, err := s.Take(ctx, ask("a", hold("a", 1)))
-			if !errors.Is(err, wanted) || !txlock.Unknown(err) || a != (store.Answer{}) {
+			if !errors.Is(err, wanted) || !fault.Unknown(err) || a != (store.Answer{}) {
 				t.Fatalf("Take: %+v, error %v", a, err)
 			}
 			wantErr(t, s.Ready(ctx), wanted)

@@ -1,5 +1,5 @@
-// Package nodes is what package quorum asks of the managers and the leases of package
-// lease, and nobody else does.
+// Package nodes has what package quorum needs of the managers and leases of package
+// lease, and no other package does.
 package nodes
 
 import (
@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// Package lease sets both when it is initialized.
+// Package lease sets both variables when it is initialized.
 var (
 	// Of returns a *lease.Manager as a node.
 	Of func(manager any) Node
-	// RaiseToken makes the token of an exclusive *lease.Lease at least the one given, in
-	// the database and for all its handles. The next holder's is higher than that. Where
-	// an open transaction has guarded the lease it waits for its end, by trying again; a
-	// transaction that is guarded meanwhile may find the lease lost. After an error
-	// without an answer nobody knows which token the database has: the lease is lost then.
+	// RaiseToken makes the token of an exclusive *lease.Lease at least the given one, in
+	// the database and for all its handles. The next holder's token is higher than that.
+	// If an open transaction has guarded the lease, RaiseToken tries again until it ends;
+	// a transaction that calls Guard meanwhile may find the lease lost. If the server
+	// doesn't answer, nobody knows which token the database has, and the lease is lost.
 	RaiseToken func(ctx context.Context, l any, token uint64) error
 )
 
-// Node is one lease.Manager of several.
+// Node is a lease.Manager, one of several.
 type Node interface {
-	// Identity is comparable, and the same for two nodes on the same pool.
+	// Identity returns a comparable value that is the same for two nodes on the same pool.
 	Identity() any
 	// Terms returns what an Acquire with the options, a []lease.AcquireOption, asks for.
 	// It sends nothing.
 	Terms(options any) (Terms, error)
 	// Epoch returns the epoch of the database.
 	Epoch(ctx context.Context) (Epoch, error)
-	// BeginEpoch begins an epoch of an age in a database that has none, and returns the
-	// one that it has then.
+	// BeginEpoch begins an epoch with the given age if the database has none, and returns
+	// the epoch that the database then has.
 	BeginEpoch(ctx context.Context, age time.Duration) (Epoch, error)
 }
 
@@ -41,8 +41,8 @@ type Terms struct {
 	Fair        bool
 }
 
-// Epoch tells which data a database has. One that comes back empty, restored by nobody,
-// has another.
+// Epoch identifies the data of a database. A database that comes back empty, without a
+// restore, has another epoch.
 type Epoch struct {
 	ID  string        // empty: none was begun
 	Age time.Duration // since it was begun, by the server's clock

@@ -12,9 +12,10 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// Blockers is that of store.Store. What is read uncommitted isn't committed afterwards, and
-// is read uncommitted once more: so it was not committed meanwhile either, and its
-// transaction was open all the time.
+// Blockers returns the open transactions that have written rows of a key. It reads
+// uncommitted data, then committed data, then uncommitted data again. What it finds in
+// both uncommitted reads and not in the committed one was never committed in between, so
+// its transaction was open all the time.
 func (s *Store) Blockers(ctx context.Context, key string) ([]store.Blocker, error) {
 	first, err := s.uncommittedOf(ctx, key)
 	if err != nil || len(first) == 0 {
@@ -38,7 +39,7 @@ func (s *Store) Blockers(ctx context.Context, key string) ([]store.Blocker, erro
 	return all, nil
 }
 
-// uncommittedOf is writtenOf with what isn't committed yet.
+// uncommittedOf is writtenOf including what is not committed yet.
 func (s *Store) uncommittedOf(ctx context.Context, key string) (found map[store.Written]time.Duration, err error) {
 	err = uncommitted(ctx, s.pool, func(tx gen.DBTX) (err error) {
 		found, err = session{tx, s}.writtenOf(ctx, key)
@@ -47,8 +48,8 @@ func (s *Store) uncommittedOf(ctx context.Context, key string) (found map[store.
 	return found, err
 }
 
-// writtenOf reads what transactions have written to the rows of a key, and since when each
-// lease is over.
+// writtenOf reads what transactions have written to the rows of a key, and for how long
+// each lease has been over.
 func (s session) writtenOf(ctx context.Context, key string) (map[store.Written]time.Duration, error) {
 	rows, err := queries.LeaseTransactions(ctx, s.db, []byte(key))
 	found := make(map[store.Written]time.Duration, len(rows))
@@ -58,7 +59,7 @@ func (s session) writtenOf(ctx context.Context, key string) (map[store.Written]t
 	return found, err
 }
 
-// End is that of store.Store.
+// End ends the session of a transaction by KILL, if what it has written is still there.
 func (s *Store) End(ctx context.Context, key string, b store.Blocker) error {
 	err := uncommitted(ctx, s.pool, func(tx gen.DBTX) error {
 		found, err := session{tx, s}.writtenOf(ctx, key)

@@ -7,12 +7,12 @@ import (
 	"fmt"
 )
 
-// borrowed is a connection of the program's pool, as one of the lane's: text without
-// arguments is all that is sent on it.
+// borrowed is a connection of the program's pool that the lane uses as its own. Only text
+// without arguments is sent on it.
 type borrowed struct {
 	driver.Conn
 	taken  *sql.Conn
-	failed bool // something has, and its state is not known
+	failed bool // a statement has failed, so its state is not known
 }
 
 var (
@@ -56,7 +56,7 @@ func (b *borrowed) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.T
 	return tx, err
 }
 
-// ResetSession looks whether the connection is still there.
+// ResetSession checks that the connection is still there.
 func (b *borrowed) ResetSession(ctx context.Context) error {
 	if resetter, ok := b.Conn.(driver.SessionResetter); ok {
 		return resetter.ResetSession(ctx)
@@ -72,7 +72,8 @@ func (b *borrowed) IsValid() bool {
 	return true
 }
 
-// Close gives the connection back, or has it closed where something has failed on it.
+// Close returns the connection to the pool, which closes it if a statement has failed on
+// it.
 func (b *borrowed) Close() error {
 	if b.failed || !b.IsValid() {
 		discard(b.taken)

@@ -14,12 +14,12 @@ import (
 const (
 	// cleanBatch is how many rows one transaction of Clean removes.
 	cleanBatch = 200
-	// sweepBatch is how many one of Sweep does. MariaDB makes a subquery of a list of
-	// 1,000.
+	// sweepBatch is how many rows one transaction of Sweep removes. MariaDB makes a
+	// subquery of a list of 1,000.
 	sweepBatch = 500
 )
 
-// Clean is that of store.Store.
+// Clean removes the rows that were not used for the retention, and returns how many.
 func (s *Store) Clean(ctx context.Context, retention time.Duration) (total int, err error) {
 	next := gen.IdleLeasesParams{AfterSlot: math.MinInt64, After: []byte{}, IdleUs: retention.Microseconds(), Limit: cleanBatch}
 	for {
@@ -42,7 +42,7 @@ func (s *Store) remove(ctx context.Context, rows []gen.IdleLeasesRow, retention 
 		return 0, nil
 	}
 	err = inTx(ctx, s.pool, func(tx gen.DBTX) error {
-		for _, row := range slices.Backward(rows) { // what says how a key is used comes last
+		for _, row := range slices.Backward(rows) { // slot 0, which has the use of the key, comes last
 			removed, err := removeOne(ctx, tx, row, retention)
 			if err != nil {
 				return err
@@ -59,14 +59,14 @@ func (s *Store) remove(ctx context.Context, rows []gen.IdleLeasesRow, retention 
 	return n, err
 }
 
-// removeOne removes a row, unless it is locked, or was used meanwhile.
+// removeOne removes a row, unless it is locked or was used meanwhile.
 func removeOne(ctx context.Context, tx gen.DBTX, row gen.IdleLeasesRow, retention time.Duration) (bool, error) {
 	use, err := queries.IdleLease(ctx, tx, gen.IdleLeaseParams{Name: row.Name, Slot: row.Slot, IdleUs: retention.Microseconds()})
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
 	if err == nil && use != 0 {
-		// The gate of readers or permits, who come in through it one by one.
+		// The gate, which readers and permits pass one by one: it stays while they have rows.
 		var places int64
 		if places, err = queries.CountPlaces(ctx, tx, row.Name); err == nil && places > 0 {
 			return false, nil
@@ -78,8 +78,8 @@ func removeOne(ctx context.Context, tx gen.DBTX, row gen.IdleLeasesRow, retentio
 	return err == nil, err
 }
 
-// Sweep is that of store.Store. A reader whose row is gone can neither renew it nor guard
-// a transaction, and one that comes makes it again.
+// Sweep removes the idle rows of a key's readers. A reader whose row is gone can neither
+// renew it nor guard a transaction, and a new reader makes the row again.
 func (s *Store) Sweep(ctx context.Context, key string) error {
 	for more := true; more; {
 		err := inTx(ctx, s.pool, func(tx gen.DBTX) error {

@@ -15,16 +15,16 @@ import (
 // clockAge is how long a reading of the server's clock is trusted.
 const clockAge = time.Minute
 
-// serverClock knows what the server's clock shows at least.
+// serverClock knows a lower bound of what the server's clock shows.
 type serverClock struct {
 	mu      sync.Mutex
-	us      int64         // what it has shown, in microseconds since 1970
-	at      store.Instant // when that was received; 0 for never
+	us      int64         // what it showed at the last reading, in microseconds since 1970
+	at      store.Instant // when that reading was received; 0 for never
 	mariaDB bool
 }
 
-// microsAt returns a time of the server's clock that it reaches no later than this
-// machine reaches the moment: the answer was on its way for a while.
+// microsAt returns what the server's clock shows at the moment, or a little less: the
+// last reading was on its way for a while.
 func (c *serverClock) microsAt(moment store.Instant) int64 {
 	if moment == store.Never {
 		return math.MaxInt64
@@ -45,7 +45,7 @@ func (c *serverClock) fresh(ctx context.Context, db gen.DBTX) error {
 	return c.read(ctx, db)
 }
 
-// read reads the clock, and once what kind of server it is.
+// read reads the clock, and the kind of server.
 func (c *serverClock) read(ctx context.Context, db gen.DBTX) error {
 	row, err := queries.ServerClock(ctx, db)
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *serverClock) read(ctx context.Context, db gen.DBTX) error {
 	return nil
 }
 
-// onMariaDB tells what kind of server it is, once it was read.
+// onMariaDB tells whether the server is MariaDB, after a reading.
 func (c *serverClock) onMariaDB() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

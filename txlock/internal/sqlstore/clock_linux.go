@@ -8,8 +8,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// now reads the clock that goes on while the machine is suspended, which the
-// monotonic clock of package time does not.
+// now reads the clock that goes on while the machine is suspended. The monotonic clock of
+// package time doesn't.
 func now() store.Instant {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {

@@ -12,31 +12,31 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// lane is the connection that a manager renews on, so that a pool that the program has
-// used up loses no lease. Over a guarded pool it is one more, made by the pool's
-// connector; over a plain pool it is one of the pool's, which the manager keeps while it
-// holds leases. It is a pool of one connection either way, which opens it anew when it is
-// lost, and of a few more for waits where they are not the program's. The zero lane of a
-// pool is not open.
+// lane is the connection on which a manager renews its leases, so that no lease is lost
+// when the program has used its pool up. Over a guarded pool it is an additional
+// connection, made by the pool's connector. Over a plain pool it is one of the pool's
+// connections, which the manager keeps while it holds leases. Either way it is a sql.DB
+// of one connection, which opens it again when it is lost; over a guarded pool it has a
+// few more, for waits. The zero lane of a pool is not open.
 type lane struct {
 	program *sql.DB
-	lending sync.Mutex // while the program lends a connection that it may need itself
+	lending sync.Mutex // held while the program lends a connection that it may need itself
 
-	mu     sync.Mutex // for the fields below
-	asked  bool       // the program's pool was asked what it is
-	origin driver.Connector
-	server string // that the program's pool was connected to last
+	mu     sync.Mutex       // guards the fields below
+	asked  bool             // we know whether the program's pool is guarded
+	origin driver.Connector // of a guarded pool, else nil
+	server string           // that the program's pool was connected to last
 	db     *sql.DB
-	source *source // of db
-	kept   bool    // it has a connection, or is to have one
+	source *source // makes the connections of db
+	kept   bool    // it has a connection, or may open one
 	closed bool
 }
 
-// errElsewhere is returned where the pool's connector has led to another server than
+// errElsewhere is returned if the pool's connector has connected to another server than
 // the program's connections.
 var errElsewhere = errors.New("lease: the pool's connector has led to another server")
 
-// reserve is meet before a grant, where the program can use its pool up.
+// reserve opens the lane before a grant, if the program can use its pool up.
 func (l *lane) reserve(ctx context.Context) error {
 	if l.program.Stats().MaxOpenConnections == 0 {
 		return nil
@@ -44,9 +44,9 @@ func (l *lane) reserve(ctx context.Context) error {
 	return l.meet(ctx)
 }
 
-// meet opens the lane. It asks a connection of the program's pool once what it is; of a
-// plain pool it takes one to keep, if there is one to spare: after a grant it may be too
-// late.
+// meet opens the lane. The first time, it takes a connection of the program's pool to
+// learn whether the pool is guarded. It keeps a connection of a plain pool, if there is
+// one to spare: after a grant there may be none left.
 func (l *lane) meet(ctx context.Context) error {
 	if l.ready() {
 		return nil
@@ -62,19 +62,19 @@ func (l *lane) meet(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.kept || l.closed {
-		taken.giveBack(l.program)
+		taken.unkeep(l.program)
 		return conn.Close()
 	}
 	l.open()
-	if l.db.Stats().OpenConnections > 0 { // somebody still uses that of before
+	if l.db.Stats().OpenConnections > 0 { // the last connection is still used
 		return conn.Close()
 	}
 	l.source.offer(conn)
 	return nil
 }
 
-// ready opens the lane if that needs no connection of the program's, and tells whether
-// there is nothing more to do for it.
+// ready opens the lane if that needs no connection of the program's pool. It tells
+// whether nothing more is to be done.
 func (l *lane) ready() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,11 +84,12 @@ func (l *lane) ready() bool {
 	return l.kept || l.closed || l.asked && !l.mayKeep()
 }
 
-// laneLife is for how long a connection of the lane's own is used. The next goes where the
-// program's new ones go.
+// laneLife is how long a connection of a guarded pool's lane is used. After that, the
+// next one goes where the program's new connections go.
 const laneLife = 10 * time.Minute
 
-// open makes the pool of the lane, which keeps its connection from now on, under lane.mu.
+// open makes the sql.DB of the lane, which keeps its connection from now on. The caller
+// holds lane.mu.
 func (l *lane) open() {
 	if l.db == nil {
 		l.source = &source{lane: l, origin: l.origin}
@@ -103,9 +104,9 @@ func (l *lane) open() {
 	l.kept = true
 }
 
-// learn notes what a connection of the program's pool is.
+// learn notes whether the program's pool is guarded, by one of its connections.
 func (l *lane) learn(conn *sql.Conn) {
-	_ = conn.Raw(func(raw any) error { // the error is that of a connection that is gone
+	_ = conn.Raw(func(raw any) error { // an error means that the connection is gone
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.asked = true
@@ -118,14 +119,14 @@ func (l *lane) learn(conn *sql.Conn) {
 	})
 }
 
-// mayKeep tells whether there may be a connection for the manager alone, under lane.mu:
-// not one that is the only one of a plain pool.
+// mayKeep tells whether the manager may keep a connection for itself: not the only one of
+// a plain pool. The caller holds lane.mu.
 func (l *lane) mayKeep() bool {
 	return l.origin != nil || l.program.Stats().MaxOpenConnections != 1
 }
 
-// conn returns the connection to renew on: that of the lane, and one of the program's
-// where there is none to be had.
+// conn returns the connection for renewals: the lane's, or if there is none, one of the
+// program's pool.
 func (l *lane) conn(ctx context.Context) (*sql.Conn, error) {
 	if err := l.meet(ctx); err != nil {
 		return nil, fmt.Errorf("get a connection: %w", err)
@@ -136,7 +137,7 @@ func (l *lane) conn(ctx context.Context) (*sql.Conn, error) {
 	var own error
 	if kept {
 		limited, cancel := ctx, context.CancelFunc(func() {})
-		if deadline, ok := ctx.Deadline(); ok { // half of the time for it, the rest for the other
+		if deadline, ok := ctx.Deadline(); ok { // half of the time for the lane, the rest for the program's pool
 			limited, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
 		}
 		var conn *sql.Conn
@@ -154,19 +155,19 @@ func (l *lane) conn(ctx context.Context) (*sql.Conn, error) {
 	return conn, nil
 }
 
-// another returns one more connection, to wait on, and tells whether it may be kept for as
-// long as need be: it is the lane's own, or a plain pool has it to spare. Else it is to be
-// given back soon, since the program may need it.
-func (l *lane) another(ctx context.Context) (conn *sql.Conn, own bool, giveBack func(), err error) {
+// another returns one more connection, to wait on, and the function that returns it. With
+// own it may be kept for long: it is the lane's, or the plain pool has one to spare. Else
+// the program may need it soon.
+func (l *lane) another(ctx context.Context) (conn *sql.Conn, own bool, release func(), err error) {
 	l.mu.Lock()
 	db, own := l.db, l.kept && l.origin != nil
 	l.mu.Unlock()
 	if own {
 		if conn, err = db.Conn(ctx); err == nil {
-			return conn, true, func() { _ = conn.Close() }, nil // a broken one is closed by the pool
+			return conn, true, func() { _ = conn.Close() }, nil // the pool closes a broken one
 		}
 	}
-	end := func() { taken.giveBack(l.program) }
+	end := func() { taken.unkeep(l.program) }
 	if own = taken.keep(l.program); !own {
 		if end = l.lending.Unlock; !l.lending.TryLock() {
 			return nil, false, nil, store.ErrLent
@@ -179,9 +180,9 @@ func (l *lane) another(ctx context.Context) (conn *sql.Conn, own bool, giveBack 
 	return conn, own, func() { _ = conn.Close(); end() }, nil
 }
 
-// spare returns the lane where it has taken its connection from the program's pool, and
-// that has none left: what the manager sends then would wait for the program, and that
-// perhaps for what is sent. Otherwise it returns nil.
+// spare returns the lane's sql.DB if its connection is one of the program's pool and that
+// has none left, and else nil. What the manager sends on the pool then would wait for the
+// program, which may wait for the manager.
 func (l *lane) spare() *sql.DB {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,18 +192,19 @@ func (l *lane) spare() *sql.DB {
 	return l.db
 }
 
-// settle gives the connection back until there is something to renew again, and one of
-// the program's as soon as the manager holds nothing or it is the only one.
+// settle returns the connection to the pool if the manager holds nothing, or if it is the
+// only one of a plain pool.
 func (l *lane) settle(idle bool) {
 	l.mu.Lock()
 	keep := l.mayKeep() && !idle
 	l.mu.Unlock()
 	if !keep {
-		_ = l.rest() // an error is that of a connection that is gone already
+		_ = l.rest() // an error means that the connection is gone already
 	}
 }
 
-// rest gives the connection back. Who is about to send something on the lane still may.
+// rest returns the connection to the pool. A statement that is about to be sent on the
+// lane may still be sent.
 func (l *lane) rest() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,14 +216,14 @@ func (l *lane) rest() error {
 	if l.origin != nil {
 		return nil
 	}
-	taken.giveBack(l.program)
+	taken.unkeep(l.program)
 	if conn := l.source.take(); conn != nil {
 		return conn.Close()
 	}
 	return nil
 }
 
-// close is rest for good.
+// close closes the lane for good.
 func (l *lane) close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -234,7 +236,7 @@ func (l *lane) close() error {
 	return err
 }
 
-// hasOrigin tells whether the lane is known to have connections of its own.
+// hasOrigin tells whether the lane is known to be that of a guarded pool.
 func (l *lane) hasOrigin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,18 +249,18 @@ func full(pool *sql.DB) bool {
 	return stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections
 }
 
-// source makes the connections of a lane, one at a time.
+// source makes the connections of a lane.
 type source struct {
 	lane   *lane
-	origin driver.Connector // nil: they are the program's
+	origin driver.Connector // nil: it takes connections of the program's pool
 
 	mu    sync.Mutex
-	first *sql.Conn // the program's that was taken already
+	first *sql.Conn // of the program's pool, taken already
 }
 
 var _ driver.Connector = (*source)(nil)
 
-// Connect opens a connection to the program's server, or takes one of the program's.
+// Connect opens a connection to the program's server, or takes one of the program's pool.
 func (s *source) Connect(ctx context.Context) (driver.Conn, error) {
 	if s.origin == nil {
 		return s.borrow(ctx)
@@ -281,7 +283,7 @@ func (s *source) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, nil
 }
 
-// borrow takes a connection of the program's.
+// borrow takes a connection of the program's pool.
 func (s *source) borrow(ctx context.Context) (driver.Conn, error) {
 	taken := s.take()
 	if taken == nil {
@@ -300,14 +302,15 @@ func (s *source) borrow(ctx context.Context) (driver.Conn, error) {
 	return b, nil
 }
 
-// offer has the next Connect return a connection of the program's that was taken already.
+// offer makes the next Connect return a connection of the program's pool that was taken
+// already.
 func (s *source) offer(conn *sql.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.first = conn
 }
 
-// take returns what was offered, once.
+// take returns the connection that was offered, once.
 func (s *source) take() *sql.Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,5 +319,5 @@ func (s *source) take() *sql.Conn {
 	return conn
 }
 
-// Driver returns that of the program's pool.
+// Driver returns the driver of the program's pool.
 func (s *source) Driver() driver.Driver { return s.lane.program.Driver() }

@@ -14,7 +14,7 @@ import (
 // page is how many rows one statement reads.
 const page = 1000
 
-// List is that of store.Store.
+// List returns what is held, and the first waiter of each key.
 func (s *Store) List(ctx context.Context) ([]store.Info, error) {
 	all, err := s.listHeld(ctx)
 	if err == nil {
@@ -61,7 +61,7 @@ func listWaiters(ctx context.Context, tx gen.DBTX) (all []store.Info, err error)
 	}
 }
 
-// Inspect is that of store.Store.
+// Inspect returns what is held of a key, the row of its lease, and its first waiter.
 func (s *Store) Inspect(ctx context.Context, key string) (all []store.Info, err error) {
 	rows, err := queries.InspectLease(ctx, s.pool, []byte(key))
 	for _, row := range rows {
@@ -78,7 +78,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (all []store.Info, err 
 	return all, err
 }
 
-// firstWaiter returns who has the turnstile of a key, if anybody has.
+// firstWaiter returns the waiter that has the turnstile of a key, if there is one.
 func (s *Store) firstWaiter(ctx context.Context, key string) (first []store.Info, err error) {
 	err = uncommitted(ctx, s.pool, func(tx gen.DBTX) error {
 		row, err := queries.InspectTurnstile(ctx, tx, []byte(key))

@@ -10,23 +10,22 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/txlock"
 )
 
-// prepared is a pool on which the statements that take and give back stay prepared:
-// most of their cost is being parsed. See text for the others, and for where the server
-// has no room for another prepared statement (error 1461).
+// prepared is a pool on which the statements that acquire and release stay prepared,
+// because parsing is most of their cost. Other statements are sent by text, and so are
+// these when the server has no room for another prepared statement (error 1461).
 type prepared struct {
 	*sql.DB
 	lane   *lane
-	inline bool // see text
+	inline bool // arguments are written into the text: see text
 	mu     sync.Mutex
 	stmts  map[string]*sql.Stmt
 }
 
 var _ gen.DBTX = (*prepared)(nil)
 
-// keptPrepared are the statements that stay prepared, in whatever form.
+// keptPrepared are how the statements begin that stay prepared.
 var keptPrepared = []string{"-- name: AcquireLease ", "-- name: ReleaseLease ", "-- name: ShareLease ", "-- name: AcquirePermit "}
 
 func (p *prepared) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
@@ -36,19 +35,19 @@ func (p *prepared) ExecContext(ctx context.Context, query string, args ...any) (
 	}
 	if stmt != nil {
 		result, err := stmt.ExecContext(ctx, args...)
-		if !txlock.NotPrepared(err) {
+		if !rawsql.NotPrepared(err) {
 			return result, err
 		}
 	}
-	return text{spare, p.inline}.ExecContext(ctx, query, args...)
+	return p.text(spare).ExecContext(ctx, query, args...)
 }
 
 func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return text{p.textual(), p.inline}.QueryContext(ctx, query, args...)
+	return p.text(p.textual()).QueryContext(ctx, query, args...)
 }
 
 func (p *prepared) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return text{p.textual(), p.inline}.QueryRowContext(ctx, query, args...)
+	return p.text(p.textual()).QueryRowContext(ctx, query, args...)
 }
 
 // BeginTx begins a transaction.
@@ -56,7 +55,7 @@ func (p *prepared) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, e
 	return p.textual().BeginTx(ctx, opts)
 }
 
-// textual returns the pool to send text on.
+// textual returns the sql.DB on which text is sent.
 func (p *prepared) textual() *sql.DB {
 	if spare := p.lane.spare(); spare != nil {
 		return spare
@@ -64,8 +63,8 @@ func (p *prepared) textual() *sql.DB {
 	return p.DB
 }
 
-// statement prepares a query on first use, if it is one to be kept, and else returns the
-// pool to send its text on, as it does once they are closed.
+// statement prepares a query on its first use, if it is one of keptPrepared and the pool
+// isn't closed. Else it returns the sql.DB on which its text is sent.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, *sql.DB, error) {
 	pool := p.textual()
 	if pool != p.DB || !slices.ContainsFunc(keptPrepared, func(name string) bool { return strings.HasPrefix(query, name) }) {
@@ -78,7 +77,7 @@ func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, *sql
 		return stmt, pool, nil
 	}
 	fresh, err := p.PrepareContext(ctx, query)
-	if txlock.NotPrepared(err) {
+	if rawsql.NotPrepared(err) {
 		return nil, pool, nil
 	}
 	if err != nil {
@@ -93,10 +92,10 @@ func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, *sql
 	if stmt == fresh {
 		return stmt, pool, nil
 	}
-	return stmt, pool, fresh.Close() // another call was first, or the last
+	return stmt, pool, fresh.Close() // another call has prepared it, or the pool was closed
 }
 
-// close closes the statements; none is prepared afterwards.
+// close closes the statements. None is prepared afterwards.
 func (p *prepared) close() error {
 	p.mu.Lock()
 	stmts := p.stmts
@@ -110,45 +109,5 @@ func (p *prepared) close() error {
 }
 
 // text sends statements that don't stay prepared. Inline, their arguments stand in the
-// text, which is one round trip and prepares nothing; else only where the server prepares
-// nothing more.
-type text struct {
-	gen.DBTX
-	inline bool
-}
-
-func (t text) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	whole, ok := rawsql.Inline(query, args)
-	if t.inline && ok {
-		return t.DBTX.ExecContext(ctx, whole)
-	}
-	result, err := t.DBTX.ExecContext(ctx, query, args...)
-	if ok && txlock.NotPrepared(err) {
-		return t.DBTX.ExecContext(ctx, whole)
-	}
-	return result, err
-}
-
-func (t text) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	whole, ok := rawsql.Inline(query, args)
-	if t.inline && ok {
-		return t.DBTX.QueryContext(ctx, whole)
-	}
-	rows, err := t.DBTX.QueryContext(ctx, query, args...)
-	if ok && txlock.NotPrepared(err) {
-		return t.DBTX.QueryContext(ctx, whole)
-	}
-	return rows, err
-}
-
-func (t text) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	whole, ok := rawsql.Inline(query, args)
-	if t.inline && ok {
-		return t.DBTX.QueryRowContext(ctx, whole)
-	}
-	row := t.DBTX.QueryRowContext(ctx, query, args...)
-	if ok && txlock.NotPrepared(row.Err()) {
-		return t.DBTX.QueryRowContext(ctx, whole)
-	}
-	return row
-}
+// text.
+func (p *prepared) text(db gen.DBTX) *rawsql.Text { return &rawsql.Text{DBTX: db, Inline: p.inline} }

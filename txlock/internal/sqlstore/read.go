@@ -14,7 +14,7 @@ import (
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// Look is that of store.Session.
+// Look reads a row without a lock.
 func (s session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 	row, err := queries.LookLease(ctx, s.db, gen.LookLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
 	if errors.Is(err, sql.ErrNoRows) {
@@ -25,7 +25,7 @@ func (s session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 	}, err
 }
 
-// Stored is that of store.Session.
+// Stored reads the token and the holds of a row.
 func (s session) Stored(ctx context.Context, at store.Row) (store.Stored, error) {
 	row, err := queries.LeaseInSnapshot(ctx, s.db, gen.LeaseInSnapshotParams{Name: []byte(at.Key), Slot: at.Slot})
 	if errors.Is(err, sql.ErrNoRows) {
@@ -34,19 +34,19 @@ func (s session) Stored(ctx context.Context, at store.Row) (store.Stored, error)
 	return store.Stored{Exists: err == nil, Token: row.Token, Holds: row.Holds}, err
 }
 
-// Permits is that of store.Session.
+// Permits counts the permits of a key with slots from first to last.
 func (s session) Permits(ctx context.Context, key string, first, last int) (store.Permits, error) {
 	row, err := queries.PermitsOf(ctx, s.db, gen.PermitsOfParams{Name: []byte(key), First: int64(first), Last: int64(last)})
 	return store.Permits{Rows: int(row.Permits), Held: int(row.Held), Left: micros(row.LeftUs)}, err
 }
 
-// Readers is that of store.Session.
+// Readers counts the readers of a key.
 func (s session) Readers(ctx context.Context, key string) (store.Readers, error) {
 	row, err := queries.ReadersOf(ctx, s.db, []byte(key))
 	return store.Readers{Held: int(row.Readers), Expired: int(row.Expired), Left: micros(row.LeftUs), Idle: int(row.Idle)}, err
 }
 
-// ReaderAmong is that of store.Session.
+// ReaderAmong returns which of the owners reads under a key, or "".
 func (s session) ReaderAmong(ctx context.Context, key string, owners []string, begins string) (string, error) {
 	names := make([][]byte, len(owners))
 	for i, owner := range owners {
@@ -59,7 +59,7 @@ func (s session) ReaderAmong(ctx context.Context, key string, owners []string, b
 	return string(owner), err
 }
 
-// LockReaders is that of store.Session.
+// LockReaders locks the rows of a key's readers, and returns the readers.
 func (s session) LockReaders(ctx context.Context, key string) ([]store.Reader, error) {
 	rows, err := queries.ReadersForShare(ctx, s.db, []byte(key))
 	readers := make([]store.Reader, len(rows))
@@ -69,7 +69,8 @@ func (s session) LockReaders(ctx context.Context, key string) ([]store.Reader, e
 	return readers, err
 }
 
-// UnchangedSinceSnapshot is that of store.Session.
+// UnchangedSinceSnapshot compares the row of a lease, and of its readers, with what the
+// transaction's snapshot shows.
 func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	name := []byte(key)
 	before, err := queries.LeaseInSnapshot(ctx, s.db, gen.LeaseInSnapshotParams{Name: name, Slot: store.LeaseSlot})
@@ -84,12 +85,12 @@ func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	if err == nil && gen.LeaseInSnapshotRow(current) != before {
 		err = fmt.Errorf("%w: the lease was held by somebody since", txlock.ErrStaleSnapshot)
 	}
-	// The statement about readers locks a row of the next key too, at REPEATABLE READ,
-	// whose lease could not be renewed: it is not sent where there never was a reader.
+	// At REPEATABLE READ the statement about readers also locks a row of the next key,
+	// whose lease could not be renewed. So it is not sent if there never was a reader.
 	if err != nil || store.Use(current.UsedFor) != store.Shared {
 		return err
 	}
-	// Readers may have committed something too. Their numbers only rise.
+	// Readers may have committed something too. What is compared only rises.
 	readBefore, err := queries.ReadingInSnapshot(ctx, s.db, name)
 	if err != nil {
 		return err

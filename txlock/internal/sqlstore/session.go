@@ -6,12 +6,13 @@ import (
 	"errors"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// What the statements of queries/leases.sql and shared.sql reply with, in place of an
+// The replies of the statements in queries/leases.sql and shared.sql, which come as an
 // insert id.
 const (
 	replyAbsent = 0 // the row is locked by somebody or missing; 1 is refused
@@ -22,8 +23,8 @@ const (
 	usedFor    = 100000  // the reply of MarkGate for store.Exclusive
 )
 
-// answerOf returns what a reply says: a token, or why there is none, by the number from 2
-// up.
+// answerOf returns the meaning of a reply: a token, or the reason why there is none. The
+// others are the meanings of 2 and up.
 func answerOf(reply, slot int64, others ...store.Reply) store.Answer {
 	a := store.Answer{Slot: slot}
 	switch {
@@ -43,10 +44,10 @@ type session struct {
 	s  *Store
 }
 
-// Take is that of store.Session.
+// Take takes a lease, a reader's place or a permit if it is free.
 func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	if ask.InTurn {
-		s.db = rewriting{s.db, rawsql.InTurn}
+		s.db = &rawsql.Text{DBTX: s.db, Rewrite: rawsql.InTurn}
 	}
 	switch {
 	case ask.Permits > 0:
@@ -66,14 +67,14 @@ func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, er
 	rewrite := func(query string) string {
 		return rawsql.SkipShared(query, s.s.clock.onMariaDB())
 	}
-	reply, err := queries.ShareLease(ctx, rewriting{s.db, rewrite}, gen.ShareLeaseParams{
+	reply, err := queries.ShareLease(ctx, &rawsql.Text{DBTX: s.db, Rewrite: rewrite}, gen.ShareLeaseParams{
 		Slot: ask.Slot, Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
 		Name: []byte(ask.Key), NotAfterUs: s.s.clock.microsAt(ask.NotAfter),
 	})
 	return answerOf(reply, ask.Slot), err
 }
 
-// takePermit takes a permit, and so finds a slot.
+// takePermit takes a permit in any free slot.
 func (s session) takePermit(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	reply, err := queries.AcquirePermit(ctx, s.db, gen.AcquirePermitParams{
 		Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
@@ -85,17 +86,7 @@ func (s session) takePermit(ctx context.Context, ask store.Ask) (store.Answer, e
 	return answerOf(reply&(1<<permitBits-1), reply>>permitBits), nil
 }
 
-// rewriting changes the text of statements on their way.
-type rewriting struct {
-	gen.DBTX
-	rewrite func(query string) string
-}
-
-func (r rewriting) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return r.DBTX.ExecContext(ctx, r.rewrite(query), args...)
-}
-
-// Release is that of store.Session.
+// Release removes a hold.
 func (s session) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
 	name := []byte(at.Key)
 	if at.Slot == store.UnknownSlot {
@@ -112,7 +103,7 @@ func (s session) Release(ctx context.Context, at store.Row, hold string) (store.
 	return answerOf(reply, at.Slot, store.Expired).Reply, err
 }
 
-// Renew is that of store.Session.
+// Renew extends a lease whose row still has what is claimed.
 func (s session) Renew(ctx context.Context, c store.Claim) (store.Reply, error) {
 	reply, err := queries.RenewLease(ctx, s.db, gen.RenewLeaseParams{
 		Owner: []byte(c.Owner), Hold: c.Hold, Token: c.Token, Name: []byte(c.Key), Slot: c.Slot,
@@ -120,7 +111,8 @@ func (s session) Renew(ctx context.Context, c store.Claim) (store.Reply, error) 
 	return answerOf(reply, c.Slot).Reply, err
 }
 
-// RenewMany is that of store.Session. It needs no second look where all were renewed.
+// RenewMany renews many rows. If all were renewed, the first statement's reply says so,
+// and no second is sent.
 func (s session) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, error) {
 	if len(claims) == 0 {
 		return nil, nil
@@ -151,7 +143,7 @@ func (s session) RenewMany(ctx context.Context, claims []store.Claim) (map[store
 	return found, s.readHeld(ctx, rawsql.HeldMany(holds, at), found)
 }
 
-// readHeld reads what has become of the rows that are still claimed.
+// readHeld reads which of the rows still have what is claimed, and which were renewed.
 func (s session) readHeld(ctx context.Context, query string, found map[store.Row]store.Standing) error {
 	rows, err := s.db.QueryContext(ctx, query)
 	if err != nil {
@@ -174,7 +166,7 @@ func (s session) readHeld(ctx context.Context, query string, found map[store.Row
 	return rows.Err()
 }
 
-// Raise is that of store.Session.
+// Raise makes the token of a claim at least the claim's.
 func (s session) Raise(ctx context.Context, c store.Claim) (store.Answer, error) {
 	reply, err := queries.RaiseToken(ctx, s.db, gen.RaiseTokenParams{
 		Owner: []byte(c.Owner), Hold: c.Hold, Token: c.Token, Name: []byte(c.Key), Slot: c.Slot,
@@ -182,7 +174,7 @@ func (s session) Raise(ctx context.Context, c store.Claim) (store.Answer, error)
 	return answerOf(reply, c.Slot), err
 }
 
-// Guard is that of store.Session.
+// Guard writes the row of a claim, and waits for its lock.
 func (s session) Guard(ctx context.Context, c store.Claim) (store.Reply, error) {
 	reply, err := queries.GuardLease(ctx, s.db, gen.GuardLeaseParams{
 		Name: []byte(c.Key), Slot: c.Slot, Owner: []byte(c.Owner), Token: c.Token, Hold: c.Hold,
@@ -193,28 +185,28 @@ func (s session) Guard(ctx context.Context, c store.Claim) (store.Reply, error) 
 	return store.Refused, err
 }
 
-// Force is that of store.Session.
+// Force frees a row, whoever holds it.
 func (s session) Force(ctx context.Context, at store.Row) (store.Reply, error) {
 	reply, err := queries.ForceRelease(ctx, s.db, gen.ForceReleaseParams{Name: []byte(at.Key), Slot: at.Slot})
 	return answerOf(reply, at.Slot).Reply, err
 }
 
-// Reap is that of store.Session.
+// Reap ends a key's readers whose time is over.
 func (s session) Reap(ctx context.Context, key string) error {
 	return queries.ReapReaders(ctx, s.db, []byte(key))
 }
 
-// Make is that of store.Session.
+// Make makes a row if it is missing.
 func (s session) Make(ctx context.Context, at store.Row) error {
 	err := queries.EnsureLease(ctx, s.db, gen.EnsureLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
-	explained := txlock.Explain("", err)
+	explained := fault.Explain("", err)
 	if errors.Is(explained, txlock.ErrWaitTimeout) || errors.Is(explained, txlock.ErrBusy) {
 		return store.ErrLocked
 	}
 	return err
 }
 
-// Use is that of store.Session.
+// Use sets what a key is used for, unless that was set before.
 func (s session) Use(ctx context.Context, key string, use store.Use) (store.Use, error) {
 	reply, err := queries.MarkGate(ctx, s.db, gen.MarkGateParams{UsedFor: int64(use), Name: []byte(key)})
 	if err == nil && reply == replyAbsent {
@@ -223,7 +215,7 @@ func (s session) Use(ctx context.Context, key string, use store.Use) (store.Use,
 	return store.Use(reply - usedFor), err
 }
 
-// Resize is that of store.Session.
+// Resize changes the number of permits.
 func (s session) Resize(ctx context.Context, key string, permits int) (store.Reply, error) {
 	reply, err := queries.ResizeSemaphore(ctx, s.db, gen.ResizeSemaphoreParams{UsedFor: -int64(permits), Name: []byte(key)})
 	return answerOf(reply, store.LeaseSlot).Reply, err

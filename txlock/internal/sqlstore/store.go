@@ -1,5 +1,3 @@
-// Package sqlstore is the store of leases in a database: it has the statements of package
-// gen, what their replies mean, and the connections that they are sent on.
 package sqlstore
 
 import (
@@ -9,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -17,11 +16,14 @@ import (
 
 var queries = gen.New()
 
-// Store is the store of one pool for one manager.
+// inner is what package txlock does for this one.
+var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+
+// Store has the leases of one pool, for one manager.
 type Store struct {
 	session
 	pool  *prepared
-	lane  *lane // to renew on
+	lane  *lane // the connection for renewals
 	clock serverClock
 }
 
@@ -30,39 +32,39 @@ var _ store.Store = (*Store)(nil)
 // New returns the store of a pool. It sends nothing.
 func New(db *sql.DB) *Store {
 	s := &Store{lane: &lane{program: db}}
-	s.pool = &prepared{DB: db, lane: s.lane, inline: txlock.TakesText(db), stmts: make(map[string]*sql.Stmt)}
+	s.pool = &prepared{DB: db, lane: s.lane, inline: rawsql.TakesText(db), stmts: make(map[string]*sql.Stmt)}
 	s.session = session{s.pool, s}
 	return s
 }
 
-// Now is that of store.Store.
+// Now reads this machine's clock.
 func (*Store) Now() store.Instant { return now() }
 
-// Ready is that of store.Store.
+// Ready reads the server's clock if that was not done within the last minute.
 func (s *Store) Ready(ctx context.Context) error { return s.clock.fresh(ctx, s.pool) }
 
-// ReadClock is that of store.Store.
+// ReadClock reads the server's clock.
 func (s *Store) ReadClock(ctx context.Context) error { return s.clock.read(ctx, s.pool) }
 
-// SharesLeases is that of store.Store.
+// SharesLeases returns schema.ErrMultiPrimary on a cluster with several primaries.
 func (s *Store) SharesLeases(ctx context.Context) error {
 	return schema.CheckCluster(ctx, s.pool.DB)
 }
 
-// Identity is that of store.Store: the pool.
+// Identity returns the pool.
 func (s *Store) Identity() any { return s.pool.DB }
 
-// Reserve is that of store.Store.
+// Reserve opens the connection for renewals if the program can use its pool up.
 func (s *Store) Reserve(ctx context.Context) error { return s.lane.reserve(ctx) }
 
-// Settle is that of store.Store.
+// Settle returns the connection for renewals to the pool if it isn't needed.
 func (s *Store) Settle(idle bool) { s.lane.settle(idle) }
 
-// Full is that of store.Store.
+// Full tells whether the pool has no connection left.
 func (s *Store) Full() bool { return full(s.pool.DB) }
 
-// RenewMany is that of store.Session, on the connection to renew on. One on which something
-// has failed is closed: its state is not known.
+// RenewMany renews many rows, on the connection for renewals. If a statement fails, the
+// connection is closed, because its state is not known.
 func (s *Store) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, error) {
 	conn, err := s.lane.conn(ctx)
 	if err != nil {
@@ -78,7 +80,7 @@ func (s *Store) RenewMany(ctx context.Context, claims []store.Claim) (map[store.
 	return nil, err
 }
 
-// Join is that of store.Store.
+// Join joins the caller's transaction.
 func (s *Store) Join(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) (store.Joined, error) {
 	scope, err := txlock.Join(ctx, tx, options...)
 	return joined{scope, s}, err
@@ -90,9 +92,9 @@ type joined struct {
 	s     *Store
 }
 
-// Include is that of store.Joined.
+// Include sends statements in the transaction, as txlock.Scope does.
 func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send func(ctx context.Context, in *store.In) error) error {
-	return j.scope.Include(ctx, verb, key, func(ctx context.Context, included *txlock.Included) error {
+	return inner.Include(ctx, j.scope, verb, key, func(ctx context.Context, included *inside.Included) error {
 		in := store.In{
 			Session: session{included.Tx, j.s}, Reading: included.Reading,
 			Snapshot: included.Snapshot, Fenced: included.Fenced, ID: included.Session,
@@ -103,7 +105,7 @@ func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send f
 	})
 }
 
-// Epoch is that of store.Store.
+// Epoch reads the identifier and the age of the database's epoch.
 func (s *Store) Epoch(ctx context.Context) (id string, age time.Duration, err error) {
 	row, err := queries.ReadEpoch(ctx, s.pool)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -112,10 +114,10 @@ func (s *Store) Epoch(ctx context.Context) (id string, age time.Duration, err er
 	return string(row.Owner), micros(row.AgeUs), err
 }
 
-// BeginEpoch is that of store.Store.
+// BeginEpoch begins an epoch if there is none.
 func (s *Store) BeginEpoch(ctx context.Context, id string, age time.Duration) error {
 	return queries.BeginEpoch(ctx, s.pool, gen.BeginEpochParams{ID: []byte(id), AgeUs: age.Microseconds()})
 }
 
-// Close is that of store.Store.
+// Close closes the connection for renewals and the prepared statements.
 func (s *Store) Close() error { return errors.Join(s.lane.close(), s.pool.close()) }

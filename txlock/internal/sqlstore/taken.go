@@ -5,23 +5,23 @@ import (
 	"sync"
 )
 
-// taken counts what managers have taken of each pool, which they share.
+// taken counts the connections that managers have taken of each pool, which they share.
 var taken = takings{of: make(map[*sql.DB]taking)}
 
-// takings are the connections that are taken of pools. One of each is left to the program,
-// who may hold what is waited for.
+// takings are the connections that are taken of pools. One connection of each pool is
+// left to the program, which may hold the lease that others wait for.
 type takings struct {
 	mu sync.Mutex
 	of map[*sql.DB]taking
 }
 
-// taking is what is taken of a pool: half of it at most by each.
+// taking is what is taken of one pool: at most half of it for each purpose.
 type taking struct {
-	kept   int // to renew on, and to wait for a row to renew
-	places int // turnstiles
+	kept   int // for renewals, and to wait for a row to renew
+	places int // for the queue of Fair
 }
 
-// keep counts a connection that is kept, if it may be.
+// keep counts a connection that is kept, if that is allowed.
 func (t *takings) keep(db *sql.DB) bool {
 	return t.take(db, func(most int, of *taking) bool {
 		of.kept++
@@ -29,8 +29,8 @@ func (t *takings) keep(db *sql.DB) bool {
 	})
 }
 
-// queue counts a turnstile, if there may be one more beside so many that are kept, or are
-// to be.
+// queue counts a place in the queue of Fair, if that is allowed beside the connections
+// that are kept: at least the number given.
 func (t *takings) queue(db *sql.DB, kept int) bool {
 	return t.take(db, func(most int, of *taking) bool {
 		of.places++
@@ -38,15 +38,17 @@ func (t *takings) queue(db *sql.DB, kept int) bool {
 	})
 }
 
-func (t *takings) giveBack(db *sql.DB) {
+// unkeep counts a connection that is not kept any more.
+func (t *takings) unkeep(db *sql.DB) {
 	t.take(db, func(_ int, of *taking) bool { of.kept--; return true })
 }
 
+// unqueue counts a place that is not used any more.
 func (t *takings) unqueue(db *sql.DB) {
 	t.take(db, func(_ int, of *taking) bool { of.places--; return true })
 }
 
-// take changes what is taken of a pool, where the change is good.
+// take changes what is taken of a pool, if change allows it.
 func (t *takings) take(db *sql.DB, change func(most int, of *taking) bool) bool {
 	most := db.Stats().MaxOpenConnections
 	t.mu.Lock()

@@ -15,15 +15,15 @@ import (
 
 const (
 	// turnSilence is after how many seconds the server ends the session of a turn that
-	// says nothing: its process is stopped, or its host gone.
+	// sends nothing: its process is stopped, or its host is gone.
 	turnSilence = 2
-	// turnPatience bounds what a turn waits for besides its place: a connection, and the
-	// KILL of a session that has given up.
+	// turnPatience bounds other waits than that for the place: for a connection, and for
+	// the KILL of a session that has given up.
 	turnPatience = time.Second
 )
 
-// turn is a place in the queue for a key: a transaction that waits for the row of the
-// turnstile, or has it, on a connection of its own.
+// turn is a place in the server's queue for a key: a transaction, on a connection of its
+// own, that waits for the row of the turnstile or has it locked.
 type turn struct {
 	session
 	conn *sql.Conn
@@ -32,17 +32,17 @@ type turn struct {
 	id   uint64             // of the session on the server
 }
 
-// MayTurn is that of store.Store.
+// MayTurn counts a place in the queue of Fair, if the pool has a connection for it.
 func (s *Store) MayTurn() bool {
-	kept := 1 // of a plain pool, by the manager who is granted the lease
+	kept := 1 // the manager that gets the lease keeps one of a plain pool
 	if s.lane.hasOrigin() {
 		kept = 0
 	}
 	return taken.queue(s.pool.DB, kept)
 }
 
-// Turn is that of store.Store. The wait is one statement, which the server never ends: a
-// new one would be a new place.
+// Turn waits for the turnstile of a key, in one statement without a time limit on the
+// server: a second statement would wait at the end of the queue.
 func (s *Store) Turn(ctx context.Context, key, owner string, before func() error) (store.Turn, error) {
 	t, err := s.openTurn(ctx)
 	if err != nil {
@@ -62,13 +62,13 @@ func (s *Store) Turn(ctx context.Context, key, owner string, before func() error
 			t.abandon(ctx.Err() != nil)
 			return nil, err
 		}
-		if rows > 0 { // else the janitor has removed it meanwhile
+		if rows > 0 { // else the janitor has removed the row meanwhile
 			return t, nil
 		}
 	}
 }
 
-// openTurn begins the transaction, without waiting for a connection for long.
+// openTurn begins the transaction. It waits for a connection for turnPatience at most.
 func (s *Store) openTurn(ctx context.Context) (t *turn, err error) {
 	limited, cancel := context.WithTimeout(ctx, turnPatience)
 	defer cancel()
@@ -89,11 +89,11 @@ func (s *Store) openTurn(ctx context.Context) (t *turn, err error) {
 		discard(t.conn)
 		return nil, err
 	}
-	t.session = session{text{t.tx, s.pool.inline}, s}
+	t.session = session{s.pool.text(t.tx), s}
 	return t, nil
 }
 
-// begin begins the transaction, which the end of the context doesn't end once it is open.
+// begin begins the transaction. Once that is open, the end of the context doesn't end it.
 func (t *turn) begin(ctx context.Context) (err error) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	goOn := context.AfterFunc(ctx, end)
@@ -108,28 +108,28 @@ func (t *turn) begin(ctx context.Context) (err error) {
 	return err
 }
 
-// Leave is that of store.Turn. It gives the session up: its variables are not those of
-// the pool.
+// Leave ends the place and closes its connection, whose session variables are not those
+// of the pool.
 func (t *turn) Leave() {
 	taken.unqueue(t.s.pool.DB)
-	// That tells the server, and waits for no answer: it may be out of reach. Where the
-	// connection is gone, so is the place.
+	// This tells the server without waiting for an answer, as it may be out of reach. If
+	// the connection is gone, so is the place.
 	_ = t.conn.Raw(func(raw any) error {
 		_ = raw.(driver.Conn).Close()
 		return nil
 	})
-	_ = t.tx.Rollback() // of which nothing is sent any more
+	_ = t.tx.Rollback() // sends nothing any more
 	t.end()
 	discard(t.conn)
 }
 
-// abandon is Leave for a place that may still be waited for: the server would keep it
-// until its turn.
+// abandon leaves a place. While the place is still waited for, it also ends the session
+// by KILL: else the server would keep the place until its turn comes.
 func (t *turn) abandon(waiting bool) {
 	if waiting {
 		ctx, cancel := context.WithTimeout(context.Background(), turnPatience)
 		defer cancel()
-		// Without it the server finds out when the turn comes.
+		// If it fails, the server finds out when the turn comes.
 		_, _ = t.s.pool.DB.ExecContext(ctx, rawsql.Kill(t.id))
 	}
 	t.Leave()

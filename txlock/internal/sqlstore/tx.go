@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -19,12 +20,12 @@ type beginner interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// inTx runs f in a transaction of our own. At READ COMMITTED its locks close no gap.
+// inTx runs f in a transaction of our own. At READ COMMITTED it locks no gaps.
 func inTx(ctx context.Context, db beginner, f func(tx gen.DBTX) error) error {
 	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, f)
 }
 
-// uncommitted reads what others have not committed yet.
+// uncommitted runs read in a transaction that sees what others have not committed yet.
 func uncommitted(ctx context.Context, db beginner, read func(tx gen.DBTX) error) error {
 	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)
 }
@@ -34,8 +35,11 @@ func inTxAs(ctx context.Context, db beginner, options sql.TxOptions, f func(tx g
 	if err != nil {
 		return err
 	}
-	own, _ := db.(*prepared)
-	if err := f(text{tx, own != nil && own.inline}); err != nil {
+	text := &rawsql.Text{DBTX: tx}
+	if own, ok := db.(*prepared); ok {
+		text = own.text(tx)
+	}
+	if err := f(text); err != nil {
 		rollback := tx.Rollback()
 		if errors.Is(rollback, sql.ErrTxDone) || errors.Is(rollback, driver.ErrBadConn) {
 			rollback = nil // database/sql has rolled back, or the connection is gone
@@ -45,32 +49,32 @@ func inTxAs(ctx context.Context, db beginner, options sql.TxOptions, f func(tx g
 	return tx.Commit()
 }
 
-// discard throws away a connection whose state is not that of the pool's.
+// discard closes a connection whose state is not that of the pool's other connections.
 func discard(conn *sql.Conn) {
-	// Raw hands on the error that makes database/sql do so, and Close has nothing left
-	// to say then.
+	// ErrBadConn makes database/sql close the connection, so Close has nothing more to
+	// report.
 	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	_ = conn.Close()
 }
 
-// database is what transactions are begun on, and statements sent.
+// database begins transactions and sends statements.
 type database interface {
 	gen.DBTX
 	beginner
 }
 
-// Queued is that of store.Store.
+// Queued waits in the server's queue for a row, and calls send with the row locked.
 func (s *Store) Queued(ctx context.Context, at store.Row, atMost time.Duration, send func(store.Session) error) error {
 	return s.queued(ctx, s.pool, at, atMost, send)
 }
 
-// Wait is that of store.Store.
+// Wait waits for a row as Queued does, on another connection than the one for renewals.
 func (s *Store) Wait(ctx context.Context, at store.Row, limit func(brief bool) (atMost time.Duration, goOn bool), send func(store.Session) error) error {
-	conn, own, giveBack, err := s.lane.another(ctx)
+	conn, own, release, err := s.lane.another(ctx)
 	if err != nil {
 		return err
 	}
-	defer giveBack()
+	defer release()
 	atMost, goOn := limit(!own)
 	if !goOn {
 		return nil
@@ -78,37 +82,28 @@ func (s *Store) Wait(ctx context.Context, at store.Row, limit func(brief bool) (
 	return s.queued(ctx, conn, at, atMost, send)
 }
 
-// queued waits for a row in the server's queue, which bounds the wait, so that nothing of
-// ours is left waiting there, and sends what then is to be done with it.
+// queued waits for a row in the server's queue, and calls send with the row locked. The
+// server bounds the wait, so that nothing of ours stays in the queue.
 func (s *Store) queued(ctx context.Context, db database, at store.Row, atMost time.Duration, send func(store.Session) error) error {
-	if err := s.clock.fresh(ctx, db); err != nil { // which tells how to bound the wait
+	if err := s.clock.fresh(ctx, db); err != nil { // tells the kind of server, on which the bound depends
 		return err
 	}
 	err := inTx(ctx, db, func(tx gen.DBTX) error {
-		bounded := boundedTx{DBTX: tx, limit: atMost, mariaDB: s.clock.onMariaDB()}
+		bounded := &rawsql.Text{DBTX: tx, Rewrite: func(query string) string {
+			if s.clock.onMariaDB() {
+				return rawsql.For(rawsql.AtMost(atMost)) + query
+			}
+			return rawsql.HintAtMost(query, atMost)
+		}}
 		began := time.Now()
 		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return txlock.PastLimit(err, began, atMost)
+			return fault.PastLimit(err, began, atMost)
 		}
 		return send(session{tx, s})
 	})
-	if explained := txlock.Explain("", err); errors.Is(explained, txlock.ErrWaitTimeout) {
+	if explained := fault.Explain("", err); errors.Is(explained, txlock.ErrWaitTimeout) {
 		return fmt.Errorf("%w: %w", store.ErrLocked, explained)
 	}
 	return err
-}
-
-// boundedTx bounds the wait of a SELECT on the server.
-type boundedTx struct {
-	gen.DBTX
-	limit   time.Duration
-	mariaDB bool
-}
-
-func (b boundedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	if b.mariaDB {
-		return b.DBTX.QueryRowContext(ctx, rawsql.For(rawsql.AtMost(b.limit))+query, args...)
-	}
-	return b.DBTX.QueryRowContext(ctx, rawsql.HintAtMost(query, b.limit), args...)
 }

@@ -5,8 +5,8 @@ import (
 	"database/sql"
 )
 
-// Of returns the store that a pool brings itself: one whose driver has a method LeaseStore,
-// as that of package memstore. It returns nil for the pool of a database.
+// Of returns the store that a pool brings itself: one whose driver has a method
+// LeaseStore, as that of package memstore. It returns nil for the pool of a database.
 func Of(db *sql.DB) Store {
 	if d, ok := db.Driver().(interface{ LeaseStore() Store }); ok {
 		return d.LeaseStore()
@@ -14,8 +14,8 @@ func Of(db *sql.DB) Store {
 	return nil
 }
 
-// ErrPoolClosed is what database/sql says of a pool that was closed, and stays so. It has
-// no name there.
+// ErrPoolClosed is the error of database/sql for a pool that was closed, which package
+// sql doesn't export.
 var ErrPoolClosed = func() error {
 	pool := sql.OpenDB(nil)
 	_ = pool.Close() // it has nothing open

@@ -1,6 +1,3 @@
-// Package store is the seam between the managers of leases and the server: what they ask
-// of it, named by meaning. Package sqlstore asks a database, package memstore keeps all
-// in memory. The managers of package lease run unchanged on either.
 package store
 
 import (
@@ -12,68 +9,70 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Store has the leases of one database. What the methods of Session do by a Store is done
-// at once, in a transaction of its own.
+// Store has the leases of one database. The methods of Session, called on a Store, each
+// work at once and in a transaction of their own.
 type Store interface {
 	Session
 
-	// Now reads this machine's clock. It is a method, so that a test can have another.
+	// Now reads this machine's clock. It is a method so that a test can have another
+	// clock.
 	Now() Instant
-	// Ready makes sure that the server's clock was read within the last minute, and
-	// refuses a database whose sessions are unfit for leases.
+	// Ready makes sure that the server's clock was read within the last minute. It returns
+	// an error if the database's sessions are unfit for leases.
 	Ready(ctx context.Context) error
 	// ReadClock reads the server's clock again.
 	ReadClock(ctx context.Context) error
 	// SharesLeases returns schema.ErrMultiPrimary on a cluster where readers would not
-	// exclude the writers of other nodes.
+	// exclude the writers on other nodes.
 	SharesLeases(ctx context.Context) error
-	// Identity is comparable, and the same for two stores on the same pool.
+	// Identity returns a comparable value that is the same for two stores on the same
+	// pool.
 	Identity() any
 
-	// Reserve makes sure of a connection to renew on, before a grant where the program
-	// can use its pool up. Settle returns it where it isn't needed: idle tells that the
-	// manager holds nothing. Full tells that the program has no connection left.
+	// Reserve makes sure, before a grant, that there is a connection for renewals even if
+	// the program uses its pool up. Settle returns that connection to the pool if it isn't
+	// needed; idle says that the manager holds nothing. Full tells whether the program's
+	// pool has no connection left.
 	Reserve(ctx context.Context) error
 	Settle(idle bool)
 	Full() bool
 
-	// Queued waits in the server's queue for a row to be free, at most for a time, and
-	// calls send with the row locked. It returns ErrLocked where the time is over.
+	// Queued waits in the server's queue until a row is free, at most for the given time,
+	// and calls send while it has the row locked. It returns ErrLocked if the time is
+	// over.
 	Queued(ctx context.Context, at Row, atMost time.Duration, send func(Session) error) error
-	// Wait is Queued on a connection beside the one to renew on. It returns ErrLent where
-	// there is none to be had. Brief tells limit that the program may need the connection
-	// itself.
+	// Wait does what Queued does, on another connection than the one for renewals. It
+	// returns ErrLent if there is none. It asks limit for the time; brief says that the
+	// program may need the connection, and goOn false ends the call.
 	Wait(ctx context.Context, at Row, limit func(brief bool) (atMost time.Duration, goOn bool), send func(Session) error) error
-	// Turn waits in the server's queue for the turnstile of a key and returns when it is
-	// the first. It calls before right before it asks for its place, and again where the
-	// row was removed meanwhile. It returns ErrNoTurn where there is no connection to wait
-	// on.
+	// Turn waits in the server's queue for the turnstile of a key, and returns when it is
+	// the first. It calls before right before it asks for its place, and again if the row
+	// was removed meanwhile. It returns ErrNoTurn if there is no connection to wait on.
 	Turn(ctx context.Context, key, owner string, before func() error) (Turn, error)
-	// MayTurn counts one who is going to call Turn, if there are connections for it. Who
-	// has called it calls Turn, which counts it out in the end.
+	// MayTurn counts a waiter that is going to call Turn, if there is a connection for it.
+	// The caller then calls Turn, and is no longer counted when that fails or its place is
+	// left.
 	MayTurn() bool
 
 	// Blockers returns the open transactions that have written rows of a key.
 	Blockers(ctx context.Context, key string) ([]Blocker, error)
-	// End ends the session of a transaction, if that is open still: the server knows
-	// sessions only, and this one may have begun another transaction.
+	// End ends the session of a transaction that is still open. The server knows sessions
+	// only: the session may have begun another transaction meanwhile.
 	End(ctx context.Context, key string, b Blocker) error
 	// Join joins the caller's transaction.
 	Join(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) (Joined, error)
 
-	// List returns all that is held, by key and slot, and the first waiter of each key.
+	// List returns what is held, by key and slot, and the first waiter of each key.
 	List(ctx context.Context) ([]Info, error)
-	// Inspect returns the row of a lease, if it is there, what is held of its readers
-	// and permits, and the first waiter.
+	// Inspect returns the row of a lease, if there is one, the readers and permits that
+	// are held, and the first waiter.
 	Inspect(ctx context.Context, key string) ([]Info, error)
-	// Clean removes the rows that were last used before the retention, and returns how
-	// many.
+	// Clean removes the rows that were not used for the retention, and returns how many.
 	Clean(ctx context.Context, retention time.Duration) (int, error)
-	// Sweep removes the rows of a key's readers that nobody has used for as long as
-	// their time to live.
+	// Sweep removes the rows of a key's readers that nobody has used for their TTL.
 	Sweep(ctx context.Context, key string) error
-	// Epoch reads which data the database has, and for how long it has had them; begun
-	// tells whether there is an epoch. BeginEpoch begins one where there is none.
+	// Epoch tells which data the database has and since when: an identifier, empty if no
+	// epoch was begun, and the age. BeginEpoch begins an epoch if there is none.
 	Epoch(ctx context.Context) (id string, age time.Duration, err error)
 	BeginEpoch(ctx context.Context, id string, age time.Duration) error
 
@@ -81,61 +80,61 @@ type Store interface {
 	Close() error
 }
 
-// Session sends statements: each in a transaction of its own, or all in one. None of
-// those that write waits for a row, but for Guard.
+// Session sends statements: each in a transaction of its own, or all in one transaction.
+// Those that write don't wait for locks, except Guard.
 type Session interface {
 	// Take takes a lease, a reader's place or a permit, if it is free.
 	Take(ctx context.Context, ask Ask) (Answer, error)
-	// Release removes a hold: Absent, Refused where it isn't there, Expired, or Done. Of
-	// a row with the slot UnknownSlot it looks for the slot.
+	// Release removes a hold. It returns Absent, Refused if the hold isn't there, Expired,
+	// or Done. For UnknownSlot it looks for the slot.
 	Release(ctx context.Context, at Row, hold string) (Reply, error)
-	// Renew sets the expiry of what is still claimed: Absent, Refused or Done.
+	// Renew extends a lease if the row still has what is claimed: Absent, Refused or Done.
 	Renew(ctx context.Context, c Claim) (Reply, error)
-	// RenewMany is Renew for many rows. What is not in its answer isn't claimed any more.
+	// RenewMany renews many rows. A row that is not in its answer is not claimed any more.
 	RenewMany(ctx context.Context, claims []Claim) (map[Row]Standing, error)
-	// Raise raises the token of a claim, whatever that was, to the claim's at least, and
+	// Raise makes the token of a claim at least the claim's, whatever it was before, and
 	// returns it: Absent, Refused or Done.
 	Raise(ctx context.Context, c Claim) (Answer, error)
-	// Guard writes the row of a claim, so that nobody can take it over before the
-	// transaction ends: Refused or Done. It waits for the row.
+	// Guard writes the row of a claim, so that nobody can take the lease over before the
+	// transaction ends: Refused or Done. It waits for the row's lock.
 	Guard(ctx context.Context, c Claim) (Reply, error)
-	// Force frees a row whoever holds it: Absent, Refused where nobody does, or Done.
+	// Force frees a row, whoever holds it: Absent, Refused if nobody does, or Done.
 	Force(ctx context.Context, at Row) (Reply, error)
-	// Reap ends the readers of a key whose time is over, those that guard a transaction
-	// aside.
+	// Reap ends the readers of a key whose time is over, except those that guard a
+	// transaction.
 	Reap(ctx context.Context, key string) error
 
-	// Make makes a row, free, if it is missing. It returns ErrLocked where somebody has
-	// it locked, or is making it.
+	// Make makes a row, free, if it is missing. It returns ErrLocked if somebody has the
+	// row locked or is making it.
 	Make(ctx context.Context, at Row) error
-	// Use says what a key is used for, unless it was said before, and returns what it is
-	// used for now. It returns ErrLocked where its row is locked, or missing.
+	// Use sets what a key is used for, unless that was set before, and returns what the
+	// key is used for now. It returns ErrLocked if its row is locked or missing.
 	Use(ctx context.Context, key string, use Use) (Use, error)
-	// Resize changes the number of permits: Absent, Refused where the key is no
-	// semaphore, or Done.
+	// Resize changes the number of permits: Absent, Refused if the key is no semaphore, or
+	// Done.
 	Resize(ctx context.Context, key string, permits int) (Reply, error)
 
 	// Look reads a row without a lock.
 	Look(ctx context.Context, at Row) (Glance, error)
-	// Stored reads what a row says, as the session sees it.
+	// Stored reads the token and the holds of a row, as the session sees them.
 	Stored(ctx context.Context, at Row) (Stored, error)
-	// Permits counts the permits of a key with slots from first to last.
+	// Permits counts the permits of a key whose slots are from first to last.
 	Permits(ctx context.Context, key string, first, last int) (Permits, error)
 	// Readers counts the readers of a key.
 	Readers(ctx context.Context, key string) (Readers, error)
-	// ReaderAmong returns which of the owners reads under a key in the process whose
-	// holds begin so, or "".
+	// ReaderAmong returns which of the owners reads under a key, or "". It asks only for
+	// readers of one process, whose holds have the given beginning.
 	ReaderAmong(ctx context.Context, key string, owners []string, begins string) (string, error)
-	// LockReaders locks the rows of the readers of a key, and returns who they are.
+	// LockReaders locks the rows of the readers of a key, and returns the readers.
 	LockReaders(ctx context.Context, key string) ([]Reader, error)
-	// UnchangedSinceSnapshot returns txlock.ErrStaleSnapshot where the transaction's
-	// snapshot shows less than has been done under the lease of a key since, and
-	// ErrLocked where that can't be told.
+	// UnchangedSinceSnapshot returns txlock.ErrStaleSnapshot if somebody has held the
+	// lease of a key since the transaction's snapshot was taken, and ErrLocked if that
+	// can't be told.
 	UnchangedSinceSnapshot(ctx context.Context, key string) error
 }
 
-// Turn is the place of the first in the queue for a key. What it reads tells the server
-// that it is alive.
+// Turn is the first place in the server's queue for a key. Each read on it tells the
+// server that its process is alive. Leave ends it.
 type Turn interface {
 	Session
 	Leave()
@@ -143,37 +142,37 @@ type Turn interface {
 
 // Joined is the caller's transaction.
 type Joined interface {
-	// Include sends statements in it; see txlock.Scope.
+	// Include sends statements in the transaction: see txlock.Scope.
 	Include(ctx context.Context, verb string, key txlock.Key, send func(ctx context.Context, in *In) error) error
 }
 
-// In is the caller's transaction while statements are included.
+// In is the caller's transaction while statements are sent in it.
 type In struct {
 	Session
-	// Reading is the context for plain reads, which fix the snapshot.
+	// Reading is the context for plain reads, which take the snapshot if there is none.
 	Reading context.Context
-	// Snapshot tells that plain reads may show data from before the statements' locks.
+	// Snapshot tells that plain reads may show data older than the statements' locks.
 	Snapshot bool
-	// Fenced tells that a lock of the same name was fenced before, and holds.
+	// Fenced tells that the same key was fenced before in the transaction, and still is.
 	Fenced bool
-	// ID is that of the transaction's session on the server.
+	// ID identifies the transaction's session on the server.
 	ID uint64
-	// Fence is to be set where the transaction must not be committed without what the
-	// statements have locked.
+	// Fence is to be set if the transaction must not be committed without the locks of
+	// the statements.
 	Fence bool
 }
 
-// Instant is a moment by this machine's clock, in nanoseconds. It is never sent to the
-// server, nor compared with another machine's.
+// Instant is a moment by this machine's clock, in nanoseconds. It is neither sent to the
+// server nor compared with another machine's.
 type Instant int64
 
 // Never is later than every moment.
 const Never Instant = 1<<63 - 1
 
-// Add returns the moment that much later.
+// Add returns the moment that is later by d.
 func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
 
-// Until returns how much later the other moment is.
+// Until returns how much later the moment j is.
 func (i Instant) Until(j Instant) time.Duration { return time.Duration(j - i) }
 
 // Row is a row of the table of leases.
@@ -182,8 +181,8 @@ type Row struct {
 	Slot int64
 }
 
-// The slots of the rows of a key. Those of permits are 1 to MaxPermits, those of readers
-// lie above.
+// The slots of the rows of a key. Permits have 1 to MaxPermits, readers have slots above
+// that.
 const (
 	UnknownSlot   = -2 // of a permit whose grant was not answered
 	TurnstileSlot = -1
@@ -191,49 +190,49 @@ const (
 	MaxPermits    = 1000
 )
 
-// Claim is what a row must say to be somebody's.
+// Claim is what a row must contain to be somebody's.
 type Claim struct {
 	Row
 	Owner, Hold string
 	Token       uint64
 }
 
-// Ask is what is asked for: a lease, or in the slot given a reader's place, or one of so
-// many permits.
+// Ask is a request for a lease, for a reader's place in the given slot, or for one of
+// Permits permits.
 type Ask struct {
 	Row
 	Permits     int
 	Owner, Hold string
 	TTL         time.Duration
-	NotAfter    Instant // the server refuses it by its own clock after that
-	InTurn      bool    // it passes nobody at the turnstile
+	NotAfter    Instant // after that the server refuses it, by its own clock
+	InTurn      bool    // it passes nobody in the queue of Fair
 }
 
-// The lengths of a hold: the first characters are those of the process.
+// The length of a hold, and of its beginning, which is the same for a whole process.
 const (
 	HoldLength = 1 + 22
 	HoldBegins = 1 + 8
 )
 
-// Reply is what has become of what was asked.
+// Reply is the answer to a request.
 type Reply int
 
 // The replies.
 const (
 	Absent  Reply = iota // the row is locked by somebody, or missing
 	Refused              // it is somebody else's
-	Full                 // the list of holds is full
+	Full                 // the row's list of holds is full
 	Expired              // the hold was removed, but its time was over
 	Late                 // it came too late by the server's clock
 	Other                // the key is used for something else
 	Done
 )
 
-// Answer is a reply, and where that is Done the token.
+// Answer is a reply, and after Done the token.
 type Answer struct {
 	Reply
 	Token  uint64
-	Slot   int64 // of the row that it is about
+	Slot   int64 // of the row that was asked for
 	Shared bool  // there may be readers
 }
 
@@ -242,12 +241,13 @@ type Standing int
 
 // The standings.
 const (
-	Gone    Standing = iota // it is not claimed any more
-	Skipped                 // it is, and somebody has locked it
+	Gone    Standing = iota // it has not what is claimed any more
+	Skipped                 // it has, but somebody has locked it
 	Renewed
 )
 
-// Use is what a key is used for: Shared, or a semaphore of n permits, which is -n.
+// Use is what a key is used for: exclusive leases, shared ones too, or a semaphore of n
+// permits, which is -n.
 type Use int64
 
 // The uses.
@@ -256,19 +256,20 @@ const (
 	Shared    Use = 1
 )
 
-// Glance is what a look shows.
+// Glance is what a look at a row shows.
 type Glance struct {
 	Exists bool
 	Owner  string        // who holds it
-	Left   time.Duration // for how much longer it isn't to be had, 0 if it is
+	Left   time.Duration // for how much longer it is held, 0 if it is free
 	TTL    time.Duration // what it was acquired with
 	Use    Use
 }
 
-// Held tells whether it is held, and not only by a clock set back.
+// Held tells whether the lease is held. If more than its TTL is left, the server's clock
+// was set back, and it doesn't count as held.
 func (g Glance) Held() bool { return g.Left > 0 && g.Left <= g.TTL }
 
-// Stored is what a row says.
+// Stored is what a row contains.
 type Stored struct {
 	Exists bool
 	Token  uint64
@@ -278,39 +279,38 @@ type Stored struct {
 // Permits are how many rows of permits there are, and how many of them are held.
 type Permits struct {
 	Rows, Held int
-	Left       time.Duration // until the first of those that are held ends
+	Left       time.Duration // until the first permit that is held ends
 }
 
-// Readers are how many readers a key has: those whose time is over too, and how many
-// these are.
+// Readers counts the readers of a key; Held includes those that have expired.
 type Readers struct {
 	Held, Expired int
-	Left          time.Duration // for how much longer the last of them reads
-	Idle          int           // rows that nobody has used for as long as their time to live
+	Left          time.Duration // until the last of them ends
+	Idle          int           // rows that nobody has used for their TTL
 }
 
-// Reader is who reads.
+// Reader is a reader of a key.
 type Reader struct{ Owner, Hold string }
 
 // Blocker is an open transaction that has written a row of a key: it guards the lease, or
 // has acquired it.
 type Blocker struct {
 	Written
-	Over time.Duration // since when the lease is over, negative while it isn't
+	Over time.Duration // for how long the lease has been over; negative while it isn't
 }
 
-// Written is what a transaction has written.
+// Written identifies what a transaction has written to a row.
 type Written struct {
 	Slot                   int64
 	Token, Guards, Session uint64
 }
 
-// String says what it does.
+// String says which session has the row locked.
 func (b Blocker) String() string {
 	return fmt.Sprintf("an open transaction of session %d has its row locked", b.Session)
 }
 
-// Info is what a row says to people.
+// Info is a row, for people who look.
 type Info struct {
 	Row
 	Owner   string
@@ -323,15 +323,14 @@ type Info struct {
 	Session uint64    // of a waiter
 }
 
-// MostWaits is how many calls of Wait a manager makes at a time, each of which has a
-// connection.
+// MostWaits is how many calls of Wait a manager makes at a time. Each uses a connection.
 const MostWaits = 4
 
 // ErrLocked is returned for a row that is locked at the moment, or missing.
 var ErrLocked = fmt.Errorf("%w: its row is locked", txlock.ErrBusy)
 
-// ErrNoTurn is returned where there is no connection to wait on.
+// ErrNoTurn is returned if there is no connection to wait on.
 var ErrNoTurn = errors.New("no connection for the queue")
 
-// ErrLent is returned where the program has lent a connection already.
+// ErrLent is returned if the program has lent a connection already.
 var ErrLent = errors.New("lease: the program has lent a connection already")

@@ -2,33 +2,34 @@ package underlease
 
 import "sync"
 
-// Errands are what a manager does behind its calls, each in a goroutine. A few that
-// have done theirs are kept for the next: a new one grows its stack to the depth of a
-// statement first, and that takes longer than all else that a lease adds to one.
+// Errands are the work of a manager in the background, each in a goroutine. A few
+// goroutines that have ended their errand are kept for the next: a new one must first
+// grow its stack to the depth of a statement, which takes longer than all else that a
+// lease adds to a statement.
 type Errands struct {
 	next    chan func()
 	running sync.WaitGroup
 
 	mu    sync.Mutex
-	idle  int  // how many wait for the next
-	ended bool // nothing new
+	idle  int  // how many goroutines wait for the next errand
+	ended bool // End was called
 }
 
 const mostIdle = 8
 
-// NewErrands returns errands of which none is done yet.
+// NewErrands returns Errands without work.
 func NewErrands() *Errands {
 	return &Errands{next: make(chan func(), mostIdle)}
 }
 
-// Go runs f behind the call, unless End was called.
+// Go runs f in the background. After End it returns false and does nothing.
 func (e *Errands) Go(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case e.ended:
 		return false
-	case e.idle > 0 && len(e.next) < mostIdle: // those that were called may not have come yet
+	case e.idle > 0 && len(e.next) < mostIdle: // goroutines that were sent an errand may not have received it yet
 		e.idle--
 		e.next <- f
 	default:
@@ -37,7 +38,7 @@ func (e *Errands) Go(f func()) bool {
 	return true
 }
 
-// run does one errand after the other, until there are enough that wait for the next.
+// run does one errand after the other, until enough goroutines wait for the next.
 func (e *Errands) run(f func()) {
 	for ok := true; ok; f, ok = <-e.next {
 		f()
@@ -47,7 +48,7 @@ func (e *Errands) run(f func()) {
 	}
 }
 
-// stay counts one more that is idle, unless there are enough.
+// stay tells whether the goroutine waits for the next errand, and counts it.
 func (e *Errands) stay() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -58,7 +59,7 @@ func (e *Errands) stay() bool {
 	return true
 }
 
-// End refuses new errands. Ending again does nothing.
+// End makes Go refuse new errands. Ending again does nothing.
 func (e *Errands) End() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,5 +69,5 @@ func (e *Errands) End() {
 	}
 }
 
-// Wait waits, after End, for the errands that are under way.
+// Wait waits, after End, until all errands have ended.
 func (e *Errands) Wait() { e.running.Wait() }

@@ -6,12 +6,12 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Owner is who acquires under a context: the holder of a lease, for the key of that
-// alone, or a name that the program has given, for all keys. Those of the contexts
-// around it are outside of it.
+// Owner is who acquires under a context: the holder of a lease, for the key of that lease
+// only, or a name that the program has given, for all keys. Outer is the owner of the
+// context around it.
 type Owner struct {
-	Lease Held   // nil: a name
-	Name  string // where there is no lease
+	Lease Held   // nil for a name
+	Name  string // if there is no lease
 	Outer *Owner
 }
 
@@ -30,7 +30,8 @@ func Owners(ctx context.Context) *Owner {
 	return owner
 }
 
-// WithLease returns a context whose acquires of the lease's key enter it again.
+// WithLease returns a context under which an acquire of the lease's key re-enters the
+// lease.
 func WithLease(ctx context.Context, l Held) context.Context {
 	return context.WithValue(ctx, ownerKey{}, &Owner{Lease: l, Outer: Owners(ctx)})
 }
@@ -40,10 +41,10 @@ func WithName(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, ownerKey{}, &Owner{Name: name})
 }
 
-// For returns the innermost from here that counts for a key: the holder of a lease of
-// that key and of the type L which is not over, or a name; or nil. A lease that another
-// package, or another key, is asked for has its own owner: goroutines under one context
-// would not exclude each other else.
+// For returns the innermost owner, from o outwards, that counts for a key: the holder of
+// a lease of that key and of type L that isn't over, or a name; or nil. Leases of other
+// keys and of other packages don't count, so that goroutines under one context exclude
+// each other.
 func For[L Held](o *Owner, key txlock.Key) *Owner {
 	for ; o != nil && o.Lease != nil; o = o.Outer {
 		if l, ok := o.Lease.(L); ok && l.Key().String() == key.String() && l.Err() == nil {
@@ -53,7 +54,8 @@ func For[L Held](o *Owner, key txlock.Key) *Owner {
 	return o
 }
 
-// NameOf returns the name that a context gives to the owner of all keys, if it does.
+// NameOf returns the name that the context gives to the owner of all keys, if there is
+// one.
 func NameOf(ctx context.Context) (name string, named bool) {
 	for o := Owners(ctx); o != nil; o = o.Outer {
 		if o.Lease == nil {

@@ -1,5 +1,6 @@
-// Package underlease is what the managers of leases have in common: the life of a lease
-// around a function.
+// Package underlease has what the managers of packages lease and quorum have in common:
+// how to run a function under a lease (underlease.go), who owns what under a context
+// (owner.go), and work in the background (errands.go).
 package underlease
 
 import (
@@ -9,16 +10,17 @@ import (
 	"github.com/dca00107/lockstep/internal/joined"
 )
 
-// Lease is a hold that was acquired.
+// Lease is a lease that was acquired.
 type Lease interface {
 	Err() error
 	Context(ctx context.Context) (context.Context, context.CancelFunc)
 	Release(ctx context.Context) error
 }
 
-// Do calls fn under the context of a lease and releases it, also when fn panics. It
-// returns the error of fn, joined by why the lease was lost before fn returned, or else
-// by that of the release; guarded, a release that goes on behind the call, is none.
+// Do calls fn under the context of a lease and releases the lease, also if fn panics. It
+// returns the error of fn, joined by the reason if the lease was lost before fn returned,
+// else by the error of the release. The error guarded, of a release that goes on in the
+// background, is left out.
 func Do[L Lease](ctx context.Context, l L, guarded error, fn func(ctx context.Context, l L) error) (err error) {
 	working, cancel := l.Context(ctx)
 	defer func() {

@@ -255,8 +255,8 @@ func TestWrongPages(t *testing.T) {
 		wrong []string
 		want  string
 	}{
-		"a function":         {wrongNames("`txlock/scope.go: Join`"), ""},
-		"a method":           {wrongNames("`txlock/scope.go: Scope.Lock`"), ""},
+		"a function":         {wrongNames("`txlock/join.go: Join`"), ""},
+		"a method":           {wrongNames("`txlock/lock.go: Scope.Lock`"), ""},
 		"a type":             {wrongNames("`txlock/scope.go: hold`"), ""},
 		"a constant":         {wrongNames("`txlock/record.go: made`"), ""},
 		"a wrong function":   {wrongNames("\n`txlock/scope.go: Joyn`"), "line 2 names Joyn in txlock/scope.go"},

@@ -1,0 +1,174 @@
+// Package fault knows what the errors of the server and of the driver mean for a lock,
+// a lease and a transaction. It is the one place where the numbers of server errors have
+// a meaning.
+package fault
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/schema"
+)
+
+// Retryable tells whether the same transaction, started again from its beginning, may
+// succeed: see txlock.Retryable.
+func Retryable(err error) bool {
+	switch {
+	case err == nil, errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, ErrGiven),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return false
+	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):
+		return true
+	}
+	v := Interpret(err)
+	return v.Sentinel != nil && v.Gone
+}
+
+// Verdict is what a server's error means.
+type Verdict struct {
+	Sentinel  error // nil: nothing that a lock has a word for
+	Gone      bool  // the whole transaction has been rolled back
+	OnTimeout bool  // likewise, but under innodb_rollback_on_timeout only
+}
+
+// Interpret returns the verdict on an error. What each number leaves of the transaction
+// was measured on MariaDB 10.11 and MySQL 9.7, the errors of several primaries on Galera
+// and a Group Replication.
+func Interpret(err error) Verdict {
+	var server *mysql.MySQLError
+	if !errors.As(err, &server) {
+		return Verdict{}
+	}
+	if _, missing := schema.MissingPrivilege(err); missing {
+		return Verdict{Sentinel: ErrPrivilege}
+	}
+	switch server.Number {
+	case 1213: // ER_LOCK_DEADLOCK
+		return Verdict{Sentinel: ErrDeadlock, Gone: true}
+	case 1180: // ER_ERROR_DURING_COMMIT, of any statement: MySQL's InnoDB has aborted the transaction for another primary's
+		if strings.Contains(" "+server.Message, " 149 - '") { // in every language of the server
+			return Verdict{Sentinel: ErrDeadlock, Gone: true}
+		}
+	case 1020: // ER_CHECKREAD, MariaDB under innodb_snapshot_isolation
+		return Verdict{Sentinel: ErrStaleSnapshot, Gone: true}
+	case 1206: // ER_LOCK_TABLE_FULL
+		return Verdict{Sentinel: ErrTxDoomed, Gone: true}
+	case 4031: // ER_CLIENT_INTERACTION_TIMEOUT, MySQL: the session was ended before
+		return Verdict{Sentinel: ErrTxDoomed, Gone: true}
+	case 1205: // ER_LOCK_WAIT_TIMEOUT, on MariaDB also of NOWAIT
+		return Verdict{Sentinel: ErrWaitTimeout, OnTimeout: true}
+	case 3572: // ER_LOCK_NOWAIT, MySQL
+		return Verdict{Sentinel: ErrBusy}
+	case 1969, 3024, // ER_STATEMENT_TIMEOUT (MariaDB), ER_QUERY_TIMEOUT (MySQL)
+		3547: // ER_CANNOT_LOCK_USER_MANAGEMENT_CACHES: the same while a user is changed, see PastLimit
+		return Verdict{Sentinel: ErrWaitTimeout}
+	case 1290, 1792, 1836: // ER_OPTION_PREVENTS_STATEMENT (read-only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_READ_ONLY_MODE
+		return Verdict{Sentinel: ErrReadOnly}
+	case 1146, 1054, 1364, 1046: // ER_NO_SUCH_TABLE, ER_BAD_FIELD_ERROR, ER_NO_DEFAULT_FOR_FIELD, ER_NO_DB_ERROR
+		return Verdict{Sentinel: ErrSchema}
+	}
+	return Verdict{}
+}
+
+// Of turns what a statement of a lock was answered, in a transaction of the program, into
+// the error of the call. It says what was asked for, and matches the sentinel and the
+// cause.
+func Of(what string, err error, s guard.Server) error {
+	v := Interpret(err)
+	sentinel := v.Sentinel
+	switch {
+	case errors.Is(err, guard.ErrOpenRows), errors.Is(err, mysql.ErrBusyBuffer):
+		sentinel = ErrOpenRows
+	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone), errors.Is(err, sql.ErrConnDone):
+		sentinel = ErrNoTransaction
+	case LostConnection(err): // and the transaction with it
+		sentinel = ErrTxDoomed
+	case v.OnTimeout && s.RollbackOnTimeout:
+		sentinel = ErrTxDoomed
+		if !errors.Is(err, ErrBusy) {
+			sentinel = fmt.Errorf("%w: %w", v.Sentinel, ErrTxDoomed)
+		}
+	case errors.Is(err, ErrBusy): // a try, whose number is that of a wait
+		sentinel = ErrBusy
+	case errors.Is(err, ErrWaitTimeout): // see PastLimit
+		sentinel = ErrWaitTimeout
+	case sentinel == ErrPrivilege: //nolint:errorlint // a verdict's sentinel is one of ours
+		cure, _ := schema.MissingPrivilege(err)
+		sentinel = fmt.Errorf("%w: %s", ErrPrivilege, cure)
+	}
+	return fmt.Errorf("%s: %w", what, withSentinel(sentinel, err))
+}
+
+// Explain is Of for a statement outside of the program's transactions. For a nil error it
+// returns nil.
+func Explain(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	explained := Of(what, err, guard.Server{})
+	if errors.Is(explained, ErrTxDoomed) && !errors.Is(err, ErrTxDoomed) {
+		return fmt.Errorf("%s: %w", what, err) // there is no transaction to start again
+	}
+	return explained
+}
+
+// withSentinel joins the sentinel to the cause, once.
+func withSentinel(sentinel, cause error) error {
+	if sentinel == nil || errors.Is(cause, sentinel) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", sentinel, cause)
+}
+
+// LostConnection tells whether the driver has said that the connection is gone.
+func LostConnection(err error) bool {
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
+}
+
+// Unknown tells whether a statement that was answered by this error may have been
+// executed nevertheless, or may still be: there was no answer, or one to the end of
+// the session.
+func Unknown(err error) bool {
+	var server *mysql.MySQLError
+	if err == nil || !errors.As(err, &server) {
+		return err != nil
+	}
+	switch server.Number {
+	case 1053, 1317, 1927, 3169: // ER_SERVER_SHUTDOWN, ER_QUERY_INTERRUPTED, ER_CONNECTION_KILLED (MariaDB), ER_SESSION_WAS_KILLED (MySQL)
+		return true
+	}
+	return Overtaken(err)
+}
+
+// Overtaken tells whether a member of a Group Replication has refused a commit (3101). In
+// most cases another primary was first, and the transaction is rolled back. But it is also
+// the answer to what waits for the group while the member leaves that, and then the others
+// may have the transaction, and the member when it comes back. Unknown is true of it too.
+func Overtaken(err error) bool {
+	return is(err, 3101) // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
+}
+
+// PastLimit is the error of a SELECT that MySQL ends after a limit. Where a user is
+// changed meanwhile, CREATE USER or GRANT, a SELECT has to wait before it may look at its
+// privileges; when the limit is over by then, the server says that it can't (3547), or
+// that there are none (1142). The latter, too, is ErrWaitTimeout then.
+func PastLimit(err error, began time.Time, limit time.Duration) error {
+	if is(err, 1142) && limit > 0 && time.Since(began) >= limit { // ER_TABLEACCESS_DENIED_ERROR
+		return fmt.Errorf("%w: %w", ErrWaitTimeout, err)
+	}
+	return err
+}
+
+// is tells whether an error is the server's of that number.
+func is(err error, number uint16) bool {
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && server.Number == number
+}

@@ -1,0 +1,58 @@
+package fault
+
+import (
+	"fmt"
+
+	"github.com/dca00107/lockstep/internal/guard"
+)
+
+// Rules are what the guarded pool needs to know of errors.
+var Rules = guard.Rules{
+	Ended: func(err error, s guard.Server) error {
+		v := Interpret(err)
+		if v.Gone || v.OnTimeout && s.RollbackOnTimeout {
+			return fmt.Errorf("%w: an earlier statement was answered: %w", ErrTxDoomed, withSentinel(v.Sentinel, err))
+		}
+		return nil
+	},
+	Lost: func(cause error) error {
+		return fmt.Errorf("%w: its connection was lost: %w", ErrTxDoomed, cause)
+	},
+	Committed: func(statement string) error {
+		return fmt.Errorf("%w: it was %w by the statement %q, which has freed the locks", ErrTxDoomed, ErrCommitted, statement)
+	},
+	MayHaveCommitted: func(statement string) error {
+		return fmt.Errorf("%w: after the statement %q it wasn't open any more: the server has rolled it back, or it was %w", ErrTxDoomed, statement, ErrCommitted)
+	},
+	RolledBack: func(statement string) error {
+		if statement == "" {
+			statement = "of a lock"
+		}
+		return fmt.Errorf("%w: the server has rolled it back, though it has answered the statement %q with success", ErrTxDoomed, statement)
+	},
+	Unfenced: func(name string) error {
+		return fmt.Errorf("%w: lease %q: %w", ErrTxDoomed, Clipped(name), errUnfenced)
+	},
+	Open:        TransactionOpen,
+	NoSavepoint: func(reply error) bool { return is(reply, 1305) }, // ER_SP_DOES_NOT_EXIST
+	Gone:        func(reply error) bool { return is(reply, 1094) }, // ER_NO_SUCH_THREAD
+}
+
+// TransactionOpen judges the reply to rawsql.Probe.
+func TransactionOpen(reply error) (bool, error) {
+	switch {
+	case reply == nil:
+		return false, nil
+	case is(reply, 1568): // ER_CANT_CHANGE_TX_CHARACTERISTICS
+		return true, nil
+	}
+	return false, reply
+}
+
+// Clipped is a name for a message.
+func Clipped(name string) string {
+	if len(name) > 40 {
+		return name[:40] + "..."
+	}
+	return name
+}

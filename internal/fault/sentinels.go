@@ -1,0 +1,44 @@
+package fault
+
+import (
+	"errors"
+
+	"github.com/dca00107/lockstep/schema"
+)
+
+// The errors of lockstep. Package txlock hands them on by the same names, and says what
+// each of them means.
+var (
+	ErrBusy          = errors.New("txlock: the lock is held by somebody else")
+	ErrWaitTimeout   = errors.New("txlock: the lock was not free in time")
+	ErrDeadlock      = errors.New("txlock: deadlock, the server has rolled the transaction back")
+	ErrStaleSnapshot = errors.New("txlock: the transaction's snapshot is older than the lock")
+	ErrTxDoomed      = errors.New("txlock: the transaction is over on the server")
+	ErrConflict      = errors.New("txlock: the version has changed")
+	ErrLost          = errors.New("txlock: the lock was lost")
+	ErrNotHeld       = errors.New("txlock: the lock is not held")
+	ErrTooManyHolds  = errors.New("txlock: too many holds of one owner")
+	ErrUpgrade       = errors.New("txlock: a shared lock can't be made exclusive")
+	ErrNoTransaction = errors.New("txlock: no open transaction")
+	ErrInvalidKey    = errors.New("txlock: invalid key")
+	ErrInvalidOption = errors.New("txlock: invalid option")
+	ErrOpenRows      = errors.New("txlock: rows are open on the transaction: close them, or read them to the end, before a lock")
+	ErrReadOnly      = errors.New("txlock: the server or the transaction is read only")
+	ErrSchema        = errors.New("txlock: tables missing or wrong: run schema.Install(ctx, db) or the DDL in schema.FS, and see schema.Check")
+	ErrUnguarded     = errors.New("txlock: the pool is not guarded: open it by locksqlc.Open, locksqlc.Connector or lockgorm.Open; where it was, something around it drops the context of its statements")
+	ErrPrivilege     = schema.ErrPrivilege
+	ErrNoQuorum      = errors.New("txlock: no majority")
+)
+
+// The marks of what is not Retryable, though its sentinel is.
+var (
+	// ErrGiven marks an ErrConflict which another run of the transaction would find again.
+	ErrGiven = errors.New("another run of this transaction would find the same again")
+	// ErrCommitted marks an ErrTxDoomed where the work, or a part of it, was committed, or
+	// may have been.
+	ErrCommitted = errors.New("committed before its end")
+	// ErrUnseen marks an ErrTxDoomed of which nobody knows whether it was committed.
+	ErrUnseen = errors.New("the server has ended it, by a statement that was not seen")
+
+	errUnfenced = errors.New("a savepoint may have been rolled back after the guard, and the guard with it: guard again, last in the transaction")
+)

@@ -1,0 +1,89 @@
+// Package inside is the door between the packages of lockstep, for what one of them does
+// for the others and no program calls. The package that does it sets it when it is
+// initialised, as every package that imports it finds it then. Its types are type
+// parameters here, since this package is below them all.
+package inside
+
+import (
+	"context"
+	"database/sql/driver"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// Lock is what package txlock does for the others: Scope is *txlock.Scope, Key is
+// txlock.Key, Grant is txlock.Grant, and Option is txlock.PoolOption.
+type Lock[Scope, Key, Grant, Option any] struct {
+	// Guarded wraps the connector of go-sql-driver/mysql into that of a guarded pool.
+	Guarded func(base driver.Connector, options ...Option) driver.Connector
+
+	// Include sends statements that are not the program's own in the transaction: package
+	// lease writes its rows by it. Where send succeeds and sets Fence, the transaction can't
+	// be committed without what they have locked: on a guarded pool Commit returns
+	// ErrTxDoomed where DDL or the like, or the rollback to a savepoint, may have freed it.
+	// The errors are those of Lock.
+	Include func(ctx context.Context, scope Scope, verb string, key Key, send func(ctx context.Context, in *Included) error) error
+
+	// OnePrimary makes sure that the database is not on a cluster of several primaries,
+	// where a lock that is never written doesn't exclude writers on other nodes, and one
+	// that is excludes at the commit. It asks the server once per process and database,
+	// and returns schema.ErrMultiPrimary or what the server says; the transaction goes on.
+	OnePrimary func(ctx context.Context, scope Scope) error
+
+	// Confirm is what Run and Transaction ask before they commit: on a plain pool it is
+	// Verify, on a guarded one nothing, since Commit itself sees to it.
+	Confirm func(ctx context.Context, scope Scope) error
+
+	// Final is what Run and Transaction make of the error of their function, before they
+	// roll the transaction back. What it returns is Retryable only where nothing of the
+	// transaction was committed before its end.
+	Final func(ctx context.Context, scope Scope, err error) error
+
+	// NewGrant returns a Grant that says so, for what stands in for a Scope in tests.
+	NewGrant func(key Key, token uint64, shared bool) Grant
+
+	// OwnerOf returns the owner of the locks that are taken under a context.
+	OwnerOf func(ctx context.Context) string
+}
+
+// Included is what Include hands to its function.
+type Included struct {
+	// Tx sends the statements.
+	Tx rawsql.DBTX
+	// Snapshot tells that plain reads of the transaction may show data from
+	// before the statements' locks.
+	Snapshot bool
+	// Fenced tells that a lock of the same name was fenced before, and holds.
+	Fenced bool
+	// Session is the transaction's, on the server: CONNECTION_ID().
+	Session uint64
+	// Reading is the context for plain reads, which fix the snapshot.
+	Reading context.Context
+	// Fence is to be set where the transaction must not be committed without
+	// what the statements have locked.
+	Fence bool
+}
+
+// Quorum is what package quorum does for its stand-in: Terms is nodes.Terms, and Option is
+// quorum.Option.
+type Quorum[Terms, Option any] struct {
+	// Check returns what New returns for so many managers of these terms and the options,
+	// and Acquire for terms of its own.
+	Check func(managers int, terms Terms, options ...Option) error
+}
+
+var lock, quorum any
+
+// SetLock is called by package txlock.
+func SetLock[Scope, Key, Grant, Option any](l Lock[Scope, Key, Grant, Option]) { lock = l }
+
+// LockOf returns what package txlock has set, to a package that imports it.
+func LockOf[Scope, Key, Grant, Option any]() Lock[Scope, Key, Grant, Option] {
+	return lock.(Lock[Scope, Key, Grant, Option])
+}
+
+// SetQuorum is called by package quorum.
+func SetQuorum[Terms, Option any](q Quorum[Terms, Option]) { quorum = q }
+
+// QuorumOf returns what package quorum has set, to a package that imports it.
+func QuorumOf[Terms, Option any]() Quorum[Terms, Option] { return quorum.(Quorum[Terms, Option]) }

@@ -1,0 +1,19 @@
+package txlock
+
+import (
+	"context"
+
+	"github.com/dca00107/lockstep/internal/inside"
+)
+
+func init() {
+	inside.SetLock(inside.Lock[*Scope, Key, Grant, PoolOption]{
+		Guarded:    guarded,
+		Include:    include,
+		OnePrimary: onePrimary,
+		Confirm:    confirm,
+		Final:      final,
+		NewGrant:   newGrant,
+		OwnerOf:    func(ctx context.Context) string { return string(ownerOf(ctx)) },
+	})
+}

@@ -1,0 +1,14 @@
+// Package sqlstore is the store of leases in a database: the statements of package gen, the
+// meaning of their replies, and the connections that they are sent on.
+//
+// # The order of reading
+//
+//  1. store.go: [Store], and the caller's transaction.
+//  2. session.go and read.go: the statements that write and that read, in any transaction.
+//  3. tx.go: transactions of our own, and waiting for a row.
+//  4. pool.go: statements that stay prepared.
+//  5. lane.go, borrowed.go and taken.go: the connection for renewals, and what may be taken
+//     of the program's pool.
+//  6. turn.go: the queue of all processes.
+//  7. blockers.go, list.go, clean.go and clock.go: one subject each.
+package sqlstore

@@ -1,0 +1,135 @@
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
+)
+
+// Tx is a transaction: what sqlc calls a DBTX, and Commit and Rollback. These two
+// are never called, they are the proof that the value is a transaction, so that a
+// pool does not compile.
+type Tx interface {
+	gen.DBTX
+	Commit() error
+	Rollback() error
+}
+
+var _ Tx = (*sql.Tx)(nil)
+
+// JoinOption is an option of Join.
+type JoinOption interface{ toJoin(*state) }
+
+type joinOption func(*state)
+
+func (f joinOption) toJoin(s *state) { f(s) }
+
+// NothingRead says that the transaction has run no plain SELECT yet, which a
+// plain pool can't know: the next lock then needs no snapshot guard. A guarded
+// pool knows better and takes no notice. The default is to guard.
+func NothingRead() JoinOption { return joinOption(func(s *state) { s.fresh = true }) }
+
+// OnlyGuarded makes Join refuse a transaction of a pool that is not guarded, with
+// ErrUnguarded. The default is to join it: its locks exclude as well.
+func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded = true }) }
+
+// Join returns the scope of a transaction. On a guarded pool, one opened by
+// locksqlc.Open or lockgorm.Open, it sends nothing, and a transaction has one
+// scope however often it is joined. On a plain pool it asks the server two things,
+// and every call makes a scope of its own.
+//
+// It returns ErrNoTransaction where no transaction is open, ErrTxDoomed where
+// the server has ended it, ErrUnguarded where OnlyGuarded was asked for in vain, and
+// schema.ErrAutocommit or schema.ErrCharset where its session has autocommit = 0 or
+// converts the names of keys, on a guarded pool from its beginning. The transaction goes on
+// as it was.
+func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
+	if tx == nil {
+		return nil, fmt.Errorf("%w: the transaction is nil", ErrNoTransaction)
+	}
+	book, guarded, reply := guard.Ask(ctx, tx)
+	if guarded && book == nil {
+		// Not begun through the driver: by a procedure, or under autocommit=0.
+		_, reply = tx.ExecContext(ctx, rawsql.Probe)
+	}
+	if book != nil {
+		if err := book.Err(); err != nil {
+			return nil, fault.Of("join", err, book.Server())
+		}
+		if err := session.Fit(book.Server().Name); err != nil {
+			return nil, fault.Of("join", err, book.Server())
+		}
+		kept := book.Scope(func() guard.Scope { return newJoined(tx, book, book.Server()) })
+		return &kept.(*joined).scope, nil
+	}
+	var wanted state
+	for _, option := range options {
+		option.toJoin(&wanted)
+	}
+	open, err := fault.TransactionOpen(reply)
+	if err != nil {
+		return nil, fault.Of("join", err, guard.Server{})
+	}
+	if wanted.onlyGuarded && !guarded {
+		return nil, fmt.Errorf("join: %w", ErrUnguarded)
+	}
+	if !open {
+		return nil, fmt.Errorf("%w: none was begun on this connection, or the server has ended it", ErrNoTransaction)
+	}
+	server, err := introduce(ctx, tx)
+	if err != nil {
+		return nil, fault.Of("join", err, guard.Server{})
+	}
+	j := newJoined(tx, nil, server)
+	for _, option := range options {
+		option.toJoin(&j.state)
+	}
+	return &j.scope, nil
+}
+
+// joined is a scope and its state in one piece, kept with the transaction.
+type joined struct {
+	scope Scope
+	state state
+	tx    rawsql.Text
+}
+
+func newJoined(tx Tx, book *guard.Tx, server guard.Server) *joined {
+	j := &joined{state: state{book: book, server: server}, tx: rawsql.Text{DBTX: tx}}
+	j.scope.state, j.state.tx = &j.state, &j.tx
+	if book != nil {
+		j.state.watch, _ = book.Kept().(Observer)
+	}
+	return j
+}
+
+// Committed is called by the guarded connection when the transaction was
+// committed: the rows of its keys exist.
+func (j *joined) Committed() {
+	j.state.mu.Lock()
+	defer j.state.mu.Unlock()
+	for r := range j.state.held {
+		known.add(j.state.server.Name, r)
+	}
+}
+
+// Ended is called by the guarded connection when the transaction ends.
+func (j *joined) Ended(why error) { j.state.ended(why) }
+
+// introduce reads the facts about the server, which guarded connections know.
+func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
+	var version, name string
+	var id uint64
+	var rollbackOnTimeout bool
+	if err := db.QueryRowContext(ctx, rawsql.Facts).Scan(&version, &id, &rollbackOnTimeout, &name); err != nil {
+		return guard.Server{}, err
+	}
+	server := guard.NewServer(version, id, rollbackOnTimeout, name)
+	return server, session.Fit(name)
+}

@@ -1,0 +1,264 @@
+package txlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// Lock takes the lock of a key exclusively and waits until it is free. The server
+// grants it first come, first served; MySQL prefers a waiter that blocks others.
+// It is one statement where it is the first of its transaction, or the isolation
+// level is known to be READ COMMITTED; after other statements it also makes sure
+// that the transaction's snapshot is not older than the lock. A key that the
+// transaction holds already costs no statement on a guarded pool, and keeps its
+// token.
+//
+// It may return ErrWaitTimeout, ErrDeadlock, ErrStaleSnapshot, ErrUpgrade,
+// ErrTxDoomed, ErrNoTransaction, ErrOpenRows, ErrReadOnly, ErrSchema and
+// ErrInvalidKey; each says what becomes of the transaction. When the context ends
+// while it waits, the connection is closed, as go-sql-driver does it: the error
+// matches the context's, and the transaction is doomed.
+func (s *Scope) Lock(ctx context.Context, key Key) (Grant, error) {
+	return s.lock(ctx, key, request{verb: "lock", atMost: s.atMost})
+}
+
+// TryLock is Lock that doesn't wait: where somebody else holds the lock, or waits
+// for it, it returns ErrBusy, and the transaction goes on. On MySQL a key that is
+// being locked for the very first time in its life can take it a second to see. A key
+// that was never locked may be refused while a transaction has the row beside its own:
+// Ensure makes rows beforehand. On MySQL the try of a named key that this process hasn't
+// seen looks for its row first, which fixes the transaction's snapshot.
+func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
+	return s.lock(ctx, key, request{verb: "try to lock", try: true})
+}
+
+// RLock takes the lock of a key shared: with other shared holders, but with no
+// exclusive one. A writer that waits holds off new readers. It returns what Lock
+// returns; a transaction that holds the key exclusively keeps that. On a cluster of
+// several primaries it returns schema.ErrMultiPrimary, and the transaction goes on: a
+// shared lock writes nothing that a writer on another node would collide with.
+func (s *Scope) RLock(ctx context.Context, key Key) (Grant, error) {
+	return s.lock(ctx, key, request{verb: "lock shared", shared: true, atMost: s.atMost})
+}
+
+// TryRLock is RLock that doesn't wait, as TryLock is.
+func (s *Scope) TryRLock(ctx context.Context, key Key) (Grant, error) {
+	return s.lock(ctx, key, request{verb: "try to lock shared", shared: true, try: true})
+}
+
+// LockAny takes the first of the keys that is free, in the order given, without
+// waiting. It returns ErrBusy where none is, and otherwise what TryLock returns.
+func (s *Scope) LockAny(ctx context.Context, keys ...Key) (Grant, error) {
+	if err := checkKeys(keys); err != nil {
+		return Grant{}, err
+	}
+	for _, key := range keys {
+		grant, err := s.TryLock(ctx, key)
+		if !errors.Is(err, ErrBusy) || errors.Is(err, ErrTxDoomed) {
+			return grant, err
+		}
+	}
+	return Grant{}, fmt.Errorf("lock any of %d keys: %w", len(keys), ErrBusy)
+}
+
+// request is how a lock is asked for.
+type request struct {
+	verb   string // for errors
+	shared bool
+	try    bool          // don't wait
+	atMost time.Duration // wait no longer; 0 is the server's limit
+
+	compares bool   // CompareAndBump
+	version  uint64 // that of it
+}
+
+func (q request) bounded() bool { return q.try || q.atMost > 0 }
+
+// lock returns what the transaction holds of the key already, or attempts to lock it and
+// keeps what it gets.
+func (s *Scope) lock(ctx context.Context, key Key, q request) (Grant, error) {
+	if err := key.Validate(); err != nil {
+		return Grant{}, err
+	}
+	if s.bad != nil {
+		return Grant{}, s.bad
+	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	r := key.record()
+	old, done, err := s.reenter(key, r, q.shared)
+	if err != nil {
+		return Grant{}, err
+	}
+	asked := s.asked()
+	if done {
+		if err := q.conflict(old); err != nil {
+			return Grant{}, s.refused(ctx, key, false, asked, s.failure(q.verb, key, err))
+		}
+		return old.grant, nil
+	}
+	h, err := s.newAttempt(ctx, r, q, old, s.mayHaveSnapshot()).run(ctx, key)
+	if err != nil {
+		return Grant{}, s.refused(ctx, key, h.grant.shared, asked, err)
+	}
+	s.keep(ctx, r, h, asked)
+	return h.grant, nil
+}
+
+// attempt is one way through the statements that take a lock which is not held for
+// certain.
+type attempt struct {
+	*state
+	record
+	request
+	owner    []byte
+	ours     uint64 // the token that the row carries if it is ours already
+	snapshot bool   // a plain read may show data from before the grant
+}
+
+// newAttempt prepares an attempt; old is what was held of the record before.
+func (s *state) newAttempt(ctx context.Context, r record, q request, old hold, snapshot bool) *attempt {
+	ours := max(noToken, old.grant.token)
+	if q.compares {
+		ours, _ = old.comparable(q.version)
+	}
+	if s.book == nil && old.grant.token > 0 && !old.grant.shared {
+		q.shared = false // ours exclusively: ask for that again
+	}
+	return &attempt{state: s, record: r, request: q, owner: ownerOf(ctx), ours: ours, snapshot: snapshot}
+}
+
+// run makes sure that a lock would hold, takes it, and explains the error of that. The
+// lock is not kept yet.
+func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
+	h := hold{grant: Grant{key: key, shared: a.shared}, stamp: a.stamp()}
+	err := a.stillOpen(ctx)
+	if err == nil && a.shared {
+		err = a.onePrimary(ctx)
+	}
+	if err == nil && a.compares {
+		h.base, h.compared = a.version, true
+		h.grant.token, err = a.compareInSnapshot(ctx)
+	} else if err == nil {
+		h.grant.token, err = a.limited(ctx)
+	}
+	if errors.Is(err, guard.ErrReads) {
+		a.snapshot = true // another goroutine has read meanwhile
+		return a.run(ctx, key)
+	}
+	if err != nil {
+		return h, a.failure(a.verb, key, a.busy(err))
+	}
+	return h, nil
+}
+
+// tryLimit is how long a try may take on a MariaDB where NOWAIT would roll back
+// the whole transaction. A shorter limit would refuse what is free.
+const tryLimit = 20 * time.Millisecond
+
+// limited takes the lock within the limit of the request, by what the server has for
+// that. A wait with a limit begins with a try, which has none: a lock that is free is
+// granted, however short the limit and however slow the server.
+func (a *attempt) limited(ctx context.Context) (uint64, error) {
+	switch {
+	case !a.bounded():
+		return a.takeRow(ctx)
+	case !a.server.MariaDB:
+		return a.boundedOnMySQL(ctx)
+	case a.server.RollbackOnTimeout:
+		return a.takeRow(ctx, rawsql.AtMost(max(tryLimit, a.atMost)))
+	}
+	token, err := a.takeRow(ctx, rawsql.NoWait)
+	if a.try || !errors.Is(fault.Interpret(err).Sentinel, ErrWaitTimeout) {
+		return token, err
+	}
+	return a.takeRow(ctx, rawsql.AtMost(a.atMost))
+}
+
+// takeRow takes the row with variables of MariaDB set for the statement that waits, and
+// with the snapshot guard of the server, or else ours.
+func (a *attempt) takeRow(ctx context.Context, variables ...string) (uint64, error) {
+	compare := a.guardsSnapshot()
+	if a.snapshot && a.server.SnapshotIsolation {
+		variable := rawsql.RefuseStale
+		if a.compares {
+			variable = rawsql.AllowStale // a conflict, where the other ends the transaction
+		}
+		variables, compare = append(variables, variable), false
+	}
+	var db gen.DBTX = a.tx
+	if variables != nil {
+		prefix := rawsql.For(variables...)
+		db = a.rewritten(func(query string) string { return prefix + query })
+	}
+	switch {
+	case a.shared:
+		return a.takeShared(ctx, db, compare)
+	case compare:
+		return a.takeAndCompare(ctx, db)
+	}
+	return a.raiseToken(ctx, a.fresh(), db)
+}
+
+// raiseToken takes the row exclusively, for good, by db, which bounds the wait, and raises
+// its token unless it is ours already. A row that this has made gets its token by the same
+// statement again, which waits for nobody.
+func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db gen.DBTX) (uint64, error) {
+	var token int64
+	err, sending := error(nil), a.own(ctx, call)
+	for range 2 {
+		switch {
+		case a.compares:
+			token, err = a.compareAndBump(sending, db)
+		case a.hashed:
+			token, err = queries.LockCenter(sending, db, gen.LockCenterParams{Held: a.ours, Owner: a.owner, Slot: uint32(a.slot)})
+		default:
+			token, err = queries.LockNamed(sending, db, gen.LockNamedParams{Name: []byte(a.name), Owner: a.owner, Held: a.ours})
+		}
+		if err != nil || token != made {
+			break
+		}
+		call, sending, db = guard.Call{}, a.then(ctx), a.tx
+	}
+	switch {
+	case err != nil:
+		return 0, err
+	case token == 0:
+		return 0, a.missing()
+	case call.Fresh && a.ours == noToken:
+		known.add(a.server.Name, a.record) // others have committed it
+	}
+	return uint64(token), nil
+}
+
+// rewritten is the transaction with the text of its statements changed on its way.
+func (a *attempt) rewritten(rewrite func(query string) string) gen.DBTX {
+	return &rawsql.Text{DBTX: a.tx.DBTX, Rewrite: rewrite}
+}
+
+// fresh marks the statement that takes the row. Where no snapshot guard follows,
+// it is sent only if nothing was read before, which another goroutine might have.
+func (a *attempt) fresh() guard.Call { return guard.Call{Fresh: !a.snapshot} }
+
+// first is the context of that statement.
+func (a *attempt) first(ctx context.Context) context.Context { return a.own(ctx, a.fresh()) }
+
+// then marks a statement on the row that is taken already.
+func (a *attempt) then(ctx context.Context) context.Context {
+	return a.own(ctx, guard.Call{})
+}
+
+// busy is the error of a try that would have had to wait.
+func (a *attempt) busy(err error) error {
+	if s := fault.Interpret(err).Sentinel; a.try && (errors.Is(s, ErrWaitTimeout) || errors.Is(s, ErrBusy)) {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	return err
+}
