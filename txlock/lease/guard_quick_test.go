@@ -12,9 +12,10 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestGuardRefreshes proves that Guard renews the lease first where less than two thirds
-// are left, and says nothing of what becomes of that.
-func TestGuardRefreshes(t *testing.T) {
+// TestGuardRenewsFirst proves that Guard extends a lease of which less than two thirds are
+// left, since nothing can while the transaction is open, and says nothing of what becomes
+// of that.
+func TestGuardRenewsFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
 		wire.fault("RenewMany", fails)
@@ -216,7 +217,7 @@ func TestAcquireTxRollsBack(t *testing.T) {
 		must(t, err)
 		must(t, tx.Rollback())
 		time.Sleep(time.Millisecond)       // a token is the time of its grant
-		again := acquireIn(t, ctx, m, job) // the same owner
+		again := acquireIn(ctx, t, m, job) // the same owner
 		if again.Token() <= l.Token() {
 			t.Errorf("token %d follows %d", again.Token(), l.Token())
 		}
@@ -243,7 +244,7 @@ func TestAcquireTxTwiceInOne(t *testing.T) {
 		}
 		release(t, first)
 		must(t, second.Renew(ctx))
-		third := acquireIn(t, ctx, m, job)
+		third := acquireIn(ctx, t, m, job)
 		release(t, second)
 		must(t, third.Renew(ctx))
 		release(t, third)

@@ -226,3 +226,35 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// waits is an observer of waits.
+type waits struct {
+	nobody
+	mu  sync.Mutex
+	all []txlock.Event
+}
+
+func (w *waits) Waited(_ context.Context, e txlock.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, e)
+}
+
+func (w *waits) fair() (all []bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.all {
+		all = append(all, e.Fair)
+	}
+	return all
+}
+
+// nobody is an observer that does nothing.
+type nobody struct{}
+
+func (nobody) Granted(context.Context, txlock.Event)  {}
+func (nobody) Refused(context.Context, txlock.Event)  {}
+func (nobody) Waited(context.Context, txlock.Event)   {}
+func (nobody) Renewed(context.Context, txlock.Event)  {}
+func (nobody) Lost(context.Context, txlock.Event)     {}
+func (nobody) Released(context.Context, txlock.Event) {}

@@ -20,7 +20,7 @@ func TestReentryInMemory(t *testing.T) {
 		other := db.manager()
 		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
 			before := wire.total()
-			again := acquireIn(t, ctx, m, job)
+			again := acquireIn(ctx, t, m, job)
 			try, err := m.TryAcquire(ctx, job)
 			must(t, err)
 			shared, err := m.AcquireShared(ctx, job)
@@ -37,7 +37,7 @@ func TestReentryInMemory(t *testing.T) {
 			}
 			must(t, l.Err())
 
-			elsewhere := acquireIn(t, ctx, other, job)
+			elsewhere := acquireIn(ctx, t, other, job)
 			if elsewhere.Token() != l.Token() {
 				t.Errorf("token %d in another manager, want %d", elsewhere.Token(), l.Token())
 			}
@@ -51,7 +51,7 @@ func TestReentryInMemory(t *testing.T) {
 	})
 }
 
-func acquireIn(t testing.TB, ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
+func acquireIn(ctx context.Context, t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
 	t.Helper()
 	l, err := m.Acquire(ctx, key, options...)
 	if err != nil {
@@ -66,8 +66,8 @@ func TestReentryOfANamedOwner(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
 		ctx := lease.WithOwner(t.Context(), "me")
-		first, second := acquireIn(t, ctx, a, job), acquireIn(t, ctx, a, job)
-		third := acquireIn(t, ctx, b, job)
+		first, second := acquireIn(ctx, t, a, job), acquireIn(ctx, t, a, job)
+		third := acquireIn(ctx, t, b, job)
 		if first.Token() != third.Token() || first.Owner() != "me" {
 			t.Errorf("tokens %d and %d of %q", first.Token(), third.Token(), first.Owner())
 		}
@@ -84,7 +84,7 @@ func TestReentryOfANamedOwner(t *testing.T) {
 		time.Sleep(time.Minute)
 		must(t, second.Err())
 		release(t, second)
-		release(t, acquireIn(t, lease.WithOwner(t.Context(), "you"), b, job))
+		release(t, acquireIn(lease.WithOwner(t.Context(), "you"), t, b, job))
 	})
 }
 
@@ -95,7 +95,7 @@ func TestOtherKeysExcludeInMemory(t *testing.T) {
 		m := db.manager()
 		other := txlock.Named("other")
 		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
-			inner := acquireIn(t, ctx, m, other)
+			inner := acquireIn(ctx, t, m, other)
 			if inner.Owner() == l.Owner() {
 				t.Errorf("both are of %s", l.Owner())
 			}
@@ -103,7 +103,7 @@ func TestOtherKeysExcludeInMemory(t *testing.T) {
 			wants(t, "another goroutine", err, txlock.ErrBusy)
 			deep, cancel := inner.Context(ctx)
 			defer cancel()
-			release(t, acquireIn(t, deep, m, job)) // the outer one, past the inner
+			release(t, acquireIn(deep, t, m, job)) // the outer one, past the inner
 			release(t, inner)
 			return nil
 		}))
@@ -150,7 +150,7 @@ func TestAnotherDatabase(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		here, there := db.manager(), (&memory{memstore.New(), t, db.begun}).manager()
 		must(t, here.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
-			other := acquireIn(t, ctx, there, job)
+			other := acquireIn(ctx, t, there, job)
 			if other.Owner() == l.Owner() {
 				t.Errorf("both are of %s", l.Owner())
 			}
@@ -168,11 +168,11 @@ func TestTakenOverMeanwhile(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
 		ctx := lease.WithOwner(t.Context(), "me")
-		l := acquireIn(t, ctx, a, job)
+		l := acquireIn(ctx, t, a, job)
 		working, cancel := l.Context(t.Context())
 		defer cancel()
 		must(t, b.ForceRelease(t.Context(), job))
-		newer := acquireIn(t, ctx, b, job) // of the same name, and higher
+		newer := acquireIn(ctx, t, b, job) // of the same name, and higher
 		third := db.manager()
 		other, err := third.TryAcquire(working, job)
 		wants(t, "under the context of the first", err, txlock.ErrBusy)
@@ -207,7 +207,7 @@ func TestUpgradeIsRefusedAtOnce(t *testing.T) {
 		if l.Shared() {
 			release(t, l)
 		}
-		release(t, acquireIn(t, named, a, job))
+		release(t, acquireIn(named, t, a, job))
 	})
 }
 
@@ -247,7 +247,7 @@ func TestOwnerWhoseAnswerIsLost(t *testing.T) {
 		a := db.manager()
 		b, wire := db.process()
 		ctx := lease.WithOwner(t.Context(), "me")
-		l := acquireIn(t, ctx, a, job)
+		l := acquireIn(ctx, t, a, job)
 		wire.fault("Take", times(1, loses))
 		if _, err := b.Acquire(ctx, job); err == nil {
 			t.Error("no error")

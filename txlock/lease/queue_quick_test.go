@@ -157,6 +157,46 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	}
 }
 
+// TestReleaseNeedsNoLook proves that a waiter who is told of a release in its manager takes
+// the lease by one statement, without a look before.
+func TestReleaseNeedsNoLook(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		for _, options := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
+			m, wire := db.process()
+			held := acquire(t, m, job)
+			l := crowd{db: db}
+			l.join(t.Context(), "waiter", 0, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job, options...) })
+			looks := len(wire.calls("Look"))
+			release(t, held)
+			l.all.Wait()
+			if n := len(wire.calls("Look")) - looks; n != 0 {
+				t.Errorf("%d looks after the release", n)
+			}
+		}
+	})
+}
+
+// TestPlacesAreInOrder proves that of one manager those who came first have their places
+// first, also where the first one waits for a connection.
+func TestPlacesAreInOrder(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		seen := &waits{}
+		m, wire := db.process(lease.Fair(), lease.Observe(seen))
+		held := acquire(t, m, job)
+		wire.fault("Turn", times(1, slow(time.Second)))
+		l := crowd{db: db}
+		for _, name := range names(3, "") {
+			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
+		}
+		time.Sleep(5 * time.Second)
+		release(t, held)
+		l.inOrder()
+		if fair := seen.fair(); !slices.Equal(fair, []bool{true, true, true}) {
+			t.Errorf("fair: %v", fair)
+		}
+	})
+}
+
 // TestReleaseIsSeenElsewhere proves that a waiter of another process sees a release with
 // its next look.
 func TestReleaseIsSeenElsewhere(t *testing.T) {
@@ -243,37 +283,26 @@ func TestPlacesAreBounded(t *testing.T) {
 	})
 }
 
-// waits is an observer of waits.
-type waits struct {
-	nobody
-	mu  sync.Mutex
-	all []txlock.Event
+// TestLateTogether proves that the observer is told of who came while the first of a
+// manager waited for a connection that the order of the queue was not kept.
+func TestLateTogether(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		seen := &waits{}
+		m, wire := db.process(lease.Fair(), lease.Observe(seen))
+		held := acquire(t, m, job)
+		wire.fault("Turn", times(1, func(context.Context, string, store.Row, func() error) error { return store.ErrNoTurn }))
+		l := crowd{db: db}
+		for _, name := range names(3, "") {
+			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
+		}
+		time.Sleep(5 * time.Second)
+		release(t, held)
+		l.inOrder()
+		if fair := seen.fair(); !slices.Equal(fair, []bool{false, false, false}) {
+			t.Errorf("fair: %v", fair)
+		}
+	})
 }
-
-func (w *waits) Waited(_ context.Context, e txlock.Event) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.all = append(w.all, e)
-}
-
-func (w *waits) fair() (all []bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, e := range w.all {
-		all = append(all, e.Fair)
-	}
-	return all
-}
-
-// nobody is an observer that does nothing.
-type nobody struct{}
-
-func (nobody) Granted(context.Context, txlock.Event)  {}
-func (nobody) Refused(context.Context, txlock.Event)  {}
-func (nobody) Waited(context.Context, txlock.Event)   {}
-func (nobody) Renewed(context.Context, txlock.Event)  {}
-func (nobody) Lost(context.Context, txlock.Event)     {}
-func (nobody) Released(context.Context, txlock.Event) {}
 
 // TestWithoutAPlace proves that a wait goes on by looking where there is no connection for
 // a place, and takes one as soon as there is.

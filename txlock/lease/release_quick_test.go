@@ -222,7 +222,7 @@ func TestCloseIsBounded(t *testing.T) {
 		err := m.Close(ctx)
 		db.within("Close", 2*time.Second, 2*time.Second+50*time.Millisecond)
 		wants(t, "Close", err, context.DeadlineExceeded)
-		for _, want := range []string{"7 leases were not given back", `"key 0"`, `"key 4"`, "..."} {
+		for _, want := range []string{"7 leases were not released", `"key 0"`, `"key 4"`, "..."} {
 			if err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("%v, want %s", err, want)
 			}

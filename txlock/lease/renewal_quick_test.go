@@ -178,12 +178,14 @@ func TestLateAnswerDoesNotRevive(t *testing.T) {
 	})
 }
 
-// TestMaxLifetimeIsTheEnd proves that a lease ends with its lifetime, to which it is not
-// renewed more often than it needs.
-func TestMaxLifetimeIsTheEnd(t *testing.T) {
+// TestLifetimeEnds proves that a lease ends at its maximum lifetime, although it is renewed,
+// with ErrLost and the reason, and is free then; and that it is not renewed further.
+func TestLifetimeEnds(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
 		l := acquire(t, m, job, lease.MaxLifetime(100*time.Second))
+		next := make(chan *lease.Lease)
+		go func() { next <- acquire(t, db.manager(), job) }()
 		<-l.Done()
 		db.at("over", 100*time.Second)
 		wants(t, "Err", l.Err(), txlock.ErrLost)
@@ -191,6 +193,9 @@ func TestMaxLifetimeIsTheEnd(t *testing.T) {
 			t.Error(err)
 		}
 		wire.seconds(t, "RenewMany", 10, 20, 30, 40, 50, 60, 70, 80) // with which it has its lifetime
+		release(t, <-next)
+		db.within("free", 100*time.Second, 111*time.Second)
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
 	})
 }
 

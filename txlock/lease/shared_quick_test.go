@@ -62,18 +62,24 @@ func TestTryLeavesReadersAlone(t *testing.T) {
 	})
 }
 
-// TestWriterKeepsReadersOutForItsTime proves that a writer who waits keeps new readers out
-// for as long as its own time to live, lets them in for a while then, and gets the lease
-// when those that it has found are gone.
-func TestWriterKeepsReadersOutForItsTime(t *testing.T) {
-	for name, options := range map[string][]lease.AcquireOption{"poll": nil, "fair": {lease.Fair()}} {
+// TestReadersAfterWritersTTL proves that a reader that never leaves, and a writer that
+// waits for it, keep other readers out for as long as the writer's time to live at a time;
+// and that the writer gets the lease when those that it has found are gone.
+func TestReadersAfterWritersTTL(t *testing.T) {
+	for name, c := range map[string]struct {
+		same    bool // the readers are of the writer's manager
+		options []lease.AcquireOption
+	}{"poll": {}, "fair": {options: []lease.AcquireOption{lease.Fair()}}, "same manager": {same: true}} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, db *memory) {
 				a, b := db.manager(lease.Poll(time.Millisecond, 100*time.Millisecond)), db.manager()
+				if c.same {
+					b = a
+				}
 				old := acquireShared(t, a, job)
 				l := crowd{db: db}
 				l.join(t.Context(), "writer", 0, func(ctx context.Context) (*lease.Lease, error) {
-					return b.Acquire(ctx, job, append(options, lease.TTL(2*time.Second))...)
+					return b.Acquire(ctx, job, append(c.options, lease.TTL(2*time.Second))...)
 				})
 				_, err := a.TryAcquireShared(t.Context(), job)
 				wants(t, "a reader behind the writer", err, txlock.ErrBusy)

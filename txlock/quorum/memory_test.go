@@ -44,14 +44,14 @@ func inMemory(t *testing.T, n int, test func(t *testing.T, db *memory)) {
 }
 
 // process returns a manager of a process of its own, and its ways to the nodes.
-func (db *memory) process(options ...lease.ManagerOption) (*quorum.Manager, []*memstore.Store) {
+func (db *memory) process() (*quorum.Manager, []*memstore.Store) {
 	db.t.Helper()
 	var leases []*lease.Manager
 	var stores []*memstore.Store
 	for _, node := range db.nodes {
 		s := node.Store()
 		pool := s.Pool()
-		m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, options...)...)
+		m, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
 		must(db.t, err)
 		db.t.Cleanup(func() {
 			closeIt(db.t, m)
@@ -63,9 +63,9 @@ func (db *memory) process(options ...lease.ManagerOption) (*quorum.Manager, []*m
 }
 
 // manager is process on nodes that count.
-func (db *memory) manager(options ...lease.ManagerOption) *quorum.Manager {
+func (db *memory) manager() *quorum.Manager {
 	db.t.Helper()
-	m, _ := db.process(options...)
+	m, _ := db.process()
 	must(db.t, m.Install(db.t.Context()))
 	return m
 }
