@@ -178,6 +178,23 @@ func TestLateAnswerDoesNotRevive(t *testing.T) {
 	})
 }
 
+// TestAnswerAtTheDeadline proves that a renewal that is answered at the very deadline leaves
+// the lease lost, whoever notes it first.
+func TestAnswerAtTheDeadline(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		for n := range 50 {
+			wire.Up()
+			l := acquire(t, m, txlock.Named(fmt.Sprint(n)))
+			wire.fault("RenewMany", answersLate(valid-10*time.Second)) // sent after 10 s
+			time.Sleep(valid)
+			synctest.Wait()
+			wants(t, "after the answer", l.Err(), txlock.ErrLost)
+			wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+		}
+	})
+}
+
 // TestLifetimeEnds proves that a lease ends at its maximum lifetime, although it is renewed,
 // with ErrLost and the reason, and is free then; and that it is not renewed further.
 func TestLifetimeEnds(t *testing.T) {
