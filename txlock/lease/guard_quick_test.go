@@ -242,9 +242,13 @@ func TestAcquireTxTwiceInOne(t *testing.T) {
 		if first.Token() != second.Token() {
 			t.Errorf("tokens %d and %d", first.Token(), second.Token())
 		}
+		third := acquireIn(ctx, t, m, job) // nobody has told the manager of the commit yet
+		if third.Token() != first.Token() {
+			t.Errorf("token %d after the commit, %d before", third.Token(), first.Token())
+		}
+		must(t, first.Err())
 		release(t, first)
 		must(t, second.Renew(ctx))
-		third := acquireIn(ctx, t, m, job)
 		release(t, second)
 		must(t, third.Renew(ctx))
 		release(t, third)
