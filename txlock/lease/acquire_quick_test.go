@@ -136,6 +136,26 @@ func TestLateStatements(t *testing.T) {
 	})
 }
 
+// TestNothingIsGrantedPastTheDeadline proves that the server refuses a statement that
+// reaches it after the deadline of the call.
+func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		release(t, acquire(t, m, job))
+		before, err := wire.Stored(t.Context(), store.Row{Key: job.String()})
+		must(t, err)
+		wire.fault("Take", slow(5*time.Second))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = m.Acquire(ctx, job)
+		wants(t, "Acquire", err, context.DeadlineExceeded)
+		db.after(10 * time.Second)
+		if after, err := wire.Stored(t.Context(), store.Row{Key: job.String()}); err != nil || after != before {
+			t.Errorf("%+v, error %v; it was %+v", after, err, before)
+		}
+	})
+}
+
 // TestFreeLeaseTakesOneStatement proves what an Acquire sends.
 func TestFreeLeaseTakesOneStatement(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {

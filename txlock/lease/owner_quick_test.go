@@ -51,9 +51,9 @@ func TestReentryInMemory(t *testing.T) {
 	})
 }
 
-func acquireIn(ctx context.Context, t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) *lease.Lease {
+func acquireIn(ctx context.Context, t testing.TB, m *lease.Manager, key txlock.Key) *lease.Lease {
 	t.Helper()
-	l, err := m.Acquire(ctx, key, options...)
+	l, err := m.Acquire(ctx, key)
 	if err != nil {
 		t.Fatalf("Acquire(%v): %v", key, err)
 	}

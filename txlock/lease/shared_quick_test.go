@@ -159,6 +159,15 @@ func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 		db.at("the limit", 6*time.Second)
 		synctest.Wait() // it is given back in the background
 		release(t, reader)
+
+		named := lease.WithOwner(t.Context(), "me") // who has waited is entered again
+		reader = acquireShared(t, a, job)
+		time.AfterFunc(time.Second, func() { release(t, reader) })
+		writer := acquireIn(named, t, b, job)
+		again, err := b.TryAcquire(named, job)
+		must(t, err)
+		release(t, again)
+		release(t, writer)
 		nothingHeld(t, a)
 	})
 }
