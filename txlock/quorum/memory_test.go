@@ -171,6 +171,7 @@ func TestLossOfTheMajority(t *testing.T) {
 		m, stores := db.process()
 		l, err := m.Acquire(t.Context(), job)
 		must(t, err)
+		synctest.Wait() // all nodes have joined
 		working, cancel := l.Context(t.Context())
 		defer cancel()
 		for _, s := range stores[:3] {
