@@ -252,3 +252,23 @@ func TestCloseGivesBackWhatIsUnderWay(t *testing.T) {
 		nothingHeld(t, other)
 	})
 }
+
+// TestCloseEndsACallUnderWay proves that a wait whose look is not answered ends with Close.
+func TestCloseEndsACallUnderWay(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		held := acquire(t, db.manager(), job)
+		m, wire := db.process()
+		failed := make(chan error)
+		go func() {
+			_, err := m.Acquire(t.Context(), job)
+			failed <- err
+		}()
+		time.Sleep(time.Second)
+		wire.fault("Look", hangs)
+		time.Sleep(time.Second)
+		must(t, m.Close(t.Context()))
+		wants(t, "Acquire", <-failed, lease.ErrClosed)
+		db.at("the end of the call", 2*time.Second)
+		release(t, held)
+	})
+}
