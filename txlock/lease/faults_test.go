@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -338,50 +337,6 @@ func TestClockSetBack(t *testing.T) {
 	})
 }
 
-// TestWaitAfterClockSetBack proves that waiters get a dead holder's lease within
-// one time to live of a clock that was set back by an hour, and that a living holder
-// keeps its lease. The rows are put ahead of the clock instead.
-func TestWaitAfterClockSetBack(t *testing.T) {
-	const ttl = 3 * time.Second
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true)
-		m, other := newManager(t, pool, lease.TTL(ttl)), newManager(t, pool)
-		alive := acquire(t, m, named())
-		exec(t, db, "UPDATE lockstep_leases SET expires_us = expires_us + 3600000000 WHERE name = ?", alive.Key().String())
-		for what, meanwhile := range map[string]bool{"before the wait": false, "while it waits": true} {
-			dead := named()
-			setBack := func() {
-				exec(t, db, "UPDATE lockstep_leases SET expires_us = expires_us + 3600000000, token = token + 3600000000 WHERE name = ?", dead.String())
-			}
-			exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, 'dead', ?, UNIX_TIMESTAMP() * 1000000, ?, UNIX_TIMESTAMP() * 1000000 + ?, 0, 0, 0)",
-				dead.String(), holdA, ttl.Microseconds(), 2*ttl.Microseconds())
-			if meanwhile {
-				defer time.AfterFunc(ttl/2, setBack).Stop()
-			} else {
-				setBack()
-			}
-			begun := time.Now()
-			l := acquire(t, other, dead, lease.WaitAtMost(20*ttl))
-			if waited := time.Since(begun); waited > 10*ttl {
-				t.Errorf("set back %s: free after %v, the time to live is %v", what, waited, ttl)
-			}
-			if ahead := int64(l.Token()) - time.Now().UnixMicro(); ahead < 50*time.Minute.Microseconds() {
-				t.Errorf("set back %s: token %d, want one beyond that of the dead holder", what, l.Token())
-			}
-			release(t, l)
-		}
-		_, err := other.Acquire(t.Context(), alive.Key(), lease.WaitAtMost(2*ttl))
-		wants(t, "Acquire of a living holder's lease", err, txlock.ErrWaitTimeout)
-		if err := alive.Err(); err != nil {
-			t.Errorf("the living holder: %v", err)
-		}
-		if ahead := expiry(t, db, alive.Key()) - time.Now().UnixMicro(); ahead > (time.Minute + ttl).Microseconds() {
-			t.Errorf("the living holder's lease expires in %v", time.Duration(ahead)*time.Microsecond)
-		}
-		release(t, alive)
-	})
-}
-
 // TestTimeZones proves that sessions in any time zones, also where a change of
 // daylight saving time is due, see the same leases and tokens.
 func TestTimeZones(t *testing.T) {
@@ -517,54 +472,6 @@ func TestTokensOutliveRows(t *testing.T) {
 		release(t, l)
 	})
 }
-
-// TestNothingRenewedAfterRelease proves that no renewal is alive after Release,
-// however often leases are renewed: in 1,000 rounds no expiry moves afterwards.
-func TestNothingRenewedAfterRelease(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		const managers, rounds = 10, 100
-		after := map[txlock.Key]int64{}
-		var renewals atomic.Int64
-		for i := range managers {
-			// 1 ns, 5 ns, 22 ns .. 1 ms
-			every := time.Duration(math.Round(math.Pow(1e6, float64(i)/(managers-1))))
-			m := newManager(t, newPool(t, db, i%2 == 0), lease.RenewEvery(every), lease.Observe(countRenewals{&renewals}))
-			for range rounds {
-				l := acquire(t, m, named())
-				if i%2 == 0 {
-					time.Sleep(rand.N(time.Millisecond)) // let renewals begin
-				}
-				release(t, l)
-				after[l.Key()] = expiry(t, db, l.Key())
-			}
-			if err := m.Close(t.Context()); err != nil {
-				t.Errorf("Close: %v", err)
-			}
-		}
-		moved := 0
-		for key, before := range after {
-			if expiry(t, db, key) != before {
-				moved++
-			}
-		}
-		if moved > 0 {
-			t.Errorf("%d of %d leases were renewed after their release", moved, len(after))
-		}
-		if n := renewals.Load(); n < rounds {
-			t.Errorf("%d renewals are too few to prove anything", n)
-		}
-	})
-}
-
-// countRenewals is an observer that counts renewals.
-type countRenewals struct{ n *atomic.Int64 }
-
-func (countRenewals) Waited(context.Context, txlock.Event)    {}
-func (countRenewals) Granted(context.Context, txlock.Event)   {}
-func (countRenewals) Refused(context.Context, txlock.Event)   {}
-func (c countRenewals) Renewed(context.Context, txlock.Event) { c.n.Add(1) }
-func (countRenewals) Lost(context.Context, txlock.Event)      {}
-func (countRenewals) Released(context.Context, txlock.Event)  {}
 
 // TestPoolOfOne proves that a pool of a single connection is enough: for acquire,
 // renewal and release, and for AcquireTx and Guard in a transaction that has the

@@ -524,28 +524,6 @@ func TestGuardKeepsSuccessorsOut(t *testing.T) {
 	})
 }
 
-// TestGuardRenewsFirst proves that Guard extends a lease of which little is left,
-// since nothing can while the transaction is open.
-func TestGuardRenewsFirst(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		tap := new(wiretap)
-		m := newManager(t, newPool(t, db, true, tap.install), lease.TTL(12*time.Second))
-		pool := newPool(t, db, true)
-		l := acquire(t, m, named())
-		defer release(t, l)
-		tap.hook(func(statement string, _ <-chan struct{}) error {
-			return failing(isBatchRenewal(statement))
-		})
-		waitUntil(t, "less than two thirds are left", func() bool { return l.Left() < 7*time.Second })
-		waitUntil(t, "Guard has renewed it", func() bool { // a renewal that fails may be in its way
-			tx := begin(t, pool, sql.LevelDefault)
-			guard(t, l, tx)
-			commit(t, tx)
-			return l.Left() > 8*time.Second
-		})
-	})
-}
-
 // TestReleaseUnderGuard proves that Release doesn't wait for a transaction of ours
 // that guards the lease, and that the lease is free soon after that has ended.
 func TestReleaseUnderGuard(t *testing.T) {

@@ -242,27 +242,3 @@ func TestTablesMissing(t *testing.T) {
 		})
 	}
 }
-
-// TestLifetimeEnds proves that a lease ends at its maximum lifetime, although it is
-// renewed, with ErrLost and the reason, and is free then.
-func TestLifetimeEnds(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool := newPool(t, db, true)
-		m, other := newManager(t, pool), newManager(t, pool)
-		begun := time.Now()
-		const lifetime = 6 * time.Second
-		l := acquire(t, m, named(), lease.TTL(5*time.Second), lease.MaxLifetime(lifetime))
-		next := acquire(t, other, l.Key())
-		granted := time.Since(begun)
-		<-l.Done()
-		wants(t, "Err", l.Err(), txlock.ErrLost)
-		if err := l.Err(); !strings.Contains(err.Error(), "maximum lifetime") {
-			t.Errorf("Err: %v, want the reason", err)
-		}
-		if granted < lifetime || granted > 10*lifetime {
-			t.Errorf("free after %v, want %v", granted, lifetime)
-		}
-		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
-		release(t, next)
-	})
-}

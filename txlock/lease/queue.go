@@ -47,7 +47,7 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 			return l, q.endOf(ctx, waiting, err)
 		}
 		if errors.Is(err, errDrained) {
-			left = m.options.maxPoll
+			_ = m.sleep(waiting, m.options.maxPoll) // let readers in; what ends it ends the watch
 		}
 	}
 	l, fair, err := m.watch(waiting, q, w, left, first)

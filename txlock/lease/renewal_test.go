@@ -522,13 +522,13 @@ func TestReleaseJoinsRenewal(t *testing.T) {
 	})
 }
 
-// TestManyLeases proves that a manager can hold ten thousand leases: a renewal of
-// all takes at most 100 statements and seconds of CPU, and each takes less than 2 KB
-// of memory. It measures the process, so nothing runs beside it.
+// TestManyLeases proves that a manager can hold thousands of leases: a renewal of all takes
+// few statements and at most seconds of CPU, and each takes less than 2 KB of memory. It
+// measures the process, so nothing runs beside it. See TestThousandsOfLeases.
 func TestManyLeases(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
-			const leases, ttl, every = 10_000, 5 * time.Minute, 2 * time.Second
+			const leases, ttl, every = 2_000, 5 * time.Minute, 2 * time.Second
 			db := testdb.Open(t, engine)
 			keys := make([]txlock.Key, leases)
 			for i := range keys {
@@ -542,7 +542,7 @@ func TestManyLeases(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { // ten thousand statements
+			t.Cleanup(func() { // thousands of statements
 				if err := m.Close(context.Background()); err != nil {
 					t.Errorf("close the manager: %v", err)
 				}
@@ -566,7 +566,7 @@ func TestManyLeases(t *testing.T) {
 			statements, used := tap.count()-from, cpuTime(t)-cpu
 			took := float64(time.Since(begun)) / float64(every) // more turns on a busy machine
 			statements, used = int(float64(statements)/took), time.Duration(float64(used)/took)
-			if statements > 100 {
+			if statements > 30 {
 				t.Errorf("a renewal of all took %d statements", statements)
 			}
 			if used > 5*time.Second { // the race detector and a busy machine take most of it

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -142,54 +141,6 @@ func TestDeadReader(t *testing.T) {
 		}
 		wants(t, "Err of the dead reader", dead.Err(), txlock.ErrLost)
 		release(t, writer)
-	})
-}
-
-// TestWriterAmongReaders proves that a writer gets its turn among readers that come
-// and go, soon after those that were there before it have gone.
-func TestWriterAmongReaders(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
-		const reads, rounds = 10 * time.Millisecond, 8
-		key := named()
-		var churn sync.WaitGroup
-		ctx, stop := context.WithCancel(t.Context())
-		defer churn.Wait()
-		defer stop()
-		var granted atomic.Int64
-		for range 4 {
-			m := newManager(t, newPool(t, db, true))
-			for range 8 {
-				churn.Go(func() {
-					for ctx.Err() == nil {
-						err := m.DoShared(ctx, key, func(context.Context, *lease.Lease) error {
-							granted.Add(1)
-							time.Sleep(reads)
-							return nil
-						})
-						if err != nil && ctx.Err() == nil {
-							t.Errorf("DoShared: %v", err)
-						}
-					}
-				})
-			}
-		}
-		m := newManager(t, newPool(t, db, true))
-		var waits []time.Duration
-		for range rounds {
-			before := granted.Load()
-			becomes(t, "the readers go on", func() bool { return granted.Load() > before+40 })
-			asked := time.Now()
-			l := acquire(t, m, key)
-			took := time.Since(asked)
-			release(t, l)
-			waits = append(waits, took)
-		}
-		slices.Sort(waits)
-		t.Logf("a writer among 32 readers that read for %v: median %v, at most %v", reads, waits[rounds/2], waits[rounds-1])
-		// Without a turn of its own it waits for the end of all readers, who don't end.
-		if limit := 10 * time.Second; waits[rounds/2] > limit {
-			t.Errorf("half of the writers have waited for more than %v: %v", limit, waits)
-		}
 	})
 }
 

@@ -135,6 +135,9 @@ func (m *Manager) watchInTurn(ctx context.Context, q *request, w *waiter, t stor
 		if err == nil || !errors.Is(err, txlock.ErrBusy) {
 			return l, err
 		}
+		if errors.Is(err, errDrained) {
+			_ = m.sleep(ctx, min(m.options.maxPoll, turnstilePatience)) // let readers in
+		}
 		if left > 0 {
 			d = min(d, left+time.Millisecond)
 		}

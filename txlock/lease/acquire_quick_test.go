@@ -1,0 +1,336 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/memstore"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// ways are the ways to acquire something that excludes others of its kind.
+var ways = map[string]func(ctx context.Context, m *lease.Manager) (*lease.Lease, error){
+	"lease": func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) { return m.Acquire(ctx, job) },
+	"permit": func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
+		s, err := m.Semaphore(job, 1)
+		if err != nil {
+			return nil, err
+		}
+		return s.Acquire(ctx)
+	},
+}
+
+// nothingHeld checks that nobody holds anything.
+func nothingHeld(t *testing.T, m *lease.Manager) {
+	t.Helper()
+	all, err := m.List(t.Context())
+	must(t, err)
+	if len(all) > 0 {
+		t.Errorf("held: %+v", all)
+	}
+}
+
+// TestNothingIsHeldAfterAnError proves that what an Acquire was granted that has returned
+// an error is given back in the background, long before its time is over.
+func TestNothingIsHeldAfterAnError(t *testing.T) {
+	for name, acquire := range ways {
+		for _, c := range []struct {
+			name  string
+			fault memstore.Fault
+			ended error         // by whom the call is ended, after a second
+			took  time.Duration // until it returns
+			free  time.Duration // until it is given back
+			want  error
+		}{
+			{"the answer is lost", loses, nil, 0, 20 * time.Millisecond, mysql.ErrInvalidConn},
+			{"the statement is lost", fails, nil, 0, 0, mysql.ErrInvalidConn},
+			{"the answer comes after the end", answersLate(5 * time.Second), context.Canceled, time.Second, 5 * time.Second, context.Canceled},
+			{"the statement comes after the end", slow(5 * time.Second), context.Canceled, time.Second, 5 * time.Second, context.Canceled},
+			{"the statement comes after the deadline", slow(5 * time.Second), context.DeadlineExceeded, time.Second, 0, context.DeadlineExceeded},
+			{"the answer comes after the deadline", answersLate(2 * time.Second), context.DeadlineExceeded, time.Second, 2 * time.Second, context.DeadlineExceeded},
+			{"there is no answer", hangs, nil, 20 * time.Second, 0, txlock.ErrWaitTimeout},
+			{"there is no answer at the deadline", hangs, context.DeadlineExceeded, time.Second, 0, context.DeadlineExceeded},
+		} {
+			t.Run(name+"/"+c.name, func(t *testing.T) {
+				inMemory(t, func(t *testing.T, db *memory) {
+					m, wire := db.process()
+					l, err := acquire(t.Context(), m) // so that there are rows
+					must(t, err)
+					release(t, l)
+
+					ctx, cancel := context.WithCancel(t.Context())
+					if errors.Is(c.ended, context.DeadlineExceeded) {
+						ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+					} else if c.ended != nil {
+						time.AfterFunc(time.Second, cancel)
+					}
+					defer cancel()
+					wire.fault("Take", times(1, c.fault))
+					l, err = acquire(ctx, m)
+					db.at("the end of the call", c.took)
+					wants(t, "the call", err, c.want)
+					if l != nil || c.ended == nil && errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("lease %v, error %v", l, err)
+					}
+					db.after(max(c.free, c.took))
+					synctest.Wait()
+					nothingHeld(t, m)
+					l, err = acquire(t.Context(), m) // also by who has asked in vain
+					must(t, err)
+					release(t, l)
+				})
+			})
+		}
+	}
+}
+
+// TestGivenBackWhenTheServerIsThereAgain proves that what was granted without an answer is
+// given back as soon as the server can be reached again.
+func TestGivenBackWhenTheServerIsThereAgain(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		release(t, acquire(t, m, job))
+		wire.fault("Take", loses)
+		wire.fault("Stored", fails)
+		wire.fault("Release", fails)
+		_, err := m.Acquire(t.Context(), job)
+		wants(t, "Acquire", err, mysql.ErrInvalidConn)
+		db.after(10 * time.Second)
+		if all, err := m.List(t.Context()); err != nil || len(all) != 1 {
+			t.Errorf("%v, error %v", all, err)
+		}
+		wire.Up()
+		time.Sleep(time.Second)
+		nothingHeld(t, m)
+	})
+}
+
+// TestLateStatements proves that a lease is not granted later than it is good for: the
+// server refuses such a statement, once the manager reads the server's clock, and then says
+// so.
+func TestLateStatements(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process(lease.TTL(3 * time.Second)) // of which two thirds are left for the way
+		release(t, acquire(t, m, job))
+		wire.fault("Take", slow(2500*time.Millisecond))
+		_, err := m.Acquire(t.Context(), job)
+		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		db.at("the end of the call", 5*time.Second)
+		if took, read := len(wire.calls("Take")), len(wire.calls("ReadClock")); took != 4 || read != 2 { // one made the rows
+			t.Errorf("%d statements, the clock was read %d times", took, read)
+		}
+		wire.fault("Take", slow(1500*time.Millisecond))
+		l := acquire(t, m, job)
+		if left := l.Left(); left != 3*time.Second-32*time.Millisecond-1500*time.Millisecond {
+			t.Errorf("%v are left", left) // it counts from before the request
+		}
+		release(t, l)
+	})
+}
+
+// TestNothingIsGrantedPastTheDeadline proves that the server refuses a statement that
+// reaches it after the deadline of the call.
+func TestNothingIsGrantedPastTheDeadline(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		release(t, acquire(t, m, job))
+		before, err := wire.Stored(t.Context(), store.Row{Key: job.String()})
+		must(t, err)
+		wire.fault("Take", slow(5*time.Second))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = m.Acquire(ctx, job)
+		wants(t, "Acquire", err, context.DeadlineExceeded)
+		db.after(10 * time.Second)
+		if after, err := wire.Stored(t.Context(), store.Row{Key: job.String()}); err != nil || after != before {
+			t.Errorf("%+v, error %v; it was %+v", after, err, before)
+		}
+	})
+}
+
+// TestFreeLeaseTakesOneStatement proves what an Acquire sends.
+func TestFreeLeaseTakesOneStatement(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		before := wire.total()
+		release(t, l)
+		l = acquire(t, m, job)
+		if n := wire.total() - before; n != 2 || l.Owner() == "" {
+			t.Errorf("%d statements", n)
+		}
+		before = wire.total()
+		_, err := m.TryAcquire(t.Context(), job)
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		if n := wire.total() - before; n != 1 {
+			t.Errorf("%d statements of one who finds it held", n)
+		}
+		db.at("all", 0)
+		release(t, l)
+	})
+}
+
+// TestWaitAtMostIsExact proves that a wait ends with its limit, or the context, whichever
+// is first, and says what was seen.
+func TestWaitAtMostIsExact(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, b := db.manager(), db.manager()
+		held, err := a.Acquire(lease.WithOwner(t.Context(), "somebody"), job)
+		must(t, err)
+		limit := lease.WaitAtMost(2 * time.Second)
+		_, err = b.Acquire(t.Context(), job, limit)
+		db.at("the limit", 2*time.Second)
+		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		if !strings.Contains(err.Error(), `after 2s owner "somebody" had it`) {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = b.Acquire(ctx, job, limit)
+		db.at("the deadline", 3*time.Second)
+		wants(t, "Acquire", err, context.DeadlineExceeded)
+		if errors.Is(err, txlock.ErrWaitTimeout) {
+			t.Error(err)
+		}
+		cause := errors.New("it is not needed any more")
+		why, end := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { end(cause) })
+		_, err = b.Acquire(why, job)
+		db.at("the end of the context", 4*time.Second)
+		wants(t, "Acquire", err, context.Canceled)
+		release(t, held)
+	})
+}
+
+// TestFirstTryHasNoLimit proves that the first try is outside of the limit, however slow
+// the server is, and that those after it are inside.
+func TestFirstTryHasNoLimit(t *testing.T) {
+	for name, acquire := range ways {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process(lease.WaitAtMost(1))
+				for _, op := range []string{"Take", "Make", "Use", "Look", "ReadClock"} {
+					wire.fault(op, slow(time.Second))
+				}
+				l, err := acquire(t.Context(), m)
+				must(t, err)
+				wire.Up()
+				_, err = acquire(t.Context(), m)
+				wants(t, "what is held", err, txlock.ErrWaitTimeout)
+				release(t, l)
+			})
+		})
+	}
+}
+
+// TestLockedRowPastTheLimit proves that a lease which nobody holds is granted past the
+// limit where its row is locked for a moment, and not where it is locked for long.
+func TestLockedRowPastTheLimit(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process(lease.WaitAtMost(1))
+		release(t, acquire(t, m, job))
+		wire.fault("Look", slow(time.Millisecond)) // meanwhile the limit passes
+		locked := db.Store()
+		for _, c := range []struct {
+			locked time.Duration
+			want   error
+		}{{20 * time.Millisecond, nil}, {time.Minute, txlock.ErrWaitTimeout}} {
+			tx := locked.Begin()
+			joined, err := locked.Join(t.Context(), tx)
+			must(t, err)
+			must(t, joined.Include(t.Context(), "lock", job, func(ctx context.Context, in *store.In) error {
+				_, err := in.Force(ctx, store.Row{Key: job.String()})
+				return err
+			}))
+			unlocked := time.AfterFunc(c.locked, func() { _ = tx.Rollback() })
+			before := wire.total()
+			l, err := m.Acquire(t.Context(), job)
+			if !errors.Is(err, c.want) {
+				t.Errorf("locked for %v: %v, want %v", c.locked, err, c.want)
+			}
+			if err == nil {
+				release(t, l)
+			}
+			if n := wire.total() - before; n > 40 {
+				t.Errorf("locked for %v: %d calls", c.locked, n)
+			}
+			if unlocked.Stop() {
+				must(t, tx.Rollback())
+			}
+		}
+	})
+}
+
+// TestWaitSurvivesFailures proves that a wait goes on after failures of the connection, up
+// to two in a row, and ends with the third, or with an error that asking again won't mend.
+func TestWaitSurvivesFailures(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fault memstore.Fault
+		want  error
+	}{
+		{"two", times(2, fails), nil},
+		{"three", times(3, fails), mysql.ErrInvalidConn},
+		{"other", times(1, func(context.Context, string, store.Row, func() error) error { return &mysql.MySQLError{Number: 1142} }), &mysql.MySQLError{Number: 1142}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				other := db.manager()
+				m, wire := db.process()
+				held := acquire(t, other, job)
+				time.AfterFunc(5*time.Second, func() { wire.fault("Look", c.fault) })
+				time.AfterFunc(10*time.Second, func() { release(t, held) })
+				l, err := m.Acquire(t.Context(), job)
+				wants(t, "Acquire", err, c.want)
+				if err == nil {
+					db.within("granted", 10*time.Second, 11*time.Second)
+					release(t, l)
+					return
+				}
+				db.within("failed", 5*time.Second, 7*time.Second)
+			})
+		})
+	}
+}
+
+// TestWaiterSeesADeadHolder proves that a waiter is there when the time of a dead holder is
+// over, however rarely it looks.
+func TestWaiterSeesADeadHolder(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		dead, wire := db.process()
+		acquire(t, dead, job, lease.TTL(3*time.Second))
+		wire.Down(nil)
+		l := acquire(t, db.manager(lease.Poll(time.Millisecond, time.Hour)), job)
+		db.within("granted", 3*time.Second, 3*time.Second+2*time.Millisecond)
+		release(t, l)
+		wire.Up()
+	})
+}
+
+// TestWaiterLooksMoreRarely proves that who waits looks again after pauses that grow to the
+// longest, and writes nothing meanwhile.
+func TestWaiterLooksMoreRarely(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process(lease.Poll(10*time.Millisecond, time.Second))
+		held := acquire(t, db.manager(), job)
+		release(t, acquire(t, m, txlock.Named("the clock is read")))
+		before := len(wire.calls("Take"))
+		_, err := m.Acquire(t.Context(), job, lease.WaitAtMost(time.Minute))
+		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		if looks := len(wire.calls("Look")); looks < 40 || looks > 150 {
+			t.Errorf("%d looks in a minute", looks)
+		}
+		if n := len(wire.calls("Take")) - before; n != 1 {
+			t.Errorf("%d statements that write", n)
+		}
+		release(t, held)
+	})
+}

@@ -1,0 +1,306 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestGuardRenewsFirst proves that Guard extends a lease of which less than two thirds are
+// left, since nothing can while the transaction is open, and says nothing of what becomes
+// of that.
+func TestGuardRenewsFirst(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		wire.fault("RenewMany", fails)
+		l := acquire(t, m, job)
+		guard := func() {
+			tx := wire.Begin()
+			must(t, l.Guard(t.Context(), tx))
+			must(t, tx.Commit())
+		}
+		for _, in := range []time.Duration{5, 12, 20, 25} {
+			db.after(in * time.Second)
+			if in == 25 {
+				wire.fault("Renew", hangs) // for half of what is left at most
+			}
+			guard()
+		}
+		wire.seconds(t, "Renew", 12, 25)
+		if took := time.Since(db.begun) - 25*time.Second; took < 5*time.Second || took > 15*time.Second {
+			t.Errorf("Guard took %v", took)
+		}
+		release(t, l)
+	})
+}
+
+// TestGuardOfALostLease proves that nothing is committed under a lease that is lost, known
+// or not.
+func TestGuardOfALostLease(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		operator := db.manager()
+		l := acquire(t, m, job)
+		must(t, operator.ForceRelease(t.Context(), job))
+		must(t, l.Err()) // nobody has told it
+		tx := wire.Begin()
+		wants(t, "Guard", l.Guard(t.Context(), tx), txlock.ErrLost)
+		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
+		must(t, tx.Rollback())
+
+		l = acquire(t, m, job)
+		release(t, l)
+		tx = wire.Begin()
+		wants(t, "Guard after Release", l.Guard(t.Context(), tx), txlock.ErrNotHeld)
+		must(t, tx.Rollback())
+
+		tx = wire.Begin()
+		tx.Read()
+		l = acquire(t, m, job)
+		wants(t, "Guard with an old snapshot", l.Guard(t.Context(), tx), txlock.ErrStaleSnapshot)
+		must(t, tx.Rollback())
+		must(t, l.Err())
+		release(t, l)
+	})
+}
+
+// TestGuardedLeaseIsRenewed proves that a lease is renewed which transactions guard one
+// after the other, and lost where one of them is open for too long.
+func TestGuardedLeaseIsRenewed(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process(lease.TTL(3 * time.Second))
+		l := acquire(t, m, job)
+		for range 10 {
+			tx := wire.Begin()
+			must(t, l.Guard(t.Context(), tx))
+			next := wire.Begin()
+			guarded := make(chan error)
+			go func() { guarded <- l.Guard(t.Context(), next) }() // without a gap
+			time.Sleep(1700 * time.Millisecond)
+			must(t, tx.Commit())
+			must(t, <-guarded)
+			must(t, next.Commit())
+		}
+		must(t, l.Err())
+		tx := wire.Begin()
+		must(t, l.Guard(t.Context(), tx))
+		<-l.Done()
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+		must(t, tx.Commit()) // nobody else has wanted it
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestBlockerIsEnded proves that a transaction which guards a lease that is over is rolled
+// back when the grace is over too, where somebody waits, and not before.
+func TestBlockerIsEnded(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, wire := db.process(lease.TTL(3 * time.Second))
+		l := acquire(t, a, job)
+		tx := wire.Begin()
+		must(t, l.Guard(t.Context(), tx))
+		wire.Down(nil)
+		b := db.manager()
+		db.after(4 * time.Second)
+		_, err := b.TryAcquire(t.Context(), job)
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		next := acquire(t, b, job)
+		db.within("granted", 8*time.Second, 9*time.Second)
+		wire.Up()
+		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+		release(t, next)
+	})
+}
+
+// TestForceReleaseEnds proves that ForceRelease waits for 5 seconds for a transaction that
+// guards the lease, before it is rolled back, and no longer than it needs to.
+func TestForceReleaseEnds(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process(lease.TTL(time.Hour))
+		operator := db.manager()
+		wants(t, "nobody holds it", operator.ForceRelease(t.Context(), job), txlock.ErrNotHeld)
+		l := acquire(t, m, job)
+		tx := wire.Begin()
+		must(t, l.Guard(t.Context(), tx))
+		time.AfterFunc(2*time.Second, func() { must(t, tx.Commit()) })
+		must(t, operator.ForceRelease(t.Context(), job))
+		db.at("after the commit", 2*time.Second)
+		_ = l.Release(t.Context()) // ErrNotHeld
+
+		l = acquire(t, m, job)
+		tx = wire.Begin()
+		must(t, l.Guard(t.Context(), tx))
+		must(t, operator.ForceRelease(t.Context(), job))
+		db.within("after the grace", 7*time.Second, 7*time.Second+100*time.Millisecond)
+		wants(t, "Commit", tx.Commit(), txlock.ErrTxDoomed)
+		wants(t, "Renew", l.Renew(t.Context()), lease.ErrReplaced)
+		wants(t, "a slot below 0", operator.ForceRelease(t.Context(), job, -1), txlock.ErrInvalidOption)
+	})
+}
+
+// TestForceReleaseWakes proves that waiters are told of a ForceRelease in their manager,
+// that the next token is higher, and that readers are released with the writers.
+func TestForceReleaseWakes(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, b := db.manager(), db.manager()
+		held := acquire(t, a, job)
+		l := crowd{db: db}
+		l.join(t.Context(), "waiter", 0, func(ctx context.Context) (*lease.Lease, error) {
+			next, err := b.Acquire(ctx, job)
+			if err == nil && next.Token() <= held.Token() {
+				t.Errorf("token %d follows %d", next.Token(), held.Token())
+			}
+			return next, err
+		})
+		must(t, b.ForceRelease(t.Context(), job))
+		l.all.Wait()
+		db.at("granted", 0)
+
+		for range 3 {
+			acquireShared(t, a, job)
+		}
+		must(t, b.ForceRelease(t.Context(), job))
+		nothingHeld(t, a)
+	})
+}
+
+// TestAcquireTxCommits proves that a lease that is acquired in a transaction is there with
+// its commit, is renewed afterwards, and is nobody else's meanwhile.
+func TestAcquireTxCommits(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		other := db.manager()
+		release(t, acquire(t, other, job))
+		tx := wire.Begin()
+		l, err := m.AcquireTx(t.Context(), tx, job)
+		must(t, err)
+		_, err = other.TryAcquire(t.Context(), job)
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		nothingHeld(t, other)
+		second, err := m.AcquireTx(lease.WithOwner(t.Context(), "other"), wire.Begin(), txlock.Named("other"))
+		must(t, err)
+		db.after(15 * time.Second) // a renewal finds it locked
+		must(t, tx.Commit())
+		time.Sleep(time.Minute)
+		must(t, l.Err())
+		wants(t, "one that is not committed in time", second.Err(), txlock.ErrLost)
+		_, err = m.AcquireTx(t.Context(), wire.Begin(), job)
+		wants(t, "AcquireTx of what is held", err, txlock.ErrBusy)
+		release(t, l)
+	})
+}
+
+// TestAcquireTxRollsBack proves that a lease whose transaction was rolled back is found
+// lost by its first renewal, and is not entered again before.
+func TestAcquireTxRollsBack(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		ctx := lease.WithOwner(t.Context(), "me")
+		tx := wire.Begin()
+		l, err := m.AcquireTx(ctx, tx, job)
+		must(t, err)
+		must(t, tx.Rollback())
+		must(t, l.Err())
+		<-l.Done()
+		db.within("found", 10*time.Second, 10*time.Second+100*time.Millisecond)
+		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
+
+		tx = wire.Begin()
+		l, err = m.AcquireTx(ctx, tx, job)
+		must(t, err)
+		must(t, tx.Rollback())
+		time.Sleep(time.Millisecond)       // a token is the time of its grant
+		again := acquireIn(ctx, t, m, job) // the same owner
+		if again.Token() <= l.Token() {
+			t.Errorf("token %d follows %d", again.Token(), l.Token())
+		}
+		wants(t, "the handle of before", l.Err(), txlock.ErrLost, lease.ErrReplaced)
+		must(t, again.Renew(ctx))
+		release(t, again)
+	})
+}
+
+// TestAcquireTxTwiceInOne proves that an owner who acquires twice in one transaction has two
+// handles of one lease.
+func TestAcquireTxTwiceInOne(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		ctx := lease.WithOwner(t.Context(), "me")
+		tx := wire.Begin()
+		first, err := m.AcquireTx(ctx, tx, job)
+		must(t, err)
+		second, err := m.AcquireTx(ctx, tx, job)
+		must(t, err)
+		must(t, tx.Commit())
+		if first.Token() != second.Token() {
+			t.Errorf("tokens %d and %d", first.Token(), second.Token())
+		}
+		third := acquireIn(ctx, t, m, job) // nobody has told the manager of the commit yet
+		if third.Token() != first.Token() {
+			t.Errorf("token %d after the commit, %d before", third.Token(), first.Token())
+		}
+		must(t, first.Err())
+		release(t, first)
+		must(t, second.Renew(ctx))
+		release(t, second)
+		must(t, third.Renew(ctx))
+		release(t, third)
+		nothingHeld(t, m)
+	})
+}
+
+// TestAcquireTxAmongReaders proves that readers keep an AcquireTx out.
+func TestAcquireTxAmongReaders(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		reader := acquireShared(t, db.manager(), job)
+		tx := wire.Begin()
+		_, err := m.AcquireTx(t.Context(), tx, job)
+		wants(t, "AcquireTx", err, txlock.ErrBusy)
+		must(t, tx.Rollback())
+		release(t, reader)
+		tx = wire.Begin()
+		l, err := m.AcquireTx(t.Context(), tx, job)
+		must(t, errors.Join(err, tx.Commit()))
+		release(t, l)
+	})
+}
+
+// TestOneJanitor proves that idle rows are removed once per interval among all managers,
+// and those that are used are not.
+func TestOneJanitor(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		every := lease.Janitor(time.Minute, time.Hour)
+		var wires []*wire
+		for n := range 3 {
+			m, wire := db.process(every)
+			wires = append(wires, wire)
+			release(t, acquire(t, m, txlock.Named("idle "+string(rune('a'+n)))))
+			acquire(t, m, txlock.Named("used "+string(rune('a'+n)))) // its manager has a janitor from now on
+			time.Sleep(time.Second)
+		}
+		db.after(61 * time.Minute)
+		cleaned := 0
+		for _, wire := range wires {
+			cleaned += len(wire.calls("Clean"))
+		}
+		if cleaned < 59 || cleaned > 61 {
+			t.Errorf("cleaned %d times in an hour", cleaned)
+		}
+		synctest.Wait()
+		for key, exists := range map[string]bool{"idle a": false, "used a": true} {
+			seen, err := wires[0].Look(t.Context(), store.Row{Key: key})
+			must(t, err)
+			if seen.Exists != exists {
+				t.Errorf("%s: %+v", key, seen)
+			}
+		}
+	})
+}

@@ -1,0 +1,265 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/memstore"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestReentryInMemory proves who re-enters a lease: who has the context of its handle, in the same
+// manager without a statement, and the owner who is named; and that it is released with
+// the last handle.
+func TestReentryInMemory(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		other := db.manager()
+		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
+			before := wire.total()
+			again := acquireIn(ctx, t, m, job)
+			try, err := m.TryAcquire(ctx, job)
+			must(t, err)
+			shared, err := m.AcquireShared(ctx, job)
+			must(t, err)
+			if wire.total() != before {
+				t.Error("a statement was sent")
+			}
+			for _, l2 := range []*lease.Lease{again, try, shared} {
+				if l2.Token() != l.Token() || l2.Owner() != l.Owner() {
+					t.Errorf("token %d of %s, want %d of %s", l2.Token(), l2.Owner(), l.Token(), l.Owner())
+				}
+				release(t, l2)
+				wants(t, "released", l2.Err(), txlock.ErrNotHeld)
+			}
+			must(t, l.Err())
+
+			elsewhere := acquireIn(ctx, t, other, job)
+			if elsewhere.Token() != l.Token() {
+				t.Errorf("token %d in another manager, want %d", elsewhere.Token(), l.Token())
+			}
+			release(t, elsewhere)
+			_, err = other.TryAcquire(t.Context(), job)
+			wants(t, "somebody else", err, txlock.ErrBusy)
+			return nil
+		}))
+		nothingHeld(t, m)
+		db.at("all", 0)
+	})
+}
+
+func acquireIn(ctx context.Context, t testing.TB, m *lease.Manager, key txlock.Key) *lease.Lease {
+	t.Helper()
+	l, err := m.Acquire(ctx, key)
+	if err != nil {
+		t.Fatalf("Acquire(%v): %v", key, err)
+	}
+	return l
+}
+
+// TestReentryOfANamedOwner proves that an owner who is named re-enters its lease in any
+// manager, and holds it until all of them have released it.
+func TestReentryOfANamedOwner(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, b := db.manager(), db.manager()
+		ctx := lease.WithOwner(t.Context(), "me")
+		first, second := acquireIn(ctx, t, a, job), acquireIn(ctx, t, a, job)
+		third := acquireIn(ctx, t, b, job)
+		if first.Token() != third.Token() || first.Owner() != "me" {
+			t.Errorf("tokens %d and %d of %q", first.Token(), third.Token(), first.Owner())
+		}
+		info, err := a.Inspect(t.Context(), job)
+		must(t, err)
+		if info.Holds != 2 || info.Owner != "me" { // one for each manager
+			t.Errorf("%+v", info)
+		}
+		for _, l := range []*lease.Lease{first, third} {
+			release(t, l)
+			_, err = b.TryAcquire(lease.WithOwner(t.Context(), "you"), job)
+			wants(t, "somebody else", err, txlock.ErrBusy)
+		}
+		time.Sleep(time.Minute)
+		must(t, second.Err())
+		release(t, second)
+		release(t, acquireIn(lease.WithOwner(t.Context(), "you"), t, b, job))
+	})
+}
+
+// TestOtherKeysExcludeInMemory proves that goroutines under the context of one lease exclude each
+// other with leases of other keys.
+func TestOtherKeysExcludeInMemory(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		other := txlock.Named("other")
+		must(t, m.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
+			inner := acquireIn(ctx, t, m, other)
+			if inner.Owner() == l.Owner() {
+				t.Errorf("both are of %s", l.Owner())
+			}
+			_, err := m.TryAcquire(ctx, other)
+			wants(t, "another goroutine", err, txlock.ErrBusy)
+			deep, cancel := inner.Context(ctx)
+			defer cancel()
+			release(t, acquireIn(deep, t, m, job)) // the outer one, past the inner
+			release(t, inner)
+			return nil
+		}))
+	})
+}
+
+// TestContextOfALostLease proves that who has the context of a lease that is over asks as
+// somebody else.
+func TestContextOfALostLease(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, operator := db.manager(), db.manager()
+		over := func(end func(l *lease.Lease)) *lease.Lease {
+			l := acquire(t, m, job)
+			ctx, cancel := l.Context(t.Context())
+			defer cancel()
+			end(l)
+			again, err := m.Acquire(lease.WithOwner(context.WithoutCancel(ctx), "me"), job) // the innermost counts
+			must(t, err)
+			release(t, again)
+			again, err = m.Acquire(context.WithoutCancel(ctx), job)
+			must(t, err)
+			if again.Owner() == l.Owner() || again.Token() <= l.Token() {
+				t.Errorf("owner %s token %d, after %s token %d", again.Owner(), again.Token(), l.Owner(), l.Token())
+			}
+			release(t, again)
+			return l
+		}
+		over(func(l *lease.Lease) { release(t, l) })
+		over(func(l *lease.Lease) {
+			must(t, operator.ForceRelease(t.Context(), job))
+			<-l.Done()
+		})
+		l := over(func(l *lease.Lease) { // and before the holder knows
+			must(t, operator.ForceRelease(t.Context(), job))
+			wants(t, "Renew", l.Renew(t.Context()), lease.ErrReplaced)
+		})
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestAnotherDatabase proves that under the context of a lease a manager of another
+// database acquires its own.
+func TestAnotherDatabase(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		here, there := db.manager(), (&memory{memstore.New(), t, db.begun}).manager()
+		must(t, here.Do(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
+			other := acquireIn(ctx, t, there, job)
+			if other.Owner() == l.Owner() {
+				t.Errorf("both are of %s", l.Owner())
+			}
+			_, err := there.TryAcquire(ctx, job)
+			wants(t, "another goroutine", err, txlock.ErrBusy)
+			release(t, other)
+			return l.Err()
+		}))
+	})
+}
+
+// TestTakenOverMeanwhile proves that who has the context of a lease which another owner has
+// taken over, and released, doesn't get that as its own.
+func TestTakenOverMeanwhile(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, b := db.manager(), db.manager()
+		ctx := lease.WithOwner(t.Context(), "me")
+		l := acquireIn(ctx, t, a, job)
+		working, cancel := l.Context(t.Context())
+		defer cancel()
+		must(t, b.ForceRelease(t.Context(), job))
+		newer := acquireIn(ctx, t, b, job) // of the same name, and higher
+		third := db.manager()
+		other, err := third.TryAcquire(working, job)
+		wants(t, "under the context of the first", err, txlock.ErrBusy)
+		if other != nil {
+			t.Errorf("token %d, the lease has %d, the context %d", other.Token(), newer.Token(), l.Token())
+		}
+		must(t, newer.Err())
+		release(t, newer)
+		nothingHeld(t, third)
+	})
+}
+
+// TestUpgradeIsRefusedAtOnce proves that a reader is told at once that it can't become a writer,
+// also where it reads by another manager.
+func TestUpgradeIsRefusedAtOnce(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, b := db.manager(), db.manager()
+		named := lease.WithOwner(t.Context(), "me")
+		l, err := a.AcquireShared(named, job)
+		must(t, err)
+		working, cancel := l.Context(t.Context())
+		defer cancel()
+		for name, ctx := range map[string]context.Context{"named": named, "its context": working} {
+			for _, m := range []*lease.Manager{a, b} {
+				_, err := m.Acquire(ctx, job, lease.WaitAtMost(time.Hour))
+				wants(t, name+": Acquire", err, txlock.ErrUpgrade)
+				_, err = m.TryAcquire(ctx, job)
+				wants(t, name+": TryAcquire", err, txlock.ErrUpgrade)
+			}
+		}
+		db.within("all", 0, time.Second)
+		if l.Shared() {
+			release(t, l)
+		}
+		release(t, acquireIn(named, t, a, job))
+	})
+}
+
+// TestReaderReenters proves that a reader re-enters, and has a place in each manager.
+func TestReaderReenters(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, wire := db.process()
+		b := db.manager()
+		ctx := lease.WithOwner(t.Context(), "me")
+		first, err := a.AcquireShared(ctx, job)
+		must(t, err)
+		before := wire.total()
+		second, err := a.AcquireShared(ctx, job)
+		must(t, err)
+		if second.Token() != first.Token() || wire.total() != before {
+			t.Errorf("tokens %d and %d", first.Token(), second.Token())
+		}
+		third, err := b.AcquireShared(ctx, job)
+		must(t, err)
+		info, err := a.Inspect(ctx, job)
+		must(t, err)
+		if len(info.Others) != 2 {
+			t.Errorf("%+v", info)
+		}
+		release(t, first)
+		must(t, errors.Join(second.Err(), third.Err()))
+		release(t, second)
+		release(t, third)
+		nothingHeld(t, a)
+	})
+}
+
+// TestOwnerWhoseAnswerIsLost proves that an owner whose second Acquire had no answer holds
+// what it held before, and nothing more.
+func TestOwnerWhoseAnswerIsLost(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a := db.manager()
+		b, wire := db.process()
+		ctx := lease.WithOwner(t.Context(), "me")
+		l := acquireIn(ctx, t, a, job)
+		wire.fault("Take", times(1, loses))
+		if _, err := b.Acquire(ctx, job); err == nil {
+			t.Error("no error")
+		}
+		time.Sleep(3 * time.Second)
+		info, err := a.Inspect(ctx, job)
+		must(t, err)
+		if info.Holds != 1 {
+			t.Errorf("%+v", info)
+		}
+		must(t, l.Renew(ctx))
+		release(t, l)
+		nothingHeld(t, a)
+	})
+}

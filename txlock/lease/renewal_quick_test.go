@@ -1,0 +1,348 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+const (
+	ttl   = 30 * time.Second
+	valid = ttl - ttl/100 - 2*time.Millisecond // for how long it counts without a renewal
+)
+
+// TestRenewalsAreDue proves when leases are renewed: after a third of their time to live,
+// or at the interval that is set, and those that are due soon with those that are due now.
+func TestRenewalsAreDue(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		options []lease.ManagerOption
+		ttls    []time.Duration // one lease every 4 seconds
+		until   time.Duration
+		want    []time.Duration // in seconds
+	}{
+		{"a third of the time to live", nil, []time.Duration{ttl}, 45 * time.Second, []time.Duration{10, 20, 30, 40}},
+		{"the interval that is set", []lease.ManagerOption{lease.RenewEvery(2 * time.Second)}, []time.Duration{ttl}, 7 * time.Second, []time.Duration{2, 4, 6}},
+		{"together", nil, []time.Duration{ttl, ttl}, 35 * time.Second, []time.Duration{10, 20, 30}},
+		{"together from the second time", nil, []time.Duration{ttl, 2 * ttl, ttl}, 39 * time.Second, []time.Duration{10, 18, 28, 38}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process(c.options...)
+				for i, ttl := range c.ttls {
+					db.after(time.Duration(i) * 4 * time.Second)
+					defer release(t, acquire(t, m, txlock.Named(fmt.Sprint(i)), lease.TTL(ttl)))
+				}
+				db.after(c.until)
+				wire.seconds(t, "RenewMany", c.want...)
+			})
+		})
+	}
+}
+
+// TestRenewalHoldsTheLease proves that a lease which is renewed is held for as long as its
+// holder lives, and not much longer.
+func TestRenewalHoldsTheLease(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		time.Sleep(24*time.Hour + time.Second)
+		must(t, l.Err())
+		if left := l.Left(); left != valid-wire.sinceLast("RenewMany", db) {
+			t.Errorf("%v are left", left)
+		}
+		wire.Down(nil)
+		defer wire.Up()
+		other := acquire(t, db.manager(), job)
+		db.within("the lease of who is cut off is taken over", 24*time.Hour+20*time.Second, 24*time.Hour+32*time.Second)
+		wants(t, "the lease that was taken over", l.Err(), txlock.ErrLost)
+		release(t, other)
+	})
+}
+
+// sinceLast returns how long ago a call was sent last.
+func (w *wire) sinceLast(op string, db *memory) time.Duration {
+	all := w.times(op)
+	return time.Since(db.begun) - all[len(all)-1]
+}
+
+// TestUrgentRenewalFirst proves that what is urgent is renewed before what is due with it,
+// and by a statement of its own.
+func TestUrgentRenewalFirst(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		patient, urgent := txlock.Named("a"), txlock.Named("b")
+		defer release(t, acquire(t, m, patient, lease.TTL(30*time.Second)))
+		db.after(9 * time.Second)
+		defer release(t, acquire(t, m, urgent, lease.TTL(3*time.Second)))
+		wire.fault("RenewMany", slow(100*time.Millisecond))
+		db.after(10*time.Second + 500*time.Millisecond)
+		var keys []string
+		for _, s := range wire.calls("RenewMany") {
+			keys = append(keys, s.at.Key)
+		}
+		if want := []string{urgent.String(), patient.String()}; !slices.Equal(keys, want) {
+			t.Errorf("renewed %v, want %v", keys, want)
+		}
+	})
+}
+
+// TestFailedRenewalIsTriedAgain proves that a renewal which has failed is tried again
+// sooner, and the sooner the less is left, and that one that succeeds is enough.
+func TestFailedRenewalIsTriedAgain(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		wire.fault("RenewMany", fails)
+		db.after(12500 * time.Millisecond)
+		wire.fault("RenewMany", nil)
+		db.after(24 * time.Second)
+		wire.seconds(t, "RenewMany", 10, 11, 12, 13, 23)
+		wire.fault("RenewMany", fails)
+		<-l.Done()
+		db.at("lost", 23*time.Second+valid)
+		all := wire.times("RenewMany")
+		if left := 23*time.Second + valid - all[len(all)-1]; left > 10*time.Millisecond {
+			t.Errorf("the last attempt was %v before the loss", left)
+		}
+		for i := 6; i < len(all); i++ {
+			if all[i]-all[i-1] > time.Second || all[i]-all[i-1] < time.Millisecond {
+				t.Errorf("an attempt %v after the one before it", all[i]-all[i-1])
+			}
+		}
+	})
+}
+
+// TestLossAtTheDeadline proves that a lease that can't be renewed is lost a little before
+// the server lets anybody else in, whatever its handle is asked, and says why.
+func TestLossAtTheDeadline(t *testing.T) {
+	for _, ttl := range []time.Duration{lease.MinTTL, 100 * time.Millisecond, time.Second, 30 * time.Second, time.Hour} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process(lease.TTL(ttl))
+				l := acquire(t, m, job)
+				working, cancel := l.Context(t.Context())
+				defer cancel()
+				wire.Down(nil)
+				defer wire.Up()
+				valid := ttl - ttl/100 - 2*time.Millisecond
+				db.after(valid - 1)
+				if err := errors.Join(l.Err(), working.Err()); err != nil || done(l) || l.Left() != 1 {
+					t.Errorf("just before the deadline: %v, left %v, done %t", err, l.Left(), done(l))
+				}
+				<-working.Done()
+				db.at("lost", valid)
+				wants(t, "Err", l.Err(), txlock.ErrLost, mysql.ErrInvalidConn)
+				wants(t, "the cause", context.Cause(working), l.Err())
+				if !done(l) || l.Left() != 0 || l.Valid() {
+					t.Errorf("done %t, left %v, valid %t", done(l), l.Left(), l.Valid())
+				}
+				wire.Up()
+				wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
+				time.Sleep(ttl)
+				if n := len(wire.times("Release")); n != 1 {
+					t.Errorf("%d releases", n)
+				}
+			})
+		})
+	}
+}
+
+// TestLateAnswerDoesNotRevive proves that a renewal that is answered after the deadline
+// leaves the lease lost, which it was in the meantime.
+func TestLateAnswerDoesNotRevive(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		wire.fault("RenewMany", answersLate(25*time.Second)) // sent after 10 s
+		<-l.Done()
+		db.at("lost", valid)
+		time.Sleep(10 * time.Second)
+		wants(t, "after the answer", l.Err(), txlock.ErrLost)
+
+		wire.Up()
+		again := acquire(t, m, txlock.Named("another"))
+		wire.fault("Renew", answersLate(40*time.Second))
+		wants(t, "Renew", again.Renew(t.Context()), txlock.ErrLost)
+		wants(t, "after Renew", again.Err(), txlock.ErrLost)
+	})
+}
+
+// TestAnswerAtTheDeadline proves that a renewal that is answered at the very deadline leaves
+// the lease lost, whoever notes it first.
+func TestAnswerAtTheDeadline(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		for n := range 50 {
+			wire.Up()
+			l := acquire(t, m, txlock.Named(fmt.Sprint(n)))
+			wire.fault("RenewMany", answersLate(valid-10*time.Second)) // sent after 10 s
+			time.Sleep(valid)
+			synctest.Wait()
+			wants(t, "after the answer", l.Err(), txlock.ErrLost)
+			wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+		}
+	})
+}
+
+// TestLifetimeEnds proves that a lease ends at its maximum lifetime, although it is renewed,
+// with ErrLost and the reason, and is free then; and that it is not renewed further.
+func TestLifetimeEnds(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job, lease.MaxLifetime(100*time.Second))
+		next := make(chan *lease.Lease)
+		go func() { next <- acquire(t, db.manager(), job) }()
+		<-l.Done()
+		db.at("over", 100*time.Second)
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+		if err := l.Err(); !strings.Contains(err.Error(), "maximum lifetime") {
+			t.Error(err)
+		}
+		wire.seconds(t, "RenewMany", 10, 20, 30, 40, 50, 60, 70, 80) // with which it has its lifetime
+		release(t, <-next)
+		db.within("free", 100*time.Second, 111*time.Second)
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestRenewCounts proves that Renew takes the place of the next renewal.
+func TestRenewCounts(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		db.after(6 * time.Second)
+		if left := l.Left(); left != valid-6*time.Second {
+			t.Errorf("%v are left", left)
+		}
+		must(t, l.Renew(t.Context()))
+		if left := l.Left(); left != valid {
+			t.Errorf("%v are left after Renew", left)
+		}
+		db.after(27 * time.Second)
+		wire.seconds(t, "RenewMany", 16, 26)
+
+		wire.fault("Renew", fails)
+		wants(t, "Renew of who is cut off", l.Renew(t.Context()), mysql.ErrInvalidConn)
+		must(t, l.Err())
+		release(t, l)
+		wants(t, "Renew after Release", l.Renew(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestRenewalFindsTheLoss proves that the next renewal finds that a lease was taken away,
+// and that Renew finds it at once.
+func TestRenewalFindsTheLoss(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, operator := db.manager(), db.manager()
+		l := acquire(t, m, job)
+		working, cancel := l.Context(t.Context())
+		defer cancel()
+		must(t, operator.ForceRelease(t.Context(), job))
+		must(t, l.Err())
+		<-l.Done()
+		db.at("found", 10*time.Second)
+		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
+		wants(t, "the cause", context.Cause(working), lease.ErrReplaced)
+
+		l = acquire(t, m, job)
+		must(t, operator.ForceRelease(t.Context(), job))
+		wants(t, "Renew", l.Renew(t.Context()), txlock.ErrLost, lease.ErrReplaced)
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+	})
+}
+
+// TestManyRenewals proves that leases of a short time to live are renewed in small
+// batches, and others in large ones.
+func TestManyRenewals(t *testing.T) {
+	for _, c := range []struct {
+		ttl        time.Duration
+		statements int
+	}{{time.Second, 6}, {30 * time.Second, 2}} { // of 200 and of 900
+		t.Run(c.ttl.String(), func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process(lease.TTL(c.ttl))
+				for n := range 1100 {
+					acquire(t, m, txlock.Named(fmt.Sprint(n)))
+				}
+				time.Sleep(c.ttl/3 + 1)
+				if n := len(wire.calls("RenewMany")); n != c.statements {
+					t.Errorf("%d statements, want %d", n, c.statements)
+				}
+			})
+		})
+	}
+}
+
+// TestThousandsOfLeases proves that a manager can hold thousands of leases, of which each
+// renewal takes a statement for 900, also when they are acquired one after the other.
+func TestThousandsOfLeases(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		const leases = 3000
+		m, wire := db.process(lease.TTL(2 * time.Minute))
+		held := make([]*lease.Lease, leases)
+		for i := range held {
+			held[i] = acquire(t, m, txlock.Named(fmt.Sprint(i)))
+			time.Sleep(time.Millisecond)
+		}
+		for turn := range 3 {
+			before := len(wire.calls("RenewMany"))
+			db.after(time.Duration(turn+1)*40*time.Second + 20*time.Second)
+			if n := len(wire.calls("RenewMany")) - before; n != 4 {
+				t.Errorf("%d statements for a renewal of all", n)
+			}
+			if left := leastLeft(held); left < time.Minute {
+				t.Errorf("%v are left of one", left)
+			}
+		}
+	})
+}
+
+// TestClockOfTheServerJumps proves that an Acquire is granted whichever way the server's
+// clock has jumped, that a lease which is over by that clock is found lost, and that one
+// which has become too long ends with its time to live.
+func TestClockOfTheServerJumps(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		db.SetClock(time.Hour) // the statement is too late, and sent again
+		release(t, acquire(t, m, txlock.Named("forward")))
+		if n := len(wire.calls("ReadClock")); n != 2 {
+			t.Errorf("the clock was read %d times", n)
+		}
+		other := acquire(t, db.manager(), job)
+		if other.Token() <= l.Token() {
+			t.Errorf("token %d follows %d", other.Token(), l.Token())
+		}
+		<-l.Done()
+		db.at("lost", 10*time.Second)
+		wants(t, "Err", l.Err(), txlock.ErrLost, lease.ErrReplaced)
+		release(t, other)
+	})
+	t.Run("back", func(t *testing.T) {
+		inMemory(t, func(t *testing.T, db *memory) {
+			m, wire := db.process()
+			l := acquire(t, m, job)
+			wire.Down(nil)
+			defer wire.Up()
+			db.SetClock(-time.Hour)
+			other := acquire(t, db.manager(), job)
+			db.within("granted", ttl, ttl+time.Second)
+			if other.Token() <= l.Token() {
+				t.Errorf("token %d follows %d", other.Token(), l.Token())
+			}
+			release(t, other)
+			synctest.Wait()
+		})
+	})
+}

@@ -1,0 +1,285 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/memstore"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/quorum"
+)
+
+// TestMajorityOfNodes proves that a lease is granted, and goes on, while no more than a
+// minority of the nodes is down, and that nothing is held where a majority is.
+func TestMajorityOfNodes(t *testing.T) {
+	for down := range 6 {
+		t.Run("", func(t *testing.T) {
+			inMemory(t, 5, func(t *testing.T, db *memory) {
+				db.manager() // installs
+				m, stores := db.process()
+				for _, s := range stores[:down] {
+					s.Down(nil)
+				}
+				l, err := m.Acquire(t.Context(), job)
+				if down > 2 {
+					wants(t, "Acquire", err, txlock.ErrNoQuorum)
+					if err == nil || !strings.Contains(err.Error(), "3 of 5 databases are needed") || !errors.Is(err, mysql.ErrInvalidConn) {
+						t.Error(err)
+					}
+					db.within("the third round has failed", 0, time.Second)
+					for _, s := range stores {
+						s.Up()
+					}
+					time.Sleep(10 * time.Second)
+					if n := db.held(); n != 0 {
+						t.Errorf("held by %d nodes", n)
+					}
+					return
+				}
+				must(t, err)
+				time.Sleep(time.Hour)
+				must(t, l.Err())
+				if n := db.held(); n != 5-down {
+					t.Errorf("held by %d nodes", n)
+				}
+				for _, s := range stores {
+					s.Up()
+				}
+				time.Sleep(8 * time.Second) // a quarter of the time to live: they are taken in
+				if n := db.held(); n != 5 {
+					t.Errorf("held by %d nodes", n)
+				}
+				for i := range 5 {
+					node, err := l.Node(i)
+					must(t, err)
+					if node.Token() < l.Token() {
+						t.Errorf("node %d has token %d, the lease %d", i, node.Token(), l.Token())
+					}
+				}
+				release(t, l)
+				synctest.Wait()
+				if n := db.held(); n != 0 {
+					t.Errorf("held by %d nodes after Release", n)
+				}
+			})
+		})
+	}
+}
+
+// TestLossOfTheMajority proves that the lease is lost when a majority of the nodes is over,
+// before anybody else can have one, and what is left of it is given back.
+func TestLossOfTheMajority(t *testing.T) {
+	inMemory(t, 5, func(t *testing.T, db *memory) {
+		db.manager()
+		m, stores := db.process()
+		l, err := m.Acquire(t.Context(), job)
+		must(t, err)
+		synctest.Wait() // all nodes have joined
+		working, cancel := l.Context(t.Context())
+		defer cancel()
+		for _, s := range stores[:3] {
+			s.Down(nil)
+		}
+		other := db.manager()
+		next := make(chan *quorum.Lease)
+		go func() {
+			l2, err := other.Acquire(t.Context(), job)
+			if err != nil {
+				t.Error(err)
+			}
+			if l.Valid() {
+				t.Error("two hold it")
+			}
+			next <- l2
+		}()
+		<-working.Done()
+		db.within("lost", 29*time.Second, 30*time.Second)
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+		wants(t, "the cause", context.Cause(working), txlock.ErrLost)
+		l2 := <-next
+		db.within("granted", 30*time.Second, 32*time.Second)
+		if l2.Token() <= l.Token() {
+			t.Errorf("token %d follows %d", l2.Token(), l.Token())
+		}
+		wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld)
+		for _, s := range stores {
+			s.Up()
+		}
+		time.Sleep(time.Minute)
+		must(t, l2.Err())
+		release(t, l2)
+	})
+}
+
+// TestSlowNode proves that a node which answers late delays nobody, and joins later.
+func TestSlowNode(t *testing.T) {
+	inMemory(t, 3, func(t *testing.T, db *memory) {
+		db.manager()
+		m, stores := db.process()
+		stores[1].SetFault(late(150 * time.Millisecond))
+		l, err := m.Acquire(t.Context(), job)
+		must(t, err)
+		db.within("granted", 0, 0)
+		if _, err := l.Node(1); !errors.Is(err, txlock.ErrNotHeld) {
+			t.Errorf("the slow node: %v", err)
+		}
+		time.Sleep(20 * time.Second)
+		node, err := l.Node(1)
+		must(t, err)
+		if node.Token() < l.Token() {
+			t.Errorf("token %d, want %d", node.Token(), l.Token())
+		}
+		stores[1].Up()
+		release(t, l)
+	})
+}
+
+// TestHigherClock proves that the token of a lease is the highest of its nodes', and is
+// known to a majority, so that it rises whatever the clocks are.
+func TestHigherClock(t *testing.T) {
+	inMemory(t, 3, func(t *testing.T, db *memory) {
+		m, stores := db.process()
+		must(t, m.Install(t.Context()))
+		db.nodes[0].SetClock(time.Hour)
+		db.nodes[2].SetClock(-time.Hour)
+		time.Sleep(time.Minute) // they are read again
+		var last uint64
+		for round := range 6 {
+			out := stores[round%3]
+			out.Down(nil)
+			l, err := m.Acquire(t.Context(), job)
+			must(t, err)
+			if l.Token() <= last {
+				t.Errorf("token %d follows %d", l.Token(), last)
+			}
+			last = l.Token()
+			know := 0
+			for _, node := range db.nodes {
+				row, err := node.Store().Stored(t.Context(), store.Row{Key: job.String()})
+				must(t, err)
+				if row.Token >= last {
+					know++
+				}
+			}
+			if know < 2 {
+				t.Errorf("%d nodes know of token %d", know, last)
+			}
+			release(t, l)
+			out.Up()
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// TestNewNodesCountLater proves that a node without data counts when what it may have
+// forgotten is over, unless all of them are new and were installed.
+func TestNewNodesCountLater(t *testing.T) {
+	const recovery = time.Minute + 5*time.Second // MaxTTL and ClockSkew
+	inMemory(t, 3, func(t *testing.T, db *memory) {
+		m, _ := db.process() // without Install
+		_, err := m.Acquire(t.Context(), job)
+		wants(t, "Acquire on new nodes", err, txlock.ErrNoQuorum)
+		if err == nil || !strings.Contains(err.Error(), "its data are new") {
+			t.Error(err)
+		}
+		must(t, m.Install(t.Context())) // too late, and no harm
+		_, err = m.TryAcquire(t.Context(), job)
+		wants(t, "Acquire after a late Install", err, txlock.ErrNoQuorum)
+		time.Sleep(recovery - time.Since(db.begun) - time.Millisecond)
+		_, err = m.TryAcquire(t.Context(), job)
+		wants(t, "Acquire just before they count", err, txlock.ErrNoQuorum)
+		time.Sleep(2 * time.Millisecond)
+		l, err := m.TryAcquire(t.Context(), job)
+		must(t, err)
+		release(t, l)
+
+		// Two nodes lose their data, of which the holder's majority was.
+		l, err = m.Acquire(t.Context(), job)
+		must(t, err)
+		db.nodes[0], db.nodes[1] = memstore.New(), memstore.New()
+		other, _ := db.process()
+		must(t, other.Install(t.Context()))
+		_, err = other.TryAcquire(t.Context(), job)
+		wants(t, "Acquire on nodes that came back empty", err, txlock.ErrNoQuorum)
+		release(t, l)
+		time.Sleep(recovery)
+		l, err = other.Acquire(t.Context(), job)
+		must(t, err)
+		release(t, l)
+	})
+}
+
+// TestOneAtATime proves that of several processes one holds the lease at a time, in which
+// every process has its turn, and one that waits in the same process is told at once.
+func TestOneAtATime(t *testing.T) {
+	inMemory(t, 3, func(t *testing.T, db *memory) {
+		managers := []*quorum.Manager{db.manager(), db.manager(), db.manager()}
+		var mu sync.Mutex
+		holders, tokens := 0, uint64(0)
+		var all sync.WaitGroup
+		for n := range 12 {
+			all.Go(func() {
+				must(t, managers[n%3].Do(t.Context(), job, func(ctx context.Context, l *quorum.Lease) error {
+					mu.Lock()
+					holders++
+					if holders > 1 || l.Token() <= tokens {
+						t.Errorf("%d holders, token %d follows %d", holders, l.Token(), tokens)
+					}
+					tokens = l.Token()
+					mu.Unlock()
+					time.Sleep(40 * time.Second) // it is renewed
+					again, err := managers[n%3].Acquire(ctx, job)
+					must(t, err)
+					if again.Token() != l.Token() {
+						t.Errorf("token %d, re-entered %d", l.Token(), again.Token())
+					}
+					mu.Lock()
+					holders--
+					mu.Unlock()
+					return again.Release(ctx)
+				}))
+			})
+		}
+		all.Wait()
+		db.within("all", 480*time.Second, 490*time.Second)
+	})
+}
+
+// TestLimitsOfAWait proves that a wait ends with its limit, with its context and with Close,
+// and a try at once.
+func TestLimitsOfAWait(t *testing.T) {
+	inMemory(t, 3, func(t *testing.T, db *memory) {
+		a, b := db.manager(), db.manager()
+		l, err := a.Acquire(t.Context(), job)
+		must(t, err)
+		_, err = b.TryAcquire(t.Context(), job)
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		db.within("TryAcquire", 0, 0)
+		_, err = b.Acquire(t.Context(), job, lease.WaitAtMost(2*time.Second))
+		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		db.within("the limit", 2*time.Second, 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = b.Acquire(ctx, job)
+		wants(t, "Acquire", err, context.DeadlineExceeded)
+		db.within("the context", 3*time.Second, 3*time.Second)
+		time.AfterFunc(time.Second, func() { must(t, b.Close(t.Context())) })
+		_, err = b.Acquire(t.Context(), job)
+		wants(t, "Acquire", err, quorum.ErrClosed)
+		db.within("Close", 4*time.Second, 4*time.Second)
+		must(t, a.Close(t.Context()))
+		wants(t, "a lease of a manager that was closed", l.Err(), txlock.ErrNotHeld)
+		if n := db.held(); n != 0 {
+			t.Errorf("held by %d nodes after Close", n)
+		}
+	})
+}
