@@ -1,0 +1,413 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/storetest"
+)
+
+const (
+	playStart     = int64(1_900_000_000_000_000)
+	playRetention = 30 * time.Minute
+	playKeys      = 2
+
+	poll     = 10 * time.Millisecond
+	settling = 5 * poll // is what goes on behind the calls given, by the time of the bubble
+)
+
+// play is one random history: the same steps of the same managers on a server and on the
+// store in memory. It runs in a bubble of testing/synctest, where time moves only while
+// nobody has anything to do or waits for the server; no time to live ends by that. The
+// clocks of both stores stand still but for the steps of time.
+type play struct {
+	sides    [2]*side // the server, the memory
+	admin    *sql.DB
+	memory   *storetest.Server
+	clock    *atomic.Int64
+	handles  []*handle
+	names    renaming
+	open     bool                     // there is a transaction
+	owes     bool                     // something is given back after it
+	tokens   map[storetest.Row]uint64 // of the rows, which only rise
+	waiting  *waiting
+	wrong    error // the first difference
+	steps    []string
+	numbered int // handles
+}
+
+// side is one of the two stores with its managers and its transaction.
+type side struct {
+	pools    [2]*sql.DB // of each manager
+	managers [2]*lease.Manager
+	dead     []*lease.Manager
+	begin    func(sql.IsolationLevel) (transaction, error)
+	read     func(transaction) error
+	tx       transaction
+}
+
+type transaction interface {
+	txlock.Tx
+	Commit() error
+	Rollback() error
+}
+
+// handle is what was acquired on both sides.
+type handle struct {
+	asked
+	id     int
+	leases [2]*lease.Lease
+}
+
+func (h *handle) String() string {
+	return fmt.Sprintf("lease %d, of %q in manager %d for key %d", h.id, h.leases[1].Owner(), h.manager, h.key)
+}
+
+// newPlay begins a history without a row, in a bubble.
+func newPlay(db *testdb.DB, rewrite func(string) string, guarded bool) (*play, error) {
+	p := &play{
+		clock: new(atomic.Int64), memory: storetest.New(),
+		names: renaming{make(map[string]string), make(map[string]string)}, tokens: make(map[storetest.Row]uint64),
+	}
+	p.clock.Store(playStart)
+	p.memory.SetNow(func() time.Time { return time.UnixMicro(p.clock.Load()) })
+	var err error
+	if p.admin, err = sql.Open("mysql", db.AdminDSN()); err != nil {
+		return p, err
+	}
+	_, err = p.admin.ExecContext(context.Background(), "DELETE FROM lockstep_leases")
+	pool, failed := wire{rewrite: rewrite, clock: p.clock}.pool(db, guarded)
+	if err = errors.Join(err, failed); err != nil {
+		return p, err
+	}
+	p.sides[0] = &side{
+		pools: [2]*sql.DB{pool, pool},
+		begin: func(level sql.IsolationLevel) (transaction, error) {
+			return pool.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
+		},
+		read: func(tx transaction) error {
+			var n int
+			return tx.QueryRowContext(context.Background(), "SELECT COUNT(*) FROM lockstep_locks").Scan(&n)
+		},
+	}
+	p.sides[1] = inMemory(p.memory, guarded)
+	for i := range 2 {
+		err = errors.Join(err, p.revive(i))
+	}
+	return p, err
+}
+
+// inMemory is the side of the store in memory: a process for each manager.
+func inMemory(server *storetest.Server, guarded bool) *side {
+	stores := [2]*storetest.Store{server.Store(), server.Store()}
+	return &side{
+		pools: [2]*sql.DB{stores[0].Pool(), stores[1].Pool()},
+		begin: func(level sql.IsolationLevel) (transaction, error) {
+			tx := stores[0].Begin()
+			if level == sql.LevelReadCommitted {
+				tx = stores[0].BeginReadCommitted()
+			}
+			if !guarded {
+				tx.Unguarded()
+			}
+			return tx, nil
+		},
+		read: func(tx transaction) error {
+			tx.(*storetest.Tx).Read()
+			return nil
+		},
+	}
+}
+
+// revive starts managers in the place of those that have ended.
+func (p *play) revive(i int) (err error) {
+	for _, s := range p.sides {
+		var failed error
+		s.managers[i], failed = lease.NewManager(s.pools[i], lease.Janitor(0, playRetention), lease.Poll(poll, poll))
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
+// end ends all that is open.
+func (p *play) end() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	p.finish(false)
+	err := p.admin.Close()
+	if p.waiting != nil {
+		p.waiting.cancel()
+	}
+	for _, s := range p.sides {
+		if s == nil {
+			continue
+		}
+		for _, m := range append(s.dead, s.managers[:]...) {
+			if m != nil {
+				err = errors.Join(err, m.Close(ctx))
+			}
+		}
+		for _, pool := range s.pools {
+			err = errors.Join(err, pool.Close())
+		}
+	}
+	return err
+}
+
+// step notes what is done and goes on, unless there was a difference before.
+func (p *play) step(format string, args ...any) bool {
+	if p.wrong == nil {
+		p.steps = append(p.steps, fmt.Sprintf(format, args...))
+	}
+	return p.wrong == nil
+}
+
+// differ notes the first difference.
+func (p *play) differ(format string, args ...any) {
+	if p.wrong == nil {
+		p.wrong = fmt.Errorf("%s\nafter:\n%s", fmt.Sprintf(format, args...), strings.Join(p.steps, "\n"))
+	}
+}
+
+// both calls on both sides and compares the errors, of which it returns the server's.
+func (p *play) both(what string, call func(i int, s *side) error) error {
+	var errs [2]error
+	for i, s := range p.sides {
+		errs[i] = call(i, s)
+	}
+	p.same(what, errs)
+	return errs[0]
+}
+
+// same compares errors by what a program may ask of them.
+func (p *play) same(what string, errs [2]error) {
+	if kindsOf(errs[0]) != kindsOf(errs[1]) {
+		p.differ("%s: %v on the server, %v in memory", what, errs[0], errs[1])
+	}
+}
+
+// kinds are the errors that are compared.
+var kinds = []error{
+	txlock.ErrBusy, txlock.ErrLost, txlock.ErrNotHeld, txlock.ErrUpgrade, txlock.ErrTooManyHolds, txlock.ErrStaleSnapshot,
+	txlock.ErrInvalidKey, txlock.ErrInvalidOption, txlock.ErrWaitTimeout, txlock.ErrDeadlock, txlock.ErrTxDoomed,
+	txlock.ErrNoTransaction, lease.ErrGuarded, lease.ErrClosed, lease.ErrReplaced, lease.ErrOtherDatabase,
+	context.Canceled, context.DeadlineExceeded, sql.ErrTxDone,
+}
+
+// kindsOf returns which of the kinds an error is, and "" for none.
+func kindsOf(err error) (all string) {
+	for _, kind := range kinds {
+		if errors.Is(err, kind) {
+			all += kind.Error() + "; "
+		}
+	}
+	if err != nil && all == "" {
+		return "of another kind"
+	}
+	return all
+}
+
+// outcome is what a call has returned.
+type outcome struct {
+	lease *lease.Lease
+	err   error
+}
+
+// acquired compares what was acquired on both sides.
+func (p *play) acquired(a asked, got [2]outcome) {
+	p.same("acquire", [2]error{got[0].err, got[1].err})
+	l, m := got[0].lease, got[1].lease
+	if p.wrong != nil || l == nil && m == nil {
+		return
+	}
+	if l == nil || m == nil || l.Token() != m.Token() || l.Shared() != m.Shared() || !p.names.same("owner", l.Owner(), m.Owner()) {
+		p.differ("acquired: %v on the server, %v in memory", describe(l), describe(m))
+		return
+	}
+	p.numbered++
+	p.handles = append(p.handles, &handle{asked: a, id: p.numbered, leases: [2]*lease.Lease{l, m}})
+}
+
+func describe(l *lease.Lease) string {
+	if l == nil {
+		return "nothing"
+	}
+	return fmt.Sprintf("token %d of %q, shared %v", l.Token(), l.Owner(), l.Shared())
+}
+
+// compare compares the call that waits, what the handles say, the rows, and what List and
+// Inspect tell. What goes on behind the calls may take a while.
+func (p *play) compare() {
+	for tries := 0; p.wrong == nil; tries++ {
+		time.Sleep(settling)
+		synctest.Wait()
+		difference := errors.Join(p.compareWaiting(), p.compareHandles(), p.compareRows(), p.compareInfos())
+		if difference == nil {
+			return
+		}
+		if tries == 10 {
+			p.differ("%v", difference)
+		}
+	}
+}
+
+func (p *play) compareHandles() error {
+	for _, h := range p.handles {
+		if l, m := h.leases[0], h.leases[1]; kindsOf(l.Err()) != kindsOf(m.Err()) || l.Token() != m.Token() {
+			return fmt.Errorf("%s says %v, token %d on the server, and %v, token %d in memory", h, l.Err(), l.Token(), m.Err(), m.Token())
+		}
+	}
+	return nil
+}
+
+func playKey(key int) txlock.Key { return txlock.Named(fmt.Sprintf("play:%d", key)) }
+
+// plays are the steps of each kind of history.
+var plays = map[string]func(*play) map[string]func(*rapid.T){
+	"exclusive": func(p *play) map[string]func(*rapid.T) {
+		return map[string]func(*rapid.T){
+			"acquire": p.acquire, "acquire again": p.acquire, "acquire waiting": p.acquireWaiting, "acquireTx": p.acquireTx,
+			"overtake": p.overtake, "give up": p.giveUp, "force": p.force, "fill": p.fill, "clean": p.clean,
+		}
+	},
+	"shared": func(p *play) map[string]func(*rapid.T) {
+		return map[string]func(*rapid.T){
+			"acquire": p.acquire, "acquire waiting": p.acquireWaiting, "share": p.share, "share again": p.share, "share waiting": p.shareWaiting,
+			"acquireTx": p.acquireTx, "downgrade": p.downgrade, "downgrade again": p.downgrade, "give up": p.giveUp, "force": p.force,
+			"misuse": p.misuseShared, "clean": p.clean,
+		}
+	},
+	"permits": func(p *play) map[string]func(*rapid.T) {
+		return map[string]func(*rapid.T){
+			"permit": p.permit, "permit again": p.permit, "permit waiting": p.permitWaiting, "force": p.force, "clean": p.clean,
+			"resize": p.resize, "give up": p.giveUp, "misuse": p.misusePermits,
+		}
+	},
+}
+
+// run plays a random history and returns the first difference.
+func (p *play) run(rt *rapid.T, cast string, failed func(error)) {
+	steps := map[string]func(*rapid.T){
+		"guard": p.guard, "read": p.read,
+		"commit":   func(*rapid.T) { p.finish(true) },
+		"rollback": func(*rapid.T) { p.finish(false) },
+		"release":  p.release, "renew": p.renew, "tick": p.tick, "leave": p.leave,
+		"": func(*rapid.T) {
+			if p.compare(); p.wrong != nil {
+				failed(p.wrong)
+			}
+		},
+	}
+	maps.Copy(steps, plays[cast](p))
+	rt.Repeat(steps)
+}
+
+// inBubble calls in a bubble of testing/synctest what may end by a panic, as rapid ends a
+// history.
+func inBubble(t *testing.T, call func(t *testing.T)) {
+	var ended any
+	synctest.Test(t, func(t *testing.T) {
+		defer func() { ended = recover() }()
+		call(t)
+	})
+	if ended != nil {
+		panic(ended)
+	}
+}
+
+// onStores plays random histories on both servers over both kinds of pools; with a bug
+// planted, until it is found, over one of them.
+func onStores(t *testing.T, cast string, rewrite func(string) string, failed func(t *testing.T, rt *rapid.T, err error)) {
+	for _, engine := range testdb.Engines() {
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			if rewrite != nil && !guarded {
+				continue
+			}
+			t.Run(string(engine)+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Shared(t, engine).Open(t)
+				over := false
+				check := func(rt *rapid.T) {
+					if over {
+						return
+					}
+					inBubble(t, func(*testing.T) {
+						p, err := newPlay(db, rewrite, guarded)
+						defer func() {
+							if err := p.end(); err != nil && p.wrong == nil && rewrite == nil {
+								rt.Errorf("end: %v\nafter:\n%s", err, strings.Join(p.steps, "\n"))
+							}
+						}()
+						if err != nil {
+							rt.Fatal(err)
+						}
+						p.run(rt, cast, func(err error) {
+							over = rewrite != nil // what was looked for is found
+							failed(t, rt, err)
+						})
+					})
+				}
+				rapid.Check(t, check)
+				for end := time.Now().Add(2 * time.Minute); rewrite != nil && !over && time.Now().Before(end); {
+					rapid.Check(t, check)
+				}
+			})
+		}
+	}
+}
+
+// TestStoresAgree proves of random histories of all operations that leases, shared leases
+// and semaphores do the same on a server and on the store in memory: errors, tokens, rows,
+// who waits and for how long, and what each handle is told.
+func TestStoresAgree(t *testing.T) {
+	t.Parallel()
+	for cast := range plays {
+		t.Run(cast, func(t *testing.T) {
+			t.Parallel()
+			onStores(t, cast, nil, func(_ *testing.T, rt *rapid.T, err error) { rt.Fatal(err) })
+		})
+	}
+}
+
+// TestStoresFindBugs proves that random histories find what they are for: bugs that are
+// planted in the statements on their way to the server.
+func TestStoresFindBugs(t *testing.T) {
+	t.Parallel()
+	testdb.NeedsServer(t)
+	for _, bug := range []struct{ cast, name string }{
+		{"exclusive", "two owners"}, {"exclusive", "lost release"}, {"exclusive", "guard past the time to live"},
+		{"shared", "reader beside a writer"}, {"shared", "writer beside readers"}, {"shared", "intent forgotten"},
+		{"shared", "intent without end"}, {"shared", "downgrade with a gap"},
+		{"permits", "one permit more"}, {"permits", "any number"}, {"permits", "dead permit"},
+	} {
+		t.Run(bug.cast+"/"+bug.name, func(t *testing.T) {
+			t.Parallel()
+			found := make(map[string]bool)
+			var mu sync.Mutex
+			t.Run("histories", func(t *testing.T) {
+				onStores(t, bug.cast, plant(t, bug.name), func(t *testing.T, _ *rapid.T, _ error) {
+					mu.Lock()
+					defer mu.Unlock()
+					found[t.Name()] = true
+				})
+			})
+			if want := len(testdb.Engines()); len(found) != want {
+				t.Errorf("found on %v, want %d", found, want)
+			}
+		})
+	}
+}
