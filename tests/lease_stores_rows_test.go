@@ -206,8 +206,17 @@ func (p *play) locked(key int, owner string) bool {
 	return false
 }
 
-// lockedFor tells whether it has locked the row of a handle.
-func (p *play) lockedFor(h *handle) bool { return p.locked(h.key, h.leases[1].Owner()) }
+// lockedFor tells whether it has locked the row of a handle, which may be somebody else's
+// by now.
+func (p *play) lockedFor(h *handle) bool {
+	return p.locked(h.key, h.leases[1].Owner()) || !h.leases[1].Shared() && p.gateLocked(h.key)
+}
+
+func (p *play) gateLocked(key int) bool {
+	_, rows := p.memory.Rows()
+	_, locked := rows[gateOf(key)]
+	return locked
+}
 
 // grace is for how many microseconds a transaction may have a row whose time is over.
 const grace = 5e6

@@ -67,19 +67,6 @@ func (p *play) tryAcquire(a asked) {
 	})
 }
 
-// overtake releases a lease and asks for it in turn before who waits for it has looked: where
-// that one is the first in the queue of all processes, nobody passes it.
-func (p *play) overtake(rt *rapid.T) {
-	h := p.handle(rt)
-	w := p.waiting
-	if h == nil || w == nil || w.manager == h.manager || w.key != h.key || p.open || !p.step("%s is released and acquired in turn", h) {
-		return
-	}
-	p.releaseNow(h)
-	a := asked{manager: h.manager, key: h.key, ttl: h.ttl, fair: true}
-	p.tryAcquire(a)
-}
-
 // acquireTx takes a lease in the open transaction.
 func (p *play) acquireTx(rt *rapid.T) {
 	a := ask(rt)

@@ -47,12 +47,14 @@ type play struct {
 	waiting  *waiting
 	wrong    error // the first difference
 	steps    []string
+	began    time.Time
 	numbered int // handles
 }
 
 // side is one of the two stores with its managers and its transaction.
 type side struct {
-	pools    [2]*sql.DB // of each manager
+	pool     func() *sql.DB // of a new manager
+	pools    []*sql.DB      // to be closed
 	managers [2]*lease.Manager
 	dead     []*lease.Manager
 	begin    func(sql.IsolationLevel) (transaction, error)
@@ -80,6 +82,7 @@ func (h *handle) String() string {
 // newPlay begins a history without a row, in a bubble.
 func newPlay(db *testdb.DB, rewrite func(string) string, guarded bool) (*play, error) {
 	p := &play{
+		began: time.Now(),
 		clock: new(atomic.Int64), memory: storetest.New(),
 		names: renaming{make(map[string]string), make(map[string]string)}, tokens: make(map[storetest.Row]uint64),
 	}
@@ -95,7 +98,8 @@ func newPlay(db *testdb.DB, rewrite func(string) string, guarded bool) (*play, e
 		return p, err
 	}
 	p.sides[0] = &side{
-		pools: [2]*sql.DB{pool, pool},
+		pool:  func() *sql.DB { return pool },
+		pools: []*sql.DB{pool},
 		begin: func(level sql.IsolationLevel) (transaction, error) {
 			return pool.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
 		},
@@ -111,33 +115,36 @@ func newPlay(db *testdb.DB, rewrite func(string) string, guarded bool) (*play, e
 	return p, err
 }
 
-// inMemory is the side of the store in memory: a process for each manager.
+// inMemory is the side of the store in memory. A new manager is a new process.
 func inMemory(server *storetest.Server, guarded bool) *side {
-	stores := [2]*storetest.Store{server.Store(), server.Store()}
-	return &side{
-		pools: [2]*sql.DB{stores[0].Pool(), stores[1].Pool()},
-		begin: func(level sql.IsolationLevel) (transaction, error) {
-			tx := stores[0].Begin()
-			if level == sql.LevelReadCommitted {
-				tx = stores[0].BeginReadCommitted()
-			}
-			if !guarded {
-				tx.Unguarded()
-			}
-			return tx, nil
-		},
-		read: func(tx transaction) error {
-			tx.(*storetest.Tx).Read()
-			return nil
-		},
+	s, program := new(side), server.Store()
+	s.pool = func() *sql.DB {
+		pool := server.Store().Pool()
+		s.pools = append(s.pools, pool)
+		return pool
 	}
+	s.begin = func(level sql.IsolationLevel) (transaction, error) {
+		tx := program.Begin()
+		if level == sql.LevelReadCommitted {
+			tx = program.BeginReadCommitted()
+		}
+		if !guarded {
+			tx.Unguarded()
+		}
+		return tx, nil
+	}
+	s.read = func(tx transaction) error {
+		tx.(*storetest.Tx).Read()
+		return nil
+	}
+	return s
 }
 
 // revive starts managers in the place of those that have ended.
 func (p *play) revive(i int) (err error) {
 	for _, s := range p.sides {
 		var failed error
-		s.managers[i], failed = lease.NewManager(s.pools[i], lease.Janitor(0, playRetention), lease.Poll(poll, poll))
+		s.managers[i], failed = lease.NewManager(s.pool(), lease.Janitor(0, playRetention), lease.Poll(poll, poll))
 		err = errors.Join(err, failed)
 	}
 	return err
@@ -171,7 +178,7 @@ func (p *play) end() error {
 // step notes what is done and goes on, unless there was a difference before.
 func (p *play) step(format string, args ...any) bool {
 	if p.wrong == nil {
-		p.steps = append(p.steps, fmt.Sprintf(format, args...))
+		p.steps = append(p.steps, fmt.Sprint(time.Since(p.began), " ")+fmt.Sprintf(format, args...))
 	}
 	return p.wrong == nil
 }
@@ -179,7 +186,7 @@ func (p *play) step(format string, args ...any) bool {
 // differ notes the first difference.
 func (p *play) differ(format string, args ...any) {
 	if p.wrong == nil {
-		p.wrong = fmt.Errorf("%s\nafter:\n%s", fmt.Sprintf(format, args...), strings.Join(p.steps, "\n"))
+		p.wrong = fmt.Errorf("%s\nafter %v:\n%s", fmt.Sprintf(format, args...), time.Since(p.began), strings.Join(p.steps, "\n"))
 	}
 }
 
@@ -281,7 +288,7 @@ var plays = map[string]func(*play) map[string]func(*rapid.T){
 	"exclusive": func(p *play) map[string]func(*rapid.T) {
 		return map[string]func(*rapid.T){
 			"acquire": p.acquire, "acquire again": p.acquire, "acquire waiting": p.acquireWaiting, "acquireTx": p.acquireTx,
-			"overtake": p.overtake, "give up": p.giveUp, "force": p.force, "fill": p.fill, "clean": p.clean,
+			"give up": p.giveUp, "force": p.force, "fill": p.fill, "clean": p.clean,
 		}
 	},
 	"shared": func(p *play) map[string]func(*rapid.T) {
