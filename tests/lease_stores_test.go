@@ -25,6 +25,7 @@ const (
 	playStart     = int64(1_900_000_000_000_000)
 	playRetention = 30 * time.Minute
 	playKeys      = 2
+	neighbour     = "play:0~" // a row of nobody's between those of the keys
 
 	poll     = 10 * time.Millisecond
 	settling = 5 * poll // is what goes on behind the calls given, by the time of the bubble
@@ -93,6 +94,10 @@ func newPlay(db *testdb.DB, rewrite func(string) string, guarded bool) (*play, e
 		return p, err
 	}
 	_, err = p.admin.ExecContext(context.Background(), "DELETE FROM lockstep_leases")
+	if err == nil { // at REPEATABLE READ it is locked with the readers of the key before it
+		_, err = p.admin.ExecContext(context.Background(), "INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards) "+
+			"VALUES (?, 0, '-', LEFT('-', 0), 0, 0, 9000000000000000, 0, 0)", neighbour)
+	}
 	pool, failed := wire{rewrite: rewrite, clock: p.clock}.pool(db, guarded)
 	if err = errors.Join(err, failed); err != nil {
 		return p, err
@@ -152,12 +157,13 @@ func (p *play) revive(i int) (err error) {
 
 // end ends all that is open.
 func (p *play) end() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	p.finish(false)
 	err := p.admin.Close()
 	if p.waiting != nil {
 		p.waiting.cancel()
+		time.Sleep(settling)
 	}
 	for _, s := range p.sides {
 		if s == nil {
