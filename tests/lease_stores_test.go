@@ -337,6 +337,10 @@ func inBubble(t *testing.T, call func(t *testing.T)) {
 		defer func() { ended = recover() }()
 		call(t)
 	})
+	// rapid tells failures apart by where they come from.
+	if fmt.Sprintf("%T", ended) == "rapid.invalidData" {
+		panic(ended)
+	}
 	if ended != nil {
 		panic(ended)
 	}
