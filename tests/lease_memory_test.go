@@ -20,7 +20,7 @@ type alone struct {
 	stores   [2]*storetest.Store
 	managers [2]*lease.Manager
 	handles  []*lease.Lease
-	down     bool // one of the stores
+	cut      bool // one of the stores was down: what was released then may still be there
 }
 
 // playAlone plays random histories in memory and calls check after each step.
@@ -53,7 +53,7 @@ func playAlone(t *testing.T, steps func(a *alone) map[string]func(*rapid.T), che
 				time.Sleep(rapid.SampledFrom([]time.Duration{time.Microsecond, 50 * time.Millisecond, 700 * time.Millisecond, 2 * time.Second}).Draw(rt, "d"))
 			}
 			all["cut"] = func(rt *rapid.T) {
-				a.down = true
+				a.cut = true
 				rapid.SampledFrom(a.stores[:]).Draw(rt, "store").Down(nil)
 			}
 			all["heal"] = func(*rapid.T) { a.heal() }
@@ -63,13 +63,14 @@ func playAlone(t *testing.T, steps func(a *alone) map[string]func(*rapid.T), che
 	})
 }
 
+// heal ends the faults.
 func (a *alone) heal() {
-	a.down = false
 	for _, s := range a.stores {
 		s.Up()
 	}
 }
 
+// ask draws who asks.
 func (a *alone) ask(rt *rapid.T) (*lease.Manager, context.Context) {
 	q := ask(rt)
 	return a.managers[q.manager], q.context()
@@ -184,8 +185,9 @@ func TestMemoryShares(t *testing.T) {
 
 // shareAgainstWriter asks for a reader's place while somebody else waits for readers to go.
 func (a *alone) shareAgainstWriter(rt *rapid.T, m *lease.Manager) {
+	time.Sleep(time.Second) // what a writer who gave up has left is given back
 	reading := slices.ContainsFunc(a.held(), func(l *lease.Lease) bool { return l.Shared() })
-	if !reading || a.down {
+	if !reading || a.cut {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)

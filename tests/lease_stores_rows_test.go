@@ -183,11 +183,10 @@ func (p *play) told(info lease.Info) string {
 	return fmt.Sprintf("%+v", info)
 }
 
-// use is what a key is used for by its row in memory.
-func (p *play) use(key int) (use int64, exists bool) {
+// use is what a key is used for by its row in memory, 0 where that is missing.
+func (p *play) use(key int) int64 {
 	rows, _ := p.memory.Rows()
-	gate, exists := rows[gateOf(key)]
-	return int64(gate.Use), exists
+	return int64(rows[gateOf(key)].Use)
 }
 
 func gateOf(key int) storetest.Row {

@@ -104,7 +104,7 @@ func (p *play) downgrade(rt *rapid.T) {
 // misuseShared asks for a permit of a key that was shared.
 func (p *play) misuseShared(rt *rapid.T) {
 	a := ask(rt)
-	if use, _ := p.use(a.key); use == int64(storetest.Shared) && !p.gateLocked(a.key) && p.step("permit of a shared key %+v", a) {
+	if use := p.use(a.key); use == int64(storetest.Shared) && !p.gateLocked(a.key) && p.step("permit of a shared key %+v", a) {
 		p.tryPermit(a, 2) // where it is locked it would wait
 	}
 }
@@ -112,7 +112,7 @@ func (p *play) misuseShared(rt *rapid.T) {
 // misusePermits asks for the lease of a key that is a semaphore, in all ways.
 func (p *play) misusePermits(rt *rapid.T) {
 	a := ask(rt)
-	if use, _ := p.use(a.key); use >= 0 || p.waiting != nil || !p.step("lease of a semaphore's key %+v", a) {
+	if use := p.use(a.key); use >= 0 || p.waiting != nil || !p.step("lease of a semaphore's key %+v", a) {
 		return // behind another call it would wait
 	}
 	for i, s := range p.sides {
@@ -131,7 +131,7 @@ func (p *play) misusePermits(rt *rapid.T) {
 // it has.
 func (p *play) permits(rt *rapid.T, key int) int {
 	n := rapid.IntRange(1, 3).Draw(rt, "permits")
-	if use, _ := p.use(key); use < 0 && rapid.IntRange(0, 3).Draw(rt, "wrong number") > 0 {
+	if use := p.use(key); use < 0 && rapid.IntRange(0, 3).Draw(rt, "wrong number") > 0 {
 		n = int(-use)
 	}
 	return n

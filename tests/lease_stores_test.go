@@ -281,7 +281,7 @@ func (p *play) compare() {
 func (p *play) compareHandles() error {
 	for _, h := range p.handles {
 		if l, m := h.leases[0], h.leases[1]; kindsOf(l.Err()) != kindsOf(m.Err()) || l.Token() != m.Token() {
-			return fmt.Errorf("%s says %v, token %d on the server, and %v, token %d in memory", h, l.Err(), l.Token(), m.Err(), m.Token())
+			return fmt.Errorf("%s says %q, token %d on the server, and %q, token %d in memory", h, kindsOf(l.Err()), l.Token(), kindsOf(m.Err()), m.Token())
 		}
 	}
 	return nil

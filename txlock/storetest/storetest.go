@@ -8,14 +8,19 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// The types of memstore, and those of package store that its methods take.
 type (
-	Server   = memstore.Server
-	Store    = memstore.Store
-	Tx       = memstore.Tx
+	// Server is that of memstore.
+	Server = memstore.Server
+	// Store is that of memstore.
+	Store = memstore.Store
+	// Tx is that of memstore.
+	Tx = memstore.Tx
+	// Contents is that of memstore.
 	Contents = memstore.Contents
-	Row      = store.Row
-	Ask      = store.Ask
+	// Row is that of package store.
+	Row = store.Row
+	// Ask is that of package store.
+	Ask = store.Ask
 )
 
 // The slots of the rows of a key, and what a key is used for, as package store has them.
