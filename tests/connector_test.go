@@ -25,9 +25,23 @@ type wire struct {
 // open opens a pool over the wire, which is closed at the end of the test.
 func (w wire) open(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 	t.Helper()
-	connector, err := mysql.NewConnector(db.Config())
+	pool, err := w.pool(db, guarded)
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			t.Errorf("close the pool: %v", err)
+		}
+	})
+	return pool
+}
+
+// pool returns a pool over the wire, to be closed.
+func (w wire) pool(db *testdb.DB, guarded bool) (*sql.DB, error) {
+	connector, err := mysql.NewConnector(db.Config())
+	if err != nil {
+		return nil, err
 	}
 	if w.rewrite != nil {
 		connector = faults.Rewriter(connector, w.rewrite)
@@ -38,13 +52,7 @@ func (w wire) open(t *testing.T, db *testdb.DB, guarded bool) *sql.DB {
 	if guarded {
 		connector = locksqlc.Connector(connector)
 	}
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() {
-		if err := pool.Close(); err != nil {
-			t.Errorf("close the pool: %v", err)
-		}
-	})
-	return pool
+	return sql.OpenDB(connector), nil
 }
 
 // clocked sets the clock of every session before each statement.
@@ -89,18 +97,7 @@ func (c *clockedConn) sync(ctx context.Context) error {
 	return err
 }
 
-type onUseKey struct{}
-
-// onUse returns a context that tells when it has been given a connection that was used
-// before.
-func onUse(ctx context.Context, used func()) context.Context {
-	return context.WithValue(ctx, onUseKey{}, used)
-}
-
 func (c *clockedConn) ResetSession(ctx context.Context) error {
-	if used, ok := ctx.Value(onUseKey{}).(func()); ok {
-		used()
-	}
 	if err := c.Conn.ResetSession(ctx); err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func (j joined) Include(ctx context.Context, verb string, key txlock.Key, send f
 			return ctx.Err()
 		}
 		t.db.mu.Lock()
-		in.Snapshot, in.Fenced, in.ID = t.snapshot != nil, t.fenced[key.String()], t.id
+		in.Snapshot, in.Fenced, in.ID = t.unguarded || t.snapshot != nil, t.fenced[key.String()], t.id
 		over := t.over
 		t.db.mu.Unlock()
 		if over != nil {

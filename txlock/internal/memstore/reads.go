@@ -80,11 +80,15 @@ func (x session) ReaderAmong(ctx context.Context, key string, owners []string, b
 func (x session) LockReaders(ctx context.Context, key string) ([]store.Reader, error) {
 	return do(ctx, x, "LockReaders", gate(key), func(t *Tx) (readers []store.Reader, _ error) {
 		for _, at := range places(t.latest(), key) {
+			_, before := t.locked[at]
 			if err := t.await(ctx, at, lockWait); err != nil {
 				return nil, err
 			}
 			if r, _ := t.current(at); r.holds != "" {
 				readers = append(readers, store.Reader{Owner: r.owner, Hold: r.holds})
+			} else if !t.repeatable && !before { // READ COMMITTED keeps no lock of a row that it doesn't return
+				delete(t.locked, at)
+				t.db.unlock(at)
 			}
 		}
 		return readers, nil

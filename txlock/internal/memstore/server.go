@@ -16,6 +16,7 @@ type Server struct {
 	rows     map[store.Row]row
 	locks    map[store.Row]*lock
 	sessions uint64
+	clock    func() time.Time
 	ahead    time.Duration
 	news     chan struct{} // closed when somebody begins to wait
 
@@ -53,7 +54,8 @@ type waiter struct {
 // New returns a server without leases, whose clock is that of package time.
 func New() *Server {
 	return &Server{
-		rows: make(map[store.Row]row), locks: make(map[store.Row]*lock), news: make(chan struct{}), started: time.Now(),
+		rows: make(map[store.Row]row), locks: make(map[store.Row]*lock), news: make(chan struct{}),
+		clock: time.Now, started: time.Now(),
 	}
 }
 
@@ -70,6 +72,13 @@ func (db *Server) SetClock(ahead time.Duration) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.ahead = ahead
+}
+
+// SetNow makes the server's clock show what a function returns, in place of package time.
+func (db *Server) SetNow(now func() time.Time) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.clock = now
 }
 
 // AwaitWaiting returns when so many calls wait for rows of a key, in Queued, Wait, Turn
@@ -98,7 +107,7 @@ func (db *Server) AwaitWaiting(ctx context.Context, key string, n int) error {
 // What follows is called under Server.mu.
 
 // now is what the server's clock shows.
-func (db *Server) now() int64 { return time.Now().Add(db.ahead).UnixMicro() }
+func (db *Server) now() int64 { return db.clock().Add(db.ahead).UnixMicro() }
 
 // begin opens a transaction, at REPEATABLE READ or at READ COMMITTED.
 func (db *Server) begin(repeatable bool) *Tx {

@@ -25,6 +25,8 @@ type Tx struct {
 	sending chan struct{}   // of one place: who includes statements
 	fenced  map[string]bool // the keys, while somebody includes statements
 
+	unguarded bool // see Unguarded
+
 	// Under Server.mu:
 	repeatable bool
 	snapshot   map[store.Row]row // nil before something was read
@@ -39,6 +41,10 @@ var _ txlock.Tx = (*Tx)(nil)
 // lockWait is for how long a transaction waits for a row: the servers'
 // innodb_lock_wait_timeout.
 const lockWait = 50 * time.Second
+
+// Unguarded makes the transaction one of a plain pool, which doesn't know what was read in
+// it. It is called before anything is done in it.
+func (t *Tx) Unguarded() { t.unguarded = true }
 
 // Read stands in for a plain SELECT of the program: the first one takes the snapshot.
 func (t *Tx) Read() {

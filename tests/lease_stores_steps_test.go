@@ -1,0 +1,254 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/storetest"
+)
+
+// asked is who asks for what.
+type asked struct {
+	manager, key int
+	owner        string
+	ttl          time.Duration
+	fair         bool
+}
+
+func ask(rt *rapid.T) asked {
+	return asked{
+		rapid.IntRange(0, 1).Draw(rt, "manager"), rapid.IntRange(0, playKeys-1).Draw(rt, "key"),
+		rapid.SampledFrom([]string{"", "ann", "bob"}).Draw(rt, "owner"),
+		rapid.SampledFrom([]time.Duration{15 * time.Minute, 40 * time.Minute}).Draw(rt, "ttl"),
+		rapid.IntRange(0, 3).Draw(rt, "fair") == 3,
+	}
+}
+
+func (a asked) context() context.Context {
+	if a.owner == "" {
+		return context.Background()
+	}
+	return lease.WithOwner(context.Background(), a.owner)
+}
+
+func (a asked) options() []lease.AcquireOption {
+	options := []lease.AcquireOption{lease.TTL(a.ttl)}
+	if a.fair {
+		options = append(options, lease.Fair())
+	}
+	return options
+}
+
+// try makes a call that doesn't wait on both sides, and compares.
+func (p *play) try(a asked, call func(i int, s *side) (*lease.Lease, error)) error {
+	var got [2]outcome
+	for i, s := range p.sides {
+		got[i].lease, got[i].err = call(i, s)
+	}
+	p.acquired(a, got)
+	return got[0].err
+}
+
+// acquire is TryAcquire.
+func (p *play) acquire(rt *rapid.T) {
+	if a := ask(rt); p.step("TryAcquire %+v", a) {
+		p.tryAcquire(a)
+	}
+}
+
+func (p *play) tryAcquire(a asked) {
+	_ = p.try(a, func(_ int, s *side) (*lease.Lease, error) {
+		return s.managers[a.manager].TryAcquire(a.context(), playKey(a.key), a.options()...)
+	})
+}
+
+// acquireTx takes a lease in the open transaction.
+func (p *play) acquireTx(rt *rapid.T) {
+	a := ask(rt)
+	p.begin(rt)
+	if !p.step("AcquireTx %+v", a) {
+		return
+	}
+	err := p.try(a, func(_ int, s *side) (*lease.Lease, error) {
+		return s.managers[a.manager].AcquireTx(a.context(), s.tx, playKey(a.key), lease.TTL(a.ttl))
+	})
+	if err != nil {
+		p.finish(false)
+	}
+}
+
+// guard guards the open transaction.
+func (p *play) guard(rt *rapid.T) {
+	h := p.handle(rt)
+	p.begin(rt)
+	if h == nil || !p.step("Guard %s", h) {
+		return
+	}
+	if err := p.both("Guard", func(i int, s *side) error { return h.leases[i].Guard(context.Background(), s.tx) }); err != nil {
+		p.finish(false)
+	}
+}
+
+// handle draws one of the handles, or none where there are none.
+func (p *play) handle(rt *rapid.T) *handle {
+	if len(p.handles) == 0 {
+		return nil
+	}
+	return rapid.SampledFrom(p.handles).Draw(rt, "handle")
+}
+
+// begin opens the transaction, if none is open.
+func (p *play) begin(rt *rapid.T) {
+	repeatable := rapid.Bool().Draw(rt, "repeatable")
+	if p.open || !p.step("Begin, REPEATABLE READ %v", repeatable) {
+		return
+	}
+	level := sql.LevelReadCommitted
+	if repeatable {
+		level = sql.LevelRepeatableRead
+	}
+	p.open = p.both("Begin", func(_ int, s *side) (err error) {
+		s.tx, err = s.begin(level)
+		return err
+	}) == nil
+}
+
+// read reads something in the open transaction.
+func (p *play) read(rt *rapid.T) {
+	if p.begin(rt); p.step("SELECT") {
+		_ = p.both("SELECT", func(_ int, s *side) error { return s.read(s.tx) })
+	}
+}
+
+// finish ends the transaction.
+func (p *play) finish(commit bool) {
+	if !p.open {
+		return
+	}
+	p.step("end of the transaction, commit %v", commit)
+	_ = p.both("end of the transaction", func(_ int, s *side) error {
+		tx := s.tx
+		s.tx = nil
+		if commit {
+			return tx.Commit()
+		}
+		return tx.Rollback()
+	})
+	p.open = false
+	if p.owes {
+		p.settleOwed()
+	}
+}
+
+// settleOwed waits until what was released under the transaction is given back: that it isn't
+// there is final after a second, by a clock that the bubble doesn't have.
+func (p *play) settleOwed() {
+	if _, err := p.admin.ExecContext(context.Background(), "DO SLEEP(1.1)"); err != nil {
+		p.differ("SLEEP: %v", err)
+	}
+	time.Sleep(3 * time.Second)
+	p.owes = false
+}
+
+func (p *play) release(rt *rapid.T) {
+	h := p.handle(rt)
+	if h == nil || p.lockedFor(h) && p.waiting != nil || !p.step("Release %s", h) {
+		return // who waits may ask for it before it is given back, some time after the transaction
+	}
+	p.releaseNow(h)
+}
+
+func (p *play) releaseNow(h *handle) {
+	locked := p.lockedFor(h)
+	_ = p.both("Release", func(i int, _ *side) error { return h.leases[i].Release(context.Background()) })
+	p.owes = p.owes || locked
+}
+
+func (p *play) renew(rt *rapid.T) {
+	h := p.handle(rt)
+	if h == nil || h.leases[0].Err() == nil && p.lockedFor(h) || !p.step("Renew %s", h) {
+		return // where it is locked it would wait
+	}
+	_ = p.both("Renew", func(i int, _ *side) error { return h.leases[i].Renew(context.Background()) })
+}
+
+func (p *play) force(rt *rapid.T) {
+	key := rapid.IntRange(0, playKeys-1).Draw(rt, "key")
+	if p.locked(key, "") || !p.step("ForceRelease %d", key) {
+		return // where a row is locked it would wait
+	}
+	_ = p.both("ForceRelease", func(_ int, s *side) error {
+		return s.managers[0].ForceRelease(context.Background(), playKey(key))
+	})
+}
+
+// tick sets the clock of both, forward or back.
+func (p *play) tick(rt *rapid.T) {
+	d := rapid.SampledFrom([]time.Duration{
+		time.Microsecond, time.Second, 15 * time.Minute, 25 * time.Minute, 2 * time.Hour, -time.Second, -time.Hour,
+	}).Draw(rt, "d")
+	moment := p.clock.Load() + d.Microseconds()
+	if p.outlives(moment) || p.owes || !p.step("the clock moves by %v", d) {
+		return // what is given back behind the calls may have been asked for before
+	}
+	p.clock.Store(moment)
+}
+
+func (p *play) clean(*rapid.T) {
+	if !p.step("CleanNow") {
+		return
+	}
+	var n [2]int
+	_ = p.both("CleanNow", func(i int, s *side) (err error) {
+		n[i], err = s.managers[0].CleanNow(context.Background())
+		return err
+	})
+	if n[0] != n[1] {
+		p.differ("CleanNow: %d rows on the server, %d in memory", n[0], n[1])
+	}
+}
+
+// fill fills the list with holds of this process, which begin alike.
+func (p *play) fill(rt *rapid.T) {
+	key := rapid.IntRange(0, playKeys-1).Draw(rt, "key")
+	rows, locked := p.memory.Rows()
+	gate := rows[gateOf(key)]
+	if _, ok := locked[gateOf(key)]; ok || gate.Holds == "" || gate.Expires <= p.clock.Load() || !p.step("fill %d", key) {
+		return
+	}
+	hold := gate.Holds[:9] + "filled-filled-"
+	n := (8192 - len(gate.Holds)) / holdLength
+	_, err := p.admin.ExecContext(context.Background(),
+		"UPDATE lockstep_leases SET holds = CONCAT(holds, REPEAT(?, ?)), conn_id = 1 WHERE name = ? AND slot = 0", hold, n, playKey(key).String())
+	for store := p.memory.Store(); n > 0 && err == nil; n-- {
+		_, err = store.Take(context.Background(), storetest.Ask{Row: gateOf(key), Owner: gate.Owner, Hold: hold, NotAfter: 1<<63 - 1})
+	}
+	if err != nil {
+		p.differ("fill: %v", err)
+	}
+}
+
+// leave ends a manager, with or without giving back what it holds.
+func (p *play) leave(rt *rapid.T) {
+	i, dies := rapid.IntRange(0, 1).Draw(rt, "manager"), rapid.Bool().Draw(rt, "dies")
+	waits := p.waiting != nil && p.waiting.manager == i
+	if !dies && p.open || waits && (dies || p.waiting.size) || !p.step("manager %d leaves, dies %v", i, dies) {
+		return // it would wait for the transaction, not be dead, or see its own permits given back
+	}
+	_ = p.both("Close", func(_ int, s *side) error {
+		if dies {
+			s.dead = append(s.dead, s.managers[i])
+			return nil
+		}
+		return s.managers[i].Close(context.Background())
+	})
+	p.handles = slices.DeleteFunc(p.handles, func(h *handle) bool { return h.manager == i })
+	if err := p.revive(i); err != nil {
+		p.differ("NewManager: %v", err)
+	}
+}
