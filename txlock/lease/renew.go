@@ -87,20 +87,23 @@ func (r *record) every() time.Duration {
 	return r.ttl / 3
 }
 
-// due returns the records to be renewed now, and the shortest TTL of all. It includes
-// those that are due soon, so that leases of the same kind are renewed together, and
-// those that have failed together are tried again together.
+// due returns the records to be renewed now, and the shortest TTL of all. Where one is due
+// it includes those that are due soon, so that leases of the same kind are renewed
+// together, and those that have failed together are tried again together.
 func (m *Manager) due() (due []*record, shortest time.Duration) {
-	at := m.store.Now()
+	at, ripe := m.store.Now(), false
 	shortest = MaxTTL
 	for _, r := range m.held() {
 		r.mu.Lock()
 		shortest = min(shortest, r.ttl)
 		when, early := r.schedule()
 		if r.renewing == nil && when <= at.Add(early) && r.renewed.Until(at) > 0 {
-			due = append(due, r)
+			due, ripe = append(due, r), ripe || when <= at
 		}
 		r.mu.Unlock()
+	}
+	if !ripe { // the loop has woken up to look at the clock
+		due = nil
 	}
 	return due, shortest
 }

@@ -34,6 +34,7 @@ func TestRenewalsAreDue(t *testing.T) {
 		{"a third of the time to live", nil, []time.Duration{ttl}, 45 * time.Second, []time.Duration{10, 20, 30, 40}},
 		{"the interval that is set", []lease.ManagerOption{lease.RenewEvery(2 * time.Second)}, []time.Duration{ttl}, 7 * time.Second, []time.Duration{2, 4, 6}},
 		{"together", nil, []time.Duration{ttl, ttl}, 35 * time.Second, []time.Duration{10, 20, 30}},
+		{"a long time to live", nil, []time.Duration{10 * time.Minute}, 9 * time.Minute, []time.Duration{200, 400}},
 		{"together from the second time", nil, []time.Duration{ttl, 2 * ttl, ttl}, 39 * time.Second, []time.Duration{10, 18, 28, 38}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
