@@ -3,13 +3,13 @@ package txlock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // cleanBatch is how many rows one transaction of Clean removes.
@@ -46,23 +46,21 @@ func Clean(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 
 // cleanSome removes one batch. At READ COMMITTED its locks close no gap.
 func cleanSome(ctx context.Context, db *sql.DB, olderThan time.Duration) (n int, err error) {
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return 0, err
-	}
-	defer func() {
+	err = rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
+		names, err := queries.IdleNamed(ctx, tx, gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: cleanBatch})
 		if err != nil {
-			err = errors.Join(err, tx.Rollback())
+			return err
 		}
-	}()
-	names, err := queries.IdleNamed(ctx, tx, gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: cleanBatch})
+		for _, name := range names {
+			if err := queries.DeleteNamed(ctx, tx, name); err != nil {
+				return err
+			}
+		}
+		n = len(names)
+		return nil
+	})
 	if err != nil {
 		return 0, err
 	}
-	for _, name := range names {
-		if err := queries.DeleteNamed(ctx, tx, name); err != nil {
-			return 0, err
-		}
-	}
-	return len(names), tx.Commit()
+	return n, nil
 }

@@ -3,7 +3,6 @@ package txlock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // Ensure makes the rows of named keys beforehand, on a connection of its own and
@@ -90,10 +90,5 @@ func insertIgnore(ctx context.Context, db gen.DBTX, name []byte) error {
 
 // uncommitted runs fn in a transaction that sees what others have not committed.
 func uncommitted(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	err = fn(tx)
-	return errors.Join(err, tx.Rollback())
+	return rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, fn)
 }

@@ -50,7 +50,7 @@ func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded
 // converts the names of keys, on a guarded pool from its beginning. The transaction goes on
 // as it was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
-	if tx == nil {
+	if nilTx, is := tx.(*sql.Tx); tx == nil || is && nilTx == nil {
 		return nil, fmt.Errorf("%w: the transaction is nil", ErrNoTransaction)
 	}
 	book, guarded, reply := guard.Ask(ctx, tx)

@@ -2,6 +2,7 @@ package txlock_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"testing"
 
@@ -128,3 +129,10 @@ func TestAutocommitOffForAll(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// TestNilTransaction proves that a nil transaction is no open one, whatever its type.
+func TestNilTransaction(t *testing.T) {
+	for _, tx := range []txlock.Tx{nil, (*sql.Tx)(nil)} {
+		wants(t, "Join", second(txlock.Join(t.Context(), tx)), txlock.ErrNoTransaction)
+	}
+}

@@ -72,7 +72,7 @@ func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease)
 
 // finish acquires in the given way, explains the error and tells the observer.
 func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
-	l, err := acquire(ctx, q)
+	l, err := m.call(ctx, q, acquire)
 	if err != nil {
 		m.store.Settle(m.idle())
 		err = fault.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
@@ -89,11 +89,23 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 	return l, err
 }
 
+// call calls acquire. Close waits for it, and for what it leaves to the background.
+func (m *Manager) call(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
+	leave, open := m.errands.Enter()
+	if !open {
+		return nil, ErrClosed
+	}
+	defer leave()
+	return acquire(ctx, q)
+}
+
 // tryOnce tries once, without waiting, and ends a transaction that blocks a free lease
 // for too long.
 func (m *Manager) tryOnce(ctx context.Context, q *request) (*Lease, error) {
+	ctx, end := m.untilClosed(ctx)
+	defer end()
 	l, _, err := m.try(ctx, q, q.fair, false)
-	return l, m.unblock(ctx, q, err)
+	return l, unlessClosed(ctx, m.unblock(ctx, q, err))
 }
 
 // try takes what the request asks for if it is free. If not, it returns txlock.ErrBusy,

@@ -58,6 +58,9 @@ func (m *Manager) Close(ctx context.Context) error {
 		undo := context.AfterFunc(ctx, m.undoing.end)
 		defer undo()
 		m.errands.Wait()
+		if m.undoing.Err() == nil {
+			c.released()
+		}
 		m.undoing.end()
 		c.failed(m.store.Close())
 	}()
@@ -86,6 +89,7 @@ type closing struct {
 
 	mu   sync.Mutex
 	left map[*record]error // not released yet, with why it was lost before
+	late []*record         // of them, those that are released in the background
 	why  error             // why some are left, if not by the context
 	errs []error
 }
@@ -106,7 +110,7 @@ func (c *closing) release(ctx context.Context) {
 				if ctx.Err() != nil {
 					return
 				}
-				err := r.end(ctx, lost[r])
+				err := r.end(ctx, lost[r], func() {})
 				c.done(ctx, r, err)
 			}
 		})
@@ -122,11 +126,22 @@ func (c *closing) done(ctx context.Context, r *record, err error) {
 	case err != nil && ctx.Err() != nil: // it stays in left, and err names it
 	case errors.Is(err, store.ErrPoolClosed):
 		c.why = store.ErrPoolClosed
+	case errors.Is(err, ErrGuarded):
+		c.late = append(c.late, r)
 	default:
 		delete(c.left, r)
 		if !errors.Is(err, txlock.ErrNotHeld) {
 			c.errs = append(c.errs, err)
 		}
+	}
+}
+
+// released notes that the work in the background has ended.
+func (c *closing) released() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.late {
+		delete(c.left, r)
 	}
 }
 
@@ -153,6 +168,9 @@ func (c *closing) err(ctx context.Context) error {
 	if len(names) > some {
 		names = append(names[:some], "...")
 	}
-	return errors.Join(err, fmt.Errorf("lease: Close: %d leases were not released, and end after their TTL: %s: %w",
-		len(c.left), strings.Join(names, ", "), cmp.Or(c.why, ctx.Err())))
+	what := fmt.Sprintf("%d leases were not released, and end after their TTL", len(c.left))
+	if len(c.left) == 1 {
+		what = "1 lease was not released, and ends after its TTL"
+	}
+	return errors.Join(err, fmt.Errorf("lease: Close: %s: %s: %w", what, strings.Join(names, ", "), cmp.Or(c.why, ctx.Err())))
 }

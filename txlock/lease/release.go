@@ -33,19 +33,23 @@ const (
 // touch the new holder; ErrGuarded; and the errors of the driver, after which the lease
 // ends after its TTL.
 func (l *Lease) Release(ctx context.Context) error {
+	leave, _ := l.record.m.errands.Enter() // a manager that has ended has released all handles
 	last, lost := l.record.leave(l)
 	if !last {
+		leave()
 		return notHeld(lost)
 	}
 	if ctx.Err() != nil { // it had ended before Release was called
 		ctx = context.WithoutCancel(ctx)
 	}
-	return l.record.end(ctx, lost)
+	return l.record.end(ctx, lost, leave)
 }
 
-// end releases a record that has no handle any more, and tells the observer.
-func (r *record) end(ctx context.Context, lost error) error {
+// end releases a record that has no handle any more, and tells the observer. Until it calls
+// leave, Close waits for it.
+func (r *record) end(ctx context.Context, lost error, leave func()) error {
 	err := notHeld(r.release(ctx, lost))
+	leave()
 	r.m.observe(func(o txlock.Observer) {
 		e := r.event()
 		e.Took, e.Err = r.granted.Until(r.m.store.Now()), err

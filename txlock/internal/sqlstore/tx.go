@@ -15,38 +15,23 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// beginner begins transactions.
-type beginner interface {
-	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
-}
-
 // inTx runs f in a transaction of our own. At READ COMMITTED it locks no gaps.
-func inTx(ctx context.Context, db beginner, f func(tx gen.DBTX) error) error {
+func inTx(ctx context.Context, db rawsql.Beginner, f func(tx gen.DBTX) error) error {
 	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, f)
 }
 
 // uncommitted runs read in a transaction that sees what others have not committed yet.
-func uncommitted(ctx context.Context, db beginner, read func(tx gen.DBTX) error) error {
+func uncommitted(ctx context.Context, db rawsql.Beginner, read func(tx gen.DBTX) error) error {
 	return inTxAs(ctx, db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)
 }
 
-func inTxAs(ctx context.Context, db beginner, options sql.TxOptions, f func(tx gen.DBTX) error) error {
-	tx, err := db.BeginTx(ctx, &options)
-	if err != nil {
-		return err
-	}
-	text := &rawsql.Text{DBTX: tx}
-	if own, ok := db.(*prepared); ok {
-		text = own.text(tx)
-	}
-	if err := f(text); err != nil {
-		rollback := tx.Rollback()
-		if errors.Is(rollback, sql.ErrTxDone) || errors.Is(rollback, driver.ErrBadConn) {
-			rollback = nil // database/sql has rolled back, or the connection is gone
+func inTxAs(ctx context.Context, db rawsql.Beginner, options sql.TxOptions, f func(tx gen.DBTX) error) error {
+	return rawsql.InTx(ctx, db, options, func(tx *sql.Tx) error {
+		if own, ok := db.(*prepared); ok {
+			return f(own.text(tx))
 		}
-		return errors.Join(err, rollback)
-	}
-	return tx.Commit()
+		return f(&rawsql.Text{DBTX: tx})
+	})
 }
 
 // discard closes a connection whose state is not that of the pool's other connections.
@@ -60,7 +45,7 @@ func discard(conn *sql.Conn) {
 // database begins transactions and sends statements.
 type database interface {
 	gen.DBTX
-	beginner
+	rawsql.Beginner
 }
 
 // Queued waits in the server's queue for a row, and calls send with the row locked.

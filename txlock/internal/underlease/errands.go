@@ -13,6 +13,7 @@ type Errands struct {
 	mu    sync.Mutex
 	idle  int  // how many goroutines wait for the next errand
 	ended bool // End was called
+	calls int  // how many are under way, see Enter
 }
 
 const mostIdle = 8
@@ -22,13 +23,34 @@ func NewErrands() *Errands {
 	return &Errands{next: make(chan func(), mostIdle)}
 }
 
-// Go runs f in the background. After End it returns false and does nothing.
+// Enter counts a call that may have work for the background, until leave: Wait waits for it,
+// and Go takes its work after End too. After End it returns false and counts nothing.
+func (e *Errands) Enter() (leave func(), ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ended {
+		return func() {}, false
+	}
+	e.calls++
+	e.running.Add(1)
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.calls--
+		e.running.Done()
+	}, true
+}
+
+// Go runs f in the background. After End, when no call is under way any more, it returns
+// false and does nothing.
 func (e *Errands) Go(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case e.ended:
+	case e.ended && e.calls == 0:
 		return false
+	case e.ended:
+		e.running.Go(f)
 	case e.idle > 0 && len(e.next) < mostIdle: // goroutines that were sent an errand may not have received it yet
 		e.idle--
 		e.next <- f

@@ -93,3 +93,35 @@ func (e *Errands) resting() int {
 	defer e.mu.Unlock()
 	return e.idle
 }
+
+// TestErrandsOfACall proves that a call which is under way at the End is waited for, and its
+// errands are done.
+func TestErrandsOfACall(t *testing.T) {
+	for range 200 {
+		e := NewErrands()
+		leave, ok := e.Enter()
+		if !ok {
+			t.Fatal("refused before the end")
+		}
+		e.End()
+		if _, ok := e.Enter(); ok {
+			t.Fatal("a call was let in after the end")
+		}
+		waited := make(chan struct{})
+		go func() { e.Wait(); close(waited) }()
+		var done atomic.Bool
+		if !e.Go(func() { done.Store(true) }) {
+			t.Fatal("the errand of a call was refused")
+		}
+		select {
+		case <-waited:
+			t.Fatal("Wait has not waited for the call")
+		default:
+		}
+		leave()
+		<-waited
+		if !done.Load() || e.Go(func() {}) {
+			t.Fatalf("the errand was done: %t, or one was taken after the last call", done.Load())
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package rawsql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+)
+
+// Beginner begins transactions: a pool, or a connection.
+type Beginner interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+// InTx runs f in a transaction of lockstep's own, which it commits unless f returns an
+// error. Where the end of the context has ended the transaction, it returns the context's
+// error, not that there is no transaction.
+func InTx(ctx context.Context, db Beginner, options sql.TxOptions, f func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, &options)
+	if err != nil {
+		return err
+	}
+	if err = f(tx); err == nil {
+		err = tx.Commit()
+	} else if rollback := tx.Rollback(); !errors.Is(rollback, sql.ErrTxDone) && !errors.Is(rollback, driver.ErrBadConn) {
+		err = errors.Join(err, rollback) // else it is rolled back, or the connection gone
+	}
+	if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
+		return ctx.Err()
+	}
+	return err
+}
