@@ -74,8 +74,11 @@ test-others:
 	@$(GOTEST) -parallel 8 ./internal/test/locksuite $$(go list ./... | grep -vE $(OTHERS))
 	@go test -count=1 -vet=off -parallel 4 ./txlock/lockmock
 
+# One processor for the tests that play with servers in a synctest bubble: the race detector
+# crashes where two goroutines of a bubble find timers due at once (seen with Go 1.26).
 test-module:
-	@cd tests && $(GOTEST) -parallel 8 ./...
+	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' ./...
+	@cd tests && $(GOTEST) -parallel 8 -cpu 1 -run '^TestStores' .
 
 test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; CLUSTER_DURATION=30s of faults.
 	internal/test/tools/need-cc.sh

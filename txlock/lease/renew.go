@@ -21,22 +21,24 @@ const (
 // renewals is the loop that renews the leases of the manager. Each turn renews one batch,
 // so that a lease that has become more urgent meanwhile comes first.
 func (m *Manager) renewals() {
-	next := time.NewTimer(0)
+	next := time.NewTimer(time.Minute)
 	defer next.Stop()
-	for {
-		select {
-		case <-m.ending.Done():
-			return
-		case <-m.nudge:
-		case <-next.C:
-		}
+	for m.ending.Err() == nil {
 		m.sleepsUntil.Store(awake)
 		turn := m.store.Now()
 		m.renewBatch(nextBatch(m.due()), turn)
 		m.store.Settle(m.idle())
 		d := m.untilDue()
 		m.sleepsUntil.Store(int64(m.store.Now().Add(d)))
+		if d == 0 {
+			continue
+		}
 		next.Reset(d)
+		select {
+		case <-m.ending.Done():
+		case <-m.nudge:
+		case <-next.C:
+		}
 	}
 }
 
