@@ -23,10 +23,9 @@ CHAOSFLAGS ?=
 
 # make verify vets.
 GOTEST      = go test -race -count=1 -vet=off -p 1 -timeout 20m
-# Three groups run beside each other, one package of each at a time: that of the leases
-# waits for times to live, that of the adapters for locks, and the others need processors.
+# Three groups run beside each other, one package of each at a time: the leases
+# wait for times to live, the adapters for locks, and the others need processors.
 # What takes longest comes first, so that no core is idle at the end.
-ADAPTERS    = "/(locksqlc|lockgorm)$$"
 OTHERS      = "/(txlock/lease|txlock/lockmock|locksqlc|lockgorm|locksuite)$$"
 BESIDE      = $(MAKE) --no-print-directory --jobs=3 --keep-going
 CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES) -seed $(SEED)
@@ -40,7 +39,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-adapters test-others test-module test-cluster test-foreign test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-stores test-cluster test-foreign test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,13 +59,13 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/test/tools/need-cc.sh
 	CGO_ENABLED=1 go build -race ./...
-	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-adapters test-others test-module
+	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-gorm test-others test-sqlc test-module test-stores
 
 test-leases:
 	@$(GOTEST) -parallel 8 ./txlock/lease
 
-test-adapters:
-	@$(GOTEST) -parallel 24 $$(go list ./... | grep -E $(ADAPTERS))
+test-gorm test-sqlc: test-%:
+	@$(GOTEST) -parallel 24 ./lock$*
 
 # Mocks have one goroutine, and take ten times as long under the race detector: so long
 # that a release which should be answered at once goes on in the background.
@@ -74,10 +73,12 @@ test-others:
 	@$(GOTEST) -parallel 8 ./internal/test/locksuite $$(go list ./... | grep -vE $(OTHERS))
 	@go test -count=1 -vet=off -parallel 4 ./txlock/lockmock
 
-# One processor for the tests that play with servers in a synctest bubble: the race detector
-# crashes where two goroutines of a bubble find timers due at once (seen with Go 1.26).
 test-module:
 	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' ./...
+
+# One processor for the tests that play with servers in a synctest bubble: the race detector
+# crashes where two goroutines of a bubble find timers due at once (seen with Go 1.26).
+test-stores:
 	@cd tests && $(GOTEST) -parallel 8 -cpu 1 -run '^TestStores' .
 
 test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; CLUSTER_DURATION=30s of faults.
