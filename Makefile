@@ -23,11 +23,11 @@ CHAOSFLAGS ?=
 
 # make verify vets.
 GOTEST      = go test -race -count=1 -vet=off -p 1 -timeout 20m
-# Three groups run beside each other, one package of each at a time: the leases
+# Two groups run beside each other, one package of each at a time: the leases
 # wait for times to live, the adapters for locks, and the others need processors.
 # What takes longest comes first, so that no core is idle at the end.
 OTHERS      = "/(txlock/lease|txlock/lockmock|locksqlc|lockgorm|locksuite)$$"
-BESIDE      = $(MAKE) --no-print-directory --jobs=3 --keep-going
+BESIDE      = $(MAKE) --no-print-directory --jobs=2 --keep-going
 CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES) -seed $(SEED)
 WITHSERVERS = go run ./internal/test/testdb/withservers -engines $(ENGINES)
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"runtime"
 	"testing"
 
 	"github.com/DATA-DOG/go-sqlmock"
@@ -43,6 +44,9 @@ func TestInTx(t *testing.T) {
 	})
 	if !errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
 		t.Errorf("a context that ends: %v", err)
+	}
+	for pool.Stats().InUse > 0 { // database/sql rolls back in the background
+		runtime.Gosched()
 	}
 	if err := mock.ExpectationsWereMet(); err != nil {
 		t.Error(err)

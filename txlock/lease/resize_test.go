@@ -136,7 +136,7 @@ func TestResizeWaitsForThoseOfBefore(t *testing.T) {
 			done := make(chan error, 1)
 			go func() {
 				resized, err := s.Resize(ctx, n)
-				if resized == nil {
+				if resized == nil && ctx.Err() == nil { // given up, it may not have its answer yet
 					t.Errorf("Resize to %d has not set the number", n)
 				}
 				done <- err
