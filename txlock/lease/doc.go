@@ -57,6 +57,6 @@
 //
 // # Tests
 //
-// Package [github.com/dca00107/lockstep/txlock/locktest] has managers that need no server,
-// and a clock that the test moves.
+// Package [github.com/dca00107/lockstep/txlock/locktest] has a pool in memory, on which
+// [NewManager] works without a server, and in no time under testing/synctest.
 package lease
