@@ -59,7 +59,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/test/tools/need-cc.sh
 	CGO_ENABLED=1 go build -race ./...
-	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-gorm test-others test-sqlc test-module test-stores
+	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-gorm test-stores test-sqlc test-others test-module
 
 test-leases:
 	@$(GOTEST) -parallel 8 ./txlock/lease
