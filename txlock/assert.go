@@ -35,8 +35,8 @@ func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
 	if err := key.Validate(); err != nil {
 		return err
 	}
-	if tx == nil {
-		return unasserted(key, fmt.Errorf("%w: the transaction is nil", ErrNoTransaction), guard.Server{})
+	if err := fault.NilTx(tx); err != nil {
+		return unasserted(key, err, guard.Server{})
 	}
 	book, guarded, reply := guard.Ask(ctx, tx)
 	if book == nil {

@@ -50,8 +50,8 @@ func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded
 // converts the names of keys, on a guarded pool from its beginning. The transaction goes on
 // as it was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
-	if nilTx, is := tx.(*sql.Tx); tx == nil || is && nilTx == nil {
-		return nil, fmt.Errorf("%w: the transaction is nil", ErrNoTransaction)
+	if err := fault.NilTx(tx); err != nil {
+		return nil, err
 	}
 	book, guarded, reply := guard.Ask(ctx, tx)
 	if guarded && book == nil {

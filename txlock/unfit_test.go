@@ -134,5 +134,6 @@ func second[T any](_ T, err error) error { return err }
 func TestNilTransaction(t *testing.T) {
 	for _, tx := range []txlock.Tx{nil, (*sql.Tx)(nil)} {
 		wants(t, "Join", second(txlock.Join(t.Context(), tx)), txlock.ErrNoTransaction)
+		wants(t, "AssertLocked", txlock.AssertLocked(t.Context(), tx, named()), txlock.ErrNoTransaction)
 	}
 }

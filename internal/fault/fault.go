@@ -172,3 +172,11 @@ func is(err error, number uint16) bool {
 	var server *mysql.MySQLError
 	return errors.As(err, &server) && server.Number == number
 }
+
+// NilTx returns ErrNoTransaction for a transaction that is nil, a nil *sql.Tx among them.
+func NilTx(tx any) error {
+	if pooled, is := tx.(*sql.Tx); tx == nil || is && pooled == nil {
+		return fmt.Errorf("%w: the transaction is nil", ErrNoTransaction)
+	}
+	return nil
+}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -14,8 +15,8 @@ import (
 // counts there, but keeps nobody out until the end. The options are of no use, since a Tx
 // knows what was read.
 func (s *Store) Join(ctx context.Context, tx txlock.Tx, _ ...txlock.JoinOption) (store.Joined, error) {
-	if tx == nil {
-		return nil, fmt.Errorf("%w: the transaction is nil", txlock.ErrNoTransaction)
+	if err := fault.NilTx(tx); err != nil {
+		return nil, err
 	}
 	t, ok := tx.(*Tx)
 	if pooled, is := tx.(*sql.Tx); is {

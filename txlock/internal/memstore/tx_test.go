@@ -470,6 +470,8 @@ func TestJoin(t *testing.T) {
 		claim := take(t, s, ask("a", hold("a", 1)))
 		_, err := s.Join(ctx, nil)
 		wantErr(t, err, txlock.ErrNoTransaction)
+		_, err = s.Join(ctx, (*sql.Tx)(nil))
+		wantErr(t, err, txlock.ErrNoTransaction)
 		tx := s.Begin()
 		j, err := s.Join(ctx, tx)
 		must(t, err)
