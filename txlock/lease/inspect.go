@@ -1,12 +1,10 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
@@ -65,7 +63,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		return nil, fault.Explain("list leases", err)
 	}
 	slices.SortStableFunc(found, func(a, b store.Info) int { // a waiter has the lowest slot of its key
-		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot))
+		return a.Compare(b.Row)
 	})
 	all := make([]Info, len(found))
 	for i, row := range found {

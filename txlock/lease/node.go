@@ -52,8 +52,8 @@ func ownerOf(ctx context.Context) (owner string, named bool, err error) {
 // have.
 func (l *Lease) raiseToken(ctx context.Context, token uint64) error {
 	r := l.record
-	if r.shared || r.slot != store.LeaseSlot || token >= 1<<62 {
-		return fmt.Errorf("%w: RaiseToken(%d) of lease %q: an exclusive lease can have a token up to %d", txlock.ErrInvalidOption, token, r.key, uint64(1<<62-1))
+	if r.shared || r.slot != store.LeaseSlot || token > store.MaxToken {
+		return fmt.Errorf("%w: RaiseToken(%d) of lease %q: an exclusive lease can have a token up to %d", txlock.ErrInvalidOption, token, r.key, uint64(store.MaxToken))
 	}
 	return l.alone(ctx, "raise the token of", func(ctx context.Context, r *record) error {
 		for r.token.Load() < token {

@@ -15,6 +15,7 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -150,11 +151,11 @@ type ExpectedAcquire struct {
 // Granted gives the lease with a token, which is at least 16: smaller numbers are the
 // server's refusals. That of a permit is less than 1<<52, any other less than 1<<62.
 func (e *ExpectedAcquire) Granted(token uint64) {
-	p, limit := play{token: token, reply: int64(token), look: free}, uint64(1<<62)
+	p, limit := play{token: token, reply: int64(token), look: free}, uint64(sqlstore.SharedBit)
 	if e.permit {
-		limit = 1 << 52 // above which is the slot
+		limit = 1 << sqlstore.PermitBits // above which is the slot
 		e.leases.grants++
-		p.reply += e.leases.grants % lease.MaxPermits << 52
+		p.reply += e.leases.grants % lease.MaxPermits << sqlstore.PermitBits
 	}
 	if token < 16 || token >= limit {
 		panic(fmt.Sprintf("lockmock: %s can't be granted with token %d: it is at least 16 and less than %d", e.what, token, limit))
@@ -215,7 +216,7 @@ func (e *ExpectedResize) Fails(err *mysql.MySQLError) {
 }
 
 func (e *ExpectedResize) expect(fails error) {
-	p := play{reply: usedFor + int64(e.from), err: fails, look: gen.LookLeaseRow{Owner: []byte("-"), UsedFor: -int64(e.from)}}
+	p := play{reply: sqlstore.UsedFor + int64(e.from), err: fails, look: gen.LookLeaseRow{Owner: []byte("-"), UsedFor: -int64(e.from)}}
 	e.leases.expect(fmt.Sprintf("Semaphore(%d).Resize(%q, %d)", e.from, e.key, e.to), e.key, p, fails, func() error {
 		s, err := e.leases.manager.Semaphore(e.key, e.from)
 		if err == nil {

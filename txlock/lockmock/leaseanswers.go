@@ -8,6 +8,7 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -22,27 +23,19 @@ type play struct {
 	permits gen.PermitsOfRow
 }
 
-// The replies of the statements of leases; see queries/leases.sql and shared.sql. A
-// rehearsal panics where the library reads one of them in another way.
-const (
-	replyAbsent  = 0      // it is not to be had, or the row is locked
-	replyRefused = 1      // it is somebody else's
-	usedFor      = 100000 // a semaphore, and of how many permits before
-)
-
 var (
 	free    = gen.LookLeaseRow{Owner: []byte("-")}
 	calm    = play{reply: 1 << 20, look: free} // between the calls
-	refused = play{reply: replyRefused, look: free}
+	refused = play{reply: sqlstore.ReplyRefused, look: free}
 	// written is a shared lease that a writer has.
-	written = play{reply: replyAbsent, look: gen.LookLeaseRow{Owner: []byte("somebody"), UsedFor: 1, LeftUs: 1e6, TtlUs: 1e6}}
+	written = play{reply: sqlstore.ReplyAbsent, look: gen.LookLeaseRow{Owner: []byte("somebody"), UsedFor: 1, LeftUs: 1e6, TtlUs: 1e6}}
 )
 
 // taken is a semaphore without a free permit.
 func taken(permits int) play {
 	n := int64(permits)
 	return play{
-		reply: replyAbsent, look: gen.LookLeaseRow{Owner: []byte("-"), UsedFor: -n},
+		reply: sqlstore.ReplyAbsent, look: gen.LookLeaseRow{Owner: []byte("-"), UsedFor: -n},
 		permits: gen.PermitsOfRow{Permits: n, Held: n, LeftUs: 1e6},
 	}
 }

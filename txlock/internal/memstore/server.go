@@ -147,16 +147,8 @@ func places(rows map[store.Row]row, key string) (all []store.Row) {
 			all = append(all, at)
 		}
 	}
-	slices.SortFunc(all, inOrder)
+	slices.SortFunc(all, store.Row.Compare)
 	return all
-}
-
-// inOrder compares rows by their keys and slots.
-func inOrder(a, b store.Row) int {
-	if c := strings.Compare(a.Key, b.Key); c != 0 {
-		return c
-	}
-	return int(max(-1, min(1, a.Slot-b.Slot)))
 }
 
 // held tells whether somebody holds the row.

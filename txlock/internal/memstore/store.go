@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,10 +23,10 @@ type Store struct {
 	pool *sql.DB
 	asks atomic.Pointer[sql.Stmt] // see behind
 
+	clock store.Clock // as this process has read it
+
 	// Under Server.mu:
-	fault   Fault
-	clock   int64         // what the server's clock has shown
-	clockAt store.Instant // when it was read, 0 for never
+	fault Fault
 }
 
 var _ store.Store = (*Store)(nil)
@@ -52,15 +51,9 @@ func (s *Store) Now() store.Instant {
 	return store.Instant(started.UnixNano()).Add(time.Since(started))
 }
 
-// clockAge is for how long a reading of the server's clock is trusted.
-const clockAge = time.Minute
-
 // Ready is that of store.Store.
 func (s *Store) Ready(ctx context.Context) error {
-	s.server.mu.Lock()
-	at := s.clockAt
-	s.server.mu.Unlock()
-	if at != 0 && at.Until(s.Now()) < clockAge {
+	if s.clock.Fresh(s.Now()) {
 		return nil
 	}
 	return s.ReadClock(ctx)
@@ -71,17 +64,9 @@ func (s *Store) ReadClock(ctx context.Context) error {
 	return s.perform(ctx, "ReadClock", store.Row{}, func() error {
 		s.server.mu.Lock()
 		defer s.server.mu.Unlock()
-		s.clock, s.clockAt = s.server.now(), s.Now()
+		s.clock.Set(s.server.now(), s.Now())
 		return nil
 	})
-}
-
-// microsAt is a moment by the server's clock as it was read last, under Server.mu.
-func (s *Store) microsAt(moment store.Instant) int64 {
-	if moment == store.Never {
-		return math.MaxInt64
-	}
-	return s.clock + s.clockAt.Until(moment).Microseconds()
 }
 
 // SharesLeases is that of store.Store: there is one server only.

@@ -40,7 +40,7 @@ func (t *Tx) infos(wanted func(at store.Row, held bool) bool) (all []store.Info)
 			all = append(all, store.Info{Row: at, Owner: r.owner, Since: time.UnixMicro(r.expires), Session: r.session})
 		}
 	}
-	slices.SortFunc(all, func(a, b store.Info) int { return inOrder(a.Row, b.Row) })
+	slices.SortFunc(all, func(a, b store.Info) int { return a.Compare(b.Row) })
 	return all
 }
 

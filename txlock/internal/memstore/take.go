@@ -9,7 +9,7 @@ import (
 
 func (x session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	a, err := do(ctx, x, "Take", ask.Row, func(t *Tx) (store.Answer, error) {
-		now, notAfter := t.db.now(), x.store.microsAt(ask.NotAfter)
+		now, notAfter := t.db.now(), x.store.clock.MicrosAt(ask.NotAfter)
 		switch {
 		case ask.Permits > 0:
 			return t.takePermit(ask, now, notAfter), nil

@@ -13,14 +13,15 @@ import (
 )
 
 // The replies of the statements in queries/leases.sql and shared.sql, which come as an
-// insert id.
+// insert id. Package lockmock plays the server with them.
 const (
-	replyAbsent = 0 // the row is locked by somebody or missing; 1 is refused
-	firstToken  = 16
+	ReplyAbsent  = 0 // the row is locked by somebody or missing
+	ReplyRefused = 1 // it is somebody else's; from 2 up it depends on the statement
+	firstToken   = 16
 
-	sharedBit  = 1 << 62 // of a token: there may be readers
-	permitBits = 52      // of a token, above which is the slot of a permit
-	usedFor    = 100000  // the reply of MarkGate for store.Exclusive
+	SharedBit  = store.MaxToken + 1 // of a token: there may be readers
+	PermitBits = 52                 // of a token, above which is the slot of a permit
+	UsedFor    = 100000             // the reply of MarkGate for store.Exclusive
 )
 
 // answerOf returns the meaning of a reply: a token, or the reason why there is none. The
@@ -29,10 +30,10 @@ func answerOf(reply, slot int64, others ...store.Reply) store.Answer {
 	a := store.Answer{Slot: slot}
 	switch {
 	case reply >= firstToken:
-		a.Reply, a.Token, a.Shared = store.Done, uint64(reply&^sharedBit), reply&sharedBit != 0
+		a.Reply, a.Token, a.Shared = store.Done, uint64(reply&^SharedBit), reply&SharedBit != 0
 	case reply >= 2 && int(reply) < 2+len(others):
 		a.Reply = others[reply-2]
-	case reply != replyAbsent:
+	case reply != ReplyAbsent:
 		a.Reply = store.Refused
 	}
 	return a
@@ -57,7 +58,7 @@ func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) 
 	}
 	reply, err := queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
 		Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
-		Name: []byte(ask.Key), Slot: ask.Slot, NotAfterUs: s.s.clock.microsAt(ask.NotAfter),
+		Name: []byte(ask.Key), Slot: ask.Slot, NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
 	})
 	return answerOf(reply, ask.Slot, store.Full, store.Late, store.Other), err
 }
@@ -69,7 +70,7 @@ func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, er
 	}
 	reply, err := queries.ShareLease(ctx, &rawsql.Text{DBTX: s.db, Rewrite: rewrite}, gen.ShareLeaseParams{
 		Slot: ask.Slot, Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
-		Name: []byte(ask.Key), NotAfterUs: s.s.clock.microsAt(ask.NotAfter),
+		Name: []byte(ask.Key), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
 	})
 	return answerOf(reply, ask.Slot), err
 }
@@ -78,12 +79,12 @@ func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, er
 func (s session) takePermit(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	reply, err := queries.AcquirePermit(ctx, s.db, gen.AcquirePermitParams{
 		Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
-		Name: []byte(ask.Key), Permits: int64(ask.Permits), NotAfterUs: s.s.clock.microsAt(ask.NotAfter),
+		Name: []byte(ask.Key), Permits: int64(ask.Permits), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
 	})
 	if err != nil {
 		return store.Answer{Slot: store.UnknownSlot}, err
 	}
-	return answerOf(reply&(1<<permitBits-1), reply>>permitBits), nil
+	return answerOf(reply&(1<<PermitBits-1), reply>>PermitBits), nil
 }
 
 // Release removes a hold.
@@ -209,10 +210,10 @@ func (s session) Make(ctx context.Context, at store.Row) error {
 // Use sets what a key is used for, unless that was set before.
 func (s session) Use(ctx context.Context, key string, use store.Use) (store.Use, error) {
 	reply, err := queries.MarkGate(ctx, s.db, gen.MarkGateParams{UsedFor: int64(use), Name: []byte(key)})
-	if err == nil && reply == replyAbsent {
+	if err == nil && reply == ReplyAbsent {
 		err = store.ErrLocked
 	}
-	return store.Use(reply - usedFor), err
+	return store.Use(reply - UsedFor), err
 }
 
 // Resize changes the number of permits.

@@ -1,9 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -189,6 +191,14 @@ const (
 	LeaseSlot     = 0
 	MaxPermits    = 1000
 )
+
+// Compare orders rows by their keys and slots.
+func (r Row) Compare(other Row) int {
+	return cmp.Or(strings.Compare(r.Key, other.Key), cmp.Compare(r.Slot, other.Slot))
+}
+
+// MaxToken is the highest token that a lease can have.
+const MaxToken = 1<<62 - 1
 
 // Claim is what a row must contain to be somebody's.
 type Claim struct {
