@@ -81,7 +81,7 @@ func TestTables(t *testing.T) {
 		"Exec, DROP PARTITION": func(db *gorm.DB, table string) error {
 			return db.Exec("ALTER TABLE " + table + " DROP PARTITION p").Error
 		},
-		"Exec, made anew": func(db *gorm.DB, table string) error {
+		"Exec, made again": func(db *gorm.DB, table string) error {
 			return db.Exec("CREATE OR REPLACE TABLE " + table + " (id INT)").Error
 		},
 		"Exec, DELETE of several": func(db *gorm.DB, table string) error {

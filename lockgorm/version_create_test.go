@@ -100,7 +100,7 @@ func TestVersionOfARowMadeAnew(t *testing.T) {
 					}))
 					now := e.version(t, mine.ID)
 					if now == others.Version || now == 1 {
-						t.Errorf("%s: the row that was made anew has version %d, the earlier one had %d", what, now, others.Version)
+						t.Errorf("%s: the row that was made again has version %d, the earlier one had %d", what, now, others.Version)
 					}
 					err := db.Model(others).Update("n", 9).Error
 					wantError(t, what, err, txlock.ErrConflict)

@@ -286,7 +286,7 @@ func TestDoOutlivesItsContext(t *testing.T) {
 			t.Errorf("the context of fn ended with %v for %v", working.Err(), context.Cause(working))
 		}
 		if isFree(t, db, key) {
-			t.Error("the lock was given back while fn runs")
+			t.Error("the lock was released while fn runs")
 		}
 		if err := end(working.Err()); !errors.Is(err, context.Canceled) || errors.Is(err, txlock.ErrLost) {
 			t.Errorf("Do: %v", err)

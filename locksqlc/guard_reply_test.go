@@ -247,7 +247,7 @@ var committing = []struct {
 	{name: "in a comment", text: "/*! COMMIT AND CHAIN */", anew: true},
 	{name: "among others", text: "SELECT 1; COMMIT; BEGIN", anew: true},
 	{name: "CALL", procedure: "COMMIT", text: "CALL {P}()"},
-	{name: "CALL that begins anew", procedure: "BEGIN COMMIT; START TRANSACTION; END", text: "CALL {P}()", anew: true},
+	{name: "CALL that begins again", procedure: "BEGIN COMMIT; START TRANSACTION; END", text: "CALL {P}()", anew: true},
 	{name: "CALL that fails", procedure: "BEGIN COMMIT AND CHAIN; SIGNAL SQLSTATE '45000'; END", text: "CALL {P}()", anew: true},
 }
 

@@ -119,7 +119,7 @@ func TestInstallNamesStatement(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		db.CreateTable(t, "any", "n INT")                 // else the database is refused
-		err := schema.Install(t.Context(), db.Connect(t)) // who may not create
+		err := schema.Install(t.Context(), db.Connect(t)) // as a user who may not create
 		if !errors.Is(err, schema.ErrPrivilege) || !strings.Contains(err.Error(), `"CREATE TABLE IF NOT EXISTS lockstep_locks"`) || !strings.Contains(err.Error(), "TO '"+db.Config().User+"'@'") {
 			t.Errorf("Install without the privilege: %v", err)
 		}

@@ -101,7 +101,7 @@ func faultManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *l
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		_ = m.Close(ctx) // which complains of what it can't give back over a bad network
+		_ = m.Close(ctx) // which complains of what it can't release over a bad network
 	})
 	return m
 }

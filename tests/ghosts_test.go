@@ -24,7 +24,7 @@ const mostDelay = 3 * time.Second
 // however late the network and the row let the statement, its reply and what
 // undoes it come: 500 callers give up at random, over networks that delay every
 // packet by up to 3 seconds and break connections, on rows that others lock. A
-// lease that nobody gives back would be held for 5 minutes. In the end nothing of
+// lease that nobody releases would be held for 5 minutes. In the end nothing of
 // it waits on the server.
 func TestNoGhosts(t *testing.T) {
 	t.Parallel()
@@ -39,7 +39,7 @@ func TestNoGhosts(t *testing.T) {
 				return plain
 			})
 			// What is on its way when the last caller leaves may take the row once
-			// more. A statement is cut off after 20 s, and to give back what it took
+			// more. A statement is cut off after 20 s, and to release what it took
 			// may need two new connections, of 30 s each.
 			settled := time.Now().Add(mostDelay)
 			free := await(2*time.Minute, func() bool {
@@ -50,7 +50,7 @@ func TestNoGhosts(t *testing.T) {
 			}
 			h.end(t, db)
 			late := h.late(t, db)
-			t.Logf("%d granted, %d to callers who had left, the last given back after %v",
+			t.Logf("%d granted, %d to callers who had left, the last released after %v",
 				h.granted(), late, time.Since(settled.Add(-mostDelay)).Round(time.Millisecond))
 			if late < 10 || h.granted() < 10 {
 				t.Errorf("of 500 attempts %d were granted, %d too late: too few to prove anything", h.granted(), late)
@@ -60,7 +60,7 @@ func TestNoGhosts(t *testing.T) {
 }
 
 // TestGhostsAreSeen proves that TestNoGhosts would see ghosts: it finds them where
-// the statement has no deadline and nothing is given back.
+// the statement has no deadline and nothing is released.
 func TestGhostsAreSeen(t *testing.T) {
 	t.Parallel()
 	const deadline, found = "WHEN VALUES(token) > CAST(? AS SIGNED) THEN", "WHEN LOCATE(VALUES(holds), lockstep_leases.holds) = 0 THEN"
@@ -82,10 +82,10 @@ func TestGhostsAreSeen(t *testing.T) {
 	}
 }
 
-// TestGivesBackOverNewConnection proves that an acquire whose caller and whose
-// connection are gone is given back over a network so slow that a new connection
+// TestReleasesOverNewConnection proves that an acquire whose caller and whose
+// connection are gone is released over a network so slow that a new connection
 // takes longer than a release that has one.
-func TestGivesBackOverNewConnection(t *testing.T) {
+func TestReleasesOverNewConnection(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
@@ -111,16 +111,16 @@ func TestGivesBackOverNewConnection(t *testing.T) {
 			if !await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
 				t.Error("the lease is held by nobody")
 			}
-			t.Logf("given back after %v", time.Since(granted).Round(time.Millisecond))
+			t.Logf("released after %v", time.Since(granted).Round(time.Millisecond))
 			n.Heal()
 		})
 	}
 }
 
-// TestGivesBackToServerThatRefuses proves that an acquire whose caller and whose
-// connection are gone is given back, also where the server answers with errors for a
+// TestReleasesToServerThatRefuses proves that an acquire whose caller and whose
+// connection are gone is released, also where the server answers with errors for a
 // while, as one does that has too many connections or changes its passwords.
-func TestGivesBackToServerThatRefuses(t *testing.T) {
+func TestReleasesToServerThatRefuses(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestGivesBackToServerThatRefuses(t *testing.T) {
 			account("LOCK")
 			n.Cut(1)
 			if dials := n.Dials.Load(); !await(20*time.Second, func() bool { return n.Dials.Load() > dials+4 }) {
-				t.Error("nobody tries to give the lease back any more")
+				t.Error("nobody tries to release the lease any more")
 			}
 			account("UNLOCK")
 			if !await(time.Minute, func() bool { return len(h.ghosts(t, db)) == 0 }) {
@@ -315,7 +315,7 @@ func (h *haunting) end(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	h.heal()
 	quiet := func() bool {
-		// What InnoDB says is made anew for who hasn't asked for a while.
+		// What InnoDB says is made again for a session that hasn't asked for a while.
 		time.Sleep(200 * time.Millisecond)
 		return count(t, db, "SELECT COUNT(*) FROM information_schema.innodb_trx") == 0
 	}

@@ -98,7 +98,7 @@ type client struct {
 	held *lease.Lease
 }
 
-// choose chooses the next call. The last gives back what is held.
+// choose chooses the next call. The last releases what is held.
 func (p *client) choose(last bool) linear.Call {
 	switch {
 	case p.held != nil && !last && p.most > 2 && !p.held.Shared() && mathrand.IntN(2) == 0:

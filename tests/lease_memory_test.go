@@ -185,7 +185,7 @@ func TestMemoryShares(t *testing.T) {
 
 // shareAgainstWriter asks for a reader's place while somebody else waits for readers to go.
 func (a *alone) shareAgainstWriter(rt *rapid.T, m *lease.Manager) {
-	time.Sleep(time.Second) // what a writer who gave up has left is given back
+	time.Sleep(time.Second) // what a writer who gave up has left is released
 	reading := slices.ContainsFunc(a.held(), func(l *lease.Lease) bool { return l.Shared() })
 	if !reading || a.cut {
 		return

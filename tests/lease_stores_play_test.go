@@ -23,7 +23,7 @@ const (
 	neighbour     = "play:0~" // a row of nobody's between those of the keys
 
 	poll     = 10 * time.Millisecond
-	settling = 5 * poll // is what goes on behind the calls given, by the time of the bubble
+	settling = 5 * poll // is for how long work in the background is waited for, in the time of the bubble
 )
 
 // play is one random history: the same steps of the same managers on a server and on the
@@ -38,7 +38,7 @@ type play struct {
 	handles  []*handle
 	names    renaming
 	open     bool                     // there is a transaction
-	owes     bool                     // something is given back after it
+	owes     bool                     // something is released after it
 	tokens   map[storetest.Row]uint64 // of the rows, which only rise
 	waiting  *waiting
 	wrong    error // the first difference
@@ -258,7 +258,7 @@ func describe(l *lease.Lease) string {
 }
 
 // compare compares the call that waits, what the handles say, the rows, and what List and
-// Inspect tell. What goes on behind the calls may take a while.
+// Inspect tell. What goes on in the background may take a while.
 func (p *play) compare() {
 	for tries := 0; p.wrong == nil; tries++ {
 		time.Sleep(settling)

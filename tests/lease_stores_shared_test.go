@@ -63,7 +63,7 @@ func (p *play) giveUp(*rapid.T) {
 func (p *play) acquireWaiting(rt *rapid.T) {
 	a := ask(rt)
 	if p.waiting != nil || p.owes || !p.step("Acquire %+v", a) {
-		return // it may enter again before its owner's lease is given back, or get the next
+		return // it may re-enter before its owner's lease is released, or get the next
 	}
 	p.wait(a, func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
 		return m.Acquire(ctx, playKey(a.key), lease.TTL(a.ttl)) // in the queue of all it would wait for the server

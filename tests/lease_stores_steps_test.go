@@ -145,7 +145,7 @@ func (p *play) finish(commit bool) {
 	}
 }
 
-// settleOwed waits until what was released under the transaction is given back: that it isn't
+// settleOwed waits until what was released under the transaction is free: that it isn't
 // there is final after a second, by a clock that the bubble doesn't have.
 func (p *play) settleOwed() {
 	if _, err := p.admin.ExecContext(context.Background(), "DO SLEEP(1.1)"); err != nil {
@@ -158,7 +158,7 @@ func (p *play) settleOwed() {
 func (p *play) release(rt *rapid.T) {
 	h := p.handle(rt)
 	if h == nil || p.lockedFor(h) && p.waiting != nil || !p.step("Release %s", h) {
-		return // who waits may ask for it before it is given back, some time after the transaction
+		return // a waiter may ask for it before it is released, some time after the transaction
 	}
 	p.releaseNow(h)
 }
@@ -194,7 +194,7 @@ func (p *play) tick(rt *rapid.T) {
 	}).Draw(rt, "d")
 	moment := p.clock.Load() + d.Microseconds()
 	if p.outlives(moment) || p.owes || !p.step("the clock moves by %v", d) {
-		return // what is given back behind the calls may have been asked for before
+		return // what is released in the background may have been asked for before
 	}
 	p.clock.Store(moment)
 }
@@ -233,12 +233,12 @@ func (p *play) fill(rt *rapid.T) {
 	}
 }
 
-// leave ends a manager, with or without giving back what it holds.
+// leave ends a manager, with or without releasing what it holds.
 func (p *play) leave(rt *rapid.T) {
 	i, dies := rapid.IntRange(0, 1).Draw(rt, "manager"), rapid.Bool().Draw(rt, "dies")
 	waits := p.waiting != nil && p.waiting.manager == i
 	if !dies && p.open || waits && (dies || p.waiting.size) || !p.step("manager %d leaves, dies %v", i, dies) {
-		return // it would wait for the transaction, not be dead, or see its own permits given back
+		return // it would wait for the transaction, not be dead, or see its own permits released
 	}
 	_ = p.both("Close", func(_ int, s *side) error {
 		if dies {

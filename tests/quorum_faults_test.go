@@ -70,7 +70,7 @@ func (h *history) len() int {
 	return len(h.ops)
 }
 
-// work takes the lease, holds it for a while and gives it back, until the context
+// work takes the lease, holds it for a while and releases it, until the context
 // ends. A hold ends between the last time that Err was nil and the end of Release.
 func (h *history) work(ctx context.Context, client int, acquire func(ctx context.Context) (heldLease, error)) (grants int) {
 	for ctx.Err() == nil {

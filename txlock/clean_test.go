@@ -109,7 +109,7 @@ func TestCleanWaitsForNobody(t *testing.T) {
 }
 
 // TestCleanKeepsTokensRising removes a row only when the clock has passed its
-// token, so that the key starts anew above it.
+// token, so that the key starts above it.
 func TestCleanKeepsTokensRising(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		pool, ahead, key := impatient(t, db, false), old(t, db), named()
@@ -131,7 +131,7 @@ func TestCleanKeepsTokensRising(t *testing.T) {
 				}
 			}
 			if second := committed(t, db, key); second.Token() <= first.Token() {
-				t.Errorf("token %d of the row that was made anew, %d before", second.Token(), first.Token())
+				t.Errorf("token %d of the row that was made again, %d before", second.Token(), first.Token())
 			}
 		}
 	})

@@ -255,7 +255,7 @@ func (v *verdict) checkHolds(ops map[string]*op, history []*op) {
 	byKey := make(map[string][]hold)
 	for _, o := range history {
 		switch {
-		case o.Kind == "enter again":
+		case o.Kind == "re-enter":
 			v.checkEntry(o, ops[o.Of])
 		case o.Token > 0 && o.Outcome == succeeded:
 			byKey[o.Keys[0]] = append(byKey[o.Keys[0]], hold{o.ID, shares(o.Kind), o.Token, o.Call, o.Return, o.Valid})
@@ -278,7 +278,7 @@ func mostOf(key string) int {
 	return 0
 }
 
-// checkEntry checks that who enters a lease again gets the token that he has, or a
+// checkEntry checks that somebody who re-enters a lease gets the token that he has, or a
 // higher one when he has lost it. That a reader has entered by another row is no
 // different.
 func (v *verdict) checkEntry(o, of *op) {

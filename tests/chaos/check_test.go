@@ -74,7 +74,7 @@ func (s *story) session(seen int64) {
 
 // enter adds the re-entry of a hold.
 func (s *story) enter(of string, token uint64, call, end int64) {
-	s.ops = append(s.ops, &op{ID: of + "-again", Kind: "enter again", Keys: []string{"lease:1"}, Of: of, Call: call, Return: end, Outcome: succeeded, Token: token})
+	s.ops = append(s.ops, &op{ID: of + "-again", Kind: "re-enter", Keys: []string{"lease:1"}, Of: of, Call: call, Return: end, Outcome: succeeded, Token: token})
 }
 
 // stories are histories with what is to be found in them, nothing where they are good.

@@ -89,7 +89,7 @@ func runClient(text string) (err error) {
 	working.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
-	_ = c.leases.Close(ctx) // it complains of what it can't give back
+	_ = c.leases.Close(ctx) // it complains of what it can't release
 	return err
 }
 
@@ -130,7 +130,7 @@ func (c *client) open(choice *rand.Rand) error {
 	c.plain = sql.OpenDB(base)
 	c.pool = sql.OpenDB(wrapper.connector(base, c.guarded))
 	if wrapper.around && wrapper.name == "no context" {
-		c.guarded = false // the guards don't hear who asks: see txlock.CheckGuarded
+		c.guarded = false // the guards don't learn who asks: see txlock.CheckGuarded
 	}
 	c.pool.SetMaxOpenConns(poolSize)
 	if c.gorm, err = c.openGorm(choice.IntN(2) == 0, choice.IntN(2) == 0); err != nil {

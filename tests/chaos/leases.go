@@ -83,12 +83,12 @@ type holding struct {
 	valid atomic.Int64 // the last moment that Err said nil of
 }
 
-// alone takes a lease under no other, uses it for a while and gives it back.
+// alone takes a lease under no other, uses it for a while and releases it.
 func (w *worker) alone(kind, key string, acquire func(ctx context.Context) (*lease.Lease, error)) outcome {
 	return w.hold(context.Background(), kind, key, acquire, func(h *holding) { h.use(!shares(kind), kind != "permit") })
 }
 
-// hold takes a lease under a context, uses it and gives it back.
+// hold takes a lease under a context, uses it and releases it.
 func (w *worker) hold(ctx context.Context, kind, key string, acquire func(ctx context.Context) (*lease.Lease, error), use func(h *holding)) outcome {
 	o := w.begin(kind, key)
 	ctx, cancel := context.WithTimeout(ctx, opLimit)
@@ -192,7 +192,7 @@ func (h *holding) watch(done <-chan struct{}) {
 
 // enter enters the lease again, and leaves it.
 func (h *holding) enter() {
-	o := h.w.begin("enter again", h.key)
+	o := h.w.begin("re-enter", h.key)
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
 	inside, end := h.l.Context(ctx)

@@ -21,7 +21,7 @@ type transaction struct {
 	read  int64
 }
 
-// runner is locksqlc.RunTx and its likes, with what they need.
+// runner is locksqlc.RunTx, locksqlc.Run or Transaction of lockgorm, with what they need.
 type runner func(ctx context.Context, fn func(tx *sql.Tx) error) error
 
 // transact runs a transaction, in as many tries as that takes, and notes what came

@@ -192,7 +192,7 @@ func (s *site) killClient(ctx context.Context, f fault) error {
 	return s.start(f.client, 0)
 }
 
-// setClockApart starts the client anew in a time namespace of its own, in which the
+// setClockApart starts the client again in a time namespace of its own, in which the
 // monotonic clock and that which counts suspended time are days ahead of the others',
 // and one of the other (time_namespaces(7)).
 func (s *site) setClockApart(ctx context.Context, f fault) error {

@@ -189,7 +189,7 @@ type carelessness struct {
 	names    []string // of the keys and records
 	one, two op
 	sent     bool // a statement that may commit was sent in one of the tries
-	whole    bool // the last try has come to its end
+	whole    bool // the last try has ended
 }
 
 func (c *carelessness) try(ctx context.Context, tx *sql.Tx) error {
@@ -229,7 +229,7 @@ func (c *carelessness) try(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// outcomeOf is what became of a transaction whose function has come to its end or not.
+// outcomeOf is what became of a transaction whose function has ended or not.
 func outcomeOf(err error, whole bool) outcome {
 	switch {
 	case err == nil:

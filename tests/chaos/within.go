@@ -106,7 +106,7 @@ func (w *worker) freshOnce(key string) outcome {
 		if limited {
 			scope = scope.WaitAtMost(limit)
 		}
-		// It is noted as begun anew: an earlier try has nothing to say of the order.
+		// It is noted as begun again: an earlier try has nothing to say of the order.
 		locked.Call = w.now()
 		grant, err := scope.Lock(ctx, txlock.Named(key))
 		if err != nil {

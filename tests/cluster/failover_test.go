@@ -160,7 +160,7 @@ func holder(t *testing.T, db *testdb.DB, ttl time.Duration) (*sql.DB, *lease.Man
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		// Where the server is gone the leases can't be given back.
+		// Where the server is gone the leases can't be released.
 		if err := m.Close(ctx); err != nil && db.Server().Running() {
 			t.Errorf("close the manager: %v", err)
 		}

@@ -95,7 +95,7 @@ func (c *client) permit(ctx context.Context, key txlock.Key) (*lease.Lease, erro
 	return s.Acquire(ctx)
 }
 
-// hold acquires the lease, works under it and gives it back.
+// hold acquires the lease, works under it and releases it.
 func (c *client) hold(ctx context.Context, h *history, acquire func(context.Context, txlock.Key) (*lease.Lease, error), work func(l *lease.Lease) error) {
 	l, err := acquire(ctx, txlock.Named(h.kind))
 	if err != nil {

@@ -35,7 +35,7 @@ type Call struct {
 // Reply is what came of a call.
 type Reply struct {
 	OK      bool // granted, released, downgraded, held
-	Unknown bool // it is carried out behind the call, some time
+	Unknown bool // it is carried out in the background, some time
 	Owner   string
 	Token   uint64
 }

@@ -39,7 +39,7 @@ func nothingHeld(t *testing.T, m *lease.Manager) {
 }
 
 // TestNothingIsHeldAfterAnError proves that what an Acquire was granted that has returned
-// an error is given back in the background, long before its time is over.
+// an error is released in the background, long before its time is over.
 func TestNothingIsHeldAfterAnError(t *testing.T) {
 	for name, acquire := range ways {
 		for _, c := range []struct {
@@ -47,7 +47,7 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 			fault memstore.Fault
 			ended error         // by whom the call is ended, after a second
 			took  time.Duration // until it returns
-			free  time.Duration // until it is given back
+			free  time.Duration // until it is released
 			want  error
 		}{
 			{"the answer is lost", loses, nil, 0, 20 * time.Millisecond, mysql.ErrInvalidConn},
@@ -83,7 +83,7 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 					db.after(max(c.free, c.took))
 					synctest.Wait()
 					nothingHeld(t, m)
-					l, err = acquire(t.Context(), m) // also by who has asked in vain
+					l, err = acquire(t.Context(), m) // also by a manager that has asked in vain
 					must(t, err)
 					release(t, l)
 				})
@@ -92,9 +92,9 @@ func TestNothingIsHeldAfterAnError(t *testing.T) {
 	}
 }
 
-// TestGivenBackWhenTheServerIsThereAgain proves that what was granted without an answer is
-// given back as soon as the server can be reached again.
-func TestGivenBackWhenTheServerIsThereAgain(t *testing.T) {
+// TestReleasedWhenTheServerIsThereAgain proves that what was granted without an answer is
+// released as soon as the server can be reached again.
+func TestReleasedWhenTheServerIsThereAgain(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
 		release(t, acquire(t, m, job))
@@ -315,7 +315,7 @@ func TestWaiterSeesADeadHolder(t *testing.T) {
 	})
 }
 
-// TestWaiterLooksMoreRarely proves that who waits looks again after pauses that grow to the
+// TestWaiterLooksMoreRarely proves that a waiter looks again after pauses that grow to the
 // longest, and writes nothing meanwhile.
 func TestWaiterLooksMoreRarely(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {

@@ -338,7 +338,7 @@ func TestAcquireTxTwice(t *testing.T) {
 }
 
 // TestAcquireTxNotLocalBeforeCommit proves that a lease of a transaction that is
-// still open is not entered again outside of it, by the same owner neither.
+// still open is not re-entered outside of it, not even by the same owner.
 func TestAcquireTxNotLocalBeforeCommit(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		m, key := newManager(t, pool), named()
@@ -429,7 +429,7 @@ func TestAcquireTxAndGuard(t *testing.T) {
 }
 
 // TestAcquireTxExhaustedPool proves that AcquireTx waits for no connection of the
-// pool that its own transaction has, nor for whoever holds the lease.
+// pool that its own transaction has, nor for the holder of the lease.
 func TestAcquireTxExhaustedPool(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
@@ -578,7 +578,7 @@ func TestAcquireTxClosed(t *testing.T) {
 }
 
 // TestOwnLeaseLockedForAMoment proves that an owner who holds the lease in another
-// process enters again although others keep the row locked, each for a moment, and that
+// process re-enters although others keep the row locked, each for a moment, and that
 // TryAcquire says busy at once where that is for longer.
 func TestOwnLeaseLockedForAMoment(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {

@@ -52,7 +52,7 @@ var operations = []operation{
 		exec(tb, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", key.String())
 		return func() error { return acquireUntilEnd(ctx, tb, m, key) }
 	}, 1},
-	{"enter again", func(_ context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
+	{"re-enter", func(_ context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
 		l := acquire(tb, m, key)
 		tb.Cleanup(func() { release(tb, l) })
 		ctx := lease.WithOwner(context.Background(), l.Owner())
@@ -347,7 +347,7 @@ func BenchmarkLeaseAcquireRelease(b *testing.B) {
 	}
 }
 
-// BenchmarkLeaseReentry is an Acquire that enters again, and its Release.
+// BenchmarkLeaseReentry is an Acquire that re-enters, and its Release.
 func BenchmarkLeaseReentry(b *testing.B) {
 	for _, engine := range testdb.Engines() {
 		b.Run(string(engine), func(b *testing.B) {

@@ -311,8 +311,8 @@ func TestGuardInTimeIsLeftAlone(t *testing.T) {
 }
 
 // TestBlockedBySession proves that the session in the way is named where it can't be ended
-// yet, and where it can't be ended by this user: by the errors of who waits, who tries, and
-// who releases by force.
+// yet, and where it can't be ended by this user: by the errors of those who wait, who try, and
+// who release by force.
 func TestBlockedBySession(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := named()

@@ -115,8 +115,8 @@ func TestEveryVerbAfterClose(t *testing.T) {
 }
 
 // TestCloseKeepsItsContext proves that Close returns with its context, however many
-// leases are held, on a server that stands still; that it says what it could not give
-// back; that all holders are told at once; and that the leases are free when their time
+// leases are held, on a server that stands still; that it says what it could not release;
+// that all holders are told at once; and that the leases are free when their time
 // is over.
 func TestCloseKeepsItsContext(t *testing.T) {
 	t.Parallel()
@@ -220,7 +220,7 @@ func TestCloseBesideALongStatement(t *testing.T) {
 }
 
 // TestCloseAfterItsPool proves that Close of a manager whose pool was closed before
-// doesn't try on until its context ends, and says at once what it could not give back.
+// doesn't try on until its context ends, and says at once what it could not release.
 func TestCloseAfterItsPool(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		m, err := lease.NewManager(pool)

@@ -99,8 +99,8 @@ func TestWriterMeetsItsReader(t *testing.T) {
 	})
 }
 
-// TestFairLeavesTheHolderAConnection proves that who waits in turn, and the manager, leave
-// one connection of a small pool to who has the lease.
+// TestFairLeavesTheHolderAConnection proves that a waiter in turn, and the manager, leave
+// one connection of a small pool to the holder of the lease.
 func TestFairLeavesTheHolderAConnection(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, c := range []struct {

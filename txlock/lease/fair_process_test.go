@@ -43,7 +43,7 @@ func init() {
 	}
 }
 
-// fairProcess does what it reads. "acquire 3" has a goroutine wait, who is called 3,
+// fairProcess does what it reads. "acquire 3" has a goroutine wait that is called 3,
 // and is answered "waits" when it stands in the queue of the process, and "granted
 // 3" when it has the lease, "granted 3 late" where Event.Fair was false. "release" gives
 // that back.
@@ -212,7 +212,7 @@ func (q *line) waiting(t testing.TB) []int64 {
 }
 
 // taken tells whether somebody has the turnstile: in a transaction that executes
-// nothing, since who makes the row, or looks, locks it for a moment.
+// nothing, since a process that makes the row, or looks, locks it for a moment.
 func (q *line) taken(t testing.TB) bool {
 	t.Helper()
 	var slot int64

@@ -439,7 +439,7 @@ func TestFairReentry(t *testing.T) {
 						continue
 					}
 					if l.Token() != held.Token() {
-						t.Errorf("token %d on entering again, want %d", l.Token(), held.Token())
+						t.Errorf("token %d on re-entering, want %d", l.Token(), held.Token())
 					}
 					release(t, l)
 				}
@@ -531,7 +531,7 @@ func TestFairClean(t *testing.T) {
 			queue.first(t)
 			release(t, held)
 			release(t, second.lease(t))
-			// The last session of the queue may end behind the calls.
+			// The last session of the queue may end in the background.
 			waitUntil(t, "an idle row is removed", func() bool {
 				if _, err := cleaner.CleanNow(t.Context()); err != nil {
 					t.Errorf("CleanNow: %v", err)

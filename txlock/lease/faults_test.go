@@ -195,7 +195,7 @@ func TestKilledConnections(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("%d kills, %d grants, %d failures, %d lost, %d released behind the call", kills.Load(), grants.Load(), failures.Load(), lost.Load(), behind.Load())
+			t.Logf("%d kills, %d grants, %d failures, %d lost, %d released in the background", kills.Load(), grants.Load(), failures.Load(), lost.Load(), behind.Load())
 			if kills.Load() < 10 || grants.Load() < 50 {
 				t.Errorf("%d kills and %d grants are too few to prove anything", kills.Load(), grants.Load())
 			}
@@ -216,7 +216,7 @@ func TestKilledConnections(t *testing.T) {
 }
 
 // TestManyCancelledAcquires proves that callers who give up while their statement is
-// on its way don't keep others from the lease: what goes on behind their calls neither
+// on its way don't keep others from the lease: what goes on in the background neither
 // takes the row nor keeps it locked.
 func TestManyCancelledAcquires(t *testing.T) {
 	t.Parallel()
@@ -237,7 +237,7 @@ func TestManyCancelledAcquires(t *testing.T) {
 						ctx, cancel := context.WithTimeout(context.Background(), rand.N(5*time.Millisecond))
 						l, err := m.TryAcquire(ctx, key)
 						if cancel(); err == nil {
-							_ = l.Release(context.Background()) // goes on behind the call where others lock the row
+							_ = l.Release(context.Background()) // goes on in the background where others lock the row
 						} else if errors.Is(err, context.DeadlineExceeded) {
 							gaveUp.Add(1)
 						}

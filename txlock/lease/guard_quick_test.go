@@ -198,7 +198,7 @@ func TestAcquireTxCommits(t *testing.T) {
 }
 
 // TestAcquireTxRollsBack proves that a lease whose transaction was rolled back is found
-// lost by its first renewal, and is not entered again before.
+// lost by its first renewal, and is not re-entered before.
 func TestAcquireTxRollsBack(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()

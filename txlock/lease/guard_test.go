@@ -117,11 +117,11 @@ func within[T any](t testing.TB, what string, c <-chan T) (v T) {
 	return v
 }
 
-// free waits until another manager can take the lease, and gives it back.
+// free waits until another manager can take the lease, and releases it.
 func free(t testing.TB, m *lease.Manager, key txlock.Key) uint64 {
 	t.Helper()
 	l := acquire(t, m, key, lease.WaitAtMost(soon))
-	if err := l.Release(context.Background()); err != nil && !errors.Is(err, lease.ErrGuarded) { // by who looks whether it is his still
+	if err := l.Release(context.Background()); err != nil && !errors.Is(err, lease.ErrGuarded) { // by a manager that looks whether it is still its own
 		t.Errorf("Release: %v", err)
 	}
 	return l.Token()
@@ -294,7 +294,7 @@ func TestGuardDeadlock(t *testing.T) {
 
 		tx, rival := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
 		id := testdb.ConnID(t, tx)
-		for i := range 50 { // the server gives up who has changed less
+		for i := range 50 { // the server rolls back the one that has changed less
 			run(t, rival, "INSERT INTO "+table+" VALUES ("+strconv.Itoa(100+i)+", 0)")
 		}
 		run(t, rival, "UPDATE "+table+" SET n = n + 10 WHERE id = 2")
@@ -488,7 +488,7 @@ func TestGuardLost(t *testing.T) {
 }
 
 // TestGuardKeepsSuccessorsOut proves that a lease whose time is over is not taken
-// over while a transaction guards it, that who tries is told at once, and that the
+// over while a transaction guards it, that a try is told at once, and that the
 // guarded transaction, which nobody could overtake, is committed.
 func TestGuardKeepsSuccessorsOut(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
@@ -580,7 +580,7 @@ func TestDoInGuardedTransaction(t *testing.T) {
 						return err
 					}
 					if n := tap.count() - before; n != 0 {
-						t.Errorf("to enter again and leave cost %d statements: %q", n, tap.last(n))
+						t.Errorf("to re-enter and leave cost %d statements: %q", n, tap.last(n))
 					}
 					quickly(t, "Do in the transaction", func() {
 						err = m.Do(ctx, key, func(ctx context.Context, inner *lease.Lease) error {

@@ -157,7 +157,7 @@ func TestOwnerLengths(t *testing.T) {
 }
 
 // TestClosed proves that a manager that was closed refuses all calls, has released
-// what it held and ended who waited, and that its pool is still open.
+// what it held and ended the calls that waited, and that its pool is still open.
 func TestClosed(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
@@ -212,7 +212,7 @@ func TestClosed(t *testing.T) {
 }
 
 // TestTablesMissing proves that without the tables every call says so, and how to
-// make them, and that nothing goes on behind the calls.
+// make them, and that nothing goes on in the background.
 func TestTablesMissing(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {

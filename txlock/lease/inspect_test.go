@@ -155,7 +155,7 @@ func readers(t testing.TB, db *testdb.DB, key txlock.Key, n int, holds, expires 
 }
 
 // TestDeadReaders proves that the rows that dead readers leave, by the thousand, don't
-// slow down who comes: they are removed behind the call, whether they had ended or not.
+// slow down a newcomer: they are removed in the background, whether they had ended or not.
 func TestDeadReaders(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, holds := range []string{";who is dead", ""} {

@@ -106,7 +106,7 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 }
 
 // TestSmallPoolsDoNotHang proves that the connection that a manager keeps of a plain pool
-// is there for what the manager sends: a lease can be acquired, entered again, listed and
+// is there for what the manager sends: a lease can be acquired, re-entered, listed and
 // released within a transaction that has the other.
 func TestSmallPoolsDoNotHang(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
@@ -169,7 +169,7 @@ func TestConnectionIsGivenBack(t *testing.T) {
 			waitUntil(t, kind+": the manager keeps its connection, and no more", func() bool { return pool.Stats().InUse == own })
 			waitUntil(t, kind+": it is one more of a guarded pool", func() bool { return sessions(t, db)-all() >= int64(1-own) })
 			release(t, l)
-			waitUntil(t, kind+": it is given back", func() bool { return pool.Stats().InUse == 0 })
+			waitUntil(t, kind+": it is released", func() bool { return pool.Stats().InUse == 0 })
 			stop()
 			wants(t, "Acquire that waits", within(t, "the end of the wait", waited), context.Canceled)
 			release(t, theirs)

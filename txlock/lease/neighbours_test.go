@@ -12,7 +12,7 @@ import (
 
 // TestAcquireTxLocksNoOtherKey proves that a lease that is taken in a transaction locks
 // no row but its own, also at REPEATABLE READ after plain reads: a neighbour's lease is
-// renewed, taken and given back meanwhile, and a new key gets its row.
+// renewed, taken and released meanwhile, and a new key gets its row.
 func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)

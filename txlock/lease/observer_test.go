@@ -218,7 +218,7 @@ func TestObserverOfRefusals(t *testing.T) {
 }
 
 // TestObserverOfALoss proves that an observer is told of a loss once, with its cause,
-// however it is found, and of the release that finds nothing to give back.
+// however it is found, and of the Release that finds nothing to release.
 func TestObserverOfALoss(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)

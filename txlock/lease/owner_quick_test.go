@@ -11,7 +11,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestReentryInMemory proves who re-enters a lease: who has the context of its handle, in the same
+// TestReentryInMemory proves who re-enters a lease: a caller with the context of its handle, in the same
 // manager without a statement, and the owner who is named; and that it is released with
 // the last handle.
 func TestReentryInMemory(t *testing.T) {
@@ -110,7 +110,7 @@ func TestOtherKeysExcludeInMemory(t *testing.T) {
 	})
 }
 
-// TestContextOfALostLease proves that who has the context of a lease that is over asks as
+// TestContextOfALostLease proves that a caller with the context of a lease that is over asks as
 // somebody else.
 func TestContextOfALostLease(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
@@ -162,7 +162,7 @@ func TestAnotherDatabase(t *testing.T) {
 	})
 }
 
-// TestTakenOverMeanwhile proves that who has the context of a lease which another owner has
+// TestTakenOverMeanwhile proves that a caller with the context of a lease which another owner has
 // taken over, and released, doesn't get that as its own.
 func TestTakenOverMeanwhile(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {

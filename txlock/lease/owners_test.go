@@ -246,7 +246,7 @@ func TestContextsOfOtherDatabases(t *testing.T) {
 }
 
 // TestContextOfATransaction proves that under the context of a lease which was acquired in
-// a transaction its key is entered again once that has committed, and that goroutines
+// a transaction its key is re-entered once that has committed, and that goroutines
 // exclude each other once it was rolled back.
 func TestContextOfATransaction(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
@@ -291,7 +291,7 @@ func TestContextOfATransaction(t *testing.T) {
 
 // TestRestartUnderTheSameName proves that a program which was started again under the name
 // of its owner takes the lease over from its former self, with a higher token, and has
-// nothing left of that to give back.
+// nothing left of that to release.
 func TestRestartUnderTheSameName(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, key := newManager(t, pool), named()

@@ -48,7 +48,7 @@ func (l *crowd) join(ctx context.Context, name string, hold time.Duration, acqui
 	synctest.Wait()
 }
 
-// inOrder waits for all, and checks that who came first was granted first.
+// inOrder waits for all, and checks that the first to come was granted first.
 func (l *crowd) inOrder() {
 	l.db.t.Helper()
 	l.all.Wait()
@@ -240,7 +240,7 @@ func TestFairOverProcesses(t *testing.T) {
 	})
 }
 
-// TestFairKeepsNewcomersOut proves that a lease that is free for a moment goes to who waits
+// TestFairKeepsNewcomersOut proves that a lease that is free for a moment goes to the one who waits
 // in its queue.
 func TestFairKeepsNewcomersOut(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
@@ -283,7 +283,7 @@ func TestPlacesAreBounded(t *testing.T) {
 	})
 }
 
-// TestLateTogether proves that the observer is told of who came while the first of a
+// TestLateTogether proves that the observer is told of those who came while the first of a
 // manager waited for a connection that the order of the queue was not kept.
 func TestLateTogether(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {

@@ -63,8 +63,8 @@ func TestNothingRenewedAfterRelease(t *testing.T) {
 	})
 }
 
-// TestRetryAfterUnknownOutcome proves that what gives back the grant of an attempt without
-// an answer doesn't give back that of the next attempt.
+// TestRetryAfterUnknownOutcome proves that what releases the grant of an attempt without
+// an answer doesn't release that of the next attempt.
 func TestRetryAfterUnknownOutcome(t *testing.T) {
 	for name, take := range map[string]func(*lease.Manager, context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
 		"exclusive": (*lease.Manager).Acquire, "shared": (*lease.Manager).AcquireShared,
@@ -77,7 +77,7 @@ func TestRetryAfterUnknownOutcome(t *testing.T) {
 				held := acquire(t, other, job)
 				time.AfterFunc(time.Second, func() {
 					wire.fault("Take", times(2, loses))
-					wire.fault("Release", slow(100*time.Millisecond)) // what gives it back is under way
+					wire.fault("Release", slow(100*time.Millisecond)) // what releases it is under way
 					release(t, held)
 				})
 				l, err := take(m, t.Context(), job, lease.TTL(3*time.Second))

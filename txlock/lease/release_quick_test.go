@@ -145,7 +145,7 @@ func TestReleaseOfALostLease(t *testing.T) {
 }
 
 // TestReleaseOfAGuardedLease proves that Release says that a transaction guards the lease,
-// which is given back when that has ended.
+// which is released when that has ended.
 func TestReleaseOfAGuardedLease(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
@@ -158,13 +158,13 @@ func TestReleaseOfAGuardedLease(t *testing.T) {
 		db.after(3 * time.Second)
 		must(t, tx.Commit())
 		next := acquire(t, db.manager(), job)
-		db.within("given back", 3*time.Second, 3500*time.Millisecond)
+		db.within("released", 3*time.Second, 3500*time.Millisecond)
 		release(t, next)
 	})
 }
 
-// TestCloseEndsAll proves that Close tells the holders and those who wait, and gives all
-// back, and that a manager that is closed refuses all.
+// TestCloseEndsAll proves that Close tells the holders and those who wait, and releases
+// all, and that a manager that is closed refuses all.
 func TestCloseEndsAll(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		other := db.manager()
@@ -209,7 +209,7 @@ func TestCloseEndsAll(t *testing.T) {
 }
 
 // TestCloseIsBounded proves that Close returns when its context ends, and names what was
-// not given back.
+// not released.
 func TestCloseIsBounded(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, wire := db.process()
@@ -231,9 +231,9 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-// TestCloseGivesBackWhatIsUnderWay proves that Close waits for what is given back in the
+// TestCloseReleasesWhatIsUnderWay proves that Close waits for what is released in the
 // background, and that an Acquire which is granted meanwhile holds nothing.
-func TestCloseGivesBackWhatIsUnderWay(t *testing.T) {
+func TestCloseReleasesWhatIsUnderWay(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		other := db.manager()
 		m, wire := db.process()

@@ -236,7 +236,7 @@ func TestResizeDrains(t *testing.T) {
 }
 
 // TestResizeIsSeenByWaiters proves that Resize to more permits makes room at once, and
-// that who waits with the number of before is told the new one.
+// that a waiter with the number of before is told the new one.
 func TestResizeIsSeenByWaiters(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
@@ -460,7 +460,7 @@ func (c *mutedConn) Read(b []byte) (int, error) {
 }
 
 // TestPermitOfUnknownOutcome proves that a permit that was granted, and of which
-// nobody has heard, is found by its hold and given back long before its time is over.
+// nobody has heard, is found by its hold and released long before its time is over.
 func TestPermitOfUnknownOutcome(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		network := &mute{statement: "name: AcquirePermit "}
@@ -475,7 +475,7 @@ func TestPermitOfUnknownOutcome(t *testing.T) {
 			if err == nil || network.armed.Load() {
 				t.Fatalf("TryAcquire without an answer: %v", err)
 			}
-			becomes(t, "the permit is given back", func() bool { _, taken := heldRows(t, db, key); return taken == 1 })
+			becomes(t, "the permit is released", func() bool { _, taken := heldRows(t, db, key); return taken == 1 })
 			if err := held.Renew(t.Context()); err != nil {
 				t.Errorf("Renew of the other permit: %v", err)
 			}
@@ -485,7 +485,7 @@ func TestPermitOfUnknownOutcome(t *testing.T) {
 }
 
 // TestStatementsOfSharedLeasesAndPermits proves that a reader and a permit cost one
-// statement to take and one to give back, entering again none, and a writer of a key
+// statement to take and one to release, re-entering none, and a writer of a key
 // that has been shared one more, to see that nobody reads.
 func TestStatementsOfSharedLeasesAndPermits(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
@@ -543,7 +543,7 @@ func TestStatementsOfSharedLeasesAndPermits(t *testing.T) {
 				}
 			}
 			if round == 0 || testdb.ConnID(t, pool) != connection {
-				continue // another connection prepares anew
+				continue // another connection prepares again
 			}
 			judged++
 			for _, w := range wrong {

@@ -118,7 +118,7 @@ func BenchmarkSharedLease(b *testing.B) {
 	}
 }
 
-// BenchmarkSemaphore measures a permit of many, taken and given back by one goroutine.
+// BenchmarkSemaphore measures a permit of many, taken and released by one goroutine.
 func BenchmarkSemaphore(b *testing.B) {
 	for _, engine := range testdb.Engines() {
 		b.Run(string(engine), func(b *testing.B) {

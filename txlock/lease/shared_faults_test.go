@@ -190,7 +190,7 @@ func TestFreePermitsAreTakenAtOnce(t *testing.T) {
 				for _, l := range held {
 					release(t, l)
 				}
-				t.Logf("32 %s took %v; given back one by one in %v", name, took, time.Since(start))
+				t.Logf("32 %s took %v; released one by one in %v", name, took, time.Since(start))
 				if took > max(3*time.Second, 50*time.Since(start)) { // 32 pauses of a Poll are 8 seconds
 					t.Errorf("32 free %s took %v", name, took)
 				}

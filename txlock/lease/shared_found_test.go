@@ -235,7 +235,7 @@ func TestDowngradeGivenUp(t *testing.T) {
 		if err := errors.Join(writer.Err(), reader.Err(), tx.Commit()); err != nil {
 			t.Errorf("the writer, the reader, and the transaction that it guards: %v", err)
 		}
-		lasts(0, func() bool { // what it was granted is given back behind the call
+		lasts(0, func() bool { // what it was granted is released in the background
 			_, readers := heldRows(t, db, key)
 			return readers == 1
 		})

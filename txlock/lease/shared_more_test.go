@@ -88,7 +88,7 @@ func (s *sunder) cut() {
 	}
 }
 
-// mortal is a manager that can die. What it holds is never given back.
+// mortal is a manager that can die. What it holds is never released.
 func mortal(t testing.TB, db *testdb.DB, options ...lease.ManagerOption) (m *lease.Manager, die func()) {
 	t.Helper()
 	var network sunder
@@ -196,7 +196,7 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 	})
 }
 
-// TestUpgradeIsRefused proves that who reads can't take the same lease exclusively, by
+// TestUpgradeIsRefused proves that a reader can't take the same lease exclusively, by
 // no call, and goes on reading.
 func TestUpgradeIsRefused(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {

@@ -83,7 +83,7 @@ func TestReadersAfterWritersTTL(t *testing.T) {
 				})
 				_, err := a.TryAcquireShared(t.Context(), job)
 				wants(t, "a reader behind the writer", err, txlock.ErrBusy)
-				for n := range 3 { // each time anew
+				for n := range 3 { // again each time
 					reader := acquireShared(t, a, job)
 					least := time.Duration(n+1) * 2 * time.Second
 					db.within("a reader is let in", least, least+time.Duration(n+1)*300*time.Millisecond)
@@ -157,10 +157,10 @@ func TestWriterWhoDrainsIsNotEntered(t *testing.T) {
 		_, err = b.Acquire(t.Context(), job, lease.WaitAtMost(time.Second))
 		wants(t, "the limit", err, txlock.ErrWaitTimeout)
 		db.at("the limit", 6*time.Second)
-		synctest.Wait() // it is given back in the background
+		synctest.Wait() // it is released in the background
 		release(t, reader)
 
-		named := lease.WithOwner(t.Context(), "me") // who has waited is entered again
+		named := lease.WithOwner(t.Context(), "me") // the lease of a reader that has waited is re-entered
 		reader = acquireShared(t, a, job)
 		time.AfterFunc(time.Second, func() { release(t, reader) })
 		writer := acquireIn(named, t, b, job)

@@ -50,7 +50,7 @@ func (c *slowConn) Close() error {
 }
 
 // TestDeadlineThroughASlowNetwork proves that no acquire outlasts its context, wherever
-// that ends, and that what the server has granted is given back behind the call.
+// that ends, and that what the server has granted is released in the background.
 func TestDeadlineThroughASlowNetwork(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		const latency = 3 * time.Second // of one answer

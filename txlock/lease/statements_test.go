@@ -89,7 +89,7 @@ func forceRelease(ctx context.Context, db gen.DBTX, name []byte) (int64, error) 
 	return q.ForceRelease(ctx, db, gen.ForceReleaseParams{Name: name})
 }
 
-// statements are all branches of the statements that take, renew and give back. In
+// statements are all branches of the statements that take, renew and release. In
 // the rows 1000 is an old token, and ahead one that the clock has not reached.
 func statements() []statement {
 	const old, ahead = 1000, fresh / 2
@@ -113,9 +113,9 @@ func statements() []statement {
 		{"acquire: held", held, acquireOf("you", holdB, ttl, false), 1, *held},
 		{"acquire: held, another case of the owner", held, acquireOf("ME", holdB, ttl, false), 1, *held},
 		{"acquire: held beyond its time to live", row("me", holdA, old, 20*time.Second, time.Hour), acquireOf("you", holdB, ttl, false), 1, leaseRow{"me", holdA, old, 20 * time.Second, 20 * time.Second}},
-		{"acquire: entered again for longer", held, acquireOf("me", holdB, ttl, false), old, leaseRow{"me", holdA + holdB, old, ttl, ttl}},
-		{"acquire: entered again for shorter", held, acquireOf("me", holdB, time.Second, false), old, leaseRow{"me", holdA + holdB, old, 20 * time.Second, 10 * time.Second}},
-		{"acquire: entered again, ahead of the clock", row("me", holdA, ahead, 20*time.Second, 10*time.Second), acquireOf("me", holdB, time.Second, false), ahead, leaseRow{"me", holdA + holdB, ahead, 20 * time.Second, 10 * time.Second}},
+		{"acquire: re-entered for longer", held, acquireOf("me", holdB, ttl, false), old, leaseRow{"me", holdA + holdB, old, ttl, ttl}},
+		{"acquire: re-entered for shorter", held, acquireOf("me", holdB, time.Second, false), old, leaseRow{"me", holdA + holdB, old, 20 * time.Second, 10 * time.Second}},
+		{"acquire: re-entered, ahead of the clock", row("me", holdA, ahead, 20*time.Second, 10*time.Second), acquireOf("me", holdB, time.Second, false), ahead, leaseRow{"me", holdA + holdB, ahead, 20 * time.Second, 10 * time.Second}},
 		{"acquire: the last hold", row("me", long[len(holdB):], old, ttl, ttl), acquireOf("me", holdB, ttl, false), old, leaseRow{"me", long, old, ttl, ttl}},
 		{"acquire: one hold too many", row("me", long, old, ttl, ttl), acquireOf("me", holdA, ttl, false), 2, leaseRow{"me", long, old, ttl, ttl}},
 		{"acquire: held by the owner's name in another process", two, acquireOf("me", holdD, ttl, false), fresh, leaseRow{"me", holdD, fresh, ttl, ttl}},
@@ -123,7 +123,7 @@ func statements() []statement {
 		{"acquire: the same, with a full list", row("me", long, old, ttl, ttl), acquireOf("me", holdD, ttl, false), fresh, leaseRow{"me", holdD, fresh, ttl, ttl}},
 		{"acquire: the same, too late", held, acquireOf("me", holdD, ttl, true), 3, *held},
 		{"acquire: too late", free, acquireOf("you", holdB, ttl, true), 3, *free},
-		{"acquire: entered again too late", held, acquireOf("me", holdB, ttl, true), 3, *held},
+		{"acquire: re-entered too late", held, acquireOf("me", holdB, ttl, true), 3, *held},
 		{"release: missing", nil, releaseOf(holdA), 0, leaseRow{}},
 		{"release: the only hold", held, releaseOf(holdA), old, leaseRow{"me", "", old, 20 * time.Second, 0}},
 		{"release: the first hold", two, releaseOf(holdA), old, leaseRow{"me", holdB + holdC, old, 20 * time.Second, 10 * time.Second}},
@@ -150,7 +150,7 @@ func statements() []statement {
 	}
 }
 
-// TestStatements proves that each statement takes, renews and gives back what it
+// TestStatements proves that each statement takes, renews and releases what it
 // should, replies so, and touches nothing else, under every sql_mode, prepared and
 // as text; and that it passes over a row that somebody has locked.
 func TestStatements(t *testing.T) {

@@ -134,7 +134,7 @@ func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 }
 
 // TestNoRoomForPreparedStatements proves that leases are acquired, renewed, listed and
-// given back on a server that prepares nothing more, because others have used up
+// released on a server that prepares nothing more, because others have used up
 // max_prepared_stmt_count, that renewals go on, and that transactions lock.
 func TestNoRoomForPreparedStatements(t *testing.T) {
 	t.Parallel()

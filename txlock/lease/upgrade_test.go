@@ -12,7 +12,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestUpgradeByAnotherManager proves that who reads is refused the lease by another manager
+// TestUpgradeByAnotherManager proves that a reader is refused the lease by another manager
 // too, over the same pool and over another, by the context of its lease and by its name,
 // and also while a writer waits for it, in that manager and elsewhere.
 func TestUpgradeByAnotherManager(t *testing.T) {
@@ -120,9 +120,9 @@ func TestNameOfADeadReader(t *testing.T) {
 	})
 }
 
-// TestWriterWhoReadsEntersAgain proves that who has the lease enters it again under its
+// TestWriterWhoReadsReEnters proves that the holder of the lease re-enters it under its
 // context by a third manager also where it reads by a second.
-func TestWriterWhoReadsEntersAgain(t *testing.T) {
+func TestWriterWhoReadsReEnters(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		key := named()
 		reading := newManager(t, newPool(t, db, true))

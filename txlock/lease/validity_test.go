@@ -95,7 +95,7 @@ func TestHandleEndsBeforeItsRow(t *testing.T) {
 				}
 				observer.waitFor(t, "renewed")
 				for _, l := range held {
-					check("renewed behind the calls", l)
+					check("renewed in the background", l)
 					if err := l.Renew(t.Context()); err != nil {
 						t.Fatal(err)
 					}

@@ -13,7 +13,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// TestQuorumOnMocks is refused a lease, and takes one and gives it back, by a majority of
+// TestQuorumOnMocks is refused a lease, and takes one and releases it, by a majority of
 // mocks.
 func TestQuorumOnMocks(t *testing.T) {
 	onMocks(t, func(m *mocked) {

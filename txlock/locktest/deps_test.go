@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestDependencies shows that who uses the stand-in compiles no mock, and that the
+// TestDependencies shows that a program which uses the stand-in compiles no mock, and that the
 // stand-in itself has nothing to do with SQL.
 func TestDependencies(t *testing.T) {
 	t.Parallel()

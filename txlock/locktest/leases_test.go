@@ -161,7 +161,7 @@ func TestNoSQL(t *testing.T) {
 	}
 }
 
-// TestCloseOfALeaseInMemory ends what a manager holds and who waits.
+// TestCloseOfALeaseInMemory ends what a manager holds and the calls that wait.
 func TestCloseOfALeaseInMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

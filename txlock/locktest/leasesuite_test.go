@@ -138,7 +138,7 @@ func leasesBehave(t *testing.T, run func(*testing.T, func(*testing.T)), newManag
 		must(t, l.Release(t.Context()))
 		must(t, <-granted)
 	})
-	show("an owner enters again, and the last release frees", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+	show("an owner re-enters, and the last release frees", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		ctx := lease.WithOwner(t.Context(), "owner:"+rand.Text())
 		first := acquire(ctx, t, one, key)
 		second := acquire(ctx, t, one, key)
@@ -196,7 +196,7 @@ func leasesBehave(t *testing.T, run func(*testing.T, func(*testing.T)), newManag
 		wants(t, "Guard", l.Guard(t.Context(), nil), txlock.ErrNoTransaction)
 		must(t, l.Release(t.Context()))
 	})
-	show("Close gives back and refuses", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+	show("Close releases and refuses", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
 		must(t, one.Close(t.Context()))
 		must(t, one.Close(t.Context()))
@@ -331,7 +331,7 @@ func sharedLeasesBehave(show show) {
 		must(t, reader.Release(t.Context()))
 		must(t, <-granted)
 	})
-	show("a reader enters again, and can't become a writer", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+	show("a reader re-enters, and can't become a writer", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		first := read(t.Context(), t, one, key)
 		ctx, cancel := first.Context(t.Context())
 		defer cancel()
@@ -375,7 +375,7 @@ func semaphoresBehave(show show) {
 	show("a semaphore has its number of permits", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		s, same := semaphore(t, one, key, 2), semaphore(t, other, key, 2)
 		ctx := lease.WithOwner(t.Context(), "owner:"+rand.Text())
-		first, second := take(ctx, t, s), take(ctx, t, s) // is not entered again
+		first, second := take(ctx, t, s), take(ctx, t, s) // is not re-entered
 		if first.Shared() || first.Token() < since2000 || first.Key() != key || first.Owner() != second.Owner() {
 			t.Errorf("permit of %v, shared %t, token %d, owners %q and %q", first.Key(), first.Shared(), first.Token(), first.Owner(), second.Owner())
 		}
@@ -443,7 +443,7 @@ func semaphoresBehave(show show) {
 		_, err = one.Semaphore(orders.Key(0), 1)
 		wants(t, "no key", err, txlock.ErrInvalidKey)
 	})
-	show("Close gives back readers and permits", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+	show("Close releases readers and permits", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		shared := txlock.Named(key.String() + ":shared")
 		permit := take(t.Context(), t, semaphore(t, one, key, 1))
 		read, err := one.AcquireShared(t.Context(), shared)

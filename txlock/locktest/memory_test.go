@@ -134,7 +134,7 @@ func TestAFakeStoreFindsALateLock(t *testing.T) {
 	must(t, s.Commit())
 }
 
-// TestManyWait: who looks for a deadlock looks at each who waits once.
+// TestManyWait: a look for a deadlock looks once at each transaction that waits.
 func TestManyWait(t *testing.T) {
 	t.Parallel()
 	memory, key := locktest.NewMemory(), txlock.Named("popular")

@@ -168,7 +168,7 @@ func acquireAndRelease[L aHandle, M anAcquirer[L]](ctx context.Context, m M, key
 // ownersOfManagersBehave shows what holds over two managers of one database, and among
 // readers and permits.
 func ownersOfManagersBehave(show show) {
-	show("Do in one manager is entered again in another", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+	show("Do in one manager is re-entered in another", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
 		must(t, one.Do(t.Context(), key, func(ctx context.Context, l *lease.Lease) error {
 			for _, acquire := range []func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){other.TryAcquire, other.Acquire, other.TryAcquireShared} {
 				again, err := acquire(ctx, key)

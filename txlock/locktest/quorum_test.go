@@ -148,7 +148,7 @@ func quorumBehaves(t *testing.T, run func(*testing.T, func(*testing.T)), newQuor
 		}
 		must(t, next.Release(t.Context()))
 	})
-	show("an owner enters again in its manager, and there only", func(t *testing.T, one, other *quorum.Manager, key txlock.Key) {
+	show("an owner re-enters in its manager, and there only", func(t *testing.T, one, other *quorum.Manager, key txlock.Key) {
 		ctx := lease.WithOwner(t.Context(), "owner:"+rand.Text())
 		first, second := acquire(ctx, t, one, key), acquire(ctx, t, one, key)
 		if first.Token() != second.Token() || first.Owner() != second.Owner() {
@@ -180,7 +180,7 @@ func quorumBehaves(t *testing.T, run func(*testing.T, func(*testing.T)), newQuor
 		wants(t, "Node(3)", err, txlock.ErrInvalidOption)
 		must(t, l.Release(t.Context()))
 	})
-	failing("without a majority nothing is granted, renewed or given back", func(t *testing.T, one, other *quorum.Manager, fail func() error, key txlock.Key) {
+	failing("without a majority nothing is granted, renewed or released", func(t *testing.T, one, other *quorum.Manager, fail func() error, key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
 		for i := range 3 { // all of them hold it
 			for end := time.Now().Add(20 * time.Second); ; {
@@ -203,7 +203,7 @@ func quorumBehaves(t *testing.T, run func(*testing.T, func(*testing.T)), newQuor
 		wants(t, "Release", l.Release(t.Context()), txlock.ErrNoQuorum)
 		wants(t, "Err", l.Err(), txlock.ErrNotHeld)
 		_, err := other.TryAcquire(t.Context(), key)
-		wants(t, "TryAcquire of what could not be given back", err, othersError)
+		wants(t, "TryAcquire of what could not be released", err, othersError)
 	})
 	show("bad input is refused", func(t *testing.T, one, _ *quorum.Manager, key txlock.Key) {
 		_, err := one.Acquire(t.Context(), orders.Key(0))
@@ -216,7 +216,7 @@ func quorumBehaves(t *testing.T, run func(*testing.T, func(*testing.T)), newQuor
 			t.Error("Do without a function")
 		}
 	})
-	show("Close gives back and refuses", func(t *testing.T, one, other *quorum.Manager, key txlock.Key) {
+	show("Close releases and refuses", func(t *testing.T, one, other *quorum.Manager, key txlock.Key) {
 		l := acquire(t.Context(), t, one, key)
 		must(t, one.Close(t.Context()))
 		must(t, one.Close(t.Context()))

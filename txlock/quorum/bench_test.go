@@ -9,7 +9,7 @@ import (
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// BenchmarkAcquireRelease takes and gives back a lease of five databases, beside five
+// BenchmarkAcquireRelease takes and releases a lease of five databases, beside five
 // leases of one database each, one after the other, in turns, so that both meet the
 // same load. It reports the time of each and their ratio, and the goroutines that are
 // there while the lease is held beyond those before.
@@ -45,7 +45,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 			during += runtime.NumGoroutine() - before
 			release(b, l)
 		})
-		free() // what is given back behind the call must not delay the others
+		free() // what is released in the background must not delay the others
 		took(&singlesTook, single)
 	}
 	n := float64(b.N)

@@ -107,7 +107,7 @@ func TestCancelled(t *testing.T) {
 	await(t, "all nodes are free", func() bool { return held(t, nodes, key) == 0 })
 }
 
-// TestClose proves that Close gives back what is held, ends who waits, and refuses
+// TestClose proves that Close releases what is held, ends the calls that wait, and refuses
 // what comes later.
 func TestClose(t *testing.T) {
 	t.Parallel()
@@ -138,7 +138,7 @@ func TestClose(t *testing.T) {
 }
 
 // TestCloseAwaitsTheNodes proves that Close returns when the nodes have answered what was
-// asked of them before, and what they have granted is given back: also one that answers
+// asked of them before, and what they have granted is released: also one that answers
 // late, to a call that is over, and one that is taken in again.
 func TestCloseAwaitsTheNodes(t *testing.T) {
 	t.Parallel()
@@ -243,7 +243,7 @@ func TestCloseKeepsItsBound(t *testing.T) {
 }
 
 // TestCloseAfterItsPools proves that Close doesn't try on where the pools of the nodes
-// were closed before, and says at once what it could not give back.
+// were closed before, and says at once what it could not release.
 func TestCloseAfterItsPools(t *testing.T) {
 	t.Parallel()
 	leases := newLeases(t, newNodes(t, 3))
@@ -265,7 +265,7 @@ func TestCloseAfterItsPools(t *testing.T) {
 		t.Errorf("Close took %v", took)
 	}
 	if err == nil || !strings.Contains(err.Error(), held.Key().String()) {
-		t.Errorf("Close doesn't say that %v was not given back: %v", held.Key(), err)
+		t.Errorf("Close doesn't say that %v was not released: %v", held.Key(), err)
 	}
 	wants(t, "Close", err, poolOf(leases[0]).PingContext(ctx)) // that of database/sql, which has no name
 	wants(t, "the lease afterwards", held.Err(), txlock.ErrNotHeld)

@@ -314,7 +314,7 @@ func (w world) hold(c int, visit func(next world, wrong string)) {
 	visit(w, wrong)
 }
 
-// leave gives the nodes back, each at a time of its own, and starts anew.
+// leave releases the nodes, each at a time of its own, and starts again.
 func (w world) leave(c int, visit func(next world, wrong string)) {
 	left := 0
 	for n := range w.nodes {

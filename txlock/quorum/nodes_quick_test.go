@@ -76,7 +76,7 @@ func TestMajorityOfNodes(t *testing.T) {
 }
 
 // TestLossOfTheMajority proves that the lease is lost when a majority of the nodes is over,
-// before anybody else can have one, and what is left of it is given back.
+// before anybody else can have one, and what is left of it is released.
 func TestLossOfTheMajority(t *testing.T) {
 	inMemory(t, 5, func(t *testing.T, db *memory) {
 		db.manager()

@@ -44,7 +44,7 @@ var (
 )
 
 // TestLease proves that a lease excludes everybody else until it is released, is
-// entered again by its owner, and is told to its end.
+// re-entered by its owner, and tells when it ends.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 5)
@@ -63,7 +63,7 @@ func TestLease(t *testing.T) {
 	defer cancel()
 	again, err := m.Acquire(working, key)
 	if err != nil || again.Token() != l.Token() {
-		t.Fatalf("enter again: token %d of %d, %v", again.Token(), l.Token(), err)
+		t.Fatalf("re-enter: token %d of %d, %v", again.Token(), l.Token(), err)
 	}
 	if err := l.Renew(t.Context()); err != nil {
 		t.Errorf("Renew: %v", err)
@@ -89,7 +89,7 @@ func TestLease(t *testing.T) {
 }
 
 // TestOwners proves that two calls of an owner in two managers exclude each other:
-// an owner enters again in its manager.
+// an owner re-enters in its manager.
 func TestOwners(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -212,7 +212,7 @@ func TestLostMajority(t *testing.T) {
 	if errors.Is(l.Err(), txlock.ErrNotHeld) {
 		t.Errorf("lost, not released: %v", l.Err())
 	}
-	await(t, "what was left is given back", func() bool { return held(t, nodes, key) == 0 })
+	await(t, "what was left is released", func() bool { return held(t, nodes, key) == 0 })
 	wants(t, "Release", l.Release(t.Context()), txlock.ErrNotHeld, txlock.ErrLost)
 	next := acquire(t, m, key)
 	if next.Token() <= l.Token() {

@@ -24,9 +24,9 @@ var errCut = errors.New("the connection is cut")
 // raises tells whether what is sent raises a token.
 func raises(sent []byte) bool { return bytes.Contains(sent, []byte("RaiseToken")) }
 
-// TestFailedRoundGivesBackWhatHadConfirmed proves that a node that has confirmed the token
-// of a lease which then gets no majority is given back, and not renewed.
-func TestFailedRoundGivesBackWhatHadConfirmed(t *testing.T) {
+// TestFailedRoundReleasesWhatHadConfirmed proves that a node that has confirmed the token
+// of a lease which then gets no majority is released, and not renewed.
+func TestFailedRoundReleasesWhatHadConfirmed(t *testing.T) {
 	t.Parallel()
 	nodes, key := newNodes(t, 3), named()
 	var confirmed atomic.Bool
@@ -60,7 +60,7 @@ func TestFailedRoundGivesBackWhatHadConfirmed(t *testing.T) {
 	if !confirmed.Load() {
 		t.Fatal("the first node had not granted it: this proves nothing")
 	}
-	await(t, "what had confirmed is given back", func() bool { return held(t, nodes[:2], key) == 0 })
+	await(t, "what had confirmed is released", func() bool { return held(t, nodes[:2], key) == 0 })
 }
 
 // TestLossBeforeTheLastConfirmation proves that a lease is not granted whose first node
@@ -109,7 +109,7 @@ func TestLossBeforeTheLastConfirmation(t *testing.T) {
 	if err := <-result; errors.Is(err, errGranted) || !errors.Is(err, txlock.ErrNoQuorum) && !errors.Is(err, txlock.ErrBusy) {
 		t.Errorf("TryAcquire: %v, want that there was no majority any more", err)
 	}
-	await(t, "what had confirmed is given back", func() bool { return held(t, nodes[:2], key) == 0 })
+	await(t, "what had confirmed is released", func() bool { return held(t, nodes[:2], key) == 0 })
 }
 
 var errGranted = errors.New("granted")

@@ -176,7 +176,7 @@ func (d *driver) victim(actors []int) int {
 	}
 }
 
-// shares tells whether two actors share a key. Who waits for both is taken by the servers
+// shares tells whether two actors share a key. A waiter for both is taken by the servers
 // to wait for one of them, and a circle through the other is seen when that one has ended.
 func (d *driver) shares() bool {
 	for _, key := range d.keys {

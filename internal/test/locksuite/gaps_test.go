@@ -12,7 +12,7 @@ import (
 )
 
 // TestNeighboursAreFree holds a key by each verb, new and known, and locks keys
-// right before and behind it: no verb closes the gap around its row.
+// right before and after it: no verb closes the gap around its row.
 func TestNeighboursAreFree(t *testing.T) {
 	verbs := map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
 		"Lock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {

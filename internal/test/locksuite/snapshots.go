@@ -43,7 +43,7 @@ func refusesStale(e *env) {
 	}
 }
 
-// late begins a transaction and reads, so that its snapshot is fixed; joined anew,
+// late begins a transaction and reads, so that its snapshot is fixed; joined again,
 // since the first Join said that nothing was read.
 func (e *env) late(table string) *session {
 	e.Helper()

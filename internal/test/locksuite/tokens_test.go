@@ -58,7 +58,7 @@ var tokenVerbs = []struct {
 }
 
 // TestTokensOfFreshKeysRise locks keys that are never committed by many at once, and
-// rolls back: a row that is made anew each time doesn't take the token back, although
+// rolls back: a row that is made again each time doesn't take the token back, although
 // the statement that makes it began before others were granted the key.
 func TestTokensOfFreshKeysRise(t *testing.T) {
 	for _, engine := range testdb.Engines() {

@@ -240,7 +240,7 @@ func (n *galeraNode) first() bool { return strings.HasPrefix(n.address, "gcomm:/
 func (n *galeraNode) data() string  { return filepath.Join(n.dir, "data") }
 func (n *galeraNode) setup() string { return filepath.Join(n.dir, "init.sql") }
 
-// spawn starts the node: the first one anew, or any after a crash. What a node has
+// spawn starts the node: the first one as a new cluster, or any after a crash. What a node has
 // is found out first, so that it asks the others for no more than what it lacks.
 func (n *galeraNode) spawn(ctx context.Context, port int) (*Child, error) {
 	args := []string{

@@ -38,7 +38,7 @@ func treeBinary(tree string) binary {
 	}
 }
 
-// fillCache makes the cache's MySQL server anew, unless another process did
+// fillCache makes the cache's MySQL server, unless another process did
 // so meanwhile. The caller has the cache's lock. The tree grows beside its
 // place and is renamed when it is complete, so that nobody sees half of it.
 func fillCache(ctx context.Context, cache string, download func(ctx context.Context, tree string) error) (binary, error) {
@@ -53,7 +53,7 @@ func fillCache(ctx context.Context, cache string, download func(ctx context.Cont
 	if err := ctx.Err(); err != nil { // it was not asked: others may be using it
 		return binary{}, err
 	}
-	stale, err := filepath.Glob(tree + "*") // broken, or half-made by who was killed
+	stale, err := filepath.Glob(tree + "*") // broken, or half-made by a process that was killed
 	if err != nil {
 		return binary{}, err
 	}
@@ -128,7 +128,7 @@ func cacheDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// lockFile takes the lock of a file, which the kernel gives back even if we
+// lockFile takes the lock of a file, which the kernel releases even if we
 // are killed. It waits for other processes; flock cannot be told to give up
 // with a context, so it asks again.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {

@@ -82,7 +82,7 @@ func TestFillCacheFails(t *testing.T) {
 	}
 }
 
-// TestFillCacheEndsWithContext proves that who is stopped leaves the tree alone.
+// TestFillCacheEndsWithContext proves that a copy which is stopped leaves the tree alone.
 func TestFillCacheEndsWithContext(t *testing.T) {
 	t.Parallel()
 	cache := t.TempDir()

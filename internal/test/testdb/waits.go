@@ -47,7 +47,7 @@ func (db *DB) WaitForLockWait(tb testing.TB, connID int64) {
 	})
 }
 
-// WaitsForLock is WaitForLockWait that looks once, for who waits for something else, too.
+// WaitsForLock is WaitForLockWait that looks once, and also for a session that waits for something else.
 func (db *DB) WaitsForLock(ctx context.Context, connID int64) (bool, error) {
 	if db.Engine() == MySQL {
 		var n int
@@ -181,7 +181,7 @@ var holdsRows = regexp.MustCompile(`\b[1-9]\d* row lock\(s\)`)
 
 // InUse returns how many connections of a pool are in use, 0 as soon as none is: one
 // that is being opened counts, too, and what a cancelled context has left is ended
-// behind the calls.
+// in the background.
 func InUse(pool *sql.DB) int {
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(time.Millisecond) {
 		if n := pool.Stats().InUse; n == 0 || time.Now().After(deadline) {

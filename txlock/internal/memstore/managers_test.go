@@ -94,7 +94,7 @@ func TestManagersExclude(t *testing.T) {
 }
 
 // TestManagerGuards proves that a manager guards a transaction, that one which stays open
-// is ended by who takes the lease away, and that the handle finds out.
+// is ended by a manager that takes the lease away, and that the handle finds out.
 func TestManagerGuards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memstore.New()

@@ -350,7 +350,7 @@ func TestReaders(t *testing.T) {
 
 		want(t, true)(sharedBy(s.Take(ctx, ask("w", hold("w", 1)))))
 		want(t, store.Answer{Slot: 5002})(s.Take(ctx, reader(5002, "c", hold("c", 1)))) // a writer has the gate
-		own := take(t, s, reader(5002, "w", hold("w", 2)))                              // who may read as well
+		own := take(t, s, reader(5002, "w", hold("w", 2)))                              // its owner may read as well
 		want(t, store.Done)(s.Release(ctx, own.Row, own.Hold))
 		want(t, store.Done)(s.Release(ctx, leaseRow, hold("w", 1)))
 
@@ -408,7 +408,7 @@ func TestPermits(t *testing.T) {
 		want(t, store.Done)(s.Release(ctx, unknown, one.Hold))
 		want(t, store.Refused)(s.Release(ctx, unknown, one.Hold))
 		if again := take(t, s, permit(3, 2)); again.Slot != 1 || again.Token != one.Token+1 {
-			t.Fatalf("the permit that was given back: %+v", again)
+			t.Fatalf("the permit that was released: %+v", again)
 		}
 		want(t, store.Done)(s.Resize(ctx, key, 1))
 		want[store.Use](t, -1)(s.Use(ctx, key, -2))

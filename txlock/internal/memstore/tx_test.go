@@ -107,7 +107,7 @@ func TestGuarded(t *testing.T) {
 			t.Fatalf("RenewMany: %v", all)
 		}
 		time.Sleep(ttl)
-		must(t, s.Reap(ctx, key)) // but for who guards
+		must(t, s.Reap(ctx, key)) // unless somebody guards
 		want(t, 1)(readersHeld(s.Readers(ctx, key)))
 		must(t, tx.Commit())
 		must(t, s.Reap(ctx, key))
@@ -195,7 +195,7 @@ func TestSnapshot(t *testing.T) {
 	})
 }
 
-// TestQueueOfARow proves that who waits for a row gets it in the order of arrival.
+// TestQueueOfARow proves that those who wait for a row get it in the order of arrival.
 func TestQueueOfARow(t *testing.T) {
 	in(t, func(t *testing.T, db *memstore.Server, s *memstore.Store) {
 		claim := take(t, s, ask("a", hold("a", 1)))
