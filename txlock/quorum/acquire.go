@@ -21,12 +21,14 @@ import (
 //  2. When a majority has granted, the highest of their tokens becomes the lease's.
 //  3. Each of these nodes raises its token to that and confirms it, so that every later
 //     majority includes a node that knows the token. The other nodes only make the
-//     majority larger; they stand in for those that fail.
+//     majority larger. They stand in for those that fail, but for a node whose token is
+//     higher: somebody may have had the lease after the token was decided.
 //  4. When a majority has confirmed, and is still held by the clock, the lease is
 //     granted.
 //
 // If the clock were checked before the confirmations, or the confirmations were not
-// awaited, a token could go back: see TestExplorer.
+// awaited, a token could go back: see TestExplorer. So the last node that confirms starts
+// the lease, before a node can join it whose token nobody has compared.
 type round struct {
 	m    *Manager
 	r    *record
@@ -34,13 +36,14 @@ type round struct {
 
 	decided  chan struct{} // closed when the token is known
 	standIn  chan struct{} // closed when one of the nodes that have decided it has failed
-	granted  chan struct{} // closed when a majority has confirmed it
+	granted  chan struct{} // closed when a majority has confirmed it; lease is set
 	hopeless chan struct{} // closed when no majority is possible any more
 	settled  chan struct{} // closed when no node is asked any more
 	asked    atomic.Int64  // how many nodes are still asked
 
 	mu        sync.Mutex
 	token     uint64
+	lease     *Lease // nil if its time is over
 	votes     int
 	confirmed int
 	failed    int  // nodes that don't count
@@ -78,7 +81,7 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 	}
 	select {
 	case <-a.granted:
-		l := a.r.start(a.token)
+		l := a.lease
 		if l == nil {
 			break
 		}
@@ -114,7 +117,9 @@ func (a *round) node(ctx context.Context, node int) {
 	}
 	select {
 	case <-raises:
-		err = nodes.RaiseToken(ctx, l, a.token)
+		if err = errAhead; l.Token() <= a.token {
+			err = nodes.RaiseToken(ctx, l, a.token)
+		}
 	case <-a.granted:
 	case <-a.hopeless:
 		err = errOver
@@ -161,6 +166,8 @@ func (a *round) ask(ctx context.Context, node int) (*lease.Lease, error) {
 	}
 }
 
+var errAhead = errors.New("its token is higher than that of the majority, of which a node has failed: try again")
+
 // vote counts a node that has granted the lease with a token, and tells whether the node
 // is one of the majority that decides the lease's token.
 func (a *round) vote(token uint64) bool {
@@ -185,6 +192,7 @@ func (a *round) confirm(token uint64) {
 		return
 	}
 	if a.confirmed++; a.confirmed == a.m.majority {
+		a.lease = a.r.start(a.token)
 		close(a.granted)
 	}
 }

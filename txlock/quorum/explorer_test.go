@@ -1,389 +1,434 @@
 package quorum_test
 
 import (
-	"fmt"
+	"cmp"
+	"context"
+	"crypto/rand"
+	mathrand "math/rand/v2"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock/internal/memstore"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/quorum"
 )
 
-// The model of a majority lease: three nodes, and clients that ask all of them at
-// once. Every message may be processed at any time, or not at all, and every answer may
-// be lost; the time of a client's lease may be over at any moment, for the client first
-// and for each node some time later. One node may lose its data.
-
-const modelNodes, modelMajority = 3, 2
-
-// order is the order of what a client does.
-type order int
+// The explorer decides what happens next, at the seam between the managers and the stores
+// of their nodes: which call reaches its node, which answer is late or lost, when time
+// passes, and which node loses its data or has its clock set. All else is the real code, on
+// three nodes in memory. One run is one row of such decisions. The first of those that are
+// possible is always the oldest call, and any other is a deviation: TestExplorer takes all
+// runs with a few deviations, and others at random.
 
 const (
-	confirmThenJudge order = iota // what round does
-	notAwaited                    // the token is written back behind the grant
-	judgeThenConfirm              // validity is judged before the token is written back
-	noDelay                       // as round does, but an empty node counts at once
+	exploredTTL  = 10 * time.Second
+	exploredSkew = time.Second
 )
 
-// What a client does.
-type phase int8
+// kind is what a decision does.
+type kind int
 
 const (
-	idle phase = iota
-	asking
-	confirming
-	holding
-	leaving
-	absent // there are fewer clients
+	deliver kind = iota // a call reaches its node, and its answer comes
+	delay               // a call reaches its node, and the answer comes by another decision
+	lost                // a call gets lost, or its answer if it has reached its node
+	pass                // time passes, in which nothing gets through
+	stop                // the clients are stopped while time passes: no timer of theirs fires
+	empty               // a node loses its data
+	set                 // the clock of a node is set
+	kinds
 )
 
-// What a client knows of a node.
-type known int8
-
-const (
-	nothing   known = iota
-	granted         // with a token
-	confirmed       // it has the token of the lease
-	failed          // refused, or not answered
-)
-
-type modelNode struct {
-	holder  int8 // client + 1
-	token   int8
-	waits   int8 // clients that must be over before the node counts again, by bit
-	emptied bool
+// decision is what may happen next.
+type decision struct {
+	kind kind
+	call *call         // of deliver, delay and lose
+	node int           // of empty and set
+	d    time.Duration // of pass and stop
 }
 
-type modelClient struct {
-	phase  phase
-	over   bool // its time is over
-	rounds int8
-	token  int8
-	knows  [modelNodes]known
-	tokens [modelNodes]int8
+// call is a call of a client to a node, or, with node -1, the client's next step.
+type call struct {
+	client, node int
+	op           string
+	reached      bool // the node, and the answer waits
+	decided      chan kind
 }
 
-// world is one state of everything. It is comparable.
+// exploration is what is explored.
+type exploration struct {
+	name   string
+	rounds []int      // of each client: how often it tries
+	budget [kinds]int // how often each kind may be decided
+	clock  time.Duration
+
+	deviations, long int // of the runs that are all taken
+	breaks           bool
+
+	countsAtOnce bool // an empty node, which is wrong
+}
+
+// world is one run.
 type world struct {
-	nodes   [modelNodes]modelNode
-	clients [3]modelClient
-	highest int8 // token of a grant
-	clock   int8 // the highest token of any node, ever
-	losses  int8 // messages that may still be lost
-	empties int8 // nodes that may still lose their data
+	*exploration
+	nodes []*memstore.Server
+	left  [kinds]int // of the budget
+
+	mu      sync.Mutex
+	trying  int     // clients that have not come to their end
+	open    bool    // nothing is decided any more
+	calls   []*call // that wait, those first that have come first
+	fresh   []*call // that have come since the last decision
+	holders map[int]*quorum.Lease
+	highest uint64 // token of a grant
+	wrong   string // the first violation
 }
 
-// explore visits every state that can be reached, and returns how many there are, or
-// the first violation.
-func explore(o order, start world) (states int, violation string) {
-	seen := map[world]struct{}{start: {}}
-	todo := []world{start}
-	for len(todo) > 0 {
-		w := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		w.steps(o, func(next world, wrong string) {
-			next.forget(o)
-			if wrong != "" && violation == "" {
-				violation = wrong
+// run lets choose take each decision, and returns what was wrong.
+func (x *exploration) run(t *testing.T, choose func(all []decision) int) (wrong string) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{exploration: x, left: x.budget, open: true, holders: make(map[int]*quorum.Lease)}
+		for range 3 {
+			w.nodes = append(w.nodes, memstore.New())
+		}
+		w.nodes[0].SetClock(exploredSkew) // the clocks are apart
+		var starts, closes []func()
+		var managers []*quorum.Manager
+		var clients sync.WaitGroup
+		for c, rounds := range x.rounds {
+			var leases []*lease.Manager
+			for n, node := range w.nodes {
+				s := node.Store()
+				m, err := lease.NewManager(s.Pool(), lease.TTL(exploredTTL), lease.Janitor(0, time.Hour))
+				must(t, err)
+				must(t, s.ReadClock(t.Context()))
+				s.SetFault(w.decides(c, n))
+				leases = append(leases, m)
+				closes = append(closes, func() { closeIt(t, m); must(t, s.Pool().Close()) })
 			}
-			if _, again := seen[next]; !again {
-				seen[next] = struct{}{}
-				todo = append(todo, next)
+			m, err := quorum.New(leases, quorum.MaxTTL(exploredTTL), quorum.ClockSkew(exploredSkew), quorum.NodeTimeout(exploredTTL/2))
+			must(t, err)
+			must(t, m.Install(t.Context()))
+			managers = append(managers, m)
+			starts = append(starts, func() { w.client(t.Context(), c, m, rounds) })
+		}
+		w.open, w.trying = false, len(starts)
+		for _, start := range starts {
+			clients.Go(start)
+		}
+		w.decide(choose)
+		clients.Wait()
+		for _, m := range managers {
+			closeIt(t, m)
+		}
+		if w.left == w.undisturbed() {
+			w.checkFree(t)
+		}
+		for _, end := range closes {
+			end()
+		}
+		wrong = w.wrong
+	})
+	return wrong
+}
+
+// undisturbed is what is left of the budget if all calls have been answered in time.
+func (w *world) undisturbed() (left [kinds]int) {
+	left = w.budget
+	left[deliver], left[delay] = w.left[deliver], w.left[delay]
+	return left
+}
+
+// checkFree checks that no node is held.
+func (w *world) checkFree(t *testing.T) {
+	for _, node := range w.nodes {
+		seen, err := node.Store().Look(t.Context(), store.Row{Key: job.String()})
+		must(t, err)
+		if seen.Left > 0 {
+			w.wrong = cmp.Or(w.wrong, "a node that is held after Close")
+		}
+	}
+}
+
+// client tries to get the lease, holds it, and releases it.
+func (w *world) client(ctx context.Context, c int, m *quorum.Manager, rounds int) {
+	for range rounds {
+		w.await(c, "try")
+		l, err := m.TryAcquire(ctx, job)
+		if err != nil {
+			continue
+		}
+		w.granted(c, l)
+		w.await(c, "release")
+		w.ends(c, l)
+		_ = l.Release(ctx) // it may be lost, and the nodes not answer
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.trying--
+}
+
+// granted checks that a lease that is granted is held and has the highest token.
+func (w *world) granted(c int, l *quorum.Lease) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case l.Token() <= w.highest:
+		w.wrong = cmp.Or(w.wrong, "a token that is not above all before")
+	case !l.Valid():
+		w.wrong = cmp.Or(w.wrong, "a grant that is not held")
+	}
+	w.highest = max(w.highest, l.Token())
+	w.holders[c] = l
+}
+
+// ends checks that a lease that is held until now is nobody else's.
+func (w *world) ends(c int, l *quorum.Lease) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.holders, c)
+	if !l.Valid() {
+		return
+	}
+	if l.Token() < w.highest {
+		w.wrong = cmp.Or(w.wrong, "a lease that is held after the next was granted")
+	}
+	for _, other := range w.holders {
+		if other.Valid() {
+			w.wrong = cmp.Or(w.wrong, "two holders")
+		}
+	}
+}
+
+// await waits until a client's next step is decided.
+func (w *world) await(client int, op string) {
+	w.arrive(&call{client: client, node: -1, op: op}, nil)
+}
+
+// decides has the calls of a client to a node wait until they are decided.
+func (w *world) decides(client, node int) memstore.Fault {
+	return func(ctx context.Context, op string, _ store.Row, send func() error) error {
+		cut := func() error { return cmp.Or(ctx.Err(), error(mysql.ErrInvalidConn)) }
+		c := &call{client: client, node: node, op: op}
+		switch w.arrive(c, ctx.Done()) {
+		case lost:
+			return cut()
+		case delay:
+			err := send()
+			c.reached = true
+			if w.arrive(c, ctx.Done()) == lost {
+				return cut()
 			}
-		})
-		if violation != "" {
+			return err
+		}
+		return send()
+	}
+}
+
+// arrive has a call wait for its decision, or for its context.
+func (w *world) arrive(c *call, ended <-chan struct{}) kind {
+	w.mu.Lock()
+	if w.open {
+		w.mu.Unlock()
+		return deliver
+	}
+	c.decided = make(chan kind, 1)
+	w.fresh = append(w.fresh, c)
+	w.mu.Unlock()
+	select {
+	case k := <-c.decided:
+		return k
+	case <-ended:
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	is := func(other *call) bool { return other == c }
+	w.calls, w.fresh = slices.DeleteFunc(w.calls, is), slices.DeleteFunc(w.fresh, is)
+	return lost
+}
+
+// decide decides until all clients have come to their end.
+func (w *world) decide(choose func(all []decision) int) {
+	for range 1000 {
+		synctest.Wait()
+		w.mu.Lock()
+		all := w.possible()
+		if w.trying == 0 || w.wrong != "" {
+			w.mu.Unlock()
 			break
 		}
-	}
-	return len(seen), violation
-}
-
-// forget drops what makes no difference any more, so that more states are the same.
-func (w *world) forget(o order) {
-	for c := range w.clients {
-		me := &w.clients[c]
-		switch {
-		case me.phase == leaving, me.phase == holding && o != notAwaited:
-			me.knows, me.tokens, me.token = [modelNodes]known{}, [modelNodes]int8{}, 0
-		case me.phase != asking:
-			me.tokens = [modelNodes]int8{}
+		var next decision
+		if len(all) > 0 {
+			next = all[choose(all)]
+			w.take(next)
+		}
+		w.mu.Unlock()
+		if len(all) == 0 { // a client waits for a moment
+			time.Sleep(5 * time.Millisecond)
+		}
+		if next.kind == pass {
+			time.Sleep(next.d)
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open = true
+	for _, c := range append(w.calls, w.fresh...) {
+		c.decided <- deliver
+	}
 }
 
-// steps calls visit with every state that may come next.
-func (w world) steps(o order, visit func(next world, wrong string)) {
-	for n := range w.nodes {
-		if h := w.nodes[n].holder; h > 0 && w.clients[h-1].over { // expired
-			next := w
-			next.nodes[n].holder = 0
-			visit(next, "")
+// possible returns what may happen next: first the call that has waited for longest. The
+// caller holds world.mu.
+func (w *world) possible() (all []decision) {
+	slices.SortFunc(w.fresh, func(a, b *call) int {
+		return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.node, b.node), cmp.Compare(a.op, b.op))
+	})
+	w.calls, w.fresh = append(w.calls, w.fresh...), nil
+	if len(w.calls) == 0 {
+		return nil
+	}
+	for _, c := range w.calls {
+		all = append(all, decision{kind: deliver, call: c})
+	}
+	for _, c := range w.calls {
+		if c.node >= 0 && w.left[lost] > 0 {
+			all = append(all, decision{kind: lost, call: c})
 		}
-		if w.empties > 0 {
-			next := w
-			next.empties--
-			next.nodes[n] = modelNode{emptied: true}
-			if o != noDelay {
-				for c := range w.clients {
-					if p := w.clients[c].phase; p != idle && p != absent && !w.clients[c].over {
-						next.nodes[n].waits |= 1 << c
-					}
-				}
+		if c.node >= 0 && w.left[delay] > 0 && !c.reached {
+			all = append(all, decision{kind: delay, call: c})
+		}
+	}
+	for _, k := range []kind{pass, stop} {
+		for _, d := range []time.Duration{exploredTTL / 10, exploredTTL/3 + time.Millisecond, exploredTTL} {
+			if w.left[k] > 0 {
+				all = append(all, decision{kind: k, d: d})
 			}
-			visit(next, "")
 		}
 	}
-	for c := range w.clients {
-		w.clientSteps(o, c, visit)
-	}
-}
-
-func (w world) clientSteps(o order, c int, visit func(next world, wrong string)) {
-	me := w.clients[c]
-	mayEnd := c == 0 || !w.three() // of three only one, for there to be fewer states
-	if me.phase != idle && me.phase != absent && !me.over && mayEnd {
-		next := w
-		next.clients[c].over = true
-		for n := range next.nodes {
-			next.nodes[n].waits &^= 1 << c
-		}
-		if me.phase == holding {
-			next.clients[c].phase = leaving
-		}
-		visit(next, "")
-	}
-	switch me.phase {
-	case idle:
-		if me.rounds > 0 {
-			next := w
-			next.clients[c] = modelClient{phase: asking, rounds: me.rounds - 1}
-			visit(next, "")
-		}
-	case asking:
-		if me.count(granted) >= modelMajority || me.count(failed) > modelNodes-modelMajority {
-			w.decide(o, c, visit)
-			return
-		}
+	for _, k := range []kind{empty, set} {
 		for n := range w.nodes {
-			if me.knows[n] == nothing {
-				w.ask(o, c, n, visit)
+			if w.left[k] > 0 {
+				all = append(all, decision{kind: k, node: n})
 			}
 		}
-	case confirming:
-		for n := range w.nodes {
-			if me.knows[n] == granted {
-				w.raise(c, n, visit)
+	}
+	return all
+}
+
+// take does what was decided, but for letting time pass. The caller holds world.mu.
+func (w *world) take(d decision) {
+	w.left[d.kind]--
+	switch d.kind {
+	case deliver, delay, lost:
+		w.calls = slices.DeleteFunc(w.calls, func(c *call) bool { return c == d.call })
+		d.call.decided <- d.kind
+	case stop:
+		for _, node := range w.nodes {
+			node.Skip(d.d)
+		}
+	case empty:
+		w.nodes[d.node].Forget()
+		if w.countsAtOnce {
+			_ = w.nodes[d.node].Store().BeginEpoch(context.Background(), rand.Text(), time.Hour) // nothing fails
+		}
+	case set:
+		w.nodes[d.node].SetClock(w.clock)
+	}
+}
+
+// all takes every run with so many deviations at most, and returns how many these are, and
+// the first violation.
+func (x *exploration) all(t *testing.T, deviations int) (runs int, wrong string) {
+	var from func(script []int, left int)
+	from = func(script []int, left int) {
+		var widths []int
+		wrong = x.run(t, func(all []decision) int {
+			at := len(widths)
+			widths = append(widths, len(all))
+			if at < len(script) {
+				return min(script[at], len(all)-1)
+			}
+			return 0
+		})
+		runs++
+		for at := len(script); at < len(widths) && left > 0; at++ {
+			for other := 1; other < widths[at] && wrong == ""; other++ {
+				from(append(append(slices.Clone(script), make([]int, at-len(script))...), other), left-1)
 			}
 		}
-		switch {
-		case me.count(confirmed) >= modelMajority && (o == judgeThenConfirm || !me.over):
-			w.hold(c, visit)
-		case me.count(granted)+me.count(confirmed) < modelMajority, me.over && o != judgeThenConfirm:
-			next := w
-			next.clients[c].phase = leaving
-			visit(next, "")
-		}
-	case holding:
-		if o == notAwaited {
-			for n := range w.nodes {
-				if me.knows[n] == granted {
-					w.raise(c, n, visit)
-				}
+	}
+	from(nil, deviations)
+	return runs, wrong
+}
+
+// wander takes a run at random. Each way of a client to a node has a priority, which
+// changes now and then, so that some are left behind for long.
+func (x *exploration) wander(t *testing.T, seed uint64) (wrong string) {
+	random := mathrand.New(mathrand.NewPCG(seed, 0))
+	priorities := make(map[[2]int]float64)
+	return x.run(t, func(all []decision) int {
+		first, calls := 0, 0
+		for i, d := range all {
+			if d.kind != deliver {
+				break
+			}
+			calls++
+			if at := way(d); priorities[at] == 0 {
+				priorities[at] = random.Float64()
+			}
+			if priorities[way(d)] > priorities[way(all[first])] {
+				first = i
 			}
 		}
-		next := w
-		next.clients[c].phase = leaving
-		visit(next, "")
-	case leaving:
-		w.leave(c, visit)
-	}
-}
-
-// three tells whether there are three clients.
-func (w *world) three() bool { return w.clients[len(w.clients)-1].phase != absent }
-
-func (m modelClient) count(k known) (n int) {
-	for _, v := range m.knows {
-		if v == k {
-			n++
-		}
-	}
-	return n
-}
-
-// ask is a request for the lease of one node.
-func (w world) ask(o order, c, n int, visit func(next world, wrong string)) {
-	node := &w.nodes[n]
-	refused := w
-	refused.clients[c].knows[n] = failed
-	if w.losses > 0 { // the request is lost
-		lost := refused
-		lost.losses--
-		visit(lost, "")
-	}
-	if node.holder != 0 || node.waits != 0 {
-		visit(refused, "")
-		return
-	}
-	if node.emptied {
-		// With the delay its clock is past every token; without, it is anywhere.
-		node.emptied = false
-		node.token = 0
-		if o != noDelay {
-			node.token = w.clock
-		}
-	}
-	node.holder, node.token = int8(c+1), node.token+1
-	w.clock = max(w.clock, node.token)
-	if w.losses > 0 { // the answer is lost
-		lost := w
-		lost.losses--
-		lost.clients[c].knows[n] = failed
-		visit(lost, "")
-	}
-	w.clients[c].knows[n], w.clients[c].tokens[n] = granted, node.token
-	visit(w, "")
-}
-
-// decide takes the highest token of a majority, or gives up without one.
-func (w world) decide(o order, c int, visit func(next world, wrong string)) {
-	me := &w.clients[c]
-	switch {
-	case me.count(failed) > modelNodes-modelMajority:
-		me.phase = leaving
-		visit(w, "")
-	case me.count(granted) >= modelMajority:
-		for n, k := range me.knows {
-			if k == granted {
-				me.token = max(me.token, me.tokens[n])
+		switch random.IntN(8) {
+		case 0:
+			if calls < len(all) {
+				return calls + random.IntN(len(all)-calls)
 			}
+		case 1:
+			priorities[way(all[first])] = random.Float64()
 		}
-		switch {
-		case me.over:
-			me.phase = leaving
-			visit(w, "")
-		case o == notAwaited:
-			w.hold(c, visit)
-		default:
-			me.phase = confirming
-			visit(w, "")
-		}
-	}
+		return first
+	})
 }
 
-// raise writes the token of the lease to one node.
-func (w world) raise(c, n int, visit func(next world, wrong string)) {
-	refused := w
-	refused.clients[c].knows[n] = failed
-	if w.losses > 0 {
-		lost := refused
-		lost.losses--
-		visit(lost, "")
-	}
-	node := &w.nodes[n]
-	if node.holder != int8(c+1) {
-		visit(refused, "")
-		return
-	}
-	node.token = max(node.token, w.clients[c].token)
-	if w.losses > 0 {
-		lost := w
-		lost.losses--
-		lost.clients[c].knows[n] = failed
-		visit(lost, "")
-	}
-	w.clients[c].knows[n] = confirmed
-	visit(w, "")
-}
+func way(d decision) [2]int { return [2]int{d.call.client, d.call.node} }
 
-// hold is the grant, which must be the only one and have the highest token.
-func (w world) hold(c int, visit func(next world, wrong string)) {
-	wrong := ""
-	for other := range w.clients {
-		if other != c && w.clients[other].phase == holding {
-			wrong = fmt.Sprintf("clients %d and %d hold the lease", other, c)
-		}
-	}
-	if token := w.clients[c].token; token <= w.highest {
-		wrong = fmt.Sprintf("client %d has token %d after %d", c, token, w.highest)
-	}
-	w.clients[c].phase = holding
-	w.highest = max(w.highest, w.clients[c].token)
-	if w.clients[c].over {
-		w.clients[c].phase = leaving
-	}
-	visit(w, wrong)
-}
-
-// leave releases the nodes, each at a time of its own, and starts again.
-func (w world) leave(c int, visit func(next world, wrong string)) {
-	left := 0
-	for n := range w.nodes {
-		if w.nodes[n].holder == int8(c+1) {
-			next := w
-			next.nodes[n].holder = 0
-			if w.three() { // all at once, for there to be fewer states
-				for other := range next.nodes {
-					if next.nodes[other].holder == int8(c+1) {
-						next.nodes[other].holder = 0
-					}
-				}
-				visit(next, "")
-				return
-			}
-			visit(next, "")
-			left++
-		}
-	}
-	if left == 0 {
-		next := w
-		next.clients[c] = modelClient{rounds: w.clients[c].rounds}
-		for n := range next.nodes {
-			next.nodes[n].waits &^= 1 << c
-		}
-		visit(next, "")
-	}
-}
-
-// TestExplorer proves, for three nodes and every order of what can happen, that no two
-// clients hold a lease and that no token is as low as one before, with the order of
-// round; and that it takes all of that order, and the delay of an empty node.
 func TestExplorer(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name            string
-		order           order
-		rounds          []int8 // of each client
-		losses, empties int8
-		long, violated  bool
-	}{
-		{"two clients", confirmThenJudge, []int8{1, 1}, 1, 0, false, false},
-		{"two rounds", confirmThenJudge, []int8{2, 1}, 0, 0, false, false},
-		{"three clients", confirmThenJudge, []int8{1, 1, 1}, 0, 0, false, false},
-		{"an empty node", confirmThenJudge, []int8{1, 1}, 0, 1, false, false},
-		{"two lost messages", confirmThenJudge, []int8{1, 1}, 2, 0, true, false},
-		{"two rounds of both", confirmThenJudge, []int8{2, 2}, 0, 0, true, false},
-		{"an empty node and a lost message", confirmThenJudge, []int8{1, 1}, 1, 1, true, false},
-		{"write-back not awaited", notAwaited, []int8{1, 1}, 1, 0, false, true},
-		{"validity judged first", judgeThenConfirm, []int8{1, 1}, 1, 0, false, true},
-		{"an empty node counts at once", noDelay, []int8{1, 1}, 0, 1, false, true},
+	for _, x := range []*exploration{
+		{name: "calls in any order", rounds: []int{2, 2}, budget: [kinds]int{delay: 9}},
+		{name: "three clients", rounds: []int{2, 2, 2}, budget: [kinds]int{delay: 3, lost: 1, pass: 1}},
+		{name: "time passes", rounds: []int{2, 2}, budget: [kinds]int{delay: 3, lost: 2, pass: 3}},
+		{name: "clients are stopped", rounds: []int{2, 2}, budget: [kinds]int{lost: 1, stop: 2}},
+		{name: "a node is emptied", rounds: []int{2, 3}, budget: [kinds]int{lost: 2, empty: 1, pass: 2}},
+		{name: "a clock is set back", rounds: []int{2, 2}, budget: [kinds]int{set: 1, lost: 2, pass: 1}, clock: -time.Hour},
+		{name: "a clock is set forward, which breaks it", rounds: []int{1, 3}, budget: [kinds]int{set: 1, lost: 2}, clock: time.Hour, breaks: true},
+		{name: "an empty node counts at once, which breaks it", rounds: []int{2, 2}, budget: [kinds]int{lost: 2, empty: 1}, countsAtOnce: true, breaks: true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			if c.long && testdb.Long(true, false) {
-				return // minutes, and gigabytes
+		t.Run(x.name, func(t *testing.T) {
+			began, runs, wrong := time.Now(), 0, ""
+			if !x.breaks {
+				runs, wrong = x.all(t, testdb.Long(1, 2))
 			}
-			start := world{losses: c.losses, empties: c.empties, clock: 2}
-			start.nodes[0].token = 2 // the clocks are apart
-			for i := range start.clients {
-				start.clients[i].phase = absent
-				if i < len(c.rounds) {
-					start.clients[i] = modelClient{rounds: c.rounds[i]}
+			for seed := range testdb.Long[uint64](500, 50_000) {
+				if wrong != "" {
+					break
 				}
+				runs++
+				wrong = x.wander(t, seed)
 			}
-			states, violation := explore(c.order, start)
-			t.Logf("%d states; violation: %q", states, violation)
-			if (violation != "") != c.violated {
-				t.Errorf("violation: %q", violation)
+			t.Logf("%d runs in %v: %q", runs, time.Since(began), wrong)
+			if (wrong != "") != x.breaks {
+				t.Errorf("found %q", wrong)
 			}
 		})
 	}

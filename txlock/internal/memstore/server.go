@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -21,6 +22,7 @@ type Server struct {
 	news     chan struct{} // closed when somebody begins to wait
 
 	started time.Time
+	skipped atomic.Int64 // nanoseconds
 }
 
 // row is what a row says. Times are microseconds of the server's clock.
@@ -72,6 +74,22 @@ func (db *Server) SetClock(ahead time.Duration) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.ahead = ahead
+}
+
+// Skip lets time go on for the clocks, of the server and of its stores, and not for timers:
+// as for processes that were stopped meanwhile.
+func (db *Server) Skip(d time.Duration) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.ahead += d
+	db.skipped.Add(int64(d))
+}
+
+// Forget loses all rows, as a server does that comes back without its data.
+func (db *Server) Forget() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	clear(db.rows)
 }
 
 // SetNow makes the server's clock show what a function returns, in place of package time.

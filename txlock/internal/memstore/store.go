@@ -48,7 +48,7 @@ func (s *Store) begin(repeatable bool) *Tx {
 // Now is that of store.Store: the same for all stores of a server, and never 0.
 func (s *Store) Now() store.Instant {
 	started := s.server.started
-	return store.Instant(started.UnixNano()).Add(time.Since(started))
+	return store.Instant(started.UnixNano()).Add(time.Since(started) + time.Duration(s.server.skipped.Load()))
 }
 
 // Ready is that of store.Store.
