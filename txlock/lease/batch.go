@@ -23,7 +23,7 @@ const rowsPerSecond = 200
 func nextBatch(records []*record, shortest time.Duration) batch {
 	urgency := make(map[*record]time.Duration, len(records))
 	for _, r := range records {
-		urgency[r] = r.left()
+		urgency[r] = max(r.left(), 0) // its time may be over before its timer has said so
 		if !r.shared && r.slot == store.LeaseSlot {
 			urgency[r] /= 2 // if it is lost, others may write
 		}
