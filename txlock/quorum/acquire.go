@@ -76,7 +76,7 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 	for i := range n {
 		if !m.errands.Go(func() { a.node(asking, i) }) {
 			a.fail(i, ErrClosed)
-			a.done()
+			a.done(i)
 		}
 	}
 	select {
@@ -105,7 +105,7 @@ func (m *Manager) try(ctx context.Context, q *request) (*Lease, error) {
 
 // node asks one node. What the node grants is released if it is not needed any more.
 func (a *round) node(ctx context.Context, node int) {
-	defer a.done()
+	defer a.done(node)
 	l, err := a.ask(ctx, node)
 	if err != nil {
 		a.fail(node, err)
@@ -236,7 +236,8 @@ func (a *round) giveUp() {
 }
 
 // done counts a node that is not asked any more.
-func (a *round) done() {
+func (a *round) done(node int) {
+	a.r.answered(node)
 	if a.asked.Add(-1) == 0 {
 		close(a.settled)
 		a.stop()

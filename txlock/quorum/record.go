@@ -22,10 +22,10 @@ type record struct {
 	until time.Time
 	asked <-chan struct{} // closed when all nodes have answered the round of the grant
 
-	mu      sync.Mutex     // guards the fields below; locked before Manager.mu, never after
-	nodes   []*lease.Lease // by node; nil if not held there
-	why     []error        // why it is not held there
-	mending []bool
+	mu      sync.Mutex          // guards the fields below; locked before Manager.mu, never after
+	nodes   []*lease.Lease      // by node; nil if not held there
+	why     []error             // why it is not held there
+	asking  []bool              // by node: the round of the grant or mend asks it
 	handles map[*Lease]struct{} // nil before the grant
 	over    bool                // lost, or all handles are released
 	lost    error
@@ -34,7 +34,7 @@ type record struct {
 
 func (m *Manager) newRecord(q *request) *record {
 	n := len(m.nodes)
-	r := &record{m: m, request: q, nodes: make([]*lease.Lease, n), why: make([]error, n), mending: make([]bool, n)}
+	r := &record{m: m, request: q, nodes: make([]*lease.Lease, n), why: make([]error, n), asking: slices.Repeat([]bool{true}, n)}
 	if q.terms.MaxLifetime > 0 {
 		r.until = time.Now().Add(q.terms.MaxLifetime)
 	}
@@ -83,6 +83,13 @@ func (r *record) join(node int, l *lease.Lease) error {
 	}
 	r.nodes[node], r.why[node] = l, nil
 	return nil
+}
+
+// answered notes that the round of the grant asks a node no more, so that it may be mended.
+func (r *record) answered(node int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asking[node] = false
 }
 
 // explain notes why a node is not held.
@@ -222,8 +229,8 @@ func (r *record) tend() {
 	}
 	for i, l := range r.nodes {
 		// A node where it was released by force is not acquired again.
-		if (l == nil || !l.Valid() && !errors.Is(l.Err(), lease.ErrReplaced)) && !r.mending[i] {
-			r.mending[i] = r.m.errands.Go(func() { r.mend(i, l) })
+		if (l == nil || !l.Valid() && !errors.Is(l.Err(), lease.ErrReplaced)) && !r.asking[i] {
+			r.asking[i] = r.m.errands.Go(func() { r.mend(i, l) })
 		}
 	}
 	r.timer.Reset(r.pause())
@@ -238,7 +245,7 @@ func (r *record) mend(node int, old *lease.Lease) {
 	err := r.acquireNode(node)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mending[node] = false
+	r.asking[node] = false
 	if err != nil {
 		r.nodes[node], r.why[node] = nil, err
 	}
