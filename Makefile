@@ -44,8 +44,8 @@ GORM_TESTS ?=
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# What expects statements, and what explores a model, takes ten times as long under the
-# race detector, and has one goroutine.
+# What expects statements, and what explores interleavings, takes ten times as long under the
+# race detector. Both run under it in make test.
 QUICK    = LOCKSTEP_ENGINES=none CGO_ENABLED=1 go test -parallel 8
 ALONE    = "/txlock/(lockmock|quorum)$$"
 

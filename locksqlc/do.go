@@ -21,7 +21,8 @@ const (
 
 // Do holds the lock of a key while fn runs, in a transaction of its own on a connection
 // that fn doesn't see. It is for work that is no transaction, in any number of databases
-// and systems. When the connection is lost, and the lock with it, the context of fn ends
+// and systems. The Do of a lease.Manager is for the same work: its lease keeps no
+// connection, outlives a lost one, and is free only after its TTL if the program dies. When the connection is lost, and the lock with it, the context of fn ends
 // with ErrLost as its cause (context.Cause): within 50 ms if the server has closed the
 // connection, within two seconds if the server is silent.
 //

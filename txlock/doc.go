@@ -44,5 +44,5 @@
 // # Who holds what
 //
 // [AssertLocked] checks that the caller holds a lock, [Holders] lists who holds some, by the
-// names that [WithOwner] gives, and an [Observer] is told of all that happens.
+// labels that [WithLabel] gives, and an [Observer] is told of all that happens.
 package txlock

@@ -15,7 +15,7 @@ import (
 type Holder struct {
 	Key    Key
 	Token  uint64    // the fencing token of the grant
-	Owner  string    // see WithOwner
+	Owner  string    // the label of WithLabel
 	Conn   uint64    // CONNECTION_ID() of the holder's transaction, for KILL
 	Locked time.Time // when it was granted, by the server's clock
 }

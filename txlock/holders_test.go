@@ -46,7 +46,7 @@ func TestHolders(t *testing.T) {
 			s := begin(t, impatient(t, db, guarded), nil)
 			var grants []txlock.Grant
 			for _, key := range []txlock.Key{lot, old, fresh, ensured} {
-				grant, err := s.Lock(txlock.WithOwner(t.Context(), "till 7"), key)
+				grant, err := s.Lock(txlock.WithLabel(t.Context(), "till 7"), key)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -186,7 +186,7 @@ func TestOwner(t *testing.T) {
 		} {
 			for _, key := range []txlock.Key{named(), hashed()} {
 				s := begin(t, impatient(t, db, true), nil)
-				if _, err := s.Lock(txlock.WithOwner(t.Context(), c.owner), key); err != nil {
+				if _, err := s.Lock(txlock.WithLabel(t.Context(), c.owner), key); err != nil {
 					t.Fatalf("the owner %q: %v", c.owner, err)
 				}
 				if all := holders(t, db, key); len(all) != 1 || all[0].Owner != c.want {

@@ -107,7 +107,8 @@ func (o slogObserver) write(ctx context.Context, level slog.Level, what string, 
 // Observe sets the observer of the locks that transactions take: as an option of
 // locksqlc.Open, locksqlc.Connector and lockgorm.Dialector for all transactions of
 // the pool, as one of Join on a plain pool for one scope, whose end it doesn't see.
-// The default is none.
+// The default is none. The observer of leases is an option of their manager:
+// lease.Observe.
 func Observe(observer Observer) interface {
 	PoolOption
 	JoinOption

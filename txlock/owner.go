@@ -6,21 +6,23 @@ import (
 	"strconv"
 )
 
-type ownerKey struct{}
+type labelKey struct{}
 
-// WithOwner names the owner of the locks that are taken under the context, as
-// Holders shows it: at most 255 bytes, the rest is cut off. It has no influence
-// on who gets a lock. The default is host name and process, "web-3/4711".
-func WithOwner(ctx context.Context, owner string) context.Context {
-	if len(owner) > maxKey {
-		owner = owner[:maxKey]
+// WithLabel labels the transaction locks that are taken under the context, for people:
+// Holders and an Observer show the label as the owner. It has at most 255 bytes, the rest
+// is cut off. The default is host name and process, "web-3/4711". It has no influence on
+// who gets a lock, since the transaction is the owner. The owner of a lease, who may
+// re-enter it, is named by lease.WithOwner, and a label is not that.
+func WithLabel(ctx context.Context, label string) context.Context {
+	if len(label) > maxKey {
+		label = label[:maxKey]
 	}
-	return context.WithValue(ctx, ownerKey{}, []byte(owner))
+	return context.WithValue(ctx, labelKey{}, []byte(label))
 }
 
-// ownerOf returns the owner of the locks that are taken under the context.
+// ownerOf returns the label of the locks that are taken under the context, or the default.
 func ownerOf(ctx context.Context) []byte {
-	if owner, ok := ctx.Value(ownerKey{}).([]byte); ok && len(owner) > 0 {
+	if owner, ok := ctx.Value(labelKey{}).([]byte); ok && len(owner) > 0 {
 		return owner
 	}
 	return process

@@ -49,7 +49,8 @@ func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...Acquir
 // Do acquires the lease, calls fn and releases the lease, also if fn panics or the
 // context has ended. The context of fn ends when the lease is lost, with txlock.ErrLost
 // as its cause, and carries the lease: Do and Acquire of the same key under it re-enter
-// the lease, and those of other keys exclude each other.
+// the lease, and those of other keys exclude each other. locksqlc.Do does it with the lock
+// of a transaction, which ends with its connection.
 //
 // It returns the error of fn, joined by txlock.ErrLost if the lease was lost before fn
 // returned, and the errors of Acquire and Release. If fn has guarded a transaction that

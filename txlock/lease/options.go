@@ -140,7 +140,8 @@ func Poll(least, most time.Duration) ManagerOption {
 	})
 }
 
-// Observe sets the observer of the manager's leases. The default is none.
+// Observe sets the observer of the manager's leases; txlock.Observe sets that of the locks
+// of transactions. One observer may be given to both. The default is none.
 func Observe(observer txlock.Observer) ManagerOption {
 	return setting(func(o *options) { o.observer = observer })
 }
@@ -178,8 +179,8 @@ func (t *terms) check() error {
 func validity(ttl time.Duration) time.Duration { return ttl - ttl/100 - 2*time.Millisecond }
 
 // WithOwner names the owner of the leases that are acquired under the context, whatever
-// their keys. This name decides who re-enters a lease, while that of txlock.WithOwner is
-// only a note for people.
+// their keys. This name decides who re-enters a lease, while txlock.WithLabel is a note
+// for people on transaction locks.
 //
 // An owner that holds a lease re-enters it, so what the lease must exclude needs another
 // owner. The name must be unique to one process at a time: a second process with the same

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // queue has the waiters for a key in this manager, first come, first served. Only the
@@ -117,13 +118,5 @@ func (m *Manager) freed(key txlock.Key) {
 
 // pause waits for a time, or until there is news.
 func (w *waiter) pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-w.signal:
-	case <-timer.C:
-	}
-	return nil
+	return underlease.Pause(ctx, d, w.signal)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 const (
@@ -139,7 +140,7 @@ func (m *Manager) inTurn(asking, ctx context.Context, q *request, t *turn) (*Lea
 			if left > 0 {
 				d = min(d, left+time.Millisecond) // when it is free if its holder is dead
 			}
-			if err := t.pause(ctx, d); err != nil {
+			if err := underlease.Pause(ctx, d, t.freed); err != nil {
 				return nil, err
 			}
 			if left = m.held(ctx, q); left == 0 {
@@ -147,19 +148,6 @@ func (m *Manager) inTurn(asking, ctx context.Context, q *request, t *turn) (*Lea
 			}
 		}
 	}
-}
-
-// pause waits for a time, or until the lease is released in this manager.
-func (t *turn) pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.freed:
-	case <-timer.C:
-	}
-	return nil
 }
 
 // held returns for how much longer a majority is not free, as far as is known, or 0. It

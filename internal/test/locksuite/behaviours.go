@@ -296,7 +296,7 @@ func tells(e *env) {
 func namesHolder(e *env) {
 	key, other := e.key(), e.key()
 	s := e.begin()
-	grant, err := s.Lock(txlock.WithOwner(e.Context(), "till 7"), key)
+	grant, err := s.Lock(txlock.WithLabel(e.Context(), "till 7"), key)
 	e.wants(err, nil)
 	holders, err := e.holders(other, key)
 	e.wants(err, nil)

@@ -1,11 +1,12 @@
 // Package underlease has what the managers of packages lease and quorum have in common:
-// how to run a function under a lease (underlease.go), who owns what under a context
+// how to run a function under a lease and to wait for one (underlease.go), who owns what under a context
 // (owner.go), and work in the background (errands.go).
 package underlease
 
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/dca00107/lockstep/internal/joined"
 )
@@ -15,6 +16,19 @@ type Lease interface {
 	Err() error
 	Context(ctx context.Context) (context.Context, context.CancelFunc)
 	Release(ctx context.Context) error
+}
+
+// Pause waits for a time, or until there is news, and returns the error of the context.
+func Pause(ctx context.Context, d time.Duration, news <-chan struct{}) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-news:
+	case <-timer.C:
+	}
+	return nil
 }
 
 // Do calls fn under the context of a lease and releases the lease, also if fn panics. It
