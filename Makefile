@@ -118,10 +118,7 @@ chaos-proof: ## Switch each guard of the library off in turn, which chaos must n
 	$(CHAOS) -duration 10s -prove $(CHAOSFLAGS)
 
 generate: ## Generate the code of every sqlc.yaml.
-	@find . -name sqlc.yaml -not -path '*/.*/*' | sort | while read -r config; do \
-		echo "sqlc generate --file $$config"; \
-		$(SQLC) generate --file "$$config" || exit 1; \
-	done
+	go run ./internal/test/tools/verify -sqlc '$(SQLC)' -generate
 
 verify: verify-go licences vulnerabilities verify-sql ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 

@@ -5,10 +5,10 @@
 UPDATE lockstep_centers
 SET
   token = LAST_INSERT_ID(IF(token = sqlc.arg(held), token, GREATEST(token + 1,
-    UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))))),
+    clock_after_wait_us()))),
   owner = sqlc.arg(owner),
   conn_id = CONNECTION_ID(),
-  locked_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))
+  locked_us = clock_after_wait_us()
 WHERE slot = sqlc.arg(slot);
 
 -- name: CompareAndBumpCenter :execlastid
@@ -17,10 +17,10 @@ WHERE slot = sqlc.arg(slot);
 UPDATE lockstep_centers
 SET
   token = GREATEST(token, LAST_INSERT_ID(IF(token = sqlc.arg(held), token, IF(token = sqlc.arg(version), GREATEST(token + 1,
-    UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))), 0)))),
+    clock_after_wait_us()), 0)))),
   owner = IF(LAST_INSERT_ID() = 0, owner, sqlc.arg(owner)),
   conn_id = IF(LAST_INSERT_ID() = 0, conn_id, CONNECTION_ID()),
-  locked_us = IF(LAST_INSERT_ID() = 0, locked_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))))
+  locked_us = IF(LAST_INSERT_ID() = 0, locked_us, clock_after_wait_us())
 WHERE slot = sqlc.arg(slot);
 
 -- name: CenterForUpdate :one

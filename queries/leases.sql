@@ -21,8 +21,8 @@
 -- A refusal shortens an expiry that is further ahead than one time to live, as it is
 -- after the clock was set back.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
-  sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(),
+  sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * CASE
@@ -50,7 +50,7 @@ ON DUPLICATE KEY UPDATE
 -- is the token, or 0 the row is locked or missing, 1 the hold is not in the list, 2 the
 -- hold was removed, but the lease had expired.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
+SELECT s.name, s.slot, s.owner, sqlc.arg(hold), clock_us(), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * CASE
@@ -73,8 +73,8 @@ FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot)
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(
     lockstep_leases.owner = VALUES(owner) AND lockstep_leases.token = VALUES(token) AND LOCATE(VALUES(holds), lockstep_leases.holds) > 0
-    AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), lockstep_leases.token, 1)),
-  expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + lockstep_leases.ttl_us);
+    AND lockstep_leases.expires_us > clock_us(), lockstep_leases.token, 1)),
+  expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, clock_us() + lockstep_leases.ttl_us);
 
 -- name: RaiseToken :execlastid
 -- RaiseToken raises the token of a lease that the owner still holds with this hold to at
@@ -86,7 +86,7 @@ FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot)
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(
     lockstep_leases.owner = VALUES(owner) AND LOCATE(VALUES(holds), lockstep_leases.holds) > 0
-    AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), GREATEST(lockstep_leases.token, VALUES(token)), 1)),
+    AND lockstep_leases.expires_us > clock_us(), GREATEST(lockstep_leases.token, VALUES(token)), 1)),
   token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID());
 
 -- name: LockLease :one
@@ -96,7 +96,7 @@ SELECT token FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.ar
 -- name: LookLease :one
 -- LookLease reads, without a lock, who holds a lease and for how much longer, 0 for a
 -- free one.
-SELECT owner, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
+SELECT owner, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: QueueForLease :execrows
@@ -104,7 +104,7 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 -- whoever has it is the first of all who wait for the lease. It writes who has the
 -- turnstile and since when, for others to read. This is never committed.
 UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), conn_id = CONNECTION_ID(),
-  expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))
+  expires_us = clock_after_wait_us()
 WHERE name = sqlc.arg(name) AND slot = -1;
 
 -- name: EnsureLease :exec
@@ -121,7 +121,7 @@ WHERE NOT EXISTS (SELECT 1 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) 
 -- if the owner doesn't hold the lease any more.
 UPDATE lockstep_leases SET conn_id = CONNECTION_ID(), guards = guards + 1 + 0 * LAST_INSERT_ID(token)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token)
-  AND LOCATE(sqlc.arg(hold), holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6));
+  AND LOCATE(sqlc.arg(hold), holds) > 0 AND expires_us > clock_us();
 
 -- name: LeaseInSnapshot :one
 -- LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
@@ -137,7 +137,7 @@ SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE nam
 -- holder's renewals and guards fail. The reply is the holder's token, or 0 the row is
 -- locked or missing, 1 nobody held the lease.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, s.owner, s.holds, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 0, 0, 0, 0
+SELECT s.name, s.slot, s.owner, s.holds, clock_us(), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token), 1, lockstep_leases.token)),
@@ -149,26 +149,26 @@ ON DUPLICATE KEY UPDATE
 -- LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,
 -- and how long ago they have expired. At READ UNCOMMITTED it also sees open transactions:
 -- their rows differ from what it reads at another level.
-SELECT slot, token, guards, conn_id, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - expires_us AS SIGNED) AS over_us
+SELECT slot, token, guards, conn_id, CAST(clock_us() - expires_us AS SIGNED) AS over_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0;
 
 -- name: ListLeases :many
 -- ListLeases reads a page of the leases, readers and permits that are held, by name and
 -- slot.
 SELECT name, slot, owner, token, ttl_us,
-  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
+  CAST(expires_us - clock_us() AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
 FROM lockstep_leases
 WHERE (name > sqlc.arg(after) OR name = sqlc.arg(after) AND slot > sqlc.arg(after_slot))
-  AND slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+  AND slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > clock_us()
 ORDER BY name, slot LIMIT ?;
 
 -- name: InspectLease :many
 -- InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
 -- its readers and permits that are held.
 SELECT name, slot, owner, token, ttl_us,
-  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
+  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
 FROM lockstep_leases
-WHERE name = sqlc.arg(name) AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+WHERE name = sqlc.arg(name) AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > clock_us())
 ORDER BY slot;
 
 -- name: ListTurnstiles :many
@@ -189,9 +189,9 @@ SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases WHERE n
 -- MySQL 8.0 compares the time at which a prepared statement was first executed.
 SELECT i.name, i.slot FROM lockstep_leases i
 WHERE (i.name > sqlc.arg(after) OR i.name = sqlc.arg(after) AND i.slot > sqlc.arg(after_slot)) AND i.slot >= -1
-  AND i.expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND i.token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+  AND i.expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND i.token < clock_us()
   AND (i.used_for = 0 OR NOT EXISTS (SELECT 1 FROM lockstep_leases o WHERE o.name = i.name AND o.slot > 0
-    AND (o.expires_us >= UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) OR o.token >= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))))
+    AND (o.expires_us >= UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) OR o.token >= clock_us())))
 ORDER BY i.name, i.slot LIMIT ?;
 
 -- name: IdleLease :one
@@ -199,7 +199,7 @@ ORDER BY i.name, i.slot LIMIT ?;
 -- and reads what the key is used for.
 SELECT used_for FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot)
-  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+  AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < clock_us()
 FOR UPDATE SKIP LOCKED;
 
 -- name: CountPlaces :one
@@ -212,7 +212,7 @@ DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot
 
 -- name: ReadEpoch :one
 -- ReadEpoch reads the mark of the database's data, and how old it is.
-SELECT owner, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - expires_us AS SIGNED) AS age_us
+SELECT owner, CAST(clock_us() - expires_us AS SIGNED) AS age_us
 FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2;
 
 -- name: BeginEpoch :exec
@@ -220,11 +220,11 @@ FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2;
 -- is never acquired. Because of its used_for the janitor keeps it.
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
-  UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;
+  clock_us() - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;
 
 -- name: ServerClock :one
 -- ServerClock reads the server's clock and version. The version begins with the words
 -- autocommit=0 or character_set_connection if the session has that.
-SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us,
+SELECT CAST(clock_us() AS SIGNED) AS now_us,
   CONCAT(LEFT('autocommit=0 ', 13 * (1 - @@autocommit)),
     LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection)), VERSION()) AS version;

@@ -13,10 +13,10 @@ INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
 VALUES (sqlc.arg(name), 0 * LAST_INSERT_ID(1), sqlc.arg(owner), CONNECTION_ID(), UNIX_TIMESTAMP() * 1000000)
 ON DUPLICATE KEY UPDATE
   token = LAST_INSERT_ID(IF(token = sqlc.arg(held), token, GREATEST(token + 1,
-    UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))))),
+    clock_after_wait_us()))),
   owner = VALUES(owner),
   conn_id = CONNECTION_ID(),
-  locked_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)));
+  locked_us = clock_after_wait_us();
 
 -- name: TouchNamed :execlastid
 -- TouchNamed locks the row of a key exclusively, waiting for it, and doesn't change it. A
@@ -44,10 +44,10 @@ VALUES (
 )
 ON DUPLICATE KEY UPDATE
   token = GREATEST(token, LAST_INSERT_ID(IF(token = sqlc.arg(held), token, IF(token = CAST(sqlc.arg(version) AS UNSIGNED), GREATEST(token + 1,
-    UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))), 0)))),
+    clock_after_wait_us()), 0)))),
   owner = IF(LAST_INSERT_ID() = 0, owner, VALUES(owner)),
   conn_id = IF(LAST_INSERT_ID() = 0, conn_id, CONNECTION_ID()),
-  locked_us = IF(LAST_INSERT_ID() = 0, locked_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))));
+  locked_us = IF(LAST_INSERT_ID() = 0, locked_us, clock_after_wait_us());
 
 -- name: EnsureNamed :exec
 -- EnsureNamed inserts the row of a key with token 0 if it is missing. Inside a
@@ -83,7 +83,7 @@ SELECT name, token, owner, conn_id, locked_us FROM lockstep_locks WHERE name IN 
 -- clock: a new row would get a lower token.
 SELECT name FROM lockstep_locks
 WHERE locked_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED)
-  AND token < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+  AND token < clock_us()
 LIMIT ? FOR UPDATE SKIP LOCKED;
 
 -- name: DeleteNamed :exec

@@ -20,11 +20,11 @@ ON DUPLICATE KEY UPDATE
 -- is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
 -- if the server's clock is past not_after, or 1 if the reader's row is still held.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, sqlc.arg(slot), sqlc.arg(owner), sqlc.arg(hold), LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))),
-  sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
+SELECT s.name, sqlc.arg(slot), sqlc.arg(owner), sqlc.arg(hold), LAST_INSERT_ID(clock_us()),
+  sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 AND s.used_for = 1
-  AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner = sqlc.arg(owner))
-  AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(sqlc.arg(not_after_us) AS SIGNED)
+  AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us() OR s.owner = sqlc.arg(owner))
+  AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED)
 LOCK IN SHARE MODE
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(CHAR_LENGTH(lockstep_leases.holds) = 0 OR lockstep_leases.expires_us <= VALUES(token),
@@ -40,16 +40,16 @@ ON DUPLICATE KEY UPDATE
 -- the last of them may read. A row is idle if it expired longer than its time to live
 -- ago.
 SELECT CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0), 0) AS SIGNED) AS readers,
-  CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS expired,
-  CAST(COALESCE(MAX(IF(CHAR_LENGTH(holds) > 0, expires_us, 0)) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us,
-  CAST(COALESCE(SUM(expires_us + ttl_us < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS idle
+  CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us <= clock_us()), 0) AS SIGNED) AS expired,
+  CAST(COALESCE(MAX(IF(CHAR_LENGTH(holds) > 0, expires_us, 0)) - clock_us(), 0) AS SIGNED) AS left_us,
+  CAST(COALESCE(SUM(expires_us + ttl_us < clock_us()), 0) AS SIGNED) AS idle
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 
 -- name: IdleReaders :many
 -- IdleReaders locks a batch of a key's readers' rows that expired longer than their time
 -- to live ago, except those that somebody has locked.
 SELECT slot FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE name = sqlc.arg(name) AND slot > 0 AND expires_us + ttl_us < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+WHERE name = sqlc.arg(name) AND slot > 0 AND expires_us + ttl_us < clock_us()
 ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED;
 
 -- name: DeleteReaders :exec
@@ -62,7 +62,7 @@ DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot > 0 AND CHAR_LENGTH(s.holds) > 0
-  AND s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) FOR UPDATE SKIP LOCKED
+  AND s.expires_us <= clock_us() FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep_leases.token + 1;
 
 -- name: AcquirePermit :execlastid
@@ -70,11 +70,11 @@ ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep
 -- slot in the bits from 52 up, or 0 if no permit is free, or the semaphore has another n,
 -- or the server's clock is past not_after.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
-  sqlc.arg(ttl_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(),
+  sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot BETWEEN 1 AND CAST(sqlc.arg(permits) AS SIGNED)
-  AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
-  AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(sqlc.arg(not_after_us) AS SIGNED)
+  AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us())
+  AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED)
   AND (SELECT g.used_for FROM lockstep_leases g WHERE g.name = sqlc.arg(name) AND g.slot = 0) + CAST(sqlc.arg(permits) AS SIGNED) = 0
 ORDER BY s.slot LIMIT 1 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
@@ -87,8 +87,8 @@ ON DUPLICATE KEY UPDATE
 -- PermitsOf counts the rows of a semaphore's permits and those that are held, and reads
 -- in how long the first permit expires.
 SELECT COUNT(*) AS permits,
-  CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS held,
-  CAST(COALESCE(MIN(expires_us) - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)), 0) AS SIGNED) AS left_us
+  CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us > clock_us()), 0) AS SIGNED) AS held,
+  CAST(COALESCE(MIN(expires_us) - clock_us(), 0) AS SIGNED) AS left_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot BETWEEN CAST(sqlc.arg(first) AS SIGNED) AND CAST(sqlc.arg(last) AS SIGNED);
 
 -- name: ResizeSemaphore :execlastid
@@ -110,7 +110,7 @@ SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND ho
 -- ReaderAmong finds a reader of a key among a few owners, in the process whose holds
 -- begin so.
 SELECT owner FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND owner IN (sqlc.slice(owners))
-  AND LOCATE(sqlc.arg(begins), holds) = 1 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) LIMIT 1;
+  AND LOCATE(sqlc.arg(begins), holds) = 1 AND expires_us > clock_us() LIMIT 1;
 
 -- name: ReadersForShare :many
 -- ReadersForShare locks the rows of a key's readers shared, waiting for them, and so

@@ -2,9 +2,9 @@ package rawsql
 
 import "strings"
 
-// now is the server's clock at the moment of the grant, in microseconds; see LockNamed in
-// queries/locks.sql.
-const now = "UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))"
+// ClockAfterWait is the server's clock at the moment of the grant, in microseconds; see
+// LockNamed in queries/locks.sql, where it is clock_after_wait_us().
+const ClockAfterWait = "UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))"
 
 // Table is one of the two tables of transaction locks.
 type Table struct{ name, key string }
@@ -22,8 +22,8 @@ var (
 func (t Table) LockMany(n int) string {
 	return "INSERT INTO " + t.name + " (" + t.key + ", token, owner, conn_id, locked_us) VALUES " +
 		list("(?, 0, ?, CONNECTION_ID(), UNIX_TIMESTAMP() * 1000000)", ", ", n) +
-		" ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token + 1, " + now + "))," +
-		" owner = VALUES(owner), conn_id = CONNECTION_ID(), locked_us = " + now
+		" ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token + 1, " + ClockAfterWait + "))," +
+		" owner = VALUES(owner), conn_id = CONNECTION_ID(), locked_us = " + ClockAfterWait
 }
 
 // LockManyReturning does what LockMany does and returns the keys and their tokens, 0 for

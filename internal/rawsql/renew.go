@@ -9,8 +9,9 @@ import (
 // gaps. Later transactions are as before.
 const ReadCommitted = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
-// leaseNow is the server's clock at the beginning of the statement, in microseconds.
-const leaseNow = "UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))"
+// Clock is the server's clock at the beginning of the statement, in microseconds. The files
+// in queries/ call it clock_us().
+const Clock = "UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))"
 
 // Hold is a hold on a row of lockstep_leases: who has it, and with which token.
 type Hold struct {
@@ -28,7 +29,7 @@ type Hold struct {
 // key, so that no neighbour is locked. Send it after ReadCommitted.
 func RenewMany(holds []Hold) string {
 	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)" +
-		" SELECT cur.name, cur.slot, cur.owner, cur.holds, LAST_INSERT_ID(" + leaseNow + "), 0, 0, 0, 0" + heldRows(holds) +
+		" SELECT cur.name, cur.slot, cur.owner, cur.holds, LAST_INSERT_ID(" + Clock + "), 0, 0, 0, 0" + heldRows(holds) +
 		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE expires_us = VALUES(token) + lockstep_leases.ttl_us"
 }
 
@@ -52,5 +53,5 @@ func heldRows(holds []Hold) string {
 		b = append(b, " AS token"...)
 	}
 	return string(append(b, ") wanted STRAIGHT_JOIN lockstep_leases cur FORCE INDEX (PRIMARY) ON cur.name = wanted.name AND cur.slot = wanted.slot"+
-		" WHERE cur.owner = wanted.owner AND cur.token = wanted.token AND LOCATE(wanted.hold, cur.holds) > 0 AND cur.expires_us > "+leaseNow...))
+		" WHERE cur.owner = wanted.owner AND cur.token = wanted.token AND LOCATE(wanted.hold, cur.holds) > 0 AND cur.expires_us > "+Clock...))
 }

@@ -252,8 +252,8 @@ func readRow(t *testing.T, db *testdb.DB, name string) (r leaseRow) {
 // server that does so, TestTokensOutliveRows fails.
 func TestClocksMove(t *testing.T) {
 	t.Parallel()
-	compared := regexp.MustCompile(`[<>=]\s*UNIX_TIMESTAMP\(\) \* 1000000( [+-] (?:MICROSECOND\(NOW\(6\)\)|CAST\(sqlc\.arg))?`)
-	files, err := filepath.Glob("../../queries/*.sql")
+	compared := regexp.MustCompile(`[<>=]\s*UNIX_TIMESTAMP\(\) \* 1000000( [+-] (?:MICROSECOND\(NOW\(6\)\)|CAST\(\?))?`)
+	files, err := filepath.Glob("../../gen/*.sql.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,29 @@ func compare(want, have string) ([]string, error) {
 	return problems, nil
 }
 
+// write makes the generated files in have the same as those in want.
+func write(want, have string) error {
+	wanted, err := generatedFiles(want)
+	if err != nil {
+		return err
+	}
+	had, err := generatedFiles(have)
+	if err != nil {
+		return err
+	}
+	for name := range had {
+		if _, stays := wanted[name]; !stays {
+			err = errors.Join(err, os.Remove(filepath.Join(have, name)))
+		}
+	}
+	for name, text := range wanted {
+		if !bytes.Equal(text, had[name]) {
+			err = errors.Join(err, os.MkdirAll(have, 0o755), os.WriteFile(filepath.Join(have, name), text, 0o644))
+		}
+	}
+	return err
+}
+
 // generatedFiles returns the files of a directory that sqlc wrote. A directory
 // that does not exist has none.
 func generatedFiles(dir string) (map[string][]byte, error) {

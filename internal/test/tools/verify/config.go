@@ -51,7 +51,7 @@ func walk(root string, visit func(path string) error) error {
 	})
 }
 
-// copySources copies what sqlc reads.
+// copySources copies what sqlc reads, with the server's clock expanded.
 func copySources(root, target string) error {
 	return walk(root, func(path string) error {
 		if ext := filepath.Ext(path); ext != ".sql" && filepath.Base(path) != "sqlc.yaml" {
@@ -65,7 +65,7 @@ func copySources(root, target string) error {
 		if err := os.MkdirAll(filepath.Dir(copied), 0o755); err != nil {
 			return err
 		}
-		return os.WriteFile(copied, text, 0o644)
+		return os.WriteFile(copied, []byte(expand.Replace(string(text))), 0o644)
 	})
 }
 

@@ -5,7 +5,8 @@
 //   - every server prepares every query.
 //
 // It runs in the repository's root, under withservers, which gives it the
-// servers. make verify does both.
+// servers. make verify does both. With -generate it writes the generated code in place of
+// all that, and needs no server: make generate does.
 package main
 
 import (
@@ -26,10 +27,15 @@ import (
 
 func main() {
 	sqlc := flag.String("sqlc", "sqlc", "`command` that runs sqlc")
+	generates := flag.Bool("generate", false, "write the generated code")
 	flag.Parse()
 	// A signal ends it through the context, so that nothing is left behind.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := verify(ctx, strings.Fields(*sqlc))
+	run := verify
+	if *generates {
+		run = generate
+	}
+	err := run(ctx, strings.Fields(*sqlc))
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -37,16 +43,37 @@ func main() {
 	}
 }
 
+// generate writes what sqlc makes of the queries, which read the clock by its names then.
+func generate(ctx context.Context, sqlc []string) error {
+	if err := foldQueries("queries"); err != nil {
+		return err
+	}
+	return inCopy(func(cfg config, copied string) ([]string, error) {
+		said, err := runSQLC(ctx, sqlc, copied, "generate", "--file", cfg.path)
+		if said != "" || err != nil {
+			return []string{said}, err
+		}
+		return nil, write(filepath.Join(copied, cfg.out), cfg.out)
+	})
+}
+
 func verify(ctx context.Context, sqlc []string) error {
 	engines, err := testdb.ParseEngines(os.Getenv("LOCKSTEP_ENGINES"))
 	if err != nil {
 		return err
 	}
+	return inCopy(func(cfg config, copied string) ([]string, error) {
+		return verifyConfig(ctx, sqlc, cfg, copied, engines)
+	})
+}
+
+// inCopy calls do for every sqlc.yaml, with a copy of what sqlc reads, into which it writes.
+// It returns the problems that do has found.
+func inCopy(do func(cfg config, copied string) ([]string, error)) error {
 	configs, err := findConfigs(".")
 	if err != nil {
 		return err
 	}
-	// sqlc writes into a copy, never into the repository.
 	copied, err := os.MkdirTemp("", "lockstep-verify-")
 	if err != nil {
 		return err
@@ -55,19 +82,18 @@ func verify(ctx context.Context, sqlc []string) error {
 	if err := copySources(".", copied); err != nil {
 		return err
 	}
-
 	var problems []string
 	for _, path := range configs {
 		cfg, err := readConfig(path)
 		if err != nil {
 			return err
 		}
-		found, err := verifyConfig(ctx, sqlc, cfg, copied, engines)
+		found, err := do(cfg, copied)
 		if err != nil {
 			return err
 		}
 		problems = append(problems, found...)
-		fmt.Printf("verify: looked at %s\n", path)
+		fmt.Printf("looked at %s\n", path)
 	}
 	if len(problems) > 0 {
 		return fmt.Errorf("verify: failed:\n%s", strings.Join(problems, "\n"))

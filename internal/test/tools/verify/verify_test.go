@@ -118,3 +118,25 @@ func writeFiles(t *testing.T, files map[string]string) string {
 	}
 	return dir
 }
+
+// TestClock proves that the names of the clock and what they stand for replace each other.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../../../queries/*.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expanded := expand.Replace(string(text))
+		if strings.Contains(expanded, clock) || strings.Contains(expanded, clockAfterWait) {
+			t.Errorf("%s: a name of the clock is left", file)
+		}
+		if fold.Replace(expanded) != string(text) {
+			t.Errorf("%s spells the clock out: run make generate", file)
+		}
+	}
+}
