@@ -44,6 +44,7 @@ func (w *world) granted(c int, l *quorum.Lease) {
 		w.wrong = cmp.Or(w.wrong, "a grant that is not held")
 	}
 	w.highest = max(w.highest, l.Token())
+	w.grants++
 	w.holders[c] = l
 }
 
@@ -73,7 +74,7 @@ func (w *world) await(client int, op string) {
 // decides has the calls of a client to a node wait until they are decided.
 func (w *world) decides(client, node int) memstore.Fault {
 	return func(ctx context.Context, op string, _ store.Row, send func() error) error {
-		cut := func() error { return cmp.Or(ctx.Err(), error(mysql.ErrInvalidConn)) }
+		cut := func() error { return cmp.Or(ctx.Err(), mysql.ErrInvalidConn) }
 		c := &call{client: client, node: node, op: op}
 		switch w.arrive(c, ctx.Done()) {
 		case lost:
