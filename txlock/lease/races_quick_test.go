@@ -200,3 +200,18 @@ func TestWaitAfterClockSetBack(t *testing.T) {
 		})
 	}
 }
+
+// TestStoppedProcessRenewsTheOthers proves that a process which was stopped for longer than
+// one of its leases lives loses that one, and renews the others.
+func TestStoppedProcessRenewsTheOthers(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		short := acquire(t, m, txlock.Named("short"), lease.TTL(3*time.Second))
+		long := acquire(t, m, txlock.Named("long"), lease.TTL(time.Minute))
+		db.Skip(20 * time.Second) // the timers don't know
+		time.Sleep(time.Minute)
+		wants(t, "the short one", short.Err(), txlock.ErrLost)
+		must(t, long.Err())
+		release(t, long)
+	})
+}
