@@ -117,8 +117,8 @@ func runs(t *testing.T, engine testdb.Engine, args ...string) string {
 	o.links = o.links[:1]
 	o.effort = scenario.Effort{
 		Rounds: 1, Operations: 2, Slice: 10 * time.Millisecond,
-		HotRounds: 1, HotSlice: 300 * time.Millisecond, Waiting: 10 * time.Millisecond, Processes: 2,
-		Sizes: []int64{10, 100}, Held: []int64{10, 100}, RenewEvery: 100 * time.Millisecond,
+		HotRounds: 1, HotSlice: 300 * time.Millisecond, Waiters: 4, Waiting: 10 * time.Millisecond, Processes: 2,
+		Sizes: []int64{10, 100}, Held: []int64{10, 100}, HeldRounds: 1, RenewEvery: 100 * time.Millisecond,
 	}
 	if err := o.run(t.Context()); err != nil {
 		t.Fatalf("%s: %v", engine, err)

@@ -3,16 +3,20 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/bench/contender"
+	"github.com/dca00107/lockstep/bench/report"
 	"github.com/dca00107/lockstep/bench/scenario"
 	"github.com/dca00107/lockstep/bench/site"
+	"github.com/dca00107/lockstep/bench/stats"
 )
 
 // writeFiles writes the CSV file and the charts of a scenario.
@@ -121,6 +125,10 @@ func (o *options) writeMachine(out *strings.Builder, p *place, took time.Duratio
 	}
 	line("connections", "`interpolateParams=true` for everybody; as many idle connections as workers")
 	line("links", "loopback, and through a proxy that delays each direction by half of the round trip")
+	for _, name := range slices.Sorted(maps.Keys(p.pings)) {
+		ping := stats.Of(p.pings[name])
+		line("ping of "+name, fmt.Sprintf("%s us (%s to %s)", report.Number(ping.Median), report.Number(ping.Q1), report.Number(ping.Q3)))
+	}
 	line("took", took.Round(time.Second).String())
 	out.WriteString("\n")
 }

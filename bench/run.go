@@ -51,6 +51,10 @@ func (o *options) measure(ctx context.Context, place *place, engine *engine, r r
 		if err != nil {
 			return err
 		}
+		if took, err := link.Ping(ctx, engine.database, 50); err == nil {
+			key := engine.server.Engine + ", " + link.Name()
+			place.pings[key] = append(place.pings[key], took...)
+		}
 		err = r.Run(ctx, &scenario.Ground{
 			Server: engine.server, Database: engine.database, Link: link, Book: r.book, Effort: o.effort, Wants: o.wants,
 		})
@@ -69,6 +73,7 @@ func (o *options) measure(ctx context.Context, place *place, engine *engine, r r
 type place struct {
 	engines []*engine
 	redis   *site.Redis
+	pings   map[string][]float64 // by server and link, in microseconds
 }
 
 type engine struct {
@@ -78,7 +83,7 @@ type engine struct {
 
 // open connects to the servers, starts what is missing, and makes the databases.
 func (o *options) open(ctx context.Context) (*place, error) {
-	p := &place{}
+	p := &place{pings: make(map[string][]float64)}
 	for _, known := range site.Engines {
 		dsn, wanted := o.dsns[known.Name]
 		if !wanted {

@@ -52,8 +52,10 @@ func runKeys(ctx context.Context, g *Ground) (err error) {
 			return err
 		}
 		closers = append(closers, d.Drop)
+		filled := make(map[string]bool) // two contenders may have the same table
 		for _, m := range g.makers(func(m contender.Maker) bool { return m.Table != "" }) {
-			s, err := openSized(ctx, g, d, m, n)
+			s, err := openSized(ctx, g, d, m, n, !filled[m.Table])
+			filled[m.Table] = true
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", m.Name, keysCase(n), err)
 			}
@@ -74,7 +76,7 @@ func runKeys(ctx context.Context, g *Ground) (err error) {
 }
 
 // openSized opens a contender, and gives its table a row for each key.
-func openSized(ctx context.Context, g *Ground, d *site.Database, m contender.Maker, n int64) (sized, error) {
+func openSized(ctx context.Context, g *Ground, d *site.Database, m contender.Maker, n int64, fill bool) (sized, error) {
 	place := g.Link.Place(d, 1, 1)
 	s := sized{Maker: m, keys: n}
 	if m.Transactor != nil {
@@ -99,7 +101,7 @@ func openSized(ctx context.Context, g *Ground, d *site.Database, m contender.Mak
 		}
 	}
 	err := s.once(1)
-	if err == nil {
+	if err == nil && fill {
 		err = d.CopyRows(ctx, m.Table, m.Column, n)
 	}
 	var bytes int64

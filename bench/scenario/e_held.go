@@ -17,7 +17,7 @@ import (
 var held = Scenario{
 	Letter: "e",
 	Title:  "Many leases are held",
-	About: "One process holds 10 to 20,000 leases of different keys and keeps renewing them: lockstep's manager by itself, the others one lease after the other, at most 1,000 of them in a round. " +
+	About: "One process holds 10 to 20,000 leases of different keys and keeps renewing them: lockstep's manager by itself, the others one lease after the other, at most 300 of them in a round. " +
 		"The cost is the time in which servers and network answer, measured by a proxy. The contenders come one after the other here, since they renew all the time. " +
 		"What lasts as long as its connection, or for good (GET_LOCK, gocron-gorm-lock), is not here.",
 	Metrics: []report.Metric{
@@ -69,7 +69,7 @@ func runHeldOne(ctx context.Context, g *Ground, m contender.Maker, n int64) (err
 	if n >= 100 { // fewer are lost among what else is on the heap
 		g.add(heldCase(n), m.Name, "memory", float64(heap()-before)/float64(n))
 	}
-	for range g.Effort.Rounds {
+	for range g.Effort.HeldRounds {
 		if err := renewOnce(ctx, g, m.Name, l, all); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func runHeldOne(ctx context.Context, g *Ground, m contender.Maker, n int64) (err
 
 // renewOnce renews, or sees that happen, and writes down what it cost.
 func renewOnce(ctx context.Context, g *Ground, name string, l contender.Leaser, all []contender.Lease) error {
-	const most = 1000
+	const most = 300
 	before := g.Link.Counts()
 	var renewed int64
 	if r, ok := l.(contender.Renewer); ok {

@@ -35,29 +35,31 @@ type Effort struct {
 	Rounds     int
 	Operations int           // of (a) and (d), in each round
 	Slice      time.Duration // of (b), (f) and (g), in each round
-	HotRounds  int
+	HotRounds  int           // of (c)
 	HotSlice   time.Duration // of (c), in each round
+	Waiters    int           // of (c)
 	Waiting    time.Duration // how long waiters are watched
 	Processes  int           // of (c)
 	Sizes      []int64       // of (d)
 	Held       []int64       // of (e)
+	HeldRounds int           // of (e)
 	RenewEvery time.Duration // of (e)
 }
 
 // Whole is what the published figures take.
 var Whole = Effort{
-	Rounds: 9, Operations: 100, Slice: 500 * time.Millisecond,
-	HotRounds: 5, HotSlice: 2 * time.Second, Waiting: 3 * time.Second, Processes: 4,
+	Rounds: 9, Operations: 100, Slice: 300 * time.Millisecond,
+	HotRounds: 3, HotSlice: 2 * time.Second, Waiters: 200, Waiting: 3 * time.Second, Processes: 4,
 	Sizes: []int64{10, 1_000, 100_000, 1_000_000},
-	Held:  []int64{10, 1_000, 20_000}, RenewEvery: 3 * time.Second,
+	Held:  []int64{10, 1_000, 20_000}, HeldRounds: 5, RenewEvery: 3 * time.Second,
 }
 
 // Quick shows within two minutes that all is well.
 var Quick = Effort{
 	Rounds: 3, Operations: 10, Slice: 40 * time.Millisecond,
-	HotRounds: 1, HotSlice: 200 * time.Millisecond, Waiting: 200 * time.Millisecond, Processes: 2,
+	HotRounds: 1, HotSlice: 200 * time.Millisecond, Waiters: 40, Waiting: 200 * time.Millisecond, Processes: 2,
 	Sizes: []int64{10, 10_000},
-	Held:  []int64{10, 200}, RenewEvery: 200 * time.Millisecond,
+	Held:  []int64{10, 200}, HeldRounds: 3, RenewEvery: 200 * time.Millisecond,
 }
 
 // Keys is how many rows the stock has, and more than any scenario has workers.

@@ -1,6 +1,8 @@
 package site
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -94,6 +96,28 @@ func (l *Link) Counts() proxy.Counts {
 		counts = counts.Plus(l.cache.Counts())
 	}
 	return counts
+}
+
+// Ping measures round trips of the link, in microseconds.
+func (l *Link) Ping(ctx context.Context, d *Database, n int) (took []float64, err error) {
+	db, err := sql.Open("mysql", l.Place(d, 1, 0).DSN)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	for range n {
+		began := time.Now()
+		if err := conn.PingContext(ctx); err != nil {
+			return nil, err
+		}
+		took = append(took, float64(time.Since(began))/float64(time.Microsecond))
+	}
+	return took, nil
 }
 
 // Close stops the proxies.
