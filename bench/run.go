@@ -81,6 +81,9 @@ type engine struct {
 	database *site.Database
 }
 
+// connections is how many all contenders need.
+const connections = 1000
+
 // open connects to the servers, starts what is missing, and makes the databases.
 func (o *options) open(ctx context.Context) (*place, error) {
 	p := &place{pings: make(map[string][]float64)}
@@ -92,6 +95,9 @@ func (o *options) open(ctx context.Context) (*place, error) {
 		server, err := site.Connect(ctx, known.Name, dsn)
 		if err != nil {
 			return nil, errors.Join(err, p.close())
+		}
+		if n := server.Connections(); n < connections && o.contenders == nil {
+			return nil, errors.Join(fmt.Errorf("%s takes %d connections at a time: set max_connections to %d", known.Name, n, connections), p.close())
 		}
 		e := &engine{server: server}
 		if e.database, err = server.NewDatabase(ctx, scenario.Keys, true); err != nil {

@@ -48,6 +48,8 @@ type Maker struct {
 	// Renews says that a lease has a time to live, which Renew or the contender itself
 	// extends.
 	Renews bool
+	// OnlyHot says that it differs from another one only where many want the same key.
+	OnlyHot bool
 	// Impatient says that Acquire fails instead of waiting.
 	Impatient bool
 

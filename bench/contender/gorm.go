@@ -33,7 +33,7 @@ func noLockGORM() Maker {
 
 func gormTransaction() Maker {
 	return Maker{
-		Name: "lockstep lockgorm.Transaction", About: "lockgorm.Transaction with the keys, compared with GORM without a lock",
+		Name: "lockstep lockgorm", About: "lockgorm.Transaction with the keys, compared with GORM without a lock",
 		Base: NoLockGORM, Many: true,
 		Transactor: func(ctx context.Context, at Place) (Transactor, error) {
 			db, err := OpenGuarded(ctx, at)

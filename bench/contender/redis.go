@@ -17,11 +17,15 @@ func redisLock() Maker {
 }
 
 // redisLockQuick waits for a shorter time between its tries, at the server's expense.
-func redisLockQuick() Maker { return redisLockEvery("redislock 5 ms", 5*time.Millisecond) }
+func redisLockQuick() Maker {
+	m := redisLockEvery("redislock 5 ms", 5*time.Millisecond)
+	m.OnlyHot = true
+	return m
+}
 
 func redisLockEvery(name string, every time.Duration) Maker {
 	return Maker{
-		Name: name, About: "github.com/bsm/redislock: Obtain with LinearBackoff, Release",
+		Name: name, About: "github.com/bsm/redislock: Obtain with LinearBackoff of that time, Release",
 		Redis: true, Polls: true, Renews: true,
 		Leaser: func(ctx context.Context, at Place) (Leaser, error) {
 			client, err := openRedis(ctx, at)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"image/color"
+	"math"
 	"slices"
 
 	"gonum.org/v1/plot"
@@ -27,11 +28,23 @@ type Chart struct {
 
 // DrawSVG draws a chart for one server. It returns nil where nothing was measured for it.
 func (b *Book) DrawSVG(c Chart, title, engine string) ([]byte, error) {
+	p, width, height, err := b.plot(c, title, engine)
+	if p == nil || err != nil {
+		return nil, err
+	}
+	canvas := vgsvg.New(width, height)
+	p.Draw(draw.New(canvas))
+	var out bytes.Buffer
+	_, err = canvas.WriteTo(&out)
+	return out.Bytes(), err
+}
+
+func (b *Book) plot(c Chart, title, engine string) (p *plot.Plot, width, height vg.Length, err error) {
 	series := b.series(c, engine)
 	if len(series) == 0 {
-		return nil, nil
+		return nil, 0, 0, nil
 	}
-	p := plot.New()
+	p = plot.New()
 	p.Title.Text = title
 	p.BackgroundColor = color.White
 	p.Legend.Top = true
@@ -39,7 +52,7 @@ func (b *Book) DrawSVG(c Chart, title, engine string) ([]byte, error) {
 	metric := b.metric(c.Metric)
 	label := metric.Name + ", " + metric.Unit
 	add := b.bars
-	width, height := 22*vg.Centimeter, vg.Length(0)
+	width = 22 * vg.Centimeter
 	if c.Lines {
 		add = b.lines
 		height = 12 * vg.Centimeter
@@ -49,9 +62,9 @@ func (b *Book) DrawSVG(c Chart, title, engine string) ([]byte, error) {
 		p.X.Label.Text = label
 	}
 	if err := add(p, c, series); err != nil {
-		return nil, fmt.Errorf("chart of %s on %s: %w", c.Metric, engine, err)
+		return nil, 0, 0, fmt.Errorf("chart of %s on %s: %w", c.Metric, engine, err)
 	}
-	if c.Lines {
+	if c.Lines || c.Log {
 		logarithmic(&p.X)
 	}
 	switch {
@@ -59,14 +72,11 @@ func (b *Book) DrawSVG(c Chart, title, engine string) ([]byte, error) {
 		logarithmic(&p.Y)
 	case c.Lines:
 		p.Y.Min = 0
-	case c.Log:
-		logarithmic(&p.X)
 	}
-	canvas := vgsvg.New(width, height)
-	p.Draw(draw.New(canvas))
-	var out bytes.Buffer
-	_, err := canvas.WriteTo(&out)
-	return out.Bytes(), err
+	if c.Lines {
+		p.X.Max *= 10 // the legend's place
+	}
+	return p, width, height, nil
 }
 
 // logarithmic changes an axis, unless nothing was drawn on it.
@@ -74,7 +84,8 @@ func logarithmic(axis *plot.Axis) {
 	if axis.Min <= 0 || axis.Min > axis.Max {
 		return
 	}
-	axis.Min, axis.Max = axis.Min*0.8, axis.Max*1.25
+	axis.Min = math.Pow(10, math.Floor(math.Log10(axis.Min)))
+	axis.Max = math.Pow(10, math.Ceil(math.Log10(axis.Max)))
 	axis.Scale = plot.LogScale{}
 	axis.Tick.Marker = plot.LogTicks{Prec: -1}
 }

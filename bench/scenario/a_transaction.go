@@ -36,7 +36,7 @@ var transaction = Scenario{
 
 func runTransaction(ctx context.Context, g *Ground) (err error) {
 	const keys = 10
-	makers := g.makers(func(m contender.Maker) bool { return m.Transactor != nil || !m.Unlocked })
+	makers := g.makers(func(m contender.Maker) bool { return (m.Transactor != nil || !m.Unlocked) && !m.OnlyHot })
 	all, err := openAll(makers, func(m contender.Maker) (contender.Transactor, error) {
 		return warmed(ctx, m, g.Link.Place(g.Database, 1, keys), keys)
 	})

@@ -48,7 +48,7 @@ func runLeasesOf(ctx context.Context, g *Ground, kase string, goroutines int) (e
 			return held.Release(ctx)
 		}
 	}
-	makers := g.makers(func(m contender.Maker) bool { return m.Leaser != nil })
+	makers := g.makers(func(m contender.Maker) bool { return m.Leaser != nil && !m.OnlyHot })
 	all, err := openAll(makers, func(m contender.Maker) (contender.Leaser, error) {
 		l, err := m.Leaser(ctx, g.Link.Place(g.Database, goroutines, int64(goroutines)))
 		if err != nil {

@@ -37,7 +37,7 @@ const atOnce = 16
 
 func runHeld(ctx context.Context, g *Ground) error {
 	makers := g.makers(func(m contender.Maker) bool {
-		return m.Leaser != nil && m.Renews
+		return m.Leaser != nil && m.Renews && !m.OnlyHot
 	})
 	for _, n := range g.Effort.Held {
 		for _, m := range makers {

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -79,6 +80,16 @@ func (s *Server) Durable() bool {
 		}
 	}
 	return true
+}
+
+// Connections is how many the server takes at a time.
+func (s *Server) Connections() int {
+	for _, setting := range s.Settings {
+		if n, err := strconv.Atoi(setting.Value); setting.Name == "max_connections" && err == nil {
+			return n
+		}
+	}
+	return 0
 }
 
 func (s *Server) has(name, value string) bool {
