@@ -38,7 +38,6 @@ type Maker struct {
 	About string   // what it sends, for the page
 	DDL   []string // its own tables
 	Redis bool     // it needs one
-	Polls bool     // its waiters ask again and again
 	Base  string   // what its transaction is compared with, where that is not NoLock
 
 	// Many says that Transact takes several keys in one transaction.

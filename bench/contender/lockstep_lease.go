@@ -14,14 +14,14 @@ import (
 func lockstepLease() Maker {
 	return Maker{
 		Name: "lockstep lease", About: "lease.Manager: Acquire, Release",
-		Table: "lockstep_leases", Column: "name", Polls: true, Renews: true, Leaser: openManager(),
+		Table: "lockstep_leases", Column: "name", Renews: true, Leaser: openManager(),
 	}
 }
 
 func lockstepFair() Maker {
 	return Maker{
 		Name: "lockstep fair lease", About: "lease.Manager: Acquire with Fair, Release",
-		Polls: true, Leaser: openManager(lease.Fair()),
+		Leaser: openManager(lease.Fair()),
 	}
 }
 

@@ -26,7 +26,7 @@ func redisLockQuick() Maker {
 func redisLockEvery(name string, every time.Duration) Maker {
 	return Maker{
 		Name: name, About: "github.com/bsm/redislock: Obtain with LinearBackoff of that time, Release",
-		Redis: true, Polls: true, Renews: true,
+		Redis: true, Renews: true,
 		Leaser: func(ctx context.Context, at Place) (Leaser, error) {
 			client, err := openRedis(ctx, at)
 			if err != nil {
@@ -72,7 +72,7 @@ func (l redisLease) Renew(ctx context.Context) error { return l.Refresh(ctx, TTL
 func redSync() Maker {
 	return Maker{
 		Name: "redsync", About: "github.com/go-redsync/redsync/v4 on one Redis: LockContext, UnlockContext; waiters try every 50 to 250 ms",
-		Redis: true, Polls: true, Renews: true,
+		Redis: true, Renews: true,
 		Leaser: func(ctx context.Context, at Place) (Leaser, error) {
 			client, err := openRedis(ctx, at)
 			if err != nil {

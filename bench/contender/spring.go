@@ -20,7 +20,7 @@ import (
 func springJDBC() Maker {
 	return Maker{
 		Name: "Spring JdbcLockRegistry", About: "the statements of Spring Integration's JdbcLockRegistry; waiters try every 100 ms",
-		Polls: true, Renews: true,
+		Renews: true,
 		DDL: []string{`CREATE TABLE bench_int_lock (LOCK_KEY CHAR(36) NOT NULL, REGION VARCHAR(100) NOT NULL, CLIENT_ID CHAR(36),
 			CREATED_DATE DATETIME(6) NOT NULL, PRIMARY KEY (LOCK_KEY, REGION)) ENGINE = InnoDB`},
 		Leaser: func(ctx context.Context, at Place) (Leaser, error) {

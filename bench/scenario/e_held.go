@@ -84,7 +84,7 @@ func renewOnce(ctx context.Context, g *Ground, name string, l contender.Leaser, 
 	var renewed int64
 	if r, ok := l.(contender.Renewer); ok {
 		began := r.Renewals()
-		for deadline := time.Now().Add(20 * g.Effort.RenewEvery); renewed < int64(len(all)); renewed = r.Renewals() - began {
+		for deadline := time.Now().Add(time.Minute + 20*g.Effort.RenewEvery); renewed < int64(len(all)); renewed = r.Renewals() - began {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("%d of %d leases have been renewed", renewed, len(all))
 			}
