@@ -8,6 +8,10 @@ VULNCHECK ?= go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
 LICENCES ?= go run github.com/google/go-licenses@v1.6.0 check --confidence_threshold 0.8 --include_tests \
 	--ignore github.com/dca00107/lockstep --allowed_licenses Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT,MPL-2.0
 
+# What draws the charts of module bench, and is in no other: freetype is under the FreeType
+# License, which this tool can't read, and svgo under CC BY 4.0.
+CHARTS = --ignore github.com/golang/freetype --ignore github.com/ajstarks/svgo
+
 # The database of vulnerabilities; none leaves them out, where no network reaches it.
 VULNDB ?= https://vuln.go.dev
 
@@ -30,6 +34,11 @@ OTHERS      = "/(txlock/lease|txlock/lockmock|locksqlc|lockgorm|locksuite)$$"
 BESIDE      = $(MAKE) --no-print-directory --jobs=2 --keep-going
 CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES) -seed $(SEED)
 WITHSERVERS = go run ./internal/test/testdb/withservers -engines $(ENGINES)
+BENCH       = $(WITHSERVERS) -durable -- go run -C bench .
+
+# Parts of the names of the contenders that make bench measures; none stands for all.
+CONTENDERS ?=
+BENCHFLAGS ?=
 
 # What Docker offers to make test-matrix.
 IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
@@ -39,7 +48,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-stores test-cluster test-foreign test-matrix cover demo bench chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,12 +63,13 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
 	@cd tests && $(QUICK) -race ./...
+	@cd bench && $(QUICK) -race ./...
 	@$(MAKE) --no-print-directory lint
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/test/tools/need-cc.sh
 	CGO_ENABLED=1 go build -race ./...
-	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-gorm test-stores test-sqlc test-others test-module
+	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-gorm test-stores test-sqlc test-others test-module test-bench
 
 test-leases:
 	@$(GOTEST) -parallel 8 ./txlock/lease
@@ -75,6 +85,9 @@ test-others:
 
 test-module:
 	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' ./...
+
+test-bench:
+	@cd bench && $(GOTEST) ./...
 
 # One processor for the tests that play with servers in a synctest bubble: the race detector
 # crashes where two goroutines of a bubble find timers due at once (seen with Go 1.26).
@@ -106,7 +119,13 @@ cover: ## Print which part of each package's statements the tests execute.
 demo: ## Run examples/quickstart on the servers of ENGINES.
 	$(WITHSERVERS) -- go run ./examples/quickstart
 
-bench: ## Run the benchmarks on servers that flush every commit; BENCHTIME=1s.
+bench: ## Measure lockstep beside other locks, which takes an hour or two: docs/bench.md; CONTENDERS=lockstep,redislock BENCHFLAGS=-scenarios=a,c.
+	$(BENCH) -out "$(CURDIR)/docs" -contenders "$(CONTENDERS)" $(BENCHFLAGS)
+
+bench-quick: ## The same in two minutes, for eyes: .bench/bench.md.
+	$(BENCH) -quick -out "$(CURDIR)/.bench" -contenders "$(CONTENDERS)" $(BENCHFLAGS)
+
+benchmarks: ## Run the benchmarks of the packages on servers that flush every commit; BENCHTIME=1s.
 	$(WITHSERVERS) -durable -- go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
 
 chaos: ## Torment client processes and servers for DURATION=10m by faults from a SEED, and judge what they did.
@@ -128,7 +147,7 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 verify-go: lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
-	@for module in . tests; do \
+	@for module in . tests bench; do \
 		(cd $$module && go vet -tags cluster ./... && go mod tidy -diff) || \
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
@@ -136,10 +155,11 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
+	cd bench && $(GOLANGCI) run --allow-parallel-runners
 
 licences: ## Check the licences of all dependencies.
-	@for module in . tests; do \
-		found=$$(cd $$module && $(LICENCES) ./... 2>&1) || { echo "$$found"; exit 1; }; \
+	@for module in . tests bench; do \
+		found=$$(cd $$module && $(LICENCES) $$(test $$module != bench || echo "$(CHARTS)") ./... 2>&1) || { echo "$$found"; exit 1; }; \
 	done
 
 vulnerabilities: ## Look the dependencies up in VULNDB.
@@ -148,4 +168,5 @@ ifeq ($(VULNDB),none)
 else
 	$(VULNCHECK) -db $(VULNDB) ./...
 	cd tests && $(VULNCHECK) -db $(VULNDB) ./...
+	cd bench && $(VULNCHECK) -db $(VULNDB) ./...
 endif

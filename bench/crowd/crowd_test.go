@@ -1,0 +1,55 @@
+package crowd
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(Variable) != "" {
+		Main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestAnalyse proves what counts as a hand-over, and who was passed.
+func TestAnalyse(t *testing.T) {
+	t.Parallel()
+	const ms = int64(time.Millisecond)
+	r := Analyse([]Span{
+		{Asked: 50 * ms, Granted: 60 * ms, Freed: 61 * ms}, // asked last, granted third: passes one
+		{Asked: 0, Granted: 1 * ms, Freed: 10 * ms},
+		{Asked: 20 * ms, Granted: 70 * ms, Freed: 80 * ms},
+		{Asked: 5 * ms, Granted: 12 * ms, Freed: 22 * ms},    // waited 2 ms for the first
+		{Asked: 81 * ms, Granted: 82 * ms, Freed: 83 * ms},   // nobody had the lock
+		{Asked: 78 * ms, Granted: 100 * ms, Freed: 101 * ms}, // passed by less than the slack
+	})
+	if want := []float64{2000, 9000, 17000}; !slices.Equal(r.HandOvers, want) {
+		t.Errorf("hand-overs %v, want %v", r.HandOvers, want)
+	}
+	if want := []float64{0, 0, 1, 0, 0, 0}; !slices.Equal(r.Passed, want) {
+		t.Errorf("passed %v, want %v", r.Passed, want)
+	}
+}
+
+// TestOrders proves that a process refuses what it can't do, and that the parent hears.
+func TestOrders(t *testing.T) {
+	t.Parallel()
+	for order, want := range map[string]string{
+		"":                     "EOF",
+		`{"Contender":"luck"}`: "luck",
+	} {
+		var out bytes.Buffer
+		if err := serve(strings.NewReader(order), &out); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("serve(%s) = %v", order, err)
+		}
+	}
+	if _, err := Gather(t.Context(), Order{Contender: "luck", Workers: 2}, 2); err == nil || !strings.Contains(err.Error(), "luck") {
+		t.Errorf("Gather = %v", err)
+	}
+}

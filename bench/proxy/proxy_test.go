@@ -1,0 +1,217 @@
+package proxy
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dca00107/lockstep/bench/stats"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// echo is a server that answers each line with itself.
+func echo(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() {
+				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		running.Wait()
+	})
+	return listener.Addr().String()
+}
+
+func start(t *testing.T, target string, roundTrip time.Duration) *Proxy {
+	t.Helper()
+	p, err := Start("tcp", target, roundTrip, Anything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// client returns a function that sends a line and waits for its echo.
+func client(t *testing.T, addr string) (ask func(line string) time.Duration, conn net.Conn) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	answers := bufio.NewReader(conn)
+	return func(line string) time.Duration {
+		began := time.Now()
+		if _, err := io.WriteString(conn, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := answers.ReadString('\n'); err != nil || answer != line+"\n" {
+			t.Fatalf("%q is answered by %q, %v", line, answer, err)
+		}
+		return time.Since(began)
+	}, conn
+}
+
+// TestDistance proves that a round trip takes as long as it was set, never less, and that
+// each is counted once.
+func TestDistance(t *testing.T) {
+	server := echo(t)
+	for _, roundTrip := range []time.Duration{0, 500 * time.Microsecond, 20 * time.Millisecond} {
+		p := start(t, server, roundTrip)
+		ask, _ := client(t, p.Addr())
+		const asked = 20
+		var took []float64
+		for range asked {
+			one := ask("what time is it")
+			if one < roundTrip {
+				t.Errorf("round trip of %v in %v", roundTrip, one)
+			}
+			took = append(took, one.Seconds()*1e6)
+		}
+		t.Logf("%v: %.0f us", roundTrip, stats.Percentile(took, 50))
+		counts := p.Counts()
+		if counts.Trips != asked {
+			t.Errorf("%d round trips of %d", counts.Trips, asked)
+		}
+		if counts.Answering < asked*roundTrip {
+			t.Errorf("answers took %v in all", counts.Answering)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestOrder proves that what is sent without waiting arrives whole, in order, and as one
+// round trip's delay, not several.
+func TestOrder(t *testing.T) {
+	const roundTrip = 100 * time.Millisecond
+	p := start(t, echo(t), roundTrip)
+	_, conn := client(t, p.Addr())
+	sent := strings.Repeat("0123456789", 100_000)
+	began := time.Now()
+	go func() { _, _ = io.WriteString(conn, sent) }()
+	came := make([]byte, len(sent))
+	if _, err := io.ReadFull(conn, came); err != nil {
+		t.Fatal(err)
+	}
+	if string(came) != sent {
+		t.Error("a million bytes have come in another order")
+	}
+	if took := time.Since(began); took < roundTrip || took > 50*roundTrip {
+		t.Errorf("a million bytes took %v", took)
+	}
+}
+
+// TestEnd proves that the end of either side is the end of the other, and that Close ends
+// what is open.
+func TestEnd(t *testing.T) {
+	p := start(t, echo(t), time.Millisecond)
+	ask, conn := client(t, p.Addr())
+	ask("here")
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Error("Close leaves a connection open")
+	}
+
+	gone := start(t, "127.0.0.1:1", 0) // nobody listens there
+	conn, err := net.Dial("tcp", gone.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Error("a server that is not there answers")
+	}
+}
+
+// packet is one of the MySQL protocol.
+func packet(sequence byte, body string) string {
+	return string([]byte{byte(len(body)), byte(len(body) >> 8), byte(len(body) >> 16), sequence}) + body
+}
+
+// TestMeters proves what is counted, wherever the bytes are cut.
+func TestMeters(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		meter func() meter
+		bytes string
+		want  int64
+	}{
+		"MySQL commands": {
+			MySQL.fromClient,
+			packet(1, strings.Repeat("handshake", 40)) + packet(0, "\x03SELECT 1") + packet(0, "\x16") +
+				packet(0, "\x19\x01\x00\x00\x00") + packet(0, "\x17"+strings.Repeat("x", 70_000)) + packet(2, "") + packet(0, "\x01"),
+			3,
+		},
+		"MySQL deadlocks": {
+			MySQL.fromServer,
+			packet(0, "\x0agreeting") + packet(1, "\x00\x00\x00") + packet(1, "\xff\xbd\x04#40001Deadlock found") +
+				packet(1, "\xff\xb5\x04#HY000Lock wait timeout") + packet(1, "\xff\xf2\x0b#HY000Deadlock found") + packet(3, "\xfe"),
+			2,
+		},
+		"Redis requests": {
+			Redis.fromClient,
+			"*3\r\n$3\r\nSET\r\n$3\r\n*a\n\r\n$4\r\n$1\r\n\r\n*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET\r\n$0\r\n\r\n",
+			3,
+		},
+		"anything": {Anything.fromClient, packet(0, "\x03SELECT 1"), 0},
+	} {
+		for _, size := range []int{1, 2, 3, 5, 7, 64, len(c.bytes)} {
+			meter := c.meter()
+			var n int64
+			for rest := []byte(c.bytes); len(rest) > 0; {
+				part := rest[:min(size, len(rest))]
+				rest = rest[len(part):]
+				n += meter.count(part)
+			}
+			if n != c.want {
+				t.Errorf("%s in parts of %d: %d, want %d", name, size, n, c.want)
+			}
+		}
+	}
+}
+
+// TestDeliverFails proves that a connection which has ended ends the delivery.
+func TestDeliverFails(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	_ = far.Close()
+	d := &direction{from: near, to: near}
+	underWay := make(chan chunk, 1)
+	underWay <- chunk{[]byte("x"), time.Now()}
+	close(underWay)
+	if err := d.deliver(underWay); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("deliver = %v", err)
+	}
+	_ = near.Close()
+}

@@ -1,0 +1,158 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/dca00107/lockstep/bench/report"
+)
+
+// book has three rounds of two contenders on two servers and two links.
+func book() *report.Book {
+	b := &report.Book{
+		Metrics: []report.Metric{
+			{Name: "time", Unit: "us", About: "How long it takes.", Ratio: true},
+			{Name: "bytes", Unit: "B"},
+			{Name: "unused", Unit: "s"},
+		},
+		Base: func(c report.Cell) report.Cell {
+			c.Contender = "no lock"
+			return c
+		},
+	}
+	for round := range 3 {
+		for _, engine := range []string{"MariaDB", "MySQL"} {
+			for i, link := range []string{"loopback", "1 ms"} {
+				for _, kase := range []string{"1 key", "1,000 keys"} {
+					base := float64(1000*i + 100 + 10*round)
+					b.Add(report.Cell{Engine: engine, Link: link, Case: kase, Contender: "no lock", Metric: "time"}, base)
+					b.Add(report.Cell{Engine: engine, Link: link, Case: kase, Contender: "lockstep Run", Metric: "time"}, 1.5*base)
+				}
+			}
+			b.Add(report.Cell{Engine: engine, Link: "loopback", Case: "1 key", Contender: "lockstep Run", Metric: "bytes"}, 0)
+		}
+	}
+	return b
+}
+
+// TestTables proves what a table says: the median, the quartiles and the ratio, and
+// nothing twice.
+func TestTables(t *testing.T) {
+	t.Parallel()
+	text := book().Tables()
+	for _, line := range []string{
+		"**time, us.** How long it takes.",
+		"| | | | loopback | 1 ms |",
+		"|---|---|---|---|---|",
+		"| MariaDB | 1 key | no lock | 110 (105 to 115) | 1,110 (1,105 to 1,115) |",
+		"|  |  | lockstep Run | 165 (158 to 172), **1.50** | 1,665 (1,658 to 1,672), **1.50** |",
+		"|  | 1,000 keys | no lock | 110 (105 to 115) | 1,110 (1,105 to 1,115) |",
+		"| MySQL | 1 key | no lock | 110 (105 to 115) | 1,110 (1,105 to 1,115) |",
+		"| | | loopback |",
+		"| MySQL | lockstep Run | 0 |",
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("there is no line %s in\n%s", line, text)
+		}
+	}
+	if strings.Contains(text, "unused") {
+		t.Error("there is a table without figures")
+	}
+}
+
+// TestNumber proves that three digits count.
+func TestNumber(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[float64]string{
+		0: "0", 1: "1", 0.1234: "0.12", 9.876: "9.88", 12.34: "12.3", 123.4: "123", -1234: "-1,234", 1234567: "1,234,567", 999.6: "1,000",
+	} {
+		if got := report.Number(value); got != want {
+			t.Errorf("Number(%v) = %s, want %s", value, got, want)
+		}
+	}
+}
+
+// TestCSV proves that the file has a line for each cell, with the ratio.
+func TestCSV(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := book().WriteCSV(&out); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := csv.NewReader(&out).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) != 1+2*(2*2*2+1) {
+		t.Errorf("%d lines", len(lines))
+	}
+	if got := strings.Join(lines[2], " "); got != "MariaDB loopback 1 key lockstep Run time us 3 165 157.5 172.5 1.5 1.5 1.5" {
+		t.Errorf("line %q", got)
+	}
+}
+
+// TestCharts proves that every kind of chart is an SVG file with the names in it, and that
+// nothing is drawn of nothing.
+func TestCharts(t *testing.T) {
+	t.Parallel()
+	for i, c := range []report.Chart{
+		{Metric: "time"},
+		{Metric: "time", Case: "1 key"},
+		{Metric: "time", Log: true},
+		{Metric: "time", Lines: true, XLabel: "keys"},
+		{Metric: "time", Lines: true, Log: true},
+		{Metric: "bytes"},
+		{Metric: "bytes", Log: true},
+		{Metric: "bytes", Lines: true},
+	} {
+		drawing, err := book().DrawSVG(c, "The title", "MySQL")
+		if err != nil {
+			t.Errorf("%+v: %v", c, err)
+			continue
+		}
+		words := wellFormed(t, drawing)
+		wants := []string{"The title"}
+		if c.Metric == "time" {
+			wants = append(wants, "lockstep Run", "time, us")
+		}
+		for _, want := range wants {
+			if !strings.Contains(words, want) {
+				t.Errorf("%+v: there is no %q among the words %q", c, want, words)
+			}
+		}
+		if dir := os.Getenv("BENCH_CHARTS"); dir != "" { // for eyes
+			if err := os.WriteFile(fmt.Sprintf("%s/chart%d.svg", dir, i), drawing, 0o644); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if drawing, err := book().DrawSVG(report.Chart{Metric: "time"}, "", "Oracle"); drawing != nil || err != nil {
+		t.Errorf("a chart of nothing: %s, %v", drawing, err)
+	}
+}
+
+// wellFormed reads XML to its end, and returns its text.
+func wellFormed(t *testing.T, text []byte) string {
+	t.Helper()
+	var words strings.Builder
+	for decoder := xml.NewDecoder(bytes.NewReader(text)); ; {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			return words.String()
+		}
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if data, ok := token.(xml.CharData); ok {
+			words.Write(data)
+			words.WriteString("\n")
+		}
+	}
+}

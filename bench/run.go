@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/dca00107/lockstep/bench/report"
+	"github.com/dca00107/lockstep/bench/scenario"
+	"github.com/dca00107/lockstep/bench/site"
+)
+
+// result is a scenario with its figures.
+type result struct {
+	scenario.Scenario
+	book *report.Book
+}
+
+// run measures, and writes the page. Each scenario's file is written as soon as it is
+// measured.
+func (o *options) run(ctx context.Context) (err error) {
+	began := time.Now()
+	place, err := o.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, place.close()) }()
+	var results []result
+	for _, s := range o.scenarios {
+		r := result{s, &report.Book{Metrics: s.Metrics, Base: s.Base}}
+		for _, engine := range place.engines {
+			if err := o.measure(ctx, place, engine, r); err != nil {
+				return fmt.Errorf("(%s) on %s: %w", s.Letter, engine.server.Engine, err)
+			}
+		}
+		if err := o.writeFiles(r); err != nil {
+			return err
+		}
+		results = append(results, r)
+	}
+	return o.writePage(place, results, time.Since(began))
+}
+
+// measure runs a scenario on one server, over each link.
+func (o *options) measure(ctx context.Context, place *place, engine *engine, r result) error {
+	for _, roundTrip := range o.linksOf(r.Scenario) {
+		began := time.Now()
+		link, err := site.NewLink(engine.server, place.redis, roundTrip)
+		if err != nil {
+			return err
+		}
+		if took, err := link.Ping(ctx, engine.database, 50); err == nil {
+			key := engine.server.Engine + ", " + link.Name()
+			place.pings[key] = append(place.pings[key], took...)
+		}
+		err = r.Run(ctx, &scenario.Ground{
+			Server: engine.server, Database: engine.database, Link: link, Book: r.book, Effort: o.effort, Wants: o.wants,
+		})
+		if err = errors.Join(err, link.Close()); err != nil {
+			return fmt.Errorf("%s: %w", link.Name(), err)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		fmt.Fprintf(os.Stderr, "bench: (%s) on %s, %s: %.1f s\n", r.Letter, engine.server.Engine, link.Name(), time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// place is all that the contenders work on.
+type place struct {
+	engines []*engine
+	redis   *site.Redis
+	pings   map[string][]float64 // by server and link, in microseconds
+}
+
+type engine struct {
+	server   *site.Server
+	database *site.Database
+}
+
+// connections is how many all contenders need.
+const connections = 1000
+
+// open connects to the servers, starts what is missing, and makes the databases.
+func (o *options) open(ctx context.Context) (*place, error) {
+	p := &place{pings: make(map[string][]float64)}
+	for _, known := range site.Engines {
+		dsn, wanted := o.dsns[known.Name]
+		if !wanted {
+			continue
+		}
+		server, err := site.Connect(ctx, known.Name, dsn)
+		if err != nil {
+			return nil, errors.Join(err, p.close())
+		}
+		if n := server.Connections(); n < connections && o.contenders == nil {
+			return nil, errors.Join(fmt.Errorf("%s takes %d connections at a time: set max_connections to %d", known.Name, n, connections), p.close())
+		}
+		e := &engine{server: server}
+		if e.database, err = server.NewDatabase(ctx, scenario.Keys, true); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", known.Name, err), p.close())
+		}
+		p.engines = append(p.engines, e)
+	}
+	if o.needsRedis() {
+		var err error
+		if p.redis, err = site.StartRedis(ctx, o.redis); err != nil {
+			return nil, errors.Join(err, p.close())
+		}
+	}
+	return p, nil
+}
+
+func (p *place) close() error {
+	var errs []error
+	for _, e := range p.engines {
+		errs = append(errs, e.database.Drop())
+	}
+	if p.redis != nil {
+		errs = append(errs, p.redis.Stop())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,125 @@
+package site_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/bench/contender"
+	"github.com/dca00107/lockstep/bench/site"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// TestLinkNames proves that a link is called as it is read.
+func TestLinkNames(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]time.Duration{"loopback": 0, "0.5 ms": 500 * time.Microsecond, "1 ms": time.Millisecond, "20 ms": 20 * time.Millisecond} {
+		if d, err := site.ParseLink(name); d != want || err != nil || site.LinkName(d) != name {
+			t.Errorf("%s is %v, %v, and called %s", name, d, err, site.LinkName(d))
+		}
+	}
+	for _, name := range []string{"", "0", "0ms", "-1ms", "near"} {
+		if d, err := site.ParseLink(name); err == nil {
+			t.Errorf("%q is %v", name, d)
+		}
+	}
+}
+
+// TestDurable proves that a server that keeps commits in memory is called that.
+func TestDurable(t *testing.T) {
+	t.Parallel()
+	type settings = []site.Setting
+	flush := func(value string) site.Setting {
+		return site.Setting{Name: "innodb_flush_log_at_trx_commit", Value: value}
+	}
+	log, sync := site.Setting{Name: "log_bin", Value: "ON"}, site.Setting{Name: "sync_binlog", Value: "0"}
+	for _, c := range []struct {
+		settings settings
+		want     bool
+	}{
+		{settings{flush("1")}, true},
+		{settings{flush("2")}, false},
+		{settings{flush("1"), sync}, true},
+		{settings{flush("1"), sync, log}, false},
+	} {
+		if got := (&site.Server{Settings: c.settings}).Durable(); got != c.want {
+			t.Errorf("%v: durable %v", c.settings, got)
+		}
+	}
+	if !(&site.Redis{Settings: settings{{Name: "appendonly", Value: "yes"}, {Name: "appendfsync", Value: "always"}}}).Durable() ||
+		(&site.Redis{Settings: settings{{Name: "appendonly", Value: "yes"}, {Name: "appendfsync", Value: "everysec"}}}).Durable() {
+		t.Error("what is durable is not called that, or what isn't is")
+	}
+}
+
+// TestDatabase proves that a database has what contenders need, that rows are copied, and
+// that links count what goes through them.
+func TestDatabase(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		name := map[testdb.Engine]string{testdb.MariaDB: "MariaDB", testdb.MySQL: "MySQL"}[engine]
+		server, err := site.Connect(t.Context(), name, testdb.Shared(t, engine).Config().FormatDSN())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if server.Version == "" || len(server.Settings) < 5 {
+			t.Errorf("%s: version %q, settings %v", engine, server.Version, server.Settings)
+		}
+		d, err := server.NewDatabase(t.Context(), 20, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := d.Drop(); err != nil {
+				t.Error(err)
+			}
+		})
+		count := func(table string) (n int) {
+			if err := d.Pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		if n := count(contender.Stock); n != 20 {
+			t.Errorf("%s: a stock of %d rows", engine, n)
+		}
+
+		link, err := site.NewLink(server, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := link.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		m, err := contender.ByName(contender.BareUpsert)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bare, err := m.OpenTransactor(t.Context(), link.Counted(d, 1, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := link.Counts()
+		if err := bare.Transact(t.Context(), []int64{1}, func(contender.Tx) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		if counts := link.Counts().Minus(before); counts.Trips != 3 || counts.Commands != 3 || counts.Answering <= 0 { // BEGIN, upsert, COMMIT
+			t.Errorf("%s: %+v of one transaction", engine, counts)
+		}
+		if err := bare.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := d.CopyRows(t.Context(), m.Table, m.Column, 10_010); err != nil {
+			t.Error(err)
+		}
+		if n := count(m.Table); n != 10_010 {
+			t.Errorf("%s: %d rows of 10,010", engine, n)
+		}
+		if bytes, err := d.TableBytes(t.Context(), m.Table); bytes < 10_010*30 || err != nil {
+			t.Errorf("%s: the table has %d bytes, %v", engine, bytes, err)
+		}
+	}
+}
