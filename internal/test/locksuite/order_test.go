@@ -161,7 +161,7 @@ func TestFreshKeysHardlyCollide(t *testing.T) {
 	each20 := int64(testdb.Long(10, 100))
 	for _, engine := range testdb.Engines() {
 		// Of its own: what other tests roll back closes gaps, see TestGapOfARollback.
-		db := testdb.Shared(t, engine).Open(t)
+		db := testdb.Shared(t, engine).OpenLeases(t)
 		for _, verb := range []struct {
 			name string
 			lock func(ctx context.Context, s *txlock.Scope, keys []txlock.Key) error

@@ -99,7 +99,7 @@ func TestTokensRiseBesideClean(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).Open(t)
+			db := testdb.Shared(t, engine).OpenLeases(t)
 			key, tokens, pool := txlock.Named("cleaned"), risingTokens{}, poolOf(t, db, true, true)
 			lock := func(s *txlock.Scope) (uint64, error) {
 				grant, err := s.Lock(t.Context(), key)
