@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
@@ -168,7 +169,8 @@ func (f fuzzer) hook(tx *gorm.DB, _ int64) error {
 // TestRandomConditions writes models under random conditions: only their own rows change,
 // whose keys are locked.
 func TestRandomConditions(t *testing.T) {
-	const tries, rows = 400, 9
+	const rows = 9
+	tries := testdb.Long(200, 2000)
 	seed := rand.Uint64()
 	if text := os.Getenv("SEED"); text != "" {
 		given, err := strconv.ParseUint(text, 10, 64)

@@ -79,7 +79,7 @@ func TestTokensOfFreshKeysRise(t *testing.T) {
 					tokens := risingTokens{}
 					pool := poolOf(t, db, pool.guarded, pool.interpolate)
 					each(t, 8, func(ctx context.Context, _ int) error {
-						for range 20 {
+						for range 10 {
 							if err := tokens.rollBack(ctx, pool, func(s *txlock.Scope) (uint64, error) { return verb.lock(ctx, s, key, beside) }); err != nil {
 								return err
 							}
@@ -125,7 +125,7 @@ func TestTokensRiseBesideClean(t *testing.T) {
 					}
 				}()
 				each(t, 8, func(ctx context.Context, _ int) error {
-					for range 20 {
+					for range 10 {
 						if err := tokens.rollBack(ctx, pool, lock); err != nil {
 							return err
 						}
