@@ -60,7 +60,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/test/tools/need-cc.sh
 	CGO_ENABLED=1 go build -race ./...
-	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-module test-gorm test-sqlc test-others test-stores
+	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-others test-module test-stores test-gorm test-sqlc
 
 test-leases:
 	@$(GOTEST) -parallel 8 ./txlock/lease
