@@ -14,10 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // atoms are texts for conditions, valid and invalid ones.

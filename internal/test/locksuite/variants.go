@@ -54,11 +54,16 @@ var kinds = []kind{
 
 var hashed = txlock.NewFamily[int64]("hashed", txlock.Hashed)
 
-// meet tells whether an adapter, a variant and a kind of key, by their places, are run
-// together. A variant has three settings, and meets an adapter and a kind together with
-// its opposite, in which all three differ. So with four adapters any three of the adapter,
-// the kind and the settings are run in all their combinations, by a quarter of the product.
-func meet(adapter, variant, kind int) bool {
+// met are the kinds of keys with which an adapter and a variant, by their places, are run.
+// A variant has three settings, and meets an adapter and a kind together with its
+// opposite, in which all three differ. So with four adapters any three of the adapter, the
+// kind and the settings are run in all their combinations, by a quarter of the product.
+func met(adapter, variant int) (all []kind) {
 	pair := min(variant, len(variants)-1-variant)
-	return (adapter+kind)%(len(variants)/2) == pair
+	for k, kind := range kinds {
+		if (adapter+k)%(len(variants)/2) == pair {
+			all = append(all, kind)
+		}
+	}
+	return all
 }

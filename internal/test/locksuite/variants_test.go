@@ -5,28 +5,26 @@ import "testing"
 // TestMeet counts what is run together: of four adapters, the kinds of keys and the
 // three settings of a variant, any three in all their combinations.
 func TestMeet(t *testing.T) {
-	sizes := [5]int{4, len(kinds), 2, 2, 2}
-	met := make(map[[6]int]bool) // which three, and their values
+	const adapters = 4
+	type three [6]any // which three, and their values
+	seen := make(map[three]bool)
 	runs := 0
-	for a := range sizes[0] {
+	for a := range adapters {
 		for v := range variants {
-			for k := range kinds {
-				if !meet(a, v, k) {
-					continue
-				}
+			for _, kind := range met(a, v) {
 				runs++
-				factors := [5]int{a, k, v >> 2, v >> 1 & 1, v & 1}
-				for x := range factors {
+				values := [5]any{a, kind.name, v >> 2, v >> 1 & 1, v & 1}
+				for x := range values {
 					for y := range x {
 						for z := range y {
-							met[[6]int{x, y, z, factors[x], factors[y], factors[z]}] = true
+							seen[three{x, y, z, values[x], values[y], values[z]}] = true
 						}
 					}
 				}
 			}
 		}
 	}
-	want := 0
+	sizes, want := [5]int{adapters, len(kinds), 2, 2, 2}, 0
 	for x := range sizes {
 		for y := range x {
 			for z := range y {
@@ -34,7 +32,7 @@ func TestMeet(t *testing.T) {
 			}
 		}
 	}
-	if len(met) != want || runs != 24 {
-		t.Errorf("%d runs with %d combinations of three, want 24 with %d", runs, len(met), want)
+	if len(seen) != want || runs != 24 {
+		t.Errorf("%d runs with %d combinations of three, want 24 with %d", runs, len(seen), want)
 	}
 }
