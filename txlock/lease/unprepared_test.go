@@ -141,7 +141,7 @@ func TestNoRoomForPreparedStatements(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Dedicated(t, engine).OpenLeases(t)
+			db := testdb.Dedicated(t, engine).Open(t)
 			for _, guarded := range []bool{true, false} {
 				const ttl = 5 * time.Second
 				pool := newPool(t, db, guarded)
