@@ -81,7 +81,7 @@ func onStores(t *testing.T, cast string, rewrite func(string) string, failed fun
 			}
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				db := testdb.Shared(t, engine).OpenLeases(t)
+				db := testdb.Shared(t, engine).Open(t)
 				over := false
 				check := func(rt *rapid.T) {
 					if over {
