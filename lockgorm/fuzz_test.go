@@ -17,6 +17,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // atoms are texts for conditions, valid and invalid ones.
@@ -168,7 +170,8 @@ func (f fuzzer) hook(tx *gorm.DB, _ int64) error {
 // TestRandomConditions writes models under random conditions: only their own rows change,
 // whose keys are locked.
 func TestRandomConditions(t *testing.T) {
-	const tries, rows = 400, 9
+	const rows = 9
+	tries := testdb.Long(200, 2000)
 	seed := rand.Uint64()
 	if text := os.Getenv("SEED"); text != "" {
 		given, err := strconv.ParseUint(text, 10, 64)

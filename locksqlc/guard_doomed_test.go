@@ -13,8 +13,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// The table of a deadlock has many rows. The victim holds the first one, the other
-// transaction the last one.
+// The victim of a deadlock holds the first row of a table, the other transaction the last
+// one. Between them there are few rows, or so many that a reply begins before it ends.
 const (
 	crossed    = "id INT PRIMARY KEY, grp INT NOT NULL, v INT NOT NULL, pad CHAR(200) NOT NULL, KEY (grp)"
 	lastRow    = 4000
@@ -22,6 +22,8 @@ const (
 	allNumbers = "(SELECT 1 + a.d + b.d * 10 + c.d * 100 + e.d * 1000 AS n FROM " +
 		digits + " a, " + digits + " b, " + digits + " c, " + digits + " e) numbers WHERE n <= 4000"
 	rowsOfIt = " SELECT n, IF(n = 4000, 7, 0), 0, REPEAT('x', 200) FROM " + allNumbers
+	fewOfIt  = " SELECT n, IF(n = 4000, 7, 0), 0, REPEAT('x', 200) FROM (SELECT 1 + d AS n FROM " +
+		digits + " first UNION ALL SELECT 3991 + d FROM " + digits + " last) numbers"
 )
 
 // victim is the transaction that a deadlock rolls back.
@@ -35,32 +37,36 @@ type victim struct {
 	conn  int64
 }
 
-// shapes are the ways in which error 1213 can reach a program. Each waits for the last
-// row.
-var shapes = []struct {
+// shape is a way in which error 1213 can reach a program.
+type shape struct {
 	name string
 	run  func(ctx context.Context, v *victim) error
-}{
-	{"Exec", func(ctx context.Context, v *victim) error {
+	many bool // the table has many rows
+}
+
+// shapes are the ways in which error 1213 can reach a program. Each waits for the last
+// row.
+var shapes = []shape{
+	{name: "Exec", run: func(ctx context.Context, v *victim) error {
 		_, err := v.tx.ExecContext(ctx, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
 		return err
 	}},
-	{"Exec with arguments", func(ctx context.Context, v *victim) error {
+	{name: "Exec with arguments", run: func(ctx context.Context, v *victim) error {
 		_, err := v.tx.ExecContext(ctx, "UPDATE "+v.table+" SET v = v + ? WHERE id = ?", 1, lastRow)
 		return err
 	}},
-	{"Exec of two statements", func(ctx context.Context, v *victim) error {
+	{name: "Exec of two statements", run: func(ctx context.Context, v *victim) error {
 		_, err := v.tx.ExecContext(ctx, "SET @x = 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
 		return err
 	}},
-	{"row by key", row("SELECT id FROM %s WHERE id = 4000 FOR UPDATE")},
-	{"row by key with an argument", row("SELECT id FROM %s WHERE id = ? FOR UPDATE", lastRow)},
-	{"row of a range", row("SELECT id FROM %s WHERE id > 3999 FOR UPDATE")},
-	{"row of a range with an argument", row("SELECT id FROM %s WHERE id > ? FOR UPDATE", lastRow-1)},
-	{"row by LIMIT", row("SELECT id FROM %s WHERE id > 3990 ORDER BY id DESC LIMIT 1 FOR UPDATE")},
-	{"row of an aggregate", row("SELECT COUNT(*) FROM %s WHERE id > 3990 FOR UPDATE")},
-	{"row by a secondary index", row("SELECT id FROM %s WHERE grp = ? FOR UPDATE", 7)},
-	{"after thousands of rows", func(ctx context.Context, v *victim) error {
+	{name: "row by key", run: row("SELECT id FROM %s WHERE id = 4000 FOR UPDATE")},
+	{name: "row by key with an argument", run: row("SELECT id FROM %s WHERE id = ? FOR UPDATE", lastRow)},
+	{name: "row of a range", run: row("SELECT id FROM %s WHERE id > 3999 FOR UPDATE")},
+	{name: "row of a range with an argument", run: row("SELECT id FROM %s WHERE id > ? FOR UPDATE", lastRow-1)},
+	{name: "row by LIMIT", run: row("SELECT id FROM %s WHERE id > 3990 ORDER BY id DESC LIMIT 1 FOR UPDATE")},
+	{name: "row of an aggregate", run: row("SELECT COUNT(*) FROM %s WHERE id > 3990 FOR UPDATE")},
+	{name: "row by a secondary index", run: row("SELECT id FROM %s WHERE grp = ? FOR UPDATE", 7)},
+	{name: "after thousands of rows", many: true, run: func(ctx context.Context, v *victim) error {
 		rows, err := v.tx.QueryContext(ctx, "SELECT id, pad FROM "+v.table+" WHERE id > 1 ORDER BY id FOR UPDATE")
 		if err != nil {
 			return fmt.Errorf("before any row: %w", err)
@@ -74,7 +80,7 @@ var shapes = []struct {
 		}
 		return errors.Join(rows.Err(), rows.Close())
 	}},
-	{"rows closed early", func(ctx context.Context, v *victim) error {
+	{name: "rows closed early", many: true, run: func(ctx context.Context, v *victim) error {
 		rows, err := v.tx.QueryContext(ctx, "SELECT id, pad FROM "+v.table+" WHERE id > 1 ORDER BY id FOR UPDATE")
 		if err != nil {
 			return err
@@ -85,7 +91,7 @@ var shapes = []struct {
 		}
 		return rows.Close()
 	}},
-	{"in the second result", func(ctx context.Context, v *victim) error {
+	{name: "in the second result", run: func(ctx context.Context, v *victim) error {
 		rows, err := v.tx.QueryContext(ctx, "SELECT 1; SELECT id FROM "+v.table+" WHERE id > 3999 FOR UPDATE")
 		if err != nil {
 			return err
@@ -94,7 +100,7 @@ var shapes = []struct {
 		}
 		return errors.Join(rows.Err(), rows.Close())
 	}},
-	{"between two results", func(ctx context.Context, v *victim) error {
+	{name: "between two results", run: func(ctx context.Context, v *victim) error {
 		rows, err := v.tx.QueryContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000; SELECT 2")
 		if err != nil {
 			return err
@@ -104,21 +110,21 @@ var shapes = []struct {
 		}
 		return errors.Join(rows.Err(), rows.Close())
 	}},
-	{"in a result that nobody reads", func(ctx context.Context, v *victim) error {
+	{name: "in a result that nobody reads", run: func(ctx context.Context, v *victim) error {
 		rows, err := v.tx.QueryContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
 		if err != nil {
 			return err
 		}
 		return rows.Close()
 	}},
-	{"prepared by the transaction", func(ctx context.Context, v *victim) error {
+	{name: "prepared by the transaction", run: func(ctx context.Context, v *victim) error {
 		stmt, err := v.tx.PrepareContext(ctx, "SELECT id FROM "+v.table+" WHERE id > ? FOR UPDATE")
 		if err != nil {
 			return err
 		}
 		return errors.Join(stmt.QueryRowContext(ctx, lastRow-1).Scan(new(int)), stmt.Close())
 	}},
-	{"prepared by the pool", func(ctx context.Context, v *victim) error {
+	{name: "prepared by the pool", run: func(ctx context.Context, v *victim) error {
 		_, err := v.tx.StmtContext(ctx, v.ready).ExecContext(ctx, lastRow)
 		return err
 	}},
@@ -132,9 +138,9 @@ func row(query string, args ...any) func(context.Context, *victim) error {
 
 // deadlock lets a transaction run into a deadlock by a statement, and lose. The
 // other one has written far more, and InnoDB rolls back the smaller.
-func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, run func(context.Context, *victim) error) *victim {
+func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, s shape) *victim {
 	t.Helper()
-	v, err := lost(t, db, pool, false, run)
+	v, err := lost(t, db, pool, false, s)
 	if number(err) != 1213 {
 		t.Fatalf("the statement was answered %v, want the deadlock", err)
 	}
@@ -142,11 +148,15 @@ func deadlock(t *testing.T, db *testdb.DB, pool *sql.DB, run func(context.Contex
 }
 
 // lost does what deadlock does, for a statement that may be answered with anything.
-func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, run func(context.Context, *victim) error) (*victim, error) {
+func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, s shape) (*victim, error) {
 	t.Helper()
 	v := &victim{db: pool, table: db.CreateTable(t, "crossed", crossed)}
 	ballast := db.CreateTable(t, "ballast", "id INT PRIMARY KEY AUTO_INCREMENT, v INT NOT NULL")
-	db.Exec(t, "INSERT INTO "+v.table+rowsOfIt)
+	rows, weight := fewOfIt, digits+" a, "+digits+" b"
+	if s.many {
+		rows, weight = rowsOfIt, allNumbers
+	}
+	db.Exec(t, "INSERT INTO "+v.table+rows)
 	var err error
 	if v.ready, err = pool.PrepareContext(t.Context(), "UPDATE "+v.table+" SET v = v + 1 WHERE id = ?"); err != nil {
 		t.Fatal(err)
@@ -154,7 +164,7 @@ func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, run func(contex
 	t.Cleanup(func() { _ = v.ready.Close() })
 
 	other := begin(t, newPool(t, db.Config(), false))
-	exec(t, other, "INSERT INTO "+ballast+" (v) SELECT 1 FROM "+allNumbers)
+	exec(t, other, "INSERT INTO "+ballast+" (v) SELECT 1 FROM "+weight)
 	exec(t, other, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
 	v.tx = begin(t, pool)
 	v.conn = testdb.ConnID(t, v.tx)
@@ -166,7 +176,7 @@ func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, run func(contex
 	exec(t, v.tx, "UPDATE "+v.table+" SET v = 100 WHERE id = 1")
 
 	answered := make(chan error, 1)
-	go func() { answered <- run(t.Context(), v) }()
+	go func() { answered <- s.run(t.Context(), v) }()
 	db.WaitForLockWait(t, v.conn)
 	exec(t, other, "UPDATE "+v.table+" SET v = v + 1 WHERE id = 1")
 	err = <-answered
@@ -179,14 +189,14 @@ func lost(t *testing.T, db *testdb.DB, pool *sql.DB, locks bool, run func(contex
 func TestDeadlockDooms(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, interpolate := range []bool{false, true} {
-			for _, shape := range shapes {
-				t.Run(fmt.Sprintf("%s/interpolate=%t", shape.name, interpolate), func(t *testing.T) {
+			for _, s := range shapes {
+				t.Run(fmt.Sprintf("%s/interpolate=%t", s.name, interpolate), func(t *testing.T) {
 					sides(t, func(t *testing.T, guarded bool) {
 						pool := newPool(t, db.Config(func(cfg *mysql.Config) {
 							cfg.InterpolateParams, cfg.MultiStatements = interpolate, true
 						}), guarded)
 						pool.SetMaxOpenConns(1)
-						v := deadlock(t, db, pool, shape.run)
+						v := deadlock(t, db, pool, s)
 						if guarded {
 							v.isDoomed(t)
 						} else {

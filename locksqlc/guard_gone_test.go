@@ -171,7 +171,7 @@ func TestStatementOfPoolOutlivesDoom(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)
 		pool.SetMaxOpenConns(2)
-		v := deadlock(t, db, pool, shapes[0].run)
+		v := deadlock(t, db, pool, shapes[0])
 		ready, err := pool.PrepareContext(t.Context(), "UPDATE "+v.table+" SET v = 3 WHERE id = ?") // on the other connection
 		if err != nil {
 			t.Fatal(err)

@@ -64,7 +64,7 @@ func TestSwallowedDeadlock(t *testing.T) {
 						if by == "unread" {
 							pool = unreadPool(t, cfg)
 						}
-						v, err := lost(t, db, pool, locks, func(ctx context.Context, v *victim) error {
+						v, err := lost(t, db, pool, locks, shape{run: func(ctx context.Context, v *victim) error {
 							fill := strings.NewReplacer("{T}", v.table, "{P}", "own_"+v.table).Replace
 							if kind, _, made := strings.Cut(s.makes, " "); made {
 								db.Exec(t, "CREATE "+fill(s.makes))
@@ -74,7 +74,7 @@ func TestSwallowedDeadlock(t *testing.T) {
 								exec(t, v.tx, fill(s.before))
 							}
 							return v.send(ctx, by, fill(s.text), s.args)
-						})
+						}})
 						v.isOver(t, err, s.result, s.again)
 					})
 				}

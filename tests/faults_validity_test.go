@@ -33,7 +33,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 				t.Parallel()
 				db := testdb.Open(t, engine)
 				if fault.dedicated {
-					db = testdb.Dedicated(t, engine).Open(t)
+					db = testdb.Dedicated(t, engine).OpenLeases(t)
 				}
 				n := newNetwork(t, db)
 				holder := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(holderTTL))

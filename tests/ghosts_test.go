@@ -31,7 +31,7 @@ func TestNoGhosts(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Dedicated(t, engine).Open(t)
+			db := testdb.Dedicated(t, engine).OpenLeases(t)
 			h := haunt(t, db, 10, 50, func(i int) func(driver.Connector) driver.Connector {
 				if i%2 == 0 {
 					return guarded
@@ -125,7 +125,7 @@ func TestReleasesToServerThatRefuses(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).Open(t)
+			db := testdb.Shared(t, engine).OpenLeases(t)
 			n := newNetwork(t, db)
 			m := faultManager(t, faultPool(t, db, n, guarded), lease.TTL(5*time.Minute))
 			warm(t, m, 1)

@@ -93,7 +93,7 @@ func TestManyKeysAreRenewedTogether(t *testing.T) {
 		for name, text := range map[string]bool{"prepared": false, "interpolated": true} {
 			run(name, func(t *testing.T) {
 				const ttl, every, soonest = 30 * time.Second, 2 * time.Second, 8 * time.Second
-				leases := testdb.Long(1500, 3000)
+				leases := testdb.Long(600, 3000)
 				tap := new(wiretap)
 				pool := newPool(t, db, !text, tap.install, func(c *mysql.Config) { c.InterpolateParams = text })
 				m := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(every))
@@ -109,7 +109,7 @@ func TestManyKeysAreRenewedTogether(t *testing.T) {
 					t.Errorf("%d of %d are lost: %v", n, len(held), why)
 				}
 				sent := tap.count() - before
-				// A round takes 3 batches of two statements, and the urgent one 2 of its own. Where
+				// A round takes a few batches of two statements, and the urgent one 2 of its own. Where
 				// the server is slow, batches fail, are read again, and the rounds drift apart; but
 				// none becomes a lease by itself.
 				renewals := leases * int(time.Since(begun)/every)

@@ -172,7 +172,7 @@ func TestPreparedStatements(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Dedicated(t, engine).Open(t)
+			db := testdb.Dedicated(t, engine).OpenLeases(t)
 			count := func() int64 {
 				var name string
 				var n int64

@@ -53,7 +53,7 @@ func TestNeighboursAreFree(t *testing.T) {
 	}
 	for _, engine := range testdb.Engines() {
 		// Of its own: what other tests roll back closes gaps, see TestGapOfARollback.
-		db := testdb.Shared(t, engine).Open(t)
+		db := testdb.Shared(t, engine).OpenLeases(t)
 		for name, verb := range verbs {
 			for _, ensured := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/ensured=%t", engine, name, ensured), func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestGapOfARollback(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).Open(t)
+			db := testdb.Shared(t, engine).OpenLeases(t)
 			pool, family := guarded(t, db), txlock.NewFamily[int]("rolled")
 			if err := txlock.Ensure(t.Context(), db.Admin(), family.Key(1), family.Key(9)); err != nil {
 				t.Fatal(err)

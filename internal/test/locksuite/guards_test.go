@@ -85,14 +85,22 @@ var clients = []client{
 // rowsDB is a database with lockstep's tables and suite_rows.
 func rowsDB(t *testing.T, engine testdb.Engine) *testdb.DB {
 	t.Helper()
-	db := testdb.Shared(t, engine).Open(t)
+	db := testdb.Shared(t, engine).OpenLeases(t)
 	db.Exec(t, "CREATE TABLE suite_rows (id BIGINT NOT NULL PRIMARY KEY, kind BIGINT NOT NULL, n BIGINT NOT NULL, KEY by_kind (kind))")
 	db.Grant(t, "suite_rows")
-	fill := rowsdb.New(db.Admin())
+	tx, err := db.Admin().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit, or on the way out with an error that says more
+	fill := rowsdb.New(tx)
 	for id := int64(1); id <= 300; id++ {
 		if err := fill.Fill(t.Context(), rowsdb.FillParams{ID: id, Kind: id % 10, N: 0}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
 	}
 	return db
 }

@@ -47,17 +47,17 @@ type Session interface {
 }
 
 // Run runs all behaviours by the adapters on all servers, with every setting of
-// the driver and the isolation levels that matter.
+// the driver, both isolation levels and all kinds of keys: see met.
 func Run(t *testing.T, adapters ...Adapter) {
 	for _, engine := range testdb.Engines() {
-		for _, adapter := range adapters {
-			for _, v := range variants {
+		for a, adapter := range adapters {
+			for i, v := range variants {
 				t.Run(fmt.Sprintf("%s/%s/%s", engine, adapter.Name, v.name), func(t *testing.T) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
 					cluster := onCluster(t, db)
-					for _, b := range v.behaviours() {
-						for _, kind := range kinds {
+					for _, b := range slices.Concat(behaviours, versions) {
+						for _, kind := range met(a, i) {
 							t.Run(b.name+"/"+kind.name, func(t *testing.T) {
 								t.Parallel()
 								e := &env{T: t, db: db, adapter: adapter, variant: v, kind: kind, cluster: cluster}
@@ -83,61 +83,6 @@ func onCluster(t *testing.T, db *testdb.DB) bool {
 	}
 	return err != nil
 }
-
-// variant is a setting of the driver and an isolation level.
-type variant struct {
-	name  string
-	set   func(*mysql.Config)
-	level sql.IsolationLevel
-	some  bool // for the behaviours of locks, not those of versions
-}
-
-// behaviours are those that a variant is for.
-func (v variant) behaviours() []behaviour {
-	if v.some {
-		return behaviours
-	}
-	return slices.Concat(behaviours, versions)
-}
-
-var variants = func() (all []variant) {
-	for _, interpolate := range []bool{false, true} {
-		for _, found := range []bool{false, true} {
-			for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
-				all = append(all, variant{
-					name: fmt.Sprintf("interpolate=%t,found=%t,%s", interpolate, found, level),
-					set: func(c *mysql.Config) {
-						c.InterpolateParams, c.ClientFoundRows = interpolate, found
-						c.Logger = &mysql.NopLogger{} // connections are broken on purpose
-					},
-					level: level,
-					some:  interpolate != found,
-				})
-			}
-		}
-	}
-	return all
-}()
-
-// kind is a kind of key: each behaves alike.
-type kind struct {
-	name   string
-	family txlock.Family[int64]
-	// apart is a family whose rows are no neighbours of the first one's. When a
-	// page of the index splits before a locked row, the server locks the gap
-	// before it, too: a row that was removed there by a rollback can't be made
-	// again until the neighbour is free.
-	apart  txlock.Family[int64]
-	ensure bool
-}
-
-var kinds = []kind{
-	{name: "fresh", family: txlock.NewFamily[int64]("fresh"), apart: txlock.NewFamily[int64]("later")},
-	{name: "ensured", family: txlock.NewFamily[int64]("ensured"), apart: txlock.NewFamily[int64]("later"), ensure: true},
-	{name: "hashed", family: hashed, apart: hashed},
-}
-
-var hashed = txlock.NewFamily[int64]("hashed", txlock.Hashed)
 
 // env is what a behaviour works with.
 type env struct {

@@ -27,7 +27,7 @@ const (
 	processes   = 3
 	workers     = 8
 	keys        = 2
-	rounds      = 12 // commits of each worker
+	rounds      = 8 // commits of each worker
 )
 
 // job is what one process does.

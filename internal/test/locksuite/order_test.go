@@ -151,17 +151,17 @@ func TestLockAllInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestFreshKeysHardlyCollide has 16 workers lock 200 fresh keys each, 20 in a
+// TestFreshKeysHardlyCollide has 16 workers lock 100 fresh keys each, 20 in a
 // transaction, under REPEATABLE READ, by every verb: nobody waits for a neighbour but
 // where the index splits beside a locked row, which closes the gap there. A try is refused
 // then, and two workers who wait for each other so are a deadlock, of some thousands of
 // transactions one. It is 2,000 keys with LOCKSTEP_LONG=1.
 func TestFreshKeysHardlyCollide(t *testing.T) {
 	const workers = 16
-	each20 := int64(testdb.Long(10, 100))
+	each20 := int64(testdb.Long(5, 100))
 	for _, engine := range testdb.Engines() {
 		// Of its own: what other tests roll back closes gaps, see TestGapOfARollback.
-		db := testdb.Shared(t, engine).Open(t)
+		db := testdb.Shared(t, engine).OpenLeases(t)
 		for _, verb := range []struct {
 			name string
 			lock func(ctx context.Context, s *txlock.Scope, keys []txlock.Key) error

@@ -79,7 +79,7 @@ func TestTokensOfFreshKeysRise(t *testing.T) {
 					tokens := risingTokens{}
 					pool := poolOf(t, db, pool.guarded, pool.interpolate)
 					each(t, 8, func(ctx context.Context, _ int) error {
-						for range 20 {
+						for range 10 {
 							if err := tokens.rollBack(ctx, pool, func(s *txlock.Scope) (uint64, error) { return verb.lock(ctx, s, key, beside) }); err != nil {
 								return err
 							}
@@ -99,7 +99,7 @@ func TestTokensRiseBesideClean(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Shared(t, engine).Open(t)
+			db := testdb.Shared(t, engine).OpenLeases(t)
 			key, tokens, pool := txlock.Named("cleaned"), risingTokens{}, poolOf(t, db, true, true)
 			lock := func(s *txlock.Scope) (uint64, error) {
 				grant, err := s.Lock(t.Context(), key)
@@ -125,7 +125,7 @@ func TestTokensRiseBesideClean(t *testing.T) {
 					}
 				}()
 				each(t, 8, func(ctx context.Context, _ int) error {
-					for range 20 {
+					for range 10 {
 						if err := tokens.rollBack(ctx, pool, lock); err != nil {
 							return err
 						}

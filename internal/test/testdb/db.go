@@ -51,8 +51,9 @@ func (s *Server) Open(tb testing.TB) *DB {
 	return db
 }
 
-// OpenLeases is like Open, but without the rows of lockstep_centers, which leases don't
-// use: 65,536 of them take most of the time that a database takes.
+// OpenLeases is like Open, but without the rows of lockstep_centers, which leases and
+// locks of keys that aren't hashed don't use: 65,536 of them take most of the time that a
+// database takes.
 func (s *Server) OpenLeases(tb testing.TB) *DB {
 	tb.Helper()
 	db := s.Fresh(tb)

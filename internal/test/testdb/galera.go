@@ -204,7 +204,7 @@ func (n *galeraNode) prepare(ctx context.Context, password string) (err error) {
 		}
 	}()
 	if n.first() {
-		if err := initialise(ctx, MariaDB, n.binary, n.data()); err != nil {
+		if err := fillData(ctx, MariaDB, n.binary, n.data()); err != nil {
 			return err
 		}
 		if err := os.WriteFile(n.setup(), []byte(n.adminSQL(MariaDB)), 0o600); err != nil {

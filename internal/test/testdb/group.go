@@ -93,7 +93,7 @@ func (m *groupMember) prepare(ctx context.Context, password string) error {
 		origin: m.binary.origin, dir: dir, user: "lockstep_admin", password: password,
 		socket: filepath.Join(dir, "s.sock"), spawn: m.spawn, ready: m.online,
 	}
-	if err := initialise(ctx, MySQL, m.binary, m.data()); err != nil {
+	if err := fillData(ctx, MySQL, m.binary, m.data()); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
 	return nil

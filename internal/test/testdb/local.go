@@ -32,7 +32,7 @@ func newLocal(ctx context.Context, engine Engine, b binary, o options) (*instanc
 
 func (i *instance) prepareLocal(ctx context.Context, engine Engine, b binary, o options) error {
 	data := filepath.Join(i.dir, "data")
-	if err := initialise(ctx, engine, b, data); err != nil {
+	if err := fillData(ctx, engine, b, data); err != nil {
 		return err
 	}
 	setup := filepath.Join(i.dir, "init.sql")
@@ -79,7 +79,7 @@ func (i *instance) startLogged(cmd *exec.Cmd) (*Child, error) {
 func initialise(ctx context.Context, engine Engine, b binary, data string) error {
 	env := []string{"TMPDIR=" + filepath.Dir(data), adminPath()}
 	if engine == MySQL {
-		line := b.line(append(asRoot(), "--initialize-insecure", "--datadir="+data)...)
+		line := b.line(append(asRoot(), "--initialize-insecure", "--loose-innodb-redo-log-capacity=8M", "--datadir="+data)...)
 		return run(ctx, env, line[0], line[1:]...)
 	}
 	paths := append(installed("mariadb-install-db"), installed("mysql_install_db")...)

@@ -110,7 +110,7 @@ func needDebootstrap(ctx context.Context) error {
 	return aptInstall(ctx, "debootstrap", "debian-archive-keyring")
 }
 
-// cacheDir is where what was downloaded stays: LOCKSTEP_CACHE, or a directory
+// cacheDir is where what was downloaded or initialised stays: LOCKSTEP_CACHE, or a directory
 // in the user's cache.
 func cacheDir() (string, error) {
 	dir := os.Getenv("LOCKSTEP_CACHE")

@@ -102,21 +102,21 @@ func (db *DB) wait(tb testing.TB, what string, ask func(context.Context) (bool, 
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), waitTimeout)
 	defer cancel()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	// What is waited for takes a moment, and an answer of MySQL some milliseconds of a
+	// processor: it is asked ever more rarely.
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		select {
+		case <-ctx.Done():
+			status, err := db.innodbStatus(context.Background())
+			tb.Fatalf("waited %s until %s, in vain (%v); InnoDB says:\n%s", waitTimeout, what, err, status)
+		case <-time.After(pause):
+		}
 		yes, err := ask(ctx)
 		if yes && err == nil {
 			return
 		}
 		if err != nil && ctx.Err() == nil {
 			tb.Fatalf("wait until %s: %v", what, err)
-		}
-		select {
-		case <-ctx.Done():
-			status, err := db.innodbStatus(context.Background())
-			tb.Fatalf("waited %s until %s, in vain (%v); InnoDB says:\n%s", waitTimeout, what, err, status)
-		case <-tick.C:
 		}
 	}
 }
