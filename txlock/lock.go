@@ -171,6 +171,8 @@ const tryLimit = 20 * time.Millisecond
 // granted, however short the limit and however slow the server.
 func (a *attempt) limited(ctx context.Context) (uint64, error) {
 	switch {
+	case a.byProcedure():
+		return a.callFor(ctx)
 	case !a.bounded():
 		return a.takeRow(ctx)
 	case !a.server.MariaDB:

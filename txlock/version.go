@@ -49,7 +49,7 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 		return 0, s.failure(verb, key, err)
 	}
 	r := key.record()
-	version, err := r.tokenOrZero(s.own(ctx, guard.Call{Reads: true}), s.tx)
+	version, err := s.versionOf(ctx, r)
 	if err != nil {
 		return 0, s.failure(verb, key, err)
 	}
