@@ -62,8 +62,8 @@ func Check(ctx context.Context, db *sql.DB) error {
 		checkTables,
 		checkClock,
 		checkSession,
-		func(ctx context.Context, db *sql.DB) (error, error) { return checkCluster(ctx, db) },
 		checkProcedures,
+		func(ctx context.Context, db *sql.DB) (error, error) { return checkCluster(ctx, db) },
 	} {
 		problem, err := check(ctx, db)
 		if err != nil {

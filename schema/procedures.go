@@ -131,17 +131,17 @@ func checkProcedures(ctx context.Context, db *sql.DB) (problem, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var problems []error
+	var problems []string
 	for _, p := range wanted {
 		err := query(ctx, db, "CALL "+p.name+"()")
 		var server *mysql.MySQLError
 		switch {
-		case errors.As(err, &server) && server.Number == 1318: // ER_SP_WRONG_NO_OF_ARGS
-			if p.differs(found[p.name]) {
-				problems = append(problems, fmt.Errorf("%s is not that of this version", p.name))
+		case err == nil, errors.As(err, &server) && server.Number == 1318: // ER_SP_WRONG_NO_OF_ARGS
+			if err == nil || p.differs(found[p.name]) {
+				problems = append(problems, p.name+" is not that of this version")
 			}
 		case errors.As(err, &server) && server.Number == 1305: // ER_SP_DOES_NOT_EXIST
-			problems = append(problems, fmt.Errorf("%s is missing", p.name))
+			problems = append(problems, p.name+" is missing")
 		case denied(err):
 			cure, _ := MissingPrivilege(err)
 			return fmt.Errorf("%w that this user may call: locks take one round trip more: %s: %w", ErrProcedures, cure, err), nil
@@ -152,5 +152,5 @@ func checkProcedures(ctx context.Context, db *sql.DB) (problem, err error) {
 	if problems == nil {
 		return nil, nil
 	}
-	return fmt.Errorf("%w of this version: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, or the DDL in schema.FS: %w", ErrProcedures, errors.Join(problems...)), nil
+	return fmt.Errorf("%w of this version: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, or the DDL in schema.FS: %s", ErrProcedures, strings.Join(problems, ", ")), nil
 }
