@@ -18,6 +18,9 @@ import (
 func onMySQL(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
 	t.Helper()
 	t.Parallel()
+	if testdb.WithoutProcedures() {
+		t.Skip("without procedures")
+	}
 	for _, engine := range testdb.Engines() {
 		if engine != testdb.MariaDB {
 			test(t, testdb.Shared(t, engine).Open(t))

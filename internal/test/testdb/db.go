@@ -285,7 +285,7 @@ func (db *DB) withoutDatabase(ctx context.Context, statements []string) error {
 	return execAll(ctx, pool, statements)
 }
 
-// install makes lockstep's tables and lets the application user use them.
+// install makes lockstep's tables and procedures, and lets the application user use them.
 func (db *DB) install(ctx context.Context) error {
 	if err := schema.Install(ctx, db.admin); err != nil {
 		return fmt.Errorf("testdb: install the schema on %s: %w", db.server.engine, err)
@@ -293,7 +293,7 @@ func (db *DB) install(ctx context.Context) error {
 	if err := db.grant(ctx, "lockstep_locks", "lockstep_centers", "lockstep_leases"); err != nil {
 		return err
 	}
-	return db.grantCalls(ctx)
+	return db.installProcedures(ctx)
 }
 
 // drop removes the database and its user, if their server still runs, and
@@ -315,15 +315,6 @@ func (db *DB) grant(ctx context.Context, tables ...string) error {
 			statements = append(statements,
 				fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON `%s`.`%s` TO %s", db.name, table, account))
 		}
-	}
-	return db.exec(ctx, statements...)
-}
-
-// grantCalls lets the application user call procedures.
-func (db *DB) grantCalls(ctx context.Context) error {
-	var statements []string
-	for _, account := range db.accounts() {
-		statements = append(statements, fmt.Sprintf("GRANT EXECUTE ON `%s`.* TO %s", db.name, account))
 	}
 	return db.exec(ctx, statements...)
 }
