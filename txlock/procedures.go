@@ -20,8 +20,8 @@ import (
 
 // outcome is the reply to a procedure that locks one row.
 type outcome struct {
-	what  string
 	token uint64
+	what  string
 	old   sql.Null[uint64] // what the token was compared with, or the snapshot shows
 }
 
@@ -109,7 +109,7 @@ func (a *attempt) granted(r outcome, err error) (uint64, error) {
 // call calls a procedure that takes the key and these arguments.
 func (a *attempt) call(ctx context.Context, mark guard.Call, procedure string, args ...any) (r outcome, err error) {
 	query, args := rawsql.Call(procedure, append(a.keyed(), args...)...)
-	err = a.tx.QueryRowContext(a.own(ctx, mark), query, args...).Scan(&r.what, &r.token, &r.old)
+	err = a.tx.QueryRowContext(a.own(ctx, mark), query, args...).Scan(&r.token, &r.what, &r.old)
 	return r, err
 }
 

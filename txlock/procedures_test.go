@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,21 +32,6 @@ func calls(t *testing.T, db *testdb.DB) int64 {
 	t.Helper()
 	return number(t, db, `SELECT COALESCE(SUM(count_star), 0) FROM performance_schema.events_statements_summary_by_program
 		WHERE object_schema = DATABASE() AND object_type = 'PROCEDURE' AND object_name LIKE 'lockstep%'`)
-}
-
-// dropProcedures drops all procedures, or those of one name.
-func dropProcedures(t *testing.T, db *testdb.DB, names ...string) {
-	t.Helper()
-	statements, err := schema.Procedures()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, statement := range statements {
-		name, drops := strings.CutPrefix(statement, "DROP PROCEDURE IF EXISTS ")
-		if drops && (len(names) == 0 || name == names[0]) {
-			db.Exec(t, statement)
-		}
-	}
 }
 
 // takeAll takes locks in all ways, each in a transaction of its own, and returns an error
@@ -90,14 +74,14 @@ func takeAll(t *testing.T, pool *sql.DB) error {
 // or in part, are those of another version or not allowed, a guarded pool does without.
 func TestWithoutProcedures(t *testing.T) {
 	for name, breaks := range map[string]func(t *testing.T, db *testdb.DB){
-		"all are missing": func(t *testing.T, db *testdb.DB) { dropProcedures(t, db) },
-		"one is missing":  func(t *testing.T, db *testdb.DB) { dropProcedures(t, db, "lockstep_raise_1") },
+		"all are missing": func(t *testing.T, db *testdb.DB) { db.DropProcedures(t) },
+		"one is missing":  func(t *testing.T, db *testdb.DB) { db.DropProcedures(t, "lockstep_raise_1") },
 		"other parameters": func(t *testing.T, db *testdb.DB) {
-			dropProcedures(t, db, "lockstep_lock_1")
+			db.DropProcedures(t, "lockstep_lock_1")
 			db.Exec(t, "CREATE PROCEDURE lockstep_lock_1(n INT) SELECT n")
 		},
 		"an older version": func(t *testing.T, db *testdb.DB) {
-			dropProcedures(t, db)
+			db.DropProcedures(t)
 			db.Exec(t, "CREATE PROCEDURE lockstep_lock_0(n INT) SELECT n")
 		},
 		"not allowed": func(t *testing.T, db *testdb.DB) {
@@ -131,7 +115,7 @@ func TestProceduresDroppedMeanwhile(t *testing.T) {
 			t.Error("no procedure was called")
 		}
 		s := begin(t, pool, nil)
-		dropProcedures(t, db)
+		db.DropProcedures(t)
 		key := named()
 		first := s.lock(t, key)
 		s.commit(t)

@@ -8,7 +8,7 @@
 -- lockstep_centers, and the other one is NULL. p_held is the token of the row if the caller
 -- holds it already, and 1, which is no token, if not.
 --
--- The reply to a lock is one row: the outcome, the token of the row, and the token that it
+-- The reply to a lock is one row: the token of the row, the outcome, and the token that it
 -- was compared with or had before, which is NULL if that isn't known. The outcomes are
 -- 'granted'; 'made', which is granted, of a row that was missing; 'busy'; 'missing'; and
 -- 'other', if it was compared with another token.
@@ -108,7 +108,7 @@ BEGIN
     DO LAST_INSERT_ID(0);
     CALL lockstep_raise_1(p_name, p_slot, p_owner, p_held);
   END IF;
-  SELECT IF(LAST_INSERT_ID() = 0, 'missing', v_outcome), LAST_INSERT_ID(), NULL;
+  SELECT LAST_INSERT_ID(), IF(LAST_INSERT_ID() = 0, 'missing', v_outcome), NULL;
 END;
 -- +goose StatementEnd
 
@@ -119,7 +119,8 @@ DROP PROCEDURE IF EXISTS lockstep_compare_1;
 -- lockstep_compare_1 locks a row, waiting for it, and raises its token if that is
 -- p_version, or p_held. If p_version is NULL, the token must be the one that the
 -- transaction's snapshot shows; SELECT ... INTO reads that, and SET would not. A row that is
--- missing has token 0. With p_commit it commits what it has raised.
+-- missing has token 0. With p_commit it commits what it has raised, and the reply has no token
+-- but 0 if it hasn't.
 -- +goose StatementBegin
 CREATE PROCEDURE lockstep_compare_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_version BIGINT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED, p_commit BOOL)
 SQL SECURITY INVOKER
@@ -148,15 +149,15 @@ BEGIN
   END IF;
   SET v_old = COALESCE(v_old, 0);
   IF v_token IS NULL THEN
-    SELECT 'missing', 0, v_old;
+    SELECT 0, 'missing', v_old;
   ELSEIF v_token NOT IN (v_old, p_held) THEN
-    SELECT 'other', v_token, v_old;
+    SELECT IF(p_commit, 0, v_token), 'other', v_old;
   ELSE
     CALL lockstep_raise_1(p_name, p_slot, p_owner, p_held);
     IF p_commit THEN
       COMMIT;
     END IF;
-    SELECT 'granted', LAST_INSERT_ID(), v_old;
+    SELECT LAST_INSERT_ID(), 'granted', v_old;
   END IF;
 END;
 -- +goose StatementEnd
@@ -179,7 +180,7 @@ SQL SECURITY INVOKER
 MODIFIES SQL DATA
 try: BEGIN
   DECLARE v_token, v_old BIGINT UNSIGNED;
-  DECLARE EXIT HANDLER FOR 3572 SELECT 'busy', 0, v_old;
+  DECLARE EXIT HANDLER FOR 3572 SELECT 0, 'busy', v_old;
   IF p_opening = '' THEN
     START TRANSACTION;
   ELSEIF p_opening IS NOT NULL THEN
@@ -190,7 +191,7 @@ try: BEGIN
       SET p_compare = TRUE;
     END IF;
     IF v_old IS NULL THEN
-      SELECT 'missing', 0, v_old;
+      SELECT 0, 'missing', v_old;
       LEAVE try;
     END IF;
   END IF;
@@ -204,7 +205,7 @@ try: BEGIN
       ROLLBACK;
       CALL lockstep_begin_1(p_opening);
     END IF;
-    SELECT 'missing', 0, v_old;
+    SELECT 0, 'missing', v_old;
     LEAVE try;
   END IF;
   IF p_compare THEN
@@ -215,12 +216,12 @@ try: BEGIN
     END IF;
     SET v_old = COALESCE(v_old, 0);
     IF v_token <> v_old THEN
-      SELECT 'other', v_token, v_old;
+      SELECT v_token, 'other', v_old;
       LEAVE try;
     END IF;
   END IF;
   CALL lockstep_raise_1(p_name, p_slot, p_owner, p_held);
-  SELECT 'granted', LAST_INSERT_ID(), v_old;
+  SELECT LAST_INSERT_ID(), 'granted', v_old;
 END;
 -- +goose StatementEnd
 

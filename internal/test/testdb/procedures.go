@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/dca00107/lockstep/schema"
 )
@@ -14,17 +15,38 @@ import (
 // LOCKSTEP_PROCEDURES=none asks for.
 func WithoutProcedures() bool { return os.Getenv("LOCKSTEP_PROCEDURES") == "none" }
 
+// DropProcedures drops lockstep's procedures, or those of these names.
+func (db *DB) DropProcedures(tb testing.TB, names ...string) {
+	tb.Helper()
+	if err := db.dropProcedures(tb.Context(), names...); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func (db *DB) dropProcedures(ctx context.Context, names ...string) error {
+	statements, err := schema.Procedures()
+	if err != nil {
+		return err
+	}
+	for _, statement := range statements {
+		name, drops := strings.CutPrefix(statement, "DROP PROCEDURE IF EXISTS ")
+		if !drops || names != nil && !slices.Contains(names, name) {
+			continue
+		}
+		if err := db.exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // installProcedures lets the application user call lockstep's procedures, or drops them.
 func (db *DB) installProcedures(ctx context.Context) error {
 	if db.Engine() != MySQL {
 		return nil
 	}
-	statements, err := schema.Procedures()
-	if err != nil {
-		return err
-	}
 	if WithoutProcedures() {
-		return db.exec(ctx, slices.DeleteFunc(statements, func(s string) bool { return !strings.HasPrefix(s, "DROP ") })...)
+		return db.dropProcedures(ctx)
 	}
 	for _, account := range db.accounts() {
 		if err := db.exec(ctx, fmt.Sprintf("GRANT EXECUTE ON `%s`.* TO %s", db.name, account)); err != nil {
