@@ -28,9 +28,10 @@ type outcome struct {
 // procedures tells whether locks are taken by procedures.
 func (s *state) procedures() bool { return s.book != nil && s.book.Procedures() }
 
-// byProcedure tells whether there is a procedure for what is asked for.
+// byProcedure tells whether there is a procedure for what is asked for. A version is compared
+// by a cheaper statement, unless that may begin the transaction.
 func (a *attempt) byProcedure() bool {
-	return a.procedures() && !a.shared && !(a.compares && a.bounded())
+	return a.procedures() && !a.shared && (!a.compares || !a.snapshot && !a.bounded())
 }
 
 // callFor takes the lock by the procedure for what is asked for.
@@ -158,10 +159,11 @@ func (m *many) callMany(ctx context.Context) (map[record]uint64, error) {
 	return tokens, err
 }
 
-// versionOf reads the version of a key, 0 for a key without a row.
+// versionOf reads the version of a key, 0 for a key without a row: by a procedure where that
+// may begin the transaction.
 func (s *state) versionOf(ctx context.Context, r record) (version uint64, err error) {
 	ctx = s.own(ctx, guard.Call{Reads: true})
-	if s.procedures() {
+	if s.procedures() && !s.mayHaveSnapshot() {
 		query, args := rawsql.Call("lockstep_version_1", r.keyed()...)
 		err = s.tx.QueryRowContext(ctx, query, args...).Scan(&version)
 		if !s.without(err) {

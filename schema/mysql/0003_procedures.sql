@@ -105,10 +105,18 @@ BEGIN
       CALL lockstep_raise_1(p_name, p_slot, p_owner, p_held);
     END IF;
   ELSE
-    DO LAST_INSERT_ID(0);
-    CALL lockstep_raise_1(p_name, p_slot, p_owner, p_held);
+    UPDATE lockstep_centers SET
+      token = LAST_INSERT_ID(IF(token = p_held, token, GREATEST(token + 1,
+        UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))))),
+      owner = p_owner,
+      conn_id = CONNECTION_ID(),
+      locked_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))
+    WHERE slot = p_slot;
+    IF ROW_COUNT() = 0 THEN
+      SET v_outcome = 'missing';
+    END IF;
   END IF;
-  SELECT LAST_INSERT_ID(), IF(LAST_INSERT_ID() = 0, 'missing', v_outcome), NULL;
+  SELECT LAST_INSERT_ID(), v_outcome, NULL;
 END;
 -- +goose StatementEnd
 
