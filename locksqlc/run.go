@@ -39,13 +39,13 @@ func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(tx *sql.Tx)
 // RunTx does what Run does, with options for the transaction, such as its isolation
 // level.
 func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error) error {
-	return run(ctx, "Run", db, options, keys, fn, func(scope *txlock.Scope, tx *sql.Tx) error {
+	return run(ctx, "Run", db, options, keys, fn, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 		if len(keys) > 0 {
 			if _, err := scope.LockAll(ctx, keys...); err != nil {
-				return err
+				return false, err
 			}
 		}
-		return inner.Final(ctx, scope, fn(tx))
+		return false, inner.Final(ctx, scope, fn(tx))
 	})
 }
 
@@ -67,20 +67,20 @@ func Optimistic(ctx context.Context, db *sql.DB, key txlock.Key, fn func(tx *sql
 // OptimisticTx does what Optimistic does, with options for the transaction, such as its
 // isolation level.
 func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key txlock.Key, fn func(tx *sql.Tx) error) error {
-	return run(ctx, "Optimistic", db, options, []txlock.Key{key}, fn, func(scope *txlock.Scope, tx *sql.Tx) error {
+	return run(ctx, "Optimistic", db, options, []txlock.Key{key}, fn, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 		version, err := scope.Version(ctx, key)
 		if err != nil {
-			return err
+			return false, err
 		}
-		if err := fn(tx); err != nil {
-			return inner.Final(ctx, scope, err)
+		if err = fn(tx); err == nil {
+			committed, err = inner.CompareAndBump(ctx, scope, key, version, true)
 		}
-		return inner.Final(ctx, scope, scope.CompareAndBump(ctx, key, version))
+		return committed, inner.Final(ctx, scope, err)
 	})
 }
 
 // run checks the arguments, and runs transactions until one is committed.
-func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error, body func(scope *txlock.Scope, tx *sql.Tx) error) error {
+func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error, body func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error)) error {
 	if db == nil {
 		return fmt.Errorf("locksqlc: %s needs a *sql.DB, got nil", name)
 	}
@@ -95,8 +95,8 @@ func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, k
 	return retry.Do(ctx, func() error { return once(ctx, db, options, body) })
 }
 
-// once runs one transaction.
-func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(scope *txlock.Scope, tx *sql.Tx) error) (err error) {
+// once runs one transaction, whose body may commit it.
+func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error)) (err error) {
 	conn, tx, err := beginOn(ctx, db, options)
 	if err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
@@ -116,14 +116,15 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	if err != nil {
 		return err
 	}
-	if err := body(scope, tx); err != nil {
+	committed, err := body(scope, tx)
+	if err != nil {
 		return err
 	}
 	if err := inner.Confirm(ctx, scope); err != nil {
 		return err
 	}
 	finished = true
-	if err := tx.Commit(); err != nil {
+	if err := tx.Commit(); err != nil && !committed { // else only the context has ended
 		if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
 			err = fmt.Errorf("%w: %w", ctx.Err(), err) // rolled back by database/sql for that
 		}

@@ -77,6 +77,7 @@ type request struct {
 
 	compares bool   // CompareAndBump
 	version  uint64 // that of it
+	commits  bool   // and commits, where the server can do both at once
 }
 
 func (q request) bounded() bool { return q.try || q.atMost > 0 }
@@ -245,12 +246,12 @@ func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db gen.DBTX) 
 
 // rewritten is the transaction with the text of its statements changed on its way.
 func (a *attempt) rewritten(rewrite func(query string) string) gen.DBTX {
-	return &rawsql.Text{DBTX: a.tx.DBTX, Rewrite: rewrite}
+	return &rawsql.Text{DBTX: a.tx.DBTX, Rewrite: rewrite, Inline: a.tx.Inline}
 }
 
 // fresh marks the statement that takes the row. Where no snapshot guard follows,
 // it is sent only if nothing was read before, which another goroutine might have.
-func (a *attempt) fresh() guard.Call { return guard.Call{Fresh: !a.snapshot} }
+func (a *attempt) fresh() guard.Call { return guard.Call{Fresh: !a.snapshot, Commits: a.commits} }
 
 // first is the context of that statement.
 func (a *attempt) first(ctx context.Context) context.Context { return a.own(ctx, a.fresh()) }

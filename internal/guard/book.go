@@ -21,6 +21,7 @@ type Tx struct {
 	doomed     error // the server has ended it: nothing more is sent
 	severed    error // the program itself has ended it by a statement
 	committed  error // why it was committed before its end, or may have been
+	finished   bool  // a lock statement has committed it, or is about to
 	ended      bool  // Commit or Rollback has run
 	scope      Scope
 	held       bool // the scope holds locks
@@ -91,7 +92,7 @@ func (t *Tx) Err() error {
 		return t.doomed
 	case t.severed != nil:
 		return t.severed
-	case t.ended:
+	case t.ended, t.finished:
 		return ErrEnded
 	}
 	return nil
@@ -160,6 +161,9 @@ func (t *Tx) unfenced() (name string, found bool) {
 func (t *Tx) refuse() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.doomed == nil && t.finished {
+		return ErrEnded
+	}
 	return t.doomed
 }
 

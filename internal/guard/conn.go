@@ -47,9 +47,12 @@ func (c *conn) Begin() (driver.Tx, error) {
 // driverTx is the end of a transaction of database/sql.
 type driverTx struct{ conn *conn }
 
-// Commit commits, but not a transaction that the server has ended or that has lost locks:
+// Commit commits, if that wasn't done by a lock statement, but not a transaction that the server has ended or that has lost locks:
 // that is rolled back, and Commit returns the reason.
 func (t *driverTx) Commit() error {
+	if t.conn.committed() {
+		return nil
+	}
 	if why := t.conn.mayCommit(); why != nil {
 		return errors.Join(why, t.Rollback())
 	}
@@ -64,6 +67,9 @@ func (t *driverTx) Commit() error {
 
 // Rollback rolls back.
 func (t *driverTx) Rollback() error {
+	if t.conn.committed() {
+		return nil
+	}
 	t.conn.end(false)
 	return t.conn.opening.close(t.conn, "ROLLBACK")
 }
@@ -86,9 +92,11 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	query, args = c.inlined(ctx, query, args)
 	if text, ok := c.merge(ctx, query, args, true); ok {
 		return c.openByExec(ctx, execer, text)
+	}
+	if text, ok := c.commits(ctx, query, args, true); ok {
+		return c.commitBy(ctx, text)
 	}
 	s := c.judge(ctx, query)
 	if err := c.before(ctx, s); err != nil {
@@ -134,9 +142,11 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	query, args = c.inlined(ctx, query, args)
 	if text, ok := c.merge(ctx, query, args, false); ok {
-		return c.openByQuery(ctx, queryer, text)
+		return c.openByQuery(ctx, text)
+	}
+	if text, ok := c.commits(ctx, query, args, false); ok {
+		return c.commitBy(ctx, text)
 	}
 	s := c.judge(ctx, query)
 	if err := c.before(ctx, s); err != nil {

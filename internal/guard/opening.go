@@ -155,15 +155,12 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 
 // openByExec sends a lock statement without rows together with BEGIN.
 func (c *conn) openByExec(ctx context.Context, execer driver.ExecerContext, text string) (result driver.Result, err error) {
-	if queryer, ok := c.base.(driver.QueryerContext); ok && c.server.MariaDB {
-		r, err := c.openByQuery(ctx, queryer, text)
-		if err != nil {
-			return nil, err
-		}
-		return r.(*reply), nil
-	}
 	err = c.openBy(ctx, func() error {
-		result, err = execer.ExecContext(ctx, text, nil)
+		if c.server.MariaDB {
+			result, err = read(ctx, c.base, text)
+		} else {
+			result, err = execer.ExecContext(ctx, text, nil)
+		}
 		return err
 	})
 	return result, err
@@ -171,15 +168,12 @@ func (c *conn) openByExec(ctx context.Context, execer driver.ExecerContext, text
 
 // openByQuery does what openByExec does, for a statement with rows. They are read to their
 // end, since an error of the statement may come with them.
-func (c *conn) openByQuery(ctx context.Context, queryer driver.QueryerContext, text string) (driver.Rows, error) {
-	var rows *reply
-	if err := c.openBy(ctx, func() (err error) {
-		rows, err = read(ctx, queryer, text)
+func (c *conn) openByQuery(ctx context.Context, text string) (rows *reply, err error) {
+	err = c.openBy(ctx, func() error {
+		rows, err = read(ctx, c.base, text)
 		return err
-	}); err != nil {
-		return nil, err
-	}
-	return rows, nil
+	})
+	return rows, err
 }
 
 // openBy sends BEGIN and a lock statement in one text. After an error that isn't the end
@@ -209,20 +203,4 @@ func (c *conn) openBy(ctx context.Context, send func() error) error {
 	}
 	c.ran(ctx, s)
 	return nil
-}
-
-// inlined writes the arguments of a lock statement into its text, so that nothing has to
-// be prepared for it.
-func (c *conn) inlined(ctx context.Context, query string, args []driver.NamedValue) (string, []driver.NamedValue) {
-	if len(args) == 0 || c.call(ctx) == nil {
-		return query, args
-	}
-	values := make([]any, len(args))
-	for i, arg := range args {
-		values[i] = arg.Value
-	}
-	if text, ok := rawsql.Inline(query, values); ok {
-		return text, nil
-	}
-	return query, args
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -21,8 +22,12 @@ var (
 )
 
 // read sends a statement and reads its rows.
-func read(ctx context.Context, base driver.QueryerContext, query string) (_ *reply, err error) {
-	rows, err := base.QueryContext(ctx, query, nil)
+func read(ctx context.Context, base driver.Conn, query string) (_ *reply, err error) {
+	queryer, ok := base.(driver.QueryerContext)
+	if !ok {
+		return nil, fmt.Errorf("lockstep: %T is no driver.QueryerContext", base)
+	}
+	rows, err := queryer.QueryContext(ctx, query, nil)
 	if err != nil {
 		return nil, err
 	}

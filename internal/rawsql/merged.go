@@ -56,6 +56,17 @@ func (b Begin) access() string {
 	return ""
 }
 
+// CommitIfRaised returns CompareAndBump in a compound statement that commits the
+// transaction where it has raised the token, which is the reply. Where it had to make the
+// row, it raises the token at once. MariaDB only.
+func CommitIfRaised(query string) (string, bool) {
+	prefix, verb, statement := mergeable(query)
+	return prefix + "BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); " + statement +
+		"; IF LAST_INSERT_ID() = 1 THEN " + statement + "; END IF" +
+		"; IF LAST_INSERT_ID() > 1 THEN COMMIT; END IF" +
+		"; SELECT LAST_INSERT_ID(); END", verb == "INSERT" || verb == "UPDATE"
+}
+
 // statements returns the statements that begin the transaction.
 func (b Begin) statements() string {
 	text := "START TRANSACTION" + b.access() + "; "
