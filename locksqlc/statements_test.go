@@ -20,8 +20,8 @@ import (
 // counted is a sequence of calls in a new transaction, and how many statements it sends
 // on each kind of pool besides BEGIN and COMMIT. On a guarded pool of MariaDB the first
 // statement of the lock is one with BEGIN, and a transaction without statements sends
-// neither BEGIN nor COMMIT. A MariaDB without innodb_snapshot_isolation checks a snapshot as
-// MySQL does.
+// neither BEGIN nor COMMIT. A MySQL with procedures takes exclusive locks as MariaDB does. A
+// MariaDB without innodb_snapshot_isolation checks a snapshot as MySQL does without them.
 type counted struct {
 	name                                                   string
 	run                                                    func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error
@@ -80,6 +80,11 @@ var verbsCounted = []counted{
 	{"release", func(context.Context, *sql.Tx, *txlock.Scope, txlock.Key) error { return nil }, 0, 0, 2, 2, false},
 }
 
+// hasProcedures tells whether the databases of the tests have lockstep's procedures.
+func hasProcedures(engine testdb.Engine) bool {
+	return engine == testdb.MySQL && !testdb.WithoutProcedures()
+}
+
 // old tells whether the transaction may have an old snapshot.
 func (v counted) old(guarded bool) bool { return !guarded || v.name == "Lock after a read" }
 
@@ -90,8 +95,11 @@ func TestStatementsPerVerb(t *testing.T) {
 			for _, v := range verbsCounted {
 				t.Run(fmt.Sprintf("%s/guarded=%t/%s", engine, guarded, v.name), func(t *testing.T) {
 					t.Parallel()
-					as := engine
-					if v.old(guarded) && !testdb.Open(t, engine).HasSnapshotIsolation(t) {
+					as, merges := engine, v.merges && engine == testdb.MariaDB
+					switch {
+					case guarded && hasProcedures(engine):
+						as, merges = testdb.MariaDB, v.merges && v.name != "RLock"
+					case v.old(guarded) && !testdb.Open(t, engine).HasSnapshotIsolation(t):
 						as = testdb.MySQL
 					}
 					want := map[string]int{
@@ -101,7 +109,7 @@ func TestStatementsPerVerb(t *testing.T) {
 					switch {
 					case guarded && v.name == "release":
 						want -= 2
-					case guarded && engine == testdb.MariaDB && v.merges:
+					case guarded && merges:
 						want--
 					}
 					if got := counter(t, engine, guarded, v)(); got != want {
@@ -129,7 +137,7 @@ func TestStatementsOfCompareAndBump(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			want := 1
-			if engine == testdb.MariaDB {
+			if engine == testdb.MariaDB || hasProcedures(engine) {
 				want = 0 // it is one with BEGIN
 			}
 			if n := counter(t, engine, true, counted{run: first})(); n != want {
@@ -173,11 +181,12 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	conn, err := pool.Conn(ctx)
 	check(tb, err)
 	tb.Cleanup(func() { check(tb, conn.Close()) })
-	asked, err := conn.BeginTx(ctx, nil) // asks whether the server is on a cluster, once per process and database
+	asked, err := conn.BeginTx(ctx, nil) // asks whether the server is on a cluster, once per process and database, and has procedures, once per pool
 	check(tb, err)
 	scope, err := locksqlc.Join(ctx, asked)
 	check(tb, err)
-	check(tb, errors.Join(inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().OnePrimary(ctx, scope), asked.Rollback()))
+	_, err = scope.Lock(ctx, besides(key, "asked"))
+	check(tb, errors.Join(err, inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().OnePrimary(ctx, scope), asked.Rollback()))
 	return func() int {
 		before := sentSoFar(tb, conn)
 		tx, err := conn.BeginTx(ctx, nil)

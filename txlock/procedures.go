@@ -29,9 +29,9 @@ type outcome struct {
 func (s *state) procedures() bool { return s.book != nil && s.book.Procedures() }
 
 // byProcedure tells whether there is a procedure for what is asked for. A version is compared
-// by a cheaper statement, unless that may begin the transaction.
+// by a cheaper statement, unless the transaction may begin or end with it.
 func (a *attempt) byProcedure() bool {
-	return a.procedures() && !a.shared && (!a.compares || !a.snapshot && !a.bounded())
+	return a.procedures() && !a.shared && (!a.compares || !a.bounded() && (a.commits || !a.snapshot))
 }
 
 // callFor takes the lock by the procedure for what is asked for.
@@ -42,7 +42,7 @@ func (a *attempt) callFor(ctx context.Context) (uint64, error) {
 	case a.bounded():
 		return a.callTry(ctx)
 	case a.compares:
-		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", a.version, a.owner, a.ours, 0)
+		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", a.version, a.owner, a.ours, flag(a.commits))
 	case a.snapshot:
 		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", nil, a.owner, a.ours, 0)
 	default:
@@ -64,11 +64,8 @@ const (
 // callTry does what boundedOnMySQL does, and leaves it to the same statements if the row is
 // locked or missing.
 func (a *attempt) callTry(ctx context.Context) (uint64, error) {
-	before, look, compare := a.snapshot, a.look(), 0
-	if before {
-		compare = 1
-	}
-	r, err := a.call(ctx, a.fresh(), "lockstep_try_1", a.owner, a.ours, compare, look)
+	before, look := a.snapshot, a.look()
+	r, err := a.call(ctx, a.fresh(), "lockstep_try_1", a.owner, a.ours, flag(before), look)
 	if a.without(err) {
 		return a.limited(ctx)
 	}
@@ -122,6 +119,14 @@ func (r record) keyed() []any {
 	return []any{[]byte(r.name), nil}
 }
 
+// flag is a BOOL for a procedure.
+func flag(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
+}
+
 // without tells whether the server doesn't have the procedure, and notes it.
 func (s *state) without(err error) bool {
 	none := fault.NoProcedure(err)
@@ -144,14 +149,11 @@ func (m *many) callMany(ctx context.Context) (map[record]uint64, error) {
 			list.WriteString(`"` + hex.EncodeToString([]byte(key.name)) + `"`)
 		}
 	}
-	names, slots, compare := any("["+list.String()+"]"), any(nil), 0
+	names, slots := any("["+list.String()+"]"), any(nil)
 	if m.keys[0].hashed {
 		names, slots = slots, names
 	}
-	if m.snapshot {
-		compare = 1
-	}
-	query, args := rawsql.Call("lockstep_lock_all_1", names, slots, m.owner, compare)
+	query, args := rawsql.Call("lockstep_lock_all_1", names, slots, m.owner, flag(m.snapshot))
 	tokens, err := m.query(ctx, guard.Call{Fresh: !m.snapshot}, query, args)
 	if m.without(err) {
 		return m.within(ctx)
