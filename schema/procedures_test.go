@@ -61,6 +61,9 @@ func TestProceduresOfFile(t *testing.T) {
 	for _, statement := range got {
 		rest = strings.Replace(rest, statement+";\n", "", 1)
 	}
+	if n := strings.Count(rest, "+goose"); n != 2*len(got) {
+		t.Errorf("%d lines with +goose, want two for each statement: goose takes any other for an error", n)
+	}
 	if left := regexp.MustCompile(`(?m)^(--.*)?\n`).ReplaceAllString(rest, ""); left != "" {
 		t.Errorf("left over: %s", left)
 	}

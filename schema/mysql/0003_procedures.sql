@@ -14,7 +14,7 @@
 -- 'other', if it was compared with another token.
 --
 -- After a release a procedure is not changed any more: its next version has another number.
--- The lines with +goose are for goose and for schema.Procedures.
+-- The lines StatementBegin and StatementEnd are goose's, and schema.Procedures reads them.
 
 -- +goose StatementBegin
 DROP PROCEDURE IF EXISTS lockstep_begin_1;
