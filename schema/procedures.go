@@ -77,9 +77,10 @@ func lookForProcedures(ctx context.Context, db *sql.DB) (wanted []procedure, fou
 }
 
 // differs tells whether the procedure on the server has another body. White space doesn't
-// count, since tools change it. A body that the user may not see counts as the same.
+// count, since tools change it, nor a semicolon at the end, which MySQL keeps of one among
+// several statements. A body that the user may not see counts as the same.
 func (p procedure) differs(body sql.NullString) bool {
-	return body.Valid && !slices.Equal(strings.Fields(body.String), strings.Fields(p.body))
+	return body.Valid && !slices.Equal(strings.Fields(strings.TrimRight(body.String, "; \n")), strings.Fields(p.body))
 }
 
 // installProcedures makes the missing procedures, and replaces those with another body. If

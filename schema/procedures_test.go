@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
 )
@@ -67,6 +69,26 @@ func TestProceduresOfFile(t *testing.T) {
 	if left := regexp.MustCompile(`(?m)^(--.*)?\n`).ReplaceAllString(rest, ""); left != "" {
 		t.Errorf("left over: %s", left)
 	}
+}
+
+// TestProceduresAtOnce sends the whole file as one text, as golang-migrate does.
+func TestProceduresAtOnce(t *testing.T) {
+	onMySQL(t, func(t *testing.T, db *testdb.DB) {
+		install(t, db)
+		text, err := fs.ReadFile(schema.FS, "mysql/0003_procedures.sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		several, err := sql.Open("mysql", db.AdminDSN(func(c *mysql.Config) { c.MultiStatements = true }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = several.Close() }()
+		if _, err := several.ExecContext(t.Context(), string(text)); err != nil {
+			t.Fatal(err)
+		}
+		demand(t, schema.Check(t.Context(), db.Admin()), nil)
+	})
 }
 
 // TestInstallProcedures makes them, leaves those that are there, and replaces others, by
