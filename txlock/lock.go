@@ -34,7 +34,8 @@ func (s *Scope) Lock(ctx context.Context, key Key) (Grant, error) {
 // being locked for the very first time in its life can take it a second to see. A key
 // that was never locked may be refused while a transaction has the row beside its own:
 // Ensure makes rows beforehand. On MySQL the try of a named key that this process hasn't
-// seen looks for its row first, which fixes the transaction's snapshot.
+// seen looks for its row first, which fixes the transaction's snapshot, unless the
+// transaction begins with it; see schema.Procedures.
 func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
 	return s.lock(ctx, key, request{verb: "try to lock", try: true})
 }
