@@ -49,7 +49,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 
 // mayWait tells whether the BEGIN can be left to the first statement.
 func (c *conn) mayWait(opts driver.TxOptions) bool {
-	if _, guarded := c.base.(*conn); guarded || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() {
+	if c.status.nested || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() {
 		return false
 	}
 	if _, ok := c.base.(driver.ConnBeginTx); !ok && opts != (driver.TxOptions{}) {
