@@ -14,6 +14,7 @@ type Tx struct {
 	pool      *connector
 	server    Server
 	isolation sql.IsolationLevel
+	direct    bool // the connection is the driver's own; see Direct
 	owned     bool // begun by BeginTx, not as text
 
 	mu         sync.Mutex
@@ -27,6 +28,11 @@ type Tx struct {
 	held       bool // the scope holds locks
 	savepoints savepoints
 	fences     map[string]int // the stamps of Fence, by name
+}
+
+// newTx opens the book of a transaction.
+func (c *conn) newTx() *Tx {
+	return &Tx{pool: c.pool, server: c.server, direct: c.status.flags.IsValid()}
 }
 
 // Scope is what package txlock keeps with a transaction.
@@ -51,6 +57,10 @@ var ErrOpenRows = errors.New("rows are still open on this transaction")
 
 // Kept returns Rules.Kept.
 func (t *Tx) Kept() any { return t.pool.rules.Kept }
+
+// Direct tells whether statements go to the driver as they are: it has no wrapper, which
+// might treat a text without arguments in another way.
+func (t *Tx) Direct() bool { return t.direct }
 
 // Server returns what is known of the server.
 func (t *Tx) Server() Server { return t.server }

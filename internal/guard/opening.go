@@ -38,7 +38,8 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		}
 	}
 	c.end(false) // a transaction that was begun as text on this connection is over
-	c.tx = &Tx{pool: c.pool, server: c.server, isolation: sql.IsolationLevel(opts.Isolation), owned: true}
+	c.tx = c.newTx()
+	c.tx.isolation, c.tx.owned = sql.IsolationLevel(opts.Isolation), true
 	c.opening = o
 	if c.status.told, c.status.open = false, false; !o.pending {
 		c.status.trust()
@@ -48,7 +49,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 
 // mayWait tells whether the BEGIN can be left to the first statement.
 func (c *conn) mayWait(opts driver.TxOptions) bool {
-	if _, guarded := c.base.(*conn); guarded || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() {
+	if c.status.nested || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() {
 		return false
 	}
 	if _, ok := c.base.(driver.ConnBeginTx); !ok && opts != (driver.TxOptions{}) {
@@ -105,10 +106,11 @@ func (c *conn) begun(ctx context.Context) error {
 	return nil
 }
 
-// undone rolls back what a merged statement that has failed may have left open. The BEGIN
-// that follows would end it, too, but an isolation level can't be set before that.
+// undone rolls back what a merged statement that has failed may have left open. On MariaDB
+// that has changed nothing, and the BEGIN that follows ends it, unless an isolation level
+// is to be set before.
 func (c *conn) undone(ctx context.Context) error {
-	if !c.opening.failed || c.opening.options.Isolation == 0 {
+	if !c.opening.failed || c.server.MariaDB && c.opening.options.Isolation == 0 {
 		return nil
 	}
 	err := c.exec(context.WithoutCancel(ctx), "ROLLBACK")

@@ -15,6 +15,7 @@ import (
 type status struct {
 	flags   reflect.Value // not valid if there is no such field
 	several bool          // the program's own DSN allows several statements in one text
+	nested  bool          // the base is a guarded connection, too
 	told    bool          // the reply to the BEGIN of the current transaction had the flag
 	open    bool          // a transaction was open after the last statement, as far as is known
 }
@@ -27,7 +28,7 @@ const inTransactionFlag = 0x0001
 func statusOf(base driver.Conn) status {
 	for {
 		if guarded, ok := base.(*conn); ok {
-			return status{flags: guarded.status.flags, several: guarded.status.several}
+			return status{flags: guarded.status.flags, nested: true}
 		}
 		wrapper, ok := base.(interface{ Raw() driver.Conn })
 		if !ok {

@@ -131,7 +131,8 @@ func (c *conn) boundary(s statement) {
 	}
 	c.end(s.kind == kindCommit)
 	if s.kind == kindBegin || s.chain {
-		c.tx = &Tx{pool: c.pool, server: c.server, reads: s.reads}
+		c.tx = c.newTx()
+		c.tx.reads = s.reads
 		c.status.trust()
 	}
 }
