@@ -5,12 +5,10 @@ import (
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
-	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -19,14 +17,8 @@ import (
 func TestTrips(t *testing.T) {
 	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
 		trips, count := testdb.CountTrips(t)
-		base, err := driver.NewConnector(e.Config(count, func(c *driver.Config) {
-			c.MultiStatements, c.InterpolateParams, c.ParseTime = true, true, true
-		}))
-		noError(t, err)
-		pool := sql.OpenDB(locksqlc.Connector(base))
-		db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool}), e.config())
-		noError(t, err)
-		closeAfter(t, db)
+		db := e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.MultiStatements, c.InterpolateParams = true, true }))
+		pool := poolOf(t, db)
 		pool.SetMaxOpenConns(1)
 		key := newKey()
 		noError(t, txlock.Ensure(t.Context(), pool, key))

@@ -32,9 +32,10 @@ const (
 // the context has ended before. On a cluster of several primaries, where locks exclude
 // only at the commit, it returns schema.ErrMultiPrimary: use a lease.
 //
-// Every call keeps a connection of the pool, also while it waits. If fn needs a
-// connection of the same pool, then MaxOpenConns calls at once leave it none: give Do a
-// pool of its own, or limit the number of calls.
+// On a guarded pool it has two round trips, the lock and the release, where the server
+// takes BEGIN and a lock together. Every call keeps a connection of the pool, also while it
+// waits. If fn needs a connection of the same pool, then MaxOpenConns calls at once leave it
+// none: give Do a pool of its own, or limit the number of calls.
 func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error) (err error) {
 	if db == nil {
 		return errors.New("locksqlc: Do needs a *sql.DB, got nil")

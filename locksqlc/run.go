@@ -15,7 +15,8 @@ import (
 // Run begins a transaction, takes the locks of all keys as its first statement, calls fn
 // and commits. When fn returns an error or panics, Run rolls back, and returns the error
 // or lets the panic go on. Without keys fn takes the locks itself, best before its first
-// SELECT; see Join.
+// SELECT; see Join. On a guarded pool the BEGIN shares the round trip of the lock where
+// the server can do that; the README tells where.
 //
 // A transaction that the server has rolled back (txlock.Retryable: a deadlock, a stale
 // snapshot) is run again from its beginning, ten times at most, with jittered pauses. So
@@ -55,7 +56,9 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 // Optimistic. Otherwise, and after a rollback by the server, the transaction is run again
 // from its beginning, ten times at most, with jittered pauses: fn must not keep what it
 // did outside of a transaction that failed. fn should read and compute before it writes:
-// the server's own row locks keep what it writes until the end.
+// the server's own row locks keep what it writes until the end. On a guarded pool of
+// MariaDB the comparison and COMMIT are one statement: when that is not answered, nobody
+// knows whether the transaction was committed, and it is not run again.
 //
 // It is for keys that are rarely used at the same time: if conflicts are frequent, Run is
 // faster. It returns what Run returns, and ErrConflict after ten conflicts. When it

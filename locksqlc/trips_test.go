@@ -54,11 +54,9 @@ var tripsCounted = []tripped{
 	{"Run of three keys", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.Run(ctx, db, []txlock.Key{key, besides(key, "a"), besides(key, "b")}, write)
 	}, 3, 4, 5},
-	{"Optimistic", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
-		return locksqlc.Optimistic(ctx, db, key, write)
-	}, 3, 4, 5},
-	{"Do, which writes nothing", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
-		return locksqlc.Do(ctx, db, key, func(ctx context.Context) error { return nil })
+	{"Optimistic", locksqlc.Optimistic, 3, 4, 5},
+	{"Do, which writes nothing", func(ctx context.Context, db *sql.DB, key txlock.Key, _ func(tx *sql.Tx) error) error {
+		return locksqlc.Do(ctx, db, key, func(context.Context) error { return nil })
 	}, 2, 2, 3},
 	{"Join and Lock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.Lock(ctx, key)

@@ -7,6 +7,8 @@
 //
 //   - rawsql.go: questions to the server ([Probe], [Facts]), settings of a session, and
 //     functions that add a limit or a hint to the text of a query.
+//   - merged.go: BEGIN and a lock statement in one text ([Begin]), or CompareAndBump and
+//     COMMIT.
 //   - many.go: the statements that lock several rows of a [Table] at once.
 //   - renew.go: the statements that renew many leases at once.
 //   - call.go: [Call], which calls a procedure of package schema.

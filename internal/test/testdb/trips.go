@@ -16,19 +16,20 @@ type Trips struct{ n atomic.Int64 }
 // Count returns how many there were so far.
 func (t *Trips) Count() int { return int(t.n.Load()) }
 
-// CountTrips returns a counter, and a mutator for Config that makes it count.
+// CountTrips returns a counter, and a mutator for Config and DSN that makes it count. The
+// server must be one of TCP.
 func CountTrips(tb testing.TB) (*Trips, func(*mysql.Config)) {
 	tb.Helper()
-	t := new(Trips)
-	return t, func(c *mysql.Config) {
-		c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return &tripConn{TCPConn: conn.(*net.TCPConn), trips: t}, nil
+	t, network := new(Trips), "trips-"+randomHex(6)
+	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
 		}
-	}
+		return &tripConn{TCPConn: conn.(*net.TCPConn), trips: t}, nil
+	})
+	tb.Cleanup(func() { mysql.DeregisterDialContext(network) })
+	return t, func(c *mysql.Config) { c.Net = network }
 }
 
 // tripConn counts the commands that are written to a connection. The driver also asks it
