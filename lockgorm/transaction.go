@@ -30,17 +30,17 @@ import (
 // statement of fn has committed, DDL for example. A panic of fn goes on after the
 // rollback. No error is added to db.
 func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
-	return run("Transaction", db, keys, fn, options, func(scope *txlock.Scope, tx *gorm.DB) error {
+	return run("Transaction", db, keys, fn, options, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (committed bool, err error) {
 		if len(keys) > 0 {
 			compared, err := compareFirst(tx, keys)
 			if err != nil {
-				return err
+				return false, err
 			}
 			if _, err := lockAll(cmp.Or(compared, scope), tx, keys); err != nil {
-				return err
+				return false, err
 			}
 		}
-		return inner.Final(tx.Statement.Context, scope, fn(tx))
+		return false, inner.Final(tx.Statement.Context, scope, fn(tx))
 	})
 }
 
@@ -62,37 +62,45 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 // Transaction is faster. It returns what Transaction returns, and ErrConflict after ten
 // conflicts.
 func Optimistic(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
-	return run("Optimistic", db, []txlock.Key{key}, fn, options, func(scope *txlock.Scope, tx *gorm.DB) error {
-		return optimistic(scope, tx, key, fn)
+	return run("Optimistic", db, []txlock.Key{key}, fn, options, func(scope *txlock.Scope, tx *gorm.DB, outermost bool) (committed bool, err error) {
+		return optimistic(scope, tx, key, fn, outermost)
 	})
 }
 
-// optimistic does the work of Optimistic in its transaction.
-func optimistic(scope *txlock.Scope, tx *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error) error {
-	k := learn(tx)
+// optimistic does the work of Optimistic in its transaction, which it may commit if that
+// is its own.
+func optimistic(scope *txlock.Scope, tx *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, own bool) (committed bool, err error) {
+	ctx, k := tx.Statement.Context, learn(tx)
 	if k == nil {
 		k = new(known) // no other call shares it
 	}
-	own, outer := k.compares(key)
-	if !outer {
-		version, err := scope.Version(tx.Statement.Context, key)
-		if err != nil {
-			return err
+	first, outer := k.compares(key)
+	if outer {
+		if err = fn(tx); err == nil {
+			err = first.compare(ctx)
 		}
-		own = compared{scope: scope, key: key, compare: func(ctx context.Context) error {
-			_, held := scope.Held(key)
-			err := scope.CompareAndBump(ctx, key, version)
-			if held && errors.Is(err, txlock.ErrConflict) {
-				err = fmt.Errorf("%w: %w: lock it by lockgorm.Lock, which compares it first, or before Optimistic", err, fault.ErrGiven)
-			}
-			return err
-		}}
-		defer k.compareAtEnd(own)()
+		return false, inner.Final(ctx, scope, err)
 	}
-	if err := fn(tx); err != nil {
-		return inner.Final(tx.Statement.Context, scope, err)
+	version, err := scope.Version(ctx, key)
+	if err != nil {
+		return false, err
 	}
-	return inner.Final(tx.Statement.Context, scope, own.compare(tx.Statement.Context))
+	compare := func(ctx context.Context, commits bool) (committed bool, err error) {
+		_, held := scope.Held(key)
+		committed, err = inner.CompareAndBump(ctx, scope, key, version, commits)
+		if held && errors.Is(err, txlock.ErrConflict) {
+			err = fmt.Errorf("%w: %w: lock it by lockgorm.Lock, which compares it first, or before Optimistic", err, fault.ErrGiven)
+		}
+		return committed, err
+	}
+	defer k.compareAtEnd(compared{scope: scope, key: key, compare: func(ctx context.Context) error {
+		_, err := compare(ctx, false)
+		return err
+	}})()
+	if err = fn(tx); err == nil {
+		committed, err = compare(ctx, own)
+	}
+	return committed, inner.Final(ctx, scope, err)
 }
 
 // compareFirst compares the keys whose version Optimistic has read, before they are
@@ -141,8 +149,11 @@ func lockAll(scope *txlock.Scope, tx *gorm.DB, keys []txlock.Key) ([]txlock.Gran
 	return grants, nil
 }
 
+// body is the work in a transaction, which it may commit if that is its own.
+type body func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error)
+
 // run checks the arguments, and runs transactions until one is committed.
-func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options []*sql.TxOptions, body func(scope *txlock.Scope, tx *gorm.DB) error) error {
+func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options []*sql.TxOptions, do body) error {
 	if db == nil || db.Statement == nil {
 		return fmt.Errorf("lockgorm: %s needs a *gorm.DB, got nil", name)
 	}
@@ -155,16 +166,17 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 		}
 	}
 	if _, err := transactionOf(db); err == nil {
-		return once(db, fn, body, options, nil)
+		return once(db, fn, do, options, nil)
 	}
 	return retry.Do(db.Statement.Context, func() error {
-		return once(db, fn, body, options, []txlock.JoinOption{txlock.NothingRead()})
+		return once(db, fn, do, options, []txlock.JoinOption{txlock.NothingRead()})
 	})
 }
 
 // once runs one transaction, or one savepoint. In a DryRun session it only calls fn.
-func once(db *gorm.DB, fn func(tx *gorm.DB) error, body func(scope *txlock.Scope, tx *gorm.DB) error, options []*sql.TxOptions, join []txlock.JoinOption) error {
-	return db.Transaction(func(tx *gorm.DB) error {
+func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOptions, join []txlock.JoinOption) error {
+	committed := false
+	err := db.Transaction(func(tx *gorm.DB) error {
 		if tx.DryRun {
 			return fn(tx)
 		}
@@ -172,9 +184,13 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, body func(scope *txlock.Scope
 		if err != nil {
 			return err
 		}
-		if err := body(scope, tx); err != nil {
+		if committed, err = do(scope, tx, len(join) > 0); err != nil {
 			return err
 		}
 		return inner.Confirm(tx.Statement.Context, scope)
 	}, options...)
+	if committed {
+		return nil // an error of Commit says only that the context has ended
+	}
+	return err
 }

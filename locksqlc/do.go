@@ -33,9 +33,10 @@ const (
 // the context has ended before. On a cluster of several primaries, where locks exclude
 // only at the commit, it returns schema.ErrMultiPrimary: use a lease.
 //
-// Every call keeps a connection of the pool, also while it waits. If fn needs a
-// connection of the same pool, then MaxOpenConns calls at once leave it none: give Do a
-// pool of its own, or limit the number of calls.
+// On a guarded pool it has two round trips, the lock and the release, where the server
+// takes BEGIN and a lock together. Every call keeps a connection of the pool, also while it
+// waits. If fn needs a connection of the same pool, then MaxOpenConns calls at once leave it
+// none: give Do a pool of its own, or limit the number of calls.
 func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error) (err error) {
 	if db == nil {
 		return errors.New("locksqlc: Do needs a *sql.DB, got nil")
@@ -51,21 +52,23 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 		return fmt.Errorf("locksqlc: get a connection: %w", err)
 	}
 	defer func() { err = joined.Errors(err, unlessGone(conn.Close())) }()
-	if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
+	tx, err := holdOn(ctx, conn)
+	if err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
 	}
 	held := false
 	defer func() {
-		failed := release(ctx, conn)
+		failed := tx.release(ctx)
 		switch {
 		case failed == nil, errors.Is(err, txlock.ErrLost):
+		case !held && errors.Is(failed, txlock.ErrTxDoomed): // err says why
 		case held:
 			err = errors.Join(fmt.Errorf("%w: it could not be released: %w", txlock.ErrLost, failed), err)
 		default:
 			err = joined.Errors(err, unlessGone(failed))
 		}
 	}()
-	scope, err := JoinConn(ctx, conn, txlock.NothingRead())
+	scope, err := tx.join(ctx)
 	if err != nil {
 		return err
 	}
@@ -86,20 +89,6 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 		}
 	}()
 	return fn(working)
-}
-
-// release commits the transaction with the raised token, so that somebody who locks next
-// with an older snapshot is told. If that fails, it closes the connection, and the server
-// ends the lock.
-func release(ctx context.Context, conn *sql.Conn) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*serverCheck)
-	defer cancel()
-	_, err := conn.ExecContext(ctx, "COMMIT")
-	if err == nil || errors.Is(err, txlock.ErrTxDoomed) {
-		return nil // doomed: the caller has the reason from Lock or from the watch
-	}
-	discard := conn.Raw(func(any) error { return driver.ErrBadConn })
-	return errors.Join(unanswered(ctx, err), unlessGone(discard))
 }
 
 // unanswered replaces the error of a statement that has exceeded a limit of Do's own:
@@ -138,7 +127,7 @@ func watch(ctx context.Context, conn *sql.Conn, stop context.CancelCauseFunc) er
 // checkSocket asks the driver whether the server has closed the connection, as
 // database/sql does before it reuses one.
 func checkSocket(conn *sql.Conn) error {
-	return conn.Raw(func(driverConn any) error {
+	return raw(conn, func(driverConn any) error {
 		resetter, ok := driverConn.(driver.SessionResetter)
 		if !ok {
 			return nil // then only the ping tells
@@ -151,7 +140,23 @@ func checkSocket(conn *sql.Conn) error {
 func ping(conn *sql.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), serverCheck)
 	defer cancel()
-	return unanswered(ctx, conn.PingContext(ctx))
+	return raw(conn, func(driverConn any) error {
+		pinger, ok := driverConn.(driver.Pinger)
+		if !ok {
+			return nil
+		}
+		return unanswered(ctx, pinger.Ping(ctx))
+	})
+}
+
+// raw does what Conn.Raw does, but leaves a connection that is bad to its transaction: to
+// close it, database/sql would wait for the end of that.
+func raw(conn *sql.Conn, f func(driverConn any) error) (err error) {
+	rawErr := conn.Raw(func(driverConn any) error {
+		err = f(driverConn)
+		return nil
+	})
+	return errors.Join(err, rawErr)
 }
 
 // unlessGone drops the error of closing a connection that is gone already.

@@ -45,8 +45,15 @@ func TestJoinSendsNothing(t *testing.T) {
 		}
 		before = questions(t, tx)
 		grant := lock(t, scope, key)
-		if n := questions(t, tx) - before; n != 1+2 {
-			t.Errorf("the very first Lock of a key sent %d statements, want two", n-1)
+		want := int64(2)
+		switch {
+		case hasProcedures(db.Engine()):
+			want = 1
+		case db.Engine() == testdb.MySQL:
+			want = 3 // the first finds out that there are no procedures
+		}
+		if n := int64(questions(t, tx) - before); n != 1+want {
+			t.Errorf("the very first Lock of a key sent %d statements, want %d", n-1, want)
 		}
 		before = questions(t, tx)
 		if again := lock(t, scope, key); again != grant {

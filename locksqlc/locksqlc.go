@@ -17,8 +17,11 @@ import (
 var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
 // Open opens a guarded pool for a data source name of go-sql-driver/mysql. As with
-// sql.Open, no connection is made yet. It returns an error for a name that can't be
-// parsed.
+// sql.Open, no connection is made yet. BeginTx of the pool sends nothing: BEGIN is sent
+// with the first statement of the transaction, in one round trip with it if that is a lock.
+// On MySQL that needs the procedures of package schema, or multiStatements=true in the
+// name, which Open never adds. Open returns
+// an error for a name that can't be parsed.
 func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {

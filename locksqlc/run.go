@@ -15,7 +15,8 @@ import (
 // Run begins a transaction, takes the locks of all keys as its first statement, calls fn
 // and commits. When fn returns an error or panics, Run rolls back, and returns the error
 // or lets the panic go on. Without keys fn takes the locks itself, best before its first
-// SELECT; see Join.
+// SELECT; see Join. On a guarded pool the BEGIN shares the round trip of the lock where
+// the server can do that; the README tells where.
 //
 // A transaction that the server has rolled back (txlock.Retryable: a deadlock, a stale
 // snapshot) is run again from its beginning, ten times at most, with jittered pauses. So
@@ -39,13 +40,13 @@ func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(tx *sql.Tx)
 // RunTx does what Run does, with options for the transaction, such as its isolation
 // level.
 func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error) error {
-	return run(ctx, "Run", db, options, keys, fn, func(scope *txlock.Scope, tx *sql.Tx) error {
+	return run(ctx, "Run", db, options, keys, fn, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 		if len(keys) > 0 {
 			if _, err := scope.LockAll(ctx, keys...); err != nil {
-				return err
+				return false, err
 			}
 		}
-		return inner.Final(ctx, scope, fn(tx))
+		return false, inner.Final(ctx, scope, fn(tx))
 	})
 }
 
@@ -55,7 +56,9 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 // Optimistic. Otherwise, and after a rollback by the server, the transaction is run again
 // from its beginning, ten times at most, with jittered pauses: fn must not keep what it
 // did outside of a transaction that failed. fn should read and compute before it writes:
-// the server's own row locks keep what it writes until the end.
+// the server's own row locks keep what it writes until the end. On a guarded pool of
+// MariaDB the comparison and COMMIT are one statement: when that is not answered, nobody
+// knows whether the transaction was committed, and it is not run again.
 //
 // It is for keys that are rarely used at the same time: if conflicts are frequent, Run is
 // faster. It returns what Run returns, and ErrConflict after ten conflicts. When it
@@ -67,20 +70,20 @@ func Optimistic(ctx context.Context, db *sql.DB, key txlock.Key, fn func(tx *sql
 // OptimisticTx does what Optimistic does, with options for the transaction, such as its
 // isolation level.
 func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key txlock.Key, fn func(tx *sql.Tx) error) error {
-	return run(ctx, "Optimistic", db, options, []txlock.Key{key}, fn, func(scope *txlock.Scope, tx *sql.Tx) error {
+	return run(ctx, "Optimistic", db, options, []txlock.Key{key}, fn, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
 		version, err := scope.Version(ctx, key)
 		if err != nil {
-			return err
+			return false, err
 		}
-		if err := fn(tx); err != nil {
-			return inner.Final(ctx, scope, err)
+		if err = fn(tx); err == nil {
+			committed, err = inner.CompareAndBump(ctx, scope, key, version, true)
 		}
-		return inner.Final(ctx, scope, scope.CompareAndBump(ctx, key, version))
+		return committed, inner.Final(ctx, scope, err)
 	})
 }
 
 // run checks the arguments, and runs transactions until one is committed.
-func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error, body func(scope *txlock.Scope, tx *sql.Tx) error) error {
+func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error, body func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error)) error {
 	if db == nil {
 		return fmt.Errorf("locksqlc: %s needs a *sql.DB, got nil", name)
 	}
@@ -95,8 +98,8 @@ func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, k
 	return retry.Do(ctx, func() error { return once(ctx, db, options, body) })
 }
 
-// once runs one transaction.
-func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(scope *txlock.Scope, tx *sql.Tx) error) (err error) {
+// once runs one transaction, whose body may commit it.
+func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error)) (err error) {
 	conn, tx, err := beginOn(ctx, db, options)
 	if err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
@@ -116,14 +119,15 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	if err != nil {
 		return err
 	}
-	if err := body(scope, tx); err != nil {
+	committed, err := body(scope, tx)
+	if err != nil {
 		return err
 	}
 	if err := inner.Confirm(ctx, scope); err != nil {
 		return err
 	}
 	finished = true
-	if err := tx.Commit(); err != nil {
+	if err := tx.Commit(); err != nil && !committed { // else only the context has ended
 		if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
 			err = fmt.Errorf("%w: %w", ctx.Err(), err) // rolled back by database/sql for that
 		}

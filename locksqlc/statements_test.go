@@ -18,19 +18,22 @@ import (
 )
 
 // counted is a sequence of calls in a new transaction, and how many statements it sends
-// on each kind of pool. A MariaDB without innodb_snapshot_isolation checks a snapshot as
-// MySQL does.
+// on each kind of pool besides BEGIN and COMMIT. On a guarded pool of MariaDB the first
+// statement of the lock is one with BEGIN, and a transaction without statements sends
+// neither BEGIN nor COMMIT. A MySQL with procedures takes exclusive locks as MariaDB does. A
+// MariaDB without innodb_snapshot_isolation checks a snapshot as MySQL does without them.
 type counted struct {
 	name                                                   string
 	run                                                    func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error
 	guardedMariaDB, guardedMySQL, plainMariaDB, plainMySQL int
+	merges                                                 bool // its first statement goes with BEGIN
 }
 
 var verbsCounted = []counted{
 	{"Lock first", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.Lock(ctx, key)
 		return err
-	}, 1, 1, 4, 6},
+	}, 1, 1, 4, 6, true},
 	{"Lock after a read", func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		var n int
 		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_leases").Scan(&n); err != nil {
@@ -38,43 +41,48 @@ var verbsCounted = []counted{
 		}
 		_, err := s.Lock(ctx, key)
 		return err
-	}, 1 + 1, 1 + 3, 1 + 4, 1 + 6},
+	}, 1 + 1, 1 + 3, 1 + 4, 1 + 6, false},
 	{"Lock twice", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.Lock(ctx, key)
 		_, again := s.Lock(ctx, key)
 		return errors.Join(err, again)
-	}, 1, 1, 4 + 2, 6 + 4},
+	}, 1, 1, 4 + 2, 6 + 4, true},
 	{"TryLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.TryLock(ctx, key)
 		return err
-	}, 1, 2, 4, 6},
+	}, 1, 2, 4, 6, true},
 	{"RLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.RLock(ctx, key)
 		return err
-	}, 1, 1, 4, 5},
+	}, 1, 1, 4, 5, true},
 	{"WaitAtMost Lock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.WaitAtMost(time.Second).Lock(ctx, key)
 		return err
-	}, 1, 2, 4, 6},
+	}, 1, 2, 4, 6, true},
 	{"LockAll of 3", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.LockAll(ctx, key, besides(key, "a"), besides(key, "b"))
 		return err
-	}, 1, 2, 4, 7},
+	}, 1, 2, 4, 7, true},
 	{"Version and CompareAndBump", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		version, err := s.Version(ctx, key)
 		if err != nil {
 			return err
 		}
 		return s.CompareAndBump(ctx, key, version)
-	}, 2, 2, 2 + 4, 2 + 4},
+	}, 2, 2, 2 + 4, 2 + 4, true},
 	{"CompareAndBump twice", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		version, err := s.Version(ctx, key)
 		return errors.Join(err, s.CompareAndBump(ctx, key, version), s.CompareAndBump(ctx, key, version))
-	}, 2, 2, 2 + 6, 2 + 6},
+	}, 2, 2, 2 + 6, 2 + 6, true},
 	{"Verify", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, _ txlock.Key) error {
 		return s.Verify(ctx)
-	}, 1, 1, 2 + 1, 2 + 1},
-	{"release", func(context.Context, *sql.Tx, *txlock.Scope, txlock.Key) error { return nil }, 0, 0, 2, 2},
+	}, 1, 1, 2 + 1, 2 + 1, false},
+	{"release", func(context.Context, *sql.Tx, *txlock.Scope, txlock.Key) error { return nil }, 0, 0, 2, 2, false},
+}
+
+// hasProcedures tells whether the databases of the tests have lockstep's procedures.
+func hasProcedures(engine testdb.Engine) bool {
+	return engine == testdb.MySQL && !testdb.WithoutProcedures()
 }
 
 // old tells whether the transaction may have an old snapshot.
@@ -87,14 +95,23 @@ func TestStatementsPerVerb(t *testing.T) {
 			for _, v := range verbsCounted {
 				t.Run(fmt.Sprintf("%s/guarded=%t/%s", engine, guarded, v.name), func(t *testing.T) {
 					t.Parallel()
-					as := engine
-					if v.old(guarded) && !testdb.Open(t, engine).HasSnapshotIsolation(t) {
+					as, merges := engine, v.merges && engine == testdb.MariaDB
+					switch {
+					case guarded && hasProcedures(engine):
+						as, merges = testdb.MariaDB, v.merges && v.name != "RLock"
+					case v.old(guarded) && !testdb.Open(t, engine).HasSnapshotIsolation(t):
 						as = testdb.MySQL
 					}
 					want := map[string]int{
 						"mariadb/true": v.guardedMariaDB, "mysql/true": v.guardedMySQL,
 						"mariadb/false": v.plainMariaDB, "mysql/false": v.plainMySQL,
 					}[fmt.Sprintf("%s/%t", as, guarded)]
+					switch {
+					case guarded && v.name == "release":
+						want -= 2
+					case guarded && merges:
+						want--
+					}
 					if got := counter(t, engine, guarded, v)(); got != want {
 						t.Errorf("%d statements, want %d", got, want)
 					}
@@ -119,8 +136,12 @@ func TestStatementsOfCompareAndBump(t *testing.T) {
 	}
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
-			if n := counter(t, engine, true, counted{run: first})(); n != 1 {
-				t.Errorf("%d statements as the first, want 1", n)
+			want := 1
+			if engine == testdb.MariaDB || hasProcedures(engine) {
+				want = 0 // it is one with BEGIN
+			}
+			if n := counter(t, engine, true, counted{run: first})(); n != want {
+				t.Errorf("%d statements as the first, want %d", n, want)
 			}
 		})
 		t.Run(string(engine)+" after a read", func(t *testing.T) {
@@ -160,11 +181,12 @@ func counter(tb testing.TB, engine testdb.Engine, guarded bool, v counted) func(
 	conn, err := pool.Conn(ctx)
 	check(tb, err)
 	tb.Cleanup(func() { check(tb, conn.Close()) })
-	asked, err := conn.BeginTx(ctx, nil) // asks whether the server is on a cluster, once per process and database
+	asked, err := conn.BeginTx(ctx, nil) // asks whether the server is on a cluster, once per process and database, and has procedures, once per pool
 	check(tb, err)
 	scope, err := locksqlc.Join(ctx, asked)
 	check(tb, err)
-	check(tb, errors.Join(inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().OnePrimary(ctx, scope), asked.Rollback()))
+	_, err = scope.Lock(ctx, besides(key, "asked"))
+	check(tb, errors.Join(err, inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().OnePrimary(ctx, scope), asked.Rollback()))
 	return func() int {
 		before := sentSoFar(tb, conn)
 		tx, err := conn.BeginTx(ctx, nil)

@@ -39,9 +39,13 @@ var (
 
 // Check looks at the tables and the server of db, and returns all that is wrong, joined
 // into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow,
-// ErrAutocommit, ErrCharset and ErrMultiPrimary, each with a sentence on the remedy. It
-// changes nothing. Call it as the user who will take locks: it tries the privileges of
-// that user by EXPLAIN.
+// ErrAutocommit, ErrCharset, ErrMultiPrimary and ErrProcedures, each with a sentence on the
+// remedy. It changes nothing. Call it as the user who will take locks: it tries the
+// privileges of that user by EXPLAIN.
+//
+// ErrProcedures is not a fault: without the procedures, a lock on MySQL doesn't share the
+// round trip of BEGIN, and locks after a read take more than one. A pool that has found out
+// that they are missing does without until the program is started again.
 //
 // ErrMultiPrimary is not a fault: exclusive locks work on such a cluster, but they
 // exclude only at the commit. Several transactions may run under one lock, and all but
@@ -58,6 +62,7 @@ func Check(ctx context.Context, db *sql.DB) error {
 		checkTables,
 		checkClock,
 		checkSession,
+		checkProcedures,
 		func(ctx context.Context, db *sql.DB) (error, error) { return checkCluster(ctx, db) },
 	} {
 		problem, err := check(ctx, db)

@@ -3,15 +3,15 @@
 //
 // # Making the tables
 //
-// [Install] makes the tables that are missing. [FS] and [Statements] give the same DDL to
-// a migration tool. [Centers] is the number of rows that keys of hashed families share.
+// [Install] makes the tables that are missing, and on MySQL the procedures. [FS],
+// [Statements] and [Procedures] give the same DDL to a migration tool. [Centers] is the number of rows that keys of hashed families share.
 //
 // # Checking them
 //
 // [Check] looks at the tables, the privileges, the server and the session, and returns all
 // that is wrong as one error, with the remedy for each finding: [ErrServer], [ErrTable],
-// [ErrPrivilege], [ErrCenters], [ErrSysdateIsNow], [ErrAutocommit], [ErrCharset] and
-// [ErrMultiPrimary]. [CheckCluster] looks only for a cluster of several primaries.
+// [ErrPrivilege], [ErrCenters], [ErrSysdateIsNow], [ErrAutocommit], [ErrCharset],
+// [ErrMultiPrimary] and [ErrProcedures]. [CheckCluster] looks only for a cluster of several primaries.
 //
 // # What it is not
 //

@@ -31,6 +31,7 @@ func denied(err error) bool {
 var (
 	deniedTable = regexp.MustCompile(`\blockstep_\w+`)
 	deniedUser  = regexp.MustCompile(`user '((?:[^']|'')*)'@'((?:[^']|'')*)'`)
+	deniedCall  = regexp.MustCompile(`'((?:[^']|'')*)\.lockstep_\w+'`)
 )
 
 // MissingPrivilege tells whether a statement was refused because a privilege is missing,
@@ -43,6 +44,9 @@ func MissingPrivilege(err error) (cure string, missing bool) {
 	tables, user := deniedTable.FindAllString(err.Error(), -1), deniedUser.FindStringSubmatch(err.Error())
 	if len(tables) == 0 || user == nil {
 		return "see schema.Check", true
+	}
+	if routine := deniedCall.FindStringSubmatch(err.Error()); routine != nil {
+		return fmt.Sprintf("GRANT EXECUTE ON `%s`.* TO '%s'@'%s', with the host of the account", routine[1], user[1], user[2]), true
 	}
 	table := tables[len(tables)-1] // it comes after the names of the user and the database
 	return fmt.Sprintf("GRANT %s ON %s TO '%s'@'%s', with the host of the account, or see schema.Check", strings.Join(needs(table), ", "), table, user[1], user[2]), true
@@ -78,7 +82,7 @@ func checkPrivileges(ctx context.Context, db *sql.DB, t table) (problem, err err
 	var missing []string
 	var refused []error
 	for _, privilege := range needs(t.name) {
-		err := explain(ctx, db, statements[privilege])
+		err := query(ctx, db, "EXPLAIN "+statements[privilege])
 		switch {
 		case denied(err):
 			missing, refused = append(missing, privilege), append(refused, err)
@@ -97,9 +101,9 @@ func checkPrivileges(ctx context.Context, db *sql.DB, t table) (problem, err err
 	return fmt.Errorf("%w on %s: GRANT %s ON %s TO %s: %w", ErrPrivilege, t.name, strings.Join(missing, ", "), t.name, to, errors.Join(refused...)), nil
 }
 
-// explain asks for the plan of a statement, and reads it.
-func explain(ctx context.Context, db *sql.DB, statement string) (err error) {
-	rows, err := db.QueryContext(ctx, "EXPLAIN "+statement)
+// query sends a statement, and reads its rows.
+func query(ctx context.Context, db *sql.DB, statement string) (err error) {
+	rows, err := db.QueryContext(ctx, statement)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,8 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		install(t, db)
-		grants(t, db, "GRANT SELECT ON lockstep_locks TO %s", "GRANT SELECT ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s")
+		grants(t, db, "GRANT SELECT ON lockstep_locks TO %s", "GRANT SELECT ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s",
+			"GRANT EXECUTE ON `"+db.Name()+"`.* TO %s")
 		pool := db.Connect(t)
 		demand(t, schema.Check(t.Context(), pool), schema.ErrPrivilege,
 			"GRANT INSERT, UPDATE, DELETE ON lockstep_locks TO '"+db.Config().User+"'@'",
@@ -37,7 +38,7 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 		grants(t, db, "GRANT UPDATE (conn_id, locked_us) ON lockstep_locks TO %s")
 		demand(t, schema.Check(t.Context(), pool), nil)
 
-		grants(t, db, "REVOKE ALL PRIVILEGES, GRANT OPTION FROM %s", "GRANT SELECT, INSERT, UPDATE, DELETE ON `lockstep\\_t\\_%%`.* TO %s")
+		grants(t, db, "REVOKE ALL PRIVILEGES, GRANT OPTION FROM %s", "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON `lockstep\\_t\\_%%`.* TO %s")
 		wildcard := db.Connect(t) // some privileges are read only when a connection begins
 		demand(t, schema.Check(t.Context(), wildcard), nil)
 
@@ -52,6 +53,7 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 		for _, table := range []string{"locks", "centers", "leases"} {
 			db.Exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON lockstep_"+table+" TO "+role)
 		}
+		db.Exec(t, "GRANT EXECUTE ON `"+db.Name()+"`.* TO "+role)
 		byDefault := map[testdb.Engine]string{testdb.MySQL: "SET DEFAULT ROLE " + role + " TO %s", testdb.MariaDB: "SET DEFAULT ROLE " + role + " FOR %s"}[engine]
 		grants(t, db, "GRANT "+role+" TO %s", byDefault)
 		byRole := db.Connect(t)

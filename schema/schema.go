@@ -13,9 +13,10 @@ import (
 )
 
 // FS holds the DDL: files with one or more statements, to be applied in the order of
-// their names. Every statement may be repeated.
+// their names. Every statement may be repeated. The procedures in the directory mysql are
+// for MySQL only, and can be left out.
 //
-//go:embed *.sql
+//go:embed *.sql mysql/*.sql
 var FS embed.FS
 
 // Centers is the number of rows of lockstep_centers.
@@ -23,7 +24,9 @@ const Centers = 65536
 
 // Install creates the missing tables and the center rows. It may be repeated, and many
 // processes may run it at the same time: it doesn't change what exists. Unless all exists
-// already, it needs the privilege CREATE, which the locks themselves don't need. DDL
+// already, it needs the privilege CREATE, which the locks themselves don't need. On MySQL
+// it also makes the procedures, and replaces those with another body, if it has the
+// privileges CREATE ROUTINE and ALTER ROUTINE. Locks work without; see ErrProcedures. DDL
 // commits implicitly, so Install takes a pool and never a transaction. It returns the
 // server's error for the statement that failed, and ErrPrivilege, with the GRANT to run,
 // if a privilege is missing. Run it again to go on from there.
@@ -45,7 +48,7 @@ func Install(ctx context.Context, db *sql.DB) error {
 			return fmt.Errorf("schema: install %q: %w", firstLine(s), err)
 		}
 	}
-	return nil
+	return installProcedures(ctx, db)
 }
 
 // execute sends a statement that may be repeated, and repeats it after a deadlock with
@@ -61,8 +64,8 @@ func execute(ctx context.Context, db *sql.DB, statement string) error {
 	}
 }
 
-// Statements returns the statements of FS, without comments, for migration tools that
-// take one statement at a time.
+// Statements returns the statements of FS that make the tables, without comments, for
+// migration tools that take one statement at a time. See also Procedures.
 func Statements() ([]string, error) {
 	names, err := fs.Glob(FS, "*.sql")
 	if err != nil {

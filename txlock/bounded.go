@@ -17,27 +17,39 @@ import (
 // ask would fix the snapshot before the wait, and what is read then would be older
 // than the lock.
 func (a *attempt) boundedOnMySQL(ctx context.Context) (uint64, error) {
-	before := a.snapshot
-	exists := known.has(a.server.Name, a.record)
-	if !exists && !before && !a.try && !a.server.RollbackOnTimeout {
-		return a.takeInSeconds(ctx)
-	}
-	if !exists {
-		_, err := a.read(a.own(ctx, guard.Call{Reads: true}), a.tx)
+	before, err := a.snapshot, error(nil)
+	switch a.look() {
+	case lookForRow:
+		_, err = a.read(a.own(ctx, guard.Call{Reads: true}), a.tx)
 		if err != nil && !errors.Is(err, errMissing) {
 			return 0, err
 		}
-		exists, a.snapshot = err == nil, true
+		a.snapshot = true
+	case leaveRow:
+		err = errMissing
 	}
 	var token uint64
-	err := errMissing
-	if exists {
+	if err == nil {
 		token, err = a.selectBounded(ctx)
-		if errors.Is(err, errMissing) {
-			known.drop(a.server.Name, a.record)
-		}
 	}
+	return a.afterTry(ctx, before, token, err)
+}
+
+// look says what to do about a row that may be missing.
+func (a *attempt) look() int {
+	switch {
+	case known.has(a.server.Name, a.record):
+		return knownRow
+	case a.snapshot, a.try, a.server.RollbackOnTimeout:
+		return lookForRow
+	}
+	return leaveRow
+}
+
+// afterTry goes on if there was no row, and explains what a try has found.
+func (a *attempt) afterTry(ctx context.Context, before bool, token uint64, err error) (uint64, error) {
 	if errors.Is(err, errMissing) {
+		known.drop(a.server.Name, a.record)
 		token, err = a.takeInSeconds(ctx)
 	}
 	if errors.Is(err, ErrStaleSnapshot) && a.try && !before {
@@ -51,16 +63,30 @@ func (a *attempt) boundedOnMySQL(ctx context.Context) (uint64, error) {
 // the row is locked by another with the limit. So a lock that is free is granted,
 // however short the limit and however slow the server.
 func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
-	take := a.forUpdate
-	if a.shared {
-		take = a.forShare
-	}
-	current, err := take(a.first(ctx), a.rewritten(rawsql.HintNoWait))
+	current, err := a.selectRow(ctx, rawsql.HintNoWait)
 	if !a.try && errors.Is(fault.Interpret(err).Sentinel, ErrBusy) {
-		began := time.Now()
-		current, err = take(a.first(ctx), a.rewritten(func(query string) string { return rawsql.HintAtMost(query, a.atMost) }))
-		err = fault.PastLimit(err, began, a.atMost)
+		return a.selectAtMost(ctx)
 	}
+	return a.selected(ctx, current, err)
+}
+
+// selectAtMost takes an existing row by SELECT with the limit.
+func (a *attempt) selectAtMost(ctx context.Context) (uint64, error) {
+	began := time.Now()
+	current, err := a.selectRow(ctx, func(query string) string { return rawsql.HintAtMost(query, a.atMost) })
+	return a.selected(ctx, current, fault.PastLimit(err, began, a.atMost))
+}
+
+// selectRow takes an existing row by a SELECT with a hint, and returns its token.
+func (a *attempt) selectRow(ctx context.Context, hint func(query string) string) (uint64, error) {
+	if a.shared {
+		return a.forShare(a.first(ctx), a.rewritten(hint))
+	}
+	return a.forUpdate(a.first(ctx), a.rewritten(hint))
+}
+
+// selected goes on with a row that was taken by SELECT, if there was no error.
+func (a *attempt) selected(ctx context.Context, current uint64, err error) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}

@@ -17,6 +17,18 @@ func confirm(ctx context.Context, s *Scope) error {
 	return final(ctx, s, s.Verify(ctx))
 }
 
+// compareAndBump is inside.Lock.CompareAndBump.
+func compareAndBump(ctx context.Context, s *Scope, key Key, version uint64, commits bool) (committed bool, err error) {
+	err = s.compareAndBump(ctx, key, version, commits && s.book != nil)
+	return err == nil && s.book != nil && s.book.Finished(), err
+}
+
+// commit is inside.Lock.Commit.
+func commit(ctx context.Context, s *Scope) error {
+	_, err := s.tx.ExecContext(s.own(ctx, guard.Call{Commits: true}), "COMMIT")
+	return err
+}
+
 // final is inside.Lock.Final. The error alone doesn't tell, since a statement before the one
 // that has failed may have committed. On a guarded pool the book knows; for a plain one see
 // mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement

@@ -46,7 +46,7 @@ func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.
 		// The row of a lease is written by its renewals: a change since the
 		// snapshot is no reason to roll the transaction back.
 		prefix := rawsql.For(rawsql.AllowStale)
-		in.Tx = &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: func(query string) string { return prefix + query }}
+		in.Tx = &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: func(query string) string { return prefix + query }, Inline: s.tx.Inline}
 	}
 	err = send(s.own(ctx, guard.Call{Fresh: !in.Snapshot}), in)
 	return in.Fence, err

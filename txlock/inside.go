@@ -8,12 +8,14 @@ import (
 
 func init() {
 	inside.SetLock(inside.Lock[*Scope, Key, Grant, PoolOption]{
-		Guarded:    guarded,
-		Include:    include,
-		OnePrimary: onePrimary,
-		Confirm:    confirm,
-		Final:      final,
-		NewGrant:   newGrant,
-		OwnerOf:    func(ctx context.Context) string { return string(ownerOf(ctx)) },
+		Guarded:        guarded,
+		Include:        include,
+		OnePrimary:     onePrimary,
+		Confirm:        confirm,
+		Final:          final,
+		Commit:         commit,
+		CompareAndBump: compareAndBump,
+		NewGrant:       newGrant,
+		OwnerOf:        func(ctx context.Context) string { return string(ownerOf(ctx)) },
 	})
 }

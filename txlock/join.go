@@ -101,7 +101,7 @@ type joined struct {
 }
 
 func newJoined(tx Tx, book *guard.Tx, server guard.Server) *joined {
-	j := &joined{state: state{book: book, server: server}, tx: rawsql.Text{DBTX: tx}}
+	j := &joined{state: state{book: book, server: server}, tx: rawsql.Text{DBTX: tx, Inline: book != nil && book.Direct()}}
 	j.scope.state, j.state.tx = &j.state, &j.tx
 	if book != nil {
 		j.state.watch, _ = book.Kept().(Observer)

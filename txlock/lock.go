@@ -34,7 +34,8 @@ func (s *Scope) Lock(ctx context.Context, key Key) (Grant, error) {
 // being locked for the very first time in its life can take it a second to see. A key
 // that was never locked may be refused while a transaction has the row beside its own:
 // Ensure makes rows beforehand. On MySQL the try of a named key that this process hasn't
-// seen looks for its row first, which fixes the transaction's snapshot.
+// seen looks for its row first, which fixes the transaction's snapshot, unless the
+// transaction begins with it; see schema.Procedures.
 func (s *Scope) TryLock(ctx context.Context, key Key) (Grant, error) {
 	return s.lock(ctx, key, request{verb: "try to lock", try: true})
 }
@@ -77,6 +78,7 @@ type request struct {
 
 	compares bool   // CompareAndBump
 	version  uint64 // that of it
+	commits  bool   // and commits, where the server can do both at once
 }
 
 func (q request) bounded() bool { return q.try || q.atMost > 0 }
@@ -171,6 +173,8 @@ const tryLimit = 20 * time.Millisecond
 // granted, however short the limit and however slow the server.
 func (a *attempt) limited(ctx context.Context) (uint64, error) {
 	switch {
+	case a.byProcedure():
+		return a.callFor(ctx)
 	case !a.bounded():
 		return a.takeRow(ctx)
 	case !a.server.MariaDB:
@@ -243,12 +247,12 @@ func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db gen.DBTX) 
 
 // rewritten is the transaction with the text of its statements changed on its way.
 func (a *attempt) rewritten(rewrite func(query string) string) gen.DBTX {
-	return &rawsql.Text{DBTX: a.tx.DBTX, Rewrite: rewrite}
+	return &rawsql.Text{DBTX: a.tx.DBTX, Rewrite: rewrite, Inline: a.tx.Inline}
 }
 
 // fresh marks the statement that takes the row. Where no snapshot guard follows,
 // it is sent only if nothing was read before, which another goroutine might have.
-func (a *attempt) fresh() guard.Call { return guard.Call{Fresh: !a.snapshot} }
+func (a *attempt) fresh() guard.Call { return guard.Call{Fresh: !a.snapshot, Commits: a.commits} }
 
 // first is the context of that statement.
 func (a *attempt) first(ctx context.Context) context.Context { return a.own(ctx, a.fresh()) }

@@ -3,6 +3,7 @@ package txlock
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -212,6 +213,9 @@ func (m *many) run(ctx context.Context) (map[record]uint64, error) {
 // within takes the rows with variables set for the statement that waits, on MariaDB
 // only.
 func (m *many) within(ctx context.Context, variables ...string) (map[record]uint64, error) {
+	if m.procedures() {
+		return m.callMany(ctx)
+	}
 	table, n, prefix := m.table(), len(m.keys), ""
 	if m.snapshot && m.server.SnapshotIsolation {
 		variables = append(variables, rawsql.RefuseStale)
@@ -296,20 +300,23 @@ func (m *many) query(ctx context.Context, call guard.Call, query string, argumen
 	tokens := make(map[record]uint64, len(m.keys))
 	var name []byte
 	var slot uint16
-	var token, old uint64
+	var token uint64
+	var old sql.Null[uint64]
 	into := []any{&name, &token}
 	if m.keys[0].hashed {
 		into[0] = &slot
 	}
-	if call.Reads {
+	if columns, err := rows.Columns(); err != nil {
+		return nil, err
+	} else if len(columns) > len(into) {
 		into = append(into, &old)
 	}
 	for rows.Next() {
 		if err := rows.Scan(into...); err != nil {
 			return nil, err
 		}
-		if call.Reads && old != token {
-			return nil, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, old, token)
+		if old.Valid && old.V != token {
+			return nil, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, old.V, token)
 		}
 		tokens[record{name: string(name), slot: slot, hashed: m.keys[0].hashed}] = token
 	}

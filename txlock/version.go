@@ -49,7 +49,7 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 		return 0, s.failure(verb, key, err)
 	}
 	r := key.record()
-	version, err := r.tokenOrZero(s.own(ctx, guard.Call{Reads: true}), s.tx)
+	version, err := s.versionOf(ctx, r)
 	if err != nil {
 		return 0, s.failure(verb, key, err)
 	}
@@ -88,7 +88,12 @@ func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 // A version must not be kept for longer than Clean keeps unused rows, since a key
 // without a row has version 0.
 func (s *Scope) CompareAndBump(ctx context.Context, key Key, version uint64) error {
-	_, err := s.lock(ctx, key, request{verb: "compare and bump", atMost: s.atMost, compares: true, version: version})
+	return s.compareAndBump(ctx, key, version, false)
+}
+
+// compareAndBump is CompareAndBump. It may commit the transaction with it.
+func (s *Scope) compareAndBump(ctx context.Context, key Key, version uint64, commits bool) error {
+	_, err := s.lock(ctx, key, request{verb: "compare and bump", atMost: s.atMost, compares: true, version: version, commits: commits})
 	if errors.Is(err, ErrConflict) && !s.saw(key.record(), version) {
 		return fmt.Errorf("%w: %w", err, fault.ErrGiven)
 	}
@@ -137,6 +142,7 @@ func (a *attempt) compareInSnapshot(ctx context.Context) (uint64, error) {
 	if !a.snapshot || a.saw(a.record, a.version) || a.ours != noToken {
 		return a.limited(ctx)
 	}
+	a.commits = false // what follows may refuse it
 	old, err := a.tokenOrZero(a.own(ctx, guard.Call{Reads: true}), a.tx)
 	if err != nil {
 		return 0, err

@@ -156,6 +156,11 @@ func Overtaken(err error) bool {
 	return is(err, 3101) // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
 }
 
+// NoProcedure tells whether the server has refused a CALL because there is no such procedure
+// (ER_SP_DOES_NOT_EXIST), because it has other parameters (ER_SP_WRONG_NO_OF_ARGS), or
+// because the user may not call it (ER_PROCACCESS_DENIED).
+func NoProcedure(err error) bool { return is(err, 1305) || is(err, 1318) || is(err, 1370) }
+
 // PastLimit is the error of a SELECT that MySQL ends after a limit. Where a user is
 // changed meanwhile, CREATE USER or GRANT, a SELECT has to wait before it may look at its
 // privileges; when the limit is over by then, the server says that it can't (3547), or

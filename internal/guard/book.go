@@ -14,6 +14,7 @@ type Tx struct {
 	pool      *connector
 	server    Server
 	isolation sql.IsolationLevel
+	direct    bool // the connection is the driver's own; see Direct
 	owned     bool // begun by BeginTx, not as text
 
 	mu         sync.Mutex
@@ -21,11 +22,17 @@ type Tx struct {
 	doomed     error // the server has ended it: nothing more is sent
 	severed    error // the program itself has ended it by a statement
 	committed  error // why it was committed before its end, or may have been
+	finished   bool  // a lock statement has committed it, or is about to
 	ended      bool  // Commit or Rollback has run
 	scope      Scope
 	held       bool // the scope holds locks
 	savepoints savepoints
 	fences     map[string]int // the stamps of Fence, by name
+}
+
+// newTx opens the book of a transaction.
+func (c *conn) newTx() *Tx {
+	return &Tx{pool: c.pool, server: c.server, direct: c.status.flags.IsValid()}
 }
 
 // Scope is what package txlock keeps with a transaction.
@@ -50,6 +57,10 @@ var ErrOpenRows = errors.New("rows are still open on this transaction")
 
 // Kept returns Rules.Kept.
 func (t *Tx) Kept() any { return t.pool.rules.Kept }
+
+// Direct tells whether statements go to the driver as they are: it has no wrapper, which
+// might treat a text without arguments in another way.
+func (t *Tx) Direct() bool { return t.direct }
 
 // Server returns what is known of the server.
 func (t *Tx) Server() Server { return t.server }
@@ -91,7 +102,7 @@ func (t *Tx) Err() error {
 		return t.doomed
 	case t.severed != nil:
 		return t.severed
-	case t.ended:
+	case t.ended, t.finished:
 		return ErrEnded
 	}
 	return nil
@@ -160,6 +171,9 @@ func (t *Tx) unfenced() (name string, found bool) {
 func (t *Tx) refuse() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.doomed == nil && t.finished {
+		return ErrEnded
+	}
 	return t.doomed
 }
 

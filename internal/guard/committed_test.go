@@ -102,7 +102,7 @@ func TestFailedEnd(t *testing.T) {
 		for _, answer := range []*mysql.MySQLError{deadlock, {Number: 1399, Message: "XA"}} {
 			base, pool := newStub(t, false)
 			base.will(end, answer)
-			tx := begin(t, pool)
+			tx := begun(t, pool)
 			err := tx.Rollback
 			if end == "commit" {
 				err = tx.Commit

@@ -2,10 +2,8 @@ package guard
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"time"
 )
 
@@ -21,6 +19,8 @@ type conn struct {
 	since  time.Time // when it was opened
 	tx     *Tx       // nil outside a transaction
 	open   int       // how many rows are not closed yet
+
+	opening opening // of the transaction, if that is one of database/sql
 
 	bracketed bool // rawsql.Bracket was sent, rawsql.EndBracket not yet
 	unusable  bool // by others: it is lost, or its session has changed
@@ -39,51 +39,26 @@ var (
 	_ driver.NamedValueChecker  = (*conn)(nil)
 )
 
-// BeginTx begins a transaction of database/sql.
-func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	if c.unusable {
-		return nil, driver.ErrBadConn
-	}
-	base, err := c.begin(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
-	c.end(false) // a transaction that was begun as text on this connection is over
-	c.tx = &Tx{pool: c.pool, server: c.server, isolation: sql.IsolationLevel(opts.Isolation), owned: true}
-	c.status.trust()
-	return &driverTx{base: base, conn: c}, nil
-}
-
-func (c *conn) begin(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	if beginner, ok := c.base.(driver.ConnBeginTx); ok {
-		return beginner.BeginTx(ctx, opts)
-	}
-	if opts != (driver.TxOptions{}) {
-		return nil, fmt.Errorf("lockstep: %T is no driver.ConnBeginTx, which options need", c.base)
-	}
-	return c.base.Begin() //nolint:staticcheck // what database/sql does without the interface
-}
-
 // Begin does what BeginTx does, for database/sql before Go 1.8.
 func (c *conn) Begin() (driver.Tx, error) {
 	return c.BeginTx(context.Background(), driver.TxOptions{})
 }
 
 // driverTx is the end of a transaction of database/sql.
-type driverTx struct {
-	base driver.Tx
-	conn *conn
-}
+type driverTx struct{ conn *conn }
 
-// Commit commits, but not a transaction that the server has ended or that has lost locks:
+// Commit commits, if that wasn't done by a lock statement, but not a transaction that the server has ended or that has lost locks:
 // that is rolled back, and Commit returns the reason.
 func (t *driverTx) Commit() error {
+	if t.conn.committed() {
+		return nil
+	}
 	if why := t.conn.mayCommit(); why != nil {
 		return errors.Join(why, t.Rollback())
 	}
 	book := t.conn.tx
 	t.conn.end(false) // before the server frees the locks: nobody may believe that they are still held
-	err := t.conn.finished(t.base.Commit())
+	err := t.conn.opening.close(t.conn, "COMMIT")
 	if err == nil && book != nil {
 		book.notifyCommitted()
 	}
@@ -92,8 +67,11 @@ func (t *driverTx) Commit() error {
 
 // Rollback rolls back.
 func (t *driverTx) Rollback() error {
+	if t.conn.committed() {
+		return nil
+	}
 	t.conn.end(false)
-	return t.conn.finished(t.base.Rollback())
+	return t.conn.opening.close(t.conn, "ROLLBACK")
 }
 
 // finished judges the reply to COMMIT or ROLLBACK. After an error that may leave a
@@ -113,6 +91,12 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	execer, ok := c.base.(driver.ExecerContext)
 	if !ok {
 		return nil, driver.ErrSkip
+	}
+	if text, ok := c.merge(ctx, query, args, true); ok {
+		return c.openByExec(ctx, execer, text)
+	}
+	if text, ok := c.commits(ctx, query, args, true); ok {
+		return c.commitBy(ctx, text)
 	}
 	s := c.judge(ctx, query)
 	if err := c.before(ctx, s); err != nil {
@@ -157,6 +141,12 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	queryer, ok := c.base.(driver.QueryerContext)
 	if !ok {
 		return nil, driver.ErrSkip
+	}
+	if text, ok := c.merge(ctx, query, args, false); ok {
+		return c.openByQuery(ctx, text)
+	}
+	if text, ok := c.commits(ctx, query, args, false); ok {
+		return c.commitBy(ctx, text)
 	}
 	s := c.judge(ctx, query)
 	if err := c.before(ctx, s); err != nil {

@@ -61,6 +61,8 @@ type connector struct {
 	base   driver.Connector
 	rules  Rules
 	galera atomic.Pointer[bool] // nil: nobody has asked yet
+
+	noProcedures atomic.Bool
 }
 
 var (

@@ -80,6 +80,16 @@ func begin(t *testing.T, pool *sql.DB) *sql.Tx {
 	return tx
 }
 
+// begun begins a transaction that the server knows of.
+func begun(t *testing.T, pool *sql.DB) *sql.Tx {
+	t.Helper()
+	tx := begin(t, pool)
+	if _, err := tx.ExecContext(t.Context(), "DO 1"); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
 func TestCloseAndDriverAreForwarded(t *testing.T) {
 	t.Parallel()
 	base := &stub{answers: map[string]error{"close": errDead}}
@@ -164,7 +174,7 @@ func TestLeanBase(t *testing.T) {
 func TestCommitIsRefusedByServer(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
-	tx := begin(t, pool)
+	tx := begun(t, pool)
 	book, _, _ := Ask(t.Context(), tx)
 	kept := &locks{}
 	book.Scope(func() Scope { return kept })
@@ -197,7 +207,7 @@ func TestScopeEndsBeforeTheServer(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"commit", "rollback"} {
 		base, pool := newStub(t, false)
-		tx := begin(t, pool)
+		tx := begun(t, pool)
 		book, _, _ := Ask(t.Context(), tx)
 		kept := &locks{}
 		book.Scope(func() Scope { return kept })

@@ -16,6 +16,9 @@ type Call struct {
 	Fresh bool
 	// Reads: it is a plain read, which takes the snapshot.
 	Reads bool
+	// Commits: where it raises a token, it commits the transaction with it, if the server
+	// can do both in one statement; see Tx.Finished.
+	Commits bool
 	// Restores: it restores a variable of the session. Since the session outlives the
 	// transaction, it is sent even if the server has ended that.
 	Restores bool

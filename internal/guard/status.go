@@ -13,9 +13,11 @@ import (
 // here follows, the guard asks the server instead. A public method of the driver would be
 // better.
 type status struct {
-	flags reflect.Value // not valid if there is no such field
-	told  bool          // the reply to the BEGIN of the current transaction had the flag
-	open  bool          // a transaction was open after the last statement, as far as is known
+	flags   reflect.Value // not valid if there is no such field
+	several bool          // the program's own DSN allows several statements in one text
+	nested  bool          // the base is a guarded connection, too
+	told    bool          // the reply to the BEGIN of the current transaction had the flag
+	open    bool          // a transaction was open after the last statement, as far as is known
 }
 
 // inTransactionFlag is SERVER_STATUS_IN_TRANS.
@@ -26,7 +28,7 @@ const inTransactionFlag = 0x0001
 func statusOf(base driver.Conn) status {
 	for {
 		if guarded, ok := base.(*conn); ok {
-			return status{flags: guarded.status.flags}
+			return status{flags: guarded.status.flags, nested: true}
 		}
 		wrapper, ok := base.(interface{ Raw() driver.Conn })
 		if !ok {
@@ -34,7 +36,23 @@ func statusOf(base driver.Conn) status {
 		}
 		base = wrapper.Raw()
 	}
-	return status{flags: flagsOf(reflect.ValueOf(base))}
+	v := reflect.ValueOf(base)
+	return status{flags: flagsOf(v), several: severalOf(v)}
+}
+
+// severalOf tells whether a connection of the driver has multiStatements=true. Lockstep
+// never switches that on: every injection into the program would be one of whole
+// statements.
+func severalOf(v reflect.Value) bool {
+	if !flagsOf(v).IsValid() {
+		return false
+	}
+	cfg := v.Elem().FieldByName("cfg")
+	if !cfg.IsValid() || cfg.Kind() != reflect.Pointer || cfg.IsNil() {
+		return false
+	}
+	several := cfg.Elem().FieldByName("MultiStatements")
+	return several.IsValid() && several.Kind() == reflect.Bool && several.Bool()
 }
 
 // flagsOf returns the field with the flags of a connection of the driver.
@@ -79,7 +97,12 @@ func OpenAtLastReply(tx any) (open, told bool) {
 // trust is called when a transaction has begun. If the reply has the flag, it is trusted
 // from now on; a wrapper may not pass the flags on.
 func (s *status) trust() {
-	s.told, s.open = s.flags.IsValid() && s.flags.Uint()&inTransactionFlag != 0, true
+	s.told, s.open = s.inReply(), true
+}
+
+// inReply tells whether the last reply that wasn't an error has the flag.
+func (s *status) inReply() bool {
+	return s.flags.IsValid() && s.flags.Uint()&inTransactionFlag != 0
 }
 
 // inTransaction tells whether a transaction was open after the last reply that wasn't an
@@ -88,5 +111,5 @@ func (s *status) inTransaction() (open, told bool) {
 	if !s.told {
 		return false, false
 	}
-	return s.flags.Uint()&inTransactionFlag != 0, true
+	return s.inReply(), true
 }

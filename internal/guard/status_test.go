@@ -22,7 +22,9 @@ func TestStatusOfDriver(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Open(t, engine)
-			connector, err := mysql.NewConnector(db.AdminConfig())
+			cfg := db.AdminConfig()
+			cfg.MultiStatements = engine == testdb.MySQL
+			connector, err := mysql.NewConnector(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -38,6 +40,9 @@ func TestStatusOfDriver(t *testing.T) {
 			s := statusOf(base)
 			if !s.flags.IsValid() {
 				t.Fatalf("%T has no readable field status: see the comment of this test", base)
+			}
+			if s.several != cfg.MultiStatements {
+				t.Errorf("several statements in a text: %t, the DSN says %t: the driver has moved its configuration", s.several, cfg.MultiStatements)
 			}
 			if again := statusOf(showing{base}); again.flags != s.flags {
 				t.Error("the flags are not found under a wrapper that shows its base")

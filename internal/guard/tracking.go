@@ -15,9 +15,24 @@ import (
 // before is called before a statement is sent. It refuses a statement of a doomed
 // transaction, and a lock statement that would hold nothing.
 func (c *conn) before(ctx context.Context, s statement) error {
+	if err := c.check(ctx, s); err != nil {
+		return err
+	}
+	call := c.call(ctx)
+	if call != nil && call.Restores {
+		return nil
+	}
+	if err := c.begun(ctx); err != nil || call != nil {
+		return err
+	}
+	return c.bracket(ctx, s)
+}
+
+// check does what before does with a statement that begins the transaction itself.
+func (c *conn) check(ctx context.Context, s statement) error {
 	call := c.call(ctx)
 	if call == nil {
-		return c.beforeProgram(ctx, s)
+		return c.checkProgram(ctx, s)
 	}
 	if call.Tx != c.tx {
 		if err := call.Tx.Err(); err != nil {
@@ -40,10 +55,10 @@ func (c *conn) before(ctx context.Context, s statement) error {
 	return nil
 }
 
-// beforeProgram does what before does, for a statement of the program. A SET that is
+// checkProgram does what check does, for a statement of the program. A SET that is
 // refused may have been meant to restore the session, so nobody uses the connection after
 // it.
-func (c *conn) beforeProgram(ctx context.Context, s statement) error {
+func (c *conn) checkProgram(ctx context.Context, s statement) error {
 	switch {
 	case c.tx == nil && c.unusable: // a wrapper has called neither IsValid nor ResetSession
 		return driver.ErrBadConn
@@ -52,11 +67,11 @@ func (c *conn) beforeProgram(ctx context.Context, s statement) error {
 	case !c.tx.owned && s.kind == kindCommit:
 		return c.mayCommitText(ctx)
 	}
-	if why := c.tx.refuse(); why != nil {
+	why := c.tx.refuse()
+	if why != nil {
 		c.unusable = c.unusable || strings.HasPrefix(s.name, "SET ")
-		return why
 	}
-	return c.bracket(ctx, s)
+	return why
 }
 
 // bracket sets a savepoint before a statement that may end the transaction and begin
@@ -65,7 +80,7 @@ func (c *conn) beforeProgram(ctx context.Context, s statement) error {
 // older savepoint of the program, this one is gone too: so whenever the release succeeds,
 // no lock was released.
 func (c *conn) bracket(ctx context.Context, s statement) error {
-	if !s.reopens || c.bracketed || !c.tx.used() || !c.status.open {
+	if !s.reopens || c.tx == nil || c.bracketed || !c.tx.used() || !c.status.open {
 		return nil
 	}
 	if err := c.exec(ctx, rawsql.Bracket); err != nil {
@@ -116,7 +131,8 @@ func (c *conn) boundary(s statement) {
 	}
 	c.end(s.kind == kindCommit)
 	if s.kind == kindBegin || s.chain {
-		c.tx = &Tx{pool: c.pool, server: c.server, reads: s.reads}
+		c.tx = c.newTx()
+		c.tx.reads = s.reads
 		c.status.trust()
 	}
 }

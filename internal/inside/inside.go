@@ -39,6 +39,15 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// transaction was committed before its end.
 	Final func(ctx context.Context, scope Scope, err error) error
 
+	// CompareAndBump does what that of the scope does. With commits, as the last statement
+	// of a transaction, it commits the transaction where the server can do both in one round
+	// trip, and says so: then the Commit of the transaction sends nothing.
+	CompareAndBump func(ctx context.Context, scope Scope, key Key, version uint64, commits bool) (committed bool, err error)
+
+	// Commit commits the transaction of a guarded pool, and stops waiting for the answer at
+	// the end of the context. The Commit of the transaction sends nothing then.
+	Commit func(ctx context.Context, scope Scope) error
+
 	// NewGrant returns a Grant that says so, for what stands in for a Scope in tests.
 	NewGrant func(key Key, token uint64, shared bool) Grant
 

@@ -15,33 +15,37 @@ func Inline(query string, args []any) (string, bool) {
 	if strings.Count(query, "?") != len(args) {
 		return "", false
 	}
-	text := make([]byte, 0, len(query)+64*len(args))
+	var text strings.Builder
+	text.Grow(len(query) + 64*len(args))
+	var piece [544]byte // has room for the longest name
 	for _, arg := range args {
 		at := strings.IndexByte(query, '?')
-		text, query = append(text, query[:at]...), query[at+1:]
+		text.WriteString(query[:at])
+		query = query[at+1:]
 		switch v := arg.(type) {
 		case int:
-			text = strconv.AppendInt(text, int64(v), 10)
+			text.Write(strconv.AppendInt(piece[:0], int64(v), 10))
 		case int32:
-			text = strconv.AppendInt(text, int64(v), 10)
+			text.Write(strconv.AppendInt(piece[:0], int64(v), 10))
 		case int64:
-			text = strconv.AppendInt(text, v, 10)
+			text.Write(strconv.AppendInt(piece[:0], v, 10))
 		case uint32:
-			text = strconv.AppendUint(text, uint64(v), 10)
+			text.Write(strconv.AppendUint(piece[:0], uint64(v), 10))
 		case uint64:
-			text = strconv.AppendUint(text, v, 10)
+			text.Write(strconv.AppendUint(piece[:0], v, 10))
 		case string:
-			text = appendHex(text, []byte(v))
+			text.Write(appendHex(piece[:0], []byte(v)))
 		case []byte:
 			if v == nil { // NULL
 				return "", false
 			}
-			text = appendHex(text, v)
+			text.Write(appendHex(piece[:0], v))
 		default:
 			return "", false
 		}
 	}
-	return string(append(text, query...)), true
+	text.WriteString(query)
+	return text.String(), true
 }
 
 func appendHex(text, b []byte) []byte {

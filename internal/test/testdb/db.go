@@ -286,12 +286,15 @@ func (db *DB) withoutDatabase(ctx context.Context, statements []string) error {
 	return execAll(ctx, pool, statements)
 }
 
-// install makes lockstep's tables and lets the application user use them.
+// install makes lockstep's tables and procedures, and lets the application user use them.
 func (db *DB) install(ctx context.Context) error {
 	if err := schema.Install(ctx, db.admin); err != nil {
 		return fmt.Errorf("testdb: install the schema on %s: %w", db.server.engine, err)
 	}
-	return db.grant(ctx, "lockstep_locks", "lockstep_centers", "lockstep_leases")
+	if err := db.grant(ctx, "lockstep_locks", "lockstep_centers", "lockstep_leases"); err != nil {
+		return err
+	}
+	return db.installProcedures(ctx)
 }
 
 // drop removes the database and its user, if their server still runs, and

@@ -1,0 +1,208 @@
+package guard
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"strings"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// opening is the beginning of a transaction of database/sql. While it is pending, the
+// server doesn't know of the transaction: its BEGIN waits for the first statement, and
+// goes with it in one text where that is a lock statement.
+type opening struct {
+	options driver.TxOptions
+	pending bool
+	failed  bool      // a merged statement has failed, and may have left a transaction open
+	base    driver.Tx // nil if BEGIN was merged with a statement
+}
+
+// BeginTx begins a transaction of database/sql. Its BEGIN is pending afterwards, unless it
+// does more than to begin: it ends the transaction that was begun as text before, or it
+// can only fail.
+func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if c.unusable {
+		return nil, driver.ErrBadConn
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	o := opening{options: opts, pending: true}
+	if !c.mayWait(opts) {
+		if err := o.begin(ctx, c.base); err != nil {
+			return nil, err
+		}
+	}
+	c.end(false) // a transaction that was begun as text on this connection is over
+	c.tx = c.newTx()
+	c.tx.isolation, c.tx.owned = sql.IsolationLevel(opts.Isolation), true
+	c.opening = o
+	if c.status.told, c.status.open = false, false; !o.pending {
+		c.status.trust()
+	}
+	return &driverTx{conn: c}, nil
+}
+
+// mayWait tells whether the BEGIN can be left to the first statement.
+func (c *conn) mayWait(opts driver.TxOptions) bool {
+	if c.status.nested || c.tx != nil || c.open > 0 || !c.IsValid() || c.status.inReply() {
+		return false
+	}
+	if _, ok := c.base.(driver.ConnBeginTx); !ok && opts != (driver.TxOptions{}) {
+		return false
+	}
+	_, known := isolationOf(opts)
+	return known
+}
+
+// isolationOf returns the isolation level as SQL has it, "" for that of the session. It
+// returns false for one that no server has.
+func isolationOf(opts driver.TxOptions) (level string, known bool) {
+	switch l := sql.IsolationLevel(opts.Isolation); l {
+	case sql.LevelDefault:
+		return "", true
+	case sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable:
+		return strings.ToUpper(l.String()), true
+	}
+	return "", false
+}
+
+// begin sends the BEGIN by itself.
+func (o *opening) begin(ctx context.Context, base driver.Conn) (err error) {
+	beginner, ok := base.(driver.ConnBeginTx)
+	switch {
+	case ok:
+		o.base, err = beginner.BeginTx(ctx, o.options)
+	case o.options != (driver.TxOptions{}):
+		err = fmt.Errorf("lockstep: %T is no driver.ConnBeginTx, which options need", base)
+	default:
+		o.base, err = base.Begin() //nolint:staticcheck // what database/sql does without the interface
+	}
+	if err == nil {
+		o.pending, o.failed = false, false
+	}
+	return err
+}
+
+// begun sends the BEGIN if it is pending, before a statement that it can't share a text
+// with. Without it the statement would commit by itself.
+func (c *conn) begun(ctx context.Context) error {
+	if !c.opening.pending {
+		return nil
+	}
+	err := c.undone(ctx)
+	if err == nil {
+		err = c.opening.begin(ctx, c.base)
+	}
+	if err != nil {
+		err = c.judgeError(ctx, statement{kind: kindQuiet}, err)
+		return fmt.Errorf("begin the transaction: %w", cmp.Or(c.tx.refuse(), err))
+	}
+	c.status.trust()
+	return nil
+}
+
+// undone rolls back what a merged statement that has failed may have left open. On MariaDB
+// that has changed nothing, and the BEGIN that follows ends it, unless an isolation level
+// is to be set before.
+func (c *conn) undone(ctx context.Context) error {
+	if !c.opening.failed || c.server.MariaDB && c.opening.options.Isolation == 0 {
+		return nil
+	}
+	err := c.exec(context.WithoutCancel(ctx), "ROLLBACK")
+	c.opening.failed = err != nil
+	return err
+}
+
+// close ends the transaction on the server, if that knows of it.
+func (o *opening) close(c *conn, word string) error {
+	was := *o
+	*o = opening{}
+	switch {
+	case was.pending && !was.failed:
+		return nil
+	case was.base == nil:
+		return c.finished(c.exec(context.Background(), word))
+	case word == "COMMIT":
+		return c.finished(was.base.Commit())
+	}
+	return c.finished(was.base.Rollback())
+}
+
+// merge returns the text of a lock statement together with the BEGIN that is pending. It
+// returns false if they can't share a text, or if the reply wouldn't tell that the
+// transaction is open.
+func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue, exec bool) (string, bool) {
+	call := c.call(ctx)
+	if !c.opening.pending || call == nil || call.Restores || len(args) > 0 || !c.status.flags.IsValid() {
+		return "", false
+	}
+	level, _ := isolationOf(c.opening.options)
+	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
+	if c.server.MariaDB {
+		return begin.Compound(query, exec)
+	}
+	if text, ok := begin.Call(query); ok {
+		return text, true
+	}
+	if c.status.several {
+		return begin.Several(query)
+	}
+	return "", false
+}
+
+// openByExec sends a lock statement without rows together with BEGIN.
+func (c *conn) openByExec(ctx context.Context, execer driver.ExecerContext, text string) (result driver.Result, err error) {
+	err = c.openBy(ctx, func() error {
+		if c.server.MariaDB {
+			result, err = read(ctx, c.base, text)
+		} else {
+			result, err = execer.ExecContext(ctx, text, nil)
+		}
+		return err
+	})
+	return result, err
+}
+
+// openByQuery does what openByExec does, for a statement with rows. They are read to their
+// end, since an error of the statement may come with them.
+func (c *conn) openByQuery(ctx context.Context, text string) (rows *reply, err error) {
+	err = c.openBy(ctx, func() error {
+		rows, err = read(ctx, c.base, text)
+		return err
+	})
+	return rows, err
+}
+
+// openBy sends BEGIN and a lock statement in one text. After an error that isn't the end
+// of the transaction the BEGIN is pending again.
+func (c *conn) openBy(ctx context.Context, send func() error) error {
+	s := statement{kind: kindQuiet}
+	if err := c.check(ctx, s); err != nil {
+		return err
+	}
+	if err := send(); err != nil {
+		err = c.judgeError(ctx, s, err)
+		c.opening.failed = true // an error doesn't tell whether a transaction is open
+		c.opening.pending = c.tx.refuse() == nil
+		return err
+	}
+	c.opening.pending, c.opening.failed = false, false
+	if c.status.trust(); !c.status.told {
+		open, err := c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		if err != nil {
+			err = c.judgeError(ctx, s, err)
+			c.tx.doom(err, false)
+			return err
+		}
+		if !open {
+			return c.over(s)
+		}
+	}
+	c.ran(ctx, s)
+	return nil
+}

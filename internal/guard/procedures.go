@@ -1,0 +1,16 @@
+package guard
+
+// This file is what a pool remembers of the procedures of package schema.
+
+// Procedures tells whether the locks of a transaction are taken by the procedures of
+// package schema: on MySQL, until NoProcedures is called.
+func (t *Tx) Procedures() bool {
+	return !t.server.MariaDB && !t.pool.noProcedures.Load()
+}
+
+// NoProcedures notes that the server doesn't have the procedures, or that this user may not
+// call them. From now on the pool does without.
+func (t *Tx) NoProcedures() { t.pool.noProcedures.Store(true) }
+
+// Read notes that a procedure has taken the transaction's snapshot.
+func (t *Tx) Read() { t.ran(statement{kind: kindPlain}, false) }

@@ -1,0 +1,91 @@
+package guard
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+)
+
+// reply is the reply to a statement of lockstep's own, read to its end.
+type reply struct {
+	columns []string
+	rows    [][]driver.Value
+}
+
+var (
+	_ driver.Rows   = (*reply)(nil)
+	_ driver.Result = (*reply)(nil)
+)
+
+// read sends a statement and reads its rows.
+func read(ctx context.Context, base driver.Conn, query string) (_ *reply, err error) {
+	queryer, ok := base.(driver.QueryerContext)
+	if !ok {
+		return nil, fmt.Errorf("lockstep: %T is no driver.QueryerContext", base)
+	}
+	rows, err := queryer.QueryContext(ctx, query, nil)
+	if err != nil {
+		return nil, err
+	}
+	r := &reply{columns: slices.Clone(rows.Columns())}
+	for err == nil && len(r.columns) > 0 {
+		row := make([]driver.Value, len(r.columns))
+		if err = rows.Next(row); err != nil {
+			break
+		}
+		for i, v := range row {
+			if b, ok := v.([]byte); ok { // the driver's own, until the next row
+				row[i] = slices.Clone(b)
+			}
+		}
+		r.rows = append(r.rows, row)
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if closeErr := rows.Close(); err == nil {
+		err = closeErr
+	}
+	return r, err
+}
+
+// Columns returns the names of the columns.
+func (r *reply) Columns() []string { return r.columns }
+
+// Next returns a row.
+func (r *reply) Next(dest []driver.Value) error {
+	if len(r.rows) == 0 {
+		return io.EOF
+	}
+	copy(dest, r.rows[0])
+	r.rows = r.rows[1:]
+	return nil
+}
+
+// Close does nothing.
+func (r *reply) Close() error { return nil }
+
+// LastInsertId returns what a merged statement has set, in the first column; see
+// rawsql.Begin.
+func (r *reply) LastInsertId() (int64, error) { return r.number(0) }
+
+// RowsAffected returns the number of rows in the second column. A statement without it
+// has as many as the reply.
+func (r *reply) RowsAffected() (int64, error) {
+	if len(r.columns) < 2 {
+		return int64(len(r.rows)), nil
+	}
+	return r.number(1)
+}
+
+// number returns a number of the last row, 0 if there is none.
+func (r *reply) number(column int) (int64, error) {
+	if len(r.rows) == 0 {
+		return 0, nil
+	}
+	return strconv.ParseInt(text(r.rows[len(r.rows)-1][column]), 10, 64)
+}

@@ -1,0 +1,103 @@
+package rawsql
+
+import "strings"
+
+// Begin says how a transaction begins, where its BEGIN and its first statement share a
+// text.
+type Begin struct {
+	// Isolation is the level in upper case, "READ COMMITTED" for example, or "" for that
+	// of the session.
+	Isolation string
+	// ReadOnly begins a transaction that writes nothing.
+	ReadOnly bool
+	// Again rolls back first what an attempt before this one has left open.
+	Again bool
+}
+
+// Compound returns the statement inside a compound statement that begins the transaction
+// first. Reply asks for a row with the id that a statement without rows is answered with,
+// and for one that is no INSERT with the number of rows: the reply to a compound statement
+// has neither. MariaDB only. It returns false for a statement that can't be in it.
+func (b Begin) Compound(query string, reply bool) (string, bool) {
+	prefix, verb, statement := mergeable(query)
+	begin := b.statements()
+	switch {
+	case verb == "", reply && verb == "SELECT":
+		return "", false
+	case reply: // the id of an earlier statement is not this one's
+		begin = "DO LAST_INSERT_ID(0); " + begin
+		statement += map[string]string{"INSERT": " RETURNING LAST_INSERT_ID()", "UPDATE": "; SELECT LAST_INSERT_ID(), ROW_COUNT()"}[verb]
+	}
+	return prefix + "BEGIN NOT ATOMIC " + begin + statement + "; END", true
+}
+
+// Several returns a text of several statements, of which the last is the given one. It
+// returns false for one that can't be among them.
+func (b Begin) Several(query string) (string, bool) {
+	prefix, verb, statement := mergeable(query)
+	return b.statements() + statement, verb != "" && prefix == ""
+}
+
+// Call returns the call of a procedure of lockstep's with its first argument, NULL,
+// replaced by the way to begin. It returns false for any other statement. What an attempt
+// before has left open is rolled back by a statement of its own.
+func (b Begin) Call(query string) (string, bool) {
+	name, arguments, ok := strings.Cut(uncommented(query), "(NULL")
+	if !ok || b.Again || !strings.HasPrefix(name, "CALL lockstep_") {
+		return "", false
+	}
+	return name + "('" + strings.TrimSpace(b.Isolation+b.access()) + "'" + arguments, true
+}
+
+func (b Begin) access() string {
+	if b.ReadOnly {
+		return " READ ONLY"
+	}
+	return ""
+}
+
+// CommitIfRaised returns CompareAndBump in a compound statement that commits the
+// transaction where it has raised the token, which is the reply. Where it had to make the
+// row, it raises the token at once. MariaDB only.
+func CommitIfRaised(query string) (string, bool) {
+	prefix, verb, statement := mergeable(query)
+	return prefix + "BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); " + statement +
+		"; IF LAST_INSERT_ID() = 1 THEN " + statement + "; END IF" +
+		"; IF LAST_INSERT_ID() > 1 THEN COMMIT; END IF" +
+		"; SELECT LAST_INSERT_ID(); END", verb == "INSERT" || verb == "UPDATE"
+}
+
+// statements returns the statements that begin the transaction.
+func (b Begin) statements() string {
+	text := "START TRANSACTION" + b.access() + "; "
+	if b.Isolation != "" {
+		text = "SET TRANSACTION ISOLATION LEVEL " + b.Isolation + "; " + text
+	}
+	if b.Again {
+		text = "ROLLBACK; " + text
+	}
+	return text
+}
+
+// mergeable cuts a statement into the prefix that For has written, its first word, and
+// what follows the prefix. The word is empty for a statement that isn't merged.
+func mergeable(query string) (prefix, verb, statement string) {
+	if strings.HasPrefix(query, "SET STATEMENT ") {
+		at := strings.Index(query, " FOR ") + len(" FOR ")
+		prefix, query = query[:at], query[at:]
+	}
+	statement = strings.TrimRight(uncommented(query), "; \n")
+	switch verb, _, _ = strings.Cut(statement, " "); verb {
+	case "INSERT", "SELECT", "UPDATE":
+		return prefix, verb, statement
+	}
+	return prefix, "", statement
+}
+
+// uncommented cuts the comment that sqlc writes before a statement.
+func uncommented(query string) string {
+	for strings.HasPrefix(query, "--") {
+		_, query, _ = strings.Cut(query, "\n")
+	}
+	return query
+}

@@ -1,0 +1,52 @@
+package testdb
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// Trips counts the round trips of a pool to its server: the commands that the client
+// sends and waits for.
+type Trips struct{ n atomic.Int64 }
+
+// Count returns how many there were so far.
+func (t *Trips) Count() int { return int(t.n.Load()) }
+
+// CountTrips returns a counter, and a mutator for Config and DSN that makes it count. The
+// server must be one of TCP.
+func CountTrips(tb testing.TB) (*Trips, func(*mysql.Config)) {
+	tb.Helper()
+	t, network := new(Trips), "trips-"+randomHex(6)
+	mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		return &tripConn{TCPConn: conn.(*net.TCPConn), trips: t}, nil
+	})
+	tb.Cleanup(func() { mysql.DeregisterDialContext(network) })
+	return t, func(c *mysql.Config) { c.Net = network }
+}
+
+// tripConn counts the commands that are written to a connection. The driver also asks it
+// for the socket, to see whether the server has closed that.
+type tripConn struct {
+	*net.TCPConn
+	trips *Trips
+}
+
+// Commands that the server doesn't answer.
+const comQuit, comStmtClose = 0x01, 0x19
+
+// Write counts a packet that begins a command: its number is 0 (MySQL internals, "MySQL
+// Packets"). The driver writes a packet in one call.
+func (c *tripConn) Write(b []byte) (int, error) {
+	if len(b) > 4 && b[3] == 0 && b[4] != comQuit && b[4] != comStmtClose {
+		c.trips.n.Add(1)
+	}
+	return c.TCPConn.Write(b)
+}

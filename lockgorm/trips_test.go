@@ -1,0 +1,70 @@
+package lockgorm_test
+
+import (
+	"database/sql"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestTrips counts round trips: a transaction with a lock has no more of them than the
+// same transaction without. MySQL needs several statements in one text for that.
+func TestTrips(t *testing.T) {
+	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
+		trips, count := testdb.CountTrips(t)
+		db := e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.MultiStatements, c.InterpolateParams = true, true }))
+		pool := poolOf(t, db)
+		pool.SetMaxOpenConns(1)
+		key := newKey()
+		noError(t, txlock.Ensure(t.Context(), pool, key))
+		write := func(tx *gorm.DB) error { return tx.Create(&Note{N: 1}).Error }
+		one := func(run func() error) int {
+			noError(t, run()) // what a process asks a server once
+			before := trips.Count()
+			noError(t, run())
+			return trips.Count() - before
+		}
+		without := one(func() error { return db.Transaction(write) })
+		if got := one(func() error { return lockgorm.Transaction(db, []txlock.Key{key}, write) }); got != without {
+			t.Errorf("Transaction has %d round trips, without the lock %d", got, without)
+		}
+		if got := one(func() error {
+			return lockgorm.Transaction(db, []txlock.Key{key}, write, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		}); got != without {
+			t.Errorf("Transaction at READ COMMITTED has %d round trips, without the lock %d", got, without)
+		}
+		if e.Engine() == testdb.MySQL && testdb.WithoutProcedures() {
+			without++ // there the version is compared before COMMIT
+		}
+		if got := one(func() error { return lockgorm.Optimistic(db, key, write) }); got != without {
+			t.Errorf("Optimistic has %d round trips, without it %d", got, without)
+		}
+		if got := one(func() error { return db.Transaction(func(*gorm.DB) error { return nil }) }); got != 0 {
+			t.Errorf("a transaction without statements has %d round trips", got)
+		}
+	})
+}
+
+// TestNestedAfterPending nests a transaction as the first statement of another, and rolls
+// it back.
+func TestNestedAfterPending(t *testing.T) {
+	eachGuarded(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		no := gorm.ErrInvalidData
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			wantError(t, "the nested transaction", tx.Transaction(func(inner *gorm.DB) error {
+				noError(t, lockgorm.Transaction(inner, []txlock.Key{newKey()}, func(tx *gorm.DB) error { return tx.Create(&Note{N: 1}).Error }))
+				return no
+			}), no)
+			return tx.Create(&Note{N: 2}).Error
+		}))
+		if one, two := e.count(t, "Note", "n = 1"), e.count(t, "Note", "n = 2"); one != 0 || two != 1 {
+			t.Errorf("%d rows of the nested transaction, %d of the other", one, two)
+		}
+	})
+}

@@ -1,0 +1,217 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// begun is a transaction of a guarded pool that counts its round trips.
+type begun struct {
+	db    *testdb.DB
+	trips *testdb.Trips
+	conn  *sql.Conn
+	tx    *sql.Tx
+	table string
+}
+
+// onBegun runs a test in a new transaction.
+func onBegun(t *testing.T, options *sql.TxOptions, test func(t *testing.T, b *begun)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		b := &begun{db: db, table: db.CreateTable(t, "begun", "id INT PRIMARY KEY")}
+		trips, count := testdb.CountTrips(t)
+		b.trips = trips
+		b.conn = takeConn(t, newPool(t, db.AdminConfig(count), true))
+		before := trips.Count()
+		var err error
+		b.tx, err = b.conn.BeginTx(context.WithoutCancel(t.Context()), options)
+		check(t, err)
+		t.Cleanup(func() { _ = b.tx.Rollback() })
+		if n := trips.Count() - before; n != 0 {
+			t.Errorf("BeginTx has %d round trips", n)
+		}
+		test(t, b)
+		exec(t, b.conn, "SET TRANSACTION READ WRITE") // refused inside a transaction
+	})
+}
+
+// TestNothingIsSent proves that a transaction without statements costs nothing.
+func TestNothingIsSent(t *testing.T) {
+	for name, end := range map[string]func(*sql.Tx) error{"Commit": (*sql.Tx).Commit, "Rollback": (*sql.Tx).Rollback} {
+		t.Run(name, func(t *testing.T) {
+			onBegun(t, &sql.TxOptions{Isolation: sql.LevelSerializable}, func(t *testing.T, b *begun) {
+				join(t, b.tx)
+				before := b.trips.Count()
+				check(t, end(b.tx))
+				if n := b.trips.Count() - before; n != 0 {
+					t.Errorf("%d round trips", n)
+				}
+			})
+		})
+	}
+}
+
+// TestFirstStatement begins a transaction by each kind of statement, and rolls it back.
+func TestFirstStatement(t *testing.T) {
+	for name, send := range map[string]func(t *testing.T, b *begun){
+		"write": func(*testing.T, *begun) {},
+		"read":  func(t *testing.T, b *begun) { count(t, b.tx, "SELECT COUNT(*) FROM "+b.table) },
+		"savepoint": func(t *testing.T, b *begun) {
+			exec(t, b.tx, "SAVEPOINT a")
+			exec(t, b.tx, "INSERT INTO "+b.table+" VALUES (7)")
+			exec(t, b.tx, "ROLLBACK TO SAVEPOINT a")
+			exec(t, b.tx, "RELEASE SAVEPOINT a")
+		},
+		"prepared by it": func(t *testing.T, b *begun) {
+			stmt, err := b.tx.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)")
+			check(t, err)
+			_, err = stmt.ExecContext(t.Context(), 7)
+			check(t, errors.Join(err, stmt.Close()))
+		},
+		"prepared before": func(t *testing.T, b *begun) {
+			stmt, err := b.conn.PrepareContext(t.Context(), "INSERT INTO "+b.table+" VALUES (?)")
+			check(t, err)
+			_, err = b.tx.StmtContext(t.Context(), stmt).ExecContext(t.Context(), 7)
+			check(t, errors.Join(err, stmt.Close()))
+		},
+		"an argument":       func(t *testing.T, b *begun) { exec(t, b.tx, "INSERT INTO "+b.table+" VALUES (?)", 7) },
+		"a wrong one":       func(t *testing.T, b *begun) { _, _ = b.tx.ExecContext(t.Context(), "INSERT INTO nowhere VALUES (7)") },
+		"a temporary table": func(t *testing.T, b *begun) { exec(t, b.tx, "CREATE TEMPORARY TABLE temporary (id INT)") },
+		"Verify":            func(t *testing.T, b *begun) { check(t, join(t, b.tx).Verify(t.Context())) },
+		"by the driver": func(t *testing.T, b *begun) {
+			check(t, b.conn.Raw(func(conn any) error {
+				_, err := conn.(driver.ExecerContext).ExecContext(t.Context(), "INSERT INTO "+b.table+" VALUES (7)", nil)
+				return err
+			}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBegun(t, nil, func(t *testing.T, b *begun) {
+				send(t, b)
+				exec(t, b.tx, "INSERT INTO "+b.table+" VALUES (1)")
+				lock(t, join(t, b.tx), uniqueKey(t, "first"))
+				check(t, b.tx.Rollback())
+				if n := count(t, b.db.Admin(), "SELECT COUNT(*) FROM "+b.table); n != 0 {
+					t.Errorf("%d rows are left of a transaction that was rolled back", n)
+				}
+			})
+		})
+	}
+}
+
+// TestFirstStatementCommits begins a transaction by DDL, which commits it, and its locks
+// don't hold: as in one that was begun before.
+func TestFirstStatementCommits(t *testing.T) {
+	onBegun(t, nil, func(t *testing.T, b *begun) {
+		scope := join(t, b.tx)
+		exec(t, b.tx, "ALTER TABLE "+b.table+" ADD COLUMN v INT")
+		if _, err := scope.Lock(t.Context(), uniqueKey(t, "committed")); !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
+			t.Errorf("Lock: %v, want ErrTxDoomed, not Retryable", err)
+		}
+		_ = b.tx.Rollback()
+	})
+}
+
+// TestFirstStatementKeepsOptions proves that what BeginTx was asked for holds when the
+// BEGIN is sent.
+func TestFirstStatementKeepsOptions(t *testing.T) {
+	onBegun(t, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true}, func(t *testing.T, b *begun) {
+		all := "SELECT COUNT(*) FROM " + b.table
+		before := count(t, b.tx, all)
+		b.db.Exec(t, "INSERT INTO "+b.table+" VALUES (1)")
+		if n := count(t, b.tx, all); n != before+1 {
+			t.Error("it isn't at READ COMMITTED")
+		}
+		if _, err := b.tx.ExecContext(t.Context(), "INSERT INTO "+b.table+" VALUES (2)"); number(err) != 1792 {
+			t.Errorf("a write is answered %v, want 1792", err)
+		}
+		check(t, b.tx.Commit())
+	})
+}
+
+// TestBeginTxFails proves that BeginTx still says at once what it can say.
+func TestBeginTxFails(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		sides(t, func(t *testing.T, guarded bool) {
+			conn := takeConn(t, newPool(t, db.Config(), guarded))
+			if _, err := conn.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelLinearizable}); err == nil {
+				t.Error("a level that no server has is accepted")
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := conn.BeginTx(ctx, nil); !errors.Is(err, context.Canceled) {
+				t.Errorf("after the end of the context: %v", err)
+			}
+			exec(t, conn, "BEGIN")
+			table := db.CreateTable(t, "by_text", "id INT PRIMARY KEY")
+			exec(t, conn, "INSERT INTO "+table+" VALUES (1)")
+			tx, err := conn.BeginTx(t.Context(), nil) // which commits what was begun as text
+			check(t, err)
+			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 1 {
+				t.Error("BeginTx hasn't committed the transaction before it")
+			}
+			check(t, tx.Rollback())
+		})
+	})
+}
+
+// TestOptimisticEnd proves what is left of a transaction when its last statement both
+// compares the version and commits.
+func TestOptimisticEnd(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT, v INT")
+		write := func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" (v) VALUES (1)")
+			return err
+		}
+		rows := func() int { return count(t, db.Admin(), "SELECT COUNT(*) FROM "+table) }
+		for _, key := range []txlock.Key{uniqueKey(t, "ended"), txlock.NewFamily[string]("ended").Key(uniqueKey(t, "x").String())} {
+			pool := newPool(t, db.Config(func(c *mysql.Config) { c.ParseTime = true }), true)
+			before := rows()
+			for range 3 { // of a new key, and of one with a row
+				check(t, locksqlc.Optimistic(t.Context(), pool, key, write))
+			}
+			if n := rows() - before; n != 3 {
+				t.Errorf("%d rows, want 3", n)
+			}
+			calls := 0
+			check(t, locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
+				if calls++; calls == 1 {
+					check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+				}
+				return write(tx)
+			}))
+			if n := rows() - before; n != 4 || calls != 2 {
+				t.Errorf("%d rows after a conflict, fn was called %d times", n, calls)
+			}
+			cancelled, cancel := context.WithCancel(t.Context())
+			holder := begin(t, pool)
+			lock(t, join(t, holder), key)
+			err := locksqlc.Optimistic(cancelled, pool, key, func(tx *sql.Tx) error {
+				id := testdb.ConnID(t, tx)
+				go func() {
+					db.WaitForLockWait(t, id)
+					cancel()
+				}()
+				return write(tx)
+			})
+			if !errors.Is(err, context.Canceled) || txlock.Retryable(err) {
+				t.Errorf("cancelled while it waits to commit: %v", err)
+			}
+			check(t, holder.Rollback())
+			wantFree(t, db, key)
+			if n := rows() - before; n != 4 {
+				t.Errorf("%d rows after it was cancelled, want 4", n)
+			}
+		}
+	})
+}

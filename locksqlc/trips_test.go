@@ -1,0 +1,127 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// tripped is a transaction with a lock that writes one row.
+type tripped struct {
+	name string
+	run  func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error
+
+	mariaDB int // round trips, where three are the lock, the write and COMMIT
+	several int // of MySQL with multiStatements=true
+	mysql   int // of MySQL with neither these nor procedures
+}
+
+// joinFirst is a transaction of the program's own that locks first.
+func joinFirst(lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) error) func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
+	return func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		scope, err := locksqlc.Join(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(lock(ctx, scope, key), write(tx)); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
+}
+
+var tripsCounted = []tripped{
+	{"Run", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
+		return locksqlc.Run(ctx, db, []txlock.Key{key}, write)
+	}, 3, 3, 4},
+	{"RunTx", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
+		return locksqlc.RunTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, []txlock.Key{key}, write)
+	}, 3, 3, 5},
+	{"Run of three keys", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
+		return locksqlc.Run(ctx, db, []txlock.Key{key, besides(key, "a"), besides(key, "b")}, write)
+	}, 3, 4, 5},
+	{"Optimistic", locksqlc.Optimistic, 3, 4, 5},
+	{"Do, which writes nothing", func(ctx context.Context, db *sql.DB, key txlock.Key, _ func(tx *sql.Tx) error) error {
+		return locksqlc.Do(ctx, db, key, func(context.Context) error { return nil })
+	}, 2, 2, 3},
+	{"Join and Lock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.Lock(ctx, key)
+		return err
+	}), 3, 3, 4},
+	{"Join and TryLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.TryLock(ctx, key)
+		return err
+	}), 3, 4, 5},
+	{"Join and WaitAtMost", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
+		return err
+	}), 3, 4, 5},
+	{"Join and RLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.RLock(ctx, key)
+		return err
+	}), 3, 3, 4},
+}
+
+// TestTrips counts the round trips of a transaction that locks and writes a row. On MariaDB,
+// and on MySQL with procedures, they are as many as those of the same transaction without the
+// lock: the lock has that of BEGIN.
+func TestTrips(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		for way := range 4 {
+			several, without := way%2 == 1, way >= 2
+			if without && engine == testdb.MariaDB {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/multiStatements=%t/without procedures=%t", engine, several, without), func(t *testing.T) {
+				db := testdb.Open(t, engine)
+				if without {
+					db = testdb.Shared(t, engine).Open(t)
+					db.DropProcedures(t)
+				}
+				table := db.CreateTable(t, "trips", "id INT PRIMARY KEY")
+				trips, count := testdb.CountTrips(t)
+				connector, err := mysql.NewConnector(db.Config(count, func(c *mysql.Config) { c.MultiStatements = several }))
+				check(t, err)
+				pool := sql.OpenDB(locksqlc.Connector(connector))
+				defer func() { check(t, pool.Close()) }()
+				pool.SetMaxOpenConns(1)
+				for _, v := range tripsCounted {
+					key := uniqueKey(t, v.name)
+					check(t, txlock.Ensure(t.Context(), pool, key, besides(key, "a"), besides(key, "b")))
+					write := func(tx *sql.Tx) error {
+						_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1) ON DUPLICATE KEY UPDATE id = 1")
+						return err
+					}
+					check(t, v.run(t.Context(), pool, key, write)) // what a process asks a server once
+					before := trips.Count()
+					check(t, v.run(t.Context(), pool, key, write))
+					want := v.mariaDB
+					switch {
+					case hasProcedures(engine) && !without && v.name != "Join and RLock":
+					case engine == testdb.MySQL && several:
+						want = v.several
+					case engine == testdb.MySQL:
+						want = v.mysql
+					}
+					if got := trips.Count() - before; got != want {
+						t.Errorf("%s: %d round trips, want %d", v.name, got, want)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package schema_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/schema"
+)
+
+// onMySQL runs a test on a new database, if MySQL is among the servers.
+func onMySQL(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		if engine != testdb.MariaDB {
+			test(t, testdb.Fresh(t, engine))
+		}
+	}
+}
+
+// procedures are the names of the procedures.
+var procedures = []string{
+	"lockstep_begin_1", "lockstep_compare_1", "lockstep_lock_1", "lockstep_lock_all_1", "lockstep_raise_1", "lockstep_try_1", "lockstep_version_1",
+}
+
+const countProcedures = "SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep\\_%\\_1'"
+
+// TestProceduresOfFile proves that nothing in the file is lost on the way to Procedures, and
+// that each procedure is dropped before it is made.
+func TestProceduresOfFile(t *testing.T) {
+	t.Parallel()
+	text, err := fs.ReadFile(schema.FS, "mysql/0003_procedures.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := schema.Procedures()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2*len(procedures) {
+		t.Errorf("%d statements, want 2 for each of %d procedures", len(got), len(procedures))
+	}
+	for i := 0; i+1 < len(got); i += 2 {
+		name, ok := strings.CutPrefix(got[i], "DROP PROCEDURE IF EXISTS ")
+		if !ok || !strings.HasPrefix(got[i+1], "CREATE PROCEDURE "+name+"(") {
+			t.Errorf("%s is followed by %s", got[i], got[i+1])
+		}
+		if strings.Contains(got[i+1], "--") || strings.Contains(got[i+1], "\"") {
+			t.Errorf("%s has a comment, which some tools cut out, or a quote, which the server may read otherwise", name)
+		}
+	}
+	rest := string(text)
+	for _, statement := range got {
+		rest = strings.Replace(rest, statement+";\n", "", 1)
+	}
+	if n := strings.Count(rest, "+goose"); n != 2*len(got) {
+		t.Errorf("%d lines with +goose, want two for each statement: goose takes any other for an error", n)
+	}
+	if left := regexp.MustCompile(`(?m)^(--.*)?\n`).ReplaceAllString(rest, ""); left != "" {
+		t.Errorf("left over: %s", left)
+	}
+}
+
+// TestProceduresAtOnce sends the whole file as one text, as golang-migrate does.
+func TestProceduresAtOnce(t *testing.T) {
+	onMySQL(t, func(t *testing.T, db *testdb.DB) {
+		install(t, db)
+		text, err := fs.ReadFile(schema.FS, "mysql/0003_procedures.sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		several, err := sql.Open("mysql", db.AdminDSN(func(c *mysql.Config) { c.MultiStatements = true }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = several.Close() }()
+		if _, err := several.ExecContext(t.Context(), string(text)); err != nil {
+			t.Fatal(err)
+		}
+		demand(t, schema.Check(t.Context(), db.Admin()), nil)
+	})
+}
+
+// TestInstallProcedures makes them, leaves those that are there, and replaces others, by
+// several processes at once.
+func TestInstallProcedures(t *testing.T) {
+	onMySQL(t, func(t *testing.T, db *testdb.DB) {
+		install(t, db)
+		if n := number(t, db.Admin(), countProcedures); int(n) != len(procedures) {
+			t.Errorf("%d procedures, want %d", n, len(procedures))
+		}
+		for _, name := range procedures {
+			grants(t, db, "GRANT EXECUTE ON PROCEDURE "+name+" TO %s") // which DROP would revoke
+		}
+		const granted = "SELECT COUNT(*) FROM mysql.procs_priv WHERE db = DATABASE()"
+		before := number(t, db.Admin(), granted)
+		install(t, db)
+		if after := number(t, db.Admin(), granted); after != before {
+			t.Errorf("Install has made the procedures anew: %d grants, were %d", after, before)
+		}
+		db.Exec(t, "DROP PROCEDURE lockstep_lock_1")
+		db.Exec(t, "CREATE PROCEDURE lockstep_lock_1() SELECT 'of another version'")
+		db.Exec(t, "DROP PROCEDURE lockstep_try_1")
+		db.Exec(t, "DROP PROCEDURE lockstep_raise_1")
+		db.Exec(t, "CREATE PROCEDURE lockstep_raise_1(p_name VARBINARY(255), p_slot INT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED) SELECT 'of another version'")
+		demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrProcedures,
+			"lockstep_try_1 is missing", "lockstep_raise_1 is not that of this version", "run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE")
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if err := schema.Install(t.Context(), db.Admin()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		demand(t, schema.Check(t.Context(), db.Admin()), nil)
+	})
+}
+
+// TestInstallWithoutRoutines proves that Install makes the tables, and Check tells how to
+// get the procedures, if the user may not make them or not call them.
+func TestInstallWithoutRoutines(t *testing.T) {
+	onMySQL(t, func(t *testing.T, db *testdb.DB) {
+		grants(t, db, "GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `"+db.Name()+"`.* TO %s")
+		user := db.Connect(t)
+		if err := schema.Install(t.Context(), user); err != nil {
+			t.Fatalf("Install: %v", err)
+		}
+		execute := "GRANT EXECUTE ON `" + db.Name() + "`.* TO '" + db.Config().User + "'@'"
+		demand(t, schema.Check(t.Context(), user), schema.ErrProcedures, execute)
+		install(t, db)
+		demand(t, schema.Check(t.Context(), user), schema.ErrProcedures, execute)
+		grants(t, db, "GRANT EXECUTE ON `"+db.Name()+"`.* TO %s")
+		granted := db.Connect(t)
+		demand(t, schema.Check(t.Context(), granted), nil)
+		db.Exec(t, "DROP PROCEDURE lockstep_version_1")
+		demand(t, schema.Check(t.Context(), granted), schema.ErrProcedures, "lockstep_version_1 is missing")
+		grants(t, db, "GRANT CREATE ROUTINE ON `"+db.Name()+"`.* TO %s")
+		creator := db.Connect(t)
+		if err := schema.Install(t.Context(), creator); err != nil {
+			t.Errorf("Install with CREATE ROUTINE: %v", err)
+		}
+		demand(t, schema.Check(t.Context(), granted), nil)
+	})
+}
+
+// TestInstallDoesNotWaitForCallers replaces a procedure that an open transaction has called,
+// which the server doesn't allow.
+func TestInstallDoesNotWaitForCallers(t *testing.T) {
+	onMySQL(t, func(t *testing.T, db *testdb.DB) {
+		install(t, db)
+		db.Exec(t, "DROP PROCEDURE lockstep_version_1")
+		db.Exec(t, "CREATE PROCEDURE lockstep_version_1() SELECT 'of another version'")
+		tx, err := db.Admin().BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		if _, err := tx.ExecContext(t.Context(), "CALL lockstep_version_1()"); err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Install(t.Context(), db.Admin()); err != nil {
+			t.Errorf("Install: %v", err)
+		}
+		demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrProcedures, "lockstep_version_1 is not that of this version")
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+		install(t, db)
+		demand(t, schema.Check(t.Context(), db.Admin()), nil)
+	})
+}
+
+// TestProceduresUnderBinlog proves that a user who may create routines needs neither SUPER
+// nor log_bin_trust_function_creators for procedures, which write to the binary log; that
+// they keep working without the user who has made them; and that, where the log has
+// statements, they work where the statements do.
+func TestProceduresUnderBinlog(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		if engine == testdb.MariaDB {
+			continue
+		}
+		db := testdb.Dedicated(t, engine, testdb.Args("--log-bin=log", "--server-id=1", "--log-bin-trust-function-creators=OFF")).Fresh(t)
+		db.Exec(t, "CREATE USER maker IDENTIFIED BY 'm'")
+		db.Exec(t, "GRANT CREATE, CREATE ROUTINE, SELECT, INSERT ON `"+db.Name()+"`.* TO maker")
+		cfg := db.Config()
+		cfg.User, cfg.Passwd = "maker", "m"
+		maker, err := sql.Open("mysql", cfg.FormatDSN())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(schema.Install(t.Context(), maker), maker.Close())
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.Exec(t, "DROP USER maker")
+		demand(t, schema.Check(t.Context(), db.Admin()), nil)
+		for _, format := range []string{"ROW", "MIXED", "STATEMENT"} {
+			for _, level := range []string{"", "READ COMMITTED", "SERIALIZABLE"} {
+				text := takes(t, db, format, level, "INSERT INTO lockstep_locks VALUES ('text', 0, '', 0, 0) ON DUPLICATE KEY UPDATE token = token + 1")
+				call := takes(t, db, format, "", "CALL lockstep_lock_1('"+level+"', 'call', NULL, 'me', 1)")
+				if text != call {
+					t.Errorf("%s, %s: the statement is answered %q, the procedure %q", format, level, text, call)
+				}
+			}
+		}
+	}
+}
+
+// takes sends a statement in a transaction, and returns the server's error.
+func takes(t *testing.T, db *testdb.DB, format, level, statement string) string {
+	t.Helper()
+	conn, err := db.Admin().Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	setup := []string{"SET SESSION binlog_format = " + format}
+	if level != "" {
+		setup = append(setup, "SET TRANSACTION ISOLATION LEVEL "+level)
+	}
+	if strings.HasPrefix(statement, "INSERT") {
+		setup = append(setup, "START TRANSACTION")
+	}
+	for _, s := range setup {
+		if _, err := conn.ExecContext(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, taken := conn.ExecContext(t.Context(), statement)
+	if _, err := conn.ExecContext(context.WithoutCancel(t.Context()), "COMMIT"); err != nil {
+		t.Error(err)
+	}
+	if taken != nil {
+		return taken.Error()
+	}
+	return ""
+}

@@ -1,0 +1,176 @@
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// This file takes locks by the procedures of package schema: on a guarded pool of a MySQL
+// that has them. What a procedure does, and its reply, is said in
+// schema/mysql/0003_procedures.sql.
+
+// outcome is the reply to a procedure that locks one row.
+type outcome struct {
+	token uint64
+	what  string
+	old   sql.Null[uint64] // what the token was compared with, or the snapshot shows
+}
+
+// procedures tells whether locks are taken by procedures.
+func (s *state) procedures() bool { return s.book != nil && s.book.Procedures() }
+
+// byProcedure tells whether there is a procedure for what is asked for. A version is compared
+// by a cheaper statement, unless the transaction may begin or end with it.
+func (a *attempt) byProcedure() bool {
+	return a.procedures() && !a.shared && (!a.compares || !a.bounded() && (a.commits || !a.snapshot))
+}
+
+// callFor takes the lock by the procedure for what is asked for.
+func (a *attempt) callFor(ctx context.Context) (uint64, error) {
+	var r outcome
+	var err error
+	switch {
+	case a.bounded():
+		return a.callTry(ctx)
+	case a.compares:
+		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", a.version, a.owner, a.ours, flag(a.commits))
+	case a.snapshot:
+		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", nil, a.owner, a.ours, 0)
+	default:
+		r, err = a.call(ctx, a.fresh(), "lockstep_lock_1", a.owner, a.ours)
+	}
+	if a.without(err) {
+		return a.limited(ctx)
+	}
+	return a.granted(r, err)
+}
+
+// The values of p_look: what lockstep_try_1 does about a row that nobody knows to exist.
+const (
+	knownRow = iota
+	lookForRow
+	leaveRow
+)
+
+// callTry does what boundedOnMySQL does, and leaves it to the same statements if the row is
+// locked or missing.
+func (a *attempt) callTry(ctx context.Context) (uint64, error) {
+	before, look := a.snapshot, a.look()
+	r, err := a.call(ctx, a.fresh(), "lockstep_try_1", a.owner, a.ours, flag(before), look)
+	if a.without(err) {
+		return a.limited(ctx)
+	}
+	if look == lookForRow && (err != nil || r.old.Valid) {
+		a.book.Read()
+		a.snapshot = true
+	}
+	token, err := a.granted(r, err)
+	if errors.Is(err, ErrBusy) && !a.try {
+		token, err = a.selectAtMost(ctx)
+	}
+	return a.afterTry(ctx, before, token, err)
+}
+
+// granted returns the token, or the error that the outcome stands for.
+func (a *attempt) granted(r outcome, err error) (uint64, error) {
+	switch {
+	case err != nil:
+		return 0, err
+	case r.what == "busy":
+		return 0, fmt.Errorf("%w: NOWAIT", ErrBusy)
+	case r.what == "missing":
+		return 0, a.missing()
+	case r.what == "other" && a.compares:
+		return 0, conflict(a.version)
+	case r.what == "other":
+		return 0, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, r.old.V, r.token)
+	}
+	committed := r.what == "granted" && !a.snapshot
+	if r.old.Valid {
+		committed = r.old.V > 0
+	}
+	if committed && a.ours == noToken {
+		known.add(a.server.Name, a.record)
+	}
+	return r.token, nil
+}
+
+// call calls a procedure that takes the key and these arguments.
+func (a *attempt) call(ctx context.Context, mark guard.Call, procedure string, args ...any) (r outcome, err error) {
+	query, args := rawsql.Call(procedure, append(a.keyed(), args...)...)
+	err = a.tx.QueryRowContext(a.own(ctx, mark), query, args...).Scan(&r.token, &r.what, &r.old)
+	return r, err
+}
+
+// keyed are the arguments p_name and p_slot.
+func (r record) keyed() []any {
+	if r.hashed {
+		return []any{nil, uint32(r.slot)}
+	}
+	return []any{[]byte(r.name), nil}
+}
+
+// flag is a BOOL for a procedure.
+func flag(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// without tells whether the server doesn't have the procedure, and notes it.
+func (s *state) without(err error) bool {
+	none := fault.NoProcedure(err)
+	if none {
+		s.book.NoProcedures()
+	}
+	return none
+}
+
+// callMany takes the rows of LockAll.
+func (m *many) callMany(ctx context.Context) (map[record]uint64, error) {
+	var list strings.Builder
+	for i, key := range m.keys {
+		if i > 0 {
+			list.WriteByte(',')
+		}
+		if key.hashed {
+			list.WriteString(strconv.Itoa(int(key.Slot())))
+		} else {
+			list.WriteString(`"` + hex.EncodeToString([]byte(key.name)) + `"`)
+		}
+	}
+	names, slots := any("["+list.String()+"]"), any(nil)
+	if m.keys[0].hashed {
+		names, slots = slots, names
+	}
+	query, args := rawsql.Call("lockstep_lock_all_1", names, slots, m.owner, flag(m.snapshot))
+	tokens, err := m.query(ctx, guard.Call{Fresh: !m.snapshot}, query, args)
+	if m.without(err) {
+		return m.within(ctx)
+	}
+	return tokens, err
+}
+
+// versionOf reads the version of a key, 0 for a key without a row: by a procedure where that
+// may begin the transaction.
+func (s *state) versionOf(ctx context.Context, r record) (version uint64, err error) {
+	ctx = s.own(ctx, guard.Call{Reads: true})
+	if s.procedures() && !s.mayHaveSnapshot() {
+		query, args := rawsql.Call("lockstep_version_1", r.keyed()...)
+		err = s.tx.QueryRowContext(ctx, query, args...).Scan(&version)
+		if !s.without(err) {
+			return version, err
+		}
+	}
+	return r.tokenOrZero(ctx, s.tx)
+}

@@ -1,0 +1,179 @@
+package txlock_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// onMySQL runs a test on a database of its own, if MySQL is among the servers.
+func onMySQL(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	t.Parallel()
+	if testdb.WithoutProcedures() {
+		t.Skip("without procedures")
+	}
+	for _, engine := range testdb.Engines() {
+		if engine != testdb.MariaDB {
+			test(t, testdb.Shared(t, engine).Open(t))
+		}
+	}
+}
+
+// calls counts the CALLs of lockstep's procedures that the database has seen.
+func calls(t *testing.T, db *testdb.DB) int64 {
+	t.Helper()
+	return number(t, db, `SELECT COALESCE(SUM(count_star), 0) FROM performance_schema.events_statements_summary_by_program
+		WHERE object_schema = DATABASE() AND object_type = 'PROCEDURE' AND object_name LIKE 'lockstep%'`)
+}
+
+// takeAll takes locks in all ways, each in a transaction of its own, and returns an error
+// of one that wasn't granted.
+func takeAll(t *testing.T, pool *sql.DB) error {
+	t.Helper()
+	var all []error
+	key, other := named(), hashed()
+	for _, read := range []bool{false, true} {
+		for _, take := range []func(s *session) error{
+			func(s *session) error { return second(s.Lock(t.Context(), key)) },
+			func(s *session) error { return second(s.Lock(t.Context(), other)) },
+			func(s *session) error { return second(s.TryLock(t.Context(), key)) },
+			func(s *session) error { return second(s.TryLock(t.Context(), other)) },
+			func(s *session) error { return second(s.WaitAtMost(time.Minute).Lock(t.Context(), key)) },
+			func(s *session) error { return second(s.LockAll(t.Context(), key, other, named(), hashed())) },
+			func(s *session) error {
+				version, err := s.Version(t.Context(), key)
+				return errors.Join(err, s.CompareAndBump(t.Context(), key, version))
+			},
+		} {
+			tx, err := pool.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if read {
+				testdb.ConnID(t, tx)
+			}
+			scope, err := txlock.Join(t.Context(), tx)
+			if err == nil {
+				err = take(&session{Scope: scope, tx: tx})
+			}
+			all = append(all, err, tx.Commit())
+		}
+	}
+	return errors.Join(all...)
+}
+
+// TestWithoutProcedures proves that locks need no procedures: if they are missing, in whole
+// or in part, are those of another version or not allowed, a guarded pool does without.
+func TestWithoutProcedures(t *testing.T) {
+	for name, breaks := range map[string]func(t *testing.T, db *testdb.DB){
+		"all are missing": func(t *testing.T, db *testdb.DB) { db.DropProcedures(t) },
+		"one is missing":  func(t *testing.T, db *testdb.DB) { db.DropProcedures(t, "lockstep_raise_1") },
+		"other parameters": func(t *testing.T, db *testdb.DB) {
+			db.DropProcedures(t, "lockstep_lock_1")
+			db.Exec(t, "CREATE PROCEDURE lockstep_lock_1(n INT) SELECT n")
+		},
+		"an older version": func(t *testing.T, db *testdb.DB) {
+			db.DropProcedures(t)
+			db.Exec(t, "CREATE PROCEDURE lockstep_lock_0(n INT) SELECT n")
+		},
+		"not allowed": func(t *testing.T, db *testdb.DB) {
+			for _, host := range []string{"%", "localhost"} {
+				db.Exec(t, fmt.Sprintf("REVOKE EXECUTE ON `%s`.* FROM '%s'@'%s'", db.Name(), db.Config().User, host))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMySQL(t, func(t *testing.T, db *testdb.DB) {
+				breaks(t, db)
+				pool := newPool(t, db, true)
+				wants(t, "locks", takeAll(t, pool), nil)
+				before := calls(t, db)
+				wants(t, "locks again", takeAll(t, pool), nil)
+				if n := calls(t, db) - before; n != 0 {
+					t.Errorf("%d procedures were called after one was missing", n)
+				}
+			})
+		})
+	}
+}
+
+// TestProceduresDroppedMeanwhile drops the procedures while transactions have called them,
+// and while they go on.
+func TestProceduresDroppedMeanwhile(t *testing.T) {
+	onMySQL(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		wants(t, "locks", takeAll(t, pool), nil)
+		if calls(t, db) == 0 {
+			t.Error("no procedure was called")
+		}
+		s := begin(t, pool, nil)
+		db.DropProcedures(t)
+		key := named()
+		first := s.lock(t, key)
+		s.commit(t)
+		next := begin(t, pool, nil)
+		if grant := next.lock(t, key); grant.Token() <= first.Token() {
+			t.Errorf("token %d after %d", grant.Token(), first.Token())
+		}
+		next.commit(t)
+		wants(t, "locks without", takeAll(t, pool), nil)
+		wants(t, "Install", schema.Install(t.Context(), db.Admin()), nil)
+		before := calls(t, db)
+		wants(t, "locks of a new pool", takeAll(t, newPool(t, db, true)), nil)
+		if calls(t, db) == before {
+			t.Error("no procedure was called after Install")
+		}
+	})
+}
+
+// TestTriesOfNewKeys lets sessions try the same keys, which nobody has locked before, at the
+// same time: no gap stays locked, and nobody is rolled back.
+func TestTriesOfNewKeys(t *testing.T) {
+	onMySQL(t, func(t *testing.T, db *testdb.DB) {
+		const sessions, keys = 8, 40
+		pool, prefix := newPool(t, db, true), named().String()
+		var mu sync.Mutex
+		granted := make(map[int]int)
+		var wg sync.WaitGroup
+		for range sessions {
+			wg.Go(func() {
+				for i := range keys {
+					tx, err := pool.BeginTx(t.Context(), nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					s, err := txlock.Join(t.Context(), tx)
+					if err == nil {
+						_, err = s.TryLock(t.Context(), txlock.Named(fmt.Sprint(prefix, i)))
+					}
+					switch {
+					case err == nil:
+						mu.Lock()
+						granted[i]++
+						mu.Unlock()
+					case !errors.Is(err, txlock.ErrBusy):
+						t.Errorf("TryLock: %v", err)
+					}
+					if err := tx.Commit(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for i := range keys {
+			if granted[i] == 0 {
+				t.Errorf("key %d was granted to nobody", i)
+			}
+		}
+	})
+}
