@@ -11,6 +11,9 @@ import (
 
 // confirm is inside.Lock.Confirm.
 func confirm(ctx context.Context, s *Scope) error {
+	if err := s.prolongOnces(ctx); err != nil {
+		return final(ctx, s, err)
+	}
 	if s.book != nil {
 		return nil
 	}

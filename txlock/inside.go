@@ -15,5 +15,7 @@ func init() {
 		Final:      final,
 		NewGrant:   newGrant,
 		OwnerOf:    func(ctx context.Context) string { return string(ownerOf(ctx)) },
+		AnswerOnce: answerOnce,
+		ResultOf:   resultOfOnce,
 	})
 }

@@ -31,7 +31,8 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	OnePrimary func(ctx context.Context, scope Scope) error
 
 	// Confirm is what Run and Transaction ask before they commit: on a plain pool it is
-	// Verify, on a guarded one nothing, since Commit itself sees to it.
+	// Verify, on a guarded one nothing, since Commit itself sees to it. If a half of the
+	// time of a key of Once is over, it lets that begin anew.
 	Confirm func(ctx context.Context, scope Scope) error
 
 	// Final is what Run and Transaction make of the error of their function, before they
@@ -44,6 +45,12 @@ type Lock[Scope, Key, Grant, Option any] struct {
 
 	// OwnerOf returns the owner of the locks that are taken under a context.
 	OwnerOf func(ctx context.Context) string
+
+	// AnswerOnce stores the result of a key of which the transaction is the first, and
+	// ResultOf reads it in a transaction that isn't, nil where there is none. The
+	// transaction has asked Scope.Once before.
+	AnswerOnce func(ctx context.Context, scope Scope, key Key, result []byte) error
+	ResultOf   func(ctx context.Context, scope Scope, key Key) ([]byte, error)
 }
 
 // Included is what Include hands to its function.
