@@ -15,7 +15,6 @@ func init() {
 		Final:      final,
 		NewGrant:   newGrant,
 		OwnerOf:    func(ctx context.Context) string { return string(ownerOf(ctx)) },
-		AnswerOnce: answerOnce,
-		ResultOf:   resultOfOnce,
 	})
+	inside.SetOnce(inside.Once[*Scope, Key, OnceOption]{Answer: answerOnce, Result: resultOfOnce, Asked: onceAsked})
 }

@@ -64,6 +64,15 @@ func onceCallOf(options []OnceOption) (onceCall, error) {
 	return c, c.bad
 }
 
+// onceAsked is inside.Once.Asked.
+func onceAsked(options []OnceOption) (keep time.Duration, fingerprint []byte, err error) {
+	c, err := onceCallOf(options)
+	if string(c.fingerprint) == noFingerprint {
+		c.fingerprint = nil
+	}
+	return c.keep, c.fingerprint, err
+}
+
 // keepUs is the time to keep in microseconds, rounded up.
 func (c onceCall) keepUs() int64 { return int64((c.keep + time.Microsecond - 1) / time.Microsecond) }
 
@@ -114,6 +123,8 @@ func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first
 		return false, fmt.Errorf("%s %q: %w", verb, fault.Clipped(key.name), ErrMismatch)
 	case reply == onceAgain:
 		return false, nil
+	case reply != onceFirst:
+		return false, fmt.Errorf("%s %q: the reply has the insert id %d, not that of lockstep's statement", verb, fault.Clipped(key.name), reply)
 	}
 	s.first(key.name, keptOnce{keep: call.keep, since: asked})
 	if s.book != nil {
@@ -124,6 +135,7 @@ func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first
 
 // The replies to the statement of Once.
 const (
+	onceFirst    = 1
 	onceAgain    = 2
 	onceMismatch = 3
 )

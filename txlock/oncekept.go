@@ -13,7 +13,7 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// answerOnce is inside.Lock.AnswerOnce.
+// answerOnce is inside.Once.Answer.
 func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 	const verb = "store the result of"
 	s.sending.Lock()
@@ -46,7 +46,7 @@ func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 // smallPacket is the size of a result that every server takes.
 const smallPacket = 1 << 18
 
-// resultOfOnce is inside.Lock.ResultOfOnce.
+// resultOfOnce is inside.Once.Result.
 func resultOfOnce(ctx context.Context, s *Scope, key Key) ([]byte, error) {
 	const verb = "read the result of"
 	s.sending.Lock()

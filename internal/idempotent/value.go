@@ -10,8 +10,11 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// inner is what package txlock does for this one.
-var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+// locks and once are what package txlock does for this one.
+var (
+	locks = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+	once  = inside.OnceOf[*txlock.Scope, txlock.Key, txlock.OnceOption]()
+)
 
 // MaxResult is how long a stored result may be.
 const MaxResult = 16 << 20
@@ -32,7 +35,7 @@ func Value[T any](ctx context.Context, scope *txlock.Scope, key txlock.Key, opti
 		return none, false, err
 	}
 	if !first {
-		result, err := inner.ResultOf(ctx, scope, key)
+		result, err := once.Result(ctx, scope, key)
 		if err == nil {
 			value, err = decode[T](result)
 		}
@@ -51,7 +54,7 @@ func Value[T any](ctx context.Context, scope *txlock.Scope, key txlock.Key, opti
 	if err != nil {
 		return none, false, fmt.Errorf("once %q: %w", key, err)
 	}
-	if err := inner.AnswerOnce(ctx, scope, key, result); err != nil {
+	if err := once.Answer(ctx, scope, key, result); err != nil {
 		return none, false, err
 	}
 	return value, true, nil

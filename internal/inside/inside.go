@@ -45,12 +45,6 @@ type Lock[Scope, Key, Grant, Option any] struct {
 
 	// OwnerOf returns the owner of the locks that are taken under a context.
 	OwnerOf func(ctx context.Context) string
-
-	// AnswerOnce stores the result of a key of which the transaction is the first, and
-	// ResultOf reads it in a transaction that isn't, nil where there is none. The
-	// transaction has asked Scope.Once before.
-	AnswerOnce func(ctx context.Context, scope Scope, key Key, result []byte) error
-	ResultOf   func(ctx context.Context, scope Scope, key Key) ([]byte, error)
 }
 
 // Included is what Include hands to its function.

@@ -89,7 +89,7 @@ type variant struct {
 	name  string
 	set   func(*mysql.Config)
 	level sql.IsolationLevel
-	some  bool // for the behaviours of locks, not those of versions
+	some  bool // for the behaviours of locks, not those of versions and of Once
 }
 
 // behaviours are those that a variant is for.
@@ -97,7 +97,7 @@ func (v variant) behaviours() []behaviour {
 	if v.some {
 		return behaviours
 	}
-	return slices.Concat(behaviours, versions)
+	return slices.Concat(behaviours, versions, onces)
 }
 
 var variants = func() (all []variant) {
