@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -165,10 +164,8 @@ func (h *handler) explain(w http.ResponseWriter, r *http.Request, err error) {
 		refuse(w, http.StatusConflict, "A request is outstanding for this Idempotency-Key", "The first request with this key is still being processed. Repeat it later, with the same key.")
 	case errors.Is(err, txlock.ErrResult), errors.Is(err, errTooLong):
 		refuse(w, http.StatusInternalServerError, "The answer can't be kept", "Nothing was done.")
-	case fault.Unknown(err) && !txlock.Retryable(err):
-		refuse(w, http.StatusServiceUnavailable, "The outcome is unknown", "Repeat the request, with the same key.")
-	default:
-		refuse(w, http.StatusServiceUnavailable, "The request was not processed", "Repeat it later, with the same key.")
+	default: // whether it was carried out may be unknown
+		refuse(w, http.StatusServiceUnavailable, "The request has no answer", "Repeat it later, with the same key: it is carried out once.")
 	}
 }
 

@@ -47,7 +47,7 @@ func Value[T any](ctx context.Context, scope *txlock.Scope, key txlock.Key, opti
 	if value, err = fn(); err != nil {
 		return none, false, err
 	}
-	result, err := Encode(value)
+	result, err := encode(nameOf[T](), value)
 	if err == nil {
 		value, err = decode[T](result)
 	}
@@ -60,13 +60,16 @@ func Value[T any](ctx context.Context, scope *txlock.Scope, key txlock.Key, opti
 	return value, true, nil
 }
 
-// Encode returns a result as it is stored, or txlock.ErrResult.
-func Encode[T any](value T) ([]byte, error) {
+// EncodeAny returns the result that Value stores of a value of this type.
+func EncodeAny(value any) ([]byte, error) { return encode(reflect.TypeOf(value).String(), value) }
+
+// encode returns a result as it is stored, or txlock.ErrResult.
+func encode(name string, value any) ([]byte, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return nil, fmt.Errorf("%w: it is no JSON: %w", txlock.ErrResult, err)
 	}
-	result, err := json.Marshal(stored{Type: nameOf[T](), Value: text})
+	result, err := json.Marshal(stored{Type: name, Value: text})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", txlock.ErrResult, err)
 	}

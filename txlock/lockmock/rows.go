@@ -29,6 +29,8 @@ type rows struct {
 	taken   bool   // the statement that takes the row was sent in this call
 	last    string // it
 	keys    map[rowID]bool
+	once    int64  // the reply of Once
+	result  []byte // that another has stored
 }
 
 // The errors of the servers.
@@ -126,8 +128,10 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 	switch name {
 	case nameOf(gen.NamedToken), nameOf(gen.CenterToken):
 		return row(r.current(r.before(at)))
-	case nameOf(gen.EnsureNamed):
+	case nameOf(gen.EnsureNamed), nameOf(gen.AnswerOnce):
 		return reply{}
+	case nameOf(gen.OnceResult):
+		return row(r.result)
 	}
 	if err := r.take(query, at); err != nil {
 		return reply{err: err}
@@ -140,6 +144,8 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 			return reply{}
 		}
 		return reply{id: int64(r.want(at))}
+	case nameOf(gen.Once):
+		return reply{id: r.once}
 	case nameOf(gen.TouchNamed):
 		return reply{id: int64(r.before(at))}
 	case nameOf(gen.NamedForUpdate), nameOf(gen.CenterForUpdate):
