@@ -75,15 +75,10 @@ func (q *Queries) ExpiredOnce(ctx context.Context, db DBTX, arg ExpiredOnceParam
 	return items, nil
 }
 
-const Once = `-- name: Once :execlastid
+const Once = `-- name: Once :exec
+
 INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
-VALUES (?, ?, '-', UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + 0 * LAST_INSERT_ID(1), ?)
-ON DUPLICATE KEY UPDATE
-  done_us = IF(LAST_INSERT_ID(IF(lockstep_once.done_us + lockstep_once.keep_us <= VALUES(done_us), 1,
-    IF(lockstep_once.fingerprint = VALUES(fingerprint) OR lockstep_once.fingerprint = '-' OR VALUES(fingerprint) = '-', 2, 3))) = 1, VALUES(done_us), lockstep_once.done_us),
-  keep_us = IF(LAST_INSERT_ID() = 1, VALUES(keep_us), lockstep_once.keep_us),
-  fingerprint = IF(LAST_INSERT_ID() = 1, VALUES(fingerprint), lockstep_once.fingerprint),
-  result = IF(LAST_INSERT_ID() = 1, VALUES(result), lockstep_once.result)
+VALUES (?, ?, '-', UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), ?)
 `
 
 type OnceParams struct {
@@ -92,21 +87,70 @@ type OnceParams struct {
 	KeepUs      int64
 }
 
-// Once makes the row of a key, and waits for a transaction that has it locked. The reply
-// is 1 if this transaction is the first: there was no row, or its time is over. It is 2
-// if another was first, and 3 if that one had another fingerprint; '-' is none, and
-// matches all. VALUES(done_us) is the server's clock before the wait, so that a row whose
-// time was not over when it was asked for is one that is there.
-func (q *Queries) Once(ctx context.Context, db DBTX, arg OnceParams) (int64, error) {
-	result, err := db.ExecContext(ctx, Once, arg.Name, arg.Fingerprint, arg.KeepUs)
+// The statements of Once. The first is a plain INSERT, which costs no more than the row
+// does. All others are for keys that have one: they hold it shared, by the INSERT that
+// was refused, so that many who repeat don't wait for each other.
+// Once makes the row of a key. It waits for a transaction that has made it, and fails as
+// a duplicate if that commits.
+func (q *Queries) Once(ctx context.Context, db DBTX, arg OnceParams) error {
+	_, err := db.ExecContext(ctx, Once, arg.Name, arg.Fingerprint, arg.KeepUs)
+	return err
+}
+
+const OnceAgain = `-- name: OnceAgain :one
+SELECT CAST(done_us + keep_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - CAST(? AS SIGNED) AS SIGNED) AS expired, fingerprint, done_us
+FROM lockstep_once WHERE name = ? LOCK IN SHARE MODE
+`
+
+type OnceAgainParams struct {
+	WaitedUs int64
+	Name     []byte
+}
+
+type OnceAgainRow struct {
+	Expired     int64
+	Fingerprint []byte
+	DoneUs      int64
+}
+
+// OnceAgain reads the row of a key, whatever the snapshot shows, and whether its time was
+// over the given number of microseconds ago: before the wait for the row.
+func (q *Queries) OnceAgain(ctx context.Context, db DBTX, arg OnceAgainParams) (OnceAgainRow, error) {
+	row := db.QueryRowContext(ctx, OnceAgain, arg.WaitedUs, arg.Name)
+	var i OnceAgainRow
+	err := row.Scan(&i.Expired, &i.Fingerprint, &i.DoneUs)
+	return i, err
+}
+
+const OnceAnew = `-- name: OnceAnew :execrows
+UPDATE lockstep_once SET fingerprint = ?, result = '-', keep_us = ?,
+  done_us = GREATEST(done_us + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+WHERE name = ? AND done_us = ?
+`
+
+type OnceAnewParams struct {
+	Fingerprint []byte
+	KeepUs      int64
+	Name        []byte
+	DoneUs      int64
+}
+
+// OnceAnew makes a row whose time was over new.
+func (q *Queries) OnceAnew(ctx context.Context, db DBTX, arg OnceAnewParams) (int64, error) {
+	result, err := db.ExecContext(ctx, OnceAnew,
+		arg.Fingerprint,
+		arg.KeepUs,
+		arg.Name,
+		arg.DoneUs,
+	)
 	if err != nil {
 		return 0, err
 	}
-	return result.LastInsertId()
+	return result.RowsAffected()
 }
 
 const OnceResult = `-- name: OnceResult :one
-SELECT result FROM lockstep_once WHERE name = ? FOR UPDATE
+SELECT result FROM lockstep_once WHERE name = ? LOCK IN SHARE MODE
 `
 
 // OnceResult reads the result of a key whose row this transaction has locked, whatever

@@ -71,6 +71,10 @@ var verbsCounted = []counted{
 		version, err := s.Version(ctx, key)
 		return errors.Join(err, s.CompareAndBump(ctx, key, version), s.CompareAndBump(ctx, key, version))
 	}, 2, 2, 2 + 6, 2 + 6},
+	{"Once", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.Once(ctx, key)
+		return err
+	}, 1, 1, 2 + 2, 2 + 2},
 	{"Verify", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, _ txlock.Key) error {
 		return s.Verify(ctx)
 	}, 1, 1, 2 + 1, 2 + 1},

@@ -1,17 +1,24 @@
--- name: Once :execlastid
--- Once makes the row of a key, and waits for a transaction that has it locked. The reply
--- is 1 if this transaction is the first: there was no row, or its time is over. It is 2
--- if another was first, and 3 if that one had another fingerprint; '-' is none, and
--- matches all. VALUES(done_us) is the server's clock before the wait, so that a row whose
--- time was not over when it was asked for is one that is there.
+-- The statements of Once. The first is a plain INSERT, which costs no more than the row
+-- does. All others are for keys that have one: they hold it shared, by the INSERT that
+-- was refused, so that many who repeat don't wait for each other.
+
+-- name: Once :exec
+-- Once makes the row of a key. It waits for a transaction that has made it, and fails as
+-- a duplicate if that commits.
 INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
-VALUES (sqlc.arg(name), sqlc.arg(fingerprint), '-', UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + 0 * LAST_INSERT_ID(1), sqlc.arg(keep_us))
-ON DUPLICATE KEY UPDATE
-  done_us = IF(LAST_INSERT_ID(IF(lockstep_once.done_us + lockstep_once.keep_us <= VALUES(done_us), 1,
-    IF(lockstep_once.fingerprint = VALUES(fingerprint) OR lockstep_once.fingerprint = '-' OR VALUES(fingerprint) = '-', 2, 3))) = 1, VALUES(done_us), lockstep_once.done_us),
-  keep_us = IF(LAST_INSERT_ID() = 1, VALUES(keep_us), lockstep_once.keep_us),
-  fingerprint = IF(LAST_INSERT_ID() = 1, VALUES(fingerprint), lockstep_once.fingerprint),
-  result = IF(LAST_INSERT_ID() = 1, VALUES(result), lockstep_once.result);
+VALUES (sqlc.arg(name), sqlc.arg(fingerprint), '-', UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), sqlc.arg(keep_us));
+
+-- name: OnceAgain :one
+-- OnceAgain reads the row of a key, whatever the snapshot shows, and whether its time was
+-- over the given number of microseconds ago: before the wait for the row.
+SELECT CAST(done_us + keep_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - CAST(sqlc.arg(waited_us) AS SIGNED) AS SIGNED) AS expired, fingerprint, done_us
+FROM lockstep_once WHERE name = sqlc.arg(name) LOCK IN SHARE MODE;
+
+-- name: OnceAnew :execrows
+-- OnceAnew makes a row whose time was over new.
+UPDATE lockstep_once SET fingerprint = sqlc.arg(fingerprint), result = '-', keep_us = sqlc.arg(keep_us),
+  done_us = GREATEST(done_us + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+WHERE name = sqlc.arg(name) AND done_us = sqlc.arg(done_us);
 
 -- name: AnswerOnce :execrows
 -- AnswerOnce stores the result of a key whose row this transaction has locked, and lets
@@ -26,7 +33,7 @@ UPDATE lockstep_once SET done_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(
 -- name: OnceResult :one
 -- OnceResult reads the result of a key whose row this transaction has locked, whatever
 -- its snapshot shows.
-SELECT result FROM lockstep_once WHERE name = sqlc.arg(name) FOR UPDATE;
+SELECT result FROM lockstep_once WHERE name = sqlc.arg(name) LOCK IN SHARE MODE;
 
 -- name: ExpiredOnce :many
 -- ExpiredOnce locks a batch of rows whose time is over, in the order of their names

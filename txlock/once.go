@@ -1,10 +1,13 @@
 package txlock
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -84,7 +87,7 @@ func (c onceCall) keepUs() int64 { return int64((c.keep + time.Microsecond - 1) 
 // however often it is asked: for requests that are repeated, and for messages that come
 // twice.
 //
-// It is one statement. Keys of Once are apart from those of locks: the two never exclude
+// It is one statement, an INSERT; who is not the first sends a second one. Keys of Once are apart from those of locks: the two never exclude
 // each other, and every key has a row of its own, also one of a hashed family. A key is
 // asked again after a ROLLBACK TO SAVEPOINT to before the call: what was first is not any
 // more. Ask before the transaction reads: who is told that another was first may not see
@@ -115,16 +118,12 @@ func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first
 		return false, s.failure(verb, key, err)
 	}
 	asked := time.Now()
-	reply, err := s.askOnce(ctx, key, call)
-	switch {
-	case err != nil:
+	first, err = s.askOnce(ctx, key, call)
+	if err != nil {
 		return false, s.failure(verb, key, err)
-	case reply == onceMismatch:
-		return false, fmt.Errorf("%s %q: %w", verb, fault.Clipped(key.name), ErrMismatch)
-	case reply == onceAgain:
+	}
+	if !first {
 		return false, nil
-	case reply != onceFirst:
-		return false, fmt.Errorf("%s %q: the reply has the insert id %d, not that of lockstep's statement", verb, fault.Clipped(key.name), reply)
 	}
 	s.first(key.name, keptOnce{keep: call.keep, since: asked})
 	if s.book != nil {
@@ -132,13 +131,6 @@ func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first
 	}
 	return true, nil
 }
-
-// The replies to the statement of Once.
-const (
-	onceFirst    = 1
-	onceAgain    = 2
-	onceMismatch = 3
-)
 
 // keptOnce is a key of which the transaction is the first.
 type keptOnce struct {
@@ -154,46 +146,85 @@ func (s *state) mayTake(ctx context.Context) error {
 	return s.probe(ctx)
 }
 
-// askOnce sends the statement of Once within the limit, by what the server has for that.
-func (s *Scope) askOnce(ctx context.Context, key Key, c onceCall) (reply int64, err error) {
-	send := func(variables ...string) error {
-		reply, err = s.sendOnce(ctx, key, c, variables)
+// askOnce asks within the limit, by what the server has for that.
+func (s *Scope) askOnce(ctx context.Context, key Key, c onceCall) (first bool, err error) {
+	ask := func(variables ...string) error {
+		first, err = s.tryOnce(ctx, key, c, variables)
 		return err
 	}
 	switch {
 	case s.atMost <= 0:
-		err = send()
+		err = ask()
 	case !s.server.MariaDB:
-		err = s.inSeconds(ctx, s.atMost, func() error { return send() })
+		err = s.inSeconds(ctx, s.atMost, func() error { return ask() })
 	case s.server.RollbackOnTimeout:
-		err = send(rawsql.AtMost(max(tryLimit, s.atMost)))
+		err = ask(rawsql.AtMost(max(tryLimit, s.atMost)))
 	default:
-		err = send(rawsql.NoWait)
+		err = ask(rawsql.NoWait)
 		if errors.Is(fault.Interpret(err).Sentinel, ErrWaitTimeout) {
-			err = send(rawsql.AtMost(s.atMost))
+			err = ask(rawsql.AtMost(s.atMost))
 		}
 	}
-	return reply, err
+	return first, err
 }
 
-// sendOnce sends the statement of Once with variables of MariaDB. A row that has changed
-// since the snapshot is no reason to refuse it.
-func (s *state) sendOnce(ctx context.Context, key Key, c onceCall, variables []string) (int64, error) {
-	snapshot := s.book == nil || s.book.MayHaveSnapshot()
+// tryOnce makes the row of the key, or reads it and makes it new if its time was over when
+// it was asked for. A row that is gone meanwhile is asked for again.
+func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []string) (first bool, err error) {
+	const tries = 10
+	name, asked := []byte(key.name), time.Now()
+	for range tries {
+		snapshot := s.book == nil || s.book.MayHaveSnapshot()
+		db := s.regardless(snapshot, variables)
+		err = queries.Once(s.own(ctx, guard.Call{Fresh: !snapshot}), db, gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()})
+		if errors.Is(err, guard.ErrReads) {
+			continue // another goroutine has read meanwhile
+		}
+		if !fault.Duplicate(err) {
+			return err == nil, err
+		}
+		own, db := s.own(ctx, guard.Call{}), s.regardless(true, variables)
+		row, err := queries.OnceAgain(own, db, gen.OnceAgainParams{Name: name, WaitedUs: time.Since(asked).Microseconds()})
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			continue
+		case err != nil:
+			return false, err
+		case row.Expired == 0:
+			return false, c.compare(row.Fingerprint)
+		}
+		n, err := queries.OnceAnew(own, db, gen.OnceAnewParams{Fingerprint: c.fingerprint, KeepUs: c.keepUs(), Name: name, DoneUs: row.DoneUs})
+		if n > 0 || err != nil {
+			return err == nil, err
+		}
+	}
+	return false, fmt.Errorf("%w: the row was gone again %d times", ErrBusy, tries)
+}
+
+// compare returns ErrMismatch for the fingerprint of another request.
+func (c onceCall) compare(fingerprint []byte) error {
+	for _, one := range [][]byte{c.fingerprint, fingerprint} {
+		if string(one) == noFingerprint {
+			return nil
+		}
+	}
+	if !bytes.Equal(c.fingerprint, fingerprint) {
+		return ErrMismatch
+	}
+	return nil
+}
+
+// regardless is the transaction with variables of MariaDB for each statement: that a row
+// has changed since a snapshot is no reason to refuse it.
+func (s *state) regardless(snapshot bool, variables []string) gen.DBTX {
 	if snapshot && s.server.SnapshotIsolation {
-		variables = append(variables, rawsql.AllowStale)
+		variables = append(slices.Clip(variables), rawsql.AllowStale)
 	}
-	var db gen.DBTX = s.tx
-	if len(variables) > 0 {
-		prefix := rawsql.For(variables...)
-		db = &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: func(query string) string { return prefix + query }}
+	if len(variables) == 0 {
+		return s.tx
 	}
-	reply, err := queries.Once(s.own(ctx, guard.Call{Fresh: !snapshot}), db,
-		gen.OnceParams{Name: []byte(key.name), Fingerprint: c.fingerprint, KeepUs: c.keepUs()})
-	if errors.Is(err, guard.ErrReads) {
-		return s.sendOnce(ctx, key, c, variables) // another goroutine has read meanwhile
-	}
-	return reply, err
+	prefix := rawsql.For(variables...)
+	return &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: func(query string) string { return prefix + query }}
 }
 
 // inSeconds limits the waits of what do sends by the session's variable, in whole seconds,

@@ -51,12 +51,7 @@ func resultOfOnce(ctx context.Context, s *Scope, key Key) ([]byte, error) {
 	const verb = "read the result of"
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	var db gen.DBTX = s.tx
-	if s.server.SnapshotIsolation {
-		prefix := rawsql.For(rawsql.AllowStale)
-		db = &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: func(query string) string { return prefix + query }}
-	}
-	result, err := queries.OnceResult(s.own(ctx, guard.Call{}), db, []byte(key.name))
+	result, err := queries.OnceResult(s.own(ctx, guard.Call{}), s.regardless(true, nil), []byte(key.name))
 	if err != nil {
 		return nil, s.failure(verb, key, err)
 	}

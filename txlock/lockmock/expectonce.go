@@ -17,7 +17,7 @@ var once = inside.OnceOf[*txlock.Scope, txlock.Key, txlock.OnceOption]()
 // ExpectOnce expects Scope.Once, with any options.
 func (l *Locks) ExpectOnce(key txlock.Key) *ExpectedOnce {
 	return &ExpectedOnce{expected{locks: l, what: naming("Once", key), keys: onceKeys(key), call: func() error {
-		_, err := l.scope.Once(context.Background(), key)
+		_, err := l.scope.Once(context.Background(), key, txlock.Fingerprint(nil))
 		return err
 	}}}
 }
@@ -34,19 +34,25 @@ func onceKeys(key txlock.Key) []txlock.Key {
 type ExpectedOnce struct{ expected }
 
 // First makes the transaction the first: Once returns true.
-func (e *ExpectedOnce) First() { e.replies(nil, 1) }
+func (e *ExpectedOnce) First() { e.replies(nil, "") }
 
 // Again makes another transaction the first: Once returns false.
-func (e *ExpectedOnce) Again() { e.replies(nil, 2) }
+func (e *ExpectedOnce) Again() { e.replies(nil, "-") }
 
-// Mismatches makes another request the first: txlock.ErrMismatch.
-func (e *ExpectedOnce) Mismatches() { e.replies(txlock.ErrMismatch, 3) }
+// Mismatches makes another request the first: txlock.ErrMismatch, for a call that has a
+// fingerprint.
+func (e *ExpectedOnce) Mismatches() { e.replies(txlock.ErrMismatch, "of another request") }
 
 // TimesOut lets the wait for the first end: txlock.ErrWaitTimeout.
 func (e *ExpectedOnce) TimesOut() { e.timesOut() }
 
-func (e *ExpectedOnce) replies(want error, reply int64) {
-	e.locks.rows.once = reply
+// replies makes who was first have this fingerprint; none: there is nobody.
+func (e *ExpectedOnce) replies(want error, former string) {
+	e.locks.rows.former = nil
+	if former != "" {
+		e.locks.rows.former = []byte(former)
+		defer func() { e.locks.rows.former = nil }()
+	}
 	if want == nil {
 		e.perform(nil)
 		return

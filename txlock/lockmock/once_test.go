@@ -61,7 +61,7 @@ func TestOnce(t *testing.T) {
 		}
 		asks := func(what string, want bool, wantErr error) {
 			m.Helper()
-			first, err := locksqlc.Once(ctx, m.db, key, update)
+			first, err := locksqlc.Once(ctx, m.db, key, update, txlock.Fingerprint([]byte("x")))
 			wants(m, what, err, wantErr)
 			if first != want {
 				m.Errorf("%s: first is %t", what, first)

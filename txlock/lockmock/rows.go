@@ -29,13 +29,14 @@ type rows struct {
 	taken   bool   // the statement that takes the row was sent in this call
 	last    string // it
 	keys    map[rowID]bool
-	once    int64  // the reply of Once
-	result  []byte // that another has stored
+	former  []byte // the fingerprint of who was first
+	result  []byte // and what it has stored
 }
 
 // The errors of the servers.
 const (
 	snapshotChanged  = 1020 // MariaDB
+	duplicate        = 1062
 	lockWaitTimeout  = 1205
 	deadlock         = 1213
 	transactionOpen  = 1568
@@ -130,6 +131,8 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 		return row(r.current(r.before(at)))
 	case nameOf(gen.EnsureNamed), nameOf(gen.AnswerOnce):
 		return reply{}
+	case nameOf(gen.OnceAgain):
+		return row(int64(0), r.former, int64(0))
 	case nameOf(gen.OnceResult):
 		return row(r.result)
 	}
@@ -145,7 +148,10 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 		}
 		return reply{id: int64(r.want(at))}
 	case nameOf(gen.Once):
-		return reply{id: r.once}
+		if r.former == nil {
+			return reply{}
+		}
+		return reply{err: serverError(duplicate, r.what+" finds the row of another")}
 	case nameOf(gen.TouchNamed):
 		return reply{id: int64(r.before(at))}
 	case nameOf(gen.NamedForUpdate), nameOf(gen.CenterForUpdate):
