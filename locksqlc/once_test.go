@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,6 +108,31 @@ func TestOnceRetriesDeadlock(t *testing.T) {
 		wg.Wait()
 		if n := count(t, pool, "SELECT SUM(v) FROM "+table); n != 4 || len(runs) < 3 {
 			t.Errorf("%d updates of 4 in %d runs", n, len(runs))
+		}
+	})
+}
+
+// TestOnceOfAnExpiredKey is the first again for one of many who ask at once.
+func TestOnceOfAnExpiredKey(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		key := uniqueKey(t, "once")
+		db.Exec(t, "INSERT INTO lockstep_once VALUES ('"+key.String()+"', '-', '-', 1, 1)")
+		var firsts atomic.Int32
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				first, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return nil })
+				if err != nil {
+					t.Error(err)
+				}
+				if first {
+					firsts.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := firsts.Load(); n != 1 {
+			t.Errorf("%d are the first", n)
 		}
 	})
 }
