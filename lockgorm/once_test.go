@@ -90,9 +90,9 @@ func TestOnceValue(t *testing.T) {
 				t.Errorf("%d: %+v, %t, %v", i, note, first, err)
 			}
 		}
-		_, first, err := lockgorm.OnceValue(db, key, func(*gorm.DB) (int, error) { return 1, nil })
+		_, _, err := lockgorm.OnceValue(db, key, func(*gorm.DB) (int, error) { return 1, nil })
 		wantError(t, "another type", err, txlock.ErrResult)
-		_, first, err = lockgorm.OnceValue(db, onceKey(), func(tx *gorm.DB) (func(), error) {
+		_, first, err := lockgorm.OnceValue(db, onceKey(), func(tx *gorm.DB) (func(), error) {
 			return nil, tx.Create(&Note{ID: 1}).Error
 		})
 		wantError(t, "a function", err, txlock.ErrResult)
@@ -130,7 +130,7 @@ func TestOnceHandler(t *testing.T) {
 				lockgorm.FailRequest(r.Context(), err)
 			}
 			w.WriteHeader(status)
-			fmt.Fprintf(w, "note %d", calls)
+			_, _ = fmt.Fprintf(w, "note %d", calls)
 		}), lockgorm.KeyRequired(), lockgorm.MaxBody(100), lockgorm.KeepHeaders(), lockgorm.KeepFor(1<<40), lockgorm.ConflictAfter(1<<40),
 			lockgorm.ClientOf(func(*http.Request) string { return "me" }), lockgorm.OnError(func(*http.Request, error) {}))
 		for i, want := range []string{"500 note 1", "201 note 2", "201 note 2", "422", "400"} {

@@ -139,7 +139,7 @@ func TestOnceOfAnExpiredKey(t *testing.T) {
 
 // TestOnceThatEndsItsTransaction is told, and the key is used up.
 func TestOnceThatEndsItsTransaction(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
 		for _, end := range []string{"COMMIT", "CREATE TABLE IF NOT EXISTS lockstep_locks (n INT)"} {
 			key, value, calls := uniqueKey(t, "once"), uniqueKey(t, "once"), 0
 			fn := func(tx *sql.Tx) error {
@@ -249,7 +249,7 @@ func TestOnceValueThatCantBeStored(t *testing.T) {
 
 // TestOnceIsCancelled while it waits, and leaves nothing.
 func TestOnceIsCancelled(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
 		key := uniqueKey(t, "once")
 		open, end := make(chan struct{}), make(chan struct{})
 		ended := make(chan error, 1)

@@ -69,8 +69,8 @@ type OnceHandlerOption = idempotent.Option
 func KeyRequired() OnceHandlerOption { return idempotent.KeyRequired }
 
 // ConflictAfter answers 409 to a request that has waited for so long for the first one
-// with its key, as WaitAtMost counts it. The default is to wait as long as the server lets
-// it, innodb_lock_wait_timeout.
+// with its key, as WaitAtMost counts it: on MySQL in whole seconds, rounded up. The default,
+// 0, is to wait as long as the server lets it, innodb_lock_wait_timeout.
 func ConflictAfter(d time.Duration) OnceHandlerOption { return idempotent.ConflictAfter(d) }
 
 // KeepFor says for how long answers are kept: see txlock.Keep. The default is 24 hours.

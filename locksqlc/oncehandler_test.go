@@ -70,7 +70,7 @@ func echo(calls func() int32) func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "/payments/7")
 		w.Header().Set("Set-Cookie", "a=b")
 		w.WriteHeader(http.StatusCreated)
-		fmt.Fprintf(w, "%s in call %d", body, calls())
+		_, _ = fmt.Fprintf(w, "%s in call %d", body, calls())
 	}
 }
 
@@ -188,7 +188,7 @@ func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 		working := func(w http.ResponseWriter, _ *http.Request) {
 			close(open)
 			<-end
-			fmt.Fprint(w, "done")
+			_, _ = fmt.Fprint(w, "done")
 		}
 		patient := answers(pool, table, working)
 		hasty := answers(pool, table, working, locksqlc.ConflictAfter(10*time.Millisecond))

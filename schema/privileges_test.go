@@ -67,7 +67,7 @@ func TestInstallOfWhatIsThere(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		install(t, db)
-		grants(t, db, "GRANT SELECT, UPDATE ON lockstep_locks TO %s", "GRANT SELECT, UPDATE ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s")
+		grants(t, db, "GRANT SELECT, UPDATE ON lockstep_locks TO %s", "GRANT SELECT, UPDATE ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s", "GRANT SELECT ON lockstep_once TO %s")
 		if err := schema.Install(t.Context(), db.Connect(t)); err != nil {
 			t.Errorf("Install of what is there: %v", err)
 		}

@@ -37,15 +37,27 @@ func defaults() config {
 	}
 }
 
-// The options, as OnceHandler documents them.
-func KeyRequired(c *config)                { c.required = true }
+// KeyRequired is an option, as the functions below: see those of these names in locksqlc.
+func KeyRequired(c *config) { c.required = true }
+
+// ConflictAfter is an option.
 func ConflictAfter(d time.Duration) Option { return func(c *config) { c.conflictAfter = d } }
-func KeepFor(d time.Duration) Option       { return func(c *config) { c.keep = d } }
-func MaxBody(bytes int64) Option           { return func(c *config) { c.maxBody = bytes } }
-func KeepHeaders(names ...string) Option   { return func(c *config) { c.headers = names } }
+
+// KeepFor is an option.
+func KeepFor(d time.Duration) Option { return func(c *config) { c.keep = d } }
+
+// MaxBody is an option.
+func MaxBody(bytes int64) Option { return func(c *config) { c.maxBody = bytes } }
+
+// KeepHeaders is an option.
+func KeepHeaders(names ...string) Option { return func(c *config) { c.headers = names } }
+
+// ClientOf is an option.
 func ClientOf(client func(*http.Request) string) Option {
 	return func(c *config) { c.client = client }
 }
+
+// OnError is an option.
 func OnError(tell func(*http.Request, error)) Option { return func(c *config) { c.onError = tell } }
 
 // maxKey is how long the value of Idempotency-Key may be.
