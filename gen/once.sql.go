@@ -76,7 +76,6 @@ func (q *Queries) ExpiredOnce(ctx context.Context, db DBTX, arg ExpiredOnceParam
 }
 
 const Once = `-- name: Once :exec
-
 INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
 VALUES (?, ?, '-', UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), ?)
 `
@@ -87,11 +86,10 @@ type OnceParams struct {
 	KeepUs      int64
 }
 
-// The statements of Once. The first is a plain INSERT, which costs no more than the row
-// does. All others are for keys that have one: they hold it shared, by the INSERT that
-// was refused, so that many who repeat don't wait for each other.
 // Once makes the row of a key. It waits for a transaction that has made it, and fails as
-// a duplicate if that commits.
+// a duplicate if that commits. So a new key costs no more than its row does. The other
+// statements are for a key that has one: the transaction holds it shared then, by the
+// INSERT that was refused, so that many who repeat don't wait for each other.
 func (q *Queries) Once(ctx context.Context, db DBTX, arg OnceParams) error {
 	_, err := db.ExecContext(ctx, Once, arg.Name, arg.Fingerprint, arg.KeepUs)
 	return err

@@ -1,10 +1,8 @@
--- The statements of Once. The first is a plain INSERT, which costs no more than the row
--- does. All others are for keys that have one: they hold it shared, by the INSERT that
--- was refused, so that many who repeat don't wait for each other.
-
 -- name: Once :exec
 -- Once makes the row of a key. It waits for a transaction that has made it, and fails as
--- a duplicate if that commits.
+-- a duplicate if that commits. So a new key costs no more than its row does. The other
+-- statements are for a key that has one: the transaction holds it shared then, by the
+-- INSERT that was refused, so that many who repeat don't wait for each other.
 INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
 VALUES (sqlc.arg(name), sqlc.arg(fingerprint), '-', UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), sqlc.arg(keep_us));
 

@@ -224,7 +224,7 @@ func (s *state) regardless(snapshot bool, variables []string) gen.DBTX {
 		return s.tx
 	}
 	prefix := rawsql.For(variables...)
-	return &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: func(query string) string { return prefix + query }}
+	return &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: func(query string) string { return prefix + query }, Inline: s.tx.Inline}
 }
 
 // inSeconds limits the waits of what do sends by the session's variable, in whole seconds,

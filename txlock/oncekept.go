@@ -21,7 +21,9 @@ func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 	if err := s.mayTake(ctx); err != nil {
 		return s.failure(verb, key, err)
 	}
+	var db gen.DBTX = s.tx
 	if len(result) > smallPacket {
+		db = &rawsql.Text{DBTX: s.tx.DBTX} // as a literal it would be twice as long
 		var most int64
 		if err := s.tx.QueryRowContext(s.own(ctx, guard.Call{}), rawsql.MaxPacket).Scan(&most); err != nil {
 			return s.failure(verb, key, err)
@@ -30,7 +32,7 @@ func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 			return fmt.Errorf("%s %q: %w: it has %d bytes, and the server takes packets of %d (max_allowed_packet)", verb, fault.Clipped(key.name), ErrResult, len(result), most)
 		}
 	}
-	n, err := queries.AnswerOnce(s.own(ctx, guard.Call{}), s.tx, gen.AnswerOnceParams{Result: result, Name: []byte(key.name)})
+	n, err := queries.AnswerOnce(s.own(ctx, guard.Call{}), db, gen.AnswerOnceParams{Result: result, Name: []byte(key.name)})
 	if err == nil && n == 0 {
 		err = fmt.Errorf("%w: a ROLLBACK TO SAVEPOINT to before Once has undone it", ErrNotHeld)
 	}
