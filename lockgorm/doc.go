@@ -25,6 +25,10 @@
 // txlock.ErrConflict if somebody else has changed the row. [AnyVersion] and [KeepVersion]
 // are the exceptions, [ErrVersion] refuses what can't be compared. It needs the plugin.
 //
+// # Once
+//
+// [Once], [OnceValue] and [OnceHandler] do what those of package locksqlc do, with GORM.
+//
 // # Leases
 //
 // [NewManager], [AcquireTx], [Guard] and [Guarded] are for leases with GORM.

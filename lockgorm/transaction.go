@@ -184,7 +184,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 		if err != nil {
 			return err
 		}
-		if committed, err = do(scope, tx, len(join) > 0); err != nil {
+		if committed, err = do(scope, tx, len(join) > 0); err != nil || committed {
 			return err
 		}
 		return inner.Confirm(tx.Statement.Context, scope)

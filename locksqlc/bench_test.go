@@ -2,6 +2,7 @@ package locksqlc_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"fmt"
 	"slices"
@@ -81,6 +82,51 @@ func BenchmarkLockInTransaction(b *testing.B) {
 						return err
 					}
 					_, err = scope.Lock(b.Context(), family.Key(int64(i%100+1)))
+					return err
+				})
+			})
+		})
+	}
+}
+
+// BenchmarkOnceInTransaction compares a business transaction that asks Once for a new
+// key, writes and commits with one that sends the bare INSERT on a plain pool.
+func BenchmarkOnceInTransaction(b *testing.B) {
+	for _, engine := range testdb.Engines() {
+		b.Run(string(engine), func(b *testing.B) {
+			db := testdb.Open(b, engine)
+			table := db.CreateTable(b, "stock", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+			db.Exec(b, "INSERT INTO "+table+" VALUES (1, 0)")
+			plain, guarded := benchPool(b, db, false), benchPool(b, db, true)
+			run := rand.Text()
+			family := txlock.NewFamily[string]("bench-once")
+			business := func(pool *sql.DB, once func(tx *sql.Tx) error) time.Duration {
+				began := time.Now()
+				tx, err := pool.BeginTx(b.Context(), nil)
+				check(b, err)
+				check(b, once(tx))
+				_, err = tx.ExecContext(b.Context(), "UPDATE "+table+" SET n = n + 1 WHERE id = 1")
+				check(b, err)
+				check(b, tx.Commit())
+				return time.Since(began)
+			}
+			n := 0
+			pairs(b, func(int) time.Duration {
+				n++
+				key := family.Key(fmt.Sprintf("%s-a-%d", run, n))
+				return business(plain, func(tx *sql.Tx) error {
+					_, err := tx.ExecContext(b.Context(), gen.Once, []byte(key.String()), []byte("-"), int64(86400000000))
+					return err
+				})
+			}, func(int) time.Duration {
+				n++
+				key := family.Key(fmt.Sprintf("%s-b-%d", run, n))
+				return business(guarded, func(tx *sql.Tx) error {
+					scope, err := locksqlc.Join(b.Context(), tx)
+					if err != nil {
+						return err
+					}
+					_, err = scope.Once(b.Context(), key)
 					return err
 				})
 			})

@@ -19,6 +19,12 @@
 // [Join] returns the [txlock.Scope] of a *sql.Tx, and [JoinConn] that of a transaction
 // which the program has begun as text. Its methods take locks.
 //
+// # Once
+//
+// [Once] calls its function in a transaction for the first of all who ask for a key, and
+// [OnceValue] gives the first answer to all of them. [OnceHandler] does so for HTTP
+// requests with the header Idempotency-Key; its handler finds the transaction by [TxOf].
+//
 // # Work that is no transaction
 //
 // [Do] holds a lock on a connection of its own while a function runs.

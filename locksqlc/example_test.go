@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net/http"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -18,6 +19,8 @@ import (
 var (
 	Orders = txlock.NewFamily[int64]("order")
 	Carts  = txlock.NewFamily[string]("cart", txlock.Hashed)
+
+	Messages = txlock.NewFamily[int64]("message")
 )
 
 // shop stands for the code that sqlc generates.
@@ -84,6 +87,31 @@ func Example_setup() {
 		log.Fatal(err)
 	}
 	_ = Carts
+}
+
+func ExampleOnce() {
+	ctx, db, message := context.Background(), (*sql.DB)(nil), int64(7)
+
+	// However often the message is handed over: PayOrder is committed once.
+	_, err := locksqlc.Once(ctx, db, Messages.Key(message), func(tx *sql.Tx) error {
+		return queries.WithTx(tx).PayOrder(ctx, 42)
+	})
+	if err != nil {
+		log.Print(err) // hand it over again
+	}
+}
+
+func ExampleOnceHandler() {
+	db, mux := (*sql.DB)(nil), http.NewServeMux()
+
+	pay := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := queries.WithTx(locksqlc.TxOf(r.Context())).PayOrder(r.Context(), 42); err != nil {
+			locksqlc.FailRequest(r.Context(), err) // rolled back, nothing is stored
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+	mux.Handle("POST /payments", locksqlc.OnceHandler(db, pay, locksqlc.KeyRequired()))
 }
 
 func ExampleOptimistic() {

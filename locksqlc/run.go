@@ -123,8 +123,10 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	if err != nil {
 		return err
 	}
-	if err := inner.Confirm(ctx, scope); err != nil {
-		return err
+	if !committed {
+		if err := inner.Confirm(ctx, scope); err != nil {
+			return err
+		}
 	}
 	finished = true
 	if err := tx.Commit(); err != nil && !committed { // else only the context has ended

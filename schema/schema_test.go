@@ -65,6 +65,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 65536 FROM lockstep_centers WHERE token = 0 AND owner = '-' AND conn_id = 0 AND locked_us = 0",
 			"SELECT COUNT(*) = 0 FROM lockstep_locks",
 			"SELECT COUNT(*) = 0 FROM lockstep_leases",
+			"SELECT COUNT(*) = 0 FROM lockstep_once",
 		} {
 			if number(t, db.Admin(), filled) != 1 {
 				t.Errorf("not so: %s", filled)
@@ -73,6 +74,7 @@ func TestInstall(t *testing.T) {
 
 		db.Exec(t, "INSERT INTO lockstep_locks VALUES ('order:1', 4711, 'me', 5, 6)")
 		db.Exec(t, "INSERT INTO lockstep_leases VALUES ('night', 0, 'me', '', 4711, 1, 2, 3, 4, 5)")
+		db.Exec(t, "INSERT INTO lockstep_once VALUES ('paid', '-', REPEAT('x', 70000), 4711, 1)")
 		db.Exec(t, "UPDATE lockstep_centers SET token = 4711, owner = 'me', conn_id = 5, locked_us = 6 WHERE slot = 65535")
 		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot IN (0, 77)")
 		db.Exec(t, "DROP TABLE lockstep_leases")
@@ -83,6 +85,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 65536 FROM lockstep_centers",
 			"SELECT COUNT(*) = 2 FROM lockstep_centers WHERE slot IN (0, 77) AND token = 0",
 			"SELECT COUNT(*) = 0 FROM lockstep_leases",
+			"SELECT COUNT(*) = 1 FROM lockstep_once WHERE name = 'paid' AND LENGTH(result) = 70000 AND done_us = 4711",
 		} {
 			if number(t, db.Admin(), kept) != 1 {
 				t.Errorf("not so after the second Install: %s", kept)
@@ -240,7 +243,7 @@ func TestCheckFindsWhatUserMayNotSee(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		install(t, db)
-		db.Grant(t, "lockstep_locks", "lockstep_centers")
+		db.Grant(t, "lockstep_locks", "lockstep_centers", "lockstep_once")
 		grants(t, db, "GRANT EXECUTE ON `"+db.Name()+"`.* TO %s")
 		demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrTable,
 			"lockstep_leases is missing in this database, or this user may not see it", "grant SELECT, INSERT, UPDATE, DELETE")
@@ -424,6 +427,7 @@ func good() (all []answer) {
 		{"name", "name varbinary(255), token bigint(20) unsigned, owner varbinary(255), conn_id bigint(20) unsigned, locked_us bigint(20)"},
 		{"slot", "slot int(10) unsigned, token bigint unsigned, owner varbinary(255), conn_id bigint unsigned, locked_us bigint"},
 		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, used_for bigint, guards bigint unsigned, conn_id bigint unsigned"},
+		{"name", "name varbinary(255), fingerprint varbinary(32), result longblob, done_us bigint, keep_us bigint"},
 	} {
 		columns := sqlmock.NewRows(make([]string, 3))
 		for column := range strings.SplitSeq(table.columns, ", ") {

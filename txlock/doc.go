@@ -27,6 +27,12 @@
 // A program that doesn't want to wait reads the version of a key, by [Scope.Version] or
 // [ReadVersion], and compares it when it saves, by [Scope.CompareAndBump].
 //
+// # Once
+//
+// [Scope.Once] is a lock that stays: it tells whether the transaction is the first of all
+// that ask for a key, those included that come after its COMMIT. [Fingerprint] tells one
+// request from another, [Keep] says for how long, and [SweepOnce] removes what is over.
+//
 // # Guarded and plain pools
 //
 // A pool that locksqlc.Open or lockgorm.Open has opened is guarded: it knows what its

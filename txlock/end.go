@@ -11,6 +11,9 @@ import (
 
 // confirm is inside.Lock.Confirm.
 func confirm(ctx context.Context, s *Scope) error {
+	if err := s.prolongOnces(ctx); err != nil {
+		return final(ctx, s, err)
+	}
 	if s.book != nil {
 		return nil
 	}
@@ -19,7 +22,12 @@ func confirm(ctx context.Context, s *Scope) error {
 
 // compareAndBump is inside.Lock.CompareAndBump.
 func compareAndBump(ctx context.Context, s *Scope, key Key, version uint64, commits bool) (committed bool, err error) {
-	err = s.compareAndBump(ctx, key, version, commits && s.book != nil)
+	if commits {
+		err = s.prolongOnces(ctx)
+	}
+	if err == nil {
+		err = s.compareAndBump(ctx, key, version, commits && s.book != nil)
+	}
 	return err == nil && s.book != nil && s.book.Finished(), err
 }
 

@@ -242,6 +242,8 @@ func TestReadOnlyServer(t *testing.T) {
 				wants(t, "LockAll", err, txlock.ErrReadOnly)
 				_, err = s.Lock(t.Context(), hashed())
 				wants(t, "Lock of a hashed key", err, txlock.ErrReadOnly)
+				_, err = s.Once(t.Context(), named())
+				wants(t, "Once", err, txlock.ErrReadOnly)
 				wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
 				grant, err := s.RLock(t.Context(), old)
 				wants(t, "RLock", err, nil)

@@ -68,6 +68,13 @@ var (
 	// names the table and the GRANT to run; schema.Check returns it, too. The
 	// transaction goes on.
 	ErrPrivilege = fault.ErrPrivilege
+	// ErrMismatch is returned by Once when the first call of the key had another
+	// fingerprint. The transaction goes on.
+	ErrMismatch = fault.ErrMismatch
+	// ErrResult is returned by OnceValue for a result that can't be stored, since it is
+	// too large or no JSON: then nothing is. It is returned, too, for a stored one that is
+	// of another type, or missing.
+	ErrResult = fault.ErrResult
 	// ErrNoQuorum is returned when a majority of databases can't be had.
 	ErrNoQuorum = fault.ErrNoQuorum
 )

@@ -18,4 +18,5 @@ func init() {
 		NewGrant:       newGrant,
 		OwnerOf:        func(ctx context.Context) string { return string(ownerOf(ctx)) },
 	})
+	inside.SetOnce(inside.Once[*Scope, Key, OnceOption]{Answer: answerOnce, Result: resultOfOnce, Asked: onceAsked})
 }

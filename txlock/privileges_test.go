@@ -45,6 +45,7 @@ func TestMissingPrivileges(t *testing.T) {
 				denied("TryLock", "lockstep_locks", second(s.TryLock(t.Context(), named())))
 				denied("WaitAtMost", "lockstep_locks", second(limited.Lock(t.Context(), named())))
 				denied("CompareAndBump", "lockstep_locks", s.CompareAndBump(t.Context(), named(), 0))
+				denied("Once", "lockstep_once", second(s.Once(t.Context(), named())))
 				wants(t, "Verify", s.Verify(t.Context()), nil)
 				s.commit(t)
 				denied("Ensure", "lockstep_locks", txlock.Ensure(t.Context(), pool, named()))

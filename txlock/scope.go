@@ -38,6 +38,7 @@ type state struct {
 	fresh       bool              // NothingRead, good for the next lock
 	onlyGuarded bool              // OnlyGuarded
 	seen        map[record]uint64 // what Version has read last
+	onces       map[string]keptOnce
 }
 
 // hold is a lock that was given, and the stamp of the book for it.

@@ -172,6 +172,9 @@ func PastLimit(err error, began time.Time, limit time.Duration) error {
 	return err
 }
 
+// Duplicate tells whether a statement was refused because its row is there.
+func Duplicate(err error) bool { return is(err, 1062) } // ER_DUP_ENTRY
+
 // is tells whether an error is the server's of that number.
 func is(err error, number uint16) bool {
 	var server *mysql.MySQLError

@@ -28,6 +28,8 @@ var (
 	ErrUnguarded     = errors.New("txlock: the pool is not guarded: open it by locksqlc.Open, locksqlc.Connector or lockgorm.Open; where it was, something around it drops the context of its statements")
 	ErrPrivilege     = schema.ErrPrivilege
 	ErrNoQuorum      = errors.New("txlock: no majority")
+	ErrMismatch      = errors.New("txlock: the key was used for another request")
+	ErrResult        = errors.New("txlock: the result can't be stored or read again")
 )
 
 // The marks of what is not Retryable, though its sentinel is.

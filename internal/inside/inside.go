@@ -31,7 +31,8 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	OnePrimary func(ctx context.Context, scope Scope) error
 
 	// Confirm is what Run and Transaction ask before they commit: on a plain pool it is
-	// Verify, on a guarded one nothing, since Commit itself sees to it.
+	// Verify, on a guarded one nothing, since Commit itself sees to it. If a half of the
+	// time of a key of Once is over, it lets that begin anew.
 	Confirm func(ctx context.Context, scope Scope) error
 
 	// Final is what Run and Transaction make of the error of their function, before they

@@ -96,7 +96,7 @@ func mergeable(query string) (prefix, verb, statement string) {
 
 // uncommented cuts the comment that sqlc writes before a statement.
 func uncommented(query string) string {
-	for strings.HasPrefix(query, "--") {
+	for strings.HasPrefix(query, "--") || strings.HasPrefix(query, "\n") {
 		_, query, _ = strings.Cut(query, "\n")
 	}
 	return query

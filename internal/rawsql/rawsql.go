@@ -61,6 +61,9 @@ func SkipShared(query string, mariaDB bool) string {
 // clusters returns no row.
 const Galera = "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'"
 
+// MaxPacket reads how long a statement may be.
+const MaxPacket = "SELECT @@max_allowed_packet"
+
 // Session reads the number of the session, for Kill.
 const Session = "SELECT CONNECTION_ID()"
 

@@ -23,6 +23,8 @@
 // [ExpectLockAny] are for a program that joins a transaction and takes one lock. For
 // several calls on one scope begin with [ExpectJoin].
 //
+// [ExpectOnce] is for Once and OnceValue.
+//
 // An expectation is complete when its outcome is said: Granted, Busy, TimesOut,
 // Deadlocks, and so on. An outcome that the call can't have is a mistake of the test, and
 // panics, as wrong calls of sqlmock do.

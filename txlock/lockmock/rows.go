@@ -29,11 +29,14 @@ type rows struct {
 	taken   bool   // the statement that takes the row was sent in this call
 	last    string // it
 	keys    map[rowID]bool
+	former  []byte // the fingerprint of who was first
+	result  []byte // and what it has stored
 }
 
 // The errors of the servers.
 const (
 	snapshotChanged  = 1020 // MariaDB
+	duplicate        = 1062
 	lockWaitTimeout  = 1205
 	deadlock         = 1213
 	transactionOpen  = 1568
@@ -126,8 +129,12 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 	switch name {
 	case nameOf(gen.NamedToken), nameOf(gen.CenterToken):
 		return row(r.current(r.before(at)))
-	case nameOf(gen.EnsureNamed):
+	case nameOf(gen.EnsureNamed), nameOf(gen.AnswerOnce):
 		return reply{}
+	case nameOf(gen.OnceAgain):
+		return row(int64(0), r.former, int64(0))
+	case nameOf(gen.OnceResult):
+		return row(r.result)
 	}
 	if err := r.take(query, at); err != nil {
 		return reply{err: err}
@@ -140,6 +147,11 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 			return reply{}
 		}
 		return reply{id: int64(r.want(at))}
+	case nameOf(gen.Once):
+		if r.former == nil {
+			return reply{}
+		}
+		return reply{err: serverError(duplicate, r.what+" finds the row of another")}
 	case nameOf(gen.TouchNamed):
 		return reply{id: int64(r.before(at))}
 	case nameOf(gen.NamedForUpdate), nameOf(gen.CenterForUpdate):

@@ -37,8 +37,9 @@ type Memory struct {
 
 	mu     sync.Mutex
 	rows   map[rowID]*memoryRow
-	queued map[string]int // how many calls wait, by the key's name
-	news   chan struct{}  // closed when that changes
+	onces  map[rowID]onceRow // that were committed
+	queued map[string]int    // how many calls wait, by the key's name
+	news   chan struct{}     // closed when that changes
 
 	mysql  bool
 	victim func(circle []*Scope) *Scope // of Victim, or nil
@@ -47,7 +48,7 @@ type Memory struct {
 // NewMemory returns a memory in which nothing is held.
 func NewMemory(options ...MemoryOption) *Memory {
 	m := &Memory{
-		leases: memstore.New().Store(), rows: make(map[rowID]*memoryRow),
+		leases: memstore.New().Store(), rows: make(map[rowID]*memoryRow), onces: make(map[rowID]onceRow),
 		queued: make(map[string]int), news: make(chan struct{}),
 	}
 	for _, option := range options {

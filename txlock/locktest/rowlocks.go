@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -225,6 +226,9 @@ func (t *transaction) doom(why error) {
 func (t *transaction) free(commit bool) {
 	rows := t.rows
 	t.rows = nil
+	if commit {
+		maps.Copy(t.memory.onces, t.onces)
+	}
 	for _, r := range rows {
 		if commit {
 			r.commit(t)

@@ -46,6 +46,7 @@ type held struct {
 	grants map[rowID]txlock.Grant
 	bases  map[rowID]uint64 // the versions that CompareAndBump was granted for
 	raised map[rowID]uint64 // the tokens that it has written, granted or not
+	onces  map[rowID]onceRow
 }
 
 // Begin begins a transaction at REPEATABLE READ.
@@ -67,7 +68,7 @@ func (m *Memory) BeginTx(options *sql.TxOptions) (*Scope, error) {
 func (m *Memory) begin(readCommitted bool) *Scope {
 	s := &Scope{transaction: &transaction{
 		memory: m, readCommitted: readCommitted, rows: make(map[rowID]*memoryRow), seen: make(map[rowID]uint64),
-		held: held{make(map[rowID]txlock.Grant), make(map[rowID]uint64), make(map[rowID]uint64)},
+		held: held{make(map[rowID]txlock.Grant), make(map[rowID]uint64), make(map[rowID]uint64), make(map[rowID]onceRow)},
 	}}
 	s.begun = s
 	return s

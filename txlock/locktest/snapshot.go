@@ -127,7 +127,7 @@ func (s *Scope) RollbackTo(name string) error {
 }
 
 func (h held) clone() held {
-	return held{maps.Clone(h.grants), maps.Clone(h.bases), maps.Clone(h.raised)}
+	return held{maps.Clone(h.grants), maps.Clone(h.bases), maps.Clone(h.raised), maps.Clone(h.onces)}
 }
 
 // undo frees the rows of which the server keeps no lock: all, where the transaction had done

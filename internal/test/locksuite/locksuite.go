@@ -56,7 +56,7 @@ func Run(t *testing.T, adapters ...Adapter) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
 					cluster := onCluster(t, db)
-					for _, b := range slices.Concat(behaviours, versions) {
+					for _, b := range slices.Concat(behaviours, versions, onces) {
 						for _, kind := range met(a, i) {
 							t.Run(b.name+"/"+kind.name, func(t *testing.T) {
 								t.Parallel()

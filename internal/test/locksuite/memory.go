@@ -24,6 +24,7 @@ type Locks interface {
 	WaitAtMost(d time.Duration) Locks
 	Version(ctx context.Context, key txlock.Key) (uint64, error)
 	CompareAndBump(ctx context.Context, key txlock.Key, version uint64) error
+	Once(ctx context.Context, key txlock.Key, options ...txlock.OnceOption) (bool, error)
 }
 
 // scope is a Scope as Locks.
@@ -56,7 +57,7 @@ var beyondMemory = map[string]string{
 // RunInMemory runs the behaviours that a stand-in can show.
 func RunInMemory(t *testing.T, open func(tb testing.TB) Memory) {
 	known := 0
-	for _, b := range slices.Concat(behaviours, versions) {
+	for _, b := range slices.Concat(behaviours, versions, onces) {
 		if beyondMemory[b.name] != "" {
 			known++
 			continue

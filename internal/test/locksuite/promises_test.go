@@ -39,7 +39,7 @@ func TestPromises(t *testing.T) {
 		}
 	}
 	var shown []string
-	for _, b := range slices.Concat(behaviours, versions) {
+	for _, b := range slices.Concat(behaviours, versions, onces) {
 		shown = append(shown, b.name)
 	}
 	slices.Sort(behaved)

@@ -1,0 +1,11 @@
+CREATE TABLE accounts (
+  id      BIGINT NOT NULL PRIMARY KEY,
+  balance BIGINT NOT NULL,
+  points  BIGINT NOT NULL
+);
+CREATE TABLE payments (
+  id        BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  payer     BIGINT NOT NULL,
+  payee     BIGINT NOT NULL,
+  amount    BIGINT NOT NULL
+);

@@ -1,0 +1,215 @@
+package idempotent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Transact runs body in a transaction, whose context body is given, and commits unless
+// body returns an error. It runs again what Run and Transaction run again.
+type Transact func(ctx context.Context, body func(ctx context.Context, scope *txlock.Scope) error) error
+
+// Handler answers requests in transactions, and repeated ones as the first. See
+// locksqlc.OnceHandler.
+func Handler(transact Transact, next http.Handler, options []Option) http.Handler {
+	h := &handler{transact: transact, next: next, config: defaults()}
+	for _, option := range options {
+		option(&h.config)
+	}
+	return h
+}
+
+type handler struct {
+	config
+	transact Transact
+	next     http.Handler
+}
+
+// Replayed is the header of an answer that is repeated.
+const Replayed = "Idempotent-Replayed"
+
+// Answer is what is stored of an answer.
+type Answer struct {
+	Status int         `json:"status"`
+	Header http.Header `json:"header,omitempty"`
+	Body   []byte      `json:"body,omitempty"`
+}
+
+// ServeHTTP answers a request.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name, err := keyOf(r)
+	switch {
+	case err != nil:
+		refuse(w, http.StatusBadRequest, "Idempotency-Key is not valid", err.Error())
+		return
+	case name == "" && h.required && !idempotent(r.Method):
+		refuse(w, http.StatusBadRequest, "Idempotency-Key is missing", "This operation needs a header Idempotency-Key, the same for every repetition of a request.")
+		return
+	}
+	body, ok := h.read(w, r)
+	if !ok {
+		return
+	}
+	var answered *recorder // what the handler has said last
+	answer, first := Answer{}, true
+	err = h.transact(r.Context(), func(ctx context.Context, scope *txlock.Scope) (err error) {
+		answered = nil
+		run := func() (Answer, error) {
+			answered = newRecorder(h.maxAnswer)
+			return h.serve(ctx, scope, answered, r, body)
+		}
+		if name == "" || safe(r.Method) {
+			answer, err = run()
+			return err
+		}
+		if h.conflictAfter > 0 {
+			scope = scope.WaitAtMost(h.conflictAfter)
+		}
+		answer, first, err = Value(ctx, scope, h.key(r, name), h.once(r, body), run)
+		return err
+	})
+	switch {
+	case err == nil && first:
+		answered.send(w)
+	case err == nil:
+		h.replay(w, answer)
+	case errors.Is(err, errFailed):
+		answered.send(w)
+		h.failed(r, err)
+	default:
+		h.explain(w, r, err)
+	}
+}
+
+// read reads the body of the request, which the handler may be given several times.
+func (h *handler) read(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
+	if r.Body == nil {
+		return nil, true
+	}
+	var read bytes.Buffer
+	_, err := read.ReadFrom(http.MaxBytesReader(w, r.Body, h.maxBody))
+	if tooLong := new(http.MaxBytesError); errors.As(err, &tooLong) {
+		refuse(w, http.StatusRequestEntityTooLarge, "The body is too large", fmt.Sprintf("At most %d bytes are allowed.", tooLong.Limit))
+		return nil, false
+	}
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "The body can't be read", "")
+		return nil, false
+	}
+	return read.Bytes(), true
+}
+
+// serve calls the handler once. What it has done is rolled back if it fails.
+func (h *handler) serve(ctx context.Context, scope *txlock.Scope, to *recorder, r *http.Request, body []byte) (Answer, error) {
+	work := &work{}
+	ctx = context.WithValue(ctx, workKey{}, work)
+	request := r.WithContext(ctx)
+	request.Body = http.NoBody
+	if len(body) > 0 {
+		request.Body = readCloser{bytes.NewReader(body)}
+	}
+	h.next.ServeHTTP(to, request)
+	err := work.err
+	switch {
+	case to.err != nil:
+		return Answer{}, to.err
+	case err == nil && to.status() < http.StatusInternalServerError:
+		return h.answerOf(to), nil
+	case err == nil || to.code != 0:
+		err = failed{cause: err, status: to.status()}
+	}
+	if ended := scope.Verify(ctx); ended != nil {
+		err = fmt.Errorf("%w: %w", ended, err) // the handler may have failed for that
+	}
+	return Answer{}, locks.Final(ctx, scope, err)
+}
+
+// answerOf is what is stored of an answer.
+func (h *handler) answerOf(from *recorder) Answer {
+	a := Answer{Status: from.status(), Body: from.body.Bytes()}
+	for _, name := range h.headers {
+		if values := from.header.Values(name); len(values) > 0 {
+			if a.Header == nil {
+				a.Header = make(http.Header)
+			}
+			a.Header[http.CanonicalHeaderKey(name)] = slices.Clone(values)
+		}
+	}
+	return a
+}
+
+// replay repeats an answer.
+func (h *handler) replay(w http.ResponseWriter, a Answer) {
+	for name, values := range a.Header {
+		w.Header()[name] = values
+	}
+	w.Header().Set(Replayed, "true")
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(a.Body) // the client is gone
+}
+
+// explain answers a request that has no answer of the handler.
+func (h *handler) explain(w http.ResponseWriter, r *http.Request, err error) {
+	h.failed(r, err)
+	switch {
+	case errors.Is(err, txlock.ErrMismatch):
+		refuse(w, http.StatusUnprocessableEntity, "Idempotency-Key is already used", "The key was used for another request. Send a new request with a new key.")
+	case errors.Is(err, txlock.ErrWaitTimeout):
+		refuse(w, http.StatusConflict, "A request is outstanding for this Idempotency-Key", "The first request with this key is still being processed. Repeat it later, with the same key.")
+	case errors.Is(err, txlock.ErrResult), errors.Is(err, errTooLong):
+		refuse(w, http.StatusInternalServerError, "The answer can't be kept", "Nothing was done.")
+	default: // whether it was carried out may be unknown
+		refuse(w, http.StatusServiceUnavailable, "The request has no answer", "Repeat it later, with the same key: it is carried out once.")
+	}
+}
+
+// failed tells the program of an error.
+func (h *handler) failed(r *http.Request, err error) {
+	if h.onError != nil {
+		h.onError(r, err)
+	}
+}
+
+// errFailed is matched by a failed.
+var errFailed = errors.New("the handler has failed")
+
+// failed is the error of a handler that has answered.
+type failed struct {
+	cause  error
+	status int
+}
+
+func (f failed) Error() string {
+	if f.cause != nil {
+		return fmt.Sprintf("%v: %v", errFailed, f.cause)
+	}
+	return fmt.Sprintf("%v: it has answered %d", errFailed, f.status)
+}
+
+func (f failed) Unwrap() []error {
+	if f.cause == nil {
+		return []error{errFailed}
+	}
+	return []error{errFailed, f.cause}
+}
+
+// work is one call of the handler.
+type work struct{ err error }
+
+type workKey struct{}
+
+// Fail makes the call of the handler whose context this is fail. It returns whether there
+// is one.
+func Fail(ctx context.Context, err error) bool {
+	w, ok := ctx.Value(workKey{}).(*work)
+	if ok {
+		w.err = errors.Join(w.err, err)
+	}
+	return ok
+}

@@ -1,0 +1,51 @@
+package idempotent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// recorder keeps the answer of a handler until its transaction is committed.
+type recorder struct {
+	header http.Header
+	code   int // 0: none was written
+	body   bytes.Buffer
+	most   int
+	err    error // the answer is too long
+}
+
+func newRecorder(most int) *recorder { return &recorder{header: make(http.Header), most: most} }
+
+// errTooLong is the error of an answer that can't be stored.
+var errTooLong = errors.New("lockstep: the answer is too long")
+
+func (r *recorder) Header() http.Header { return r.header }
+
+// WriteHeader keeps the first status that is an answer.
+func (r *recorder) WriteHeader(status int) {
+	if r.code == 0 && status >= http.StatusOK {
+		r.code = status
+	}
+}
+
+func (r *recorder) Write(text []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	if r.body.Len()+len(text) > r.most {
+		r.err = fmt.Errorf("%w: more than %d bytes", errTooLong, r.most)
+		return 0, r.err
+	}
+	return r.body.Write(text)
+}
+
+func (r *recorder) status() int { return max(r.code, http.StatusOK) }
+
+// send gives the answer to the client.
+func (r *recorder) send(w http.ResponseWriter) {
+	for name, values := range r.header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(r.status())
+	_, _ = w.Write(r.body.Bytes()) // the client is gone
+}

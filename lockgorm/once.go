@@ -1,0 +1,55 @@
+package lockgorm
+
+import (
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/internal/idempotent"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Once calls fn in a transaction if that is the first one for the key, and commits. Who
+// asks while the first is still open waits for its end; who asks afterwards isn't the
+// first, and fn is not called. If fn returns an error or panics, all is rolled back, and
+// the next who asks is the first. So what fn does in the transaction is done exactly once,
+// however often Once is called with the key: see txlock.Scope.Once, also for the options.
+//
+// If db is a transaction already, all this happens in it, under a savepoint, as with
+// Transaction: it counts when that is committed. GORM's DisableNestedTransaction leaves
+// out the savepoint: then roll back the whole transaction after an error. In a DryRun
+// session it only calls fn.
+//
+// It returns first false with every error: that of fn, txlock.ErrMismatch, and what
+// Transaction returns. locksqlc.Once tells more.
+func Once(db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) error, options ...txlock.OnceOption) (first bool, err error) {
+	err = run("Once", db, []txlock.Key{key}, fn, nil, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (committed bool, err error) {
+		ctx := tx.Statement.Context
+		if first, err = scope.Once(ctx, key, options...); err != nil || !first {
+			return false, err
+		}
+		return false, inner.Final(ctx, scope, fn(tx))
+	})
+	return first && err == nil, err
+}
+
+// OnceValue does what Once does, and stores the value that fn returns, in the same
+// transaction, as JSON. All who ask for the key, the first and those after it, get that
+// value. It returns txlock.ErrResult as locksqlc.OnceValue does, and what Once returns.
+func OnceValue[T any](db *gorm.DB, key txlock.Key, fn func(tx *gorm.DB) (T, error), options ...txlock.OnceOption) (value T, first bool, err error) {
+	var none T
+	var dry func(tx *gorm.DB) error // nil if fn is
+	if fn != nil {
+		dry = func(tx *gorm.DB) (err error) { value, err = fn(tx); return err }
+	}
+	err = run("OnceValue", db, []txlock.Key{key}, dry, nil, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (committed bool, err error) {
+		ctx := tx.Statement.Context
+		value, first, err = idempotent.Value(ctx, scope, key, options, func() (T, error) {
+			value, err := fn(tx)
+			return value, inner.Final(ctx, scope, err)
+		})
+		return false, err
+	})
+	if err != nil {
+		return none, false, err
+	}
+	return value, first, nil
+}

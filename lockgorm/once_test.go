@@ -1,0 +1,173 @@
+package lockgorm_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestOnce: fn is called until one call has committed, alone and in a transaction.
+func TestOnce(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db, broken := e.open(t), errors.New("fn fails")
+		key, id := onceKey(), int64(0)
+		once := func(db *gorm.DB, key txlock.Key, then error) (bool, error) {
+			return lockgorm.Once(db, key, func(tx *gorm.DB) error {
+				id++
+				if err := tx.Create(&Note{ID: id}).Error; err != nil {
+					return err
+				}
+				return then
+			})
+		}
+		wants := func(what string, first bool, err error, want bool, wantErr error) {
+			t.Helper()
+			if first != want || !errors.Is(err, wantErr) {
+				t.Errorf("%s: %t, %v, want %t, %v", what, first, err, want, wantErr)
+			}
+		}
+		first, err := once(db, key, broken)
+		wants("fn fails", first, err, false, broken)
+		first, err = once(db, key, nil)
+		wants("fn succeeds", first, err, true, nil)
+		first, err = once(db, key, nil)
+		wants("again", first, err, false, nil)
+
+		nested, undone := onceKey(), onceKey()
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			first, err := once(tx, nested, broken)
+			wants("a nested fn that fails", first, err, false, broken)
+			first, err = once(tx, nested, nil)
+			wants("nested", first, err, true, nil)
+			first, err = once(tx, nested, nil)
+			wants("nested, again", first, err, false, nil)
+			return nil
+		}))
+		wantError(t, "the outer transaction", db.Transaction(func(tx *gorm.DB) error {
+			first, err := once(tx, undone, nil)
+			wants("in one that is rolled back", first, err, true, nil)
+			return broken
+		}), broken)
+		first, err = once(db, nested, nil)
+		wants("after the nested one", first, err, false, nil)
+		first, err = once(db, undone, nil)
+		wants("after the one that was rolled back", first, err, true, nil)
+		if n := e.count(t, "Note", "1 = 1"); n != 3 || db.Error != nil {
+			t.Errorf("%d rows, %v", n, db.Error)
+		}
+
+		runs := 0
+		first, err = lockgorm.Once(db.Session(&gorm.Session{DryRun: true}), onceKey(), func(*gorm.DB) error { runs++; return nil })
+		if err != nil || first || runs != 1 {
+			t.Errorf("DryRun: %t, %v, %d runs", first, err, runs)
+		}
+		_, err = lockgorm.Once(nil, key, func(*gorm.DB) error { return nil })
+		if err == nil {
+			t.Error("nil *gorm.DB: no error")
+		}
+	})
+}
+
+// TestOnceValue: all get what the first has stored.
+func TestOnceValue(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db, key := e.open(t), onceKey()
+		for i := range 3 {
+			note, first, err := lockgorm.OnceValue(db, key, func(tx *gorm.DB) (Note, error) {
+				note := Note{ID: 7 + int64(i)}
+				return note, tx.Create(&note).Error
+			})
+			if note.ID != 7 || first != (i == 0) || err != nil {
+				t.Errorf("%d: %+v, %t, %v", i, note, first, err)
+			}
+		}
+		_, _, err := lockgorm.OnceValue(db, key, func(*gorm.DB) (int, error) { return 1, nil })
+		wantError(t, "another type", err, txlock.ErrResult)
+		_, first, err := lockgorm.OnceValue(db, onceKey(), func(tx *gorm.DB) (func(), error) {
+			return nil, tx.Create(&Note{ID: 1}).Error
+		})
+		wantError(t, "a function", err, txlock.ErrResult)
+		if n := e.count(t, "Note", "1 = 1"); n != 1 || first {
+			t.Errorf("%d rows", n)
+		}
+		if _, _, err := lockgorm.OnceValue[int](db, key, nil); err == nil {
+			t.Error("nil function: no error")
+		}
+		noError(t, db.Transaction(func(tx *gorm.DB) error { // which has read before
+			noError(t, tx.Find(&[]Note{}).Error)
+			late := onceKey()
+			for i := range 2 {
+				n, first, err := lockgorm.OnceValue(db, late, func(*gorm.DB) (int, error) { return 11, nil })
+				if n != 11 || first != (i == 0) || err != nil {
+					t.Errorf("%d, %t, %v", n, first, err)
+				}
+			}
+			n, first, err := lockgorm.OnceValue(tx, late, func(*gorm.DB) (int, error) { return 12, nil })
+			if n != 11 || first || err != nil {
+				t.Errorf("after a read: %d, %t, %v", n, first, err)
+			}
+			return nil
+		}))
+	})
+}
+
+// TestOnceHandler gives the handler its transaction.
+func TestOnceHandler(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db, key, status, calls := e.open(t), onceKey().String(), http.StatusInternalServerError, 0
+		h := lockgorm.OnceHandler(db, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			calls++
+			if err := lockgorm.TxOf(r.Context()).Create(&Note{ID: int64(calls)}).Error; err != nil {
+				lockgorm.FailRequest(r.Context(), err)
+			}
+			w.WriteHeader(status)
+			_, _ = fmt.Fprintf(w, "note %d", calls)
+		}), lockgorm.KeyRequired(), lockgorm.MaxBody(100), lockgorm.KeepHeaders(), lockgorm.KeepFor(1<<40), lockgorm.ConflictAfter(1<<40),
+			lockgorm.ClientOf(func(*http.Request) string { return "me" }), lockgorm.OnError(func(*http.Request, error) {}))
+		for i, want := range []string{"500 note 1", "201 note 2", "201 note 2", "422", "400"} {
+			body, header := "x", key
+			switch i {
+			case 1:
+				status = http.StatusCreated
+			case 3:
+				body = "y"
+			case 4:
+				header = ""
+			}
+			r, w := httptest.NewRequest("POST", "/", strings.NewReader(body)), httptest.NewRecorder()
+			if header != "" {
+				r.Header.Set("Idempotency-Key", header)
+			}
+			h.ServeHTTP(w, r)
+			if got := fmt.Sprint(w.Code, " ", w.Body); !strings.HasPrefix(got, want) {
+				t.Errorf("%d: %s, want %s", i, got, want)
+			}
+		}
+		if n := e.count(t, "Note", "1 = 1"); n != 1 || lockgorm.TxOf(t.Context()) != nil {
+			t.Errorf("%d notes", n)
+		}
+		w := httptest.NewRecorder()
+		lockgorm.OnceHandler(nil, h).ServeHTTP(w, httptest.NewRequest("POST", "/", nil))
+		if w.Code != http.StatusServiceUnavailable {
+			t.Errorf("without a *gorm.DB: %d", w.Code)
+		}
+		defer func() {
+			if recover() == nil {
+				t.Error("FailRequest without a request doesn't panic")
+			}
+		}()
+		lockgorm.FailRequest(t.Context(), errors.New("broken"))
+	})
+}
+
+// onceKey is a key that no other test has.
+func onceKey() txlock.Key { return txlock.Named("once:" + rand.Text()) }

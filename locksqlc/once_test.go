@@ -1,0 +1,276 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// wantOnce fails the test unless a call of Once has returned this.
+func wantOnce(t *testing.T, what string, first bool, err error, want bool, wantErr error) {
+	t.Helper()
+	if first != want || !errors.Is(err, wantErr) {
+		t.Errorf("%s: %t, %v, want %t, %v", what, first, err, want, wantErr)
+	}
+}
+
+// TestOnce: fn is called until one call has committed.
+func TestOnce(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		table, key, broken := numbers(t, db), uniqueKey(t, "once"), errors.New("fn fails")
+		calls := 0
+		add := func(then func() error) (bool, error) {
+			return locksqlc.Once(t.Context(), pool, key, func(tx *sql.Tx) error {
+				calls++
+				exec(t, tx, "UPDATE "+table+" SET v = v + 1")
+				return then()
+			}, txlock.Fingerprint([]byte("one")))
+		}
+		first, err := add(func() error { return broken })
+		wantOnce(t, "fn fails", first, err, false, broken)
+		func() {
+			defer func() {
+				if p := recover(); p != "on purpose" {
+					t.Errorf("the panic of fn became %v", p)
+				}
+			}()
+			first, err = add(func() error { panic("on purpose") })
+			t.Errorf("Once = %t, %v", first, err)
+		}()
+		idle(t, pool)
+		first, err = add(func() error { return nil })
+		wantOnce(t, "fn succeeds", first, err, true, nil)
+		first, err = add(func() error { return broken })
+		wantOnce(t, "again", first, err, false, nil)
+		first, err = locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { calls++; return nil }, txlock.Fingerprint([]byte("two")))
+		wantOnce(t, "another request", first, err, false, txlock.ErrMismatch)
+		idle(t, pool)
+		if n := count(t, pool, "SELECT v FROM "+table); n != 1 || calls != 3 {
+			t.Errorf("done %d times in %d calls", n, calls)
+		}
+		first, err = locksqlc.Once(t.Context(), pool, txlock.Key{}, func(*sql.Tx) error { return nil })
+		wantOnce(t, "the zero key", first, err, false, txlock.ErrInvalidKey)
+		for what, call := range map[string]func() (bool, error){
+			"no pool": func() (bool, error) {
+				return locksqlc.Once(t.Context(), nil, key, func(*sql.Tx) error { return nil })
+			},
+			"no function": func() (bool, error) { return locksqlc.Once(t.Context(), pool, key, nil) },
+			"no function for a value": func() (bool, error) {
+				_, first, err := locksqlc.OnceValue[int](t.Context(), pool, key, nil)
+				return first, err
+			},
+		} {
+			if first, err := call(); first || err == nil {
+				t.Errorf("%s: %t, %v", what, first, err)
+			}
+		}
+	})
+}
+
+// TestOnceRetriesDeadlock: a deadlock rolls back the key as well, and both run again.
+func TestOnceRetriesDeadlock(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		table := db.CreateTable(t, "pairs", "id INT PRIMARY KEY, v INT NOT NULL")
+		db.Exec(t, "INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
+		var both sync.WaitGroup
+		meet, runs := make(chan struct{}), make(chan int, 20)
+		both.Add(2)
+		go func() { both.Wait(); close(meet) }()
+		var wg sync.WaitGroup
+		for i := range 2 {
+			key, tries := uniqueKey(t, "once"), 0
+			wg.Go(func() {
+				first, err := locksqlc.Once(t.Context(), pool, key, func(tx *sql.Tx) error {
+					tries++
+					runs <- i
+					if _, err := tx.Exec("UPDATE "+table+" SET v = v + 1 WHERE id = ?", 1+i); err != nil {
+						return err
+					}
+					if tries == 1 {
+						both.Done()
+						<-meet
+					}
+					_, err := tx.Exec("UPDATE "+table+" SET v = v + 1 WHERE id = ?", 2-i)
+					return err
+				})
+				wantOnce(t, "Once", first, err, true, nil)
+			})
+		}
+		wg.Wait()
+		if n := count(t, pool, "SELECT SUM(v) FROM "+table); n != 4 || len(runs) < 3 {
+			t.Errorf("%d updates of 4 in %d runs", n, len(runs))
+		}
+	})
+}
+
+// TestOnceOfAnExpiredKey is the first again for one of many who ask at once.
+func TestOnceOfAnExpiredKey(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		key := uniqueKey(t, "once")
+		db.Exec(t, "INSERT INTO lockstep_once VALUES ('"+key.String()+"', '-', '-', 1, 1)")
+		var firsts atomic.Int32
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				first, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return nil })
+				if err != nil {
+					t.Error(err)
+				}
+				if first {
+					firsts.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := firsts.Load(); n != 1 {
+			t.Errorf("%d are the first", n)
+		}
+	})
+}
+
+// TestOnceThatEndsItsTransaction is told, and the key is used up.
+func TestOnceThatEndsItsTransaction(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
+		for _, end := range []string{"COMMIT", "CREATE TABLE IF NOT EXISTS lockstep_locks (n INT)"} {
+			key, value, calls := uniqueKey(t, "once"), uniqueKey(t, "once"), 0
+			fn := func(tx *sql.Tx) error {
+				calls++
+				_, err := tx.Exec(end)
+				return err
+			}
+			for i := range 2 {
+				first, err := locksqlc.Once(t.Context(), pool, key, fn)
+				if i == 0 && !strings.HasPrefix(end, "COMMIT") && err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
+					continue // the user may not create tables; nothing was committed
+				}
+				if i == 0 {
+					wantOnce(t, end, first, err, false, txlock.ErrTxDoomed)
+					if txlock.Retryable(err) {
+						t.Errorf("retryable: %v", err)
+					}
+				}
+			}
+			_, first, err := locksqlc.OnceValue(t.Context(), pool, value, func(tx *sql.Tx) (int, error) { return 1, fn(tx) })
+			if err == nil || first {
+				t.Errorf("OnceValue = %t, %v", first, err)
+			}
+			if end == "COMMIT" && calls != 2 {
+				t.Errorf("%d calls", calls)
+			}
+			idle(t, pool)
+		}
+	})
+}
+
+// receipt is a result with all that JSON has.
+type receipt struct {
+	Number int64
+	Text   string
+	Parts  []string
+	hidden int
+}
+
+// TestOnceValue: all get what the first has stored.
+func TestOnceValue(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		table, key := numbers(t, db), uniqueKey(t, "once")
+		want := receipt{Number: 1<<62 + 1, Text: "ü\"'\\\x00", Parts: []string{"a", ""}}
+		for i := range 3 {
+			got, first, err := locksqlc.OnceValue(t.Context(), pool, key, func(tx *sql.Tx) (receipt, error) {
+				exec(t, tx, "UPDATE "+table+" SET v = v + 1")
+				given := want
+				given.hidden = 7
+				return given, nil
+			})
+			wantOnce(t, "OnceValue", first, err, i == 0, nil)
+			if got.Number != want.Number || got.Text != want.Text || len(got.Parts) != 2 || got.hidden != 0 {
+				t.Errorf("%d: %+v", i, got)
+			}
+		}
+		if n := count(t, pool, "SELECT v FROM "+table); n != 1 {
+			t.Errorf("done %d times", n)
+		}
+		_, first, err := locksqlc.OnceValue(t.Context(), pool, key, func(*sql.Tx) (int, error) { return 1, nil })
+		wantOnce(t, "another type", first, err, false, txlock.ErrResult)
+		if !strings.Contains(err.Error(), "locksqlc_test.receipt, and not int") {
+			t.Errorf("the error doesn't name the types: %v", err)
+		}
+		plain := uniqueKey(t, "once")
+		first, err = locksqlc.Once(t.Context(), pool, plain, func(*sql.Tx) error { return nil })
+		wantOnce(t, "Once", first, err, true, nil)
+		_, first, err = locksqlc.OnceValue(t.Context(), pool, plain, func(*sql.Tx) (int, error) { return 1, nil })
+		wantOnce(t, "no value was stored", first, err, false, txlock.ErrResult)
+	})
+}
+
+// TestOnceValueThatCantBeStored stores nothing, and the next call is the first.
+func TestOnceValueThatCantBeStored(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		table, key := numbers(t, db), uniqueKey(t, "once")
+		add := func(tx *sql.Tx) { exec(t, tx, "UPDATE "+table+" SET v = v + 1") }
+		_, first, err := locksqlc.OnceValue(t.Context(), pool, key, func(tx *sql.Tx) (func(), error) { add(tx); return nil, nil })
+		wantOnce(t, "a function", first, err, false, txlock.ErrResult)
+		_, first, err = locksqlc.OnceValue(t.Context(), pool, key, func(tx *sql.Tx) (string, error) {
+			add(tx)
+			return strings.Repeat("x", 16<<20), nil
+		})
+		wantOnce(t, "17 MB", first, err, false, txlock.ErrResult)
+		most := count(t, pool, "SELECT @@max_allowed_packet")
+		if most <= 16<<20 {
+			_, first, err = locksqlc.OnceValue(t.Context(), pool, key, func(tx *sql.Tx) (string, error) {
+				add(tx)
+				return strings.Repeat("x", most-1000), nil
+			})
+			wantOnce(t, "more than a packet", first, err, false, txlock.ErrResult)
+		}
+		large := strings.Repeat("x", 2<<20)
+		for i := range 2 {
+			got, first, err := locksqlc.OnceValue(t.Context(), pool, key, func(tx *sql.Tx) (string, error) { add(tx); return large, nil })
+			wantOnce(t, "2 MB", first, err, i == 0, nil)
+			if got != large {
+				t.Errorf("%d bytes came back", len(got))
+			}
+		}
+		if n := count(t, pool, "SELECT v FROM "+table); n != 1 {
+			t.Errorf("done %d times", n)
+		}
+		idle(t, pool)
+	})
+}
+
+// TestOnceIsCancelled while it waits, and leaves nothing.
+func TestOnceIsCancelled(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB, _ bool) {
+		key := uniqueKey(t, "once")
+		open, end := make(chan struct{}), make(chan struct{})
+		ended := make(chan error, 1)
+		go func() {
+			_, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error {
+				close(open)
+				<-end
+				return errors.New("no")
+			})
+			ended <- err
+		}()
+		<-open
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { t.Error("fn is called"); return nil })
+		wantOnce(t, "a call that is cancelled", first, err, false, context.DeadlineExceeded)
+		close(end)
+		if err := <-ended; err == nil {
+			t.Error("no error of fn")
+		}
+		first, err = locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return nil })
+		wantOnce(t, "afterwards", first, err, true, nil)
+	})
+}

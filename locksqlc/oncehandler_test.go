@@ -1,0 +1,234 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// served is a handler behind OnceHandler that adds to a number, and what it says.
+type served struct {
+	http.Handler
+	calls atomic.Int32
+	last  atomic.Pointer[error] // of OnError
+}
+
+// answers makes a handler over a table of numbers.
+func answers(pool *sql.DB, table string, answer func(w http.ResponseWriter, r *http.Request), options ...locksqlc.OnceHandlerOption) *served {
+	s := new(served)
+	options = append(options, locksqlc.OnError(func(_ *http.Request, err error) { s.last.Store(&err) }))
+	s.Handler = locksqlc.OnceHandler(pool, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := s.calls.Add(1)
+		if _, err := locksqlc.TxOf(r.Context()).Exec("UPDATE " + table + " SET v = v + 1"); err != nil {
+			locksqlc.FailRequest(r.Context(), err)
+			return
+		}
+		w.Header().Set("X-Call", fmt.Sprint(n))
+		answer(w, r)
+	}), options...)
+	return s
+}
+
+// request sends a request with a key, unless that is empty.
+func request(h http.Handler, method, key, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "/payments?of=me", strings.NewReader(body))
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func wantAnswer(t *testing.T, what string, w *httptest.ResponseRecorder, status int, body string, replayed bool) {
+	t.Helper()
+	if w.Code != status || !strings.Contains(w.Body.String(), body) || (w.Header().Get("Idempotent-Replayed") == "true") != replayed {
+		t.Errorf("%s: %d %v %q, want %d %q, replayed %t", what, w.Code, w.Header(), w.Body, status, body, replayed)
+	}
+}
+
+// echo answers 201 with the body of the request and the number of the call.
+func echo(calls func() int32) func(w http.ResponseWriter, r *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			locksqlc.FailRequest(r.Context(), err)
+			return
+		}
+		w.Header().Set("Location", "/payments/7")
+		w.Header().Set("Set-Cookie", "a=b")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = fmt.Fprintf(w, "%s in call %d", body, calls())
+	}
+}
+
+func TestOnceHandler(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		table := numbers(t, db)
+		var s *served
+		s = answers(pool, table, echo(func() int32 { return s.calls.Load() }), locksqlc.KeyRequired(), locksqlc.MaxBody(1000),
+			locksqlc.ClientOf(func(r *http.Request) string { return r.Header.Get("User-Agent") }))
+		key := uniqueKey(t, "http").String()
+		wantAnswer(t, "the first", request(s, "POST", key, "ten"), 201, "ten in call 1", false)
+		again := request(s, "POST", `"`+key+`"`, "ten") // as the draft has it
+		wantAnswer(t, "again", again, 201, "ten in call 1", true)
+		if again.Header().Get("Location") != "/payments/7" || again.Header().Get("Set-Cookie") != "" || again.Header().Get("X-Call") != "" {
+			t.Errorf("the headers of a repeated answer: %v", again.Header())
+		}
+		wantAnswer(t, "another body", request(s, "POST", key, "twenty"), 422, "already used", false)
+		wantAnswer(t, "another method", request(s, "PATCH", key, "ten"), 422, "already used", false)
+		if err := s.last.Load(); err == nil || !errors.Is(*err, txlock.ErrMismatch) {
+			t.Errorf("OnError was told %v", err)
+		}
+		r := httptest.NewRequest("POST", "/payments?of=me", strings.NewReader("ten"))
+		r.Header.Set("Idempotency-Key", key)
+		r.Header.Set("User-Agent", "another client")
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		wantAnswer(t, "another client", w, 201, "ten in call 2", false)
+
+		missing := request(s, "POST", "", "ten")
+		wantAnswer(t, "no key", missing, 400, "missing", false)
+		if kind := missing.Header().Get("Content-Type"); kind != "application/problem+json" {
+			t.Errorf("the content type of a problem: %q", kind)
+		}
+		for _, bad := range []string{`"`, `"a`, `"a"b`, `"\x"`, " ", "ä", strings.Repeat("k", 256)} {
+			wantAnswer(t, "bad key "+bad, request(s, "POST", bad, "ten"), 400, "not valid", false)
+		}
+		r.Header["Idempotency-Key"] = []string{"a", "b"}
+		w = httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		wantAnswer(t, "two keys", w, 400, "several", false)
+		wantAnswer(t, "a large body", request(s, "POST", key+"+", strings.Repeat("x", 1001)), 413, "1000", false)
+		wantAnswer(t, "PUT without a key", request(s, "PUT", "", "x"), 201, "x in call 3", false)
+		for call := range 2 {
+			wantAnswer(t, "GET with a key", request(s, "GET", key, ""), 201, fmt.Sprintf("in call %d", 4+call), false)
+		}
+		if n := count(t, pool, "SELECT v FROM "+table); n != 5 || s.calls.Load() != 5 {
+			t.Errorf("%d times in %d calls", n, s.calls.Load())
+		}
+		idle(t, pool)
+	})
+}
+
+// TestOnceHandlerThatFails stores nothing, and the next request is the first.
+func TestOnceHandlerThatFails(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		table, key := numbers(t, db), uniqueKey(t, "http").String()
+		way := ""
+		s := answers(pool, table, func(w http.ResponseWriter, r *http.Request) {
+			switch way {
+			case "status":
+				http.Error(w, "broken", http.StatusInternalServerError)
+			case "panic":
+				panic(http.ErrAbortHandler)
+			case "error":
+				locksqlc.FailRequest(r.Context(), errors.New("broken"))
+			case "error and answer":
+				locksqlc.FailRequest(r.Context(), errors.New("broken"))
+				http.Error(w, "no money", http.StatusPaymentRequired)
+			case "long":
+				_, _ = w.Write(make([]byte, 9<<20))
+			case "deadlock":
+				if way = ""; true {
+					locksqlc.FailRequest(r.Context(), fmt.Errorf("%w: as it happens", txlock.ErrDeadlock))
+				}
+			}
+		})
+		way = "status"
+		wantAnswer(t, way, request(s, "POST", key, ""), 500, "broken", false)
+		way = "panic"
+		func() {
+			defer func() {
+				if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // what net/http compares
+					t.Errorf("the panic became %v", p)
+				}
+			}()
+			request(s, "POST", key, "")
+		}()
+		way = "error"
+		wantAnswer(t, way, request(s, "POST", key, ""), 503, "no answer", false)
+		way = "error and answer"
+		wantAnswer(t, way, request(s, "POST", key, ""), 402, "no money", false)
+		way = "long"
+		wantAnswer(t, way, request(s, "POST", key, ""), 500, "can't be kept", false)
+		if n := count(t, pool, "SELECT v FROM "+table); n != 0 {
+			t.Errorf("done %d times", n)
+		}
+		way = "deadlock"
+		wantAnswer(t, way, request(s, "POST", key, ""), 200, "", false)
+		wantAnswer(t, "again", request(s, "POST", key, ""), 200, "", true)
+		if n := count(t, pool, "SELECT v FROM "+table); n != 1 || s.calls.Load() != 7 {
+			t.Errorf("done %d times in %d calls", n, s.calls.Load())
+		}
+		if locksqlc.TxOf(t.Context()) != nil {
+			t.Error("a context without a transaction has one")
+		}
+		idle(t, pool)
+	})
+}
+
+// TestOnceHandlerWhileTheFirstIsOpen waits, or says so.
+func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		table, key := numbers(t, db), uniqueKey(t, "http").String()
+		open, end := make(chan struct{}), make(chan struct{})
+		working := func(w http.ResponseWriter, _ *http.Request) {
+			close(open)
+			<-end
+			_, _ = fmt.Fprint(w, "done")
+		}
+		patient := answers(pool, table, working)
+		hasty := answers(pool, table, working, locksqlc.ConflictAfter(10*time.Millisecond))
+		all := make(chan *httptest.ResponseRecorder, 2)
+		go func() { all <- request(patient, "POST", key, "x") }()
+		<-open
+		conflict := request(hasty, "POST", key, "x")
+		wantAnswer(t, "a hasty one", conflict, 409, "outstanding", false)
+		if conflict.Header().Get("Retry-After") == "" {
+			t.Errorf("the headers of a conflict: %v", conflict.Header())
+		}
+		waiter := newPool(t, db.Config(), true)
+		waiter.SetMaxOpenConns(1)
+		id := testdb.ConnID(t, waiter)
+		go func() { all <- request(answers(waiter, table, working), "POST", key, "x") }()
+		db.WaitForLockWait(t, id)
+		close(end)
+		replays := 0
+		for range 2 {
+			w := <-all
+			if w.Code != 200 || w.Body.String() != "done" {
+				t.Errorf("%d %q", w.Code, w.Body)
+			}
+			if w.Header().Get("Idempotent-Replayed") == "true" {
+				replays++
+			}
+		}
+		if n := count(t, pool, "SELECT v FROM "+table); n != 1 || replays != 1 {
+			t.Errorf("done %d times, %d replays", n, replays)
+		}
+		wantAnswer(t, "a hasty one later", request(hasty, "POST", key, "x"), 200, "done", true)
+	})
+}
+
+// TestOnceHandlerOutsideOfItself: FailRequest needs its context.
+func TestOnceHandlerOutsideOfItself(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("FailRequest without a request doesn't panic")
+		}
+	}()
+	locksqlc.FailRequest(context.Background(), errors.New("broken"))
+}

@@ -1,0 +1,249 @@
+package txlock
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// defaultKeep is how long a key of Once is kept.
+const defaultKeep = 24 * time.Hour
+
+// noFingerprint is the fingerprint of a call without one. It matches all.
+const noFingerprint = "-"
+
+// OnceOption is an option of Once.
+type OnceOption interface{ toOnce(*onceCall) }
+
+type onceOption func(*onceCall)
+
+func (f onceOption) toOnce(c *onceCall) { f(c) }
+
+// onceCall is what a call of Once asks for.
+type onceCall struct {
+	fingerprint []byte
+	keep        time.Duration
+	bad         error
+}
+
+// Fingerprint tells one request from another: if the first call of a key had another
+// fingerprint, Once returns ErrMismatch. It is any text of any length, such as the body of
+// the request; its SHA-256 is stored. A call without a fingerprint, the default, matches
+// all.
+func Fingerprint(request []byte) OnceOption {
+	sum := sha256.Sum256(request)
+	return onceOption(func(c *onceCall) { c.fingerprint = sum[:] })
+}
+
+// Keep says for how long a key is remembered, by the server's clock, from the call of
+// Once. When that time is over, the next call is the first again, and SweepOnce removes
+// the row. Take a time that is longer than anybody repeats a request, and much longer than
+// a transaction: see Scope.Once. The default is 24 hours.
+func Keep(d time.Duration) OnceOption {
+	return onceOption(func(c *onceCall) {
+		c.keep = d
+		if d <= 0 {
+			c.bad = fmt.Errorf("%w: Keep(%v): the time must be positive", ErrInvalidOption, d)
+		}
+	})
+}
+
+// onceCallOf returns what the options ask for.
+func onceCallOf(options []OnceOption) (onceCall, error) {
+	c := onceCall{fingerprint: []byte(noFingerprint), keep: defaultKeep}
+	for _, option := range options {
+		option.toOnce(&c)
+	}
+	return c, c.bad
+}
+
+// onceAsked is inside.Once.Asked.
+func onceAsked(options []OnceOption) (keep time.Duration, fingerprint []byte, err error) {
+	c, err := onceCallOf(options)
+	if string(c.fingerprint) == noFingerprint {
+		c.fingerprint = nil
+	}
+	return c.keep, c.fingerprint, err
+}
+
+// keepUs is the time to keep in microseconds, rounded up.
+func (c onceCall) keepUs() int64 { return int64((c.keep + time.Microsecond - 1) / time.Microsecond) }
+
+// Once tells whether the transaction is the first that asks for a key: first is true for
+// one transaction that commits, and false for all who ask after it, in the same
+// transaction too. Who asks while the first is still open waits until that has ended, as
+// long as WaitAtMost says, and is the first if it was rolled back. So a program that does
+// something only if it is the first, in the same transaction, does it exactly once,
+// however often it is asked: for requests that are repeated, and for messages that come
+// twice.
+//
+// It is one statement, an INSERT; who is not the first sends a second one. Keys of Once are apart from those of locks: the two never exclude
+// each other, and every key has a row of its own, also one of a hashed family. A key is
+// asked again after a ROLLBACK TO SAVEPOINT to before the call: what was first is not any
+// more. Ask before the transaction reads: who is told that another was first may not see
+// in an older snapshot what that one has written.
+//
+// The time of Keep begins with the call. Run, Transaction and Once let it begin anew
+// before they commit, if a half of it is over; in a transaction that the program commits
+// itself it may end before the COMMIT, and then who comes after that is the first again.
+//
+// On a cluster of several primaries two transactions may both be told that they are the
+// first; the COMMIT of all but one then fails with ErrDeadlock. What counts is the COMMIT.
+//
+// It may return ErrMismatch for the key of another request, ErrInvalidOption, and what
+// Lock returns, but not ErrStaleSnapshot and ErrUpgrade. After ErrMismatch the transaction
+// goes on. On MySQL WaitAtMost counts in whole seconds here, rounded up.
+func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first bool, err error) {
+	if err := key.Validate(); err != nil {
+		return false, err
+	}
+	call, err := onceCallOf(options)
+	if err := errors.Join(err, s.bad); err != nil {
+		return false, err
+	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	const verb = "once"
+	if err := s.mayTake(ctx); err != nil {
+		return false, s.failure(verb, key, err)
+	}
+	asked := time.Now()
+	first, err = s.askOnce(ctx, key, call)
+	if err != nil {
+		return false, s.failure(verb, key, err)
+	}
+	if !first {
+		return false, nil
+	}
+	s.first(key.name, keptOnce{keep: call.keep, since: asked})
+	if s.book != nil {
+		s.book.Hold()
+	}
+	return true, nil
+}
+
+// keptOnce is a key of which the transaction is the first.
+type keptOnce struct {
+	keep  time.Duration
+	since time.Time
+}
+
+// mayTake makes sure that what is taken now would be committed with the transaction.
+func (s *state) mayTake(ctx context.Context) error {
+	if s.book != nil {
+		return s.book.Err()
+	}
+	return s.probe(ctx)
+}
+
+// askOnce asks within the limit, by what the server has for that.
+func (s *Scope) askOnce(ctx context.Context, key Key, c onceCall) (first bool, err error) {
+	ask := func(variables ...string) error {
+		first, err = s.tryOnce(ctx, key, c, variables)
+		return err
+	}
+	switch {
+	case s.atMost <= 0:
+		err = ask()
+	case !s.server.MariaDB:
+		err = s.inSeconds(ctx, s.atMost, func() error { return ask() })
+	case s.server.RollbackOnTimeout:
+		err = ask(rawsql.AtMost(max(tryLimit, s.atMost)))
+	default:
+		err = ask(rawsql.NoWait)
+		if errors.Is(fault.Interpret(err).Sentinel, ErrWaitTimeout) {
+			err = ask(rawsql.AtMost(s.atMost))
+		}
+	}
+	return first, err
+}
+
+// tryOnce makes the row of the key, or reads it and makes it new if its time was over when
+// it was asked for. A row that is gone meanwhile is asked for again.
+func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []string) (first bool, err error) {
+	const tries = 10
+	name, asked := []byte(key.name), time.Now()
+	for range tries {
+		snapshot := s.book == nil || s.book.MayHaveSnapshot()
+		db := s.regardless(snapshot, variables)
+		err = queries.Once(s.own(ctx, guard.Call{Fresh: !snapshot}), db, gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()})
+		if errors.Is(err, guard.ErrReads) {
+			continue // another goroutine has read meanwhile
+		}
+		if !fault.Duplicate(err) {
+			return err == nil, err
+		}
+		own, db := s.own(ctx, guard.Call{}), s.regardless(true, variables)
+		row, err := queries.OnceAgain(own, db, gen.OnceAgainParams{Name: name, WaitedUs: time.Since(asked).Microseconds()})
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			continue
+		case err != nil:
+			return false, err
+		case row.Expired == 0:
+			return false, c.compare(row.Fingerprint)
+		}
+		n, err := queries.OnceAnew(own, db, gen.OnceAnewParams{Fingerprint: c.fingerprint, KeepUs: c.keepUs(), Name: name, DoneUs: row.DoneUs})
+		if n > 0 || err != nil {
+			return err == nil, err
+		}
+	}
+	return false, fmt.Errorf("%w: the row was gone again %d times", ErrBusy, tries)
+}
+
+// compare returns ErrMismatch for the fingerprint of another request.
+func (c onceCall) compare(fingerprint []byte) error {
+	for _, one := range [][]byte{c.fingerprint, fingerprint} {
+		if string(one) == noFingerprint {
+			return nil
+		}
+	}
+	if !bytes.Equal(c.fingerprint, fingerprint) {
+		return ErrMismatch
+	}
+	return nil
+}
+
+// regardless is the transaction with variables of MariaDB for each statement: that a row
+// has changed since a snapshot is no reason to refuse it.
+func (s *state) regardless(snapshot bool, variables []string) gen.DBTX {
+	if snapshot && s.server.SnapshotIsolation {
+		variables = append(slices.Clip(variables), rawsql.AllowStale)
+	}
+	if len(variables) == 0 {
+		return s.tx
+	}
+	prefix := rawsql.For(variables...)
+	return &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: func(query string) string { return prefix + query }, Inline: s.tx.Inline}
+}
+
+// inSeconds limits the waits of what do sends by the session's variable, in whole seconds,
+// and puts it back afterwards.
+func (s *state) inSeconds(ctx context.Context, atMost time.Duration, do func() error) (err error) {
+	own := s.own(ctx, guard.Call{})
+	var before int64
+	if err := s.tx.QueryRowContext(own, rawsql.LockWaitSeconds).Scan(&before); err != nil {
+		return err
+	}
+	if seconds := rawsql.LockWait(atMost); seconds < before {
+		if _, err := s.tx.ExecContext(own, rawsql.SetLockWait(seconds)); err != nil {
+			return err
+		}
+		defer func() {
+			if _, restoreErr := s.tx.ExecContext(s.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
+				err = restoreErr
+			}
+		}()
+	}
+	return do()
+}

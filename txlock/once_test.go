@@ -1,0 +1,217 @@
+package txlock_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// once asks and must get this answer.
+func (s *session) once(t *testing.T, key txlock.Key, want bool, options ...txlock.OnceOption) {
+	t.Helper()
+	first, err := s.Once(t.Context(), key, options...)
+	if err != nil || first != want {
+		t.Fatalf("Once(%v) = %t, %v, want %t", key, first, err, want)
+	}
+}
+
+// TestOnceInEverySQLMode: the replies are the same in the modes that change what a
+// statement means.
+func TestOnceInEverySQLMode(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		modes := []string{"", "ANSI", "TRADITIONAL", "NO_UNSIGNED_SUBTRACTION", "HIGH_NOT_PRECEDENCE"}
+		if db.Engine() == testdb.MariaDB {
+			modes = append(modes, "ORACLE", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL")
+		}
+		for _, mode := range modes {
+			for _, interpolate := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/interpolate=%t", mode, interpolate), func(t *testing.T) {
+					pool := newPool(t, db, true, func(cfg *mysql.Config) {
+						cfg.InterpolateParams, cfg.Params = interpolate, map[string]string{"sql_mode": "'" + mode + "'"}
+					})
+					key, one, two := named(), txlock.Fingerprint([]byte("one")), txlock.Fingerprint([]byte("two"))
+					const keep = 50 * time.Millisecond
+					s := begin(t, pool, nil)
+					s.once(t, key, true, one)
+					s.once(t, key, false, one)
+					_, err := s.Once(t.Context(), key, two)
+					wants(t, "another request", err, txlock.ErrMismatch)
+					short := named()
+					s.once(t, short, true, one, txlock.Keep(keep))
+					s.commit(t)
+					time.Sleep(2 * keep)
+					s = begin(t, pool, nil)
+					s.once(t, key, false)
+					s.once(t, short, true, two)
+					s.once(t, short, false, two)
+					s.commit(t)
+					if n := number(t, db, "SELECT COUNT(*) FROM lockstep_once WHERE name IN (?, ?) AND keep_us = 86400000000 AND LENGTH(fingerprint) = 32 AND result = '-'", key.String(), short.String()); n != 2 {
+						t.Errorf("%d rows are as they should be", n)
+					}
+					if _, err := txlock.SweepOnce(t.Context(), pool); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestOnceOfAnOldSnapshot answers whatever the transaction has read before.
+func TestOnceOfAnOldSnapshot(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			pool := newPool(t, db, guarded, func(cfg *mysql.Config) {
+				if db.Engine() == testdb.MariaDB && db.HasSnapshotIsolation(t) {
+					cfg.Params = map[string]string{"innodb_snapshot_isolation": "ON"}
+				}
+			})
+			there, key := named(), named()
+			before := begin(t, pool, nil)
+			before.once(t, there, true)
+			before.commit(t)
+			s := begin(t, pool, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+			var n int
+			if err := s.tx.QueryRow("SELECT COUNT(*) FROM lockstep_once").Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			other := begin(t, pool, nil)
+			other.once(t, key, true)
+			other.once(t, there, false)
+			other.commit(t)
+			s.once(t, key, false)
+			s.once(t, there, false)
+			s.once(t, named(), true)
+			wants(t, "Verify", s.Verify(t.Context()), nil)
+			s.commit(t)
+		}
+	})
+}
+
+// TestOnceExpiresWhileOpen: who waits for a transaction that is open for longer than its
+// key is kept isn't the first, and Run lets the time begin anew.
+func TestOnceExpiresWhileOpen(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			pool, key := newPool(t, db, guarded), named()
+			const keep = time.Second
+			first, second := begin(t, pool, nil), begin(t, pool, nil)
+			first.once(t, key, true, txlock.Keep(keep))
+			told := make(chan bool, 1)
+			go func() {
+				isFirst, err := second.Once(t.Context(), key)
+				wants(t, "Once", err, nil)
+				told <- isFirst
+			}()
+			db.WaitForLockWait(t, second.id)
+			time.Sleep(keep)
+			first.commit(t)
+			if <-told {
+				t.Error("two are the first")
+			}
+			second.commit(t)
+
+			key = named()
+			isFirst, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error {
+				time.Sleep(keep + keep/10)
+				return nil
+			}, txlock.Keep(keep))
+			if !isFirst || err != nil {
+				t.Fatalf("Once = %t, %v", isFirst, err)
+			}
+			if left := number(t, db, "SELECT COUNT(*) FROM lockstep_once WHERE name = ? AND done_us > (UNIX_TIMESTAMP() - 30) * 1000000 AND keep_us = 1000000", key.String()); left != 1 {
+				t.Error("the row is not as it should be")
+			}
+			began := time.Now()
+			again := begin(t, pool, nil)
+			isFirst, err = again.Once(t.Context(), key)
+			if took := time.Since(began); err != nil || isFirst && took < keep/2 {
+				t.Errorf("Once after %v = %t, %v", took, isFirst, err)
+			}
+			again.commit(t)
+		}
+	})
+}
+
+// TestSweepOnce removes what has expired and nobody asks for, and waits for nobody.
+func TestSweepOnce(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		_, err := txlock.SweepOnce(t.Context(), nil)
+		if err == nil {
+			t.Error("SweepOnce without a pool")
+		}
+		const rows = "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
+		fill := func(name string, done string) {
+			exec(t, db, "INSERT INTO lockstep_once SELECT CONCAT('"+name+"', a.n, b.n, c.n), '-', '-', "+done+", 1000000 FROM "+rows+" a, "+rows+" b, "+rows+" c")
+		}
+		const now = "UNIX_TIMESTAMP() * 1000000"
+		fill("a", now+" - 2000000")
+		fill("b", now+" + 3600000000") // a server's clock that was set back
+		fill("c", now+" - 2000000")
+		s := begin(t, pool, nil)
+		s.once(t, txlock.Named("c500"), true)
+		wantsSwept := func(want int) {
+			t.Helper()
+			if n, err := txlock.SweepOnce(t.Context(), pool); n != want || err != nil {
+				t.Errorf("SweepOnce = %d, %v, want %d", n, err, want)
+			}
+		}
+		wantsSwept(1999)
+		wants(t, "Rollback", s.tx.Rollback(), nil)
+		wantsSwept(1)
+		wantsSwept(0)
+		if n := number(t, db, "SELECT COUNT(*) FROM lockstep_once WHERE name LIKE 'b%'"); n != 1000 {
+			t.Errorf("%d of 1000 rows are left", n)
+		}
+		exec(t, db, "DROP TABLE lockstep_once")
+		_, err = txlock.SweepOnce(t.Context(), pool)
+		wants(t, "SweepOnce", err, txlock.ErrSchema)
+		lost := begin(t, pool, nil)
+		_, err = lost.Once(t.Context(), named())
+		wants(t, "Once", err, txlock.ErrSchema)
+		wants(t, "Verify", lost.Verify(t.Context()), nil)
+		read := begin(t, pool, &sql.TxOptions{ReadOnly: true})
+		_, err = read.Once(t.Context(), named())
+		if !errors.Is(err, txlock.ErrReadOnly) && !errors.Is(err, txlock.ErrSchema) {
+			t.Errorf("in a read-only transaction: %v", err)
+		}
+	})
+}
+
+// TestOnceOfATransactionThatIsOver: it can't be committed, and what it has asked for is
+// new to the next.
+func TestOnceOfATransactionThatIsOver(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, key := newPool(t, db, true), named()
+		killed := begin(t, pool, nil)
+		killed.once(t, key, true)
+		db.Kill(t, killed.id)
+		if err := killed.tx.Commit(); err == nil {
+			t.Error("Commit of a session that was killed")
+		}
+		s := begin(t, pool, nil)
+		s.once(t, key, true)
+		if _, err := s.tx.Exec("COMMIT"); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.Once(t.Context(), named())
+		wants(t, "Once after COMMIT", err, txlock.ErrTxDoomed)
+		err = s.tx.Commit()
+		wants(t, "Commit", err, txlock.ErrTxDoomed)
+		if txlock.Retryable(err) {
+			t.Errorf("retryable: %v", err)
+		}
+		read := begin(t, pool, &sql.TxOptions{ReadOnly: true})
+		_, err = read.Once(t.Context(), named())
+		wants(t, "Once in a read-only transaction", err, txlock.ErrReadOnly)
+	})
+}

@@ -1,0 +1,138 @@
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// answerOnce is inside.Once.Answer.
+func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
+	const verb = "store the result of"
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	if err := s.mayTake(ctx); err != nil {
+		return s.failure(verb, key, err)
+	}
+	var db gen.DBTX = s.tx
+	if len(result) > smallPacket {
+		db = &rawsql.Text{DBTX: s.tx.DBTX} // as a literal it would be twice as long
+		var most int64
+		if err := s.tx.QueryRowContext(s.own(ctx, guard.Call{}), rawsql.MaxPacket).Scan(&most); err != nil {
+			return s.failure(verb, key, err)
+		}
+		if int64(len(result)) > most-smallPacket {
+			return fmt.Errorf("%s %q: %w: it has %d bytes, and the server takes packets of %d (max_allowed_packet)", verb, fault.Clipped(key.name), ErrResult, len(result), most)
+		}
+	}
+	n, err := queries.AnswerOnce(s.own(ctx, guard.Call{}), db, gen.AnswerOnceParams{Result: result, Name: []byte(key.name)})
+	if err == nil && n == 0 {
+		err = fmt.Errorf("%w: a ROLLBACK TO SAVEPOINT to before Once has undone it", ErrNotHeld)
+	}
+	if err != nil {
+		return s.failure(verb, key, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.onces, key.name)
+	return nil
+}
+
+// smallPacket is the size of a result that every server takes.
+const smallPacket = 1 << 18
+
+// resultOfOnce is inside.Once.Result.
+func resultOfOnce(ctx context.Context, s *Scope, key Key) ([]byte, error) {
+	const verb = "read the result of"
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	result, err := queries.OnceResult(s.own(ctx, guard.Call{}), s.regardless(true, nil), []byte(key.name))
+	if err != nil {
+		return nil, s.failure(verb, key, err)
+	}
+	if string(result) == noFingerprint {
+		return nil, nil
+	}
+	return result, nil
+}
+
+// prolongOnces lets the time of the keys begin anew of which a half is over, so that none
+// of them expires while its transaction is open.
+func (s *state) prolongOnces(ctx context.Context) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	s.mu.Lock()
+	onces := maps.Clone(s.onces)
+	s.mu.Unlock()
+	for name, once := range onces {
+		now := time.Now()
+		if now.Sub(once.since) < once.keep/2 {
+			continue
+		}
+		if err := queries.ProlongOnce(s.own(ctx, guard.Call{}), s.tx, []byte(name)); err != nil {
+			return s.failure("keep", Key{name: name}, err)
+		}
+		s.first(name, keptOnce{keep: once.keep, since: now})
+	}
+	return nil
+}
+
+// first notes that the transaction is the first of a key.
+func (s *state) first(name string, kept keptOnce) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.onces == nil {
+		s.onces = make(map[string]keptOnce, 1)
+	}
+	s.onces[name] = kept
+}
+
+// SweepOnce removes the keys of Once whose time is over, by the server's clock, and
+// returns how many. Keys that somebody asks for just now stay. Nobody needs it for
+// correctness: it keeps the table small. Call it from time to time, in one process, each
+// hour for example. It reads the whole table, in small transactions of its own, and waits
+// for nobody; what it has removed stays so when it fails.
+//
+// It returns ErrSchema, ErrReadOnly, ErrDeadlock and the errors of the driver.
+func SweepOnce(ctx context.Context, db *sql.DB) (int, error) {
+	if db == nil {
+		return 0, fmt.Errorf("sweep once: the *sql.DB is nil")
+	}
+	total, after := 0, []byte{0}
+	for {
+		names, err := sweepSome(ctx, db, after)
+		if err != nil {
+			return total, fault.Of("sweep once", err, guard.Server{})
+		}
+		total += len(names)
+		if len(names) < cleanBatch {
+			return total, nil
+		}
+		after = names[len(names)-1]
+	}
+}
+
+// sweepSome removes one batch and returns its names. At READ COMMITTED its locks close no
+// gap.
+func sweepSome(ctx context.Context, db *sql.DB, after []byte) (names [][]byte, err error) {
+	err = rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
+		names, err = queries.ExpiredOnce(ctx, tx, gen.ExpiredOnceParams{After: after, Limit: cleanBatch})
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := queries.DeleteOnce(ctx, tx, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return names, err
+}
