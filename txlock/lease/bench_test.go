@@ -447,7 +447,7 @@ func samePair(b *testing.B, db *testdb.DB, send sender) func() {
 		id := uuid.New()
 		hold := ";" + base64.RawURLEncoding.EncodeToString(id[:])
 		for _, result := range []sql.Result{
-			send(gen.AcquireLease, owner, hold, ttl, ttl, name, 0, int64(math.MaxInt64)),
+			send(gen.AcquireLease, owner, hold, ttl, name, 0, int64(math.MaxInt64)),
 			send(gen.ReleaseLease, hold, name, 0),
 		} {
 			if token, err := result.LastInsertId(); err != nil || token < 1_000_000 {
