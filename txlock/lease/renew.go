@@ -23,12 +23,18 @@ const (
 func (m *Manager) renewals() {
 	next := time.NewTimer(time.Minute)
 	defer next.Stop()
+	var expected instant // for which the loop was woken last
 	for m.ending.Err() == nil {
 		m.sleepsUntil.Store(awake)
 		turn := m.store.Now()
 		m.renewBatch(nextBatch(m.due()), turn)
 		m.store.Settle(m.idle())
 		d := m.untilDue()
+		// That lease may be released already. Not to sleep for longer saves the next one,
+		// which is due later, from waking the loop again.
+		if left := m.store.Now().Until(expected); left > 0 {
+			d = min(d, left)
+		}
 		m.sleepsUntil.Store(int64(m.store.Now().Add(d)))
 		if d == 0 {
 			continue
@@ -37,6 +43,7 @@ func (m *Manager) renewals() {
 		select {
 		case <-m.ending.Done():
 		case <-m.nudge:
+			expected = instant(m.sleepsUntil.Load())
 		case <-next.C:
 		}
 	}
@@ -47,8 +54,11 @@ const awake = math.MaxInt64
 
 // expect wakes the loop if it would sleep for longer than until the moment due.
 func (m *Manager) expect(due instant) {
-	if int64(due) < m.sleepsUntil.Load() {
-		m.wake()
+	for until := m.sleepsUntil.Load(); int64(due) < until; until = m.sleepsUntil.Load() {
+		if m.sleepsUntil.CompareAndSwap(until, int64(due)) {
+			m.wake()
+			return
+		}
 	}
 }
 
