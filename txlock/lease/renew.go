@@ -18,16 +18,15 @@ const (
 	mostPause  = time.Second
 )
 
-// renewals is the loop that renews the leases of the manager. Each turn renews one batch,
-// so that a lease that has become more urgent meanwhile comes first.
+// renewals is the loop that renews the leases of the manager. A turn looks at all of them
+// and is short, so that a lease that has become more urgent meanwhile comes first.
 func (m *Manager) renewals() {
 	next := time.NewTimer(time.Minute)
 	defer next.Stop()
 	var expected instant // for which the loop was woken last
 	for m.ending.Err() == nil {
 		m.sleepsUntil.Store(awake)
-		turn := m.store.Now()
-		m.renewBatch(nextBatch(m.due()), turn)
+		m.renewDue()
 		m.store.Settle(m.idle())
 		d := m.untilDue()
 		// That lease may be released already. Not to sleep for longer saves the next one,
@@ -49,7 +48,26 @@ func (m *Manager) renewals() {
 	}
 }
 
-// awake is the value of sleepsUntil while the loop doesn't sleep: it needs no waking.
+// turnsPerTTL bounds a turn of the loop, to a part of the shortest TTL.
+const turnsPerTTL = 20
+
+// renewDue renews what is due, in batches. It ends early if the turn has taken too long,
+// or something else will be due before that.
+func (m *Manager) renewDue() {
+	turn := m.store.Now()
+	due, shortest := m.due()
+	sortByUrgency(due)
+	for end := turn.Add(shortest / turnsPerTTL); len(due) > 0; {
+		var b batch
+		b, due = nextBatch(due, shortest)
+		m.renewBatch(b, turn)
+		if m.store.Now() > end || instant(m.sleepsUntil.Load()) < end {
+			return
+		}
+	}
+}
+
+// awake is the value of sleepsUntil while the loop doesn't sleep and nothing is expected.
 const awake = math.MaxInt64
 
 // expect wakes the loop if it would sleep for longer than until the moment due.
