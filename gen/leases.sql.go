@@ -51,9 +51,10 @@ type AcquireLeaseParams struct {
 //
 // The statements that acquire, renew and release a lease never wait: they insert what
 // SKIP LOCKED selects, so that a row which somebody has locked is skipped. The first
-// assignment decides, and is also the reply. Assignments see earlier ones, except under
-// MariaDB's SIMULTANEOUS_ASSIGNMENT: so no column is read after it was assigned, and the
-// token comes last. In a comparison LAST_INSERT_ID() never has an expression of
+// assignment decides, and is also the reply. (In an UPDATE the WHERE decides.) Assignments
+// see earlier ones, except under MariaDB's SIMULTANEOUS_ASSIGNMENT: so no column is read
+// after it was assigned, and the token comes last. MariaDB's REPLACE makes NULL of an empty
+// result under sql_mode=ORACLE, so an empty list is not its result. In a comparison LAST_INSERT_ID() never has an expression of
 // constants: MariaDB would evaluate that while it prepares the statement, and reply with
 // it although no row was selected. VALUES(token) is the server's clock. No literal is ”,
 // since EMPTY_STRING_IS_NULL would change it.
@@ -106,9 +107,10 @@ type AcquireNoWaitParams struct {
 	NotAfterUs int64
 }
 
-// AcquireNoWait does what AcquireLease does, for two thirds of its cost, on a server that
-// can refuse to wait (MariaDB, see rawsql.NoWait): if the row is locked it fails. The
-// reply 5 is a refusal that shortens the expiry, which AcquireLease has to do.
+// AcquireNoWait does what AcquireLease does, at two thirds of the server's cost, because
+// an UPDATE needs no temporary table. It never waits only where the server can refuse to
+// wait (MariaDB, see rawsql.NoWait): then it fails if the row is locked. The reply 5 is a
+// refusal for which AcquireLease must be sent, to shorten the expiry.
 func (q *Queries) AcquireNoWait(ctx context.Context, db DBTX, arg AcquireNoWaitParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AcquireNoWait,
 		arg.Hold,

@@ -11,17 +11,18 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// refusing sends statements that fail where they would wait for a row. MariaDB only.
+// refusing is a pool on which AcquireNoWait and ReleaseNoWait fail where they would wait
+// for a row. MariaDB only.
 type refusing struct{ *prepared }
 
 var refusal = rawsql.For(rawsql.NoWait)
 
-// The texts, made once, as they are looked up by every statement.
+// The texts are made once.
 var acquireNoWait, releaseNoWait = refusal + gen.AcquireNoWait, refusal + gen.ReleaseNoWait
 
-// refusing returns the pool on which statements refuse to wait, if there is one. In the
-// transaction of a caller they must not fail: the server may roll the transaction back
-// (innodb_rollback_on_timeout).
+// refusing returns such a pool if the session is one. In a transaction no statement must
+// fail so: the server may roll back the transaction (innodb_rollback_on_timeout). With
+// InTurn the session is no pool, because two rows are locked then.
 func (s session) refusing() (gen.DBTX, bool) {
 	pool, ok := s.db.(*prepared)
 	return refusing{pool}, ok && s.s.clock.onMariaDB()

@@ -64,7 +64,7 @@ func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) 
 func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	owner, name, ttl, notAfter := []byte(ask.Owner), []byte(ask.Key), ask.TTL.Microseconds(), s.s.clock.MicrosAt(ask.NotAfter)
 	reply, err := int64(replyBeyond), error(nil)
-	if pool, ok := s.refusing(); ok && !ask.InTurn {
+	if pool, ok := s.refusing(); ok {
 		reply, err = unlocked(queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
 			Hold: ask.Hold, Owner: owner, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		}))
