@@ -156,6 +156,7 @@ func statements() []statement {
 		{"acquire: the same, with a full list", row("me", long, old, ttl, ttl), acquireOf("me", holdD, ttl, false), fresh, leaseRow{"me", holdD, fresh, ttl, ttl}},
 		{"acquire: the same, too late", held, acquireOf("me", holdD, ttl, true), 3, *held},
 		{"acquire: too late", free, acquireOf("you", holdB, ttl, true), 3, *free},
+		{"acquire: never held, too late", row("-", "", 0, 0, -time.Hour), acquireOf("you", holdB, ttl, true), 3, leaseRow{"-", "", 0, 0, -time.Hour}},
 		{"acquire: entered again too late", held, acquireOf("me", holdB, ttl, true), 3, *held},
 		{"release: missing", nil, releaseOf(holdA), 0, leaseRow{}},
 		{"release: the only hold", held, releaseOf(holdA), old, leaseRow{"me", "", old, 20 * time.Second, 0}},
