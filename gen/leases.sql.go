@@ -107,7 +107,7 @@ type AcquireNoWaitParams struct {
 	NotAfterUs int64
 }
 
-// AcquireNoWait does what AcquireLease does, at two thirds of the server's cost, because
+// AcquireNoWait does what AcquireLease does, at three quarters of the cost, because
 // an UPDATE needs no temporary table. It never waits only where the server can refuse to
 // wait (MariaDB, see rawsql.NoWait): then it fails if the row is locked. The reply 5 is a
 // refusal for which AcquireLease must be sent, to shorten the expiry.

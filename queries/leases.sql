@@ -46,7 +46,7 @@ ON DUPLICATE KEY UPDATE
     lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + 4611686018427387904), lockstep_leases.used_for);
 
 -- name: AcquireNoWait :execlastid
--- AcquireNoWait does what AcquireLease does, at two thirds of the server's cost, because
+-- AcquireNoWait does what AcquireLease does, at three quarters of the cost, because
 -- an UPDATE needs no temporary table. It never waits only where the server can refuse to
 -- wait (MariaDB, see rawsql.NoWait): then it fails if the row is locked. The reply 5 is a
 -- refusal for which AcquireLease must be sent, to shorten the expiry.
