@@ -157,7 +157,7 @@ func TestStatements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 4 || len(got) != len(want) {
+	if len(got) != 5 || len(got) != len(want) {
 		t.Fatalf("%d statements, the files have %d", len(got), len(want))
 	}
 	for i := range got {

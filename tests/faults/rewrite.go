@@ -10,22 +10,32 @@ import (
 
 // planted are bugs in the statements of leases, by name.
 var planted = map[string][]string{ // old, new, old, new ...
-	"two owners": {"WHEN lockstep_leases.owner <> VALUES(owner) THEN LAST_INSERT_ID(1)", ""},
-	"same token": {"GREATEST(lockstep_leases.token + 1, VALUES(token))", "GREATEST(lockstep_leases.token, 1000000000000000)"},
+	"two owners": {
+		"WHEN lockstep_leases.owner <> VALUES(owner) THEN 1", "",
+		"WHEN owner <> ? THEN IF(", "WHEN owner <> ? AND FALSE THEN IF(",
+	},
+	"same token": {
+		"GREATEST(lockstep_leases.token + 1, VALUES(token))", "GREATEST(lockstep_leases.token, 1000000000000000)",
+		"GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))", "GREATEST(token, 1000000000000000)",
+	},
 	"lost release": {
-		"expires_us = IF(LAST_INSERT_ID() <> 1 AND", "expires_us = IF(LAST_INSERT_ID() = 1 AND",
-		"holds = CASE WHEN LAST_INSERT_ID() = 1 THEN lockstep_leases.holds", "holds = CASE WHEN LAST_INSERT_ID() >= 1 THEN lockstep_leases.holds",
+		"IF(lockstep_leases.holds = VALUES(holds), LEAST(", "IF(FALSE, LEAST(",
+		"IF(lockstep_leases.holds = VALUES(holds), LEFT(lockstep_leases.holds, 0),", "IF(TRUE, lockstep_leases.holds,",
+		"IF(holds = ?, LEAST(", "IF(holds = ? AND FALSE, LEAST(",
+		"IF(holds = ?, LEFT(holds, 0),", "IF(holds = ? OR TRUE, holds,",
 	},
 	"guard past the time to live": {"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
 		"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
 	"early expiry": {
 		"CAST(? AS SIGNED), 0, 0\n", "CAST(? AS SIGNED) DIV 2, 0, 0\n",
+		"VALUES(token) + VALUES(ttl_us)", "VALUES(token) + VALUES(ttl_us) DIV 2",
+		"NOW(6)) + CAST(? AS SIGNED)),\n  ttl_us", "NOW(6)) + CAST(? AS SIGNED) DIV 2),\n  ttl_us",
 		"NOW(6)) + ttl_us", "NOW(6)) + ttl_us DIV 2",
 		"NOW(6)) + lockstep_leases.ttl_us", "NOW(6)) + lockstep_leases.ttl_us DIV 2",
 	},
 	"no room":                {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
 	"reader beside a writer": {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
-	"writer beside readers":  {"IF(lockstep_leases.used_for = 1 AND", "IF(lockstep_leases.used_for = 2 AND"},
+	"writer beside readers":  {"IF(lockstep_leases.used_for = 1 AND", "IF(lockstep_leases.used_for = 2 AND", "IF(used_for = 1, used_for", "IF(used_for = 2, used_for"},
 	"intent forgotten": {"s.used_for = 1\n  AND (",
 		"s.used_for = 1\n  AND (EXISTS (SELECT 1 FROM lockstep_leases r WHERE r.name = s.name AND r.slot > 0 AND CHAR_LENGTH(r.holds) > 0) OR "},
 	"intent without end": {"AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner", "AND (CHAR_LENGTH(s.holds) = 0 OR s.owner"},

@@ -16,30 +16,43 @@ type batch map[store.Row]*record
 // TTL, so that no urgent lease waits for it for long.
 const rowsPerSecond = 200
 
-// nextBatch returns the records to be renewed first: the most urgent one and those that
-// are nearly as urgent. The others must not delay these, nor fail with them if time is
-// short. If two records have the same row, one of them has lost it; the second waits for
-// the next batch.
-func nextBatch(records []*record, shortest time.Duration) batch {
+// sortByUrgency sorts records by the time that is left to renew them. It counts half for
+// those whose loss lets others write.
+func sortByUrgency(records []*record) {
 	urgency := make(map[*record]time.Duration, len(records))
 	for _, r := range records {
-		urgency[r] = max(r.left(), 0) // its time may be over before its timer has said so
-		if !r.shared && r.slot == store.LeaseSlot {
-			urgency[r] /= 2 // if it is lost, others may write
-		}
+		urgency[r] = r.urgency()
 	}
 	slices.SortFunc(records, func(a, b *record) int { return cmp.Compare(urgency[a], urgency[b]) })
-	most := min(max(int(rowsPerSecond*shortest.Seconds()), leastChunk), renewalChunk)
-	next := make(batch)
-	for _, r := range records {
-		if len(next) == most || urgency[r] > 4*urgency[records[0]] {
-			break
-		}
-		if next[r.row()] == nil {
-			next[r.row()] = r
-		}
+}
+
+func (r *record) urgency() time.Duration {
+	left := max(r.left(), 0) // its time may be over before its timer has said so
+	if !r.shared && r.slot == store.LeaseSlot {
+		return left / 2
 	}
-	return next
+	return left
+}
+
+// nextBatch returns which of the records, sorted by urgency, are to be renewed first, and
+// the rest: the most urgent one and those that are nearly as urgent. The others must not
+// delay these, nor fail with them if time is short. If two records have the same row, one
+// of them has lost it; the second waits for the next batch.
+func nextBatch(records []*record, shortest time.Duration) (next batch, rest []*record) {
+	most := min(max(int(rowsPerSecond*shortest.Seconds()), leastChunk), renewalChunk)
+	limit := 4 * records[0].urgency()
+	next = make(batch)
+	for i, r := range records {
+		if len(next) == most || r.urgency() > limit {
+			return next, append(rest, records[i:]...)
+		}
+		if next[r.row()] != nil {
+			rest = append(rest, r)
+			continue
+		}
+		next[r.row()] = r
+	}
+	return next, rest
 }
 
 // renew extends the rows that are still ours and not locked, and returns what has become

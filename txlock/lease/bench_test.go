@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -443,13 +444,23 @@ func samePair(b *testing.B, db *testdb.DB, send sender) func() {
 	key := named()
 	exec(b, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0)", key.String())
 	name, owner, ttl := []byte(key.String()), []byte("web-3/4711/01234567-89ab-cdef-0123-456789abcdef"), (30 * time.Second).Microseconds()
+	const never = int64(math.MaxInt64)
+	acquire := func(hold string) sql.Result {
+		return send(gen.AcquireLease, owner, hold, ttl, name, 0, never)
+	}
+	release := func(hold string) sql.Result { return send(gen.ReleaseLease, hold, name, 0) }
+	if db.Engine() == testdb.MariaDB {
+		refusal := rawsql.For(rawsql.NoWait)
+		acquireNoWait, releaseNoWait := refusal+gen.AcquireNoWait, refusal+gen.ReleaseNoWait
+		acquire = func(hold string) sql.Result {
+			return send(acquireNoWait, hold, owner, ttl, ttl, name, 0, never, owner, hold, owner, hold)
+		}
+		release = func(hold string) sql.Result { return send(releaseNoWait, hold, hold, hold, name, 0, hold) }
+	}
 	return func() {
 		id := uuid.New()
 		hold := ";" + base64.RawURLEncoding.EncodeToString(id[:])
-		for _, result := range []sql.Result{
-			send(gen.AcquireLease, owner, hold, ttl, ttl, name, 0, int64(math.MaxInt64)),
-			send(gen.ReleaseLease, hold, name, 0),
-		} {
+		for _, result := range []sql.Result{acquire(hold), release(hold)} {
 			if token, err := result.LastInsertId(); err != nil || token < 1_000_000 {
 				b.Fatalf("reply %d, %v", token, err)
 			}

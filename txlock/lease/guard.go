@@ -23,6 +23,12 @@ import (
 // the transaction may read data from before the last transaction under the same lease has
 // ended.
 //
+// Guard always sends its statement, also where the manager has just renewed the lease. A
+// renewal only says until when the lease is held, but the process may be paused, and COMMIT
+// delayed, for longer than that; the lock of the row lasts until the server has executed
+// COMMIT. What Guard skips is a renewal before it, while two thirds of the TTL are left, and
+// the look at the snapshot where it is the first statement.
+//
 // A transaction may still be open 5 seconds after its lease has expired by the server's
 // clock, because its process is stopped or its host is gone. Then it is rolled back as
 // soon as somebody else wants the lease: that caller ends its session by KILL, which

@@ -99,7 +99,6 @@ func (r *record) release(ctx context.Context, lost error) error {
 
 // remove sends the release again until the server has answered.
 func (r *record) remove(ctx context.Context) error {
-	what := fmt.Sprintf("release lease %q", r.key)
 	uncertain := false // an attempt without an answer may have removed the hold
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		reply, err := r.m.sendRelease(ctx, r.row(), r.hold)
@@ -107,22 +106,22 @@ func (r *record) remove(ctx context.Context) error {
 		case err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrPoolClosed) && (fault.Unknown(err) || txlock.Retryable(err)):
 			uncertain = true
 		case err != nil:
-			return fault.Explain(what, err)
+			return fault.Explain(fmt.Sprintf("release lease %q", r.key), err)
 		case reply == store.Done || reply == store.Refused && uncertain:
 			return nil
 		case reply == store.Expired:
-			return fmt.Errorf("%s: %w: it had expired", what, txlock.ErrNotHeld)
+			return fmt.Errorf("release lease %q: %w: it had expired", r.key, txlock.ErrNotHeld)
 		case reply == store.Refused:
-			return fmt.Errorf("%s: %w: it was taken over or released by force", what, txlock.ErrNotHeld)
+			return fmt.Errorf("release lease %q: %w: it was taken over or released by force", r.key, txlock.ErrNotHeld)
 		default: // locked, or missing
 			seen, err := r.m.store.Look(ctx, r.row())
 			if err == nil && !seen.Exists {
-				return fmt.Errorf("%s: %w: its row is gone", what, txlock.ErrNotHeld)
+				return fmt.Errorf("release lease %q: %w: its row is gone", r.key, txlock.ErrNotHeld)
 			}
-			return fmt.Errorf("%s: %w", what, ErrGuarded)
+			return fmt.Errorf("release lease %q: %w", r.key, ErrGuarded)
 		}
 		if err := r.m.sleep(ctx, pause); err != nil {
-			return fmt.Errorf("%s: no answer from the server: %w", what, err)
+			return fmt.Errorf("release lease %q: no answer from the server: %w", r.key, err)
 		}
 	}
 }

@@ -18,17 +18,22 @@ const (
 	mostPause  = time.Second
 )
 
-// renewals is the loop that renews the leases of the manager. Each turn renews one batch,
-// so that a lease that has become more urgent meanwhile comes first.
+// renewals is the loop that renews the leases of the manager. A turn looks at all of them
+// and is short, so that a lease that has become more urgent meanwhile comes first.
 func (m *Manager) renewals() {
 	next := time.NewTimer(time.Minute)
 	defer next.Stop()
+	var expected instant // for which the loop was woken last
 	for m.ending.Err() == nil {
 		m.sleepsUntil.Store(awake)
-		turn := m.store.Now()
-		m.renewBatch(nextBatch(m.due()), turn)
+		m.renewDue()
 		m.store.Settle(m.idle())
 		d := m.untilDue()
+		// That lease may be released already. Not to sleep for longer saves the next one,
+		// which is due later, from waking the loop again.
+		if left := m.store.Now().Until(expected); left > 0 {
+			d = min(d, left)
+		}
 		m.sleepsUntil.Store(int64(m.store.Now().Add(d)))
 		if d == 0 {
 			continue
@@ -37,18 +42,41 @@ func (m *Manager) renewals() {
 		select {
 		case <-m.ending.Done():
 		case <-m.nudge:
+			expected = instant(m.sleepsUntil.Load())
 		case <-next.C:
 		}
 	}
 }
 
-// awake is the value of sleepsUntil while the loop doesn't sleep: it needs no waking.
+// turnsPerTTL bounds a turn of the loop, to a part of the shortest TTL.
+const turnsPerTTL = 20
+
+// renewDue renews what is due, in batches. It ends early if the turn has taken too long,
+// or something else will be due before that.
+func (m *Manager) renewDue() {
+	turn := m.store.Now()
+	due, shortest := m.due()
+	sortByUrgency(due)
+	for end := turn.Add(shortest / turnsPerTTL); len(due) > 0; {
+		var b batch
+		b, due = nextBatch(due, shortest)
+		m.renewBatch(b, turn)
+		if m.store.Now() > end || instant(m.sleepsUntil.Load()) < end {
+			return
+		}
+	}
+}
+
+// awake is the value of sleepsUntil while the loop doesn't sleep and nothing is expected.
 const awake = math.MaxInt64
 
 // expect wakes the loop if it would sleep for longer than until the moment due.
 func (m *Manager) expect(due instant) {
-	if int64(due) < m.sleepsUntil.Load() {
-		m.wake()
+	for until := m.sleepsUntil.Load(); int64(due) < until; until = m.sleepsUntil.Load() {
+		if m.sleepsUntil.CompareAndSwap(until, int64(due)) {
+			m.wake()
+			return
+		}
 	}
 }
 

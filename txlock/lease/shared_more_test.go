@@ -663,12 +663,12 @@ func TestReadersAndWritersNeverOverlap(t *testing.T) {
 
 // missingRow are the statements whose reply is that of a row, sent for a name that has
 // none.
-func missingRow(engine testdb.Engine) map[string]func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+func missingRow(engine testdb.Engine) map[string]exchange {
 	q := gen.New()
 	notAfter := time.Now().Add(time.Hour).UnixMicro()
 	hold := ";" + strings.Repeat("x", 22)
 	sharing := gen.ShareLeaseParams{Slot: 5, Owner: []byte("o"), Hold: hold, TtlUs: 1000000, NotAfterUs: notAfter}
-	return map[string]func(context.Context, gen.DBTX, []byte) (int64, error){
+	statements := map[string]exchange{
 		"AcquireLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
 			return q.AcquireLease(ctx, db, gen.AcquireLeaseParams{Owner: []byte("o"), Hold: hold, TtlUs: 1000000, Name: name, NotAfterUs: notAfter})
 		},
@@ -706,6 +706,15 @@ func missingRow(engine testdb.Engine) map[string]func(ctx context.Context, db ge
 			return q.ResizeSemaphore(ctx, db, gen.ResizeSemaphoreParams{UsedFor: -3, Name: name})
 		},
 	}
+	if engine == testdb.MariaDB {
+		statements["AcquireNoWait"] = func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			return acquireOf("o", hold, time.Second, false)(ctx, noWait{db}, name)
+		}
+		statements["ReleaseNoWait"] = func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+			return releaseOf(hold)(ctx, noWait{db}, name)
+		}
+	}
+	return statements
 }
 
 // rewritten changes statements on their way, and stay keeps them prepared.

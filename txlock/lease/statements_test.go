@@ -15,6 +15,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -42,16 +43,19 @@ const fullList = 8192 / len(holdA)
 func sqlModes(engine testdb.Engine) []string {
 	modes := []string{"", "ANSI", "TRADITIONAL", "NO_UNSIGNED_SUBTRACTION", "HIGH_NOT_PRECEDENCE"}
 	if engine == testdb.MariaDB {
-		modes = append(modes, "ORACLE", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL")
+		modes = append(modes, "ORACLE", "ORACLE,STRICT_ALL_TABLES", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL")
 	}
 	return modes
 }
+
+// exchange sends a statement about a key, and returns its reply.
+type exchange func(ctx context.Context, db gen.DBTX, name []byte) (int64, error)
 
 // statement is one case: what it finds, what it replies and leaves behind.
 type statement struct {
 	name  string
 	row   *leaseRow // nil: it is missing
-	send  func(ctx context.Context, db gen.DBTX, name []byte) (int64, error)
+	send  exchange
 	reply int64 // of which fresh is a token by the clock
 	want  leaseRow
 }
@@ -61,11 +65,19 @@ const fresh = 1 << 62
 
 var q = gen.New()
 
-func acquireOf(owner, hold string, ttl time.Duration, late bool) func(context.Context, gen.DBTX, []byte) (int64, error) {
+func acquireOf(owner, hold string, ttl time.Duration, late bool) exchange {
 	return func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
 		notAfter := time.Now().Add(time.Hour)
 		if late {
 			notAfter = time.Now().Add(-time.Hour)
+		}
+		if refuses, ok := db.(noWait); ok {
+			reply, err := refuses.reply(q.AcquireNoWait(ctx, db, gen.AcquireNoWaitParams{
+				Owner: []byte(owner), Hold: hold, TtlUs: ttl.Microseconds(), Name: name, NotAfterUs: notAfter.UnixMicro(),
+			}))
+			if reply != 5 { // the expiry is to be shortened
+				return reply, err
+			}
 		}
 		return q.AcquireLease(ctx, db, gen.AcquireLeaseParams{
 			Owner: []byte(owner), Hold: hold, TtlUs: ttl.Microseconds(), Name: name, NotAfterUs: notAfter.UnixMicro(),
@@ -73,13 +85,34 @@ func acquireOf(owner, hold string, ttl time.Duration, late bool) func(context.Co
 	}
 }
 
-func releaseOf(hold string) func(context.Context, gen.DBTX, []byte) (int64, error) {
+func releaseOf(hold string) exchange {
 	return func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
+		if refuses, ok := db.(noWait); ok {
+			return refuses.reply(q.ReleaseNoWait(ctx, db, gen.ReleaseNoWaitParams{Hold: hold, Name: name}))
+		}
 		return q.ReleaseLease(ctx, db, gen.ReleaseLeaseParams{Hold: hold, Name: name})
 	}
 }
 
-func renewOf(owner, hold string, token uint64) func(context.Context, gen.DBTX, []byte) (int64, error) {
+// noWait makes MariaDB's statements refuse to wait.
+type noWait struct{ gen.DBTX }
+
+func (n noWait) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if query == gen.AcquireNoWait || query == gen.ReleaseNoWait {
+		query = rawsql.For(rawsql.NoWait) + query
+	}
+	return n.DBTX.ExecContext(ctx, query, args...)
+}
+
+// reply makes 0 of the refusal.
+func (noWait) reply(reply int64, err error) (int64, error) {
+	if server := (*mysql.MySQLError)(nil); errors.As(err, &server) && server.Number == 1205 {
+		return 0, nil
+	}
+	return reply, err
+}
+
+func renewOf(owner, hold string, token uint64) exchange {
 	return func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
 		return q.RenewLease(ctx, db, gen.RenewLeaseParams{Owner: []byte(owner), Hold: hold, Token: token, Name: name})
 	}
@@ -123,6 +156,7 @@ func statements() []statement {
 		{"acquire: the same, with a full list", row("me", long, old, ttl, ttl), acquireOf("me", holdD, ttl, false), fresh, leaseRow{"me", holdD, fresh, ttl, ttl}},
 		{"acquire: the same, too late", held, acquireOf("me", holdD, ttl, true), 3, *held},
 		{"acquire: too late", free, acquireOf("you", holdB, ttl, true), 3, *free},
+		{"acquire: never held, too late", row("-", "", 0, 0, -time.Hour), acquireOf("you", holdB, ttl, true), 3, leaseRow{"-", "", 0, 0, -time.Hour}},
 		{"acquire: re-entered too late", held, acquireOf("me", holdB, ttl, true), 3, *held},
 		{"release: missing", nil, releaseOf(holdA), 0, leaseRow{}},
 		{"release: the only hold", held, releaseOf(holdA), old, leaseRow{"me", "", old, 20 * time.Second, 0}},
@@ -165,6 +199,10 @@ func TestStatements(t *testing.T) {
 					})
 					for _, s := range statements() {
 						s.check(t, db, pool)
+						if db.Engine() == testdb.MariaDB {
+							s.name += ", refusing to wait"
+							s.check(t, db, noWait{pool})
+						}
 					}
 				})
 			}
@@ -172,7 +210,7 @@ func TestStatements(t *testing.T) {
 	})
 }
 
-func (s statement) check(t *testing.T, db *testdb.DB, pool *sql.DB) {
+func (s statement) check(t *testing.T, db *testdb.DB, pool gen.DBTX) {
 	name := named().String()
 	if s.row != nil {
 		exec(t, db, "INSERT INTO lockstep_leases SELECT ?, 0, ?, ?, ?, ?, UNIX_TIMESTAMP() * 1000000 + ?, 7, 8, 0",

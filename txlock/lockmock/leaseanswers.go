@@ -77,7 +77,7 @@ func (l *Leases) answer(query string, _ []driver.Value) reply {
 		return rowLike(seen)
 	case nameOf(gen.LeaseAsItIs):
 		return rowLike(gen.LeaseAsItIsRow{Token: l.play.token})
-	case nameOf(gen.AcquireLease), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.GuardLease),
+	case nameOf(gen.AcquireLease), nameOf(gen.AcquireNoWait), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.ReleaseNoWait), nameOf(gen.GuardLease),
 		nameOf(gen.ShareLease), nameOf(gen.AcquirePermit), nameOf(gen.ResizeSemaphore):
 		return reply{id: l.play.reply, err: l.play.err}
 	}

@@ -6,7 +6,7 @@
 //  1. store.go: [Store], and the caller's transaction.
 //  2. session.go and read.go: the statements that write and that read, in any transaction.
 //  3. tx.go: transactions of our own, and waiting for a row.
-//  4. pool.go: statements that stay prepared.
+//  4. pool.go and nowait.go: statements that stay prepared, and those of MariaDB.
 //  5. lane.go, borrowed.go and taken.go: the connection for renewals, and what may be taken
 //     of the program's pool.
 //  6. turn.go: the queue of all processes.

@@ -17,6 +17,7 @@ import (
 const (
 	ReplyAbsent  = 0 // the row is locked by somebody or missing
 	ReplyRefused = 1 // it is somebody else's; from 2 up it depends on the statement
+	replyBeyond  = 5 // of AcquireNoWait: the expiry is too far ahead
 	firstToken   = 16
 
 	SharedBit  = store.MaxToken + 1 // of a token: there may be readers
@@ -56,10 +57,23 @@ func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) 
 	case ask.Slot != store.LeaseSlot:
 		return s.takePlace(ctx, ask)
 	}
-	reply, err := queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
-		Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
-		Name: []byte(ask.Key), Slot: ask.Slot, NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
-	})
+	return s.takeLease(ctx, ask)
+}
+
+// takeLease takes a lease.
+func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, error) {
+	owner, name, ttl, notAfter := []byte(ask.Owner), []byte(ask.Key), ask.TTL.Microseconds(), s.s.clock.MicrosAt(ask.NotAfter)
+	reply, err := int64(replyBeyond), error(nil)
+	if pool, ok := s.refusing(); ok {
+		reply, err = unlocked(queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
+			Hold: ask.Hold, Owner: owner, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
+		}))
+	}
+	if err == nil && reply == replyBeyond {
+		reply, err = queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
+			Owner: owner, Hold: ask.Hold, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
+		})
+	}
 	return answerOf(reply, ask.Slot, store.Full, store.Late, store.Other), err
 }
 
@@ -100,7 +114,13 @@ func (s session) Release(ctx context.Context, at store.Row, hold string) (store.
 			return store.Absent, err
 		}
 	}
-	reply, err := queries.ReleaseLease(ctx, s.db, gen.ReleaseLeaseParams{Hold: hold, Name: name, Slot: at.Slot})
+	var reply int64
+	var err error
+	if pool, ok := s.refusing(); ok {
+		reply, err = unlocked(queries.ReleaseNoWait(ctx, pool, gen.ReleaseNoWaitParams{Hold: hold, Name: name, Slot: at.Slot}))
+	} else {
+		reply, err = queries.ReleaseLease(ctx, s.db, gen.ReleaseLeaseParams{Hold: hold, Name: name, Slot: at.Slot})
+	}
 	return answerOf(reply, at.Slot, store.Expired).Reply, err
 }
 
