@@ -21,5 +21,6 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/jinzhu/inflection v1.0.0 // indirect
 	github.com/jinzhu/now v1.1.5 // indirect
+	github.com/robfig/cron/v3 v3.0.1 // indirect
 	golang.org/x/text v0.20.0 // indirect
 )

@@ -65,7 +65,7 @@ func (s *Server) OpenLeases(tb testing.TB) *DB {
 			db.Exec(tb, statement)
 		}
 	}
-	db.Grant(tb, "lockstep_locks", "lockstep_centers", "lockstep_leases")
+	db.Grant(tb, "lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_jobs")
 	return db
 }
 
@@ -290,7 +290,7 @@ func (db *DB) install(ctx context.Context) error {
 	if err := schema.Install(ctx, db.admin); err != nil {
 		return fmt.Errorf("testdb: install the schema on %s: %w", db.server.engine, err)
 	}
-	return db.grant(ctx, "lockstep_locks", "lockstep_centers", "lockstep_leases")
+	return db.grant(ctx, "lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_jobs")
 }
 
 // drop removes the database and its user, if their server still runs, and
