@@ -11,7 +11,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-var parser = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+var crontab = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
 
 // everyHour is the mark of a field with a star in the schedules of package cron.
 const everyHour = 1 << 63
@@ -32,11 +32,7 @@ func Cron(line string) Schedule {
 	if err != nil {
 		return Schedule{bad: fmt.Errorf("%w: Cron(%q): %w", txlock.ErrInvalidOption, line, err)}
 	}
-	s := Schedule{next: func(after time.Time) time.Time { return nextOf(spec, after) }}
-	if s.Next(time.Unix(0, 0)).IsZero() {
-		return Schedule{bad: fmt.Errorf("%w: Cron(%q): it never fires", txlock.ErrInvalidOption, line)}
-	}
-	return s
+	return Schedule{next: func(after time.Time) time.Time { return nextOf(spec, after) }}
 }
 
 func parse(line string) (*cron.SpecSchedule, error) {
@@ -45,7 +41,7 @@ func parse(line string) (*cron.SpecSchedule, error) {
 	if zoned && !strings.Contains(line, " ") { // the parser would panic
 		return nil, errors.New("there is nothing behind the time zone")
 	}
-	parsed, err := parser.Parse(line)
+	parsed, err := crontab.Parse(line)
 	if err != nil {
 		return nil, err
 	}
@@ -53,56 +49,78 @@ func parse(line string) (*cron.SpecSchedule, error) {
 	if !is {
 		return nil, errors.New("intervals depend on when they begin: use Every")
 	}
-	if !zoned {
-		spec.Location = time.UTC
+	zone := spec.Location
+	spec.Location = time.UTC
+	if spec.Next(time.Unix(0, 0)).IsZero() {
+		return nil, errors.New("it never fires")
+	}
+	if zoned {
+		spec.Location = zone
 	}
 	return spec, nil
 }
 
-// nextOf returns the next instant of a crontab line.
+// nextOf returns the next instant of a crontab line. Package cron is asked in UTC only: it
+// leaves out and repeats days where zones change by other than whole hours.
 func nextOf(spec *cron.SpecSchedule, after time.Time) time.Time {
+	wall := *spec
+	wall.Location = time.UTC
 	if spec.Hour&everyHour != 0 {
-		return spec.Next(after)
+		return asTimePasses(&wall, after.In(spec.Location))
 	}
-	at := spec.Next(after)
-	for !at.IsZero() && repeated(at.In(spec.Location)) {
-		at = spec.Next(at)
+	for at := shown(after.In(spec.Location)); ; {
+		if at = wall.Next(at); at.IsZero() {
+			return at
+		}
+		if first := firstShown(at, spec.Location); first.After(after) {
+			return first
+		}
 	}
-	if gap := gapBefore(spec, after, at); !gap.IsZero() {
-		return gap
+}
+
+// asTimePasses returns the next time at which a clock of the zone shows a time of the
+// line, be it for the second time.
+func asTimePasses(wall *cron.SpecSchedule, after time.Time) time.Time {
+	for {
+		_, offset := after.Zone()
+		_, change := after.ZoneBounds()
+		at := wall.Next(shown(after))
+		if !at.IsZero() {
+			at = at.Add(-time.Duration(offset) * time.Second)
+		}
+		if change.IsZero() || !at.IsZero() && at.Before(change) {
+			return at
+		}
+		if next := wall.Next(shown(change).Add(-time.Second)); next.Equal(shown(change)) {
+			return change
+		}
+		after = change
+	}
+}
+
+// shown is what a clock of the time's zone shows, as a time in UTC.
+func shown(at time.Time) time.Time {
+	_, offset := at.Zone()
+	return at.UTC().Add(time.Duration(offset) * time.Second)
+}
+
+// firstShown returns when a clock of the zone shows a time first, or, if the clocks are put
+// forward over it, when that happens.
+func firstShown(wall time.Time, zone *time.Location) time.Time {
+	at := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, zone)
+	begin, end := at.ZoneBounds()
+	switch got := shown(at); {
+	case got.Before(wall):
+		return end
+	case got.After(wall):
+		return begin
+	case !begin.IsZero() && at.Sub(begin) < -moved(begin):
+		return at.Add(moved(begin)) // it is there for the second time
 	}
 	return at
 }
 
-// repeated tells whether the clocks of the zone were put back over this time of the day: it
-// is there for the second time.
-func repeated(at time.Time) bool {
-	change, _ := at.ZoneBounds()
-	return !change.IsZero() && at.Sub(change) < -moved(change)
-}
-
-// gapBefore returns the first change of the clocks after one time and before another that
-// has left out a time of the line, or the zero Time.
-func gapBefore(spec *cron.SpecSchedule, after, before time.Time) time.Time {
-	wall := *spec
-	wall.Location = time.UTC
-	for at := after.In(spec.Location); ; {
-		_, change := at.ZoneBounds()
-		if change.IsZero() || !before.IsZero() && !change.Before(before) || before.IsZero() && change.Sub(after) > 5*366*24*time.Hour {
-			return time.Time{}
-		}
-		if gap := moved(change); gap > 0 {
-			_, offset := change.Add(-time.Second).Zone()
-			begins := change.UTC().Add(time.Duration(offset) * time.Second) // as if the zone were UTC
-			if left := wall.Next(begins.Add(-time.Second)); !left.IsZero() && left.Before(begins.Add(gap)) {
-				return change
-			}
-		}
-		at = change
-	}
-}
-
-// moved returns by how much the clocks of the zone were put forward at a change.
+// moved returns by how much the clocks of the zone are put forward at a change.
 func moved(change time.Time) time.Duration {
 	_, before := change.Add(-time.Second).Zone()
 	_, after := change.Zone()

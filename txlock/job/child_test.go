@@ -1,0 +1,4 @@
+package job
+
+func isChild() bool { return false }
+func child()        {}
