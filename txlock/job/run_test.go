@@ -194,8 +194,10 @@ func TestTakeOver(t *testing.T) {
 			n.runs(Every(time.Hour), fn(n), RetryAfter(time.Minute))
 		}
 		time.Sleep(90 * time.Minute)
+		mu.Lock()
 		gone.store.Up()
 		gone.ledger.down(nil)
+		mu.Unlock()
 		closeAll(t, nodes...)
 		if len(begun) != 3 {
 			t.Fatalf("begun %d times", len(begun))
