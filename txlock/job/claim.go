@@ -26,9 +26,10 @@ type Claim struct {
 	lease *lease.Lease
 	timer stopwatch
 
-	finish    sync.Once
-	result    error
-	committed bool // the row says that the tick was done
+	interrupted bool // the work was: it has not failed by itself
+	finish      sync.Once
+	result      error
+	committed   bool // the row says that the tick was done
 }
 
 // Claim begins a tick, for a program that does the work itself and calls Finish; Tick does
@@ -164,13 +165,17 @@ func (c *Claim) At() time.Time { return c.tick.at }
 func (c *Claim) Lease() *lease.Lease { return c.lease }
 
 // Finish ends the tick: it marks it as done if why is nil, and else as failed, and gives
-// the lease back. It may be called after the end of the context. While the server can't
+// the lease back. A tick that fails after its lease was lost counts as interrupted, not as
+// failed, as does that of a process that has died: whoever comes first begins it again. It may be called after the end of the context. While the server can't
 // be reached it tries again for some seconds; then it returns the error, and the tick
 // counts as not done. It returns txlock.ErrLost if the lease was lost, and another process
 // has begun the tick or a later one: this one is not marked then. A second call does
 // nothing, and returns what the first has returned.
 func (c *Claim) Finish(ctx context.Context, why error) error {
 	c.finish.Do(func() {
+		if why != nil && errors.Is(c.lease.Err(), txlock.ErrLost) {
+			c.interrupted = true
+		}
 		marked := c.mark(ctx, why)
 		released := c.lease.Release(context.WithoutCancel(ctx))
 		if errors.Is(released, lease.ErrGuarded) || errors.Is(released, txlock.ErrLost) || errors.Is(released, txlock.ErrNotHeld) {
@@ -191,6 +196,11 @@ func (c *Claim) mark(ctx context.Context, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTime)
 	defer cancel()
 	for pause := leastPause; ; pause *= 2 {
+		if c.interrupted {
+			// As if the process had died: another one begins the tick again.
+			_, err := c.isMarked(ctx, why)
+			return err
+		}
 		marked, err := c.write(ctx, why)
 		if err == nil && !marked {
 			// The row is not ours any more, or what was sent before has succeeded unseen.

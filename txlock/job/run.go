@@ -29,6 +29,8 @@ const (
 // it is set forward, the instants in between were missed: see Missed.
 //
 // An fn that fails is called again after a pause, until the next instant: see RetryAfter.
+// One that was interrupted, by the loss of the lease, by Close or by the end of the
+// context, is called again by another process at once, and under All also later.
 // Errors of fn and of the server are told to the observer, and Run goes on. Only what the
 // first look at the table says is returned: txlock.ErrSchema, txlock.ErrReadOnly and the
 // like; as are txlock.ErrInvalidKey and txlock.ErrInvalidOption, before anything is sent,

@@ -231,6 +231,31 @@ func TestLongTick(t *testing.T) {
 	})
 }
 
+// TestInterruptedTick proves that the tick of a process that is closed, or whose context
+// ends, is begun again by another one at once, and by All also after later instants.
+func TestInterruptedTick(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var j journal
+		first := Every(time.Minute).Next(c.now())
+		a, b := c.node(), c.node()
+		ctx, interrupt := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- a.Run(ctx, nightly, Every(time.Minute), j.work(time.Hour), Missed(All)) }()
+		time.Sleep(5 * time.Minute)
+		interrupt()
+		wants(t, "Run", <-ended, context.Canceled)
+		if s, err := b.Status(t.Context(), nightly); err != nil || s.Failures != 0 || !s.Tick.Equal(first) {
+			t.Errorf("the table says %+v, %v", s, err)
+		}
+		b.runs(Every(time.Minute), j.work(time.Second), Missed(All))
+		time.Sleep(time.Minute)
+		closeAll(t, a, b)
+		if len(j.done) < 5 || !j.done[0].Equal(first) || !j.done[1].Equal(first.Add(time.Minute)) {
+			t.Errorf("done: %v, the first was %v", j.done, first)
+		}
+	})
+}
+
 // TestStatementsOfRun proves how many statements a process that waits sends: one look at
 // an instant of another process, and one a minute.
 func TestStatementsOfRun(t *testing.T) {

@@ -35,7 +35,8 @@ const (
 // Tick calls fn for an instant, unless that was done already, and tells whether it has
 // called fn. While another process runs a tick of the key, Tick waits. If that one fails
 // or dies, Tick calls fn itself: a tick that has failed may be tried again by anybody,
-// until a later one is begun. So fn is called at least once, and by one process at a time:
+// until a later one is begun. An fn that returns an error after its context has ended was
+// interrupted, which is not a failure. So fn is called at least once, and by one process at a time:
 // who has lost the lease is told by the context, and must stop.
 //
 // An instant has microseconds. One that is ahead of the server's clock is waited for, by a
@@ -170,6 +171,7 @@ func (j *Jobs) under(fn work) work {
 		why := errUnreturned
 		defer func() {
 			lost := c.lease.Err()
+			c.interrupted = why != nil && working.Err() != nil
 			cancel()
 			err = c.Finish(ctx, why)
 			if why != nil && !c.committed {
