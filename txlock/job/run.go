@@ -56,7 +56,7 @@ func (j *Jobs) RunTx(ctx context.Context, key txlock.Key, s Schedule, fn TxFunc,
 func (j *Jobs) run(ctx context.Context, key txlock.Key, s Schedule, do work, opts []RunOption) error {
 	leave, err := j.enter()
 	if err != nil {
-		return err
+		return nil // as if Close had come a moment later
 	}
 	defer leave()
 	how := running{key: key, schedule: s, grace: time.Minute}

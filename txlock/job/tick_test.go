@@ -304,7 +304,7 @@ func TestClose(t *testing.T) {
 		wants(t, "Tick", err, ErrClosed)
 		_, err = n.Claim(t.Context(), nightly, c.now())
 		wants(t, "Claim", err, ErrClosed)
-		wants(t, "Run", n.Run(t.Context(), nightly, Every(time.Hour), nothing), ErrClosed)
+		must(t, n.Run(t.Context(), nightly, Every(time.Hour), nothing))
 		synctest.Wait()
 	})
 }
