@@ -21,6 +21,10 @@ DURATION   ?= 10m
 SEED       ?= 0
 CHAOSFLAGS ?=
 
+# contrib has a module for each library that it adapts to.
+CONTRIB = contrib/gocron contrib/cron
+MODULES = . tests $(CONTRIB)
+
 # make verify vets.
 GOTEST      = go test -race -count=1 -vet=off -p 1 -timeout 20m
 # Two groups run beside each other, one package of each at a time: the leases
@@ -75,6 +79,7 @@ test-others:
 
 test-module:
 	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' ./...
+	@for module in $(CONTRIB); do (cd $$module && $(GOTEST) ./...) || exit 1; done
 
 # One processor for the tests that play with servers in a synctest bubble: the race detector
 # crashes where two goroutines of a bubble find timers due at once (seen with Go 1.26).
@@ -131,7 +136,7 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 verify-go: lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
-	@for module in . tests; do \
+	@for module in $(MODULES); do \
 		(cd $$module && go vet -tags cluster ./... && go mod tidy -diff) || \
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
@@ -139,9 +144,10 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
+	@for module in $(CONTRIB); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
 
 licences: ## Check the licences of all dependencies.
-	@for module in . tests; do \
+	@for module in $(MODULES); do \
 		found=$$(cd $$module && $(LICENCES) ./... 2>&1) || { echo "$$found"; exit 1; }; \
 	done
 
@@ -149,6 +155,5 @@ vulnerabilities: ## Look the dependencies up in VULNDB.
 ifeq ($(VULNDB),none)
 	@echo "The dependencies are not looked up for vulnerabilities: VULNDB is none."
 else
-	$(VULNCHECK) -db $(VULNDB) ./...
-	cd tests && $(VULNCHECK) -db $(VULNDB) ./...
+	@for module in $(MODULES); do (cd $$module && $(VULNCHECK) -db $(VULNDB) ./...) || exit 1; done
 endif

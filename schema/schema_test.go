@@ -63,6 +63,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 65536 FROM lockstep_centers WHERE token = 0 AND owner = '-' AND conn_id = 0 AND locked_us = 0",
 			"SELECT COUNT(*) = 0 FROM lockstep_locks",
 			"SELECT COUNT(*) = 0 FROM lockstep_leases",
+			"SELECT COUNT(*) = 0 FROM lockstep_jobs",
 		} {
 			if number(t, db.Admin(), filled) != 1 {
 				t.Errorf("not so: %s", filled)
@@ -73,6 +74,7 @@ func TestInstall(t *testing.T) {
 		db.Exec(t, "INSERT INTO lockstep_leases VALUES ('night', 0, 'me', '', 4711, 1, 2, 3, 4, 5)")
 		db.Exec(t, "UPDATE lockstep_centers SET token = 4711, owner = 'me', conn_id = 5, locked_us = 6 WHERE slot = 65535")
 		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot IN (0, 77)")
+		db.Exec(t, "INSERT INTO lockstep_jobs VALUES ('report', 2, 1, 4711, 'me', 3, 4, 5, 6, '-', 7)")
 		db.Exec(t, "DROP TABLE lockstep_leases")
 		install(t, db)
 		for _, kept := range []string{
@@ -81,6 +83,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 65536 FROM lockstep_centers",
 			"SELECT COUNT(*) = 2 FROM lockstep_centers WHERE slot IN (0, 77) AND token = 0",
 			"SELECT COUNT(*) = 0 FROM lockstep_leases",
+			"SELECT COUNT(*) = 1 FROM lockstep_jobs WHERE name = 'report' AND done_us = 1",
 		} {
 			if number(t, db.Admin(), kept) != 1 {
 				t.Errorf("not so after the second Install: %s", kept)
@@ -152,7 +155,7 @@ func TestStatements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 4 || len(got) != len(want) {
+	if len(got) != 5 || len(got) != len(want) {
 		t.Fatalf("%d statements, the files have %d", len(got), len(want))
 	}
 	for i := range got {
@@ -234,7 +237,7 @@ func TestCheckFindsWhatUserMayNotSee(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		install(t, db)
-		db.Grant(t, "lockstep_locks", "lockstep_centers")
+		db.Grant(t, "lockstep_locks", "lockstep_centers", "lockstep_jobs")
 		demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrTable,
 			"lockstep_leases is missing in this database, or this user may not see it", "grant SELECT, INSERT, UPDATE, DELETE")
 		db.Grant(t, "lockstep_leases")
@@ -416,6 +419,7 @@ func good() (all []answer) {
 		{"name", "name varbinary(255), token bigint(20) unsigned, owner varbinary(255), conn_id bigint(20) unsigned, locked_us bigint(20)"},
 		{"slot", "slot int(10) unsigned, token bigint unsigned, owner varbinary(255), conn_id bigint unsigned, locked_us bigint"},
 		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, used_for bigint, guards bigint unsigned, conn_id bigint unsigned"},
+		{"name", "name varbinary(255), tick_us bigint, done_us bigint, token bigint unsigned, owner varbinary(255), started_us bigint, ended_us bigint, took_us bigint, failures bigint, error varbinary(1024), next_us bigint"},
 	} {
 		columns := sqlmock.NewRows(make([]string, 3))
 		for column := range strings.SplitSeq(table.columns, ", ") {

@@ -256,6 +256,24 @@ func TestInterruptedTick(t *testing.T) {
 	})
 }
 
+// TestStatementsOfTick proves how many statements about the job a tick costs: three for who
+// does it, beside the two of its lease, and one for who finds it done.
+func TestStatementsOfTick(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		a, b := c.node(), c.node()
+		_, err := a.Tick(t.Context(), nightly, c.now(), nothing) // makes the row
+		must(t, err)
+		at, before := c.now(), a.ledger.sent()
+		_, err = a.Tick(t.Context(), nightly, at, nothing)
+		must(t, err)
+		_, err = b.Tick(t.Context(), nightly, at, nothing)
+		must(t, err)
+		if did, found := a.ledger.sent()-before, b.ledger.sent(); did != 3 || found != 1 {
+			t.Errorf("%d and %d statements", did, found)
+		}
+	})
+}
+
 // TestStatementsOfRun proves how many statements a process that waits sends: one look at
 // an instant of another process, and one a minute.
 func TestStatementsOfRun(t *testing.T) {
