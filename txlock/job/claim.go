@@ -129,7 +129,7 @@ func (j *Jobs) begin(ctx context.Context, key txlock.Key, at, next time.Time, se
 	}
 	defer func() {
 		if err != nil {
-			err = joined.Errors(err, l.Release(context.WithoutCancel(ctx)))
+			err = joined.Errors(err, l.Release(ctx))
 		}
 	}()
 	c := &Claim{jobs: j, key: key, lease: l, tick: beginning{key: key.String(), at: at, next: next, by: j.by, token: l.Token()}, timer: newStopwatch()}
@@ -176,8 +176,10 @@ func (c *Claim) Finish(ctx context.Context, why error) error {
 		if why != nil && errors.Is(c.lease.Err(), txlock.ErrLost) {
 			c.interrupted = true
 		}
-		marked := c.mark(ctx, why)
-		released := c.lease.Release(context.WithoutCancel(ctx))
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTime)
+		defer cancel()
+		marked := c.mark(ending, why)
+		released := c.lease.Release(ending)
 		if errors.Is(released, lease.ErrGuarded) || errors.Is(released, txlock.ErrLost) || errors.Is(released, txlock.ErrNotHeld) {
 			released = nil // it ends with the transaction, or has ended before
 		}
@@ -193,9 +195,10 @@ func (c *Claim) Finish(ctx context.Context, why error) error {
 
 // mark writes how the tick has ended, and tries again while the server can't be reached.
 func (c *Claim) mark(ctx context.Context, why error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTime)
-	defer cancel()
 	for pause := leastPause; ; pause *= 2 {
+		if c.committed {
+			return nil
+		}
 		if c.interrupted {
 			// As if the process had died: another one begins the tick again.
 			_, err := c.isMarked(ctx, why)

@@ -17,6 +17,7 @@ var (
 	leases *lease.Manager
 )
 
+// writeReport writes the report of a day.
 func writeReport(context.Context, *sql.Tx, time.Time) error { return nil }
 func sendMails(context.Context) error                       { return nil }
 
@@ -28,7 +29,7 @@ func Example() {
 	}
 	err = jobs.RunTx(ctx, txlock.Named("nightly-report"), job.Cron("CRON_TZ=Europe/Berlin 0 2 * * *"),
 		func(ctx context.Context, tx *sql.Tx, at time.Time) error {
-			return writeReport(ctx, tx, at) // the tick is marked in this transaction
+			return writeReport(ctx, tx, at.AddDate(0, 0, -1)) // the tick is marked in this transaction
 		}, job.Missed(job.All))
 	if err != nil {
 		log.Print(err)

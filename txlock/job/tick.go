@@ -117,38 +117,40 @@ func (j *Jobs) tick(ctx context.Context, key txlock.Key, at time.Time, do work) 
 		return false, err
 	}
 	for pause := leastPause; ; pause = min(2*pause, mostPause) {
-		r, now, err := j.ledger.look(ctx, key.String())
-		if err != nil {
-			return false, err
-		}
-		if err := refused(key, r, at); err != nil {
-			if errors.Is(err, ErrDone) {
-				err = nil
-			}
-			return false, err
-		}
-		if ahead := at.Sub(now); ahead > mostEarly {
-			return false, early(key, at, now)
-		} else if ahead > 0 {
-			if err := j.pause(ctx, ahead); err != nil {
-				return false, err
-			}
-			continue
-		}
-		c, err := j.begin(ctx, key, at, time.Time{}, r)
-		if err == nil {
-			return true, do(ctx, c)
-		}
+		c, wait, err := j.tryTick(ctx, key, at)
 		switch {
+		case c != nil:
+			return true, do(ctx, c)
 		case errors.Is(err, ErrDone):
 			return false, nil
-		case !errors.Is(err, txlock.ErrBusy):
+		case errors.Is(err, txlock.ErrBusy), txlock.Retryable(err):
+			wait = jittered(pause)
+		case err != nil:
 			return false, err
 		}
-		if err := j.pause(ctx, jittered(pause)); err != nil {
+		if err := j.pause(ctx, wait); err != nil {
 			return false, err
 		}
 	}
+}
+
+// tryTick begins a tick, or returns for how long to wait until its instant has come.
+func (j *Jobs) tryTick(ctx context.Context, key txlock.Key, at time.Time) (*Claim, time.Duration, error) {
+	r, now, err := j.ledger.look(ctx, key.String())
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := refused(key, r, at); err != nil {
+		return nil, 0, err
+	}
+	switch ahead := at.Sub(now); {
+	case ahead > mostEarly:
+		return nil, 0, early(key, at, now)
+	case ahead > 0:
+		return nil, ahead, nil
+	}
+	c, err := j.begin(ctx, key, at, time.Time{}, r)
+	return c, 0, err
 }
 
 // jittered is a random time from a half of d to d.
@@ -185,8 +187,8 @@ func (j *Jobs) under(fn work) work {
 
 var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
 
-// inTransaction is the work of TickTx. The transaction marks the tick, which Finish finds
-// out, also where the COMMIT was not answered.
+// inTransaction is the work of TickTx. The transaction marks the tick; where its COMMIT was
+// not answered, Finish finds out.
 func (j *Jobs) inTransaction(fn TxFunc) work {
 	return j.under(func(ctx context.Context, c *Claim) error {
 		return retry.Do(ctx, func() error { return j.transact(ctx, c, fn) })
@@ -241,6 +243,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc) (err error) {
 		}
 		return fmt.Errorf("job %q: commit: %w", c.key, err)
 	}
+	c.committed = true
 	return nil
 }
 
