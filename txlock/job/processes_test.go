@@ -66,6 +66,9 @@ func (p *process) end(t *testing.T, kill bool) []string {
 // TestProcesses proves, on five processes with clocks from an hour behind to an hour ahead
 // that are killed at random, that jobs of a millisecond lose none of 300 ticks of 100 ms,
 // that TickTx does each exactly once, and Tick at least once and never beside itself.
+//
+// The machine's clock can't be moved for a process alone: what is wrong is what the package
+// reads of it, which is the stopwatch, and nothing else, as TestMachineClock proves.
 func TestProcesses(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, job VARCHAR(10), at_us BIGINT, who VARCHAR(40)")
