@@ -12,7 +12,7 @@
 //
 //	jobs, err := job.New(db, leases)
 //	...
-//	go jobs.Run(ctx, nightly, job.Cron("0 2 * * *"), report)
+//	err = jobs.Run(ctx, nightly, job.Cron("0 2 * * *"), report) // until ctx ends
 //
 // # Once, and exactly once
 //
