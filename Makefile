@@ -25,6 +25,10 @@ DURATION   ?= 10m
 SEED       ?= 0
 CHAOSFLAGS ?=
 
+# contrib has a module for each library that it adapts to.
+CONTRIB = contrib/gocron contrib/cron
+MODULES = . tests bench $(CONTRIB)
+
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
 GOTEST      = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -count=1 -vet=off -p 1 -timeout 20m
@@ -91,6 +95,7 @@ test-others:
 
 test-module:
 	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' ./...
+	@for module in $(CONTRIB); do (cd $$module && $(GOTEST) ./...) || exit 1; done
 
 test-bench:
 	@cd bench && $(GOTEST) ./...
@@ -153,7 +158,7 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 verify-go: lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
-	@for module in . tests bench; do \
+	@for module in $(MODULES); do \
 		(cd $$module && go vet -tags cluster ./... && go mod tidy -diff) || \
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
@@ -161,10 +166,10 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
-	cd bench && $(GOLANGCI) run --allow-parallel-runners
+	@for module in bench $(CONTRIB); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
 
 licences: ## Check the licences of all dependencies.
-	@for module in . tests bench; do \
+	@for module in $(MODULES); do \
 		found=$$(cd $$module && $(LICENCES) $$(test $$module != bench || echo "$(CHARTS)") ./... 2>&1) || { echo "$$found"; exit 1; }; \
 	done
 
@@ -172,7 +177,5 @@ vulnerabilities: ## Look the dependencies up in VULNDB.
 ifeq ($(VULNDB),none)
 	@echo "The dependencies are not looked up for vulnerabilities: VULNDB is none."
 else
-	$(VULNCHECK) -db $(VULNDB) ./...
-	cd tests && $(VULNCHECK) -db $(VULNDB) ./...
-	cd bench && $(VULNCHECK) -db $(VULNDB) ./...
+	@for module in $(MODULES); do (cd $$module && $(VULNCHECK) -db $(VULNDB) ./...) || exit 1; done
 endif

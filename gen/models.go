@@ -12,6 +12,20 @@ type LockstepCenter struct {
 	LockedUs int64
 }
 
+type LockstepJob struct {
+	Name      []byte
+	TickUs    int64
+	DoneUs    int64
+	Token     uint64
+	Owner     []byte
+	StartedUs int64
+	EndedUs   int64
+	TookUs    int64
+	Failures  int64
+	Error     []byte
+	NextUs    int64
+}
+
 type LockstepLock struct {
 	Name     []byte
 	Token    uint64

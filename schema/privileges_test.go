@@ -25,14 +25,14 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		install(t, db)
-		grants(t, db, "GRANT SELECT ON lockstep_locks TO %s", "GRANT SELECT ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s", "GRANT SELECT ON lockstep_once TO %s",
+		grants(t, db, "GRANT SELECT ON lockstep_locks TO %s", "GRANT SELECT ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s", "GRANT SELECT ON lockstep_once TO %s", "GRANT SELECT ON lockstep_jobs TO %s",
 			"GRANT EXECUTE ON `"+db.Name()+"`.* TO %s")
 		pool := db.Connect(t)
 		demand(t, schema.Check(t.Context(), pool), schema.ErrPrivilege,
 			"GRANT INSERT, UPDATE, DELETE ON lockstep_locks TO '"+db.Config().User+"'@'",
-			"GRANT INSERT, UPDATE ON lockstep_centers TO '", "GRANT INSERT, UPDATE, DELETE ON lockstep_leases TO '", "GRANT INSERT, UPDATE, DELETE ON lockstep_once TO '")
+			"GRANT INSERT, UPDATE ON lockstep_centers TO '", "GRANT INSERT, UPDATE, DELETE ON lockstep_leases TO '", "GRANT INSERT, UPDATE, DELETE ON lockstep_once TO '", "GRANT INSERT, UPDATE, DELETE ON lockstep_jobs TO '")
 
-		grants(t, db, "GRANT INSERT, UPDATE, DELETE ON lockstep_leases TO %s", "GRANT INSERT, UPDATE, DELETE ON lockstep_once TO %s", "GRANT INSERT, UPDATE ON lockstep_centers TO %s",
+		grants(t, db, "GRANT INSERT, UPDATE, DELETE ON lockstep_leases TO %s", "GRANT INSERT, UPDATE, DELETE ON lockstep_once TO %s", "GRANT INSERT, UPDATE, DELETE ON lockstep_jobs TO %s", "GRANT INSERT, UPDATE ON lockstep_centers TO %s",
 			"GRANT INSERT, DELETE, UPDATE (token, owner) ON lockstep_locks TO %s")
 		demand(t, schema.Check(t.Context(), pool), schema.ErrPrivilege, "GRANT UPDATE ON lockstep_locks TO '")
 		grants(t, db, "GRANT UPDATE (conn_id, locked_us) ON lockstep_locks TO %s")
@@ -50,7 +50,7 @@ func TestCheckFindsMissingPrivileges(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		for _, table := range []string{"locks", "centers", "leases", "once"} {
+		for _, table := range []string{"locks", "centers", "leases", "once", "jobs"} {
 			db.Exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON lockstep_"+table+" TO "+role)
 		}
 		db.Exec(t, "GRANT EXECUTE ON `"+db.Name()+"`.* TO "+role)
@@ -69,7 +69,7 @@ func TestInstallOfWhatIsThere(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		install(t, db)
-		grants(t, db, "GRANT SELECT, UPDATE ON lockstep_locks TO %s", "GRANT SELECT, UPDATE ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s", "GRANT SELECT ON lockstep_once TO %s")
+		grants(t, db, "GRANT SELECT, UPDATE ON lockstep_locks TO %s", "GRANT SELECT, UPDATE ON lockstep_centers TO %s", "GRANT SELECT ON lockstep_leases TO %s", "GRANT SELECT ON lockstep_once TO %s", "GRANT SELECT ON lockstep_jobs TO %s")
 		if err := schema.Install(t.Context(), db.Connect(t)); err != nil {
 			t.Errorf("Install of what is there: %v", err)
 		}

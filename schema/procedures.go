@@ -28,7 +28,7 @@ var (
 // Procedures returns the statements of FS that make the procedures, for MySQL only.
 // Before each stands the one that drops an earlier procedure of that name.
 func Procedures() ([]string, error) {
-	text, err := FS.ReadFile("mysql/0004_procedures.sql")
+	text, err := FS.ReadFile("mysql/0005_procedures.sql")
 	if err != nil {
 		return nil, fmt.Errorf("schema: read the DDL: %w", err)
 	}

@@ -38,7 +38,7 @@ const countProcedures = "SELECT COUNT(*) FROM information_schema.routines WHERE 
 // that each procedure is dropped before it is made.
 func TestProceduresOfFile(t *testing.T) {
 	t.Parallel()
-	text, err := fs.ReadFile(schema.FS, "mysql/0004_procedures.sql")
+	text, err := fs.ReadFile(schema.FS, "mysql/0005_procedures.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestProceduresOfFile(t *testing.T) {
 func TestProceduresAtOnce(t *testing.T) {
 	onMySQL(t, func(t *testing.T, db *testdb.DB) {
 		install(t, db)
-		text, err := fs.ReadFile(schema.FS, "mysql/0004_procedures.sql")
+		text, err := fs.ReadFile(schema.FS, "mysql/0005_procedures.sql")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -66,6 +66,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 0 FROM lockstep_locks",
 			"SELECT COUNT(*) = 0 FROM lockstep_leases",
 			"SELECT COUNT(*) = 0 FROM lockstep_once",
+			"SELECT COUNT(*) = 0 FROM lockstep_jobs",
 		} {
 			if number(t, db.Admin(), filled) != 1 {
 				t.Errorf("not so: %s", filled)
@@ -77,6 +78,7 @@ func TestInstall(t *testing.T) {
 		db.Exec(t, "INSERT INTO lockstep_once VALUES ('paid', '-', REPEAT('x', 70000), 4711, 1)")
 		db.Exec(t, "UPDATE lockstep_centers SET token = 4711, owner = 'me', conn_id = 5, locked_us = 6 WHERE slot = 65535")
 		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot IN (0, 77)")
+		db.Exec(t, "INSERT INTO lockstep_jobs VALUES ('report', 2, 1, 4711, 'me', 3, 4, 5, 6, '-', 7)")
 		db.Exec(t, "DROP TABLE lockstep_leases")
 		install(t, db)
 		for _, kept := range []string{
@@ -86,6 +88,7 @@ func TestInstall(t *testing.T) {
 			"SELECT COUNT(*) = 2 FROM lockstep_centers WHERE slot IN (0, 77) AND token = 0",
 			"SELECT COUNT(*) = 0 FROM lockstep_leases",
 			"SELECT COUNT(*) = 1 FROM lockstep_once WHERE name = 'paid' AND LENGTH(result) = 70000 AND done_us = 4711",
+			"SELECT COUNT(*) = 1 FROM lockstep_jobs WHERE name = 'report' AND done_us = 1",
 		} {
 			if number(t, db.Admin(), kept) != 1 {
 				t.Errorf("not so after the second Install: %s", kept)
@@ -157,7 +160,7 @@ func TestStatements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 5 || len(got) != len(want) {
+	if len(got) != 6 || len(got) != len(want) {
 		t.Fatalf("%d statements, the files have %d", len(got), len(want))
 	}
 	for i := range got {
@@ -243,7 +246,7 @@ func TestCheckFindsWhatUserMayNotSee(t *testing.T) {
 	onServers(t, func(t *testing.T, engine testdb.Engine) {
 		db := testdb.Fresh(t, engine)
 		install(t, db)
-		db.Grant(t, "lockstep_locks", "lockstep_centers", "lockstep_once")
+		db.Grant(t, "lockstep_locks", "lockstep_centers", "lockstep_once", "lockstep_jobs")
 		grants(t, db, "GRANT EXECUTE ON `"+db.Name()+"`.* TO %s")
 		demand(t, schema.Check(t.Context(), db.Connect(t)), schema.ErrTable,
 			"lockstep_leases is missing in this database, or this user may not see it", "grant SELECT, INSERT, UPDATE, DELETE")
@@ -428,6 +431,7 @@ func good() (all []answer) {
 		{"slot", "slot int(10) unsigned, token bigint unsigned, owner varbinary(255), conn_id bigint unsigned, locked_us bigint"},
 		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, used_for bigint, guards bigint unsigned, conn_id bigint unsigned"},
 		{"name", "name varbinary(255), fingerprint varbinary(32), result longblob, done_us bigint, keep_us bigint"},
+		{"name", "name varbinary(255), tick_us bigint, done_us bigint, token bigint unsigned, owner varbinary(255), started_us bigint, ended_us bigint, took_us bigint, failures bigint, error varbinary(1024), next_us bigint"},
 	} {
 		columns := sqlmock.NewRows(make([]string, 3))
 		for column := range strings.SplitSeq(table.columns, ", ") {

@@ -16,7 +16,7 @@ import (
 
 // This file takes locks by the procedures of package schema: on a guarded pool of a MySQL
 // that has them. What a procedure does, and its reply, is said in
-// schema/mysql/0004_procedures.sql.
+// schema/mysql/0005_procedures.sql.
 
 // outcome is the reply to a procedure that locks one row.
 type outcome struct {

@@ -66,7 +66,7 @@ func (s *Server) OpenLeases(tb testing.TB) *DB {
 			db.Exec(tb, statement)
 		}
 	}
-	db.Grant(tb, "lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once")
+	db.Grant(tb, "lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once", "lockstep_jobs")
 	return db
 }
 
@@ -291,7 +291,7 @@ func (db *DB) install(ctx context.Context) error {
 	if err := schema.Install(ctx, db.admin); err != nil {
 		return fmt.Errorf("testdb: install the schema on %s: %w", db.server.engine, err)
 	}
-	if err := db.grant(ctx, "lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once"); err != nil {
+	if err := db.grant(ctx, "lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once", "lockstep_jobs"); err != nil {
 		return err
 	}
 	return db.installProcedures(ctx)

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+// TestMain is the worker too: the example starts its own program, which is the test here.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == asWorker {
+		main()
+		return
+	}
+	testdb.Main(m)
+}
+
+// buffer is written by several processes.
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// TestExample proves that each day has its report, and has it once, although the processes
+// are killed at random.
+func TestExample(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			var out buffer
+			reports, err := onServer(t.Context(), whole, testdb.Shared(t, engine).Config().FormatDSN(), &out)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out.String())
+			}
+			if len(reports) < whole.days || !strings.Contains(out.String(), " processes killed, ") {
+				t.Errorf("%d reports\n%s", len(reports), out.String())
+			}
+			byWorker := make(map[string]int)
+			for _, r := range reports {
+				byWorker[r.worker]++
+			}
+			t.Logf("the reports are by %v", byWorker)
+		})
+	}
+}
+
+// TestCheckFindsWhatDoesNotHold proves that a day without a report is found, and one with
+// two.
+func TestCheckFindsWhatDoesNotHold(t *testing.T) {
+	t.Parallel()
+	at := func(n int) report { return report{day: time.Unix(int64(n), 0)} }
+	for name, test := range map[string]struct {
+		reports []report
+		bad     bool
+	}{
+		"as it should be": {[]report{at(1), at(2), at(3)}, false},
+		"one left out":    {[]report{at(1), at(3)}, true},
+		"one twice":       {[]report{at(1), at(2), at(2), at(3)}, true},
+	} {
+		if err := check(test.reports); (err != nil) != test.bad {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

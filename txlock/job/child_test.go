@@ -1,0 +1,111 @@
+package job
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// The environment of a process of TestProcesses: the DSN, its name, how wrong its clock is,
+// and the table that it writes.
+const (
+	childDSN   = "LOCKSTEP_JOB_DSN"
+	childName  = "LOCKSTEP_JOB_NAME"
+	childClock = "LOCKSTEP_JOB_CLOCK"
+	childTable = "LOCKSTEP_JOB_TABLE"
+)
+
+const (
+	childEvery = 100 * time.Millisecond
+	childTTL   = time.Second
+)
+
+func isChild() bool { return os.Getenv(childDSN) != "" }
+
+// child runs two jobs until its input ends, or it is killed.
+func child() {
+	if err := runChild(os.Stdin); err != nil {
+		fmt.Fprintln(os.Stderr, os.Getenv(childName), err)
+		os.Exit(1)
+	}
+}
+
+func runChild(in io.Reader) error {
+	off, err := time.ParseDuration(os.Getenv(childClock))
+	if err != nil {
+		return err
+	}
+	machine = func() time.Time { return time.Now().Add(off) }
+	db, err := locksqlc.Open(os.Getenv(childDSN))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	leases, err := lease.NewManager(db, lease.TTL(childTTL))
+	if err != nil {
+		return err
+	}
+	table := os.Getenv(childTable)
+	jobs, err := New(db, leases, By(os.Getenv(childName)), Observe(func(_ context.Context, e Event) {
+		if e.Kind == Trouble || e.Kind == Failed {
+			fmt.Println(e.Kind, e.Key, e.At.UnixMicro(), e.Err)
+		}
+	}))
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 2)
+	go func() {
+		ended <- jobs.Run(context.Background(), txlock.Named(table+":plain"), Every(childEvery), func(ctx context.Context, at time.Time) error {
+			return alone(ctx, db, table, at)
+		}, Missed(All))
+	}()
+	go func() {
+		ended <- jobs.RunTx(context.Background(), txlock.Named(table+":tx"), Every(childEvery), func(ctx context.Context, tx *sql.Tx, at time.Time) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES ('tx', ?, ?)", at.UnixMicro(), os.Getenv(childName))
+			return err
+		}, Missed(All))
+	}()
+	_, err = io.Copy(io.Discard, bufio.NewReader(in))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return errors.Join(err, jobs.Close(ctx), <-ended, <-ended, leases.Close(ctx))
+}
+
+// alone writes a row, under a lock of the server's that tells whether another process is at
+// work: it ends with the connection of a process that is killed.
+func alone(ctx context.Context, db *sql.DB, table string, at time.Time) (err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	var got int
+	if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 0)", table).Scan(&got); err != nil {
+		return err
+	}
+	if got != 1 {
+		fmt.Println("beside", at.UnixMicro())
+		return errors.New("another process is at work")
+	}
+	_, err = conn.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES ('plain', ?, ?)", at.UnixMicro(), os.Getenv(childName))
+	var released sql.NullInt64
+	return errors.Join(err, conn.QueryRowContext(context.WithoutCancel(ctx), "SELECT RELEASE_LOCK(?)", table).Scan(&released))
+}
+
+// environment is that of a child.
+func environment(dsn, name, table string, off time.Duration) []string {
+	zones := []string{"UTC", "Asia/Tokyo", "America/New_York"}
+	return append(os.Environ(), childDSN+"="+dsn, childName+"="+name, childTable+"="+table, childClock+"="+off.String(),
+		"TZ="+zones[len(strings.Split(name, ":")[0])%len(zones)])
+}

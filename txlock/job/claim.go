@@ -1,0 +1,251 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/joined"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// markTime is for how long the end of a tick is tried to be marked, while the server
+// can't be reached.
+const markTime = 10 * time.Second
+
+// Claim is a tick that this process has begun, with its lease. Finish ends it. Its methods
+// may be called from any goroutine.
+type Claim struct {
+	jobs  *Jobs
+	key   txlock.Key
+	tick  beginning
+	lease *lease.Lease
+	timer stopwatch
+
+	interrupted bool // the work was: it has not failed by itself
+	finish      sync.Once
+	result      error
+	committed   bool // the row says that the tick was done
+}
+
+// Claim begins a tick, for a program that does the work itself and calls Finish; Tick does
+// both. It doesn't wait: it returns txlock.ErrBusy while another process runs a tick of
+// the key, ErrDone for a tick that was done, ErrPast if a later one was begun, ErrEarly
+// for an instant that is ahead of the server's clock, txlock.ErrInvalidKey and
+// txlock.ErrInvalidOption, ErrClosed, and what TryAcquire of the lease returns.
+func (j *Jobs) Claim(ctx context.Context, key txlock.Key, at time.Time) (*Claim, error) {
+	return j.claimNow(ctx, key, func(now time.Time) (time.Time, error) {
+		if at.After(now) {
+			return at, early(key, at, now)
+		}
+		return at, check(ctx, key, at)
+	})
+}
+
+// ClaimNearest begins the tick of the schedule that is nearest to the present by the
+// server's clock, past or future. It is for schedulers whose processes ask at about the
+// same time, by clocks of their own: they may be wrong by less than half of the time
+// between two instants. It returns what Claim returns.
+func (j *Jobs) ClaimNearest(ctx context.Context, key txlock.Key, s Schedule) (*Claim, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return j.claimNow(ctx, key, func(now time.Time) (time.Time, error) {
+		at := s.nearest(now)
+		if at.IsZero() {
+			return at, fmt.Errorf("%w: the schedule of job %q has no instant near %v", ErrEarly, key, now.UTC())
+		}
+		return at, check(ctx, key, at)
+	})
+}
+
+// claimNow claims the tick that choose returns for the server's time, without waiting.
+func (j *Jobs) claimNow(ctx context.Context, key txlock.Key, choose func(now time.Time) (time.Time, error)) (*Claim, error) {
+	leave, err := j.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	r, now, err := j.ledger.look(ctx, key.String())
+	if err != nil {
+		return nil, err
+	}
+	at, err := choose(now)
+	if err != nil {
+		return nil, err
+	}
+	if err := refused(key, r, at); err != nil {
+		return nil, err
+	}
+	return j.begin(ctx, key, at, time.Time{}, r)
+}
+
+// check returns what is wrong with a tick.
+func check(ctx context.Context, key txlock.Key, at time.Time) error {
+	if err := key.Validate(); err != nil {
+		return err
+	}
+	if at.Before(time.Unix(0, 0)) || at.Year() > 9999 {
+		return fmt.Errorf("%w: job %q: the instant %v is not in the years from 1970 to 9999", txlock.ErrInvalidOption, key, at.UTC())
+	}
+	for o := underlease.Owners(ctx); o != nil; o = o.Outer {
+		if o.Lease != nil && o.Lease.Key().String() == key.String() && o.Lease.Err() == nil {
+			return fmt.Errorf("%w: job %q: the context holds the lease of this key, and the tick would wait for itself", txlock.ErrInvalidOption, key)
+		}
+	}
+	return nil
+}
+
+func early(key txlock.Key, at, now time.Time) error {
+	return fmt.Errorf("%w: job %q: %v is %v ahead", ErrEarly, key, at.UTC(), at.Sub(now))
+}
+
+// refused returns why a tick can't be begun any more.
+func refused(key txlock.Key, r row, at time.Time) error {
+	switch us := at.UnixMicro(); {
+	case !r.known:
+		return nil
+	case r.DoneUs >= us:
+		return fmt.Errorf("%w: job %q: %v", ErrDone, key, at.UTC())
+	case r.TickUs > us:
+		return fmt.Errorf("%w: job %q: %v, and %v is older", ErrPast, key, r.tick().UTC(), at.UTC())
+	}
+	return nil
+}
+
+// begin acquires the lease and begins the tick, without waiting. The row is as it was
+// seen a moment ago.
+func (j *Jobs) begin(ctx context.Context, key txlock.Key, at, next time.Time, seen row) (_ *Claim, err error) {
+	l, err := j.leases.TryAcquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = joined.Errors(err, l.Release(ctx))
+		}
+	}()
+	c := &Claim{jobs: j, key: key, lease: l, tick: beginning{key: key.String(), at: at, next: next, by: j.by, token: l.Token()}, timer: newStopwatch()}
+	if !seen.known {
+		if err := j.ledger.make(ctx, key.String(), never); err != nil {
+			return nil, err
+		}
+	}
+	began, err := j.ledger.begin(ctx, c.tick)
+	if err != nil {
+		return nil, err
+	}
+	if !began { // somebody was faster
+		r, _, err := j.ledger.look(ctx, key.String())
+		if err == nil {
+			err = refused(key, r, at)
+		}
+		if err == nil {
+			err = fmt.Errorf("begin job %q: %w: under the same owner's lease", key, txlock.ErrBusy)
+		}
+		return nil, err
+	}
+	j.tell(ctx, Event{Kind: Began, Key: key, At: at})
+	return c, nil
+}
+
+// At returns the instant of the tick.
+func (c *Claim) At() time.Time { return c.tick.at }
+
+// Lease returns the lease that is held while the tick runs. Its token rises with every
+// beginning of a tick of the key, so that a system outside of the database can refuse a
+// process that comes late.
+func (c *Claim) Lease() *lease.Lease { return c.lease }
+
+// Finish ends the tick: it marks it as done if why is nil, and else as failed, and gives
+// the lease back. A tick that fails after its lease was lost counts as interrupted, not as
+// failed, as does that of a process that has died: whoever comes first begins it again. It may be called after the end of the context. While the server can't
+// be reached it tries again for some seconds; then it returns the error, and the tick
+// counts as not done. It returns txlock.ErrLost if the lease was lost, and another process
+// has begun the tick or a later one: this one is not marked then. A second call does
+// nothing, and returns what the first has returned.
+func (c *Claim) Finish(ctx context.Context, why error) error {
+	c.finish.Do(func() {
+		if why != nil && errors.Is(c.lease.Err(), txlock.ErrLost) {
+			c.interrupted = true
+		}
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTime)
+		defer cancel()
+		marked := c.mark(ending, why)
+		released := c.lease.Release(ending)
+		if errors.Is(released, lease.ErrGuarded) || errors.Is(released, txlock.ErrLost) || errors.Is(released, txlock.ErrNotHeld) {
+			released = nil // it ends with the transaction, or has ended before
+		}
+		c.result = joined.Errors(marked, released)
+		e := Event{Kind: Done, Key: c.key, At: c.tick.at, Took: c.timer.elapsed(), Err: c.result}
+		if marked != nil || why != nil && !c.committed {
+			e.Kind, e.Err = Failed, joined.Errors(why, c.result)
+		}
+		c.jobs.tell(ctx, e)
+	})
+	return c.result
+}
+
+// mark writes how the tick has ended, and tries again while the server can't be reached.
+func (c *Claim) mark(ctx context.Context, why error) error {
+	for pause := leastPause; ; pause *= 2 {
+		if c.committed {
+			return nil
+		}
+		if c.interrupted {
+			// As if the process had died: another one begins the tick again.
+			_, err := c.isMarked(ctx, why)
+			return err
+		}
+		marked, err := c.write(ctx, why)
+		if err == nil && !marked {
+			// The row is not ours any more, or what was sent before has succeeded unseen.
+			marked, err = c.isMarked(ctx, why)
+		}
+		switch {
+		case marked:
+			return nil
+		case err == nil:
+			return fmt.Errorf("job %q, token %d: %w: another process has begun it", c.key, c.tick.token, txlock.ErrLost)
+		case sleep(ctx, pause) != nil:
+			return err
+		}
+	}
+}
+
+func (c *Claim) write(ctx context.Context, why error) (bool, error) {
+	if why == nil {
+		return c.jobs.ledger.done(ctx, c.tick)
+	}
+	return c.jobs.ledger.failed(ctx, c.tick, why.Error())
+}
+
+// isMarked tells whether the tick is marked already: as wanted, or as done by a transaction
+// whose COMMIT was not answered.
+func (c *Claim) isMarked(ctx context.Context, why error) (bool, error) {
+	r, _, err := c.jobs.ledger.look(ctx, c.key.String())
+	if err != nil || r.Token != c.tick.token || r.EndedUs == 0 {
+		return false, err
+	}
+	c.committed = r.DoneUs == c.tick.at.UnixMicro()
+	return c.committed || why != nil, nil
+}
+
+// sleep waits for a time, or returns the context's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

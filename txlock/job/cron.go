@@ -1,0 +1,128 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+var crontab = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+
+// everyHour is the mark of a field with a star in the schedules of package cron.
+const everyHour = 1 << 63
+
+// Cron has the instants of a crontab line: minute, hour, day of the month, month and day of
+// the week, with seconds in front of them or without, or @hourly, @daily, @weekly,
+// @monthly and @yearly. The line is in UTC, wherever the process runs, unless it begins
+// with a time zone: "CRON_TZ=Europe/Berlin 30 2 * * *".
+//
+// Where the clocks of the zone are put forward, a line with given hours fires at the end of
+// the gap if its time is in the gap; where they are put back, it fires at the first of the
+// two times. A line for every hour (*) fires as time passes.
+//
+// A line that can't be read, or that never fires, makes a schedule that every call refuses
+// with txlock.ErrInvalidOption.
+func Cron(line string) Schedule {
+	spec, err := parse(line)
+	if err != nil {
+		return Schedule{bad: fmt.Errorf("%w: Cron(%q): %w", txlock.ErrInvalidOption, line, err)}
+	}
+	return Schedule{next: func(after time.Time) time.Time { return nextOf(spec, after) }}
+}
+
+func parse(line string) (*cron.SpecSchedule, error) {
+	line = strings.TrimSpace(line)
+	zoned := strings.HasPrefix(line, "TZ=") || strings.HasPrefix(line, "CRON_TZ=")
+	if zoned && !strings.Contains(line, " ") { // the parser would panic
+		return nil, errors.New("there is nothing behind the time zone")
+	}
+	parsed, err := crontab.Parse(line)
+	if err != nil {
+		return nil, err
+	}
+	spec, is := parsed.(*cron.SpecSchedule)
+	if !is {
+		return nil, errors.New("intervals depend on when they begin: use Every")
+	}
+	zone := spec.Location
+	spec.Location = time.UTC
+	if spec.Next(time.Unix(0, 0)).IsZero() {
+		return nil, errors.New("it never fires")
+	}
+	if zoned {
+		spec.Location = zone
+	}
+	return spec, nil
+}
+
+// nextOf returns the next instant of a crontab line. Package cron is asked in UTC only: it
+// leaves out and repeats days where zones change by other than whole hours.
+func nextOf(spec *cron.SpecSchedule, after time.Time) time.Time {
+	wall := *spec
+	wall.Location = time.UTC
+	if spec.Hour&everyHour != 0 {
+		return asTimePasses(&wall, after.In(spec.Location))
+	}
+	for at := shown(after.In(spec.Location)); ; {
+		if at = wall.Next(at); at.IsZero() {
+			return at
+		}
+		if first := firstShown(at, spec.Location); first.After(after) {
+			return first
+		}
+	}
+}
+
+// asTimePasses returns the next time at which a clock of the zone shows a time of the
+// line, be it for the second time.
+func asTimePasses(wall *cron.SpecSchedule, after time.Time) time.Time {
+	for {
+		_, offset := after.Zone()
+		_, change := after.ZoneBounds()
+		at := wall.Next(shown(after))
+		if !at.IsZero() {
+			at = at.Add(-time.Duration(offset) * time.Second)
+		}
+		if change.IsZero() || !at.IsZero() && at.Before(change) {
+			return at
+		}
+		if next := wall.Next(shown(change).Add(-time.Second)); next.Equal(shown(change)) {
+			return change
+		}
+		after = change
+	}
+}
+
+// shown is what a clock of the time's zone shows, as a time in UTC.
+func shown(at time.Time) time.Time {
+	_, offset := at.Zone()
+	return at.UTC().Add(time.Duration(offset) * time.Second)
+}
+
+// firstShown returns when a clock of the zone shows a time first, or, if the clocks are put
+// forward over it, when that happens.
+func firstShown(wall time.Time, zone *time.Location) time.Time {
+	at := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, zone)
+	begin, end := at.ZoneBounds()
+	switch got := shown(at); {
+	case got.Before(wall):
+		return end
+	case got.After(wall):
+		return begin
+	case !begin.IsZero() && at.Sub(begin) < -moved(begin):
+		return at.Add(moved(begin)) // it is there for the second time
+	}
+	return at
+}
+
+// moved returns by how much the clocks of the zone are put forward at a change.
+func moved(change time.Time) time.Duration {
+	_, before := change.Add(-time.Second).Zone()
+	_, after := change.Zone()
+	return time.Duration(after-before) * time.Second
+}

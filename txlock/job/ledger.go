@@ -1,0 +1,141 @@
+package job
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
+)
+
+// ledger is where ticks are written down: the table, or its stand-in in tests.
+type ledger interface {
+	// look reads the row of a job, and the server's clock. Where there is no row, known
+	// is false.
+	look(ctx context.Context, key string) (r row, now time.Time, err error)
+	// make makes the row, unless it is there. Nothing up to from is due.
+	make(ctx context.Context, key string, from time.Time) error
+	// begin begins a tick, unless that is refused.
+	begin(ctx context.Context, b beginning) (bool, error)
+	// done and failed mark the tick that was begun so, unless a newer lease has begun one.
+	done(ctx context.Context, b beginning) (bool, error)
+	failed(ctx context.Context, b beginning, why string) (bool, error)
+	// list reads all rows.
+	list(ctx context.Context) ([]row, error)
+}
+
+// row is what the table has of a job.
+type row struct {
+	known bool
+	gen.LockstepJob
+}
+
+func (r row) tick() time.Time { return time.UnixMicro(r.TickUs) }
+
+// open tells whether the tick that was begun last was not done.
+func (r row) open() bool { return r.TickUs > r.DoneUs }
+
+// hasFailed tells whether it has failed. Else it runs, or its process has died.
+func (r row) hasFailed() bool { return r.open() && r.EndedUs != 0 }
+
+// beginning is a tick that is begun under a lease.
+type beginning struct {
+	key   string
+	at    time.Time
+	next  time.Time // zero if it isn't known
+	by    string
+	token uint64
+}
+
+// never is before every instant that can be ticked.
+var never = time.UnixMicro(-1)
+
+// sqlLedger is the table.
+type sqlLedger struct{ db *sql.DB }
+
+var queries = gen.New()
+
+func (s sqlLedger) text() gen.DBTX { return &rawsql.Text{DBTX: s.db} }
+
+func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error) {
+	r, err := queries.LookJob(ctx, s.text(), []byte(key))
+	if err == nil {
+		return row{true, gen.LockstepJob{
+			Name: []byte(key), TickUs: r.TickUs, DoneUs: r.DoneUs, Token: r.Token, Owner: r.Owner, StartedUs: r.StartedUs,
+			EndedUs: r.EndedUs, TookUs: r.TookUs, Failures: r.Failures, Error: r.Error, NextUs: r.NextUs,
+		}}, time.UnixMicro(r.NowUs), nil
+	}
+	if !errors.Is(err, sql.ErrNoRows) {
+		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("look at job %q", key), err)
+	}
+	clock, err := queries.ServerClock(ctx, s.text())
+	if err == nil {
+		err = session.Fit(clock.Version)
+	}
+	if err != nil {
+		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("look at job %q", key), err)
+	}
+	return row{}, time.UnixMicro(clock.NowUs), nil
+}
+
+func (s sqlLedger) make(ctx context.Context, key string, from time.Time) error {
+	err := queries.MakeJob(ctx, s.text(), gen.MakeJobParams{Name: []byte(key), FromUs: from.UnixMicro()})
+	return fault.Explain(fmt.Sprintf("make job %q", key), err)
+}
+
+func (s sqlLedger) begin(ctx context.Context, b beginning) (bool, error) {
+	arg := gen.BeginJobParams{Name: []byte(b.key), AtUs: b.at.UnixMicro(), Owner: []byte(b.by), Token: b.token}
+	if !b.next.IsZero() {
+		arg.NextUs = b.next.UnixMicro()
+	}
+	n, err := queries.BeginJob(ctx, s.text(), arg)
+	return n > 0, fault.Explain(fmt.Sprintf("begin job %q", b.key), err)
+}
+
+func (s sqlLedger) done(ctx context.Context, b beginning) (bool, error) {
+	return doneIn(ctx, s.text(), b)
+}
+
+// doneIn marks a tick as done in a transaction of the caller.
+func doneIn(ctx context.Context, tx gen.DBTX, b beginning) (bool, error) {
+	n, err := queries.JobDone(ctx, tx, gen.JobDoneParams{Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token})
+	return n > 0, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
+}
+
+func (s sqlLedger) failed(ctx context.Context, b beginning, why string) (bool, error) {
+	n, err := queries.JobFailed(ctx, s.text(), gen.JobFailedParams{
+		Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token, Error: []byte(clipped(why)),
+	})
+	return n > 0, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
+}
+
+func (s sqlLedger) list(ctx context.Context) ([]row, error) {
+	found, err := queries.ListJobs(ctx, s.text())
+	if err != nil {
+		return nil, fault.Explain("list jobs", err)
+	}
+	rows := make([]row, len(found))
+	for i, r := range found {
+		rows[i] = row{true, r}
+	}
+	return rows, nil
+}
+
+// maxError is the length of the column.
+const maxError = 1024
+
+// clipped is the text of an error as the column holds it.
+func clipped(text string) string {
+	switch {
+	case text == "":
+		return "(an error without a text)"
+	case len(text) > maxError:
+		return text[:maxError]
+	}
+	return text
+}

@@ -1,0 +1,240 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/memstore"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+var nightly = txlock.Named("nightly")
+
+// cluster is a server in memory, for a test in a bubble.
+type cluster struct {
+	t      *testing.T
+	leases *memstore.Server
+
+	mu   sync.Mutex
+	step time.Duration // by which the server's clock was set
+	rows map[string]gen.LockstepJob
+}
+
+// inMemory runs a test without a server.
+func inMemory(t *testing.T, test func(t *testing.T, c *cluster)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limit := time.AfterFunc(3*365*24*time.Hour, func() { panic(t.Name() + " does not end") })
+		defer limit.Stop()
+		test(t, &cluster{t: t, leases: memstore.New(), rows: make(map[string]gen.LockstepJob)})
+	})
+}
+
+func (c *cluster) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.step)
+}
+
+// set sets the server's clock for jobs.
+func (c *cluster) set(by time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.step += by
+}
+
+// node is a process.
+type node struct {
+	*Jobs
+	t      *testing.T
+	store  *memstore.Store
+	ledger *memLedger
+	leases *lease.Manager
+	events *events
+}
+
+const ttl = 3 * time.Second
+
+// node starts a process, which is closed at the end of the test.
+func (c *cluster) node(opts ...Option) *node {
+	c.t.Helper()
+	n := &node{t: c.t, store: c.leases.Store(), ledger: &memLedger{cluster: c}, events: new(events)}
+	pool := n.store.Pool()
+	var err error
+	if n.leases, err = lease.NewManager(pool, lease.TTL(ttl), lease.Janitor(0, time.Hour)); err != nil {
+		c.t.Fatal(err)
+	}
+	if n.Jobs, err = newJobs(pool, n.leases, n.ledger, append([]Option{Observe(n.events.add)}, opts...)...); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		n.store.Up()
+		n.ledger.down(nil)
+		must(c.t, errors.Join(n.Close(context.Background()), n.leases.Close(context.Background()), pool.Close()))
+	})
+	return n
+}
+
+// die cuts the process off from the server.
+func (n *node) die() {
+	n.store.Down(nil)
+	n.ledger.down(errors.New("cut off"))
+}
+
+// events are what an observer was told.
+type events struct {
+	mu  sync.Mutex
+	all []Event
+}
+
+func (e *events) add(_ context.Context, event Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, event)
+}
+
+func (e *events) of(kind Kind) (found []Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, event := range e.all {
+		if event.Kind == kind {
+			found = append(found, event)
+		}
+	}
+	return found
+}
+
+// memLedger is what a process sees of the table in memory.
+type memLedger struct {
+	*cluster
+	fault error
+	calls int
+}
+
+func (m *memLedger) sent() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls
+}
+
+func (m *memLedger) down(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fault = err
+}
+
+// change changes a row as an UPDATE does, unless f refuses.
+func (m *memLedger) change(ctx context.Context, key string, f func(r *gen.LockstepJob, now int64) bool) (bool, error) {
+	time.Sleep(time.Millisecond) // the way to the server
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls++
+	if err := errors.Join(ctx.Err(), m.fault); err != nil {
+		return false, err
+	}
+	r, known := m.rows[key]
+	if !known || !f(&r, time.Now().Add(m.step).UnixMicro()) {
+		return false, nil
+	}
+	m.rows[key] = r
+	return true, nil
+}
+
+func (m *memLedger) look(ctx context.Context, key string) (row, time.Time, error) {
+	now := m.now()
+	var found row
+	known, err := m.change(ctx, key, func(r *gen.LockstepJob, _ int64) bool { found.LockstepJob = *r; return true })
+	found.known = known
+	return found, now, err
+}
+
+func (m *memLedger) make(ctx context.Context, key string, from time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := errors.Join(ctx.Err(), m.fault); err != nil {
+		return err
+	}
+	if _, known := m.rows[key]; !known {
+		m.rows[key] = gen.LockstepJob{Name: []byte(key), TickUs: from.UnixMicro(), DoneUs: from.UnixMicro(), Error: []byte("-")}
+	}
+	return nil
+}
+
+func (m *memLedger) begin(ctx context.Context, b beginning) (bool, error) {
+	return m.change(ctx, b.key, func(r *gen.LockstepJob, now int64) bool {
+		us := b.at.UnixMicro()
+		if r.DoneUs >= us || r.TickUs > us || r.Token >= b.token {
+			return false
+		}
+		if r.TickUs != us {
+			r.Failures = 0
+		}
+		r.TickUs, r.Owner, r.StartedUs, r.EndedUs, r.Token, r.NextUs = us, []byte(b.by), now, 0, b.token, 0
+		if !b.next.IsZero() {
+			r.NextUs = b.next.UnixMicro()
+		}
+		return true
+	})
+}
+
+// end is what done and failed have in common.
+func (m *memLedger) end(ctx context.Context, b beginning, f func(r *gen.LockstepJob)) (bool, error) {
+	return m.change(ctx, b.key, func(r *gen.LockstepJob, now int64) bool {
+		if r.TickUs != b.at.UnixMicro() || r.Token != b.token || r.EndedUs != 0 {
+			return false
+		}
+		f(r)
+		r.TookUs, r.EndedUs = max(0, now-r.StartedUs), now
+		return true
+	})
+}
+
+func (m *memLedger) done(ctx context.Context, b beginning) (bool, error) {
+	return m.end(ctx, b, func(r *gen.LockstepJob) { r.DoneUs, r.Failures, r.Error = r.TickUs, 0, []byte("-") })
+}
+
+func (m *memLedger) failed(ctx context.Context, b beginning, why string) (bool, error) {
+	return m.end(ctx, b, func(r *gen.LockstepJob) { r.Failures++; r.Error = bytes.Clone([]byte(clipped(why))) })
+}
+
+func (m *memLedger) list(context.Context) (rows []row, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.rows {
+		rows = append(rows, row{true, r})
+	}
+	return rows, nil
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wants(t testing.TB, what string, err error, want ...error) {
+	t.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Errorf("%s: %v, want %v", what, err, w)
+		}
+	}
+}
+
+func TestMain(m *testing.M) {
+	if isChild() {
+		child()
+		return
+	}
+	testdb.Main(m)
+}

@@ -1,0 +1,155 @@
+package job
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Policy says what becomes of instants at which nobody could begin the tick, because no
+// process ran, the server was down, or an earlier tick took longer.
+type Policy int
+
+// The policies of Missed.
+const (
+	// Once runs the latest of the missed instants, in place of all. It is the default.
+	Once Policy = iota
+	// Skip runs none that is late by more than Grace.
+	Skip
+	// All runs each of them, in their order.
+	All
+)
+
+// RunOption is an option of Run and RunTx. All processes should have the same.
+type RunOption func(*running)
+
+// running is how a job is run.
+type running struct {
+	key      txlock.Key
+	schedule Schedule
+	missed   Policy
+	grace    time.Duration
+	jitter   time.Duration
+	retry    time.Duration
+	bad      error
+}
+
+// Missed sets the policy for missed instants. The default is Once.
+func Missed(p Policy) RunOption {
+	return func(r *running) {
+		r.missed = p
+		if p < Once || p > All {
+			r.bad = fmt.Errorf("%w: Missed(%d): there is no such policy", txlock.ErrInvalidOption, p)
+		}
+	}
+}
+
+// Grace sets how late a tick may begin under the policy Skip. The default is a minute.
+func Grace(d time.Duration) RunOption {
+	return func(r *running) { r.grace, r.bad = d, notNegative("Grace", d, r.bad) }
+}
+
+// Jitter delays each tick by up to d, so that jobs of the same instant don't begin all at
+// once. The delay depends on the key and the instant, so that all processes wait for
+// equally long; no tick is delayed past the next instant. The default is 0.
+func Jitter(d time.Duration) RunOption {
+	return func(r *running) { r.jitter, r.bad = d, notNegative("Jitter", d, r.bad) }
+}
+
+// RetryAfter sets how long after a failure a tick is tried again, by whichever process,
+// until the next instant has come. The default is a tenth of the time between the two, at
+// most a minute.
+func RetryAfter(d time.Duration) RunOption {
+	return func(r *running) {
+		r.retry, r.bad = d, notNegative("RetryAfter", d, r.bad)
+		if d == 0 && r.bad == nil {
+			r.bad = fmt.Errorf("%w: RetryAfter(0): it must be positive", txlock.ErrInvalidOption)
+		}
+	}
+}
+
+func notNegative(name string, d time.Duration, bad error) error {
+	if d < 0 {
+		return fmt.Errorf("%w: %s(%v): it must not be negative", txlock.ErrInvalidOption, name, d)
+	}
+	return bad
+}
+
+// plan is what a process does next: it begins the tick of the instant at, or it looks again
+// when the time until has come. Without either, the schedule is over.
+type plan struct {
+	at, until time.Time
+}
+
+// next decides what to do about a job whose row is r, at a time of the server's clock. It
+// asks nothing else, so all processes come to the same.
+func (j *running) next(r row, now time.Time) plan {
+	begun := time.UnixMicro(max(r.TickUs, r.DoneUs))
+	coming := j.schedule.Next(begun)
+	switch {
+	case !coming.IsZero() && !coming.After(now):
+		return j.when(j.missedOne(r, coming, now), now)
+	case r.hasFailed():
+		return j.again(r, coming, now)
+	case r.open():
+		return plan{at: begun} // it runs, or its process has died: the lease says which
+	case coming.IsZero():
+		return plan{}
+	}
+	return j.when(coming, now)
+}
+
+// when begins an instant that is due, and else waits for it. It may be zero.
+func (j *running) when(at, now time.Time) plan {
+	if at.IsZero() {
+		return plan{}
+	}
+	if due := j.schedule.due(j.key, at, j.jitter); due.After(now) {
+		return plan{until: due}
+	}
+	return plan{at: at}
+}
+
+// missedOne chooses among the instants from coming to now, none of which was begun, or the
+// next one in the future.
+func (j *running) missedOne(r row, coming, now time.Time) time.Time {
+	if j.missed == All {
+		if r.open() && !r.hasFailed() {
+			return r.tick()
+		}
+		return coming
+	}
+	latest := j.schedule.latest(coming.Add(-time.Microsecond), now)
+	if j.missed == Skip && now.Sub(j.schedule.due(j.key, latest, j.jitter)) > j.grace {
+		return j.schedule.Next(latest)
+	}
+	return latest
+}
+
+// again tries a tick that has failed once more, after a pause.
+func (j *running) again(r row, coming, now time.Time) plan {
+	pause := j.retry
+	if pause == 0 {
+		pause = time.Minute
+		if !coming.IsZero() {
+			pause = min(pause, max(coming.Sub(r.tick())/10, leastPause))
+		}
+	}
+	// A clock that was set back doesn't make the pause longer.
+	if until := time.UnixMicro(r.EndedUs).Add(pause); until.After(now) {
+		until = earlier(until, now.Add(pause))
+		if coming.IsZero() {
+			return plan{until: until}
+		}
+		return plan{until: earlier(until, coming)}
+	}
+	return plan{at: r.tick()}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,339 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// journal is what was done when.
+type journal struct {
+	mu      sync.Mutex
+	begun   []time.Time
+	done    []time.Time
+	running int
+	beside  int // how often one began beside another
+}
+
+// work takes a time, and fails with the context.
+func (j *journal) work(takes time.Duration) Func {
+	return func(ctx context.Context, at time.Time) error {
+		j.mu.Lock()
+		j.begun = append(j.begun, at)
+		if j.running++; j.running > 1 {
+			j.beside++
+		}
+		j.mu.Unlock()
+		err := sleep(ctx, takes)
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.running--
+		if err == nil {
+			j.done = append(j.done, at)
+		}
+		return err
+	}
+}
+
+// runs runs a job in a process until the test ends.
+func (n *node) runs(s Schedule, fn Func, opts ...RunOption) {
+	n.t.Helper()
+	go func() {
+		if err := n.Run(context.Background(), nightly, s, fn, opts...); err != nil {
+			n.t.Error(err)
+		}
+	}()
+}
+
+// closeAll ends processes, so that what they did can be read.
+func closeAll(t *testing.T, nodes ...*node) {
+	t.Helper()
+	for _, n := range nodes {
+		must(t, n.Close(t.Context()))
+	}
+}
+
+// TestRunOnFive proves that of five processes one does each of 300 ticks, in their order,
+// while processes are cut off and come back; and that All loses none.
+func TestRunOnFive(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var j journal
+		every := 100 * time.Millisecond
+		first := Every(every).Next(c.now())
+		nodes := make([]*node, 5)
+		for i := range nodes {
+			nodes[i] = c.node()
+			nodes[i].runs(Every(every), j.work(time.Millisecond), Missed(All))
+		}
+		for i := range 6 {
+			time.Sleep(5 * time.Second)
+			n := nodes[i%5]
+			n.die()
+			time.AfterFunc(2*ttl, func() { n.store.Up(); n.ledger.down(nil) })
+		}
+		time.Sleep(10 * ttl)
+		closeAll(t, nodes...)
+		once := slices.Compact(slices.Clone(j.done))
+		if len(once) < 300 {
+			t.Fatalf("%d ticks", len(once))
+		}
+		for i, at := range once {
+			if want := first.Add(time.Duration(i) * every); !at.Equal(want) {
+				t.Fatalf("tick %d is %v, want %v", i, at, want)
+			}
+		}
+		if j.beside > 0 || len(j.done) > len(once)+6 {
+			t.Errorf("%d ran beside another, %d were done again", j.beside, len(j.done)-len(once))
+		}
+	})
+}
+
+// TestMissedTicks proves what becomes of the ticks of a night in which no process ran.
+func TestMissedTicks(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy Policy
+		want   []int // hours
+	}{
+		"Once": {Once, []int{1, 2, 10, 11}},
+		"Skip": {Skip, []int{1, 2, 11}},
+		"All":  {All, []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, c *cluster) {
+				var j journal
+				begin := c.now().Truncate(time.Hour)
+				a := c.node()
+				a.runs(Every(time.Hour), j.work(time.Second), Missed(test.policy))
+				time.Sleep(150 * time.Minute)
+				must(t, a.Close(t.Context()))
+				time.Sleep(8 * time.Hour)
+				b := c.node()
+				b.runs(Every(time.Hour), j.work(time.Second), Missed(test.policy))
+				time.Sleep(time.Hour)
+				closeAll(t, b)
+				var got []int
+				for _, at := range j.done {
+					got = append(got, int(at.Sub(begin).Hours()))
+				}
+				if !slices.Equal(got, test.want) {
+					t.Errorf("done: %v, want %v", got, test.want)
+				}
+				left := b.events.of(Left)
+				if (test.policy == All) != (len(left) == 0) {
+					t.Errorf("told of %v", left)
+				}
+				s, err := b.Status(t.Context(), nightly)
+				must(t, err)
+				if !s.Next.Equal(s.Done.Add(time.Hour)) || s.Took < time.Second {
+					t.Errorf("the table says %+v", s)
+				}
+			})
+		})
+	}
+}
+
+// TestServerClockIsSet proves that no tick is done twice when the server's clock is set
+// back, and that a step forward leaves ticks to the policy.
+func TestServerClockIsSet(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var j journal
+		nodes := []*node{c.node(), c.node(), c.node()}
+		for _, n := range nodes {
+			n.runs(Every(time.Minute), j.work(time.Second))
+		}
+		for _, by := range []time.Duration{0, -10 * time.Minute, 3 * time.Hour, -90 * time.Second, -time.Hour, 2 * time.Hour} {
+			c.set(by)
+			time.Sleep(30 * time.Minute)
+		}
+		closeAll(t, nodes...)
+		if len(j.done) < 30 || j.beside > 0 {
+			t.Errorf("%d ticks, %d beside others", len(j.done), j.beside)
+		}
+		for i := 1; i < len(j.done); i++ {
+			if !j.done[i].After(j.done[i-1]) {
+				t.Errorf("%v after %v", j.done[i], j.done[i-1])
+			}
+		}
+	})
+}
+
+// TestTakeOver proves that another process does a tick whose process was cut off, within
+// the TTL and a look, and that a failure is tried again after a pause.
+func TestTakeOver(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var mu sync.Mutex
+		var begun []time.Time
+		var gone *node
+		fn := func(n *node) Func {
+			return func(ctx context.Context, _ time.Time) error {
+				mu.Lock()
+				begun = append(begun, time.Now())
+				first := len(begun) == 1
+				if first {
+					gone = n
+				}
+				failing := len(begun) == 2
+				mu.Unlock()
+				switch {
+				case first:
+					n.die()
+					<-ctx.Done()
+				case failing:
+					return errors.New("not yet")
+				}
+				return context.Cause(ctx)
+			}
+		}
+		nodes := []*node{c.node(), c.node(), c.node()}
+		for _, n := range nodes {
+			n.runs(Every(time.Hour), fn(n), RetryAfter(time.Minute))
+		}
+		time.Sleep(90 * time.Minute)
+		mu.Lock()
+		gone.store.Up()
+		gone.ledger.down(nil)
+		mu.Unlock()
+		closeAll(t, nodes...)
+		if len(begun) != 3 {
+			t.Fatalf("begun %d times", len(begun))
+		}
+		if d := begun[1].Sub(begun[0]); d > ttl+mostBusy+time.Second {
+			t.Errorf("taken over after %v", d)
+		}
+		if d := begun[2].Sub(begun[1]); d < time.Minute || d > time.Minute+2*time.Second {
+			t.Errorf("tried again after %v", d)
+		}
+		if len(gone.events.of(Trouble)) == 0 || len(gone.events.of(Failed)) != 1 {
+			t.Error("the process that was cut off has told nobody")
+		}
+	})
+}
+
+// TestLongTick proves that a tick that takes longer than the interval has none beside
+// itself, and that Once runs one for those it has missed.
+func TestLongTick(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var j journal
+		nodes := []*node{c.node(), c.node(), c.node()}
+		for _, n := range nodes {
+			n.runs(Every(time.Minute), j.work(150*time.Second))
+		}
+		time.Sleep(time.Hour)
+		closeAll(t, nodes...)
+		if n := len(j.done); j.beside > 0 || n < 22 || n > 24 {
+			t.Errorf("%d ticks in an hour, %d beside others", n, j.beside)
+		}
+	})
+}
+
+// TestInterruptedTick proves that the tick of a process that is closed, or whose context
+// ends, is begun again by another one at once, and by All also after later instants.
+func TestInterruptedTick(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var j journal
+		first := Every(time.Minute).Next(c.now())
+		a, b := c.node(), c.node()
+		ctx, interrupt := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- a.Run(ctx, nightly, Every(time.Minute), j.work(time.Hour), Missed(All)) }()
+		time.Sleep(5 * time.Minute)
+		interrupt()
+		wants(t, "Run", <-ended, context.Canceled)
+		if s, err := b.Status(t.Context(), nightly); err != nil || s.Failures != 0 || !s.Tick.Equal(first) {
+			t.Errorf("the table says %+v, %v", s, err)
+		}
+		b.runs(Every(time.Minute), j.work(time.Second), Missed(All))
+		time.Sleep(time.Minute)
+		closeAll(t, a, b)
+		if len(j.done) < 5 || !j.done[0].Equal(first) || !j.done[1].Equal(first.Add(time.Minute)) {
+			t.Errorf("done: %v, the first was %v", j.done, first)
+		}
+	})
+}
+
+// TestStatementsOfTick proves how many statements about the job a tick costs: three for who
+// does it, beside the two of its lease, and one for who finds it done.
+func TestStatementsOfTick(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		a, b := c.node(), c.node()
+		_, err := a.Tick(t.Context(), nightly, c.now(), nothing) // makes the row
+		must(t, err)
+		at, before := c.now(), a.ledger.sent()
+		_, err = a.Tick(t.Context(), nightly, at, nothing)
+		must(t, err)
+		_, err = b.Tick(t.Context(), nightly, at, nothing)
+		must(t, err)
+		if did, found := a.ledger.sent()-before, b.ledger.sent(); did != 3 || found != 1 {
+			t.Errorf("%d and %d statements", did, found)
+		}
+	})
+}
+
+// TestStatementsOfRun proves how many statements a process that waits sends: one look at
+// an instant of another process, and one a minute.
+func TestStatementsOfRun(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		var j journal
+		n := c.node()
+		n.runs(Every(24*time.Hour), j.work(time.Second))
+		time.Sleep(time.Second)
+		before := n.ledger.sent()
+		time.Sleep(time.Hour)
+		if sent := n.ledger.sent() - before; sent > 61 {
+			t.Errorf("%d statements in an hour", sent)
+		}
+	})
+}
+
+// TestRunRefuses proves that what can't be run is refused at once, and that a schedule may
+// come to its end.
+func TestRunRefuses(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		n := c.node()
+		for what, test := range map[string]struct {
+			key      txlock.Key
+			schedule Schedule
+			options  []RunOption
+			want     error
+		}{
+			"key":        {txlock.Key{}, Every(time.Second), nil, txlock.ErrInvalidKey},
+			"Every(0)":   {nightly, Every(0), nil, txlock.ErrInvalidOption},
+			"never":      {nightly, Cron("0 0 30 2 *"), nil, txlock.ErrInvalidOption},
+			"policy":     {nightly, Every(time.Second), []RunOption{Missed(7)}, txlock.ErrInvalidOption},
+			"Grace":      {nightly, Every(time.Second), []RunOption{Grace(-1)}, txlock.ErrInvalidOption},
+			"Jitter":     {nightly, Every(time.Second), []RunOption{Jitter(-1), Grace(0)}, txlock.ErrInvalidOption},
+			"RetryAfter": {nightly, Every(time.Second), []RunOption{RetryAfter(0)}, txlock.ErrInvalidOption},
+		} {
+			wants(t, what, n.Run(t.Context(), test.key, test.schedule, nothing, test.options...), test.want)
+		}
+		if n.ledger.sent() != 0 {
+			t.Error("something was sent")
+		}
+		var j journal
+		end := c.now().Add(3 * time.Hour)
+		wants(t, "the end", n.Run(t.Context(), nightly, Of(until(end)), j.work(time.Second)), ErrPast)
+		if len(j.done) == 0 {
+			t.Error("nothing was done")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wants(t, "the context", n.Run(ctx, txlock.Named("other"), Every(time.Hour), nothing), context.DeadlineExceeded)
+		n.ledger.down(txlock.ErrSchema)
+		wants(t, "the table", n.Run(ctx, txlock.Named("other"), Every(time.Hour), nothing), txlock.ErrSchema)
+	})
+}
+
+// until is each hour up to a time.
+type until time.Time
+
+func (u until) Next(after time.Time) time.Time {
+	if at := Every(time.Hour).Next(after); at.Before(time.Time(u)) {
+		return at
+	}
+	return time.Time{}
+}

@@ -1,0 +1,120 @@
+package job
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/big"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Schedule has the instants of a job. Every, Cron and Of make one. All processes must run
+// a job by the same schedule.
+type Schedule struct {
+	next func(after time.Time) time.Time
+	bad  error // why the schedule is invalid, to be said where it is used
+}
+
+// Next returns the first instant after a time, or the zero Time if there is none.
+func (s Schedule) Next(after time.Time) time.Time {
+	if s.check() != nil {
+		return time.Time{}
+	}
+	at := s.next(after)
+	if !at.After(after) || at.Year() > 9999 {
+		return time.Time{}
+	}
+	return at
+}
+
+// check returns what is wrong with the schedule.
+func (s Schedule) check() error {
+	if s.next == nil && s.bad == nil {
+		return fmt.Errorf("%w: the zero Schedule: make schedules by Every, Cron or Of", txlock.ErrInvalidOption)
+	}
+	return s.bad
+}
+
+// leastEvery is the shortest interval of Every.
+const leastEvery = time.Millisecond
+
+// Every has the multiples of d since 1970 by the server's clock, so that all processes
+// mean the same instants, whenever they were started. It is at least a millisecond, and
+// whole microseconds; any other makes a schedule that every call refuses with
+// txlock.ErrInvalidOption.
+func Every(d time.Duration) Schedule {
+	if d < leastEvery || d%time.Microsecond != 0 {
+		return Schedule{bad: fmt.Errorf("%w: Every(%v): it must be at least %v, and whole microseconds", txlock.ErrInvalidOption, d, leastEvery)}
+	}
+	every := d.Microseconds()
+	return Schedule{next: func(after time.Time) time.Time {
+		us := after.UnixMicro()
+		n := us / every
+		if us < 0 && us%every != 0 {
+			n--
+		}
+		return time.UnixMicro((n + 1) * every)
+	}}
+}
+
+// Of is a schedule of another package, such as github.com/robfig/cron/v3. Next returns the
+// first instant after a time, and the zero Time for never. It must depend on nothing but
+// that time, and its instants must be the same in all processes.
+func Of(s interface {
+	Next(after time.Time) time.Time
+}) Schedule {
+	if s == nil {
+		return Schedule{bad: fmt.Errorf("%w: Of: the schedule is nil", txlock.ErrInvalidOption)}
+	}
+	return Schedule{next: func(after time.Time) time.Time { return s.Next(after).Truncate(time.Microsecond) }}
+}
+
+// latest returns the last instant up to now that is after a time, or the zero Time. It
+// begins to look a second before now, and then ever earlier, as there may be millions.
+func (s Schedule) latest(after, now time.Time) time.Time {
+	at := time.Time{}
+	for back := time.Second; ; back *= 2 {
+		from := now.Add(-back)
+		if from.Before(after) || back > 100*365*24*time.Hour {
+			from = after
+		}
+		if at = s.Next(from); !at.IsZero() && !at.After(now) {
+			break
+		}
+		if from.Equal(after) {
+			return time.Time{}
+		}
+	}
+	for {
+		next := s.Next(at)
+		if next.IsZero() || next.After(now) {
+			return at
+		}
+		at = next
+	}
+}
+
+// nearest returns the instant that is nearest to now, or the zero Time.
+func (s Schedule) nearest(now time.Time) time.Time {
+	before, after := s.latest(time.Unix(0, -1), now), s.Next(now)
+	if before.IsZero() || !after.IsZero() && after.Sub(now) < now.Sub(before) {
+		return after
+	}
+	return before
+}
+
+// due returns when an instant is to be begun: later by a part of the jitter, which is the
+// same in all processes, but never after the next instant.
+func (s Schedule) due(key txlock.Key, at time.Time, jitter time.Duration) time.Time {
+	if jitter <= 0 {
+		return at
+	}
+	if next := s.Next(at); !next.IsZero() {
+		jitter = min(jitter, next.Sub(at)-time.Microsecond)
+	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s %d", key, at.UnixMicro()) //nolint:errcheck // a hash returns no error
+	part := new(big.Int).Mul(new(big.Int).SetUint64(h.Sum64()), big.NewInt(int64(jitter)))
+	return at.Add(time.Duration(part.Rsh(part, 64).Int64()))
+}

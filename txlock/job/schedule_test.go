@@ -1,0 +1,266 @@
+package job
+
+import (
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestEvery proves that the instants are the multiples of the interval since 1970, whatever
+// the time is that one begins with.
+func TestEvery(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		every       time.Duration
+		after, want string
+	}{
+		{time.Hour, "2026-11-22T16:17:18Z", "2026-11-22T17:00:00Z"},
+		{time.Hour, "2026-11-22T17:00:00Z", "2026-11-22T18:00:00Z"},
+		{100 * time.Millisecond, "2026-11-22T16:17:18.25Z", "2026-11-22T16:17:18.3Z"},
+		{time.Hour, "1969-12-31T23:30:00Z", "1970-01-01T00:00:00Z"},
+		{time.Hour, "1969-12-31T22:00:00Z", "1969-12-31T23:00:00Z"},
+		{24 * time.Hour, "2126-01-01T10:00:00+05:00", "2126-01-02T00:00:00Z"},
+	} {
+		if got := Every(test.every).Next(instant(t, test.after)); !got.Equal(instant(t, test.want)) {
+			t.Errorf("Every(%v) after %s: %v, want %s", test.every, test.after, got.UTC(), test.want)
+		}
+	}
+}
+
+func instant(t *testing.T, text string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// TestBadSchedules proves that a schedule that can't be is refused with a reason.
+func TestBadSchedules(t *testing.T) {
+	t.Parallel()
+	for what, test := range map[string]struct {
+		schedule Schedule
+		want     string
+	}{
+		"zero":          {Schedule{}, "zero Schedule"},
+		"Every(0)":      {Every(0), "Every(0s)"},
+		"Every(-1s)":    {Every(-time.Second), "Every(-1s)"},
+		"Every(1us)":    {Every(time.Microsecond), "at least 1ms"},
+		"nanoseconds":   {Every(time.Second + 1), "whole microseconds"},
+		"nil":           {Of(nil), "nil"},
+		"empty":         {Cron(""), "empty spec"},
+		"30 February":   {Cron("0 0 30 2 *"), "never fires"},
+		"@every":        {Cron("@every 1h"), "use Every"},
+		"only a zone":   {Cron("CRON_TZ=UTC"), "nothing behind the time zone"},
+		"unknown zone":  {Cron("CRON_TZ=Europe/Atlantis 0 2 * * *"), "Atlantis"},
+		"never, hourly": {Cron("CRON_TZ=Europe/Berlin 0 * 30 2 *"), "never fires"},
+		"minute 60":     {Cron("60 * * * *"), "60"},
+		"four fields":   {Cron("* * * *"), "fields"},
+	} {
+		err := test.schedule.check()
+		if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", what, err, test.want)
+		}
+		if got := test.schedule.Next(time.Unix(0, 0)); !got.IsZero() {
+			t.Errorf("%s fires: %v", what, got)
+		}
+	}
+}
+
+// TestCron proves when crontab lines fire, also where the clocks of their zone are put
+// forward (Berlin, 29 March 2026, 02:00 to 03:00; Lord Howe, 4 October, by half an hour) and
+// back (25 October, 03:00 to 02:00): a line with given hours once each day.
+func TestCron(t *testing.T) {
+	t.Parallel()
+	for what, test := range map[string]struct {
+		line, after string
+		want        []string
+	}{
+		"in UTC":         {"0 2 * * *", "2026-03-28T12:00:00+09:00", []string{"2026-03-29T02:00:00Z", "2026-03-30T02:00:00Z"}},
+		"seconds":        {"*/20 * * * * *", "2026-01-01T00:00:00Z", []string{"2026-01-01T00:00:20Z", "2026-01-01T00:00:40Z", "2026-01-01T00:01:00Z"}},
+		"@daily":         {"@daily", "2026-01-01T00:00:00Z", []string{"2026-01-02T00:00:00Z"}},
+		"29 February":    {"0 0 29 2 *", "2026-01-01T00:00:00Z", []string{"2028-02-29T00:00:00Z"}},
+		"before 1970":    {"0 0 1 1 *", "1960-06-01T00:00:00Z", []string{"1961-01-01T00:00:00Z"}},
+		"in 100 years":   {"0 0 1 1 *", "2126-06-01T00:00:00Z", []string{"2127-01-01T00:00:00Z"}},
+		"in the gap":     {"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"}},
+		"twice in a gap": {"CRON_TZ=Europe/Berlin 15,45 2 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:15:00Z"}},
+		"gap and end":    {"CRON_TZ=Europe/Berlin 0 2,3 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z"}},
+		"only in a gap":  {"CRON_TZ=Europe/Berlin 30 2 29 3 *", "2026-03-01T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2027-03-29T00:30:00Z"}},
+		"beside a gap":   {"CRON_TZ=Europe/Berlin 30 4 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T02:30:00Z"}},
+		"twice a day":    {"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-10-24T12:00:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"}},
+		"in between":     {"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-10-25T01:00:00Z", []string{"2026-10-26T01:30:00Z"}},
+		"every hour":     {"CRON_TZ=Europe/Berlin 0 * * * *", "2026-10-24T23:30:00Z", []string{"2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z"}},
+		"hour in a gap":  {"CRON_TZ=Europe/Berlin 0 * * * *", "2026-03-29T00:30:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"}},
+		"half an hour":   {"CRON_TZ=Australia/Lord_Howe 15 2 * * *", "2026-10-03T10:00:00Z", []string{"2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"}},
+	} {
+		s := Cron(test.line)
+		if err := s.check(); err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		at := instant(t, test.after)
+		for _, want := range test.want {
+			if at = s.Next(at); !at.Equal(instant(t, want)) {
+				t.Errorf("%s: %v, want %s", what, at.UTC(), want)
+				break
+			}
+		}
+	}
+}
+
+// TestEveryDayOnce proves that a line with a given time fires once on each day of three
+// years, in zones with changes of an hour and of half an hour, at midnight and later.
+func TestEveryDayOnce(t *testing.T) {
+	t.Parallel()
+	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Casablanca", "UTC"} {
+		location, err := time.LoadLocation(zone)
+		must(t, err)
+		for _, time0 := range []string{"0 0", "30 1", "15 2", "30 2", "59 23"} {
+			s := Cron("CRON_TZ=" + zone + " " + time0 + " * * *")
+			at := time.Date(2020, 1, 1, 12, 0, 0, 0, location)
+			days := make(map[string]int)
+			want := at.AddDate(0, 0, 3*365).Format(time.DateOnly)
+			if time0 == "59 23" { // today's is still to come
+				want = at.AddDate(0, 0, 3*365-1).Format(time.DateOnly)
+			}
+			for range 3 * 365 {
+				at = s.Next(at)
+				days[at.In(location).Format(time.DateOnly)]++
+			}
+			if len(days) != 3*365 {
+				t.Errorf("%s %s: 1095 instants on %d days", zone, time0, len(days))
+			}
+			if last := at.In(location); last.Format(time.DateOnly) != want {
+				t.Errorf("%s %s: the last is %v", zone, time0, last)
+			}
+		}
+	}
+}
+
+// TestLatest proves that the last instant of a long time is found without going through
+// all of them.
+func TestLatest(t *testing.T) {
+	t.Parallel()
+	after, now := instant(t, "1990-01-01T00:00:00Z"), instant(t, "2026-11-22T16:17:18.5Z")
+	for line, want := range map[string]string{
+		"* * * * * *":   "2026-11-22T16:17:18Z",
+		"0 0 1 1 *":     "2026-01-01T00:00:00Z",
+		"0 0 29 2 *":    "2024-02-29T00:00:00Z",
+		"* * 2-3 * * *": "2026-11-22T03:59:59Z",
+	} {
+		if got := Cron(line).latest(after, now); !got.Equal(instant(t, want)) {
+			t.Errorf("%q: %v, want %s", line, got.UTC(), want)
+		}
+	}
+	if got := Cron("0 0 1 1 *").latest(instant(t, "2026-01-01T00:00:00Z"), now); !got.IsZero() {
+		t.Errorf("there is an instant %v", got)
+	}
+}
+
+// TestJitter proves that all wait for equally long, and never past the next instant.
+func TestJitter(t *testing.T) {
+	t.Parallel()
+	s, at, seen := Every(time.Minute), instant(t, "2026-11-22T16:17:00Z"), make(map[time.Duration]bool)
+	for range 100 {
+		due := s.due(nightly, at, time.Hour)
+		if !due.Equal(s.due(nightly, at, time.Hour)) || due.Before(at) || !due.Before(s.Next(at)) {
+			t.Errorf("%v is due at %v", at, due)
+		}
+		seen[due.Sub(at)] = true
+		at = s.Next(at)
+	}
+	if len(seen) < 90 {
+		t.Errorf("%d different delays of 100", len(seen))
+	}
+}
+
+// TestPlan proves what a process does next about each row, by each policy.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	begin := instant(t, "2026-11-22T16:00:00Z")
+	// s is a number of seconds after the beginning.
+	s := func(n float64) time.Time { return begin.Add(time.Duration(n * float64(time.Second))) }
+	made := func(tick, done, ended float64) row {
+		r := row{known: true}
+		r.TickUs, r.DoneUs = s(tick).UnixMicro(), s(done).UnixMicro()
+		if ended >= 0 {
+			r.EndedUs = s(ended).UnixMicro()
+		}
+		return r
+	}
+	const runs = -1
+	for what, test := range map[string]struct {
+		row     row
+		options []RunOption
+		now     float64
+		at      float64 // or -1
+		until   float64 // or -1
+	}{
+		"done, nothing due":   {made(60, 60, 61), nil, 70, -1, 120},
+		"due":                 {made(60, 60, 61), nil, 120, 120, -1},
+		"a little late":       {made(60, 60, 61), nil, 120.5, 120, -1},
+		"runs":                {made(60, 0, runs), nil, 70, 60, -1},
+		"failed, pause":       {made(60, 0, 61), nil, 62, -1, 67},
+		"failed, again":       {made(60, 0, 61), nil, 67, 60, -1},
+		"failed, RetryAfter":  {made(60, 0, 61), []RunOption{RetryAfter(2 * time.Second)}, 62, -1, 63},
+		"failed, long pause":  {made(60, 0, 61), []RunOption{RetryAfter(time.Hour)}, 62, -1, 120},
+		"failed, clock back":  {made(60, 0, 61), nil, 20, -1, 26},
+		"failed, next is due": {made(60, 0, 61), nil, 120, 120, -1},
+		"once, three missed":  {made(60, 60, 61), nil, 250, 240, -1},
+		"once, one died":      {made(60, 0, runs), nil, 250, 240, -1},
+		"all, three missed":   {made(60, 60, 61), []RunOption{Missed(All)}, 250, 120, -1},
+		"all, one died":       {made(60, 0, runs), []RunOption{Missed(All)}, 250, 60, -1},
+		"all, one failed":     {made(60, 0, 61), []RunOption{Missed(All)}, 250, 120, -1},
+		"skip, too late":      {made(60, 60, 61), []RunOption{Missed(Skip), Grace(5 * time.Second)}, 250, -1, 300},
+		"skip, in time":       {made(60, 60, 61), []RunOption{Missed(Skip), Grace(5 * time.Second)}, 243, 240, -1},
+		"skip, died long ago": {made(60, 0, runs), []RunOption{Missed(Skip), Grace(5 * time.Second)}, 250, -1, 300},
+		"clock set back":      {made(6000, 6000, 6001), nil, 10, -1, 6060},
+		"clock set forward":   {made(60, 60, 61), nil, 1e6, 999960, -1},
+		"made in between":     {made(61, 61, runs), nil, 70, -1, 120},
+	} {
+		how := running{key: nightly, schedule: Every(time.Minute), grace: time.Minute}
+		for _, option := range test.options {
+			option(&how)
+		}
+		var want plan
+		if test.at >= 0 {
+			want.at = s(test.at)
+		}
+		if test.until >= 0 {
+			want.until = s(test.until)
+		}
+		if got := how.next(test.row, s(test.now)); !got.at.Equal(want.at) || !got.until.Equal(want.until) {
+			t.Errorf("%s: begins %v, waits until %v; want %v and %v", what, got.at.UTC(), got.until.UTC(), want.at.UTC(), want.until.UTC())
+		}
+	}
+}
+
+// TestMachineClock proves that nothing but the stopwatch reads the machine's clock.
+func TestMachineClock(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	must(t, err)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") || file == "stopwatch.go" {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		must(t, err)
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			if s, is := n.(*ast.SelectorExpr); is {
+				if x, is := s.X.(*ast.Ident); is && x.Name == "time" && (s.Sel.Name == "Now" || s.Sel.Name == "Since" || s.Sel.Name == "Until" || s.Sel.Name == "Local") {
+					t.Errorf("%s uses time.%s", file, s.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+}

@@ -1,0 +1,255 @@
+package job
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// onServers runs a test on every server.
+func onServers(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, testdb.Open(t, engine))
+		})
+	}
+}
+
+// newPool is a pool of the application's user, guarded or not.
+func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.Config)) *sql.DB {
+	t.Helper()
+	cfg := db.Config(mutators...)
+	cfg.Logger = &mysql.NopLogger{} // connections are broken on purpose
+	connector, err := mysql.NewConnector(cfg)
+	must(t, err)
+	if guarded {
+		connector = locksqlc.Connector(connector)
+	}
+	pool := sql.OpenDB(connector)
+	t.Cleanup(func() {
+		if n := testdb.InUse(pool); n != 0 {
+			t.Errorf("%d connections are in use at the end", n)
+		}
+		_ = pool.Close() // connections are broken on purpose
+	})
+	return pool
+}
+
+// open returns jobs on a pool, with a short TTL.
+func open(t testing.TB, pool *sql.DB, opts ...Option) *Jobs {
+	t.Helper()
+	leases, err := lease.NewManager(pool, lease.TTL(2*time.Second))
+	must(t, err)
+	jobs, err := New(pool, leases, opts...)
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		must(t, errors.Join(jobs.Close(ctx), leases.Close(ctx)))
+	})
+	return jobs
+}
+
+func newKey() txlock.Key { return txlock.Named("test:" + rand.Text()) }
+
+// serverNow is the server's clock.
+func serverNow(t testing.TB, j *Jobs) time.Time {
+	t.Helper()
+	_, now, err := j.ledger.look(t.Context(), "no such job")
+	must(t, err)
+	return now
+}
+
+func count(t testing.TB, db *testdb.DB, query string) (n int) {
+	t.Helper()
+	must(t, db.Admin().QueryRowContext(context.Background(), query).Scan(&n))
+	return n
+}
+
+// TestTickOnServers proves that of many who ask for an instant at once one works, on
+// guarded and plain pools, and that the table tells of it.
+func TestTickOnServers(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, job VARCHAR(10)")
+				pool := newPool(t, db, guarded)
+				pool.SetMaxOpenConns(8)
+				key, keyTx := newKey(), newKey()
+				at := serverNow(t, open(t, pool))
+				var calls, ran atomic.Int64
+				var group sync.WaitGroup
+				for i := range 10 {
+					j := open(t, pool, By(fmt.Sprint("process ", i)))
+					group.Go(func() {
+						did, err := j.Tick(t.Context(), key, at, func(context.Context, time.Time) error {
+							calls.Add(1)
+							return nil
+						})
+						if err != nil {
+							t.Error(err)
+						}
+						if did {
+							ran.Add(1)
+						}
+					})
+					group.Go(func() {
+						_, err := j.TickTx(t.Context(), keyTx, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+							_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (job) VALUES ('tx')")
+							return err
+						})
+						if err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				group.Wait()
+				if calls.Load() != 1 || ran.Load() != 1 {
+					t.Errorf("%d calls, %d have run", calls.Load(), ran.Load())
+				}
+				if n := count(t, db, "SELECT COUNT(*) FROM "+table); n != 1 {
+					t.Errorf("%d rows", n)
+				}
+				j := open(t, pool)
+				s, err := j.Status(t.Context(), key)
+				must(t, err)
+				if !s.Done.Equal(at) || !strings.HasPrefix(s.By, "process ") || s.Running || s.Ended.Before(s.Started) {
+					t.Errorf("the table says %+v", s)
+				}
+				all, err := j.List(t.Context())
+				must(t, err)
+				found := 0
+				for _, s := range all {
+					if s.Key == key.String() || s.Key == keyTx.String() {
+						found++
+					}
+				}
+				if found != 2 {
+					t.Errorf("%d of our jobs in the list", found)
+				}
+			})
+		}
+	})
+}
+
+// TestTickTxRollsBack proves that what a tick has written that fails, loses its lease or its
+// connection is not there, and that the tick is done by another call; and that a deadlock
+// is run again.
+func TestTickTxRollsBack(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, what VARCHAR(20)")
+		pool := newPool(t, db, true)
+		j, key := open(t, pool), newKey()
+		at := serverNow(t, j)
+		insert := func(ctx context.Context, tx *sql.Tx, what string) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (what) VALUES (?)", what)
+			return err
+		}
+		broken := errors.New("broken")
+		for what, then := range map[string]func(ctx context.Context, tx *sql.Tx) error{
+			"an error": func(context.Context, *sql.Tx) error { return broken },
+			"another holder": func(ctx context.Context, _ *sql.Tx) error {
+				if err := j.leases.ForceRelease(ctx, key); err != nil {
+					return err
+				}
+				return nil
+			},
+			"no connection": func(_ context.Context, tx *sql.Tx) error {
+				db.Kill(t, testdb.ConnID(t, tx))
+				return broken
+			},
+		} {
+			ran, err := j.TickTx(t.Context(), key, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+				if err := insert(ctx, tx, what); err != nil {
+					return err
+				}
+				return then(ctx, tx)
+			})
+			if !ran || err == nil {
+				t.Errorf("%s: %v, %v", what, ran, err)
+			}
+		}
+		tries := 0
+		ran, err := j.TickTx(t.Context(), key, at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+			if tries++; tries < 3 {
+				return errors.Join(insert(ctx, tx, "a deadlock"), &mysql.MySQLError{Number: 1213})
+			}
+			return insert(ctx, tx, "done")
+		})
+		if !ran || err != nil || tries != 3 {
+			t.Errorf("%v, %v after %d tries", ran, err, tries)
+		}
+		if n, done := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'"); n != 1 || done != 1 {
+			t.Errorf("%d rows, %d of them of the one that was done", n, done)
+		}
+	})
+}
+
+// TestSingleTicks proves the functions that make a manager for one call.
+func TestSingleTicks(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, key := newPool(t, db, true), newKey()
+		at := serverNow(t, open(t, pool))
+		for _, want := range []bool{true, false} {
+			ran, err := Tick(t.Context(), pool, key, at, nothing)
+			if ran != want || err != nil {
+				t.Errorf("Tick: %v, %v", ran, err)
+			}
+			ran, err = TickTx(t.Context(), pool, key, at.Add(1), func(context.Context, *sql.Tx, time.Time) error { return nil })
+			if ran || err != nil { // the same microsecond
+				t.Errorf("TickTx: %v, %v", ran, err)
+			}
+		}
+	})
+}
+
+// TestUnfitServers proves what is said where the table is missing, the user may not write
+// it, or the server takes no writes.
+func TestUnfitServers(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			key := newKey()
+			all := func(what string, pool *sql.DB, want error) {
+				t.Helper()
+				j := open(t, pool)
+				now := time.Now().Add(-time.Hour)
+				_, err := j.Tick(t.Context(), key, now, nothing)
+				wants(t, what+": Tick", err, want)
+				_, err = j.Claim(t.Context(), key, now)
+				wants(t, what+": Claim", err, want)
+				wants(t, what+": Run", j.Run(t.Context(), key, Every(time.Hour), nothing), want)
+			}
+			readOnly := newPool(t, db, true, func(c *mysql.Config) {
+				variable := map[testdb.Engine]string{testdb.MariaDB: "tx_read_only", testdb.MySQL: "transaction_read_only"}[engine]
+				c.Params = map[string]string{variable: "1"}
+			})
+			all("read only", readOnly, txlock.ErrReadOnly)
+			db.Exec(t, "DROP TABLE lockstep_jobs")
+			all("no table", newPool(t, db, true), txlock.ErrSchema)
+			j := open(t, newPool(t, db, false))
+			_, err := j.List(t.Context())
+			wants(t, "List", err, txlock.ErrSchema)
+		})
+	}
+}

@@ -1,0 +1,256 @@
+package job
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/joined"
+	"github.com/dca00107/lockstep/internal/retry"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// Func is the work of a tick. Its context ends when the lease is lost, with
+// txlock.ErrLost as its cause.
+type Func func(ctx context.Context, at time.Time) error
+
+// TxFunc is the work of a tick in the transaction that marks it.
+type TxFunc func(ctx context.Context, tx *sql.Tx, at time.Time) error
+
+// mostEarly is for how long Tick waits until an instant has come. Clocks differ.
+const mostEarly = time.Minute
+
+// The pauses of a process that waits for another one's tick.
+const (
+	leastPause = 5 * time.Millisecond
+	mostPause  = 250 * time.Millisecond
+)
+
+// Tick calls fn for an instant, unless that was done already, and tells whether it has
+// called fn. While another process runs a tick of the key, Tick waits. If that one fails
+// or dies, Tick calls fn itself: a tick that has failed may be tried again by anybody,
+// until a later one is begun. An fn that returns an error after its context has ended was
+// interrupted, which is not a failure. So fn is called at least once, and by one process at a time:
+// who has lost the lease is told by the context, and must stop.
+//
+// An instant has microseconds. One that is ahead of the server's clock is waited for, by a
+// minute at most. Tick takes the lease of the key: leases.Do of the same key excludes it.
+//
+// It returns the error of fn, with txlock.ErrLost if the lease was lost and another
+// process has begun the tick; ErrPast if a later tick was begun; ErrEarly, ErrClosed,
+// txlock.ErrInvalidKey, txlock.ErrInvalidOption for an instant before 1970 or after the
+// year 9999, txlock.ErrSchema, txlock.ErrReadOnly, the errors of the driver and of the
+// context. The mark of a tick that was done may fail: the error says so, and another
+// process does it again.
+func (j *Jobs) Tick(ctx context.Context, key txlock.Key, at time.Time, fn Func) (ran bool, err error) {
+	if fn == nil {
+		return false, errors.New("job: Tick needs a function, got nil")
+	}
+	return j.tick(ctx, key, at, j.plainly(fn))
+}
+
+// TickTx is Tick with a transaction: fn writes in it, and TickTx marks the tick in it and
+// commits. So what fn has written is there exactly once, whatever becomes of the process,
+// the lease and the connection. A transaction that the server has rolled back
+// (txlock.Retryable) is run again, as locksqlc.Run does: fn may be called several times.
+func (j *Jobs) TickTx(ctx context.Context, key txlock.Key, at time.Time, fn TxFunc) (ran bool, err error) {
+	if fn == nil {
+		return false, errors.New("job: TickTx needs a function, got nil")
+	}
+	return j.tick(ctx, key, at, j.inTransaction(fn))
+}
+
+// Tick is Jobs.Tick for a single call: it makes a manager of leases, and closes it.
+func Tick(ctx context.Context, db *sql.DB, key txlock.Key, at time.Time, fn Func, opts ...lease.ManagerOption) (ran bool, err error) {
+	err = single(ctx, db, opts, func(j *Jobs) (err error) {
+		ran, err = j.Tick(ctx, key, at, fn)
+		return err
+	})
+	return ran, err
+}
+
+// TickTx is Jobs.TickTx for a single call: it makes a manager of leases, and closes it.
+func TickTx(ctx context.Context, db *sql.DB, key txlock.Key, at time.Time, fn TxFunc, opts ...lease.ManagerOption) (ran bool, err error) {
+	err = single(ctx, db, opts, func(j *Jobs) (err error) {
+		ran, err = j.TickTx(ctx, key, at, fn)
+		return err
+	})
+	return ran, err
+}
+
+// single calls f with jobs of its own.
+func single(ctx context.Context, db *sql.DB, opts []lease.ManagerOption, f func(j *Jobs) error) (err error) {
+	leases, err := lease.NewManager(db, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, opts...)...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTime)
+		defer cancel()
+		err = joined.Errors(err, leases.Close(ctx))
+	}()
+	j, err := New(db, leases)
+	if err != nil {
+		return err
+	}
+	return f(j)
+}
+
+// work does the work of a tick that was begun, and marks its end.
+type work func(ctx context.Context, c *Claim) error
+
+// tick waits until the tick was done, or can be begun, and does it.
+func (j *Jobs) tick(ctx context.Context, key txlock.Key, at time.Time, do work) (ran bool, err error) {
+	leave, err := j.enter()
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	at = at.Truncate(time.Microsecond)
+	if err := check(ctx, key, at); err != nil {
+		return false, err
+	}
+	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+		c, wait, err := j.tryTick(ctx, key, at)
+		switch {
+		case c != nil:
+			return true, do(ctx, c)
+		case errors.Is(err, ErrDone):
+			return false, nil
+		case errors.Is(err, txlock.ErrBusy), txlock.Retryable(err):
+			wait = jittered(pause)
+		case err != nil:
+			return false, err
+		}
+		if err := j.pause(ctx, wait); err != nil {
+			return false, err
+		}
+	}
+}
+
+// tryTick begins a tick, or returns for how long to wait until its instant has come.
+func (j *Jobs) tryTick(ctx context.Context, key txlock.Key, at time.Time) (*Claim, time.Duration, error) {
+	r, now, err := j.ledger.look(ctx, key.String())
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := refused(key, r, at); err != nil {
+		return nil, 0, err
+	}
+	switch ahead := at.Sub(now); {
+	case ahead > mostEarly:
+		return nil, 0, early(key, at, now)
+	case ahead > 0:
+		return nil, ahead, nil
+	}
+	c, err := j.begin(ctx, key, at, time.Time{}, r)
+	return c, 0, err
+}
+
+// jittered is a random time from a half of d to d.
+func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+
+// errUnreturned marks a tick whose function didn't return: it has panicked.
+var errUnreturned = errors.New("the function has panicked, or has ended its goroutine")
+
+// plainly is the work of Tick.
+func (j *Jobs) plainly(fn Func) work {
+	return j.under(func(ctx context.Context, c *Claim) error { return fn(ctx, c.tick.at) })
+}
+
+// under calls fn under the lease of a claim, and then Finish, also if fn panics.
+func (j *Jobs) under(fn work) work {
+	return func(ctx context.Context, c *Claim) (err error) {
+		open, stop := j.untilAbandoned(ctx)
+		defer stop()
+		working, cancel := c.lease.Context(open)
+		why := errUnreturned
+		defer func() {
+			lost := c.lease.Err()
+			c.interrupted = why != nil && working.Err() != nil
+			cancel()
+			err = c.Finish(ctx, why)
+			if why != nil && !c.committed {
+				err = joined.Errors(why, lost, err)
+			}
+		}()
+		why = fn(working, c)
+		return why
+	}
+}
+
+var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]()
+
+// inTransaction is the work of TickTx. The transaction marks the tick; where its COMMIT was
+// not answered, Finish finds out.
+func (j *Jobs) inTransaction(fn TxFunc) work {
+	return j.under(func(ctx context.Context, c *Claim) error {
+		return retry.Do(ctx, func() error { return j.transact(ctx, c, fn) })
+	})
+}
+
+// transact runs one transaction of a tick. The mark comes last, as the lease can't be
+// renewed while the transaction guards it.
+func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc) (err error) {
+	conn, err := j.db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("job %q: get a connection: %w", c.key, err)
+	}
+	defer func() { err = joined.Errors(err, unlessGone(conn.Close())) }()
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("job %q: begin: %w", c.key, err)
+	}
+	finished := false
+	defer func() {
+		if finished {
+			return
+		}
+		if rollback := unlessGone(tx.Rollback()); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
+			err = joined.Errors(err, fmt.Errorf("job %q: roll back: %w", c.key, rollback))
+		}
+	}()
+	scope, err := txlock.Join(ctx, tx, txlock.NothingRead())
+	if err != nil {
+		return err
+	}
+	if err := fn(ctx, tx, c.tick.at); err != nil {
+		return inner.Final(ctx, scope, err)
+	}
+	if err := c.lease.Guard(ctx, tx); err != nil {
+		return inner.Final(ctx, scope, err)
+	}
+	marked, err := doneIn(ctx, tx, c.tick)
+	if err != nil {
+		return inner.Final(ctx, scope, err)
+	}
+	if !marked {
+		return fmt.Errorf("job %q, token %d: %w: another process has begun it", c.key, c.tick.token, txlock.ErrLost)
+	}
+	if err := inner.Confirm(ctx, scope); err != nil {
+		return err
+	}
+	finished = true
+	if err := tx.Commit(); err != nil {
+		if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
+			err = fmt.Errorf("%w: %w", ctx.Err(), err) // rolled back by database/sql for that
+		}
+		return fmt.Errorf("job %q: commit: %w", c.key, err)
+	}
+	c.committed = true
+	return nil
+}
+
+// unlessGone drops the error of closing a connection that is gone already.
+func unlessGone(err error) error {
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,310 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestTickOfFifty proves that of 50 processes that ask for the same instant at once one
+// works, and that another one works when the first is cut off in the middle.
+func TestTickOfFifty(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		at := c.now()
+		var running, calls, ran atomic.Int64
+		var group sync.WaitGroup
+		for i := range 50 {
+			n := c.node(By(fmt.Sprint("process ", i)))
+			group.Go(func() {
+				did, err := n.Tick(t.Context(), nightly, at, func(ctx context.Context, got time.Time) error {
+					if !got.Equal(at) {
+						t.Errorf("the instant is %v, want %v", got, at)
+					}
+					if running.Add(1) > 1 {
+						t.Error("two work at once")
+					}
+					defer running.Add(-1)
+					if calls.Add(1) == 1 {
+						n.die()
+						<-ctx.Done()
+						return context.Cause(ctx)
+					}
+					time.Sleep(10 * ttl)
+					return nil
+				})
+				switch {
+				case did && err == nil:
+					ran.Add(1)
+				case did:
+					wants(t, "of the one that was cut off", err, txlock.ErrLost)
+				case err != nil:
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if calls.Load() != 2 || ran.Load() != 1 {
+			t.Errorf("%d calls, of which %d have succeeded; want 2 and 1", calls.Load(), ran.Load())
+		}
+	})
+}
+
+// TestTickOfAMillisecond proves that a short job is done once where processes ask one after
+// the other, and that an older instant is not done any more.
+func TestTickOfAMillisecond(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		calls := 0
+		for i := range 30 {
+			n := c.node()
+			at := c.now().Truncate(time.Second)
+			ran, err := n.Tick(t.Context(), nightly, at, func(context.Context, time.Time) error {
+				time.Sleep(time.Millisecond)
+				calls++
+				return nil
+			})
+			must(t, err)
+			if want := i%10 == 0; ran != want {
+				t.Errorf("call %d: %v", i, ran)
+			}
+			time.Sleep(time.Until(at.Add(time.Duration(i%10/9) * time.Second)))
+		}
+		if calls != 3 {
+			t.Errorf("%d calls, want 3", calls)
+		}
+	})
+}
+
+// TestFailedTick proves that a tick that has failed, by an error or by a panic, may be
+// tried again until a later one is begun, and that the table tells of it.
+func TestFailedTick(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		a, b := c.node(By("a")), c.node(By("b"))
+		first := c.now()
+		broken := errors.New("broken")
+		ran, err := a.Tick(t.Context(), nightly, first, func(context.Context, time.Time) error { return broken })
+		if !ran || err != broken { //nolint:errorlint // it is returned as it is
+			t.Errorf("%v, %v", ran, err)
+		}
+		s, err := b.Status(t.Context(), nightly)
+		must(t, err)
+		if s.Err != "broken" || s.Failures != 1 || s.By != "a" || s.Running || !s.Done.IsZero() || !s.Tick.Equal(first) {
+			t.Errorf("the table says %+v", s)
+		}
+		func() {
+			defer func() {
+				if recover() != "oh" {
+					t.Error("the panic is gone")
+				}
+			}()
+			_, _ = b.Tick(t.Context(), nightly, first, func(context.Context, time.Time) error { panic("oh") })
+		}()
+		if s, _ := a.Status(t.Context(), nightly); !strings.Contains(s.Err, "panicked") || s.Failures != 2 || s.By != "b" {
+			t.Errorf("the table says %+v", s)
+		}
+		later := c.now()
+		ran, err = a.Tick(t.Context(), nightly, later, func(context.Context, time.Time) error { return broken })
+		if !ran || !errors.Is(err, broken) {
+			t.Errorf("%v, %v", ran, err)
+		}
+		ran, err = b.Tick(t.Context(), nightly, first, nothing)
+		if ran {
+			t.Error("an older tick was begun")
+		}
+		wants(t, "the older tick", err, ErrPast)
+		ran, err = b.Tick(t.Context(), nightly, later, nothing)
+		if !ran || err != nil {
+			t.Errorf("%v, %v", ran, err)
+		}
+		ran, err = b.Tick(t.Context(), nightly, first, nothing)
+		if ran || err != nil {
+			t.Errorf("a tick before one that was done: %v, %v", ran, err)
+		}
+		if s, _ := a.Status(t.Context(), nightly); s.Err != "" || s.Failures != 0 || !s.Done.Equal(later) || s.Took <= 0 {
+			t.Errorf("the table says %+v", s)
+		}
+		if n := len(b.events.of(Failed)); n != 1 {
+			t.Errorf("b was told of %d failures", n)
+		}
+	})
+}
+
+func nothing(context.Context, time.Time) error { return nil }
+
+// TestBadTicks proves that instants that can't be are refused, and change nothing.
+func TestBadTicks(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		n := c.node()
+		for what, test := range map[string]struct {
+			key  txlock.Key
+			at   time.Time
+			want error
+		}{
+			"before 1970":      {nightly, time.Date(1969, 12, 31, 23, 59, 59, 0, time.UTC), txlock.ErrInvalidOption},
+			"the zero time":    {nightly, time.Time{}, txlock.ErrInvalidOption},
+			"the year 10,000":  {nightly, time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), txlock.ErrInvalidOption},
+			"in 100 years":     {nightly, c.now().AddDate(100, 0, 0), ErrEarly},
+			"an hour ahead":    {nightly, c.now().Add(time.Hour), ErrEarly},
+			"the zero key":     {txlock.Key{}, c.now(), txlock.ErrInvalidKey},
+			"a key that is no": {txlock.Named("lockstep:jobs"), c.now(), txlock.ErrInvalidKey},
+		} {
+			ran, err := n.Tick(t.Context(), test.key, test.at, nothing)
+			if ran {
+				t.Errorf("%s: it was run", what)
+			}
+			wants(t, what, err, test.want)
+		}
+		if len(c.rows) != 0 {
+			t.Errorf("there are rows: %v", c.rows)
+		}
+		_, err := n.Status(t.Context(), nightly)
+		wants(t, "Status", err, txlock.ErrNotHeld)
+		_, err = n.Tick(t.Context(), nightly, c.now(), nil)
+		if err == nil {
+			t.Error("Tick takes nil")
+		}
+		must(t, n.leases.Do(t.Context(), nightly, func(ctx context.Context, _ *lease.Lease) error {
+			_, err := n.Tick(ctx, nightly, c.now(), nothing)
+			wants(t, "under its own lease", err, txlock.ErrInvalidOption)
+			return nil
+		}))
+		began, asked := c.now(), c.now().Add(30*time.Second)
+		if ran, err := n.Tick(t.Context(), nightly, asked, nothing); !ran || err != nil || c.now().Before(asked) {
+			t.Errorf("30 s ahead: %v, %v after %v", ran, err, c.now().Sub(began))
+		}
+	})
+}
+
+// TestLostMark proves that a tick that was done while the server was out of reach is marked
+// when it comes back, and done again by another one if it doesn't.
+func TestLostMark(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		n := c.node()
+		at := c.now()
+		ran, err := n.Tick(t.Context(), nightly, at, func(context.Context, time.Time) error {
+			n.ledger.down(errors.New("cut off"))
+			time.AfterFunc(time.Second, func() { n.ledger.down(nil) })
+			return nil
+		})
+		if !ran || err != nil {
+			t.Errorf("%v, %v", ran, err)
+		}
+		later := c.now()
+		ran, err = n.Tick(t.Context(), nightly, later, func(context.Context, time.Time) error {
+			n.die()
+			return nil
+		})
+		if !ran || err == nil {
+			t.Errorf("%v, %v", ran, err)
+		}
+		ran, err = c.node().Tick(t.Context(), nightly, later, nothing)
+		if !ran || err != nil {
+			t.Errorf("%v, %v", ran, err)
+		}
+	})
+}
+
+// TestClaims proves that Claim doesn't wait and says why it refuses, and that Finish marks
+// once.
+func TestClaims(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		a, b := c.node(), c.node()
+		at := c.now()
+		claim, err := a.Claim(t.Context(), nightly, at)
+		must(t, err)
+		_, err = b.Claim(t.Context(), nightly, at)
+		wants(t, "a second claim", err, txlock.ErrBusy)
+		must(t, claim.Finish(t.Context(), nil))
+		must(t, claim.Finish(t.Context(), errors.New("late")))
+		_, err = b.Claim(t.Context(), nightly, at)
+		wants(t, "a claim of what was done", err, ErrDone)
+		_, err = b.Claim(t.Context(), nightly, c.now().Add(time.Second))
+		wants(t, "a claim ahead", err, ErrEarly)
+
+		again := c.now()
+		old, err := a.Claim(t.Context(), nightly, again)
+		must(t, err)
+		a.store.Down(nil) // its lease is lost
+		time.Sleep(2 * ttl)
+		claim, err = b.Claim(t.Context(), nightly, again)
+		must(t, err)
+		if claim.Lease().Token() <= old.Lease().Token() || !claim.At().Equal(again) {
+			t.Errorf("token %d after %d", claim.Lease().Token(), old.Lease().Token())
+		}
+		wants(t, "who comes late", old.Finish(t.Context(), nil), txlock.ErrLost)
+		must(t, claim.Finish(t.Context(), nil))
+	})
+}
+
+// TestClaimNearest proves that processes whose clocks are off by less than half of an
+// interval claim a tick once, whether they are early or late.
+func TestClaimNearest(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		nodes := []*node{c.node(), c.node(), c.node()}
+		every := 10 * time.Second
+		tick := Every(every).Next(c.now())
+		for range 20 {
+			tick = tick.Add(every)
+			claims := 0
+			for i, off := range []time.Duration{-4 * time.Second, 0, 4 * time.Second} {
+				time.Sleep(tick.Add(off).Sub(c.now()))
+				claim, err := nodes[i].ClaimNearest(t.Context(), nightly, Every(every))
+				if err != nil {
+					wants(t, "refused", err, ErrDone)
+					continue
+				}
+				claims++
+				if !claim.At().Equal(tick) {
+					t.Errorf("claimed %v, want %v", claim.At(), tick)
+				}
+				must(t, claim.Finish(t.Context(), nil))
+			}
+			if claims != 1 {
+				t.Errorf("%v was claimed %d times", tick, claims)
+			}
+		}
+		_, err := nodes[0].ClaimNearest(t.Context(), nightly, Schedule{})
+		wants(t, "the zero schedule", err, txlock.ErrInvalidOption)
+	})
+}
+
+// TestClose proves that Close waits for the work, ends it when its own context ends, and
+// that nothing is begun afterwards.
+func TestClose(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		n := c.node()
+		var cause error
+		go func() {
+			_, _ = n.Tick(context.Background(), nightly, c.now(), func(ctx context.Context, _ time.Time) error {
+				<-ctx.Done()
+				cause = context.Cause(ctx)
+				return cause
+			})
+		}()
+		go func() { must(t, n.Run(context.Background(), txlock.Named("other"), Every(time.Hour), nothing)) }()
+		time.Sleep(time.Second)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wants(t, "Close", n.Close(ctx), context.DeadlineExceeded)
+		wants(t, "the work", cause, ErrClosed)
+		if d := time.Since(began); d < time.Minute || d > time.Minute+time.Second {
+			t.Errorf("Close takes %v", d)
+		}
+		must(t, n.Close(t.Context()))
+		_, err := n.Tick(t.Context(), nightly, c.now(), nothing)
+		wants(t, "Tick", err, ErrClosed)
+		_, err = n.Claim(t.Context(), nightly, c.now())
+		wants(t, "Claim", err, ErrClosed)
+		must(t, n.Run(t.Context(), nightly, Every(time.Hour), nothing))
+		synctest.Wait()
+	})
+}
