@@ -190,7 +190,7 @@ func TestOutcomes(t *testing.T) {
 		txlock.ErrBusy, txlock.ErrWaitTimeout, txlock.ErrDeadlock, txlock.ErrStaleSnapshot, txlock.ErrTxDoomed,
 		txlock.ErrConflict, txlock.ErrLost, txlock.ErrNotHeld, txlock.ErrTooManyHolds, txlock.ErrUpgrade,
 		txlock.ErrNoTransaction, txlock.ErrInvalidKey, txlock.ErrInvalidOption, txlock.ErrOpenRows,
-		txlock.ErrReadOnly, txlock.ErrPrivilege, txlock.ErrSchema, txlock.ErrUnguarded, txlock.ErrNoQuorum,
+		txlock.ErrReadOnly, txlock.ErrPrivilege, txlock.ErrSchema, txlock.ErrUnguarded, txlock.ErrNoQuorum, txlock.ErrMismatch, txlock.ErrResult,
 	} {
 		got := outcome(t, fmt.Errorf("wrapped: %w", sentinel))
 		if other := seen[got]; other != nil || got == "error" {

@@ -179,8 +179,15 @@ func TestStatementsOfAGuard(t *testing.T) {
 			"without a read, READ COMMITTED":  {sql.LevelReadCommitted, false, 1},
 			"after a read at the default one": {sql.LevelDefault, true, 2},
 		} {
-			if n := sent(test.level, test.read, true) - sent(test.level, test.read, false); n != test.want {
-				t.Errorf("%s: %d statements, want %d", name, n, test.want)
+			want := test.want
+			switch { // an empty transaction sends nothing, so BEGIN and COMMIT are the guard's
+			case !test.read && db.Engine() == testdb.MariaDB:
+				want++ // COMMIT: BEGIN shares the text of the guard
+			case !test.read:
+				want += 3 // the level, BEGIN and COMMIT
+			}
+			if n := sent(test.level, test.read, true) - sent(test.level, test.read, false); n != want {
+				t.Errorf("%s: %d statements, want %d", name, n, want)
 			}
 		}
 	})

@@ -152,6 +152,8 @@ var outcomes = []struct {
 	{txlock.ErrNoQuorum, "no_quorum"},
 	{txlock.ErrInvalidKey, "invalid_key"},
 	{txlock.ErrInvalidOption, "invalid_option"},
+	{txlock.ErrMismatch, "mismatch"},
+	{txlock.ErrResult, "result"},
 	{lease.ErrGuarded, "guarded"},
 	{lease.ErrClosed, "closed"},
 	{context.Canceled, "canceled"},
