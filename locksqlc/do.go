@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/joined"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -73,7 +74,10 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 		return err
 	}
 	if err := inner.OnePrimary(ctx, scope); err != nil {
-		return fmt.Errorf("locksqlc: Do(%q): use a lease: %w", key, err)
+		if errors.Is(err, schema.ErrMultiPrimary) {
+			err = fmt.Errorf("use a lease: %w", err)
+		}
+		return fmt.Errorf("locksqlc: Do(%q): %w", key, err)
 	}
 	if _, err := scope.Lock(ctx, key); err != nil {
 		return err

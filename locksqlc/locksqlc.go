@@ -19,9 +19,8 @@ var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOp
 // Open opens a guarded pool for a data source name of go-sql-driver/mysql. As with
 // sql.Open, no connection is made yet. BeginTx of the pool sends nothing: BEGIN is sent
 // with the first statement of the transaction, in one round trip with it if that is a lock.
-// On MySQL that needs the procedures of package schema, or multiStatements=true in the
-// name, which Open never adds. Open returns
-// an error for a name that can't be parsed.
+// On MySQL that needs the procedures of package schema. Open returns an error for a name
+// that can't be parsed.
 func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
@@ -38,7 +37,9 @@ func Open(dsn string, options ...txlock.PoolOption) (*sql.DB, error) {
 // go-sql-driver/mysql. Every statement, transaction and error passes through unchanged,
 // with one exception: a transaction that the server has rolled back takes no further
 // statement, and neither it nor one that has lost its locks is committed. Both return
-// ErrTxDoomed.
+// ErrTxDoomed. After a statement that may have ended the transaction (CALL, EXECUTE, DDL)
+// the connector may ask the server a question of its own in it, so SHOW WARNINGS, GET
+// DIAGNOSTICS and ROW_COUNT() don't show what that statement has left.
 func Connector(base driver.Connector, options ...txlock.PoolOption) driver.Connector {
 	return inner.Guarded(base, options...)
 }

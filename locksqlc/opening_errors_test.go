@@ -37,7 +37,6 @@ func onOpenings(t *testing.T, options *sql.TxOptions, test func(t *testing.T, o 
 			t.Run(fmt.Sprintf("merged=%t", merged), func(t *testing.T) {
 				t.Parallel()
 				cfg := db.Config(configure...)
-				cfg.MultiStatements = true // for MySQL to merge them
 				o := &opening{db: db, pool: newPool(t, cfg, true), free: uniqueKey(t, "free"), busy: uniqueKey(t, "busy")}
 				o.table = db.CreateTable(t, "opening", "id INT PRIMARY KEY")
 				plain := newPool(t, db.Config(), true)
@@ -198,7 +197,7 @@ func TestOpeningReadOnly(t *testing.T) {
 			t.Run(string(engine), func(t *testing.T) {
 				variable := map[testdb.Engine]string{testdb.MariaDB: "tx_read_only", testdb.MySQL: "transaction_read_only"}[engine]
 				db := testdb.Open(t, engine)
-				pool := newPool(t, db.Config(func(c *mysql.Config) { c.MultiStatements, c.Params = true, map[string]string{variable: "1"} }), true)
+				pool := newPool(t, db.Config(func(c *mysql.Config) { c.Params = map[string]string{variable: "1"} }), true)
 				tx := begin(t, pool)
 				_, err := join(t, tx).Lock(t.Context(), uniqueKey(t, "read-only"))
 				wants(t, err, txlock.ErrReadOnly, 1792)
@@ -218,7 +217,7 @@ func TestOpeningWithoutTables(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			db := testdb.Open(t, engine)
 			other := db.CreateTable(t, "other", "id INT PRIMARY KEY")
-			cfg := db.AdminConfig(func(c *mysql.Config) { c.MultiStatements, c.DBName = true, "mysql" })
+			cfg := db.AdminConfig(func(c *mysql.Config) { c.DBName = "mysql" })
 			tx := begin(t, newPool(t, cfg, true))
 			scope := join(t, tx)
 			for range 2 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -265,5 +266,21 @@ func TestVersionTable(t *testing.T) {
 				t.Errorf("%v: %d of %d, %d conflicts", level, v, workers*commits, conflicts.Load())
 			}
 		}
+	})
+}
+
+// TestOptimisticNeedsCommittedReads proves that Optimistic refuses READ UNCOMMITTED, where a
+// version may be that of somebody who holds the key and has not written yet.
+func TestOptimisticNeedsCommittedReads(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		err := locksqlc.OptimisticTx(t.Context(), pool, &sql.TxOptions{Isolation: sql.LevelReadUncommitted}, uniqueKey(t, "dirty"), func(*sql.Tx) error {
+			t.Error("fn was called")
+			return nil
+		})
+		if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), "use READ COMMITTED") {
+			t.Errorf("Optimistic: %v", err)
+		}
+		idle(t, pool)
 	})
 }

@@ -57,8 +57,10 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 // from its beginning, ten times at most, with jittered pauses: fn must not keep what it
 // did outside of a transaction that failed. fn should read and compute before it writes:
 // the server's own row locks keep what it writes until the end. On a guarded pool of
-// MariaDB the comparison and COMMIT are one statement: when that is not answered, nobody
-// knows whether the transaction was committed, and it is not run again.
+// MariaDB, and of MySQL with the procedures of package schema, the comparison and COMMIT
+// are one statement: when that is not answered, nobody knows whether the transaction was
+// committed, and it is not run again. At READ UNCOMMITTED it returns ErrInvalidOption; see
+// Scope.Version.
 //
 // It is for keys that are rarely used at the same time: if conflicts are frequent, Run is
 // faster. It returns what Run returns, and ErrConflict after ten conflicts. When it

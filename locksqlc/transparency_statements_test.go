@@ -11,9 +11,12 @@ import (
 	"io"
 	"math"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // Scenarios of statements, rows and arguments.
@@ -220,3 +223,22 @@ func loadData(s *side) {
 type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, errors.New("the file is broken") }
+
+// TestDiagnosticsOfAnError proves that a joined transaction shows what an error of a
+// statement has left, to GET DIAGNOSTICS as to SHOW WARNINGS.
+func TestDiagnosticsOfAnError(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "diagnostics", "id INT PRIMARY KEY")
+		tx := begin(t, newPool(t, db.Config(), true))
+		lock(t, join(t, tx), uniqueKey(t, "diagnostics"))
+		exec(t, tx, "INSERT INTO "+table+" VALUES (1)")
+		if _, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)"); err == nil {
+			t.Error("a second row with the same key")
+		}
+		exec(t, tx, "GET DIAGNOSTICS CONDITION 1 @lockstep_number = MYSQL_ERRNO")
+		if n := count(t, tx, "SELECT @lockstep_number"); n != 1062 {
+			t.Errorf("GET DIAGNOSTICS says %d, want 1062", n)
+		}
+		check(t, tx.Commit())
+	})
+}

@@ -22,8 +22,7 @@ type tripped struct {
 	run  func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error
 
 	mariaDB int // round trips, where three are the lock, the write and COMMIT
-	several int // of MySQL with multiStatements=true
-	mysql   int // of MySQL with neither these nor procedures
+	mysql   int // of MySQL without procedures
 }
 
 // joinFirst is a transaction of the program's own that locks first.
@@ -48,37 +47,37 @@ func joinFirst(lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) e
 var tripsCounted = []tripped{
 	{"Run", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.Run(ctx, db, []txlock.Key{key}, write)
-	}, 3, 3, 4},
+	}, 3, 4},
 	{"RunTx", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.RunTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, []txlock.Key{key}, write)
-	}, 3, 3, 5},
+	}, 3, 5},
 	{"Run of three keys", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.Run(ctx, db, []txlock.Key{key, besides(key, "a"), besides(key, "b")}, write)
-	}, 3, 4, 5},
-	{"Optimistic", locksqlc.Optimistic, 3, 4, 5},
+	}, 3, 5},
+	{"Optimistic", locksqlc.Optimistic, 3, 5},
 	{"Do, which writes nothing", func(ctx context.Context, db *sql.DB, key txlock.Key, _ func(tx *sql.Tx) error) error {
 		return locksqlc.Do(ctx, db, key, func(context.Context) error { return nil })
-	}, 2, 2, 3},
+	}, 2, 3},
 	{"Join and Lock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.Lock(ctx, key)
 		return err
-	}), 3, 3, 4},
+	}), 3, 4},
 	{"Join and TryLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.TryLock(ctx, key)
 		return err
-	}), 3, 4, 5},
+	}), 3, 5},
 	{"Join and WaitAtMost", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
 		return err
-	}), 3, 4, 5},
+	}), 3, 5},
 	{"Once of a new key", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		_, err := locksqlc.Once(ctx, db, besides(key, rand.Text()), write)
 		return err
-	}, 3, 3, 4},
+	}, 3, 4},
 	{"Join and RLock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.RLock(ctx, key)
 		return err
-	}), 3, 3, 4},
+	}), 3, 4},
 }
 
 // TestTrips counts the round trips of a transaction that locks and writes a row. On MariaDB,
@@ -86,12 +85,11 @@ var tripsCounted = []tripped{
 // lock: the lock has that of BEGIN.
 func TestTrips(t *testing.T) {
 	for _, engine := range testdb.Engines() {
-		for way := range 4 {
-			several, without := way%2 == 1, way >= 2
+		for _, without := range []bool{false, true} {
 			if without && engine == testdb.MariaDB {
 				continue
 			}
-			t.Run(fmt.Sprintf("%s/multiStatements=%t/without procedures=%t", engine, several, without), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/without procedures=%t", engine, without), func(t *testing.T) {
 				db := testdb.Open(t, engine)
 				if without {
 					db = testdb.Shared(t, engine).Open(t)
@@ -99,7 +97,7 @@ func TestTrips(t *testing.T) {
 				}
 				table := db.CreateTable(t, "trips", "id INT PRIMARY KEY")
 				trips, count := testdb.CountTrips(t)
-				connector, err := mysql.NewConnector(db.Config(count, func(c *mysql.Config) { c.MultiStatements = several }))
+				connector, err := mysql.NewConnector(db.Config(count))
 				check(t, err)
 				pool := sql.OpenDB(locksqlc.Connector(connector))
 				defer func() { check(t, pool.Close()) }()
@@ -117,8 +115,6 @@ func TestTrips(t *testing.T) {
 					want := v.mariaDB
 					switch {
 					case hasProcedures(engine) && !without && v.name != "Join and RLock" && v.name != "Once of a new key":
-					case engine == testdb.MySQL && several:
-						want = v.several
 					case engine == testdb.MySQL:
 						want = v.mysql
 					}

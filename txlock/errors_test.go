@@ -156,3 +156,39 @@ func TestAfterFault(t *testing.T) {
 		}
 	})
 }
+
+// TestInterruptedUpdate proves that an UPDATE of a center row which MariaDB has interrupted,
+// and answers with success and no row, is no missing row.
+func TestInterruptedUpdate(t *testing.T) {
+	t.Parallel()
+	key := NewFamily[int]("interrupted", Hashed).Key(1)
+	for name, c := range map[string]struct {
+		version string
+		there   bool
+		want    error
+	}{
+		"interrupted":          {"10.11.19-MariaDB", true, ErrWaitTimeout},
+		"missing":              {"10.11.19-MariaDB", false, ErrSchema},
+		"missing, MySQL knows": {"9.7.4", false, ErrSchema},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			scope, tx, mock := faulty(t, c.version)
+			mock.ExpectExec(gen.LockCenter).WillReturnResult(sqlmock.NewResult(0, 0))
+			if c.version != "9.7.4" {
+				rows := sqlmock.NewRows([]string{"token"})
+				if c.there {
+					rows.AddRow(7)
+				}
+				mock.ExpectQuery(gen.CenterToken).WillReturnRows(rows)
+			}
+			if _, err := scope.Lock(t.Context(), key); !errors.Is(err, c.want) {
+				t.Errorf("Lock: %v, want %v", err, c.want)
+			}
+			mock.ExpectRollback()
+			if err := tx.Rollback(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

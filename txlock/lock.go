@@ -238,11 +238,23 @@ func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db gen.DBTX) 
 	case err != nil:
 		return 0, err
 	case token == 0:
-		return 0, a.missing()
+		return 0, a.unchanged(ctx)
 	case call.Fresh && a.ours == noToken:
 		known.add(a.server.Name, a.record) // others have committed it
 	}
 	return uint64(token), nil
+}
+
+// unchanged is the error of an UPDATE that has changed no row. MariaDB answers so, too, if
+// it has interrupted the UPDATE, at its time limit or by KILL QUERY: then the row is there.
+func (a *attempt) unchanged(ctx context.Context) error {
+	if !a.server.MariaDB {
+		return a.missing()
+	}
+	if _, err := a.read(a.own(ctx, guard.Call{Reads: true}), a.tx); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the server has interrupted the statement", ErrWaitTimeout)
 }
 
 // rewritten is the transaction with the text of its statements changed on its way.

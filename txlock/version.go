@@ -34,14 +34,21 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 // locked, and nobody is waited for. It is a plain SELECT: under REPEATABLE READ it shows
 // the version that belongs to the other plain reads of the transaction, before it or
 // after it; at READ COMMITTED read it before the data. At SERIALIZABLE the server makes
-// it a shared lock, and two writers that have both read end in ErrDeadlock.
+// it a shared lock, and two writers that have both read end in ErrDeadlock. At READ
+// UNCOMMITTED it may show a version that is not committed, of somebody who has not written
+// yet: so it returns ErrInvalidOption where the transaction was begun on a guarded pool with
+// that level. Where the level is the session's, or the pool is plain, nobody sees that:
+// don't use versions there.
 //
-// It returns ErrInvalidKey, ErrTxDoomed, ErrNoTransaction, ErrOpenRows and ErrSchema.
-// The transaction goes on.
+// It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows
+// and ErrSchema. The transaction goes on.
 func (s *Scope) Version(ctx context.Context, key Key) (uint64, error) {
 	const verb = "read the version of"
 	if err := key.Validate(); err != nil {
 		return 0, err
+	}
+	if s.book != nil && s.book.ReadsUncommitted() {
+		return 0, s.failure(verb, key, fmt.Errorf("%w: at READ UNCOMMITTED it may be one that is not committed: use READ COMMITTED", ErrInvalidOption))
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()

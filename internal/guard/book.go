@@ -78,6 +78,10 @@ func (t *Tx) MayHaveSnapshot() bool {
 	return t.reads
 }
 
+// ReadsUncommitted tells whether plain reads are known to show what others have not
+// committed.
+func (t *Tx) ReadsUncommitted() bool { return t.isolation == sql.LevelReadUncommitted }
+
 // Stamp returns a number for a lock that is about to be taken; see Stands.
 func (t *Tx) Stamp() int {
 	t.mu.Lock()

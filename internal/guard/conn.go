@@ -93,7 +93,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return nil, driver.ErrSkip
 	}
 	if text, ok := c.merge(ctx, query, args, true); ok {
-		return c.openByExec(ctx, execer, text)
+		return c.openBy(ctx, text)
 	}
 	if text, ok := c.commits(ctx, query, args, true); ok {
 		return c.commitBy(ctx, text)
@@ -143,7 +143,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 		return nil, driver.ErrSkip
 	}
 	if text, ok := c.merge(ctx, query, args, false); ok {
-		return c.openByQuery(ctx, text)
+		return c.openBy(ctx, text)
 	}
 	if text, ok := c.commits(ctx, query, args, false); ok {
 		return c.commitBy(ctx, text)

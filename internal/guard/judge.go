@@ -55,7 +55,7 @@ func (s statement) asks(told, failed bool) bool {
 }
 
 // plain holds the first words of statements that can't end a transaction.
-var plain = words("SELECT INSERT UPDATE DELETE REPLACE WITH VALUES TABLE SHOW EXPLAIN DESCRIBE DESC USE HELP KILL HANDLER SIGNAL RESIGNAL PREPARE DEALLOCATE")
+var plain = words("SELECT INSERT UPDATE DELETE REPLACE WITH VALUES TABLE SHOW EXPLAIN DESCRIBE DESC USE HELP KILL HANDLER SIGNAL RESIGNAL PREPARE DEALLOCATE GET")
 
 // committing holds the first words of statements that commit the transaction, or may, and
 // begin none. What is neither here nor known to judgeOne may do anything.

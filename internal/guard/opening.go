@@ -146,50 +146,23 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 	if c.server.MariaDB {
 		return begin.Compound(query, exec)
 	}
-	if text, ok := begin.Call(query); ok {
-		return text, true
-	}
-	if c.status.several {
-		return begin.Several(query)
-	}
-	return "", false
+	return begin.Call(query)
 }
 
-// openByExec sends a lock statement without rows together with BEGIN.
-func (c *conn) openByExec(ctx context.Context, execer driver.ExecerContext, text string) (result driver.Result, err error) {
-	err = c.openBy(ctx, func() error {
-		if c.server.MariaDB {
-			result, err = read(ctx, c.base, text)
-		} else {
-			result, err = execer.ExecContext(ctx, text, nil)
-		}
-		return err
-	})
-	return result, err
-}
-
-// openByQuery does what openByExec does, for a statement with rows. They are read to their
-// end, since an error of the statement may come with them.
-func (c *conn) openByQuery(ctx context.Context, text string) (rows *reply, err error) {
-	err = c.openBy(ctx, func() error {
-		rows, err = read(ctx, c.base, text)
-		return err
-	})
-	return rows, err
-}
-
-// openBy sends BEGIN and a lock statement in one text. After an error that isn't the end
-// of the transaction the BEGIN is pending again.
-func (c *conn) openBy(ctx context.Context, send func() error) error {
+// openBy sends BEGIN and a lock statement in one text. The rows of the reply are read to
+// their end, since an error of the statement may come with them. After an error that isn't
+// the end of the transaction the BEGIN is pending again.
+func (c *conn) openBy(ctx context.Context, text string) (*reply, error) {
 	s := statement{kind: kindQuiet}
 	if err := c.check(ctx, s); err != nil {
-		return err
+		return nil, err
 	}
-	if err := send(); err != nil {
+	r, err := read(ctx, c.base, text)
+	if err != nil {
 		err = c.judgeError(ctx, s, err)
 		c.opening.failed = true // an error doesn't tell whether a transaction is open
 		c.opening.pending = c.tx.refuse() == nil
-		return err
+		return nil, err
 	}
 	c.opening.pending, c.opening.failed = false, false
 	if c.status.trust(); !c.status.told {
@@ -197,12 +170,12 @@ func (c *conn) openBy(ctx context.Context, send func() error) error {
 		if err != nil {
 			err = c.judgeError(ctx, s, err)
 			c.tx.doom(err, false)
-			return err
+			return nil, err
 		}
 		if !open {
-			return c.over(s)
+			return nil, c.over(s)
 		}
 	}
 	c.ran(ctx, s)
-	return nil
+	return r, nil
 }

@@ -13,11 +13,10 @@ import (
 // here follows, the guard asks the server instead. A public method of the driver would be
 // better.
 type status struct {
-	flags   reflect.Value // not valid if there is no such field
-	several bool          // the program's own DSN allows several statements in one text
-	nested  bool          // the base is a guarded connection, too
-	told    bool          // the reply to the BEGIN of the current transaction had the flag
-	open    bool          // a transaction was open after the last statement, as far as is known
+	flags  reflect.Value // not valid if there is no such field
+	nested bool          // the base is a guarded connection, too
+	told   bool          // the reply to the BEGIN of the current transaction had the flag
+	open   bool          // a transaction was open after the last statement, as far as is known
 }
 
 // inTransactionFlag is SERVER_STATUS_IN_TRANS.
@@ -36,23 +35,7 @@ func statusOf(base driver.Conn) status {
 		}
 		base = wrapper.Raw()
 	}
-	v := reflect.ValueOf(base)
-	return status{flags: flagsOf(v), several: severalOf(v)}
-}
-
-// severalOf tells whether a connection of the driver has multiStatements=true. Lockstep
-// never switches that on: every injection into the program would be one of whole
-// statements.
-func severalOf(v reflect.Value) bool {
-	if !flagsOf(v).IsValid() {
-		return false
-	}
-	cfg := v.Elem().FieldByName("cfg")
-	if !cfg.IsValid() || cfg.Kind() != reflect.Pointer || cfg.IsNil() {
-		return false
-	}
-	several := cfg.Elem().FieldByName("MultiStatements")
-	return several.IsValid() && several.Kind() == reflect.Bool && several.Bool()
+	return status{flags: flagsOf(reflect.ValueOf(base))}
 }
 
 // flagsOf returns the field with the flags of a connection of the driver.

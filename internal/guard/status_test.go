@@ -41,9 +41,6 @@ func TestStatusOfDriver(t *testing.T) {
 			if !s.flags.IsValid() {
 				t.Fatalf("%T has no readable field status: see the comment of this test", base)
 			}
-			if s.several != cfg.MultiStatements {
-				t.Errorf("several statements in a text: %t, the DSN says %t: the driver has moved its configuration", s.several, cfg.MultiStatements)
-			}
 			if again := statusOf(showing{base}); again.flags != s.flags {
 				t.Error("the flags are not found under a wrapper that shows its base")
 			}

@@ -31,13 +31,6 @@ func (b Begin) Compound(query string, reply bool) (string, bool) {
 	return prefix + "BEGIN NOT ATOMIC " + begin + statement + "; END", true
 }
 
-// Several returns a text of several statements, of which the last is the given one. It
-// returns false for one that can't be among them.
-func (b Begin) Several(query string) (string, bool) {
-	prefix, verb, statement := mergeable(query)
-	return b.statements() + statement, verb != "" && prefix == ""
-}
-
 // Call returns the call of a procedure of lockstep's with its first argument, NULL,
 // replaced by the way to begin. It returns false for any other statement. What an attempt
 // before has left open is rolled back by a statement of its own.
