@@ -55,7 +55,7 @@ help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # What expects statements, and what explores interleavings, takes ten times as long under the
-# race detector. Both run under it in make test.
+# race detector, which watches a few of the interleavings in make test: all of them run here.
 QUICK    = LOCKSTEP_ENGINES=none CGO_ENABLED=1 go test -parallel 8
 ALONE    = "/txlock/(lockmock|quorum)$$"
 
