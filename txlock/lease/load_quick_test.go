@@ -55,12 +55,12 @@ func TestLoadOfWaiters(t *testing.T) {
 	}
 }
 
-// TestMixedKeysAreRenewedTogether proves that readers and permits of thousands of keys
+// TestMixedKeysAreRenewedTogether proves that readers and permits of a thousand keys
 // starve no renewal, neither their own nor that of an exclusive lease with a shorter time
 // to live; and that a round of all takes few statements.
 func TestMixedKeysAreRenewedTogether(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
-		const leases, ttl, every, soonest = 3000, 30 * time.Second, 2 * time.Second, 8 * time.Second
+		const leases, ttl, every, soonest = 1200, 30 * time.Second, 2 * time.Second, 8 * time.Second
 		m, wire := db.process(lease.TTL(ttl), lease.RenewEvery(every))
 		var held []*lease.Lease
 		for n := range leases {
