@@ -92,8 +92,8 @@ test-others:
 test-module:
 	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' ./...
 
-# Without the race detector, which would watch the same library again: make quick watches
-# the bench itself.
+# Without the race detector, which would watch the same library again. Of the bench itself
+# make quick watches what needs no server.
 test-bench:
 	@cd bench && $(subst -race ,,$(GOTEST)) ./...
 
