@@ -59,7 +59,7 @@ help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # What expects statements, and what explores interleavings, takes ten times as long under the
-# race detector. Both run under it in make test.
+# race detector, which watches a few of the interleavings in make test: all of them run here.
 QUICK    = LOCKSTEP_ENGINES=none CGO_ENABLED=1 go test -parallel 8
 ALONE    = "/txlock/(lockmock|quorum)$$"
 
@@ -79,9 +79,9 @@ test: ## Run all tests with the race detector on the servers of ENGINES.
 test-leases:
 	@$(GOTEST) -parallel 8 ./txlock/lease
 
-# Tests of adapters that have one goroutine and send tens of thousands of statements,
-# which the race detector makes five times as dear, for nothing that it could find.
-ONE_GOROUTINE = ^Test(AssignmentsAreOne|EveryForm|LockedAndVersioned|RandomConditions|Transparency|Version(AfterRollback|ColumnTooSmall|OfARowMadeAnew|OfEveryUpdate))$$
+# Tests of adapters that have one goroutine and send tens of thousands of statements, or
+# megabytes, which the race detector makes five times as dear, for nothing that it could find.
+ONE_GOROUTINE = ^Test(AssignmentsAreOne|EveryForm|LockedAndVersioned|OnceValueThatCantBeStored|RandomConditions|Transparency|Version(AfterRollback|ColumnTooSmall|OfARowMadeAnew|OfEveryUpdate))$$
 
 test-gorm test-sqlc: test-%:
 	@$(GOTEST) -parallel 16 -skip '$(ONE_GOROUTINE)' ./lock$*
@@ -97,8 +97,10 @@ test-module:
 	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' ./...
 	@for module in $(CONTRIB); do (cd $$module && $(GOTEST) ./...) || exit 1; done
 
+# Without the race detector, which would watch the same library again. Of the bench itself
+# make quick watches what needs no server.
 test-bench:
-	@cd bench && $(GOTEST) ./...
+	@cd bench && $(subst -race ,,$(GOTEST)) ./...
 
 # One processor for the tests that play with servers in a synctest bubble: the race detector
 # crashes where two goroutines of a bubble find timers due at once (seen with Go 1.26).

@@ -137,11 +137,14 @@ func TestVersionMigrates(t *testing.T) {
 // both isolation levels: in the end it is the number of successful saves. Without the
 // comparison some are lost, so the test can fail.
 func TestVersionLosesNothing(t *testing.T) {
-	const workers, commits = 6, 12
+	const workers, commits = 6, 8
 	eachSetting(t, versionedModels, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 			for _, compare := range []bool{true, false} {
+				if !compare && e.guarded {
+					continue // the plain pool shows that the test can tell
+				}
 				d := newDoc(t, db)
 				var conflicts atomic.Int64
 				var wg sync.WaitGroup

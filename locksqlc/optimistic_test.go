@@ -180,10 +180,13 @@ func plainly(ctx context.Context, pool *sql.DB, options *sql.TxOptions, fn func(
 // transactions at once: in the end it is the number of commits. Without the comparison
 // updates are lost, so the test can fail.
 func TestMixedWritersLoseNothing(t *testing.T) {
-	const workers, commits = 8, 15
+	const workers, commits = 8, 10
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelReadCommitted} {
 			for _, compare := range []bool{true, false} {
+				if guarded && !compare {
+					continue // the plain pool shows that the test can tell
+				}
 				t.Run(fmt.Sprintf("%s/compare=%t", level, compare), func(t *testing.T) {
 					key, table := uniqueKey(t, "mixed"), numbers(t, db)
 					pool := pool

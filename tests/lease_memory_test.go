@@ -72,7 +72,7 @@ func (a *alone) heal() {
 
 // ask draws who asks.
 func (a *alone) ask(rt *rapid.T) (*lease.Manager, context.Context) {
-	q := ask(rt)
+	q := ask(rt, playKeys)
 	return a.managers[q.manager], q.context()
 }
 

@@ -45,6 +45,7 @@ type play struct {
 	steps    []string
 	began    time.Time
 	numbered int // handles
+	keys     int
 }
 
 // side is one of the two stores with its managers and its transaction.
@@ -78,7 +79,7 @@ func (h *handle) String() string {
 // newPlay begins a history without a row, in a bubble.
 func newPlay(db *testdb.DB, rewrite func(string) string, guarded bool) (*play, error) {
 	p := &play{
-		began: time.Now(),
+		began: time.Now(), keys: playKeys,
 		clock: new(atomic.Int64), memory: storetest.New(),
 		names: renaming{make(map[string]string), make(map[string]string)}, tokens: make(map[storetest.Row]uint64),
 	}

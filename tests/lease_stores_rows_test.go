@@ -145,7 +145,7 @@ func (p *play) compareInfos() error {
 		if err != nil {
 			return err
 		}
-		for key := range playKeys {
+		for key := range p.keys {
 			one, err := s.managers[1].Inspect(context.Background(), playKey(key))
 			if err != nil {
 				return err

@@ -61,7 +61,7 @@ func (p *play) giveUp(*rapid.T) {
 
 // acquireWaiting is Acquire.
 func (p *play) acquireWaiting(rt *rapid.T) {
-	a := ask(rt)
+	a := p.ask(rt)
 	if p.waiting != nil || p.owes || !p.step("Acquire %+v", a) {
 		return // it may re-enter before its owner's lease is released, or get the next
 	}
@@ -72,7 +72,7 @@ func (p *play) acquireWaiting(rt *rapid.T) {
 
 // share is TryAcquireShared.
 func (p *play) share(rt *rapid.T) {
-	a := ask(rt)
+	a := p.ask(rt)
 	if !p.step("TryAcquireShared %+v", a) {
 		return
 	}
@@ -83,7 +83,7 @@ func (p *play) share(rt *rapid.T) {
 
 // shareWaiting is AcquireShared.
 func (p *play) shareWaiting(rt *rapid.T) {
-	a := ask(rt)
+	a := p.ask(rt)
 	if p.waiting != nil || p.owes || !p.step("AcquireShared %+v", a) {
 		return
 	}
@@ -103,7 +103,7 @@ func (p *play) downgrade(rt *rapid.T) {
 
 // misuseShared asks for a permit of a key that was shared.
 func (p *play) misuseShared(rt *rapid.T) {
-	a := ask(rt)
+	a := p.ask(rt)
 	if use := p.use(a.key); use == int64(storetest.Shared) && !p.gateLocked(a.key) && p.step("permit of a shared key %+v", a) {
 		p.tryPermit(a, 2) // where it is locked it would wait
 	}
@@ -111,7 +111,7 @@ func (p *play) misuseShared(rt *rapid.T) {
 
 // misusePermits asks for the lease of a key that is a semaphore, in all ways.
 func (p *play) misusePermits(rt *rapid.T) {
-	a := ask(rt)
+	a := p.ask(rt)
 	if use := p.use(a.key); use >= 0 || p.waiting != nil || !p.step("lease of a semaphore's key %+v", a) {
 		return // behind another call it would wait
 	}
@@ -139,7 +139,7 @@ func (p *play) permits(rt *rapid.T, key int) int {
 
 // permit is TryAcquire of a semaphore.
 func (p *play) permit(rt *rapid.T) {
-	a := ask(rt)
+	a := p.ask(rt)
 	if n := p.permits(rt, a.key); p.step("TryAcquire one of %d permits %+v", n, a) {
 		p.tryPermit(a, n)
 	}
@@ -157,7 +157,7 @@ func (p *play) tryPermit(a asked, n int) {
 
 // permitWaiting is Acquire of a semaphore.
 func (p *play) permitWaiting(rt *rapid.T) {
-	a := ask(rt)
+	a := p.ask(rt)
 	n := p.permits(rt, a.key)
 	if p.waiting != nil || p.owes || !p.step("Acquire one of %d permits %+v", n, a) {
 		return
@@ -173,7 +173,7 @@ func (p *play) permitWaiting(rt *rapid.T) {
 
 // resize is Resize of a semaphore, which waits for the permits that it takes away.
 func (p *play) resize(rt *rapid.T) {
-	a := ask(rt)
+	a := p.ask(rt)
 	n := rapid.IntRange(1, 3).Draw(rt, "permits")
 	if p.waiting != nil || p.owes || !p.step("Resize to %d %+v", n, a) {
 		return

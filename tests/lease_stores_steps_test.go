@@ -20,9 +20,11 @@ type asked struct {
 	fair         bool
 }
 
-func ask(rt *rapid.T) asked {
+func (p *play) ask(rt *rapid.T) asked { return ask(rt, p.keys) }
+
+func ask(rt *rapid.T, keys int) asked {
 	return asked{
-		rapid.IntRange(0, 1).Draw(rt, "manager"), rapid.IntRange(0, playKeys-1).Draw(rt, "key"),
+		rapid.IntRange(0, 1).Draw(rt, "manager"), rapid.IntRange(0, keys-1).Draw(rt, "key"),
 		rapid.SampledFrom([]string{"", "ann", "bob"}).Draw(rt, "owner"),
 		rapid.SampledFrom([]time.Duration{15 * time.Minute, 40 * time.Minute}).Draw(rt, "ttl"),
 		rapid.IntRange(0, 3).Draw(rt, "fair") == 3,
@@ -56,7 +58,7 @@ func (p *play) try(a asked, call func(i int, s *side) (*lease.Lease, error)) err
 
 // acquire is TryAcquire.
 func (p *play) acquire(rt *rapid.T) {
-	if a := ask(rt); p.step("TryAcquire %+v", a) {
+	if a := p.ask(rt); p.step("TryAcquire %+v", a) {
 		p.tryAcquire(a)
 	}
 }
@@ -69,7 +71,7 @@ func (p *play) tryAcquire(a asked) {
 
 // acquireTx takes a lease in the open transaction.
 func (p *play) acquireTx(rt *rapid.T) {
-	a := ask(rt)
+	a := p.ask(rt)
 	p.begin(rt)
 	if !p.step("AcquireTx %+v", a) {
 		return
@@ -178,7 +180,7 @@ func (p *play) renew(rt *rapid.T) {
 }
 
 func (p *play) force(rt *rapid.T) {
-	key := rapid.IntRange(0, playKeys-1).Draw(rt, "key")
+	key := rapid.IntRange(0, p.keys-1).Draw(rt, "key")
 	if p.locked(key, "") || !p.step("ForceRelease %d", key) {
 		return // where a row is locked it would wait
 	}
@@ -215,7 +217,7 @@ func (p *play) clean(*rapid.T) {
 
 // fill fills the list with holds of this process, which begin alike.
 func (p *play) fill(rt *rapid.T) {
-	key := rapid.IntRange(0, playKeys-1).Draw(rt, "key")
+	key := rapid.IntRange(0, p.keys-1).Draw(rt, "key")
 	rows, locked := p.memory.Rows()
 	gate := rows[gateOf(key)]
 	if _, ok := locked[gateOf(key)]; ok || gate.Holds == "" || gate.Expires <= p.clock.Load() || !p.step("fill %d", key) {

@@ -22,7 +22,7 @@ import (
 func TestResizeBesideTraffic(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		managers := []*lease.Manager{newManager(t, pool), newManager(t, pool)}
-		for range 2 {
+		for range testdb.Long(1, 2) {
 			resizeBesideTraffic(t, managers, named())
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -133,75 +134,76 @@ func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 	must("Acquire in a fair queue", <-waited)
 }
 
-// TestNoRoomForPreparedStatements proves that leases are acquired, renewed, listed and
-// released on a server that prepares nothing more, because others have used up
-// max_prepared_stmt_count, that renewals go on, and that transactions lock.
-func TestNoRoomForPreparedStatements(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Dedicated(t, engine).Open(t)
-			for _, guarded := range []bool{true, false} {
-				const ttl = 5 * time.Second
-				pool := newPool(t, db, guarded)
-				before, other := newManager(t, pool, lease.TTL(ttl)), newManager(t, newPool(t, db, guarded))
-				lives(t, before, other) // with what stays prepared
-				kept := acquire(t, before, named())
-				db.Exec(t, "SET GLOBAL max_prepared_stmt_count = 0")
-				_, err := pool.ExecContext(t.Context(), "DO ?", 1)
-				if server := new(mysql.MySQLError); !errors.As(err, &server) || server.Number != 1461 {
-					t.Fatalf("the server prepares statements: %v", err)
-				}
-				lives(t, before, other)
-				lives(t, newManager(t, pool), newManager(t, newPool(t, db, guarded)))
-				locks(t, pool, other)
-				begun := time.Now()
-				waitUntil(t, "its time is over twice", func() bool { return time.Since(begun) > 2*ttl || !kept.Valid() })
-				release(t, kept)
-				db.Exec(t, "SET GLOBAL max_prepared_stmt_count = 16382")
-			}
-		})
-	}
-}
-
 // TestPreparedStatements proves that a manager keeps few statements prepared: two for a
-// connection, whatever it is used for besides acquiring and releasing leases.
+// connection, whatever it is used for besides acquiring and releasing leases. It proves that
+// leases are acquired, renewed, listed and released on a server that prepares nothing more,
+// because others have used up max_prepared_stmt_count, that renewals go on, and that
+// transactions lock.
 func TestPreparedStatements(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Dedicated(t, engine).OpenLeases(t)
-			count := func() int64 {
-				var name string
-				var n int64
-				if err := db.Admin().QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'").Scan(&name, &n); err != nil {
-					t.Fatal(err)
-				}
-				return n
-			}
-			const connections = 10
-			pool := newPool(t, db, true)
-			pool.SetMaxOpenConns(connections)
-			pool.SetMaxIdleConns(connections)
-			m := newManager(t, pool, lease.RenewEvery(100*time.Millisecond))
-			before := count()
-			keys := make([]txlock.Key, 500)
-			for i := range keys {
-				keys[i] = named()
-			}
-			held := make([]*lease.Lease, len(keys))
-			acquireMany(t, m, keys, held)
-			if _, err := m.List(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			releaseMany(t, held)
-			n := count() - before
-			t.Logf("%d on %d connections", n, connections)
-			if n > 2*connections {
-				t.Errorf("%d statements are prepared on %d connections", n, connections)
+			server := testdb.Dedicated(t, engine)
+			t.Run("few", func(t *testing.T) { fewPrepared(t, server.OpenLeases(t)) })
+			db := server.Open(t)
+			for _, guarded := range []bool{true, false} { // one after the other: there is one setting
+				t.Run(fmt.Sprintf("no room, guarded %v", guarded), func(t *testing.T) { noRoom(t, db, guarded) })
 			}
 		})
 	}
+}
+
+// fewPrepared counts what stays prepared. Nothing else prepares anything on the server.
+func fewPrepared(t *testing.T, db *testdb.DB) {
+	count := func() int64 {
+		var name string
+		var n int64
+		if err := db.Admin().QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'").Scan(&name, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const connections = 10
+	pool := newPool(t, db, true)
+	pool.SetMaxOpenConns(connections)
+	pool.SetMaxIdleConns(connections)
+	m := newManager(t, pool, lease.RenewEvery(100*time.Millisecond))
+	before := count()
+	keys := make([]txlock.Key, 100)
+	for i := range keys {
+		keys[i] = named()
+	}
+	held := make([]*lease.Lease, len(keys))
+	acquireMany(t, m, keys, held)
+	if _, err := m.List(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	releaseMany(t, held)
+	n := count() - before
+	t.Logf("%d on %d connections", n, connections)
+	if n > 2*connections {
+		t.Errorf("%d statements are prepared on %d connections", n, connections)
+	}
+}
+
+// noRoom uses up what the server prepares.
+func noRoom(t *testing.T, db *testdb.DB, guarded bool) {
+	const ttl = 5 * time.Second
+	pool := newPool(t, db, guarded)
+	before, other := newManager(t, pool, lease.TTL(ttl)), newManager(t, newPool(t, db, guarded))
+	lives(t, before, other) // with what stays prepared
+	kept := acquire(t, before, named())
+	db.Exec(t, "SET GLOBAL max_prepared_stmt_count = 0")
+	_, err := pool.ExecContext(t.Context(), "DO ?", 1)
+	if server := new(mysql.MySQLError); !errors.As(err, &server) || server.Number != 1461 {
+		t.Fatalf("the server prepares statements: %v", err)
+	}
+	lives(t, before, other)
+	lives(t, newManager(t, pool), newManager(t, newPool(t, db, guarded)))
+	locks(t, pool, other)
+	begun := time.Now()
+	waitUntil(t, "its time is over twice", func() bool { return time.Since(begun) > 2*ttl || !kept.Valid() })
+	release(t, kept)
+	db.Exec(t, "SET GLOBAL max_prepared_stmt_count = 16382")
 }
