@@ -10,7 +10,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// asking is a context that calls a function once, when the owner is asked for: that is
+// asking is a context that calls a function once, when the label is asked for: that is
 // after a call has looked whether the transaction has read, and before it sends.
 type asking struct {
 	context.Context
@@ -18,7 +18,7 @@ type asking struct {
 }
 
 func (a *asking) Value(key any) any {
-	if between := a.between; between != nil && fmt.Sprintf("%T", key) == "txlock.ownerKey" {
+	if between := a.between; between != nil && fmt.Sprintf("%T", key) == "txlock.labelKey" {
 		a.between = nil
 		between()
 	}
