@@ -44,8 +44,8 @@ func TestOpeningByStatements(t *testing.T) {
 					return err
 				},
 			} {
-				for read, query := range map[string]string{"": "", " after a SELECT": "SELECT COUNT(*) FROM " + table} {
-					t.Run(name+read, func(t *testing.T) {
+				for read, query := range map[string]string{"": "", "after a SELECT": "SELECT COUNT(*) FROM " + table} {
+					t.Run(name+" "+read, func(t *testing.T) {
 						key := uniqueKey(t, "new")
 						tx := begin(t, pool)
 						if query != "" {
