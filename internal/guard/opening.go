@@ -144,6 +144,9 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 	level, _ := isolationOf(c.opening.options)
 	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
 	if c.server.MariaDB {
+		if galera, err := c.onGalera(ctx); err != nil || galera {
+			return "", false // an error comes with the BEGIN, too
+		}
 		return begin.Compound(query, exec)
 	}
 	return begin.Call(query)

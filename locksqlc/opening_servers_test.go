@@ -1,0 +1,187 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestOpeningOnReadOnlyServer begins transactions by locks on a server that has become a
+// replica. Each is refused, leaves the transaction as one that can go on, and nothing on
+// the server that its end doesn't end.
+func TestOpeningOnReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	variables := map[testdb.Engine][]string{testdb.MariaDB: {"read_only"}, testdb.MySQL: {"read_only", "super_read_only"}}
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine).Open(t)
+			table := db.CreateTable(t, "read_only", "id INT PRIMARY KEY AUTO_INCREMENT")
+			insert := "INSERT INTO " + table + " VALUES ()"
+			key, other := uniqueKey(t, "a"), uniqueKey(t, "b")
+			check(t, txlock.Ensure(t.Context(), db.Admin(), key, other))
+			readOnly := func(t *testing.T, variable, value string) { db.Exec(t, "SET GLOBAL "+variable+" = "+value) }
+			for _, variable := range variables[engine] {
+				for name, ask := range map[string]func(ctx context.Context, s *txlock.Scope) error{
+					"Lock":    func(ctx context.Context, s *txlock.Scope) error { _, err := s.Lock(ctx, key); return err },
+					"TryLock": func(ctx context.Context, s *txlock.Scope) error { _, err := s.TryLock(ctx, key); return err },
+					"WaitAtMost": func(ctx context.Context, s *txlock.Scope) error {
+						_, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
+						return err
+					},
+					"LockAll":        func(ctx context.Context, s *txlock.Scope) error { _, err := s.LockAll(ctx, key, other); return err },
+					"CompareAndBump": func(ctx context.Context, s *txlock.Scope) error { return s.CompareAndBump(ctx, key, 1) },
+					"Once": func(ctx context.Context, s *txlock.Scope) error {
+						_, err := s.Once(ctx, uniqueKey(t, "once"))
+						return err
+					},
+				} {
+					t.Run(variable+"/"+name, func(t *testing.T) {
+						conn := takeConn(t, newPool(t, db.Config(), true))
+						tx, err := conn.BeginTx(t.Context(), nil)
+						check(t, err)
+						scope := join(t, tx)
+						readOnly(t, variable, "ON")
+						defer readOnly(t, "read_only", "OFF") // which ends super_read_only, too
+						wants(t, ask(t.Context(), scope), txlock.ErrReadOnly, 1290)
+						if n := count(t, tx, "SELECT COUNT(*) FROM "+table); n != 0 {
+							t.Errorf("%d rows", n)
+						}
+						if _, err := tx.ExecContext(t.Context(), insert); number(err) != 1290 {
+							t.Errorf("a write: %v, want 1290", err)
+						}
+						check(t, tx.Rollback())
+						exec(t, conn, "SET TRANSACTION READ WRITE") // refused inside a transaction
+						readOnly(t, "read_only", "OFF")
+						wantFree(t, db, key, other)
+					})
+				}
+				t.Run(variable+"/until it is written", func(t *testing.T) {
+					tx := begin(t, newPool(t, db.Config(), true))
+					scope := join(t, tx)
+					readOnly(t, variable, "ON")
+					_, err := scope.Lock(t.Context(), key)
+					readOnly(t, "read_only", "OFF")
+					wants(t, err, txlock.ErrReadOnly, 1290)
+					lock(t, scope, key)
+					exec(t, tx, insert)
+					check(t, tx.Commit())
+					wantFree(t, db, key)
+					db.Exec(t, "DELETE FROM "+table)
+				})
+				for name, run := range map[string]func(pool *sql.DB, fn func(tx *sql.Tx) error) error{
+					"Run": func(pool *sql.DB, fn func(tx *sql.Tx) error) error {
+						return locksqlc.Run(t.Context(), pool, []txlock.Key{key}, fn)
+					},
+					"Optimistic": func(pool *sql.DB, fn func(tx *sql.Tx) error) error {
+						return locksqlc.Optimistic(t.Context(), pool, key, fn)
+					},
+				} {
+					t.Run(variable+"/at the end of "+name, func(t *testing.T) {
+						pool := newPool(t, db.Config(), true)
+						calls := 0
+						err := run(pool, func(tx *sql.Tx) error {
+							calls++
+							exec(t, tx, insert)
+							readOnly(t, variable, "ON")
+							return nil
+						})
+						readOnly(t, "read_only", "OFF")
+						if number(err) != 1290 || txlock.Retryable(err) || calls != 1 {
+							t.Errorf("%v after %d calls, want 1290 after one", err, calls)
+						}
+						wantFree(t, db, key)
+						if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 0 {
+							t.Errorf("%d rows were committed", n)
+						}
+						check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+					})
+				}
+			}
+		})
+	}
+}
+
+// reset has the server reset the session of a connection that is idle, behind the back of
+// its driver, as proxies do (COM_RESET_CONNECTION).
+func reset(t *testing.T, conn net.Conn) {
+	t.Helper()
+	const comResetConnection = 0x1f
+	check(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	_, err := conn.Write([]byte{1, 0, 0, 0, comResetConnection})
+	check(t, err)
+	var header [4]byte
+	_, err = io.ReadFull(conn, header[:])
+	check(t, err)
+	reply := make([]byte, int(header[0])|int(header[1])<<8|int(header[2])<<16)
+	_, err = io.ReadFull(conn, reply)
+	check(t, errors.Join(err, conn.SetDeadline(time.Time{})))
+	if reply[0] != 0 {
+		t.Fatalf("COM_RESET_CONNECTION is answered %q", reply)
+	}
+}
+
+// TestOpeningIsReset has the session reset after the lock that begins a transaction was
+// refused, which may have left one open, and after one that was given: that one is lost,
+// and the next statement says so.
+func TestOpeningIsReset(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "reset", "id INT PRIMARY KEY")
+		for i, granted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("granted=%t", granted), func(t *testing.T) {
+				network := "reset-" + uniqueKey(t, "").String()
+				var wire net.Conn
+				mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (conn net.Conn, err error) {
+					wire, err = new(net.Dialer).DialContext(ctx, "tcp", addr)
+					return wire, err
+				})
+				defer mysql.DeregisterDialContext(network)
+				key := uniqueKey(t, "key")
+				check(t, txlock.Ensure(t.Context(), db.Admin(), key))
+				holder := begin(t, newPool(t, db.Config(), true))
+				if !granted {
+					lock(t, join(t, holder), key)
+				}
+				tx := begin(t, newPool(t, db.Config(oneSecond, func(c *mysql.Config) { c.Net = network }), true))
+				scope := join(t, tx)
+				insert := fmt.Sprintf("INSERT INTO %s VALUES (%d)", table, i)
+				_, err := scope.Lock(t.Context(), key)
+				if granted {
+					check(t, err)
+					reset(t, wire)
+					_, err = scope.Lock(t.Context(), uniqueKey(t, "another"))
+					wantDoomed(t, "a lock", err, 0)
+					if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
+						t.Errorf("Commit: %v, want ErrTxDoomed", err)
+					}
+					wantFree(t, db, key)
+					return
+				}
+				wants(t, err, txlock.ErrWaitTimeout, 1205)
+				reset(t, wire)
+				check(t, holder.Rollback())
+				lock(t, scope, key)
+				exec(t, tx, insert)
+				if isFree(t, db, key) {
+					t.Error("the lock doesn't exclude")
+				}
+				check(t, tx.Rollback())
+				if n := count(t, db.Admin(), fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE id = %d", table, i)); n != 0 {
+					t.Error("what was rolled back is there")
+				}
+				wantFree(t, db, key)
+			})
+		}
+	})
+}

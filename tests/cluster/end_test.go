@@ -1,0 +1,111 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// overtaken counts the statements of locks that the cluster has answered by the abort of
+// the transaction.
+type overtaken struct {
+	txlock.Observer
+	t     *testing.T
+	ended atomic.Int64
+}
+
+func (o *overtaken) Granted(context.Context, txlock.Event)  {}
+func (o *overtaken) Released(context.Context, txlock.Event) {}
+func (o *overtaken) Lost(context.Context, txlock.Event)     {}
+
+// Refused fails the test unless an abort is judged as that of a COMMIT: what is rolled
+// back for sure may be run again, and what the group may have isn't.
+func (o *overtaken) Refused(_ context.Context, e txlock.Event) {
+	var server *mysql.MySQLError
+	if !errors.As(e.Err, &server) {
+		return
+	}
+	o.ended.Add(1)
+	switch server.Number {
+	case 1213, 1180:
+		if !errors.Is(e.Err, txlock.ErrDeadlock) || !txlock.Retryable(e.Err) {
+			o.t.Errorf("%v, want ErrDeadlock, which is Retryable", e.Err)
+		}
+	case 3101:
+		if txlock.Retryable(e.Err) {
+			o.t.Errorf("%v is Retryable, and the group may have the transaction", e.Err)
+		}
+	default:
+		o.t.Errorf("the end was answered: %v", e.Err)
+	}
+}
+
+// TestOptimisticEnds has two nodes compare a version and commit in one statement, at once,
+// until the cluster has refused that ten times: no update is lost or made twice.
+func TestOptimisticEnds(t *testing.T) {
+	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+		db.Grant(t, "numbers", "marks")
+		db.Exec(t, "INSERT INTO numbers VALUES ('quiet', 0), ('ends', 0)")
+		in := inside(t, db)
+		quiet, ends := newLedger("quiet", in), newLedger("ends", in)
+		watch := &overtaken{t: t}
+		var working sync.WaitGroup
+		for i, node := range nodes[:2] {
+			cfg := caughtUpConfig(t, db, node)
+			trips, count := testdb.CountTrips(t)
+			count(cfg)
+			cfg.InterpolateParams = true
+			connector, err := mysql.NewConnector(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch)))
+			t.Cleanup(func() { _ = pool.Close() })
+			if i == 0 {
+				for range 2 { // the first one connects
+					before := trips.Count()
+					quiet.optimistic(t.Context(), pool)
+					want := 5 // one to begin, three of the program and one to end
+					if db.Engine() == testdb.MariaDB {
+						want = 6 // see TestOpenings
+					}
+					if n := trips.Count() - before; len(quiet.fates) == 2 && n != want {
+						t.Errorf("%d round trips, want %d", n, want)
+					}
+				}
+				quiet.check(t, caughtUp(t, db))
+			}
+			for range 2 {
+				working.Go(func() {
+					for deadline := time.Now().Add(2 * time.Minute); watch.ended.Load() < 10 && time.Now().Before(deadline); {
+						ends.optimistic(t.Context(), pool)
+					}
+				})
+			}
+		}
+		working.Wait()
+		t.Logf("%d ends were refused, errors %v", watch.ended.Load(), ends.errors)
+		if watch.ended.Load() == 0 {
+			t.Error("the cluster has refused none")
+		}
+		for _, node := range slices.Backward(nodes) {
+			ends.check(t, caughtUp(t, db.At(t, node)))
+		}
+	})
+}
