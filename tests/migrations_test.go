@@ -27,9 +27,9 @@ func onEmptyDatabases(t *testing.T, test func(t *testing.T, db *testdb.DB, files
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Fresh(t, engine)
-			files := []string{"0001_lockstep.sql", "0002_centers.sql", "0003_once.sql"}
+			files := []string{"0001_lockstep.sql", "0002_centers.sql", "0003_once.sql", "0004_jobs.sql"}
 			if engine == testdb.MySQL {
-				files = append(files, "mysql/0004_procedures.sql")
+				files = append(files, "mysql/0005_procedures.sql")
 			}
 			test(t, db, files)
 			if err := schema.Check(t.Context(), db.Admin()); err != nil {
@@ -83,10 +83,11 @@ func TestGoose(t *testing.T) {
 }
 
 func TestGolangMigrate(t *testing.T) {
-	ups := []string{"000010_lockstep.up.sql", "000011_lockstep_centers.up.sql", "000012_lockstep_once.up.sql", "000013_lockstep_procedures.up.sql"}
+	ups := []string{"000010_lockstep.up.sql", "000011_lockstep_centers.up.sql", "000012_lockstep_once.up.sql", "000013_lockstep_jobs.up.sql", "000014_lockstep_procedures.up.sql"}
 	downs := map[string]string{
 		"000010_lockstep.down.sql":      "DROP TABLE lockstep_locks, lockstep_centers, lockstep_leases;",
 		"000012_lockstep_once.down.sql": "DROP TABLE lockstep_once;",
+		"000013_lockstep_jobs.down.sql": "DROP TABLE lockstep_jobs;",
 	}
 	readme(t, ups...)
 	for _, text := range downs {
