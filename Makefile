@@ -60,7 +60,7 @@ help: ## Show this list.
 
 # What expects statements, and what explores interleavings, takes ten times as long under the
 # race detector, which watches a few of the interleavings in make test: all of them run here.
-QUICK    = LOCKSTEP_ENGINES=none CGO_ENABLED=1 go test -parallel 8
+QUICK    = GORACE=atexit_sleep_ms=0 GOGC=400 LOCKSTEP_ENGINES=none CGO_ENABLED=1 go test -parallel 8
 ALONE    = "/txlock/(lockmock|quorum)$$"
 
 quick: ## Run golangci-lint and all that needs no server, with the race detector where goroutines meet.
@@ -68,7 +68,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
 	@cd tests && $(QUICK) -race ./...
-	@cd bench && $(QUICK) -race ./...
+	@cd bench && $(QUICK) ./...
 	@$(MAKE) --no-print-directory lint
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
