@@ -101,23 +101,17 @@ func (a *attempt) selected(ctx context.Context, current uint64, err error) (uint
 	return a.raiseToken(ctx, guard.Call{}, a.tx)
 }
 
-// takeInSeconds takes the row, and makes it if need be. Only here the limit is the
-// session's, in whole seconds, and is put back afterwards.
+// takeInSeconds takes the row, and makes it if need be.
 func (a *attempt) takeInSeconds(ctx context.Context) (token uint64, err error) {
-	var before int64
-	if err := a.tx.QueryRowContext(a.then(ctx), rawsql.LockWaitSeconds).Scan(&before); err != nil {
-		return 0, err
-	}
-	if seconds := rawsql.LockWait(a.atMost); seconds < before {
-		if _, err := a.tx.ExecContext(a.then(ctx), rawsql.SetLockWait(seconds)); err != nil {
-			return 0, err
-		}
-		defer func() {
-			if _, restoreErr := a.tx.ExecContext(a.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
-				err = restoreErr
-			}
-		}()
-	}
+	err = a.inSeconds(ctx, a.atMost, func() error {
+		token, err = a.takeOrMake(ctx)
+		return err
+	})
+	return token, err
+}
+
+// takeOrMake takes the row, or makes it.
+func (a *attempt) takeOrMake(ctx context.Context) (token uint64, err error) {
 	if !a.guardsSnapshot() {
 		return a.takeRow(ctx)
 	}
@@ -134,4 +128,25 @@ func (a *attempt) takeInSeconds(ctx context.Context) (token uint64, err error) {
 		return token, err
 	}
 	return a.raiseToken(ctx, guard.Call{}, a.tx)
+}
+
+// inSeconds limits the waits of what do sends by the session's variable, in whole seconds,
+// and puts it back afterwards.
+func (s *state) inSeconds(ctx context.Context, atMost time.Duration, do func() error) (err error) {
+	own := s.own(ctx, guard.Call{})
+	var before int64
+	if err := s.tx.QueryRowContext(own, rawsql.LockWaitSeconds).Scan(&before); err != nil {
+		return err
+	}
+	if seconds := rawsql.LockWait(atMost); seconds < before {
+		if _, err := s.tx.ExecContext(own, rawsql.SetLockWait(seconds)); err != nil {
+			return err
+		}
+		defer func() {
+			if _, restoreErr := s.tx.ExecContext(s.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
+				err = restoreErr
+			}
+		}()
+	}
+	return do()
 }

@@ -45,8 +45,7 @@ func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.
 	if in.Snapshot && s.server.SnapshotIsolation {
 		// The row of a lease is written by its renewals: a change since the
 		// snapshot is no reason to roll the transaction back.
-		prefix := rawsql.For(rawsql.AllowStale)
-		in.Tx = &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: func(query string) string { return prefix + query }, Inline: s.tx.Inline}
+		in.Tx = s.withVariables([]string{rawsql.AllowStale})
 	}
 	err = send(s.own(ctx, guard.Call{Fresh: !in.Snapshot}), in)
 	return in.Fence, err

@@ -171,7 +171,7 @@ const tryLimit = 20 * time.Millisecond
 // limited takes the lock within the limit of the request, by what the server has for
 // that. A wait with a limit begins with a try, which has none: a lock that is free is
 // granted, however short the limit and however slow the server.
-func (a *attempt) limited(ctx context.Context) (uint64, error) {
+func (a *attempt) limited(ctx context.Context) (token uint64, err error) {
 	switch {
 	case a.byProcedure():
 		return a.callFor(ctx)
@@ -179,14 +179,25 @@ func (a *attempt) limited(ctx context.Context) (uint64, error) {
 		return a.takeRow(ctx)
 	case !a.server.MariaDB:
 		return a.boundedOnMySQL(ctx)
-	case a.server.RollbackOnTimeout:
-		return a.takeRow(ctx, rawsql.AtMost(max(tryLimit, a.atMost)))
 	}
-	token, err := a.takeRow(ctx, rawsql.NoWait)
-	if a.try || !errors.Is(fault.Interpret(err).Sentinel, ErrWaitTimeout) {
-		return token, err
+	err = a.atMostOnMariaDB(a.atMost, func(variables ...string) error {
+		token, err = a.takeRow(ctx, variables...)
+		return err
+	})
+	return token, err
+}
+
+// atMostOnMariaDB takes something by a statement whose wait the variables limit; 0 is a
+// try. A wait with a limit begins with a try, which has none.
+func (s *state) atMostOnMariaDB(atMost time.Duration, take func(variables ...string) error) error {
+	if s.server.RollbackOnTimeout {
+		return take(rawsql.AtMost(max(tryLimit, atMost)))
 	}
-	return a.takeRow(ctx, rawsql.AtMost(a.atMost))
+	err := take(rawsql.NoWait)
+	if atMost == 0 || !errors.Is(fault.Interpret(err).Sentinel, ErrWaitTimeout) {
+		return err
+	}
+	return take(rawsql.AtMost(atMost))
 }
 
 // takeRow takes the row with variables of MariaDB set for the statement that waits, and
@@ -200,11 +211,7 @@ func (a *attempt) takeRow(ctx context.Context, variables ...string) (uint64, err
 		}
 		variables, compare = append(variables, variable), false
 	}
-	var db gen.DBTX = a.tx
-	if variables != nil {
-		prefix := rawsql.For(variables...)
-		db = a.rewritten(func(query string) string { return prefix + query })
-	}
+	db := a.withVariables(variables)
 	switch {
 	case a.shared:
 		return a.takeShared(ctx, db, compare)
@@ -258,8 +265,17 @@ func (a *attempt) unchanged(ctx context.Context) error {
 }
 
 // rewritten is the transaction with the text of its statements changed on its way.
-func (a *attempt) rewritten(rewrite func(query string) string) gen.DBTX {
-	return &rawsql.Text{DBTX: a.tx.DBTX, Rewrite: rewrite, Inline: a.tx.Inline}
+func (s *state) rewritten(rewrite func(query string) string) gen.DBTX {
+	return &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: rewrite, Inline: s.tx.Inline}
+}
+
+// withVariables is the transaction with variables of MariaDB set for each statement.
+func (s *state) withVariables(variables []string) gen.DBTX {
+	if len(variables) == 0 {
+		return s.tx
+	}
+	prefix := rawsql.For(variables...)
+	return s.rewritten(func(query string) string { return prefix + query })
 }
 
 // fresh marks the statement that takes the row. Where no snapshot guard follows,

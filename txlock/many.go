@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -196,17 +195,14 @@ type many struct {
 
 // run takes the rows and returns their tokens. A wait with a limit begins with a try,
 // which has none, as that for a single row does.
-func (m *many) run(ctx context.Context) (map[record]uint64, error) {
-	switch {
-	case m.atMost == 0:
+func (m *many) run(ctx context.Context) (tokens map[record]uint64, err error) {
+	if m.atMost == 0 {
 		return m.within(ctx)
-	case m.server.RollbackOnTimeout:
-		return m.within(ctx, rawsql.AtMost(max(tryLimit, m.atMost)))
 	}
-	tokens, err := m.within(ctx, rawsql.NoWait)
-	if errors.Is(fault.Interpret(err).Sentinel, ErrWaitTimeout) {
-		return m.within(ctx, rawsql.AtMost(m.atMost))
-	}
+	err = m.atMostOnMariaDB(m.atMost, func(variables ...string) error {
+		tokens, err = m.within(ctx, variables...)
+		return err
+	})
 	return tokens, err
 }
 

@@ -87,9 +87,9 @@ func (c onceCall) keepUs() int64 { return int64((c.keep + time.Microsecond - 1) 
 // however often it is asked: for requests that are repeated, and for messages that come
 // twice.
 //
-// It is one statement, an INSERT; who is not the first sends a second one. Keys of Once are apart from those of locks: the two never exclude
-// each other, and every key has a row of its own, also one of a hashed family. A key is
-// asked again after a ROLLBACK TO SAVEPOINT to before the call: what was first is not any
+// It is one statement, an INSERT; who is not the first sends a second one. Keys of Once are
+// apart from those of locks: the two never exclude each other, and every key has a row of
+// its own, also one of a hashed family. A key is asked again after a ROLLBACK TO SAVEPOINT to before the call: what was first is not any
 // more. Ask before the transaction reads: who is told that another was first may not see
 // in an older snapshot what that one has written.
 //
@@ -157,13 +157,8 @@ func (s *Scope) askOnce(ctx context.Context, key Key, c onceCall) (first bool, e
 		err = ask()
 	case !s.server.MariaDB:
 		err = s.inSeconds(ctx, s.atMost, func() error { return ask() })
-	case s.server.RollbackOnTimeout:
-		err = ask(rawsql.AtMost(max(tryLimit, s.atMost)))
 	default:
-		err = ask(rawsql.NoWait)
-		if errors.Is(fault.Interpret(err).Sentinel, ErrWaitTimeout) {
-			err = ask(rawsql.AtMost(s.atMost))
-		}
+		err = s.atMostOnMariaDB(s.atMost, ask)
 	}
 	return first, err
 }
@@ -220,30 +215,5 @@ func (s *state) regardless(snapshot bool, variables []string) gen.DBTX {
 	if snapshot && s.server.SnapshotIsolation {
 		variables = append(slices.Clip(variables), rawsql.AllowStale)
 	}
-	if len(variables) == 0 {
-		return s.tx
-	}
-	prefix := rawsql.For(variables...)
-	return &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: func(query string) string { return prefix + query }, Inline: s.tx.Inline}
-}
-
-// inSeconds limits the waits of what do sends by the session's variable, in whole seconds,
-// and puts it back afterwards.
-func (s *state) inSeconds(ctx context.Context, atMost time.Duration, do func() error) (err error) {
-	own := s.own(ctx, guard.Call{})
-	var before int64
-	if err := s.tx.QueryRowContext(own, rawsql.LockWaitSeconds).Scan(&before); err != nil {
-		return err
-	}
-	if seconds := rawsql.LockWait(atMost); seconds < before {
-		if _, err := s.tx.ExecContext(own, rawsql.SetLockWait(seconds)); err != nil {
-			return err
-		}
-		defer func() {
-			if _, restoreErr := s.tx.ExecContext(s.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
-				err = restoreErr
-			}
-		}()
-	}
-	return do()
+	return s.withVariables(variables)
 }
