@@ -166,15 +166,19 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 		}
 	}
 	if _, err := transactionOf(db); err == nil {
-		return once(db, fn, do, options, nil)
+		return once(db, fn, do, options, false)
 	}
 	return retry.Do(db.Statement.Context, func() error {
-		return once(db, fn, do, options, []txlock.JoinOption{txlock.NothingRead()})
+		return once(db, fn, do, options, true)
 	})
 }
 
 // once runs one transaction, or one savepoint. In a DryRun session it only calls fn.
-func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOptions, join []txlock.JoinOption) error {
+func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOptions, outermost bool) error {
+	var join []txlock.JoinOption
+	if outermost {
+		join = append(join, txlock.NothingRead())
+	}
 	committed := false
 	err := db.Transaction(func(tx *gorm.DB) error {
 		if tx.DryRun {
@@ -184,7 +188,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 		if err != nil {
 			return err
 		}
-		if committed, err = do(scope, tx, len(join) > 0); err != nil || committed {
+		if committed, err = do(scope, tx, outermost); err != nil || committed {
 			return err
 		}
 		return inner.Confirm(tx.Statement.Context, scope)

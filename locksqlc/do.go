@@ -23,9 +23,11 @@ const (
 // Do holds the lock of a key while fn runs, in a transaction of its own on a connection
 // that fn doesn't see. It is for work that is no transaction, in any number of databases
 // and systems. The Do of a lease.Manager is for the same work: its lease keeps no
-// connection, outlives a lost one, and is free only after its TTL if the program dies. When the connection is lost, and the lock with it, the context of fn ends
-// with ErrLost as its cause (context.Cause): within 50 ms if the server has closed the
-// connection, within two seconds if the server is silent.
+// connection, outlives a lost one, and is free only after its TTL if the program dies.
+//
+// When the connection is lost, and the lock with it, the context of fn ends with ErrLost as
+// its cause (context.Cause): within 50 ms if the server has closed the connection, within
+// two seconds if the server is silent.
 //
 // A program may check the context, stop for a while, and write after the lock was lost.
 // Writes that must never come late belong in a transaction that holds the lock itself:
@@ -52,7 +54,7 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 	if err != nil {
 		return fmt.Errorf("locksqlc: get a connection: %w", err)
 	}
-	defer func() { err = joined.Errors(err, unlessGone(conn.Close())) }()
+	defer func() { err = joined.Errors(err, joined.UnlessGone(conn.Close())) }()
 	tx, err := holdOn(ctx, conn)
 	if err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
@@ -66,7 +68,7 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 		case held:
 			err = errors.Join(fmt.Errorf("%w: it could not be released: %w", txlock.ErrLost, failed), err)
 		default:
-			err = joined.Errors(err, unlessGone(failed))
+			err = joined.Errors(err, joined.UnlessGone(failed))
 		}
 	}()
 	scope, err := tx.join(ctx)
@@ -161,12 +163,4 @@ func raw(conn *sql.Conn, f func(driverConn any) error) (err error) {
 		return nil
 	})
 	return errors.Join(err, rawErr)
-}
-
-// unlessGone drops the error of closing a connection that is gone already.
-func unlessGone(err error) error {
-	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
-		return nil
-	}
-	return err
 }

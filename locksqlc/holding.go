@@ -20,15 +20,15 @@ type holding struct {
 
 // holdOn begins the transaction. It doesn't end with the context, but with release.
 func holdOn(ctx context.Context, conn *sql.Conn) (*holding, error) {
-	guarded := false
+	onGuarded := false
 	err := conn.Raw(func(driverConn any) error {
-		_, guarded = driverConn.(interface{ OpenRows() int })
+		onGuarded = guarded(driverConn)
 		return nil
 	})
 	h := &holding{conn: conn}
 	switch {
 	case err != nil:
-	case guarded:
+	case onGuarded:
 		h.tx, err = conn.BeginTx(context.WithoutCancel(ctx), nil)
 	default:
 		_, err = conn.ExecContext(ctx, "BEGIN")
@@ -61,7 +61,7 @@ func (h *holding) release(ctx context.Context) error {
 		err = inner.Commit(ctx, h.scope)
 	}
 	if h.tx != nil { // which was committed: that only ends the *sql.Tx
-		if endErr := unlessGone(h.tx.Rollback()); err == nil {
+		if endErr := joined.UnlessGone(h.tx.Rollback()); err == nil {
 			err = endErr
 		}
 	}
@@ -69,5 +69,5 @@ func (h *holding) release(ctx context.Context) error {
 		return unanswered(ctx, err)
 	}
 	discard := h.conn.Raw(func(any) error { return driver.ErrBadConn })
-	return joined.Errors(unanswered(ctx, err), unlessGone(discard))
+	return joined.Errors(unanswered(ctx, err), joined.UnlessGone(discard))
 }

@@ -82,13 +82,19 @@ func (c connTx) ExecContext(ctx context.Context, query string, args ...any) (sql
 // notBusy returns ErrOpenRows if a connection of go-sql-driver has unread data, or is
 // closed. A guarded connection finds that out by itself.
 func notBusy(driverConn any) error {
-	if _, guarded := driverConn.(interface{ OpenRows() int }); guarded {
+	if guarded(driverConn) {
 		return nil
 	}
 	if v, ok := driverConn.(driver.Validator); ok && !v.IsValid() {
 		return fmt.Errorf("%w (or the connection is closed)", txlock.ErrOpenRows)
 	}
 	return nil
+}
+
+// guarded tells whether a connection is that of a guarded pool.
+func guarded(driverConn any) bool {
+	_, is := driverConn.(interface{ OpenRows() int })
+	return is
 }
 
 func (connTx) Commit() error   { return errOwnEnd }

@@ -106,7 +106,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	if err != nil {
 		return fmt.Errorf("locksqlc: begin: %w", err)
 	}
-	defer func() { err = joined.Errors(err, unlessGone(conn.Close())) }()
+	defer func() { err = joined.Errors(err, joined.UnlessGone(conn.Close())) }()
 	finished := false
 	defer func() {
 		if finished {
@@ -152,7 +152,7 @@ func beginOn(ctx context.Context, db *sql.DB, options *sql.TxOptions) (conn *sql
 		if tx, err = conn.BeginTx(ctx, options); err == nil {
 			return conn, tx, nil
 		}
-		if closeErr := unlessGone(conn.Close()); closeErr != nil || !errors.Is(err, driver.ErrBadConn) {
+		if closeErr := joined.UnlessGone(conn.Close()); closeErr != nil || !errors.Is(err, driver.ErrBadConn) {
 			return nil, nil, joined.Errors(err, closeErr)
 		}
 	}

@@ -24,6 +24,8 @@ const (
 
 	poll     = 10 * time.Millisecond
 	settling = 5 * poll // is for how long work in the background is waited for, in the time of the bubble
+
+	settlingRow = 3 * time.Second // outlasts any statement that waits for a row
 )
 
 // play is one random history: the same steps of the same managers on a server and on the

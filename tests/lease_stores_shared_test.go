@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -52,10 +53,12 @@ func (p *play) compareWaiting() error {
 	return nil
 }
 
-// giveUp ends the call that waits.
+// giveUp ends the call that waits, and its last statement, which may wait for the row
+// without it: on the server no time of the bubble passes then.
 func (p *play) giveUp(*rapid.T) {
 	if p.waiting != nil && p.step("the call that waits is given up") {
 		p.waiting.cancel()
+		time.Sleep(settlingRow)
 	}
 }
 

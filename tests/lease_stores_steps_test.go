@@ -153,7 +153,7 @@ func (p *play) settleOwed() {
 	if _, err := p.admin.ExecContext(context.Background(), "DO SLEEP(1.1)"); err != nil {
 		p.differ("SLEEP: %v", err)
 	}
-	time.Sleep(3 * time.Second)
+	time.Sleep(settlingRow)
 	p.owes = false
 }
 

@@ -16,8 +16,8 @@ import (
 // locks are taken one after the other. But the program's own statements know nothing of
 // that: while one goroutine reads rows of the transaction, or calls a method of the Scope
 // (most of them read rows, with the procedures of MySQL even Lock), no other may send the
-// transaction anything, Exec included. go-sql-driver answers that by "busy buffer", and the connection, and
-// with it the transaction, is lost. A Scope ends with the transaction and needs no closing.
+// transaction anything, Exec included. go-sql-driver answers that by "busy buffer", and the
+// connection, and with it the transaction, is lost. A Scope ends with the transaction and needs no closing.
 type Scope struct {
 	*state
 	atMost time.Duration // the limit of WaitAtMost, 0 for the server's

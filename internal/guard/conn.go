@@ -47,8 +47,8 @@ func (c *conn) Begin() (driver.Tx, error) {
 // driverTx is the end of a transaction of database/sql.
 type driverTx struct{ conn *conn }
 
-// Commit commits, if that wasn't done by a lock statement, but not a transaction that the server has ended or that has lost locks:
-// that is rolled back, and Commit returns the reason.
+// Commit commits, unless a lock statement has done so. A transaction that the server has
+// ended, or that has lost locks, is rolled back, and Commit returns the reason.
 func (t *driverTx) Commit() error {
 	if t.conn.committed() {
 		return nil

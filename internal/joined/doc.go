@@ -1,2 +1,3 @@
-// Package joined joins errors, but leaves a single error as it is; see [Errors].
+// Package joined joins errors, but leaves a single error as it is ([Errors]), and drops those
+// of closing what is gone ([UnlessGone]).
 package joined

@@ -166,8 +166,9 @@ func (c *Claim) Lease() *lease.Lease { return c.lease }
 
 // Finish ends the tick: it marks it as done if why is nil, and else as failed, and gives
 // the lease back. A tick that fails after its lease was lost counts as interrupted, not as
-// failed, as does that of a process that has died: whoever comes first begins it again. It may be called after the end of the context. While the server can't
-// be reached it tries again for some seconds; then it returns the error, and the tick
+// failed, as does that of a process that has died: whoever comes first begins it again. It
+// may be called after the end of the context. While the server can't be reached it tries
+// again for some seconds; then it returns the error, and the tick
 // counts as not done. It returns txlock.ErrLost if the lease was lost, and another process
 // has begun the tick or a later one: this one is not marked then. A second call does
 // nothing, and returns what the first has returned.
@@ -214,7 +215,7 @@ func (c *Claim) mark(ctx context.Context, why error) error {
 			return nil
 		case err == nil:
 			return fmt.Errorf("job %q, token %d: %w: another process has begun it", c.key, c.tick.token, txlock.ErrLost)
-		case sleep(ctx, pause) != nil:
+		case underlease.Pause(ctx, pause, nil) != nil:
 			return err
 		}
 	}
@@ -236,16 +237,4 @@ func (c *Claim) isMarked(ctx context.Context, why error) (bool, error) {
 	}
 	c.committed = r.DoneUs == c.tick.at.UnixMicro()
 	return c.committed || why != nil, nil
-}
-
-// sleep waits for a time, or returns the context's error.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // journal is what was done when.
@@ -29,7 +30,7 @@ func (j *journal) work(takes time.Duration) Func {
 			j.beside++
 		}
 		j.mu.Unlock()
-		err := sleep(ctx, takes)
+		err := underlease.Pause(ctx, takes, nil)
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		j.running--

@@ -3,7 +3,6 @@ package job
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -36,8 +35,8 @@ const (
 // called fn. While another process runs a tick of the key, Tick waits. If that one fails
 // or dies, Tick calls fn itself: a tick that has failed may be tried again by anybody,
 // until a later one is begun. An fn that returns an error after its context has ended was
-// interrupted, which is not a failure. So fn is called at least once, and by one process at a time:
-// who has lost the lease is told by the context, and must stop.
+// interrupted, which is not a failure. So fn is called at least once, and by one process at
+// a time: who has lost the lease is told by the context, and must stop.
 //
 // An instant has microseconds. One that is ahead of the server's clock is waited for, by a
 // minute at most. Tick takes the lease of the key: leases.Do of the same key excludes it.
@@ -202,7 +201,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc) (err error) {
 	if err != nil {
 		return fmt.Errorf("job %q: get a connection: %w", c.key, err)
 	}
-	defer func() { err = joined.Errors(err, unlessGone(conn.Close())) }()
+	defer func() { err = joined.Errors(err, joined.UnlessGone(conn.Close())) }()
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("job %q: begin: %w", c.key, err)
@@ -212,7 +211,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc) (err error) {
 		if finished {
 			return
 		}
-		if rollback := unlessGone(tx.Rollback()); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
+		if rollback := joined.UnlessGone(tx.Rollback()); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
 			err = joined.Errors(err, fmt.Errorf("job %q: roll back: %w", c.key, rollback))
 		}
 	}()
@@ -245,12 +244,4 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc) (err error) {
 	}
 	c.committed = true
 	return nil
-}
-
-// unlessGone drops the error of closing a connection that is gone already.
-func unlessGone(err error) error {
-	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
-		return nil
-	}
-	return err
 }

@@ -66,7 +66,7 @@ func (s *Server) OpenLeases(tb testing.TB) *DB {
 			db.Exec(tb, statement)
 		}
 	}
-	db.Grant(tb, "lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once", "lockstep_jobs")
+	db.Grant(tb, tables...)
 	return db
 }
 
@@ -286,12 +286,15 @@ func (db *DB) withoutDatabase(ctx context.Context, statements []string) error {
 	return execAll(ctx, pool, statements)
 }
 
+// tables are those of lockstep.
+var tables = []string{"lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once", "lockstep_jobs"}
+
 // install makes lockstep's tables and procedures, and lets the application user use them.
 func (db *DB) install(ctx context.Context) error {
 	if err := schema.Install(ctx, db.admin); err != nil {
 		return fmt.Errorf("testdb: install the schema on %s: %w", db.server.engine, err)
 	}
-	if err := db.grant(ctx, "lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once", "lockstep_jobs"); err != nil {
+	if err := db.grant(ctx, tables...); err != nil {
 		return err
 	}
 	return db.installProcedures(ctx)
