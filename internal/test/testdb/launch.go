@@ -99,8 +99,8 @@ func (s *Server) waitReady(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		pingErr := pool.PingContext(ctx)
-		if pingErr == nil && s.inst.ready != nil {
-			pingErr = s.inst.ready(ctx, pool)
+		if pingErr == nil {
+			pingErr = s.Ready(ctx, pool)
 		}
 		if pingErr == nil {
 			return nil
@@ -113,6 +113,15 @@ func (s *Server) waitReady(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// Ready tells whether the server can be used, by the pool of its administrator: whether it is
+// one of its cluster. A member of a Group Replication that isn't joins it again.
+func (s *Server) Ready(ctx context.Context, admin *sql.DB) error {
+	if s.External() || s.inst.ready == nil {
+		return nil
+	}
+	return s.inst.ready(ctx, admin)
 }
 
 func (i *instance) start(ctx context.Context, port int) error {
