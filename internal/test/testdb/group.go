@@ -160,7 +160,7 @@ func (m *groupMember) online(ctx context.Context, pool *sql.DB) error {
 		_, err := conn.ExecContext(ctx, "SET GLOBAL offline_mode = OFF")
 		return err
 	case "ERROR": // it was put out
-		statements = []string{"STOP GROUP_REPLICATION", "START GROUP_REPLICATION"}
+		statements = []string{"STOP GROUP_REPLICATION"}
 	case "OFFLINE":
 		if err := m.forgotten(ctx); err != nil {
 			return err
