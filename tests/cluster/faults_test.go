@@ -5,7 +5,6 @@ package cluster
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -281,7 +280,7 @@ func caughtUp(t *testing.T, db *testdb.DB) *sql.DB {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for {
-		size, err := 0, db.Server().Ready(ctx, db.Admin())
+		size, err := 0, db.Server().Ready(ctx)
 		if err == nil {
 			size, err = clusterSize(ctx, db)
 		}
@@ -296,7 +295,7 @@ func caughtUp(t *testing.T, db *testdb.DB) *sql.DB {
 }
 
 // clusterSize tells how many nodes the cluster has, by a read that waits for what the
-// others have committed.
+// others have committed: on Group Replication the administrator's do.
 func clusterSize(ctx context.Context, db *testdb.DB) (size int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -306,17 +305,8 @@ func clusterSize(ctx context.Context, db *testdb.DB) (size int, err error) {
 			FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'wsrep_cluster_size'`+all).Scan(&size)
 		return size, err
 	}
-	conn, err := db.Admin().Conn(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = conn.Close() }()
-	if _, err = conn.ExecContext(ctx, "SET SESSION group_replication_consistency = 'BEFORE'"); err != nil {
-		return 0, err
-	}
-	err = conn.QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'`+all).Scan(&size)
-	_, resetErr := conn.ExecContext(ctx, "SET SESSION group_replication_consistency = DEFAULT")
-	return size, errors.Join(err, resetErr)
+	err = db.Admin().QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'`+all).Scan(&size)
+	return size, err
 }
 
 // inside is an expression that tells whether it is in a transaction. The application's

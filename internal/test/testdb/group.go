@@ -97,6 +97,9 @@ func (m *groupMember) prepare(ctx context.Context, password string) error {
 	m.instance = &instance{
 		origin: m.binary.origin, dir: dir, user: "lockstep_admin", password: password,
 		socket: filepath.Join(dir, "s.sock"), spawn: m.spawn, ready: m.online,
+		// A table that a member drops before it has executed what others have written to it
+		// ends its membership.
+		adminParams: map[string]string{"group_replication_consistency": "'BEFORE'"},
 	}
 	if err := fillData(ctx, MySQL, m.binary, m.data()); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
