@@ -5,7 +5,6 @@ package cluster
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -167,9 +166,10 @@ func TestFaults(t *testing.T) {
 		}
 
 		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
 		var working sync.WaitGroup
 		var ended atomic.Bool
+		defer working.Wait()
+		defer stop()
 		for _, c := range clients {
 			for _, work := range []func(ctx context.Context){
 				func(ctx context.Context) { locked.locked(ctx, c.db) },
@@ -182,7 +182,7 @@ func TestFaults(t *testing.T) {
 				func(ctx context.Context) { c.hold(ctx, semaphore, c.permit, nothing) },
 			} {
 				working.Go(func() {
-					for !ended.Load() {
+					for !ended.Load() && ctx.Err() == nil {
 						limited, cancel := context.WithTimeout(ctx, callLimit)
 						work(limited)
 						cancel()
@@ -243,43 +243,59 @@ func fault(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (kind string) {
 	t.Helper()
 	node := nodes[rand.IntN(len(nodes))]
 	if rand.IntN(2) == 0 {
-		if err := node.Kill(); err != nil {
-			t.Fatalf("kill: %v", err)
-		}
-		time.Sleep(rand.N(3 * time.Second))
-		if err := node.Restart(t.Context()); err != nil {
-			t.Fatalf("rejoin: %v", err)
-		}
+		killed(t, node)
 		return "killed"
 	}
-	if err := node.Signal(syscall.SIGSTOP); err != nil {
+	hung(t, db.At(t, node))
+	return "hung"
+}
+
+func killed(t *testing.T, node *testdb.Server) {
+	t.Helper()
+	if err := node.Kill(); err != nil {
+		t.Fatalf("kill: %v", err)
+	}
+	time.Sleep(rand.N(3 * time.Second))
+	if err := node.Restart(t.Context()); err != nil {
+		t.Fatalf("rejoin: %v", err)
+	}
+}
+
+func hung(t *testing.T, at *testdb.DB) {
+	t.Helper()
+	if err := at.Server().Signal(syscall.SIGSTOP); err != nil {
 		t.Fatalf("stop: %v", err)
 	}
 	time.Sleep(rand.N(10 * time.Second)) // it is put out after 5 s
-	if err := node.Signal(syscall.SIGCONT); err != nil {
+	if err := at.Server().Signal(syscall.SIGCONT); err != nil {
 		t.Fatalf("continue: %v", err)
 	}
-	caughtUp(t, db.At(t, node))
-	return "hung"
+	caughtUp(t, at)
 }
 
 // caughtUp returns the administrator's pool of a node that is one of three and shows
 // all that was committed on any of them.
 func caughtUp(t *testing.T, db *testdb.DB) *sql.DB {
 	t.Helper()
-	var err error
-	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		var size int
-		if size, err = clusterSize(t.Context(), db); err == nil && size == 3 {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	for {
+		size, err := 0, db.Server().Ready(ctx)
+		if err == nil {
+			size, err = clusterSize(ctx, db)
+		}
+		if err == nil && size == 3 {
 			return db.Admin()
 		}
+		if ctx.Err() != nil {
+			t.Fatalf("the node is not one of the cluster again, which has %d: %v", size, err)
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
-	t.Fatalf("the node is not one of the cluster again: %v", err)
-	return nil
 }
 
 // clusterSize tells how many nodes the cluster has, by a read that waits for what the
-// others have committed.
+// others have committed: on Group Replication the administrator's do.
 func clusterSize(ctx context.Context, db *testdb.DB) (size int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -289,31 +305,8 @@ func clusterSize(ctx context.Context, db *testdb.DB) (size int, err error) {
 			FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'wsrep_cluster_size'`+all).Scan(&size)
 		return size, err
 	}
-	conn, err := db.Admin().Conn(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = conn.Close() }()
-	var state string
-	err = conn.QueryRowContext(ctx, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid OR MEMBER_ID = ''").Scan(&state)
-	if err == nil && state == "ERROR" { // it was put out
-		_, stopErr := conn.ExecContext(ctx, "STOP GROUP_REPLICATION")
-		_, startErr := conn.ExecContext(ctx, "START GROUP_REPLICATION")
-		return 0, errors.Join(stopErr, startErr)
-	}
-	if err != nil || state != "ONLINE" {
-		return 0, err
-	}
-	// It was closed to clients when it was put out, and stays so until somebody opens it.
-	if _, err = conn.ExecContext(ctx, "SET GLOBAL offline_mode = OFF"); err != nil {
-		return 0, err
-	}
-	if _, err = conn.ExecContext(ctx, "SET SESSION group_replication_consistency = 'BEFORE'"); err != nil {
-		return 0, err
-	}
-	err = conn.QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'`+all).Scan(&size)
-	_, resetErr := conn.ExecContext(ctx, "SET SESSION group_replication_consistency = DEFAULT")
-	return size, errors.Join(err, resetErr)
+	err = db.Admin().QueryRowContext(ctx, `SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'`+all).Scan(&size)
+	return size, err
 }
 
 // inside is an expression that tells whether it is in a transaction. The application's

@@ -5,7 +5,6 @@ package cluster
 import (
 	"context"
 	"os"
-	"sync"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -13,38 +12,45 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// started are the clusters of this process, of three primaries each. The first of them
-// is what testdb gives to the tests that know of no cluster.
-var started = map[testdb.Engine]func() ([]*testdb.Server, error){
-	testdb.MariaDB: once(testdb.MariaDB, testdb.StartGalera),
-	testdb.MySQL:   once(testdb.MySQL, testdb.StartGroup),
+// clusters are those of this process, of three primaries each.
+var clusters = map[testdb.Engine]*struct {
+	start func(context.Context, int, ...testdb.Option) ([]*testdb.Server, error)
+	nodes []*testdb.Server
+}{
+	testdb.MariaDB: {start: testdb.StartGalera},
+	testdb.MySQL:   {start: testdb.StartGroup},
 }
 
-func once(engine testdb.Engine, start func(context.Context, int, ...testdb.Option) ([]*testdb.Server, error)) func() ([]*testdb.Server, error) {
-	return sync.OnceValues(func() ([]*testdb.Server, error) {
-		nodes, err := start(context.Background(), 3)
-		if err != nil {
-			return nil, err
-		}
-		testdb.AtClose(func() error { return testdb.StopAll(nodes) })
-		return nodes, os.Setenv(engine.DSNVariable(), nodes[0].Config().FormatDSN())
-	})
-}
-
-// cluster returns the nodes of the engine's cluster: Galera, or a Group Replication.
+// cluster returns the nodes of the engine's cluster: Galera, or a Group Replication. The
+// first of them is what testdb gives to the tests that know of no cluster. What a failed
+// test leaves may lack a node, or answer nothing: the next one has a new cluster.
 func cluster(t *testing.T, engine testdb.Engine) []*testdb.Server {
 	t.Helper()
 	testdb.NeedsServer(t)
-	nodes, err := started[engine]()
-	if err != nil {
+	c := clusters[engine]
+	if c.nodes == nil {
+		nodes, err := c.start(context.Background(), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		testdb.AtClose(func() error { return testdb.StopAll(nodes) })
+		c.nodes = nodes
+	}
+	if err := os.Setenv(engine.DSNVariable(), c.nodes[0].Config().FormatDSN()); err != nil {
 		t.Fatal(err)
 	}
+	nodes := c.nodes
 	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
 		for i, node := range nodes {
-			if t.Failed() {
-				t.Logf("node %d wrote:\n%s", i, node.Log())
+			t.Logf("node %d wrote:\n%s", i, node.Log())
+			if err := node.Kill(); err != nil {
+				t.Error(err)
 			}
 		}
+		c.nodes = nil
 	})
 	return nodes
 }

@@ -18,8 +18,8 @@ func TestNodes(t *testing.T) {
 	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
 		table := db.CreateTable(t, "written", "id INT PRIMARY KEY")
-		written := func(node int) (n int, err error) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		written := func(node int, within time.Duration) (n int, err error) {
+			ctx, cancel := context.WithTimeout(t.Context(), within)
 			defer cancel()
 			err = db.At(t, nodes[node]).Admin().QueryRowContext(ctx, "SELECT COUNT(*) FROM "+table).Scan(&n)
 			return n, err
@@ -28,28 +28,28 @@ func TestNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		db.Exec(t, "INSERT INTO "+table+" VALUES (1)")
-		if n, err := written(2); err == nil {
+		if n, err := written(2, time.Second); err == nil {
 			t.Errorf("a node that was killed answers: %d", n)
 		}
 		if err := nodes[2].Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		caughtUp(t, db.At(t, nodes[2]))
-		if n, err := written(2); n != 1 || err != nil {
+		if n, err := written(2, callLimit); n != 1 || err != nil {
 			t.Errorf("a node that has come back has %d rows, %v, want 1", n, err)
 		}
 		if err := nodes[1].Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
 		db.Exec(t, "INSERT INTO "+table+" VALUES (2)")
-		if n, err := written(1); err == nil {
+		if n, err := written(1, time.Second); err == nil {
 			t.Errorf("a node that hangs answers: %d", n)
 		}
 		if err := nodes[1].Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
 		caughtUp(t, db.At(t, nodes[1]))
-		if n, err := written(1); n != 2 || err != nil {
+		if n, err := written(1, callLimit); n != 2 || err != nil {
 			t.Errorf("a node that goes on has %d rows, %v, want 2", n, err)
 		}
 	})

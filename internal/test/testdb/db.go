@@ -98,11 +98,10 @@ func (db *DB) At(tb testing.TB, server *Server) *DB {
 	tb.Helper()
 	at := *db
 	at.server = server
-	connector, err := mysql.NewConnector(at.AdminConfig())
-	if err != nil {
+	var err error
+	if at.admin, err = server.adminPool(db.name); err != nil {
 		tb.Fatal(err)
 	}
-	at.admin = sql.OpenDB(connector)
 	tb.Cleanup(func() { _ = at.admin.Close() })
 	return &at
 }
@@ -241,11 +240,10 @@ func (db *DB) Exec(tb testing.TB, query string) {
 func newDB(ctx context.Context, server *Server) (*DB, error) {
 	id := randomHex(6)
 	db := &DB{server: server, name: "lockstep_t_" + id, user: "app_" + id, password: randomHex(8)}
-	connector, err := mysql.NewConnector(db.AdminConfig())
-	if err != nil {
+	var err error
+	if db.admin, err = server.adminPool(db.name); err != nil {
 		return nil, err
 	}
-	db.admin = sql.OpenDB(connector)
 	if err = sweeping.tell(db, false); err == nil {
 		err = db.create(ctx)
 	}
@@ -277,11 +275,10 @@ func (db *DB) create(ctx context.Context) error {
 }
 
 func (db *DB) withoutDatabase(ctx context.Context, statements []string) error {
-	connector, err := mysql.NewConnector(db.server.Config())
+	pool, err := db.server.adminPool("")
 	if err != nil {
 		return err
 	}
-	pool := sql.OpenDB(connector)
 	defer func() { _ = pool.Close() }()
 	return execAll(ctx, pool, statements)
 }

@@ -9,7 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 )
 
@@ -23,6 +25,8 @@ type group struct {
 	name   string // a UUID
 	seeds  string // host:port,...
 	opts   options
+
+	members []*groupMember // those that were started
 }
 
 // groupMember is what a member has for itself.
@@ -74,6 +78,7 @@ func StartGroup(ctx context.Context, n int, opts ...Option) (members []*Server, 
 		if err := member.prepare(ctx, password); err != nil {
 			return members, err
 		}
+		g.members = append(g.members, member)
 		s := &Server{engine: MySQL, inst: member.instance, socket: member.socket}
 		members = append(members, s)
 		if err := s.launchNode(ctx); err != nil {
@@ -92,6 +97,9 @@ func (m *groupMember) prepare(ctx context.Context, password string) error {
 	m.instance = &instance{
 		origin: m.binary.origin, dir: dir, user: "lockstep_admin", password: password,
 		socket: filepath.Join(dir, "s.sock"), spawn: m.spawn, ready: m.online,
+		// A table that a member drops before it has executed what others have written to it
+		// ends its membership.
+		adminParams: map[string]string{"group_replication_consistency": "'BEFORE'"},
 	}
 	if err := fillData(ctx, MySQL, m.binary, m.data()); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
@@ -101,7 +109,9 @@ func (m *groupMember) prepare(ctx context.Context, password string) error {
 
 func (m *groupMember) data() string { return filepath.Join(m.dir, "data") }
 
-// spawn starts the member, which joins the others by itself once it has been one of them.
+// spawn starts the member. Once it has been one of the group, it is read-only until it is that
+// again: START GROUP_REPLICATION gives a member that it could not have joined the state that it
+// had before, and a member that takes writes alone is never let in again.
 func (m *groupMember) spawn(_ context.Context, port int) (*Child, error) {
 	setup := filepath.Join(m.dir, "init.sql")
 	text := ""
@@ -127,37 +137,76 @@ func (m *groupMember) spawn(_ context.Context, port int) (*Child, error) {
 		// A member that hangs is put out five seconds later, and stays so when it goes on:
 		// START GROUP_REPLICATION has it join again.
 		"--loose-group-replication-member-expel-timeout=0", "--loose-group-replication-autorejoin-tries=0",
-		fmt.Sprintf("--loose-group-replication-start-on-boot=%t", m.joined),
+		"--loose-group-replication-start-on-boot=OFF", fmt.Sprintf("--super-read-only=%t", m.joined),
 	)
 	line := m.binary.line(append(args, m.opts.args...)...)
 	return m.startLogged(exec.Command(line[0], line[1:]...))
 }
 
-// online is the readiness of a member. The first time it has it join the group, or makes
-// that.
+// online is the readiness of a member. It has a member that isn't one of the group join it; the
+// first time, the first one makes that.
 func (m *groupMember) online(ctx context.Context, pool *sql.DB) error {
-	if !m.joined {
-		conn, err := pool.Conn(ctx)
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	var state string
+	if err := conn.QueryRowContext(ctx, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID IN (@@server_uuid, '')").Scan(&state); err != nil {
+		return err
+	}
+	var statements []string
+	switch state {
+	case "ONLINE":
+		// It was closed to clients when it was put out, and stays so until somebody opens it.
+		m.joined = true
+		_, err := conn.ExecContext(ctx, "SET GLOBAL offline_mode = OFF")
+		return err
+	case "ERROR": // it was put out
+		statements = []string{"STOP GROUP_REPLICATION"}
+	case "OFFLINE":
+		if err := m.forgotten(ctx); err != nil {
+			return err
+		}
+		statements = []string{"START GROUP_REPLICATION"}
+		if !m.joined {
+			statements = []string{
+				fmt.Sprintf("SET GLOBAL group_replication_bootstrap_group = %t", m.id == 1),
+				fmt.Sprintf("CHANGE REPLICATION SOURCE TO SOURCE_USER = '%s', SOURCE_PASSWORD = '%s' FOR CHANNEL 'group_replication_recovery'", m.user, m.password),
+				"START GROUP_REPLICATION",
+				"SET GLOBAL group_replication_bootstrap_group = OFF",
+			}
+		}
+	}
+	for _, statement := range statements {
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("the member is %s; %s: %w", state, statement, err)
+		}
+	}
+	return fmt.Errorf("the member is %s", state)
+}
+
+// forgotten tells whether the others have put out what the member was before it was killed.
+// Until then they refuse it, and START GROUP_REPLICATION asks for so long that it fails after
+// minutes rather than joins.
+func (m *groupMember) forgotten(ctx context.Context) error {
+	for _, other := range m.members {
+		if other == m {
+			continue
+		}
+		cfg := other.config()
+		cfg.Timeout, cfg.ReadTimeout, cfg.Logger = time.Second, time.Second, &mysql.NopLogger{}
+		connector, err := mysql.NewConnector(cfg)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = conn.Close() }()
-		for _, statement := range []string{
-			fmt.Sprintf("SET GLOBAL group_replication_bootstrap_group = %t", m.id == 1),
-			fmt.Sprintf("CHANGE REPLICATION SOURCE TO SOURCE_USER = '%s', SOURCE_PASSWORD = '%s' FOR CHANNEL 'group_replication_recovery'", m.user, m.password),
-			"START GROUP_REPLICATION",
-			"SET GLOBAL group_replication_bootstrap_group = OFF",
-		} {
-			if _, err := conn.ExecContext(ctx, statement); err != nil {
-				return err
-			}
+		pool := sql.OpenDB(connector)
+		var known bool
+		err = pool.QueryRowContext(ctx, fmt.Sprintf("SELECT COUNT(*) > 0 FROM performance_schema.replication_group_members WHERE MEMBER_PORT = %d", m.port)).Scan(&known)
+		_ = pool.Close()
+		if err == nil && known { // one that can't be asked doesn't refuse, either
+			return fmt.Errorf("the member on port %d has not put it out yet", other.port)
 		}
-		m.joined = true
 	}
-	var state string
-	err := pool.QueryRowContext(ctx, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid").Scan(&state)
-	if err == nil && state != "ONLINE" {
-		err = fmt.Errorf("the member is %s", state)
-	}
-	return err
+	return nil
 }

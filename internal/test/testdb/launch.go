@@ -38,6 +38,8 @@ type instance struct {
 	discard func() error
 	// ready tells whether a server that answers can be used. It may be nil.
 	ready func(ctx context.Context, pool *sql.DB) error
+	// adminParams are the session variables of the administrator's pools of tests.
+	adminParams map[string]string
 }
 
 // launch starts the server on a port that is free. Another process may take
@@ -113,6 +115,21 @@ func (s *Server) waitReady(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// Ready tells whether the server can be used: whether it is one of its cluster. A member of
+// a Group Replication that isn't joins it again.
+func (s *Server) Ready(ctx context.Context) error {
+	if s.External() || s.inst.ready == nil {
+		return nil
+	}
+	connector, err := mysql.NewConnector(s.Config())
+	if err != nil {
+		return err
+	}
+	pool := sql.OpenDB(connector)
+	defer func() { _ = pool.Close() }()
+	return s.inst.ready(ctx, pool)
 }
 
 func (i *instance) start(ctx context.Context, port int) error {

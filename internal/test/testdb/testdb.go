@@ -18,7 +18,9 @@ package testdb
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"syscall"
@@ -132,6 +134,20 @@ func (s *Server) Engine() Engine { return s.engine }
 // Config returns a fresh copy of the driver configuration of an administrator,
 // who may do everything, over TCP and without a database.
 func (s *Server) Config() *mysql.Config { return s.config.Clone() }
+
+// adminPool is a pool of the administrator, with a database or none.
+func (s *Server) adminPool(database string) (*sql.DB, error) {
+	cfg := s.Config()
+	cfg.DBName = database
+	if !s.External() {
+		cfg.Params = maps.Clone(s.inst.adminParams)
+	}
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(connector), nil
+}
 
 // Socket returns the path of the server's Unix socket. It is empty where the
 // server runs in Docker or was given by its DSN.

@@ -1,0 +1,142 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
+)
+
+// TestEffects asks for the same ticks and the same keys of Once through all nodes at once,
+// while one of them is killed and one hangs. Each has one effect: what TickTx writes in its
+// transaction, what Once does, and what Tick does under Once, which by itself is done at
+// least once. Nobody works on a tick of Tick beside another, and no tick is left out.
+func TestEffects(t *testing.T) {
+	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		table := db.CreateTable(t, "effects", "id INT AUTO_INCREMENT PRIMARY KEY, kind VARCHAR(10) NOT NULL, n INT NOT NULL")
+		begun := time.Now().Add(-24 * time.Hour)
+		worked := newHistory("Tick", 1)
+		var works atomic.Uint64
+		effect := func(ctx context.Context, tx *sql.Tx, kind string, n int) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (kind, n) VALUES (?, ?)", kind, n)
+			return err
+		}
+		once := func(ctx context.Context, c *client, kind string, n int) error {
+			_, err := locksqlc.Once(ctx, c.db, txlock.Named(fmt.Sprint(table, kind, n)), func(tx *sql.Tx) error { return effect(ctx, tx, kind, n) })
+			return err
+		}
+		type ask func(ctx context.Context, c *client, jobs *job.Jobs, n int, at time.Time) error
+		kinds := map[string]ask{
+			"once": func(ctx context.Context, c *client, _ *job.Jobs, n int, _ time.Time) error {
+				return once(ctx, c, "once", n)
+			},
+			"ticktx": func(ctx context.Context, _ *client, jobs *job.Jobs, n int, at time.Time) error {
+				_, err := jobs.TickTx(ctx, txlock.Named(table+"ticktx"), at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+					return effect(ctx, tx, "ticktx", n)
+				})
+				return err
+			},
+			"tick": func(ctx context.Context, c *client, jobs *job.Jobs, n int, at time.Time) error {
+				_, err := jobs.Tick(ctx, txlock.Named(table+"tick"), at, func(ctx context.Context, _ time.Time) error {
+					one := hold{client: c.number, token: works.Add(1), begun: time.Since(worked.began)}
+					one.end = one.begun
+					err := once(ctx, c, "tick", n)
+					if asked := time.Since(worked.began); ctx.Err() == nil {
+						one.end = asked
+					}
+					worked.add(one)
+					return err
+				})
+				return err
+			},
+		}
+
+		ctx, stop := context.WithCancel(t.Context())
+		var working sync.WaitGroup
+		var ended atomic.Bool
+		defer working.Wait()
+		defer stop()
+		var mu sync.Mutex
+		answered, refused := make(map[string]int), make(map[string]*ledger)
+		for kind := range kinds {
+			refused[kind] = newLedger(kind, "")
+		}
+		for i, node := range nodes {
+			at := db.At(t, node)
+			caughtUp(t, at)
+			c := newClient(t, i, at)
+			jobs, err := job.New(c.db, c.leases)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				if err := jobs.Close(ctx); err != nil {
+					t.Errorf("client %d: close the jobs: %v", i, err)
+				}
+			})
+			for kind, ask := range kinds {
+				working.Go(func() {
+					for n := 0; !ended.Load() && ctx.Err() == nil; {
+						limited, cancel := context.WithTimeout(ctx, callLimit)
+						err := ask(limited, c, jobs, n, begun.Add(time.Duration(n)*time.Second))
+						cancel()
+						switch {
+						case err == nil:
+							n++
+							mu.Lock()
+							answered[kind] = max(answered[kind], n)
+							mu.Unlock()
+							continue
+						case errors.Is(err, job.ErrPast): // who begins a later tick was told that this one was done
+							t.Errorf("%s: tick %d was left out: %v", kind, n, err)
+							return
+						}
+						refused[kind].failed(err)
+						time.Sleep(rand.N(20 * time.Millisecond))
+					}
+				})
+			}
+		}
+		time.Sleep(time.Second)
+		killed(t, nodes[rand.IntN(len(nodes))])
+		hung(t, db.At(t, nodes[rand.IntN(len(nodes))]))
+		time.Sleep(time.Second)
+		ended.Store(true)
+		working.Wait()
+
+		for i, node := range nodes {
+			here := caughtUp(t, db.At(t, node))
+			for kind := range kinds {
+				var rows, different, last int
+				if err := here.QueryRow("SELECT COUNT(*), COUNT(DISTINCT n), COALESCE(MAX(n), -1) FROM "+table+" WHERE kind = ?", kind).Scan(&rows, &different, &last); err != nil {
+					t.Fatal(err)
+				}
+				if rows != different || different != last+1 || rows < answered[kind] {
+					t.Errorf("%s on node %d: %d effects of %d numbers up to %d, and %d were answered, want one effect of each", kind, i, rows, different, last, answered[kind])
+				}
+			}
+		}
+		for kind, n := range answered {
+			t.Logf("%s: %d, errors %v", kind, n, refused[kind].errors)
+			if n == 0 {
+				t.Errorf("%s: nothing was done", kind)
+			}
+		}
+		worked.check(t)
+	})
+}
