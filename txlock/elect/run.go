@@ -97,6 +97,7 @@ func (e *Election) Run(ctx context.Context, fn Func) error {
 type candidate struct {
 	*Election
 	place    *lease.Lease // its seat
+	seated   bool         // it has had one when it looked last
 	answered bool         // the server has served it once
 }
 
@@ -118,10 +119,11 @@ func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
 			wait = min(2*wait, mostPause)
 		default:
 			c.tell(ctx, Event{Kind: Trouble, Err: err})
-			wait = min(2*wait, mostPause)
-			if c.place == nil {
-				wait = min(2*wait, lookEvery) // with many others, perhaps
+			most := lookEvery // there may be many others
+			if c.seated {
+				most = mostPause
 			}
+			wait = min(2*wait, most)
 		}
 		if err := pause(ctx, d); err != nil {
 			return nil, err
@@ -170,11 +172,12 @@ func (c *candidate) sit(ctx context.Context) error {
 		}
 	}
 	if taken >= seats {
-		c.answered = true
+		c.seated, c.answered = false, true
 		return errFull
 	}
-	c.place, err = c.seats.TryAcquire(ctx, lease.TTL(c.ttl))
-	c.answered = c.answered || err == nil
+	if c.place, err = c.seats.TryAcquire(ctx, lease.TTL(c.ttl)); err == nil {
+		c.seated, c.answered = true, true
+	}
 	return err
 }
 
