@@ -173,10 +173,12 @@ func (e *Election) Key() txlock.Key { return e.key }
 
 // Resign ends the term of this process, if it leads, and returns when another process may
 // lead: when the function of Run has returned, or after the grace. Run then stands for
-// election again, a second later, so that those who stand by come first. If the context
-// ends meanwhile, Resign returns its error, and the term ends nevertheless. It returns
-// txlock.ErrNotHeld if this process doesn't lead. In the function of Run, call
-// Term.Resign and return.
+// election again, a second later, so that those who stand by come first. In the function
+// of Run, call Term.Resign and return.
+//
+// It returns txlock.ErrNotHeld if this process doesn't lead; the context's error if that
+// ends meanwhile; lease.ErrGuarded, or what the server or the driver says, if the term
+// could not be released at once. The term ends nevertheless, at the latest with its TTL.
 func (e *Election) Resign(ctx context.Context) error {
 	e.mu.Lock()
 	t := e.term
@@ -187,10 +189,13 @@ func (e *Election) Resign(ctx context.Context) error {
 	t.Resign()
 	select {
 	case <-t.over:
-		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("resign from %q: %w", e.key, ctx.Err())
 	}
+	if errors.Is(t.freed, txlock.ErrNotHeld) {
+		return nil // lost meanwhile
+	}
+	return t.freed
 }
 
 // leads notes which term this process leads, nil for none, and wakes those who observe.

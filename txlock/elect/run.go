@@ -26,8 +26,9 @@ const (
 	mostPause  = 2 * time.Second
 	// afterResign is how long one that has resigned leaves to others to follow it.
 	afterResign = time.Second
-	// goodbye bounds the release of a seat and of a term after Run was to end.
-	goodbye = 5 * time.Second
+	// goodbye bounds how long Run waits for the release of a term or of a seat, which goes
+	// on in the background.
+	goodbye = time.Second
 )
 
 // Func is what a leader does. It returns soon after its context has ended.
