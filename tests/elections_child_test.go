@@ -69,6 +69,7 @@ type candidate struct {
 	pool  *sql.DB
 	table string
 	blind bool
+	ended chan struct{} // closed when the input has ended
 
 	mu  sync.Mutex
 	out *json.Encoder
@@ -91,7 +92,7 @@ func stand(dsn string) (err error) {
 	if err != nil {
 		return err
 	}
-	c := &candidate{table: os.Getenv(candidateTable), blind: os.Getenv(candidateBlind) != "", out: json.NewEncoder(os.Stdout)}
+	c := &candidate{table: os.Getenv(candidateTable), blind: os.Getenv(candidateBlind) != "", ended: make(chan struct{}), out: json.NewEncoder(os.Stdout)}
 	c.pool = sql.OpenDB(locksqlc.Connector(connector))
 	leases, err := lease.NewManager(c.pool)
 	if err != nil {
@@ -111,6 +112,7 @@ func stand(dsn string) (err error) {
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 			_ = election.Resign(ctx) // it may not lead any more
 		}
+		close(c.ended)
 		cancel()
 	}()
 	if err := election.Run(ctx, c.lead); !errors.Is(err, context.Canceled) {
@@ -132,32 +134,22 @@ func (c *candidate) lead(ctx context.Context, term *elect.Term) error {
 			_ = c.write(ctx, term) // the table tells
 		}
 	})
-	blindUntil := time.Now().Add(4 * candidateTTL)
+	over := ctx.Done()
+	if c.blind {
+		over = c.ended
+	}
 	for {
-		from, err, over := moment(), term.Err(), ctx.Err() != nil
-		if c.blind {
-			err, over = nil, time.Now().After(blindUntil)
-		}
-		if err == nil {
+		from, err := moment(), term.Err()
+		if err == nil || c.blind {
 			c.say(said{What: "believes", Token: term.Token(), From: from, To: moment()})
-		}
-		if over {
-			c.say(said{What: "stopped", Token: term.Token(), From: moment()})
-			return nil
 		}
 		select {
 		case <-time.After(2 * time.Millisecond):
-		case <-ended(ctx, c.blind):
+		case <-over:
+			c.say(said{What: "stopped", Token: term.Token(), From: moment()})
+			return nil
 		}
 	}
-}
-
-// ended is the channel of a context, which the bug doesn't heed.
-func ended(ctx context.Context, blind bool) <-chan struct{} {
-	if blind {
-		return nil
-	}
-	return ctx.Done()
 }
 
 // write writes a row that may be there only while it leads.

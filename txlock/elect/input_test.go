@@ -49,7 +49,7 @@ func TestBadInput(t *testing.T) {
 		}
 		slow, err := lease.NewManager(p.store.Pool(), lease.RenewEvery(10*time.Second))
 		must(t, err)
-		defer slow.Close(t.Context())
+		defer func() { must(t, slow.Close(context.Background())) }()
 		e, err = elect.New(slow, scheduler, elect.TTL(ttl))
 		must(t, err)
 		wants(t, "a manager that renews too seldom", e.Run(t.Context(), follow), txlock.ErrInvalidOption)

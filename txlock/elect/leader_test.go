@@ -25,7 +25,7 @@ func TestLeader(t *testing.T) {
 			t.Errorf("Leader = %+v at %v", leader, at)
 		}
 		p.end()
-		<-p.ended
+		wants(t, "Run", <-p.ended, context.Canceled)
 		_, err = other.Leader(t.Context())
 		wants(t, "Leader", err, elect.ErrNoLeader)
 	})
@@ -68,7 +68,7 @@ func TestObserve(t *testing.T) {
 		next("a", nil, ttl/2+50*time.Millisecond)
 		rest()
 		p.end()
-		<-p.ended
+		wants(t, "Run", <-p.ended, context.Canceled)
 		next("", elect.ErrNoLeader, ttl/2+50*time.Millisecond)
 		rest()
 		other.run(follow)
@@ -84,11 +84,12 @@ func TestObserve(t *testing.T) {
 		if s, more := <-all; more {
 			t.Errorf("told of %q, %v", s.by, s.err)
 		}
-		for range p.Observe(t.Context()) {
+		for leader, err := range p.Observe(t.Context()) {
+			t.Log(leader, err)
 			break
 		}
-		for range p.Observe(ctx) {
-			t.Error("told under an ended context")
+		for leader, err := range p.Observe(ctx) {
+			t.Error("told under an ended context", leader, err)
 		}
 	})
 }

@@ -52,7 +52,7 @@ func TestThousandFollowers(t *testing.T) {
 				p.store.Down(nil)
 			}
 			count(40)
-			leader, e = lead()
+			_, e = lead()
 			is(t, "replaced", e.at.Sub(at), 0, ttl+lookMost)
 		}
 		t.Logf("at most %d statements in a second, of %v: %v", most, time.Since(begun), busiest)

@@ -101,7 +101,8 @@ func (c *cluster) process(name string, opts ...elect.Option) *process {
 		p.up(c)
 		if p.end != nil {
 			p.end()
-			<-p.ended
+			for range p.ended { // until it is closed
+			}
 		}
 		must(c.t, errors.Join(p.leases.Close(context.Background()), pool.Close()))
 	})

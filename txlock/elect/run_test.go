@@ -17,7 +17,7 @@ import (
 func TestResign(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
 		leader, others := c.start(3, follow)
-		all := append(others, leader)
+		all := append([]*process{leader}, others...)
 		led := map[string]int{leader.name: 1}
 		for range 9 {
 			token, at := leader.term().Token(), time.Now()

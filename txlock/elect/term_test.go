@@ -207,7 +207,7 @@ func TestLocktest(t *testing.T) {
 		defer memory.DB().Close()
 		leases, err := lease.NewManager(memory.DB())
 		must(t, err)
-		defer leases.Close(context.Background())
+		defer func() { must(t, leases.Close(context.Background())) }()
 		e, err := elect.New(leases, scheduler)
 		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
