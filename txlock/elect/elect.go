@@ -58,10 +58,10 @@ type options struct {
 func TTL(d time.Duration) Option { return func(o *options) { o.ttl = d } }
 
 // Grace sets for how long a leader whose term is ending may go on: its context ends that
-// long before its term does. It is positive and at most half of the TTL, and must leave
-// the manager the time to renew: the context also ends if only the grace is left because
-// a transaction that guards the term is open, or by a long lease.RenewEvery. A leader
-// that resigns, or whose Run ends, has the same time. The default is a third of the TTL.
+// long before its term does. A leader that resigns, or whose Run ends, has the same time.
+// It is positive and at most half of the TTL. The rest of the TTL is for renewals: if the
+// grace is long, a transaction that guards the term for long, or a long lease.RenewEvery,
+// ends the context. The default is a third of the TTL.
 func Grace(d time.Duration) Option {
 	return func(o *options) {
 		o.grace = d
