@@ -103,3 +103,43 @@ func write(pool *sql.DB, table string, term *elect.Term) error {
 		return term.Guard(context.Background(), tx)
 	})
 }
+
+// TestSmallPools proves that processes with a pool of one or two connections hand over to
+// each other, though they have no place in the server's queue.
+func TestSmallPools(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t, engine)
+			key := txlock.Named("test:" + rand.Text())
+			ctx, cancel := context.WithCancel(t.Context())
+			terms, ended := make(chan *elect.Term, 100), make(chan error, 4)
+			for i, open := range []func(string) (*sql.DB, error){plain, plain, guarded, guarded} {
+				pool, err := open(db.DSN())
+				must(t, err)
+				pool.SetMaxOpenConns(1 + i%2)
+				leases, err := lease.NewManager(pool)
+				must(t, err)
+				e, err := elect.New(leases, key)
+				must(t, err)
+				go func() {
+					err := e.Run(ctx, func(ctx context.Context, term *elect.Term) error {
+						terms <- term
+						<-ctx.Done()
+						return nil
+					})
+					after := context.Background()
+					ended <- errors.Join(err, leases.Close(after), pool.Close())
+				}()
+			}
+			for range 8 {
+				(<-terms).Resign()
+			}
+			cancel()
+			for range 4 {
+				wants(t, "Run", <-ended, context.Canceled)
+			}
+		})
+	}
+}
