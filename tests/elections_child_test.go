@@ -47,7 +47,7 @@ func init() {
 // said is a line of a candidate. Moments are nanoseconds of a clock that all processes of
 // the machine share.
 type said struct {
-	What  string // leads, believes, stopped or overdue
+	What  string // leads, believes, wrote, stopped or overdue
 	Token uint64
 	From  int64 // of believes: when Err was called, and when it had said nil
 	To    int64
@@ -131,7 +131,9 @@ func (c *candidate) lead(ctx context.Context, term *elect.Term) error {
 	defer writing.Wait()
 	writing.Go(func() {
 		for ctx.Err() == nil {
-			_ = c.write(ctx, term) // the table tells
+			if c.write(ctx, term) == nil {
+				c.say(said{What: "wrote", Token: term.Token(), From: moment()})
+			}
 		}
 	})
 	over := ctx.Done()

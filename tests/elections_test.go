@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -224,7 +225,10 @@ func TestElections(t *testing.T) {
 			causes := []string{byResign, byKill, byResign, byStop, byResign, byCut}
 			for i, end := 0, time.Now().Add(lasts); len(took) < 4 || time.Now().Before(end); i++ {
 				cause := causes[i%len(causes)]
-				time.Sleep(100 * time.Millisecond) // of leading
+				e.await(func(s said) bool {
+					return s.What == "wrote" && s.Token == term.Token || s.What == "leads" && s.Token > term.Token
+				})
+				time.Sleep(mathrand.N(100 * time.Millisecond)) // in the middle of whatever it does
 				at := moment()
 				undo := e.change(cause, leader)
 				next, following := e.leader(term.Token)
@@ -241,8 +245,8 @@ func TestElections(t *testing.T) {
 			t.Log("\n" + table(took))
 			e.checkTerms(all)
 			e.checkRows()
-			if m := median(took[byResign]); m > candidateTTL {
-				t.Errorf("a leader that resigns is followed after %v", m)
+			if least := slices.Min(took[byResign]); least > candidateTTL { // a busy machine delays some
+				t.Errorf("a leader that resigns is followed after %v at least", least)
 			}
 		})
 	}
