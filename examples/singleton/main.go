@@ -1,15 +1,16 @@
-// Singleton is a job that runs once per cluster: it works through a list of items,
-// and every item must be done exactly once, whatever becomes of the processes.
+// Singleton is a job with one leader and many workers: the leader plans items, one after
+// the other, and all work through them. Every item must be planned and done exactly once,
+// whatever becomes of the processes.
 //
-// The program starts three processes of itself. Each asks for the lease of the job;
-// one gets it and works, the others wait. In the middle of an item the one that works
-// is killed by SIGKILL, so that it can give nothing back. One time to live after its
-// last renewal the lease is free, another process has it, and goes on from the
-// position that was committed last. At the end a timeline tells who held the lease
-// when, and the program counts what was done.
+// The program starts three processes of itself. Each stands for election; one leads and
+// plans, and all three work, the leader too: they take a lease for each item. While it
+// plans an item, the leader is killed by SIGKILL, so that it can give nothing back. One
+// time to live after its last renewal another process leads, and goes on from the position
+// that was committed last; the item that the dead one was at is done by another. At the
+// end a timeline tells who has led when, and the program counts what was done.
 //
-// The job is worker.go. This file starts the processes, kills one and watches, and
-// timeline.go prints.
+// leader.go plans, worker.go works. This file starts the processes, kills one and watches,
+// and timeline.go prints.
 //
 // It takes the DSN of a user who may create databases from LOCKSTEP_MARIADB_DSN or
 // LOCKSTEP_MYSQL_DSN, and drops the database that it makes.
@@ -56,12 +57,12 @@ var errNoServer = errors.New("set LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN to 
 type config struct {
 	workers int
 	items   int64
-	takes   time.Duration // one item
-	ttl     time.Duration // of the lease
-	killAt  int64         // the item in which the process that does it is killed
+	takes   time.Duration // to plan an item, and to do it
+	ttl     time.Duration // of the leases
+	killAt  int64         // the item in which the leader is killed
 }
 
-var whole = config{workers: 3, items: 40, takes: 25 * time.Millisecond, ttl: 2 * time.Second, killAt: 20}
+var whole = config{workers: 3, items: 40, takes: 25 * time.Millisecond, ttl: 3 * time.Second, killAt: 20}
 
 // start runs the example on each server that the environment names.
 func start(ctx context.Context, getenv func(string) string, out io.Writer) error {
@@ -92,7 +93,7 @@ func onServer(ctx context.Context, c config, dsn string, out io.Writer) (_ *hist
 	if err != nil {
 		return nil, err
 	}
-	if h.results, err = readResults(ctx, database.Pool()); err != nil {
+	if err := h.read(ctx, database.Pool()); err != nil {
 		return nil, err
 	}
 	if err := h.print(out, c); err != nil {
@@ -101,7 +102,7 @@ func onServer(ctx context.Context, c config, dsn string, out io.Writer) (_ *hist
 	return h, h.check(c)
 }
 
-// runJob starts the processes, kills the one that works, and returns when the others
+// runJob starts the processes, kills the one that leads, and returns when the others
 // have ended.
 func runJob(ctx context.Context, c config, dsn string) (*history, error) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -40,9 +40,9 @@ func eachEngine(t *testing.T, test func(t *testing.T, dsn string)) {
 	}
 }
 
-// TestExample proves that every item is done exactly once although the process that
-// works is killed, that another takes over within the time to live, and that the
-// timeline says so.
+// TestExample proves that every item is planned and done exactly once although the leader
+// is killed, that another takes over within the time to live, that all processes work, and
+// that the timeline says so.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
@@ -56,38 +56,48 @@ func TestExample(t *testing.T) {
 		if d := h.takeOver(); d > whole.ttl+slack {
 			t.Errorf("taken over after %v, the time to live is %v", d, whole.ttl)
 		}
-		byWorker := make(map[string]bool)
 		for i, turn := range h.turns {
 			if i > 0 && turn.token <= h.turns[i-1].token {
 				t.Errorf("token %d after %d", turn.token, h.turns[i-1].token)
 			}
 		}
-		for i, r := range h.results {
-			byWorker[r.worker] = true
-			if turn := turnOf(h, r.token); turn == nil || turn.worker != r.worker || r.item < turn.item {
-				t.Errorf("result %d: %+v, in the turn %+v", i, r, turn)
+		leaders := make(map[string]bool)
+		for i, p := range h.plan {
+			leaders[p.worker] = true
+			if turn := turnOf(h, p.token); turn == nil || turn.worker != p.worker || p.item < turn.item {
+				t.Errorf("row %d of the plan: %+v, in the turn %+v", i, p, turn)
 			}
-			if next := i + 1; next < len(h.results) && r.worker != h.killed && h.results[next].worker == h.killed {
-				t.Errorf("%s has done item %d after its death", h.killed, h.results[next].item)
+			if turn := turnOf(h, p.token); p.worker == h.killed && turn != nil && turn.from.After(h.death()) {
+				t.Errorf("%s has planned item %d after its death", h.killed, p.item)
 			}
 		}
-		if len(byWorker) < 2 || !byWorker[h.killed] {
-			t.Errorf("the items were done by %v, %s was killed", byWorker, h.killed)
+		if len(leaders) < 2 || !leaders[h.killed] {
+			t.Errorf("the items were planned by %v, %s was killed", leaders, h.killed)
 		}
 		for _, want := range []string{
 			"3 processes start",
-			h.killed + " has done the items 1 to ",
+			h.killed + " has planned the items ",
 			"is killed in the middle of the next",
 			" after the kill, and goes on from item ",
-			"to 40 and gives the lease back",
-			"has found nothing left to do and gives the lease back",
-			"40 items, 40 results\n",
+			"to 40 and leads no more",
+			"has found nothing left to plan and leads no more",
+			"40 items, 40 planned, 40 done: ",
 		} {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("%q is not in the output", want)
 			}
 		}
 	})
+}
+
+// death returns when a worker was killed.
+func (h *history) death() (at time.Time) {
+	for _, turn := range h.turns {
+		if turn.how == killed {
+			at = turn.to
+		}
+	}
+	return at
 }
 
 func turnOf(h *history, token uint64) *turn {
@@ -114,7 +124,7 @@ func TestStart(t *testing.T) {
 }
 
 // TestWorkerEndsWithItsParent proves that a worker whose parent is gone ends, and
-// gives the lease back at once.
+// leads no more.
 func TestWorkerEndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, dsn string) {
@@ -215,11 +225,12 @@ func TestInterruptedJob(t *testing.T) {
 		defer reading.Wait()
 		reading.Go(func() {
 			for ctx.Err() == nil { // until somebody works
-				results, err := readResults(ctx, database.Pool())
+				h := new(history)
+				err := h.read(ctx, database.Pool())
 				if err != nil && ctx.Err() == nil {
 					t.Errorf("read the results: %v", err)
 				}
-				if len(results) > 0 || err != nil {
+				if len(h.results) > 0 || err != nil {
 					interrupt()
 				}
 			}
@@ -233,8 +244,8 @@ func TestInterruptedJob(t *testing.T) {
 	})
 }
 
-// TestCheckFindsWhatDoesNotHold proves that an item that was done twice, never, late
-// or wrongly is found, and so is a run in which nobody took over.
+// TestCheckFindsWhatDoesNotHold proves that an item that was planned or done twice, never,
+// late or wrongly is found, and so is a run in which nobody took over.
 func TestCheckFindsWhatDoesNotHold(t *testing.T) {
 	t.Parallel()
 	c := config{items: 3}
@@ -242,21 +253,24 @@ func TestCheckFindsWhatDoesNotHold(t *testing.T) {
 		change func(h *history)
 		want   string
 	}{
-		"as it should be":  {func(*history) {}, ""},
-		"twice":            {func(h *history) { h.results = append(h.results[:2], h.results[1:]...) }, "result 3 is that of item 2"},
-		"never":            {func(h *history) { h.results = append(h.results[:1], h.results[2:]...) }, "result 2 is that of item 3"},
-		"the last missing": {func(h *history) { h.results = h.results[:2] }, "2 items were done, not 3"},
-		"wrongly":          {func(h *history) { h.results[1].result = 5 }, "result 2 is that of item 2: 5"},
-		"by the dead":      {func(h *history) { h.results[2].token = 1 }, "under token 1, after one under token 2"},
-		"no take-over":     {func(h *history) { h.turns = h.turns[:1] }, "nobody was killed"},
-		"no kill":          {func(h *history) { h.turns[0].how = ends }, "nobody was killed"},
+		"as it should be":     {func(*history) {}, ""},
+		"planned twice":       {func(h *history) { h.plan = append(h.plan[:2], h.plan[1:]...) }, "row 3 of the plan is item 2"},
+		"never planned":       {func(h *history) { h.plan = append(h.plan[:1], h.plan[2:]...) }, "row 2 of the plan is item 3"},
+		"planned too little":  {func(h *history) { h.plan = h.plan[:2] }, "2 items were planned, not 3"},
+		"planned by the dead": {func(h *history) { h.plan[2].token = 1 }, "under token 1, after one under token 2"},
+		"done twice":          {func(h *history) { h.results[2] = h.results[0] }, "was done twice"},
+		"never done":          {func(h *history) { h.results = h.results[:2] }, "2 items were done, not 3"},
+		"done wrongly":        {func(h *history) { h.results[1].result = 5 }, "item 3 has the result 5"},
+		"no take-over":        {func(h *history) { h.turns = h.turns[:1] }, "nobody was killed"},
+		"no kill":             {func(h *history) { h.turns[0].how = ends }, "nobody was killed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			at := time.Now()
 			h := &history{
 				turns:   []turn{{worker: "a", token: 1, how: killed, from: at, to: at}, {worker: "b", token: 2, how: ends, from: at, to: at}},
-				results: []result{{1, 1, "a", 1}, {2, 4, "b", 2}, {3, 9, "b", 2}},
+				plan:    []planned{{1, "a", 1}, {2, "b", 2}, {3, "b", 2}},
+				results: []result{{1, 1, "a"}, {3, 9, "b"}, {2, 4, "b"}},
 			}
 			test.change(h)
 			err := h.check(c)
@@ -267,7 +281,7 @@ func TestCheckFindsWhatDoesNotHold(t *testing.T) {
 	}
 }
 
-// TestTimelineOfALoss proves that a worker that loses the lease and comes back has
+// TestTimelineOfALoss proves that a worker that loses the lead and comes back has
 // two turns.
 func TestTimelineOfALoss(t *testing.T) {
 	t.Parallel()

@@ -13,10 +13,10 @@ import (
 
 // What a worker says.
 const (
-	holds = "holds" // the lease, and goes on from the item
-	doing = "doing" // the item
-	ends  = "ends"  // with nothing left to do
-	loses = "loses" // the lease
+	holds = "holds" // the lead, and goes on from the item
+	doing = "doing" // it plans the item
+	ends  = "ends"  // with nothing left to plan
+	loses = "loses" // the lead
 	gone  = "gone"  // the process has ended; said by who watches it
 )
 

@@ -14,10 +14,11 @@ type history struct {
 	began   time.Time
 	turns   []turn
 	killed  string // the worker
+	plan    []planned
 	results []result
 }
 
-// turn is one time that a worker held the lease.
+// turn is one time that a worker led.
 type turn struct {
 	worker   string
 	token    uint64
@@ -86,46 +87,76 @@ func (h *history) takeOver() time.Duration {
 	return -1
 }
 
+// planned is one row of the plan.
+type planned struct {
+	item   int64
+	worker string
+	token  uint64
+}
+
 // result is one row of what was done.
 type result struct {
 	item, result int64
 	worker       string
-	token        uint64
 }
 
-// readResults reads them in the order in which they were written.
-func readResults(ctx context.Context, db *sql.DB) (_ []result, err error) {
-	rows, err := db.QueryContext(ctx, "SELECT item, result, worker, token FROM results ORDER BY id")
+// read reads the plan, and what was done, in the order in which they were written.
+func (h *history) read(ctx context.Context, db *sql.DB) error {
+	err := each(ctx, db, "SELECT item, worker, token FROM plan ORDER BY id", func(rows *sql.Rows) error {
+		var p planned
+		defer func() { h.plan = append(h.plan, p) }()
+		return rows.Scan(&p.item, &p.worker, &p.token)
+	})
 	if err != nil {
-		return nil, err
+		return err
+	}
+	return each(ctx, db, "SELECT item, result, worker FROM results ORDER BY id", func(rows *sql.Rows) error {
+		var r result
+		defer func() { h.results = append(h.results, r) }()
+		return rows.Scan(&r.item, &r.result, &r.worker)
+	})
+}
+
+// each calls a function for each row of a query.
+func each(ctx context.Context, db *sql.DB, query string, f func(*sql.Rows) error) (err error) {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	var all []result
 	for rows.Next() {
-		var r result
-		if err := rows.Scan(&r.item, &r.result, &r.worker, &r.token); err != nil {
-			return nil, err
+		if err := f(rows); err != nil {
+			return err
 		}
-		all = append(all, r)
 	}
-	return all, rows.Err()
+	return rows.Err()
 }
 
-// check returns an error where an item was not done exactly once and in its turn,
-// or nobody has taken over.
+// check returns an error where an item was not planned exactly once and in its turn, or
+// not done exactly once, or nobody has taken over.
 func (h *history) check(c config) error {
 	if h.takeOver() < 0 {
 		return errors.New("nobody was killed and followed by another")
 	}
-	for i, r := range h.results {
-		if want := int64(i + 1); r.item != want || r.result != want*want {
-			return fmt.Errorf("result %d is that of item %d: %d", want, r.item, r.result)
+	for i, p := range h.plan {
+		if want := int64(i + 1); p.item != want {
+			return fmt.Errorf("row %d of the plan is item %d", want, p.item)
 		}
-		if i > 0 && r.token < h.results[i-1].token {
-			return fmt.Errorf("item %d was done under token %d, after one under token %d", r.item, r.token, h.results[i-1].token)
+		if i > 0 && p.token < h.plan[i-1].token {
+			return fmt.Errorf("item %d was planned under token %d, after one under token %d", p.item, p.token, h.plan[i-1].token)
 		}
 	}
-	if n := int64(len(h.results)); n != c.items {
+	if n := int64(len(h.plan)); n != c.items {
+		return fmt.Errorf("%d items were planned, not %d", n, c.items)
+	}
+	done := make(map[int64]bool)
+	for _, r := range h.results {
+		if done[r.item] || r.result != r.item*r.item {
+			return fmt.Errorf("item %d has the result %d, or was done twice", r.item, r.result)
+		}
+		done[r.item] = true
+	}
+	if n := int64(len(done)); n != c.items {
 		return fmt.Errorf("%d items were done, not %d", n, c.items)
 	}
 	return nil
@@ -139,7 +170,7 @@ func (h *history) print(w io.Writer, c config) error {
 			_, err = fmt.Fprintf(w, "%7.3f s  %s\n", at.Sub(h.began).Seconds(), fmt.Sprintf(format, args...))
 		}
 	}
-	line(h.began, "%d processes start; the lease lives %v, an item takes %v", c.workers, c.ttl, c.takes)
+	line(h.began, "%d processes start; the time to live is %v, to plan an item takes %v, and to do it", c.workers, c.ttl, c.takes)
 	for i, t := range h.turns {
 		after := ""
 		if i > 0 && h.turns[i-1].how == killed {
@@ -148,33 +179,37 @@ func (h *history) print(w io.Writer, c config) error {
 		if t.item <= c.items {
 			after += fmt.Sprintf(", and goes on from item %d", t.item)
 		}
-		line(t.from, "%s holds the lease with token %d%s", t.worker, t.token, after)
-		first, last := h.done(t.token)
-		done := fmt.Sprintf("has done the items %d to %d", first, last)
+		line(t.from, "%s leads with token %d%s", t.worker, t.token, after)
+		first, last := h.planned(t.token)
+		done := fmt.Sprintf("has planned the items %d to %d", first, last)
 		if first == 0 {
-			done = "has found nothing left to do"
+			done = "has found nothing left to plan"
 		}
 		line(t.to, "%s %s and %s", t.worker, done, map[string]string{
-			ends: "gives the lease back", loses: "has lost the lease", killed: "is killed in the middle of the next",
+			ends: "leads no more", loses: "has lost the lead", killed: "is killed in the middle of the next",
 		}[t.how])
 	}
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "%d items, %d results\n", c.items, len(h.results))
+	byWorker := make(map[string]int)
+	for _, r := range h.results {
+		byWorker[r.worker]++
+	}
+	_, err = fmt.Fprintf(w, "%d items, %d planned, %d done: %v\n", c.items, len(h.plan), len(h.results), byWorker)
 	return err
 }
 
-// done returns the first and the last item that were done under a token.
-func (h *history) done(token uint64) (first, last int64) {
-	for _, r := range h.results {
-		if r.token != token {
+// planned returns the first and the last item that were planned under a token.
+func (h *history) planned(token uint64) (first, last int64) {
+	for _, p := range h.plan {
+		if p.token != token {
 			continue
 		}
 		if first == 0 {
-			first = r.item
+			first = p.item
 		}
-		last = r.item
+		last = p.item
 	}
 	return first, last
 }

@@ -1,0 +1,334 @@
+package tests
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+// believers is the model of an election: whoever says that it leads has a token that is
+// no lower than that of anybody who has said so before. So nobody believes in an earlier
+// term once somebody believes in a later one.
+var believers = porcupine.Model{
+	Init: func() any { return uint64(0) },
+	Step: func(state, input, _ any) (bool, any) {
+		token := input.(uint64)
+		return token >= state.(uint64), token
+	},
+}
+
+// elected is an election of processes, each with a way of its own to the server.
+type elected struct {
+	t       *testing.T
+	db      *testdb.DB
+	key     string
+	table   string
+	blind   bool
+	said    chan said
+	reading sync.WaitGroup
+	drained chan struct{} // closed when nobody says anything any more
+
+	members []*member
+
+	mu    sync.Mutex
+	all   []said
+	news  chan struct{} // closed when there is more
+	terms []said        // the first of each
+}
+
+// member is one of the processes.
+type member struct {
+	*testdb.Child
+	name    string
+	in      io.WriteCloser
+	network network
+}
+
+// newElection starts so many processes.
+func newElection(t *testing.T, db *testdb.DB, members int, blind bool) *elected {
+	t.Helper()
+	e := &elected{t: t, db: db, blind: blind, key: "elected:" + rand.Text(), said: make(chan said), drained: make(chan struct{}), news: make(chan struct{})}
+	e.table = db.CreateTable(t, "written", "id BIGINT PRIMARY KEY AUTO_INCREMENT, token BIGINT UNSIGNED")
+	go func() {
+		defer close(e.drained)
+		for s := range e.said {
+			e.note(s)
+		}
+	}()
+	for i := range members {
+		m := &member{network: newNetwork(t, db)}
+		e.members = append(e.members, m)
+		e.start(m, fmt.Sprintf("%d.", i))
+	}
+	return e
+}
+
+func (e *elected) note(s said) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, s)
+	if s.What == "leads" {
+		e.terms = append(e.terms, s)
+	}
+	close(e.news)
+	e.news = make(chan struct{})
+}
+
+// start starts the process of a member.
+func (e *elected) start(m *member, name string) {
+	e.t.Helper()
+	cfg := e.db.Config()
+	cfg.Addr = m.network.Addr()
+	in, stdin, err := os.Pipe()
+	fatal(e.t, err)
+	stdout, out, err := os.Pipe()
+	fatal(e.t, err)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), candidateDSN+"="+cfg.FormatDSN(), candidateName+"="+name, candidateKey+"="+e.key, candidateTable+"="+e.table)
+	if e.blind {
+		cmd.Env = append(cmd.Env, candidateBlind+"=1")
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, os.Stderr
+	m.name, m.in = name, stdin
+	m.Child, err = testdb.StartChild(cmd)
+	fatal(e.t, errors.Join(err, in.Close(), out.Close()))
+	e.reading.Go(func() {
+		listen(name, stdout, e.said)
+		_ = stdout.Close()
+	})
+}
+
+// await waits until something was said, and returns the last of it.
+func (e *elected) await(what func(s said) bool) said {
+	e.t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		e.mu.Lock()
+		all, news := e.all, e.news
+		e.mu.Unlock()
+		for _, s := range slices.Backward(all) {
+			if what(s) {
+				return s
+			}
+		}
+		select {
+		case <-news:
+		case <-limit:
+			e.t.Fatal("it was not said within a minute")
+		}
+	}
+}
+
+// leader waits for a term with a token above the given one.
+func (e *elected) leader(above uint64) (*member, said) {
+	e.t.Helper()
+	index := func(s said) int {
+		return slices.IndexFunc(e.members, func(m *member) bool { return m.name == s.by })
+	}
+	s := e.await(func(s said) bool { return s.What == "leads" && s.Token > above && index(s) >= 0 })
+	return e.members[index(s)], s
+}
+
+// end ends the processes, and returns all that they have said.
+func (e *elected) end() []said {
+	e.t.Helper()
+	for _, m := range e.members {
+		_ = m.in.Close()
+	}
+	for _, m := range e.members {
+		time.AfterFunc(20*time.Second, m.Kill)
+		m.Wait()
+	}
+	e.reading.Wait()
+	close(e.said)
+	<-e.drained
+	return e.all
+}
+
+// The causes of a change of leaders.
+const (
+	byResign = "resign"
+	byKill   = "kill"
+	byStop   = "stop"
+	byCut    = "cut"
+)
+
+// change makes somebody else lead, and returns how to undo what it has done to the leader.
+func (e *elected) change(cause string, m *member) (undo func()) {
+	switch cause {
+	case byResign:
+		_, err := fmt.Fprintln(m.in)
+		fatal(e.t, err)
+	case byKill:
+		m.Kill()
+		return func() {
+			_ = m.in.Close()
+			e.start(m, m.name+"'")
+		}
+	case byStop:
+		fatal(e.t, m.Signal(syscall.SIGSTOP))
+		return func() { fatal(e.t, m.Signal(syscall.SIGCONT)) }
+	case byCut:
+		m.network.hang(e.t)
+		return func() { m.network.Mend(e.t.Context()) }
+	}
+	return func() {}
+}
+
+// judge tells whether the beliefs in all that was said are those of one leader at a time,
+// with rising tokens.
+func judge(t *testing.T, all []said) porcupine.CheckResult {
+	t.Helper()
+	var history []porcupine.Operation
+	clients := make(map[string]int)
+	for _, s := range all {
+		if s.What != "believes" {
+			continue
+		}
+		if _, known := clients[s.by]; !known {
+			clients[s.by] = len(clients)
+		}
+		history = append(history, porcupine.Operation{ClientId: clients[s.by], Input: s.Token, Call: s.From, Return: s.To})
+	}
+	result := porcupine.CheckOperationsTimeout(believers, history, time.Minute)
+	t.Logf("%d beliefs of %d processes: %s", len(history), len(clients), result)
+	return result
+}
+
+// TestElections proves on ten processes, of which the leader resigns, is killed, stopped
+// and cut off in turn, that no two believe at once that they lead, that tokens rise, and
+// that a leader writes nothing after its successor; and tells how long it takes until
+// somebody else leads.
+func TestElections(t *testing.T) {
+	t.Parallel()
+	lasts := testdb.Long(8*time.Second, time.Minute)
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			e := newElection(t, testdb.Open(t, engine), 10, false)
+			took := make(map[string][]time.Duration)
+			leader, term := e.leader(0)
+			causes := []string{byResign, byKill, byResign, byStop, byResign, byCut}
+			for i, end := 0, time.Now().Add(lasts); len(took) < 4 || time.Now().Before(end); i++ {
+				cause := causes[i%len(causes)]
+				e.await(func(s said) bool {
+					return s.What == "wrote" && s.Token == term.Token || s.What == "leads" && s.Token > term.Token
+				})
+				time.Sleep(mathrand.N(100 * time.Millisecond)) // in the middle of whatever it does
+				at := moment()
+				undo := e.change(cause, leader)
+				next, following := e.leader(term.Token)
+				if following.From > at { // else it had lost the lead already
+					took[cause] = append(took[cause], time.Duration(following.From-at))
+				}
+				undo()
+				leader, term = next, following
+			}
+			all := e.end()
+			if judge(t, all) != porcupine.Ok {
+				t.Error("two believe at once that they lead")
+			}
+			t.Log("\n" + table(took))
+			e.checkTerms(all)
+			e.checkRows()
+			if least := slices.Min(took[byResign]); least > candidateTTL { // a busy machine delays some
+				t.Errorf("a leader that resigns is followed after %v at least", least)
+			}
+		})
+	}
+}
+
+// checkTerms checks that each term has a token of its own, and tells how many functions
+// worked beside their successors.
+func (e *elected) checkTerms(all []said) {
+	e.t.Helper()
+	leads, beside, overdue := make(map[uint64]said), 0, 0
+	for _, s := range e.terms {
+		if other, twice := leads[s.Token]; twice {
+			e.t.Errorf("%s and %s lead with the token %d", other.by, s.by, s.Token)
+		}
+		leads[s.Token] = s
+	}
+	for _, s := range all {
+		switch s.What {
+		case "overdue":
+			overdue++
+		case "stopped":
+			if slices.ContainsFunc(e.terms, func(later said) bool { return later.Token > s.Token && later.From < s.From }) {
+				beside++
+			}
+		}
+	}
+	e.t.Logf("%d terms; %d functions ended after their successors had begun, %d were told to be overdue", len(leads), beside, overdue)
+}
+
+// checkRows checks that what leaders have written is in the order of their terms.
+func (e *elected) checkRows() {
+	e.t.Helper()
+	var rows, wrong int
+	err := e.db.Admin().QueryRowContext(e.t.Context(), "SELECT COUNT(*), COALESCE(SUM(before_it > token), 0) FROM (SELECT token, MAX(token) OVER (ORDER BY id) AS before_it FROM "+e.table+") t").Scan(&rows, &wrong)
+	fatal(e.t, err)
+	e.t.Logf("%d rows were written", rows)
+	if rows == 0 || wrong > 0 {
+		e.t.Errorf("%d of %d rows were written after those of a later leader", wrong, rows)
+	}
+}
+
+func median(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// table is the table of the hand-overs.
+func table(took map[string][]time.Duration) string {
+	var b strings.Builder
+	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	fmt.Fprintf(&b, "the TTL is %v\n%-8s %10s %10s %10s %10s\n", candidateTTL, "cause", "hand-overs", "least", "median", "most")
+	for _, cause := range []string{byResign, byKill, byStop, byCut} {
+		all := took[cause]
+		m := median(all) // sorts them
+		fmt.Fprintf(&b, "%-8s %10d %10v %10v %10v\n", cause, len(all), ms(all[0]), ms(m), ms(all[len(all)-1]))
+	}
+	return b.String()
+}
+
+// TestElectionsFindsTwo proves that the check finds what it is for: a leader that is
+// stopped, and goes on to believe that it leads.
+func TestElectionsFindsTwo(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			e := newElection(t, testdb.Open(t, engine), 3, true)
+			leader, term := e.leader(0)
+			undo := e.change(byStop, leader)
+			next := e.await(func(s said) bool { return s.What == "believes" && s.Token > term.Token })
+			undo()
+			e.await(func(s said) bool { return s.What == "believes" && s.Token == term.Token && s.From > next.To })
+			if judge(t, e.end()) != porcupine.Illegal {
+				t.Error("two that lead at once were not found")
+			}
+		})
+	}
+}
+
+func fatal(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

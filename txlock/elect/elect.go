@@ -1,0 +1,215 @@
+package elect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// The errors of elections.
+var (
+	// ErrNoLeader is returned by Leader, and told by Observe, while nobody leads.
+	ErrNoLeader = errors.New("elect: nobody leads")
+	// ErrRunning is returned by Run while another Run of the same Election is under way.
+	ErrRunning = errors.New("elect: this election runs already")
+	// ErrResigned is the cause with which the context of a leader ends that resigns.
+	ErrResigned = errors.New("elect: the leader resigns")
+	// ErrHung is the cause with which the context of a leader ends that has not called
+	// Alive in time: see Watchdog.
+	ErrHung = errors.New("elect: the leader gives no sign of life")
+)
+
+// Election is the part that one process takes in an election. Its methods may be called
+// from any goroutine.
+type Election struct {
+	leases *lease.Manager
+	seats  *lease.Semaphore
+	key    txlock.Key
+	seat   txlock.Key
+	options
+
+	mu      sync.Mutex
+	running bool
+	term    *Term         // that this process leads
+	changed chan struct{} // closed when that changes
+}
+
+// Option is an option of New.
+type Option func(*options)
+
+type options struct {
+	ttl      time.Duration
+	grace    time.Duration // 0: a third of the TTL
+	watchdog time.Duration // 0: none
+	by       string
+	observer func(ctx context.Context, e Event)
+	bad      error
+}
+
+// TTL sets for how long a leader that is dead, stopped or cut off still counts. All
+// processes of an election have the same. It is from lease.MinTTL to lease.MaxTTL, and at
+// least twice the manager's lease.RenewEvery. The default is 15 seconds.
+func TTL(d time.Duration) Option { return func(o *options) { o.ttl = d } }
+
+// Grace sets for how long a leader whose term is ending may go on: its context ends that
+// long before its term does. A leader that resigns, or whose Run ends, has the same time.
+// It is positive and at most half of the TTL. The rest of the TTL is for renewals: if the
+// grace is long, a transaction that guards the term for long, or a long lease.RenewEvery,
+// ends the context. The default is a third of the TTL.
+func Grace(d time.Duration) Option {
+	return func(o *options) {
+		o.grace = d
+		if d <= 0 {
+			o.bad = fmt.Errorf("%w: Grace(%v): it must be positive", txlock.ErrInvalidOption, d)
+		}
+	}
+}
+
+// Watchdog ends the term of a leader that has not called Term.Alive for that long, with
+// ErrHung as the cause: its function hangs, while its process renews the term. It is at
+// least a millisecond. The default is none.
+func Watchdog(d time.Duration) Option {
+	return func(o *options) {
+		o.watchdog = d
+		if d < time.Millisecond {
+			o.bad = fmt.Errorf("%w: Watchdog(%v): it must be at least a millisecond", txlock.ErrInvalidOption, d)
+		}
+	}
+}
+
+// By names the process, as Leader and Observe tell it everywhere. The name need not be
+// unique. The default is its host and its process number.
+func By(name string) Option {
+	return func(o *options) {
+		o.by = name
+		if n := len(name); n == 0 || n > maxBy {
+			o.bad = fmt.Errorf("%w: By: a name has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxBy, n)
+		}
+	}
+}
+
+const maxBy = 200
+
+// Observer sets a function that is told of what this process does. It is called from
+// several goroutines, and should return soon. The default is none.
+func Observer(observer func(ctx context.Context, e Event)) Option {
+	return func(o *options) { o.observer = observer }
+}
+
+// Kind is what an Event tells of.
+type Kind string
+
+// The kinds of events.
+const (
+	Leads   Kind = "leads"   // this process leads
+	Ending  Kind = "ending"  // the context of its function has ended, for the reason Err
+	Overdue Kind = "overdue" // that function goes on after the term: another process may lead
+	Ended   Kind = "ended"   // the function has returned Err, Took after it was called
+	Trouble Kind = "trouble" // Run has met Err, and goes on
+)
+
+// Event tells an observer of a process of an election.
+type Event struct {
+	Kind  Kind
+	Key   txlock.Key
+	By    string
+	Token uint64 // of the term, 0 for Trouble while it doesn't lead
+	Took  time.Duration
+	Err   error
+}
+
+// New returns the election of a key, whose leases the manager renews. It sends nothing
+// yet. The key is that of a lease, which is to be used for nothing else. End Run before
+// the manager is closed.
+//
+// It returns txlock.ErrInvalidKey and txlock.ErrInvalidOption.
+func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, error) {
+	if leases == nil {
+		return nil, errors.New("elect: New needs a *lease.Manager, got nil")
+	}
+	host, err := os.Hostname()
+	if err != nil || len(host) > maxBy/2 {
+		host = "unknown"
+	}
+	e := &Election{leases: leases, key: key, changed: make(chan struct{})}
+	e.options = options{ttl: 15 * time.Second, by: fmt.Sprintf("%s:%d", host, os.Getpid())}
+	for _, option := range opts {
+		option(&e.options)
+	}
+	if e.grace == 0 {
+		e.grace = e.ttl / 3
+	}
+	if err := errors.Join(key.Validate(), e.check()); err != nil {
+		return nil, err
+	}
+	e.seat = txlock.Named(key.String() + ":standby")
+	if e.seats, err = leases.Semaphore(e.seat, seats); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// check returns what is wrong with the options, or nil.
+func (o *options) check() error {
+	switch {
+	case o.bad != nil:
+		return o.bad
+	case o.ttl < lease.MinTTL || o.ttl > lease.MaxTTL:
+		return fmt.Errorf("%w: TTL(%v): it must be from %v to %v", txlock.ErrInvalidOption, o.ttl, lease.MinTTL, lease.MaxTTL)
+	case o.grace > o.ttl/2:
+		return fmt.Errorf("%w: Grace(%v) is more than half of the TTL of %v", txlock.ErrInvalidOption, o.grace, o.ttl)
+	}
+	return nil
+}
+
+// Key returns the key of the election.
+func (e *Election) Key() txlock.Key { return e.key }
+
+// Resign ends the term of this process, if it leads, and returns when another process may
+// lead: when the function of Run has returned, or after the grace. Run then stands for
+// election again, a second later, so that those who stand by come first. In the function
+// of Run, call Term.Resign and return.
+//
+// It returns txlock.ErrNotHeld if this process doesn't lead; the context's error if that
+// ends meanwhile; lease.ErrGuarded, or what the server or the driver says, if the term
+// could not be released at once. The term ends nevertheless, at the latest with its TTL.
+func (e *Election) Resign(ctx context.Context) error {
+	e.mu.Lock()
+	t := e.term
+	e.mu.Unlock()
+	if t == nil {
+		return fmt.Errorf("resign from %q: %w: this process doesn't lead", e.key, txlock.ErrNotHeld)
+	}
+	t.Resign()
+	select {
+	case <-t.over:
+	case <-ctx.Done():
+		return fmt.Errorf("resign from %q: %w", e.key, ctx.Err())
+	}
+	if errors.Is(t.freed, txlock.ErrNotHeld) {
+		return nil // lost meanwhile
+	}
+	return t.freed
+}
+
+// leads notes which term this process leads, nil for none, and wakes those who observe.
+func (e *Election) leads(t *Term) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.term = t
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+func (e *Election) tell(ctx context.Context, event Event) {
+	if e.observer != nil {
+		event.Key, event.By = e.key, e.by
+		e.observer(ctx, event)
+	}
+}

@@ -1,0 +1,84 @@
+package elect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// Leader is who leads.
+type Leader struct {
+	By    string        // as it has named itself
+	Token uint64        // of its term
+	Since time.Time     // when the term began, by the server's clock
+	Left  time.Duration // for how much longer it leads if it doesn't renew the term
+}
+
+// Leader tells who leads, by asking the server. A leader that is dead, stopped or cut off
+// counts until its TTL is over. It returns ErrNoLeader if nobody leads, and the errors of
+// lease.Manager.Inspect.
+func (e *Election) Leader(ctx context.Context) (Leader, error) {
+	info, err := e.leases.Inspect(ctx, e.key)
+	switch {
+	case err != nil:
+		return Leader{}, err
+	case !info.Held:
+		return Leader{}, fmt.Errorf("%w: %q", ErrNoLeader, e.key)
+	}
+	by := info.Owner
+	if i := strings.LastIndex(by, "/"); i > 0 {
+		by = by[:i]
+	}
+	return Leader{By: by, Token: info.Token, Since: info.Since, Left: info.Left}, nil
+}
+
+// Observe tells who leads now, and then each change, until the context ends: the leader,
+// or ErrNoLeader while nobody leads, or the error of the server while it can't be asked.
+// It asks about three times a TTL, so it may miss a short term. Changes in this process
+// are told at once.
+func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
+	return func(yield func(Leader, error) bool) {
+		var last Leader
+		var lastErr error
+		for first := true; ; first = false {
+			e.mu.Lock()
+			changed := e.changed
+			e.mu.Unlock()
+			leader, err := e.Leader(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			if first || leader.Token != last.Token || state(err) != state(lastErr) {
+				if !yield(leader, err) {
+					return
+				}
+			}
+			last, lastErr = leader, err
+			timer := time.NewTimer(e.ttl/6 + rand.N(e.ttl/3))
+			select {
+			case <-timer.C:
+			case <-changed:
+			case <-ctx.Done():
+			}
+			timer.Stop()
+			if ctx.Err() != nil {
+				return
+			}
+		}
+	}
+}
+
+// state tells what an error of Leader means, without its text.
+func state(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrNoLeader):
+		return 1
+	}
+	return 2
+}

@@ -1,0 +1,99 @@
+package elect_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestThousandFollowers proves that a thousand processes that stand by send at most 250
+// statements in any second, also while leaders change, and when all that had a seat die;
+// and how long it takes until one leads then.
+func TestThousandFollowers(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		const followers, lookMost = 1000, 23 * time.Second
+		var all []*process
+		for i := range followers + 1 {
+			p := c.process(fmt.Sprint(i))
+			p.run(follow)
+			all = append(all, p)
+			time.Sleep(10 * time.Millisecond) // they don't start at once
+		}
+		watcher := c.process("watcher")
+		time.Sleep(time.Minute)
+		c.forget()
+		begun, most, token := time.Now(), 0, uint64(0)
+		var busiest map[string]int
+		count := func(seconds int) {
+			for range seconds {
+				at := time.Now()
+				time.Sleep(time.Second)
+				if n := c.sent(at); n > most {
+					most, busiest = n, c.operations()
+				}
+				c.forget()
+			}
+		}
+		lead := func() (*process, event) { return c.successor(all, token) }
+		leader, e := lead()
+		for range 10 { // resignations
+			token = e.Token
+			at := time.Now()
+			must(t, leader.Resign(t.Context()))
+			leader, e = lead()
+			is(t, "hand-over", e.at.Sub(at), 0, 50*time.Millisecond)
+			count(3)
+		}
+		for range 3 { // and those that have a seat die at once
+			token = e.Token
+			at := time.Now()
+			for _, p := range seated(t, watcher, all) {
+				p.store.Down(nil)
+			}
+			count(40)
+			_, e = lead()
+			is(t, "replaced", e.at.Sub(at), 0, ttl+lookMost)
+		}
+		t.Logf("at most %d statements in a second, of %v: %v", most, time.Since(begun), busiest)
+		if most > 250 || most < 20 {
+			t.Errorf("%d statements in a second", most)
+		}
+	})
+}
+
+// forget forgets the calls that were counted.
+func (c *cluster) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = nil
+}
+
+// operations counts the calls by their names.
+func (c *cluster) operations() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make(map[string]int)
+	for _, call := range c.calls {
+		all[call.op]++
+	}
+	return all
+}
+
+// seated returns the processes that lead, or wait in the queue.
+func seated(t *testing.T, watcher *process, all []*process) (some []*process) {
+	t.Helper()
+	info, err := watcher.leases.Inspect(t.Context(), standby)
+	must(t, err)
+	for _, p := range all {
+		for _, seat := range info.Others {
+			if strings.HasPrefix(seat.Owner, p.name+"/") {
+				some = append(some, p)
+			}
+		}
+	}
+	if len(some) != 5 {
+		t.Fatalf("%d have a seat", len(some))
+	}
+	return some
+}

@@ -1,0 +1,220 @@
+package elect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+const (
+	// seats is how many processes lead or wait in the server's queue, each by a
+	// connection. It is the same for all processes: the semaphore says so.
+	seats = 5
+	// lookEvery is how often a process without a seat looks for one, on average.
+	lookEvery = 15 * time.Second
+	// leastPause and mostPause bound the time after which what has failed is tried again.
+	leastPause = 50 * time.Millisecond
+	mostPause  = 2 * time.Second
+	// afterResign is how long one that has resigned leaves to others to follow it.
+	afterResign = time.Second
+	// goodbye bounds how long Run waits for the release of a term or of a seat, which goes
+	// on in the background.
+	goodbye = time.Second
+)
+
+// Func is what a leader does. It returns soon after its context has ended.
+type Func func(ctx context.Context, term *Term) error
+
+// Run stands for election, and calls fn when this process leads. The context of fn ends,
+// with the reason as its cause (context.Cause),
+//
+//   - when the term could not be renewed and only the grace is left of it: txlock.ErrLost;
+//   - when the term was lost otherwise, by lease.Manager.ForceRelease for example:
+//     txlock.ErrLost, and another process may lead already;
+//   - by Resign: ErrResigned; by a Watchdog: ErrHung; with the context of Run.
+//
+// Then Run waits for fn to return, and stands again, unless its own context has ended.
+// Run it in all processes. If fn returns while it leads, Run releases the leadership and
+// returns the error of fn, or nil: the process takes part no more, and another one leads.
+// If fn panics, the leadership is released and the panic goes on.
+//
+// An fn that has not returned when the grace is over, after a resignation too, goes on
+// beside its successor; the observer is told (Overdue), and Run waits for it.
+//
+// If the server can't be reached Run goes on trying, and tells the observer. It returns
+// the context's error, joined by that of fn; ErrRunning; lease.ErrClosed; what the first
+// answer of the server says that is no failure of the moment, such as txlock.ErrSchema,
+// ErrReadOnly, ErrInvalidKey and ErrInvalidOption.
+func (e *Election) Run(ctx context.Context, fn Func) error {
+	if fn == nil {
+		return errors.New("elect: Run needs a function, got nil")
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	running := e.running
+	e.running = true
+	e.mu.Unlock()
+	if running {
+		return fmt.Errorf("%w: %q", ErrRunning, e.key)
+	}
+	c := &candidate{Election: e}
+	defer func() {
+		c.rise(ctx)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.running = false
+	}()
+	for {
+		l, err := c.campaign(ctx)
+		if err != nil {
+			return err
+		}
+		why, err := e.lead(ctx, l, fn)
+		switch {
+		case why == nil:
+			return err
+		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			return err
+		case ctx.Err() != nil:
+			return errors.Join(ctx.Err(), err)
+		case errors.Is(why, ErrResigned):
+			_ = pause(ctx, afterResign) // campaign returns the error
+		}
+	}
+}
+
+// candidate is a Run.
+type candidate struct {
+	*Election
+	place    *lease.Lease // its seat
+	seated   bool         // it has had one when it looked last
+	answered bool         // the server has served it once
+}
+
+// campaign waits until this process leads.
+func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
+	for wait := leastPause; ; {
+		l, err := c.stand(ctx)
+		d := wait/2 + rand.N(wait)
+		switch {
+		case err == nil:
+			return l, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case c.final(err):
+			return nil, err
+		case errors.Is(err, errFull):
+			d, wait = lookEvery/2+rand.N(lookEvery), leastPause
+		case errors.Is(err, txlock.ErrBusy): // others were faster, and there may be more seats
+			wait = min(2*wait, mostPause)
+		default:
+			c.tell(ctx, Event{Kind: Trouble, Err: err})
+			most := lookEvery // there may be many others
+			if c.seated {
+				most = mostPause
+			}
+			wait = min(2*wait, most)
+		}
+		if err := pause(ctx, d); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// stand takes a seat, and waits for the lease as long as it has that. Each time it has
+// another owner, whatever the context says, so that it re-enters nobody's lease, not even
+// one of its own that is still to be released.
+func (c *candidate) stand(ctx context.Context) (*lease.Lease, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return nil, fmt.Errorf("elect: make an identifier: %w", err)
+	}
+	owned := lease.WithOwner(ctx, c.by+"/"+id.String())
+	if err := c.sit(owned); err != nil {
+		return nil, err
+	}
+	waiting, stop := c.place.Context(owned)
+	defer stop()
+	l, err := c.leases.Acquire(waiting, c.key, lease.TTL(c.ttl), lease.Fair())
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+		err = fmt.Errorf("stand by: %w", context.Cause(waiting))
+	}
+	return l, err
+}
+
+// errFull is returned while all seats are taken.
+var errFull = errors.New("all seats are taken")
+
+// sit takes a seat, unless the candidate has one. It only looks first: a try writes.
+func (c *candidate) sit(ctx context.Context) error {
+	if c.place != nil && c.place.Valid() {
+		return nil
+	}
+	c.place = nil
+	info, err := c.leases.Inspect(ctx, c.seat)
+	if err != nil {
+		return err
+	}
+	taken := 0
+	for _, other := range info.Others {
+		if other.Kind == lease.Permit && other.Held {
+			taken++
+		}
+	}
+	if taken >= seats {
+		c.seated, c.answered = false, true
+		return errFull
+	}
+	if c.place, err = c.seats.TryAcquire(ctx, lease.TTL(c.ttl)); err == nil {
+		c.seated, c.answered = true, true
+	}
+	return err
+}
+
+// rise gives the seat back.
+func (c *candidate) rise(ctx context.Context) {
+	if c.place == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	defer cancel()
+	if err := c.place.Release(ctx); err != nil {
+		c.tell(ctx, Event{Kind: Trouble, Err: err})
+	}
+}
+
+// The errors that end a Run: those that always mean the same, and those that mean it if
+// they are the first answer. Later, a server may be about to be exchanged, for example.
+var (
+	always  = []error{txlock.ErrInvalidKey, txlock.ErrInvalidOption, lease.ErrClosed}
+	atFirst = []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset}
+)
+
+// final tells whether an error ends a Run.
+func (c *candidate) final(err error) bool {
+	is := func(target error) bool { return errors.Is(err, target) }
+	return slices.ContainsFunc(always, is) || !c.answered && slices.ContainsFunc(atFirst, is)
+}
+
+// pause waits for a time, or until the context ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,231 @@
+package elect_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestResign proves that a resignation hands over within 50 ms, again and again, that
+// tokens rise, and that the one that has resigned stands by again.
+func TestResign(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		leader, others := c.start(3, follow)
+		all := append([]*process{leader}, others...)
+		led := map[string]int{leader.name: 1}
+		for range 9 {
+			token, at := leader.term().Token(), time.Now()
+			must(t, leader.Resign(t.Context()))
+			next, e := c.successor(all, token)
+			is(t, "hand-over", e.at.Sub(at), 0, 50*time.Millisecond)
+			if next == leader {
+				t.Errorf("%s follows itself", leader.name)
+			}
+			wants(t, "Resign again", leader.Resign(t.Context()), txlock.ErrNotHeld)
+			wants(t, "Err of the one that has resigned", leader.term().Err(), txlock.ErrNotHeld)
+			time.Sleep(2 * time.Second)
+			leader = next
+			led[leader.name]++
+		}
+		if len(led) != 3 {
+			t.Errorf("only %v have led", led)
+		}
+	})
+}
+
+// TestResignInside proves that the function itself may resign, and that a leader without
+// anybody behind it leads again.
+func TestResignInside(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		p := c.process("only")
+		p.run(func(ctx context.Context, term *elect.Term) error {
+			term.Resign()
+			term.Resign()
+			wants(t, "cause", context.Cause(ctx), elect.ErrResigned)
+			return nil
+		})
+		first, second := p.await(elect.Leads, 1), p.await(elect.Leads, 2)
+		if second.Token <= first.Token {
+			t.Errorf("term %d after %d", second.Token, first.Token)
+		}
+		is(t, "the second term", second.at.Sub(first.at), time.Second, 2*time.Second)
+	})
+}
+
+// TestCutOff proves that the context of a leader that is cut off ends a grace before
+// anybody else leads, which is a TTL after its last renewal, and that it stands again.
+func TestCutOff(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		leader, others := c.start(3, follow)
+		first := leader.term()
+		time.Sleep(7 * time.Second)
+		cut := time.Now()
+		leader.store.Down(nil)
+		_, e := c.successor(others, first.Token())
+		is(t, "replaced", e.at.Sub(cut), ttl-ttl/3-time.Second, ttl+time.Second)
+		ending := leader.await(elect.Ending, 1)
+		wants(t, "the reason", ending.Err, txlock.ErrLost)
+		is(t, "the grace", e.at.Sub(ending.at), grace, grace+grace/10)
+		if len(leader.told(elect.Overdue)) > 0 || len(leader.told(elect.Ended)) != 1 {
+			t.Errorf("a leader that stops in time was told %v", leader.events)
+		}
+		time.Sleep(time.Minute)
+		if len(leader.told(elect.Trouble)) == 0 {
+			t.Error("the observer was not told that the server can't be reached")
+		}
+		leader.up(c)
+		time.Sleep(30 * time.Second)
+		for _, p := range others {
+			if len(p.told(elect.Leads)) > 0 {
+				must(t, p.Resign(t.Context()))
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, p := range others {
+			if len(p.told(elect.Leads)) > 0 {
+				_ = p.Resign(t.Context()) // whoever leads now
+			}
+		}
+		if last := leader.await(elect.Leads, 2); last.Token <= e.Token {
+			t.Errorf("term %d after %d", last.Token, e.Token)
+		}
+	})
+}
+
+// TestForced proves that a leader whose lease is taken away stops at its next renewal,
+// and stands again.
+func TestForced(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		leader, others := c.start(2, follow)
+		must(t, others[0].leases.ForceRelease(t.Context(), scheduler))
+		wants(t, "the reason", leader.await(elect.Ending, 1).Err, txlock.ErrLost, lease.ErrReplaced)
+		next, _ := c.successor(others, leader.term().Token())
+		time.Sleep(time.Second)
+		must(t, next.Resign(t.Context()))
+		leader.await(elect.Leads, 2)
+	})
+}
+
+// TestReturns proves that a function which returns while it leads ends Run, with its
+// error, and that another process leads at once.
+func TestReturns(t *testing.T) {
+	broken := errors.New("broken")
+	for _, want := range []error{nil, broken} {
+		inSubtest(t, func(t *testing.T, c *cluster) {
+			go1 := make(chan struct{})
+			leader, others := c.start(2, func(context.Context, *elect.Term) error {
+				<-go1
+				return want
+			})
+			at, token := time.Now(), leader.term().Token()
+			go1 <- struct{}{}
+			if err := <-leader.ended; !errors.Is(err, want) || (want == nil) != (err == nil) {
+				t.Errorf("Run = %v, want %v", err, want)
+			}
+			_, e := c.successor(others, token)
+			is(t, "the next", e.at.Sub(at), 0, 50*time.Millisecond)
+			if e := leader.await(elect.Ended, 1); !errors.Is(e.Err, want) {
+				t.Errorf("the observer was told %v", e.Err)
+			}
+			close(go1)
+		})
+	}
+}
+
+// TestContext proves that the end of Run's context ends the term, while it leads and
+// while it waits, and that its seat is free.
+func TestContext(t *testing.T) {
+	broken := errors.New("broken")
+	inMemory(t, func(t *testing.T, c *cluster) {
+		leader, others := c.start(3, func(ctx context.Context, _ *elect.Term) error {
+			<-ctx.Done()
+			return broken
+		})
+		at := time.Now()
+		others[1].end()
+		wants(t, "Run of a follower", <-others[1].ended, context.Canceled)
+		leader.end()
+		wants(t, "Run of the leader", <-leader.ended, context.Canceled, broken)
+		is(t, "Run", time.Since(at), 0, 50*time.Millisecond)
+		others[0].await(elect.Leads, 1)
+		info, err := leader.leases.Inspect(t.Context(), txlock.Named("scheduler:standby"))
+		must(t, err)
+		if len(info.Others) != 1 {
+			t.Errorf("seats are taken: %v", info.Others)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		wants(t, "Run under an ended context", leader.Run(ended, follow), context.Canceled)
+	})
+}
+
+// TestPanic proves that a panic releases the leadership and goes on.
+func TestPanic(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		p := c.process("a")
+		func() {
+			defer func() {
+				if got := recover(); got != "boom" {
+					t.Errorf("recovered %v", got)
+				}
+			}()
+			_ = p.Run(t.Context(), func(context.Context, *elect.Term) error { panic("boom") })
+		}()
+		if e := p.await(elect.Ended, 1); e.Err == nil {
+			t.Error("the observer was told of no error")
+		}
+		at := time.Now()
+		p.run(follow)
+		p.await(elect.Leads, 2)
+		is(t, "the next term", time.Since(at), 0, 50*time.Millisecond)
+	})
+}
+
+// TestUnreachable proves that Run begins while the server can't be reached, says so, and
+// leads when it can be; and that it goes on after errors that would end it at first.
+func TestUnreachable(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		p := c.process("a")
+		p.store.Down(nil)
+		p.run(follow)
+		time.Sleep(time.Minute)
+		if n := len(p.told(elect.Trouble)); n < 5 || n > 20 {
+			t.Errorf("%d troubles in a minute", n)
+		}
+		p.up(c)
+		p.await(elect.Leads, 1)
+		p.store.Down(txlock.ErrReadOnly)
+		p.await(elect.Ended, 1)
+		time.Sleep(time.Minute)
+		p.up(c)
+		p.await(elect.Leads, 2)
+	})
+}
+
+// TestFinal proves that what the server says at first, and can't change, ends Run.
+func TestFinal(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		for _, want := range []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrAutocommit} {
+			p := c.process("a")
+			p.store.Down(want)
+			wants(t, "Run", p.Run(t.Context(), follow), want)
+			if len(p.told(elect.Trouble)) > 0 {
+				t.Errorf("%v was told", want)
+			}
+		}
+		p := c.process("b")
+		p.run(follow)
+		p.await(elect.Leads, 1)
+		p2 := c.process("c")
+		p2.run(follow)
+		time.Sleep(time.Second)
+		must(t, p2.leases.Close(t.Context()))
+		wants(t, "Run of a manager that was closed", <-p2.ended, lease.ErrClosed)
+	})
+}

@@ -1,0 +1,185 @@
+package elect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// Term is the time for which a process leads. Its methods may be called from any
+// goroutine.
+type Term struct {
+	election *Election
+	lease    *lease.Lease
+	began    time.Time
+	telling  context.Context // of the observer
+	working  context.Context // of the function
+	cancel   context.CancelCauseFunc
+	freeing  sync.Once
+	freed    error         // what freeing has met
+	over     chan struct{} // closed when the lease is released
+	told     chan struct{} // closed when the observer was told of the end of working
+
+	mu       sync.Mutex
+	ending   bool        // the function's context has ended
+	returned bool        // the function
+	alive    time.Time   // when Alive was called last
+	timer    *time.Timer // calls check
+}
+
+// Key returns the key of the election.
+func (t *Term) Key() txlock.Key { return t.lease.Key() }
+
+// Token returns the fencing token, which is higher than that of every term before.
+func (t *Term) Token() uint64 { return t.lease.Token() }
+
+// Err returns nil while this process certainly leads, the grace included, and else
+// txlock.ErrLost or ErrNotHeld with the cause. It compares the clock at every call, as
+// lease.Lease.Err does: two processes never believe at once that they lead.
+func (t *Term) Err() error { return t.lease.Err() }
+
+// Guard makes the term a condition of a transaction: it can be committed only while this
+// process leads, the grace included. Call it last in the transaction, and end that soon,
+// as the term is not renewed meanwhile: see lease.Lease.Guard.
+func (t *Term) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error {
+	return t.lease.Guard(ctx, tx, options...)
+}
+
+// Resign ends the context of the function, with ErrResigned as its cause, and returns at
+// once. When the function has returned another process may lead: see Election.Resign.
+func (t *Term) Resign() { t.end(ErrResigned) }
+
+// Alive tells the Watchdog that the function doesn't hang.
+func (t *Term) Alive() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.alive = time.Now()
+}
+
+// errPanicked is what the observer is told of a function that doesn't return.
+var errPanicked = errors.New("elect: the function has panicked, or ended its goroutine")
+
+// lead calls the function under a lease, which is released when the function has
+// returned, or its grace is over. It returns why the context of the function had ended,
+// nil if it hadn't, and the error of the function.
+func (e *Election) lead(ctx context.Context, l *lease.Lease, fn Func) (why, err error) {
+	now := time.Now()
+	t := &Term{election: e, lease: l, began: now, alive: now, telling: context.WithoutCancel(ctx), over: make(chan struct{}), told: make(chan struct{})}
+	held, stop := l.Context(ctx)
+	defer stop()
+	t.working, t.cancel = context.WithCancelCause(held)
+	t.mu.Lock() // the timer may call check at once
+	t.timer = time.AfterFunc(t.untilNews(), t.check)
+	t.mu.Unlock()
+	goOn := context.AfterFunc(held, func() { t.end(context.Cause(held)) })
+	e.leads(t)
+	t.report(Leads, nil)
+	err = errPanicked
+	defer func() {
+		goOn()
+		why = t.finish(err)
+	}()
+	err = fn(t.working, t)
+	return nil, err
+}
+
+// untilNews returns when check is due: when only the grace is left unless the lease is
+// renewed, or when the watchdog bites. The caller holds Term.mu.
+func (t *Term) untilNews() time.Duration {
+	d := t.lease.Left() - t.election.grace
+	if t.election.watchdog > 0 {
+		d = min(d, t.election.watchdog-time.Since(t.alive))
+	}
+	return d
+}
+
+// check ends the term if it was not renewed or the function hangs, and later, when the
+// grace is over, releases the lease under the function. The timer calls it.
+func (t *Term) check() {
+	t.mu.Lock()
+	left, lost := t.lease.Left(), t.lease.Err()
+	hung := t.election.watchdog > 0 && time.Since(t.alive) >= t.election.watchdog
+	ending, returned := t.ending, t.returned
+	well := lost == nil && left > t.election.grace && !hung
+	if well && !ending && !returned {
+		t.timer.Reset(t.untilNews())
+	}
+	t.mu.Unlock()
+	switch {
+	case returned:
+	case ending:
+		t.report(Overdue, context.Cause(t.working))
+		t.free()
+	case well:
+	case lost != nil:
+		t.end(lost)
+	case left > t.election.grace:
+		t.end(ErrHung)
+	default:
+		t.end(fmt.Errorf("%w: the term %d of %q was not renewed in time, %v are left", txlock.ErrLost, t.Token(), t.Key(), left))
+	}
+}
+
+// end ends the context of the function, and begins the grace. The first reason stays.
+func (t *Term) end(why error) {
+	t.mu.Lock()
+	if t.ending || t.returned {
+		t.mu.Unlock()
+		return
+	}
+	t.ending = true
+	t.cancel(why)
+	grace := t.election.grace
+	if left := t.lease.Left(); left > 0 {
+		grace = min(grace, left)
+	}
+	t.timer.Reset(grace)
+	t.mu.Unlock()
+	t.report(Ending, context.Cause(t.working))
+	close(t.told)
+}
+
+// finish ends a term whose function has returned, and returns why it had to, or nil.
+func (t *Term) finish(err error) (why error) {
+	if why = context.Cause(t.working); why == nil {
+		why = t.Err() // the timers may be late
+	}
+	if why != nil {
+		t.end(why)
+		<-t.told
+	}
+	t.mu.Lock()
+	t.returned = true
+	t.timer.Stop()
+	t.mu.Unlock()
+	t.cancel(nil)
+	t.free()
+	if errors.Is(t.freed, txlock.ErrNotHeld) && why == nil {
+		why = t.freed // it was lost, and nobody knew yet
+	}
+	t.report(Ended, err)
+	return why
+}
+
+// free releases the lease. If the server can't be reached, its TTL does.
+func (t *Term) free() {
+	t.freeing.Do(func() {
+		ctx, cancel := context.WithTimeout(t.telling, goodbye)
+		defer cancel()
+		t.freed = t.lease.Release(ctx)
+		if t.freed != nil && !errors.Is(t.freed, txlock.ErrNotHeld) && !errors.Is(t.freed, lease.ErrGuarded) {
+			t.report(Trouble, t.freed)
+		}
+		t.election.leads(nil)
+		close(t.over)
+	})
+}
+
+func (t *Term) report(kind Kind, err error) {
+	t.election.tell(t.telling, Event{Kind: kind, Token: t.Token(), Took: time.Since(t.began), Err: err})
+}

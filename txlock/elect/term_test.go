@@ -1,0 +1,232 @@
+package elect_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/locktest"
+)
+
+// TestStopped proves that a leader that was stopped for longer than the TTL doesn't
+// believe for a moment that it leads, nor writes.
+func TestStopped(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		leader, others := c.start(2, follow)
+		term := leader.term()
+		c.Skip(ttl + time.Second) // for the clocks, and not for the timers
+		wants(t, "Err", term.Err(), txlock.ErrLost)
+		_, _ = c.successor(others, term.Token())
+		tx, err := leader.store.Pool().BeginTx(t.Context(), nil)
+		must(t, err)
+		wants(t, "Guard", term.Guard(t.Context(), tx), txlock.ErrLost)
+		must(t, tx.Rollback())
+	})
+}
+
+// TestGuard proves that a transaction that guards a term holds up the successor, and that
+// the term still counts in the grace.
+func TestGuard(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		pool := c.Store().Pool()
+		defer pool.Close()
+		var committed time.Time
+		leader, others := c.start(2, func(ctx context.Context, term *elect.Term) error {
+			<-ctx.Done()
+			tx, err := pool.BeginTx(context.Background(), nil)
+			if err != nil {
+				return err
+			}
+			must(t, term.Guard(context.Background(), tx))
+			time.Sleep(grace / 2)
+			committed = time.Now()
+			return tx.Commit()
+		})
+		token := leader.term().Token()
+		must(t, leader.Resign(t.Context()))
+		_, e := c.successor(others, token)
+		is(t, "the successor after the commit", e.at.Sub(committed), 0, 50*time.Millisecond)
+		if e := leader.await(elect.Ended, 1); e.Err != nil {
+			t.Error(e.Err)
+		}
+	})
+}
+
+// TestOverdue proves that a function which doesn't return is told to the observer when
+// its grace is over, and that somebody else leads then and not before; and that Run waits
+// for it.
+func TestOverdue(t *testing.T) {
+	for name, how := range map[string]func(p *process){
+		"resigned":    func(p *process) { p.term().Resign() },
+		"ctx ended":   func(p *process) { p.end() },
+		"not renewed": func(p *process) { p.store.Down(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, c *cluster) {
+				stubborn := make(chan struct{})
+				leader, others := c.start(2, func(ctx context.Context, _ *elect.Term) error {
+					<-ctx.Done()
+					<-stubborn
+					return ctx.Err()
+				})
+				first := leader.term().Token()
+				how(leader)
+				next, e := c.successor(others, first)
+				ending, overdue := leader.await(elect.Ending, 1), leader.await(elect.Overdue, 1)
+				is(t, "the grace", overdue.at.Sub(ending.at), grace, grace)
+				is(t, "the successor after the end", e.at.Sub(overdue.at), 0, ttl/10)
+				wants(t, "Err", leader.term().Err(), map[bool]error{true: txlock.ErrLost, false: txlock.ErrNotHeld}[name == "not renewed"])
+				time.Sleep(time.Minute)
+				if len(leader.told(elect.Ended)) > 0 || len(leader.ended) > 0 {
+					t.Error("Run doesn't wait for its function")
+				}
+				close(stubborn)
+				leader.await(elect.Ended, 1)
+				next.await(elect.Leads, 1)
+				if name == "ctx ended" {
+					wants(t, "Run", <-leader.ended, context.Canceled)
+				}
+			})
+		})
+	}
+}
+
+// TestWatchdog proves that a function that gives no sign of life loses the leadership,
+// and one that does keeps it.
+func TestWatchdog(t *testing.T) {
+	const limit = 4 * time.Second
+	inMemory(t, func(t *testing.T, c *cluster) {
+		hang := make(chan struct{})
+		leader, others := c.start(2, func(ctx context.Context, term *elect.Term) error {
+			for range 20 {
+				time.Sleep(limit - time.Second)
+				term.Alive()
+			}
+			<-hang
+			return ctx.Err()
+		}, elect.Watchdog(limit))
+		ending := leader.await(elect.Ending, 1)
+		wants(t, "the reason", ending.Err, elect.ErrHung)
+		is(t, "the end", ending.Took, 20*(limit-time.Second)+limit, 20*(limit-time.Second)+limit)
+		_, e := c.successor(others, leader.term().Token())
+		is(t, "replaced", e.at.Sub(ending.at), grace, grace+50*time.Millisecond)
+		leader.await(elect.Overdue, 1)
+		close(hang)
+	})
+}
+
+// TestOwnerOfTheContext proves that two elections under a context which names an owner, or
+// carries the lease, don't lead both.
+func TestOwnerOfTheContext(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		p := c.process("a")
+		second, err := elect.New(p.leases, scheduler, elect.TTL(ttl))
+		must(t, err)
+		ctx, cancel := context.WithCancel(lease.WithOwner(t.Context(), "me"))
+		defer cancel()
+		ended := make(chan error, 2)
+		begun := make(chan struct{})
+		go func() {
+			ended <- p.Run(ctx, func(ctx context.Context, _ *elect.Term) error {
+				go func() {
+					ended <- second.Run(ctx, func(context.Context, *elect.Term) error {
+						t.Error("both lead")
+						return nil
+					})
+				}()
+				close(begun)
+				<-ctx.Done()
+				return nil
+			})
+		}()
+		<-begun
+		wants(t, "Run twice", p.Run(ctx, follow), elect.ErrRunning)
+		time.Sleep(5 * ttl)
+		synctest.Wait()
+		cancel()
+		wants(t, "Run", <-ended, context.Canceled)
+		wants(t, "Run", <-ended, context.Canceled)
+	})
+}
+
+// TestResignUnreachable proves that a leader which resigns while the server can't be
+// reached is told so, that its term ends with the TTL, and that Run doesn't hang.
+func TestResignUnreachable(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		leader, others := c.start(2, follow)
+		term, at := leader.term(), time.Now()
+		leader.store.Down(nil)
+		if err := leader.Resign(t.Context()); err == nil {
+			t.Error("the leader is not told that the server has not answered")
+		}
+		is(t, "Resign", time.Since(at), 0, 2*time.Second)
+		wants(t, "Err", term.Err(), txlock.ErrNotHeld)
+		_, e := c.successor(others, term.Token())
+		is(t, "replaced", e.at.Sub(at), 0, ttl+50*time.Millisecond)
+		leader.end()
+		at = time.Now()
+		wants(t, "Run", <-leader.ended, context.Canceled)
+		is(t, "the end of Run", time.Since(at), 0, 2*time.Second)
+	})
+}
+
+// TestResignIsBounded proves that Resign returns with its context, and that the term ends
+// nevertheless.
+func TestResignIsBounded(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		stop := make(chan struct{})
+		leader, others := c.start(2, func(context.Context, *elect.Term) error { <-stop; return nil })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wants(t, "Resign", leader.Resign(ctx), context.DeadlineExceeded)
+		c.successor(others, leader.term().Token())
+		close(stop)
+	})
+}
+
+// TestManagerCloses proves that the end of the manager ends the term and Run.
+func TestManagerCloses(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		leader, others := c.start(2, follow)
+		must(t, leader.leases.Close(t.Context()))
+		wants(t, "Run", <-leader.ended, lease.ErrClosed)
+		wants(t, "the reason", leader.await(elect.Ending, 1).Err, txlock.ErrNotHeld)
+		others[0].await(elect.Leads, 1)
+	})
+}
+
+// TestLocktest proves that the tests of a program can have elections without a server.
+func TestLocktest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		memory := locktest.NewMemory()
+		defer memory.DB().Close()
+		leases, err := lease.NewManager(memory.DB())
+		must(t, err)
+		defer func() { must(t, leases.Close(context.Background())) }()
+		e, err := elect.New(leases, scheduler)
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		terms := make(chan uint64, 2)
+		go func() {
+			ended <- e.Run(ctx, func(ctx context.Context, term *elect.Term) error {
+				terms <- term.Token()
+				return follow(ctx, term)
+			})
+		}()
+		first := <-terms
+		memory.Disconnect()
+		time.Sleep(time.Minute)
+		memory.Reconnect()
+		if second := <-terms; second <= first {
+			t.Errorf("term %d after %d", second, first)
+		}
+		cancel()
+		wants(t, "Run", <-ended, context.Canceled)
+	})
+}
