@@ -11,7 +11,7 @@ import (
 
 // compiledCode is where the Go code of the README comes from.
 var compiledCode = []string{
-	"../locksqlc/example_test.go", "../lockgorm/example_test.go", "../txlock/lease/example_test.go",
+	"../locksqlc/example_test.go", "../lockgorm/example_test.go", "../txlock/lease/example_test.go", "../txlock/namespace_test.go",
 	"../txlock/quorum/example_test.go", "../txlock/job/example_test.go",
 	"stocktest/stock.go", "stocktest/mock_test.go", "stocktest/memory_test.go",
 }
