@@ -13,6 +13,8 @@ import (
 var compiledCode = []string{
 	"../locksqlc/example_test.go", "../lockgorm/example_test.go", "../txlock/lease/example_test.go", "../txlock/namespace_test.go",
 	"../txlock/quorum/example_test.go", "../txlock/job/example_test.go",
+	"../contrib/gocron/example_test.go", "../contrib/cron/example_test.go",
+	"../contrib/recipes/asynq_test.go", "../contrib/recipes/river_test.go",
 	"stocktest/stock.go", "stocktest/mock_test.go", "stocktest/memory_test.go",
 }
 
