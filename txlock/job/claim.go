@@ -55,7 +55,7 @@ func (j *Jobs) ClaimNearest(ctx context.Context, key txlock.Key, s Schedule) (*C
 		return nil, err
 	}
 	return j.claimNow(ctx, key, func(now time.Time) (time.Time, error) {
-		at := s.nearest(now)
+		at := s.inZone(s.nearest(now))
 		if at.IsZero() {
 			return at, fmt.Errorf("%w: the schedule of job %q has no instant near %v", ErrEarly, key, now.UTC())
 		}
