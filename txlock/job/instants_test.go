@@ -45,3 +45,31 @@ func instantsIn(t *testing.T, zone string, schedule Schedule) {
 		must(t, claim.Finish(t.Context(), nil))
 	})
 }
+
+// diesAtBegin is the ledger of a process that dies before it begins a tick.
+type diesAtBegin struct{ ledger }
+
+func (diesAtBegin) begin(context.Context, beginning) (bool, error) {
+	return false, errors.New("died")
+}
+
+// TestDeadBeforeBegin proves that Run doesn't begin all instants since 1970 where a process
+// has died after it had made the row of its first tick.
+func TestDeadBeforeBegin(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		dead, n := c.node(), c.node()
+		dead.Jobs.ledger = diesAtBegin{dead.Jobs.ledger}
+		at := Every(time.Hour).Next(c.now().Add(-time.Hour))
+		if _, err := dead.Tick(t.Context(), nightly, at, nothing); err == nil {
+			t.Fatal("the process has not died")
+		}
+		saw := make(chan time.Time, 1000)
+		n.runs(Every(time.Hour), func(_ context.Context, at time.Time) error {
+			saw <- at
+			return nil
+		}, Missed(All))
+		if first := <-saw; !first.Equal(at) {
+			t.Errorf("Run begins with %v, want %v", first, at)
+		}
+	})
+}
