@@ -12,6 +12,10 @@ LICENCES ?= go run github.com/google/go-licenses@v1.6.0 check --confidence_thres
 # License, which this tool can't read, and svgo under CC BY 4.0.
 CHARTS = --ignore github.com/golang/freetype --ignore github.com/ajstarks/svgo
 
+# What is the Redis of the tests of contrib/recipes, and is in no other: parts of it are under
+# BSL-1.0 and the Unlicense.
+REDIS = --ignore github.com/alicebob/miniredis
+
 # The database of vulnerabilities; none leaves them out, where no network reaches it.
 VULNDB ?= https://vuln.go.dev
 
@@ -25,8 +29,8 @@ DURATION   ?= 10m
 SEED       ?= 0
 CHAOSFLAGS ?=
 
-# contrib has a module for each library that it adapts to.
-CONTRIB = contrib/gocron contrib/cron
+# contrib has a module for each library that it adapts to, and one of recipes for others.
+CONTRIB = contrib/gocron contrib/cron contrib/recipes
 MODULES = . tests bench $(CONTRIB)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
@@ -172,7 +176,7 @@ lint: ## Run golangci-lint.
 
 licences: ## Check the licences of all dependencies.
 	@for module in $(MODULES); do \
-		found=$$(cd $$module && $(LICENCES) $$(test $$module != bench || echo "$(CHARTS)") ./... 2>&1) || { echo "$$found"; exit 1; }; \
+		found=$$(cd $$module && $(LICENCES) $$(case $$module in bench) echo "$(CHARTS)";; contrib/recipes) echo "$(REDIS)";; esac) ./... 2>&1) || { echo "$$found"; exit 1; }; \
 	done
 
 vulnerabilities: ## Look the dependencies up in VULNDB.

@@ -46,7 +46,8 @@ func TxOf(ctx context.Context) *gorm.DB {
 // FailRequest makes a request of OnceHandler fail, whose context this is: all that it has
 // done in its transaction is rolled back, and nothing is stored. If the error is
 // txlock.Retryable, as after a deadlock, the handler is called again. Otherwise the client
-// gets the answer of the handler, or 503 if there is none. In any other context it panics.
+// gets the answer of the handler, if it has a status of 400 or more, or 503. In any other
+// context it panics.
 func FailRequest(ctx context.Context, err error) {
 	if !idempotent.Fail(ctx, err) {
 		panic(errors.New("lockgorm: FailRequest needs the context of a request of OnceHandler"))

@@ -21,11 +21,12 @@ import (
 // While the first request of a key is under way, others with the key wait for it, or get
 // 409 after ConflictAfter. A key that comes with another method, address, content type or
 // body is answered 422, a missing key 400 if KeyRequired says so, a body that is too large
-// 413 (MaxBody). If next panics, answers with a status of 500 or more, or calls
-// FailRequest, all is rolled back and nothing is stored: then the next request is the
-// first. Any other answer is stored, one of 400 to 499 too: what refuses requests, and may
-// change its mind, belongs before this handler. If there is no answer of next, because the
-// database has failed, the client gets 503 and may repeat the request with its key.
+// 413 (MaxBody); nobody may read the body before. If next panics, answers with a status of
+// 500 or more, or calls FailRequest, all is rolled back and nothing is stored: then the
+// next request is the first. Any other answer is stored, one of 400 to 499 too: what
+// refuses requests, and may change its mind, belongs before this handler. If there is no
+// answer of next, because the database has failed, the client gets 503 and may repeat the
+// request with its key.
 //
 // Requests without a key, and those of GET, HEAD, OPTIONS and TRACE, have a transaction
 // too, and nothing is stored. Answers are kept in memory until the COMMIT, up to 8 MB, so
@@ -53,7 +54,8 @@ func TxOf(ctx context.Context) *sql.Tx {
 // FailRequest makes a request of OnceHandler fail, whose context this is: all that it has
 // done in its transaction is rolled back, and nothing is stored. If the error is
 // txlock.Retryable, as after a deadlock, the handler is called again. Otherwise the client
-// gets the answer of the handler, or 503 if there is none. In any other context it panics.
+// gets the answer of the handler, if it has a status of 400 or more, or 503. In any other
+// context it panics.
 func FailRequest(ctx context.Context, err error) {
 	if !idempotent.Fail(ctx, err) {
 		panic(errors.New("locksqlc: FailRequest needs the context of a request of OnceHandler"))

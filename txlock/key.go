@@ -1,6 +1,7 @@
 package txlock
 
 import (
+	"cmp"
 	"fmt"
 	"hash/crc32"
 	"reflect"
@@ -31,9 +32,14 @@ type Key struct {
 }
 
 // Named returns the key of the given name, with a row of its own. A name has 1
-// to 255 bytes of valid UTF-8 and doesn't begin with "lockstep:"; any other makes a key
-// that every call refuses with ErrInvalidKey. Keys of records are better made by a Family.
-func Named(name string) Key { return newKey(name, false) }
+// to 255 bytes of valid UTF-8 and doesn't begin with "lockstep:" or with "@", the mark of a
+// Namespace; any other makes a key that every call refuses with ErrInvalidKey. Keys of
+// records are better made by a Family.
+func Named(name string) Key {
+	k := newKey(name, false)
+	k.bad = cmp.Or(k.bad, marked(name))
+	return k
+}
 
 func newKey(name string, hashed bool) Key {
 	k := Key{name: name, hashed: hashed}
@@ -92,7 +98,10 @@ type Family[I comparable] struct {
 // FamilyOption is an option of NewFamily.
 type FamilyOption func(*familyOptions)
 
-type familyOptions struct{ hashed bool }
+type familyOptions struct {
+	hashed    bool
+	namespace *Namespace
+}
 
 // Hashed puts the keys of the family onto the 65,536 center locks, so that they
 // need no rows of their own: for sets that grow without bound. Two keys that fall
@@ -102,8 +111,8 @@ type familyOptions struct{ hashed bool }
 func Hashed(o *familyOptions) { o.hashed = true }
 
 // NewFamily returns the family of the given name, for integers, strings and
-// UUIDs. The name has no colon. A program uses one name for one family, always
-// hashed or never: a named key and a hashed one don't exclude each other.
+// UUIDs. The name has no colon and doesn't begin with "@". A program uses one name for one
+// family, always hashed or never: a named key and a hashed one don't exclude each other.
 func NewFamily[I ID](name string, options ...FamilyOption) Family[I] {
 	return newFamily[I](name, func(id I) string { return format(any(id)) }, options)
 }
@@ -122,9 +131,13 @@ func newFamily[I comparable](name string, format func(I) string, options []Famil
 	for _, option := range options {
 		option(&o)
 	}
-	f := Family[I]{name: name, hashed: o.hashed, format: format}
+	f := Family[I]{name: name, hashed: o.hashed, format: format, bad: marked(name)}
 	if name == "" || strings.Contains(name, ":") {
 		f.bad = fmt.Sprintf("the family name %q is empty or has a colon", name)
+	}
+	if o.namespace != nil {
+		f.name = o.namespace.prefix() + name
+		f.bad = cmp.Or(o.namespace.bad(), f.bad)
 	}
 	return f
 }

@@ -76,8 +76,8 @@ func onceAsked(options []OnceOption) (keep time.Duration, fingerprint []byte, er
 	return c.keep, c.fingerprint, err
 }
 
-// keepUs is the time to keep in microseconds, rounded up.
-func (c onceCall) keepUs() int64 { return int64((c.keep + time.Microsecond - 1) / time.Microsecond) }
+// keepUs is the time to keep in microseconds, rounded up; the longest one, too.
+func (c onceCall) keepUs() int64 { return (c.keep - 1).Microseconds() + 1 }
 
 // Once tells whether the transaction is the first that asks for a key: first is true for
 // one transaction that commits, and false for all who ask after it, in the same

@@ -1,9 +1,7 @@
 package lockcron_test
 
 import (
-	"context"
 	"crypto/rand"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -11,21 +9,14 @@ import (
 	"github.com/robfig/cron/v3"
 
 	lockcron "github.com/dca00107/lockstep/contrib/cron"
+	"github.com/dca00107/lockstep/internal/test/jobtest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // wrong is a schedule by a clock that is wrong.
 type wrong struct {
@@ -34,54 +25,6 @@ type wrong struct {
 }
 
 func (w wrong) Next(after time.Time) time.Time { return w.Schedule.Next(after.Add(w.by)).Add(-w.by) }
-
-// ticks are the instants that were begun.
-type ticks struct {
-	mu sync.Mutex
-	at []time.Time
-}
-
-func (b *ticks) add(_ context.Context, e job.Event) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if e.Kind == job.Began {
-		b.at = append(b.at, e.At)
-	}
-}
-
-// check proves that some ticks were begun, each once, and that each has run.
-func (b *ticks) check(t *testing.T, least, ran int) {
-	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	seen := make(map[time.Time]bool)
-	for _, at := range b.at {
-		if seen[at] {
-			t.Errorf("the tick of %v has run twice", at)
-		}
-		seen[at] = true
-	}
-	if len(seen) < least || ran != len(b.at) {
-		t.Errorf("%d ticks, %d runs", len(seen), ran)
-	}
-}
-
-// node is what a process has.
-func node(t *testing.T, engine testdb.Engine, opts ...job.Option) (*job.Jobs, *lease.Manager) {
-	t.Helper()
-	db, err := locksqlc.Open(testdb.Open(t, engine).DSN())
-	must(t, err)
-	leases, err := lease.NewManager(db)
-	must(t, err)
-	jobs, err := job.New(db, leases, opts...)
-	must(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		must(t, errors.Join(jobs.Close(ctx), leases.Close(ctx), db.Close()))
-	})
-	return jobs, leases
-}
 
 // runs are the runs of a job.
 type runs struct {
@@ -112,56 +55,38 @@ func (r *runs) count() int {
 	return len(r.at)
 }
 
-// await returns when there are so many runs, or a minute is over.
-func (r *runs) await(n int) {
-	for end := time.Now().Add(time.Minute); r.count() < n && time.Now().Before(end); {
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-func onServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
-	t.Helper()
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			test(t, engine)
-		})
-	}
-}
-
 var seconds = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 
 // TestOnce proves that a job of a millisecond runs once a tick in three processes whose
 // clocks are 100 ms apart.
 func TestOnce(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		const line, least = "*/2 * * * * *", 4
 		var r runs
-		var begun ticks
+		var begun jobtest.Ticks
 		var crons []*cron.Cron
 		key := txlock.Named("cron:" + rand.Text())
 		schedule, err := seconds.Parse(line)
-		must(t, err)
+		jobtest.Must(t, err)
 		for _, by := range []time.Duration{-100 * time.Millisecond, 0, 100 * time.Millisecond} {
-			jobs, _ := node(t, engine, job.Observe(begun.add))
+			jobs, _ := jobtest.Node(t, engine, job.Observe(begun.Observe))
 			c := cron.New(cron.WithLocation(time.UTC))
 			c.Schedule(wrong{schedule, by}, cron.NewChain(lockcron.Once(t.Context(), jobs, key, job.Cron(line), cron.DiscardLogger)).Then(r.work(time.Millisecond)))
 			c.Start()
 			crons = append(crons, c)
 		}
-		r.await(least)
+		jobtest.Await(func() bool { return r.count() >= least })
 		for _, c := range crons {
 			<-c.Stop().Done()
 		}
-		begun.check(t, least, r.count())
+		begun.Check(t, least, r.count())
 	})
 }
 
 // TestSkipAndDelay proves that no run is beside another, and that Skip leaves out what Delay
 // does later.
 func TestSkipAndDelay(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
+	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		for name, wrap := range map[string]func(*lease.Manager, txlock.Key) cron.JobWrapper{
 			"Skip": func(m *lease.Manager, key txlock.Key) cron.JobWrapper {
 				return lockcron.Skip(t.Context(), m, key, cron.DiscardLogger)
@@ -175,7 +100,7 @@ func TestSkipAndDelay(t *testing.T) {
 			key := txlock.Named("cron:" + rand.Text())
 			first := make(chan struct{})
 			for i := range 3 {
-				_, leases := node(t, engine)
+				_, leases := jobtest.Node(t, engine)
 				wrapped := wrap(leases, key)
 				if i == 0 {
 					group.Go(wrapped(cron.FuncJob(func() {
@@ -197,8 +122,8 @@ func TestSkipAndDelay(t *testing.T) {
 
 // TestPanic proves that a job that panics has failed, and that the panic goes on.
 func TestPanic(t *testing.T) {
-	onServers(t, func(t *testing.T, engine testdb.Engine) {
-		jobs, _ := node(t, engine)
+	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		jobs, _ := jobtest.Node(t, engine)
 		key := txlock.Named("cron:" + rand.Text())
 		wrapped := lockcron.Once(t.Context(), jobs, key, job.Every(time.Hour), cron.DiscardLogger)(cron.FuncJob(func() { panic("oh") }))
 		func() {

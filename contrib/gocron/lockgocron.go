@@ -32,7 +32,8 @@ var _ gocron.Locker = (*Locker)(nil)
 // NewLocker returns a Locker for jobs that gocron runs by that schedule. gocron doesn't say
 // which tick a lock is for, so it is the one that is nearest to the present by the server's
 // clock: the clocks of the processes may be wrong by less than half of the time between two
-// ticks. The key is the name of the job: give it one that is the same in all processes.
+// ticks. The key is the name of the job: give it one that is the same in all processes, and
+// in a txlock.Namespace what String returns of the key.
 //
 // The schedule of a CronJob is job.Cron of the same line; gocron's is in the zone of the
 // process unless gocron.WithLocation says otherwise. That of a DurationJob is job.Every:
@@ -47,7 +48,7 @@ func NewLocker(jobs *job.Jobs, schedule job.Schedule) *Locker { return &Locker{j
 // Lock begins the tick. It returns job.ErrDone where another process has done it, and
 // txlock.ErrBusy while one is at it.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
-	claim, err := l.jobs.ClaimNearest(ctx, txlock.Named(key), l.schedule)
+	claim, err := l.jobs.ClaimNearest(ctx, txlock.KeyOf(key), l.schedule)
 	if err != nil {
 		return nil, err
 	}

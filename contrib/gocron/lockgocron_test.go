@@ -1,10 +1,8 @@
 package lockgocron_test
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,21 +11,14 @@ import (
 	"github.com/jonboulle/clockwork"
 
 	lockgocron "github.com/dca00107/lockstep/contrib/gocron"
+	"github.com/dca00107/lockstep/internal/test/jobtest"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // wrong is the clock of a process that is wrong.
 type wrong struct {
@@ -37,56 +28,9 @@ type wrong struct {
 
 func (w wrong) Now() time.Time { return w.Clock.Now().Add(w.by) }
 
-// ticks are the instants that were begun.
-type ticks struct {
-	mu sync.Mutex
-	at []time.Time
-}
-
-func (b *ticks) add(_ context.Context, e job.Event) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if e.Kind == job.Began {
-		b.at = append(b.at, e.At)
-	}
-}
-
-// check proves that some ticks were begun, each once, and that each has run.
-func (b *ticks) check(t *testing.T, least, ran int) {
-	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	seen := make(map[time.Time]bool)
-	for _, at := range b.at {
-		if seen[at] {
-			t.Errorf("the tick of %v has run twice", at)
-		}
-		seen[at] = true
-	}
-	if len(seen) < least || ran != len(b.at) {
-		t.Errorf("%d ticks, %d runs", len(seen), ran)
-	}
-}
-
-// node is what a process has.
-func node(t *testing.T, engine testdb.Engine, opts ...job.Option) (*job.Jobs, *lease.Manager) {
-	t.Helper()
-	db, err := locksqlc.Open(testdb.Open(t, engine).DSN())
-	must(t, err)
-	leases, err := lease.NewManager(db)
-	must(t, err)
-	jobs, err := job.New(db, leases, opts...)
-	must(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		must(t, errors.Join(jobs.Close(ctx), leases.Close(ctx), db.Close()))
-	})
-	return jobs, leases
-}
-
 // TestLocker proves that a job of a millisecond runs once a tick on three schedulers whose
-// clocks are 100 ms apart, by a crontab line and by a duration.
+// clocks are 100 ms apart, by a crontab line and by a duration, also under the key of a
+// namespace.
 func TestLocker(t *testing.T) {
 	t.Parallel()
 	const every = 2 * time.Second
@@ -105,31 +49,33 @@ func TestLocker(t *testing.T) {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				var ran atomic.Int64
-				var begun ticks
+				var jobs *job.Jobs
+				var begun jobtest.Ticks
 				var schedulers []gocron.Scheduler
-				key := "gocron:" + rand.Text()
+				key := txlock.Namespace("shop").Named("gocron:" + rand.Text())
 				for _, by := range []time.Duration{-100 * time.Millisecond, 0, 100 * time.Millisecond} {
-					jobs, _ := node(t, engine, job.Observe(begun.add))
+					jobs, _ = jobtest.Node(t, engine, job.Observe(begun.Observe))
 					clock := wrong{clockwork.NewRealClock(), by}
 					s, err := gocron.NewScheduler(gocron.WithClock(clock), gocron.WithLocation(time.UTC))
-					must(t, err)
+					jobtest.Must(t, err)
 					definition, options := test.job(clock.Now())
 					_, err = s.NewJob(definition, gocron.NewTask(func() {
 						ran.Add(1)
 						time.Sleep(time.Millisecond)
-					}), append(options, gocron.WithName(key), gocron.WithDistributedJobLocker(lockgocron.NewLocker(jobs, test.schedule)))...)
-					must(t, err)
+					}), append(options, gocron.WithName(key.String()), gocron.WithDistributedJobLocker(lockgocron.NewLocker(jobs, test.schedule)))...)
+					jobtest.Must(t, err)
 					s.Start()
 					schedulers = append(schedulers, s)
 				}
 				const least = 4
-				for end := time.Now().Add(time.Minute); ran.Load() < least && time.Now().Before(end); {
-					time.Sleep(20 * time.Millisecond)
-				}
+				jobtest.Await(func() bool { return ran.Load() >= least })
 				for _, s := range schedulers {
-					must(t, s.Shutdown())
+					jobtest.Must(t, s.Shutdown())
 				}
-				begun.check(t, least, int(ran.Load()))
+				begun.Check(t, least, int(ran.Load()))
+				if status, err := jobs.Status(t.Context(), key); err != nil || status.Done.IsZero() {
+					t.Errorf("the table says %+v, %v", status, err)
+				}
 			})
 		}
 	}
@@ -144,33 +90,33 @@ func TestElector(t *testing.T) {
 			key := txlock.Named("gocron:" + rand.Text())
 			var electors []*lockgocron.Elector
 			for range 2 {
-				_, leases := node(t, engine)
+				_, leases := jobtest.Node(t, engine)
 				electors = append(electors, lockgocron.NewElector(leases, key))
 			}
 			for range 3 {
-				must(t, electors[0].IsLeader(t.Context()))
+				jobtest.Must(t, electors[0].IsLeader(t.Context()))
 				if err := electors[1].IsLeader(t.Context()); !errors.Is(err, txlock.ErrBusy) {
 					t.Errorf("the second: %v", err)
 				}
 			}
 			ran := make(chan struct{}, 1)
 			s, err := gocron.NewScheduler(gocron.WithDistributedElector(electors[1]))
-			must(t, err)
+			jobtest.Must(t, err)
 			_, err = s.NewJob(gocron.DurationJob(50*time.Millisecond), gocron.NewTask(func() {
 				select {
 				case ran <- struct{}{}:
 				default:
 				}
 			}))
-			must(t, err)
+			jobtest.Must(t, err)
 			s.Start()
-			must(t, electors[0].Close(t.Context()))
+			jobtest.Must(t, electors[0].Close(t.Context()))
 			<-ran
-			must(t, s.Shutdown())
+			jobtest.Must(t, s.Shutdown())
 			if err := electors[0].IsLeader(t.Context()); !errors.Is(err, lease.ErrClosed) {
 				t.Errorf("the first after Close: %v", err)
 			}
-			must(t, electors[1].Close(t.Context()))
+			jobtest.Must(t, electors[1].Close(t.Context()))
 		})
 	}
 }

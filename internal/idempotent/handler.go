@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -36,9 +35,9 @@ const Replayed = "Idempotent-Replayed"
 
 // Answer is what is stored of an answer.
 type Answer struct {
-	Status int         `json:"status"`
-	Header http.Header `json:"header,omitempty"`
-	Body   []byte      `json:"body,omitempty"`
+	Status int                 `json:"status"`
+	Header map[string][][]byte `json:"header,omitempty"` // which may be no UTF-8
+	Body   []byte              `json:"body,omitempty"`
 }
 
 // ServeHTTP answers a request.
@@ -56,12 +55,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	// The handler may change its request.
+	key, asked := h.key(r, name), h.once(r, body)
 	var answered *recorder // what the handler has said last
 	answer, first := Answer{}, true
 	err = h.transact(r.Context(), func(ctx context.Context, scope *txlock.Scope) (err error) {
 		answered = nil
 		run := func() (Answer, error) {
-			answered = newRecorder(h.maxAnswer)
+			answered = newRecorder(w.Header(), h.maxAnswer)
 			return h.serve(ctx, scope, answered, r, body)
 		}
 		if name == "" || safe(r.Method) {
@@ -71,7 +72,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if h.conflictAfter > 0 {
 			scope = scope.WaitAtMost(h.conflictAfter)
 		}
-		answer, first, err = Value(ctx, scope, h.key(r, name), h.once(r, body), run)
+		answer, first, err = Value(ctx, scope, key, asked, run)
 		return err
 	})
 	switch {
@@ -83,7 +84,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answered.send(w)
 		h.failed(r, err)
 	default:
-		h.explain(w, r, err)
+		h.failed(r, err)
+		explain(w, err, answered != nil)
 	}
 }
 
@@ -100,6 +102,11 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request) (body []byte, ok 
 	}
 	if err != nil {
 		refuse(w, http.StatusBadRequest, "The body can't be read", "")
+		return nil, false
+	}
+	if read.Len() == 0 && r.ContentLength > 0 { // it would be the same for all requests
+		h.failed(r, errors.New("lockstep: the body was read before OnceHandler could"))
+		refuse(w, http.StatusInternalServerError, "The request can't be told from another one", "Nothing was done.")
 		return nil, false
 	}
 	return read.Bytes(), true
@@ -121,7 +128,7 @@ func (h *handler) serve(ctx context.Context, scope *txlock.Scope, to *recorder, 
 		return Answer{}, to.err
 	case err == nil && to.status() < http.StatusInternalServerError:
 		return h.answerOf(to), nil
-	case err == nil || to.code != 0:
+	case err == nil || to.status() >= http.StatusBadRequest: // any other answer would not be true
 		err = failed{cause: err, status: to.status()}
 	}
 	if ended := scope.Verify(ctx); ended != nil {
@@ -136,9 +143,13 @@ func (h *handler) answerOf(from *recorder) Answer {
 	for _, name := range h.headers {
 		if values := from.header.Values(name); len(values) > 0 {
 			if a.Header == nil {
-				a.Header = make(http.Header)
+				a.Header = make(map[string][][]byte)
 			}
-			a.Header[http.CanonicalHeaderKey(name)] = slices.Clone(values)
+			var texts [][]byte
+			for _, value := range values {
+				texts = append(texts, []byte(value))
+			}
+			a.Header[http.CanonicalHeaderKey(name)] = texts
 		}
 	}
 	return a
@@ -146,24 +157,30 @@ func (h *handler) answerOf(from *recorder) Answer {
 
 // replay repeats an answer.
 func (h *handler) replay(w http.ResponseWriter, a Answer) {
-	for name, values := range a.Header {
-		w.Header()[name] = values
+	for name, texts := range a.Header {
+		w.Header().Del(name)
+		for _, text := range texts {
+			w.Header().Add(name, string(text))
+		}
 	}
 	w.Header().Set(Replayed, "true")
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body) // the client is gone
 }
 
-// explain answers a request that has no answer of the handler.
-func (h *handler) explain(w http.ResponseWriter, r *http.Request, err error) {
-	h.failed(r, err)
+// explain answers a request that has no answer of the handler. It has run, or the key has
+// refused it.
+func explain(w http.ResponseWriter, err error, ran bool) {
+	kept := errors.Is(err, txlock.ErrResult) || errors.Is(err, errTooLong)
 	switch {
-	case errors.Is(err, txlock.ErrMismatch):
-		refuse(w, http.StatusUnprocessableEntity, "Idempotency-Key is already used", "The key was used for another request. Send a new request with a new key.")
-	case errors.Is(err, txlock.ErrWaitTimeout):
-		refuse(w, http.StatusConflict, "A request is outstanding for this Idempotency-Key", "The first request with this key is still being processed. Repeat it later, with the same key.")
-	case errors.Is(err, txlock.ErrResult), errors.Is(err, errTooLong):
+	case ran && kept:
 		refuse(w, http.StatusInternalServerError, "The answer can't be kept", "Nothing was done.")
+	case kept:
+		refuse(w, http.StatusInternalServerError, "The first answer was not kept", "The first request with this key was carried out, or a part of it.")
+	case !ran && errors.Is(err, txlock.ErrMismatch):
+		refuse(w, http.StatusUnprocessableEntity, "Idempotency-Key is already used", "The key was used for another request. Send a new request with a new key.")
+	case !ran && errors.Is(err, txlock.ErrWaitTimeout):
+		refuse(w, http.StatusConflict, "A request is outstanding for this Idempotency-Key", "The first request with this key is still being processed. Repeat it later, with the same key.")
 	default: // whether it was carried out may be unknown
 		refuse(w, http.StatusServiceUnavailable, "The request has no answer", "Repeat it later, with the same key: it is carried out once.")
 	}

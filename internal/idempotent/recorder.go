@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 )
 
@@ -16,15 +17,21 @@ type recorder struct {
 	err    error // the answer is too long
 }
 
-func newRecorder(most int) *recorder { return &recorder{header: make(http.Header), most: most} }
+// newRecorder returns a recorder whose headers are those that others have set already.
+func newRecorder(header http.Header, most int) *recorder {
+	return &recorder{header: header.Clone(), most: most}
+}
 
 // errTooLong is the error of an answer that can't be stored.
 var errTooLong = errors.New("lockstep: the answer is too long")
 
 func (r *recorder) Header() http.Header { return r.header }
 
-// WriteHeader keeps the first status that is an answer.
+// WriteHeader keeps the first status that is an answer. It panics where net/http does.
 func (r *recorder) WriteHeader(status int) {
+	if status < 100 || status > 999 {
+		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
+	}
 	if r.code == 0 && status >= http.StatusOK {
 		r.code = status
 	}
@@ -43,9 +50,8 @@ func (r *recorder) status() int { return max(r.code, http.StatusOK) }
 
 // send gives the answer to the client.
 func (r *recorder) send(w http.ResponseWriter) {
-	for name, values := range r.header {
-		w.Header()[name] = values
-	}
+	clear(w.Header())
+	maps.Copy(w.Header(), r.header)
 	w.WriteHeader(r.status())
 	_, _ = w.Write(r.body.Bytes()) // the client is gone
 }

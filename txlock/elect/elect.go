@@ -148,7 +148,7 @@ func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, erro
 	if err := errors.Join(key.Validate(), e.check()); err != nil {
 		return nil, err
 	}
-	e.seat = txlock.Named(key.String() + ":standby")
+	e.seat = txlock.KeyOf(key.String() + ":standby")
 	if e.seats, err = leases.Semaphore(e.seat, seats); err != nil {
 		return nil, err
 	}

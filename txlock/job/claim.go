@@ -55,7 +55,7 @@ func (j *Jobs) ClaimNearest(ctx context.Context, key txlock.Key, s Schedule) (*C
 		return nil, err
 	}
 	return j.claimNow(ctx, key, func(now time.Time) (time.Time, error) {
-		at := s.nearest(now)
+		at := s.inZone(s.nearest(now))
 		if at.IsZero() {
 			return at, fmt.Errorf("%w: the schedule of job %q has no instant near %v", ErrEarly, key, now.UTC())
 		}
@@ -112,10 +112,10 @@ func refused(key txlock.Key, r row, at time.Time) error {
 	switch us := at.UnixMicro(); {
 	case !r.known:
 		return nil
-	case r.DoneUs >= us:
+	case r.DoneUs == us:
 		return fmt.Errorf("%w: job %q: %v", ErrDone, key, at.UTC())
-	case r.TickUs > us:
-		return fmt.Errorf("%w: job %q: %v, and %v is older", ErrPast, key, r.tick().UTC(), at.UTC())
+	case max(r.TickUs, r.DoneUs) > us: // this one was done before, or has failed, or was left out
+		return fmt.Errorf("%w: job %q: %v, and %v is older", ErrPast, key, time.UnixMicro(max(r.TickUs, r.DoneUs)).UTC(), at.UTC())
 	}
 	return nil
 }

@@ -32,8 +32,10 @@ func Cron(line string) Schedule {
 	if err != nil {
 		return Schedule{bad: fmt.Errorf("%w: Cron(%q): %w", txlock.ErrInvalidOption, line, err)}
 	}
-	return Schedule{next: func(after time.Time) time.Time { return nextOf(spec, after) }}
+	return Schedule{next: func(after time.Time) time.Time { return nextOf(spec, after) }, zone: spec.Location}
 }
+
+var errInterval = errors.New("intervals depend on when they begin: use Every")
 
 func parse(line string) (*cron.SpecSchedule, error) {
 	line = strings.TrimSpace(line)
@@ -47,7 +49,7 @@ func parse(line string) (*cron.SpecSchedule, error) {
 	}
 	spec, is := parsed.(*cron.SpecSchedule)
 	if !is {
-		return nil, errors.New("intervals depend on when they begin: use Every")
+		return nil, errInterval
 	}
 	zone := spec.Location
 	spec.Location = time.UTC

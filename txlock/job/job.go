@@ -17,8 +17,8 @@ import (
 var (
 	// ErrDone is returned by Claim for a tick that was done already.
 	ErrDone = errors.New("job: the tick was done")
-	// ErrPast is returned for a tick that was not done, and can't be begun any more,
-	// because a later one of the same key was begun.
+	// ErrPast is returned for a tick that can't be begun any more, because a later one of
+	// the same key was begun. Whether it was done isn't known.
 	ErrPast = errors.New("job: a later tick was begun")
 	// ErrEarly is returned for an instant that is ahead of the server's clock: by more
 	// than a minute from Tick and TickTx, at all from Claim.

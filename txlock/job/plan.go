@@ -114,7 +114,8 @@ func (j *running) when(at, now time.Time) plan {
 // missedOne chooses among the instants from coming to now, none of which was begun, or the
 // next one in the future.
 func (j *running) missedOne(r row, coming, now time.Time) time.Time {
-	if j.missed == All {
+	// Of a row that was made for a tick which nobody has begun, all would be all since 1970.
+	if j.missed == All && r.TickUs != never.UnixMicro() {
 		if r.open() && !r.hasFailed() {
 			return r.tick()
 		}

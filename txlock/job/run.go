@@ -114,6 +114,7 @@ func (j *Jobs) step(ctx context.Context, how *running, do work) (time.Duration, 
 		return 0, j.register(ctx, how.key)
 	}
 	p := how.next(r, now)
+	p.at = how.schedule.inZone(p.at)
 	switch {
 	case !p.until.IsZero():
 		return min(p.until.Sub(now), mostWait), nil

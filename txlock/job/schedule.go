@@ -6,6 +6,8 @@ import (
 	"math/big"
 	"time"
 
+	"github.com/robfig/cron/v3"
+
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -13,7 +15,8 @@ import (
 // a job by the same schedule.
 type Schedule struct {
 	next func(after time.Time) time.Time
-	bad  error // why the schedule is invalid, to be said where it is used
+	zone *time.Location // of its instants, nil for UTC
+	bad  error          // why the schedule is invalid, to be said where it is used
 }
 
 // Next returns the first instant after a time, or the zero Time if there is none.
@@ -26,6 +29,14 @@ func (s Schedule) Next(after time.Time) time.Time {
 		return time.Time{}
 	}
 	return at
+}
+
+// inZone is an instant as all processes show it, whatever their zones are.
+func (s Schedule) inZone(at time.Time) time.Time {
+	if s.zone == nil {
+		return at.UTC()
+	}
+	return at.In(s.zone)
 }
 
 // check returns what is wrong with the schedule.
@@ -67,7 +78,13 @@ func Of(s interface {
 	if s == nil {
 		return Schedule{bad: fmt.Errorf("%w: Of: the schedule is nil", txlock.ErrInvalidOption)}
 	}
-	return Schedule{next: func(after time.Time) time.Time { return s.Next(after).Truncate(time.Microsecond) }}
+	if _, is := s.(cron.ConstantDelaySchedule); is {
+		return Schedule{bad: fmt.Errorf("%w: Of: %w", txlock.ErrInvalidOption, errInterval)}
+	}
+	return Schedule{next: func(after time.Time) time.Time {
+		after = time.UnixMicro(after.UnixMicro()) // in one zone: the schedule may take it for its own
+		return s.Next(after).Truncate(time.Microsecond)
+	}}
 }
 
 // latest returns the last instant up to now that is after a time, or the zero Time. It

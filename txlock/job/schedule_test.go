@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/robfig/cron/v3"
+
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -59,6 +61,7 @@ func TestBadSchedules(t *testing.T) {
 		"empty":         {Cron(""), "empty spec"},
 		"30 February":   {Cron("0 0 30 2 *"), "never fires"},
 		"@every":        {Cron("@every 1h"), "use Every"},
+		"Of @every":     {Of(cron.Every(time.Hour)), "use Every"},
 		"only a zone":   {Cron("CRON_TZ=UTC"), "nothing behind the time zone"},
 		"unknown zone":  {Cron("CRON_TZ=Europe/Atlantis 0 2 * * *"), "Atlantis"},
 		"never, hourly": {Cron("CRON_TZ=Europe/Berlin 0 * 30 2 *"), "never fires"},

@@ -16,7 +16,8 @@ import (
 )
 
 // Func is the work of a tick. Its context ends when the lease is lost, with
-// txlock.ErrLost as its cause.
+// txlock.ErrLost as its cause. The instant is in the zone of the Cron line, or in UTC, in
+// every process; that of Tick is as the caller gave it.
 type Func func(ctx context.Context, at time.Time) error
 
 // TxFunc is the work of a tick in the transaction that marks it.

@@ -105,7 +105,7 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 // clock, in microseconds, unless it was raised above an earlier token.
 func infoOf(row store.Info) Info {
 	info := Info{
-		Key: txlock.Named(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Token: row.Token,
+		Key: txlock.KeyOf(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Token: row.Token,
 		Since: row.Since, Held: row.Left > 0 && row.Holds > 0, Left: row.Left, TTL: row.TTL, Holds: row.Holds, Session: row.Session,
 	}
 	if row.Token > 0 {

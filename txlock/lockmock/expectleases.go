@@ -322,5 +322,5 @@ func (l *Leases) expect(what string, key txlock.Key, p play, want error, do func
 	c := newCall(l.mock, l.settings, what)
 	l.calls = append(l.calls, c)
 	// The row of a lease has the name of its key, hashed or not.
-	c.expect(l.stage.take(), []txlock.Key{txlock.Named(key.String())}, false)
+	c.expect(l.stage.take(), []txlock.Key{txlock.KeyOf(key.String())}, false)
 }

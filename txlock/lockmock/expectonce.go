@@ -25,7 +25,7 @@ func (l *Locks) ExpectOnce(key txlock.Key) *ExpectedOnce {
 // onceKeys is the key as the statement of Once names it: by its name, a hashed one too.
 func onceKeys(key txlock.Key) []txlock.Key {
 	if key.Hashed() {
-		key = txlock.Named(key.String())
+		key = txlock.KeyOf(key.String())
 	}
 	return []txlock.Key{key}
 }

@@ -16,7 +16,7 @@ import (
 // TestOnceOfAScope calls Scope.Once on a mock, with every outcome.
 func TestOnceOfAScope(t *testing.T) {
 	onMocks(t, func(m *mocked) {
-		for _, key := range []txlock.Key{orders.Key(7), carts.Key("k")} {
+		for _, key := range []txlock.Key{orders.Key(7), carts.Key("k"), txlock.Namespace("shop").Named("k")} {
 			for _, nothingRead := range []bool{true, false} {
 				s, l, tx := m.joined(nothingRead)
 				asks := func(what string, s *txlock.Scope, want bool, wantErr error) {

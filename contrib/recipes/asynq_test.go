@@ -1,0 +1,132 @@
+package recipes_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/hibiken/asynq"
+
+	"github.com/dca00107/lockstep/internal/test/jobtest"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
+)
+
+// asynq: in every process, in place of its Scheduler.
+func enqueueReport(client *asynq.Client) job.Func {
+	return func(ctx context.Context, at time.Time) error {
+		id := asynq.TaskID("report " + at.UTC().Format(time.RFC3339))
+		_, err := client.EnqueueContext(ctx, asynq.NewTask("report", nil), id, asynq.Retention(24*time.Hour))
+		if errors.Is(err, asynq.ErrTaskIDConflict) {
+			return nil // enqueued by a process that has died before it could say so
+		}
+		return err
+	}
+}
+
+func runAsynq(ctx context.Context, jobs *job.Jobs, client *asynq.Client) error {
+	err := jobs.Run(ctx, txlock.Named("report"), job.Cron("0 2 * * *"), enqueueReport(client))
+	return err
+}
+
+var _ = runAsynq // by the README
+
+// silence is the log of asynq.
+type silence struct{}
+
+func (silence) Debug(...any) {}
+func (silence) Info(...any)  {}
+func (silence) Warn(...any)  {}
+func (silence) Error(...any) {}
+func (silence) Fatal(...any) {}
+
+// redis is a Redis of its own, with a client and what tells how many tasks it has.
+func redis(t *testing.T) (at asynq.RedisClientOpt, client *asynq.Client, tasks func() int) {
+	t.Helper()
+	at = asynq.RedisClientOpt{Addr: miniredis.RunT(t).Addr()}
+	client = asynq.NewClient(at)
+	inspector := asynq.NewInspector(at)
+	t.Cleanup(func() {
+		for _, one := range []io.Closer{client, inspector} {
+			jobtest.Must(t, one.Close())
+		}
+	})
+	return at, client, func() int {
+		queues, err := inspector.Queues()
+		jobtest.Must(t, err)
+		if len(queues) == 0 {
+			return 0
+		}
+		queue, err := inspector.GetQueueInfo("default")
+		jobtest.Must(t, err)
+		return queue.Size
+	}
+}
+
+// TestAsynq proves that three processes enqueue each tick once, also one whose process has
+// died between its task and the mark.
+func TestAsynq(t *testing.T) {
+	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
+		_, client, tasks := redis(t)
+		atSecondInstants(t, engine, enqueueReport(client), tasks)
+	})
+}
+
+// atSecondInstants runs fn each second in three processes, and proves that it leaves one
+// task for each instant.
+func atSecondInstants(t *testing.T, engine testdb.Engine, fn job.Func, tasks func() int) {
+	const least = 4
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	key, died := txlock.Named("recipe:"+rand.Text()), errors.New("the process has died")
+	var begun jobtest.Ticks
+	ended := make(chan error)
+	for range 3 {
+		jobs, _ := jobtest.Node(t, engine, job.Observe(begun.Observe))
+		go func() {
+			ended <- jobs.Run(ctx, key, job.Every(time.Second), fn)
+		}()
+	}
+	jobtest.Await(func() bool { return tasks() >= least })
+	cancel()
+	for range 3 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	begun.Check(t, least, tasks())
+
+	jobs, _ := jobtest.Node(t, engine)
+	for _, ends := range []error{died, nil} {
+		had := tasks()
+		_, err := jobs.Tick(t.Context(), txlock.Named(key.String()+" once"), time.Now().Add(-time.Hour), func(ctx context.Context, at time.Time) error {
+			return errors.Join(fn(ctx, at), ends)
+		})
+		if !errors.Is(err, ends) || tasks() != had+1 && ends != nil || tasks() != had && ends == nil {
+			t.Errorf("the tick has left %d tasks, where %d were: %v", tasks(), had, err)
+		}
+	}
+}
+
+// TestAsynqAlone proves what the recipe is for: three Schedulers enqueue a task each.
+func TestAsynqAlone(t *testing.T) {
+	t.Parallel()
+	at, _, tasks := redis(t)
+	for range 3 {
+		s := asynq.NewScheduler(at, &asynq.SchedulerOpts{Logger: silence{}})
+		_, err := s.Register("@every 1s", asynq.NewTask("report", nil))
+		jobtest.Must(t, err)
+		jobtest.Must(t, s.Start())
+		t.Cleanup(s.Shutdown)
+	}
+	begun := time.Now()
+	jobtest.Await(func() bool { return tasks() >= 6 })
+	if n, seconds := tasks(), int(time.Since(begun)/time.Second)+1; n < 2*seconds {
+		t.Errorf("%d tasks in %d seconds", n, seconds)
+	}
+}

@@ -1,0 +1,92 @@
+// Package jobtest is what the tests of contrib share.
+package jobtest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// Must fails the test for an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// OnServers runs a test on every server.
+func OnServers(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, engine)
+		})
+	}
+}
+
+// Node returns what a process has: a pool of its own, with leases and jobs.
+func Node(t *testing.T, engine testdb.Engine, opts ...job.Option) (*job.Jobs, *lease.Manager) {
+	t.Helper()
+	db, err := locksqlc.Open(testdb.Open(t, engine).DSN())
+	Must(t, err)
+	leases, err := lease.NewManager(db)
+	Must(t, err)
+	jobs, err := job.New(db, leases, opts...)
+	Must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		Must(t, errors.Join(jobs.Close(ctx), leases.Close(ctx), db.Close()))
+	})
+	return jobs, leases
+}
+
+// Await waits until a condition is true, for a minute at most.
+func Await(condition func() bool) {
+	for end := time.Now().Add(time.Minute); !condition() && time.Now().Before(end); {
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Ticks are the instants that were begun.
+type Ticks struct {
+	mu sync.Mutex
+	at []time.Time
+}
+
+// Observe is for job.Observe.
+func (b *Ticks) Observe(_ context.Context, e job.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e.Kind == job.Began {
+		b.at = append(b.at, e.At)
+	}
+}
+
+// Check fails the test unless so many ticks at least were begun, each once, and each has
+// run.
+func (b *Ticks) Check(t *testing.T, least, ran int) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen := make(map[time.Time]bool)
+	for _, at := range b.at {
+		if seen[at] {
+			t.Errorf("the tick of %v has run twice", at)
+		}
+		seen[at] = true
+	}
+	if len(seen) < least || ran != len(b.at) {
+		t.Errorf("%d ticks, %d runs", len(seen), ran)
+	}
+}

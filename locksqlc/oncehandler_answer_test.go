@@ -1,0 +1,111 @@
+package locksqlc_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestOnceHandlerTellsTheTruth: what was rolled back is no success, what was committed is
+// not nothing, and what the handler itself has met says nothing of the key.
+func TestOnceHandlerTellsTheTruth(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		table, way := numbers(t, db), ""
+		s := answers(pool, table, func(w http.ResponseWriter, r *http.Request) {
+			switch way {
+			case "late":
+				w.WriteHeader(http.StatusCreated)
+				locksqlc.FailRequest(r.Context(), errors.New("broken"))
+			case "mismatch":
+				locksqlc.FailRequest(r.Context(), fmt.Errorf("another: %w", txlock.ErrMismatch))
+			case "timeout":
+				locksqlc.FailRequest(r.Context(), fmt.Errorf("another: %w", txlock.ErrWaitTimeout))
+			case "status":
+				w.WriteHeader(0)
+			case "commit":
+				if err := locksqlc.TxOf(r.Context()).Commit(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		key := uniqueKey(t, "http").String()
+		for _, way = range []string{"late", "mismatch", "timeout"} {
+			wantAnswer(t, way, request(s, "POST", key, ""), 503, "no answer", false)
+		}
+		way = "status"
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("a status of 0 is answered")
+				}
+			}()
+			request(s, "POST", key, "")
+		}()
+		if n := count(t, pool, "SELECT v FROM "+table); n != 0 {
+			t.Errorf("done %d times", n)
+		}
+		way = "commit"
+		wantAnswer(t, way, request(s, "POST", key, ""), 503, "no answer", false)
+		wantAnswer(t, "again", request(s, "POST", key, ""), 500, "was carried out", false)
+		idle(t, pool)
+	})
+}
+
+// TestOnceHandlerKeepsHeaders: those of handlers around it stay, and are repeated byte by
+// byte.
+func TestOnceHandlerKeepsHeaders(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		s := answers(pool, numbers(t, db), func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Set("Content-Type", "changed")
+			w.Header().Add("Vary", "Accept")
+			w.Header().Set("Content-Disposition", "attachment; filename=\"caf\xe9\"")
+			w.Header().Del("X-Outer")
+		})
+		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Vary", "Origin")
+			w.Header().Set("X-Outer", "1")
+			s.ServeHTTP(w, r)
+		})
+		key := uniqueKey(t, "http").String()
+		for _, replayed := range []bool{false, true} {
+			w := request(outer, "POST", key, "")
+			wantAnswer(t, "the answer", w, 200, "", replayed)
+			if got := fmt.Sprintf("%q %q", w.Header()["Vary"], w.Header()["Content-Disposition"]); got != `["Origin" "Accept"] ["attachment; filename=\"caf\xe9\""]` {
+				t.Errorf("replayed %t: %s", replayed, got)
+			}
+			if !replayed && w.Header().Get("X-Outer") != "" {
+				t.Error("the handler can't remove a header")
+			}
+		}
+	})
+}
+
+// TestOnceHandlerWithoutTheBody refuses a request whose body somebody has read before: it
+// would be the same as any other.
+func TestOnceHandlerWithoutTheBody(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		s := answers(pool, numbers(t, db), func(http.ResponseWriter, *http.Request) {})
+		r := httptest.NewRequest("POST", "/", strings.NewReader("a=1"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Idempotency-Key", uniqueKey(t, "http").String())
+		if err := r.ParseForm(); err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		wantAnswer(t, "a form that was parsed", w, 500, "Nothing was done", false)
+		if err := s.last.Load(); err == nil || !strings.Contains((*err).Error(), "was read before") {
+			t.Errorf("told %v", err)
+		}
+	})
+}

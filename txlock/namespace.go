@@ -1,0 +1,87 @@
+package txlock
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Keys of a namespace are "@shop/order:42". No other name begins with the mark, and no
+// namespace has a slash, so that each name is of one namespace, or of none.
+const (
+	namespaceMark = "@"
+	namespaceEnd  = "/"
+	maxNamespace  = 64
+)
+
+// Namespace is the name of one application among several whose locks are in one schema.
+// Its keys are those of no other namespace, and none that is made without one: for locks,
+// leases, semaphores, Once, jobs and majorities.
+//
+//	const shop = txlock.Namespace("shop")
+//
+//	var Orders = txlock.NewFamily[int64]("order", txlock.In(shop))
+//	var Nightly = shop.Named("nightly-report")
+//
+// The name of a namespace has 1 to 64 bytes of valid UTF-8 and no slash; that of any other
+// makes keys that every call refuses with ErrInvalidKey. Operators see the whole name,
+// "@shop/order:42", whose 255 bytes at most include the namespace.
+//
+// Hashed families of all namespaces share the 65,536 center locks: keys of two namespaces
+// exclude each other as two keys of one do, 1 in 65,536 pairs. Applications that must not
+// wait for each other even then have a schema each.
+type Namespace string
+
+// Named returns the key of the given name in the namespace: see the function Named.
+func (n Namespace) Named(name string) Key { return n.key(name) }
+
+// In puts the keys of a family into a namespace. The default is none.
+func In(n Namespace) FamilyOption { return func(o *familyOptions) { o.namespace = &n } }
+
+// KeyOf returns the named key that writes itself as this text, that of a namespace too:
+// KeyOf(key.String()). It is for the tools of operators, who read keys from a list or type
+// them. Named refuses the text of a namespace's key, so that users who choose a name don't
+// choose a key of another application by it.
+func KeyOf(text string) Key {
+	rest, in := strings.CutPrefix(text, namespaceMark)
+	if !in {
+		return Named(text)
+	}
+	namespace, name, _ := strings.Cut(rest, namespaceEnd)
+	return Namespace(namespace).key(name)
+}
+
+func (n Namespace) key(name string) Key {
+	k := newKey(n.prefix()+name, false)
+	if name == "" {
+		k.bad = "the name is empty"
+	}
+	k.bad = cmp.Or(n.bad(), k.bad)
+	return k
+}
+
+func (n Namespace) prefix() string { return namespaceMark + string(n) + namespaceEnd }
+
+// bad returns why the namespace has no valid keys.
+func (n Namespace) bad() string {
+	switch {
+	case n == "":
+		return "the namespace is empty"
+	case len(n) > maxNamespace:
+		return fmt.Sprintf("the namespace has %d bytes, %d are allowed", len(n), maxNamespace)
+	case strings.Contains(string(n), namespaceEnd):
+		return fmt.Sprintf("the namespace %q has a slash", string(n))
+	case !utf8.ValidString(string(n)):
+		return "the namespace is not valid UTF-8"
+	}
+	return ""
+}
+
+// marked returns why a name that is made without a namespace is not valid.
+func marked(name string) string {
+	if strings.HasPrefix(name, namespaceMark) {
+		return "names that begin with " + namespaceMark + " are those of a Namespace"
+	}
+	return ""
+}
