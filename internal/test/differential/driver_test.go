@@ -199,10 +199,16 @@ func (d *driver) shares() bool {
 // end ends what the program has left open: what doesn't wait, and then what has waited for
 // that.
 func (d *driver) end() {
-	open := slices.Clone(d.real[:])
+	end(d.real, d.calls)
+	d.memory.end(d.fake[:])
+}
+
+// end ends the transactions of actors on a server, whose calls have perhaps not returned.
+func end(actors [maxActors]*actor, calls [maxActors]chan answer) {
+	open := slices.Clone(actors[:])
 	for deadline := time.Now().Add(time.Minute); len(open) > 0 && time.Now().Before(deadline); {
 		open = slices.DeleteFunc(open, func(a *actor) bool {
-			if returned := d.calls[a.number]; returned != nil {
+			if returned := calls[a.number]; returned != nil {
 				select {
 				case <-returned:
 				case <-time.After(20 * time.Millisecond):
@@ -215,5 +221,4 @@ func (d *driver) end() {
 			return true
 		})
 	}
-	d.memory.end(d.fake[:])
 }
