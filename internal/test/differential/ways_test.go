@@ -305,6 +305,9 @@ func (w *way) rows(keys []txlock.Key) string {
 			query, arg = "SELECT token, conn_id, owner FROM lockstep_centers WHERE slot = ?", key.Slot()
 		}
 		err := w.db.Admin().QueryRow(query, arg).Scan(&token, &conn, &owner)
+		if token == 0 { // never granted: whoever has made the row says nothing
+			conn, owner = 0, ""
+		}
 		fmt.Fprintf(&b, "k%d: T%d, %q, %s, %v\n", i, slices.Index(w.ids, conn)+1, owner, w.names.of(answer{tokens: []keyToken{{key.String(), token}}}), err)
 		var once int
 		err = w.db.Admin().QueryRow("SELECT COUNT(*) FROM lockstep_once WHERE name = ?", key.String()).Scan(&once)
