@@ -89,8 +89,10 @@ func (a *attempt) callShare(ctx context.Context) (uint64, error) {
 	switch {
 	case a.without(err):
 		return a.limited(ctx)
-	case r.what == "missing", errors.Is(fault.Interpret(err).Sentinel, ErrReadOnly):
+	case errors.Is(err, sql.ErrNoRows), errors.Is(fault.Interpret(err).Sentinel, ErrReadOnly):
 		return a.takeRow(ctx)
+	case r.old.Valid && r.old.V != r.token:
+		r.what = "other"
 	}
 	return a.granted(r, err)
 }

@@ -245,36 +245,33 @@ DROP PROCEDURE IF EXISTS lockstep_share_1;
 -- +goose StatementEnd
 
 -- lockstep_share_1 locks a row shared, waiting for it. With p_make it makes a missing row
--- first, and with p_compare the token must be the one that the transaction's snapshot shows.
+-- first. With p_compare the reply has the token that the transaction's snapshot shows. The
+-- outcome is always 'granted', and a row that is missing has no reply.
 -- +goose StatementBegin
 CREATE PROCEDURE lockstep_share_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_make BOOL, p_compare BOOL)
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
-  DECLARE v_token, v_old BIGINT UNSIGNED;
   IF p_opening = '' THEN
     START TRANSACTION;
   ELSEIF p_opening IS NOT NULL THEN
     CALL lockstep_begin_1(p_opening);
   END IF;
-  IF p_slot IS NULL THEN
-    IF p_make THEN
-      INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us)
-      VALUES (p_name, 0, '-', 0, UNIX_TIMESTAMP() * 1000000);
-    END IF;
-    SELECT token INTO v_token FROM lockstep_locks WHERE name = p_name FOR SHARE;
+  IF p_make THEN
+    INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us)
+    VALUES (p_name, 0, '-', 0, UNIX_TIMESTAMP() * 1000000);
+  END IF;
+  IF p_compare AND p_slot IS NULL THEN
+    SELECT cur.token, 'granted', COALESCE((SELECT old.token FROM lockstep_locks old WHERE old.name = cur.name), 0)
+    FROM lockstep_locks cur WHERE cur.name = p_name FOR SHARE OF cur;
+  ELSEIF p_compare THEN
+    SELECT cur.token, 'granted', COALESCE((SELECT old.token FROM lockstep_centers old WHERE old.slot = cur.slot), 0)
+    FROM lockstep_centers cur WHERE cur.slot = p_slot FOR SHARE OF cur;
+  ELSEIF p_slot IS NULL THEN
+    SELECT token, 'granted', NULL FROM lockstep_locks WHERE name = p_name FOR SHARE;
   ELSE
-    SELECT token INTO v_token FROM lockstep_centers WHERE slot = p_slot FOR SHARE;
+    SELECT token, 'granted', NULL FROM lockstep_centers WHERE slot = p_slot FOR SHARE;
   END IF;
-  IF p_compare AND v_token IS NOT NULL THEN
-    IF p_slot IS NULL THEN
-      SELECT token INTO v_old FROM lockstep_locks WHERE name = p_name;
-    ELSE
-      SELECT token INTO v_old FROM lockstep_centers WHERE slot = p_slot;
-    END IF;
-    SET v_old = COALESCE(v_old, 0);
-  END IF;
-  SELECT COALESCE(v_token, 0), IF(v_token IS NULL, 'missing', IF(v_token <> v_old, 'other', 'granted')), v_old;
 END;
 -- +goose StatementEnd
 
