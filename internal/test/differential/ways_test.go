@@ -190,7 +190,7 @@ func (w *ways) run(p program, keys []txlock.Key) string {
 		} else if differs {
 			return log.String()
 		}
-		looked = looked || w.looks(s, p)
+		looked = looked || s.looks(w.all[0].server, p)
 	}
 	rows := [2]string{w.all[0].rows(keys), w.all[1].rows(keys)}
 	if rows[0] != rows[1] {
@@ -245,14 +245,6 @@ func (w *ways) victims() bool {
 		}
 	}
 	return true
-}
-
-// looks tells whether a step may have fixed the snapshot in one way alone: on MySQL without
-// procedures, where a try looks for the row of a key first, also if the transaction begins
-// with it.
-func (w *ways) looks(s step, p program) bool {
-	return w.all[0].db.Engine() == testdb.MySQL && s.limited() &&
-		slices.ContainsFunc(s.keys, func(key int) bool { return p.keys[key] == fresh })
 }
 
 // settle finds out of each call whether it waits or has returned. A limited one returns.
