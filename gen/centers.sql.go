@@ -35,7 +35,7 @@ func (q *Queries) CenterForUpdate(ctx context.Context, db DBTX, slot uint32) (ui
 }
 
 const CenterHolders = `-- name: CenterHolders :many
-SELECT slot, token, owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (/*SLICE:slots*/?)
+SELECT slot, token, owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (/*SLICE:slots*/?) LIMIT 900
 `
 
 // CenterHolders reads the center rows: at READ UNCOMMITTED with their present holders,

@@ -176,7 +176,7 @@ func (q *Queries) NamedForUpdate(ctx context.Context, db DBTX, name []byte) (uin
 }
 
 const NamedHolders = `-- name: NamedHolders :many
-SELECT name, token, owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (/*SLICE:names*/?)
+SELECT name, token, owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (/*SLICE:names*/?) LIMIT 900
 `
 
 // NamedHolders reads the rows of the names: at READ UNCOMMITTED with their present
@@ -221,10 +221,11 @@ func (q *Queries) NamedHolders(ctx context.Context, db DBTX, names [][]byte) ([]
 }
 
 const NamedPresent = `-- name: NamedPresent :many
-SELECT name FROM lockstep_locks WHERE name IN (/*SLICE:names*/?)
+SELECT name FROM lockstep_locks WHERE name IN (/*SLICE:names*/?) LIMIT 900
 `
 
-// NamedPresent tells which of the names have a row.
+// NamedPresent tells which of at most 900 names have a row. The limit counts in place of the
+// session's sql_select_limit, as in NamedHolders.
 func (q *Queries) NamedPresent(ctx context.Context, db DBTX, names [][]byte) ([][]byte, error) {
 	query := NamedPresent
 	var queryParams []interface{}

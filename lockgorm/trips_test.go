@@ -42,6 +42,26 @@ func TestTrips(t *testing.T) {
 		}); got != without+(without-bare) { // the level, too
 			t.Errorf("Transaction at READ COMMITTED has %d round trips, without the lock %d", got, without)
 		}
+		first := 0
+		if got := one(func() error {
+			_, err := lockgorm.Once(db, newKey(), func(tx *gorm.DB) error { first++; return write(tx) })
+			return err
+		}); got != without || first != 2 {
+			t.Errorf("Once has %d round trips and was first %d times, without it %d", got, first, without)
+		}
+		shared := func(tx *gorm.DB) error {
+			scope, err := lockgorm.Join(tx)
+			if err != nil {
+				return err
+			}
+			if _, err := scope.RLock(t.Context(), key); err != nil {
+				return err
+			}
+			return write(tx)
+		}
+		if got := one(func() error { return db.Transaction(shared) }); got != without {
+			t.Errorf("a transaction with RLock has %d round trips, without it %d", got, without)
+		}
 		without += without - bare // the version is compared before COMMIT
 		if got := one(func() error { return lockgorm.Optimistic(db, key, write) }); got != without {
 			t.Errorf("Optimistic has %d round trips, without it %d", got, without)

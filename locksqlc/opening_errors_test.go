@@ -143,6 +143,28 @@ func TestOpeningIsRefused(t *testing.T) {
 			_, err := o.Lock(ctx, o.busy)
 			return err
 		}, txlock.ErrWaitTimeout},
+		{"busy for readers", nil, sql.LevelRepeatableRead, func(ctx context.Context, o *opening) error {
+			_, err := o.TryRLock(ctx, o.busy)
+			return err
+		}, txlock.ErrBusy},
+		{"too late for a reader", readCommitted, sql.LevelReadCommitted, func(ctx context.Context, o *opening) error {
+			_, err := o.WaitAtMost(10*time.Millisecond).RLock(ctx, o.busy)
+			return err
+		}, txlock.ErrWaitTimeout},
+		{"too late for a reader and the server", nil, sql.LevelRepeatableRead, func(ctx context.Context, o *opening) error {
+			_, err := o.RLock(ctx, o.busy)
+			return err
+		}, txlock.ErrWaitTimeout},
+		{"too late for Once", readCommitted, sql.LevelReadCommitted, func(ctx context.Context, o *opening) error {
+			holder, err := locksqlc.Join(ctx, o.holder)
+			if err == nil {
+				_, err = holder.Once(ctx, o.free)
+			}
+			if err == nil {
+				_, err = o.Once(ctx, o.free)
+			}
+			return err
+		}, txlock.ErrWaitTimeout},
 		{"another version", readCommitted, sql.LevelReadCommitted, func(ctx context.Context, o *opening) error {
 			return o.CompareAndBump(ctx, o.free, 7)
 		}, txlock.ErrConflict},

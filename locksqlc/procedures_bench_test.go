@@ -51,6 +51,28 @@ func BenchmarkProcedures(b *testing.B) {
 			_, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
 			return err
 		}},
+		{"RLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.RLock(ctx, key)
+			return err
+		}},
+		{"RLock-behind-Lock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.Lock(ctx, besides(key, "a"))
+			_, second := s.RLock(ctx, key)
+			return errors.Join(err, second)
+		}},
+		{"RLock-after-a-read", func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+			err := read(ctx, tx)
+			_, lockErr := s.RLock(ctx, key)
+			return errors.Join(err, lockErr)
+		}},
+		{"TryRLock", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.TryRLock(ctx, key)
+			return err
+		}},
+		{"Once", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+			_, err := s.Once(ctx, key)
+			return err
+		}},
 		{"LockAll-of-3", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 			_, err := s.LockAll(ctx, key, besides(key, "a"), besides(key, "b"))
 			return err

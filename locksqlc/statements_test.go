@@ -20,8 +20,8 @@ import (
 // counted is a sequence of calls in a new transaction, and how many statements it sends
 // on each kind of pool besides BEGIN and COMMIT. On a guarded pool of MariaDB the first
 // statement of the lock is one with BEGIN, and a transaction without statements sends
-// neither BEGIN nor COMMIT. A MySQL with procedures takes exclusive locks as MariaDB does. A
-// MariaDB without innodb_snapshot_isolation checks a snapshot as MySQL does without them.
+// neither BEGIN nor COMMIT. A MySQL with procedures does as MariaDB does. A MariaDB without
+// innodb_snapshot_isolation checks a snapshot as MySQL does without them.
 type counted struct {
 	name                                                   string
 	run                                                    func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error
@@ -102,7 +102,7 @@ func TestStatementsPerVerb(t *testing.T) {
 					as, merges := engine, v.merges && engine == testdb.MariaDB
 					switch {
 					case guarded && hasProcedures(engine):
-						as, merges = testdb.MariaDB, v.merges && v.name != "RLock" && v.name != "Once"
+						as, merges = testdb.MariaDB, v.merges
 					case v.old(guarded) && !testdb.Open(t, engine).HasSnapshotIsolation(t):
 						as = testdb.MySQL
 					}

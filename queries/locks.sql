@@ -69,13 +69,14 @@ SELECT token FROM lockstep_locks WHERE name = sqlc.arg(name) LOCK IN SHARE MODE;
 SELECT token FROM lockstep_locks WHERE name = sqlc.arg(name);
 
 -- name: NamedPresent :many
--- NamedPresent tells which of the names have a row.
-SELECT name FROM lockstep_locks WHERE name IN (sqlc.slice(names));
+-- NamedPresent tells which of at most 900 names have a row. The limit counts in place of the
+-- session's sql_select_limit, as in NamedHolders.
+SELECT name FROM lockstep_locks WHERE name IN (sqlc.slice(names)) LIMIT 900;
 
 -- name: NamedHolders :many
 -- NamedHolders reads the rows of the names: at READ UNCOMMITTED with their present
 -- holders, otherwise with the last holders that have committed.
-SELECT name, token, owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (sqlc.slice(names));
+SELECT name, token, owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (sqlc.slice(names)) LIMIT 900;
 
 -- name: IdleNamed :many
 -- IdleNamed locks a batch of rows that nobody holds, and that were last locked longer ago

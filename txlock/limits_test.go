@@ -257,3 +257,24 @@ func TestTryIsForFreeLocks(t *testing.T) {
 		}
 	})
 }
+
+// TestTriesAtSerializable tries keys whose rows others have made and not committed. A plain
+// read of such a row waits at SERIALIZABLE.
+func TestTriesAtSerializable(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		holder(t, db, key)
+		for name, try := range map[string]func(s *session) error{
+			"TryLock":  func(s *session) error { return second(s.TryLock(t.Context(), key)) },
+			"TryRLock": func(s *session) error { return second(s.TryRLock(t.Context(), key)) },
+		} {
+			s := begin(t, newPool(t, db, true), &sql.TxOptions{Isolation: sql.LevelSerializable})
+			began := time.Now()
+			wants(t, name, try(s), txlock.ErrBusy)
+			if took := time.Since(began); took > 20*time.Second { // one on MySQL, and 50 for who waits
+				t.Errorf("%s took %v", name, took)
+			}
+			wants(t, "Verify", s.Verify(t.Context()), nil)
+		}
+	})
+}

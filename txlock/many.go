@@ -24,7 +24,7 @@ const chunk = 900
 // transaction, so that calls of LockAll don't deadlock among themselves on keys
 // that have been locked before. It waits for each in turn, at most for WaitAtMost
 // in all, and takes all or none of them: when it fails, locks that it has waited
-// for stay with the transaction until its end, but none is granted. The grants
+// for may stay with the transaction until its end, but none is granted. The grants
 // are in the order of the keys; a key given twice is granted twice and locked
 // once. It returns what Lock returns.
 func (s *Scope) LockAll(ctx context.Context, keys ...Key) ([]Grant, error) {

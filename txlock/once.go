@@ -169,14 +169,12 @@ func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []st
 	const tries = 10
 	name, asked := []byte(key.name), time.Now()
 	for range tries {
-		snapshot := s.book == nil || s.book.MayHaveSnapshot()
-		db := s.regardless(snapshot, variables)
-		err = queries.Once(s.own(ctx, guard.Call{Fresh: !snapshot}), db, gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()})
+		made, err := s.makeOnce(ctx, name, c, variables)
 		if errors.Is(err, guard.ErrReads) {
 			continue // another goroutine has read meanwhile
 		}
-		if !fault.Duplicate(err) {
-			return err == nil, err
+		if made || err != nil {
+			return made, err
 		}
 		own, db := s.own(ctx, guard.Call{}), s.regardless(true, variables)
 		row, err := queries.OnceAgain(own, db, gen.OnceAgainParams{Name: name, WaitedUs: time.Since(asked).Microseconds()})
@@ -194,6 +192,25 @@ func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []st
 		}
 	}
 	return false, fmt.Errorf("%w: the row was gone again %d times", ErrBusy, tries)
+}
+
+// makeOnce makes the row of a key of Once, and tells whether there was none: by a
+// procedure where there is one.
+func (s *state) makeOnce(ctx context.Context, name []byte, c onceCall, variables []string) (made bool, err error) {
+	snapshot := s.book == nil || s.book.MayHaveSnapshot()
+	ctx = s.own(ctx, guard.Call{Fresh: !snapshot})
+	if s.procedures() {
+		query, args := rawsql.Call("lockstep_once_1", name, c.fingerprint, c.keepUs())
+		err = s.tx.QueryRowContext(ctx, query, args...).Scan(&made)
+		if !s.without(err) {
+			return made, err
+		}
+	}
+	err = queries.Once(ctx, s.regardless(snapshot, variables), gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()})
+	if fault.Duplicate(err) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // compare returns ErrMismatch for the fingerprint of another request.

@@ -31,7 +31,7 @@ func (s *state) procedures() bool { return s.book != nil && s.book.Procedures() 
 // byProcedure tells whether there is a procedure for what is asked for. A version is compared
 // by a cheaper statement, unless the transaction may begin or end with it.
 func (a *attempt) byProcedure() bool {
-	return a.procedures() && !a.shared && (!a.compares || !a.bounded() && (a.commits || !a.snapshot))
+	return a.procedures() && (!a.compares || !a.bounded() && (a.commits || !a.snapshot))
 }
 
 // callFor takes the lock by the procedure for what is asked for.
@@ -41,6 +41,8 @@ func (a *attempt) callFor(ctx context.Context) (uint64, error) {
 	switch {
 	case a.bounded():
 		return a.callTry(ctx)
+	case a.shared:
+		return a.callShare(ctx)
 	case a.compares:
 		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", a.version, a.owner, a.ours, flag(a.commits))
 	case a.snapshot:
@@ -65,7 +67,7 @@ const (
 // locked or missing.
 func (a *attempt) callTry(ctx context.Context) (uint64, error) {
 	before, look := a.snapshot, a.look()
-	r, err := a.call(ctx, a.fresh(), "lockstep_try_1", a.owner, a.ours, flag(before), look)
+	r, err := a.call(ctx, a.fresh(), "lockstep_try_1", a.owner, a.ours, flag(a.shared), flag(before), look)
 	if a.without(err) {
 		return a.limited(ctx)
 	}
@@ -78,6 +80,21 @@ func (a *attempt) callTry(ctx context.Context) (uint64, error) {
 		token, err = a.selectAtMost(ctx)
 	}
 	return a.afterTry(ctx, before, token, err)
+}
+
+// callShare does what shareRow does, and leaves it to the same statements if the row is gone,
+// or can't be made in a transaction that writes nothing.
+func (a *attempt) callShare(ctx context.Context) (uint64, error) {
+	r, err := a.call(ctx, a.fresh(), "lockstep_share_1", flag(!known.has(a.server.Name, a.record)), flag(a.snapshot))
+	switch {
+	case a.without(err):
+		return a.limited(ctx)
+	case errors.Is(err, sql.ErrNoRows), errors.Is(fault.Interpret(err).Sentinel, ErrReadOnly):
+		return a.takeRow(ctx)
+	case r.old.Valid && r.old.V != r.token:
+		r.what = "other"
+	}
+	return a.granted(r, err)
 }
 
 // granted returns the token, or the error that the outcome stands for.
@@ -94,7 +111,7 @@ func (a *attempt) granted(r outcome, err error) (uint64, error) {
 	case r.what == "other":
 		return 0, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, r.old.V, r.token)
 	}
-	committed := r.what == "granted" && !a.snapshot
+	committed := r.what == "granted" && !a.snapshot && !a.shared
 	if r.old.Valid {
 		committed = r.old.V > 0
 	}

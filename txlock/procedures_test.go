@@ -47,6 +47,13 @@ func takeAll(t *testing.T, pool *sql.DB) error {
 			func(s *session) error { return second(s.TryLock(t.Context(), key)) },
 			func(s *session) error { return second(s.TryLock(t.Context(), other)) },
 			func(s *session) error { return second(s.WaitAtMost(time.Minute).Lock(t.Context(), key)) },
+			func(s *session) error { return second(s.RLock(t.Context(), key)) },
+			func(s *session) error { return second(s.RLock(t.Context(), other)) },
+			func(s *session) error { return second(s.RLock(t.Context(), named())) },
+			func(s *session) error { return second(s.TryRLock(t.Context(), key)) },
+			func(s *session) error { return second(s.TryRLock(t.Context(), other)) },
+			func(s *session) error { return second(s.WaitAtMost(time.Minute).RLock(t.Context(), key)) },
+			func(s *session) error { return second(s.Once(t.Context(), key)) },
 			func(s *session) error { return second(s.LockAll(t.Context(), key, other, named(), hashed())) },
 			func(s *session) error {
 				version, err := s.Version(t.Context(), key)

@@ -1,9 +1,11 @@
 package txlock_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -136,4 +138,48 @@ func TestNilTransaction(t *testing.T) {
 		wants(t, "Join", second(txlock.Join(t.Context(), tx)), txlock.ErrNoTransaction)
 		wants(t, "AssertLocked", txlock.AssertLocked(t.Context(), tx, named()), txlock.ErrNoTransaction)
 	}
+}
+
+// TestSelectLimit locks several keys on sessions whose SELECTs show one row (sql_select_limit),
+// and finds out that the last of them has changed since the snapshot.
+func TestSelectLimit(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		oneRow := func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }
+		for _, v := range []struct{ guarded, procedures bool }{{true, true}, {true, false}, {false, false}} {
+			if v.guarded && !v.procedures && db.Engine() == testdb.MySQL {
+				db.DropProcedures(t)
+			}
+			for _, newKey := range []func() txlock.Key{named, hashed} {
+				pool, keys := newPool(t, db, v.guarded, oneRow), []txlock.Key{newKey(), newKey(), newKey()}
+				slices.SortFunc(keys, func(a, b txlock.Key) int { // as LockAll does
+					if a.Hashed() {
+						return cmp.Compare(a.Slot(), b.Slot())
+					}
+					return cmp.Compare(a.String(), b.String())
+				})
+				wants(t, "Ensure", txlock.Ensure(t.Context(), pool, keys...), nil)
+				s := begin(t, pool, nil)
+				_, err := s.LockAll(t.Context(), keys...)
+				wants(t, "LockAll", err, nil)
+				holders, err := txlock.Holders(t.Context(), pool, keys...)
+				if err != nil || len(holders) != len(keys) {
+					t.Errorf("Holders: %d of %d keys, %v", len(holders), len(keys), err)
+				}
+				wants(t, "Ensure of keys that are locked", txlock.Ensure(t.Context(), pool, keys...), nil)
+				s.commit(t)
+
+				s = begin(t, pool, nil)
+				var n int
+				wants(t, "a read", s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks").Scan(&n), nil)
+				committed(t, db, keys[2])
+				scope, err := txlock.Join(t.Context(), s.tx) // which knows of a read
+				wants(t, "Join", err, nil)
+				_, err = scope.LockAll(t.Context(), keys...)
+				if !errors.Is(err, txlock.ErrStaleSnapshot) {
+					t.Errorf("guarded=%t, procedures=%t: LockAll after the last key has changed: %v", v.guarded, v.procedures, err)
+				}
+				wants(t, "Rollback", s.tx.Rollback(), nil)
+			}
+		}
+	})
 }

@@ -82,6 +82,9 @@ func (t *Tx) MayHaveSnapshot() bool {
 // committed.
 func (t *Tx) ReadsUncommitted() bool { return t.isolation == sql.LevelReadUncommitted }
 
+// Serializable tells whether plain reads are known to lock what they read.
+func (t *Tx) Serializable() bool { return t.isolation == sql.LevelSerializable }
+
 // Stamp returns a number for a lock that is about to be taken; see Stands.
 func (t *Tx) Stamp() int {
 	t.mu.Lock()

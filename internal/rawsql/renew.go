@@ -36,7 +36,8 @@ func RenewMany(holds []Hold) string {
 // HeldMany reads, without a lock, which of the rows are still held so, and whether the
 // RenewMany with that insert id has renewed them.
 func HeldMany(holds []Hold, renewed int64) string {
-	return fmt.Sprintf("SELECT cur.name, cur.slot, cur.expires_us = cur.ttl_us + %d AS renewed", renewed) + heldRows(holds)
+	return fmt.Sprintf("SELECT cur.name, cur.slot, cur.expires_us = cur.ttl_us + %d AS renewed", renewed) + heldRows(holds) +
+		fmt.Sprintf(" LIMIT %d", len(holds)) // whatever the session's sql_select_limit is
 }
 
 func heldRows(holds []Hold) string {

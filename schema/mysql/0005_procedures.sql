@@ -175,15 +175,15 @@ DROP PROCEDURE IF EXISTS lockstep_try_1;
 -- +goose StatementEnd
 
 -- lockstep_try_1 locks a row if it needn't wait for it (otherwise ER_LOCK_NOWAIT, 3572), and
--- raises its token; with p_compare only if that is the one that the transaction's snapshot
--- shows.
+-- raises its token, unless p_shared locks it shared; with p_compare only if that is the one
+-- that the transaction's snapshot shows.
 --
 -- To look for a row that is missing, by a locking read, closes its gap to others until the
 -- end of the transaction. A transaction that was begun here is then begun anew. In an open
 -- one the row must be known to exist, unless p_look says otherwise: 1, that the snapshot is
 -- asked first; 2, that nothing is done.
 -- +goose StatementBegin
-CREATE PROCEDURE lockstep_try_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED, p_compare BOOL, p_look INT)
+CREATE PROCEDURE lockstep_try_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED, p_shared BOOL, p_compare BOOL, p_look INT)
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 try: BEGIN
@@ -203,7 +203,11 @@ try: BEGIN
       LEAVE try;
     END IF;
   END IF;
-  IF p_slot IS NULL THEN
+  IF p_shared AND p_slot IS NULL THEN
+    SELECT token INTO v_token FROM lockstep_locks WHERE name = p_name FOR SHARE NOWAIT;
+  ELSEIF p_shared THEN
+    SELECT token INTO v_token FROM lockstep_centers WHERE slot = p_slot FOR SHARE NOWAIT;
+  ELSEIF p_slot IS NULL THEN
     SELECT token INTO v_token FROM lockstep_locks WHERE name = p_name FOR UPDATE NOWAIT;
   ELSE
     SELECT token INTO v_token FROM lockstep_centers WHERE slot = p_slot FOR UPDATE NOWAIT;
@@ -228,8 +232,46 @@ try: BEGIN
       LEAVE try;
     END IF;
   END IF;
-  CALL lockstep_raise_1(p_name, p_slot, p_owner, p_held);
-  SELECT LAST_INSERT_ID(), 'granted', v_old;
+  IF NOT p_shared THEN
+    CALL lockstep_raise_1(p_name, p_slot, p_owner, p_held);
+    SET v_token = LAST_INSERT_ID();
+  END IF;
+  SELECT v_token, 'granted', v_old;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+DROP PROCEDURE IF EXISTS lockstep_share_1;
+-- +goose StatementEnd
+
+-- lockstep_share_1 locks a row shared, waiting for it. With p_make it makes a missing row
+-- first. With p_compare the reply has the token that the transaction's snapshot shows. The
+-- outcome is always 'granted', and a row that is missing has no reply.
+-- +goose StatementBegin
+CREATE PROCEDURE lockstep_share_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_make BOOL, p_compare BOOL)
+SQL SECURITY INVOKER
+MODIFIES SQL DATA
+BEGIN
+  IF p_opening = '' THEN
+    START TRANSACTION;
+  ELSEIF p_opening IS NOT NULL THEN
+    CALL lockstep_begin_1(p_opening);
+  END IF;
+  IF p_make THEN
+    INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us)
+    VALUES (p_name, 0, '-', 0, UNIX_TIMESTAMP() * 1000000);
+  END IF;
+  IF p_compare AND p_slot IS NULL THEN
+    SELECT cur.token, 'granted', COALESCE((SELECT old.token FROM lockstep_locks old WHERE old.name = cur.name), 0)
+    FROM lockstep_locks cur WHERE cur.name = p_name FOR SHARE OF cur;
+  ELSEIF p_compare THEN
+    SELECT cur.token, 'granted', COALESCE((SELECT old.token FROM lockstep_centers old WHERE old.slot = cur.slot), 0)
+    FROM lockstep_centers cur WHERE cur.slot = p_slot FOR SHARE OF cur;
+  ELSEIF p_slot IS NULL THEN
+    SELECT token, 'granted', NULL FROM lockstep_locks WHERE name = p_name FOR SHARE;
+  ELSE
+    SELECT token, 'granted', NULL FROM lockstep_centers WHERE slot = p_slot FOR SHARE;
+  END IF;
 END;
 -- +goose StatementEnd
 
@@ -336,5 +378,29 @@ BEGIN
     SELECT token INTO v_token FROM lockstep_centers WHERE slot = p_slot;
   END IF;
   SELECT COALESCE(v_token, 0);
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+DROP PROCEDURE IF EXISTS lockstep_once_1;
+-- +goose StatementEnd
+
+-- lockstep_once_1 makes the row of a key of Once. The reply is 1, or 0 if there is one, which
+-- the transaction has locked shared then.
+-- +goose StatementBegin
+CREATE PROCEDURE lockstep_once_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_fingerprint VARBINARY(32), p_keep BIGINT)
+SQL SECURITY INVOKER
+MODIFIES SQL DATA
+BEGIN
+  DECLARE v_made BOOL DEFAULT TRUE;
+  DECLARE CONTINUE HANDLER FOR 1062 SET v_made = FALSE;
+  IF p_opening = '' THEN
+    START TRANSACTION;
+  ELSEIF p_opening IS NOT NULL THEN
+    CALL lockstep_begin_1(p_opening);
+  END IF;
+  INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
+  VALUES (p_name, p_fingerprint, '-', UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), p_keep);
+  SELECT v_made;
 END;
 -- +goose StatementEnd

@@ -13,7 +13,7 @@ import (
 
 // world is a server, or what stands in for one.
 type world interface {
-	begin(actor int, level sql.IsolationLevel) (transaction, error)
+	begin(actor int, options *sql.TxOptions) (transaction, error)
 	readVersion(ctx context.Context, key txlock.Key) (uint64, error)
 	holders(ctx context.Context, keys ...txlock.Key) ([]txlock.Holder, error)
 }

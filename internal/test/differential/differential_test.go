@@ -21,8 +21,9 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 const lanes = 8
 
 var (
-	programs = flag.Int("programs", 120, "how many programs run on each server; LOCKSTEP_LONG=1 makes it 5000")
-	seed     = flag.Uint64("seed", 1, "the number of the first program")
+	programs    = flag.Int("programs", 120, "how many programs run on each server; LOCKSTEP_LONG=1 makes it 5000")
+	wayPrograms = flag.Int("ways", 60, "how many programs compare the ways to each server; LOCKSTEP_LONG=1 makes it 2000")
+	seed        = flag.Uint64("seed", 1, "the number of the first program")
 )
 
 // TestLocks runs random programs of transaction locks.
@@ -43,7 +44,7 @@ func compare(t *testing.T, g game) {
 				if engine == testdb.MariaDB && !db.HasSnapshotIsolation(t) {
 					t.Skip("this MariaDB leaves the comparison with the snapshot to the library, the stand-in doesn't")
 				}
-				s := newServer(t, db)
+				s := newServer(t, db, guarded)
 				defer func() {
 					if s.undecided*10 > s.programs+10 {
 						t.Errorf("of %d programs %d were not compared to the end", s.programs, s.undecided)
@@ -54,7 +55,7 @@ func compare(t *testing.T, g game) {
 					number := *seed + uint64(i)
 					p := randomProgram(rand.New(rand.NewPCG(number, 0)), g)
 					if difference := g.differs(t, s, p); difference != "" {
-						t.Errorf("program %d on %s, in short:\n%s", number, engine, g.shrunk(t, s, p, difference))
+						t.Errorf("program %d on %s, in short:\n%s", number, engine, shrunk(p, difference, func(p program) string { return g.differs(t, s, p) }))
 					}
 				}
 			})
@@ -63,13 +64,13 @@ func compare(t *testing.T, g game) {
 }
 
 // shrunk returns what happens in the smallest part of a program that still differs.
-func (g game) shrunk(t *testing.T, s *server, p program, difference string) string {
+func shrunk(p program, difference string, differs func(program) string) string {
 	end := time.Now().Add(2 * time.Minute)
 	p = shrink(p, func(p program) bool {
 		if time.Now().After(end) {
 			return false
 		}
-		d := g.differs(t, s, p)
+		d := differs(p)
 		if d != "" {
 			difference = d
 		}
@@ -81,7 +82,7 @@ func (g game) shrunk(t *testing.T, s *server, p program, difference string) stri
 // differs runs a program on both, and returns what has happened where they differ.
 func (g game) differs(t *testing.T, s *server, p program) string {
 	t.Helper()
-	keys := s.keys(t, p)
+	keys, _ := s.keys(t, p)
 	s.programs++
 	bubble, found := make(chan func()), make(chan string, 1)
 	go func() {

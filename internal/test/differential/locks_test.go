@@ -113,12 +113,18 @@ var lockVerbs = map[string]verb{
 	"Rollback":   {weight: 3, ends: true, call: func(a *actor, _ step) answer { return failed(a.tx.Rollback()) }},
 }
 
+// beginnings are the ways to begin a transaction.
+var beginnings = map[string]*sql.TxOptions{
+	"REPEATABLE READ":  {Isolation: sql.LevelRepeatableRead},
+	"READ COMMITTED":   {Isolation: sql.LevelReadCommitted},
+	"READ UNCOMMITTED": {Isolation: sql.LevelReadUncommitted},
+	"SERIALIZABLE":     {Isolation: sql.LevelSerializable},
+	"READ ONLY":        {ReadOnly: true},
+	"default":          nil,
+}
+
 // begin ends what there was.
 func (a *actor) begin(s step) answer {
-	level := sql.LevelRepeatableRead
-	if s.arg == "READ COMMITTED" {
-		level = sql.LevelReadCommitted
-	}
 	var ended error
 	if a.tx != nil {
 		if ended = a.tx.Rollback(); ended != nil && !errors.Is(ended, sql.ErrTxDone) {
@@ -126,7 +132,7 @@ func (a *actor) begin(s step) answer {
 		}
 	}
 	var err error
-	a.tx, err = a.world.begin(a.number, level)
+	a.tx, err = a.world.begin(a.number, beginnings[s.arg])
 	return failed(err)
 }
 

@@ -84,8 +84,8 @@ func (m *memory) answer(actor int) *answer {
 	return m.answers[actor]
 }
 
-func (m *memory) begin(actor int, level sql.IsolationLevel) (transaction, error) {
-	scope, err := m.BeginTx(&sql.TxOptions{Isolation: level})
+func (m *memory) begin(actor int, options *sql.TxOptions) (transaction, error) {
+	scope, err := m.BeginTx(options)
 	m.scopes[actor] = scope
 	return memoryTx{scope}, err
 }

@@ -3,6 +3,7 @@ package differential_test
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -26,9 +27,13 @@ type server struct {
 	programs, undecided int // how many were run, and of those not to the end
 }
 
-func newServer(t *testing.T, db *testdb.DB) *server {
+// newServer opens the pools of the actors, whose connectors wrap changes.
+func newServer(t *testing.T, db *testdb.DB, wrap func(sqldriver.Connector) sqldriver.Connector) *server {
 	t.Helper()
-	s := &server{db: db, table: db.CreateTable(t, "read", "n INT PRIMARY KEY")}
+	s := &server{db: db, table: db.CreateTable(t, "actors", "n INT PRIMARY KEY, written INT NOT NULL DEFAULT 0")}
+	for i := range maxActors {
+		db.Exec(t, fmt.Sprintf("INSERT INTO %s (n) VALUES (%d)", s.table, i))
+	}
 	for range maxActors {
 		cfg := db.Config()
 		cfg.Logger = &mysql.NopLogger{}
@@ -36,7 +41,7 @@ func newServer(t *testing.T, db *testdb.DB) *server {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pool := sql.OpenDB(locksqlc.Connector(connector))
+		pool := sql.OpenDB(wrap(connector))
 		pool.SetMaxOpenConns(1)
 		t.Cleanup(func() { _ = pool.Close() })
 		s.pools, s.ids = append(s.pools, pool), append(s.ids, testdb.ConnID(t, pool))
@@ -44,8 +49,10 @@ func newServer(t *testing.T, db *testdb.DB) *server {
 	return s
 }
 
-func (s *server) begin(actor int, level sql.IsolationLevel) (transaction, error) {
-	tx, err := s.pools[actor].BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
+func guarded(base sqldriver.Connector) sqldriver.Connector { return locksqlc.Connector(base) }
+
+func (s *server) begin(actor int, options *sql.TxOptions) (transaction, error) {
+	tx, err := s.pools[actor].BeginTx(context.Background(), options)
 	if err != nil {
 		return nil, err
 	}
@@ -101,13 +108,15 @@ func (t serverTx) Snapshot() error {
 	return t.tx.QueryRow("SELECT COUNT(*) FROM " + t.server.table).Scan(&n)
 }
 
-func (t serverTx) Savepoint(name string) error {
-	_, err := t.tx.Exec("SAVEPOINT " + name)
-	return err
+func (t serverTx) Savepoint(name string) error  { return t.exec("SAVEPOINT " + name) }
+func (t serverTx) RollbackTo(name string) error { return t.exec("ROLLBACK TO SAVEPOINT " + name) }
+
+func (t serverTx) write(actor int) error {
+	return t.exec(fmt.Sprintf("UPDATE %s SET written = written + 1 WHERE n = %d", t.server.table, actor))
 }
 
-func (t serverTx) RollbackTo(name string) error {
-	_, err := t.tx.Exec("ROLLBACK TO SAVEPOINT " + name)
+func (t serverTx) exec(query string) error {
+	_, err := t.tx.Exec(query)
 	return err
 }
 
@@ -115,13 +124,12 @@ func (t serverTx) Commit() error                { return t.tx.Commit() }
 func (t serverTx) Rollback() error              { return t.tx.Rollback() }
 func (t serverTx) atMost(d time.Duration) locks { return t.WaitAtMost(d) }
 
-// keys makes the keys of a program. Around each there is a row that nobody locks, so
+// keys makes the keys of a program, and the rows that are there before it. Around each there is a row that nobody locks, so
 // that what the server does to the gap beside one concerns no other.
-func (s *server) keys(t *testing.T, p program) []txlock.Key {
+func (s *server) keys(t *testing.T, p program) (keys, there []txlock.Key) {
 	t.Helper()
 	number := lastProgram.Add(1)
-	var keys []txlock.Key
-	there := []txlock.Key{txlock.Named(fmt.Sprintf("%06d:", number))}
+	there = []txlock.Key{txlock.Named(fmt.Sprintf("%06d:", number))}
 	for i, kind := range p.keys {
 		key := txlock.Named(fmt.Sprintf("%06d:%d", number, i))
 		there = append(there, txlock.Named(key.String()+"~"))
@@ -136,7 +144,7 @@ func (s *server) keys(t *testing.T, p program) []txlock.Key {
 	if err := txlock.Ensure(t.Context(), s.db.Admin(), there...); err != nil {
 		t.Fatal(err)
 	}
-	return keys
+	return keys, there
 }
 
 // hashed returns a key whose slot nobody else uses.
