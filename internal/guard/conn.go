@@ -21,6 +21,8 @@ type conn struct {
 	open   int       // how many rows are not closed yet
 
 	opening opening // of the transaction, if that is one of database/sql
+	kept    map[opener]*kept
+	moved   bool // a statement of the program may have chosen another database since
 
 	bracketed bool // rawsql.Bracket was sent, rawsql.EndBracket not yet
 	unusable  bool // by others: it is lost, or its session has changed
@@ -92,15 +94,19 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	if text, ok := c.merge(ctx, query, args, true); ok {
-		return c.openBy(ctx, text)
+	if opener, ok := c.merge(ctx, query, args, true); ok {
+		return c.result(ctx)(c.openBy(ctx, opener))
 	}
-	if text, ok := c.commits(ctx, query, args, true); ok {
-		return c.commitBy(ctx, text)
+	if text, ok := c.commits(ctx, query, args); ok {
+		return c.result(ctx)(c.commitBy(ctx, text))
 	}
 	s := c.judge(ctx, query)
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
+	}
+	if call := c.call(ctx); call != nil && call.Row != nil && len(args) == 0 {
+		r, err := read(ctx, c.base, query)
+		return c.result(ctx)(r, c.after(ctx, s, err))
 	}
 	result, err := execer.ExecContext(ctx, query, args)
 	if err := c.after(ctx, s, err); err != nil {
@@ -142,10 +148,10 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	if text, ok := c.merge(ctx, query, args, false); ok {
-		return c.openBy(ctx, text)
+	if opener, ok := c.merge(ctx, query, args, false); ok {
+		return c.openBy(ctx, opener)
 	}
-	if text, ok := c.commits(ctx, query, args, false); ok {
+	if text, ok := c.commits(ctx, query, args); ok {
 		return c.commitBy(ctx, text)
 	}
 	s := c.judge(ctx, query)
