@@ -34,7 +34,7 @@ func (b Begin) Compound(query string, reply bool) (string, bool) {
 // Compounds tells whether Compound takes a statement.
 func (b Begin) Compounds(query string, reply bool) bool {
 	_, verb, _ := mergeable(query)
-	return verb != "" && !(reply && verb == "SELECT")
+	return verb != "" && (!reply || verb != "SELECT")
 }
 
 // Call returns the call of a procedure of lockstep's with its first argument, NULL,
