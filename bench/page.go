@@ -66,6 +66,7 @@ func (o *options) writePage(p *place, results []result, took time.Duration) erro
 	}
 	fmt.Fprintf(&out, "Contenders take turns in one process, in another order each round; a figure is the median of %d rounds, in parentheses its quartiles. "+
 		"What counts are the ratios (bold), which are made within each round; the absolute figures are this machine's.\n\n", o.effort.Rounds)
+	out.WriteString("What a lock costs on loopback, where that comes from, and what is the least: [floor.md](floor.md).\n\n")
 	o.writeMachine(&out, p, took)
 	out.WriteString("## Contenders\n\n| | |\n|---|---|\n")
 	for _, m := range contender.All() {

@@ -89,13 +89,16 @@ UPDATE lockstep_leases SET
   conn_id = CONNECTION_ID(), token = LAST_INSERT_ID(),
   used_for = IF(used_for = 1, used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + 4611686018427387904), used_for)
 WHERE name = ? AND slot = ? AND LAST_INSERT_ID(CASE
-  WHEN UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) > CAST(? AS SIGNED) THEN IF(expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us, 5, 3)
-  WHEN used_for < 0 THEN IF(expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us, 5, 4)
-  WHEN CHAR_LENGTH(holds) = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-    OR owner = ? AND LOCATE(LEFT(?, 9), holds) = 0 THEN GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
-  WHEN owner <> ? THEN IF(expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us, 5, 1)
-  WHEN CHAR_LENGTH(holds) + CHAR_LENGTH(?) > 8192 THEN IF(expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us, 5, 2)
-  ELSE token END) >= 16
+  WHEN used_for >= 0 AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
+    AND (CHAR_LENGTH(holds) = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+      OR owner = ? AND LOCATE(LEFT(?, 9), holds) = 0) THEN GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+  WHEN used_for >= 0 AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
+    AND owner = ? AND CHAR_LENGTH(holds) + CHAR_LENGTH(?) <= 8192 THEN token
+  WHEN expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us THEN 5
+  WHEN UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) > CAST(? AS SIGNED) THEN 3
+  WHEN used_for < 0 THEN 4
+  WHEN owner <> ? THEN 1
+  ELSE 2 END) >= 16
 `
 
 type AcquireNoWaitParams struct {
@@ -122,8 +125,11 @@ func (q *Queries) AcquireNoWait(ctx context.Context, db DBTX, arg AcquireNoWaitP
 		arg.NotAfterUs,
 		arg.Owner,
 		arg.Hold,
+		arg.NotAfterUs,
 		arg.Owner,
 		arg.Hold,
+		arg.NotAfterUs,
+		arg.Owner,
 	)
 	if err != nil {
 		return 0, err

@@ -10,6 +10,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -29,15 +31,34 @@ type opening struct {
 	table      string
 }
 
-// onOpenings runs a test with both ways to begin, which must not be told apart.
+// keptPool is a guarded pool that prepares what begins a transaction at its first use.
+func keptPool(t *testing.T, cfg *mysql.Config) *sql.DB {
+	t.Helper()
+	connector, err := mysql.NewConnector(cfg)
+	check(t, err)
+	rules := fault.Rules
+	rules.KeepAtOnce = true
+	pool := sql.OpenDB(guard.Wrap(connector, rules))
+	t.Cleanup(func() { check(t, pool.Close()) })
+	return pool
+}
+
+// onOpenings runs a test with all ways to begin, which must not be told apart.
 func onOpenings(t *testing.T, options *sql.TxOptions, test func(t *testing.T, o *opening), configure ...func(*mysql.Config)) {
 	t.Helper()
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, merged := range []bool{true, false} {
-			t.Run(fmt.Sprintf("merged=%t", merged), func(t *testing.T) {
+		for _, way := range []string{"merged", "separate", "kept"} {
+			if way == "kept" && db.Engine() != testdb.MariaDB {
+				continue
+			}
+			t.Run(way, func(t *testing.T) {
 				t.Parallel()
 				cfg := db.Config(configure...)
-				o := &opening{db: db, pool: newPool(t, cfg, true), free: uniqueKey(t, "free"), busy: uniqueKey(t, "busy")}
+				open := func(t *testing.T, cfg *mysql.Config) *sql.DB { return newPool(t, cfg, true) }
+				if way == "kept" {
+					open = keptPool
+				}
+				o := &opening{db: db, pool: open(t, cfg), free: uniqueKey(t, "free"), busy: uniqueKey(t, "busy")}
 				o.table = db.CreateTable(t, "opening", "id INT PRIMARY KEY")
 				plain := newPool(t, db.Config(), true)
 				check(t, txlock.Ensure(t.Context(), plain, o.free, o.busy))
@@ -50,7 +71,7 @@ func onOpenings(t *testing.T, options *sql.TxOptions, test func(t *testing.T, o 
 				check(t, err)
 				t.Cleanup(func() { _ = o.tx.Rollback() })
 				o.Scope = join(t, o.tx)
-				if !merged {
+				if way == "separate" {
 					check(t, o.Verify(t.Context()))
 				}
 				test(t, o)

@@ -57,13 +57,16 @@ UPDATE lockstep_leases SET
   conn_id = CONNECTION_ID(), token = LAST_INSERT_ID(),
   used_for = IF(used_for = 1, used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + 4611686018427387904), used_for)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND LAST_INSERT_ID(CASE
-  WHEN clock_us() > CAST(sqlc.arg(not_after_us) AS SIGNED) THEN IF(expires_us > clock_us() + ttl_us, 5, 3)
-  WHEN used_for < 0 THEN IF(expires_us > clock_us() + ttl_us, 5, 4)
-  WHEN CHAR_LENGTH(holds) = 0 OR expires_us <= clock_us()
-    OR owner = sqlc.arg(owner) AND LOCATE(LEFT(sqlc.arg(hold), 9), holds) = 0 THEN GREATEST(token + 1, clock_us())
-  WHEN owner <> sqlc.arg(owner) THEN IF(expires_us > clock_us() + ttl_us, 5, 1)
-  WHEN CHAR_LENGTH(holds) + CHAR_LENGTH(sqlc.arg(hold)) > 8192 THEN IF(expires_us > clock_us() + ttl_us, 5, 2)
-  ELSE token END) >= 16;
+  WHEN used_for >= 0 AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED)
+    AND (CHAR_LENGTH(holds) = 0 OR expires_us <= clock_us()
+      OR owner = sqlc.arg(owner) AND LOCATE(LEFT(sqlc.arg(hold), 9), holds) = 0) THEN GREATEST(token + 1, clock_us())
+  WHEN used_for >= 0 AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED)
+    AND owner = sqlc.arg(owner) AND CHAR_LENGTH(holds) + CHAR_LENGTH(sqlc.arg(hold)) <= 8192 THEN token
+  WHEN expires_us > clock_us() + ttl_us THEN 5
+  WHEN clock_us() > CAST(sqlc.arg(not_after_us) AS SIGNED) THEN 3
+  WHEN used_for < 0 THEN 4
+  WHEN owner <> sqlc.arg(owner) THEN 1
+  ELSE 2 END) >= 16;
 
 -- name: ReleaseLease :execlastid
 -- ReleaseLease removes a hold from the list. Without holds the lease is free. The reply

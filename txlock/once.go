@@ -198,15 +198,16 @@ func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []st
 // procedure where there is one.
 func (s *state) makeOnce(ctx context.Context, name []byte, c onceCall, variables []string) (made bool, err error) {
 	snapshot := s.book == nil || s.book.MayHaveSnapshot()
-	ctx = s.own(ctx, guard.Call{Fresh: !snapshot})
+	call := guard.Call{Fresh: !snapshot}
 	if s.procedures() {
 		query, args := rawsql.Call("lockstep_once_1", name, c.fingerprint, c.keepUs())
-		err = s.tx.QueryRowContext(ctx, query, args...).Scan(&made)
+		var first sql.Null[bool]
+		err = s.callRow(ctx, call, query, args, &first)
 		if !s.without(err) {
-			return made, err
+			return first.V, err
 		}
 	}
-	err = queries.Once(ctx, s.regardless(snapshot, variables), gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()})
+	err = queries.Once(s.own(ctx, call), s.regardless(snapshot, variables), gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()})
 	if fault.Duplicate(err) {
 		return false, nil
 	}

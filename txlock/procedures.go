@@ -3,6 +3,7 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -20,8 +21,8 @@ import (
 
 // outcome is the reply to a procedure that locks one row.
 type outcome struct {
-	token uint64
-	what  string
+	token sql.Null[uint64]
+	what  sql.Null[string]
 	old   sql.Null[uint64] // what the token was compared with, or the snapshot shows
 }
 
@@ -91,8 +92,8 @@ func (a *attempt) callShare(ctx context.Context) (uint64, error) {
 		return a.limited(ctx)
 	case errors.Is(err, sql.ErrNoRows), errors.Is(fault.Interpret(err).Sentinel, ErrReadOnly):
 		return a.takeRow(ctx)
-	case r.old.Valid && r.old.V != r.token:
-		r.what = "other"
+	case r.old.Valid && r.old.V != r.token.V:
+		r.what.V = "other"
 	}
 	return a.granted(r, err)
 }
@@ -102,30 +103,60 @@ func (a *attempt) granted(r outcome, err error) (uint64, error) {
 	switch {
 	case err != nil:
 		return 0, err
-	case r.what == "busy":
+	case r.what.V == "busy":
 		return 0, fmt.Errorf("%w: NOWAIT", ErrBusy)
-	case r.what == "missing":
+	case r.what.V == "missing":
 		return 0, a.missing()
-	case r.what == "other" && a.compares:
+	case r.what.V == "other" && a.compares:
 		return 0, conflict(a.version)
-	case r.what == "other":
-		return 0, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, r.old.V, r.token)
+	case r.what.V == "other":
+		return 0, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, r.old.V, r.token.V)
 	}
-	committed := r.what == "granted" && !a.snapshot && !a.shared
+	committed := r.what.V == "granted" && !a.snapshot && !a.shared
 	if r.old.Valid {
 		committed = r.old.V > 0
 	}
 	if committed && a.ours == noToken {
 		known.add(a.server.Name, a.record)
 	}
-	return r.token, nil
+	return r.token.V, nil
 }
 
 // call calls a procedure that takes the key and these arguments.
 func (a *attempt) call(ctx context.Context, mark guard.Call, procedure string, args ...any) (r outcome, err error) {
 	query, args := rawsql.Call(procedure, append(a.keyed(), args...)...)
-	err = a.tx.QueryRowContext(a.own(ctx, mark), query, args...).Scan(&r.token, &r.what, &r.old)
+	err = a.callRow(ctx, mark, query, args, &r.token, &r.what, &r.old)
 	return r, err
+}
+
+// callRow calls a procedure that answers with one row. On a connection that takes text as it
+// is, the guard reads the row.
+func (s *state) callRow(ctx context.Context, mark guard.Call, query string, args []any, into ...sql.Scanner) error {
+	if !s.tx.Inline {
+		return s.tx.QueryRowContext(s.own(ctx, mark), query, args...).Scan(pointers(into)...)
+	}
+	var row []driver.Value
+	mark.Row = &row
+	if _, err := s.tx.ExecContext(s.own(ctx, mark), query, args...); err != nil {
+		return err
+	}
+	if len(row) != len(into) {
+		return sql.ErrNoRows
+	}
+	for i, v := range row {
+		if err := into[i].Scan(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func pointers(into []sql.Scanner) []any {
+	all := make([]any, len(into))
+	for i, v := range into {
+		all[i] = v
+	}
+	return all
 }
 
 // keyed are the arguments p_name and p_slot.
@@ -181,13 +212,13 @@ func (m *many) callMany(ctx context.Context) (map[record]uint64, error) {
 // versionOf reads the version of a key, 0 for a key without a row: by a procedure where that
 // may begin the transaction.
 func (s *state) versionOf(ctx context.Context, r record) (version uint64, err error) {
-	ctx = s.own(ctx, guard.Call{Reads: true})
 	if s.procedures() && !s.mayHaveSnapshot() {
+		var shown sql.Null[uint64]
 		query, args := rawsql.Call("lockstep_version_1", r.keyed()...)
-		err = s.tx.QueryRowContext(ctx, query, args...).Scan(&version)
+		err = s.callRow(ctx, guard.Call{Reads: true}, query, args, &shown)
 		if !s.without(err) {
-			return version, err
+			return shown.V, err
 		}
 	}
-	return r.tokenOrZero(ctx, s.tx)
+	return r.tokenOrZero(s.own(ctx, guard.Call{Reads: true}), s.tx)
 }

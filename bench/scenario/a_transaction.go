@@ -67,14 +67,15 @@ func runTransaction(ctx context.Context, g *Ground) (err error) {
 	return countTransaction(ctx, g, makers, keys)
 }
 
-// warmed opens a contender and uses each key once.
+// warmed opens a contender and uses each key several times, so that its connection has seen
+// what it sends again and again.
 func warmed(ctx context.Context, m contender.Maker, at contender.Place, keys int64) (contender.Transactor, error) {
 	t, err := m.OpenTransactor(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	for key := int64(1); key <= keys; key++ {
-		if err := t.Transact(ctx, []int64{key}, update(ctx, key)); err != nil {
+	for n := range 3 * keys {
+		if err := t.Transact(ctx, []int64{n%keys + 1}, update(ctx, n%keys+1)); err != nil {
 			return nil, errors.Join(err, t.Close())
 		}
 	}

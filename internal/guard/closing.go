@@ -11,14 +11,14 @@ import (
 // commits tells whether a lock statement is to commit the transaction, and returns its
 // text for that. It returns false where the server has no such text: then the statement
 // is an ordinary one, and COMMIT follows it.
-func (c *conn) commits(ctx context.Context, query string, args []driver.NamedValue, exec bool) (string, bool) {
+func (c *conn) commits(ctx context.Context, query string, args []driver.NamedValue) (string, bool) {
 	call := c.call(ctx)
 	switch {
 	case call == nil || !call.Commits || len(args) > 0 || c.tx == nil || !c.tx.owned:
 		return "", false
-	case query == "COMMIT", !exec && strings.HasPrefix(query, "CALL "):
+	case query == "COMMIT", strings.HasPrefix(query, "CALL "):
 		return query, true
-	case exec && c.server.MariaDB:
+	case c.server.MariaDB:
 		return rawsql.CommitIfRaised(query)
 	}
 	return "", false

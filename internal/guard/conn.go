@@ -21,9 +21,13 @@ type conn struct {
 	open   int       // how many rows are not closed yet
 
 	opening opening // of the transaction, if that is one of database/sql
+	kept    map[opener]*kept
+	moved   bool // a statement of the program may have chosen another database since
 
 	bracketed bool // rawsql.Bracket was sent, rawsql.EndBracket not yet
 	unusable  bool // by others: it is lost, or its session has changed
+
+	judged map[string]statement
 }
 
 var (
@@ -92,15 +96,19 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	if text, ok := c.merge(ctx, query, args, true); ok {
-		return c.openBy(ctx, text)
+	if opener, ok := c.merge(ctx, query, args, true); ok {
+		return c.result(ctx)(c.openBy(ctx, opener))
 	}
-	if text, ok := c.commits(ctx, query, args, true); ok {
-		return c.commitBy(ctx, text)
+	if text, ok := c.commits(ctx, query, args); ok {
+		return c.result(ctx)(c.commitBy(ctx, text))
 	}
-	s := c.judge(ctx, query)
+	s := c.judge(ctx, query, args)
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
+	}
+	if call := c.call(ctx); call != nil && call.Row != nil && len(args) == 0 {
+		r, err := read(ctx, c.base, query)
+		return c.result(ctx)(r, c.after(ctx, s, err))
 	}
 	result, err := execer.ExecContext(ctx, query, args)
 	if err := c.after(ctx, s, err); err != nil {
@@ -128,13 +136,30 @@ func (c *conn) call(ctx context.Context) *Call {
 	return nil
 }
 
-// judge judges a statement of the program. Lock statements need no judgement.
-func (c *conn) judge(ctx context.Context, query string) statement {
+// judge judges a statement of the program. Lock statements need no judgement. That on a text
+// with arguments is remembered, since it is sent again and again.
+func (c *conn) judge(ctx context.Context, query string, args []driver.NamedValue) statement {
 	if c.call(ctx) != nil {
 		return statement{kind: kindQuiet}
 	}
-	return judge(query)
+	if len(args) == 0 || len(query) > longestJudged {
+		return judge(query)
+	}
+	s, known := c.judged[query]
+	if !known {
+		if s = judge(query); len(c.judged) >= mostJudged || c.judged == nil {
+			c.judged = make(map[string]statement)
+		}
+		c.judged[query] = s
+	}
+	return s
 }
+
+// What a connection remembers of its judgements.
+const (
+	mostJudged    = 32
+	longestJudged = 512 // bytes
+)
 
 // QueryContext executes a statement with rows.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
@@ -142,13 +167,13 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	if text, ok := c.merge(ctx, query, args, false); ok {
-		return c.openBy(ctx, text)
+	if opener, ok := c.merge(ctx, query, args, false); ok {
+		return c.openBy(ctx, opener)
 	}
-	if text, ok := c.commits(ctx, query, args, false); ok {
+	if text, ok := c.commits(ctx, query, args); ok {
 		return c.commitBy(ctx, text)
 	}
-	s := c.judge(ctx, query)
+	s := c.judge(ctx, query, args)
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
 	}
@@ -164,7 +189,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	if c.answers(ctx) {
 		return unsent{}, nil
 	}
-	s := c.judge(ctx, query)
+	s := c.judge(ctx, query, nil)
 	if c.call(ctx) != nil || !c.IsValid() {
 		if err := c.before(ctx, s); err != nil {
 			return unsent{err}, nil

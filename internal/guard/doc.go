@@ -16,7 +16,7 @@
 //     also kills the session of a lost connection. server.go: what is known of the server.
 //   - conn.go: the connection. It forwards everything to the driver.
 //   - opening.go: how a transaction begins, together with its first lock where that can be;
-//     reply.go: what is read of that. closing.go: how a lock statement commits.
+//     kept.go: what of that stays prepared; reply.go: what is read of it. closing.go: how a lock statement commits.
 //   - tracking.go: what the connection checks before each statement and notes after it.
 //   - book.go: [Tx], the book of one transaction, and what a lock asks of it.
 //   - savepoints.go: which locks a ROLLBACK TO SAVEPOINT may have released.

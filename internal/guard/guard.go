@@ -40,6 +40,9 @@ type Rules struct {
 	NoSavepoint func(reply error) bool
 	// Kept is a value that the pool keeps for package txlock; see Tx.Kept.
 	Kept any
+	// KeepAtOnce: a lock statement that begins a transaction is prepared at its first use.
+	// It is for tests.
+	KeepAtOnce bool
 	// Gone tells whether this reply to KILL says that there is no such session.
 	Gone func(reply error) bool
 }

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -16,6 +17,9 @@ type Call struct {
 	Fresh bool
 	// Reads: it is a plain read, which takes the snapshot.
 	Reads bool
+	// Row receives the last row of the reply to a CALL that is sent by ExecContext, if the
+	// connection is Direct: rows of database/sql cost a goroutine.
+	Row *[]driver.Value
 	// Commits: where it raises a token, it commits the transaction with it, if the server
 	// can do both in one statement; see Tx.Finished.
 	Commits bool

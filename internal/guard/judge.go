@@ -39,6 +39,7 @@ type statement struct {
 	reads     bool   // BEGIN that takes the snapshot at once
 	reopens   bool   // it may end the transaction and begin another, which no reply tells
 	unseen    bool   // it may set savepoints and roll back to them
+	uses      bool   // it chooses a database
 	end       ending
 }
 
@@ -114,7 +115,7 @@ func (s statement) and(next statement) statement {
 	case s.kind == kindUncertain:
 		next.name = s.name
 	}
-	next.reopens, next.unseen = next.reopens || s.reopens, next.unseen || s.unseen
+	next.reopens, next.unseen, next.uses = next.reopens || s.reopens, next.unseen || s.unseen, next.uses || s.uses
 	switch {
 	case s.end == endCommitted, next.end == endRolledBack:
 		next.end = s.end
@@ -152,7 +153,7 @@ func judgeWords(query string) (s statement, certain bool) {
 	case len(w) == 0: // a comment alone
 		s.kind = kindPlain
 	case plain[w[0]]:
-		s.kind, certain = kindPlain, true
+		s.kind, certain, s.uses = kindPlain, true, w[0] == "USE"
 	case w[0] == "LOAD" && has(w[1:], "DATA", "XML"),
 		(w[0] == "CREATE" || w[0] == "DROP") && has(w[1:], "TEMPORARY") && has(w[2:], "TABLE"):
 		s.kind = kindPlain

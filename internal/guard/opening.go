@@ -133,34 +133,33 @@ func (o *opening) close(c *conn, word string) error {
 	return c.finished(was.base.Rollback())
 }
 
-// merge returns the text of a lock statement together with the BEGIN that is pending. It
-// returns false if they can't share a text, or if the reply wouldn't tell that the
-// transaction is open.
-func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue, exec bool) (string, bool) {
+// merge returns a lock statement together with the BEGIN that is pending. It returns false
+// if they can't share a text, or if the reply wouldn't tell that the transaction is open.
+func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue, exec bool) (opener, bool) {
 	call := c.call(ctx)
 	if !c.opening.pending || call == nil || call.Restores || len(args) > 0 || !c.status.flags.IsValid() {
-		return "", false
+		return opener{}, false
+	}
+	if c.server.MariaDB {
+		if galera, err := c.onGalera(ctx); err != nil || galera {
+			return opener{}, false // an error comes with the BEGIN, too
+		}
 	}
 	level, _ := isolationOf(c.opening.options)
 	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
-	if c.server.MariaDB {
-		if galera, err := c.onGalera(ctx); err != nil || galera {
-			return "", false // an error comes with the BEGIN, too
-		}
-		return begin.Compound(query, exec)
-	}
-	return begin.Call(query)
+	o := opener{begin: begin, exec: exec, query: query}
+	return o, o.mergeable(c.server.MariaDB)
 }
 
-// openBy sends BEGIN and a lock statement in one text. The rows of the reply are read to
-// their end, since an error of the statement may come with them. After an error that isn't
-// the end of the transaction the BEGIN is pending again.
-func (c *conn) openBy(ctx context.Context, text string) (*reply, error) {
+// openBy sends BEGIN and a lock statement together. The rows of the reply are read to their
+// end, since an error of the statement may come with them. After an error that isn't the end
+// of the transaction the BEGIN is pending again.
+func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 	s := statement{kind: kindQuiet}
 	if err := c.check(ctx, s); err != nil {
 		return nil, err
 	}
-	r, err := read(ctx, c.base, text)
+	r, err := c.readOpener(ctx, o)
 	if err != nil {
 		err = c.judgeError(ctx, s, err)
 		c.opening.failed = true // an error doesn't tell whether a transaction is open

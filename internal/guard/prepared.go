@@ -26,6 +26,10 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 	if err := s.conn.before(ctx, s.statement); err != nil {
 		return nil, err
 	}
+	if call := s.conn.call(ctx); call != nil && call.Row != nil { // around the guard is a wrapper that prepares everything
+		r, err := readRows(s.query(ctx, args))
+		return s.conn.result(ctx)(r, s.conn.after(ctx, s.statement, err))
+	}
 	var result driver.Result
 	var err error
 	if execer, ok := s.base.(driver.StmtExecContext); ok {
@@ -44,14 +48,16 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	if err := s.conn.before(ctx, s.statement); err != nil {
 		return nil, err
 	}
-	var base driver.Rows
-	var err error
-	if queryer, ok := s.base.(driver.StmtQueryContext); ok {
-		base, err = queryer.QueryContext(ctx, args)
-	} else {
-		base, err = s.base.Query(unnamed(args)) //nolint:staticcheck // what database/sql does without the interface
-	}
+	base, err := s.query(ctx, args)
 	return s.conn.rows(ctx, s.statement, base, err)
+}
+
+// query sends the statement for its rows.
+func (s *stmt) query(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	if queryer, ok := s.base.(driver.StmtQueryContext); ok {
+		return queryer.QueryContext(ctx, args)
+	}
+	return s.base.Query(unnamed(args)) //nolint:staticcheck // what database/sql does without the interface
 }
 
 // Exec does what ExecContext does, for database/sql before Go 1.8.

@@ -22,12 +22,16 @@ var (
 )
 
 // read sends a statement and reads its rows.
-func read(ctx context.Context, base driver.Conn, query string) (_ *reply, err error) {
+func read(ctx context.Context, base driver.Conn, query string) (*reply, error) {
 	queryer, ok := base.(driver.QueryerContext)
 	if !ok {
 		return nil, fmt.Errorf("lockstep: %T is no driver.QueryerContext", base)
 	}
-	rows, err := queryer.QueryContext(ctx, query, nil)
+	return readRows(queryer.QueryContext(ctx, query, nil))
+}
+
+// readRows reads the rows of a reply to their end.
+func readRows(rows driver.Rows, err error) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -51,6 +55,19 @@ func read(ctx context.Context, base driver.Conn, query string) (_ *reply, err er
 		err = closeErr
 	}
 	return r, err
+}
+
+// result hands a reply to ExecContext, and its last row to Call.Row.
+func (c *conn) result(ctx context.Context) func(r *reply, err error) (driver.Result, error) {
+	return func(r *reply, err error) (driver.Result, error) {
+		if err != nil {
+			return nil, err
+		}
+		if call := c.call(ctx); call != nil && call.Row != nil && len(r.rows) > 0 {
+			*call.Row = r.rows[len(r.rows)-1]
+		}
+		return r, nil
+	}
 }
 
 // Columns returns the names of the columns.
@@ -87,5 +104,12 @@ func (r *reply) number(column int) (int64, error) {
 	if len(r.rows) == 0 {
 		return 0, nil
 	}
-	return strconv.ParseInt(text(r.rows[len(r.rows)-1][column]), 10, 64)
+	switch v := r.rows[len(r.rows)-1][column].(type) {
+	case int64: // of a prepared statement
+		return v, nil
+	case uint64:
+		return int64(v), nil
+	default:
+		return strconv.ParseInt(text(v), 10, 64)
+	}
 }

@@ -22,6 +22,7 @@ func (c *conn) before(ctx context.Context, s statement) error {
 	if call != nil && call.Restores {
 		return nil
 	}
+	c.moved = c.moved || s.uses || s.reopens
 	if err := c.begun(ctx); err != nil || call != nil {
 		return err
 	}

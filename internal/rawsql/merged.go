@@ -31,6 +31,12 @@ func (b Begin) Compound(query string, reply bool) (string, bool) {
 	return prefix + "BEGIN NOT ATOMIC " + begin + statement + "; END", true
 }
 
+// Compounds tells whether Compound takes a statement.
+func (b Begin) Compounds(query string, reply bool) bool {
+	_, verb, _ := mergeable(query)
+	return verb != "" && (!reply || verb != "SELECT")
+}
+
 // Call returns the call of a procedure of lockstep's with its first argument, NULL,
 // replaced by the way to begin. It returns false for any other statement. What an attempt
 // before has left open is rolled back by a statement of its own.

@@ -1,0 +1,154 @@
+package guard
+
+import (
+	"context"
+	"database/sql/driver"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// opener is a lock statement and the BEGIN that it shares a text with.
+type opener struct {
+	begin rawsql.Begin
+	exec  bool
+	query string
+}
+
+// text returns the text of both, or false if they can't share one.
+func (o opener) text(mariaDB bool) (string, bool) {
+	if mariaDB {
+		return o.begin.Compound(o.query, o.exec)
+	}
+	return o.begin.Call(o.query)
+}
+
+// mergeable tells whether they can.
+func (o opener) mergeable(mariaDB bool) bool {
+	if mariaDB {
+		return o.begin.Compounds(o.query, o.exec)
+	}
+	_, ok := o.begin.Call(o.query)
+	return ok
+}
+
+// kept is an opener, without its arguments, that a connection to MariaDB keeps prepared. The
+// server takes longer to parse the text than to execute it.
+type kept struct {
+	uses   int
+	asText bool        // it can't be prepared
+	stmt   driver.Stmt // nil until it is prepared
+}
+
+const (
+	usesAsText = 16   // before an opener is prepared, which costs a round trip
+	mostKept   = 16   // openers of one connection
+	longest    = 2048 // bytes of an opener
+)
+
+// readOpener sends an opener, and reads the reply to its end.
+func (c *conn) readOpener(ctx context.Context, o opener) (*reply, error) {
+	if k, source := c.keep(ctx, o); k != nil {
+		if r, err := c.readKept(ctx, o, k, source); r != nil || err != nil {
+			return r, err
+		}
+	}
+	text, _ := o.text(c.server.MariaDB)
+	return read(ctx, c.base, text)
+}
+
+// keep counts a use of an opener, and returns what is kept of it and its arguments, or nil
+// if it is sent as text.
+func (c *conn) keep(ctx context.Context, o opener) (*kept, *rawsql.Source) {
+	source := rawsql.SourceOf(ctx)
+	if source == nil || !c.server.MariaDB || o.begin.Again || len(source.Query) > longest {
+		return nil, nil
+	}
+	if c.moved {
+		c.forget()
+	}
+	o.query = source.Query
+	k := c.kept[o]
+	if k == nil {
+		k = c.remember(o)
+	}
+	k.uses++
+	if k.asText || k.uses <= usesAsText && !c.pool.rules.KeepAtOnce {
+		return nil, nil
+	}
+	return k, source
+}
+
+// remember notes an opener. If there are too many, it takes the place of those that are not
+// prepared.
+func (c *conn) remember(o opener) *kept {
+	if c.kept == nil {
+		c.kept = make(map[opener]*kept)
+	}
+	for other, k := range c.kept {
+		if len(c.kept) >= mostKept && k.stmt == nil {
+			delete(c.kept, other)
+		}
+	}
+	k := new(kept)
+	if len(c.kept) < mostKept {
+		c.kept[o] = k
+	}
+	return k
+}
+
+// forget closes what is kept, after a statement of the program that may have chosen another
+// database: a prepared statement goes on in the old one.
+func (c *conn) forget() {
+	for _, k := range c.kept {
+		if k.stmt != nil {
+			_ = k.stmt.Close() // it has no reply: the next statement has the error
+		}
+	}
+	c.kept, c.moved = nil, false
+}
+
+// readKept executes an opener that is prepared, or prepares it before. It returns neither a
+// reply nor an error if the server doesn't take it so: then it was not executed.
+func (c *conn) readKept(ctx context.Context, o opener, k *kept, source *rawsql.Source) (*reply, error) {
+	if k.stmt == nil {
+		if err := c.prepareKept(ctx, o, k, source); err != nil || k.asText {
+			return nil, err
+		}
+	}
+	args := make([]driver.NamedValue, len(source.Args))
+	for i, arg := range source.Args {
+		args[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
+		if err := c.CheckNamedValue(&args[i]); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := k.stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
+	if rawsql.NotPrepared(err) {
+		k.stmt, k.uses = nil, 0
+		return nil, nil
+	}
+	return readRows(rows, err)
+}
+
+// prepareKept prepares an opener. If the server refuses that, it stays text.
+func (c *conn) prepareKept(ctx context.Context, o opener, k *kept, source *rawsql.Source) error {
+	k.asText = true
+	preparer, ok := c.base.(driver.ConnPrepareContext)
+	if !ok {
+		return nil
+	}
+	o.query = source.Query
+	text, _ := o.text(true)
+	stmt, err := preparer.PrepareContext(ctx, text)
+	switch {
+	case err != nil && c.lost(ctx, err):
+		return err
+	case err != nil:
+		return nil //nolint:nilerr // the text has the same
+	}
+	if _, ok := stmt.(driver.StmtQueryContext); !ok {
+		return stmt.Close()
+	}
+	k.stmt, k.asText = stmt, false
+	return nil
+}

@@ -1,0 +1,134 @@
+package locksqlc_test
+
+import (
+	"database/sql"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// onMariaDB runs a test on that server.
+func onMariaDB(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	if !slices.Contains(testdb.Engines(), testdb.MariaDB) {
+		t.Skip("needs MariaDB")
+	}
+	test(t, testdb.Open(t, testdb.MariaDB))
+}
+
+// runs runs transactions with the lock of a key, each of which writes a row, and returns
+// their tokens, which must rise.
+func runs(t *testing.T, pool *sql.DB, table string, key txlock.Key, n int) (last uint64) {
+	t.Helper()
+	for range n {
+		var grant txlock.Grant
+		check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+			grant, _ = join(t, tx).Held(key)
+			_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
+			return err
+		}))
+		if grant.Token() <= last {
+			t.Fatalf("token %d after %d", grant.Token(), last)
+		}
+		last = grant.Token()
+	}
+	return last
+}
+
+// TestOpenerStaysPrepared proves that what begins a transaction, when a connection has sent it
+// often, is prepared once, and costs no round trip more.
+func TestOpenerStaysPrepared(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "kept")
+		trips, counting := testdb.CountTrips(t)
+		pool := newPool(t, db.Config(counting), true)
+		pool.SetMaxOpenConns(1)
+		prepared := func() (n int) {
+			var name string
+			check(t, pool.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name, &n))
+			return n
+		}
+		runs(t, pool, table, key, 16)
+		if n := prepared(); n != 0 {
+			t.Errorf("%d statements are prepared at once", n)
+		}
+		runs(t, pool, table, key, 1)
+		before := trips.Count()
+		token := runs(t, pool, table, key, 20)
+		if n := trips.Count() - before; n != 3*20 {
+			t.Errorf("%d round trips of 20 transactions", n)
+		}
+		if n := prepared(); n != 1 {
+			t.Errorf("%d statements were prepared", n)
+		}
+		if behind := time.Now().UnixMicro() - int64(token); behind < 0 || behind > time.Hour.Microseconds() {
+			t.Errorf("the token is %d us behind the clock", behind)
+		}
+		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 37 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+// TestOpenerSeesOtherDatabase proves that a lock goes to the database that the session has
+// chosen last, and to tables that were made anew or changed since it was prepared.
+func TestOpenerSeesOtherDatabase(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		other := testdb.Shared(t, testdb.MariaDB).Open(t)
+		table, key := other.Name()+"."+other.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "moved")
+		pool := keptPool(t, db.AdminConfig())
+		pool.SetMaxOpenConns(1)
+		runs(t, pool, table, key, 2)
+		tokens := "SELECT COUNT(*) FROM lockstep_locks WHERE token > 0"
+		for _, choose := range []string{"USE " + other.Name(), "/*! USE " + other.Name() + " */", "EXECUTE IMMEDIATE 'USE " + other.Name() + "'"} {
+			exec(t, pool, "USE "+db.Name())
+			runs(t, pool, table, key, 1)
+			other.Exec(t, "DELETE FROM lockstep_locks")
+			if _, err := pool.ExecContext(t.Context(), choose); err != nil {
+				t.Log(err) // MariaDB may not take it, then it has chosen nothing
+				continue
+			}
+			runs(t, pool, table, key, 1)
+			if n := count(t, other.Admin(), tokens); n != 1 {
+				t.Errorf("%s: %d keys are locked there", choose, n)
+			}
+		}
+		exec(t, pool, "USE "+other.Name())
+		runs(t, pool, table, key, 2)
+		for _, change := range []string{
+			"ALTER TABLE lockstep_locks ADD COLUMN note INT FIRST",
+			"RENAME TABLE lockstep_locks TO lockstep_old",
+			"CREATE TABLE lockstep_locks LIKE lockstep_old",
+			"ALTER TABLE lockstep_locks DROP COLUMN note",
+			"TRUNCATE TABLE lockstep_locks",
+		} {
+			other.Exec(t, change)
+			if change[0] != 'R' {
+				runs(t, pool, table, key, 2)
+			}
+		}
+	})
+}
+
+// TestOpenerIsIndifferentToModes proves that what was prepared under one sql_mode works under
+// another.
+func TestOpenerIsIndifferentToModes(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "modes")
+		pool := keptPool(t, db.Config())
+		pool.SetMaxOpenConns(1)
+		last := uint64(0)
+		for _, mode := range []string{"", "ORACLE,EMPTY_STRING_IS_NULL", "ANSI", "TRADITIONAL,SIMULTANEOUS_ASSIGNMENT", ""} {
+			exec(t, pool, "SET SESSION sql_mode = '"+mode+"'")
+			token := runs(t, pool, table, key, 2)
+			if token <= last {
+				t.Errorf("under %q: token %d after %d", mode, token, last)
+			}
+			last = token
+		}
+	})
+}
