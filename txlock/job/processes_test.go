@@ -26,7 +26,7 @@ type process struct {
 }
 
 // startProcess starts this program, or that of withWrongClocks, as a process that runs jobs.
-func startProcess(t *testing.T, db *testdb.DB, wrongClocks, name, table string, off time.Duration) *process {
+func startProcess(t *testing.T, db *testdb.DB, wrongClocks, name, table string, off time.Duration, more ...string) *process {
 	t.Helper()
 	program, err := os.Executable()
 	must(t, err)
@@ -38,7 +38,7 @@ func startProcess(t *testing.T, db *testdb.DB, wrongClocks, name, table string, 
 	out, say, err := os.Pipe()
 	must(t, err)
 	cmd := exec.Command(program)
-	cmd.Env = environment(db.DSN(), name, table, wrongClocks, off)
+	cmd.Env = append(environment(db.DSN(), name, table, wrongClocks, off), more...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, say, say
 	c, err := testdb.StartChild(cmd)
 	must(t, err)
@@ -163,6 +163,40 @@ func TestProcesses(t *testing.T) {
 		}
 		if t.Failed() {
 			t.Log(strings.Join(said, "\n"))
+		}
+	})
+}
+
+// TestTickOfManyProcesses proves that of 50 processes, without LOCKSTEP_LONG=1 of 8, that ask
+// for the same instant at once one works, that another one works when the first is killed in
+// the middle, and that all are told then.
+func TestTickOfManyProcesses(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, job VARCHAR(10), at_us BIGINT, who VARCHAR(40)")
+		var processes []*process
+		for i := range testdb.Long(8, 50) {
+			processes = append(processes, startProcess(t, db, "", fmt.Sprint(i), table, 0, childTick+"=1"))
+		}
+		for end := time.Now().Add(2 * time.Minute); count(t, db, "SELECT COUNT(*) FROM "+table) == 0; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("nobody works")
+			}
+		}
+		first := count(t, db, "SELECT who FROM "+table)
+		processes[first].end(t, true)
+		for i, p := range processes {
+			if i == first {
+				continue
+			}
+			if state := p.Wait(); !state.Success() {
+				t.Errorf("process %d has ended with %v", i, state)
+			}
+			if said := p.end(t, false); len(said) > 0 {
+				t.Errorf("process %d says %q", i, said)
+			}
+		}
+		if n, second := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT MAX(who <> "+fmt.Sprint(first)+") FROM "+table); n != 2 || second != 1 {
+			t.Errorf("%d have worked, %d of them after the first", n, second)
 		}
 	})
 }
