@@ -53,8 +53,8 @@ func TestHoldAtLeastOnServers(t *testing.T) {
 			by   time.Duration
 			want func(us int64) bool
 		}{
-			"whose time is over":        {-2 * time.Hour, func(us int64) bool { return us == 0 }},
-			"of a clock that went back": {2 * time.Hour, func(us int64) bool { 
+			"whose time is over": {-2 * time.Hour, func(us int64) bool { return us == 0 }},
+			"of a clock that went back": {2 * time.Hour, func(us int64) bool {
 				return us >= -time.Hour.Microseconds() && us < (time.Minute-time.Hour).Microseconds() // an hour from the release
 			}},
 		} {

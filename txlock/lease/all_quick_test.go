@@ -1,0 +1,339 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// three are keys that are not in their order, one of them twice.
+var three = []txlock.Key{txlock.Named("c"), txlock.Named("a"), txlock.Named("b"), txlock.Named("a")}
+
+func acquireAll(t testing.TB, m *lease.Manager, keys []txlock.Key, options ...lease.AcquireOption) *lease.Leases {
+	t.Helper()
+	all, err := m.AcquireAll(t.Context(), keys, options...)
+	must(t, err)
+	return all
+}
+
+// inTime makes a call that must return before an hour is over.
+func inTime[T any](t *testing.T, db *memory, call func() (T, error)) (T, error) {
+	t.Helper()
+	begun := time.Since(db.begun)
+	got, err := call()
+	db.within("the end of the call", begun, begun+time.Hour)
+	return got, err
+}
+
+// TestAcquireAll proves that all leases are held, each key once and in one order, and that
+// Release releases all of them.
+func TestAcquireAll(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		other := db.manager()
+		all := acquireAll(t, m, three)
+		var names []string
+		for _, l := range all.All() {
+			names = append(names, l.Key().String())
+			must(t, l.Err())
+			if all.Get(l.Key()) != l {
+				t.Errorf("Get(%q) is another lease", l.Key())
+			}
+			_, err := other.TryAcquire(t.Context(), l.Key())
+			wants(t, "TryAcquire", err, txlock.ErrBusy)
+		}
+		if !slices.Equal(names, []string{"a", "b", "c"}) || all.Get(job) != nil || all.Err() != nil {
+			t.Errorf("leases of %v, Err %v", names, all.Err())
+		}
+		time.Sleep(time.Hour)
+		must(t, all.Err())
+		must(t, all.Release(t.Context()))
+		must(t, all.Release(t.Context()))
+		wants(t, "Err", all.Err(), txlock.ErrNotHeld)
+		nothingHeld(t, m)
+		if n := len(wire.calls("Release")); n != 3 {
+			t.Errorf("%d releases", n)
+		}
+		again, err := m.TryAcquireAll(t.Context(), three[:1])
+		must(t, err)
+		must(t, again.Release(t.Context()))
+	})
+}
+
+// TestAcquireAllOrNone proves that nothing stays held of a call that fails: because a
+// lease is somebody else's, its time or its context is over, or the manager is closed.
+func TestAcquireAllOrNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		call func(ctx context.Context, m *lease.Manager) (*lease.Leases, error)
+		want error
+		took time.Duration
+	}{
+		"try": {func(ctx context.Context, m *lease.Manager) (*lease.Leases, error) {
+			return m.TryAcquireAll(ctx, three, lease.HoldAtLeast(time.Hour))
+		}, txlock.ErrBusy, 0},
+		"limit": {func(ctx context.Context, m *lease.Manager) (*lease.Leases, error) {
+			return m.AcquireAll(ctx, three, lease.WaitAtMost(time.Minute), lease.HoldAtLeast(time.Hour))
+		}, txlock.ErrWaitTimeout, time.Minute},
+		"deadline": {func(ctx context.Context, m *lease.Manager) (*lease.Leases, error) {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			return m.AcquireAll(ctx, three, lease.HoldAtLeast(time.Hour))
+		}, context.DeadlineExceeded, time.Minute},
+		"closed": {func(ctx context.Context, m *lease.Manager) (*lease.Leases, error) {
+			time.AfterFunc(time.Minute, func() { _ = m.Close(ctx) })
+			return m.AcquireAll(ctx, three)
+		}, lease.ErrClosed, time.Minute},
+		"lost": {func(ctx context.Context, m *lease.Manager) (*lease.Leases, error) {
+			time.AfterFunc(45*time.Second, func() { _ = m.ForceRelease(ctx, txlock.Named("a")) })
+			return m.AcquireAll(ctx, three)
+		}, txlock.ErrLost, 50 * time.Second}, // by the next renewal
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, other := db.manager(), db.manager()
+				last := acquire(t, other, txlock.Named("c"))
+				all, err := c.call(t.Context(), m)
+				wants(t, "the call", err, c.want)
+				db.at("the end of the call", c.took)
+				if all != nil || t.Context().Err() == nil && errors.Is(err, context.Canceled) {
+					t.Errorf("%v, %v", all, err)
+				}
+				synctest.Wait()
+				for _, key := range []string{"a", "b"} {
+					release(t, acquire(t, other, txlock.Named(key)))
+				}
+				db.at("all free", c.took)
+				release(t, last)
+				nothingHeld(t, other)
+			})
+		})
+	}
+}
+
+// TestAcquireAllRenews proves that what is held already is renewed while another lease is
+// waited for, and that WaitAtMost leaves a free one alone whose turn comes late.
+func TestAcquireAllRenews(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		second := acquire(t, other, txlock.Named("b"))
+		time.AfterFunc(10*time.Minute, func() { release(t, second) })
+		busy := make(chan error)
+		go func() {
+			time.Sleep(9 * time.Minute)
+			_, err := other.TryAcquire(t.Context(), txlock.Named("a"))
+			busy <- err
+		}()
+		granted := make(chan *lease.Leases)
+		go func() { granted <- acquireAll(t, m, three, lease.WaitAtMost(11*time.Minute)) }()
+		wants(t, "TryAcquire", <-busy, txlock.ErrBusy)
+		all := <-granted
+		must(t, all.Err())
+		db.within("granted", 10*time.Minute, 10*time.Minute+300*time.Millisecond)
+		must(t, all.Release(t.Context()))
+	})
+}
+
+// TestAcquireAllInAnyOrder proves that programs that name the same keys in any order wait
+// for each other, and never in a circle, and that two never have the same key.
+func TestAcquireAllInAnyOrder(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		const keys = 5
+		var holders [keys]atomic.Int64
+		var all sync.WaitGroup
+		for n := range 8 {
+			m := db.manager()
+			order := rand.New(rand.NewPCG(7, uint64(n)))
+			all.Go(func() {
+				for range 20 {
+					mine := order.Perm(keys)[:1+order.IntN(keys)]
+					var named []txlock.Key
+					for _, k := range mine {
+						named = append(named, txlock.Named(fmt.Sprint(k)))
+					}
+					leases, err := inTime(t, db, func() (*lease.Leases, error) { return m.AcquireAll(t.Context(), named) })
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for _, k := range mine {
+						if holders[k].Add(1) > 1 {
+							t.Errorf("two have %d", k)
+						}
+					}
+					time.Sleep(time.Duration(order.IntN(100)) * time.Millisecond)
+					for _, k := range mine {
+						holders[k].Add(-1)
+					}
+					if err := leases.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// TestLeasesContext proves that the context of several leases ends when one is lost, and
+// that all of them are entered again under it.
+func TestLeasesContext(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		all := acquireAll(t, m, three)
+		ctx, stop := all.Context(t.Context())
+		defer stop()
+		for _, l := range all.All() {
+			must(t, m.TryDo(ctx, l.Key(), func(_ context.Context, again *lease.Lease) error {
+				if again.Token() != l.Token() {
+					t.Errorf("token %d of %q, not %d", again.Token(), l.Key(), l.Token())
+				}
+				return nil
+			}))
+		}
+		must(t, ctx.Err())
+		must(t, db.manager().ForceRelease(t.Context(), txlock.Named("b")))
+		<-ctx.Done()
+		wants(t, "the cause", context.Cause(ctx), txlock.ErrLost)
+		wants(t, "Err", all.Err(), txlock.ErrLost)
+		must(t, all.Get(txlock.Named("a")).Err())
+		err := all.Release(t.Context())
+		wants(t, "Release", err, txlock.ErrNotHeld, txlock.ErrLost)
+		nothingHeld(t, m)
+
+		all = acquireAll(t, m, three)
+		ctx, stop = all.Context(t.Context())
+		stop()
+		if !errors.Is(ctx.Err(), context.Canceled) || all.Err() != nil {
+			t.Errorf("%v, %v", ctx.Err(), all.Err())
+		}
+		must(t, all.Release(t.Context()))
+	})
+}
+
+// TestLeasesGuard proves that a transaction that guards several leases ends before any of
+// them is somebody else's, and fails if one is lost.
+func TestLeasesGuard(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		other := db.manager()
+		all := acquireAll(t, m, three)
+		tx := wire.Begin()
+		must(t, all.Guard(t.Context(), tx))
+		for _, l := range all.All() {
+			_, err := other.TryAcquire(t.Context(), l.Key())
+			wants(t, "TryAcquire", err, txlock.ErrBusy)
+		}
+		must(t, tx.Commit())
+		must(t, all.Err())
+		must(t, other.ForceRelease(t.Context(), txlock.Named("c")))
+		release(t, acquire(t, other, txlock.Named("c")))
+		tx = wire.Begin()
+		wants(t, "Guard", all.Guard(t.Context(), tx), txlock.ErrLost)
+		must(t, tx.Rollback())
+		wants(t, "Release", all.Release(t.Context()), txlock.ErrNotHeld)
+
+		all = acquireAll(t, m, three)
+		tx = wire.Begin()
+		must(t, all.Guard(t.Context(), tx))
+		err := all.Release(t.Context())
+		wants(t, "Release", err, lease.ErrGuarded)
+		must(t, tx.Commit())
+		time.Sleep(10 * time.Second)
+		nothingHeld(t, m)
+	})
+}
+
+// TestAcquireAllHoldsAtLeast proves that HoldAtLeast counts for each lease.
+func TestAcquireAllHoldsAtLeast(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		must(t, acquireAll(t, m, three, lease.HoldAtLeast(time.Minute)).Release(t.Context()))
+		all, err := m.List(t.Context())
+		must(t, err)
+		if len(all) != 3 {
+			t.Errorf("held: %+v", all)
+		}
+		must(t, acquireAll(t, m, three).Release(t.Context()))
+		db.within("free", time.Minute, time.Minute+time.Second)
+	})
+}
+
+// TestAcquireAllEntersAgain proves that a lease which the owner has had before stays when
+// the others are released, or could not be had.
+func TestAcquireAllEntersAgain(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		ctx := lease.WithOwner(t.Context(), "ann")
+		outer, err := m.Acquire(ctx, txlock.Named("b"))
+		must(t, err)
+		all, err := m.AcquireAll(ctx, three)
+		must(t, err)
+		must(t, all.Release(t.Context()))
+		must(t, outer.Err())
+		last := acquire(t, other, txlock.Named("c"))
+		_, err = m.TryAcquireAll(ctx, three)
+		wants(t, "TryAcquireAll", err, txlock.ErrBusy)
+		must(t, outer.Err())
+		release(t, outer)
+		release(t, last)
+		nothingHeld(t, m)
+	})
+}
+
+// TestBadAcquireAll proves what is refused before anything is sent.
+func TestBadAcquireAll(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, nowhere(t))
+	for name, c := range map[string]struct {
+		keys    []txlock.Key
+		options []lease.AcquireOption
+		want    error
+	}{
+		"no keys":     {nil, nil, txlock.ErrInvalidKey},
+		"a bad key":   {append(slices.Clone(three), txlock.Named(strings.Repeat("k", 256))), nil, txlock.ErrInvalidKey},
+		"a bad TTL":   {three, []lease.AcquireOption{lease.TTL(-1)}, txlock.ErrInvalidOption},
+		"a bad limit": {three, []lease.AcquireOption{lease.WaitAtMost(0)}, txlock.ErrInvalidOption},
+	} {
+		_, err := m.AcquireAll(t.Context(), c.keys, c.options...)
+		wants(t, "AcquireAll with "+name, err, c.want)
+		_, err = m.TryAcquireAll(t.Context(), c.keys, c.options...)
+		wants(t, "TryAcquireAll with "+name, err, c.want)
+	}
+}
+
+// TestTryDo proves that TryDo calls its function where the lease is free, and else returns
+// at once.
+func TestTryDo(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		failed := errors.New("failed")
+		err := m.TryDo(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
+			must(t, l.Err())
+			err := other.TryDo(t.Context(), job, func(context.Context, *lease.Lease) error {
+				t.Error("called beside the holder")
+				return nil
+			})
+			wants(t, "TryDo", err, txlock.ErrBusy)
+			return failed
+		})
+		if err != failed { //nolint:errorlint // it is the error itself
+			t.Errorf("TryDo: %v", err)
+		}
+		db.at("the end", 0)
+		nothingHeld(t, m)
+		if m.TryDo(t.Context(), job, nil) == nil {
+			t.Error("TryDo takes a nil function")
+		}
+	})
+}
