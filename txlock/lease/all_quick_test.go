@@ -139,7 +139,7 @@ func TestAcquireAllRenews(t *testing.T) {
 		wants(t, "TryAcquire", <-busy, txlock.ErrBusy)
 		all := <-granted
 		must(t, all.Err())
-		db.within("granted", 10*time.Minute, 10*time.Minute+300*time.Millisecond)
+		db.within("granted", 10*time.Minute, 10*time.Minute+500*time.Millisecond)
 		must(t, all.Release(t.Context()))
 	})
 }
