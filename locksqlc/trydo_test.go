@@ -16,13 +16,13 @@ import (
 func TestTryDo(t *testing.T) {
 	onOwnPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		for _, key := range []txlock.Key{uniqueKey(t, "try"), hashed.Key(7)} {
-			never := func(context.Context) error { t.Error("called beside the holder"); return nil }
 			other, failed := newPool(t, db.Config(), true), errors.New("failed")
+			beside := func(context.Context) error { return errors.New("called beside the holder") }
 			err := locksqlc.TryDo(t.Context(), pool, key, func(ctx context.Context) error {
 				if isFree(t, db, key) {
 					t.Error("the key is not locked")
 				}
-				if err := locksqlc.TryDo(ctx, other, key, never); !errors.Is(err, txlock.ErrBusy) {
+				if err := locksqlc.TryDo(ctx, other, key, beside); !errors.Is(err, txlock.ErrBusy) {
 					t.Errorf("TryDo beside the holder: %v, want ErrBusy", err)
 				}
 				return errors.Join(ctx.Err(), failed)

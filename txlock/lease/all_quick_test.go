@@ -318,7 +318,7 @@ func TestTryDo(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		m, other := db.manager(), db.manager()
 		failed := errors.New("failed")
-		err := m.TryDo(t.Context(), job, func(ctx context.Context, l *lease.Lease) error {
+		err := m.TryDo(t.Context(), job, func(_ context.Context, l *lease.Lease) error {
 			must(t, l.Err())
 			err := other.TryDo(t.Context(), job, func(context.Context, *lease.Lease) error {
 				t.Error("called beside the holder")
