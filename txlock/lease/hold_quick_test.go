@@ -94,6 +94,7 @@ func TestHoldAtLeastEntered(t *testing.T) {
 		time.Sleep(time.Second)
 		must(t, m.Do(ctx, job, func(context.Context, *lease.Lease) error { return nil }, lease.HoldAtLeast(time.Hour)))
 		must(t, outer.Err())
+		must(t, m.Do(ctx, job, func(context.Context, *lease.Lease) error { return nil }, lease.HoldAtLeast(2*time.Second)))
 		must(t, m.Do(ctx, job, func(context.Context, *lease.Lease) error { return nil }))
 		release(t, outer)
 		must(t, acquire(t, db.manager(), job).Release(t.Context()))
@@ -215,6 +216,11 @@ func TestHoldAtLeastOfAClockSetBack(t *testing.T) {
 		db.SetClock(-2 * time.Hour)
 		time.Sleep(time.Minute)
 		release(t, l)
+		all, err := m.List(t.Context())
+		must(t, err)
+		if len(all) != 1 || all[0].Left != 10*time.Minute {
+			t.Errorf("List: %+v", all)
+		}
 		release(t, acquire(t, m, job))
 		db.within("free", 11*time.Minute, 11*time.Minute+500*time.Millisecond)
 
