@@ -16,8 +16,9 @@ import "time"
 // handles were acquired with counts; of several managers, those of the one that releases
 // last. A server clock that was set back since the grant lets it count from the release.
 //
-// A permit of a semaphore is kept likewise: at most n begin in any such time. It is no
-// option for readers and for package quorum. It is positive and at most MaxTTL.
+// A permit of a semaphore is kept likewise: at most n begin in any such time. A Downgrade
+// keeps other readers out until then. It is no option for readers and for package quorum.
+// The time is positive and at most MaxTTL.
 func HoldAtLeast(d time.Duration) AcquireOption {
 	return term(func(t *terms) {
 		t.atLeast = d

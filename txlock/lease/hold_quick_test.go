@@ -249,6 +249,25 @@ func TestHoldAtLeastOfPermits(t *testing.T) {
 	})
 }
 
+// TestHoldAtLeastOfADowngrade proves that a writer who becomes a reader keeps the other
+// readers out until the time is over.
+func TestHoldAtLeastOfADowngrade(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		release(t, acquireShared(t, other, job))
+		reader, err := acquire(t, m, job, lease.HoldAtLeast(time.Minute)).Downgrade(t.Context())
+		must(t, err)
+		_, err = other.TryAcquireShared(t.Context(), job)
+		wants(t, "TryAcquireShared", err, txlock.ErrBusy)
+		next := acquireShared(t, other, job)
+		db.within("free for readers", time.Minute, time.Minute+500*time.Millisecond)
+		must(t, reader.Err())
+		release(t, reader)
+		release(t, next)
+		nothingHeld(t, m)
+	})
+}
+
 // TestHoldAtLeastRefused proves which times are refused, and that readers can't have one,
 // before anything is sent; and that no owner can pass for one of a released lease.
 func TestHoldAtLeastRefused(t *testing.T) {
