@@ -419,6 +419,49 @@ func (q *Queries) InspectTurnstile(ctx context.Context, db DBTX, name []byte) (I
 	return i, err
 }
 
+const KeepLease = `-- name: KeepLease :execlastid
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
+SELECT s.name, s.slot, CONCAT('released: ', LEFT(s.owner, 245)), ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), ?, 0, 0, 0
+FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(CASE
+    WHEN LOCATE(VALUES(holds), lockstep_leases.holds) = 0 THEN 1
+    WHEN lockstep_leases.expires_us <= VALUES(token) THEN 2
+    WHEN lockstep_leases.holds = VALUES(holds) AND LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) > VALUES(token) THEN 3
+    ELSE lockstep_leases.token END),
+  owner = IF(LAST_INSERT_ID() = 3, VALUES(owner), lockstep_leases.owner),
+  ttl_us = IF(LAST_INSERT_ID() = 3, VALUES(ttl_us), lockstep_leases.ttl_us),
+  expires_us = IF(LAST_INSERT_ID() = 3, LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),
+    IF(lockstep_leases.holds = VALUES(holds), LEAST(lockstep_leases.expires_us, VALUES(token)), lockstep_leases.expires_us)),
+  holds = IF(LAST_INSERT_ID() = 3, REPLACE(lockstep_leases.holds, ';', ','),
+    IF(lockstep_leases.holds = VALUES(holds), LEFT(lockstep_leases.holds, 0), REPLACE(lockstep_leases.holds, VALUES(holds), LEFT(lockstep_leases.holds, 0))))
+`
+
+type KeepLeaseParams struct {
+	Hold   string
+	KeepUs int64
+	Name   []byte
+	Slot   int64
+}
+
+// KeepLease is ReleaseLease that keeps the lease held if the hold was the last one and
+// keep_us after its grant are not over: until then, by an owner that nobody else can be.
+// The reply is 3 then. A second KeepLease finds another separator in the list, and not the
+// hold. The token is the time of the grant, unless it is ahead of the clock: then the time
+// counts from now. The time to live is as long, so that no refusal shortens the expiry.
+func (q *Queries) KeepLease(ctx context.Context, db DBTX, arg KeepLeaseParams) (int64, error) {
+	result, err := db.ExecContext(ctx, KeepLease,
+		arg.Hold,
+		arg.KeepUs,
+		arg.Name,
+		arg.Slot,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.LastInsertId()
+}
+
 const LeaseAsItIs = `-- name: LeaseAsItIs :one
 SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = ? AND slot = ? FOR UPDATE SKIP LOCKED
 `

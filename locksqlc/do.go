@@ -40,12 +40,23 @@ const (
 // takes BEGIN and a lock together. Every call keeps a connection of the pool, also while it
 // waits. If fn needs a connection of the same pool, then MaxOpenConns calls at once leave it
 // none: give Do a pool of its own, or limit the number of calls.
-func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error) (err error) {
+func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error) error {
+	return do(ctx, "Do", db, key, fn, (*txlock.Scope).Lock)
+}
+
+// TryDo is Do without waiting for the lock: if somebody else holds it, TryDo returns
+// txlock.ErrBusy at once, as TryLock does, and doesn't call fn.
+func TryDo(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error) error {
+	return do(ctx, "TryDo", db, key, fn, (*txlock.Scope).TryLock)
+}
+
+// do holds the lock that it takes in the given way while fn runs.
+func do(ctx context.Context, name string, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error, lock func(*txlock.Scope, context.Context, txlock.Key) (txlock.Grant, error)) (err error) {
 	if db == nil {
-		return errors.New("locksqlc: Do needs a *sql.DB, got nil")
+		return fmt.Errorf("locksqlc: %s needs a *sql.DB, got nil", name)
 	}
 	if fn == nil {
-		return errors.New("locksqlc: Do needs a function, got nil")
+		return fmt.Errorf("locksqlc: %s needs a function, got nil", name)
 	}
 	if err := key.Validate(); err != nil {
 		return err
@@ -79,9 +90,9 @@ func Do(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.Con
 		if errors.Is(err, schema.ErrMultiPrimary) {
 			err = fmt.Errorf("use a lease: %w", err)
 		}
-		return fmt.Errorf("locksqlc: Do(%q): %w", key, err)
+		return fmt.Errorf("locksqlc: %s(%q): %w", name, key, err)
 	}
-	if _, err := scope.Lock(ctx, key); err != nil {
+	if _, err := lock(scope, ctx, key); err != nil {
 		return err
 	}
 	held = true

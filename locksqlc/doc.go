@@ -27,7 +27,8 @@
 //
 // # Work that is no transaction
 //
-// [Do] holds a lock on a connection of its own while a function runs.
+// [Do] holds a lock on a connection of its own while a function runs; [TryDo] does so only
+// where the lock is free.
 //
 // # What it is not
 //

@@ -58,6 +58,9 @@ var tripsCounted = []tripped{
 	{"Do, which writes nothing", func(ctx context.Context, db *sql.DB, key txlock.Key, _ func(tx *sql.Tx) error) error {
 		return locksqlc.Do(ctx, db, key, func(context.Context) error { return nil })
 	}, 2, 3},
+	{"TryDo, which writes nothing", func(ctx context.Context, db *sql.DB, key txlock.Key, _ func(tx *sql.Tx) error) error {
+		return locksqlc.TryDo(ctx, db, key, func(context.Context) error { return nil })
+	}, 2, 4},
 	{"Join and Lock", joinFirst(func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 		_, err := s.Lock(ctx, key)
 		return err

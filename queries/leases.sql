@@ -93,6 +93,28 @@ WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND LAST_INSERT_ID(CASE
   WHEN expires_us <= clock_us() THEN 2
   ELSE token END) <> 1;
 
+-- name: KeepLease :execlastid
+-- KeepLease is ReleaseLease that keeps the lease held if the hold was the last one and
+-- keep_us after its grant are not over: until then, by an owner that nobody else can be.
+-- The reply is 3 then. A second KeepLease finds another separator in the list, and not the
+-- hold. The token is the time of the grant, unless it is ahead of the clock: then the time
+-- counts from now. The time to live is as long, so that no refusal shortens the expiry.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
+SELECT s.name, s.slot, CONCAT('released: ', LEFT(s.owner, 245)), sqlc.arg(hold), clock_us(), sqlc.arg(keep_us), 0, 0, 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(CASE
+    WHEN LOCATE(VALUES(holds), lockstep_leases.holds) = 0 THEN 1
+    WHEN lockstep_leases.expires_us <= VALUES(token) THEN 2
+    WHEN lockstep_leases.holds = VALUES(holds) AND LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) > VALUES(token) THEN 3
+    ELSE lockstep_leases.token END),
+  owner = IF(LAST_INSERT_ID() = 3, VALUES(owner), lockstep_leases.owner),
+  ttl_us = IF(LAST_INSERT_ID() = 3, VALUES(ttl_us), lockstep_leases.ttl_us),
+  expires_us = IF(LAST_INSERT_ID() = 3, LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),
+    IF(lockstep_leases.holds = VALUES(holds), LEAST(lockstep_leases.expires_us, VALUES(token)), lockstep_leases.expires_us)),
+  holds = IF(LAST_INSERT_ID() = 3, REPLACE(lockstep_leases.holds, ';', ','),
+    IF(lockstep_leases.holds = VALUES(holds), LEFT(lockstep_leases.holds, 0), REPLACE(lockstep_leases.holds, VALUES(holds), LEFT(lockstep_leases.holds, 0))));
+
 -- name: RenewLease :execlastid
 -- RenewLease sets the expiry of a lease that the owner still holds with this token and
 -- hold. The reply is the token, or 0 the row is locked or missing, 1 the owner doesn't

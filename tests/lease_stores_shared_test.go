@@ -154,7 +154,7 @@ func (p *play) tryPermit(a asked, n int) {
 		if err != nil {
 			return nil, err
 		}
-		return sem.TryAcquire(a.context(), lease.TTL(a.ttl))
+		return sem.TryAcquire(a.context(), a.terms()...)
 	})
 }
 

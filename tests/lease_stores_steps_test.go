@@ -18,6 +18,7 @@ type asked struct {
 	owner        string
 	ttl          time.Duration
 	fair         bool
+	atLeast      time.Duration
 }
 
 func (p *play) ask(rt *rapid.T) asked { return ask(rt, p.keys) }
@@ -28,6 +29,7 @@ func ask(rt *rapid.T, keys int) asked {
 		rapid.SampledFrom([]string{"", "ann", "bob"}).Draw(rt, "owner"),
 		rapid.SampledFrom([]time.Duration{15 * time.Minute, 40 * time.Minute}).Draw(rt, "ttl"),
 		rapid.IntRange(0, 3).Draw(rt, "fair") == 3,
+		rapid.SampledFrom([]time.Duration{0, 0, 0, 5 * time.Minute, time.Hour}).Draw(rt, "at least"),
 	}
 }
 
@@ -39,11 +41,18 @@ func (a asked) context() context.Context {
 }
 
 func (a asked) options() []lease.AcquireOption {
-	options := []lease.AcquireOption{lease.TTL(a.ttl)}
 	if a.fair {
-		options = append(options, lease.Fair())
+		return append(a.terms(), lease.Fair())
 	}
-	return options
+	return a.terms()
+}
+
+func (a asked) terms() []lease.AcquireOption {
+	terms := []lease.AcquireOption{lease.TTL(a.ttl)}
+	if a.atLeast > 0 {
+		terms = append(terms, lease.HoldAtLeast(a.atLeast))
+	}
+	return terms
 }
 
 // try makes a call that doesn't wait on both sides, and compares.
@@ -77,7 +86,7 @@ func (p *play) acquireTx(rt *rapid.T) {
 		return
 	}
 	err := p.try(a, func(_ int, s *side) (*lease.Lease, error) {
-		return s.managers[a.manager].AcquireTx(a.context(), s.tx, playKey(a.key), lease.TTL(a.ttl))
+		return s.managers[a.manager].AcquireTx(a.context(), s.tx, playKey(a.key), a.terms()...)
 	})
 	if err != nil {
 		p.finish(false)

@@ -147,6 +147,7 @@ func TestStoresFindBugs(t *testing.T) {
 	testdb.NeedsServer(t)
 	for _, bug := range []bug{
 		{"exclusive", "two owners", nil}, {"exclusive", "lost release", nil},
+		{"exclusive", "freed too early", []string{"acquire", "release", "tick"}},
 		{"exclusive", "guard past the time to live", []string{"acquire", "guard", "rollback", "tick"}},
 		{"shared", "reader beside a writer", nil}, {"shared", "writer beside readers", nil},
 		{"shared", "intent forgotten", []string{"acquire waiting", "share", "share again", "release"}},

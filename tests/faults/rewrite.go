@@ -24,6 +24,8 @@ var planted = map[string][]string{ // old, new, old, new ...
 		"IF(holds = ?, LEAST(", "IF(holds = ? AND FALSE, LEAST(",
 		"IF(holds = ?, LEFT(holds, 0),", "IF(holds = ? OR TRUE, holds,",
 	},
+	"freed too early": {"+ VALUES(ttl_us) > VALUES(token) THEN 3", "+ VALUES(ttl_us) DIV 2 > VALUES(token) THEN 3",
+		"LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),", "LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) DIV 2,"},
 	"guard past the time to live": {"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
 		"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
 	"early expiry": {

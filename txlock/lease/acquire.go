@@ -59,6 +59,12 @@ func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Co
 	return m.do(ctx, fn, func() (*Lease, error) { return m.Acquire(ctx, key, opts...) })
 }
 
+// TryDo is Do without waiting: if somebody else holds the lease, it returns
+// txlock.ErrBusy at once and doesn't call fn. It acquires as TryAcquire does.
+func (m *Manager) TryDo(ctx context.Context, key txlock.Key, fn func(ctx context.Context, l *Lease) error, opts ...AcquireOption) error {
+	return m.do(ctx, fn, func() (*Lease, error) { return m.TryAcquire(ctx, key, opts...) })
+}
+
 // do acquires in the given way, calls fn and releases the lease.
 func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease) error, acquire func() (*Lease, error)) error {
 	if fn == nil {
@@ -77,6 +83,8 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 	if err != nil {
 		m.store.Settle(m.idle())
 		err = fault.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
+	} else if q.atLeast > 0 {
+		l.record.holdAtLeast(q.atLeast)
 	}
 	m.observe(func(o txlock.Observer) {
 		e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared, Took: q.asked.Until(m.store.Now()), Err: err}

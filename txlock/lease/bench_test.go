@@ -115,7 +115,7 @@ func TestStatementsPerOperation(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		pool.SetMaxOpenConns(1)
 		others := newPool(t, db, false)
-		for _, o := range operations {
+		for _, o := range slices.Concat(operations, moreOperations) {
 			m, other := newManager(t, pool), newManager(t, others)
 			key := named()
 			warmUp(t, m, key)
@@ -295,7 +295,7 @@ func BenchmarkLeaseTakeOver(b *testing.B) {
 // BenchmarkLeaseStatements prints what TestStatementsPerOperation proves.
 func BenchmarkLeaseStatements(b *testing.B) {
 	for _, engine := range testdb.Engines() {
-		for _, o := range operations {
+		for _, o := range slices.Concat(operations, moreOperations) {
 			b.Run(fmt.Sprintf("%s/%s", engine, o.name), func(b *testing.B) {
 				db := testdb.Open(b, engine)
 				pool := newPool(b, db, true)

@@ -15,8 +15,9 @@
 //
 // [Manager.Do] acquires a lease, calls a function and releases the lease. For work that is
 // not one function, [Manager.Acquire] waits for the lease and [Manager.TryAcquire] doesn't;
-// both return a [Lease], which [Lease.Release] releases. An owner can re-enter its own lease:
-// see [WithOwner].
+// both return a [Lease], which [Lease.Release] releases. [Manager.TryDo] is Do that doesn't
+// wait, and [Manager.AcquireAll] takes several leases or none. [HoldAtLeast] keeps a key held
+// when quick work is done. An owner can re-enter its own lease: see [WithOwner].
 //
 // # Renewal and loss
 //

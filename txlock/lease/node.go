@@ -34,7 +34,7 @@ func (n node) Terms(options any) (nodes.Terms, error) {
 	if err != nil {
 		return nodes.Terms{}, err
 	}
-	return nodes.Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, Fair: t.fair}, n.m.open()
+	return nodes.Terms{TTL: t.ttl, MaxLifetime: t.lifetime, WaitAtMost: t.atMost, HoldAtLeast: t.atLeast, Fair: t.fair}, n.m.open()
 }
 
 // ownerOf is nodes.OwnerOf.

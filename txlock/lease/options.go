@@ -3,9 +3,11 @@ package lease
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
@@ -33,6 +35,7 @@ type terms struct {
 	ttl      time.Duration
 	lifetime time.Duration // 0: no limit
 	atMost   time.Duration // 0: as long as the context lives
+	atLeast  time.Duration // after the grant, in which a release doesn't free it; 0: none
 	fair     bool
 }
 
@@ -169,6 +172,8 @@ func (t *terms) check() error {
 		return fmt.Errorf("%w: MaxLifetime(%v) is less than the TTL of %v", txlock.ErrInvalidOption, t.lifetime, t.ttl)
 	case t.atMost < 0:
 		return fmt.Errorf("%w: WaitAtMost: the limit must be positive, use TryAcquire to not wait at all", txlock.ErrInvalidOption)
+	case t.atLeast < 0:
+		return fmt.Errorf("%w: HoldAtLeast: the time must be positive and at most %v", txlock.ErrInvalidOption, MaxTTL)
 	}
 	return nil
 }
@@ -200,6 +205,9 @@ func WithOwner(ctx context.Context, owner string) context.Context {
 func checkOwner(name string) error {
 	if name == "" || len(name) > maxOwner {
 		return fmt.Errorf("%w: WithOwner: an owner has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxOwner, len(name))
+	}
+	if strings.HasPrefix(name, store.Released) {
+		return fmt.Errorf("%w: WithOwner(%q): names that begin with %q are of leases that were released, see HoldAtLeast", txlock.ErrInvalidOption, name, store.Released)
 	}
 	return nil
 }

@@ -206,7 +206,7 @@ func (m *Manager) undo(ctx context.Context, q *request, slot int64) error {
 	defer cancel()
 	defer context.AfterFunc(m.undoing, cancel)()
 	r, granted := remains{key: q.key, slot: slot, hold: q.hold}, m.store.Now()
-	reply, err := m.sendRelease(ctx, r.row(), r.hold) // others may have the row locked for a moment
+	reply, err := m.sendRelease(ctx, r) // others may have the row locked for a moment
 	if err != nil || reply == store.Absent {
 		m.errands.Go(func() { m.releaseUntil(r, granted, granted.Add(q.ttl)) })
 		return errors.Join(err, m.reissue(q))

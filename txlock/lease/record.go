@@ -42,7 +42,8 @@ type record struct {
 	renewing  chan struct{} // closed when the renewal that is under way has ended
 	queued    bool          // the renewal waits for the row, and a release need not wait for it
 	interrupt context.CancelFunc
-	guardedIn uint64 // the session of the transaction that was guarded last
+	guardedIn uint64        // the session of the transaction that was guarded last
+	atLeast   time.Duration // see HoldAtLeast; 0: none
 }
 
 // newRecord makes the record of a lease whose request was sent at the moment since, and

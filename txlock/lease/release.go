@@ -74,66 +74,72 @@ func (r *record) release(ctx context.Context, lost error) error {
 	m.forget(r)
 	limited, cancel := context.WithTimeout(ctx, releaseLimit)
 	defer cancel()
+	what, kept := r.remains(lost), false
 	err := r.joinRenewal(limited)
 	if err == nil {
-		err = r.remove(limited)
+		kept, err = m.remove(limited, what)
 	}
 	final := err == nil || errors.Is(err, txlock.ErrNotHeld)
 	if final && r.shared {
 		m.freeSlot(r.key, r.slot)
 	}
-	m.freed(r.key)
+	if !kept {
+		m.freed(r.key)
+	}
 	if final && lost != nil {
 		return lost
 	}
 	if !final {
-		until, pending := r.m.store.Now().Add(r.left()), r.isPending()
+		until := m.store.Now().Add(r.left())
 		m.errands.Go(func() {
 			_ = r.joinRenewal(m.undoing) // an error means that the manager is closed
-			m.releaseUntil(remains{r.key, r.slot, r.hold, pending}, r.m.store.Now(), until)
+			m.releaseUntil(what, m.store.Now(), until)
 			m.freeSlot(r.key, r.slot)
 		})
 	}
 	return err
 }
 
-// remove sends the release again until the server has answered.
-func (r *record) remove(ctx context.Context) error {
+// remove sends the release again until the server has answered. It tells whether the key
+// stays held: see HoldAtLeast.
+func (m *Manager) remove(ctx context.Context, r remains) (kept bool, err error) {
 	uncertain := false // an attempt without an answer may have removed the hold
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		reply, err := r.m.sendRelease(ctx, r.row(), r.hold)
+		reply, err := m.sendRelease(ctx, r)
 		switch {
 		case err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrPoolClosed) && (fault.Unknown(err) || txlock.Retryable(err)):
 			uncertain = true
 		case err != nil:
-			return fault.Explain(fmt.Sprintf("release lease %q", r.key), err)
+			return false, fault.Explain(fmt.Sprintf("release lease %q", r.key), err)
+		case reply == store.Kept:
+			return true, nil
 		case reply == store.Done || reply == store.Refused && uncertain:
-			return nil
+			return false, nil
 		case reply == store.Expired:
-			return fmt.Errorf("release lease %q: %w: it had expired", r.key, txlock.ErrNotHeld)
+			return false, fmt.Errorf("release lease %q: %w: it had expired", r.key, txlock.ErrNotHeld)
 		case reply == store.Refused:
-			return fmt.Errorf("release lease %q: %w: it was taken over or released by force", r.key, txlock.ErrNotHeld)
+			return false, fmt.Errorf("release lease %q: %w: it was taken over or released by force", r.key, txlock.ErrNotHeld)
 		default: // locked, or missing
-			seen, err := r.m.store.Look(ctx, r.row())
+			seen, err := m.store.Look(ctx, r.row())
 			if err == nil && !seen.Exists {
-				return fmt.Errorf("release lease %q: %w: its row is gone", r.key, txlock.ErrNotHeld)
+				return false, fmt.Errorf("release lease %q: %w: its row is gone", r.key, txlock.ErrNotHeld)
 			}
-			return fmt.Errorf("release lease %q: %w", r.key, ErrGuarded)
+			return false, fmt.Errorf("release lease %q: %w", r.key, ErrGuarded)
 		}
-		if err := r.m.sleep(ctx, pause); err != nil {
-			return fmt.Errorf("release lease %q: no answer from the server: %w", r.key, err)
+		if err := m.sleep(ctx, pause); err != nil {
+			return false, fmt.Errorf("release lease %q: no answer from the server: %w", r.key, err)
 		}
 	}
 }
 
 // sendRelease sends a release. If the row is locked it waits a while in the server's
 // queue: readers may lock the row one after the other.
-func (m *Manager) sendRelease(ctx context.Context, at store.Row, hold string) (reply store.Reply, err error) {
-	if reply, err = m.store.Release(ctx, at, hold); err != nil || reply != store.Absent || at.Slot == store.UnknownSlot {
+func (m *Manager) sendRelease(ctx context.Context, r remains) (reply store.Reply, err error) {
+	if reply, err = r.release(ctx, m.store); err != nil || reply != store.Absent || r.slot == store.UnknownSlot {
 		return reply, err
 	}
-	err = m.store.Queued(ctx, at, guardPatience, func(s store.Session) error {
-		reply, err = s.Release(ctx, at, hold)
+	err = m.store.Queued(ctx, r.row(), guardPatience, func(s store.Session) error {
+		reply, err = r.release(ctx, s)
 		return err
 	})
 	if errors.Is(err, store.ErrLocked) {
@@ -146,12 +152,33 @@ func (m *Manager) sendRelease(ctx context.Context, at store.Row, hold string) (r
 // server has begun to execute it before.
 const settling = time.Second
 
-// remains is a hold that is to be released in the background.
+// remains is a hold that is to be released.
 type remains struct {
 	key     txlock.Key
 	slot    int64
 	hold    string
-	pending bool // its transaction may be open, so a plain read doesn't show the hold
+	pending bool          // its transaction may be open, so a plain read doesn't show the hold
+	atLeast time.Duration // see HoldAtLeast; 0: none
+}
+
+// remains returns what is to be released of a record. What was lost is not kept for any
+// longer, since somebody else may have been told that it is free.
+func (r *record) remains(lost error) remains {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	what := remains{key: r.key, slot: r.slot, hold: r.hold, pending: r.pending, atLeast: r.atLeast}
+	if lost != nil {
+		what.atLeast = 0
+	}
+	return what
+}
+
+// release sends the release.
+func (r remains) release(ctx context.Context, s store.Session) (store.Reply, error) {
+	if r.atLeast > 0 {
+		return s.Keep(ctx, r.row(), r.hold, r.atLeast)
+	}
+	return s.Release(ctx, r.row(), r.hold)
 }
 
 func (r remains) row() store.Row { return store.Row{Key: r.key.String(), Slot: r.slot} }
@@ -163,9 +190,6 @@ func (m *Manager) releaseUntil(r remains, from, until instant) {
 	for pause := 10 * time.Millisecond; m.store.Now() < until; pause = min(2*pause, time.Second) {
 		sent := m.store.Now()
 		removed, found, err := m.releaseOnce(r)
-		if removed {
-			m.freed(r.key)
-		}
 		hopeless := errors.Is(fault.Explain("", err), txlock.ErrSchema) // then nothing was granted either
 		if removed || errors.Is(err, store.ErrPoolClosed) || sent > from.Add(settling) && (!found || hopeless) {
 			return
@@ -192,13 +216,16 @@ func (m *Manager) releaseOnce(r remains) (removed, found bool, err error) {
 			return false, false, nil
 		}
 	}
-	reply, err := m.sendRelease(ctx, r.row(), r.hold)
+	reply, err := m.sendRelease(ctx, r)
 	switch {
 	case err != nil:
 		return false, true, err
 	case reply == store.Refused:
 		return false, false, nil
+	case reply == store.Kept:
+		return true, true, nil
 	case reply != store.Absent:
+		m.freed(r.key)
 		return true, true, nil
 	}
 	seen, err := m.store.Look(ctx, r.row())

@@ -39,6 +39,9 @@ func (m *Manager) DoShared(ctx context.Context, key txlock.Key, fn func(ctx cont
 // share acquires a lease shared in the given way.
 func (m *Manager) share(ctx context.Context, verb string, key txlock.Key, opts []AcquireOption, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	q, err := m.request(ctx, verb, key, opts)
+	if err == nil && q.atLeast > 0 {
+		err = fmt.Errorf("%w: HoldAtLeast of a reader: use it with the exclusive lease or a permit", txlock.ErrInvalidOption)
+	}
 	if err != nil {
 		return nil, err
 	}

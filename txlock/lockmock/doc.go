@@ -18,7 +18,7 @@
 //
 // # Locks
 //
-// [ExpectRun], [ExpectOptimistic] and [ExpectDo] are for whole transactions.
+// [ExpectRun], [ExpectOptimistic], [ExpectDo] and [ExpectTryDo] are for whole transactions.
 // [ExpectLock], [ExpectRLock], [ExpectTryLock], [ExpectTryRLock], [ExpectLockAll] and
 // [ExpectLockAny] are for a program that joins a transaction and takes one lock. For
 // several calls on one scope begin with [ExpectJoin].

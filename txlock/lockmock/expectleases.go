@@ -80,8 +80,9 @@ func ExpectLeases(t testing.TB, mock sqlmock.Sqlmock, options ...Option) *Leases
 	return l
 }
 
-// ExpectAcquire expects Acquire, TryAcquire or the beginning of Do. Of the options only
-// Fair changes the statements, that of the manager included.
+// ExpectAcquire expects Acquire, TryAcquire or the beginning of Do or TryDo. Of the
+// options, Fair changes the statement, that of the manager included, and HoldAtLeast that
+// of the release.
 func (l *Leases) ExpectAcquire(key txlock.Key, options ...lease.AcquireOption) *ExpectedAcquire {
 	options = append(options, lease.TTL(lease.MaxTTL))
 	return l.acquire("Acquire", key, refused, func(ctx context.Context) (*lease.Lease, error) {
@@ -157,9 +158,7 @@ func (e *ExpectedAcquire) Granted(token uint64) {
 		e.leases.grants++
 		p.reply += e.leases.grants % lease.MaxPermits << sqlstore.PermitBits
 	}
-	if token < 16 || token >= limit {
-		panic(fmt.Sprintf("lockmock: %s can't be granted with token %d: it is at least 16 and less than %d", e.what, token, limit))
-	}
+	checkToken(e.what, token, limit)
 	e.leases.expect(e.what, e.key, p, nil, func() error {
 		l, err := e.call(context.Background())
 		if err == nil {
@@ -167,6 +166,12 @@ func (e *ExpectedAcquire) Granted(token uint64) {
 		}
 		return err
 	})
+}
+
+func checkToken(what string, token, limit uint64) {
+	if token < 16 || token >= limit {
+		panic(fmt.Sprintf("lockmock: %s can't be granted with token %d: it is at least 16 and less than %d", what, token, limit))
+	}
 }
 
 // Busy refuses the lease, which somebody else holds: the Try methods and AcquireTx return
@@ -271,7 +276,7 @@ type ExpectedGuard struct{ ExpectedHeld }
 // txlock.ErrStaleSnapshot. It can't be where nothing was read.
 func (e *ExpectedGuard) Stale() { e.expect(play{stale: true}, txlock.ErrStaleSnapshot) }
 
-// ExpectRelease expects Lease.Release, or the end of Do.
+// ExpectRelease expects Lease.Release, or the end of Do or TryDo.
 func (l *Leases) ExpectRelease(key txlock.Key) *ExpectedRelease {
 	return &ExpectedRelease{l, key}
 }
@@ -312,6 +317,10 @@ func (l *Leases) drop(held *lease.Lease) {
 
 // expect rehearses a call, and makes the mock expect what it has sent.
 func (l *Leases) expect(what string, key txlock.Key, p play, want error, do func() error) {
+	l.expectOf(what, []txlock.Key{key}, p, want, do)
+}
+
+func (l *Leases) expectOf(what string, keys []txlock.Key, p play, want error, do func() error) {
 	l.stage.take()
 	l.what, l.play = what, p
 	err := do()
@@ -322,5 +331,9 @@ func (l *Leases) expect(what string, key txlock.Key, p play, want error, do func
 	c := newCall(l.mock, l.settings, what)
 	l.calls = append(l.calls, c)
 	// The row of a lease has the name of its key, hashed or not.
-	c.expect(l.stage.take(), []txlock.Key{txlock.KeyOf(key.String())}, false)
+	names := make([]txlock.Key, len(keys))
+	for i, key := range keys {
+		names[i] = txlock.KeyOf(key.String())
+	}
+	c.expect(l.stage.take(), names, false)
 }

@@ -99,29 +99,50 @@ func (e *ExpectedOptimistic) RollsBack() *sqlmock.ExpectedRollback {
 // lock. Where it says that the lock fails it expects the end, too. What the function
 // sends is expected next, and then Work.Ends.
 func ExpectDo(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *ExpectedDo {
-	s, what := settingsOf(mock, options), naming("Do", key)
+	return &ExpectedDo{doing(mock, "Do", key, options, func(l *Locks) expected { return l.ExpectLock(key).expected })}
+}
+
+// ExpectTryDo expects locksqlc.TryDo, as ExpectDo expects Do.
+func ExpectTryDo(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *ExpectedTryDo {
+	return &ExpectedTryDo{doing(mock, "TryDo", key, options, func(l *Locks) expected { return l.ExpectTryLock(key).expected })}
+}
+
+func doing(mock sqlmock.Sqlmock, verb string, key txlock.Key, options []Option, lock func(*Locks) expected) work {
+	s, what := settingsOf(mock, options), naming(verb, key)
 	s.nothingRead = true
 	newCall(mock, s, "Begin for "+what).expect([]note{{verb: exec, query: "BEGIN"}}, nil, false)
 	locks := joined(mock, s, "Join for "+what)
 	locks.rehearse(what, nil, nil, func() error { return inner.OnePrimary(context.Background(), locks.scope) })
-	e := &ExpectedDo{locks.ExpectLock(key).expected}
-	e.failed = (&Work{e.locks, what}).Ends
-	return e
+	w := work{lock(locks), &Work{locks, what}}
+	w.failed = w.then.Ends
+	return w
+}
+
+// work is the beginning of a Do or TryDo.
+type work struct {
+	expected
+	then *Work
+}
+
+// Granted gives the lock with a token.
+func (w work) Granted(token uint64) *Work {
+	w.granted(token)
+	return w.then
 }
 
 // ExpectedDo is the beginning of a Do that is expected.
-type ExpectedDo struct{ expected }
-
-// Granted gives the lock with a token.
-func (e *ExpectedDo) Granted(token uint64) *Work {
-	e.granted(token)
-	return &Work{e.locks, naming("Do", e.keys...)}
-}
+type ExpectedDo struct{ work }
 
 // TimesOut lets the wait end without the lock: txlock.ErrWaitTimeout.
 func (e *ExpectedDo) TimesOut() { e.timesOut() }
 
-// Work is a Do whose function runs.
+// ExpectedTryDo is the beginning of a TryDo that is expected.
+type ExpectedTryDo struct{ work }
+
+// Busy refuses the lock, which somebody else holds: txlock.ErrBusy.
+func (e *ExpectedTryDo) Busy() { e.busy() }
+
+// Work is a Do or TryDo whose function runs.
 type Work struct {
 	locks *Locks
 	what  string

@@ -127,7 +127,7 @@ func TestRunJoinsAgain(t *testing.T) {
 	})
 }
 
-// TestDo is Do on a mock.
+// TestDo is Do and TryDo on a mock.
 func TestDo(t *testing.T) {
 	onMocks(t, func(m *mocked) {
 		key, called := orders.Key(1), 0
@@ -136,7 +136,11 @@ func TestDo(t *testing.T) {
 		must(m, locksqlc.Do(m.Context(), m.db, key, work))
 		lockmock.ExpectDo(m.mock, key, m.server).TimesOut()
 		wants(m, "Do", locksqlc.Do(m.Context(), m.db, key, work), txlock.ErrWaitTimeout)
-		if called != 1 {
+		lockmock.ExpectTryDo(m.mock, key, m.server).Granted(8).Ends()
+		must(m, locksqlc.TryDo(m.Context(), m.db, key, work))
+		lockmock.ExpectTryDo(m.mock, key, m.server).Busy()
+		wants(m, "TryDo", locksqlc.TryDo(m.Context(), m.db, key, work), txlock.ErrBusy)
+		if called != 2 {
 			m.Errorf("the function was called %d times", called)
 		}
 	})

@@ -16,9 +16,11 @@ import (
 type play struct {
 	token uint64 // of the row
 	reply int64  // to what is written
-	err   error  // likewise
-	stale bool   // the snapshot shows a lower token
-	look  gen.LookLeaseRow
+	// replies are those for some names in place of reply.
+	replies map[string]int64
+	err     error // likewise
+	stale   bool  // the snapshot shows a lower token
+	look    gen.LookLeaseRow
 	// permits is what there is of those that are counted.
 	permits gen.PermitsOfRow
 }
@@ -49,9 +51,21 @@ func (p play) about(held *lease.Lease) play {
 	return p
 }
 
+// replyTo is the reply to a statement that is written, by the name among its arguments.
+func (p play) replyTo(args []driver.Value) int64 {
+	for _, arg := range args {
+		if name, is := arg.([]byte); is {
+			if reply, named := p.replies[string(name)]; named {
+				return reply
+			}
+		}
+	}
+	return p.reply
+}
+
 // answer is what a server replies to a manager whose rows all exist, and that is no
 // cluster.
-func (l *Leases) answer(query string, _ []driver.Value) reply {
+func (l *Leases) answer(query string, args []driver.Value) reply {
 	switch query {
 	case rawsql.Probe:
 		return reply{err: serverError(transactionOpen, "a transaction is open (asked before "+l.what+")")}
@@ -77,9 +91,9 @@ func (l *Leases) answer(query string, _ []driver.Value) reply {
 		return rowLike(seen)
 	case nameOf(gen.LeaseAsItIs):
 		return rowLike(gen.LeaseAsItIsRow{Token: l.play.token})
-	case nameOf(gen.AcquireLease), nameOf(gen.AcquireNoWait), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.ReleaseNoWait), nameOf(gen.GuardLease),
+	case nameOf(gen.AcquireLease), nameOf(gen.AcquireNoWait), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.ReleaseNoWait), nameOf(gen.KeepLease), nameOf(gen.GuardLease),
 		nameOf(gen.ShareLease), nameOf(gen.AcquirePermit), nameOf(gen.ResizeSemaphore):
-		return reply{id: l.play.reply, err: l.play.err}
+		return reply{id: l.play.replyTo(args), err: l.play.err}
 	}
 	return reply{err: fmt.Errorf("lockmock has no answer to %q", query)}
 }

@@ -95,6 +95,7 @@ func TestInput(t *testing.T) {
 		"TTL too long":   {t.Context(), key, []lease.AcquireOption{lease.TTL(time.Hour)}, txlock.ErrInvalidOption},
 		"WaitAtMost":     {t.Context(), key, []lease.AcquireOption{lease.WaitAtMost(0)}, txlock.ErrInvalidOption},
 		"fair":           {t.Context(), key, []lease.AcquireOption{lease.Fair()}, txlock.ErrInvalidOption},
+		"held at least":  {t.Context(), key, []lease.AcquireOption{lease.HoldAtLeast(time.Second)}, txlock.ErrInvalidOption},
 		"owner":          {lease.WithOwner(t.Context(), ""), key, nil, txlock.ErrInvalidOption},
 		"nobody answers": {t.Context(), key, nil, txlock.ErrNoQuorum},
 	} {

@@ -85,6 +85,8 @@ func (o *options) checkTerms(t nodes.Terms) error {
 		return fmt.Errorf("%w: NodeTimeout(%v) is more than half of the TTL of %v", txlock.ErrInvalidOption, o.nodeTimeout, t.TTL)
 	case t.Fair:
 		return fmt.Errorf("%w: Fair: there is no queue over several databases: acquire without it", txlock.ErrInvalidOption)
+	case t.HoldAtLeast > 0:
+		return fmt.Errorf("%w: HoldAtLeast: a lease over several databases is freed by its release: acquire without it", txlock.ErrInvalidOption)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package memstore
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -106,19 +107,34 @@ func (x session) Release(ctx context.Context, at store.Row, hold string) (store.
 		}
 		at.Slot = slot
 	}
-	return x.change(ctx, "Release", at, func(r *row, now int64) store.Reply {
-		if !strings.Contains(r.holds, hold) {
-			return store.Refused
+	return x.change(ctx, "Release", at, func(r *row, now int64) store.Reply { return r.release(hold, now) })
+}
+
+func (x session) Keep(ctx context.Context, at store.Row, hold string, atLeast time.Duration) (store.Reply, error) {
+	return x.change(ctx, "Keep", at, func(r *row, now int64) store.Reply {
+		until := min(int64(r.token), now) + atLeast.Microseconds()
+		if r.holds != hold || r.expires <= now || until <= now {
+			return r.release(hold, now)
 		}
-		reply := store.Done
-		if r.expires <= now {
-			reply = store.Expired
-		}
-		if r.holds = strings.ReplaceAll(r.holds, hold, ""); r.holds == "" {
-			r.expires = min(r.expires, now)
-		}
-		return reply
+		r.owner, r.holds = store.Released+r.owner[:min(len(r.owner), 245)], ","+hold[1:]
+		r.ttl, r.expires = atLeast.Microseconds(), until
+		return store.Kept
 	})
+}
+
+// release removes a hold.
+func (r *row) release(hold string, now int64) store.Reply {
+	if !strings.Contains(r.holds, hold) {
+		return store.Refused
+	}
+	reply := store.Done
+	if r.expires <= now {
+		reply = store.Expired
+	}
+	if r.holds = strings.ReplaceAll(r.holds, hold, ""); r.holds == "" {
+		r.expires = min(r.expires, now)
+	}
+	return reply
 }
 
 // slotOfHold looks for the row of a hold that is alone in its list.

@@ -42,6 +42,7 @@ type Terms struct {
 	TTL         time.Duration
 	MaxLifetime time.Duration // 0: no limit
 	WaitAtMost  time.Duration // 0: as long as the context lives
+	HoldAtLeast time.Duration
 	Fair        bool
 }
 

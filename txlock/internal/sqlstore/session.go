@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"time"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
@@ -122,6 +123,14 @@ func (s session) Release(ctx context.Context, at store.Row, hold string) (store.
 		reply, err = queries.ReleaseLease(ctx, s.db, gen.ReleaseLeaseParams{Hold: hold, Name: name, Slot: at.Slot})
 	}
 	return answerOf(reply, at.Slot, store.Expired).Reply, err
+}
+
+// Keep removes a hold, and keeps the row held if it was the last.
+func (s session) Keep(ctx context.Context, at store.Row, hold string, atLeast time.Duration) (store.Reply, error) {
+	reply, err := queries.KeepLease(ctx, s.db, gen.KeepLeaseParams{
+		Hold: hold, KeepUs: atLeast.Microseconds(), Name: []byte(at.Key), Slot: at.Slot,
+	})
+	return answerOf(reply, at.Slot, store.Expired, store.Kept).Reply, err
 }
 
 // Renew extends a lease whose row still has what is claimed.

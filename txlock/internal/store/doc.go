@@ -5,6 +5,6 @@
 // # The order of reading
 //
 //  1. store.go: [Store], what a manager asks; [Session], the statements, which may also be
-//     sent in the caller's transaction; then what is sent and what is answered.
+//     sent in the caller's transaction; then what is sent and what is answered, of which blocker.go has a part.
 //  2. pool.go: how a pool brings a store of its own.
 package store

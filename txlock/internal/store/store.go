@@ -90,6 +90,10 @@ type Session interface {
 	// Release removes a hold. It returns Absent, Refused if the hold isn't there, Expired,
 	// or Done. For UnknownSlot it looks for the slot.
 	Release(ctx context.Context, at Row, hold string) (Reply, error)
+	// Keep is Release that keeps the row held if the hold was the only one and so much time
+	// hasn't passed since the grant: until then, by an owner whose name begins with
+	// Released, and it returns Kept. It doesn't know UnknownSlot.
+	Keep(ctx context.Context, at Row, hold string, atLeast time.Duration) (Reply, error)
 	// Renew extends a lease if the row still has what is claimed: Absent, Refused or Done.
 	Renew(ctx context.Context, c Claim) (Reply, error)
 	// RenewMany renews many rows. A row that is not in its answer is not claimed any more.
@@ -224,6 +228,9 @@ const (
 	HoldBegins = 1 + 8
 )
 
+// Released begins the name of who holds a row that was kept; no other owner's name does.
+const Released = "released: "
+
 // Reply is the answer to a request.
 type Reply int
 
@@ -235,6 +242,7 @@ const (
 	Expired              // the hold was removed, but its time was over
 	Late                 // it came too late by the server's clock
 	Other                // the key is used for something else
+	Kept                 // the hold was removed, and the row stays held
 	Done
 )
 
@@ -301,24 +309,6 @@ type Readers struct {
 
 // Reader is a reader of a key.
 type Reader struct{ Owner, Hold string }
-
-// Blocker is an open transaction that has written a row of a key: it guards the lease, or
-// has acquired it.
-type Blocker struct {
-	Written
-	Over time.Duration // for how long the lease has been over; negative while it isn't
-}
-
-// Written identifies what a transaction has written to a row.
-type Written struct {
-	Slot                   int64
-	Token, Guards, Session uint64
-}
-
-// String says which session has the row locked.
-func (b Blocker) String() string {
-	return fmt.Sprintf("an open transaction of session %d has its row locked", b.Session)
-}
 
 // Info is a row, for people who look.
 type Info struct {

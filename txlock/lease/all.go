@@ -1,0 +1,175 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Leases are several leases that were acquired together, each with a token and a handle of
+// its own. Its methods may be called from any goroutine.
+type Leases struct {
+	all []*Lease // in the order of their keys
+}
+
+// AcquireAll acquires the leases of all keys, or none of them. It takes one after the
+// other, by Acquire and in one order for every program, so that calls of AcquireAll don't
+// wait for each other in a circle; what a program holds already has no place in that
+// order. While it waits for a key, the leases that it has are renewed. A key that is given
+// twice is acquired once. The options are those of each lease, but WaitAtMost bounds the
+// whole wait.
+//
+// It returns what Acquire returns, txlock.ErrInvalidKey if no key is given, and
+// txlock.ErrLost if a lease is lost while it waits for another. If it returns an error,
+// what it had acquired is released.
+func (m *Manager) AcquireAll(ctx context.Context, keys []txlock.Key, opts ...AcquireOption) (*Leases, error) {
+	return m.acquireAll(ctx, keys, opts, m.Acquire)
+}
+
+// TryAcquireAll is AcquireAll without waiting: if somebody else holds one of the leases, it
+// returns txlock.ErrBusy, as TryAcquire does.
+func (m *Manager) TryAcquireAll(ctx context.Context, keys []txlock.Key, opts ...AcquireOption) (*Leases, error) {
+	return m.acquireAll(ctx, keys, opts, m.TryAcquire)
+}
+
+// acquireAll acquires each lease in the given way.
+func (m *Manager) acquireAll(ctx context.Context, keys []txlock.Key, opts []AcquireOption, acquire func(context.Context, txlock.Key, ...AcquireOption) (*Lease, error)) (*Leases, error) {
+	keys, err := inOrder(keys)
+	if err != nil {
+		return nil, err
+	}
+	t, err := m.terms(opts)
+	if err != nil {
+		return nil, err
+	}
+	until := m.store.Now().Add(t.atMost)
+	opts = append(slices.Clip(opts), term(func(of *terms) {
+		of.atLeast = 0 // what is released because another lease is missing is free at once
+		if of.atMost > 0 {
+			of.atMost = max(m.store.Now().Until(until), 1)
+		}
+	}))
+	leases := &Leases{all: make([]*Lease, 0, len(keys))}
+	holding := ctx // ends when a lease is lost
+	for _, key := range keys {
+		l, err := acquire(holding, key, opts...)
+		if err != nil {
+			return nil, errors.Join(m.whyNotAll(ctx, leases, err), leases.drop(ctx))
+		}
+		leases.all = append(leases.all, l)
+		var stop context.CancelFunc
+		holding, stop = l.Context(holding)
+		defer stop()
+	}
+	if err := leases.Err(); err != nil {
+		return nil, errors.Join(m.whyNotAll(ctx, leases, err), leases.drop(ctx))
+	}
+	for _, l := range leases.all {
+		l.record.holdAtLeast(t.atLeast)
+	}
+	return leases, nil
+}
+
+// inOrder returns the keys in the order in which they are acquired, each once.
+func inOrder(keys []txlock.Key) ([]txlock.Key, error) {
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%w: no key was given", txlock.ErrInvalidKey)
+	}
+	for _, key := range keys {
+		if err := key.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	keys = slices.SortedFunc(slices.Values(keys), func(a, b txlock.Key) int { return strings.Compare(a.String(), b.String()) })
+	return slices.CompactFunc(keys, func(a, b txlock.Key) bool { return a.String() == b.String() }), nil
+}
+
+// whyNotAll is the error of a call that has not got all leases: that of the last Acquire,
+// unless what has ended it is the loss of a lease, or Close, which has released them.
+func (m *Manager) whyNotAll(ctx context.Context, leases *Leases, err error) error {
+	lost := leases.Err()
+	switch {
+	case ctx.Err() != nil || lost == nil:
+		return err
+	case errors.Is(lost, txlock.ErrLost):
+		return fmt.Errorf("acquire all leases: %w", lost)
+	}
+	return cmp.Or(m.open(), err)
+}
+
+// drop releases what was acquired for a call that fails.
+func (a *Leases) drop(ctx context.Context) error {
+	var errs []error
+	for _, l := range a.all {
+		if err := l.record.m.releaseUnwanted(ctx, l); !errors.Is(err, txlock.ErrNotHeld) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// All returns the leases, in the order of the names of their keys.
+func (a *Leases) All() []*Lease { return slices.Clone(a.all) }
+
+// Get returns the lease of a key, or nil for a key that is not among them.
+func (a *Leases) Get(key txlock.Key) *Lease {
+	for _, l := range a.all {
+		if l.Key().String() == key.String() {
+			return l
+		}
+	}
+	return nil
+}
+
+// Err returns nil while all leases are certainly held, and otherwise the Err of one that
+// isn't.
+func (a *Leases) Err() error {
+	for _, l := range a.all {
+		if err := l.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Context returns a context that ends when any of the leases is lost or released, with the
+// error of its Err as the cause. It carries all of them, as that of Lease.Context does.
+// Call the returned function when the work is done.
+func (a *Leases) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	stops := make([]context.CancelFunc, len(a.all))
+	for i, l := range a.all {
+		ctx, stops[i] = l.Context(ctx)
+	}
+	return ctx, func() {
+		for _, stop := range slices.Backward(stops) {
+			stop()
+		}
+	}
+}
+
+// Guard makes all leases a condition of a transaction, as Lease.Guard does with each: the
+// transaction can be committed only while all of them are held. It locks their rows in one
+// order. It returns the first error of a Lease.Guard: roll the transaction back then.
+func (a *Leases) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error {
+	for _, l := range a.all {
+		if err := l.Guard(ctx, tx, options...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release releases all leases, as Lease.Release does with each, whatever becomes of the
+// others, and returns the errors.
+func (a *Leases) Release(ctx context.Context) error {
+	errs := make([]error, len(a.all))
+	for i, l := range a.all {
+		errs[i] = l.Release(ctx)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,280 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// three are keys that are not in their order, one of them twice.
+var three = []txlock.Key{txlock.Named("c"), txlock.Named("a"), txlock.Named("b"), txlock.Named("a")}
+
+func acquireAll(t testing.TB, m *lease.Manager, keys []txlock.Key, options ...lease.AcquireOption) *lease.Leases {
+	t.Helper()
+	all, err := m.AcquireAll(t.Context(), keys, options...)
+	must(t, err)
+	return all
+}
+
+// inTime makes a call that must return before an hour is over.
+func inTime[T any](t *testing.T, db *memory, call func() (T, error)) (T, error) {
+	t.Helper()
+	begun := time.Since(db.begun)
+	got, err := call()
+	db.within("the end of the call", begun, begun+time.Hour)
+	return got, err
+}
+
+// TestAcquireAll proves that all leases are held, each key once and in one order, and that
+// Release releases all of them.
+func TestAcquireAll(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		other := db.manager()
+		all := acquireAll(t, m, three)
+		var names []string
+		for _, l := range all.All() {
+			names = append(names, l.Key().String())
+			must(t, l.Err())
+			if all.Get(l.Key()) != l {
+				t.Errorf("Get(%q) is another lease", l.Key())
+			}
+			_, err := other.TryAcquire(t.Context(), l.Key())
+			wants(t, "TryAcquire", err, txlock.ErrBusy)
+		}
+		if !slices.Equal(names, []string{"a", "b", "c"}) || all.Get(job) != nil || all.Err() != nil {
+			t.Errorf("leases of %v, Err %v", names, all.Err())
+		}
+		time.Sleep(time.Hour)
+		must(t, all.Err())
+		must(t, all.Release(t.Context()))
+		must(t, all.Release(t.Context()))
+		wants(t, "Err", all.Err(), txlock.ErrNotHeld)
+		nothingHeld(t, m)
+		if n := len(wire.calls("Release")); n != 3 {
+			t.Errorf("%d releases", n)
+		}
+		again, err := m.TryAcquireAll(t.Context(), three[:1])
+		must(t, err)
+		must(t, again.Release(t.Context()))
+	})
+}
+
+// TestAcquireAllOrNone proves that nothing stays held of a call that fails: because a
+// lease is somebody else's, its time or its context is over, or the manager is closed.
+func TestAcquireAllOrNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		call func(ctx context.Context, m *lease.Manager) (*lease.Leases, error)
+		want error
+		took time.Duration
+	}{
+		"try": {func(ctx context.Context, m *lease.Manager) (*lease.Leases, error) {
+			return m.TryAcquireAll(ctx, three, lease.HoldAtLeast(time.Hour))
+		}, txlock.ErrBusy, 0},
+		"limit": {func(ctx context.Context, m *lease.Manager) (*lease.Leases, error) {
+			return m.AcquireAll(ctx, three, lease.WaitAtMost(time.Minute), lease.HoldAtLeast(time.Hour))
+		}, txlock.ErrWaitTimeout, time.Minute},
+		"deadline": {func(ctx context.Context, m *lease.Manager) (*lease.Leases, error) {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			return m.AcquireAll(ctx, three, lease.HoldAtLeast(time.Hour))
+		}, context.DeadlineExceeded, time.Minute},
+		"closed": {func(ctx context.Context, m *lease.Manager) (*lease.Leases, error) {
+			time.AfterFunc(time.Minute, func() { _ = m.Close(ctx) })
+			return m.AcquireAll(ctx, three)
+		}, lease.ErrClosed, time.Minute},
+		"lost": {func(ctx context.Context, m *lease.Manager) (*lease.Leases, error) {
+			time.AfterFunc(45*time.Second, func() { _ = m.ForceRelease(ctx, txlock.Named("a")) })
+			return m.AcquireAll(ctx, three)
+		}, txlock.ErrLost, 50 * time.Second}, // by the next renewal
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, other := db.manager(), db.manager()
+				last := acquire(t, other, txlock.Named("c"))
+				all, err := c.call(t.Context(), m)
+				wants(t, "the call", err, c.want)
+				db.at("the end of the call", c.took)
+				if all != nil || t.Context().Err() == nil && errors.Is(err, context.Canceled) {
+					t.Errorf("%v, %v", all, err)
+				}
+				synctest.Wait()
+				for _, key := range []string{"a", "b"} {
+					release(t, acquire(t, other, txlock.Named(key)))
+				}
+				db.at("all free", c.took)
+				release(t, last)
+				nothingHeld(t, other)
+			})
+		})
+	}
+}
+
+// TestAcquireAllRenews proves that what is held already is renewed while another lease is
+// waited for, and that WaitAtMost leaves a free one alone whose turn comes late.
+func TestAcquireAllRenews(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		second := acquire(t, other, txlock.Named("b"))
+		time.AfterFunc(10*time.Minute, func() { release(t, second) })
+		busy := make(chan error)
+		go func() {
+			time.Sleep(9 * time.Minute)
+			_, err := other.TryAcquire(t.Context(), txlock.Named("a"))
+			busy <- err
+		}()
+		granted := make(chan *lease.Leases)
+		go func() { granted <- acquireAll(t, m, three, lease.WaitAtMost(11*time.Minute)) }()
+		wants(t, "TryAcquire", <-busy, txlock.ErrBusy)
+		all := <-granted
+		must(t, all.Err())
+		db.within("granted", 10*time.Minute, 10*time.Minute+500*time.Millisecond)
+		must(t, all.Release(t.Context()))
+	})
+}
+
+// TestAcquireAllLimit proves that WaitAtMost bounds all waits together, and that leases
+// which are free are granted however late their turn comes.
+func TestAcquireAllLimit(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		other := db.manager()
+		first, last := acquire(t, other, txlock.Named("a")), acquire(t, other, txlock.Named("c"))
+		time.AfterFunc(40*time.Second, func() { release(t, first) })
+		_, err := m.AcquireAll(t.Context(), three, lease.WaitAtMost(time.Minute))
+		wants(t, "AcquireAll", err, txlock.ErrWaitTimeout)
+		db.at("the limit", time.Minute)
+		release(t, last)
+		wire.fault("Take", slow(2*time.Second))
+		must(t, acquireAll(t, m, three, lease.WaitAtMost(time.Second)).Release(t.Context()))
+	})
+}
+
+// TestAcquireAllWhilePaused proves that a process which was stopped at the end is told that
+// its leases are over.
+func TestAcquireAllWhilePaused(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		wire.fault("Take", func(_ context.Context, _ string, at store.Row, call func() error) error {
+			err := call()
+			if at.Key == "c" {
+				db.Skip(time.Hour)
+			}
+			return err
+		})
+		_, err := m.AcquireAll(t.Context(), three)
+		wants(t, "AcquireAll", err, txlock.ErrLost)
+		nothingHeld(t, m)
+	})
+}
+
+// TestAcquireAllInAnyOrder proves that programs that name the same keys in any order wait
+// for each other, and never in a circle, and that two never have the same key.
+func TestAcquireAllInAnyOrder(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		const keys = 5
+		var holders [keys]atomic.Int64
+		var all sync.WaitGroup
+		for n := range 8 {
+			m := db.manager()
+			order := rand.New(rand.NewPCG(7, uint64(n)))
+			all.Go(func() {
+				for range 20 {
+					mine := order.Perm(keys)[:1+order.IntN(keys)]
+					var named []txlock.Key
+					for _, k := range mine {
+						named = append(named, txlock.Named(fmt.Sprint(k)))
+					}
+					leases, err := inTime(t, db, func() (*lease.Leases, error) { return m.AcquireAll(t.Context(), named) })
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for _, k := range mine {
+						if holders[k].Add(1) > 1 {
+							t.Errorf("two have %d", k)
+						}
+					}
+					time.Sleep(time.Duration(order.IntN(100)) * time.Millisecond)
+					for _, k := range mine {
+						holders[k].Add(-1)
+					}
+					if err := leases.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// TestAcquireAllHoldsAtLeast proves that HoldAtLeast counts for each lease.
+func TestAcquireAllHoldsAtLeast(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		must(t, acquireAll(t, m, three, lease.HoldAtLeast(time.Minute)).Release(t.Context()))
+		all, err := m.List(t.Context())
+		must(t, err)
+		if len(all) != 3 {
+			t.Errorf("held: %+v", all)
+		}
+		must(t, acquireAll(t, m, three).Release(t.Context()))
+		db.within("free", time.Minute, time.Minute+time.Second)
+	})
+}
+
+// TestAcquireAllEntersAgain proves that a lease which the owner has had before stays when
+// the others are released, or could not be had.
+func TestAcquireAllEntersAgain(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		ctx := lease.WithOwner(t.Context(), "ann")
+		outer, err := m.Acquire(ctx, txlock.Named("b"))
+		must(t, err)
+		all, err := m.AcquireAll(ctx, three)
+		must(t, err)
+		must(t, all.Release(t.Context()))
+		must(t, outer.Err())
+		last := acquire(t, other, txlock.Named("c"))
+		_, err = m.TryAcquireAll(ctx, three)
+		wants(t, "TryAcquireAll", err, txlock.ErrBusy)
+		must(t, outer.Err())
+		release(t, outer)
+		release(t, last)
+		nothingHeld(t, m)
+	})
+}
+
+// TestBadAcquireAll proves what is refused before anything is sent.
+func TestBadAcquireAll(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, nowhere(t))
+	for name, c := range map[string]struct {
+		keys    []txlock.Key
+		options []lease.AcquireOption
+		want    error
+	}{
+		"no keys":     {nil, nil, txlock.ErrInvalidKey},
+		"a bad key":   {append(slices.Clone(three), txlock.Named(strings.Repeat("k", 256))), nil, txlock.ErrInvalidKey},
+		"a bad TTL":   {three, []lease.AcquireOption{lease.TTL(-1)}, txlock.ErrInvalidOption},
+		"a bad limit": {three, []lease.AcquireOption{lease.WaitAtMost(0)}, txlock.ErrInvalidOption},
+	} {
+		_, err := m.AcquireAll(t.Context(), c.keys, c.options...)
+		wants(t, "AcquireAll with "+name, err, c.want)
+		_, err = m.TryAcquireAll(t.Context(), c.keys, c.options...)
+		wants(t, "TryAcquireAll with "+name, err, c.want)
+	}
+}

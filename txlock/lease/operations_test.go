@@ -1,0 +1,41 @@
+package lease_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// moreOperations are those of HoldAtLeast, TryDo and AcquireAll.
+var moreOperations = []operation{
+	{"release a lease that stays held", func(ctx context.Context, tb testing.TB, db *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
+		if l, err := m.Acquire(ctx, key, lease.HoldAtLeast(time.Hour)); err != nil {
+			tb.Fatal(err)
+		} else {
+			release(tb, l) // which prepares the statement
+		}
+		exec(tb, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ?", key.String())
+		l := acquire(tb, m, key, lease.HoldAtLeast(time.Hour))
+		return func() error { return l.Release(ctx) }
+	}, 1},
+	{"AcquireAll of three keys, and Release", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
+		keys := []txlock.Key{key, txlock.Named(key.String() + "/b"), txlock.Named(key.String() + "/a")}
+		for _, key := range keys {
+			warmUp(tb, m, key)
+		}
+		return func() error {
+			all, err := m.AcquireAll(ctx, keys)
+			if err != nil {
+				return err
+			}
+			return all.Release(ctx)
+		}
+	}, 6},
+	{"TryDo", func(ctx context.Context, _ testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
+		return func() error { return m.TryDo(ctx, key, func(context.Context, *lease.Lease) error { return nil }) }
+	}, 2},
+}
