@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -56,12 +57,15 @@ func (m *Manager) limited(ctx context.Context, q *request) (context.Context, con
 type sight struct {
 	what  string
 	owner string // who held it
+	note  string // what that tells of itself
 }
 
 var rowLocked = sight{what: "its row was locked"}
 
 func (s sight) String() string {
 	switch {
+	case s.owner != "" && s.note != "":
+		return fmt.Sprintf("owner %q (%s) had it", s.owner, s.note)
 	case s.owner != "":
 		return fmt.Sprintf("owner %q had it", s.owner)
 	case s.what != "":
@@ -78,8 +82,16 @@ func (s *sight) look(q *request, seen store.Glance) {
 	case permits:
 		*s = sight{what: "no permit was free"}
 	default:
-		*s = sight{owner: seen.Owner}
+		*s = sight{owner: seen.Owner, note: seen.Note}
 	}
+}
+
+// busy is txlock.ErrBusy, with who has the lease where a look has shown that.
+func (q *request) busy() error {
+	if q.seen.owner == "" {
+		return txlock.ErrBusy
+	}
+	return fmt.Errorf("%w: %v", txlock.ErrBusy, q.seen)
 }
 
 // queue is the name of the queue that a request waits in. Readers have their own, so that
@@ -151,13 +163,15 @@ var processTag = func() (tag [6]byte) {
 
 // process is the beginning of the names of owners that WithOwner doesn't name, for people
 // who look: "web-3/4711/".
-var process = func() string {
+var process = host + "/" + strconv.Itoa(os.Getpid()) + "/"
+
+// processNote is the default of WithNote.
+var processNote = strings.ToValidUTF8(host, "?") + ":" + strconv.Itoa(os.Getpid())
+
+var host = func() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown" // nothing depends on it
 	}
-	if len(host) > 100 {
-		host = host[:100]
-	}
-	return host + "/" + strconv.Itoa(os.Getpid()) + "/"
+	return host[:min(len(host), 100)]
 }()

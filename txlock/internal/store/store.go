@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -50,7 +51,7 @@ type Store interface {
 	// Turn waits in the server's queue for the turnstile of a key, and returns when it is
 	// the first. It calls before right before it asks for its place, and again if the row
 	// was removed meanwhile. It returns ErrNoTurn if there is no connection to wait on.
-	Turn(ctx context.Context, key, owner string, before func() error) (Turn, error)
+	Turn(ctx context.Context, key, owner, note string, before func() error) (Turn, error)
 	// MayTurn counts a waiter that is going to call Turn, if there is a connection for it.
 	// The caller then calls Turn, and is no longer counted when that fails or its place is
 	// left.
@@ -69,6 +70,9 @@ type Store interface {
 	// Inspect returns the row of a lease, if there is one, the readers and permits that
 	// are held, and the first waiter.
 	Inspect(ctx context.Context, key string) ([]Info, error)
+	// AskHolders asks everybody who has held something under a key since before the given
+	// moment by the server's clock, and has not been asked since, to give it up.
+	AskHolders(ctx context.Context, key, why string, since int64) (Asked, error)
 	// Clean removes the rows that were not used for the retention, and returns how many.
 	Clean(ctx context.Context, retention time.Duration) (int, error)
 	// Sweep removes the rows of a key's readers that nobody has used for their TTL.
@@ -90,10 +94,14 @@ type Session interface {
 	// Release removes a hold. It returns Absent, Refused if the hold isn't there, Expired,
 	// or Done. For UnknownSlot it looks for the slot.
 	Release(ctx context.Context, at Row, hold string) (Reply, error)
-	// Renew extends a lease if the row still has what is claimed: Absent, Refused or Done.
+	// Renew extends a lease if the row still has what is claimed: Absent, Refused or Done,
+	// or Questioned in place of Done: see Questions.
 	Renew(ctx context.Context, c Claim) (Reply, error)
 	// RenewMany renews many rows. A row that is not in its answer is not claimed any more.
-	RenewMany(ctx context.Context, claims []Claim) (map[Row]Standing, error)
+	// It also returns the questions for those that it has renewed.
+	RenewMany(ctx context.Context, claims []Claim) (map[Row]Standing, []Question, error)
+	// Questions returns what the holders of claims were asked and not told of yet.
+	Questions(ctx context.Context, claims []Claim) ([]Question, error)
 	// Raise makes the token of a claim at least the claim's, whatever it was before, and
 	// returns it: Absent, Refused or Done.
 	Raise(ctx context.Context, c Claim) (Answer, error)
@@ -205,6 +213,24 @@ type Claim struct {
 	Row
 	Owner, Hold string
 	Token       uint64
+	Told        int64 // the moment of the last question that its holder knows
+}
+
+// NoQuestion is Told for a claim whose holder isn't to be told.
+const NoQuestion = math.MaxInt64
+
+// Question asks the holder of a row to give it up.
+type Question struct {
+	Row
+	At  int64 // when it was asked, by the server's clock
+	Why string
+}
+
+// Asked is how many holders AskHolders has asked, and how many it has not, because their
+// rows were locked. At is the moment by the server's clock, for the next call.
+type Asked struct {
+	At            int64
+	Holders, Left int
 }
 
 // Ask is a request for a lease, for a reader's place in the given slot, or for one of
@@ -213,6 +239,7 @@ type Ask struct {
 	Row
 	Permits     int
 	Owner, Hold string
+	Note        string // what the owner tells of itself
 	TTL         time.Duration
 	NotAfter    Instant // after that the server refuses it, by its own clock
 	InTurn      bool    // it passes nobody in the queue of Fair
@@ -236,6 +263,7 @@ const (
 	Late                 // it came too late by the server's clock
 	Other                // the key is used for something else
 	Done
+	Questioned // done, and somebody asks the owner to give it up
 )
 
 // Answer is a reply, and after Done the token.
@@ -270,6 +298,7 @@ const (
 type Glance struct {
 	Exists bool
 	Owner  string        // who holds it
+	Note   string        // what that tells of itself
 	Left   time.Duration // for how much longer it is held, 0 if it is free
 	TTL    time.Duration // what it was acquired with
 	Use    Use
@@ -324,6 +353,9 @@ func (b Blocker) String() string {
 type Info struct {
 	Row
 	Owner   string
+	Note    string
+	Asked   string // why somebody asks the owner to give it up
+	AskedAt time.Time
 	Token   uint64
 	TTL     time.Duration
 	Left    time.Duration
