@@ -143,7 +143,8 @@ const AskHolders = `-- name: AskHolders :execresult
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us, question)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0, LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), ?
 FROM lockstep_leases s WHERE s.name = ? AND s.slot >= 0 AND CHAR_LENGTH(s.holds) > 0
-  AND s.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND GREATEST(s.token, s.asked_us) < CAST(? AS SIGNED) FOR UPDATE SKIP LOCKED
+  AND s.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND s.token <= CAST(? AS SIGNED)
+  AND s.asked_us < CAST(? AS SIGNED) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockstep_leases.asked_us + 1, VALUES(asked_us))
 `
 
@@ -157,7 +158,12 @@ type AskHoldersParams struct {
 // moment, and has not been asked since, to give it up. It skips rows that are locked. The
 // insert id is the server's clock, and the count of affected rows has two for each row.
 func (q *Queries) AskHolders(ctx context.Context, db DBTX, arg AskHoldersParams) (sql.Result, error) {
-	return db.ExecContext(ctx, AskHolders, arg.Question, arg.Name, arg.SinceUs)
+	return db.ExecContext(ctx, AskHolders,
+		arg.Question,
+		arg.Name,
+		arg.SinceUs,
+		arg.SinceUs,
+	)
 }
 
 const BeginEpoch = `-- name: BeginEpoch :exec
@@ -731,7 +737,7 @@ func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (
 const NotAsked = `-- name: NotAsked :one
 SELECT COUNT(*) AS holders, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
 FROM lockstep_leases WHERE name = ? AND slot >= 0 AND CHAR_LENGTH(holds) > 0
-  AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND GREATEST(token, asked_us) < CAST(? AS SIGNED)
+  AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND token <= CAST(? AS SIGNED) AND asked_us < CAST(? AS SIGNED)
 `
 
 type NotAskedParams struct {
@@ -747,7 +753,7 @@ type NotAskedRow struct {
 // NotAsked counts, without a lock, those whom AskHolders would ask, and reads the server's
 // clock.
 func (q *Queries) NotAsked(ctx context.Context, db DBTX, arg NotAskedParams) (NotAskedRow, error) {
-	row := db.QueryRowContext(ctx, NotAsked, arg.Name, arg.SinceUs)
+	row := db.QueryRowContext(ctx, NotAsked, arg.Name, arg.SinceUs, arg.SinceUs)
 	var i NotAskedRow
 	err := row.Scan(&i.Holders, &i.NowUs)
 	return i, err

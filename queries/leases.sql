@@ -184,7 +184,8 @@ ON DUPLICATE KEY UPDATE
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us, question)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0, LAST_INSERT_ID(clock_us()), sqlc.arg(question)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot >= 0 AND CHAR_LENGTH(s.holds) > 0
-  AND s.expires_us > clock_us() AND GREATEST(s.token, s.asked_us) < CAST(sqlc.arg(since_us) AS SIGNED) FOR UPDATE SKIP LOCKED
+  AND s.expires_us > clock_us() AND s.token <= CAST(sqlc.arg(since_us) AS SIGNED)
+  AND s.asked_us < CAST(sqlc.arg(since_us) AS SIGNED) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockstep_leases.asked_us + 1, VALUES(asked_us));
 
 -- name: NotAsked :one
@@ -192,7 +193,7 @@ ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockste
 -- clock.
 SELECT COUNT(*) AS holders, CAST(clock_us() AS SIGNED) AS now_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND CHAR_LENGTH(holds) > 0
-  AND expires_us > clock_us() AND GREATEST(token, asked_us) < CAST(sqlc.arg(since_us) AS SIGNED);
+  AND expires_us > clock_us() AND token <= CAST(sqlc.arg(since_us) AS SIGNED) AND asked_us < CAST(sqlc.arg(since_us) AS SIGNED);
 
 -- name: LeaseTransactions :many
 -- LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,

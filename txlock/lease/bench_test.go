@@ -449,18 +449,18 @@ func newSender(b *testing.B, pool *sql.DB, prepared bool) sender {
 // samePair sends the statements of the manager.
 func samePair(b *testing.B, db *testdb.DB, send sender) func() {
 	key := named()
-	exec(b, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0)", key.String())
+	exec(b, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '')", key.String())
 	name, owner, ttl := []byte(key.String()), []byte("web-3/4711/01234567-89ab-cdef-0123-456789abcdef"), (30 * time.Second).Microseconds()
 	const never = int64(math.MaxInt64)
 	acquire := func(hold string) sql.Result {
-		return send(gen.AcquireLease, owner, hold, ttl, name, 0, never)
+		return send(gen.AcquireLease, owner, hold, ttl, []byte("web-3:4711"), name, 0, never)
 	}
 	release := func(hold string) sql.Result { return send(gen.ReleaseLease, hold, name, 0) }
 	if db.Engine() == testdb.MariaDB {
 		refusal := rawsql.For(rawsql.NoWait)
 		acquireNoWait, releaseNoWait := refusal+gen.AcquireNoWait, refusal+gen.ReleaseNoWait
 		acquire = func(hold string) sql.Result {
-			return send(acquireNoWait, hold, owner, ttl, ttl, name, 0, never, owner, hold, owner, hold)
+			return send(acquireNoWait, hold, owner, ttl, ttl, "web-3:4711", name, 0, never, owner, hold, owner, hold)
 		}
 		release = func(hold string) sql.Result { return send(releaseNoWait, hold, hold, hold, name, 0, hold) }
 	}

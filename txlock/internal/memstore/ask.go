@@ -33,7 +33,7 @@ func (s *Store) AskHolders(ctx context.Context, key, why string, since int64) (s
 		asked.At = min(since, now)
 		for _, at := range append(places(rows, key), gate(key)) {
 			r := rows[at]
-			if !r.held(now) || max(int64(r.token), r.asked) >= since {
+			if !r.held(now) || int64(r.token) > since || r.asked >= since {
 				continue
 			}
 			if !t.lock(at) {
