@@ -126,6 +126,9 @@ func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request) (*Lea
 			return nil, err
 		}
 	}
+	if err := q.needHold(); err != nil {
+		return nil, err
+	}
 	a, err := in.Take(ctx, store.Ask{Row: leaseRow(q.key), Owner: q.owner, Note: q.note, Hold: q.hold, TTL: q.ttl, NotAfter: store.Never})
 	switch {
 	case err != nil:
@@ -194,7 +197,7 @@ func noReaders(ctx context.Context, tx store.Session, q *request) error {
 	}
 	readers, err := tx.LockReaders(ctx, q.key.String())
 	for _, r := range readers {
-		if slices.Contains(q.readsAs(), r.Owner) && strings.HasPrefix(r.Hold, q.hold[:store.HoldBegins]) {
+		if slices.Contains(q.readsAs(), r.Owner) && strings.HasPrefix(r.Hold, holdBegins) {
 			return upgrade(r.Owner)
 		}
 	}

@@ -50,6 +50,9 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 	if err := ctx.Err(); err != nil {
 		return store.Answer{}, 0, err
 	}
+	if err := q.needHold(); err != nil {
+		return store.Answer{}, 0, err
+	}
 	since := m.store.Now()
 	limit := patience(q.ttl)
 	if deadline, ok := ctx.Deadline(); ok {

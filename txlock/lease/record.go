@@ -46,7 +46,7 @@ type record struct {
 	revoked   chan struct{} // made by Revoked
 
 	first handle
-	room  [1]*handle // for the first
+	room  [2]*handle // for the first ones
 }
 
 // newRecord makes the record of a lease whose request was sent at the moment since, and

@@ -28,7 +28,7 @@ type request struct {
 	under *Lease            // the lease that the context carries for the key, or nil
 	from  *underlease.Owner // of the context: the innermost owner that is still to be tried
 	reads []string          // owners of the context that read by other managers
-	hold  string            // its entry in the list of holds, if it is granted
+	hold  string            // its entry in the list of holds, if it is granted: see needHold
 	asked instant
 	limit instant // until when it waits, if WaitAtMost limits that
 	seen  sight
@@ -147,12 +147,24 @@ func (q *request) newHold() (uuid.UUID, error) {
 	return id, nil
 }
 
+// needHold makes the entry for the list of holds before the first statement, unless there
+// is one: a lease that is re-entered in this manager needs none.
+func (q *request) needHold() (err error) {
+	if q.hold == "" {
+		_, err = q.newHold()
+	}
+	return err
+}
+
+// holdBegins is how all holds of this process begin.
+var holdBegins = holdOf(uuid.UUID{})[:store.HoldBegins]
+
 // holdOf writes an entry of a list of holds: a separator and an identifier of fixed
 // length, without the separator. All holds of a process begin with the same characters,
 // so that a restarted program recognises the holds of its predecessor as not its own.
 func holdOf(id uuid.UUID) string {
 	copy(id[:], processTag[:])
-	return ";" + base64.RawURLEncoding.EncodeToString(id[:])
+	return string(base64.RawURLEncoding.AppendEncode(append(make([]byte, 0, store.HoldLength), ';'), id[:]))
 }
 
 // processTag makes the first 8 characters of each hold of this process.
