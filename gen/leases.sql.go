@@ -759,6 +759,36 @@ func (q *Queries) NotAsked(ctx context.Context, db DBTX, arg NotAskedParams) (No
 	return i, err
 }
 
+const QuestionOf = `-- name: QuestionOf :one
+SELECT asked_us, question FROM lockstep_leases
+WHERE name = ? AND slot = ? AND owner = ? AND token = ?
+`
+
+type QuestionOfParams struct {
+	Name  []byte
+	Slot  int64
+	Owner []byte
+	Token uint64
+}
+
+type QuestionOfRow struct {
+	AskedUs  int64
+	Question []byte
+}
+
+// QuestionOf reads, without a lock, what the owner of a lease was asked last.
+func (q *Queries) QuestionOf(ctx context.Context, db DBTX, arg QuestionOfParams) (QuestionOfRow, error) {
+	row := db.QueryRowContext(ctx, QuestionOf,
+		arg.Name,
+		arg.Slot,
+		arg.Owner,
+		arg.Token,
+	)
+	var i QuestionOfRow
+	err := row.Scan(&i.AskedUs, &i.Question)
+	return i, err
+}
+
 const QueueForLease = `-- name: QueueForLease :execrows
 UPDATE lockstep_leases SET guards = 1, owner = ?, note = ?, conn_id = CONNECTION_ID(),
   expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))

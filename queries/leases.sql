@@ -108,6 +108,11 @@ ON DUPLICATE KEY UPDATE
     lockstep_leases.token + IF(lockstep_leases.asked_us > VALUES(asked_us), 4611686018427387904, 0), 1)),
   expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, clock_us() + lockstep_leases.ttl_us);
 
+-- name: QuestionOf :one
+-- QuestionOf reads, without a lock, what the owner of a lease was asked last.
+SELECT asked_us, question FROM lockstep_leases
+WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token);
+
 -- name: RaiseToken :execlastid
 -- RaiseToken raises the token of a lease that the owner still holds with this hold to at
 -- least the given one. The reply is the token, or 0 the row is locked or missing, 1 the

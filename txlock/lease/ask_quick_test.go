@@ -55,7 +55,7 @@ func TestAskedWithTheRenewal(t *testing.T) {
 		}
 		time.Sleep(25 * time.Second)
 		must(t, l.Err())
-		if n := len(wire.calls("Questions")); n != 1 { // of Renew; RenewMany has told the first
+		if n := len(wire.calls("Question")); n != 1 { // of Renew; RenewMany has told the first
 			t.Errorf("%d questions", n)
 		}
 		release(t, l)

@@ -79,9 +79,8 @@ func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) 
 		r.extend(sent, sent)
 	case reply == store.Questioned:
 		r.extend(sent, sent)
-		// If this fails, the next renewal asks again.
-		questions, _ := m.store.Questions(ctx, []store.Claim{claim})
-		for _, question := range questions {
+		// If this fails, the next renewal tells again.
+		if question, err := m.store.Question(ctx, claim); err == nil && question.At > 0 {
 			r.ask(question)
 		}
 	default: // the row is somebody else's, or missing

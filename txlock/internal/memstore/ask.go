@@ -14,15 +14,12 @@ func (r *row) question(c store.Claim) []store.Question {
 	return []store.Question{{Row: c.Row, At: r.asked, Why: r.why}}
 }
 
-func (x session) Questions(ctx context.Context, claims []store.Claim) ([]store.Question, error) {
-	return do(ctx, x, "Questions", claims[0].Row, func(t *Tx) (all []store.Question, _ error) {
-		now, rows := t.db.now(), t.plain()
-		for _, c := range claims {
-			if r := rows[c.Row]; r.claimed(c, now) {
-				all = append(all, r.question(c)...)
-			}
+func (x session) Question(ctx context.Context, c store.Claim) (store.Question, error) {
+	return do(ctx, x, "Question", c.Row, func(t *Tx) (q store.Question, _ error) {
+		if r := t.plain()[c.Row]; r.owner == c.Owner && r.token == c.Token {
+			q = store.Question{Row: c.Row, At: r.asked, Why: r.why}
 		}
-		return all, nil
+		return q, nil
 	})
 }
 

@@ -2,15 +2,26 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-// Questions reads what the holders of claims were asked and not told of yet.
-func (s session) Questions(ctx context.Context, claims []store.Claim) (all []store.Question, err error) {
-	rows, err := s.db.QueryContext(ctx, rawsql.QuestionsMany(holdsOf(claims)))
+// Question reads what the holder of a claim was asked last.
+func (s session) Question(ctx context.Context, c store.Claim) (store.Question, error) {
+	row, err := queries.QuestionOf(ctx, s.db, gen.QuestionOfParams{Name: []byte(c.Key), Slot: c.Slot, Owner: []byte(c.Owner), Token: c.Token})
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.Question{}, nil
+	}
+	return store.Question{Row: c.Row, At: row.AskedUs, Why: string(row.Question)}, err
+}
+
+// questions reads what the holders were asked and not told of yet.
+func (s session) questions(ctx context.Context, holds []rawsql.Hold) (all []store.Question, err error) {
+	rows, err := s.db.QueryContext(ctx, rawsql.QuestionsMany(holds))
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +63,7 @@ func askHolders(ctx context.Context, conn, db gen.DBTX, key, why string, since i
 	if err != nil {
 		return asked, err
 	}
-	if affected > 0 {
+	if affected >= 2 {
 		at, err := result.LastInsertId()
 		if err != nil {
 			return asked, err

@@ -166,7 +166,7 @@ func (s session) RenewMany(ctx context.Context, claims []store.Claim) (map[store
 	if at&rawsql.AskedBit == 0 {
 		return found, nil, nil
 	}
-	questions, _ := s.Questions(ctx, claims) // they are renewed whatever this returns, and the next renewal asks again
+	questions, _ := s.questions(ctx, holds) // they are renewed whatever this returns, and the next renewal asks again
 	return found, questions, nil
 }
 

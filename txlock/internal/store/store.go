@@ -95,13 +95,14 @@ type Session interface {
 	// or Done. For UnknownSlot it looks for the slot.
 	Release(ctx context.Context, at Row, hold string) (Reply, error)
 	// Renew extends a lease if the row still has what is claimed: Absent, Refused or Done,
-	// or Questioned in place of Done: see Questions.
+	// or Questioned in place of Done: see Question.
 	Renew(ctx context.Context, c Claim) (Reply, error)
 	// RenewMany renews many rows. A row that is not in its answer is not claimed any more.
 	// It also returns the questions for those that it has renewed.
 	RenewMany(ctx context.Context, claims []Claim) (map[Row]Standing, []Question, error)
-	// Questions returns what the holders of claims were asked and not told of yet.
-	Questions(ctx context.Context, claims []Claim) ([]Question, error)
+	// Question returns what the holder of a claim was asked last. Its At is 0 if there is
+	// nothing.
+	Question(ctx context.Context, c Claim) (Question, error)
 	// Raise makes the token of a claim at least the claim's, whatever it was before, and
 	// returns it: Absent, Refused or Done.
 	Raise(ctx context.Context, c Claim) (Answer, error)
