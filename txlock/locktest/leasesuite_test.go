@@ -209,6 +209,7 @@ func leasesBehave(t *testing.T, run func(*testing.T, func(*testing.T)), newManag
 	ownersOfManagersBehave(show)
 	sharedLeasesBehave(show)
 	semaphoresBehave(show)
+	askingBehaves(show)
 }
 
 // show runs a behaviour with two managers and a key of its own.
