@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -87,6 +88,27 @@ var operations = []operation{
 	{"Renew", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
 		l := acquire(tb, m, key)
 		tb.Cleanup(func() { release(tb, l) })
+		return func() error { return l.Renew(ctx) }
+	}, 1},
+	{"Ask", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
+		l := acquire(tb, other, key)
+		tb.Cleanup(func() { release(tb, l) })
+		return func() error { return m.Ask(ctx, key, "why") }
+	}, 3},
+	{"Renew when asked", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
+		l := acquire(tb, m, key)
+		tb.Cleanup(func() { release(tb, l) })
+		if err := other.Ask(ctx, key, "why"); err != nil {
+			tb.Fatal(err)
+		}
+		return func() error { return l.Renew(ctx) }
+	}, 2},
+	{"Renew when told", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
+		l := acquire(tb, m, key)
+		tb.Cleanup(func() { release(tb, l) })
+		if err := errors.Join(other.Ask(ctx, key, "why"), l.Renew(ctx)); err != nil {
+			tb.Fatal(err)
+		}
 		return func() error { return l.Renew(ctx) }
 	}, 1},
 	{"Err and Done", func(_ context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
