@@ -64,6 +64,64 @@ func (h *handle) end(why error) {
 	h.contexts = nil
 }
 
+// enter makes another handle, or returns nil if the lease doesn't count any more. A lease
+// whose transaction may not be committed yet is entered only with pending.
+func (r *record) enter(pending bool) *Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost != nil || r.handles == nil || r.pending && !pending || r.m.store.Now() >= r.deadline {
+		return nil
+	}
+	h := &handle{record: r, again: true}
+	r.handles = append(r.handles, h)
+	if len(r.handles) == 1 { // the others were dropped, so it was not renewed
+		r.m.expect(r.dueAt())
+	}
+	return h.lease()
+}
+
+// leave removes a handle. After the last one, the caller releases the lease.
+func (r *record) leave(h *handle) (last bool, lost error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if h.released {
+		return false, nil
+	}
+	r.letGo(h)
+	if i := slices.Index(r.handles, h); i >= 0 {
+		r.handles = slices.Delete(r.handles, i, i+1)
+	}
+	if len(r.handles) > 0 || r.handles == nil {
+		return false, r.lost
+	}
+	r.handles = nil
+	r.expiry.Stop()
+	return true, r.lost
+}
+
+// leaveAll removes all handles, also if all were dropped. It returns false if the record
+// has ended already.
+func (r *record) leaveAll() (last bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.handles == nil || r.lost != nil {
+		return false
+	}
+	for _, h := range r.handles {
+		r.letGo(h)
+	}
+	r.handles = nil
+	r.expiry.Stop()
+	return true
+}
+
+// letGo marks a handle as released. The caller holds record.mu.
+func (r *record) letGo(h *handle) {
+	h.released = true
+	h.cleanup.Stop()
+	h.end(released{r.key, r.token.Load()})
+}
+
 // errDropped is the cause of a loss, and the error of Observer.Dropped.
 var errDropped = errors.New("the program has dropped its handle without Release")
 
