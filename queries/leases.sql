@@ -41,8 +41,8 @@ ON DUPLICATE KEY UPDATE
   ttl_us = IF(LAST_INSERT_ID() < 16, lockstep_leases.ttl_us,
     IF(LAST_INSERT_ID() > lockstep_leases.token, VALUES(ttl_us), GREATEST(lockstep_leases.ttl_us, VALUES(ttl_us)))),
   conn_id = IF(LAST_INSERT_ID() < 16, lockstep_leases.conn_id, CONNECTION_ID()),
-  note = IF(LAST_INSERT_ID() > lockstep_leases.token, VALUES(note), lockstep_leases.note),
-  asked_us = IF(LAST_INSERT_ID() > lockstep_leases.token, 0, lockstep_leases.asked_us),
+  note = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), VALUES(note), lockstep_leases.note),
+  asked_us = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), 0, lockstep_leases.asked_us),
   token = IF(LAST_INSERT_ID() < 16, lockstep_leases.token, LAST_INSERT_ID()),
   used_for = IF(lockstep_leases.used_for = 1 AND LAST_INSERT_ID() >= 16,
     lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + 4611686018427387904), lockstep_leases.used_for);
