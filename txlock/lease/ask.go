@@ -21,7 +21,8 @@ import (
 // reason counts. The reason is valid UTF-8 of at most 255 bytes.
 //
 // If a transaction has the row locked, because it guards the lease for example, Ask waits
-// for its end, looking again and again, until the context ends.
+// for its end, looking again and again, until the context ends. On a multi-primary cluster
+// a transaction that guards the lease on another node may fail with txlock.ErrDeadlock then.
 //
 // It returns txlock.ErrNotHeld if nobody holds the lease, ErrInvalidKey, ErrInvalidOption
 // for a reason that is too long, ErrSchema, ErrReadOnly, ErrClosed, and the errors of the

@@ -43,5 +43,5 @@ type ExpectedRenew struct{ ExpectedHeld }
 // returns the reason.
 func (e *ExpectedRenew) Asked(reason string) {
 	held := e.leases.last(e.key, e.what)
-	e.ExpectedHeld.expect(play{reply: int64(held.Token()) + sqlstore.SharedBit, why: reason}, nil)
+	e.expect(play{reply: int64(held.Token()) + sqlstore.SharedBit, why: reason}, nil)
 }
