@@ -12,7 +12,7 @@
 //	m, err := lease.NewManager(a.Pool())
 //
 // Read server.go first (the rows and their locks), then tx.go, then the statements: those
-// that take and release in take.go, the others that write in session.go, those that read in
+// that take and release in take.go, the others that write in session.go and ask.go, those that read in
 // reads.go. What they do is what those of queries/leases.sql and queries/shared.sql do.
 //
 // It differs from a server where nothing depends on it: all row locks are exclusive, no
