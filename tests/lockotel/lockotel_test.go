@@ -141,7 +141,7 @@ func written(t *testing.T, m metricdata.Metrics) string {
 			}
 		}
 	case metricdata.Sum[int64]:
-		if m.Unit != "{lock}" || !data.IsMonotonic {
+		if m.Unit != "{lock}" && m.Unit != "{handle}" || !data.IsMonotonic {
 			t.Errorf("%s: unit %s, monotonic %t", m.Name, m.Unit, data.IsMonotonic)
 		}
 		for _, p := range data.DataPoints {
