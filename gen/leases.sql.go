@@ -7,12 +7,13 @@ package gen
 
 import (
 	"context"
+	"database/sql"
 )
 
 const AcquireLease = `-- name: AcquireLease :execlastid
 
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, ?, ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), ?, 0, 0, 0
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+SELECT s.name, s.slot, ?, ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), ?, 0, 0, 0, ?
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(CASE
@@ -31,6 +32,8 @@ ON DUPLICATE KEY UPDATE
   ttl_us = IF(LAST_INSERT_ID() < 16, lockstep_leases.ttl_us,
     IF(LAST_INSERT_ID() > lockstep_leases.token, VALUES(ttl_us), GREATEST(lockstep_leases.ttl_us, VALUES(ttl_us)))),
   conn_id = IF(LAST_INSERT_ID() < 16, lockstep_leases.conn_id, CONNECTION_ID()),
+  note = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), VALUES(note), lockstep_leases.note),
+  asked_us = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), 0, lockstep_leases.asked_us),
   token = IF(LAST_INSERT_ID() < 16, lockstep_leases.token, LAST_INSERT_ID()),
   used_for = IF(lockstep_leases.used_for = 1 AND LAST_INSERT_ID() >= 16,
     lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + 4611686018427387904), lockstep_leases.used_for)
@@ -40,6 +43,7 @@ type AcquireLeaseParams struct {
 	Owner      []byte
 	Hold       string
 	TtlUs      int64
+	Note       []byte
 	Name       []byte
 	Slot       int64
 	NotAfterUs int64
@@ -65,12 +69,13 @@ type AcquireLeaseParams struct {
 // list of holds is full, 3 the server's clock is past not_after, 4 the key is a
 // semaphore. If the key has been shared, the token has bit 62 set: there may be readers.
 // A refusal shortens an expiry that is further ahead than one time to live, as it is
-// after the clock was set back.
+// after the clock was set back. A new holder has not been asked anything yet.
 func (q *Queries) AcquireLease(ctx context.Context, db DBTX, arg AcquireLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AcquireLease,
 		arg.Owner,
 		arg.Hold,
 		arg.TtlUs,
+		arg.Note,
 		arg.Name,
 		arg.Slot,
 		arg.NotAfterUs,
@@ -86,6 +91,7 @@ UPDATE lockstep_leases SET
   holds = CONCAT(IF(LAST_INSERT_ID() > token, LEFT(holds, 0), holds), ?), owner = ?,
   expires_us = GREATEST(IF(LAST_INSERT_ID() > token, 0, expires_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED)),
   ttl_us = GREATEST(IF(LAST_INSERT_ID() > token, 0, ttl_us), CAST(? AS SIGNED)),
+  note = IF(LAST_INSERT_ID() > token, ?, note), asked_us = IF(LAST_INSERT_ID() > token, 0, asked_us),
   conn_id = CONNECTION_ID(), token = LAST_INSERT_ID(),
   used_for = IF(used_for = 1, used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + 4611686018427387904), used_for)
 WHERE name = ? AND slot = ? AND LAST_INSERT_ID(CASE
@@ -105,6 +111,7 @@ type AcquireNoWaitParams struct {
 	Hold       string
 	Owner      []byte
 	TtlUs      int64
+	Note       interface{}
 	Name       []byte
 	Slot       int64
 	NotAfterUs int64
@@ -120,6 +127,7 @@ func (q *Queries) AcquireNoWait(ctx context.Context, db DBTX, arg AcquireNoWaitP
 		arg.Owner,
 		arg.TtlUs,
 		arg.TtlUs,
+		arg.Note,
 		arg.Name,
 		arg.Slot,
 		arg.NotAfterUs,
@@ -135,6 +143,33 @@ func (q *Queries) AcquireNoWait(ctx context.Context, db DBTX, arg AcquireNoWaitP
 		return 0, err
 	}
 	return result.LastInsertId()
+}
+
+const AskHolders = `-- name: AskHolders :execresult
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us, question)
+SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0, LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), ?
+FROM lockstep_leases s WHERE s.name = ? AND s.slot >= 0 AND LEFT(s.holds, 1) = ';'
+  AND s.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND s.token <= CAST(? AS SIGNED)
+  AND s.asked_us < CAST(? AS SIGNED) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockstep_leases.asked_us + 1, VALUES(asked_us))
+`
+
+type AskHoldersParams struct {
+	Question []byte
+	Name     []byte
+	SinceUs  int64
+}
+
+// AskHolders asks everybody who has held something under a key since before the given
+// moment, and has not been asked since, to give it up. It skips rows that are locked. The
+// insert id is the server's clock, and the count of affected rows has two for each row.
+func (q *Queries) AskHolders(ctx context.Context, db DBTX, arg AskHoldersParams) (sql.Result, error) {
+	return db.ExecContext(ctx, AskHolders,
+		arg.Question,
+		arg.Name,
+		arg.SinceUs,
+		arg.SinceUs,
+	)
 }
 
 const BeginEpoch = `-- name: BeginEpoch :exec
@@ -343,8 +378,8 @@ func (q *Queries) IdleLeases(ctx context.Context, db DBTX, arg IdleLeasesParams)
 }
 
 const InspectLease = `-- name: InspectLease :many
-SELECT name, slot, owner, token, ttl_us,
-  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
+SELECT name, slot, owner, note, token, ttl_us,
+  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
 FROM lockstep_leases
 WHERE name = ? AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
 ORDER BY slot
@@ -354,11 +389,14 @@ type InspectLeaseRow struct {
 	Name        []byte
 	Slot        int64
 	Owner       []byte
+	Note        []byte
 	Token       uint64
 	TtlUs       int64
 	LeftUs      int64
 	HoldsLength int64
 	UsedFor     int64
+	AskedUs     int64
+	Question    []byte
 }
 
 // InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
@@ -376,11 +414,14 @@ func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]Ins
 			&i.Name,
 			&i.Slot,
 			&i.Owner,
+			&i.Note,
 			&i.Token,
 			&i.TtlUs,
 			&i.LeftUs,
 			&i.HoldsLength,
 			&i.UsedFor,
+			&i.AskedUs,
+			&i.Question,
 		); err != nil {
 			return nil, err
 		}
@@ -396,12 +437,13 @@ func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]Ins
 }
 
 const InspectTurnstile = `-- name: InspectTurnstile :one
-SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = ? AND slot = -1 AND guards > 0
+SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = ? AND slot = -1 AND guards > 0
 `
 
 type InspectTurnstileRow struct {
 	Name    []byte
 	Owner   []byte
+	Note    []byte
 	ConnID  uint64
 	SinceUs int64
 }
@@ -413,6 +455,7 @@ func (q *Queries) InspectTurnstile(ctx context.Context, db DBTX, name []byte) (I
 	err := row.Scan(
 		&i.Name,
 		&i.Owner,
+		&i.Note,
 		&i.ConnID,
 		&i.SinceUs,
 	)
@@ -571,8 +614,8 @@ func (q *Queries) LeaseTransactions(ctx context.Context, db DBTX, name []byte) (
 }
 
 const ListLeases = `-- name: ListLeases :many
-SELECT name, slot, owner, token, ttl_us,
-  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
+SELECT name, slot, owner, note, token, ttl_us,
+  CAST(expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
 FROM lockstep_leases
 WHERE (name > ? OR name = ? AND slot > ?)
   AND slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
@@ -589,11 +632,14 @@ type ListLeasesRow struct {
 	Name        []byte
 	Slot        int64
 	Owner       []byte
+	Note        []byte
 	Token       uint64
 	TtlUs       int64
 	LeftUs      int64
 	HoldsLength int64
 	UsedFor     int64
+	AskedUs     int64
+	Question    []byte
 }
 
 // ListLeases reads a page of the leases, readers and permits that are held, by name and
@@ -616,11 +662,14 @@ func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams)
 			&i.Name,
 			&i.Slot,
 			&i.Owner,
+			&i.Note,
 			&i.Token,
 			&i.TtlUs,
 			&i.LeftUs,
 			&i.HoldsLength,
 			&i.UsedFor,
+			&i.AskedUs,
+			&i.Question,
 		); err != nil {
 			return nil, err
 		}
@@ -636,7 +685,7 @@ func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams)
 }
 
 const ListTurnstiles = `-- name: ListTurnstiles :many
-SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases
+SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > ? AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?
 `
 
@@ -648,6 +697,7 @@ type ListTurnstilesParams struct {
 type ListTurnstilesRow struct {
 	Name    []byte
 	Owner   []byte
+	Note    []byte
 	ConnID  uint64
 	SinceUs int64
 }
@@ -666,6 +716,7 @@ func (q *Queries) ListTurnstiles(ctx context.Context, db DBTX, arg ListTurnstile
 		if err := rows.Scan(
 			&i.Name,
 			&i.Owner,
+			&i.Note,
 			&i.ConnID,
 			&i.SinceUs,
 		); err != nil {
@@ -700,7 +751,7 @@ func (q *Queries) LockLease(ctx context.Context, db DBTX, arg LockLeaseParams) (
 }
 
 const LookLease = `-- name: LookLease :one
-SELECT owner, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
+SELECT owner, note, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = ? AND slot = ?
 `
 
@@ -711,6 +762,7 @@ type LookLeaseParams struct {
 
 type LookLeaseRow struct {
 	Owner   []byte
+	Note    []byte
 	UsedFor int64
 	LeftUs  int64
 	TtlUs   int64
@@ -723,6 +775,7 @@ func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (
 	var i LookLeaseRow
 	err := row.Scan(
 		&i.Owner,
+		&i.Note,
 		&i.UsedFor,
 		&i.LeftUs,
 		&i.TtlUs,
@@ -730,14 +783,70 @@ func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (
 	return i, err
 }
 
+const NotAsked = `-- name: NotAsked :one
+SELECT COUNT(*) AS holders, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
+FROM lockstep_leases WHERE name = ? AND slot >= 0 AND LEFT(holds, 1) = ';'
+  AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND token <= CAST(? AS SIGNED) AND asked_us < CAST(? AS SIGNED)
+`
+
+type NotAskedParams struct {
+	Name    []byte
+	SinceUs int64
+}
+
+type NotAskedRow struct {
+	Holders int64
+	NowUs   int64
+}
+
+// NotAsked counts, without a lock, those whom AskHolders would ask, and reads the server's
+// clock.
+func (q *Queries) NotAsked(ctx context.Context, db DBTX, arg NotAskedParams) (NotAskedRow, error) {
+	row := db.QueryRowContext(ctx, NotAsked, arg.Name, arg.SinceUs, arg.SinceUs)
+	var i NotAskedRow
+	err := row.Scan(&i.Holders, &i.NowUs)
+	return i, err
+}
+
+const QuestionOf = `-- name: QuestionOf :one
+SELECT asked_us, question FROM lockstep_leases
+WHERE name = ? AND slot = ? AND owner = ? AND token = ?
+`
+
+type QuestionOfParams struct {
+	Name  []byte
+	Slot  int64
+	Owner []byte
+	Token uint64
+}
+
+type QuestionOfRow struct {
+	AskedUs  int64
+	Question []byte
+}
+
+// QuestionOf reads, without a lock, what the owner of a lease was asked last.
+func (q *Queries) QuestionOf(ctx context.Context, db DBTX, arg QuestionOfParams) (QuestionOfRow, error) {
+	row := db.QueryRowContext(ctx, QuestionOf,
+		arg.Name,
+		arg.Slot,
+		arg.Owner,
+		arg.Token,
+	)
+	var i QuestionOfRow
+	err := row.Scan(&i.AskedUs, &i.Question)
+	return i, err
+}
+
 const QueueForLease = `-- name: QueueForLease :execrows
-UPDATE lockstep_leases SET guards = 1, owner = ?, conn_id = CONNECTION_ID(),
+UPDATE lockstep_leases SET guards = 1, owner = ?, note = ?, conn_id = CONNECTION_ID(),
   expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + GREATEST(0, TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))
 WHERE name = ? AND slot = -1
 `
 
 type QueueForLeaseParams struct {
 	Owner []byte
+	Note  []byte
 	Name  []byte
 }
 
@@ -745,7 +854,7 @@ type QueueForLeaseParams struct {
 // whoever has it is the first of all who wait for the lease. It writes who has the
 // turnstile and since when, for others to read. This is never committed.
 func (q *Queries) QueueForLease(ctx context.Context, db DBTX, arg QueueForLeaseParams) (int64, error) {
-	result, err := db.ExecContext(ctx, QueueForLease, arg.Owner, arg.Name)
+	result, err := db.ExecContext(ctx, QueueForLease, arg.Owner, arg.Note, arg.Name)
 	if err != nil {
 		return 0, err
 	}
@@ -869,32 +978,36 @@ func (q *Queries) ReleaseNoWait(ctx context.Context, db DBTX, arg ReleaseNoWaitP
 }
 
 const RenewLease = `-- name: RenewLease :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, ?, ?, ?, 0, 0, 0, 0
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)
+SELECT s.name, s.slot, ?, ?, ?, 0, 0, 0, 0, ?
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(
     lockstep_leases.owner = VALUES(owner) AND lockstep_leases.token = VALUES(token) AND LOCATE(VALUES(holds), lockstep_leases.holds) > 0
-    AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), lockstep_leases.token, 1)),
+    AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
+    lockstep_leases.token + IF(lockstep_leases.asked_us > VALUES(asked_us), 4611686018427387904, 0), 1)),
   expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + lockstep_leases.ttl_us)
 `
 
 type RenewLeaseParams struct {
-	Owner []byte
-	Hold  string
-	Token uint64
-	Name  []byte
-	Slot  int64
+	Owner  []byte
+	Hold   string
+	Token  uint64
+	ToldUs int64
+	Name   []byte
+	Slot   int64
 }
 
 // RenewLease sets the expiry of a lease that the owner still holds with this token and
 // hold. The reply is the token, or 0 the row is locked or missing, 1 the owner doesn't
-// hold the lease any more.
+// hold the lease any more. If the owner has been asked something that it wasn't told yet,
+// the token has bit 62 set.
 func (q *Queries) RenewLease(ctx context.Context, db DBTX, arg RenewLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, RenewLease,
 		arg.Owner,
 		arg.Hold,
 		arg.Token,
+		arg.ToldUs,
 		arg.Name,
 		arg.Slot,
 	)

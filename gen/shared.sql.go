@@ -11,9 +11,9 @@ import (
 )
 
 const AcquirePermit = `-- name: AcquirePermit :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, s.slot, ?, ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
-  ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0
+  ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0, ?
 FROM lockstep_leases s WHERE s.name = ? AND s.slot BETWEEN 1 AND CAST(? AS SIGNED)
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
@@ -22,7 +22,7 @@ ORDER BY s.slot LIMIT 1 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))),
   owner = VALUES(owner), holds = VALUES(holds), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
-  token = LAST_INSERT_ID(),
+  note = VALUES(note), asked_us = 0, token = LAST_INSERT_ID(),
   used_for = lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.slot * 4503599627370496)
 `
 
@@ -30,6 +30,7 @@ type AcquirePermitParams struct {
 	Owner      []byte
 	Hold       string
 	TtlUs      int64
+	Note       []byte
 	Name       []byte
 	Permits    int64
 	NotAfterUs int64
@@ -44,6 +45,7 @@ func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitP
 		arg.Hold,
 		arg.TtlUs,
 		arg.TtlUs,
+		arg.Note,
 		arg.Name,
 		arg.Permits,
 		arg.NotAfterUs,
@@ -338,9 +340,9 @@ func (q *Queries) ResizeSemaphore(ctx context.Context, db DBTX, arg ResizeSemaph
 }
 
 const ShareLease = `-- name: ShareLease :execlastid
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, ?, ?, ?, LAST_INSERT_ID(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))),
-  ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0
+  ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0, ?
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 AND s.used_for = 1
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner = ?)
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
@@ -352,6 +354,8 @@ ON DUPLICATE KEY UPDATE
   holds = IF(LAST_INSERT_ID() = 1, lockstep_leases.holds, VALUES(holds)),
   ttl_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.ttl_us, VALUES(ttl_us)),
   expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, VALUES(expires_us)),
+  note = IF(LAST_INSERT_ID() = 1, lockstep_leases.note, VALUES(note)),
+  asked_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.asked_us, 0),
   token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID())
 `
 
@@ -360,6 +364,7 @@ type ShareLeaseParams struct {
 	Owner      []byte
 	Hold       string
 	TtlUs      int64
+	Note       []byte
 	Name       []byte
 	NotAfterUs int64
 }
@@ -375,6 +380,7 @@ func (q *Queries) ShareLease(ctx context.Context, db DBTX, arg ShareLeaseParams)
 		arg.Hold,
 		arg.TtlUs,
 		arg.TtlUs,
+		arg.Note,
 		arg.Name,
 		arg.Owner,
 		arg.NotAfterUs,

@@ -20,9 +20,9 @@
 -- list of holds is full, 3 the server's clock is past not_after, 4 the key is a
 -- semaphore. If the key has been shared, the token has bit 62 set: there may be readers.
 -- A refusal shortens an expiry that is further ahead than one time to live, as it is
--- after the clock was set back.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(), sqlc.arg(ttl_us), 0, 0, 0
+-- after the clock was set back. A new holder has not been asked anything yet.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(), sqlc.arg(ttl_us), 0, 0, 0, sqlc.arg(note)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(CASE
@@ -41,6 +41,8 @@ ON DUPLICATE KEY UPDATE
   ttl_us = IF(LAST_INSERT_ID() < 16, lockstep_leases.ttl_us,
     IF(LAST_INSERT_ID() > lockstep_leases.token, VALUES(ttl_us), GREATEST(lockstep_leases.ttl_us, VALUES(ttl_us)))),
   conn_id = IF(LAST_INSERT_ID() < 16, lockstep_leases.conn_id, CONNECTION_ID()),
+  note = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), VALUES(note), lockstep_leases.note),
+  asked_us = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), 0, lockstep_leases.asked_us),
   token = IF(LAST_INSERT_ID() < 16, lockstep_leases.token, LAST_INSERT_ID()),
   used_for = IF(lockstep_leases.used_for = 1 AND LAST_INSERT_ID() >= 16,
     lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + 4611686018427387904), lockstep_leases.used_for);
@@ -54,6 +56,7 @@ UPDATE lockstep_leases SET
   holds = CONCAT(IF(LAST_INSERT_ID() > token, LEFT(holds, 0), holds), sqlc.arg(hold)), owner = sqlc.arg(owner),
   expires_us = GREATEST(IF(LAST_INSERT_ID() > token, 0, expires_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED)),
   ttl_us = GREATEST(IF(LAST_INSERT_ID() > token, 0, ttl_us), CAST(sqlc.arg(ttl_us) AS SIGNED)),
+  note = IF(LAST_INSERT_ID() > token, sqlc.arg(note), note), asked_us = IF(LAST_INSERT_ID() > token, 0, asked_us),
   conn_id = CONNECTION_ID(), token = LAST_INSERT_ID(),
   used_for = IF(used_for = 1, used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + 4611686018427387904), used_for)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND LAST_INSERT_ID(CASE
@@ -118,15 +121,22 @@ ON DUPLICATE KEY UPDATE
 -- name: RenewLease :execlastid
 -- RenewLease sets the expiry of a lease that the owner still holds with this token and
 -- hold. The reply is the token, or 0 the row is locked or missing, 1 the owner doesn't
--- hold the lease any more.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0
+-- hold the lease any more. If the owner has been asked something that it wasn't told yet,
+-- the token has bit 62 set.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)
+SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0, sqlc.arg(told_us)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(
     lockstep_leases.owner = VALUES(owner) AND lockstep_leases.token = VALUES(token) AND LOCATE(VALUES(holds), lockstep_leases.holds) > 0
-    AND lockstep_leases.expires_us > clock_us(), lockstep_leases.token, 1)),
+    AND lockstep_leases.expires_us > clock_us(),
+    lockstep_leases.token + IF(lockstep_leases.asked_us > VALUES(asked_us), 4611686018427387904, 0), 1)),
   expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, clock_us() + lockstep_leases.ttl_us);
+
+-- name: QuestionOf :one
+-- QuestionOf reads, without a lock, what the owner of a lease was asked last.
+SELECT asked_us, question FROM lockstep_leases
+WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token);
 
 -- name: RaiseToken :execlastid
 -- RaiseToken raises the token of a lease that the owner still holds with this hold to at
@@ -148,14 +158,14 @@ SELECT token FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.ar
 -- name: LookLease :one
 -- LookLease reads, without a lock, who holds a lease and for how much longer, 0 for a
 -- free one.
-SELECT owner, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, ttl_us
+SELECT owner, note, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: QueueForLease :execrows
 -- QueueForLease locks the turnstile of a key, waiting for it in the server's queue:
 -- whoever has it is the first of all who wait for the lease. It writes who has the
 -- turnstile and since when, for others to read. This is never committed.
-UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), conn_id = CONNECTION_ID(),
+UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), note = sqlc.arg(note), conn_id = CONNECTION_ID(),
   expires_us = clock_after_wait_us()
 WHERE name = sqlc.arg(name) AND slot = -1;
 
@@ -197,6 +207,24 @@ ON DUPLICATE KEY UPDATE
   holds = IF(LAST_INSERT_ID() = 1, lockstep_leases.holds, LEFT(lockstep_leases.holds, 0)),
   token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, lockstep_leases.token + 1);
 
+-- name: AskHolders :execresult
+-- AskHolders asks everybody who has held something under a key since before the given
+-- moment, and has not been asked since, to give it up. It skips rows that are locked. The
+-- insert id is the server's clock, and the count of affected rows has two for each row.
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us, question)
+SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0, LAST_INSERT_ID(clock_us()), sqlc.arg(question)
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot >= 0 AND LEFT(s.holds, 1) = ';'
+  AND s.expires_us > clock_us() AND s.token <= CAST(sqlc.arg(since_us) AS SIGNED)
+  AND s.asked_us < CAST(sqlc.arg(since_us) AS SIGNED) FOR UPDATE SKIP LOCKED
+ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockstep_leases.asked_us + 1, VALUES(asked_us));
+
+-- name: NotAsked :one
+-- NotAsked counts, without a lock, those whom AskHolders would ask, and reads the server's
+-- clock.
+SELECT COUNT(*) AS holders, CAST(clock_us() AS SIGNED) AS now_us
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND LEFT(holds, 1) = ';'
+  AND expires_us > clock_us() AND token <= CAST(sqlc.arg(since_us) AS SIGNED) AND asked_us < CAST(sqlc.arg(since_us) AS SIGNED);
+
 -- name: LeaseTransactions :many
 -- LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,
 -- and how long ago they have expired. At READ UNCOMMITTED it also sees open transactions:
@@ -207,8 +235,8 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND conn_id > 0 A
 -- name: ListLeases :many
 -- ListLeases reads a page of the leases, readers and permits that are held, by name and
 -- slot.
-SELECT name, slot, owner, token, ttl_us,
-  CAST(expires_us - clock_us() AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
+SELECT name, slot, owner, note, token, ttl_us,
+  CAST(expires_us - clock_us() AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
 FROM lockstep_leases
 WHERE (name > sqlc.arg(after) OR name = sqlc.arg(after) AND slot > sqlc.arg(after_slot))
   AND slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us > clock_us()
@@ -217,8 +245,8 @@ ORDER BY name, slot LIMIT ?;
 -- name: InspectLease :many
 -- InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
 -- its readers and permits that are held.
-SELECT name, slot, owner, token, ttl_us,
-  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for
+SELECT name, slot, owner, note, token, ttl_us,
+  CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
 FROM lockstep_leases
 WHERE name = sqlc.arg(name) AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > clock_us())
 ORDER BY slot;
@@ -226,12 +254,12 @@ ORDER BY slot;
 -- name: ListTurnstiles :many
 -- ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:
 -- the first in their queues.
-SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases
+SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > sqlc.arg(after) AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?;
 
 -- name: InspectTurnstile :one
 -- InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
-SELECT name, owner, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
+SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
 
 -- name: IdleLeases :many
 -- IdleLeases reads, without a lock, a page of the rows that expired longer ago than the

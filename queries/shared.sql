@@ -19,9 +19,9 @@ ON DUPLICATE KEY UPDATE
 -- It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
 -- is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
 -- if the server's clock is past not_after, or 1 if the reader's row is still held.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, sqlc.arg(slot), sqlc.arg(owner), sqlc.arg(hold), LAST_INSERT_ID(clock_us()),
-  sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
+  sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(note)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 AND s.used_for = 1
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us() OR s.owner = sqlc.arg(owner))
   AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED)
@@ -33,6 +33,8 @@ ON DUPLICATE KEY UPDATE
   holds = IF(LAST_INSERT_ID() = 1, lockstep_leases.holds, VALUES(holds)),
   ttl_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.ttl_us, VALUES(ttl_us)),
   expires_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.expires_us, VALUES(expires_us)),
+  note = IF(LAST_INSERT_ID() = 1, lockstep_leases.note, VALUES(note)),
+  asked_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.asked_us, 0),
   token = IF(LAST_INSERT_ID() = 1, lockstep_leases.token, LAST_INSERT_ID());
 
 -- name: ReadersOf :one
@@ -69,9 +71,9 @@ ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep
 -- AcquirePermit takes a free permit of a semaphore of n. The reply is the token with the
 -- slot in the bits from 52 up, or 0 if no permit is free, or the semaphore has another n,
 -- or the server's clock is past not_after.
-INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
+INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(),
-  sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0
+  sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(note)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot BETWEEN 1 AND CAST(sqlc.arg(permits) AS SIGNED)
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us())
   AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED)
@@ -80,7 +82,7 @@ ORDER BY s.slot LIMIT 1 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))),
   owner = VALUES(owner), holds = VALUES(holds), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
-  token = LAST_INSERT_ID(),
+  note = VALUES(note), asked_us = 0, token = LAST_INSERT_ID(),
   used_for = lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.slot * 4503599627370496);
 
 -- name: PermitsOf :one

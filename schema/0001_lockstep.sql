@@ -24,7 +24,9 @@ CREATE TABLE IF NOT EXISTS lockstep_centers (
 
 -- Leases. Slot -1 is the turnstile, slot 0 the lease, or the gate of a shared one, and
 -- slots above 0 are readers and permits. conn_id is the session of the transaction that
--- has last guarded or acquired the lease.
+-- has last guarded or acquired the lease. note is what the owner tells of itself. Somebody
+-- has asked the owner at asked_us to give the lease up, if that isn't 0, and question says
+-- why.
 CREATE TABLE IF NOT EXISTS lockstep_leases (
   name       VARBINARY(255)  NOT NULL,
   slot       BIGINT          NOT NULL,
@@ -36,5 +38,8 @@ CREATE TABLE IF NOT EXISTS lockstep_leases (
   used_for   BIGINT          NOT NULL,
   guards     BIGINT UNSIGNED NOT NULL,
   conn_id    BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  note       VARBINARY(255)  NOT NULL DEFAULT X'',
+  asked_us   BIGINT          NOT NULL DEFAULT 0,
+  question   VARBINARY(255)  NOT NULL DEFAULT X'',
   PRIMARY KEY (name, slot)
 ) ENGINE = InnoDB;

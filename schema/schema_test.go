@@ -74,7 +74,7 @@ func TestInstall(t *testing.T) {
 		}
 
 		db.Exec(t, "INSERT INTO lockstep_locks VALUES ('order:1', 4711, 'me', 5, 6)")
-		db.Exec(t, "INSERT INTO lockstep_leases VALUES ('night', 0, 'me', '', 4711, 1, 2, 3, 4, 5)")
+		db.Exec(t, "INSERT INTO lockstep_leases VALUES ('night', 0, 'me', '', 4711, 1, 2, 3, 4, 5, 'us', 6, 'why')")
 		db.Exec(t, "INSERT INTO lockstep_once VALUES ('paid', '-', REPEAT('x', 70000), 4711, 1)")
 		db.Exec(t, "UPDATE lockstep_centers SET token = 4711, owner = 'me', conn_id = 5, locked_us = 6 WHERE slot = 65535")
 		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot IN (0, 77)")
@@ -429,7 +429,7 @@ func good() (all []answer) {
 	for _, table := range []struct{ primary, columns string }{
 		{"name", "name varbinary(255), token bigint(20) unsigned, owner varbinary(255), conn_id bigint(20) unsigned, locked_us bigint(20)"},
 		{"slot", "slot int(10) unsigned, token bigint unsigned, owner varbinary(255), conn_id bigint unsigned, locked_us bigint"},
-		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, used_for bigint, guards bigint unsigned, conn_id bigint unsigned"},
+		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, used_for bigint, guards bigint unsigned, conn_id bigint unsigned, note varbinary(255), asked_us bigint, question varbinary(255)"},
 		{"name", "name varbinary(255), fingerprint varbinary(32), result longblob, done_us bigint, keep_us bigint"},
 		{"name", "name varbinary(255), tick_us bigint, done_us bigint, token bigint unsigned, owner varbinary(255), started_us bigint, ended_us bigint, took_us bigint, failures bigint, error varbinary(1024), next_us bigint"},
 	} {

@@ -96,7 +96,7 @@ func holdsOf(list string) (all []string) {
 // compareRows compares the tables.
 func (p *play) compareRows() error {
 	rows, err := p.admin.QueryContext(context.Background(),
-		"SELECT name, slot, owner, holds, token, ttl_us, expires_us, guards, used_for, conn_id FROM lockstep_leases WHERE name <> ?", neighbour)
+		"SELECT name, slot, owner, holds, token, ttl_us, expires_us, guards, used_for, conn_id, note, asked_us, question FROM lockstep_leases WHERE name <> ?", neighbour)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (p *play) compareRows() error {
 	for rows.Next() {
 		var at storetest.Row
 		var row storetest.Contents
-		if err := rows.Scan(&at.Key, &at.Slot, &row.Owner, &row.Holds, &row.Token, &row.TTL, &row.Expires, &row.Guards, &row.Use, &row.Session); err != nil {
+		if err := rows.Scan(&at.Key, &at.Slot, &row.Owner, &row.Holds, &row.Token, &row.TTL, &row.Expires, &row.Guards, &row.Use, &row.Session, &row.Note, &row.Asked, &row.Why); err != nil {
 			return err
 		}
 		tokens[at] = row.Token

@@ -48,7 +48,7 @@ func (a asked) options() []lease.AcquireOption {
 }
 
 func (a asked) terms() []lease.AcquireOption {
-	terms := []lease.AcquireOption{lease.TTL(a.ttl)}
+	terms := []lease.AcquireOption{lease.TTL(a.ttl), lease.WithNote("of " + a.owner)}
 	if a.atLeast > 0 {
 		terms = append(terms, lease.HoldAtLeast(a.atLeast))
 	}
@@ -186,6 +186,23 @@ func (p *play) renew(rt *rapid.T) {
 		return // where it is locked it would wait
 	}
 	_ = p.both("Renew", func(i int, _ *side) error { return h.leases[i].Renew(context.Background()) })
+	var why [2]string
+	var asked [2]bool
+	for i, l := range h.leases {
+		why[i], asked[i] = l.Asked()
+	}
+	if why[0] != why[1] || asked[0] != asked[1] {
+		p.differ("%s is asked %t %q on the server, %t %q in memory", h, asked[0], why[0], asked[1], why[1])
+	}
+}
+
+// revoke asks who holds a key to give it up. They are told with their next renewal.
+func (p *play) revoke(rt *rapid.T) {
+	key, why := rapid.IntRange(0, p.keys-1).Draw(rt, "key"), rapid.SampledFrom([]string{"", "deploy", "shift"}).Draw(rt, "why")
+	if p.locked(key, "") || !p.step("Ask %d %q", key, why) {
+		return // where a row is locked it would wait
+	}
+	_ = p.both("Ask", func(_ int, s *side) error { return s.managers[0].Ask(context.Background(), playKey(key), why) })
 }
 
 func (p *play) force(rt *rapid.T) {

@@ -19,19 +19,19 @@ var plays = map[string]func(*play) map[string]func(*rapid.T){
 	"exclusive": func(p *play) map[string]func(*rapid.T) {
 		return map[string]func(*rapid.T){
 			"acquire": p.acquire, "acquire again": p.acquire, "acquire waiting": p.acquireWaiting, "acquireTx": p.acquireTx,
-			"give up": p.giveUp, "force": p.force, "fill": p.fill, "clean": p.clean,
+			"give up": p.giveUp, "force": p.force, "revoke": p.revoke, "fill": p.fill, "clean": p.clean,
 		}
 	},
 	"shared": func(p *play) map[string]func(*rapid.T) {
 		return map[string]func(*rapid.T){
 			"acquire": p.acquire, "acquire waiting": p.acquireWaiting, "share": p.share, "share again": p.share, "share waiting": p.shareWaiting,
-			"acquireTx": p.acquireTx, "downgrade": p.downgrade, "downgrade again": p.downgrade, "give up": p.giveUp, "force": p.force,
+			"acquireTx": p.acquireTx, "downgrade": p.downgrade, "downgrade again": p.downgrade, "give up": p.giveUp, "force": p.force, "revoke": p.revoke,
 			"misuse": p.misuseShared, "clean": p.clean,
 		}
 	},
 	"permits": func(p *play) map[string]func(*rapid.T) {
 		return map[string]func(*rapid.T){
-			"permit": p.permit, "permit again": p.permit, "permit waiting": p.permitWaiting, "force": p.force, "clean": p.clean,
+			"permit": p.permit, "permit again": p.permit, "permit waiting": p.permitWaiting, "force": p.force, "revoke": p.revoke, "clean": p.clean,
 			"resize": p.resize, "give up": p.giveUp, "misuse": p.misusePermits,
 		}
 	},

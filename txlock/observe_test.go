@@ -39,6 +39,7 @@ func (r *recorder) Waited(_ context.Context, e txlock.Event)   { r.note("waited"
 func (r *recorder) Renewed(_ context.Context, e txlock.Event)  { r.note("renewed", e, nil) }
 func (r *recorder) Lost(_ context.Context, e txlock.Event)     { r.note("lost", e, txlock.ErrTxDoomed) }
 func (r *recorder) Released(_ context.Context, e txlock.Event) { r.note("released", e, nil) }
+func (r *recorder) Dropped(_ context.Context, e txlock.Event)  { r.note("dropped", e, e.Err) }
 
 func (r *recorder) wants(t *testing.T, events ...string) {
 	t.Helper()

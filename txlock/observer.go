@@ -30,6 +30,10 @@ type Observer interface {
 	// Released follows a release, or the end of the transaction; Took is how
 	// long it was held.
 	Released(ctx context.Context, e Event)
+	// Dropped follows a handle of a lease that is garbage and was not released: a mistake
+	// of the program. Took is how long the lease was held. If it was the last handle, the
+	// lease isn't renewed any more, and Lost follows when its time is over.
+	Dropped(ctx context.Context, e Event)
 }
 
 // Event is what an Observer is told of.
@@ -45,8 +49,8 @@ type Event struct {
 	Err    error
 }
 
-// SlogObserver writes what happens to locks and leases to a log: losses as
-// warnings, all else on the level Debug, with the attributes key, token, owner, took,
+// SlogObserver writes what happens to locks and leases to a log: losses and dropped
+// handles as warnings, all else on the level Debug, with the attributes key, token, owner, took,
 // shared, again, fair and error, those of them that there are.
 func SlogObserver(log *slog.Logger) Observer { return slogObserver{log} }
 
@@ -72,6 +76,10 @@ func (o slogObserver) Lost(ctx context.Context, e Event) { o.write(ctx, slog.Lev
 
 func (o slogObserver) Released(ctx context.Context, e Event) {
 	o.write(ctx, slog.LevelDebug, "released", e)
+}
+
+func (o slogObserver) Dropped(ctx context.Context, e Event) {
+	o.write(ctx, slog.LevelWarn, "dropped", e)
 }
 
 func (o slogObserver) write(ctx context.Context, level slog.Level, what string, e Event) {

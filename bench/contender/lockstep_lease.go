@@ -79,3 +79,4 @@ func (*renewals) Refused(context.Context, txlock.Event)  {}
 func (*renewals) Waited(context.Context, txlock.Event)   {}
 func (*renewals) Lost(context.Context, txlock.Event)     {}
 func (*renewals) Released(context.Context, txlock.Event) {}
+func (*renewals) Dropped(context.Context, txlock.Event)  {}

@@ -1,6 +1,7 @@
 package rawsql
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 )
@@ -20,17 +21,25 @@ type Hold struct {
 	Owner string
 	Hold  string
 	Token uint64
+	Told  int64 // the last question that its holder was told of, by its moment
 }
+
+// AskedBit is set in the insert id that RenewMany replies if somebody has asked a holder
+// something that it wasn't told yet.
+const AskedBit = 1 << 62
 
 // RenewMany does for many rows, of any keys, what RenewLease does for one: it sets the
 // expiry of those that are still held so, and skips those that somebody has locked. The
 // insert id of the reply is the server's clock from which the time to live counts; the
-// count of affected rows has two for each renewed row. Each row is looked up by its own
-// key, so that no neighbour is locked. Send it after ReadCommitted.
+// count of affected rows has two for each renewed row. The insert id has AskedBit set if
+// a renewed row has a new question: the server selects all rows before it updates the
+// first. Each row is looked up by its own key, so that no neighbour is locked. Send it
+// after ReadCommitted.
 func RenewMany(holds []Hold) string {
-	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)" +
-		" SELECT cur.name, cur.slot, cur.owner, cur.holds, LAST_INSERT_ID(" + Clock + "), 0, 0, 0, 0" + heldRows(holds) +
-		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE expires_us = VALUES(token) + lockstep_leases.ttl_us"
+	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)" +
+		" SELECT cur.name, cur.slot, cur.owner, cur.holds, LAST_INSERT_ID(" + Clock + "), 0, 0, 0, 0, wanted.told" + heldRows(holds) +
+		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE expires_us = VALUES(token) + lockstep_leases.ttl_us" +
+		" + 0 * IF(lockstep_leases.asked_us > VALUES(asked_us), LAST_INSERT_ID(VALUES(token) + " + askedBit + "), 0)"
 }
 
 // HeldMany reads, without a lock, which of the rows are still held so, and whether the
@@ -40,19 +49,30 @@ func HeldMany(holds []Hold, renewed int64) string {
 		fmt.Sprintf(" LIMIT %d", len(holds)) // whatever the session's sql_select_limit is
 }
 
+// QuestionsMany reads, without a lock, what the holders of the rows have been asked and
+// not told of yet.
+func QuestionsMany(holds []Hold) string {
+	return "SELECT cur.name, cur.slot, cur.asked_us, cur.question" + heldRows(holds) + " AND cur.asked_us > wanted.told"
+}
+
+var askedBit = strconv.Itoa(AskedBit)
+
+// heldRows joins the rows that are still held so. The names of the columns stand in the
+// first line.
 func heldRows(holds []Hold) string {
 	b := []byte(" FROM (")
-	for i, h := range holds {
-		if i > 0 {
-			b = append(b, " UNION ALL "...)
-		}
+	name, slot, owner, hold, token, told := " AS name, ", " AS slot, ", " AS owner, ", " AS hold, ", " AS token, ", " AS told"
+	for _, h := range holds {
 		b = appendHex(append(b, "SELECT "...), []byte(h.Name))
-		b = strconv.AppendInt(append(b, " AS name, "...), h.Slot, 10)
-		b = appendHex(append(b, " AS slot, "...), []byte(h.Owner))
-		b = appendHex(append(b, " AS owner, "...), []byte(h.Hold))
-		b = strconv.AppendUint(append(b, " AS hold, "...), h.Token, 10)
-		b = append(b, " AS token"...)
+		b = strconv.AppendInt(append(b, name...), h.Slot, 10)
+		b = appendHex(append(b, slot...), []byte(h.Owner))
+		b = appendHex(append(b, owner...), []byte(h.Hold))
+		b = strconv.AppendUint(append(b, hold...), h.Token, 10)
+		b = strconv.AppendInt(append(b, token...), h.Told, 10)
+		b = append(append(b, told...), " UNION ALL "...)
+		name, slot, owner, hold, token, told = ", ", ", ", ", ", ", ", ", ", ""
 	}
+	b = bytes.TrimSuffix(b, []byte(" UNION ALL "))
 	return string(append(b, ") wanted STRAIGHT_JOIN lockstep_leases cur FORCE INDEX (PRIMARY) ON cur.name = wanted.name AND cur.slot = wanted.slot"+
 		" WHERE cur.owner = wanted.owner AND cur.token = wanted.token AND LOCATE(wanted.hold, cur.holds) > 0 AND cur.expires_us > "+Clock...))
 }

@@ -101,6 +101,9 @@ func TestInstruments(t *testing.T) {
 			"lockstep.losses":        "family=order kind=lease shared=false: 1",
 			"lockstep.hold.duration": "family=order kind=lease outcome=lost shared=false: 1, 1.000 s",
 		}},
+		"a handle that was dropped": {func(ctx context.Context, o txlock.Observer) {
+			o.Dropped(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute})
+		}, measured{"lockstep.drops": "family=order kind=lease shared=false: 1"}},
 		"a negative duration": {func(ctx context.Context, o txlock.Observer) {
 			o.Renewed(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: -time.Second})
 		}, measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 0.000 s"}},
@@ -138,7 +141,7 @@ func written(t *testing.T, m metricdata.Metrics) string {
 			}
 		}
 	case metricdata.Sum[int64]:
-		if m.Unit != "{lock}" || !data.IsMonotonic {
+		if m.Unit != "{lock}" && m.Unit != "{handle}" || !data.IsMonotonic {
 			t.Errorf("%s: unit %s, monotonic %t", m.Name, m.Unit, data.IsMonotonic)
 		}
 		for _, p := range data.DataPoints {
@@ -264,7 +267,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 	meter := sdk.NewMeterProvider().Meter("test")
 	for _, name := range []string{
-		"lockstep.acquire.duration", "lockstep.wait.duration", "lockstep.hold.duration", "lockstep.renewal.left", "lockstep.losses",
+		"lockstep.acquire.duration", "lockstep.wait.duration", "lockstep.hold.duration", "lockstep.renewal.left", "lockstep.losses", "lockstep.drops",
 	} {
 		refused := errors.New("refused")
 		if o, err := lockotel.New(refusing{meter, name, refused}); !errors.Is(err, refused) || o != nil {

@@ -153,7 +153,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		case stepTake:
 			return m.take(ctx, q, a, since, inTurn, drain)
 		case stepBusy:
-			return nil, seen.Left, txlock.ErrBusy
+			return nil, seen.Left, q.busy()
 		case stepLocked:
 			return nil, 0, store.ErrLocked
 		default:

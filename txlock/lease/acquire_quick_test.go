@@ -183,13 +183,13 @@ func TestFreeLeaseTakesOneStatement(t *testing.T) {
 func TestWaitAtMostIsExact(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		a, b := db.manager(), db.manager()
-		held, err := a.Acquire(lease.WithOwner(t.Context(), "somebody"), job)
+		held, err := a.Acquire(lease.WithOwner(t.Context(), "somebody"), job, lease.WithNote("the nightly report"))
 		must(t, err)
 		limit := lease.WaitAtMost(2 * time.Second)
 		_, err = b.Acquire(t.Context(), job, limit)
 		db.at("the limit", 2*time.Second)
 		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
-		if !strings.Contains(err.Error(), `after 2s owner "somebody" had it`) {
+		if !strings.Contains(err.Error(), `after 2s owner "somebody" (the nightly report) had it`) {
 			t.Error(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

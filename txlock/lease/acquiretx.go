@@ -105,7 +105,8 @@ func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
 	case seen.Use < 0:
 		return false, otherUse(q.key, 0, seen.Use)
 	case seen.Held() && (!q.named || seen.Owner != q.owner):
-		return true, txlock.ErrBusy
+		q.seen.look(q, seen)
+		return true, q.busy()
 	case seen.Use == store.Shared:
 		row, err := m.readersOf(ctx, q.key)
 		if err == nil && row.Held > row.Expired {
@@ -125,7 +126,10 @@ func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request) (*Lea
 			return nil, err
 		}
 	}
-	a, err := in.Take(ctx, store.Ask{Row: leaseRow(q.key), Owner: q.owner, Hold: q.hold, TTL: q.ttl, NotAfter: store.Never})
+	if err := q.needHold(); err != nil {
+		return nil, err
+	}
+	a, err := in.Take(ctx, store.Ask{Row: leaseRow(q.key), Owner: q.owner, Note: q.note, Hold: q.hold, TTL: q.ttl, NotAfter: store.Never})
 	switch {
 	case err != nil:
 		return nil, err
@@ -193,7 +197,7 @@ func noReaders(ctx context.Context, tx store.Session, q *request) error {
 	}
 	readers, err := tx.LockReaders(ctx, q.key.String())
 	for _, r := range readers {
-		if slices.Contains(q.readsAs(), r.Owner) && strings.HasPrefix(r.Hold, q.hold[:store.HoldBegins]) {
+		if slices.Contains(q.readsAs(), r.Owner) && strings.HasPrefix(r.Hold, holdBegins) {
 			return upgrade(r.Owner)
 		}
 	}

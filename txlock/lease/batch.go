@@ -56,11 +56,11 @@ func nextBatch(records []*record, shortest time.Duration) (next batch, rest []*r
 }
 
 // renew extends the rows that are still ours and not locked, and returns what has become
-// of each.
-func (b batch) renew(ctx context.Context, s store.Session) (map[store.Row]store.Standing, error) {
+// of each, and what their owners are asked.
+func (b batch) renew(ctx context.Context, s store.Session) (map[store.Row]store.Standing, []store.Question, error) {
 	claims := make([]store.Claim, 0, len(b))
 	for _, r := range b {
-		claims = append(claims, r.claim())
+		claims = append(claims, r.renewal())
 	}
 	return s.RenewMany(ctx, claims)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -87,6 +88,27 @@ var operations = []operation{
 	{"Renew", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
 		l := acquire(tb, m, key)
 		tb.Cleanup(func() { release(tb, l) })
+		return func() error { return l.Renew(ctx) }
+	}, 1},
+	{"Ask", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
+		l := acquire(tb, other, key)
+		tb.Cleanup(func() { release(tb, l) })
+		return func() error { return m.Ask(ctx, key, "why") }
+	}, 3},
+	{"Renew when asked", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
+		l := acquire(tb, m, key)
+		tb.Cleanup(func() { release(tb, l) })
+		if err := other.Ask(ctx, key, "why"); err != nil {
+			tb.Fatal(err)
+		}
+		return func() error { return l.Renew(ctx) }
+	}, 2},
+	{"Renew when told", func(ctx context.Context, tb testing.TB, _ *testdb.DB, m, other *lease.Manager, key txlock.Key) func() error {
+		l := acquire(tb, m, key)
+		tb.Cleanup(func() { release(tb, l) })
+		if err := errors.Join(other.Ask(ctx, key, "why"), l.Renew(ctx)); err != nil {
+			tb.Fatal(err)
+		}
 		return func() error { return l.Renew(ctx) }
 	}, 1},
 	{"Err and Done", func(_ context.Context, tb testing.TB, _ *testdb.DB, m, _ *lease.Manager, key txlock.Key) func() error {
@@ -449,18 +471,18 @@ func newSender(b *testing.B, pool *sql.DB, prepared bool) sender {
 // samePair sends the statements of the manager.
 func samePair(b *testing.B, db *testdb.DB, send sender) func() {
 	key := named()
-	exec(b, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0)", key.String())
+	exec(b, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '')", key.String())
 	name, owner, ttl := []byte(key.String()), []byte("web-3/4711/01234567-89ab-cdef-0123-456789abcdef"), (30 * time.Second).Microseconds()
 	const never = int64(math.MaxInt64)
 	acquire := func(hold string) sql.Result {
-		return send(gen.AcquireLease, owner, hold, ttl, name, 0, never)
+		return send(gen.AcquireLease, owner, hold, ttl, []byte("web-3:4711"), name, 0, never)
 	}
 	release := func(hold string) sql.Result { return send(gen.ReleaseLease, hold, name, 0) }
 	if db.Engine() == testdb.MariaDB {
 		refusal := rawsql.For(rawsql.NoWait)
 		acquireNoWait, releaseNoWait := refusal+gen.AcquireNoWait, refusal+gen.ReleaseNoWait
 		acquire = func(hold string) sql.Result {
-			return send(acquireNoWait, hold, owner, ttl, ttl, name, 0, never, owner, hold, owner, hold)
+			return send(acquireNoWait, hold, owner, ttl, ttl, "web-3:4711", name, 0, never, owner, hold, owner, hold)
 		}
 		release = func(hold string) sql.Result { return send(releaseNoWait, hold, hold, hold, name, 0, hold) }
 	}

@@ -46,8 +46,8 @@ func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Unlock()
 	m.closing.end()
 	for _, r := range records {
-		if last, lost := r.leaveAll(); last {
-			c.left[r] = lost
+		if r.leaveAll() {
+			c.left[r] = nil
 		}
 	}
 	done := make(chan struct{})

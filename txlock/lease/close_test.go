@@ -62,6 +62,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				"Inspect":          first(m.Inspect(ctx, key)),
 				"ForceRelease":     m.ForceRelease(ctx, key),
 				"CleanNow":         first(m.CleanNow(ctx)),
+				"Ask":              m.Ask(ctx, key, ""),
 				"Close":            errors.Join(quiet, m.Close(ctx)),
 			},
 			node: {
@@ -83,7 +84,7 @@ func TestEveryVerbAfterClose(t *testing.T) {
 				"Err":       l.Err(),
 				"Release":   errors.Join(quiet, l.Release(ctx), permit.Release(ctx)),
 				"Key":       quiet, "Token": quiet, "Owner": quiet, "Shared": quiet,
-				"Valid": quiet, "Done": quiet, "Context": quiet, "Left": quiet,
+				"Valid": quiet, "Done": quiet, "Revoked": quiet, "Asked": quiet, "Context": quiet, "Left": quiet,
 			},
 		}
 		for of, calls := range verbs {

@@ -51,10 +51,15 @@
 // The waiters of one manager queue for a key in the order of their arrival. Between
 // processes there is no order, unless all use [Fair].
 //
+// # Asking a holder
+//
+// [Manager.Ask] asks the holders of a key to give it up. [Lease.Revoked] tells them with the
+// next renewal, and they decide.
+//
 // # For operators
 //
-// [Manager.List] and [Manager.Inspect] tell who holds what. [Observe] reports grants, waits,
-// renewals and losses. [Manager.Close] releases all leases when a program ends.
+// [Manager.List] and [Manager.Inspect] tell who holds what, and the notes of holders: see
+// [WithNote]. [Observe] reports grants, waits, renewals, losses and dropped handles. [Manager.Close] releases all leases when a program ends.
 //
 // # Tests
 //

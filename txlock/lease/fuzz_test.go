@@ -37,7 +37,7 @@ func FuzzHolds(f *testing.F) {
 				who := fmt.Sprint("owner ", b>>4&1)
 				if b&0x80 == 0 && !slices.Contains(holds, hold(b)) {
 					reply, err := q.AcquireLease(t.Context(), db.Admin(), gen.AcquireLeaseParams{
-						Owner: []byte(who), Hold: hold(b), TtlUs: 3_600_000_000, Name: name, Slot: 0, NotAfterUs: math.MaxInt64,
+						Owner: []byte(who), Note: []byte("note"), Hold: hold(b), TtlUs: 3_600_000_000, Name: name, Slot: 0, NotAfterUs: math.MaxInt64,
 					})
 					switch {
 					case err != nil:

@@ -33,12 +33,17 @@ type Info struct {
 	Kind  Kind
 	Slot  int64         // which row of the key, see ForceRelease
 	Owner string        // of the last grant; see WithOwner
+	Note  string        // what the owner tells of itself; see WithNote
 	Token uint64        // of the last grant
 	Since time.Time     // when that was, by the server's clock
 	Held  bool          // somebody holds it
 	Left  time.Duration // for how much longer it is held if it isn't renewed
 	TTL   time.Duration
-	Holds int // how many holds of the owner it has, one for each manager
+	// Asked is why somebody has asked the holder to give it up, and AskedAt when, by the
+	// server's clock; zero if nobody has: see Manager.Ask.
+	Asked   string
+	AskedAt time.Time
+	Holds   int // how many holds of the owner it has, one for each manager
 
 	// Permits is how many permits the semaphore has, 0 for a key that is none. Only
 	// Inspect sets it.
@@ -105,7 +110,7 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 // clock, in microseconds, unless it was raised above an earlier token.
 func infoOf(row store.Info) Info {
 	info := Info{
-		Key: txlock.KeyOf(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Token: row.Token,
+		Key: txlock.KeyOf(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Note: row.Note, Token: row.Token, Asked: row.Asked, AskedAt: row.AskedAt,
 		Since: row.Since, Held: row.Left > 0 && row.Holds > 0, Left: row.Left, TTL: row.TTL, Holds: row.Holds, Session: row.Session,
 	}
 	if row.Token > 0 {

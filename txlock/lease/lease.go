@@ -11,16 +11,13 @@ import (
 // Lease is a handle of a lease. Each Acquire returns a handle of its own, also to an
 // owner that re-enters; the lease is released with the last of them. The methods of a
 // Lease may be called from any goroutine.
-type Lease struct {
-	record *record
-	again  bool // the owner had a handle before
-
-	// The fields below are guarded by record.mu.
-	released bool
-	done     chan struct{} // made by Done
-	over     error         // why it has ended
-	contexts map[*context.CancelCauseFunc]context.CancelCauseFunc
-}
+//
+// A handle that the program drops without Release is noticed when it is garbage, with the
+// next renewal: txlock.Observer is told, and if it was the last handle, the lease isn't
+// renewed any more and ends after its TTL. The program uses a handle while it can reach
+// it, while a context of Lease.Context is not ended, and, if it has called Done or Revoked,
+// as long as the lease lasts, because it may wait for nothing but that channel.
+type Lease struct{ *handle }
 
 // Key returns what is locked.
 func (l *Lease) Key() txlock.Key { return l.record.key }
@@ -56,6 +53,7 @@ func (l *Lease) Valid() bool { return l.Err() == nil }
 func (l *Lease) Done() <-chan struct{} {
 	l.record.mu.Lock()
 	defer l.record.mu.Unlock()
+	l.keep(l)
 	if l.done == nil {
 		l.done = make(chan struct{})
 		if l.over != nil {
@@ -88,22 +86,6 @@ func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFun
 		defer l.record.mu.Unlock()
 		delete(l.contexts, &cancel)
 	}
-}
-
-// end marks the handle as over, and closes its channel and its contexts. The caller holds
-// record.mu.
-func (l *Lease) end(why error) {
-	if l.over != nil {
-		return
-	}
-	l.over = why
-	if l.done != nil {
-		close(l.done)
-	}
-	for _, cancel := range l.contexts {
-		cancel(why)
-	}
-	l.contexts = nil
 }
 
 // Left returns for how much longer the lease is held if it isn't renewed.

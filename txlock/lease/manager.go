@@ -49,6 +49,7 @@ type Manager struct {
 	firstSlot int64       // of readers
 	sweeping  atomic.Bool // idle rows of readers are being removed
 	oneNode   atomic.Bool // we have asked: the database is no multi-primary cluster
+	dropped   atomic.Bool // a handle was dropped
 }
 
 // life is the context of work in the background.

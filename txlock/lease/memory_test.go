@@ -258,3 +258,4 @@ func (nobody) Waited(context.Context, txlock.Event)   {}
 func (nobody) Renewed(context.Context, txlock.Event)  {}
 func (nobody) Lost(context.Context, txlock.Event)     {}
 func (nobody) Released(context.Context, txlock.Event) {}
+func (nobody) Dropped(context.Context, txlock.Event)  {}

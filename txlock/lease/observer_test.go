@@ -36,6 +36,7 @@ func (r *recorder) Waited(ctx context.Context, e txlock.Event)   { r.add(ctx, "w
 func (r *recorder) Renewed(ctx context.Context, e txlock.Event)  { r.add(ctx, "renewed", e) }
 func (r *recorder) Lost(ctx context.Context, e txlock.Event)     { r.add(ctx, "lost", e) }
 func (r *recorder) Released(ctx context.Context, e txlock.Event) { r.add(ctx, "released", e) }
+func (r *recorder) Dropped(ctx context.Context, e txlock.Event)  { r.add(ctx, "dropped", e) }
 
 func (r *recorder) add(ctx context.Context, what string, e txlock.Event) {
 	r.mu.Lock()

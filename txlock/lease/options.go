@@ -37,6 +37,7 @@ type terms struct {
 	atMost   time.Duration // 0: as long as the context lives
 	atLeast  time.Duration // after the grant, in which a release doesn't free it; 0: none
 	fair     bool
+	note     string
 }
 
 // options are those of a manager.
@@ -53,7 +54,7 @@ type options struct {
 
 // defaults are the values of options that are not given.
 var defaults = options{
-	terms:     terms{ttl: 30 * time.Second},
+	terms:     terms{ttl: 30 * time.Second, note: processNote},
 	janitor:   time.Minute,
 	retention: 7 * 24 * time.Hour,
 	minPoll:   5 * time.Millisecond,
@@ -106,6 +107,13 @@ func WaitAtMost(d time.Duration) Option {
 // stopped, or whose host is gone, delays the waiters behind it by 2 seconds for each of
 // its places. The default is Poll.
 func Fair() Option { return term(func(t *terms) { t.fair = true }) }
+
+// WithNote says what a holder or a waiter tells of itself, to the people who look: List
+// and Inspect show it, and so do the errors of those who find the lease taken, as far as
+// they know who has it. It is valid UTF-8 of at most 255 bytes. A lease that is re-entered
+// keeps its note. The default is the name of the host and the number of the process:
+// "web-3:4711".
+func WithNote(note string) Option { return term(func(t *terms) { t.note = note }) }
 
 // RenewEvery sets the interval of renewals, at most half of the TTL. The default is a
 // third of each lease's TTL.
@@ -175,7 +183,7 @@ func (t *terms) check() error {
 	case t.atLeast < 0:
 		return fmt.Errorf("%w: HoldAtLeast: the time must be positive and at most %v", txlock.ErrInvalidOption, MaxTTL)
 	}
-	return nil
+	return checkText("WithNote: a note", t.note)
 }
 
 // validity is for how long a lease with that TTL counts, from before its request. It is a

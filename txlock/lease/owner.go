@@ -16,14 +16,14 @@ import (
 // that the context carries and that isn't over, else the owner that WithOwner names, else
 // a new one.
 func (q *request) identify() error {
-	id, err := q.newHold()
-	if err != nil {
-		return err
-	}
-	q.asksAlone = false
+	q.asksAlone, q.hold = false, ""
 	q.from = underlease.For[*Lease](q.from, q.key)
 	switch {
 	case q.from == nil:
+		id, err := q.newHold()
+		if err != nil {
+			return err
+		}
 		q.owner, q.named, q.under = process+id.String(), false, nil
 	case q.from.Lease == nil:
 		q.owner, q.named, q.under = q.from.Name, true, nil
@@ -85,7 +85,7 @@ func (m *Manager) notReading(ctx context.Context, q *request) error {
 	if len(owners) == 0 || q.asksAlone {
 		return nil
 	}
-	owner, err := m.store.ReaderAmong(ctx, q.key.String(), owners, q.hold[:store.HoldBegins])
+	owner, err := m.store.ReaderAmong(ctx, q.key.String(), owners, holdBegins)
 	if err == nil && owner != "" {
 		err = upgrade(owner)
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,13 +35,18 @@ type record struct {
 	pending   bool       // acquired in a transaction that may not have committed yet
 	draining  bool       // it waits for readers to go: nobody re-enters it
 	lost      error
-	handles   map[*Lease]struct{}
+	handles   []*handle // nil after the last was released
 	expiry    *time.Timer
 	renewing  chan struct{} // closed when the renewal that is under way has ended
 	queued    bool          // the renewal waits for the row, and a release need not wait for it
 	interrupt context.CancelFunc
 	guardedIn uint64        // the session of the transaction that was guarded last
 	atLeast   time.Duration // see HoldAtLeast; 0: none
+	question  *store.Question
+	revoked   chan struct{} // made by Revoked
+
+	first handle
+	room  [2]*handle // for the first ones
 }
 
 // newRecord makes the record of a lease whose request was sent at the moment since, and
@@ -52,19 +55,19 @@ func (m *Manager) newRecord(q *request, a store.Answer, since instant, pending b
 	r := &record{
 		m: m, key: q.key, slot: a.Slot, shared: q.shared, owner: q.owner, hold: q.hold, ttl: q.ttl,
 		granted: since, renewed: since, tried: since,
-		handles: make(map[*Lease]struct{}, 1),
 	}
 	r.token.Store(a.Token)
 	if q.lifetime > 0 {
 		r.lifetime = since.Add(q.lifetime)
 	}
-	l := &Lease{record: r}
 	r.mu.Lock() // the timer may call expire at once
 	defer r.mu.Unlock()
-	r.handles[l], r.pending, r.draining = struct{}{}, pending, q.drains
+	r.first.record = r
+	r.handles = append(r.room[:0], &r.first)
+	r.pending, r.draining = pending, q.drains
 	r.deadline = r.deadlineFrom(since)
 	r.expiry = time.AfterFunc(m.store.Now().Until(r.deadline), r.expire)
-	return r, l
+	return r, r.first.lease()
 }
 
 // row is the row of the lease.
@@ -72,7 +75,7 @@ func (r *record) row() store.Row { return store.Row{Key: r.key.String(), Slot: r
 
 // claim is what the row must contain while the lease is ours.
 func (r *record) claim() store.Claim {
-	return store.Claim{Row: r.row(), Owner: r.owner, Hold: r.hold, Token: r.token.Load()}
+	return store.Claim{Row: r.row(), Owner: r.owner, Hold: r.hold, Token: r.token.Load(), Told: store.NoQuestion}
 }
 
 // at is the key of the record in the manager.
@@ -91,19 +94,6 @@ func (r *record) deadlineFrom(sent instant) instant {
 		deadline = min(deadline, r.lifetime)
 	}
 	return deadline
-}
-
-// enter makes another handle, or returns nil if the lease doesn't count any more. A lease
-// whose transaction may not be committed yet is entered only with pending.
-func (r *record) enter(pending bool) *Lease {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.lost != nil || r.handles == nil || r.pending && !pending || r.m.store.Now() >= r.deadline {
-		return nil
-	}
-	l := &Lease{record: r, again: true}
-	r.handles[l] = struct{}{}
-	return l
 }
 
 // committed notes that the transaction that has acquired the lease is committed.
@@ -149,6 +139,8 @@ func (r *record) expire() {
 	}
 	cause := errExpired
 	switch {
+	case len(r.handles) == 0:
+		cause = errDropped
 	case r.lifetime > 0 && r.deadline >= r.lifetime:
 		cause = errLifetime
 	case r.failed != nil:
@@ -178,14 +170,20 @@ func (r *record) lose(cause error) {
 	}
 	r.lost = fmt.Errorf("lease %q, token %d: %w: %w", r.key, r.token.Load(), txlock.ErrLost, cause)
 	r.expiry.Stop()
-	handles := r.handles
-	r.handles = make(map[*Lease]struct{}) // not nil: it is not released yet
-	for l := range handles {
-		l.end(r.lost)
+	dropped := len(r.handles) == 0
+	for _, h := range r.handles {
+		h.end(r.lost)
 	}
+	r.handles = r.handles[:0] // not nil: it is not released yet
 	lost := r.lost
 	r.mu.Unlock()
 	r.m.forget(r)
+	if dropped { // nobody releases it
+		if r.shared {
+			r.m.freeSlot(r.key, r.slot)
+		}
+		r.m.freed(r.key)
+	}
 	r.m.observe(func(o txlock.Observer) {
 		e := r.event()
 		e.Took, e.Err = r.granted.Until(r.m.store.Now()), lost
@@ -196,35 +194,6 @@ func (r *record) lose(cause error) {
 // event is what an observer is told about the record.
 func (r *record) event() txlock.Event {
 	return txlock.Event{Lease: true, Key: r.key, Token: r.token.Load(), Owner: r.owner, Shared: r.shared}
-}
-
-// leave removes a handle. After the last one, the caller releases the lease.
-func (r *record) leave(l *Lease) (last bool, lost error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if l.released {
-		return false, nil
-	}
-	l.released = true
-	l.end(released{r.key, r.token.Load()})
-	delete(r.handles, l)
-	if len(r.handles) > 0 || r.handles == nil {
-		return false, r.lost
-	}
-	r.handles = nil
-	r.expiry.Stop()
-	return true, r.lost
-}
-
-// leaveAll removes all handles.
-func (r *record) leaveAll() (last bool, lost error) {
-	r.mu.Lock()
-	handles := slices.Collect(maps.Keys(r.handles))
-	r.mu.Unlock()
-	for _, l := range handles {
-		last, lost = r.leave(l)
-	}
-	return last, lost
 }
 
 // released is the error of a handle that was released. Its text is made only when
@@ -245,7 +214,7 @@ func (released) Unwrap() error { return txlock.ErrNotHeld }
 func (r *record) beginRenewal(interrupt context.CancelFunc) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lost != nil || r.handles == nil || r.renewing != nil {
+	if r.lost != nil || len(r.handles) == 0 || r.renewing != nil {
 		return false
 	}
 	r.renewing, r.queued = make(chan struct{}), false
@@ -267,7 +236,7 @@ func (r *record) proceed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.queued = false
-	return r.lost == nil && r.handles != nil
+	return r.lost == nil && len(r.handles) > 0
 }
 
 // endRenewal ends the renewal, and wakes a release that waits for it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -34,7 +35,8 @@ const (
 // ends after its TTL.
 func (l *Lease) Release(ctx context.Context) error {
 	leave, _ := l.record.m.errands.Enter() // a manager that has ended has released all handles
-	last, lost := l.record.leave(l)
+	last, lost := l.record.leave(l.handle)
+	runtime.KeepAlive(l) // until here it isn't dropped
 	if !last {
 		leave()
 		return notHeld(lost)

@@ -26,6 +26,7 @@ func (m *Manager) renewals() {
 	var expected instant // for which the loop was woken last
 	for m.ending.Err() == nil {
 		m.sleepsUntil.Store(awake)
+		m.noticeDropped()
 		m.renewDue()
 		m.store.Settle(m.idle())
 		d := m.untilDue()
@@ -93,7 +94,7 @@ func (m *Manager) wake() {
 func (r *record) schedule() (due instant, early time.Duration) {
 	every := r.every()
 	switch {
-	case r.lifetime > 0 && r.deadline >= r.lifetime:
+	case r.lifetime > 0 && r.deadline >= r.lifetime, len(r.handles) == 0:
 		return r.deadline.Add(time.Hour), 0 // never
 	case r.skipped > 0:
 		// It has failed, or the row was locked: try again soon, before the lease is lost.
@@ -194,8 +195,8 @@ func (m *Manager) renewBatch(b batch, turn instant) {
 	ctx, cancel := context.WithTimeout(m.ending, max(patience, leastPause))
 	defer cancel()
 	sent := m.store.Now()
-	found, err := b.renew(ctx, m.store)
-	b.settle(found, err, sent, turn)
+	found, questions, err := b.renew(ctx, m.store)
+	b.settle(found, questions, err, sent, turn)
 	for _, r := range b {
 		if r.mustWait() {
 			m.waitFor(r)
@@ -204,7 +205,12 @@ func (m *Manager) renewBatch(b batch, turn instant) {
 }
 
 // settle notes what has become of the records of a batch.
-func (b batch) settle(found map[store.Row]store.Standing, err error, sent, turn instant) {
+func (b batch) settle(found map[store.Row]store.Standing, questions []store.Question, err error, sent, turn instant) {
+	for _, question := range questions {
+		if r := b[question.Row]; r != nil {
+			r.ask(question)
+		}
+	}
 	for at, r := range b {
 		lost := false
 		switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -273,10 +274,12 @@ func TestManyRenewals(t *testing.T) {
 		t.Run(c.ttl.String(), func(t *testing.T) {
 			inMemory(t, func(t *testing.T, db *memory) {
 				m, wire := db.process(lease.TTL(c.ttl))
+				var held []*lease.Lease
 				for n := range 1100 {
-					acquire(t, m, txlock.Named(fmt.Sprint(n)))
+					held = append(held, acquire(t, m, txlock.Named(fmt.Sprint(n))))
 				}
 				time.Sleep(c.ttl/3 + 1)
+				runtime.KeepAlive(held)
 				if n := len(wire.calls("RenewMany")); n != c.statements {
 					t.Errorf("%d statements, want %d", n, c.statements)
 				}

@@ -63,12 +63,12 @@ func (r *record) awaitRenewal(ctx context.Context) {
 // renewOne renews one record, by a statement that doesn't wait. If the row is locked, it
 // queues for the row until the limit.
 func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) error {
-	sent := m.store.Now()
-	reply, err := m.store.Renew(ctx, r.claim())
+	sent, claim := m.store.Now(), r.renewal()
+	reply, err := m.store.Renew(ctx, claim)
 	if err == nil && reply == store.Absent { // the TTL counts from after the wait
 		err = m.store.Queued(ctx, r.row(), limit, func(s store.Session) error {
 			sent = m.store.Now()
-			reply, err = s.Renew(ctx, r.claim())
+			reply, err = s.Renew(ctx, claim)
 			return err
 		})
 	}
@@ -77,6 +77,12 @@ func (m *Manager) renewOne(ctx context.Context, r *record, limit time.Duration) 
 		return err
 	case reply == store.Done:
 		r.extend(sent, sent)
+	case reply == store.Questioned:
+		r.extend(sent, sent)
+		// If this fails, the next renewal tells again.
+		if question, err := m.store.Question(ctx, claim); err == nil && question.At > 0 {
+			r.ask(question)
+		}
 	default: // the row is somebody else's, or missing
 		r.lose(ErrReplaced)
 	}

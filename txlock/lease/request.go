@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -27,7 +28,7 @@ type request struct {
 	under *Lease            // the lease that the context carries for the key, or nil
 	from  *underlease.Owner // of the context: the innermost owner that is still to be tried
 	reads []string          // owners of the context that read by other managers
-	hold  string            // its entry in the list of holds, if it is granted
+	hold  string            // its entry in the list of holds, if it is granted: see needHold
 	asked instant
 	limit instant // until when it waits, if WaitAtMost limits that
 	seen  sight
@@ -56,12 +57,15 @@ func (m *Manager) limited(ctx context.Context, q *request) (context.Context, con
 type sight struct {
 	what  string
 	owner string // who held it
+	note  string // what that tells of itself
 }
 
 var rowLocked = sight{what: "its row was locked"}
 
 func (s sight) String() string {
 	switch {
+	case s.owner != "" && s.note != "":
+		return fmt.Sprintf("owner %q (%s) had it", s.owner, s.note)
 	case s.owner != "":
 		return fmt.Sprintf("owner %q had it", s.owner)
 	case s.what != "":
@@ -78,8 +82,16 @@ func (s *sight) look(q *request, seen store.Glance) {
 	case permits:
 		*s = sight{what: "no permit was free"}
 	default:
-		*s = sight{owner: seen.Owner}
+		*s = sight{owner: seen.Owner, note: seen.Note}
 	}
+}
+
+// busy is txlock.ErrBusy, with who has the lease where a look has shown that.
+func (q *request) busy() error {
+	if q.seen.owner == "" {
+		return txlock.ErrBusy
+	}
+	return fmt.Errorf("%w: %v", txlock.ErrBusy, q.seen)
 }
 
 // queue is the name of the queue that a request waits in. Readers have their own, so that
@@ -135,12 +147,24 @@ func (q *request) newHold() (uuid.UUID, error) {
 	return id, nil
 }
 
+// needHold makes the entry for the list of holds before the first statement, unless there
+// is one: a lease that is re-entered in this manager needs none.
+func (q *request) needHold() (err error) {
+	if q.hold == "" {
+		_, err = q.newHold()
+	}
+	return err
+}
+
+// holdBegins is how all holds of this process begin.
+var holdBegins = holdOf(uuid.UUID{})[:store.HoldBegins]
+
 // holdOf writes an entry of a list of holds: a separator and an identifier of fixed
 // length, without the separator. All holds of a process begin with the same characters,
 // so that a restarted program recognises the holds of its predecessor as not its own.
 func holdOf(id uuid.UUID) string {
 	copy(id[:], processTag[:])
-	return ";" + base64.RawURLEncoding.EncodeToString(id[:])
+	return string(base64.RawURLEncoding.AppendEncode(append(make([]byte, 0, store.HoldLength), ';'), id[:]))
 }
 
 // processTag makes the first 8 characters of each hold of this process.
@@ -151,13 +175,15 @@ var processTag = func() (tag [6]byte) {
 
 // process is the beginning of the names of owners that WithOwner doesn't name, for people
 // who look: "web-3/4711/".
-var process = func() string {
+var process = host + "/" + strconv.Itoa(os.Getpid()) + "/"
+
+// processNote is the default of WithNote.
+var processNote = strings.ToValidUTF8(host, "?") + ":" + strconv.Itoa(os.Getpid())
+
+var host = func() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown" // nothing depends on it
 	}
-	if len(host) > 100 {
-		host = host[:100]
-	}
-	return host + "/" + strconv.Itoa(os.Getpid()) + "/"
+	return host[:min(len(host), 100)]
 }()

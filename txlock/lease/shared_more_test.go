@@ -667,10 +667,10 @@ func missingRow(engine testdb.Engine) map[string]exchange {
 	q := gen.New()
 	notAfter := time.Now().Add(time.Hour).UnixMicro()
 	hold := ";" + strings.Repeat("x", 22)
-	sharing := gen.ShareLeaseParams{Slot: 5, Owner: []byte("o"), Hold: hold, TtlUs: 1000000, NotAfterUs: notAfter}
+	sharing := gen.ShareLeaseParams{Note: []byte("note"), Slot: 5, Owner: []byte("o"), Hold: hold, TtlUs: 1000000, NotAfterUs: notAfter}
 	statements := map[string]exchange{
 		"AcquireLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.AcquireLease(ctx, db, gen.AcquireLeaseParams{Owner: []byte("o"), Hold: hold, TtlUs: 1000000, Name: name, NotAfterUs: notAfter})
+			return q.AcquireLease(ctx, db, gen.AcquireLeaseParams{Note: []byte("note"), Owner: []byte("o"), Hold: hold, TtlUs: 1000000, Name: name, NotAfterUs: notAfter})
 		},
 		"ReleaseLease": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
 			return q.ReleaseLease(ctx, db, gen.ReleaseLeaseParams{Hold: hold, Name: name})
@@ -700,7 +700,7 @@ func missingRow(engine testdb.Engine) map[string]exchange {
 			}}, p)
 		},
 		"AcquirePermit": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
-			return q.AcquirePermit(ctx, db, gen.AcquirePermitParams{Owner: []byte("o"), Hold: hold, TtlUs: 1000000, Name: name, Permits: 3, NotAfterUs: notAfter})
+			return q.AcquirePermit(ctx, db, gen.AcquirePermitParams{Note: []byte("note"), Owner: []byte("o"), Hold: hold, TtlUs: 1000000, Name: name, Permits: 3, NotAfterUs: notAfter})
 		},
 		"ResizeSemaphore": func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
 			return q.ResizeSemaphore(ctx, db, gen.ResizeSemaphoreParams{UsedFor: -3, Name: name})
@@ -769,7 +769,7 @@ func TestReplyOfMissingRow(t *testing.T) {
 					tx = kept
 				}
 				there := named().String()
-				exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0)", there)
+				exec(t, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '')", there)
 				for name, send := range statements {
 					for i := range 3 {
 						granted, err := statements["AcquireLease"](t.Context(), tx, []byte(there))

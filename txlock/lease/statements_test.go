@@ -73,14 +73,14 @@ func acquireOf(owner, hold string, ttl time.Duration, late bool) exchange {
 		}
 		if refuses, ok := db.(noWait); ok {
 			reply, err := refuses.reply(q.AcquireNoWait(ctx, db, gen.AcquireNoWaitParams{
-				Owner: []byte(owner), Hold: hold, TtlUs: ttl.Microseconds(), Name: name, NotAfterUs: notAfter.UnixMicro(),
+				Owner: []byte(owner), Note: "note", Hold: hold, TtlUs: ttl.Microseconds(), Name: name, NotAfterUs: notAfter.UnixMicro(),
 			}))
 			if reply != 5 { // the expiry is to be shortened
 				return reply, err
 			}
 		}
 		return q.AcquireLease(ctx, db, gen.AcquireLeaseParams{
-			Owner: []byte(owner), Hold: hold, TtlUs: ttl.Microseconds(), Name: name, NotAfterUs: notAfter.UnixMicro(),
+			Owner: []byte(owner), Note: []byte("note"), Hold: hold, TtlUs: ttl.Microseconds(), Name: name, NotAfterUs: notAfter.UnixMicro(),
 		})
 	}
 }
@@ -213,7 +213,7 @@ func TestStatements(t *testing.T) {
 func (s statement) check(t *testing.T, db *testdb.DB, pool gen.DBTX) {
 	name := named().String()
 	if s.row != nil {
-		exec(t, db, "INSERT INTO lockstep_leases SELECT ?, 0, ?, ?, ?, ?, UNIX_TIMESTAMP() * 1000000 + ?, 7, 8, 0",
+		exec(t, db, "INSERT INTO lockstep_leases SELECT ?, 0, ?, ?, ?, ?, UNIX_TIMESTAMP() * 1000000 + ?, 7, 8, 0, X'', 0, X''",
 			name, s.row.owner, s.row.holds, s.row.token, s.row.ttl.Microseconds(), s.row.left.Microseconds())
 		tx, err := db.Admin().Begin()
 		if err != nil {

@@ -65,6 +65,7 @@ func (m *Manager) renewWaiting(r *record) {
 	defer cancel()
 	b := batch{r.row(): r}
 	var found map[store.Row]store.Standing
+	var questions []store.Question
 	var sent instant
 	begun := false
 	err := m.store.Wait(ctx, r.row(), func(brief bool) (time.Duration, bool) {
@@ -82,7 +83,7 @@ func (m *Manager) renewWaiting(r *record) {
 	}, func(s store.Session) (err error) {
 		m.gather(b, r)
 		sent = m.store.Now()
-		found, err = b.renew(ctx, s)
+		found, questions, err = b.renew(ctx, s)
 		return err
 	})
 	if !begun {
@@ -91,7 +92,7 @@ func (m *Manager) renewWaiting(r *record) {
 	if _, ours := found[r.row()]; err == nil && !ours {
 		r.committed() // or rolled back: either way it is not pending any more
 	}
-	b.settle(found, err, sent, sent)
+	b.settle(found, questions, err, sent, sent)
 }
 
 // gather adds to a batch the other records whose rows were found locked, perhaps by the

@@ -240,10 +240,10 @@ type ExpectedHeld struct {
 }
 
 // ExpectRenew expects Lease.Renew.
-func (l *Leases) ExpectRenew(key txlock.Key) *ExpectedHeld {
-	return &ExpectedHeld{l, key, naming("Renew", key), func(ctx context.Context, held *lease.Lease) error {
+func (l *Leases) ExpectRenew(key txlock.Key) *ExpectedRenew {
+	return &ExpectedRenew{ExpectedHeld{l, key, naming("Renew", key), func(ctx context.Context, held *lease.Lease) error {
 		return held.Renew(ctx)
-	}}
+	}}}
 }
 
 // ExpectGuard expects Lease.Guard in an open transaction, or lockgorm.Guard. NothingRead

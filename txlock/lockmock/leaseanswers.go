@@ -23,6 +23,8 @@ type play struct {
 	look    gen.LookLeaseRow
 	// permits is what there is of those that are counted.
 	permits gen.PermitsOfRow
+	holders int64 // that are asked
+	why     string
 }
 
 var (
@@ -71,6 +73,8 @@ func (l *Leases) answer(query string, args []driver.Value) reply {
 		return reply{err: serverError(transactionOpen, "a transaction is open (asked before "+l.what+")")}
 	case rawsql.Facts:
 		return row(l.version, int64(7), int64(0), newName(l.what))
+	case rawsql.ReadCommitted:
+		return reply{}
 	case schema.ClusterQuery:
 		return reply{columns: []string{"Variable_name", "Value"}}
 	}
@@ -91,6 +95,12 @@ func (l *Leases) answer(query string, args []driver.Value) reply {
 		return rowLike(seen)
 	case nameOf(gen.LeaseAsItIs):
 		return rowLike(gen.LeaseAsItIsRow{Token: l.play.token})
+	case nameOf(gen.AskHolders):
+		return reply{id: time.Now().UnixMicro(), affected: 2 * l.play.holders, err: l.play.err}
+	case nameOf(gen.NotAsked):
+		return rowLike(gen.NotAskedRow{NowUs: time.Now().UnixMicro()})
+	case nameOf(gen.QuestionOf):
+		return rowLike(gen.QuestionOfRow{AskedUs: time.Now().UnixMicro(), Question: []byte(l.play.why)})
 	case nameOf(gen.AcquireLease), nameOf(gen.AcquireNoWait), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.ReleaseNoWait), nameOf(gen.KeepLease), nameOf(gen.GuardLease),
 		nameOf(gen.ShareLease), nameOf(gen.AcquirePermit), nameOf(gen.ResizeSemaphore):
 		return reply{id: l.play.replyTo(args), err: l.play.err}

@@ -44,6 +44,8 @@ const (
 //     renewal, the Took of Observer.Renewed. Its count is the number of renewals.
 //   - lockstep.losses, a counter in {lock}: locks and leases that were lost while they
 //     were held. Look into each of them.
+//   - lockstep.drops, a counter in {handle}: handles of leases that were not released and
+//     are garbage. Each of them is a mistake of the program.
 //
 // All have the attributes Kind, Family and Shared; the first three have Outcome as well,
 // and the wait has Fair. New returns the error of a meter that refuses an instrument.
@@ -67,6 +69,9 @@ func New(meter metric.Meter) (txlock.Observer, error) {
 	var err error
 	o.losses, err = meter.Int64Counter("lockstep.losses", metric.WithUnit("{lock}"),
 		metric.WithDescription("Locks that were lost while they were held."))
+	errs = append(errs, err)
+	o.drops, err = meter.Int64Counter("lockstep.drops", metric.WithUnit("{handle}"),
+		metric.WithDescription("Handles of leases that were dropped without a release."))
 	if err = errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}
@@ -80,7 +85,7 @@ var bounds = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2
 
 type observer struct {
 	acquire, wait, hold, left metric.Float64Histogram
-	losses                    metric.Int64Counter
+	losses, drops             metric.Int64Counter
 }
 
 var _ txlock.Observer = (*observer)(nil)
@@ -109,6 +114,10 @@ func (o *observer) Released(ctx context.Context, e txlock.Event) {
 		return // Lost has counted it
 	}
 	record(ctx, o.hold, e, Outcome.String(outcomeOf(e.Err, "released")))
+}
+
+func (o *observer) Dropped(ctx context.Context, e txlock.Event) {
+	o.drops.Add(ctx, 1, metric.WithAttributes(attributes(e)...))
 }
 
 // record adds the duration of an event to a histogram.

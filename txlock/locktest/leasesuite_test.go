@@ -211,6 +211,7 @@ func leasesBehave(t *testing.T, run func(*testing.T, func(*testing.T)), newManag
 	semaphoresBehave(show)
 	keepingBehaves(show)
 	togetherBehave(show)
+	askingBehaves(show)
 }
 
 // show runs a behaviour with two managers and a key of its own.

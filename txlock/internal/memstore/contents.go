@@ -6,6 +6,9 @@ import "github.com/dca00107/lockstep/txlock/internal/store"
 // clock: for tests to compare with a database.
 type Contents struct {
 	Owner, Holds string
+	Note         string
+	Asked        int64 // when somebody asked the owner to give it up, 0 for never
+	Why          string
 	Token        uint64
 	TTL, Expires int64
 	Guards       uint64
@@ -31,7 +34,7 @@ func (db *Server) Rows() (committed, locked map[store.Row]Contents) {
 
 func (r *row) contents() Contents {
 	return Contents{
-		Owner: r.owner, Holds: r.holds, Token: r.token, TTL: r.ttl, Expires: r.expires,
+		Owner: r.owner, Note: r.note, Asked: r.asked, Why: r.why, Holds: r.holds, Token: r.token, TTL: r.ttl, Expires: r.expires,
 		Guards: r.guards, Use: r.use, Session: r.session,
 	}
 }

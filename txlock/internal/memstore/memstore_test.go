@@ -211,7 +211,7 @@ func TestInTurn(t *testing.T) {
 		want(t, store.Answer{})(s.Take(ctx, q)) // there is no turnstile
 		must(t, s.Make(ctx, store.Row{Key: key, Slot: store.TurnstileSlot}))
 		want(t, store.Done)(s.Release(ctx, leaseRow, take(t, s, q).Hold))
-		turn, err := s.Turn(ctx, key, "b", makes(s))
+		turn, err := s.Turn(ctx, key, "b", "", makes(s))
 		must(t, err)
 		want(t, store.Answer{})(s.Take(ctx, q))
 		turn.Leave()
@@ -267,7 +267,7 @@ func TestClaims(t *testing.T) {
 					owned = store.Done
 				}
 				want(t, wanted)(s.Guard(ctx, claim))
-				all, err := s.RenewMany(ctx, []store.Claim{claim, {Row: store.Row{Key: "other"}}})
+				all, _, err := s.RenewMany(ctx, []store.Claim{claim, {Row: store.Row{Key: "other"}}})
 				if must(t, err); all[claim.Row] != standing || all[store.Row{Key: "other"}] != store.Gone {
 					t.Fatalf("RenewMany: %v", all)
 				}
@@ -422,7 +422,7 @@ func TestListAndInspect(t *testing.T) {
 		take(t, s, ask("a", hold("a", 2)))
 		want(t, store.Shared)(s.Use(ctx, key, store.Shared))
 		claim := take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 7000}, Owner: "a", Hold: hold("a", 3), TTL: 2 * ttl, NotAfter: store.Never})
-		turn, err := s.Turn(ctx, key, "w", makes(s))
+		turn, err := s.Turn(ctx, key, "w", "", makes(s))
 		must(t, err)
 		waiter := store.Info{Row: store.Row{Key: key, Slot: store.TurnstileSlot}, Owner: "w", Since: time.UnixMicro(int64(now()))}
 		holder := store.Info{Row: leaseRow, Owner: "a", Token: claim.Token, TTL: ttl, Left: ttl, Holds: 2, Use: store.Shared}

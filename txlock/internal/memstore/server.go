@@ -28,6 +28,7 @@ type Server struct {
 // row is what a row says. Times are microseconds of the server's clock.
 type row struct {
 	owner   string
+	note    string
 	holds   string // one after the other, all of the same length
 	token   uint64
 	ttl     int64
@@ -35,6 +36,8 @@ type row struct {
 	use     store.Use // of the lease's row
 	guards  uint64
 	session uint64 // of the transaction that has guarded or acquired it last
+	asked   int64  // when somebody asked the owner to give it up, 0 for never
+	why     string
 }
 
 // free is a row that nobody has used.
@@ -190,7 +193,8 @@ func (r *row) left(now int64) time.Duration {
 
 // grant gives a row that nobody holds.
 func (r *row) grant(ask store.Ask, now int64) {
-	r.owner, r.holds, r.token = ask.Owner, ask.Hold, max(r.token+1, uint64(now))
+	r.owner, r.note, r.holds, r.token = ask.Owner, ask.Note, ask.Hold, max(r.token+1, uint64(now))
+	r.asked = 0
 	r.ttl, r.expires = ask.TTL.Microseconds(), now+ask.TTL.Microseconds()
 }
 

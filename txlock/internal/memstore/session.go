@@ -70,15 +70,18 @@ func (x session) Renew(ctx context.Context, c store.Claim) (store.Reply, error) 
 			return store.Refused
 		}
 		r.expires = now + r.ttl
+		if r.asked > c.Told {
+			return store.Questioned
+		}
 		return store.Done
 	})
 }
 
-func (x session) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, error) {
+func (x session) RenewMany(ctx context.Context, claims []store.Claim) (found map[store.Row]store.Standing, questions []store.Question, err error) {
 	if len(claims) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	return do(ctx, x, "RenewMany", claims[0].Row, func(t *Tx) (map[store.Row]store.Standing, error) {
+	found, err = do(ctx, x, "RenewMany", claims[0].Row, func(t *Tx) (map[store.Row]store.Standing, error) {
 		found := make(map[store.Row]store.Standing, len(claims))
 		now, seen := t.db.now(), t.latest()
 		for _, c := range claims {
@@ -89,12 +92,17 @@ func (x session) RenewMany(ctx context.Context, claims []store.Claim) (map[store
 				r.expires = now + r.ttl
 				t.written[c.Row] = r
 				found[c.Row] = store.Renewed
+				questions = append(questions, r.question(c)...)
 			default:
 				found[c.Row] = store.Skipped
 			}
 		}
 		return found, nil
 	})
+	if err != nil {
+		questions = nil
+	}
+	return found, questions, err
 }
 
 func (x session) Raise(ctx context.Context, c store.Claim) (store.Answer, error) {

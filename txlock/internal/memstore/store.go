@@ -134,14 +134,14 @@ type turn struct{ session }
 func (t turn) Leave() { _ = t.tx.Rollback() } // of which there is nothing to say
 
 // Turn is that of store.Store.
-func (s *Store) Turn(ctx context.Context, key, owner string, before func() error) (store.Turn, error) {
+func (s *Store) Turn(ctx context.Context, key, owner, note string, before func() error) (store.Turn, error) {
 	t, at := s.BeginReadCommitted(), store.Row{Key: key, Slot: store.TurnstileSlot}
 	err := s.perform(ctx, "Turn", at, func() error {
 		for {
 			if err := before(); err != nil {
 				return err
 			}
-			if there, err := t.turn(ctx, at, owner); there || err != nil {
+			if there, err := t.turn(ctx, at, owner, note); there || err != nil {
 				return err
 			}
 		}
@@ -154,7 +154,7 @@ func (s *Store) Turn(ctx context.Context, key, owner string, before func() error
 }
 
 // turn waits for the turnstile, unless it is missing, and says there whose it is.
-func (t *Tx) turn(ctx context.Context, at store.Row, owner string) (there bool, err error) {
+func (t *Tx) turn(ctx context.Context, at store.Row, owner, note string) (there bool, err error) {
 	t.db.mu.Lock()
 	defer t.db.mu.Unlock()
 	if _, there = t.db.rows[at]; !there {
@@ -163,7 +163,7 @@ func (t *Tx) turn(ctx context.Context, at store.Row, owner string) (there bool, 
 	if err := t.await(ctx, at, 0); err != nil {
 		return true, err
 	}
-	t.written[at] = row{owner: owner, expires: t.db.now(), guards: 1, session: t.id}
+	t.written[at] = row{owner: owner, note: note, expires: t.db.now(), guards: 1, session: t.id}
 	return true, nil
 }
 

@@ -30,14 +30,18 @@ func (t *Tx) infos(wanted func(at store.Row, held bool) bool) (all []store.Info)
 	now := t.db.now()
 	for at, r := range t.plain() {
 		if wanted(at, r.held(now)) {
-			all = append(all, store.Info{
-				Row: at, Owner: r.owner, Token: r.token, TTL: micros(r.ttl), Left: r.left(now), Holds: len(r.holds) / store.HoldLength, Use: r.use,
-			})
+			info := store.Info{
+				Row: at, Owner: r.owner, Note: r.note, Token: r.token, TTL: micros(r.ttl), Left: r.left(now), Holds: len(r.holds) / store.HoldLength, Use: r.use,
+			}
+			if r.asked > 0 && info.Left > 0 {
+				info.Asked, info.AskedAt = r.why, time.UnixMicro(r.asked)
+			}
+			all = append(all, info)
 		}
 	}
 	for at, l := range t.db.locks {
 		if r, ok := l.holder.written[at]; ok && at.Slot == store.TurnstileSlot && r.guards > 0 {
-			all = append(all, store.Info{Row: at, Owner: r.owner, Since: time.UnixMicro(r.expires), Session: r.session})
+			all = append(all, store.Info{Row: at, Owner: r.owner, Note: r.note, Since: time.UnixMicro(r.expires), Session: r.session})
 		}
 	}
 	slices.SortFunc(all, func(a, b store.Info) int { return a.Compare(b.Row) })

@@ -102,7 +102,7 @@ func TestGuarded(t *testing.T) {
 		must(t, guard(t, tx, s, claim))
 		must(t, guard(t, tx, s, claim))
 		must(t, guard(t, tx, s, reader))
-		all, err := s.RenewMany(ctx, []store.Claim{claim, reader})
+		all, _, err := s.RenewMany(ctx, []store.Claim{claim, reader})
 		if must(t, err); all[leaseRow] != store.Skipped || all[reader.Row] != store.Skipped {
 			t.Fatalf("RenewMany: %v", all)
 		}
@@ -368,7 +368,7 @@ func TestTurns(t *testing.T) {
 			of := db.Store() // each of another process
 			go func() {
 				asked := false
-				turn, err := of.Turn(own, key, owner, func() error { asked = true; return makes(of)() })
+				turn, err := of.Turn(own, key, owner, "", func() error { asked = true; return makes(of)() })
 				if owner == "b" {
 					if !asked || !errors.Is(err, context.Canceled) {
 						t.Errorf("who gives up is told %v", err)
@@ -544,7 +544,7 @@ func TestDown(t *testing.T) {
 				t.Fatalf("Take: %+v, error %v", a, err)
 			}
 			wantErr(t, s.Ready(ctx), wanted)
-			_, err = s.Turn(ctx, key, "a", func() error { t.Error("it has asked for a place"); return nil })
+			_, err = s.Turn(ctx, key, "a", "", func() error { t.Error("it has asked for a place"); return nil })
 			wantErr(t, err, wanted)
 			wantErr(t, s.Queued(ctx, leaseRow, time.Second, nil), wanted)
 			_, err = s.List(ctx)
@@ -668,11 +668,11 @@ func TestAwaitWaiting(t *testing.T) {
 	cancel()
 	wantErr(t, db.AwaitWaiting(ended, key, 1), context.Canceled)
 	s := db.Store()
-	first, err := s.Turn(ctx, key, "a", makes(s))
+	first, err := s.Turn(ctx, key, "a", "", makes(s))
 	must(t, err)
 	done := make(chan error, 1)
 	go func() {
-		second, err := s.Turn(ctx, key, "b", makes(s))
+		second, err := s.Turn(ctx, key, "b", "", makes(s))
 		if err == nil {
 			second.Leave()
 		}

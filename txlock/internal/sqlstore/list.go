@@ -92,15 +92,19 @@ func (s *Store) firstWaiter(ctx context.Context, key string) (first []store.Info
 }
 
 func infoOf(row gen.InspectLeaseRow) store.Info {
-	return store.Info{
-		Row: store.Row{Key: string(row.Name), Slot: row.Slot}, Owner: string(row.Owner), Token: row.Token,
+	info := store.Info{
+		Row: store.Row{Key: string(row.Name), Slot: row.Slot}, Owner: string(row.Owner), Note: string(row.Note), Token: row.Token,
 		TTL: micros(row.TtlUs), Left: micros(row.LeftUs), Holds: int(row.HoldsLength / store.HoldLength), Use: store.Use(row.UsedFor),
 	}
+	if row.AskedUs > 0 && info.Left > 0 {
+		info.Asked, info.AskedAt = string(row.Question), time.UnixMicro(row.AskedUs)
+	}
+	return info
 }
 
 func waiterOf(row gen.InspectTurnstileRow) store.Info {
 	return store.Info{
-		Row: store.Row{Key: string(row.Name), Slot: store.TurnstileSlot}, Owner: string(row.Owner),
+		Row: store.Row{Key: string(row.Name), Slot: store.TurnstileSlot}, Owner: string(row.Owner), Note: string(row.Note),
 		Since: time.UnixMicro(row.SinceUs), Session: row.ConnID,
 	}
 }

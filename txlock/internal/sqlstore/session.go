@@ -67,12 +67,12 @@ func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, er
 	reply, err := int64(replyBeyond), error(nil)
 	if pool, ok := s.refusing(); ok {
 		reply, err = unlocked(queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
-			Hold: ask.Hold, Owner: owner, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
+			Hold: ask.Hold, Owner: owner, Note: ask.Note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		}))
 	}
 	if err == nil && reply == replyBeyond {
 		reply, err = queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
-			Owner: owner, Hold: ask.Hold, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
+			Owner: owner, Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		})
 	}
 	return answerOf(reply, ask.Slot, store.Full, store.Late, store.Other), err
@@ -84,7 +84,7 @@ func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, er
 		return rawsql.SkipShared(query, s.s.clock.onMariaDB())
 	}
 	reply, err := queries.ShareLease(ctx, &rawsql.Text{DBTX: s.db, Rewrite: rewrite}, gen.ShareLeaseParams{
-		Slot: ask.Slot, Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
+		Slot: ask.Slot, Owner: []byte(ask.Owner), Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ask.TTL.Microseconds(),
 		Name: []byte(ask.Key), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
 	})
 	return answerOf(reply, ask.Slot), err
@@ -93,7 +93,7 @@ func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, er
 // takePermit takes a permit in any free slot.
 func (s session) takePermit(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	reply, err := queries.AcquirePermit(ctx, s.db, gen.AcquirePermitParams{
-		Owner: []byte(ask.Owner), Hold: ask.Hold, TtlUs: ask.TTL.Microseconds(),
+		Owner: []byte(ask.Owner), Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ask.TTL.Microseconds(),
 		Name: []byte(ask.Key), Permits: int64(ask.Permits), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
 	})
 	if err != nil {
@@ -136,41 +136,55 @@ func (s session) Keep(ctx context.Context, at store.Row, hold string, atLeast ti
 // Renew extends a lease whose row still has what is claimed.
 func (s session) Renew(ctx context.Context, c store.Claim) (store.Reply, error) {
 	reply, err := queries.RenewLease(ctx, s.db, gen.RenewLeaseParams{
-		Owner: []byte(c.Owner), Hold: c.Hold, Token: c.Token, Name: []byte(c.Key), Slot: c.Slot,
+		Owner: []byte(c.Owner), Hold: c.Hold, Token: c.Token, ToldUs: c.Told, Name: []byte(c.Key), Slot: c.Slot,
 	})
-	return answerOf(reply, c.Slot).Reply, err
+	a := answerOf(reply, c.Slot)
+	if a.Shared { // the same bit
+		return store.Questioned, err
+	}
+	return a.Reply, err
 }
 
-// RenewMany renews many rows. If all were renewed, the first statement's reply says so,
-// and no second is sent.
-func (s session) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, error) {
+// RenewMany renews many rows. If all were renewed, and nobody has asked anything, the
+// first statement's reply says so, and no second is sent.
+func (s session) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, []store.Question, error) {
 	if len(claims) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	holds := make([]rawsql.Hold, len(claims))
-	for i, c := range claims {
-		holds[i] = rawsql.Hold{Name: c.Key, Slot: c.Slot, Owner: c.Owner, Hold: c.Hold, Token: c.Token}
-	}
+	holds := holdsOf(claims)
 	result, err := s.db.ExecContext(ctx, rawsql.RenewMany(holds))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	affected, err := result.RowsAffected()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	at, err := result.LastInsertId()
+	if err != nil {
+		return nil, nil, err
 	}
 	found := make(map[store.Row]store.Standing, len(claims))
 	if affected == 2*int64(len(claims)) {
 		for _, c := range claims {
 			found[c.Row] = store.Renewed
 		}
-		return found, nil
+	} else if err := s.readHeld(ctx, rawsql.HeldMany(holds, at&^rawsql.AskedBit), found); err != nil {
+		return found, nil, err
 	}
-	at, err := result.LastInsertId()
-	if err != nil {
-		return nil, err
+	if at&rawsql.AskedBit == 0 {
+		return found, nil, nil
 	}
-	return found, s.readHeld(ctx, rawsql.HeldMany(holds, at), found)
+	questions, _ := s.questions(ctx, holds) // they are renewed whatever this returns, and the next renewal asks again
+	return found, questions, nil
+}
+
+func holdsOf(claims []store.Claim) []rawsql.Hold {
+	holds := make([]rawsql.Hold, len(claims))
+	for i, c := range claims {
+		holds[i] = rawsql.Hold{Name: c.Key, Slot: c.Slot, Owner: c.Owner, Hold: c.Hold, Token: c.Token, Told: c.Told}
+	}
+	return holds
 }
 
 // readHeld reads which of the rows still have what is claimed, and which were renewed.

@@ -65,19 +65,20 @@ func (s *Store) Full() bool { return full(s.pool.DB) }
 
 // RenewMany renews many rows, on the connection for renewals. If a statement fails, the
 // connection is closed, because its state is not known.
-func (s *Store) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, error) {
+func (s *Store) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, []store.Question, error) {
 	conn, err := s.lane.conn(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if _, err = conn.ExecContext(ctx, rawsql.ReadCommitted); err == nil {
 		var found map[store.Row]store.Standing
-		if found, err = (session{conn, s}).RenewMany(ctx, claims); err == nil {
-			return found, conn.Close()
+		var questions []store.Question
+		if found, questions, err = (session{conn, s}).RenewMany(ctx, claims); err == nil {
+			return found, questions, conn.Close()
 		}
 	}
 	discard(conn)
-	return nil, err
+	return nil, nil, err
 }
 
 // Join joins the caller's transaction.

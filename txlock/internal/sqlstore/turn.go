@@ -43,7 +43,7 @@ func (s *Store) MayTurn() bool {
 
 // Turn waits for the turnstile of a key, in one statement without a time limit on the
 // server: a second statement would wait at the end of the queue.
-func (s *Store) Turn(ctx context.Context, key, owner string, before func() error) (store.Turn, error) {
+func (s *Store) Turn(ctx context.Context, key, owner, note string, before func() error) (store.Turn, error) {
 	t, err := s.openTurn(ctx)
 	if err != nil {
 		taken.unqueue(s.pool.DB)
@@ -57,7 +57,7 @@ func (s *Store) Turn(ctx context.Context, key, owner string, before func() error
 			t.Leave()
 			return nil, err
 		}
-		rows, err := queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: []byte(owner), Name: []byte(key)})
+		rows, err := queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: []byte(owner), Note: []byte(note), Name: []byte(key)})
 		if err != nil {
 			t.abandon(ctx.Err() != nil)
 			return nil, err

@@ -5,6 +5,7 @@
 // # The order of reading
 //
 //  1. store.go: [Store], what a manager asks; [Session], the statements, which may also be
-//     sent in the caller's transaction; then what is sent and what is answered, of which blocker.go has a part.
-//  2. pool.go: how a pool brings a store of its own.
+//     sent in the caller's transaction; then what is sent and what is answered.
+//  2. seen.go: what is seen of rows by who looks, and what holders are asked.
+//  3. pool.go: how a pool brings a store of its own.
 package store

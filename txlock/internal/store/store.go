@@ -50,7 +50,7 @@ type Store interface {
 	// Turn waits in the server's queue for the turnstile of a key, and returns when it is
 	// the first. It calls before right before it asks for its place, and again if the row
 	// was removed meanwhile. It returns ErrNoTurn if there is no connection to wait on.
-	Turn(ctx context.Context, key, owner string, before func() error) (Turn, error)
+	Turn(ctx context.Context, key, owner, note string, before func() error) (Turn, error)
 	// MayTurn counts a waiter that is going to call Turn, if there is a connection for it.
 	// The caller then calls Turn, and is no longer counted when that fails or its place is
 	// left.
@@ -69,6 +69,9 @@ type Store interface {
 	// Inspect returns the row of a lease, if there is one, the readers and permits that
 	// are held, and the first waiter.
 	Inspect(ctx context.Context, key string) ([]Info, error)
+	// AskHolders asks everybody who has held something under a key since before the given
+	// moment by the server's clock, and has not been asked since, to give it up.
+	AskHolders(ctx context.Context, key, why string, since int64) (Asked, error)
 	// Clean removes the rows that were not used for the retention, and returns how many.
 	Clean(ctx context.Context, retention time.Duration) (int, error)
 	// Sweep removes the rows of a key's readers that nobody has used for their TTL.
@@ -94,10 +97,15 @@ type Session interface {
 	// hasn't passed since the grant: until then, by an owner whose name begins with
 	// Released, and it returns Kept. It doesn't know UnknownSlot.
 	Keep(ctx context.Context, at Row, hold string, atLeast time.Duration) (Reply, error)
-	// Renew extends a lease if the row still has what is claimed: Absent, Refused or Done.
+	// Renew extends a lease if the row still has what is claimed: Absent, Refused or Done,
+	// or Questioned in place of Done: see Question.
 	Renew(ctx context.Context, c Claim) (Reply, error)
 	// RenewMany renews many rows. A row that is not in its answer is not claimed any more.
-	RenewMany(ctx context.Context, claims []Claim) (map[Row]Standing, error)
+	// It also returns the questions for those that it has renewed.
+	RenewMany(ctx context.Context, claims []Claim) (map[Row]Standing, []Question, error)
+	// Question returns what the holder of a claim was asked last. Its At is 0 if there is
+	// nothing.
+	Question(ctx context.Context, c Claim) (Question, error)
 	// Raise makes the token of a claim at least the claim's, whatever it was before, and
 	// returns it: Absent, Refused or Done.
 	Raise(ctx context.Context, c Claim) (Answer, error)
@@ -209,6 +217,7 @@ type Claim struct {
 	Row
 	Owner, Hold string
 	Token       uint64
+	Told        int64 // the moment of the last question that its holder knows
 }
 
 // Ask is a request for a lease, for a reader's place in the given slot, or for one of
@@ -217,6 +226,7 @@ type Ask struct {
 	Row
 	Permits     int
 	Owner, Hold string
+	Note        string // what the owner tells of itself
 	TTL         time.Duration
 	NotAfter    Instant // after that the server refuses it, by its own clock
 	InTurn      bool    // it passes nobody in the queue of Fair
@@ -244,6 +254,7 @@ const (
 	Other                // the key is used for something else
 	Kept                 // the hold was removed, and the row stays held
 	Done
+	Questioned // done, and somebody asks the owner to give it up
 )
 
 // Answer is a reply, and after Done the token.
@@ -278,6 +289,7 @@ const (
 type Glance struct {
 	Exists bool
 	Owner  string        // who holds it
+	Note   string        // what that tells of itself
 	Left   time.Duration // for how much longer it is held, 0 if it is free
 	TTL    time.Duration // what it was acquired with
 	Use    Use
@@ -309,19 +321,6 @@ type Readers struct {
 
 // Reader is a reader of a key.
 type Reader struct{ Owner, Hold string }
-
-// Info is a row, for people who look.
-type Info struct {
-	Row
-	Owner   string
-	Token   uint64
-	TTL     time.Duration
-	Left    time.Duration
-	Holds   int
-	Use     Use
-	Since   time.Time // of a waiter
-	Session uint64    // of a waiter
-}
 
 // MostWaits is how many calls of Wait a manager makes at a time. Each uses a connection.
 const MostWaits = 4

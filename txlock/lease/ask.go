@@ -1,0 +1,131 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"unicode/utf8"
+
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+)
+
+// Ask asks whoever holds the lease of a key to give it up: the holder's Revoked is closed,
+// with the reason in Asked, and the holder decides. It is told with its next renewal, at
+// the latest a third of its TTL later, or what RenewEvery says. Ask doesn't wait for that,
+// nor for the release: acquire the lease for this, after Ask or while it is called.
+//
+// All who hold something under the key are asked: the writer, every reader, and every
+// holder of a permit. Who acquires it later is not. If the holder is asked again, the last
+// reason counts. The reason is valid UTF-8 of at most 255 bytes.
+//
+// If a transaction has the row locked, because it guards the lease for example, Ask waits
+// for its end, looking again and again, until the context ends. On a multi-primary cluster
+// a transaction that guards the lease on another node may fail with txlock.ErrDeadlock then.
+//
+// It returns txlock.ErrNotHeld if nobody holds the lease, ErrInvalidKey, ErrInvalidOption
+// for a reason that is too long, ErrSchema, ErrReadOnly, ErrClosed, and the errors of the
+// driver and of the context, after which some may have been asked.
+func (m *Manager) Ask(ctx context.Context, key txlock.Key, reason string) (err error) {
+	if err := key.Validate(); err != nil {
+		return err
+	}
+	if err := checkText("Ask: a reason", reason); err != nil {
+		return err
+	}
+	ctx, end := m.untilClosed(ctx)
+	defer end()
+	defer func() { err = unlessClosed(ctx, err) }()
+	what := fmt.Sprintf("ask the holder of lease %q", key)
+	if err := m.ready(ctx); err != nil {
+		return fault.Explain(what, err)
+	}
+	anybody := false
+	since := int64(math.MaxInt64)
+	for pause := leastLook; ; pause = min(2*pause, mostLook) {
+		asked, err := m.store.AskHolders(ctx, key.String(), reason, since)
+		switch {
+		case err == nil:
+			since, anybody = asked.At, anybody || asked.Holders > 0
+		case !conflicted(err):
+			return fault.Explain(what, err)
+		}
+		switch {
+		case err == nil && asked.Left == 0 && anybody:
+			return nil
+		case err == nil && asked.Left == 0:
+			return fmt.Errorf("%s: %w", what, txlock.ErrNotHeld)
+		}
+		if err := m.sleep(ctx, pause); err != nil {
+			return fmt.Errorf("%s: its row is locked by a transaction: %w", what, err)
+		}
+	}
+}
+
+// checkText returns what is wrong with a text that others are to read, or nil.
+func checkText(what, text string) error {
+	switch {
+	case len(text) > mostText:
+		return fmt.Errorf("%w: %s has at most %d bytes, this one has %d", txlock.ErrInvalidOption, what, mostText, len(text))
+	case !utf8.ValidString(text):
+		return fmt.Errorf("%w: %s must be valid UTF-8, this one is %q", txlock.ErrInvalidOption, what, text)
+	}
+	return nil
+}
+
+const mostText = 255
+
+// Revoked returns a channel that is closed when somebody asks for the lease: see
+// Manager.Ask. The holder may go on; if it releases the lease, who asked for it can have
+// it. All handles of the lease are told. The loss and the release of the lease don't close
+// the channel, see Done.
+func (l *Lease) Revoked() <-chan struct{} {
+	r := l.record
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.keep(l)
+	if r.revoked == nil {
+		r.revoked = make(chan struct{})
+		if r.question != nil {
+			close(r.revoked)
+		}
+	}
+	return r.revoked
+}
+
+// Asked tells whether somebody has asked for the lease, and why: the last reason that the
+// holder was told of.
+func (l *Lease) Asked() (reason string, asked bool) {
+	r := l.record
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.question == nil {
+		return "", false
+	}
+	return r.question.Why, true
+}
+
+// ask notes a question.
+func (r *record) ask(question store.Question) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.question == nil && r.revoked != nil {
+		close(r.revoked)
+	}
+	if r.question == nil || r.question.At < question.At {
+		r.question = &question
+	}
+}
+
+// renewal is the claim of a renewal, which tells of questions.
+func (r *record) renewal() store.Claim {
+	c := r.claim()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.Told = 0
+	if r.question != nil {
+		c.Told = r.question.At
+	}
+	return c
+}

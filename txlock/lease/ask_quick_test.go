@@ -1,0 +1,291 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// revoked tells whether the holder was asked, and why.
+func revoked(t *testing.T, l *lease.Lease) (why string, asked bool) {
+	t.Helper()
+	select {
+	case <-l.Revoked():
+		why, asked = l.Asked()
+		if !asked {
+			t.Error("Revoked is closed, and Asked says that nobody has asked")
+		}
+	default:
+		if why, told := l.Asked(); told {
+			t.Errorf("Revoked is open, and Asked says %q", why)
+		}
+	}
+	return why, asked
+}
+
+// TestAskedWithTheRenewal proves that a holder is told of a question with its next renewal,
+// also of a newer one, that the lease goes on meanwhile, and that it costs one statement
+// more only then.
+func TestAskedWithTheRenewal(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		operator := db.manager()
+		l := acquire(t, m, job)
+		time.Sleep(15 * time.Second)
+		before := l.Revoked()
+		must(t, operator.Ask(t.Context(), job, "a new version"))
+		if _, asked := revoked(t, l); asked {
+			t.Error("asked before the renewal")
+		}
+		<-before
+		db.at("told", 20*time.Second)
+		if why, _ := revoked(t, l); why != "a new version" {
+			t.Errorf("asked because of %q", why)
+		}
+		must(t, operator.Ask(t.Context(), job, ""))
+		must(t, l.Renew(t.Context()))
+		if why, asked := revoked(t, l); !asked || why != "" {
+			t.Errorf("asked %t because of %q", asked, why)
+		}
+		time.Sleep(25 * time.Second)
+		must(t, l.Err())
+		if n := len(wire.calls("Question")); n != 1 { // of Renew; RenewMany has told the first
+			t.Errorf("%d questions", n)
+		}
+		release(t, l)
+		next := acquire(t, operator, job)
+		time.Sleep(ttl)
+		if why, asked := revoked(t, next); asked {
+			t.Errorf("the next holder is asked because of %q", why)
+		}
+		release(t, next)
+	})
+}
+
+// TestAskReachesAllHandles proves that all handles of a lease are told, those that enter
+// later at once, and those of another manager of the owner with its own renewal.
+func TestAskReachesAllHandles(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		ctx := lease.WithOwner(t.Context(), "owner")
+		first, err := m.Acquire(ctx, job)
+		must(t, err)
+		second, err := m.Acquire(ctx, job)
+		must(t, err)
+		elsewhere, err := other.Acquire(ctx, job)
+		must(t, err)
+		must(t, m.Ask(t.Context(), job, "why"))
+		<-first.Revoked()
+		<-second.Revoked()
+		third, err := m.Acquire(ctx, job)
+		must(t, err)
+		if why, _ := revoked(t, third); why != "why" {
+			t.Errorf("who entered later is asked because of %q", why)
+		}
+		<-elsewhere.Revoked()
+		for _, l := range []*lease.Lease{first, second, third, elsewhere} {
+			must(t, l.Err())
+			release(t, l)
+		}
+	})
+}
+
+// TestAskEverybody proves that all readers and all holders of permits are asked.
+func TestAskEverybody(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(), db.manager()
+		var held []*lease.Lease
+		for _, manager := range []*lease.Manager{m, m, other} {
+			l, err := manager.AcquireShared(t.Context(), job)
+			must(t, err)
+			held = append(held, l)
+		}
+		permits := txlock.Named("permits")
+		for range 3 {
+			s, err := m.Semaphore(permits, 4)
+			must(t, err)
+			l, err := s.Acquire(t.Context())
+			must(t, err)
+			held = append(held, l)
+		}
+		must(t, errors.Join(m.Ask(t.Context(), job, "readers"), other.Ask(t.Context(), permits, "permits")))
+		for i, l := range held {
+			<-l.Revoked()
+			if why, _ := l.Asked(); why != []string{"readers", "permits"}[i/3] {
+				t.Errorf("%d is asked because of %q", i, why)
+			}
+			release(t, l)
+		}
+		db.at("told", 10*time.Second)
+		kept := txlock.Named("kept")
+		l, err := m.Acquire(t.Context(), kept, lease.HoldAtLeast(time.Hour))
+		must(t, err)
+		release(t, l)
+		for _, key := range []txlock.Key{job, permits, kept} {
+			wants(t, "Ask for what nobody holds", m.Ask(t.Context(), key, ""), txlock.ErrNotHeld)
+		}
+	})
+}
+
+// TestAskMany proves that the holders of some of many leases are told, by the statement
+// that renews all of them, whatever its order.
+func TestAskMany(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		var held []*lease.Lease
+		for _, key := range askedKeys(9) {
+			held = append(held, acquire(t, m, key))
+		}
+		for i := 0; i < 9; i += 4 {
+			must(t, m.Ask(t.Context(), held[i].Key(), held[i].Key().String()))
+		}
+		time.Sleep(11 * time.Second)
+		for i, l := range held {
+			if why, asked := revoked(t, l); asked != (i%4 == 0) || asked && why != l.Key().String() {
+				t.Errorf("%d is asked %t because of %q", i, asked, why)
+			}
+		}
+		wire.seconds(t, "RenewMany", 10)
+		releaseMany(t, held)
+	})
+}
+
+// TestAskWaitsForAGuard proves that Ask waits for a transaction that guards the lease, that
+// a later holder isn't asked, and that the context ends the wait.
+func TestAskWaitsForAGuard(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		tx := wire.Begin()
+		must(t, l.Guard(t.Context(), tx))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wants(t, "Ask", m.Ask(ctx, job, ""), context.DeadlineExceeded)
+		answer := make(chan error)
+		go func() { answer <- m.Ask(t.Context(), job, "why") }()
+		time.Sleep(time.Second)
+		must(t, tx.Commit())
+		must(t, <-answer)
+		must(t, l.Renew(t.Context()))
+		if why, _ := revoked(t, l); why != "why" {
+			t.Errorf("asked because of %q", why)
+		}
+
+		tx = wire.Begin()
+		must(t, l.Guard(t.Context(), tx))
+		go func() { answer <- m.Ask(t.Context(), job, "late") }()
+		time.Sleep(time.Second)
+		wants(t, "Release", l.Release(t.Context()), lease.ErrGuarded)
+		must(t, tx.Commit())
+		next, err := m.Acquire(t.Context(), job)
+		must(t, err)
+		err = <-answer
+		must(t, next.Renew(t.Context()))
+		if _, asked := revoked(t, next); asked || err != nil && !errors.Is(err, txlock.ErrNotHeld) {
+			t.Errorf("the next holder is asked: %t, %v", asked, err)
+		}
+		release(t, next)
+
+		l = acquire(t, m, job)
+		tx = wire.Begin()
+		must(t, l.Guard(t.Context(), tx))
+		closing := db.manager()
+		go func() { answer <- closing.Ask(t.Context(), job, "") }()
+		synctest.Wait()
+		must(t, closing.Close(t.Context()))
+		wants(t, "Ask of a manager that is closed meanwhile", <-answer, lease.ErrClosed)
+		must(t, tx.Rollback())
+		release(t, l)
+	})
+}
+
+// TestBadTexts proves that reasons and notes are refused before anything is sent.
+func TestBadTexts(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		long := strings.Repeat("ä", 127)
+		for _, text := range []string{long + "ä", "\xff"} {
+			wants(t, "Ask", m.Ask(t.Context(), job, text), txlock.ErrInvalidOption)
+			_, err := m.Acquire(t.Context(), job, lease.WithNote(text))
+			wants(t, "Acquire", err, txlock.ErrInvalidOption)
+			_, err = lease.NewManager(wire.Pool(), lease.WithNote(text))
+			wants(t, "NewManager", err, txlock.ErrInvalidOption)
+		}
+		wants(t, "Ask", m.Ask(t.Context(), txlock.Key{}, ""), txlock.ErrInvalidKey)
+		if len(wire.all) > 0 {
+			t.Errorf("%v was sent", wire.all)
+		}
+		l := acquire(t, m, job, lease.WithNote(long+"x"))
+		must(t, m.Ask(t.Context(), job, long+"y"))
+		info, err := m.Inspect(t.Context(), job)
+		must(t, err)
+		if info.Note != long+"x" || info.Asked != long+"y" || info.AskedAt.IsZero() {
+			t.Errorf("%+v", info)
+		}
+		release(t, l)
+		wants(t, "Ask for what nobody has ever held", m.Ask(t.Context(), txlock.Named("nothing"), ""), txlock.ErrNotHeld)
+		wire.fault("AskHolders", fails)
+		if err := m.Ask(t.Context(), job, ""); err == nil || errors.Is(err, txlock.ErrNotHeld) {
+			t.Error(err)
+		}
+		must(t, m.Close(t.Context()))
+		wants(t, "Ask of a closed manager", m.Ask(t.Context(), job, ""), lease.ErrClosed)
+	})
+}
+
+// TestNotes proves who is shown with which note: by List, Inspect and errors.
+func TestNotes(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, other := db.manager(lease.WithNote("ours")), db.manager()
+		l := acquire(t, m, job)
+		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), job, lease.WithNote("later")) // a statement, which re-enters
+		must(t, err)
+		release(t, again)
+		plain := acquire(t, other, txlock.Named("plain"))
+		reader, err := m.AcquireShared(t.Context(), txlock.Named("read"), lease.WithNote(""))
+		must(t, err)
+		waits := make(chan *lease.Lease)
+		go func() {
+			l, err := other.Acquire(context.Background(), job, lease.Fair(), lease.WithNote("next"))
+			if err != nil {
+				t.Error(err)
+			}
+			waits <- l
+		}()
+		synctest.Wait()
+		all, err := m.List(t.Context())
+		must(t, err)
+		var notes []string
+		for _, info := range all {
+			notes = append(notes, string(info.Kind)+" "+info.Note)
+		}
+		if got := strings.Join(notes, ", "); !strings.HasPrefix(got, "waiter next, exclusive ours, exclusive ") || !strings.HasSuffix(got, ", reader ") ||
+			!strings.Contains(l.Owner(), "/"+all[2].Note[strings.LastIndex(all[2].Note, ":")+1:]+"/") {
+			t.Errorf("List has the notes %q", got)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err = db.manager().Acquire(ctx, job, lease.WaitAtMost(time.Second))
+		if err == nil || !strings.Contains(err.Error(), `" (ours) had it`) {
+			t.Error(err)
+		}
+		release(t, l)
+		release(t, <-waits)
+		release(t, plain)
+		release(t, reader)
+	})
+}
+
+// askedKeys are keys of a test, each with a name of its own.
+func askedKeys(n int) (keys []txlock.Key) {
+	for range n {
+		keys = append(keys, named())
+	}
+	return keys
+}

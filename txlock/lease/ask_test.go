@@ -1,0 +1,219 @@
+package lease_test
+
+import (
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// awaitAsked returns when a holder was told, and checks why.
+func awaitAsked(t *testing.T, l *lease.Lease, want string) {
+	t.Helper()
+	select {
+	case <-l.Revoked():
+	case <-time.After(time.Minute):
+		t.Fatalf("the holder of %q is not asked", l.Key())
+	}
+	if why, _ := l.Asked(); why != want {
+		t.Errorf("the holder of %q is asked because of %q, want %q", l.Key(), why, want)
+	}
+}
+
+// TestAskOnServers proves that the statement which renews many leases tells of the
+// questions, wherever the row that is asked for stands, and beside one that is locked; that
+// nothing is read while nobody asks, and once for each question.
+func TestAskOnServers(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		run, wait := sideBySide(t)
+		defer wait()
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			run(name, func(t *testing.T) {
+				tap := new(wiretap)
+				var renewals, reads atomic.Int64
+				tap.hook(func(statement string, _ <-chan struct{}) error {
+					switch {
+					case strings.Contains(statement, "cur.question"):
+						reads.Add(1)
+					case strings.Contains(statement, "name: RenewMany"):
+						renewals.Add(1)
+					}
+					return nil
+				})
+				pool := newPool(t, db, guarded)
+				m := newManager(t, newPool(t, db, guarded, tap.install), lease.RenewEvery(50*time.Millisecond))
+				operator := newManager(t, pool)
+				var held []*lease.Lease
+				for _, key := range askedKeys(5) {
+					held = append(held, acquire(t, m, key))
+				}
+				waitUntil(t, "some renewals", func() bool { return renewals.Load() > 5 })
+				if n := reads.Load(); n > 0 {
+					t.Errorf("%d reads while nobody has asked", n)
+				}
+				for i, l := range held {
+					if err := operator.Ask(t.Context(), l.Key(), "first"); err != nil {
+						t.Fatal(err)
+					}
+					awaitAsked(t, l, "first")
+					for _, other := range held[i+1:] {
+						if _, asked := other.Asked(); asked {
+							t.Fatalf("%q is asked, too", other.Key())
+						}
+					}
+				}
+				locked := acquire(t, m, named())
+				tx, err := pool.BeginTx(t.Context(), nil)
+				if err == nil {
+					err = locked.Guard(t.Context(), tx)
+				}
+				if err == nil {
+					err = operator.Ask(t.Context(), held[2].Key(), "second")
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				waitUntil(t, "the second reason", func() bool { why, _ := held[2].Asked(); return why == "second" })
+				read, before := reads.Load(), renewals.Load()
+				waitUntil(t, "more renewals", func() bool { return renewals.Load() > before+5 })
+				if n := reads.Load() - read; n > 0 || read != 6 {
+					t.Errorf("%d reads for 6 questions, and %d after them", read, n)
+				}
+				if err := tx.Commit(); err != nil {
+					t.Fatal(err)
+				}
+				releaseMany(t, append(held, locked))
+			})
+		}
+	})
+}
+
+// TestAskHoldersOnServers proves who is asked: writer, readers and permits of the key, not
+// those of another key, and not the next holder.
+func TestAskHoldersOnServers(t *testing.T) {
+	onPoolsOfServers(t, func(t *testing.T, m, operator *lease.Manager) {
+		key, permits, other := named(), named(), acquire(t, m, named())
+		wants(t, "Ask for what is free", operator.Ask(t.Context(), key, "x"), txlock.ErrNotHeld)
+		held := []*lease.Lease{share(t, m, key), share(t, m, key)}
+		for range 2 {
+			s, err := m.Semaphore(permits, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := s.Acquire(t.Context(), lease.WithNote("a permit"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, l)
+		}
+		for _, key := range []txlock.Key{key, permits} {
+			if err := operator.Ask(t.Context(), key, "all of you"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, l := range append(held, other) {
+			if err := l.Renew(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, l := range held {
+			awaitAsked(t, l, "all of you")
+		}
+		if _, asked := other.Asked(); asked {
+			t.Error("the holder of another key is asked")
+		}
+		info, err := operator.Inspect(t.Context(), permits)
+		if err != nil || len(info.Others) != 2 || info.Others[1].Note != "a permit" || info.Others[1].Asked != "all of you" || info.Asked != "" {
+			t.Errorf("%+v, %v", info, err)
+		}
+		releaseMany(t, append(held, other))
+		for _, take := range []func() *lease.Lease{
+			func() *lease.Lease { return share(t, m, key) },
+			func() *lease.Lease { return acquire(t, m, key) },
+		} {
+			next := take()
+			if err := next.Renew(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, asked := next.Asked(); asked {
+				t.Error("the next holder is asked")
+			}
+			release(t, next)
+		}
+		kept, err := m.Acquire(t.Context(), key, lease.HoldAtLeast(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, kept)
+		wants(t, "Ask for what is released, and held for a while", operator.Ask(t.Context(), key, "x"), txlock.ErrNotHeld)
+	})
+}
+
+// TestNotesOnServers proves that the servers keep notes: of a new holder, not of one that
+// enters again, and of one who finds the lease taken.
+func TestNotesOnServers(t *testing.T) {
+	onPoolsOfServers(t, func(t *testing.T, m, other *lease.Manager) {
+		key := named()
+		note := func(want string) {
+			t.Helper()
+			info, err := m.Inspect(t.Context(), key)
+			if err != nil || info.Note != want {
+				t.Errorf("the note is %q, want %q, %v", info.Note, want, err)
+			}
+		}
+		l := acquire(t, m, key, lease.WithNote("zwölf'); -- \\"))
+		note("zwölf'); -- \\")
+		again, err := other.Acquire(lease.WithOwner(t.Context(), l.Owner()), key, lease.WithNote("again"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		note("zwölf'); -- \\")
+		release(t, again)
+		release(t, l)
+		for range 2 { // the first makes the row shared
+			shared := share(t, m, key)
+			release(t, shared)
+			l = acquire(t, m, key, lease.WithNote(""))
+			note("")
+			release(t, l)
+		}
+		l = acquire(t, m, key)
+		if info, err := m.Inspect(t.Context(), key); err != nil || !strings.Contains(l.Owner(), strings.ReplaceAll(info.Note, ":", "/")+"/") {
+			t.Errorf("%+v, %v", info, err)
+		}
+		release(t, l)
+	})
+}
+
+// TestDroppedOnServers proves that a lease whose handle is dropped is somebody else's after
+// its time to live.
+func TestDroppedOnServers(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		told, key := new(recorder), named()
+		m := newManager(t, newPool(t, db, true), lease.Observe(told), lease.TTL(2*time.Second))
+		drop(t, m, key)
+		waitUntil(t, "the handle is noticed", func() bool { runtime.GC(); return told.count("dropped") == 1 })
+		release(t, acquire(t, newManager(t, newPool(t, db, true)), key, lease.WaitAtMost(time.Minute)))
+		told.waitFor(t, "lost")
+	})
+}
+
+// onPoolsOfServers runs a test on every server with two managers, over guarded and over
+// plain pools.
+func onPoolsOfServers(t *testing.T, test func(t *testing.T, m, other *lease.Manager)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		run, wait := sideBySide(t)
+		defer wait()
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			run(name, func(t *testing.T) {
+				test(t, newManager(t, newPool(t, db, guarded)), newManager(t, newPool(t, db, guarded)))
+			})
+		}
+	})
+}

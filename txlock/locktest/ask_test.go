@@ -1,0 +1,77 @@
+package locktest_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// askingBehaves shows what who asks for a lease and who holds it tell each other.
+func askingBehaves(show show) {
+	show("a holder is asked, and decides", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+		wants(t, "Ask for what is free", other.Ask(t.Context(), key, "early"), txlock.ErrNotHeld)
+		l := acquire(t.Context(), t, one, key)
+		again := acquire(lease.WithOwner(t.Context(), l.Owner()), t, one, key)
+		must(t, l.Renew(t.Context()))
+		if why, asked := l.Asked(); asked {
+			t.Errorf("asked because of %q", why)
+		}
+		must(t, other.Ask(t.Context(), key, "first"))
+		must(t, other.Ask(t.Context(), key, "the night shift"))
+		must(t, l.Renew(t.Context()))
+		for _, held := range []*lease.Lease{l, again} {
+			<-held.Revoked()
+			if why, asked := held.Asked(); !asked || why != "the night shift" {
+				t.Errorf("asked %t because of %q", asked, why)
+			}
+			must(t, held.Err())
+			must(t, held.Release(t.Context()))
+		}
+		next := acquire(t.Context(), t, other, key)
+		must(t, next.Renew(t.Context()))
+		if why, asked := next.Asked(); asked {
+			t.Errorf("the next holder is asked because of %q", why)
+		}
+		must(t, next.Release(t.Context()))
+	})
+	show("all readers are asked, and all holders of permits", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+		shared := txlock.Named(key.String() + ":shared")
+		var held []*lease.Lease
+		for _, m := range []*lease.Manager{one, other} {
+			l, err := m.AcquireShared(t.Context(), shared)
+			must(t, err)
+			s, err := m.Semaphore(key, 2)
+			must(t, err)
+			permit, err := s.Acquire(t.Context())
+			must(t, err)
+			held = append(held, l, permit)
+		}
+		must(t, one.Ask(t.Context(), shared, "why"))
+		must(t, one.Ask(t.Context(), key, "why"))
+		for _, l := range held {
+			must(t, l.Renew(t.Context()))
+			<-l.Revoked()
+			must(t, l.Release(t.Context()))
+		}
+		wants(t, "Ask", one.Ask(t.Context(), shared, ""), txlock.ErrNotHeld)
+		wants(t, "Ask", one.Ask(t.Context(), key, ""), txlock.ErrNotHeld)
+	})
+	show("who looks sees the note and the question", func(t *testing.T, one, other *lease.Manager, key txlock.Key) {
+		l, err := one.Acquire(t.Context(), key, lease.WithNote("the nightly report"))
+		must(t, err)
+		must(t, other.Ask(t.Context(), key, "why"))
+		info, err := other.Inspect(t.Context(), key)
+		must(t, err)
+		if info.Note != "the nightly report" || info.Asked != "why" || info.AskedAt.Before(info.Since) {
+			t.Errorf("Inspect shows %+v", info)
+		}
+		_, err = other.Acquire(t.Context(), key, lease.WaitAtMost(1))
+		if err == nil || !strings.Contains(err.Error(), "(the nightly report)") && !strings.Contains(err.Error(), "somebody else") {
+			t.Error(err)
+		}
+		must(t, l.Release(t.Context()))
+		wants(t, "a note that is too long", other.Ask(t.Context(), key, strings.Repeat("x", 256)), txlock.ErrInvalidOption)
+	})
+}
