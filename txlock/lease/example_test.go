@@ -89,6 +89,25 @@ func ExampleLease_Token() {
 	_ = upload
 }
 
+func ExampleLease_Revoked() {
+	run := func(ctx context.Context, leases *lease.Manager, queue <-chan int, do func(context.Context, int) error) error {
+		return leases.Do(ctx, txlock.Named("imports"), func(ctx context.Context, l *lease.Lease) error {
+			for work := range queue {
+				select {
+				case <-l.Revoked():
+					return nil // which releases the lease, between two pieces of work
+				default:
+				}
+				if err := do(ctx, work); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	_ = run
+}
+
 func ExampleObserve() {
 	db := (*sql.DB)(nil)
 

@@ -89,7 +89,8 @@ func TestHoldAtLeastOnServers(t *testing.T) {
 func TestHoldAtLeastOfPermitsOnServers(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		m := newManager(t, newPool(t, db, true))
-		s, err := m.Semaphore(named(), 2)
+		key := named()
+		s, err := m.Semaphore(key, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,9 +101,9 @@ func TestHoldAtLeastOfPermitsOnServers(t *testing.T) {
 		}
 		_, err = s.TryAcquire(t.Context())
 		wants(t, "TryAcquire", err, txlock.ErrBusy)
-		all, err := m.List(t.Context())
-		if err != nil || len(all) != 2 || all[1].Kind != lease.Permit || all[1].Left <= 0 || all[1].TTL != time.Hour {
-			t.Errorf("List: %+v, %v", all, err)
+		info, err := m.Inspect(t.Context(), key)
+		if all := info.Others; err != nil || len(all) != 2 || all[1].Kind != lease.Permit || all[1].Left <= 0 || all[1].TTL != time.Hour {
+			t.Errorf("Inspect: %+v, %v", info, err)
 		}
 	})
 }
