@@ -184,7 +184,7 @@ func (w *ways) run(p program, keys []txlock.Key) string {
 		}
 		w.step(s)
 		fmt.Fprintln(&log, s)
-		if differs := w.report(&log); differs && (looked || w.victims()) {
+		if differs := w.report(&log); differs && (looked || w.victims() || w.overtaken()) {
 			w.undecided++
 			return ""
 		} else if differs {
@@ -245,6 +245,17 @@ func (w *ways) victims() bool {
 		}
 	}
 	return true
+}
+
+// overtaken tells whether each way has let one through that waits in the other. Who has
+// waited to insert a row that wasn't there goes on with all others that have.
+func (w *ways) overtaken() bool {
+	var ahead [2]bool
+	for i, waits := range w.all[0].waiting() {
+		other := w.all[1].calls[i] != nil
+		ahead[0], ahead[1] = ahead[0] || other && !waits, ahead[1] || waits && !other
+	}
+	return ahead[0] && ahead[1]
 }
 
 // settle finds out of each call whether it waits or has returned. A limited one returns.
