@@ -171,3 +171,67 @@ func TestOnceHandler(t *testing.T) {
 
 // onceKey is a key that no other test has.
 func onceKey() txlock.Key { return txlock.Named("once:" + rand.Text()) }
+
+// TestOnceGoesWrong: each way ends in a clear error, nothing is done twice, and the next
+// call is the first, but where fn itself has committed.
+func TestOnceGoesWrong(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db, broken := e.open(t), errors.New("fn fails")
+		value := func(key txlock.Key, value any, fn func(tx *gorm.DB) error) error {
+			_, first, err := lockgorm.OnceValue(db, key, func(tx *gorm.DB) (any, error) {
+				noError(t, tx.Create(&Note{ID: 1}).Error)
+				return value, fn(tx)
+			})
+			if first && err != nil {
+				t.Errorf("the first, with %v", err)
+			}
+			return err
+		}
+		nothing := func(*gorm.DB) error { return nil }
+		for what, test := range map[string]struct {
+			value any
+			fn    func(tx *gorm.DB) error
+			want  error
+		}{
+			"fails":           {1, func(*gorm.DB) error { return broken }, broken},
+			"rolls back":      {1, func(tx *gorm.DB) error { return tx.Exec("ROLLBACK").Error }, txlock.ErrTxDoomed},
+			"is no JSON":      {make(chan int), nothing, txlock.ErrResult},
+			"is over 16 MB":   {strings.Repeat("x", 16<<20), nothing, txlock.ErrResult},
+			"commits":         {1, func(tx *gorm.DB) error { return tx.Exec("COMMIT").Error }, txlock.ErrTxDoomed},
+			"loses the table": {1, func(tx *gorm.DB) error { return tx.Exec("UPDATE no_such_table SET n = 1").Error }, errAny},
+		} {
+			key := onceKey()
+			err := value(key, test.value, test.fn)
+			if !errors.Is(err, test.want) && (err == nil || !errors.Is(test.want, errAny)) {
+				t.Errorf("fn %s: %v, want %v", what, err, test.want)
+			}
+			n := e.count(t, "Note", "1 = 1")
+			if done := test.want == nil || what == "commits"; done != (n == 1) {
+				t.Errorf("fn %s: %d notes", what, n)
+			}
+			noError(t, db.Where("1 = 1").Delete(&Note{}).Error)
+			if n == 0 {
+				noError(t, value(key, 1, nothing))
+			} else if err := value(key, 1, nothing); what != "commits" && err != nil || what == "commits" && err == nil {
+				t.Errorf("again after fn %s: %v", what, err)
+			}
+			noError(t, db.Where("1 = 1").Delete(&Note{}).Error)
+		}
+		key := onceKey()
+		func() {
+			defer func() {
+				if p := recover(); p != "on purpose" {
+					t.Errorf("the panic of fn became %v", p)
+				}
+			}()
+			_ = value(key, 1, func(*gorm.DB) error { panic("on purpose") })
+		}()
+		noError(t, value(key, 1, nothing))
+		if n := e.count(t, "Note", "1 = 1"); n != 1 {
+			t.Errorf("%d notes after a panic", n)
+		}
+	})
+}
+
+// errAny stands for any error.
+var errAny = errors.New("any error")

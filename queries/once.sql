@@ -12,6 +12,15 @@ VALUES (sqlc.arg(name), sqlc.arg(fingerprint), '-', clock_us(), sqlc.arg(keep_us
 SELECT CAST(done_us + keep_us <= clock_us() - CAST(sqlc.arg(waited_us) AS SIGNED) AS SIGNED) AS expired, fingerprint, done_us
 FROM lockstep_once WHERE name = sqlc.arg(name) LOCK IN SHARE MODE;
 
+-- name: SealOnce :exec
+-- SealOnce writes something, so that the COMMIT flushes the log: a server without a binary
+-- log shows a transaction to others before its COMMIT is flushed, and only who writes as
+-- well waits for that. The rows are behind all keys, and several, so that few wait for each
+-- other.
+INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
+SELECT CONCAT(X'FF', 'lockstep:seal:', CONNECTION_ID() % 64), '-', '-', 1, 4611686018427387904 FROM DUAL WHERE @@log_bin = 0
+ON DUPLICATE KEY UPDATE done_us = done_us + 1;
+
 -- name: OnceAnew :execrows
 -- OnceAnew makes a row whose time was over new.
 UPDATE lockstep_once SET fingerprint = sqlc.arg(fingerprint), result = '-', keep_us = sqlc.arg(keep_us),

@@ -11,7 +11,7 @@ import (
 
 // confirm is inside.Lock.Confirm.
 func confirm(ctx context.Context, s *Scope) error {
-	if err := s.prolongOnces(ctx); err != nil {
+	if err := s.finishOnces(ctx); err != nil {
 		return final(ctx, s, err)
 	}
 	if s.book != nil {
@@ -23,7 +23,7 @@ func confirm(ctx context.Context, s *Scope) error {
 // compareAndBump is inside.Lock.CompareAndBump.
 func compareAndBump(ctx context.Context, s *Scope, key Key, version uint64, commits bool) (committed bool, err error) {
 	if commits {
-		err = s.prolongOnces(ctx)
+		err = s.finishOnces(ctx)
 	}
 	if err == nil {
 		err = s.compareAndBump(ctx, key, version, commits && s.book != nil)

@@ -89,9 +89,16 @@ func (c onceCall) keepUs() int64 { return int64((c.keep + time.Microsecond - 1) 
 //
 // It is one statement, an INSERT; who is not the first sends a second one. Keys of Once are
 // apart from those of locks: the two never exclude each other, and every key has a row of
-// its own, also one of a hashed family. A key is asked again after a ROLLBACK TO SAVEPOINT to before the call: what was first is not any
-// more. Ask before the transaction reads: who is told that another was first may not see
-// in an older snapshot what that one has written.
+// its own, also one of a hashed family. A key is asked again after a ROLLBACK TO SAVEPOINT
+// to before the call: what was first is not any more. Ask before the transaction reads: who
+// is told that another was first may not see in an older snapshot what that one has
+// written.
+//
+// A server without a binary log shows others what a transaction has written before its
+// COMMIT is on the disk, and loses it if it is killed in that moment. So who is told that
+// another was first must write as well before the answer leaves the program: its COMMIT
+// comes back when both are on the disk. Run, Transaction and Once see to that; a
+// transaction that the program commits itself must write something.
 //
 // The time of Keep begins with the call. Run, Transaction and Once let it begin anew
 // before they commit, if a half of it is over; in a transaction that the program commits
@@ -186,6 +193,7 @@ func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []st
 		case err != nil:
 			return false, err
 		case row.Expired == 0:
+			s.told = true
 			return false, c.compare(row.Fingerprint)
 		}
 		n, err := queries.OnceAnew(own, db, gen.OnceAnewParams{Fingerprint: c.fingerprint, KeepUs: c.keepUs(), Name: name, DoneUs: row.DoneUs})

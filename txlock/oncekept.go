@@ -63,14 +63,21 @@ func resultOfOnce(ctx context.Context, s *Scope, key Key) ([]byte, error) {
 	return result, nil
 }
 
-// prolongOnces lets the time of the keys begin anew of which a half is over, so that none
-// of them expires while its transaction is open.
-func (s *state) prolongOnces(ctx context.Context) error {
+// finishOnces prepares the COMMIT. It lets the time of the keys begin anew of which a half
+// is over, so that none of them expires while its transaction is open. And what the
+// transaction was told of other keys must not be lost with the server afterwards.
+func (s *state) finishOnces(ctx context.Context) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	s.mu.Lock()
 	onces := maps.Clone(s.onces)
 	s.mu.Unlock()
+	if s.told && len(onces) == 0 {
+		if err := queries.SealOnce(s.own(ctx, guard.Call{}), s.regardless(true, nil)); err != nil {
+			return s.failed("seal the answer of once", err)
+		}
+		s.told = false
+	}
 	for name, once := range onces {
 		now := time.Now()
 		if now.Sub(once.since) < once.keep/2 {

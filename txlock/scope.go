@@ -32,6 +32,7 @@ type state struct {
 	watch  Observer // nil for none
 
 	sending sync.Mutex // held while a lock is taken, which may be several statements
+	told    bool       // under it: that another transaction was the first of a key of Once
 
 	mu          sync.Mutex // for the fields below
 	held        map[record]hold

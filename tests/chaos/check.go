@@ -100,6 +100,7 @@ func check(history []*op, d data) *verdict {
 		v.checkCounter(name, d.counters[name], byName[name], reads[name], ops)
 	}
 	v.checkHolds(ops, history)
+	v.checkOnces(history, d)
 	return v
 }
 
@@ -265,17 +266,6 @@ func (v *verdict) checkHolds(ops map[string]*op, history []*op) {
 		v.checkOverlaps(key, byKey[key], mostOf(key))
 		v.checkOrder(key, byKey[key], mostOf(key))
 	}
-}
-
-// mostOf is how many may share a key.
-func mostOf(key string) int {
-	switch use, _, _ := strings.Cut(key, ":"); use {
-	case "shared":
-		return linear.Unlimited
-	case "permit":
-		return permits
-	}
-	return 0
 }
 
 // checkEntry checks that somebody who re-enters a lease gets the token that he has, or a

@@ -23,6 +23,7 @@ import (
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/tests/faults"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -60,6 +61,7 @@ type client struct {
 	plain   *sql.DB  // the same without the guards of the pool
 	gorm    *gorm.DB // over the pool
 	leases  *lease.Manager
+	jobs    *job.Jobs
 	guarded bool
 	multi   bool // a text may have several statements
 	stop    chan struct{}
@@ -89,6 +91,7 @@ func runClient(text string) (err error) {
 	working.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
+	_ = c.jobs.Close(ctx)   // as the workers have ended
 	_ = c.leases.Close(ctx) // it complains of what it can't release
 	return err
 }
@@ -136,7 +139,10 @@ func (c *client) open(choice *rand.Rand) error {
 	if c.gorm, err = c.openGorm(choice.IntN(2) == 0, choice.IntN(2) == 0); err != nil {
 		return err
 	}
-	c.leases, err = lease.NewManager(c.pool, lease.TTL(c.TTL), lease.Poll(5*time.Millisecond, 50*time.Millisecond))
+	if c.leases, err = lease.NewManager(c.pool, lease.TTL(c.TTL), lease.Poll(5*time.Millisecond, 50*time.Millisecond)); err != nil {
+		return err
+	}
+	c.jobs, err = job.New(c.pool, c.leases, job.By(c.Name))
 	return err
 }
 
@@ -237,14 +243,20 @@ func (c *client) stopped() bool {
 
 // kinds are what a worker chooses from.
 func (w *worker) kinds() []func() outcome {
-	if guards[w.Without].careless {
+	switch {
+	case guards[w.Without].careless:
 		return []func() outcome{w.careless}
+	case w.Without == "once":
+		return []func() outcome{w.once, w.lock}
+	case w.Without == "tick":
+		return []func() outcome{w.tickTx, w.lock}
 	}
 	return []func() outcome{
 		w.run, w.run, w.lock, w.lock, w.stale, w.stale, w.tryLock, w.waitAtMost, w.lockAny, w.read, w.crossed, w.crossed,
 		w.optimistic, w.optimistic, w.compare, w.compare,
 		w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.cancelled, w.session, w.fresh, w.fresh,
 		w.gormTransaction, w.gormPlugin, w.gormPlugin, w.gormVersion, w.gormVersion, w.gormVersion, w.within, w.within,
+		w.once, w.once, w.once, w.tickTx, w.tickTx, w.tick, w.tick,
 		w.acquire, w.acquire, w.tryAcquire, w.acquireFair, w.acquireTx, w.acquireShared, w.acquireShared, w.acquireWriter, w.acquirePermit, w.acquirePermit,
 	}
 }

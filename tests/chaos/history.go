@@ -40,6 +40,8 @@ type op struct {
 	Form  []string `json:"form,omitempty"`  // the texts of a careless statement
 	Ended bool     `json:"ended,omitempty"` // that has ended the transaction of the last try
 
+	Answer string `json:"answer,omitempty"` // of Once
+
 	// Of a lease.
 	Token uint64 `json:"token,omitempty"`
 	Valid int64  `json:"valid,omitempty"` // the last moment that its holder was told it was

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"database/sql"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/dca00107/lockstep/tests/linear"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -73,6 +75,17 @@ func (w *worker) acquireTx() outcome {
 
 // shares tells whether a hold of that kind lets others in.
 func shares(kind string) bool { return kind == "share" || kind == "permit" }
+
+// mostOf is how many may share a key.
+func mostOf(key string) int {
+	switch use, _, _ := strings.Cut(key, ":"); use {
+	case "shared":
+		return linear.Unlimited
+	case "permit":
+		return permits
+	}
+	return 0
+}
 
 // holding is a lease that is held.
 type holding struct {

@@ -34,6 +34,8 @@ var guards = map[string]struct {
 	"plugin":     {finds: []string{lostUpdate}, faults: calm, tells: "the plugin is told that a model needs no lock"},
 	"prediction": {finds: []string{lostUpdate}, of: "version:", faults: calm, tells: "a version that was rolled back is that of another's commit"},
 	"owner":      {finds: []string{overlap, lostUpdate}, of: "inner:", faults: calm, tells: "goroutines under the context of a lease are one owner"},
+	"once":       {finds: []string{doneTwice}, of: ofOnce, faults: calm, tells: "who asks for a key looks first, and writes then"},
+	"tick":       {finds: []string{doneTwice}, of: ofTickTx, faults: calm, tells: "a tick is done under its lease, and not marked"},
 	"room":       {finds: []string{overlap}, bug: "no room", faults: calm, tells: "readers and permits are granted that there is no room for"},
 }
 

@@ -17,11 +17,13 @@ import (
 )
 
 // The environment of a process of TestProcesses: the DSN, its name, how wrong its clock is,
-// and the table that it writes.
+// whether all code sees that, and the table that it writes.
 const (
 	childDSN   = "LOCKSTEP_JOB_DSN"
 	childName  = "LOCKSTEP_JOB_NAME"
 	childClock = "LOCKSTEP_JOB_CLOCK"
+	childWhole = "LOCKSTEP_JOB_CLOCK_IS_WRONG"
+	childTick  = "LOCKSTEP_JOB_TICK" // it asks for one tick, and the first stays in it
 	childTable = "LOCKSTEP_JOB_TABLE"
 )
 
@@ -32,7 +34,7 @@ const (
 
 func isChild() bool { return os.Getenv(childDSN) != "" }
 
-// child runs two jobs until its input ends, or it is killed.
+// child runs three jobs until its input ends, or it is killed.
 func child() {
 	if err := runChild(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, os.Getenv(childName), err)
@@ -45,13 +47,19 @@ func runChild(in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	machine = func() time.Time { return time.Now().Add(off) }
+	if os.Getenv(childWhole) == "" {
+		machine = func() time.Time { return time.Now().Add(off) }
+	}
 	db, err := locksqlc.Open(os.Getenv(childDSN))
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	leases, err := lease.NewManager(db, lease.TTL(childTTL))
+	ttl := childTTL
+	if os.Getenv(childTick) != "" {
+		ttl *= 5 // on a busy machine nobody but who is killed loses its lease
+	}
+	leases, err := lease.NewManager(db, lease.TTL(ttl))
 	if err != nil {
 		return err
 	}
@@ -60,26 +68,41 @@ func runChild(in io.Reader) error {
 		if e.Kind == Trouble || e.Kind == Failed {
 			fmt.Println(e.Kind, e.Key, e.At.UnixMicro(), e.Err)
 		}
+		if e.Kind == Left {
+			fmt.Println(e.Kind, e.Key, e.From.UnixMicro(), e.At.UnixMicro())
+		}
 	}))
 	if err != nil {
 		return err
 	}
-	ended := make(chan error, 2)
+	now := time.Now()
+	if _, at, err := jobs.ledger.look(context.Background(), table); err != nil || os.Getenv(childWhole) != "" && (now.Sub(at)-off).Abs() > time.Minute {
+		return fmt.Errorf("the clock says %v, the server's %v: %w", now, at, err)
+	}
+	if os.Getenv(childTick) != "" {
+		_, err := jobs.Tick(context.Background(), txlock.Named(table), time.Unix(1, 0), func(ctx context.Context, at time.Time) error {
+			return alone(ctx, db, table, at)
+		})
+		return errors.Join(err, jobs.Close(context.Background()), leases.Close(context.Background()))
+	}
+	ended := make(chan error, 3)
 	go func() {
 		ended <- jobs.Run(context.Background(), txlock.Named(table+":plain"), Every(childEvery), func(ctx context.Context, at time.Time) error {
 			return alone(ctx, db, table, at)
 		}, Missed(All))
 	}()
-	go func() {
-		ended <- jobs.RunTx(context.Background(), txlock.Named(table+":tx"), Every(childEvery), func(ctx context.Context, tx *sql.Tx, at time.Time) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES ('tx', ?, ?)", at.UnixMicro(), os.Getenv(childName))
-			return err
-		}, Missed(All))
-	}()
+	for name, policy := range map[string]Policy{"tx": All, "skip": Skip} {
+		go func() {
+			ended <- jobs.RunTx(context.Background(), txlock.Named(table+":"+name), Every(childEvery), func(ctx context.Context, tx *sql.Tx, at time.Time) error {
+				_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES (?, ?, ?)", name, at.UnixMicro(), os.Getenv(childName))
+				return err
+			}, Missed(policy), Grace(childEvery/2))
+		}()
+	}
 	_, err = io.Copy(io.Discard, bufio.NewReader(in))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return errors.Join(err, jobs.Close(ctx), <-ended, <-ended, leases.Close(ctx))
+	return errors.Join(err, jobs.Close(ctx), <-ended, <-ended, <-ended, leases.Close(ctx))
 }
 
 // alone writes a row, under a lock of the server's that tells whether another process is at
@@ -98,14 +121,19 @@ func alone(ctx context.Context, db *sql.DB, table string, at time.Time) (err err
 		fmt.Println("beside", at.UnixMicro())
 		return errors.New("another process is at work")
 	}
-	_, err = conn.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES ('plain', ?, ?)", at.UnixMicro(), os.Getenv(childName))
+	r, err := conn.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES ('plain', ?, ?)", at.UnixMicro(), os.Getenv(childName))
+	if err == nil && os.Getenv(childTick) != "" {
+		if id, _ := r.LastInsertId(); id == 1 {
+			<-ctx.Done() // it is killed before
+		}
+	}
 	var released sql.NullInt64
 	return errors.Join(err, conn.QueryRowContext(context.WithoutCancel(ctx), "SELECT RELEASE_LOCK(?)", table).Scan(&released))
 }
 
 // environment is that of a child.
-func environment(dsn, name, table string, off time.Duration) []string {
+func environment(dsn, name, table, whole string, off time.Duration) []string {
 	zones := []string{"UTC", "Asia/Tokyo", "America/New_York"}
 	return append(os.Environ(), childDSN+"="+dsn, childName+"="+name, childTable+"="+table, childClock+"="+off.String(),
-		"TZ="+zones[len(strings.Split(name, ":")[0])%len(zones)])
+		childWhole+"="+whole, "TZ="+zones[len(strings.Split(name, ":")[0])%len(zones)])
 }

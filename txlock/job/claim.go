@@ -84,7 +84,7 @@ func (j *Jobs) claimNow(ctx context.Context, key txlock.Key, choose func(now tim
 	if err := refused(key, r, at); err != nil {
 		return nil, err
 	}
-	return j.begin(ctx, key, at, time.Time{}, r)
+	return j.begin(ctx, key, at, time.Time{}, r, false)
 }
 
 // check returns what is wrong with a tick.
@@ -121,8 +121,8 @@ func refused(key txlock.Key, r row, at time.Time) error {
 }
 
 // begin acquires the lease and begins the tick, without waiting. The row is as it was
-// seen a moment ago.
-func (j *Jobs) begin(ctx context.Context, key txlock.Key, at, next time.Time, seen row) (_ *Claim, err error) {
+// seen a moment ago; if it must be so still, a row that has changed is ErrPast.
+func (j *Jobs) begin(ctx context.Context, key txlock.Key, at, next time.Time, seen row, still bool) (_ *Claim, err error) {
 	l, err := j.leases.TryAcquire(ctx, key)
 	if err != nil {
 		return nil, err
@@ -136,6 +136,15 @@ func (j *Jobs) begin(ctx context.Context, key txlock.Key, at, next time.Time, se
 	if !seen.known {
 		if err := j.ledger.make(ctx, key.String(), never); err != nil {
 			return nil, err
+		}
+	}
+	if still {
+		r, _, err := j.ledger.look(ctx, key.String())
+		if err != nil {
+			return nil, err
+		}
+		if r.TickUs != seen.TickUs || r.DoneUs != seen.DoneUs {
+			return nil, ErrPast
 		}
 	}
 	began, err := j.ledger.begin(ctx, c.tick)

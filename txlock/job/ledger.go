@@ -60,7 +60,11 @@ type sqlLedger struct{ db *sql.DB }
 
 var queries = gen.New()
 
-func (s sqlLedger) text() gen.DBTX { return &rawsql.Text{DBTX: s.db} }
+func (s sqlLedger) text() gen.DBTX { return inline(s.db) }
+
+// inline sends statements with their arguments in the text: one round trip, where nothing
+// has to be prepared.
+func inline(db gen.DBTX) gen.DBTX { return &rawsql.Text{DBTX: db, Inline: true} }
 
 func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error) {
 	r, err := queries.LookJob(ctx, s.text(), []byte(key))
@@ -103,7 +107,7 @@ func (s sqlLedger) done(ctx context.Context, b beginning) (bool, error) {
 
 // doneIn marks a tick as done in a transaction of the caller.
 func doneIn(ctx context.Context, tx gen.DBTX, b beginning) (bool, error) {
-	n, err := queries.JobDone(ctx, tx, gen.JobDoneParams{Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token})
+	n, err := queries.JobDone(ctx, inline(tx), gen.JobDoneParams{Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token})
 	return n > 0, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
 }
 

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/big"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,17 +25,20 @@ type process struct {
 	said chan []string
 }
 
-// startProcess starts this program as a process that runs jobs.
-func startProcess(t *testing.T, db *testdb.DB, name, table string, off time.Duration) *process {
+// startProcess starts this program, or that of withWrongClocks, as a process that runs jobs.
+func startProcess(t *testing.T, db *testdb.DB, wrongClocks, name, table string, off time.Duration, more ...string) *process {
 	t.Helper()
 	program, err := os.Executable()
 	must(t, err)
+	if wrongClocks != "" {
+		program = wrongClocks
+	}
 	in, stop, err := os.Pipe()
 	must(t, err)
 	out, say, err := os.Pipe()
 	must(t, err)
 	cmd := exec.Command(program)
-	cmd.Env = environment(db.DSN(), name, table, off)
+	cmd.Env = append(environment(db.DSN(), name, table, wrongClocks, off), more...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, say, say
 	c, err := testdb.StartChild(cmd)
 	must(t, err)
@@ -65,14 +70,16 @@ func (p *process) end(t *testing.T, kill bool) []string {
 
 // TestProcesses proves, on five processes with clocks from an hour behind to an hour ahead
 // that are killed at random, that jobs of a millisecond lose none of 300 ticks of 100 ms
-// with LOCKSTEP_LONG=1, else of 80, that TickTx does each exactly once, and Tick at least once and never beside itself.
+// with LOCKSTEP_LONG=1, else of 80, but those that the policy skips, which it tells; and
+// that TickTx does each exactly once, and Tick at least once and never beside itself.
 //
-// The machine's clock can't be moved for a process alone: what is wrong is what the package
-// reads of it, which is the stopwatch, and nothing else, as TestMachineClock proves.
+// With LOCKSTEP_LONG=1 the clock is wrong for all code of the processes. Else what is wrong
+// is what the package reads of it, which is the stopwatch, and nothing else, as
+// TestMachineClock proves.
 func TestProcesses(t *testing.T) {
-	ticks, between := 80, 1250*time.Millisecond // kills
-	if os.Getenv("LOCKSTEP_LONG") != "" {
-		ticks, between = 300, 2500*time.Millisecond
+	ticks, between, wrongClocks := testdb.Long(80, 300), testdb.Long(1250*time.Millisecond, 2500*time.Millisecond), ""
+	if testdb.Long(false, true) {
+		wrongClocks = withWrongClocks(t)
 	}
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, job VARCHAR(10), at_us BIGINT, who VARCHAR(40)")
@@ -80,7 +87,7 @@ func TestProcesses(t *testing.T) {
 		processes := make([]*process, len(offsets))
 		var said []string
 		start := func(i, generation int) {
-			processes[i] = startProcess(t, db, fmt.Sprintf("%d%s:%d", i, strings.Repeat("x", i), generation), table, offsets[i])
+			processes[i] = startProcess(t, db, wrongClocks, fmt.Sprintf("%d%s:%d", i, strings.Repeat("x", i), generation), table, offsets[i])
 		}
 		for i := range processes {
 			start(i, 0)
@@ -103,30 +110,93 @@ func TestProcesses(t *testing.T) {
 		for _, p := range processes {
 			said = append(said, p.end(t, false)...)
 		}
+		var left [][2]int64 // what the policy has skipped: from, and the next that was begun
+		faults := kills
 		for _, line := range said {
-			if strings.HasPrefix(line, "beside") {
+			switch words := strings.Fields(line); {
+			case words[0] == "beside":
 				t.Errorf("two worked at once: %s", line)
+			case words[0] != string(Left):
+				faults++
+			case !strings.HasSuffix(words[1], ":skip"):
+				t.Errorf("ticks were left under All: %s", line)
+			default:
+				var from, to int64
+				_, err := fmt.Sscan(words[2]+" "+words[3], &from, &to)
+				must(t, err)
+				left = append(left, [2]int64{from, to})
 			}
 		}
-		summary := func(job string) (rows, ticks, span int) {
-			must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*), COUNT(DISTINCT at_us), COALESCE((MAX(at_us) - MIN(at_us)) DIV 100000 + 1, 0) FROM "+table+" WHERE job = ?", job).Scan(&rows, &ticks, &span))
-			return rows, ticks, span
-		}
-		for _, job := range []string{"tx", "plain"} {
-			rows, done, span := summary(job)
-			t.Logf("%s: %d ticks in %d rows, %d instants, %d kills, %d lines of the processes", job, done, rows, span, kills, len(said))
-			if done != span {
-				t.Errorf("%s: %d of %d ticks were lost", job, span-done, span)
+		for _, job := range []string{"tx", "plain", "skip"} {
+			times := make(map[int64]int)
+			rows, err := db.Admin().QueryContext(t.Context(), "SELECT at_us, COUNT(*) FROM "+table+" WHERE job = ? GROUP BY at_us", job)
+			must(t, err)
+			for rows.Next() {
+				var at int64
+				var n int
+				must(t, rows.Scan(&at, &n))
+				times[at] = n
 			}
-			if job == "tx" && rows != done {
-				t.Errorf("%d ticks were done twice", rows-done)
+			must(t, errors.Join(rows.Err(), rows.Close()))
+			twice, lost, skipped := 0, 0, 0
+			instants := slices.Sorted(maps.Keys(times))
+			for at := instants[0]; at <= instants[len(instants)-1]; at += childEvery.Microseconds() {
+				was := slices.ContainsFunc(left, func(l [2]int64) bool { return l[0] <= at && at < l[1] })
+				switch n := times[at]; {
+				case n == 0 && job == "skip" && was:
+					skipped++
+				case n == 0:
+					lost++
+				case job == "skip" && was:
+					t.Errorf("%d was done, and left out", at)
+				default:
+					twice += n - 1
+				}
 			}
-			if rows > done+kills+len(said) {
-				t.Errorf("%s: %d rows of %d ticks", job, rows, done)
+			t.Logf("%s: %d ticks, %d skipped, %d lost, %d more runs, %d kills and errors", job, len(times), skipped, lost, twice, faults)
+			if lost > 0 && (job != "skip" || lost > faults) { // who dies tells nobody what it has left
+				t.Errorf("%s: %d ticks were lost", job, lost)
+			}
+			if twice > 0 && (job != "plain" || twice > faults) {
+				t.Errorf("%s: ticks were done %d times too often", job, twice)
 			}
 		}
 		if t.Failed() {
 			t.Log(strings.Join(said, "\n"))
+		}
+	})
+}
+
+// TestTickOfManyProcesses proves that of 50 processes, without LOCKSTEP_LONG=1 of 8, that ask
+// for the same instant at once one works, that another one works when the first is killed in
+// the middle, and that all are told then.
+func TestTickOfManyProcesses(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, job VARCHAR(10), at_us BIGINT, who VARCHAR(40)")
+		var processes []*process
+		for i := range testdb.Long(8, 50) {
+			processes = append(processes, startProcess(t, db, "", fmt.Sprint(i), table, 0, childTick+"=1"))
+		}
+		for end := time.Now().Add(2 * time.Minute); count(t, db, "SELECT COUNT(*) FROM "+table) == 0; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("nobody works")
+			}
+		}
+		first := count(t, db, "SELECT who FROM "+table)
+		processes[first].end(t, true)
+		for i, p := range processes {
+			if i == first {
+				continue
+			}
+			if state := p.Wait(); !state.Success() {
+				t.Errorf("process %d has ended with %v", i, state)
+			}
+			if said := p.end(t, false); len(said) > 0 {
+				t.Errorf("process %d says %q", i, said)
+			}
+		}
+		if n, second := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT MAX(who <> "+fmt.Sprint(first)+") FROM "+table); n != 2 || second != 1 {
+			t.Errorf("%d have worked, %d of them after the first", n, second)
 		}
 	})
 }

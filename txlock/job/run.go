@@ -120,7 +120,10 @@ func (j *Jobs) step(ctx context.Context, how *running, do work) (time.Duration, 
 	case p.at.IsZero():
 		return 0, errOver
 	}
-	c, err := j.begin(ctx, how.key, p.at, how.schedule.Next(p.at), r)
+	// What is told as left must be so when the tick begins, too.
+	left := how.schedule.Next(time.UnixMicro(max(r.TickUs, r.DoneUs)))
+	leaves := left.Before(p.at) && !left.IsZero()
+	c, err := j.begin(ctx, how.key, p.at, how.schedule.Next(p.at), r, leaves)
 	switch {
 	case errors.Is(err, ErrDone), errors.Is(err, ErrPast):
 		return 0, nil // somebody was faster
@@ -129,7 +132,7 @@ func (j *Jobs) step(ctx context.Context, how *running, do work) (time.Duration, 
 	case err != nil:
 		return 0, err
 	}
-	if left := how.schedule.Next(time.UnixMicro(max(r.TickUs, r.DoneUs))); left.Before(p.at) && !left.IsZero() {
+	if leaves {
 		j.tell(ctx, Event{Kind: Left, Key: how.key, At: p.at, From: left})
 	}
 	_ = do(ctx, c) // the observer is told

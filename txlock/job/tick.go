@@ -148,7 +148,7 @@ func (j *Jobs) tryTick(ctx context.Context, key txlock.Key, at time.Time) (*Clai
 	case ahead > 0:
 		return nil, ahead, nil
 	}
-	c, err := j.begin(ctx, key, at, time.Time{}, r)
+	c, err := j.begin(ctx, key, at, time.Time{}, r, false)
 	return c, 0, err
 }
 

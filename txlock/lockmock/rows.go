@@ -121,6 +121,9 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 	if strings.HasPrefix(query, strings.TrimSuffix(rawsql.SetLockWait(0), "0")) {
 		return reply{}
 	}
+	if nameOf(query) == nameOf(gen.SealOnce) {
+		return reply{}
+	}
 	named := r.keysAmong(args)
 	if len(named) == 0 {
 		return reply{err: fmt.Errorf("lockmock has no answer to %q", query)}
