@@ -125,8 +125,8 @@ type Event struct {
 }
 
 // New returns the election of a key, whose leases the manager renews. It sends nothing
-// yet. The key is that of a lease, which is to be used for nothing else. End Run before
-// the manager is closed.
+// yet. The key is that of a lease, which is to be used for nothing else; its name has at
+// most 247 bytes. End Run before the manager is closed.
 //
 // It returns txlock.ErrInvalidKey and txlock.ErrInvalidOption.
 func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, error) {
