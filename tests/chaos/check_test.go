@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -242,6 +243,19 @@ var stories = map[string]struct {
 	"entered with another token after it was lost": {nil, func(s *story) {
 		s.hold("a", "acquire", "lease:1", 101, 1, 5, 6)
 		s.enter("a", 103, 7, 9)
+	}},
+	"a leader that goes on beside its successor": {[]string{overlap, notLinear, tokenBack}, func(s *story) {
+		s.hold("a", "lead", "election:1", 101, 1, 5, 30)
+		s.hold("b", "lead", "election:1", 102, 2, 20, 40)
+		for i, token := range []uint64{102, 101} {
+			id := fmt.Sprint(token)
+			s.ops = append(s.ops, &op{ID: id, Kind: "guarded write", Keys: []string{"election:1"}, Call: 21, Return: 25, Outcome: succeeded, Tries: 1, Wrote: []string{"election:1"}})
+			s.commit(commit{id, "1", "election:1", int64(i + 1), token})
+		}
+	}},
+	"terms one after the other": {nil, func(s *story) {
+		s.hold("a", "lead", "election:1", 101, 1, 5, 30)
+		s.hold("b", "lead", "election:1", 102, 2, 31, 40)
 	}},
 	"readers, then a writer": {nil, func(s *story) {
 		s.hold("a", "share", "shared:1", 1, 1, 5, 10)

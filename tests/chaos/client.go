@@ -250,6 +250,8 @@ func (w *worker) kinds() []func() outcome {
 		return []func() outcome{w.once, w.lock}
 	case w.Without == "tick":
 		return []func() outcome{w.tickTx, w.lock}
+	case w.Without == "term":
+		return []func() outcome{w.lead, w.lock}
 	}
 	return []func() outcome{
 		w.run, w.run, w.lock, w.lock, w.stale, w.stale, w.tryLock, w.waitAtMost, w.lockAny, w.read, w.crossed, w.crossed,
@@ -258,6 +260,7 @@ func (w *worker) kinds() []func() outcome {
 		w.gormTransaction, w.gormPlugin, w.gormPlugin, w.gormVersion, w.gormVersion, w.gormVersion, w.within, w.within,
 		w.once, w.once, w.once, w.tickTx, w.tickTx, w.tick, w.tick,
 		w.acquire, w.acquire, w.tryAcquire, w.acquireFair, w.acquireTx, w.acquireShared, w.acquireShared, w.acquireWriter, w.acquirePermit, w.acquirePermit,
+		w.lead, w.lead,
 	}
 }
 

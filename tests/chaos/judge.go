@@ -126,7 +126,7 @@ func (s *site) sweep(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = leases.Close(ctx) }()
-	for _, key := range slices.Concat(leaseKeys, sharedKeys, outerKeys, innerKeys, tickKeys) {
+	for _, key := range slices.Concat(leaseKeys, sharedKeys, outerKeys, innerKeys, tickKeys, electionKeys) {
 		if err := leases.Do(ctx, keyOf(key), func(context.Context, *lease.Lease) error { return nil }); err != nil {
 			s.add(stuck, "%s can't be had at the end: %v", key, err)
 		}

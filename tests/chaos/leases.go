@@ -87,10 +87,11 @@ func mostOf(key string) int {
 	return 0
 }
 
-// holding is a lease that is held.
+// holding is a lease that is held, or a term.
 type holding struct {
-	w     *worker
-	l     *lease.Lease
+	w *worker
+	fenced
+	l     *lease.Lease // nil under a term
 	id    string
 	key   string
 	valid atomic.Int64 // the last moment that Err said nil of
@@ -118,7 +119,7 @@ func (w *worker) hold(ctx context.Context, kind, key string, acquire func(ctx co
 	}
 	granted.Token = l.Token()
 	w.journal.write(granted)
-	h := &holding{w: w, l: l, id: o.ID, key: key}
+	h := &holding{w: w, fenced: l, l: l, id: o.ID, key: key}
 	h.watched(func() { use(h) })
 	w.journal.write(op{ID: o.ID, Valid: h.valid.Load()})
 	release := w.begin("release", key)
@@ -150,7 +151,7 @@ func (h *holding) watched(use func()) {
 func (h *holding) use(writes, enters bool) {
 	for range 1 + h.w.IntN(4) {
 		h.pause()
-		if h.w.stopped() || h.l.Err() != nil && h.w.Without != "guard" {
+		if h.w.stopped() || h.Err() != nil && h.w.Without != "guard" {
 			return
 		}
 		switch h.w.IntN(6) {
@@ -187,7 +188,7 @@ func (h *holding) watch(done <-chan struct{}) {
 	defer tick.Stop()
 	for noted := int64(0); ; {
 		asked := h.w.now()
-		if h.l.Err() != nil {
+		if h.Err() != nil {
 			return
 		}
 		h.valid.Store(asked)
@@ -236,12 +237,12 @@ func (h *holding) write() outcome {
 			return err
 		}
 		h.w.think(h.w.TTL / 20)
-		if err := t.set(ctx, h.key, value+1, h.l.Token()); err != nil {
+		if err := t.set(ctx, h.key, value+1, h.Token()); err != nil {
 			return err
 		}
 		if w.Without == "guard" {
 			return nil
 		}
-		return h.l.Guard(ctx, t.Tx)
+		return h.Guard(ctx, t.Tx)
 	})
 }

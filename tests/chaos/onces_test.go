@@ -25,6 +25,7 @@ func TestCheckOnces(t *testing.T) {
 		"another's answer":       {[]*op{answered("a", "a#1", "once:1"), answered("b", "b#1")}, []commit{row("a", "1", "once:1")}, lostWrite},
 		"an answer that is gone": {[]*op{answered("b", "a#1")}, nil, lostWrite},
 		"a tick at least once":   {[]*op{begun, found}, []commit{row("b", "0", "at:1")}, ""},
+		"a tick that is too old": {[]*op{begun, found}, []commit{row("b", "0", "at:2")}, ""},
 		"a tick that is lost":    {[]*op{begun, found}, nil, lostWrite},
 	} {
 		v := check(test.ops, data{commits: test.rows})

@@ -36,6 +36,7 @@ var guards = map[string]struct {
 	"owner":      {finds: []string{overlap, lostUpdate}, of: "inner:", faults: calm, tells: "goroutines under the context of a lease are one owner"},
 	"once":       {finds: []string{doneTwice}, of: ofOnce, faults: calm, tells: "who asks for a key looks first, and writes then"},
 	"tick":       {finds: []string{doneTwice}, of: ofTickTx, faults: calm, tells: "a tick is done under its lease, and not marked"},
+	"term":       {finds: []string{overlap, lostUpdate, tokenBack}, of: ofElection, faults: []string{"stop client for ttl", "hang network"}, tells: "a leader goes on though its term is over"},
 	"room":       {finds: []string{overlap}, bug: "no room", faults: calm, tells: "readers and permits are granted that there is no room for"},
 }
 

@@ -59,9 +59,10 @@ func TTL(d time.Duration) Option { return func(o *options) { o.ttl = d } }
 
 // Grace sets for how long a leader whose term is ending may go on: its context ends that
 // long before its term does. A leader that resigns, or whose Run ends, has the same time.
-// It is positive and at most half of the TTL. The rest of the TTL is for renewals: if the
-// grace is long, a transaction that guards the term for long, or a long lease.RenewEvery,
-// ends the context. The default is a third of the TTL.
+// It is positive and at most half of the TTL. The rest of the TTL is for renewals: a
+// transaction that guards the term for longer ends the context, and if the grace and
+// lease.RenewEvery together are not well below the TTL, each term ends before it is
+// renewed. The default is a third of the TTL.
 func Grace(d time.Duration) Option {
 	return func(o *options) {
 		o.grace = d
@@ -97,7 +98,9 @@ func By(name string) Option {
 const maxBy = 200
 
 // Observer sets a function that is told of what this process does. It is called from
-// several goroutines, and should return soon. The default is none.
+// several goroutines, and should return soon: while it is told of Leads or Ended nothing
+// else happens here, and of Ending the term may last until the end of the grace. The
+// default is none.
 func Observer(observer func(ctx context.Context, e Event)) Option {
 	return func(o *options) { o.observer = observer }
 }
@@ -125,8 +128,8 @@ type Event struct {
 }
 
 // New returns the election of a key, whose leases the manager renews. It sends nothing
-// yet. The key is that of a lease, which is to be used for nothing else. End Run before
-// the manager is closed.
+// yet. The key is that of a lease, which is to be used for nothing else; its name has at
+// most 247 bytes. End Run before the manager is closed.
 //
 // It returns txlock.ErrInvalidKey and txlock.ErrInvalidOption.
 func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, error) {

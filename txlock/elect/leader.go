@@ -48,7 +48,9 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 			e.mu.Lock()
 			changed := e.changed
 			e.mu.Unlock()
-			leader, err := e.Leader(ctx)
+			asking, cancel := context.WithTimeout(ctx, patience)
+			leader, err := e.Leader(asking)
+			cancel()
 			if ctx.Err() != nil {
 				return
 			}

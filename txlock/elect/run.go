@@ -29,6 +29,9 @@ const (
 	// goodbye bounds how long Run waits for the release of a term or of a seat, which goes
 	// on in the background.
 	goodbye = time.Second
+	// patience bounds a question that has no other limit: the server, or the network, may
+	// have hung up without a word.
+	patience = 10 * time.Second
 )
 
 // Func is what a leader does. It returns soon after its context has ended.
@@ -48,7 +51,8 @@ type Func func(ctx context.Context, term *Term) error
 // If fn panics, the leadership is released and the panic goes on.
 //
 // An fn that has not returned when the grace is over, after a resignation too, goes on
-// beside its successor; the observer is told (Overdue), and Run waits for it.
+// beside its successor; the observer is told (Overdue), and Run waits for it. Meanwhile
+// the process doesn't stand by.
 //
 // If the server can't be reached Run goes on trying, and tells the observer. It returns
 // the context's error, joined by that of fn; ErrRunning; lease.ErrClosed; what the first
@@ -70,17 +74,17 @@ func (e *Election) Run(ctx context.Context, fn Func) error {
 	}
 	c := &candidate{Election: e}
 	defer func() {
-		c.rise(ctx)
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.running = false
 	}()
+	defer c.rise(ctx)
 	for {
 		l, err := c.campaign(ctx)
 		if err != nil {
 			return err
 		}
-		why, err := e.lead(ctx, l, fn)
+		why, err := c.lead(ctx, l, fn)
 		switch {
 		case why == nil:
 			return err
@@ -162,6 +166,8 @@ func (c *candidate) sit(ctx context.Context) error {
 		return nil
 	}
 	c.place = nil
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	info, err := c.leases.Inspect(ctx, c.seat)
 	if err != nil {
 		return err
@@ -182,14 +188,14 @@ func (c *candidate) sit(ctx context.Context) error {
 	return err
 }
 
-// rise gives the seat back.
+// rise gives the seat back, if it wasn't lost.
 func (c *candidate) rise(ctx context.Context) {
 	if c.place == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
-	if err := c.place.Release(ctx); err != nil {
+	if err := c.place.Release(ctx); err != nil && !errors.Is(err, txlock.ErrNotHeld) {
 		c.tell(ctx, Event{Kind: Trouble, Err: err})
 	}
 }

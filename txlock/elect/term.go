@@ -14,16 +14,16 @@ import (
 // Term is the time for which a process leads. Its methods may be called from any
 // goroutine.
 type Term struct {
-	election *Election
-	lease    *lease.Lease
-	began    time.Time
-	telling  context.Context // of the observer
-	working  context.Context // of the function
-	cancel   context.CancelCauseFunc
-	freeing  sync.Once
-	freed    error         // what freeing has met
-	over     chan struct{} // closed when the lease is released
-	told     chan struct{} // closed when the observer was told of the end of working
+	candidate *candidate
+	lease     *lease.Lease
+	began     time.Time
+	telling   context.Context // of the observer
+	working   context.Context // of the function
+	cancel    context.CancelCauseFunc
+	freeing   sync.Once
+	freed     error         // what freeing has met
+	over      chan struct{} // closed when the lease is released
+	told      chan struct{} // closed when the observer was told of the end of working
 
 	mu       sync.Mutex
 	ending   bool        // the function's context has ended
@@ -67,23 +67,23 @@ var errPanicked = errors.New("elect: the function has panicked, or ended its gor
 // lead calls the function under a lease, which is released when the function has
 // returned, or its grace is over. It returns why the context of the function had ended,
 // nil if it hadn't, and the error of the function.
-func (e *Election) lead(ctx context.Context, l *lease.Lease, fn Func) (why, err error) {
+func (c *candidate) lead(ctx context.Context, l *lease.Lease, fn Func) (why, err error) {
 	now := time.Now()
-	t := &Term{election: e, lease: l, began: now, alive: now, telling: context.WithoutCancel(ctx), over: make(chan struct{}), told: make(chan struct{})}
+	t := &Term{candidate: c, lease: l, began: now, alive: now, telling: context.WithoutCancel(ctx), over: make(chan struct{}), told: make(chan struct{})}
 	held, stop := l.Context(ctx)
 	defer stop()
 	t.working, t.cancel = context.WithCancelCause(held)
-	t.mu.Lock() // the timer may call check at once
+	t.mu.Lock() // the timer may call check at once, and Resign end
+	c.leads(t)
 	t.timer = time.AfterFunc(t.untilNews(), t.check)
 	t.mu.Unlock()
 	goOn := context.AfterFunc(held, func() { t.end(context.Cause(held)) })
-	e.leads(t)
-	t.report(Leads, nil)
 	err = errPanicked
 	defer func() {
 		goOn()
 		why = t.finish(err)
 	}()
+	t.report(Leads, nil)
 	err = fn(t.working, t)
 	return nil, err
 }
@@ -91,9 +91,9 @@ func (e *Election) lead(ctx context.Context, l *lease.Lease, fn Func) (why, err 
 // untilNews returns when check is due: when only the grace is left unless the lease is
 // renewed, or when the watchdog bites. The caller holds Term.mu.
 func (t *Term) untilNews() time.Duration {
-	d := t.lease.Left() - t.election.grace
-	if t.election.watchdog > 0 {
-		d = min(d, t.election.watchdog-time.Since(t.alive))
+	d := t.lease.Left() - t.candidate.grace
+	if t.candidate.watchdog > 0 {
+		d = min(d, t.candidate.watchdog-time.Since(t.alive))
 	}
 	return d
 }
@@ -103,9 +103,9 @@ func (t *Term) untilNews() time.Duration {
 func (t *Term) check() {
 	t.mu.Lock()
 	left, lost := t.lease.Left(), t.lease.Err()
-	hung := t.election.watchdog > 0 && time.Since(t.alive) >= t.election.watchdog
+	hung := t.candidate.watchdog > 0 && time.Since(t.alive) >= t.candidate.watchdog
 	ending, returned := t.ending, t.returned
-	well := lost == nil && left > t.election.grace && !hung
+	well := lost == nil && left > t.candidate.grace && !hung
 	if well && !ending && !returned {
 		t.timer.Reset(t.untilNews())
 	}
@@ -113,12 +113,12 @@ func (t *Term) check() {
 	switch {
 	case returned:
 	case ending:
-		t.report(Overdue, context.Cause(t.working))
-		t.free()
+		go t.report(Overdue, context.Cause(t.working)) // what hangs the function may hang the observer
+		t.free(true)
 	case well:
 	case lost != nil:
 		t.end(lost)
-	case left > t.election.grace:
+	case left > t.candidate.grace:
 		t.end(ErrHung)
 	default:
 		t.end(fmt.Errorf("%w: the term %d of %q was not renewed in time, %v are left", txlock.ErrLost, t.Token(), t.Key(), left))
@@ -134,14 +134,14 @@ func (t *Term) end(why error) {
 	}
 	t.ending = true
 	t.cancel(why)
-	grace := t.election.grace
+	grace := t.candidate.grace
 	if left := t.lease.Left(); left > 0 {
 		grace = min(grace, left)
 	}
 	t.timer.Reset(grace)
 	t.mu.Unlock()
+	defer close(t.told)
 	t.report(Ending, context.Cause(t.working))
-	close(t.told)
 }
 
 // finish ends a term whose function has returned, and returns why it had to, or nil.
@@ -149,16 +149,10 @@ func (t *Term) finish(err error) (why error) {
 	if why = context.Cause(t.working); why == nil {
 		why = t.Err() // the timers may be late
 	}
+	t.leave(why)
 	if why != nil {
-		t.end(why)
 		<-t.told
 	}
-	t.mu.Lock()
-	t.returned = true
-	t.timer.Stop()
-	t.mu.Unlock()
-	t.cancel(nil)
-	t.free()
 	if errors.Is(t.freed, txlock.ErrNotHeld) && why == nil {
 		why = t.freed // it was lost, and nobody knew yet
 	}
@@ -166,20 +160,40 @@ func (t *Term) finish(err error) (why error) {
 	return why
 }
 
-// free releases the lease. If the server can't be reached, its TTL does.
-func (t *Term) free() {
+// leave ends the context of a function that has returned, and releases the lease, even if
+// the observer panics.
+func (t *Term) leave(why error) {
+	defer func() {
+		t.mu.Lock()
+		t.returned = true
+		t.timer.Stop()
+		t.mu.Unlock()
+		t.cancel(nil)
+		t.free(false)
+	}()
+	if why != nil {
+		t.end(why)
+	}
+}
+
+// free releases the lease. If the server can't be reached, its TTL does. A function that is
+// overdue gives back the seat too: those who hang must not have all of them.
+func (t *Term) free(overdue bool) {
 	t.freeing.Do(func() {
 		ctx, cancel := context.WithTimeout(t.telling, goodbye)
 		defer cancel()
 		t.freed = t.lease.Release(ctx)
+		t.candidate.leads(nil)
+		close(t.over)
+		if overdue {
+			t.candidate.rise(ctx)
+		}
 		if t.freed != nil && !errors.Is(t.freed, txlock.ErrNotHeld) && !errors.Is(t.freed, lease.ErrGuarded) {
 			t.report(Trouble, t.freed)
 		}
-		t.election.leads(nil)
-		close(t.over)
 	})
 }
 
 func (t *Term) report(kind Kind, err error) {
-	t.election.tell(t.telling, Event{Kind: kind, Token: t.Token(), Took: time.Since(t.began), Err: err})
+	t.candidate.tell(t.telling, Event{Kind: kind, Token: t.Token(), Took: time.Since(t.began), Err: err})
 }
