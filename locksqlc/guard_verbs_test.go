@@ -158,8 +158,8 @@ func TestOptimisticWithEditedTexts(t *testing.T) {
 
 // TestOpenerStaysEdited proves that what stays prepared is what the wrapper has made of it.
 func TestOpenerStaysEdited(t *testing.T) {
-	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
-		db = testdb.Shared(t, testdb.MariaDB).Open(t)
+	onMariaDB(t, func(t *testing.T, _ *testdb.DB) {
+		db := testdb.Shared(t, testdb.MariaDB).Open(t)
 		db.Exec(t, "CREATE TABLE tenant_locks LIKE lockstep_locks")
 		base, err := mysql.NewConnector(db.AdminConfig())
 		check(t, err)
