@@ -99,7 +99,7 @@ func (q *Queries) JobFailed(ctx context.Context, db DBTX, arg JobFailedParams) (
 
 const ListJobs = `-- name: ListJobs :many
 SELECT name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us
-FROM lockstep_jobs ORDER BY name
+FROM lockstep_jobs ORDER BY name LIMIT 9223372036854775807
 `
 
 // ListJobs reads the rows of all jobs.

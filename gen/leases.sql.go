@@ -382,7 +382,7 @@ SELECT name, slot, owner, note, token, ttl_us,
   CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
 FROM lockstep_leases
 WHERE name = ? AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
-ORDER BY slot
+ORDER BY slot LIMIT 9223372036854775807
 `
 
 type InspectLeaseRow struct {
@@ -570,7 +570,7 @@ func (q *Queries) LeaseInSnapshot(ctx context.Context, db DBTX, arg LeaseInSnaps
 
 const LeaseTransactions = `-- name: LeaseTransactions :many
 SELECT slot, token, guards, conn_id, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) - expires_us AS SIGNED) AS over_us
-FROM lockstep_leases WHERE name = ? AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0
+FROM lockstep_leases WHERE name = ? AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0 LIMIT 9223372036854775807
 `
 
 type LeaseTransactionsRow struct {

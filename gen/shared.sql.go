@@ -211,7 +211,7 @@ func (q *Queries) ReaderAmong(ctx context.Context, db DBTX, arg ReaderAmongParam
 }
 
 const ReadersForShare = `-- name: ReadersForShare :many
-SELECT owner, holds FROM lockstep_leases WHERE name = ? AND slot > 0 AND CHAR_LENGTH(holds) > 0 LOCK IN SHARE MODE
+SELECT owner, holds FROM lockstep_leases WHERE name = ? AND slot > 0 AND CHAR_LENGTH(holds) > 0 LIMIT 9223372036854775807 LOCK IN SHARE MODE
 `
 
 type ReadersForShareRow struct {
@@ -220,7 +220,8 @@ type ReadersForShareRow struct {
 }
 
 // ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
-// reads their last committed state.
+// reads their last committed state. The limit counts in place of the session's
+// sql_select_limit, as in the other statements that have this number.
 func (q *Queries) ReadersForShare(ctx context.Context, db DBTX, name []byte) ([]ReadersForShareRow, error) {
 	rows, err := db.QueryContext(ctx, ReadersForShare, name)
 	if err != nil {

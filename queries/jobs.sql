@@ -40,4 +40,4 @@ WHERE name = sqlc.arg(name) AND tick_us = sqlc.arg(at_us) AND token = sqlc.arg(t
 -- name: ListJobs :many
 -- ListJobs reads the rows of all jobs.
 SELECT name, tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us
-FROM lockstep_jobs ORDER BY name;
+FROM lockstep_jobs ORDER BY name LIMIT 9223372036854775807;

@@ -230,7 +230,7 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND LEFT(holds, 1
 -- and how long ago they have expired. At READ UNCOMMITTED it also sees open transactions:
 -- their rows differ from what it reads at another level.
 SELECT slot, token, guards, conn_id, CAST(clock_us() - expires_us AS SIGNED) AS over_us
-FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0;
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0 LIMIT 9223372036854775807;
 
 -- name: ListLeases :many
 -- ListLeases reads a page of the leases, readers and permits that are held, by name and
@@ -249,7 +249,7 @@ SELECT name, slot, owner, note, token, ttl_us,
   CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
 FROM lockstep_leases
 WHERE name = sqlc.arg(name) AND slot >= -1 AND (slot <= 0 OR CHAR_LENGTH(holds) > 0 AND expires_us > clock_us())
-ORDER BY slot;
+ORDER BY slot LIMIT 9223372036854775807;
 
 -- name: ListTurnstiles :many
 -- ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:

@@ -116,8 +116,9 @@ SELECT owner FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND o
 
 -- name: ReadersForShare :many
 -- ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
--- reads their last committed state.
-SELECT owner, holds FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0 LOCK IN SHARE MODE;
+-- reads their last committed state. The limit counts in place of the session's
+-- sql_select_limit, as in the other statements that have this number.
+SELECT owner, holds FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0 LIMIT 9223372036854775807 LOCK IN SHARE MODE;
 
 -- name: ReadingInSnapshot :one
 -- ReadingInSnapshot sums up the tokens and guards of a key's readers, as the

@@ -197,10 +197,11 @@ func checkTable(ctx context.Context, db *sql.DB, t table) (problem, err error) {
 }
 
 // columnsOf returns the type of each column, for example "bigint unsigned not null",
-// without the display widths that only some servers return.
+// without the display widths that only some servers return. The limit counts in place of the
+// session's sql_select_limit.
 func columnsOf(ctx context.Context, db *sql.DB, name string) (_ map[string]string, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT column_name, column_type, is_nullable FROM information_schema.columns
-		WHERE table_schema = DATABASE() AND table_name = ?`, name)
+		WHERE table_schema = DATABASE() AND table_name = ? LIMIT 1000`, name)
 	if err != nil {
 		return nil, fmt.Errorf("schema: look at the columns of %s: %w", name, err)
 	}

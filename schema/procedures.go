@@ -59,7 +59,7 @@ func lookForProcedures(ctx context.Context, db *sql.DB) (wanted []procedure, fou
 		}
 	}
 	rows, err := db.QueryContext(ctx, `SELECT routine_name, routine_definition FROM information_schema.routines
-		WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep%'`)
+		WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep%' LIMIT 1000`)
 	if err != nil {
 		return nil, nil, fmt.Errorf("schema: look at the procedures: %w", err)
 	}

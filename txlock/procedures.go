@@ -45,7 +45,7 @@ func (a *attempt) callFor(ctx context.Context) (uint64, error) {
 	case a.shared:
 		return a.callShare(ctx)
 	case a.compares:
-		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", a.version, a.owner, a.ours, flag(a.commits))
+		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", a.version, a.owner, a.ours, 0)
 	case a.snapshot:
 		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", nil, a.owner, a.ours, 0)
 	default:

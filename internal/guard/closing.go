@@ -3,25 +3,26 @@ package guard
 import (
 	"context"
 	"database/sql/driver"
-	"strings"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // commits tells whether a lock statement is to commit the transaction, and returns its
-// text for that. It returns false where the server has no such text: then the statement
-// is an ordinary one, and COMMIT follows it.
+// text for that. Nothing but that text commits by itself: where a wrapper has changed the
+// statement so that it isn't known, it is an ordinary one, and COMMIT follows it.
 func (c *conn) commits(ctx context.Context, query string, args []driver.NamedValue) (string, bool) {
 	call := c.call(ctx)
 	switch {
 	case call == nil || !call.Commits || len(args) > 0 || c.tx == nil || !c.tx.owned:
 		return "", false
-	case query == "COMMIT", strings.HasPrefix(query, "CALL "):
-		return query, true
+	case judge(query).kind == kindCommit:
+		return "COMMIT", true
+	case c.status.nested: // to the guard below it would be the program's
+		return "", false
 	case c.server.MariaDB:
 		return rawsql.CommitIfRaised(query)
 	}
-	return "", false
+	return rawsql.CommitCall(query)
 }
 
 // commitBy sends a lock statement that commits the transaction, unless its reply is 0.

@@ -57,10 +57,10 @@ func (c *conn) readOpener(ctx context.Context, o opener) (*reply, error) {
 }
 
 // keep counts a use of an opener, and returns what is kept of it and its arguments, or nil
-// if it is sent as text.
+// if it is sent as text, as it is if a wrapper has changed it.
 func (c *conn) keep(ctx context.Context, o opener) (*kept, *rawsql.Source) {
 	source := rawsql.SourceOf(ctx)
-	if source == nil || !c.server.MariaDB || o.begin.Again || len(source.Query) > longest {
+	if source == nil || source.Text != o.query || !c.server.MariaDB || o.begin.Again || len(source.Query) > longest {
 		return nil, nil
 	}
 	if c.moved {

@@ -48,6 +48,17 @@ func (b Begin) Call(query string) (string, bool) {
 	return name + "('" + strings.TrimSpace(b.Isolation+b.access()) + "'" + arguments, true
 }
 
+// CommitCall returns the call of lockstep_compare_1 with its last argument, 0, replaced by
+// 1: it commits the transaction where it raises the token. It returns false for any other
+// statement.
+func CommitCall(query string) (string, bool) {
+	call, rest, ok := strings.Cut(uncommented(query), ", 0)")
+	if !ok || !strings.HasPrefix(call, "CALL lockstep_compare_") {
+		return "", false
+	}
+	return call + ", 1)" + rest, true
+}
+
 func (b Begin) access() string {
 	if b.ReadOnly {
 		return " READ ONLY"
@@ -86,6 +97,9 @@ func mergeable(query string) (prefix, verb, statement string) {
 		prefix, query = query[:at], query[at:]
 	}
 	statement = strings.TrimRight(uncommented(query), "; \n")
+	if strings.Contains(statement, "--") || strings.Contains(statement, "#") {
+		return prefix, "", statement // the comment of a wrapper, which would hide what follows
+	}
 	switch verb, _, _ = strings.Cut(statement, " "); verb {
 	case "INSERT", "SELECT", "UPDATE":
 		return prefix, verb, statement

@@ -23,6 +23,8 @@ func TestBegin(t *testing.T) {
 		{exec, Begin{}, "-- name: X :exec\nINSERT INTO t\n", "BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; INSERT INTO t RETURNING LAST_INSERT_ID(); END"},
 		{exec, Begin{}, For(NoWait) + "-- name: X\nUPDATE t\n", "SET STATEMENT innodb_lock_wait_timeout=0 FOR BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; UPDATE t; SELECT LAST_INSERT_ID(), ROW_COUNT(); END"},
 		{exec, Begin{}, "SELECT 1", ""},
+		{exec, Begin{}, "INSERT INTO t -- app='shop'", ""},
+		{rows, Begin{}, "SELECT 1 # app='shop'", ""},
 		{rows, full, "SELECT 1;", "BEGIN NOT ATOMIC ROLLBACK; " + levels + "SELECT 1; END"},
 		{rows, Begin{}, Probe, ""},
 		{rows, Begin{}, SetLockWait(7), ""},
@@ -50,6 +52,21 @@ func TestCommitIfRaised(t *testing.T) {
 	for query, want := range map[string]bool{gen.CompareAndBumpNamed: true, For(AllowStale) + gen.CompareAndBumpCenter: true, gen.NamedToken: false, Probe: false} {
 		if _, ok := CommitIfRaised(query); ok != want {
 			t.Errorf("%q commits: %t", query, ok)
+		}
+	}
+}
+
+// TestCommitCall proves which calls commit by themselves, whatever stands behind them.
+func TestCommitCall(t *testing.T) {
+	for query, want := range map[string]string{
+		"CALL lockstep_compare_1(NULL, X'00', NULL, 0, X'00', 1, 0)":                "CALL lockstep_compare_1(NULL, X'00', NULL, 0, X'00', 1, 1)",
+		"-- x\nCALL lockstep_compare_1(NULL, NULL, 7, 0, X'00', 1, 0) /* (a, 0) */": "CALL lockstep_compare_1(NULL, NULL, 7, 0, X'00', 1, 1) /* (a, 0) */",
+		"/* x */ CALL lockstep_compare_1(NULL, X'00', NULL, 0, X'00', 1, 0)":        "",
+		"CALL lockstep_lock_all_1(NULL, X'00', NULL, X'00', 0)":                     "",
+		"SELECT IF(a, 1, 0)": "",
+	} {
+		if got, ok := CommitCall(query); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: %q, %t", query, got, ok)
 		}
 	}
 }

@@ -52,7 +52,8 @@ func HeldMany(holds []Hold, renewed int64) string {
 // QuestionsMany reads, without a lock, what the holders of the rows have been asked and
 // not told of yet.
 func QuestionsMany(holds []Hold) string {
-	return "SELECT cur.name, cur.slot, cur.asked_us, cur.question" + heldRows(holds) + " AND cur.asked_us > wanted.told"
+	return "SELECT cur.name, cur.slot, cur.asked_us, cur.question" + heldRows(holds) + " AND cur.asked_us > wanted.told" +
+		fmt.Sprintf(" LIMIT %d", len(holds))
 }
 
 var askedBit = strconv.Itoa(AskedBit)

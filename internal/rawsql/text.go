@@ -32,6 +32,7 @@ type Source struct {
 	context.Context
 	Query string
 	Args  []any
+	Text  string // with the arguments in it
 }
 
 type sourceKey struct{}
@@ -87,7 +88,7 @@ func (t *Text) written(ctx context.Context, query string, args []any) (context.C
 	}
 	if t.Inline {
 		if text, ok := Inline(query, args); ok {
-			return &Source{ctx, query, args}, text, nil
+			return &Source{ctx, query, args, text}, text, nil
 		}
 	}
 	return ctx, query, args

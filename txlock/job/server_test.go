@@ -253,3 +253,26 @@ func TestUnfitServers(t *testing.T) {
 		})
 	}
 }
+
+// TestSelectLimit proves that List shows all jobs on a session whose SELECTs show one row
+// (sql_select_limit).
+func TestSelectLimit(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		j := open(t, newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{"sql_select_limit": "1"} }))
+		at, want := serverNow(t, j), map[string]bool{}
+		for range 3 {
+			key := newKey()
+			_, err := j.Tick(t.Context(), key, at, nothing)
+			must(t, err)
+			want[key.String()] = true
+		}
+		all, err := j.List(t.Context())
+		must(t, err)
+		for _, s := range all {
+			delete(want, s.Key)
+		}
+		if len(want) > 0 {
+			t.Errorf("List of %d jobs leaves out %d", len(all), len(want))
+		}
+	})
+}

@@ -1,0 +1,177 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// edited changes each text on its way.
+type edited struct {
+	connection
+	edit func(query string) string
+}
+
+func (e edited) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return e.connection.ExecContext(ctx, e.edit(query), args)
+}
+
+func (e edited) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return e.connection.QueryContext(ctx, e.edit(query), args)
+}
+
+func (e edited) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	return e.connection.PrepareContext(ctx, e.edit(query))
+}
+
+// shown shows what it wraps, as XSAM/otelsql does.
+type shown struct{ edited }
+
+func (s shown) Raw() driver.Conn { return s.connection }
+
+// edits are what instrumentation does to a text.
+var edits = map[string]func(query string) string{
+	"before":      func(query string) string { return "/* app='shop', CALL COMMIT (NULL, 0) */ " + query },
+	"line before": func(query string) string { return "-- app='shop'\n" + query },
+	"behind":      func(query string) string { return query + " /* traceparent='00-1-1-00', (NULL, 0) */" },
+	"line behind": func(query string) string { return query + " -- traceparent='00-1-1-00'" },
+}
+
+// editors are wrappers that change texts, and some that don't.
+func editors() map[string]func(connection) driver.Conn {
+	all := map[string]func(connection) driver.Conn{
+		"commenter":  wrappers["commenter"],
+		"unchecked":  wrappers["unchecked"],
+		"unexecuted": wrappers["unexecuted"],
+	}
+	for name, edit := range edits {
+		all[name] = func(c connection) driver.Conn { return edited{c, edit} }
+		all["shown, "+name] = func(c connection) driver.Conn { return shown{edited{c, edit}} }
+	}
+	all["unexecuted, before"] = func(c connection) driver.Conn {
+		e := edited{c, edits["before"]}
+		return unexecuted{e, e, e, e, e, e, e}
+	}
+	return all
+}
+
+// onEdited runs a test on guarded pools of one connection with each of these wrappers, around
+// the guards, under them and between two.
+func onEdited(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.DB)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for _, without := range []bool{false, true} {
+			if without && !hasProcedures(engine) {
+				continue
+			}
+			db := testdb.Shared(t, engine).Open(t)
+			if without {
+				db.DropProcedures(t)
+			}
+			for name, wrap := range editors() {
+				for place, connector := range map[string]func(driver.Connector) driver.Connector{
+					"around": func(base driver.Connector) driver.Connector { return wrapper{locksqlc.Connector(base), wrap} },
+					"under":  func(base driver.Connector) driver.Connector { return locksqlc.Connector(wrapper{base, wrap}) },
+					"between": func(base driver.Connector) driver.Connector {
+						return locksqlc.Connector(wrapper{locksqlc.Connector(base), wrap})
+					},
+				} {
+					t.Run(fmt.Sprintf("%s/without procedures=%t/%s %s", engine, without, name, place), func(t *testing.T) {
+						t.Parallel()
+						base, err := mysql.NewConnector(db.Config())
+						check(t, err)
+						pool := sql.OpenDB(connector(base))
+						pool.SetMaxOpenConns(1)
+						t.Cleanup(func() { check(t, pool.Close()) })
+						test(t, db, pool)
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestVerbsWithEditedTexts proves that whatever a wrapper does to the texts of the lock
+// statements, each verb runs its function once, commits it, and gives rising tokens.
+func TestVerbsWithEditedTexts(t *testing.T) {
+	onEdited(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		table, want := numbers(t, db), 0
+		for _, v := range tripsCounted {
+			key, last := uniqueKey(t, v.name), uint64(0)
+			check(t, txlock.Ensure(t.Context(), db.Admin(), key))
+			for range 2 {
+				err := v.run(t.Context(), pool, key, func(tx *sql.Tx) error {
+					want++
+					_, err := tx.ExecContext(t.Context(), "UPDATE "+table+" SET v = v + 1")
+					return err
+				})
+				if number(err) == 1295 {
+					continue // BEGIN of Do, which the wrapper has prepared and the server doesn't prepare
+				}
+				if n := valueOf(t, db, table); err != nil || n != want {
+					t.Fatalf("%s: %d of %d were committed: %v", v.name, n, want, err)
+				}
+				token, err := txlock.ReadVersion(t.Context(), db.Admin(), key)
+				check(t, err)
+				raises := !strings.Contains(v.name, "RLock") && !strings.Contains(v.name, "Once")
+				if raises != (token > last) {
+					t.Errorf("%s: token %d after %d", v.name, token, last)
+				}
+				last = token
+				wantFree(t, db, key)
+			}
+		}
+		if n := pool.Stats().MaxIdleClosed + pool.Stats().MaxLifetimeClosed; n != 0 {
+			t.Errorf("%d connections were closed", n)
+		}
+	})
+}
+
+// TestOptimisticWithEditedTexts has one conflict, and then none.
+func TestOptimisticWithEditedTexts(t *testing.T) {
+	onEdited(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		table, key, runs := numbers(t, db), uniqueKey(t, "edited"), 0
+		for i := range 2 {
+			runs = 0
+			err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
+				if runs++; runs == 1 {
+					check(t, locksqlc.Run(t.Context(), db.Admin(), []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+				}
+				return raise(t.Context(), tx, table)
+			})
+			if n := valueOf(t, db, table); err != nil || runs != 2 || n != i+1 {
+				t.Fatalf("%d runs, %d of %d were committed: %v", runs, n, i+1, err)
+			}
+		}
+	})
+}
+
+// TestOpenerStaysEdited proves that what stays prepared is what the wrapper has made of it.
+func TestOpenerStaysEdited(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, _ *testdb.DB) {
+		db := testdb.Shared(t, testdb.MariaDB).Open(t)
+		db.Exec(t, "CREATE TABLE tenant_locks LIKE lockstep_locks")
+		base, err := mysql.NewConnector(db.AdminConfig())
+		check(t, err)
+		pool := sql.OpenDB(wrapper{locksqlc.Connector(base), func(c connection) driver.Conn {
+			return edited{c, strings.NewReplacer("lockstep_locks", "tenant_locks").Replace}
+		}})
+		pool.SetMaxOpenConns(1)
+		defer func() { check(t, pool.Close()) }()
+		table, key := db.CreateTable(t, "kept", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "tenant")
+		runs(t, pool, table, key, 20)
+		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM lockstep_locks"); n != 0 {
+			t.Errorf("%d rows in the table of somebody else", n)
+		}
+	})
+}
