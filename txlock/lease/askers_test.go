@@ -69,7 +69,7 @@ func TestAskBesideOthersInMemory(t *testing.T) {
 				db.SetClock(0)
 				tx := wire.Begin()
 				must(t, l.Guard(t.Context(), tx))
-				answers := make(chan error)
+				answers := make(chan error, 3)
 				for range 3 {
 					operator := db.manager()
 					go func() { answers <- operator.Ask(t.Context(), job, "why") }()
