@@ -92,7 +92,7 @@ func TestAskBesideOthersInMemory(t *testing.T) {
 // TestAskAfterTheClockWentBack proves that the servers ask a holder whose token is ahead of
 // the clock, after its row was locked.
 func TestAskAfterTheClockWentBack(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+	onPools(t, func(t *testing.T, db *testdb.DB, _ *sql.DB) {
 		ahead := clockAt(t, db, time.Now().Add(time.Hour))
 		l := acquire(t, newManager(t, ahead, lease.TTL(time.Hour)), named())
 		tx, err := ahead.BeginTx(t.Context(), nil)
@@ -144,7 +144,7 @@ func TestDroppedWithAnEndedContext(t *testing.T) {
 func dropWith(t *testing.T, m *lease.Manager, key txlock.Key) {
 	l := acquire(t, m, key)
 	ctx, cancel := context.WithCancel(t.Context())
-	working, _ := l.Context(ctx) //nolint:govet // its parent ends it
+	working, _ := l.Context(ctx) // its parent ends it
 	cancel()
 	<-working.Done()
 	must(t, l.Err())
