@@ -151,7 +151,8 @@ SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0, LAST_INSERT_ID(UNI
 FROM lockstep_leases s WHERE s.name = ? AND s.slot >= 0 AND LEFT(s.holds, 1) = ';'
   AND s.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND s.token <= CAST(? AS SIGNED)
   AND s.asked_us < CAST(? AS SIGNED) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockstep_leases.asked_us + 1, VALUES(asked_us))
+ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockstep_leases.asked_us + 1, VALUES(asked_us),
+  IF(CAST(? AS SIGNED) = 9223372036854775807, 0, CAST(? AS SIGNED)))
 `
 
 type AskHoldersParams struct {
@@ -167,6 +168,8 @@ func (q *Queries) AskHolders(ctx context.Context, db DBTX, arg AskHoldersParams)
 	return db.ExecContext(ctx, AskHolders,
 		arg.Question,
 		arg.Name,
+		arg.SinceUs,
+		arg.SinceUs,
 		arg.SinceUs,
 		arg.SinceUs,
 	)
@@ -784,27 +787,30 @@ func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (
 }
 
 const NotAsked = `-- name: NotAsked :one
-SELECT COUNT(*) AS holders, CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
+SELECT COUNT(*) AS holders, CAST(COALESCE(SUM(asked_us < CAST(? AS SIGNED)), 0) AS SIGNED) AS not_asked,
+  CAST(GREATEST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), COALESCE(MAX(token), 0)) AS SIGNED) AS now_us
 FROM lockstep_leases WHERE name = ? AND slot >= 0 AND LEFT(holds, 1) = ';'
-  AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND token <= CAST(? AS SIGNED) AND asked_us < CAST(? AS SIGNED)
+  AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AND token <= CAST(? AS SIGNED)
 `
 
 type NotAskedParams struct {
-	Name    []byte
 	SinceUs int64
+	Name    []byte
 }
 
 type NotAskedRow struct {
-	Holders int64
-	NowUs   int64
+	Holders  int64
+	NotAsked int64
+	NowUs    int64
 }
 
-// NotAsked counts, without a lock, those whom AskHolders would ask, and reads the server's
-// clock.
+// NotAsked counts, without a lock, those who have held something since before the given
+// moment, and of them those whom AskHolders would ask. It reads the moment for the next
+// AskHolders: by the server's clock, or their last token if that is ahead of it.
 func (q *Queries) NotAsked(ctx context.Context, db DBTX, arg NotAskedParams) (NotAskedRow, error) {
-	row := db.QueryRowContext(ctx, NotAsked, arg.Name, arg.SinceUs, arg.SinceUs)
+	row := db.QueryRowContext(ctx, NotAsked, arg.SinceUs, arg.Name, arg.SinceUs)
 	var i NotAskedRow
-	err := row.Scan(&i.Holders, &i.NowUs)
+	err := row.Scan(&i.Holders, &i.NotAsked, &i.NowUs)
 	return i, err
 }
 

@@ -216,14 +216,17 @@ SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0, LAST_INSERT_ID(clo
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot >= 0 AND LEFT(s.holds, 1) = ';'
   AND s.expires_us > clock_us() AND s.token <= CAST(sqlc.arg(since_us) AS SIGNED)
   AND s.asked_us < CAST(sqlc.arg(since_us) AS SIGNED) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockstep_leases.asked_us + 1, VALUES(asked_us));
+ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockstep_leases.asked_us + 1, VALUES(asked_us),
+  IF(CAST(sqlc.arg(since_us) AS SIGNED) = 9223372036854775807, 0, CAST(sqlc.arg(since_us) AS SIGNED)));
 
 -- name: NotAsked :one
--- NotAsked counts, without a lock, those whom AskHolders would ask, and reads the server's
--- clock.
-SELECT COUNT(*) AS holders, CAST(clock_us() AS SIGNED) AS now_us
+-- NotAsked counts, without a lock, those who have held something since before the given
+-- moment, and of them those whom AskHolders would ask. It reads the moment for the next
+-- AskHolders: by the server's clock, or their last token if that is ahead of it.
+SELECT COUNT(*) AS holders, CAST(COALESCE(SUM(asked_us < CAST(sqlc.arg(since_us) AS SIGNED)), 0) AS SIGNED) AS not_asked,
+  CAST(GREATEST(clock_us(), COALESCE(MAX(token), 0)) AS SIGNED) AS now_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND LEFT(holds, 1) = ';'
-  AND expires_us > clock_us() AND token <= CAST(sqlc.arg(since_us) AS SIGNED) AND asked_us < CAST(sqlc.arg(since_us) AS SIGNED);
+  AND expires_us > clock_us() AND token <= CAST(sqlc.arg(since_us) AS SIGNED);
 
 -- name: LeaseTransactions :many
 -- LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,

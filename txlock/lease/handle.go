@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"maps"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -23,7 +24,7 @@ type handle struct {
 	released bool
 	done     chan struct{} // made by Done
 	over     error         // why it has ended
-	contexts map[*context.CancelCauseFunc]context.CancelCauseFunc
+	contexts map[context.Context]context.CancelCauseFunc
 	kept     *Lease // see keep
 }
 
@@ -46,6 +47,12 @@ func (h *handle) keep(l *Lease) {
 	if h.over == nil {
 		h.kept = l
 	}
+}
+
+// forgetEnded forgets the contexts that have ended by their parents: each keeps its Lease.
+// The caller holds record.mu.
+func (h *handle) forgetEnded() {
+	maps.DeleteFunc(h.contexts, func(ctx context.Context, _ context.CancelCauseFunc) bool { return ctx.Err() != nil })
 }
 
 // end marks the handle as over, and closes its channel and its contexts. The caller holds

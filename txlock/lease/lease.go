@@ -77,14 +77,14 @@ func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFun
 		return working, func() {}
 	}
 	if l.contexts == nil {
-		l.contexts = make(map[*context.CancelCauseFunc]context.CancelCauseFunc, 1)
+		l.contexts = make(map[context.Context]context.CancelCauseFunc, 1)
 	}
-	l.contexts[&cancel] = cancel
+	l.contexts[working] = cancel
 	return working, func() {
 		cancel(nil)
 		l.record.mu.Lock()
 		defer l.record.mu.Unlock()
-		delete(l.contexts, &cancel)
+		delete(l.contexts, working)
 	}
 }
 

@@ -282,6 +282,9 @@ func (r *record) extend(sent, turn instant) {
 	left := r.m.store.Now().Until(r.deadline)
 	r.renewed, r.failed, r.skipped, r.pending = turn, nil, 0, false
 	r.deadline = max(r.deadline, r.deadlineFrom(sent))
+	for _, h := range r.handles {
+		h.forgetEnded()
+	}
 	r.mu.Unlock()
 	r.m.observe(func(o txlock.Observer) {
 		e := r.event()

@@ -65,7 +65,8 @@ var rowLocked = sight{what: "its row was locked"}
 func (s sight) String() string {
 	switch {
 	case s.owner != "" && s.note != "":
-		return fmt.Sprintf("owner %q (%s) had it", s.owner, s.note)
+		note := strconv.Quote(s.note) // without line breaks, which would look like lines of a log
+		return fmt.Sprintf("owner %q (%s) had it", s.owner, note[1:len(note)-1])
 	case s.owner != "":
 		return fmt.Sprintf("owner %q had it", s.owner)
 	case s.what != "":

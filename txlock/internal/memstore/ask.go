@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"context"
+	"math"
 	"strings"
 
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -28,20 +29,29 @@ func (x session) Question(ctx context.Context, c store.Claim) (store.Question, e
 func (s *Store) AskHolders(ctx context.Context, key, why string, since int64) (store.Asked, error) {
 	return do(ctx, s.session, "AskHolders", gate(key), func(t *Tx) (asked store.Asked, _ error) {
 		now, rows := t.db.now(), t.latest()
-		asked.At = min(since, now)
+		again := since < math.MaxInt64
+		last := now
 		for _, at := range append(places(rows, key), gate(key)) {
 			r := rows[at]
-			if !r.held(now) || !strings.HasPrefix(r.holds, ";") || int64(r.token) > since || r.asked >= since {
+			if !r.held(now) || !strings.HasPrefix(r.holds, ";") || int64(r.token) > since {
 				continue
 			}
-			if !t.lock(at) {
+			switch {
+			case r.asked >= since: // by others, meanwhile
+				asked.Holders++
+			case !t.lock(at):
 				asked.Left++
-				continue
+				last = max(last, int64(r.token))
+			default:
+				r.asked, r.why = max(r.asked+1, now), why
+				if again {
+					r.asked = max(r.asked, since)
+				}
+				t.written[at] = r
+				asked.Holders++
 			}
-			r.asked, r.why = max(r.asked+1, now), why
-			t.written[at] = r
-			asked.Holders++
 		}
+		asked.At = min(since, last)
 		return asked, nil
 	})
 }

@@ -71,5 +71,6 @@ func askHolders(ctx context.Context, conn, db gen.DBTX, key, why string, since i
 		since = min(since, at)
 	}
 	left, err := queries.NotAsked(ctx, db, gen.NotAskedParams{Name: []byte(key), SinceUs: since})
-	return store.Asked{At: min(since, left.NowUs), Holders: int(affected / 2), Left: int(left.Holders)}, err
+	others := left.Holders - left.NotAsked // and those whom we have asked, if they are still there
+	return store.Asked{At: min(since, left.NowUs), Holders: int(affected/2 + others), Left: int(left.NotAsked)}, err
 }

@@ -16,8 +16,9 @@ type Question struct {
 	Why string
 }
 
-// Asked is how many holders AskHolders has asked, and how many it has not, because their
-// rows were locked. At is the moment by the server's clock, for the next call.
+// Asked is how many holders were asked, by AskHolders or since the moment by others, and
+// how many were not, because their rows were locked. At is the moment by the server's
+// clock, for the next call.
 type Asked struct {
 	At            int64
 	Holders, Left int
