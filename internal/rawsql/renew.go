@@ -32,14 +32,13 @@ const AskedBit = 1 << 62
 // expiry of those that are still held so, and skips those that somebody has locked. The
 // insert id of the reply is the server's clock from which the time to live counts; the
 // count of affected rows has two for each renewed row. The insert id has AskedBit set if
-// a renewed row has a new question: the server selects all rows before it updates the
-// first. Each row is looked up by its own key, so that no neighbour is locked. Send it
+// a renewed row has a new question, which each row hands on to the next. Each row is looked up by its own key, so that no neighbour is locked. Send it
 // after ReadCommitted.
 func RenewMany(holds []Hold) string {
 	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)" +
-		" SELECT cur.name, cur.slot, cur.owner, cur.holds, LAST_INSERT_ID(" + Clock + "), 0, 0, 0, 0, wanted.told" + heldRows(holds) +
+		" SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, 0, 0, 0, wanted.told" + heldRows(holds) +
 		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE expires_us = VALUES(token) + lockstep_leases.ttl_us" +
-		" + 0 * IF(lockstep_leases.asked_us > VALUES(asked_us), LAST_INSERT_ID(VALUES(token) + " + askedBit + "), 0)"
+		" + 0 * LAST_INSERT_ID(VALUES(token) + IF(lockstep_leases.asked_us > VALUES(asked_us) OR LAST_INSERT_ID() = VALUES(token) + " + askedBit + ", " + askedBit + ", 0))"
 }
 
 // HeldMany reads, without a lock, which of the rows are still held so, and whether the
