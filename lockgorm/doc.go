@@ -7,7 +7,7 @@
 //
 // # Locks by hand
 //
-// In a transaction, [Lock], [TryLock], [RLock], [TryRLock], [LockAll] and [LockAny] take
+// In a transaction, [Lock], [TryLock], [RLock], [TryRLock], [LockAll], [RLockAll] and [LockAny] take
 // locks with the *gorm.DB that the code has at hand; [Join] returns the [txlock.Scope] for
 // the rest. [Transaction] begins a transaction, locks first, and runs it again after a
 // deadlock. [Optimistic] compares a version at the end instead. [AssertLocked] checks that

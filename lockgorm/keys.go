@@ -145,6 +145,7 @@ func lockable(keys []txlock.Key) []txlock.Key {
 
 // isOfUnsaved tells whether this is a family's key of the zero identifier.
 func isOfUnsaved(key txlock.Key) bool {
+	key, _ = inner.Asked(key)
 	return strings.HasSuffix(key.String(), ":") && key.Validate() != nil
 }
 

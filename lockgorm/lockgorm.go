@@ -152,6 +152,16 @@ func LockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
 	return lockAll(scope, tx, keys)
 }
 
+// RLockAll calls Scope.RLockAll in the transaction of tx. In a DryRun session it sends
+// nothing and returns no grants.
+func RLockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
+	shared := make([]txlock.Key, len(keys))
+	for i, key := range keys {
+		shared[i] = txlock.Shared(key)
+	}
+	return LockAll(tx, shared...)
+}
+
 // LockAny calls Scope.LockAny in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
 func LockAny(tx *gorm.DB, keys ...txlock.Key) (grant txlock.Grant, err error) {
