@@ -181,19 +181,3 @@ func AssertLocked(tx *gorm.DB, key txlock.Key) error {
 	}
 	return txlock.AssertLocked(tx.Statement.Context, pool, key)
 }
-
-// scopeFor returns the scope of tx on which the keys are locked. It is nil if nothing may
-// be sent.
-func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
-	if tx != nil && tx.Config != nil && tx.DryRun {
-		return nil, nil
-	}
-	scope, err := compareFirst(tx, keys)
-	if scope == nil && err == nil {
-		scope, err = Join(tx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return scope, nil
-}

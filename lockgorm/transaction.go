@@ -37,7 +37,7 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 			if err != nil {
 				return false, err
 			}
-			if _, err := lockAll(cmp.Or(compared, scope), tx, keys); err != nil {
+			if _, err := lockAll(limited(tx, cmp.Or(compared, scope)), tx, keys); err != nil {
 				return false, err
 			}
 		}
