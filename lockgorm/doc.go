@@ -7,16 +7,17 @@
 //
 // # Locks by hand
 //
-// In a transaction, [Lock], [TryLock], [RLock], [TryRLock], [LockAll] and [LockAny] take
-// locks with the *gorm.DB that the code has at hand; [Join] returns the [txlock.Scope] for
-// the rest. [Transaction] begins a transaction, locks first, and runs it again after a
+// In a transaction, [Lock], [TryLock], [RLock], [TryRLock], [LockAll], [RLockAll] and [LockAny] take
+// locks with the *gorm.DB that the code has at hand, and [WaitAtMost] limits how long they
+// wait; [ReadVersion], [CompareAndBump] and [Verify] do what the methods of the
+// [txlock.Scope] do that [Join] returns. [Transaction] begins a transaction, locks first, and runs it again after a
 // deadlock. [Optimistic] compares a version at the end instead. [AssertLocked] checks that
 // a lock is held.
 //
 // # Locks by the plugin
 //
 // [New] is the plugin, for db.Use. It locks before each create, update and delete of a
-// model that names its keys as a [Locker]. [On] names the keys of one statement, [NoLock]
+// model that names its keys as a [Locker], or by a tag. [On] names the keys of one statement, [NoLock]
 // says that none is needed, and [Tables] forbids writes without a lock.
 //
 // # Versions

@@ -132,7 +132,11 @@ func keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 }
 
 func keysOfModel(db *gorm.DB, model reflect.Value) ([]txlock.Key, error) {
-	return model.Addr().Interface().(Locker).LockKeys(db.Session(&gorm.Session{NewDB: true}))
+	locker, ok := model.Addr().Interface().(Locker)
+	if !ok {
+		return keyOfTag(db.Statement, model)
+	}
+	return locker.LockKeys(db.Session(&gorm.Session{NewDB: true}))
 }
 
 // lockable returns the keys, none for NoLock.
@@ -145,6 +149,7 @@ func lockable(keys []txlock.Key) []txlock.Key {
 
 // isOfUnsaved tells whether this is a family's key of the zero identifier.
 func isOfUnsaved(key txlock.Key) bool {
+	key, _ = inner.Asked(key)
 	return strings.HasSuffix(key.String(), ":") && key.Validate() != nil
 }
 
@@ -152,14 +157,15 @@ func noKeys(stmt *gorm.Statement) error {
 	return fmt.Errorf("%w: LockKeys of %s names no key: return lockgorm.NoLock where none is needed", txlock.ErrInvalidKey, stmt.Schema.Name)
 }
 
-// isLocker tells whether the model of a statement is a Locker.
+// isLocker tells whether the model of a statement names its keys.
 func isLocker(stmt *gorm.Statement) bool {
 	return stmt.Schema != nil && isLockerModel(stmt.Schema)
 }
 
-// isLockerModel tells whether a model is a Locker.
+// isLockerModel tells whether a model is a Locker, or has the tag in place of that.
 func isLockerModel(model *schema.Schema) bool {
-	return reflect.PointerTo(model.ModelType).Implements(reflect.TypeFor[Locker]())
+	_, ok := tagged(model.ModelType)
+	return ok || reflect.PointerTo(model.ModelType).Implements(reflect.TypeFor[Locker]())
 }
 
 // unnamed returns the error of a write to a registered table without keys.

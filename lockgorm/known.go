@@ -185,6 +185,7 @@ func (k *known) compareAtEnd(c compared) (forget func()) {
 // compares returns how to compare the version of a key, if Optimistic has that key, or a
 // hashed key with the same center lock.
 func (k *known) compares(key txlock.Key) (c compared, ok bool) {
+	key, _ = inner.Asked(key)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	i := slices.IndexFunc(k.keys, func(c compared) bool {

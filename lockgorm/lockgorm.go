@@ -152,6 +152,16 @@ func LockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
 	return lockAll(scope, tx, keys)
 }
 
+// RLockAll calls Scope.RLockAll in the transaction of tx. In a DryRun session it sends
+// nothing and returns no grants.
+func RLockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
+	shared := make([]txlock.Key, len(keys))
+	for i, key := range keys {
+		shared[i] = txlock.Shared(key)
+	}
+	return LockAll(tx, shared...)
+}
+
 // LockAny calls Scope.LockAny in the transaction of tx. In a DryRun session it sends
 // nothing and returns the zero Grant.
 func LockAny(tx *gorm.DB, keys ...txlock.Key) (grant txlock.Grant, err error) {
@@ -170,20 +180,4 @@ func AssertLocked(tx *gorm.DB, key txlock.Key) error {
 		return err
 	}
 	return txlock.AssertLocked(tx.Statement.Context, pool, key)
-}
-
-// scopeFor returns the scope of tx on which the keys are locked. It is nil if nothing may
-// be sent.
-func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
-	if tx != nil && tx.Config != nil && tx.DryRun {
-		return nil, nil
-	}
-	scope, err := compareFirst(tx, keys)
-	if scope == nil && err == nil {
-		scope, err = Join(tx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return scope, nil
 }

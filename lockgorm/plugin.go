@@ -26,6 +26,16 @@ import (
 // strings for one, such as Bob and bob, then one row has two keys, which don't exclude
 // each other: make the column VARBINARY, or convert the string to one spelling, in the
 // model and in the key.
+//
+// A model whose one key is that of a family for its primary key needs no method, but a tag
+// on that field, or on the embedded struct that has it:
+//
+//	ID   int64  `lockstep:"order"`                                // txlock.NewFamily[int64]("order")
+//	Code string `lockstep:"cart,hashed" gorm:"type:varbinary(99)"` // with txlock.Hashed
+//
+// A tag that can't be followed makes each write of the model fail with ErrInvalidKey: on
+// another field, beside a primary key of several columns, on a string that is not of a
+// binary type. If a model has both, the method counts.
 type Locker interface {
 	LockKeys(tx *gorm.DB) ([]txlock.Key, error)
 }

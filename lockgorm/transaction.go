@@ -15,7 +15,8 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Transaction does what db.Transaction does, but first takes the locks of all keys.
+// Transaction does what db.Transaction does, but first takes the locks of all keys: shared
+// those that txlock.Shared has marked.
 // Without keys fn takes the locks itself, best before its first query, or leaves them to
 // the plugin. A transaction that the server has rolled back (txlock.Retryable) is run
 // again from its beginning, ten times at most, with jittered pauses. So fn may be called
@@ -36,7 +37,7 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 			if err != nil {
 				return false, err
 			}
-			if _, err := lockAll(cmp.Or(compared, scope), tx, keys); err != nil {
+			if _, err := lockAll(limited(tx, cmp.Or(compared, scope)), tx, keys); err != nil {
 				return false, err
 			}
 		}
@@ -141,8 +142,13 @@ func lockAll(scope *txlock.Scope, tx *gorm.DB, keys []txlock.Key) ([]txlock.Gran
 	}
 	grants := make([]txlock.Grant, len(keys))
 	for i, key := range keys {
+		key, shared := inner.Asked(key)
+		lock := scope.Lock
+		if shared {
+			lock = scope.RLock
+		}
 		var err error
-		if grants[i], err = scope.Lock(ctx, key); err != nil {
+		if grants[i], err = lock(ctx, key); err != nil {
 			return nil, err
 		}
 	}
@@ -161,6 +167,7 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 		return fmt.Errorf("lockgorm: %s needs a function, got nil", name)
 	}
 	for _, key := range keys {
+		key, _ := inner.Asked(key)
 		if err := key.Validate(); err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // Run begins a transaction, takes the locks of all keys as its first statement, calls fn
-// and commits. When fn returns an error or panics, Run rolls back, and returns the error
+// and commits. A key that txlock.Shared has marked is taken shared. When fn returns an error or panics, Run rolls back, and returns the error
 // or lets the panic go on. Without keys fn takes the locks itself, best before its first
 // SELECT; see Join. On a guarded pool the BEGIN shares the round trip of the lock where
 // the server can do that; the README tells where.
@@ -93,6 +93,7 @@ func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, k
 		return fmt.Errorf("locksqlc: %s needs a function, got nil", name)
 	}
 	for _, key := range keys {
+		key, _ := inner.Asked(key)
 		if err := key.Validate(); err != nil {
 			return err
 		}

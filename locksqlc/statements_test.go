@@ -63,6 +63,14 @@ var verbsCounted = []counted{
 		_, err := s.LockAll(ctx, key, besides(key, "a"), besides(key, "b"))
 		return err
 	}, 1, 2, 4, 7, true},
+	{"RLockAll of 2", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.RLockAll(ctx, key, besides(key, "a"))
+		return err
+	}, 2, 2, 2 + 2*2, 2 + 2*3, true},
+	{"LockAll of 1 and 1 shared", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
+		_, err := s.LockAll(ctx, key, txlock.Shared(besides(key, "a")))
+		return err
+	}, 2, 2, 2 + 2*2, 2 + 4 + 3, true},
 	{"Version and CompareAndBump", func(ctx context.Context, _ *sql.Tx, s *txlock.Scope, key txlock.Key) error {
 		version, err := s.Version(ctx, key)
 		if err != nil {

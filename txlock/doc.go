@@ -19,7 +19,8 @@
 // [Join] returns the [Scope] of an open transaction. [Scope.Lock] waits for the lock,
 // [Scope.TryLock] doesn't, and [Scope.WaitAtMost] limits the wait. [Scope.RLock] shares the
 // lock with other readers. [Scope.LockAll] takes several locks without a deadlock among its
-// callers, and [Scope.LockAny] one of several. Each [Grant] has a fencing token, which rises
+// callers, shared those that [Shared] marks, [Scope.RLockAll] takes all shared, and
+// [Scope.LockAny] takes one of several. Each [Grant] has a fencing token, which rises
 // with every exclusive lock of the key.
 //
 // # Versions

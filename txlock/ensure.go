@@ -32,7 +32,7 @@ func Ensure(ctx context.Context, db *sql.DB, keys ...Key) error {
 	if err != nil {
 		return fault.Of("ensure", err, server)
 	}
-	for part := range partsOf(sorted(keys)) {
+	for part := range partsOf(sorted(keys), chunk) {
 		if part[0].hashed {
 			continue
 		}

@@ -59,7 +59,7 @@ func Holders(ctx context.Context, db *sql.DB, keys ...Key) ([]Holder, error) {
 
 // readHolders reads the rows of the keys as db sees them.
 func readHolders(ctx context.Context, db gen.DBTX, keys []Key, into map[record]Holder) error {
-	for part := range partsOf(sorted(keys)) {
+	for part := range partsOf(sorted(keys), chunk) {
 		if part[0].hashed {
 			slots := make([]uint32, len(part))
 			for i, key := range part {

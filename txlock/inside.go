@@ -15,6 +15,7 @@ func init() {
 		Final:          final,
 		Commit:         commit,
 		CompareAndBump: compareAndBump,
+		Asked:          func(key Key) (Key, bool) { return key.unmarked(), key.shared },
 		NewGrant:       newGrant,
 		OwnerOf:        func(ctx context.Context) string { return string(ownerOf(ctx)) },
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -29,6 +30,7 @@ type Key struct {
 	name   string
 	hashed bool
 	bad    string // why the key is invalid, to be said where it is used
+	shared bool   // Shared has marked it
 }
 
 // Named returns the key of the given name, with a row of its own. A name has 1
@@ -74,8 +76,38 @@ func (k Key) Validate() error {
 		return fmt.Errorf("%w: %q: %s", ErrInvalidKey, fault.Clipped(k.name), k.bad)
 	case k.name == "":
 		return fmt.Errorf("%w: the zero Key: make keys by Named or by a Family", ErrInvalidKey)
+	case k.shared:
+		return fmt.Errorf("%w: %q: Shared has marked it, which is for calls that take several keys: give the key itself", ErrInvalidKey, fault.Clipped(k.name))
 	}
 	return nil
+}
+
+// Shared marks a key to be taken shared by a call that takes several: Scope.LockAll, and
+// what locks by it, such as locksqlc.Run, lockgorm.Transaction and lockgorm.On. So one
+// call takes some keys exclusively and others shared:
+//
+//	scope.LockAll(ctx, Orders.Key(42), txlock.Shared(Prices.Key(7)))
+//
+// Other calls refuse a marked key with ErrInvalidKey: RLock needs no mark. A marked key is
+// not equal to the key.
+func Shared(key Key) Key {
+	key.shared = true
+	return key
+}
+
+// unmarked returns the key without the mark of Shared.
+func (k Key) unmarked() Key {
+	k.shared = false
+	return k
+}
+
+// unmarked returns the keys without the mark of Shared.
+func unmarked(keys []Key) []Key {
+	keys = slices.Clone(keys)
+	for i := range keys {
+		keys[i].shared = false
+	}
+	return keys
 }
 
 // ID is what identifies a record: an integer, a string or a UUID.

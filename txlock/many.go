@@ -1,14 +1,12 @@
 package txlock
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/guard"
@@ -19,170 +17,6 @@ import (
 // list of 1,000 (in_predicate_conversion_threshold), which 10.6.7 answers with too few
 // rows.
 const chunk = 900
-
-// LockAll takes the locks of all keys exclusively, in one order for every
-// transaction, so that calls of LockAll don't deadlock among themselves on keys
-// that have been locked before. It waits for each in turn, at most for WaitAtMost
-// in all, and takes all or none of them: when it fails, locks that it has waited
-// for may stay with the transaction until its end, but none is granted. The grants
-// are in the order of the keys; a key given twice is granted twice and locked
-// once. It returns what Lock returns.
-func (s *Scope) LockAll(ctx context.Context, keys ...Key) ([]Grant, error) {
-	if err := checkKeys(keys); err != nil {
-		return nil, err
-	}
-	if s.bad != nil {
-		return nil, s.bad
-	}
-	s.sending.Lock()
-	defer s.sending.Unlock()
-	todo, err := s.missingOf(keys)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.acquireAll(ctx, todo, s.atMost); err != nil {
-		return nil, err
-	}
-	grants := make([]Grant, len(keys))
-	for i, key := range keys {
-		h, _ := s.holdOf(key.record())
-		grants[i] = h.grant
-		grants[i].key = key
-	}
-	return grants, nil
-}
-
-// checkKeys returns ErrInvalidKey for the first key that can't be locked.
-func checkKeys(keys []Key) error {
-	if len(keys) == 0 {
-		return fmt.Errorf("%w: no key was given", ErrInvalidKey)
-	}
-	for _, key := range keys {
-		if err := key.Validate(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// missingOf returns the keys that are not held for certain, sorted by the row
-// that they lock, each row once.
-func (s *state) missingOf(keys []Key) ([]Key, error) {
-	var todo []Key
-	for _, key := range keys {
-		_, done, err := s.reenter(key, key.record(), false)
-		if err != nil {
-			return nil, err
-		}
-		if !done {
-			todo = append(todo, key)
-		}
-	}
-	return sorted(todo), nil
-}
-
-// sorted returns the keys in the order in which they are locked, one for each row.
-func sorted(keys []Key) []Key {
-	keys = slices.SortedFunc(slices.Values(keys), func(a, b Key) int { return compareRecords(a.record(), b.record()) })
-	return slices.CompactFunc(keys, func(a, b Key) bool { return a.record() == b.record() })
-}
-
-// compareRecords orders named rows by name, and behind them the center rows by
-// slot: by key the transactions would meet the slots in different orders.
-func compareRecords(a, b record) int {
-	switch {
-	case a.hashed != b.hashed && b.hashed:
-		return -1
-	case a.hashed != b.hashed:
-		return 1
-	case a.hashed:
-		return cmp.Compare(a.slot, b.slot)
-	}
-	return strings.Compare(a.name, b.name)
-}
-
-// acquireAll takes the sorted keys: several in one statement where the server can
-// do that within the limit.
-func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	if len(keys) == 1 || atMost > 0 && !s.server.MariaDB {
-		return s.acquireEach(ctx, keys, atMost)
-	}
-	asked := s.asked()
-	if err := s.stillOpen(ctx); err != nil {
-		return s.refused(ctx, keys[0], false, asked, s.failure("lock all from", keys[0], err))
-	}
-	end := time.Now().Add(atMost)
-	stamp, snapshot := s.stamp(), s.mayHaveSnapshot()
-	given := make([]Grant, 0, len(keys))
-	for part := range partsOf(keys) {
-		m := &many{state: s, keys: part, owner: ownerOf(ctx), snapshot: snapshot}
-		if atMost > 0 {
-			m.atMost = max(1, time.Until(end))
-		}
-		tokens, err := m.run(ctx)
-		if errors.Is(err, guard.ErrReads) {
-			m.snapshot = true // another goroutine has read meanwhile
-			tokens, err = m.run(ctx)
-		}
-		if err != nil {
-			return s.refused(ctx, part[0], false, asked, s.failure(fmt.Sprintf("lock all %d keys from", len(part)), part[0], err))
-		}
-		for _, key := range part {
-			token := tokens[key.record()]
-			if token == 0 {
-				return s.refused(ctx, key, false, asked, s.failure("lock all from", key, key.record().missing()))
-			}
-			given = append(given, Grant{key: key, token: token})
-		}
-	}
-	for _, grant := range given {
-		s.keep(ctx, grant.key.record(), hold{grant: grant, stamp: stamp}, asked)
-	}
-	return nil
-}
-
-// acquireEach takes the sorted keys one by one, within the limit in all.
-func (s *state) acquireEach(ctx context.Context, keys []Key, atMost time.Duration) error {
-	end := time.Now().Add(atMost)
-	asked, snapshot := s.asked(), s.mayHaveSnapshot()
-	given := make([]hold, 0, len(keys))
-	for _, key := range keys {
-		q := request{verb: "lock"}
-		if atMost > 0 {
-			q.atMost = max(1, time.Until(end))
-		}
-		old, _ := s.holdOf(key.record())
-		h, err := s.newAttempt(ctx, key.record(), q, old, snapshot).run(ctx, key)
-		if err != nil {
-			return s.refused(ctx, key, false, asked, err)
-		}
-		given = append(given, h)
-	}
-	for _, h := range given {
-		s.keep(ctx, h.grant.key.record(), h, asked)
-	}
-	return nil
-}
-
-// partsOf cuts sorted keys into what one statement takes: of one table, and no
-// more than a chunk.
-func partsOf(keys []Key) func(yield func([]Key) bool) {
-	return func(yield func([]Key) bool) {
-		for len(keys) > 0 {
-			n := 1
-			for n < len(keys) && n < chunk && keys[n].hashed == keys[0].hashed {
-				n++
-			}
-			if !yield(keys[:n]) {
-				return
-			}
-			keys = keys[n:]
-		}
-	}
-}
 
 // many is one way through the statements that take several rows of a table.
 type many struct {

@@ -9,7 +9,7 @@ import (
 const maxSegments = 1000
 
 // Segments returns the keys of n parts of one resource, "product:7#1" to
-// "product:7#4", hashed as the key is: for a resource that many use at once and that can
+// "product:7#4", hashed and marked by Shared as the key is: for a resource that many use at once and that can
 // be divided, such as the stock of a product. Scope.LockAny takes a part that is
 // free without waiting, Scope.LockAll the whole resource. The key itself is a lock of its
 // own; everybody uses the same n.
@@ -23,7 +23,8 @@ func Segments(key Key, n int) []Key {
 	keys := make([]Key, n)
 	for i := range keys {
 		keys[i] = newKey(key.name+"#"+strconv.Itoa(i+1), key.hashed)
-		if err := key.Validate(); err != nil {
+		keys[i].shared = key.shared
+		if err := key.unmarked().Validate(); err != nil {
 			keys[i].bad = key.bad
 			if key.name == "" {
 				keys[i].bad = "the key has no name"

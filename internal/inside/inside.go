@@ -49,6 +49,9 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// the end of the context. The Commit of the transaction sends nothing then.
 	Commit func(ctx context.Context, scope Scope) error
 
+	// Asked returns a key without the mark of txlock.Shared, and whether it had it.
+	Asked func(key Key) (plain Key, shared bool)
+
 	// NewGrant returns a Grant that says so, for what stands in for a Scope in tests.
 	NewGrant func(key Key, token uint64, shared bool) Grant
 

@@ -78,6 +78,9 @@ func naming(verb string, keys ...txlock.Key) string {
 	quoted := make([]string, len(keys))
 	for i, key := range keys {
 		quoted[i] = fmt.Sprintf("%q", key)
+		if _, shared := inner.Asked(key); shared {
+			quoted[i] = "Shared(" + quoted[i] + ")"
+		}
 	}
 	return verb + "(" + strings.Join(quoted, ", ") + ")"
 }

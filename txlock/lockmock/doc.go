@@ -19,8 +19,8 @@
 // # Locks
 //
 // [ExpectRun], [ExpectOptimistic], [ExpectDo] and [ExpectTryDo] are for whole transactions.
-// [ExpectLock], [ExpectRLock], [ExpectTryLock], [ExpectTryRLock], [ExpectLockAll] and
-// [ExpectLockAny] are for a program that joins a transaction and takes one lock. For
+// [ExpectLock], [ExpectRLock], [ExpectTryLock], [ExpectTryRLock], [ExpectLockAll],
+// [ExpectRLockAll] and [ExpectLockAny] are for a program that joins a transaction and takes one lock. For
 // several calls on one scope begin with [ExpectJoin].
 //
 // [ExpectOnce] is for Once and OnceValue.

@@ -98,6 +98,15 @@ func (l *Locks) ExpectLockAll(keys ...txlock.Key) *ExpectedLocks {
 	}}}
 }
 
+// ExpectRLockAll expects Scope.RLockAll.
+func (l *Locks) ExpectRLockAll(keys ...txlock.Key) *ExpectedLocks {
+	shared := make([]txlock.Key, len(keys))
+	for i, key := range keys {
+		shared[i] = txlock.Shared(key)
+	}
+	return l.ExpectLockAll(shared...)
+}
+
 // ExpectLockAny expects Scope.LockAny.
 func (l *Locks) ExpectLockAny(keys ...txlock.Key) *ExpectedAny {
 	return &ExpectedAny{expected{locks: l, what: naming("LockAny", keys...), keys: keys, call: func() error {
@@ -189,6 +198,11 @@ func ExpectTryRLock(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *Ex
 // plugin.
 func ExpectLockAll(mock sqlmock.Sqlmock, keys []txlock.Key, options ...Option) *ExpectedLocks {
 	return joinFor(mock, options, "LockAll", keys...).ExpectLockAll(keys...)
+}
+
+// ExpectRLockAll expects Join and RLockAll, or lockgorm.RLockAll.
+func ExpectRLockAll(mock sqlmock.Sqlmock, keys []txlock.Key, options ...Option) *ExpectedLocks {
+	return joinFor(mock, options, "RLockAll", keys...).ExpectRLockAll(keys...)
 }
 
 // ExpectLockAny expects Join and LockAny, or lockgorm.LockAny.

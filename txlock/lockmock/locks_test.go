@@ -202,6 +202,33 @@ func (m *mocked) versions(key txlock.Key, first, reads bool, limit time.Duration
 	})
 }
 
+// TestMixedKeys calls LockAll and RLockAll with shared keys, and Run, on a mock.
+func TestMixedKeys(t *testing.T) {
+	onMocks(t, func(m *mocked) {
+		ctx, keys := m.Context(), []txlock.Key{orders.Key(9), txlock.Shared(orders.Key(7)), txlock.Shared(carts.Key("c"))}
+		for _, first := range []bool{true, false} {
+			s, l, tx := m.joined(first)
+			l.ExpectLockAll(keys...).Granted(5, 6, 7)
+			grants, err := s.LockAll(ctx, keys...)
+			must(m, err)
+			for i, grant := range grants {
+				if grant.Token() != uint64(5+i) || grant.Shared() != (i > 0) {
+					m.Errorf("grant %d is %+v", i, grant)
+				}
+			}
+			m.end(tx)
+			s, l, tx = m.joined(first)
+			l.ExpectRLockAll(orders.Keys(1, 2)...).TimesOut()
+			_, err = s.RLockAll(ctx, orders.Keys(1, 2)...)
+			wants(m, "RLockAll", err, txlock.ErrWaitTimeout)
+			l.ExpectLockAll(keys...).Deadlocks()
+			_, err = s.LockAll(ctx, keys...)
+			wants(m, "LockAll", err, txlock.ErrDeadlock)
+			m.end(tx)
+		}
+	})
+}
+
 // TestManyKeys calls LockAll and LockAny on a mock.
 func TestManyKeys(t *testing.T) {
 	t.Parallel()

@@ -109,7 +109,7 @@ func (e *ExpectedCompare) Conflicts() {
 // TimesOut lets the wait end without the lock: txlock.ErrWaitTimeout.
 func (e *ExpectedCompare) TimesOut() { e.timesOut() }
 
-// ExpectedLocks is a LockAll that is expected.
+// ExpectedLocks is a LockAll or RLockAll that is expected.
 type ExpectedLocks struct{ expected }
 
 // Granted gives the locks with a token for each key, in the order of the keys.

@@ -13,7 +13,14 @@ import (
 
 // LockAll is that of txlock.Scope.
 func (s *Scope) LockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant, error) {
-	if err := checkKeys(keys); err != nil {
+	plain := make([]txlock.Key, len(keys))
+	exclusive := make(map[rowID]bool, len(keys))
+	for i, key := range keys {
+		var shared bool
+		plain[i], shared = inner.Asked(key)
+		exclusive[rowOf(key)] = exclusive[rowOf(key)] || !shared
+	}
+	if err := checkKeys(plain); err != nil {
 		return nil, err
 	}
 	if s.bad != nil {
@@ -21,29 +28,67 @@ func (s *Scope) LockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant
 	}
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	for _, key := range keys {
-		if _, _, err := s.reenter(key, false); err != nil {
+	for _, key := range plain {
+		if _, _, err := s.reenter(key, !exclusive[rowOf(key)]); err != nil {
 			return nil, err
 		}
 	}
 	given := make(map[rowID]txlock.Grant, len(keys))
 	end := time.Now().Add(s.atMost)
-	named := slices.DeleteFunc(slices.Clone(keys), txlock.Key.Hashed)
-	centers := slices.DeleteFunc(slices.Clone(keys), func(key txlock.Key) bool { return !key.Hashed() })
-	for _, part := range [][]txlock.Key{named, centers} {
-		if err := s.takeAll(ctx, part, end, given); err != nil {
+	for part := range partsOf(plain, exclusive) {
+		if exclusive[rowOf(part[0])] {
+			if err := s.takeAll(ctx, part, end, given); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		q := ask{verb: "lock shared", shared: true}
+		if s.atMost > 0 {
+			q.atMost = max(1, time.Until(end))
+		}
+		grant, err := s.take(ctx, part[0], q)
+		if err != nil {
 			return nil, err
 		}
+		given[rowOf(part[0])] = grant
 	}
 	grants := make([]txlock.Grant, len(keys))
-	for i, key := range keys {
-		s.keep(key, given[rowOf(key)])
-		grants[i] = inner.NewGrant(key, given[rowOf(key)].Token(), false)
+	for i, key := range plain {
+		grant := given[rowOf(key)]
+		s.keep(key, grant)
+		grants[i] = inner.NewGrant(key, grant.Token(), grant.Shared())
 	}
 	return grants, nil
 }
 
-// takeAll locks the rows of the keys of one table, in their order.
+// RLockAll is that of txlock.Scope.
+func (s *Scope) RLockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant, error) {
+	shared := make([]txlock.Key, len(keys))
+	for i, key := range keys {
+		shared[i] = txlock.Shared(key)
+	}
+	return s.LockAll(ctx, shared...)
+}
+
+// partsOf cuts the keys, in the order in which they are locked, into exclusive ones of one
+// table, and single shared ones.
+func partsOf(keys []txlock.Key, exclusive map[rowID]bool) func(yield func([]txlock.Key) bool) {
+	keys = slices.SortedFunc(slices.Values(keys), compareRows)
+	return func(yield func([]txlock.Key) bool) {
+		for len(keys) > 0 {
+			n := 1
+			for n < len(keys) && keys[n].Hashed() == keys[0].Hashed() && exclusive[rowOf(keys[n])] && exclusive[rowOf(keys[0])] {
+				n++
+			}
+			if !yield(keys[:n]) {
+				return
+			}
+			keys = keys[n:]
+		}
+	}
+}
+
+// takeAll locks the rows of exclusive keys of one table, in their order.
 func (s *Scope) takeAll(ctx context.Context, keys []txlock.Key, end time.Time, given map[rowID]txlock.Grant) (err error) {
 	s.memory.mu.Lock()
 	before := s.mark()
@@ -53,7 +98,6 @@ func (s *Scope) takeAll(ctx context.Context, keys []txlock.Key, end time.Time, g
 			s.failedAll(before)
 		}
 	}()
-	keys = slices.SortedFunc(slices.Values(keys), compareRows)
 	for _, key := range keys {
 		if _, done := given[rowOf(key)]; done {
 			continue

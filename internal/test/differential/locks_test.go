@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -77,7 +78,8 @@ var lockVerbs = map[string]verb{
 	"TryRLock": {weight: 3, keys: oneKey, call: func(a *actor, s step) answer {
 		return granted(a.tx.TryRLock(context.Background(), a.key(s)))
 	}},
-	"LockAll": {weight: 4, keys: someKeys, args: limits, call: (*actor).lockAll},
+	"LockAll":   {weight: 4, keys: someKeys, args: limits, call: (*actor).lockAll},
+	"LockMixed": {weight: 3, keys: someKeys, args: limits, call: (*actor).lockMixed},
 	"LockAny": {weight: 2, keys: someKeys, call: func(a *actor, s step) answer {
 		return granted(a.tx.LockAny(context.Background(), a.all(s)...))
 	}},
@@ -144,6 +146,21 @@ func (a *actor) lockAll(s step) answer {
 	grants, err := a.limit(s).LockAll(context.Background(), a.all(s)...)
 	all := failed(err)
 	for _, grant := range grants {
+		all.tokens = append(all.tokens, keyToken{grant.Key().String(), grant.Token()})
+	}
+	return all
+}
+
+// lockMixed takes the first of several keys exclusively and the others shared.
+func (a *actor) lockMixed(s step) answer {
+	keys := a.all(s)
+	for i := range keys[1:] {
+		keys[i+1] = txlock.Shared(keys[i+1])
+	}
+	grants, err := a.limit(s).LockAll(context.Background(), keys...)
+	all := failed(err)
+	for _, grant := range grants {
+		all.text += fmt.Sprintf(" shared: %t", grant.Shared())
 		all.tokens = append(all.tokens, keyToken{grant.Key().String(), grant.Token()})
 	}
 	return all

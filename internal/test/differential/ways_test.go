@@ -53,6 +53,7 @@ func wayVerbs() map[string]verb {
 	all := verbs["LockAll"]
 	all.args = []string{"", "long"}
 	verbs["LockAll"] = all
+	delete(verbs, "LockMixed") // of the same steps as LockAll and RLock
 	verbs["Once"] = verb{weight: 4, keys: oneKey, args: limits, call: func(a *actor, s step) answer {
 		first, err := a.limit(s).(oncer).Once(context.Background(), a.key(s))
 		if err != nil {

@@ -212,7 +212,7 @@ func (j job) lock(ctx context.Context, tx *sql.Tx, id int64, random *rand.Rand) 
 		return err
 	}
 	key := counters.Key(id)
-	switch random.IntN(6) {
+	switch random.IntN(7) {
 	case 0:
 		_, err = scope.TryLock(ctx, key)
 	case 1:
@@ -223,6 +223,8 @@ func (j job) lock(ctx context.Context, tx *sql.Tx, id int64, random *rand.Rand) 
 		_, err = scope.LockAny(ctx, key)
 	case 4:
 		_, err = scope.WaitAtMost(50*time.Millisecond).LockAll(ctx, counters.Keys(1, 2)...)
+	case 5:
+		_, err = scope.LockAll(ctx, key, txlock.Shared(counters.Key(3-id)))
 	default:
 		_, err = scope.Lock(ctx, key)
 	}

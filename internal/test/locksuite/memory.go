@@ -18,6 +18,7 @@ type Locks interface {
 	RLock(ctx context.Context, key txlock.Key) (txlock.Grant, error)
 	TryRLock(ctx context.Context, key txlock.Key) (txlock.Grant, error)
 	LockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant, error)
+	RLockAll(ctx context.Context, keys ...txlock.Key) ([]txlock.Grant, error)
 	LockAny(ctx context.Context, keys ...txlock.Key) (txlock.Grant, error)
 	Held(key txlock.Key) (txlock.Grant, bool)
 	Verify(ctx context.Context) error

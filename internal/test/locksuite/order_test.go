@@ -115,7 +115,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 }
 
 // TestLockAllInAnyOrder runs LockAll over the same keys in random orders: no
-// deadlock in 1,000 rounds, named and hashed keys mixed.
+// deadlock in 1,000 rounds, named and hashed, exclusive and shared keys mixed.
 func TestLockAllInAnyOrder(t *testing.T) {
 	named := txlock.NewFamily[int64]("all")
 	hashed := txlock.NewFamily[int64]("allhashed", txlock.Hashed)
@@ -137,6 +137,9 @@ func TestLockAllInAnyOrder(t *testing.T) {
 				for range rounds {
 					keys := slices.Clone(all)
 					random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+					for i := range keys[:random.IntN(7)] {
+						keys[i] = txlock.Shared(keys[i])
+					}
 					err := inTx(ctx, pool, func(scope *txlock.Scope) error {
 						_, err := scope.LockAll(ctx, keys[:6]...)
 						return err

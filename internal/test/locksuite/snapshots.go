@@ -84,3 +84,25 @@ func refusesStaleAll(e *env) {
 	e.wants(err, nil)
 	s.commit()
 }
+
+func refusesStaleMixed(e *env) {
+	table := e.numbers()
+	a, b, never := e.key(), e.key(), e.key()
+	if e.cluster {
+		e.refusesShared(a)
+		return
+	}
+	for _, keys := range [][]txlock.Key{{a, txlock.Shared(b)}, {txlock.Shared(a), b}} {
+		s := e.late(table)
+		holder := e.begin()
+		holder.lock(b)
+		holder.commit()
+		_, err := s.LockAll(e.Context(), keys...)
+		e.stale(err)
+		e.wants(unless(s.Rollback()), nil)
+		s = e.late(table)
+		_, err = s.LockAll(e.Context(), append(keys, never)...)
+		e.wants(err, nil)
+		e.wants(s.Rollback(), nil)
+	}
+}

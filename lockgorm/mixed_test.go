@@ -1,0 +1,67 @@
+package lockgorm_test
+
+import (
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestMixedTransaction gives exclusive and shared keys to all that takes several.
+func TestMixedTransaction(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		own, common, other := e.ensured(t), e.ensured(t), e.ensured(t)
+		held := func(name string, want map[txlock.Key]bool) {
+			t.Helper()
+			for key, shared := range want {
+				_ = db.Transaction(func(other *gorm.DB) error {
+					_, err := lockgorm.TryLock(other, key)
+					wantError(t, name+": TryLock by another", err, txlock.ErrBusy)
+					if _, err = lockgorm.TryRLock(other, key); shared != (err == nil) {
+						t.Errorf("%s: TryRLock by another: %v, want shared %t", name, err, shared)
+					}
+					return nil
+				})
+			}
+		}
+		want := map[txlock.Key]bool{own: false, common: true}
+		keys := []txlock.Key{txlock.Shared(common), own}
+		noError(t, lockgorm.Transaction(db, keys, func(*gorm.DB) error {
+			held("Transaction", want)
+			return nil
+		}))
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			grants, err := lockgorm.LockAll(tx, keys...)
+			noError(t, err)
+			if len(grants) != 2 || grants[0].Key() != common || !grants[0].Shared() || grants[1].Shared() {
+				t.Errorf("LockAll: %+v", grants)
+			}
+			held("LockAll", want)
+			return nil
+		}))
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			_, err := lockgorm.RLockAll(tx, own, common)
+			noError(t, err)
+			held("RLockAll", map[txlock.Key]bool{own: true, common: true})
+			return nil
+		}))
+		noError(t, db.Use(lockgorm.New()))
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			var notes []Note
+			noError(t, tx.Clauses(lockgorm.On(keys...)).Find(&notes).Error)
+			held("On", want)
+			return nil
+		}))
+		noError(t, lockgorm.Optimistic(db, own, func(tx *gorm.DB) error {
+			grants, err := lockgorm.LockAll(tx, txlock.Shared(own), other, txlock.Shared(common))
+			noError(t, err)
+			if len(grants) != 3 || grants[0].Shared() || grants[1].Shared() || !grants[2].Shared() {
+				t.Errorf("LockAll under Optimistic: %+v", grants)
+			}
+			return nil
+		}))
+	})
+}

@@ -1,0 +1,82 @@
+package lockgorm_test
+
+import (
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestWaitAtMost demands that all that locks under a limit keeps to it, and goes on.
+func TestWaitAtMost(t *testing.T) {
+	const limit = 100 * time.Millisecond
+	each(t, []string{"Parcel", "Note"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		noError(t, db.Use(lockgorm.New()))
+		id := newID()
+		key := parcels.Key(id)
+		noError(t, txlock.Ensure(t.Context(), poolOf(t, db), key))
+		late := func(what string, err error) {
+			t.Helper()
+			wantError(t, what, err, txlock.ErrWaitTimeout)
+		}
+		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error {
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				short := lockgorm.WaitAtMost(tx, limit)
+				_, err := lockgorm.Lock(short, key)
+				late("Lock", err)
+				_, err = lockgorm.RLock(short, key)
+				late("RLock", err)
+				_, err = lockgorm.LockAll(short, key)
+				late("LockAll", err)
+				late("On", short.Clauses(lockgorm.On(key)).Find(&[]Note{}).Error)
+				late("the plugin", short.Create(&Parcel{ID: id}).Error)
+				noError(t, short.Where("id = 1").Find(&[]Note{}).Error) // a handle for many statements
+				noError(t, short.Create(&Note{ID: 2}).Error)
+				var found []Note
+				noError(t, short.Find(&found).Error)
+				if len(found) != 1 {
+					t.Errorf("found %+v", found)
+				}
+				return lockgorm.Verify(tx)
+			}))
+			late("Transaction", lockgorm.Transaction(lockgorm.WaitAtMost(db, limit), []txlock.Key{key}, func(*gorm.DB) error { return nil }))
+			return nil
+		}))
+		for _, pool := range []*gorm.DB{db, nil} {
+			_, err := lockgorm.Lock(lockgorm.WaitAtMost(pool, limit), key)
+			wantError(t, "no transaction", err, txlock.ErrNoTransaction)
+		}
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, -1), key)
+			wantError(t, "a limit below 0", err, txlock.ErrInvalidOption)
+			return nil
+		}))
+	})
+}
+
+// TestVersionVerbs reads a version, compares it, and conflicts with an old one.
+func TestVersionVerbs(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		db, key := e.open(t), e.ensured(t)
+		compare := func(version uint64) (err error) {
+			_ = db.Transaction(func(tx *gorm.DB) error {
+				err = lockgorm.CompareAndBump(tx, key, version)
+				return err
+			})
+			return err
+		}
+		var version uint64
+		noError(t, db.Transaction(func(tx *gorm.DB) (err error) {
+			version, err = lockgorm.ReadVersion(tx, key)
+			return err
+		}))
+		noError(t, compare(version))
+		wantError(t, "an old version", compare(version), txlock.ErrConflict)
+		wantError(t, "Verify of a pool", lockgorm.Verify(db), txlock.ErrNoTransaction)
+		noError(t, lockgorm.CompareAndBump(db.Session(&gorm.Session{DryRun: true}), key, version))
+	})
+}

@@ -1,0 +1,206 @@
+package txlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/guard"
+)
+
+// LockAll takes the locks of all keys exclusively, but shared those that Shared has marked,
+// in one order for every transaction, so that calls of LockAll and RLockAll don't deadlock
+// among themselves on keys that have been locked before. It waits for each in turn, at
+// most for WaitAtMost in all, and takes all or none of them: when it fails, locks that it
+// has waited for may stay with the transaction until its end, but none is granted. The
+// grants are in the order of the keys, which they name without the mark; a key given twice
+// is granted twice and locked once, exclusively if it is given in both ways. It returns
+// what Lock returns, and for a shared key what RLock returns.
+func (s *Scope) LockAll(ctx context.Context, keys ...Key) ([]Grant, error) {
+	if err := checkKeys(unmarked(keys)); err != nil {
+		return nil, err
+	}
+	if s.bad != nil {
+		return nil, s.bad
+	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	todo, err := s.missingOf(keys)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.acquireAll(ctx, todo, s.atMost); err != nil {
+		return nil, err
+	}
+	grants := make([]Grant, len(keys))
+	for i, key := range unmarked(keys) {
+		h, _ := s.holdOf(key.record())
+		grants[i] = h.grant
+		grants[i].key = key
+	}
+	return grants, nil
+}
+
+// RLockAll is LockAll that takes all keys shared.
+func (s *Scope) RLockAll(ctx context.Context, keys ...Key) ([]Grant, error) {
+	shared := make([]Key, len(keys))
+	for i, key := range keys {
+		shared[i] = Shared(key)
+	}
+	return s.LockAll(ctx, shared...)
+}
+
+// checkKeys returns ErrInvalidKey for the first key that can't be locked.
+func checkKeys(keys []Key) error {
+	if len(keys) == 0 {
+		return fmt.Errorf("%w: no key was given", ErrInvalidKey)
+	}
+	for _, key := range keys {
+		if err := key.Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missingOf returns the keys that are not held for certain, sorted by the row
+// that they lock, each row once.
+func (s *state) missingOf(keys []Key) ([]Key, error) {
+	var todo []Key
+	for _, key := range keys {
+		_, done, err := s.reenter(key, key.record(), key.shared)
+		if err != nil {
+			return nil, err
+		}
+		if !done {
+			todo = append(todo, key)
+		}
+	}
+	return sorted(todo), nil
+}
+
+// sorted returns the keys in the order in which they are locked, one for each row: an
+// exclusive one where there is one.
+func sorted(keys []Key) []Key {
+	keys = slices.SortedFunc(slices.Values(keys), func(a, b Key) int {
+		order := compareRecords(a.record(), b.record())
+		if order == 0 && a.shared != b.shared {
+			order = 1
+			if b.shared {
+				order = -1
+			}
+		}
+		return order
+	})
+	return slices.CompactFunc(keys, func(a, b Key) bool { return a.record() == b.record() })
+}
+
+// compareRecords orders named rows by name, and behind them the center rows by
+// slot: by key the transactions would meet the slots in different orders.
+func compareRecords(a, b record) int {
+	switch {
+	case a.hashed != b.hashed && b.hashed:
+		return -1
+	case a.hashed != b.hashed:
+		return 1
+	case a.hashed:
+		return cmp.Compare(a.slot, b.slot)
+	}
+	return strings.Compare(a.name, b.name)
+}
+
+// acquireAll takes the sorted keys within the limit in all: several exclusive ones in one
+// statement where the server can do that.
+func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	most := chunk
+	if atMost > 0 && !s.server.MariaDB {
+		most = 1
+	}
+	end, asked := time.Now().Add(atMost), s.asked()
+	snapshot := s.mayHaveSnapshot()
+	given := make([]hold, 0, len(keys))
+	for part := range partsOf(keys, most) {
+		left := atMost
+		if atMost > 0 {
+			left = max(1, time.Until(end))
+		}
+		take := s.takeMany
+		if len(part) == 1 {
+			take = s.takeOne
+		}
+		holds, err := take(ctx, part, left, &snapshot)
+		if err != nil {
+			return s.refused(ctx, part[0].unmarked(), part[0].shared, asked, err)
+		}
+		given = append(given, holds...)
+	}
+	for _, h := range given {
+		s.keep(ctx, h.grant.key.record(), h, asked)
+	}
+	return nil
+}
+
+// takeOne takes a part of one key, as Lock and RLock do. It says whether a plain read may
+// show data from before what is taken next.
+func (s *state) takeOne(ctx context.Context, part []Key, atMost time.Duration, snapshot *bool) ([]hold, error) {
+	key, q := part[0].unmarked(), request{verb: "lock", shared: part[0].shared, atMost: atMost}
+	if q.shared {
+		q.verb = "lock shared"
+	}
+	old, _ := s.holdOf(key.record())
+	a := s.newAttempt(ctx, key.record(), q, old, *snapshot)
+	h, err := a.run(ctx, key)
+	*snapshot = *snapshot || a.snapshot
+	return []hold{h}, err
+}
+
+// takeMany takes a part of several keys.
+func (s *state) takeMany(ctx context.Context, part []Key, atMost time.Duration, snapshot *bool) ([]hold, error) {
+	stamp := s.stamp()
+	m := &many{state: s, keys: part, owner: ownerOf(ctx), snapshot: *snapshot, atMost: atMost}
+	err := s.stillOpen(ctx)
+	var tokens map[record]uint64
+	if err == nil {
+		tokens, err = m.run(ctx)
+	}
+	if errors.Is(err, guard.ErrReads) {
+		*snapshot, m.snapshot = true, true // another goroutine has read meanwhile
+		tokens, err = m.run(ctx)
+	}
+	if err != nil {
+		return nil, s.failure(fmt.Sprintf("lock all %d keys from", len(part)), part[0], err)
+	}
+	holds := make([]hold, len(part))
+	for i, key := range part {
+		token := tokens[key.record()]
+		if token == 0 {
+			return nil, s.failure("lock all from", key, key.record().missing())
+		}
+		holds[i] = hold{grant: Grant{key: key, token: token}, stamp: stamp}
+	}
+	return holds, nil
+}
+
+// partsOf cuts sorted keys into what one statement takes: exclusive ones of one table, and
+// no more than most, or a shared one.
+func partsOf(keys []Key, most int) func(yield func([]Key) bool) {
+	return func(yield func([]Key) bool) {
+		for len(keys) > 0 {
+			n := 1
+			for n < len(keys) && n < most && keys[n].hashed == keys[0].hashed && !keys[n].shared && !keys[0].shared {
+				n++
+			}
+			if !yield(keys[:n]) {
+				return
+			}
+			keys = keys[n:]
+		}
+	}
+}
