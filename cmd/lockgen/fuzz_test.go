@@ -24,15 +24,15 @@ const accounts, money = 4, 1000
 // newShop makes the tables of the shop in a database of its own, and its accounts.
 func newShop(t *testing.T, engine testdb.Engine) (*sql.DB, *shopdb.Queries) {
 	t.Helper()
-	db, err := locksqlc.Open(testdb.Fresh(t, engine).Config().FormatDSN())
+	database := testdb.Fresh(t, engine)
+	db, err := locksqlc.Open(database.AdminDSN())
 	must(t, err)
 	t.Cleanup(func() { must(t, db.Close()) })
 	must(t, schema.Install(t.Context(), db))
 	ddl, err := os.ReadFile("testdata/schema.sql")
 	must(t, err)
 	for statement := range strings.SplitSeq(strings.TrimSpace(string(ddl)), ";\n") {
-		_, err := db.ExecContext(t.Context(), strings.TrimSuffix(statement, ";"))
-		must(t, err)
+		database.Exec(t, strings.TrimSuffix(statement, ";"))
 	}
 	q := shopdb.New(db)
 	must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
