@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/constant"
@@ -103,31 +104,44 @@ func (p *goPackage) readFamilies(f *ast.File) {
 			continue
 		}
 		for _, s := range decl.Specs {
-			spec := s.(*ast.ValueSpec)
-			fam := p.family(spec.Names[0])
-			if fam == nil || len(spec.Names) > 1 {
-				continue
-			}
-			for _, doc := range []*ast.CommentGroup{decl.Doc, spec.Doc} {
-				if doc == nil || doc == decl.Doc && decl.Lparen.IsValid() {
-					continue
-				}
-				for _, c := range doc.List {
-					if mark.MatchString(c.Text) {
-						marked[c] = true
-						p.readMark(fam, c)
-					}
-				}
-			}
+			p.readVariable(decl, s.(*ast.ValueSpec), marked)
 		}
 	}
 	for _, group := range f.Comments {
-		for _, c := range group.List {
-			if mark.MatchString(c.Text) && !marked[c] {
+		for _, c := range marksOf(group) {
+			if !marked[c] {
 				p.found.add(p.place(c.Pos()), "%s must stand directly above a variable of type txlock.Family", c.Text)
 			}
 		}
 	}
+}
+
+// readVariable reads the marks of a family, if the variable is one.
+func (p *goPackage) readVariable(decl *ast.GenDecl, spec *ast.ValueSpec, marked map[*ast.Comment]bool) {
+	fam := p.family(spec.Names[0])
+	if fam == nil || len(spec.Names) > 1 {
+		return
+	}
+	doc := spec.Doc
+	if !decl.Lparen.IsValid() {
+		doc = decl.Doc
+	}
+	for _, c := range marksOf(doc) {
+		marked[c] = true
+		p.readMark(fam, c)
+	}
+}
+
+// marksOf returns the comments of a group that are marks.
+func marksOf(group *ast.CommentGroup) (marks []*ast.Comment) {
+	if group != nil {
+		for _, c := range group.List {
+			if mark.MatchString(c.Text) {
+				marks = append(marks, c)
+			}
+		}
+	}
+	return marks
 }
 
 // family returns the family that a name means, or nil.
@@ -211,23 +225,17 @@ func argsOf(body *ast.BlockStmt, constant string) []string {
 				ranged[types.ExprString(n.Value)] = types.ExprString(n.X)
 			}
 		case *ast.CallExpr:
-			for i, a := range n.Args {
-				text := types.ExprString(a)
-				if text == constant {
-					for _, rest := range n.Args[i+1:] {
-						args = append(args, types.ExprString(rest))
-					}
-					return false
-				}
-				if i == 1 && types.ExprString(n.Fun) == "append" && types.ExprString(n.Args[0]) == "queryParams" {
-					if slice, ok := ranged[text]; ok {
-						text = slice
-					}
-					args = append(args, text)
-				}
+			var texts []string
+			for _, a := range n.Args {
+				texts = append(texts, types.ExprString(a))
+			}
+			if at := slices.Index(texts, constant); at >= 0 {
+				args = append(args, texts[at+1:]...)
+			} else if len(texts) == 2 && texts[0] == "queryParams" {
+				args = append(args, cmp.Or(ranged[texts[1]], texts[1]))
 			}
 		}
 		return true
 	})
-	return slices.Clip(args)
+	return args
 }

@@ -17,7 +17,7 @@ type source struct {
 }
 
 // annotated tells whether the query says how it is locked.
-func (s *source) annotated() bool { return s.none || len(s.locks) > 0 }
+func (q *source) annotated() bool { return q.none || len(q.locks) > 0 }
 
 // item is a key of an annotation: Family(parameter, ...).
 type item struct {
@@ -96,11 +96,12 @@ func clip(text string) string {
 
 // annotate reads what stands behind lock: or rlock:.
 func (q *source) annotate(at place, verb, text string, found *problems) {
-	if verb == "lock" && noLock.MatchString(text) {
+	switch {
+	case verb == "lock" && noLock.MatchString(text):
 		q.none = true
-	} else if strings.HasPrefix(text, "none") {
+	case strings.HasPrefix(text, "none"):
 		found.add(at, "write the reason: -- lock: none, because ...")
-	} else if text == "" || strings.HasSuffix(text, ",") {
+	case text == "", strings.HasSuffix(text, ","):
 		found.add(at, "the annotation ends too early: all its keys stand on one line")
 	}
 	for text != "" && !strings.HasPrefix(text, "none") {

@@ -47,6 +47,9 @@ func write(p *plan, constraint string) ([]byte, error) {
 	return format.Source(all.Bytes())
 }
 
+// printf writes to a buffer, which never fails.
+func (w *writer) printf(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+
 // importLines are the imports, those of the standard library first.
 func (w *writer) importLines() []string {
 	var standard, other []string
@@ -106,22 +109,22 @@ func (w *writer) method(q *query) {
 	for r := range q.sig.Results().Variables() {
 		results = append(results, w.typ(r.Type()))
 	}
-	w.WriteString("\n")
+	w.printf("\n")
 	if q.decl.Doc != nil {
 		for _, c := range q.decl.Doc.List {
-			fmt.Fprintf(w, "%s\n", c.Text)
+			w.printf("%s\n", c.Text)
 		}
 	} else {
-		fmt.Fprintf(w, "// %s is the method of Queries; it takes no locks.\n", q.name)
+		w.printf("// %s is the method of Queries; it takes no locks.\n", q.name)
 	}
 	returns, fail := "("+strings.Join(results, ", ")+")", "return err"
 	if len(results) == 2 && len(q.exclusive)+len(q.shared) > 0 {
 		returns, fail = "(result "+results[0]+", err error)", "return result, err"
 	}
-	fmt.Fprintf(w, "func (l *Locked) %s(%s) %s {\n", q.name, strings.Join(params, ", "), returns)
+	w.printf("func (l *Locked) %s(%s) %s {\n", q.name, strings.Join(params, ", "), returns)
 	w.locks(q.exclusive, "lock", "keys", fail)
 	w.locks(q.shared, "rlock", "shared", fail)
-	fmt.Fprintf(w, "return l.queries.%s(%s)\n}\n", q.name, strings.Join(args, ", "))
+	w.printf("return l.queries.%s(%s)\n}\n", q.name, strings.Join(args, ", "))
 }
 
 // locks writes how keys are taken.
@@ -142,13 +145,13 @@ func (w *writer) locks(keys []key, verb, list, fail string) {
 	case len(keys) == 1 && v.many && c == asIs:
 		args = ", " + w.keys(keys[0]) + "..."
 	default:
-		fmt.Fprintf(w, "var %s []txlock.Key\n", list)
+		w.printf("var %s []txlock.Key\n", list)
 		for _, k := range keys {
 			w.appended(k, list, fail)
 		}
 		args = ", " + list + "..."
 	}
-	fmt.Fprintf(w, "if err := l.%s(ctx%s); err != nil {\n%s\n}\n", verb, args, fail)
+	w.printf("if err := l.%s(ctx%s); err != nil {\n%s\n}\n", verb, args, fail)
 }
 
 // appended writes how a key, or many, get into a list.
@@ -156,7 +159,7 @@ func (w *writer) appended(k key, list, fail string) {
 	v := k.values[0]
 	c, _ := v.conversion()
 	if v.many && c == asIs {
-		fmt.Fprintf(w, "%s = append(%s, %s...)\n", list, list, w.keys(k))
+		w.printf("%s = append(%s, %s...)\n", list, list, w.keys(k))
 		return
 	}
 	// Identifiers get names of their own: each in a block, so that several may be there.
@@ -175,10 +178,10 @@ func (w *writer) appended(k key, list, fail string) {
 			if i == 0 {
 				names[i] = "parsed"
 			}
-			fmt.Fprintf(w, "%s, err := %s.FromBytes(%s)\nif err != nil {\n%s\n}\n", names[i], strings.TrimSuffix(w.typ(v.id), ".UUID"), from, fail)
+			w.printf("%s, err := %s.FromBytes(%s)\nif err != nil {\n%s\n}\n", names[i], strings.TrimSuffix(w.typ(v.id), ".UUID"), from, fail)
 		}
 	}
-	fmt.Fprintf(w, "%s = append(%s, %s)\n}\n", list, list, w.key(k, names))
+	w.printf("%s = append(%s, %s)\n}\n", list, list, w.key(k, names))
 }
 
 // keys writes the keys of a slice.
