@@ -11,7 +11,7 @@ SELECT * FROM accounts WHERE id = ?;
 -- lock: none, because it is shown to people only
 SELECT balance FROM accounts WHERE id = ?;
 
-/* name: ListAccounts :many */
+-- name: ListAccounts :many
 /* rlock: Accounts(ids) */
 SELECT id, owner FROM accounts WHERE id IN (sqlc.slice('ids'));
 
