@@ -160,7 +160,7 @@ var (
 )
 
 // wrongFloors compares the floor plan with what the packages import of each other. Those
-// of examples, tests, bench and contrib may import all, and nobody imports them.
+// of examples, tests, bench, contrib and cmd may import all, and nobody imports them.
 func wrongFloors(page string, imports map[string][]string) (wrong []string) {
 	_, plan, _ := strings.Cut(page, "\n## Floor plan\n")
 	plan, _, _ = strings.Cut(plan, "\n## ")
@@ -202,10 +202,10 @@ func wrongFloors(page string, imports map[string][]string) (wrong []string) {
 	return wrong
 }
 
-// free tells whether a package is one of examples, tests, bench or contrib.
+// free tells whether a package is one of examples, tests, bench, contrib or cmd.
 func free(pkg string) bool {
 	top, _, _ := strings.Cut(pkg, "/")
-	return top == "examples" || top == "tests" || top == "bench" || top == "contrib"
+	return top == "examples" || top == "tests" || top == "bench" || top == "contrib" || top == "cmd"
 }
 
 // importsOf returns what each package of the repository imports of it, its tests aside.

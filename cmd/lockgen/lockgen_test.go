@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// packages of testdata, each made by sqlc with other options from the same queries.
+var golden = []string{"shopdb", "prepared", "dbarg", "tagged"}
+
+// TestGolden compares what lockgen writes with the files in testdata.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	for _, name := range golden {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join("testdata", name, name)
+			source, err := generated(dir, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, output)
+			if *update {
+				must(t, os.WriteFile(path, source, 0o644))
+			}
+			want, err := os.ReadFile(path)
+			must(t, err)
+			if !bytes.Equal(source, want) {
+				t.Errorf("%s is not what lockgen writes: run go test -update", path)
+			}
+		})
+	}
+}
+
+// TestCompiles proves that the golden files compile, and that go vet finds nothing.
+func TestCompiles(t *testing.T) {
+	t.Parallel()
+	args := []string{"vet", "-tags=tagged"}
+	for _, name := range golden {
+		args = append(args, "./"+filepath.Join("testdata", name, name))
+	}
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		t.Errorf("go vet: %v\n%s", err, out)
+	}
+}
+
+// shop is the package shopdb, loaded once.
+var shop = sync.OnceValues(func() (*goPackage, error) {
+	dir, err := filepath.Abs("testdata/shopdb/shopdb")
+	if err != nil {
+		return nil, err
+	}
+	return load(dir, nil)
+})
+
+// planned returns what lockgen says of the queries of shopdb where old is replaced by new,
+// in the SQL that sqlc has generated, too.
+func planned(t *testing.T, old, changed string) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/queries.sql")
+	must(t, err)
+	if !strings.Contains(string(text), old) {
+		t.Fatalf("%q is nowhere", old)
+	}
+	file := filepath.Join(t.TempDir(), "queries.sql")
+	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(text), old, changed)), 0o644))
+	sources, found, err := readQueries([]string{file})
+	must(t, err)
+	pkg, err := shop()
+	must(t, err)
+	own := *pkg
+	own.methods = map[string]*method{}
+	for name, m := range pkg.methods {
+		m := *m
+		m.sql = strings.ReplaceAll(m.sql, withoutComments(old), withoutComments(changed))
+		own.methods[name] = &m
+	}
+	p := &plan{pkg: &own, problems: found}
+	p.make(sources)
+	return p.sorted().Error()
+}
+
+var commentLine = regexp.MustCompile(`(?m)^(--|#).*\n|;$`)
+
+func withoutComments(sql string) string { return commentLine.ReplaceAllString(sql, "") }
+
+// TestRefused proves that what is missing or wrong is refused where it stands.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	const setBalance = "# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?;"
+	for name, c := range map[string]struct{ old, new, want string }{
+		"a write without its lock":    {setBalance, "UPDATE accounts SET balance = ? WHERE id = ?;", "queries.sql:18: SetBalance writes accounts, which is locked by Accounts. Write below its name: -- lock: Accounts(id)"},
+		"a write with a shared lock":  {"-- lock: Carts(id)\n", "-- rlock: Carts(id)\n", "TouchCart writes carts"},
+		"an insert with its key":      {"-- lock: Accounts(id)\nINSERT", "INSERT", "AddAccount writes accounts"},
+		"an upsert":                   {"-- lock: Products(sku)\nINSERT", "INSERT", "UpsertProduct writes products"},
+		"one of two tables":           {"-- lock: Orders(order_id), Accounts(account_id)", "-- lock: Orders(order_id)", "PayOrder writes accounts, which is locked by Accounts. Write below its name: -- lock: Accounts(account_id)"},
+		"a part of a key":             {"-- lock: Lines(order_id, line)\nREPLACE", "-- lock: Lines(order_id)\nREPLACE", "a key of Lines has 2 parts"},
+		"a read without its lock":     {"-- lock: none, because it is shown to people only\nSELECT", "SELECT", "queries.sql:10: Glance reads accounts, which this package also writes. Write below its name: -- lock: Accounts(id)  or: -- rlock: Accounts(id)"},
+		"a read in a subquery":        {"-- lock: none, because it is shown to people only\nWITH", "WITH", "CartsOf reads carts"},
+		"a read of INSERT ... SELECT": {"-- lock: none, because copies get new keys and the originals stay as they are\n", "", "CopyOrders reads orders"},
+		"another column":              {"-- lock: Carts(id)\n", "-- lock: Carts(account_id)\n", "Carts(account_id): account_id has the type int64, which is no key"},
+		"another column of that type": {setBalance, strings.Replace(setBalance, "(id)", "(balance)", 1), "queries.sql:19: Accounts(balance): balance must be the key of the row, but the query doesn't compare it with accounts.id"},
+		"no such parameter":           {"Accounts(from_id), Accounts(to_id)", "Accounts(from_id), Accounts(onto_id)", "onto_id is no parameter of Transfer, which has: amount, from_id, to_id"},
+		"no such family":              {"Accounts(from_id), Accounts(to_id)", "Acounts(from_id)", "there is no txlock.Family Acounts"},
+		"none without a reason":       {"-- lock: none, because it is shown to people only\nSELECT", "-- lock: none\nSELECT", "queries.sql:11: write the reason: -- lock: none, because ..."},
+		"indented":                    {setBalance, "  " + setBalance, "queries.sql:19: the annotation \"lock: Accounts(id)\" must have a line of its own that begins with --"},
+		"behind a semicolon":          {setBalance, "UPDATE accounts SET balance = ? WHERE id = ?; -- lock: Accounts(id)", "queries.sql:19: the annotation \"lock: Accounts(id)\" must stand directly below the -- name: line"},
+		"below a semicolon":           {setBalance, "UPDATE accounts SET balance = ? WHERE id = ?;\n-- lock: Accounts(id)", "queries.sql:20: the annotation"},
+		"inside the statement":        {setBalance, "UPDATE accounts\n-- lock: Accounts(id)\nSET balance = ? WHERE id = ?;", "queries.sql:20: the annotation"},
+		"at the end of a line":        {setBalance, "UPDATE accounts SET balance = ? -- lock: Accounts(id)\n WHERE id = ?;", "queries.sql:19: the annotation"},
+		"of several lines":            {setBalance, strings.Replace(setBalance, "# lock: Accounts(id)", "/* lock:\n Accounts(id) */", 1), "queries.sql:19: the annotation \"lock:\" must have a line of its own"},
+		"continued":                   {"Accounts(from_id), Accounts(to_id)", "Accounts(from_id),\n-- Accounts(to_id)", "the annotation ends too early"},
+		"of several lines, no comma":  {"Accounts(from_id), Accounts(to_id)", "Accounts(from_id)\n-- , Accounts(to_id)", "can't read the annotation \", Accounts(to_id)\""},
+		"misspelt":                    {setBalance, strings.Replace(setBalance, "lock:", "Locks:", 1), "can't read the annotation \"Locks: Accounts(id)\""},
+		"without a colon":             {setBalance, strings.Replace(setBalance, "lock:", "lock", 1), "can't read the annotation"},
+		"keys and none":               {setBalance, "-- lock: none, because it is a test\n" + setBalance, "SetBalance has keys and none at once"},
+		"what can't be told":          {"# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?", "CALL set_balance(?, ?)", "what SetBalance does can't be told (neither SELECT"},
+		"a macro left by sqlc":        {"WHERE order_id = ? AND line", "WHERE order_id = -sqlc.arg(id) AND line", "sqlc has left a macro in the SQL of Line"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if said := planned(t, c.old, c.new); !strings.Contains(said, c.want) {
+				t.Errorf("lockgen says:\n%s\nwant:\n%s", said, c.want)
+			}
+		})
+	}
+}
+
+// TestFails proves that the command fails, that no output of before stays, and that -check
+// removes nothing.
+func TestFails(t *testing.T) {
+	t.Parallel()
+	root, err := os.MkdirTemp("testdata", ".copy-") // inside the module
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
+	dir := filepath.Join(root, "shopdb", "shopdb")
+	must(t, os.CopyFS(filepath.Dir(dir), os.DirFS("testdata/shopdb")))
+	for _, file := range []string{"queries.sql", "schema.sql"} {
+		text, err := os.ReadFile(filepath.Join("testdata", file))
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(root, file), text, 0o644))
+	}
+	lockgen := func(want int, args ...string) string {
+		t.Helper()
+		var stderr strings.Builder
+		if code := run(append(args, dir), &stderr); code != want {
+			t.Errorf("lockgen %q has ended with %d, want %d: %s", args, code, want, stderr.String())
+		}
+		return stderr.String()
+	}
+	change := func(file, old, changed string) {
+		t.Helper()
+		text, err := os.ReadFile(file)
+		must(t, err)
+		must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(text), old, changed)), 0o644))
+	}
+	exists := func() bool { _, err := os.Stat(filepath.Join(dir, output)); return err == nil }
+
+	lockgen(0, "-check")
+	change(filepath.Join(root, "queries.sql"), "-- lock: Carts(id)\n", "-- a comment\n")
+	if said := lockgen(1, "-check"); !strings.Contains(said, "TouchCart writes carts") {
+		t.Errorf("lockgen -check says: %s", said)
+	}
+	if !exists() {
+		t.Error("-check has removed the output")
+	}
+	locks := filepath.Join(dir, "locks.go")
+	change(locks, "//lockstep:table carts(id)", "// lockstep:table carts(id)")
+	change(locks, "//lockstep:table products(sku)", "//lockstep:table products")
+	change(locks, "//lockstep:table order_lines(order_id, line)", "//lockstep:table order_lines(order_id, line, sku)")
+	change(locks, "// LineID is the key", "//lockstep:table orders(id)\n// LineID is the key")
+	said := lockgen(1)
+	for _, want := range []string{
+		"locks.go:33: can't read \"// lockstep:table carts(id)\"", "can't read \"//lockstep:table products\"",
+		"3 columns can't make a key of", "must stand directly above a variable of type txlock.Family",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("lockgen says:\n%s\nwant:\n%s", said, want)
+		}
+	}
+	if exists() {
+		t.Error("the output of before is still there")
+	}
+	lockgen(1, "-check")
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

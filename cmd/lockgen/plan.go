@@ -1,0 +1,305 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"go/types"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// plan says which locks each query takes.
+type plan struct {
+	pkg     *goPackage
+	queries []*query
+	problems
+}
+
+// query is a query with its locks.
+type query struct {
+	*source
+	*method
+	does              *meaning // nil where it can't be parsed
+	exclusive, shared []key
+}
+
+// key is a key that a query locks.
+type key struct {
+	family *family
+	values []value
+}
+
+// value is a parameter of a query as a part of a key.
+type value struct {
+	expr string // in sqlc's method: "arg.ID"
+	id   types.Type
+	kind types.Type // of the parameter, or of an element where there are many
+	many bool
+}
+
+// taken are the names of Locked's and Queries' own methods.
+var taken = []string{"WithLocks", "Run", "Locks", "lock", "rlock"}
+
+// make reads the annotations and refuses what is missing or wrong.
+func (p *plan) make(sources map[string]*source) {
+	p.problems = append(p.problems, p.pkg.found...)
+	if len(p.pkg.tables) == 0 {
+		p.add(place{file: p.pkg.Name}, "no family is marked by //lockstep:table: lockgen would have nothing to check")
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.pkg.methods)) {
+		if m := p.pkg.methods[name]; m.constant != "" && sources[name] == nil {
+			p.add(p.pkg.place(m.decl.Pos()), "no .sql file has the query %s: run sqlc generate", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		s, m := sources[name], p.pkg.methods[name]
+		if m == nil || m.constant == "" || !strings.HasPrefix(m.full, "-- name: "+s.name+" "+s.kind+"\n") {
+			p.add(s.place, "sqlc has not generated %s as %s: run sqlc generate", name, s.kind)
+			continue
+		}
+		if slices.Contains(taken, name) {
+			p.add(s.place, "lockgen needs the name %s itself: rename the query", name)
+		}
+		p.queries = append(p.queries, &query{source: s, method: m})
+	}
+	for _, q := range p.queries {
+		p.understand(q)
+	}
+	for _, q := range p.queries {
+		for _, i := range q.locks {
+			p.lock(q, i)
+		}
+		p.enforce(q)
+	}
+}
+
+// understand parses the SQL of a query.
+func (p *plan) understand(q *query) {
+	var err error
+	if q.does, err = parse(q.sql); err != nil && !q.annotated() {
+		p.add(q.place, "what %s does can't be told (%s). Write below its name: -- lock: Family(parameter)  or: -- lock: none, because ...", q.name, clip(err.Error()))
+	}
+	switch {
+	case strings.Contains(q.sql, "sqlc."):
+		p.add(q.place, "sqlc has left a macro in the SQL of %s, which the server will refuse. This is an error of sqlc: write the query another way, a minus as 0 - sqlc.arg(x) for example", q.name)
+	case q.does != nil && q.kind != ":copyfrom" && len(q.args) != len(q.does.marks):
+		p.add(q.place, "sqlc passes %d arguments for the %d parameters of %s, which the server will refuse. This is an error of sqlc: write (a, b) = (?, ?) as a = ? AND b = ?, use each argument once, or leave out query_parameter_limit", len(q.args), len(q.does.marks), q.name)
+	}
+}
+
+// lock finds the parameters of a key.
+func (p *plan) lock(q *query, i item) {
+	fam := p.pkg.families[i.family]
+	if fam == nil {
+		p.add(i.place, "there is no txlock.Family %s in package %s", i.family, p.pkg.Name)
+		return
+	}
+	columns := 1
+	for _, c := range fam.tables {
+		columns = len(c)
+	}
+	ids := idFields(fam.id, columns)
+	if len(ids) != len(i.params) {
+		p.add(i.place, "%s: a key of %s has %d parts", i, fam.name, len(ids))
+		return
+	}
+	k := key{family: fam}
+	for n, param := range i.params {
+		v, err := q.parameter(p.pkg, param)
+		if err == nil {
+			v.id = ids[n]
+			err = v.fits()
+		}
+		if err == nil && v.many && len(ids) > 1 {
+			err = fmt.Errorf("a slice can't be a part of a key")
+		}
+		if err == nil {
+			err = q.isColumn(fam, n, v)
+		}
+		if err != nil {
+			p.add(i.place, "%s: %s %v", i, param, err)
+			return
+		}
+		k.values = append(k.values, v)
+	}
+	if i.shared {
+		q.shared = append(q.shared, k)
+	} else {
+		q.exclusive = append(q.exclusive, k)
+	}
+}
+
+// normal is a name without case and underscores, in which Go and SQL differ.
+func normal(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
+
+// parameter finds a parameter by its name in SQL or in Go.
+func (q *query) parameter(pkg *goPackage, name string) (value, error) {
+	var all []string
+	var found, renamed []value
+	add := func(expr, inGo string, t types.Type) {
+		all = append(all, snake(inGo))
+		v := value{expr: expr, kind: t}
+		if s, ok := t.Underlying().(*types.Slice); ok && !isBytes(t) {
+			v.many, v.kind = true, s.Elem()
+		}
+		if normal(inGo) == normal(name) {
+			found = append(found, v)
+		} else if q.isFor(expr, name) {
+			renamed = append(renamed, v)
+		}
+	}
+	for i := 1; i < q.sig.Params().Len(); i++ {
+		param := q.sig.Params().At(i)
+		if st := paramsOf(q, param); st != nil {
+			for f := range st.Fields() {
+				add(param.Name()+"."+f.Name(), f.Name(), f.Type())
+			}
+		} else if !isDBTX(pkg, param) {
+			add(param.Name(), param.Name(), param.Type())
+		}
+	}
+	if len(found) == 0 {
+		found = renamed
+	}
+	if len(found) != 1 {
+		return value{}, fmt.Errorf("is no parameter of %s, which has: %s", q.name, cmp.Or(strings.Join(all, ", "), "none"))
+	}
+	return found[0], nil
+}
+
+// isFor tells whether a parameter stands for a column of that name: sqlc.yaml can rename it.
+func (q *query) isFor(expr, column string) bool {
+	if q.does == nil {
+		return false
+	}
+	for i, c := range q.does.bound {
+		at := slices.Index(q.does.marks, q.does.binding[i])
+		if c.name == strings.ToLower(column) && at < len(q.args) && q.args[at] == expr {
+			return true
+		}
+	}
+	return false
+}
+
+// paramsOf returns the struct of a query's parameters.
+func paramsOf(q *query, param *types.Var) *types.Struct {
+	t := param.Type()
+	if pointer, ok := t.(*types.Pointer); ok {
+		t = pointer.Elem()
+	}
+	if named, ok := t.(*types.Named); ok && normal(named.Obj().Name()) == normal(q.name+"Params") {
+		st, _ := named.Underlying().(*types.Struct)
+		return st
+	}
+	return nil
+}
+
+// isDBTX tells whether a parameter is that of emit_methods_with_db_argument.
+func isDBTX(pkg *goPackage, param *types.Var) bool {
+	named, ok := param.Type().(*types.Named)
+	return ok && named.Obj().Name() == "DBTX" && named.Obj().Pkg() == pkg.Types
+}
+
+// isColumn returns an error where a parameter is not the family's column in a query that
+// names a table of the family.
+func (q *query) isColumn(fam *family, part int, v value) error {
+	if q.does == nil {
+		return nil
+	}
+	var want []string
+	for _, table := range slices.Sorted(maps.Keys(fam.tables)) {
+		column := fam.tables[table][part]
+		if !q.does.has(table) {
+			continue
+		}
+		if len(q.does.columns) == 0 && slices.Contains(q.does.written, table) && len(q.does.bound) == 0 {
+			return nil // INSERT without its columns, which only the schema knows
+		}
+		for _, at := range q.does.columnsOf(table, column) {
+			if at < len(q.args) && q.args[at] == v.expr {
+				return nil
+			}
+		}
+		want = append(want, table+"."+column)
+	}
+	if want == nil {
+		return nil
+	}
+	return fmt.Errorf("must be the key of the row, but the query doesn't compare it with %s", strings.Join(want, " or "))
+}
+
+// enforce refuses a query without the lock of a table that it writes, or reads where the
+// package writes it.
+func (p *plan) enforce(q *query) {
+	if q.none || q.does == nil {
+		return
+	}
+	for _, table := range q.does.written {
+		fam := p.pkg.tables[table]
+		if fam == nil || q.databaseMakesKey(fam.tables[table]) {
+			continue
+		}
+		if !slices.ContainsFunc(q.exclusive, func(k key) bool { return k.family == fam }) {
+			p.add(q.place, "%s writes %s, which is locked by %s. Write below its name: -- lock: %s  or: -- lock: none, because ...", q.name, table, fam.name, p.advice(q, fam, table))
+		}
+	}
+	seen := map[string]int{}
+	for _, t := range q.does.tables {
+		fam := p.pkg.tables[t.name]
+		seen[t.name]++
+		first := 1
+		if slices.Contains(q.does.written, t.name) {
+			first = 2 // the place where it is written comes on top
+		}
+		if fam == nil || seen[t.name] != first || !p.writes(t.name) {
+			continue
+		}
+		if !slices.ContainsFunc(append(q.exclusive, q.shared...), func(k key) bool { return k.family == fam }) {
+			p.add(q.place, "%s reads %s, which this package also writes. Write below its name: -- lock: %[3]s  or: -- rlock: %[3]s  or: -- lock: none, because ...", q.name, t.name, p.advice(q, fam, t.name))
+		}
+	}
+}
+
+// databaseMakesKey tells whether the query is a plain INSERT that leaves out a part of the
+// key: nobody else can name that row before COMMIT.
+func (q *query) databaseMakesKey(columns []string) bool {
+	return q.does.insert && len(q.does.columns) > 0 &&
+		slices.ContainsFunc(columns, func(c string) bool { return !slices.Contains(q.does.columns, c) })
+}
+
+// writes tells whether a query of the package changes rows of a table that are there.
+func (p *plan) writes(table string) bool {
+	return slices.ContainsFunc(p.queries, func(q *query) bool {
+		return q.does != nil && !q.does.insert && slices.Contains(q.does.written, table)
+	})
+}
+
+// advice is the key that an annotation could have.
+func (p *plan) advice(q *query, fam *family, table string) string {
+	var params []string
+	for _, column := range fam.tables[table] {
+		param := "<" + column + ">"
+		if at := q.does.columnsOf(table, column); len(at) > 0 && at[0] < len(q.args) {
+			name := q.args[at[0]]
+			param = snake(name[strings.LastIndex(name, ".")+1:])
+		}
+		params = append(params, param)
+	}
+	return item{family: fam.name, params: params}.String()
+}
+
+// snake writes FromID as from_id.
+func snake(name string) string {
+	var b strings.Builder
+	lower := false
+	for _, r := range name {
+		if unicode.IsUpper(r) && lower {
+			b.WriteByte('_')
+		}
+		lower = unicode.IsLower(r) || unicode.IsDigit(r)
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"go/format"
+	"go/types"
+	"maps"
+	"slices"
+	"strings"
+	"text/template"
+)
+
+// writer writes the output.
+type writer struct {
+	*plan
+	bytes.Buffer
+	imports map[string]string // the path, and the name of the package
+	dbArg   bool              // emit_methods_with_db_argument
+}
+
+// write returns the text of the output.
+func write(p *plan, constraint string) ([]byte, error) {
+	w := &writer{plan: p, imports: map[string]string{
+		"context": "context", "database/sql": "sql", "github.com/dca00107/lockstep/locksqlc": "locksqlc", txlockPath: "txlock",
+	}}
+	for _, q := range p.queries {
+		w.dbArg = w.dbArg || q.sig.Params().Len() > 1 && isDBTX(p.pkg, q.sig.Params().At(1))
+	}
+	for _, q := range p.queries {
+		w.method(q)
+	}
+	shared := slices.ContainsFunc(p.queries, func(q *query) bool { return len(q.shared) > 0 })
+	if shared {
+		w.imports["slices"], w.imports["strings"] = "slices", "strings"
+	}
+	var all bytes.Buffer
+	err := frame.Execute(&all, map[string]any{
+		"Constraint": constraint, "Package": p.pkg.Name, "Imports": w.importLines(), "Queries": p.queries,
+		"DBArg": w.dbArg, "Shared": shared, "Methods": w.String(),
+		"Exclusive": slices.ContainsFunc(p.queries, func(q *query) bool { return len(q.exclusive) > 0 }),
+		"Querier":   p.pkg.Types.Scope().Lookup("Querier") != nil && !w.dbArg,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return format.Source(all.Bytes())
+}
+
+// printf writes to a buffer, which never fails.
+func (w *writer) printf(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+
+// importLines are the imports, those of the standard library first.
+func (w *writer) importLines() []string {
+	var standard, other []string
+	for _, path := range slices.Sorted(maps.Keys(w.imports)) {
+		line := fmt.Sprintf("%q", path)
+		if name := w.imports[path]; name != path[strings.LastIndex(path, "/")+1:] {
+			line = name + " " + line
+		}
+		if first, _, _ := strings.Cut(path, "/"); strings.Contains(first, ".") {
+			other = append(other, line)
+		} else {
+			standard = append(standard, line)
+		}
+	}
+	return append(append(standard, ""), other...)
+}
+
+// typ writes a type, and imports what it needs.
+func (w *writer) typ(t types.Type) string {
+	return types.TypeString(t, func(p *types.Package) string {
+		if p == w.pkg.Types {
+			return ""
+		}
+		if w.imports[p.Path()] == "" {
+			name := p.Name()
+			for slices.Contains(slices.Collect(maps.Values(w.imports)), name) || w.pkg.Types.Scope().Lookup(name) != nil {
+				name += "_"
+			}
+			w.imports[p.Path()] = name
+		}
+		return w.imports[p.Path()]
+	})
+}
+
+// local is the name of a parameter, apart from the names that the method uses itself.
+func (w *writer) local(name string) string {
+	own := []string{"l", "keys", "shared", "element", "parsed", "err", "result", "append"}
+	for slices.Contains(own, name) || slices.Contains(slices.Collect(maps.Values(w.imports)), name) || name != "ctx" && w.pkg.Types.Scope().Lookup(name) != nil {
+		name += "_"
+	}
+	return name
+}
+
+// method writes the method of a query.
+func (w *writer) method(q *query) {
+	var params, args []string
+	for i := range q.sig.Params().Len() {
+		param := q.sig.Params().At(i)
+		if isDBTX(w.pkg, param) {
+			args = append(args, "l.tx")
+			continue
+		}
+		params = append(params, w.local(param.Name())+" "+w.typ(param.Type()))
+		args = append(args, w.local(param.Name()))
+	}
+	var results []string
+	for r := range q.sig.Results().Variables() {
+		results = append(results, w.typ(r.Type()))
+	}
+	w.printf("\n")
+	if q.decl.Doc != nil {
+		for _, c := range q.decl.Doc.List {
+			w.printf("%s\n", c.Text)
+		}
+	} else {
+		w.printf("// %s is the method of Queries; it takes no locks.\n", q.name)
+	}
+	returns, fail := "("+strings.Join(results, ", ")+")", "return err"
+	if len(results) == 2 && len(q.exclusive)+len(q.shared) > 0 {
+		returns, fail = "(result "+results[0]+", err error)", "return result, err"
+	}
+	w.printf("func (l *Locked) %s(%s) %s {\n", q.name, strings.Join(params, ", "), returns)
+	w.locks(q.exclusive, "lock", "keys", fail)
+	w.locks(q.shared, "rlock", "shared", fail)
+	w.printf("return l.queries.%s(%s)\n}\n", q.name, strings.Join(args, ", "))
+}
+
+// locks writes how keys are taken.
+func (w *writer) locks(keys []key, verb, list, fail string) {
+	if len(keys) == 0 {
+		return
+	}
+	args := ""
+	simple := !slices.ContainsFunc(keys, func(k key) bool {
+		return slices.ContainsFunc(k.values, func(v value) bool { c, _ := v.conversion(); return v.many || c == fromByte })
+	})
+	v := keys[0].values[0]
+	switch c, _ := v.conversion(); {
+	case simple:
+		for _, k := range keys {
+			args += ", " + w.key(k, nil)
+		}
+	case len(keys) == 1 && v.many && c == asIs:
+		args = ", " + w.keys(keys[0]) + "..."
+	default:
+		w.printf("var %s []txlock.Key\n", list)
+		for _, k := range keys {
+			w.appended(k, list, fail)
+		}
+		args = ", " + list + "..."
+	}
+	w.printf("if err := l.%s(ctx%s); err != nil {\n%s\n}\n", verb, args, fail)
+}
+
+// appended writes how a key, or many, get into a list.
+func (w *writer) appended(k key, list, fail string) {
+	v := k.values[0]
+	c, _ := v.conversion()
+	if v.many && c == asIs {
+		w.printf("%s = append(%s, %s...)\n", list, list, w.keys(k))
+		return
+	}
+	// Identifiers get names of their own: each in a block, so that several may be there.
+	w.WriteString(map[bool]string{true: "for _, element := range " + w.expr(v), false: ""}[v.many] + "{\n")
+	names := map[int]string{}
+	for i, v := range k.values {
+		if v.many {
+			names[i] = "element"
+		}
+		if c, _ := v.conversion(); c == fromByte {
+			from := w.expr(v)
+			if v.many {
+				from = "element"
+			}
+			names[i] = fmt.Sprintf("parsed%d", i)
+			if i == 0 {
+				names[i] = "parsed"
+			}
+			w.printf("%s, err := %s.FromBytes(%s)\nif err != nil {\n%s\n}\n", names[i], strings.TrimSuffix(w.typ(v.id), ".UUID"), from, fail)
+		}
+	}
+	w.printf("%s = append(%s, %s)\n}\n", list, list, w.key(k, names))
+}
+
+// keys writes the keys of a slice.
+func (w *writer) keys(k key) string {
+	return k.family.name + ".Keys(" + w.expr(k.values[0]) + "...)"
+}
+
+// key writes a key. Some of its values may have names.
+func (w *writer) key(k key, names map[int]string) string {
+	var parts []string
+	for i, v := range k.values {
+		expr := names[i]
+		if expr == "" {
+			expr = w.expr(v)
+		}
+		if c, _ := v.conversion(); c == convert {
+			expr = w.typ(v.id) + "(" + expr + ")"
+		}
+		parts = append(parts, expr)
+	}
+	if len(parts) == 1 {
+		return k.family.name + ".Key(" + parts[0] + ")"
+	}
+	fields := k.family.id.Underlying().(*types.Struct)
+	for i := range parts {
+		parts[i] = fields.Field(i).Name() + ": " + parts[i]
+	}
+	return k.family.name + ".Key(" + w.typ(k.family.id) + "{" + strings.Join(parts, ", ") + "})"
+}
+
+// expr writes a parameter.
+func (w *writer) expr(v value) string {
+	root, field, isField := strings.Cut(v.expr, ".")
+	if isField {
+		return w.local(root) + "." + field
+	}
+	return w.local(root)
+}
+
+// Constant, Text are for the template.
+func (q *query) Constant() string { return q.constant }
+func (q *query) Text() string     { return q.full }
+
+var frame = template.Must(template.New("").Parse(`{{if .Constraint}}//go:build {{.Constraint}}
+
+{{end}}// Code generated by lockgen. DO NOT EDIT.
+
+package {{.Package}}
+
+import (
+{{range .Imports}}{{.}}
+{{end}})
+
+// Locked has the queries of a transaction: each takes the locks of its annotation first.
+type Locked struct {
+	queries *Queries
+	locks   *txlock.Scope
+{{- if .DBArg}}
+	tx      *sql.Tx
+{{- end}}
+}
+{{if .Querier}}
+var _ Querier = (*Locked)(nil)
+{{end}}
+// WithLocks returns the queries in a transaction that is open already. They return the
+// errors of txlock.Scope.Lock, too: txlock.Retryable says which of them ask for the
+// transaction to be run again.
+func (q *Queries) WithLocks(ctx context.Context, tx *sql.Tx) (*Locked, error) {
+	locks, err := locksqlc.Join(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	return &Locked{queries: q{{if not .DBArg}}.WithTx(tx){{end}}, locks: locks{{if .DBArg}}, tx: tx{{end}}}, nil
+}
+
+// Run is locksqlc.Run with Locked. Keys that it is given are taken first, in one order for
+// everybody; queries that lock the same then need no statement for it.
+func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(q *Locked) error) error {
+	return locksqlc.Run(ctx, db, keys, func(tx *sql.Tx) error {
+		locked, err := q.WithLocks(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return fn(locked)
+	})
+}
+
+// Locks returns the locks of the transaction.
+func (l *Locked) Locks() *txlock.Scope { return l.locks }
+{{if .Exclusive}}
+// lock takes the locks of all keys.
+func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := l.locks.LockAll(ctx, keys...)
+	return err
+}
+{{end}}{{if .Shared}}
+// rlock shares the locks of all keys.
+func (l *Locked) rlock(ctx context.Context, keys ...txlock.Key) error {
+	slices.SortFunc(keys, func(a, b txlock.Key) int { return strings.Compare(a.String(), b.String()) })
+	for _, key := range keys {
+		if _, err := l.locks.RLock(ctx, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+{{end}}
+// "duplicate key false" here says that sqlc has written other queries since: run lockgen.
+var (
+{{range .Queries}}	_ = map[bool]int{false: 0, {{.Constant}} == {{printf "%q" .Text}}: 1}
+{{end}})
+{{.Methods}}`))
