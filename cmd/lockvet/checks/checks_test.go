@@ -10,37 +10,46 @@ import (
 	"github.com/dca00107/lockstep/cmd/lockvet/checks"
 )
 
-// TestChecks runs each check over its package of testdata, whose comments say what it
-// finds, and compares what its fixes write.
+// TestChecks runs all checks over testdata, whose comments say what they find, and compares
+// what their fixes write. They run as one, so that what testdata imports is loaded once.
 func TestChecks(t *testing.T) {
-	dir, err := filepath.Abs("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, check := range checks.All {
-		t.Run(check.Name, func(t *testing.T) {
-			for _, result := range analysistest.RunWithSuggestedFixes(t, dir, check, "./"+check.Name) {
-				for _, d := range result.Diagnostics {
-					if d.Category != check.Name {
-						t.Errorf("category %q", d.Category)
-					}
-				}
-			}
-		})
-	}
-}
-
-// TestOnlyTheirOwn runs all checks over the packages of the others: code that is right for
-// one check may be wrong for another, but those of helpers is right for all.
-func TestOnlyTheirOwn(t *testing.T) {
-	dir, err := filepath.Abs("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := analysis.Validate(checks.All); err != nil {
 		t.Fatal(err)
 	}
-	for _, check := range checks.All {
-		analysistest.Run(t, dir, check, "./helper")
+	dir, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
 	}
+	found := map[string]bool{}
+	for _, result := range analysistest.RunWithSuggestedFixes(t, dir, together(), "./...") {
+		for _, d := range result.Diagnostics {
+			if category := filepath.Base(result.Pass.Pkg.Path()); d.Category != category {
+				t.Errorf("%s: category %q, want %q", d.Message, d.Category, category)
+			}
+			found[d.Category] = true
+		}
+	}
+	for _, check := range checks.All {
+		if !found[check.Name] {
+			t.Errorf("%s has found nothing", check.Name)
+		}
+	}
+}
+
+func together() *analysis.Analyzer {
+	all := &analysis.Analyzer{Name: "together", Doc: "run all checks"}
+	for _, check := range checks.All {
+		all.Requires = append(all.Requires, check.Requires...)
+	}
+	all.Run = func(pass *analysis.Pass) (any, error) {
+		for _, check := range checks.All {
+			own := *pass
+			own.Analyzer = check
+			if _, err := check.Run(&own); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}
+	return all
 }

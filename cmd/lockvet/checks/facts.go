@@ -192,6 +192,8 @@ func queriedBy(pass *analysis.Pass, find known, call *ast.CallExpr) (queried []p
 	places := find.of(pass, call).Queries
 	if withTx(pass.TypesInfo.TypeOf(call)) && len(call.Args) == 1 { // New of sqlc
 		places = []int{0}
+	} else if fn := calleeOf(pass, call); fn != nil {
+		places = slices.Concat(places, sentTo(fn.Signature().Params()))
 	}
 	for _, i := range places {
 		if i < len(call.Args) {
@@ -199,6 +201,21 @@ func queriedBy(pass *analysis.Pass, find known, call *ast.CallExpr) (queried []p
 		}
 	}
 	return queried
+}
+
+// sentTo returns the places of what a function with a context gets to query by: a *sql.DB or
+// *sql.Tx that it knows as an interface.
+func sentTo(params *types.Tuple) (places []int) {
+	if params.Len() == 0 || typeName(params.At(0).Type()) != "context.Context" {
+		return nil
+	}
+	for i := range params.Len() {
+		t := params.At(i).Type()
+		if method, _, _ := types.LookupFieldOrMethod(t, false, nil, "QueryRowContext"); types.IsInterface(t) && method != nil {
+			places = append(places, i)
+		}
+	}
+	return places
 }
 
 // Methods that send something. What GORM's others do is to prepare a statement.

@@ -20,7 +20,7 @@ func never(ctx context.Context, m *lease.Manager, key txlock.Key) error {
 }
 
 func onePath(ctx context.Context, m *lease.Manager, key txlock.Key, work func() error) error {
-	l, err := m.TryAcquire(ctx, key) // want `l is not released on all paths: see the return at line 29`
+	l, err := m.TryAcquire(ctx, key) // want `l is not released on all paths: see the return at line 30`
 	if errors.Is(err, txlock.ErrBusy) {
 		return nil
 	} else if err != nil {
