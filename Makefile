@@ -31,7 +31,10 @@ CHAOSFLAGS ?=
 
 # contrib has a module for each library that it adapts to, and one of recipes for others.
 CONTRIB = contrib/gocron contrib/cron contrib/recipes
-MODULES = . tests bench $(CONTRIB)
+
+# The programs beside the library, a module each.
+COMMANDS = cmd/lockvet
+MODULES  = . tests bench $(CONTRIB) $(COMMANDS)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
@@ -72,7 +75,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
 	@cd tests && $(QUICK) -race ./...
-	@cd bench && $(QUICK) ./...
+	@for module in bench $(COMMANDS); do (cd $$module && $(QUICK) ./...) || exit 1; done
 	@$(MAKE) --no-print-directory lint
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
@@ -99,7 +102,7 @@ test-others:
 
 test-module:
 	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' ./...
-	@for module in $(CONTRIB); do (cd $$module && $(GOTEST) ./...) || exit 1; done
+	@for module in $(CONTRIB) $(COMMANDS); do (cd $$module && $(GOTEST) ./...) || exit 1; done
 
 # Without the race detector, which would watch the same library again. Of the bench itself
 # make quick watches what needs no server.
@@ -172,7 +175,7 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
-	@for module in bench $(CONTRIB); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
+	@for module in bench $(CONTRIB) $(COMMANDS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
 
 licences: ## Check the licences of all dependencies.
 	@for module in $(MODULES); do \

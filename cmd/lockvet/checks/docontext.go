@@ -54,13 +54,7 @@ func checkDo(pass *analysis.Pass, fn *ast.FuncLit) {
 	ast.Inspect(fn.Body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.AssignStmt:
-			for i, right := range n.Rhs {
-				if len(n.Lhs) == len(n.Rhs) && pathOf(pass, right).is(ctx) {
-					if to := pathOf(pass, n.Lhs[i]); to.known() && !within(fn, to.root) {
-						report(pass, n, "the context of Do is kept in "+name(to)+", but ends with Do: the lock is free then")
-					}
-				}
-			}
+			checkKept(pass, fn, n, ctx)
 		case *ast.SendStmt:
 			if pathOf(pass, n.Value).is(ctx) && !waits {
 				report(pass, n, "the context of Do is sent away, but ends with Do: the lock is free then")
@@ -72,6 +66,17 @@ func checkDo(pass *analysis.Pass, fn *ast.FuncLit) {
 		}
 		return true
 	})
+}
+
+func checkKept(pass *analysis.Pass, fn *ast.FuncLit, assign *ast.AssignStmt, ctx types.Object) {
+	for i, right := range assign.Rhs {
+		if len(assign.Lhs) != len(assign.Rhs) || !pathOf(pass, right).is(ctx) {
+			continue
+		}
+		if to := pathOf(pass, assign.Lhs[i]); to.known() && !within(fn, to.root) {
+			report(pass, assign, "the context of Do is kept in "+name(to)+", but ends with Do: the lock is free then")
+		}
+	}
 }
 
 // waitsFor tells whether a function waits for something, such as its goroutines.

@@ -23,32 +23,42 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.BinaryExpr:
-				if n.Op != token.EQL && n.Op != token.NEQ {
-					break
-				}
-				for _, pair := range [][2]ast.Expr{{n.X, n.Y}, {n.Y, n.X}} {
-					if v := sentinel(pass, pair[1]); v != nil && sentinel(pass, pair[0]) == nil {
-						report(pass, n, "compare with "+v.Name()+" by errors.Is: it is wrapped in what calls return",
-							fixCompare(pass, file, n, pair[0], pair[1])...)
-						break
-					}
-				}
+				checkComparison(pass, n)
 			case *ast.SwitchStmt:
-				if n.Tag == nil || !isError(pass.TypesInfo.TypeOf(n.Tag)) {
-					break
-				}
-				for _, clause := range n.Body.List {
-					for _, expr := range clause.(*ast.CaseClause).List {
-						if v := sentinel(pass, expr); v != nil {
-							report(pass, expr, "compare with "+v.Name()+" by errors.Is: it is wrapped in what calls return")
-						}
-					}
-				}
+				checkSwitch(pass, n)
 			}
 			return true
 		})
 	}
 	return nil, nil
+}
+
+const byIs = " by errors.Is: it is wrapped in what calls return"
+
+func checkComparison(pass *analysis.Pass, n *ast.BinaryExpr) {
+	if n.Op != token.EQL && n.Op != token.NEQ {
+		return
+	}
+	err, target := n.X, n.Y
+	if sentinel(pass, target) == nil {
+		err, target = target, err
+	}
+	if v := sentinel(pass, target); v != nil && sentinel(pass, err) == nil {
+		report(pass, n, "compare with "+v.Name()+byIs, fixCompare(pass, n, err, target)...)
+	}
+}
+
+func checkSwitch(pass *analysis.Pass, n *ast.SwitchStmt) {
+	if n.Tag == nil || !isError(pass.TypesInfo.TypeOf(n.Tag)) {
+		return
+	}
+	for _, clause := range n.Body.List {
+		for _, expr := range clause.(*ast.CaseClause).List {
+			if v := sentinel(pass, expr); v != nil {
+				report(pass, expr, "compare with "+v.Name()+byIs)
+			}
+		}
+	}
 }
 
 // sentinel returns the error variable of lockstep that an expression is.
@@ -61,7 +71,7 @@ func sentinel(pass *analysis.Pass, expr ast.Expr) types.Object {
 }
 
 // fixCompare writes errors.Is, where the file imports errors.
-func fixCompare(pass *analysis.Pass, file *ast.File, n *ast.BinaryExpr, err, target ast.Expr) []analysis.SuggestedFix {
+func fixCompare(pass *analysis.Pass, n *ast.BinaryExpr, err, target ast.Expr) []analysis.SuggestedFix {
 	scope := pass.Pkg.Scope().Innermost(n.Pos())
 	if scope == nil {
 		return nil

@@ -52,22 +52,13 @@ func learn(pass *analysis.Pass) (any, error) {
 		}
 		return h
 	})
+	bodies := bodiesOf(pass)
 	learnt := &learner{pass: pass, find: find, joined: joinedIn(pass)}
 	for again := true; again; { // a helper may call one that stands further below
 		again = false
-		for _, file := range pass.Files {
-			for _, decl := range file.Decls {
-				decl, ok := decl.(*ast.FuncDecl)
-				if !ok || decl.Body == nil {
-					continue
-				}
-				fn, ok := pass.TypesInfo.Defs[decl.Name].(*types.Func)
-				if !ok {
-					continue
-				}
-				if h, before := learnt.body(fn, decl.Body), own[fn]; before == nil || !reflect.DeepEqual(*before, h) {
-					own[fn], again = &h, true
-				}
+		for fn, body := range bodies {
+			if h, before := learnt.body(fn, body), own[fn]; before == nil || !reflect.DeepEqual(*before, h) {
+				own[fn], again = &h, true
 			}
 		}
 	}
@@ -77,6 +68,20 @@ func learn(pass *analysis.Pass) (any, error) {
 		}
 	}
 	return find, nil
+}
+
+func bodiesOf(pass *analysis.Pass) map[*types.Func]*ast.BlockStmt {
+	bodies := map[*types.Func]*ast.BlockStmt{}
+	for _, file := range pass.Files {
+		for _, decl := range file.Decls {
+			if decl, ok := decl.(*ast.FuncDecl); ok && decl.Body != nil {
+				if fn, ok := pass.TypesInfo.Defs[decl.Name].(*types.Func); ok {
+					bodies[fn] = decl.Body
+				}
+			}
+		}
+	}
+	return bodies
 }
 
 type learner struct {

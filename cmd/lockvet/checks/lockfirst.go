@@ -24,25 +24,30 @@ func runLockFirst(pass *analysis.Pass) (any, error) {
 	eachList(pass, func(list []ast.Stmt) {
 		for i, stmt := range list {
 			query, tx := readIn(pass, find, joined, stmt)
-			if tx == nil {
+			if tx == nil || lockedAbove(pass, find, joined, list[:i+1], tx) {
 				continue
 			}
-			for j, later := range list[i+1:] {
-				lock := lockIn(pass, find, joined, later, tx)
-				if lock != nil {
-					if knownBefore(pass, lock, query) && !changed(pass, lock, list[i:i+1+j]) && !lockedAbove(pass, find, joined, list[:i+1], tx) {
-						report(pass, query, "a query before the lock of "+tx.Name()+", whose key was known: "+
-							"lock first, else the lock is refused where somebody else has come between (ErrStaleSnapshot)")
-					}
-					break
-				}
-				if !goesOn(pass, later) {
-					break
-				}
+			lock, between := nextLock(pass, find, joined, list[i+1:], tx)
+			if lock != nil && knownBefore(pass, lock, query) && !changed(pass, lock, list[i:i+1+between]) {
+				report(pass, query, "a query before the lock of "+tx.Name()+", whose key was known: "+
+					"lock first, else the lock is refused where somebody else has come between (ErrStaleSnapshot)")
 			}
 		}
 	})
 	return nil, nil
+}
+
+// nextLock returns the lock that follows in any case, and how many statements are before it.
+func nextLock(pass *analysis.Pass, find known, joined map[types.Object]types.Object, list []ast.Stmt, tx types.Object) (lock *ast.CallExpr, between int) {
+	for i, stmt := range list {
+		if lock := lockIn(pass, find, joined, stmt, tx); lock != nil {
+			return lock, i
+		}
+		if !goesOn(pass, stmt) {
+			break
+		}
+	}
+	return nil, 0
 }
 
 // eachList calls f for each list of statements.

@@ -78,32 +78,43 @@ type visit struct {
 }
 
 func checkPaths(pass *analysis.Pass, fn ast.Node, g *cfg.CFG) {
-	results := typeOf(fn).Results
+	if g == nil { // where functions have none, in package runtime
+		return
+	}
 	for _, block := range g.Blocks {
 		for i, node := range block.Nodes {
-			assign, ok := node.(*ast.AssignStmt)
-			if !ok || len(assign.Rhs) != 1 || len(assign.Lhs) != 2 {
+			h := acquiredBy(pass, fn, node)
+			if h == nil {
 				continue
 			}
-			call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
-			id, isIdent := assign.Lhs[0].(*ast.Ident)
-			if !ok || !isIdent || id.Name == "_" || !acquires(pass, call) {
+			ret := h.forgotten(block, block.Nodes[i+1:], h.err != nil)
+			if ret == nil {
 				continue
 			}
-			v := pass.TypesInfo.ObjectOf(id)
-			if !within(fn, v) {
-				continue // of a function around this one
+			line := pass.Fset.Position(ret.Pos()).Line
+			if line == 0 {
+				line = pass.Fset.Position(fn.End()).Line
 			}
-			h := &handle{pass: pass, v: v, err: pathOf(pass, assign.Lhs[1]).root, results: results, seen: map[visit]bool{}}
-			if ret := h.forgotten(block, block.Nodes[i+1:], h.err != nil); ret != nil {
-				line := pass.Fset.Position(ret.Pos()).Line
-				if !ret.Pos().IsValid() || line == 0 {
-					line = pass.Fset.Position(fn.End()).Line
-				}
-				report(pass, assign, id.Name+" is not released on all paths: see the return at line "+strconv.Itoa(line))
-			}
+			report(pass, node, h.v.Name()+" is not released on all paths: see the return at line "+strconv.Itoa(line))
 		}
 	}
+}
+
+// acquiredBy returns the handle of an assignment to a variable of a function.
+func acquiredBy(pass *analysis.Pass, fn, node ast.Node) *handle {
+	assign, ok := node.(*ast.AssignStmt)
+	if !ok || len(assign.Rhs) != 1 || len(assign.Lhs) != 2 || isBlank(assign.Lhs[0]) {
+		return nil
+	}
+	call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
+	if !ok || !acquires(pass, call) {
+		return nil
+	}
+	v := pathOf(pass, assign.Lhs[0])
+	if !v.variable() || !within(fn, v.root) {
+		return nil // a field, or of a function around this one
+	}
+	return &handle{pass: pass, v: v.root, err: pathOf(pass, assign.Lhs[1]).root, results: typeOf(fn).Results, seen: map[visit]bool{}}
 }
 
 func typeOf(fn ast.Node) *ast.FuncType {
@@ -120,9 +131,7 @@ func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.N
 			return nil
 		}
 		if assign, ok := node.(*ast.AssignStmt); ok {
-			for _, left := range assign.Lhs {
-				tells = tells && !pathOf(h.pass, left).is(h.err)
-			}
+			tells = tells && !slices.ContainsFunc(assign.Lhs, func(left ast.Expr) bool { return pathOf(h.pass, left).is(h.err) })
 		}
 	}
 	if ret := block.Return(); ret != nil {
@@ -171,31 +180,40 @@ func (h *handle) releases(node ast.Node) (released bool) {
 	if ret, ok := node.(*ast.ReturnStmt); ok && ret.Results == nil && h.results != nil && within(h.results, h.v) {
 		return true
 	}
-	spared := map[*ast.Ident]bool{}
+	spared := map[ast.Expr]bool{}
 	ast.Inspect(node, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.UnaryExpr:
 			if call, ok := n.X.(*ast.CallExpr); ok && n.Op == token.ARROW { // <-l.Done(): it is lost
 				released = released || receiverOf(call) != nil && pathOf(h.pass, receiverOf(call)).is(h.v)
 			}
-		case *ast.SelectorExpr:
-			if id, ok := ast.Unparen(n.X).(*ast.Ident); ok {
-				spared[id] = !slices.Contains([]string{"Release", "Finish", "All", "Lease"}, n.Sel.Name)
-			}
-		case *ast.BinaryExpr:
-			if id, ok := ast.Unparen(n.X).(*ast.Ident); ok && h.pass.TypesInfo.Types[n.Y].IsNil() {
-				spared[id] = true
-			}
-		case *ast.CallExpr:
-			if isGuard(nameOf(h.pass, n)) && len(n.Args) > 1 { // lockgorm.Guard(tx, l)
-				if id, ok := ast.Unparen(n.Args[1]).(*ast.Ident); ok {
-					spared[id] = true
-				}
-			}
 		case *ast.Ident:
 			released = released || h.pass.TypesInfo.Uses[n] == h.v && !spared[n]
+		case ast.Expr:
+			if only := h.looksAt(n); only != nil {
+				spared[only] = true
+			}
 		}
 		return !released
 	})
 	return released
+}
+
+// looksAt returns the operand of an expression that does nothing to it.
+func (h *handle) looksAt(e ast.Expr) ast.Expr {
+	switch e := e.(type) {
+	case *ast.SelectorExpr: // l.Err
+		if !slices.Contains([]string{"Release", "Finish", "All", "Lease"}, e.Sel.Name) {
+			return ast.Unparen(e.X)
+		}
+	case *ast.BinaryExpr: // l != nil
+		if h.pass.TypesInfo.Types[e.Y].IsNil() {
+			return ast.Unparen(e.X)
+		}
+	case *ast.CallExpr: // lockgorm.Guard(tx, l)
+		if isGuard(nameOf(h.pass, e)) && len(e.Args) > 1 {
+			return ast.Unparen(e.Args[1])
+		}
+	}
+	return nil
 }
