@@ -202,10 +202,10 @@ func wrongFloors(page string, imports map[string][]string) (wrong []string) {
 	return wrong
 }
 
-// free tells whether a package is one of examples, tests, bench or contrib.
+// free tells whether a package is one of examples, tests, bench, contrib or cmd.
 func free(pkg string) bool {
 	top, _, _ := strings.Cut(pkg, "/")
-	return top == "examples" || top == "tests" || top == "bench" || top == "contrib"
+	return top == "examples" || top == "tests" || top == "bench" || top == "contrib" || top == "cmd"
 }
 
 // importsOf returns what each package of the repository imports of it, its tests aside.
