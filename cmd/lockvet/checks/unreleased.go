@@ -203,7 +203,7 @@ func (h *handle) releases(node ast.Node) (released bool) {
 func (h *handle) looksAt(e ast.Expr) ast.Expr {
 	switch e := e.(type) {
 	case *ast.SelectorExpr: // l.Err
-		if !slices.Contains([]string{"Release", "Finish", "All", "Lease"}, e.Sel.Name) {
+		if !slices.Contains([]string{"Release", "Finish", "Downgrade", "All", "Lease"}, e.Sel.Name) {
 			return ast.Unparen(e.X)
 		}
 	case *ast.BinaryExpr: // l != nil

@@ -109,3 +109,15 @@ func named(ctx context.Context, m *lease.Manager, key txlock.Key) (l *lease.Leas
 	l, err = m.Acquire(ctx, key)
 	return
 }
+
+func downgraded(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	writer, err := m.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	reader, err := writer.Downgrade(ctx)
+	if err != nil {
+		return errors.Join(err, writer.Release(ctx))
+	}
+	return reader.Release(ctx)
+}
