@@ -31,9 +31,9 @@ CHAOSFLAGS ?=
 
 # contrib has a module for each library that it adapts to, and one of recipes for others.
 CONTRIB = contrib/gocron contrib/cron contrib/recipes
-# Commands that need more than the library does.
-COMMANDS = cmd/lockgen
-MODULES = . tests bench $(CONTRIB) $(COMMANDS)
+# The programs beside the library, a module each.
+COMMANDS = cmd/lockgen cmd/lockvet
+MODULES  = . tests bench $(CONTRIB) $(COMMANDS)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
@@ -74,8 +74,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
 	@cd tests && $(QUICK) -race ./...
-	@cd bench && $(QUICK) ./...
-	@for module in $(COMMANDS); do (cd $$module && $(QUICK) ./...) || exit 1; done
+	@for module in bench $(COMMANDS); do (cd $$module && $(QUICK) ./...) || exit 1; done
 	@$(MAKE) --no-print-directory lint
 
 test: ## Run all tests with the race detector on the servers of ENGINES.

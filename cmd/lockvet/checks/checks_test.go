@@ -1,0 +1,55 @@
+package checks_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/analysistest"
+
+	"github.com/dca00107/lockstep/cmd/lockvet/checks"
+)
+
+// TestChecks runs all checks over testdata, whose comments say what they find, and compares
+// what their fixes write. They run as one, so that what testdata imports is loaded once.
+func TestChecks(t *testing.T) {
+	if err := analysis.Validate(checks.All); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, result := range analysistest.RunWithSuggestedFixes(t, dir, together(), "./...") {
+		for _, d := range result.Diagnostics {
+			if category := filepath.Base(result.Pass.Pkg.Path()); d.Category != category {
+				t.Errorf("%s: category %q, want %q", d.Message, d.Category, category)
+			}
+			found[d.Category] = true
+		}
+	}
+	for _, check := range checks.All {
+		if !found[check.Name] {
+			t.Errorf("%s has found nothing", check.Name)
+		}
+	}
+}
+
+func together() *analysis.Analyzer {
+	all := &analysis.Analyzer{Name: "together", Doc: "run all checks"}
+	for _, check := range checks.All {
+		all.Requires = append(all.Requires, check.Requires...)
+	}
+	all.Run = func(pass *analysis.Pass) (any, error) {
+		for _, check := range checks.All {
+			own := *pass
+			own.Analyzer = check
+			if _, err := check.Run(&own); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}
+	return all
+}

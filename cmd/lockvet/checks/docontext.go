@@ -1,0 +1,116 @@
+package checks
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+
+	"golang.org/x/tools/go/analysis"
+)
+
+// DoContext finds contexts that outlive the lock whose loss they would tell.
+var DoContext = &analysis.Analyzer{
+	Name: "docontext",
+	Doc:  "find contexts of Do that are kept for later, when the lock is free",
+	URL:  url + "docontext",
+	Run:  runDoContext,
+}
+
+// Calls that run a function under a lock and end its context afterwards, with its place.
+var dos = map[string]int{
+	"locksqlc.Do": 3, "locksqlc.TryDo": 3,
+	"(*txlock/lease.Manager).Do": 2, "(*txlock/lease.Manager).TryDo": 2, "(*txlock/lease.Manager).DoShared": 2,
+	"(*txlock/lease.Semaphore).Do": 1, "(*txlock/quorum.Manager).Do": 2,
+}
+
+func runDoContext(pass *analysis.Pass) (any, error) {
+	for _, file := range programs(pass) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			place, ok := dos[nameOf(pass, call)]
+			if !ok || len(call.Args) <= place {
+				return true
+			}
+			if fn, ok := ast.Unparen(call.Args[place]).(*ast.FuncLit); ok {
+				checkDo(pass, fn)
+			}
+			return true
+		})
+	}
+	return nil, nil
+}
+
+func checkDo(pass *analysis.Pass, fn *ast.FuncLit) {
+	params := fn.Type.Params.List
+	if len(params) == 0 || len(params[0].Names) == 0 {
+		return
+	}
+	ctx := pass.TypesInfo.Defs[params[0].Names[0]]
+	waits := waitsFor(pass, fn)
+	ast.Inspect(fn.Body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			checkKept(pass, fn, n, ctx)
+		case *ast.SendStmt:
+			if pathOf(pass, n.Value).is(ctx) && !waits {
+				report(pass, n, "the context of Do is sent away, but ends with Do: the lock is free then")
+			}
+		case *ast.GoStmt:
+			if uses(pass, n, ctx) && !waits {
+				report(pass, n, "a goroutine that nobody waits for has the context of Do, which ends with Do: the lock is free then")
+			}
+		}
+		return true
+	})
+}
+
+func checkKept(pass *analysis.Pass, fn *ast.FuncLit, assign *ast.AssignStmt, ctx types.Object) {
+	for i, right := range assign.Rhs {
+		if len(assign.Lhs) != len(assign.Rhs) || !pathOf(pass, right).is(ctx) {
+			continue
+		}
+		if to := pathOf(pass, assign.Lhs[i]); to.known() && !within(fn, to.root) {
+			report(pass, assign, "the context of Do is kept in "+name(to)+", but ends with Do: the lock is free then")
+		}
+	}
+}
+
+// waitsFor tells whether a function waits for something, such as its goroutines.
+func waitsFor(pass *analysis.Pass, fn *ast.FuncLit) (waits bool) {
+	inGo := map[ast.Node]bool{}
+	ast.Inspect(fn.Body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			inGo[n.Call.Fun] = true
+		case *ast.FuncLit:
+			return !inGo[n]
+		case *ast.SelectStmt:
+			waits = true
+		case *ast.UnaryExpr:
+			waits = waits || n.Op == token.ARROW
+		case *ast.RangeStmt:
+			_, channel := pass.TypesInfo.TypeOf(n.X).Underlying().(*types.Chan)
+			waits = waits || channel
+		case *ast.CallExpr:
+			if called := calleeOf(pass, n); called != nil {
+				waits = waits || slices.Contains([]string{"Wait", "Join", "Stop", "Shutdown", "Close"}, called.Name())
+			}
+		}
+		return true
+	})
+	return waits
+}
+
+func uses(pass *analysis.Pass, node ast.Node, v types.Object) (found bool) {
+	ast.Inspect(node, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok && pass.TypesInfo.Uses[id] == v {
+			found = true
+		}
+		return !found
+	})
+	return found
+}

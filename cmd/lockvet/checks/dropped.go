@@ -1,0 +1,159 @@
+package checks
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+)
+
+// Dropped finds results of lockstep's calls that nobody looks at.
+var Dropped = &analysis.Analyzer{
+	Name: "dropped",
+	Doc:  "find dropped errors, grants and leases of lockstep's calls",
+	URL:  url + "dropped",
+	Run:  runDropped,
+}
+
+// What goes on without its lock where the error is not looked at, also by _ =.
+var locking = strings.Fields(`Lock TryLock RLock TryRLock LockAll LockAny CompareAndBump Guard Verify
+	Acquire AcquireShared AcquireAll AcquireTx AssertLocked AssertRLocked Join JoinConn`)
+
+func runDropped(pass *analysis.Pass) (any, error) {
+	for _, file := range programs(pass) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ExprStmt:
+				if call, ok := ast.Unparen(n.X).(*ast.CallExpr); ok {
+					checkStatement(pass, call, false)
+				}
+			case *ast.GoStmt:
+				checkStatement(pass, n.Call, false)
+			case *ast.DeferStmt:
+				checkStatement(pass, n.Call, true)
+			case *ast.AssignStmt:
+				checkBlank(pass, n)
+			}
+			return true
+		})
+	}
+	eachList(pass, func(list []ast.Stmt) {
+		for i, stmt := range list {
+			checkHandle(pass, stmt, list[i+1:])
+		}
+	})
+	return nil, nil
+}
+
+// resultsOf returns the results of a call of lockstep.
+func resultsOf(pass *analysis.Pass, call *ast.CallExpr) (name string, results *types.Tuple) {
+	fn := calleeOf(pass, call)
+	if fn == nil || !ours(fn.Pkg()) {
+		return "", nil
+	}
+	return fn.Name(), fn.Signature().Results()
+}
+
+func checkStatement(pass *analysis.Pass, call *ast.CallExpr, deferred bool) {
+	name, results := resultsOf(pass, call)
+	if results.Len() == 0 || !isError(results.At(results.Len()-1).Type()) {
+		return
+	}
+	if deferred && (name == "Release" || name == "Close") {
+		return // where nobody is left to be told, as of a file that was read
+	}
+	report(pass, call, "the error of "+name+" is dropped: "+consequence(name))
+}
+
+func consequence(name string) string {
+	switch {
+	case slices.Contains(locking, name):
+		return "the program goes on without the lock"
+	case name == "Release":
+		return "it tells that the lease was lost"
+	}
+	return "it tells that nothing was done, or not under the lock"
+}
+
+// checkBlank finds _ in the place of what tells whether the lock is held.
+func checkBlank(pass *analysis.Pass, assign *ast.AssignStmt) {
+	if len(assign.Rhs) != 1 {
+		return
+	}
+	call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
+	if !ok {
+		return
+	}
+	name, results := resultsOf(pass, call)
+	if results.Len() != len(assign.Lhs) || results.Len() == 0 {
+		return
+	}
+	last := results.Len() - 1
+	if slices.Contains(locking, name) && isError(results.At(last).Type()) && isBlank(assign.Lhs[last]) {
+		report(pass, call, "the error of "+name+" is dropped: "+consequence(name))
+	}
+}
+
+// checkHandle finds a lease that was acquired for sure, and that nobody can release, and
+// work that is done again, since nobody looks at what Once says.
+func checkHandle(pass *analysis.Pass, stmt ast.Stmt, rest []ast.Stmt) {
+	test, _ := stmt.(*ast.IfStmt)
+	if test != nil {
+		stmt = test.Init
+	} else if len(rest) > 0 {
+		if test, _ = rest[0].(*ast.IfStmt); test != nil {
+			rest = rest[1:]
+		}
+	}
+	assign, ok := stmt.(*ast.AssignStmt)
+	if !ok || test == nil || len(assign.Rhs) != 1 || len(assign.Lhs) != 2 || !isBlank(assign.Lhs[0]) {
+		return
+	}
+	call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
+	if !ok || !isFailure(pass, test.Cond, assign.Lhs[1]) {
+		return
+	}
+	if acquires(pass, call) && !closesAround(pass, call) {
+		report(pass, call, "the lease is dropped: nobody can release it, or learn that it is lost")
+	}
+	if nameOf(pass, call) == "(*txlock.Scope).Once" && !onlyReturns(rest) {
+		report(pass, call, "what Once says is dropped: it tells whether this is the first, who alone may do the work")
+	}
+}
+
+// isFailure tells whether a condition is err != nil. Who expects an error looks for others.
+func isFailure(pass *analysis.Pass, cond, err ast.Expr) bool {
+	c, ok := ast.Unparen(cond).(*ast.BinaryExpr)
+	return ok && c.Op == token.NEQ && isError(pass.TypesInfo.TypeOf(c.X)) && pathOf(pass, c.X).same(pathOf(pass, err))
+}
+
+func onlyReturns(list []ast.Stmt) bool {
+	if len(list) == 0 {
+		return true
+	}
+	_, ok := list[0].(*ast.ReturnStmt)
+	return ok
+}
+
+func isBlank(e ast.Expr) bool {
+	id, ok := e.(*ast.Ident)
+	return ok && id.Name == "_"
+}
+
+// acquires tells whether a call gives a handle that is to be released.
+func acquires(pass *analysis.Pass, call *ast.CallExpr) bool {
+	name, results := resultsOf(pass, call)
+	if results.Len() != 2 || name == "AcquireTx" { // ends with its transaction's rollback
+		return false
+	}
+	switch typeName(results.At(0).Type()) {
+	case "txlock/lease.Lease", "txlock/lease.Leases", "txlock/quorum.Lease":
+		return strings.HasPrefix(strings.TrimPrefix(name, "Try"), "Acquire")
+	case "txlock/job.Claim":
+		return strings.HasPrefix(name, "Claim")
+	}
+	return false
+}

@@ -1,0 +1,102 @@
+package checks
+
+import (
+	"go/ast"
+	"go/types"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+)
+
+// GuardLast finds statements between a lease's Guard and the COMMIT.
+var GuardLast = &analysis.Analyzer{
+	Name:     "guardlast",
+	Doc:      "find statements of a transaction after Lease.Guard, which should be its last",
+	URL:      url + "guardlast",
+	Requires: []*analysis.Analyzer{helpers},
+	Run:      runGuardLast,
+}
+
+func runGuardLast(pass *analysis.Pass) (any, error) {
+	joined := joinedIn(pass)
+	eachList(pass, func(list []ast.Stmt) {
+		for i, stmt := range list {
+			guard, tx := guardIn(pass, stmt)
+			if tx == nil {
+				continue
+			}
+			for _, later := range list[i+1:] {
+				if ends(pass, later, tx) {
+					break
+				}
+				if after := statementIn(pass, joined, later, tx); after != nil {
+					report(pass, guard, "Guard is not the last statement of "+tx.Name()+
+						": from here to the COMMIT all other transactions under the lease wait")
+					break
+				}
+			}
+		}
+	})
+	return nil, nil
+}
+
+func isGuard(name string) bool {
+	return name == "lockgorm.Guard" || strings.HasPrefix(name, "(*txlock/lease.Lease") && strings.HasSuffix(name, ").Guard")
+}
+
+func guardIn(pass *analysis.Pass, stmt ast.Stmt) (guard *ast.CallExpr, tx types.Object) {
+	calls(stmt, func(call *ast.CallExpr) {
+		if !isGuard(nameOf(pass, call)) {
+			return
+		}
+		for _, arg := range call.Args {
+			if p := pathOf(pass, arg); p.variable() && isTx(p.root.Type()) {
+				guard, tx = call, p.root
+			}
+		}
+	})
+	return guard, tx
+}
+
+// ends tells whether a statement ends the transaction or gives the variable another one.
+func ends(pass *analysis.Pass, stmt ast.Stmt, tx types.Object) (ends bool) {
+	ast.Inspect(stmt, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			receiver, fn := receiverOf(n), calleeOf(pass, n)
+			if receiver != nil && fn != nil && pathOf(pass, receiver).is(tx) && (fn.Name() == "Commit" || fn.Name() == "Rollback") {
+				ends = true
+			}
+		case *ast.AssignStmt:
+			for _, left := range n.Lhs {
+				ends = ends || pathOf(pass, left).is(tx)
+			}
+		}
+		return true
+	})
+	return ends
+}
+
+// statementIn returns a call by which a statement sends something in the transaction.
+func statementIn(pass *analysis.Pass, joined map[types.Object]types.Object, stmt ast.Stmt, tx types.Object) (found *ast.CallExpr) {
+	reached(stmt, func(n ast.Node) {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || isGuard(nameOf(pass, call)) {
+			return
+		}
+		receiver := receiverOf(call)
+		if receiver == nil {
+			return
+		}
+		p := pathOf(pass, receiver)
+		sends := finishes(pass, call) && p.is(tx)
+		if withTx(pass.TypesInfo.TypeOf(receiver)) && !withTx(pass.TypesInfo.TypeOf(call)) {
+			bind, ok := ast.Unparen(receiver).(*ast.CallExpr)
+			sends = p.known() && joined[p.root] == tx || ok && txOf(pass, bind) == tx
+		}
+		if sends {
+			found = call
+		}
+	})
+	return found
+}

@@ -1,0 +1,64 @@
+// Package dropped looks at nothing, or at enough.
+package dropped
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+func wrong(ctx context.Context, db *sql.DB, locks *txlock.Scope, m *lease.Manager, l *lease.Lease, key txlock.Key) {
+	locks.Lock(ctx, key)                                                        // want `the error of Lock is dropped: the program goes on without the lock`
+	_, _ = locks.LockAll(ctx, key)                                              // want `the error of LockAll is dropped`
+	grant, _ := locks.TryLock(ctx, key)                                         // want `the error of TryLock is dropped`
+	go locksqlc.Run(ctx, db, nil, func(*sql.Tx) error { return nil })           // want `the error of Run is dropped: it tells that nothing was done`
+	defer locksqlc.Do(ctx, db, key, func(context.Context) error { return nil }) // want `the error of Do is dropped`
+	l.Release(ctx)                                                              // want `the error of Release is dropped: it tells that the lease was lost`
+	_ = grant
+	if _, err := m.Acquire(ctx, key); err != nil { // want `the lease is dropped`
+		return
+	}
+	_, err := m.TryAcquire(ctx, key) // want `the lease is dropped`
+	if err != nil {
+		return
+	}
+}
+
+func onceWrong(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	if _, err := locks.Once(ctx, key); err != nil { // want `what Once says is dropped`
+		return err
+	}
+	_, err := tx.ExecContext(ctx, "INSERT INTO payments VALUES (1)")
+	return err
+}
+
+func right(ctx context.Context, locks *txlock.Scope, m *lease.Manager, l *lease.Lease, key txlock.Key) (err error) {
+	defer l.Release(ctx)
+	defer m.Close(ctx)
+	if _, err := locks.Lock(ctx, key); err != nil {
+		return err
+	}
+	if _, err := m.TryAcquire(ctx, key); err == nil { // somebody must have it
+		return nil
+	}
+	_ = l.Release(ctx)
+	_, _ = m.List(ctx)
+	_, err = locks.Once(ctx, key)
+	return err
+}
+
+// The manager is closed at the end, and its leases with it.
+func closed(ctx context.Context, db *sql.DB, key txlock.Key) error {
+	m, err := lease.NewManager(db)
+	if err != nil {
+		return err
+	}
+	defer m.Close(ctx)
+	if _, err := m.Acquire(ctx, key); err != nil {
+		return err
+	}
+	return nil
+}

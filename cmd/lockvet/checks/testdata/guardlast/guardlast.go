@@ -1,0 +1,72 @@
+// Package guardlast has guards at their place and elsewhere.
+package guardlast
+
+import (
+	"context"
+	"database/sql"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/examples/sqlcorders/ordersdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+func wrong(ctx context.Context, tx *sql.Tx, l *lease.Lease) error {
+	if err := l.Guard(ctx, tx); err != nil { // want `Guard is not the last statement of tx`
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE jobs SET n = 1"); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func wrongSqlc(ctx context.Context, tx *sql.Tx, q *ordersdb.Queries, l *lease.Lease) error {
+	if err := l.Guard(ctx, tx); err != nil { // want `Guard is not the last statement of tx`
+		return err
+	}
+	_, err := q.WithTx(tx).PaidOrders(ctx)
+	return err
+}
+
+func wrongGorm(db *gorm.DB, l *lease.Lease) error {
+	return db.Transaction(func(tx *gorm.DB) error {
+		if err := lockgorm.Guard(tx, l); err != nil { // want `Guard is not the last statement of tx`
+			return err
+		}
+		return tx.Exec("UPDATE jobs SET n = 1").Error
+	})
+}
+
+func right(ctx context.Context, tx, next *sql.Tx, l, second *lease.Lease) error {
+	if _, err := tx.ExecContext(ctx, "UPDATE jobs SET n = 1"); err != nil {
+		return err
+	}
+	if err := l.Guard(ctx, tx); err != nil {
+		return err
+	}
+	if err := second.Guard(ctx, tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	_, err := next.ExecContext(ctx, "UPDATE jobs SET n = 1")
+	return err
+}
+
+func again(ctx context.Context, db *sql.DB, tx *sql.Tx, l *lease.Lease) error {
+	if err := l.Guard(ctx, tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	tx, err := db.Begin()
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "UPDATE jobs SET n = 1")
+	return err
+}

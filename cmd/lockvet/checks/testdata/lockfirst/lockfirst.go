@@ -1,0 +1,112 @@
+// Package lockfirst has queries before locks.
+package lockfirst
+
+import (
+	"context"
+	"database/sql"
+
+	"example.com/shop/helper"
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/examples/sqlcorders/ordersdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/locksqlc"
+)
+
+type order struct{ ID, Account int64 }
+
+func late(ctx context.Context, tx *sql.Tx, id int64) error {
+	var n int
+	if err := tx.QueryRowContext(ctx, "SELECT n FROM orders WHERE id = ?", id).Scan(&n); err != nil { // want `a query before the lock of tx`
+		return err
+	}
+	locks, err := locksqlc.Join(ctx, tx)
+	if err != nil {
+		return err
+	}
+	_, err = locks.Lock(ctx, helper.Orders.Key(id))
+	return err
+}
+
+func lateHelper(ctx context.Context, tx *sql.Tx, queries *ordersdb.Queries, id int64) error {
+	q := queries.WithTx(tx)
+	if _, err := q.PaidOrders(ctx); err != nil { // want `a query before the lock of tx`
+		return err
+	}
+	return helper.LockOrder(ctx, tx, id)
+}
+
+func lateGorm(db *gorm.DB, id int64) error {
+	return db.Transaction(func(tx *gorm.DB) error {
+		var o order
+		if err := tx.First(&o, id).Error; err != nil { // want `a query before the lock of tx`
+			return err
+		}
+		_, err := lockgorm.Lock(tx, helper.Orders.Key(id))
+		return err
+	})
+}
+
+// The query tells the key.
+func dependent(db *gorm.DB, id int64) error {
+	return db.Transaction(func(tx *gorm.DB) error {
+		var o order
+		if err := tx.First(&o, id).Error; err != nil {
+			return err
+		}
+		_, err := lockgorm.Lock(tx, helper.Orders.Key(o.Account))
+		return err
+	})
+}
+
+func pointed(tx *gorm.DB, o *order) error {
+	if err := tx.First(o, 1).Error; err != nil {
+		return err
+	}
+	return helper.LockGorm(tx, o.Account)
+}
+
+// The query tells whether a lock is needed.
+func conditional(ctx context.Context, tx *sql.Tx, id int64) error {
+	var n int
+	if err := tx.QueryRowContext(ctx, "SELECT n FROM orders WHERE id = ?", id).Scan(&n); err != nil {
+		return err
+	}
+	if n == 0 {
+		return nil
+	}
+	return helper.LockOrder(ctx, tx, id)
+}
+
+// The query locks, or stands under a lock.
+func locked(ctx context.Context, tx *sql.Tx, id, other int64) error {
+	var n int
+	if err := tx.QueryRowContext(ctx, "SELECT n FROM orders WHERE id = ? FOR UPDATE", id).Scan(&n); err != nil {
+		return err
+	}
+	if err := helper.LockOrder(ctx, tx, id); err != nil {
+		return err
+	}
+	if err := tx.QueryRowContext(ctx, "SELECT n FROM orders WHERE id = ?", id).Scan(&n); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, other)
+}
+
+func lockedGorm(tx *gorm.DB, id int64) error {
+	var o order
+	if err := tx.Clauses(clause.Locking{Strength: "UPDATE"}).First(&o, id).Error; err != nil {
+		return err
+	}
+	return helper.LockGorm(tx, id)
+}
+
+// Two transactions.
+func two(ctx context.Context, read, tx *sql.Tx, id int64) error {
+	var n int
+	if err := read.QueryRowContext(ctx, "SELECT n FROM orders WHERE id = ?", id).Scan(&n); err != nil {
+		return err
+	}
+	return helper.LockOrder(ctx, tx, id)
+}

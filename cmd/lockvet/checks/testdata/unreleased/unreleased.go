@@ -1,0 +1,123 @@
+// Package unreleased forgets leases, or not.
+package unreleased
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+func never(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	l, err := m.Acquire(ctx, key) // want `l is not released on all paths`
+	if err != nil {
+		return err
+	}
+	return l.Err()
+}
+
+func onePath(ctx context.Context, m *lease.Manager, key txlock.Key, work func() error) error {
+	l, err := m.TryAcquire(ctx, key) // want `l is not released on all paths: see the return at line 30`
+	if errors.Is(err, txlock.ErrBusy) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err = work(); err != nil {
+		return err
+	}
+	return l.Release(ctx)
+}
+
+func claimed(ctx context.Context, jobs *job.Jobs, key txlock.Key) error {
+	c, err := jobs.Claim(ctx, key, time.Now()) // want `c is not released on all paths`
+	if err != nil {
+		return err
+	}
+	_ = c.At()
+	return nil
+}
+
+func deferred(ctx context.Context, m *lease.Manager, key txlock.Key, work func(context.Context) error) (err error) {
+	l, err := m.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Release(context.WithoutCancel(ctx))) }()
+	return work(ctx)
+}
+
+func handed(ctx context.Context, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+	l, err := m.Acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+type worker struct{ leases []*lease.Lease }
+
+func (w *worker) kept(ctx context.Context, m *lease.Manager, keys ...txlock.Key) error {
+	for _, key := range keys {
+		l, err := m.Acquire(ctx, key)
+		if err != nil {
+			return err
+		}
+		w.leases = append(w.leases, l)
+	}
+	return nil
+}
+
+func each(ctx context.Context, m *lease.Manager, keys []txlock.Key) error {
+	all, err := m.AcquireAll(ctx, keys)
+	if err != nil {
+		return err
+	}
+	for _, l := range all.All() {
+		if err := l.Release(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func lost(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	l, err := m.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-l.Done():
+		return l.Err()
+	case <-ctx.Done():
+		return l.Release(context.Background())
+	}
+}
+
+func maybe(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	l, err := m.TryAcquire(ctx, key)
+	if l == nil {
+		return err
+	}
+	return l.Release(ctx)
+}
+
+func named(ctx context.Context, m *lease.Manager, key txlock.Key) (l *lease.Lease, err error) {
+	l, err = m.Acquire(ctx, key)
+	return
+}
+
+func downgraded(ctx context.Context, m *lease.Manager, key txlock.Key) error {
+	writer, err := m.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	reader, err := writer.Downgrade(ctx)
+	if err != nil {
+		return errors.Join(err, writer.Release(ctx))
+	}
+	return reader.Release(ctx)
+}

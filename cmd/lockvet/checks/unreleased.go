@@ -1,0 +1,219 @@
+package checks
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+	"strconv"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/passes/ctrlflow"
+	"golang.org/x/tools/go/cfg"
+)
+
+// Unreleased finds leases that a path of a function forgets.
+var Unreleased = &analysis.Analyzer{
+	Name:     "unreleased",
+	Doc:      "find leases without Release, and claims without Finish, on a path to a return",
+	URL:      url + "unreleased",
+	Requires: []*analysis.Analyzer{ctrlflow.Analyzer},
+	Run:      runUnreleased,
+}
+
+func runUnreleased(pass *analysis.Pass) (any, error) {
+	cfgs := pass.ResultOf[ctrlflow.Analyzer].(*ctrlflow.CFGs)
+	for _, file := range programs(pass) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch fn := n.(type) {
+			case *ast.FuncDecl:
+				main := fn.Recv == nil && fn.Name.Name == "main" && pass.Pkg.Name() == "main"
+				if fn.Body != nil && !main && !closes(pass, fn) { // the end of main is that of the process
+					checkPaths(pass, fn, cfgs.FuncDecl(fn))
+				}
+			case *ast.FuncLit:
+				if !closes(pass, fn) {
+					checkPaths(pass, fn, cfgs.FuncLit(fn))
+				}
+			}
+			return true
+		})
+	}
+	return nil, nil
+}
+
+// closes tells whether a function closes a manager, which releases its leases.
+func closes(pass *analysis.Pass, fn ast.Node) (closes bool) {
+	ast.Inspect(fn, func(n ast.Node) bool {
+		if selector, ok := n.(*ast.SelectorExpr); ok && selector.Sel.Name == "Close" {
+			of := typeName(pass.TypesInfo.TypeOf(selector.X))
+			closes = closes || of == "txlock/lease.Manager" || of == "txlock/quorum.Manager"
+		}
+		return !closes
+	})
+	return closes
+}
+
+// closesAround does so for the function in which a node stands.
+func closesAround(pass *analysis.Pass, node ast.Node) (found bool) {
+	for _, file := range pass.Files {
+		for _, decl := range file.Decls {
+			found = found || decl.Pos() <= node.Pos() && node.End() <= decl.End() && closes(pass, decl)
+		}
+	}
+	return found
+}
+
+// A handle is a variable with a lease or claim, and the error beside it.
+type handle struct {
+	pass    *analysis.Pass
+	v, err  types.Object
+	results *ast.FieldList
+	seen    map[visit]bool
+}
+
+type visit struct {
+	block *cfg.Block
+	tells bool // whether err is still the error of the acquisition
+}
+
+func checkPaths(pass *analysis.Pass, fn ast.Node, g *cfg.CFG) {
+	if g == nil { // where functions have none, in package runtime
+		return
+	}
+	for _, block := range g.Blocks {
+		for i, node := range block.Nodes {
+			h := acquiredBy(pass, fn, node)
+			if h == nil {
+				continue
+			}
+			ret := h.forgotten(block, block.Nodes[i+1:], h.err != nil)
+			if ret == nil {
+				continue
+			}
+			line := pass.Fset.Position(ret.Pos()).Line
+			if line == 0 {
+				line = pass.Fset.Position(fn.End()).Line
+			}
+			report(pass, node, h.v.Name()+" is not released on all paths: see the return at line "+strconv.Itoa(line))
+		}
+	}
+}
+
+// acquiredBy returns the handle of an assignment to a variable of a function.
+func acquiredBy(pass *analysis.Pass, fn, node ast.Node) *handle {
+	assign, ok := node.(*ast.AssignStmt)
+	if !ok || len(assign.Rhs) != 1 || len(assign.Lhs) != 2 || isBlank(assign.Lhs[0]) {
+		return nil
+	}
+	call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
+	if !ok || !acquires(pass, call) {
+		return nil
+	}
+	v := pathOf(pass, assign.Lhs[0])
+	if !v.variable() || !within(fn, v.root) {
+		return nil // a field, or of a function around this one
+	}
+	return &handle{pass: pass, v: v.root, err: pathOf(pass, assign.Lhs[1]).root, results: typeOf(fn).Results, seen: map[visit]bool{}}
+}
+
+func typeOf(fn ast.Node) *ast.FuncType {
+	if decl, ok := fn.(*ast.FuncDecl); ok {
+		return decl.Type
+	}
+	return fn.(*ast.FuncLit).Type
+}
+
+// forgotten returns a return that is reached without a release.
+func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.Node {
+	for _, node := range nodes {
+		if h.releases(node) {
+			return nil
+		}
+		if assign, ok := node.(*ast.AssignStmt); ok {
+			tells = tells && !slices.ContainsFunc(assign.Lhs, func(left ast.Expr) bool { return pathOf(h.pass, left).is(h.err) })
+		}
+	}
+	if ret := block.Return(); ret != nil {
+		return ret
+	}
+	succs := block.Succs
+	if len(succs) == 2 && len(nodes) > 0 {
+		if cond, ok := nodes[len(nodes)-1].(ast.Expr); ok {
+			succs = h.possible(cond, succs, tells)
+		}
+	}
+	for _, next := range succs {
+		if at := (visit{next, tells}); !h.seen[at] {
+			h.seen[at] = true
+			if ret := h.forgotten(next, next.Nodes, tells); ret != nil {
+				return ret
+			}
+		}
+	}
+	return nil
+}
+
+// possible returns those branches of a condition on which there is a lease.
+func (h *handle) possible(cond ast.Expr, succs []*cfg.Block, tells bool) []*cfg.Block {
+	switch e := ast.Unparen(cond).(type) {
+	case *ast.BinaryExpr:
+		of := pathOf(h.pass, e.X)
+		isErr := tells && of.is(h.err)
+		if !h.pass.TypesInfo.Types[e.Y].IsNil() || !isErr && !of.is(h.v) {
+			break
+		}
+		if (e.Op == token.EQL) == isErr { // err == nil, v != nil
+			return succs[:1]
+		}
+		return succs[1:]
+	case *ast.CallExpr: // errors.Is(err, ...)
+		if tells && len(e.Args) > 0 && pathOf(h.pass, e.Args[0]).is(h.err) {
+			return succs[1:]
+		}
+	}
+	return succs
+}
+
+// releases tells whether a node releases the lease, or may hand it to somebody who will.
+func (h *handle) releases(node ast.Node) (released bool) {
+	if ret, ok := node.(*ast.ReturnStmt); ok && ret.Results == nil && h.results != nil && within(h.results, h.v) {
+		return true
+	}
+	spared := map[ast.Expr]bool{}
+	ast.Inspect(node, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.UnaryExpr:
+			if call, ok := n.X.(*ast.CallExpr); ok && n.Op == token.ARROW { // <-l.Done(): it is lost
+				released = released || receiverOf(call) != nil && pathOf(h.pass, receiverOf(call)).is(h.v)
+			}
+		case *ast.Ident:
+			released = released || h.pass.TypesInfo.Uses[n] == h.v && !spared[n]
+		case ast.Expr:
+			if only := h.looksAt(n); only != nil {
+				spared[only] = true
+			}
+		}
+		return !released
+	})
+	return released
+}
+
+// looksAt returns the operand of an expression that does nothing to it.
+func (h *handle) looksAt(e ast.Expr) ast.Expr {
+	switch e := e.(type) {
+	case *ast.SelectorExpr: // l.Err
+		if !slices.Contains([]string{"Release", "Finish", "Downgrade", "All", "Lease"}, e.Sel.Name) {
+			return ast.Unparen(e.X)
+		}
+	case *ast.BinaryExpr: // l != nil
+		if h.pass.TypesInfo.Types[e.Y].IsNil() {
+			return ast.Unparen(e.X)
+		}
+	case *ast.CallExpr: // lockgorm.Guard(tx, l)
+		if isGuard(nameOf(h.pass, e)) && len(e.Args) > 1 {
+			return ast.Unparen(e.Args[1])
+		}
+	}
+	return nil
+}
