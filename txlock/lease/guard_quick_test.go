@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -279,11 +280,12 @@ func TestOneJanitor(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		every := lease.Janitor(time.Minute, time.Hour)
 		var wires []*wire
+		var held []*lease.Lease
 		for n := range 3 {
 			m, wire := db.process(every)
 			wires = append(wires, wire)
 			release(t, acquire(t, m, txlock.Named("idle "+string(rune('a'+n)))))
-			acquire(t, m, txlock.Named("used "+string(rune('a'+n)))) // its manager has a janitor from now on
+			held = append(held, acquire(t, m, txlock.Named("used "+string(rune('a'+n))))) // its manager has a janitor from now on
 			time.Sleep(time.Second)
 		}
 		db.after(61 * time.Minute)
@@ -302,5 +304,6 @@ func TestOneJanitor(t *testing.T) {
 				t.Errorf("%s: %+v", key, seen)
 			}
 		}
+		runtime.KeepAlive(held)
 	})
 }
