@@ -136,8 +136,10 @@ func (o *opening) close(c *conn, word string) error {
 // merge returns a lock statement together with the BEGIN that is pending. It returns false
 // if they can't share a text, or if the reply wouldn't tell that the transaction is open.
 func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue, exec bool) (opener, bool) {
-	call := c.call(ctx)
-	if !c.opening.pending || call == nil || call.Restores || len(args) > 0 || !c.status.flags.IsValid() {
+	if !c.opening.pending || len(args) > 0 || !c.status.flags.IsValid() {
+		return opener{}, false
+	}
+	if call := c.call(ctx); call == nil || call.Restores {
 		return opener{}, false
 	}
 	if c.server.MariaDB {
