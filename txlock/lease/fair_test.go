@@ -481,7 +481,7 @@ func TestFairFirstQueue(t *testing.T) {
 			first := fairAcquire(t, fairManager(t, db), key)
 			queue.first(t)
 			close(going)
-			place := await(20*time.Second, func() bool { return len(queue.waiting(t)) == 1 })
+			place := testdb.Await(20*time.Second, func() bool { return len(queue.waiting(t)) == 1 })
 			if !place {
 				t.Error("it takes no place in the queue")
 			}
