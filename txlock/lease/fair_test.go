@@ -552,7 +552,7 @@ func TestFairClean(t *testing.T) {
 		var takers sync.WaitGroup
 		for _, m := range managers {
 			takers.Go(func() {
-				for range 30 {
+				for range testdb.Long(10, 30) {
 					l, err := m.Acquire(t.Context(), key, lease.WaitAtMost(20*time.Second))
 					if err != nil {
 						t.Errorf("Acquire beside the removal: %v", err)
