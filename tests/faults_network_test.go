@@ -77,19 +77,6 @@ func rewritten(rewrite func(string) string) func(driver.Connector) driver.Connec
 	return func(c driver.Connector) driver.Connector { return faults.Rewriter(c, rewrite) }
 }
 
-// await asks until the answer is yes, and tells whether that took no longer than
-// the limit.
-func await(limit time.Duration, ask func() bool) bool {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(limit); !ask(); <-tick.C {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
-}
-
 // faultManager is a manager that is closed at the end, whatever has become of its
 // leases.
 func faultManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {

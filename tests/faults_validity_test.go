@@ -97,7 +97,7 @@ func awaitRenewal(t *testing.T, db *testdb.DB, key txlock.Key) {
 	t.Helper()
 	const expiry = "SELECT expires_us FROM lockstep_leases WHERE name = ?"
 	before := count(t, db, expiry, key.String())
-	if !await(10*time.Second, func() bool { return count(t, db, expiry, key.String()) > before }) {
+	if !testdb.Await(10*time.Second, func() bool { return count(t, db, expiry, key.String()) > before }) {
 		t.Fatal("the lease is not renewed")
 	}
 }

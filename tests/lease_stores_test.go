@@ -91,7 +91,7 @@ func onStores(t *testing.T, cast string, only []string, rewrite func(string) str
 			}
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				db := testdb.Shared(t, engine).Open(t)
+				db := testdb.Shared(t, engine).OpenLeases(t)
 				over := false
 				check := func(rt *rapid.T) {
 					if over {
@@ -117,7 +117,7 @@ func onStores(t *testing.T, cast string, only []string, rewrite func(string) str
 					})
 				}
 				rapid.Check(t, check)
-				for n := 0; rewrite != nil && !over && n < 20; n++ { // it takes a few histories
+				for n := 0; rewrite != nil && !over && n < 40; n++ { // it takes a few histories
 					rapid.Check(t, check)
 				}
 			})

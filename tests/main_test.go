@@ -8,7 +8,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	checks := testdb.Long("15", "1000")
+	checks := testdb.Long("8", "1000")
 	// The defaults of rapid, which the command line overrides.
 	for name, value := range map[string]string{"rapid.checks": checks, "rapid.nofailfile": "true"} {
 		if err := flag.Set(name, value); err != nil {

@@ -190,12 +190,13 @@ func (n *faultNode) fault(t *testing.T) (kind string) {
 // TestQuorumFaults proves, for three clients of five servers that are killed, stopped,
 // cut off and emptied at random, up to two at a time, that no two hold the lease at
 // once, that the token of each grant is above all before, and that the lease is to be
-// had again afterwards. The servers are of one kind, and mixed.
+// had again afterwards. The servers are of all kinds, and with LOCKSTEP_LONG=1 of each
+// kind alone, too.
 func TestQuorumFaults(t *testing.T) {
 	engines := testdb.Engines()
-	t.Run(string(engines[0]), func(t *testing.T) { quorumFaults(t, engines[:1]) })
-	if len(engines) > 1 {
-		t.Run("mixed", func(t *testing.T) { quorumFaults(t, engines) })
+	t.Run("all", func(t *testing.T) { quorumFaults(t, engines) })
+	for _, engine := range testdb.Long(nil, engines) {
+		t.Run(string(engine), func(t *testing.T) { quorumFaults(t, []testdb.Engine{engine}) })
 	}
 }
 
@@ -235,7 +236,7 @@ func quorumFaults(t *testing.T, engines []testdb.Engine) {
 	grants, faults := 0, map[string]int{}
 	all.Go(func() { // a loaded machine takes longer
 		time.Sleep(faultsLast())
-		await(time.Minute, func() bool { return h.len() >= 6 })
+		testdb.Await(time.Minute, func() bool { return h.len() >= 6 })
 		cancel()
 	})
 	for c, m := range clients {
@@ -271,7 +272,7 @@ func quorumFaults(t *testing.T, engines []testdb.Engine) {
 	for c, m := range clients { // nodes that were emptied count again after a while
 		var l *quorum.Lease
 		var err error
-		if !await(time.Minute, func() bool {
+		if !testdb.Await(time.Minute, func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			l, err = m.Acquire(ctx, key)

@@ -82,7 +82,7 @@ const bounded = time.Second + 5*time.Second + 10*time.Second
 
 // retried calls f until it succeeds.
 func retried(f func() error) (err error) {
-	await(bounded, func() bool { err = f(); return err == nil })
+	testdb.Await(bounded, func() bool { err = f(); return err == nil })
 	return err
 }
 

@@ -93,7 +93,7 @@ func fairProcess(dsn string, key txlock.Key) error {
 			fmt.Println("granted", who+late)
 			held <- l
 		}()
-		if !await(20*time.Second, func() bool { return fairWaiters() > before }) {
+		if !testdb.Await(20*time.Second, func() bool { return fairWaiters() > before }) {
 			return errors.New("the waiter doesn't wait")
 		}
 		fmt.Println("waits")

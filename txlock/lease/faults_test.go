@@ -20,19 +20,6 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// await asks until the answer is yes, and tells whether that took no longer than
-// the limit.
-func await(limit time.Duration, ask func() bool) bool {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(limit); !ask(); <-tick.C {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
-}
-
 // expiry reads when the lease of a key expires, by the server's clock.
 func expiry(t testing.TB, db *testdb.DB, key txlock.Key) int64 {
 	t.Helper()
@@ -58,7 +45,7 @@ func leaveNothing(t *testing.T, db *testdb.DB, managers []*lease.Manager, pools 
 		}
 		_ = pools[i].Close() // which complains of connections that were broken
 	}
-	if !await(10*time.Second, func() bool { return sessions(t, db) == 0 }) {
+	if !testdb.Await(10*time.Second, func() bool { return sessions(t, db) == 0 }) {
 		t.Errorf("%d sessions are left", sessions(t, db))
 	}
 }
@@ -89,7 +76,7 @@ func TestServerRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := expiry(t, db, long.Key())
-			if !await(10*time.Second, func() bool { return expiry(t, db, long.Key()) > before }) {
+			if !testdb.Await(10*time.Second, func() bool { return expiry(t, db, long.Key()) > before }) {
 				t.Error("the long lease is not renewed any more")
 			}
 			_, err := other.TryAcquire(t.Context(), long.Key())
@@ -448,7 +435,7 @@ func TestTokensOutliveRows(t *testing.T) {
 		present := func() bool {
 			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ?", key.String()) == 1
 		}
-		if !await(20*time.Second, func() bool { // until it was idle for the retention
+		if !testdb.Await(20*time.Second, func() bool { // until it was idle for the retention
 			if _, err := m.CleanNow(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -485,7 +472,7 @@ func TestPoolOfOne(t *testing.T) {
 		renewed := func(l *lease.Lease) {
 			t.Helper()
 			before := expiry(t, db, l.Key())
-			if !await(10*time.Second, func() bool { return expiry(t, db, l.Key()) > before }) {
+			if !testdb.Await(10*time.Second, func() bool { return expiry(t, db, l.Key()) > before }) {
 				t.Errorf("lease of %v is not renewed", l.Key())
 			}
 		}

@@ -665,7 +665,7 @@ func TestGuardOfNothing(t *testing.T) {
 // takes a minute with LOCKSTEP_LONG=1, and is shorter, but at a tenth of the speed,
 // without, for machines that are busy.
 func TestGuardedBackToBack(t *testing.T) {
-	length, scale := testdb.Long(15*time.Second, time.Minute), testdb.Long(10*time.Millisecond, time.Millisecond)
+	length, scale := testdb.Long(9*time.Second, time.Minute), testdb.Long(10*time.Millisecond, time.Millisecond)
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		run, wait := sideBySide(t)
 		defer wait()

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -152,7 +153,7 @@ func TestNoFalseAlarm(t *testing.T) {
 	inMemory(t, func(t *testing.T, db *memory) {
 		told := new(recorder)
 		m := db.manager(lease.Observe(told), lease.TTL(10*time.Millisecond))
-		for range 300 {
+		for range testdb.Long(100, 300) {
 			ended := make(chan struct{})
 			for i := range 3 {
 				go func() {

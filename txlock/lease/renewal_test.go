@@ -151,10 +151,8 @@ func failing(fail bool) error {
 // waitUntil waits for a state.
 func waitUntil(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * soon); !is(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain until %s", what)
-		}
+	if !testdb.Await(2*soon, is) {
+		t.Fatalf("waited in vain until %s", what)
 	}
 }
 

@@ -61,7 +61,7 @@ func resizeBesideTraffic(t *testing.T, managers []*lease.Manager, key txlock.Key
 			s := semaphore(t, m, key, 2)
 			for round := range 6 {
 				before := grants.Load()
-				await(20*time.Second, func() bool { return grants.Load() > before+4 })
+				testdb.Await(20*time.Second, func() bool { return grants.Load() > before+4 })
 				n := 6*(round+1) + 3*i
 				if round%3 == 2 {
 					n = 1 + i

@@ -60,7 +60,7 @@ func TestSemaphoreConcurrency(t *testing.T) {
 									}
 									time.Sleep(holds)
 									// The first stay until the last permit is taken.
-									await(10*time.Second, func() bool { return most.Load() >= int64(n) })
+									testdb.Await(10*time.Second, func() bool { return most.Load() >= int64(n) })
 									inside.Add(-1)
 									grants.Add(1)
 									return nil
@@ -199,7 +199,7 @@ func TestResizeDrains(t *testing.T) {
 			s, err := four.Resize(t.Context(), 2)
 			resized <- outcome{s, err}
 		}()
-		becomes(t, "the number is two", func() bool {
+		waitUntil(t, "the number is two", func() bool {
 			return number(t, db, "SELECT used_for FROM lockstep_leases WHERE name = ? AND slot = 0", key.String()) == -2
 		})
 		two := semaphore(t, other, key, 2)
@@ -396,7 +396,7 @@ func TestCancelledPermits(t *testing.T) {
 		if cancelled.Load() == 0 {
 			t.Error("no call was cancelled")
 		}
-		becomes(t, "no permit is taken", func() bool { _, held := heldRows(t, db, key); return held == 0 })
+		waitUntil(t, "no permit is taken", func() bool { _, held := heldRows(t, db, key); return held == 0 })
 		for range n {
 			l, err := s.TryAcquire(t.Context())
 			if err != nil {
@@ -475,7 +475,7 @@ func TestPermitOfUnknownOutcome(t *testing.T) {
 			if err == nil || network.armed.Load() {
 				t.Fatalf("TryAcquire without an answer: %v", err)
 			}
-			becomes(t, "the permit is released", func() bool { _, taken := heldRows(t, db, key); return taken == 1 })
+			waitUntil(t, "the permit is released", func() bool { _, taken := heldRows(t, db, key); return taken == 1 })
 			if err := held.Renew(t.Context()); err != nil {
 				t.Errorf("Renew of the other permit: %v", err)
 			}

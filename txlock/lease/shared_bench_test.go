@@ -53,7 +53,7 @@ func perSecond(tb testing.TB, db *testdb.DB, managers []*lease.Manager, shared b
 	}
 	work.Wait()
 	took := time.Since(start)
-	becomes(tb, "no reader is left", func() bool { _, readers := heldRows(tb, db, key); return readers == 0 })
+	waitUntil(tb, "no reader is left", func() bool { _, readers := heldRows(tb, db, key); return readers == 0 })
 	return float64(grants.Load()) / took.Seconds()
 }
 

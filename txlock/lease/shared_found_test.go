@@ -37,8 +37,8 @@ func TestOwnerWaitsForReaders(t *testing.T) {
 			}()
 		}
 		begin(ctx)
-		becomes(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
-		becomes(t, "the writer knows that it waits", func() bool {
+		waitUntil(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+		waitUntil(t, "the writer knows that it waits", func() bool {
 			_, err := m.TryAcquire(ctx, key)
 			if !errors.Is(err, txlock.ErrBusy) {
 				t.Fatalf("TryAcquire of the owner who waits: %v, want ErrBusy", err)
@@ -55,10 +55,10 @@ func TestOwnerWaitsForReaders(t *testing.T) {
 			o := <-outcomes
 			wants(t, "Acquire that is given up", o.err, context.Canceled)
 		}
-		becomes(t, "nobody has the gate", func() bool { gate, _ := heldRows(t, db, key); return gate == 0 })
+		waitUntil(t, "nobody has the gate", func() bool { gate, _ := heldRows(t, db, key); return gate == 0 })
 
 		begin(lease.WithOwner(t.Context(), "ann"))
-		becomes(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+		waitUntil(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
 		begin(lease.WithOwner(t.Context(), "ann"))
 		release(t, reader)
 		first, second := <-outcomes, <-outcomes
@@ -88,7 +88,7 @@ func TestTryBesideGuardOfDeadReader(t *testing.T) {
 			t.Fatal(err)
 		}
 		const over = "SELECT expires_us <= UNIX_TIMESTAMP() * 1000000 FROM lockstep_leases WHERE name = ? AND slot > 0"
-		becomes(t, "its time is over", func() bool { return number(t, db, over, key.String()) == 1 })
+		waitUntil(t, "its time is over", func() bool { return number(t, db, over, key.String()) == 1 })
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		_, err = other.TryAcquire(ctx, key, lease.TTL(10*time.Minute))
@@ -144,7 +144,7 @@ func TestPlacesOfReaders(t *testing.T) {
 		}
 		const first = "SELECT SUM(slot) = MIN(slot) FROM (SELECT slot FROM lockstep_leases WHERE name = ? AND slot > 0 AND holds <> ''" +
 			" UNION SELECT MIN(slot) FROM lockstep_leases WHERE name = ? AND slot > 0) slots"
-		becomes(t, "the first place is used again", func() bool {
+		waitUntil(t, "the first place is used again", func() bool {
 			l := share(t, m, key)
 			defer release(t, l)
 			return number(t, db, first, key.String(), key.String()) == 1

@@ -32,18 +32,6 @@ func share(t testing.TB, m *lease.Manager, key txlock.Key, options ...lease.Acqu
 	return l
 }
 
-// becomes waits for a state, and fails the test where it doesn't come.
-func becomes(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(15 * time.Second); !is(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
-}
-
 // heldRows counts the rows of a key that are held: the gate, and above it readers or
 // permits, those whose time is over too.
 func heldRows(t testing.TB, db *testdb.DB, key txlock.Key) (gate, above int64) {
@@ -126,7 +114,7 @@ func TestDeadReader(t *testing.T) {
 			}
 			granted <- l
 		}()
-		becomes(t, "the dead reader's time is nearly over", func() bool {
+		waitUntil(t, "the dead reader's time is nearly over", func() bool {
 			return number(t, db, "SELECT CAST(? - 200000 <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED)", expiry) == 1
 		})
 		release(t, reader) // it was renewed beside the dead one until now
@@ -162,7 +150,7 @@ func TestWaitingWriterStopsReaders(t *testing.T) {
 				writer, err = other.Acquire(waiting, key)
 				granted <- err
 			}()
-			becomes(t, "the writer waits for the reader", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+			waitUntil(t, "the writer waits for the reader", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
 			for name, manager := range map[string]*lease.Manager{"the reader's manager": m, "the writer's": other} {
 				_, err := manager.TryAcquireShared(t.Context(), key)
 				wants(t, "TryAcquireShared beside a waiting writer, "+name, err, txlock.ErrBusy)
@@ -257,7 +245,7 @@ func TestDowngrade(t *testing.T) {
 			before := turns.Load()
 			token := writer.Token()
 			var reader *lease.Lease
-			becomes(t, "the writer is a reader", func() (done bool) {
+			waitUntil(t, "the writer is a reader", func() (done bool) {
 				var err error
 				reader, err = writer.Downgrade(t.Context())
 				if err == nil {
@@ -326,7 +314,7 @@ func TestGuardOfReader(t *testing.T) {
 			writer, err = other.Acquire(t.Context(), key, lease.TTL(time.Minute))
 			granted <- err
 		}()
-		becomes(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
+		waitUntil(t, "the writer waits", func() bool { gate, _ := heldRows(t, db, key); return gate == 1 })
 		_, err = m.TryAcquire(t.Context(), key)
 		wants(t, "TryAcquire beside a reader's guard", err, txlock.ErrBusy)
 		select {
@@ -433,7 +421,7 @@ func TestCancelledReaders(t *testing.T) {
 		if cancelled.Load() == 0 {
 			t.Error("no call was cancelled")
 		}
-		becomes(t, "no reader is left", func() bool { _, readers := heldRows(t, db, key); return readers == 0 })
+		waitUntil(t, "no reader is left", func() bool { _, readers := heldRows(t, db, key); return readers == 0 })
 		release(t, acquire(t, m, key, lease.WaitAtMost(20*time.Second)))
 	})
 }
@@ -461,7 +449,7 @@ func TestReadersAndPermitsAreRenewed(t *testing.T) {
 			held = append(held, l)
 		}
 		start := time.Now()
-		becomes(t, "two TTLs and a half are over", func() bool { return time.Since(start) > ttl*5/2 })
+		waitUntil(t, "two TTLs and a half are over", func() bool { return time.Since(start) > ttl*5/2 })
 		for i, l := range held {
 			if err := l.Err(); err != nil {
 				t.Errorf("%d: %v", i, err)

@@ -135,7 +135,7 @@ func TestSharedChurn(t *testing.T) {
 				}
 			})
 		}
-		lasts(2*time.Second, func() bool { return reads.Load() > 0 && writes.Load() > 0 })
+		lasts(testdb.Long(500*time.Millisecond, 2*time.Second), func() bool { return reads.Load() > 20 && writes.Load() > 5 })
 		cancel()
 		done.Wait()
 		t.Logf("%d reads, %d writes", reads.Load(), writes.Load())

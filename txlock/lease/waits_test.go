@@ -81,7 +81,7 @@ func TestWaitsLeaveSmallPools(t *testing.T) {
 			for _, l := range held {
 				guard(t, l, tx)
 			}
-			for begun := time.Now(); time.Since(begun) < 2*time.Second; {
+			for begun := time.Now(); time.Since(begun) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				if _, err := pool.ExecContext(ctx, "DO 1"); err != nil {
 					t.Errorf("a pool of %d: a statement after %v: %v", size, time.Since(begun), err)

@@ -230,12 +230,8 @@ func exec(t testing.TB, db *testdb.DB, query string, args ...any) {
 // await asks until the answer is yes, for 20 seconds.
 func await(t testing.TB, what string, ask func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); !ask(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within 20 s", what)
-		}
+	if !testdb.Await(20*time.Second, ask) {
+		t.Fatalf("%s: not within 20 s", what)
 	}
 }
 

@@ -18,11 +18,11 @@ import (
 func TestMain(m *testing.M) { testdb.Main(m) }
 
 // lanes are how many programs run beside each other: they wait most of their time.
-const lanes = 8
+const lanes = 4
 
 var (
-	programs    = flag.Int("programs", 120, "how many programs run on each server; LOCKSTEP_LONG=1 makes it 5000")
-	wayPrograms = flag.Int("ways", 60, "how many programs compare the ways to each server; LOCKSTEP_LONG=1 makes it 2000")
+	programs    = flag.Int("programs", 60, "how many programs run on each server; LOCKSTEP_LONG=1 makes it 5000")
+	wayPrograms = flag.Int("ways", 30, "how many programs compare the ways to each server; LOCKSTEP_LONG=1 makes it 2000")
 	seed        = flag.Uint64("seed", 1, "the number of the first program")
 )
 

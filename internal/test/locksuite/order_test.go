@@ -115,7 +115,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 }
 
 // TestLockAllInAnyOrder runs LockAll over the same keys in random orders: no
-// deadlock in 1,000 rounds, named and hashed, exclusive and shared keys mixed.
+// deadlock in 320 rounds, 1,000 with LOCKSTEP_LONG=1, named and hashed, exclusive and
+// shared keys mixed.
 func TestLockAllInAnyOrder(t *testing.T) {
 	named := txlock.NewFamily[int64]("all")
 	hashed := txlock.NewFamily[int64]("allhashed", txlock.Hashed)
@@ -131,10 +132,10 @@ func TestLockAllInAnyOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 			pool := guarded(t, db)
-			const workers, rounds = 8, 125
+			const workers = 8
 			each(t, workers, func(ctx context.Context, w int) error {
 				random := rand.New(rand.NewPCG(1, uint64(w)))
-				for range rounds {
+				for range testdb.Long(40, 125) {
 					keys := slices.Clone(all)
 					random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 					for i := range keys[:random.IntN(7)] {
@@ -154,14 +155,14 @@ func TestLockAllInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestFreshKeysHardlyCollide has 16 workers lock 100 fresh keys each, 20 in a
+// TestFreshKeysHardlyCollide has 16 workers lock 60 fresh keys each, 20 in a
 // transaction, under REPEATABLE READ, by every verb: nobody waits for a neighbour but
 // where the index splits beside a locked row, which closes the gap there. A try is refused
 // then, and two workers who wait for each other so are a deadlock, of some thousands of
 // transactions one. It is 2,000 keys with LOCKSTEP_LONG=1.
 func TestFreshKeysHardlyCollide(t *testing.T) {
 	const workers = 16
-	each20 := int64(testdb.Long(5, 100))
+	each20 := int64(testdb.Long(3, 100))
 	for _, engine := range testdb.Engines() {
 		// Of its own: what other tests roll back closes gaps, see TestGapOfARollback.
 		db := testdb.Shared(t, engine).OpenLeases(t)
@@ -255,7 +256,7 @@ func TestTokensRiseOverRollbacks(t *testing.T) {
 				var mu sync.Mutex
 				var last uint64
 				each(t, 16, func(ctx context.Context, w int) error {
-					for i := range 60 {
+					for i := range testdb.Long(20, 60) {
 						err := inTx(ctx, pool, func(s *txlock.Scope) error {
 							// LockAll waits for the first key while the second one's
 							// statement has long begun.

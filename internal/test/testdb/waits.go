@@ -102,8 +102,7 @@ func (db *DB) wait(tb testing.TB, what string, ask func(context.Context) (bool, 
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), waitTimeout)
 	defer cancel()
-	// What is waited for takes a moment, and an answer of MySQL some milliseconds of a
-	// processor: it is asked ever more rarely.
+	// An answer of MySQL takes some milliseconds of a processor: see Await.
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		select {
 		case <-ctx.Done():
@@ -178,6 +177,20 @@ func rowLocks(status, user string) (waiting, idle []int64) {
 }
 
 var holdsRows = regexp.MustCompile(`\b[1-9]\d* row lock\(s\)`)
+
+// Await asks until the answer is yes, and tells whether it was before the limit. What is
+// waited for takes a moment, and to ask a server takes a processor: it is asked ever more
+// rarely.
+func Await(limit time.Duration, ask func() bool) bool {
+	end := time.Now().Add(limit)
+	for pause := time.Millisecond; !ask(); pause = min(2*pause, 20*time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+		time.Sleep(pause)
+	}
+	return true
+}
 
 // InUse returns how many connections of a pool are in use, 0 as soon as none is: one
 // that is being opened counts, too, and what a cancelled context has left is ended
