@@ -204,7 +204,7 @@ func TestTagsRefused(t *testing.T) {
 			"is a DOUBLE":                        &Instant{ID: 1},
 			"names what is stored":               &Lowered{ID: "a"},
 			"the primary key has 0 columns":      &Keyless{N: 1},
-			"the primary key is ID, N has":        &Doubled{N: 1},
+			"the primary key is ID, N has":       &Doubled{N: 1},
 			"hidden":                             &Hidden{ID: 1},
 			`write "misspelt"`:                   &Misspelt{ID: 1},
 			"the primary key has 2 columns":      &Pair{A: 1, B: 1},
