@@ -63,10 +63,7 @@ func (c columnType) class() class {
 // misfit returns why identifiers of this type don't tell the rows of the column apart, or
 // "".
 func (c columnType) misfit(id reflect.Type) string {
-	is := c.class()
-	switch {
-	case is == unknown:
-		return ""
+	switch is := c.class(); {
 	case is == others:
 		return fmt.Sprintf("is a %s, a key is for integers, strings and UUIDs: write a method LockKeys", c.kind)
 	case id == reflect.TypeFor[uuid.UUID]():
@@ -77,10 +74,10 @@ func (c columnType) misfit(id reflect.Type) string {
 		if is == numbers {
 			return fmt.Sprintf("is a %s, to which several strings are one number: make the field an integer", c.kind)
 		}
-		if is == texts && c.collation != "" && !strings.HasSuffix(c.collation, "_bin") && c.collation != "binary" {
+		if c.collation != "" && !strings.HasSuffix(c.collation, "_bin") && c.collation != "binary" {
 			return fmt.Sprintf("has the collation %s, to which several strings may be one, such as Bob and bob, and keys are compared byte by byte, so that one row has several keys: make it %s, or give it a binary collation, or lock by another key", c.collation, varbinary)
 		}
-	case is != numbers:
+	case is == texts || is == bytes:
 		return fmt.Sprintf("is a %s, in which several values may be one number: make it BIGINT, or the field a string", c.kind)
 	}
 	return ""

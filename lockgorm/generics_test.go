@@ -153,7 +153,10 @@ func TestLoadedRefused(t *testing.T) {
 		wantError(t, "Model of another", on.Model(b).Update("n", 7).Error, txlock.ErrInvalidKey)
 		wantError(t, "Updates of another", on.Updates(b).Error, txlock.ErrInvalidKey)
 		wantError(t, "Delete of another", on.Delete(b).Error, txlock.ErrInvalidKey)
-		if e.count(t, "Parcel", "n = 0") != 2 {
+		wantError(t, "Create", on.Create(&Parcel{ID: newID()}).Error, txlock.ErrInvalidKey)
+		wantError(t, "Save of a new one", on.Save(&Parcel{}).Error, txlock.ErrInvalidKey)
+		wantError(t, "another table", on.Table("elsewhere").Updates(map[string]any{"n": 7}).Error, txlock.ErrInvalidKey)
+		if e.count(t, "Parcel", "n = 0") != 2 || e.count(t, "Parcel", "1 = 1") != 2 {
 			t.Error("something was written")
 		}
 		plain := e.open(t)

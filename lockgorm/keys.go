@@ -246,6 +246,9 @@ func modelsOf(stmt *gorm.Statement, v reflect.Value) func(yield func(reflect.Val
 // modelOf returns the model as a value that LockKeys can be called on.
 func modelOf(stmt *gorm.Statement, v reflect.Value) (reflect.Value, error) {
 	v = reflect.Indirect(v)
+	if v.IsValid() && v.Type() == reflect.TypeFor[map[string]any]() && isTagged(stmt.Schema) {
+		return modelOfMap(stmt, v.Interface().(map[string]any))
+	}
 	if !v.IsValid() || v.Type() != stmt.Schema.ModelType {
 		return v, fmt.Errorf("%w: this statement on %s has no model of type %s to name the keys: name them by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, stmt.Schema.Name)
 	}
@@ -255,6 +258,22 @@ func modelOf(stmt *gorm.Statement, v reflect.Value) (reflect.Value, error) {
 		v = model
 	}
 	return v, nil
+}
+
+// modelOfMap returns a model with the primary key that the values of a create have: a tag
+// needs no more.
+func modelOfMap(stmt *gorm.Statement, values map[string]any) (reflect.Value, error) {
+	model := reflect.New(stmt.Schema.ModelType).Elem()
+	for name, value := range values {
+		field := stmt.Schema.LookUpField(name)
+		if field == nil || !field.PrimaryKey {
+			continue
+		}
+		if !isValue(value) || field.Set(stmt.Context, model, value) != nil {
+			return model, fmt.Errorf("%w: the values for %s have a primary key that is no %v: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, field.FieldType)
+		}
+	}
+	return model, nil
 }
 
 // hasID tells whether every part of the model's primary key is set.

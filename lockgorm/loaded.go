@@ -17,8 +17,8 @@ import (
 //	q.Order.WithContext(ctx).Clauses(lockgorm.Loaded(&order)).UpdateSimple(q.Order.Paid.Value(true))
 //
 // So the plugin locks the keys of that model, compares its Version, and changes its row
-// only. A statement on another type, or on another record, fails with ErrInvalidKey. It
-// needs the plugin: db.Use(lockgorm.New()).
+// only. A create, a statement on another type and one on another record fail with
+// ErrInvalidKey. It needs the plugin: db.Use(lockgorm.New()).
 func Loaded(model any) clause.Expression { return loaded{model: model} }
 
 type loaded struct {
@@ -58,6 +58,14 @@ func setLoaded(db *gorm.DB) {
 		l.by = stmt
 		stmt.Settings.Store(loadedSetting, l)
 		stmt.Model = l.model
+	}
+}
+
+// refuseLoaded refuses a create with Loaded, but not those of an update's associations.
+func refuseLoaded(db *gorm.DB) {
+	noted, _ := db.Statement.Settings.Load(loadedSetting)
+	if l, ok := noted.(loaded); ok && (l.by == nil || l.by == db.Statement) {
+		_ = db.AddError(fmt.Errorf("%w: Loaded is for an update or a delete, this is a create", txlock.ErrInvalidKey))
 	}
 }
 

@@ -163,6 +163,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		registerVersions(db),
 		callbacks.Update().Before("*").Register("lockstep:set_loaded", setLoaded), // the last one is called first
 		callbacks.Delete().Before("*").Register("lockstep:set_loaded", setLoaded),
+		callbacks.Create().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
 	)
 }
 

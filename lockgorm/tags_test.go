@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -151,6 +152,17 @@ func TestTags(t *testing.T) {
 			}
 			return nil
 		}))
+		byMap := newID() + 1<<40 // beside what the database counts
+		locks("a map", parcels.Key(byMap), func(tx *gorm.DB) error {
+			return tx.Model(&Parcel{}).Create(map[string]any{"ID": byMap, "n": gorm.Expr("1 + 1")}).Error
+		})
+		locks("maps", parcels.Key(byMap+1000), func(tx *gorm.DB) error {
+			return tx.Model(&Parcel{}).Create(&[]map[string]any{{"id": byMap + 1000, "n": 4}, {"id": byMap + 1001, "n": 5}}).Error
+		})
+		noError(t, db.Model(&Parcel{}).Create(map[string]any{"n": 1}).Error) // the database makes the key
+		for _, id := range []any{gorm.Expr("1 + 1"), "seven", clause.Expr{SQL: "?", Vars: []any{1}}, db.Model(&Parcel{}).Select("MAX(id) + 1")} {
+			wantError(t, "a map whose key is unknown", db.Model(&Parcel{}).Create(map[string]any{"id": id}).Error, txlock.ErrInvalidKey)
+		}
 		locks("embedded", boxes.Key(box.ID), func(tx *gorm.DB) error { return tx.Delete(&box).Error })
 		wantError(t, "an update without its key", db.Model(&Parcel{}).Where("n = 2").Update("n", 3).Error, txlock.ErrInvalidKey)
 	})
