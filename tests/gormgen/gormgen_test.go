@@ -239,7 +239,11 @@ func TestTagged(t *testing.T) {
 			if e.held(t, orders.Key(made.ID)) {
 				t.Error("a create whose key the database makes has taken a lock")
 			}
-			info, err := q.Order.WithContext(ctx).Delete(o)
+			info, err := q.Order.WithContext(ctx).Clauses(lockgorm.Loaded(made)).Delete()
+			if info.RowsAffected != 1 || !e.held(t, orders.Key(made.ID)) {
+				t.Errorf("Delete of a loaded one: %+v, %v", info, err)
+			}
+			info, err = q.Order.WithContext(ctx).Delete(o)
 			if info.RowsAffected != 1 || !e.held(t, key) {
 				t.Errorf("Delete: %+v", info)
 			}
