@@ -130,7 +130,7 @@ func (p *Plugin) checkColumn(db *gorm.DB, t *tag) error {
 	if !known {
 		c, err := lookUpIn(db, at.table, t.id)
 		if err != nil {
-			return fmt.Errorf("%w (what is declared %s is not looked up)", err, varbinary)
+			return err
 		}
 		why, _ = p.columns.LoadOrStore(at, c.misfit(t.id.IndirectFieldType))
 	}
@@ -146,9 +146,13 @@ func lookUpIn(db *gorm.DB, table string, id *schema.Field) (columnType, error) {
 	if err != nil {
 		return columnType{}, err
 	}
-	return lookUp(table, db.Statement.Quote(id.DBName), func(text string) (*sql.Rows, error) {
+	c, err := lookUp(table, db.Statement.Quote(id.DBName), func(text string) (*sql.Rows, error) {
 		return tx.QueryContext(db.Statement.Context, text)
 	})
+	if err != nil {
+		return c, fmt.Errorf("%w (what is declared %s is not looked up)", err, varbinary)
+	}
+	return c, nil
 }
 
 // tableOf returns the table of a statement, quoted and without an alias.
@@ -182,7 +186,7 @@ func (p *Plugin) noteSpelling(db *gorm.DB, model reflect.Value, keys []txlock.Ke
 		return
 	}
 	for _, key := range keys {
-		if key, _ := inner.Asked(key); strings.HasSuffix(key.String(), ":"+text) {
+		if key, _ := inner.Asked(key); key.String() == text || strings.HasSuffix(key.String(), ":"+text) {
 			s.lower.Store(s.lower.Load() || text != strings.ToUpper(text))
 			s.upper.Store(s.upper.Load() || text != strings.ToLower(text))
 		}

@@ -2,6 +2,7 @@ package lockgorm_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strings"
 	"sync"
@@ -167,19 +168,21 @@ func TestColumnsAreLookedUpOnce(t *testing.T) {
 		if other, again := write(second, "c"), write(second, "d"); other <= usual || again != usual {
 			t.Errorf("writes to another table have sent %d and %d statements, the others %d", other, again, usual)
 		}
-		// A row that is committed after it was looked at is seen.
-		third := e.CreateTable(t, "third", strings.Replace(ddl, "_bin", "_general_ci", 1))
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			var n int64
-			wantError(t, "the third table", tx.Table(third).Create(&Voucher{Code: "e"}).Error, txlock.ErrInvalidKey)
-			_, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+third+" (code) VALUES ('z')")
-			noError(t, err)
-			noError(t, tx.Table(third).Count(&n).Error)
-			if n != 1 {
-				t.Error("what was committed after the column was looked up is not seen")
-			}
-			return nil
-		}))
+		// Nothing is locked by it, and a row that is committed afterwards is seen.
+		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
+			third := e.CreateTable(t, "third", strings.Replace(ddl, "_bin", "_general_ci", 1))
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				var n int64
+				wantError(t, "the third table", tx.Table(third).Create(&Voucher{Code: "e"}).Error, txlock.ErrInvalidKey)
+				_, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+third+" (code) VALUES ('z')")
+				noError(t, err)
+				noError(t, tx.Table(third).Count(&n).Error)
+				if n != 1 {
+					t.Errorf("%v: what was committed after the column was looked up is not seen", level)
+				}
+				return nil
+			}, &sql.TxOptions{Isolation: level}))
+		}
 	})
 }
 

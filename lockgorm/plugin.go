@@ -44,7 +44,7 @@ import (
 // names the cure: on another field, beside a primary key of several columns, over a column
 // of another kind, or over a string column that takes several strings for one. If a string
 // isn't declared binary, as Code is above, the first write to each table looks its column
-// up, by one more statement in its transaction, which locks nothing and fixes no snapshot;
+// up, by one more statement in its transaction, which locks no row and fixes no snapshot;
 // a DryRun sends nothing. So a test with a mock declares the type, or expects that SELECT.
 // Check looks all columns up when the program starts.
 type Locker interface {
