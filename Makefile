@@ -33,7 +33,9 @@ CHAOSFLAGS ?=
 CONTRIB = contrib/gocron contrib/cron contrib/recipes
 # The programs beside the library, a module each.
 COMMANDS = cmd/lockgen cmd/lockvet
-MODULES  = . tests bench $(CONTRIB) $(COMMANDS)
+# What tests lockgorm with the queries that gorm.io/gen generates.
+GORMGEN  = tests/gormgen
+MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
@@ -74,7 +76,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
 	@cd tests && $(QUICK) -race ./...
-	@for module in bench $(COMMANDS); do (cd $$module && $(QUICK) ./...) || exit 1; done
+	@for module in bench $(COMMANDS) $(GORMGEN); do (cd $$module && $(QUICK) ./...) || exit 1; done
 	@$(MAKE) --no-print-directory lint
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
@@ -110,7 +112,7 @@ test-others:
 # detector watches what lockgen has written.
 test-module:
 	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' ./...
-	@for module in $(CONTRIB); do (cd $$module && $(GOTEST) ./...) || exit 1; done
+	@for module in $(CONTRIB) $(GORMGEN); do (cd $$module && $(GOTEST) ./...) || exit 1; done
 	@for module in $(COMMANDS); do (cd $$module && $(subst -race ,,$(GOTEST)) ./...) || exit 1; done
 	@cd cmd/lockgen && $(GOTEST) -run '^(TestNoUpdateIsLost|TestUnlockedReadLosesUpdates|TestSlices)$$' .
 
@@ -166,8 +168,9 @@ chaos-proof: ## Switch each guard of the library off in turn, which chaos must n
 	internal/test/tools/need-cc.sh
 	$(CHAOS) -duration 10s -prove $(CHAOSFLAGS)
 
-generate: ## Generate the code of every sqlc.yaml.
+generate: ## Generate the code of every sqlc.yaml, and the queries of gorm.io/gen.
 	go run ./internal/test/tools/verify -sqlc '$(SQLC)' -generate
+	cd $(GORMGEN) && go run ./generate
 
 verify: verify-go licences vulnerabilities verify-sql ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
@@ -175,6 +178,7 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 	$(WITHSERVERS) -- go run ./internal/test/tools/verify -sqlc '$(SQLC)'
 
 verify-go: lint
+	cd $(GORMGEN) && go run ./generate -check
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@for module in $(MODULES); do \
@@ -185,7 +189,7 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
-	@for module in bench $(CONTRIB) $(COMMANDS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
+	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
 
 licences: ## Check the licences of all dependencies.
 	@for module in $(MODULES); do \

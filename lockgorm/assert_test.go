@@ -13,6 +13,7 @@ import (
 func TestAssertLocked(t *testing.T) {
 	eachGuarded(t, nil, func(t *testing.T, e *env) {
 		db, key := e.open(t).WithContext(t.Context()), newKey()
+		shared := e.ensured(t)
 		wantError(t, "on the pool", lockgorm.AssertLocked(db, key), txlock.ErrNoTransaction)
 		wantError(t, "on nil", lockgorm.AssertLocked(nil, key), txlock.ErrNoTransaction)
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
@@ -21,6 +22,11 @@ func TestAssertLocked(t *testing.T) {
 			if _, err := lockgorm.Lock(tx, key); err != nil {
 				return err
 			}
+			if _, err := lockgorm.RLock(tx, shared); err != nil {
+				return err
+			}
+			wantError(t, "a shared lock", lockgorm.AssertLocked(tx, shared), txlock.ErrNotHeld)
+			noError(t, lockgorm.AssertRLocked(tx, shared))
 			return lockgorm.AssertLocked(tx, key)
 		}))
 	})

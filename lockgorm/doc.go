@@ -11,14 +11,23 @@
 // locks with the *gorm.DB that the code has at hand, and [WaitAtMost] limits how long they
 // wait; [ReadVersion], [CompareAndBump] and [Verify] do what the methods of the
 // [txlock.Scope] do that [Join] returns. [Transaction] begins a transaction, locks first, and runs it again after a
-// deadlock. [Optimistic] compares a version at the end instead. [AssertLocked] checks that
-// a lock is held.
+// deadlock. [Optimistic] compares a version at the end instead. [AssertLocked] and
+// [AssertRLocked] check that a lock is held.
 //
 // # Locks by the plugin
 //
 // [New] is the plugin, for db.Use. It locks before each create, update and delete of a
 // model that names its keys as a [Locker], or by a tag. [On] names the keys of one statement, [NoLock]
-// says that none is needed, and [Tables] forbids writes without a lock.
+// says that none is needed, and [Tables] forbids writes without a lock. [Check] compares models
+// with their tables when the program starts, and [In] puts the keys of tags into a namespace.
+//
+// # gorm.G and gorm.io/gen
+//
+// [On], [AtMost], [Loaded], [AnyVersion] and [Guarded] are clauses, for the options of gorm.G
+// and for Clauses of generated queries. [Loaded] says which loaded model an update or delete
+// is of, so that its keys are locked and its Version is compared. The functions take
+// UnderlyingDB() of a generated query in a transaction: Lock(q.Order.WithContext(ctx).UnderlyingDB(),
+// key).
 //
 // # Versions
 //

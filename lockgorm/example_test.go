@@ -1,6 +1,7 @@
 package lockgorm_test
 
 import (
+	"context"
 	"errors"
 	"log"
 
@@ -53,6 +54,34 @@ func ExampleNew() {
 		}
 		invoice.Paid = true
 		return tx.Save(&invoice).Error
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+var Payments = txlock.NewFamily[int64]("payment")
+
+type Payment struct {
+	ID   int64 `lockstep:"payment"` // as LockKeys with txlock.NewFamily[int64]("payment")
+	Paid bool
+}
+
+func ExampleLoaded() {
+	var db *gorm.DB
+	ctx := context.Background()
+
+	// Check compares models with the columns of their tables, now and not at the first write.
+	if err := db.Use(lockgorm.New(lockgorm.Check(&Payment{}))); err != nil {
+		log.Fatal(err)
+	}
+	err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+		payment, err := gorm.G[Payment](tx, lockgorm.On(Payments.Key(42))).Where("id = ?", 42).First(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = gorm.G[Payment](tx, lockgorm.Loaded(&payment)).Update(ctx, "paid", true)
+		return err
 	})
 	if err != nil {
 		log.Print(err)

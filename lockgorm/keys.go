@@ -29,14 +29,14 @@ func (p *Plugin) keysOfWrite(db *gorm.DB, needsID bool) ([]txlock.Key, error) {
 		return nil, nil
 	}
 	if needsID {
-		return keysOfChange(db)
+		return p.keysOfChange(db)
 	}
-	return keysOfCreate(db)
+	return p.keysOfCreate(db)
 }
 
 // keysOfChange asks the models of an update or delete for their keys, and confines the
 // statement to their rows.
-func keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
+func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
 	if why := cmp.Or(whyUnconfined(stmt), whyNotSet(stmt)); why != "" {
 		return nil, unidentified(stmt, why)
@@ -49,7 +49,7 @@ func keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 		if !hasID(stmt, model) {
 			return nil, unidentified(stmt, "a model of it has no primary key")
 		}
-		keys, err := keysOfModel(db, model)
+		keys, err := p.keysOfModel(db, model)
 		if err != nil {
 			return nil, err
 		}
@@ -74,14 +74,14 @@ func keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 // keysOfCreate asks the models of a create for their keys. If the database makes the
 // primary key of a record, nobody can name the record before COMMIT, and so it needs no
 // lock.
-func keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
+func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
 	var unsaved []reflect.Value
 	for model, err := range modelsOf(stmt, stmt.ReflectValue) {
 		if err != nil {
 			return nil, err
 		}
-		keys, err := keysOfModel(db, model)
+		keys, err := p.keysOfModel(db, model)
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +108,7 @@ type unsavedOf struct {
 }
 
 // keysOfSaved asks the models to which a hook has given a primary key for their keys.
-func keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
+func (p *Plugin) keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
 	noted, _ := stmt.Settings.LoadAndDelete(unsavedSetting)
 	unsaved, ok := noted.(unsavedOf)
@@ -119,7 +119,7 @@ func keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 		if !hasID(stmt, model) {
 			continue
 		}
-		keys, err := keysOfModel(db, model)
+		keys, err := p.keysOfModel(db, model)
 		if err != nil {
 			return nil, err
 		}
@@ -131,12 +131,16 @@ func keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 	return all, nil
 }
 
-func keysOfModel(db *gorm.DB, model reflect.Value) ([]txlock.Key, error) {
+func (p *Plugin) keysOfModel(db *gorm.DB, model reflect.Value) ([]txlock.Key, error) {
 	locker, ok := model.Addr().Interface().(Locker)
 	if !ok {
-		return keyOfTag(db.Statement, model)
+		return p.keyOfTag(db, model)
 	}
-	return locker.LockKeys(db.Session(&gorm.Session{NewDB: true}))
+	keys, err := locker.LockKeys(db.Session(&gorm.Session{NewDB: true}))
+	if err == nil {
+		p.noteSpelling(db, model, keys)
+	}
+	return keys, err
 }
 
 // lockable returns the keys, none for NoLock.
@@ -163,9 +167,15 @@ func isLocker(stmt *gorm.Statement) bool {
 }
 
 // isLockerModel tells whether a model is a Locker, or has the tag in place of that.
-func isLockerModel(model *schema.Schema) bool {
-	_, ok := tagged(model.ModelType)
-	return ok || reflect.PointerTo(model.ModelType).Implements(reflect.TypeFor[Locker]())
+func isLockerModel(model *schema.Schema) bool { return hasMethod(model) || isTagged(model) }
+
+// isTagged tells whether the tag of a model counts.
+func isTagged(model *schema.Schema) bool {
+	return !hasMethod(model) && len(tagsOf(model.ModelType)) > 0
+}
+
+func hasMethod(model *schema.Schema) bool {
+	return reflect.PointerTo(model.ModelType).Implements(reflect.TypeFor[Locker]())
 }
 
 // unnamed returns the error of a write to a registered table without keys.
@@ -236,6 +246,9 @@ func modelsOf(stmt *gorm.Statement, v reflect.Value) func(yield func(reflect.Val
 // modelOf returns the model as a value that LockKeys can be called on.
 func modelOf(stmt *gorm.Statement, v reflect.Value) (reflect.Value, error) {
 	v = reflect.Indirect(v)
+	if v.IsValid() && v.Type() == reflect.TypeFor[map[string]any]() && isTagged(stmt.Schema) {
+		return modelOfMap(stmt, v.Interface().(map[string]any))
+	}
 	if !v.IsValid() || v.Type() != stmt.Schema.ModelType {
 		return v, fmt.Errorf("%w: this statement on %s has no model of type %s to name the keys: name them by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, stmt.Schema.Name)
 	}
@@ -245,6 +258,22 @@ func modelOf(stmt *gorm.Statement, v reflect.Value) (reflect.Value, error) {
 		v = model
 	}
 	return v, nil
+}
+
+// modelOfMap returns a model with the primary key that the values of a create have: a tag
+// needs no more.
+func modelOfMap(stmt *gorm.Statement, values map[string]any) (reflect.Value, error) {
+	model := reflect.New(stmt.Schema.ModelType).Elem()
+	for name, value := range values {
+		field := stmt.Schema.LookUpField(name)
+		if field == nil || !field.PrimaryKey {
+			continue
+		}
+		if !isValue(value) || field.Set(stmt.Context, model, value) != nil {
+			return model, fmt.Errorf("%w: the values for %s have a primary key that is no %v: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, field.FieldType)
+		}
+	}
+	return model, nil
 }
 
 // hasID tells whether every part of the model's primary key is set.

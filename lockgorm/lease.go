@@ -60,9 +60,12 @@ func Guard(tx *gorm.DB, l *lease.Lease, options ...txlock.JoinOption) error {
 // before it is sent. The statement fails with the error of Lease.Guard. Outside of a
 // transaction it fails with ErrNoTransaction, and nothing is sent. It needs the plugin:
 // db.Use(lockgorm.New()).
-func Guarded(l *lease.Lease) clause.Expression { return guarded{l} }
+func Guarded(l *lease.Lease) clause.Expression { return guarded{lease: l} }
 
-type guarded struct{ lease *lease.Lease }
+type guarded struct {
+	setting
+	lease *lease.Lease
+}
 
 const guardedSetting = "lockstep:guarded"
 
@@ -71,9 +74,6 @@ func (g guarded) ModifyStatement(stmt *gorm.Statement) {
 	needPlugin(stmt, "Guarded")
 	stmt.Settings.Store(guardedSetting, g.lease)
 }
-
-// Build adds nothing to the SQL.
-func (g guarded) Build(clause.Builder) {}
 
 // leaseOf returns the lease that guards a statement.
 func leaseOf(db *gorm.DB) (l *lease.Lease, ok bool) {

@@ -1,6 +1,7 @@
 package lockgorm
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -175,9 +176,19 @@ func LockAny(tx *gorm.DB, keys ...txlock.Key) (grant txlock.Grant, err error) {
 // AssertLocked calls txlock.AssertLocked in the transaction of tx, under the context of
 // tx. In a DryRun session it returns nil.
 func AssertLocked(tx *gorm.DB, key txlock.Key) error {
+	return asserted(tx, key, txlock.AssertLocked)
+}
+
+// AssertRLocked does what AssertLocked does, for code that only reads: the lock may be
+// shared.
+func AssertRLocked(tx *gorm.DB, key txlock.Key) error {
+	return asserted(tx, key, txlock.AssertRLocked)
+}
+
+func asserted(tx *gorm.DB, key txlock.Key, assert func(ctx context.Context, tx txlock.Tx, key txlock.Key) error) error {
 	pool, err := transactionOf(tx)
 	if err != nil || tx.DryRun {
 		return err
 	}
-	return txlock.AssertLocked(tx.Statement.Context, pool, key)
+	return assert(tx.Statement.Context, pool, key)
 }

@@ -45,3 +45,28 @@ func TestNamespace(t *testing.T) {
 		}
 	})
 }
+
+// TestNamespaceOfTags: the tags of a plugin with In are families of that namespace, and
+// exclude what another program of it locks by its own family.
+func TestNamespaceOfTags(t *testing.T) {
+	each(t, []string{"Parcel", "Chest"}, func(t *testing.T, e *env) {
+		const shop = txlock.Namespace("shop")
+		db, id, code := e.openPlugin(t, lockgorm.In(shop)), newID(), "chest-"+t.Name()
+		inShop := txlock.NewFamily[int64]("parcel", txlock.In(shop)).Key(id)
+		hashed := txlock.NewFamily[string]("chest", txlock.Hashed, txlock.In(shop)).Key(code)
+		e.hold(t, parcels.Key(id)) // of no namespace
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			noError(t, tx.Create(&Parcel{ID: id}).Error)
+			noError(t, tx.Create(&Chest{Code: code}).Error)
+			if e.free(t, inShop) || e.free(t, hashed) {
+				t.Errorf("%v or %v is free", inShop, hashed)
+			}
+			return nil
+		}))
+		for _, bad := range []txlock.Namespace{"", "a/b"} {
+			db := e.open(t)
+			wantError(t, string(bad), db.Use(lockgorm.New(lockgorm.In(bad))), txlock.ErrInvalidKey)
+			noError(t, db.Use(lockgorm.New())) // nothing of the first was left
+		}
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
@@ -27,15 +28,25 @@ import (
 // each other: make the column VARBINARY, or convert the string to one spelling, in the
 // model and in the key.
 //
+// The plugin warns by GORM's logger when it has seen such strings in small letters and in
+// capitals, and the column takes both for one. It looks the column up once, then.
+//
 // A model whose one key is that of a family for its primary key needs no method, but a tag
 // on that field, or on the embedded struct that has it:
 //
 //	ID   int64  `lockstep:"order"`                                // txlock.NewFamily[int64]("order")
 //	Code string `lockstep:"cart,hashed" gorm:"type:varbinary(99)"` // with txlock.Hashed
 //
-// A tag that can't be followed makes each write of the model fail with ErrInvalidKey: on
-// another field, beside a primary key of several columns, on a string that is not of a
-// binary type. If a model has both, the method counts.
+// In puts the families of all tags into a namespace. If a model has both, the method
+// counts.
+//
+// A tag that can't be followed makes each write of the model fail with ErrInvalidKey, which
+// names the cure: on another field, beside a primary key of several columns, over a column
+// of another kind, or over a string column that takes several strings for one. If a string
+// isn't declared binary, as Code is above, the first write to each table looks its column
+// up, by one more statement in its transaction, which locks no row and fixes no snapshot;
+// a DryRun sends nothing. So a test with a mock declares the type, or expects that SELECT.
+// Check looks all columns up when the program starts.
 type Locker interface {
 	LockKeys(tx *gorm.DB) ([]txlock.Key, error)
 }
@@ -50,6 +61,12 @@ func isNoLock(keys []txlock.Key) bool { return len(keys) == 1 && &keys[0] == &No
 // are sent. See New.
 type Plugin struct {
 	tables map[string]bool
+	family []txlock.FamilyOption // of the tags
+	checks []any                 // the models of Check
+
+	tags      sync.Map // *schema.Schema to *tag
+	columns   sync.Map // a model and its table to why its column doesn't fit, ""
+	spellings sync.Map // *schema.Schema to *spelling
 }
 
 // Option is an option of New.
@@ -70,6 +87,23 @@ func Tables(names ...string) Option {
 			p.tables[strings.ToLower(name)] = true
 		}
 	}
+}
+
+// In puts the families that tags name into a namespace, as txlock.In does: with
+// In("shop") the tag lockstep:"order" is txlock.NewFamily[int64]("order",
+// txlock.In("shop")). LockKeys and On name their namespace by themselves. If it is not
+// valid, db.Use returns ErrInvalidKey. The default is none.
+func In(n txlock.Namespace) Option {
+	return func(p *Plugin) { p.family = []txlock.FamilyOption{txlock.In(n)} }
+}
+
+// Check has db.Use look at models, given as &Order{}, before the program writes one. It
+// returns ErrInvalidKey or ErrVersion, with the cure, if a model has neither keys nor a
+// Version, if its tag can't be followed, or if its table has no such columns or ones of
+// another type. So the tables must be there. It sends one SELECT a column, which reads no
+// row; in DryRun mode nothing, and it looks at the models alone. The default is none.
+func Check(models ...any) Option {
+	return func(p *Plugin) { p.checks = append(p.checks, models...) }
 }
 
 // New returns the plugin, for db.Use. With it, every create, update and delete of a
@@ -105,6 +139,9 @@ func (p *Plugin) Name() string { return "lockstep" }
 func (p *Plugin) Initialize(db *gorm.DB) error {
 	const name, late, check, guard = "lockstep:lock", "lockstep:lock_late", "lockstep:check_guard", "lockstep:guard"
 	const commit = "gorm:commit_or_rollback_transaction"
+	if err := p.check(db); err != nil {
+		return err // before anything is registered
+	}
 	callbacks := db.Callback()
 	confineUpserts(db)
 	return errors.Join(
@@ -124,6 +161,9 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		callbacks.Update().After("gorm:after_update").Before(commit).Register(guard, guardStatement),
 		callbacks.Delete().After("gorm:after_delete").Before(commit).Register(guard, guardStatement),
 		registerVersions(db),
+		callbacks.Update().Before("*").Register("lockstep:set_loaded", setLoaded), // the last one is called first
+		callbacks.Delete().Before("*").Register("lockstep:set_loaded", setLoaded),
+		callbacks.Create().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
 	)
 }
 
@@ -133,6 +173,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 func On(keys ...txlock.Key) clause.Expression { return on{keys: keys} }
 
 type on struct {
+	setting
 	keys []txlock.Key
 	by   *gorm.Statement // the statement that has used it, nil for none yet
 }
@@ -145,15 +186,20 @@ func (o on) ModifyStatement(stmt *gorm.Statement) {
 	stmt.Settings.Store(onSetting, o)
 }
 
-// Build adds nothing to the SQL.
-func (o on) Build(clause.Builder) {}
+// setting is a clause that only changes settings of the statement, and adds nothing to the
+// SQL. It is a clause.Interface because gorm.io/gen takes no other ones.
+type setting struct{}
+
+func (setting) Name() string               { return "LOCKSTEP" }
+func (setting) Build(clause.Builder)       {}
+func (setting) MergeClause(*clause.Clause) {}
 
 // beforeCreate locks before a create. Its models may have no primary key yet.
 func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) }
 
 // beforeInsert locks the models to which the hooks of a create have given a primary key.
 func (p *Plugin) beforeInsert(db *gorm.DB) {
-	if keys, err := keysOfSaved(db); err != nil {
+	if keys, err := p.keysOfSaved(db); err != nil {
 		_ = db.AddError(err)
 	} else if len(keys) > 0 && db.Error == nil {
 		_, err = LockAll(db, keys...)

@@ -1,10 +1,12 @@
 package lockgorm
 
 import (
+	"database/sql/driver"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 	"gorm.io/gorm"
@@ -16,66 +18,147 @@ import (
 // tagName is the struct tag that names the family of a model's keys; see Locker.
 const tagName = "lockstep"
 
-// tagged returns the field of a model that has the tag.
-func tagged(model reflect.Type) (field reflect.StructField, ok bool) {
-	for _, field := range reflect.VisibleFields(model) {
-		if _, ok := field.Tag.Lookup(tagName); ok {
-			return field, true
-		}
-	}
-	return field, false
+// tag is what the tag of a model says. It is read once.
+type tag struct {
+	id   *schema.Field // the primary key
+	key  func(id reflect.Value) txlock.Key
+	pads bool  // the column may take strings for one that differ by what fills them up
+	asks bool  // only the server knows how the column compares strings
+	err  error // why it can't be followed
 }
 
 // keyOfTag returns the key that the tag of a model names.
-func keyOfTag(stmt *gorm.Statement, model reflect.Value) ([]txlock.Key, error) {
-	field, _ := tagged(stmt.Schema.ModelType)
-	key, err := keyByTag(stmt, field, model)
-	if err != nil {
-		return nil, fmt.Errorf("%w: the tag %s:%q of %s.%s: %w", txlock.ErrInvalidKey, tagName, field.Tag.Get(tagName), stmt.Schema.Name, field.Name, err)
+func (p *Plugin) keyOfTag(db *gorm.DB, model reflect.Value) ([]txlock.Key, error) {
+	stmt := db.Statement
+	t := p.tagOf(stmt.Schema)
+	if t.err != nil {
+		return nil, t.err
 	}
-	return []txlock.Key{key}, nil
+	value, _ := t.id.ValueOf(stmt.Context, model)
+	id := reflect.Indirect(reflect.ValueOf(value))
+	if !id.IsValid() { // a pointer that is nil
+		id = reflect.Zero(t.id.IndirectFieldType)
+	}
+	if t.pads && strings.TrimRight(id.String(), " \x00") != id.String() {
+		return nil, wrongTag(stmt.Schema, fmt.Errorf("%q has blanks or zero bytes at its end, which the column perhaps does not count: cut them off, or declare the column %s", id, varbinary))
+	}
+	if t.asks && !id.IsZero() {
+		if err := p.checkColumn(db, t); err != nil {
+			return nil, err
+		}
+	}
+	return []txlock.Key{t.key(id)}, nil
 }
 
-func keyByTag(stmt *gorm.Statement, field reflect.StructField, model reflect.Value) (key txlock.Key, err error) {
-	name, options, hashed := strings.Cut(field.Tag.Get(tagName), ",")
-	if hashed && options != "hashed" {
-		return key, fmt.Errorf("%q is no option: write %q or %q", options, name, name+",hashed")
+// tagOf returns the tag of a model that has one.
+func (p *Plugin) tagOf(model *schema.Schema) *tag {
+	if known, ok := p.tags.Load(model); ok {
+		return known.(*tag)
 	}
-	var of []txlock.FamilyOption
-	if hashed {
-		of = append(of, txlock.Hashed)
+	t := new(tag)
+	if err := t.read(model, p.family...); err != nil {
+		t.err = wrongTag(model, err)
 	}
-	if err := txlock.NewFamily[int64](name, of...).Key(1).Validate(); err != nil {
-		return key, err
+	known, _ := p.tags.LoadOrStore(model, t)
+	return known.(*tag)
+}
+
+// wrongTag returns the error of a model whose tag can't be followed.
+func wrongTag(model *schema.Schema, why error) error {
+	field := tagsOf(model.ModelType)[0]
+	return fmt.Errorf("%w: the tag %s:%q of %s.%s: %w", txlock.ErrInvalidKey, tagName, field.Tag.Get(tagName), model.Name, field.Name, why)
+}
+
+// read reads the tag, and refuses one that can't be followed.
+func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
+	fields, primary := tagsOf(model.ModelType), model.PrimaryFields
+	words := strings.Split(fields[0].Tag.Get(tagName), ",")
+	name := words[0]
+	for _, option := range words[1:] {
+		if option != "hashed" {
+			return fmt.Errorf("%q is no option: write %q or %q", option, name, name+",hashed")
+		}
+		family = append(slices.Clone(family), txlock.Hashed)
 	}
-	primary := stmt.Schema.PrimaryFields
+	if err := txlock.NewFamily[int64](name, family...).Key(1).Validate(); err != nil {
+		return err
+	}
 	if len(primary) != 1 {
-		return key, fmt.Errorf("the primary key has %d columns, a tag is for one: write a method LockKeys", len(primary))
+		return fmt.Errorf("the primary key has %d columns, a tag is for one: write a method LockKeys", len(primary))
 	}
-	id := primary[0]
-	at := id.StructField.Index // of the embedded struct, too, that has it
-	if len(at) < len(field.Index) || !slices.Equal(at[:len(field.Index)], field.Index) {
-		return key, fmt.Errorf("the primary key is %s: move the tag there, or write a method LockKeys", id.Name)
+	t.id = primary[0]
+	at := slices.Clone(t.id.StructField.Index)
+	for i, index := range at {
+		at[i] = max(index, -index-1) // GORM's way to mark an embedded pointer
 	}
-	value, _ := id.ValueOf(stmt.Context, model)
-	v := reflect.ValueOf(value)
-	switch {
-	case v.IsValid() && v.Type() == reflect.TypeFor[uuid.UUID]():
-		return txlock.NewFamily[uuid.UUID](name, of...).Key(v.Interface().(uuid.UUID)), nil
-	case v.CanInt():
-		return txlock.NewFamily[int64](name, of...).Key(v.Int()), nil
-	case v.CanUint():
-		return txlock.NewFamily[uint64](name, of...).Key(v.Uint()), nil
-	case v.Kind() != reflect.String:
-		return key, fmt.Errorf("%s is a %v, a tag is for integers, strings and UUIDs: write a method LockKeys", id.Name, id.FieldType)
-	case !isBinary(id):
-		return key, fmt.Errorf("keys are compared byte by byte, the column %s perhaps not, and then one row has several keys: make it gorm:\"type:varbinary(191)\", or write a method LockKeys that converts %s to one spelling", id.DBName, id.Name)
+	for _, field := range fields {
+		if len(at) < len(field.Index) || !slices.Equal(at[:len(field.Index)], field.Index) {
+			return fmt.Errorf("the primary key is %s, %s has the tag: move the tag there, or write a method LockKeys", t.id.Name, field.Name)
+		}
 	}
-	return txlock.NewFamily[string](name, of...).Key(v.String()), nil
+	if t.key = keysBy(t.id.IndirectFieldType, name, family); t.key == nil {
+		return fmt.Errorf("%s is a %v, a tag is for integers, strings and UUIDs: write a method LockKeys", t.id.Name, t.id.FieldType)
+	}
+	declared := declaredBy(t.id)
+	if why := declared.misfit(t.id.IndirectFieldType); why != "" {
+		return fmt.Errorf("the column %s %s", t.id.DBName, why)
+	}
+	if t.id.IndirectFieldType.Kind() == reflect.String {
+		if _, converts := reflect.New(t.id.IndirectFieldType).Interface().(driver.Valuer); converts || t.id.Serializer != nil {
+			return fmt.Errorf("%s is stored as something else than its text: write a method LockKeys that names what is stored", t.id.Name)
+		}
+		t.asks, t.pads = declared.class() != bytes, declared.kind != "VARBINARY"
+	}
+	return nil
 }
 
-// isBinary tells whether the column is declared as one that is compared byte by byte.
-func isBinary(field *schema.Field) bool {
-	declared := strings.ToLower(field.TagSettings["TYPE"])
-	return strings.HasPrefix(declared, "binary") || strings.HasPrefix(declared, "varbinary")
+// keysBy returns how to make the key of an identifier of this type, or nil.
+func keysBy(id reflect.Type, name string, of []txlock.FamilyOption) func(id reflect.Value) txlock.Key {
+	switch zero := reflect.Zero(id); {
+	case id == reflect.TypeFor[uuid.UUID]():
+		family := txlock.NewFamily[uuid.UUID](name, of...)
+		return func(id reflect.Value) txlock.Key { return family.Key(id.Interface().(uuid.UUID)) }
+	case zero.CanInt():
+		family := txlock.NewFamily[int64](name, of...)
+		return func(id reflect.Value) txlock.Key { return family.Key(id.Int()) }
+	case zero.CanUint():
+		family := txlock.NewFamily[uint64](name, of...)
+		return func(id reflect.Value) txlock.Key { return family.Key(id.Uint()) }
+	case id.Kind() == reflect.String:
+		family := txlock.NewFamily[string](name, of...)
+		return func(id reflect.Value) txlock.Key { return family.Key(id.String()) }
+	}
+	return nil
+}
+
+// tagged holds what tagsOf has found.
+var tagged sync.Map
+
+// tagsOf returns the fields of a model that have the tag, those of embedded structs too.
+func tagsOf(model reflect.Type) []reflect.StructField {
+	if known, ok := tagged.Load(model); ok {
+		return known.([]reflect.StructField)
+	}
+	found := findTags(model, nil)
+	tagged.Store(model, found)
+	return found
+}
+
+func findTags(model reflect.Type, at []int) (found []reflect.StructField) {
+	for i := range model.NumField() {
+		field := model.Field(i)
+		field.Index = append(slices.Clone(at), i)
+		if _, ok := field.Tag.Lookup(tagName); ok {
+			found = append(found, field)
+		}
+		inner := field.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		_, embedded := schema.ParseTagSetting(field.Tag.Get("gorm"), ";")["EMBEDDED"]
+		if (embedded || field.Anonymous) && inner.Kind() == reflect.Struct && inner != model {
+			found = append(found, findTags(inner, field.Index)...)
+		}
+	}
+	return found
 }

@@ -1,10 +1,12 @@
 package lockgorm_test
 
 import (
+	"database/sql/driver"
 	"strings"
 	"testing"
 
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -29,8 +31,28 @@ type (
 		ID int64
 		N  int64 `lockstep:"misplaced"`
 	}
-	Collated struct {
-		ID string `lockstep:"collated"`
+	Numeric struct {
+		ID int64 `gorm:"type:varchar(20)" lockstep:"numeric"`
+	}
+	Counted struct {
+		ID string `gorm:"type:bigint" lockstep:"counted"`
+	}
+	Instant struct {
+		ID int64 `gorm:"type:double" lockstep:"instant"`
+	}
+	Lowered struct {
+		ID lowered `lockstep:"lowered"`
+	}
+	Keyless struct {
+		N int64 `lockstep:"keyless"`
+	}
+	Doubled struct {
+		gorm.Model `lockstep:"doubled"`
+		N          int64 `lockstep:"doubled"`
+	}
+	Hidden struct {
+		ID int64
+		N  int64 `gorm:"-" lockstep:"hidden"`
 	}
 	Misspelt struct {
 		ID int64 `lockstep:"misspelt,hash"`
@@ -44,6 +66,44 @@ type (
 	}
 	Colon struct {
 		ID int64 `lockstep:"a:b"`
+	}
+)
+
+// lowered is stored in small letters.
+type lowered string
+
+func (l lowered) Value() (driver.Value, error) { return strings.ToLower(string(l)), nil }
+
+// Models whose tag is in an embedded struct.
+type (
+	Base struct {
+		ID int64 `gorm:"primaryKey" lockstep:"based"`
+	}
+	Inlaid struct {
+		Base Base `gorm:"embedded"`
+		N    int64
+	}
+	Pointed struct {
+		*Base
+		N int64
+	}
+	PointedTag struct {
+		*gorm.Model `lockstep:"based"`
+		N           int64
+	}
+	NamedTag struct {
+		Base gorm.Model `gorm:"embedded" lockstep:"based"`
+		N    int64
+	}
+	Deep struct {
+		Outer struct {
+			Inner Base `gorm:"embedded"`
+		} `gorm:"embedded"`
+		N int64
+	}
+	Optional struct {
+		ID *int64 `lockstep:"based"`
+		N  int64
 	}
 )
 
@@ -92,8 +152,55 @@ func TestTags(t *testing.T) {
 			}
 			return nil
 		}))
+		byMap := newID() + 1<<40 // beside what the database counts
+		locks("a map", parcels.Key(byMap), func(tx *gorm.DB) error {
+			return tx.Model(&Parcel{}).Create(map[string]any{"ID": byMap, "n": gorm.Expr("1 + 1")}).Error
+		})
+		locks("maps", parcels.Key(byMap+1000), func(tx *gorm.DB) error {
+			return tx.Model(&Parcel{}).Create(&[]map[string]any{{"id": byMap + 1000, "n": 4}, {"id": byMap + 1001, "n": 5}}).Error
+		})
+		noError(t, db.Model(&Parcel{}).Create(map[string]any{"n": 1}).Error) // the database makes the key
+		for _, id := range []any{gorm.Expr("1 + 1"), "seven", clause.Expr{SQL: "?", Vars: []any{1}}, db.Model(&Parcel{}).Select("MAX(id) + 1")} {
+			wantError(t, "a map whose key is unknown", db.Model(&Parcel{}).Create(map[string]any{"id": id}).Error, txlock.ErrInvalidKey)
+		}
 		locks("embedded", boxes.Key(box.ID), func(tx *gorm.DB) error { return tx.Delete(&box).Error })
 		wantError(t, "an update without its key", db.Model(&Parcel{}).Where("n = 2").Update("n", 3).Error, txlock.ErrInvalidKey)
+	})
+}
+
+// TestEmbeddedTags finds the tag wherever GORM finds the column.
+func TestEmbeddedTags(t *testing.T) {
+	each(t, []string{"Box"}, func(t *testing.T, e *env) {
+		for _, name := range []string{"Inlaid", "Pointed", "PointedTag", "NamedTag", "Deep", "Optional"} {
+			e.names.tables[name] = e.names.tables["Box"]
+		}
+		db, based := e.openPlugin(t), txlock.NewFamily[int64]("based")
+		for name, model := range map[string]func(id int64) any{
+			"Inlaid":     func(id int64) any { return &Inlaid{Base: Base{ID: id}} },
+			"Pointed":    func(id int64) any { return &Pointed{Base: &Base{ID: id}} },
+			"PointedTag": func(id int64) any { return &PointedTag{Model: &gorm.Model{ID: uint(id)}} },
+			"NamedTag":   func(id int64) any { return &NamedTag{Base: gorm.Model{ID: uint(id)}} },
+			"Deep":       func(id int64) any { d := &Deep{}; d.Outer.Inner.ID = id; return d },
+			"Optional":   func(id int64) any { return &Optional{ID: &id} },
+		} {
+			id := newID()
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				if err := tx.Create(model(id)).Error; err != nil || !e.held(t, based.Key(id)) {
+					t.Errorf("Create of %s: the key is free: %v", name, err)
+				}
+				return nil
+			}))
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				if err := tx.Model(model(id)).Update("n", 5).Error; err != nil || !e.held(t, based.Key(id)) {
+					t.Errorf("Update of %s: the key is free: %v", name, err)
+				}
+				return nil
+			}))
+			if e.count(t, "Box", "id = ? AND n = 5", id) != 1 {
+				t.Errorf("%s was not written", name)
+			}
+		}
+		noError(t, db.Create(&Optional{N: 1}).Error) // the database makes the key
 	})
 }
 
@@ -104,7 +211,13 @@ func TestTagsRefused(t *testing.T) {
 		noError(t, db.Use(lockgorm.New()))
 		for cure, model := range map[string]any{
 			"move the tag there":                 &Misplaced{ID: 1},
-			`gorm:"type:varbinary(191)"`:         &Collated{ID: "a"},
+			"in which several values may be one": &Numeric{ID: 1},
+			"several strings are one number":     &Counted{ID: "1"},
+			"is a DOUBLE":                        &Instant{ID: 1},
+			"names what is stored":               &Lowered{ID: "a"},
+			"the primary key has 0 columns":      &Keyless{N: 1},
+			"the primary key is ID, N has":       &Doubled{N: 1},
+			"hidden":                             &Hidden{ID: 1},
 			`write "misspelt"`:                   &Misspelt{ID: 1},
 			"the primary key has 2 columns":      &Pair{A: 1, B: 1},
 			"is for integers, strings and UUIDs": &Fraction{ID: 1},
@@ -116,40 +229,5 @@ func TestTagsRefused(t *testing.T) {
 				t.Errorf("%v, want %q in it", err, cure)
 			}
 		}
-	})
-}
-
-// TestGenerics uses Lock, On and tagged models with gorm.G.
-func TestGenerics(t *testing.T) {
-	each(t, []string{"Note", "Parcel"}, func(t *testing.T, e *env) {
-		db := e.open(t)
-		noError(t, db.Use(lockgorm.New()))
-		ctx, key, another := t.Context(), e.ensured(t), e.ensured(t)
-		noError(t, gorm.G[Note](db).Create(ctx, &Note{ID: 1}))
-		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
-			_, err := lockgorm.Lock(tx, another)
-			noError(t, err)
-			note, err := gorm.G[Note](tx).Where("id = 1").First(ctx)
-			noError(t, err)
-			_, err = gorm.G[Note](tx).Where("id = 1").Update(ctx, "n", note.N+1)
-			return err
-		}))
-		noError(t, db.Transaction(func(tx *gorm.DB) error { // no model method, and read for a write
-			note, err := gorm.G[Note](tx, lockgorm.On(key, txlock.Shared(another))).Where("id = 1").First(ctx)
-			noError(t, err)
-			if note.N != 1 || e.free(t, key) || e.free(t, another) {
-				t.Errorf("On: %+v", note)
-			}
-			_, err = gorm.G[Note](tx, lockgorm.On(key)).Where("id = 1").Update(ctx, "n", note.N+1)
-			return err
-		}))
-		id := newID()
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			noError(t, gorm.G[Parcel](tx).Create(ctx, &Parcel{ID: id}))
-			if e.free(t, parcels.Key(id)) {
-				t.Error("Create of a tagged model has taken no lock")
-			}
-			return nil
-		}))
 	})
 }

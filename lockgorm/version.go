@@ -74,7 +74,7 @@ var ErrVersion = errors.New("lockgorm: no version to compare")
 // conflict. A model that is given to it has version 0 afterwards: load it again.
 var AnyVersion clause.Expression = anyVersion{}
 
-type anyVersion struct{}
+type anyVersion struct{ setting }
 
 const anyVersionSetting = "lockstep:any_version"
 
@@ -84,9 +84,6 @@ func (anyVersion) ModifyStatement(stmt *gorm.Statement) {
 	stmt.Settings.Store(anyVersionSetting, true)
 }
 
-// Build adds nothing to the SQL.
-func (anyVersion) Build(clause.Builder) {}
-
 // KeepVersion lets one create write the versions that its models or maps have, for an
 // import or a restore: db.Clauses(lockgorm.KeepVersion).Create(&orders). Somebody who has
 // loaded an earlier row of the same primary key and version can then overwrite this one.
@@ -94,7 +91,7 @@ func (anyVersion) Build(clause.Builder) {}
 // afterwards.
 var KeepVersion clause.Expression = keepVersion{}
 
-type keepVersion struct{}
+type keepVersion struct{ setting }
 
 const keepVersionSetting = "lockstep:keep_version"
 
@@ -103,9 +100,6 @@ func (keepVersion) ModifyStatement(stmt *gorm.Statement) {
 	needPlugin(stmt, "KeepVersion")
 	stmt.Settings.Store(keepVersionSetting, true)
 }
-
-// Build adds nothing to the SQL.
-func (keepVersion) Build(clause.Builder) {}
 
 var (
 	_ driver.Valuer                 = Version(0)
@@ -178,17 +172,13 @@ var needed = []clause.Interface{needsPlugin{}}
 
 // needsPlugin makes a statement on a model with a Version fail if the plugin isn't used.
 // GORM calls it in its callbacks, which report errors by AddError.
-type needsPlugin struct{}
+type needsPlugin struct{ setting }
 
 func (needsPlugin) ModifyStatement(stmt *gorm.Statement) {
 	if _, ok := stmt.Plugins[(*Plugin)(nil).Name()]; !ok {
 		_ = stmt.AddError(fmt.Errorf("%w: the Version of %s needs the plugin: call db.Use(lockgorm.New())", ErrVersion, stmt.Schema.Name))
 	}
 }
-
-func (needsPlugin) Name() string               { return "" }
-func (needsPlugin) Build(clause.Builder)       {}
-func (needsPlugin) MergeClause(*clause.Clause) {}
 
 // versionField returns the Version field of a statement's model, or nil.
 func versionField(stmt *gorm.Statement) (version *schema.Field, err error) {

@@ -52,7 +52,7 @@ func checkCreate(db *gorm.DB) {
 
 // noUpsert returns the error of an upsert of models with a Version.
 func noUpsert(stmt *gorm.Statement) error {
-	return fmt.Errorf("%w: %s: an upsert can't compare: create new models by Create, and save loaded ones one by one", ErrVersion, stmt.Schema.Name)
+	return fmt.Errorf("%w: %s: an upsert can't compare: create new models by Create, and save loaded ones one by one, those of gorm.io/gen by Clauses(lockgorm.Loaded(...))", ErrVersion, stmt.Schema.Name)
 }
 
 // createdOf returns the models that a statement creates.

@@ -1,0 +1,286 @@
+package lockgorm_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Models whose columns a test makes.
+type (
+	Voucher struct {
+		Code string `gorm:"primaryKey" lockstep:"voucher"`
+		N    int64
+	}
+	Fixed struct {
+		Code string `gorm:"primaryKey;type:binary(8)" lockstep:"fixed"`
+		N    int64
+	}
+	Token struct {
+		ID uuid.UUID `lockstep:"token"`
+		N  int64
+	}
+)
+
+var vouchers = txlock.NewFamily[string]("voucher")
+
+// exact is a collation that compares bytes, without padding.
+func exact(e *env) string {
+	return map[testdb.Engine]string{testdb.MariaDB: "utf8mb4_nopad_bin", testdb.MySQL: "utf8mb4_0900_bin"}[e.Engine()]
+}
+
+// TestColumns writes and checks tagged models over columns of all kinds, and demands the
+// cure where a row would have several keys.
+func TestColumns(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		for _, c := range []struct {
+			column string
+			model  any
+			cure   string
+		}{
+			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", &Voucher{Code: "a"}, "the collation utf8mb4_general_ci"},
+			{"VARCHAR(50) CHARACTER SET latin1", &Voucher{Code: "a"}, "the collation latin1_swedish_ci"},
+			{"ENUM('a', 'b') CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci", &Voucher{Code: "a"}, "the collation utf8mb4_unicode_ci"},
+			{"BIGINT", &Voucher{Code: "1"}, "make the field an integer"},
+			{"DOUBLE", &Voucher{Code: "1"}, "write a method LockKeys"},
+			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", &Voucher{Code: "a"}, ""},
+			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE " + exact(e), &Voucher{Code: "a"}, ""},
+			{"CHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", &Voucher{Code: "a"}, ""},
+			{"VARBINARY(50)", &Voucher{Code: "a"}, ""},
+			{"VARCHAR(50)", &Parcel{ID: 1}, "make it BIGINT"},
+			{"DOUBLE", &Parcel{ID: 1}, "is a DOUBLE"},
+			{"INT UNSIGNED", &Parcel{ID: 1}, ""},
+			{"DECIMAL(20)", &Parcel{ID: 1}, ""},
+			{"BIGINT", &Token{ID: uuid.New()}, "make the column CHAR(36)"},
+			{"CHAR(36)", &Token{ID: uuid.New()}, ""},
+		} {
+			what := fmt.Sprintf("%T over %s", c.model, c.column)
+			column := map[bool]string{true: "code", false: "id"}[strings.Contains(what, "Voucher")]
+			table := e.CreateTable(t, "columns", column+" "+c.column+" PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
+			e.names.tables = map[string]string{"Voucher": table, "Parcel": table, "Token": table}
+			cured := func(where string, err error) {
+				t.Helper()
+				if c.cure == "" {
+					if err != nil {
+						t.Errorf("%s, %s: %v", what, where, err)
+					}
+					return
+				}
+				wantError(t, what+", "+where, err, txlock.ErrInvalidKey)
+				if err != nil && !strings.Contains(err.Error(), c.cure) {
+					t.Errorf("%s, %s: %v, want %q in it", what, where, err, c.cure)
+				}
+			}
+			cured("Check", e.open(t).Use(lockgorm.New(lockgorm.Check(c.model))))
+			if db := e.openPlugin(t); column == "code" { // what is no text is not looked up
+				cured("Create", db.Create(c.model).Error)
+				cured("Create again", db.Save(c.model).Error)
+				if c.cure != "" && strings.HasPrefix(c.column, "VARCHAR") {
+					noError(t, db.Clauses(lockgorm.On(newKey())).Create(c.model).Error) // another key is a cure
+				}
+			}
+		}
+	})
+}
+
+// TestOneRowOfSeveralKeys shows why those columns are refused.
+func TestOneRowOfSeveralKeys(t *testing.T) {
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
+		found := func(column, value string, id any) (n int) {
+			table := e.CreateTable(t, "several", "id "+column+" PRIMARY KEY")
+			_, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+table+" (id) VALUES (?)", value)
+			noError(t, err)
+			noError(t, e.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table+" WHERE id = ?", id).Scan(&n))
+			return n
+		}
+		for what, n := range map[string]int{
+			"a number in a text":    found("VARCHAR(20)", "042", 42),
+			"a text as a number":    found("BIGINT", "42", "042"),
+			"blanks":                found("VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "a", "a "),
+			"a fixed length":        found("BINARY(4)", "a", "a\x00\x00\x00"),
+			"no such row, so not 1": 1 - found("VARBINARY(4)", "a", "a\x00"),
+		} {
+			if n != 1 {
+				t.Errorf("%s: %d rows, want 1", what, n)
+			}
+		}
+	})
+}
+
+// TestPaddedStrings refuses keys that differ by what fills up a column.
+func TestPaddedStrings(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		e.names.tables["Voucher"] = e.CreateTable(t, "vouchers", "code VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
+		e.names.tables["Fixed"] = e.CreateTable(t, "fixed", "code BINARY(8) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
+		db := e.openPlugin(t)
+		for _, model := range []any{&Voucher{Code: "bob "}, &Fixed{Code: "bob\x00\x00"}} {
+			err := db.Create(model).Error
+			wantError(t, fmt.Sprintf("%+v", model), err, txlock.ErrInvalidKey)
+			if err != nil && !strings.Contains(err.Error(), "cut them off") {
+				t.Errorf("%v names no cure", err)
+			}
+		}
+		noError(t, db.Create(&Voucher{Code: "a b"}).Error)
+		noError(t, db.Create(&Fixed{Code: "12345678"}).Error)
+	})
+}
+
+// TestColumnsAreLookedUpOnce counts the statements of writes: the first to each table has
+// one more, a DryRun none, and nothing is read by it that could be old.
+func TestColumnsAreLookedUpOnce(t *testing.T) {
+	each(t, nil, func(t *testing.T, e *env) {
+		ddl := "code VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0"
+		first, second := e.CreateTable(t, "first", ddl), e.CreateTable(t, "second", ddl)
+		e.names.tables["Voucher"] = first
+		db := e.openPlugin(t)
+		noError(t, txlock.Ensure(t.Context(), e.Admin(), vouchers.Keys("a", "b", "c", "d", "e")...))
+		write := func(table, code string, options ...*gorm.Session) (sent int) {
+			t.Helper()
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				sent = questions(t, tx, func() {
+					if len(options) > 0 {
+						tx = tx.Session(options[0])
+					}
+					noError(t, tx.Table(table).Create(&Voucher{Code: code}).Error)
+				})
+				return nil
+			}))
+			return sent
+		}
+		if n := write(first, "x", &gorm.Session{DryRun: true}); n != 0 {
+			t.Errorf("a DryRun has sent %d statements", n)
+		}
+		looked, usual := write(first, "a"), write(first, "b")
+		if looked <= usual {
+			t.Errorf("the first write has sent %d statements, the second %d", looked, usual)
+		}
+		if other, again := write(second, "c"), write(second, "d"); other <= usual || again != usual {
+			t.Errorf("writes to another table have sent %d and %d statements, the others %d", other, again, usual)
+		}
+		// Nothing is locked by it, and a row that is committed afterwards is seen.
+		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
+			third := e.CreateTable(t, "third", strings.Replace(ddl, "_bin", "_general_ci", 1))
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				var n int64
+				wantError(t, "the third table", tx.Table(third).Create(&Voucher{Code: "e"}).Error, txlock.ErrInvalidKey)
+				_, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+third+" (code) VALUES ('z')")
+				noError(t, err)
+				noError(t, tx.Table(third).Count(&n).Error)
+				if n != 1 {
+					t.Errorf("%v: what was committed after the column was looked up is not seen", level)
+				}
+				return nil
+			}, &sql.TxOptions{Isolation: level}))
+		}
+	})
+}
+
+// TestCheck has db.Use look at models.
+func TestCheck(t *testing.T) {
+	each(t, []string{"Note", "Order", "Parcel", "Ledger"}, func(t *testing.T, e *env) {
+		e.names.tables["Pair"] = e.names.tables["Note"]
+		e.names.tables["Shortened"] = e.CreateTable(t, "shortened", "id BIGINT AUTO_INCREMENT PRIMARY KEY, version INT")
+		e.names.tables["Voucher"] = e.names.tables["Note"]
+		e.names.tables["Token"] = "there_is_no_such_table"
+		for name, c := range map[string]struct {
+			model any
+			want  error
+			cure  string
+		}{
+			"no keys":      {&Note{}, txlock.ErrInvalidKey, `give its primary key the tag lockstep:"..."`},
+			"no column":    {&Voucher{}, txlock.ErrInvalidKey, `gorm:"column:..."`},
+			"two columns":  {&Pair{}, txlock.ErrInvalidKey, "write a method LockKeys"},
+			"a short one":  {&Shortened{}, lockgorm.ErrVersion, "BIGINT UNSIGNED NOT NULL DEFAULT 1"},
+			"no table":     {&Token{}, nil, "make the tables before db.Use"},
+			"no model":     {42, nil, "needs models such as &Order{}"},
+			"nil":          {nil, nil, "needs models such as &Order{}"},
+			"two Versions": {&TwoVersions{}, lockgorm.ErrVersion, "must have one Version"},
+		} {
+			db := e.open(t)
+			err := db.Use(lockgorm.New(lockgorm.Check(&Parcel{}, c.model)))
+			if err == nil || c.want != nil && !strings.Contains(err.Error(), c.want.Error()) || !strings.Contains(err.Error(), c.cure) {
+				t.Errorf("%s: %v, want %v and %q", name, err, c.want, c.cure)
+			}
+			noError(t, db.Use(lockgorm.New())) // nothing of the first was left
+		}
+		noError(t, e.open(t).Use(lockgorm.New(lockgorm.Check(&Parcel{}, Order{}, &[]Ledger{}))))
+		noError(t, e.open(t, func(cfg *gorm.Config) { cfg.PrepareStmt = true }).Use(lockgorm.New(lockgorm.Check(&Parcel{}))))
+		dry := e.open(t, func(cfg *gorm.Config) { cfg.DryRun = true })
+		noError(t, dry.Use(lockgorm.New(lockgorm.Check(&Token{}))))
+		wantError(t, "a DryRun", e.open(t, func(cfg *gorm.Config) { cfg.DryRun = true }).Use(lockgorm.New(lockgorm.Check(&Pair{}))), txlock.ErrInvalidKey)
+	})
+}
+
+// Shortened has a column that is too small for its Version.
+type Shortened struct {
+	ID      int64
+	Version lockgorm.Version
+}
+
+// TwoVersions has one too many.
+type TwoVersions struct {
+	ID   int64
+	A, B lockgorm.Version
+}
+
+// warnings is a logger that keeps them.
+type warnings struct {
+	logger.Interface
+	mu   sync.Mutex
+	told []string
+}
+
+func (w *warnings) Warn(_ context.Context, text string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, fmt.Sprintf(text, args...))
+}
+
+// TestSpellingsAreWarnedOf has a method LockKeys make keys of strings: GORM's logger is
+// told once, where the column takes two of them for one, and not before that may matter.
+func TestSpellingsAreWarnedOf(t *testing.T) {
+	eachGuarded(t, nil, func(t *testing.T, e *env) {
+		for column, want := range map[string]int{
+			"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci": 1,
+			"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin":        0,
+			"VARBINARY(50)": 0,
+		} {
+			e.names.tables["User"] = e.CreateTable(t, "users", "name "+column+" PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
+			e.names.tables["Folded"] = e.names.tables["User"]
+			log := &warnings{Interface: logger.Discard}
+			db := e.open(t, func(cfg *gorm.Config) { cfg.Logger = log })
+			noError(t, db.Use(lockgorm.New()))
+			noError(t, db.Create([]*User{{Name: "bob"}, {Name: "eve"}}).Error)
+			noError(t, db.Create([]*Folded{{Name: "Mallory"}, {Name: "TRENT"}}).Error)
+			if len(log.told) != 0 {
+				t.Errorf("%s: warned too early: %q", column, log.told)
+			}
+			noError(t, db.Create(&User{Name: "Alice"}).Error)
+			noError(t, db.Create(&User{Name: "Carol"}).Error)
+			if len(log.told) != want || want == 1 && !strings.Contains(log.told[0], "let LockKeys convert it") {
+				t.Errorf("%s: %d warnings, want %d: %q", column, len(log.told), want, log.told)
+			}
+		}
+	})
+}
+
+// Folded is a User whose keys are in one spelling.
+type Folded struct {
+	Name string `gorm:"primaryKey"`
+	N    int64
+}
+
+func (f *Folded) LockKeys(*gorm.DB) ([]txlock.Key, error) {
+	return users.Keys(strings.ToLower(f.Name)), nil
+}

@@ -1,0 +1,174 @@
+package lockgorm_test
+
+import (
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestGenerics uses Lock, RLockAll, On and tagged models with gorm.G.
+func TestGenerics(t *testing.T) {
+	each(t, []string{"Note", "Parcel"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		noError(t, db.Use(lockgorm.New()))
+		ctx, key, another := t.Context(), e.ensured(t), e.ensured(t)
+		noError(t, gorm.G[Note](db).Create(ctx, &Note{ID: 1}))
+		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
+			_, err := lockgorm.Lock(tx, another)
+			noError(t, err)
+			note, err := gorm.G[Note](tx).Where("id = 1").First(ctx)
+			noError(t, err)
+			_, err = gorm.G[Note](tx).Where("id = 1").Update(ctx, "n", note.N+1)
+			return err
+		}))
+		noError(t, db.Transaction(func(tx *gorm.DB) error { // no model method, and read for a write
+			note, err := gorm.G[Note](tx, lockgorm.On(key, txlock.Shared(another))).Where("id = 1").First(ctx)
+			noError(t, err)
+			if note.N != 1 || e.free(t, key) || e.free(t, another) {
+				t.Errorf("On: %+v", note)
+			}
+			_, err = gorm.G[Note](tx, lockgorm.On(key)).Where("id = 1").Update(ctx, "n", note.N+1)
+			return err
+		}))
+		id := newID()
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			_, err := lockgorm.RLockAll(tx, key, another)
+			noError(t, err)
+			noError(t, gorm.G[Parcel](tx).Create(ctx, &Parcel{ID: id}))
+			if e.free(t, parcels.Key(id)) || e.free(t, key) || e.free(t, another) {
+				t.Error("RLockAll, or Create of a tagged model, has taken no lock")
+			}
+			return nil
+		}))
+		_, err := gorm.G[Parcel](db).Where("id = ?", id).Update(ctx, "n", 2)
+		wantError(t, "an update by a where clause", err, txlock.ErrInvalidKey)
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			rows, err := gorm.G[Parcel](tx, lockgorm.Loaded(&Parcel{ID: id})).Update(ctx, "n", 3)
+			if rows != 1 || !e.held(t, parcels.Key(id)) {
+				t.Errorf("Update of a loaded model: %d rows, %v", rows, err)
+			}
+			return err
+		}))
+		rows, err := gorm.G[Parcel](db, lockgorm.Loaded(&Parcel{ID: id})).Delete(ctx)
+		if rows != 1 || e.count(t, "Parcel", "1 = 1") != 0 {
+			t.Errorf("Delete of a loaded model: %d rows, %v", rows, err)
+		}
+	})
+}
+
+// TestGenericsWait limits the waits of gorm.G by AtMost, and not by the limit of a handle,
+// which GORM drops.
+func TestGenericsWait(t *testing.T) {
+	const limit = 100 * time.Millisecond
+	each(t, []string{"Parcel", "Note", "Order"}, func(t *testing.T, e *env) {
+		db, ctx := e.openPlugin(t), t.Context()
+		id := newID()
+		key := parcels.Key(id)
+		noError(t, txlock.Ensure(ctx, e.Admin(), key))
+		e.hold(t, key)
+		for name, send := range map[string]func(tx *gorm.DB) error{
+			"On": func(tx *gorm.DB) error {
+				_, err := gorm.G[Note](tx, lockgorm.On(key), lockgorm.AtMost(limit)).Find(ctx)
+				return err
+			},
+			"On, the context of a handle": func(tx *gorm.DB) error {
+				short := lockgorm.WaitAtMost(tx, limit)
+				_, err := gorm.G[Note](short, lockgorm.On(key)).Find(short.Statement.Context)
+				return err
+			},
+			"a model": func(tx *gorm.DB) error {
+				return gorm.G[Parcel](tx, lockgorm.AtMost(limit)).Create(ctx, &Parcel{ID: id})
+			},
+			"a hook": func(tx *gorm.DB) error {
+				locks := func(tx *gorm.DB, _ int64) error { _, err := lockgorm.Lock(tx, key); return err }
+				return lockgorm.WaitAtMost(withHook(tx, locks), limit).Create(&Order{ID: newID()}).Error
+			},
+		} {
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				wantError(t, name, send(tx), txlock.ErrWaitTimeout)
+				return lockgorm.Verify(tx)
+			}))
+		}
+		err := db.Transaction(func(tx *gorm.DB) error {
+			_, err := gorm.G[Note](tx, lockgorm.On(key), lockgorm.AtMost(-1)).Find(ctx)
+			return err
+		})
+		wantError(t, "a limit below 0", err, txlock.ErrInvalidOption)
+	})
+}
+
+// TestGenericsVersion compares the Version of a loaded model with gorm.G.
+func TestGenericsVersion(t *testing.T) {
+	each(t, []string{"Ledger"}, func(t *testing.T, e *env) {
+		db, ctx := e.openPlugin(t), t.Context()
+		l := &Ledger{}
+		noError(t, gorm.G[Ledger](db).Create(ctx, l))
+		old, first := *l, l.Version
+		if first == 0 {
+			t.Error("Create has given no version")
+		}
+		_, err := gorm.G[Ledger](db).Where("id = ?", l.ID).Update(ctx, "n", 1)
+		wantError(t, "an update that has nothing to compare", err, lockgorm.ErrVersion)
+		_, err = gorm.G[Ledger](db, lockgorm.Loaded(l)).Update(ctx, "n", 2)
+		noError(t, err)
+		if l.Version == first || l.N != 2 {
+			t.Errorf("after Update the model is %+v", l)
+		}
+		_, err = gorm.G[Ledger](db, lockgorm.Loaded(l)).Updates(ctx, Ledger{N: 3})
+		noError(t, err)
+		_, err = gorm.G[Ledger](db, lockgorm.Loaded(&old)).Update(ctx, "n", 4)
+		wantError(t, "Update of an old version", err, txlock.ErrConflict)
+		_, err = gorm.G[Ledger](db, lockgorm.Loaded(&old)).Updates(ctx, Ledger{N: 4})
+		wantError(t, "Updates of an old version", err, txlock.ErrConflict)
+		_, err = gorm.G[Ledger](db, lockgorm.Loaded(&old)).Delete(ctx)
+		wantError(t, "Delete of an old version", err, txlock.ErrConflict)
+		quiet := db.Session(&gorm.Session{SkipHooks: true}) // for a model with hooks GORM needs a pointer, which Loaded gives it
+		rows, err := gorm.G[Ledger](quiet, lockgorm.AnyVersion, lockgorm.On(ledgers.Key(l.ID))).Where("id = ? AND version = ?", l.ID, first).Update(ctx, "n", 5)
+		if rows != 0 || err != nil {
+			t.Errorf("AnyVersion with a condition of its own: %d rows, %v", rows, err)
+		}
+		if e.count(t, "Ledger", "n = 3 AND version = ?", l.Version) != 1 {
+			t.Errorf("the row is not that of the model %+v", l)
+		}
+		_, err = gorm.G[Ledger](db, lockgorm.Loaded(l)).Delete(ctx)
+		noError(t, err)
+	})
+}
+
+// TestLoadedRefused demands errors for what Loaded can't be.
+func TestLoadedRefused(t *testing.T) {
+	each(t, []string{"Parcel", "Note", "Order", "Item"}, func(t *testing.T, e *env) {
+		db, ctx := e.openPlugin(t), t.Context()
+		a, b := &Parcel{ID: newID()}, &Parcel{ID: newID()}
+		noError(t, db.Create([]*Parcel{a, b}).Error)
+		for name, model := range map[string]any{"a value": *a, "nil": nil, "a nil pointer": (*Parcel)(nil), "another type": &Note{ID: 1}, "no key": &Parcel{}, "a slice": &[]Parcel{*a}} {
+			_, err := gorm.G[Parcel](db, lockgorm.Loaded(model)).Update(ctx, "n", 7)
+			wantError(t, name, err, txlock.ErrInvalidKey)
+		}
+		on := db.Clauses(lockgorm.Loaded(a)).Session(&gorm.Session{})
+		wantError(t, "Model of another", on.Model(b).Update("n", 7).Error, txlock.ErrInvalidKey)
+		wantError(t, "Updates of another", on.Updates(b).Error, txlock.ErrInvalidKey)
+		wantError(t, "Delete of another", on.Delete(b).Error, txlock.ErrInvalidKey)
+		wantError(t, "Create", on.Create(&Parcel{ID: newID()}).Error, txlock.ErrInvalidKey)
+		wantError(t, "Save of a new one", on.Save(&Parcel{}).Error, txlock.ErrInvalidKey)
+		wantError(t, "another table", on.Table("elsewhere").Updates(map[string]any{"n": 7}).Error, txlock.ErrInvalidKey)
+		if e.count(t, "Parcel", "n = 0") != 2 || e.count(t, "Parcel", "1 = 1") != 2 {
+			t.Error("something was written")
+		}
+		plain := e.open(t)
+		if err := plain.Clauses(lockgorm.Loaded(a)).Model(&Parcel{}).Update("n", 7).Error; err == nil || e.count(t, "Parcel", "n = 7") != 0 {
+			t.Errorf("Loaded without the plugin: %v", err)
+		}
+		// With associations, which have models of their own.
+		o := &Order{ID: newID()}
+		noError(t, db.Create(o).Error)
+		noError(t, db.Clauses(lockgorm.Loaded(o)).Updates(&Order{N: 5, Items: []Item{{Name: "x"}}}).Error)
+		if e.count(t, "Order", "id = ? AND n = 5", o.ID) != 1 {
+			t.Error("the order was not written")
+		}
+	})
+}

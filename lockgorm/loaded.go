@@ -1,0 +1,85 @@
+package lockgorm
+
+import (
+	"fmt"
+	"reflect"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Loaded makes one update or delete that of a loaded model, as db.Model(&order) does, for
+// code that has no such call: gorm.G and what gorm.io/gen has generated.
+//
+//	gorm.G[Order](tx, lockgorm.Loaded(&order)).Update(ctx, "paid", true)
+//	q.Order.WithContext(ctx).Clauses(lockgorm.Loaded(&order)).UpdateSimple(q.Order.Paid.Value(true))
+//
+// So the plugin locks the keys of that model, compares its Version, and changes its row
+// only. A create, a statement on another type and one on another record fail with
+// ErrInvalidKey. It needs the plugin: db.Use(lockgorm.New()).
+func Loaded(model any) clause.Expression { return loaded{model: model} }
+
+type loaded struct {
+	setting
+	model any
+	by    *gorm.Statement // the statement that has used it, nil for none yet
+}
+
+const loadedSetting = "lockstep:loaded"
+
+// ModifyStatement keeps the model with the statement.
+func (l loaded) ModifyStatement(stmt *gorm.Statement) {
+	needPlugin(stmt, "Loaded")
+	stmt.Settings.Store(loadedSetting, l)
+}
+
+// setLoaded makes the model of Loaded that of the statement.
+func setLoaded(db *gorm.DB) {
+	stmt := db.Statement
+	noted, ok := stmt.Settings.Load(loadedSetting)
+	if !ok || db.Error != nil {
+		return
+	}
+	l := noted.(loaded)
+	if l.by != nil && l.by != stmt {
+		return // GORM has passed the setting on to the statement of an association
+	}
+	model := reflect.ValueOf(l.model)
+	switch {
+	case model.Kind() != reflect.Pointer || model.IsNil():
+		_ = db.AddError(fmt.Errorf("%w: Loaded needs a pointer to a model, got %T", txlock.ErrInvalidKey, l.model))
+	case stmt.Schema == nil || model.Elem().Type() != stmt.Schema.ModelType:
+		_ = db.AddError(fmt.Errorf("%w: Loaded has a %T, this statement is on %s", txlock.ErrInvalidKey, l.model, stmt.Table))
+	case namesAnother(stmt, model.Elem()):
+		_ = db.AddError(fmt.Errorf("%w: this statement on %s names another record than that of Loaded: leave one of them out", txlock.ErrInvalidKey, stmt.Table))
+	default:
+		l.by = stmt
+		stmt.Settings.Store(loadedSetting, l)
+		stmt.Model = l.model
+	}
+}
+
+// refuseLoaded refuses a create with Loaded, but not those of an update's associations.
+func refuseLoaded(db *gorm.DB) {
+	noted, _ := db.Statement.Settings.Load(loadedSetting)
+	if l, ok := noted.(loaded); ok && (l.by == nil || l.by == db.Statement) {
+		_ = db.AddError(fmt.Errorf("%w: Loaded is for an update or a delete, this is a create", txlock.ErrInvalidKey))
+	}
+}
+
+// namesAnother tells whether a statement has another model than this, and of another
+// record.
+func namesAnother(stmt *gorm.Statement, model reflect.Value) bool {
+	for _, other := range modelsIn(reflect.ValueOf(stmt.Model), stmt.Schema) {
+		for _, key := range stmt.Schema.PrimaryFields {
+			has, zero := key.ValueOf(stmt.Context, other)
+			id, _ := key.ValueOf(stmt.Context, model)
+			if !zero && !same(id, has) {
+				return true
+			}
+		}
+	}
+	return false
+}

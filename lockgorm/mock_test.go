@@ -1,0 +1,83 @@
+package lockgorm_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/DATA-DOG/go-sqlmock"
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lockmock"
+)
+
+// mocked is GORM over a mock, which demands at the end that all was sent.
+func mocked(t *testing.T, options ...lockgorm.Option) (*gorm.DB, sqlmock.Sqlmock) {
+	t.Helper()
+	pool, mock, err := sqlmock.New()
+	noError(t, err)
+	t.Cleanup(func() {
+		noError(t, mock.ExpectationsWereMet())
+		_ = pool.Close()
+	})
+	db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool, SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard})
+	noError(t, err)
+	noError(t, db.Use(lockgorm.New(options...)))
+	return db, mock
+}
+
+// TestMockExpectsNoLookups writes tagged models over a mock: what a column is, is asked for
+// only where a string isn't declared binary, and then once.
+func TestMockExpectsNoLookups(t *testing.T) {
+	t.Parallel()
+	db, mock := mocked(t, lockgorm.In("shop"))
+	family := func(name string, of ...txlock.FamilyOption) txlock.Family[string] {
+		return txlock.NewFamily[string](name, append(of, txlock.In("shop"))...)
+	}
+	write := func(model any, key txlock.Key, before func()) {
+		t.Helper()
+		mock.ExpectBegin()
+		before()
+		lockmock.ExpectLockAll(mock, []txlock.Key{key}).Granted(1)
+		mock.ExpectExec("INSERT INTO").WillReturnResult(sqlmock.NewResult(0, 1))
+		mock.ExpectCommit()
+		noError(t, db.Create(model).Error)
+	}
+	nothing := func() {}
+	lookup := func() {
+		mock.ExpectQuery("SELECT .*`code`.*`vouchers`.*COLLATION").WillReturnRows(sqlmock.NewRows([]string{"code", "collation"}).AddRow(nil, "utf8mb4_bin"))
+	}
+	write(&Parcel{ID: 7}, family("parcel").Key("7"), nothing)
+	write(&Chest{Code: "a"}, family("chest", txlock.Hashed).Key("a"), nothing)
+	write(&Voucher{Code: "a"}, family("voucher").Key("a"), lookup)
+	write(&Voucher{Code: "b"}, family("voucher").Key("b"), nothing)
+}
+
+// TestMockOfAnUnknownColumn has a mock that expects no such question, or whose server
+// answers that the column is case insensitive.
+func TestMockOfAnUnknownColumn(t *testing.T) {
+	t.Parallel()
+	db, mock := mocked(t)
+	refused := func(cure string) {
+		t.Helper()
+		mock.ExpectRollback()
+		if err := db.Create(&Voucher{Code: "a"}).Error; err == nil || !strings.Contains(err.Error(), cure) {
+			t.Errorf("%v, want %q in it", err, cure)
+		}
+	}
+	mock.ExpectBegin()
+	refused("is not looked up")
+	for asked := range 2 { // the answer is kept
+		mock.ExpectBegin()
+		if asked == 0 {
+			mock.ExpectQuery("COLLATION").WillReturnRows(sqlmock.NewRows([]string{"code", "collation"}).AddRow(nil, "utf8mb4_0900_ai_ci"))
+		}
+		refused("the collation utf8mb4_0900_ai_ci")
+	}
+	mock.ExpectBegin() // by GORM
+	mock.ExpectCommit()
+	noError(t, db.Session(&gorm.Session{DryRun: true}).Create(&Voucher{Code: "a"}).Error)
+}

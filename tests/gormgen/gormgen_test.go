@@ -1,0 +1,348 @@
+package gormgen
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gorm.io/gen"
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/logger"
+	"gorm.io/gorm/schema"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/tests/gormgen/query"
+	"github.com/dca00107/lockstep/tests/gormgen/shop"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+var (
+	orders = txlock.NewFamily[int64]("gen-order") // of the tag
+	lastID atomic.Int64
+)
+
+// tables are the tables of one test.
+type tables struct {
+	schema.NamingStrategy
+	of map[string]string
+}
+
+func (n tables) TableName(model string) string { return n.of[model] }
+
+// env is a database with the tables of the models, and GORM over a guarded pool.
+type env struct {
+	*testdb.DB
+	db *gorm.DB
+	q  *query.Query
+}
+
+// each runs a test on every engine.
+func each(t *testing.T, test func(t *testing.T, e *env)) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			e := &env{DB: testdb.Open(t, engine)}
+			const id = "id BIGINT AUTO_INCREMENT PRIMARY KEY, "
+			names := tables{of: map[string]string{
+				"Order":   e.CreateTable(t, "orders", id+"n BIGINT NOT NULL DEFAULT 0"),
+				"Item":    e.CreateTable(t, "items", id+"order_id BIGINT, n BIGINT NOT NULL DEFAULT 0"),
+				"Account": e.CreateTable(t, "accounts", id+"balance BIGINT NOT NULL DEFAULT 0, version BIGINT UNSIGNED NOT NULL DEFAULT 1"),
+			}}
+			db, err := lockgorm.Open(e.DSN(), &gorm.Config{Logger: logger.Discard, NamingStrategy: names})
+			noError(t, err)
+			t.Cleanup(func() {
+				pool, err := db.DB()
+				noError(t, errors.Join(err, pool.Close()))
+			})
+			noError(t, db.Use(lockgorm.New(lockgorm.Check(&shop.Order{}, &shop.Account{}))))
+			e.db, e.q = db, query.Use(db)
+			test(t, e)
+		})
+	}
+}
+
+// order makes an order that nobody else uses, and its key.
+func (e *env) order(t *testing.T) (*shop.Order, txlock.Key) {
+	t.Helper()
+	o := &shop.Order{ID: lastID.Add(1) + 1_000_000}
+	noError(t, e.q.Order.WithContext(t.Context()).Create(o))
+	return o, orders.Key(o.ID)
+}
+
+// held tells whether somebody holds the key exclusively.
+func (e *env) held(t *testing.T, key txlock.Key) bool {
+	t.Helper()
+	holders, err := txlock.Holders(t.Context(), e.Admin(), key)
+	noError(t, err)
+	return len(holders) == 1
+}
+
+// refused tells whether somebody else is refused the key, exclusive or shared.
+func (e *env) refused(t *testing.T, key txlock.Key, lock func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error)) bool {
+	t.Helper()
+	err := e.db.Transaction(func(tx *gorm.DB) error { _, err := lock(tx, key); return err })
+	if err != nil && !errors.Is(err, txlock.ErrBusy) {
+		t.Fatal(err)
+	}
+	return err != nil
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// TestLocksByHand locks with UnderlyingDB, in transactions of the queries and of lockgorm.
+func TestLocksByHand(t *testing.T) {
+	each(t, func(t *testing.T, e *env) {
+		ctx := t.Context()
+		o, key := e.order(t)
+		_, other := e.order(t)
+		_, err := lockgorm.Lock(e.q.Order.WithContext(ctx).UnderlyingDB(), key)
+		wantError(t, "Lock outside of a transaction", err, txlock.ErrNoTransaction)
+		noError(t, e.q.Transaction(func(q *query.Query) error {
+			_, err := lockgorm.Lock(q.Order.WithContext(ctx).UnderlyingDB(), key)
+			noError(t, err)
+			_, err = lockgorm.RLockAll(q.Item.WithContext(ctx).UnderlyingDB(), other)
+			noError(t, err)
+			if !e.held(t, key) || e.refused(t, other, lockgorm.TryRLock) || !e.refused(t, other, lockgorm.TryLock) {
+				t.Error("Lock or RLockAll by UnderlyingDB have taken something else")
+			}
+			return lockgorm.AssertLocked(q.Account.WithContext(ctx).UnderlyingDB(), key)
+		}))
+		q := e.q.Begin()
+		noError(t, q.Error)
+		grant, err := lockgorm.TryLock(q.Order.WithContext(ctx).UnderlyingDB(), key)
+		if err != nil || grant.Key() != key {
+			t.Errorf("TryLock: %+v, %v", grant, err)
+		}
+		noError(t, q.Rollback())
+		noError(t, lockgorm.Transaction(e.db, []txlock.Key{key}, func(tx *gorm.DB) error {
+			found, err := query.Use(tx).Order.WithContext(ctx).Where(query.Use(tx).Order.ID.Eq(o.ID)).First()
+			if err == nil && (found.ID != o.ID || !e.held(t, key)) {
+				t.Errorf("under Transaction: %+v", found)
+			}
+			return err
+		}))
+	})
+}
+
+// TestOn reads and writes under On, by Clauses and by Scopes.
+func TestOn(t *testing.T) {
+	each(t, func(t *testing.T, e *env) {
+		ctx := t.Context()
+		o, _ := e.order(t)
+		noError(t, e.q.Item.WithContext(ctx).Create(&shop.Item{ID: 1, OrderID: o.ID}))
+		for name, send := range map[string]func(q *query.Query, on clause.Expression) error{
+			"First": func(q *query.Query, on clause.Expression) error {
+				_, err := q.Order.WithContext(ctx).Clauses(on).Where(q.Order.ID.Eq(o.ID)).First()
+				return err
+			},
+			"Find": func(q *query.Query, on clause.Expression) error {
+				_, err := q.Order.WithContext(ctx).Clauses(on).Find()
+				return err
+			},
+			"Preload": func(q *query.Query, on clause.Expression) error {
+				_, err := q.Order.WithContext(ctx).Clauses(on).Preload(q.Order.Items).Find()
+				return err
+			},
+			"Count": func(q *query.Query, on clause.Expression) error {
+				_, err := q.Order.WithContext(ctx).Clauses(on).Count()
+				return err
+			},
+			"Scopes": func(q *query.Query, on clause.Expression) error {
+				_, err := q.Order.WithContext(ctx).Scopes(func(do gen.Dao) gen.Dao { return do.Clauses(on) }).Find()
+				return err
+			},
+			"Update": func(q *query.Query, on clause.Expression) error {
+				_, err := q.Order.WithContext(ctx).Clauses(on).Where(q.Order.ID.Eq(o.ID)).Update(q.Order.N, 1)
+				return err
+			},
+			"UpdateSimple": func(q *query.Query, on clause.Expression) error {
+				_, err := q.Order.WithContext(ctx).Clauses(on).Where(q.Order.ID.Eq(o.ID)).UpdateSimple(q.Order.N.Add(1))
+				return err
+			},
+			"a model without keys": func(q *query.Query, on clause.Expression) error {
+				_, err := q.Item.WithContext(ctx).Clauses(on).Where(q.Item.ID.Eq(1)).Update(q.Item.N, 1)
+				return err
+			},
+		} {
+			_, key := e.order(t)
+			noError(t, e.q.Transaction(func(q *query.Query) error {
+				err := send(q, lockgorm.On(key))
+				if err == nil && !e.held(t, key) {
+					t.Errorf("%s: the key of On is free", name)
+				}
+				return err
+			}))
+			err := e.q.Transaction(func(q *query.Query) error { return send(q, lockgorm.On()) })
+			wantError(t, name+", no key", err, txlock.ErrInvalidKey)
+			if name != "Update" && name != "UpdateSimple" && name != "a model without keys" { // these begin one
+				wantError(t, name+", outside", send(e.q, lockgorm.On(key)), txlock.ErrNoTransaction)
+			}
+		}
+	})
+}
+
+// TestTagged writes models whose keys a tag names.
+func TestTagged(t *testing.T) {
+	each(t, func(t *testing.T, e *env) {
+		ctx := t.Context()
+		o, key := e.order(t)
+		for name, write := range map[string]func(do query.IOrderDo) error{
+			"Save": func(do query.IOrderDo) error { return do.Save(o) },
+			"Loaded, UpdateSimple": func(do query.IOrderDo) error {
+				_, err := do.Clauses(lockgorm.Loaded(o)).UpdateSimple(e.q.Order.N.Value(2))
+				return err
+			},
+			"Loaded, Updates": func(do query.IOrderDo) error {
+				_, err := do.Clauses(lockgorm.Loaded(o)).Updates(map[string]any{"n": 3})
+				return err
+			},
+			"Loaded, UpdateColumn": func(do query.IOrderDo) error {
+				_, err := do.Clauses(lockgorm.Loaded(o)).UpdateColumn(e.q.Order.N, 4)
+				return err
+			},
+		} {
+			noError(t, e.q.Transaction(func(q *query.Query) error {
+				err := write(q.Order.WithContext(ctx))
+				if err == nil && !e.held(t, key) {
+					t.Errorf("%s: the key is free", name)
+				}
+				return err
+			}))
+		}
+		_, err := e.q.Order.WithContext(ctx).Where(e.q.Order.ID.Eq(o.ID)).Update(e.q.Order.N, 9)
+		wantError(t, "an update by a where clause", err, txlock.ErrInvalidKey)
+		_, err = e.q.Order.WithContext(ctx).Where(e.q.Order.ID.Eq(o.ID)).Delete()
+		wantError(t, "a delete by a where clause", err, txlock.ErrInvalidKey)
+		made := &shop.Order{}
+		noError(t, e.q.Transaction(func(q *query.Query) error {
+			noError(t, q.Order.WithContext(ctx).Create(made))
+			if e.held(t, orders.Key(made.ID)) {
+				t.Error("a create whose key the database makes has taken a lock")
+			}
+			info, err := q.Order.WithContext(ctx).Clauses(lockgorm.Loaded(made)).Delete()
+			if info.RowsAffected != 1 || !e.held(t, orders.Key(made.ID)) {
+				t.Errorf("Delete of a loaded one: %+v, %v", info, err)
+			}
+			info, err = q.Order.WithContext(ctx).Delete(o)
+			if info.RowsAffected != 1 || !e.held(t, key) {
+				t.Errorf("Delete: %+v", info)
+			}
+			return err
+		}))
+	})
+}
+
+// TestVersions compares the versions of loaded models.
+func TestVersions(t *testing.T) {
+	each(t, func(t *testing.T, e *env) {
+		q, do := e.q, e.q.Account.WithContext(t.Context())
+		a := &shop.Account{Balance: 1}
+		noError(t, do.Create(a))
+		old := *a
+		_, err := do.Clauses(lockgorm.Loaded(a)).UpdateSimple(q.Account.Balance.Value(2))
+		noError(t, err)
+		_, err = do.Clauses(lockgorm.Loaded(a)).Updates(&shop.Account{Balance: 3})
+		noError(t, err)
+		found, err := do.Where(q.Account.ID.Eq(a.ID)).First()
+		noError(t, err)
+		if found.Balance != 3 || found.Version != a.Version || a.Version == old.Version {
+			t.Errorf("found %+v, the model is %+v", found, a)
+		}
+		_, err = do.Clauses(lockgorm.Loaded(&old)).UpdateSimple(q.Account.Balance.Value(4))
+		wantError(t, "an old version", err, txlock.ErrConflict)
+		_, err = do.Delete(&old)
+		wantError(t, "Delete of an old version", err, txlock.ErrConflict)
+		_, err = do.Where(q.Account.ID.Eq(a.ID)).UpdateSimple(q.Account.Balance.Value(5))
+		wantError(t, "nothing to compare", err, lockgorm.ErrVersion)
+		wantError(t, "Save, which is an upsert", do.Save(found), lockgorm.ErrVersion)
+		_, err = do.Clauses(lockgorm.AnyVersion).Where(q.Account.ID.Eq(a.ID)).UpdateSimple(q.Account.Balance.Value(6))
+		noError(t, err)
+		_, err = do.Clauses(lockgorm.Loaded(found)).UpdateSimple(q.Account.Balance.Value(7))
+		wantError(t, "a version that AnyVersion has raised", err, txlock.ErrConflict)
+	})
+}
+
+// TestWaits limits the waits of queries by a handle and by a clause.
+func TestWaits(t *testing.T) {
+	const limit = 100 * time.Millisecond
+	each(t, func(t *testing.T, e *env) {
+		ctx := t.Context()
+		o, key := e.order(t)
+		tx, err := e.Admin().BeginTx(ctx, nil)
+		noError(t, err)
+		defer func() { noError(t, tx.Rollback()) }()
+		scope, err := txlock.Join(ctx, tx, txlock.NothingRead())
+		noError(t, err)
+		_, err = scope.Lock(ctx, key)
+		noError(t, err)
+		short := query.Use(lockgorm.WaitAtMost(e.db, limit))
+		wantError(t, "Save", short.Order.WithContext(ctx).Save(o), txlock.ErrWaitTimeout)
+		noError(t, short.Transaction(func(q *query.Query) error {
+			_, err := lockgorm.Lock(q.Order.WithContext(ctx).UnderlyingDB(), key)
+			wantError(t, "Lock", err, txlock.ErrWaitTimeout)
+			_, err = q.Order.WithContext(ctx).Clauses(lockgorm.On(key)).Find()
+			wantError(t, "On", err, txlock.ErrWaitTimeout)
+			return nil
+		}))
+		noError(t, e.q.Transaction(func(q *query.Query) error {
+			_, err := q.Order.WithContext(ctx).Clauses(lockgorm.On(key), lockgorm.AtMost(limit)).Find()
+			wantError(t, "AtMost", err, txlock.ErrWaitTimeout)
+			return nil
+		}))
+	})
+}
+
+// TestNoUpdateIsLost reads an order under On and writes what it has read, plus one.
+func TestNoUpdateIsLost(t *testing.T) {
+	const workers, rounds = 4, 5
+	each(t, func(t *testing.T, e *env) {
+		o, key := e.order(t)
+		add := func(ctx context.Context) error {
+			return lockgorm.Transaction(e.db.WithContext(ctx), nil, func(tx *gorm.DB) error {
+				q := query.Use(tx)
+				found, err := q.Order.WithContext(ctx).Clauses(lockgorm.On(key)).Where(q.Order.ID.Eq(o.ID)).First()
+				if err != nil {
+					return err
+				}
+				_, err = q.Order.WithContext(ctx).Clauses(lockgorm.Loaded(found)).UpdateSimple(q.Order.N.Value(found.N + 1))
+				return err
+			})
+		}
+		var all sync.WaitGroup
+		for range workers {
+			all.Go(func() {
+				for range rounds {
+					if err := add(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		found, err := e.q.Order.WithContext(t.Context()).Where(e.q.Order.ID.Eq(o.ID)).First()
+		noError(t, err)
+		if found.N != workers*rounds {
+			t.Errorf("%d of %d updates are there", found.N, workers*rounds)
+		}
+	})
+}
