@@ -33,7 +33,9 @@ CHAOSFLAGS ?=
 CONTRIB = contrib/gocron contrib/cron contrib/recipes
 # The programs beside the library, a module each.
 COMMANDS = cmd/lockgen cmd/lockvet
-MODULES  = . tests bench $(CONTRIB) $(COMMANDS)
+# What a user has at the end of docs/tutorial-sqlc.md.
+TUTORIAL = examples/sqlcorders
+MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(TUTORIAL)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
@@ -161,6 +163,7 @@ chaos-proof: ## Switch each guard of the library off in turn, which chaos must n
 
 generate: ## Generate the code of every sqlc.yaml.
 	go run ./internal/test/tools/verify -sqlc '$(SQLC)' -generate
+	cd $(TUTORIAL) && go generate ./...
 
 verify: verify-go licences vulnerabilities verify-sql ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
@@ -174,11 +177,12 @@ verify-go: lint
 		(cd $$module && go vet -tags cluster ./... && go mod tidy -diff) || \
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
+	@cd $(TUTORIAL) && go tool lockgen -check shopdb
 
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
-	@for module in bench $(CONTRIB) $(COMMANDS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
+	@for module in bench $(CONTRIB) $(COMMANDS) $(TUTORIAL); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
 
 licences: ## Check the licences of all dependencies.
 	@for module in $(MODULES); do \
