@@ -1,12 +1,15 @@
 package doctest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // freePorts returns pairs for Reader.Instead: addresses of a document, and free ones.
@@ -86,6 +89,25 @@ func TestDo(t *testing.T) {
 		if err := r.do(t, r.open(t, t.TempDir()), blocks[0]); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n%v, want %q", text, err, want)
 		}
+	}
+}
+
+// What is left in the module cache goes after a day.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, age := range map[string]time.Duration{"m@v1-old": 25 * time.Hour, "m@v1-new": 23 * time.Hour, "m@v1-mine": 25 * time.Hour, "m@v2-old": 25 * time.Hour} {
+		path, then := filepath.Join(dir, name), time.Now().Add(-age)
+		if err := errors.Join(os.MkdirAll(filepath.Join(path, "sub"), 0o755), os.Chtimes(path, then, then)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := forget("v1-mine", filepath.Join(dir, "m@v1-*")); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(left) != 3 || slices.Contains(left, filepath.Join(dir, "m@v1-old")) {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

@@ -48,6 +48,8 @@ func Released(t testing.TB, checkout string, dirs ...string) []string {
 			http.ServeFileFS(w, r, os.DirFS(released), r.URL.Path[1:])
 		case err == nil:
 			http.ServeFileFS(w, r, os.DirFS(cached), r.URL.Path[1:])
+		case firstHTTP(upstream) == "":
+			http.NotFound(w, r)
 		default:
 			http.Redirect(w, r, firstHTTP(upstream)+r.URL.Path, http.StatusFound)
 		}

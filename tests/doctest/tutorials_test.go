@@ -40,8 +40,9 @@ func TestTutorials(t *testing.T) {
 		for j, engine := range testdb.Long([]testdb.Engine{engines[i%len(engines)]}, engines) {
 			t.Run(filepath.Base(tutorial.document)+"/"+string(engine), func(t *testing.T) {
 				t.Parallel()
+				instead := append(freePorts(t, 8081, 8082, 8083, 8084), tutorial.database, database(t, engine))
 				env := Released(t, checkout, ".", "cmd/lockgen", "cmd/lockvet")
-				r := Reader{Env: env, Instead: append(freePorts(t, 8081, 8082, 8083, 8084), tutorial.database, database(t, engine))}
+				r := Reader{Env: env, Instead: instead}
 				dir := r.Follow(t, filepath.Join(checkout, tutorial.document))
 				for _, other := range engines {
 					if other != engine {
