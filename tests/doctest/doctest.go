@@ -81,8 +81,10 @@ func (r Reader) do(t testing.TB, sh *shell, b block) error {
 		got, err := sh.run(there.Replace(c.line))
 		got = back.Replace(got)
 		t.Logf("$ %s\n%s", c.line, got)
-		if fails := b.has("fails") && i == len(b.commands())-1; fails != (err != nil) {
-			return fmt.Errorf("$ %s\nends with %v and prints\n%s", c.line, err, got)
+		if fails := b.has("fails") && i == len(b.commands())-1; err != nil && !fails {
+			return fmt.Errorf("$ %s\nends with %w and prints\n%s", c.line, err, got)
+		} else if err == nil && fails {
+			return fmt.Errorf("$ %s\nshould fail, and prints\n%s", c.line, got)
 		}
 		if !c.prints(got) {
 			return fmt.Errorf("$ %s\nprints\n%s\nin place of\n%s", c.line, got, c.output)

@@ -73,7 +73,7 @@ func TestDo(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"'''console\n$ false\n'''\n":                   "$ false\nends with exit status 1",
-		"'''console fails\n$ true\n'''\n":              "ends with <nil>",
+		"'''console fails\n$ true\n'''\n":              "should fail",
 		"'''console fails\n$ false\n$ false\n'''\n":    "ends with exit status 1",
 		"'''console\n$ echo one\ntwo\n'''\n":           "prints\none\nin place of\ntwo",
 		"'''console\n$ echo one; echo two\none\n'''\n": "prints\none\ntwo\nin place of\none",

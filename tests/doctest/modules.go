@@ -55,7 +55,11 @@ func Released(t testing.TB, checkout string, dirs ...string) []string {
 		}
 	}))
 	t.Cleanup(proxy.Close)
-	return []string{"GOPROXY=" + proxy.URL, "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOWORK=off", "GOBIN=" + t.TempDir(), "GOFLAGS=-modcacherw -buildvcs=false"}
+	bin := t.TempDir()
+	return []string{
+		"GOPROXY=" + proxy.URL, "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOWORK=off", "GOFLAGS=-modcacherw -buildvcs=false",
+		"GOBIN=" + bin, "PATH=" + bin + string(filepath.ListSeparator) + os.Getenv("PATH"),
+	}
 }
 
 // firstHTTP is the first of a GOPROXY that can be asked.

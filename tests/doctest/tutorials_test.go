@@ -103,7 +103,7 @@ func compare(t *testing.T, made, example string) {
 func files(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
-	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, entry fs.DirEntry, err error) error {
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, _ fs.DirEntry, err error) error {
 		if err != nil || !slices.Contains([]string{".go", ".sql", ".yaml"}, filepath.Ext(name)) {
 			return err
 		}

@@ -1,3 +1,4 @@
+// Package shopdb has the queries of the shop, and the keys of what they lock.
 package shopdb
 
 import "github.com/dca00107/lockstep/txlock"
