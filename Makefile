@@ -6,7 +6,7 @@ VULNCHECK ?= go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
 # The last release that the module proxy has whole. The threshold is for sqlmock, which
 # writes a sentence of its own above the BSD licence.
 LICENCES ?= go run github.com/google/go-licenses@v1.6.0 check --confidence_threshold 0.8 --include_tests \
-	--ignore github.com/dca00107/lockstep --allowed_licenses Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT,MPL-2.0
+	--ignore github.com/dca00107/lockstep --ignore example.com/shop --allowed_licenses Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT,MPL-2.0
 
 # What draws the charts of module bench, and is in no other: freetype is under the FreeType
 # License, which this tool can't read, and svgo under CC BY 4.0.
@@ -35,7 +35,9 @@ CONTRIB = contrib/gocron contrib/cron contrib/recipes
 COMMANDS = cmd/lockgen cmd/lockvet
 # What tests lockgorm with the queries that gorm.io/gen generates.
 GORMGEN  = tests/gormgen
-MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN)
+# What a user has at the end of docs/tutorial-sqlc.md.
+TUTORIAL = examples/sqlcorders
+MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(TUTORIAL)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
@@ -168,9 +170,10 @@ chaos-proof: ## Switch each guard of the library off in turn, which chaos must n
 	internal/test/tools/need-cc.sh
 	$(CHAOS) -duration 10s -prove $(CHAOSFLAGS)
 
-generate: ## Generate the code of every sqlc.yaml, and the queries of gorm.io/gen.
+generate: ## Generate the code of sqlc, lockgen and gorm.io/gen.
 	go run ./internal/test/tools/verify -sqlc '$(SQLC)' -generate
 	cd $(GORMGEN) && go run ./generate
+	cd $(TUTORIAL) && go generate ./...
 
 verify: verify-go licences vulnerabilities verify-sql ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
@@ -185,11 +188,12 @@ verify-go: lint
 		(cd $$module && go vet -tags cluster ./... && go mod tidy -diff) || \
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
+	@cd $(TUTORIAL) && go tool lockgen -check shopdb
 
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
-	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
+	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(TUTORIAL); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
 
 licences: ## Check the licences of all dependencies.
 	@for module in $(MODULES); do \

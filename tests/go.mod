@@ -16,6 +16,7 @@ require (
 	go.opentelemetry.io/otel/metric v1.42.0
 	go.opentelemetry.io/otel/sdk/metric v1.42.0
 	go.uber.org/goleak v1.3.0
+	golang.org/x/mod v0.29.0
 	golang.org/x/sys v0.42.0
 	gorm.io/driver/mysql v1.6.0
 	gorm.io/gorm v1.31.2

@@ -106,6 +106,9 @@ func (o *outer) queries(t transaction, call *ast.CallExpr) path {
 	if fn == nil || fn.Name() == "Close" || withTx(o.pass.TypesInfo.TypeOf(call)) || t.tx == nil || typeName(t.tx.Type()) != sqlTx {
 		return path{}
 	}
+	if slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return typeName(o.pass.TypesInfo.TypeOf(arg)) == sqlTx }) {
+		return path{} // WithLocks of lockgen: what it is for is said by what it is given
+	}
 	used := pathOf(o.pass, receiver)
 	if !used.known() || o.joined[used.root] != nil || within(t.fn, used.root) {
 		return path{}

@@ -7,7 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/dca00107/lockstep/examples/sqlcorders/ordersdb"
+	"github.com/dca00107/lockstep/examples/quickstart/shopdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -22,11 +22,11 @@ func wrong(ctx context.Context, tx *sql.Tx, l *lease.Lease) error {
 	return tx.Commit()
 }
 
-func wrongSqlc(ctx context.Context, tx *sql.Tx, q *ordersdb.Queries, l *lease.Lease) error {
+func wrongSqlc(ctx context.Context, tx *sql.Tx, q *shopdb.Queries, l *lease.Lease) error {
 	if err := l.Guard(ctx, tx); err != nil { // want `Guard is not the last statement of tx`
 		return err
 	}
-	_, err := q.WithTx(tx).PaidOrders(ctx)
+	_, err := q.WithTx(tx).Tally(ctx)
 	return err
 }
 

@@ -9,7 +9,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/dca00107/lockstep/examples/sqlcorders/ordersdb"
+	"github.com/dca00107/lockstep/examples/quickstart/shopdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
 )
@@ -29,9 +29,9 @@ func late(ctx context.Context, tx *sql.Tx, id int64) error {
 	return err
 }
 
-func lateHelper(ctx context.Context, tx *sql.Tx, queries *ordersdb.Queries, id int64) error {
+func lateHelper(ctx context.Context, tx *sql.Tx, queries *shopdb.Queries, id int64) error {
 	q := queries.WithTx(tx)
-	if _, err := q.PaidOrders(ctx); err != nil { // want `a query before the lock of tx`
+	if _, err := q.Tally(ctx); err != nil { // want `a query before the lock of tx`
 		return err
 	}
 	return helper.LockOrder(ctx, tx, id)

@@ -8,7 +8,7 @@ import (
 	"example.com/shop/helper"
 	"gorm.io/gorm"
 
-	"github.com/dca00107/lockstep/examples/sqlcorders/ordersdb"
+	"github.com/dca00107/lockstep/examples/quickstart/shopdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -16,7 +16,7 @@ import (
 
 type service struct {
 	db, audit *sql.DB
-	queries   *ordersdb.Queries
+	queries   *shopdb.Queries
 	orm       *gorm.DB
 }
 
@@ -38,10 +38,10 @@ func (s *service) wrong(ctx context.Context, id int64) error {
 			return err
 		}
 		defer func() { _ = other.Rollback() }()
-		if _, err := ordersdb.New(s.db).PaidOrders(ctx); err != nil { // want `s.db is the pool`
+		if _, err := shopdb.New(s.db).Tally(ctx); err != nil { // want `s.db is the pool`
 			return err
 		}
-		_, err = s.queries.PaidOrders(ctx) // want `s.queries queries the pool, not the transaction of locksqlc.Run`
+		_, err = s.queries.Tally(ctx) // want `s.queries queries the pool, not the transaction of locksqlc.Run`
 		return err
 	})
 }
@@ -65,7 +65,7 @@ func (s *service) right(ctx context.Context, id int64) error {
 		after = append(after, func() { _, _ = s.db.ExecContext(ctx, pay, id) }) // later
 		_ = helper.Name(s.db)
 		queries := s.queries.WithTx(tx)
-		_, err := queries.PaidOrders(ctx)
+		_, err := queries.Tally(ctx)
 		return err
 	})
 	for _, f := range after {
@@ -77,8 +77,25 @@ func (s *service) right(ctx context.Context, id int64) error {
 // Work under Do is no transaction, and may use the pool.
 func (s *service) do(ctx context.Context, key txlock.Key) error {
 	return locksqlc.Do(ctx, s.db, key, func(ctx context.Context) error {
-		_, err := s.queries.PaidOrders(ctx)
+		_, err := s.queries.Tally(ctx)
 		return err
+	})
+}
+
+// queries has what lockgen writes beside the code of sqlc.
+type queries struct{ db *sql.DB }
+
+func (q *queries) WithTx(*sql.Tx) *queries { return q }
+
+func (q *queries) WithLocks(context.Context, *sql.Tx) (*queries, error) { return q, nil }
+
+func (q *queries) Run(ctx context.Context, fn func(q *queries) error) error {
+	return locksqlc.Run(ctx, q.db, nil, func(tx *sql.Tx) error {
+		locked, err := q.WithLocks(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return fn(locked)
 	})
 }
 

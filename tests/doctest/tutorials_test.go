@@ -1,0 +1,143 @@
+package doctest
+
+import (
+	"bytes"
+	"flag"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+const checkout = "../.."
+
+var update = flag.Bool("update", false, "write the examples that tutorials make")
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+var tutorials = []struct {
+	document, variable string
+	database           string // as the document has it
+	example            string // what it makes, if that is in the repository
+}{
+	{"docs/tutorial-sqlc.md", "SHOP_DSN", "root:secret@tcp(127.0.0.1:3306)/shop", "examples/sqlcorders"},
+	{"docs/tutorial-gorm.md", "BANK_DSN", "root:secret@tcp(127.0.0.1:3306)/bank", ""},
+}
+
+// TestTutorials follows each tutorial on one server, and runs the tests that it has written
+// on the other one, too. LOCKSTEP_LONG follows each on both.
+func TestTutorials(t *testing.T) {
+	t.Parallel()
+	engines := testdb.Engines()
+	for i, tutorial := range tutorials {
+		for j, engine := range testdb.Long([]testdb.Engine{engines[i%len(engines)]}, engines) {
+			t.Run(filepath.Base(tutorial.document)+"/"+string(engine), func(t *testing.T) {
+				t.Parallel()
+				instead := append(freePorts(t, 8081, 8082, 8083, 8084), tutorial.database, database(t, engine))
+				env := Released(t, checkout, ".", "cmd/lockgen", "cmd/lockvet")
+				r := Reader{Env: env, Instead: instead}
+				dir := r.Follow(t, filepath.Join(checkout, tutorial.document))
+				for _, other := range engines {
+					if other != engine {
+						testOn(t, dir, env, tutorial.variable+"="+database(t, other))
+					}
+				}
+				if tutorial.example != "" && j == 0 {
+					compare(t, dir, filepath.Join(checkout, tutorial.example))
+				}
+			})
+		}
+	}
+}
+
+// database returns the data source name of an empty database for its administrator, as the
+// reader of a tutorial is one.
+func database(t *testing.T, engine testdb.Engine) string {
+	t.Helper()
+	return testdb.Fresh(t, engine).AdminDSN(func(c *mysql.Config) { c.Params = nil })
+}
+
+// testOn runs the tests that a tutorial has written.
+func testOn(t *testing.T, dir string, env []string, dsn string) {
+	t.Helper()
+	cmd := exec.Command("go", "test", "-count=1", ".")
+	cmd.Dir, cmd.Env = dir, append(append(os.Environ(), env...), dsn)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("go test: %v\n%s", err, out)
+	}
+}
+
+// compare compares what a tutorial has made with the example in the repository, whose go.mod
+// finds lockstep beside it.
+func compare(t *testing.T, made, example string) {
+	t.Helper()
+	want, have := files(t, made), files(t, example)
+	for name, text := range want {
+		if *update {
+			path := filepath.Join(example, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else if !bytes.Equal(text, have[name]) {
+			t.Errorf("%s is not what the tutorial makes: run go test -run TestTutorials ./doctest -update", filepath.Join(example, name))
+		}
+	}
+	for name := range have {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s is in no tutorial: remove it", filepath.Join(example, name))
+		}
+	}
+}
+
+// files returns the files of a program that are written or generated.
+func files(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || !slices.Contains([]string{".go", ".sql", ".yaml"}, filepath.Ext(name)) {
+			return err
+		}
+		files[name], err = os.ReadFile(filepath.Join(dir, name))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// TestPins compares the versions of tools in the tutorials with those of the Makefile.
+func TestPins(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile(filepath.Join(checkout, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tutorial := range tutorials {
+		text, err := os.ReadFile(filepath.Join(checkout, tutorial.document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks, err := parse(string(text))
+		if err != nil {
+			t.Errorf("%s: %v", tutorial.document, err)
+		}
+		for _, b := range blocks {
+			for word := range strings.FieldsSeq(b.text) {
+				if b.has("installs") && strings.Contains(word, "@") && !strings.Contains(string(makefile), word) {
+					t.Errorf("%s:%d: the Makefile has another version than %s", tutorial.document, b.line, word)
+				}
+			}
+		}
+	}
+}
