@@ -2,7 +2,6 @@ package elect_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 )
@@ -87,7 +86,7 @@ func seated(t *testing.T, watcher *process, all []*process) (some []*process) {
 	must(t, err)
 	for _, p := range all {
 		for _, seat := range info.Others {
-			if strings.HasPrefix(seat.Owner, p.name+"/") {
+			if seat.Note == p.name {
 				some = append(some, p)
 			}
 		}

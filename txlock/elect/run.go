@@ -12,6 +12,7 @@ import (
 
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -93,7 +94,7 @@ func (e *Election) Run(ctx context.Context, fn Func) error {
 		case ctx.Err() != nil:
 			return errors.Join(ctx.Err(), err)
 		case errors.Is(why, ErrResigned):
-			_ = pause(ctx, afterResign) // campaign returns the error
+			_ = underlease.Pause(ctx, afterResign, nil) // campaign returns the error
 		}
 	}
 }
@@ -130,7 +131,7 @@ func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
 			}
 			wait = min(2*wait, most)
 		}
-		if err := pause(ctx, d); err != nil {
+		if err := underlease.Pause(ctx, d, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -144,13 +145,13 @@ func (c *candidate) stand(ctx context.Context) (*lease.Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("elect: make an identifier: %w", err)
 	}
-	owned := lease.WithOwner(ctx, c.by+"/"+id.String())
-	if err := c.sit(owned); err != nil {
+	owned, note := lease.WithOwner(ctx, id.String()), lease.WithNote(c.by)
+	if err := c.sit(owned, note); err != nil {
 		return nil, err
 	}
 	waiting, stop := c.place.Context(owned)
 	defer stop()
-	l, err := c.leases.Acquire(waiting, c.key, lease.TTL(c.ttl), lease.Fair())
+	l, err := c.leases.Acquire(waiting, c.key, lease.TTL(c.ttl), lease.Fair(), note)
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
 		err = fmt.Errorf("stand by: %w", context.Cause(waiting))
 	}
@@ -161,7 +162,7 @@ func (c *candidate) stand(ctx context.Context) (*lease.Lease, error) {
 var errFull = errors.New("all seats are taken")
 
 // sit takes a seat, unless the candidate has one. It only looks first: a try writes.
-func (c *candidate) sit(ctx context.Context) error {
+func (c *candidate) sit(ctx context.Context, note lease.Option) error {
 	if c.place != nil && c.place.Valid() {
 		return nil
 	}
@@ -182,7 +183,7 @@ func (c *candidate) sit(ctx context.Context) error {
 		c.seated, c.answered = false, true
 		return errFull
 	}
-	if c.place, err = c.seats.TryAcquire(ctx, lease.TTL(c.ttl)); err == nil {
+	if c.place, err = c.seats.TryAcquire(ctx, lease.TTL(c.ttl), note); err == nil {
 		c.seated, c.answered = true, true
 	}
 	return err
@@ -211,16 +212,4 @@ var (
 func (c *candidate) final(err error) bool {
 	is := func(target error) bool { return errors.Is(err, target) }
 	return slices.ContainsFunc(always, is) || !c.answered && slices.ContainsFunc(atFirst, is)
-}
-
-// pause waits for a time, or until the context ends.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -158,20 +159,12 @@ func (j *Jobs) untilAbandoned(ctx context.Context) (context.Context, func()) {
 
 // pause waits for a time. It returns the context's error, or ErrClosed after Close.
 func (j *Jobs) pause(ctx context.Context, d time.Duration) error {
+	err := underlease.Pause(ctx, d, j.closing)
 	select {
-	case <-j.closing: // before a timer that is over as well
+	case <-j.closing: // also where the time is over, or the context
 		return ErrClosed
 	default:
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-j.closing:
-		return ErrClosed
+		return err
 	}
 }
 

@@ -211,16 +211,11 @@ func (m *Manager) startLoops() {
 
 // sleep waits for a time, or until the context or the manager ends.
 func (m *Manager) sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-m.ending.Done():
+	err := underlease.Pause(ctx, d, m.ending.Done())
+	if m.ending.Err() != nil {
 		return ErrClosed
 	}
+	return err
 }
 
 // untilClosed returns a context that Close ends, with ErrClosed as its cause.
