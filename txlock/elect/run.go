@@ -20,8 +20,10 @@ const (
 	// seats is how many processes lead or wait in the server's queue, each by a
 	// connection. It is the same for all processes: the semaphore says so.
 	seats = 5
-	// lookEvery is how often a process without a seat looks for one, on average.
-	lookEvery = 15 * time.Second
+	// lookEvery is how often a process without a seat looks for one, on average: as often as
+	// a thousand of them may, whenever they were started. The pauses are from half of it to
+	// one and a half.
+	lookEvery = 7 * time.Second
 	// leastPause and mostPause bound the time after which what has failed is tried again.
 	leastPause = 50 * time.Millisecond
 	mostPause  = 2 * time.Second
@@ -151,7 +153,8 @@ func (c *candidate) stand(ctx context.Context) (*lease.Lease, error) {
 	}
 	waiting, stop := c.place.Context(owned)
 	defer stop()
-	l, err := c.leases.Acquire(waiting, c.key, lease.TTL(c.ttl), lease.Fair(), note)
+	// Who leads has had the grace to commit: its transactions end with its term.
+	l, err := c.leases.Acquire(waiting, c.key, lease.TTL(c.ttl), lease.Fair(), lease.GuardGrace(0), note)
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
 		err = fmt.Errorf("stand by: %w", context.Cause(waiting))
 	}
