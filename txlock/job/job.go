@@ -69,7 +69,7 @@ const (
 	Began   Kind = "began"   // this process has begun a tick
 	Done    Kind = "done"    // it has done the tick, in Took
 	Failed  Kind = "failed"  // it has failed with Err, after Took
-	Left    Kind = "left"    // it has begun At, and nobody the instants from From to before At
+	Left    Kind = "left"    // it has begun At, so nobody does those from From to before At any more
 	Trouble Kind = "trouble" // Run has met Err, and goes on
 )
 
@@ -79,7 +79,7 @@ type Event struct {
 	Key  txlock.Key
 	At   time.Time // the instant
 	By   string
-	From time.Time // of Left: the first instant that was left out
+	From time.Time // of Left: the first instant that was left out, or in which a process has died
 	Took time.Duration
 	Err  error
 }
