@@ -26,12 +26,12 @@ type node struct {
 }
 
 // newNode starts a process.
-func newNode(t *testing.T, engine testdb.Engine, key txlock.Key, opts ...elect.Option) *node {
+func newNode(t *testing.T, engine testdb.Engine, key txlock.Key) *node {
 	t.Helper()
 	n := new(node)
 	_, n.leases = jobtest.Node(t, engine)
 	var err error
-	n.election, err = elect.New(n.leases, key, append([]elect.Option{elect.TTL(6 * time.Second), elect.Grace(3 * time.Second)}, opts...)...)
+	n.election, err = elect.New(n.leases, key, elect.TTL(6*time.Second), elect.Grace(3*time.Second))
 	jobtest.Must(t, err)
 	n.Elector = lockgocron.NewElector(n.election)
 	t.Cleanup(func() { jobtest.Must(t, n.Close(context.Background())) })
@@ -112,8 +112,8 @@ func (c counting) IsLeader(ctx context.Context) error {
 func TestElector(t *testing.T) {
 	jobtest.OnServers(t, func(t *testing.T, engine testdb.Engine) {
 		leader, all := nodes(t, engine, 3)
-		var running, ran atomic.Int64
-		by := make(chan *node)
+		var running atomic.Int64
+		by, enough := make(chan *node), make(chan struct{})
 		for _, n := range all {
 			s, err := gocron.NewScheduler(gocron.WithDistributedElector(n))
 			jobtest.Must(t, err)
@@ -123,9 +123,9 @@ func TestElector(t *testing.T) {
 						t.Error("two work at once")
 					}
 					defer running.Add(-1)
-					ran.Add(1)
 					select {
 					case by <- n:
+					case <-enough: // the schedulers wait for their jobs
 					case <-ctx.Done():
 					}
 					return term.Err()
@@ -154,10 +154,7 @@ func TestElector(t *testing.T) {
 				t.Error("it works, and another one leads")
 			}
 		}
-		go func() { // the schedulers wait for their jobs
-			for range by {
-			}
-		}()
+		close(enough)
 	})
 }
 
@@ -169,7 +166,7 @@ func TestElectorGrace(t *testing.T) {
 		for _, obeys := range []bool{true, false} {
 			begun, told, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan error, 1)
 			go func() {
-				ended <- leader.Do(t.Context(), func(ctx context.Context, term *elect.Term) error {
+				ended <- leader.Do(t.Context(), func(ctx context.Context, _ *elect.Term) error {
 					close(begun)
 					<-ctx.Done()
 					if !errors.Is(context.Cause(ctx), elect.ErrResigned) {

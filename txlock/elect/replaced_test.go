@@ -177,7 +177,7 @@ func TestStoppedBeforeCommit(t *testing.T) {
 		const ttl = 3 * time.Second
 		key := txlock.Named("test:" + rand.Text())
 		table := db.CreateTable(t, "written", "id BIGINT PRIMARY KEY AUTO_INCREMENT, token BIGINT UNSIGNED")
-		guards, committed := make(chan uint64), make(chan error, 1)
+		guards, goOn, committed := make(chan uint64), make(chan struct{}), make(chan error, 1)
 		stopped := newMortal(t, db, key, "stopped", guarded, ttl, func(m *mortal) elect.Func {
 			return func(ctx context.Context, term *elect.Term) error {
 				tx, err := m.pool.BeginTx(context.Background(), nil)
@@ -187,8 +187,7 @@ func TestStoppedBeforeCommit(t *testing.T) {
 				must(t, term.Guard(context.Background(), tx))
 				m.still.Lock()
 				guards <- term.Token()
-				m.still.RLock() // until it goes on
-				m.still.RUnlock()
+				<-goOn
 				committed <- tx.Commit()
 				return follow(ctx, term)
 			}
@@ -205,6 +204,7 @@ func TestStoppedBeforeCommit(t *testing.T) {
 		next := <-leads
 		took := time.Since(at)
 		stopped.still.Unlock()
+		close(goOn)
 		if err := <-committed; err == nil {
 			t.Error("its COMMIT has succeeded after its term")
 		}

@@ -59,7 +59,9 @@ func (j *Jobs) Tick(ctx context.Context, key txlock.Key, at time.Time, fn Func) 
 // TickTx is Tick with a transaction: fn writes in it, and TickTx marks the tick in it and
 // commits. So what fn has written is there exactly once, whatever becomes of the process,
 // the lease and the connection. A transaction that the server has rolled back
-// (txlock.Retryable) is run again, as locksqlc.Run does: fn may be called several times.
+// (txlock.Retryable) is run again, as locksqlc.Run does: fn may be called several times. It
+// must not commit or roll back itself: TickTx says so by an error, and as the tick isn't
+// marked then, it is begun again.
 func (j *Jobs) TickTx(ctx context.Context, key txlock.Key, at time.Time, fn TxFunc) (ran bool, err error) {
 	if fn == nil {
 		return false, errors.New("job: TickTx needs a function, got nil")
