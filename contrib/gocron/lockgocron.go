@@ -1,5 +1,6 @@
 // Package lockgocron gives the schedulers of github.com/go-co-op/gocron/v2 a Locker by
-// which a job runs once a tick over all processes, however short it is, and an Elector.
+// which a job runs once a tick over all processes, however short it is (lockgocron.go), and
+// an Elector by which one process runs all jobs while the others stand by (elector.go).
 //
 //	jobs, err := job.New(db, leases)
 //	...
@@ -11,14 +12,11 @@ package lockgocron
 
 import (
 	"context"
-	"errors"
-	"sync"
 
 	"github.com/go-co-op/gocron/v2"
 
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 // Locker is a gocron.Locker for jobs of one schedule.
@@ -59,56 +57,3 @@ type lock struct{ claim *job.Claim }
 
 // Unlock marks the tick as done.
 func (l lock) Unlock(ctx context.Context) error { return l.claim.Finish(ctx, nil) }
-
-// Elector is a gocron.Elector: the leader is who holds a lease, as long as it lives.
-type Elector struct {
-	leases *lease.Manager
-	key    txlock.Key
-
-	mu     sync.Mutex
-	lease  *lease.Lease
-	closed bool
-}
-
-var _ gocron.Elector = (*Elector)(nil)
-
-// NewElector returns an elector for the processes that elect by this key. When the leader
-// dies, another process leads after the TTL of the manager's leases.
-func NewElector(leases *lease.Manager, key txlock.Key) *Elector {
-	return &Elector{leases: leases, key: key}
-}
-
-// IsLeader returns nil if this process leads, which it then does until Close. Else it
-// returns txlock.ErrBusy, or why it can't be found out.
-func (e *Elector) IsLeader(ctx context.Context) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return lease.ErrClosed
-	}
-	if e.lease != nil && e.lease.Valid() {
-		return nil
-	}
-	l, err := e.leases.TryAcquire(ctx, e.key)
-	if err != nil {
-		return err
-	}
-	e.lease = l
-	return nil
-}
-
-// Close gives the lead back: another process leads at once.
-func (e *Elector) Close(ctx context.Context) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.closed = true
-	if e.lease == nil {
-		return nil
-	}
-	err := e.lease.Release(ctx)
-	e.lease = nil
-	if errors.Is(err, txlock.ErrLost) || errors.Is(err, txlock.ErrNotHeld) {
-		return nil
-	}
-	return err
-}

@@ -2,7 +2,6 @@ package lockgocron_test
 
 import (
 	"crypto/rand"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
-	"github.com/dca00107/lockstep/txlock/lease"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m) }
@@ -78,45 +76,5 @@ func TestLocker(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestElector proves that one of two leads until it resigns, and then the other one.
-func TestElector(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			key := txlock.Named("gocron:" + rand.Text())
-			var electors []*lockgocron.Elector
-			for range 2 {
-				_, leases := jobtest.Node(t, engine)
-				electors = append(electors, lockgocron.NewElector(leases, key))
-			}
-			for range 3 {
-				jobtest.Must(t, electors[0].IsLeader(t.Context()))
-				if err := electors[1].IsLeader(t.Context()); !errors.Is(err, txlock.ErrBusy) {
-					t.Errorf("the second: %v", err)
-				}
-			}
-			ran := make(chan struct{}, 1)
-			s, err := gocron.NewScheduler(gocron.WithDistributedElector(electors[1]))
-			jobtest.Must(t, err)
-			_, err = s.NewJob(gocron.DurationJob(50*time.Millisecond), gocron.NewTask(func() {
-				select {
-				case ran <- struct{}{}:
-				default:
-				}
-			}))
-			jobtest.Must(t, err)
-			s.Start()
-			jobtest.Must(t, electors[0].Close(t.Context()))
-			<-ran
-			jobtest.Must(t, s.Shutdown())
-			if err := electors[0].IsLeader(t.Context()); !errors.Is(err, lease.ErrClosed) {
-				t.Errorf("the first after Close: %v", err)
-			}
-			jobtest.Must(t, electors[1].Close(t.Context()))
-		})
 	}
 }

@@ -20,15 +20,18 @@
 // grace later, when the TTL is over by the server's clock, another process may lead. So
 // who stops within the grace never works beside its successor. A function that doesn't is
 // reported as [Overdue]. A process that is stopped learns of both at once, when it goes
-// on: only Guard and the token protect from what it does then.
+// on: only Guard and the token protect from what it does then. A transaction that it has
+// guarded and not committed is rolled back when its term is over: its successor ends that
+// session by KILL, for which it needs the same database user or the privilege.
 //
 // # Those who stand by
 //
 // One leader and four processes that stand by have a seat. The first of these waits at
 // the row of the lease, by the queue of lease.Fair: it looks every 20 ms, and the others
-// wait in the queue of the server. All further processes look every 7 to 23 seconds
+// wait in the queue of the server. All further processes look every 3.5 to 10.5 seconds
 // whether a seat is free. So a thousand of them ask the server for little, and keep no
-// connection.
+// connection. If all five that have a seat die at once, another process leads at the
+// latest 10.5 seconds after the TTL.
 //
 // # For operators
 //

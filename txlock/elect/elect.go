@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -84,18 +85,22 @@ func Watchdog(d time.Duration) Option {
 	}
 }
 
-// By names the process, as Leader and Observe tell it everywhere. The name need not be
-// unique. The default is its host and its process number.
+// By names the process, as Leader and Observe tell it everywhere: it is the note of its
+// lease. The name is valid UTF-8 of 1 to 255 bytes, and need not be unique. The default is
+// its host and its process number.
 func By(name string) Option {
 	return func(o *options) {
 		o.by = name
-		if n := len(name); n == 0 || n > maxBy {
+		switch n := len(name); {
+		case n == 0 || n > maxBy:
 			o.bad = fmt.Errorf("%w: By: a name has 1 to %d bytes, this one has %d", txlock.ErrInvalidOption, maxBy, n)
+		case !utf8.ValidString(name):
+			o.bad = fmt.Errorf("%w: By: a name must be valid UTF-8, this one is %q", txlock.ErrInvalidOption, name)
 		}
 	}
 }
 
-const maxBy = 200
+const maxBy = 255
 
 // Observer sets a function that is told of what this process does. It is called from
 // several goroutines, and should return soon: while it is told of Leads or Ended nothing
@@ -137,7 +142,7 @@ func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, erro
 		return nil, errors.New("elect: New needs a *lease.Manager, got nil")
 	}
 	host, err := os.Hostname()
-	if err != nil || len(host) > maxBy/2 {
+	if err != nil || len(host) > maxBy/2 || !utf8.ValidString(host) {
 		host = "unknown"
 	}
 	e := &Election{leases: leases, key: key, changed: make(chan struct{})}

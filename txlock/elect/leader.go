@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
-	"strings"
 	"time"
+
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 )
 
 // Leader is who leads.
@@ -29,11 +30,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	case !info.Held:
 		return Leader{}, fmt.Errorf("%w: %q", ErrNoLeader, e.key)
 	}
-	by := info.Owner
-	if i := strings.LastIndex(by, "/"); i > 0 {
-		by = by[:i]
-	}
-	return Leader{By: by, Token: info.Token, Since: info.Since, Left: info.Left}, nil
+	return Leader{By: info.Note, Token: info.Token, Since: info.Since, Left: info.Left}, nil
 }
 
 // Observe tells who leads now, and then each change, until the context ends: the leader,
@@ -60,14 +57,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 				}
 			}
 			last, lastErr = leader, err
-			timer := time.NewTimer(e.ttl/6 + rand.N(e.ttl/3))
-			select {
-			case <-timer.C:
-			case <-changed:
-			case <-ctx.Done():
-			}
-			timer.Stop()
-			if ctx.Err() != nil {
+			if underlease.Pause(ctx, e.ttl/6+rand.N(e.ttl/3), changed) != nil {
 				return
 			}
 		}

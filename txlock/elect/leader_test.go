@@ -14,14 +14,14 @@ import (
 // TestLeader proves that everybody is told who leads, and that nobody does.
 func TestLeader(t *testing.T) {
 	inMemory(t, func(t *testing.T, c *cluster) {
-		p, other := c.process("host:1/a"), c.process("b")
+		p, other := c.process("héros/1/ released: /"), c.process("b")
 		_, err := other.Leader(t.Context())
 		wants(t, "Leader", err, elect.ErrNoLeader)
 		p.run(follow)
 		at := p.await(elect.Leads, 1).at
 		leader, err := other.Leader(t.Context())
 		must(t, err)
-		if leader.By != "host:1/a" || leader.Token != p.term().Token() || !leader.Since.Equal(at.Truncate(time.Microsecond)) || leader.Left <= 0 || leader.Left > ttl {
+		if leader.By != p.name || leader.Token != p.term().Token() || !leader.Since.Equal(at.Truncate(time.Microsecond)) || leader.Left <= 0 || leader.Left > ttl {
 			t.Errorf("Leader = %+v at %v", leader, at)
 		}
 		p.end()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -19,8 +20,10 @@ const (
 	// seats is how many processes lead or wait in the server's queue, each by a
 	// connection. It is the same for all processes: the semaphore says so.
 	seats = 5
-	// lookEvery is how often a process without a seat looks for one, on average.
-	lookEvery = 15 * time.Second
+	// lookEvery is how often a process without a seat looks for one, on average: as often as
+	// a thousand of them may, whenever they were started. The pauses are from half of it to
+	// one and a half.
+	lookEvery = 7 * time.Second
 	// leastPause and mostPause bound the time after which what has failed is tried again.
 	leastPause = 50 * time.Millisecond
 	mostPause  = 2 * time.Second
@@ -93,7 +96,7 @@ func (e *Election) Run(ctx context.Context, fn Func) error {
 		case ctx.Err() != nil:
 			return errors.Join(ctx.Err(), err)
 		case errors.Is(why, ErrResigned):
-			_ = pause(ctx, afterResign) // campaign returns the error
+			_ = underlease.Pause(ctx, afterResign, nil) // campaign returns the error
 		}
 	}
 }
@@ -130,7 +133,7 @@ func (c *candidate) campaign(ctx context.Context) (*lease.Lease, error) {
 			}
 			wait = min(2*wait, most)
 		}
-		if err := pause(ctx, d); err != nil {
+		if err := underlease.Pause(ctx, d, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -144,13 +147,14 @@ func (c *candidate) stand(ctx context.Context) (*lease.Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("elect: make an identifier: %w", err)
 	}
-	owned := lease.WithOwner(ctx, c.by+"/"+id.String())
-	if err := c.sit(owned); err != nil {
+	owned, note := lease.WithOwner(ctx, id.String()), lease.WithNote(c.by)
+	if err := c.sit(owned, note); err != nil {
 		return nil, err
 	}
 	waiting, stop := c.place.Context(owned)
 	defer stop()
-	l, err := c.leases.Acquire(waiting, c.key, lease.TTL(c.ttl), lease.Fair())
+	// Who leads has had the grace to commit: its transactions end with its term.
+	l, err := c.leases.Acquire(waiting, c.key, lease.TTL(c.ttl), lease.Fair(), lease.GuardGrace(0), note)
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
 		err = fmt.Errorf("stand by: %w", context.Cause(waiting))
 	}
@@ -161,7 +165,7 @@ func (c *candidate) stand(ctx context.Context) (*lease.Lease, error) {
 var errFull = errors.New("all seats are taken")
 
 // sit takes a seat, unless the candidate has one. It only looks first: a try writes.
-func (c *candidate) sit(ctx context.Context) error {
+func (c *candidate) sit(ctx context.Context, note lease.Option) error {
 	if c.place != nil && c.place.Valid() {
 		return nil
 	}
@@ -182,7 +186,7 @@ func (c *candidate) sit(ctx context.Context) error {
 		c.seated, c.answered = false, true
 		return errFull
 	}
-	if c.place, err = c.seats.TryAcquire(ctx, lease.TTL(c.ttl)); err == nil {
+	if c.place, err = c.seats.TryAcquire(ctx, lease.TTL(c.ttl), note); err == nil {
 		c.seated, c.answered = true, true
 	}
 	return err
@@ -211,16 +215,4 @@ var (
 func (c *candidate) final(err error) bool {
 	is := func(target error) bool { return errors.Is(err, target) }
 	return slices.ContainsFunc(always, is) || !c.answered && slices.ContainsFunc(atFirst, is)
-}
-
-// pause waits for a time, or until the context ends.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

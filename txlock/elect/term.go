@@ -45,7 +45,8 @@ func (t *Term) Err() error { return t.lease.Err() }
 
 // Guard makes the term a condition of a transaction: it can be committed only while this
 // process leads, the grace included. Call it last in the transaction, and end that soon,
-// as the term is not renewed meanwhile: see lease.Lease.Guard.
+// as the term is not renewed meanwhile: see lease.Lease.Guard. If it is still open when the
+// term is over, who leads next rolls it back.
 func (t *Term) Guard(ctx context.Context, tx txlock.Tx, options ...txlock.JoinOption) error {
 	return t.lease.Guard(ctx, tx, options...)
 }

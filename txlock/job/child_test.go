@@ -34,7 +34,21 @@ const (
 
 func isChild() bool { return os.Getenv(childDSN) != "" }
 
-// child runs three jobs until its input ends, or it is killed.
+// childJobs are the jobs of a process with RunTx.
+var childJobs = map[string]struct {
+	schedule Schedule
+	every    time.Duration
+	missed   Policy
+}{
+	"all":      {Every(childEvery), childEvery, All},
+	"once":     {Every(2 * childEvery), 2 * childEvery, Once},
+	"skip":     {Every(2 * childEvery), 2 * childEvery, Skip},
+	"cronall":  {Cron("* * * * * *"), time.Second, All},
+	"crononce": {Cron("* * * * * *"), time.Second, Once},
+	"cronskip": {Cron("* * * * * *"), time.Second, Skip},
+}
+
+// child runs these jobs, and one with Run, until its input ends, or it is killed.
 func child() {
 	if err := runChild(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, os.Getenv(childName), err)
@@ -85,24 +99,28 @@ func runChild(in io.Reader) error {
 		})
 		return errors.Join(err, jobs.Close(context.Background()), leases.Close(context.Background()))
 	}
-	ended := make(chan error, 3)
+	ended := make(chan error, 1+len(childJobs))
 	go func() {
 		ended <- jobs.Run(context.Background(), txlock.Named(table+":plain"), Every(childEvery), func(ctx context.Context, at time.Time) error {
 			return alone(ctx, db, table, at)
 		}, Missed(All))
 	}()
-	for name, policy := range map[string]Policy{"tx": All, "skip": Skip} {
+	for name, job := range childJobs {
 		go func() {
-			ended <- jobs.RunTx(context.Background(), txlock.Named(table+":"+name), Every(childEvery), func(ctx context.Context, tx *sql.Tx, at time.Time) error {
+			ended <- jobs.RunTx(context.Background(), txlock.Named(table+":"+name), job.schedule, func(ctx context.Context, tx *sql.Tx, at time.Time) error {
 				_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (job, at_us, who) VALUES (?, ?, ?)", name, at.UnixMicro(), os.Getenv(childName))
 				return err
-			}, Missed(policy), Grace(childEvery/2))
+			}, Missed(job.missed), Grace(job.every/2))
 		}()
 	}
 	_, err = io.Copy(io.Discard, bufio.NewReader(in))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return errors.Join(err, jobs.Close(ctx), <-ended, <-ended, <-ended, leases.Close(ctx))
+	err = errors.Join(err, jobs.Close(ctx))
+	for range cap(ended) {
+		err = errors.Join(err, <-ended)
+	}
+	return errors.Join(err, leases.Close(ctx))
 }
 
 // alone writes a row, under a lock of the server's that tells whether another process is at

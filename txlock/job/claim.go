@@ -36,7 +36,9 @@ type Claim struct {
 // both. It doesn't wait: it returns txlock.ErrBusy while another process runs a tick of
 // the key, ErrDone for a tick that was done, ErrPast if a later one was begun, ErrEarly
 // for an instant that is ahead of the server's clock, txlock.ErrInvalidKey and
-// txlock.ErrInvalidOption, ErrClosed, and what TryAcquire of the lease returns.
+// txlock.ErrInvalidOption, ErrClosed, and what TryAcquire of the lease returns. ErrDone says
+// what the server shows: one without a binary log may lose the mark if it is killed in that
+// moment. Tick waits for the disk; as many may claim a tick, Claim spares them that.
 func (j *Jobs) Claim(ctx context.Context, key txlock.Key, at time.Time) (*Claim, error) {
 	return j.claimNow(ctx, key, func(now time.Time) (time.Time, error) {
 		if at.After(now) {

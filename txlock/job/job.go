@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -68,7 +69,7 @@ const (
 	Began   Kind = "began"   // this process has begun a tick
 	Done    Kind = "done"    // it has done the tick, in Took
 	Failed  Kind = "failed"  // it has failed with Err, after Took
-	Left    Kind = "left"    // it has begun At, and nobody the instants from From to before At
+	Left    Kind = "left"    // it has begun At, so nobody does those from From to before At any more
 	Trouble Kind = "trouble" // Run has met Err, and goes on
 )
 
@@ -78,7 +79,7 @@ type Event struct {
 	Key  txlock.Key
 	At   time.Time // the instant
 	By   string
-	From time.Time // of Left: the first instant that was left out
+	From time.Time // of Left: the first instant that was left out, or in which a process has died
 	Took time.Duration
 	Err  error
 }
@@ -158,20 +159,12 @@ func (j *Jobs) untilAbandoned(ctx context.Context) (context.Context, func()) {
 
 // pause waits for a time. It returns the context's error, or ErrClosed after Close.
 func (j *Jobs) pause(ctx context.Context, d time.Duration) error {
+	err := underlease.Pause(ctx, d, j.closing)
 	select {
-	case <-j.closing: // before a timer that is over as well
+	case <-j.closing: // also where the time is over, or the context
 		return ErrClosed
 	default:
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-j.closing:
-		return ErrClosed
+		return err
 	}
 }
 

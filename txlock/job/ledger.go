@@ -25,6 +25,8 @@ type ledger interface {
 	// done and failed mark the tick that was begun so, unless a newer lease has begun one.
 	done(ctx context.Context, b beginning) (bool, error)
 	failed(ctx context.Context, b beginning, why string) (bool, error)
+	// seal returns when what look has shown is on the disk.
+	seal(ctx context.Context, key string) error
 	// list reads all rows.
 	list(ctx context.Context) ([]row, error)
 }
@@ -116,6 +118,12 @@ func (s sqlLedger) failed(ctx context.Context, b beginning, why string) (bool, e
 		Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token, Error: []byte(clipped(why)),
 	})
 	return n > 0, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
+}
+
+// seal writes something on a server without a binary log, which shows others what a
+// transaction has written before its COMMIT is on the disk.
+func (s sqlLedger) seal(ctx context.Context, key string) error {
+	return fault.Explain(fmt.Sprintf("seal job %q", key), queries.SealOnce(ctx, s.text()))
 }
 
 func (s sqlLedger) list(ctx context.Context) ([]row, error) {

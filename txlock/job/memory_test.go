@@ -206,6 +206,11 @@ func (m *memLedger) failed(ctx context.Context, b beginning, why string) (bool, 
 	return m.end(ctx, b, func(r *gen.LockstepJob) { r.Failures++; r.Error = bytes.Clone([]byte(clipped(why))) })
 }
 
+func (m *memLedger) seal(ctx context.Context, key string) error {
+	_, err := m.change(ctx, key, func(*gen.LockstepJob, int64) bool { return true })
+	return err
+}
+
 func (m *memLedger) list(context.Context) (rows []row, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -70,8 +70,9 @@ func (p *process) end(t *testing.T, kill bool) []string {
 
 // TestProcesses proves, on five processes with clocks from an hour behind to an hour ahead
 // that are killed at random, that jobs of a millisecond lose none of 300 ticks of 100 ms
-// with LOCKSTEP_LONG=1, else of 80, but those that the policy skips, which it tells; and
-// that TickTx does each exactly once, and Tick at least once and never beside itself.
+// with LOCKSTEP_LONG=1, else of 80, but those that the policy leaves out, which it tells, by
+// Every and by Cron; and that TickTx does each exactly once, and Tick at least once and never
+// beside itself.
 //
 // With LOCKSTEP_LONG=1 the clock is wrong for all code of the processes. Else what is wrong
 // is what the package reads of it, which is the stopwatch, and nothing else, as
@@ -93,7 +94,7 @@ func TestProcesses(t *testing.T) {
 			start(i, 0)
 		}
 		enough := func() bool {
-			return count(t, db, "SELECT LEAST(COUNT(DISTINCT IF(job = 'tx', at_us, NULL)), COUNT(DISTINCT IF(job = 'plain', at_us, NULL))) FROM "+table) >= ticks
+			return count(t, db, "SELECT LEAST(COUNT(DISTINCT IF(job = 'all', at_us, NULL)), COUNT(DISTINCT IF(job = 'plain', at_us, NULL))) FROM "+table) >= ticks
 		}
 		kills := 0
 		for end := time.Now().Add(3 * time.Minute); !enough() || kills < 4; kills++ {
@@ -110,61 +111,79 @@ func TestProcesses(t *testing.T) {
 		for _, p := range processes {
 			said = append(said, p.end(t, false)...)
 		}
-		var left [][2]int64 // what the policy has skipped: from, and the next that was begun
+		left := make(map[string][][2]int64) // what each job has left out: from, and the next that was begun
 		faults := kills
 		for _, line := range said {
-			switch words := strings.Fields(line); {
-			case words[0] == "beside":
+			switch words := strings.Fields(line); words[0] {
+			case "beside":
 				t.Errorf("two worked at once: %s", line)
-			case words[0] != string(Left):
-				faults++
-			case !strings.HasSuffix(words[1], ":skip"):
-				t.Errorf("ticks were left under All: %s", line)
-			default:
-				var from, to int64
-				_, err := fmt.Sscan(words[2]+" "+words[3], &from, &to)
+			case string(Left):
+				var l [2]int64
+				_, err := fmt.Sscan(words[2]+" "+words[3], &l[0], &l[1])
 				must(t, err)
-				left = append(left, [2]int64{from, to})
+				name := words[1][strings.LastIndex(words[1], ":")+1:]
+				left[name] = append(left[name], l)
+			default:
+				faults++
 			}
 		}
-		for _, job := range []string{"tx", "plain", "skip"} {
-			times := make(map[int64]int)
-			rows, err := db.Admin().QueryContext(t.Context(), "SELECT at_us, COUNT(*) FROM "+table+" WHERE job = ? GROUP BY at_us", job)
-			must(t, err)
-			for rows.Next() {
-				var at int64
-				var n int
-				must(t, rows.Scan(&at, &n))
-				times[at] = n
+		checkInstants(t, db, table, "plain", childEvery, left["plain"], faults)
+		for name, job := range childJobs {
+			if n := len(left[name]); n > 0 && job.missed == All {
+				t.Errorf("%s: %d times ticks were left out", name, n)
 			}
-			must(t, errors.Join(rows.Err(), rows.Close()))
-			twice, lost, skipped := 0, 0, 0
-			instants := slices.Sorted(maps.Keys(times))
-			for at := instants[0]; at <= instants[len(instants)-1]; at += childEvery.Microseconds() {
-				was := slices.ContainsFunc(left, func(l [2]int64) bool { return l[0] <= at && at < l[1] })
-				switch n := times[at]; {
-				case n == 0 && job == "skip" && was:
-					skipped++
-				case n == 0:
-					lost++
-				case job == "skip" && was:
-					t.Errorf("%d was done, and left out", at)
-				default:
-					twice += n - 1
-				}
-			}
-			t.Logf("%s: %d ticks, %d skipped, %d lost, %d more runs, %d kills and errors", job, len(times), skipped, lost, twice, faults)
-			if lost > 0 && (job != "skip" || lost > faults) { // who dies tells nobody what it has left
-				t.Errorf("%s: %d ticks were lost", job, lost)
-			}
-			if twice > 0 && (job != "plain" || twice > faults) {
-				t.Errorf("%s: ticks were done %d times too often", job, twice)
-			}
+			checkInstants(t, db, table, name, job.every, left[name], faults)
 		}
 		if t.Failed() {
 			t.Log(strings.Join(said, "\n"))
 		}
 	})
+}
+
+// checkInstants checks each instant of a job from the first to the last: it was done, and
+// once by TickTx, or a process has told that it was left out. Who is killed when it has
+// begun a tick, and before it could tell, tells nobody: it explains the instants before one,
+// and no others.
+func checkInstants(t *testing.T, db *testdb.DB, table, job string, every time.Duration, left [][2]int64, faults int) {
+	t.Helper()
+	times := make(map[int64]int)
+	rows, err := db.Admin().QueryContext(t.Context(), "SELECT at_us, COUNT(*) FROM "+table+" WHERE job = ? GROUP BY at_us", job)
+	must(t, err)
+	for rows.Next() {
+		var at int64
+		var n int
+		must(t, rows.Scan(&at, &n))
+		times[at] = n
+	}
+	must(t, errors.Join(rows.Err(), rows.Close()))
+	twice, told, untold, gaps := 0, 0, 0, 0
+	instants := slices.Sorted(maps.Keys(times))
+	within := false // instants that nobody has told of
+	for at := instants[0]; at <= instants[len(instants)-1]; at += every.Microseconds() {
+		was := slices.ContainsFunc(left, func(l [2]int64) bool { return l[0] <= at && at < l[1] })
+		n := times[at]
+		switch {
+		case n == 0 && was:
+			told++
+		case n == 0:
+			untold++
+			if !within {
+				gaps++
+			}
+		case was:
+			t.Errorf("%s: %d was done, and left out", job, at)
+		default:
+			twice += n - 1
+		}
+		within = n == 0 && !was
+	}
+	t.Logf("%s: %d ticks, %d left out, %d more of which nobody could tell, %d more runs, %d kills and errors", job, len(times), told, untold, twice, faults)
+	if gaps > 0 && (childJobs[job].missed == All || job == "plain" || gaps > faults) {
+		t.Errorf("%s: %d ticks were lost at %d times", job, untold, gaps)
+	}
+	if twice > 0 && (job != "plain" || twice > faults) {
+		t.Errorf("%s: ticks were done %d times too often", job, twice)
+	}
 }
 
 // TestTickOfManyProcesses proves that of 50 processes, without LOCKSTEP_LONG=1 of 8, that ask

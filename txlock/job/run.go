@@ -30,7 +30,8 @@ const (
 //
 // An fn that fails is called again after a pause, until the next instant: see RetryAfter.
 // One that was interrupted, by the loss of the lease, by Close or by the end of the
-// context, is called again by another process at once, and under All also later.
+// context, is called again by another process at once, and under All also later; under Once
+// and Skip it is left out when the next instant has come.
 // Errors of fn and of the server are told to the observer, and Run goes on. Only what the
 // first look at the table says is returned: txlock.ErrSchema, txlock.ErrReadOnly and the
 // like; as are txlock.ErrInvalidKey and txlock.ErrInvalidOption, before anything is sent,
@@ -123,6 +124,9 @@ func (j *Jobs) step(ctx context.Context, how *running, do work) (time.Duration, 
 	}
 	// What is told as left must be so when the tick begins, too.
 	left := how.schedule.Next(time.UnixMicro(max(r.TickUs, r.DoneUs)))
+	if r.open() && !r.hasFailed() {
+		left = r.tick() // its process has died
+	}
 	leaves := left.Before(p.at) && !left.IsZero()
 	c, err := j.begin(ctx, how.key, p.at, how.schedule.Next(p.at), r, leaves)
 	switch {

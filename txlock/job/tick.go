@@ -37,7 +37,8 @@ const (
 // or dies, Tick calls fn itself: a tick that has failed may be tried again by anybody,
 // until a later one is begun. An fn that returns an error after its context has ended was
 // interrupted, which is not a failure. So fn is called at least once, and by one process at
-// a time: who has lost the lease is told by the context, and must stop.
+// a time: who has lost the lease is told by the context, and must stop. That a tick was
+// done is told when it is on the disk.
 //
 // An instant has microseconds. One that is ahead of the server's clock is waited for, by a
 // minute at most. Tick takes the lease of the key: leases.Do of the same key excludes it.
@@ -58,7 +59,9 @@ func (j *Jobs) Tick(ctx context.Context, key txlock.Key, at time.Time, fn Func) 
 // TickTx is Tick with a transaction: fn writes in it, and TickTx marks the tick in it and
 // commits. So what fn has written is there exactly once, whatever becomes of the process,
 // the lease and the connection. A transaction that the server has rolled back
-// (txlock.Retryable) is run again, as locksqlc.Run does: fn may be called several times.
+// (txlock.Retryable) is run again, as locksqlc.Run does: fn may be called several times. It
+// must not commit or roll back itself: TickTx says so by an error, and as the tick isn't
+// marked then, it is begun again.
 func (j *Jobs) TickTx(ctx context.Context, key txlock.Key, at time.Time, fn TxFunc) (ran bool, err error) {
 	if fn == nil {
 		return false, errors.New("job: TickTx needs a function, got nil")
@@ -118,11 +121,15 @@ func (j *Jobs) tick(ctx context.Context, key txlock.Key, at time.Time, do work) 
 	}
 	for pause := leastPause; ; pause = min(2*pause, mostPause) {
 		c, wait, err := j.tryTick(ctx, key, at)
-		switch {
-		case c != nil:
+		if c != nil {
 			return true, do(ctx, c)
-		case errors.Is(err, ErrDone):
-			return false, nil
+		}
+		if errors.Is(err, ErrDone) {
+			if err = j.ledger.seal(ctx, key.String()); err == nil {
+				return false, nil
+			}
+		}
+		switch {
 		case errors.Is(err, txlock.ErrBusy), txlock.Retryable(err):
 			wait = jittered(pause)
 		case err != nil:

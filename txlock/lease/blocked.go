@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// guardGrace is how long after the lease has expired, by the server's clock, a
-	// transaction that guards it may stay open while somebody else wants the lease.
+	// guardGrace is the default of GuardGrace, and how long ForceRelease waits.
 	guardGrace = 5 * time.Second
 	// blockedPause is the time between two looks at the transactions that lock a row.
 	blockedPause = 250 * time.Millisecond
@@ -46,8 +45,8 @@ type blocked struct {
 // unblock looks for the transaction that is in the way if an attempt has returned
 // store.ErrLocked: the lease is over, but its row is locked. That lasts for moments, or
 // as long as a transaction that guards the lease is open. It ends the transactions that
-// are open for longer than guardGrace: their process is stopped or cut off, and the lease
-// is no longer theirs. It returns the error, and names the session that is in the way.
+// are open for longer than GuardGrace says: their process is stopped or cut off, and the
+// lease is no longer theirs. It returns the error, and names the session that is in the way.
 func (m *Manager) unblock(ctx context.Context, q *request, busy error) error {
 	if !errors.Is(busy, store.ErrLocked) || q.blocked.looked > 0 && q.blocked.looked.Until(m.store.Now()) < blockedPause {
 		return busy
@@ -60,11 +59,12 @@ func (m *Manager) unblock(ctx context.Context, q *request, busy error) error {
 	q.blocked.who = nil
 	for _, b := range found {
 		switch {
-		case b.Over >= guardGrace:
+		case b.Over <= 0: // of a reader or a permit that is not over
+		case b.Over >= q.overtime:
 			if err := m.endBlocker(ctx, q.key, b); err != nil {
 				q.blocked.who = err
 			}
-		case b.Over > 0:
+		default:
 			q.blocked.who = errors.New(b.String())
 		}
 	}

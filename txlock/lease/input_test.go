@@ -39,6 +39,7 @@ func TestBadManagerOptions(t *testing.T) {
 		"TTL too long":                {lease.TTL(lease.MaxTTL + 1)},
 		"MaxLifetime under the TTL":   {lease.TTL(time.Minute), lease.MaxLifetime(time.Minute - 1)},
 		"MaxLifetime below nothing":   {lease.MaxLifetime(-1)},
+		"GuardGrace below nothing":    {lease.GuardGrace(-1)},
 		"WaitAtMost nothing":          {lease.WaitAtMost(0)},
 		"WaitAtMost below nothing":    {lease.WaitAtMost(-1)},
 		"RenewEvery nothing":          {lease.RenewEvery(0)},

@@ -34,6 +34,7 @@ type Manager struct {
 	errands *underlease.Errands
 	start   sync.Once
 	nudge   chan struct{} // wakes the loop of renewals
+	fit     atomic.Bool   // the database has been found fit for leases
 	// granting counts the requests that may be granted at the moment.
 	granting atomic.Int64
 	// sleepsUntil is when the loop of renewals wakes up by itself, or awake.
@@ -211,16 +212,11 @@ func (m *Manager) startLoops() {
 
 // sleep waits for a time, or until the context or the manager ends.
 func (m *Manager) sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-m.ending.Done():
+	err := underlease.Pause(ctx, d, m.ending.Done())
+	if m.ending.Err() != nil {
 		return ErrClosed
 	}
+	return err
 }
 
 // untilClosed returns a context that Close ends, with ErrClosed as its cause.
@@ -241,10 +237,12 @@ func unlessClosed(ctx context.Context, err error) error {
 // ready returns ErrClosed for a manager that was closed, and the error of a database that
 // is unfit for leases.
 func (m *Manager) ready(ctx context.Context) error {
-	if err := m.open(); err != nil {
+	if err := m.open(); err != nil || m.fit.Load() {
 		return err
 	}
-	return m.store.Ready(ctx)
+	err := m.store.Ready(ctx)
+	m.fit.Store(err == nil)
+	return err
 }
 
 // open returns ErrClosed for a manager that was closed.

@@ -36,6 +36,7 @@ type terms struct {
 	lifetime time.Duration // 0: no limit
 	atMost   time.Duration // 0: as long as the context lives
 	atLeast  time.Duration // after the grant, in which a release doesn't free it; 0: none
+	overtime time.Duration // of a transaction that guards a lease which is over
 	fair     bool
 	note     string
 }
@@ -54,7 +55,7 @@ type options struct {
 
 // defaults are the values of options that are not given.
 var defaults = options{
-	terms:     terms{ttl: 30 * time.Second, note: processNote},
+	terms:     terms{ttl: 30 * time.Second, overtime: guardGrace, note: processNote},
 	janitor:   time.Minute,
 	retention: 7 * 24 * time.Hour,
 	minPoll:   5 * time.Millisecond,
@@ -114,6 +115,14 @@ func Fair() Option { return term(func(t *terms) { t.fair = true }) }
 // keeps its note. The default is the name of the host and the number of the process:
 // "web-3:4711".
 func WithNote(note string) Option { return term(func(t *terms) { t.note = note }) }
+
+// GuardGrace sets for how long a transaction that guards a lease may stay open after that
+// lease has expired, by the server's clock, while this Acquire wants it: then its session
+// is ended, as Lease.Guard says. With 0 that is so as soon as the lease is over. The time
+// that a holder has from Guard to COMMIT before is at least two thirds of its TTL, as long
+// as the server answers. ForceRelease waits for 5 seconds, whatever is set. The default is
+// 5 seconds.
+func GuardGrace(d time.Duration) Option { return term(func(t *terms) { t.overtime = d }) }
 
 // RenewEvery sets the interval of renewals, at most half of the TTL. The default is a
 // third of each lease's TTL.
@@ -180,6 +189,8 @@ func (t *terms) check() error {
 		return fmt.Errorf("%w: MaxLifetime(%v) is less than the TTL of %v", txlock.ErrInvalidOption, t.lifetime, t.ttl)
 	case t.atMost < 0:
 		return fmt.Errorf("%w: WaitAtMost: the limit must be positive, use TryAcquire to not wait at all", txlock.ErrInvalidOption)
+	case t.overtime < 0:
+		return fmt.Errorf("%w: GuardGrace(%v): it must not be negative", txlock.ErrInvalidOption, t.overtime)
 	case t.atLeast < 0:
 		return fmt.Errorf("%w: HoldAtLeast: the time must be positive and at most %v", txlock.ErrInvalidOption, MaxTTL)
 	}

@@ -1,0 +1,227 @@
+package elect_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// mortal is a process of an election on a server, which can die and stand still.
+type mortal struct {
+	*elect.Election
+	pool *sql.DB
+
+	still sync.RWMutex // who stands still holds it: nothing is sent
+	mu    sync.Mutex
+	dead  bool
+	conns []net.Conn
+}
+
+// wire is a connection of a mortal.
+type wire struct {
+	net.Conn
+	of *mortal
+}
+
+func (w wire) Write(b []byte) (int, error) {
+	w.of.still.RLock()
+	defer w.of.still.RUnlock()
+	return w.Conn.Write(b)
+}
+
+// die closes all connections, as the end of a process does.
+func (m *mortal) die() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dead = true
+	for _, c := range m.conns {
+		_ = c.Close() // the driver may have closed it
+	}
+}
+
+func (m *mortal) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.dead {
+		return nil, errors.Join(net.ErrClosed, c.Close())
+	}
+	m.conns = append(m.conns, c)
+	return wire{c, m}, nil
+}
+
+// newMortal starts a process, which stands for election until the end of the test.
+func newMortal(t *testing.T, db *testdb.DB, key txlock.Key, name string, guarded bool, ttl time.Duration, fn func(m *mortal) elect.Func) *mortal {
+	t.Helper()
+	m := new(mortal)
+	cfg := db.Config()
+	cfg.Logger, cfg.DialFunc = &mysql.NopLogger{}, m.dial // connections are broken on purpose
+	base, err := mysql.NewConnector(cfg)
+	must(t, err)
+	m.pool = sql.OpenDB(connectorOf(base, guarded))
+	leases, err := lease.NewManager(m.pool)
+	must(t, err)
+	m.Election, err = elect.New(leases, key, elect.By(name), elect.TTL(ttl))
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx, fn(m)) }()
+	t.Cleanup(func() {
+		cancel()
+		wants(t, "Run", <-ended, context.Canceled)
+		closing, end := context.WithTimeout(context.Background(), time.Second)
+		defer end()
+		_ = leases.Close(closing) // of one that is dead
+		_ = m.pool.Close()
+	})
+	return m
+}
+
+func connectorOf(base driver.Connector, guarded bool) driver.Connector {
+	if guarded {
+		return locksqlc.Connector(base)
+	}
+	return base
+}
+
+// onMortals runs a test on every server, with a guarded and a plain pool.
+func onMortals(t *testing.T, test func(t *testing.T, db *testdb.DB, guarded bool)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(string(engine)+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				test(t, testdb.Open(t, engine), guarded)
+			})
+		}
+	}
+}
+
+// slack is what a hand-over may take beyond the pauses that it waits for, which is less
+// than a twentieth of this.
+const slack = 10 * time.Second
+
+// TestSixthOnServers proves that the only process without a seat leads within the TTL and
+// its longest pause when all five that have one die at once.
+func TestSixthOnServers(t *testing.T) {
+	onMortals(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		const ttl = 2 * time.Second
+		key := txlock.Named("test:" + rand.Text())
+		leads := make(chan *mortal, 100)
+		all := make(map[string]*mortal)
+		var last *mortal
+		for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+			last = newMortal(t, db, key, name, guarded, ttl, func(m *mortal) elect.Func {
+				return func(ctx context.Context, term *elect.Term) error {
+					leads <- m
+					return follow(ctx, term)
+				}
+			})
+			all[name] = last
+		}
+		leases, err := lease.NewManager(db.Admin())
+		must(t, err)
+		defer func() { must(t, leases.Close(context.Background())) }()
+		var five []*mortal
+		for end := time.Now().Add(time.Minute); len(five) < 5; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d have a seat", len(five))
+			}
+			info, err := leases.Inspect(t.Context(), txlock.KeyOf(key.String()+":standby"))
+			must(t, err)
+			five = nil
+			for _, seat := range info.Others {
+				five = append(five, all[seat.Note])
+			}
+		}
+		first := <-leads
+		if !slices.Contains(five, first) {
+			t.Error("one leads without a seat")
+		}
+		at := time.Now()
+		for _, m := range five {
+			m.die()
+		}
+		next := <-leads
+		is(t, "replaced", time.Since(at), 0, ttl+lookMost+slack)
+		if slices.Contains(five, next) {
+			t.Error("one leads that is dead")
+		}
+		t.Logf("replaced after %v", time.Since(at))
+	})
+}
+
+// TestStoppedBeforeCommit proves that a leader which is stopped between Guard and COMMIT is
+// replaced when its TTL is over, and not later, and that it commits nothing when it goes on.
+func TestStoppedBeforeCommit(t *testing.T) {
+	onMortals(t, func(t *testing.T, db *testdb.DB, guarded bool) {
+		const ttl = 3 * time.Second
+		key := txlock.Named("test:" + rand.Text())
+		table := db.CreateTable(t, "written", "id BIGINT PRIMARY KEY AUTO_INCREMENT, token BIGINT UNSIGNED")
+		var again atomic.Bool // it may lead once more at the end of the test
+		guards, goOn, committed := make(chan uint64), make(chan struct{}), make(chan error, 1)
+		stopped := newMortal(t, db, key, "stopped", guarded, ttl, func(m *mortal) elect.Func {
+			return func(ctx context.Context, term *elect.Term) error {
+				if again.Swap(true) {
+					return follow(ctx, term)
+				}
+				tx, err := m.pool.BeginTx(context.Background(), nil)
+				must(t, err)
+				_, err = tx.Exec("INSERT INTO "+table+" (token) VALUES (?)", term.Token())
+				must(t, err)
+				must(t, term.Guard(context.Background(), tx))
+				m.still.Lock()
+				guards <- term.Token()
+				<-goOn
+				committed <- tx.Commit()
+				return follow(ctx, term)
+			}
+		})
+		token := <-guards
+		at := time.Now()
+		leads := make(chan uint64, 1)
+		newMortal(t, db, key, "next", guarded, ttl, func(*mortal) elect.Func {
+			return func(ctx context.Context, term *elect.Term) error {
+				leads <- term.Token()
+				return follow(ctx, term)
+			}
+		})
+		next := <-leads
+		took := time.Since(at)
+		stopped.still.Unlock()
+		close(goOn)
+		if err := <-committed; err == nil {
+			t.Error("its COMMIT has succeeded after its term")
+		}
+		is(t, "replaced", took, ttl/2, ttl+3500*time.Millisecond)
+		t.Logf("replaced after %v", took)
+		if next <= token {
+			t.Errorf("term %d after %d", next, token)
+		}
+		var rows int
+		must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&rows))
+		if rows != 0 {
+			t.Errorf("%d rows were written", rows)
+		}
+	})
+}
