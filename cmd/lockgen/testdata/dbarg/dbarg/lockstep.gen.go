@@ -5,8 +5,6 @@ package dbarg
 import (
 	"context"
 	"database/sql"
-	"slices"
-	"strings"
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -46,7 +44,7 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys.
+// lock takes the locks of all keys, shared those that are marked.
 func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -57,13 +55,11 @@ func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
 
 // rlock shares the locks of all keys.
 func (l *Locked) rlock(ctx context.Context, keys ...txlock.Key) error {
-	slices.SortFunc(keys, func(a, b txlock.Key) int { return strings.Compare(a.String(), b.String()) })
-	for _, key := range keys {
-		if _, err := l.locks.RLock(ctx, key); err != nil {
-			return err
-		}
+	if len(keys) == 0 {
+		return nil
 	}
-	return nil
+	_, err := l.locks.RLockAll(ctx, keys...)
+	return err
 }
 
 // "duplicate key false" here says that sqlc has written other queries since: run lockgen.
@@ -195,10 +191,7 @@ func (l *Locked) Glance(ctx context.Context, id int64) (int64, error) {
 //	SELECT order_lines.sku, products.stock FROM order_lines JOIN products ON products.sku = order_lines.sku
 //	WHERE order_id = ? AND line = ? AND products.sku = ?
 func (l *Locked) Line(ctx context.Context, arg LineParams) (result LineRow, err error) {
-	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line})); err != nil {
-		return result, err
-	}
-	if err := l.rlock(ctx, Products.Key(arg.Sku)); err != nil {
+	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line}), txlock.Shared(Products.Key(arg.Sku))); err != nil {
 		return result, err
 	}
 	return l.queries.Line(ctx, l.tx, arg)
