@@ -15,6 +15,7 @@ import (
 // settings are what a sqlc.yaml says of one package.
 type settings struct {
 	queries    []string // files
+	schema     []string // files, in their order
 	constraint string   // build_tags, an expression as in //go:build
 	tags       []string // the tags of that expression
 }
@@ -35,6 +36,7 @@ type sqlcFile struct {
 	SQL []struct {
 		Engine  string `yaml:"engine"`
 		Queries texts  `yaml:"queries"`
+		Schema  texts  `yaml:"schema"`
 		Gen     struct {
 			Go struct {
 				Out       string `yaml:"out"`
@@ -46,6 +48,7 @@ type sqlcFile struct {
 		Engine    string `yaml:"engine"`
 		Path      string `yaml:"path"`
 		Queries   texts  `yaml:"queries"`
+		Schema    texts  `yaml:"schema"`
 		BuildTags string `yaml:"build_tags"`
 	} `yaml:"packages"`
 }
@@ -87,7 +90,7 @@ func readConfig(path, dir string) (s settings, found bool, err error) {
 	if err != nil {
 		return s, false, err
 	}
-	add := func(engine, out string, queries texts, constraint string) error {
+	add := func(engine, out string, queries, schema texts, constraint string) error {
 		if filepath.Join(root, out) != dir {
 			return nil
 		}
@@ -95,17 +98,25 @@ func readConfig(path, dir string) (s settings, found bool, err error) {
 			return fmt.Errorf("%s: the engine of %s is %q: lockgen knows mysql", path, out, engine)
 		}
 		found, s.constraint = true, constraint
-		files, err := queryFiles(root, queries)
-		s.queries = append(s.queries, files...)
-		return err
+		for _, list := range []struct {
+			of    texts
+			files *[]string
+		}{{queries, &s.queries}, {schema, &s.schema}} {
+			files, err := sqlFiles(root, list.of)
+			if err != nil {
+				return err
+			}
+			*list.files = append(*list.files, files...)
+		}
+		return nil
 	}
 	for _, p := range file.SQL {
 		if p.Gen.Go.Out != "" {
-			err = errors.Join(err, add(p.Engine, p.Gen.Go.Out, p.Queries, p.Gen.Go.BuildTags))
+			err = errors.Join(err, add(p.Engine, p.Gen.Go.Out, p.Queries, p.Schema, p.Gen.Go.BuildTags))
 		}
 	}
 	for _, p := range file.Packages {
-		err = errors.Join(err, add(p.Engine, p.Path, p.Queries, p.BuildTags))
+		err = errors.Join(err, add(p.Engine, p.Path, p.Queries, p.Schema, p.BuildTags))
 	}
 	s.tags = strings.FieldsFunc(s.constraint, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' && r != '.'
@@ -113,30 +124,34 @@ func readConfig(path, dir string) (s settings, found bool, err error) {
 	return s, found, err
 }
 
-// queryFiles returns the files that sqlc reads for a list of files, directories and patterns.
-func queryFiles(root string, paths []string) ([]string, error) {
+// sqlFiles returns the files that sqlc reads for a list of files, directories and patterns,
+// in their order.
+func sqlFiles(root string, paths []string) ([]string, error) {
 	var files []string
+	add := func(path string) {
+		name := filepath.Base(path)
+		down := strings.HasSuffix(name, ".down.sql") // of golang-migrate
+		if strings.HasSuffix(name, ".sql") && !strings.HasPrefix(name, ".") && !down && !slices.Contains(files, path) {
+			files = append(files, path)
+		}
+	}
 	for _, path := range paths {
 		matches, err := filepath.Glob(filepath.Join(root, path))
 		if err != nil {
 			return nil, err
 		}
 		if len(matches) == 0 {
-			return nil, fmt.Errorf("lockgen: there are no queries at %s", filepath.Join(root, path))
+			return nil, fmt.Errorf("lockgen: there is nothing at %s", filepath.Join(root, path))
 		}
 		for _, match := range matches {
 			inside, err := os.ReadDir(match)
 			if err != nil { // a file
-				files = append(files, match)
-				continue
+				add(match)
 			}
 			for _, entry := range inside {
-				if name := entry.Name(); strings.HasSuffix(name, ".sql") && !strings.HasPrefix(name, ".") {
-					files = append(files, filepath.Join(match, name))
-				}
+				add(filepath.Join(match, entry.Name()))
 			}
 		}
 	}
-	slices.Sort(files)
-	return slices.Compact(files), nil
+	return files, nil
 }

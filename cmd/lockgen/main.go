@@ -96,6 +96,7 @@ func generated(dir, config string) ([]byte, error) {
 		return nil, err
 	}
 	p := &plan{pkg: pkg, problems: problems}
+	p.compare(readSchema(settings.schema))
 	p.make(sources)
 	if len(p.problems) > 0 {
 		return nil, p.sorted()
