@@ -14,8 +14,12 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// packages of testdata, each made by sqlc with other options from the same queries.
-var golden = []string{"shopdb", "prepared", "dbarg", "tagged"}
+// golden are packages of testdata: four made by sqlc with other options from the same
+// queries, one with a column of every type, and sqlc's own examples.
+var golden = []string{
+	"shopdb/shopdb", "prepared/prepared", "dbarg/dbarg", "tagged/tagged", "types/types",
+	"examples/authors/authors", "examples/booktest/booktest", "examples/ondeck/ondeck",
+}
 
 // TestGolden compares what lockgen writes with the files in testdata.
 func TestGolden(t *testing.T) {
@@ -23,7 +27,7 @@ func TestGolden(t *testing.T) {
 	for _, name := range golden {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := filepath.Join("testdata", name, name)
+			dir := filepath.Join("testdata", name)
 			source, err := generated(dir, "")
 			if err != nil {
 				t.Fatal(err)
@@ -46,7 +50,7 @@ func TestCompiles(t *testing.T) {
 	t.Parallel()
 	args := []string{"vet", "-tags=tagged"}
 	for _, name := range golden {
-		args = append(args, "./"+filepath.Join("testdata", name, name))
+		args = append(args, "./"+filepath.Join("testdata", name))
 	}
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		t.Errorf("go vet: %v\n%s", err, out)

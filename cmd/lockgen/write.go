@@ -107,13 +107,7 @@ func (w *writer) method(q *query) {
 		results = append(results, w.typ(r.Type()))
 	}
 	w.printf("\n")
-	if q.decl.Doc != nil {
-		for _, c := range q.decl.Doc.List {
-			w.printf("%s\n", c.Text)
-		}
-	} else {
-		w.printf("// %s is the method of Queries; it takes no locks.\n", q.name)
-	}
+	w.comment(q)
 	returns, fail := "("+strings.Join(results, ", ")+")", "return err"
 	if len(results) == 2 && len(q.keys) > 0 {
 		returns, fail = "(result "+results[0]+", err error)", "return result, err"
@@ -121,6 +115,30 @@ func (w *writer) method(q *query) {
 	w.printf("func (l *Locked) %s(%s) %s {\n", q.name, strings.Join(params, ", "), returns)
 	w.locks(q, fail)
 	w.printf("return l.queries.%s(%s)\n}\n", q.name, strings.Join(args, ", "))
+}
+
+// comment writes what sqlc has made of the comments of the query, behind a sentence with
+// the name of the method if they have none.
+func (w *writer) comment(q *query) {
+	var lines []string
+	if q.decl.Doc != nil {
+		for _, c := range q.decl.Doc.List {
+			lines = append(lines, c.Text)
+		}
+	}
+	if !slices.ContainsFunc(lines[:min(1, len(lines))], func(line string) bool { return strings.HasPrefix(line, "// "+q.name+" ") }) {
+		says := "takes its locks first"
+		if len(q.keys) == 0 {
+			says = "takes no locks"
+		}
+		w.printf("// %s is the method of Queries, and %s.\n", q.name, says)
+		if len(lines) > 0 {
+			w.printf("//\n")
+		}
+	}
+	for _, line := range lines {
+		w.printf("%s\n", line)
+	}
 }
 
 // locks writes how the keys of a query are taken: all by one call.

@@ -86,6 +86,8 @@ var (
 	_ = map[bool]int{false: 0, upsertProduct == "-- name: UpsertProduct :exec\nINSERT INTO products (sku, stock) VALUES (?, ?) ON DUPLICATE KEY UPDATE stock = stock + VALUES(stock)\n": 1}
 )
 
+// AddAccount is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(id)
 //
 //	INSERT INTO accounts (id, owner, balance) VALUES (?, ?, ?)
@@ -96,6 +98,8 @@ func (l *Locked) AddAccount(ctx context.Context, arg AddAccountParams) error {
 	return l.queries.AddAccount(ctx, l.tx, arg)
 }
 
+// AddAudit is the method of Queries, and takes no locks.
+//
 // AddAudit
 //
 //	INSERT INTO audit (what) VALUES (?)
@@ -103,6 +107,8 @@ func (l *Locked) AddAudit(ctx context.Context, what string) error {
 	return l.queries.AddAudit(ctx, l.tx, what)
 }
 
+// AddOrder is the method of Queries, and takes no locks.
+//
 // AddOrder
 //
 //	INSERT INTO orders (account_id, status, amount) VALUES (?, 'open', ?)
@@ -110,6 +116,8 @@ func (l *Locked) AddOrder(ctx context.Context, arg AddOrderParams) (int64, error
 	return l.queries.AddOrder(ctx, l.tx, arg)
 }
 
+// Audited is the method of Queries, and takes no locks.
+//
 // Audited
 //
 //	SELECT what FROM audit ORDER BY id
@@ -117,6 +125,8 @@ func (l *Locked) Audited(ctx context.Context) ([]string, error) {
 	return l.queries.Audited(ctx, l.tx)
 }
 
+// CartsOf is the method of Queries, and takes no locks.
+//
 // lock: none, because it is shown to people only
 //
 //	WITH mine AS (SELECT c.id FROM carts AS c WHERE c.account_id = ?)
@@ -125,6 +135,8 @@ func (l *Locked) CartsOf(ctx context.Context, accountID int64) ([]Cart, error) {
 	return l.queries.CartsOf(ctx, l.tx, accountID)
 }
 
+// CopyOrders is the method of Queries, and takes no locks.
+//
 // lock: none, because copies get new keys and the originals stay as they are
 //
 //	INSERT INTO orders (account_id, status, amount) SELECT account_id, 'open', amount FROM orders AS src WHERE src.account_id = ?
@@ -132,6 +144,8 @@ func (l *Locked) CopyOrders(ctx context.Context, accountID int64) (sql.Result, e
 	return l.queries.CopyOrders(ctx, l.tx, accountID)
 }
 
+// DropCarts is the method of Queries, and takes its locks first.
+//
 // lock: Carts(ids), Carts(id)
 //
 //	DELETE FROM carts WHERE id IN (/*SLICE:ids*/?) OR id = ?
@@ -157,6 +171,8 @@ func (l *Locked) DropCarts(ctx context.Context, arg DropCartsParams) error {
 	return l.queries.DropCarts(ctx, l.tx, arg)
 }
 
+// DropProducts is the method of Queries, and takes its locks first.
+//
 // lock: Products(skus)
 //
 //	DELETE FROM products WHERE sku IN (/*SLICE:skus*/?) AND stock = ?
@@ -167,6 +183,8 @@ func (l *Locked) DropProducts(ctx context.Context, arg DropProductsParams) (resu
 	return l.queries.DropProducts(ctx, l.tx, arg)
 }
 
+// GetAccount is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(id)
 // GetAccount reads an account under its lock.
 //
@@ -178,6 +196,8 @@ func (l *Locked) GetAccount(ctx context.Context, id int64) (result Account, err 
 	return l.queries.GetAccount(ctx, l.tx, id)
 }
 
+// Glance is the method of Queries, and takes no locks.
+//
 // lock: none, because it is shown to people only
 //
 //	SELECT balance FROM accounts WHERE id = ?
@@ -185,6 +205,8 @@ func (l *Locked) Glance(ctx context.Context, id int64) (int64, error) {
 	return l.queries.Glance(ctx, l.tx, id)
 }
 
+// Line is the method of Queries, and takes its locks first.
+//
 // lock: Lines(order_id, line)
 // rlock: Products(sku)
 //
@@ -197,6 +219,8 @@ func (l *Locked) Line(ctx context.Context, arg LineParams) (result LineRow, err 
 	return l.queries.Line(ctx, l.tx, arg)
 }
 
+// ListAccounts is the method of Queries, and takes its locks first.
+//
 // rlock: Accounts(ids)
 //
 //	SELECT id, owner FROM accounts WHERE id IN (/*SLICE:ids*/?)
@@ -207,6 +231,8 @@ func (l *Locked) ListAccounts(ctx context.Context, ids []int64) (result []ListAc
 	return l.queries.ListAccounts(ctx, l.tx, ids)
 }
 
+// OrderOf is the method of Queries, and takes its locks first.
+//
 // rlock: Orders(id), Accounts(account_id)
 //
 //	SELECT orders.id, orders.account_id, orders.parent_id, orders.status, orders.amount, accounts.id, accounts.owner, accounts.balance FROM orders JOIN accounts ON accounts.id = orders.account_id
@@ -218,6 +244,8 @@ func (l *Locked) OrderOf(ctx context.Context, arg OrderOfParams) (result OrderOf
 	return l.queries.OrderOf(ctx, l.tx, arg)
 }
 
+// PayOrder is the method of Queries, and takes its locks first.
+//
 // lock: Orders(order_id), Accounts(account_id)
 //
 //	UPDATE orders o JOIN accounts a ON a.id = o.account_id SET o.status = 'paid', a.balance = a.balance - o.amount
@@ -229,6 +257,8 @@ func (l *Locked) PayOrder(ctx context.Context, arg PayOrderParams) error {
 	return l.queries.PayOrder(ctx, l.tx, arg)
 }
 
+// Reparent is the method of Queries, and takes its locks first.
+//
 // lock: Orders(id)
 //
 //	UPDATE orders SET parent_id = ? WHERE id = ?
@@ -239,6 +269,8 @@ func (l *Locked) Reparent(ctx context.Context, arg ReparentParams) (result int64
 	return l.queries.Reparent(ctx, l.tx, arg)
 }
 
+// ReplaceLine is the method of Queries, and takes its locks first.
+//
 // lock: Lines(order_id, line)
 //
 //	REPLACE INTO order_lines (order_id, line, sku) VALUES (?, ?, ?)
@@ -249,6 +281,8 @@ func (l *Locked) ReplaceLine(ctx context.Context, arg ReplaceLineParams) error {
 	return l.queries.ReplaceLine(ctx, l.tx, arg)
 }
 
+// SetBalance is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(id)
 //
 //	UPDATE accounts SET balance = ? WHERE id = ?
@@ -259,6 +293,8 @@ func (l *Locked) SetBalance(ctx context.Context, arg SetBalanceParams) error {
 	return l.queries.SetBalance(ctx, l.tx, arg)
 }
 
+// TouchCart is the method of Queries, and takes its locks first.
+//
 // lock: Carts(id)
 //
 //	UPDATE carts SET account_id = ? WHERE id = ?
@@ -277,6 +313,8 @@ func (l *Locked) TouchCart(ctx context.Context, arg TouchCartParams) error {
 	return l.queries.TouchCart(ctx, l.tx, arg)
 }
 
+// Transfer is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(from_id), Accounts(to_id)
 //
 //	UPDATE accounts AS f, accounts AS t
@@ -289,6 +327,8 @@ func (l *Locked) Transfer(ctx context.Context, arg TransferParams) (result int64
 	return l.queries.Transfer(ctx, l.tx, arg)
 }
 
+// UpsertProduct is the method of Queries, and takes its locks first.
+//
 // lock: Products(sku)
 //
 //	INSERT INTO products (sku, stock) VALUES (?, ?) ON DUPLICATE KEY UPDATE stock = stock + VALUES(stock)
