@@ -196,3 +196,15 @@ SELECT n FROM uuids WHERE k = ?;
 -- name: SetUuids :exec
 -- lock: UuidsKeys(k)
 UPDATE uuids SET n = ? WHERE k = ?;
+
+-- name: AddBuuids :exec
+-- lock: BuuidsKeys(k)
+INSERT INTO buuids (k, n) VALUES (?, ?);
+
+-- name: GetBuuids :one
+-- lock: BuuidsKeys(k)
+SELECT n FROM buuids WHERE k = ?;
+
+-- name: SetBuuids :exec
+-- lock: BuuidsKeys(k)
+UPDATE buuids SET n = ? WHERE k = ?;

@@ -40,4 +40,6 @@ var (
 	VarbinariesKeys = txlock.NewFamily[string]("varbinaries")
 	//lockstep:table uuids(k)
 	UuidsKeys = txlock.NewFamily[uuid.UUID]("uuids")
+	//lockstep:table buuids(k)
+	BuuidsKeys = txlock.NewFamily[uuid.UUID]("buuids", txlock.Hashed)
 )

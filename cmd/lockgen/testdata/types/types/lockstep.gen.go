@@ -8,6 +8,7 @@ import (
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/google/uuid"
 )
 
 // Locked has the queries of a transaction: each takes the locks of its annotation first.
@@ -56,6 +57,7 @@ func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
 // "duplicate key false" here says that sqlc has written other queries since: run lockgen.
 var (
 	_ = map[bool]int{false: 0, addBigints == "-- name: AddBigints :exec\nINSERT INTO bigints (k, n) VALUES (?, ?)\n": 1}
+	_ = map[bool]int{false: 0, addBuuids == "-- name: AddBuuids :exec\nINSERT INTO buuids (k, n) VALUES (?, ?)\n": 1}
 	_ = map[bool]int{false: 0, addChars == "-- name: AddChars :exec\nINSERT INTO chars (k, n) VALUES (?, ?)\n": 1}
 	_ = map[bool]int{false: 0, addEnums == "-- name: AddEnums :exec\nINSERT INTO enums (k, n) VALUES (?, ?)\n": 1}
 	_ = map[bool]int{false: 0, addEverything == "-- name: AddEverything :execlastid\nINSERT INTO everything (a_bool, a_bit, a_tiny, a_small, a_medium, an_int, a_big, a_decimal, a_numeric, a_float, a_double,\n  a_date, a_datetime, a_timestamp, a_time, a_year, a_char, a_varchar, a_nvarchar, a_binary, a_varbinary,\n  a_tinytext, a_text, a_mediumtext, a_longtext, a_tinyblob, a_blob, a_mediumblob, a_longblob, an_enum, a_set, a_json)\nVALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)\n": 1}
@@ -73,6 +75,7 @@ var (
 	_ = map[bool]int{false: 0, addYears == "-- name: AddYears :exec\nINSERT INTO years (k, n) VALUES (?, ?)\n": 1}
 	_ = map[bool]int{false: 0, dropEverything == "-- name: DropEverything :execresult\nDELETE FROM everything WHERE id = ?\n": 1}
 	_ = map[bool]int{false: 0, getBigints == "-- name: GetBigints :one\nSELECT n FROM bigints WHERE k = ?\n": 1}
+	_ = map[bool]int{false: 0, getBuuids == "-- name: GetBuuids :one\nSELECT n FROM buuids WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, getChars == "-- name: GetChars :one\nSELECT n FROM chars WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, getEnums == "-- name: GetEnums :one\nSELECT n FROM enums WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, getEverything == "-- name: GetEverything :one\nSELECT id, a_bool, a_bit, a_tiny, a_small, a_medium, an_int, a_big, a_decimal, a_numeric, a_float, a_double, a_date, a_datetime, a_timestamp, a_time, a_year, a_char, a_varchar, a_nvarchar, a_binary, a_varbinary, a_tinytext, a_text, a_mediumtext, a_longtext, a_tinyblob, a_blob, a_mediumblob, a_longblob, an_enum, a_set, a_json FROM everything WHERE id = ?\n": 1}
@@ -89,6 +92,7 @@ var (
 	_ = map[bool]int{false: 0, getVarchars == "-- name: GetVarchars :one\nSELECT n FROM varchars WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, getYears == "-- name: GetYears :one\nSELECT n FROM years WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, setBigints == "-- name: SetBigints :exec\nUPDATE bigints SET n = ? WHERE k = ?\n": 1}
+	_ = map[bool]int{false: 0, setBuuids == "-- name: SetBuuids :exec\nUPDATE buuids SET n = ? WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, setChars == "-- name: SetChars :exec\nUPDATE chars SET n = ? WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, setEnums == "-- name: SetEnums :exec\nUPDATE enums SET n = ? WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, setEverything == "-- name: SetEverything :execrows\nUPDATE everything SET a_bool = ?, a_bit = ?, a_decimal = ?, a_float = ?, a_date = ?, a_char = ?, a_binary = ?, a_text = ?,\n  an_enum = ?, a_json = ?, a_varchar = ? WHERE id = ?\n": 1}
@@ -114,6 +118,24 @@ func (l *Locked) AddBigints(ctx context.Context, arg AddBigintsParams) error {
 		return err
 	}
 	return l.queries.AddBigints(ctx, arg)
+}
+
+// AddBuuids is the method of Queries, and takes its locks first.
+//
+// lock: BuuidsKeys(k)
+func (l *Locked) AddBuuids(ctx context.Context, arg AddBuuidsParams) error {
+	var keys []txlock.Key
+	{
+		parsed, err := uuid.FromBytes(arg.K)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, BuuidsKeys.Key(parsed))
+	}
+	if err := l.lock(ctx, keys...); err != nil {
+		return err
+	}
+	return l.queries.AddBuuids(ctx, arg)
 }
 
 // AddChars is the method of Queries, and takes its locks first.
@@ -281,6 +303,24 @@ func (l *Locked) GetBigints(ctx context.Context, arg GetBigintsParams) (result i
 	return l.queries.GetBigints(ctx, arg)
 }
 
+// GetBuuids is the method of Queries, and takes its locks first.
+//
+// lock: BuuidsKeys(k)
+func (l *Locked) GetBuuids(ctx context.Context, arg GetBuuidsParams) (result int64, err error) {
+	var keys []txlock.Key
+	{
+		parsed, err := uuid.FromBytes(arg.K)
+		if err != nil {
+			return result, err
+		}
+		keys = append(keys, BuuidsKeys.Key(parsed))
+	}
+	if err := l.lock(ctx, keys...); err != nil {
+		return result, err
+	}
+	return l.queries.GetBuuids(ctx, arg)
+}
+
 // GetChars is the method of Queries, and takes its locks first.
 //
 // lock: CharsKeys(k)
@@ -439,6 +479,24 @@ func (l *Locked) SetBigints(ctx context.Context, arg SetBigintsParams) error {
 		return err
 	}
 	return l.queries.SetBigints(ctx, arg)
+}
+
+// SetBuuids is the method of Queries, and takes its locks first.
+//
+// lock: BuuidsKeys(k)
+func (l *Locked) SetBuuids(ctx context.Context, arg SetBuuidsParams) error {
+	var keys []txlock.Key
+	{
+		parsed, err := uuid.FromBytes(arg.K)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, BuuidsKeys.Key(parsed))
+	}
+	if err := l.lock(ctx, keys...); err != nil {
+		return err
+	}
+	return l.queries.SetBuuids(ctx, arg)
 }
 
 // SetChars is the method of Queries, and takes its locks first.

@@ -145,6 +145,11 @@ type Bigints struct {
 	N int64
 }
 
+type Buuids struct {
+	K []byte
+	N int64
+}
+
 type Chars struct {
 	K string
 	N int64

@@ -12,6 +12,8 @@ import (
 type Querier interface {
 	// lock: BigintsKeys(k)
 	AddBigints(ctx context.Context, arg AddBigintsParams) error
+	// lock: BuuidsKeys(k)
+	AddBuuids(ctx context.Context, arg AddBuuidsParams) error
 	// lock: CharsKeys(k)
 	AddChars(ctx context.Context, arg AddCharsParams) error
 	// lock: EnumsKeys(k)
@@ -45,6 +47,8 @@ type Querier interface {
 	DropEverything(ctx context.Context, arg DropEverythingParams) (sql.Result, error)
 	// lock: BigintsKeys(k)
 	GetBigints(ctx context.Context, arg GetBigintsParams) (int64, error)
+	// lock: BuuidsKeys(k)
+	GetBuuids(ctx context.Context, arg GetBuuidsParams) (int64, error)
 	// lock: CharsKeys(k)
 	GetChars(ctx context.Context, arg GetCharsParams) (int64, error)
 	// lock: EnumsKeys(k)
@@ -77,6 +81,8 @@ type Querier interface {
 	GetYears(ctx context.Context, arg GetYearsParams) (int64, error)
 	// lock: BigintsKeys(k)
 	SetBigints(ctx context.Context, arg SetBigintsParams) error
+	// lock: BuuidsKeys(k)
+	SetBuuids(ctx context.Context, arg SetBuuidsParams) error
 	// lock: CharsKeys(k)
 	SetChars(ctx context.Context, arg SetCharsParams) error
 	// lock: EnumsKeys(k)

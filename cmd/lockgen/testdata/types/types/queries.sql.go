@@ -29,6 +29,21 @@ func (q *Queries) AddBigints(ctx context.Context, arg AddBigintsParams) error {
 	return err
 }
 
+const addBuuids = `-- name: AddBuuids :exec
+INSERT INTO buuids (k, n) VALUES (?, ?)
+`
+
+type AddBuuidsParams struct {
+	K []byte
+	N int64
+}
+
+// lock: BuuidsKeys(k)
+func (q *Queries) AddBuuids(ctx context.Context, arg AddBuuidsParams) error {
+	_, err := q.db.ExecContext(ctx, addBuuids, arg.K, arg.N)
+	return err
+}
+
 const addChars = `-- name: AddChars :exec
 INSERT INTO chars (k, n) VALUES (?, ?)
 `
@@ -351,6 +366,22 @@ func (q *Queries) GetBigints(ctx context.Context, arg GetBigintsParams) (int64, 
 	return n, err
 }
 
+const getBuuids = `-- name: GetBuuids :one
+SELECT n FROM buuids WHERE k = ?
+`
+
+type GetBuuidsParams struct {
+	K []byte
+}
+
+// lock: BuuidsKeys(k)
+func (q *Queries) GetBuuids(ctx context.Context, arg GetBuuidsParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, getBuuids, arg.K)
+	var n int64
+	err := row.Scan(&n)
+	return n, err
+}
+
 const getChars = `-- name: GetChars :one
 SELECT n FROM chars WHERE k = ?
 `
@@ -637,6 +668,21 @@ type SetBigintsParams struct {
 // lock: BigintsKeys(k)
 func (q *Queries) SetBigints(ctx context.Context, arg SetBigintsParams) error {
 	_, err := q.db.ExecContext(ctx, setBigints, arg.N, arg.K)
+	return err
+}
+
+const setBuuids = `-- name: SetBuuids :exec
+UPDATE buuids SET n = ? WHERE k = ?
+`
+
+type SetBuuidsParams struct {
+	N int64
+	K []byte
+}
+
+// lock: BuuidsKeys(k)
+func (q *Queries) SetBuuids(ctx context.Context, arg SetBuuidsParams) error {
+	_, err := q.db.ExecContext(ctx, setBuuids, arg.N, arg.K)
 	return err
 }
 
