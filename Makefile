@@ -179,6 +179,7 @@ lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
 	@for module in bench $(CONTRIB) $(COMMANDS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
+	cd cmd/lockgen && $(GOLANGCI) run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $$(find ./testdata -name lockstep.gen.go -exec dirname {} +)
 
 licences: ## Check the licences of all dependencies.
 	@for module in $(MODULES); do \
