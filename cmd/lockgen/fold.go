@@ -15,6 +15,7 @@ import (
 // compare refuses families whose tables the schema doesn't have, and those of texts that
 // are not equal where the column's values are.
 func (p *plan) compare(schema *catalog, unread error) {
+	p.schema = schema
 	for _, name := range slices.Sorted(maps.Keys(p.pkg.tables)) {
 		fam := p.pkg.tables[name]
 		columns := fam.tables[name]

@@ -70,6 +70,12 @@ var shop = sync.OnceValues(func() (*goPackage, error) {
 // in the SQL that sqlc has generated, too.
 func planned(t *testing.T, old, changed string) string {
 	t.Helper()
+	return plannedBy(t, old, changed, nil)
+}
+
+// plannedBy is planned with what sqlc knows of parameters.
+func plannedBy(t *testing.T, old, changed string, known map[string][]resolved) string {
+	t.Helper()
 	text, err := os.ReadFile("testdata/queries.sql")
 	must(t, err)
 	if !strings.Contains(string(text), old) {
@@ -88,7 +94,8 @@ func planned(t *testing.T, old, changed string) string {
 		m.sql = strings.ReplaceAll(m.sql, withoutComments(old), withoutComments(changed))
 		own.methods[name] = &m
 	}
-	p := &plan{pkg: &own, problems: found}
+	p := &plan{pkg: &own, known: known, problems: found}
+	p.compare(readSchema([]string{"testdata/schema.sql"}))
 	p.make(sources)
 	return p.sorted().Error()
 }
@@ -97,10 +104,44 @@ var commentLine = regexp.MustCompile(`(?m)^(--|#).*\n|;$`)
 
 func withoutComments(sql string) string { return commentLine.ReplaceAllString(sql, "") }
 
+const (
+	setBalance = "# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?;"
+	inSubquery = "owner = (SELECT what FROM audit WHERE id = ?)"
+)
+
+// TestJSON proves that lockgen learns from gen: json of which table a column is that has
+// none in the query.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	request := filepath.Join(t.TempDir(), "request.json")
+	changed := strings.Replace(setBalance, "id = ?", inSubquery, 1)
+	for table, want := range map[string]string{"audit": "doesn't compare it with accounts.id", "accounts": ""} {
+		must(t, os.WriteFile(request, []byte(`{"queries": [{"name": "SetBalance", "params": [
+			{"number": 1, "column": {"name": "balance", "original_name": "balance", "table": {"name": "accounts"}}},
+			{"number": 2, "column": {"name": "id", "original_name": "id", "table": {"name": "`+table+`"}}}]},
+			{"name": "CreateAccount", "params": [{"number": 1, "column": {"name": "x", "original_name": "", "table": null}}]}]}`), 0o644))
+		known, err := readRequest(request)
+		must(t, err)
+		if said := plannedBy(t, setBalance, changed, known); !strings.Contains(said, want) || want == "" && said != "" {
+			t.Errorf("%s: lockgen says:\n%s\nwant:\n%s", table, said, want)
+		}
+	}
+	if _, err := readRequest(request + ".missing"); err == nil || !strings.Contains(err.Error(), "run sqlc generate") {
+		t.Errorf("without the file: %v", err)
+	}
+	root := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(root, "q.sql"), nil, 0o644))
+	for file, want := range map[string]string{"": "codegen_request.json", "\n        filename: j.json": "j.json"} {
+		must(t, os.WriteFile(filepath.Join(root, "sqlc.yaml"), []byte("version: '2'\nsql:\n  - engine: mysql\n    schema: q.sql\n    queries: q.sql\n    gen:\n      go:\n        out: db\n      json:\n        out: json"+file+"\n"), 0o644))
+		if s, err := findConfig(filepath.Join(root, "db"), ""); err != nil || s.request != filepath.Join(root, "json", want) {
+			t.Errorf("gen: json writes %q, %v", s.request, err)
+		}
+	}
+}
+
 // TestRefused proves that what is missing or wrong is refused where it stands.
 func TestRefused(t *testing.T) {
 	t.Parallel()
-	const setBalance = "# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?;"
 	for name, c := range map[string]struct{ old, new, want string }{
 		"a write without its lock":    {setBalance, "UPDATE accounts SET balance = ? WHERE id = ?;", "queries.sql:18: SetBalance writes accounts, which is locked by Accounts. Write below its name: -- lock: Accounts(id)"},
 		"a write with a shared lock":  {"-- lock: Carts(id)\n", "-- rlock: Carts(id)\n", "TouchCart writes carts"},
@@ -113,6 +154,7 @@ func TestRefused(t *testing.T) {
 		"a read of INSERT ... SELECT": {"-- lock: none, because copies get new keys and the originals stay as they are\n", "", "CopyOrders reads orders"},
 		"another column":              {"-- lock: Carts(id)\n", "-- lock: Carts(account_id)\n", "Carts(account_id): account_id has the type int64, which is no key"},
 		"another column of that type": {setBalance, strings.Replace(setBalance, "(id)", "(balance)", 1), "queries.sql:19: Accounts(balance): balance must be the key of the row, but the query doesn't compare it with accounts.id"},
+		"the key of a subquery":       {setBalance, strings.Replace(setBalance, "id = ?", inSubquery, 1), "Accounts(id): id must be the key of the row, but the query doesn't compare it with accounts.id"},
 		"no such parameter":           {"Accounts(from_id), Accounts(to_id)", "Accounts(from_id), Accounts(onto_id)", "onto_id is no parameter of Transfer, which has: amount, from_id, to_id"},
 		"no such family":              {"Accounts(from_id), Accounts(to_id)", "Acounts(from_id)", "there is no txlock.Family Acounts"},
 		"none without a reason":       {"-- lock: none, because it is shown to people only\nSELECT", "-- lock: none\nSELECT", "queries.sql:11: write the reason: -- lock: none, because ..."},

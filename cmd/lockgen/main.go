@@ -95,7 +95,11 @@ func generated(dir, config string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{pkg: pkg, problems: problems}
+	known, err := readRequest(settings.request)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{pkg: pkg, known: known, problems: problems}
 	p.compare(readSchema(settings.schema))
 	p.make(sources)
 	if len(p.problems) > 0 {

@@ -13,6 +13,8 @@ import (
 // plan says which locks each query takes.
 type plan struct {
 	pkg     *goPackage
+	schema  *catalog
+	known   map[string][]resolved // by the name of the query
 	queries []*query
 	problems
 }
@@ -77,6 +79,7 @@ func (p *plan) make(sources map[string]*source) {
 	}
 	for _, q := range p.queries {
 		p.understand(q)
+		p.resolve(q)
 	}
 	for _, q := range p.queries {
 		for _, i := range q.locks {
@@ -220,9 +223,6 @@ func (q *query) isColumn(fam *family, part int, v value) error {
 		column := fam.tables[table][part]
 		if !q.does.has(table) {
 			continue
-		}
-		if len(q.does.columns) == 0 && slices.Contains(q.does.written, table) && len(q.does.bound) == 0 {
-			return nil // INSERT without its columns, which only the schema knows
 		}
 		for _, at := range q.does.columnsOf(table, column) {
 			if at < len(q.args) && q.args[at] == v.expr {
