@@ -1,4 +1,4 @@
-package dbarg
+package hidden
 
 import (
 	"fmt"
