@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"os"
 	"os/exec"
@@ -53,6 +54,25 @@ func TestCompiles(t *testing.T) {
 	}
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		t.Errorf("go vet: %v\n%s", err, out)
+	}
+}
+
+// TestStale proves that the output doesn't compile beside other SQL than that it was made of.
+func TestStale(t *testing.T) {
+	t.Parallel()
+	file, err := filepath.Abs("testdata/shopdb/shopdb/queries.sql.go")
+	must(t, err)
+	text, err := os.ReadFile(file)
+	must(t, err)
+	dir := t.TempDir()
+	changed := strings.Replace(string(text), "UPDATE accounts SET balance = ?", "UPDATE accounts SET balance = balance + ?", 1)
+	must(t, os.WriteFile(filepath.Join(dir, "changed.go"), []byte(changed), 0o644))
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: filepath.Join(dir, "changed.go")}})
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
+	out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./testdata/shopdb/shopdb").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "duplicate key false") {
+		t.Errorf("go build: %v\n%s", err, out)
 	}
 }
 
@@ -169,6 +189,15 @@ func TestRefused(t *testing.T) {
 		"without a colon":             {setBalance, strings.Replace(setBalance, "lock:", "lock", 1), "can't read the annotation"},
 		"keys and none":               {setBalance, "-- lock: none, because it is a test\n" + setBalance, "SetBalance has keys and none at once"},
 		"what can't be told":          {"# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?", "CALL set_balance(?, ?)", "what SetBalance does can't be told (neither SELECT"},
+		"truncated":                   {"# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?", "TRUNCATE accounts", "what SetBalance does can't be told (neither SELECT"},
+		"above the name":              {"-- name: SetBalance :exec\n# lock: Accounts(id)\n", "-- lock: Accounts(id)\n-- name: SetBalance :exec\n", "must stand directly below the -- name: line"},
+		"two on one line":             {setBalance, "-- lock: Accounts(id) -- lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?;", "can't read"},
+		"what may be NULL":            {"-- lock: Orders(id)\nUPDATE", "-- lock: Orders(parent_id)\nUPDATE", "parent_id has the type database/sql.NullInt64, which is no key of a family of uint64"},
+		"another kind":                {"-- name: SetBalance :exec\n", "-- name: SetBalance :execrows\n", "sqlc has not generated SetBalance as :execrows: run sqlc generate"},
+		"another name":                {"-- name: SetBalance :exec\n", "-- name: PutBalance :exec\n", "no .sql file has the query SetBalance: run sqlc generate"},
+		"a name twice":                {"-- name: SetBalance :exec\n", "-- name: Glance :exec\n", "Glance has the name of a query of queries.sql:10"},
+		"a macro left in ON":          {"ON a.id = o.account_id SET", "ON a.id = sqlc.arg(other_id) SET", "sqlc has left a macro in the SQL of PayOrder"},
+		"an argument lost by sqlc":    {setBalance, "# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ? AND balance < ?;", "sqlc passes 2 arguments for the 3 parameters of SetBalance, which the server will refuse. This is an error of sqlc"},
 		"a macro left by sqlc":        {"WHERE order_id = ? AND line", "WHERE order_id = -sqlc.arg(id) AND line", "sqlc has left a macro in the SQL of Line"},
 	} {
 		t.Run(name, func(t *testing.T) {
