@@ -168,6 +168,7 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 	$(WITHSERVERS) -- go run ./internal/test/tools/verify -sqlc '$(SQLC)'
 
 verify-go: lint
+	cd cmd/lockgen && LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -count=1 -run '^TestGolden$$' .
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@for module in $(MODULES); do \
