@@ -104,17 +104,7 @@ func readConfig(path, dir string) (s settings, found bool, err error) {
 			return fmt.Errorf("%s: the engine of %s is %q: lockgen knows mysql", path, out, engine)
 		}
 		found, s.constraint = true, constraint
-		for _, list := range []struct {
-			of    texts
-			files *[]string
-		}{{queries, &s.queries}, {schema, &s.schema}} {
-			files, err := sqlFiles(root, list.of)
-			if err != nil {
-				return err
-			}
-			*list.files = append(*list.files, files...)
-		}
-		return nil
+		return s.add(root, queries, schema)
 	}
 	for _, p := range file.SQL {
 		if p.Gen.Go.Out != "" {
@@ -131,6 +121,18 @@ func readConfig(path, dir string) (s settings, found bool, err error) {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' && r != '.'
 	})
 	return s, found, err
+}
+
+// add adds the files of queries and of their schema.
+func (s *settings) add(root string, queries, schema texts) error {
+	more, err := sqlFiles(root, queries)
+	if err != nil {
+		return err
+	}
+	s.queries = append(s.queries, more...)
+	more, err = sqlFiles(root, schema)
+	s.schema = append(s.schema, more...)
+	return err
 }
 
 // sqlFiles returns the files that sqlc reads for a list of files, directories and patterns,

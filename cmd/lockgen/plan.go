@@ -29,7 +29,7 @@ type query struct {
 
 // has tells whether the query locks a key of the family, exclusively or in any way.
 func (q *query) has(fam *family, exclusively bool) bool {
-	return slices.ContainsFunc(q.keys, func(k key) bool { return k.family == fam && !(k.shared && exclusively) })
+	return slices.ContainsFunc(q.keys, func(k key) bool { return k.family == fam && (!k.shared || !exclusively) })
 }
 
 // shares tells whether all keys of the query are shared.

@@ -106,7 +106,7 @@ func TestSchemaRefuses(t *testing.T) {
 	} {
 		p := &plan{pkg: pkg}
 		p.compare(schemaOf(t, strings.ReplaceAll(string(text), c.old, c.new)))
-		if said := p.problems.Error(); !strings.Contains(said, c.want) || len(p.problems) != 1 {
+		if said := p.Error(); !strings.Contains(said, c.want) || len(p.problems) != 1 {
 			t.Errorf("%s: lockgen says:\n%s\nwant:\n%s", name, said, c.want)
 		}
 	}
