@@ -124,7 +124,7 @@ func plannedBy(t *testing.T, old, changed string, known map[string][]resolved) s
 	return p.sorted().Error()
 }
 
-var commentLine = regexp.MustCompile(`(?m)^(--|#).*\n|;$`)
+var commentLine = regexp.MustCompile(`(?m)^(--.*|#.*|/\*.*\*/)\n|;$`)
 
 func withoutComments(sql string) string { return commentLine.ReplaceAllString(sql, "") }
 
@@ -211,6 +211,18 @@ func TestRefused(t *testing.T) {
 				t.Errorf("lockgen says:\n%s\nwant:\n%s", said, c.want)
 			}
 		})
+	}
+}
+
+// TestForms proves that names and annotations may stand in any form of comment.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	for _, form := range []string{"-- %s\n", "# %s\n", "/* %s */\n"} {
+		of := func(text string) string { return strings.Replace(form, "%s", text, 1) }
+		said := planned(t, "-- name: SetBalance :exec\n# lock: Accounts(id)\n", of("name: SetBalance :exec")+of("lock: Accounts(id)"))
+		if said != "" {
+			t.Errorf("%q: lockgen says: %s", form, said)
+		}
 	}
 }
 

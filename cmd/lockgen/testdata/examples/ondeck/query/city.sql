@@ -1,17 +1,17 @@
-/* name: ListCities :many */
-/* lock: none, because it is shown to people only */
+-- name: ListCities :many
+-- lock: none, because it is shown to people only
 SELECT *
 FROM city
 ORDER BY name;
 
-/* name: GetCity :one */
-/* lock: Cities(slug) */
+-- name: GetCity :one
+-- lock: Cities(slug)
 SELECT *
 FROM city
 WHERE slug = ?;
 
-/* name: CreateCity :exec */
-/* lock: Cities(slug) */
+-- name: CreateCity :exec
+-- lock: Cities(slug)
 INSERT INTO city (
     name,
     slug
@@ -20,8 +20,8 @@ INSERT INTO city (
     ? 
 ); 
 
-/* name: UpdateCityName :exec */
-/* lock: Cities(slug) */
+-- name: UpdateCityName :exec
+-- lock: Cities(slug)
 UPDATE city
 SET name = ?
 WHERE slug = ?;

@@ -1,23 +1,23 @@
-/* name: ListVenues :many */
-/* lock: none, because it is shown to people only */
+-- name: ListVenues :many
+-- lock: none, because it is shown to people only
 SELECT *
 FROM venue
 WHERE city = ?
 ORDER BY name;
 
-/* name: DeleteVenue :exec */
-/* lock: Venues(slug) */
+-- name: DeleteVenue :exec
+-- lock: Venues(slug)
 DELETE FROM venue
 WHERE slug = ? AND slug = ?;
 
-/* name: GetVenue :one */
-/* rlock: Venues(slug), Cities(city) */
+-- name: GetVenue :one
+-- rlock: Venues(slug), Cities(city)
 SELECT *
 FROM venue
 WHERE slug = ? AND city = ?;
 
-/* name: CreateVenue :execresult */
-/* lock: Venues(slug) */
+-- name: CreateVenue :execresult
+-- lock: Venues(slug)
 INSERT INTO venue (
     slug,
     name,
@@ -38,14 +38,14 @@ INSERT INTO venue (
     ?
 );
 
-/* name: UpdateVenueName :exec */
-/* lock: Venues(slug) */
+-- name: UpdateVenueName :exec
+-- lock: Venues(slug)
 UPDATE venue
 SET name = ?
 WHERE slug = ?;
 
-/* name: VenueCountByCity :many */
-/* lock: none, because it is shown to people only */
+-- name: VenueCountByCity :many
+-- lock: none, because it is shown to people only
 SELECT
     city,
     count(*)
