@@ -182,6 +182,7 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 
 verify-go: lint
 	cd $(GORMGEN) && go run ./generate -check
+	cd cmd/lockgen && LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -count=1 -run '^TestGolden$$' .
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@for module in $(MODULES); do \
@@ -194,6 +195,7 @@ lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
 	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(TUTORIAL); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
+	cd cmd/lockgen && $(GOLANGCI) run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $$(find ./testdata -name lockstep.gen.go -exec dirname {} +)
 
 licences: ## Check the licences of all dependencies.
 	@for module in $(MODULES); do \

@@ -124,6 +124,7 @@ type Family[I comparable] struct {
 	name   string
 	hashed bool
 	format func(I) string
+	fold   func(text string) (folded, bad string)
 	bad    string
 }
 
@@ -133,6 +134,8 @@ type FamilyOption func(*familyOptions)
 type familyOptions struct {
 	hashed    bool
 	namespace *Namespace
+	folds     bool
+	collation string
 }
 
 // Hashed puts the keys of the family onto the 65,536 center locks, so that they
@@ -146,7 +149,7 @@ func Hashed(o *familyOptions) { o.hashed = true }
 // UUIDs. The name has no colon and doesn't begin with "@". A program uses one name for one
 // family, always hashed or never: a named key and a hashed one don't exclude each other.
 func NewFamily[I ID](name string, options ...FamilyOption) Family[I] {
-	return newFamily[I](name, func(id I) string { return format(any(id)) }, options)
+	return newFamily[I](name, func(id I) string { return format(any(id)) }, reflect.TypeFor[I](), options)
 }
 
 // NewStringerFamily is NewFamily for other comparable identifiers that write themselves by
@@ -155,15 +158,17 @@ func NewStringerFamily[I interface {
 	comparable
 	fmt.Stringer
 }](name string, options ...FamilyOption) Family[I] {
-	return newFamily[I](name, func(id I) string { return id.String() }, options)
+	return newFamily[I](name, func(id I) string { return id.String() }, nil, options)
 }
 
-func newFamily[I comparable](name string, format func(I) string, options []FamilyOption) Family[I] {
+// newFamily makes a family. Fold needs the type of its identifiers, if they are written as
+// they are.
+func newFamily[I comparable](name string, format func(I) string, id reflect.Type, options []FamilyOption) Family[I] {
 	var o familyOptions
 	for _, option := range options {
 		option(&o)
 	}
-	f := Family[I]{name: name, hashed: o.hashed, format: format, bad: marked(name)}
+	f := Family[I]{name: name, hashed: o.hashed, format: format, fold: o.fold(id), bad: marked(name)}
 	if name == "" || strings.Contains(name, ":") {
 		f.bad = fmt.Sprintf("the family name %q is empty or has a colon", name)
 	}
@@ -184,14 +189,12 @@ func (f Family[I]) Key(id I) Key {
 	if id == zero {
 		return Key{name: f.name + ":", bad: "the zero identifier: the record has none yet"}
 	}
-	text := f.format(id)
+	text, bad := f.fold(f.format(id))
 	if text == "" {
 		return Key{name: f.name + ":", bad: "the identifier writes an empty text"}
 	}
 	k := newKey(f.name+":"+text, f.hashed)
-	if f.bad != "" {
-		k.bad = f.bad
-	}
+	k.bad = cmp.Or(f.bad, k.bad, bad)
 	return k
 }
 

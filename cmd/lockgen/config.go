@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,8 @@ import (
 // settings are what a sqlc.yaml says of one package.
 type settings struct {
 	queries    []string // files
+	schema     []string // files, in their order
+	request    string   // what gen: json writes
 	constraint string   // build_tags, an expression as in //go:build
 	tags       []string // the tags of that expression
 }
@@ -35,7 +38,12 @@ type sqlcFile struct {
 	SQL []struct {
 		Engine  string `yaml:"engine"`
 		Queries texts  `yaml:"queries"`
+		Schema  texts  `yaml:"schema"`
 		Gen     struct {
+			JSON struct {
+				Out      string `yaml:"out"`
+				Filename string `yaml:"filename"`
+			} `yaml:"json"`
 			Go struct {
 				Out       string `yaml:"out"`
 				BuildTags string `yaml:"build_tags"`
@@ -46,6 +54,7 @@ type sqlcFile struct {
 		Engine    string `yaml:"engine"`
 		Path      string `yaml:"path"`
 		Queries   texts  `yaml:"queries"`
+		Schema    texts  `yaml:"schema"`
 		BuildTags string `yaml:"build_tags"`
 	} `yaml:"packages"`
 }
@@ -87,7 +96,7 @@ func readConfig(path, dir string) (s settings, found bool, err error) {
 	if err != nil {
 		return s, false, err
 	}
-	add := func(engine, out string, queries texts, constraint string) error {
+	add := func(engine, out string, queries, schema texts, constraint string) error {
 		if filepath.Join(root, out) != dir {
 			return nil
 		}
@@ -95,17 +104,18 @@ func readConfig(path, dir string) (s settings, found bool, err error) {
 			return fmt.Errorf("%s: the engine of %s is %q: lockgen knows mysql", path, out, engine)
 		}
 		found, s.constraint = true, constraint
-		files, err := queryFiles(root, queries)
-		s.queries = append(s.queries, files...)
-		return err
+		return s.add(root, queries, schema)
 	}
 	for _, p := range file.SQL {
 		if p.Gen.Go.Out != "" {
-			err = errors.Join(err, add(p.Engine, p.Gen.Go.Out, p.Queries, p.Gen.Go.BuildTags))
+			err = errors.Join(err, add(p.Engine, p.Gen.Go.Out, p.Queries, p.Schema, p.Gen.Go.BuildTags))
+			if j := p.Gen.JSON; j.Out != "" && filepath.Join(root, p.Gen.Go.Out) == dir {
+				s.request = filepath.Join(root, j.Out, cmp.Or(j.Filename, "codegen_request.json"))
+			}
 		}
 	}
 	for _, p := range file.Packages {
-		err = errors.Join(err, add(p.Engine, p.Path, p.Queries, p.BuildTags))
+		err = errors.Join(err, add(p.Engine, p.Path, p.Queries, p.Schema, p.BuildTags))
 	}
 	s.tags = strings.FieldsFunc(s.constraint, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' && r != '.'
@@ -113,30 +123,46 @@ func readConfig(path, dir string) (s settings, found bool, err error) {
 	return s, found, err
 }
 
-// queryFiles returns the files that sqlc reads for a list of files, directories and patterns.
-func queryFiles(root string, paths []string) ([]string, error) {
+// add adds the files of queries and of their schema.
+func (s *settings) add(root string, queries, schema texts) error {
+	more, err := sqlFiles(root, queries)
+	if err != nil {
+		return err
+	}
+	s.queries = append(s.queries, more...)
+	more, err = sqlFiles(root, schema)
+	s.schema = append(s.schema, more...)
+	return err
+}
+
+// sqlFiles returns the files that sqlc reads for a list of files, directories and patterns,
+// in their order.
+func sqlFiles(root string, paths []string) ([]string, error) {
 	var files []string
+	add := func(path string) {
+		name := filepath.Base(path)
+		down := strings.HasSuffix(name, ".down.sql") // of golang-migrate
+		if strings.HasSuffix(name, ".sql") && !strings.HasPrefix(name, ".") && !down && !slices.Contains(files, path) {
+			files = append(files, path)
+		}
+	}
 	for _, path := range paths {
 		matches, err := filepath.Glob(filepath.Join(root, path))
 		if err != nil {
 			return nil, err
 		}
 		if len(matches) == 0 {
-			return nil, fmt.Errorf("lockgen: there are no queries at %s", filepath.Join(root, path))
+			return nil, fmt.Errorf("lockgen: there is nothing at %s", filepath.Join(root, path))
 		}
 		for _, match := range matches {
 			inside, err := os.ReadDir(match)
 			if err != nil { // a file
-				files = append(files, match)
-				continue
+				add(match)
 			}
 			for _, entry := range inside {
-				if name := entry.Name(); strings.HasSuffix(name, ".sql") && !strings.HasPrefix(name, ".") {
-					files = append(files, filepath.Join(match, name))
-				}
+				add(filepath.Join(match, entry.Name()))
 			}
 		}
 	}
-	slices.Sort(files)
-	return slices.Compact(files), nil
+	return files, nil
 }

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
-	"strings"
+	"path/filepath"
 	"sync"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -21,19 +24,30 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 const accounts, money = 4, 1000
 
-// newShop makes the tables of the shop in a database of its own, and its accounts.
-func newShop(t *testing.T, engine testdb.Engine) (*sql.DB, *shopdb.Queries) {
+// newDatabase makes a database with lockstep's tables and those of some files, and opens it.
+func newDatabase(t *testing.T, engine testdb.Engine, schemas ...string) *sql.DB {
 	t.Helper()
 	database := testdb.Fresh(t, engine)
-	db, err := locksqlc.Open(database.AdminDSN())
+	db, err := locksqlc.Open(database.AdminDSN(database.Overwriting(t), func(cfg *mysql.Config) { cfg.ParseTime = true }))
 	must(t, err)
 	t.Cleanup(func() { must(t, db.Close()) })
 	must(t, schema.Install(t.Context(), db))
-	ddl, err := os.ReadFile("testdata/schema.sql")
+	whole, err := sql.Open("mysql", database.AdminDSN(func(cfg *mysql.Config) { cfg.MultiStatements = true }))
 	must(t, err)
-	for statement := range strings.SplitSeq(strings.TrimSpace(string(ddl)), ";\n") {
-		database.Exec(t, strings.TrimSuffix(statement, ";"))
+	t.Cleanup(func() { must(t, whole.Close()) })
+	for _, file := range schemas {
+		ddl, err := os.ReadFile(filepath.Join("testdata", file))
+		must(t, err)
+		_, err = whole.ExecContext(t.Context(), string(ddl))
+		must(t, err)
 	}
+	return db
+}
+
+// newShop makes the tables of the shop in a database of its own, and its accounts.
+func newShop(t *testing.T, engine testdb.Engine) (*sql.DB, *shopdb.Queries) {
+	t.Helper()
+	db := newDatabase(t, engine, "schema.sql")
 	q := shopdb.New(db)
 	must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
 		for id := range int64(accounts) {
@@ -46,65 +60,118 @@ func newShop(t *testing.T, engine testdb.Engine) (*sql.DB, *shopdb.Queries) {
 	return db, q
 }
 
-// isolations are those at which programs lose updates.
-var isolations = []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead}
-
-// TestNoUpdateIsLost moves money by reading balances and writing them, from many
-// goroutines, with no other locks than those that lockgen has written.
-func TestNoUpdateIsLost(t *testing.T) {
+// onIsolations runs a test on every server, at the levels at which programs lose updates.
+func onIsolations(t *testing.T, test func(t *testing.T, engine testdb.Engine, options *sql.TxOptions)) {
+	t.Helper()
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
-		for _, isolation := range isolations {
+		for _, isolation := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
 			t.Run(string(engine)+"/"+isolation.String(), func(t *testing.T) {
 				t.Parallel()
-				db, q := newShop(t, engine)
-				var wg sync.WaitGroup
-				for worker := range 6 {
-					wg.Go(func() {
-						random := rand.New(rand.NewPCG(uint64(worker), 1))
-						for range 8 {
-							from := 1 + random.Int64N(accounts)
-							to := 1 + (from+random.Int64N(accounts-1))%accounts
-							var keys []txlock.Key
-							if random.IntN(2) == 0 { // or let each query lock for itself
-								keys = shopdb.Accounts.Keys(from, to)
-							}
-							err := locksqlc.RunTx(t.Context(), db, &sql.TxOptions{Isolation: isolation}, keys, func(tx *sql.Tx) error {
-								locked, err := q.WithLocks(t.Context(), tx)
-								if err != nil {
-									return err
-								}
-								return move(t.Context(), locked, min(from, to), max(from, to), random.Int64N(10))
-							})
-							if err != nil {
-								t.Error(err)
-							}
-						}
-					})
-				}
-				wg.Wait()
-				var sum int64
-				for id := range int64(accounts) {
-					balance, err := q.Glance(t.Context(), id+1)
-					must(t, err)
-					sum += balance
-				}
-				if sum != accounts*money {
-					t.Errorf("the accounts have %d, want %d", sum, accounts*money)
-				}
+				test(t, engine, &sql.TxOptions{Isolation: isolation})
 			})
 		}
 	}
 }
 
+// program is a program's transaction over the queries of one that is open.
+type program func(tx *sql.Tx) (shopdb.Querier, error)
+
+// transfers moves money by reading balances and writing them, from many goroutines. It
+// returns how much money there is too much at the end.
+func transfers(t *testing.T, db *sql.DB, q *shopdb.Queries, options *sql.TxOptions, locked bool, begin program) (lost int64) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for worker := range 6 {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(worker), 1))
+			for range 8 {
+				from := 1 + random.Int64N(accounts)
+				to := 1 + (from+random.Int64N(accounts-1))%accounts
+				var keys []txlock.Key
+				if locked && random.IntN(2) == 0 { // or let each query lock for itself
+					keys = shopdb.Accounts.Keys(from, to)
+				}
+				err := locksqlc.RunTx(t.Context(), db, options, keys, func(tx *sql.Tx) error {
+					queries, err := begin(tx)
+					if err != nil {
+						return err
+					}
+					return move(t.Context(), queries, from, to, random.Int64N(10))
+				})
+				if err != nil && (locked || !txlock.Retryable(err)) { // the others may be refused once too often
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for id := range int64(accounts) {
+		balance, err := q.Glance(t.Context(), id+1)
+		must(t, err)
+		lost += balance - money
+	}
+	return lost
+}
+
+// TestNoUpdateIsLost moves money with no other locks than those that lockgen has written.
+func TestNoUpdateIsLost(t *testing.T) {
+	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
+		db, q := newShop(t, engine)
+		lost := transfers(t, db, q, options, true, func(tx *sql.Tx) (shopdb.Querier, error) { return q.WithLocks(t.Context(), tx) })
+		if lost != 0 {
+			t.Errorf("there is %d more money than before", lost)
+		}
+	})
+}
+
+// TestUnlockedLosesUpdates proves that the same loses updates where the program uses the
+// queries of sqlc, at both levels; and with the locks, but a read that takes none, at READ
+// COMMITTED. At REPEATABLE READ the lock that comes after that read is refused, and the
+// transaction run again.
+func TestUnlockedLosesUpdates(t *testing.T) {
+	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
+		db, q := newShop(t, engine)
+		loses := func(begin program) {
+			t.Helper()
+			for round := 0; transfers(t, db, q, options, false, begin) == 0; round++ {
+				if round == 50 {
+					t.Fatal("no update was lost in 50 rounds")
+				}
+			}
+		}
+		loses(func(tx *sql.Tx) (shopdb.Querier, error) { return q.WithTx(tx), nil })
+		unannotated := func(tx *sql.Tx) (shopdb.Querier, error) {
+			locked, err := q.WithLocks(t.Context(), tx)
+			return glancing{locked}, err
+		}
+		if options.Isolation == sql.LevelReadCommitted {
+			loses(unannotated)
+			return
+		}
+		before := transfers(t, db, q, options, false, unannotated)
+		if after := transfers(t, db, q, options, false, unannotated); after != before {
+			t.Errorf("updates of %d were lost", after-before)
+		}
+	})
+}
+
+// glancing reads accounts by the query that takes no lock.
+type glancing struct{ *shopdb.Locked }
+
+func (g glancing) GetAccount(ctx context.Context, id int64) (shopdb.Account, error) {
+	balance, err := g.Glance(ctx, id)
+	return shopdb.Account{ID: id, Balance: balance}, err
+}
+
 // move moves money as a program does that reads, decides in Go and writes.
-func move(ctx context.Context, q *shopdb.Locked, from, to, amount int64) error {
-	for id, change := range map[int64]int64{from: -amount, to: amount} {
-		account, err := q.GetAccount(ctx, id)
+func move(ctx context.Context, q shopdb.Querier, from, to, amount int64) error {
+	for _, change := range []struct{ id, amount int64 }{{from, -amount}, {to, amount}} {
+		account, err := q.GetAccount(ctx, change.id)
 		if err != nil {
 			return err
 		}
-		if err := q.SetBalance(ctx, shopdb.SetBalanceParams{ID: id, Balance: account.Balance + change}); err != nil {
+		if err := q.SetBalance(ctx, shopdb.SetBalanceParams{ID: change.id, Balance: account.Balance + change.amount}); err != nil {
 			return err
 		}
 	}
@@ -115,43 +182,37 @@ func move(ctx context.Context, q *shopdb.Locked, from, to, amount int64) error {
 // that takes no lock loses one of two updates, at READ COMMITTED. At REPEATABLE READ the
 // lock that comes after it is refused.
 func TestUnlockedReadLosesUpdates(t *testing.T) {
-	t.Parallel()
-	for _, engine := range testdb.Engines() {
-		for _, isolation := range isolations {
-			t.Run(string(engine)+"/"+isolation.String(), func(t *testing.T) {
-				t.Parallel()
-				db, q := newShop(t, engine)
-				begin := func() (*sql.Tx, *shopdb.Locked, int64) {
-					tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: isolation})
-					must(t, err)
-					t.Cleanup(func() { _ = tx.Rollback() })
-					locked, err := q.WithLocks(t.Context(), tx)
-					must(t, err)
-					balance, err := locked.Glance(t.Context(), 1)
-					must(t, err)
-					return tx, locked, balance
-				}
-				tx1, locked1, balance1 := begin()
-				tx2, locked2, balance2 := begin()
-				must(t, locked1.SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: balance1 + 1}))
-				must(t, tx1.Commit())
-				err := locked2.SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: balance2 + 1})
-				if isolation == sql.LevelRepeatableRead {
-					if !errors.Is(err, txlock.ErrStaleSnapshot) {
-						t.Errorf("SetBalance after an old read: %v", err)
-					}
-					return
-				}
-				must(t, err)
-				must(t, tx2.Commit())
-				balance, err := q.Glance(t.Context(), 1)
-				must(t, err)
-				if balance != money+1 {
-					t.Errorf("the balance is %d: no update was lost", balance)
-				}
-			})
+	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
+		db, q := newShop(t, engine)
+		begin := func() (*sql.Tx, *shopdb.Locked, int64) {
+			tx, err := db.BeginTx(t.Context(), options)
+			must(t, err)
+			t.Cleanup(func() { _ = tx.Rollback() })
+			locked, err := q.WithLocks(t.Context(), tx)
+			must(t, err)
+			balance, err := locked.Glance(t.Context(), 1)
+			must(t, err)
+			return tx, locked, balance
 		}
-	}
+		tx1, locked1, balance1 := begin()
+		tx2, locked2, balance2 := begin()
+		must(t, locked1.SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: balance1 + 1}))
+		must(t, tx1.Commit())
+		err := locked2.SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: balance2 + 1})
+		if options.Isolation == sql.LevelRepeatableRead {
+			if !errors.Is(err, txlock.ErrStaleSnapshot) {
+				t.Errorf("SetBalance after an old read: %v", err)
+			}
+			return
+		}
+		must(t, err)
+		must(t, tx2.Commit())
+		balance, err := q.Glance(t.Context(), 1)
+		must(t, err)
+		if balance != money+1 {
+			t.Errorf("the balance is %d: no update was lost", balance)
+		}
+	})
 }
 
 // TestSlices proves that empty slices lock nothing, and that others lock all of their keys.
@@ -180,6 +241,13 @@ func TestSlices(t *testing.T) {
 					}
 				}
 				return nil
+			}))
+			must(t, hidden.Run(t.Context(), db, nil, func(q *hidden.Locked) error { // a package in front of sqlc's
+				account, err := q.GetAccount(t.Context(), 1)
+				if _, held := q.Locks().Held(hidden.Accounts.Key(account.ID)); !held {
+					t.Error("the account is not locked")
+				}
+				return err
 			}))
 		})
 	}

@@ -5,6 +5,7 @@ go 1.25.0
 replace github.com/dca00107/lockstep => ../../
 
 require (
+	github.com/go-sql-driver/mysql v1.10.1
 	github.com/google/uuid v1.6.0
 	github.com/pingcap/tidb/pkg/parser v0.0.0-20260418072757-ce92298d1124
 	go.yaml.in/yaml/v3 v3.0.5
@@ -20,7 +21,6 @@ require (
 require (
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/dca00107/lockstep v0.0.0
-	github.com/go-sql-driver/mysql v1.10.1 // indirect
 	github.com/pingcap/errors v0.11.5-0.20250523034308-74f78ae071ee // indirect
 	github.com/pingcap/failpoint v0.0.0-20240528011301-b51a646c7c86 // indirect
 	github.com/pingcap/log v1.1.0 // indirect

@@ -22,7 +22,9 @@ const txlockPath = "github.com/dca00107/lockstep/txlock"
 type family struct {
 	name   string
 	id     types.Type
+	fold   string              // the collation of txlock.Fold
 	tables map[string][]string // its columns in each of its tables
+	marks  map[string]place    // where they stand
 }
 
 // method is a query as sqlc has written it in Go.
@@ -122,6 +124,9 @@ func (p *goPackage) readVariable(decl *ast.GenDecl, spec *ast.ValueSpec, marked 
 	if fam == nil || len(spec.Names) > 1 {
 		return
 	}
+	if len(spec.Values) == 1 {
+		fam.fold = foldOf(p.Package, spec.Values[0])
+	}
 	doc := spec.Doc
 	if !decl.Lparen.IsValid() {
 		doc = decl.Doc
@@ -154,7 +159,7 @@ func (p *goPackage) family(name *ast.Ident) *family {
 	if !ok || named.Obj().Name() != "Family" || named.Obj().Pkg().Path() != txlockPath {
 		return nil
 	}
-	fam := &family{name: name.Name, id: named.TypeArgs().At(0), tables: map[string][]string{}}
+	fam := &family{name: name.Name, id: named.TypeArgs().At(0), tables: map[string][]string{}, marks: map[string]place{}}
 	p.families[fam.name] = fam
 	return fam
 }
@@ -176,7 +181,7 @@ func (p *goPackage) readMark(fam *family, c *ast.Comment) {
 		p.found.add(p.place(c.Pos()), "%d columns can't make a key of %s: it needs a struct with as many fields", len(columns), fam.id)
 		return
 	}
-	p.tables[name], fam.tables[name] = fam, columns
+	p.tables[name], fam.tables[name], fam.marks[name] = fam, columns, p.place(c.Pos())
 }
 
 // idFields returns the types that an identifier of n columns is made of: the identifier's

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"encoding/json"
 	"flag"
 	"os"
 	"os/exec"
@@ -14,28 +14,37 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// packages of testdata, each made by sqlc with other options from the same queries.
-var golden = []string{"shopdb", "prepared", "dbarg", "tagged"}
+// golden are packages of testdata: four made by sqlc with other options from the same
+// queries, sqlc's own examples, and one with a column of every type.
+var golden = []string{
+	"shopdb/shopdb", "hidden/internal/hidden", "tagged/tagged", "examples/ondeck/ondeck", "prepared/prepared", "types/types",
+	"examples/authors/authors", "examples/booktest/booktest",
+}
 
-// TestGolden compares what lockgen writes with the files in testdata.
+// TestGolden compares what lockgen writes with the files in testdata: those of four
+// packages, since reading the types takes seconds, and of all in make verify.
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	for _, name := range golden {
+	names := golden[:4]
+	if *update || os.Getenv("LOCKSTEP_LONG") == "1" {
+		names = golden
+	}
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := filepath.Join("testdata", name, name)
-			source, err := generated(dir, "")
-			if err != nil {
-				t.Fatal(err)
+			dir := filepath.Join("testdata", name)
+			front := "" // sqlc's package is internal, another in front of it
+			if name == "hidden/internal/hidden" {
+				front = filepath.Join("testdata", "hidden")
 			}
-			path := filepath.Join(dir, output)
-			if *update {
-				must(t, os.WriteFile(path, source, 0o644))
-			}
-			want, err := os.ReadFile(path)
+			sources, err := generated(dir, front, "")
 			must(t, err)
-			if !bytes.Equal(source, want) {
-				t.Errorf("%s is not what lockgen writes: run go test -update", path)
+			for i, source := range sources {
+				path := filepath.Join([]string{dir, front}[i], output)
+				if *update {
+					must(t, os.WriteFile(path, source, 0o644))
+				}
+				must(t, same(path, source))
 			}
 		})
 	}
@@ -46,10 +55,29 @@ func TestCompiles(t *testing.T) {
 	t.Parallel()
 	args := []string{"vet", "-tags=tagged"}
 	for _, name := range golden {
-		args = append(args, "./"+filepath.Join("testdata", name, name))
+		args = append(args, "./"+filepath.Join("testdata", name))
 	}
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		t.Errorf("go vet: %v\n%s", err, out)
+	}
+}
+
+// TestStale proves that the output doesn't compile beside other SQL than that it was made of.
+func TestStale(t *testing.T) {
+	t.Parallel()
+	file, err := filepath.Abs("testdata/shopdb/shopdb/queries.sql.go")
+	must(t, err)
+	text, err := os.ReadFile(file)
+	must(t, err)
+	dir := t.TempDir()
+	changed := strings.Replace(string(text), "UPDATE accounts SET balance = ?", "UPDATE accounts SET balance = balance + ?", 1)
+	must(t, os.WriteFile(filepath.Join(dir, "changed.go"), []byte(changed), 0o644))
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: filepath.Join(dir, "changed.go")}})
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
+	out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./testdata/shopdb/shopdb").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "duplicate key false") {
+		t.Errorf("go build: %v\n%s", err, out)
 	}
 }
 
@@ -65,6 +93,12 @@ var shop = sync.OnceValues(func() (*goPackage, error) {
 // planned returns what lockgen says of the queries of shopdb where old is replaced by new,
 // in the SQL that sqlc has generated, too.
 func planned(t *testing.T, old, changed string) string {
+	t.Helper()
+	return plannedBy(t, old, changed, nil)
+}
+
+// plannedBy is planned with what sqlc knows of parameters.
+func plannedBy(t *testing.T, old, changed string, known map[string][]resolved) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/queries.sql")
 	must(t, err)
@@ -84,19 +118,54 @@ func planned(t *testing.T, old, changed string) string {
 		m.sql = strings.ReplaceAll(m.sql, withoutComments(old), withoutComments(changed))
 		own.methods[name] = &m
 	}
-	p := &plan{pkg: &own, problems: found}
+	p := &plan{pkg: &own, known: known, problems: found}
+	p.compare(readSchema([]string{"testdata/schema.sql"}))
 	p.make(sources)
 	return p.sorted().Error()
 }
 
-var commentLine = regexp.MustCompile(`(?m)^(--|#).*\n|;$`)
+var commentLine = regexp.MustCompile(`(?m)^(--.*|#.*|/\*.*\*/)\n|;$`)
 
 func withoutComments(sql string) string { return commentLine.ReplaceAllString(sql, "") }
+
+const (
+	setBalance = "# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?;"
+	inSubquery = "owner = (SELECT what FROM audit WHERE id = ?)"
+)
+
+// TestJSON proves that lockgen learns from gen: json of which table a column is that has
+// none in the query.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	request := filepath.Join(t.TempDir(), "request.json")
+	changed := strings.Replace(setBalance, "id = ?", inSubquery, 1)
+	for table, want := range map[string]string{"audit": "doesn't compare it with accounts.id", "accounts": ""} {
+		must(t, os.WriteFile(request, []byte(`{"queries": [{"name": "SetBalance", "params": [
+			{"number": 1, "column": {"name": "balance", "original_name": "balance", "table": {"name": "accounts"}}},
+			{"number": 2, "column": {"name": "id", "original_name": "id", "table": {"name": "`+table+`"}}}]},
+			{"name": "CreateAccount", "params": [{"number": 1, "column": {"name": "x", "original_name": "", "table": null}}]}]}`), 0o644))
+		known, err := readRequest(request)
+		must(t, err)
+		if said := plannedBy(t, setBalance, changed, known); !strings.Contains(said, want) || want == "" && said != "" {
+			t.Errorf("%s: lockgen says:\n%s\nwant:\n%s", table, said, want)
+		}
+	}
+	if _, err := readRequest(request + ".missing"); err == nil || !strings.Contains(err.Error(), "run sqlc generate") {
+		t.Errorf("without the file: %v", err)
+	}
+	root := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(root, "q.sql"), nil, 0o644))
+	for file, want := range map[string]string{"": "codegen_request.json", "\n        filename: j.json": "j.json"} {
+		must(t, os.WriteFile(filepath.Join(root, "sqlc.yaml"), []byte("version: '2'\nsql:\n  - engine: mysql\n    schema: q.sql\n    queries: q.sql\n    gen:\n      go:\n        out: db\n      json:\n        out: json"+file+"\n"), 0o644))
+		if s, err := findConfig(filepath.Join(root, "db"), ""); err != nil || s.request != filepath.Join(root, "json", want) {
+			t.Errorf("gen: json writes %q, %v", s.request, err)
+		}
+	}
+}
 
 // TestRefused proves that what is missing or wrong is refused where it stands.
 func TestRefused(t *testing.T) {
 	t.Parallel()
-	const setBalance = "# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?;"
 	for name, c := range map[string]struct{ old, new, want string }{
 		"a write without its lock":    {setBalance, "UPDATE accounts SET balance = ? WHERE id = ?;", "queries.sql:18: SetBalance writes accounts, which is locked by Accounts. Write below its name: -- lock: Accounts(id)"},
 		"a write with a shared lock":  {"-- lock: Carts(id)\n", "-- rlock: Carts(id)\n", "TouchCart writes carts"},
@@ -109,6 +178,7 @@ func TestRefused(t *testing.T) {
 		"a read of INSERT ... SELECT": {"-- lock: none, because copies get new keys and the originals stay as they are\n", "", "CopyOrders reads orders"},
 		"another column":              {"-- lock: Carts(id)\n", "-- lock: Carts(account_id)\n", "Carts(account_id): account_id has the type int64, which is no key"},
 		"another column of that type": {setBalance, strings.Replace(setBalance, "(id)", "(balance)", 1), "queries.sql:19: Accounts(balance): balance must be the key of the row, but the query doesn't compare it with accounts.id"},
+		"the key of a subquery":       {setBalance, strings.Replace(setBalance, "id = ?", inSubquery, 1), "Accounts(id): id must be the key of the row, but the query doesn't compare it with accounts.id"},
 		"no such parameter":           {"Accounts(from_id), Accounts(to_id)", "Accounts(from_id), Accounts(onto_id)", "onto_id is no parameter of Transfer, which has: amount, from_id, to_id"},
 		"no such family":              {"Accounts(from_id), Accounts(to_id)", "Acounts(from_id)", "there is no txlock.Family Acounts"},
 		"none without a reason":       {"-- lock: none, because it is shown to people only\nSELECT", "-- lock: none\nSELECT", "queries.sql:11: write the reason: -- lock: none, because ..."},
@@ -124,6 +194,15 @@ func TestRefused(t *testing.T) {
 		"without a colon":             {setBalance, strings.Replace(setBalance, "lock:", "lock", 1), "can't read the annotation"},
 		"keys and none":               {setBalance, "-- lock: none, because it is a test\n" + setBalance, "SetBalance has keys and none at once"},
 		"what can't be told":          {"# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?", "CALL set_balance(?, ?)", "what SetBalance does can't be told (neither SELECT"},
+		"truncated":                   {"# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?", "TRUNCATE accounts", "what SetBalance does can't be told (neither SELECT"},
+		"above the name":              {"-- name: SetBalance :exec\n# lock: Accounts(id)\n", "-- lock: Accounts(id)\n-- name: SetBalance :exec\n", "must stand directly below the -- name: line"},
+		"two on one line":             {setBalance, "-- lock: Accounts(id) -- lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ?;", "can't read"},
+		"what may be NULL":            {"-- lock: Orders(id)\nUPDATE", "-- lock: Orders(parent_id)\nUPDATE", "parent_id has the type database/sql.NullInt64, which is no key of a family of uint64"},
+		"another kind":                {"-- name: SetBalance :exec\n", "-- name: SetBalance :execrows\n", "sqlc has not generated SetBalance as :execrows: run sqlc generate"},
+		"another name":                {"-- name: SetBalance :exec\n", "-- name: PutBalance :exec\n", "no .sql file has the query SetBalance: run sqlc generate"},
+		"a name twice":                {"-- name: SetBalance :exec\n", "-- name: Glance :exec\n", "Glance has the name of a query of queries.sql:10"},
+		"a macro left in ON":          {"ON a.id = o.account_id SET", "ON a.id = sqlc.arg(other_id) SET", "sqlc has left a macro in the SQL of PayOrder"},
+		"an argument lost by sqlc":    {setBalance, "# lock: Accounts(id)\nUPDATE accounts SET balance = ? WHERE id = ? AND balance < ?;", "sqlc passes 2 arguments for the 3 parameters of SetBalance, which the server will refuse. This is an error of sqlc"},
 		"a macro left by sqlc":        {"WHERE order_id = ? AND line", "WHERE order_id = -sqlc.arg(id) AND line", "sqlc has left a macro in the SQL of Line"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,6 +211,18 @@ func TestRefused(t *testing.T) {
 				t.Errorf("lockgen says:\n%s\nwant:\n%s", said, c.want)
 			}
 		})
+	}
+}
+
+// TestForms proves that names and annotations may stand in any form of comment.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	for _, form := range []string{"-- %s\n", "# %s\n", "/* %s */\n"} {
+		of := func(text string) string { return strings.Replace(form, "%s", text, 1) }
+		said := planned(t, "-- name: SetBalance :exec\n# lock: Accounts(id)\n", of("name: SetBalance :exec")+of("lock: Accounts(id)"))
+		if said != "" {
+			t.Errorf("%q: lockgen says: %s", form, said)
+		}
 	}
 }
 

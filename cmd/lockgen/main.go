@@ -29,10 +29,11 @@ func run(args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("lockgen", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		_, _ = fmt.Fprintf(stderr, "Usage: lockgen [-check] [directory ...]\n\nWrites %s into each directory that sqlc generates, the current one by default.\n\n", output)
+		_, _ = fmt.Fprintf(stderr, "Usage: lockgen [-check] [-front directory] [directory ...]\n\nWrites %s into each directory that sqlc generates, the current one by default.\n\n", output)
 		flags.PrintDefaults()
 	}
 	check := flags.Bool("check", false, "write nothing, and fail where "+output+" is not what lockgen would write")
+	front := flags.String("front", "", "the `directory` of a package to write, too, in front of the one that sqlc generates: with all but Queries")
 	config := flags.String("config", "", "the sqlc.yaml; without it, lockgen looks in the directory and those above")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -42,8 +43,12 @@ func run(args []string, stderr io.Writer) int {
 		dirs = []string{"."}
 	}
 	code := 0
+	if *front != "" && len(dirs) > 1 {
+		_, _ = fmt.Fprintln(stderr, "lockgen: -front is for one directory")
+		return 2
+	}
 	for _, dir := range dirs {
-		if err := generate(dir, *config, *check); err != nil {
+		if err := generate(dir, *front, *config, *check); err != nil {
 			_, _ = fmt.Fprintln(stderr, err)
 			code = 1
 		}
@@ -51,22 +56,33 @@ func run(args []string, stderr io.Writer) int {
 	return code
 }
 
-// generate writes or checks the output in one directory. Where it fails, no output stays:
-// a wrapper from before would go on without the locks that are missing now.
-func generate(dir, config string, check bool) error {
-	path := filepath.Join(dir, output)
-	source, err := generated(dir, config)
-	if err != nil {
-		if !check {
+// generate writes or checks the output in one directory, and in front of it. Where it
+// fails, no output stays: a wrapper from before would go on without the locks that are
+// missing now.
+func generate(dir, front, config string, check bool) error {
+	sources, err := generated(dir, front, config)
+	paths := []string{filepath.Join(dir, output)}
+	if front != "" {
+		paths = append(paths, filepath.Join(front, output))
+	}
+	for i, path := range paths {
+		switch {
+		case err != nil && !check:
 			if removed := os.Remove(path); !errors.Is(removed, os.ErrNotExist) {
 				err = errors.Join(err, removed)
 			}
+		case err != nil:
+		case check:
+			err = same(path, sources[i])
+		default:
+			err = os.WriteFile(path, sources[i], 0o644)
 		}
-		return err
 	}
-	if !check {
-		return os.WriteFile(path, source, 0o644)
-	}
+	return err
+}
+
+// same returns an error where a file is not what lockgen would write.
+func same(path string, source []byte) error {
 	have, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("lockgen: %w: run lockgen", err)
@@ -77,8 +93,8 @@ func generate(dir, config string, check bool) error {
 	return nil
 }
 
-// generated returns the text of the output for the package in dir.
-func generated(dir, config string) ([]byte, error) {
+// generated returns the text of the output for the package in dir, and of the one in front.
+func generated(dir, front, config string) ([][]byte, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -91,16 +107,26 @@ func generated(dir, config string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	known, err := readRequest(settings.request)
+	if err != nil {
+		return nil, err
+	}
 	pkg, err := load(dir, settings.tags)
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{pkg: pkg, problems: problems}
+	p := &plan{pkg: pkg, known: known, problems: problems}
+	p.compare(readSchema(settings.schema))
 	p.make(sources)
 	if len(p.problems) > 0 {
 		return nil, p.sorted()
 	}
-	return write(p, settings.constraint)
+	source, err := write(p, settings.constraint)
+	if err != nil || front == "" {
+		return [][]byte{source}, err
+	}
+	inFront, err := writeFront(p, settings.constraint, front)
+	return [][]byte{source, inFront}, err
 }
 
 // problems are what the user has to mend.

@@ -13,6 +13,8 @@ import (
 // plan says which locks each query takes.
 type plan struct {
 	pkg     *goPackage
+	schema  *catalog
+	known   map[string][]resolved // by the name of the query
 	queries []*query
 	problems
 }
@@ -21,13 +23,24 @@ type plan struct {
 type query struct {
 	*source
 	*method
-	does              *meaning // nil where it can't be parsed
-	exclusive, shared []key
+	does *meaning // nil where it can't be parsed
+	keys []key
+}
+
+// has tells whether the query locks a key of the family, exclusively or in any way.
+func (q *query) has(fam *family, exclusively bool) bool {
+	return slices.ContainsFunc(q.keys, func(k key) bool { return k.family == fam && (!k.shared || !exclusively) })
+}
+
+// shares tells whether all keys of the query are shared.
+func (q *query) shares() bool {
+	return len(q.keys) > 0 && !slices.ContainsFunc(q.keys, func(k key) bool { return !k.shared })
 }
 
 // key is a key that a query locks.
 type key struct {
 	family *family
+	shared bool
 	values []value
 }
 
@@ -66,6 +79,7 @@ func (p *plan) make(sources map[string]*source) {
 	}
 	for _, q := range p.queries {
 		p.understand(q)
+		p.resolve(q)
 	}
 	for _, q := range p.queries {
 		for _, i := range q.locks {
@@ -105,7 +119,7 @@ func (p *plan) lock(q *query, i item) {
 		p.add(i.place, "%s: a key of %s has %d parts", i, fam.name, len(ids))
 		return
 	}
-	k := key{family: fam}
+	k := key{family: fam, shared: i.shared}
 	for n, param := range i.params {
 		v, err := q.parameter(p.pkg, param)
 		if err == nil {
@@ -124,11 +138,7 @@ func (p *plan) lock(q *query, i item) {
 		}
 		k.values = append(k.values, v)
 	}
-	if i.shared {
-		q.shared = append(q.shared, k)
-	} else {
-		q.exclusive = append(q.exclusive, k)
-	}
+	q.keys = append(q.keys, k)
 }
 
 // normal is a name without case and underscores, in which Go and SQL differ.
@@ -214,9 +224,6 @@ func (q *query) isColumn(fam *family, part int, v value) error {
 		if !q.does.has(table) {
 			continue
 		}
-		if len(q.does.columns) == 0 && slices.Contains(q.does.written, table) && len(q.does.bound) == 0 {
-			return nil // INSERT without its columns, which only the schema knows
-		}
 		for _, at := range q.does.columnsOf(table, column) {
 			if at < len(q.args) && q.args[at] == v.expr {
 				return nil
@@ -241,7 +248,7 @@ func (p *plan) enforce(q *query) {
 		if fam == nil || q.databaseMakesKey(fam.tables[table]) {
 			continue
 		}
-		if !slices.ContainsFunc(q.exclusive, func(k key) bool { return k.family == fam }) {
+		if !q.has(fam, true) {
 			p.add(q.place, "%s writes %s, which is locked by %s. Write below its name: -- lock: %s  or: -- lock: none, because ...", q.name, table, fam.name, p.advice(q, fam, table))
 		}
 	}
@@ -256,7 +263,7 @@ func (p *plan) enforce(q *query) {
 		if fam == nil || seen[t.name] != first || !p.writes(t.name) {
 			continue
 		}
-		if !slices.ContainsFunc(append(q.exclusive, q.shared...), func(k key) bool { return k.family == fam }) {
+		if !q.has(fam, false) {
 			p.add(q.place, "%s reads %s, which this package also writes. Write below its name: -- lock: %[3]s  or: -- rlock: %[3]s  or: -- lock: none, because ...", q.name, t.name, p.advice(q, fam, t.name))
 		}
 	}

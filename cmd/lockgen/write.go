@@ -30,16 +30,13 @@ func write(p *plan, constraint string) ([]byte, error) {
 	for _, q := range p.queries {
 		w.method(q)
 	}
-	shared := slices.ContainsFunc(p.queries, func(q *query) bool { return len(q.shared) > 0 })
-	if shared {
-		w.imports["slices"], w.imports["strings"] = "slices", "strings"
-	}
 	var all bytes.Buffer
 	err := frame.Execute(&all, map[string]any{
 		"Constraint": constraint, "Package": p.pkg.Name, "Imports": w.importLines(), "Queries": p.queries,
-		"DBArg": w.dbArg, "Shared": shared, "Methods": w.String(),
-		"Exclusive": slices.ContainsFunc(p.queries, func(q *query) bool { return len(q.exclusive) > 0 }),
-		"Querier":   p.pkg.Types.Scope().Lookup("Querier") != nil && !w.dbArg,
+		"DBArg": w.dbArg, "Methods": w.String(),
+		"Locks":   slices.ContainsFunc(p.queries, func(q *query) bool { return len(q.keys) > 0 && !q.shares() }),
+		"RLocks":  slices.ContainsFunc(p.queries, (*query).shares),
+		"Querier": p.pkg.Types.Scope().Lookup("Querier") != nil && !w.dbArg,
 	})
 	if err != nil {
 		return nil, err
@@ -86,7 +83,7 @@ func (w *writer) typ(t types.Type) string {
 
 // local is the name of a parameter, apart from the names that the method uses itself.
 func (w *writer) local(name string) string {
-	own := []string{"l", "keys", "shared", "element", "parsed", "err", "result", "append"}
+	own := []string{"l", "keys", "element", "parsed", "err", "result", "append"}
 	for slices.Contains(own, name) || slices.Contains(slices.Collect(maps.Values(w.imports)), name) || name != "ctx" && w.pkg.Types.Scope().Lookup(name) != nil {
 		name += "_"
 	}
@@ -110,56 +107,84 @@ func (w *writer) method(q *query) {
 		results = append(results, w.typ(r.Type()))
 	}
 	w.printf("\n")
-	if q.decl.Doc != nil {
-		for _, c := range q.decl.Doc.List {
-			w.printf("%s\n", c.Text)
-		}
-	} else {
-		w.printf("// %s is the method of Queries; it takes no locks.\n", q.name)
-	}
+	w.comment(q)
 	returns, fail := "("+strings.Join(results, ", ")+")", "return err"
-	if len(results) == 2 && len(q.exclusive)+len(q.shared) > 0 {
+	if len(results) == 2 && len(q.keys) > 0 {
 		returns, fail = "(result "+results[0]+", err error)", "return result, err"
 	}
 	w.printf("func (l *Locked) %s(%s) %s {\n", q.name, strings.Join(params, ", "), returns)
-	w.locks(q.exclusive, "lock", "keys", fail)
-	w.locks(q.shared, "rlock", "shared", fail)
+	w.locks(q, fail)
 	w.printf("return l.queries.%s(%s)\n}\n", q.name, strings.Join(args, ", "))
 }
 
-// locks writes how keys are taken.
-func (w *writer) locks(keys []key, verb, list, fail string) {
-	if len(keys) == 0 {
+// comment writes what sqlc has made of the comments of the query, behind a sentence with
+// the name of the method if they have none.
+func (w *writer) comment(q *query) {
+	var lines []string
+	if q.decl.Doc != nil {
+		for _, c := range q.decl.Doc.List {
+			lines = append(lines, c.Text)
+		}
+	}
+	if !slices.ContainsFunc(lines[:min(1, len(lines))], func(line string) bool { return strings.HasPrefix(line, "// "+q.name+" ") }) {
+		says := "takes its locks first"
+		if len(q.keys) == 0 {
+			says = "takes no locks"
+		}
+		w.printf("// %s is the method of Queries, and %s.\n", q.name, says)
+		if len(lines) > 0 {
+			w.printf("//\n")
+		}
+	}
+	for _, line := range lines {
+		w.printf("%s\n", line)
+	}
+}
+
+// locks writes how the keys of a query are taken: all by one call.
+func (w *writer) locks(q *query, fail string) {
+	if len(q.keys) == 0 {
 		return
+	}
+	verb, keys := "lock", slices.Clone(q.keys)
+	if q.shares() {
+		verb = "rlock" // which needs no marks
+		for i := range keys {
+			keys[i].shared = false
+		}
 	}
 	args := ""
 	simple := !slices.ContainsFunc(keys, func(k key) bool {
 		return slices.ContainsFunc(k.values, func(v value) bool { c, _ := v.conversion(); return v.many || c == fromByte })
 	})
-	v := keys[0].values[0]
-	switch c, _ := v.conversion(); {
+	switch {
 	case simple:
 		for _, k := range keys {
 			args += ", " + w.key(k, nil)
 		}
-	case len(keys) == 1 && v.many && c == asIs:
+	case len(keys) == 1 && keys[0].list():
 		args = ", " + w.keys(keys[0]) + "..."
 	default:
-		w.printf("var %s []txlock.Key\n", list)
+		w.printf("var keys []txlock.Key\n")
 		for _, k := range keys {
-			w.appended(k, list, fail)
+			w.appended(k, fail)
 		}
-		args = ", " + list + "..."
+		args = ", keys..."
 	}
 	w.printf("if err := l.%s(ctx%s); err != nil {\n%s\n}\n", verb, args, fail)
 }
 
-// appended writes how a key, or many, get into a list.
-func (w *writer) appended(k key, list, fail string) {
+// list tells whether Keys makes the keys of a slice.
+func (k key) list() bool {
+	c, _ := k.values[0].conversion()
+	return k.values[0].many && c == asIs && !k.shared
+}
+
+// appended writes how a key, or many, get into the list.
+func (w *writer) appended(k key, fail string) {
 	v := k.values[0]
-	c, _ := v.conversion()
-	if v.many && c == asIs {
-		w.printf("%s = append(%s, %s...)\n", list, list, w.keys(k))
+	if k.list() {
+		w.printf("keys = append(keys, %s...)\n", w.keys(k))
 		return
 	}
 	// Identifiers get names of their own: each in a block, so that several may be there.
@@ -181,7 +206,7 @@ func (w *writer) appended(k key, list, fail string) {
 			w.printf("%s, err := %s.FromBytes(%s)\nif err != nil {\n%s\n}\n", names[i], strings.TrimSuffix(w.typ(v.id), ".UUID"), from, fail)
 		}
 	}
-	w.printf("%s = append(%s, %s)\n}\n", list, list, w.key(k, names))
+	w.printf("keys = append(keys, %s)\n}\n", w.key(k, names))
 }
 
 // keys writes the keys of a slice.
@@ -202,14 +227,19 @@ func (w *writer) key(k key, names map[int]string) string {
 		}
 		parts = append(parts, expr)
 	}
-	if len(parts) == 1 {
-		return k.family.name + ".Key(" + parts[0] + ")"
+	id := parts[0]
+	if len(parts) > 1 {
+		fields := k.family.id.Underlying().(*types.Struct)
+		for i := range parts {
+			parts[i] = fields.Field(i).Name() + ": " + parts[i]
+		}
+		id = w.typ(k.family.id) + "{" + strings.Join(parts, ", ") + "}"
 	}
-	fields := k.family.id.Underlying().(*types.Struct)
-	for i := range parts {
-		parts[i] = fields.Field(i).Name() + ": " + parts[i]
+	text := k.family.name + ".Key(" + id + ")"
+	if k.shared {
+		text = "txlock.Shared(" + text + ")"
 	}
-	return k.family.name + ".Key(" + w.typ(k.family.id) + "{" + strings.Join(parts, ", ") + "})"
+	return text
 }
 
 // expr writes a parameter.
@@ -271,8 +301,8 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
-{{if .Exclusive}}
-// lock takes the locks of all keys.
+{{if .Locks}}
+// lock takes the locks of all keys, shared those that are marked.
 func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -280,16 +310,14 @@ func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
 	_, err := l.locks.LockAll(ctx, keys...)
 	return err
 }
-{{end}}{{if .Shared}}
+{{end}}{{if .RLocks}}
 // rlock shares the locks of all keys.
 func (l *Locked) rlock(ctx context.Context, keys ...txlock.Key) error {
-	slices.SortFunc(keys, func(a, b txlock.Key) int { return strings.Compare(a.String(), b.String()) })
-	for _, key := range keys {
-		if _, err := l.locks.RLock(ctx, key); err != nil {
-			return err
-		}
+	if len(keys) == 0 {
+		return nil
 	}
-	return nil
+	_, err := l.locks.RLockAll(ctx, keys...)
+	return err
 }
 {{end}}
 // "duplicate key false" here says that sqlc has written other queries since: run lockgen.

@@ -19,7 +19,7 @@ var Dropped = &analysis.Analyzer{
 }
 
 // What goes on without its lock where the error is not looked at, also by _ =.
-var locking = strings.Fields(`Lock TryLock RLock TryRLock LockAll LockAny CompareAndBump Guard Verify
+var locking = strings.Fields(`Lock TryLock RLock TryRLock LockAll RLockAll LockAny CompareAndBump Guard Verify
 	Acquire AcquireShared AcquireAll AcquireTx AssertLocked AssertRLocked Join JoinConn`)
 
 func runDropped(pass *analysis.Pass) (any, error) {

@@ -171,7 +171,7 @@ func txOf(pass *analysis.Pass, call *ast.CallExpr) types.Object {
 // lockedBy returns the transaction in which a call takes a lock, if it does.
 func lockedBy(pass *analysis.Pass, find known, joined map[types.Object]types.Object, call *ast.CallExpr) types.Object {
 	pkg, verb, _ := strings.Cut(nameOf(pass, call), ".")
-	takes := slices.Contains([]string{"Lock", "TryLock", "RLock", "TryRLock", "LockAll", "LockAny"}, strings.TrimPrefix(verb, "Scope)."))
+	takes := slices.Contains([]string{"Lock", "TryLock", "RLock", "TryRLock", "LockAll", "RLockAll", "LockAny"}, strings.TrimPrefix(verb, "Scope)."))
 	if takes && pkg == "lockgorm" && len(call.Args) > 0 {
 		return pathOf(pass, call.Args[0]).root
 	}

@@ -91,9 +91,14 @@ func (o *outer) check(t transaction) {
 		}
 		if used := o.queries(t, call); used.known() && !slices.Contains(other, typeName(o.pass.TypesInfo.TypeOf(used.at))) {
 			report(o.pass, used.at, name(used)+" queries the pool, not the transaction of "+short(t.name)+
-				": what it does is not under the locks and not part of the transaction", o.bind(t, used)...)
+				": what it does is not under the locks and not part of the transaction", o.bind(t, call, used)...)
 		}
 	})
+}
+
+// given tells whether a call is given the transaction, as WithLocks of lockgen is.
+func (o *outer) given(t transaction, call *ast.CallExpr) bool {
+	return t.tx != nil && slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return pathOf(o.pass, arg).is(t.tx) })
 }
 
 // queries returns the Queries from outside of a transaction whose method a call is.
@@ -103,7 +108,7 @@ func (o *outer) queries(t transaction, call *ast.CallExpr) path {
 		return path{}
 	}
 	fn := calleeOf(o.pass, call)
-	if fn == nil || fn.Name() == "Close" || withTx(o.pass.TypesInfo.TypeOf(call)) || t.tx == nil || typeName(t.tx.Type()) != sqlTx {
+	if fn == nil || fn.Name() == "Close" || o.given(t, call) || withTx(o.pass.TypesInfo.TypeOf(call)) || t.tx == nil || typeName(t.tx.Type()) != sqlTx && !isLocked(t.tx.Type()) {
 		return path{}
 	}
 	if slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return typeName(o.pass.TypesInfo.TypeOf(arg)) == sqlTx }) {
@@ -158,13 +163,19 @@ func (o *outer) fix(t transaction, call *ast.CallExpr, used path) []analysis.Sug
 		return nil
 	}
 	fn := calleeOf(o.pass, call)
+	if isLocked(t.tx.Type()) && (fn == nil || !has(t.tx.Type(), fn)) {
+		return nil
+	}
 	if typeName(t.tx.Type()) == sqlTx && (fn == nil || !has(t.tx.Type(), fn)) && !withTx(o.pass.TypesInfo.TypeOf(call)) {
 		return nil
 	}
 	return []analysis.SuggestedFix{replace("Use the transaction", used.at, t.tx.Name())}
 }
 
-func (o *outer) bind(t transaction, used path) []analysis.SuggestedFix {
+func (o *outer) bind(t transaction, call *ast.CallExpr, used path) []analysis.SuggestedFix {
+	if isLocked(t.tx.Type()) {
+		return o.fix(t, call, used)
+	}
 	if !visible(o.pass, t.tx, used.at) {
 		return nil
 	}

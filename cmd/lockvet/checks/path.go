@@ -92,6 +92,10 @@ const gormTransaction = "(*gorm.io/gorm.DB).Transaction"
 func transactionOf(pass *analysis.Pass, call *ast.CallExpr) (t transaction, ok bool) {
 	t.name = nameOf(pass, call)
 	where, ok := transactions[t.name]
+	if !ok && runsLocked(pass, call) {
+		t.name, ok = "Run", true
+		where.pool, where.fn = 1, 3
+	}
 	if !ok || len(call.Args) <= where.fn {
 		return t, false
 	}
@@ -105,7 +109,7 @@ func transactionOf(pass *analysis.Pass, call *ast.CallExpr) (t transaction, ok b
 	t.pool = pathOf(pass, pool)
 	for _, field := range t.fn.Type.Params.List {
 		for _, name := range field.Names {
-			if v, ok := pass.TypesInfo.Defs[name].(*types.Var); ok && name.Name != "_" && isTx(v.Type()) {
+			if v, ok := pass.TypesInfo.Defs[name].(*types.Var); ok && name.Name != "_" && (isTx(v.Type()) || isLocked(v.Type())) {
 				t.tx = v
 			}
 		}
@@ -115,4 +119,23 @@ func transactionOf(pass *analysis.Pass, call *ast.CallExpr) (t transaction, ok b
 
 func isTx(t types.Type) bool {
 	return slices.Contains([]string{sqlTx, gormDB, "txlock.Tx"}, typeName(t))
+}
+
+// isLocked tells whether a type is what lockgen generates: the queries of a transaction,
+// with a method Locks.
+func isLocked(t types.Type) bool {
+	method, _, _ := types.LookupFieldOrMethod(t, true, nil, "Locks")
+	fn, ok := method.(*types.Func)
+	return ok && fn.Signature().Results().Len() == 1 && typeName(fn.Signature().Results().At(0).Type()) == scopeOf
+}
+
+// runsLocked tells whether a call is one of Run as lockgen generates it, of Queries or of the
+// package in front of them.
+func runsLocked(pass *analysis.Pass, call *ast.CallExpr) bool {
+	fn := calleeOf(pass, call)
+	if fn == nil || fn.Name() != "Run" || fn.Signature().Params().Len() != 4 {
+		return false
+	}
+	run, ok := fn.Signature().Params().At(3).Type().(*types.Signature)
+	return ok && run.Params().Len() == 1 && isLocked(run.Params().At(0).Type())
 }

@@ -21,7 +21,7 @@ var Accounts = txlock.NewFamily[int64]("account")
 
 var (
 	//lockstep:table products(sku)
-	Products = txlock.NewFamily[string]("product")
+	Products = txlock.NewFamily[string]("product", txlock.Fold("utf8mb4_bin"))
 	//lockstep:table orders(id)
 	Orders = txlock.NewFamily[uint64]("order", txlock.Hashed)
 )

@@ -5,8 +5,6 @@ package prepared
 import (
 	"context"
 	"database/sql"
-	"slices"
-	"strings"
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -47,7 +45,7 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys.
+// lock takes the locks of all keys, shared those that are marked.
 func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -58,13 +56,11 @@ func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
 
 // rlock shares the locks of all keys.
 func (l *Locked) rlock(ctx context.Context, keys ...txlock.Key) error {
-	slices.SortFunc(keys, func(a, b txlock.Key) int { return strings.Compare(a.String(), b.String()) })
-	for _, key := range keys {
-		if _, err := l.locks.RLock(ctx, key); err != nil {
-			return err
-		}
+	if len(keys) == 0 {
+		return nil
 	}
-	return nil
+	_, err := l.locks.RLockAll(ctx, keys...)
+	return err
 }
 
 // "duplicate key false" here says that sqlc has written other queries since: run lockgen.
@@ -91,6 +87,8 @@ var (
 	_ = map[bool]int{false: 0, UpsertProduct == "-- name: UpsertProduct :exec\nINSERT INTO products (sku, stock) VALUES (?, ?) ON DUPLICATE KEY UPDATE stock = stock + VALUES(stock)\n": 1}
 )
 
+// AddAccount is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(id)
 func (l *Locked) AddAccount(ctx context.Context, arg *AddAccountParams) error {
 	if err := l.lock(ctx, Accounts.Key(arg.ID)); err != nil {
@@ -99,31 +97,37 @@ func (l *Locked) AddAccount(ctx context.Context, arg *AddAccountParams) error {
 	return l.queries.AddAccount(ctx, arg)
 }
 
-// AddAudit is the method of Queries; it takes no locks.
+// AddAudit is the method of Queries, and takes no locks.
 func (l *Locked) AddAudit(ctx context.Context, what string) error {
 	return l.queries.AddAudit(ctx, what)
 }
 
-// AddOrder is the method of Queries; it takes no locks.
+// AddOrder is the method of Queries, and takes no locks.
 func (l *Locked) AddOrder(ctx context.Context, arg *AddOrderParams) (int64, error) {
 	return l.queries.AddOrder(ctx, arg)
 }
 
-// Audited is the method of Queries; it takes no locks.
+// Audited is the method of Queries, and takes no locks.
 func (l *Locked) Audited(ctx context.Context) ([]string, error) {
 	return l.queries.Audited(ctx)
 }
 
+// CartsOf is the method of Queries, and takes no locks.
+//
 // lock: none, because it is shown to people only
 func (l *Locked) CartsOf(ctx context.Context, accountID int64) ([]*Cart, error) {
 	return l.queries.CartsOf(ctx, accountID)
 }
 
+// CopyOrders is the method of Queries, and takes no locks.
+//
 // lock: none, because copies get new keys and the originals stay as they are
 func (l *Locked) CopyOrders(ctx context.Context, accountID int64) (sql.Result, error) {
 	return l.queries.CopyOrders(ctx, accountID)
 }
 
+// DropCarts is the method of Queries, and takes its locks first.
+//
 // lock: Carts(ids), Carts(id)
 func (l *Locked) DropCarts(ctx context.Context, arg *DropCartsParams) error {
 	var keys []txlock.Key
@@ -147,6 +151,8 @@ func (l *Locked) DropCarts(ctx context.Context, arg *DropCartsParams) error {
 	return l.queries.DropCarts(ctx, arg)
 }
 
+// DropProducts is the method of Queries, and takes its locks first.
+//
 // lock: Products(skus)
 func (l *Locked) DropProducts(ctx context.Context, arg *DropProductsParams) (result int64, err error) {
 	if err := l.lock(ctx, Products.Keys(arg.Skus...)...); err != nil {
@@ -155,6 +161,8 @@ func (l *Locked) DropProducts(ctx context.Context, arg *DropProductsParams) (res
 	return l.queries.DropProducts(ctx, arg)
 }
 
+// GetAccount is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(id)
 // GetAccount reads an account under its lock.
 func (l *Locked) GetAccount(ctx context.Context, id int64) (result *Account, err error) {
@@ -164,23 +172,26 @@ func (l *Locked) GetAccount(ctx context.Context, id int64) (result *Account, err
 	return l.queries.GetAccount(ctx, id)
 }
 
+// Glance is the method of Queries, and takes no locks.
+//
 // lock: none, because it is shown to people only
 func (l *Locked) Glance(ctx context.Context, id int64) (int64, error) {
 	return l.queries.Glance(ctx, id)
 }
 
+// Line is the method of Queries, and takes its locks first.
+//
 // lock: Lines(order_id, line)
 // rlock: Products(sku)
 func (l *Locked) Line(ctx context.Context, arg *LineParams) (result *LineRow, err error) {
-	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line})); err != nil {
-		return result, err
-	}
-	if err := l.rlock(ctx, Products.Key(arg.Sku)); err != nil {
+	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line}), txlock.Shared(Products.Key(arg.Sku))); err != nil {
 		return result, err
 	}
 	return l.queries.Line(ctx, arg)
 }
 
+// ListAccounts is the method of Queries, and takes its locks first.
+//
 // rlock: Accounts(ids)
 func (l *Locked) ListAccounts(ctx context.Context, ids []int64) (result []*ListAccountsRow, err error) {
 	if err := l.rlock(ctx, Accounts.Keys(ids...)...); err != nil {
@@ -189,6 +200,8 @@ func (l *Locked) ListAccounts(ctx context.Context, ids []int64) (result []*ListA
 	return l.queries.ListAccounts(ctx, ids)
 }
 
+// OrderOf is the method of Queries, and takes its locks first.
+//
 // rlock: Orders(id), Accounts(account_id)
 func (l *Locked) OrderOf(ctx context.Context, arg *OrderOfParams) (result *OrderOfRow, err error) {
 	if err := l.rlock(ctx, Orders.Key(arg.ID), Accounts.Key(arg.AccountID)); err != nil {
@@ -197,6 +210,8 @@ func (l *Locked) OrderOf(ctx context.Context, arg *OrderOfParams) (result *Order
 	return l.queries.OrderOf(ctx, arg)
 }
 
+// PayOrder is the method of Queries, and takes its locks first.
+//
 // lock: Orders(order_id), Accounts(account_id)
 func (l *Locked) PayOrder(ctx context.Context, arg *PayOrderParams) error {
 	if err := l.lock(ctx, Orders.Key(arg.OrderID), Accounts.Key(arg.AccountID)); err != nil {
@@ -205,6 +220,8 @@ func (l *Locked) PayOrder(ctx context.Context, arg *PayOrderParams) error {
 	return l.queries.PayOrder(ctx, arg)
 }
 
+// Reparent is the method of Queries, and takes its locks first.
+//
 // lock: Orders(id)
 func (l *Locked) Reparent(ctx context.Context, arg *ReparentParams) (result int64, err error) {
 	if err := l.lock(ctx, Orders.Key(arg.ID)); err != nil {
@@ -213,6 +230,8 @@ func (l *Locked) Reparent(ctx context.Context, arg *ReparentParams) (result int6
 	return l.queries.Reparent(ctx, arg)
 }
 
+// ReplaceLine is the method of Queries, and takes its locks first.
+//
 // lock: Lines(order_id, line)
 func (l *Locked) ReplaceLine(ctx context.Context, arg *ReplaceLineParams) error {
 	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line})); err != nil {
@@ -221,6 +240,8 @@ func (l *Locked) ReplaceLine(ctx context.Context, arg *ReplaceLineParams) error 
 	return l.queries.ReplaceLine(ctx, arg)
 }
 
+// SetBalance is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(id)
 func (l *Locked) SetBalance(ctx context.Context, arg *SetBalanceParams) error {
 	if err := l.lock(ctx, Accounts.Key(arg.ID)); err != nil {
@@ -229,6 +250,8 @@ func (l *Locked) SetBalance(ctx context.Context, arg *SetBalanceParams) error {
 	return l.queries.SetBalance(ctx, arg)
 }
 
+// TouchCart is the method of Queries, and takes its locks first.
+//
 // lock: Carts(id)
 func (l *Locked) TouchCart(ctx context.Context, arg *TouchCartParams) error {
 	var keys []txlock.Key
@@ -245,6 +268,8 @@ func (l *Locked) TouchCart(ctx context.Context, arg *TouchCartParams) error {
 	return l.queries.TouchCart(ctx, arg)
 }
 
+// Transfer is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(from_id), Accounts(to_id)
 func (l *Locked) Transfer(ctx context.Context, arg *TransferParams) (result int64, err error) {
 	if err := l.lock(ctx, Accounts.Key(arg.FromID), Accounts.Key(arg.ToID)); err != nil {
@@ -253,6 +278,8 @@ func (l *Locked) Transfer(ctx context.Context, arg *TransferParams) (result int6
 	return l.queries.Transfer(ctx, arg)
 }
 
+// UpsertProduct is the method of Queries, and takes its locks first.
+//
 // lock: Products(sku)
 func (l *Locked) UpsertProduct(ctx context.Context, arg *UpsertProductParams) error {
 	if err := l.lock(ctx, Products.Key(arg.Sku)); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dca00107/lockstep/cmd/lockgen/testdata/keys"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -23,7 +24,7 @@ var Accounts = txlock.NewFamily[int64]("account")
 
 var (
 	//lockstep:table products(sku)
-	Products = txlock.NewFamily[string]("product")
+	Products = keys.Products
 	//lockstep:table orders(id)
 	Orders = txlock.NewFamily[uint64]("order", txlock.Hashed)
 )

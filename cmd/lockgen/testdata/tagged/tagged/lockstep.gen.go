@@ -7,8 +7,6 @@ package tagged
 import (
 	"context"
 	"database/sql"
-	"slices"
-	"strings"
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -47,7 +45,7 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys.
+// lock takes the locks of all keys, shared those that are marked.
 func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -58,13 +56,11 @@ func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
 
 // rlock shares the locks of all keys.
 func (l *Locked) rlock(ctx context.Context, keys ...txlock.Key) error {
-	slices.SortFunc(keys, func(a, b txlock.Key) int { return strings.Compare(a.String(), b.String()) })
-	for _, key := range keys {
-		if _, err := l.locks.RLock(ctx, key); err != nil {
-			return err
-		}
+	if len(keys) == 0 {
+		return nil
 	}
-	return nil
+	_, err := l.locks.RLockAll(ctx, keys...)
+	return err
 }
 
 // "duplicate key false" here says that sqlc has written other queries since: run lockgen.
@@ -91,6 +87,8 @@ var (
 	_ = map[bool]int{false: 0, upsertProduct == "-- name: UpsertProduct :exec\nINSERT INTO products (sku, stock) VALUES (?, ?) ON DUPLICATE KEY UPDATE stock = stock + VALUES(stock)\n": 1}
 )
 
+// AddAccount is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(id)
 func (l *Locked) AddAccount(ctx context.Context, arg AddAccountParams) error {
 	if err := l.lock(ctx, Accounts.Key(arg.ID)); err != nil {
@@ -99,31 +97,37 @@ func (l *Locked) AddAccount(ctx context.Context, arg AddAccountParams) error {
 	return l.queries.AddAccount(ctx, arg)
 }
 
-// AddAudit is the method of Queries; it takes no locks.
+// AddAudit is the method of Queries, and takes no locks.
 func (l *Locked) AddAudit(ctx context.Context, what string) error {
 	return l.queries.AddAudit(ctx, what)
 }
 
-// AddOrder is the method of Queries; it takes no locks.
+// AddOrder is the method of Queries, and takes no locks.
 func (l *Locked) AddOrder(ctx context.Context, accountID int64, amount int64) (int64, error) {
 	return l.queries.AddOrder(ctx, accountID, amount)
 }
 
-// Audited is the method of Queries; it takes no locks.
+// Audited is the method of Queries, and takes no locks.
 func (l *Locked) Audited(ctx context.Context) ([]string, error) {
 	return l.queries.Audited(ctx)
 }
 
+// CartsOf is the method of Queries, and takes no locks.
+//
 // lock: none, because it is shown to people only
 func (l *Locked) CartsOf(ctx context.Context, accountID int64) ([]Cart, error) {
 	return l.queries.CartsOf(ctx, accountID)
 }
 
+// CopyOrders is the method of Queries, and takes no locks.
+//
 // lock: none, because copies get new keys and the originals stay as they are
 func (l *Locked) CopyOrders(ctx context.Context, accountID int64) (sql.Result, error) {
 	return l.queries.CopyOrders(ctx, accountID)
 }
 
+// DropCarts is the method of Queries, and takes its locks first.
+//
 // lock: Carts(ids), Carts(id)
 func (l *Locked) DropCarts(ctx context.Context, ids []uuid.UUID, iD uuid.UUID) error {
 	var keys []txlock.Key
@@ -137,6 +141,8 @@ func (l *Locked) DropCarts(ctx context.Context, ids []uuid.UUID, iD uuid.UUID) e
 	return l.queries.DropCarts(ctx, ids, iD)
 }
 
+// DropProducts is the method of Queries, and takes its locks first.
+//
 // lock: Products(skus)
 func (l *Locked) DropProducts(ctx context.Context, skus []string, stock int32) (result int64, err error) {
 	if err := l.lock(ctx, Products.Keys(skus...)...); err != nil {
@@ -145,6 +151,8 @@ func (l *Locked) DropProducts(ctx context.Context, skus []string, stock int32) (
 	return l.queries.DropProducts(ctx, skus, stock)
 }
 
+// GetAccount is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(id)
 // GetAccount reads an account under its lock.
 func (l *Locked) GetAccount(ctx context.Context, id int64) (result Account, err error) {
@@ -154,23 +162,26 @@ func (l *Locked) GetAccount(ctx context.Context, id int64) (result Account, err 
 	return l.queries.GetAccount(ctx, id)
 }
 
+// Glance is the method of Queries, and takes no locks.
+//
 // lock: none, because it is shown to people only
 func (l *Locked) Glance(ctx context.Context, id int64) (int64, error) {
 	return l.queries.Glance(ctx, id)
 }
 
+// Line is the method of Queries, and takes its locks first.
+//
 // lock: Lines(order_id, line)
 // rlock: Products(sku)
 func (l *Locked) Line(ctx context.Context, arg LineParams) (result LineRow, err error) {
-	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line})); err != nil {
-		return result, err
-	}
-	if err := l.rlock(ctx, Products.Key(arg.Article)); err != nil {
+	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line}), txlock.Shared(Products.Key(arg.Article))); err != nil {
 		return result, err
 	}
 	return l.queries.Line(ctx, arg)
 }
 
+// ListAccounts is the method of Queries, and takes its locks first.
+//
 // rlock: Accounts(ids)
 func (l *Locked) ListAccounts(ctx context.Context, ids []int64) (result []ListAccountsRow, err error) {
 	if err := l.rlock(ctx, Accounts.Keys(ids...)...); err != nil {
@@ -179,6 +190,8 @@ func (l *Locked) ListAccounts(ctx context.Context, ids []int64) (result []ListAc
 	return l.queries.ListAccounts(ctx, ids)
 }
 
+// OrderOf is the method of Queries, and takes its locks first.
+//
 // rlock: Orders(id), Accounts(account_id)
 func (l *Locked) OrderOf(ctx context.Context, iD uint64, accountID int64) (result OrderOfRow, err error) {
 	if err := l.rlock(ctx, Orders.Key(iD), Accounts.Key(accountID)); err != nil {
@@ -187,6 +200,8 @@ func (l *Locked) OrderOf(ctx context.Context, iD uint64, accountID int64) (resul
 	return l.queries.OrderOf(ctx, iD, accountID)
 }
 
+// PayOrder is the method of Queries, and takes its locks first.
+//
 // lock: Orders(order_id), Accounts(account_id)
 func (l *Locked) PayOrder(ctx context.Context, orderID uint64, accountID int64) error {
 	if err := l.lock(ctx, Orders.Key(orderID), Accounts.Key(accountID)); err != nil {
@@ -195,6 +210,8 @@ func (l *Locked) PayOrder(ctx context.Context, orderID uint64, accountID int64) 
 	return l.queries.PayOrder(ctx, orderID, accountID)
 }
 
+// Reparent is the method of Queries, and takes its locks first.
+//
 // lock: Orders(id)
 func (l *Locked) Reparent(ctx context.Context, parentID sql.NullInt64, iD uint64) (result int64, err error) {
 	if err := l.lock(ctx, Orders.Key(iD)); err != nil {
@@ -203,6 +220,8 @@ func (l *Locked) Reparent(ctx context.Context, parentID sql.NullInt64, iD uint64
 	return l.queries.Reparent(ctx, parentID, iD)
 }
 
+// ReplaceLine is the method of Queries, and takes its locks first.
+//
 // lock: Lines(order_id, line)
 func (l *Locked) ReplaceLine(ctx context.Context, arg ReplaceLineParams) error {
 	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line})); err != nil {
@@ -211,6 +230,8 @@ func (l *Locked) ReplaceLine(ctx context.Context, arg ReplaceLineParams) error {
 	return l.queries.ReplaceLine(ctx, arg)
 }
 
+// SetBalance is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(id)
 func (l *Locked) SetBalance(ctx context.Context, balance int64, iD int64) error {
 	if err := l.lock(ctx, Accounts.Key(iD)); err != nil {
@@ -219,6 +240,8 @@ func (l *Locked) SetBalance(ctx context.Context, balance int64, iD int64) error 
 	return l.queries.SetBalance(ctx, balance, iD)
 }
 
+// TouchCart is the method of Queries, and takes its locks first.
+//
 // lock: Carts(id)
 func (l *Locked) TouchCart(ctx context.Context, accountID int64, iD uuid.UUID) error {
 	if err := l.lock(ctx, Carts.Key(iD)); err != nil {
@@ -227,6 +250,8 @@ func (l *Locked) TouchCart(ctx context.Context, accountID int64, iD uuid.UUID) e
 	return l.queries.TouchCart(ctx, accountID, iD)
 }
 
+// Transfer is the method of Queries, and takes its locks first.
+//
 // lock: Accounts(from_id), Accounts(to_id)
 func (l *Locked) Transfer(ctx context.Context, arg TransferParams) (result int64, err error) {
 	if err := l.lock(ctx, Accounts.Key(arg.FromID), Accounts.Key(arg.ToID)); err != nil {
@@ -235,6 +260,8 @@ func (l *Locked) Transfer(ctx context.Context, arg TransferParams) (result int64
 	return l.queries.Transfer(ctx, arg)
 }
 
+// UpsertProduct is the method of Queries, and takes its locks first.
+//
 // lock: Products(sku)
 func (l *Locked) UpsertProduct(ctx context.Context, article string, stock int32) error {
 	if err := l.lock(ctx, Products.Key(article)); err != nil {

@@ -13,6 +13,7 @@ import (
 func wrong(ctx context.Context, db *sql.DB, locks *txlock.Scope, m *lease.Manager, l *lease.Lease, key txlock.Key) {
 	locks.Lock(ctx, key)                                                        // want `the error of Lock is dropped: the program goes on without the lock`
 	_, _ = locks.LockAll(ctx, key)                                              // want `the error of LockAll is dropped`
+	_, _ = locks.RLockAll(ctx, key)                                             // want `the error of RLockAll is dropped`
 	grant, _ := locks.TryLock(ctx, key)                                         // want `the error of TryLock is dropped`
 	go locksqlc.Run(ctx, db, nil, func(*sql.Tx) error { return nil })           // want `the error of Run is dropped: it tells that nothing was done`
 	defer locksqlc.Do(ctx, db, key, func(context.Context) error { return nil }) // want `the error of Do is dropped`

@@ -48,6 +48,17 @@ func lateGorm(db *gorm.DB, id int64) error {
 	})
 }
 
+func lateShared(db *gorm.DB, id int64) error {
+	return db.Transaction(func(tx *gorm.DB) error {
+		var o order
+		if err := tx.First(&o, id).Error; err != nil { // want `a query before the lock of tx`
+			return err
+		}
+		_, err := lockgorm.RLockAll(tx, helper.Orders.Keys(id, 7)...)
+		return err
+	})
+}
+
 // The query tells the key.
 func dependent(db *gorm.DB, id int64) error {
 	return db.Transaction(func(tx *gorm.DB) error {

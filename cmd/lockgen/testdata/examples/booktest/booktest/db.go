@@ -2,7 +2,7 @@
 // versions:
 //   sqlc v1.31.1
 
-package dbarg
+package booktest
 
 import (
 	"context"
@@ -16,9 +16,16 @@ type DBTX interface {
 	QueryRowContext(context.Context, string, ...interface{}) *sql.Row
 }
 
-func New() *Queries {
-	return &Queries{}
+func New(db DBTX) *Queries {
+	return &Queries{db: db}
 }
 
 type Queries struct {
+	db DBTX
+}
+
+func (q *Queries) WithTx(tx *sql.Tx) *Queries {
+	return &Queries{
+		db: tx,
+	}
 }

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dca00107/lockstep/cmd/lockgen/testdata/examples/authors/authors"
+	"github.com/dca00107/lockstep/cmd/lockgen/testdata/examples/booktest/booktest"
+	"github.com/dca00107/lockstep/cmd/lockgen/testdata/examples/ondeck/ondeck"
+	"github.com/dca00107/lockstep/cmd/lockgen/testdata/types/types"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+const workers, rounds = 4, 4
+
+// inParallel runs transactions that take their locks query by query.
+func inParallel(t *testing.T, db *sql.DB, options *sql.TxOptions, do func(ctx context.Context, tx *sql.Tx) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for range rounds {
+				if err := locksqlc.RunTx(t.Context(), db, options, nil, func(tx *sql.Tx) error { return do(t.Context(), tx) }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// next is a number in a column of text, and one more.
+func next(text string) string {
+	n, _ := strconv.Atoi(text)
+	return strconv.Itoa(n + 1)
+}
+
+// TestAuthors deletes an author in many transactions, of which one finds him.
+func TestAuthors(t *testing.T) {
+	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
+		db := newDatabase(t, engine, "examples/authors/schema.sql")
+		q := authors.New(db)
+		created, err := q.CreateAuthor(t.Context(), authors.CreateAuthorParams{Name: "Brian Kernighan"})
+		must(t, err)
+		id, err := created.LastInsertId()
+		must(t, err)
+		var deleted atomic.Int64
+		inParallel(t, db, options, func(ctx context.Context, tx *sql.Tx) error {
+			locked, err := q.WithLocks(ctx, tx)
+			if err != nil {
+				return err
+			}
+			if _, err := locked.GetAuthor(ctx, id); errors.Is(err, sql.ErrNoRows) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			deleted.Add(1)
+			return locked.DeleteAuthor(ctx, id)
+		})
+		if deleted.Load() != 1 {
+			t.Errorf("%d transactions have deleted the author", deleted.Load())
+		}
+	})
+}
+
+// TestBooks counts in the tags of a book.
+func TestBooks(t *testing.T) {
+	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
+		db := newDatabase(t, engine, "examples/booktest/schema.sql")
+		q := booktest.New(db)
+		created, err := q.CreateBook(t.Context(), booktest.CreateBookParams{BookType: booktest.BooksBookTypeFICTION, Available: time.Now(), Tags: "0"})
+		must(t, err)
+		id, err := created.LastInsertId()
+		must(t, err)
+		inParallel(t, db, options, func(ctx context.Context, tx *sql.Tx) error {
+			locked, err := q.WithLocks(ctx, tx)
+			if err != nil {
+				return err
+			}
+			book, err := locked.GetBook(ctx, int32(id))
+			if err != nil {
+				return err
+			}
+			return locked.UpdateBook(ctx, booktest.UpdateBookParams{Title: book.Title, Tags: next(book.Tags), BookID: book.BookID})
+		})
+		book, err := q.GetBook(t.Context(), int32(id))
+		must(t, err)
+		if book.Tags != strconv.Itoa(workers*rounds) {
+			t.Errorf("counted to %s", book.Tags)
+		}
+	})
+}
+
+// TestCities counts in the name of a city, which transactions know by other spellings of
+// one slug: its family folds them.
+func TestCities(t *testing.T) {
+	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
+		db := newDatabase(t, engine, "examples/ondeck/schema/0001_city.sql")
+		must(t, ondeck.New(db).CreateCity(t.Context(), ondeck.CreateCityParams{Slug: "Berlin", Name: "0"}))
+		spellings := []string{"Berlin", "berlin", "BERLIN", "bERLIN"}
+		inParallel(t, db, options, func(ctx context.Context, tx *sql.Tx) error {
+			locked, err := ondeck.New(db).WithLocks(ctx, tx)
+			if err != nil {
+				return err
+			}
+			slug := spellings[rand.IntN(len(spellings))]
+			city, err := locked.GetCity(ctx, slug)
+			if err != nil {
+				return err
+			}
+			return locked.UpdateCityName(ctx, ondeck.UpdateCityNameParams{Name: next(city.Name), Slug: slug})
+		})
+		city, err := ondeck.New(db).GetCity(t.Context(), "Berlin")
+		must(t, err)
+		if city.Name != strconv.Itoa(workers*rounds) {
+			t.Errorf("counted to %s", city.Name)
+		}
+	})
+}
+
+// counter is a table of testdata/types, with the queries for a row of it.
+type counter struct {
+	key txlock.Key
+	add func(ctx context.Context, q types.Querier) error
+	get func(ctx context.Context, q types.Querier) (int64, error)
+	set func(ctx context.Context, q types.Querier, n int64) error
+}
+
+// counterOf makes a counter of the methods of a table. What they are given is made by
+// literals, since the structs have no names in common.
+func counterOf[A, G, S any](key txlock.Key, a A, g G, s func(n int64) S,
+	add func(types.Querier, context.Context, A) error, get func(types.Querier, context.Context, G) (int64, error), set func(types.Querier, context.Context, S) error,
+) counter {
+	return counter{key,
+		func(ctx context.Context, q types.Querier) error { return add(q, ctx, a) },
+		func(ctx context.Context, q types.Querier) (int64, error) { return get(q, ctx, g) },
+		func(ctx context.Context, q types.Querier, n int64) error { return set(q, ctx, s(n)) },
+	}
+}
+
+func counters() []counter {
+	type q = types.Querier
+	id := uuid.New()
+	return []counter{
+		counterOf(types.TinyintsKeys.Key(-128), types.AddTinyintsParams{K: -128}, types.GetTinyintsParams{K: -128}, func(n int64) types.SetTinyintsParams { return types.SetTinyintsParams{N: n, K: -128} }, q.AddTinyints, q.GetTinyints, q.SetTinyints),
+		counterOf(types.UtinyintsKeys.Key(255), types.AddUtinyintsParams{K: 255}, types.GetUtinyintsParams{K: 255}, func(n int64) types.SetUtinyintsParams { return types.SetUtinyintsParams{N: n, K: 255} }, q.AddUtinyints, q.GetUtinyints, q.SetUtinyints),
+		counterOf(types.SmallintsKeys.Key(-32768), types.AddSmallintsParams{K: -32768}, types.GetSmallintsParams{K: -32768}, func(n int64) types.SetSmallintsParams { return types.SetSmallintsParams{N: n, K: -32768} }, q.AddSmallints, q.GetSmallints, q.SetSmallints),
+		counterOf(types.UsmallintsKeys.Key(65535), types.AddUsmallintsParams{K: 65535}, types.GetUsmallintsParams{K: 65535}, func(n int64) types.SetUsmallintsParams { return types.SetUsmallintsParams{N: n, K: 65535} }, q.AddUsmallints, q.GetUsmallints, q.SetUsmallints),
+		counterOf(types.MediumintsKeys.Key(-8388608), types.AddMediumintsParams{K: -8388608}, types.GetMediumintsParams{K: -8388608}, func(n int64) types.SetMediumintsParams { return types.SetMediumintsParams{N: n, K: -8388608} }, q.AddMediumints, q.GetMediumints, q.SetMediumints),
+		counterOf(types.IntsKeys.Key(-1), types.AddIntsParams{K: -1}, types.GetIntsParams{K: -1}, func(n int64) types.SetIntsParams { return types.SetIntsParams{N: n, K: -1} }, q.AddInts, q.GetInts, q.SetInts),
+		counterOf(types.UintsKeys.Key(1<<32-1), types.AddUintsParams{K: 1<<32 - 1}, types.GetUintsParams{K: 1<<32 - 1}, func(n int64) types.SetUintsParams { return types.SetUintsParams{N: n, K: 1<<32 - 1} }, q.AddUints, q.GetUints, q.SetUints),
+		counterOf(types.BigintsKeys.Key(-1<<63), types.AddBigintsParams{K: -1 << 63}, types.GetBigintsParams{K: -1 << 63}, func(n int64) types.SetBigintsParams { return types.SetBigintsParams{N: n, K: -1 << 63} }, q.AddBigints, q.GetBigints, q.SetBigints),
+		counterOf(types.UbigintsKeys.Key(1<<64-1), types.AddUbigintsParams{K: 1<<64 - 1}, types.GetUbigintsParams{K: 1<<64 - 1}, func(n int64) types.SetUbigintsParams { return types.SetUbigintsParams{N: n, K: 1<<64 - 1} }, q.AddUbigints, q.GetUbigints, q.SetUbigints),
+		counterOf(types.YearsKeys.Key(2026), types.AddYearsParams{K: 2026}, types.GetYearsParams{K: 2026}, func(n int64) types.SetYearsParams { return types.SetYearsParams{N: n, K: 2026} }, q.AddYears, q.GetYears, q.SetYears),
+		counterOf(types.CharsKeys.Key("EUR"), types.AddCharsParams{K: "EUR"}, types.GetCharsParams{K: "eur"}, func(n int64) types.SetCharsParams { return types.SetCharsParams{N: n, K: "Eur "} }, q.AddChars, q.GetChars, q.SetChars),
+		counterOf(types.VarcharsKeys.Key("Jörg"), types.AddVarcharsParams{K: "Jörg"}, types.GetVarcharsParams{K: "Jörg "}, func(n int64) types.SetVarcharsParams { return types.SetVarcharsParams{N: n, K: "Jörg  "} }, q.AddVarchars, q.GetVarchars, q.SetVarchars),
+		counterOf(types.EnumsKeys.Key("a"), types.AddEnumsParams{K: "a"}, types.GetEnumsParams{K: "a"}, func(n int64) types.SetEnumsParams { return types.SetEnumsParams{N: n, K: "A"} }, q.AddEnums, q.GetEnums, q.SetEnums),
+		counterOf(types.VarbinariesKeys.Key("a "), types.AddVarbinariesParams{K: []byte("a ")}, types.GetVarbinariesParams{K: []byte("a ")}, func(n int64) types.SetVarbinariesParams { return types.SetVarbinariesParams{N: n, K: []byte("a ")} }, q.AddVarbinaries, q.GetVarbinaries, q.SetVarbinaries),
+		counterOf(types.UuidsKeys.Key(id), types.AddUuidsParams{K: id}, types.GetUuidsParams{K: id}, func(n int64) types.SetUuidsParams { return types.SetUuidsParams{N: n, K: id} }, q.AddUuids, q.GetUuids, q.SetUuids),
+		counterOf(types.BuuidsKeys.Key(id), types.AddBuuidsParams{K: id[:]}, types.GetBuuidsParams{K: id[:]}, func(n int64) types.SetBuuidsParams { return types.SetBuuidsParams{N: n, K: id[:]} }, q.AddBuuids, q.GetBuuids, q.SetBuuids),
+	}
+}
+
+// TestEveryType counts in rows with keys of every type, and writes, reads and removes a row
+// that has all types.
+func TestEveryType(t *testing.T) {
+	onIsolations(t, func(t *testing.T, engine testdb.Engine, options *sql.TxOptions) {
+		db := newDatabase(t, engine, "types/schema.sql")
+		q := types.New(db)
+		for _, c := range counters() {
+			must(t, q.Run(t.Context(), db, nil, func(q *types.Locked) error { return c.add(t.Context(), q) }))
+			inParallel(t, db, options, func(ctx context.Context, tx *sql.Tx) error {
+				locked, err := q.WithLocks(ctx, tx)
+				if err != nil {
+					return err
+				}
+				n, err := c.get(ctx, locked)
+				if _, held := locked.Locks().Held(c.key); !held && err == nil {
+					t.Errorf("%s is not locked", c.key)
+				}
+				if err != nil {
+					return err
+				}
+				return c.set(ctx, locked, n+1)
+			})
+			if n, err := c.get(t.Context(), q); err != nil || n != workers*rounds {
+				t.Errorf("%s: counted to %d, %v", c.key, n, err)
+			}
+		}
+		must(t, q.Run(t.Context(), db, nil, func(q *types.Locked) error { return everything(t, q) }))
+	})
+}
+
+func everything(t *testing.T, q *types.Locked) error {
+	t.Helper()
+	ctx := t.Context()
+	day := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+	id, err := q.AddEverything(ctx, types.AddEverythingParams{
+		ABool: true, ABit: []byte{1}, ADecimal: "1.50", AFloat: 0.5, ADate: day, AChar: "a", ABinary: []byte("abc"), AText: "text",
+		AnEnum: types.EverythingAnEnumLarge, AJson: json.RawMessage(`{}`),
+	})
+	if err != nil {
+		return err
+	}
+	if row, err := q.GetEverything(ctx, types.GetEverythingParams{ID: uint64(id)}); err != nil || row.ADecimal != "1.50" || !row.ADate.Equal(day) {
+		t.Errorf("the row is %+v, %v", row, err)
+	}
+	set, err := q.SetEverything(ctx, types.SetEverythingParams{
+		ABit: []byte{0}, ADecimal: "2.50", ADate: day, ABinary: []byte("xyz"), AnEnum: types.EverythingAnEnumSmall, AJson: json.RawMessage(`[1]`),
+		AVarchar: sql.NullString{String: "varchar", Valid: true}, ID: uint64(id),
+	})
+	if err != nil {
+		return err
+	}
+	if set != 1 {
+		t.Errorf("%d rows are set", set)
+	}
+	if _, held := q.Locks().Held(types.EverythingKeys.Key(uint64(id))); !held {
+		t.Error("the row is not locked")
+	}
+	dropped, err := q.DropEverything(ctx, types.DropEverythingParams{ID: uint64(id)})
+	if err != nil {
+		return err
+	}
+	if n, err := dropped.RowsAffected(); n != 1 || err != nil {
+		t.Errorf("%d rows are removed, %v", n, err)
+	}
+	return nil
+}
