@@ -462,6 +462,7 @@ ON DUPLICATE KEY UPDATE
     WHEN lockstep_leases.holds = VALUES(holds) AND LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) > VALUES(token) THEN 3
     ELSE lockstep_leases.token END),
   owner = IF(LAST_INSERT_ID() = 3, VALUES(owner), lockstep_leases.owner),
+  asked_us = IF(LAST_INSERT_ID() = 3, 0, lockstep_leases.asked_us),
   ttl_us = IF(LAST_INSERT_ID() = 3, VALUES(ttl_us), lockstep_leases.ttl_us),
   expires_us = IF(LAST_INSERT_ID() = 3, LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),
     IF(lockstep_leases.holds = VALUES(holds), LEAST(lockstep_leases.expires_us, VALUES(token)), lockstep_leases.expires_us)),
@@ -478,7 +479,7 @@ type KeepLeaseParams struct {
 
 // KeepLease is ReleaseLease that keeps the lease held if the hold was the last one and
 // keep_us after its grant are not over: until then, by an owner that nobody else can be.
-// The reply is 3 then. A second KeepLease finds another separator in the list, and not the
+// The reply is 3 then, and what its owner was asked is forgotten. A second KeepLease finds another separator in the list, and not the
 // hold. The token is the time of the grant, unless it is ahead of the clock: then the time
 // counts from now. The time to live is as long, so that no refusal shortens the expiry.
 func (q *Queries) KeepLease(ctx context.Context, db DBTX, arg KeepLeaseParams) (int64, error) {
