@@ -87,55 +87,41 @@ func (q *Queries) AcquireLease(ctx context.Context, db DBTX, arg AcquireLeasePar
 }
 
 const AcquireNoWait = `-- name: AcquireNoWait :execlastid
-UPDATE lockstep_leases SET
-  holds = CONCAT(IF(LAST_INSERT_ID() > token, LEFT(holds, 0), holds), ?), owner = ?,
-  expires_us = GREATEST(IF(LAST_INSERT_ID() > token, 0, expires_us), UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED)),
-  ttl_us = GREATEST(IF(LAST_INSERT_ID() > token, 0, ttl_us), CAST(? AS SIGNED)),
-  note = IF(LAST_INSERT_ID() > token, ?, note), asked_us = IF(LAST_INSERT_ID() > token, 0, asked_us),
-  conn_id = CONNECTION_ID(), token = LAST_INSERT_ID(),
-  used_for = IF(used_for = 1, used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + 4611686018427387904), used_for)
+UPDATE lockstep_leases SET holds = ?, owner = ?, note = ?, asked_us = 0, conn_id = CONNECTION_ID(),
+  expires_us = (LAST_INSERT_ID() & 4611686018427387903) + CAST(? AS SIGNED), ttl_us = ?,
+  token = LAST_INSERT_ID() & 4611686018427387903
 WHERE name = ? AND slot = ? AND LAST_INSERT_ID(CASE
-  WHEN used_for >= 0 AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
-    AND (CHAR_LENGTH(holds) = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
-      OR owner = ? AND LOCATE(LEFT(?, 9), holds) = 0) THEN GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
-  WHEN used_for >= 0 AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
-    AND owner = ? AND CHAR_LENGTH(holds) + CHAR_LENGTH(?) <= 8192 THEN token
-  WHEN expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us THEN 5
-  WHEN UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) > CAST(? AS SIGNED) THEN 3
-  WHEN used_for < 0 THEN 4
-  WHEN owner <> ? THEN 1
-  ELSE 2 END) >= 16
+  WHEN used_for < 0 OR UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) NOT BETWEEN token + 1 AND CAST(? AS SIGNED) THEN 5
+  WHEN CHAR_LENGTH(holds) = 0 OR expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) THEN UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + IF(used_for = 1, 4611686018427387904, 0)
+  WHEN owner = ? OR expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + ttl_us THEN 5
+  ELSE 1 END) >= 16
 `
 
 type AcquireNoWaitParams struct {
 	Hold       string
 	Owner      []byte
+	Note       []byte
 	TtlUs      int64
-	Note       interface{}
 	Name       []byte
 	Slot       int64
 	NotAfterUs int64
 }
 
-// AcquireNoWait does what AcquireLease does, at three quarters of the cost, because
-// an UPDATE needs no temporary table. It never waits only where the server can refuse to
-// wait (MariaDB, see rawsql.NoWait): then it fails if the row is locked. The reply 5 is a
-// refusal for which AcquireLease must be sent, to shorten the expiry.
+// AcquireNoWait does what AcquireLease does where that is simple, at two thirds of the cost:
+// an UPDATE needs no temporary table, and MariaDB prepares every item of a statement at
+// every execution, so few are left. It never waits only where the server can refuse to wait
+// (MariaDB, see rawsql.NoWait): then it fails if the row is locked. The reply 5 means that
+// AcquireLease must be sent: for an owner that has the lease already, for an expiry that is
+// to be shortened, and where the clock is past not_after or not past the token.
 func (q *Queries) AcquireNoWait(ctx context.Context, db DBTX, arg AcquireNoWaitParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AcquireNoWait,
 		arg.Hold,
 		arg.Owner,
-		arg.TtlUs,
-		arg.TtlUs,
 		arg.Note,
+		arg.TtlUs,
+		arg.TtlUs,
 		arg.Name,
 		arg.Slot,
-		arg.NotAfterUs,
-		arg.Owner,
-		arg.Hold,
-		arg.NotAfterUs,
-		arg.Owner,
-		arg.Hold,
 		arg.NotAfterUs,
 		arg.Owner,
 	)
@@ -476,6 +462,7 @@ ON DUPLICATE KEY UPDATE
     WHEN lockstep_leases.holds = VALUES(holds) AND LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) > VALUES(token) THEN 3
     ELSE lockstep_leases.token END),
   owner = IF(LAST_INSERT_ID() = 3, VALUES(owner), lockstep_leases.owner),
+  asked_us = IF(LAST_INSERT_ID() = 3, 0, lockstep_leases.asked_us),
   ttl_us = IF(LAST_INSERT_ID() = 3, VALUES(ttl_us), lockstep_leases.ttl_us),
   expires_us = IF(LAST_INSERT_ID() = 3, LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),
     IF(lockstep_leases.holds = VALUES(holds), LEAST(lockstep_leases.expires_us, VALUES(token)), lockstep_leases.expires_us)),
@@ -492,7 +479,7 @@ type KeepLeaseParams struct {
 
 // KeepLease is ReleaseLease that keeps the lease held if the hold was the last one and
 // keep_us after its grant are not over: until then, by an owner that nobody else can be.
-// The reply is 3 then. A second KeepLease finds another separator in the list, and not the
+// The reply is 3 then, and what its owner was asked is forgotten. A second KeepLease finds another separator in the list, and not the
 // hold. The token is the time of the grant, unless it is ahead of the clock: then the time
 // counts from now. The time to live is as long, so that no refusal shortens the expiry.
 func (q *Queries) KeepLease(ctx context.Context, db DBTX, arg KeepLeaseParams) (int64, error) {
@@ -952,31 +939,20 @@ func (q *Queries) ReleaseLease(ctx context.Context, db DBTX, arg ReleaseLeasePar
 }
 
 const ReleaseNoWait = `-- name: ReleaseNoWait :execlastid
-UPDATE lockstep_leases SET
-  expires_us = IF(holds = ?, LEAST(expires_us, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), expires_us),
-  holds = IF(holds = ?, LEFT(holds, 0), REPLACE(holds, ?, LEFT(holds, 0)))
-WHERE name = ? AND slot = ? AND LAST_INSERT_ID(CASE
-  WHEN LOCATE(?, holds) = 0 THEN 1
-  WHEN expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) THEN 2
-  ELSE token END) <> 1
+UPDATE lockstep_leases SET expires_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + 0 * LAST_INSERT_ID(token), holds = LEFT(holds, 0)
+WHERE name = ? AND slot = ? AND holds = ? AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
 `
 
 type ReleaseNoWaitParams struct {
-	Hold string
 	Name []byte
 	Slot int64
+	Hold string
 }
 
-// ReleaseNoWait is to ReleaseLease what AcquireNoWait is to AcquireLease.
+// ReleaseNoWait frees a lease that has not expired and has no other hold. It is to
+// ReleaseLease what AcquireNoWait is to AcquireLease, which must be sent if the reply is 0.
 func (q *Queries) ReleaseNoWait(ctx context.Context, db DBTX, arg ReleaseNoWaitParams) (int64, error) {
-	result, err := db.ExecContext(ctx, ReleaseNoWait,
-		arg.Hold,
-		arg.Hold,
-		arg.Hold,
-		arg.Name,
-		arg.Slot,
-		arg.Hold,
-	)
+	result, err := db.ExecContext(ctx, ReleaseNoWait, arg.Name, arg.Slot, arg.Hold)
 	if err != nil {
 		return 0, err
 	}

@@ -31,36 +31,35 @@ func Clean(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 	if olderThan <= 0 {
 		return 0, fmt.Errorf("%w: Clean(%v): the time must be positive", ErrInvalidOption, olderThan)
 	}
-	total := 0
-	for {
-		n, err := cleanSome(ctx, db, olderThan)
-		if err != nil {
-			return total, fault.Of("clean", err, guard.Server{})
-		}
-		total += n
-		if n < cleanBatch {
-			return total, nil
-		}
-	}
+	return inBatches(ctx, db, "clean", func(tx *sql.Tx, _ []byte) ([][]byte, error) {
+		return queries.IdleNamed(ctx, tx, gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: cleanBatch})
+	}, queries.DeleteNamed)
 }
 
-// cleanSome removes one batch. At READ COMMITTED its locks close no gap.
-func cleanSome(ctx context.Context, db *sql.DB, olderThan time.Duration) (n int, err error) {
-	err = rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
-		names, err := queries.IdleNamed(ctx, tx, gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: cleanBatch})
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			if err := queries.DeleteNamed(ctx, tx, name); err != nil {
+// inBatches removes the rows that find returns, at most cleanBatch at a time, and returns
+// how many. It tells find the name of the last one. Each batch is a transaction at READ
+// COMMITTED, where its locks close no gap.
+func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.Tx, after []byte) ([][]byte, error), remove func(ctx context.Context, db gen.DBTX, name []byte) error) (int, error) {
+	total, after := 0, []byte{0}
+	for {
+		var names [][]byte
+		err := rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) (err error) {
+			if names, err = find(tx, after); err != nil {
 				return err
 			}
+			for _, name := range names {
+				if err := remove(ctx, tx, name); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return total, fault.Of(verb, err, guard.Server{})
 		}
-		n = len(names)
-		return nil
-	})
-	if err != nil {
-		return 0, err
+		if total += len(names); len(names) < cleanBatch {
+			return total, nil
+		}
+		after = names[len(names)-1]
 	}
-	return n, nil
 }

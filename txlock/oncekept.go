@@ -112,34 +112,7 @@ func SweepOnce(ctx context.Context, db *sql.DB) (int, error) {
 	if db == nil {
 		return 0, fmt.Errorf("sweep once: the *sql.DB is nil")
 	}
-	total, after := 0, []byte{0}
-	for {
-		names, err := sweepSome(ctx, db, after)
-		if err != nil {
-			return total, fault.Of("sweep once", err, guard.Server{})
-		}
-		total += len(names)
-		if len(names) < cleanBatch {
-			return total, nil
-		}
-		after = names[len(names)-1]
-	}
-}
-
-// sweepSome removes one batch and returns its names. At READ COMMITTED its locks close no
-// gap.
-func sweepSome(ctx context.Context, db *sql.DB, after []byte) (names [][]byte, err error) {
-	err = rawsql.InTx(ctx, db, sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
-		names, err = queries.ExpiredOnce(ctx, tx, gen.ExpiredOnceParams{After: after, Limit: cleanBatch})
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			if err := queries.DeleteOnce(ctx, tx, name); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return names, err
+	return inBatches(ctx, db, "sweep once", func(tx *sql.Tx, after []byte) ([][]byte, error) {
+		return queries.ExpiredOnce(ctx, tx, gen.ExpiredOnceParams{After: after, Limit: cleanBatch})
+	}, queries.DeleteOnce)
 }

@@ -2,8 +2,8 @@ package txlock
 
 import (
 	"context"
-	"os"
-	"strconv"
+
+	"github.com/dca00107/lockstep/internal/whoami"
 )
 
 type labelKey struct{}
@@ -28,10 +28,4 @@ func ownerOf(ctx context.Context) []byte {
 	return process
 }
 
-var process = func() []byte {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown" // the name is for people who look, nothing depends on it
-	}
-	return []byte(host + "/" + strconv.Itoa(os.Getpid()))
-}()
+var process = []byte(whoami.Process("/"))

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 	"unicode/utf8"
 
+	"github.com/dca00107/lockstep/internal/whoami"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -141,12 +141,8 @@ func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, erro
 	if leases == nil {
 		return nil, errors.New("elect: New needs a *lease.Manager, got nil")
 	}
-	host, err := os.Hostname()
-	if err != nil || len(host) > maxBy/2 || !utf8.ValidString(host) {
-		host = "unknown"
-	}
 	e := &Election{leases: leases, key: key, changed: make(chan struct{})}
-	e.options = options{ttl: 15 * time.Second, by: fmt.Sprintf("%s:%d", host, os.Getpid())}
+	e.options = options{ttl: 15 * time.Second, by: whoami.Process(":")}
 	for _, option := range opts {
 		option(&e.options)
 	}
@@ -157,9 +153,11 @@ func New(leases *lease.Manager, key txlock.Key, opts ...Option) (*Election, erro
 		return nil, err
 	}
 	e.seat = txlock.KeyOf(key.String() + ":standby")
-	if e.seats, err = leases.Semaphore(e.seat, seats); err != nil {
+	seats, err := leases.Semaphore(e.seat, seats)
+	if err != nil {
 		return nil, err
 	}
+	e.seats = seats
 	return e, nil
 }
 

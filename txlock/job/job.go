@@ -5,10 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/whoami"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -96,11 +96,7 @@ func New(db *sql.DB, leases *lease.Manager, opts ...Option) (*Jobs, error) {
 }
 
 func newJobs(db *sql.DB, leases *lease.Manager, l ledger, opts ...Option) (*Jobs, error) {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	j := &Jobs{db: db, leases: leases, ledger: l, options: options{by: fmt.Sprintf("%s:%d", host, os.Getpid())}, closing: make(chan struct{})}
+	j := &Jobs{db: db, leases: leases, ledger: l, options: options{by: whoami.Process(":")}, closing: make(chan struct{})}
 	for _, option := range opts {
 		option(&j.options)
 	}

@@ -100,11 +100,10 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 
 // call calls acquire. Close waits for it, and for what it leaves to the background.
 func (m *Manager) call(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
-	leave, open := m.errands.Enter()
-	if !open {
+	if !m.errands.Enter() {
 		return nil, ErrClosed
 	}
-	defer leave()
+	defer m.errands.Leave(true)
 	return acquire(ctx, q)
 }
 

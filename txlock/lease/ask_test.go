@@ -221,3 +221,69 @@ func onPoolsOfServers(t *testing.T, test func(t *testing.T, m, other *lease.Mana
 		}
 	})
 }
+
+// TestQuestionsAfterRelease proves that a lease which is kept after its release isn't asked
+// what its holder was, and that a reader who was the writer is.
+func TestQuestionsAfterRelease(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) { questionsAfterRelease(t, db.manager(), db.manager()) })
+}
+
+// TestQuestionsAfterReleaseOnServers proves it of servers.
+func TestQuestionsAfterReleaseOnServers(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		questionsAfterRelease(t, newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, false)))
+	})
+}
+
+func questionsAfterRelease(t *testing.T, m, operator *lease.Manager) {
+	t.Helper()
+	ask := func(l *lease.Lease, why string) {
+		if err := operator.Ask(t.Context(), l.Key(), why); err != nil {
+			t.Errorf("Ask: %v", err)
+		}
+	}
+	inspect := func(key txlock.Key) lease.Info {
+		info, err := operator.Inspect(t.Context(), key)
+		if err != nil {
+			t.Errorf("Inspect: %v", err)
+		}
+		return info
+	}
+	kept := acquire(t, m, named(), lease.HoldAtLeast(time.Hour))
+	ask(kept, "why")
+	if info := inspect(kept.Key()); info.Asked != "why" || info.AskedAt.IsZero() {
+		t.Errorf("before the release: %+v", info)
+	}
+	release(t, kept)
+	if info := inspect(kept.Key()); !info.Held || info.Asked != "" || !info.AskedAt.IsZero() {
+		t.Errorf("after the release: %+v", info)
+	}
+	for _, told := range []bool{true, false} {
+		writer := acquire(t, m, named())
+		ask(writer, "why")
+		if told {
+			if err := writer.Renew(t.Context()); err != nil {
+				t.Errorf("Renew: %v", err)
+			}
+		}
+		reader, err := writer.Downgrade(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		awaitAsked(t, reader, "why")
+		ask(reader, "again")
+		if err := reader.Renew(t.Context()); err != nil {
+			t.Errorf("Renew: %v", err)
+		}
+		awaitAsked(t, reader, "again")
+		release(t, reader)
+	}
+	unasked, err := acquire(t, m, named()).Downgrade(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why, asked := unasked.Asked(); asked {
+		t.Errorf("nobody has asked, and it was asked %q", why)
+	}
+	release(t, unasked)
+}

@@ -67,15 +67,16 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 	outcomes := make(chan outcome, 1)
 	var settled atomic.Bool // by the reply or by the end of the context
 	if !m.errands.Go(func() {
-		sending, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit+patience(q.ttl))
+		sending, cancel := context.WithTimeout(detached{m.undoing, ctx}, limit+patience(sent.ttl))
 		defer cancel()
-		defer context.AfterFunc(m.undoing, cancel)()
 		a, err := m.send(sending, &sent, how, until)
 		wanted := settled.CompareAndSwap(false, true)
 		if wanted {
 			outcomes <- outcome{a, err}
 		}
 		switch {
+		case wanted && err == nil:
+			return
 		case fault.Unknown(err):
 			m.releaseUntil(remains{key: sent.key, slot: a.Slot, hold: sent.hold}, until, until.Add(patience(sent.ttl)+sent.ttl))
 		case wanted:
@@ -103,10 +104,24 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 
 // after gives the request a new hold if a statement was not answered: see reissue.
 func (m *Manager) after(q *request, err error) error {
-	if fault.Unknown(err) {
+	if err != nil && fault.Unknown(err) {
 		err = errors.Join(err, m.reissue(q))
 	}
 	return err
+}
+
+// detached is a context that ends with one context, and has the values of another, too.
+type detached struct {
+	context.Context
+	values context.Context
+}
+
+// Value looks for a value in both.
+func (d detached) Value(key any) any {
+	if value := d.Context.Value(key); value != nil {
+		return value
+	}
+	return d.values.Value(key)
 }
 
 // reissue gives a request a new hold, and a reader a new slot. What was asked for with

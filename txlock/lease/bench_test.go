@@ -15,7 +15,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -472,29 +471,29 @@ func newSender(b *testing.B, pool *sql.DB, prepared bool) sender {
 func samePair(b *testing.B, db *testdb.DB, send sender) func() {
 	key := named()
 	exec(b, db, "INSERT INTO lockstep_leases VALUES (?, 0, '-', '', 0, 0, 0, 0, 0, 0, '', 0, '')", key.String())
-	name, owner, ttl := []byte(key.String()), []byte("web-3/4711/01234567-89ab-cdef-0123-456789abcdef"), (30 * time.Second).Microseconds()
-	const never = int64(math.MaxInt64)
-	acquire := func(hold string) sql.Result {
-		return send(gen.AcquireLease, owner, hold, ttl, []byte("web-3:4711"), name, 0, never)
-	}
-	release := func(hold string) sql.Result { return send(gen.ReleaseLease, hold, name, 0) }
+	var through gen.DBTX = sending{send: send}
 	if db.Engine() == testdb.MariaDB {
-		refusal := rawsql.For(rawsql.NoWait)
-		acquireNoWait, releaseNoWait := refusal+gen.AcquireNoWait, refusal+gen.ReleaseNoWait
-		acquire = func(hold string) sql.Result {
-			return send(acquireNoWait, hold, owner, ttl, ttl, "web-3:4711", name, 0, never, owner, hold, owner, hold)
-		}
-		release = func(hold string) sql.Result { return send(releaseNoWait, hold, hold, hold, name, 0, hold) }
+		through = noWait{through}
 	}
 	return func() {
 		id := uuid.New()
 		hold := ";" + base64.RawURLEncoding.EncodeToString(id[:])
-		for _, result := range []sql.Result{acquire(hold), release(hold)} {
-			if token, err := result.LastInsertId(); err != nil || token < 1_000_000 {
+		for _, statement := range []exchange{acquireOf("web-3/4711/01234567-89ab-cdef-0123-456789abcdef", hold, 30*time.Second, false), releaseOf(hold)} {
+			if token, err := statement(b.Context(), through, []byte(key.String())); err != nil || token < 1_000_000 {
 				b.Fatalf("reply %d, %v", token, err)
 			}
 		}
 	}
+}
+
+// sending sends the statements of package gen by a sender.
+type sending struct {
+	gen.DBTX
+	send sender
+}
+
+func (s sending) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
+	return s.send(query, args...), nil
 }
 
 // updatesOf sends the two UPDATEs of a lease as other programs have it.

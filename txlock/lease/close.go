@@ -110,7 +110,7 @@ func (c *closing) release(ctx context.Context) {
 				if ctx.Err() != nil {
 					return
 				}
-				err := r.end(ctx, lost[r], func() {})
+				err := r.end(ctx, lost[r], false)
 				c.done(ctx, r, err)
 			}
 		})

@@ -34,24 +34,25 @@ const (
 // touch the new holder; ErrGuarded; and the errors of the driver, after which the lease
 // ends after its TTL.
 func (l *Lease) Release(ctx context.Context) error {
-	leave, _ := l.record.m.errands.Enter() // a manager that has ended has released all handles
-	last, lost := l.record.leave(l.handle)
+	r := l.record
+	counted := r.m.errands.Enter() // a manager that has ended has released all handles
+	last, lost := r.leave(l.handle)
 	runtime.KeepAlive(l) // until here it isn't dropped
 	if !last {
-		leave()
+		r.m.errands.Leave(counted)
 		return notHeld(lost)
 	}
 	if ctx.Err() != nil { // it had ended before Release was called
 		ctx = context.WithoutCancel(ctx)
 	}
-	return l.record.end(ctx, lost, leave)
+	return r.end(ctx, lost, counted)
 }
 
-// end releases a record that has no handle any more, and tells the observer. Until it calls
-// leave, Close waits for it.
-func (r *record) end(ctx context.Context, lost error, leave func()) error {
+// end releases a record that has no handle any more, and tells the observer. Until then
+// Close waits for a call that is counted.
+func (r *record) end(ctx context.Context, lost error, counted bool) error {
 	err := notHeld(r.release(ctx, lost))
-	leave()
+	r.m.errands.Leave(counted)
 	r.m.observe(func(o txlock.Observer) {
 		e := r.event()
 		e.Took, e.Err = r.granted.Until(r.m.store.Now()), err
@@ -136,10 +137,16 @@ func (m *Manager) remove(ctx context.Context, r remains) (kept bool, err error) 
 
 // sendRelease sends a release. If the row is locked it waits a while in the server's
 // queue: readers may lock the row one after the other.
-func (m *Manager) sendRelease(ctx context.Context, r remains) (reply store.Reply, err error) {
-	if reply, err = r.release(ctx, m.store); err != nil || reply != store.Absent || r.slot == store.UnknownSlot {
+func (m *Manager) sendRelease(ctx context.Context, r remains) (store.Reply, error) {
+	reply, err := r.release(ctx, m.store)
+	if err != nil || reply != store.Absent || r.slot == store.UnknownSlot {
 		return reply, err
 	}
+	return m.releaseQueued(ctx, r)
+}
+
+// releaseQueued sends a release when the row is free.
+func (m *Manager) releaseQueued(ctx context.Context, r remains) (reply store.Reply, err error) {
 	err = m.store.Queued(ctx, r.row(), guardPatience, func(s store.Session) error {
 		reply, err = r.release(ctx, s)
 		return err

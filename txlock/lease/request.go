@@ -6,12 +6,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
 
+	"github.com/dca00107/lockstep/internal/whoami"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/internal/underlease"
@@ -176,15 +176,7 @@ var processTag = func() (tag [6]byte) {
 
 // process is the beginning of the names of owners that WithOwner doesn't name, for people
 // who look: "web-3/4711/".
-var process = host + "/" + strconv.Itoa(os.Getpid()) + "/"
+var process = whoami.Process("/") + "/"
 
 // processNote is the default of WithNote.
-var processNote = strings.ToValidUTF8(host, "?") + ":" + strconv.Itoa(os.Getpid())
-
-var host = func() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown" // nothing depends on it
-	}
-	return host[:min(len(host), 100)]
-}()
+var processNote = strings.ToValidUTF8(whoami.Process(":"), "?")

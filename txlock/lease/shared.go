@@ -202,7 +202,8 @@ func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (store.Readers,
 // It returns the new handle and releases the old one. Use it with an owner's only handle:
 // as long as other handles are held, the lease stays exclusive. If the owner reads
 // already, the new handle is another one of that lease; if a transaction guards it,
-// Downgrade waits for its end.
+// Downgrade waits for its end. What the holder was asked, the reader is asked too: see
+// Manager.Ask.
 //
 // It returns txlock.ErrLost and ErrNotHeld for a lease that isn't held; the errors of
 // TryAcquireShared, after which the lease is still held exclusively; and the errors of
@@ -224,6 +225,13 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	shared, err := r.m.takePlace(ctx, q, r.m.tryShared)
 	if err != nil {
 		return nil, err
+	}
+	question, err := r.m.store.Question(ctx, r.claim()) // who asks from now on asks the reader
+	if err != nil {
+		return nil, errors.Join(fault.Explain(fmt.Sprintf("downgrade lease %q", r.key), err), r.m.releaseUnwanted(ctx, shared))
+	}
+	if question.At > 0 {
+		shared.record.ask(store.Question{Why: question.Why}) // its own row was asked nothing yet
 	}
 	if err := l.Release(ctx); err != nil {
 		return nil, errors.Join(err, shared.Release(ctx))

@@ -73,9 +73,9 @@ func acquireOf(owner, hold string, ttl time.Duration, late bool) exchange {
 		}
 		if refuses, ok := db.(noWait); ok {
 			reply, err := refuses.reply(q.AcquireNoWait(ctx, db, gen.AcquireNoWaitParams{
-				Owner: []byte(owner), Note: "note", Hold: hold, TtlUs: ttl.Microseconds(), Name: name, NotAfterUs: notAfter.UnixMicro(),
+				Owner: []byte(owner), Note: []byte("note"), Hold: hold, TtlUs: ttl.Microseconds(), Name: name, NotAfterUs: notAfter.UnixMicro(),
 			}))
-			if reply != 5 { // the expiry is to be shortened
+			if reply != 5 { // only AcquireLease can tell
 				return reply, err
 			}
 		}
@@ -88,7 +88,10 @@ func acquireOf(owner, hold string, ttl time.Duration, late bool) exchange {
 func releaseOf(hold string) exchange {
 	return func(ctx context.Context, db gen.DBTX, name []byte) (int64, error) {
 		if refuses, ok := db.(noWait); ok {
-			return refuses.reply(q.ReleaseNoWait(ctx, db, gen.ReleaseNoWaitParams{Hold: hold, Name: name}))
+			reply, err := refuses.reply(q.ReleaseNoWait(ctx, db, gen.ReleaseNoWaitParams{Hold: hold, Name: name}))
+			if reply != 0 || err != nil { // only ReleaseLease can tell
+				return reply, err
+			}
 		}
 		return q.ReleaseLease(ctx, db, gen.ReleaseLeaseParams{Hold: hold, Name: name})
 	}

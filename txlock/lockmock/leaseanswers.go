@@ -100,7 +100,11 @@ func (l *Leases) answer(query string, args []driver.Value) reply {
 	case nameOf(gen.NotAsked):
 		return rowLike(gen.NotAskedRow{NowUs: time.Now().UnixMicro()})
 	case nameOf(gen.QuestionOf):
-		return rowLike(gen.QuestionOfRow{AskedUs: time.Now().UnixMicro(), Question: []byte(l.play.why)})
+		asked := gen.QuestionOfRow{Question: []byte(l.play.why)}
+		if l.play.reply&sqlstore.SharedBit != 0 {
+			asked.AskedUs = time.Now().UnixMicro()
+		}
+		return rowLike(asked)
 	case nameOf(gen.AcquireLease), nameOf(gen.AcquireNoWait), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.ReleaseNoWait), nameOf(gen.KeepLease), nameOf(gen.GuardLease),
 		nameOf(gen.ShareLease), nameOf(gen.AcquirePermit), nameOf(gen.ResizeSemaphore):
 		return reply{id: l.play.replyTo(args), err: l.play.err}

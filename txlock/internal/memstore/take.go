@@ -117,7 +117,7 @@ func (x session) Keep(ctx context.Context, at store.Row, hold string, atLeast ti
 			return r.release(hold, now)
 		}
 		r.owner, r.holds = store.Released+r.owner[:min(len(r.owner), 245)], ","+hold[1:]
-		r.ttl, r.expires = atLeast.Microseconds(), until
+		r.ttl, r.expires, r.asked = atLeast.Microseconds(), until, 0
 		return store.Kept
 	})
 }

@@ -39,12 +39,8 @@ func (r refusing) ExecContext(ctx context.Context, query string, args ...any) (s
 	return r.prepared.ExecContext(ctx, query, args...)
 }
 
-// unlocked makes the reply of a statement that has refused to wait that of one which has
-// skipped the row.
-func unlocked(reply int64, err error) (int64, error) {
+// locked tells whether a statement has refused to wait for a row.
+func locked(err error) bool {
 	var server *mysql.MySQLError
-	if errors.As(err, &server) && server.Number == 1205 { // ER_LOCK_WAIT_TIMEOUT
-		return ReplyAbsent, nil
-	}
-	return reply, err
+	return err != nil && errors.As(err, &server) && server.Number == 1205 // ER_LOCK_WAIT_TIMEOUT
 }

@@ -18,7 +18,7 @@ import (
 const (
 	ReplyAbsent  = 0 // the row is locked by somebody or missing
 	ReplyRefused = 1 // it is somebody else's; from 2 up it depends on the statement
-	replyBeyond  = 5 // of AcquireNoWait: the expiry is too far ahead
+	replyBeyond  = 5 // of AcquireNoWait: only AcquireLease can tell
 	firstToken   = 16
 
 	SharedBit  = store.MaxToken + 1 // of a token: there may be readers
@@ -63,16 +63,20 @@ func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) 
 
 // takeLease takes a lease.
 func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, error) {
-	owner, name, ttl, notAfter := []byte(ask.Owner), []byte(ask.Key), ask.TTL.Microseconds(), s.s.clock.MicrosAt(ask.NotAfter)
+	owner, name, note := []byte(ask.Owner), []byte(ask.Key), []byte(ask.Note)
+	ttl, notAfter := ask.TTL.Microseconds(), s.s.clock.MicrosAt(ask.NotAfter)
 	reply, err := int64(replyBeyond), error(nil)
 	if pool, ok := s.refusing(); ok {
-		reply, err = unlocked(queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
-			Hold: ask.Hold, Owner: owner, Note: ask.Note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
-		}))
+		reply, err = queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
+			Hold: ask.Hold, Owner: owner, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
+		})
+		if locked(err) {
+			reply, err = ReplyAbsent, nil
+		}
 	}
 	if err == nil && reply == replyBeyond {
 		reply, err = queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
-			Owner: owner, Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
+			Owner: owner, Hold: ask.Hold, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		})
 	}
 	return answerOf(reply, ask.Slot, store.Full, store.Late, store.Other), err
@@ -115,11 +119,14 @@ func (s session) Release(ctx context.Context, at store.Row, hold string) (store.
 			return store.Absent, err
 		}
 	}
-	var reply int64
-	var err error
+	reply, err := int64(ReplyAbsent), error(nil)
 	if pool, ok := s.refusing(); ok {
-		reply, err = unlocked(queries.ReleaseNoWait(ctx, pool, gen.ReleaseNoWaitParams{Hold: hold, Name: name, Slot: at.Slot}))
-	} else {
+		reply, err = queries.ReleaseNoWait(ctx, pool, gen.ReleaseNoWaitParams{Hold: hold, Name: name, Slot: at.Slot})
+		if locked(err) {
+			return store.Absent, nil
+		}
+	}
+	if err == nil && reply == ReplyAbsent {
 		reply, err = queries.ReleaseLease(ctx, s.db, gen.ReleaseLeaseParams{Hold: hold, Name: name, Slot: at.Slot})
 	}
 	return answerOf(reply, at.Slot, store.Expired).Reply, err

@@ -23,22 +23,28 @@ func NewErrands() *Errands {
 	return &Errands{next: make(chan func(), mostIdle)}
 }
 
-// Enter counts a call that may have work for the background, until leave: Wait waits for it,
-// and Go takes its work after End too. After End it returns false and counts nothing.
-func (e *Errands) Enter() (leave func(), ok bool) {
+// Enter counts a call that may have work for the background, until Leave: Wait waits for
+// it, and Go takes its work after End too. After End it returns false and counts nothing.
+func (e *Errands) Enter() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ended {
-		return func() {}, false
+		return false
 	}
 	e.calls++
 	e.running.Add(1)
-	return func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.calls--
-		e.running.Done()
-	}, true
+	return true
+}
+
+// Leave ends a call, if Enter has counted it.
+func (e *Errands) Leave(counted bool) {
+	if !counted {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.calls--
+	e.running.Done()
 }
 
 // Go runs f in the background. After End, when no call is under way any more, it returns

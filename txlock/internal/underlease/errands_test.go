@@ -99,12 +99,12 @@ func (e *Errands) resting() int {
 func TestErrandsOfACall(t *testing.T) {
 	for range 200 {
 		e := NewErrands()
-		leave, ok := e.Enter()
+		ok := e.Enter()
 		if !ok {
 			t.Fatal("refused before the end")
 		}
 		e.End()
-		if _, ok := e.Enter(); ok {
+		if e.Enter() {
 			t.Fatal("a call was let in after the end")
 		}
 		waited := make(chan struct{})
@@ -118,7 +118,7 @@ func TestErrandsOfACall(t *testing.T) {
 			t.Fatal("Wait has not waited for the call")
 		default:
 		}
-		leave()
+		e.Leave(true)
 		<-waited
 		if !done.Load() || e.Go(func() {}) {
 			t.Fatalf("the errand was done: %t, or one was taken after the last call", done.Load())

@@ -1,0 +1,19 @@
+// Package whoami names this process, for people who look: nothing depends on the name.
+package whoami
+
+import (
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Process returns the name of the host, or "unknown", and the number of the process, with
+// a text between the two: "web-3/4711". It is valid UTF-8, and has at most 100 bytes of the
+// host's name.
+func Process(between string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return strings.ToValidUTF8(host[:min(len(host), 100)], "") + between + strconv.Itoa(os.Getpid())
+}
