@@ -249,6 +249,8 @@ func (w *worker) kinds() []func() outcome {
 	switch {
 	case guards[w.Without].careless:
 		return []func() outcome{w.careless}
+	case w.Without == "doom":
+		return []func() outcome{w.crossed, w.lock}
 	case w.Without == "once":
 		return []func() outcome{w.once, w.lock}
 	case w.Without == "tick":

@@ -91,6 +91,9 @@ type phrase struct {
 // phrase makes one for the server of this client, which locks a record if it locks.
 func (w *worker) phrase(spot string) phrase {
 	p := phrase{kind: []string{coreHarmless, coreLocks, coreLocks, coreEnds}[w.IntN(4)], prepared: w.IntN(4) == 0, ignores: w.IntN(2) == 0}
+	if w.Without == "flag" && w.IntN(2) == 0 {
+		p.kind = coreEnds // of the others the flag tells the truth
+	}
 	text := w.one(cores[p.kind])
 	if strings.Contains(text, "%s") {
 		text = fmt.Sprintf(text, spot)
