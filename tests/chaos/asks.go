@@ -128,29 +128,15 @@ func (v *verdict) checkAsks(history []*op, seen []sight, ttl time.Duration) {
 			byKey[o.Keys[0]] = append(byKey[o.Keys[0]], o)
 		}
 	}
-	limit := int64(toldWithin(ttl))
 	asked := make(map[string][]uint64) // by question, the tokens of those who were asked
 	for _, o := range history {
 		if o.Token == 0 || o.Outcome != succeeded {
 			continue
 		}
-		for _, ask := range byKey[o.Keys[0]] {
-			if by := ask.Return + limit; ask.Outcome == succeeded && ask.Call > o.Return && o.Valid > by && (o.Told == 0 || o.Told > by) {
-				v.add(notTold, "%s: %s has gone on for %v after %s had asked", o.Keys[0], o.ID, time.Duration(o.Valid-ask.Return), ask.ID)
-				break
-			}
+		v.checkTold(o, byKey[o.Keys[0]], toldWithin(ttl))
+		if o.Told > 0 && v.checkAddressee(o, asks[o.Question]) {
+			asked[o.Question] = append(asked[o.Question], o.Token)
 		}
-		ask := asks[o.Question]
-		switch {
-		case o.Told == 0:
-			continue
-		case ask == nil || ask.Keys[0] != o.Keys[0]:
-			v.add(misled, "%s: %s was told %q, which nobody has asked", o.Keys[0], o.ID, o.Question)
-			continue
-		case ask.Return > 0 && o.Call > ask.Return:
-			v.add(misled, "%s: %s was told what %s had asked before it wanted the key", o.Keys[0], o.ID, ask.ID)
-		}
-		asked[ask.ID] = append(asked[ask.ID], o.Token)
 	}
 	for _, s := range seen {
 		if s.held && asks[s.question] != nil {
@@ -163,6 +149,29 @@ func (v *verdict) checkAsks(history []*op, seen []sight, ttl time.Duration) {
 			v.add(misled, "%s: what %s has asked has reached the holders with the tokens %d", asks[id].Keys[0], id, tokens)
 		}
 	}
+}
+
+// checkTold checks that a hold which goes on was told of each question.
+func (v *verdict) checkTold(o *op, asks []*op, limit time.Duration) {
+	for _, ask := range asks {
+		by := ask.Return + int64(limit)
+		if ask.Outcome == succeeded && ask.Call > o.Return && o.Valid > by && (o.Told == 0 || o.Told > by) {
+			v.add(notTold, "%s: %s has gone on for %v after %s had asked", o.Keys[0], o.ID, time.Duration(o.Valid-ask.Return), ask.ID)
+			return
+		}
+	}
+}
+
+// checkAddressee checks that what a hold was told was asked, and not before it was wanted.
+func (v *verdict) checkAddressee(o, ask *op) (ok bool) {
+	if ask == nil || ask.Keys[0] != o.Keys[0] {
+		v.add(misled, "%s: %s was told %q, which nobody has asked", o.Keys[0], o.ID, o.Question)
+		return false
+	}
+	if ask.Return > 0 && o.Call > ask.Return {
+		v.add(misled, "%s: %s was told what %s had asked before it wanted the key", o.Keys[0], o.ID, ask.ID)
+	}
+	return true
 }
 
 // tellAsks tells how long after Ask had returned holders were told.

@@ -22,10 +22,8 @@ func (s *story) held(id, kind, key string, token uint64, call, grant, release in
 }
 
 // refused adds an operation that was told that the keys are taken.
-func (s *story) refused(id, kind string, at int64, keys ...string) *op {
-	o := &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id}
-	s.ops = append(s.ops, o)
-	return o
+func (s *story) refused(id, kind string, at int64, keys ...string) {
+	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id})
 }
 
 // asks adds a question.

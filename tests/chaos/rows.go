@@ -220,25 +220,8 @@ func circleOf(now []sight, waits map[string]*op) string {
 			holder[s.key] = s
 		}
 	}
-	var from func(path []sight) []sight // the whole circle, or nothing
-	from = func(path []sight) []sight {
-		owner := path[len(path)-1].owner
-		for _, key := range waits[owner].Keys {
-			next, ok := holder[key]
-			switch {
-			case !ok || next.owner == owner:
-			case next.owner == path[0].owner:
-				return path
-			case !slices.ContainsFunc(path, func(s sight) bool { return s.owner == next.owner }):
-				if circle := from(append(slices.Clone(path), next)); circle != nil {
-					return circle
-				}
-			}
-		}
-		return nil
-	}
 	for _, key := range sortedKeys(holder) {
-		if circle := from([]sight{holder[key]}); circle != nil {
+		if circle := closed([]sight{holder[key]}, holder, waits); circle != nil {
 			text := key + ":"
 			for _, s := range circle {
 				text += fmt.Sprintf(" %s (token %d of %s)", s.owner, s.token, s.key)
@@ -247,4 +230,22 @@ func circleOf(now []sight, waits map[string]*op) string {
 		}
 	}
 	return ""
+}
+
+// closed returns the circle that begins with this path, nil if none does.
+func closed(path []sight, holder map[string]sight, waits map[string]*op) []sight {
+	owner := path[len(path)-1].owner
+	for _, key := range waits[owner].Keys {
+		next, ok := holder[key]
+		switch {
+		case !ok || next.owner == owner:
+		case next.owner == path[0].owner:
+			return path
+		case !slices.ContainsFunc(path, func(s sight) bool { return s.owner == next.owner }):
+			if circle := closed(append(slices.Clone(path), next), holder, waits); circle != nil {
+				return circle
+			}
+		}
+	}
+	return nil
 }
