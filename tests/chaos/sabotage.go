@@ -28,7 +28,7 @@ var guards = map[string]struct {
 	"token":      {finds: []string{notLinear}, bug: "same token", faults: calm, tells: "the token of a lease does not rise"},
 	"exclusion":  {finds: []string{overlap}, bug: "two owners", faults: calm, tells: "a lease that is held is granted to another"},
 	"expiry":     {finds: []string{overlap}, bug: "early expiry", faults: []string{"hang network", "cut network"}, tells: "a lease ends before its holder thinks so"},
-	"flag":       {finds: []string{lostUpdate, lostWrite, ghostWrite, torn, broken}, faults: calm, lies: faults.Lies{Open: true}, careless: true, tells: "the reply of a statement that has ended the transaction says that it is open"},
+	"flag":       {finds: []string{lostUpdate, lostWrite, ghostWrite, torn}, faults: calm, lies: faults.Lies{Open: true}, careless: true, tells: "the reply of a statement that has ended the transaction says that it is open"},
 	"savepoint":  {finds: []string{lostUpdate, ghostWrite, broken}, faults: calm, lies: faults.Lies{Savepoints: true}, careless: true, tells: "a savepoint is released that a statement has ended"},
 	"retry":      {finds: []string{ghostWrite}, faults: calm, careless: true, tells: "a transaction that was committed is begun again after a deadlock"},
 	"plugin":     {finds: []string{lostUpdate}, faults: calm, tells: "the plugin is told that a model needs no lock"},

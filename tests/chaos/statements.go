@@ -65,7 +65,8 @@ var layers = []layer{
 	}},
 }
 
-// mixed writes every other letter of the words before the first quote small.
+// mixed writes every other letter of the words before the first quote small, but for that
+// of MariaDB's executable comments, which would be comments.
 func mixed(text string) string {
 	words, rest, quoted := strings.Cut(text, "'")
 	letters := []byte(words)
@@ -74,10 +75,11 @@ func mixed(text string) string {
 			letters[i] = strings.ToLower(words[i : i+1])[0]
 		}
 	}
+	text = strings.ReplaceAll(string(letters), "/*m!", "/*M!")
 	if quoted {
-		return string(letters) + "'" + rest
+		return text + "'" + rest
 	}
-	return string(letters)
+	return text
 }
 
 // phrase is a careless statement, and how it is sent.
