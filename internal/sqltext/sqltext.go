@@ -16,7 +16,7 @@ func Next(query string) (first, rest string) {
 			continue
 		}
 		if query[i] == ';' {
-			if Words(query[i+1:], 1) == nil {
+			if isEnd(query[i+1:]) {
 				return query[:i], ""
 			}
 			return query[:i], query[i+1:]
@@ -24,6 +24,23 @@ func Next(query string) (first, rest string) {
 		i++
 	}
 	return query, ""
+}
+
+// isEnd tells whether what follows a statement is no other, not even an empty one, which
+// the server refuses after it has executed the first. It removes semicolons from the end of
+// a text, but a wrapper may have put a comment there.
+func isEnd(rest string) bool {
+	for {
+		rest = strings.TrimLeft(rest, " \t\n\v\f\r")
+		if rest == "" {
+			return true
+		}
+		n := skip(rest)
+		if n == 0 || strings.IndexByte("'\"`", rest[0]) >= 0 || rest[0] == '/' && !isClosed(rest[:n]) {
+			return false
+		}
+		rest = rest[n:]
+	}
 }
 
 // Words returns the first n words of a statement, in capitals, without comments and

@@ -54,7 +54,7 @@ func TestNext(t *testing.T) {
 		"SELECT 1":                          {"SELECT 1"},
 		"SELECT 1;":                         {"SELECT 1"},
 		"SELECT 1; -- the end\n":            {"SELECT 1"},
-		"SELECT 1;;":                        {"SELECT 1"},
+		"SELECT 1;;":                        {"SELECT 1", ""},
 		"SELECT 1; SELECT 2":                {"SELECT 1", " SELECT 2"},
 		"SELECT 1; SELECT 2; SELECT 3;\n":   {"SELECT 1", " SELECT 2", " SELECT 3"},
 		"SELECT 'a;b'; SELECT 2":            {"SELECT 'a;b'", " SELECT 2"},
@@ -66,6 +66,12 @@ func TestNext(t *testing.T) {
 		"SELECT 1 # ;\n; DO 2":              {"SELECT 1 # ;\n", " DO 2"},
 		"SELECT 'never closed; DO 2":        {"SELECT 'never closed; DO 2"},
 		"SELECT 1; /* a comment is */ -- x": {"SELECT 1"},
+		"SELECT 1;; /* a comment */":        {"SELECT 1", ""},
+		"SELECT 1;; DO 2":                   {"SELECT 1", "", " DO 2"},
+		"SELECT 1; (":                       {"SELECT 1", " ("},
+		"SELECT 1; `":                       {"SELECT 1", " `"},
+		"SELECT 1; /*! */":                  {"SELECT 1", " /*! */"},
+		"SELECT 1; /* never closed":         {"SELECT 1", " /* never closed"},
 	} {
 		var got []string
 		first, rest := Next(query)

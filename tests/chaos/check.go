@@ -131,7 +131,7 @@ func (v *verdict) checkOutcomes(ops map[string]*op, d data) {
 		for _, name := range o.Wrote {
 			_, ok := there[o.ID][name]
 			switch {
-			case ok:
+			case ok, o.Answer != "" && o.Answer != tryID(o.ID, fmt.Sprint(o.Tries)): // after its try another has done it
 			case o.Outcome == succeeded:
 				v.add(lostWrite, "%s of %s was reported as committed, and is not there", o.ID, name)
 			case len(there[o.ID]) > 0:
@@ -182,7 +182,7 @@ func (v *verdict) checkLost(name string, value int64, writes []commit) (lost int
 
 // checkTokens checks that the tokens rise, but for those of leases, which may write twice.
 func (v *verdict) checkTokens(name string, writes []commit) {
-	lease := slices.Contains(slices.Concat(leaseKeys, sharedKeys, innerKeys, electionKeys), name)
+	lease := slices.Contains(slices.Concat(leaseKeys, sharedKeys, innerKeys, electionKeys, allKeys, askedKeys), name)
 	token := uint64(0)
 	for i, c := range writes {
 		if c.token == 0 {

@@ -19,6 +19,7 @@ import (
 type story struct {
 	ops  []*op
 	data data
+	seen []sight
 }
 
 // write adds a transaction that has written a value of lock:a with a token.
@@ -424,7 +425,7 @@ func TestSchedule(t *testing.T) {
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for line, says := range map[string]string{
-		"-without nonsense":        `-without "nonsense": it is one of doom`,
+		"-without nonsense":        `-without "nonsense": it is one of addressee`,
 		"-faults nonsense":         `"nonsense" is not one of kill connections`,
 		"-engines oracle":          "unknown engine",
 		"-duration -1s":            "must be positive",

@@ -65,6 +65,9 @@ type client struct {
 	guarded bool
 	multi   bool // a text may have several statements
 	stop    chan struct{}
+
+	mu       sync.Mutex
+	leftOver []*several
 }
 
 // runClient works until its standard input ends.
@@ -246,12 +249,20 @@ func (w *worker) kinds() []func() outcome {
 	switch {
 	case guards[w.Without].careless:
 		return []func() outcome{w.careless}
+	case w.Without == "doom":
+		return []func() outcome{w.crossed, w.lock}
 	case w.Without == "once":
 		return []func() outcome{w.once, w.lock}
 	case w.Without == "tick":
 		return []func() outcome{w.tickTx, w.lock}
 	case w.Without == "term":
 		return []func() outcome{w.lead, w.lock}
+	case guards[w.Without].of == ofAll:
+		return []func() outcome{w.acquireAll, w.tryAcquireAll, w.lock}
+	case guards[w.Without].of == ofKept:
+		return []func() outcome{w.keep, w.keep, w.tryKept, w.lock}
+	case guards[w.Without].of == ofAsked:
+		return []func() outcome{w.untilAsked, w.untilAsked, w.ask, w.lock}
 	}
 	return []func() outcome{
 		w.run, w.run, w.lock, w.lock, w.stale, w.stale, w.tryLock, w.waitAtMost, w.lockAny, w.read, w.crossed, w.crossed,
@@ -261,6 +272,8 @@ func (w *worker) kinds() []func() outcome {
 		w.once, w.once, w.once, w.tickTx, w.tickTx, w.tick, w.tick,
 		w.acquire, w.acquire, w.tryAcquire, w.acquireFair, w.acquireTx, w.acquireShared, w.acquireShared, w.acquireWriter, w.acquirePermit, w.acquirePermit,
 		w.lead, w.lead,
+		w.acquireAll, w.acquireAll, w.tryAcquireAll, w.acquireOne, w.keep, w.keep, w.tryKept,
+		w.untilAsked, w.untilAsked, w.untilAsked, w.ask, w.ask, w.ask,
 	}
 }
 

@@ -40,6 +40,7 @@ func (r *result) tell(out io.Writer) int {
 	for _, s := range r.sites {
 		_, _ = fmt.Fprintf(out, "\n%s, seed %d, %v\n", s.engine, r.seed, r.lasted.Round(time.Second))
 		s.tellOperations(out)
+		_, _ = fmt.Fprint(out, tellAsks(s.history))
 		_, _ = fmt.Fprintln(out, "  faults:")
 		for _, kind := range faultNames() {
 			_, _ = fmt.Fprintf(out, "    %-22s %7d\n", kind, s.faults[kind])

@@ -46,6 +46,11 @@ type op struct {
 	Token uint64 `json:"token,omitempty"`
 	Valid int64  `json:"valid,omitempty"` // the last moment that its holder was told it was
 	Of    string `json:"of,omitempty"`    // the hold that a renewal or the like is of
+
+	Owner    string `json:"owner,omitempty"`    // its name in the row
+	AtLeast  int64  `json:"atleast,omitempty"`  // for how long it is held at least, in nanoseconds
+	Told     int64  `json:"told,omitempty"`     // when it was told that somebody asks for it
+	Question string `json:"question,omitempty"` // and the operation that has asked
 }
 
 // clock reads the shared clock, in a process whose own is set apart.

@@ -37,6 +37,7 @@ func (s *site) judge(ctx context.Context, lasted time.Duration) error {
 		return err
 	}
 	found := check(s.history, d)
+	found.checkLeases(s.history, s.seen, s.ttl)
 	s.v.violations = append(s.v.violations, found.violations...)
 	s.v.overlaps, s.v.lostUpdates = found.overlaps, found.lostUpdates
 	if lasted >= enough && s.without == "" {
@@ -126,7 +127,7 @@ func (s *site) sweep(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = leases.Close(ctx) }()
-	for _, key := range slices.Concat(leaseKeys, sharedKeys, outerKeys, innerKeys, tickKeys, electionKeys) {
+	for _, key := range slices.Concat(leaseKeys, sharedKeys, outerKeys, innerKeys, tickKeys, electionKeys, allKeys, keptKeys, askedKeys) {
 		if err := leases.Do(ctx, keyOf(key), func(context.Context, *lease.Lease) error { return nil }); err != nil {
 			s.add(stuck, "%s can't be had at the end: %v", key, err)
 		}

@@ -23,6 +23,8 @@ func TestCheckOnces(t *testing.T) {
 		"two":                    {[]*op{answered("a", "a#1", "once:1"), answered("b", "b#1", "once:1")}, []commit{row("a", "1", "once:1"), row("b", "1", "once:1")}, doneTwice},
 		"a tick twice":           {[]*op{answered("a", "", "instant:1"), answered("b", "", "instant:1")}, []commit{row("a", "1", "instant:1"), row("b", "1", "instant:1")}, doneTwice},
 		"another's answer":       {[]*op{answered("a", "a#1", "once:1"), answered("b", "b#1")}, []commit{row("a", "1", "once:1")}, lostWrite},
+		"another's, after a try": {[]*op{answered("a", "a#1", "once:1"), answered("b", "a#1", "once:1")}, []commit{row("a", "1", "once:1")}, ""},
+		"one's own that is gone": {[]*op{answered("a", "a#1", "once:1")}, nil, lostWrite},
 		"an answer that is gone": {[]*op{answered("b", "a#1")}, nil, lostWrite},
 		"a tick at least once":   {[]*op{begun, found}, []commit{row("b", "0", "at:1")}, ""},
 		"a tick that is too old": {[]*op{begun, found}, []commit{row("b", "0", "at:2")}, ""},

@@ -29,6 +29,8 @@ func run(ctx context.Context, o options) (r *result, err error) {
 		return nil, err
 	}
 	r.begun = time.Now()
+	look := r.looking(context.WithoutCancel(ctx))
+	defer look()
 	r.torment(ctx)
 	r.lasted = time.Since(r.begun)
 	for _, s := range r.sites {
@@ -42,6 +44,7 @@ func run(ctx context.Context, o options) (r *result, err error) {
 		ending.Go(s.finish)
 	}
 	ending.Wait()
+	look()
 	// What follows is short, and wanted also of a run that was interrupted.
 	ctx = context.WithoutCancel(ctx)
 	for _, s := range r.sites {

@@ -37,6 +37,14 @@ var guards = map[string]struct {
 	"once":       {finds: []string{doneTwice}, of: ofOnce, faults: calm, tells: "who asks for a key looks first, and writes then"},
 	"tick":       {finds: []string{doneTwice}, of: ofTickTx, faults: calm, tells: "a tick is done under its lease, and not marked"},
 	"term":       {finds: []string{overlap, lostUpdate, tokenBack}, of: ofElection, faults: []string{"stop client for ttl", "hang network"}, tells: "a leader goes on though its term is over"},
+	"order":      {finds: []string{stuck}, of: ofAll, faults: calm, tells: "several leases are acquired in the order in which they are named"},
+	"part":       {finds: []string{overlap, lostUpdate}, of: ofAll, faults: calm, tells: "who gets some of several leases works as if it had all"},
+	"rest":       {finds: []string{stuck}, of: ofAll, faults: calm, tells: "what was acquired for a call that fails stays held"},
+	"keep":       {finds: []string{tooSoon}, of: ofKept, bug: "freed too early", faults: calm, tells: "a key is free before it was held for long enough"},
+	"end":        {finds: []string{stuck}, of: ofKept, bug: "kept too long", faults: calm, tells: "a key stays held for longer than was asked for"},
+	"telling":    {finds: []string{notTold}, of: ofAsked, bug: "not told", faults: calm, tells: "no holder is told that somebody asks for the key"},
+	"addressee":  {finds: []string{misled}, of: ofAsked, bug: "question kept", faults: calm, tells: "a question stays for the next holder"},
+	"release":    {finds: []string{stuck}, of: ofAsked, bug: "lost release", faults: calm, tells: "a lease that was given up stays held"},
 	"room":       {finds: []string{overlap}, bug: "no room", faults: calm, tells: "readers and permits are granted that there is no room for"},
 }
 

@@ -36,6 +36,7 @@ type site struct {
 	v      verdict
 
 	history []*op
+	seen    []sight
 }
 
 // newSite starts a server with the tables, and the networks to it.

@@ -65,7 +65,8 @@ var layers = []layer{
 	}},
 }
 
-// mixed writes every other letter of the words before the first quote small.
+// mixed writes every other letter of the words before the first quote small, but for that
+// of MariaDB's executable comments, which would be comments.
 func mixed(text string) string {
 	words, rest, quoted := strings.Cut(text, "'")
 	letters := []byte(words)
@@ -74,10 +75,11 @@ func mixed(text string) string {
 			letters[i] = strings.ToLower(words[i : i+1])[0]
 		}
 	}
+	text = strings.ReplaceAll(string(letters), "/*m!", "/*M!")
 	if quoted {
-		return string(letters) + "'" + rest
+		return text + "'" + rest
 	}
-	return string(letters)
+	return text
 }
 
 // phrase is a careless statement, and how it is sent.
@@ -91,6 +93,9 @@ type phrase struct {
 // phrase makes one for the server of this client, which locks a record if it locks.
 func (w *worker) phrase(spot string) phrase {
 	p := phrase{kind: []string{coreHarmless, coreLocks, coreLocks, coreEnds}[w.IntN(4)], prepared: w.IntN(4) == 0, ignores: w.IntN(2) == 0}
+	if w.Without == "flag" && w.IntN(2) == 0 {
+		p.kind = coreEnds // of the others the flag tells the truth
+	}
 	text := w.one(cores[p.kind])
 	if strings.Contains(text, "%s") {
 		text = fmt.Sprintf(text, spot)

@@ -130,10 +130,10 @@ func (w *worker) freshOnce(key string) outcome {
 
 // crowdTTL is the time to live of the leases of a crowd. It doesn't follow that of the
 // clients: nothing is done to the crowd.
-const crowdTTL = 3 * time.Second
+const crowdTTL = 6 * time.Second
 
 // crowd holds one lease exclusively beside readers of as many keys as there are to be, and
-// permits, for three times their time to live, on a server that has nothing else to do.
+// permits, for twice their time to live, on a server that has nothing else to do.
 // None of them may be lost.
 func (s *site) crowd(ctx context.Context) (err error) {
 	if s.readers == 0 {
@@ -177,7 +177,7 @@ func (s *site) crowd(ctx context.Context) (err error) {
 	close(numbers)
 	joining.Wait()
 	close(held)
-	if err := sleep(ctx, 3*crowdTTL); err != nil {
+	if err := sleep(ctx, 2*crowdTTL); err != nil {
 		return err
 	}
 	gone, first := 0, ""

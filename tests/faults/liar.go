@@ -67,10 +67,10 @@ func (l *liar) Write(packet []byte) (int, error) {
 	return l.Conn.Write(packet)
 }
 
-// follow knows the texts by which the driver begins and ends a transaction.
+// follow knows the texts by which the driver and the library begin and end a transaction.
 func (l *liar) follow(text string) {
 	switch {
-	case strings.HasPrefix(text, "START TRANSACTION"):
+	case strings.Contains(text, "START TRANSACTION"), strings.HasPrefix(text, "CALL lockstep_"):
 		l.open = true
 	case text == "COMMIT", text == "ROLLBACK":
 		l.open = false

@@ -26,6 +26,16 @@ var planted = map[string][]string{ // old, new, old, new ...
 	},
 	"freed too early": {"+ VALUES(ttl_us) > VALUES(token) THEN 3", "+ VALUES(ttl_us) DIV 2 > VALUES(token) THEN 3",
 		"LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),", "LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) DIV 2,"},
+	"kept too long": {"LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),", "LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) * 8,",
+		"ttl_us = IF(LAST_INSERT_ID() = 3, VALUES(ttl_us),", "ttl_us = IF(LAST_INSERT_ID() = 3, VALUES(ttl_us) * 8,"}, // else a refusal shortens it
+	"not told": {
+		"lockstep_leases.asked_us > VALUES(asked_us), 4611686018427387904", "FALSE, 4611686018427387904",
+		"cur.asked_us > wanted.told", "FALSE",
+	},
+	"question kept": {
+		"asked_us = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), 0, lockstep_leases.asked_us)", "asked_us = lockstep_leases.asked_us",
+		"asked_us = IF(LAST_INSERT_ID() > token, 0, asked_us)", "asked_us = asked_us",
+	},
 	"guard past the time to live": {"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
 		"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
 	"early expiry": {

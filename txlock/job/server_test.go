@@ -55,7 +55,7 @@ func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 // open returns jobs on a pool, with a short TTL.
 func open(t testing.TB, pool *sql.DB, opts ...Option) *Jobs {
 	t.Helper()
-	leases, err := lease.NewManager(pool, lease.TTL(2*time.Second))
+	leases, err := lease.NewManager(pool, lease.TTL(time.Minute)) // on a machine with much to do none is lost
 	must(t, err)
 	jobs, err := New(pool, leases, opts...)
 	must(t, err)

@@ -116,8 +116,10 @@ func (m *Manager) remove(ctx context.Context, r remains) (kept bool, err error) 
 			return false, fault.Explain(fmt.Sprintf("release lease %q", r.key), err)
 		case reply == store.Kept:
 			return true, nil
-		case reply == store.Done || reply == store.Refused && uncertain:
+		case reply == store.Done || reply == store.Refused && uncertain && (r.atLeast == 0 || m.store.Now() < r.deadline):
 			return false, nil
+		case reply == store.Refused && uncertain: // by then it may have been lost before the first attempt came
+			return m.wasKept(ctx, r)
 		case reply == store.Expired:
 			return false, fmt.Errorf("release lease %q: %w: it had expired", r.key, txlock.ErrNotHeld)
 		case reply == store.Refused:
@@ -134,6 +136,18 @@ func (m *Manager) remove(ctx context.Context, r remains) (kept bool, err error) 
 		}
 	}
 }
+
+// wasKept tells whether a release that was not answered has kept the row.
+func (m *Manager) wasKept(ctx context.Context, r remains) (bool, error) {
+	seen, err := m.store.Look(ctx, r.row())
+	if err == nil && seen.Owner == store.Released+r.owner[:min(len(r.owner), mostKeptOwner)] {
+		return true, nil
+	}
+	return false, errors.Join(fmt.Errorf("release lease %q: %w: its time was over before the server has answered, so others may have had it before the time of HoldAtLeast is over", r.key, txlock.ErrNotHeld), err)
+}
+
+// mostKeptOwner is how much of an owner's name stands in a row that is kept.
+const mostKeptOwner = mostText - len(store.Released)
 
 // sendRelease sends a release. If the row is locked it waits a while in the server's
 // queue: readers may lock the row one after the other.
@@ -168,6 +182,9 @@ type remains struct {
 	hold    string
 	pending bool          // its transaction may be open, so a plain read doesn't show the hold
 	atLeast time.Duration // see HoldAtLeast; 0: none
+
+	owner    string
+	deadline instant // until then nobody else has had it
 }
 
 // remains returns what is to be released of a record. What was lost is not kept for any
@@ -175,7 +192,7 @@ type remains struct {
 func (r *record) remains(lost error) remains {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	what := remains{key: r.key, slot: r.slot, hold: r.hold, pending: r.pending, atLeast: r.atLeast}
+	what := remains{key: r.key, slot: r.slot, hold: r.hold, pending: r.pending, atLeast: r.atLeast, owner: r.owner, deadline: r.deadline}
 	if lost != nil {
 		what.atLeast = 0
 	}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// second is one of the moments of the histories of leases, whose time to live it is, too.
+const second = int64(time.Second)
+
+// held adds a hold, in seconds, and its release unless that is 0.
+func (s *story) held(id, kind, key string, token uint64, call, grant, release int64) *op {
+	s.hold(id, kind, key, token, call*second, grant*second, max(grant+1, release)*second)
+	o := s.ops[len(s.ops)-1]
+	o.Owner = id
+	if release > 0 {
+		s.ops = append(s.ops, &op{ID: id + "-end", Kind: "release", Keys: []string{key}, Of: id, Call: release * second, Return: release * second, Outcome: succeeded})
+	}
+	return o
+}
+
+// refused adds an operation that was told that the keys are taken.
+func (s *story) refused(id, kind string, at int64, keys ...string) {
+	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id})
+}
+
+// asks adds a question.
+func (s *story) asks(id string, at int64) {
+	s.ops = append(s.ops, &op{ID: id, Kind: "ask", Keys: []string{"asked:1"}, Call: at * second, Return: at * second, Outcome: succeeded})
+}
+
+// toldAt notes when a hold was told of a question.
+func toldAt(o *op, at int64, question string) { o.Told, o.Question = at*second, question }
+
+// waits adds an operation that waits for several keys.
+func (s *story) waits(id string, from, to int64, keys ...string) {
+	s.ops = append(s.ops, &op{ID: id, Kind: waitsForAll, Keys: keys, Call: from * second, Return: to * second, Outcome: unknown, Owner: id})
+}
+
+// shows adds what the rows say from one second to the other.
+func (s *story) shows(from, to int64, sights ...sight) {
+	for ; from <= to; from++ {
+		for _, one := range sights {
+			one.held, one.from, one.to = true, from*second+1, from*second+2
+			s.seen = append(s.seen, one)
+		}
+	}
+}
+
+// leaseStories are histories of leases with what is to be found in them.
+var leaseStories = map[string]struct {
+	finds []string
+	tell  func(s *story)
+}{
+	"kept for long enough": {nil, func(s *story) {
+		s.held("a", "keep", "kept:1", 1, 1, 2, 3).AtLeast = 5 * second
+		s.refused("r", "try what is kept", 6, "kept:1")
+		s.held("b", "try to keep", "kept:1", uint64(1+5*second/1000), 7, 7, 8)
+	}},
+	"granted too soon": {[]string{tooSoon}, func(s *story) {
+		s.held("a", "keep", "kept:1", 1, 1, 2, 3).AtLeast = 5 * second
+		s.held("b", "try to keep", "kept:1", uint64(1+5*second/1000), 4, 5, 8)
+	}},
+	"granted too soon by the server's clock": {[]string{tooSoon}, func(s *story) {
+		s.held("a", "keep", "kept:1", 1, 1, 2, 3).AtLeast = 5 * second
+		s.held("b", "try to keep", "kept:1", uint64(1+4*second/1000), 7, 7, 8)
+	}},
+	"of a holder that was killed nothing is kept": {nil, func(s *story) {
+		s.held("a", "keep", "kept:1", 1, 1, 2, 0).AtLeast = 9 * second
+		s.held("b", "try to keep", "kept:1", uint64(1+4*second/1000), 6, 6, 8)
+	}},
+	"kept for too long": {[]string{stuck}, func(s *story) {
+		s.held("a", "keep", "kept:1", 1, 1, 2, 3).AtLeast = 5 * second
+		s.refused("r", "try what is kept", 11, "kept:1")
+	}},
+	"nobody has it, and it is refused": {[]string{stuck}, func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 3)
+		s.refused("r", "try to take over", 7, "asked:1")
+	}},
+	"somebody may have it": {nil, func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 0) // it was killed at 3
+		s.refused("r", "try to take over", 7, "asked:1")
+		s.refused("t", "try acquire all", 4, "all:1", "all:2")
+		s.waits("u", 3, 5, "all:2", "all:3")
+	}},
+	"told of a question": {nil, func(s *story) {
+		a := s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9)
+		s.asks("q", 3)
+		toldAt(a, 4, "q")
+		s.held("b", "try to take over", "asked:1", 2, 10, 10, 11)
+	}},
+	"not told of a question, and given up": {nil, func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 5)
+		s.asks("q", 3)
+	}},
+	"not told of a question": {[]string{notTold}, func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9)
+		s.asks("q", 3)
+	}},
+	"told of a question too late": {[]string{notTold}, func(s *story) {
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9), 8, "q")
+		s.asks("q", 3)
+	}},
+	"told of a question that was answered": {[]string{misled}, func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4)
+		s.asks("q", 3)
+		toldAt(s.held("b", "try to take over", "asked:1", 2, 5, 5, 6), 6, "q")
+	}},
+	"two are told of a question": {[]string{misled}, func(s *story) {
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")
+		s.asks("q", 3)
+		toldAt(s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6), 6, "q")
+	}},
+	"a row keeps a question": {[]string{misled}, func(s *story) {
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")
+		s.asks("q", 3)
+		s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6)
+		s.shows(5, 5, sight{key: "asked:1", owner: "b", question: "q", token: 2})
+	}},
+	"told what nobody has asked": {[]string{misled}, func(s *story) {
+		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")
+	}},
+	"released, and in the row": {[]string{stuck}, func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4)
+		s.shows(2, 5, sight{key: "asked:1", owner: "a", token: 1})
+	}},
+	"refused, and a part in the row": {[]string{stuck}, func(s *story) {
+		s.refused("a", "try acquire all", 1, "all:1", "all:2")
+		s.waits("b", 1, 4, "all:1", "all:3")
+		s.shows(2, 5, sight{key: "all:1", owner: "a", token: 1})
+	}},
+	"refused, and a part in the row for a while": {nil, func(s *story) {
+		s.refused("a", "try acquire all", 2, "all:1", "all:2")
+		s.waits("b", 1, 4, "all:1", "all:3")
+		s.shows(2, 4, sight{key: "all:1", owner: "a", token: 1})
+	}},
+	"waits in a line": {nil, func(s *story) {
+		s.waits("a", 1, 9, "all:1", "all:2")
+		s.waits("b", 1, 9, "all:3", "all:2")
+		s.shows(2, 8, sight{key: "all:1", owner: "a", token: 1}, sight{key: "all:2", owner: "b", token: 1})
+	}},
+	"waits in a circle": {[]string{stuck}, func(s *story) {
+		s.waits("a", 1, 9, "all:1", "all:2")
+		s.waits("b", 1, 9, "all:2", "all:4", "all:3")
+		s.waits("c", 1, 9, "all:3", "all:1")
+		s.shows(2, 8, sight{key: "all:1", owner: "a", token: 1}, sight{key: "all:2", owner: "b", token: 1}, sight{key: "all:3", owner: "c", token: 1})
+	}},
+	"waits in a circle until one is lost": {nil, func(s *story) {
+		s.waits("a", 1, 9, "all:1", "all:2")
+		s.waits("b", 1, 9, "all:2", "all:1")
+		s.shows(2, 3, sight{key: "all:1", owner: "a", token: 1}, sight{key: "all:2", owner: "b", token: 1})
+		s.shows(4, 8, sight{key: "all:1", owner: "a", token: 1})
+	}},
+}
+
+// TestCheckLeases proves of small histories that the judge finds in them what is wrong with
+// what is kept, asked for and acquired together, and nothing else.
+func TestCheckLeases(t *testing.T) {
+	t.Parallel()
+	for name, c := range leaseStories {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var s story
+			c.tell(&s)
+			var v verdict
+			v.checkLeases(s.ops, s.seen, time.Second)
+			var found []string
+			for _, f := range v.violations {
+				if !slices.Contains(found, f.sort) {
+					found = append(found, f.sort)
+				}
+			}
+			if !slices.Equal(found, c.finds) {
+				t.Errorf("found %q, want %q: %v", found, c.finds, v.violations)
+			}
+		})
+	}
+}
+
+// TestTellAsks proves that the figures are those of who was told.
+func TestTellAsks(t *testing.T) {
+	t.Parallel()
+	var s story
+	for i := range int64(5) {
+		id := fmt.Sprint(i)
+		toldAt(s.held(id, "hold until asked", "asked:1", uint64(i+1), 10*i+1, 10*i+1, 10*i+9), 11*i+2, "q"+id)
+		s.asks("q"+id, 10*i+1)
+	}
+	if text, want := tellAsks(s.ops), "  5 holders were told of a question: half of them within 3s, 9 of 10 within 4s, all within 5s\n"; text != want {
+		t.Errorf("%q, want %q", text, want)
+	}
+	if text := tellAsks(nil); text != "" {
+		t.Errorf("of no history: %q", text)
+	}
+}

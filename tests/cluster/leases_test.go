@@ -1,0 +1,283 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestAsk asks through one node for a lease that is held through another, while a third
+// waits for it: the holder is told by a renewal, gives it up, and the one who waits has it
+// and is told of nothing.
+func TestAsk(t *testing.T) {
+	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		var clients []*client
+		for i, node := range nodes {
+			caughtUp(t, db.At(t, node))
+			clients = append(clients, newClient(t, i, db.At(t, node)))
+		}
+		key := txlock.Named(t.Name())
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		held, err := clients[0].leases.Acquire(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const rounds = 8
+		holder := 0
+		var told, over, latest time.Duration
+		for round := range rounds {
+			asker, next := clients[(holder+1)%3], clients[(holder+2)%3]
+			if round%2 == 1 {
+				asker, next = next, asker
+			}
+			taken := make(chan *lease.Lease, 1)
+			var waiting sync.WaitGroup
+			waiting.Go(func() {
+				defer close(taken)
+				l, err := next.leases.Acquire(ctx, key)
+				if err != nil {
+					t.Errorf("round %d: Acquire: %v", round, err)
+					return
+				}
+				taken <- l
+			})
+			why, begun := fmt.Sprint("round ", round), time.Now()
+			for err = txlock.ErrNotHeld; errors.Is(err, txlock.ErrNotHeld) && ctx.Err() == nil; { // a node that lags hasn't heard of the holder
+				err = asker.leases.Ask(ctx, key, why)
+			}
+			if err != nil {
+				t.Fatalf("round %d: Ask: %v", round, err)
+			}
+			select {
+			case <-held.Revoked():
+			case <-ctx.Done():
+				t.Fatalf("round %d: the holder was not told", round)
+			}
+			took := time.Since(begun)
+			told, latest = told+took, max(latest, took)
+			if got, _ := held.Asked(); got != why {
+				t.Errorf("round %d: asked because of %q, want %q", round, got, why)
+			}
+			begun = time.Now()
+			if err := held.Release(ctx); err != nil {
+				t.Fatalf("round %d: Release: %v", round, err)
+			}
+			waiting.Wait()
+			l := <-taken
+			if l == nil {
+				return
+			}
+			over += time.Since(begun)
+			if l.Token() <= held.Token() {
+				t.Errorf("round %d: the token %d after %d", round, l.Token(), held.Token())
+			}
+			if err := l.Renew(ctx); err != nil {
+				t.Fatalf("round %d: Renew: %v", round, err)
+			}
+			if why, asked := l.Asked(); asked {
+				t.Errorf("round %d: the next holder is asked because of %q", round, why)
+			}
+			held, holder = l, next.number
+		}
+		if err := held.Release(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for i, node := range nodes {
+			caughtUp(t, db.At(t, node))
+			if err := clients[i].leases.Ask(ctx, key, "nobody"); !errors.Is(err, txlock.ErrNotHeld) {
+				t.Errorf("node %d: Ask for what is free: %v", i, err)
+			}
+		}
+		t.Logf("told after %v on average, %v at most; handed over within %v on average", told/rounds, latest, over/rounds)
+	})
+}
+
+// kept is a grant of a lease that is held at least for keptFor.
+type kept struct {
+	client     int
+	token      uint64
+	asked, got time.Duration // before Acquire, and after it
+	released   bool          // and this was acknowledged
+}
+
+const keptFor = 1500 * time.Millisecond
+
+// TestLeasesTogether has clients of all nodes take several leases at once, in any order,
+// and keep one held for longer than they work, while a node is killed and one hangs.
+// Nobody has a lease beside another, no update of those who guard with all of them is lost,
+// nobody is granted too soon what is kept, and all is to be had again in the end.
+func TestLeasesTogether(t *testing.T) {
+	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
+		db := nodes[0].Open(t)
+		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+		db.Grant(t, "numbers", "marks")
+		in := inside(t, db)
+		var held []*history
+		for _, kind := range []string{"all1", "all2", "all3"} {
+			h := newHistory(kind, 1)
+			h.ledger = newLedger(kind, in)
+			held = append(held, h)
+			db.Exec(t, "INSERT INTO numbers VALUES ('"+kind+"', 0)")
+		}
+		keptKey, began := txlock.Named("kept"), time.Now()
+		var clients []*client
+		for i, node := range nodes {
+			caughtUp(t, db.At(t, node))
+			clients = append(clients, newClient(t, i, db.At(t, node)))
+		}
+
+		ctx, stop := context.WithCancel(t.Context())
+		var working sync.WaitGroup
+		var ended atomic.Bool
+		defer working.Wait()
+		defer stop()
+		var mu sync.Mutex
+		var grants []kept
+		for _, c := range clients {
+			for _, work := range []func(ctx context.Context){
+				func(ctx context.Context) { c.several(ctx, held) },
+				func(ctx context.Context) { c.several(ctx, held) },
+				func(ctx context.Context) {
+					one := kept{client: c.number, asked: time.Since(began)}
+					l, err := c.leases.TryAcquire(ctx, keptKey, lease.HoldAtLeast(keptFor))
+					if err != nil {
+						return
+					}
+					one.token, one.got = l.Token(), time.Since(began)
+					one.released = l.Release(ctx) == nil
+					mu.Lock()
+					defer mu.Unlock()
+					grants = append(grants, one)
+				},
+			} {
+				working.Go(func() {
+					for !ended.Load() && ctx.Err() == nil {
+						limited, cancel := context.WithTimeout(ctx, callLimit)
+						work(limited)
+						cancel()
+						time.Sleep(rand.N(20 * time.Millisecond))
+					}
+				})
+			}
+		}
+		time.Sleep(2 * keptFor)
+		killed(t, nodes[rand.IntN(len(nodes))])
+		hung(t, db.At(t, nodes[rand.IntN(len(nodes))]))
+		time.Sleep(2 * keptFor)
+		ended.Store(true)
+		working.Wait()
+
+		for i, c := range clients {
+			acquired, cancel := context.WithTimeout(ctx, time.Minute)
+			all, err := c.leases.AcquireAll(acquired, []txlock.Key{keptKey, txlock.Named("all1"), txlock.Named("all2"), txlock.Named("all3")})
+			cancel()
+			if err != nil {
+				t.Fatalf("client %d: AcquireAll at the end: %v", i, err)
+			}
+			if err := all.Release(ctx); err != nil {
+				t.Errorf("client %d: Release at the end: %v", i, err)
+			}
+		}
+		for i, node := range nodes {
+			t.Logf("node %d:", i)
+			here := caughtUp(t, db.At(t, node))
+			for _, h := range held {
+				h.ledger.check(t, here)
+			}
+		}
+		for _, h := range held {
+			h.check(t)
+		}
+		checkKept(t, grants)
+	})
+}
+
+// several acquires two of the leases or all, in any order, raises their numbers in a
+// transaction that they guard, and releases them.
+func (c *client) several(ctx context.Context, held []*history) {
+	held = slices.Clone(held)
+	rand.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
+	held = held[:2+rand.IntN(2)]
+	var keys []txlock.Key
+	for _, h := range held {
+		keys = append(keys, txlock.Named(h.kind))
+	}
+	all, err := c.leases.AcquireAll(ctx, keys)
+	if err != nil {
+		held[0].failed(err)
+		return
+	}
+	holds, ours := make([]hold, len(held)), make([]*attempts, len(held))
+	for i, h := range held {
+		token := all.Get(keys[i]).Token()
+		holds[i], ours[i] = hold{client: c.number, token: token, begun: time.Since(h.began)}, &attempts{ledger: h.ledger}
+		holds[i].end = holds[i].begun
+	}
+	look := func() {
+		for i, key := range keys {
+			if asked := time.Since(held[i].began); all.Get(key).Err() == nil {
+				holds[i].end = asked
+			}
+		}
+	}
+	err = locksqlc.Run(ctx, c.db, nil, func(tx *sql.Tx) error {
+		look()
+		for _, a := range ours {
+			if err := a.increment(ctx, tx); err != nil {
+				return err
+			}
+		}
+		err := all.Guard(ctx, tx)
+		for _, a := range ours {
+			a.done = err == nil
+		}
+		return err
+	})
+	look()
+	for i, a := range ours {
+		a.settle(err)
+		held[i].add(holds[i])
+	}
+	if err := all.Release(ctx); err != nil {
+		held[0].failed(err)
+	}
+}
+
+// checkKept says that nobody was granted the lease too soon after one who has released it,
+// and that it was granted through several nodes.
+func checkKept(t *testing.T, grants []kept) {
+	t.Helper()
+	slices.SortFunc(grants, func(a, b kept) int { return cmp.Compare(a.token, b.token) })
+	byClient := make(map[int]int)
+	for i, next := range grants {
+		byClient[next.client]++
+		for _, before := range grants[:i] {
+			// The clock is that of the nodes, which may be set by a little, or run at another rate.
+			if passed := next.got - before.asked; before.released && passed < keptFor-keptFor/100 {
+				t.Errorf("kept: %v after %+v it was granted again: %+v", passed, before, next)
+			}
+		}
+	}
+	t.Logf("kept: %d grants, by client %v", len(grants), byClient)
+	if len(byClient) < 2 || len(grants) < 4 {
+		t.Errorf("kept: only %d grants to %d clients", len(grants), len(byClient))
+	}
+}
