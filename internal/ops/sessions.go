@@ -1,0 +1,145 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"strings"
+)
+
+// describe reads what the server knows of the sessions that hold something or wait.
+func (l *look) describe(ctx context.Context) error {
+	wanted := make(map[uint64]bool)
+	for _, lock := range l.Locks {
+		wanted[lock.Session] = true
+	}
+	for _, lease := range l.Leases {
+		wanted[lease.Session] = true
+	}
+	for _, w := range l.Waits {
+		wanted[w.Session] = true
+		for _, blocker := range w.Blockers {
+			wanted[blocker] = true
+		}
+	}
+	delete(wanted, 0)
+	for id := range wanted {
+		s := Session{ID: id}
+		if t := l.open[id]; t != nil {
+			s.InTx, s.TxAge, s.RowLocks, s.Statement = true, t.age, t.locks, statement(t.statement)
+		}
+		l.Sessions[id] = s
+	}
+	defer l.order()
+	if len(wanted) == 0 {
+		return nil
+	}
+	err := l.processes(ctx)
+	if err == nil {
+		err = l.programs(ctx)
+	}
+	l.precise()
+	return err
+}
+
+// process is a session as the server tells of it.
+type process struct {
+	id                                           uint64
+	user, host, database, command, state, sql, p sql.NullString
+	busy                                         sql.NullFloat64
+	ended                                        bool
+}
+
+// processes reads the list of sessions: on MySQL from the performance schema, which has
+// the last statement, too, and doesn't stumble over a text that is no UTF-8.
+func (l *look) processes(ctx context.Context) error {
+	scan := func(p *process) []any {
+		return []any{&p.id, &p.user, &p.host, &p.database, &p.command, &p.state, &p.busy, &p.sql, &p.ended}
+	}
+	if l.maria {
+		all, err := every(ctx, l.db, `SELECT id, user, host, db, command, state, COALESCE(NULLIF(time_ms, 0) / 1000, time), LEFT(info, 1024), 0
+			FROM information_schema.PROCESSLIST WHERE id IN (`+l.ids()+`)`, nil, scan)
+		l.fill(all)
+		return err
+	}
+	all, err := every(ctx, l.db, `SELECT t.processlist_id, t.processlist_user, t.processlist_host, t.processlist_db, t.processlist_command, t.processlist_state,
+		IF(t.processlist_command = 'Sleep' OR s.timer_wait IS NULL, t.processlist_time, s.timer_wait / 1000000000000),
+		COALESCE(LEFT(s.sql_text, 1024), t.processlist_info), s.end_event_id IS NOT NULL
+		FROM performance_schema.threads t
+		LEFT JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id AND s.nesting_event_level = 0
+		WHERE t.processlist_id IN (`+l.ids()+`)`, nil, scan)
+	if denied(err) {
+		l.gap("programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
+		all, err = every(ctx, l.db, `SELECT id, user, host, db, command, state, time, LEFT(info, 1024), 0
+			FROM information_schema.PROCESSLIST WHERE id IN (`+l.ids()+`)`, nil, scan)
+	}
+	l.fill(all)
+	return err
+}
+
+func (l *look) ids() string {
+	ids := make([]uint64, 0, len(l.Sessions))
+	for id := range l.Sessions {
+		ids = append(ids, id)
+	}
+	return list(ids)
+}
+
+func (l *look) fill(all []process) {
+	for _, p := range all {
+		s := l.Sessions[p.id]
+		s.User, s.Host, s.Database, s.Command, s.State = p.user.String, p.host.String, p.database.String, p.command.String, p.state.String
+		s.For = Seconds(p.busy.Float64)
+		if p.sql.Valid {
+			s.Statement, s.Last = statement(p.sql.String), p.ended || p.command.String == "Sleep"
+		}
+		l.Sessions[p.id] = s
+	}
+}
+
+// programs reads the connection attributes, which MariaDB has only where its performance
+// schema is on.
+func (l *look) programs(ctx context.Context) error {
+	type attributes struct {
+		id                uint64
+		name, client, pid sql.NullString
+	}
+	all, err := every(ctx, l.db, `SELECT processlist_id, MAX(IF(attr_name = 'program_name', attr_value, NULL)),
+		MAX(IF(attr_name = '_client_name', attr_value, NULL)), MAX(IF(attr_name = '_pid', attr_value, NULL))
+		FROM performance_schema.session_connect_attrs WHERE processlist_id IN (`+l.ids()+`) GROUP BY processlist_id`, nil, func(a *attributes) []any {
+		return []any{&a.id, &a.name, &a.client, &a.pid}
+	})
+	if denied(err) {
+		if l.maria {
+			l.gap("programs are not known", "start the server with performance_schema=ON, and "+l.grant("SELECT ON performance_schema.*"))
+		} else {
+			l.gap("programs are not known", l.grant("SELECT ON performance_schema.*"))
+		}
+		return nil
+	}
+	for _, a := range all {
+		s := l.Sessions[a.id]
+		if s.Program = cmp.Or(a.name.String, a.client.String); a.pid.Valid {
+			s.Program = strings.TrimSpace(s.Program + " (pid " + a.pid.String + ")")
+		}
+		l.Sessions[a.id] = s
+	}
+	if l.maria && err == nil && len(all) == 0 {
+		var on bool
+		if err := l.db.QueryRowContext(ctx, "SELECT @@performance_schema").Scan(&on); err == nil && !on {
+			l.gap("programs and last statements are not known", "start the server with performance_schema=ON")
+		}
+	}
+	return err
+}
+
+// precise sets how long a session has waited, where the server tells that of its
+// statement more exactly than in whole seconds.
+func (l *look) precise() {
+	for i := range l.Waits {
+		w := &l.Waits[i]
+		if s := l.Sessions[w.Session]; !s.Idle() && s.For > 0 {
+			w.For = s.For
+		}
+	}
+}

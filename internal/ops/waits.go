@@ -1,0 +1,103 @@
+package ops
+
+import (
+	"cmp"
+	"hash/crc32"
+	"slices"
+	"strings"
+)
+
+// SlotOf returns the slot that a key of a hashed family falls on.
+func SlotOf(key string) int64 { return int64(crc32.ChecksumIEEE([]byte(key)) % (1 << 16)) }
+
+// bySlot orders keys by the slots that they would fall on.
+func bySlot(keys []string) map[int64][]string {
+	slots := make(map[int64][]string)
+	for _, key := range keys {
+		slots[SlotOf(key)] = append(slots[SlotOf(key)], key)
+	}
+	return slots
+}
+
+// assemble joins what was found: the locks, who waits for them, and how many.
+func (l *look) assemble(held []Lock) {
+	type place struct {
+		Row
+		place string
+	}
+	at := func(s rowLock) place {
+		if s.Kind == Other {
+			return place{s.Row, s.place}
+		}
+		return place{Row: s.Row}
+	}
+	holders := make(map[place][]rowLock)
+	for _, s := range l.seen {
+		if !s.waiting {
+			holders[at(s)] = append(holders[at(s)], s)
+		}
+	}
+	for _, lock := range held { // the server may not list all
+		here := place{Row: lock.Row}
+		if !slices.ContainsFunc(holders[here], func(s rowLock) bool { return s.session == lock.Session }) {
+			holders[here] = append(holders[here], rowLock{Row: lock.Row, session: lock.Session})
+		}
+	}
+	for _, s := range l.seen {
+		if !s.waiting || slices.ContainsFunc(l.Waits, func(w Wait) bool { return w.Session == s.session && w.Row == s.Row }) {
+			continue
+		}
+		w := Wait{Row: s.Row, Mode: s.mode, Session: s.session, Blockers: []uint64{}, place: at(s).place}
+		if t := l.open[s.session]; t != nil {
+			w.For = t.waits
+		}
+		for _, h := range holders[at(s)] {
+			if h.session != s.session && !slices.Contains(w.Blockers, h.session) {
+				w.Blockers, w.Unsure = append(w.Blockers, h.session), w.Unsure || h.unsure
+			}
+		}
+		slices.Sort(w.Blockers)
+		l.Waits = append(l.Waits, w)
+	}
+	for _, first := range l.Leases {
+		if first.Kind == waiter {
+			l.Waits = append(l.Waits, Wait{Row: Row{Kind: LeaseRow, Key: first.Key}, Mode: Exclusive, Session: first.Session, For: first.Held, Blockers: []uint64{}})
+		}
+	}
+	waiters := make(map[Row]int)
+	for _, w := range l.Waits {
+		waiters[w.Row]++
+	}
+	for i := range held {
+		held[i].Waiters = waiters[held[i].Row]
+	}
+	for i := range l.Leases {
+		lease := &l.Leases[i]
+		if lease.Waiters = waiters[Row{Kind: Turnstile, Key: lease.Key, Slot: -1}]; lease.Kind != waiter {
+			lease.Waiters += waiters[Row{Kind: LeaseRow, Key: lease.Key, Slot: lease.Slot}]
+		}
+	}
+	l.Locks = held
+}
+
+// order sorts all by what people look for: keys, and who has waited longest.
+func (p *Picture) order() {
+	slices.SortFunc(p.Locks, func(a, b Lock) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot), strings.Compare(string(a.Kind), string(b.Kind)), cmp.Compare(a.Session, b.Session))
+	})
+	slices.SortFunc(p.Leases, func(a, b Lease) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot))
+	})
+	slices.SortFunc(p.Waits, func(a, b Wait) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot), -cmp.Compare(a.For, b.For), cmp.Compare(a.Session, b.Session))
+	})
+	p.Locks, p.Leases, p.Waits, p.Gaps = notNil(p.Locks), notNil(p.Leases), notNil(p.Waits), notNil(p.Gaps)
+}
+
+// notNil returns an empty list, which JSON writes as one, in place of none.
+func notNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
