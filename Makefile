@@ -32,7 +32,7 @@ CHAOSFLAGS ?=
 # contrib has a module for each library that it adapts to, and one of recipes for others.
 CONTRIB = contrib/gocron contrib/cron contrib/recipes
 # The programs beside the library, a module each.
-COMMANDS = cmd/lockgen cmd/lockvet
+COMMANDS = cmd/lockgen cmd/lockvet cmd/lockstep
 MODULES  = . tests bench $(CONTRIB) $(COMMANDS)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at

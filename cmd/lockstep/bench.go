@@ -109,9 +109,7 @@ func (a *app) measure(ctx context.Context, each time.Duration, workers int) (err
 		return err
 	}
 	if a.json {
-		return a.printJSON(struct {
-			Measured []measured `json:"measured"`
-		}{all})
+		return a.printJSON(measuredForm{all})
 	}
 	var rows [][]string
 	for _, m := range all {

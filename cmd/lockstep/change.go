@@ -259,9 +259,7 @@ Privileges: SELECT, INSERT, UPDATE, DELETE on lockstep's tables.`,
 				return err
 			}
 			if a.json {
-				return a.printJSON(struct {
-					Removed map[string]int `json:"removed"`
-				}{removed})
+				return a.printJSON(removedForm{removed})
 			}
 			a.say("Removed %d rows of locks, %d of leases, %d of Once.", removed["locks"], removed["leases"], removed["once"])
 			if removed["locks"]+removed["leases"]+removed["once"] == 0 {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/dca00107/lockstep/internal/ops"
@@ -53,19 +54,20 @@ func (d drawing) node(n *ops.Node, first, rest string) {
 }
 
 func (d drawing) title(n *ops.Node) string {
-	var notes []string
+	var notes, keys []string
 	for _, l := range d.Locks {
-		if l.Row != n.Row || l.Owner == "" && len(l.Keys) == 0 {
+		if l.Row != n.Row {
 			continue
 		}
-		if len(l.Keys) > 0 {
-			notes = append(notes, "which is also that of "+strings.Join(l.Keys, ", "))
-		}
-		if l.Owner != "" {
+		keys = l.Keys
+		switch {
+		case l.Owner != "":
 			notes = append(notes, fmt.Sprintf("%s, held %s by %s", l.Mode, l.Held, l.Owner))
+		case l.Mode == ops.Shared && !slices.Contains(notes, "shared"):
+			notes = append(notes, "shared")
 		}
 	}
-	title := n.String()
+	title := nameOf(n.Row, keys)
 	if len(n.Holders) == 0 && len(n.Leases) == 0 {
 		notes = append(notes, "the holder is not known")
 	}

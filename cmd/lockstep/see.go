@@ -27,11 +27,7 @@ performance_schema.* as well. MariaDB lists shared locks only while somebody wai
 				return err
 			}
 			if a.json {
-				return a.printJSON(struct {
-					Locks    []ops.Lock             `json:"locks"`
-					Sessions map[uint64]ops.Session `json:"sessions"`
-					Gaps     []ops.Gap              `json:"gaps"`
-				}{p.Locks, p.Sessions, p.Gaps})
+				return a.printJSON(locksForm{p.Locks, p.Sessions, p.Gaps})
 			}
 			a.gaps(p.Gaps)
 			if len(p.Locks) == 0 {
@@ -86,9 +82,7 @@ Privileges: SELECT on lockstep's tables. Sessions of waiters need PROCESS.`,
 				return err
 			}
 			if a.json {
-				return a.printJSON(struct {
-					Leases []ops.Lease `json:"leases"`
-				}{p.Leases})
+				return a.printJSON(leasesForm{p.Leases})
 			}
 			if len(p.Leases) == 0 {
 				return failed(nothing, "no leases are held")
@@ -139,11 +133,7 @@ performance_schema.* as well.`,
 				return err
 			}
 			if a.json {
-				return a.printJSON(struct {
-					Waits    []*ops.Node            `json:"waits"`
-					Sessions map[uint64]ops.Session `json:"sessions"`
-					Gaps     []ops.Gap              `json:"gaps"`
-				}{p.Tree(), p.Sessions, p.Gaps})
+				return a.printJSON(waitsForm{p.Tree(), p.Sessions, p.Gaps})
 			}
 			a.gaps(p.Gaps)
 			if len(p.Waits) == 0 {

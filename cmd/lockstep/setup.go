@@ -52,6 +52,7 @@ prints the statements for somebody who has them.`,
 
 func (a *app) check() *cobra.Command {
 	var nodes []string
+	problems := false
 	cmd := &cobra.Command{
 		Use: "check", Args: cobra.NoArgs,
 		Short: "Examine server, tables, privileges and settings",
@@ -75,11 +76,9 @@ Privileges: those of the programs.`,
 				return err
 			}
 			if a.json {
-				err = a.printJSON(struct {
-					Findings []ops.Finding `json:"findings"`
-				}{found})
+				err = a.printJSON(findingsForm{found})
 			} else {
-				a.findings(found)
+				a.findings(found, problems)
 			}
 			faults := 0
 			for _, f := range found {
@@ -94,17 +93,24 @@ Privileges: those of the programs.`,
 		}),
 	}
 	cmd.Flags().StringSliceVar(&nodes, "node", nil, "host:port of another server of the cluster")
+	cmd.Flags().BoolVar(&problems, "problems", false, "leave out what is right")
 	return cmd
 }
 
-func (a *app) findings(found []ops.Finding) {
+func (a *app) findings(found []ops.Finding, problems bool) {
 	var rows [][]string
 	for _, f := range found {
 		text := f.Text
 		if f.State != ops.OK {
 			text = "see below"
 		}
-		rows = append(rows, []string{f.Name, string(f.State), text})
+		if !problems || f.State != ops.OK {
+			rows = append(rows, []string{f.Name, string(f.State), text})
+		}
+	}
+	if len(rows) == 0 {
+		a.say("All is right.")
+		return
 	}
 	table(a.out, "SUBJECT STATE FINDING", rows)
 	for _, f := range found {
@@ -221,9 +227,7 @@ func (a *app) version() *cobra.Command {
 				version = info.Main.Version
 			}
 			if a.json {
-				return a.printJSON(struct {
-					Version string `json:"version"`
-				}{version})
+				return a.printJSON(versionForm{version})
 			}
 			a.say("lockstep %s", version)
 			return nil

@@ -131,9 +131,7 @@ Privileges: SELECT on lockstep_jobs and lockstep_leases.`,
 				return err
 			}
 			if a.json {
-				return a.printJSON(struct {
-					Jobs []ops.JobStatus `json:"jobs"`
-				}{jobs})
+				return a.printJSON(jobsForm{jobs})
 			}
 			if len(jobs) == 0 {
 				return failed(nothing, "there are no jobs")
@@ -168,9 +166,7 @@ Privileges: SELECT on lockstep_once.`,
 				return err
 			}
 			if a.json {
-				return a.printJSON(struct {
-					Once []ops.OnceRecord `json:"once"`
-				}{all})
+				return a.printJSON(onceForm{all})
 			}
 			if len(all) == 0 {
 				return failed(nothing, "there are no such keys of Once")
@@ -217,9 +213,7 @@ Privileges: SELECT on lockstep_leases.`,
 			}
 			leaders := p.Leaders()
 			if a.json {
-				return a.printJSON(struct {
-					Leaders []ops.Leader `json:"leaders"`
-				}{leaders})
+				return a.printJSON(leadersForm{leaders})
 			}
 			if len(leaders) == 0 {
 				return failed(nothing, "nobody leads")

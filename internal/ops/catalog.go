@@ -118,7 +118,7 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 	scan := func(r *mysqlLock) []any {
 		return []any{&r.id, &r.trx, &r.thread, &r.kind, &r.database, &r.table, &r.index, &r.mode, &r.status, &r.data, &r.place}
 	}
-	const columns = `SELECT engine_lock_id, engine_transaction_id, thread_id, lock_type, object_schema, object_name, COALESCE(index_name, ''), lock_mode, lock_status,
+	const columns = `SELECT engine_lock_id, engine_transaction_id, thread_id, lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
 		COALESCE(lock_data, ''), SUBSTRING_INDEX(SUBSTRING_INDEX(engine_lock_id, ':', -4), ':', 3)
 		FROM performance_schema.data_locks`
 	all, err := every(ctx, l.db, columns+` WHERE thread_id IS NOT NULL

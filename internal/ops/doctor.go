@@ -236,7 +236,7 @@ func (d *doctor) growth(ctx context.Context) error {
 
 // sight looks at what this user could see of others.
 func (d *doctor) sight(ctx context.Context) error {
-	p, err := d.Look(ctx)
+	p, err := d.look(ctx, true, nil)
 	if errors.Is(err, fault.ErrSchema) || errors.Is(err, fault.ErrPrivilege) {
 		return nil // the tables are missing, as was said before
 	}

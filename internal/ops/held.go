@@ -66,7 +66,7 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 	}
 	for row, g := range now {
 		t := l.open[g.session]
-		if g.token <= committed[row].token || g.session == 0 || l.open != nil && t == nil {
+		if g.token <= committed[row].token || g.session == 0 {
 			continue
 		}
 		if t != nil {
@@ -196,7 +196,7 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	if len(among) == 0 {
 		return nil, nil
 	}
-	if last := l.scanned; !last.ended.IsZero() && time.Since(last.ended) < share*last.took {
+	if last := l.scanned; !last.ended.IsZero() && time.Since(last.ended) < min(share*last.took, time.Minute) {
 		return last.rows, nil
 	}
 	began := time.Now()

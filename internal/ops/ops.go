@@ -89,7 +89,7 @@ const (
 type Row struct {
 	Kind  Kind   `json:"kind"`
 	Key   string `json:"key,omitempty"`   // the name; empty for a slot and for other rows
-	Slot  int64  `json:"slot,omitempty"`  // of a hashed key, or which row of a lease
+	Slot  int64  `json:"slot"`            // of a hashed key, or which row of a lease
 	Table string `json:"table,omitempty"` // of other rows, with the index
 }
 
@@ -202,16 +202,21 @@ func (g Gap) String() string { return g.What + ": " + g.Cure }
 // Look takes a picture. Of the keys, each hashed one is named with its slot.
 //
 // MariaDB lists only the locks that somebody waits for: to find the others, Look reads the
-// tables of locks. That is done again only after 300 times of what it has taken, so that
-// who looks every second hardly burdens the server: a look in between shows the locks that
-// were found before and are still held, and those that somebody waits for.
+// tables of locks. That is done again only after 300 times of what it has taken, at most a
+// minute, so that who looks every second hardly burdens the server: a look in between shows
+// the locks that were found before and are still held, and those that somebody waits for.
 //
 // It returns the errors of the driver and of the server. What is not allowed is a Gap and
 // no error, unless it is SELECT on the tables of lockstep.
 func (r *Room) Look(ctx context.Context, keys ...string) (*Picture, error) {
+	return r.look(ctx, false, keys)
+}
+
+// look is Look. It may try what this user may see although there is nothing to be seen.
+func (r *Room) look(ctx context.Context, try bool, keys []string) (*Picture, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := &look{Room: r, Picture: Picture{Sessions: make(map[uint64]Session)}, keys: bySlot(keys)}
+	l := &look{Room: r, Picture: Picture{Sessions: make(map[uint64]Session)}, keys: bySlot(keys), try: try}
 	if err := l.take(ctx); err != nil {
 		return nil, fault.Explain("look at the locks", err)
 	}
@@ -223,6 +228,7 @@ type look struct {
 	*Room
 	Picture
 	maria   bool
+	try     bool
 	grantee string
 	keys    map[int64][]string
 
@@ -264,6 +270,7 @@ func (l *look) take(ctx context.Context) error {
 		return err
 	}
 	l.assemble(held)
+	l.dropStrangers()
 	return l.describe(ctx)
 }
 

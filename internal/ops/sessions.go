@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"slices"
 	"strings"
 )
 
@@ -30,8 +31,13 @@ func (l *look) describe(ctx context.Context) error {
 		}
 		l.Sessions[id] = s
 	}
+	for _, lock := range l.Locks { // the server's list of transactions may be a moment old
+		s := l.Sessions[lock.Session]
+		s.InTx, s.TxAge = true, max(s.TxAge, lock.Held)
+		l.Sessions[lock.Session] = s
+	}
 	defer l.order()
-	if len(wanted) == 0 {
+	if len(wanted) == 0 && !l.try {
 		return nil
 	}
 	err := l.processes(ctx)
@@ -39,6 +45,7 @@ func (l *look) describe(ctx context.Context) error {
 		err = l.programs(ctx)
 	}
 	l.precise()
+	l.dropUnlikely()
 	return err
 }
 
@@ -82,6 +89,9 @@ func (l *look) ids() string {
 	for id := range l.Sessions {
 		ids = append(ids, id)
 	}
+	if len(ids) == 0 {
+		ids = append(ids, 0) // which no session has
+	}
 	return list(ids)
 }
 
@@ -90,8 +100,8 @@ func (l *look) fill(all []process) {
 		s := l.Sessions[p.id]
 		s.User, s.Host, s.Database, s.Command, s.State = p.user.String, p.host.String, p.database.String, p.command.String, p.state.String
 		s.For = Seconds(p.busy.Float64)
-		if p.sql.Valid {
-			s.Statement, s.Last = statement(p.sql.String), p.ended || p.command.String == "Sleep"
+		if p.sql.Valid || s.Idle() { // what was read of the transaction may be a moment old
+			s.Statement, s.Last = statement(p.sql.String), p.ended || s.Idle()
 		}
 		l.Sessions[p.id] = s
 	}
@@ -140,6 +150,18 @@ func (l *look) precise() {
 		w := &l.Waits[i]
 		if s := l.Sessions[w.Session]; !s.Idle() && s.For > 0 {
 			w.For = s.For
+		}
+	}
+}
+
+// dropUnlikely removes those who may hold a row from where it isn't sure who does, if they
+// use another database and others don't.
+func (l *look) dropUnlikely() {
+	for i := range l.Waits {
+		w := &l.Waits[i]
+		stranger := func(id uint64) bool { return l.Sessions[id].Database != l.Database }
+		if likely := slices.DeleteFunc(slices.Clone(w.Blockers), stranger); w.Unsure && len(likely) > 0 {
+			w.Blockers, w.Unsure = likely, len(likely) > 1
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,7 +152,8 @@ func (p *Picture) Leaders() []Leader {
 		if i := strings.LastIndexByte(by, '/'); i > 0 {
 			by = by[:i]
 		}
-		leaders = append(leaders, Leader{lease.Key, by, lease.Note, lease.Token, lease.Since, lease.Left, notNil(seats[lease.Key])})
+		others := slices.DeleteFunc(seats[lease.Key], func(note string) bool { return note == lease.Note }) // it keeps its seat for a while
+		leaders = append(leaders, Leader{lease.Key, by, lease.Note, lease.Token, lease.Since, lease.Left, notNil(others)})
 	}
 	return leaders
 }

@@ -80,6 +80,31 @@ func (l *look) assemble(held []Lock) {
 	l.Locks = held
 }
 
+// dropStrangers removes the waits for rows of other tables that keep nobody from a row of
+// lockstep.
+func (l *look) dropStrangers() {
+	ours := make(map[uint64]bool)
+	for _, lock := range l.Locks {
+		ours[lock.Session] = true
+	}
+	for grown := true; grown; {
+		grown = false
+		for _, w := range l.Waits {
+			sure := w.Blockers
+			if w.Unsure {
+				sure = nil
+			}
+			if w.Kind == Other && !ours[w.Session] && !slices.ContainsFunc(sure, func(id uint64) bool { return ours[id] }) {
+				continue
+			}
+			for _, id := range append([]uint64{w.Session}, sure...) {
+				grown, ours[id] = grown || !ours[id], true
+			}
+		}
+	}
+	l.Waits = slices.DeleteFunc(l.Waits, func(w Wait) bool { return w.Kind == Other && !ours[w.Session] })
+}
+
 // order sorts all by what people look for: keys, and who has waited longest.
 func (p *Picture) order() {
 	slices.SortFunc(p.Locks, func(a, b Lock) int {
