@@ -107,7 +107,7 @@ var situations = []struct {
 		s.Cleanup(func() {
 			cancel()
 			for range 50 {
-				<-ended
+				_ = <-ended // it is cancelled
 			}
 			_ = holder.Release(context.WithoutCancel(ctx))
 		})
@@ -123,18 +123,18 @@ var situations = []struct {
 		s.shows([]string{"leases"}, "web-2/815", "  50  ", "  49  ")
 	}},
 	{"a lease of a dead host", func(s *stage) {
-		s.acquire("report", "web-9/3301", "web-9:3301")
+		s.acquire("web-9/3301", "web-9:3301")
 		// As if its holder had renewed nothing for most of its time to live.
 		s.db.Exec(s, "UPDATE lockstep_leases SET expires_us = expires_us - ttl_us * 3 DIV 4 WHERE name = 'report'")
 		s.shows([]string{"leases"}, "late", "web-9:3301")
 	}},
 	{"a holder that is asked", func(s *stage) {
-		s.acquire("report", "web-1/4711", "nightly report")
+		s.acquire("web-1/4711", "nightly report")
 		s.shows([]string{"ask", "report", "--reason", "maintenance at 4", "--yes"}, "Asked.")
 		s.shows([]string{"leases"}, "asked: maintenance at 4")
 	}},
 	{"a lease that is taken away", func(s *stage) {
-		s.acquire("report", "web-1/4711", "nightly report")
+		s.acquire("web-1/4711", "nightly report")
 		s.shows([]string{"release", "report", "--yes"}, "Released.")
 		s.shows([]string{"leases"}, "exit code 1")
 	}},
@@ -152,7 +152,7 @@ var situations = []struct {
 		s.shows([]string{"release", "order:42"}, "exit code 4")
 	}},
 	{"a guarded lease", func(s *stage) {
-		l := s.acquire("report", "web-1/4711", "nightly report")
+		l := s.acquire("web-1/4711", "nightly report")
 		tx, _ := s.begin()
 		s.must(l.Guard(s.ctx, tx))
 		s.shows([]string{"show", "report"}, "nightly report")
@@ -193,7 +193,7 @@ var situations = []struct {
 	{"an election", func(s *stage) {
 		ctx, cancel := context.WithCancel(s.ctx)
 		ended := make(chan error, 2)
-		s.Cleanup(func() { cancel(); <-ended; <-ended })
+		s.Cleanup(func() { cancel(); _, _ = <-ended, <-ended })
 		leads := make(chan struct{}, 2)
 		for _, name := range []string{"web-1:4711", "web-2:815"} {
 			e, err := elect.New(s.manager(lease.WithNote(name)), txlock.Named("scheduler"), elect.By(name))
@@ -235,10 +235,10 @@ var situations = []struct {
 	}},
 }
 
-// acquire acquires a lease that lasts for the test.
-func (s *stage) acquire(key, owner, note string) *lease.Lease {
+// acquire acquires a lease of the key report that lasts for the test.
+func (s *stage) acquire(owner, note string) *lease.Lease {
 	s.Helper()
-	l, err := s.manager(lease.TTL(time.Hour), lease.WithNote(note)).Acquire(lease.WithOwner(s.ctx, owner), txlock.Named(key))
+	l, err := s.manager(lease.TTL(time.Hour), lease.WithNote(note)).Acquire(lease.WithOwner(s.ctx, owner), txlock.Named("report"))
 	s.must(err)
 	return l
 }

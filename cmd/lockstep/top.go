@@ -42,7 +42,7 @@ Privileges: as for locks.`,
 			}
 			s := screen{look: look, every: every, by: "waiters", width: 120, height: 30}
 			s.see(first)
-			_, err = tea.NewProgram(s, tea.WithContext(cmd.Context()), tea.WithInput(a.in), tea.WithOutput(a.out)).Run()
+			_, err = tea.NewProgram(s, tea.WithContext(cmd.Context()), tea.WithInput(a.in), tea.WithOutput(a.out), tea.WithWindowSize(s.width, s.height)).Run()
 			return err
 		},
 	}

@@ -23,7 +23,7 @@ func TestViews(t *testing.T) {
 				t.Fatal(output)
 			}
 			s.must(schema.InstallViews(s.ctx, db.Admin())) // again
-			s.acquire("report", "web-1/4711", "nightly report")
+			s.acquire("web-1/4711", "nightly report")
 			_, scope := s.begin()
 			s.lock(scope, orders.Key(42))
 			tx, waiter := s.begin()

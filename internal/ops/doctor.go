@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,67 +64,67 @@ func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
 	return d.found, nil
 }
 
+// subjects are what package schema examines.
+var subjects = []struct {
+	name  string
+	is    error
+	state State
+	good  string
+	cure  string
+}{
+	{"version", schema.ErrServer, Fault, "new enough", "upgrade the server"},
+	{"tables", schema.ErrTable, Fault, "all there, as they should be", "lockstep install"},
+	{"privileges", schema.ErrPrivilege, Fault, "this user may lock", ""},
+	{"center rows", schema.ErrCenters, Fault, "65,536, if the tables are right", "lockstep install"},
+	{"clock function", schema.ErrSysdateIsNow, Fault, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
+	{"autocommit", schema.ErrAutocommit, Fault, "on", "remove autocommit=0 from the data source name and from init_connect"},
+	{"character set", schema.ErrCharset, Fault, "one for all", "use charset=utf8mb4 in the data source name"},
+	{"cluster", schema.ErrMultiPrimary, Warn, "one server takes writes", "send all locking transactions to one node"},
+	{"procedures", schema.ErrProcedures, Warn, "as they should be, or not needed", "lockstep install, as a user with CREATE ROUTINE and ALTER ROUTINE; GRANT EXECUTE to this user"},
+}
+
 // schema is what package schema finds.
 func (d *doctor) schema(ctx context.Context) error {
-	all := []error{}
-	err := schema.Check(ctx, d.db)
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		all = joined.Unwrap()
-	} else if err != nil {
-		return err
-	}
-	for _, subject := range []struct {
-		name  string
-		is    error
-		state State
-		good  string
-		cure  string
-	}{
-		{"version", schema.ErrServer, Fault, "new enough", "upgrade the server"},
-		{"tables", schema.ErrTable, Fault, "all there, as they should be", "lockstep install"},
-		{"privileges", schema.ErrPrivilege, Fault, "this user may lock", ""},
-		{"center rows", schema.ErrCenters, Fault, "65,536", "lockstep install"},
-		{"clock function", schema.ErrSysdateIsNow, Fault, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
-		{"autocommit", schema.ErrAutocommit, Fault, "on", "remove autocommit=0 from the data source name and from init_connect"},
-		{"character set", schema.ErrCharset, Fault, "one for all", "use charset=utf8mb4 in the data source name"},
-		{"cluster", schema.ErrMultiPrimary, Warn, "one server takes writes", "send all locking transactions to one node"},
-		{"procedures", schema.ErrProcedures, Warn, "as they should be, or not needed", "lockstep install, as a user with CREATE ROUTINE and ALTER ROUTINE; GRANT EXECUTE to this user"},
-	} {
+	problems := flat(schema.Check(ctx, d.db))
+	for _, subject := range subjects {
 		var texts []string
-		for _, err := range all {
-			for _, one := range flat(err) {
-				if errors.Is(one, subject.is) {
-					texts = append(texts, one.Error())
-				}
-			}
-		}
-		if texts == nil && subject.is == schema.ErrCenters && (errors.Is(err, schema.ErrTable) || errors.Is(err, schema.ErrPrivilege)) {
-			continue // they could not be counted
-		}
-		if texts == nil {
-			d.add(subject.name, OK, "", "%s", subject.good)
-			continue
-		}
 		cure := subject.cure
-		for _, text := range texts {
-			if _, grant, found := strings.Cut(text, ": GRANT "); found {
+		for _, problem := range problems {
+			if !errors.Is(problem, subject.is) {
+				continue
+			}
+			texts = append(texts, problem.Error())
+			if _, grant, found := strings.Cut(problem.Error(), ": GRANT "); found {
 				grant, _, _ = strings.Cut(grant, ": ")
 				cure = strings.TrimPrefix(cure+"; GRANT "+grant, "; ")
 			}
 		}
-		d.add(subject.name, subject.state, cure, "%s", strings.Join(texts, "; "))
+		problems = slices.DeleteFunc(problems, func(problem error) bool { return errors.Is(problem, subject.is) })
+		if texts == nil {
+			d.add(subject.name, OK, "", "%s", subject.good)
+		} else {
+			d.add(subject.name, subject.state, cure, "%s", strings.Join(texts, "; "))
+		}
 	}
-	return nil
+	return errors.Join(problems...) // the server's or the driver's
 }
 
-// flat returns the errors that were joined, without those that tell of one.
+// flat returns the errors that were joined into one.
 func flat(err error) (all []error) {
+	if err == nil {
+		return nil
+	}
 	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok || strings.HasPrefix(err.Error(), "schema: ") || strings.HasPrefix(err.Error(), "lockstep: a privilege") && !strings.Contains(err.Error(), "\nlockstep: ") {
+	if !ok {
 		return []error{err}
 	}
+	var texts []string
 	for _, one := range joined.Unwrap() {
+		texts = append(texts, one.Error())
 		all = append(all, flat(one)...)
+	}
+	if strings.Join(texts, "\n") != err.Error() { // it has a text of its own
+		return []error{err}
 	}
 	return all
 }

@@ -45,6 +45,16 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 			candidates[row] = true
 		}
 	}
+	known, err := l.uncommittedGrants(ctx, candidates)
+	if err != nil {
+		return nil, err
+	}
+	l.known = known
+	return l.granted(locks, known), nil
+}
+
+// uncommittedGrants returns the grants of the rows that are not committed.
+func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (map[Row]grant, error) {
 	known := make(map[Row]grant)
 	for row, g := range l.known {
 		if t := l.open[g.session]; candidates[row] && t != nil && t.id == g.tx {
@@ -65,17 +75,15 @@ func (l *look) held(ctx context.Context) ([]Lock, error) {
 		return nil, err
 	}
 	for row, g := range now {
-		t := l.open[g.session]
 		if g.token <= committed[row].token || g.session == 0 {
 			continue
 		}
-		if t != nil {
+		if t := l.open[g.session]; t != nil {
 			g.tx = t.id
 		}
 		known[row] = g
 	}
-	l.known = known
-	return l.granted(locks, known), nil
+	return known, nil
 }
 
 // granted adds to the locks what their rows tell.
@@ -178,20 +186,9 @@ type scan struct {
 // session with an open transaction, since that began. It reads the tables from end to end,
 // unless that was done a moment ago.
 func (l *look) scan(ctx context.Context) ([]Row, error) {
-	since := int64(math.MinInt64)
-	var among []uint64
-	if l.open != nil {
-		oldest := Seconds(0)
-		for session, t := range l.open {
-			among, oldest = append(among, session), max(oldest, t.age)
-		}
-		since = l.Taken.UnixMicro() - int64(float64(oldest)*1e6) - time.Second.Microseconds() // the server tells whole seconds
-	} else {
-		own, err := every(ctx, l.db, "SELECT id FROM information_schema.PROCESSLIST", nil, func(id *uint64) []any { return []any{id} })
-		if err != nil {
-			return nil, err
-		}
-		among = own
+	among, since, err := l.suspects(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if len(among) == 0 {
 		return nil, nil
@@ -201,7 +198,7 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	}
 	began := time.Now()
 	var rows []Row
-	err := l.uncommitted(ctx, func(tx *sql.Tx) error {
+	err = l.uncommitted(ctx, func(tx *sql.Tx) error {
 		for part := range slices.Chunk(among, sessions) {
 			where := fmt.Sprintf(" WHERE locked_us >= %d AND conn_id IN (%s)", since, list(part))
 			names, err := every(ctx, tx, "SELECT name FROM lockstep_locks"+where, nil, func(r *Row) []any { return []any{&r.Key} })
@@ -224,6 +221,20 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	})
 	l.scanned = scan{rows, time.Now(), time.Since(began)}
 	return rows, err
+}
+
+// suspects returns the sessions that may hold locks, and since when, in microseconds: those
+// with an open transaction, or if that isn't known, all that this user may see.
+func (l *look) suspects(ctx context.Context) (among []uint64, since int64, err error) {
+	if l.open == nil {
+		among, err = every(ctx, l.db, "SELECT id FROM information_schema.PROCESSLIST", nil, func(id *uint64) []any { return []any{id} })
+		return among, math.MinInt64, err
+	}
+	oldest := Seconds(0)
+	for session, t := range l.open {
+		among, oldest = append(among, session), max(oldest, t.age)
+	}
+	return among, l.Taken.UnixMicro() - int64(float64(oldest)*1e6) - time.Second.Microseconds(), nil // the server tells whole seconds
 }
 
 // list writes numbers for IN.

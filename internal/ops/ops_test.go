@@ -36,7 +36,7 @@ func TestLookAtMany(t *testing.T) {
 			}
 			must(t, txlock.Ensure(t.Context(), pool, keys...))
 			for i := range holders {
-				_, scope := begin(t, pool)
+				scope := begin(t, pool)
 				for _, key := range keys[i*each : (i+1)*each] {
 					_, err := scope.Lock(t.Context(), key)
 					must(t, err)
@@ -46,7 +46,7 @@ func TestLookAtMany(t *testing.T) {
 			var all sync.WaitGroup
 			defer func() { cancel(); all.Wait() }()
 			for range waiters {
-				_, scope := begin(t, pool)
+				scope := begin(t, pool)
 				all.Go(func() { _, _ = scope.Lock(ctx, keys[0]) }) // it is cancelled
 			}
 			admin, cpu := watched(t, db)
@@ -67,7 +67,7 @@ func TestLookAtMany(t *testing.T) {
 			if most := testdb.Long(time.Second, 10*time.Millisecond); least > most {
 				t.Errorf("a look costs the server %v", least)
 			}
-			_, scope := begin(t, pool)
+			scope := begin(t, pool)
 			_, err := scope.Lock(t.Context(), keys[len(keys)-1])
 			must(t, err)
 			for {
@@ -121,14 +121,14 @@ func watched(t *testing.T, db *testdb.DB) (*sql.DB, func() time.Duration) {
 	}
 }
 
-func begin(t *testing.T, pool *sql.DB) (*sql.Tx, *txlock.Scope) {
+func begin(t *testing.T, pool *sql.DB) *txlock.Scope {
 	t.Helper()
 	tx, err := pool.BeginTx(t.Context(), nil)
 	must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	scope, err := txlock.Join(t.Context(), tx)
 	must(t, err)
-	return tx, scope
+	return scope
 }
 
 func must(t *testing.T, err error) {

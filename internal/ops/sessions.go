@@ -51,10 +51,10 @@ func (l *look) describe(ctx context.Context) error {
 
 // process is a session as the server tells of it.
 type process struct {
-	id                                           uint64
-	user, host, database, command, state, sql, p sql.NullString
-	busy                                         sql.NullFloat64
-	ended                                        bool
+	id                                        uint64
+	user, host, database, command, state, sql sql.NullString
+	busy                                      sql.NullFloat64
+	ended                                     bool
 }
 
 // processes reads the list of sessions: on MySQL from the performance schema, which has

@@ -22,7 +22,7 @@ type Waiter struct {
 // Tree orders the waits: at the root are the rows whose holders wait for nobody. Who holds
 // several is there for each.
 func (p *Picture) Tree() []*Node {
-	t := &tree{Picture: p, nodes: make(map[group]*Node), done: make(map[group]bool)}
+	t := &tree{Picture: p, nodes: make(map[place]*Node), done: make(map[place]bool)}
 	waits := make(map[uint64]bool)
 	for _, w := range p.Waits {
 		waits[w.Session] = true
@@ -44,22 +44,16 @@ func (p *Picture) Tree() []*Node {
 	return roots
 }
 
-// group is a row; several rows of a table that isn't lockstep's have the same name.
-type group struct {
-	Row
-	place string
-}
-
 type tree struct {
 	*Picture
-	nodes map[group]*Node
-	order []group
-	done  map[group]bool
+	nodes map[place]*Node
+	order []place
+	done  map[place]bool
 }
 
 // add adds a wait to the node of its row.
 func (t *tree) add(w Wait) {
-	g := group{w.Row, w.place}
+	g := place{w.Row, w.place}
 	n := t.nodes[g]
 	if n == nil {
 		n = &Node{Row: w.Row, Holders: []uint64{}}
@@ -82,7 +76,7 @@ func (t *tree) add(w Wait) {
 }
 
 // grow hangs below each waiter of a row what it holds, once.
-func (t *tree) grow(g group) *Node {
+func (t *tree) grow(g place) *Node {
 	t.done[g] = true
 	n := t.nodes[g]
 	for i := range n.Waiters {

@@ -19,45 +19,26 @@ func bySlot(keys []string) map[int64][]string {
 	return slots
 }
 
+// place is a row; several rows of a table that isn't lockstep's have the same name.
+type place struct {
+	Row
+	place string
+}
+
+func (s rowLock) at() place {
+	if s.Kind == Other {
+		return place{s.Row, s.place}
+	}
+	return place{Row: s.Row}
+}
+
 // assemble joins what was found: the locks, who waits for them, and how many.
 func (l *look) assemble(held []Lock) {
-	type place struct {
-		Row
-		place string
-	}
-	at := func(s rowLock) place {
-		if s.Kind == Other {
-			return place{s.Row, s.place}
-		}
-		return place{Row: s.Row}
-	}
-	holders := make(map[place][]rowLock)
+	holders := l.holders(held)
 	for _, s := range l.seen {
-		if !s.waiting {
-			holders[at(s)] = append(holders[at(s)], s)
+		if s.waiting && !slices.ContainsFunc(l.Waits, func(w Wait) bool { return w.Session == s.session && w.Row == s.Row }) {
+			l.Waits = append(l.Waits, l.waitOf(s, holders[s.at()]))
 		}
-	}
-	for _, lock := range held { // the server may not list all
-		here := place{Row: lock.Row}
-		if !slices.ContainsFunc(holders[here], func(s rowLock) bool { return s.session == lock.Session }) {
-			holders[here] = append(holders[here], rowLock{Row: lock.Row, session: lock.Session})
-		}
-	}
-	for _, s := range l.seen {
-		if !s.waiting || slices.ContainsFunc(l.Waits, func(w Wait) bool { return w.Session == s.session && w.Row == s.Row }) {
-			continue
-		}
-		w := Wait{Row: s.Row, Mode: s.mode, Session: s.session, Blockers: []uint64{}, place: at(s).place}
-		if t := l.open[s.session]; t != nil {
-			w.For = t.waits
-		}
-		for _, h := range holders[at(s)] {
-			if h.session != s.session && !slices.Contains(w.Blockers, h.session) {
-				w.Blockers, w.Unsure = append(w.Blockers, h.session), w.Unsure || h.unsure
-			}
-		}
-		slices.Sort(w.Blockers)
-		l.Waits = append(l.Waits, w)
 	}
 	for _, first := range l.Leases {
 		if first.Kind == waiter {
@@ -78,6 +59,37 @@ func (l *look) assemble(held []Lock) {
 		}
 	}
 	l.Locks = held
+}
+
+// holders returns who holds each row, as the server lists it, or as the rows tell.
+func (l *look) holders(held []Lock) map[place][]rowLock {
+	holders := make(map[place][]rowLock)
+	for _, s := range l.seen {
+		if !s.waiting {
+			holders[s.at()] = append(holders[s.at()], s)
+		}
+	}
+	for _, lock := range held {
+		here := place{Row: lock.Row}
+		if !slices.ContainsFunc(holders[here], func(s rowLock) bool { return s.session == lock.Session }) {
+			holders[here] = append(holders[here], rowLock{Row: lock.Row, session: lock.Session})
+		}
+	}
+	return holders
+}
+
+func (l *look) waitOf(s rowLock, holders []rowLock) Wait {
+	w := Wait{Row: s.Row, Mode: s.mode, Session: s.session, Blockers: []uint64{}, place: s.at().place}
+	if t := l.open[s.session]; t != nil {
+		w.For = t.waits
+	}
+	for _, h := range holders {
+		if h.session != s.session && !slices.Contains(w.Blockers, h.session) {
+			w.Blockers, w.Unsure = append(w.Blockers, h.session), w.Unsure || h.unsure
+		}
+	}
+	slices.Sort(w.Blockers)
+	return w
 }
 
 // dropStrangers removes the waits for rows of other tables that keep nobody from a row of
