@@ -107,7 +107,9 @@ var situations = []struct {
 		s.Cleanup(func() {
 			cancel()
 			for range 50 {
-				_ = <-ended // it is cancelled
+				if err := <-ended; err == nil {
+					s.Error("a waiter was granted the lease")
+				}
 			}
 			_ = holder.Release(context.WithoutCancel(ctx))
 		})

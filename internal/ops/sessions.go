@@ -31,11 +31,7 @@ func (l *look) describe(ctx context.Context) error {
 		}
 		l.Sessions[id] = s
 	}
-	for _, lock := range l.Locks { // the server's list of transactions may be a moment old
-		s := l.Sessions[lock.Session]
-		s.InTx, s.TxAge = true, max(s.TxAge, lock.Held)
-		l.Sessions[lock.Session] = s
-	}
+	l.addTransactions()
 	defer l.order()
 	if len(wanted) == 0 && !l.try {
 		return nil
@@ -47,6 +43,28 @@ func (l *look) describe(ctx context.Context) error {
 	l.precise()
 	l.dropUnlikely()
 	return err
+}
+
+// addTransactions notes that who holds a row or waits for it is in a transaction: the
+// server's list of them may be a moment old.
+func (l *look) addTransactions() {
+	note := func(session uint64, age Seconds) {
+		if s, known := l.Sessions[session]; known {
+			s.InTx, s.TxAge = true, max(s.TxAge, age)
+			l.Sessions[session] = s
+		}
+	}
+	for _, lock := range l.Locks {
+		note(lock.Session, lock.Held)
+	}
+	for _, w := range l.Waits {
+		note(w.Session, w.For)
+		for _, blocker := range w.Blockers {
+			if !w.Unsure {
+				note(blocker, 0)
+			}
+		}
+	}
 }
 
 // process is a session as the server tells of it.
