@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,9 @@ func TestViews(t *testing.T) {
 				t.Fatal(output)
 			}
 			s.must(schema.InstallViews(s.ctx, db.Admin())) // again
+			if err := schema.InstallViews(s.ctx, s.pool); !errors.Is(err, schema.ErrPrivilege) || !strings.Contains(err.Error(), "GRANT CREATE VIEW") {
+				t.Errorf("InstallViews without privileges: %v", err)
+			}
 			s.acquire("web-1/4711", "nightly report")
 			_, scope := s.begin()
 			s.lock(scope, orders.Key(42))

@@ -116,10 +116,10 @@ func (l *look) locksOfMariaDB(ctx context.Context) error {
 // for.
 func (l *look) locksOfMySQL(ctx context.Context) error {
 	scan := func(r *mysqlLock) []any {
-		return []any{&r.id, &r.trx, &r.thread, &r.kind, &r.database, &r.table, &r.index, &r.mode, &r.status, &r.data, &r.place}
+		return []any{&r.id, &r.trx, &r.thread, &r.kind, &r.database, &r.table, &r.index, &r.mode, &r.status, &r.data}
 	}
 	const columns = `SELECT engine_lock_id, engine_transaction_id, thread_id, lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
-		COALESCE(lock_data, ''), SUBSTRING_INDEX(SUBSTRING_INDEX(engine_lock_id, ':', -4), ':', 3)
+		COALESCE(lock_data, '')
 		FROM performance_schema.data_locks`
 	all, err := every(ctx, l.db, columns+` WHERE thread_id IS NOT NULL
 		AND (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep\_%' OR lock_status = 'WAITING')`, nil, scan)
@@ -181,11 +181,18 @@ const table = "TABLE"
 
 // mysqlLock is a row of data_locks.
 type mysqlLock struct {
-	trx, thread                                                 uint64
-	id, kind, database, table, index, mode, status, data, place string
+	trx, thread                                          uint64
+	id, kind, database, table, index, mode, status, data string
 }
 
 const waiting = "WAITING"
+
+// place returns what the identifiers of all locks on a row have in common: space, page and
+// number of the record, before the last part, which differs as the first ones do.
+func (r mysqlLock) place() string {
+	parts := strings.Split(r.id, ":")
+	return strings.Join(parts[max(0, len(parts)-4):max(0, len(parts)-1)], ":")
+}
 
 func (l *look) ours(r mysqlLock) bool {
 	return r.database == l.Database && strings.HasPrefix(r.table, "lockstep_")
@@ -199,6 +206,6 @@ func (l *look) add(r mysqlLock, session uint64) {
 		mode, excludes = Exclusive, true
 	}
 	if isRow && excludes {
-		l.seen = append(l.seen, rowLock{Row: at, mode: mode, session: session, waiting: r.status == waiting, place: r.place})
+		l.seen = append(l.seen, rowLock{Row: at, mode: mode, session: session, waiting: r.status == waiting, place: r.place()})
 	}
 }

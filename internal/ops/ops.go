@@ -30,7 +30,10 @@ type Room struct {
 	mu      sync.Mutex
 	scanned scan
 	known   map[Row]grant // what was held at the last look
-	Debug   map[string]time.Duration
+	// programs are those of sessions at the last look: a session keeps its program.
+	programs map[uint64]string
+	blind    Gap // why they are not known
+	Debug    map[string]time.Duration
 }
 
 // New returns a Room for the database of the pool. It sends nothing yet. The pool should

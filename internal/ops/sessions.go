@@ -38,7 +38,7 @@ func (l *look) describe(ctx context.Context) error {
 	}
 	err := l.processes(ctx)
 	if err == nil {
-		err = l.programs(ctx)
+		err = l.addPrograms(ctx)
 	}
 	l.precise()
 	l.dropUnlikely()
@@ -125,9 +125,33 @@ func (l *look) fill(all []process) {
 	}
 }
 
-// programs reads the connection attributes, which MariaDB has only where its performance
+// addPrograms tells of the programs by their connection attributes, which it asks for if it
+// meets a new session.
+func (l *look) addPrograms(ctx context.Context) error {
+	old, fresh := l.programs, len(l.Sessions) == 0
+	l.programs = make(map[uint64]string, len(l.Sessions))
+	for id := range l.Sessions {
+		program, known := old[id]
+		l.programs[id], fresh = program, fresh || !known
+	}
+	if fresh {
+		if err := l.readPrograms(ctx); err != nil {
+			return err
+		}
+	}
+	for id, s := range l.Sessions {
+		s.Program = l.programs[id]
+		l.Sessions[id] = s
+	}
+	if l.blind.What != "" {
+		l.gap(l.blind.What, l.blind.Cure)
+	}
+	return nil
+}
+
+// readPrograms reads the connection attributes, which MariaDB has only where its performance
 // schema is on.
-func (l *look) programs(ctx context.Context) error {
+func (l *look) readPrograms(ctx context.Context) error {
 	type attributes struct {
 		id                uint64
 		name, client, pid sql.NullString
@@ -137,26 +161,31 @@ func (l *look) programs(ctx context.Context) error {
 		FROM performance_schema.session_connect_attrs WHERE processlist_id IN (`+l.ids()+`) GROUP BY processlist_id`, nil, func(a *attributes) []any {
 		return []any{&a.id, &a.name, &a.client, &a.pid}
 	})
-	if denied(err) {
-		if l.maria {
-			l.gap("programs are not known", "start the server with performance_schema=ON, and "+l.grant("SELECT ON performance_schema.*"))
-		} else {
-			l.gap("programs are not known", l.grant("SELECT ON performance_schema.*"))
-		}
+	l.blind = Gap{}
+	switch {
+	case denied(err) && l.maria:
+		l.blind = Gap{"programs are not known", "start the server with performance_schema=ON, and " + l.grant("SELECT ON performance_schema.*")}
 		return nil
+	case denied(err):
+		l.blind = Gap{"programs are not known", l.grant("SELECT ON performance_schema.*")}
+		return nil
+	case err != nil:
+		return err
 	}
 	for _, a := range all {
-		s := l.Sessions[a.id]
-		if s.Program = cmp.Or(a.name.String, a.client.String); a.pid.Valid {
-			s.Program = strings.TrimSpace(s.Program + " (pid " + a.pid.String + ")")
+		program := cmp.Or(a.name.String, a.client.String)
+		if a.pid.Valid {
+			program = strings.TrimSpace(program + " (pid " + a.pid.String + ")")
 		}
-		l.Sessions[a.id] = s
+		l.programs[a.id] = program
 	}
-	if l.maria && err == nil && len(all) == 0 {
-		var on bool
-		if err := l.db.QueryRowContext(ctx, "SELECT @@performance_schema").Scan(&on); err == nil && !on {
-			l.gap("programs and last statements are not known", "start the server with performance_schema=ON")
-		}
+	if !l.maria || len(all) > 0 {
+		return nil
+	}
+	var on bool
+	err = l.db.QueryRowContext(ctx, "SELECT @@performance_schema").Scan(&on)
+	if err == nil && !on {
+		l.blind = Gap{"programs and last statements are not known", "start the server with performance_schema=ON"}
 	}
 	return err
 }
