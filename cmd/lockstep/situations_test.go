@@ -263,3 +263,33 @@ func TestSituations(t *testing.T) {
 		})
 	}
 }
+
+// TestDeadlock makes a deadlock that lasts, on a server that looks for none.
+func TestDeadlock(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines()[:testdb.Long(1, len(testdb.Engines()))] { // a server is dear
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine, testdb.Args("--innodb-deadlock-detect=OFF")).OpenLeases(t)
+			t.Run("a deadlock", func(t *testing.T) {
+				s := newStage(t, db)
+				tx1, first := s.begin()
+				s.lock(first, orders.Key(42))
+				ids := []int64{s.last}
+				tx2, second := s.begin()
+				s.lock(second, orders.Key(77))
+				ids = append(ids, s.last)
+				s.waits(tx1, func(ctx context.Context) error { _, err := first.Lock(ctx, orders.Key(77)); return err })
+				s.waits(tx2, func(ctx context.Context) error { _, err := second.Lock(ctx, orders.Key(42)); return err })
+				s.shows([]string{"waits"}, "a deadlock", "   └─ order:")
+				page.compare(t, strings.Join(s.calls, ""))
+				if output, _ := s.call("check", "--problems"); !strings.Contains(output, "SET GLOBAL innodb_deadlock_detect = ON") {
+					t.Errorf("check says:\n%s", output)
+				}
+				for _, id := range ids { // else the server goes on to wait for who has gone
+					db.Kill(t, id)
+				}
+			})
+		})
+	}
+}
