@@ -55,6 +55,7 @@ func TestUsage(t *testing.T) {
 		{"a question to nobody", []string{"install"}, closed, "", declined, "nothing was done"},
 		{"too young", []string{"clean", "--older-than", "1ms", "--yes"}, closed, "", usage, "at least a second"},
 		{"too many", []string{"bench", "--workers", "100"}, closed, "", usage, "1 to 64 workers"},
+		{"too few", []string{"once", "--most", "0"}, closed, "", usage, "from 1 to 100000"},
 		{"too often", []string{"top", "--every", "1ms"}, closed, "", usage, "at least 100ms"},
 		{"help", nil, nil, "", done, "Exit codes:"},
 		{"version", []string{"version"}, nil, "", done, "lockstep "},

@@ -175,24 +175,7 @@ func statements(what string, maria bool) ([]string, error) {
 	case "views":
 		return schema.Views(maria)
 	case "grants":
-		all := []string{"-- for programs, in lockstep's database"}
-		for _, table := range []string{"locks", "leases", "once", "jobs"} {
-			all = append(all, "GRANT SELECT, INSERT, UPDATE, DELETE ON lockstep_"+table+" TO 'app'@'%'")
-		}
-		all = append(all, "GRANT SELECT, INSERT, UPDATE ON lockstep_centers TO 'app'@'%'")
-		if !maria {
-			all = append(all, "GRANT EXECUTE ON `database`.* TO 'app'@'%'", "GRANT SELECT ON performance_schema.* TO 'operator'@'%'")
-		}
-		kill := "CONNECTION ADMIN"
-		if !maria {
-			kill = "CONNECTION_ADMIN"
-		}
-		for _, table := range []string{"locks", "centers", "leases", "once", "jobs"} {
-			all = append(all, "GRANT SELECT ON lockstep_"+table+" TO 'operator'@'%'")
-		}
-		all[0] += "; for operators, UPDATE on lockstep_leases is for ask and release, " + kill + " for release of locks\n"
-		all[0] = strings.TrimSuffix(all[0], "\n") + "\n" + all[1]
-		return append(append(all[:1], all[2:]...), "GRANT UPDATE ON lockstep_leases TO 'operator'@'%'", "GRANT PROCESS, "+kill+" ON *.* TO 'operator'@'%'"), nil
+		return grants(maria), nil
 	case "leases":
 		return []string{`SELECT CONVERT(name USING utf8mb4) AS name, slot, CONVERT(owner USING utf8mb4) AS owner, CONVERT(note USING utf8mb4) AS note,
   FROM_UNIXTIME(token / 1000000) AS since, expires_us / 1000000 - UNIX_TIMESTAMP() AS left_s
@@ -206,6 +189,22 @@ FROM lockstep_leases WHERE slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us >
 		return selects(views), nil
 	}
 	return append([]string{"SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"}, selects(views)...), nil
+}
+
+// grants returns what programs need, in lockstep's database, and what operators need: UPDATE
+// for ask and release, and the last privilege for release of locks of other users.
+func grants(maria bool) (all []string) {
+	for _, table := range []string{"locks", "centers", "leases", "once", "jobs"} {
+		all = append(all, "GRANT SELECT, INSERT, UPDATE, DELETE ON lockstep_"+table+" TO 'app'@'%'", "GRANT SELECT ON lockstep_"+table+" TO 'operator'@'%'")
+	}
+	all = append(all, "GRANT UPDATE ON lockstep_leases TO 'operator'@'%'")
+	if maria {
+		return append(all, "GRANT PROCESS, CONNECTION ADMIN ON *.* TO 'operator'@'%'")
+	}
+	for _, privilege := range []string{"EXECUTE ON `lockstep's database`.* TO 'app'", "SELECT ON performance_schema.* TO 'operator'", "PROCESS, CONNECTION_ADMIN ON *.* TO 'operator'"} {
+		all = append(all, "GRANT "+privilege+"@'%'")
+	}
+	return all
 }
 
 // selects returns what the views select.

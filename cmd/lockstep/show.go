@@ -161,6 +161,9 @@ them are not shown.
 
 Privileges: SELECT on lockstep_once.`,
 		RunE: a.with(func(ctx context.Context, args []string) error {
+			if most < 1 || most > 100_000 {
+				return failed(usage, "--most %d: it must be from 1 to 100000", most)
+			}
 			all, err := ops.New(a.db).OnceRecords(ctx, strings.Join(args, ""), most)
 			if err != nil {
 				return err

@@ -270,7 +270,7 @@ func TestDeadlock(t *testing.T) {
 	for _, engine := range testdb.Engines()[:testdb.Long(1, len(testdb.Engines()))] { // a server is dear
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Dedicated(t, engine, testdb.Args("--innodb-deadlock-detect=OFF")).OpenLeases(t)
+			db := testdb.Dedicated(t, engine, testdb.Args("--innodb-deadlock-detect=OFF", "--performance-schema=ON")).OpenLeases(t)
 			t.Run("a deadlock", func(t *testing.T) {
 				s := newStage(t, db)
 				tx1, first := s.begin()

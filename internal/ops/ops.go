@@ -101,14 +101,14 @@ func (l *look) take(ctx context.Context) error {
 	if err := l.facts(ctx); err != nil {
 		return err
 	}
+	if err := l.leases(ctx); err != nil {
+		return err
+	}
 	if err := l.catalog(ctx); err != nil {
 		return err
 	}
 	held, err := l.held(ctx)
 	if err != nil {
-		return err
-	}
-	if err := l.leases(ctx); err != nil {
 		return err
 	}
 	l.assemble(held)

@@ -185,7 +185,7 @@ func (l *look) readPrograms(ctx context.Context) error {
 	var on bool
 	err = l.db.QueryRowContext(ctx, "SELECT @@performance_schema").Scan(&on)
 	if err == nil && !on {
-		l.blind = Gap{"programs and last statements are not known", "start the server with performance_schema=ON"}
+		l.blind = Gap{"programs are not known", "start the server with performance_schema=ON"}
 	}
 	return err
 }
