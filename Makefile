@@ -32,7 +32,7 @@ CHAOSFLAGS ?=
 # contrib has a module for each library that it adapts to, and one of recipes for others.
 CONTRIB = contrib/gocron contrib/cron contrib/recipes
 # The programs beside the library, a module each.
-COMMANDS = cmd/lockgen cmd/lockvet
+COMMANDS = cmd/lockgen cmd/lockvet cmd/lockstep
 # What tests lockgorm with the queries that gorm.io/gen generates.
 GORMGEN  = tests/gormgen
 # What a user has at the end of docs/tutorial-sqlc.md.

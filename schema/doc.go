@@ -5,6 +5,7 @@
 //
 // [Install] makes the tables that are missing, and on MySQL the procedures. [FS],
 // [Statements] and [Procedures] give the same DDL to a migration tool. [Centers] is the number of rows that keys of hashed families share.
+// [InstallViews] makes two optional views for people at any SQL client, and [Views] returns their DDL.
 //
 // # Checking them
 //

@@ -14,9 +14,10 @@ import (
 
 // FS holds the DDL: files with one or more statements, to be applied in the order of
 // their names. Every statement may be repeated. The procedures in the directory mysql are
-// for MySQL only, and can be left out.
+// for MySQL only, and can be left out. The views in the directory views are optional; see
+// Views.
 //
-//go:embed *.sql mysql/*.sql
+//go:embed *.sql mysql/*.sql views/*.sql
 var FS embed.FS
 
 // Centers is the number of rows of lockstep_centers.

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/spf13/cobra"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// sure asks whether to go on, unless --yes says so.
+func (a *app) sure(what string) error {
+	_, _ = fmt.Fprintln(a.err, printable(what))
+	if a.yes {
+		return nil
+	}
+	_, _ = fmt.Fprint(a.err, "Go on? Type yes: ")
+	line, err := bufio.NewReader(a.in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return failed(declined, "read the answer: %w", err)
+	}
+	if strings.TrimSpace(line) != "yes" {
+		return failed(declined, "nothing was done")
+	}
+	return nil
+}
+
+func (a *app) changes(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().BoolVarP(&a.yes, "yes", "y", false, "don't ask")
+	return cmd
+}
+
+// manager makes a manager of leases that does nothing by itself.
+func (a *app) manager() (*lease.Manager, error) {
+	return lease.NewManager(a.db, lease.Janitor(0, 7*24*time.Hour))
+}
+
+func (a *app) ask() *cobra.Command {
+	reason := ""
+	cmd := &cobra.Command{
+		Use: "ask KEY", Args: cobra.ExactArgs(1),
+		Short: "Ask those who hold a lease to give it up",
+		Long: `Ask those who hold the lease of a key, also as readers or permits, to give it up. They
+are told with their next renewal, and decide. The holders of transaction locks can't be
+asked.
+
+Privileges: SELECT and UPDATE on lockstep_leases.`,
+		RunE: a.with(func(ctx context.Context, args []string) error {
+			p, err := a.look(ctx)
+			if err != nil {
+				return err
+			}
+			found := 0
+			for _, l := range p.Leases {
+				if l.Key != args[0] || l.Kind == "waiter" {
+					continue
+				}
+				found++
+				a.say("%s", leaseLine(l))
+				a.say("It is told within %s, and decides.", l.TTL/3)
+			}
+			if found == 0 {
+				return failed(nothing, "nobody holds the lease %q", args[0])
+			}
+			if err := a.sure(fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", found, args[0], reason)); err != nil {
+				return err
+			}
+			m, err := a.manager()
+			if err != nil {
+				return err
+			}
+			err = errors.Join(m.Ask(ctx, txlock.KeyOf(args[0]), reason), m.Close(ctx))
+			if err == nil {
+				a.say("Asked.")
+			}
+			return coded(err)
+		}),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "an operator asks for it", "what the holders are told")
+	return a.changes(cmd)
+}
+
+// coded gives an error of the library its exit code.
+func coded(err error) error {
+	switch {
+	case errors.Is(err, txlock.ErrNotHeld):
+		return failure{nothing, err}
+	case errors.Is(err, txlock.ErrInvalidKey), errors.Is(err, txlock.ErrInvalidOption):
+		return failure{usage, err}
+	}
+	return err
+}
+
+func (a *app) release() *cobra.Command {
+	hashed := false
+	var slots []int64
+	cmd := &cobra.Command{
+		Use: "release KEY", Args: cobra.ExactArgs(1),
+		Short: "Take a lease from its holder, or end the transaction that holds a lock",
+		Long: `Take the lease of a key from those who hold it, or end the transactions that hold the
+lock of the key, by KILL of their sessions, which rolls them back. The slot of a hashed
+key may be held for another key: --hashed says that this is meant.
+
+Privileges: SELECT and UPDATE on lockstep_leases; for locks what locks needs, and, unless
+the holder has the same user, CONNECTION ADMIN on MariaDB, CONNECTION_ADMIN on MySQL.`,
+		RunE: a.with(func(ctx context.Context, args []string) error {
+			p, err := a.look(ctx)
+			if err != nil {
+				return err
+			}
+			leases, locks := toRelease(p, args[0], hashed, slots)
+			if len(leases)+len(locks) == 0 {
+				return failed(nothing, "nobody holds %q, as far as this user can see", args[0])
+			}
+			for _, l := range leases {
+				a.say("%s", leaseLine(l))
+				a.say("The holder gets ErrLost from its next renewal, within %s, or its next Guard; until then it may believe that it holds the lease. What it has guarded can't be committed.", l.TTL/3)
+			}
+			for _, l := range locks {
+				a.say("%s", strings.Join([]string{l.String(), string(l.Mode), "held " + l.Held.String(), drawing{a.out, p}.session(l.Session)}, ", "))
+				a.say("Session %d is ended: its whole transaction is rolled back, with all its locks, and its program gets an error from the next statement.", l.Session)
+			}
+			if err := a.sure(fmt.Sprintf("Release %q.", args[0])); err != nil {
+				return err
+			}
+			if len(leases) > 0 {
+				if err := a.force(ctx, args[0], slots); err != nil {
+					return err
+				}
+			}
+			return a.kill(ctx, args[0], hashed, locks)
+		}),
+	}
+	cmd.Flags().BoolVar(&hashed, "hashed", false, "the key is one of a hashed family: end who holds its slot")
+	cmd.Flags().Int64SliceVar(&slots, "slot", nil, "only this reader or permit of a lease: its slot in leases --json")
+	return a.changes(cmd)
+}
+
+// toRelease returns what is held under a key.
+func toRelease(p *ops.Picture, key string, hashed bool, slots []int64) (leases []ops.Lease, locks []ops.Lock) {
+	for _, l := range p.Leases {
+		if l.Key == key && l.Kind != "waiter" && (len(slots) == 0 || contains(slots, l.Slot)) {
+			leases = append(leases, l)
+		}
+	}
+	for _, l := range p.Locks {
+		named := l.Kind == ops.Named && l.Key == key && !hashed
+		slot := l.Kind == ops.Hashed && l.Slot == ops.SlotOf(key) && hashed
+		if (named || slot) && len(slots) == 0 {
+			locks = append(locks, l)
+		}
+	}
+	return leases, locks
+}
+
+func contains(all []int64, one int64) bool {
+	for _, n := range all {
+		if n == one {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *app) force(ctx context.Context, key string, slots []int64) error {
+	m, err := a.manager()
+	if err != nil {
+		return err
+	}
+	err = errors.Join(m.ForceRelease(ctx, txlock.KeyOf(key), slots...), m.Close(ctx))
+	if err == nil {
+		a.say("Released.")
+	}
+	return coded(err)
+}
+
+// kill ends the sessions that still hold what was shown.
+func (a *app) kill(ctx context.Context, key string, hashed bool, shown []ops.Lock) error {
+	if len(shown) == 0 {
+		return nil
+	}
+	p, err := a.look(ctx)
+	if err != nil {
+		return err
+	}
+	_, now := toRelease(p, key, hashed, nil)
+	ended := 0
+	for _, l := range shown {
+		for _, still := range now {
+			if still.Session != l.Session || still.Token != l.Token {
+				continue
+			}
+			_, err := a.db.ExecContext(ctx, "KILL "+strconv.FormatUint(l.Session, 10))
+			var server *mysql.MySQLError
+			switch {
+			case errors.As(err, &server) && server.Number == 1094: // ER_NO_SUCH_THREAD
+			case errors.As(err, &server) && server.Number == 1095: // ER_KILL_DENIED_ERROR
+				return failed(trouble, "session %d can't be ended by this user: GRANT CONNECTION ADMIN ON *.* TO it on MariaDB, CONNECTION_ADMIN on MySQL: %w", l.Session, err)
+			case err != nil:
+				return err
+			default:
+				ended++
+				a.say("Session %d is ended.", l.Session)
+			}
+		}
+	}
+	if ended == 0 {
+		return failed(nothing, "those who held it hold it no more: nothing was done")
+	}
+	return nil
+}
+
+func (a *app) clean() *cobra.Command {
+	older := 30 * 24 * time.Hour
+	cmd := &cobra.Command{
+		Use: "clean", Args: cobra.NoArgs,
+		Short: "Remove rows that nobody uses",
+		Long: `Remove the rows of named keys that were last locked longer ago than --older-than, of
+leases that were not used for that time, and of keys of Once whose time is over. What
+somebody holds stays, and tokens never go back.
+
+Privileges: SELECT, INSERT, UPDATE, DELETE on lockstep's tables.`,
+		RunE: a.with(func(ctx context.Context, _ []string) error {
+			if older < time.Second {
+				return failed(usage, "--older-than %v: it must be at least a second", older)
+			}
+			if err := a.sure(fmt.Sprintf("Remove the rows of locks and leases that were not used for %v, and of keys of Once whose time is over. No holder notices.", older)); err != nil {
+				return err
+			}
+			m, err := lease.NewManager(a.db, lease.Janitor(0, older))
+			if err != nil {
+				return coded(err)
+			}
+			removed := make(map[string]int)
+			for _, step := range []struct {
+				name string
+				do   func() (int, error)
+			}{
+				{"locks", func() (int, error) { return txlock.Clean(ctx, a.db, older) }},
+				{"leases", func() (int, error) { return m.CleanNow(ctx) }},
+				{"once", func() (int, error) { return txlock.SweepOnce(ctx, a.db) }},
+			} {
+				n, err := step.do()
+				if removed[step.name] = n; err != nil {
+					return errors.Join(err, m.Close(ctx))
+				}
+			}
+			if err := m.Close(ctx); err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(removedForm{removed})
+			}
+			a.say("Removed %d rows of locks, %d of leases, %d of Once.", removed["locks"], removed["leases"], removed["once"])
+			if removed["locks"]+removed["leases"]+removed["once"] == 0 {
+				return failed(nothing, "there was nothing to remove")
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().DurationVar(&older, "older-than", older, "how long a row must not have been used")
+	return a.changes(cmd)
+}

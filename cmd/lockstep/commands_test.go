@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestCommands calls the commands that no situation shows.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
+			// decoded runs a command with --json, and reads what it prints.
+			decoded := func(want int, into any, args ...string) {
+				t.Helper()
+				output, code := s.call(append(args, "--json")...)
+				if _, object, found := strings.Cut(output, "{"); code != want || !found || json.Unmarshal([]byte("{"+object), into) != nil {
+					t.Fatalf("lockstep %v returns %d and prints:\n%s", args, code, output)
+				}
+			}
+
+			var measured measuredForm
+			decoded(done, &measured, "bench", "--lasts", "40ms", "--workers", "2", "--yes")
+			if len(measured.Measured) != 4 || measured.Measured[1].PerSecond <= 0 {
+				t.Errorf("bench has measured %v", measured)
+			}
+
+			s.must(txlock.Ensure(s.ctx, s.pool, orders.Key(1)))
+			s.db.Exec(t, "UPDATE lockstep_locks SET locked_us = 1 WHERE name = 'order:1'")
+			var removed removedForm
+			decoded(done, &removed, "clean", "--older-than", "1h", "--yes")
+			if removed.Removed["locks"] != 1 {
+				t.Errorf("clean has removed %v", removed)
+			}
+			if output, code := s.call("clean", "--older-than", "1h", "--yes"); code != nothing {
+				t.Errorf("clean returns %d where there is nothing to remove:\n%s", code, output)
+			}
+
+			_, scope := s.begin()
+			s.lock(scope, orders.Key(42))
+			deadline := time.Now().Add(30 * time.Second)
+			for locks := (locksForm{}); len(locks.Locks) != 1 || locks.Locks[0].Key != "order:42" || locks.Sessions[51].User != "app"; time.Sleep(150 * time.Millisecond) {
+				decoded(done, &locks, "locks")
+				if time.Now().After(deadline) {
+					t.Fatalf("locks shows %v", locks)
+				}
+			}
+			keyboard, press := io.Pipe()
+			defer press.Close()
+			screen := &watched{until: "order:42", then: func() { _, _ = press.Write([]byte("q")) }}
+			if code := run(t.Context(), []string{"top", "--every", "100ms"}, func(string) string { return s.dsn }, keyboard, screen, screen); code != done {
+				t.Errorf("top returns %d and draws:\n%s", code, screen.text.String())
+			}
+		})
+	}
+}
+
+// watched is a screen that does something when it shows a text.
+type watched struct {
+	mu    sync.Mutex
+	text  strings.Builder
+	until string
+	then  func()
+	once  sync.Once
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text.Write(p)
+	if strings.Contains(w.text.String(), w.until) {
+		w.once.Do(func() { go w.then() })
+	}
+	return len(p), nil
+}

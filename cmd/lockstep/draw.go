@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/dca00107/lockstep/internal/ops"
+)
+
+// drawing writes the tree of waits.
+type drawing struct {
+	io.Writer
+	*ops.Picture
+}
+
+func (d drawing) line(indent, text string) {
+	_, _ = fmt.Fprintln(d, indent+cell(text))
+}
+
+func (d drawing) forest(roots []*ops.Node) {
+	for i, n := range roots {
+		if i > 0 {
+			_, _ = fmt.Fprintln(d)
+		}
+		d.node(n, "", "")
+	}
+}
+
+// node writes who holds a row, and who waits for it.
+func (d drawing) node(n *ops.Node, first, rest string) {
+	d.line(first, d.title(n))
+	for _, l := range n.Leases {
+		d.line(rest+"  ", leaseLine(l))
+	}
+	for _, id := range n.Holders {
+		d.line(rest+"  ", "held by "+d.session(id))
+	}
+	for i, w := range n.Waiters {
+		branch, below := "├─ ", "│  "
+		if i == len(n.Waiters)-1 {
+			branch, below = "└─ ", "   "
+		}
+		how := ""
+		if w.Mode == ops.Shared {
+			how = " (shared)"
+		}
+		d.line(rest+branch, "waits "+w.For.String()+how+": "+d.session(w.Session))
+		for _, held := range w.Holds {
+			d.node(held, rest+below+"└─ ", rest+below+"   ")
+		}
+	}
+}
+
+func (d drawing) title(n *ops.Node) string {
+	var notes, keys []string
+	for _, l := range d.Locks {
+		if l.Row != n.Row {
+			continue
+		}
+		keys = l.Keys
+		switch {
+		case l.Owner != "":
+			notes = append(notes, fmt.Sprintf("%s, held %s by %s", l.Mode, l.Held, l.Owner))
+		case l.Mode == ops.Shared && !slices.Contains(notes, "shared"):
+			notes = append(notes, "shared")
+		}
+	}
+	title := nameOf(n.Row, keys)
+	if len(n.Holders) == 0 && len(n.Leases) == 0 {
+		notes = append(notes, "the holder is not known")
+	}
+	if n.Unsure {
+		notes = append(notes, "shared, held by one or more of these")
+	}
+	if n.Deadlock {
+		notes = append(notes, "a deadlock: its holder waits below")
+	}
+	if len(notes) > 0 {
+		title += ": " + strings.Join(notes, "; ")
+	}
+	return title
+}
+
+// session describes a session in one line.
+func (d drawing) session(id uint64) string {
+	s, known := d.Sessions[id]
+	if !known || s.User == "" {
+		return fmt.Sprintf("session %d", id)
+	}
+	parts := []string{fmt.Sprintf("session %d", id), who(s)}
+	if s.Program != "" {
+		parts = append(parts, s.Program)
+	}
+	if s.InTx {
+		parts = append(parts, "transaction "+s.TxAge.String())
+	}
+	if does := doing(s); does != "" {
+		parts = append(parts, clipped(does, 100))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func leaseLine(l ops.Lease) string {
+	text := fmt.Sprintf("%s, held %s by %s (%s), %s left, renewed %s ago", l.Kind, l.Held, l.Owner, l.Note, l.Left, l.Renewed)
+	if l.Late() {
+		text += ", late"
+	}
+	if !l.AskedAt.IsZero() {
+		text += ", asked to give it up: " + l.Asked
+	}
+	return text
+}

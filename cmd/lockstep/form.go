@@ -1,0 +1,49 @@
+package main
+
+import "github.com/dca00107/lockstep/internal/ops"
+
+// What --json prints: docs/operations.md has the forms, which stay. Fields may be added.
+
+type locksForm struct {
+	Locks    []ops.Lock             `json:"locks"`
+	Sessions map[uint64]ops.Session `json:"sessions"`
+	Gaps     []ops.Gap              `json:"gaps"`
+}
+
+type leasesForm struct {
+	Leases []ops.Lease `json:"leases"`
+}
+
+type waitsForm struct {
+	Waits    []*ops.Node            `json:"waits"`
+	Sessions map[uint64]ops.Session `json:"sessions"`
+	Gaps     []ops.Gap              `json:"gaps"`
+}
+
+type jobsForm struct {
+	Jobs []ops.JobStatus `json:"jobs"`
+}
+
+type onceForm struct {
+	Once []ops.OnceRecord `json:"once"`
+}
+
+type leadersForm struct {
+	Leaders []ops.Leader `json:"leaders"`
+}
+
+type findingsForm struct {
+	Findings []ops.Finding `json:"findings"`
+}
+
+type removedForm struct {
+	Removed map[string]int `json:"removed"`
+}
+
+type measuredForm struct {
+	Measured []measured `json:"measured"`
+}
+
+type versionForm struct {
+	Version string `json:"version"`
+}

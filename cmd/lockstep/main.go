@@ -1,0 +1,154 @@
+// Command lockstep shows operators who holds which lock or lease, who waits for whom, and
+// what is wrong with the setup, and does what they decide.
+//
+// README.md has the commands, the ways to give it a server, and the exit codes.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dca00107/lockstep/internal/ops"
+)
+
+// The exit codes.
+const (
+	done     = 0
+	nothing  = 1 // not found, or nothing to do
+	usage    = 2
+	trouble  = 3 // the server, or the way to it
+	declined = 4 // a question was answered by no, or what was asked for isn't allowed
+)
+
+// failure is an error with its exit code.
+type failure struct {
+	code int
+	error
+}
+
+func (f failure) Unwrap() error { return f.error }
+
+func failed(code int, format string, args ...any) error {
+	return failure{code, fmt.Errorf(format, args...)}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	code := run(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the command without the process around it.
+func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{in: stdin, out: stdout, err: stderr, getenv: getenv}
+	root := a.command()
+	root.SetArgs(append([]string{}, args...)) // nil would be those of the process
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if a.db != nil {
+		err = errors.Join(err, a.db.Close())
+	}
+	if err == nil {
+		return done
+	}
+	_, _ = fmt.Fprintln(stderr, "lockstep:", printable(a.scrub(err.Error())))
+	var f failure
+	if errors.As(err, &f) {
+		return f.code
+	}
+	return trouble
+}
+
+// app is one run of the command.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+	getenv   func(string) string
+
+	server  server
+	json    bool
+	yes     bool
+	timeout time.Duration
+	keys    string
+
+	db     *sql.DB
+	secret string // the password, which is never printed
+}
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lockstep",
+		Short: "See who holds which lock, who waits for whom, and end it",
+		Long: `lockstep shows the locks and leases of programs that use the Go package
+github.com/dca00107/lockstep on MariaDB or MySQL.
+
+` + servers + `
+
+Exit codes: 0 done, 1 not found or nothing to do, 2 wrong usage, 3 the server or the
+way to it, 4 declined.`,
+		SilenceUsage: true, SilenceErrors: true,
+		Args: func(*cobra.Command, []string) error { return nil },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return failed(usage, "there is no command %q: see lockstep --help", args[0])
+			}
+			return cmd.Help()
+		},
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return failed(usage, "%w: see %s --help", err, cmd.CommandPath())
+	})
+	flags := root.PersistentFlags()
+	a.server.flags(flags)
+	flags.BoolVar(&a.json, "json", false, "print JSON, whose form stays")
+	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "give up after this time")
+	root.AddCommand(a.locks(), a.leases(), a.waits(), a.show(), a.ask(), a.release(), a.jobs(), a.once(), a.leaders(),
+		a.install(), a.check(), a.clean(), a.sql(), a.top(), a.bench(), a.version())
+	for _, cmd := range root.Commands() {
+		if args := cmd.Args; args != nil {
+			cmd.Args = func(cmd *cobra.Command, given []string) error {
+				if err := args(cmd, given); err != nil {
+					return failed(usage, "%w: see %s --help", err, cmd.CommandPath())
+				}
+				return nil
+			}
+		}
+	}
+	return root
+}
+
+// with opens the pool, and limits the time of what is done.
+func (a *app) with(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := a.open(); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
+		defer cancel()
+		return do(ctx, args)
+	}
+}
+
+// room is what looks.
+func (a *app) look(ctx context.Context, keys ...string) (*ops.Picture, error) {
+	more, err := a.wordlist()
+	if err != nil {
+		return nil, err
+	}
+	p, err := ops.New(a.db).Look(ctx, append(more, keys...)...)
+	if errors.Is(err, ops.ErrNoDatabase) {
+		return nil, failure{usage, err}
+	}
+	return p, err
+}

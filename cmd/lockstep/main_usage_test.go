@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// called runs the command without a server.
+func called(t *testing.T, env map[string]string, stdin string, args ...string) (output string, code int) {
+	t.Helper()
+	var out bytes.Buffer
+	code = run(t.Context(), args, func(name string) string { return env[name] }, strings.NewReader(stdin), &out, &out)
+	return out.String(), code
+}
+
+// TestUsage proves that wrong calls are told what to do, and have their exit code.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const secret = "s3cret-word"
+	cnf := file("my.cnf", "[client]\nuser=app\npassword=\""+secret+"\"\nhost=127.0.0.1\nport=1\n[lockstep]\ndatabase=shop\n")
+	dsn := file("dsn", "app:"+secret+"@tcp(127.0.0.1:1)/shop\n")
+	closed := map[string]string{"LOCKSTEP_DSN": "app:" + secret + "@tcp(127.0.0.1:1)/shop"}
+	for _, c := range []struct {
+		name  string
+		args  []string
+		env   map[string]string
+		stdin string
+		code  int
+		says  string
+	}{
+		{"no server", []string{"locks"}, nil, "", usage, "set LOCKSTEP_DSN="},
+		{"unknown command", []string{"lokcs"}, nil, "", usage, "lokcs"},
+		{"unknown flag", []string{"locks", "--nope"}, nil, "", usage, "see lockstep locks --help"},
+		{"no key", []string{"show"}, closed, "", usage, "accepts 1 arg"},
+		{"password in the list of processes", []string{"locks", "--dsn", "app:" + secret + "@tcp(127.0.0.1:1)/shop"}, nil, "", usage, "everybody on this machine can see"},
+		{"broken name", []string{"locks"}, map[string]string{"LOCKSTEP_DSN": "app:" + secret + "@tcp(127.0.0.1"}, "", usage, "LOCKSTEP_DSN is no data source name"},
+		{"a server that isn't there", []string{"locks"}, closed, "", trouble, "refused"},
+		{"by a file", []string{"locks", "--dsn-file", dsn}, nil, "", trouble, "refused"},
+		{"by the standard input", []string{"locks", "--dsn-file", "-"}, nil, "app:" + secret + "@tcp(127.0.0.1:1)/shop", trouble, "refused"},
+		{"by my.cnf", []string{"locks", "--defaults-file", cnf}, nil, "", trouble, "refused"},
+		{"by my.cnf at home", []string{"locks"}, map[string]string{"HOME": dir}, "", usage, "no server is given"},
+		{"a group that isn't there", []string{"locks", "--defaults-file", cnf, "--group", "nope"}, nil, "", usage, "has no group [nope]"},
+		{"a question", []string{"install"}, closed, "no\n", declined, "nothing was done"},
+		{"a question to nobody", []string{"install"}, closed, "", declined, "nothing was done"},
+		{"too young", []string{"clean", "--older-than", "1ms", "--yes"}, closed, "", usage, "at least a second"},
+		{"too many", []string{"bench", "--workers", "100"}, closed, "", usage, "1 to 64 workers"},
+		{"too few", []string{"once", "--most", "0"}, closed, "", usage, "from 1 to 100000"},
+		{"too often", []string{"top", "--every", "1ms"}, closed, "", usage, "at least 100ms"},
+		{"help", nil, nil, "", done, "Exit codes:"},
+		{"version", []string{"version"}, nil, "", done, "lockstep "},
+		{"completion", []string{"completion", "bash"}, nil, "", done, "__start_lockstep"},
+		{"statements", []string{"sql", "install", "--mariadb=false"}, nil, "", done, "DELIMITER //\nCREATE PROCEDURE lockstep_begin_1"},
+		{"grants", []string{"sql", "grants"}, nil, "", done, "GRANT PROCESS, CONNECTION ADMIN ON *.*"},
+		{"locks by SQL", []string{"sql", "locks"}, nil, "", done, "READ UNCOMMITTED;\nSELECT"},
+		{"statements of what", []string{"sql", "nope"}, nil, "", usage, "invalid argument"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			output, code := called(t, c.env, c.stdin, c.args...)
+			if code != c.code || !strings.Contains(output, c.says) {
+				t.Errorf("exit code %d, want %d, and it says %q:\n%s", code, c.code, c.says, output)
+			}
+			if strings.Contains(output, secret) {
+				t.Errorf("it prints the password:\n%s", output)
+			}
+		})
+	}
+}
+
+// TestPrintable proves that a key can't move the cursor of the operator's terminal.
+func TestPrintable(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"order:42":        "order:42",
+		"Größe 7":         "Größe 7",
+		"a\x1b[2Jb":       `a\x1b[2Jb`,
+		"two\nlines":      `two\nlines`,
+		"\xff\xfe":        `\xff\xfe`,
+		"right\u202eleft": `right\u202eleft`,
+		"":                "-",
+	} {
+		if got := cell(text); got != want {
+			t.Errorf("%q is printed as %q, want %q", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/dca00107/lockstep/internal/ops"
+)
+
+// printable escapes what would change a terminal: keys and notes are what programs choose.
+func printable(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }) {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\n`, "\n")
+}
+
+// cell is printable without line breaks, and something.
+func cell(text string) string {
+	text = strings.ReplaceAll(printable(text), "\n", `\n`)
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// clipped cuts a text to so many characters.
+func clipped(text string, n int) string {
+	if runes := []rune(text); len(runes) > n {
+		return string(runes[:n-3]) + "..."
+	}
+	return text
+}
+
+// table writes rows below a head.
+func table(w io.Writer, head string, rows [][]string) {
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, strings.ReplaceAll(head, " ", "\t"))
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, text := range row {
+			cells[i] = cell(text)
+		}
+		_, _ = fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	_ = t.Flush()
+}
+
+// printJSON writes one object.
+func (a *app) printJSON(v any) error {
+	encoder := json.NewEncoder(a.out)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}
+
+// gaps says what could not be seen.
+func (a *app) gaps(gaps []ops.Gap) {
+	for _, g := range gaps {
+		_, _ = fmt.Fprintln(a.err, "Not seen:", printable(g.String()))
+	}
+}
+
+func (a *app) say(format string, args ...any) {
+	_, _ = fmt.Fprintln(a.out, printable(fmt.Sprintf(format, args...)))
+}
+
+// when writes a time of the server.
+func when(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05")
+}
+
+// who names the session's user and host.
+func who(s ops.Session) string {
+	if s.User == "" {
+		return ""
+	}
+	return s.User + "@" + s.Host
+}
+
+// doing says what a session does, in a few words.
+func doing(s ops.Session) string {
+	switch {
+	case s.Command == "":
+		return ""
+	case s.Idle() && s.Statement != "":
+		return "idle " + s.For.String() + ", last: " + s.Statement
+	case s.Idle():
+		return "idle " + s.For.String()
+	}
+	return s.Statement
+}
+
+func number(n int) string { return strconv.Itoa(n) }

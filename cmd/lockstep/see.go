@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dca00107/lockstep/internal/ops"
+)
+
+const keysHelp = "file of keys, - for the standard input: those of hashed families are named with their slots, which don't know their keys"
+
+func (a *app) locks() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "locks", Args: cobra.NoArgs,
+		Short: "List the transaction locks that are held",
+		Long: `List the locks that open transactions hold: of keys, of the slots of hashed keys, of
+keys of Once, and of leases that they guard.
+
+Privileges: SELECT on lockstep's tables, and PROCESS; on MySQL SELECT on
+performance_schema.* as well. MariaDB lists shared locks only while somebody waits.`,
+		RunE: a.with(func(ctx context.Context, _ []string) error {
+			p, err := a.look(ctx)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(locksForm{p.Locks, p.Sessions, p.Gaps})
+			}
+			a.gaps(p.Gaps)
+			if len(p.Locks) == 0 {
+				return failed(nothing, "no locks are held")
+			}
+			table(a.out, lockHead, lockRows(p, p.Locks))
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&a.keys, "keys", "", keysHelp)
+	return cmd
+}
+
+const lockHead = "KEY MODE HELD WAITERS OWNER SESSION USER PROGRAM TRANSACTION DOES"
+
+func lockRows(p *ops.Picture, locks []ops.Lock) (rows [][]string) {
+	for _, l := range locks {
+		s := p.Sessions[l.Session]
+		rows = append(rows, []string{nameOf(l.Row, l.Keys), string(l.Mode), l.Held.String(), number(l.Waiters), l.Owner,
+			strconv.FormatUint(l.Session, 10), who(s), s.Program, age(s), clipped(doing(s), 60)})
+	}
+	return rows
+}
+
+func age(s ops.Session) string {
+	if !s.InTx {
+		return ""
+	}
+	return s.TxAge.String()
+}
+
+// nameOf names a row, and which of the keys that were given fall on its slot.
+func nameOf(row ops.Row, keys []string) string {
+	if len(keys) == 0 {
+		return row.String()
+	}
+	return row.String() + " (" + strings.Join(keys, ", ") + ")"
+}
+
+func (a *app) leases() *cobra.Command {
+	return &cobra.Command{
+		Use: "leases", Args: cobra.NoArgs,
+		Short: "List the leases, readers and permits that are held",
+		Long: `List the leases, readers and permits that are held, and the first waiter of each queue
+of Fair. A holder that is alive renews its lease every third of the TTL: one that is
+marked late is dead, stopped or cut off, and its lease ends by itself.
+
+Privileges: SELECT on lockstep's tables. Sessions of waiters need PROCESS.`,
+		RunE: a.with(func(ctx context.Context, _ []string) error {
+			p, err := a.look(ctx)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(leasesForm{p.Leases})
+			}
+			if len(p.Leases) == 0 {
+				return failed(nothing, "no leases are held")
+			}
+			table(a.out, leaseHead, leaseRows(p.Leases))
+			return nil
+		}),
+	}
+}
+
+const leaseHead = "KEY KIND HELD LEFT RENEWED WAITERS OWNER NOTE TOKEN"
+
+func leaseRows(leases []ops.Lease) (rows [][]string) {
+	for _, l := range leases {
+		if l.Kind == "waiter" {
+			rows = append(rows, []string{l.Key, "waits", l.Held.String(), "", "", number(l.Waiters), l.Owner, l.Note, ""})
+			continue
+		}
+		kind, renewed := l.Kind, l.Renewed.String()+" ago"
+		if l.Leads {
+			kind = "leader"
+		}
+		if l.Late() {
+			renewed += ", late"
+		}
+		if l.Asked != "" || !l.AskedAt.IsZero() {
+			kind += ", asked: " + l.Asked
+		}
+		rows = append(rows, []string{l.Key, kind, l.Held.String(), l.Left.String(), renewed, number(l.Waiters), l.Owner, l.Note, strconv.FormatUint(l.Token, 10)})
+	}
+	return rows
+}
+
+func (a *app) waits() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "waits", Args: cobra.NoArgs,
+		Short: "Draw who waits for whom",
+		Long: `Draw a tree of who waits for whom, over locks, leases and rows of other tables. At the
+root are those who wait for nobody: who ends them helps all below.
+
+Who waits for a lease without Fair looks again and again, and can't be seen.
+
+Privileges: SELECT on lockstep's tables, and PROCESS; on MySQL SELECT on
+performance_schema.* as well.`,
+		RunE: a.with(func(ctx context.Context, _ []string) error {
+			p, err := a.look(ctx)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(waitsForm{p.Tree(), p.Sessions, p.Gaps})
+			}
+			a.gaps(p.Gaps)
+			if len(p.Waits) == 0 {
+				return failed(nothing, "nobody waits")
+			}
+			drawing{a.out, p}.forest(p.Tree())
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&a.keys, "keys", "", keysHelp)
+	return cmd
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/spf13/pflag"
+	"gopkg.in/ini.v1"
+)
+
+// servers says how the server is given, for --help.
+const servers = `The server is given by one of these, the first that is there:
+  --dsn              a data source name without a password: others see it in the list
+                     of processes
+  --dsn-file         a file with the data source name, - for the standard input
+  --defaults-file    a my.cnf, whose groups client and lockstep count, or --group
+  $LOCKSTEP_DSN      user:password@tcp(host:3306)/database
+  ~/.my.cnf
+--database names the database, if that doesn't.`
+
+// server is how the server is given.
+type server struct {
+	dsn, dsnFile, defaults, group, database string
+}
+
+func (s *server) flags(flags *pflag.FlagSet) {
+	flags.StringVar(&s.dsn, "dsn", "", "data source name without a password, user@tcp(host:3306)/database")
+	flags.StringVar(&s.dsnFile, "dsn-file", "", "file with the data source name, - for the standard input")
+	flags.StringVar(&s.defaults, "defaults-file", "", "a my.cnf")
+	flags.StringVar(&s.group, "group", "", "group of the my.cnf (default client, then lockstep)")
+	flags.StringVarP(&s.database, "database", "D", "", "the database with lockstep's tables")
+}
+
+// open makes the pool. It sends nothing yet.
+func (a *app) open() error {
+	if a.db != nil {
+		return nil
+	}
+	config, err := a.config()
+	if err != nil {
+		return err
+	}
+	if a.server.database != "" {
+		config.DBName = a.server.database
+	}
+	a.secret = config.Passwd
+	config.ConnectionAttributes = strings.TrimPrefix(config.ConnectionAttributes+",program_name:lockstep", ",")
+	config.InterpolateParams = true
+	connector, err := mysql.NewConnector(config)
+	if err != nil { // a collation in which text can't be quoted
+		config.InterpolateParams = false
+		connector, err = mysql.NewConnector(config)
+	}
+	if err != nil {
+		return failed(usage, "the data source name: %w", err)
+	}
+	a.db = sql.OpenDB(connector)
+	a.db.SetMaxOpenConns(8)
+	return nil
+}
+
+func (a *app) config() (*mysql.Config, error) {
+	s := a.server
+	switch {
+	case s.dsn != "":
+		config, err := parse(s.dsn, "--dsn")
+		if err == nil && config.Passwd != "" {
+			return nil, failed(usage, "--dsn has a password, which everybody on this machine can see in the list of processes: give it by LOCKSTEP_DSN, --dsn-file or --defaults-file, and change it if others work here")
+		}
+		if err == nil && a.getenv("LOCKSTEP_PASSWORD") != "" {
+			config.Passwd = a.getenv("LOCKSTEP_PASSWORD")
+		}
+		return config, err
+	case s.dsnFile != "":
+		text, err := a.readDSN(s.dsnFile)
+		if err != nil {
+			return nil, failed(usage, "read the data source name: %w", err)
+		}
+		return parse(text, s.dsnFile)
+	case s.defaults != "":
+		return fromFile(s.defaults, s.group)
+	case a.getenv("LOCKSTEP_DSN") != "":
+		return parse(a.getenv("LOCKSTEP_DSN"), "LOCKSTEP_DSN")
+	}
+	if path := filepath.Join(a.getenv("HOME"), ".my.cnf"); exists(path) {
+		return fromFile(path, s.group)
+	}
+	return nil, failed(usage, "no server is given: set LOCKSTEP_DSN=user:password@tcp(host:3306)/database, or see lockstep --help for other ways")
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// parse reads a data source name. The driver's error may have the password in it.
+func parse(dsn, from string) (*mysql.Config, error) {
+	config, err := mysql.ParseDSN(strings.TrimSpace(dsn))
+	if err != nil {
+		return nil, failed(usage, "%s is no data source name, user:password@tcp(host:3306)/database", from)
+	}
+	return config, nil
+}
+
+// readDSN reads the first line of a file.
+func (a *app) readDSN(path string) (string, error) {
+	in := a.in
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = file.Close() }() // it was only read
+		in = file
+	}
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if errors.Is(err, io.EOF) && line != "" {
+		err = nil
+	}
+	return line, err
+}
+
+// fromFile reads a my.cnf as the clients of the servers do, but for !include.
+func fromFile(path, group string) (*mysql.Config, error) {
+	file, err := ini.LoadSources(ini.LoadOptions{AllowBooleanKeys: true, SkipUnrecognizableLines: true, IgnoreInlineComment: true, Loose: false}, path)
+	if err != nil {
+		return nil, failed(usage, "read the my.cnf: %w", err)
+	}
+	groups := []string{"client", "lockstep"}
+	if group != "" {
+		groups = []string{group}
+	}
+	found, values := false, map[string]string{}
+	for _, name := range groups {
+		if !file.HasSection(name) {
+			continue
+		}
+		found = true
+		for _, key := range file.Section(name).Keys() {
+			values[strings.ReplaceAll(key.Name(), "_", "-")] = key.Value()
+		}
+	}
+	if !found {
+		return nil, failed(usage, "%s has no group [%s]", path, strings.Join(groups, "] or ["))
+	}
+	config := mysql.NewConfig()
+	config.User, config.Passwd, config.DBName = values["user"], values["password"], values["database"]
+	config.Net, config.Addr = "tcp", fmt.Sprintf("%s:%s", cmp.Or(values["host"], "127.0.0.1"), cmp.Or(values["port"], "3306"))
+	if socket := values["socket"]; socket != "" && (values["host"] == "" || values["host"] == "localhost") {
+		config.Net, config.Addr = "unix", socket
+	}
+	return config, nil
+}
+
+// scrub removes the password from a text, whoever has put it there.
+func (a *app) scrub(text string) string {
+	if len(a.secret) < 3 {
+		return text
+	}
+	return strings.ReplaceAll(text, a.secret, "***")
+}
+
+// wordlist reads the keys of --keys.
+func (a *app) wordlist() ([]string, error) {
+	if a.keys == "" {
+		return nil, nil
+	}
+	in := a.in
+	if a.keys != "-" {
+		file, err := os.Open(a.keys)
+		if err != nil {
+			return nil, failed(usage, "read the keys: %w", err)
+		}
+		defer func() { _ = file.Close() }() // it was only read
+		in = file
+	}
+	var keys []string
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		if key := strings.TrimSpace(lines.Text()); key != "" {
+			keys = append(keys, key)
+		}
+	}
+	return keys, lines.Err()
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dca00107/lockstep/internal/ops"
+)
+
+// shown is what is known of a key.
+type shown struct {
+	Key      string                 `json:"key"`
+	Slot     int64                  `json:"slot"` // that it would have in a hashed family
+	Locks    []ops.Lock             `json:"locks"`
+	Leases   []ops.Lease            `json:"leases"`
+	Waits    []*ops.Node            `json:"waits"`
+	Once     []ops.OnceRecord       `json:"once"`
+	Jobs     []ops.JobStatus        `json:"jobs"`
+	Sessions map[uint64]ops.Session `json:"sessions"`
+	Gaps     []ops.Gap              `json:"gaps"`
+}
+
+func (a *app) show() *cobra.Command {
+	return &cobra.Command{
+		Use: "show KEY", Args: cobra.ExactArgs(1),
+		Short: "Tell all about a key: locks, leases, waiters, Once, job",
+		Long: `Tell who holds a key, as a lock, by its slot if its family is hashed, as a lease, as a
+key of Once or as a job, and who waits for it.
+
+Privileges: as for locks.`,
+		RunE: a.with(func(ctx context.Context, args []string) error {
+			s, p, err := a.about(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			a.gaps(s.Gaps)
+			if len(s.Locks)+len(s.Leases)+len(s.Waits)+len(s.Once)+len(s.Jobs) == 0 {
+				return failed(nothing, "nobody holds %q or waits for it", args[0])
+			}
+			a.print(s, p)
+			return nil
+		}),
+	}
+}
+
+// about gathers what is known of a key.
+func (a *app) about(ctx context.Context, key string) (shown, *ops.Picture, error) {
+	s := shown{Key: key, Slot: ops.SlotOf(key), Locks: []ops.Lock{}, Leases: []ops.Lease{}, Waits: []*ops.Node{}, Once: []ops.OnceRecord{}, Jobs: []ops.JobStatus{}}
+	p, err := a.look(ctx, key)
+	if err != nil {
+		return s, nil, err
+	}
+	s.Gaps, s.Sessions = p.Gaps, make(map[uint64]ops.Session)
+	keep := func(session uint64) {
+		if known, ok := p.Sessions[session]; ok {
+			s.Sessions[session] = known
+		}
+	}
+	mine := func(r ops.Row) bool { return r.Key == key || r.Kind == ops.Hashed && r.Slot == s.Slot }
+	for _, l := range p.Locks {
+		if mine(l.Row) {
+			s.Locks = append(s.Locks, l)
+			keep(l.Session)
+		}
+	}
+	for _, l := range p.Leases {
+		if l.Key == key {
+			s.Leases = append(s.Leases, l)
+			keep(l.Session)
+		}
+	}
+	only := *p
+	only.Waits = slices.DeleteFunc(slices.Clone(p.Waits), func(w ops.Wait) bool { return !mine(w.Row) })
+	for _, w := range only.Waits {
+		keep(w.Session)
+		for _, blocker := range w.Blockers {
+			keep(blocker)
+		}
+	}
+	s.Waits = only.Tree()
+	room := ops.New(a.db)
+	once, err := room.OnceRecords(ctx, key, 1)
+	if err != nil {
+		return s, nil, err
+	}
+	s.Once = append(s.Once, slices.DeleteFunc(once, func(o ops.OnceRecord) bool { return o.Key != key })...)
+	jobs, err := room.Jobs(ctx)
+	if err != nil {
+		return s, nil, err
+	}
+	s.Jobs = append(s.Jobs, slices.DeleteFunc(jobs, func(j ops.JobStatus) bool { return j.Key != key })...)
+	return s, &only, nil
+}
+
+func (a *app) print(s shown, p *ops.Picture) {
+	sections := 0
+	section := func(name string, some int, write func()) {
+		if some == 0 {
+			return
+		}
+		if sections++; sections > 1 {
+			a.say("")
+		}
+		a.say("%s", name)
+		write()
+	}
+	section("Locks:", len(s.Locks), func() { table(a.out, lockHead, lockRows(p, s.Locks)) })
+	section("Leases:", len(s.Leases), func() { table(a.out, leaseHead, leaseRows(s.Leases)) })
+	section("Waits:", len(s.Waits), func() { drawing{a.out, p}.forest(s.Waits) })
+	section("Once:", len(s.Once), func() { table(a.out, onceHead, onceRows(s.Once)) })
+	section("Job:", len(s.Jobs), func() { table(a.out, jobHead, jobRows(s.Jobs)) })
+}
+
+func (a *app) jobs() *cobra.Command {
+	return &cobra.Command{
+		Use: "jobs", Args: cobra.NoArgs,
+		Short: "List the jobs, and how their last ticks went",
+		Long: `List the jobs of package txlock/job. A job that has died was begun by a process that
+holds its lease no more, and hasn't said how it ended.
+
+Privileges: SELECT on lockstep_jobs and lockstep_leases.`,
+		RunE: a.with(func(ctx context.Context, _ []string) error {
+			jobs, err := ops.New(a.db).Jobs(ctx)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(jobsForm{jobs})
+			}
+			if len(jobs) == 0 {
+				return failed(nothing, "there are no jobs")
+			}
+			table(a.out, jobHead, jobRows(jobs))
+			return nil
+		}),
+	}
+}
+
+const jobHead = "JOB STATE TICK STARTED TOOK FAILURES BY NEXT ERROR"
+
+func jobRows(jobs []ops.JobStatus) (rows [][]string) {
+	for _, j := range jobs {
+		rows = append(rows, []string{j.Key, j.State, when(j.Tick), when(j.Started), j.Took.String(), number(j.Failures), j.By, when(j.Next), clipped(j.Err, 60)})
+	}
+	return rows
+}
+
+func (a *app) once() *cobra.Command {
+	most := 100
+	cmd := &cobra.Command{
+		Use: "once [PREFIX]", Args: cobra.MaximumNArgs(1),
+		Short: "List the keys of Once",
+		Long: `List the keys of Once that begin with the prefix. The answers that are stored with
+them are not shown.
+
+Privileges: SELECT on lockstep_once.`,
+		RunE: a.with(func(ctx context.Context, args []string) error {
+			if most < 1 || most > 100_000 {
+				return failed(usage, "--most %d: it must be from 1 to 100000", most)
+			}
+			all, err := ops.New(a.db).OnceRecords(ctx, strings.Join(args, ""), most)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(onceForm{all})
+			}
+			if len(all) == 0 {
+				return failed(nothing, "there are no such keys of Once")
+			}
+			table(a.out, onceHead, onceRows(all))
+			if len(all) == most {
+				a.say("There may be more: see --most and the prefix.")
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().IntVar(&most, "most", most, "how many at most")
+	return cmd
+}
+
+const onceHead = "KEY STATE DONE LEFT ANSWER FINGERPRINT"
+
+func onceRows(all []ops.OnceRecord) (rows [][]string) {
+	for _, o := range all {
+		state := "done"
+		switch {
+		case o.Open:
+			state = "open"
+		case o.Left < 0:
+			state = "over"
+		}
+		rows = append(rows, []string{o.Key, state, when(o.Done), o.Left.String(), number(o.Result) + " bytes", clipped(o.Fingerprint, 12)})
+	}
+	return rows
+}
+
+func (a *app) leaders() *cobra.Command {
+	return &cobra.Command{
+		Use: "leaders", Args: cobra.NoArgs,
+		Short: "List who leads, and who stands by",
+		Long: `List the leaders of package txlock/elect. An election at which nobody has ever stood by
+is listed by leases only.
+
+Privileges: SELECT on lockstep_leases.`,
+		RunE: a.with(func(ctx context.Context, _ []string) error {
+			p, err := a.look(ctx)
+			if err != nil {
+				return err
+			}
+			leaders := p.Leaders()
+			if a.json {
+				return a.printJSON(leadersForm{leaders})
+			}
+			if len(leaders) == 0 {
+				return failed(nothing, "nobody leads")
+			}
+			var rows [][]string
+			for _, l := range leaders {
+				rows = append(rows, []string{l.Key, l.By, l.Note, when(l.Since), l.Left.String(), strings.Join(l.Standby, ", ")})
+			}
+			table(a.out, "ELECTION LEADER NOTE SINCE LEFT STANDBY", rows)
+			return nil
+		}),
+	}
+}

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
+	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+var orders, prices = txlock.NewFamily[int]("order"), txlock.NewFamily[int]("price")
+
+// situations are what operators meet, with what the commands say then: docs/operations.md
+// has the same.
+var situations = []struct {
+	name string
+	make func(*stage)
+}{
+	{"a forgotten transaction", func(s *stage) {
+		_, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		s.shows([]string{"locks"}, "order:42", "web-1/4711")
+	}},
+	{"a sleeping holder", func(s *stage) {
+		_, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		tx, waiter := s.begin()
+		s.waits(tx, func(ctx context.Context) error { _, err := waiter.Lock(ctx, orders.Key(42)); return err })
+		s.shows([]string{"waits"}, "order:42", "└─ waits", "idle")
+	}},
+	{"a chain of waits", func(s *stage) {
+		_, first := s.begin()
+		s.lock(first, orders.Key(42))
+		tx2, second := s.begin()
+		s.lock(second, orders.Key(77))
+		s.waits(tx2, func(ctx context.Context) error { _, err := second.Lock(ctx, orders.Key(42)); return err })
+		tx3, third := s.begin()
+		s.waits(tx3, func(ctx context.Context) error { _, err := third.Lock(ctx, orders.Key(77)); return err })
+		s.shows([]string{"waits"}, "   └─ order:77", "      └─ waits")
+	}},
+	{"a holder that waits for a row of another table", func(s *stage) {
+		stock := s.db.CreateTable(s, "stock", "id BIGINT PRIMARY KEY, n BIGINT NOT NULL")
+		s.names = append(s.names, stock, "stock")
+		s.db.Exec(s, "INSERT INTO "+stock+" VALUES (7, 1)")
+		tx1, _ := s.begin()
+		_, err := tx1.ExecContext(s.ctx, "UPDATE "+stock+" SET n = n + 1 WHERE id = 7")
+		s.must(err)
+		tx2, second := s.begin()
+		s.lock(second, orders.Key(42))
+		s.waits(tx2, func(ctx context.Context) error {
+			_, err := tx2.ExecContext(ctx, "UPDATE "+stock+" SET n = n - 1 WHERE id = 7")
+			return err
+		})
+		tx3, third := s.begin()
+		s.waits(tx3, func(ctx context.Context) error { _, err := third.Lock(ctx, orders.Key(42)); return err })
+		s.shows([]string{"waits"}, "a row of stock (PRIMARY)", "   └─ order:42")
+	}},
+	{"readers that starve a writer", func(s *stage) {
+		s.must(txlock.Ensure(s.ctx, s.pool, prices.Key(7)))
+		for range 2 {
+			_, reader := s.begin()
+			_, err := reader.RLock(s.ctx, prices.Key(7))
+			s.must(err)
+		}
+		tx, writer := s.begin()
+		s.waits(tx, func(ctx context.Context) error { _, err := writer.Lock(ctx, prices.Key(7)); return err })
+		s.shows([]string{"waits"}, "price:7", "held by session 51", "held by session 52", "session 53")
+	}},
+	{"two hashed keys in one slot", func(s *stage) {
+		hashed := txlock.NewFamily[int]("order", txlock.Hashed)
+		other := 43
+		for hashed.Key(other).Slot() != hashed.Key(42).Slot() {
+			other++
+		}
+		s.db.Exec(s, fmt.Sprintf("INSERT INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", hashed.Key(42).Slot()))
+		_, first := s.begin()
+		_, err := first.Lock(s.ctx, hashed.Key(42))
+		s.must(err)
+		tx, second := s.begin()
+		s.waits(tx, func(ctx context.Context) error { _, err := second.Lock(ctx, hashed.Key(other)); return err })
+		keys := s.file("keys.txt", fmt.Sprintf("order:42\norder:%d\norder:44\n", other))
+		s.shows([]string{"waits", "--keys", keys}, fmt.Sprintf("order:42, order:%d", other))
+	}},
+	{"a pool that is used up", func(s *stage) {
+		s.pool.SetMaxOpenConns(2)
+		for i := range 2 {
+			_, scope := s.begin()
+			_, err := scope.Lock(s.ctx, orders.Key(42+i))
+			s.must(err)
+		}
+		s.shows([]string{"locks"}, "order:42", "order:43")
+	}},
+	{"a fair queue of 50", func(s *stage) {
+		s.pool.SetMaxOpenConns(0)
+		ctx := lease.WithOwner(s.ctx, "web-1/4711")
+		holder, err := s.manager(lease.WithNote("web-1:4711")).Acquire(ctx, txlock.Named("report"), lease.TTL(10*time.Minute))
+		s.must(err)
+		waiting, cancel := context.WithCancel(lease.WithOwner(s.ctx, "web-2/815"))
+		ended := make(chan error, 50)
+		s.Cleanup(func() {
+			cancel()
+			for range 50 {
+				if err := <-ended; err == nil {
+					s.Error("a waiter was granted the lease")
+				}
+			}
+			_ = holder.Release(context.WithoutCancel(ctx))
+		})
+		for range 5 { // a manager has up to 16 places in the queue of a key
+			m := s.manager(lease.Fair(), lease.WithNote("web-2:815"))
+			for range 10 {
+				go func() {
+					_, err := m.Acquire(lease.WithOwner(waiting, "web-2/815"), txlock.Named("report"))
+					ended <- err
+				}()
+			}
+		}
+		s.shows([]string{"leases"}, "web-2/815", "  50  ", "  49  ")
+	}},
+	{"a lease of a dead host", func(s *stage) {
+		s.acquire("web-9/3301", "web-9:3301")
+		// As if its holder had renewed nothing for most of its time to live.
+		s.db.Exec(s, "UPDATE lockstep_leases SET expires_us = expires_us - ttl_us * 3 DIV 4 WHERE name = 'report'")
+		s.shows([]string{"leases"}, "late", "web-9:3301")
+	}},
+	{"a holder that is asked", func(s *stage) {
+		s.acquire("web-1/4711", "nightly report")
+		s.shows([]string{"ask", "report", "--reason", "maintenance at 4", "--yes"}, "Asked.")
+		s.shows([]string{"leases"}, "asked: maintenance at 4")
+	}},
+	{"a lease that is taken away", func(s *stage) {
+		s.acquire("web-1/4711", "nightly report")
+		s.shows([]string{"release", "report", "--yes"}, "Released.")
+		s.shows([]string{"leases"}, "exit code 1")
+	}},
+	{"a transaction that is ended", func(s *stage) {
+		_, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		s.shows([]string{"release", "order:42", "--yes"}, "is ended.\n")
+		s.db.WaitGone(s, s.last)
+		s.shows([]string{"locks"}, "exit code 1")
+	}},
+	{"a question answered by no", func(s *stage) {
+		_, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		s.stdin = "no\n"
+		s.shows([]string{"release", "order:42"}, "exit code 4")
+	}},
+	{"a guarded lease", func(s *stage) {
+		l := s.acquire("web-1/4711", "nightly report")
+		tx, _ := s.begin()
+		s.must(l.Guard(s.ctx, tx))
+		s.shows([]string{"show", "report"}, "nightly report")
+	}},
+	{"a full semaphore", func(s *stage) {
+		permits, err := s.manager(lease.WithNote("web-1:4711")).Semaphore(txlock.Named("imports"), 2)
+		s.must(err)
+		for i := range 2 {
+			_, err := permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))
+			s.must(err)
+		}
+		s.shows([]string{"leases"}, "import 1", "import 2")
+	}},
+	{"jobs that failed and died", func(s *stage) {
+		jobs, err := job.New(s.pool, s.manager(), job.By("web-1:4711"))
+		s.must(err)
+		at := time.Now().Add(-time.Minute)
+		_, err = jobs.Tick(s.ctx, txlock.Named("cleanup"), at, func(context.Context, time.Time) error { return nil })
+		s.must(err)
+		if _, err := jobs.Tick(s.ctx, txlock.Named("invoices"), at, func(context.Context, time.Time) error { return errors.New("no paper") }); err == nil {
+			s.Fatal("the job has not failed")
+		}
+		_, err = jobs.Tick(s.ctx, txlock.Named("mails"), at, func(context.Context, time.Time) error { return nil })
+		s.must(err)
+		s.db.Exec(s, "UPDATE lockstep_jobs SET ended_us = 0, done_us = done_us - 1 WHERE name = 'mails'") // as its process left it
+		s.shows([]string{"jobs"}, "failed", "died", "no paper")
+	}},
+	{"a key of Once", func(s *stage) {
+		done, scope := s.begin()
+		_, err := scope.Once(s.ctx, txlock.Named("payment:7"))
+		s.must(err)
+		s.must(done.Commit())
+		_, open := s.begin()
+		_, err = open.Once(s.ctx, txlock.Named("payment:8"))
+		s.must(err)
+		s.shows([]string{"once", "payment:"}, "payment:7", "open")
+	}},
+	{"an election", func(s *stage) {
+		ctx, cancel := context.WithCancel(s.ctx)
+		ended := make(chan error, 2)
+		s.Cleanup(func() { cancel(); _, _ = <-ended, <-ended })
+		leads := make(chan struct{}, 2)
+		for _, name := range []string{"web-1:4711", "web-2:815"} {
+			e, err := elect.New(s.manager(lease.WithNote(name)), txlock.Named("scheduler"), elect.By(name))
+			s.must(err)
+			go func() {
+				ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { leads <- struct{}{}; <-ctx.Done(); return nil })
+			}()
+			if name == "web-1:4711" {
+				<-leads
+			}
+		}
+		s.shows([]string{"leaders"}, "web-1:4711", "web-2:815")
+	}},
+	{"missing grants", func(s *stage) {
+		_, scope := s.begin()
+		s.lock(scope, orders.Key(42))
+		s.dsn = s.db.DSN()
+		s.shows([]string{"locks"}, "GRANT PROCESS ON *.* TO", "order:42")
+	}},
+	{"nobody waits", func(s *stage) {
+		s.shows([]string{"waits"}, "exit code 1")
+	}},
+	{"a clock that differs", func(s *stage) {
+		cfg := s.db.AdminConfig()
+		cfg.Params = map[string]string{"timestamp": "1900000000"}
+		s.dsn = cfg.FormatDSN()
+		if output, code := s.call("install", "--yes"); code != done {
+			s.Fatal(output)
+		}
+		s.shows([]string{"check", "--problems"}, "clock (warn)")
+	}},
+	{"missing tables", func(s *stage) {
+		for _, table := range []string{"locks", "centers", "leases", "once", "jobs"} {
+			s.db.Exec(s, "DROP TABLE lockstep_"+table)
+		}
+		s.shows([]string{"locks"}, "exit code 3")
+		s.shows([]string{"check", "--problems"}, "lockstep install")
+		s.shows([]string{"install", "--yes"}, "Installed.")
+	}},
+}
+
+// acquire acquires a lease of the key report that lasts for the test.
+func (s *stage) acquire(owner, note string) *lease.Lease {
+	s.Helper()
+	l, err := s.manager(lease.TTL(time.Hour), lease.WithNote(note)).Acquire(lease.WithOwner(s.ctx, owner), txlock.Named("report"))
+	s.must(err)
+	return l
+}
+
+// TestSituations makes each situation on both servers, and compares what the commands say
+// with docs/operations.md.
+func TestSituations(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			for _, situation := range situations {
+				t.Run(situation.name, func(t *testing.T) {
+					s := newStage(t, db)
+					situation.make(s)
+					page.compare(t, strings.Join(s.calls, ""))
+				})
+			}
+		})
+	}
+}
+
+// TestDeadlock makes a deadlock that lasts, on a server that looks for none.
+func TestDeadlock(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines()[:testdb.Long(1, len(testdb.Engines()))] { // a server is dear
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine, testdb.Args("--innodb-deadlock-detect=OFF", "--performance-schema=ON")).OpenLeases(t)
+			t.Run("a deadlock", func(t *testing.T) {
+				s := newStage(t, db)
+				tx1, first := s.begin()
+				s.lock(first, orders.Key(42))
+				ids := []int64{s.last}
+				tx2, second := s.begin()
+				s.lock(second, orders.Key(77))
+				ids = append(ids, s.last)
+				s.waits(tx1, func(ctx context.Context) error { _, err := first.Lock(ctx, orders.Key(77)); return err })
+				s.waits(tx2, func(ctx context.Context) error { _, err := second.Lock(ctx, orders.Key(42)); return err })
+				s.shows([]string{"waits"}, "a deadlock", "   └─ order:")
+				page.compare(t, strings.Join(s.calls, ""))
+				if output, _ := s.call("check", "--problems"); !strings.Contains(output, "SET GLOBAL innodb_deadlock_detect = ON") {
+					t.Errorf("check says:\n%s", output)
+				}
+				for _, id := range ids { // else the server goes on to wait for who has gone
+					db.Kill(t, id)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// stage is where a situation is made: the program's pool, and the command, which an
+// operator calls.
+type stage struct {
+	*testing.T
+	db   *testdb.DB
+	pool *sql.DB
+	ctx  context.Context // labels the locks
+
+	dsn   string // of the operator
+	stdin string
+	env   map[string]string
+	names []string // pairs, for a strings.Replacer
+	calls []string // commands that were run, with what they printed
+
+	sessions int
+	last     int64 // the session of the last transaction
+}
+
+// newStage clears the database of what was done in it before.
+func newStage(t *testing.T, db *testdb.DB) *stage {
+	t.Helper()
+	for _, table := range []string{"locks", "centers", "leases", "once", "jobs"} {
+		db.Exec(t, "DELETE FROM lockstep_"+table)
+	}
+	s := &stage{T: t, db: db, dsn: db.AdminDSN(), env: map[string]string{}}
+	s.pool = db.Connect(t, program)
+	s.ctx = txlock.WithLabel(t.Context(), "web-1/4711")
+	s.names = []string{db.Config().User, "app", db.AdminConfig().User, "operator", db.Name(), "shop", fmt.Sprintf("(pid %d)", os.Getpid()), "(pid 4711)"}
+	return s
+}
+
+func program(c *mysql.Config) { c.ConnectionAttributes = "program_name:shop" }
+
+// begin begins a transaction, whose session has the next number on the page.
+func (s *stage) begin() (*sql.Tx, *txlock.Scope) {
+	s.Helper()
+	tx, err := s.pool.BeginTx(s.ctx, nil)
+	s.must(err)
+	s.Cleanup(func() { _ = tx.Rollback() })
+	s.last = testdb.ConnID(s, tx)
+	s.number(s.last)
+	scope, err := txlock.Join(s.ctx, tx)
+	s.must(err)
+	return tx, scope
+}
+
+// number gives a session the next number on the page.
+func (s *stage) number(id int64) {
+	s.names = append(s.names, "session:"+strconv.FormatInt(id, 10), strconv.Itoa(51+s.sessions))
+	s.sessions++
+}
+
+func (s *stage) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// lock locks keys, which exist before: as in a program that has run for a while.
+func (s *stage) lock(scope *txlock.Scope, keys ...txlock.Key) {
+	s.Helper()
+	s.must(txlock.Ensure(s.ctx, s.pool, keys...))
+	for _, key := range keys {
+		_, err := scope.Lock(s.ctx, key)
+		s.must(err)
+	}
+}
+
+// waits lets a transaction lock a key that it has to wait for, until the end of the test.
+func (s *stage) waits(tx *sql.Tx, lock func(ctx context.Context) error) {
+	s.Helper()
+	id := testdb.ConnID(s, tx)
+	ctx, cancel := context.WithCancel(s.ctx)
+	ended := make(chan struct{})
+	go func() {
+		_ = lock(ctx) // it is cancelled, or granted at the end
+		close(ended)
+	}()
+	s.Cleanup(func() { cancel(); <-ended })
+	s.db.WaitForLockWait(s, id)
+}
+
+func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
+	s.Helper()
+	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, opts...)...)
+	s.must(err)
+	s.Cleanup(func() { _ = m.Close(context.WithoutCancel(s.ctx)) })
+	return m
+}
+
+// call runs the command, and returns all that it prints, as the page has it.
+func (s *stage) call(args ...string) (output string, code int) {
+	var out bytes.Buffer
+	env := func(name string) string {
+		if name == "LOCKSTEP_DSN" {
+			return s.dsn
+		}
+		return s.env[name]
+	}
+	code = run(s.Context(), args, env, strings.NewReader(s.stdin), &out, &out)
+	return s.normal(out.String()), code
+}
+
+// shows runs a command until it prints what is wanted, and notes it for the page. The
+// servers refresh what they show now and then.
+func (s *stage) shows(args []string, wanted ...string) {
+	s.Helper()
+	text, deadline := "", time.Now().Add(30*time.Second)
+	for same := 0; ; {
+		before := text
+		output, code := s.call(args...)
+		text = "$ lockstep " + strings.NewReplacer(s.names...).Replace(shell(args)) + "\n" + output
+		if code != 0 {
+			text += fmt.Sprintf("(exit code %d)\n", code)
+		}
+		missing := ""
+		for _, want := range wanted {
+			if !strings.Contains(text, want) {
+				missing = want
+			}
+		}
+		if same++; text != before {
+			same = 0
+		}
+		golden, once := page.block(s.Name()), slices.Contains(args, "--yes")
+		if missing == "" && (golden == nil || !*update && strings.Contains(*golden, text) || *update && (once || same > 2)) {
+			break
+		}
+		if time.Now().After(deadline) {
+			if missing == "" {
+				break // the comparison with the page will say it
+			}
+			s.Fatalf("it doesn't print %q:\n%s", missing, text)
+		}
+		time.Sleep(150 * time.Millisecond)
+	}
+	s.calls = append(s.calls, text)
+}
+
+func shell(args []string) string {
+	var words []string
+	for _, arg := range args {
+		if strings.ContainsAny(arg, " *") {
+			arg = "'" + arg + "'"
+		}
+		words = append(words, arg)
+	}
+	return strings.Join(words, " ")
+}
+
+var (
+	ports     = regexp.MustCompile(`localhost(:\d+)?|127\.0\.0\.1(:\d+)?`)
+	durations = regexp.MustCompile(`\b(\d+h\d+m(\d+s)?|\d+m\d+s|\d+(\.\d+)?s)\b`)
+	exact     = regexp.MustCompile(`-?\d+\.\d{3} s`)
+	tokens    = regexp.MustCompile(`\b1[789]\d{14}\b`)
+	clocks    = regexp.MustCompile(`\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b`)
+	columns   = regexp.MustCompile(` {2,}`)
+)
+
+// normal replaces what differs from one run to the next.
+func (s *stage) normal(text string) string {
+	for i := 0; i < len(s.names); i += 2 {
+		if id, is := strings.CutPrefix(s.names[i], "session:"); is {
+			text = regexp.MustCompile(`\b`+id+`\b`).ReplaceAllString(text, s.names[i+1])
+		} else {
+			text = strings.ReplaceAll(text, s.names[i], s.names[i+1])
+		}
+	}
+	text = ports.ReplaceAllString(text, "web-1")
+	text = exact.ReplaceAllString(text, "0.000 s")
+	text = durations.ReplaceAllString(text, "12s")
+	text = tokens.ReplaceAllString(text, "1795385349932725")
+	text = clocks.ReplaceAllString(text, "2026-11-23 03:12:00")
+	return align(text)
+}
+
+// align writes tables anew, whose cells have other widths now.
+func align(text string) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, " \n")
+		indent := len(line) - len(strings.TrimLeft(line, " "))
+		cells := columns.ReplaceAllString(line[indent:], "\t")
+		_, _ = fmt.Fprintln(w, line[:indent]+cells)
+	}
+	_ = w.Flush()
+	var trimmed strings.Builder
+	for line := range strings.Lines(b.String()) {
+		trimmed.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return trimmed.String()
+}
+
+// file writes a file for the command, which the page knows by its name.
+func (s *stage) file(name, text string) string {
+	s.Helper()
+	path := filepath.Join(s.TempDir(), name)
+	s.must(os.WriteFile(path, []byte(text), 0o600))
+	s.names = append(s.names, path, name)
+	return path
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/schema"
+)
+
+// TestViews proves that any SQL client sees names, not hex.
+func TestViews(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			s := newStage(t, db)
+			if output, code := s.call("install", "--views", "--yes"); code != done {
+				t.Fatal(output)
+			}
+			s.must(schema.InstallViews(s.ctx, db.Admin())) // again
+			if err := schema.InstallViews(s.ctx, s.pool); !errors.Is(err, schema.ErrPrivilege) || !strings.Contains(err.Error(), "GRANT CREATE VIEW") {
+				t.Errorf("InstallViews without privileges: %v", err)
+			}
+			s.acquire("web-1/4711", "nightly report")
+			_, scope := s.begin()
+			s.lock(scope, orders.Key(42))
+			tx, waiter := s.begin()
+			s.waits(tx, func(ctx context.Context) error { _, err := waiter.Lock(ctx, orders.Key(42)); return err })
+			s.rows("SELECT kind, name, mode, owner, note FROM lockstep_held WHERE kind = 'lease'", "lease|report|exclusive|web-1/4711|nightly report")
+			s.rows("SELECT kind, name, mode, session FROM lockstep_held WHERE kind = 'lock'", "lock|order:42|exclusive|51")
+			s.rows("SELECT kind, name, session, blocked_by FROM lockstep_waits", "lock|order:42|52|51")
+		})
+	}
+}
+
+// rows asks until a query has a row.
+func (s *stage) rows(query, want string) {
+	s.Helper()
+	var seen []string
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(150 * time.Millisecond) {
+		rows, err := s.db.Admin().QueryContext(s.ctx, query)
+		s.must(err)
+		columns, err := rows.Columns()
+		s.must(err)
+		seen = nil
+		for rows.Next() {
+			cells, into := make([]string, len(columns)), make([]any, len(columns))
+			for i := range cells {
+				into[i] = &cells[i]
+			}
+			s.must(rows.Scan(into...))
+			seen = append(seen, strings.TrimSpace(s.normal(strings.Join(cells, "|"))))
+		}
+		s.must(rows.Err())
+		if slices.Contains(seen, want) {
+			return
+		}
+	}
+	s.Fatalf("%s returns %q, and not %s", query, seen, want)
+}

@@ -1,0 +1,211 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"strings"
+)
+
+// catalog asks the server for its transactions and locks. The two servers have different
+// tables for them, which sqlc doesn't know: so these texts are here and not in queries/.
+func (l *look) catalog(ctx context.Context) error {
+	if err := l.transactions(ctx); err != nil {
+		return err
+	}
+	if l.maria {
+		return l.locksOfMariaDB(ctx)
+	}
+	return l.locksOfMySQL(ctx)
+}
+
+// transactions reads the open transactions. Their times are the server's own, whatever the
+// session's time zone is.
+func (l *look) transactions(ctx context.Context) error {
+	type row struct {
+		session   uint64
+		requested sql.NullString
+		waits     sql.NullFloat64
+		age       float64
+		statement sql.NullString
+		txn
+	}
+	all, err := every(ctx, l.db, `SELECT trx_mysql_thread_id, trx_id, trx_requested_lock_id, trx_rows_locked,
+		TIMESTAMPDIFF(MICROSECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
+		TIMESTAMPDIFF(MICROSECOND, trx_wait_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
+		LEFT(trx_query, 1024)
+		FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0`, nil, func(r *row) []any {
+		return []any{&r.session, &r.id, &r.requested, &r.locks, &r.age, &r.waits, &r.statement}
+	})
+	if denied(err) {
+		l.gap("how old transactions are, and what other users hold, is not known", l.grant("PROCESS ON *.*"))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l.open = make(map[uint64]*txn, len(all))
+	for _, r := range all {
+		t := r.txn
+		t.requested, t.age, t.waits, t.statement = r.requested.String, Seconds(max(0, r.age)), Seconds(max(0, r.waits.Float64)), r.statement.String
+		l.open[r.session] = &t
+	}
+	return nil
+}
+
+// locksOfMariaDB reads the locks that somebody waits for; MariaDB lists no others. A
+// transaction that has written nothing has the number 0 there, as all such ones have.
+func (l *look) locksOfMariaDB(ctx context.Context) error {
+	waiting := make(map[string][]uint64) // by the lock that is requested
+	readers := []uint64{}                // that may hold locks, and don't wait
+	sessions := make(map[string]uint64)
+	for session, t := range l.open {
+		sessions[t.id] = session
+		switch {
+		case t.requested != "":
+			waiting[t.requested] = append(waiting[t.requested], session)
+		case t.id == "0" && t.locks > 0:
+			readers = append(readers, session)
+		}
+	}
+	if len(waiting) == 0 {
+		return nil
+	}
+	type row struct{ id, trx, mode, table, index, place, data string }
+	all, err := every(ctx, l.db, `SELECT lock_id, lock_trx_id, lock_mode, lock_table, lock_index,
+		CONCAT_WS(':', lock_space, lock_page, lock_rec), COALESCE(lock_data, '')
+		FROM information_schema.INNODB_LOCKS WHERE lock_type = 'RECORD'`, nil, func(r *row) []any {
+		return []any{&r.id, &r.trx, &r.mode, &r.table, &r.index, &r.place, &r.data}
+	})
+	if denied(err) {
+		l.gap("who waits for which row is not known", l.grant("PROCESS ON *.*"))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		database, table, _ := strings.Cut(strings.ReplaceAll(r.table, "`", ""), ".")
+		at, isRow := l.rowOf(database, table, r.index, r.data)
+		mode, excludes := modeOf(r.mode)
+		if !isRow || !excludes {
+			continue
+		}
+		found := rowLock{Row: at, mode: mode, place: r.place}
+		for _, session := range waiting[r.id] {
+			found.session, found.waiting = session, true
+			l.seen = append(l.seen, found)
+		}
+		found.waiting = false
+		switch session, known := sessions[r.trx]; {
+		case r.trx == "0": // one of those who only read
+			found.unsure = len(readers) > 1
+			for _, session := range readers {
+				found.session = session
+				l.seen = append(l.seen, found)
+			}
+		case known && len(waiting[r.id]) == 0:
+			found.session = session
+			l.seen = append(l.seen, found)
+		}
+	}
+	return nil
+}
+
+// locksOfMySQL reads all locks on lockstep's rows, and those of others that somebody waits
+// for.
+func (l *look) locksOfMySQL(ctx context.Context) error {
+	scan := func(r *mysqlLock) []any {
+		return []any{&r.id, &r.trx, &r.thread, &r.kind, &r.database, &r.table, &r.index, &r.mode, &r.status, &r.data}
+	}
+	const columns = `SELECT engine_lock_id, engine_transaction_id, thread_id, lock_type, COALESCE(object_schema, ''), COALESCE(object_name, ''), COALESCE(index_name, ''), COALESCE(lock_mode, ''), lock_status,
+		COALESCE(lock_data, '')
+		FROM performance_schema.data_locks`
+	all, err := every(ctx, l.db, columns+` WHERE thread_id IS NOT NULL
+		AND (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep\_%' OR lock_status = 'WAITING')`, nil, scan)
+	if denied(err) {
+		l.gap("who waits for which row, what is locked shared, programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l.exact = true
+	if len(all) == 0 {
+		return nil
+	}
+	var elsewhere []any // the locks that are waited for on rows of other tables
+	for _, r := range all {
+		if r.kind != table && r.status == waiting && !l.ours(r) {
+			elsewhere = append(elsewhere, r.id)
+		}
+	}
+	for part := range slices.Chunk(elsewhere, chunk) {
+		blocking, err := every(ctx, l.db, columns+` WHERE lock_status = 'GRANTED' AND thread_id IS NOT NULL
+			AND NOT (object_schema = DATABASE() AND object_name LIKE 'lockstep\_%')
+			AND engine_lock_id IN (SELECT w.blocking_engine_lock_id FROM performance_schema.data_lock_waits w
+				WHERE w.requesting_engine_lock_id IN (?`+strings.Repeat(",?", len(part)-1)+`))`, part, scan)
+		if err != nil {
+			return err
+		}
+		all = append(all, blocking...)
+	}
+	type thread struct{ id, session uint64 }
+	threads, err := every(ctx, l.db, "SELECT thread_id, processlist_id FROM performance_schema.threads WHERE processlist_id IS NOT NULL", nil, func(t *thread) []any {
+		return []any{&t.id, &t.session}
+	})
+	if err != nil {
+		return err
+	}
+	sessions := make(map[uint64]uint64, len(threads))
+	for _, t := range threads {
+		sessions[t.id] = t.session
+	}
+	// A lock on a row that a transaction has made is listed with the thread of who has asked
+	// for it; locks on tables are always listed with their own.
+	owners := make(map[uint64]uint64)
+	for _, r := range all {
+		if r.kind == table {
+			owners[r.trx] = r.thread
+		}
+	}
+	for _, r := range all {
+		if session := sessions[owners[r.trx]]; session > 0 && r.kind != table {
+			l.add(r, session)
+		}
+	}
+	return nil
+}
+
+const table = "TABLE"
+
+// mysqlLock is a row of data_locks.
+type mysqlLock struct {
+	trx, thread                                          uint64
+	id, kind, database, table, index, mode, status, data string
+}
+
+const waiting = "WAITING"
+
+// place returns what the identifiers of all locks on a row have in common: space, page and
+// number of the record, before the last part, which differs as the first ones do.
+func (r mysqlLock) place() string {
+	parts := strings.Split(r.id, ":")
+	return strings.Join(parts[max(0, len(parts)-4):max(0, len(parts)-1)], ":")
+}
+
+func (l *look) ours(r mysqlLock) bool {
+	return r.database == l.Database && strings.HasPrefix(r.table, "lockstep_")
+}
+
+// add notes a lock of a session.
+func (l *look) add(r mysqlLock, session uint64) {
+	at, isRow := l.rowOf(r.database, r.table, r.index, r.data)
+	mode, excludes := modeOf(r.mode)
+	if at.Kind == Other && !excludes { // somebody waits for the gap between two rows
+		mode, excludes = Exclusive, true
+	}
+	if isRow && excludes {
+		l.seen = append(l.seen, rowLock{Row: at, mode: mode, session: session, waiting: r.status == waiting, place: r.place()})
+	}
+}

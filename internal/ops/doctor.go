@@ -1,0 +1,296 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/schema"
+)
+
+// State is how serious a finding is.
+type State string
+
+// The states. With a fault locks or leases don't work as they should.
+const (
+	OK    State = "ok"
+	Warn  State = "warn"
+	Fault State = "fault"
+)
+
+// Finding is what the doctor says of one subject.
+type Finding struct {
+	Name  string `json:"name"`
+	State State  `json:"state"`
+	Text  string `json:"text"`
+	Cure  string `json:"cure,omitempty"` // a command, a statement, or what to change
+}
+
+// doctor is one call of Check.
+type doctor struct {
+	*Room
+	found     []Finding
+	variables map[string]string
+}
+
+func (d *doctor) add(name string, state State, cure, format string, args ...any) {
+	if state == OK {
+		cure = ""
+	}
+	d.found = append(d.found, Finding{name, state, fmt.Sprintf(format, args...), cure})
+}
+
+// Check examines the server, the tables, the privileges of this user and the settings. Call
+// it as the user who takes the locks. The nodes are other servers of the same cluster, whose
+// clocks are compared. It changes nothing.
+func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
+	d := &doctor{Room: r, variables: make(map[string]string)}
+	for _, examine := range []func(context.Context) error{d.schema, d.read, d.session, d.connections, d.growth, d.sight} {
+		if err := examine(ctx); err != nil {
+			return nil, fmt.Errorf("check: %w", err)
+		}
+	}
+	if err := d.clocks(ctx, nodes); err != nil {
+		return nil, fmt.Errorf("check: %w", err)
+	}
+	return d.found, nil
+}
+
+// subjects are what package schema examines.
+var subjects = []struct {
+	name  string
+	is    error
+	state State
+	good  string
+	cure  string
+}{
+	{"version", schema.ErrServer, Fault, "new enough", "upgrade the server"},
+	{"tables", schema.ErrTable, Fault, "all there, as they should be", "lockstep install"},
+	{"privileges", schema.ErrPrivilege, Fault, "this user may lock", ""},
+	{"center rows", schema.ErrCenters, Fault, "65,536, if the tables are right", "lockstep install"},
+	{"clock function", schema.ErrSysdateIsNow, Fault, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
+	{"autocommit", schema.ErrAutocommit, Fault, "on", "remove autocommit=0 from the data source name and from init_connect"},
+	{"character set", schema.ErrCharset, Fault, "one for all", "use charset=utf8mb4 in the data source name"},
+	{"cluster", schema.ErrMultiPrimary, Warn, "one server takes writes", "send all locking transactions to one node"},
+	{"procedures", schema.ErrProcedures, Warn, "as they should be, or not needed", "lockstep install, as a user with CREATE ROUTINE and ALTER ROUTINE; GRANT EXECUTE to this user"},
+}
+
+// schema is what package schema finds.
+func (d *doctor) schema(ctx context.Context) error {
+	problems := flat(schema.Check(ctx, d.db))
+	for _, subject := range subjects {
+		var texts []string
+		cure := subject.cure
+		for _, problem := range problems {
+			if !errors.Is(problem, subject.is) {
+				continue
+			}
+			texts = append(texts, problem.Error())
+			if _, grant, found := strings.Cut(problem.Error(), ": GRANT "); found {
+				grant, _, _ = strings.Cut(grant, ": ")
+				cure = strings.TrimPrefix(cure+"; GRANT "+grant, "; ")
+			}
+		}
+		problems = slices.DeleteFunc(problems, func(problem error) bool { return errors.Is(problem, subject.is) })
+		if texts == nil {
+			d.add(subject.name, OK, "", "%s", subject.good)
+		} else {
+			d.add(subject.name, subject.state, cure, "%s", strings.Join(texts, "; "))
+		}
+	}
+	return errors.Join(problems...) // the server's or the driver's
+}
+
+// flat returns the errors that were joined into one.
+func flat(err error) (all []error) {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var texts []string
+	for _, one := range joined.Unwrap() {
+		texts = append(texts, one.Error())
+		all = append(all, flat(one)...)
+	}
+	if strings.Join(texts, "\n") != err.Error() { // it has a text of its own
+		return []error{err}
+	}
+	return all
+}
+
+// read reads the server's variables and counters. SHOW needs no privilege.
+func (d *doctor) read(ctx context.Context) error {
+	for _, query := range []string{"SHOW VARIABLES", "SHOW GLOBAL STATUS"} {
+		if err := d.show(ctx, query); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *doctor) show(ctx context.Context, query string) (err error) {
+	rows, err := d.db.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var name string
+		var value sql.NullString
+		if err := rows.Scan(&name, &value); err != nil {
+			return err
+		}
+		d.variables[strings.ToLower(name)] = value.String
+	}
+	return rows.Err()
+}
+
+func (d *doctor) number(name string) float64 {
+	n, _ := strconv.ParseFloat(d.variables[name], 64) // 0 for what the server doesn't have
+	return n
+}
+
+// session looks at settings that make locks slow, or last.
+func (d *doctor) session(context.Context) error {
+	level := d.variables["transaction_isolation"]
+	if level == "" {
+		level = d.variables["tx_isolation"]
+	}
+	state := OK
+	if level == "READ-UNCOMMITTED" {
+		state = Warn
+	}
+	d.add("isolation", state, "SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ", "%s by default", level)
+	state = OK
+	if d.variables["innodb_deadlock_detect"] == "OFF" {
+		state = Warn
+	}
+	d.add("deadlocks", state, "SET GLOBAL innodb_deadlock_detect = ON", "detection is %s: without it a deadlock lasts for innodb_lock_wait_timeout, %.0f s", orNone(d.variables["innodb_deadlock_detect"]), d.number("innodb_lock_wait_timeout"))
+	idle, has := d.variables["idle_transaction_timeout"]
+	switch {
+	case has && idle == "0" && d.number("wait_timeout") > 600:
+		d.add("forgotten transactions", Warn, "SET GLOBAL idle_transaction_timeout = 60", "one that its program forgets keeps its locks for wait_timeout, %.0f s", d.number("wait_timeout"))
+	case !has && d.number("wait_timeout") > 600:
+		d.add("forgotten transactions", Warn, "SET GLOBAL wait_timeout = 600, and SetConnMaxIdleTime of the pools below that", "one that its program forgets keeps its locks for wait_timeout, %.0f s", d.number("wait_timeout"))
+	default:
+		d.add("forgotten transactions", OK, "", "end after %.0f s at most", math.Min(d.number("wait_timeout"), math.Max(d.number("idle_transaction_timeout"), 600)))
+	}
+	return nil
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "not to be switched"
+	}
+	return text
+}
+
+// connections looks at what is used up for all programs together.
+func (d *doctor) connections(context.Context) error {
+	for _, c := range []struct{ name, used, most, cure, text string }{
+		{"connections", "max_used_connections", "max_connections", "SetMaxOpenConns of all pools together should stay below max_connections; or SET GLOBAL max_connections", "at most %.0f were used of %.0f"},
+		{"prepared statements", "prepared_stmt_count", "max_prepared_stmt_count", "interpolateParams=true in the data source names, or SET GLOBAL max_prepared_stmt_count: without room, statements are sent as text", "%.0f are kept of %.0f"},
+	} {
+		used, most := d.number(c.used), d.number(c.most)
+		state := OK
+		if most > 0 && used > most*8/10 {
+			state = Warn
+		}
+		d.add(c.name, state, c.cure, c.text, used, most)
+	}
+	return nil
+}
+
+// growth looks at the size of the tables.
+func (d *doctor) growth(ctx context.Context) error {
+	type size struct {
+		name        string
+		rows, bytes int64
+	}
+	all, err := every(ctx, d.db, `SELECT table_name, COALESCE(table_rows, 0), COALESCE(data_length, 0) FROM information_schema.TABLES
+		WHERE table_schema = DATABASE() AND table_name LIKE 'lockstep\_%' AND engine = 'InnoDB' ORDER BY table_name`, nil, func(s *size) []any {
+		return []any{&s.name, &s.rows, &s.bytes}
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		state := OK
+		if s.rows > 1_000_000 {
+			state = Warn
+		}
+		d.add("size of "+s.name, state, "lockstep clean; a Hashed family for keys without bound", "about %d rows, %.1f MB", s.rows, float64(s.bytes)/1e6)
+	}
+	return nil
+}
+
+// sight looks at what this user could see of others.
+func (d *doctor) sight(ctx context.Context) error {
+	p, err := d.look(ctx, true, nil)
+	if errors.Is(err, fault.ErrSchema) || errors.Is(err, fault.ErrPrivilege) {
+		return nil // the tables are missing, as was said before
+	}
+	if err != nil {
+		return err
+	}
+	if len(p.Gaps) == 0 {
+		d.add("sight", OK, "", "this user sees all that holds and waits")
+	}
+	for _, gap := range p.Gaps {
+		d.add("sight", Warn, gap.Cure, "for people who look: %s", gap.What)
+	}
+	return nil
+}
+
+// clocks compares the server's clock with this machine's, and with those of the nodes.
+func (d *doctor) clocks(ctx context.Context, nodes []*sql.DB) error {
+	ahead, off, err := clock(ctx, d.db)
+	if err != nil {
+		return err
+	}
+	state := OK
+	if ahead.Abs() > time.Second+off {
+		state = Warn
+	}
+	d.add("clock", state, "synchronise both by NTP; leases and locks use the server's clock only", "the server is %.3f s ahead of this machine, give or take %.3f s", ahead.Seconds(), off.Seconds())
+	for i, node := range nodes {
+		other, uncertain, err := clock(ctx, node)
+		if err != nil {
+			return fmt.Errorf("node %d: %w", i+1, err)
+		}
+		between := other - ahead
+		state := OK
+		if between.Abs() > 100*time.Millisecond+off+uncertain {
+			state = Warn
+		}
+		d.add(fmt.Sprintf("clock of node %d", i+1), state, "synchronise the nodes by NTP: after a fail-over leases end by the other clock", "it is %.3f s ahead of the server, give or take %.3f s", between.Seconds(), (off + uncertain).Seconds())
+	}
+	return nil
+}
+
+// clock returns how far a server is ahead of this machine: the best of three readings.
+func clock(ctx context.Context, db gen.DBTX) (ahead, off time.Duration, err error) {
+	off = math.MaxInt64
+	for range 3 {
+		began := time.Now()
+		read, err := queries.ServerClock(ctx, db)
+		if err != nil {
+			return 0, 0, err
+		}
+		if half := time.Since(began) / 2; half < off {
+			ahead, off = time.UnixMicro(read.NowUs).Sub(began.Add(half)), half
+		}
+	}
+	return ahead, off, nil
+}

@@ -1,0 +1,250 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// grant is what a row tells of its last grant.
+type grant struct {
+	token   uint64
+	owner   string
+	session uint64
+	locked  time.Time
+	tx      string // the number of the transaction that holds it
+}
+
+// held returns the locks that transactions hold: those that the server lists, and where it
+// doesn't list all, those that the rows tell of. The row of an exclusive lock has a token
+// that is not committed. What was seen before of a transaction that is still open isn't
+// read again.
+func (l *look) held(ctx context.Context) ([]Lock, error) {
+	candidates := make(map[Row]bool)
+	var locks []Lock
+	for _, s := range l.seen {
+		candidates[s.Row] = true
+		if !s.waiting && !s.unsure && s.Kind != Other && s.Kind != Turnstile {
+			locks = append(locks, Lock{Row: s.Row, Mode: s.mode, Session: s.session})
+		}
+	}
+	if !l.exact {
+		scanned, err := l.scan(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range scanned {
+			candidates[row] = true
+		}
+	}
+	known, err := l.uncommittedGrants(ctx, candidates)
+	if err != nil {
+		return nil, err
+	}
+	l.known = known
+	return l.granted(locks, known), nil
+}
+
+// uncommittedGrants returns the grants of the rows that are not committed.
+func (l *look) uncommittedGrants(ctx context.Context, candidates map[Row]bool) (map[Row]grant, error) {
+	known := make(map[Row]grant)
+	for row, g := range l.known {
+		if t := l.open[g.session]; candidates[row] && t != nil && t.id == g.tx {
+			known[row] = g
+			delete(candidates, row)
+		}
+	}
+	var now map[Row]grant
+	err := l.uncommitted(ctx, func(tx *sql.Tx) (err error) {
+		now, err = grants(ctx, tx, candidates)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	committed, err := grants(ctx, l.db, candidates)
+	if err != nil {
+		return nil, err
+	}
+	for row, g := range now {
+		if g.token <= committed[row].token || g.session == 0 {
+			continue
+		}
+		if t := l.open[g.session]; t != nil {
+			g.tx = t.id
+		}
+		known[row] = g
+	}
+	return known, nil
+}
+
+// granted adds to the locks what their rows tell.
+func (l *look) granted(locks []Lock, known map[Row]grant) []Lock {
+	type place struct {
+		Row
+		session uint64
+	}
+	found := make(map[place]int)
+	locks = slices.Clone(locks)
+	once := locks[:0]
+	for _, lock := range locks { // a row may have several locks of one session
+		at := place{lock.Row, lock.Session}
+		if i, twice := found[at]; twice {
+			if lock.Mode == Exclusive {
+				once[i].Mode = Exclusive
+			}
+			continue
+		}
+		found[at] = len(once)
+		once = append(once, lock)
+	}
+	locks = once
+	for row, g := range known {
+		i, listed := found[place{row, g.session}]
+		if !listed {
+			i = len(locks)
+			locks = append(locks, Lock{Row: row, Session: g.session})
+		}
+		lock := &locks[i]
+		lock.Mode, lock.Owner, lock.Token, lock.Since = Exclusive, g.owner, g.token, g.locked.UTC()
+	}
+	for i := range locks {
+		lock := &locks[i]
+		switch t := l.open[lock.Session]; {
+		case !lock.Since.IsZero():
+			lock.Held = l.since(lock.Since)
+		case t != nil:
+			lock.Held = t.age
+		}
+		if lock.Kind == Hashed {
+			lock.Keys = l.keys[lock.Slot]
+		}
+	}
+	return locks
+}
+
+func (l *look) uncommitted(ctx context.Context, read func(tx *sql.Tx) error) error {
+	return rawsql.InTx(ctx, l.db, sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true}, read)
+}
+
+// grants reads the rows of locks, as db sees them.
+func grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant, error) {
+	var names [][]byte
+	var slots []uint32
+	for row := range rows {
+		switch row.Kind {
+		case Named:
+			names = append(names, []byte(row.Key))
+		case Hashed:
+			slots = append(slots, uint32(row.Slot))
+		}
+	}
+	all := make(map[Row]grant)
+	for part := range slices.Chunk(names, chunk) {
+		found, err := queries.NamedHolders(ctx, db, part)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			all[Row{Kind: Named, Key: string(r.Name)}] = grant{r.Token, string(r.Owner), r.ConnID, time.UnixMicro(r.LockedUs), ""}
+		}
+	}
+	for part := range slices.Chunk(slots, chunk) {
+		found, err := queries.CenterHolders(ctx, db, part)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			all[Row{Kind: Hashed, Slot: int64(r.Slot)}] = grant{r.Token, string(r.Owner), r.ConnID, time.UnixMicro(r.LockedUs), ""}
+		}
+	}
+	return all, nil
+}
+
+const (
+	chunk    = 900 // the limit of those queries
+	sessions = 500 // in one list: MariaDB makes a subquery of 1,000, which some versions answer with too few rows
+	share    = 300 // of the time, a scan takes one part in so many
+)
+
+// scan is what the last scan of the tables has found.
+type scan struct {
+	rows  []Row
+	ended time.Time
+	took  time.Duration
+}
+
+// scan returns the rows that may be locked exclusively: those whose last grant was to a
+// session with an open transaction, since that began. It reads the tables from end to end,
+// unless that was done a moment ago.
+func (l *look) scan(ctx context.Context) ([]Row, error) {
+	among, since, err := l.suspects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(among) == 0 {
+		return nil, nil
+	}
+	if last := l.scanned; !last.ended.IsZero() && time.Since(last.ended) < min(share*last.took, time.Minute) {
+		return last.rows, nil
+	}
+	began := time.Now()
+	var rows []Row
+	err = l.uncommitted(ctx, func(tx *sql.Tx) error {
+		for part := range slices.Chunk(among, sessions) {
+			where := fmt.Sprintf(" WHERE locked_us >= %d AND conn_id IN (%s)", since, list(part))
+			names, err := every(ctx, tx, "SELECT name FROM lockstep_locks"+where, nil, func(r *Row) []any { return []any{&r.Key} })
+			if err != nil {
+				return err
+			}
+			slots, err := every(ctx, tx, "SELECT slot FROM lockstep_centers"+where, nil, func(r *Row) []any { return []any{&r.Slot} })
+			if err != nil {
+				return err
+			}
+			for i := range names {
+				names[i].Kind = Named
+			}
+			for i := range slots {
+				slots[i].Kind = Hashed
+			}
+			rows = append(append(rows, names...), slots...)
+		}
+		return nil
+	})
+	l.scanned = scan{rows, time.Now(), time.Since(began)}
+	return rows, err
+}
+
+// suspects returns the sessions that may hold locks, and since when, in microseconds: those
+// with an open transaction, or if that isn't known, all that this user may see.
+func (l *look) suspects(ctx context.Context) (among []uint64, since int64, err error) {
+	if l.open == nil {
+		among, err = every(ctx, l.db, "SELECT id FROM information_schema.PROCESSLIST", nil, func(id *uint64) []any { return []any{id} })
+		return among, math.MinInt64, err
+	}
+	oldest := Seconds(0)
+	for session, t := range l.open {
+		among, oldest = append(among, session), max(oldest, t.age)
+	}
+	return among, l.Taken.UnixMicro() - int64(float64(oldest)*1e6) - time.Second.Microseconds(), nil // the server tells whole seconds
+}
+
+// list writes numbers for IN.
+func list(numbers []uint64) string {
+	var b strings.Builder
+	for i, n := range numbers {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.FormatUint(n, 10))
+	}
+	return b.String()
+}

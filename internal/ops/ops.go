@@ -1,0 +1,160 @@
+// Package ops gathers what operators want to see: who holds which lock or lease, since
+// when and from where, who waits for whom, and what is wrong with the setup. It reads only,
+// waits for nobody, and answers what it can where a privilege is missing.
+//
+// [Room.Look] takes a [Picture] of all that is held and waited for, and [Picture.Tree]
+// orders it by who waits for whom. The types have JSON names, which are documented in
+// docs/operations.md and stay.
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+)
+
+var queries = gen.New()
+
+// Room looks at one database. It may be used by several goroutines, which look one after
+// the other. It remembers what a look has cost, so that those who look again and again
+// don't burden the server: see Look.
+type Room struct {
+	db *sql.DB
+
+	mu      sync.Mutex
+	scanned scan
+	known   map[Row]grant // what was held at the last look
+	// programs are those of sessions at the last look: a session keeps its program.
+	programs map[uint64]string
+	blind    Gap // why they are not known
+	Debug    map[string]time.Duration
+}
+
+// New returns a Room for the database of the pool. It sends nothing yet. The pool should
+// write arguments into the texts of statements (interpolateParams=true), which saves round
+// trips. It stays the caller's.
+func New(db *sql.DB) *Room { return &Room{db: db} }
+
+// Look takes a picture. Of the keys, each hashed one is named with its slot.
+//
+// MariaDB lists only the locks that somebody waits for: to find the others, Look reads the
+// tables of locks. That is done again only after 300 times of what it has taken, at most a
+// minute, so that who looks every second hardly burdens the server: a look in between shows
+// the locks that were found before and are still held, and those that somebody waits for.
+//
+// It returns the errors of the driver and of the server. What is not allowed is a Gap and
+// no error, unless it is SELECT on the tables of lockstep.
+func (r *Room) Look(ctx context.Context, keys ...string) (*Picture, error) {
+	return r.look(ctx, false, keys)
+}
+
+// look is Look. It may try what this user may see although there is nothing to be seen.
+func (r *Room) look(ctx context.Context, try bool, keys []string) (*Picture, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := &look{Room: r, Picture: Picture{Sessions: make(map[uint64]Session)}, keys: bySlot(keys), try: try}
+	if err := l.take(ctx); err != nil {
+		return nil, fault.Explain("look at the locks", err)
+	}
+	return &l.Picture, nil
+}
+
+// look is one call of Look.
+type look struct {
+	*Room
+	Picture
+	maria   bool
+	try     bool
+	grantee string
+	keys    map[int64][]string
+
+	seen  []rowLock       // locks that the server lists, granted and waited for
+	exact bool            // seen has all the locks on lockstep's rows
+	open  map[uint64]*txn // the open transactions by their sessions, nil if unknown
+}
+
+// txn is an open transaction.
+type txn struct {
+	id, requested string // requested is the lock that it waits for
+	age, waits    Seconds
+	locks         int64
+	statement     string
+}
+
+// rowLock is a lock as the server lists it.
+type rowLock struct {
+	Row
+	mode    Mode
+	session uint64
+	waiting bool
+	place   string // the same for all locks on a row
+	unsure  bool   // another session may have it
+}
+
+func (l *look) take(ctx context.Context) error {
+	if err := l.facts(ctx); err != nil {
+		return err
+	}
+	if err := l.leases(ctx); err != nil {
+		return err
+	}
+	if err := l.catalog(ctx); err != nil {
+		return err
+	}
+	held, err := l.held(ctx)
+	if err != nil {
+		return err
+	}
+	l.assemble(held)
+	l.dropStrangers()
+	return l.describe(ctx)
+}
+
+// facts reads what the look depends on.
+func (l *look) facts(ctx context.Context) error {
+	clock, err := queries.ServerClock(ctx, l.db)
+	if err != nil {
+		return err
+	}
+	l.Taken, l.Version = time.UnixMicro(clock.NowUs).UTC(), clock.Version
+	if i := strings.LastIndexByte(l.Version, ' '); i >= 0 { // words on the session come before
+		l.Version = l.Version[i+1:]
+	}
+	l.maria = strings.Contains(l.Version, "MariaDB")
+	var database sql.NullString
+	if err := l.db.QueryRowContext(ctx, "SELECT DATABASE(), CURRENT_USER()").Scan(&database, &l.User); err != nil {
+		return err
+	}
+	if l.Database = database.String; l.Database == "" {
+		return ErrNoDatabase
+	}
+	l.grantee = quoted(l.User)
+	return nil
+}
+
+// ErrNoDatabase is returned for a pool without a database.
+var ErrNoDatabase = errors.New("no database is selected: name the one with lockstep's tables in the data source name")
+
+// quoted is an account as GRANT wants it.
+func quoted(account string) string {
+	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+	at := strings.LastIndexByte(account, '@')
+	if at < 0 {
+		return quote(account)
+	}
+	return quote(account[:at]) + "@" + quote(account[at+1:])
+}
+
+// since returns how long ago a moment of the server's clock was.
+func (l *look) since(t time.Time) Seconds {
+	if t.IsZero() {
+		return 0
+	}
+	return seconds(max(0, l.Taken.Sub(t)))
+}

@@ -1,0 +1,139 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestLookAtMany proves that a look finds all locks and waiters, again and again, also
+// those that are new, and that it costs the server no more than 1 % of a core where it
+// looks every second.
+func TestLookAtMany(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			holders, each, waiters := 4, testdb.Long(10, 250), testdb.Long(10, 100)
+			db := testdb.Shared(t, engine).Open(t)
+			pool := db.Connect(t)
+			family := txlock.NewFamily[int]("many")
+			var keys []txlock.Key
+			for i := range holders*each + 1 {
+				keys = append(keys, family.Key(i+1))
+			}
+			must(t, txlock.Ensure(t.Context(), pool, keys...))
+			for i := range holders {
+				scope := begin(t, pool)
+				for _, key := range keys[i*each : (i+1)*each] {
+					_, err := scope.Lock(t.Context(), key)
+					must(t, err)
+				}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			defer func() { cancel(); all.Wait() }()
+			for range waiters {
+				scope := begin(t, pool)
+				all.Go(func() { _, _ = scope.Lock(ctx, keys[0]) }) // it is cancelled
+			}
+			admin, cpu := watched(t, db)
+			room := ops.New(admin)
+			least, deadline := time.Hour, time.Now().Add(time.Minute)
+			for found := 0; found < 5; {
+				time.Sleep(200 * time.Millisecond) // the servers refresh what they show
+				began := cpu()
+				p, err := room.Look(t.Context())
+				must(t, err)
+				least = min(least, cpu()-began)
+				if locks := exclusive(p); locks == holders*each && len(p.Waits) == waiters && p.Waits[0].Key == keys[0].String() {
+					found++
+				} else if time.Now().After(deadline) {
+					t.Fatalf("%d locks and %d waits were seen, not %d and %d", locks, len(p.Waits), holders*each, waiters)
+				}
+			}
+			if most := testdb.Long(time.Second, 10*time.Millisecond); least > most {
+				t.Errorf("a look costs the server %v", least)
+			}
+			scope := begin(t, pool)
+			_, err := scope.Lock(t.Context(), keys[len(keys)-1])
+			must(t, err)
+			for {
+				p, err := ops.New(admin).Look(t.Context())
+				must(t, err)
+				if exclusive(p) == holders*each+1 {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("a new lock was not seen")
+				}
+				time.Sleep(200 * time.Millisecond)
+			}
+		})
+	}
+}
+
+// exclusive counts the locks that were granted, without the neighbours that MySQL locks.
+func exclusive(p *ops.Picture) (n int) {
+	for _, l := range p.Locks {
+		if l.Mode == ops.Exclusive && l.Token > 0 && l.Owner != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// watched returns a pool of one connection, and how long a processor has worked for it,
+// which is 0 where the server runs on another machine.
+func watched(t *testing.T, db *testdb.DB) (*sql.DB, func() time.Duration) {
+	t.Helper()
+	connector, err := mysql.NewConnector(db.AdminConfig(func(c *mysql.Config) { c.InterpolateParams = true }))
+	must(t, err)
+	pool := sql.OpenDB(connector)
+	t.Cleanup(func() { _ = pool.Close() })
+	pool.SetMaxOpenConns(1)
+	query := "SELECT tid FROM information_schema.PROCESSLIST WHERE id = CONNECTION_ID()"
+	if db.Engine() == testdb.MySQL {
+		query = "SELECT thread_os_id FROM performance_schema.threads WHERE processlist_id = CONNECTION_ID()"
+	}
+	var thread int
+	must(t, pool.QueryRowContext(t.Context(), query).Scan(&thread))
+	return pool, func() time.Duration {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", thread))
+		if err != nil {
+			return 0
+		}
+		ns, err := strconv.ParseInt(strings.Fields(string(text))[0], 10, 64)
+		must(t, err)
+		return time.Duration(ns)
+	}
+}
+
+func begin(t *testing.T, pool *sql.DB) *txlock.Scope {
+	t.Helper()
+	tx, err := pool.BeginTx(t.Context(), nil)
+	must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() })
+	scope, err := txlock.Join(t.Context(), tx)
+	must(t, err)
+	return scope
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

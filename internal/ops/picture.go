@@ -1,0 +1,167 @@
+package ops
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Seconds is a time that has passed or is left.
+type Seconds float64
+
+func seconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
+
+// String writes it for people: "0.2s", "14s", "3m12s", "26h3m".
+func (s Seconds) String() string {
+	d := time.Duration(float64(s) * float64(time.Second))
+	switch {
+	case d < 0:
+		return "-" + (-s).String()
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+}
+
+// Picture is what is held and waited for at one moment.
+type Picture struct {
+	Taken    time.Time          `json:"taken"`   // by the server's clock
+	Version  string             `json:"version"` // of the server
+	Database string             `json:"database"`
+	User     string             `json:"user"` // the account that looks
+	Locks    []Lock             `json:"locks"`
+	Leases   []Lease            `json:"leases"`
+	Waits    []Wait             `json:"waits"`
+	Sessions map[uint64]Session `json:"sessions"` // those of Locks, Leases and Waits
+	Gaps     []Gap              `json:"gaps"`
+}
+
+// Kind is what a row stands for.
+type Kind string
+
+// The kinds of rows.
+const (
+	Named     Kind = "lock"      // of a named key
+	Hashed    Kind = "slot"      // one of the 65,536 that hashed keys share
+	LeaseRow  Kind = "lease"     // of a lease, a reader or a permit
+	Turnstile Kind = "queue"     // of a lease's waiters with Fair
+	Once      Kind = "once"      // of a key of Once
+	Job       Kind = "job"       // of a job
+	Other     Kind = "other row" // of a table that is not lockstep's
+)
+
+// Row is what sessions lock and wait for.
+type Row struct {
+	Kind  Kind   `json:"kind"`
+	Key   string `json:"key,omitempty"`   // the name; empty for a slot and for other rows
+	Slot  int64  `json:"slot"`            // of a hashed key, or which row of a lease
+	Table string `json:"table,omitempty"` // of other rows, with the index
+}
+
+// String names the row for people.
+func (r Row) String() string {
+	switch r.Kind {
+	case Hashed:
+		return fmt.Sprintf("slot %d", r.Slot)
+	case Other:
+		return "a row of " + r.Table
+	case Named:
+		return r.Key
+	}
+	return string(r.Kind) + " " + r.Key
+}
+
+// Mode is how a row is locked.
+type Mode string
+
+// The modes.
+const (
+	Exclusive Mode = "exclusive"
+	Shared    Mode = "shared"
+)
+
+// Lock is the lock of a row that an open transaction holds.
+type Lock struct {
+	Row
+	Mode    Mode      `json:"mode"`
+	Session uint64    `json:"session"`
+	Owner   string    `json:"owner,omitempty"` // the label of the holder, unless it is shared
+	Token   uint64    `json:"token,omitempty"`
+	Since   time.Time `json:"since,omitzero"` // when it was granted
+	Held    Seconds   `json:"held_s"`         // for how long, or how long its transaction is open
+	Waiters int       `json:"waiters"`
+	// Keys are those of the keys that the caller has named which fall on this slot: a slot
+	// doesn't know its keys.
+	Keys []string `json:"keys,omitempty"`
+}
+
+// Lease is a lease, a reader or a permit that is held, or the first waiter of a queue.
+type Lease struct {
+	Key     string    `json:"key"`
+	Kind    string    `json:"kind"` // exclusive, reader, permit, waiter
+	Slot    int64     `json:"slot"`
+	Owner   string    `json:"owner"`
+	Note    string    `json:"note"` // what the owner tells of itself: by default host and process
+	Token   uint64    `json:"token,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	Held    Seconds   `json:"held_s"`
+	TTL     Seconds   `json:"ttl_s"`
+	Left    Seconds   `json:"left_s"`    // until it ends unless it is renewed
+	Renewed Seconds   `json:"renewed_s"` // how long ago
+	Holds   int       `json:"holds"`     // of the same owner
+	Asked   string    `json:"asked,omitempty"`
+	AskedAt time.Time `json:"asked_at,omitzero"`
+	Leads   bool      `json:"leads,omitempty"`   // it is the term of an election
+	Session uint64    `json:"session,omitempty"` // of a waiter
+	Waiters int       `json:"waiters"`           // in the queue of Fair; others look again and again, and can't be seen
+}
+
+// Late tells whether the holder has not renewed the lease for longer than holders do.
+func (l Lease) Late() bool { return l.Kind != waiter && l.Renewed > l.TTL*2/3 }
+
+const waiter = "waiter"
+
+// Wait is a session that waits for a row.
+type Wait struct {
+	Row
+	Mode    Mode    `json:"mode"`
+	Session uint64  `json:"session"`
+	For     Seconds `json:"for_s"`
+	// Blockers are the sessions that hold the row. Those that wait for it, too, are not
+	// among them. More than one are candidates, if Unsure.
+	Blockers []uint64 `json:"blockers"`
+	Unsure   bool     `json:"unsure,omitempty"`
+	place    string   // which of the rows of another's table
+}
+
+// Session is a session of the server.
+type Session struct {
+	ID       uint64  `json:"id"`
+	User     string  `json:"user,omitempty"`
+	Host     string  `json:"host,omitempty"`
+	Program  string  `json:"program,omitempty"` // by its connection attributes
+	Database string  `json:"database,omitempty"`
+	Command  string  `json:"command,omitempty"` // Sleep, Query ...
+	State    string  `json:"state,omitempty"`
+	For      Seconds `json:"for_s"` // how long it has been idle, or executes its statement
+	InTx     bool    `json:"in_transaction"`
+	TxAge    Seconds `json:"transaction_s"`
+	RowLocks int64   `json:"row_locks"`
+	// Statement is what it executes, or the last that it has executed, if the server tells.
+	Statement string `json:"statement,omitempty"`
+	Last      bool   `json:"last,omitempty"` // the statement has ended
+}
+
+// Idle tells whether the session executes nothing.
+func (s Session) Idle() bool { return s.Command == "Sleep" }
+
+// Gap is what could not be seen, and how it could.
+type Gap struct {
+	What string `json:"what"`
+	Cure string `json:"cure"`
+}
+
+// String is a sentence.
+func (g Gap) String() string { return g.What + ": " + g.Cure }

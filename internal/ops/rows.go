@@ -1,0 +1,111 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/schema"
+)
+
+// querier is a *sql.DB or a *sql.Tx.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// every reads all rows of a query. No query of this package is cut off by the session's
+// sql_select_limit: each has a LIMIT of its own.
+func every[T any](ctx context.Context, db querier, query string, args []any, scan func(row *T) []any) (all []T, err error) {
+	rows, err := db.QueryContext(ctx, query+" LIMIT 1000000", args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var one T
+		if err := rows.Scan(scan(&one)...); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}
+
+// denied tells whether the user lacks a privilege, or the server the table.
+func denied(err error) bool {
+	if _, missing := schema.MissingPrivilege(err); missing {
+		return true
+	}
+	var server *mysql.MySQLError
+	return errors.As(err, &server) && (server.Number == 1109 || server.Number == 1146) // ER_UNKNOWN_TABLE, ER_NO_SUCH_TABLE
+}
+
+// gap notes what is not seen, once.
+func (l *look) gap(what, cure string) {
+	for _, g := range l.Gaps {
+		if g.Cure == cure {
+			return
+		}
+	}
+	l.Gaps = append(l.Gaps, Gap{what, cure})
+}
+
+func (l *look) grant(privilege string) string { return "GRANT " + privilege + " TO " + l.grantee }
+
+// rowOf returns which row a lock is on, by the names of table and index and the primary
+// key as InnoDB writes it: 0x6F726465723A3432, -1. It returns false for what is no row.
+func (l *look) rowOf(database, table, index, data string) (Row, bool) {
+	other := Row{Kind: Other, Table: database + "." + table + " (" + index + ")"}
+	if database == l.Database {
+		other.Table = table + " (" + index + ")"
+	}
+	if database != l.Database || index != "PRIMARY" {
+		return other, true
+	}
+	kind, ours := map[string]Kind{
+		"lockstep_locks": Named, "lockstep_centers": Hashed, "lockstep_leases": LeaseRow, "lockstep_once": Once, "lockstep_jobs": Job,
+	}[table]
+	if !ours {
+		return other, true
+	}
+	key, slot, _ := strings.Cut(data, ", ")
+	if kind == Hashed {
+		key, slot = "", key
+	}
+	row := Row{Kind: kind}
+	name, err := hex.DecodeString(strings.TrimPrefix(key, "0x"))
+	if err != nil || key == "" && kind != Hashed {
+		return Row{}, false // the end of the table
+	}
+	row.Key = string(name)
+	if slot != "" {
+		if row.Slot, err = strconv.ParseInt(slot, 10, 64); err != nil {
+			return Row{}, false
+		}
+	}
+	if kind == LeaseRow && row.Slot < 0 {
+		row.Kind = Turnstile
+	}
+	return row, true
+}
+
+// modeOf reads a lock mode: X, S, X,REC_NOT_GAP. It returns false for a lock that excludes
+// nobody from a row.
+func modeOf(text string) (Mode, bool) {
+	mode, rest, _ := strings.Cut(text, ",")
+	if strings.Contains(rest, "INSERT_INTENTION") || rest == "GAP" {
+		return "", false
+	}
+	switch mode {
+	case "X":
+		return Exclusive, true
+	case "S":
+		return Shared, true
+	}
+	return "", false
+}

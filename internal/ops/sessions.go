@@ -1,0 +1,214 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"strings"
+)
+
+// describe reads what the server knows of the sessions that hold something or wait.
+func (l *look) describe(ctx context.Context) error {
+	wanted := make(map[uint64]bool)
+	for _, lock := range l.Locks {
+		wanted[lock.Session] = true
+	}
+	for _, lease := range l.Leases {
+		wanted[lease.Session] = true
+	}
+	for _, w := range l.Waits {
+		wanted[w.Session] = true
+		for _, blocker := range w.Blockers {
+			wanted[blocker] = true
+		}
+	}
+	delete(wanted, 0)
+	for id := range wanted {
+		s := Session{ID: id}
+		if t := l.open[id]; t != nil {
+			s.InTx, s.TxAge, s.RowLocks, s.Statement = true, t.age, t.locks, statement(t.statement)
+		}
+		l.Sessions[id] = s
+	}
+	l.addTransactions()
+	defer l.order()
+	if len(wanted) == 0 && !l.try {
+		return nil
+	}
+	err := l.processes(ctx)
+	if err == nil {
+		err = l.addPrograms(ctx)
+	}
+	l.precise()
+	l.dropUnlikely()
+	return err
+}
+
+// addTransactions notes that who holds a row or waits for it is in a transaction: the
+// server's list of them may be a moment old.
+func (l *look) addTransactions() {
+	note := func(session uint64, age Seconds) {
+		if s, known := l.Sessions[session]; known {
+			s.InTx, s.TxAge = true, max(s.TxAge, age)
+			l.Sessions[session] = s
+		}
+	}
+	for _, lock := range l.Locks {
+		note(lock.Session, lock.Held)
+	}
+	for _, w := range l.Waits {
+		note(w.Session, w.For)
+		for _, blocker := range w.Blockers {
+			if !w.Unsure {
+				note(blocker, 0)
+			}
+		}
+	}
+}
+
+// process is a session as the server tells of it.
+type process struct {
+	id                                        uint64
+	user, host, database, command, state, sql sql.NullString
+	busy                                      sql.NullFloat64
+	ended                                     bool
+}
+
+// processes reads the list of sessions: on MySQL from the performance schema, which has
+// the last statement, too, and doesn't stumble over a text that is no UTF-8.
+func (l *look) processes(ctx context.Context) error {
+	scan := func(p *process) []any {
+		return []any{&p.id, &p.user, &p.host, &p.database, &p.command, &p.state, &p.busy, &p.sql, &p.ended}
+	}
+	if l.maria {
+		all, err := every(ctx, l.db, `SELECT id, user, host, db, command, state, COALESCE(NULLIF(time_ms, 0) / 1000, time), LEFT(info, 1024), 0
+			FROM information_schema.PROCESSLIST WHERE id IN (`+l.ids()+`)`, nil, scan)
+		l.fill(all)
+		return err
+	}
+	all, err := every(ctx, l.db, `SELECT t.processlist_id, t.processlist_user, t.processlist_host, t.processlist_db, t.processlist_command, t.processlist_state,
+		IF(t.processlist_command = 'Sleep' OR s.timer_wait IS NULL, t.processlist_time, s.timer_wait / 1000000000000),
+		COALESCE(LEFT(s.sql_text, 1024), t.processlist_info), s.end_event_id IS NOT NULL
+		FROM performance_schema.threads t
+		LEFT JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id AND s.nesting_event_level = 0
+		WHERE t.processlist_id IN (`+l.ids()+`)`, nil, scan)
+	if denied(err) {
+		l.gap("programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
+		all, err = every(ctx, l.db, `SELECT id, user, host, db, command, state, time, LEFT(info, 1024), 0
+			FROM information_schema.PROCESSLIST WHERE id IN (`+l.ids()+`)`, nil, scan)
+	}
+	l.fill(all)
+	return err
+}
+
+func (l *look) ids() string {
+	ids := make([]uint64, 0, len(l.Sessions))
+	for id := range l.Sessions {
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		ids = append(ids, 0) // which no session has
+	}
+	return list(ids)
+}
+
+func (l *look) fill(all []process) {
+	for _, p := range all {
+		s := l.Sessions[p.id]
+		s.User, s.Host, s.Database, s.Command, s.State = p.user.String, p.host.String, p.database.String, p.command.String, p.state.String
+		s.For = Seconds(p.busy.Float64)
+		if p.sql.Valid || s.Idle() { // what was read of the transaction may be a moment old
+			s.Statement, s.Last = statement(p.sql.String), p.ended || s.Idle()
+		}
+		l.Sessions[p.id] = s
+	}
+}
+
+// addPrograms tells of the programs by their connection attributes, which it asks for if it
+// meets a new session.
+func (l *look) addPrograms(ctx context.Context) error {
+	old, fresh := l.programs, len(l.Sessions) == 0
+	l.programs = make(map[uint64]string, len(l.Sessions))
+	for id := range l.Sessions {
+		program, known := old[id]
+		l.programs[id], fresh = program, fresh || !known
+	}
+	if fresh {
+		if err := l.readPrograms(ctx); err != nil {
+			return err
+		}
+	}
+	for id, s := range l.Sessions {
+		s.Program = l.programs[id]
+		l.Sessions[id] = s
+	}
+	if l.blind.What != "" {
+		l.gap(l.blind.What, l.blind.Cure)
+	}
+	return nil
+}
+
+// readPrograms reads the connection attributes, which MariaDB has only where its performance
+// schema is on.
+func (l *look) readPrograms(ctx context.Context) error {
+	type attributes struct {
+		id                uint64
+		name, client, pid sql.NullString
+	}
+	all, err := every(ctx, l.db, `SELECT processlist_id, MAX(IF(attr_name = 'program_name', attr_value, NULL)),
+		MAX(IF(attr_name = '_client_name', attr_value, NULL)), MAX(IF(attr_name = '_pid', attr_value, NULL))
+		FROM performance_schema.session_connect_attrs WHERE processlist_id IN (`+l.ids()+`) GROUP BY processlist_id`, nil, func(a *attributes) []any {
+		return []any{&a.id, &a.name, &a.client, &a.pid}
+	})
+	l.blind = Gap{}
+	switch {
+	case denied(err) && l.maria:
+		l.blind = Gap{"programs are not known", "start the server with performance_schema=ON, and " + l.grant("SELECT ON performance_schema.*")}
+		return nil
+	case denied(err):
+		l.blind = Gap{"programs are not known", l.grant("SELECT ON performance_schema.*")}
+		return nil
+	case err != nil:
+		return err
+	}
+	for _, a := range all {
+		program := cmp.Or(a.name.String, a.client.String)
+		if a.pid.Valid {
+			program = strings.TrimSpace(program + " (pid " + a.pid.String + ")")
+		}
+		l.programs[a.id] = program
+	}
+	if !l.maria || len(all) > 0 {
+		return nil
+	}
+	var on bool
+	err = l.db.QueryRowContext(ctx, "SELECT @@performance_schema").Scan(&on)
+	if err == nil && !on {
+		l.blind = Gap{"programs are not known", "start the server with performance_schema=ON"}
+	}
+	return err
+}
+
+// precise sets how long a session has waited, where the server tells that of its
+// statement more exactly than in whole seconds.
+func (l *look) precise() {
+	for i := range l.Waits {
+		w := &l.Waits[i]
+		if s := l.Sessions[w.Session]; !s.Idle() && s.For > 0 {
+			w.For = s.For
+		}
+	}
+}
+
+// dropUnlikely removes those who may hold a row from where it isn't sure who does, if they
+// use another database and others don't.
+func (l *look) dropUnlikely() {
+	for i := range l.Waits {
+		w := &l.Waits[i]
+		stranger := func(id uint64) bool { return l.Sessions[id].Database != l.Database }
+		if likely := slices.DeleteFunc(slices.Clone(w.Blockers), stranger); w.Unsure && len(likely) > 0 {
+			w.Blockers, w.Unsure = likely, len(likely) > 1
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/fault"
+)
+
+// JobStatus is what the table says of a job.
+type JobStatus struct {
+	Key      string    `json:"key"`
+	State    string    `json:"state"` // done, running, failed, died, new
+	Tick     time.Time `json:"tick,omitzero"`
+	Done     time.Time `json:"done,omitzero"` // the instant that was done last
+	By       string    `json:"by,omitempty"`
+	Token    uint64    `json:"token,omitempty"`
+	Started  time.Time `json:"started,omitzero"`
+	Ended    time.Time `json:"ended,omitzero"`
+	Took     Seconds   `json:"took_s"`
+	Failures int       `json:"failures"`
+	Err      string    `json:"error,omitempty"`
+	Next     time.Time `json:"next,omitzero"`
+}
+
+// Jobs returns all jobs, by their keys. A job died if it runs and nobody holds its lease.
+func (r *Room) Jobs(ctx context.Context) ([]JobStatus, error) {
+	rows, err := queries.ListJobs(ctx, r.db)
+	if err != nil {
+		return nil, fault.Explain("look at the jobs", err)
+	}
+	l := &look{Room: r}
+	if err := l.leases(ctx); err != nil {
+		return nil, fault.Explain("look at the leases of the jobs", err)
+	}
+	held := make(map[string]bool)
+	for _, lease := range l.Leases {
+		held[lease.Key] = held[lease.Key] || lease.Kind == string(Exclusive)
+	}
+	all := make([]JobStatus, len(rows))
+	for i, row := range rows {
+		s := JobStatus{Key: string(row.Name), State: "done", Done: moment(row.DoneUs), Next: moment(row.NextUs), Failures: int(row.Failures), Took: micros(row.TookUs)}
+		if row.Error != nil && string(row.Error) != "-" {
+			s.Err = string(row.Error)
+		}
+		switch {
+		case row.Token == 0:
+			s.State, s.Done = "new", time.Time{}
+		case row.EndedUs == 0 && held[s.Key]:
+			s.State = "running"
+		case row.EndedUs == 0:
+			s.State = "died"
+		case row.DoneUs < row.TickUs:
+			s.State = "failed"
+		}
+		if row.Token > 0 {
+			s.Tick, s.By, s.Token, s.Started, s.Ended = moment(row.TickUs), string(row.Owner), row.Token, moment(row.StartedUs), moment(row.EndedUs)
+		}
+		all[i] = s
+	}
+	return all, nil
+}
+
+// moment is a time of a table, which has 0 and less for none.
+func moment(us int64) time.Time {
+	if us <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}
+
+// OnceRecord is a key of Once.
+type OnceRecord struct {
+	Key         string    `json:"key"`
+	Open        bool      `json:"open"` // its first transaction is still open
+	Done        time.Time `json:"done"`
+	Left        Seconds   `json:"left_s"` // how much longer it counts; below 0 it waits for a sweep
+	Fingerprint string    `json:"fingerprint,omitempty"`
+	Result      int       `json:"result_bytes"` // of the stored answer
+}
+
+// OnceRecords returns the keys of Once that begin with a prefix, at most so many.
+func (r *Room) OnceRecords(ctx context.Context, prefix string, most int) ([]OnceRecord, error) {
+	type row struct {
+		name, fingerprint []byte
+		result            int
+		done, left        int64
+	}
+	query := fmt.Sprintf(`SELECT * FROM (SELECT name, fingerprint, IF(result = '-', 0, LENGTH(result)), done_us,
+		CAST(done_us + keep_us - UNIX_TIMESTAMP() * 1000000 AS SIGNED)
+		FROM lockstep_once WHERE name >= ? AND LEFT(name, ?) = ? AND LEFT(name, 1) <> X'FF' ORDER BY name LIMIT %d) o`, most)
+	args := []any{[]byte(prefix), len(prefix), []byte(prefix)}
+	scan := func(o *row) []any { return []any{&o.name, &o.fingerprint, &o.result, &o.done, &o.left} }
+	l := &look{Room: r}
+	var now []row
+	err := l.uncommitted(ctx, func(tx *sql.Tx) (err error) {
+		now, err = every(ctx, tx, query, args, scan)
+		return err
+	})
+	if err != nil {
+		return nil, fault.Explain("look at the keys of Once", err)
+	}
+	committed, err := every(ctx, r.db, query, args, scan)
+	if err != nil {
+		return nil, fault.Explain("look at the keys of Once", err)
+	}
+	done := make(map[string]int64, len(committed))
+	for _, o := range committed {
+		done[string(o.name)] = o.done
+	}
+	all := make([]OnceRecord, len(now))
+	for i, o := range now {
+		all[i] = OnceRecord{Key: string(o.name), Open: done[string(o.name)] != o.done, Done: moment(o.done), Left: micros(o.left), Result: o.result}
+		if string(o.fingerprint) != "-" {
+			all[i].Fingerprint = hex.EncodeToString(o.fingerprint)
+		}
+	}
+	return all, nil
+}
+
+// Leader is who leads, by an election of package elect.
+type Leader struct {
+	Key     string    `json:"key"`
+	By      string    `json:"by"`
+	Note    string    `json:"note"`
+	Term    uint64    `json:"term"` // its token
+	Since   time.Time `json:"since"`
+	Left    Seconds   `json:"left_s"`
+	Standby []string  `json:"standby"` // the notes of those who stand by
+}
+
+// Leaders returns who leads. An election is known by its seats for those who stand by: one
+// at which nobody ever has is a lease like others.
+func (p *Picture) Leaders() []Leader {
+	leaders := []Leader{}
+	seats := make(map[string][]string)
+	for _, lease := range p.Leases {
+		if key, seat := strings.CutSuffix(lease.Key, standby); seat && lease.Kind == "permit" {
+			seats[key] = append(seats[key], lease.Note)
+		}
+	}
+	for _, lease := range p.Leases {
+		if !lease.Leads {
+			continue
+		}
+		by := lease.Owner
+		if i := strings.LastIndexByte(by, '/'); i > 0 {
+			by = by[:i]
+		}
+		others := slices.DeleteFunc(seats[lease.Key], func(note string) bool { return note == lease.Note }) // it keeps its seat for a while
+		leaders = append(leaders, Leader{lease.Key, by, lease.Note, lease.Token, lease.Since, lease.Left, notNil(others)})
+	}
+	return leaders
+}

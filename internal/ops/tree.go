@@ -1,0 +1,91 @@
+package ops
+
+import "slices"
+
+// Node is a row that is held, with those who wait for it.
+type Node struct {
+	Row
+	Holders  []uint64 `json:"holders"`            // sessions; none for a lease that no transaction has locked
+	Unsure   bool     `json:"unsure,omitempty"`   // one or more of the holders, the server doesn't tell which
+	Leases   []Lease  `json:"leases,omitempty"`   // who holds the lease
+	Deadlock bool     `json:"deadlock,omitempty"` // the holder waits for somebody who waits for it
+	Waiters  []Waiter `json:"waiters"`
+}
+
+// Waiter is a session that waits for the row above, and the rows that it holds and others
+// wait for.
+type Waiter struct {
+	Wait
+	Holds []*Node `json:"holds,omitempty"`
+}
+
+// Tree orders the waits: at the root are the rows whose holders wait for nobody. Who holds
+// several is there for each.
+func (p *Picture) Tree() []*Node {
+	t := &tree{Picture: p, nodes: make(map[place]*Node), done: make(map[place]bool)}
+	waits := make(map[uint64]bool)
+	for _, w := range p.Waits {
+		waits[w.Session] = true
+		t.add(w)
+	}
+	roots := []*Node{}
+	for _, g := range t.order { // first those that nobody is above
+		if !slices.ContainsFunc(t.nodes[g].Holders, func(session uint64) bool { return waits[session] }) {
+			roots = append(roots, t.grow(g))
+		}
+	}
+	for _, g := range t.order { // what is left goes round in a circle
+		if !t.done[g] {
+			root := t.grow(g)
+			root.Deadlock = true
+			roots = append(roots, root)
+		}
+	}
+	return roots
+}
+
+type tree struct {
+	*Picture
+	nodes map[place]*Node
+	order []place
+	done  map[place]bool
+}
+
+// add adds a wait to the node of its row.
+func (t *tree) add(w Wait) {
+	g := place{w.Row, w.place}
+	n := t.nodes[g]
+	if n == nil {
+		n = &Node{Row: w.Row, Holders: []uint64{}}
+		if w.Kind == LeaseRow {
+			for _, lease := range t.Leases {
+				if lease.Key == w.Key && lease.Kind != waiter {
+					n.Leases = append(n.Leases, lease)
+				}
+			}
+		}
+		t.nodes[g], t.order = n, append(t.order, g)
+	}
+	for _, session := range w.Blockers {
+		if !slices.Contains(n.Holders, session) {
+			n.Holders = append(n.Holders, session)
+		}
+	}
+	n.Unsure = n.Unsure || w.Unsure
+	n.Waiters = append(n.Waiters, Waiter{Wait: w})
+}
+
+// grow hangs below each waiter of a row what it holds, once.
+func (t *tree) grow(g place) *Node {
+	t.done[g] = true
+	n := t.nodes[g]
+	for i := range n.Waiters {
+		w := &n.Waiters[i]
+		for _, below := range t.order {
+			if !t.done[below] && slices.Contains(t.nodes[below].Holders, w.Session) {
+				w.Holds = append(w.Holds, t.grow(below))
+			}
+		}
+	}
+	return n
+}

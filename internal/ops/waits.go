@@ -1,0 +1,140 @@
+package ops
+
+import (
+	"cmp"
+	"hash/crc32"
+	"slices"
+	"strings"
+)
+
+// SlotOf returns the slot that a key of a hashed family falls on.
+func SlotOf(key string) int64 { return int64(crc32.ChecksumIEEE([]byte(key)) % (1 << 16)) }
+
+// bySlot orders keys by the slots that they would fall on.
+func bySlot(keys []string) map[int64][]string {
+	slots := make(map[int64][]string)
+	for _, key := range keys {
+		slots[SlotOf(key)] = append(slots[SlotOf(key)], key)
+	}
+	return slots
+}
+
+// place is a row; several rows of a table that isn't lockstep's have the same name.
+type place struct {
+	Row
+	place string
+}
+
+func (s rowLock) at() place {
+	if s.Kind == Other {
+		return place{s.Row, s.place}
+	}
+	return place{Row: s.Row}
+}
+
+// assemble joins what was found: the locks, who waits for them, and how many.
+func (l *look) assemble(held []Lock) {
+	holders := l.holders(held)
+	for _, s := range l.seen {
+		if s.waiting && !slices.ContainsFunc(l.Waits, func(w Wait) bool { return w.Session == s.session && w.Row == s.Row }) {
+			l.Waits = append(l.Waits, l.waitOf(s, holders[s.at()]))
+		}
+	}
+	for _, first := range l.Leases {
+		if first.Kind == waiter {
+			l.Waits = append(l.Waits, Wait{Row: Row{Kind: LeaseRow, Key: first.Key}, Mode: Exclusive, Session: first.Session, For: first.Held, Blockers: []uint64{}})
+		}
+	}
+	waiters := make(map[Row]int)
+	for _, w := range l.Waits {
+		waiters[w.Row]++
+	}
+	for i := range held {
+		held[i].Waiters = waiters[held[i].Row]
+	}
+	for i := range l.Leases {
+		lease := &l.Leases[i]
+		if lease.Waiters = waiters[Row{Kind: Turnstile, Key: lease.Key, Slot: -1}]; lease.Kind != waiter {
+			lease.Waiters += waiters[Row{Kind: LeaseRow, Key: lease.Key, Slot: lease.Slot}]
+		}
+	}
+	l.Locks = held
+}
+
+// holders returns who holds each row, as the server lists it, or as the rows tell.
+func (l *look) holders(held []Lock) map[place][]rowLock {
+	holders := make(map[place][]rowLock)
+	for _, s := range l.seen {
+		if !s.waiting {
+			holders[s.at()] = append(holders[s.at()], s)
+		}
+	}
+	for _, lock := range held {
+		here := place{Row: lock.Row}
+		if !slices.ContainsFunc(holders[here], func(s rowLock) bool { return s.session == lock.Session }) {
+			holders[here] = append(holders[here], rowLock{Row: lock.Row, session: lock.Session})
+		}
+	}
+	return holders
+}
+
+func (l *look) waitOf(s rowLock, holders []rowLock) Wait {
+	w := Wait{Row: s.Row, Mode: s.mode, Session: s.session, Blockers: []uint64{}, place: s.at().place}
+	if t := l.open[s.session]; t != nil {
+		w.For = t.waits
+	}
+	for _, h := range holders {
+		if h.session != s.session && !slices.Contains(w.Blockers, h.session) {
+			w.Blockers, w.Unsure = append(w.Blockers, h.session), w.Unsure || h.unsure
+		}
+	}
+	slices.Sort(w.Blockers)
+	return w
+}
+
+// dropStrangers removes the waits for rows of other tables that keep nobody from a row of
+// lockstep.
+func (l *look) dropStrangers() {
+	ours := make(map[uint64]bool)
+	for _, lock := range l.Locks {
+		ours[lock.Session] = true
+	}
+	for grown := true; grown; {
+		grown = false
+		for _, w := range l.Waits {
+			sure := w.Blockers
+			if w.Unsure {
+				sure = nil
+			}
+			if w.Kind == Other && !ours[w.Session] && !slices.ContainsFunc(sure, func(id uint64) bool { return ours[id] }) {
+				continue
+			}
+			for _, id := range append([]uint64{w.Session}, sure...) {
+				grown, ours[id] = grown || !ours[id], true
+			}
+		}
+	}
+	l.Waits = slices.DeleteFunc(l.Waits, func(w Wait) bool { return w.Kind == Other && !ours[w.Session] })
+}
+
+// order sorts all by what people look for: keys, and who has waited longest.
+func (p *Picture) order() {
+	slices.SortFunc(p.Locks, func(a, b Lock) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot), strings.Compare(string(a.Kind), string(b.Kind)), cmp.Compare(a.Session, b.Session))
+	})
+	slices.SortFunc(p.Leases, func(a, b Lease) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot))
+	})
+	slices.SortFunc(p.Waits, func(a, b Wait) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot), -cmp.Compare(a.For, b.For), cmp.Compare(a.Session, b.Session))
+	})
+	p.Locks, p.Leases, p.Waits, p.Gaps = notNil(p.Locks), notNil(p.Leases), notNil(p.Waits), notNil(p.Gaps)
+}
+
+// notNil returns an empty list, which JSON writes as one, in place of none.
+func notNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

@@ -1,0 +1,69 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+)
+
+// Views returns the statements that make the views lockstep_held and lockstep_waits, for
+// MariaDB or for MySQL. The views are optional, and lockstep doesn't use them: they show
+// people at any SQL client which locks and leases are held, and who waits for whom, by
+// names. Who asks them needs the privilege PROCESS, and on MySQL SELECT on
+// performance_schema.*, or sees less. Each statement may be repeated.
+func Views(mariaDB bool) ([]string, error) {
+	name := "views/mysql.sql"
+	if mariaDB {
+		name = "views/mariadb.sql"
+	}
+	text, err := FS.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("schema: read the DDL: %w", err)
+	}
+	var all []string
+	for statement := range strings.SplitSeq(withoutComments(string(text)), ";") {
+		if s := strings.TrimSpace(statement); s != "" {
+			all = append(all, s)
+		}
+	}
+	return all, nil
+}
+
+// InstallViews makes the views of Views, or replaces them. It needs the privileges CREATE
+// VIEW, DROP, and SELECT on lockstep's tables, and what those who ask the views need. DDL
+// commits implicitly, so it takes a pool. It returns the server's error for the statement
+// that failed, and ErrPrivilege, with the GRANT to run, if a privilege is missing.
+func InstallViews(ctx context.Context, db *sql.DB) error {
+	if db == nil {
+		return fmt.Errorf("schema: InstallViews needs a *sql.DB, got nil")
+	}
+	var version string
+	if err := db.QueryRowContext(ctx, `SELECT VERSION()`).Scan(&version); err != nil {
+		return fmt.Errorf("schema: look at the server's version: %w", err)
+	}
+	maria := strings.Contains(version, "MariaDB")
+	statements, err := Views(maria)
+	if err != nil {
+		return err
+	}
+	for _, s := range statements {
+		_, err := db.ExecContext(ctx, s)
+		if !denied(err) {
+			if err != nil {
+				return fmt.Errorf("schema: install %q: %w", firstLine(s), err)
+			}
+			continue
+		}
+		to, userErr := grantee(ctx, db)
+		if userErr != nil {
+			return userErr
+		}
+		more := ""
+		if !maria {
+			more = ", and SELECT ON performance_schema.*"
+		}
+		return fmt.Errorf("schema: install %q: %w: GRANT CREATE VIEW, DROP, SELECT ON the database%s, and PROCESS ON *.* TO %s: %w", firstLine(s), ErrPrivilege, more, to, err)
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+-- Two views for people at any SQL client, for MariaDB; optional, lockstep doesn't use them.
+-- They show what the user who asks may see: that needs PROCESS. Times are seconds.
+
+-- lockstep_held: the locks that open transactions hold, and the leases. MariaDB lists a
+-- lock only while somebody waits for it: then contended is 1. The others are read from
+-- their rows, which need SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED first;
+-- if the session has committed a transaction in the second in which its present one
+-- began, the locks of both are shown.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockstep_held AS
+SELECT h.kind, h.name, 'exclusive' AS mode, h.session, CONCAT(p.user, '@', p.host) AS user, h.owner, CAST(NULL AS CHAR(255)) AS note,
+  TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS held_s, CAST(NULL AS SIGNED) AS left_s,
+  x.trx_query AS statement, 0 AS contended
+FROM (
+  SELECT 'lock' AS kind, CONVERT(name USING utf8mb4) AS name, conn_id AS session, CONVERT(owner USING utf8mb4) AS owner, locked_us FROM lockstep_locks
+  UNION ALL
+  SELECT 'slot', CONCAT('slot ', slot), conn_id, CONVERT(owner USING utf8mb4), locked_us FROM lockstep_centers WHERE conn_id > 0
+) h
+JOIN information_schema.INNODB_TRX x ON x.trx_mysql_thread_id = h.session
+JOIN information_schema.PROCESSLIST p ON p.id = h.session
+WHERE h.locked_us >= (UNIX_TIMESTAMP() - TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM'))) * 1000000
+UNION ALL
+SELECT
+  CASE WHEN d.lock_table LIKE '%`lockstep_locks`' THEN 'lock' WHEN d.lock_table LIKE '%`lockstep_centers`' THEN 'slot' WHEN d.lock_table LIKE '%`lockstep_once`' THEN 'once' WHEN d.lock_table LIKE '%`lockstep_jobs`' THEN 'job' ELSE 'guarded lease' END,
+  IF(d.lock_table LIKE '%`lockstep_centers`', CONVERT(CONCAT('slot ', d.lock_data) USING utf8mb4), CONVERT(UNHEX(SUBSTRING_INDEX(SUBSTRING(d.lock_data, 3), ',', 1)) USING utf8mb4)) COLLATE utf8mb4_bin,
+  IF(d.lock_mode LIKE 'S%', 'shared', 'exclusive'), x.trx_mysql_thread_id, CONCAT(p.user, '@', p.host), NULL, NULL,
+  TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')), NULL, x.trx_query, 1
+FROM information_schema.INNODB_LOCKS d
+JOIN information_schema.INNODB_TRX x ON x.trx_id = d.lock_trx_id AND x.trx_id > 0 AND (x.trx_requested_lock_id IS NULL OR x.trx_requested_lock_id <> d.lock_id)
+JOIN information_schema.PROCESSLIST p ON p.id = x.trx_mysql_thread_id
+WHERE d.lock_table LIKE CONCAT('`', DATABASE(), '`.`lockstep\_%') AND d.lock_data NOT LIKE '%, -1'
+UNION ALL
+SELECT
+  CASE WHEN l.slot = 0 THEN 'lease' WHEN l.slot <= 1000 THEN 'permit' ELSE 'reader' END,
+  CONVERT(l.name USING utf8mb4) COLLATE utf8mb4_bin, IF(l.slot = 0, 'exclusive', 'shared'), NULL, NULL,
+  CONVERT(l.owner USING utf8mb4), CONVERT(l.note USING utf8mb4),
+  CAST(UNIX_TIMESTAMP() - l.token DIV 1000000 AS SIGNED), CAST(l.expires_us DIV 1000000 - UNIX_TIMESTAMP() AS SIGNED), NULL, 0
+FROM lockstep_leases l
+WHERE l.slot >= 0 AND CHAR_LENGTH(l.holds) > 0 AND l.expires_us > UNIX_TIMESTAMP() * 1000000;
+
+-- lockstep_waits: who waits for a row of lockstep, and who is in the way. Those who have
+-- written nothing have no number by which MariaDB could tell them apart: a shared lock's
+-- holder may be missing in blocked_by.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockstep_waits AS
+SELECT
+  CASE WHEN d.lock_table LIKE '%`lockstep_locks`' THEN 'lock' WHEN d.lock_table LIKE '%`lockstep_centers`' THEN 'slot' WHEN d.lock_table LIKE '%`lockstep_once`' THEN 'once' WHEN d.lock_table LIKE '%`lockstep_jobs`' THEN 'job' ELSE IF(d.lock_data LIKE '%, -1', 'queue', 'lease') END AS kind,
+  IF(d.lock_table LIKE '%`lockstep_centers`', CONVERT(CONCAT('slot ', d.lock_data) USING utf8mb4), CONVERT(UNHEX(SUBSTRING_INDEX(SUBSTRING(d.lock_data, 3), ',', 1)) USING utf8mb4)) COLLATE utf8mb4_bin AS name,
+  IF(d.lock_mode LIKE 'S%', 'shared', 'exclusive') AS mode,
+  x.trx_mysql_thread_id AS session,
+  CONCAT(p.user, '@', p.host) AS user,
+  ROUND(p.time_ms / 1000, 1) AS waits_s,
+  x.trx_query AS statement,
+  b.trx_mysql_thread_id AS blocked_by,
+  CONCAT(bp.user, '@', bp.host) AS blocked_by_user,
+  TIMESTAMPDIFF(SECOND, b.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS blocked_by_transaction_s,
+  b.trx_query AS blocked_by_statement
+FROM information_schema.INNODB_TRX x
+JOIN information_schema.INNODB_LOCKS d ON d.lock_id = x.trx_requested_lock_id
+JOIN information_schema.PROCESSLIST p ON p.id = x.trx_mysql_thread_id
+LEFT JOIN information_schema.INNODB_LOCKS g ON g.lock_table = d.lock_table AND g.lock_index = d.lock_index AND g.lock_space = d.lock_space AND g.lock_page = d.lock_page AND g.lock_rec = d.lock_rec
+  AND g.lock_id <> d.lock_id AND g.lock_id NOT IN (SELECT w.trx_requested_lock_id FROM information_schema.INNODB_TRX w WHERE w.trx_requested_lock_id IS NOT NULL)
+LEFT JOIN information_schema.INNODB_TRX b ON b.trx_id = g.lock_trx_id AND b.trx_id > 0
+LEFT JOIN information_schema.PROCESSLIST bp ON bp.id = b.trx_mysql_thread_id
+WHERE d.lock_table LIKE CONCAT('`', DATABASE(), '`.`lockstep\_%');

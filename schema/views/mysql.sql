@@ -1,0 +1,55 @@
+-- Two views for people at any SQL client, for MySQL; optional, lockstep doesn't use them.
+-- They show what the user who asks may see: that needs SELECT on performance_schema.* and
+-- PROCESS. Times are seconds.
+
+-- lockstep_held: the locks that open transactions hold, and the leases.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockstep_held AS
+SELECT
+  CASE d.object_name WHEN 'lockstep_locks' THEN 'lock' WHEN 'lockstep_centers' THEN 'slot' WHEN 'lockstep_once' THEN 'once' WHEN 'lockstep_jobs' THEN 'job' ELSE 'guarded lease' END AS kind,
+  IF(d.object_name = 'lockstep_centers', CONVERT(CONCAT('slot ', d.lock_data) USING utf8mb4), CONVERT(UNHEX(SUBSTRING_INDEX(SUBSTRING(d.lock_data, 3), ',', 1)) USING utf8mb4)) COLLATE utf8mb4_bin AS name,
+  IF(d.lock_mode LIKE 'S%', 'shared', 'exclusive') AS mode,
+  t.processlist_id AS session,
+  CONCAT(t.processlist_user, '@', t.processlist_host) AS user,
+  CONVERT(NULL USING utf8mb4) COLLATE utf8mb4_bin AS owner,
+  CONVERT(NULL USING utf8mb4) COLLATE utf8mb4_bin AS note,
+  TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS held_s,
+  CAST(NULL AS SIGNED) AS left_s,
+  s.sql_text AS statement
+FROM performance_schema.data_locks d
+JOIN information_schema.INNODB_TRX x ON x.trx_id = d.engine_transaction_id
+JOIN performance_schema.threads t ON t.processlist_id = x.trx_mysql_thread_id
+LEFT JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id AND s.nesting_event_level = 0
+WHERE d.object_schema = DATABASE() AND d.object_name LIKE 'lockstep\_%' AND d.lock_type = 'RECORD' AND d.lock_status = 'GRANTED'
+  AND d.lock_mode NOT LIKE '%,GAP%' AND d.lock_mode NOT LIKE '%INSERT_INTENTION%' AND d.lock_data <> 'supremum pseudo-record' AND d.lock_data NOT LIKE '%, -1'
+UNION ALL
+SELECT
+  CASE WHEN l.slot = 0 THEN 'lease' WHEN l.slot <= 1000 THEN 'permit' ELSE 'reader' END,
+  CONVERT(l.name USING utf8mb4) COLLATE utf8mb4_bin, IF(l.slot = 0, 'exclusive', 'shared'), NULL, NULL,
+  CONVERT(l.owner USING utf8mb4) COLLATE utf8mb4_bin, CONVERT(l.note USING utf8mb4) COLLATE utf8mb4_bin,
+  CAST(UNIX_TIMESTAMP() - l.token DIV 1000000 AS SIGNED), CAST(l.expires_us DIV 1000000 - UNIX_TIMESTAMP() AS SIGNED), NULL
+FROM lockstep_leases l
+WHERE l.slot >= 0 AND CHAR_LENGTH(l.holds) > 0 AND l.expires_us > UNIX_TIMESTAMP() * 1000000;
+
+-- lockstep_waits: who waits for a row of lockstep, and who is in the way.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockstep_waits AS
+SELECT
+  CASE d.object_name WHEN 'lockstep_locks' THEN 'lock' WHEN 'lockstep_centers' THEN 'slot' WHEN 'lockstep_once' THEN 'once' WHEN 'lockstep_jobs' THEN 'job' ELSE IF(d.lock_data LIKE '%, -1', 'queue', 'lease') END AS kind,
+  IF(d.object_name = 'lockstep_centers', CONVERT(CONCAT('slot ', d.lock_data) USING utf8mb4), CONVERT(UNHEX(SUBSTRING_INDEX(SUBSTRING(d.lock_data, 3), ',', 1)) USING utf8mb4)) COLLATE utf8mb4_bin AS name,
+  IF(d.lock_mode LIKE 'S%', 'shared', 'exclusive') AS mode,
+  t.processlist_id AS session,
+  CONCAT(t.processlist_user, '@', t.processlist_host) AS user,
+  ROUND(s.timer_wait / 1000000000000, 1) AS waits_s,
+  s.sql_text AS statement,
+  b.processlist_id AS blocked_by,
+  CONCAT(b.processlist_user, '@', b.processlist_host) AS blocked_by_user,
+  TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS blocked_by_transaction_s,
+  bs.sql_text AS blocked_by_statement
+FROM performance_schema.data_locks d
+JOIN performance_schema.threads t ON t.thread_id = d.thread_id
+LEFT JOIN performance_schema.events_statements_current s ON s.thread_id = d.thread_id AND s.nesting_event_level = 0
+JOIN performance_schema.data_lock_waits w ON w.requesting_engine_lock_id = d.engine_lock_id
+JOIN performance_schema.data_locks g ON g.engine_lock_id = w.blocking_engine_lock_id AND g.lock_status = 'GRANTED'
+JOIN information_schema.INNODB_TRX x ON x.trx_id = g.engine_transaction_id
+JOIN performance_schema.threads b ON b.processlist_id = x.trx_mysql_thread_id
+LEFT JOIN performance_schema.events_statements_current bs ON bs.thread_id = b.thread_id AND bs.nesting_event_level = 0
+WHERE d.object_schema = DATABASE() AND d.object_name LIKE 'lockstep\_%' AND d.lock_status = 'WAITING';
