@@ -72,7 +72,7 @@ func (a *attempt) callTry(ctx context.Context) (uint64, error) {
 	if a.without(err) {
 		return a.limited(ctx)
 	}
-	if look == lookForRow && (err != nil || r.old.Valid) {
+	if look == lookForRow && (err != nil || r.old.Valid) { // it has read, and not begun the transaction
 		a.book.Read()
 		a.snapshot = true
 	}

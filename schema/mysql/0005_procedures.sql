@@ -181,7 +181,7 @@ DROP PROCEDURE IF EXISTS lockstep_try_1;
 -- To look for a row that is missing, by a locking read, closes its gap to others until the
 -- end of the transaction. A transaction that was begun here is then begun anew. In an open
 -- one the row must be known to exist, unless p_look says otherwise: 1, that the snapshot is
--- asked first; 2, that nothing is done.
+-- asked first, which fixes it, as the last column of the reply tells; 2, that nothing is done.
 -- +goose StatementBegin
 CREATE PROCEDURE lockstep_try_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED, p_shared BOOL, p_compare BOOL, p_look INT)
 SQL SECURITY INVOKER
@@ -199,7 +199,7 @@ try: BEGIN
       SET p_compare = TRUE;
     END IF;
     IF v_old IS NULL THEN
-      SELECT 0, 'missing', v_old;
+      SELECT 0, 'missing', IF(p_look = 1, 0, NULL);
       LEAVE try;
     END IF;
   END IF;
