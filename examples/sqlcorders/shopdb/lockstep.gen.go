@@ -44,7 +44,7 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys.
+// lock takes the locks of all keys, shared those that are marked.
 func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -61,16 +61,18 @@ var (
 	_ = map[bool]int{false: 0, stock == "-- name: Stock :one\nSELECT stock FROM products WHERE id = ?\n": 1}
 )
 
-// AddOrder is the method of Queries; it takes no locks.
+// AddOrder is the method of Queries, and takes no locks.
 func (l *Locked) AddOrder(ctx context.Context, productID int64) error {
 	return l.queries.AddOrder(ctx, productID)
 }
 
-// CountOrders is the method of Queries; it takes no locks.
+// CountOrders is the method of Queries, and takes no locks.
 func (l *Locked) CountOrders(ctx context.Context, productID int64) (int64, error) {
 	return l.queries.CountOrders(ctx, productID)
 }
 
+// PutStock is the method of Queries, and takes its locks first.
+//
 // lock: Products(id)
 func (l *Locked) PutStock(ctx context.Context, arg PutStockParams) error {
 	if err := l.lock(ctx, Products.Key(arg.ID)); err != nil {
@@ -79,6 +81,8 @@ func (l *Locked) PutStock(ctx context.Context, arg PutStockParams) error {
 	return l.queries.PutStock(ctx, arg)
 }
 
+// Stock is the method of Queries, and takes its locks first.
+//
 // lock: Products(id)
 func (l *Locked) Stock(ctx context.Context, id int64) (result int64, err error) {
 	if err := l.lock(ctx, Products.Key(id)); err != nil {
