@@ -19,12 +19,12 @@ type rowFilter struct {
 	by      *gorm.Statement
 	refuse  func(why string) error
 	rows    []clause.Expression
-	strict  bool           // a statement that may change other rows is refused
-	keys    []any          // the primary keys of the rows if they have one column, so that GORM's own condition can be enough
-	ids     map[string]any // the primary key of the locked row by column; with several rows the values are nil
-	version *schema.Field  // the column to raise, nil for none
-	step    int64          // by how much it is raised
-	omits   []string       // the statement's Omits from before
+	strict  bool            // a statement that may change other rows is refused
+	keys    map[string]bool // the texts of the primary keys of the rows if they have one column, so that GORM's own condition can be enough
+	ids     map[string]any  // the primary key of the locked row by column; with several rows the values are nil
+	version *schema.Field   // the column to raise, nil for none
+	step    int64           // by how much it is raised
+	omits   []string        // the statement's Omits from before
 }
 
 const filterSetting = "lockstep:filter"
@@ -196,9 +196,9 @@ func isUpdate(stmt *gorm.Statement) bool {
 	return len(words) > 0 && words[0] == "UPDATE"
 }
 
-func same(a, b any) bool {
-	return fmt.Sprint(reflect.Indirect(reflect.ValueOf(a))) == fmt.Sprint(reflect.Indirect(reflect.ValueOf(b)))
-}
+func same(a, b any) bool { return textOf(a) == textOf(b) }
+
+func textOf(value any) string { return fmt.Sprint(reflect.Indirect(reflect.ValueOf(value))) }
 
 // names tells whether a name in an assignment, which may be qualified or quoted, may mean
 // the column.
@@ -227,7 +227,7 @@ func (f *rowFilter) inGORMsWords(exprs []clause.Expression) bool {
 				values = e.Values
 			}
 		}
-		others := func(v any) bool { return !slices.ContainsFunc(f.keys, func(key any) bool { return same(v, key) }) }
+		others := func(v any) bool { return !f.keys[textOf(v)] }
 		if len(values) > 0 && !slices.ContainsFunc(values, others) {
 			return true
 		}

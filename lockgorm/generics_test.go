@@ -155,6 +155,8 @@ func TestLoadedRefused(t *testing.T) {
 		wantError(t, "Delete of another", on.Delete(b).Error, txlock.ErrInvalidKey)
 		wantError(t, "Create", on.Create(&Parcel{ID: newID()}).Error, txlock.ErrInvalidKey)
 		wantError(t, "Save of a new one", on.Save(&Parcel{}).Error, txlock.ErrInvalidKey)
+		wantError(t, "Exec", on.Exec("UPDATE "+e.names.tables["Parcel"]+" SET n = 7").Error, txlock.ErrInvalidKey)
+		wantError(t, "Exec of gorm.G", gorm.G[Parcel](db, lockgorm.Loaded(a)).Exec(ctx, "UPDATE "+e.names.tables["Parcel"]+" SET n = 7"), txlock.ErrInvalidKey)
 		wantError(t, "another table", on.Table("elsewhere").Updates(map[string]any{"n": 7}).Error, txlock.ErrInvalidKey)
 		if e.count(t, "Parcel", "n = 0") != 2 || e.count(t, "Parcel", "1 = 1") != 2 {
 			t.Error("something was written")

@@ -60,12 +60,16 @@ func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 	}
 	f := filterOf(stmt, func(why string) error { return unidentified(stmt, why) })
 	f.rows, f.strict = append(f.rows, rowsOf(stmt, models, nil, nil)), true
-	f.keys, f.ids = keysOf(stmt, models), make(map[string]any)
+	f.ids = make(map[string]any)
 	for _, key := range stmt.Schema.PrimaryFields {
 		f.ids[key.DBName] = nil
 		if len(models) == 1 {
 			f.ids[key.DBName], _ = key.ValueOf(stmt.Context, models[0])
 		}
+	}
+	f.keys = make(map[string]bool)
+	for _, key := range keysOf(stmt, models) {
+		f.keys[textOf(key)] = true
 	}
 	f.install()
 	return all, nil
@@ -76,7 +80,7 @@ func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 // lock.
 func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
-	var unsaved []reflect.Value
+	created := createdModels{by: stmt}
 	for model, err := range modelsOf(stmt, stmt.ReflectValue) {
 		if err != nil {
 			return nil, err
@@ -87,36 +91,38 @@ func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 		}
 		switch {
 		case !hasID(stmt, model):
-			unsaved = append(unsaved, model)
 			keys = slices.DeleteFunc(slices.Clone(lockable(keys)), isOfUnsaved)
 		case len(keys) == 0:
 			return nil, noKeys(stmt)
 		}
 		all = append(all, lockable(keys)...)
+		created.models, created.ids = append(created.models, model), append(created.ids, identity(stmt, model))
 	}
 	stmt.Settings.Store(upsertSetting, stmt)
-	stmt.Settings.Store(unsavedSetting, unsavedOf{by: stmt, models: unsaved})
+	stmt.Settings.Store(createdSetting, created)
 	return all, nil
 }
 
-// unsavedSetting holds the models of a create that had no primary key before its hooks.
-const unsavedSetting = "lockstep:unsaved"
+// createdSetting holds the models of a create, with their primary keys before its hooks.
+const createdSetting = "lockstep:created"
 
-type unsavedOf struct {
+type createdModels struct {
 	by     *gorm.Statement
 	models []reflect.Value
+	ids    []string
 }
 
-// keysOfSaved asks the models to which a hook has given a primary key for their keys.
+// keysOfSaved asks the models to which a hook has given a primary key, or another one, for
+// their keys.
 func (p *Plugin) keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
-	noted, _ := stmt.Settings.LoadAndDelete(unsavedSetting)
-	unsaved, ok := noted.(unsavedOf)
-	if !ok || unsaved.by != stmt {
+	noted, _ := stmt.Settings.LoadAndDelete(createdSetting)
+	created, ok := noted.(createdModels)
+	if !ok || created.by != stmt {
 		return nil, nil
 	}
-	for _, model := range unsaved.models {
-		if !hasID(stmt, model) {
+	for i, model := range created.models {
+		if !hasID(stmt, model) || identity(stmt, model) == created.ids[i] {
 			continue
 		}
 		keys, err := p.keysOfModel(db, model)
@@ -169,9 +175,11 @@ func isLocker(stmt *gorm.Statement) bool {
 // isLockerModel tells whether a model is a Locker, or has the tag in place of that.
 func isLockerModel(model *schema.Schema) bool { return hasMethod(model) || isTagged(model) }
 
-// isTagged tells whether the tag of a model counts.
+// isTagged tells whether the tag of a model counts. GORM gives the columns of its own join
+// tables, which are types without a name, the tags of the primary keys that they refer to.
 func isTagged(model *schema.Schema) bool {
-	return !hasMethod(model) && len(tagsOf(model.ModelType)) > 0
+	isJoin := model.ModelType.Name() == "" && len(model.PrimaryFields) > 1
+	return !hasMethod(model) && !isJoin && len(tagsOf(model.ModelType)) > 0
 }
 
 func hasMethod(model *schema.Schema) bool {
@@ -266,6 +274,11 @@ func modelOfMap(stmt *gorm.Statement, values map[string]any) (reflect.Value, err
 	model := reflect.New(stmt.Schema.ModelType).Elem()
 	for name, value := range values {
 		field := stmt.Schema.LookUpField(name)
+		for _, key := range stmt.Schema.PrimaryFields {
+			if field == nil && names(name, key.DBName) {
+				return model, fmt.Errorf("%w: the values for %s name the primary key %q: write %q", txlock.ErrInvalidKey, stmt.Table, name, key.DBName)
+			}
+		}
 		if field == nil || !field.PrimaryKey {
 			continue
 		}

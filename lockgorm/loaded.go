@@ -17,7 +17,7 @@ import (
 //	q.Order.WithContext(ctx).Clauses(lockgorm.Loaded(&order)).UpdateSimple(q.Order.Paid.Value(true))
 //
 // So the plugin locks the keys of that model, compares its Version, and changes its row
-// only. A create, a statement on another type and one on another record fail with
+// only. A create, Exec, a statement on another type and one on another record fail with
 // ErrInvalidKey. It needs the plugin: db.Use(lockgorm.New()).
 func Loaded(model any) clause.Expression { return loaded{model: model} }
 
@@ -48,10 +48,12 @@ func setLoaded(db *gorm.DB) {
 	}
 	model := reflect.ValueOf(l.model)
 	switch {
-	case model.Kind() != reflect.Pointer || model.IsNil():
+	case model.Kind() != reflect.Pointer:
 		_ = db.AddError(fmt.Errorf("%w: Loaded needs a pointer to a model, got %T", txlock.ErrInvalidKey, l.model))
+	case model.IsNil():
+		_ = db.AddError(fmt.Errorf("%w: Loaded needs a pointer to a model, this %T is nil", txlock.ErrInvalidKey, l.model))
 	case stmt.Schema == nil || model.Elem().Type() != stmt.Schema.ModelType:
-		_ = db.AddError(fmt.Errorf("%w: Loaded has a %T, this statement is on %s", txlock.ErrInvalidKey, l.model, stmt.Table))
+		_ = db.AddError(fmt.Errorf("%w: Loaded has a %T, this statement is on %s: give it one loaded model of the statement's type, or name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, l.model, stmt.Table))
 	case namesAnother(stmt, model.Elem()):
 		_ = db.AddError(fmt.Errorf("%w: this statement on %s names another record than that of Loaded: leave one of them out", txlock.ErrInvalidKey, stmt.Table))
 	default:
@@ -61,11 +63,12 @@ func setLoaded(db *gorm.DB) {
 	}
 }
 
-// refuseLoaded refuses a create with Loaded, but not those of an update's associations.
+// refuseLoaded refuses a create or Exec with Loaded, but not the creates of an update's
+// associations.
 func refuseLoaded(db *gorm.DB) {
 	noted, _ := db.Statement.Settings.Load(loadedSetting)
 	if l, ok := noted.(loaded); ok && (l.by == nil || l.by == db.Statement) {
-		_ = db.AddError(fmt.Errorf("%w: Loaded is for an update or a delete, this is a create", txlock.ErrInvalidKey))
+		_ = db.AddError(fmt.Errorf("%w: Loaded is for an update or a delete of GORM, this is a create or Exec: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey))
 	}
 }
 

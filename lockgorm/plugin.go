@@ -21,7 +21,8 @@ import (
 // of a batch, with a *gorm.DB of the statement's transaction. It returns at least one
 // key, or NoLock; an error ends the statement. When a record is created whose primary key
 // is not set yet, keys of the zero identifier are left out, since nobody can name the
-// record before COMMIT. If a hook sets the primary key, LockKeys is called again.
+// record before COMMIT. If a hook sets or changes the primary key, LockKeys is called
+// again.
 //
 // Keys are compared byte by byte. If the collation of a string primary key takes two
 // strings for one, such as Bob and bob, then one row has two keys, which don't exclude
@@ -121,7 +122,9 @@ func Check(models ...any) Option {
 // upsert finds a row by another unique key, the server returns an error and changes
 // nothing. Outside of a transaction, for example under SkipDefaultTransaction, a
 // statement fails with ErrNoTransaction. Models with a Version are compared; see Version.
-// What bypasses GORM's callbacks, such as tx.Statement.ConnPool, bypasses the plugin.
+// What bypasses GORM's callbacks, such as tx.Statement.ConnPool, bypasses the plugin. A
+// write by Table() has no model that names keys, and only Tables forbids it: so gorm.G
+// updates a many to many association, by Set of a clause.Association of clause.OpUpdate.
 func New(options ...Option) *Plugin {
 	p := &Plugin{tables: make(map[string]bool)}
 	for _, option := range options {
@@ -164,6 +167,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		callbacks.Update().Before("*").Register("lockstep:set_loaded", setLoaded), // the last one is called first
 		callbacks.Delete().Before("*").Register("lockstep:set_loaded", setLoaded),
 		callbacks.Create().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
+		callbacks.Raw().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
 	)
 }
 
@@ -197,7 +201,8 @@ func (setting) MergeClause(*clause.Clause) {}
 // beforeCreate locks before a create. Its models may have no primary key yet.
 func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) }
 
-// beforeInsert locks the models to which the hooks of a create have given a primary key.
+// beforeInsert locks the models to which the hooks of a create have given a primary key,
+// or another one.
 func (p *Plugin) beforeInsert(db *gorm.DB) {
 	if keys, err := p.keysOfSaved(db); err != nil {
 		_ = db.AddError(err)

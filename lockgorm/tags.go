@@ -34,10 +34,10 @@ func (p *Plugin) keyOfTag(db *gorm.DB, model reflect.Value) ([]txlock.Key, error
 	if t.err != nil {
 		return nil, t.err
 	}
-	value, _ := t.id.ValueOf(stmt.Context, model)
-	id := reflect.Indirect(reflect.ValueOf(value))
-	if !id.IsValid() { // a pointer that is nil
-		id = reflect.Zero(t.id.IndirectFieldType)
+	id := reflect.Zero(t.id.IndirectFieldType)
+	if _, zero := t.id.ValueOf(stmt.Context, model); !zero {
+		// What ValueOf returns may be GORM's serializer.
+		id = reflect.Indirect(t.id.ReflectValueOf(stmt.Context, model))
 	}
 	if t.pads && strings.TrimRight(id.String(), " \x00") != id.String() {
 		return nil, wrongTag(stmt.Schema, fmt.Errorf("%q has blanks or zero bytes at its end, which the column perhaps does not count: cut them off, or declare the column %s", id, varbinary))
@@ -155,7 +155,11 @@ func findTags(model reflect.Type, at []int) (found []reflect.StructField) {
 		if inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
 		}
-		_, embedded := schema.ParseTagSetting(field.Tag.Get("gorm"), ";")["EMBEDDED"]
+		settings := schema.ParseTagSetting(field.Tag.Get("gorm"), ";")
+		_, embedded := settings["EMBEDDED"]
+		if as, ignored := settings["-"]; ignored && !strings.EqualFold(strings.TrimSpace(as), "migration") {
+			continue
+		}
 		if (embedded || field.Anonymous) && inner.Kind() == reflect.Struct && inner != model {
 			found = append(found, findTags(inner, field.Index)...)
 		}
