@@ -63,7 +63,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-docs verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,12 +111,15 @@ test-others:
 	@$(subst -race ,,$(GOTEST)) -run '$(LARGE)' ./txlock
 
 # The commands have one goroutine, and read the types of all that they look at: the race
-# detector watches what lockgen has written.
+# detector watches what lockgen has written. make verify compares its golden files, and follows
+# the tutorials.
 test-module:
-	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' ./...
+	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' $$(go list ./... | grep -v /doctest$$)
 	@for module in $(CONTRIB) $(GORMGEN); do (cd $$module && $(GOTEST) ./...) || exit 1; done
-	@for module in $(COMMANDS); do (cd $$module && $(subst -race ,,$(GOTEST)) ./...) || exit 1; done
-	@cd cmd/lockgen && $(GOTEST) -run '^(TestNoUpdateIsLost|TestUnlockedReadLosesUpdates|TestSlices)$$' .
+	@for module in $(COMMANDS); do (cd $$module && $(subst -race ,,$(GOTEST)) -skip '$(GENERATED)|^TestGolden$$' ./...) || exit 1; done
+	@cd cmd/lockgen && $(GOTEST) -run '$(GENERATED)' .
+
+GENERATED = ^Test(NoUpdateIsLost|Unlocked(Read)?LosesUpdates|Slices|Cities)$$
 
 # Without the race detector, which would watch the same library again. Of the bench itself
 # make quick watches what needs no server.
@@ -175,10 +178,13 @@ generate: ## Generate the code of sqlc, lockgen and gorm.io/gen.
 	cd $(GORMGEN) && go run ./generate
 	cd $(TUTORIAL) && go generate ./...
 
-verify: verify-go licences vulnerabilities verify-sql ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
+verify: verify-go licences vulnerabilities verify-sql verify-docs ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
 verify-sql: ## Check the queries and the generated code on the servers of ENGINES.
 	$(WITHSERVERS) -- go run ./internal/test/tools/verify -sqlc '$(SQLC)'
+
+verify-docs: ## Follow the tutorials on the servers of ENGINES, command by command.
+	cd tests && $(WITHSERVERS) -- go test -count=1 -vet=off ./doctest
 
 verify-go: lint
 	cd $(GORMGEN) && go run ./generate -check

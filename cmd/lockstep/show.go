@@ -223,9 +223,9 @@ Privileges: SELECT on lockstep_leases.`,
 			}
 			var rows [][]string
 			for _, l := range leaders {
-				rows = append(rows, []string{l.Key, l.By, l.Note, when(l.Since), l.Left.String(), strings.Join(l.Standby, ", ")})
+				rows = append(rows, []string{l.Key, l.By, when(l.Since), l.Left.String(), strings.Join(l.Standby, ", ")})
 			}
-			table(a.out, "ELECTION LEADER NOTE SINCE LEFT STANDBY", rows)
+			table(a.out, "ELECTION LEADER SINCE LEFT STANDBY", rows)
 			return nil
 		}),
 	}

@@ -126,8 +126,7 @@ func (r *Room) OnceRecords(ctx context.Context, prefix string, most int) ([]Once
 // Leader is who leads, by an election of package elect.
 type Leader struct {
 	Key     string    `json:"key"`
-	By      string    `json:"by"`
-	Note    string    `json:"note"`
+	By      string    `json:"by"`   // the note of its lease
 	Term    uint64    `json:"term"` // its token
 	Since   time.Time `json:"since"`
 	Left    Seconds   `json:"left_s"`
@@ -148,12 +147,8 @@ func (p *Picture) Leaders() []Leader {
 		if !lease.Leads {
 			continue
 		}
-		by := lease.Owner
-		if i := strings.LastIndexByte(by, '/'); i > 0 {
-			by = by[:i]
-		}
 		others := slices.DeleteFunc(seats[lease.Key], func(note string) bool { return note == lease.Note }) // it keeps its seat for a while
-		leaders = append(leaders, Leader{lease.Key, by, lease.Note, lease.Token, lease.Since, lease.Left, notNil(others)})
+		leaders = append(leaders, Leader{lease.Key, lease.Note, lease.Token, lease.Since, lease.Left, notNil(others)})
 	}
 	return leaders
 }
