@@ -63,7 +63,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-docs verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-docs verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,7 +84,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 test: ## Run all tests with the race detector on the servers of ENGINES.
 	internal/test/tools/need-cc.sh
 	CGO_ENABLED=1 go build -race ./...
-	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-others test-module test-stores test-gorm test-sqlc test-bench
+	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-others test-module test-beside test-gorm test-sqlc test-stores test-bench
 
 test-leases:
 	@$(GOTEST) -parallel 8 ./txlock/lease
@@ -110,11 +110,13 @@ test-others:
 	@go test -count=1 -vet=off -parallel 4 ./txlock/lockmock
 	@$(subst -race ,,$(GOTEST)) -run '$(LARGE)' ./txlock
 
+test-module:
+	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' $$(go list ./... | grep -v /doctest$$)
+
 # The commands have one goroutine, and read the types of all that they look at: the race
 # detector watches what lockgen has written. make verify compares its golden files, and follows
 # the tutorials.
-test-module:
-	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' $$(go list ./... | grep -v /doctest$$)
+test-beside:
 	@for module in $(CONTRIB) $(GORMGEN); do (cd $$module && $(GOTEST) ./...) || exit 1; done
 	@for module in $(COMMANDS); do (cd $$module && $(subst -race ,,$(GOTEST)) -skip '$(GENERATED)|^TestGolden$$' ./...) || exit 1; done
 	@cd cmd/lockgen && $(GOTEST) -run '$(GENERATED)' .
