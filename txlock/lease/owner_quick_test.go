@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -262,4 +263,44 @@ func TestOwnerWhoseAnswerIsLost(t *testing.T) {
 		release(t, l)
 		nothingHeld(t, a)
 	})
+}
+
+// TestOwnerEntersWhileItWaits lets an owner wait for a lease which the same owner acquires
+// then: in another manager, or in a transaction of its own one.
+func TestOwnerEntersWhileItWaits(t *testing.T) {
+	for _, inTransaction := range []bool{false, true} {
+		t.Run(map[bool]string{true: "in a transaction", false: "in another manager"}[inTransaction], func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				slow := lease.Poll(time.Minute, time.Minute)
+				other, second := db.manager(), db.manager()
+				waits, wire := db.process(slow)
+				ann := lease.WithOwner(t.Context(), "ann")
+				held, err := other.Acquire(t.Context(), job)
+				must(t, err)
+				entered := make(chan error, 1)
+				go func() {
+					l, err := waits.Acquire(ann, job, lease.TTL(time.Hour))
+					if err == nil {
+						err = l.Release(t.Context())
+					}
+					entered <- err
+				}()
+				synctest.Wait()
+				must(t, held.Release(t.Context()))
+				var l *lease.Lease
+				if inTransaction {
+					tx := wire.Begin()
+					l, err = waits.AcquireTx(ann, tx, job, lease.TTL(time.Hour))
+					must(t, err)
+					must(t, tx.Commit())
+				} else {
+					l, err = second.TryAcquire(ann, job, lease.TTL(time.Hour))
+					must(t, err)
+				}
+				must(t, <-entered)
+				db.within("the owner has entered", 0, 2*time.Minute)
+				must(t, l.Release(t.Context()))
+			})
+		})
+	}
 }

@@ -95,7 +95,12 @@ func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, err
 		return false, err
 	}
 	seen, err := m.store.Look(ctx, leaseRow(q.key))
-	return seen.Left > 0 && seen.Owner == q.owner, err
+	return q.own(seen), err
+}
+
+// own tells whether the owner of a request holds the lease already.
+func (q *request) own(seen store.Glance) bool {
+	return q.named && seen.Left > 0 && seen.Owner == q.owner
 }
 
 // endOf is the error of a wait: that of the caller's context or of WaitAtMost, if one of
@@ -219,9 +224,9 @@ func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Dur
 	}
 }
 
-// lookAndTry takes the lease if it looks free, or was released in this manager. It also
-// asks for a lease that seems to be held for longer than its TTL, which a clock that was
-// set back causes: the refused statement shortens that.
+// lookAndTry takes the lease if it looks free or is its owner's already, or was released in
+// this manager. It also asks for a lease that seems to be held for longer than its TTL, which
+// a clock that was set back causes: the refused statement shortens that.
 func (m *Manager) lookAndTry(ctx context.Context, q *request, s store.Session, freed bool) (*Lease, time.Duration, error) {
 	if l, err := m.local(q); l != nil || err != nil {
 		return l, 0, err
@@ -232,7 +237,7 @@ func (m *Manager) lookAndTry(ctx context.Context, q *request, s store.Session, f
 			return nil, 0, err
 		}
 		q.seen.look(q, seen)
-		if seen.Held() {
+		if seen.Held() && !q.own(seen) {
 			return nil, seen.Left, txlock.ErrBusy
 		}
 	}
