@@ -186,7 +186,7 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 	$(WITHSERVERS) -- go run ./internal/test/tools/verify -sqlc '$(SQLC)'
 
 verify-docs: ## Follow the tutorials on the servers of ENGINES, command by command.
-	cd tests && $(WITHSERVERS) -- go test -count=1 -vet=off ./doctest
+	$(WITHSERVERS) -- go test -C tests -count=1 -vet=off ./doctest
 
 verify-go: lint
 	cd $(GORMGEN) && go run ./generate -check
