@@ -69,10 +69,11 @@ func each(t *testing.T, test func(t *testing.T, e *env)) {
 	}
 }
 
-// order makes an order that nobody else uses, and its key.
+// order makes an order that nobody else uses, and its key. The database numbers what follows
+// it, which other tests don't use either.
 func (e *env) order(t *testing.T) (*shop.Order, txlock.Key) {
 	t.Helper()
-	o := &shop.Order{ID: lastID.Add(1) + 1_000_000}
+	o := &shop.Order{ID: lastID.Add(1000) + 1_000_000}
 	noError(t, e.q.Order.WithContext(t.Context()).Create(o))
 	return o, orders.Key(o.ID)
 }
