@@ -29,7 +29,9 @@ import (
 // which at REPEATABLE READ locks a row of a neighbouring key until its end.
 //
 // The row of a key that was never leased is made outside of the transaction, if the pool
-// has a connection left.
+// has a connection left. If this is the first call of its manager, over a pool that has no
+// other connection, the manager can prepare its renewals only when the transaction has
+// ended: a program that then keeps that connection for the whole TTL may lose the lease.
 func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "acquire in the transaction", key, opts)
 	if err != nil {

@@ -66,28 +66,31 @@ func onSmallPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql
 
 // TestUsedUpPoolLosesNothing proves that a pool whose connections are all in use, from
 // right after the grant and for several times to live, loses no lease, whichever way it
-// was acquired.
+// was acquired. The manager is not new when it acquires in a transaction: see AcquireTx.
 func TestUsedUpPoolLosesNothing(t *testing.T) {
 	onSmallPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		const ttl = 6 * time.Second
 		m := newManager(t, pool, lease.TTL(ttl))
 		key := named()
 		makeGates(t, db, []txlock.Key{key}, false)
-		for how, take := range map[string]func() (*lease.Lease, error){
-			"Acquire":       func() (*lease.Lease, error) { return m.Acquire(t.Context(), named()) },
-			"AcquireShared": func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) },
-			"AcquireTx": func() (*lease.Lease, error) {
+		for _, by := range []struct {
+			how  string
+			take func() (*lease.Lease, error)
+		}{
+			{"Acquire", func() (*lease.Lease, error) { return m.Acquire(t.Context(), named()) }},
+			{"AcquireShared", func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) }},
+			{"AcquireTx", func() (*lease.Lease, error) {
 				tx := begin(t, pool, sql.LevelDefault)
 				l, err := m.AcquireTx(t.Context(), tx, named())
 				if err != nil {
 					return nil, errors.Join(err, tx.Rollback())
 				}
 				return l, tx.Commit()
-			},
+			}},
 		} {
-			l, err := take()
+			l, err := by.take()
 			if err != nil {
-				t.Fatalf("%s: %v", how, err)
+				t.Fatalf("%s: %v", by.how, err)
 			}
 			end := useUp(t, pool)
 			begun := time.Now()
@@ -95,7 +98,7 @@ func TestUsedUpPoolLosesNothing(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			if err := l.Err(); err != nil {
-				t.Errorf("%s: %v after %v", how, err, time.Since(begun))
+				t.Errorf("%s: %v after %v", by.how, err, time.Since(begun))
 			}
 			end()
 			if l.Valid() {
