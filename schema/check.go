@@ -77,9 +77,9 @@ func Check(ctx context.Context, db *sql.DB) error {
 // checkVersion finds a server that is known to be too old. If the version can't be read,
 // the other checks decide. Before its version, MariaDB 10 may say 5.5.5-.
 func checkVersion(ctx context.Context, db *sql.DB) (problem, err error) {
-	var text string
-	if err := db.QueryRowContext(ctx, `SELECT VERSION()`).Scan(&text); err != nil {
-		return nil, fmt.Errorf("schema: look at the server's version: %w", err)
+	text, err := versionOf(ctx, db)
+	if err != nil {
+		return nil, err
 	}
 	var major, minor int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(text, "5.5.5-"), "%d.%d", &major, &minor); n < 2 {
@@ -93,6 +93,14 @@ func checkVersion(ctx context.Context, db *sql.DB) (problem, err error) {
 		return fmt.Errorf("%w: it is %s %s, and lockstep needs %s %d.%d at least, for SKIP LOCKED: upgrade the server", ErrServer, product, text, product, least/100, least%100), nil
 	}
 	return nil, nil
+}
+
+// versionOf asks the server for its version.
+func versionOf(ctx context.Context, db *sql.DB) (version string, err error) {
+	if err = db.QueryRowContext(ctx, `SELECT VERSION()`).Scan(&version); err != nil {
+		return "", fmt.Errorf("schema: look at the server's version: %w", err)
+	}
+	return version, nil
 }
 
 // table is what one CREATE TABLE statement of the DDL says.

@@ -42,9 +42,9 @@ func Procedures() ([]string, error) {
 // lookForProcedures returns the procedures that there should be, and the bodies of those
 // that the user may see, by name. It returns nothing for MariaDB, which needs none.
 func lookForProcedures(ctx context.Context, db *sql.DB) (wanted []procedure, found map[string]sql.NullString, err error) {
-	var version string
-	if err := db.QueryRowContext(ctx, `SELECT VERSION()`).Scan(&version); err != nil {
-		return nil, nil, fmt.Errorf("schema: look at the server's version: %w", err)
+	version, err := versionOf(ctx, db)
+	if err != nil {
+		return nil, nil, err
 	}
 	if strings.Contains(version, "MariaDB") {
 		return nil, nil, nil

@@ -74,14 +74,24 @@ func Statements() ([]string, error) {
 	}
 	var all []string
 	for _, name := range names {
-		text, err := FS.ReadFile(name)
+		statements, err := statementsOf(name)
 		if err != nil {
-			return nil, fmt.Errorf("schema: read the DDL: %w", err)
+			return nil, err
 		}
-		for statement := range strings.SplitSeq(withoutComments(string(text)), ";") {
-			if s := strings.TrimSpace(statement); s != "" {
-				all = append(all, s)
-			}
+		all = append(all, statements...)
+	}
+	return all, nil
+}
+
+// statementsOf returns the statements of a file of FS.
+func statementsOf(name string) (all []string, err error) {
+	text, err := FS.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("schema: read the DDL: %w", err)
+	}
+	for statement := range strings.SplitSeq(withoutComments(string(text)), ";") {
+		if s := strings.TrimSpace(statement); s != "" {
+			all = append(all, s)
 		}
 	}
 	return all, nil

@@ -17,17 +17,7 @@ func Views(mariaDB bool) ([]string, error) {
 	if mariaDB {
 		name = "views/mariadb.sql"
 	}
-	text, err := FS.ReadFile(name)
-	if err != nil {
-		return nil, fmt.Errorf("schema: read the DDL: %w", err)
-	}
-	var all []string
-	for statement := range strings.SplitSeq(withoutComments(string(text)), ";") {
-		if s := strings.TrimSpace(statement); s != "" {
-			all = append(all, s)
-		}
-	}
-	return all, nil
+	return statementsOf(name)
 }
 
 // InstallViews makes the views of Views, or replaces them. It needs the privileges CREATE
@@ -38,9 +28,9 @@ func InstallViews(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return fmt.Errorf("schema: InstallViews needs a *sql.DB, got nil")
 	}
-	var version string
-	if err := db.QueryRowContext(ctx, `SELECT VERSION()`).Scan(&version); err != nil {
-		return fmt.Errorf("schema: look at the server's version: %w", err)
+	version, err := versionOf(ctx, db)
+	if err != nil {
+		return err
 	}
 	maria := strings.Contains(version, "MariaDB")
 	statements, err := Views(maria)

@@ -31,10 +31,10 @@ import (
 //
 // A transaction may still be open 5 seconds after its lease has expired by the server's
 // clock, because its process is stopped or its host is gone. Then it is rolled back as
-// soon as somebody else wants the lease, who may have set another time by GuardGrace: that caller ends its session by KILL, which
-// needs the same database user or the privilege; else the waiters' errors name the
-// session. The server knows sessions only: if COMMIT comes in the same moment, the next
-// transaction of the session may be rolled back instead.
+// soon as somebody else wants the lease, or sooner if that caller says so by GuardGrace: it
+// ends the session by KILL, which needs the same database user or the privilege; else the
+// waiters' errors name the session. The server knows sessions only: if COMMIT comes in the
+// same moment, the next transaction of the session may be rolled back instead.
 //
 // Guard returns txlock.ErrLost if the lease is not held any more, ErrOtherDatabase if the
 // transaction's database doesn't have it, and txlock.ErrStaleSnapshot if the
