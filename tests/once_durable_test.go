@@ -3,7 +3,6 @@ package tests
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -45,12 +44,25 @@ func TestOnceToldIsDurable(t *testing.T) {
 	}
 }
 
-// tellUntilKilled asks for many keys, three times each at once, until the server is killed
-// after a while. It returns those of which a caller was told that another one was the first.
-func tellUntilKilled(t *testing.T, db *testdb.DB, kill int) (told []txlock.Key) {
+// tellUntilKilled asks for many keys until the server is killed: see toldUntilKilled.
+func tellUntilKilled(t *testing.T, db *testdb.DB, kill int) []txlock.Key {
 	t.Helper()
 	pool := faultPool(t, db, network{}, guarded)
 	pool.SetMaxIdleConns(45)
+	told := toldUntilKilled(t, db, kill, 300, func(ctx context.Context, key txlock.Key) (first bool, err error) {
+		return locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })
+	})
+	if err := pool.Close(); err != nil {
+		t.Logf("close: %v", err)
+	}
+	return told
+}
+
+// toldUntilKilled asks for many keys, three times each at once, until so many callers were
+// told that another one was the first. Then it kills the server, and returns the keys of all
+// who were told so.
+func toldUntilKilled(t *testing.T, db *testdb.DB, kill, many int, ask func(ctx context.Context, key txlock.Key) (first bool, err error)) (told []txlock.Key) {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var mu sync.Mutex
 	var asking sync.WaitGroup
@@ -58,8 +70,7 @@ func tellUntilKilled(t *testing.T, db *testdb.DB, kill int) (told []txlock.Key) 
 		asking.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				key := txlock.Named(fmt.Sprintf("told:%d:%d:%d", kill, i/3, n))
-				first, err := locksqlc.Once(ctx, pool, key, func(*sql.Tx) error { return nil })
-				if err == nil && !first {
+				if first, err := ask(ctx, key); err == nil && !first {
 					mu.Lock()
 					told = append(told, key)
 					mu.Unlock()
@@ -69,14 +80,14 @@ func tellUntilKilled(t *testing.T, db *testdb.DB, kill int) (told []txlock.Key) 
 	}
 	for enough := false; !enough; time.Sleep(10 * time.Millisecond) {
 		mu.Lock()
-		enough = len(told) >= 300
+		enough = len(told) >= many
 		mu.Unlock()
 	}
 	err := db.Server().Kill()
 	stop()
 	asking.Wait()
-	if err := errors.Join(err, pool.Close()); err != nil {
-		t.Logf("close: %v", err)
+	if err != nil {
+		t.Logf("kill: %v", err)
 	}
 	return told
 }

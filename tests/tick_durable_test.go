@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -70,37 +68,13 @@ func newJobs(t *testing.T, db *testdb.DB) (jobs *job.Jobs, end func()) {
 	}
 }
 
-// tickUntilKilled asks for the ticks of many jobs, three times each at once, until the server
-// is killed after a while. It returns those of which a caller was told that they were done.
-func tickUntilKilled(t *testing.T, db *testdb.DB, kill int) (told []txlock.Key) {
+// tickUntilKilled asks for the ticks of many jobs until the server is killed: see
+// toldUntilKilled.
+func tickUntilKilled(t *testing.T, db *testdb.DB, kill int) []txlock.Key {
 	t.Helper()
 	jobs, end := newJobs(t, db)
-	ctx, stop := context.WithCancel(t.Context())
-	var mu sync.Mutex
-	var asking sync.WaitGroup
-	for i := range 45 {
-		asking.Go(func() {
-			for n := 0; ctx.Err() == nil; n++ {
-				key := txlock.Named(fmt.Sprintf("told:%d:%d:%d", kill, i/3, n))
-				if ran, err := jobs.TickTx(ctx, key, time.Unix(1, 0), emptyTick); err == nil && !ran {
-					mu.Lock()
-					told = append(told, key)
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	for enough := false; !enough; time.Sleep(10 * time.Millisecond) {
-		mu.Lock()
-		enough = len(told) >= 150
-		mu.Unlock()
-	}
-	err := db.Server().Kill()
-	stop()
-	asking.Wait()
-	end()
-	if err != nil {
-		t.Logf("kill: %v", err)
-	}
-	return told
+	defer end()
+	return toldUntilKilled(t, db, kill, 150, func(ctx context.Context, key txlock.Key) (ran bool, err error) {
+		return jobs.TickTx(ctx, key, time.Unix(1, 0), emptyTick)
+	})
 }
