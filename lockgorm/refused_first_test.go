@@ -189,9 +189,9 @@ func TestDeleteOfTheModel(t *testing.T) {
 		if e.count(t, "Doc", "id = ?", d.ID) != 0 || e.count(t, "Doc", "id = ?", other.ID) != 1 {
 			t.Error("not that doc was deleted")
 		}
-		id := newID()
+		id, another := newID(), newID()
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			noError(t, tx.Create(&Order{ID: id + 1}).Error)
+			noError(t, tx.Create(&Order{ID: another}).Error)
 			return tx.Create(&Order{ID: id}).Error
 		}))
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
@@ -201,7 +201,7 @@ func TestDeleteOfTheModel(t *testing.T) {
 			}
 			return nil
 		}))
-		if e.count(t, "Order", "id = ?", id) != 0 || e.count(t, "Order", "id = ?", id+1) != 1 {
+		if e.count(t, "Order", "id = ?", id) != 0 || e.count(t, "Order", "id = ?", another) != 1 {
 			t.Error("not that order was deleted")
 		}
 	})
