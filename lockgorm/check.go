@@ -61,7 +61,7 @@ func (p *Plugin) checkModel(db *gorm.DB, model *schema.Schema) error {
 				return fmt.Errorf("%w: the column %s of %s is a %s, in which versions have no room: make it BIGINT UNSIGNED NOT NULL DEFAULT 1", ErrVersion, field.DBName, model.Name, c.kind)
 			}
 		case byTag:
-			if why := c.misfit(field.IndirectFieldType); why != "" {
+			if why := c.misfit(field.IndirectFieldType, p.tagOf(model).fold); why != "" {
 				return wrongTag(model, fmt.Errorf("the column %s %s", field.DBName, why))
 			}
 		}

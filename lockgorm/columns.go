@@ -60,9 +60,9 @@ func (c columnType) class() class {
 	return unknown
 }
 
-// misfit returns why identifiers of this type don't tell the rows of the column apart, or
-// "".
-func (c columnType) misfit(id reflect.Type) string {
+// misfit returns why identifiers of this type, folded as a collation compares them if one
+// is given, don't tell the rows of the column apart, or "".
+func (c columnType) misfit(id reflect.Type, fold string) string {
 	switch is := c.class(); {
 	case is == others:
 		return fmt.Sprintf("is a %s, a key is for integers, strings and UUIDs: write a method LockKeys", c.kind)
@@ -74,8 +74,11 @@ func (c columnType) misfit(id reflect.Type) string {
 		if is == numbers {
 			return fmt.Sprintf("is a %s, to which several strings are one number: make the field an integer", c.kind)
 		}
-		if c.collation != "" && !strings.HasSuffix(c.collation, "_bin") && c.collation != "binary" {
-			return fmt.Sprintf("has the collation %s, to which several strings may be one, such as Bob and bob, and keys are compared byte by byte, so that one row has several keys: make it %s, or give it a binary collation, or lock by another key", c.collation, varbinary)
+		if fold != "" && c.collation != "" && c.collation != fold {
+			return fmt.Sprintf("has the collation %s, but the tag folds as %s does: name the collation of the column, or leave fold= out", c.collation, fold)
+		}
+		if fold == "" && c.collation != "" && !strings.HasSuffix(c.collation, "_bin") && c.collation != "binary" {
+			return fmt.Sprintf("has the collation %s, to which several strings may be one, such as Bob and bob, and keys are compared byte by byte, so that one row has several keys: make it %s, or give it a binary collation, or fold the keys as it compares (fold=%s in a tag, txlock.Fold in a family), or lock by another key", c.collation, varbinary, c.collation)
 		}
 	case is == texts || is == bytes:
 		return fmt.Sprintf("is a %s, in which several values may be one number: make it BIGINT, or the field a string", c.kind)
@@ -89,7 +92,11 @@ func declaredBy(field *schema.Field) columnType {
 	if len(words) == 0 {
 		return columnType{}
 	}
-	return columnType{kind: words[0]}
+	c := columnType{kind: words[0]}
+	if c.class() == bytes {
+		c.collation = "binary"
+	}
+	return c
 }
 
 // lookUp asks the server for a column of a table, both quoted. It reads no row, so that a
@@ -113,6 +120,9 @@ func lookUp(table, name string, ask func(text string) (*sql.Rows, error)) (c col
 	for rows.Next() {
 		c.kind = types[0].DatabaseTypeName()
 		err = rows.Scan(&none, &c.collation)
+		if name, old := strings.CutPrefix(c.collation, "utf8_"); old {
+			c.collation = "utf8mb3_" + name
+		}
 	}
 	return c, errors.Join(err, rows.Err())
 }
@@ -132,7 +142,7 @@ func (p *Plugin) checkColumn(db *gorm.DB, t *tag) error {
 		if err != nil {
 			return err
 		}
-		why, _ = p.columns.LoadOrStore(at, c.misfit(t.id.IndirectFieldType))
+		why, _ = p.columns.LoadOrStore(at, c.misfit(t.id.IndirectFieldType, t.fold))
 	}
 	if why != "" {
 		return wrongTag(stmt.Schema, fmt.Errorf("the column %s %s", t.id.DBName, why))
@@ -198,7 +208,7 @@ func (p *Plugin) noteSpelling(db *gorm.DB, model reflect.Value, keys []txlock.Ke
 	if errors.Is(err, txlock.ErrNoTransaction) || !s.told.CompareAndSwap(false, true) {
 		return
 	}
-	if why := c.misfit(id.IndirectFieldType); err == nil && why != "" {
+	if why := c.misfit(id.IndirectFieldType, ""); err == nil && why != "" {
 		db.Logger.Warn(stmt.Context, "lockgorm: LockKeys of %s makes keys of %s as it is, and the column %s %s: or let LockKeys convert it to one spelling", stmt.Schema.Name, id.Name, id.DBName, why)
 	}
 }

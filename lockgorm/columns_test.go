@@ -49,7 +49,7 @@ func TestColumns(t *testing.T) {
 			model  any
 			cure   string
 		}{
-			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", &Voucher{Code: "a"}, "the collation utf8mb4_general_ci"},
+			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", &Voucher{Code: "a"}, "fold=utf8mb4_general_ci in a tag"},
 			{"VARCHAR(50) CHARACTER SET latin1", &Voucher{Code: "a"}, "the collation latin1_swedish_ci"},
 			{"ENUM('a', 'b') CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci", &Voucher{Code: "a"}, "the collation utf8mb4_unicode_ci"},
 			{"BIGINT", &Voucher{Code: "1"}, "make the field an integer"},
@@ -58,6 +58,13 @@ func TestColumns(t *testing.T) {
 			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE " + exact(e), &Voucher{Code: "a"}, ""},
 			{"CHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", &Voucher{Code: "a"}, ""},
 			{"VARBINARY(50)", &Voucher{Code: "a"}, ""},
+			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", &Coupon{Code: "a"}, ""},
+			{"CHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", &Coupon{Code: "a"}, ""},
+			{"VARCHAR(50) CHARACTER SET utf8mb3 COLLATE utf8mb3_general_ci", &Stamp{Code: "a"}, ""},
+			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci", &Coupon{Code: "a"}, "the collation utf8mb4_unicode_ci, but the tag folds as utf8mb4_general_ci"},
+			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE " + exact(e), &Ticket{Code: "a"}, "but the tag folds as utf8mb4_bin"},
+			{"VARBINARY(50)", &Coupon{Code: "a"}, "the collation binary, but the tag folds"},
+			{"BIGINT", &Coupon{Code: "1"}, "make the field an integer"},
 			{"VARCHAR(50)", &Parcel{ID: 1}, "make it BIGINT"},
 			{"DOUBLE", &Parcel{ID: 1}, "is a DOUBLE"},
 			{"INT UNSIGNED", &Parcel{ID: 1}, ""},
@@ -66,9 +73,9 @@ func TestColumns(t *testing.T) {
 			{"CHAR(36)", &Token{ID: uuid.New()}, ""},
 		} {
 			what := fmt.Sprintf("%T over %s", c.model, c.column)
-			column := map[bool]string{true: "code", false: "id"}[strings.Contains(what, "Voucher")]
+			column := map[bool]string{true: "id", false: "code"}[strings.Contains(what, "Parcel") || strings.Contains(what, "Token")]
 			table := e.CreateTable(t, "columns", column+" "+c.column+" PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
-			e.names.tables = map[string]string{"Voucher": table, "Parcel": table, "Token": table}
+			e.names.tables = map[string]string{"Voucher": table, "Coupon": table, "Ticket": table, "Stamp": table, "Parcel": table, "Token": table}
 			cured := func(where string, err error) {
 				t.Helper()
 				if c.cure == "" {

@@ -47,13 +47,16 @@ func TestMockExpectsNoLookups(t *testing.T) {
 		noError(t, db.Create(model).Error)
 	}
 	nothing := func() {}
-	lookup := func() {
-		mock.ExpectQuery("SELECT .*`code`.*`vouchers`.*COLLATION").WillReturnRows(sqlmock.NewRows([]string{"code", "collation"}).AddRow(nil, "utf8mb4_bin"))
+	lookup := func(table, collation string) func() {
+		return func() {
+			mock.ExpectQuery("SELECT .*`code`.*`" + table + "`.*COLLATION").WillReturnRows(sqlmock.NewRows([]string{"code", "collation"}).AddRow(nil, collation))
+		}
 	}
 	write(&Parcel{ID: 7}, family("parcel").Key("7"), nothing)
 	write(&Chest{Code: "a"}, family("chest", txlock.Hashed).Key("a"), nothing)
-	write(&Voucher{Code: "a"}, family("voucher").Key("a"), lookup)
+	write(&Voucher{Code: "a"}, family("voucher").Key("a"), lookup("vouchers", "utf8mb4_bin"))
 	write(&Voucher{Code: "b"}, family("voucher").Key("b"), nothing)
+	write(&Stamp{Code: "A"}, family("stamp").Key("a"), lookup("stamps", "utf8_general_ci")) // as old servers call it
 }
 
 // TestMockOfAnUnknownColumn has a mock that expects no such question, or whose server

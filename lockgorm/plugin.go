@@ -26,8 +26,8 @@ import (
 //
 // Keys are compared byte by byte. If the collation of a string primary key takes two
 // strings for one, such as Bob and bob, then one row has two keys, which don't exclude
-// each other: make the column VARBINARY, or convert the string to one spelling, in the
-// model and in the key.
+// each other: make the column VARBINARY, or fold the keys by txlock.Fold, or convert the
+// string to one spelling, in the model and in the key.
 //
 // The plugin warns by GORM's logger when it has seen such strings in small letters and in
 // capitals, and the column takes both for one. It looks the column up once, then.
@@ -37,17 +37,21 @@ import (
 //
 //	ID   int64  `lockstep:"order"`                                // txlock.NewFamily[int64]("order")
 //	Code string `lockstep:"cart,hashed" gorm:"type:varbinary(99)"` // with txlock.Hashed
+//	Name string `lockstep:"user,fold=utf8mb4_0900_ai_ci"`          // with txlock.Fold("utf8mb4_0900_ai_ci")
 //
-// In puts the families of all tags into a namespace. If a model has both, the method
-// counts.
+// The option fold names the collation of the column, and makes one key of all strings that
+// the column takes for one. A string that txlock.Fold can't fold exactly makes the write
+// fail with ErrInvalidKey. In puts the families of all tags into a namespace. If a model
+// has both, the method counts.
 //
 // A tag that can't be followed makes each write of the model fail with ErrInvalidKey, which
 // names the cure: on another field, beside a primary key of several columns, over a column
-// of another kind, or over a string column that takes several strings for one. If a string
-// isn't declared binary, as Code is above, the first write to each table looks its column
-// up, by one more statement in its transaction, which locks no row and fixes no snapshot;
-// a DryRun sends nothing. So a test with a mock declares the type, or expects that SELECT.
-// Check looks all columns up when the program starts.
+// of another kind, over a string column that takes several strings for one, or over one
+// with another collation than fold names. If a string isn't declared binary, as Code is
+// above, the first write to each table looks its column up, by one more statement in its
+// transaction, which locks no row and fixes no snapshot; a DryRun sends nothing. So a test
+// with a mock declares the type, or expects that SELECT. Check looks all columns up when
+// the program starts.
 type Locker interface {
 	LockKeys(tx *gorm.DB) ([]txlock.Key, error)
 }
@@ -101,8 +105,9 @@ func In(n txlock.Namespace) Option {
 // Check has db.Use look at models, given as &Order{}, before the program writes one. It
 // returns ErrInvalidKey or ErrVersion, with the cure, if a model has neither keys nor a
 // Version, if its tag can't be followed, or if its table has no such columns or ones of
-// another type. So the tables must be there. It sends one SELECT a column, which reads no
-// row; in DryRun mode nothing, and it looks at the models alone. The default is none.
+// another type or collation. So the tables must be there. It sends one SELECT a column,
+// which reads no row; in DryRun mode nothing, and it looks at the models alone. The default
+// is none.
 func Check(models ...any) Option {
 	return func(p *Plugin) { p.checks = append(p.checks, models...) }
 }

@@ -22,6 +22,7 @@ const tagName = "lockstep"
 type tag struct {
 	id   *schema.Field // the primary key
 	key  func(id reflect.Value) txlock.Key
+	fold string // the collation that the option fold names, or ""
 	pads bool  // the column may take strings for one that differ by what fills them up
 	asks bool  // only the server knows how the column compares strings
 	err  error // why it can't be followed
@@ -74,13 +75,18 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 	fields, primary := tagsOf(model.ModelType), model.PrimaryFields
 	words := strings.Split(fields[0].Tag.Get(tagName), ",")
 	name := words[0]
+	family = slices.Clone(family)
 	for _, option := range words[1:] {
-		if option != "hashed" {
-			return fmt.Errorf("%q is no option: write %q or %q", option, name, name+",hashed")
+		switch collation, folds := strings.CutPrefix(option, "fold="); {
+		case option == "hashed":
+			family = append(family, txlock.Hashed)
+		case folds && t.fold == "" && collation != "":
+			t.fold, family = collation, append(family, txlock.Fold(collation))
+		default:
+			return fmt.Errorf("%q is no option: write %q, %q, or the collation of a column of text as in %q", option, name, name+",hashed", name+",fold=utf8mb4_0900_ai_ci")
 		}
-		family = append(slices.Clone(family), txlock.Hashed)
 	}
-	if err := txlock.NewFamily[int64](name, family...).Key(1).Validate(); err != nil {
+	if err := txlock.NewFamily[string](name, family...).Key("text").Validate(); err != nil {
 		return err
 	}
 	if len(primary) != 1 {
@@ -96,18 +102,21 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 			return fmt.Errorf("the primary key is %s, %s has the tag: move the tag there, or write a method LockKeys", t.id.Name, field.Name)
 		}
 	}
+	if t.fold != "" && t.id.IndirectFieldType.Kind() != reflect.String {
+		return fmt.Errorf("%s is a %v, and fold= is for strings: leave it out", t.id.Name, t.id.FieldType)
+	}
 	if t.key = keysBy(t.id.IndirectFieldType, name, family); t.key == nil {
 		return fmt.Errorf("%s is a %v, a tag is for integers, strings and UUIDs: write a method LockKeys", t.id.Name, t.id.FieldType)
 	}
 	declared := declaredBy(t.id)
-	if why := declared.misfit(t.id.IndirectFieldType); why != "" {
+	if why := declared.misfit(t.id.IndirectFieldType, t.fold); why != "" {
 		return fmt.Errorf("the column %s %s", t.id.DBName, why)
 	}
 	if t.id.IndirectFieldType.Kind() == reflect.String {
 		if _, converts := reflect.New(t.id.IndirectFieldType).Interface().(driver.Valuer); converts || t.id.Serializer != nil {
 			return fmt.Errorf("%s is stored as something else than its text: write a method LockKeys that names what is stored", t.id.Name)
 		}
-		t.asks, t.pads = declared.class() != bytes, declared.kind != "VARBINARY"
+		t.asks, t.pads = declared.class() != bytes, declared.kind != "VARBINARY" && t.fold == ""
 	}
 	return nil
 }

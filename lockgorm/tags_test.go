@@ -57,6 +57,21 @@ type (
 	Misspelt struct {
 		ID int64 `lockstep:"misspelt,hash"`
 	}
+	Unsaid struct {
+		Code string `gorm:"primaryKey" lockstep:"unsaid,fold"`
+	}
+	TwiceFolded struct {
+		Code string `gorm:"primaryKey" lockstep:"twice,fold=utf8mb4_bin,fold=ascii_bin"`
+	}
+	Turkish struct {
+		Code string `gorm:"primaryKey" lockstep:"turkish,fold=utf8mb4_turkish_ci"`
+	}
+	FoldedNumber struct {
+		ID int64 `lockstep:"number,fold=utf8mb4_bin"`
+	}
+	FoldedBytes struct {
+		Code string `gorm:"primaryKey;type:varbinary(50)" lockstep:"bytes,hashed,fold=utf8mb4_bin"`
+	}
 	Pair struct {
 		A int64 `gorm:"primaryKey" lockstep:"pair"`
 		B int64 `gorm:"primaryKey"`
@@ -219,6 +234,11 @@ func TestTagsRefused(t *testing.T) {
 			"the primary key is ID, N has":       &Doubled{N: 1},
 			"hidden":                             &Hidden{ID: 1},
 			`write "misspelt"`:                   &Misspelt{ID: 1},
+			`"fold" is no option`:                &Unsaid{Code: "a"},
+			`"fold=ascii_bin" is no option`:      &TwiceFolded{Code: "a"},
+			"know the collation utf8mb4_turkish": &Turkish{Code: "a"},
+			"fold= is for strings: leave it out": &FoldedNumber{ID: 1},
+			"the collation binary, but the tag":  &FoldedBytes{Code: "a"},
 			"the primary key has 2 columns":      &Pair{A: 1, B: 1},
 			"is for integers, strings and UUIDs": &Fraction{ID: 1},
 			"has a colon":                        &Colon{ID: 1},
