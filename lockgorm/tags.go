@@ -23,9 +23,9 @@ type tag struct {
 	id   *schema.Field // the primary key
 	key  func(id reflect.Value) txlock.Key
 	fold string // the collation that the option fold names, or ""
-	pads bool  // the column may take strings for one that differ by what fills them up
-	asks bool  // only the server knows how the column compares strings
-	err  error // why it can't be followed
+	pads bool   // the column may take strings for one that differ by what fills them up
+	asks bool   // only the server knows how the column compares strings
+	err  error  // why it can't be followed
 }
 
 // keyOfTag returns the key that the tag of a model names.

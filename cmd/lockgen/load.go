@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/constant"
+	"go/parser"
 	"go/token"
 	"go/types"
 	"os"
@@ -49,12 +50,19 @@ type goPackage struct {
 // load reads the package in dir. Errors count only where sqlc's own code has them: other
 // files may use what lockgen is about to write.
 func load(dir string, tags []string) (*goPackage, error) {
-	config := &packages.Config{Dir: dir, Mode: packages.NeedName, BuildFlags: []string{"-tags=" + strings.Join(tags, ",")}}
+	config := &packages.Config{Dir: dir, Mode: packages.NeedName | packages.NeedFiles, BuildFlags: []string{"-tags=" + strings.Join(tags, ",")}}
+	if _, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("lockgen: run sqlc generate first: %w", err)
+	}
 	named, err := packages.Load(config, ".")
 	if err != nil {
 		return nil, fmt.Errorf("lockgen: %w", err)
 	}
-	config.Mode |= packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports | packages.NeedDeps
+	if named[0].Name == "" {
+		return nil, fmt.Errorf("lockgen: there is no Go package in %s: run sqlc generate first: %v", dir, named[0].Errors)
+	}
+	config.Mode |= packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports | packages.NeedDeps
+	config.ParseFile = parserOf(named[0].GoFiles)
 	config.Overlay = map[string][]byte{filepath.Join(dir, output): []byte("package " + named[0].Name + "\n")}
 	loaded, err := packages.Load(config, ".")
 	if err != nil {
@@ -83,6 +91,25 @@ func load(dir string, tags []string) (*goPackage, error) {
 	}
 	p.readConstants()
 	return p, nil
+}
+
+// parserOf returns one that reads these files whole, and of those of other packages the
+// declarations alone: to check their functions and comments takes most of the time.
+func parserOf(whole []string) func(fset *token.FileSet, name string, src []byte) (*ast.File, error) {
+	return func(fset *token.FileSet, name string, src []byte) (*ast.File, error) {
+		if slices.Contains(whole, name) {
+			return parser.ParseFile(fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
+		}
+		file, err := parser.ParseFile(fset, name, src, parser.SkipObjectResolution)
+		if file != nil {
+			for _, decl := range file.Decls {
+				if fn, ok := decl.(*ast.FuncDecl); ok {
+					fn.Body = nil
+				}
+			}
+		}
+		return file, err
+	}
 }
 
 var (

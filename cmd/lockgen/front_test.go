@@ -1,0 +1,174 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// workspace is a copy of testdata/hidden, in which sqlc's package is internal and lockgen
+// writes another one in front of it.
+type workspace struct {
+	*testing.T
+	root, dir, front string
+}
+
+func newWorkspace(t *testing.T) *workspace {
+	t.Helper()
+	root, err := os.MkdirTemp("testdata", ".front-") // inside the module
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
+	w := &workspace{T: t, root: root, front: filepath.Join(root, "hidden")}
+	w.dir = filepath.Join(w.front, "internal", "hidden")
+	must(t, os.CopyFS(w.front, os.DirFS("testdata/hidden")))
+	for _, file := range []string{"queries.sql", "schema.sql"} {
+		text, err := os.ReadFile(filepath.Join("testdata", file))
+		must(t, err)
+		w.write(filepath.Join(root, file), string(text))
+	}
+	return w
+}
+
+// lockgen demands how the command ends, and what it says, each a part of it.
+func (w *workspace) lockgen(want int, says []string, args ...string) {
+	w.Helper()
+	var stderr strings.Builder
+	if code := run(append(args, w.dir), &stderr); code != want {
+		w.Errorf("lockgen %q has ended with %d, want %d", args, code, want)
+	}
+	for _, text := range says {
+		if !strings.Contains(stderr.String(), text) {
+			w.Errorf("lockgen %q says:\n%s\nwant:\n%s", args, stderr.String(), text)
+		}
+	}
+	if want == 0 && stderr.Len() > 0 {
+		w.Errorf("lockgen %q says: %s", args, stderr.String())
+	}
+}
+
+func (w *workspace) write(path, text string) {
+	w.Helper()
+	must(w.T, os.WriteFile(path, []byte(text), 0o644))
+}
+
+func (w *workspace) read(path string) string {
+	w.Helper()
+	text, err := os.ReadFile(path)
+	must(w.T, err)
+	return string(text)
+}
+
+func (w *workspace) exists(path string) bool { _, err := os.Lstat(path); return err == nil }
+
+// TestFrontCheck proves that -check names each file that is stale or missing, and writes
+// nothing; and that what can't be generated leaves neither file.
+func TestFrontCheck(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	behind, front := filepath.Join(w.dir, output), filepath.Join(w.front, output)
+	was := strings.Replace(w.read(front), "testdata/hidden/internal", filepath.ToSlash(w.front)+"/internal", 1)
+	stale := was + "// and more\n"
+	must(t, os.Remove(behind))
+	w.write(front, stale)
+	w.lockgen(1, []string{behind + ": no such file or directory: run lockgen", front + " is stale: run lockgen"}, "-check", "-front", w.front)
+	if w.exists(behind) || w.read(front) != stale {
+		t.Error("-check has written")
+	}
+	w.lockgen(0, nil, "-front", w.front)
+	if w.read(front) != was {
+		t.Error("-front has written something else than before")
+	}
+	queries := filepath.Join(w.root, "queries.sql")
+	w.write(queries, strings.Replace(w.read(queries), "# lock: Accounts(id)", "# lock: Accounts(balance)", 1))
+	w.lockgen(1, []string{"queries.sql:19: Accounts(balance): balance must be the key of the row"}, "-front", w.front)
+	if w.exists(front) || w.exists(behind) {
+		t.Error("a file of before is still there")
+	}
+}
+
+// TestFrontRefuses proves that a directory which can't have the package in front is refused
+// with the reason, and that no file of somebody else is replaced.
+func TestFrontRefuses(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	in := func(path, text string) string {
+		name, _, _ := strings.Cut(path, "/")
+		must(t, os.MkdirAll(filepath.Join(w.root, filepath.Dir(path)), 0o755))
+		w.write(filepath.Join(w.root, path), text)
+		return filepath.Join(w.root, name)
+	}
+	const own = "package mine\n\nvar Accounts = 1\n"
+	in("two/a.go", "package a\n")
+	for front, says := range map[string][]string{
+		in("mine/"+output, own):              {filepath.Join("mine", output) + " is not written by lockgen"},
+		in("instead/"+output+"/x", "x"):      {output, "is a directory"},
+		filepath.Join(w.root, "nowhere"):     {"-front", "nowhere: no such file"},
+		filepath.Join(w.root, "queries.sql"): {"queries.sql", "not a directory"},
+		in("my-shop/x", ""):                  {"my-shop has no Go files", "write a file with a package clause"},
+		in("two/b.go", "package b\n"):        {"-front", "found packages a (a.go) and b (b.go)"},
+		in("none/a.go", "packag a\n"):        {"-front", "a.go:1:1"},
+		w.dir:                                {"is the directory of sqlc's own package"},
+	} {
+		w.lockgen(1, says, "-check", "-front", front)
+		w.lockgen(1, says, "-front", front)
+	}
+	w.lockgen(2, []string{"-front is for one directory"}, "-front", w.front, w.dir)
+	w.lockgen(1, []string{"lockgen: open", output}, "-front", readOnly(t))
+	w.write(filepath.Join(w.dir, output), own)
+	w.lockgen(1, []string{filepath.Join(w.dir, output) + " is not written by lockgen"})
+	if w.read(filepath.Join(w.root, "mine", output)) != own || w.read(filepath.Join(w.dir, output)) != own {
+		t.Error("the file of somebody else is another one now")
+	}
+}
+
+// readOnly returns a directory in which nobody can make a file, not even root.
+func readOnly(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return "/proc/self"
+	}
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o555))
+	return dir
+}
+
+// TestFrontPackage takes the name of the package from the files that belong to it.
+func TestFrontPackage(t *testing.T) {
+	t.Parallel()
+	for name, files := range map[string]map[string]string{
+		"shopdb": {},
+		"a":      {"a.go": "package a\n", output: "package old\n"},
+		"b":      {"a.go": "//go:build ignore\n\npackage main\n", "b.go": "package b\n", "b_test.go": "package b_test\n"},
+		"c":      {"c_test.go": "package c_test\n"},
+		"d":      {"a.go": "//go:build !tagged\n\npackage a\n", "d.go": "//go:build tagged\n\npackage d\n"},
+	} {
+		dir := filepath.Join(t.TempDir(), "shopdb")
+		must(t, os.Mkdir(dir, 0o755))
+		for file, text := range files {
+			must(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
+		}
+		if got, err := packageName(dir, []string{"tagged"}); got != name || err != nil {
+			t.Errorf("%v is package %q, %v, want %q", files, got, err, name)
+		}
+	}
+}
+
+// TestWithoutSQLC proves that lockgen asks for what sqlc has not written yet.
+func TestWithoutSQLC(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	generated, err := filepath.Glob(filepath.Join(w.dir, "*.go"))
+	must(t, err)
+	locks := filepath.Join(w.dir, "locks.go")
+	for _, file := range generated {
+		if file != locks {
+			must(t, os.Remove(file))
+		}
+	}
+	w.lockgen(1, []string{"run sqlc generate first"}, "-front", w.front)
+	must(t, os.Remove(locks))
+	w.lockgen(1, []string{"run sqlc generate first"}, "-front", w.front)
+	must(t, os.Remove(w.dir))
+	w.lockgen(1, []string{"run sqlc generate first"}, "-front", w.front)
+}
