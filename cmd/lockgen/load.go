@@ -51,19 +51,13 @@ type goPackage struct {
 // files may use what lockgen is about to write.
 func load(dir string, tags []string) (*goPackage, error) {
 	config := &packages.Config{Dir: dir, Mode: packages.NeedName | packages.NeedFiles, BuildFlags: []string{"-tags=" + strings.Join(tags, ",")}}
-	if _, err := os.Stat(dir); err != nil {
-		return nil, fmt.Errorf("lockgen: run sqlc generate first: %w", err)
-	}
-	named, err := packages.Load(config, ".")
+	named, err := packageIn(dir, config)
 	if err != nil {
-		return nil, fmt.Errorf("lockgen: %w", err)
-	}
-	if named[0].Name == "" {
-		return nil, fmt.Errorf("lockgen: there is no Go package in %s: run sqlc generate first: %v", dir, named[0].Errors)
+		return nil, err
 	}
 	config.Mode |= packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports | packages.NeedDeps
-	config.ParseFile = parserOf(named[0].GoFiles)
-	config.Overlay = map[string][]byte{filepath.Join(dir, output): []byte("package " + named[0].Name + "\n")}
+	config.ParseFile = parserOf(named.GoFiles)
+	config.Overlay = map[string][]byte{filepath.Join(dir, output): []byte("package " + named.Name + "\n")}
 	loaded, err := packages.Load(config, ".")
 	if err != nil {
 		return nil, fmt.Errorf("lockgen: %w", err)
@@ -91,6 +85,21 @@ func load(dir string, tags []string) (*goPackage, error) {
 	}
 	p.readConstants()
 	return p, nil
+}
+
+// packageIn returns the name and the files of the package in a directory.
+func packageIn(dir string, config *packages.Config) (*packages.Package, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("lockgen: run sqlc generate first: %w", err)
+	}
+	named, err := packages.Load(config, ".")
+	if err != nil {
+		return nil, fmt.Errorf("lockgen: %w", err)
+	}
+	if named[0].Name == "" {
+		return nil, fmt.Errorf("lockgen: there is no Go package in %s: run sqlc generate first: %v", dir, named[0].Errors)
+	}
+	return named[0], nil
 }
 
 // parserOf returns one that reads these files whole, and of those of other packages the
