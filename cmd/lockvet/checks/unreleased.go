@@ -167,6 +167,10 @@ func (h *handle) possible(cond ast.Expr, succs []*cfg.Block, tells bool) []*cfg.
 			return succs[:1]
 		}
 		return succs[1:]
+	case *ast.UnaryExpr: // !errors.Is(err, ...)
+		if e.Op == token.NOT {
+			return h.possible(e.X, []*cfg.Block{succs[1], succs[0]}, tells)
+		}
 	case *ast.CallExpr: // errors.Is(err, ...)
 		if tells && len(e.Args) > 0 && pathOf(h.pass, e.Args[0]).is(h.err) {
 			return succs[1:]

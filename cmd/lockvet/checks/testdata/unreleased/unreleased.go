@@ -32,6 +32,17 @@ func onePath(ctx context.Context, m *lease.Manager, key txlock.Key, work func() 
 	return l.Release(ctx)
 }
 
+func notBusy(ctx context.Context, m *lease.Manager, key txlock.Key, work func() error) error {
+	l, err := m.TryAcquire(ctx, key)
+	if !errors.Is(err, txlock.ErrBusy) {
+		if err != nil {
+			return err
+		}
+		return errors.Join(work(), l.Release(ctx))
+	}
+	return nil
+}
+
 func claimed(ctx context.Context, jobs *job.Jobs, key txlock.Key) error {
 	c, err := jobs.Claim(ctx, key, time.Now()) // want `c is not released on all paths`
 	if err != nil {
