@@ -38,6 +38,7 @@ type terms struct {
 	atLeast  time.Duration // after the grant, in which a release doesn't free it; 0: none
 	overtime time.Duration // of a transaction that guards a lease which is over
 	fair     bool
+	names    bool // NameHolders
 	note     string
 }
 
@@ -115,6 +116,19 @@ func Fair() Option { return term(func(t *terms) { t.fair = true }) }
 // keeps its note. The default is the name of the host and the number of the process:
 // "web-3:4711".
 func WithNote(note string) Option { return term(func(t *terms) { t.note = note }) }
+
+// NameHolders lets the errors of those who find a lease taken name a holder also where that
+// takes one look more: txlock.ErrBusy and txlock.ErrWaitTimeout then have a
+// *txlock.HeldError with the owner and its note. Without it the look is not made, and they have
+// one only as far as the answer or the last look of a wait has shown the holder: for
+// TryAcquire only of a lease that a transaction guards at the moment, of readers and permits
+// never.
+//
+// The look comes after the refusal, as Inspect, takes at most 100 ms, ends with the
+// context, and isn't made where the pool has no connection free. Of several readers or
+// permits it names one. Where it fails or finds nobody, the error is as without it. The
+// default is not to look.
+func NameHolders() Option { return term(func(t *terms) { t.names = true }) }
 
 // GuardGrace sets for how long a transaction that guards a lease may stay open after that
 // lease has expired, by the server's clock, while this Acquire wants it: then its session
