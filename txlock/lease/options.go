@@ -82,7 +82,8 @@ func TTL(d time.Duration) Option { return term(func(t *terms) { t.ttl = d }) }
 func MaxLifetime(d time.Duration) Option { return term(func(t *terms) { t.lifetime = d }) }
 
 // WaitAtMost bounds how long Acquire and Do wait. Then they return txlock.ErrWaitTimeout,
-// whose text says what was in the way and names the owner that held the lease. The first
+// whose text says what was in the way and names the owner that held the lease, which is
+// also in its txlock.HeldError. The first
 // try is outside of the limit: a free lease is granted however short the limit is, and
 // however slow the server. The limit must be positive; use TryAcquire to not wait. The
 // default is as long as the context lives.
