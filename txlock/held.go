@@ -48,21 +48,21 @@ func (e *HeldError) Error() string {
 const lookLimit = 100 * time.Millisecond
 
 // NameHolders lets ErrBusy and ErrWaitTimeout of the locks of transactions name who holds
-// the key, in their text and by a *HeldError. It is an option of pools and of Join, as
-// Observe is. The default is not to look. That of leases is lease.NameHolders.
+// the key, in their text and by a *HeldError. It is an option of pools and, on a plain pool,
+// of Join, as Observe is. That of leases is lease.NameHolders.
 //
-// Who holds a key is looked up after the refusal, by Holders on the given pool: never in
-// the transaction, which stays as it is. The look takes at most 100 ms, ends with the
-// caller's context, needs no privilege but SELECT on the tables of locks, and isn't made
-// where the pool has no connection free. It has some five round trips, so a program that
-// tries in a loop pays for it with each refusal. A pool of its own with SetMaxOpenConns(1)
-// bounds that to one look at a time, and names holders also while the program's own pool is
-// used up by those who wait.
+// After the refusal, Holders looks on the given pool who holds the key: never in the
+// transaction, which stays as it is. The look takes at most 100 ms, ends with the caller's
+// context, needs no privilege but SELECT on the tables of locks, and isn't made if the pool
+// has no connection free. It has some five round trips, which a program that tries in a loop
+// pays with each refusal. So give it a pool of its own with SetMaxOpenConns(1): then there is
+// one look at a time, also while all connections of the program's pool wait.
 //
-// Where the look fails or finds nobody, the error is as without it: shared holders leave no
-// trace, nor do holders on another node of a cluster, those who have ended before the look,
-// and the first of a key of Once. LockAny names the holder of one key, in its own error and
-// not to the Observer. A wait that the context has ended is not looked up.
+// If the look fails or finds nobody, the error is as without it. Nobody is found for shared
+// holders, for those on another node of a cluster or that have ended before the look, and
+// for the first of a key of Once. LockAny names the holder of one key, in its own error and
+// not to the Observer. If the context has ended the wait, nobody looks. The default, and
+// that of a nil pool, is not to look.
 func NameHolders(looks *sql.DB) interface {
 	PoolOption
 	JoinOption

@@ -380,8 +380,9 @@ func TestObserverIsToldTheHolder(t *testing.T) {
 		pool := sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks), txlock.Observe(told)))
 		t.Cleanup(func() { _ = pool.Close() })
 		s := begin(t, pool, nil)
-		untilNamed(t, txlock.ErrBusy, func() error { return second(s.TryLock(t.Context(), key)) })
+		err = untilNamed(t, txlock.ErrBusy, func() error { return second(s.TryLock(t.Context(), key)) })
 		holder.names(t, told.errs[len(told.errs)-1], key)
+		holder.names(t, err, key)
 	})
 }
 

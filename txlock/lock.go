@@ -55,7 +55,8 @@ func (s *Scope) TryRLock(ctx context.Context, key Key) (Grant, error) {
 }
 
 // LockAny takes the first of the keys that is free, in the order given, without
-// waiting. It returns ErrBusy where none is, and otherwise what TryLock returns.
+// waiting. It returns ErrBusy where none is, and otherwise what TryLock returns. Where
+// NameHolders asks for names, ErrBusy has one for all keys.
 func (s *Scope) LockAny(ctx context.Context, keys ...Key) (Grant, error) {
 	if err := checkKeys(keys); err != nil {
 		return Grant{}, err

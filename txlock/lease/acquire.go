@@ -98,7 +98,8 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 	return l, err
 }
 
-// call calls acquire, and names who has refused it. Close waits for it, and for what it leaves to the background.
+// call calls acquire, and names who has refused it. Close waits for it, and for what it
+// leaves to the background.
 func (m *Manager) call(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	if !m.errands.Enter() {
 		return nil, ErrClosed

@@ -110,7 +110,7 @@ func TestReadersAreNamedInATransaction(t *testing.T) {
 // TestBlockerIsNamed proves that an open transaction that keeps others from a lease that is
 // over is named by its session.
 func TestBlockerIsNamed(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		a, b := newManager(t, pool), newManager(t, pool)
 		key := named()
 		held := acquire(t, a, key, lease.TTL(500*time.Millisecond))
