@@ -741,7 +741,7 @@ func (q *Queries) LockLease(ctx context.Context, db DBTX, arg LockLeaseParams) (
 }
 
 const LookLease = `-- name: LookLease :one
-SELECT owner, note, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
+SELECT owner, note, token, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - UNIX_TIMESTAMP() * 1000000 - MICROSECOND(NOW(6)))) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = ? AND slot = ?
 `
 
@@ -753,6 +753,7 @@ type LookLeaseParams struct {
 type LookLeaseRow struct {
 	Owner   []byte
 	Note    []byte
+	Token   uint64
 	UsedFor int64
 	LeftUs  int64
 	TtlUs   int64
@@ -766,6 +767,7 @@ func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (
 	err := row.Scan(
 		&i.Owner,
 		&i.Note,
+		&i.Token,
 		&i.UsedFor,
 		&i.LeftUs,
 		&i.TtlUs,

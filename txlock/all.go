@@ -137,7 +137,7 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 		}
 		holds, err := take(ctx, part, left, &snapshot)
 		if err != nil {
-			return s.refused(ctx, part[0].unmarked(), part[0].shared, asked, err)
+			return s.refused(ctx, part[0].unmarked(), part[0].shared, asked, s.named(ctx, err, unmarked(part)...))
 		}
 		given = append(given, holds...)
 	}

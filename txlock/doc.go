@@ -51,5 +51,7 @@
 // # Who holds what
 //
 // [AssertLocked] checks that the caller holds a lock, [Holders] lists who holds some, by the
-// labels that [WithLabel] gives, and an [Observer] is told of all that happens.
+// labels that [WithLabel] gives, and an [Observer] is told of all that happens. With
+// [NameHolders] the error of a lock that is refused has a [HeldError], which says who holds
+// the key.
 package txlock

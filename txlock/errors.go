@@ -6,12 +6,14 @@ import "github.com/dca00107/lockstep/internal/fault"
 // error of the context and of the driver that caused them.
 var (
 	// ErrBusy is returned by TryLock, TryRLock and LockAny when somebody else
-	// holds the lock. The transaction goes on.
+	// holds the lock. The transaction goes on. A HeldError in it says who that
+	// is, where it is known: see NameHolders.
 	ErrBusy = fault.ErrBusy
 	// ErrWaitTimeout is returned when the lock wasn't free in time: within
 	// WaitAtMost, or else within the server's innodb_lock_wait_timeout. The
 	// transaction goes on, unless the server runs with
-	// innodb_rollback_on_timeout: then the error is ErrTxDoomed as well.
+	// innodb_rollback_on_timeout: then the error is ErrTxDoomed as well. A HeldError
+	// in it says who holds the lock, as in ErrBusy.
 	ErrWaitTimeout = fault.ErrWaitTimeout
 	// ErrDeadlock is returned when the server chose the transaction as the
 	// victim of a deadlock, or for a transaction of another primary of its cluster.

@@ -14,6 +14,22 @@ import (
 // PoolOption is an option of a guarded pool.
 type PoolOption interface{ toPool(*guard.Rules) }
 
+// pooled is what the options of a pool set for the scopes of all of its transactions.
+type pooled struct {
+	watch Observer // nil for none
+	looks *sql.DB  // where NameHolders looks, nil for nowhere
+}
+
+// pooledBy returns what a pool keeps for its scopes.
+func pooledBy(r *guard.Rules) *pooled {
+	p, ok := r.Kept.(*pooled)
+	if !ok {
+		p = new(pooled)
+		r.Kept = p
+	}
+	return p
+}
+
 // guarded is inside.Lock.Guarded.
 func guarded(base driver.Connector, options ...PoolOption) driver.Connector {
 	r := fault.Rules

@@ -104,7 +104,9 @@ func newJoined(tx Tx, book *guard.Tx, server guard.Server) *joined {
 	j := &joined{state: state{book: book, server: server}, tx: rawsql.Text{DBTX: tx, Inline: book != nil && book.Direct()}}
 	j.scope.state, j.state.tx = &j.state, &j.tx
 	if book != nil {
-		j.state.watch, _ = book.Kept().(Observer)
+		if p, ok := book.Kept().(*pooled); ok {
+			j.state.pooled = *p
+		}
 	}
 	return j
 }

@@ -55,18 +55,19 @@ func (s *Scope) TryRLock(ctx context.Context, key Key) (Grant, error) {
 }
 
 // LockAny takes the first of the keys that is free, in the order given, without
-// waiting. It returns ErrBusy where none is, and otherwise what TryLock returns.
+// waiting. It returns ErrBusy where none is, and otherwise what TryLock returns. Where
+// NameHolders asks for names, ErrBusy has one for all keys.
 func (s *Scope) LockAny(ctx context.Context, keys ...Key) (Grant, error) {
 	if err := checkKeys(keys); err != nil {
 		return Grant{}, err
 	}
 	for _, key := range keys {
-		grant, err := s.TryLock(ctx, key)
+		grant, err := s.lock(ctx, key, request{verb: "try to lock", try: true, oneOf: true})
 		if !errors.Is(err, ErrBusy) || errors.Is(err, ErrTxDoomed) {
 			return grant, err
 		}
 	}
-	return Grant{}, fmt.Errorf("lock any of %d keys: %w", len(keys), ErrBusy)
+	return Grant{}, s.named(ctx, fmt.Errorf("lock any of %d keys: %w", len(keys), ErrBusy), keys...)
 }
 
 // request is how a lock is asked for.
@@ -74,6 +75,7 @@ type request struct {
 	verb   string // for errors
 	shared bool
 	try    bool          // don't wait
+	oneOf  bool          // LockAny: another key may be free, so nobody looks who holds this one
 	atMost time.Duration // wait no longer; 0 is the server's limit
 
 	compares bool   // CompareAndBump
@@ -108,6 +110,9 @@ func (s *Scope) lock(ctx context.Context, key Key, q request) (Grant, error) {
 	}
 	h, err := s.newAttempt(ctx, r, q, old, s.mayHaveSnapshot()).run(ctx, key)
 	if err != nil {
+		if !q.oneOf {
+			err = s.named(ctx, err, key)
+		}
 		return Grant{}, s.refused(ctx, key, h.grant.shared, asked, err)
 	}
 	s.keep(ctx, r, h, asked)

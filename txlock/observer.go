@@ -15,8 +15,8 @@ type Observer interface {
 	// Granted follows a lock or lease that was given; Took is how long that
 	// took, the wait included.
 	Granted(ctx context.Context, e Event)
-	// Refused follows one that was asked for in vain: Err says why, and Took how
-	// long that took.
+	// Refused follows one that was asked for in vain: Err says why, and has the *HeldError
+	// if that names who holds it; Took is how long that took.
 	Refused(ctx context.Context, e Event)
 	// Waited follows a wait in a queue of this process or by looking again, after
 	// which comes Granted or Refused. A wait inside the server, as that of a
@@ -126,7 +126,7 @@ func Observe(observer Observer) interface {
 
 type observing struct{ observer Observer }
 
-func (o observing) toPool(r *guard.Rules) { r.Kept = o.observer }
+func (o observing) toPool(r *guard.Rules) { pooledBy(r).watch = o.observer }
 
 func (o observing) toJoin(s *state) { s.watch = o.observer }
 

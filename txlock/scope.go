@@ -29,7 +29,7 @@ type state struct {
 	tx     *rawsql.Text
 	book   *guard.Tx // nil on a plain pool
 	server guard.Server
-	watch  Observer // nil for none
+	pooled
 
 	sending sync.Mutex // held while a lock is taken, which may be several statements
 	told    bool       // under it: that another transaction was the first of a key of Once

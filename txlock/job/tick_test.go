@@ -213,6 +213,32 @@ func TestLostMark(t *testing.T) {
 	})
 }
 
+// TestBusyNamesWhoRuns proves that a claim that is refused names who runs a tick, over a
+// manager of leases that names holders.
+func TestBusyNamesWhoRuns(t *testing.T) {
+	inMemory(t, func(t *testing.T, c *cluster) {
+		a, b := c.node(), c.node()
+		at := c.now()
+		claim, err := a.Claim(t.Context(), nightly, at)
+		must(t, err)
+		pool := b.store.Pool()
+		leases, err := lease.NewManager(pool, lease.Janitor(0, time.Hour), lease.NameHolders())
+		must(t, err)
+		jobs, err := newJobs(pool, leases, b.ledger)
+		must(t, err)
+		_, err = jobs.Claim(t.Context(), nightly, at)
+		wants(t, "a second claim", err, txlock.ErrBusy)
+		var held *txlock.HeldError
+		if !errors.As(err, &held) || held.Key != nightly || held.Owner != claim.Lease().Owner() {
+			t.Errorf("%v names %+v", err, held)
+		}
+		must(t, claim.Finish(t.Context(), nil))
+		must(t, jobs.Close(t.Context()))
+		must(t, leases.Close(t.Context()))
+		must(t, pool.Close())
+	})
+}
+
 // TestClaims proves that Claim doesn't wait and says why it refuses, and that Finish marks
 // once.
 func TestClaims(t *testing.T) {

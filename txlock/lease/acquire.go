@@ -98,13 +98,15 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 	return l, err
 }
 
-// call calls acquire. Close waits for it, and for what it leaves to the background.
+// call calls acquire, and names who has refused it. Close waits for it, and for what it
+// leaves to the background.
 func (m *Manager) call(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	if !m.errands.Enter() {
 		return nil, ErrClosed
 	}
 	defer m.errands.Leave(true)
-	return acquire(ctx, q)
+	l, err := acquire(ctx, q)
+	return l, m.named(ctx, q, err)
 }
 
 // tryOnce tries once, without waiting, and ends a transaction that blocks a free lease
@@ -152,7 +154,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		case stepTake:
 			return m.take(ctx, q, a, since, inTurn, drain)
 		case stepBusy:
-			return nil, seen.Left, q.busy()
+			return nil, seen.Left, q.seen.named(txlock.ErrBusy)
 		case stepLocked:
 			return nil, 0, store.ErrLocked
 		default:

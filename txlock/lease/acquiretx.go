@@ -108,7 +108,7 @@ func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
 		return false, otherUse(q.key, 0, seen.Use)
 	case seen.Held() && (!q.named || seen.Owner != q.owner):
 		q.seen.look(q, seen)
-		return true, q.busy()
+		return true, q.seen.named(txlock.ErrBusy)
 	case seen.Use == store.Shared:
 		row, err := m.readersOf(ctx, q.key)
 		if err == nil && row.Held > row.Expired {
@@ -204,7 +204,7 @@ func noReaders(ctx context.Context, tx store.Session, q *request) error {
 		}
 	}
 	if err == nil && len(readers) > 0 {
-		err = fmt.Errorf("%w: %d readers", txlock.ErrBusy, len(readers))
+		err = fmt.Errorf("%w: %d readers: %w", txlock.ErrBusy, len(readers), &txlock.HeldError{Key: q.key, Owner: readers[0].Owner})
 	}
 	return err
 }

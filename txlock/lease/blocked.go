@@ -28,10 +28,15 @@ func (m *Manager) blockerOf(ctx context.Context, at store.Row) (*store.Blocker, 
 	return nil, err
 }
 
+// blocking names a transaction that has the row of a key locked.
+func blocking(key txlock.Key, b store.Blocker) *txlock.HeldError {
+	return &txlock.HeldError{Key: key, Session: b.Session, Since: grantedAt(b.Token)}
+}
+
 // endBlocker makes the server end the session of a transaction, which rolls it back.
 func (m *Manager) endBlocker(ctx context.Context, key txlock.Key, b store.Blocker) error {
 	if err := m.store.End(ctx, key.String(), b); err != nil {
-		return fmt.Errorf("%v, and it can't be ended, use KILL %d as its user or as root: %w", b, b.Session, err)
+		return fmt.Errorf("%w, and it can't be ended, use KILL %d as its user or as root: %w", blocking(key, b), b.Session, err)
 	}
 	return nil
 }
@@ -65,7 +70,7 @@ func (m *Manager) unblock(ctx context.Context, q *request, busy error) error {
 				q.blocked.who = err
 			}
 		default:
-			q.blocked.who = errors.New(b.String())
+			q.blocked.who = blocking(q.key, b)
 		}
 	}
 	return q.blocked.named(busy)

@@ -59,7 +59,8 @@
 // # For operators
 //
 // [Manager.List] and [Manager.Inspect] tell who holds what, and the notes of holders: see
-// [WithNote]. [Observe] reports grants, waits, renewals, losses and dropped handles. [Manager.Close] releases all leases when a program ends.
+// [WithNote]. A txlock.HeldError in an error says who had the lease: see [NameHolders].
+// [Observe] reports grants, waits, renewals, losses and dropped handles. [Manager.Close] releases all leases when a program ends.
 //
 // # Tests
 //

@@ -106,15 +106,14 @@ func (m *Manager) Inspect(ctx context.Context, key txlock.Key) (Info, error) {
 	return info, nil
 }
 
-// infoOf returns the Info of a row. A token is the time of the grant by the server's
-// clock, in microseconds, unless it was raised above an earlier token.
+// infoOf returns the Info of a row.
 func infoOf(row store.Info) Info {
 	info := Info{
 		Key: txlock.KeyOf(row.Key), Kind: Exclusive, Slot: row.Slot, Owner: row.Owner, Note: row.Note, Token: row.Token, Asked: row.Asked, AskedAt: row.AskedAt,
 		Since: row.Since, Held: row.Left > 0 && row.Holds > 0, Left: row.Left, TTL: row.TTL, Holds: row.Holds, Session: row.Session,
 	}
 	if row.Token > 0 {
-		info.Since = time.UnixMicro(int64(row.Token))
+		info.Since = grantedAt(row.Token)
 	}
 	switch {
 	case row.Slot > MaxPermits:
@@ -207,7 +206,7 @@ func (m *Manager) forceRelease(ctx context.Context, key txlock.Key, at store.Row
 				err = txlock.ErrBusy
 			}
 		case b.Written != by:
-			who, by, since, unknown = errors.New(b.String()), b.Written, now, now
+			who, by, since, unknown = blocking(key, *b), b.Written, now, now
 		case since.Until(now) >= guardGrace: // one transaction, all the time
 			who, ended, unknown = nil, true, now
 			err = m.endBlocker(ctx, key, *b)

@@ -38,6 +38,7 @@ type terms struct {
 	atLeast  time.Duration // after the grant, in which a release doesn't free it; 0: none
 	overtime time.Duration // of a transaction that guards a lease which is over
 	fair     bool
+	names    bool // NameHolders
 	note     string
 }
 
@@ -81,10 +82,10 @@ func TTL(d time.Duration) Option { return term(func(t *terms) { t.ttl = d }) }
 func MaxLifetime(d time.Duration) Option { return term(func(t *terms) { t.lifetime = d }) }
 
 // WaitAtMost bounds how long Acquire and Do wait. Then they return txlock.ErrWaitTimeout,
-// whose text says what was in the way and names the owner that held the lease. The first
-// try is outside of the limit: a free lease is granted however short the limit is, and
-// however slow the server. The limit must be positive; use TryAcquire to not wait. The
-// default is as long as the context lives.
+// whose text says what was in the way; if that was a holder who was seen, its
+// txlock.HeldError names the owner. The first try is outside of the limit: a free lease is
+// granted however short the limit is, and however slow the server. The limit must be
+// positive; use TryAcquire to not wait. The default is as long as the context lives.
 func WaitAtMost(d time.Duration) Option {
 	return term(func(t *terms) {
 		t.atMost = d
@@ -115,6 +116,16 @@ func Fair() Option { return term(func(t *terms) { t.fair = true }) }
 // keeps its note. The default is the name of the host and the number of the process:
 // "web-3:4711".
 func WithNote(note string) Option { return term(func(t *terms) { t.note = note }) }
+
+// NameHolders lets txlock.ErrBusy and txlock.ErrWaitTimeout name a holder by a
+// *txlock.HeldError also if that takes one look more. Without it they name a holder only if
+// the request has seen it: a wait has, by its own looks, and TryAcquire of a lease that a
+// transaction guards at the moment. Readers and permits are not seen so.
+//
+// The look is an Inspect after the refusal. It takes at most 100 ms, ends with the context,
+// and isn't made if the pool has no connection free. Of several readers or permits it names
+// one. If it fails or finds nobody, the error is as without it. The default is not to look.
+func NameHolders() Option { return term(func(t *terms) { t.names = true }) }
 
 // GuardGrace sets for how long a transaction that guards a lease may stay open after that
 // lease has expired, by the server's clock, while this Acquire wants it: then its session

@@ -110,9 +110,9 @@ func (q *request) endOf(ctx, waiting context.Context, err error) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("while it waited: %w", ctx.Err())
+		return fmt.Errorf("while it waited: %w", q.seen.named(ctx.Err()))
 	case errors.Is(err, errLimit), errors.Is(context.Cause(waiting), errLimit):
-		return fmt.Errorf("%w: after %v %v", txlock.ErrWaitTimeout, q.atMost, q.seen)
+		return fmt.Errorf("%w: after %v %w", txlock.ErrWaitTimeout, q.atMost, q.seen.why())
 	case waiting.Err() != nil:
 		return context.Cause(waiting)
 	}

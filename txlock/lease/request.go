@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -51,48 +50,6 @@ func (m *Manager) limited(ctx context.Context, q *request) (context.Context, con
 		return ctx, func() {}
 	}
 	return context.WithTimeoutCause(ctx, m.store.Now().Until(q.limit), errLimit)
-}
-
-// sight is the last reason why a request was not granted.
-type sight struct {
-	what  string
-	owner string // who held it
-	note  string // what that tells of itself
-}
-
-var rowLocked = sight{what: "its row was locked"}
-
-func (s sight) String() string {
-	switch {
-	case s.owner != "" && s.note != "":
-		note := strconv.Quote(s.note) // without line breaks, which would look like lines of a log
-		return fmt.Sprintf("owner %q (%s) had it", s.owner, note[1:len(note)-1])
-	case s.owner != "":
-		return fmt.Sprintf("owner %q had it", s.owner)
-	case s.what != "":
-		return s.what
-	}
-	return "others of this manager were before it"
-}
-
-// look notes what a look has shown.
-func (s *sight) look(q *request, seen store.Glance) {
-	switch _, permits := q.target.(permit); {
-	case seen.Left <= 0:
-		*s = rowLocked
-	case permits:
-		*s = sight{what: "no permit was free"}
-	default:
-		*s = sight{owner: seen.Owner, note: seen.Note}
-	}
-}
-
-// busy is txlock.ErrBusy, with who has the lease where a look has shown that.
-func (q *request) busy() error {
-	if q.seen.owner == "" {
-		return txlock.ErrBusy
-	}
-	return fmt.Errorf("%w: %v", txlock.ErrBusy, q.seen)
 }
 
 // queue is the name of the queue that a request waits in. Readers have their own, so that

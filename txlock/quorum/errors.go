@@ -30,10 +30,15 @@ func (e *majorityError) Error() string {
 
 // Unwrap returns the sentinel and the errors of the nodes. It leaves out errors of single
 // nodes that would look like the error of the whole lease: that a node is busy, has lost
-// its lease or has not answered within a limit.
+// its lease or has not answered within a limit. Of a node that is busy it returns who holds
+// the lease there, if that is known.
 func (e *majorityError) Unwrap() []error {
 	all := []error{e.sentinel}
 	for _, err := range e.nodes {
+		var held *txlock.HeldError
+		if errors.As(err, &held) {
+			all = append(all, held)
+		}
 		if err != nil && !isAny(err, txlock.ErrBusy, txlock.ErrLost, txlock.ErrNotHeld, txlock.ErrWaitTimeout, context.DeadlineExceeded, context.Canceled) {
 			all = append(all, err)
 		}

@@ -254,6 +254,27 @@ func TestOneAtATime(t *testing.T) {
 	})
 }
 
+// TestBusyNamesAHolder proves that with NameHolders a refusal names who holds the lease of a
+// node.
+func TestBusyNamesAHolder(t *testing.T) {
+	inMemory(t, 3, func(t *testing.T, db *memory) {
+		a, b := db.manager(), db.manager()
+		l, err := a.Acquire(t.Context(), job)
+		must(t, err)
+		var held *txlock.HeldError
+		_, err = b.TryAcquire(t.Context(), job)
+		if wants(t, "TryAcquire", err, txlock.ErrBusy); errors.As(err, &held) {
+			t.Errorf("named without a look: %v", err)
+		}
+		_, err = b.TryAcquire(t.Context(), job, lease.NameHolders())
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		if !errors.As(err, &held) || held.Key != job || held.Owner != l.Owner() || held.Since.IsZero() {
+			t.Errorf("%v names %+v, want %q", err, held, l.Owner())
+		}
+		must(t, l.Release(t.Context()))
+	})
+}
+
 // TestLimitsOfAWait proves that a wait ends with its limit, with its context and with Close,
 // and a try at once.
 func TestLimitsOfAWait(t *testing.T) {

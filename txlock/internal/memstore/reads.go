@@ -14,7 +14,7 @@ import (
 func (x session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 	return do(ctx, x, "Look", at, func(t *Tx) (store.Glance, error) {
 		r, ok := t.plain()[at]
-		return store.Glance{Exists: ok, Owner: r.owner, Note: r.note, Left: r.left(t.db.now()), TTL: micros(r.ttl), Use: r.use}, nil
+		return store.Glance{Exists: ok, Owner: r.owner, Note: r.note, Token: r.token, Left: r.left(t.db.now()), TTL: micros(r.ttl), Use: r.use}, nil
 	})
 }
 

@@ -21,7 +21,7 @@ func (s session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 		return store.Glance{}, nil
 	}
 	return store.Glance{
-		Exists: err == nil, Owner: string(row.Owner), Note: string(row.Note), Left: micros(row.LeftUs), TTL: micros(row.TtlUs), Use: store.Use(row.UsedFor),
+		Exists: err == nil, Owner: string(row.Owner), Note: string(row.Note), Token: row.Token, Left: micros(row.LeftUs), TTL: micros(row.TtlUs), Use: store.Use(row.UsedFor),
 	}, err
 }
 

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"math"
 	"time"
 )
@@ -35,11 +34,6 @@ type Blocker struct {
 type Written struct {
 	Slot                   int64
 	Token, Guards, Session uint64
-}
-
-// String says which session has the row locked.
-func (b Blocker) String() string {
-	return fmt.Sprintf("an open transaction of session %d has its row locked", b.Session)
 }
 
 // Info is a row, for people who look.

@@ -290,6 +290,7 @@ type Glance struct {
 	Exists bool
 	Owner  string        // who holds it
 	Note   string        // what that tells of itself
+	Token  uint64        // of the last grant
 	Left   time.Duration // for how much longer it is held, 0 if it is free
 	TTL    time.Duration // what it was acquired with
 	Use    Use

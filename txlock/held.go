@@ -1,0 +1,99 @@
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/guard"
+)
+
+// HeldError says who holds a key. errors.As finds it in an ErrBusy, in an ErrWaitTimeout,
+// and in the error of a context that has ended a wait for a lease, if it is known who was in
+// the way: see NameHolders and lease.NameHolders. Where several hold the key it names one
+// of them.
+type HeldError struct {
+	Key     Key       // what was asked for
+	Owner   string    // the label of WithLabel, or the owner of a lease; empty if only the session is known
+	Note    string    // what the owner of a lease tells of itself, by lease.WithNote
+	Session uint64    // CONNECTION_ID() of the holder's transaction, for KILL; 0 for a lease
+	Since   time.Time // when it was granted, by the server's clock; zero if that isn't known
+}
+
+// Error returns for example `owner "web-3/4711" had it since 2026-05-04T03:02:01.000Z in
+// session 42`.
+func (e *HeldError) Error() string {
+	if e.Owner == "" {
+		return fmt.Sprintf("an open transaction of session %d has its row locked", e.Session)
+	}
+	text := fmt.Sprintf("owner %q", e.Owner)
+	if e.Note != "" {
+		note := strconv.Quote(e.Note) // without line breaks, which would look like lines of a log
+		text += " (" + note[1:len(note)-1] + ")"
+	}
+	text += " had it"
+	if !e.Since.IsZero() {
+		text += " since " + e.Since.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+	}
+	if e.Session > 0 {
+		text += fmt.Sprintf(" in session %d", e.Session)
+	}
+	return text
+}
+
+// lookLimit is how long a look for who holds a key may take.
+const lookLimit = 100 * time.Millisecond
+
+// NameHolders lets ErrBusy and ErrWaitTimeout of the locks of transactions name who holds
+// the key, in their text and by a *HeldError. It is an option of pools and, on a plain pool,
+// of Join, as Observe is. That of leases is lease.NameHolders.
+//
+// After the refusal, Holders looks on the given pool who holds the key: never in the
+// transaction, which stays as it is. The look takes at most 100 ms, ends with the caller's
+// context, needs no privilege but SELECT on the tables of locks, and isn't made if the pool
+// has no connection free. It has some five round trips, which a program that tries in a loop
+// pays with each refusal. So give it a pool of its own with SetMaxOpenConns(1): then there is
+// one look at a time, also while all connections of the program's pool wait.
+//
+// If the look fails or finds nobody, the error is as without it. Nobody is found for shared
+// holders, for those on another node of a cluster or that have ended before the look, and
+// for the first of a key of Once. LockAny names the holder of one key, in its own error and
+// not to the Observer. If the context has ended the wait, nobody looks. The default, and
+// that of a nil pool, is not to look.
+func NameHolders(looks *sql.DB) interface {
+	PoolOption
+	JoinOption
+} {
+	return naming{looks}
+}
+
+type naming struct{ looks *sql.DB }
+
+func (n naming) toPool(r *guard.Rules) { pooledBy(r).looks = n.looks }
+
+func (n naming) toJoin(s *state) { s.looks = n.looks }
+
+// named adds to the error of a refusal who holds one of the keys, if NameHolders asks for it.
+func (s *state) named(ctx context.Context, err error, keys ...Key) error {
+	if s.looks == nil || !errors.Is(err, ErrBusy) && !errors.Is(err, ErrWaitTimeout) {
+		return err
+	}
+	if pool := s.looks.Stats(); pool.MaxOpenConnections > 0 && pool.InUse >= pool.MaxOpenConnections {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	holders, lookErr := Holders(ctx, s.looks, keys...)
+	if lookErr != nil {
+		return err // without a name, but with what was answered
+	}
+	for _, h := range holders {
+		if h.Conn != s.server.Session { // a LockAll may have taken some
+			return fmt.Errorf("%w: %w", err, &HeldError{Key: h.Key, Owner: h.Owner, Session: h.Conn, Since: h.Locked})
+		}
+	}
+	return err
+}

@@ -1,0 +1,441 @@
+package txlock_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// lookout is the connector of a pool that NameHolders looks on.
+type lookout struct {
+	driver.Connector
+	before   func(ctx context.Context) error // it connects
+	connects atomic.Int64
+}
+
+func (l *lookout) Connect(ctx context.Context) (driver.Conn, error) {
+	l.connects.Add(1)
+	if l.before != nil {
+		if err := l.before(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return l.Connector.Connect(ctx)
+}
+
+// looksOn returns a pool of one connection that NameHolders looks on.
+func looksOn(t *testing.T, db *testdb.DB, before func(ctx context.Context) error) (*sql.DB, *lookout) {
+	t.Helper()
+	base, err := mysql.NewConnector(db.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lookout{Connector: base, before: before}
+	pool := sql.OpenDB(l)
+	pool.SetMaxOpenConns(1)
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool, l
+}
+
+// naming is an impatient pool whose transactions name holders.
+type naming struct {
+	pool    *sql.DB
+	options []txlock.JoinOption
+}
+
+func namingPool(t *testing.T, db *testdb.DB, guarded bool, looks *sql.DB, mutators ...func(*mysql.Config)) naming {
+	t.Helper()
+	base, err := mysql.NewConnector(db.Config(append(mutators, func(cfg *mysql.Config) {
+		cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
+	})...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := naming{options: []txlock.JoinOption{txlock.NothingRead()}}
+	if !guarded {
+		n.pool, n.options = sql.OpenDB(base), append(n.options, txlock.NameHolders(looks))
+	} else {
+		n.pool = sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks)))
+	}
+	t.Cleanup(func() { _ = n.pool.Close() })
+	return n
+}
+
+// begin begins a transaction in which nothing is sent yet.
+func (n naming) begin(t *testing.T) *session {
+	t.Helper()
+	tx, err := n.pool.BeginTx(context.WithoutCancel(t.Context()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	s := &session{tx: tx}
+	if s.Scope, err = txlock.Join(t.Context(), tx, n.options...); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// till holds a key that was committed before, under a label.
+func till(t *testing.T, db *testdb.DB, key txlock.Key) *session {
+	t.Helper()
+	committed(t, db, key)
+	s := begin(t, impatient(t, db, true), nil)
+	if _, err := s.Lock(txlock.WithLabel(t.Context(), "till 7"), key); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// names demands that an error names who holds a key.
+func (s *session) names(t *testing.T, err error, key txlock.Key) {
+	t.Helper()
+	var held *txlock.HeldError
+	switch {
+	case !errors.As(err, &held):
+		t.Errorf("%v doesn't name the holder", err)
+	case held.Key != key || held.Owner != "till 7" || held.Session != uint64(s.id) || held.Note != "":
+		t.Errorf("%v names %+v, want the holder of %v in session %d", err, held, key, s.id)
+	case time.Since(held.Since).Abs() > time.Minute:
+		t.Errorf("held since %v", held.Since)
+	case !strings.Contains(err.Error(), fmt.Sprintf(`owner "till 7" had it since %s in session %d`, held.Since.UTC().Format("2006-01-02T15:04:05.000Z"), s.id)):
+		t.Errorf("the text is %q", err)
+	}
+}
+
+// untilNamed repeats a call that is refused until its error names a holder: on a busy
+// machine a look may be over before it was answered.
+func untilNamed(t *testing.T, want error, call func() error) (err error) {
+	t.Helper()
+	for range 20 {
+		err = call()
+		wants(t, "the refusal", err, want)
+		if held := new(txlock.HeldError); t.Failed() || errors.As(err, &held) {
+			break
+		}
+	}
+	return err
+}
+
+// namesNobody demands that an error names no holder.
+func namesNobody(t *testing.T, what string, err error) {
+	t.Helper()
+	var held *txlock.HeldError
+	if errors.As(err, &held) {
+		t.Errorf("%s: %v names %+v", what, err, held)
+	}
+}
+
+// refusals are the calls that a holder refuses, with another key that is free.
+var refusals = map[string]struct {
+	want error
+	call func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error
+}{
+	"Lock": {txlock.ErrWaitTimeout, func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
+		return second(s.Lock(ctx, key))
+	}},
+	"TryLock": {txlock.ErrBusy, func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
+		return second(s.TryLock(ctx, key))
+	}},
+	"TryRLock": {txlock.ErrBusy, func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
+		return second(s.TryRLock(ctx, key))
+	}},
+	"LockAny": {txlock.ErrBusy, func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
+		return second(s.LockAny(ctx, key, key))
+	}},
+	"WaitAtMost Lock": {txlock.ErrWaitTimeout, func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
+		return second(s.WaitAtMost(20*time.Millisecond).Lock(ctx, key))
+	}},
+	"WaitAtMost RLock": {txlock.ErrWaitTimeout, func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
+		return second(s.WaitAtMost(20*time.Millisecond).RLock(ctx, key))
+	}},
+	"LockAll": {txlock.ErrWaitTimeout, func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error {
+		return second(s.LockAll(ctx, free, key))
+	}},
+	"WaitAtMost LockAll": {txlock.ErrWaitTimeout, func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error {
+		return second(s.WaitAtMost(20*time.Millisecond).LockAll(ctx, key, free))
+	}},
+	"LockAll, shared": {txlock.ErrWaitTimeout, func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error {
+		return second(s.WaitAtMost(20*time.Millisecond).LockAll(ctx, free, txlock.Shared(key)))
+	}},
+	"CompareAndBump": {txlock.ErrWaitTimeout, func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
+		return s.WaitAtMost(20*time.Millisecond).CompareAndBump(ctx, key, 7)
+	}},
+}
+
+// TestRefusalsNameTheHolder proves that each call that is refused names who holds the key,
+// and that the look leaves the transaction as it was: it goes on, and its first plain read
+// after it shows what was committed meanwhile.
+func TestRefusalsNameTheHolder(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for kind, newKey := range map[string]func() txlock.Key{"named": named, "hashed": hashed} {
+			for _, guarded := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/guarded=%t", kind, guarded), func(t *testing.T) {
+					t.Parallel()
+					looks, _ := looksOn(t, db, nil)
+					pool := namingPool(t, db, guarded, looks)
+					key, free := newKey(), newKey()
+					holder := till(t, db, key)
+					committed(t, db, free)
+					for name, verb := range refusals {
+						var s *session
+						err := untilNamed(t, verb.want, func() error {
+							if s != nil {
+								s.commit(t)
+							}
+							s = pool.begin(t)
+							return verb.call(t.Context(), s.Scope, key, free)
+						})
+						holder.names(t, err, key)
+						if t.Failed() {
+							t.Fatal(name)
+						}
+						// MariaDB may answer so to an UPDATE of a hashed key: then the lock itself has read.
+						hasRead := strings.Contains(err.Error(), "the server has interrupted the statement")
+						fresh := named()
+						exec(t, db, "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0)", fresh.String())
+						var n int
+						if err := s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", fresh.String()).Scan(&n); err != nil || n != 1 && !hasRead {
+							t.Errorf("after %s the transaction sees %d rows of what was committed since, %v", name, n, err)
+						}
+						wants(t, "Verify", s.Verify(t.Context()), nil)
+						if t.Failed() {
+							t.Fatal(name)
+						}
+						s.commit(t)
+					}
+					if guarded { // on a plain pool only Join has the option
+						holder.names(t, untilNamed(t, txlock.ErrBusy, func() error {
+							return locksqlc.TryDo(t.Context(), pool.pool, key, func(context.Context) error { return nil })
+						}), key)
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestNobodyIsNamed proves that a refusal is what it is without a look where that is
+// refused, shows nobody, or can't be made in time.
+func TestNobodyIsNamed(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		refused := func(t *testing.T, db *testdb.DB, looks *sql.DB, key txlock.Key) *session {
+			t.Helper()
+			s := namingPool(t, db, true, looks).begin(t)
+			_, err := s.TryLock(t.Context(), key)
+			wants(t, "TryLock", err, txlock.ErrBusy)
+			namesNobody(t, "TryLock", err)
+			wants(t, "Verify", s.Verify(t.Context()), nil)
+			return s
+		}
+		t.Run("the holder has ended", func(t *testing.T) {
+			t.Parallel()
+			key := named()
+			holder := till(t, db, key)
+			looks, l := looksOn(t, db, func(context.Context) error { return holder.tx.Commit() })
+			s := refused(t, db, looks, key)
+			if l.connects.Load() != 1 {
+				t.Errorf("%d looks", l.connects.Load())
+			}
+			_, err := s.TryLock(t.Context(), key)
+			wants(t, "TryLock of what is free now", err, nil)
+			s.commit(t)
+		})
+		t.Run("a reader", func(t *testing.T) {
+			t.Parallel()
+			key := named()
+			committed(t, db, key)
+			reader := begin(t, impatient(t, db, true), nil)
+			wants(t, "RLock", second(reader.RLock(t.Context(), key)), nil)
+			looks, _ := looksOn(t, db, nil)
+			refused(t, db, looks, key)
+		})
+		t.Run("no connection", func(t *testing.T) {
+			t.Parallel()
+			key := named()
+			till(t, db, key)
+			looks, l := looksOn(t, db, nil)
+			conn, err := looks.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			waits := looks.Stats().WaitCount
+			refused(t, db, looks, key)
+			if n := looks.Stats().WaitCount; n != waits || l.connects.Load() != 1 {
+				t.Errorf("the look has waited for a connection, or made one: %d, %d", n-waits, l.connects.Load())
+			}
+		})
+		t.Run("a server that hangs", func(t *testing.T) {
+			t.Parallel()
+			key := named()
+			till(t, db, key)
+			looks, _ := looksOn(t, db, func(ctx context.Context) error {
+				if end, ok := ctx.Deadline(); !ok || time.Until(end) > 100*time.Millisecond {
+					t.Errorf("the look may take until %v (%t)", end, ok)
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			refused(t, db, looks, key)
+		})
+		t.Run("a closed pool", func(t *testing.T) {
+			t.Parallel()
+			key := named()
+			till(t, db, key)
+			looks, _ := looksOn(t, db, nil)
+			wants(t, "Close", looks.Close(), nil)
+			refused(t, db, looks, key)
+		})
+		t.Run("no pool", func(t *testing.T) {
+			t.Parallel()
+			key := named()
+			till(t, db, key)
+			refused(t, db, nil, key)
+		})
+	})
+}
+
+// TestNobodyIsNamedWithoutPrivilege proves the same for a user who may not read the tables
+// of locks.
+func TestNobodyIsNamedWithoutPrivilege(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		bare := testdb.Fresh(t, db.Engine())
+		wants(t, "Install", schema.Install(t.Context(), bare.Admin()), nil)
+		looks, l := looksOn(t, bare, nil)
+		_, err := txlock.Holders(t.Context(), looks, named())
+		wants(t, "Holders", err, txlock.ErrPrivilege)
+		key := named()
+		till(t, db, key)
+		_, err = namingPool(t, db, true, looks).begin(t).TryLock(t.Context(), key)
+		wants(t, "TryLock", err, txlock.ErrBusy)
+		namesNobody(t, "TryLock", err)
+		if errors.Is(err, txlock.ErrPrivilege) || l.connects.Load() == 0 {
+			t.Errorf("%v after %d looks", err, l.connects.Load())
+		}
+	})
+}
+
+// TestNamesCostNothingWithoutARefusal proves that locks that are granted are not looked up,
+// and that a refusal costs the transaction's connection no round trip.
+func TestNamesCostNothingWithoutARefusal(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key, free := named(), named()
+		till(t, db, key)
+		committed(t, db, free)
+		for _, guarded := range []bool{false, true} {
+			var spent [2]int
+			for i := range spent {
+				looks, l := looksOn(t, db, nil)
+				if i == 0 {
+					looks = nil
+				}
+				trips, count := testdb.CountTrips(t)
+				s := namingPool(t, db, guarded, looks, count).begin(t)
+				wants(t, "TryLock", second(s.TryLock(t.Context(), free)), nil)
+				wants(t, "LockAny", second(s.LockAny(t.Context(), key, free)), nil)
+				if n := l.connects.Load(); n != 0 {
+					t.Errorf("%d looks at what is free", n)
+				}
+				wants(t, "TryLock", second(s.TryLock(t.Context(), key)), txlock.ErrBusy)
+				s.commit(t)
+				if n := l.connects.Load(); n != int64(i) {
+					t.Errorf("%d looks, want %d", n, i)
+				}
+				spent[i] = trips.Count()
+			}
+			if spent[0] != spent[1] {
+				t.Errorf("guarded=%t: %d round trips, without names %d", guarded, spent[1], spent[0])
+			}
+		}
+	})
+}
+
+// TestObserverIsToldTheHolder proves that what the observer is told of a refusal names the
+// holder.
+func TestObserverIsToldTheHolder(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		holder := till(t, db, key)
+		looks, _ := looksOn(t, db, nil)
+		base, err := mysql.NewConnector(db.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := &refusalsTold{Observer: new(recorder)}
+		pool := sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks), txlock.Observe(told)))
+		t.Cleanup(func() { _ = pool.Close() })
+		s := begin(t, pool, nil)
+		err = untilNamed(t, txlock.ErrBusy, func() error { return second(s.TryLock(t.Context(), key)) })
+		holder.names(t, told.errs[len(told.errs)-1], key)
+		holder.names(t, err, key)
+	})
+}
+
+// refusalsTold notes the errors of refusals.
+type refusalsTold struct {
+	txlock.Observer
+	errs []error
+}
+
+func (r *refusalsTold) Refused(_ context.Context, e txlock.Event) { r.errs = append(r.errs, e.Err) }
+
+// TestManyAreRefusedAtOnce proves that goroutines that are refused at once over a pool of
+// one connection for looks name the holder or nobody, and don't wait for each other.
+func TestManyAreRefusedAtOnce(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		holder := till(t, db, key)
+		looks, _ := looksOn(t, db, nil)
+		pool := namingPool(t, db, true, looks)
+		var told atomic.Int64
+		var all sync.WaitGroup
+		for range 4 {
+			s := pool.begin(t)
+			all.Go(func() {
+				for range 5 {
+					_, err := s.TryLock(t.Context(), key)
+					wants(t, "TryLock", err, txlock.ErrBusy)
+					if held := new(txlock.HeldError); errors.As(err, &held) {
+						told.Add(1)
+						holder.names(t, err, key)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if testdb.InUse(looks) != 0 {
+			t.Error("a look has kept its connection")
+		}
+		t.Logf("%d of 20 are named", told.Load())
+	})
+}
+
+// TestHeldErrorIsALine proves that what others have written can't look like lines of a log.
+func TestHeldErrorIsALine(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.FixedZone("", 3600))
+	for want, err := range map[string]*txlock.HeldError{
+		`owner "a\nb" (c\nd "e") had it since 2026-05-04T02:02:01.000Z in session 7`: {Owner: "a\nb", Note: "c\nd \"e\"", Since: at, Session: 7},
+		`owner "web-3/4711" had it`:                           {Owner: "web-3/4711"},
+		`an open transaction of session 7 has its row locked`: {Session: 7},
+	} {
+		if got := strings.ReplaceAll(err.Error(), `\"`, `"`); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
