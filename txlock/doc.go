@@ -51,5 +51,6 @@
 // # Who holds what
 //
 // [AssertLocked] checks that the caller holds a lock, [Holders] lists who holds some, by the
-// labels that [WithLabel] gives, and an [Observer] is told of all that happens.
+// labels that [WithLabel] gives, and an [Observer] is told of all that happens, for a log by
+// [SlogObserver] and for metrics by package lockotel; [MultiObserver] joins several.
 package txlock
