@@ -25,13 +25,13 @@ type recorder struct {
 	odd    []string // what no event may look like
 	asked  int      // and not answered
 
-	deadlock bool // has doomed a transaction
+	deadlock bool // is why a transaction was doomed or is run again
 }
 
 func (r *recorder) note(what string, e txlock.Event, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.deadlock = r.deadlock || what == "doomed" && errors.Is(e.Err, txlock.ErrDeadlock)
+	r.deadlock = r.deadlock || (what == "doomed" || what == "retried") && errors.Is(e.Err, txlock.ErrDeadlock)
 	switch {
 	case e.Once && e.Again:
 		what = "repeated"
@@ -277,7 +277,7 @@ func TestObserveRun(t *testing.T) {
 					return err
 				}
 				if calls == 1 {
-					return fmt.Errorf("not yet: %w", txlock.ErrStaleSnapshot)
+					return &mysql.MySQLError{Number: 1213}
 				}
 				return nil
 			})
@@ -285,6 +285,9 @@ func TestObserveRun(t *testing.T) {
 				t.Fatalf("Run: %v, %d calls", err, calls)
 			}
 			try := []string{"granted " + a.String(), want + o.String(), "released " + a.String()}
+			if !r.deadlock {
+				t.Error("the observer doesn't know of the deadlock")
+			}
 			r.wants(t, slices.Concat(try, []string{"retried " + a.String()}, try)...)
 		}
 		lock := begin(t, pool, nil)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 )
 
@@ -178,7 +179,7 @@ func retried(ctx context.Context, s *Scope, keys []Key, err error) {
 	if s == nil || s.watch == nil {
 		return
 	}
-	e := Event{Plain: s.book == nil, Owner: string(ownerOf(ctx)), Err: err}
+	e := Event{Plain: s.book == nil, Owner: string(ownerOf(ctx)), Err: fault.Of("run again", err, s.server)}
 	if len(keys) > 0 {
 		e.Key, e.Shared = keys[0].unmarked(), keys[0].shared
 	}
