@@ -204,7 +204,7 @@ func TestTickTxRollsBack(t *testing.T) {
 		if !ran || err != nil || tries != 3 {
 			t.Errorf("%v, %v after %d tries", ran, err, tries)
 		}
-		if n := strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s error=", key)); n != 2 {
+		if n := strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)); n != 2 {
 			t.Errorf("the observer is told of %d retries:\n%s", n, log.String())
 		}
 		if n, done := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'"); n != 1 || done != 1 {
