@@ -62,19 +62,19 @@ func MultiObserver(all ...Observer) Observer {
 
 type observers []Observer
 
-func (all observers) Asked(ctx context.Context, e Event)    { all.tell(Observer.Asked, ctx, e) }
-func (all observers) Granted(ctx context.Context, e Event)  { all.tell(Observer.Granted, ctx, e) }
-func (all observers) Refused(ctx context.Context, e Event)  { all.tell(Observer.Refused, ctx, e) }
-func (all observers) Waited(ctx context.Context, e Event)   { all.tell(Observer.Waited, ctx, e) }
-func (all observers) Renewed(ctx context.Context, e Event)  { all.tell(Observer.Renewed, ctx, e) }
-func (all observers) Lost(ctx context.Context, e Event)     { all.tell(Observer.Lost, ctx, e) }
-func (all observers) Released(ctx context.Context, e Event) { all.tell(Observer.Released, ctx, e) }
-func (all observers) Dropped(ctx context.Context, e Event)  { all.tell(Observer.Dropped, ctx, e) }
-func (all observers) Doomed(ctx context.Context, e Event)   { all.tell(Observer.Doomed, ctx, e) }
-func (all observers) Retried(ctx context.Context, e Event)  { all.tell(Observer.Retried, ctx, e) }
+func (all observers) Asked(ctx context.Context, e Event)    { all.tell(ctx, Observer.Asked, e) }
+func (all observers) Granted(ctx context.Context, e Event)  { all.tell(ctx, Observer.Granted, e) }
+func (all observers) Refused(ctx context.Context, e Event)  { all.tell(ctx, Observer.Refused, e) }
+func (all observers) Waited(ctx context.Context, e Event)   { all.tell(ctx, Observer.Waited, e) }
+func (all observers) Renewed(ctx context.Context, e Event)  { all.tell(ctx, Observer.Renewed, e) }
+func (all observers) Lost(ctx context.Context, e Event)     { all.tell(ctx, Observer.Lost, e) }
+func (all observers) Released(ctx context.Context, e Event) { all.tell(ctx, Observer.Released, e) }
+func (all observers) Dropped(ctx context.Context, e Event)  { all.tell(ctx, Observer.Dropped, e) }
+func (all observers) Doomed(ctx context.Context, e Event)   { all.tell(ctx, Observer.Doomed, e) }
+func (all observers) Retried(ctx context.Context, e Event)  { all.tell(ctx, Observer.Retried, e) }
 
 // tell defers the calls, the last one first, so that they are made despite a panic.
-func (all observers) tell(what func(Observer, context.Context, Event), ctx context.Context, e Event) {
+func (all observers) tell(ctx context.Context, what func(Observer, context.Context, Event), e Event) {
 	for _, o := range slices.Backward(all) {
 		defer what(o, ctx, e)
 	}
