@@ -37,7 +37,9 @@ COMMANDS = cmd/lockgen cmd/lockvet cmd/lockstep
 GORMGEN  = tests/gormgen
 # What a user has at the end of docs/tutorial-sqlc.md.
 TUTORIAL = examples/sqlcorders
-MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(TUTORIAL)
+# The example that serves the metrics for contrib/grafana.
+METRICS  = examples/metrics
+MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(TUTORIAL) $(METRICS)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
@@ -63,7 +65,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-docs verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-docs verify-rules verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,7 +80,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
 	@cd tests && $(QUICK) -race ./...
-	@for module in bench $(COMMANDS) $(GORMGEN); do (cd $$module && $(QUICK) ./...) || exit 1; done
+	@for module in bench $(COMMANDS) $(GORMGEN) $(METRICS); do (cd $$module && $(QUICK) ./...) || exit 1; done
 	@$(MAKE) --no-print-directory lint
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
@@ -117,7 +119,7 @@ test-module:
 # detector watches what lockgen has written. make verify compares its golden files, and follows
 # the tutorials.
 test-beside:
-	@for module in $(CONTRIB) $(GORMGEN); do (cd $$module && $(GOTEST) ./...) || exit 1; done
+	@for module in $(CONTRIB) $(GORMGEN) $(METRICS); do (cd $$module && $(GOTEST) ./...) || exit 1; done
 	@for module in $(COMMANDS); do (cd $$module && $(subst -race ,,$(GOTEST)) -skip '$(GENERATED)|^TestGolden$$' ./...) || exit 1; done
 	@cd cmd/lockgen && $(GOTEST) -run '$(GENERATED)' .
 
@@ -180,7 +182,7 @@ generate: ## Generate the code of sqlc, lockgen and gorm.io/gen.
 	cd $(GORMGEN) && go run ./generate
 	cd $(TUTORIAL) && go generate ./...
 
-verify: verify-go licences vulnerabilities verify-sql verify-docs ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
+verify: verify-go licences vulnerabilities verify-sql verify-docs verify-rules ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
 verify-sql: ## Check the queries and the generated code on the servers of ENGINES.
 	$(WITHSERVERS) -- go run ./internal/test/tools/verify -sqlc '$(SQLC)'
@@ -188,13 +190,16 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 verify-docs: ## Follow the tutorials on the servers of ENGINES, command by command.
 	$(WITHSERVERS) -- go test -C tests -count=1 -vet=off ./doctest
 
+verify-rules: ## Check the dashboard and the alerts of contrib/grafana by promtool.
+	go test -C $(METRICS) -count=1 -tags promtool -run '^TestPromtool$$' .
+
 verify-go: lint
 	cd $(GORMGEN) && go run ./generate -check
 	cd cmd/lockgen && LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -count=1 -run '^TestGolden$$' .
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@for module in $(MODULES); do \
-		(cd $$module && go vet -tags cluster ./... && go mod tidy -diff) || \
+		(cd $$module && go vet -tags cluster,promtool ./... && go mod tidy -diff) || \
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
 	@cd $(TUTORIAL) && go tool lockgen -check shopdb
@@ -202,7 +207,7 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
-	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(TUTORIAL); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
+	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(TUTORIAL) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
 	cd cmd/lockgen && $(GOLANGCI) run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $$(find ./testdata -name lockstep.gen.go -exec dirname {} +)
 
 licences: ## Check the licences of all dependencies.

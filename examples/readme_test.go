@@ -15,7 +15,7 @@ var compiledCode = []string{
 	"../txlock/quorum/example_test.go", "../txlock/job/example_test.go", "../txlock/elect/example_test.go",
 	"../contrib/gocron/example_test.go", "../contrib/cron/example_test.go",
 	"../contrib/recipes/asynq_test.go", "../contrib/recipes/river_test.go",
-	"stocktest/stock.go", "stocktest/mock_test.go", "stocktest/memory_test.go",
+	"stocktest/stock.go", "stocktest/mock_test.go", "stocktest/memory_test.go", "metrics/service.go",
 }
 
 // TestReadmeCodeIsCompiled finds every Go block of the README in these files, white

@@ -175,9 +175,13 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 	if _, err := transactionOf(db); err == nil {
 		return once(db, fn, do, options, false)
 	}
+	var last *txlock.Scope
 	return retry.Do(db.Statement.Context, func() error {
-		return once(db, fn, do, options, true)
-	})
+		return once(db, fn, func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error) {
+			last = scope
+			return do(scope, tx, own)
+		}, options, true)
+	}, func(why error) { inner.Retried(db.Statement.Context, last, keys, why) })
 }
 
 // once runs one transaction, or one savepoint. In a DryRun session it only calls fn.

@@ -1,9 +1,13 @@
 package lockgorm_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"gorm.io/gorm"
@@ -171,6 +175,29 @@ func TestTransactionRetries(t *testing.T) {
 		}
 		if n := e.count(t, "Note", "n = 5"); n != 2 {
 			t.Errorf("%d rows, want one of each second run", n)
+		}
+	})
+}
+
+// TestTransactionTellsOfRetries proves that the observer of the pool is told when a
+// transaction is run again.
+func TestTransactionTellsOfRetries(t *testing.T) {
+	t.Parallel()
+	onEngines(t, nil, true, func(t *testing.T, e *env) {
+		var log bytes.Buffer
+		observer := txlock.SlogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		db, err := gorm.Open(lockgorm.Dialector(e.DSN(), txlock.Observe(observer)), e.config())
+		noError(t, err)
+		closeAfter(t, db)
+		key, runs := e.ensured(t), 0
+		noError(t, lockgorm.Transaction(db, []txlock.Key{key}, func(*gorm.DB) error {
+			if runs++; runs == 1 {
+				return txlock.ErrConflict
+			}
+			return nil
+		}))
+		if told := fmt.Sprintf("msg=\"transaction retried\" key=%s ", key); strings.Count(log.String(), told) != 1 {
+			t.Errorf("the log of %d runs:\n%s", runs, log.String())
 		}
 	})
 }

@@ -98,7 +98,13 @@ func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, k
 			return err
 		}
 	}
-	return retry.Do(ctx, func() error { return once(ctx, db, options, body) })
+	var last *txlock.Scope
+	return retry.Do(ctx, func() error {
+		return once(ctx, db, options, func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error) {
+			last = scope
+			return body(scope, tx)
+		})
+	}, func(why error) { inner.Retried(ctx, last, keys, why) })
 }
 
 // once runs one transaction, whose body may commit it.

@@ -123,7 +123,7 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 	if atMost > 0 && !s.server.MariaDB {
 		most = 1
 	}
-	end, asked := time.Now().Add(atMost), s.asked()
+	end, asked := time.Now().Add(atMost), s.asked(ctx, false, keys...)
 	snapshot := s.mayHaveSnapshot()
 	given := make([]hold, 0, len(keys))
 	for part := range partsOf(keys, most) {
@@ -137,7 +137,7 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 		}
 		holds, err := take(ctx, part, left, &snapshot)
 		if err != nil {
-			return s.refused(ctx, part[0].unmarked(), part[0].shared, asked, s.named(ctx, err, unmarked(part)...))
+			return s.refused(ctx, asked, s.named(ctx, err, unmarked(part)...), keys...)
 		}
 		given = append(given, holds...)
 	}

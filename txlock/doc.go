@@ -51,7 +51,8 @@
 // # Who holds what
 //
 // [AssertLocked] checks that the caller holds a lock, [Holders] lists who holds some, by the
-// labels that [WithLabel] gives, and an [Observer] is told of all that happens. With
+// labels that [WithLabel] gives, and an [Observer] is told of all that happens, for a log by
+// [SlogObserver] and for metrics by package lockotel; [MultiObserver] joins several. With
 // [NameHolders] the error of a lock that is refused has a [HeldError], which says who holds
 // the key.
 package txlock

@@ -101,19 +101,21 @@ func (s *Scope) lock(ctx context.Context, key Key, q request) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	asked := s.asked()
+	marked := key
+	marked.shared = q.shared
 	if done {
 		if err := q.conflict(old); err != nil {
-			return Grant{}, s.refused(ctx, key, false, asked, s.failure(q.verb, key, err))
+			return Grant{}, s.refused(ctx, s.asked(ctx, false, marked), s.failure(q.verb, key, err), marked)
 		}
 		return old.grant, nil
 	}
+	asked := s.asked(ctx, false, marked)
 	h, err := s.newAttempt(ctx, r, q, old, s.mayHaveSnapshot()).run(ctx, key)
 	if err != nil {
 		if !q.oneOf {
 			err = s.named(ctx, err, key)
 		}
-		return Grant{}, s.refused(ctx, key, h.grant.shared, asked, err)
+		return Grant{}, s.refused(ctx, asked, err, marked)
 	}
 	s.keep(ctx, r, h, asked)
 	return h.grant, nil

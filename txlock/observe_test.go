@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,17 +23,40 @@ type recorder struct {
 	mu     sync.Mutex
 	events []string
 	odd    []string // what no event may look like
+	asked  int      // and not answered
+
+	deadlock bool // is why a transaction was doomed or is run again
 }
 
 func (r *recorder) note(what string, e txlock.Event, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.deadlock = r.deadlock || (what == "doomed" || what == "retried") && errors.Is(e.Err, txlock.ErrDeadlock)
+	switch {
+	case e.Once && e.Again:
+		what = "repeated"
+	case e.Once:
+		what += " once"
+	case e.Again:
+		what += " again"
+	}
+	if strings.HasPrefix(what, "granted") || strings.HasPrefix(what, "refused") || what == "repeated" {
+		r.asked--
+	}
 	r.events = append(r.events, what+" "+e.Key.String())
 	if e.Lease || e.Took < 0 || e.Took > time.Minute || (err == nil) != (e.Err == nil) || err != nil && !errors.Is(e.Err, err) {
 		r.odd = append(r.odd, fmt.Sprintf("%s %+v", what, e))
 	}
 }
 
+func (r *recorder) Asked(context.Context, txlock.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
+}
+
+func (r *recorder) Doomed(_ context.Context, e txlock.Event)   { r.note("doomed", e, txlock.ErrTxDoomed) }
+func (r *recorder) Retried(_ context.Context, e txlock.Event)  { r.note("retried", e, e.Err) }
 func (r *recorder) Granted(_ context.Context, e txlock.Event)  { r.note("granted", e, nil) }
 func (r *recorder) Refused(_ context.Context, e txlock.Event)  { r.note("refused", e, e.Err) }
 func (r *recorder) Waited(_ context.Context, e txlock.Event)   { r.note("waited", e, e.Err) }
@@ -48,6 +72,9 @@ func (r *recorder) wants(t *testing.T, events ...string) {
 	if !slices.Equal(r.events, events) {
 		t.Errorf("observed %q, want %q", r.events, events)
 	}
+	if r.asked != 0 {
+		t.Errorf("%d calls are asked and not answered", r.asked)
+	}
 	if len(r.odd) > 0 {
 		t.Errorf("odd events: %q", r.odd)
 	}
@@ -62,7 +89,7 @@ func TestObservePool(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := new(recorder)
-		pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(r)))
+		pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(txlock.MultiObserver(nil, r))))
 		t.Cleanup(func() { _ = pool.Close() })
 		a, b, held := named(), named(), named()
 		other := holder(t, db, held)
@@ -92,7 +119,7 @@ func TestObservePool(t *testing.T) {
 			t.Fatal("a killed connection locks")
 		}
 		_ = s.tx.Rollback() // of a connection that is gone
-		r.wants(t, "granted "+a.String(), "refused "+b.String(), "lost "+a.String())
+		r.wants(t, "granted "+a.String(), "refused "+b.String(), "lost "+a.String(), "doomed "+b.String())
 		other.commit(t)
 	})
 }
@@ -119,5 +146,159 @@ func TestObserveJoin(t *testing.T) {
 			t.Fatalf("TryLock: %v", err)
 		}
 		r.wants(t, "granted "+a.String(), "refused "+held.String())
+		if _, err := s.WaitAtMost(time.Second).LockAll(t.Context(), a, held); !errors.Is(err, txlock.ErrWaitTimeout) {
+			t.Fatalf("LockAll: %v", err)
+		}
+		slices.Sort(r.events)
+		want := []string{"refused " + a.String(), "refused " + held.String()}
+		slices.Sort(want)
+		r.wants(t, want...)
+		if _, err := s.Lock(t.Context(), a); err != nil { // a plain pool asks the server
+			t.Fatal(err)
+		}
+		r.wants(t, "granted again "+a.String())
+	})
+}
+
+// observed is a guarded pool and its observer.
+func observed(t *testing.T, db *testdb.DB) (*sql.DB, *recorder) {
+	t.Helper()
+	r := new(recorder)
+	base, err := mysql.NewConnector(db.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(r)))
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool, r
+}
+
+// A lock that is taken again after a savepoint has undone it is one lock to the observer.
+func TestObserveAgain(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, r := observed(t, db)
+		s, a := begin(t, pool, nil), named()
+		for _, query := range []string{"SAVEPOINT before_it", "ROLLBACK TO SAVEPOINT before_it"} {
+			if _, err := s.tx.ExecContext(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
+			s.lock(t, a)
+		}
+		s.commit(t)
+		r.wants(t, "granted "+a.String(), "granted again "+a.String(), "released "+a.String())
+	})
+}
+
+// The observer is told of a doomed transaction once: of the victim of a deadlock, and of
+// one that has only asked for a key, or has ended itself.
+func TestObserveDoomed(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		a, b := named(), named()
+		if err := txlock.Ensure(t.Context(), db.Admin(), a, b); err != nil {
+			t.Fatal(err)
+		}
+		type side struct {
+			*session
+			seen      *recorder
+			has, asks txlock.Key
+			err       error
+		}
+		var sides [2]*side
+		for i, keys := range [][2]txlock.Key{{a, b}, {b, a}} {
+			pool, seen := observed(t, db)
+			sides[i] = &side{session: begin(t, pool, nil), seen: seen, has: keys[0], asks: keys[1]}
+			sides[i].lock(t, keys[0])
+		}
+		var both sync.WaitGroup
+		for i, s := range sides {
+			both.Go(func() {
+				if _, s.err = s.Lock(t.Context(), s.asks); s.err == nil {
+					s.err = s.tx.Commit()
+					return
+				}
+				_ = s.tx.Rollback()
+			})
+			if i == 0 {
+				db.WaitForLockWait(t, s.id)
+			}
+		}
+		both.Wait()
+		victims := 0
+		for _, s := range sides {
+			if s.err == nil {
+				continue
+			}
+			victims++
+			if !errors.Is(s.err, txlock.ErrDeadlock) || !s.seen.deadlock {
+				t.Errorf("%v, and the observer knows of a deadlock: %t", s.err, s.seen.deadlock)
+			}
+			s.seen.wants(t, "granted "+s.has.String(), "refused "+s.asks.String(), "lost "+s.has.String(), "doomed "+s.asks.String())
+		}
+		if victims != 1 {
+			t.Errorf("%d victims of a deadlock", victims)
+		}
+
+		pool, r := observed(t, db)
+		s := begin(t, pool, nil)
+		db.Kill(t, s.id)
+		if _, err := s.Lock(t.Context(), a); err == nil {
+			t.Fatal("a killed connection locks")
+		}
+		_ = s.tx.Rollback()
+		r.wants(t, "refused "+a.String(), "doomed "+a.String())
+
+		s = begin(t, pool, nil)
+		s.lock(t, a)
+		if _, err := s.tx.ExecContext(t.Context(), "COMMIT"); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
+			t.Errorf("Commit: %v", err)
+		}
+		r.wants(t, "granted "+a.String(), "lost "+a.String(), "doomed "+a.String())
+	})
+}
+
+// The observer is told of calls of Once, which of them are repeats, and of transactions
+// that are run again.
+func TestObserveRun(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, r := observed(t, db)
+		a, o := named(), named()
+		for _, want := range []string{"granted once ", "repeated "} {
+			calls := 0
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{a}, func(tx *sql.Tx) error {
+				calls++
+				s, err := locksqlc.Join(t.Context(), tx)
+				if err != nil {
+					return err
+				}
+				if _, err := s.Once(t.Context(), o); err != nil {
+					return err
+				}
+				if calls == 1 {
+					return &mysql.MySQLError{Number: 1213}
+				}
+				return nil
+			})
+			if err != nil || calls != 2 {
+				t.Fatalf("Run: %v, %d calls", err, calls)
+			}
+			try := []string{"granted " + a.String(), want + o.String(), "released " + a.String()}
+			if !r.deadlock {
+				t.Error("the observer doesn't know of the deadlock")
+			}
+			r.wants(t, slices.Concat(try, []string{"retried " + a.String()}, try)...)
+		}
+		lock := begin(t, pool, nil)
+		fresh := named()
+		if first, err := lock.Once(t.Context(), fresh); err != nil || !first {
+			t.Fatalf("Once: %t, %v", first, err)
+		}
+		waits := begin(t, pool, nil)
+		if _, err := waits.WaitAtMost(time.Second).Once(t.Context(), fresh); !errors.Is(err, txlock.ErrWaitTimeout) {
+			t.Fatalf("Once of what is asked for: %v", err)
+		}
+		r.wants(t, "granted once "+fresh.String(), "refused once "+fresh.String())
 	})
 }

@@ -2,9 +2,10 @@ package txlock
 
 import (
 	"context"
-	"log/slog"
+	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 )
 
@@ -12,6 +13,9 @@ import (
 // methods are called in line, from any goroutine: they must return at once and must
 // not take or release locks.
 type Observer interface {
+	// Asked comes before Granted or Refused, once for each of them. Until then the call
+	// waits, or its statements are under way.
+	Asked(ctx context.Context, e Event)
 	// Granted follows a lock or lease that was given; Took is how long that
 	// took, the wait included.
 	Granted(ctx context.Context, e Event)
@@ -34,82 +38,61 @@ type Observer interface {
 	// of the program. Took is how long the lease was held. If it was the last handle, the
 	// lease isn't renewed any more, and Lost follows when its time is over.
 	Dropped(ctx context.Context, e Event)
+	// Doomed follows the end of a transaction of a guarded pool that was over before its
+	// Commit or Rollback: once, and after the Lost of its locks. Err says why, such as
+	// ErrDeadlock. Key is the one that it has asked for last.
+	Doomed(ctx context.Context, e Event)
+	// Retried comes before Run, Transaction or the like runs a transaction again. Err says
+	// why. Key is the first one that was given to the call, if any was.
+	Retried(ctx context.Context, e Event)
+}
+
+// MultiObserver returns an observer that tells all of these, in this order; one that is nil
+// is left out. If one panics the others are told as well, and the panic goes on.
+func MultiObserver(all ...Observer) Observer {
+	all = slices.DeleteFunc(slices.Clone(all), func(o Observer) bool { return o == nil })
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return all[0]
+	}
+	return observers(all)
+}
+
+type observers []Observer
+
+func (all observers) Asked(ctx context.Context, e Event)    { all.tell(ctx, Observer.Asked, e) }
+func (all observers) Granted(ctx context.Context, e Event)  { all.tell(ctx, Observer.Granted, e) }
+func (all observers) Refused(ctx context.Context, e Event)  { all.tell(ctx, Observer.Refused, e) }
+func (all observers) Waited(ctx context.Context, e Event)   { all.tell(ctx, Observer.Waited, e) }
+func (all observers) Renewed(ctx context.Context, e Event)  { all.tell(ctx, Observer.Renewed, e) }
+func (all observers) Lost(ctx context.Context, e Event)     { all.tell(ctx, Observer.Lost, e) }
+func (all observers) Released(ctx context.Context, e Event) { all.tell(ctx, Observer.Released, e) }
+func (all observers) Dropped(ctx context.Context, e Event)  { all.tell(ctx, Observer.Dropped, e) }
+func (all observers) Doomed(ctx context.Context, e Event)   { all.tell(ctx, Observer.Doomed, e) }
+func (all observers) Retried(ctx context.Context, e Event)  { all.tell(ctx, Observer.Retried, e) }
+
+// tell defers the calls, the last one first, so that they are made despite a panic.
+func (all observers) tell(ctx context.Context, what func(Observer, context.Context, Event), e Event) {
+	for _, o := range slices.Backward(all) {
+		defer what(o, ctx, e)
+	}
 }
 
 // Event is what an Observer is told of.
 type Event struct {
 	Lease  bool // a lease, or else a lock of a transaction
+	Once   bool // a key of Once, which has no Released and no Lost
+	Plain  bool // a lock on a plain pool, whose Released and Lost nobody sees
 	Key    Key
 	Token  uint64 // 0 where none was given
 	Owner  string
 	Shared bool
-	Again  bool // of Granted: the owner held it before, and it is released once
+	Again  bool // of Granted: the owner held it before, and it is released once; of Once: it was done before
 	Fair   bool // of Waited: in the queue of all processes
 	Took   time.Duration
 	Err    error
-}
-
-// SlogObserver writes what happens to locks and leases to a log: losses and dropped
-// handles as warnings, all else on the level Debug, with the attributes key, token, owner, took,
-// shared, again, fair and error, those of them that there are.
-func SlogObserver(log *slog.Logger) Observer { return slogObserver{log} }
-
-type slogObserver struct{ log *slog.Logger }
-
-func (o slogObserver) Granted(ctx context.Context, e Event) {
-	o.write(ctx, slog.LevelDebug, "granted", e)
-}
-
-func (o slogObserver) Refused(ctx context.Context, e Event) {
-	o.write(ctx, slog.LevelDebug, "refused", e)
-}
-
-func (o slogObserver) Waited(ctx context.Context, e Event) {
-	o.write(ctx, slog.LevelDebug, "waited", e)
-}
-
-func (o slogObserver) Renewed(ctx context.Context, e Event) {
-	o.write(ctx, slog.LevelDebug, "renewed", e)
-}
-
-func (o slogObserver) Lost(ctx context.Context, e Event) { o.write(ctx, slog.LevelWarn, "lost", e) }
-
-func (o slogObserver) Released(ctx context.Context, e Event) {
-	o.write(ctx, slog.LevelDebug, "released", e)
-}
-
-func (o slogObserver) Dropped(ctx context.Context, e Event) {
-	o.write(ctx, slog.LevelWarn, "dropped", e)
-}
-
-func (o slogObserver) write(ctx context.Context, level slog.Level, what string, e Event) {
-	if !o.log.Enabled(ctx, level) {
-		return
-	}
-	kind := "lock "
-	if e.Lease {
-		kind = "lease "
-	}
-	attributes := []slog.Attr{slog.String("key", e.Key.String()), slog.Duration("took", e.Took)}
-	if e.Token > 0 {
-		attributes = append(attributes, slog.Uint64("token", e.Token))
-	}
-	if e.Owner != "" {
-		attributes = append(attributes, slog.String("owner", e.Owner))
-	}
-	if e.Shared {
-		attributes = append(attributes, slog.Bool("shared", true))
-	}
-	if e.Again {
-		attributes = append(attributes, slog.Bool("again", true))
-	}
-	if e.Fair {
-		attributes = append(attributes, slog.Bool("fair", true))
-	}
-	if e.Err != nil {
-		attributes = append(attributes, slog.Any("error", e.Err))
-	}
-	o.log.LogAttrs(ctx, level, kind+what, attributes...)
 }
 
 // Observe sets the observer of the locks that transactions take: as an option of
@@ -130,33 +113,77 @@ func (o observing) toPool(r *guard.Rules) { pooledBy(r).watch = o.observer }
 
 func (o observing) toJoin(s *state) { s.watch = o.observer }
 
-// asked is when a lock is asked for, where somebody watches.
-func (s *state) asked() (t time.Time) {
-	if s.watch != nil {
-		t = time.Now()
+// event is what the observer is told of a key that is asked for.
+func (s *state) event(ctx context.Context, key Key) Event {
+	return Event{Key: key.unmarked(), Shared: key.shared, Plain: s.book == nil, Owner: string(ownerOf(ctx))}
+}
+
+// asked tells the observer of keys that are asked for, and returns when.
+func (s *state) asked(ctx context.Context, once bool, keys ...Key) (at time.Time) {
+	if s.watch == nil {
+		return at
 	}
-	return t
+	at = time.Now()
+	for _, key := range keys {
+		s.mu.Lock()
+		s.last = key.unmarked()
+		s.mu.Unlock()
+		e := s.event(ctx, key)
+		e.Once = once
+		s.watch.Asked(ctx, e)
+	}
+	return at
 }
 
 // granted tells the observer of a lock that was given, and returns when.
-func (s *state) granted(ctx context.Context, g Grant, asked time.Time) time.Time {
+func (s *state) granted(ctx context.Context, g Grant, again bool, asked time.Time) time.Time {
 	if s.watch == nil {
 		return time.Time{}
 	}
 	at := time.Now()
-	s.watch.Granted(ctx, Event{
-		Key: g.key, Token: g.token, Shared: g.shared, Owner: string(ownerOf(ctx)), Took: at.Sub(asked),
-	})
+	e := s.event(ctx, g.key)
+	e.Token, e.Shared, e.Again, e.Took = g.token, g.shared, again, at.Sub(asked)
+	s.watch.Granted(ctx, e)
 	return at
 }
 
-// refused tells the observer of a lock that was asked for in vain, and returns
-// the error.
-func (s *state) refused(ctx context.Context, key Key, shared bool, asked time.Time, err error) error {
-	if s.watch != nil {
-		s.watch.Refused(ctx, Event{Key: key, Shared: shared, Owner: string(ownerOf(ctx)), Took: time.Since(asked), Err: err})
+// refused tells the observer of keys that were asked for in vain, and returns the error.
+func (s *state) refused(ctx context.Context, asked time.Time, err error, keys ...Key) error {
+	if s.watch == nil {
+		return err
+	}
+	for _, key := range keys {
+		e := s.event(ctx, key)
+		e.Took, e.Err = time.Since(asked), err
+		s.watch.Refused(ctx, e)
 	}
 	return err
+}
+
+// answered tells the observer of the answer to a call of Once.
+func (s *state) answered(ctx context.Context, key Key, first bool, asked time.Time, err error) {
+	if s.watch == nil {
+		return
+	}
+	e := s.event(ctx, key)
+	e.Once, e.Again, e.Took, e.Err = true, err == nil && !first, time.Since(asked), err
+	if err != nil {
+		s.watch.Refused(ctx, e)
+		return
+	}
+	s.watch.Granted(ctx, e)
+}
+
+// retried is inside.Lock.Retried.
+func retried(ctx context.Context, s *Scope, keys []Key, err error) {
+	if s == nil || s.watch == nil {
+		return
+	}
+	e := Event{Plain: s.book == nil, Owner: string(ownerOf(ctx)), Err: fault.Of("run again", err, s.server)}
+	if len(keys) > 0 {
+		e.Key, e.Shared = keys[0].unmarked(), keys[0].shared
+	}
+	s.watch.Retried(ctx, e)
 }
 
 // ended tells the observer of the end of a transaction: its locks are released, or
@@ -170,6 +197,7 @@ func (s *state) ended(why error) {
 	for _, h := range s.held {
 		held = append(held, h)
 	}
+	last := s.last
 	s.mu.Unlock()
 	for _, h := range held {
 		e := Event{Key: h.grant.key, Token: h.grant.token, Shared: h.grant.shared, Took: time.Since(h.since), Err: why}
@@ -178,5 +206,8 @@ func (s *state) ended(why error) {
 		} else {
 			s.watch.Released(context.Background(), e)
 		}
+	}
+	if why != nil {
+		s.watch.Doomed(context.Background(), Event{Key: last, Err: why})
 	}
 }

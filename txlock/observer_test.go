@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,97 @@ func TestSlogObserver(t *testing.T) {
 	}
 }
 
+// TestSlogOptions proves that what is slow is a warning, and that both levels can be set.
+func TestSlogOptions(t *testing.T) {
+	t.Parallel()
+	key, slow := txlock.Named("order:42"), txlock.SlogThreshold(time.Second)
+	levels := txlock.SlogLevels(slog.LevelError, slog.LevelInfo)
+	e := txlock.Event{Lease: true, Key: key, Took: time.Second}
+	fast := txlock.Event{Lease: true, Key: key, Took: time.Second - 1}
+	for name, test := range map[string]struct {
+		options []txlock.SlogOption
+		tell    func(o txlock.Observer, ctx context.Context, e txlock.Event)
+		e       txlock.Event
+		want    string
+	}{
+		"slow grant":       {[]txlock.SlogOption{slow}, txlock.Observer.Granted, e, `level=WARN msg="lease granted" key=order:42 took=1s`},
+		"slow refusal":     {[]txlock.SlogOption{slow}, txlock.Observer.Refused, e, `level=WARN msg="lease refused" key=order:42 took=1s`},
+		"slow wait":        {[]txlock.SlogOption{slow}, txlock.Observer.Waited, e, `level=WARN msg="lease waited" key=order:42 took=1s`},
+		"slow hold":        {[]txlock.SlogOption{slow}, txlock.Observer.Released, e, `level=WARN msg="lease released" key=order:42 took=1s`},
+		"no hold":          {[]txlock.SlogOption{slow}, txlock.Observer.Renewed, e, `level=DEBUG msg="lease renewed" key=order:42 took=1s`},
+		"a fast one":       {[]txlock.SlogOption{slow}, txlock.Observer.Granted, fast, `level=DEBUG msg="lease granted" key=order:42 took=999.999999ms`},
+		"no threshold":     {[]txlock.SlogOption{txlock.SlogThreshold(0)}, txlock.Observer.Granted, e, `level=DEBUG msg="lease granted" key=order:42 took=1s`},
+		"levels":           {[]txlock.SlogOption{levels}, txlock.Observer.Granted, e, `level=INFO msg="lease granted" key=order:42 took=1s`},
+		"levels of a loss": {[]txlock.SlogOption{levels}, txlock.Observer.Lost, e, `level=ERROR msg="lease lost" key=order:42 took=1s`},
+		"both":             {[]txlock.SlogOption{levels, slow}, txlock.Observer.Granted, e, `level=ERROR msg="lease granted" key=order:42 took=1s`},
+		"a call":           {nil, txlock.Observer.Asked, e, ""},
+		"a repeat":         {nil, txlock.Observer.Granted, txlock.Event{Once: true, Again: true, Key: key}, `level=DEBUG msg="once granted" key=order:42 again=true`},
+		"a doomed one":     {nil, txlock.Observer.Doomed, txlock.Event{Key: key, Err: errors.New("killed")}, `level=DEBUG msg="transaction doomed" key=order:42 error=killed`},
+		"a try":            {nil, txlock.Observer.Retried, txlock.Event{Key: key, Err: errors.New("killed")}, `level=DEBUG msg="transaction retried" key=order:42 error=killed`},
+	} {
+		var out bytes.Buffer
+		test.tell(txlock.SlogObserver(newLog(&out, slog.LevelDebug), test.options...), t.Context(), test.e)
+		if got := strings.TrimSuffix(out.String(), "\n"); got != test.want {
+			t.Errorf("%s: %s\nwant %s", name, got, test.want)
+		}
+	}
+}
+
+// TestMultiObserver proves that all observers are told of everything, in their order, even
+// if one of them panics, which goes on as that of a single one.
+func TestMultiObserver(t *testing.T) {
+	t.Parallel()
+	if o := txlock.MultiObserver(nil, nil); o != nil {
+		t.Errorf("of nobody: %v", o)
+	}
+	one := new(recorder)
+	if o := txlock.MultiObserver(nil, one); o != txlock.Observer(one) {
+		t.Errorf("of one: %v", o)
+	}
+	var out bytes.Buffer
+	ctx, e := t.Context(), txlock.Event{Key: txlock.Named("a"), Took: time.Second, Err: txlock.ErrTxDoomed}
+	all := txlock.MultiObserver(txlock.SlogObserver(newLog(&out, slog.LevelDebug)), nil, one, panics{one})
+	told := map[string]func(context.Context, txlock.Event){
+		"granted": all.Granted, "refused": all.Refused, "waited": all.Waited, "renewed": all.Renewed, "lost": all.Lost,
+		"released": all.Released, "dropped": all.Dropped, "doomed": all.Doomed, "retried": all.Retried,
+	}
+	for what, tell := range told {
+		out.Reset()
+		one.events, one.odd = nil, nil
+		all.Asked(ctx, e)
+		tell(ctx, e)
+		if want := []string{what + " a", what + " a"}; !slices.Equal(one.events, want) || !strings.Contains(out.String(), what) {
+			t.Errorf("%s: told %q, written %q", what, one.events, out.String())
+		}
+	}
+	if one.asked != 2*len(told)-4 { // less two that were granted and two that were refused
+		t.Errorf("asked %d times", one.asked)
+	}
+	all = txlock.MultiObserver(panics{}, one)
+	one.events = nil
+	func() {
+		defer func() {
+			if said := recover(); said != "the observer" {
+				t.Errorf("recovered %v", said)
+			}
+		}()
+		all.Granted(ctx, e)
+	}()
+	if !slices.Equal(one.events, []string{"granted a"}) {
+		t.Errorf("after a panic: %q", one.events)
+	}
+}
+
+// panics is an observer that panics where it has no other.
+type panics struct{ txlock.Observer }
+
+func (p panics) Granted(ctx context.Context, e txlock.Event) {
+	if p.Observer == nil {
+		panic("the observer")
+	}
+	p.Observer.Granted(ctx, e)
+}
+
 // newLog is a log from a level on, without the time.
 func newLog(out *bytes.Buffer, least slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: least, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -90,7 +182,7 @@ func TestSlogObserverHandsOnContext(t *testing.T) {
 	h := &contextHandler{}
 	o := txlock.SlogObserver(slog.New(h))
 	ctx := context.WithValue(t.Context(), request{}, "r-17")
-	for _, tell := range []func(context.Context, txlock.Event){o.Granted, o.Refused, o.Waited, o.Renewed, o.Lost, o.Released} {
+	for _, tell := range []func(context.Context, txlock.Event){o.Granted, o.Refused, o.Waited, o.Renewed, o.Lost, o.Released, o.Dropped, o.Doomed, o.Retried} {
 		h.enabled, h.handled = nil, nil
 		tell(ctx, txlock.Event{Key: txlock.Named("a")})
 		if h.enabled == nil || h.handled == nil || h.enabled.Value(request{}) != "r-17" || h.handled.Value(request{}) != "r-17" {

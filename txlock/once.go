@@ -124,13 +124,14 @@ func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first
 	if err := s.mayTake(ctx); err != nil {
 		return false, s.failure(verb, key, err)
 	}
+	s.asked(ctx, true, key)
 	asked := time.Now()
-	first, err = s.askOnce(ctx, key, call)
-	if err != nil {
-		return false, s.failure(verb, key, err)
+	if first, err = s.askOnce(ctx, key, call); err != nil {
+		err = s.failure(verb, key, err)
 	}
-	if !first {
-		return false, nil
+	s.answered(ctx, key, first, asked, err)
+	if err != nil || !first {
+		return false, err
 	}
 	s.first(key.name, keptOnce{keep: call.keep, since: asked})
 	if s.book != nil {

@@ -40,6 +40,7 @@ type state struct {
 	onlyGuarded bool              // OnlyGuarded
 	seen        map[record]uint64 // what Version has read last
 	onces       map[string]keptOnce
+	last        Key // asked for, where somebody watches
 }
 
 // hold is a lock that was given, and the stamp of the book for it.
@@ -130,7 +131,10 @@ func (s *state) holdOf(r record) (h hold, certain bool) {
 
 // keep notes a lock that was given, and asked for at the time.
 func (s *state) keep(ctx context.Context, r record, h hold, asked time.Time) {
-	h.since = s.granted(ctx, h.grant, asked)
+	s.mu.Lock()
+	_, again := s.held[r]
+	s.mu.Unlock()
+	h.since = s.granted(ctx, h.grant, again, asked)
 	s.mu.Lock()
 	if s.held == nil {
 		s.held = make(map[record]hold, 4)

@@ -183,6 +183,8 @@ type counting struct {
 	last             txlock.Event
 }
 
+func (c *counting) Asked(context.Context, txlock.Event) {}
+
 func (c *counting) Granted(context.Context, txlock.Event) { c.granted++ }
 
 func (c *counting) Refused(_ context.Context, e txlock.Event) {

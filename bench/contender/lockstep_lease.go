@@ -74,9 +74,12 @@ type renewals struct{ n *atomic.Int64 }
 
 func (r *renewals) Renewed(context.Context, txlock.Event) { r.n.Add(1) }
 
+func (*renewals) Asked(context.Context, txlock.Event)    {}
 func (*renewals) Granted(context.Context, txlock.Event)  {}
 func (*renewals) Refused(context.Context, txlock.Event)  {}
 func (*renewals) Waited(context.Context, txlock.Event)   {}
 func (*renewals) Lost(context.Context, txlock.Event)     {}
 func (*renewals) Released(context.Context, txlock.Event) {}
 func (*renewals) Dropped(context.Context, txlock.Event)  {}
+func (*renewals) Doomed(context.Context, txlock.Event)   {}
+func (*renewals) Retried(context.Context, txlock.Event)  {}

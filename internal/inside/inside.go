@@ -55,6 +55,10 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// NewGrant returns a Grant that says so, for what stands in for a Scope in tests.
 	NewGrant func(key Key, token uint64, shared bool) Grant
 
+	// Retried tells the observer of a scope, which may be nil, that a transaction of these
+	// keys is run again.
+	Retried func(ctx context.Context, scope Scope, keys []Key, err error)
+
 	// OwnerOf returns the owner of the locks that are taken under a context.
 	OwnerOf func(ctx context.Context) string
 }

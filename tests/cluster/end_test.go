@@ -27,6 +27,9 @@ type overtaken struct {
 	ended atomic.Int64
 }
 
+func (o *overtaken) Asked(context.Context, txlock.Event)    {}
+func (o *overtaken) Doomed(context.Context, txlock.Event)   {}
+func (o *overtaken) Retried(context.Context, txlock.Event)  {}
 func (o *overtaken) Granted(context.Context, txlock.Event)  {}
 func (o *overtaken) Released(context.Context, txlock.Event) {}
 func (o *overtaken) Lost(context.Context, txlock.Event)     {}

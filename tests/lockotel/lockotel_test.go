@@ -19,6 +19,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
+	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/lockotel"
 )
@@ -26,7 +28,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // newObserver is an observer and what reads its measurements.
-func newObserver(t *testing.T) (txlock.Observer, func() map[string]metricdata.Metrics) {
+func newObserver(t *testing.T, options ...lockotel.Option) (*lockotel.Observer, func() map[string]metricdata.Metrics) {
 	t.Helper()
 	reader := sdk.NewManualReader()
 	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
@@ -35,7 +37,7 @@ func newObserver(t *testing.T) (txlock.Observer, func() map[string]metricdata.Me
 			t.Errorf("shut down: %v", err)
 		}
 	})
-	o, err := lockotel.New(provider.Meter("test"))
+	o, err := lockotel.New(provider.Meter("test"), options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,49 +64,121 @@ func TestInstruments(t *testing.T) {
 	orders := txlock.NewFamily[int64]("order")
 	type measured map[string]string // by instrument: the attributes, the count and the sum
 	for name, test := range map[string]struct {
-		tell func(ctx context.Context, o txlock.Observer)
+		tell func(ctx context.Context, o *lockotel.Observer)
 		want measured
 	}{
-		"nothing": {func(context.Context, txlock.Observer) {}, measured{}},
-		"a lease granted twice": {func(ctx context.Context, o txlock.Observer) {
+		"nothing": {func(context.Context, *lockotel.Observer) {}, measured{}},
+		"a lease granted twice": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Granted(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 1500 * time.Millisecond})
 			o.Granted(ctx, txlock.Event{Lease: true, Key: orders.Key(2), Token: 8, Owner: "b", Took: 500 * time.Millisecond})
-		}, measured{"lockstep.acquire.duration": "family=order kind=lease outcome=granted shared=false: 2, 2.000 s"}},
-		"a shared lock": {func(ctx context.Context, o txlock.Observer) {
+		}, measured{
+			"lockstep.acquire.duration": "family=order kind=lease outcome=granted shared=false: 2, 2.000 s",
+			"lockstep.held":             "family=order kind=lease: 2", "lockstep.waiting": "family=order kind=lease: -2",
+		}},
+		"a shared lock": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Granted(ctx, txlock.Event{Key: txlock.Named("report"), Shared: true, Took: time.Millisecond})
-		}, measured{"lockstep.acquire.duration": "family=report kind=lock outcome=granted shared=true: 1, 0.001 s"}},
-		"a refusal": {func(ctx context.Context, o txlock.Observer) {
+		}, measured{
+			"lockstep.acquire.duration": "family=report kind=lock outcome=granted shared=true: 1, 0.001 s",
+			"lockstep.held":             "family=report kind=lock: 1", "lockstep.waiting": "family=report kind=lock: -1",
+		}},
+		"a call": {func(ctx context.Context, o *lockotel.Observer) {
+			o.Asked(ctx, txlock.Event{Key: orders.Key(1), Shared: true})
+		}, measured{"lockstep.waiting": "family=order kind=lock: 1"}},
+		"a lock that is held already": {func(ctx context.Context, o *lockotel.Observer) {
+			o.Asked(ctx, txlock.Event{Key: orders.Key(1)})
+			o.Granted(ctx, txlock.Event{Key: orders.Key(1), Again: true})
+		}, measured{
+			"lockstep.acquire.duration": "family=order kind=lock outcome=granted shared=false: 1, 0.000 s",
+			"lockstep.waiting":          "family=order kind=lock: 0",
+		}},
+		"a plain pool": {func(ctx context.Context, o *lockotel.Observer) {
+			o.Asked(ctx, txlock.Event{Key: orders.Key(1), Plain: true})
+			o.Granted(ctx, txlock.Event{Key: orders.Key(1), Plain: true})
+			o.Asked(ctx, txlock.Event{Key: orders.Key(2), Plain: true})
+			o.Refused(ctx, txlock.Event{Key: orders.Key(2), Plain: true, Err: txlock.ErrDeadlock})
+		}, measured{
+			"lockstep.acquire.duration": "family=order kind=lock outcome=deadlock shared=false: 1, 0.000 s; family=order kind=lock outcome=granted shared=false: 1, 0.000 s",
+			"lockstep.waiting":          "family=order kind=lock: 0", "lockstep.deadlocks": "family=order: 1", "lockstep.doomed": "error.type=deadlock family=order: 1",
+		}},
+		"a key of Once": {func(ctx context.Context, o *lockotel.Observer) {
+			for _, again := range []bool{false, true, true} {
+				o.Asked(ctx, txlock.Event{Once: true, Key: orders.Key(1)})
+				o.Granted(ctx, txlock.Event{Once: true, Key: orders.Key(1), Again: again})
+			}
+		}, measured{
+			"lockstep.acquire.duration": "family=order kind=once outcome=granted shared=false: 1, 0.000 s; family=order kind=once outcome=repeated shared=false: 2, 0.000 s",
+			"lockstep.waiting":          "family=order kind=once: 0", "lockstep.once.repeats": "family=order kind=once shared=false: 2",
+		}},
+		"a stale snapshot": {func(ctx context.Context, o *lockotel.Observer) {
+			o.Asked(ctx, txlock.Event{Key: orders.Key(1)})
+			o.Refused(ctx, txlock.Event{Key: orders.Key(1), Err: fmt.Errorf("lock: %w", txlock.ErrStaleSnapshot)})
+		}, measured{
+			"lockstep.acquire.duration": "family=order kind=lock outcome=stale_snapshot shared=false: 1, 0.000 s",
+			"lockstep.waiting":          "family=order kind=lock: 0", "lockstep.stale_snapshots": "family=order kind=lock shared=false: 1",
+		}},
+		"a deadlock": {func(ctx context.Context, o *lockotel.Observer) {
+			e := txlock.Event{Key: orders.Key(1), Err: fmt.Errorf("%w: %w", txlock.ErrTxDoomed, txlock.ErrDeadlock)}
+			o.Doomed(ctx, e)
+			o.Retried(ctx, e)
+		}, measured{
+			"lockstep.deadlocks": "family=order: 1", "lockstep.doomed": "error.type=deadlock family=order: 1",
+			"lockstep.retries": "error.type=deadlock family=order: 1",
+		}},
+		"a connection lost": {func(ctx context.Context, o *lockotel.Observer) {
+			o.Doomed(ctx, txlock.Event{Err: txlock.ErrTxDoomed})
+		}, measured{"lockstep.doomed": "error.type=tx_doomed family=: 1"}},
+		"ticks": {func(ctx context.Context, o *lockotel.Observer) {
+			o.Job(ctx, job.Event{Kind: job.Began, Key: orders.Key(1)})
+			o.Job(ctx, job.Event{Kind: job.Failed, Key: orders.Key(1), Took: time.Second, Err: lost})
+		}, measured{
+			"lockstep.ticks":         "job=order:1 outcome=began: 1; job=order:1 outcome=failed: 1",
+			"lockstep.tick.duration": "job=order:1 outcome=failed: 1, 1.000 s",
+		}},
+		"an election": {func(ctx context.Context, o *lockotel.Observer) {
+			for _, kind := range []elect.Kind{elect.Leads, elect.Ending, elect.Overdue, elect.Ended} {
+				o.Election(ctx, elect.Event{Kind: kind, Key: txlock.Named("mail"), Token: 7})
+			}
+			o.Election(ctx, elect.Event{Kind: elect.Leads, Key: txlock.Named("mail"), Token: 8})
+			o.Election(ctx, elect.Event{Kind: elect.Trouble, Key: txlock.Named("mail"), Token: 8})
+			o.Election(ctx, elect.Event{Kind: elect.Leads, Key: txlock.Named("post"), Token: 8})
+			o.Election(ctx, elect.Event{Kind: elect.Ended, Key: txlock.Named("post"), Token: 8})
+		}, measured{"lockstep.leading": "election=mail: 1; election=post: 0"}},
+		"a refusal": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Refused(ctx, txlock.Event{Lease: true, Key: txlock.Named("job:a:b"), Took: 2 * time.Second, Err: fmt.Errorf("acquire: %w", txlock.ErrWaitTimeout)})
-		}, measured{"lockstep.acquire.duration": "family=job kind=lease outcome=wait_timeout shared=false: 1, 2.000 s"}},
-		"a wait": {func(ctx context.Context, o txlock.Observer) {
+		}, measured{
+			"lockstep.acquire.duration": "family=job kind=lease outcome=wait_timeout shared=false: 1, 2.000 s",
+			"lockstep.waiting":          "family=job kind=lease: -1",
+		}},
+		"a wait": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Waited(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond})
 		}, measured{"lockstep.wait.duration": "fair=false family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
-		"a wait in the queue of all": {func(ctx context.Context, o txlock.Observer) {
+		"a wait in the queue of all": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Waited(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Fair: true})
 		}, measured{"lockstep.wait.duration": "fair=true family=order kind=lease outcome=granted shared=false: 1, 0.250 s"}},
-		"a wait in vain": {func(ctx context.Context, o txlock.Observer) {
+		"a wait in vain": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Waited(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: 250 * time.Millisecond, Err: context.Canceled})
 		}, measured{"lockstep.wait.duration": "fair=false family=order kind=lease outcome=canceled shared=false: 1, 0.250 s"}},
-		"a renewal": {func(ctx context.Context, o txlock.Observer) {
+		"a renewal": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Renewed(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Token: 7, Owner: "a", Took: 20 * time.Second})
 		}, measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 20.000 s"}},
-		"a release": {func(ctx context.Context, o txlock.Observer) {
+		"a release": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Released(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute})
-		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=released shared=false: 1, 60.000 s"}},
-		"a release under a guard": {func(ctx context.Context, o txlock.Observer) {
+		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=released shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
+		"a release under a guard": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Released(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("release: %w", lease.ErrGuarded)})
-		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=guarded shared=false: 1, 60.000 s"}},
-		"a loss and the release afterwards": {func(ctx context.Context, o txlock.Observer) {
+		}, measured{"lockstep.hold.duration": "family=order kind=lease outcome=guarded shared=false: 1, 60.000 s", "lockstep.held": "family=order kind=lease: -1"}},
+		"a loss and the release afterwards": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Lost(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Second, Err: lost})
 			o.Released(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute, Err: fmt.Errorf("%w: %w", txlock.ErrNotHeld, lost)})
 		}, measured{
 			"lockstep.losses":        "family=order kind=lease shared=false: 1",
 			"lockstep.hold.duration": "family=order kind=lease outcome=lost shared=false: 1, 1.000 s",
+			"lockstep.held":          "family=order kind=lease: -1",
 		}},
-		"a handle that was dropped": {func(ctx context.Context, o txlock.Observer) {
+		"a handle that was dropped": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Dropped(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: time.Minute})
 		}, measured{"lockstep.drops": "family=order kind=lease shared=false: 1"}},
-		"a negative duration": {func(ctx context.Context, o txlock.Observer) {
+		"a negative duration": {func(ctx context.Context, o *lockotel.Observer) {
 			o.Renewed(ctx, txlock.Event{Lease: true, Key: orders.Key(1), Took: -time.Second})
 		}, measured{"lockstep.renewal.left": "family=order kind=lease shared=false: 1, 0.000 s"}},
 	} {
@@ -141,7 +215,8 @@ func written(t *testing.T, m metricdata.Metrics) string {
 			}
 		}
 	case metricdata.Sum[int64]:
-		if m.Unit != "{lock}" && m.Unit != "{handle}" || !data.IsMonotonic {
+		_, now := map[string]bool{"lockstep.held": true, "lockstep.waiting": true, "lockstep.leading": true}[m.Name]
+		if !strings.HasPrefix(m.Unit, "{") || data.IsMonotonic == now {
 			t.Errorf("%s: unit %s, monotonic %t", m.Name, m.Unit, data.IsMonotonic)
 		}
 		for _, p := range data.DataPoints {
@@ -150,6 +225,7 @@ func written(t *testing.T, m metricdata.Metrics) string {
 	default:
 		t.Errorf("%s: %T", m.Name, m.Data)
 	}
+	slices.Sort(text)
 	return strings.Join(text, "; ")
 }
 
@@ -158,7 +234,7 @@ func pairs(set attribute.Set) string {
 	var all []string
 	for _, kv := range set.ToSlice() {
 		name, ours := strings.CutPrefix(string(kv.Key), "lockstep.")
-		if !ours {
+		if !ours && name != "error.type" {
 			name = "?" + name
 		}
 		all = append(all, name+"="+kv.Value.Emit())
@@ -251,6 +327,13 @@ func (r refusing) Float64Histogram(name string, o ...metric.Float64HistogramOpti
 	return r.Meter.Float64Histogram(name, o...)
 }
 
+func (r refusing) Int64UpDownCounter(name string, o ...metric.Int64UpDownCounterOption) (metric.Int64UpDownCounter, error) {
+	if name == r.name {
+		return nil, r.err
+	}
+	return r.Meter.Int64UpDownCounter(name, o...)
+}
+
 func (r refusing) Int64Counter(name string, o ...metric.Int64CounterOption) (metric.Int64Counter, error) {
 	if name == r.name {
 		return nil, r.err
@@ -268,6 +351,8 @@ func TestNewRefuses(t *testing.T) {
 	meter := sdk.NewMeterProvider().Meter("test")
 	for _, name := range []string{
 		"lockstep.acquire.duration", "lockstep.wait.duration", "lockstep.hold.duration", "lockstep.renewal.left", "lockstep.losses", "lockstep.drops",
+		"lockstep.held", "lockstep.waiting", "lockstep.leading", "lockstep.stale_snapshots", "lockstep.once.repeats", "lockstep.doomed",
+		"lockstep.deadlocks", "lockstep.retries", "lockstep.ticks", "lockstep.tick.duration",
 	} {
 		refused := errors.New("refused")
 		if o, err := lockotel.New(refusing{meter, name, refused}); !errors.Is(err, refused) || o != nil {

@@ -1,11 +1,13 @@
 package job
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -156,7 +158,12 @@ func TestTickOnServers(t *testing.T) {
 func TestTickTxRollsBack(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		table := db.CreateTable(t, "ticks", "id BIGINT PRIMARY KEY AUTO_INCREMENT, what VARCHAR(20)")
-		pool := newPool(t, db, true)
+		var log bytes.Buffer
+		observer := txlock.SlogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		base, err := mysql.NewConnector(db.Config(func(cfg *mysql.Config) { cfg.Logger = &mysql.NopLogger{} }))
+		must(t, err)
+		pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(observer)))
+		t.Cleanup(func() { _ = pool.Close() })
 		j, key := open(t, pool), newKey()
 		at := serverNow(t, j)
 		insert := func(ctx context.Context, tx *sql.Tx, what string) error {
@@ -196,6 +203,9 @@ func TestTickTxRollsBack(t *testing.T) {
 		})
 		if !ran || err != nil || tries != 3 {
 			t.Errorf("%v, %v after %d tries", ran, err, tries)
+		}
+		if n := strings.Count(log.String(), fmt.Sprintf("transaction retried\" key=%s ", key)); n != 2 {
+			t.Errorf("the observer is told of %d retries:\n%s", n, log.String())
 		}
 		if n, done := count(t, db, "SELECT COUNT(*) FROM "+table), count(t, db, "SELECT COUNT(*) FROM "+table+" WHERE what = 'done'"); n != 1 || done != 1 {
 			t.Errorf("%d rows, %d of them of the one that was done", n, done)

@@ -198,13 +198,16 @@ var inner = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOp
 // not answered, Finish finds out.
 func (j *Jobs) inTransaction(fn TxFunc) work {
 	return j.under(func(ctx context.Context, c *Claim) error {
-		return retry.Do(ctx, func() error { return j.transact(ctx, c, fn) })
+		var last *txlock.Scope
+		return retry.Do(ctx, func() error { return j.transact(ctx, c, fn, &last) }, func(why error) {
+			inner.Retried(ctx, last, []txlock.Key{c.key}, why)
+		})
 	})
 }
 
-// transact runs one transaction of a tick. The mark comes last, as the lease can't be
+// transact runs one transaction of a tick, whose scope it hands out. The mark comes last, as the lease can't be
 // renewed while the transaction guards it.
-func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc) (err error) {
+func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.Scope) (err error) {
 	conn, err := j.db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("job %q: get a connection: %w", c.key, err)
@@ -227,6 +230,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc) (err error) {
 	if err != nil {
 		return err
 	}
+	*last = scope
 	if err := fn(ctx, tx, c.tick.at); err != nil {
 		return inner.Final(ctx, scope, err)
 	}

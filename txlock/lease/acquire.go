@@ -79,6 +79,8 @@ func (m *Manager) do(ctx context.Context, fn func(ctx context.Context, l *Lease)
 
 // finish acquires in the given way, explains the error and tells the observer.
 func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
+	e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared}
+	m.observe(func(o txlock.Observer) { o.Asked(ctx, e) })
 	l, err := m.call(ctx, q, acquire)
 	if err != nil {
 		m.store.Settle(m.idle())
@@ -87,7 +89,7 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 		l.record.holdAtLeast(q.atLeast)
 	}
 	m.observe(func(o txlock.Observer) {
-		e := txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Shared: q.shared, Took: q.asked.Until(m.store.Now()), Err: err}
+		e.Took, e.Err = q.asked.Until(m.store.Now()), err
 		if err != nil {
 			o.Refused(ctx, e)
 			return

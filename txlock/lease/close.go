@@ -108,7 +108,8 @@ func (c *closing) release(ctx context.Context) {
 		group.Go(func() {
 			for r := range records {
 				if ctx.Err() != nil {
-					return
+					r.tellReleased(ctx, ctx.Err())
+					continue
 				}
 				err := r.end(ctx, lost[r], false)
 				c.done(ctx, r, err)

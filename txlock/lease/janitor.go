@@ -30,11 +30,7 @@ func (m *Manager) janitor() {
 			_, err = m.CleanNow(ctx)
 		}
 		cancel()
-		m.observe(func(o txlock.Observer) {
-			if err != nil && m.ending.Err() == nil {
-				o.Refused(m.ending, txlock.Event{Lease: true, Key: txlock.Named(janitorKey), Err: fault.Explain("clean leases", err)})
-			}
-		})
+		m.troubled(txlock.Named(janitorKey), "clean leases", err)
 	}
 }
 

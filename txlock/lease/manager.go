@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -119,6 +120,19 @@ func (m *Manager) observe(tell func(txlock.Observer)) {
 	if m.options.observer != nil {
 		tell(m.options.observer)
 	}
+}
+
+// troubled tells the observer of work in the background that has failed.
+func (m *Manager) troubled(key txlock.Key, what string, err error) {
+	if err == nil || m.ending.Err() != nil {
+		return
+	}
+	m.observe(func(o txlock.Observer) {
+		e := txlock.Event{Lease: true, Key: key}
+		o.Asked(m.ending, e)
+		e.Err = fault.Explain(what, err)
+		o.Refused(m.ending, e)
+	})
 }
 
 // recordOf returns the record that this manager has already of what was granted to a

@@ -252,6 +252,7 @@ func (w *waits) fair() (all []bool) {
 // nobody is an observer that does nothing.
 type nobody struct{}
 
+func (nobody) Asked(context.Context, txlock.Event)    {}
 func (nobody) Granted(context.Context, txlock.Event)  {}
 func (nobody) Refused(context.Context, txlock.Event)  {}
 func (nobody) Waited(context.Context, txlock.Event)   {}
@@ -259,3 +260,5 @@ func (nobody) Renewed(context.Context, txlock.Event)  {}
 func (nobody) Lost(context.Context, txlock.Event)     {}
 func (nobody) Released(context.Context, txlock.Event) {}
 func (nobody) Dropped(context.Context, txlock.Event)  {}
+func (nobody) Doomed(context.Context, txlock.Event)   {}
+func (nobody) Retried(context.Context, txlock.Event)  {}

@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -26,10 +27,17 @@ type told struct {
 type recorder struct {
 	mu     sync.Mutex
 	events []told
+	now    balance
 }
+
+// balance is what is waited for and held, by what an observer was told.
+type balance struct{ waiting, held int }
 
 var _ txlock.Observer = (*recorder)(nil)
 
+func (r *recorder) Asked(context.Context, txlock.Event)          { r.weigh(1, 0) }
+func (r *recorder) Doomed(ctx context.Context, e txlock.Event)   { r.add(ctx, "doomed", e) }
+func (r *recorder) Retried(ctx context.Context, e txlock.Event)  { r.add(ctx, "retried", e) }
 func (r *recorder) Granted(ctx context.Context, e txlock.Event)  { r.add(ctx, "granted", e) }
 func (r *recorder) Refused(ctx context.Context, e txlock.Event)  { r.add(ctx, "refused", e) }
 func (r *recorder) Waited(ctx context.Context, e txlock.Event)   { r.add(ctx, "waited", e) }
@@ -38,10 +46,27 @@ func (r *recorder) Lost(ctx context.Context, e txlock.Event)     { r.add(ctx, "l
 func (r *recorder) Released(ctx context.Context, e txlock.Event) { r.add(ctx, "released", e) }
 func (r *recorder) Dropped(ctx context.Context, e txlock.Event)  { r.add(ctx, "dropped", e) }
 
+func (r *recorder) weigh(waiting, held int) balance {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now.waiting += waiting
+	r.now.held += held
+	return r.now
+}
+
 func (r *recorder) add(ctx context.Context, what string, e txlock.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, told{what, e, ctx, time.Now()})
+	switch {
+	case what == "granted" && !e.Again:
+		r.now.held++
+	case what == "lost", what == "released" && !errors.Is(e.Err, txlock.ErrLost):
+		r.now.held--
+	}
+	if what == "granted" || what == "refused" {
+		r.now.waiting--
+	}
 }
 
 func (r *recorder) all() []told {

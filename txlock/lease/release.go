@@ -53,12 +53,16 @@ func (l *Lease) Release(ctx context.Context) error {
 func (r *record) end(ctx context.Context, lost error, counted bool) error {
 	err := notHeld(r.release(ctx, lost))
 	r.m.errands.Leave(counted)
+	r.tellReleased(ctx, err)
+	return err
+}
+
+func (r *record) tellReleased(ctx context.Context, err error) {
 	r.m.observe(func(o txlock.Observer) {
 		e := r.event()
 		e.Took, e.Err = r.granted.Until(r.m.store.Now()), err
 		o.Released(ctx, e)
 	})
-	return err
 }
 
 // notHeld makes txlock.ErrNotHeld of the loss of a lease.

@@ -185,12 +185,7 @@ func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (store.Readers,
 	if err == nil && row.Idle > manyIdle && m.sweeping.CompareAndSwap(false, true) {
 		if !m.errands.Go(func() {
 			defer m.sweeping.Store(false)
-			err := m.store.Sweep(m.ending, key.String())
-			m.observe(func(o txlock.Observer) {
-				if err != nil && m.ending.Err() == nil {
-					o.Refused(m.ending, txlock.Event{Lease: true, Key: key, Err: fault.Explain("remove idle readers", err)})
-				}
-			})
+			m.troubled(key, "remove idle readers", m.store.Sweep(m.ending, key.String()))
 		}) {
 			m.sweeping.Store(false)
 		}

@@ -1,17 +1,31 @@
-// Package lockotel measures locks and leases with OpenTelemetry. It is a package of its
-// own, so that programs without OpenTelemetry don't link it.
+// Package lockotel measures locks, leases, jobs and elections with OpenTelemetry. It is a
+// package of its own, so that programs without OpenTelemetry don't link it.
 //
-//	observer, err := lockotel.New(otel.Meter("shop"))
-//	m, err := lease.NewManager(db, lease.Observe(observer))
+//	observer, err := lockotel.New(otel.Meter("shop"),
+//		lockotel.WithAttributes(semconv.DBSystemNameMariaDB, semconv.DBNamespace("shop")),
+//		lockotel.WithTracerProvider(otel.GetTracerProvider()))
+//	db, err := locksqlc.Open(dsn, txlock.Observe(observer))
+//	leases, err := lease.NewManager(db, lease.Observe(observer))
+//	jobs, err := job.New(db, leases, job.Observe(observer.Job))
+//	election, err := elect.New(leases, key, elect.Observer(observer.Election))
 //
 // # What is measured
 //
-// [New] names the instruments: the time to a grant or refusal, waits, holds, what was left
-// of leases at their renewals, and losses. Their attributes are [Kind], [Family],
-// [Shared], [Fair] and [Outcome].
+// [New] names the instruments: what is held and waited for now, how long it took and how
+// long it was held, and counters of what goes wrong. Their attributes are [Kind],
+// [Family], [Shared], [Fair] and [Outcome], or [Job] and [Election]. There is none for the
+// key, the owner or the token, which have too many values. Names, units, error.type and
+// what [WithAttributes] is for follow the semantic conventions of OpenTelemetry for
+// databases.
 //
-// # What it is not
+// # Spans
 //
-// It makes no spans, and has no attribute for the key, the owner or the token, which have
-// too many values. A txlock.Observer of your own can have them.
+// [WithTracerProvider] asks for them: one for each lock, lease and key of Once that is
+// granted or refused, from the call to its end, so that a wait can be seen in its trace.
+// They have the key only with [WithKeys].
+//
+// # Prometheus
+//
+// The module examples/metrics serves /metrics by OpenTelemetry's exporter. contrib/grafana
+// has a dashboard and alerts for what it serves.
 package lockotel

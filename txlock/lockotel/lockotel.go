@@ -1,22 +1,18 @@
 package lockotel
 
 import (
-	"context"
 	"errors"
-	"strings"
-	"time"
+	"slices"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-
-	"github.com/dca00107/lockstep/txlock"
-	"github.com/dca00107/lockstep/txlock/lease"
+	"go.opentelemetry.io/otel/trace"
 )
 
-// The attributes of the measurements. There is none for the key, the owner or the token,
-// which have too many values.
+// The attributes of the measurements.
 const (
-	// Kind is "lease" for a lease and "lock" for a transaction lock.
+	// Kind is "lease" for a lease, "lock" for a transaction lock and "once" for a key of
+	// Once.
 	Kind = attribute.Key("lockstep.kind")
 	// Family is the part of the key before its first colon: "order" for "order:42". A key
 	// without a colon is its own family.
@@ -25,34 +21,102 @@ const (
 	Shared = attribute.Key("lockstep.shared")
 	// Fair tells whether the wait was in the queue of all processes.
 	Fair = attribute.Key("lockstep.fair")
-	// Outcome is "granted" or "released" if all went well. Otherwise it is the name of a
-	// sentinel, such as "busy", "wait_timeout" or "lost", "canceled" or
-	// "deadline_exceeded" for the caller's context, or "error".
+	// Outcome is "granted", "released", "repeated" or "done" if all went well. Otherwise it
+	// is the name of a sentinel, such as "busy", "wait_timeout" or "lost", "canceled" or
+	// "deadline_exceeded" for the caller's context, or "error"; of a tick, it is the
+	// job.Kind.
 	Outcome = attribute.Key("lockstep.outcome")
+	// ErrorType is why a transaction was doomed or is run again: "deadlock",
+	// "stale_snapshot" or "conflict", or else the name of the error as Outcome has it.
+	ErrorType = attribute.Key("error.type")
+	// Job is the key of a job.
+	Job = attribute.Key("lockstep.job")
+	// Election is the key of an election.
+	Election = attribute.Key("lockstep.election")
+	// Key is the key, of spans only, and only with WithKeys.
+	Key = attribute.Key("lockstep.key")
 )
 
-// New returns an observer that records into these instruments of the meter:
+// Option is an option of New.
+type Option func(*Observer)
+
+// WithAttributes adds attributes to all measurements and spans: those that OpenTelemetry's
+// conventions have for the database, such as db.system.name, db.namespace and
+// server.address. The default is none.
+func WithAttributes(attributes ...attribute.KeyValue) Option {
+	return func(o *Observer) { o.always = append(o.always, attributes...) }
+}
+
+// WithTracerProvider makes a span of each call that is granted or refused. Its name is the
+// Kind and the Family, as "lock order". Its status is an error if the call was refused,
+// unless that is because the key is busy. The default is to make none.
+func WithTracerProvider(provider trace.TracerProvider) Option {
+	return func(o *Observer) {
+		if provider != nil {
+			o.tracer = provider.Tracer(scope)
+		}
+	}
+}
+
+// WithKeys gives spans the attribute Key. The default is that they tell only the Family.
+func WithKeys() Option { return func(o *Observer) { o.keys = true } }
+
+// scope is the name of the instrumentation.
+const scope = "github.com/dca00107/lockstep/txlock/lockotel"
+
+// New returns an observer that records into these instruments of the meter.
 //
-//   - lockstep.acquire.duration, a histogram in seconds: the time from a call to its
-//     grant or refusal, including the wait. Its count by Outcome is the number of grants
-//     and refusals.
-//   - lockstep.wait.duration, a histogram in seconds: how long calls have waited in this
-//     process for a lock or lease of somebody else.
-//   - lockstep.hold.duration, a histogram in seconds: how long a lock or lease was held
-//     until it was released or lost. One that is released after its loss counts once.
-//   - lockstep.renewal.left, a histogram in seconds: what was left of a lease at its
-//     renewal, the Took of Observer.Renewed. Its count is the number of renewals.
-//   - lockstep.losses, a counter in {lock}: locks and leases that were lost while they
-//     were held. Look into each of them.
-//   - lockstep.drops, a counter in {handle}: handles of leases that were not released and
-//     are garbage. Each of them is a mistake of the program.
+// What is so now, as up-down counters by Kind and Family:
 //
-// All have the attributes Kind, Family and Shared; the first three have Outcome as well,
-// and the wait has Fair. New returns the error of a meter that refuses an instrument.
-func New(meter metric.Meter) (txlock.Observer, error) {
+//   - lockstep.held, in {lock}: leases, and locks of guarded pools, that are held.
+//   - lockstep.waiting, in {call}: calls that ask and are not answered yet.
+//
+// Histograms in seconds, by Kind, Family and Shared:
+//
+//   - lockstep.acquire.duration: the time from a call to its grant or refusal, including
+//     the wait. Its count by Outcome is the number of grants and refusals.
+//   - lockstep.wait.duration: how long calls have waited in this process for a lease of
+//     somebody else, by Outcome and Fair.
+//   - lockstep.hold.duration: how long a lock or lease was held until it was released or
+//     lost, by Outcome. One that is released after its loss counts once.
+//   - lockstep.renewal.left: what was left of a lease at its renewal. Its count is the
+//     number of renewals.
+//
+// Counters by Kind, Family and Shared:
+//
+//   - lockstep.losses, in {lock}: locks and leases that were lost while they were held.
+//     Look into each of them.
+//   - lockstep.drops, in {handle}: handles of leases that were not released and are
+//     garbage. Each of them is a mistake of the program.
+//   - lockstep.stale_snapshots, in {lock}: locks that were refused because the transaction
+//     has read before.
+//   - lockstep.once.repeats, in {call}: calls of Once that were not the first.
+//
+// Counters of transactions, by the Family of the key that the transaction has asked for
+// last, or of the first one that was given to Run:
+//
+//   - lockstep.doomed, in {transaction}: those that were over before their end, by
+//     ErrorType. On a plain pool only a deadlock of a lock is seen.
+//   - lockstep.deadlocks, in {transaction}: those of them that were victims of a deadlock.
+//   - lockstep.retries, in {transaction}: those that Run, Transaction and the like have run
+//     again, by ErrorType.
+//
+// Of jobs and elections, by Job or Election:
+//
+//   - lockstep.ticks, a counter in {tick}: what has become of ticks, by Outcome.
+//   - lockstep.tick.duration, a histogram in seconds: how long they took, by Outcome.
+//   - lockstep.leading, an up-down counter in {term}: 1 where this process leads.
+//
+// New returns the error of a meter that refuses an instrument.
+func New(meter metric.Meter, options ...Option) (*Observer, error) {
 	if meter == nil {
 		return nil, errors.New("lockotel: New needs a metric.Meter, got nil")
 	}
+	o := new(Observer)
+	for _, option := range options {
+		option(o)
+	}
+	o.always = slices.Clip(o.always)
 	var errs []error
 	seconds := func(name, description string) metric.Float64Histogram {
 		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
@@ -60,19 +124,33 @@ func New(meter metric.Meter) (txlock.Observer, error) {
 		errs = append(errs, err)
 		return h
 	}
-	o := &observer{
-		acquire: seconds("lockstep.acquire.duration", "How long a lock was asked for until it was granted or refused."),
-		wait:    seconds("lockstep.wait.duration", "How long calls have waited for what somebody else held."),
-		hold:    seconds("lockstep.hold.duration", "How long locks were held."),
-		left:    seconds("lockstep.renewal.left", "What was left of a lease at its renewal."),
+	count := func(name, unit, description string) metric.Int64Counter {
+		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return c
 	}
-	var err error
-	o.losses, err = meter.Int64Counter("lockstep.losses", metric.WithUnit("{lock}"),
-		metric.WithDescription("Locks that were lost while they were held."))
-	errs = append(errs, err)
-	o.drops, err = meter.Int64Counter("lockstep.drops", metric.WithUnit("{handle}"),
-		metric.WithDescription("Handles of leases that were dropped without a release."))
-	if err = errors.Join(append(errs, err)...); err != nil {
+	now := func(name, unit, description string) metric.Int64UpDownCounter {
+		c, err := meter.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return c
+	}
+	o.held = now("lockstep.held", "{lock}", "Locks that are held.")
+	o.waiting = now("lockstep.waiting", "{call}", "Calls that ask for a lock and are not answered yet.")
+	o.acquire = seconds("lockstep.acquire.duration", "How long a lock was asked for until it was granted or refused.")
+	o.wait = seconds("lockstep.wait.duration", "How long calls have waited for what somebody else held.")
+	o.hold = seconds("lockstep.hold.duration", "How long locks were held.")
+	o.left = seconds("lockstep.renewal.left", "What was left of a lease at its renewal.")
+	o.losses = count("lockstep.losses", "{lock}", "Locks that were lost while they were held.")
+	o.drops = count("lockstep.drops", "{handle}", "Handles of leases that were dropped without a release.")
+	o.stale = count("lockstep.stale_snapshots", "{lock}", "Locks that were refused because of what was read before.")
+	o.repeats = count("lockstep.once.repeats", "{call}", "Calls of Once that were not the first.")
+	o.doomed = count("lockstep.doomed", "{transaction}", "Transactions that were over before their end.")
+	o.deadlocks = count("lockstep.deadlocks", "{transaction}", "Transactions that were the victim of a deadlock.")
+	o.retries = count("lockstep.retries", "{transaction}", "Transactions that were run again.")
+	o.ticks = count("lockstep.ticks", "{tick}", "What has become of the ticks of jobs.")
+	o.tick = seconds("lockstep.tick.duration", "How long the ticks of jobs took.")
+	o.leading = now("lockstep.leading", "{term}", "Whether this process leads.")
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	return o, nil
@@ -82,102 +160,3 @@ func New(meter metric.Meter) (txlock.Observer, error) {
 // millisecond, a wait may take minutes, a lease is held for hours. OpenTelemetry's
 // default is made for milliseconds.
 var bounds = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}
-
-type observer struct {
-	acquire, wait, hold, left metric.Float64Histogram
-	losses, drops             metric.Int64Counter
-}
-
-var _ txlock.Observer = (*observer)(nil)
-
-func (o *observer) Granted(ctx context.Context, e txlock.Event) {
-	record(ctx, o.acquire, e, Outcome.String("granted"))
-}
-
-func (o *observer) Refused(ctx context.Context, e txlock.Event) {
-	record(ctx, o.acquire, e, Outcome.String(outcomeOf(e.Err, "error")))
-}
-
-func (o *observer) Waited(ctx context.Context, e txlock.Event) {
-	record(ctx, o.wait, e, Outcome.String(outcomeOf(e.Err, "granted")), Fair.Bool(e.Fair))
-}
-
-func (o *observer) Renewed(ctx context.Context, e txlock.Event) { record(ctx, o.left, e) }
-
-func (o *observer) Lost(ctx context.Context, e txlock.Event) {
-	o.losses.Add(ctx, 1, metric.WithAttributes(attributes(e)...))
-	record(ctx, o.hold, e, Outcome.String("lost"))
-}
-
-func (o *observer) Released(ctx context.Context, e txlock.Event) {
-	if errors.Is(e.Err, txlock.ErrLost) {
-		return // Lost has counted it
-	}
-	record(ctx, o.hold, e, Outcome.String(outcomeOf(e.Err, "released")))
-}
-
-func (o *observer) Dropped(ctx context.Context, e txlock.Event) {
-	o.drops.Add(ctx, 1, metric.WithAttributes(attributes(e)...))
-}
-
-// record adds the duration of an event to a histogram.
-func record(ctx context.Context, to metric.Float64Histogram, e txlock.Event, more ...attribute.KeyValue) {
-	to.Record(ctx, max(e.Took, time.Duration(0)).Seconds(), metric.WithAttributes(append(attributes(e), more...)...))
-}
-
-// attributes returns those that all measurements have.
-func attributes(e txlock.Event) []attribute.KeyValue {
-	kind := "lock"
-	if e.Lease {
-		kind = "lease"
-	}
-	family, _, _ := strings.Cut(e.Key.String(), ":")
-	all := make([]attribute.KeyValue, 0, 5)
-	return append(all, Kind.String(kind), Family.String(family), Shared.Bool(e.Shared))
-}
-
-// outcomes are the names of errors. An error that matches several has the name of the
-// first: what has ended comes before why it has ended.
-var outcomes = []struct {
-	err  error
-	name string
-}{
-	{txlock.ErrLost, "lost"},
-	{txlock.ErrTxDoomed, "tx_doomed"},
-	{txlock.ErrDeadlock, "deadlock"},
-	{txlock.ErrStaleSnapshot, "stale_snapshot"},
-	{txlock.ErrConflict, "conflict"},
-	{txlock.ErrWaitTimeout, "wait_timeout"},
-	{txlock.ErrBusy, "busy"},
-	{txlock.ErrNotHeld, "not_held"},
-	{txlock.ErrTooManyHolds, "too_many_holds"},
-	{txlock.ErrUpgrade, "upgrade"},
-	{txlock.ErrNoTransaction, "no_transaction"},
-	{txlock.ErrOpenRows, "open_rows"},
-	{txlock.ErrReadOnly, "read_only"},
-	{txlock.ErrPrivilege, "privilege"},
-	{txlock.ErrSchema, "schema"},
-	{txlock.ErrUnguarded, "unguarded"},
-	{txlock.ErrNoQuorum, "no_quorum"},
-	{txlock.ErrInvalidKey, "invalid_key"},
-	{txlock.ErrInvalidOption, "invalid_option"},
-	{txlock.ErrMismatch, "mismatch"},
-	{txlock.ErrResult, "result"},
-	{lease.ErrGuarded, "guarded"},
-	{lease.ErrClosed, "closed"},
-	{context.Canceled, "canceled"},
-	{context.DeadlineExceeded, "deadline_exceeded"},
-}
-
-// outcomeOf returns the name of an error, or none if there is no error.
-func outcomeOf(err error, none string) string {
-	if err == nil {
-		return none
-	}
-	for _, o := range outcomes {
-		if errors.Is(err, o.err) {
-			return o.name
-		}
-	}
-	return "error"
-}

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/examples/internal/scratch"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// onServers runs a test on every server.
+func onServers(t *testing.T, test func(t *testing.T, dsn string)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, testdb.Shared(t, engine).Config().FormatDSN())
+		})
+	}
+}
+
+// TestMetrics asks the service, lets go wrong what can, and scrapes it: all that is emitted
+// is as it should be, and all that the dashboard and the alerts ask for is emitted.
+func TestMetrics(t *testing.T) {
+	onServers(t, func(t *testing.T, dsn string) {
+		database, err := scratch.New(t.Context(), dsn, ddl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := database.Drop(); err != nil {
+				t.Error(err)
+			}
+		})
+		s, err := newService(database.DSN(), slog.New(slog.DiscardHandler), 1500*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		server := httptest.NewServer(s)
+		t.Cleanup(server.Close)
+		exercise(t, s, server.URL)
+		emitted := scrape(t, server.URL)
+		for line, want := range map[string]string{
+			`lockstep_acquire_duration_seconds_count{db_namespace="shop",lockstep_family="order",lockstep_kind="lock",lockstep_outcome="granted",lockstep_shared="false"}`:   "2",
+			`lockstep_acquire_duration_seconds_count{db_namespace="shop",lockstep_family="payment",lockstep_kind="once",lockstep_outcome="granted",lockstep_shared="false"}`: "1",
+			`lockstep_once_repeats_total{db_namespace="shop",lockstep_family="payment",lockstep_kind="once",lockstep_shared="false"}`:                                        "1",
+			`lockstep_held{db_namespace="shop",lockstep_family="order",lockstep_kind="lock"}`:                                                                                "0",
+			`lockstep_waiting{db_namespace="shop",lockstep_family="order",lockstep_kind="lock"}`:                                                                             "0",
+			`lockstep_held{db_namespace="shop",lockstep_family="report",lockstep_kind="lease"}`:                                                                              "0",
+			`lockstep_leading{db_namespace="shop",lockstep_election="mailer"}`:                                                                                               "1",
+			`lockstep_losses_total{db_namespace="shop",lockstep_family="lost",lockstep_kind="lease",lockstep_shared="false"}`:                                                "1",
+			`lockstep_drops_total{db_namespace="shop",lockstep_family="dropped",lockstep_kind="lease",lockstep_shared="false"}`:                                              "1",
+			`lockstep_deadlocks_total{db_namespace="shop",lockstep_family="knot"}`:                                                                                           "1",
+			`lockstep_doomed_total{db_namespace="shop",error_type="deadlock",lockstep_family="knot"}`:                                                                        "1",
+			`lockstep_retries_total{db_namespace="shop",error_type="deadlock",lockstep_family="knot"}`:                                                                       "1",
+			`lockstep_stale_snapshots_total{db_namespace="shop",lockstep_family="stale",lockstep_kind="lock",lockstep_shared="false"}`:                                       "1",
+			`lockstep_ticks_total{db_namespace="shop",lockstep_job="failing",lockstep_outcome="failed"}`:                                                                     "1",
+		} {
+			if got := emitted[line]; got != want {
+				t.Errorf("%s is %q, want %s", line, got, want)
+			}
+		}
+		if t.Failed() {
+			for line, value := range emitted {
+				if !strings.Contains(line, "_bucket") {
+					t.Log(line, value)
+				}
+			}
+		}
+		checkQueries(t, emitted)
+	})
+}
+
+// scrape returns the samples of a scrape, by name and labels.
+func scrape(t *testing.T, url string) map[string]string {
+	t.Helper()
+	samples := make(map[string]string)
+	response, err := http.Get(url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if line := lines.Text(); !strings.HasPrefix(line, "#") {
+			i := strings.LastIndex(line, " ")
+			samples[line[:i]] = line[i+1:]
+		}
+	}
+	if lines.Err() != nil || len(samples) == 0 {
+		t.Fatalf("%d samples, %v", len(samples), lines.Err())
+	}
+	return samples
+}
+
+// await waits until a scrape has a sample that matches.
+func await(t *testing.T, url, pattern string) {
+	t.Helper()
+	wanted := regexp.MustCompile(pattern)
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		for line, value := range scrape(t, url) {
+			if wanted.MatchString(line + " " + value) {
+				return
+			}
+		}
+	}
+	t.Fatalf("no sample matches %s", pattern)
+}
+
+// exercise makes every metric have a value.
+func exercise(t *testing.T, s *service, url string) {
+	t.Helper()
+	ctx := t.Context()
+	post := func(path string) {
+		t.Helper()
+		response, err := http.Post(url+path, "", nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = response.Body.Close() }()
+		if said, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s %s", path, response.Status, said)
+		}
+	}
+	post("/orders/42")
+	post("/orders/42")
+	var asked sync.WaitGroup
+	for range 3 { // one of whom waits at least
+		asked.Go(func() { post("/reports/sales") })
+	}
+	asked.Wait()
+
+	lost, err := s.leases.Acquire(ctx, txlock.Named("lost"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.leases.ForceRelease(ctx, lost.Key()); err != nil {
+		t.Fatal(err)
+	}
+	if err := lost.Renew(ctx); !errors.Is(err, txlock.ErrLost) {
+		t.Errorf("Renew: %v", err)
+	}
+	_ = lost.Release(ctx)
+
+	if err := drop(ctx, s.leases); err != nil {
+		t.Fatal(err)
+	}
+	deadlock(t, s.db)
+	stale(t, s.db)
+	_, err = s.jobs.Tick(ctx, txlock.Named("failing"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error {
+		return errors.New("it fails")
+	})
+	if err == nil {
+		t.Error("the tick hasn't failed")
+	}
+	for _, pattern := range []string{`^lockstep_leading.* 1$`, `^lockstep_ticks_total.*outcome="` + string(job.Done), `^lockstep_renewal_left_seconds_count`} {
+		await(t, url, pattern)
+	}
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		runtime.GC()
+		if n := scrape(t, url)[`lockstep_drops_total{db_namespace="shop",lockstep_family="dropped",lockstep_kind="lease",lockstep_shared="false"}`]; n != "" {
+			return
+		}
+	}
+	t.Error("the dropped handle is not noticed")
+}
+
+// drop acquires a lease and forgets it.
+func drop(ctx context.Context, leases *lease.Manager) error {
+	_, err := leases.Acquire(ctx, txlock.Named("dropped"))
+	return err
+}
+
+// knots are the keys of a deadlock.
+var knots = txlock.NewFamily[int]("knot")
+
+// deadlock has two transactions take two keys in two orders. One of them is run again.
+func deadlock(t *testing.T, db *sql.DB) {
+	t.Helper()
+	if err := txlock.Ensure(t.Context(), db, knots.Keys(1, 2)...); err != nil {
+		t.Fatal(err)
+	}
+	var both, first sync.WaitGroup
+	first.Add(2)
+	for i := range 2 {
+		both.Go(func() {
+			var once sync.Once
+			err := locksqlc.Run(t.Context(), db, knots.Keys(i+1), func(tx *sql.Tx) error {
+				once.Do(func() {
+					first.Done()
+					first.Wait()
+				})
+				locks, err := locksqlc.Join(t.Context(), tx)
+				if err == nil {
+					_, err = locks.Lock(t.Context(), knots.Key(2-i))
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		})
+	}
+	both.Wait()
+}
+
+// stale locks a key that somebody has locked since the transaction has read.
+func stale(t *testing.T, db *sql.DB) {
+	t.Helper()
+	key := txlock.Named("stale")
+	if err := txlock.Ensure(t.Context(), db, key); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	var n int
+	if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM orders").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	if err := locksqlc.Run(t.Context(), db, []txlock.Key{key}, func(*sql.Tx) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	locks, err := locksqlc.Join(t.Context(), tx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := locks.Lock(t.Context(), key); !errors.Is(err, txlock.ErrStaleSnapshot) {
+		t.Errorf("Lock: %v", err)
+	}
+}
+
+// TestExample runs the program until its customers have bought something.
+func TestExample(t *testing.T) {
+	onServers(t, func(t *testing.T, dsn string) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		reader, writer := io.Pipe()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- run(ctx, dsn, "127.0.0.1:0", writer)
+			_ = writer.Close()
+		}()
+		lines := bufio.NewScanner(reader)
+		for lines.Scan() {
+			url, found := strings.CutPrefix(lines.Text(), "the metrics are at ")
+			if !found {
+				continue
+			}
+			go func() { _, _ = io.Copy(io.Discard, reader) }()
+			await(t, strings.TrimSuffix(url, "/metrics"), `^lockstep_hold_duration_seconds_count.*family="order".* [1-9]`)
+			stop()
+			break
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	if err := run(t.Context(), "", "", io.Discard); err == nil {
+		t.Error("it runs without a server")
+	}
+	if err := run(t.Context(), "nobody@tcp(127.0.0.1:1)/", "", io.Discard); err == nil {
+		t.Error("it runs without a server that answers")
+	}
+}

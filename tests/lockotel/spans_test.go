@@ -1,0 +1,84 @@
+package lockotel_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	semconv "go.opentelemetry.io/otel/semconv/v1.37.0"
+	api "go.opentelemetry.io/otel/trace"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lockotel"
+)
+
+// TestSpans proves that each answer is a span of the caller's trace which has lasted as
+// long as the call, with the attributes of the database, and with the key only if that was
+// asked for.
+func TestSpans(t *testing.T) {
+	t.Parallel()
+	key := txlock.Named("order:42")
+	for name, test := range map[string]struct {
+		tell    func(o *lockotel.Observer, ctx context.Context, e txlock.Event)
+		e       txlock.Event
+		options []lockotel.Option
+		want    string
+		status  codes.Code
+	}{
+		"a grant":   {(*lockotel.Observer).Granted, txlock.Event{Lease: true}, nil, "lease order: db.system.name=mariadb lockstep.family=order lockstep.kind=lease lockstep.outcome=granted lockstep.shared=false", codes.Unset},
+		"its key":   {(*lockotel.Observer).Granted, txlock.Event{Shared: true}, []lockotel.Option{lockotel.WithKeys()}, "lock order: db.system.name=mariadb lockstep.family=order lockstep.key=order:42 lockstep.kind=lock lockstep.outcome=granted lockstep.shared=true", codes.Unset},
+		"a repeat":  {(*lockotel.Observer).Granted, txlock.Event{Once: true, Again: true}, nil, "once order: db.system.name=mariadb lockstep.family=order lockstep.kind=once lockstep.outcome=repeated lockstep.shared=false", codes.Unset},
+		"a timeout": {(*lockotel.Observer).Refused, txlock.Event{Err: fmt.Errorf("lock order:42: %w", txlock.ErrWaitTimeout)}, nil, "lock order: db.system.name=mariadb error.type=wait_timeout lockstep.family=order lockstep.kind=lock lockstep.outcome=wait_timeout lockstep.shared=false", codes.Error},
+		"a try":     {(*lockotel.Observer).Refused, txlock.Event{Err: txlock.ErrBusy}, nil, "lock order: db.system.name=mariadb lockstep.family=order lockstep.kind=lock lockstep.outcome=busy lockstep.shared=false", codes.Unset},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			seen := tracetest.NewSpanRecorder()
+			provider := trace.NewTracerProvider(trace.WithSpanProcessor(seen))
+			t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
+			always := lockotel.WithAttributes(semconv.DBSystemNameMariaDB)
+			o, collect := newObserver(t, append(test.options, lockotel.WithTracerProvider(nil), lockotel.WithTracerProvider(provider), always)...)
+			ctx, caller := provider.Tracer("test").Start(t.Context(), "request")
+			test.e.Key, test.e.Took = key, time.Minute
+			test.tell(o, ctx, test.e)
+			if len(seen.Ended()) != 1 {
+				t.Fatalf("%d spans", len(seen.Ended()))
+			}
+			span := seen.Ended()[0]
+			if got := span.Name() + ": " + pairsOf(span.Attributes()); got != test.want {
+				t.Errorf("%s\nwant %s", got, test.want)
+			}
+			if took := span.EndTime().Sub(span.StartTime()); took != time.Minute || time.Since(span.EndTime()) > time.Minute {
+				t.Errorf("from %v to %v", span.StartTime(), span.EndTime())
+			}
+			if span.Status().Code != test.status || strings.Contains(span.Status().Description, "42") || len(span.Events()) > 0 {
+				t.Errorf("status %v, events %v", span.Status(), span.Events())
+			}
+			if span.Parent().SpanID() != caller.SpanContext().SpanID() || span.SpanKind() != api.SpanKindClient {
+				t.Errorf("a span %v of %v", span.SpanKind(), span.Parent())
+			}
+			for name, m := range collect() { // the metrics have them, too, and never the key
+				if all := written(t, m); !strings.Contains(all, "?db.system.name=mariadb") || strings.Contains(all, "42") {
+					t.Errorf("%s: %s", name, all)
+				}
+			}
+		})
+	}
+}
+
+// pairsOf writes attributes, sorted.
+func pairsOf(attributes []attribute.KeyValue) string {
+	var all []string
+	for _, kv := range attributes {
+		all = append(all, string(kv.Key)+"="+kv.Value.Emit())
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}

@@ -1,0 +1,197 @@
+package lockotel
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
+	"github.com/dca00107/lockstep/txlock/job"
+)
+
+// Observer is a txlock.Observer, whose methods Job and Election observe jobs and
+// elections. New makes it. All its methods may be called from any goroutine.
+type Observer struct {
+	always []attribute.KeyValue
+	tracer trace.Tracer // nil for no spans
+	keys   bool
+
+	held, waiting, leading            metric.Int64UpDownCounter
+	acquire, wait, hold, left, tick   metric.Float64Histogram
+	losses, drops, stale, repeats     metric.Int64Counter
+	doomed, deadlocks, retries, ticks metric.Int64Counter
+	terms                             sync.Map // those that lead
+}
+
+var _ txlock.Observer = (*Observer)(nil)
+
+// Asked implements txlock.Observer, as do the methods below.
+func (o *Observer) Asked(ctx context.Context, e txlock.Event) {
+	o.waiting.Add(ctx, 1, o.with(familyOf(e)...))
+}
+
+// Granted records a grant.
+func (o *Observer) Granted(ctx context.Context, e txlock.Event) {
+	outcome := "granted"
+	if e.Once && e.Again {
+		outcome = "repeated"
+		o.repeats.Add(ctx, 1, o.with(all(e)...))
+	}
+	if !e.Again && !e.Once && !e.Plain {
+		o.held.Add(ctx, 1, o.with(familyOf(e)...))
+	}
+	o.answered(ctx, e, outcome)
+}
+
+// Refused records a refusal.
+func (o *Observer) Refused(ctx context.Context, e txlock.Event) {
+	if errors.Is(e.Err, txlock.ErrStaleSnapshot) {
+		o.stale.Add(ctx, 1, o.with(all(e)...))
+	}
+	if e.Plain && errors.Is(e.Err, txlock.ErrDeadlock) {
+		o.Doomed(ctx, e) // which nobody tells of a plain pool
+	}
+	o.answered(ctx, e, outcomeOf(e.Err, "error"))
+}
+
+// answered records the end of a call.
+func (o *Observer) answered(ctx context.Context, e txlock.Event, outcome string) {
+	o.waiting.Add(ctx, -1, o.with(familyOf(e)...))
+	o.record(ctx, o.acquire, e.Took, append(all(e), Outcome.String(outcome))...)
+	o.span(ctx, e, outcome)
+}
+
+// span makes a span of a call that has ended now.
+func (o *Observer) span(ctx context.Context, e txlock.Event, outcome string) {
+	if o.tracer == nil {
+		return
+	}
+	end := time.Now()
+	_, span := o.tracer.Start(ctx, kindOf(e)+" "+family(e), trace.WithTimestamp(end.Add(-e.Took)),
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(o.always...))
+	defer span.End(trace.WithTimestamp(end))
+	span.SetAttributes(append(all(e), Outcome.String(outcome))...)
+	if o.keys {
+		span.SetAttributes(Key.String(e.Key.String()))
+	}
+	if e.Err != nil && outcome != "busy" {
+		span.SetAttributes(ErrorType.String(outcome))
+		span.SetStatus(codes.Error, outcome) // the text of the error has the key
+	}
+}
+
+// Waited records a wait.
+func (o *Observer) Waited(ctx context.Context, e txlock.Event) {
+	o.record(ctx, o.wait, e.Took, append(all(e), Outcome.String(outcomeOf(e.Err, "granted")), Fair.Bool(e.Fair))...)
+}
+
+// Renewed records what was left of a lease.
+func (o *Observer) Renewed(ctx context.Context, e txlock.Event) {
+	o.record(ctx, o.left, e.Took, all(e)...)
+}
+
+// Lost records a loss.
+func (o *Observer) Lost(ctx context.Context, e txlock.Event) {
+	o.losses.Add(ctx, 1, o.with(all(e)...))
+	o.ended(ctx, e, "lost")
+}
+
+// Released records the end of a hold.
+func (o *Observer) Released(ctx context.Context, e txlock.Event) {
+	if errors.Is(e.Err, txlock.ErrLost) {
+		return // Lost has counted it
+	}
+	o.ended(ctx, e, outcomeOf(e.Err, "released"))
+}
+
+func (o *Observer) ended(ctx context.Context, e txlock.Event, outcome string) {
+	o.held.Add(ctx, -1, o.with(familyOf(e)...))
+	o.record(ctx, o.hold, e.Took, append(all(e), Outcome.String(outcome))...)
+}
+
+// Dropped counts a handle that was dropped.
+func (o *Observer) Dropped(ctx context.Context, e txlock.Event) {
+	o.drops.Add(ctx, 1, o.with(all(e)...))
+}
+
+// Doomed counts a transaction that was over before its end.
+func (o *Observer) Doomed(ctx context.Context, e txlock.Event) {
+	o.doomed.Add(ctx, 1, o.with(Family.String(family(e)), ErrorType.String(typeOf(e.Err))))
+	if errors.Is(e.Err, txlock.ErrDeadlock) {
+		o.deadlocks.Add(ctx, 1, o.with(Family.String(family(e))))
+	}
+}
+
+// Retried counts a transaction that is run again.
+func (o *Observer) Retried(ctx context.Context, e txlock.Event) {
+	o.retries.Add(ctx, 1, o.with(Family.String(family(e)), ErrorType.String(typeOf(e.Err))))
+}
+
+// Job records what becomes of the ticks of jobs: job.Observe(o.Job).
+func (o *Observer) Job(ctx context.Context, e job.Event) {
+	attributes := []attribute.KeyValue{Job.String(e.Key.String()), Outcome.String(string(e.Kind))}
+	o.ticks.Add(ctx, 1, o.with(attributes...))
+	if e.Kind == job.Done || e.Kind == job.Failed {
+		o.record(ctx, o.tick, e.Took, attributes...)
+	}
+}
+
+// Election records whether this process leads: elect.Observer(o.Election). It doesn't any
+// more when the grace of its function begins.
+func (o *Observer) Election(ctx context.Context, e elect.Event) {
+	type term struct {
+		key   txlock.Key
+		token uint64
+	}
+	attributes := o.with(Election.String(e.Key.String()))
+	switch e.Kind {
+	case elect.Leads:
+		o.terms.Store(term{e.Key, e.Token}, nil)
+		o.leading.Add(ctx, 1, attributes)
+	case elect.Ending, elect.Ended:
+		if _, leads := o.terms.LoadAndDelete(term{e.Key, e.Token}); leads {
+			o.leading.Add(ctx, -1, attributes)
+		}
+	}
+}
+
+// record adds a duration to a histogram.
+func (o *Observer) record(ctx context.Context, to metric.Float64Histogram, took time.Duration, attributes ...attribute.KeyValue) {
+	to.Record(ctx, max(took, 0).Seconds(), o.with(attributes...))
+}
+
+// with adds the attributes of WithAttributes.
+func (o *Observer) with(attributes ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributes(append(attributes, o.always...)...)
+}
+
+// all are the attributes of an event, and familyOf those that don't change while a lock is
+// held.
+func all(e txlock.Event) []attribute.KeyValue { return append(familyOf(e), Shared.Bool(e.Shared)) }
+
+func familyOf(e txlock.Event) []attribute.KeyValue {
+	return append(make([]attribute.KeyValue, 0, 6), Kind.String(kindOf(e)), Family.String(family(e)))
+}
+
+func family(e txlock.Event) string {
+	family, _, _ := strings.Cut(e.Key.String(), ":")
+	return family
+}
+
+func kindOf(e txlock.Event) string {
+	switch {
+	case e.Lease:
+		return "lease"
+	case e.Once:
+		return "once"
+	}
+	return "lock"
+}

@@ -1,0 +1,119 @@
+package txlock
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// SlogOption is an option of SlogObserver.
+type SlogOption func(*slogObserver)
+
+// SlogLevels sets the level of warnings, and that of all else. The defaults are
+// slog.LevelWarn and slog.LevelDebug.
+func SlogLevels(warning, other slog.Level) SlogOption {
+	return func(o *slogObserver) { o.warning, o.other = warning, other }
+}
+
+// SlogThreshold makes a warning of each grant, refusal and wait that has taken at least d,
+// and of each release of what was held for at least d. The default, and a d that is not
+// positive, is none.
+func SlogThreshold(d time.Duration) SlogOption {
+	return func(o *slogObserver) { o.threshold = d }
+}
+
+// SlogObserver writes what happens to locks and leases to a log: losses and dropped
+// handles as warnings, all else on the level Debug, with the attributes key, token, owner, took,
+// shared, again, fair and error, those of them that there are. It doesn't write that a
+// lock is asked for.
+func SlogObserver(log *slog.Logger, options ...SlogOption) Observer {
+	o := slogObserver{log: log, warning: slog.LevelWarn, other: slog.LevelDebug}
+	for _, option := range options {
+		option(&o)
+	}
+	return o
+}
+
+type slogObserver struct {
+	log            *slog.Logger
+	warning, other slog.Level
+	threshold      time.Duration
+}
+
+func (o slogObserver) Asked(context.Context, Event) {}
+
+func (o slogObserver) Granted(ctx context.Context, e Event) { o.timed(ctx, "granted", e) }
+
+func (o slogObserver) Refused(ctx context.Context, e Event) { o.timed(ctx, "refused", e) }
+
+func (o slogObserver) Waited(ctx context.Context, e Event) { o.timed(ctx, "waited", e) }
+
+func (o slogObserver) Renewed(ctx context.Context, e Event) {
+	o.write(ctx, o.other, kindOf(e)+" renewed", e)
+}
+
+func (o slogObserver) Lost(ctx context.Context, e Event) {
+	o.write(ctx, o.warning, kindOf(e)+" lost", e)
+}
+
+func (o slogObserver) Released(ctx context.Context, e Event) { o.timed(ctx, "released", e) }
+
+func (o slogObserver) Dropped(ctx context.Context, e Event) {
+	o.write(ctx, o.warning, kindOf(e)+" dropped", e)
+}
+
+func (o slogObserver) Doomed(ctx context.Context, e Event) {
+	o.write(ctx, o.other, "transaction doomed", e)
+}
+
+func (o slogObserver) Retried(ctx context.Context, e Event) {
+	o.write(ctx, o.other, "transaction retried", e)
+}
+
+// timed writes an event that may be a slow one.
+func (o slogObserver) timed(ctx context.Context, what string, e Event) {
+	level := o.other
+	if o.threshold > 0 && e.Took >= o.threshold {
+		level = o.warning
+	}
+	o.write(ctx, level, kindOf(e)+" "+what, e)
+}
+
+func kindOf(e Event) string {
+	switch {
+	case e.Lease:
+		return "lease"
+	case e.Once:
+		return "once"
+	}
+	return "lock"
+}
+
+func (o slogObserver) write(ctx context.Context, level slog.Level, what string, e Event) {
+	if !o.log.Enabled(ctx, level) {
+		return
+	}
+	attributes := []slog.Attr{slog.String("key", e.Key.String())}
+	if e.Took != 0 {
+		attributes = append(attributes, slog.Duration("took", e.Took))
+	}
+	if e.Token > 0 {
+		attributes = append(attributes, slog.Uint64("token", e.Token))
+	}
+	if e.Owner != "" {
+		attributes = append(attributes, slog.String("owner", e.Owner))
+	}
+	if e.Shared {
+		attributes = append(attributes, slog.Bool("shared", true))
+	}
+	if e.Again {
+		attributes = append(attributes, slog.Bool("again", true))
+	}
+	if e.Fair {
+		attributes = append(attributes, slog.Bool("fair", true))
+	}
+	if e.Err != nil {
+		attributes = append(attributes, slog.Any("error", e.Err))
+	}
+	o.log.LogAttrs(ctx, level, what, attributes...)
+}
