@@ -261,7 +261,7 @@ func (w *worker) kinds() []func() outcome {
 		return []func() outcome{w.acquireAll, w.tryAcquireAll, w.lock}
 	case guards[w.Without].of == ofKept:
 		return []func() outcome{w.keep, w.keep, w.tryKept, w.lock}
-	case guards[w.Without].of == ofAsked:
+	case strings.HasPrefix(guards[w.Without].of, ofAsked):
 		return []func() outcome{w.untilAsked, w.untilAsked, w.ask, w.lock}
 	}
 	return []func() outcome{

@@ -27,8 +27,10 @@ func (s *story) refused(id, kind string, at int64, keys ...string) {
 }
 
 // asks adds a question.
-func (s *story) asks(id string, at int64) {
-	s.ops = append(s.ops, &op{ID: id, Kind: "ask", Keys: []string{"asked:1"}, Call: at * second, Return: at * second, Outcome: succeeded})
+func (s *story) asks(id string, at int64) { s.asksFor(id, "asked:1", at, succeeded) }
+
+func (s *story) asksFor(id, key string, at int64, came outcome) {
+	s.ops = append(s.ops, &op{ID: id, Kind: "ask", Keys: []string{key}, Call: at * second, Return: at * second, Outcome: came})
 }
 
 // toldAt notes when a hold was told of a question.
@@ -118,6 +120,43 @@ var leaseStories = map[string]struct {
 		s.asks("q", 3)
 		s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6)
 		s.shows(5, 5, sight{key: "asked:1", owner: "b", question: "q", token: 2})
+	}},
+	"told that nobody has what somebody has": {[]string{notTold}, func(s *story) {
+		s.held("a", "permit until asked", askedPermits, 1, 1, 2, 5)
+		s.asksFor("q", askedPermits, 3, failed)
+	}},
+	"told that nobody has what was given up": {nil, func(s *story) {
+		s.held("a", "permit until asked", askedPermits, 1, 1, 2, 5)
+		s.asksFor("q", askedPermits, 6, failed)
+		s.held("b", "permit until asked", askedPermits, 2, 7, 8, 9)
+	}},
+	"all readers are told of a question": {nil, func(s *story) {
+		toldAt(s.held("a", "share until asked", askedReaders, 1, 1, 1, 9), 4, "q")
+		toldAt(s.held("b", "try share until asked", askedReaders, 2, 1, 2, 9), 5, "q")
+		s.asksFor("q", askedReaders, 3, succeeded)
+		s.shows(4, 8, sight{key: askedReaders, slot: 4, owner: "a", question: "q", token: 1}, sight{key: askedReaders, slot: 7, owner: "b", question: "q", token: 2})
+		s.held("c", "hold until asked", askedReaders, 3, 10, 10, 11)
+	}},
+	"one reader of two is told": {[]string{notTold}, func(s *story) {
+		toldAt(s.held("a", "share until asked", askedReaders, 1, 1, 1, 9), 4, "q")
+		s.held("b", "share until asked", askedReaders, 2, 1, 2, 9)
+		s.asksFor("q", askedReaders, 3, succeeded)
+	}},
+	"a later reader is told": {[]string{misled}, func(s *story) {
+		toldAt(s.held("a", "share until asked", askedReaders, 1, 1, 1, 9), 4, "q")
+		s.asksFor("q", askedReaders, 3, succeeded)
+		toldAt(s.held("b", "share until asked", askedReaders, 2, 5, 5, 9), 6, "q")
+	}},
+	"the row of a permit keeps a question": {[]string{misled}, func(s *story) {
+		toldAt(s.held("a", "permit until asked", askedPermits, 1, 1, 2, 4), 4, "q")
+		s.asksFor("q", askedPermits, 3, succeeded)
+		s.held("b", "permit until asked", askedPermits, 2, 2, 5, 6)
+		s.shows(3, 3, sight{key: askedPermits, slot: 2, owner: "a", question: "q", token: 1})
+		s.shows(5, 5, sight{key: askedPermits, slot: 2, owner: "b", question: "q", token: 2})
+	}},
+	"told what was asked of another key": {[]string{misled}, func(s *story) {
+		toldAt(s.held("a", "permit until asked", askedPermits, 1, 1, 2, 4), 4, "q")
+		s.asksFor("q", askedReaders, 3, succeeded)
 	}},
 	"told what nobody has asked": {[]string{misled}, func(s *story) {
 		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")

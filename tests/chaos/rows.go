@@ -16,6 +16,7 @@ type sight struct {
 	from, to             int64
 	key, owner, question string
 	token                uint64
+	slot                 int64
 	held                 bool
 }
 
@@ -26,15 +27,15 @@ const lookEvery = 50 * time.Millisecond
 // server doesn't answer is left out.
 func (s *site) look(ctx context.Context) {
 	const limit = time.Second
-	query := "SELECT name, owner, token, CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP(NOW(6)) * 1000000, IF(asked_us > 0, question, '')" +
-		" FROM lockstep_leases WHERE slot = 0 AND (name LIKE '" + strings.Join([]string{ofAll, ofKept, ofAsked}, "%' OR name LIKE '") + "%')"
+	query := "SELECT name, slot, owner, token, CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP(NOW(6)) * 1000000, IF(asked_us > 0, question, '')" +
+		" FROM lockstep_leases WHERE slot = 0 AND (name LIKE '" + ofAll + "%' OR name LIKE '" + ofKept + "%') OR name LIKE '" + ofAsked + "%'"
 	for sleep(ctx, lookEvery) == nil {
 		var found []sight
 		limited, cancel := context.WithTimeout(ctx, limit)
 		from := clock{}.now()
 		err := eachRow(limited, s.admin, query, func(rows *sql.Rows) error {
 			seen := sight{from: from}
-			err := rows.Scan(&seen.key, &seen.owner, &seen.token, &seen.held, &seen.question)
+			err := rows.Scan(&seen.key, &seen.slot, &seen.owner, &seen.token, &seen.held, &seen.question)
 			found = append(found, seen)
 			return err
 		})
