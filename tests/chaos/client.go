@@ -273,7 +273,7 @@ func (w *worker) kinds() []func() outcome {
 		w.acquire, w.acquire, w.tryAcquire, w.acquireFair, w.acquireTx, w.acquireShared, w.acquireShared, w.acquireWriter, w.acquirePermit, w.acquirePermit,
 		w.lead, w.lead,
 		w.acquireAll, w.acquireAll, w.tryAcquireAll, w.acquireOne, w.keep, w.keep, w.tryKept,
-		w.untilAsked, w.untilAsked, w.untilAsked, w.ask, w.ask, w.ask,
+		w.untilAsked, w.untilAsked, w.untilAsked, w.untilAsked, w.untilAsked, w.ask, w.ask, w.ask, w.ask,
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // second is one of the moments of the histories of leases, whose time to live it is, too.
@@ -23,7 +25,7 @@ func (s *story) held(id, kind, key string, token uint64, call, grant, release in
 
 // refused adds an operation that was told that the keys are taken.
 func (s *story) refused(id, kind string, at int64, keys ...string) {
-	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id})
+	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id, Err: fmt.Sprintf("try: %v", txlock.ErrBusy)})
 }
 
 // asks adds a question.
@@ -79,11 +81,16 @@ var leaseStories = map[string]struct {
 	}},
 	"nobody has it, and it is refused": {[]string{stuck}, func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 3)
-		s.refused("r", "try to take over", 7, "asked:1")
+		s.refused("r", "try to hold until asked", 7, "asked:1")
+	}},
+	"the server has answered too late": {nil, func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 3)
+		s.refused("r", "try to hold until asked", 7, "asked:1")
+		s.ops[len(s.ops)-1].Err = fmt.Sprintf("try: %v: the server has answered too late", txlock.ErrWaitTimeout)
 	}},
 	"somebody may have it": {nil, func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 0) // it was killed at 3
-		s.refused("r", "try to take over", 7, "asked:1")
+		s.refused("r", "try to hold until asked", 7, "asked:1")
 		s.refused("t", "try acquire all", 4, "all:1", "all:2")
 		s.waits("u", 3, 5, "all:2", "all:3")
 	}},
@@ -91,7 +98,7 @@ var leaseStories = map[string]struct {
 		a := s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9)
 		s.asks("q", 3)
 		toldAt(a, 4, "q")
-		s.held("b", "try to take over", "asked:1", 2, 10, 10, 11)
+		s.held("b", "try to hold until asked", "asked:1", 2, 10, 10, 11)
 	}},
 	"not told of a question, and given up": {nil, func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 5)
@@ -108,7 +115,7 @@ var leaseStories = map[string]struct {
 	"told of a question that was answered": {[]string{misled}, func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4)
 		s.asks("q", 3)
-		toldAt(s.held("b", "try to take over", "asked:1", 2, 5, 5, 6), 6, "q")
+		toldAt(s.held("b", "try to hold until asked", "asked:1", 2, 5, 5, 6), 6, "q")
 	}},
 	"two are told of a question": {[]string{misled}, func(s *story) {
 		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // sight is what the row of a lease says, read without the library at some moment between
@@ -139,10 +141,12 @@ func (v *verdict) checkLeases(history []*op, seen []sight, ttl time.Duration) {
 }
 
 // checkRefused checks that who was told that a key is taken was told so while it was.
+// That the server has answered too late says nothing of the key.
 func (v *verdict) checkRefused(history []*op, ends map[string]*op, ttl time.Duration) {
 	held := tenures(history, ends, ttl)
 	for _, o := range history {
-		if o.Outcome != failed || !acquires(o) || !tries(o) { // who waits may be late
+		busy := o.Outcome == failed && strings.Contains(o.Err, txlock.ErrBusy.Error())
+		if !busy || !acquires(o) || !tries(o) { // who waits may be late
 			continue
 		}
 		if !slices.ContainsFunc(o.Keys, func(key string) bool {
