@@ -184,7 +184,7 @@ func (e *elected) change(cause string, m *member) (undo func()) {
 		return func() { fatal(e.t, m.Signal(syscall.SIGCONT)) }
 	case byCut:
 		m.network.hang(e.t)
-		return func() { m.network.Mend(e.t.Context()) }
+		return func() { fatal(e.t, m.network.Mend()) }
 	}
 	return func() {}
 }

@@ -25,7 +25,11 @@ func newNetwork(t testing.TB, db *testdb.DB) network {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(n.Close)
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return network{n}
 }
 
@@ -41,6 +45,14 @@ func (n network) hang(t testing.TB) {
 	t.Helper()
 	if err := n.Hang(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// down is Down.
+func (n network) down(t testing.TB) {
+	t.Helper()
+	if err := n.Down(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -25,7 +25,7 @@ func TestHolderIsToldFirst(t *testing.T) {
 			dedicated bool
 			begin     func(t *testing.T, db *testdb.DB, n network)
 		}{
-			"unreachable": {false, func(_ *testing.T, _ *testdb.DB, n network) { n.Down() }},
+			"unreachable": {false, func(t *testing.T, _ *testdb.DB, n network) { n.down(t) }},
 			"hung":        {false, func(t *testing.T, _ *testdb.DB, n network) { n.hang(t) }},
 			"stopped":     {true, stopForAWhile},
 		} {
@@ -169,7 +169,7 @@ func TestVanishedGuard(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				n.Down()
+				n.down(t)
 				if err := tx.Commit(); err == nil {
 					t.Error("Commit says that it has committed")
 				}

@@ -178,7 +178,7 @@ func (n *faultNode) fault(t *testing.T) (kind string) {
 	default:
 		kind = "partition"
 		way := n.ways[mathrand.N(len(n.ways))]
-		way.Down()
+		way.down(t)
 		pause()
 		if err := way.Up(); err != nil {
 			t.Errorf("end of the partition: %v", err)
@@ -309,7 +309,7 @@ func TestFailoverBreaksALease(t *testing.T) {
 	all.Go(func() {
 		for ctx.Err() == nil {
 			way := first.ways[mathrand.N(faultClients)]
-			way.Down()
+			way.down(t)
 			time.Sleep(mathrand.N(500 * time.Millisecond))
 			if err := way.Up(); err != nil {
 				t.Errorf("end of the partition: %v", err)

@@ -20,17 +20,61 @@ const (
 // ofAsked begins the keys whose holders are asked to give them up.
 const ofAsked = "asked:"
 
-var askedKeys = []string{ofAsked + "1", ofAsked + "2"}
+// The keys that are asked for: such as one has, that of readers and writers, and that of
+// permits.
+const (
+	askedReaders = ofAsked + "readers"
+	askedPermits = ofAsked + "permits"
+)
+
+var (
+	askedLeases = []string{ofAsked + "1", ofAsked + "2", askedReaders}
+	askedKeys   = append(askedLeases, askedPermits)
+)
+
+// anAsked is one of the keys, or that which is of the guard that is off.
+func (w *worker) anAsked() string {
+	if of := guards[w.Without].of; slices.Contains(askedKeys, of) {
+		return of
+	}
+	return w.one(askedKeys)
+}
+
+// wanted is a way to acquire a key that is asked for, with its kind.
+type wanted struct {
+	kind    string
+	acquire func(ctx context.Context, options ...lease.AcquireOption) (*lease.Lease, error)
+}
+
+// want chooses how to acquire a key. The second way doesn't wait.
+func (w *worker) want(key string) (waits, tries wanted) {
+	if key == askedPermits {
+		semaphore, err := w.leases.Semaphore(keyOf(key), permits)
+		if err != nil {
+			panic(err)
+		}
+		return wanted{"permit until asked", semaphore.Acquire}, wanted{"try permit until asked", semaphore.TryAcquire}
+	}
+	of := func(acquire func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error)) func(context.Context, ...lease.AcquireOption) (*lease.Lease, error) {
+		return func(ctx context.Context, options ...lease.AcquireOption) (*lease.Lease, error) {
+			return acquire(ctx, keyOf(key), options...)
+		}
+	}
+	if key == askedReaders && w.IntN(4) > 0 {
+		return wanted{"share until asked", of(w.leases.AcquireShared)}, wanted{"try share until asked", of(w.leases.TryAcquireShared)}
+	}
+	return wanted{"hold until asked", of(w.leases.Acquire)}, wanted{"try to hold until asked", of(w.leases.TryAcquire)}
+}
 
 // untilAsked holds a key until somebody asks for it, and mostly gives it up then.
 func (w *worker) untilAsked() outcome {
-	key := w.one(askedKeys)
-	kind, acquire := "try to hold until asked", w.leases.TryAcquire
+	key := w.anAsked()
+	way, tries := w.want(key)
 	if w.IntN(2) == 0 {
-		kind, acquire = "hold until asked", w.leases.Acquire
+		way = tries
 	}
-	return w.hold(context.Background(), kind, key, func(ctx context.Context) (*lease.Lease, error) {
-		return acquire(ctx, keyOf(key), lease.WaitAtMost(2*w.TTL))
+	return w.hold(context.Background(), way.kind, key, func(ctx context.Context) (*lease.Lease, error) {
+		return way.acquire(ctx, lease.WaitAtMost(2*w.TTL))
 	}, (*holding).listen)
 }
 
@@ -40,7 +84,7 @@ func (h *holding) listen() {
 	w := h.w
 	w.journal.write(op{ID: h.id, Owner: h.l.Owner()})
 	revoked := h.l.Revoked()
-	if w.IntN(3) == 0 && h.write() == unknown {
+	if h.key != askedPermits && !h.l.Shared() && w.IntN(3) == 0 && h.write() == unknown {
 		return // the server may be about to commit it
 	}
 	patience := w.TTL
@@ -79,7 +123,7 @@ func (h *holding) listen() {
 
 // ask asks for a key, and tries to get what was given up.
 func (w *worker) ask() outcome {
-	key := w.one(askedKeys)
+	key := w.anAsked()
 	o := w.begin("ask", key)
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
@@ -97,8 +141,9 @@ func (w *worker) ask() outcome {
 	}
 	for range 10 {
 		w.think(w.TTL / 5)
-		came := w.hold(context.Background(), "try to take over", key, func(ctx context.Context) (*lease.Lease, error) {
-			return w.leases.TryAcquire(ctx, keyOf(key))
+		_, way := w.want(key)
+		came := w.hold(context.Background(), way.kind, key, func(ctx context.Context) (*lease.Lease, error) {
+			return way.acquire(ctx)
 		}, func(h *holding) {
 			w.journal.write(op{ID: h.id, Owner: h.l.Owner()})
 			h.pause()
@@ -128,35 +173,47 @@ func (v *verdict) checkAsks(history []*op, seen []sight, ttl time.Duration) {
 			byKey[o.Keys[0]] = append(byKey[o.Keys[0]], o)
 		}
 	}
-	asked := make(map[string][]uint64) // by question, the tokens of those who were asked
+	asked := make(map[place][]uint64) // the tokens of those who were asked
 	for _, o := range history {
 		if o.Token == 0 || o.Outcome != succeeded {
 			continue
 		}
 		v.checkTold(o, byKey[o.Keys[0]], toldWithin(ttl))
-		if o.Told > 0 && v.checkAddressee(o, asks[o.Question]) {
-			asked[o.Question] = append(asked[o.Question], o.Token)
+		if o.Told > 0 && v.checkAddressee(o, asks[o.Question]) && !shares(o.Kind) {
+			asked[place{o.Question, 0}] = append(asked[place{o.Question, 0}], o.Token)
 		}
 	}
 	for _, s := range seen {
-		if s.held && asks[s.question] != nil {
-			asked[s.question] = append(asked[s.question], s.token)
+		if at := (place{s.question, s.slot}); s.held && asks[s.question] != nil {
+			asked[at] = append(asked[at], s.token)
 		}
 	}
-	for _, id := range sortedKeys(asked) {
-		slices.Sort(asked[id])
-		if tokens := slices.Compact(asked[id]); len(tokens) > 1 {
-			v.add(misled, "%s: what %s has asked has reached the holders with the tokens %d", asks[id].Keys[0], id, tokens)
+	for at, tokens := range asked {
+		slices.Sort(tokens)
+		if tokens = slices.Compact(tokens); len(tokens) > 1 {
+			v.add(misled, "%s: what %s has asked has reached, in slot %d, the holders with the tokens %d", asks[at.question].Keys[0], at.question, at.slot, tokens)
 		}
 	}
 }
 
-// checkTold checks that a hold which goes on was told of each question.
+// place is the slot of a question's key. One holder at a time has it.
+type place struct {
+	question string
+	slot     int64
+}
+
+// checkTold checks that a hold which goes on was told of each question, and that nobody
+// was told that there is none.
 func (v *verdict) checkTold(o *op, asks []*op, limit time.Duration) {
 	for _, ask := range asks {
 		by := ask.Return + int64(limit)
-		if ask.Outcome == succeeded && ask.Call > o.Return && o.Valid > by && (o.Told == 0 || o.Told > by) {
+		switch {
+		case ask.Call <= o.Return:
+		case ask.Outcome == succeeded && o.Valid > by && (o.Told == 0 || o.Told > by):
 			v.add(notTold, "%s: %s has gone on for %v after %s had asked", o.Keys[0], o.ID, time.Duration(o.Valid-ask.Return), ask.ID)
+			return
+		case ask.Outcome == failed && o.Valid > ask.Return:
+			v.add(notTold, "%s: %s has it all the time, and %s was told that nobody has: %s", o.Keys[0], o.ID, ask.ID, ask.Err)
 			return
 		}
 	}

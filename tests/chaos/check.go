@@ -182,7 +182,7 @@ func (v *verdict) checkLost(name string, value int64, writes []commit) (lost int
 
 // checkTokens checks that the tokens rise, but for those of leases, which may write twice.
 func (v *verdict) checkTokens(name string, writes []commit) {
-	lease := slices.Contains(slices.Concat(leaseKeys, sharedKeys, innerKeys, electionKeys, allKeys, askedKeys), name)
+	lease := slices.Contains(slices.Concat(leaseKeys, sharedKeys, innerKeys, electionKeys, allKeys, askedLeases), name)
 	token := uint64(0)
 	for i, c := range writes {
 		if c.token == 0 {

@@ -261,7 +261,7 @@ func (w *worker) kinds() []func() outcome {
 		return []func() outcome{w.acquireAll, w.tryAcquireAll, w.lock}
 	case guards[w.Without].of == ofKept:
 		return []func() outcome{w.keep, w.keep, w.tryKept, w.lock}
-	case guards[w.Without].of == ofAsked:
+	case strings.HasPrefix(guards[w.Without].of, ofAsked):
 		return []func() outcome{w.untilAsked, w.untilAsked, w.ask, w.lock}
 	}
 	return []func() outcome{
@@ -273,7 +273,7 @@ func (w *worker) kinds() []func() outcome {
 		w.acquire, w.acquire, w.tryAcquire, w.acquireFair, w.acquireTx, w.acquireShared, w.acquireShared, w.acquireWriter, w.acquirePermit, w.acquirePermit,
 		w.lead, w.lead,
 		w.acquireAll, w.acquireAll, w.tryAcquireAll, w.acquireOne, w.keep, w.keep, w.tryKept,
-		w.untilAsked, w.untilAsked, w.untilAsked, w.ask, w.ask, w.ask,
+		w.untilAsked, w.untilAsked, w.untilAsked, w.untilAsked, w.untilAsked, w.ask, w.ask, w.ask, w.ask,
 	}
 }
 

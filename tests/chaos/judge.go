@@ -127,12 +127,12 @@ func (s *site) sweep(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = leases.Close(ctx) }()
-	for _, key := range slices.Concat(leaseKeys, sharedKeys, outerKeys, innerKeys, tickKeys, electionKeys, allKeys, keptKeys, askedKeys) {
+	for _, key := range slices.Concat(leaseKeys, sharedKeys, outerKeys, innerKeys, tickKeys, electionKeys, allKeys, keptKeys, askedLeases) {
 		if err := leases.Do(ctx, keyOf(key), func(context.Context, *lease.Lease) error { return nil }); err != nil {
 			s.add(stuck, "%s can't be had at the end: %v", key, err)
 		}
 	}
-	for _, key := range permitKeys {
+	for _, key := range slices.Concat(permitKeys, []string{askedPermits}) {
 		semaphore, err := leases.Semaphore(keyOf(key), permits)
 		if err != nil {
 			return err

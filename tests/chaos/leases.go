@@ -74,14 +74,17 @@ func (w *worker) acquireTx() outcome {
 }
 
 // shares tells whether a hold of that kind lets others in.
-func shares(kind string) bool { return kind == "share" || kind == "permit" }
+func shares(kind string) bool {
+	return strings.Contains(kind, "share") || strings.Contains(kind, "permit")
+}
 
 // mostOf is how many may share a key.
 func mostOf(key string) int {
-	switch use, _, _ := strings.Cut(key, ":"); use {
-	case "shared":
+	use, _, _ := strings.Cut(key, ":")
+	switch {
+	case use == "shared" || key == askedReaders:
 		return linear.Unlimited
-	case "permit":
+	case use == "permit" || key == askedPermits:
 		return permits
 	}
 	return 0

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // second is one of the moments of the histories of leases, whose time to live it is, too.
@@ -23,12 +25,14 @@ func (s *story) held(id, kind, key string, token uint64, call, grant, release in
 
 // refused adds an operation that was told that the keys are taken.
 func (s *story) refused(id, kind string, at int64, keys ...string) {
-	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id})
+	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id, Err: fmt.Sprintf("try: %v", txlock.ErrBusy)})
 }
 
 // asks adds a question.
-func (s *story) asks(id string, at int64) {
-	s.ops = append(s.ops, &op{ID: id, Kind: "ask", Keys: []string{"asked:1"}, Call: at * second, Return: at * second, Outcome: succeeded})
+func (s *story) asks(id string, at int64) { s.asksFor(id, "asked:1", at, succeeded) }
+
+func (s *story) asksFor(id, key string, at int64, came outcome) {
+	s.ops = append(s.ops, &op{ID: id, Kind: "ask", Keys: []string{key}, Call: at * second, Return: at * second, Outcome: came})
 }
 
 // toldAt notes when a hold was told of a question.
@@ -77,11 +81,16 @@ var leaseStories = map[string]struct {
 	}},
 	"nobody has it, and it is refused": {[]string{stuck}, func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 3)
-		s.refused("r", "try to take over", 7, "asked:1")
+		s.refused("r", "try to hold until asked", 7, "asked:1")
+	}},
+	"the server has answered too late": {nil, func(s *story) {
+		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 3)
+		s.refused("r", "try to hold until asked", 7, "asked:1")
+		s.ops[len(s.ops)-1].Err = fmt.Sprintf("try: %v: the server has answered too late", txlock.ErrWaitTimeout)
 	}},
 	"somebody may have it": {nil, func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 0) // it was killed at 3
-		s.refused("r", "try to take over", 7, "asked:1")
+		s.refused("r", "try to hold until asked", 7, "asked:1")
 		s.refused("t", "try acquire all", 4, "all:1", "all:2")
 		s.waits("u", 3, 5, "all:2", "all:3")
 	}},
@@ -89,7 +98,7 @@ var leaseStories = map[string]struct {
 		a := s.held("a", "hold until asked", "asked:1", 1, 1, 2, 9)
 		s.asks("q", 3)
 		toldAt(a, 4, "q")
-		s.held("b", "try to take over", "asked:1", 2, 10, 10, 11)
+		s.held("b", "try to hold until asked", "asked:1", 2, 10, 10, 11)
 	}},
 	"not told of a question, and given up": {nil, func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 5)
@@ -106,7 +115,7 @@ var leaseStories = map[string]struct {
 	"told of a question that was answered": {[]string{misled}, func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4)
 		s.asks("q", 3)
-		toldAt(s.held("b", "try to take over", "asked:1", 2, 5, 5, 6), 6, "q")
+		toldAt(s.held("b", "try to hold until asked", "asked:1", 2, 5, 5, 6), 6, "q")
 	}},
 	"two are told of a question": {[]string{misled}, func(s *story) {
 		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")
@@ -118,6 +127,43 @@ var leaseStories = map[string]struct {
 		s.asks("q", 3)
 		s.held("b", "hold until asked", "asked:1", 2, 2, 5, 6)
 		s.shows(5, 5, sight{key: "asked:1", owner: "b", question: "q", token: 2})
+	}},
+	"told that nobody has what somebody has": {[]string{notTold}, func(s *story) {
+		s.held("a", "permit until asked", askedPermits, 1, 1, 2, 5)
+		s.asksFor("q", askedPermits, 3, failed)
+	}},
+	"told that nobody has what was given up": {nil, func(s *story) {
+		s.held("a", "permit until asked", askedPermits, 1, 1, 2, 5)
+		s.asksFor("q", askedPermits, 6, failed)
+		s.held("b", "permit until asked", askedPermits, 2, 7, 8, 9)
+	}},
+	"all readers are told of a question": {nil, func(s *story) {
+		toldAt(s.held("a", "share until asked", askedReaders, 1, 1, 1, 9), 4, "q")
+		toldAt(s.held("b", "try share until asked", askedReaders, 2, 1, 2, 9), 5, "q")
+		s.asksFor("q", askedReaders, 3, succeeded)
+		s.shows(4, 8, sight{key: askedReaders, slot: 4, owner: "a", question: "q", token: 1}, sight{key: askedReaders, slot: 7, owner: "b", question: "q", token: 2})
+		s.held("c", "hold until asked", askedReaders, 3, 10, 10, 11)
+	}},
+	"one reader of two is told": {[]string{notTold}, func(s *story) {
+		toldAt(s.held("a", "share until asked", askedReaders, 1, 1, 1, 9), 4, "q")
+		s.held("b", "share until asked", askedReaders, 2, 1, 2, 9)
+		s.asksFor("q", askedReaders, 3, succeeded)
+	}},
+	"a later reader is told": {[]string{misled}, func(s *story) {
+		toldAt(s.held("a", "share until asked", askedReaders, 1, 1, 1, 9), 4, "q")
+		s.asksFor("q", askedReaders, 3, succeeded)
+		toldAt(s.held("b", "share until asked", askedReaders, 2, 5, 5, 9), 6, "q")
+	}},
+	"the row of a permit keeps a question": {[]string{misled}, func(s *story) {
+		toldAt(s.held("a", "permit until asked", askedPermits, 1, 1, 2, 4), 4, "q")
+		s.asksFor("q", askedPermits, 3, succeeded)
+		s.held("b", "permit until asked", askedPermits, 2, 2, 5, 6)
+		s.shows(3, 3, sight{key: askedPermits, slot: 2, owner: "a", question: "q", token: 1})
+		s.shows(5, 5, sight{key: askedPermits, slot: 2, owner: "b", question: "q", token: 2})
+	}},
+	"told what was asked of another key": {[]string{misled}, func(s *story) {
+		toldAt(s.held("a", "permit until asked", askedPermits, 1, 1, 2, 4), 4, "q")
+		s.asksFor("q", askedReaders, 3, succeeded)
 	}},
 	"told what nobody has asked": {[]string{misled}, func(s *story) {
 		toldAt(s.held("a", "hold until asked", "asked:1", 1, 1, 2, 4), 4, "q")

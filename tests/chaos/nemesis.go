@@ -225,7 +225,9 @@ func (s *site) fillPool(ctx context.Context, f fault) error {
 
 func (s *site) cutNetwork(ctx context.Context, f fault) error {
 	n := s.clients[f.client].network
-	n.Down()
+	if err := n.Down(); err != nil {
+		return err
+	}
 	f.lasting(ctx)
 	return patiently(n.Up)
 }
@@ -242,11 +244,11 @@ func (s *site) slowNetwork(ctx context.Context, f fault) error {
 	}
 	f.lasting(ctx)
 	if f.choice>>2%4 == 0 {
-		n.Mend(context.Background())
-		return nil
+		return n.Mend()
 	}
-	n.Down()
-	n.Mend(context.Background())
+	if err := n.Down(); err != nil {
+		return err
+	}
 	return patiently(n.Up)
 }
 
@@ -256,8 +258,7 @@ func (s *site) hangNetwork(ctx context.Context, f fault) error {
 		return err
 	}
 	f.lasting(ctx)
-	n.Mend(context.Background())
-	return nil
+	return n.Mend()
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // sight is what the row of a lease says, read without the library at some moment between
@@ -16,6 +18,7 @@ type sight struct {
 	from, to             int64
 	key, owner, question string
 	token                uint64
+	slot                 int64
 	held                 bool
 }
 
@@ -26,15 +29,15 @@ const lookEvery = 50 * time.Millisecond
 // server doesn't answer is left out.
 func (s *site) look(ctx context.Context) {
 	const limit = time.Second
-	query := "SELECT name, owner, token, CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP(NOW(6)) * 1000000, IF(asked_us > 0, question, '')" +
-		" FROM lockstep_leases WHERE slot = 0 AND (name LIKE '" + strings.Join([]string{ofAll, ofKept, ofAsked}, "%' OR name LIKE '") + "%')"
+	query := "SELECT name, slot, owner, token, CHAR_LENGTH(holds) > 0 AND expires_us > UNIX_TIMESTAMP(NOW(6)) * 1000000, IF(asked_us > 0, question, '')" +
+		" FROM lockstep_leases WHERE slot = 0 AND (name LIKE '" + ofAll + "%' OR name LIKE '" + ofKept + "%') OR name LIKE '" + ofAsked + "%'"
 	for sleep(ctx, lookEvery) == nil {
 		var found []sight
 		limited, cancel := context.WithTimeout(ctx, limit)
 		from := clock{}.now()
 		err := eachRow(limited, s.admin, query, func(rows *sql.Rows) error {
 			seen := sight{from: from}
-			err := rows.Scan(&seen.key, &seen.owner, &seen.token, &seen.held, &seen.question)
+			err := rows.Scan(&seen.key, &seen.slot, &seen.owner, &seen.token, &seen.held, &seen.question)
 			found = append(found, seen)
 			return err
 		})
@@ -138,10 +141,12 @@ func (v *verdict) checkLeases(history []*op, seen []sight, ttl time.Duration) {
 }
 
 // checkRefused checks that who was told that a key is taken was told so while it was.
+// That the server has answered too late says nothing of the key.
 func (v *verdict) checkRefused(history []*op, ends map[string]*op, ttl time.Duration) {
 	held := tenures(history, ends, ttl)
 	for _, o := range history {
-		if o.Outcome != failed || !acquires(o) || !tries(o) { // who waits may be late
+		busy := o.Outcome == failed && strings.Contains(o.Err, txlock.ErrBusy.Error())
+		if !busy || !acquires(o) || !tries(o) { // who waits may be late
 			continue
 		}
 		if !slices.ContainsFunc(o.Keys, func(key string) bool {

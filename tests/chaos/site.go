@@ -112,18 +112,18 @@ func (s *site) config() *mysql.Config {
 }
 
 // close stops what was started.
-func (s *site) close() error {
+func (s *site) close() (err error) {
 	for _, p := range s.clients {
 		if p.process != nil {
 			p.process.Kill()
 			_ = p.orders.Close()
 		}
-		p.network.Down()
+		err = errors.Join(err, p.network.Down())
 	}
 	if s.admin != nil {
 		_ = s.admin.Close()
 	}
-	return s.server.Stop()
+	return errors.Join(err, s.server.Stop())
 }
 
 // fail notes that the run can't go on, for a reason that is not what is tested.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -151,6 +152,7 @@ func (s *site) crowd(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, leases.Close(ctx)) }()
+	kept := longestPause()
 	held := make(chan *lease.Lease, s.readers+1)
 	exclusive, err := leases.Acquire(ctx, txlock.Named("crowd"))
 	if err != nil {
@@ -180,17 +182,40 @@ func (s *site) crowd(ctx context.Context) (err error) {
 	if err := sleep(ctx, 2*crowdTTL); err != nil {
 		return err
 	}
-	gone, first := 0, ""
+	gone, first := 0, error(nil)
 	for l := range held {
 		if err := l.Err(); err != nil {
-			gone++
-			first = fmt.Sprintf("the first of them %s: %v", l.Key(), err)
+			gone, first = gone+1, cmp.Or(first, err)
 		}
 	}
 	if gone > 0 {
-		s.add(lost, "%d leases of %d, to which nothing was done, %s", gone, s.readers+1, first)
+		s.add(lost, "%d leases of %d, to which nothing was done while this process was not kept from running for longer than %v, the first of them: %v", gone, s.readers+1, kept(), first)
 	}
 	return nil
+}
+
+// longestPause measures for how long at a time this process was not run, until it is asked.
+func longestPause() func() time.Duration {
+	const every = 10 * time.Millisecond
+	stop, longest := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for most, last := time.Duration(0), time.Now(); ; {
+			select {
+			case <-tick.C:
+				now := time.Now()
+				most, last = max(most, now.Sub(last)), now
+			case <-stop:
+				longest <- most
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(stop)
+		return <-longest
+	}
 }
 
 // joinCrowd takes the lease of a reader, or every fourth time a permit.

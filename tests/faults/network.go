@@ -3,10 +3,13 @@
 package faults
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"net"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,8 +23,11 @@ import (
 type Network struct {
 	Dials atomic.Int64 // attempts to connect by Dial
 
-	proxy *toxiproxy.Proxy
-	addr  string // where it listens
+	api      *toxiproxy.ApiServer
+	proxy    *toxiproxy.Proxy
+	addr     string // where it listens
+	upstream string
+	limit    time.Duration // of what waits for the proxy
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{} // the client's ends of Dial
@@ -33,10 +39,12 @@ type Network struct {
 // NewNetwork puts a network before the server at an address, which lets everything
 // through.
 func NewNetwork(upstream string) (*Network, error) {
-	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	n := &Network{
-		proxy: toxiproxy.NewProxy(api, "network", "127.0.0.1:0", upstream),
-		conns: make(map[*conn]struct{}),
+		api:      toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()),
+		addr:     "127.0.0.1:0",
+		upstream: upstream,
+		limit:    time.Minute,
+		conns:    make(map[*conn]struct{}),
 	}
 	if err := n.Up(); err != nil {
 		return nil, err
@@ -50,17 +58,31 @@ func (n *Network) Addr() string { return n.addr }
 
 // Close ends the proxy when everything has arrived: it leaves goroutines behind
 // otherwise, and can't be asked.
-func (n *Network) Close() {
+func (n *Network) Close() error {
 	n.Heal()
 	time.Sleep(time.Until(n.quiet))
-	n.proxy.Stop()
+	return n.Down()
 }
 
-// Up lets connections through, as at the beginning.
-func (n *Network) Up() error { return n.proxy.Start() }
+// Up lets connections through, as at the beginning: after Down nothing is slow or hangs.
+// It is another proxy, since one that is mended after Down waits for ever: for whoever
+// delivers what was delayed to a connection that nobody reads any more.
+func (n *Network) Up() error {
+	proxy := toxiproxy.NewProxy(n.api, "network", n.addr, n.upstream)
+	if err := proxy.Start(); err != nil {
+		return err
+	}
+	n.proxy = proxy
+	return nil
+}
 
 // Down closes all connections and refuses new ones.
-func (n *Network) Down() { n.proxy.Stop() }
+func (n *Network) Down() error {
+	return n.inTime("Down", func() error {
+		n.proxy.Stop()
+		return nil
+	})
+}
 
 // Slow delays every packet of a direction ("upstream" or "downstream") from now on,
 // by a random time in between.
@@ -83,19 +105,51 @@ func (n *Network) spoil(kind, stream string, attributes map[string]any) error {
 	if err != nil {
 		return err
 	}
-	_, err = n.proxy.Toxics.AddToxicJson(strings.NewReader(string(text)))
-	return err
+	return n.inTime(kind, func() error {
+		_, err := n.proxy.Toxics.AddToxicJson(bytes.NewReader(text))
+		return err
+	})
 }
 
 // Mend ends Slow and Hang. What was delayed arrives; connections that hung break.
-func (n *Network) Mend(ctx context.Context) { n.proxy.Toxics.ResetToxics(ctx) }
+func (n *Network) Mend() error {
+	return n.inTime("Mend", func() error {
+		n.proxy.Toxics.ResetToxics(context.Background()) // by which it logs
+		return nil
+	})
+}
+
+// inTime does what waits for connections of the proxy, and tells where it hangs if it does.
+func (n *Network) inTime(what string, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(n.limit):
+		return fmt.Errorf("%s: the proxy hangs for %v:\n%s", what, n.limit, proxyStacks())
+	}
+}
+
+// proxyStacks are the goroutines that are in the proxy.
+func proxyStacks() string {
+	var all bytes.Buffer
+	_ = pprof.Lookup("goroutine").WriteTo(&all, 1) // a buffer takes everything
+	var inside []string
+	for stack := range strings.SplitSeq(all.String(), "\n\n") {
+		if strings.Contains(stack, "toxiproxy") {
+			inside = append(inside, stack)
+		}
+	}
+	return strings.Join(inside, "\n\n")
+}
 
 // Heal makes new connections of Dial go straight to the server. Those that are there
 // break, and what they carry arrives late.
 func (n *Network) Heal() {
 	n.mu.Lock()
 	if n.direct == "" {
-		n.direct, n.quiet = n.proxy.Upstream, time.Now().Add(2*n.delay) // a packet, and the answer to it
+		n.direct, n.quiet = n.upstream, time.Now().Add(2*n.delay) // a packet, and the answer to it
 	}
 	n.mu.Unlock()
 	n.Cut(1)

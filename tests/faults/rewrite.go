@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -12,17 +13,13 @@ import (
 var planted = map[string][]string{ // old, new, old, new ...
 	"two owners": {
 		"WHEN lockstep_leases.owner <> VALUES(owner) THEN 1", "",
-		"WHEN owner <> ? THEN IF(", "WHEN owner <> ? AND FALSE THEN IF(",
 	},
 	"same token": {
 		"GREATEST(lockstep_leases.token + 1, VALUES(token))", "GREATEST(lockstep_leases.token, 1000000000000000)",
-		"GREATEST(token + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))", "GREATEST(token, 1000000000000000)",
 	},
 	"lost release": {
 		"IF(lockstep_leases.holds = VALUES(holds), LEAST(", "IF(FALSE, LEAST(",
 		"IF(lockstep_leases.holds = VALUES(holds), LEFT(lockstep_leases.holds, 0),", "IF(TRUE, lockstep_leases.holds,",
-		"IF(holds = ?, LEAST(", "IF(holds = ? AND FALSE, LEAST(",
-		"IF(holds = ?, LEFT(holds, 0),", "IF(holds = ? OR TRUE, holds,",
 	},
 	"freed too early": {"+ VALUES(ttl_us) > VALUES(token) THEN 3", "+ VALUES(ttl_us) DIV 2 > VALUES(token) THEN 3",
 		"LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us),", "LEAST(lockstep_leases.token, VALUES(token)) + VALUES(ttl_us) DIV 2,"},
@@ -34,20 +31,29 @@ var planted = map[string][]string{ // old, new, old, new ...
 	},
 	"question kept": {
 		"asked_us = IF(LAST_INSERT_ID() > GREATEST(lockstep_leases.token, 15), 0, lockstep_leases.asked_us)", "asked_us = lockstep_leases.asked_us",
-		"asked_us = IF(LAST_INSERT_ID() > token, 0, asked_us)", "asked_us = asked_us",
+		"asked_us = IF(LAST_INSERT_ID() = 1, lockstep_leases.asked_us, 0)", "asked_us = lockstep_leases.asked_us",
+		" asked_us = 0, token", " token",
 	},
+	"one is asked": {
+		" FOR UPDATE SKIP LOCKED\nON DUPLICATE KEY UPDATE question", " ORDER BY s.slot LIMIT 1 FOR UPDATE SKIP LOCKED\nON DUPLICATE KEY UPDATE question",
+		"CAST(COALESCE(SUM(asked_us", "CAST(0 * COALESCE(SUM(asked_us",
+	},
+	"nobody who shares is asked": {
+		"s.slot >= 0 AND LEFT(s.holds, 1) = ';'", "s.slot = 0 AND LEFT(s.holds, 1) = ';'",
+		"AND slot >= 0 AND LEFT(holds, 1) = ';'", "AND slot = 0 AND LEFT(holds, 1) = ';'",
+	},
+	"all keys are asked": {"AND s.slot >= 0 AND LEFT(s.holds, 1) = ';'", "OR s.name LIKE 'asked:%' AND LEFT(s.holds, 1) = ';'"},
 	"guard past the time to live": {"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND expires_us >",
 		"guards = guards + 1 + 0 * LAST_INSERT_ID(token)\nWHERE name = ? AND slot = ? AND owner = ? AND token = ?\n  AND LOCATE(?, holds) > 0 AND 2 * expires_us >"},
 	"early expiry": {
 		"CAST(? AS SIGNED), 0, 0, ?\n", "CAST(? AS SIGNED) DIV 2, 0, 0, ?\n",
 		"VALUES(token) + VALUES(ttl_us)", "VALUES(token) + VALUES(ttl_us) DIV 2",
-		"NOW(6)) + CAST(? AS SIGNED)),\n  ttl_us", "NOW(6)) + CAST(? AS SIGNED) DIV 2),\n  ttl_us",
 		"NOW(6)) + ttl_us", "NOW(6)) + ttl_us DIV 2",
 		"NOW(6)) + lockstep_leases.ttl_us", "NOW(6)) + lockstep_leases.ttl_us DIV 2",
 	},
 	"no room":                {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
 	"reader beside a writer": {"CHAR_LENGTH(s.holds) = 0 OR", "CHAR_LENGTH(s.holds) >= 0 OR"},
-	"writer beside readers":  {"IF(lockstep_leases.used_for = 1 AND", "IF(lockstep_leases.used_for = 2 AND", "IF(used_for = 1, used_for", "IF(used_for = 2, used_for"},
+	"writer beside readers":  {"IF(lockstep_leases.used_for = 1 AND", "IF(lockstep_leases.used_for = 2 AND"},
 	"intent forgotten": {"s.used_for = 1\n  AND (",
 		"s.used_for = 1\n  AND (EXISTS (SELECT 1 FROM lockstep_leases r WHERE r.name = s.name AND r.slot > 0 AND CHAR_LENGTH(r.holds) > 0) OR "},
 	"intent without end": {"AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner", "AND (CHAR_LENGTH(s.holds) = 0 OR s.owner"},
@@ -58,12 +64,18 @@ var planted = map[string][]string{ // old, new, old, new ...
 	"dead permit":     {"AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND CHAR_LENGTH(s.holds) = 0\n"},
 }
 
+// notSimple makes the statements that do simple cases leave them to those that have the bug.
+var notSimple = []string{
+	"WHEN used_for < 0 OR ", "WHEN TRUE OR ", // AcquireNoWait
+	"holds = LEFT(holds, 0)\nWHERE name", "holds = LEFT(holds, 0)\nWHERE FALSE AND name", // ReleaseNoWait
+}
+
 // Plant returns what rewrites the statements so that they have the bug of that name.
 func Plant(bug string) (func(query string) string, error) {
 	if len(planted[bug]) == 0 {
 		return nil, fmt.Errorf("no bug is called %q", bug)
 	}
-	return strings.NewReplacer(planted[bug]...).Replace, nil
+	return strings.NewReplacer(slices.Concat(planted[bug], notSimple)...).Replace, nil
 }
 
 // Rewriter returns a connector that changes the text of every statement.

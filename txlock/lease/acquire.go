@@ -37,7 +37,8 @@ func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOp
 // TryAcquire acquires the lease without waiting: if somebody else holds it, it returns
 // txlock.ErrBusy at once, even while a transaction guards the lease. It may also return
 // ErrBusy for a lease that is being released at that moment. An owner that re-enters
-// waits up to a quarter of a second if the row is locked.
+// waits up to a quarter of a second if the row is locked. If the server doesn't answer in
+// time, TryAcquire returns txlock.ErrWaitTimeout, and what is granted later is released.
 func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "try to acquire", key, opts)
 	if err != nil {

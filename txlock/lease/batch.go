@@ -38,8 +38,8 @@ func (r *record) urgency() time.Duration {
 // the rest: the most urgent one and those that are nearly as urgent. The others must not
 // delay these, nor fail with them if time is short. If two records have the same row, one
 // of them has lost it; the second waits for the next batch.
-func nextBatch(records []*record, shortest time.Duration) (next batch, rest []*record) {
-	most := min(max(int(rowsPerSecond*shortest.Seconds()), leastChunk), renewalChunk)
+func nextBatch(records []*record, shortest time.Duration, chunk int) (next batch, rest []*record) {
+	most := min(max(int(rowsPerSecond*shortest.Seconds()), leastChunk), chunk)
 	limit := 4 * records[0].urgency()
 	next = make(batch)
 	for i, r := range records {

@@ -35,6 +35,7 @@ type Manager struct {
 	errands *underlease.Errands
 	start   sync.Once
 	nudge   chan struct{} // wakes the loop of renewals
+	chunk   int           // how many leases that renews at most by the next statement: see pace
 	fit     atomic.Bool   // the database has been found fit for leases
 	// granting counts the requests that may be granted at the moment.
 	granting atomic.Int64
@@ -103,6 +104,7 @@ func NewManager(db *sql.DB, opts ...ManagerOption) (*Manager, error) {
 		options: o,
 		errands: underlease.NewErrands(),
 		nudge:   make(chan struct{}, 1),
+		chunk:   renewalChunk,
 		records: make(map[recordKey]*record),
 		queues:  make(map[string]*queue),
 		slots:   make(map[slotOf]struct{}),

@@ -60,7 +60,7 @@ func (m *Manager) renewDue() {
 	sortByUrgency(due)
 	for end := turn.Add(shortest / turnsPerTTL); len(due) > 0; {
 		var b batch
-		b, due = nextBatch(due, shortest)
+		b, due = nextBatch(due, shortest, m.chunk)
 		m.renewBatch(b, turn)
 		if m.store.Now() > end || instant(m.sleepsUntil.Load()) < end {
 			return
@@ -196,11 +196,25 @@ func (m *Manager) renewBatch(b batch, turn instant) {
 	defer cancel()
 	sent := m.store.Now()
 	found, questions, err := b.renew(ctx, m.store)
+	m.pace(len(b), sent.Until(m.store.Now()), patience)
 	b.settle(found, questions, err, sent, turn)
 	for _, r := range b {
 		if r.mustWait() {
 			m.waitFor(r)
 		}
+	}
+}
+
+// pace makes the next statement smaller if one took much of the time that it had. As many
+// leases once more, in what is left then, would be late again, until all of them are lost.
+func (m *Manager) pace(rows int, took, patience time.Duration) {
+	switch {
+	case took >= patience:
+		m.chunk = max(rows/8, leastChunk)
+	case took > patience/2:
+		m.chunk = max(rows/2, leastChunk)
+	case took < patience/4:
+		m.chunk = min(2*m.chunk, renewalChunk)
 	}
 }
 
