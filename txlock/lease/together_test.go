@@ -287,8 +287,10 @@ func TestTogetherAtRandom(t *testing.T) {
 			if t.Log(said); !enough() {
 				t.Errorf("too few to prove anything: %s", said)
 			}
+			pools = append(pools, newPool(t, db, false)) // without connections that are being killed
+			managers = append(managers, newManager(t, pools[2]))
 			for _, key := range keys {
-				free(t, managers[0], key)
+				free(t, managers[2], key)
 			}
 			leaveNothing(t, db, managers, pools)
 		})

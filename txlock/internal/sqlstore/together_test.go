@@ -132,7 +132,7 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 	for i, c := range cases {
 		w := rawsql.Wanted{
 			Name: unique + c.name, Hold: hold(string(rune('a' + i))), Owner: fmt.Sprint("me ", i), Note: strings.Repeat("'\\é?", i),
-			TTLUs: int64(i+1) * 1e6, NotAfter: s.clock.MicrosAt(notAfter),
+			TTLUs: int64(i+1) * 60e6, NotAfter: s.clock.MicrosAt(notAfter),
 		}
 		if c.set != "" {
 			makeRow(t, db, w.Name, c.set)
