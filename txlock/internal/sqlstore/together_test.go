@@ -296,7 +296,7 @@ func TestSeveralDoNotDeadlock(t *testing.T) {
 }
 
 // TestCrowd proves that many calls of one store at once are all answered as if each were
-// alone, most of them by statements for several, also where those are too large to be sent.
+// alone, on MySQL by statements for several, also where those are too large to be sent.
 func TestCrowd(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, packet := range map[string]int{"as it is": 0, "small packets": 4096} {
@@ -330,7 +330,7 @@ func TestCrowd(t *testing.T) {
 					work.Go(func() { takeAndFree(t, s, name, hold(string(rune('0'+i))), rounds) })
 				}
 				work.Wait()
-				if n := met.Load(); packet == 0 && n < callers || packet > 0 && n == 2*callers*rounds {
+				if n := met.Load(); packet == 0 && n < callers && db.Engine() == testdb.MySQL || packet > 0 && n == 2*callers*rounds {
 					t.Errorf("%d of %d were sent together", n, 2*callers*rounds)
 				}
 			})
