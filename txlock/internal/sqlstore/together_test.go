@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -174,12 +173,9 @@ func testSeveral(t *testing.T, db *testdb.DB, s *Store) {
 			t.Errorf("%s: token %d of %d\n%+v, by its own statement\n%+v", cases[i].name, token, clock, got, other)
 		}
 	}
-	// The locked row is free afterwards, and another is somebody else's by now.
+	// One row is somebody else's by now.
 	if err := blocker.Rollback(); err != nil {
 		t.Fatal(err)
-	}
-	if got, _ := readRow(t, db, unique+"locked"); got.Holds != "" {
-		t.Errorf("the locked row: %+v", got)
 	}
 	if _, err := db.Admin().ExecContext(t.Context(), "UPDATE lockstep_leases SET holds = ? WHERE name = ?", hold("z"), unique+"free, too"); err != nil {
 		t.Fatal(err)
@@ -254,7 +250,8 @@ func TestSeveralDoNotDeadlock(t *testing.T) {
 						t.Errorf("take: %v", err)
 						return
 					}
-					held := make([]rawsql.Wanted, 0, len(all))
+					var held []rawsql.Wanted
+					var mine []int
 					for i, at := range order {
 						if done>>i&1 == 0 {
 							continue
@@ -263,13 +260,10 @@ func TestSeveralDoNotDeadlock(t *testing.T) {
 						if holders[at].Add(1) != 1 {
 							t.Errorf("round %d: two holders", round)
 						}
-						held = append(held, all[i])
+						held, mine = append(held, all[i]), append(mine, at)
 					}
-					slices.Reverse(held)
-					for _, at := range order {
-						if slices.ContainsFunc(held, func(w rawsql.Wanted) bool { return w.Name == names[at] }) {
-							holders[at].Add(-1)
-						}
+					for _, at := range mine {
+						holders[at].Add(-1)
 					}
 					for len(held) > 0 { // others may have some of them locked
 						freed, _, err := s.releases.send(t.Context(), held)
