@@ -11,6 +11,7 @@
 //     COMMIT.
 //   - many.go: the statements that lock several rows of a [Table] at once.
 //   - renew.go: the statements that renew many leases at once.
+//   - together.go: the statements that take or free many leases at once.
 //   - call.go: [Call], which calls a procedure of package schema.
 //   - inline.go: [Inline], which writes arguments into the text of a statement.
 //

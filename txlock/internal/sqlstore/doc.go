@@ -7,8 +7,9 @@
 //  2. session.go and read.go: the statements that write and that read, in any transaction.
 //  3. tx.go: transactions of our own, and waiting for a row.
 //  4. pool.go and nowait.go: statements that stay prepared, and those of MariaDB.
-//  5. lane.go, borrowed.go and taken.go: the connection for renewals, and what may be taken
+//  5. together.go: one statement for several leases, where many calls meet.
+//  6. lane.go, borrowed.go and taken.go: the connection for renewals, and what may be taken
 //     of the program's pool.
-//  6. turn.go: the queue of all processes.
-//  7. blockers.go, list.go, clean.go and clock.go: one subject each.
+//  7. turn.go: the queue of all processes.
+//  8. blockers.go, list.go, clean.go and clock.go: one subject each.
 package sqlstore

@@ -25,6 +25,8 @@ type Store struct {
 	pool  *prepared
 	lane  *lane // the connection for renewals
 	clock serverClock
+
+	takes, releases together // where many calls meet
 }
 
 var _ store.Store = (*Store)(nil)
@@ -34,6 +36,7 @@ func New(db *sql.DB) *Store {
 	s := &Store{lane: &lane{program: db}}
 	s.pool = &prepared{DB: db, lane: s.lane, inline: rawsql.TakesText(db), stmts: make(map[string]*sql.Stmt)}
 	s.session = session{s.pool, s}
+	s.takes.send, s.releases.send = s.many(rawsql.AcquireMany), s.many(rawsql.ReleaseMany)
 	return s
 }
 
@@ -120,5 +123,10 @@ func (s *Store) BeginEpoch(ctx context.Context, id string, age time.Duration) er
 	return queries.BeginEpoch(ctx, s.pool, gen.BeginEpochParams{ID: []byte(id), AgeUs: age.Microseconds()})
 }
 
-// Close closes the connection for renewals and the prepared statements.
-func (s *Store) Close() error { return errors.Join(s.lane.close(), s.pool.close()) }
+// Close closes the connection for renewals and the prepared statements, after the last
+// statement for several leases.
+func (s *Store) Close() error {
+	s.takes.sending.Wait()
+	s.releases.sending.Wait()
+	return errors.Join(s.lane.close(), s.pool.close())
+}

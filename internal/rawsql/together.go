@@ -1,0 +1,109 @@
+package rawsql
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+)
+
+// MostTogether is how many leases one statement takes or frees at most: there is a bit for
+// each in its reply.
+const MostTogether = 32
+
+// clockBits is how many bits of the reply are the clock, from a base on: 18 minutes.
+const clockBits = 30
+
+// Wanted is a lease that is taken or freed together with others.
+type Wanted struct {
+	Name string
+	Slot int64
+	Hold string
+
+	// To free it, the rest is not needed.
+	Owner, Note     string
+	TTLUs, NotAfter int64
+}
+
+// AcquireMany does for many rows what AcquireNoWait does for one, and takes nothing that
+// has been shared. It skips rows that are locked by somebody, and all for which only
+// AcquireLease can tell. No two may have the same row. Reply has its reply if the server's
+// clock is less than 9 minutes from near.
+func AcquireMany(all []Wanted, near int64) string {
+	return "/* name: AcquireMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)" +
+		" SELECT cur.name, cur.slot, wanted.owner, wanted.hold, " + Clock + ", wanted.ttl, wanted.bit, LAST_INSERT_ID(0 * wanted.bit), 0, wanted.note" +
+		wantedRows(all, true) +
+		" WHERE cur.used_for = 0 AND (CHAR_LENGTH(cur.holds) = 0 OR cur.expires_us <= " + Clock + ")" +
+		" AND " + Clock + " BETWEEN cur.token + 1 AND wanted.after AND " + within(near) +
+		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE holds = VALUES(holds), owner = VALUES(owner), note = VALUES(note), asked_us = 0," +
+		" conn_id = CONNECTION_ID(), ttl_us = VALUES(ttl_us), expires_us = VALUES(token) + VALUES(ttl_us), token = VALUES(token)" + reply(near)
+}
+
+// ReleaseMany does for many rows what ReleaseNoWait does for one, as AcquireMany.
+func ReleaseMany(all []Wanted, near int64) string {
+	return "/* name: ReleaseMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)" +
+		" SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, wanted.bit, LAST_INSERT_ID(0 * wanted.bit), 0" +
+		wantedRows(all, false) +
+		" WHERE cur.holds = wanted.hold AND cur.expires_us > " + Clock + " AND " + within(near) +
+		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), expires_us = VALUES(token)" + reply(near)
+}
+
+// Reply reads the reply of the two: a bit for each row that was written, and the server's
+// clock. It returns false if the insert id and the count of affected rows contradict each
+// other.
+func Reply(id, affected, near int64) (done uint32, clock int64, ok bool) {
+	if affected == 0 {
+		return 0, 0, true
+	}
+	done = uint32(id >> clockBits) //nolint:gosec // it has no more bits
+	return done, base(near) + id&(1<<clockBits-1), affected == 2*int64(bits.OnesCount32(done))
+}
+
+func base(near int64) int64 { return near - 1<<(clockBits-1) }
+
+func within(near int64) string {
+	return fmt.Sprintf("%s BETWEEN %d AND %d", Clock, base(near), base(near)+1<<clockBits-1)
+}
+
+// reply adds the row's bit to the insert id. The first row adds the clock: before any row
+// is written, all are selected, which makes the insert id 0.
+func reply(near int64) string {
+	return fmt.Sprintf(" + 0 * LAST_INSERT_ID(IF(LAST_INSERT_ID() = 0, VALUES(token) - %d, LAST_INSERT_ID()) | VALUES(expires_us))", base(near))
+}
+
+// wantedRows joins the rows that are wanted, each by its own key. The names of the columns
+// stand in the first line.
+func wantedRows(all []Wanted, taking bool) string {
+	b := []byte(" FROM (")
+	for i, w := range all {
+		end := func(name string) {
+			if i == 0 {
+				b = append(append(b, " AS "...), name...)
+			}
+			b = append(b, ", "...)
+		}
+		b = appendHex(append(b, "SELECT "...), []byte(w.Name))
+		end("name")
+		b = strconv.AppendInt(b, w.Slot, 10)
+		end("slot")
+		b = appendHex(b, []byte(w.Hold))
+		end("hold")
+		if taking {
+			b = appendHex(b, []byte(w.Owner))
+			end("owner")
+			b = appendHex(b, []byte(w.Note))
+			end("note")
+			b = strconv.AppendInt(b, w.TTLUs, 10)
+			end("ttl")
+			b = strconv.AppendInt(b, w.NotAfter, 10)
+			end("after")
+		}
+		b = strconv.AppendInt(b, 1<<(clockBits+i), 10)
+		if i == 0 {
+			b = append(b, " AS bit"...)
+		}
+		if i < len(all)-1 {
+			b = append(b, " UNION ALL "...)
+		}
+	}
+	return string(b) + ") wanted STRAIGHT_JOIN lockstep_leases cur FORCE INDEX (PRIMARY) ON cur.name = wanted.name AND cur.slot = wanted.slot"
+}
