@@ -1,0 +1,194 @@
+package lockhttp_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockhttp"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// stage is a handler that is mounted in a program.
+type stage struct {
+	*testing.T
+	db    *testdb.DB
+	pool  *sql.DB // of the program
+	pages *lockhttp.Handler
+	url   string // with a slash at the end
+	log   *bytes.Buffer
+}
+
+func onEach(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, testdb.Shared(t, engine).Open(t))
+		})
+	}
+}
+
+func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {
+	t.Helper()
+	s := &stage{T: t, db: db, pool: db.Connect(t), log: new(bytes.Buffer)}
+	connector, err := mysql.NewConnector(db.AdminConfig(func(c *mysql.Config) { c.InterpolateParams = true }))
+	s.must(err)
+	admin := sql.OpenDB(connector)
+	t.Cleanup(func() { _ = admin.Close() })
+	log := slog.New(slog.NewTextHandler(&locked{to: s.log}, nil))
+	s.pages, err = lockhttp.New(admin, append([]lockhttp.Option{lockhttp.Log(log)}, opts...)...)
+	s.must(err)
+	t.Cleanup(s.pages.Close)
+	mux := http.NewServeMux()
+	mux.Handle("/locks/", s.pages)
+	mux.Handle("/deep/er/", http.StripPrefix("/deep/er", s.pages))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	t.Cleanup(s.pages.Close)
+	s.url = server.URL + "/locks/"
+	return s
+}
+
+// locked is a writer for several goroutines.
+type locked struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (l *locked) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(text)
+}
+
+func (s *stage) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// get returns an answer.
+func (s *stage) get(path string) (int, string, http.Header) {
+	s.Helper()
+	answer, err := http.Get(s.url + path)
+	s.must(err)
+	return s.read(answer)
+}
+
+func (s *stage) read(answer *http.Response) (int, string, http.Header) {
+	s.Helper()
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	s.must(err)
+	return answer.StatusCode, string(body), answer.Header
+}
+
+// shows reads a page until it has all that is wanted, and returns it: the servers refresh
+// what they show now and then.
+func (s *stage) shows(path string, wanted ...string) string {
+	s.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		code, body, _ := s.get(path)
+		missing := ""
+		for _, want := range wanted {
+			if !strings.Contains(body, want) {
+				missing = want
+			}
+		}
+		if code == http.StatusOK && missing == "" {
+			return body
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("%s doesn't show %q (%d):\n%s", path, missing, code, body)
+		}
+	}
+}
+
+// decode reads JSON.
+func (s *stage) decode(path string, to any) {
+	s.Helper()
+	code, body, header := s.get(path)
+	if code != http.StatusOK || header.Get("Content-Type") != "application/json" {
+		s.Fatalf("%s: %d, %s", path, code, header.Get("Content-Type"))
+	}
+	s.must(json.Unmarshal([]byte(body), to))
+}
+
+// post sends a form as a page of this site does, and returns what it leads to.
+func (s *stage) post(verb string, form url.Values, header http.Header) (int, string, http.Header) {
+	s.Helper()
+	r, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode()))
+	s.must(err)
+	r.Header = header.Clone()
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	answer, err := client.Do(r)
+	s.must(err)
+	return s.read(answer)
+}
+
+// begin begins a transaction that ends with the test.
+func (s *stage) begin() (*sql.Tx, *txlock.Scope) {
+	s.Helper()
+	tx, err := s.pool.BeginTx(s.Context(), nil)
+	s.must(err)
+	s.Cleanup(func() { _ = tx.Rollback() })
+	scope, err := txlock.Join(s.Context(), tx)
+	s.must(err)
+	return tx, scope
+}
+
+// lock takes a lock, and returns its transaction.
+func (s *stage) lock(keys ...txlock.Key) *sql.Tx {
+	s.Helper()
+	tx, scope := s.begin()
+	for _, key := range keys {
+		_, err := scope.Lock(txlock.WithLabel(s.Context(), "web-1/4711"), key)
+		s.must(err)
+	}
+	return tx
+}
+
+// waits lets a transaction wait for a key until the end of the test.
+func (s *stage) waits(key txlock.Key) {
+	s.Helper()
+	tx, scope := s.begin()
+	id := testdb.ConnID(s, tx)
+	ctx, cancel := context.WithCancel(s.Context())
+	ended := make(chan struct{})
+	go func() {
+		_, _ = scope.Lock(ctx, key) // it is cancelled, or granted at the end
+		close(ended)
+	}()
+	s.Cleanup(func() { cancel(); <-ended })
+	s.db.WaitForLockWait(s, id)
+}
+
+func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
+	s.Helper()
+	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, opts...)...)
+	s.must(err)
+	s.Cleanup(func() {
+		if err := m.Close(context.Background()); err != nil && !errors.Is(err, txlock.ErrLost) {
+			s.Errorf("close the manager: %v", err)
+		}
+	})
+	return m
+}
