@@ -36,8 +36,8 @@ func newLine[T any](name string, points []point[T], value func(T) float64) line 
 	return l
 }
 
-// newChart draws lines in one scale.
-func newChart(id, title, unit string, lines ...line) chart {
+// newChart draws lines in one scale, whose values are written by a function.
+func newChart(id, title string, write func(float64) string, lines ...line) chart {
 	top := 0.0
 	for _, l := range lines {
 		for _, v := range l.values {
@@ -45,18 +45,18 @@ func newChart(id, title, unit string, lines ...line) chart {
 		}
 	}
 	top = rounded(top)
-	c := chart{ID: id, Title: title, Top: number(top) + unit, Lines: lines}
+	c := chart{ID: id, Title: title, Top: write(top), Lines: lines}
 	var words []string
 	for i := range c.Lines {
 		l := &c.Lines[i]
 		l.draw(top)
 		if l.Last = "none"; len(l.values) > 0 {
-			l.Last = number(l.values[len(l.values)-1]) + unit
+			l.Last = write(l.values[len(l.values)-1])
 			most := 0.0
 			for _, v := range l.values {
 				most = math.Max(most, v)
 			}
-			words = append(words, fmt.Sprintf("%s: %s now, at most %s%s", l.Name, l.Last, number(most), unit))
+			words = append(words, fmt.Sprintf("%s: %s at last, at most %s", l.Name, l.Last, write(most)))
 		}
 	}
 	if c.Text = strings.Join(words, "; "); c.Text == "" {
@@ -69,15 +69,11 @@ func newChart(id, title, unit string, lines ...line) chart {
 func (l *line) draw(top float64) {
 	var b strings.Builder
 	for i, x := range l.places {
-		command := "L"
+		command, dot := "L", ""
 		if i == 0 || l.places[i-1] != x-1 {
-			command = "M"
+			command, dot = "M", "h.01"
 		}
-		at := fmt.Sprintf("%d %.1f", x*width/int(steps), height-l.values[i]/top*height)
-		b.WriteString(command + at)
-		if command == "M" {
-			b.WriteString("h.01")
-		}
+		fmt.Fprintf(&b, "%s%d %.1f%s", command, x*width/int(steps), height-l.values[i]/top*height, dot)
 	}
 	l.Path = b.String()
 }
@@ -96,9 +92,6 @@ func rounded(v float64) float64 {
 	return 10 * power
 }
 
-func number(v float64) string {
-	if v == math.Trunc(v) {
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	}
-	return strconv.FormatFloat(v, 'g', 3, 64)
-}
+func number(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
+
+func perSecond(v float64) string { return number(v) + "/s" }

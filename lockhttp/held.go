@@ -27,7 +27,7 @@ func (c *call) locks() ([]section, any) {
 		Locks    []ops.Lock             `json:"locks"`
 		Sessions map[uint64]ops.Session `json:"sessions"`
 	}{c.seen(), found, c.Sessions}
-	return []section{{ID: "locks", Title: "Locks", Table: t}}, data
+	return []section{{ID: "locks", Table: t}}, data
 }
 
 // order compares by what the viewer has chosen.
@@ -94,7 +94,7 @@ func (c *call) leases() ([]section, any) {
 	})
 	t := c.leaseTable("leases", "Leases, readers and permits that are held", found)
 	c.sorting(t, leaseWords, by)
-	return []section{{ID: "leases", Title: "Leases", Table: t}}, struct {
+	return []section{{ID: "leases", Table: t}}, struct {
 		seenForm
 		Leases []ops.Lease `json:"leases"`
 	}{c.seen(), found}
@@ -135,7 +135,7 @@ func (c *call) showLeaders() ([]section, any) {
 		l := found[i]
 		return row{ID: idOf("leader", l.Key), Cells: []cell{keyCell(l.Key), text(l.By), text(when(l.Since)), text(l.Left.String()), text(strings.Join(l.Standby, ", "))}}
 	})
-	return []section{{ID: "leaders", Title: "Leaders", Table: t}}, struct {
+	return []section{{ID: "leaders", Table: t}}, struct {
 		seenForm
 		Leaders []ops.Leader `json:"leaders"`
 	}{c.seen(), found}
@@ -143,7 +143,7 @@ func (c *call) showLeaders() ([]section, any) {
 
 func (c *call) showJobs() ([]section, any) {
 	found := keep(c.content.jobs, func(j ops.JobStatus) bool { return c.matches(j.Key, j.By) })
-	return []section{{ID: "jobs", Title: "Jobs", Table: c.jobTable(found)}}, struct {
+	return []section{{ID: "jobs", Table: c.jobTable(found)}}, struct {
 		seenForm
 		Jobs []ops.JobStatus `json:"jobs"`
 	}{c.seen(), found}

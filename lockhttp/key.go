@@ -200,7 +200,7 @@ func (c *call) search() ([]section, any) {
 	t := c.newTable("found", "Keys that are held, waited for, or of jobs", "Nothing is found.", "Key, Is", len(all), func(i int) row {
 		return row{ID: idOf("found", all[i].Key), Cells: []cell{keyCell(all[i].Key), text(strings.Join(all[i].Kind, ", "))}}
 	})
-	return []section{{ID: "found", Title: "Search", Table: t}}, struct {
+	return []section{{ID: "found", Table: t}}, struct {
 		seenForm
 		Found []found `json:"found"`
 	}{c.seen(), all}

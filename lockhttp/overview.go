@@ -35,11 +35,9 @@ func (c *call) overview() ([]section, any) {
 	_, seen := c.history.events(now)
 	_, own := c.recorder.events(now)
 	waited := queuesOf(c.Waits)
-	most := *c
-	t := most.queueTable(waited[:min(len(waited), 10)])
 	events := c.timeline()
 	sections := []section{
-		{ID: "now", Title: "Who is waited for", Table: t},
+		{ID: "now", Title: "Who is waited for", Table: c.queueTable(waited[:min(len(waited), 10)])},
 		{ID: "hour", Title: "The last hour", Text: "Looks are taken only while somebody has a page open: lines have gaps where nobody had.", Charts: c.charts(seen, own)},
 		{ID: "events", Title: "Last events", Table: c.eventTable(events[:min(len(events), 10)])},
 	}
@@ -98,21 +96,20 @@ func mean(s ownSample) ops.Seconds {
 func (c *call) charts(seen []point[seenSample], own []point[ownSample]) []chart {
 	ofLooks := func(name string, value func(seenSample) float64) line { return newLine(name, seen, value) }
 	charts := []chart{
-		newChart("held", "Held", "", ofLooks("locks", func(s seenSample) float64 { return float64(s.locks) }),
+		newChart("held", "Held", number, ofLooks("locks", func(s seenSample) float64 { return float64(s.locks) }),
 			ofLooks("leases", func(s seenSample) float64 { return float64(s.leases) })),
-		newChart("waiting", "Sessions that wait", "", ofLooks("sessions", func(s seenSample) float64 { return float64(s.waits) })),
-		newChart("longest", "Longest wait", " s", ofLooks("wait", func(s seenSample) float64 { return float64(s.longest) })),
-		newChart("grants", "Grants per second, as far as looks could tell", "/s", ofLooks("grants", func(s seenSample) float64 { return rate(s.grants, s.over) })),
+		newChart("waiting", "Sessions that wait", number, ofLooks("sessions", func(s seenSample) float64 { return float64(s.waits) })),
+		newChart("longest", "Longest wait", duration, ofLooks("wait", func(s seenSample) float64 { return float64(s.longest) })),
+		newChart("grants", "Grants per second, as far as looks could tell", perSecond, ofLooks("grants", func(s seenSample) float64 { return rate(s.grants, s.over) })),
 	}
 	if c.recorder == nil {
 		return charts
 	}
 	ofProcess := func(name string, value func(ownSample) float64) line { return newLine(name, own, value) }
-	perSecond := func(n int) float64 { return float64(n) / step.Seconds() }
 	return append(charts,
-		newChart("own-rate", "Of this process, per second", "/s", ofProcess("granted", func(s ownSample) float64 { return perSecond(s.granted) }),
-			ofProcess("refused", func(s ownSample) float64 { return perSecond(s.refused) })),
-		newChart("own-wait", "Time until a grant in this process", " s", ofProcess("mean", func(s ownSample) float64 { return float64(mean(s)) }),
+		newChart("own-rate", "Of this process, per second", perSecond, ofProcess("granted", func(s ownSample) float64 { return rate(s.granted, step) }),
+			ofProcess("refused", func(s ownSample) float64 { return rate(s.refused, step) })),
+		newChart("own-wait", "Time until a grant in this process", duration, ofProcess("mean", func(s ownSample) float64 { return float64(mean(s)) }),
 			ofProcess("longest", func(s ownSample) float64 { return s.longest.Seconds() })))
 }
 
@@ -122,7 +119,7 @@ func (c *call) events() ([]section, any) {
 	if c.recorder != nil {
 		text = "What this process has told (process), and what looks at the server have seen while somebody had a page open (server)."
 	}
-	return []section{{ID: "events", Title: "Events", Text: text, Table: c.eventTable(found)}}, struct {
+	return []section{{ID: "events", Text: text, Table: c.eventTable(found)}}, struct {
 		seenForm
 		Events []happening `json:"events"`
 	}{c.seen(), found}
@@ -136,16 +133,18 @@ func (c *call) eventTable(events []happening) *table {
 			at.Class = "late"
 		}
 		key := rowCell(ops.Row{Kind: ops.Kind(e.Kind), Key: e.Key, Slot: e.Slot})
-		key.Head = false
-		at.Cells = []cell{{Text: e.At.UTC().Format("15:04:05.000"), Head: true}, text(e.What), key, text(e.Kind), text(e.Owner), text(took(e.Took)), text(e.Why), text(e.From)}
+		if key.Head = false; e.Key != "" {
+			key.Text = shown(e.Key) // the kind has its own column
+		}
+		at.Cells = []cell{{Text: e.At.UTC().Format("15:04:05.000"), Head: true}, text(e.What), key, text(e.Kind), text(e.Owner), text(duration(float64(e.Took))), text(e.Why), text(e.From)}
 		return at
 	})
 }
 
-// took writes a time, and the short ones of a grant exactly.
-func took(s ops.Seconds) string {
-	if s < 1 {
-		return fmt.Sprintf("%.1fms", math.Max(0, float64(s))*1000)
+// duration writes seconds for people, those below one as milliseconds.
+func duration(seconds float64) string {
+	if seconds < 1 {
+		return fmt.Sprintf("%.1fms", math.Max(0, seconds)*1000)
 	}
-	return s.String()
+	return ops.Seconds(seconds).String()
 }

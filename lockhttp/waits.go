@@ -27,7 +27,7 @@ type twig struct {
 
 func (c *call) waits() ([]section, any) {
 	found := keep(c.tree, func(n *ops.Node) bool { return c.param("q") == "" || c.inTree(n) })
-	at := section{ID: "waits", Title: "Waits", Tree: c.branches(found, "wait")}
+	at := section{ID: "waits", Tree: c.branches(found, "wait")}
 	if len(found) == 0 {
 		at.Text = "Nobody waits."
 	} else {
@@ -169,7 +169,7 @@ func queuesOf(waits []ops.Wait) []queue {
 
 func (c *call) queues() ([]section, any) {
 	found := keep(queuesOf(c.Waits), func(q queue) bool { return c.matches(q.String()) })
-	return []section{{ID: "queues", Title: "Queues", Table: c.queueTable(found)}}, struct {
+	return []section{{ID: "queues", Table: c.queueTable(found)}}, struct {
 		seenForm
 		Queues []queue `json:"queues"`
 	}{c.seen(), found}
