@@ -197,11 +197,9 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, p page) {
 		}
 		v, _ := h.show(r, p, s)
 		_ = to.SetWriteDeadline(time.Now().Add(patience)) // that of the server is for pages
-		if templates.ExecuteTemplate(&lines{w: w, start: true}, "live", v) != nil {
-			return
-		}
-		if _, err := w.Write([]byte("\n\n")); err != nil || to.Flush() != nil {
-			return
+		event := &lines{w: w, start: true}
+		if templates.ExecuteTemplate(event, "live", v) != nil || event.end() != nil || to.Flush() != nil {
+			return // the viewer has gone
 		}
 	}
 }
@@ -224,6 +222,16 @@ func (l *lines) Write(text []byte) (int, error) {
 	}
 	_, err := l.w.Write([]byte(b.String()))
 	return len(text), err
+}
+
+// end ends the last line, and the event by an empty one.
+func (l *lines) end() error {
+	end := "\n\n"
+	if l.start {
+		end = "\n"
+	}
+	_, err := l.w.Write([]byte(end))
+	return err
 }
 
 func writeJSON(w http.ResponseWriter, code int, v any) {

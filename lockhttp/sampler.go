@@ -109,6 +109,9 @@ func (s *sampler) look() {
 // of this second. It returns the error of the context, or errClosed.
 func (s *sampler) next(ctx context.Context, after int, d demand) (*snapshot, error) {
 	for waited := false; ; waited = true {
+		if s.ctx.Err() != nil {
+			return nil, errClosed
+		}
 		s.mu.Lock()
 		latest, changed := s.latest, s.changed
 		if latest != nil && latest.number > after && latest.asked.has(d) && (waited || time.Since(latest.ended) < every) {

@@ -100,6 +100,20 @@ func (s *stage) read(answer *http.Response) (int, string, http.Header) {
 	return answer.StatusCode, string(body), answer.Header
 }
 
+// together runs tests of pages, which share looks then, and ends after them.
+func together[T any](s *stage, pages map[string]T, test func(s *stage, page string, wanted T)) {
+	s.Run("pages", func(t *testing.T) {
+		for page, wanted := range pages {
+			t.Run(page, func(t *testing.T) {
+				t.Parallel()
+				of := *s
+				of.T = t
+				test(&of, page, wanted)
+			})
+		}
+	})
+}
+
 // shows reads a page until it has all that is wanted, and returns it: the servers refresh
 // what they show now and then.
 func (s *stage) shows(path string, wanted ...string) string {
@@ -145,9 +159,11 @@ func (s *stage) post(verb string, form url.Values, header http.Header) (int, str
 }
 
 // begin begins a transaction that ends with the test.
-func (s *stage) begin() (*sql.Tx, *txlock.Scope) {
+func (s *stage) begin() (*sql.Tx, *txlock.Scope) { s.Helper(); return s.beginOn(s.pool) }
+
+func (s *stage) beginOn(pool *sql.DB) (*sql.Tx, *txlock.Scope) {
 	s.Helper()
-	tx, err := s.pool.BeginTx(s.Context(), nil)
+	tx, err := pool.BeginTx(s.Context(), nil)
 	s.must(err)
 	s.Cleanup(func() { _ = tx.Rollback() })
 	scope, err := txlock.Join(s.Context(), tx)
@@ -169,7 +185,8 @@ func (s *stage) lock(keys ...txlock.Key) *sql.Tx {
 // waits lets a transaction wait for a key until the end of the test.
 func (s *stage) waits(key txlock.Key) {
 	s.Helper()
-	tx, scope := s.begin()
+	pool := s.db.Connect(s, func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1000"} })
+	tx, scope := s.beginOn(pool)
 	id := testdb.ConnID(s, tx)
 	ctx, cancel := context.WithCancel(s.Context())
 	ended := make(chan struct{})
@@ -191,4 +208,12 @@ func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
 		}
 	})
 	return m
+}
+
+// acquire takes a lease until the end of the test.
+func (s *stage) acquire(m *lease.Manager, key txlock.Key) {
+	s.Helper()
+	l, err := m.Acquire(s.Context(), key)
+	s.must(err)
+	s.Cleanup(func() { _ = l.Release(context.Background()) }) // which may be lost
 }
