@@ -130,7 +130,7 @@ func kindOf(l ops.Lease) string {
 }
 
 func (c *call) showLeaders() ([]section, any) {
-	found := keep(c.content.leaders, func(l ops.Leader) bool { return c.matches(l.Key, l.By) })
+	found := keep(c.leaders, func(l ops.Leader) bool { return c.matches(l.Key, l.By) })
 	t := c.newTable("leaders", "Who leads, and who stands by", "Nobody leads.", "Election, Leader, Since, Left, Standby", len(found), func(i int) row {
 		l := found[i]
 		return row{ID: idOf("leader", l.Key), Cells: []cell{keyCell(l.Key), text(l.By), text(when(l.Since)), text(l.Left.String()), text(strings.Join(l.Standby, ", "))}}
@@ -142,7 +142,7 @@ func (c *call) showLeaders() ([]section, any) {
 }
 
 func (c *call) showJobs() ([]section, any) {
-	found := keep(c.content.jobs, func(j ops.JobStatus) bool { return c.matches(j.Key, j.By) })
+	found := keep(c.jobs, func(j ops.JobStatus) bool { return c.matches(j.Key, j.By) })
 	return []section{{ID: "jobs", Table: c.jobTable(found)}}, struct {
 		seenForm
 		Jobs []ops.JobStatus `json:"jobs"`

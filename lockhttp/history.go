@@ -132,11 +132,11 @@ func (h *Handler) timeline() []happening {
 	now := time.Now()
 	seen, _ := h.history.events(now)
 	own, _ := h.recorder.events(now)
-	all := append(seen, own...)
+	all := slices.Concat(seen, own)
 	slices.SortStableFunc(all, func(a, b happening) int { return b.At.Compare(a.At) })
 	for i := range all {
-		replace(&all[i].Key, h.masks.keys)
-		replace(&all[i].Owner, h.masks.notes)
+		replace(&all[i].Key, h.keys)
+		replace(&all[i].Owner, h.notes)
 	}
 	return all
 }

@@ -69,14 +69,14 @@ type keyForm struct {
 }
 
 func (c *call) titleOfKey() string {
-	if t, ok := c.masks.targetOf(c.content, c.query.Get("key"), c.param("slot")); ok {
+	if t, ok := c.targetOf(c.content, c.query.Get("key"), c.param("slot")); ok {
 		return printable(t.String())
 	}
 	return "Key"
 }
 
 func (c *call) key() ([]section, any) {
-	t, ok := c.masks.targetOf(c.content, c.query.Get("key"), c.param("slot"))
+	t, ok := c.targetOf(c.content, c.query.Get("key"), c.param("slot"))
 	if !ok {
 		return []section{{ID: "none", Title: "Which key?", Text: "Search for it above."}}, keyForm{seenForm: c.seen()}
 	}
@@ -111,11 +111,11 @@ func (c *call) about(t target) keyForm {
 	f.Locks = keep(c.Locks, func(l ops.Lock) bool { return t.has(l.Row) })
 	f.Leases = keep(c.Leases, func(l ops.Lease) bool { return !t.bySlot && l.Key == t.shown })
 	f.Waits = keep(c.tree, func(n *ops.Node) bool { return c.inTreeOf(t, n) })
-	f.Jobs = keep(c.content.jobs, func(j ops.JobStatus) bool { return !t.bySlot && j.Key == t.shown })
+	f.Jobs = keep(c.jobs, func(j ops.JobStatus) bool { return !t.bySlot && j.Key == t.shown })
 	f.Events = keep(c.timeline(), func(e happening) bool {
 		return t.has(ops.Row{Kind: ops.Kind(e.Kind), Key: e.Key, Slot: e.Slot})
 	})
-	if o, known := c.content.once[t.key]; known {
+	if o, known := c.once[t.key]; known {
 		form := onceForm{t.shown, "done", when(o.Done), o.Left, o.Result}
 		switch {
 		case o.Open:
@@ -194,7 +194,7 @@ func (c *call) search() ([]section, any) {
 	for _, w := range c.Waits {
 		add(w.Key, "waited for")
 	}
-	for _, j := range c.content.jobs {
+	for _, j := range c.jobs {
 		add(j.Key, "job")
 	}
 	t := c.newTable("found", "Keys that are held, waited for, or of jobs", "Nothing is found.", "Key, Is", len(all), func(i int) row {

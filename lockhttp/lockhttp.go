@@ -129,7 +129,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		header.Set("Allow", "GET, HEAD")
 		h.refuse(w, r, http.StatusMethodNotAllowed, "This page can only be read.")
-	case path.Ext(name) == ".css" || path.Ext(name) == ".js":
+	case path.Ext(name) != "" && path.Ext(name) != ".json":
 		h.asset(w, r, name)
 	default:
 		h.page(w, r, name)

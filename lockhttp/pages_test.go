@@ -1,8 +1,8 @@
 package lockhttp_test
 
 import (
-	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,7 +35,7 @@ func TestPages(t *testing.T) {
 		s.acquire(m, txlock.Named("report"))
 		s.job(m)
 		s.elect()
-		_, err := locksqlc.Once(ctx, s.pool, txlock.Named("payment:7"), func(*sqlTx) error { return nil })
+		_, err := locksqlc.Once(ctx, s.pool, txlock.Named("payment:7"), func(*sql.Tx) error { return nil })
 		s.must(err)
 
 		slot := fmt.Sprintf("slot %d", cart.Slot())
@@ -134,7 +134,7 @@ func (s *stage) elect() {
 		}()
 	}
 	<-leads
-	s.Cleanup(func() { cancel(); <-ended; <-ended })
+	s.Cleanup(func() { cancel(); _, _ = <-ended, <-ended })
 }
 
 // TestBusinessDataIsHidden proves that a page shows the first word of a statement only,
@@ -214,20 +214,8 @@ func TestOnePictureForAll(t *testing.T) {
 		const viewers = 20
 		events := make(chan event, 1000)
 		for range viewers {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"leases", nil)
-			s.must(err)
-			r.Header.Set("Accept", "text/event-stream")
-			answer, err := http.DefaultClient.Do(r)
-			s.must(err)
-			defer answer.Body.Close()
-			if kind := answer.Header.Get("Content-Type"); kind != "text/event-stream" {
-				t.Fatalf("a stream is %q", kind)
-			}
-			go func() {
-				var all bytes.Buffer
-				_, err := all.ReadFrom(&splitter{answer.Body, func(text string) { events <- event{text, nil} }})
-				events <- event{"", err}
-			}()
+			ended := s.live(t.Context(), "leases", func(text string) { events <- event{text, nil} })
+			go func() { events <- event{"", <-ended} }()
 		}
 		taken := make(map[string]int)
 		for enough := 0; enough < 3; {

@@ -57,7 +57,7 @@ func (h *Handler) take(ctx context.Context, d demand) *snapshot {
 		}
 	}
 	h.history.note(time.Now(), c)
-	h.masks.content(&c)
+	h.apply(&c)
 	return &snapshot{content: c}
 }
 
@@ -70,8 +70,8 @@ func replace(text *string, mask func(string) string) {
 	}
 }
 
-// content masks all that viewers see, and removes the texts of statements.
-func (m masks) content(c *content) {
+// apply masks all that viewers see, and removes the texts of statements.
+func (m masks) apply(c *content) {
 	for id, s := range c.Sessions {
 		s.Statement = verb(s.Statement)
 		c.Sessions[id] = s

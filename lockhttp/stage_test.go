@@ -1,6 +1,7 @@
 package lockhttp_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"database/sql"
@@ -29,6 +30,7 @@ type stage struct {
 	*testing.T
 	db    *testdb.DB
 	pool  *sql.DB // of the program
+	admin *sql.DB // of the pages
 	pages *lockhttp.Handler
 	url   string // with a slash at the end
 	log   *bytes.Buffer
@@ -49,10 +51,10 @@ func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {
 	s := &stage{T: t, db: db, pool: db.Connect(t), log: new(bytes.Buffer)}
 	connector, err := mysql.NewConnector(db.AdminConfig(func(c *mysql.Config) { c.InterpolateParams = true }))
 	s.must(err)
-	admin := sql.OpenDB(connector)
-	t.Cleanup(func() { _ = admin.Close() })
+	s.admin = sql.OpenDB(connector)
+	t.Cleanup(func() { _ = s.admin.Close() })
 	log := slog.New(slog.NewTextHandler(&locked{to: s.log}, nil))
-	s.pages, err = lockhttp.New(admin, append([]lockhttp.Option{lockhttp.Log(log)}, opts...)...)
+	s.pages, err = lockhttp.New(s.admin, append([]lockhttp.Option{lockhttp.Log(log)}, opts...)...)
 	s.must(err)
 	t.Cleanup(s.pages.Close)
 	mux := http.NewServeMux()
@@ -158,6 +160,12 @@ func (s *stage) post(verb string, form url.Values, header http.Header) (int, str
 	return s.read(answer)
 }
 
+// patient is a pool for those who wait until the end.
+func (s *stage) patient() *sql.DB {
+	s.Helper()
+	return s.db.Connect(s, func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1000"} })
+}
+
 // begin begins a transaction that ends with the test.
 func (s *stage) begin() (*sql.Tx, *txlock.Scope) { s.Helper(); return s.beginOn(s.pool) }
 
@@ -185,8 +193,7 @@ func (s *stage) lock(keys ...txlock.Key) *sql.Tx {
 // waits lets a transaction wait for a key until the end of the test.
 func (s *stage) waits(key txlock.Key) {
 	s.Helper()
-	pool := s.db.Connect(s, func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1000"} })
-	tx, scope := s.beginOn(pool)
+	tx, scope := s.beginOn(s.patient())
 	id := testdb.ConnID(s, tx)
 	ctx, cancel := context.WithCancel(s.Context())
 	ended := make(chan struct{})
@@ -216,4 +223,39 @@ func (s *stage) acquire(m *lease.Manager, key txlock.Key) {
 	l, err := m.Acquire(s.Context(), key)
 	s.must(err)
 	s.Cleanup(func() { _ = l.Release(context.Background()) }) // which may be lost
+}
+
+// live tells of the events of a page, until its end, which is sent.
+func (s *stage) live(ctx context.Context, page string, tell func(event string)) <-chan error {
+	s.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+page, nil)
+	s.must(err)
+	r.Header.Set("Accept", "text/event-stream")
+	answer, err := http.DefaultClient.Do(r) //nolint:bodyclose // the goroutine below closes it
+	s.must(err)
+	if kind := answer.Header.Get("Content-Type"); kind != "text/event-stream" {
+		s.Errorf("a stream is %q", kind)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		defer answer.Body.Close()
+		ended <- eachEvent(answer.Body, tell)
+	}()
+	return ended
+}
+
+// eachEvent tells of each event of a stream, until its end.
+func eachEvent(stream io.Reader, tell func(event string)) error {
+	lines := bufio.NewScanner(stream)
+	lines.Buffer(nil, 1<<20)
+	var event strings.Builder
+	for lines.Scan() {
+		if lines.Text() == "" {
+			tell(event.String())
+			event.Reset()
+			continue
+		}
+		event.WriteString(lines.Text() + "\n")
+	}
+	return lines.Err()
 }

@@ -23,7 +23,6 @@ type table struct {
 type column struct {
 	Name, Href string
 	Sorted     bool
-	label      string
 }
 
 type row struct {
