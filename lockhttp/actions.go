@@ -148,7 +148,7 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request, name string) {
 	case errors.Is(err, txlock.ErrInvalidOption), errors.Is(err, txlock.ErrInvalidKey):
 		h.refuse(w, r, http.StatusBadRequest, printable(err.Error()))
 	default:
-		h.refuse(w, r, http.StatusBadGateway, "It was not done, or only in part: "+printable(err.Error()))
+		h.refuse(w, r, http.StatusBadGateway, "It was not done, or only in part: the log of the program says why.") // the error may have a key that is masked
 	}
 }
 

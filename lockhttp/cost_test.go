@@ -22,7 +22,7 @@ func TestCost(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			server := testdb.Long(testdb.Shared, func(tb testing.TB, engine testdb.Engine) *testdb.Server { return testdb.Dedicated(tb, engine) })(t, engine)
-			s := open(t, server.Open(t))
+			s := open(t, server.OpenLeases(t))
 			holders, each, waiters := 4, testdb.Long(10, 250), testdb.Long(5, 100)
 			family := txlock.NewFamily[int]("many")
 			var keys []txlock.Key

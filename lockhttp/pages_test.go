@@ -107,7 +107,7 @@ func TestPages(t *testing.T) {
 		if code, _, _ := s.get("release"); code != http.StatusMethodNotAllowed {
 			t.Errorf("GET of release is answered with %d", code)
 		}
-	})
+	}, (*testdb.Server).Open)
 }
 
 // job runs a job that fails.

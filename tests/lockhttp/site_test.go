@@ -52,7 +52,7 @@ func (l *log) String() string {
 // visit makes a site and opens a browser.
 func visit(t *testing.T, engine testdb.Engine, around func(http.Handler) http.Handler, opts ...lockhttp.Option) *site {
 	t.Helper()
-	s := &site{T: t, db: testdb.Shared(t, engine).Open(t), recorder: lockhttp.NewRecorder(), log: new(log)}
+	s := &site{T: t, db: testdb.Shared(t, engine).OpenLeases(t), recorder: lockhttp.NewRecorder(), log: new(log)}
 	s.pool = s.db.Connect(t)
 	pages, err := lockhttp.New(s.db.Admin(), append([]lockhttp.Option{lockhttp.Events(s.recorder), lockhttp.Log(slog.New(slog.NewTextHandler(s.log, nil)))}, opts...)...)
 	s.must(err)
