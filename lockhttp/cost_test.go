@@ -65,7 +65,11 @@ func (s *stage) viewed(pages []string, wanted string, measure func() time.Durati
 	events := make(chan string, 10_000)
 	for _, page := range pages {
 		ended := s.live(ctx, page, func(event string) { events <- event })
-		all.Go(func() { _ = <-ended }) // it is cancelled
+		all.Go(func() {
+			if err := <-ended; ctx.Err() == nil {
+				s.Errorf("a stream has ended: %v", err)
+			}
+		})
 	}
 	took := measure()
 	if event := <-events; !strings.Contains(event, wanted) {
