@@ -127,3 +127,43 @@ func TestSessionsOfOneQueue(t *testing.T) {
 		t.Errorf("the queues are %s", got)
 	}
 }
+
+// TestSampler proves that what was seen last is shown with the error of a later look, that
+// what viewers demand is looked for, once, and that nobody looks without being asked.
+func TestSampler(t *testing.T) {
+	t.Parallel()
+	down := errors.New("down")
+	asked := make(chan demand, 9)
+	s := newSampler(func(_ context.Context, d demand) *snapshot {
+		asked <- d
+		if len(asked) > 1 {
+			return &snapshot{err: down}
+		}
+		return &snapshot{content: content{Picture: &ops.Picture{Version: "1"}}}
+	})
+	first, err := s.next(t.Context(), 0, demand{})
+	if err != nil || first.err != nil || first.number != 1 {
+		t.Fatalf("the first look is %+v, %v", first, err)
+	}
+	second, err := s.next(t.Context(), first.number, demand{jobs: true, once: map[string]bool{"a": true}})
+	if err != nil || !errors.Is(second.err, down) || second.Picture != first.Picture || second.ended.Sub(first.ended) < every {
+		t.Errorf("the second look is %+v, %v", second, err)
+	}
+	again, err := s.next(t.Context(), 0, demand{once: map[string]bool{"a": true}})
+	if old := time.Since(second.ended) >= every; err != nil || again != second && !old {
+		t.Errorf("what is there is looked for again: %+v, %v", again, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.next(ctx, 2, demand{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a viewer who has gone gets %v", err)
+	}
+	s.close()
+	if _, err := s.next(t.Context(), 0, demand{}); !errors.Is(err, errClosed) {
+		t.Errorf("after its end there is %v", err)
+	}
+	<-asked
+	if d := <-asked; !d.jobs || !d.once["a"] {
+		t.Errorf("the second look is asked for %+v", d)
+	}
+}

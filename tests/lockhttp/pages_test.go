@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,12 @@ func onEach(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
 	for _, engine := range testdb.Engines() { // one after the other: a browser needs a core
 		t.Run(string(engine), func(t *testing.T) { test(t, engine) })
 	}
+}
+
+// onOne runs a test of what the server has no part in.
+func onOne(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
+	engines := testdb.Engines()
+	test(t, engines[len(engines)-1])
 }
 
 // every is what all pages show.
@@ -75,50 +82,54 @@ func TestPagesInBrowser(t *testing.T) {
 }
 
 // TestLive proves that a page shows what changes without being loaded again, while the focus
-// and what is typed stay, by events and where these don't come through by polling, that it
-// can be paused, and that a lost connection is told and found again.
+// and what is typed stay, and that it can be paused.
 func TestLive(t *testing.T) {
 	onEach(t, func(t *testing.T, engine testdb.Engine) {
-		for _, way := range []string{"events", "polling"} {
-			t.Run(way, func(t *testing.T) {
-				down := make(chan bool, 1)
-				down <- false
-				s := visit(t, engine, func(h http.Handler) http.Handler {
-					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-						is := <-down
-						down <- is
-						if is || way == "polling" && strings.Contains(r.Header.Get("Accept"), "event-stream") {
-							http.Error(w, "not today", http.StatusBadGateway)
-							return
-						}
-						h.ServeHTTP(w, r)
-					})
-				})
-				s.open("locks")
-				s.becomes("No locks are held.", map[string]string{"events": "Live", "polling": "Live, every 2 seconds"}[way])
-				s.do(chromedp.Focus("#q"), chromedp.KeyEvent("ord"))
-				eval[bool](s, "window.mark = true")
-				s.contended(txlock.Named("order:42"))
-				s.becomes("order:42", "web-1/4711")
-				if !eval[bool](s, `window.mark && document.activeElement.id === "q" && document.activeElement.value === "ord"`) {
-					t.Error("the page was loaded again, or has lost the focus or what was typed")
-				}
-				s.do(chromedp.Click("#pause"))
-				s.becomes("Paused")
-				s.contended(txlock.Named("order:43"))
-				s.do(chromedp.Click("#pause"))
-				s.becomes("order:43")
-				if way == "polling" {
-					<-down
-					down <- true
-					s.becomes("Not connected")
-					<-down
-					down <- false
-					s.becomes("Live, every 2 seconds")
-				}
-			})
-		}
+		s := visit(t, engine, plain)
+		s.open("locks")
+		s.staysLive("Live")
+		s.do(chromedp.Click("#pause"))
+		s.becomes("Paused")
+		s.contended(txlock.Named("order:43"))
+		s.do(chromedp.Click("#pause"))
+		s.becomes("order:43")
 	})
+}
+
+// TestPolling proves the same where no events come through, and that a lost connection is
+// told and found again.
+func TestPolling(t *testing.T) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
+		var down atomic.Bool
+		s := visit(t, engine, func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if down.Load() || strings.Contains(r.Header.Get("Accept"), "event-stream") {
+					http.Error(w, "not today", http.StatusBadGateway)
+					return
+				}
+				h.ServeHTTP(w, r)
+			})
+		})
+		s.open("locks")
+		s.staysLive("Live, every 2 seconds")
+		down.Store(true)
+		s.becomes("Not connected")
+		down.Store(false)
+		s.becomes("Live, every 2 seconds")
+	})
+}
+
+// staysLive takes a lock, which the open page shows without being loaded again.
+func (s *site) staysLive(state string) {
+	s.Helper()
+	s.becomes("No locks are held.", state)
+	s.do(chromedp.Focus("#q"), chromedp.KeyEvent("ord"))
+	eval[bool](s, "window.mark = true")
+	s.contended(txlock.Named("order:42"))
+	s.becomes("order:42", "web-1/4711")
+	if !eval[bool](s, `window.mark && document.activeElement.id === "q" && document.activeElement.value === "ord"`) {
+		s.Error("the page was loaded again, or has lost the focus or what was typed")
+	}
 }
 
 // TestActionsInBrowser proves that who may not release sees no button, that who may
@@ -126,12 +137,9 @@ func TestLive(t *testing.T) {
 // does nothing.
 func TestActionsInBrowser(t *testing.T) {
 	onEach(t, func(t *testing.T, engine testdb.Engine) {
-		allowed := make(chan bool, 1)
-		allowed <- false
+		var allowed atomic.Bool
 		s := visit(t, engine, plain, lockhttp.Authorize(func(*http.Request, lockhttp.Action) (string, error) {
-			is := <-allowed
-			allowed <- is
-			if !is {
+			if !allowed.Load() {
 				return "alice", errors.New("not on duty")
 			}
 			return "alice", nil
@@ -144,9 +152,7 @@ func TestActionsInBrowser(t *testing.T) {
 		if eval[bool](s, `!!document.querySelector("details, form[method=post]")`) {
 			t.Error("who may not release sees a form")
 		}
-		<-allowed
-		allowed <- true
-
+		allowed.Store(true)
 		s.becomes("What you may do")
 		evil := s.elsewhere(fmt.Sprintf(`<form id="f" method="post" action=%q><input name="key" value="report"><input name="lease" value="true"><input name="slot" value="0"><input name="session" value="0"><input name="token" value="%d"><button id="b">Win</button></form>`,
 			s.url+"release", held.Token()))
@@ -212,7 +218,7 @@ func TestManyRows(t *testing.T) {
 // TestNarrowAndDark proves that pages fit a telephone without scrolling sideways, that they
 // follow the system's colours, and that texts can be told from their ground in both.
 func TestNarrowAndDark(t *testing.T) {
-	onEach(t, func(t *testing.T, engine testdb.Engine) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
 		s := visit(t, engine, plain)
 		s.lock(txlock.Named("order:42"), txlock.Named(strings.Repeat("a-long-key:", 20)))
 		s.contended(txlock.Named("order:43"))
