@@ -35,11 +35,13 @@ CONTRIB = contrib/gocron contrib/cron contrib/recipes
 COMMANDS = cmd/lockgen cmd/lockvet cmd/lockstep
 # What tests lockgorm with the queries that gorm.io/gen generates.
 GORMGEN  = tests/gormgen
+# What reads the pages of lockhttp in a browser.
+BROWSER  = tests/lockhttp
 # What a user has at the end of docs/tutorial-sqlc.md.
 TUTORIAL = examples/sqlcorders
 # The example that serves the metrics for contrib/grafana.
 METRICS  = examples/metrics
-MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(TUTORIAL) $(METRICS)
+MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(METRICS)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
@@ -80,7 +82,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
 	@cd tests && $(QUICK) -race ./...
-	@for module in bench $(COMMANDS) $(GORMGEN) $(METRICS); do (cd $$module && $(QUICK) ./...) || exit 1; done
+	@for module in bench $(COMMANDS) $(GORMGEN) $(BROWSER) $(METRICS); do (cd $$module && $(QUICK) ./...) || exit 1; done
 	@$(MAKE) --no-print-directory lint
 
 test: ## Run all tests with the race detector on the servers of ENGINES.
@@ -117,9 +119,10 @@ test-module:
 
 # The commands have one goroutine, and read the types of all that they look at: the race
 # detector watches what lockgen has written. make verify compares its golden files, and follows
-# the tutorials.
+# the tutorials. The handler whose pages a browser reads is watched in its own tests.
 test-beside:
 	@for module in $(CONTRIB) $(GORMGEN) $(METRICS); do (cd $$module && $(GOTEST) ./...) || exit 1; done
+	@cd $(BROWSER) && $(subst -race ,,$(GOTEST)) .
 	@for module in $(COMMANDS); do (cd $$module && $(subst -race ,,$(GOTEST)) -skip '$(GENERATED)|^TestGolden$$' ./...) || exit 1; done
 	@cd cmd/lockgen && $(GOTEST) -run '$(GENERATED)' .
 
@@ -207,7 +210,7 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
-	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(TUTORIAL) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
+	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
 	cd cmd/lockgen && $(GOLANGCI) run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $$(find ./testdata -name lockstep.gen.go -exec dirname {} +)
 
 licences: ## Check the licences of all dependencies.

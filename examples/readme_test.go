@@ -12,7 +12,7 @@ import (
 // compiledCode is where the Go code of the README comes from.
 var compiledCode = []string{
 	"../locksqlc/example_test.go", "../lockgorm/example_test.go", "../txlock/lease/example_test.go", "../txlock/namespace_test.go",
-	"../txlock/quorum/example_test.go", "../txlock/job/example_test.go", "../txlock/elect/example_test.go",
+	"../txlock/quorum/example_test.go", "../txlock/job/example_test.go", "../txlock/elect/example_test.go", "../lockhttp/example_test.go",
 	"../contrib/gocron/example_test.go", "../contrib/cron/example_test.go",
 	"../contrib/recipes/asynq_test.go", "../contrib/recipes/river_test.go",
 	"stocktest/stock.go", "stocktest/mock_test.go", "stocktest/memory_test.go", "metrics/service.go",

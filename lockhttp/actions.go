@@ -1,0 +1,258 @@
+package lockhttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// Verb is what a viewer wants to do.
+type Verb string
+
+// The verbs.
+const (
+	Release Verb = "release" // take a lease from its holder, or end the transaction that holds a lock
+	Ask     Verb = "ask"     // ask all holders of a lease to give it up
+)
+
+// Action is what an Authorizer decides about.
+type Action struct {
+	Verb    Verb
+	Key     string // as it is, not masked; empty for the slot of hashed keys
+	Lease   bool   // or else a transaction lock
+	Slot    int64  // which reader or permit of a lease, or the slot of hashed keys
+	Session uint64 // of the transaction that is ended
+}
+
+// Authorizer decides whether who sends a request may do something. It returns the name of
+// that person for the log, and an error if not. It is also called by the pages of keys, to
+// know which buttons to show: it must not log or do anything by itself.
+//
+// Requests that another site has caused in a viewer's browser never get so far: see
+// http.CrossOriginProtection.
+type Authorizer func(r *http.Request, a Action) (who string, err error)
+
+// form is a button, with what it does to the holder.
+type form struct {
+	ID, Verb, Summary, Text, Button string
+	Fields                          map[string]string
+	Reason                          bool
+}
+
+// forms returns what the viewer may do about a key.
+func (c *call) forms(t target, f keyForm) (forms []form) {
+	if c.authorize == nil || t.key == "" && !t.bySlot {
+		return nil
+	}
+	allowed := func(a Action) bool {
+		_, err := c.authorize(c.r, a)
+		return err == nil
+	}
+	offer := func(a Action, token uint64, summary, text string) {
+		if !allowed(a) {
+			return
+		}
+		id := idOf(a.Verb, a.Lease, a.Slot, a.Session, token)
+		forms = append(forms, form{ID: id, Verb: string(a.Verb), Summary: summary, Text: text, Button: summary, Reason: a.Verb == Ask, Fields: map[string]string{
+			"key": t.shown, "lease": strconv.FormatBool(a.Lease), "slot": strconv.FormatInt(a.Slot, 10),
+			"session": strconv.FormatUint(a.Session, 10), "token": strconv.FormatUint(token, 10),
+		}})
+	}
+	asked := false
+	for _, l := range f.Leases {
+		if l.Kind == "waiter" {
+			continue
+		}
+		if !asked {
+			asked = true
+			offer(Action{Verb: Ask, Key: t.key, Lease: true}, 0, "Ask the holders to give it up", fmt.Sprintf("They are told with their next renewal, within %s, and decide.", l.TTL/3))
+		}
+		offer(Action{Release, t.key, true, l.Slot, 0}, l.Token, fmt.Sprintf("Release the %s of %s", kindName(l), shown(l.Owner)),
+			fmt.Sprintf("The holder gets ErrLost from its next renewal, within %s, or its next Guard; until then it may believe that it holds the lease. What it has guarded can't be committed.", l.TTL/3))
+	}
+	for _, l := range f.Locks {
+		if a, may := releaseOf(l, t); may {
+			offer(a, l.Token, fmt.Sprintf("End session %d", l.Session), "Its whole transaction is rolled back, with all its locks, and its program gets an error from the next statement: "+c.session(l.Session)+".")
+		}
+	}
+	return forms
+}
+
+func kindName(l ops.Lease) string {
+	if l.Kind == string(ops.Exclusive) {
+		return "lease"
+	}
+	return l.Kind
+}
+
+// releaseOf returns the action that ends the transaction of a lock, if that is of a key.
+func releaseOf(l ops.Lock, t target) (Action, bool) {
+	a := Action{Verb: Release, Key: t.key, Slot: l.Slot, Session: l.Session}
+	return a, l.Kind == ops.Named || l.Kind == ops.Hashed
+}
+
+// refusal is why something was not done, for the viewer.
+type refusal struct {
+	code int
+	why  string
+}
+
+func (r refusal) Error() string { return r.why }
+
+// act does what a form asks for, if the viewer may, and leads back to the page of the key.
+func (h *Handler) act(w http.ResponseWriter, r *http.Request, name string) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", "POST")
+		h.refuse(w, r, http.StatusMethodNotAllowed, "This is done by a form of the page of a key.")
+		return
+	}
+	if err := h.origins.Check(r); err != nil {
+		h.audit(r, Action{Verb: Verb(name)}, "", err)
+		h.refuse(w, r, http.StatusForbidden, "Another site has caused this request, or a proxy hides the address of this one: it is refused.")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, 1<<16)
+	t, a, token, err := h.action(r, Verb(name))
+	who := ""
+	if err == nil {
+		who, err = h.allow(r, a)
+	}
+	if err == nil {
+		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		defer cancel()
+		err = h.do(ctx, t, a, token, r.PostFormValue("reason"))
+	}
+	h.audit(r, a, who, err)
+	var refused refusal
+	switch {
+	case err == nil:
+		// Relative, since http.Redirect would lose what http.StripPrefix has taken off.
+		w.Header().Set("Location", t.href()+"&"+url.Values{"done": {name}}.Encode())
+		w.WriteHeader(http.StatusSeeOther)
+	case errors.As(err, &refused):
+		h.refuse(w, r, refused.code, refused.why)
+	case errors.Is(err, txlock.ErrNotHeld):
+		h.refuse(w, r, http.StatusConflict, "Nobody holds it any more: nothing was done.")
+	case errors.Is(err, txlock.ErrInvalidOption), errors.Is(err, txlock.ErrInvalidKey):
+		h.refuse(w, r, http.StatusBadRequest, printable(err.Error()))
+	default:
+		h.refuse(w, r, http.StatusBadGateway, "It was not done, or only in part: the log of the program says why.") // the error may have a key that is masked
+	}
+}
+
+// action reads a form.
+func (h *Handler) action(r *http.Request, verb Verb) (t target, a Action, token uint64, err error) {
+	a.Verb = verb
+	var errs [4]error
+	a.Lease, errs[0] = strconv.ParseBool(r.PostFormValue("lease"))
+	a.Slot, errs[1] = strconv.ParseInt(r.PostFormValue("slot"), 10, 64)
+	a.Session, errs[2] = strconv.ParseUint(r.PostFormValue("session"), 10, 64)
+	token, errs[3] = strconv.ParseUint(r.PostFormValue("token"), 10, 64)
+	var last content
+	if s := h.sampler.last(); s != nil {
+		last = s.content
+	}
+	t, ok := h.targetOf(last, r.PostFormValue("key"), r.PostFormValue("slot"))
+	if err := errors.Join(errs[:]...); err != nil || !ok {
+		return t, a, token, refusal{http.StatusBadRequest, "The form is incomplete: use that of the page of the key."}
+	}
+	if a.Key = t.key; t.key == "" && !t.bySlot {
+		return t, a, token, refusal{http.StatusConflict, "Several keys are shown by this text: it can't be done here."}
+	}
+	return t, a, token, nil
+}
+
+func (h *Handler) allow(r *http.Request, a Action) (string, error) {
+	if h.authorize == nil {
+		return "", refusal{http.StatusForbidden, "This page is read-only."}
+	}
+	who, err := h.authorize(r, a)
+	if err != nil {
+		return who, errors.Join(refusal{http.StatusForbidden, "You are not allowed to do this."}, err)
+	}
+	return who, nil
+}
+
+var errChanged = refusal{http.StatusConflict, "Who held it holds it no more: nothing was done."}
+
+// do does it, if it is still held as the viewer has seen it.
+func (h *Handler) do(ctx context.Context, t target, a Action, token uint64, reason string) error {
+	p, err := h.room.Look(ctx)
+	if err != nil {
+		return err
+	}
+	if !a.Lease {
+		for _, l := range p.Locks {
+			again, may := releaseOf(l, t)
+			if named := l.Kind == ops.Named && l.Key == t.key; may && again == a && l.Token == token && (named || l.Kind == ops.Hashed && l.Slot == t.slot) {
+				return h.kill(ctx, l.Session)
+			}
+		}
+		return errChanged
+	}
+	key := txlock.KeyOf(t.key)
+	m, err := lease.NewManager(h.db, lease.Janitor(0, 7*24*time.Hour)) // it does nothing by itself
+	if err != nil {
+		return err
+	}
+	defer func() { _ = m.Close(context.WithoutCancel(ctx)) }()
+	if a.Verb == Ask {
+		return m.Ask(ctx, key, strings.TrimSpace(reason))
+	}
+	for _, l := range p.Leases {
+		if l.Key == t.key && l.Slot == a.Slot && l.Token == token && l.Kind != "waiter" {
+			return m.ForceRelease(ctx, key, a.Slot)
+		}
+	}
+	return errChanged
+}
+
+// kill ends a session.
+func (h *Handler) kill(ctx context.Context, session uint64) error {
+	_, err := h.db.ExecContext(ctx, "KILL "+strconv.FormatUint(session, 10))
+	var server *mysql.MySQLError
+	switch {
+	case errors.As(err, &server) && server.Number == 1094: // ER_NO_SUCH_THREAD
+		return errChanged
+	case errors.As(err, &server) && server.Number == 1095: // ER_KILL_DENIED_ERROR
+		return errors.Join(refusal{http.StatusBadGateway, "The account of this page may not end the session: GRANT CONNECTION ADMIN ON *.* TO it on MariaDB, CONNECTION_ADMIN on MySQL."}, err)
+	}
+	return err
+}
+
+// audit writes who has done what, or has tried to.
+func (h *Handler) audit(r *http.Request, a Action, who string, err error) {
+	level, what := slog.LevelInfo, "lockhttp: "+string(a.Verb)
+	attributes := []slog.Attr{
+		slog.String("who", who), slog.String("remote", r.RemoteAddr), slog.String("key", a.Key), slog.Bool("lease", a.Lease),
+		slog.Int64("slot", a.Slot), slog.Uint64("session", a.Session),
+	}
+	if err != nil {
+		level, what = slog.LevelWarn, what+" was not done"
+		attributes = append(attributes, slog.Any("error", err))
+	}
+	h.log.LogAttrs(r.Context(), level, what, attributes...)
+}
+
+// message says what was done before the viewer was led back.
+func (c *call) message() string {
+	switch Verb(c.param("done")) {
+	case Release:
+		return "Released."
+	case Ask:
+		return "Asked."
+	}
+	return ""
+}

@@ -1,0 +1,200 @@
+package lockhttp_test
+
+import (
+	"context"
+	"errors"
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockhttp"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// operator allows all to who sends a header, but for one key.
+func operator(r *http.Request, a lockhttp.Action) (string, error) {
+	who := r.Header.Get("X-Who")
+	if who == "" || a.Key == "untouchable" {
+		return who, errors.New("no operator")
+	}
+	return who, nil
+}
+
+var (
+	forms  = regexp.MustCompile(`(?s)<form method="post" action="(\w+)">.*?</form>`)
+	fields = regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)">`)
+)
+
+// form returns the first form of a page that does something and has a text, as somebody sees
+// it.
+func (s *stage) form(page, verb, has string, header http.Header) url.Values {
+	s.Helper()
+	r, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+page, nil)
+	s.must(err)
+	r.Header = header
+	answer, err := http.DefaultClient.Do(r)
+	s.must(err)
+	_, body, _ := s.read(answer)
+	for _, form := range forms.FindAllStringSubmatch(body, -1) {
+		if form[1] != verb || !strings.Contains(form[0], has) {
+			continue
+		}
+		values := url.Values{}
+		for _, field := range fields.FindAllStringSubmatch(form[0], -1) {
+			values.Set(field[1], html.UnescapeString(field[2]))
+		}
+		return values
+	}
+	return nil
+}
+
+// TestActions proves that who is allowed to can ask for and release leases and locks, also
+// behind masks, that all others can't, nor another site in a viewer's browser, nor of what
+// has changed hands, and that the log tells who has done what.
+func TestActions(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		mask := func(key string) string { return "masked " + key[:1] }
+		s := open(t, db, lockhttp.Authorize(operator), lockhttp.MaskKeys(mask))
+		ctx := t.Context()
+		m := s.manager()
+		held, err := m.Acquire(ctx, txlock.Named("report"))
+		s.must(err)
+		reader, err := m.AcquireShared(ctx, txlock.Named("catalog"))
+		s.must(err)
+		untouchable, err := m.Acquire(ctx, txlock.Named("untouchable"))
+		s.must(err)
+		tx := s.lock(txlock.Named("order:42"))
+		alice := http.Header{"X-Who": {"alice"}}
+		s.shows("locks", "masked o")
+
+		page := "key?key=masked+r"
+		s.shows(page, "masked r")
+		if s.form(page, "release", "", http.Header{}) != nil || s.form("key?key=untouchable", "release", "", alice) != nil {
+			t.Error("who may not release sees a form")
+		}
+		ask, release := s.form(page, "ask", "told with their next renewal", alice), s.form(page, "release", "gets ErrLost", alice)
+		end := s.form("key?key=masked+o", "release", "rolled back", alice)
+		if ask == nil || release == nil || end == nil {
+			t.Fatalf("the forms are %v, %v, %v", ask, release, end)
+		}
+		ask.Set("reason", "maintenance")
+		evil := http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"cross-site"}}
+		old := http.Header{"X-Who": {"alice"}, "Origin": {"https://evil.example"}}
+		stranger := url.Values{"key": {"untouchable"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
+		gone := url.Values{"key": {"masked r"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
+		long := url.Values{"reason": {strings.Repeat("x", 300)}}
+		for name, value := range ask {
+			if name != "reason" {
+				long[name] = value
+			}
+		}
+		for name, c := range map[string]struct {
+			verb   string
+			form   url.Values
+			header http.Header
+			want   int
+			says   string
+		}{
+			"another site":           {"release", release, evil, 403, "Another site"},
+			"another site's origin":  {"release", end, old, 403, "Another site"},
+			"nobody":                 {"release", release, http.Header{}, 403, "not allowed"},
+			"nobody asks":            {"ask", ask, http.Header{}, 403, "not allowed"},
+			"what is not allowed":    {"release", stranger, alice, 403, "not allowed"},
+			"an incomplete form":     {"release", url.Values{"key": {"report"}}, alice, 400, "incomplete"},
+			"a lease of before":      {"release", gone, alice, 409, "nothing was done"},
+			"a reason that is long":  {"ask", long, alice, 400, "at most 255 bytes"},
+			"asking for what nobody": {"ask", url.Values{"key": {"nobody"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"0"}}, alice, 409, "nothing was done"},
+		} {
+			if code, body, _ := s.post(c.verb, c.form, c.header); code != c.want || !strings.Contains(body, c.says) {
+				t.Errorf("%s is answered with %d, not %d and %q:\n%s", name, code, c.want, c.says, body)
+			}
+		}
+		if held.Err() != nil || tx.QueryRowContext(ctx, "SELECT 1").Err() != nil {
+			t.Fatal("what was refused was done")
+		}
+
+		code, _, header := s.post("ask", ask, alice)
+		if code != http.StatusSeeOther || !strings.HasPrefix(header.Get("Location"), "key?key=masked+r") {
+			t.Errorf("asking is answered with %d, %v", code, header)
+		}
+		s.must(held.Renew(ctx))
+		if reason, asked := held.Asked(); !asked || reason != "maintenance" {
+			t.Errorf("the holder is asked: %t, %q", asked, reason)
+		}
+		same := http.Header{"X-Who": {"alice"}, "Sec-Fetch-Site": {"same-origin"}}
+		if code, body, _ := s.post("release", release, same); code != http.StatusSeeOther {
+			t.Errorf("releasing is answered with %d: %s", code, body)
+		}
+		if err := held.Renew(ctx); !errors.Is(err, txlock.ErrLost) {
+			t.Errorf("the holder of a released lease renews it: %v", err)
+		}
+		if code, _, _ := s.post("release", s.form("key?key=masked+c", "release", "reader", alice), alice); code != http.StatusSeeOther {
+			t.Errorf("releasing a reader is answered with %d", code)
+		}
+		if err := reader.Renew(ctx); !errors.Is(err, txlock.ErrLost) {
+			t.Errorf("a released reader renews: %v", err)
+		}
+		if code, body, _ := s.post("release", end, alice); code != http.StatusSeeOther {
+			t.Errorf("ending a session is answered with %d: %s", code, body)
+		}
+		if _, err := tx.ExecContext(context.WithoutCancel(ctx), "DO 1"); err == nil {
+			t.Error("the session was not ended")
+		}
+		if code, _, _ := s.post("release", end, alice); code != http.StatusConflict {
+			t.Errorf("ending it again is answered with %d", code)
+		}
+		s.must(untouchable.Release(ctx))
+		for _, line := range []string{
+			`msg="lockhttp: release" who=alice`, "key=report lease=true", "key=order:42 lease=false", `msg="lockhttp: ask" who=alice`,
+			`level=WARN msg="lockhttp: release was not done" who=alice`, "cross-origin",
+		} {
+			if !strings.Contains(s.log.String(), line) {
+				t.Errorf("the log hasn't %q:\n%s", line, s.log)
+			}
+		}
+	})
+}
+
+// TestReadOnly proves that without an authorizer a page has no forms, and nothing can be
+// done by it.
+func TestReadOnly(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		s := open(t, db)
+		held, err := s.manager().Acquire(t.Context(), txlock.Named("report"))
+		s.must(err)
+		if body := s.shows("key?key=report", "report"); strings.Contains(body, "method=\"post\"") {
+			t.Error("a page that is read-only has a form")
+		}
+		form := url.Values{"key": {"report"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
+		for _, verb := range []string{"release", "ask"} {
+			if code, body, _ := s.post(verb, form, http.Header{}); code != http.StatusForbidden || !strings.Contains(body, "read-only") {
+				t.Errorf("%s is answered with %d", verb, code)
+			}
+		}
+		s.must(held.Release(t.Context()))
+	})
+}
+
+// TestAmbiguousMask proves that what is behind a mask of several keys is not released.
+func TestAmbiguousMask(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		s := open(t, db, lockhttp.Authorize(operator), lockhttp.MaskKeys(func(string) string { return "hidden" }))
+		m := s.manager(lease.WithNote("web-1"))
+		s.acquire(m, txlock.Named("a"))
+		s.acquire(m, txlock.Named("b"))
+		alice := http.Header{"X-Who": {"alice"}}
+		s.shows("leases", "hidden", "web-1")
+		if s.form("key?key=hidden", "release", "", alice) != nil {
+			t.Error("a mask of two keys has a form")
+		}
+		form := url.Values{"key": {"hidden"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"1"}}
+		if code, _, _ := s.post("release", form, alice); code != http.StatusConflict {
+			t.Errorf("it is answered with %d", code)
+		}
+	})
+}

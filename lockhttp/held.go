@@ -1,0 +1,183 @@
+package lockhttp
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dca00107/lockstep/internal/ops"
+)
+
+var (
+	lockWords  = map[string]string{"Key": "key", "Held": "age", "Waiters": "waiters"}
+	leaseWords = map[string]string{"Key": "key", "Held": "age", "Waiters": "waiters"}
+)
+
+func (c *call) locks() ([]section, any) {
+	found := keep(c.Locks, func(l ops.Lock) bool { return c.matches(l.String(), l.Owner) })
+	by := c.sortedBy(lockWords, "waiters")
+	slices.SortStableFunc(found, func(a, b ops.Lock) int {
+		return order(by, a.Waiters, b.Waiters, a.Held, b.Held, a.Key, b.Key)
+	})
+	t := c.lockTable("locks", "Transaction locks that are held", found)
+	c.sorting(t, lockWords, by)
+	data := struct {
+		seenForm
+		Locks    []ops.Lock             `json:"locks"`
+		Sessions map[uint64]ops.Session `json:"sessions"`
+	}{c.seen(), found, c.Sessions}
+	return []section{{ID: "locks", Table: t}}, data
+}
+
+// order compares by what the viewer has chosen.
+func order(by string, waiters, otherWaiters int, age, otherAge ops.Seconds, key, otherKey string) int {
+	switch by {
+	case "waiters":
+		return cmp.Or(cmp.Compare(otherWaiters, waiters), cmp.Compare(otherAge, age), strings.Compare(key, otherKey))
+	case "age":
+		return cmp.Or(cmp.Compare(otherAge, age), strings.Compare(key, otherKey))
+	}
+	return strings.Compare(key, otherKey)
+}
+
+// keep returns a list of those that are wanted, never nil.
+func keep[T any](all []T, wanted func(T) bool) []T {
+	kept := []T{}
+	for _, one := range all {
+		if wanted(one) {
+			kept = append(kept, one)
+		}
+	}
+	return kept
+}
+
+func (c *call) lockTable(id, caption string, locks []ops.Lock) *table {
+	return c.newTable(id, caption, "No locks are held.", "Key, Mode, Held, Waiters, Owner, Session, User, Program, Transaction, Does", len(locks), func(i int) row {
+		l := locks[i]
+		s := c.Sessions[l.Session]
+		age := ""
+		if s.InTx {
+			age = s.TxAge.String()
+		}
+		return row{ID: idOf(l.Kind, l.Slot, l.Key, l.Session), Class: waited(l.Waiters), Cells: []cell{
+			rowCell(l.Row), text(string(l.Mode)), text(l.Held.String()), text(strconv.Itoa(l.Waiters)), text(l.Owner),
+			text(strconv.FormatUint(l.Session, 10)), text(who(s)), text(s.Program), text(age), text(doing(s)),
+		}}
+	})
+}
+
+func waited(n int) string {
+	if n > 0 {
+		return "waited"
+	}
+	return ""
+}
+
+// rowCell names a row, and leads to the page of its key.
+func rowCell(r ops.Row) cell {
+	at := cell{Text: shown(r.String()), Head: true}
+	switch {
+	case r.Key != "":
+		at.Href = keyHref(r.Key)
+	case r.Kind == ops.Hashed:
+		at.Href = slotHref(r.Slot)
+	}
+	return at
+}
+
+func (c *call) leases() ([]section, any) {
+	found := keep(c.Leases, func(l ops.Lease) bool { return c.matches(l.Key, l.Owner, l.Note) })
+	by := c.sortedBy(leaseWords, "waiters")
+	slices.SortStableFunc(found, func(a, b ops.Lease) int {
+		return order(by, a.Waiters, b.Waiters, a.Held, b.Held, a.Key, b.Key)
+	})
+	t := c.leaseTable("leases", "Leases, readers and permits that are held", found)
+	c.sorting(t, leaseWords, by)
+	return []section{{ID: "leases", Table: t}}, struct {
+		seenForm
+		Leases []ops.Lease `json:"leases"`
+	}{c.seen(), found}
+}
+
+func (c *call) leaseTable(id, caption string, leases []ops.Lease) *table {
+	return c.newTable(id, caption, "No leases are held.", "Key, Kind, Held, Left, Renewed, Waiters, Owner, Note, Token", len(leases), func(i int) row {
+		l := leases[i]
+		at := row{ID: idOf("lease", l.Slot, l.Key, l.Kind), Class: waited(l.Waiters)}
+		if l.Kind == "waiter" {
+			at.Cells = []cell{keyCell(l.Key), text("waits"), text(l.Held.String()), text(""), text(""), text(strconv.Itoa(l.Waiters)), text(l.Owner), text(l.Note), text("")}
+			return at
+		}
+		renewed := l.Renewed.String() + " ago"
+		if l.Late() {
+			at.Class, renewed = "late", renewed+", late"
+		}
+		at.Cells = []cell{keyCell(l.Key), text(kindOf(l)), text(l.Held.String()), text(l.Left.String()), text(renewed), text(strconv.Itoa(l.Waiters)),
+			text(l.Owner), text(l.Note), text(strconv.FormatUint(l.Token, 10))}
+		return at
+	})
+}
+
+func kindOf(l ops.Lease) string {
+	kind := l.Kind
+	if l.Leads {
+		kind = "leader"
+	}
+	if !l.AskedAt.IsZero() {
+		kind += ", asked: " + l.Asked
+	}
+	return kind
+}
+
+func (c *call) showLeaders() ([]section, any) {
+	found := keep(c.leaders, func(l ops.Leader) bool { return c.matches(l.Key, l.By) })
+	t := c.newTable("leaders", "Who leads, and who stands by", "Nobody leads.", "Election, Leader, Since, Left, Standby", len(found), func(i int) row {
+		l := found[i]
+		return row{ID: idOf("leader", l.Key), Cells: []cell{keyCell(l.Key), text(l.By), text(when(l.Since)), text(l.Left.String()), text(strings.Join(l.Standby, ", "))}}
+	})
+	return []section{{ID: "leaders", Table: t}}, struct {
+		seenForm
+		Leaders []ops.Leader `json:"leaders"`
+	}{c.seen(), found}
+}
+
+func (c *call) showJobs() ([]section, any) {
+	found := keep(c.jobs, func(j ops.JobStatus) bool { return c.matches(j.Key, j.By) })
+	return []section{{ID: "jobs", Table: c.jobTable(found)}}, struct {
+		seenForm
+		Jobs []ops.JobStatus `json:"jobs"`
+	}{c.seen(), found}
+}
+
+func (c *call) jobTable(jobs []ops.JobStatus) *table {
+	return c.newTable("jobs", "Jobs, and how their last ticks went", "There are no jobs.", "Job, State, Tick, Started, Took, Failures, By, Next, Error", len(jobs), func(i int) row {
+		j := jobs[i]
+		at := row{ID: idOf("job", j.Key), Cells: []cell{keyCell(j.Key), text(j.State), text(when(j.Tick)), text(when(j.Started)), text(j.Took.String()),
+			text(strconv.Itoa(j.Failures)), text(j.By), text(when(j.Next)), text(clipped(j.Err, 200))}}
+		if j.State == "failed" || j.State == "died" {
+			at.Class = "late"
+		}
+		return at
+	})
+}
+
+// who names the session's user and host.
+func who(s ops.Session) string {
+	if s.User == "" {
+		return ""
+	}
+	return s.User + "@" + s.Host
+}
+
+// doing says what a session does, in a few words.
+func doing(s ops.Session) string {
+	switch {
+	case s.Command == "":
+		return ""
+	case s.Idle() && s.Statement != "":
+		return "idle " + s.For.String() + ", last: " + s.Statement
+	case s.Idle():
+		return "idle " + s.For.String()
+	}
+	return s.Statement
+}

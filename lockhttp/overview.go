@@ -1,0 +1,150 @@
+package lockhttp
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/ops"
+)
+
+// sampleForm is a step of the last hour, in JSON. Looks have no sample where nobody looked.
+type sampleForm struct {
+	AgoSeconds int          `json:"ago_s"`
+	Locks      int          `json:"locks"`
+	Leases     int          `json:"leases"`
+	Waits      int          `json:"waits"`
+	Longest    ops.Seconds  `json:"longest_wait_s"`
+	Grants     float64      `json:"grants_per_s"`
+	Own        *ownFormHour `json:"process,omitempty"`
+}
+
+// ownFormHour is what the Recorder has counted.
+type ownFormHour struct {
+	Granted int         `json:"granted"`
+	Refused int         `json:"refused"`
+	Lost    int         `json:"lost"`
+	Mean    ops.Seconds `json:"mean_s"`
+	Longest ops.Seconds `json:"longest_s"`
+}
+
+func (c *call) overview() ([]section, any) {
+	now := time.Now()
+	_, seen := c.history.events(now)
+	_, own := c.recorder.events(now)
+	waited := queuesOf(c.Waits)
+	events := c.timeline()
+	sections := []section{
+		{ID: "now", Title: "Who is waited for", Table: c.queueTable(waited[:min(len(waited), 10)])},
+		{ID: "hour", Title: "The last hour", Text: "Looks are taken only while somebody has a page open: lines have gaps where nobody had.", Charts: c.charts(seen, own)},
+		{ID: "events", Title: "Last events", Table: c.eventTable(events[:min(len(events), 10)])},
+	}
+	return sections, struct {
+		seenForm
+		Version  string       `json:"version"`
+		Database string       `json:"database"`
+		User     string       `json:"user"`
+		Locks    int          `json:"locks"`
+		Leases   int          `json:"leases"`
+		Waits    int          `json:"waits"`
+		Samples  []sampleForm `json:"samples"`
+	}{c.seen(), c.Version, c.Database, c.User, len(c.Locks), c.holding(), len(c.Waits), samples(seen, own)}
+}
+
+func samples(seen []point[seenSample], own []point[ownSample]) []sampleForm {
+	byPlace := make(map[int]*sampleForm)
+	at := func(x int) *sampleForm {
+		if byPlace[x] == nil {
+			byPlace[x] = &sampleForm{AgoSeconds: (int(steps) - 1 - x) * int(step/time.Second)}
+		}
+		return byPlace[x]
+	}
+	for _, p := range seen {
+		s, f := p.sample, at(p.x)
+		f.Locks, f.Leases, f.Waits, f.Longest, f.Grants = s.locks, s.leases, s.waits, s.longest, rate(s.grants, s.over)
+	}
+	for _, p := range own {
+		s := p.sample
+		at(p.x).Own = &ownFormHour{s.granted, s.refused, s.lost, mean(s), ops.Seconds(s.longest.Seconds())}
+	}
+	all := []sampleForm{}
+	for _, f := range byPlace {
+		all = append(all, *f)
+	}
+	slices.SortFunc(all, func(a, b sampleForm) int { return cmp.Compare(b.AgoSeconds, a.AgoSeconds) })
+	return all
+}
+
+func rate(n int, over time.Duration) float64 {
+	if over <= 0 {
+		return 0
+	}
+	return float64(n) / over.Seconds()
+}
+
+func mean(s ownSample) ops.Seconds {
+	if s.granted == 0 {
+		return 0
+	}
+	return ops.Seconds(s.took.Seconds() / float64(s.granted))
+}
+
+// charts draws the last hour: what looks have seen of all programs, and what the Recorder
+// has counted in this one.
+func (c *call) charts(seen []point[seenSample], own []point[ownSample]) []chart {
+	ofLooks := func(name string, value func(seenSample) float64) line { return newLine(name, seen, value) }
+	charts := []chart{
+		newChart("held", "Held", number, ofLooks("locks", func(s seenSample) float64 { return float64(s.locks) }),
+			ofLooks("leases", func(s seenSample) float64 { return float64(s.leases) })),
+		newChart("waiting", "Sessions that wait", number, ofLooks("sessions", func(s seenSample) float64 { return float64(s.waits) })),
+		newChart("longest", "Longest wait", duration, ofLooks("wait", func(s seenSample) float64 { return float64(s.longest) })),
+		newChart("grants", "Grants per second, as far as looks could tell", perSecond, ofLooks("grants", func(s seenSample) float64 { return rate(s.grants, s.over) })),
+	}
+	if c.recorder == nil {
+		return charts
+	}
+	ofProcess := func(name string, value func(ownSample) float64) line { return newLine(name, own, value) }
+	return append(charts,
+		newChart("own-rate", "Of this process, per second", perSecond, ofProcess("granted", func(s ownSample) float64 { return rate(s.granted, step) }),
+			ofProcess("refused", func(s ownSample) float64 { return rate(s.refused, step) })),
+		newChart("own-wait", "Time until a grant in this process", duration, ofProcess("mean", func(s ownSample) float64 { return float64(mean(s)) }),
+			ofProcess("longest", func(s ownSample) float64 { return s.longest.Seconds() })))
+}
+
+func (c *call) events() ([]section, any) {
+	found := keep(c.timeline(), func(e happening) bool { return c.matches(e.Key, e.Owner, e.What) })
+	text := "What looks at the server have seen while somebody had a page open."
+	if c.recorder != nil {
+		text = "What this process has told (process), and what looks at the server have seen while somebody had a page open (server)."
+	}
+	return []section{{ID: "events", Text: text, Table: c.eventTable(found)}}, struct {
+		seenForm
+		Events []happening `json:"events"`
+	}{c.seen(), found}
+}
+
+func (c *call) eventTable(events []happening) *table {
+	return c.newTable("events", "The last events, the newest first", "Nothing has happened yet.", "Time, Event, Key, Kind, Owner, Took, Why, From", len(events), func(i int) row {
+		e := events[i]
+		at := row{ID: idOf("event", e.At.UnixNano(), e.What, e.Key, e.Slot, e.Token)}
+		if e.What == "lost" || e.What == "dropped" || e.What == "doomed" {
+			at.Class = "late"
+		}
+		key := rowCell(ops.Row{Kind: ops.Kind(e.Kind), Key: e.Key, Slot: e.Slot})
+		if key.Head = false; e.Key != "" {
+			key.Text = shown(e.Key) // the kind has its own column
+		}
+		at.Cells = []cell{{Text: e.At.UTC().Format("15:04:05.000"), Head: true}, text(e.What), key, text(e.Kind), text(e.Owner), text(duration(float64(e.Took))), text(e.Why), text(e.From)}
+		return at
+	})
+}
+
+// duration writes seconds for people, those below one as milliseconds.
+func duration(seconds float64) string {
+	if seconds < 1 {
+		return fmt.Sprintf("%.1fms", math.Max(0, seconds)*1000)
+	}
+	return ops.Seconds(seconds).String()
+}

@@ -1,0 +1,248 @@
+package lockhttp_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockhttp"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
+	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestPages proves that each page and its JSON show what is held and waited for, with the
+// headers that keep a page to itself, below any path.
+func TestPages(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		recorder := lockhttp.NewRecorder()
+		s := open(t, db, lockhttp.Events(recorder))
+		ctx := t.Context()
+		cart := txlock.NewFamily[string]("cart", txlock.Hashed).Key("a")
+		s.lock(txlock.Named("order:42"), cart)
+		s.waits(txlock.Named("order:42"))
+		m := s.manager(lease.WithNote("web-2/815"), lease.Observe(recorder))
+		s.acquire(m, txlock.Named("report"))
+		s.job(m)
+		s.elect()
+		_, err := locksqlc.Once(ctx, s.pool, txlock.Named("payment:7"), func(*sql.Tx) error { return nil })
+		s.must(err)
+
+		slot := fmt.Sprintf("slot %d", cart.Slot())
+		together(s, map[string][]string{
+			"":                     {"2 sessions waiting", "order:42", "<svg", "Time until a grant in this process", "granted"},
+			"overview":             {"order:42"},
+			"locks":                {"order:42", "web-1/4711", "exclusive", slot},
+			"locks?q=ORDER":        {"order:42"},
+			"locks?sort=key":       {`aria-sort="ascending"`, "order:42"},
+			"leases":               {"report", "web-2/815"},
+			"waits":                {"order:42", "held by session", "waits ", ", lockstep "},
+			"queues":               {"order:42", "waited"},
+			"jobs":                 {"nightly", "failed", "the printer is on fire"},
+			"leaders":              {"scheduler", "process a"},
+			"events":               {"granted", "report", "process"},
+			"search?q=ord":         {"order:42", "waited for"},
+			"key?key=order%3A42":   {"order:42", "web-1/4711", "waits "},
+			"key?key=cart%3Aa":     {slot, "may be held for another"},
+			"key?key=payment%3A7":  {"Once", "done"},
+			"key?key=nightly":      {"the printer is on fire"},
+			"key?key=nobody":       {"Nobody holds this key"},
+			"key":                  {"Which key?"},
+			"../deep/er/locks":     {"order:42"},
+			"../deep/er/":          {"order:42"},
+			"key?slot=1":           {"slot 1", "Nobody holds this key"},
+			"key?slot=70000":       {"Which key?"},
+			"locks?page=77&sort=x": {"order:42"},
+		}, func(s *stage, page string, wanted []string) {
+			body := s.shows(page, wanted...)
+			if page == "locks?q=ORDER" && strings.Contains(body, slot) {
+				s.Error("a search for order finds the slot of a cart")
+			}
+			if strings.Contains(body, "<style") || strings.Contains(body, " style=") || strings.Contains(body, "<script>") || strings.Contains(body, "http://") || strings.Contains(body, "https://") {
+				s.Errorf("%s has something inline, or from outside", page)
+			}
+		})
+
+		var locks struct {
+			Taken    time.Time
+			Locks    []ops.Lock
+			Sessions map[uint64]ops.Session
+		}
+		s.decode("locks.json?q=order", &locks)
+		if len(locks.Locks) != 1 || locks.Locks[0].Key != "order:42" || locks.Locks[0].Waiters != 1 || locks.Sessions[locks.Locks[0].Session].User == "" || locks.Taken.IsZero() {
+			t.Errorf("locks.json has %+v", locks)
+		}
+		together(s, map[string]string{
+			"overview.json": `"locks": `, "?format=json": `"samples": `, "leases.json": `"leases": `, "waits?format=json": `"waits": `, "queues.json": `"queues": `,
+			"jobs.json": `"state": "failed"`, "leaders.json": `"term": `, "events.json": `"what": "granted"`, "search.json?q=o": `"found": `, "key.json?key=report": `"token": `, "key.json": `"gaps": `,
+		}, func(s *stage, page, want string) {
+			var any map[string]json.RawMessage
+			s.decode(page, &any)
+			s.shows(page, want)
+		})
+
+		for page, want := range map[string]int{"": 200, "style.css": 200, "live.js": 200, "nothing": 404, "page.css": 404, "nothing.json": 404} {
+			code, _, header := s.get(page)
+			if code != want {
+				t.Errorf("%s is answered with %d, not %d", page, code, want)
+			}
+			policy := header.Get("Content-Security-Policy")
+			if !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "script-src 'self'") || strings.Contains(policy, "unsafe") || header.Get("X-Content-Type-Options") != "nosniff" {
+				t.Errorf("%s has the headers %v", page, header)
+			}
+		}
+		if code, _, header := s.post("locks", nil, http.Header{}); code != http.StatusMethodNotAllowed || header.Get("Allow") == "" {
+			t.Errorf("POST to a page is answered with %d", code)
+		}
+		if code, _, _ := s.get("release"); code != http.StatusMethodNotAllowed {
+			t.Errorf("GET of release is answered with %d", code)
+		}
+	}, (*testdb.Server).Open)
+}
+
+// job runs a job that fails.
+func (s *stage) job(m *lease.Manager) {
+	s.Helper()
+	jobs, err := job.New(s.pool, m, job.By("web-1:4711"))
+	s.must(err)
+	fire := errors.New("the printer is on fire")
+	if _, err := jobs.Tick(s.Context(), txlock.Named("nightly"), time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return fire }); !errors.Is(err, fire) {
+		s.Fatalf("the job fails with %v", err)
+	}
+}
+
+// elect has one process lead, and one stand by.
+func (s *stage) elect() {
+	s.Helper()
+	ctx, cancel := context.WithCancel(s.Context())
+	ended, leads := make(chan error, 2), make(chan struct{}, 2)
+	for _, name := range []string{"process a", "process a2"} {
+		e, err := elect.New(s.manager(lease.WithNote(name)), txlock.Named("scheduler"), elect.By(name))
+		s.must(err)
+		go func() {
+			ended <- e.Run(ctx, func(ctx context.Context, _ *elect.Term) error { leads <- struct{}{}; <-ctx.Done(); return nil })
+		}()
+	}
+	<-leads
+	s.Cleanup(func() { cancel(); _, _ = <-ended, <-ended })
+}
+
+// TestBusinessDataIsHidden proves that a page shows the first word of a statement only,
+// and keys and notes by their masks, also in JSON, addresses and events.
+func TestBusinessDataIsHidden(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		recorder := lockhttp.NewRecorder()
+		mask := func(prefix string) func(string) string {
+			return func(text string) string { return prefix + fmt.Sprint(len(text)) }
+		}
+		s := open(t, db, lockhttp.Events(recorder), lockhttp.MaskKeys(mask("key-of-")), lockhttp.MaskNotes(mask("note-of-")))
+		table := db.CreateTable(t, "people", "id BIGINT PRIMARY KEY, name VARCHAR(99)")
+		tx := s.lock(txlock.Named("order:secret"))
+		s.waits(txlock.Named("order:secret"))
+		_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1, 'business secret')")
+		s.must(err)
+		m := s.manager(lease.WithNote("the secret note"), lease.Observe(recorder))
+		s.acquire(m, txlock.Named("the secret report"))
+		s.job(m)
+		together(s, map[string]string{
+			"": "key-of-12", "locks": "key-of-12", "leases": "note-of-15", "waits": "key-of-12", "queues": "key-of-12", "jobs": "note-of-22", "events": "key-of-17",
+			"search?q=key": "key-of-17", "key?key=key-of-12": "waits ", "locks.json": "key-of-12", "key.json?key=key-of-12": "note-of-10", "overview.json": "samples",
+		}, func(s *stage, page, wanted string) {
+			body := s.shows(page, wanted)
+			if strings.Contains(body, "secret") || strings.Contains(body, "printer") || strings.Contains(body, "web-1/4711") {
+				s.Errorf("%s shows what is hidden:\n%s", page, body)
+			}
+		})
+		if db.Engine() == testdb.MySQL { // MariaDB doesn't tell the last statement
+			s.shows("locks", "INSERT …")
+		}
+		s.shows("key?key=order:secret", "key-of-12", "waits ") // by who knows it
+	})
+}
+
+// TestMany proves that tables of 10,000 locks are pages of 100, and that JSON has all.
+func TestMany(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		s := open(t, db)
+		n := testdb.Long(1_000, 10_000)
+		_, scope := s.begin()
+		family := txlock.NewFamily[int]("many")
+		var keys []txlock.Key
+		for i := range n {
+			keys = append(keys, family.Key(i+1))
+		}
+		_, err := scope.LockAll(t.Context(), keys...)
+		s.must(err)
+		last := fmt.Sprintf("%d to %d of %d", n-99, n, n)
+		body := s.shows(fmt.Sprintf("locks?sort=key&q=many&page=%d", n/100), last)
+		if rows := strings.Count(body, "<tr role=\"row\" id="); rows != 100 || len(body) > 200_000 {
+			t.Errorf("a page has %d rows and %d bytes", rows, len(body))
+		}
+		began := time.Now()
+		s.shows("locks?q=many", "1 to 100 of")
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("a page takes %v", took)
+		}
+		var all struct{ Locks []ops.Lock }
+		s.decode("locks.json?q=many", &all)
+		if len(all.Locks) < n {
+			t.Errorf("the JSON has %d locks", len(all.Locks))
+		}
+	})
+}
+
+// TestOnePictureForAll proves that many viewers share one look, at most one a second, that
+// nobody looks while nobody views, and that Close ends all of it.
+func TestOnePictureForAll(t *testing.T) {
+	onEach(t, func(t *testing.T, db *testdb.DB) {
+		s := open(t, db)
+		began := time.Now()
+		type event struct {
+			text string
+			err  error
+		}
+		const viewers = 20
+		events := make(chan event, 1000)
+		for range viewers {
+			ended := s.live(t.Context(), "leases", func(text string) { events <- event{text, nil} })
+			go func() { events <- event{"", <-ended} }()
+		}
+		taken := make(map[string]int)
+		for enough := 0; enough < 3; {
+			e := <-events
+			s.must(e.err)
+			if !strings.Contains(e.text, "data: <p class=\"summary\">") {
+				t.Fatalf("an event is %q", e.text)
+			}
+			_, at, _ := strings.Cut(e.text, "<time>")
+			at, _, _ = strings.Cut(at, "</time>")
+			if taken[at]++; taken[at] == viewers {
+				enough++
+			}
+		}
+		if most := int(time.Since(began)/time.Second) + 2; len(taken) > most {
+			t.Errorf("%d viewers have caused %d looks, more than %d", viewers, len(taken), most)
+		}
+		s.pages.Close()
+		for ended := 0; ended < viewers; {
+			if e := <-events; e.text == "" {
+				s.must(e.err)
+				ended++
+			}
+		}
+		if code, body, _ := s.get("locks"); code != http.StatusServiceUnavailable || !strings.Contains(body, "closed") {
+			t.Errorf("after Close a page is answered with %d", code)
+		}
+		s.pages.Close() // again
+	})
+}

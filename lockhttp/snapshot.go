@@ -1,0 +1,177 @@
+package lockhttp
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/ops"
+)
+
+// snapshot is what one look has found, as viewers may see it.
+type snapshot struct {
+	number int
+	ended  time.Time
+	asked  demand
+	err    error // of the look; the content is older then
+	content
+}
+
+type content struct {
+	*ops.Picture // nil before the first look that succeeds
+	tree         []*ops.Node
+	leaders      []ops.Leader
+	jobs         []ops.JobStatus
+	once         map[string]ops.OnceRecord
+	names        map[string]string // the keys behind their masks; "" where they are several
+}
+
+// mostOnce is how many keys of Once a look asks for.
+const mostOnce = 10
+
+// take looks at the server.
+func (h *Handler) take(ctx context.Context, d demand) *snapshot {
+	p, err := h.room.Look(ctx)
+	if err != nil {
+		return &snapshot{err: err}
+	}
+	c := content{Picture: p, tree: p.Tree(), leaders: p.Leaders(), once: make(map[string]ops.OnceRecord)}
+	if d.jobs {
+		if c.jobs, err = h.room.Jobs(ctx); err != nil {
+			p.Gaps = append(p.Gaps, ops.Gap{What: "jobs are not known", Cure: err.Error()})
+		}
+	}
+	asked := 0
+	for key := range d.once { // those that are left out have their turn in another look
+		if asked++; asked > mostOnce {
+			break
+		}
+		found, err := h.room.OnceRecords(ctx, key, 1)
+		if err != nil {
+			p.Gaps = append(p.Gaps, ops.Gap{What: "keys of Once are not known", Cure: err.Error()})
+			break
+		}
+		if len(found) > 0 && found[0].Key == key {
+			c.once[key] = found[0]
+		}
+	}
+	h.history.note(time.Now(), c)
+	h.apply(&c)
+	return &snapshot{content: c}
+}
+
+// masks are what viewers see in place of keys and notes.
+type masks struct{ keys, notes func(string) string }
+
+func replace(text *string, mask func(string) string) {
+	if mask != nil && *text != "" {
+		*text = mask(*text)
+	}
+}
+
+// apply masks all that viewers see, and removes the texts of statements.
+func (m masks) apply(c *content) {
+	for id, s := range c.Sessions {
+		s.Statement = verb(s.Statement)
+		c.Sessions[id] = s
+	}
+	if m.keys != nil {
+		c.names = make(map[string]string)
+	}
+	for i := range c.Locks {
+		m.remember(c, c.Locks[i].Key)
+		replace(&c.Locks[i].Key, m.keys)
+		replace(&c.Locks[i].Owner, m.notes)
+	}
+	for i := range c.Leases {
+		m.remember(c, c.Leases[i].Key)
+		m.lease(&c.Leases[i])
+	}
+	for i := range c.Waits {
+		m.remember(c, c.Waits[i].Key)
+		replace(&c.Waits[i].Key, m.keys)
+	}
+	for i := range c.jobs {
+		m.remember(c, c.jobs[i].Key)
+		replace(&c.jobs[i].Key, m.keys)
+		replace(&c.jobs[i].By, m.notes)
+		replace(&c.jobs[i].Err, m.notes)
+	}
+	for i := range c.leaders {
+		l := &c.leaders[i]
+		replace(&l.Key, m.keys)
+		replace(&l.By, m.notes)
+		for i := range l.Standby {
+			replace(&l.Standby[i], m.notes)
+		}
+	}
+	m.tree(c.tree)
+}
+
+func (m masks) lease(l *ops.Lease) {
+	replace(&l.Key, m.keys)
+	replace(&l.Owner, m.notes)
+	replace(&l.Note, m.notes)
+	replace(&l.Asked, m.notes)
+}
+
+func (m masks) tree(nodes []*ops.Node) {
+	for _, n := range nodes {
+		replace(&n.Key, m.keys)
+		for i := range n.Leases {
+			m.lease(&n.Leases[i])
+		}
+		for i := range n.Waiters {
+			replace(&n.Waiters[i].Key, m.keys)
+			m.tree(n.Waiters[i].Holds)
+		}
+	}
+}
+
+// remember notes which key is behind a mask.
+func (m masks) remember(c *content, key string) {
+	if m.keys == nil || key == "" {
+		return
+	}
+	masked := m.keys(key)
+	if other, known := c.names[masked]; known && other != key {
+		key = ""
+	}
+	c.names[masked] = key
+}
+
+// reveal returns how the key that a viewer has named is shown, and the key itself, which is
+// empty if a mask stands for several.
+func (m masks) reveal(c content, named string) (shown, key string) {
+	if m.keys == nil || named == "" {
+		return named, named
+	}
+	if key, known := c.names[named]; known {
+		return named, key
+	}
+	return m.keys(named), named
+}
+
+var (
+	ownStatement = regexp.MustCompile(`^lockstep \w+$`)
+	oneWord      = regexp.MustCompile(`^[A-Za-z]+$`)
+)
+
+// verb returns what is shown of a statement: its name if it is one of lockstep's, else its
+// first word, since others hold business data.
+func verb(statement string) string {
+	if ownStatement.MatchString(statement) {
+		return statement
+	}
+	word, _, more := strings.Cut(statement, " ")
+	switch {
+	case statement == "":
+		return ""
+	case !oneWord.MatchString(word):
+		return "…"
+	case more:
+		return strings.ToUpper(word) + " …"
+	}
+	return strings.ToUpper(word)
+}

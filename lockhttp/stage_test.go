@@ -1,0 +1,264 @@
+package lockhttp_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockhttp"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// stage is a handler that is mounted in a program.
+type stage struct {
+	*testing.T
+	db    *testdb.DB
+	pool  *sql.DB // of the program
+	admin *sql.DB // of the pages
+	pages *lockhttp.Handler
+	url   string // with a slash at the end
+	log   *bytes.Buffer
+}
+
+// onEach runs a test on each server, in a database without the rows of hashed keys, unless
+// it is made by another function.
+func onEach(t *testing.T, test func(t *testing.T, db *testdb.DB), made ...func(*testdb.Server, testing.TB) *testdb.DB) {
+	t.Parallel()
+	newDB := append(made, (*testdb.Server).OpenLeases)[0]
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			test(t, newDB(testdb.Shared(t, engine), t))
+		})
+	}
+}
+
+func open(t *testing.T, db *testdb.DB, opts ...lockhttp.Option) *stage {
+	t.Helper()
+	s := &stage{T: t, db: db, pool: db.Connect(t), log: new(bytes.Buffer)}
+	connector, err := mysql.NewConnector(db.AdminConfig(func(c *mysql.Config) { c.InterpolateParams = true }))
+	s.must(err)
+	s.admin = sql.OpenDB(connector)
+	t.Cleanup(func() { _ = s.admin.Close() })
+	log := slog.New(slog.NewTextHandler(&locked{to: s.log}, nil))
+	s.pages, err = lockhttp.New(s.admin, append([]lockhttp.Option{lockhttp.Log(log)}, opts...)...)
+	s.must(err)
+	t.Cleanup(s.pages.Close)
+	mux := http.NewServeMux()
+	mux.Handle("/locks/", s.pages)
+	mux.Handle("/deep/er/", http.StripPrefix("/deep/er", s.pages))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	t.Cleanup(s.pages.Close)
+	s.url = server.URL + "/locks/"
+	return s
+}
+
+// locked is a writer for several goroutines.
+type locked struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (l *locked) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(text)
+}
+
+func (s *stage) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// get returns an answer.
+func (s *stage) get(path string) (int, string, http.Header) {
+	s.Helper()
+	answer, err := http.Get(s.url + path)
+	s.must(err)
+	return s.read(answer)
+}
+
+func (s *stage) read(answer *http.Response) (int, string, http.Header) {
+	s.Helper()
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	s.must(err)
+	return answer.StatusCode, string(body), answer.Header
+}
+
+// together runs tests of pages, which share looks then, and ends after them.
+func together[T any](s *stage, pages map[string]T, test func(s *stage, page string, wanted T)) {
+	s.Run("pages", func(t *testing.T) {
+		for page, wanted := range pages {
+			t.Run(page, func(t *testing.T) {
+				t.Parallel()
+				of := *s
+				of.T = t
+				test(&of, page, wanted)
+			})
+		}
+	})
+}
+
+// shows reads a page until it has all that is wanted, and returns it: the servers refresh
+// what they show now and then.
+func (s *stage) shows(path string, wanted ...string) string {
+	s.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		code, body, _ := s.get(path)
+		missing := ""
+		for _, want := range wanted {
+			if !strings.Contains(body, want) {
+				missing = want
+			}
+		}
+		if code == http.StatusOK && missing == "" {
+			return body
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("%s doesn't show %q (%d):\n%s", path, missing, code, body)
+		}
+	}
+}
+
+// decode reads JSON.
+func (s *stage) decode(path string, to any) {
+	s.Helper()
+	code, body, header := s.get(path)
+	if code != http.StatusOK || header.Get("Content-Type") != "application/json" {
+		s.Fatalf("%s: %d, %s", path, code, header.Get("Content-Type"))
+	}
+	s.must(json.Unmarshal([]byte(body), to))
+}
+
+// post sends a form as a page of this site does, and returns what it leads to.
+func (s *stage) post(verb string, form url.Values, header http.Header) (int, string, http.Header) {
+	s.Helper()
+	r, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+verb, strings.NewReader(form.Encode()))
+	s.must(err)
+	r.Header = header.Clone()
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	answer, err := client.Do(r)
+	s.must(err)
+	return s.read(answer)
+}
+
+// patient is a pool for those who wait until the end.
+func (s *stage) patient() *sql.DB {
+	s.Helper()
+	return s.db.Connect(s, func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1000"} })
+}
+
+// begin begins a transaction that ends with the test.
+func (s *stage) begin() (*sql.Tx, *txlock.Scope) { s.Helper(); return s.beginOn(s.pool) }
+
+func (s *stage) beginOn(pool *sql.DB) (*sql.Tx, *txlock.Scope) {
+	s.Helper()
+	tx, err := pool.BeginTx(s.Context(), nil)
+	s.must(err)
+	s.Cleanup(func() { _ = tx.Rollback() })
+	scope, err := txlock.Join(s.Context(), tx)
+	s.must(err)
+	return tx, scope
+}
+
+// lock takes a lock, and returns its transaction.
+func (s *stage) lock(keys ...txlock.Key) *sql.Tx {
+	s.Helper()
+	tx, scope := s.begin()
+	for _, key := range keys {
+		_, err := scope.Lock(txlock.WithLabel(s.Context(), "web-1/4711"), key)
+		s.must(err)
+	}
+	return tx
+}
+
+// waits lets a transaction wait for a key until the end of the test.
+func (s *stage) waits(key txlock.Key) {
+	s.Helper()
+	tx, scope := s.beginOn(s.patient())
+	id := testdb.ConnID(s, tx)
+	ctx, cancel := context.WithCancel(s.Context())
+	ended := make(chan struct{})
+	go func() {
+		_, _ = scope.Lock(ctx, key) // it is cancelled, or granted at the end
+		close(ended)
+	}()
+	s.Cleanup(func() { cancel(); <-ended })
+	s.db.WaitForLockWait(s, id)
+}
+
+func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {
+	s.Helper()
+	m, err := lease.NewManager(s.pool, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, opts...)...)
+	s.must(err)
+	s.Cleanup(func() {
+		if err := m.Close(context.Background()); err != nil && !errors.Is(err, txlock.ErrLost) {
+			s.Errorf("close the manager: %v", err)
+		}
+	})
+	return m
+}
+
+// acquire takes a lease until the end of the test.
+func (s *stage) acquire(m *lease.Manager, key txlock.Key) {
+	s.Helper()
+	l, err := m.Acquire(s.Context(), key)
+	s.must(err)
+	s.Cleanup(func() { _ = l.Release(context.Background()) }) // which may be lost
+}
+
+// live tells of the events of a page, until its end, which is sent.
+func (s *stage) live(ctx context.Context, page string, tell func(event string)) <-chan error {
+	s.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+page, nil)
+	s.must(err)
+	r.Header.Set("Accept", "text/event-stream")
+	answer, err := http.DefaultClient.Do(r) //nolint:bodyclose // the goroutine below closes it
+	s.must(err)
+	if kind := answer.Header.Get("Content-Type"); kind != "text/event-stream" {
+		s.Errorf("a stream is %q", kind)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		defer answer.Body.Close()
+		ended <- eachEvent(answer.Body, tell)
+	}()
+	return ended
+}
+
+// eachEvent tells of each event of a stream, until its end.
+func eachEvent(stream io.Reader, tell func(event string)) error {
+	lines := bufio.NewScanner(stream)
+	lines.Buffer(nil, 1<<20)
+	var event strings.Builder
+	for lines.Scan() {
+		if lines.Text() == "" {
+			tell(event.String())
+			event.Reset()
+			continue
+		}
+		event.WriteString(lines.Text() + "\n")
+	}
+	return lines.Err()
+}

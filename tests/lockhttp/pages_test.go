@@ -1,0 +1,253 @@
+package lockhttp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockhttp"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+func onEach(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
+	for _, engine := range testdb.Engines() { // one after the other: a browser needs a core
+		t.Run(string(engine), func(t *testing.T) { test(t, engine) })
+	}
+}
+
+// onOne runs a test of what the server has no part in.
+func onOne(t *testing.T, test func(t *testing.T, engine testdb.Engine)) {
+	engines := testdb.Engines()
+	test(t, engines[len(engines)-1])
+}
+
+// every is what all pages show.
+var every = []string{"", "locks", "leases", "waits", "queues", "jobs", "leaders", "events", "search?q=order", "key?key=order%3A42"}
+
+// TestPagesInBrowser proves that a browser shows every page, without a violation of the
+// policy or an error of a script, and that each has what a screen reader needs; that the
+// search leads to a key by the keyboard; and that a key which is a script is a text.
+func TestPagesInBrowser(t *testing.T) {
+	onEach(t, func(t *testing.T, engine testdb.Engine) {
+		s := visit(t, engine, plain)
+		const evil = `<script>document.title="owned"</script><img src=x onerror="document.title='owned'">`
+		s.lock(txlock.Named("order:42"), txlock.Named(evil), txlock.Named("order:\x1b[2J"))
+		tx, scope := s.begin()
+		s.wait(tx, scope, txlock.Named("order:42"))
+		held, err := s.manager(lease.WithNote(evil)).Acquire(t.Context(), txlock.Named("report"))
+		s.must(err)
+		defer func() { _ = held.Release(context.WithoutCancel(t.Context())) }()
+
+		messages := s.console()
+		for _, page := range every {
+			s.open(page)
+			s.becomes("waiting", "Live")
+			for _, needed := range []string{"header", "nav[aria-label]", "main h1", "form[role=search] label[for=q]", "[role=status][aria-live=polite]", "html[lang]", ".skip[href='#main']"} {
+				if !eval[bool](s, fmt.Sprintf("!!document.querySelector(%q)", needed)) {
+					t.Errorf("%q has no %s", page, needed)
+				}
+			}
+			if wrong := eval[[]string](s, `[...document.querySelectorAll("table")].filter(t => !t.caption || [...t.rows].some(r => !r.querySelector("th[scope]"))).map(t => t.outerHTML)`); len(wrong) > 0 {
+				t.Errorf("%q has tables without a caption or headers: %s", page, wrong)
+			}
+			if eval[string](s, "document.title") == "owned" || eval[bool](s, `!!document.querySelector("#live script, #live img")`) {
+				t.Errorf("on %q a key is a script", page)
+			}
+		}
+		s.open("locks")
+		s.becomes(evil, `order:\x1b[2J`)
+		s.open("leases")
+		s.becomes(evil)
+		s.do(chromedp.Focus("#q"), chromedp.KeyEvent("order:42\r"))
+		s.becomes("Keys that are held")
+		s.do(chromedp.Focus("#found-section a"), chromedp.KeyEvent("\r"))
+		s.becomes("Transaction locks of this key")
+		if title := eval[string](s, "document.title"); !strings.HasPrefix(title, "order:42 ") {
+			t.Errorf("the search leads to %q", title)
+		}
+		if wrong := messages(); len(wrong) > 0 {
+			t.Errorf("the browser complains: %q", wrong)
+		}
+	})
+}
+
+// TestLive proves that a page shows what changes without being loaded again, while the focus
+// and what is typed stay, and that it can be paused.
+func TestLive(t *testing.T) {
+	onEach(t, func(t *testing.T, engine testdb.Engine) {
+		s := visit(t, engine, plain)
+		s.open("locks")
+		s.staysLive("Live")
+		s.do(chromedp.Click("#pause"))
+		s.becomes("Paused")
+		s.contended(txlock.Named("order:43"))
+		s.do(chromedp.Click("#pause"))
+		s.becomes("order:43")
+	})
+}
+
+// TestPolling proves the same where no events come through, and that a lost connection is
+// told and found again.
+func TestPolling(t *testing.T) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
+		var down atomic.Bool
+		s := visit(t, engine, func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if down.Load() || strings.Contains(r.Header.Get("Accept"), "event-stream") {
+					http.Error(w, "not today", http.StatusBadGateway)
+					return
+				}
+				h.ServeHTTP(w, r)
+			})
+		})
+		s.open("locks")
+		s.staysLive("Live, every 2 seconds")
+		down.Store(true)
+		s.becomes("Not connected")
+		down.Store(false)
+		s.becomes("Live, every 2 seconds")
+	})
+}
+
+// staysLive takes a lock, which the open page shows without being loaded again.
+func (s *site) staysLive(state string) {
+	s.Helper()
+	s.becomes("No locks are held.", state)
+	s.do(chromedp.Focus("#q"), chromedp.KeyEvent("ord"))
+	eval[bool](s, "window.mark = true")
+	s.contended(txlock.Named("order:42"))
+	s.becomes("order:42", "web-1/4711")
+	if !eval[bool](s, `window.mark && document.activeElement.id === "q" && document.activeElement.value === "ord"`) {
+		s.Error("the page was loaded again, or has lost the focus or what was typed")
+	}
+}
+
+// TestActionsInBrowser proves that who may not release sees no button, that who may
+// releases a lease by the keyboard and ends a transaction, and that a form on another site
+// does nothing.
+func TestActionsInBrowser(t *testing.T) {
+	onEach(t, func(t *testing.T, engine testdb.Engine) {
+		var allowed atomic.Bool
+		s := visit(t, engine, plain, lockhttp.Authorize(func(*http.Request, lockhttp.Action) (string, error) {
+			if !allowed.Load() {
+				return "alice", errors.New("not on duty")
+			}
+			return "alice", nil
+		}))
+		tx := s.lock(txlock.Named("order:42")) // before the first look, which finds it
+		held, err := s.manager().Acquire(t.Context(), txlock.Named("report"))
+		s.must(err)
+		s.open("key?key=report")
+		s.becomes("Leases, readers", "Live")
+		if eval[bool](s, `!!document.querySelector("details, form[method=post]")`) {
+			t.Error("who may not release sees a form")
+		}
+		allowed.Store(true)
+		s.becomes("What you may do")
+		evil := s.elsewhere(fmt.Sprintf(`<form id="f" method="post" action=%q><input name="key" value="report"><input name="lease" value="true"><input name="slot" value="0"><input name="session" value="0"><input name="token" value="%d"><button id="b">Win</button></form>`,
+			s.url+"release", held.Token()))
+		s.do(chromedp.Navigate(evil), chromedp.Click("#b"))
+		s.becomes("Another site has caused this request")
+		if err := held.Err(); err != nil || !strings.Contains(s.log.String(), "release was not done") {
+			t.Fatalf("another site releases the lease: %v, %s", err, s.log)
+		}
+
+		s.open("key?key=report")
+		s.becomes("Ask the holders", "Live")
+		s.do(chromedp.Focus(`details[id^="release"] summary`), chromedp.KeyEvent("\r"))
+		s.becomes("gets ErrLost from its next renewal")
+		s.do(chromedp.Focus(`details[id^="release"] button`), chromedp.KeyEvent("\r"))
+		s.becomes("Released.")
+		if err := held.Renew(t.Context()); !errors.Is(err, txlock.ErrLost) {
+			t.Errorf("the lease that was released is renewed: %v", err)
+		}
+		s.open("key?key=order%3A42")
+		s.becomes("End session")
+		s.do(chromedp.Click(`details[id^="release"] summary`), chromedp.Click(`details[id^="release"] button`))
+		s.becomes("Released.")
+		if _, err := tx.ExecContext(context.WithoutCancel(t.Context()), "DO 1"); err == nil {
+			t.Error("the session was not ended")
+		}
+		if !strings.Contains(s.log.String(), `msg="lockhttp: release" who=alice`) {
+			t.Errorf("the log has %s", s.log)
+		}
+	})
+}
+
+// TestManyRows proves that 10,000 locks don't stall a page: it stays live, and turns.
+func TestManyRows(t *testing.T) {
+	onEach(t, func(t *testing.T, engine testdb.Engine) {
+		s := visit(t, engine, plain)
+		n := testdb.Long(2_000, 10_000)
+		_, scope := s.begin()
+		family := txlock.NewFamily[int]("many")
+		var keys []txlock.Key
+		for i := range n {
+			keys = append(keys, family.Key(i+1))
+		}
+		_, err := scope.LockAll(t.Context(), keys...)
+		s.must(err)
+		s.open("locks?sort=key&q=many")
+		s.becomes(fmt.Sprintf("1 to 100 of %d", n), "Live")
+		if rows := eval[int](s, `document.querySelectorAll("tbody tr").length`); rows != 100 {
+			t.Errorf("there are %d rows", rows)
+		}
+		eval[bool](s, `window.slowest = 0, new PerformanceObserver(l => { for (const e of l.getEntries()) window.slowest = Math.max(window.slowest, e.duration); }).observe({type: "longtask"}), true`)
+		at := eval[string](s, `document.querySelector("time").textContent`)
+		if !testdb.Await(2*time.Minute, func() bool { return eval[string](s, `document.querySelector("time").textContent`) != at }) {
+			t.Error("the page stands still")
+		}
+		if slowest := eval[float64](s, "window.slowest"); slowest > 5000 {
+			t.Errorf("an update keeps the browser busy for %v ms", slowest)
+		}
+		s.do(chromedp.Click(`nav[aria-label=Rows] li:last-child a`))
+		s.becomes(fmt.Sprintf("%d to %d of %d", n-99, n, n))
+	})
+}
+
+// TestNarrowAndDark proves that pages fit a telephone without scrolling sideways, that they
+// follow the system's colours, and that texts can be told from their ground in both.
+func TestNarrowAndDark(t *testing.T) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
+		s := visit(t, engine, plain)
+		s.lock(txlock.Named("order:42"), txlock.Named(strings.Repeat("a-long-key:", 20)))
+		s.contended(txlock.Named("order:43"))
+		for _, scheme := range []string{"light", "dark"} {
+			s.colours(scheme)
+			s.do(chromedp.EmulateViewport(360, 740))
+			for _, page := range every {
+				s.open(page)
+				if wide := eval[int](s, "document.documentElement.scrollWidth"); wide > 360 {
+					t.Errorf("%q is %d wide", page, wide)
+				}
+			}
+			s.open("locks")
+			s.becomes("order:43")
+			if display := eval[string](s, `getComputedStyle(document.querySelector("td"), "::before").content`); display != `"Mode"` {
+				t.Errorf("cells of a narrow table are labelled %s", display)
+			}
+			const light = `(c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; })`
+			text, ground := eval[float64](s, light+`(getComputedStyle(document.body).color)`), eval[float64](s, light+`(getComputedStyle(document.body).backgroundColor)`)
+			if contrast := (max(text, ground) + .05) / (min(text, ground) + .05); contrast < 7 || (ground < text) != (scheme == "dark") {
+				t.Errorf("%s: the contrast is %v, the text %v on %v", scheme, contrast, text, ground)
+			}
+		}
+	})
+}
+
+// colours sets what the system prefers.
+func (s *site) colours(scheme string) {
+	s.Helper()
+	_, err := chromedp.Call(s.tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	s.must(err)
+}

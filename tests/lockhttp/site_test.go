@@ -1,0 +1,215 @@
+package lockhttp_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockhttp"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// site is a program with the pages, and the browser that reads them.
+type site struct {
+	*testing.T
+	db       *testdb.DB
+	pool     *sql.DB
+	recorder *lockhttp.Recorder
+	url      string
+	tab      context.Context
+	log      *log
+}
+
+// log is what the handler has logged.
+type log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *log) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(text)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// visit makes a site and opens a browser.
+func visit(t *testing.T, engine testdb.Engine, around func(http.Handler) http.Handler, opts ...lockhttp.Option) *site {
+	t.Helper()
+	s := &site{T: t, db: testdb.Shared(t, engine).OpenLeases(t), recorder: lockhttp.NewRecorder(), log: new(log)}
+	s.pool = s.db.Connect(t)
+	pages, err := lockhttp.New(s.db.Admin(), append([]lockhttp.Option{lockhttp.Events(s.recorder), lockhttp.Log(slog.New(slog.NewTextHandler(s.log, nil)))}, opts...)...)
+	s.must(err)
+	mux := http.NewServeMux()
+	mux.Handle("/locks/", around(pages))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	t.Cleanup(pages.Close)
+	s.url = server.URL + "/locks/"
+	s.tab = browse(t)
+	s.must(chromedp.Do(s.tab)) // without a limit, which the browser would end with
+	return s
+}
+
+func plain(h http.Handler) http.Handler { return h }
+
+func (s *site) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// do does something in the browser, within the time that a busy machine needs.
+func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.tab, 3*time.Minute)
+	defer cancel()
+	s.must(chromedp.Do(ctx, steps...))
+}
+
+// get returns what an action of the browser returns.
+func get[T any](s *site, action chromedp.Action[T]) T {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.tab, 3*time.Minute)
+	defer cancel()
+	value, err := chromedp.Run(ctx, action)
+	s.must(err)
+	return value
+}
+
+// eval returns the value of an expression.
+func eval[T any](s *site, script string) T {
+	s.Helper()
+	return get(s, chromedp.Evaluate[T](script))
+}
+
+func (s *site) open(page string) {
+	s.Helper()
+	s.do(chromedp.Navigate(s.url + page))
+}
+
+func (s *site) text() string {
+	s.Helper()
+	return eval[string](s, `document.body ? document.body.innerText : ""`) // there is none between two pages
+}
+
+// becomes waits until the page has a text, without loading it again.
+func (s *site) becomes(wanted ...string) {
+	s.Helper()
+	text := ""
+	for _, want := range wanted {
+		if !testdb.Await(2*time.Minute, func() bool {
+			text = s.text()
+			return strings.Contains(text, want)
+		}) {
+			s.Fatalf("the page doesn't become %q:\n%s", want, text)
+		}
+	}
+}
+
+// contended takes a lock, for which another transaction waits: MariaDB lists such ones at
+// once, and others when it has the time to look for them.
+func (s *site) contended(key txlock.Key) {
+	s.Helper()
+	s.lock(key)
+	tx, scope := s.begin()
+	s.wait(tx, scope, key)
+}
+
+// lock takes locks in a transaction that ends with the test, unless it is ended before.
+func (s *site) lock(keys ...txlock.Key) *sql.Tx {
+	s.Helper()
+	tx, scope := s.begin()
+	s.must(txlock.Ensure(s.Context(), s.pool, keys...))
+	for _, key := range keys {
+		_, err := scope.Lock(txlock.WithLabel(s.Context(), "web-1/4711"), key)
+		s.must(err)
+	}
+	return tx
+}
+
+func (s *site) begin() (*sql.Tx, *txlock.Scope) {
+	s.Helper()
+	tx, err := s.pool.BeginTx(s.Context(), nil)
+	s.must(err)
+	s.Cleanup(func() { _ = tx.Rollback() })
+	scope, err := txlock.Join(s.Context(), tx, txlock.Observe(s.recorder))
+	s.must(err)
+	return tx, scope
+}
+
+// wait lets a transaction wait for a key until the end of the test.
+func (s *site) wait(tx *sql.Tx, scope *txlock.Scope, key txlock.Key) {
+	s.Helper()
+	id := testdb.ConnID(s, tx)
+	ctx, cancel := context.WithCancel(s.Context())
+	ended := make(chan struct{})
+	go func() {
+		_, _ = scope.Lock(ctx, key) // it is cancelled, or granted at the end
+		close(ended)
+	}()
+	s.Cleanup(func() { cancel(); <-ended })
+	s.db.WaitForLockWait(s, id)
+}
+
+func (s *site) manager(opts ...lease.ManagerOption) *lease.Manager {
+	s.Helper()
+	m, err := lease.NewManager(s.pool, append(opts, lease.Janitor(0, time.Hour), lease.Observe(s.recorder))...)
+	s.must(err)
+	s.Cleanup(func() { _ = m.Close(context.Background()) }) // what was released by force is lost
+	return m
+}
+
+// console returns what finds out what the browser has complained of since then.
+func (s *site) console() func() []string {
+	s.Helper()
+	ctx, cancel := context.WithCancel(s.tab)
+	messages := chromedp.Console(ctx)
+	var wrong []string
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			if m.IsException() || m.Type == "error" || m.Type == "warning" {
+				wrong = append(wrong, m.Text)
+			}
+		}
+	}()
+	return func() []string {
+		eval[bool](s, "true") // what came before is there then
+		cancel()
+		<-ended
+		return wrong
+	}
+}
+
+// elsewhere serves a page on another origin, and returns its address.
+func (s *site) elsewhere(page string) string {
+	s.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte(page)) // or the browser has gone
+	}))
+	s.Cleanup(server.Close)
+	return strings.Replace(server.URL, "127.0.0.1", "localhost", 1)
+}
