@@ -183,7 +183,16 @@ func TestPlacesAreInOrder(t *testing.T) {
 		seen := &waits{}
 		m, wire := db.process(lease.Fair(), lease.Observe(seen))
 		held := acquire(t, m, job)
-		wire.fault("Turn", times(1, slow(time.Second)))
+		connection := make(chan struct{}, 1)
+		connection <- struct{}{}
+		wire.fault("Turn", func(ctx context.Context, op string, at store.Row, call func() error) error {
+			select {
+			case <-connection: // the first one waits for it, while the second one comes
+				return slow(1500*time.Millisecond)(ctx, op, at, call)
+			default: // on its way to the server nobody overtakes who went before
+				return slow(time.Millisecond)(ctx, op, at, call)
+			}
+		})
 		l := crowd{db: db}
 		for _, name := range names(3, "") {
 			l.join(t.Context(), name, time.Second, func(ctx context.Context) (*lease.Lease, error) { return m.Acquire(ctx, job) })
