@@ -232,7 +232,7 @@ func TestRelease(t *testing.T) {
 		}
 		want(t, store.Done)(s.Release(ctx, leaseRow, hold("a", 2)))
 		want(t, store.Refused)(s.Release(ctx, leaseRow, hold("a", 2)))
-		want(t, store.Glance{Exists: true, Owner: "a", TTL: ttl})(s.Look(ctx, leaseRow))
+		want(t, store.Glance{Exists: true, Owner: "a", Token: now(), TTL: ttl})(s.Look(ctx, leaseRow))
 		take(t, s, ask("b", hold("b", 1)))
 		time.Sleep(ttl)
 		want(t, store.Expired)(s.Release(ctx, leaseRow, hold("b", 1)))
