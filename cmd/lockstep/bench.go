@@ -61,9 +61,6 @@ func (a *app) measure(ctx context.Context, each time.Duration, workers int) (err
 	if err != nil {
 		return err
 	}
-	if a.server.database != "" {
-		config.DBName = a.server.database
-	}
 	pool, err := locksqlc.Open(config.FormatDSN())
 	if err != nil {
 		return err
