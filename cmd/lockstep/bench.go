@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -72,6 +73,7 @@ func (a *app) measure(ctx context.Context, each time.Duration, workers int) (err
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, leases.Close(ctx)) }()
 	var all []measured
 	for _, step := range []struct {
 		what string
@@ -101,9 +103,6 @@ func (a *app) measure(ctx context.Context, each time.Duration, workers int) (err
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 		all = append(all, m)
-	}
-	if err := leases.Close(ctx); err != nil {
-		return err
 	}
 	if a.json {
 		return a.printJSON(measuredForm{all})

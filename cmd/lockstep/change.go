@@ -54,7 +54,7 @@ func (a *app) ask() *cobra.Command {
 are told with their next renewal, and decide. The holders of transaction locks can't be
 asked.
 
-Privileges: SELECT, INSERT and UPDATE on lockstep_leases, SELECT on lockstep_locks and
+Privileges: SELECT, INSERT and UPDATE on lockstep_leases, and SELECT on lockstep_locks and
 lockstep_centers.`,
 		RunE: a.with(func(ctx context.Context, args []string) error {
 			p, err := a.look(ctx)
@@ -111,18 +111,17 @@ func (a *app) release() *cobra.Command {
 lock of the key, by KILL of their sessions, which rolls them back. The slot of a hashed
 key may be held for another key: --hashed says that this is meant.
 
-Privileges: as for ask; for locks what locks needs, and, unless the holder has the same
-user, CONNECTION ADMIN on MariaDB, CONNECTION_ADMIN on MySQL.`,
+Privileges: for a lease those of ask; for a lock SELECT on the same three tables, PROCESS,
+and, unless the holder has the same user, CONNECTION ADMIN on MariaDB, CONNECTION_ADMIN on
+MySQL.`,
 		RunE: a.with(func(ctx context.Context, args []string) error {
 			p, err := a.look(ctx)
 			if err != nil {
 				return err
 			}
 			leases, locks := toRelease(p, args[0], hashed, slots)
-			if len(leases) == 0 {
-				a.gaps(p.Gaps)
-			}
 			if len(leases)+len(locks) == 0 {
+				a.gaps(p.Gaps)
 				return failed(nothing, "nobody holds %q, as far as this user can see", args[0])
 			}
 			for _, l := range leases {
