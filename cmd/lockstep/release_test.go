@@ -115,6 +115,24 @@ func TestReleaseOfOne(t *testing.T) {
 			}
 			s.must(tx.Commit())
 
+			if engine == testdb.MySQL { // whose administrators are safe from others
+				holder := &operator{stage: s, name: s.db.Config().User}
+				holder.change(grant, need{"SYSTEM_USER", "*.*"})
+				op.change(grant, need{"CONNECTION_ADMIN", "*.*"})
+				s.pool = s.db.Connect(t, program)
+				tx, scope = s.begin()
+				s.lockHashed(scope, 42)
+				if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != declined || !strings.Contains(output, ", and SYSTEM_USER if the other has that") {
+					t.Errorf("release of a system user's lock returns %d, and prints:\n%s", code, output)
+				}
+				op.change(grant, need{"SYSTEM_USER", "*.*"})
+				if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != done {
+					t.Errorf("release by a system user returns %d, and prints:\n%s", code, output)
+				}
+				s.db.WaitGone(s, s.last)
+				_ = tx.Rollback() // its session is gone
+			}
+
 			tx, scope = s.begin()
 			s.lockHashed(scope, 42)
 			s.listed()
