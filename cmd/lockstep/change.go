@@ -136,18 +136,10 @@ MySQL.`,
 				return err
 			}
 			released := releasedForm{args[0], []ops.Lease{}, []ops.Lock{}}
-			if released.Locks, err = a.kill(ctx, args[0], hashed, locks); err == nil && len(leases) > 0 {
-				if err = a.force(ctx, args[0], slots); err == nil {
-					released.Leases = leases
-				}
+			if released.Locks, err = a.kill(ctx, args[0], hashed, locks); err == nil {
+				released.Leases, err = a.force(ctx, args[0], slots, leases)
 			}
-			if err == nil && len(released.Leases)+len(released.Locks) == 0 {
-				err = failed(nothing, "those who held it hold it no more: nothing was done")
-			}
-			if a.json {
-				err = errors.Join(a.printJSON(released), err)
-			}
-			return err
+			return a.answer(released, err)
 		}),
 	}
 	cmd.Flags().BoolVar(&hashed, "hashed", false, "the key is one of a hashed family: end who holds its slot")
@@ -172,16 +164,31 @@ func toRelease(p *ops.Picture, key string, hashed bool, slots []int64) (leases [
 	return leases, locks
 }
 
-func (a *app) force(ctx context.Context, key string, slots []int64) error {
+// answer says what was released, also where an error came afterwards.
+func (a *app) answer(released releasedForm, err error) error {
+	if err == nil && len(released.Leases)+len(released.Locks) == 0 {
+		err = failed(nothing, "those who held it hold it no more: nothing was done")
+	}
+	if a.json {
+		err = errors.Join(a.printJSON(released), err)
+	}
+	return err
+}
+
+// force takes the leases that were shown, and returns what it has taken.
+func (a *app) force(ctx context.Context, key string, slots []int64, shown []ops.Lease) ([]ops.Lease, error) {
+	if len(shown) == 0 {
+		return []ops.Lease{}, nil
+	}
 	m, err := a.manager()
 	if err != nil {
-		return err
+		return []ops.Lease{}, err
 	}
-	err = errors.Join(m.ForceRelease(ctx, txlock.KeyOf(key), slots...), m.Close(ctx))
-	if err == nil {
-		a.say("Released.")
+	if err := errors.Join(m.ForceRelease(ctx, txlock.KeyOf(key), slots...), m.Close(ctx)); err != nil {
+		return []ops.Lease{}, coded(err)
 	}
-	return coded(err)
+	a.say("Released.")
+	return shown, nil
 }
 
 // kill ends the sessions that still hold what was shown, and returns what they have held.

@@ -209,10 +209,10 @@ func (s *stage) everything() {
 	_, scope := s.begin()
 	s.lock(scope, orders.Key(42))
 	_, hashed := s.begin()
-	s.lockHashed(hashed, 42)
-	s.listed()
+	s.lockHashed(hashed)
 	tx, waiter := s.begin()
 	s.waits(tx, func(ctx context.Context) error { _, err := waiter.Lock(ctx, orders.Key(42)); return err })
+	s.listed()
 	s.acquire("web-1/4711", "nightly report")
 	seats, err := s.manager().Semaphore(txlock.Named("report:standby"), 1)
 	s.must(err)
@@ -255,24 +255,25 @@ func (s *stage) unused() {
 	s.db.Exec(s, "UPDATE lockstep_once SET done_us = 1 WHERE name = 'payment:7'")
 }
 
-// listed waits until the server lists the lock of the last transaction: MariaDB's list may be
-// a moment old.
+// listed waits until the server lists the lock of the last transaction, or that it waits:
+// MariaDB's list may be a moment old.
 func (s *stage) listed() {
 	s.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(150 * time.Millisecond) {
 		p, err := ops.New(s.db.Admin()).Look(s.ctx)
 		s.must(err)
-		if slices.ContainsFunc(p.Locks, func(l ops.Lock) bool { return l.Session == uint64(s.last) }) {
+		holds := slices.ContainsFunc(p.Locks, func(l ops.Lock) bool { return l.Session == uint64(s.last) })
+		if holds || slices.ContainsFunc(p.Waits, func(w ops.Wait) bool { return w.Session == uint64(s.last) }) {
 			return
 		}
 	}
 	s.Fatal("the lock is not listed")
 }
 
-// lockHashed locks a hashed key, whose row newStage has deleted.
-func (s *stage) lockHashed(scope *txlock.Scope, id int) {
+// lockHashed locks the hashed key cart:42, whose row newStage has deleted.
+func (s *stage) lockHashed(scope *txlock.Scope) {
 	s.Helper()
-	key := txlock.NewFamily[int]("cart", txlock.Hashed).Key(id)
+	key := txlock.NewFamily[int]("cart", txlock.Hashed).Key(42)
 	s.db.Exec(s, fmt.Sprintf("INSERT IGNORE INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", key.Slot()))
 	_, err := scope.Lock(s.ctx, key)
 	s.must(err)

@@ -100,7 +100,7 @@ func TestReleaseOfOne(t *testing.T) {
 			}
 
 			tx, scope := s.begin()
-			s.lockHashed(scope, 42)
+			s.lockHashed(scope)
 			s.listed()
 			if output, code := s.call("release", "cart:42", "--yes"); code != nothing {
 				t.Errorf("release without --hashed returns %d:\n%s", code, output)
@@ -121,7 +121,7 @@ func TestReleaseOfOne(t *testing.T) {
 				op.change(grant, need{"CONNECTION_ADMIN", "*.*"})
 				s.pool = s.db.Connect(t, program)
 				tx, scope = s.begin()
-				s.lockHashed(scope, 42)
+				s.lockHashed(scope)
 				if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != declined || !strings.Contains(output, ", and SYSTEM_USER if the other has that") {
 					t.Errorf("release of a system user's lock returns %d, and prints:\n%s", code, output)
 				}
@@ -134,7 +134,7 @@ func TestReleaseOfOne(t *testing.T) {
 			}
 
 			tx, scope = s.begin()
-			s.lockHashed(scope, 42)
+			s.lockHashed(scope)
 			s.listed()
 			s.dsn = s.db.AdminDSN()
 			s.answer(done, &released, "release", "cart:42", "--hashed", "--yes")
