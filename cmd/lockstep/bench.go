@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -61,9 +62,6 @@ func (a *app) measure(ctx context.Context, each time.Duration, workers int) (err
 	if err != nil {
 		return err
 	}
-	if a.server.database != "" {
-		config.DBName = a.server.database
-	}
 	pool, err := locksqlc.Open(config.FormatDSN())
 	if err != nil {
 		return err
@@ -75,6 +73,7 @@ func (a *app) measure(ctx context.Context, each time.Duration, workers int) (err
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, leases.Close(ctx)) }()
 	var all []measured
 	for _, step := range []struct {
 		what string
@@ -104,9 +103,6 @@ func (a *app) measure(ctx context.Context, each time.Duration, workers int) (err
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 		all = append(all, m)
-	}
-	if err := leases.Close(ctx); err != nil {
-		return err
 	}
 	if a.json {
 		return a.printJSON(measuredForm{all})

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +25,7 @@ func (a *app) sure(what string) error {
 		return nil
 	}
 	_, _ = fmt.Fprint(a.err, "Go on? Type yes: ")
-	line, err := bufio.NewReader(a.in).ReadString('\n')
+	line, err := a.lines().ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return failed(declined, "read the answer: %w", err)
 	}
@@ -54,36 +54,36 @@ func (a *app) ask() *cobra.Command {
 are told with their next renewal, and decide. The holders of transaction locks can't be
 asked.
 
-Privileges: SELECT and UPDATE on lockstep_leases.`,
+Privileges: SELECT, INSERT and UPDATE on lockstep_leases, and SELECT on lockstep_locks and
+lockstep_centers.`,
 		RunE: a.with(func(ctx context.Context, args []string) error {
 			p, err := a.look(ctx)
 			if err != nil {
 				return err
 			}
-			found := 0
-			for _, l := range p.Leases {
-				if l.Key != args[0] || l.Kind == "waiter" {
-					continue
-				}
-				found++
+			holders, _ := toRelease(p, args[0], false, nil)
+			if len(holders) == 0 {
+				return failed(nothing, "nobody holds the lease %q", args[0])
+			}
+			for _, l := range holders {
 				a.say("%s", leaseLine(l))
 				a.say("It is told within %s, and decides.", l.TTL/3)
 			}
-			if found == 0 {
-				return failed(nothing, "nobody holds the lease %q", args[0])
-			}
-			if err := a.sure(fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", found, args[0], reason)); err != nil {
+			if err := a.sure(fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", len(holders), args[0], reason)); err != nil {
 				return err
 			}
 			m, err := a.manager()
 			if err != nil {
 				return err
 			}
-			err = errors.Join(m.Ask(ctx, txlock.KeyOf(args[0]), reason), m.Close(ctx))
-			if err == nil {
-				a.say("Asked.")
+			if err := errors.Join(m.Ask(ctx, txlock.KeyOf(args[0]), reason), m.Close(ctx)); err != nil {
+				return coded(err)
 			}
-			return coded(err)
+			if a.json {
+				return a.printJSON(askedForm{args[0], reason, holders})
+			}
+			a.say("Asked.")
+			return nil
 		}),
 	}
 	cmd.Flags().StringVar(&reason, "reason", "an operator asks for it", "what the holders are told")
@@ -111,8 +111,9 @@ func (a *app) release() *cobra.Command {
 lock of the key, by KILL of their sessions, which rolls them back. The slot of a hashed
 key may be held for another key: --hashed says that this is meant.
 
-Privileges: SELECT and UPDATE on lockstep_leases; for locks what locks needs, and, unless
-the holder has the same user, CONNECTION ADMIN on MariaDB, CONNECTION_ADMIN on MySQL.`,
+Privileges: for a lease those of ask; for a lock SELECT on the same three tables, PROCESS,
+and, unless the holder has the same user, CONNECTION ADMIN on MariaDB, CONNECTION_ADMIN on
+MySQL.`,
 		RunE: a.with(func(ctx context.Context, args []string) error {
 			p, err := a.look(ctx)
 			if err != nil {
@@ -120,6 +121,7 @@ the holder has the same user, CONNECTION ADMIN on MariaDB, CONNECTION_ADMIN on M
 			}
 			leases, locks := toRelease(p, args[0], hashed, slots)
 			if len(leases)+len(locks) == 0 {
+				a.gaps(p.Gaps)
 				return failed(nothing, "nobody holds %q, as far as this user can see", args[0])
 			}
 			for _, l := range leases {
@@ -133,12 +135,11 @@ the holder has the same user, CONNECTION ADMIN on MariaDB, CONNECTION_ADMIN on M
 			if err := a.sure(fmt.Sprintf("Release %q.", args[0])); err != nil {
 				return err
 			}
-			if len(leases) > 0 {
-				if err := a.force(ctx, args[0], slots); err != nil {
-					return err
-				}
+			released := releasedForm{args[0], []ops.Lease{}, []ops.Lock{}}
+			if released.Locks, err = a.kill(ctx, args[0], hashed, locks); err == nil {
+				released.Leases, err = a.force(ctx, args[0], slots, leases)
 			}
-			return a.kill(ctx, args[0], hashed, locks)
+			return a.answer(released, err)
 		}),
 	}
 	cmd.Flags().BoolVar(&hashed, "hashed", false, "the key is one of a hashed family: end who holds its slot")
@@ -149,7 +150,7 @@ the holder has the same user, CONNECTION ADMIN on MariaDB, CONNECTION_ADMIN on M
 // toRelease returns what is held under a key.
 func toRelease(p *ops.Picture, key string, hashed bool, slots []int64) (leases []ops.Lease, locks []ops.Lock) {
 	for _, l := range p.Leases {
-		if l.Key == key && l.Kind != "waiter" && (len(slots) == 0 || contains(slots, l.Slot)) {
+		if l.Key == key && l.Kind != "waiter" && (len(slots) == 0 || slices.Contains(slots, l.Slot)) {
 			leases = append(leases, l)
 		}
 	}
@@ -163,61 +164,70 @@ func toRelease(p *ops.Picture, key string, hashed bool, slots []int64) (leases [
 	return leases, locks
 }
 
-func contains(all []int64, one int64) bool {
-	for _, n := range all {
-		if n == one {
-			return true
-		}
+// answer says what was released, also where an error came afterwards.
+func (a *app) answer(released releasedForm, err error) error {
+	if err == nil && len(released.Leases)+len(released.Locks) == 0 {
+		err = failed(nothing, "those who held it hold it no more: nothing was done")
 	}
-	return false
+	if a.json {
+		err = errors.Join(a.printJSON(released), err)
+	}
+	return err
 }
 
-func (a *app) force(ctx context.Context, key string, slots []int64) error {
+// force takes the leases that were shown, and returns what it has taken.
+func (a *app) force(ctx context.Context, key string, slots []int64, shown []ops.Lease) ([]ops.Lease, error) {
+	if len(shown) == 0 {
+		return []ops.Lease{}, nil
+	}
 	m, err := a.manager()
 	if err != nil {
-		return err
+		return []ops.Lease{}, err
 	}
-	err = errors.Join(m.ForceRelease(ctx, txlock.KeyOf(key), slots...), m.Close(ctx))
-	if err == nil {
-		a.say("Released.")
+	if err := errors.Join(m.ForceRelease(ctx, txlock.KeyOf(key), slots...), m.Close(ctx)); err != nil {
+		return []ops.Lease{}, coded(err)
 	}
-	return coded(err)
+	a.say("Released.")
+	return shown, nil
 }
 
-// kill ends the sessions that still hold what was shown.
-func (a *app) kill(ctx context.Context, key string, hashed bool, shown []ops.Lock) error {
+// kill ends the sessions that still hold what was shown, and returns what they have held.
+func (a *app) kill(ctx context.Context, key string, hashed bool, shown []ops.Lock) (ended []ops.Lock, err error) {
+	ended = []ops.Lock{}
 	if len(shown) == 0 {
-		return nil
+		return ended, nil
 	}
 	p, err := a.look(ctx)
 	if err != nil {
-		return err
+		return ended, err
 	}
 	_, now := toRelease(p, key, hashed, nil)
-	ended := 0
 	for _, l := range shown {
-		for _, still := range now {
-			if still.Session != l.Session || still.Token != l.Token {
-				continue
-			}
-			_, err := a.db.ExecContext(ctx, "KILL "+strconv.FormatUint(l.Session, 10))
-			var server *mysql.MySQLError
-			switch {
-			case errors.As(err, &server) && server.Number == 1094: // ER_NO_SUCH_THREAD
-			case errors.As(err, &server) && server.Number == 1095: // ER_KILL_DENIED_ERROR
-				return failed(trouble, "session %d can't be ended by this user: GRANT CONNECTION ADMIN ON *.* TO it on MariaDB, CONNECTION_ADMIN on MySQL: %w", l.Session, err)
-			case err != nil:
-				return err
-			default:
-				ended++
-				a.say("Session %d is ended.", l.Session)
-			}
+		if !slices.ContainsFunc(now, func(still ops.Lock) bool { return still.Session == l.Session && still.Token == l.Token }) {
+			continue
+		}
+		_, err := a.db.ExecContext(ctx, "KILL "+strconv.FormatUint(l.Session, 10))
+		var server *mysql.MySQLError
+		switch {
+		case errors.As(err, &server) && server.Number == 1094: // ER_NO_SUCH_THREAD
+		case errors.As(err, &server) && server.Number == 1095: // ER_KILL_DENIED_ERROR
+			return ended, failed(declined, "this user may not end session %d: %s", l.Session, mayKill(p))
+		case err != nil:
+			return ended, err
+		default:
+			ended = append(ended, l)
+			a.say("Session %d is ended.", l.Session)
 		}
 	}
-	if ended == 0 {
-		return failed(nothing, "those who held it hold it no more: nothing was done")
+	return ended, nil
+}
+
+// mayKill says what this user lacks to end sessions of others.
+func mayKill(p *ops.Picture) string {
+	if strings.Contains(p.Version, "MariaDB") {
+		return "GRANT CONNECTION ADMIN ON *.* TO " + ops.Grantee(p.User)
 	}
-	return nil
+	return "GRANT CONNECTION_ADMIN ON *.* TO " + ops.Grantee(p.User) + ", and SYSTEM_USER if the other has that"
 }
 
 func (a *app) clean() *cobra.Command {
@@ -229,7 +239,7 @@ func (a *app) clean() *cobra.Command {
 leases that were not used for that time, and of keys of Once whose time is over. What
 somebody holds stays, and tokens never go back.
 
-Privileges: SELECT, INSERT, UPDATE, DELETE on lockstep's tables.`,
+Privileges: SELECT and DELETE on lockstep_locks, lockstep_leases and lockstep_once.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
 			if older < time.Second {
 				return failed(usage, "--older-than %v: it must be at least a second", older)

@@ -36,6 +36,24 @@ type findingsForm struct {
 	Findings []ops.Finding `json:"findings"`
 }
 
+type askedForm struct {
+	Key    string      `json:"key"`
+	Reason string      `json:"reason"`
+	Leases []ops.Lease `json:"leases"` // whose holders were asked
+}
+
+type releasedForm struct {
+	Key    string      `json:"key"`
+	Leases []ops.Lease `json:"leases"` // that were taken away
+	Locks  []ops.Lock  `json:"locks"`  // whose sessions were ended
+}
+
+type installedForm struct {
+	Tables     []string `json:"tables"`
+	Views      []string `json:"views"`
+	Procedures []string `json:"procedures"` // that this user may see
+}
+
 type removedForm struct {
 	Removed map[string]int `json:"removed"`
 }

@@ -16,7 +16,8 @@ var forms = []struct {
 	value   any
 }{
 	{"locks", locksForm{}}, {"leases", leasesForm{}}, {"waits", waitsForm{}}, {"show KEY", shown{}}, {"jobs", jobsForm{}}, {"once", onceForm{}},
-	{"leaders", leadersForm{}}, {"check", findingsForm{}}, {"clean", removedForm{}}, {"bench", measuredForm{}}, {"version", versionForm{}},
+	{"leaders", leadersForm{}}, {"ask KEY", askedForm{}}, {"release KEY", releasedForm{}},
+	{"install", installedForm{}}, {"check", findingsForm{}}, {"clean", removedForm{}}, {"bench", measuredForm{}}, {"version", versionForm{}},
 }
 
 // form writes the types of what the commands print, each once.

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"database/sql"
 	"errors"
@@ -12,29 +13,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/spf13/cobra"
 
 	"github.com/dca00107/lockstep/internal/ops"
 )
-
-// The exit codes.
-const (
-	done     = 0
-	nothing  = 1 // not found, or nothing to do
-	usage    = 2
-	trouble  = 3 // the server, or the way to it
-	declined = 4 // a question was answered by no, or what was asked for isn't allowed
-)
-
-// failure is an error with its exit code.
-type failure struct {
-	code int
-	error
-}
-
-func (f failure) Unwrap() error { return f.error }
 
 func failed(code int, format string, args ...any) error {
 	return failure{code, fmt.Errorf(format, args...)}
@@ -50,29 +36,33 @@ func main() {
 // run is the command without the process around it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{in: stdin, out: stdout, err: stderr, getenv: getenv}
+	for _, arg := range args { // one that belongs into a flag, perhaps
+		if name := inNames.FindStringSubmatch(arg); name != nil {
+			a.hide(name[1])
+		}
+	}
 	root := a.command()
 	root.SetArgs(append([]string{}, args...)) // nil would be those of the process
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	code := done
+	if err != nil {
+		text := ""
+		text, code = a.explained(err)
+		_, _ = fmt.Fprintln(stderr, "lockstep:", printable(a.scrub(text)))
+	}
 	if a.db != nil {
-		err = errors.Join(err, a.db.Close())
+		_ = a.db.Close() // nothing is open in it
 	}
-	if err == nil {
-		return done
-	}
-	_, _ = fmt.Fprintln(stderr, "lockstep:", printable(a.scrub(err.Error())))
-	var f failure
-	if errors.As(err, &f) {
-		return f.code
-	}
-	return trouble
+	return code
 }
 
 // app is one run of the command.
 type app struct {
 	in       io.Reader
+	typed    *bufio.Reader // see lines
 	out, err io.Writer
 	getenv   func(string) string
 
@@ -82,8 +72,9 @@ type app struct {
 	timeout time.Duration
 	keys    string
 
-	db     *sql.DB
-	secret string // the password, which is never printed
+	db      *sql.DB
+	given   *mysql.Config // see config
+	secrets []string      // see hide
 }
 
 func (a *app) command() *cobra.Command {
@@ -96,7 +87,7 @@ github.com/dca00107/lockstep on MariaDB or MySQL.
 ` + servers + `
 
 Exit codes: 0 done, 1 not found or nothing to do, 2 wrong usage, 3 the server or the
-way to it, 4 declined.`,
+way to it, 4 declined, by you or for want of a privilege.`,
 		SilenceUsage: true, SilenceErrors: true,
 		Args: func(*cobra.Command, []string) error { return nil },
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -107,7 +98,8 @@ way to it, 4 declined.`,
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return failed(usage, "%w: see %s --help", err, cmd.CommandPath())
+		text, _, _ := strings.Cut(err.Error(), " in -") // -psecret
+		return failed(usage, "%s: see %s --help", text, cmd.CommandPath())
 	})
 	flags := root.PersistentFlags()
 	a.server.flags(flags)
@@ -140,7 +132,7 @@ func (a *app) with(do func(ctx context.Context, args []string) error) func(*cobr
 	}
 }
 
-// room is what looks.
+// look takes a picture, whose slots are named by the keys of --keys and these.
 func (a *app) look(ctx context.Context, keys ...string) (*ops.Picture, error) {
 	more, err := a.wordlist()
 	if err != nil {

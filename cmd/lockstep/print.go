@@ -69,8 +69,13 @@ func (a *app) gaps(gaps []ops.Gap) {
 	}
 }
 
+// say writes a line for people: with --json not among the JSON.
 func (a *app) say(format string, args ...any) {
-	_, _ = fmt.Fprintln(a.out, printable(fmt.Sprintf(format, args...)))
+	w := a.out
+	if a.json {
+		w = a.err
+	}
+	_, _ = fmt.Fprintln(w, printable(fmt.Sprintf(format, args...)))
 }
 
 // when writes a time of the server.

@@ -19,8 +19,8 @@ func (a *app) locks() *cobra.Command {
 		Long: `List the locks that open transactions hold: of keys, of the slots of hashed keys, of
 keys of Once, and of leases that they guard.
 
-Privileges: SELECT on lockstep's tables, and PROCESS; on MySQL SELECT on
-performance_schema.* as well. MariaDB lists shared locks only while somebody waits.`,
+Privileges: SELECT on lockstep_locks, lockstep_centers and lockstep_leases, and PROCESS; on
+MySQL SELECT on performance_schema.* as well. MariaDB lists shared locks only while somebody waits.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
 			p, err := a.look(ctx)
 			if err != nil {
@@ -75,7 +75,8 @@ func (a *app) leases() *cobra.Command {
 of Fair. A holder that is alive renews its lease every third of the TTL: one that is
 marked late is dead, stopped or cut off, and its lease ends by itself.
 
-Privileges: SELECT on lockstep's tables. Sessions of waiters need PROCESS.`,
+Privileges: SELECT on lockstep_locks, lockstep_centers and lockstep_leases. How many wait is
+seen with those of waits only.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
 			p, err := a.look(ctx)
 			if err != nil {
@@ -125,8 +126,8 @@ root are those who wait for nobody: who ends them helps all below.
 
 Who waits for a lease without Fair looks again and again, and can't be seen.
 
-Privileges: SELECT on lockstep's tables, and PROCESS; on MySQL SELECT on
-performance_schema.* as well.`,
+Privileges: SELECT on lockstep_locks, lockstep_centers and lockstep_leases, and PROCESS; on
+MySQL SELECT on performance_schema.* as well.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
 			p, err := a.look(ctx)
 			if err != nil {

@@ -48,10 +48,7 @@ func (a *app) open() error {
 	if err != nil {
 		return err
 	}
-	if a.server.database != "" {
-		config.DBName = a.server.database
-	}
-	a.secret = config.Passwd
+	config.Logger = &mysql.NopLogger{} // what it would say is in the errors, too
 	config.ConnectionAttributes = strings.TrimPrefix(config.ConnectionAttributes+",program_name:lockstep", ",")
 	config.InterpolateParams = true
 	connector, err := mysql.NewConnector(config)
@@ -67,7 +64,24 @@ func (a *app) open() error {
 	return nil
 }
 
+// config returns how to reach the server. It reads that once, since the standard input has
+// it once only.
 func (a *app) config() (*mysql.Config, error) {
+	if a.given == nil {
+		config, err := a.readConfig()
+		if err != nil {
+			return nil, err
+		}
+		if a.server.database != "" {
+			config.DBName = a.server.database
+		}
+		a.given = config
+		a.hide(config.Passwd)
+	}
+	return a.given.Clone(), nil
+}
+
+func (a *app) readConfig() (*mysql.Config, error) {
 	s := a.server
 	switch {
 	case s.dsn != "":
@@ -110,18 +124,27 @@ func parse(dsn, from string) (*mysql.Config, error) {
 	return config, nil
 }
 
+// lines reads the standard input, which may have the data source name first and an answer
+// below.
+func (a *app) lines() *bufio.Reader {
+	if a.typed == nil {
+		a.typed = bufio.NewReader(a.in)
+	}
+	return a.typed
+}
+
 // readDSN reads the first line of a file.
 func (a *app) readDSN(path string) (string, error) {
-	in := a.in
+	in := a.lines()
 	if path != "-" {
 		file, err := os.Open(path)
 		if err != nil {
 			return "", err
 		}
 		defer func() { _ = file.Close() }() // it was only read
-		in = file
+		in = bufio.NewReader(file)
 	}
-	line, err := bufio.NewReader(in).ReadString('\n')
+	line, err := in.ReadString('\n')
 	if errors.Is(err, io.EOF) && line != "" {
 		err = nil
 	}
@@ -131,8 +154,12 @@ func (a *app) readDSN(path string) (string, error) {
 // fromFile reads a my.cnf as the clients of the servers do, but for !include.
 func fromFile(path, group string) (*mysql.Config, error) {
 	file, err := ini.LoadSources(ini.LoadOptions{AllowBooleanKeys: true, SkipUnrecognizableLines: true, IgnoreInlineComment: true, Loose: false}, path)
-	if err != nil {
+	var noFile *os.PathError
+	switch {
+	case errors.As(err, &noFile):
 		return nil, failed(usage, "read the my.cnf: %w", err)
+	case err != nil: // whose text may have the line of the password
+		return nil, failed(usage, "%s is no my.cnf", path)
 	}
 	groups := []string{"client", "lockstep"}
 	if group != "" {
@@ -160,20 +187,12 @@ func fromFile(path, group string) (*mysql.Config, error) {
 	return config, nil
 }
 
-// scrub removes the password from a text, whoever has put it there.
-func (a *app) scrub(text string) string {
-	if len(a.secret) < 3 {
-		return text
-	}
-	return strings.ReplaceAll(text, a.secret, "***")
-}
-
 // wordlist reads the keys of --keys.
 func (a *app) wordlist() ([]string, error) {
 	if a.keys == "" {
 		return nil, nil
 	}
-	in := a.in
+	var in io.Reader = a.lines()
 	if a.keys != "-" {
 		file, err := os.Open(a.keys)
 		if err != nil {

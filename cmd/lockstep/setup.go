@@ -23,9 +23,10 @@ func (a *app) install() *cobra.Command {
 		Long: `Make the tables that are missing, and on MySQL the procedures. What exists stays as it
 is. --views also makes the views lockstep_held and lockstep_waits, for any SQL client.
 
-Privileges: CREATE, SELECT, INSERT, UPDATE, DELETE on the database; CREATE ROUTINE and
-ALTER ROUTINE for the procedures; CREATE VIEW and DROP for the views. lockstep sql install
-prints the statements for somebody who has them.`,
+Privileges: CREATE and INSERT on the database; on MySQL CREATE ROUTINE, and ALTER ROUTINE
+to replace procedures that others have made; for the views CREATE VIEW, DROP and SELECT,
+on MySQL SELECT on performance_schema.* as well. lockstep sql install prints the
+statements for somebody who has them.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
 			what := "Make lockstep's tables and procedures, where they are missing"
 			if views {
@@ -34,20 +35,67 @@ prints the statements for somebody who has them.`,
 			if err := a.sure(what + "."); err != nil {
 				return err
 			}
-			if err := schema.Install(ctx, a.db); err != nil {
+			err := schema.Install(ctx, a.db)
+			if err == nil && views {
+				err = schema.InstallViews(ctx, a.db)
+			}
+			if errors.Is(err, schema.ErrPrivilege) {
+				text, _, _ := strings.Cut(err.Error(), ": Error ") // the GRANT comes before it
+				return failed(declined, "%s", text)
+			}
+			if err != nil {
 				return err
 			}
-			if views {
-				if err := schema.InstallViews(ctx, a.db); err != nil {
-					return err
-				}
-			}
-			a.say("Installed. lockstep check, as the user of the programs, tells what that user lacks.")
-			return nil
+			return a.installed(ctx)
 		}),
 	}
 	cmd.Flags().BoolVar(&views, "views", false, "make the views, too")
 	return a.changes(cmd)
+}
+
+// installed says what there is now.
+func (a *app) installed(ctx context.Context) error {
+	rows, err := a.db.QueryContext(ctx, `SELECT table_type, table_name FROM information_schema.TABLES WHERE table_schema = DATABASE() AND table_name LIKE 'lockstep\_%'
+		UNION ALL SELECT routine_type, routine_name FROM information_schema.ROUTINES WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep\_%'
+		ORDER BY 2 LIMIT 1000`)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }() // they were read
+	there := installedForm{[]string{}, []string{}, []string{}}
+	into := map[string]*[]string{"BASE TABLE": &there.Tables, "VIEW": &there.Views, "PROCEDURE": &there.Procedures}
+	for rows.Next() {
+		var kind, name string
+		if err := rows.Scan(&kind, &name); err != nil {
+			return err
+		}
+		if list := into[kind]; list != nil {
+			*list = append(*list, name)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if err := a.lacking(ctx, there.Procedures); err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(there)
+	}
+	a.say("Installed. lockstep check, as the user of the programs, tells what that user lacks.")
+	return nil
+}
+
+// lacking says that the procedures could not be made, which is no error: locks do without.
+func (a *app) lacking(ctx context.Context, procedures []string) error {
+	var version, database string
+	if err := a.db.QueryRowContext(ctx, "SELECT VERSION(), DATABASE()").Scan(&version, &database); err != nil {
+		return err
+	}
+	if len(procedures) == 0 && !strings.Contains(version, "MariaDB") {
+		_, _ = fmt.Fprintf(a.err, "There are no procedures that this user may see, and without them locks take one round trip more: GRANT CREATE ROUTINE, ALTER ROUTINE ON `%s`.* TO %s, and install again.\n", database, a.grantee())
+	}
+	return nil
 }
 
 func (a *app) check() *cobra.Command {
@@ -127,7 +175,7 @@ func (a *app) nodes(addresses []string) (all []*sql.DB, err error) {
 		if err != nil {
 			return nil, err
 		}
-		config.Net, config.Addr = "tcp", address
+		config.Net, config.Addr, config.DBName, config.Logger = "tcp", address, "", &mysql.NopLogger{}
 		connector, err := mysql.NewConnector(config)
 		if err != nil {
 			return nil, failed(usage, "--node %s: %w", address, err)
@@ -191,13 +239,13 @@ FROM lockstep_leases WHERE slot >= 0 AND CHAR_LENGTH(holds) > 0 AND expires_us >
 	return append([]string{"SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"}, selects(views)...), nil
 }
 
-// grants returns what programs need, in lockstep's database, and what operators need: UPDATE
-// for ask and release, and the last privilege for release of locks of other users.
+// grants returns what programs need, in lockstep's database, and what operators need: INSERT and
+// UPDATE for ask and release, and the last privilege for release of locks of other users.
 func grants(maria bool) (all []string) {
 	for _, table := range []string{"locks", "centers", "leases", "once", "jobs"} {
 		all = append(all, "GRANT SELECT, INSERT, UPDATE, DELETE ON lockstep_"+table+" TO 'app'@'%'", "GRANT SELECT ON lockstep_"+table+" TO 'operator'@'%'")
 	}
-	all = append(all, "GRANT UPDATE ON lockstep_leases TO 'operator'@'%'")
+	all = append(all, "GRANT INSERT, UPDATE ON lockstep_leases TO 'operator'@'%'")
 	if maria {
 		return append(all, "GRANT PROCESS, CONNECTION ADMIN ON *.* TO 'operator'@'%'")
 	}

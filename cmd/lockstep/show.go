@@ -30,7 +30,7 @@ func (a *app) show() *cobra.Command {
 		Long: `Tell who holds a key, as a lock, by its slot if its family is hashed, as a lease, as a
 key of Once or as a job, and who waits for it.
 
-Privileges: as for locks.`,
+Privileges: as for locks, and SELECT on lockstep_once and lockstep_jobs.`,
 		RunE: a.with(func(ctx context.Context, args []string) error {
 			s, p, err := a.about(ctx, args[0])
 			if err != nil {
@@ -208,7 +208,7 @@ func (a *app) leaders() *cobra.Command {
 		Long: `List the leaders of package txlock/elect. An election at which nobody has ever stood by
 is listed by leases only.
 
-Privileges: SELECT on lockstep_leases.`,
+Privileges: as for leases.`,
 		RunE: a.with(func(ctx context.Context, _ []string) error {
 			p, err := a.look(ctx)
 			if err != nil {

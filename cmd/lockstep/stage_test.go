@@ -46,6 +46,12 @@ func newStage(t *testing.T, db *testdb.DB) *stage {
 	for _, table := range []string{"locks", "centers", "leases", "once", "jobs"} {
 		db.Exec(t, "DELETE FROM lockstep_"+table)
 	}
+	return stageOn(t, db)
+}
+
+// stageOn makes a stage of a database as it is.
+func stageOn(t *testing.T, db *testdb.DB) *stage {
+	t.Helper()
 	s := &stage{T: t, db: db, dsn: db.AdminDSN(), env: map[string]string{}}
 	s.pool = db.Connect(t, program)
 	s.ctx = txlock.WithLabel(t.Context(), "web-1/4711")

@@ -93,7 +93,8 @@ func (d *doctor) schema(ctx context.Context) error {
 			if !errors.Is(problem, subject.is) {
 				continue
 			}
-			texts = append(texts, problem.Error())
+			text, _, _ := strings.Cut(problem.Error(), ": Error ") // the server's words say no more
+			texts = append(texts, text)
 			if _, grant, found := strings.Cut(problem.Error(), ": GRANT "); found {
 				grant, _, _ = strings.Cut(grant, ": ")
 				cure = strings.TrimPrefix(cure+"; GRANT "+grant, "; ")
@@ -265,16 +266,18 @@ func (d *doctor) clocks(ctx context.Context, nodes []*sql.DB) error {
 	}
 	d.add("clock", state, "synchronise both by NTP; leases and locks use the server's clock only", "the server is %.3f s ahead of this machine, give or take %.3f s", ahead.Seconds(), off.Seconds())
 	for i, node := range nodes {
+		name := fmt.Sprintf("clock of node %d", i+1)
 		other, uncertain, err := clock(ctx, node)
 		if err != nil {
-			return fmt.Errorf("node %d: %w", i+1, err)
+			d.add(name, Fault, "see that the node runs, at this host and port, and lets this user in", "it doesn't tell: %v", err)
+			continue
 		}
 		between := other - ahead
 		state := OK
 		if between.Abs() > 100*time.Millisecond+off+uncertain {
 			state = Warn
 		}
-		d.add(fmt.Sprintf("clock of node %d", i+1), state, "synchronise the nodes by NTP: after a fail-over leases end by the other clock", "it is %.3f s ahead of the server, give or take %.3f s", between.Seconds(), (off + uncertain).Seconds())
+		d.add(name, state, "synchronise the nodes by NTP: after a fail-over leases end by the other clock", "it is %.3f s ahead of the server, give or take %.3f s", between.Seconds(), (off + uncertain).Seconds())
 	}
 	return nil
 }

@@ -134,15 +134,15 @@ func (l *look) facts(ctx context.Context) error {
 	if l.Database = database.String; l.Database == "" {
 		return ErrNoDatabase
 	}
-	l.grantee = quoted(l.User)
+	l.grantee = Grantee(l.User)
 	return nil
 }
 
 // ErrNoDatabase is returned for a pool without a database.
 var ErrNoDatabase = errors.New("no database is selected: name the one with lockstep's tables in the data source name")
 
-// quoted is an account as GRANT wants it.
-func quoted(account string) string {
+// Grantee writes an account, as CURRENT_USER() tells it, as GRANT wants it.
+func Grantee(account string) string {
 	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 	at := strings.LastIndexByte(account, '@')
 	if at < 0 {

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// answer runs a command with --json, and reads the one object that it prints.
+func (s *stage) answer(want int, into any, args ...string) {
+	s.Helper()
+	output, code := s.call(append(args, "--json")...)
+	if at := strings.Index(output, "{"); code != want || at < 0 || json.NewDecoder(strings.NewReader(output[at:])).Decode(into) != nil {
+		s.Fatalf("lockstep %v returns %d, not %d, and prints:\n%s", args, code, want, output)
+	}
+}
+
+// TestChangesAsJSON proves that ask, release and install answer with what they have done,
+// and ask before, or refuse.
+func TestChangesAsJSON(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
+			s.acquire("web-1/4711", "nightly report")
+			for _, args := range [][]string{{"ask", "report"}, {"release", "report"}, {"install"}} {
+				if output, code := s.call(append(args, "--json")...); code != declined || strings.Contains(output, "{") {
+					t.Errorf("lockstep %v without an answer returns %d, and prints:\n%s", args, code, output)
+				}
+			}
+			var asked askedForm
+			s.answer(done, &asked, "ask", "report", "--reason", "maintenance", "--yes")
+			if asked.Key != "report" || asked.Reason != "maintenance" || len(asked.Leases) != 1 || asked.Leases[0].Note != "nightly report" {
+				t.Errorf("ask has answered %+v", asked)
+			}
+			var released releasedForm
+			s.stdin = "yes\n"
+			s.answer(done, &released, "release", "report")
+			if released.Key != "report" || len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0 {
+				t.Errorf("release has answered %+v", released)
+			}
+			_, scope := s.begin()
+			s.lock(scope, orders.Key(42))
+			s.listed()
+			s.answer(done, &released, "release", "order:42", "--yes")
+			if len(released.Leases) != 0 || len(released.Locks) != 1 || released.Locks[0].Key != "order:42" {
+				t.Errorf("release of a lock has answered %+v", released)
+			}
+			s.db.WaitGone(s, s.last)
+			if output, code := s.call("release", "report", "--json", "--yes"); code != nothing || strings.Contains(output, "{") {
+				t.Errorf("release of nothing returns %d, and prints:\n%s", code, output)
+			}
+			var installed installedForm
+			s.answer(done, &installed, "install", "--views", "--yes")
+			if len(installed.Tables) != 5 || !slices.Equal(installed.Views, []string{"lockstep_held", "lockstep_waits"}) || (len(installed.Procedures) > 0) != (engine == testdb.MySQL) {
+				t.Errorf("install has answered %+v", installed)
+			}
+		})
+	}
+}
+
+// TestReleaseOfOne proves that a slot names one permit of several, that the holder of the
+// slot of a hashed key is ended only if that is meant, and that nothing changes where the
+// user may not end sessions.
+func TestReleaseOfOne(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
+			permits, err := s.manager().Semaphore(txlock.Named("imports"), 2)
+			s.must(err)
+			for i := range 2 {
+				_, err := permits.Acquire(lease.WithOwner(s.ctx, fmt.Sprintf("import %d", i+1)))
+				s.must(err)
+			}
+			held := func() (owners []string, slots []int64) {
+				var leases leasesForm
+				s.answer(done, &leases, "leases")
+				for _, l := range leases.Leases {
+					owners, slots = append(owners, l.Owner), append(slots, l.Slot)
+				}
+				return owners, slots
+			}
+			owners, slots := held()
+			if output, code := s.call("release", "imports", "--slot", "77", "--yes"); code != nothing {
+				t.Errorf("release of a slot that nobody has returns %d:\n%s", code, output)
+			}
+			var released releasedForm
+			s.answer(done, &released, "release", "imports", "--slot", fmt.Sprint(slots[0]), "--yes")
+			if left, _ := held(); len(owners) != 2 || !slices.Equal(left, owners[1:]) || len(released.Leases) != 1 || released.Leases[0].Owner != owners[0] {
+				t.Errorf("%q were held, %q are after the release of slot %d, which has answered %+v", owners, left, slots[0], released)
+			}
+
+			tx, scope := s.begin()
+			s.lockHashed(scope)
+			s.listed()
+			if output, code := s.call("release", "cart:42", "--yes"); code != nothing {
+				t.Errorf("release without --hashed returns %d:\n%s", code, output)
+			}
+			op := s.operator()
+			for _, n := range looks(engine) {
+				op.change(grant, n)
+			}
+			output, code := s.call("release", "cart:42", "--hashed", "--yes", "--json")
+			if code != declined || !strings.Contains(output, `"locks": []`) || !strings.Contains(output, "may not end session 51: GRANT CONNECTION") || strings.Contains(output, "Error 1") {
+				t.Errorf("release without the privilege to end sessions returns %d, and prints:\n%s", code, output)
+			}
+			s.must(tx.Commit())
+
+			if engine == testdb.MySQL { // whose administrators are safe from others
+				holder := &operator{stage: s, name: s.db.Config().User}
+				holder.change(grant, need{"SYSTEM_USER", "*.*"})
+				op.change(grant, need{"CONNECTION_ADMIN", "*.*"})
+				s.pool = s.db.Connect(t, program)
+				tx, scope = s.begin()
+				s.lockHashed(scope)
+				if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != declined || !strings.Contains(output, ", and SYSTEM_USER if the other has that") {
+					t.Errorf("release of a system user's lock returns %d, and prints:\n%s", code, output)
+				}
+				op.change(grant, need{"SYSTEM_USER", "*.*"})
+				if output, code := s.call("release", "cart:42", "--hashed", "--yes"); code != done {
+					t.Errorf("release by a system user returns %d, and prints:\n%s", code, output)
+				}
+				s.db.WaitGone(s, s.last)
+				_ = tx.Rollback() // its session is gone
+			}
+
+			tx, scope = s.begin()
+			s.lockHashed(scope)
+			s.listed()
+			s.dsn = s.db.AdminDSN()
+			s.answer(done, &released, "release", "cart:42", "--hashed", "--yes")
+			s.db.WaitGone(s, s.last)
+			if err := tx.Commit(); err == nil || len(released.Locks) != 1 || released.Locks[0].Slot != int64(txlock.KeyOf("cart:42").Slot()) {
+				t.Errorf("release with --hashed has answered %+v, and Commit %v", released, err)
+			}
+		})
+	}
+}

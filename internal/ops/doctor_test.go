@@ -1,0 +1,112 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/schema"
+)
+
+// TestClocksOfNodes proves that check compares the clocks of nodes with that of the server:
+// one is right, one by its session is four years ahead, one doesn't answer.
+func TestClocksOfNodes(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			ahead := db.Connect(t, func(c *mysql.Config) { c.Params = map[string]string{"timestamp": "1900000000"} })
+			away := db.Connect(t)
+			must(t, away.Close())
+			found := findings(t, ops.New(db.Connect(t)), db.Connect(t), ahead, away)
+			for name, want := range map[string]struct {
+				state ops.State
+				text  string
+			}{
+				"clock": {ops.OK, "ahead of this machine"}, "clock of node 1": {ops.OK, "ahead of the server"},
+				"clock of node 2": {ops.Warn, "ahead of the server"}, "clock of node 3": {ops.Fault, "it doesn't tell: sql: database is closed"},
+			} {
+				if f := found[name]; f.State != want.state || !strings.Contains(f.Text, want.text) || (f.Cure == "") != (f.State == ops.OK) {
+					t.Errorf("%s: %+v, want %v with %q", name, f, want.state, want.text)
+				}
+			}
+		})
+	}
+}
+
+// TestClusters proves what check says of the nodes of a cluster, whose variables are canned:
+// tests/cluster has real ones.
+func TestClusters(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			for _, c := range []struct {
+				answer string
+				want   ops.State
+				text   string
+			}{
+				{"'wsrep_on', 'ON'", ops.Warn, "wsrep_on is ON"},
+				{"'group_replication_single_primary_mode', 'OFF'", ops.Warn, "group_replication_single_primary_mode is OFF"},
+				{"'', '' LIMIT 0", ops.OK, "one server takes writes"},
+			} {
+				base, err := mysql.NewConnector(db.Config())
+				must(t, err)
+				pool := sql.OpenDB(canned{base, c.answer})
+				t.Cleanup(func() { _ = pool.Close() })
+				f := findings(t, ops.New(pool))["cluster"]
+				if f.State != c.want || !strings.Contains(f.Text, c.text) || (f.Cure == "") != (c.want == ops.OK) {
+					t.Errorf("with %s check says %+v, want %v with %q", c.answer, f, c.want, c.text)
+				}
+			}
+		})
+	}
+}
+
+// findings are what check says, by subject.
+func findings(t *testing.T, room *ops.Room, nodes ...*sql.DB) map[string]ops.Finding {
+	t.Helper()
+	found, err := room.Check(t.Context(), nodes...)
+	must(t, err)
+	by := make(map[string]ops.Finding)
+	for _, f := range found {
+		by[f.Name] = f
+	}
+	return by
+}
+
+// canned makes connections to a server that seems to belong to a cluster.
+type canned struct {
+	driver.Connector
+	answer string
+}
+
+func (c canned) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	return cannedConn{conn, c.answer}, err
+}
+
+// cannedConn has the server select the answer in place of its own variables.
+type cannedConn struct {
+	driver.Conn
+	answer string
+}
+
+func (c cannedConn) Prepare(query string) (driver.Stmt, error) {
+	if query == schema.ClusterQuery {
+		query = "SELECT " + c.answer
+	}
+	return c.Conn.Prepare(query)
+}
+
+func (c cannedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	return c.Conn.(driver.ConnBeginTx).BeginTx(ctx, opts)
+}
