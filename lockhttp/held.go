@@ -62,7 +62,7 @@ func (c *call) lockTable(id, caption string, locks []ops.Lock) *table {
 		}
 		return row{ID: idOf(l.Kind, l.Slot, l.Key, l.Session), Class: waited(l.Waiters), Cells: []cell{
 			rowCell(l.Row), text(string(l.Mode)), text(l.Held.String()), text(strconv.Itoa(l.Waiters)), text(l.Owner),
-			text(strconv.FormatUint(l.Session, 10)), text(who(s)), text(s.Program), text(age), text(doing(s)),
+			text(strconv.FormatUint(l.Session, 10)), text(s.Who()), text(s.Program), text(age), text(s.Doing()),
 		}}
 	})
 }
@@ -159,25 +159,4 @@ func (c *call) jobTable(jobs []ops.JobStatus) *table {
 		}
 		return at
 	})
-}
-
-// who names the session's user and host.
-func who(s ops.Session) string {
-	if s.User == "" {
-		return ""
-	}
-	return s.User + "@" + s.Host
-}
-
-// doing says what a session does, in a few words.
-func doing(s ops.Session) string {
-	switch {
-	case s.Command == "":
-		return ""
-	case s.Idle() && s.Statement != "":
-		return "idle " + s.For.String() + ", last: " + s.Statement
-	case s.Idle():
-		return "idle " + s.For.String()
-	}
-	return s.Statement
 }

@@ -47,7 +47,7 @@ func (c *call) inTree(n *ops.Node) bool {
 
 func (c *call) branches(nodes []*ops.Node, id string) (all []branch) {
 	for _, n := range nodes[:min(len(nodes), perPage)] {
-		b := branch{ID: idOf(id, n.Kind, n.Slot, n.Key), Name: rowCell(n.Row), Notes: c.notesOf(n), Wrong: n.Deadlock}
+		b := branch{ID: idOf(id, n.Kind, n.Slot, n.Key), Name: rowCell(n.Row), Notes: printable(strings.Join(c.Notes(n), "; ")), Wrong: n.Deadlock}
 		for _, l := range n.Leases {
 			b.Holders = append(b.Holders, leaseLine(l))
 		}
@@ -70,31 +70,6 @@ func (c *call) branches(nodes []*ops.Node, id string) (all []branch) {
 	return all
 }
 
-func (c *call) notesOf(n *ops.Node) string {
-	var notes []string
-	for _, l := range c.Locks {
-		if l.Row != n.Row {
-			continue
-		}
-		switch {
-		case l.Owner != "":
-			notes = append(notes, fmt.Sprintf("%s, held %s by %s", l.Mode, l.Held, shown(l.Owner)))
-		case l.Mode == ops.Shared && !slices.Contains(notes, "shared"):
-			notes = append(notes, "shared")
-		}
-	}
-	if len(n.Holders) == 0 && len(n.Leases) == 0 {
-		notes = append(notes, "the holder is not known")
-	}
-	if n.Unsure {
-		notes = append(notes, "shared, held by one or more of these")
-	}
-	if n.Deadlock {
-		notes = append(notes, "a deadlock: its holder waits below")
-	}
-	return strings.Join(notes, "; ")
-}
-
 // session describes a session in one line.
 func (c *call) session(id uint64) string {
 	name := "session " + strconv.FormatUint(id, 10)
@@ -102,14 +77,14 @@ func (c *call) session(id uint64) string {
 	if !known || s.User == "" {
 		return name
 	}
-	parts := []string{name, who(s)}
+	parts := []string{name, s.Who()}
 	if s.Program != "" {
 		parts = append(parts, s.Program)
 	}
 	if s.InTx {
 		parts = append(parts, "transaction "+s.TxAge.String())
 	}
-	if does := doing(s); does != "" {
+	if does := s.Doing(); does != "" {
 		parts = append(parts, does)
 	}
 	return printable(strings.Join(parts, ", "))

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/dca00107/lockstep/internal/ops"
@@ -54,30 +53,14 @@ func (d drawing) node(n *ops.Node, first, rest string) {
 }
 
 func (d drawing) title(n *ops.Node) string {
-	var notes, keys []string
+	var keys []string
 	for _, l := range d.Locks {
-		if l.Row != n.Row {
-			continue
-		}
-		keys = l.Keys
-		switch {
-		case l.Owner != "":
-			notes = append(notes, fmt.Sprintf("%s, held %s by %s", l.Mode, l.Held, l.Owner))
-		case l.Mode == ops.Shared && !slices.Contains(notes, "shared"):
-			notes = append(notes, "shared")
+		if l.Row == n.Row {
+			keys = l.Keys
 		}
 	}
 	title := nameOf(n.Row, keys)
-	if len(n.Holders) == 0 && len(n.Leases) == 0 {
-		notes = append(notes, "the holder is not known")
-	}
-	if n.Unsure {
-		notes = append(notes, "shared, held by one or more of these")
-	}
-	if n.Deadlock {
-		notes = append(notes, "a deadlock: its holder waits below")
-	}
-	if len(notes) > 0 {
+	if notes := d.Notes(n); len(notes) > 0 {
 		title += ": " + strings.Join(notes, "; ")
 	}
 	return title
@@ -89,14 +72,14 @@ func (d drawing) session(id uint64) string {
 	if !known || s.User == "" {
 		return fmt.Sprintf("session %d", id)
 	}
-	parts := []string{fmt.Sprintf("session %d", id), who(s)}
+	parts := []string{fmt.Sprintf("session %d", id), s.Who()}
 	if s.Program != "" {
 		parts = append(parts, s.Program)
 	}
 	if s.InTx {
 		parts = append(parts, "transaction "+s.TxAge.String())
 	}
-	if does := doing(s); does != "" {
+	if does := s.Doing(); does != "" {
 		parts = append(parts, clipped(does, 100))
 	}
 	return strings.Join(parts, ", ")

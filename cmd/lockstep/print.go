@@ -86,25 +86,4 @@ func when(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05")
 }
 
-// who names the session's user and host.
-func who(s ops.Session) string {
-	if s.User == "" {
-		return ""
-	}
-	return s.User + "@" + s.Host
-}
-
-// doing says what a session does, in a few words.
-func doing(s ops.Session) string {
-	switch {
-	case s.Command == "":
-		return ""
-	case s.Idle() && s.Statement != "":
-		return "idle " + s.For.String() + ", last: " + s.Statement
-	case s.Idle():
-		return "idle " + s.For.String()
-	}
-	return s.Statement
-}
-
 func number(n int) string { return strconv.Itoa(n) }

@@ -47,7 +47,7 @@ func lockRows(p *ops.Picture, locks []ops.Lock) (rows [][]string) {
 	for _, l := range locks {
 		s := p.Sessions[l.Session]
 		rows = append(rows, []string{nameOf(l.Row, l.Keys), string(l.Mode), l.Held.String(), number(l.Waiters), l.Owner,
-			strconv.FormatUint(l.Session, 10), who(s), s.Program, age(s), clipped(doing(s), 60)})
+			strconv.FormatUint(l.Session, 10), s.Who(), s.Program, age(s), clipped(s.Doing(), 60)})
 	}
 	return rows
 }

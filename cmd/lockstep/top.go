@@ -100,7 +100,7 @@ func (s *screen) see(p *ops.Picture) {
 	s.items = nil
 	for _, l := range p.Locks {
 		session := p.Sessions[l.Session]
-		s.items = append(s.items, item{l.String(), string(l.Mode), fmt.Sprintf("%d %s %s", l.Session, who(session), l.Owner), doing(session), l.Waiters, l.Held, rate(l.String(), l.Token)})
+		s.items = append(s.items, item{l.String(), string(l.Mode), fmt.Sprintf("%d %s %s", l.Session, session.Who(), l.Owner), session.Doing(), l.Waiters, l.Held, rate(l.String(), l.Token)})
 	}
 	for _, l := range p.Leases {
 		if l.Kind != "waiter" {

@@ -157,6 +157,27 @@ type Session struct {
 // Idle tells whether the session executes nothing.
 func (s Session) Idle() bool { return s.Command == "Sleep" }
 
+// Who names the session's user and host, if they are known.
+func (s Session) Who() string {
+	if s.User == "" {
+		return ""
+	}
+	return s.User + "@" + s.Host
+}
+
+// Doing says what the session does, in a few words.
+func (s Session) Doing() string {
+	switch {
+	case s.Command == "":
+		return ""
+	case s.Idle() && s.Statement != "":
+		return "idle " + s.For.String() + ", last: " + s.Statement
+	case s.Idle():
+		return "idle " + s.For.String()
+	}
+	return s.Statement
+}
+
 // Gap is what could not be seen, and how it could.
 type Gap struct {
 	What string `json:"what"`

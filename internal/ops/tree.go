@@ -1,6 +1,9 @@
 package ops
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // Node is a row that is held, with those who wait for it.
 type Node struct {
@@ -88,4 +91,28 @@ func (t *tree) grow(g place) *Node {
 		}
 	}
 	return n
+}
+
+// Notes says of a node of the tree who holds its row, in words for people.
+func (p *Picture) Notes(n *Node) []string {
+	var notes []string
+	for _, l := range p.Locks {
+		switch {
+		case l.Row != n.Row:
+		case l.Owner != "":
+			notes = append(notes, fmt.Sprintf("%s, held %s by %s", l.Mode, l.Held, l.Owner))
+		case l.Mode == Shared && !slices.Contains(notes, "shared"):
+			notes = append(notes, "shared")
+		}
+	}
+	if len(n.Holders) == 0 && len(n.Leases) == 0 {
+		notes = append(notes, "the holder is not known")
+	}
+	if n.Unsure {
+		notes = append(notes, "shared, held by one or more of these")
+	}
+	if n.Deadlock {
+		notes = append(notes, "a deadlock: its holder waits below")
+	}
+	return notes
 }
