@@ -21,6 +21,10 @@ type (
 		Code string `gorm:"primaryKey;type:varbinary(50)" lockstep:"badge"`
 		N    int64
 	}
+	Parole struct { // its primary key doesn't show itself, and its hook gives it another one
+		Code veiled `gorm:"primaryKey;type:varbinary(50)" lockstep:"parole"`
+		N    int64
+	}
 	Sample struct { // its primary key is stored by a serializer
 		ID uuid.UUID `gorm:"type:binary(16);serializer:sixteen" lockstep:"sample"`
 		N  int64
@@ -42,6 +46,16 @@ type (
 
 func (v *Badge) BeforeCreate(*gorm.DB) error { v.Code = strings.ToLower(v.Code); return nil }
 
+// veiled is a string that hides itself from logs.
+type veiled string
+
+func (veiled) String() string { return "***" }
+
+func (p *Parole) BeforeCreate(*gorm.DB) error {
+	p.Code = veiled(strings.ToLower(string(p.Code)))
+	return nil
+}
+
 // sixteen stores a UUID as 16 bytes.
 type sixteen struct{}
 
@@ -60,6 +74,7 @@ func (sixteen) Value(_ context.Context, _ *schema.Field, _ reflect.Value, value 
 func init() {
 	schema.RegisterSerializer("sixteen", sixteen{})
 	columns["Badge"], columns["Sample"] = "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0", "id BINARY(16) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0"
+	columns["Parole"] = columns["Badge"]
 	columns["Pallet"], columns["Sticker"] = columns["Note"], columns["Note"]
 }
 
@@ -72,6 +87,29 @@ func (e *env) lockedBy(t *testing.T, db *gorm.DB, what string, key txlock.Key, w
 		}
 		return nil
 	}))
+}
+
+// TestVeiledIdentifiers compares primary keys as they are stored, and not as their String
+// method shows them.
+func TestVeiledIdentifiers(t *testing.T) {
+	each(t, []string{"Parole"}, func(t *testing.T, e *env) {
+		db, paroles := e.openPlugin(t), txlock.NewFamily[string]("parole")
+		e.lockedBy(t, db, "create", paroles.Key("sesame"), func(tx *gorm.DB) error { return tx.Create(&Parole{Code: "SESAME"}).Error })
+		other := Parole{Code: "abracadabra", N: 1}
+		model := func() *Parole { return &Parole{Code: "sesame"} } // GORM sets what it writes in it
+		for what, err := range map[string]error{
+			"a struct": db.Model(model()).Updates(other).Error,
+			"a map":    db.Model(*model()).Updates(map[string]any{"code": other.Code}).Error,
+			"a slice":  db.Model([]*Parole{model()}).Update("code", other.Code).Error,
+			"Loaded":   db.Clauses(lockgorm.Loaded(model())).Model(&other).Update("n", 1).Error,
+		} {
+			wantError(t, what, err, txlock.ErrInvalidKey)
+		}
+		noError(t, db.Model(model()).Updates(Parole{Code: "sesame", N: 2}).Error)
+		if e.count(t, "Parole", "code = 'sesame' AND n = 2") != 1 || e.count(t, "Parole", "1 = 1") != 1 {
+			t.Error("another record was made of it")
+		}
+	})
 }
 
 // TestTagsOfChangedModels locks the record that is written if a hook has changed the
