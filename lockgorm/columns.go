@@ -23,6 +23,7 @@ const varbinary = `gorm:"type:varbinary(191)"`
 type columnType struct {
 	kind      string // VARCHAR, UNSIGNED BIGINT
 	collation string // "" if only the server knows it
+	converted bool   // texts are converted to values without a collation, as of MariaDB's UUID and INET6
 }
 
 // class is what a column stores.
@@ -48,13 +49,13 @@ func (c columnType) class() class {
 	switch {
 	case c.kind == "":
 		return unknown
-	case strings.HasSuffix(c.kind, "INT"), has("INTEGER", "DECIMAL", "NUMERIC", "BIT", "YEAR"):
+	case strings.HasSuffix(c.kind, "INT"), has("INTEGER", "DECIMAL", "NUMERIC", "BIT"):
 		return numbers
 	case has("CHAR", "TEXT", "ENUM"):
 		return texts
 	case has("BINARY", "BLOB"):
 		return bytes
-	case has("FLOAT", "DOUBLE", "REAL", "DATE", "TIME", "JSON"):
+	case has("FLOAT", "DOUBLE", "REAL", "DATE", "TIME", "YEAR", "JSON"):
 		return others
 	}
 	return unknown
@@ -73,6 +74,9 @@ func (c columnType) misfit(id reflect.Type, fold string) string {
 	case id.Kind() == reflect.String:
 		if is == numbers {
 			return fmt.Sprintf("is a %s, to which several strings are one number: make the field an integer", c.kind)
+		}
+		if c.converted {
+			return fmt.Sprintf("is of a type such as UUID or INET6, to which several strings are one value: make it %s, or write a method LockKeys that names what is stored", varbinary)
 		}
 		if fold != "" && c.collation != "" && c.collation != fold {
 			return fmt.Sprintf("has the collation %s, but the tag folds as %s does: name the collation of the column, or leave fold= out", c.collation, fold)
@@ -103,7 +107,7 @@ func declaredBy(field *schema.Field) columnType {
 // transaction has no snapshot afterwards.
 func lookUp(table, name string, ask func(text string) (*sql.Rows, error)) (c columnType, err error) {
 	of := fmt.Sprintf("(SELECT %s FROM %s LIMIT 0)", name, table)
-	rows, err := ask(fmt.Sprintf("SELECT %s, COLLATION(%s) LIMIT 1", of, of))
+	rows, err := ask(fmt.Sprintf("SELECT %s, COLLATION(%s), COERCIBILITY(%s) = 5 LIMIT 1", of, of, of)) // 5 is that of numbers and dates
 	if err != nil {
 		var server *mysql.MySQLError
 		if errors.As(err, &server) && server.Number == 1054 { // ER_BAD_FIELD_ERROR
@@ -119,7 +123,8 @@ func lookUp(table, name string, ask func(text string) (*sql.Rows, error)) (c col
 	var none sql.RawBytes
 	for rows.Next() {
 		c.kind = types[0].DatabaseTypeName()
-		err = rows.Scan(&none, &c.collation)
+		err = rows.Scan(&none, &c.collation, &c.converted)
+		c.converted = c.converted && c.class() == texts
 		if name, old := strings.CutPrefix(c.collation, "utf8_"); old {
 			c.collation = "utf8mb3_" + name
 		}
