@@ -25,6 +25,10 @@ type (
 		Code veiled `gorm:"primaryKey;type:varbinary(50)" lockstep:"parole"`
 		N    int64
 	}
+	Tally struct { // its primary key is made by the program
+		ID int64 `gorm:"primaryKey;autoIncrement:false" lockstep:"tally"`
+		N  int64
+	}
 	Sample struct { // its primary key is stored by a serializer
 		ID uuid.UUID `gorm:"type:binary(16);serializer:sixteen" lockstep:"sample"`
 		N  int64
@@ -74,7 +78,7 @@ func (sixteen) Value(_ context.Context, _ *schema.Field, _ reflect.Value, value 
 func init() {
 	schema.RegisterSerializer("sixteen", sixteen{})
 	columns["Badge"], columns["Sample"] = "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0", "id BINARY(16) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0"
-	columns["Parole"] = columns["Badge"]
+	columns["Parole"], columns["Tally"] = columns["Badge"], "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0"
 	columns["Pallet"], columns["Sticker"] = columns["Note"], columns["Note"]
 }
 
@@ -108,6 +112,35 @@ func TestVeiledIdentifiers(t *testing.T) {
 		noError(t, db.Model(model()).Updates(Parole{Code: "sesame", N: 2}).Error)
 		if e.count(t, "Parole", "code = 'sesame' AND n = 2") != 1 || e.count(t, "Parole", "1 = 1") != 1 {
 			t.Error("another record was made of it")
+		}
+	})
+}
+
+// TestUpsertsOfZeroKeys refuses an upsert that may find the row whose primary key is empty or
+// zero, which has no key: nobody has locked it.
+func TestUpsertsOfZeroKeys(t *testing.T) {
+	each(t, []string{"Parole", "Tally", "Sticker"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		for _, table := range []string{"Parole", "Tally"} {
+			_, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+e.names.tables[table]+" VALUES ('0', 1)")
+			noError(t, err)
+		}
+		_, err := e.Admin().ExecContext(t.Context(), "UPDATE "+e.names.tables["Parole"]+" SET code = ''")
+		noError(t, err)
+		for what, err := range map[string]error{
+			"a string": db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Parole{N: 2}).Error,
+			"a batch":  db.Save([]*Parole{{Code: "a", N: 2}, {N: 2}}).Error,
+			"a number": db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Tally{N: 2}).Error,
+			"a map":    db.Model(&Tally{}).Clauses(clause.OnConflict{UpdateAll: true}).Create(map[string]any{"id": 0, "n": 2}).Error,
+		} {
+			wantError(t, what, err, txlock.ErrInvalidKey)
+		}
+		if e.count(t, "Parole", "n = 2")+e.count(t, "Tally", "n = 2") > 0 {
+			t.Error("a row was written without a lock")
+		}
+		noError(t, db.Save([]*Sticker{{N: 2}, {N: 2}}).Error) // the database makes their keys
+		if e.count(t, "Sticker", "id > 0 AND n = 2") != 2 {
+			t.Error("rows are missing whose keys the database makes")
 		}
 	})
 }
