@@ -19,11 +19,13 @@ import (
 // varbinary is what to write for a column that compares strings as keys are compared.
 const varbinary = `gorm:"type:varbinary(191)"`
 
+// noCollation is that of numbers and dates, and of MariaDB's UUID and INET6, which are told as CHAR.
+const noCollation = "none"
+
 // columnType is what a column of a primary key is, as a model declares it or as the server knows it.
 type columnType struct {
 	kind      string // VARCHAR, UNSIGNED BIGINT
 	collation string // "" if only the server knows it
-	converted bool   // texts are converted to values without a collation, as of MariaDB's UUID and INET6
 }
 
 // class is what a column stores.
@@ -75,7 +77,7 @@ func (c columnType) misfit(id reflect.Type, fold string) string {
 		if is == numbers {
 			return fmt.Sprintf("is a %s, to which several strings are one number: make the field an integer", c.kind)
 		}
-		if c.converted {
+		if c.collation == noCollation {
 			return fmt.Sprintf("is of a type such as UUID or INET6, to which several strings are one value: make it %s, or write a method LockKeys that names what is stored", varbinary)
 		}
 		if fold != "" && c.collation != "" && c.collation != fold {
@@ -107,7 +109,7 @@ func declaredBy(field *schema.Field) columnType {
 // transaction has no snapshot afterwards.
 func lookUp(table, name string, ask func(text string) (*sql.Rows, error)) (c columnType, err error) {
 	of := fmt.Sprintf("(SELECT %s FROM %s LIMIT 0)", name, table)
-	rows, err := ask(fmt.Sprintf("SELECT %s, COLLATION(%s), COERCIBILITY(%s) = 5 LIMIT 1", of, of, of)) // 5 is that of numbers and dates
+	rows, err := ask(fmt.Sprintf("SELECT %s, IF(COERCIBILITY(%s) = 5, '%s', COLLATION(%s)) LIMIT 1", of, of, noCollation, of))
 	if err != nil {
 		var server *mysql.MySQLError
 		if errors.As(err, &server) && server.Number == 1054 { // ER_BAD_FIELD_ERROR
@@ -123,8 +125,7 @@ func lookUp(table, name string, ask func(text string) (*sql.Rows, error)) (c col
 	var none sql.RawBytes
 	for rows.Next() {
 		c.kind = types[0].DatabaseTypeName()
-		err = rows.Scan(&none, &c.collation, &c.converted)
-		c.converted = c.converted && c.class() == texts
+		err = rows.Scan(&none, &c.collation)
 		if name, old := strings.CutPrefix(c.collation, "utf8_"); old {
 			c.collation = "utf8mb3_" + name
 		}
