@@ -169,20 +169,7 @@ func (h *handle) possible(cond ast.Expr, succs []*cfg.Block, tells bool) []*cfg.
 func (h *handle) outcomes(cond ast.Expr, tells bool) (isTrue, isFalse bool) {
 	switch e := ast.Unparen(cond).(type) {
 	case *ast.BinaryExpr:
-		if e.Op == token.LAND || e.Op == token.LOR {
-			leftTrue, leftFalse := h.outcomes(e.X, tells)
-			rightTrue, rightFalse := h.outcomes(e.Y, tells)
-			if e.Op == token.LAND {
-				return leftTrue && rightTrue, leftFalse || rightFalse
-			}
-			return leftTrue || rightTrue, leftFalse && rightFalse
-		}
-		of := pathOf(h.pass, e.X)
-		isErr := tells && of.is(h.err)
-		if h.pass.TypesInfo.Types[e.Y].IsNil() && (isErr || of.is(h.v)) {
-			isTrue = (e.Op == token.EQL) == isErr // err == nil, v != nil
-			return isTrue, !isTrue
-		}
+		return h.outcomesOf(e, tells)
 	case *ast.UnaryExpr: // !errors.Is(err, ...)
 		if e.Op == token.NOT {
 			isFalse, isTrue = h.outcomes(e.X, tells)
@@ -194,6 +181,25 @@ func (h *handle) outcomes(cond ast.Expr, tells bool) (isTrue, isFalse bool) {
 		}
 	}
 	return true, true
+}
+
+func (h *handle) outcomesOf(e *ast.BinaryExpr, tells bool) (isTrue, isFalse bool) {
+	switch e.Op {
+	case token.LAND, token.LOR:
+		leftTrue, leftFalse := h.outcomes(e.X, tells)
+		rightTrue, rightFalse := h.outcomes(e.Y, tells)
+		if e.Op == token.LAND {
+			return leftTrue && rightTrue, leftFalse || rightFalse
+		}
+		return leftTrue || rightTrue, leftFalse && rightFalse
+	}
+	of := pathOf(h.pass, e.X)
+	isErr := tells && of.is(h.err)
+	if !h.pass.TypesInfo.Types[e.Y].IsNil() || !isErr && !of.is(h.v) {
+		return true, true
+	}
+	isTrue = (e.Op == token.EQL) == isErr // err == nil, v != nil
+	return isTrue, !isTrue
 }
 
 // releases tells whether a node releases the lease, or may hand it to somebody who will.
