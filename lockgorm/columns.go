@@ -19,6 +19,9 @@ import (
 // varbinary is what to write for a column that compares strings as keys are compared.
 const varbinary = `gorm:"type:varbinary(191)"`
 
+// noCollation is that of numbers and dates, and of MariaDB's UUID and INET6, which are told as CHAR.
+const noCollation = "none"
+
 // columnType is what a column of a primary key is, as a model declares it or as the server knows it.
 type columnType struct {
 	kind      string // VARCHAR, UNSIGNED BIGINT
@@ -48,13 +51,13 @@ func (c columnType) class() class {
 	switch {
 	case c.kind == "":
 		return unknown
-	case strings.HasSuffix(c.kind, "INT"), has("INTEGER", "DECIMAL", "NUMERIC", "BIT", "YEAR"):
+	case strings.HasSuffix(c.kind, "INT"), has("INTEGER", "DECIMAL", "NUMERIC", "BIT"):
 		return numbers
 	case has("CHAR", "TEXT", "ENUM"):
 		return texts
 	case has("BINARY", "BLOB"):
 		return bytes
-	case has("FLOAT", "DOUBLE", "REAL", "DATE", "TIME", "JSON"):
+	case has("FLOAT", "DOUBLE", "REAL", "DATE", "TIME", "YEAR", "JSON"):
 		return others
 	}
 	return unknown
@@ -73,6 +76,9 @@ func (c columnType) misfit(id reflect.Type, fold string) string {
 	case id.Kind() == reflect.String:
 		if is == numbers {
 			return fmt.Sprintf("is a %s, to which several strings are one number: make the field an integer", c.kind)
+		}
+		if c.collation == noCollation {
+			return fmt.Sprintf("is of a type such as UUID or INET6, to which several strings are one value: make it %s, or write a method LockKeys that names what is stored", varbinary)
 		}
 		if fold != "" && c.collation != "" && c.collation != fold {
 			return fmt.Sprintf("has the collation %s, but the tag folds as %s does: name the collation of the column, or leave fold= out", c.collation, fold)
@@ -103,7 +109,7 @@ func declaredBy(field *schema.Field) columnType {
 // transaction has no snapshot afterwards.
 func lookUp(table, name string, ask func(text string) (*sql.Rows, error)) (c columnType, err error) {
 	of := fmt.Sprintf("(SELECT %s FROM %s LIMIT 0)", name, table)
-	rows, err := ask(fmt.Sprintf("SELECT %s, COLLATION(%s) LIMIT 1", of, of))
+	rows, err := ask(fmt.Sprintf("SELECT %s, IF(COERCIBILITY(%s) = 5, '%s', COLLATION(%s)) LIMIT 1", of, of, noCollation, of))
 	if err != nil {
 		var server *mysql.MySQLError
 		if errors.As(err, &server) && server.Number == 1054 { // ER_BAD_FIELD_ERROR

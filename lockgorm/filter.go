@@ -1,6 +1,7 @@
 package lockgorm
 
 import (
+	"database/sql/driver"
 	"fmt"
 	"reflect"
 	"slices"
@@ -198,7 +199,13 @@ func isUpdate(stmt *gorm.Statement) bool {
 
 func same(a, b any) bool { return textOf(a) == textOf(b) }
 
-func textOf(value any) string { return fmt.Sprint(reflect.Indirect(reflect.ValueOf(value))) }
+// textOf returns a value as it is stored, and not as a String method shows it.
+func textOf(value any) string {
+	if stored, err := driver.DefaultParameterConverter.ConvertValue(value); err == nil {
+		return fmt.Sprint(stored)
+	}
+	return fmt.Sprint(reflect.Indirect(reflect.ValueOf(value)))
+}
 
 // names tells whether a name in an assignment, which may be qualified or quoted, may mean
 // the column.

@@ -21,6 +21,14 @@ type (
 		Code string `gorm:"primaryKey;type:varbinary(50)" lockstep:"badge"`
 		N    int64
 	}
+	Parole struct { // its primary key doesn't show itself, and its hook gives it another one
+		Code veiled `gorm:"primaryKey;type:varbinary(50)" lockstep:"parole"`
+		N    int64
+	}
+	Tally struct { // its primary key is made by the program
+		ID int64 `gorm:"primaryKey;autoIncrement:false" lockstep:"tally"`
+		N  int64
+	}
 	Sample struct { // its primary key is stored by a serializer
 		ID uuid.UUID `gorm:"type:binary(16);serializer:sixteen" lockstep:"sample"`
 		N  int64
@@ -42,6 +50,16 @@ type (
 
 func (v *Badge) BeforeCreate(*gorm.DB) error { v.Code = strings.ToLower(v.Code); return nil }
 
+// veiled is a string that hides itself from logs.
+type veiled string
+
+func (veiled) String() string { return "***" }
+
+func (p *Parole) BeforeCreate(*gorm.DB) error {
+	p.Code = veiled(strings.ToLower(string(p.Code)))
+	return nil
+}
+
 // sixteen stores a UUID as 16 bytes.
 type sixteen struct{}
 
@@ -60,6 +78,7 @@ func (sixteen) Value(_ context.Context, _ *schema.Field, _ reflect.Value, value 
 func init() {
 	schema.RegisterSerializer("sixteen", sixteen{})
 	columns["Badge"], columns["Sample"] = "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0", "id BINARY(16) PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0"
+	columns["Parole"], columns["Tally"] = columns["Badge"], "id BIGINT PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0"
 	columns["Pallet"], columns["Sticker"] = columns["Note"], columns["Note"]
 }
 
@@ -72,6 +91,58 @@ func (e *env) lockedBy(t *testing.T, db *gorm.DB, what string, key txlock.Key, w
 		}
 		return nil
 	}))
+}
+
+// TestVeiledIdentifiers compares primary keys as they are stored, and not as their String
+// method shows them.
+func TestVeiledIdentifiers(t *testing.T) {
+	each(t, []string{"Parole"}, func(t *testing.T, e *env) {
+		db, paroles := e.openPlugin(t), txlock.NewFamily[string]("parole")
+		e.lockedBy(t, db, "create", paroles.Key("sesame"), func(tx *gorm.DB) error { return tx.Create(&Parole{Code: "SESAME"}).Error })
+		other := Parole{Code: "abracadabra", N: 1}
+		model := func() *Parole { return &Parole{Code: "sesame"} } // GORM sets what it writes in it
+		for what, err := range map[string]error{
+			"a struct": db.Model(model()).Updates(other).Error,
+			"a map":    db.Model(*model()).Updates(map[string]any{"code": other.Code}).Error,
+			"a slice":  db.Model([]*Parole{model()}).Update("code", other.Code).Error,
+			"Loaded":   db.Clauses(lockgorm.Loaded(model())).Model(&other).Update("n", 1).Error,
+		} {
+			wantError(t, what, err, txlock.ErrInvalidKey)
+		}
+		noError(t, db.Model(model()).Updates(Parole{Code: "sesame", N: 2}).Error)
+		if e.count(t, "Parole", "code = 'sesame' AND n = 2") != 1 || e.count(t, "Parole", "1 = 1") != 1 {
+			t.Error("another record was made of it")
+		}
+	})
+}
+
+// TestUpsertsOfZeroKeys refuses an upsert that may find the row whose primary key is empty or
+// zero, which has no key: nobody has locked it.
+func TestUpsertsOfZeroKeys(t *testing.T) {
+	each(t, []string{"Parole", "Tally", "Sticker"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		for _, table := range []string{"Parole", "Tally"} {
+			_, err := e.Admin().ExecContext(t.Context(), "INSERT INTO "+e.names.tables[table]+" VALUES ('0', 1)")
+			noError(t, err)
+		}
+		_, err := e.Admin().ExecContext(t.Context(), "UPDATE "+e.names.tables["Parole"]+" SET code = ''")
+		noError(t, err)
+		for what, err := range map[string]error{
+			"a string": db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Parole{N: 2}).Error,
+			"a batch":  db.Save([]*Parole{{Code: "a", N: 2}, {N: 2}}).Error,
+			"a number": db.Clauses(clause.OnConflict{UpdateAll: true}).Create(&Tally{N: 2}).Error,
+			"a map":    db.Model(&Tally{}).Clauses(clause.OnConflict{UpdateAll: true}).Create(map[string]any{"id": 0, "n": 2}).Error,
+		} {
+			wantError(t, what, err, txlock.ErrInvalidKey)
+		}
+		if e.count(t, "Parole", "n = 2")+e.count(t, "Tally", "n = 2") > 0 {
+			t.Error("a row was written without a lock")
+		}
+		noError(t, db.Save([]*Sticker{{N: 2}, {N: 2}}).Error) // the database makes their keys
+		if e.count(t, "Sticker", "id > 0 AND n = 2") != 2 {
+			t.Error("rows are missing whose keys the database makes")
+		}
+	})
 }
 
 // TestTagsOfChangedModels locks the record that is written if a hook has changed the

@@ -68,6 +68,14 @@ func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression 
 	if !ok || len(stmt.Schema.PrimaryFields) == 0 || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE") {
 		refuse("it is an upsert that can't be told to change them alone")
 	}
+	if isTagged(stmt.Schema) {
+		for model, err := range modelsOf(stmt, stmt.ReflectValue) {
+			// Else the database makes the key, and no existing row has it.
+			if err == nil && !hasID(stmt, model) && !stmt.Schema.PrimaryFields[0].HasDefaultValue {
+				refuse("a model of it has no primary key, and the zero value is written as one")
+			}
+		}
+	}
 	var updates clause.Set
 	for _, assignment := range conflict.DoUpdates {
 		if why := whyNotAssigned(stmt, assignment); why != "" {

@@ -288,7 +288,7 @@ func identity(stmt *gorm.Statement, model reflect.Value) string {
 	text := ""
 	for _, key := range stmt.Schema.PrimaryFields {
 		id, _ := key.ValueOf(stmt.Context, model)
-		text += fmt.Sprintf("%v\x00", reflect.Indirect(reflect.ValueOf(id)))
+		text += textOf(id) + "\x00"
 	}
 	return text
 }

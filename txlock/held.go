@@ -60,8 +60,9 @@ const lookLimit = 100 * time.Millisecond
 //
 // If the look fails or finds nobody, the error is as without it. Nobody is found for shared
 // holders, for those on another node of a cluster or that have ended before the look, and
-// for the first of a key of Once. LockAny names the holder of one key, in its own error and
-// not to the Observer. If the context has ended the wait, nobody looks. The default, and
+// for the first of a key of Once. LockAny and LockAll name the key and the holder of one, which
+// need not be the one that LockAll has waited for; LockAny does so in its own error and not to
+// the Observer. If the context has ended the wait, nobody looks. The default, and
 // that of a nil pool, is not to look.
 func NameHolders(looks *sql.DB) interface {
 	PoolOption
@@ -92,7 +93,11 @@ func (s *state) named(ctx context.Context, err error, keys ...Key) error {
 	}
 	for _, h := range holders {
 		if h.Conn != s.server.Session { // a LockAll may have taken some
-			return fmt.Errorf("%w: %w", err, &HeldError{Key: h.Key, Owner: h.Owner, Session: h.Conn, Since: h.Locked})
+			held := &HeldError{Key: h.Key, Owner: h.Owner, Session: h.Conn, Since: h.Locked}
+			if len(keys) > 1 {
+				return fmt.Errorf("%w: of %q %w", err, h.Key, held)
+			}
+			return fmt.Errorf("%w: %w", err, held)
 		}
 	}
 	return err

@@ -110,6 +110,8 @@ func (s *session) names(t *testing.T, err error, key txlock.Key) {
 		t.Errorf("%v doesn't name the holder", err)
 	case held.Key != key || held.Owner != "till 7" || held.Session != uint64(s.id) || held.Note != "":
 		t.Errorf("%v names %+v, want the holder of %v in session %d", err, held, key, s.id)
+	case !strings.Contains(err.Error(), fmt.Sprintf("%q", key)):
+		t.Errorf("%v doesn't name the key", err)
 	case time.Since(held.Since).Abs() > time.Minute:
 		t.Errorf("held since %v", held.Since)
 	case !strings.Contains(err.Error(), fmt.Sprintf(`owner "till 7" had it since %s in session %d`, held.Since.UTC().Format("2006-01-02T15:04:05.000Z"), s.id)):

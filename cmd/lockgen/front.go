@@ -11,10 +11,10 @@ import (
 	"go/types"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"text/template"
 )
 
@@ -26,6 +26,11 @@ var notInFront = []string{"Queries", "New", "Prepare", "DBTX", "Querier"}
 func writeFront(p *plan, constraint, name string) ([]byte, error) {
 	names := map[string][]string{}
 	scope := p.pkg.Types.Scope()
+	for _, n := range []string{"Run", "WithLocks"} {
+		if scope.Lookup(n) != nil {
+			return nil, fmt.Errorf("lockgen: -front: %s has a %s, and so has the package in front: give sqlc's another name, by rename in sqlc.yaml", p.pkg.PkgPath, n)
+		}
+	}
 	for _, n := range scope.Names() {
 		query := slices.ContainsFunc(p.queries, func(q *query) bool { return q.constant == n })
 		if ast.IsExported(n) && !slices.Contains(notInFront, n) && !query {
@@ -36,22 +41,28 @@ func writeFront(p *plan, constraint, name string) ([]byte, error) {
 				names["const"] = append(names["const"], n)
 			case *types.Var:
 				names["var"] = append(names["var"], n)
+			case *types.Func:
+				if isEnumValues(scope.Lookup(n)) {
+					names["var"] = append(names["var"], n)
+				}
 			}
 		}
 	}
-	imported := strconv.Quote(p.pkg.PkgPath)
-	if path.Base(p.pkg.PkgPath) != p.pkg.Name {
-		imported = p.pkg.Name + " " + imported
-	}
 	var out bytes.Buffer
 	err := front.Execute(&out, map[string]any{
-		"Constraint": constraint, "Package": name, "Import": imported, "Behind": p.pkg.Name, "Names": names,
+		"Constraint": constraint, "Package": name, "Import": strconv.Quote(p.pkg.PkgPath), "Names": names,
 		"DBArg": scope.Lookup("New").Type().(*types.Signature).Params().Len() == 0,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return format.Source(out.Bytes())
+}
+
+// isEnumValues tells whether this is what sqlc writes by emit_all_enum_values.
+func isEnumValues(fn types.Object) bool {
+	sig := fn.Type().(*types.Signature)
+	return sig.Params().Len() == 0 && strings.HasPrefix(fn.Name(), "All") && strings.HasSuffix(fn.Name(), "Values")
 }
 
 // packageName returns the name of the package in a directory, which is the directory's
@@ -100,26 +111,26 @@ import (
 	"database/sql"
 
 	"github.com/dca00107/lockstep/txlock"
-	{{.Import}}
+	behind {{.Import}}
 )
 
-{{$behind := .Behind}}{{range $kind, $names := .Names}}
+{{range $kind, $names := .Names}}
 {{$kind}} (
-{{range $names}}	{{.}} = {{$behind}}.{{.}}
+{{range $names}}	{{.}} = behind.{{.}}
 {{end}})
 {{end}}
 // Locked has the queries of a transaction: each takes the locks of its annotation first.
-type Locked = {{.Behind}}.Locked
+type Locked = behind.Locked
 
 // WithLocks returns the queries in a transaction that is open already. They return the
 // errors of txlock.Scope.Lock, too.
 func WithLocks(ctx context.Context, tx *sql.Tx) (*Locked, error) {
-	return {{.Behind}}.New({{if not .DBArg}}tx{{end}}).WithLocks(ctx, tx)
+	return behind.New({{if not .DBArg}}tx{{end}}).WithLocks(ctx, tx)
 }
 
 // Run is locksqlc.Run with Locked. Keys that it is given are taken first, in one order for
 // everybody; queries that lock the same then need no statement for it.
 func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(q *Locked) error) error {
-	return {{.Behind}}.New({{if not .DBArg}}db{{end}}).Run(ctx, db, keys, fn)
+	return behind.New({{if not .DBArg}}db{{end}}).Run(ctx, db, keys, fn)
 }
 `))

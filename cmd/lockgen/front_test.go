@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -120,6 +121,31 @@ func TestFrontRefuses(t *testing.T) {
 	if w.read(filepath.Join(w.root, "mine", output)) != own || w.read(filepath.Join(w.dir, output)) != own {
 		t.Error("the file of somebody else is another one now")
 	}
+}
+
+// TestFrontNames proves that the package in front compiles beside any name of the one behind,
+// that it has the functions which sqlc writes for enumerations, and that what would have its
+// own names twice is refused.
+func TestFrontNames(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	models := filepath.Join(w.dir, "models.go")
+	was := w.read(models)
+	w.write(models, was+"\ntype Status string\n\nfunc AllStatusValues() []Status { return nil }\n")
+	files, err := filepath.Glob(filepath.Join(w.dir, "*.go"))
+	must(t, err)
+	for _, file := range files { // a name that parameters and imports in front have, too
+		w.write(file, strings.Replace(w.read(file), "package hidden\n", "package db\n", 1))
+	}
+	w.lockgen(0, nil, "-front", w.front)
+	if out, err := exec.Command("go", "build", "./"+w.front).CombinedOutput(); err != nil {
+		t.Errorf("go build: %v\n%s", err, out)
+	}
+	if text := w.read(filepath.Join(w.front, output)); !strings.Contains(text, "= behind.AllStatusValues\n") {
+		t.Errorf("no AllStatusValues in\n%s", text)
+	}
+	w.write(models, strings.Replace(was, "package hidden", "package db", 1)+"\ntype Run struct{ ID int64 }\n")
+	w.lockgen(1, []string{"has a Run, and so has the package in front: give sqlc's another name"}, "-front", w.front)
 }
 
 // readOnly returns a directory in which nobody can make a file, not even root.

@@ -14,6 +14,7 @@ import (
 type sight struct {
 	what string
 	held *txlock.HeldError // who held it, if that was seen
+	old  bool              // the request has queued behind others since, without a look
 }
 
 var rowLocked = sight{what: "its row was locked"}

@@ -95,6 +95,35 @@ func TestWaitsNameTheHolder(t *testing.T) {
 	})
 }
 
+// TestWaitsBehindOthersNameTheHolder proves that with NameHolders a wait whose turn never
+// comes names who has the lease at its end, and not who had it when it queued.
+func TestWaitsBehindOthersNameTheHolder(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, b := db.manager(), db.manager(lease.WithNote("the next"))
+		first := acquire(t, a, job)
+		granted := make(chan *lease.Lease, 2)
+		queue := func(m *lease.Manager) {
+			go func() {
+				l, err := m.Acquire(t.Context(), job, lease.Fair())
+				if err != nil {
+					t.Error(err)
+				}
+				granted <- l
+			}()
+			time.Sleep(time.Second)
+		}
+		queue(b)
+		queue(db.manager())
+		time.AfterFunc(time.Second, func() { _ = first.Release(context.Background()) })
+		_, err := db.manager().Acquire(t.Context(), job, lease.Fair(), lease.NameHolders(), lease.WaitAtMost(10*time.Second))
+		wants(t, "behind others", err, txlock.ErrWaitTimeout)
+		second := <-granted
+		namesHolder(t, "behind others", err, job, infoOf(t, second, b))
+		release(t, second)
+		release(t, <-granted)
+	})
+}
+
 // TestTriesNameTheHolder proves that with NameHolders a refusal names a holder, by one call
 // more, and that without a refusal there is none.
 func TestTriesNameTheHolder(t *testing.T) {

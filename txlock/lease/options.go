@@ -120,7 +120,8 @@ func WithNote(note string) Option { return term(func(t *terms) { t.note = note }
 // NameHolders lets txlock.ErrBusy and txlock.ErrWaitTimeout name a holder by a
 // *txlock.HeldError also if that takes one look more. Without it they name a holder only if
 // the request has seen it: a wait has, by its own looks, and TryAcquire of a lease that a
-// transaction guards at the moment. Readers and permits are not seen so.
+// transaction guards at the moment. Readers and permits are not seen so, and a wait behind
+// others in the queue of Fair has seen only who had it when it came.
 //
 // The look is an Inspect after the refusal. It takes at most 100 ms, ends with the context,
 // and isn't made if the pool has no connection free. Of several readers or permits it names

@@ -112,6 +112,9 @@ func (q *request) endOf(ctx, waiting context.Context, err error) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("while it waited: %w", q.seen.named(ctx.Err()))
 	case errors.Is(err, errLimit), errors.Is(context.Cause(waiting), errLimit):
+		if q.seen.old && q.names {
+			q.seen = sight{what: "others of the queue were before it"} // NameHolders looks who has it now
+		}
 		return fmt.Errorf("%w: after %v %w", txlock.ErrWaitTimeout, q.atMost, q.seen.why())
 	case waiting.Err() != nil:
 		return context.Cause(waiting)

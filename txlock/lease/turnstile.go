@@ -24,6 +24,7 @@ const (
 // watchInLine takes a place in the queue of all processes, and waits there for its turn
 // and for the lease.
 func (m *Manager) watchInLine(ctx context.Context, q *request, w *waiter) (*Lease, error) {
+	q.seen.old = true
 	if err := m.awaitPlace(ctx, q, w); err != nil {
 		return nil, err
 	}

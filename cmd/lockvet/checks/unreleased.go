@@ -156,27 +156,50 @@ func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.N
 
 // possible returns those branches of a condition on which there is a lease.
 func (h *handle) possible(cond ast.Expr, succs []*cfg.Block, tells bool) []*cfg.Block {
+	switch isTrue, isFalse := h.outcomes(cond, tells); {
+	case !isFalse:
+		return succs[:1]
+	case !isTrue:
+		return succs[1:]
+	}
+	return succs
+}
+
+// outcomes returns what a condition may be where there is a lease.
+func (h *handle) outcomes(cond ast.Expr, tells bool) (isTrue, isFalse bool) {
 	switch e := ast.Unparen(cond).(type) {
 	case *ast.BinaryExpr:
-		of := pathOf(h.pass, e.X)
-		isErr := tells && of.is(h.err)
-		if !h.pass.TypesInfo.Types[e.Y].IsNil() || !isErr && !of.is(h.v) {
-			break
-		}
-		if (e.Op == token.EQL) == isErr { // err == nil, v != nil
-			return succs[:1]
-		}
-		return succs[1:]
+		return h.outcomesOf(e, tells)
 	case *ast.UnaryExpr: // !errors.Is(err, ...)
 		if e.Op == token.NOT {
-			return h.possible(e.X, []*cfg.Block{succs[1], succs[0]}, tells)
+			isFalse, isTrue = h.outcomes(e.X, tells)
+			return isTrue, isFalse
 		}
 	case *ast.CallExpr: // errors.Is(err, ...)
 		if tells && len(e.Args) > 0 && pathOf(h.pass, e.Args[0]).is(h.err) {
-			return succs[1:]
+			return false, true
 		}
 	}
-	return succs
+	return true, true
+}
+
+func (h *handle) outcomesOf(e *ast.BinaryExpr, tells bool) (isTrue, isFalse bool) {
+	switch e.Op {
+	case token.LAND, token.LOR:
+		leftTrue, leftFalse := h.outcomes(e.X, tells)
+		rightTrue, rightFalse := h.outcomes(e.Y, tells)
+		if e.Op == token.LAND {
+			return leftTrue && rightTrue, leftFalse || rightFalse
+		}
+		return leftTrue || rightTrue, leftFalse && rightFalse
+	}
+	of := pathOf(h.pass, e.X)
+	isErr := tells && of.is(h.err)
+	if !h.pass.TypesInfo.Types[e.Y].IsNil() || !isErr && !of.is(h.v) {
+		return true, true
+	}
+	isTrue = (e.Op == token.EQL) == isErr // err == nil, v != nil
+	return isTrue, !isTrue
 }
 
 // releases tells whether a node releases the lease, or may hand it to somebody who will.

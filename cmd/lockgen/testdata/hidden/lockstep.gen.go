@@ -6,55 +6,55 @@ import (
 	"context"
 	"database/sql"
 
-	"github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden/internal/hidden"
+	behind "github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden/internal/hidden"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 type (
-	Account             = hidden.Account
-	AddAccountParams    = hidden.AddAccountParams
-	AddOrderParams      = hidden.AddOrderParams
-	Audit               = hidden.Audit
-	Cart                = hidden.Cart
-	DropCartsParams     = hidden.DropCartsParams
-	DropProductsParams  = hidden.DropProductsParams
-	LineID              = hidden.LineID
-	LineParams          = hidden.LineParams
-	LineRow             = hidden.LineRow
-	ListAccountsRow     = hidden.ListAccountsRow
-	Order               = hidden.Order
-	OrderLine           = hidden.OrderLine
-	OrderOfParams       = hidden.OrderOfParams
-	OrderOfRow          = hidden.OrderOfRow
-	PayOrderParams      = hidden.PayOrderParams
-	Product             = hidden.Product
-	ReparentParams      = hidden.ReparentParams
-	ReplaceLineParams   = hidden.ReplaceLineParams
-	SetBalanceParams    = hidden.SetBalanceParams
-	TouchCartParams     = hidden.TouchCartParams
-	TransferParams      = hidden.TransferParams
-	UpsertProductParams = hidden.UpsertProductParams
+	Account             = behind.Account
+	AddAccountParams    = behind.AddAccountParams
+	AddOrderParams      = behind.AddOrderParams
+	Audit               = behind.Audit
+	Cart                = behind.Cart
+	DropCartsParams     = behind.DropCartsParams
+	DropProductsParams  = behind.DropProductsParams
+	LineID              = behind.LineID
+	LineParams          = behind.LineParams
+	LineRow             = behind.LineRow
+	ListAccountsRow     = behind.ListAccountsRow
+	Order               = behind.Order
+	OrderLine           = behind.OrderLine
+	OrderOfParams       = behind.OrderOfParams
+	OrderOfRow          = behind.OrderOfRow
+	PayOrderParams      = behind.PayOrderParams
+	Product             = behind.Product
+	ReparentParams      = behind.ReparentParams
+	ReplaceLineParams   = behind.ReplaceLineParams
+	SetBalanceParams    = behind.SetBalanceParams
+	TouchCartParams     = behind.TouchCartParams
+	TransferParams      = behind.TransferParams
+	UpsertProductParams = behind.UpsertProductParams
 )
 
 var (
-	Accounts = hidden.Accounts
-	Carts    = hidden.Carts
-	Lines    = hidden.Lines
-	Orders   = hidden.Orders
-	Products = hidden.Products
+	Accounts = behind.Accounts
+	Carts    = behind.Carts
+	Lines    = behind.Lines
+	Orders   = behind.Orders
+	Products = behind.Products
 )
 
 // Locked has the queries of a transaction: each takes the locks of its annotation first.
-type Locked = hidden.Locked
+type Locked = behind.Locked
 
 // WithLocks returns the queries in a transaction that is open already. They return the
 // errors of txlock.Scope.Lock, too.
 func WithLocks(ctx context.Context, tx *sql.Tx) (*Locked, error) {
-	return hidden.New().WithLocks(ctx, tx)
+	return behind.New().WithLocks(ctx, tx)
 }
 
 // Run is locksqlc.Run with Locked. Keys that it is given are taken first, in one order for
 // everybody; queries that lock the same then need no statement for it.
 func Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn func(q *Locked) error) error {
-	return hidden.New().Run(ctx, db, keys, fn)
+	return behind.New().Run(ctx, db, keys, fn)
 }

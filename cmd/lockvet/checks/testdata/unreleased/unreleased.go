@@ -43,6 +43,31 @@ func notBusy(ctx context.Context, m *lease.Manager, key txlock.Key, work func() 
 	return nil
 }
 
+func eitherError(ctx context.Context, m *lease.Manager, key txlock.Key, work func() error) error {
+	l, err := m.TryAcquire(ctx, key)
+	if errors.Is(err, txlock.ErrBusy) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	if err == nil && l != nil {
+		return errors.Join(work(), l.Release(ctx))
+	}
+	return nil
+}
+
+func otherCondition(ctx context.Context, m *lease.Manager, key txlock.Key, later bool) error {
+	l, err := m.TryAcquire(ctx, key) // want `l is not released on all paths`
+	if errors.Is(err, txlock.ErrBusy) || later {
+		return nil
+	}
+	if err != nil || l == nil {
+		return err
+	}
+	return l.Release(ctx)
+}
+
 func claimed(ctx context.Context, jobs *job.Jobs, key txlock.Key) error {
 	c, err := jobs.Claim(ctx, key, time.Now()) // want `c is not released on all paths`
 	if err != nil {
