@@ -67,7 +67,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-docs verify-rules verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,15 +118,15 @@ test-module:
 	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' $$(go list ./... | grep -v /doctest$$)
 
 # The commands have one goroutine, and read the types of all that they look at: the race
-# detector watches what lockgen has written. make verify compares its golden files, and follows
-# the tutorials. The handler whose pages a browser reads is watched in its own tests.
+# detector watches what lockgen has written. make verify looks at the files that it writes,
+# follows the tutorials, and reads the pages of lockhttp in a browser.
 test-beside:
 	@for module in $(CONTRIB) $(GORMGEN) $(METRICS); do (cd $$module && $(GOTEST) ./...) || exit 1; done
-	@cd $(BROWSER) && $(subst -race ,,$(GOTEST)) .
-	@for module in $(COMMANDS); do (cd $$module && $(subst -race ,,$(GOTEST)) -skip '$(GENERATED)|^TestGolden$$' ./...) || exit 1; done
+	@for module in $(COMMANDS); do (cd $$module && $(subst -race ,,$(GOTEST)) -skip '$(GENERATED)|$(WRITES)' ./...) || exit 1; done
 	@cd cmd/lockgen && $(GOTEST) -run '$(GENERATED)' .
 
 GENERATED = ^Test(NoUpdateIsLost|Unlocked(Read)?LosesUpdates|Slices|Cities)$$
+WRITES    = ^Test(Golden|Front.*|WithoutSQLC)$$
 
 # Without the race detector, which would watch the same library again. Of the bench itself
 # make quick watches what needs no server.
@@ -185,7 +185,7 @@ generate: ## Generate the code of sqlc, lockgen and gorm.io/gen.
 	cd $(GORMGEN) && go run ./generate
 	cd $(TUTORIAL) && go generate ./...
 
-verify: verify-go licences vulnerabilities verify-sql verify-docs verify-rules ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
+verify: verify-go licences vulnerabilities verify-sql verify-docs verify-pages verify-rules ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
 verify-sql: ## Check the queries and the generated code on the servers of ENGINES.
 	$(WITHSERVERS) -- go run ./internal/test/tools/verify -sqlc '$(SQLC)'
@@ -193,12 +193,16 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 verify-docs: ## Follow the tutorials on the servers of ENGINES, command by command.
 	$(WITHSERVERS) -- go test -C tests -count=1 -vet=off ./doctest
 
+verify-pages: ## Read the pages of lockhttp in Chromium, on the servers of ENGINES.
+	internal/test/tools/need-chromium.sh
+	$(WITHSERVERS) -- go test -C $(BROWSER) -count=1 .
+
 verify-rules: ## Check the dashboard and the alerts of contrib/grafana by promtool.
 	go test -C $(METRICS) -count=1 -tags promtool -run '^TestPromtool$$' .
 
 verify-go: lint
 	cd $(GORMGEN) && go run ./generate -check
-	cd cmd/lockgen && LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -count=1 -run '^TestGolden$$' .
+	cd cmd/lockgen && LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -count=1 -run '$(WRITES)' .
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@for module in $(MODULES); do \

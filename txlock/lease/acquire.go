@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
@@ -203,8 +204,8 @@ func (m *Manager) makeRows(ctx context.Context, q *request, p progress) (progres
 	switch {
 	case !again:
 		return p, err
-	case pause > 0:
-		return p, m.sleep(ctx, pause)
+	case pause > 0: // at random, so as not to meet the same others again
+		return p, m.sleep(ctx, pause/2+rand.N(pause))
 	}
 	return p, nil
 }
