@@ -160,9 +160,9 @@ func Janitor(every, retention time.Duration) ManagerOption {
 }
 
 // Poll sets how often the first waiter of a key in this process looks whether the lease
-// is free: after a random pause that grows from least to most. It holds no connection
-// meanwhile. A release in the same process is seen at once. The default is 5 ms to 250
-// ms.
+// is free: after a pause that grows from least to most, and is up to half as long again or
+// half as short, at random. It holds no connection meanwhile. A release in the same process
+// is seen at once. The default is 5 ms to 250 ms.
 func Poll(least, most time.Duration) ManagerOption {
 	return setting(func(o *options) {
 		o.minPoll, o.maxPoll = least, most

@@ -190,7 +190,7 @@ func (m *Manager) poll(ctx context.Context, q *request, w *waiter, left time.Dur
 	pause.InitialInterval, pause.MaxInterval = m.options.minPoll, m.options.maxPoll
 	failures := 0
 	for {
-		d := min(pause.NextBackOff(), m.options.maxPoll)
+		d := pause.NextBackOff()
 		if left > 0 {
 			d = min(d, left+time.Millisecond) // when it is free if its holder is dead
 		}
