@@ -197,15 +197,7 @@ func (s *stage) lock(keys ...txlock.Key) *sql.Tx {
 func (s *stage) waits(key txlock.Key) {
 	s.Helper()
 	tx, scope := s.beginOn(s.patient())
-	id := testdb.ConnID(s, tx)
-	ctx, cancel := context.WithCancel(s.Context())
-	ended := make(chan struct{})
-	go func() {
-		_, _ = scope.Lock(ctx, key) // it is cancelled, or granted at the end
-		close(ended)
-	}()
-	s.Cleanup(func() { cancel(); <-ended })
-	s.db.WaitForLockWait(s, id)
+	s.db.KeepWaiting(s, tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, key); return err })
 }
 
 func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {

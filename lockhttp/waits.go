@@ -49,7 +49,7 @@ func (c *call) branches(nodes []*ops.Node, id string) (all []branch) {
 	for _, n := range nodes[:min(len(nodes), perPage)] {
 		b := branch{ID: idOf(id, n.Kind, n.Slot, n.Key), Name: rowCell(n.Row), Notes: printable(strings.Join(c.Notes(n), "; ")), Wrong: n.Deadlock}
 		for _, l := range n.Leases {
-			b.Holders = append(b.Holders, leaseLine(l))
+			b.Holders = append(b.Holders, printable(l.Describe()))
 		}
 		for _, session := range n.Holders {
 			b.Holders = append(b.Holders, "held by "+c.session(session))
@@ -72,33 +72,7 @@ func (c *call) branches(nodes []*ops.Node, id string) (all []branch) {
 
 // session describes a session in one line.
 func (c *call) session(id uint64) string {
-	name := "session " + strconv.FormatUint(id, 10)
-	s, known := c.Sessions[id]
-	if !known || s.User == "" {
-		return name
-	}
-	parts := []string{name, s.Who()}
-	if s.Program != "" {
-		parts = append(parts, s.Program)
-	}
-	if s.InTx {
-		parts = append(parts, "transaction "+s.TxAge.String())
-	}
-	if does := s.Doing(); does != "" {
-		parts = append(parts, does)
-	}
-	return printable(strings.Join(parts, ", "))
-}
-
-func leaseLine(l ops.Lease) string {
-	line := fmt.Sprintf("%s, held %s by %s (%s), %s left, renewed %s ago", l.Kind, l.Held, l.Owner, l.Note, l.Left, l.Renewed)
-	if l.Late() {
-		line += ", late"
-	}
-	if !l.AskedAt.IsZero() {
-		line += ", asked to give it up: " + l.Asked
-	}
-	return printable(line)
+	return printable(c.Describe(id, ops.Session.Doing))
 }
 
 // queue is a row that sessions wait for.

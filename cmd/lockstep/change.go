@@ -66,7 +66,7 @@ lockstep_centers.`,
 				return failed(nothing, "nobody holds the lease %q", args[0])
 			}
 			for _, l := range holders {
-				a.say("%s", leaseLine(l))
+				a.say("%s", l.Describe())
 				a.say("It is told within %s, and decides.", l.TTL/3)
 			}
 			if err := a.sure(fmt.Sprintf("Ask %d holder(s) of %q to give it up: %q.", len(holders), args[0], reason)); err != nil {
@@ -125,7 +125,7 @@ MySQL.`,
 				return failed(nothing, "nobody holds %q, as far as this user can see", args[0])
 			}
 			for _, l := range leases {
-				a.say("%s", leaseLine(l))
+				a.say("%s", l.Describe())
 				a.say("The holder gets ErrLost from its next renewal, within %s, or its next Guard; until then it may believe that it holds the lease. What it has guarded can't be committed.", l.TTL/3)
 			}
 			for _, l := range locks {

@@ -31,7 +31,7 @@ func (d drawing) forest(roots []*ops.Node) {
 func (d drawing) node(n *ops.Node, first, rest string) {
 	d.line(first, d.title(n))
 	for _, l := range n.Leases {
-		d.line(rest+"  ", leaseLine(l))
+		d.line(rest+"  ", l.Describe())
 	}
 	for _, id := range n.Holders {
 		d.line(rest+"  ", "held by "+d.session(id))
@@ -68,30 +68,5 @@ func (d drawing) title(n *ops.Node) string {
 
 // session describes a session in one line.
 func (d drawing) session(id uint64) string {
-	s, known := d.Sessions[id]
-	if !known || s.User == "" {
-		return fmt.Sprintf("session %d", id)
-	}
-	parts := []string{fmt.Sprintf("session %d", id), s.Who()}
-	if s.Program != "" {
-		parts = append(parts, s.Program)
-	}
-	if s.InTx {
-		parts = append(parts, "transaction "+s.TxAge.String())
-	}
-	if does := s.Doing(); does != "" {
-		parts = append(parts, clipped(does, 100))
-	}
-	return strings.Join(parts, ", ")
-}
-
-func leaseLine(l ops.Lease) string {
-	text := fmt.Sprintf("%s, held %s by %s (%s), %s left, renewed %s ago", l.Kind, l.Held, l.Owner, l.Note, l.Left, l.Renewed)
-	if l.Late() {
-		text += ", late"
-	}
-	if !l.AskedAt.IsZero() {
-		text += ", asked to give it up: " + l.Asked
-	}
-	return text
+	return d.Describe(id, func(s ops.Session) string { return clipped(s.Doing(), 100) })
 }

@@ -54,7 +54,7 @@ func stageOn(t *testing.T, db *testdb.DB) *stage {
 	t.Helper()
 	s := &stage{T: t, db: db, dsn: db.AdminDSN(), env: map[string]string{}}
 	s.pool = db.Connect(t, program)
-	s.ctx = txlock.WithLabel(t.Context(), "web-1/4711")
+	s.ctx = txlock.WithLabel(t.Context(), label)
 	s.names = []string{db.Config().User, "app", db.AdminConfig().User, "operator", db.Name(), "shop", fmt.Sprintf("(pid %d)", os.Getpid()), "(pid 4711)"}
 	return s
 }
@@ -97,18 +97,13 @@ func (s *stage) lock(scope *txlock.Scope, keys ...txlock.Key) {
 	}
 }
 
+// label names the owners.
+const label = "web-1/4711"
+
 // waits lets a transaction lock a key that it has to wait for, until the end of the test.
 func (s *stage) waits(tx *sql.Tx, lock func(ctx context.Context) error) {
 	s.Helper()
-	id := testdb.ConnID(s, tx)
-	ctx, cancel := context.WithCancel(s.ctx)
-	ended := make(chan struct{})
-	go func() {
-		_ = lock(ctx) // it is cancelled, or granted at the end
-		close(ended)
-	}()
-	s.Cleanup(func() { cancel(); <-ended })
-	s.db.WaitForLockWait(s, id)
+	s.db.KeepWaiting(s, tx, func(ctx context.Context) error { return lock(txlock.WithLabel(ctx, label)) })
 }
 
 func (s *stage) manager(opts ...lease.ManagerOption) *lease.Manager {

@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Node is a row that is held, with those who wait for it.
@@ -115,4 +116,36 @@ func (p *Picture) Notes(n *Node) []string {
 		notes = append(notes, "a deadlock: its holder waits below")
 	}
 	return notes
+}
+
+// Describe describes a session in one line; doing says what it does.
+func (p *Picture) Describe(id uint64, doing func(Session) string) string {
+	parts := []string{fmt.Sprintf("session %d", id)}
+	s, known := p.Sessions[id]
+	if !known || s.User == "" {
+		return parts[0]
+	}
+	parts = append(parts, s.Who())
+	if s.Program != "" {
+		parts = append(parts, s.Program)
+	}
+	if s.InTx {
+		parts = append(parts, "transaction "+s.TxAge.String())
+	}
+	if does := doing(s); does != "" {
+		parts = append(parts, does)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Describe describes a lease in one line.
+func (l Lease) Describe() string {
+	text := fmt.Sprintf("%s, held %s by %s (%s), %s left, renewed %s ago", l.Kind, l.Held, l.Owner, l.Note, l.Left, l.Renewed)
+	if l.Late() {
+		text += ", late"
+	}
+	if !l.AskedAt.IsZero() {
+		text += ", asked to give it up: " + l.Asked
+	}
+	return text
 }

@@ -17,7 +17,8 @@ const Tries = 10
 
 // Do runs the transaction, and again, after a jittered pause of 5 ms rising to
 // about 500 ms, while its error is txlock.Retryable, ten times at most; it calls again
-// before each pause. It returns the last error, and with it that of the context where this has ended.
+// before each pause. It returns the last error, and with it that of the context where this
+// has ended.
 func Do(ctx context.Context, transaction func() error, again func(why error)) error {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval = 5 * time.Millisecond

@@ -158,15 +158,7 @@ func (s *site) begin() (*sql.Tx, *txlock.Scope) {
 // wait lets a transaction wait for a key until the end of the test.
 func (s *site) wait(tx *sql.Tx, scope *txlock.Scope, key txlock.Key) {
 	s.Helper()
-	id := testdb.ConnID(s, tx)
-	ctx, cancel := context.WithCancel(s.Context())
-	ended := make(chan struct{})
-	go func() {
-		_, _ = scope.Lock(ctx, key) // it is cancelled, or granted at the end
-		close(ended)
-	}()
-	s.Cleanup(func() { cancel(); <-ended })
-	s.db.WaitForLockWait(s, id)
+	s.db.KeepWaiting(s, tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, key); return err })
 }
 
 func (s *site) manager(opts ...lease.ManagerOption) *lease.Manager {

@@ -205,8 +205,8 @@ func (j *Jobs) inTransaction(fn TxFunc) work {
 	})
 }
 
-// transact runs one transaction of a tick, whose scope it hands out. The mark comes last, as the lease can't be
-// renewed while the transaction guards it.
+// transact runs one transaction of a tick, whose scope it hands out. The mark comes last, as
+// the lease can't be renewed while the transaction guards it.
 func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.Scope) (err error) {
 	conn, err := j.db.Conn(ctx)
 	if err != nil {

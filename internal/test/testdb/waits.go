@@ -47,6 +47,21 @@ func (db *DB) WaitForLockWait(tb testing.TB, connID int64) {
 	})
 }
 
+// KeepWaiting lets a transaction wait for what lock locks until the end of the test, and
+// returns when it waits.
+func (db *DB) KeepWaiting(tb testing.TB, tx *sql.Tx, lock func(ctx context.Context) error) {
+	tb.Helper()
+	id := ConnID(tb, tx)
+	ctx, cancel := context.WithCancel(tb.Context())
+	ended := make(chan struct{})
+	go func() {
+		_ = lock(ctx) // it is cancelled, or granted at the end
+		close(ended)
+	}()
+	tb.Cleanup(func() { cancel(); <-ended })
+	db.WaitForLockWait(tb, id)
+}
+
 // WaitsForLock is WaitForLockWait that looks once, and also for a session that waits for something else.
 func (db *DB) WaitsForLock(ctx context.Context, connID int64) (bool, error) {
 	if db.Engine() == MySQL {
