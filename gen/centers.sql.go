@@ -35,12 +35,20 @@ func (q *Queries) CenterForUpdate(ctx context.Context, db DBTX, slot uint32) (ui
 }
 
 const CenterHolders = `-- name: CenterHolders :many
-SELECT slot, token, owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (/*SLICE:slots*/?) LIMIT 900
+SELECT slot, token, REPLACE(owner, X'00', '') AS owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (/*SLICE:slots*/?) LIMIT 900
 `
+
+type CenterHoldersRow struct {
+	Slot     uint32
+	Token    uint64
+	Owner    string
+	ConnID   uint64
+	LockedUs int64
+}
 
 // CenterHolders reads the center rows: at READ UNCOMMITTED with their present holders,
 // otherwise with the last holders that have committed.
-func (q *Queries) CenterHolders(ctx context.Context, db DBTX, slots []uint32) ([]LockstepCenter, error) {
+func (q *Queries) CenterHolders(ctx context.Context, db DBTX, slots []uint32) ([]CenterHoldersRow, error) {
 	query := CenterHolders
 	var queryParams []interface{}
 	if len(slots) > 0 {
@@ -56,9 +64,9 @@ func (q *Queries) CenterHolders(ctx context.Context, db DBTX, slots []uint32) ([
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LockstepCenter
+	var items []CenterHoldersRow
 	for rows.Next() {
-		var i LockstepCenter
+		var i CenterHoldersRow
 		if err := rows.Scan(
 			&i.Slot,
 			&i.Token,

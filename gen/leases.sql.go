@@ -207,8 +207,8 @@ func (q *Queries) DeleteLease(ctx context.Context, db DBTX, arg DeleteLeaseParam
 }
 
 const EnsureLease = `-- name: EnsureLease :exec
-INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT ?, CAST(? AS SIGNED), '-', LEFT('-', 0), 0, 0, 0, 0, 0 FROM DUAL
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+SELECT ?, CAST(? AS SIGNED), RPAD('-', IF(? < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(? < 0, 255, 0), ' ') FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM lockstep_leases s WHERE s.name = ? AND s.slot = CAST(? AS SIGNED) FOR UPDATE NOWAIT)
 `
 
@@ -218,10 +218,13 @@ type EnsureLeaseParams struct {
 }
 
 // EnsureLease inserts the row of a lease if it is missing: free, with token 0. If
-// somebody has locked the row, or is inserting it, it doesn't wait but returns an error.
+// somebody has locked the row, or is inserting it, it doesn't wait but returns an error. The
+// turnstile has the size that QueueForLease gives it.
 func (q *Queries) EnsureLease(ctx context.Context, db DBTX, arg EnsureLeaseParams) error {
 	_, err := db.ExecContext(ctx, EnsureLease,
 		arg.Name,
+		arg.Slot,
+		arg.Slot,
 		arg.Slot,
 		arg.Name,
 		arg.Slot,
@@ -426,13 +429,13 @@ func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]Ins
 }
 
 const InspectTurnstile = `-- name: InspectTurnstile :one
-SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = ? AND slot = -1 AND guards > 0
+SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = ? AND slot = -1 AND guards > 0
 `
 
 type InspectTurnstileRow struct {
 	Name    []byte
-	Owner   []byte
-	Note    []byte
+	Owner   string
+	Note    string
 	ConnID  uint64
 	SinceUs int64
 }
@@ -675,7 +678,7 @@ func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams)
 }
 
 const ListTurnstiles = `-- name: ListTurnstiles :many
-SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases
+SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > ? AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?
 `
 
@@ -686,8 +689,8 @@ type ListTurnstilesParams struct {
 
 type ListTurnstilesRow struct {
 	Name    []byte
-	Owner   []byte
-	Note    []byte
+	Owner   string
+	Note    string
 	ConnID  uint64
 	SinceUs int64
 }
@@ -847,7 +850,8 @@ type QueueForLeaseParams struct {
 
 // QueueForLease locks the turnstile of a key, waiting for it in the server's queue:
 // whoever has it is the first of all who wait for the lease. It writes who has the
-// turnstile and since when, for others to read. This is never committed.
+// turnstile and since when, for others to read, each text with spaces up to 255 bytes.
+// This is never committed.
 func (q *Queries) QueueForLease(ctx context.Context, db DBTX, arg QueueForLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, QueueForLease, arg.Owner, arg.Note, arg.Name)
 	if err != nil {

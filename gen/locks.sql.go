@@ -176,12 +176,20 @@ func (q *Queries) NamedForUpdate(ctx context.Context, db DBTX, name []byte) (uin
 }
 
 const NamedHolders = `-- name: NamedHolders :many
-SELECT name, token, owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (/*SLICE:names*/?) LIMIT 900
+SELECT name, token, REPLACE(owner, X'00', '') AS owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (/*SLICE:names*/?) LIMIT 900
 `
+
+type NamedHoldersRow struct {
+	Name     []byte
+	Token    uint64
+	Owner    string
+	ConnID   uint64
+	LockedUs int64
+}
 
 // NamedHolders reads the rows of the names: at READ UNCOMMITTED with their present
 // holders, otherwise with the last holders that have committed.
-func (q *Queries) NamedHolders(ctx context.Context, db DBTX, names [][]byte) ([]LockstepLock, error) {
+func (q *Queries) NamedHolders(ctx context.Context, db DBTX, names [][]byte) ([]NamedHoldersRow, error) {
 	query := NamedHolders
 	var queryParams []interface{}
 	if len(names) > 0 {
@@ -197,9 +205,9 @@ func (q *Queries) NamedHolders(ctx context.Context, db DBTX, names [][]byte) ([]
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LockstepLock
+	var items []NamedHoldersRow
 	for rows.Next() {
-		var i LockstepLock
+		var i NamedHoldersRow
 		if err := rows.Scan(
 			&i.Name,
 			&i.Token,

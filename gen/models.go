@@ -4,14 +4,6 @@
 
 package gen
 
-type LockstepCenter struct {
-	Slot     uint32
-	Token    uint64
-	Owner    []byte
-	ConnID   uint64
-	LockedUs int64
-}
-
 type LockstepJob struct {
 	Name      []byte
 	TickUs    int64
@@ -24,12 +16,4 @@ type LockstepJob struct {
 	Failures  int64
 	Error     []byte
 	NextUs    int64
-}
-
-type LockstepLock struct {
-	Name     []byte
-	Token    uint64
-	Owner    []byte
-	ConnID   uint64
-	LockedUs int64
 }

@@ -153,16 +153,18 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 -- name: QueueForLease :execrows
 -- QueueForLease locks the turnstile of a key, waiting for it in the server's queue:
 -- whoever has it is the first of all who wait for the lease. It writes who has the
--- turnstile and since when, for others to read. This is never committed.
+-- turnstile and since when, for others to read, each text with spaces up to 255 bytes.
+-- This is never committed.
 UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), note = sqlc.arg(note), conn_id = CONNECTION_ID(),
   expires_us = clock_after_wait_us()
 WHERE name = sqlc.arg(name) AND slot = -1;
 
 -- name: EnsureLease :exec
 -- EnsureLease inserts the row of a lease if it is missing: free, with token 0. If
--- somebody has locked the row, or is inserting it, it doesn't wait but returns an error.
-INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
-SELECT sqlc.arg(name), CAST(sqlc.arg(slot) AS SIGNED), '-', LEFT('-', 0), 0, 0, 0, 0, 0 FROM DUAL
+-- somebody has locked the row, or is inserting it, it doesn't wait but returns an error. The
+-- turnstile has the size that QueueForLease gives it.
+INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
+SELECT sqlc.arg(name), CAST(sqlc.arg(slot) AS SIGNED), RPAD('-', IF(sqlc.arg(slot) < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(sqlc.arg(slot) < 0, 255, 0), ' ') FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = CAST(sqlc.arg(slot) AS SIGNED) FOR UPDATE NOWAIT);
 
 -- name: GuardLease :execlastid
@@ -246,12 +248,12 @@ ORDER BY slot LIMIT 9223372036854775807;
 -- name: ListTurnstiles :many
 -- ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:
 -- the first in their queues.
-SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases
+SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > sqlc.arg(after) AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?;
 
 -- name: InspectTurnstile :one
 -- InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
-SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
+SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
 
 -- name: IdleLeases :many
 -- IdleLeases reads, without a lock, a page of the rows that expired longer ago than the

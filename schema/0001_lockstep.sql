@@ -1,12 +1,14 @@
 -- The tables of lockstep. Names are compared byte by byte (VARBINARY). Times are
--- microseconds since 1970 by the server's clock.
+-- microseconds since 1970 by the server's clock. What a lock statement writes has one size:
+-- where a row changes its size, InnoDB makes a new lock for each session that waits for it,
+-- and with hundreds of them each hand-over takes seconds.
 
 -- One row for every named key that was ever locked. The row of a granted key keeps its
 -- token, so that the token of a key never goes back.
 CREATE TABLE IF NOT EXISTS lockstep_locks (
   name      VARBINARY(255)  NOT NULL,
   token     BIGINT UNSIGNED NOT NULL,
-  owner     VARBINARY(255)  NOT NULL,
+  owner     BINARY(80)      NOT NULL,
   conn_id   BIGINT UNSIGNED NOT NULL,
   locked_us BIGINT          NOT NULL,
   PRIMARY KEY (name)
@@ -16,7 +18,7 @@ CREATE TABLE IF NOT EXISTS lockstep_locks (
 CREATE TABLE IF NOT EXISTS lockstep_centers (
   slot      INT UNSIGNED    NOT NULL,
   token     BIGINT UNSIGNED NOT NULL,
-  owner     VARBINARY(255)  NOT NULL,
+  owner     BINARY(80)      NOT NULL,
   conn_id   BIGINT UNSIGNED NOT NULL,
   locked_us BIGINT          NOT NULL,
   PRIMARY KEY (slot)

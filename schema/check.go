@@ -114,7 +114,7 @@ type column struct{ name, kind string }
 
 var (
 	createTable = regexp.MustCompile(`^CREATE TABLE IF NOT EXISTS (\w+)`)
-	createCol   = regexp.MustCompile(`(?m)^  (\w+) +(BIGINT UNSIGNED|BIGINT|INT UNSIGNED|LONGBLOB|VARBINARY\(\d+\)|VARCHAR\(\d+\))`)
+	createCol   = regexp.MustCompile(`(?m)^  (\w+) +(BIGINT UNSIGNED|BIGINT|INT UNSIGNED|LONGBLOB|(?:VAR)?BINARY\(\d+\)|VARCHAR\(\d+\))`)
 	createKey   = regexp.MustCompile(`PRIMARY KEY \(([^)]+)\)`)
 	intWidth    = regexp.MustCompile(`int\(\d+\)`)
 )

@@ -89,6 +89,6 @@ func readHolders(ctx context.Context, db gen.DBTX, keys []Key, into map[record]H
 	return nil
 }
 
-func holder(token uint64, owner []byte, conn uint64, lockedUS int64) Holder {
-	return Holder{Token: token, Owner: string(owner), Conn: conn, Locked: time.UnixMicro(lockedUS)}
+func holder(token uint64, owner string, conn uint64, lockedUS int64) Holder {
+	return Holder{Token: token, Owner: owner, Conn: conn, Locked: time.UnixMicro(lockedUS)}
 }

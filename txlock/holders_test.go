@@ -182,7 +182,8 @@ func TestOwner(t *testing.T) {
 			{"till 7", "till 7"},
 			{"", process},
 			{"Kasse für Zürich", "Kasse für Zürich"},
-			{strings.Repeat("o", 300), strings.Repeat("o", 255)},
+			{strings.Repeat("o", 300), strings.Repeat("o", 80)},
+			{strings.Repeat("o", 79) + "ü", strings.Repeat("o", 79)},
 		} {
 			for _, key := range []txlock.Key{named(), hashed()} {
 				s := begin(t, impatient(t, db, true), nil)

@@ -154,7 +154,7 @@ func grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant,
 			return nil, err
 		}
 		for _, r := range found {
-			all[Row{Kind: Named, Key: string(r.Name)}] = grant{r.Token, string(r.Owner), r.ConnID, time.UnixMicro(r.LockedUs), ""}
+			all[Row{Kind: Named, Key: string(r.Name)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), ""}
 		}
 	}
 	for part := range slices.Chunk(slots, chunk) {
@@ -163,7 +163,7 @@ func grants(ctx context.Context, db gen.DBTX, rows map[Row]bool) (map[Row]grant,
 			return nil, err
 		}
 		for _, r := range found {
-			all[Row{Kind: Hashed, Slot: int64(r.Slot)}] = grant{r.Token, string(r.Owner), r.ConnID, time.UnixMicro(r.LockedUs), ""}
+			all[Row{Kind: Hashed, Slot: int64(r.Slot)}] = grant{r.Token, r.Owner, r.ConnID, time.UnixMicro(r.LockedUs), ""}
 		}
 	}
 	return all, nil

@@ -85,7 +85,7 @@ func (l *look) firstWaiters(ctx context.Context, tx *sql.Tx) error {
 			return err
 		}
 		for _, row := range rows {
-			first := Lease{Key: string(row.Name), Kind: waiter, Slot: -1, Owner: string(row.Owner), Note: string(row.Note), Since: time.UnixMicro(row.SinceUs).UTC(), Session: row.ConnID}
+			first := Lease{Key: string(row.Name), Kind: waiter, Slot: -1, Owner: row.Owner, Note: row.Note, Since: time.UnixMicro(row.SinceUs).UTC(), Session: row.ConnID}
 			first.Held = l.since(first.Since)
 			l.Leases = append(l.Leases, first)
 		}

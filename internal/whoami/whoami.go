@@ -8,12 +8,12 @@ import (
 )
 
 // Process returns the name of the host, or "unknown", and the number of the process, with
-// a text between the two: "web-3/4711". It is valid UTF-8, and has at most 100 bytes of the
+// a text between the two: "web-3/4711". It is valid UTF-8, and has at most 64 bytes of the
 // host's name.
 func Process(between string) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return strings.ToValidUTF8(host[:min(len(host), 100)], "") + between + strconv.Itoa(os.Getpid())
+	return strings.ToValidUTF8(host[:min(len(host), 64)], "") + between + strconv.Itoa(os.Getpid())
 }

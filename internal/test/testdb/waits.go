@@ -158,6 +158,27 @@ func statusHasWait(status string, connID int64) bool {
 	return false
 }
 
+// LockStructs returns how many structures of locks the transaction of a connection has in
+// InnoDB, or 0 if it has none.
+func (db *DB) LockStructs(tb testing.TB, connID int64) int {
+	tb.Helper()
+	status, err := db.innodbStatus(tb.Context())
+	if err != nil {
+		tb.Fatalf("read InnoDB's status: %v", err)
+	}
+	_, transactions, _ := strings.Cut(status, "LIST OF TRANSACTIONS FOR EACH SESSION:")
+	for transaction := range strings.SplitSeq(transactions, "---TRANSACTION") {
+		match, structs := threadID.FindStringSubmatch(transaction), lockStructs.FindStringSubmatch(transaction)
+		if match != nil && match[1] == fmt.Sprint(connID) && structs != nil {
+			n, _ := strconv.Atoi(structs[1]) // digits
+			return n
+		}
+	}
+	return 0
+}
+
+var lockStructs = regexp.MustCompile(`\b(\d+) lock struct\(s\)`)
+
 // RowLocks returns the application's sessions that wait for the lock of a row, and
 // those that have one in an open transaction and execute nothing.
 func (db *DB) RowLocks(tb testing.TB) (waiting, idle []int64) {

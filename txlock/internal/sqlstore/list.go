@@ -104,7 +104,7 @@ func infoOf(row gen.InspectLeaseRow) store.Info {
 
 func waiterOf(row gen.InspectTurnstileRow) store.Info {
 	return store.Info{
-		Row: store.Row{Key: string(row.Name), Slot: store.TurnstileSlot}, Owner: string(row.Owner), Note: string(row.Note),
+		Row: store.Row{Key: string(row.Name), Slot: store.TurnstileSlot}, Owner: row.Owner, Note: row.Note,
 		Since: time.UnixMicro(row.SinceUs), Session: row.ConnID,
 	}
 }

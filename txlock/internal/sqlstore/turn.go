@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -57,7 +58,7 @@ func (s *Store) Turn(ctx context.Context, key, owner, note string, before func()
 			t.Leave()
 			return nil, err
 		}
-		rows, err := queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: []byte(owner), Note: []byte(note), Name: []byte(key)})
+		rows, err := queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: filled(owner), Note: filled(note), Name: []byte(key)})
 		if err != nil {
 			t.abandon(ctx.Err() != nil)
 			return nil, err
@@ -66,6 +67,13 @@ func (s *Store) Turn(ctx context.Context, key, owner, note string, before func()
 			return t, nil
 		}
 	}
+}
+
+// filled adds spaces up to the size of the columns of the turnstile, whose row must not
+// change its size: see lockstep_leases.
+func filled(text string) []byte {
+	const size = 255
+	return append([]byte(text), bytes.Repeat([]byte(" "), max(0, size-len(text)))...)
 }
 
 // openTurn begins the transaction. It waits for a connection for turnPatience at most.

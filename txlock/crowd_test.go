@@ -1,0 +1,76 @@
+package txlock_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestLabelsOfAllSizes hands a key on among holders whose labels have all sizes, and lets
+// some roll back. If the row changed its size with the label, InnoDB would make another
+// structure for each session that waits for it, at each hand-over, and look at all of them
+// at the next: hundreds of sessions would take minutes to leave the queue.
+func TestLabelsOfAllSizes(t *testing.T) {
+	verbs := map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
+		"Lock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error { return second(s.Lock(ctx, key)) },
+		"WaitAtMost": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			return second(s.WaitAtMost(time.Minute).Lock(ctx, key))
+		},
+		"LockAll": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			return second(s.LockAll(ctx, key, another(key)))
+		},
+	}
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for verb, lock := range verbs {
+			for kind, key := range map[string]txlock.Key{"known": named(), "hashed": hashed()} {
+				t.Run(verb+"/"+kind, func(t *testing.T) {
+					t.Parallel()
+					handOn(t, db, key, lock)
+				})
+			}
+		}
+	})
+}
+
+// handOn lets sessions wait for a key, one behind the other, ends one holder after the
+// other, and looks at the last of the queue meanwhile.
+func handOn(t *testing.T, db *testdb.DB, key txlock.Key, lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) error) {
+	const waiters = 5
+	committed(t, db, key)
+	pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1000"} })
+	var queue []*session
+	granted := make(chan error)
+	for i := range waiters {
+		s := begin(t, pool, nil)
+		queue = append(queue, s)
+		label := strings.Repeat("w", 1+11*i)
+		if i == 0 {
+			wants(t, "lock", lock(txlock.WithLabel(t.Context(), label), s.Scope, key))
+			continue
+		}
+		go func() { granted <- lock(txlock.WithLabel(context.WithoutCancel(t.Context()), label), s.Scope, key) }()
+		db.WaitForLockWait(t, s.id)
+	}
+	last := queue[waiters-1]
+	before := db.LockStructs(t, last.id)
+	for i, s := range queue[:waiters-1] {
+		if most := db.LockStructs(t, last.id); before == 0 || most > before {
+			t.Errorf("who waits has %d structures of locks, and %d after %d holders", before, most, i)
+		}
+		if i%2 == 0 {
+			s.commit(t)
+		} else if err := s.tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+		if err := <-granted; err != nil {
+			t.Fatal(err)
+		}
+	}
+	last.commit(t)
+}
