@@ -220,7 +220,7 @@ func (d *doctor) growth(ctx context.Context) error {
 		rows, bytes int64
 	}
 	all, err := every(ctx, d.db, `SELECT table_name, COALESCE(table_rows, 0), COALESCE(data_length, 0) FROM information_schema.TABLES
-		WHERE table_schema = DATABASE() AND table_name LIKE 'lockstep\_%' AND engine = 'InnoDB' ORDER BY table_name`, nil, func(s *size) []any {
+		WHERE table_schema = DATABASE() AND table_name LIKE 'lockstep|_%' ESCAPE '|' AND engine = 'InnoDB' ORDER BY table_name`, nil, func(s *size) []any {
 		return []any{&s.name, &s.rows, &s.bytes}
 	})
 	if err != nil {
