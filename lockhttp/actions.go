@@ -46,9 +46,9 @@ type Authorizer func(r *http.Request, a Action) (who string, err error)
 
 // form is a button, with what it does to the holder.
 type form struct {
-	ID, Verb, Summary, Text, Button string
-	Fields                          map[string]string
-	Reason                          bool
+	ID, Action, Summary, Text, Button string // Action has the key: a field would change its line breaks
+	Fields                            map[string]string
+	Reason                            bool
 }
 
 // forms returns what the viewer may do about a key.
@@ -65,8 +65,9 @@ func (c *call) forms(t target, f keyForm) (forms []form) {
 			return
 		}
 		id := idOf(a.Verb, a.Lease, a.Slot, a.Session, token)
-		forms = append(forms, form{ID: id, Verb: string(a.Verb), Summary: summary, Text: text, Button: summary, Reason: a.Verb == Ask, Fields: map[string]string{
-			"key": t.shown, "lease": strconv.FormatBool(a.Lease), "slot": strconv.FormatInt(a.Slot, 10),
+		action := string(a.Verb) + "?" + url.Values{"key": {t.shown}}.Encode()
+		forms = append(forms, form{ID: id, Action: action, Summary: summary, Text: text, Button: summary, Reason: a.Verb == Ask, Fields: map[string]string{
+			"lease": strconv.FormatBool(a.Lease), "slot": strconv.FormatInt(a.Slot, 10),
 			"session": strconv.FormatUint(a.Session, 10), "token": strconv.FormatUint(token, 10),
 		}})
 	}
@@ -123,6 +124,10 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request, name string) {
 		h.refuse(w, r, http.StatusForbidden, "Another site has caused this request, or a proxy hides the address of this one: it is refused.")
 		return
 	}
+	if h.sampler.ctx.Err() != nil {
+		h.failed(w, r, errClosed)
+		return
+	}
 	r.Body = http.MaxBytesReader(w, r.Body, 1<<16)
 	t, a, token, err := h.action(r, Verb(name))
 	who := ""
@@ -164,7 +169,7 @@ func (h *Handler) action(r *http.Request, verb Verb) (t target, a Action, token 
 	if s := h.sampler.last(); s != nil {
 		last = s.content
 	}
-	t, ok := h.targetOf(last, r.PostFormValue("key"), r.PostFormValue("slot"))
+	t, ok := h.targetOf(last, r.FormValue("key"), r.PostFormValue("slot"))
 	if err := errors.Join(errs[:]...); err != nil || !ok {
 		return t, a, token, refusal{http.StatusBadRequest, "The form is incomplete: use that of the page of the key."}
 	}

@@ -26,7 +26,7 @@ func operator(r *http.Request, a lockhttp.Action) (string, error) {
 }
 
 var (
-	forms  = regexp.MustCompile(`(?s)<form method="post" action="(\w+)">.*?</form>`)
+	forms  = regexp.MustCompile(`(?s)<form method="post" action="(\w+)\?([^"]*)">.*?</form>`)
 	fields = regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)">`)
 )
 
@@ -44,7 +44,8 @@ func (s *stage) form(page, verb, has string, header http.Header) url.Values {
 		if form[1] != verb || !strings.Contains(form[0], has) {
 			continue
 		}
-		values := url.Values{}
+		values, err := url.ParseQuery(html.UnescapeString(form[2]))
+		s.must(err)
 		for _, field := range fields.FindAllStringSubmatch(form[0], -1) {
 			values.Set(field[1], html.UnescapeString(field[2]))
 		}

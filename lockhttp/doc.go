@@ -32,7 +32,7 @@
 //
 // Keys, owners, notes and errors of jobs are shown as programs have written them, unless
 // [MaskKeys] and [MaskNotes] change that. Of statements, which hold business data, only the
-// first word is shown, or the name if it is one of lockstep's.
+// first word is shown, or the name if it is one of lockstep's or was made by sqlc.
 //
 // # Changes
 //

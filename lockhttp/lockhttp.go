@@ -54,14 +54,16 @@ func (o *options) need(given bool, option, what string) {
 // MaskKeys sets what viewers see in place of keys, on pages, in JSON and in addresses. It
 // should give different texts to different keys, and the same text to the same key: what
 // has one text is shown as one, and can't be released or asked for by the page. Who knows a
-// key can look it up by its own name. The default shows keys as they are.
+// key can look it up by its own name. The mask is called by several goroutines at once, with
+// the keys of all programs and what viewers search for: any text. The default shows keys as
+// they are.
 func MaskKeys(mask func(key string) string) Option {
 	return func(o *options) { o.keys = mask; o.need(mask != nil, "MaskKeys", "a function") }
 }
 
 // MaskNotes sets what viewers see in place of what programs write for people: owners,
 // notes of leases, reasons of those who ask, and errors of jobs. The default shows them as
-// they are.
+// they are. The mask is called as that of MaskKeys is.
 func MaskNotes(mask func(note string) string) Option {
 	return func(o *options) { o.notes = mask; o.need(mask != nil, "MaskNotes", "a function") }
 }
@@ -138,7 +140,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (h *Handler) asset(w http.ResponseWriter, r *http.Request, name string) {
 	text, err := assets.ReadFile("assets/" + name)
-	if err != nil {
+	if err != nil || path.Ext(name) == ".html" { // a template, which is shown filled in only
 		h.refuse(w, r, http.StatusNotFound, "There is no such page.")
 		return
 	}

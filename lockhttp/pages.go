@@ -82,7 +82,7 @@ func format(r *http.Request) string {
 	switch {
 	case strings.HasSuffix(r.URL.Path, ".json"):
 		return "json"
-	case strings.Contains(r.Header.Get("Accept"), "text/event-stream"):
+	case r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/event-stream"): // the answer to HEAD has an end
 		return "stream"
 	case wanted == "json", wanted == "fragment":
 		return wanted

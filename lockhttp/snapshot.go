@@ -2,7 +2,11 @@ package lockhttp
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"regexp"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,11 +31,17 @@ type content struct {
 	names        map[string]string // the keys behind their masks; "" where they are several
 }
 
-// mostOnce is how many keys of Once a look asks for.
-const mostOnce = 10
+var errPanic = errors.New("a look has panicked, or a mask: the log of the program says where")
 
-// take looks at the server.
-func (h *Handler) take(ctx context.Context, d demand) *snapshot {
+// take looks at the server. A mask is the program's own code: its panic, over a key that it
+// didn't expect, must not end the program.
+func (h *Handler) take(ctx context.Context, d demand) (s *snapshot) {
+	defer func() {
+		if why := recover(); why != nil {
+			h.log.Error("lockhttp: a look has panicked, or a mask", "panic", why, "stack", string(debug.Stack()))
+			s = &snapshot{err: errPanic}
+		}
+	}()
 	p, err := h.room.Look(ctx)
 	if err != nil {
 		return &snapshot{err: err}
@@ -42,19 +52,12 @@ func (h *Handler) take(ctx context.Context, d demand) *snapshot {
 			p.Gaps = append(p.Gaps, ops.Gap{What: "jobs are not known", Cure: err.Error()})
 		}
 	}
-	asked := 0
-	for key := range d.once { // those that are left out have their turn in another look
-		if asked++; asked > mostOnce {
-			break
-		}
-		found, err := h.room.OnceRecords(ctx, key, 1)
-		if err != nil {
-			p.Gaps = append(p.Gaps, ops.Gap{What: "keys of Once are not known", Cure: err.Error()})
-			break
-		}
-		if len(found) > 0 && found[0].Key == key {
-			c.once[key] = found[0]
-		}
+	found, err := h.room.OnceOf(ctx, slices.Collect(maps.Keys(d.once))...)
+	if err != nil {
+		p.Gaps = append(p.Gaps, ops.Gap{What: "keys of Once are not known", Cure: err.Error()})
+	}
+	for _, o := range found {
+		c.once[o.Key] = o
 	}
 	h.history.note(time.Now(), c)
 	h.apply(&c)
@@ -155,14 +158,18 @@ func (m masks) reveal(c content, named string) (shown, key string) {
 
 var (
 	ownStatement = regexp.MustCompile(`^lockstep \w+$`)
+	ofSqlc       = regexp.MustCompile(`^-- name: (\w+)`)
 	oneWord      = regexp.MustCompile(`^[A-Za-z]+$`)
 )
 
-// verb returns what is shown of a statement: its name if it is one of lockstep's, else its
-// first word, since others hold business data.
+// verb returns what is shown of a statement: its name if it is one of lockstep's or was made by
+// sqlc, else its first word, since others hold business data.
 func verb(statement string) string {
 	if ownStatement.MatchString(statement) {
 		return statement
+	}
+	if made := ofSqlc.FindStringSubmatch(statement); made != nil {
+		return "query " + made[1]
 	}
 	word, _, more := strings.Cut(statement, " ")
 	switch {

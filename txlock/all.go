@@ -124,6 +124,7 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 		most = 1
 	}
 	end, asked := time.Now().Add(atMost), s.asked(ctx, false, keys...)
+	slow := s.slowly(ctx, true, keys...)
 	snapshot := s.mayHaveSnapshot()
 	given := make([]hold, 0, len(keys))
 	for part := range partsOf(keys, most) {
@@ -137,10 +138,12 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 		}
 		holds, err := take(ctx, part, left, &snapshot)
 		if err != nil {
+			asked.held = slow.End()
 			return s.refused(ctx, asked, s.named(ctx, err, unmarked(part)...), keys...)
 		}
 		given = append(given, holds...)
 	}
+	asked.held = slow.End()
 	for _, h := range given {
 		s.keep(ctx, h.grant.key.record(), h, asked)
 	}

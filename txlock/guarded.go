@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
@@ -16,8 +17,9 @@ type PoolOption interface{ toPool(*guard.Rules) }
 
 // pooled is what the options of a pool set for the scopes of all of its transactions.
 type pooled struct {
-	watch Observer // nil for none
-	looks *sql.DB  // where NameHolders looks, nil for nowhere
+	watch Observer      // nil for none
+	looks *sql.DB       // where NameHolders looks, nil for nowhere
+	slow  time.Duration // from when on SlowWait looks there, 0 for never
 }
 
 // pooledBy returns what a pool keeps for its scopes.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/look"
 )
 
 // HeldError says who holds a key. errors.As finds it in an ErrBusy, in an ErrWaitTimeout,
@@ -44,9 +45,6 @@ func (e *HeldError) Error() string {
 	return text
 }
 
-// lookLimit is how long a look for who holds a key may take.
-const lookLimit = 100 * time.Millisecond
-
 // NameHolders lets ErrBusy and ErrWaitTimeout of the locks of transactions name who holds
 // the key, in their text and by a *HeldError. It is an option of pools and, on a plain pool,
 // of Join, as Observe is. That of leases is lease.NameHolders.
@@ -77,28 +75,63 @@ func (n naming) toPool(r *guard.Rules) { pooledBy(r).looks = n.looks }
 
 func (n naming) toJoin(s *state) { s.looks = n.looks }
 
+// SlowWait lets the Observer be told for whom a call has waited, if that took at least d: as
+// Event.Held, which SlogObserver writes as well. When a wait has lasted so long, Holders looks
+// once on the pool of NameHolders, without which nobody looks, who holds the keys: never in
+// the transaction, and under the limits that NameHolders has. The look ends with the wait, at
+// the latest, so that a wait that ends at that moment names nobody. It is an option of pools
+// and of Join, as NameHolders is; that of leases is lease.SlowWait. The default, and that of a
+// d that is not positive, is not to look, which costs nothing.
+func SlowWait(d time.Duration) interface {
+	PoolOption
+	JoinOption
+} {
+	return slowWait(d)
+}
+
+type slowWait time.Duration
+
+func (d slowWait) toPool(r *guard.Rules) { pooledBy(r).slow = time.Duration(d) }
+
+func (d slowWait) toJoin(s *state) { s.slow = time.Duration(d) }
+
+// slowly begins a wait for keys, at whose end the observer may be told for whom it was.
+func (s *state) slowly(ctx context.Context, waits bool, keys ...Key) *look.Later[[]*HeldError] {
+	if !waits || s.watch == nil || s.looks == nil || s.slow <= 0 {
+		return nil
+	}
+	wanted := unmarked(keys)
+	return look.After(ctx, s.slow, func(ctx context.Context) []*HeldError { return s.holders(ctx, wanted) })
+}
+
 // named adds to the error of a refusal who holds one of the keys, if NameHolders asks for it.
 func (s *state) named(ctx context.Context, err error, keys ...Key) error {
 	if s.looks == nil || !errors.Is(err, ErrBusy) && !errors.Is(err, ErrWaitTimeout) {
 		return err
 	}
-	if pool := s.looks.Stats(); pool.MaxOpenConnections > 0 && pool.InUse >= pool.MaxOpenConnections {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
-	defer cancel()
-	holders, lookErr := Holders(ctx, s.looks, keys...)
-	if lookErr != nil {
+	held := look.Now(ctx, func(ctx context.Context) []*HeldError { return s.holders(ctx, keys) })
+	switch {
+	case len(held) == 0:
 		return err // without a name, but with what was answered
+	case len(keys) > 1:
+		return fmt.Errorf("%w: of %q %w", err, held[0].Key, held[0])
+	}
+	return fmt.Errorf("%w: %w", err, held[0])
+}
+
+// holders looks which other transactions hold keys. It finds nobody if it can't look at once.
+func (s *state) holders(ctx context.Context, keys []Key) (held []*HeldError) {
+	if pool := s.looks.Stats(); pool.MaxOpenConnections > 0 && pool.InUse >= pool.MaxOpenConnections {
+		return nil
+	}
+	holders, err := Holders(ctx, s.looks, keys...)
+	if err != nil {
+		return nil
 	}
 	for _, h := range holders {
 		if h.Conn != s.server.Session { // a LockAll may have taken some
-			held := &HeldError{Key: h.Key, Owner: h.Owner, Session: h.Conn, Since: h.Locked}
-			if len(keys) > 1 {
-				return fmt.Errorf("%w: of %q %w", err, h.Key, held)
-			}
-			return fmt.Errorf("%w: %w", err, held)
+			held = append(held, &HeldError{Key: h.Key, Owner: h.Owner, Session: h.Conn, Since: h.Locked})
 		}
 	}
-	return err
+	return held
 }

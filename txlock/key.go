@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -103,11 +102,11 @@ func (k Key) unmarked() Key {
 
 // unmarked returns the keys without the mark of Shared.
 func unmarked(keys []Key) []Key {
-	keys = slices.Clone(keys)
-	for i := range keys {
-		keys[i].shared = false
+	all := make([]Key, len(keys)) // slices.Clone would keep the caller's
+	for i, key := range keys {
+		all[i] = key.unmarked()
 	}
-	return keys
+	return all
 }
 
 // ID is what identifies a record: an integer, a string or a UUID.

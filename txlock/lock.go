@@ -110,7 +110,9 @@ func (s *Scope) lock(ctx context.Context, key Key, q request) (Grant, error) {
 		return old.grant, nil
 	}
 	asked := s.asked(ctx, false, marked)
+	slow := s.slowly(ctx, !q.try, key)
 	h, err := s.newAttempt(ctx, r, q, old, s.mayHaveSnapshot()).run(ctx, key)
+	asked.held = slow.End()
 	if err != nil {
 		if !q.oneOf {
 			err = s.named(ctx, err, key)

@@ -93,6 +93,10 @@ type Event struct {
 	Fair   bool // of Waited: in the queue of all processes
 	Took   time.Duration
 	Err    error
+	// Held is who was in the way, if that was seen during a wait that Granted, Refused or
+	// Waited tells of: see SlowWait and lease.SlowWait. Err of Refused may name who is so at its
+	// end.
+	Held *HeldError
 }
 
 // Observe sets the observer of the locks that transactions take: as an option of
@@ -118,12 +122,28 @@ func (s *state) event(ctx context.Context, key Key) Event {
 	return Event{Key: key.unmarked(), Shared: key.shared, Plain: s.book == nil, Owner: string(ownerOf(ctx))}
 }
 
-// asked tells the observer of keys that are asked for, and returns when.
-func (s *state) asked(ctx context.Context, once bool, keys ...Key) (at time.Time) {
-	if s.watch == nil {
-		return at
+// asked is when keys were asked for, where somebody watches, and who was seen to hold them.
+type asked struct {
+	at   time.Time
+	held []*HeldError
+}
+
+// of returns who was seen to hold a key.
+func (a asked) of(key Key) *HeldError {
+	for _, held := range a.held {
+		if held.Key == key.unmarked() {
+			return held
+		}
 	}
-	at = time.Now()
+	return nil
+}
+
+// asked tells the observer of keys that are asked for, and returns when.
+func (s *state) asked(ctx context.Context, once bool, keys ...Key) (a asked) {
+	if s.watch == nil {
+		return a
+	}
+	a.at = time.Now()
 	for _, key := range keys {
 		s.mu.Lock()
 		s.last = key.unmarked()
@@ -132,29 +152,29 @@ func (s *state) asked(ctx context.Context, once bool, keys ...Key) (at time.Time
 		e.Once = once
 		s.watch.Asked(ctx, e)
 	}
-	return at
+	return a
 }
 
 // granted tells the observer of a lock that was given, and returns when.
-func (s *state) granted(ctx context.Context, g Grant, again bool, asked time.Time) time.Time {
+func (s *state) granted(ctx context.Context, g Grant, again bool, asked asked) time.Time {
 	if s.watch == nil {
 		return time.Time{}
 	}
 	at := time.Now()
 	e := s.event(ctx, g.key)
-	e.Token, e.Shared, e.Again, e.Took = g.token, g.shared, again, at.Sub(asked)
+	e.Token, e.Shared, e.Again, e.Took, e.Held = g.token, g.shared, again, at.Sub(asked.at), asked.of(g.key)
 	s.watch.Granted(ctx, e)
 	return at
 }
 
 // refused tells the observer of keys that were asked for in vain, and returns the error.
-func (s *state) refused(ctx context.Context, asked time.Time, err error, keys ...Key) error {
+func (s *state) refused(ctx context.Context, asked asked, err error, keys ...Key) error {
 	if s.watch == nil {
 		return err
 	}
 	for _, key := range keys {
 		e := s.event(ctx, key)
-		e.Took, e.Err = time.Since(asked), err
+		e.Took, e.Err, e.Held = time.Since(asked.at), err, asked.of(key)
 		s.watch.Refused(ctx, e)
 	}
 	return err

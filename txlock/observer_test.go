@@ -39,6 +39,16 @@ func TestSlogObserver(t *testing.T) {
 			txlock.Observer.Waited, txlock.Event{Lease: true, Key: key, Took: time.Minute},
 			`level=DEBUG msg="lease waited" key=order:42 took=1m0s`,
 		},
+		"waited for somebody": {
+			txlock.Observer.Granted, txlock.Event{Key: key, Took: time.Minute, Held: &txlock.HeldError{
+				Key: key, Owner: "web-4", Note: "a b", Session: 7, Since: time.Date(2026, 5, 4, 3, 2, 1, 0, time.FixedZone("", 3600)),
+			}},
+			`level=DEBUG msg="lock granted" key=order:42 took=1m0s holder.owner=web-4 holder.note="a b" holder.session=7 holder.since=2026-05-04T02:02:01.000Z`,
+		},
+		"waited for a session": {
+			txlock.Observer.Refused, txlock.Event{Lease: true, Key: key, Held: &txlock.HeldError{Key: key, Session: 7}, Err: txlock.ErrBusy},
+			`level=DEBUG msg="lease refused" key=order:42 holder.session=7 error="txlock: the lock is held by somebody else"`,
+		},
 		"renewed": {
 			txlock.Observer.Renewed, txlock.Event{Lease: true, Key: key, Token: 7, Took: 20 * time.Second},
 			`level=DEBUG msg="lease renewed" key=order:42 took=20s token=7`,

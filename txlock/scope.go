@@ -130,7 +130,7 @@ func (s *state) holdOf(r record) (h hold, certain bool) {
 }
 
 // keep notes a lock that was given, and asked for at the time.
-func (s *state) keep(ctx context.Context, r record, h hold, asked time.Time) {
+func (s *state) keep(ctx context.Context, r record, h hold, asked asked) {
 	s.mu.Lock()
 	_, again := s.held[r]
 	s.mu.Unlock()

@@ -16,16 +16,17 @@ func SlogLevels(warning, other slog.Level) SlogOption {
 }
 
 // SlogThreshold makes a warning of each grant, refusal and wait that has taken at least d,
-// and of each release of what was held for at least d. The default, and a d that is not
-// positive, is none.
+// and of each release of what was held for at least d. With a SlowWait of the same d or less
+// a slow wait names who was in the way. The default, and a d that is not positive, is none.
 func SlogThreshold(d time.Duration) SlogOption {
 	return func(o *slogObserver) { o.threshold = d }
 }
 
 // SlogObserver writes what happens to locks and leases to a log: losses and dropped
 // handles as warnings, all else on the level Debug, with the attributes key, token, owner, took,
-// shared, again, fair and error, those of them that there are. It doesn't write that a
-// lock is asked for.
+// shared, again, fair, holder and error, those of them that there are. The holder of what a
+// wait was for is a group of owner, note, session and since: see SlowWait and lease.SlowWait.
+// It doesn't write that a lock is asked for.
 func SlogObserver(log *slog.Logger, options ...SlogOption) Observer {
 	o := slogObserver{log: log, warning: slog.LevelWarn, other: slog.LevelDebug}
 	for _, option := range options {
@@ -112,8 +113,29 @@ func (o slogObserver) write(ctx context.Context, level slog.Level, what string, 
 	if e.Fair {
 		attributes = append(attributes, slog.Bool("fair", true))
 	}
+	if e.Held != nil {
+		attributes = append(attributes, holderOf(*e.Held))
+	}
 	if e.Err != nil {
 		attributes = append(attributes, slog.Any("error", e.Err))
 	}
 	o.log.LogAttrs(ctx, level, what, attributes...)
+}
+
+// holderOf is the attribute of who was in the way.
+func holderOf(h HeldError) slog.Attr {
+	var attributes []slog.Attr
+	if h.Owner != "" {
+		attributes = append(attributes, slog.String("owner", h.Owner))
+	}
+	if h.Note != "" {
+		attributes = append(attributes, slog.String("note", h.Note))
+	}
+	if h.Session > 0 {
+		attributes = append(attributes, slog.Uint64("session", h.Session))
+	}
+	if !h.Since.IsZero() {
+		attributes = append(attributes, slog.Time("since", h.Since.UTC()))
+	}
+	return slog.Attr{Key: "holder", Value: slog.GroupValue(attributes...)}
 }

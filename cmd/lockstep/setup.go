@@ -55,8 +55,8 @@ statements for somebody who has them.`,
 
 // installed says what there is now.
 func (a *app) installed(ctx context.Context) error {
-	rows, err := a.db.QueryContext(ctx, `SELECT table_type, table_name FROM information_schema.TABLES WHERE table_schema = DATABASE() AND table_name LIKE 'lockstep\_%'
-		UNION ALL SELECT routine_type, routine_name FROM information_schema.ROUTINES WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep\_%'
+	rows, err := a.db.QueryContext(ctx, `SELECT table_type, table_name FROM information_schema.TABLES WHERE table_schema = DATABASE() AND table_name LIKE 'lockstep|_%' ESCAPE '|'
+		UNION ALL SELECT routine_type, routine_name FROM information_schema.ROUTINES WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep|_%' ESCAPE '|'
 		ORDER BY 2 LIMIT 1000`)
 	if err != nil {
 		return err

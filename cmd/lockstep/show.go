@@ -85,11 +85,11 @@ func (a *app) about(ctx context.Context, key string) (shown, *ops.Picture, error
 	}
 	s.Waits = only.Tree()
 	room := ops.New(a.db)
-	once, err := room.OnceRecords(ctx, key, 1)
+	once, err := room.OnceOf(ctx, key)
 	if err != nil {
 		return s, nil, err
 	}
-	s.Once = append(s.Once, slices.DeleteFunc(once, func(o ops.OnceRecord) bool { return o.Key != key })...)
+	s.Once = append(s.Once, once...)
 	jobs, err := room.Jobs(ctx)
 	if err != nil {
 		return s, nil, err

@@ -3,12 +3,15 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 
 	"github.com/dca00107/lockstep/internal/ops"
@@ -27,6 +30,9 @@ Privileges: as for locks.`,
 			if every < 100*time.Millisecond {
 				return failed(usage, "--every %v: it must be at least 100ms", every)
 			}
+			if !terminal(a.in) || !terminal(a.out) {
+				return failed(usage, "top needs a terminal: lockstep locks prints the same once")
+			}
 			if err := a.open(); err != nil {
 				return err
 			}
@@ -43,11 +49,20 @@ Privileges: as for locks.`,
 			s := screen{look: look, every: every, by: "waiters", width: 120, height: 30}
 			s.see(first)
 			_, err = tea.NewProgram(s, tea.WithContext(cmd.Context()), tea.WithInput(a.in), tea.WithOutput(a.out), tea.WithWindowSize(s.width, s.height)).Run()
+			if errors.Is(err, tea.ErrProgramKilled) && cmd.Context().Err() != nil {
+				return nil // ended from outside, as by q
+			}
 			return err
 		},
 	}
 	cmd.Flags().DurationVar(&every, "every", every, "how often to look")
 	return cmd
+}
+
+// terminal tells whether a file is one; what is no file is a test's.
+func terminal(stream any) bool {
+	file, ok := stream.(*os.File)
+	return !ok || term.IsTerminal(file.Fd())
 }
 
 // screen is the state of top.
@@ -161,13 +176,16 @@ func (s screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			s.items = slices.Clone(s.items)
 			s.sort()
 		case "down", "pgdown":
-			s.from = max(0, min(s.from+map[bool]int{true: s.height - 4, false: 1}[msg.String() == "pgdown"], len(s.items)-1))
+			s.from = max(0, min(s.from+map[bool]int{true: s.page(), false: 1}[msg.String() == "pgdown"], len(s.items)-1))
 		case "up", "pgup":
-			s.from = max(0, s.from-map[bool]int{true: s.height - 4, false: 1}[msg.String() == "pgup"])
+			s.from = max(0, s.from-map[bool]int{true: s.page(), false: 1}[msg.String() == "pgup"])
 		}
 	}
 	return s, nil
 }
+
+// page is how many lines are below the head.
+func (s screen) page() int { return max(1, s.height-4) }
 
 // View draws what fits on the screen.
 func (s screen) View() tea.View {

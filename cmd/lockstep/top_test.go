@@ -1,14 +1,20 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"io"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // picture is one of two locks and a lease, after so many seconds.
@@ -75,7 +81,93 @@ func TestTop(t *testing.T) {
 			t.Errorf("the line %q is wider than the screen", line)
 		}
 	}
+	next, _ = next.Update(tea.WindowSizeMsg{Width: 20, Height: 2})
+	before := next.(screen).from
+	next, _ = next.Update(tea.KeyPressMsg{Code: tea.KeyPgDown})
+	if from := next.(screen).from; from != before+1 {
+		t.Errorf("on a small screen page down leads from line %d to %d", before, from)
+	}
+	next, _ = next.Update(tea.KeyPressMsg{Code: tea.KeyPgUp})
+	if from := next.(screen).from; from != before {
+		t.Errorf("on a small screen page up leads to line %d, not %d", from, before)
+	}
 	if _, end := next.Update(tea.KeyPressMsg{Code: 'q', Text: "q"}); end == nil || end() != tea.Quit() {
 		t.Error("q doesn't end it")
+	}
+}
+
+// TestTopNeedsATerminal proves that top says so if its input or output is none.
+func TestTopNeedsATerminal(t *testing.T) {
+	t.Parallel()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = read.Close(), write.Close() }()
+	for name, c := range map[string]struct {
+		in  io.Reader
+		out io.Writer
+	}{
+		"input": {null, io.Discard}, "output": {strings.NewReader(""), write},
+	} {
+		var said bytes.Buffer
+		code := run(t.Context(), []string{"top"}, func(string) string { return "" }, c.in, c.out, &said)
+		if code != usage || !strings.Contains(said.String(), "needs a terminal") {
+			t.Errorf("%s: top returns %d, and prints %s", name, code, &said)
+		}
+	}
+}
+
+// shared is a buffer for two goroutines.
+type shared struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *shared) Write(text []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(text)
+}
+
+func (s *shared) has(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Contains(s.text.String(), text)
+}
+
+// TestTopIsInterrupted proves that top that is interrupted ends as by q.
+func TestTopIsInterrupted(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			in, typed := io.Pipe()
+			defer func() { _ = typed.Close() }()
+			out, said, code := new(shared), new(shared), make(chan int, 1)
+			go func() {
+				code <- run(ctx, []string{"top"}, func(name string) string { return map[string]string{"LOCKSTEP_DSN": db.AdminDSN()}[name] }, in, out, said)
+			}()
+			if !testdb.Await(time.Minute, func() bool { return out.has("lockstep top") }) {
+				t.Fatal("it draws nothing")
+			}
+			interrupt()
+			select {
+			case got := <-code:
+				if got != done || said.has("lockstep") {
+					t.Errorf("it returns %d, and prints %s", got, &said.text)
+				}
+			case <-time.After(time.Minute):
+				t.Error("it doesn't end")
+			}
+		})
 	}
 }

@@ -122,7 +122,7 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 		COALESCE(lock_data, '')
 		FROM performance_schema.data_locks`
 	all, err := every(ctx, l.db, columns+` WHERE thread_id IS NOT NULL
-		AND (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep\_%' OR lock_status = 'WAITING')`, nil, scan)
+		AND (lock_type = 'TABLE' OR object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|' OR lock_status = 'WAITING')`, nil, scan)
 	if denied(err) {
 		l.gap("who waits for which row, what is locked shared, programs and last statements are not known", l.grant("SELECT ON performance_schema.*"))
 		return nil
@@ -142,7 +142,7 @@ func (l *look) locksOfMySQL(ctx context.Context) error {
 	}
 	for part := range slices.Chunk(elsewhere, chunk) {
 		blocking, err := every(ctx, l.db, columns+` WHERE lock_status = 'GRANTED' AND thread_id IS NOT NULL
-			AND NOT (object_schema = DATABASE() AND object_name LIKE 'lockstep\_%')
+			AND NOT (object_schema = DATABASE() AND object_name LIKE 'lockstep|_%' ESCAPE '|')
 			AND engine_lock_id IN (SELECT w.blocking_engine_lock_id FROM performance_schema.data_lock_waits w
 				WHERE w.requesting_engine_lock_id IN (?`+strings.Repeat(",?", len(part)-1)+`))`, part, scan)
 		if err != nil {

@@ -53,7 +53,13 @@ func (d *doctor) add(name string, state State, cure, format string, args ...any)
 // clocks are compared. It changes nothing.
 func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
 	d := &doctor{Room: r, variables: make(map[string]string)}
-	for _, examine := range []func(context.Context) error{d.schema, d.read, d.session, d.connections, d.growth, d.sight} {
+	if err := d.read(ctx); err != nil {
+		return nil, fmt.Errorf("check: %w", err)
+	}
+	if !d.ready() {
+		return d.found, nil // such a node answers nothing more
+	}
+	for _, examine := range []func(context.Context) error{d.schema, d.session, d.connections, d.growth, d.sight} {
 		if err := examine(ctx); err != nil {
 			return nil, fmt.Errorf("check: %w", err)
 		}
@@ -157,6 +163,23 @@ func (d *doctor) show(ctx context.Context, query string) (err error) {
 	return rows.Err()
 }
 
+// ready tells whether a node of Galera takes part in its cluster. One that doesn't refuses all
+// statements but SHOW and SET.
+func (d *doctor) ready() bool {
+	if d.variables["wsrep_on"] != "ON" {
+		return true
+	}
+	ready, status := d.variables["wsrep_ready"], d.variables["wsrep_cluster_status"]
+	in := ready == "ON" && status == "Primary"
+	state := Fault
+	if in {
+		state = OK
+	}
+	d.add("node", state, "connect to a node of the primary component, or wait until this one has joined it; if no node is in it, SET GLOBAL wsrep_provider_options = 'pc.bootstrap=YES' at the one with the newest data",
+		"wsrep_ready is %s, wsrep_cluster_status is %s, wsrep_local_state_comment is %s", ready, status, d.variables["wsrep_local_state_comment"])
+	return in
+}
+
 func (d *doctor) number(name string) float64 {
 	n, _ := strconv.ParseFloat(d.variables[name], 64) // 0 for what the server doesn't have
 	return n
@@ -220,7 +243,7 @@ func (d *doctor) growth(ctx context.Context) error {
 		rows, bytes int64
 	}
 	all, err := every(ctx, d.db, `SELECT table_name, COALESCE(table_rows, 0), COALESCE(data_length, 0) FROM information_schema.TABLES
-		WHERE table_schema = DATABASE() AND table_name LIKE 'lockstep\_%' AND engine = 'InnoDB' ORDER BY table_name`, nil, func(s *size) []any {
+		WHERE table_schema = DATABASE() AND table_name LIKE 'lockstep|_%' ESCAPE '|' AND engine = 'InnoDB' ORDER BY table_name`, nil, func(s *size) []any {
 		return []any{&s.name, &s.rows, &s.bytes}
 	})
 	if err != nil {

@@ -71,6 +71,72 @@ func TestClusters(t *testing.T) {
 	}
 }
 
+// TestNodeIsNotReady proves that check says of a node of Galera whether it takes part in its
+// cluster, and what to do, although such a node refuses everything else; its answers are
+// canned.
+func TestNodeIsNotReady(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			for _, c := range []struct {
+				ready, status string
+				want          ops.State
+			}{{"ON", "Primary", ops.OK}, {"OFF", "non-Primary", ops.Fault}, {"OFF", "Primary", ops.Fault}, {"ON", "non-Primary", ops.Fault}} {
+				base, err := mysql.NewConnector(db.Config())
+				must(t, err)
+				pool := sql.OpenDB(node{base, c.ready, c.status, c.want != ops.OK})
+				t.Cleanup(func() { _ = pool.Close() })
+				found := findings(t, ops.New(pool))
+				f := found["node"]
+				if f.State != c.want || !strings.Contains(f.Text, "wsrep_ready is "+c.ready+", wsrep_cluster_status is "+c.status) || (f.Cure == "") != (c.want == ops.OK) {
+					t.Errorf("%+v: check says %+v", c, f)
+				}
+				if more := len(found) > 1; more != (c.want == ops.OK) {
+					t.Errorf("%+v: check says %+v", c, found)
+				}
+			}
+			if f, has := findings(t, ops.New(db.Connect(t)))["node"]; has {
+				t.Errorf("of a server without a cluster check says %+v", f)
+			}
+		})
+	}
+}
+
+// node makes connections to a server that seems to be a node of Galera.
+type node struct {
+	driver.Connector
+	ready, status string
+	refuses       bool // all but SHOW
+}
+
+func (n node) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := n.Connector.Connect(ctx)
+	return nodeConn{conn, n}, err
+}
+
+type nodeConn struct {
+	driver.Conn
+	node node
+}
+
+func (c nodeConn) Prepare(query string) (driver.Stmt, error) {
+	switch {
+	case query == "SHOW VARIABLES":
+		query = "SELECT 'wsrep_on', 'ON'"
+	case query == "SHOW GLOBAL STATUS":
+		query = "SELECT 'wsrep_ready', '" + c.node.ready + "' UNION ALL SELECT 'wsrep_cluster_status', '" + c.node.status + "'"
+	case c.node.refuses:
+		return nil, &mysql.MySQLError{Number: 1047, Message: "WSREP has not yet prepared node for application use"}
+	}
+	return c.Conn.Prepare(query)
+}
+
+func (c nodeConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	return c.Conn.(driver.ConnBeginTx).BeginTx(ctx, opts)
+}
+
 // findings are what check says, by subject.
 func findings(t *testing.T, room *ops.Room, nodes ...*sql.DB) map[string]ops.Finding {
 	t.Helper()

@@ -86,15 +86,35 @@ type OnceRecord struct {
 
 // OnceRecords returns the keys of Once that begin with a prefix, at most so many.
 func (r *Room) OnceRecords(ctx context.Context, prefix string, most int) ([]OnceRecord, error) {
+	where := fmt.Sprintf("name >= ? AND LEFT(name, ?) = ? AND LEFT(name, 1) <> X'FF' ORDER BY name LIMIT %d", most)
+	return r.once(ctx, where, []byte(prefix), len(prefix), []byte(prefix))
+}
+
+// OnceOf returns those of the keys that are keys of Once.
+func (r *Room) OnceOf(ctx context.Context, keys ...string) (all []OnceRecord, err error) {
+	for part := range slices.Chunk(keys, chunk) {
+		names := make([]any, len(part))
+		for i, key := range part {
+			names[i] = []byte(key)
+		}
+		found, err := r.once(ctx, fmt.Sprintf("name IN (?%s) ORDER BY name LIMIT %d", strings.Repeat(",?", len(part)-1), chunk), names...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+func (r *Room) once(ctx context.Context, where string, args ...any) ([]OnceRecord, error) {
 	type row struct {
 		name, fingerprint []byte
 		result            int
 		done, left        int64
 	}
-	query := fmt.Sprintf(`SELECT * FROM (SELECT name, fingerprint, IF(result = '-', 0, LENGTH(result)), done_us,
+	query := `SELECT * FROM (SELECT name, fingerprint, IF(result = '-', 0, LENGTH(result)), done_us,
 		CAST(done_us + keep_us - UNIX_TIMESTAMP() * 1000000 AS SIGNED)
-		FROM lockstep_once WHERE name >= ? AND LEFT(name, ?) = ? AND LEFT(name, 1) <> X'FF' ORDER BY name LIMIT %d) o`, most)
-	args := []any{[]byte(prefix), len(prefix), []byte(prefix)}
+		FROM lockstep_once WHERE ` + where + `) o`
 	scan := func(o *row) []any { return []any{&o.name, &o.fingerprint, &o.result, &o.done, &o.left} }
 	l := &look{Room: r}
 	var now []row

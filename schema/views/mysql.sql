@@ -19,7 +19,7 @@ FROM performance_schema.data_locks d
 JOIN information_schema.INNODB_TRX x ON x.trx_id = d.engine_transaction_id
 JOIN performance_schema.threads t ON t.processlist_id = x.trx_mysql_thread_id
 LEFT JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id AND s.nesting_event_level = 0
-WHERE d.object_schema = DATABASE() AND d.object_name LIKE 'lockstep\_%' AND d.lock_type = 'RECORD' AND d.lock_status = 'GRANTED'
+WHERE d.object_schema = DATABASE() AND d.object_name LIKE 'lockstep|_%' ESCAPE '|' AND d.lock_type = 'RECORD' AND d.lock_status = 'GRANTED'
   AND d.lock_mode NOT LIKE '%,GAP%' AND d.lock_mode NOT LIKE '%INSERT_INTENTION%' AND d.lock_data <> 'supremum pseudo-record' AND d.lock_data NOT LIKE '%, -1'
 UNION ALL
 SELECT
@@ -52,4 +52,4 @@ JOIN performance_schema.data_locks g ON g.engine_lock_id = w.blocking_engine_loc
 JOIN information_schema.INNODB_TRX x ON x.trx_id = g.engine_transaction_id
 JOIN performance_schema.threads b ON b.processlist_id = x.trx_mysql_thread_id
 LEFT JOIN performance_schema.events_statements_current bs ON bs.thread_id = b.thread_id AND bs.nesting_event_level = 0
-WHERE d.object_schema = DATABASE() AND d.object_name LIKE 'lockstep\_%' AND d.lock_status = 'WAITING';
+WHERE d.object_schema = DATABASE() AND d.object_name LIKE 'lockstep|_%' ESCAPE '|' AND d.lock_status = 'WAITING';

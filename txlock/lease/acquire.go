@@ -91,7 +91,7 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 		l.record.holdAtLeast(q.atLeast)
 	}
 	m.observe(func(o txlock.Observer) {
-		e.Took, e.Err = q.asked.Until(m.store.Now()), err
+		e.Took, e.Err, e.Held = q.asked.Until(m.store.Now()), err, q.inTheWay()
 		if err != nil {
 			o.Refused(ctx, e)
 			return

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/look"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -39,6 +40,9 @@ func (s *sight) look(q *request, seen store.Glance) {
 		*s = sight{what: "no permit was free"}
 	default:
 		*s = sight{held: &txlock.HeldError{Key: q.key, Owner: seen.Owner, Note: seen.Note, Since: grantedAt(seen.Token)}}
+		if seen.Owner != q.owner {
+			q.met = s.held
+		}
 	}
 }
 
@@ -59,28 +63,49 @@ func grantedAt(token uint64) (at time.Time) {
 	return at
 }
 
-// lookLimit is how long a look for who holds a lease may take.
-const lookLimit = 100 * time.Millisecond
-
 // named adds to the error of a refusal who holds something under the key, if NameHolders
 // asks for it and the request hasn't seen that.
 func (m *Manager) named(ctx context.Context, q *request, err error) error {
 	refused := errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrWaitTimeout)
 	var known *txlock.HeldError
-	if !refused || !q.names || errors.As(err, &known) || m.store.Full() {
+	if !refused || !q.names || errors.As(err, &known) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
-	defer cancel()
-	found, lookErr := m.store.Inspect(ctx, q.key.String())
-	if lookErr != nil {
-		return err // without a name, but with what was answered
+	return sight{held: look.Now(ctx, m.lookFor(q.key, q.owner))}.named(err)
+}
+
+// slowly begins a wait, at whose end the observer may be told for whom it was.
+func (m *Manager) slowly(ctx context.Context, q *request) *look.Later[*txlock.HeldError] {
+	if !q.names || q.slow <= 0 || m.options.observer == nil {
+		return nil
 	}
-	for _, row := range found {
-		own := row.Slot == store.LeaseSlot && row.Owner == q.owner // of a writer that has found readers
-		if info := infoOf(row); info.Held && !own {
-			return sight{held: &txlock.HeldError{Key: q.key, Owner: info.Owner, Note: info.Note, Since: info.Since}}.named(err)
+	return look.After(ctx, q.slow, m.lookFor(q.key, q.owner))
+}
+
+// lookFor looks who holds something under a key. It finds nobody if it can't look at once.
+func (m *Manager) lookFor(key txlock.Key, owner string) func(ctx context.Context) *txlock.HeldError {
+	return func(ctx context.Context) *txlock.HeldError {
+		if m.store.Full() {
+			return nil
 		}
+		found, err := m.store.Inspect(ctx, key.String())
+		if err != nil {
+			return nil
+		}
+		for _, row := range found {
+			own := row.Slot == store.LeaseSlot && row.Owner == owner // of a writer that has found readers
+			if info := infoOf(row); info.Held && !own {
+				return &txlock.HeldError{Key: key, Owner: info.Owner, Note: info.Note, Since: info.Since}
+			}
+		}
+		return nil
 	}
-	return err
+}
+
+// inTheWay returns who had what the request has waited for, if somebody has seen it.
+func (q *request) inTheWay() *txlock.HeldError {
+	if held := q.later.End(); held != nil {
+		return held
+	}
+	return q.met
 }

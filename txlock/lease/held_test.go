@@ -132,3 +132,58 @@ func TestBlockerIsNamed(t *testing.T) {
 
 // second returns the error of a call.
 func second[T any](_ T, err error) error { return err }
+
+// TestSlowWaitsNameTheHolderOnServers proves on servers that the observer is told for whom a
+// slow wait was: for the lease, a reader's place and a permit.
+func TestSlowWaitsNameTheHolderOnServers(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		a := newManager(t, pool, lease.WithNote("ours"))
+		for name, of := range map[string]struct {
+			hold, wait func(m *lease.Manager, key txlock.Key) (*lease.Lease, error)
+		}{
+			"the lease": {acquireNow, acquireNow},
+			"a reader": {
+				func(m *lease.Manager, key txlock.Key) (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) },
+				acquireNow,
+			},
+			"a permit": {permitNow, permitNow},
+		} {
+			var info lease.Info
+			var told *answers
+			for range 20 { // on a busy machine a look may be too late
+				told = newAnswers()
+				b := newManager(t, pool, lease.Observe(told), lease.NameHolders(), lease.SlowWait(10*time.Millisecond))
+				key := named()
+				held, err := of.hold(a, key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				info = infoOf(t, held, a)
+				time.AfterFunc(300*time.Millisecond, func() { _ = held.Release(context.Background()) })
+				l, err := of.wait(b, key)
+				if err != nil {
+					t.Fatal(name, err)
+				}
+				release(t, l)
+				if told.granted.Held != nil {
+					break
+				}
+			}
+			if held := told.granted.Held; held == nil || held.Owner != info.Owner || held.Note != "ours" || !held.Since.Equal(info.Since) {
+				t.Errorf("%s: %+v, want %+v", name, held, info)
+			}
+		}
+	})
+}
+
+func acquireNow(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+	return m.Acquire(context.Background(), key)
+}
+
+func permitNow(m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+	of, err := m.Semaphore(key, 1)
+	if err != nil {
+		return nil, err
+	}
+	return of.Acquire(context.Background())
+}

@@ -38,7 +38,8 @@ type terms struct {
 	atLeast  time.Duration // after the grant, in which a release doesn't free it; 0: none
 	overtime time.Duration // of a transaction that guards a lease which is over
 	fair     bool
-	names    bool // NameHolders
+	names    bool          // NameHolders
+	slow     time.Duration // SlowWait; 0: never
 	note     string
 }
 
@@ -127,6 +128,14 @@ func WithNote(note string) Option { return term(func(t *terms) { t.note = note }
 // and isn't made if the pool has no connection free. Of several readers or permits it names
 // one. If it fails or finds nobody, the error is as without it. The default is not to look.
 func NameHolders() Option { return term(func(t *terms) { t.names = true }) }
+
+// SlowWait lets the observer be told for whom a wait was that took at least d, as
+// txlock.Event.Held, also if that takes a look, as it does for readers and permits and behind
+// others of a queue. When a wait has lasted so long, an Inspect looks once, under the limits
+// that NameHolders has, without which nobody looks. The look ends with the wait at the latest.
+// The default, and that of a d that is not positive, is not to look; whom a wait has seen
+// itself the observer is told anyway.
+func SlowWait(d time.Duration) Option { return term(func(t *terms) { t.slow = d }) }
 
 // GuardGrace sets for how long a transaction that guards a lease may stay open after that
 // lease has expired, by the server's clock, while this Acquire wants it: then its session

@@ -29,6 +29,8 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	q.limit = m.store.Now().Add(q.atMost)
 	waiting, stop := m.limited(asking, q)
 	defer stop()
+	q.later = m.slowly(ctx, q)
+	defer func() { _ = q.later.End() }()
 	w, first := m.enqueue(q.queue())
 	defer m.dequeue(q.queue(), w)
 	first, err := m.mayTry(asking, q, first)
@@ -53,7 +55,7 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 	l, fair, err := m.watch(waiting, q, w, left, first)
 	err = q.blocked.named(q.endOf(ctx, waiting, err))
 	m.observe(func(o txlock.Observer) {
-		o.Waited(ctx, txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.Until(m.store.Now()), Err: err})
+		o.Waited(ctx, txlock.Event{Lease: true, Key: q.key, Owner: q.owner, Fair: fair, Took: q.asked.Until(m.store.Now()), Err: err, Held: q.inTheWay()})
 	})
 	return l, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dca00107/lockstep/internal/look"
 	"github.com/dca00107/lockstep/internal/whoami"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -31,6 +32,8 @@ type request struct {
 	asked instant
 	limit instant // until when it waits, if WaitAtMost limits that
 	seen  sight
+	met   *txlock.HeldError              // the last other holder that was seen
+	later *look.Later[*txlock.HeldError] // what SlowWait shows, while it waits
 
 	target target
 	shared bool

@@ -15,7 +15,9 @@ const (
 	// Once.
 	Kind = attribute.Key("lockstep.kind")
 	// Family is the part of the key before its first colon: "order" for "order:42". A key
-	// without a colon is its own family.
+	// without a colon is its own family: so let keys that have many values begin with a
+	// family. The 200 families that come first have their names, all others are "_OTHER", as
+	// are jobs and elections above that number.
 	Family = attribute.Key("lockstep.family")
 	// Shared tells whether the lock is a shared one.
 	Shared = attribute.Key("lockstep.shared")

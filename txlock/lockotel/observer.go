@@ -29,13 +29,14 @@ type Observer struct {
 	losses, drops, stale, repeats     metric.Int64Counter
 	doomed, deadlocks, retries, ticks metric.Int64Counter
 	terms                             sync.Map // those that lead
+	families, jobs, elections         names
 }
 
 var _ txlock.Observer = (*Observer)(nil)
 
 // Asked implements txlock.Observer, as do the methods below.
 func (o *Observer) Asked(ctx context.Context, e txlock.Event) {
-	o.waiting.Add(ctx, 1, o.with(familyOf(e)...))
+	o.waiting.Add(ctx, 1, o.with(o.familyOf(e)...))
 }
 
 // Granted records a grant.
@@ -43,10 +44,10 @@ func (o *Observer) Granted(ctx context.Context, e txlock.Event) {
 	outcome := "granted"
 	if e.Once && e.Again {
 		outcome = "repeated"
-		o.repeats.Add(ctx, 1, o.with(all(e)...))
+		o.repeats.Add(ctx, 1, o.with(o.all(e)...))
 	}
 	if !e.Again && !e.Once && !e.Plain {
-		o.held.Add(ctx, 1, o.with(familyOf(e)...))
+		o.held.Add(ctx, 1, o.with(o.familyOf(e)...))
 	}
 	o.answered(ctx, e, outcome)
 }
@@ -54,7 +55,7 @@ func (o *Observer) Granted(ctx context.Context, e txlock.Event) {
 // Refused records a refusal.
 func (o *Observer) Refused(ctx context.Context, e txlock.Event) {
 	if errors.Is(e.Err, txlock.ErrStaleSnapshot) {
-		o.stale.Add(ctx, 1, o.with(all(e)...))
+		o.stale.Add(ctx, 1, o.with(o.all(e)...))
 	}
 	if e.Plain && errors.Is(e.Err, txlock.ErrDeadlock) {
 		o.Doomed(ctx, e) // which nobody tells of a plain pool
@@ -64,8 +65,8 @@ func (o *Observer) Refused(ctx context.Context, e txlock.Event) {
 
 // answered records the end of a call.
 func (o *Observer) answered(ctx context.Context, e txlock.Event, outcome string) {
-	o.waiting.Add(ctx, -1, o.with(familyOf(e)...))
-	o.record(ctx, o.acquire, e.Took, append(all(e), Outcome.String(outcome))...)
+	o.waiting.Add(ctx, -1, o.with(o.familyOf(e)...))
+	o.record(ctx, o.acquire, e.Took, append(o.all(e), Outcome.String(outcome))...)
 	o.span(ctx, e, outcome)
 }
 
@@ -75,10 +76,10 @@ func (o *Observer) span(ctx context.Context, e txlock.Event, outcome string) {
 		return
 	}
 	end := time.Now()
-	_, span := o.tracer.Start(ctx, kindOf(e)+" "+family(e), trace.WithTimestamp(end.Add(-e.Took)),
+	_, span := o.tracer.Start(ctx, kindOf(e)+" "+o.families.bounded(family(e)), trace.WithTimestamp(end.Add(-e.Took)),
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(o.always...))
 	defer span.End(trace.WithTimestamp(end))
-	span.SetAttributes(append(all(e), Outcome.String(outcome))...)
+	span.SetAttributes(append(o.all(e), Outcome.String(outcome))...)
 	if o.keys {
 		span.SetAttributes(Key.String(e.Key.String()))
 	}
@@ -90,17 +91,17 @@ func (o *Observer) span(ctx context.Context, e txlock.Event, outcome string) {
 
 // Waited records a wait.
 func (o *Observer) Waited(ctx context.Context, e txlock.Event) {
-	o.record(ctx, o.wait, e.Took, append(all(e), Outcome.String(outcomeOf(e.Err, "granted")), Fair.Bool(e.Fair))...)
+	o.record(ctx, o.wait, e.Took, append(o.all(e), Outcome.String(outcomeOf(e.Err, "granted")), Fair.Bool(e.Fair))...)
 }
 
 // Renewed records what was left of a lease.
 func (o *Observer) Renewed(ctx context.Context, e txlock.Event) {
-	o.record(ctx, o.left, e.Took, all(e)...)
+	o.record(ctx, o.left, e.Took, o.all(e)...)
 }
 
 // Lost records a loss.
 func (o *Observer) Lost(ctx context.Context, e txlock.Event) {
-	o.losses.Add(ctx, 1, o.with(all(e)...))
+	o.losses.Add(ctx, 1, o.with(o.all(e)...))
 	o.ended(ctx, e, "lost")
 }
 
@@ -113,31 +114,31 @@ func (o *Observer) Released(ctx context.Context, e txlock.Event) {
 }
 
 func (o *Observer) ended(ctx context.Context, e txlock.Event, outcome string) {
-	o.held.Add(ctx, -1, o.with(familyOf(e)...))
-	o.record(ctx, o.hold, e.Took, append(all(e), Outcome.String(outcome))...)
+	o.held.Add(ctx, -1, o.with(o.familyOf(e)...))
+	o.record(ctx, o.hold, e.Took, append(o.all(e), Outcome.String(outcome))...)
 }
 
 // Dropped counts a handle that was dropped.
 func (o *Observer) Dropped(ctx context.Context, e txlock.Event) {
-	o.drops.Add(ctx, 1, o.with(all(e)...))
+	o.drops.Add(ctx, 1, o.with(o.all(e)...))
 }
 
 // Doomed counts a transaction that was over before its end.
 func (o *Observer) Doomed(ctx context.Context, e txlock.Event) {
-	o.doomed.Add(ctx, 1, o.with(Family.String(family(e)), ErrorType.String(typeOf(e.Err))))
+	o.doomed.Add(ctx, 1, o.with(Family.String(o.families.bounded(family(e))), ErrorType.String(typeOf(e.Err))))
 	if errors.Is(e.Err, txlock.ErrDeadlock) {
-		o.deadlocks.Add(ctx, 1, o.with(Family.String(family(e))))
+		o.deadlocks.Add(ctx, 1, o.with(Family.String(o.families.bounded(family(e)))))
 	}
 }
 
 // Retried counts a transaction that is run again.
 func (o *Observer) Retried(ctx context.Context, e txlock.Event) {
-	o.retries.Add(ctx, 1, o.with(Family.String(family(e)), ErrorType.String(typeOf(e.Err))))
+	o.retries.Add(ctx, 1, o.with(Family.String(o.families.bounded(family(e))), ErrorType.String(typeOf(e.Err))))
 }
 
 // Job records what becomes of the ticks of jobs: job.Observe(o.Job).
 func (o *Observer) Job(ctx context.Context, e job.Event) {
-	attributes := []attribute.KeyValue{Job.String(e.Key.String()), Outcome.String(string(e.Kind))}
+	attributes := []attribute.KeyValue{Job.String(o.jobs.bounded(e.Key.String())), Outcome.String(string(e.Kind))}
 	o.ticks.Add(ctx, 1, o.with(attributes...))
 	if e.Kind == job.Done || e.Kind == job.Failed {
 		o.record(ctx, o.tick, e.Took, attributes...)
@@ -151,7 +152,7 @@ func (o *Observer) Election(ctx context.Context, e elect.Event) {
 		key   txlock.Key
 		token uint64
 	}
-	attributes := o.with(Election.String(e.Key.String()))
+	attributes := o.with(Election.String(o.elections.bounded(e.Key.String())))
 	switch e.Kind {
 	case elect.Leads:
 		o.terms.Store(term{e.Key, e.Token}, nil)
@@ -175,15 +176,48 @@ func (o *Observer) with(attributes ...attribute.KeyValue) metric.MeasurementOpti
 
 // all are the attributes of an event, and familyOf those that don't change while a lock is
 // held.
-func all(e txlock.Event) []attribute.KeyValue { return append(familyOf(e), Shared.Bool(e.Shared)) }
+func (o *Observer) all(e txlock.Event) []attribute.KeyValue {
+	return append(o.familyOf(e), Shared.Bool(e.Shared))
+}
 
-func familyOf(e txlock.Event) []attribute.KeyValue {
-	return append(make([]attribute.KeyValue, 0, 6), Kind.String(kindOf(e)), Family.String(family(e)))
+func (o *Observer) familyOf(e txlock.Event) []attribute.KeyValue {
+	return append(make([]attribute.KeyValue, 0, 6), Kind.String(kindOf(e)), Family.String(o.families.bounded(family(e))))
 }
 
 func family(e txlock.Event) string {
 	family, _, _ := strings.Cut(e.Key.String(), ":")
 	return family
+}
+
+// mostNames is how many values an attribute has at most, besides other.
+const mostNames = 200
+
+// other is the value of an attribute for all names above mostNames.
+const other = "_OTHER"
+
+// names are the values of an attribute. A name keeps its value, so that what is added to an
+// up-down counter is taken off the same one.
+type names struct {
+	known sync.Map
+	mu    sync.Mutex
+	n     int
+}
+
+// bounded returns the name, or other if there are too many.
+func (n *names) bounded(name string) string {
+	if _, known := n.known.Load(name); known {
+		return name
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, known := n.known.Load(name); !known {
+		if n.n == mostNames {
+			return other
+		}
+		n.known.Store(name, nil)
+		n.n++
+	}
+	return name
 }
 
 func kindOf(e txlock.Event) string {

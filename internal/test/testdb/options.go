@@ -1,11 +1,14 @@
 package testdb
 
+import "time"
+
 // Option is a setting of Start and Dedicated.
 type Option func(*options)
 
 type options struct {
 	durable bool
 	args    []string
+	ahead   time.Duration
 }
 
 // Durable flushes every commit to the disk, as production does: for

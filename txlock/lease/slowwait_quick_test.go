@@ -1,0 +1,220 @@
+package lease_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/store"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// answers notes the last grant, refusal and wait that it is told of.
+type answers struct {
+	txlock.Observer
+	granted, refused, waited txlock.Event
+}
+
+func newAnswers() *answers { return &answers{Observer: txlock.SlogObserver(nil)} }
+
+func (a *answers) Asked(context.Context, txlock.Event)       {}
+func (a *answers) Granted(_ context.Context, e txlock.Event) { a.granted = e }
+func (a *answers) Refused(_ context.Context, e txlock.Event) { a.refused = e }
+func (a *answers) Waited(_ context.Context, e txlock.Event)  { a.waited = e }
+func (a *answers) Released(context.Context, txlock.Event)    {}
+func (a *answers) Renewed(context.Context, txlock.Event)     {}
+func (a *answers) names(t *testing.T, what string, info lease.Info) {
+	t.Helper()
+	want := txlock.HeldError{Key: info.Key, Owner: info.Owner, Note: info.Note, Since: info.Since}
+	for which, e := range map[string]txlock.Event{"granted": a.granted, "waited": a.waited} {
+		if e.Held == nil || *e.Held != want {
+			t.Errorf("%s: %s has %+v, want %+v", what, which, e.Held, want)
+		}
+	}
+}
+
+// TestSlowWaitsNameTheHolder proves that the observer is told for whom a wait was: by a look of
+// the wait's own, or where there is none and SlowWait asks for it, by one look more.
+func TestSlowWaitsNameTheHolder(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a := db.manager(lease.WithNote("the nightly report"))
+		for name, c := range map[string]struct {
+			hold func(key txlock.Key) *lease.Lease
+			wait func(b *lease.Manager, key txlock.Key) (*lease.Lease, error)
+			more int // looks
+		}{
+			"Acquire": {
+				func(key txlock.Key) *lease.Lease { return acquire(t, a, key) },
+				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) { return b.Acquire(t.Context(), key) },
+				1,
+			},
+			"Acquire fairly": {
+				func(key txlock.Key) *lease.Lease { return acquire(t, a, key) },
+				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+					return b.Acquire(t.Context(), key, lease.Fair())
+				},
+				1,
+			},
+			"Acquire under a limit": {
+				func(key txlock.Key) *lease.Lease { return acquire(t, a, key) },
+				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+					return b.Acquire(t.Context(), key, lease.WaitAtMost(time.Hour))
+				},
+				1,
+			},
+			"AcquireShared": {
+				func(key txlock.Key) *lease.Lease { return acquire(t, a, key) },
+				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) { return b.AcquireShared(t.Context(), key) },
+				1,
+			},
+			"a permit": {
+				func(key txlock.Key) *lease.Lease { return onlyPermit(t, a, key) },
+				func(b *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+					of, err := b.Semaphore(key, 1)
+					must(t, err)
+					return of.Acquire(t.Context())
+				},
+				1,
+			},
+		} {
+			for _, asked := range []bool{true, false} {
+				told := newAnswers()
+				options := []lease.ManagerOption{lease.Observe(told), lease.NameHolders(), lease.SlowWait(time.Second)}
+				if !asked {
+					options = options[:2]
+				}
+				b, wire := db.process(options...)
+				key := txlock.Named(name)
+				held := c.hold(key)
+				info := infoOf(t, held, a)
+				info.Key = key
+				looks := len(wire.calls("Inspect"))
+				time.AfterFunc(10*time.Second, func() { _ = held.Release(context.Background()) })
+				l, err := c.wait(b, key)
+				must(t, err)
+				if asked || name != "a permit" { // whose wait sees only that none is free
+					told.names(t, name, info)
+				}
+				want := 0
+				if asked {
+					want = c.more
+				}
+				if n := len(wire.calls("Inspect")) - looks; n != want {
+					t.Errorf("%s, asked=%t: %d looks more, want %d", name, asked, n, want)
+				}
+				release(t, l)
+				told.granted, told.waited = txlock.Event{}, txlock.Event{}
+				l, err = c.wait(b, key)
+				must(t, err)
+				if told.granted.Held != nil || told.waited.Held != nil {
+					t.Errorf("%s: free, but %v had it", name, told.granted.Held)
+				}
+				release(t, l)
+			}
+		}
+	})
+}
+
+// onlyPermit acquires the only permit of a key.
+func onlyPermit(t *testing.T, m *lease.Manager, key txlock.Key) *lease.Lease {
+	t.Helper()
+	of, err := m.Semaphore(key, 1)
+	must(t, err)
+	l, err := of.Acquire(t.Context())
+	must(t, err)
+	return l
+}
+
+// TestSlowWaitForReaders proves that a writer that waits for a reader to go is told of it: it
+// has the lease itself meanwhile.
+func TestSlowWaitForReaders(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, told := db.manager(), newAnswers()
+		b := db.manager(lease.Observe(told), lease.NameHolders(), lease.SlowWait(time.Second))
+		reader, err := a.AcquireShared(t.Context(), job)
+		must(t, err)
+		info := infoOf(t, reader, a)
+		time.AfterFunc(10*time.Second, func() { _ = reader.Release(context.Background()) })
+		l := acquire(t, b, job)
+		if held := told.granted.Held; held == nil || held.Owner != info.Owner || !held.Since.Equal(info.Since) {
+			t.Errorf("%+v, want %+v", held, info)
+		}
+		release(t, l)
+	})
+}
+
+// TestSlowWaitBehindOthers proves that a wait behind others of its manager, which never looks
+// itself, names who had the lease when it had become slow.
+func TestSlowWaitBehindOthers(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, told := db.manager(), newAnswers()
+		b, wire := db.process(lease.Observe(told), lease.NameHolders())
+		held := acquire(t, a, job)
+		info := infoOf(t, held, a)
+		first := make(chan *lease.Lease, 1)
+		go func() { first <- acquire(t, b, job) }()
+		time.Sleep(time.Second)
+		time.AfterFunc(10*time.Second, func() {
+			_ = held.Release(context.Background())
+			_ = (<-first).Release(context.Background())
+		})
+		looks := len(wire.calls("Inspect"))
+		l, err := b.Acquire(t.Context(), job, lease.SlowWait(time.Second))
+		must(t, err)
+		told.names(t, "behind others", info)
+		if n := len(wire.calls("Inspect")) - looks; n != 1 {
+			t.Errorf("%d looks", n)
+		}
+		release(t, l)
+	})
+}
+
+// TestSlowWaitLooksInVain proves that a wait ends as without its look if that fails or
+// hangs, and that its end doesn't wait for it. The bubble would say if something of it were
+// left.
+func TestSlowWaitLooksInVain(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a := db.manager()
+		told := newAnswers()
+		b, wire := db.process(lease.Observe(told), lease.NameHolders(), lease.SlowWait(time.Second))
+		of, err := b.Semaphore(job, 1)
+		must(t, err)
+		for name, fault := range map[string]func(context.Context, string, store.Row, func() error) error{"fails": fails, "hangs": hangs} {
+			wire.fault("Inspect", fault)
+			held := onlyPermit(t, a, job)
+			released := make(chan time.Time, 1)
+			time.AfterFunc(time.Second+50*time.Millisecond, func() { _ = held.Release(context.Background()); released <- time.Now() })
+			l, err := of.Acquire(t.Context())
+			must(t, err)
+			if late := time.Since(<-released); late > time.Second {
+				t.Errorf("a look that %s delays the grant by %v", name, late)
+			}
+			if told.granted.Held != nil || told.waited.Err != nil {
+				t.Errorf("a look that %s: %+v", name, told.granted)
+			}
+			release(t, l)
+			wire.Up()
+		}
+	})
+}
+
+// TestSlowWaitOfARefusal proves that a wait in vain tells the observer who was in the way.
+func TestSlowWaitOfARefusal(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		a, told := db.manager(), newAnswers()
+		b := db.manager(lease.Observe(told), lease.NameHolders(), lease.SlowWait(time.Second))
+		held := onlyPermit(t, a, job)
+		info := infoOf(t, held, a)
+		of, err := b.Semaphore(job, 1)
+		must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err = of.Acquire(ctx)
+		wants(t, "Acquire", err, context.DeadlineExceeded)
+		if told.refused.Held == nil || told.refused.Held.Owner != info.Owner {
+			t.Errorf("%+v", told.refused.Held)
+		}
+		release(t, held)
+	})
+}

@@ -1,0 +1,291 @@
+package txlock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"go.uber.org/goleak"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// soon is more than anything here needs on a busy machine.
+const soon = 30 * time.Second
+
+// answers notes the grants and refusals that it is told of.
+type answers struct {
+	txlock.Observer
+	mu     sync.Mutex
+	events []txlock.Event
+}
+
+func newAnswers() *answers { return &answers{Observer: new(recorder)} }
+
+func (a *answers) Granted(_ context.Context, e txlock.Event) { a.note(e) }
+func (a *answers) Refused(_ context.Context, e txlock.Event) { a.note(e) }
+
+func (a *answers) note(e txlock.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events = append(a.events, e)
+}
+
+// to returns the last answer to a call for a key.
+func (a *answers) to(key txlock.Key) (last txlock.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range slices.Backward(a.events) {
+		if e.Key == key {
+			return e
+		}
+	}
+	return last
+}
+
+// slowPool is a pool whose transactions tell of slow waits.
+func slowPool(t *testing.T, db *testdb.DB, guarded bool, slow time.Duration, looks *sql.DB, told txlock.Observer, mutators ...func(*mysql.Config)) naming {
+	t.Helper()
+	base, err := mysql.NewConnector(db.Config(mutators...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := naming{options: []txlock.JoinOption{txlock.NothingRead()}}
+	if guarded {
+		n.pool = sql.OpenDB(locksqlc.Connector(base, txlock.NameHolders(looks), txlock.SlowWait(slow), txlock.Observe(told)))
+	} else {
+		n.pool = sql.OpenDB(base)
+		n.options = append(n.options, txlock.NameHolders(looks), txlock.SlowWait(slow), txlock.Observe(told))
+	}
+	t.Cleanup(func() { _ = n.pool.Close() })
+	return n
+}
+
+// slowly lets a call wait for a holder until somebody has looked, and returns its error.
+func slowly(t *testing.T, holder *session, looks *sql.DB, l *lookout, call func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	testdb.Await(soon, func() bool { return l.connects.Load() > 0 && looks.Stats().InUse == 0 || len(done) > 0 })
+	holder.commit(t)
+	return <-done
+}
+
+// waits are the calls that wait for a holder, with another key that is free.
+var waits = map[string]func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error{
+	"Lock": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error { return second(s.Lock(ctx, key)) },
+	"RLock": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
+		return second(s.RLock(ctx, key))
+	},
+	"WaitAtMost Lock": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
+		return second(s.WaitAtMost(soon).Lock(ctx, key))
+	},
+	"LockAll": func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error {
+		return second(s.LockAll(ctx, free, key))
+	},
+	"LockAll, shared": func(ctx context.Context, s *txlock.Scope, key, free txlock.Key) error {
+		return second(s.WaitAtMost(soon).LockAll(ctx, free, txlock.Shared(key)))
+	},
+	"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) error {
+		if err := s.CompareAndBump(ctx, key, 7); !errors.Is(err, txlock.ErrConflict) {
+			return fmt.Errorf("CompareAndBump: %w", err)
+		}
+		return nil
+	},
+}
+
+// TestSlowWaitsNameTheHolder proves that the observer is told for whom a slow wait was, of the
+// key that was held and of no other, and that the look leaves the transaction as it was: its
+// first plain read shows what was committed during the wait.
+func TestSlowWaitsNameTheHolder(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for kind, newKey := range map[string]func() txlock.Key{"named": named, "hashed": hashed} {
+			for _, guarded := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/guarded=%t", kind, guarded), func(t *testing.T) {
+					t.Parallel()
+					for name, wait := range waits {
+						key, free := newKey(), newKey()
+						committed(t, db, free)
+						var told *answers
+						var holder *session
+						for range 20 { // a look may end with the wait
+							var looks *sql.DB
+							var l *lookout
+							looks, l = looksOn(t, db, nil)
+							told = newAnswers()
+							s := slowPool(t, db, guarded, 10*time.Millisecond, looks, told).begin(t)
+							holder = till(t, db, key)
+							fresh := named()
+							if err := slowly(t, holder, looks, l, func() error { return wait(t.Context(), s.Scope, key, free) }); err != nil {
+								t.Fatal(name, err)
+							}
+							exec(t, db, "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0)", fresh.String())
+							var n int
+							err := s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", fresh.String()).Scan(&n)
+							if err != nil || n != 1 {
+								t.Errorf("after %s the transaction sees %d rows of what was committed since, %v", name, n, err)
+							}
+							wants(t, "Verify", s.Verify(t.Context()), nil)
+							s.commit(t)
+							if n := testdb.InUse(looks); n != 0 {
+								t.Errorf("%s: %d looks are left", name, n)
+							}
+							if told.to(key).Held != nil || t.Failed() {
+								break
+							}
+						}
+						if held := told.to(key).Held; held == nil {
+							t.Fatalf("%s: nobody is named", name)
+						} else {
+							holder.names(t, fmt.Errorf("%q: %w", key, held), key)
+						}
+						if e := told.to(free); e.Held != nil {
+							t.Errorf("%s: %v is said to have had what was free", name, e.Held)
+						}
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestSlowWaitIsAskedFor proves that nobody looks during a short wait, a try, without names and
+// without an observer, and that a look costs the transaction's connection no round trip.
+func TestSlowWaitIsAskedFor(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		for _, guarded := range []bool{false, true} {
+			trips := make(map[string]int)
+			for name, c := range map[string]struct {
+				slow  time.Duration
+				named bool
+				told  txlock.Observer
+				looks int64
+			}{
+				"slow":        {time.Millisecond, true, newAnswers(), 1},
+				"short":       {time.Hour, true, newAnswers(), 0},
+				"none":        {0, true, newAnswers(), 0},
+				"negative":    {-time.Second, true, newAnswers(), 0},
+				"no names":    {time.Millisecond, false, newAnswers(), 0},
+				"no observer": {time.Millisecond, true, nil, 0},
+			} {
+				looks, l := looksOn(t, db, nil)
+				given := looks
+				if !c.named {
+					given = nil
+				}
+				trip, count := testdb.CountTrips(t)
+				s := slowPool(t, db, guarded, c.slow, given, c.told, count).begin(t)
+				holder, id := till(t, db, key), testdb.ConnID(t, s.tx)
+				done := make(chan error, 1)
+				go func() { done <- second(s.Lock(t.Context(), key)) }()
+				db.WaitForLockWait(t, id)
+				if !testdb.Await(soon, func() bool { return l.connects.Load() >= c.looks }) {
+					t.Errorf("%s: nobody looks", name)
+				}
+				holder.commit(t)
+				wants(t, name, <-done, nil)
+				s.commit(t)
+				if n := l.connects.Load(); n != c.looks {
+					t.Errorf("%s: %d looks, want %d", name, n, c.looks)
+				}
+				trips[name] = trip.Count()
+			}
+			if trips["slow"] != trips["none"] {
+				t.Errorf("guarded=%t: %v round trips", guarded, trips)
+			}
+		}
+		looks, l := looksOn(t, db, nil)
+		told := newAnswers()
+		s := slowPool(t, db, true, time.Nanosecond, looks, told).begin(t)
+		wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
+		s.commit(t)
+		if n := l.connects.Load(); n != 0 {
+			t.Errorf("%d looks during a try", n)
+		}
+	})
+}
+
+// TestSlowWaitLooksInVain proves that a wait ends as it would without its look if that fails or
+// hangs, that it doesn't wait for it, and that nothing of it is left. It runs alone: another
+// test's goroutines would count.
+func TestSlowWaitLooksInVain(t *testing.T) { //nolint:paralleltest // see above
+	for _, engine := range testdb.Engines() {
+		db := testdb.Open(t, engine)
+		for name, look := range map[string]func(ctx context.Context) error{
+			"fails": func(context.Context) error { return errors.New("no connection today") },
+			"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		} {
+			key := named()
+			holder := till(t, db, key)
+			before := goleak.IgnoreCurrent()
+			looks, l := looksOn(t, db, look)
+			told := newAnswers()
+			pool := slowPool(t, db, true, time.Millisecond, looks, told)
+			s := pool.begin(t)
+			done := make(chan error, 1)
+			go func() { done <- second(s.Lock(t.Context(), key)) }()
+			if !testdb.Await(soon, func() bool { return l.connects.Load() > 0 }) {
+				t.Fatal("nobody looks")
+			}
+			holder.commit(t)
+			wants(t, name, <-done, nil)
+			wants(t, "Verify", s.Verify(t.Context()), nil)
+			s.commit(t)
+			if held := told.to(key).Held; held != nil {
+				t.Errorf("a look that %s has seen %v", name, held)
+			}
+			wants(t, "Close", errors.Join(looks.Close(), pool.pool.Close()), nil)
+			if err := goleak.Find(before); err != nil {
+				t.Error(name, err)
+			}
+		}
+	}
+}
+
+// TestSlowWaitOfARefusal proves that a slow wait that is refused, and one that its context
+// ends, tell the observer who was in the way.
+func TestSlowWaitOfARefusal(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, c := range map[string]struct {
+			want error
+			wait func(s *session, key txlock.Key) error
+		}{
+			"limit": {txlock.ErrWaitTimeout, func(s *session, key txlock.Key) error {
+				return second(s.WaitAtMost(time.Second).Lock(t.Context(), key))
+			}},
+			"context": {context.DeadlineExceeded, func(s *session, key txlock.Key) error {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				return second(s.Lock(ctx, key))
+			}},
+		} {
+			key := named()
+			holder := till(t, db, key)
+			var e txlock.Event
+			for range 20 {
+				looks, _ := looksOn(t, db, nil)
+				told := newAnswers()
+				s := slowPool(t, db, true, 10*time.Millisecond, looks, told).begin(t)
+				wants(t, name, c.wait(s, key), c.want)
+				_ = s.tx.Rollback()
+				if e = told.to(key); e.Held != nil {
+					break
+				}
+			}
+			wants(t, name, e.Err, c.want)
+			if e.Held == nil {
+				t.Fatalf("%s: nobody is named", name)
+			}
+			holder.names(t, fmt.Errorf("%q: %w", key, e.Held), key)
+		}
+	})
+}
