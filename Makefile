@@ -33,7 +33,7 @@ CHAOSFLAGS ?=
 CONTRIB = contrib/gocron contrib/cron contrib/recipes
 # The programs beside the library, a module each.
 COMMANDS = cmd/lockgen cmd/lockvet cmd/lockstep
-# What tests lockgorm with the queries that gorm.io/gen generates.
+# What tests lockgorm with the queries that gorm.io/gen generates, and beside gorm.io/sharding.
 GORMGEN  = tests/gormgen
 # What reads the pages of lockhttp in a browser.
 BROWSER  = tests/lockhttp

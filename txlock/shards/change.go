@@ -110,7 +110,7 @@ func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
 		return err
 	}
 	old, added := split(all, from.set)
-	all = append(old, added...) // of two changes at once, one fails before it touches a new database
+	all = slices.Concat(old, added) // of two changes at once, one fails before it touches a new database
 	for _, s := range all {
 		if err := schema.CheckCluster(ctx, s.db); err != nil {
 			return fmt.Errorf("shard %s: %w", s.name, err)

@@ -56,7 +56,7 @@ func TestChange(t *testing.T) {
 			workers.Go(func() { work(abcd) })
 		}
 		must(t, shards.Begin(ctx, on.process(t, "a", "b", "c").LookAgain(look), on.process(t, "a", "b", "c", "d")))
-		moved, stayed := some(t, abc, abcd, "a", "d", 1)[0], some(t, abc, abcd, "b", "b", 1)[0]
+		moved, stayed := some(t, abc, abcd, "a", "d"), some(t, abc, abcd, "b", "b")
 		for _, s := range []*shards.Shards{abc, abcd} {
 			wants(t, "For a key that moves", second(s.For(ctx, moved)), shards.ErrMoving)
 			on.granted(t, s, stayed)
@@ -94,7 +94,7 @@ func TestBeginWaits(t *testing.T) {
 		slot := 1
 		for ; hashed.Key(slot).Slot() != 7 || abc.Name(hashed.Key(slot)) != "a"; slot++ {
 		}
-		key := some(t, abc, abcd, "a", "d", 1)[0]
+		key := some(t, abc, abcd, "a", "d")
 		pool, err := abc.For(t.Context(), key)
 		must(t, err)
 		inTx := func(use func(scope *txlock.Scope) error) func() {
@@ -140,7 +140,7 @@ func TestLateLock(t *testing.T) {
 	onServers(t, func(t *testing.T, on site) {
 		abc, abcd := on.process(t, "a", "b", "c"), on.process(t, "a", "b", "c", "d")
 		must(t, abc.Install(t.Context()))
-		moved, stayed := some(t, abc, abcd, "a", "d", 1)[0], some(t, abc, abcd, "a", "a", 1)[0]
+		moved, stayed := some(t, abc, abcd, "a", "d"), some(t, abc, abcd, "a", "a")
 		old, err := abc.For(t.Context(), moved)
 		must(t, err)
 		must(t, shards.Begin(within(t), abc, abcd))
@@ -221,7 +221,7 @@ func TestRemove(t *testing.T) {
 		must(t, abcd.Install(t.Context()))
 		must(t, shards.Begin(within(t), abcd, abc))
 		must(t, shards.Finish(t.Context(), abcd, abc))
-		key := some(t, abcd, abc, "d", "a", 1)[0]
+		key := some(t, abcd, abc, "d", "a")
 		wants(t, "For in the shard that was removed", second(abcd.For(t.Context(), key)), shards.ErrSet)
 		on.granted(t, abc, key)
 
