@@ -123,8 +123,14 @@ func runProcess() error {
 	} else {
 		r, err = repeat(ctx, o, works[o.Work])
 	}
-	err = errors.Join(err, m.Close(ctx), db.Close())
-	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(r))
+	err = errors.Join(err, json.NewEncoder(os.Stdout).Encode(r))
+	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	closed := m.Close(limited)
+	if o.Work == "hold" {
+		closed = nil // what is not released in time expires
+	}
+	return errors.Join(err, closed, db.Close())
 }
 
 // repeat works until the time is over.

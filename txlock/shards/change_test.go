@@ -91,6 +91,7 @@ func TestBeginWaits(t *testing.T) {
 		abc, abcd := on.process(t, "a", "b", "c"), on.process(t, "a", "b", "c", "d")
 		must(t, abc.Install(t.Context()))
 		on["a"].Exec(t, "INSERT INTO lockstep_centers VALUES (7, 0, '-', 0, 0)")
+		operator := on.process(t, "a", "b", "c").LookAgain(time.Millisecond) // who waits for holders alone
 		slot := 1
 		for ; hashed.Key(slot).Slot() != 7 || abc.Name(hashed.Key(slot)) != "a"; slot++ {
 		}
@@ -123,12 +124,12 @@ func TestBeginWaits(t *testing.T) {
 			},
 		} {
 			end := hold()
-			limited, cancel := context.WithTimeout(t.Context(), 6*look)
-			wants(t, "Begin while there is "+what, shards.Begin(limited, abc, abcd), context.DeadlineExceeded)
+			limited, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			wants(t, "Begin while there is "+what, shards.Begin(limited, operator, abcd), context.DeadlineExceeded)
 			cancel()
 			wants(t, "Finish while there is "+what, shards.Finish(t.Context(), abc, abcd), shards.ErrSet)
 			end()
-			must(t, shards.Begin(within(t), abc, abcd))
+			must(t, shards.Begin(within(t), operator, abcd))
 			must(t, shards.Finish(t.Context(), abcd, abc)) // back
 		}
 		on.granted(t, abc, key)

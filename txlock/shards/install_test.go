@@ -124,6 +124,12 @@ func TestInstallInPart(t *testing.T) {
 			t.Errorf("the records are %s", got)
 		}
 		whole := on.process(t, "a", "b", "c")
+		on["a"].Exec(t, "INSERT INTO lockstep_once VALUES ('lockstep:shard:a', '-', '- -> a,b,c', 1, 4611686018427387904)") // interrupted
+		for id := 1; id < 30; id++ {
+			if key := orders.Key(id); whole.Name(key) == "a" {
+				wants(t, "For before all have the record", second(whole.For(t.Context(), key)), shards.ErrSet)
+			}
+		}
 		must(t, whole.Install(t.Context()))
 		if err := s.Install(t.Context()); err == nil || !strings.Contains(err.Error(), "shard c: ") {
 			t.Errorf("Install without a database: %v", err)
