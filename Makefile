@@ -58,6 +58,7 @@ BENCH       = $(WITHSERVERS) -durable -- go run -C bench .
 # Parts of the names of the contenders that make bench measures; none stands for all.
 CONTENDERS ?=
 BENCHFLAGS ?=
+SCALEFLAGS ?=
 
 # What Docker offers to make test-matrix.
 IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
@@ -172,8 +173,8 @@ bench-quick: ## The same in two minutes, for eyes: .bench/bench.md.
 benchmarks: ## Run the benchmarks of the packages on servers that flush every commit; BENCHTIME=1s.
 	$(WITHSERVERS) -durable -- go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
 
-scale: ## Measure what one server carries, simulate 10,000 processes, and write the tables of docs/scale.md.
-	$(WITHSERVERS) -durable -- go test -C tests -count=1 -vet=off -timeout 60m ./scale -page "$(CURDIR)/docs/scale.md"
+scale: ## Measure what one server carries, simulate 10,000 processes, and write the tables of docs/scale.md; SCALEFLAGS="-processes 16".
+	$(WITHSERVERS) -durable -- go test -C tests -count=1 -vet=off -timeout 60m ./scale -page "$(CURDIR)/docs/scale.md" $(SCALEFLAGS)
 
 chaos: ## Torment client processes and servers for DURATION=10m by faults from a SEED, and judge what they did.
 	internal/test/tools/need-cc.sh
