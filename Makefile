@@ -33,7 +33,7 @@ CHAOSFLAGS ?=
 CONTRIB = contrib/gocron contrib/cron contrib/recipes
 # The programs beside the library, a module each.
 COMMANDS = cmd/lockgen cmd/lockvet cmd/lockstep
-# What tests lockgorm with the queries that gorm.io/gen generates.
+# What tests lockgorm with the queries that gorm.io/gen generates, and beside gorm.io/sharding.
 GORMGEN  = tests/gormgen
 # What reads the pages of lockhttp in a browser.
 BROWSER  = tests/lockhttp
@@ -58,6 +58,7 @@ BENCH       = $(WITHSERVERS) -durable -- go run -C bench .
 # Parts of the names of the contenders that make bench measures; none stands for all.
 CONTENDERS ?=
 BENCHFLAGS ?=
+SCALEFLAGS ?=
 
 # What Docker offers to make test-matrix.
 IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
@@ -67,7 +68,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks scale chaos chaos-proof generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -171,6 +172,9 @@ bench-quick: ## The same in two minutes, for eyes: .bench/bench.md.
 
 benchmarks: ## Run the benchmarks of the packages on servers that flush every commit; BENCHTIME=1s.
 	$(WITHSERVERS) -durable -- go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
+
+scale: ## Measure what one server carries, simulate 10,000 processes, and write the tables of docs/scale.md; SCALEFLAGS="-processes 16".
+	$(WITHSERVERS) -durable -- go test -C tests -count=1 -vet=off -timeout 60m ./scale -page "$(CURDIR)/docs/scale.md" $(SCALEFLAGS)
 
 chaos: ## Torment client processes and servers for DURATION=10m by faults from a SEED, and judge what they did.
 	internal/test/tools/need-cc.sh

@@ -136,3 +136,9 @@ func HintNoWait(query string) string {
 	query = strings.Replace(query, "LOCK IN SHARE MODE", "FOR SHARE", 1)
 	return strings.TrimRight(query, "; \n") + " NOWAIT"
 }
+
+// SetTableWait makes LockTable give up after a second.
+const SetTableWait = "SET SESSION lock_wait_timeout = 1"
+
+// LockTable locks a table until the end of the session.
+func LockTable(name string) string { return "LOCK TABLES " + name + " WRITE" }

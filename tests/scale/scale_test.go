@@ -1,0 +1,127 @@
+package scale
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+var page = flag.String("page", "", "the `file` whose tables are written; else little is measured and nothing written")
+
+// most leaves out larger numbers of processes, on a machine that has no room for them.
+var most = flag.Int("processes", 64, "measure with so many `processes` at most")
+
+func TestMain(m *testing.M) {
+	if os.Getenv(inProcess) == "" {
+		testdb.Main(m)
+		return
+	}
+	if err := runProcess(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// effort is how much is done.
+type effort struct {
+	processes []int
+	leases    int // that each of them holds
+	long      time.Duration
+	simulated []int
+	virtual   time.Duration
+}
+
+var (
+	little = effort{[]int{2}, 10, 100 * time.Millisecond, []int{20}, 40 * time.Second}
+	whole  = effort{[]int{1, 4, 16, 64}, 100, 3 * time.Second, []int{64, 1000, 10_000}, 60 * time.Second}
+)
+
+// TestScale measures and simulates. Figures are only printed: of them it demands no more
+// than that work was done, and no lease lost that the server could have renewed.
+func TestScale(t *testing.T) {
+	e := little
+	if *page != "" {
+		e = whole
+	}
+	var measured, simulation strings.Builder
+	cpus, load := runtime.NumCPU(), loadOf(t)
+	fmt.Fprintf(&measured, "%s\n\n", circumstances(cpus, load))
+	for _, engine := range testdb.Engines() {
+		db := testdb.Fresh(t, engine)
+		install(t, db)
+		dsn := db.DSN()
+		costs := e.measured(t, &measured, db, dsn)
+		fmt.Fprintf(&simulation, "%s: a server that executes %d statements at once, %v for one that writes and %v for one that reads.\n\n", engine, costs.slots, short(costs.write), short(costs.read))
+		e.simulation(t, &simulation, costs)
+	}
+	if *page == "" {
+		return
+	}
+	text, err := os.ReadFile(*page)
+	must(t, err)
+	out := replaced(t, replaced(t, string(text), "measured", measured.String()), "simulated", simulation.String())
+	must(t, os.WriteFile(*page, []byte(out), 0o644))
+}
+
+// measured measures on a server, writes the table, and returns the costs for simulations.
+func (e effort) measured(t *testing.T, w *strings.Builder, db *testdb.DB, dsn string) costs {
+	t.Helper()
+	var version string
+	var flush, binlog int
+	must(t, db.Admin().QueryRowContext(t.Context(), "SELECT VERSION(), @@innodb_flush_log_at_trx_commit, @@log_bin").Scan(&version, &flush, &binlog))
+	fmt.Fprintf(w, "%s %s, innodb_flush_log_at_trx_commit = %d, log_bin = %d:\n\n", db.Engine(), version, flush, binlog)
+	fmt.Fprintf(w, "| processes | transactions with a lock of their own, a second (p50, p99) | leases taken and released, a second (p50, p99) | leases held and renewed, lost | reads of a lease, a second | waiters for one lock; it is handed over, a second (p50, p99 of the wait) |\n|---|---|---|---|---|---|\n")
+	var alone time.Duration
+	var writes, reads float64
+	for _, processes := range e.processes {
+		if processes > *most {
+			break
+		}
+		results := make(map[string]result)
+		for _, work := range []string{"lock", "lease", "hold", "look", "wait"} {
+			long := e.long
+			if work == "hold" && *page != "" {
+				long = 2 * ttl
+			}
+			r := e.measure(t, dsn, work, processes, long)
+			if r.Count == 0 {
+				t.Errorf("%s with %d processes: nothing was done", work, processes)
+			}
+			results[work] = r
+		}
+		lock, taken, hold, look, wait := results["lock"], results["lease"], results["hold"], results["look"], results["wait"]
+		fmt.Fprintf(w, "| %d | %.0f (%v, %v) | %.0f (%v, %v) | %d, %d | %.0f | %d; %.0f (%v, %v) |\n", processes,
+			lock.rate(), short(lock.at(0.5)), short(lock.at(0.99)), taken.rate(), short(taken.at(0.5)), short(taken.at(0.99)),
+			hold.Count, hold.Lost, look.rate(), waiters*processes-1, wait.rate(), short(wait.at(0.5)), short(wait.at(0.99)))
+		if alone == 0 {
+			alone = time.Duration(float64(time.Second) / taken.rate() / 2) // one statement of two
+			if processes > 1 {
+				alone *= time.Duration(processes)
+			}
+		}
+		writes, reads = max(writes, 2*taken.rate()), max(reads, look.rate())
+	}
+	w.WriteString("\n")
+	return costsOf(alone, writes, reads)
+}
+
+// simulation simulates with the costs, and writes the table.
+func (e effort) simulation(t *testing.T, w *strings.Builder, c costs) {
+	t.Helper()
+	w.WriteString("| processes | each holds a lease: statements a second, server busy, lost | each takes a lease for 1 s every 10 s: statements a second, server busy, p99 of Acquire | all want one lease for 10 ms: statements a second, server busy, grants a second |\n|---|---|---|---|\n")
+	for _, n := range e.simulated {
+		h, own, hot := holding(t, c, n, e.virtual), working(t, c, n, e.virtual), wanting(t, c, n, e.virtual)
+		if h.lost > 0 && h.busy < 0.5 || own.done == 0 || hot.done == 0 {
+			t.Errorf("%d processes: %d leases lost on a server that is busy for %.2f, %.0f and %.0f grants a second", n, h.lost, h.busy, own.done, hot.done)
+		}
+		fmt.Fprintf(w, "| %d | %.0f, %.0f %%, %d | %.0f, %.0f %%, %v | %.0f, %.0f %%, %.0f |\n", n,
+			h.statements, 100*h.busy, h.lost, own.statements, 100*own.busy, short(own.p99()), hot.statements, 100*hot.busy, hot.done)
+	}
+	w.WriteString("\n")
+}

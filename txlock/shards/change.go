@@ -1,0 +1,224 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/underlease"
+)
+
+// Install records the first set in all of its databases. Until then For returns ErrSet. A
+// program may call it at every start, after schema.Install: where the set is recorded, or a
+// change to it goes on, it changes nothing.
+//
+// It returns ErrSet if another set is recorded in any of the databases, or if a database has
+// no record and others have: it is new, or has lost its data. It also returns the errors of
+// the driver. The first set is used when all databases have recorded it: where one doesn't
+// answer, call Install again. Later the program may go on without that database: For tells
+// for each key.
+func (s *Shards) Install(ctx context.Context) (err error) {
+	for range 3 {
+		if err = s.install(ctx); !errors.Is(err, errMeanwhile) && !errors.Is(err, errPartly) {
+			return err
+		}
+	}
+	return err
+}
+
+var errPartly = errors.New("have no record, and the others have: they are new, or have lost their data; take them out of the set, and in again, by shards.Begin and shards.Finish")
+
+// install is Install once. Its errors may be due to another process that is at it, too. No
+// database has the set before all have what precedes it: two processes with different first
+// sets don't both come to an end.
+func (s *Shards) install(ctx context.Context) error {
+	installing, done := record{to: s.set}.String(), stable(s.set).String()
+	found, counts := make(map[string]string, len(s.shards)), make(map[string]int)
+	var down []error
+	for _, name := range s.set.names {
+		r, text, err := s.shards[name].read(ctx)
+		switch {
+		case err != nil:
+			down = append(down, err)
+			continue
+		case text != "" && text != installing && !r.knows(s.set):
+			return s.shards[name].refuse(r, s.set)
+		}
+		found[name] = text
+		counts[text]++
+	}
+	if err := errors.Join(down...); err != nil {
+		return err
+	}
+	if counts[""] > 0 && counts[""]+counts[installing] < len(found) {
+		return fmt.Errorf("%w: the databases of the set %s: %d %w", ErrSet, s.set, counts[""], errPartly)
+	}
+	for _, step := range []struct{ old, new string }{{"", installing}, {installing, done}} {
+		for _, name := range s.set.names {
+			if found[name] != step.old {
+				continue
+			}
+			if err := s.shards[name].replace(ctx, step.old, parseRecord(step.new)); err != nil {
+				return err
+			}
+			found[name] = step.new
+		}
+	}
+	return nil
+}
+
+// Lost names a shard of the old set that is gone for good: Begin and Finish leave it out.
+// Nobody may be able to reach it any more, also no process that could still have a
+// connection to it, since its record can't be changed: who reads that goes on.
+type Lost string
+
+// Begin begins to change the set, and returns when nobody holds a key any more that moves.
+// From its beginning, all processes refuse the keys that move, with ErrMoving, and go on with
+// all others, whether their set is the old one or the new one. Then move the data that belong
+// to these keys, if there are any, start the processes anew with the new set, one after the
+// other, and call Finish.
+//
+// Begin records the change in all databases, waits 10 seconds, in which every process has
+// read it, then waits until no lease of a key that moves is held, and last, for every
+// transaction that has begun before, by LOCK TABLES of the lock tables, at most a second at a
+// time: others wait behind it. That needs the privilege LOCK TABLES.
+//
+// It returns ErrSet if neither the old set nor this change is recorded, txlock.ErrInvalidOption
+// if the two sets are the same, schema.ErrMultiPrimary on a cluster of several primaries, and
+// the errors of the driver and of the context with what it has waited for. It may be repeated
+// then: a change that has begun goes on until Finish. Finish(ctx, to, from) takes it back.
+func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
+	all, err := bothOf(from, to, lost)
+	if err != nil {
+		return err
+	}
+	moving, drained := record{from: from.set, to: to.set}, record{from: from.set, to: to.set, drained: true}
+	found, err := readAll(ctx, all, func(s *shard, r record, text string) error {
+		switch {
+		case text == from.set.String(), text == moving.String(), text == drained.String():
+			return nil
+		case !from.set.has(s.name) && !r.from.has(s.name) && !r.to.has(s.name):
+			return nil // new, or not in a set any more
+		}
+		return s.refuse(r, from.set)
+	})
+	if err != nil {
+		return err
+	}
+	old, added := split(all, from.set)
+	all = slices.Concat(old, added) // of two changes at once, one fails before it touches a new database
+	for _, s := range all {
+		if err := schema.CheckCluster(ctx, s.db); err != nil {
+			return fmt.Errorf("shard %s: %w", s.name, err)
+		}
+	}
+	for _, s := range all {
+		if err := s.replace(ctx, found[s.name], moving); err != nil {
+			return err
+		}
+	}
+	if err := underlease.Pause(ctx, 2*from.lookAgain, nil); err != nil {
+		return fmt.Errorf("shards: wait until every process knows of the change: %w", err)
+	}
+	for _, s := range old {
+		if err := s.drain(ctx, func(key txlock.Key) bool { return from.Name(key) == s.name && moving.moves(from.text(key)) }); err != nil {
+			return fmt.Errorf("shard %s: %w", s.name, err)
+		}
+	}
+	for _, s := range all {
+		if err := s.replace(ctx, moving.String(), drained); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Finish ends the change that Begin has begun: from now on processes with the new set use
+// all keys, and those with the old set are refused, with ErrSet. To take a change back, call
+// Finish with the two sets exchanged, also where Begin has failed; what has been moved must
+// be back by then.
+//
+// It returns ErrSet if Begin wasn't successful, and the errors of the driver. It may be
+// repeated.
+func Finish(ctx context.Context, from, to *Shards, lost ...Lost) error {
+	all, err := bothOf(from, to, lost)
+	if err != nil {
+		return err
+	}
+	begun := false // by a Finish before, which has found all drained
+	ready := []string{
+		to.set.String(),
+		record{from: from.set, to: to.set, drained: true}.String(),
+		record{from: to.set, to: from.set, drained: true}.String(), // back
+		record{from: to.set, to: from.set}.String(),
+	}
+	check := func(s *shard, r record, text string) error {
+		begun = begun || text == to.set.String()
+		if slices.Contains(ready, text) || begun && text == (record{from: from.set, to: to.set}).String() {
+			return nil
+		}
+		return fmt.Errorf("%w: that of shard %s is %s: Finish needs a Begin that was successful", ErrSet, s.name, r)
+	}
+	found, err := readAll(ctx, all, check)
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		if err := s.replace(ctx, found[s.name], stable(to.set)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bothOf returns the shards of both sets, each once, in the order of their names.
+func bothOf(from, to *Shards, lost []Lost) (all []*shard, err error) {
+	if from.set.String() == to.set.String() {
+		return nil, fmt.Errorf("%w: both sets are %s: there is nothing to change", txlock.ErrInvalidOption, to.set)
+	}
+	both := maps.Clone(from.shards)
+	maps.Copy(both, to.shards)
+	for _, name := range lost {
+		if !from.set.has(string(name)) || to.set.has(string(name)) {
+			return nil, fmt.Errorf("%w: Lost(%q) must be a shard of the old set, and none of the new one", txlock.ErrInvalidOption, string(name))
+		}
+		delete(both, string(name))
+	}
+	for _, name := range slices.Sorted(maps.Keys(both)) {
+		all = append(all, both[name])
+	}
+	return all, nil
+}
+
+// split returns the shards that are in a set, and the others.
+func split(all []*shard, in set) (old, added []*shard) {
+	for _, s := range all {
+		if in.has(s.name) {
+			old = append(old, s)
+		} else {
+			added = append(added, s)
+		}
+	}
+	return old, added
+}
+
+// readAll reads the texts of all records, by the names of the shards, if check finds nothing
+// wrong with any.
+func readAll(ctx context.Context, all []*shard, check func(s *shard, r record, text string) error) (map[string]string, error) {
+	found := make(map[string]string, len(all))
+	for _, s := range all {
+		r, text, err := s.read(ctx)
+		if err == nil {
+			err = check(s, r, text)
+		}
+		if err != nil {
+			return nil, err
+		}
+		found[s.name] = text
+	}
+	return found, nil
+}

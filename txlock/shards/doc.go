@@ -1,0 +1,66 @@
+// Package shards spreads keys over several databases, where one server is too small:
+// docs/scale.md tells when that is.
+//
+//	s, err := shards.New(map[string]*sql.DB{"a": a, "b": b, "c": c})
+//	err = s.Install(ctx)
+//
+//	key := Orders.Key(42)
+//	db, err := s.For(ctx, key)
+//	err = locksqlc.Run(ctx, db, []txlock.Key{key}, func(tx *sql.Tx) error { ... })
+//
+// # Routing
+//
+// A key goes to the same shard in every process, whatever the order of the set, by
+// rendezvous hashing of its text with the names of the shards: a shard that is added to n
+// takes one key in n+1, and no other key moves. The formula is a stable format, which is
+// written down in route.go with the same in SQL. [By] routes by a part of the key. Keys
+// that are locked together are in one shard, or [Shards.For] returns [ErrSplit] before
+// anything is sent.
+//
+// [Of] makes something for each shard: a lease.Manager, or a *gorm.DB.
+//
+// # A shard that is down
+//
+// Its keys are refused, and all others go on. No key is ever sent to another shard: two
+// processes that don't agree which shards are up would both hold its lock.
+//
+// # The set changes
+//
+// Two processes with different sets would take the lock of one key in two databases. So each
+// database has a record of the set, a row of lockstep_once with the name of its shard, that
+// [Shards.Install] writes at first. A process looks at it every 5 seconds, and uses no shard
+// whose record has another set or another name: [ErrSet]. That notices a set with a shard too
+// many or too few, and databases that were exchanged.
+//
+// The set is changed by a program or a migration that knows both sets:
+//
+//  1. [Begin] makes all processes refuse the keys that move ([ErrMoving]), and returns when
+//     nobody holds one of them any more. All other keys go on.
+//  2. Move the data of these keys, if they are in the same databases. Start the processes
+//     anew with the new set, one after the other: those with the old set and those with the
+//     new one run beside each other.
+//  3. [Finish] opens the keys that have moved. A process that still has the old set is
+//     refused.
+//
+// What a key's old database knows of it stays there: a key of Once that has moved is new, and
+// its work would be done again. Move the rows of lockstep_once, too, or begin the change when
+// their time is over. Tokens go on to rise if the clock of the
+// new server isn't behind that of the old one by more than the change takes, which is at
+// least 10 seconds.
+//
+// On clusters of several primaries Begin can't see who holds a lock. There, end all
+// processes, delete the rows of lockstep_once whose names begin with "lockstep:shard:" in
+// all databases, and let [Shards.Install] record the new set.
+//
+// # What it relies on
+//
+// A process that has called For takes its lock within 5 seconds, or [Shards.Guard] is called
+// in the transaction, or [Shards.Confirm] after the lease was granted, which need no time.
+// A copy of a database has the record of its original: don't let programs reach both.
+//
+// # What it is not
+//
+// No transaction has two databases, so no lock is over two shards. For a lock that survives
+// the loss of a server there is package quorum: shards divide the work, and their locks are
+// as available as each server is.
+package shards

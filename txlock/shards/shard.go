@@ -1,0 +1,104 @@
+package shards
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+var queries = gen.New()
+
+var errMeanwhile = errors.New("somebody has changed it meanwhile")
+
+// shard is one database of a set.
+type shard struct {
+	name string
+	db   *sql.DB
+
+	looking chan struct{} // full while somebody uses the fields below
+	known   record
+	at      time.Time // when known was asked for; zero for never
+}
+
+// row is the name of the record in lockstep_once. No key has it.
+func (s *shard) row() []byte { return []byte("lockstep:shard:" + s.name) }
+
+// recent returns the record, at most as old as that. One goroutine reads it at a time.
+func (s *shard) recent(ctx context.Context, old time.Duration) (record, error) {
+	select {
+	case s.looking <- struct{}{}:
+		defer func() { <-s.looking }()
+	case <-ctx.Done():
+		return record{}, fmt.Errorf("shard %s: read the record: %w", s.name, ctx.Err())
+	}
+	if asked := time.Now(); s.at.IsZero() || asked.Sub(s.at) >= old {
+		r, _, err := s.read(ctx)
+		if err != nil {
+			return record{}, err
+		}
+		s.known, s.at = r, asked
+	}
+	return s.known, nil
+}
+
+// read reads the record, and its text, which is "" if there is none.
+func (s *shard) read(ctx context.Context) (r record, text string, err error) {
+	found, err := queries.ShardRecord(ctx, &rawsql.Text{DBTX: s.db, Inline: true}, s.row())
+	return s.parse(found, err)
+}
+
+// locked reads the record in a transaction, and keeps it from being changed until the end.
+func (s *shard) locked(ctx context.Context, tx rawsql.DBTX) (record, error) {
+	r, _, err := s.parse(queries.OnceResult(ctx, tx, s.row()))
+	return r, err
+}
+
+func (s *shard) parse(found []byte, err error) (record, string, error) {
+	if errors.Is(err, sql.ErrNoRows) {
+		return record{}, "", nil
+	}
+	if err != nil {
+		return record{}, "", fault.Explain(fmt.Sprintf("shard %s: read the record", s.name), err)
+	}
+	return parseRecord(string(found)), string(found), nil
+}
+
+// replace writes a record in place of the text that was read, and returns ErrSet if it is
+// another one by now.
+func (s *shard) replace(ctx context.Context, old string, r record) (err error) {
+	var n int64
+	db := &rawsql.Text{DBTX: s.db, Inline: true}
+	switch {
+	case old == r.String():
+		return nil
+	case old == "":
+		n, err = queries.MakeShardRecord(ctx, db, gen.MakeShardRecordParams{Name: s.row(), Record: []byte(r.String())})
+	default:
+		n, err = queries.ChangeShardRecord(ctx, db, gen.ChangeShardRecordParams{Name: s.row(), Record: []byte(r.String()), Old: []byte(old)})
+	}
+	if err != nil {
+		return fault.Explain(fmt.Sprintf("shard %s: write the record %s", s.name, r), err)
+	}
+	if n > 0 {
+		return nil
+	}
+	now, text, err := s.read(ctx)
+	if err != nil || text == r.String() { // somebody else did the same
+		return err
+	}
+	return fmt.Errorf("%w: that of shard %s is %s: %w", ErrSet, s.name, now, errMeanwhile)
+}
+
+// refuse is the error for a set that the record doesn't know.
+func (s *shard) refuse(r record, own set) error {
+	if len(r.from.names) == 0 {
+		return fmt.Errorf("%w: the database of shard %s has none, or not all databases of the set %s have recorded it: the first set is recorded by Shards.Install", ErrSet, s.name, own)
+	}
+	return fmt.Errorf("%w: that of shard %s is %s, and the set here is %s: configure the recorded set, or change it by shards.Begin and shards.Finish", ErrSet, s.name, r, own)
+}
