@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -85,6 +86,9 @@ func (a *Attempts) Settle(err error) {
 	}
 }
 
+// names are those of times, numbers, keys and owners, which an error may end by.
+var names = regexp.MustCompile(`"[^"]*"|\([^)]*\)|\d[-\w:.]*`)
+
 // note counts an error, by its number or its end. The caller has the mutex.
 func (l *Ledger) note(err error) {
 	var server *mysql.MySQLError
@@ -93,7 +97,7 @@ func (l *Ledger) note(err error) {
 	case errors.As(err, &server):
 		l.errors[fmt.Sprintf("Error %d", server.Number)]++
 	default:
-		text := err.Error()
+		text := names.ReplaceAllString(err.Error(), "...")
 		l.errors[text[strings.LastIndex(text, ": ")+1:]]++
 	}
 }
