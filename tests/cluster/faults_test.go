@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"syscall"
@@ -64,12 +65,20 @@ func TestFaults(t *testing.T) {
 func fault(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (kind string) {
 	t.Helper()
 	node := nodes[rand.IntN(len(nodes))]
-	if rand.IntN(2) == 0 {
-		killed(t, node)
-		return "killed"
+	kinds := []string{"killed", "hung", "cut off"}
+	if db.Engine() == testdb.MySQL { // whose members have no switch for that
+		kinds = kinds[:2]
 	}
-	hung(t, db.At(t, node))
-	return "hung"
+	kind = kinds[rand.IntN(len(kinds))]
+	switch kind {
+	case "killed":
+		killed(t, node)
+	case "hung":
+		hung(t, db.At(t, node))
+	case "cut off":
+		cutOff(t, db.At(t, node))
+	}
+	return kind
 }
 
 func killed(t *testing.T, node *testdb.Server) {
@@ -92,6 +101,20 @@ func hung(t *testing.T, at *testdb.DB) {
 	if err := at.Server().Signal(syscall.SIGCONT); err != nil {
 		t.Fatalf("continue: %v", err)
 	}
+	caughtUp(t, at)
+}
+
+// cutOff cuts a node of a Galera cluster off from the others, but not from its clients.
+func cutOff(t *testing.T, at *testdb.DB) {
+	t.Helper()
+	isolate := func(isolated int) {
+		if _, err := at.Admin().ExecContext(t.Context(), fmt.Sprintf("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=%d'", isolated)); err != nil {
+			t.Fatalf("cut a node off: %v", err)
+		}
+	}
+	isolate(1)
+	time.Sleep(rand.N(10 * time.Second)) // it is put out after 5 s
+	isolate(0)
 	caughtUp(t, at)
 }
 

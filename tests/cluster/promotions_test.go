@@ -94,9 +94,9 @@ func promotion(t *testing.T, p *load.Pair, to *route) (kind string) {
 	}
 	if kind != "killed" {
 		time.Sleep(rand.N(2 * load.TTL)) // those who are still there are told nothing
-		if err := old.Kill(); err != nil {
-			t.Fatal(err)
-		}
+	}
+	if err := old.Stop(); err != nil { // and its data with it
+		t.Fatal(err)
 	}
 	return kind
 }

@@ -39,6 +39,7 @@ func New(t *testing.T, db *testdb.DB) *Load {
 	db.Exec(t, "CREATE TABLE effects (id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL)")
 	db.Grant(t, "numbers", "marks", "effects")
 	in := Inside(t, db)
+	MayAskTheGroup(t, db)
 	l := &Load{
 		locked: NewLedger("locked", in), optimistic: NewLedger("optimistic", in), form: NewLedger("form", in), guarded: NewLedger("guarded", in),
 		polled: NewHistory("polled", 1), fair: NewHistory("fair", 1), semaphore: NewHistory("semaphore", permits),
@@ -163,4 +164,16 @@ func Inside(t *testing.T, db *testdb.DB) string {
 	}
 	db.Exec(t, "GRANT SELECT ON performance_schema.events_transactions_current TO '"+db.Config().User+"'@'%'")
 	return "(SELECT COUNT(*) FROM performance_schema.events_transactions_current WHERE THREAD_ID = PS_CURRENT_THREAD_ID() AND STATE = 'ACTIVE' AND AUTOCOMMIT = 'NO')"
+}
+
+// MayAskTheGroup lets the application's user ask, after a COMMIT that a Group Replication has
+// refused, in which view the member is.
+func MayAskTheGroup(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	if db.Engine() == testdb.MariaDB {
+		return
+	}
+	for _, table := range []string{"replication_group_members", "replication_group_member_stats"} {
+		db.Exec(t, "GRANT SELECT ON performance_schema."+table+" TO '"+db.Config().User+"'@'%'")
+	}
 }

@@ -70,7 +70,7 @@ func haproxyFailOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			faults[kind]++
-			if err := p.FailOver(t, func(primary *testdb.Server) { h.to(t, primary) }).Kill(); err != nil {
+			if err := p.FailOver(t, func(primary *testdb.Server) { h.to(t, primary) }).Stop(); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -23,7 +23,7 @@ type Stub struct {
 	working  sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[net.Conn]struct{}
+	conns map[net.Conn]bool // true of those to servers
 }
 
 // Wrong answers a command of a client.
@@ -52,7 +52,7 @@ func NewStub(ctx context.Context, server *mysql.Config, wrong func() Wrong) (*St
 	if err != nil {
 		return nil, err
 	}
-	p := &Stub{Addr: listener.Addr().String(), ctx: ctx, listener: listener, server: server, wrong: wrong, conns: make(map[net.Conn]struct{})}
+	p := &Stub{Addr: listener.Addr().String(), ctx: ctx, listener: listener, server: server, wrong: wrong, conns: make(map[net.Conn]bool)}
 	p.working.Go(func() {
 		for {
 			front, err := listener.Accept()
@@ -76,22 +76,34 @@ func (p *Stub) Close() {
 	p.working.Wait()
 }
 
-// keep has Close end a connection.
-func (p *Stub) keep(conn net.Conn) {
+// Lose ends all sessions of servers, as one that fails does. Clients see what the stub makes
+// of it.
+func (p *Stub) Lose() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.conns[conn] = struct{}{}
+	for conn, back := range p.conns {
+		if back {
+			_ = conn.Close()
+		}
+	}
+}
+
+// keep has Close end a connection, and Lose one to a server.
+func (p *Stub) keep(conn net.Conn, back bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns[conn] = back
 }
 
 // serve answers one client.
 func (p *Stub) serve(front net.Conn) {
-	p.keep(front)
+	p.keep(front, false)
 	defer func() { _ = front.Close() }()
 	conn, err := new(net.Dialer).DialContext(p.ctx, "tcp", p.server.Addr)
 	if err != nil {
 		return
 	}
-	p.keep(conn)
+	p.keep(conn, true)
 	s := &Session{stub: p, first: &Back{conn: conn}, others: make(map[string]*Back), prepared: make(map[uint32]*prepared)}
 	defer func() {
 		_ = conn.Close()
@@ -139,7 +151,7 @@ func (p *Stub) open(server *mysql.Config) (*Back, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.keep(conn)
+		p.keep(conn, true)
 		back.conn = conn
 		return &plain{Conn: conn}, nil
 	}
