@@ -3,8 +3,6 @@ package load
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -59,9 +57,7 @@ func NewClient(t *testing.T, number int, cfg *mysql.Config) *Client {
 		if err := c.Leases.Close(ctx); err != nil {
 			t.Errorf("client %d: close the manager: %v", number, err)
 		}
-		if err := c.DB.Close(); err != nil && !errors.Is(err, driver.ErrBadConn) { // which is gone
-			t.Errorf("client %d: close the pool: %v", number, err)
-		}
+		_ = c.DB.Close() // connections to servers that are gone are broken
 	})
 	return c
 }
