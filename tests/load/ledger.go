@@ -126,7 +126,7 @@ func (l *Ledger) Check(t *testing.T, db *sql.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	there := make(map[string]bool)
 	for rows.Next() {
 		var mark string

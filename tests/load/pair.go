@@ -182,7 +182,7 @@ func slaveStatus(t *testing.T, db *sql.DB) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	columns, err := rows.Columns()
 	if err != nil || !rows.Next() {
 		t.Fatalf("no replication: %v, %v", err, rows.Err())

@@ -92,7 +92,7 @@ func TestIdleTransaction(t *testing.T) {
 // TestIdleWait proves that a wait for a lock whose connection is cut ends with ErrTxDoomed,
 // and leaves nobody behind in the server's queue, and that Run goes on to ask.
 func TestIdleWait(t *testing.T) {
-	onIdle(t, func(t *testing.T, db *testdb.DB, cut, direct *load.Client) {
+	onIdle(t, func(t *testing.T, _ *testdb.DB, cut, direct *load.Client) {
 		key := txlock.Named(t.Name())
 		holds := begun(t, direct, key)
 		tx, err := cut.DB.BeginTx(t.Context(), nil)
@@ -140,7 +140,7 @@ func TestIdleWait(t *testing.T) {
 // TestIdleLease proves that a lease is kept whose renewals are rarer than the cuts, that a
 // fair wait that is cut goes on, and that Do, which asks its server every second, is not cut.
 func TestIdleLease(t *testing.T) {
-	onIdle(t, func(t *testing.T, db *testdb.DB, cut, direct *load.Client) {
+	onIdle(t, func(t *testing.T, _ *testdb.DB, cut, direct *load.Client) {
 		const ttl = 15 * time.Second
 		leases, err := lease.NewManager(cut.DB, lease.TTL(ttl)) // renewed every 5 s
 		if err != nil {

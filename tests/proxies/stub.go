@@ -108,7 +108,7 @@ func (p *Stub) serve(front net.Conn) {
 	defer func() {
 		_ = conn.Close()
 		for _, back := range s.others {
-			_ = back.conn.Close()
+			_ = back.opened.Close() // it may be broken
 		}
 	}()
 	if err := logIn(front, conn); err != nil {

@@ -28,12 +28,12 @@ const (
 
 // readPacket reads a packet with its header.
 func readPacket(r io.Reader) ([]byte, error) {
-	header := make([]byte, 4)
-	if _, err := io.ReadFull(r, header); err != nil {
+	packet := make([]byte, 4)
+	if _, err := io.ReadFull(r, packet); err != nil {
 		return nil, err
 	}
-	length := int(header[0]) | int(header[1])<<8 | int(header[2])<<16
-	packet := append(header, make([]byte, length)...)
+	length := int(packet[0]) | int(packet[1])<<8 | int(packet[2])<<16
+	packet = append(packet, make([]byte, length)...)
 	_, err := io.ReadFull(r, packet[4:])
 	if err == nil && length == 0 {
 		err = errors.New("an empty packet")

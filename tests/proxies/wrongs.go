@@ -2,6 +2,7 @@ package proxies
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -120,38 +121,55 @@ func Resets(inTransactions bool) func() Wrong {
 }
 
 // Replays sends the statements of a transaction again, on another session, where it has lost
-// the one that they were sent to. Compares refuses that where a reply is another one.
+// the one that they were sent to. One that compares refuses that where a reply is another one.
 func Replays(compares bool) func() Wrong {
-	return func() Wrong {
-		type exchange struct{ command, reply []byte }
-		var sent []exchange
-		n := 0
-		back := func(s *Session) *Back { return s.first }
-		return answers(func(s *Session, command []byte) ([]byte, error) {
-			reply, err := s.Send(back(s), command)
-			if err != nil {
-				n++
-				other, failed := s.Other(fmt.Sprint("again ", n), s.stub.server)
-				if failed != nil {
-					return nil, failed
-				}
-				back = func(*Session) *Back { return other }
-				for _, one := range sent {
-					again, err := s.Send(other, one.command)
-					if err != nil || compares && !bytes.Equal(again, one.reply) {
-						return nil, fmt.Errorf("the replay differs, %w", err)
-					}
-				}
-				if reply, err = s.Send(other, command); err != nil {
-					return nil, err
-				}
-			}
-			if sent = append(sent, exchange{command, reply}); !s.InTrans {
-				sent = nil
-			}
-			return reply, nil
-		})
+	return func() Wrong { return &replays{compares: compares} }
+}
+
+type replays struct {
+	compares bool
+	back     *Back // nil for the first
+	lost     int
+	sent     []exchange // in the transaction
+}
+
+type exchange struct{ command, reply []byte }
+
+// Answer sends a command, and all before it where the session is lost.
+func (r *replays) Answer(s *Session, command []byte) ([]byte, error) {
+	if r.back == nil {
+		r.back = s.first
 	}
+	reply, err := s.Send(r.back, command)
+	if err != nil {
+		if err = r.again(s); err == nil {
+			reply, err = s.Send(r.back, command)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.sent = append(r.sent, exchange{command, reply}); !s.InTrans {
+		r.sent = nil
+	}
+	return reply, nil
+}
+
+func (r *replays) again(s *Session) (err error) {
+	r.lost++
+	if r.back, err = s.Other(fmt.Sprint("again ", r.lost), s.stub.server); err != nil {
+		return err
+	}
+	for _, one := range r.sent {
+		reply, err := s.Send(r.back, one.command)
+		if err != nil {
+			return err
+		}
+		if r.compares && !bytes.Equal(reply, one.reply) {
+			return errors.New("the replay differs")
+		}
+	}
+	return nil
 }
 
 var comments = regexp.MustCompile(`(?s)/\*.*?\*/`)

@@ -27,19 +27,21 @@ type stage struct {
 }
 
 // staged starts a stub that does something wrong. It serves one guarded pool and a plain one.
-// Beside the server it has another one, which is another database here: it has the table, and
-// no row of it ever changes.
-func staged(t *testing.T, engine testdb.Engine, wrong func(replica *mysql.Config) func() Wrong) *stage {
+// A replica is another database here: it has the table, and no row of it ever changes.
+func staged(t *testing.T, engine testdb.Engine, wrong func(replica func() *mysql.Config) func() Wrong) *stage {
 	t.Helper()
-	db, replica := testdb.Open(t, engine), testdb.Fresh(t, engine)
+	db := testdb.Open(t, engine)
 	s := &stage{db: db, table: db.CreateTable(t, "number", columns)}
-	replica.Exec(t, "CREATE TABLE "+s.table+" ("+columns+")")
-	for _, one := range []*testdb.DB{db, replica} {
-		one.Exec(t, "INSERT INTO "+s.table+" VALUES (1, 0)")
-	}
+	db.Exec(t, "INSERT INTO "+s.table+" VALUES (1, 0)")
 	quiet := func(c *mysql.Config) { c.InterpolateParams, c.Logger = true, &mysql.NopLogger{} }
+	replica := func() *mysql.Config {
+		other := testdb.Fresh(t, engine)
+		other.Exec(t, "CREATE TABLE "+s.table+" ("+columns+")")
+		other.Exec(t, "INSERT INTO "+s.table+" VALUES (1, 0)")
+		return other.AdminConfig(quiet)
+	}
 	var err error
-	if s.stub, err = NewStub(t.Context(), db.Config(quiet), wrong(replica.AdminConfig(quiet))); err != nil {
+	if s.stub, err = NewStub(t.Context(), db.Config(quiet), wrong(replica)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.stub.Close)
@@ -117,7 +119,7 @@ func nothing() {}
 func TestWrongs(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		wrong   func(replica *mysql.Config) func() Wrong
+		wrong   func(replica func() *mysql.Config) func() Wrong
 		check   error                   // of schema.Check
 		guarded map[testdb.Engine]error // of a transaction on a guarded pool, where it has one
 		plain   map[testdb.Engine]error // of one on a plain pool
@@ -127,21 +129,21 @@ func TestWrongs(t *testing.T) {
 		"nothing":     {wrong: alone(Honest)},
 		"multiplexes": {wrong: alone(Multiplexes), check: schema.ErrProxy, guarded: both(txlock.ErrTxDoomed), plain: both(txlock.ErrNoTransaction)},
 		"splits reads": {
-			wrong: func(replica *mysql.Config) func() Wrong { return Splits(replica, true) },
+			wrong: func(replica func() *mysql.Config) func() Wrong { return Splits(replica(), true) },
 			check: schema.ErrProxy, guarded: both(txlock.ErrTxDoomed), loses: "plain",
 		},
 		"splits reads outside of transactions": {
-			wrong: func(replica *mysql.Config) func() Wrong { return Splits(replica, false) }, check: schema.ErrProxy,
+			wrong: func(replica func() *mysql.Config) func() Wrong { return Splits(replica(), false) }, check: schema.ErrProxy,
 		},
 		"caches": {
-			wrong: func(*mysql.Config) func() Wrong { return Caches() }, check: schema.ErrProxy, loses: "guarded, plain",
+			wrong: func(func() *mysql.Config) func() Wrong { return Caches() }, check: schema.ErrProxy, loses: "guarded, plain",
 		},
 		"resets": {
-			wrong: func(*mysql.Config) func() Wrong { return Resets(true) },
+			wrong: func(func() *mysql.Config) func() Wrong { return Resets(true) },
 			check: schema.ErrProxy, guarded: both(txlock.ErrTxDoomed), plain: both(txlock.ErrNoTransaction),
 		},
-		"resets between transactions": {wrong: func(*mysql.Config) func() Wrong { return Resets(false) }},
-		"replays":                     {wrong: func(*mysql.Config) func() Wrong { return Replays(true) }},
+		"resets between transactions": {wrong: func(func() *mysql.Config) func() Wrong { return Resets(false) }},
+		"replays":                     {wrong: func(func() *mysql.Config) func() Wrong { return Replays(true) }},
 		"strips comments":             {wrong: alone(Strips), check: schema.ErrProxy, only: testdb.MySQL}, // MariaDB's statements have none
 		"cuts texts":                  {wrong: alone(Cuts), guarded: map[testdb.Engine]error{testdb.MariaDB: errSyntax}},
 	} {
@@ -248,8 +250,8 @@ func both(err error) map[testdb.Engine]error {
 	return map[testdb.Engine]error{testdb.MariaDB: err, testdb.MySQL: err}
 }
 
-func alone(wrong func() Wrong) func(*mysql.Config) func() Wrong {
-	return func(*mysql.Config) func() Wrong { return wrong }
+func alone(wrong func() Wrong) func(func() *mysql.Config) func() Wrong {
+	return func(func() *mysql.Config) func() Wrong { return wrong }
 }
 
 // errSyntax stands for the server's error.
