@@ -68,7 +68,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks scale chaos chaos-proof generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix cover demo bench bench-quick benchmarks scale chaos chaos-proof generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -141,7 +141,12 @@ test-stores:
 
 test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; CLUSTER_DURATION=30s of faults.
 	internal/test/tools/need-cc.sh
-	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -parallel 8 -tags cluster ./cluster
+	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -timeout 60m -parallel 8 -tags cluster ./cluster
+
+test-proxies: ## Run the tests behind HAProxy and behind a stub that does wrong what a proxy can; PROXY_DURATION=30s of fail-overs.
+	internal/test/tools/need-cc.sh
+	internal/test/tools/need-haproxy.sh
+	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -timeout 60m -parallel 8 -tags proxies ./proxies
 
 test-foreign: ## Run the tests of SUITES, written by others, on a plain and a guarded pool, and compare; GORM_TESTS=.../gorm/tests.
 	cd tests && go run ./foreign -engines $(ENGINES) -suites $(SUITES) -gorm "$(abspath $(GORM_TESTS))"
@@ -210,14 +215,14 @@ verify-go: lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@for module in $(MODULES); do \
-		(cd $$module && go vet -tags cluster,promtool ./... && go mod tidy -diff) || \
+		(cd $$module && go vet -tags cluster,proxies,promtool ./... && go mod tidy -diff) || \
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
 	@cd $(TUTORIAL) && go tool lockgen -check shopdb
 
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
-	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster
+	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster,proxies
 	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
 	cd cmd/lockgen && $(GOLANGCI) run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $$(find ./testdata -name lockstep.gen.go -exec dirname {} +)
 

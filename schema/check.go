@@ -39,8 +39,8 @@ var (
 
 // Check looks at the tables and the server of db, and returns all that is wrong, joined
 // into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow,
-// ErrAutocommit, ErrCharset, ErrMultiPrimary and ErrProcedures, each with a sentence on the
-// remedy. It changes nothing. Call it as the user who will take locks: it tries the
+// ErrAutocommit, ErrCharset, ErrMultiPrimary, ErrProcedures and ErrProxy, each with a sentence
+// on the remedy. It changes nothing. Call it as the user who will take locks: it tries the
 // privileges of that user by EXPLAIN.
 //
 // ErrProcedures is not a fault: without the procedures, a lock on MySQL doesn't share the
@@ -64,6 +64,7 @@ func Check(ctx context.Context, db *sql.DB) error {
 		checkSession,
 		checkProcedures,
 		func(ctx context.Context, db *sql.DB) (error, error) { return checkCluster(ctx, db) },
+		checkProxy,
 	} {
 		problem, err := check(ctx, db)
 		if err != nil {

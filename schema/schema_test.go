@@ -466,6 +466,9 @@ func mocked(t *testing.T, answers []answer) *sql.DB {
 			expected.WillReturnError(errCold)
 		}
 	}
+	if last := answers[len(answers)-1]; last.rows != nil { // all were asked
+		direct(mock)
+	}
 	mock.ExpectClose()
 	t.Cleanup(func() {
 		if err := errors.Join(db.Close(), mock.ExpectationsWereMet()); err != nil {
@@ -473,6 +476,25 @@ func mocked(t *testing.T, answers []answer) *sql.DB {
 		}
 	})
 	return db
+}
+
+// direct answers what finds proxies, as a server does.
+func direct(mock sqlmock.Sqlmock) {
+	number := 100
+	asked := func(times int) {
+		for range times {
+			number++
+			mock.ExpectQuery(regexp.QuoteMeta("SELECT CONNECTION_ID(), UUID_SHORT()")).WillReturnRows(row(7, number))
+		}
+	}
+	asked(1)
+	mock.ExpectBegin()
+	mock.ExpectExec("^SAVEPOINT").WillReturnResult(sqlmock.NewResult(0, 0))
+	asked(3)
+	mock.ExpectExec("^RELEASE SAVEPOINT").WillReturnResult(sqlmock.NewResult(0, 0))
+	mock.ExpectRollback()
+	asked(1)
+	mock.ExpectQuery("SET_VAR").WillReturnRows(row(0))
 }
 
 func TestNilPool(t *testing.T) {

@@ -145,13 +145,14 @@ func Unknown(err error) bool {
 	case 1053, 1317, 1927, 3169: // ER_SERVER_SHUTDOWN, ER_QUERY_INTERRUPTED, ER_CONNECTION_KILLED (MariaDB), ER_SESSION_WAS_KILLED (MySQL)
 		return true
 	}
-	return Overtaken(err)
+	return Overtaken(err) && !errors.Is(err, ErrDeadlock) // see Rules.Refused
 }
 
 // Overtaken tells whether a member of a Group Replication has refused a commit (3101). In
 // most cases another primary was first, and the transaction is rolled back. But it is also
 // the answer to what waits for the group while the member leaves that, and then the others
-// may have the transaction, and the member when it comes back. Unknown is true of it too.
+// may have the transaction, and the member when it comes back. Unknown is true of it too,
+// unless a guarded pool has found out.
 func Overtaken(err error) bool {
 	return is(err, 3101) // ER_TRANSACTION_ROLLBACK_DURING_COMMIT
 }

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/dca00107/lockstep/internal/guard"
@@ -10,7 +11,7 @@ import (
 var Rules = guard.Rules{
 	Ended: func(err error, s guard.Server) error {
 		v := Interpret(err)
-		if v.Gone || v.OnTimeout && s.RollbackOnTimeout {
+		if v.Gone || v.OnTimeout && s.RollbackOnTimeout || errors.Is(err, ErrDeadlock) {
 			return fmt.Errorf("%w: an earlier statement was answered: %w", ErrTxDoomed, withSentinel(v.Sentinel, err))
 		}
 		return nil
@@ -32,6 +33,12 @@ var Rules = guard.Rules{
 	},
 	Unfenced: func(name string) error {
 		return fmt.Errorf("%w: lease %q: %w", ErrTxDoomed, Clipped(name), errUnfenced)
+	},
+	Refused: func(reply error) error {
+		if !Overtaken(reply) {
+			return nil
+		}
+		return fmt.Errorf("%w: another member of the group was first: %w", ErrDeadlock, reply)
 	},
 	Open:        TransactionOpen,
 	NoSavepoint: func(reply error) bool { return is(reply, 1305) }, // ER_SP_DOES_NOT_EXIST

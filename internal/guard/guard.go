@@ -43,6 +43,9 @@ type Rules struct {
 	// KeepAtOnce: a lock statement that begins a transaction is prepared at its first use.
 	// It is for tests.
 	KeepAtOnce bool
+	// Refused returns the error of a transaction that a Group Replication has refused, if
+	// this reply to COMMIT may mean that, or nil.
+	Refused func(reply error) error
 	// Gone tells whether this reply to KILL says that there is no such session.
 	Gone func(reply error) bool
 }
@@ -63,7 +66,8 @@ const (
 type connector struct {
 	base   driver.Connector
 	rules  Rules
-	galera atomic.Pointer[bool] // nil: nobody has asked yet
+	galera atomic.Pointer[bool]   // nil: nobody has asked yet
+	view   atomic.Pointer[string] // of a Group Replication, likewise
 
 	noProcedures atomic.Bool
 }

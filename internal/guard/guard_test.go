@@ -26,7 +26,7 @@ var (
 // testRules are rules like those of txlock.
 var testRules = Rules{
 	Ended: func(err error, s Server) error {
-		if server := new(mysql.MySQLError); errors.As(err, &server) && (server.Number == 1213 || server.Number == 1205 && s.RollbackOnTimeout) {
+		if server := new(mysql.MySQLError); errors.Is(err, errGone) || errors.As(err, &server) && (server.Number == 1213 || server.Number == 1205 && s.RollbackOnTimeout) {
 			return fmt.Errorf("%w: %w", errGone, err)
 		}
 		return nil
@@ -44,6 +44,12 @@ var testRules = Rules{
 			return true, nil
 		}
 		return false, reply
+	},
+	Refused: func(reply error) error {
+		if server := new(mysql.MySQLError); errors.As(reply, &server) && server.Number == 3101 {
+			return fmt.Errorf("%w: %w", errGone, reply)
+		}
+		return nil
 	},
 	Gone: func(reply error) bool {
 		server := new(mysql.MySQLError)

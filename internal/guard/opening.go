@@ -125,12 +125,12 @@ func (o *opening) close(c *conn, word string) error {
 	switch {
 	case was.pending && !was.failed:
 		return nil
-	case was.base == nil:
-		return c.finished(c.exec(context.Background(), word))
-	case word == "COMMIT":
-		return c.finished(was.base.Commit())
+	case was.base != nil && word == "COMMIT":
+		return c.finished(c.commit(was.base.Commit))
+	case was.base != nil:
+		return c.finished(was.base.Rollback())
 	}
-	return c.finished(was.base.Rollback())
+	return c.finished(c.commit(func() error { return c.exec(context.Background(), word) }))
 }
 
 // merge returns a lock statement together with the BEGIN that is pending. It returns false

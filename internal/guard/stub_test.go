@@ -23,6 +23,8 @@ type stub struct {
 	galera  string           // wsrep_on, "" for a server that has no such variable
 	answers map[string]error // to a statement, and to "connect", "close", "row", "rows close"
 
+	view string // the view of a Group Replication, "" for a server that is in none
+
 	before func(text string) // called with what is about to be executed
 
 	mu     sync.Mutex
@@ -112,6 +114,9 @@ func (c *leanConn) QueryContext(_ context.Context, query string, args []driver.N
 	}
 	if query == rawsql.Galera {
 		rows.row, rows.read = []driver.Value{[]byte("wsrep_on"), []byte(c.galera)}, c.galera == ""
+	}
+	if query == rawsql.GroupView {
+		rows.row, rows.read = []driver.Value{[]byte(c.view)}, c.view == ""
 	}
 	return rows, nil
 }

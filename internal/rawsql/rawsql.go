@@ -61,6 +61,12 @@ func SkipShared(query string, mariaDB bool) string {
 // clusters returns no row.
 const Galera = "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'"
 
+// GroupView reads which view of its Group Replication the server is a member of. A server
+// that is none returns no row, or has no such table.
+const GroupView = "SELECT s.VIEW_ID FROM performance_schema.replication_group_members m" +
+	" JOIN performance_schema.replication_group_member_stats s USING (MEMBER_ID)" +
+	" WHERE m.MEMBER_ID = @@server_uuid AND m.MEMBER_STATE = 'ONLINE'"
+
 // MaxPacket reads how long a statement may be.
 const MaxPacket = "SELECT @@max_allowed_packet"
 

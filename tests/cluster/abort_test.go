@@ -13,6 +13,7 @@ import (
 	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -28,7 +29,7 @@ func TestAborts(t *testing.T) {
 		there := db.At(t, nodes[1])
 		caughtUp(t, there)
 		other := locksuite.OpenSQL(true, locksuite.BeginTx)(t, there.Config()).DB()
-		key, in := txlock.Named(t.Name()), inside(t, db)
+		key, in := txlock.Named(t.Name()), load.Inside(t, db)
 		aborted := 0
 		for end := time.Now().Add(15 * time.Second); !t.Failed() && (time.Now().Before(end) || aborted < 10); {
 			tx, err := pool.BeginTx(t.Context(), nil)

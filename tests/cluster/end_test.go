@@ -16,6 +16,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -65,8 +66,8 @@ func TestOptimisticEnds(t *testing.T) {
 		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
 		db.Grant(t, "numbers", "marks")
 		db.Exec(t, "INSERT INTO numbers VALUES ('quiet', 0), ('ends', 0)")
-		in := inside(t, db)
-		quiet, ends := newLedger("quiet", in), newLedger("ends", in)
+		in := load.Inside(t, db)
+		quiet, ends := load.NewLedger("quiet", in), load.NewLedger("ends", in)
 		watch := &overtaken{t: t}
 		var working sync.WaitGroup
 		for i, node := range nodes[:2] {
@@ -81,34 +82,34 @@ func TestOptimisticEnds(t *testing.T) {
 			pool := sql.OpenDB(locksqlc.Connector(connector, txlock.Observe(watch)))
 			t.Cleanup(func() { _ = pool.Close() })
 			if i == 0 {
-				for range 2 { // the first one connects
+				for _, connected := range []bool{false, true} {
 					before := trips.Count()
-					quiet.optimistic(t.Context(), pool)
+					quiet.Optimistic(t.Context(), pool)
 					want := 5 // one to begin, three of the program and one to end
 					if db.Engine() == testdb.MariaDB {
 						want = 6 // see TestOpenings
 					}
-					if n := trips.Count() - before; len(quiet.fates) == 2 && n != want {
+					if n := trips.Count() - before; connected && n != want {
 						t.Errorf("%d round trips, want %d", n, want)
 					}
 				}
-				quiet.check(t, caughtUp(t, db))
+				quiet.Check(t, caughtUp(t, db))
 			}
 			for range 2 {
 				working.Go(func() {
 					for deadline := time.Now().Add(2 * time.Minute); watch.ended.Load() < 10 && time.Now().Before(deadline); {
-						ends.optimistic(t.Context(), pool)
+						ends.Optimistic(t.Context(), pool)
 					}
 				})
 			}
 		}
 		working.Wait()
-		t.Logf("%d ends were refused, errors %v", watch.ended.Load(), ends.errors)
+		t.Logf("%d ends were refused, errors %v", watch.ended.Load(), ends.Errors())
 		if watch.ended.Load() == 0 {
 			t.Error("the cluster has refused none")
 		}
 		for _, node := range slices.Backward(nodes) {
-			ends.check(t, caughtUp(t, db.At(t, node)))
+			ends.Check(t, caughtUp(t, db.At(t, node)))
 		}
 	})
 }

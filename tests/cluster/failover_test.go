@@ -6,7 +6,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -14,135 +13,19 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// pair is a primary and its asynchronous replica, and one database on both.
-type pair struct {
-	primary, replica           *testdb.Server
-	primaryAdmin, replicaAdmin *sql.DB
-	db, copied                 *testdb.DB
-}
-
-func newPair(t *testing.T) *pair {
+// newPair starts a pair whose programs work.
+func newPair(t *testing.T) *load.Pair {
 	t.Helper()
-	p := &pair{}
-	for i, server := range []**testdb.Server{&p.primary, &p.replica} {
-		*server = testdb.Dedicated(t, testdb.MariaDB, testdb.Args(
-			"--log-bin=bin", fmt.Sprintf("--server-id=%d", i+1), "--log-slave-updates", "--binlog-format=ROW", "--gtid-strict-mode=ON",
-			"--innodb-buffer-pool-size=32M", "--performance-schema=OFF", "--rpl-semi-sync-slave-enabled=ON",
-		))
-	}
-	p.primaryAdmin, p.replicaAdmin = admin(t, p.primary), admin(t, p.replica)
-	cfg := p.primary.Config()
-	var port int
-	execute(t, p.primaryAdmin, "RESET MASTER")
-	if err := p.primaryAdmin.QueryRow("SELECT @@port").Scan(&port); err != nil {
-		t.Fatal(err)
-	}
-	execute(t, p.replicaAdmin, "RESET MASTER", "SET GLOBAL gtid_slave_pos = ''",
-		fmt.Sprintf("CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = %d, MASTER_USER = '%s', MASTER_PASSWORD = '%s', MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1", port, cfg.User, cfg.Passwd),
-		"START SLAVE")
-	p.db = p.primary.Open(t)
-	p.db.Exec(t, "CREATE TABLE work (who VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
-	p.db.Grant(t, "work")
-	p.replicated(t)
-	p.copied = p.db.At(t, p.replica)
+	p := load.NewPair(t)
+	p.DB.Exec(t, "CREATE TABLE work (who VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
+	p.DB.Grant(t, "work")
+	p.Replicated(t)
 	return p
-}
-
-func admin(t *testing.T, server *testdb.Server) *sql.DB {
-	t.Helper()
-	connector, err := mysql.NewConnector(server.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := sql.OpenDB(connector)
-	t.Cleanup(func() { _ = pool.Close() })
-	return pool
-}
-
-func execute(t *testing.T, db *sql.DB, statements ...string) {
-	t.Helper()
-	for _, s := range statements {
-		if _, err := db.ExecContext(t.Context(), s); err != nil {
-			t.Fatalf("%s: %v", s, err)
-		}
-	}
-}
-
-// replicated returns when the replica has executed what the primary has committed.
-func (p *pair) replicated(t *testing.T) {
-	t.Helper()
-	var position string
-	if err := p.primaryAdmin.QueryRow("SELECT @@gtid_binlog_pos").Scan(&position); err != nil {
-		t.Fatal(err)
-	}
-	var failed int
-	if err := p.replicaAdmin.QueryRow("SELECT MASTER_GTID_WAIT(?, 120)", position).Scan(&failed); err != nil || failed != 0 {
-		t.Fatalf("the replica doesn't follow: %d, %v", failed, err)
-	}
-}
-
-// promote makes the replica a primary, with all that it has received.
-func (p *pair) promote(t *testing.T) {
-	t.Helper()
-	// In this order: a replica that is started with both threads stopped deletes what
-	// it has received, to ask for it again by GTID.
-	execute(t, p.replicaAdmin, "START SLAVE SQL_THREAD", "STOP SLAVE IO_THREAD")
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		status := slaveStatus(t, p.replicaAdmin)
-		if status["Relay_Master_Log_File"] == status["Master_Log_File"] && status["Exec_Master_Log_Pos"] == status["Read_Master_Log_Pos"] {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the replica doesn't execute what it has received: %v", status)
-		}
-	}
-	execute(t, p.replicaAdmin, "STOP SLAVE", "RESET SLAVE ALL")
-}
-
-// semiSynchronous returns when the primary has a replica that acknowledges.
-func semiSynchronous(t *testing.T, primary *sql.DB) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		var name, clients string
-		if err := primary.QueryRow("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_clients'").Scan(&name, &clients); err != nil {
-			t.Fatal(err)
-		}
-		if clients == "1" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the primary has %s replicas that acknowledge, want 1", clients)
-		}
-	}
-}
-
-func slaveStatus(t *testing.T, db *sql.DB) map[string]string {
-	t.Helper()
-	rows, err := db.QueryContext(t.Context(), "SHOW SLAVE STATUS")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	columns, err := rows.Columns()
-	if err != nil || !rows.Next() {
-		t.Fatalf("no replication: %v, %v", err, rows.Err())
-	}
-	values, into := make([]sql.NullString, len(columns)), make([]any, len(columns))
-	for i := range values {
-		into[i] = &values[i]
-	}
-	if err := rows.Scan(into...); err != nil {
-		t.Fatal(err)
-	}
-	status := make(map[string]string)
-	for i, column := range columns {
-		status[column] = values[i].String
-	}
-	return status
 }
 
 // holder is a program that goes to one server.
@@ -200,15 +83,15 @@ func TestAsynchronousFailover(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	key := txlock.Named("job")
-	oldPool, old := holder(t, p.db, time.Minute)
+	oldPool, old := holder(t, p.DB, time.Minute)
 	if err := acquire(t, old, key).Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// A token ahead of the clock, as after a clock was set back: it rises by one.
-	p.db.Exec(t, "UPDATE lockstep_leases SET token = token + 3600000000")
-	p.replicated(t)
+	p.DB.Exec(t, "UPDATE lockstep_leases SET token = token + 3600000000")
+	p.Replicated(t)
 
-	execute(t, p.replicaAdmin, "STOP SLAVE IO_THREAD") // the lag
+	p.Replica.Execute(t, "STOP SLAVE IO_THREAD") // the lag
 	oldLease := acquire(t, old, key)
 	oldTx, err := oldPool.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -216,9 +99,9 @@ func TestAsynchronousFailover(t *testing.T) {
 	}
 	defer func() { _ = oldTx.Rollback() }()
 	oldGrant := lockAndWork(t, oldTx, key, "old")
-	p.promote(t)
+	p.Promote(t)
 
-	newPool, fresh := holder(t, p.copied, time.Minute)
+	newPool, fresh := holder(t, p.Copied, time.Minute)
 	newLease, err := fresh.TryAcquire(t.Context(), key)
 	if err != nil {
 		t.Fatalf("TryAcquire on the new primary: %v, want the lease that the old holder has, too", err)
@@ -243,7 +126,7 @@ func TestAsynchronousFailover(t *testing.T) {
 			t.Errorf("a guarded transaction: %v, want both to be committed", err)
 		}
 	}
-	if there, here := workers(t, p.db), workers(t, p.copied); there != "old" || here != "new" {
+	if there, here := workers(t, p.DB), workers(t, p.Copied); there != "old" || here != "new" {
 		t.Errorf("the old primary has the work of %q, the new one of %q", there, here)
 	}
 }
@@ -274,23 +157,16 @@ func TestSemiSynchronousFailover(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
 	p := newPair(t)
-	execute(t, p.primaryAdmin, "SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_SYNC'",
-		"SET GLOBAL rpl_semi_sync_master_timeout = 3600000", "SET GLOBAL rpl_semi_sync_master_enabled = ON")
-	execute(t, p.replicaAdmin, "STOP SLAVE", "START SLAVE") // it asks the primary when it connects
-	semiSynchronous(t, p.primaryAdmin)
+	p.SemiSynchronous(t)
 	key := txlock.Named("job")
-	oldPool, old := holder(t, p.db, ttl)
-	t.Cleanup(func() { // its sessions wait for the replica
-		if _, err := p.primaryAdmin.Exec("SET GLOBAL rpl_semi_sync_master_enabled = OFF"); err != nil {
-			t.Error(err)
-		}
-	})
+	oldPool, old := holder(t, p.DB, ttl)
+	t.Cleanup(func() { p.Primary.WaitNoMore(t) }) // its sessions wait for the replica
 	if err := acquire(t, old, key).Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.replicated(t)
+	p.Replicated(t)
 
-	execute(t, p.replicaAdmin, "STOP SLAVE SQL_THREAD") // the lag: received, not executed
+	p.Replica.Execute(t, "STOP SLAVE SQL_THREAD") // the lag: received, not executed
 	oldLease := acquire(t, old, key)
 	err := locksqlc.Run(t.Context(), oldPool, nil, func(tx *sql.Tx) error {
 		lockAndWork(t, tx, key, "old")
@@ -300,13 +176,13 @@ func TestSemiSynchronousFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := oldLease.Token()
-	p.promote(t)
+	p.Promote(t)
 
-	_, fresh := holder(t, p.copied, ttl)
+	_, fresh := holder(t, p.Copied, ttl)
 	if _, err := fresh.TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
 		t.Fatalf("TryAcquire on the new primary: %v, want ErrBusy", err)
 	}
-	if who := workers(t, p.copied); who != "old" {
+	if who := workers(t, p.Copied); who != "old" {
 		t.Errorf("the new primary has the work of %q, want that of the old holder", who)
 	}
 	newLease := acquire(t, fresh, key)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
 )
@@ -28,36 +29,36 @@ func TestEffects(t *testing.T) {
 		db := nodes[0].Open(t)
 		table := db.CreateTable(t, "effects", "id INT AUTO_INCREMENT PRIMARY KEY, kind VARCHAR(10) NOT NULL, n INT NOT NULL")
 		begun := time.Now().Add(-24 * time.Hour)
-		worked := newHistory("Tick", 1)
+		worked := load.NewHistory("Tick", 1)
 		var works atomic.Uint64
 		effect := func(ctx context.Context, tx *sql.Tx, kind string, n int) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" (kind, n) VALUES (?, ?)", kind, n)
 			return err
 		}
-		once := func(ctx context.Context, c *client, kind string, n int) error {
-			_, err := locksqlc.Once(ctx, c.db, txlock.Named(fmt.Sprint(table, kind, n)), func(tx *sql.Tx) error { return effect(ctx, tx, kind, n) })
+		once := func(ctx context.Context, c *load.Client, kind string, n int) error {
+			_, err := locksqlc.Once(ctx, c.DB, txlock.Named(fmt.Sprint(table, kind, n)), func(tx *sql.Tx) error { return effect(ctx, tx, kind, n) })
 			return err
 		}
-		type ask func(ctx context.Context, c *client, jobs *job.Jobs, n int, at time.Time) error
+		type ask func(ctx context.Context, c *load.Client, n int, at time.Time) error
 		kinds := map[string]ask{
-			"once": func(ctx context.Context, c *client, _ *job.Jobs, n int, _ time.Time) error {
+			"once": func(ctx context.Context, c *load.Client, n int, _ time.Time) error {
 				return once(ctx, c, "once", n)
 			},
-			"ticktx": func(ctx context.Context, _ *client, jobs *job.Jobs, n int, at time.Time) error {
-				_, err := jobs.TickTx(ctx, txlock.Named(table+"ticktx"), at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+			"ticktx": func(ctx context.Context, c *load.Client, n int, at time.Time) error {
+				_, err := c.Jobs.TickTx(ctx, txlock.Named(table+"ticktx"), at, func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
 					return effect(ctx, tx, "ticktx", n)
 				})
 				return err
 			},
-			"tick": func(ctx context.Context, c *client, jobs *job.Jobs, n int, at time.Time) error {
-				_, err := jobs.Tick(ctx, txlock.Named(table+"tick"), at, func(ctx context.Context, _ time.Time) error {
-					one := hold{client: c.number, token: works.Add(1), begun: time.Since(worked.began)}
-					one.end = one.begun
+			"tick": func(ctx context.Context, c *load.Client, n int, at time.Time) error {
+				_, err := c.Jobs.Tick(ctx, txlock.Named(table+"tick"), at, func(ctx context.Context, _ time.Time) error {
+					one := load.Hold{Client: c.Number, Token: works.Add(1), Begun: time.Since(worked.Began)}
+					one.End = one.Begun
 					err := once(ctx, c, "tick", n)
-					if asked := time.Since(worked.began); ctx.Err() == nil {
-						one.end = asked
+					if asked := time.Since(worked.Began); ctx.Err() == nil {
+						one.End = asked
 					}
-					worked.add(one)
+					worked.Add(one)
 					return err
 				})
 				return err
@@ -70,30 +71,19 @@ func TestEffects(t *testing.T) {
 		defer working.Wait()
 		defer stop()
 		var mu sync.Mutex
-		answered, refused := make(map[string]int), make(map[string]*ledger)
+		answered, refused := make(map[string]int), make(map[string]*load.Ledger)
 		for kind := range kinds {
-			refused[kind] = newLedger(kind, "")
+			refused[kind] = load.NewLedger(kind, "")
 		}
 		for i, node := range nodes {
 			at := db.At(t, node)
 			caughtUp(t, at)
-			c := newClient(t, i, at)
-			jobs, err := job.New(c.db, c.leases)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				defer cancel()
-				if err := jobs.Close(ctx); err != nil {
-					t.Errorf("client %d: close the jobs: %v", i, err)
-				}
-			})
+			c := load.NewClient(t, i, at.Config())
 			for kind, ask := range kinds {
 				working.Go(func() {
 					for n := 0; !ended.Load() && ctx.Err() == nil; {
 						limited, cancel := context.WithTimeout(ctx, callLimit)
-						err := ask(limited, c, jobs, n, begun.Add(time.Duration(n)*time.Second))
+						err := ask(limited, c, n, begun.Add(time.Duration(n)*time.Second))
 						cancel()
 						switch {
 						case err == nil:
@@ -106,7 +96,7 @@ func TestEffects(t *testing.T) {
 							n++
 							continue
 						}
-						refused[kind].failed(err)
+						refused[kind].Failed(err)
 						time.Sleep(rand.N(20 * time.Millisecond))
 					}
 				})
@@ -132,11 +122,11 @@ func TestEffects(t *testing.T) {
 			}
 		}
 		for kind, n := range answered {
-			t.Logf("%s: %d, errors %v", kind, n, refused[kind].errors)
+			t.Logf("%s: %d, errors %v", kind, n, refused[kind].Errors())
 			if n == 0 {
 				t.Errorf("%s: nothing was done", kind)
 			}
 		}
-		worked.check(t)
+		worked.Check(t)
 	})
 }

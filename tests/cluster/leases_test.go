@@ -17,6 +17,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/tests/load"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -27,15 +28,15 @@ import (
 func TestAsk(t *testing.T) {
 	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
-		var clients []*client
+		var clients []*load.Client
 		for i, node := range nodes {
 			caughtUp(t, db.At(t, node))
-			clients = append(clients, newClient(t, i, db.At(t, node)))
+			clients = append(clients, load.NewClient(t, i, db.At(t, node).Config()))
 		}
 		key := txlock.Named(t.Name())
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
-		held, err := clients[0].leases.Acquire(ctx, key)
+		held, err := clients[0].Leases.Acquire(ctx, key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +52,7 @@ func TestAsk(t *testing.T) {
 			var waiting sync.WaitGroup
 			waiting.Go(func() {
 				defer close(taken)
-				l, err := next.leases.Acquire(ctx, key)
+				l, err := next.Leases.Acquire(ctx, key)
 				if err != nil {
 					t.Errorf("round %d: Acquire: %v", round, err)
 					return
@@ -60,7 +61,7 @@ func TestAsk(t *testing.T) {
 			})
 			why, begun := fmt.Sprint("round ", round), time.Now()
 			for err = txlock.ErrNotHeld; errors.Is(err, txlock.ErrNotHeld) && ctx.Err() == nil; { // a node that lags hasn't heard of the holder
-				err = asker.leases.Ask(ctx, key, why)
+				err = asker.Leases.Ask(ctx, key, why)
 			}
 			if err != nil {
 				t.Fatalf("round %d: Ask: %v", round, err)
@@ -94,14 +95,14 @@ func TestAsk(t *testing.T) {
 			if why, asked := l.Asked(); asked {
 				t.Errorf("round %d: the next holder is asked because of %q", round, why)
 			}
-			held, holder = l, next.number
+			held, holder = l, next.Number
 		}
 		if err := held.Release(ctx); err != nil {
 			t.Fatal(err)
 		}
 		for i, node := range nodes {
 			caughtUp(t, db.At(t, node))
-			if err := clients[i].leases.Ask(ctx, key, "nobody"); !errors.Is(err, txlock.ErrNotHeld) {
+			if err := clients[i].Leases.Ask(ctx, key, "nobody"); !errors.Is(err, txlock.ErrNotHeld) {
 				t.Errorf("node %d: Ask for what is free: %v", i, err)
 			}
 		}
@@ -129,19 +130,19 @@ func TestLeasesTogether(t *testing.T) {
 		db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL)")
 		db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
 		db.Grant(t, "numbers", "marks")
-		in := inside(t, db)
-		var held []*history
+		in := load.Inside(t, db)
+		var held []*load.History
 		for _, kind := range []string{"all1", "all2", "all3"} {
-			h := newHistory(kind, 1)
-			h.ledger = newLedger(kind, in)
+			h := load.NewHistory(kind, 1)
+			h.Ledger = load.NewLedger(kind, in)
 			held = append(held, h)
 			db.Exec(t, "INSERT INTO numbers VALUES ('"+kind+"', 0)")
 		}
 		keptKey, began := txlock.Named("kept"), time.Now()
-		var clients []*client
+		var clients []*load.Client
 		for i, node := range nodes {
 			caughtUp(t, db.At(t, node))
-			clients = append(clients, newClient(t, i, db.At(t, node)))
+			clients = append(clients, load.NewClient(t, i, db.At(t, node).Config()))
 		}
 
 		ctx, stop := context.WithCancel(t.Context())
@@ -153,11 +154,11 @@ func TestLeasesTogether(t *testing.T) {
 		var grants []kept
 		for _, c := range clients {
 			for _, work := range []func(ctx context.Context){
-				func(ctx context.Context) { c.several(ctx, held) },
-				func(ctx context.Context) { c.several(ctx, held) },
+				func(ctx context.Context) { several(ctx, c, held) },
+				func(ctx context.Context) { several(ctx, c, held) },
 				func(ctx context.Context) {
-					one := kept{client: c.number, asked: time.Since(began)}
-					l, err := c.leases.TryAcquire(ctx, keptKey, lease.HoldAtLeast(keptFor))
+					one := kept{client: c.Number, asked: time.Since(began)}
+					l, err := c.Leases.TryAcquire(ctx, keptKey, lease.HoldAtLeast(keptFor))
 					if err != nil {
 						return
 					}
@@ -187,7 +188,7 @@ func TestLeasesTogether(t *testing.T) {
 
 		for i, c := range clients {
 			acquired, cancel := context.WithTimeout(ctx, time.Minute)
-			all, err := c.leases.AcquireAll(acquired, []txlock.Key{keptKey, txlock.Named("all1"), txlock.Named("all2"), txlock.Named("all3")})
+			all, err := c.Leases.AcquireAll(acquired, []txlock.Key{keptKey, txlock.Named("all1"), txlock.Named("all2"), txlock.Named("all3")})
 			cancel()
 			if err != nil {
 				t.Fatalf("client %d: AcquireAll at the end: %v", i, err)
@@ -200,11 +201,11 @@ func TestLeasesTogether(t *testing.T) {
 			t.Logf("node %d:", i)
 			here := caughtUp(t, db.At(t, node))
 			for _, h := range held {
-				h.ledger.check(t, here)
+				h.Ledger.Check(t, here)
 			}
 		}
 		for _, h := range held {
-			h.check(t)
+			h.Check(t)
 		}
 		checkKept(t, grants)
 	})
@@ -212,52 +213,52 @@ func TestLeasesTogether(t *testing.T) {
 
 // several acquires two of the leases or all, in any order, raises their numbers in a
 // transaction that they guard, and releases them.
-func (c *client) several(ctx context.Context, held []*history) {
+func several(ctx context.Context, c *load.Client, held []*load.History) {
 	held = slices.Clone(held)
 	rand.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
 	held = held[:2+rand.IntN(2)]
 	var keys []txlock.Key
 	for _, h := range held {
-		keys = append(keys, txlock.Named(h.kind))
+		keys = append(keys, txlock.Named(h.Kind))
 	}
-	all, err := c.leases.AcquireAll(ctx, keys)
+	all, err := c.Leases.AcquireAll(ctx, keys)
 	if err != nil {
-		held[0].failed(err)
+		held[0].Failed(err)
 		return
 	}
-	holds, ours := make([]hold, len(held)), make([]*attempts, len(held))
+	holds, ours := make([]load.Hold, len(held)), make([]*load.Attempts, len(held))
 	for i, h := range held {
 		token := all.Get(keys[i]).Token()
-		holds[i], ours[i] = hold{client: c.number, token: token, begun: time.Since(h.began)}, &attempts{ledger: h.ledger}
-		holds[i].end = holds[i].begun
+		holds[i], ours[i] = load.Hold{Client: c.Number, Token: token, Begun: time.Since(h.Began)}, h.Begin()
+		holds[i].End = holds[i].Begun
 	}
 	look := func() {
 		for i, key := range keys {
-			if asked := time.Since(held[i].began); all.Get(key).Err() == nil {
-				holds[i].end = asked
+			if asked := time.Since(held[i].Began); all.Get(key).Err() == nil {
+				holds[i].End = asked
 			}
 		}
 	}
-	err = locksqlc.Run(ctx, c.db, nil, func(tx *sql.Tx) error {
+	err = locksqlc.Run(ctx, c.DB, nil, func(tx *sql.Tx) error {
 		look()
 		for _, a := range ours {
-			if err := a.increment(ctx, tx); err != nil {
+			if err := a.Increment(ctx, tx); err != nil {
 				return err
 			}
 		}
 		err := all.Guard(ctx, tx)
 		for _, a := range ours {
-			a.done = err == nil
+			a.Done = err == nil
 		}
 		return err
 	})
 	look()
 	for i, a := range ours {
-		a.settle(err)
-		held[i].add(holds[i])
+		a.Settle(err)
+		held[i].Add(holds[i])
 	}
 	if err := all.Release(ctx); err != nil {
-		held[0].failed(err)
+		held[0].Failed(err)
 	}
 }
 

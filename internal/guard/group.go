@@ -1,0 +1,40 @@
+package guard
+
+import (
+	"context"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// groupPatience bounds how long a COMMIT may have waited for the answer that the group has
+// refused it. A member that STOP GROUP_REPLICATION ends gives that answer, too, to what has
+// waited for 50 s (TRANSACTION_KILL_TIMEOUT in MySQL's sources), before it says that it leaves.
+const groupPatience = 10 * time.Second
+
+// commit sends what commits. A member of a Group Replication gives one answer to a
+// transaction that the group has refused, which is rolled back everywhere, and to one that
+// waits for the group while the member leaves, which the others may have. Who leaves says so
+// before it answers, and who comes back is in another view of the group. So the member is
+// asked: if it is in the view that this pool knew of before, the group has refused the
+// transaction, and commit returns Rules.Refused. The first such answer makes the view known;
+// it, and each after which nobody may ask, stays what it was.
+func (c *conn) commit(send func() error) error {
+	known, sent := c.pool.view.Load(), time.Now()
+	err := send()
+	refused := c.pool.rules.Refused(err)
+	if refused == nil || time.Since(sent) > groupPatience {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), groupPatience)
+	defer cancel()
+	row, failed := readRow(ctx, c.base, rawsql.GroupView, 1)
+	if failed != nil { // it is not a member any more, or this user may not ask
+		return err
+	}
+	c.pool.view.Store(&row[0])
+	if known == nil || *known != row[0] {
+		return err
+	}
+	return refused
+}

@@ -1,0 +1,57 @@
+package guard
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// TestRefusedByTheGroup proves that a refused COMMIT is known to be rolled back only where
+// the member is in a view of the group that was known before it was sent.
+func TestRefusedByTheGroup(t *testing.T) {
+	t.Parallel()
+	refused := &mysql.MySQLError{Number: 3101, Message: "refused"}
+	denied := &mysql.MySQLError{Number: 1142, Message: "no privilege"}
+	base, pool := newStub(t, false)
+	for i, c := range []struct {
+		view   string // "" of one that is no member
+		answer error  // to the question
+		commit error
+		known  bool // that it is rolled back
+		asks   bool
+	}{
+		{view: "1:3"},
+		{view: "1:3", commit: refused, asks: true},
+		{view: "1:3", commit: refused, asks: true, known: true},
+		{view: "1:3", commit: refused, asks: true, known: true},
+		{view: "1:3", commit: deadlock},
+		{view: "1:3", commit: errDead},
+		{view: "1:4", commit: refused, asks: true}, // somebody has left, or has joined
+		{view: "1:4", commit: refused, asks: true, known: true},
+		{view: "", commit: refused, asks: true},
+		{view: "1:4", commit: refused, answer: denied, asks: true},
+		{view: "1:6", commit: refused, asks: true}, // it has come back
+	} {
+		base.mu.Lock()
+		base.view, base.sent = c.view, nil
+		base.answers["commit"], base.answers[rawsql.GroupView] = c.commit, c.answer
+		base.mu.Unlock()
+		tx := begin(t, pool)
+		if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != nil {
+			t.Fatal(err)
+		}
+		err := tx.Commit()
+		if !errors.Is(err, c.commit) || errors.Is(err, errGone) != c.known {
+			t.Errorf("%d: Commit: %v, want it known: %t", i, err, c.known)
+		}
+		if asked := base.has(rawsql.GroupView); asked != c.asks {
+			t.Errorf("%d: the server was asked: %t", i, asked)
+		}
+	}
+	if n := base.connections(); n != 6 { // the first, and one after each of five that nobody knows the end of
+		t.Errorf("%d connections", n)
+	}
+}

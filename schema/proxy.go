@@ -1,0 +1,114 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// ErrProxy is returned when something between the program and the server doesn't take the
+// statements of one connection to one session of one server, as they are: a proxy that
+// multiplexes, splits reads, pools, caches or strips comments. Locks don't hold through it.
+var ErrProxy = errors.New("schema: a proxy that locks don't hold through, see docs/proxies.md")
+
+// checkProxy finds a proxy that does with statements what a lock doesn't survive. It asks for
+// the session and for a number that no server gives twice, outside of a transaction and in
+// one, in plain reads and in one that locks. The texts have no @, for which ProxySQL would
+// leave the session with its client.
+func checkProxy(ctx context.Context, db *sql.DB) (problem, err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
+	}
+	defer func() { err = errors.Join(err, closed(conn.Close())) }()
+	var asked witness
+	if err := asked.ask(ctx, conn, plainRead); err != nil {
+		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
+	}
+	if err := asked.inTransaction(ctx, conn); lost(ctx, err) {
+		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
+	} else if err != nil {
+		return fmt.Errorf("%w: a transaction that does nothing has failed: %w", ErrProxy, err), nil
+	}
+	if err := asked.ask(ctx, conn, plainRead); err != nil {
+		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
+	}
+	return errors.Join(asked.problem(), checkHints(ctx, conn)), nil
+}
+
+// plainRead asks for the session, and for a number of the server's that is never given again.
+const plainRead = "SELECT CONNECTION_ID(), UUID_SHORT()"
+
+// witness has what was answered.
+type witness struct{ sessions, numbers []uint64 }
+
+func (w *witness) ask(ctx context.Context, db Queryer, query string) error {
+	var session, number uint64
+	if err := db.QueryRowContext(ctx, query).Scan(&session, &number); err != nil {
+		return err
+	}
+	w.sessions, w.numbers = append(w.sessions, session), append(w.numbers, number)
+	return nil
+}
+
+// inTransaction asks in a transaction, which has a savepoint that must stay.
+func (w *witness) inTransaction(ctx context.Context, conn *sql.Conn) error {
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // nothing was done in it
+	if _, err := tx.ExecContext(ctx, "SAVEPOINT lockstep_check"); err != nil {
+		return err
+	}
+	for _, query := range []string{plainRead, plainRead + " FOR UPDATE", plainRead} {
+		if err := w.ask(ctx, tx, query); err != nil {
+			return err
+		}
+	}
+	_, err = tx.ExecContext(ctx, "RELEASE SAVEPOINT lockstep_check")
+	return err
+}
+
+// problem says what is wrong with the answers.
+func (w *witness) problem() error {
+	seen := make(map[uint64]bool)
+	for i, session := range w.sessions {
+		switch {
+		case seen[w.numbers[i]]:
+			return fmt.Errorf("%w: reads are answered from a cache: switch that off, or leave what reads under locks out of it", ErrProxy)
+		case session != w.sessions[0]:
+			return fmt.Errorf("%w: the statements of one connection reach several sessions, of one server or of several: switch off multiplexing, read/write splitting and pooling for this user", ErrProxy)
+		}
+		seen[w.numbers[i]] = true
+	}
+	return nil
+}
+
+// checkHints finds out whether a hint reaches MySQL. MariaDB has neither such hints nor the
+// variable, and refuses this.
+func checkHints(ctx context.Context, conn *sql.Conn) error {
+	var ignored bool
+	err := conn.QueryRowContext(ctx, "SELECT /*+ SET_VAR(max_execution_time=86400000) */ @@max_execution_time <> 86400000").Scan(&ignored)
+	if err == nil && ignored {
+		return fmt.Errorf("%w: comments are taken out of statements, and with them the limits of waits: switch that off", ErrProxy)
+	}
+	return nil
+}
+
+// lost tells whether this is an error of the connection or of the context.
+func lost(ctx context.Context, err error) bool {
+	return err != nil && (ctx.Err() != nil || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn))
+}
+
+// closed leaves out that a connection is gone, which others tell.
+func closed(err error) error {
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,120 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/tests/load"
+)
+
+// TestSinglePrimary has clients on the primary of a Group Replication that has one, which is
+// killed or hangs, so that the group elects another; the old one joins again. What TestFaults
+// promises of several primaries holds, on every member.
+func TestSinglePrimary(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		if engine == testdb.MySQL {
+			singlePrimary(t)
+		}
+	}
+}
+
+func singlePrimary(t *testing.T) {
+	nodes, err := testdb.StartGroup(t.Context(), 3, testdb.Args(
+		"--loose-group-replication-single-primary-mode=ON", "--loose-group-replication-enforce-update-everywhere-checks=OFF"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := nodes[0].Open(t)
+	t.Cleanup(func() { // before the database is dropped, which only a primary can
+		if t.Failed() {
+			for i, node := range nodes {
+				t.Logf("node %d wrote:\n%s", i, node.Log())
+			}
+		}
+		if err := testdb.StopAll(nodes); err != nil {
+			t.Error(err)
+		}
+	})
+	work, to := load.New(t, db), new(route)
+	to.to(nodes[0])
+	following := follow(t, to, nodes)
+	var clients []*load.Client
+	for i := range nodes {
+		clients = append(clients, to.client(t, i, db))
+	}
+	work.Run(t, clients, func() {
+		faults, elected := make(map[string]int), 0
+		for end := time.Now().Add(faultsLast(t)); time.Now().Before(end) && !t.Failed(); {
+			before := following.primary()
+			kind := "killed"
+			if rand.IntN(2) == 0 {
+				killed(t, before)
+			} else {
+				kind = "hung"
+				hung(t, db.At(t, before))
+			}
+			faults[kind]++
+			if following.primary() != before {
+				elected++
+			}
+			time.Sleep(rand.N(2 * time.Second))
+		}
+		t.Logf("faults: %v, %d times another primary was elected", faults, elected)
+		if elected == 0 {
+			t.Error("no other primary was elected")
+		}
+	})
+	for i, node := range nodes {
+		t.Logf("node %d:", i)
+		work.Check(t, caughtUp(t, db.At(t, node)))
+	}
+	work.CheckHolds(t)
+}
+
+// follower knows which member is the primary.
+type follower struct {
+	mu  sync.Mutex
+	now *testdb.Server
+}
+
+func (f *follower) primary() *testdb.Server {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now
+}
+
+// follow routes new connections to the member that a majority has elected, as a router does.
+func follow(t *testing.T, to *route, nodes []*testdb.Server) *follower {
+	t.Helper()
+	f := &follower{now: nodes[0]}
+	ctx, stop := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	t.Cleanup(func() {
+		stop()
+		following.Wait()
+	})
+	for _, node := range nodes {
+		pool := load.Administrator(t, node, time.Second)
+		following.Go(func() {
+			for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+				var itself bool
+				err := pool.QueryRowContext(ctx, `SELECT COALESCE(SUM(MEMBER_ROLE = 'PRIMARY' AND MEMBER_ID = @@server_uuid), 0) AND COUNT(*) >= 2
+					FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'`).Scan(&itself)
+				if err != nil || !itself {
+					continue
+				}
+				f.mu.Lock()
+				f.now = node
+				to.to(node)
+				f.mu.Unlock()
+			}
+		})
+	}
+	return f
+}

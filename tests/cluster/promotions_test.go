@@ -1,0 +1,102 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/tests/load"
+)
+
+// route is where new connections go, as a name, or an address that moves, does it.
+type route struct{ addr atomic.Pointer[string] }
+
+func (r *route) to(server *testdb.Server) {
+	addr := server.Config().Addr
+	r.addr.Store(&addr)
+}
+
+func (r *route) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", *r.addr.Load())
+}
+
+// client is one whose connections go there.
+func (r *route) client(t *testing.T, number int, db *testdb.DB) *load.Client {
+	t.Helper()
+	cfg := db.Config()
+	cfg.DialFunc = r.dial
+	return load.NewClient(t, number, cfg)
+}
+
+// TestPromotions has clients on a semi-synchronous pair, whose primary is killed, hangs or is
+// cut off from its replica, which is promoted then. The old primary goes on to take what its
+// clients send, and acknowledges none of it. What TestFaults promises of a cluster holds of
+// the last primary.
+func TestPromotions(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		if engine == testdb.MariaDB {
+			promotions(t)
+		}
+	}
+}
+
+func promotions(t *testing.T) {
+	p, to := load.NewPair(t), new(route)
+	work := load.New(t, p.DB)
+	p.SemiSynchronous(t)
+	p.Replicated(t)
+	to.to(p.Primary.Server)
+	var clients []*load.Client
+	for i := range 3 {
+		clients = append(clients, to.client(t, i, p.DB))
+	}
+	work.Run(t, clients, func() {
+		faults := make(map[string]int)
+		for end := time.Now().Add(faultsLast(t)); time.Now().Before(end) && !t.Failed(); {
+			faults[promotion(t, p, to)]++
+			time.Sleep(rand.N(4 * time.Second))
+		}
+		t.Logf("faults: %v", faults)
+	})
+	for _, node := range []load.Node{p.Primary, p.Replica} {
+		p.Replicated(t)
+		work.Check(t, p.DB.At(t, node.Server).Admin())
+	}
+	work.CheckHolds(t)
+}
+
+// promotion makes the primary fail, and promotes its replica.
+func promotion(t *testing.T, p *load.Pair, to *route) (kind string) {
+	t.Helper()
+	kind = []string{"killed", "hung", "cut off"}[rand.IntN(3)]
+	switch kind {
+	case "killed":
+		if err := p.Primary.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	case "hung":
+		if err := p.Primary.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := p.FailOver(t, to.to)
+	if kind == "hung" {
+		if err := old.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kind != "killed" {
+		time.Sleep(rand.N(2 * load.TTL)) // those who are still there are told nothing
+	}
+	if err := old.Stop(); err != nil { // and its data with it
+		t.Fatal(err)
+	}
+	return kind
+}

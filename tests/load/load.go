@@ -1,0 +1,179 @@
+// Package load is what clients do while servers fail, and the judge of what they have done:
+// transactions under locks and versions, leases, fair ones, permits, guarded writes and
+// jobs.
+package load
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// Load is the work of all clients on one database.
+type Load struct {
+	locked, optimistic, form, guarded *Ledger
+	polled, fair, semaphore           *History
+
+	ticks struct {
+		*Ledger
+		begun    time.Time
+		answered int // under the mutex of the Ledger
+	}
+}
+
+// New makes the tables of the load.
+func New(t *testing.T, db *testdb.DB) *Load {
+	t.Helper()
+	db.Exec(t, "CREATE TABLE numbers (kind VARCHAR(20) PRIMARY KEY, n BIGINT NOT NULL, token BIGINT UNSIGNED NOT NULL, falls BIGINT NOT NULL)")
+	db.Exec(t, "CREATE TABLE marks (id VARCHAR(40) PRIMARY KEY, kind VARCHAR(20) NOT NULL, inside BOOL NOT NULL)")
+	db.Exec(t, "CREATE TABLE effects (id INT AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL)")
+	db.Grant(t, "numbers", "marks", "effects")
+	in := Inside(t, db)
+	MayAskTheGroup(t, db)
+	l := &Load{
+		locked: NewLedger("locked", in), optimistic: NewLedger("optimistic", in), form: NewLedger("form", in), guarded: NewLedger("guarded", in),
+		polled: NewHistory("polled", 1), fair: NewHistory("fair", 1), semaphore: NewHistory("semaphore", permits),
+	}
+	l.ticks.Ledger, l.ticks.begun = NewLedger("ticks", in), time.Now().Add(-24*time.Hour)
+	for _, one := range l.ledgers() {
+		db.Exec(t, "INSERT INTO numbers VALUES ('"+one.Kind+"', 0, 0, 0)")
+	}
+	return l
+}
+
+func (l *Load) ledgers() []*Ledger { return []*Ledger{l.locked, l.optimistic, l.form, l.guarded} }
+
+// Run has the clients work while faults are made, and until they have ended what they were
+// at. Afterwards all is to be had again, by each of them.
+func (l *Load) Run(t *testing.T, clients []*Client, faults func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var working sync.WaitGroup
+	var ended atomic.Bool
+	defer working.Wait()
+	defer stop()
+	for _, c := range clients {
+		next := 0
+		for _, work := range []func(ctx context.Context){
+			func(ctx context.Context) { l.locked.Locked(ctx, c.DB) },
+			func(ctx context.Context) { l.optimistic.Optimistic(ctx, c.DB) },
+			func(ctx context.Context) { l.form.Form(ctx, c.DB) },
+			func(ctx context.Context) {
+				c.hold(ctx, l.polled, c.polled, func(held *lease.Lease) error { return c.guarded(ctx, l.guarded, held) })
+			},
+			func(ctx context.Context) { c.hold(ctx, l.fair, c.fair, nothing) },
+			func(ctx context.Context) { c.hold(ctx, l.semaphore, c.permit, nothing) },
+			func(ctx context.Context) { next = l.tick(ctx, c, next) },
+		} {
+			working.Go(func() {
+				for !ended.Load() && ctx.Err() == nil {
+					limited, cancel := context.WithTimeout(ctx, CallLimit)
+					work(limited)
+					cancel()
+					time.Sleep(rand.N(20 * time.Millisecond))
+				}
+			})
+		}
+	}
+	faults()
+	ended.Store(true)
+	working.Wait()
+	for _, c := range clients {
+		for _, opts := range [][]lease.AcquireOption{nil, {lease.Fair()}} {
+			acquired, cancel := context.WithTimeout(ctx, time.Minute)
+			held, err := c.Leases.Acquire(acquired, txlock.Named("polled"), opts...)
+			cancel()
+			if err != nil {
+				t.Fatalf("client %d: Acquire at the end: %v", c.Number, err)
+			}
+			if err := held.Release(ctx); err != nil {
+				t.Errorf("client %d: Release at the end: %v", c.Number, err)
+			}
+		}
+	}
+	for _, one := range append(l.ledgers(), l.ticks.Ledger) {
+		t.Logf("%s: errors %v", one.Kind, one.Errors())
+	}
+}
+
+// tick does the next tick of a job, and returns the number of the one after it.
+func (l *Load) tick(ctx context.Context, c *Client, n int) int {
+	_, err := c.Jobs.TickTx(ctx, txlock.Named("ticks"), l.ticks.begun.Add(time.Duration(n)*time.Second), func(ctx context.Context, tx *sql.Tx, _ time.Time) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO effects (n) VALUES (?)", n)
+		return err
+	})
+	switch {
+	case err == nil:
+		l.ticks.mu.Lock()
+		defer l.ticks.mu.Unlock()
+		l.ticks.answered = max(l.ticks.answered, n+1)
+		return n + 1
+	case errors.Is(err, job.ErrPast): // who began the later one was told that this was done
+		return n + 1
+	}
+	l.ticks.Failed(err)
+	return n
+}
+
+// Check compares the data of a server with what the clients know.
+func (l *Load) Check(t *testing.T, db *sql.DB) {
+	t.Helper()
+	for _, one := range l.ledgers() {
+		one.Check(t, db)
+	}
+	var falls, rows, different, last int
+	if err := db.QueryRow("SELECT falls FROM numbers WHERE kind = 'guarded'").Scan(&falls); err != nil {
+		t.Fatal(err)
+	}
+	if falls != 0 {
+		t.Errorf("guarded: the token in the data has fallen %d times", falls)
+	}
+	if err := db.QueryRow("SELECT COUNT(*), COUNT(DISTINCT n), COALESCE(MAX(n), -1) FROM effects").Scan(&rows, &different, &last); err != nil {
+		t.Fatal(err)
+	}
+	if rows != different || different != last+1 || rows < l.ticks.answered || rows == 0 {
+		t.Errorf("ticks: %d effects of %d numbers up to %d, and %d were answered, want one effect of each", rows, different, last, l.ticks.answered)
+	}
+	t.Logf("ticks: %d", rows)
+}
+
+// CheckHolds says that no lease was held by two, and that tokens rise.
+func (l *Load) CheckHolds(t *testing.T) {
+	t.Helper()
+	for _, h := range []*History{l.polled, l.fair, l.semaphore} {
+		h.Check(t)
+	}
+}
+
+// Inside is an expression that tells whether it is in a transaction. The application's
+// user may ask for it.
+func Inside(t *testing.T, db *testdb.DB) string {
+	t.Helper()
+	if db.Engine() == testdb.MariaDB {
+		return "@@in_transaction"
+	}
+	db.Exec(t, "GRANT SELECT ON performance_schema.events_transactions_current TO '"+db.Config().User+"'@'%'")
+	return "(SELECT COUNT(*) FROM performance_schema.events_transactions_current WHERE THREAD_ID = PS_CURRENT_THREAD_ID() AND STATE = 'ACTIVE' AND AUTOCOMMIT = 'NO')"
+}
+
+// MayAskTheGroup lets the application's user ask, after a COMMIT that a Group Replication has
+// refused, in which view the member is.
+func MayAskTheGroup(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	if db.Engine() == testdb.MariaDB {
+		return
+	}
+	for _, table := range []string{"replication_group_members", "replication_group_member_stats"} {
+		db.Exec(t, "GRANT SELECT ON performance_schema."+table+" TO '"+db.Config().User+"'@'%'")
+	}
+}
