@@ -57,11 +57,14 @@ func TestLostWhileItCommits(t *testing.T) {
 	}
 }
 
-// TestLostTwice learns only from the second error that something may have been committed.
+// TestLostTwice learns only from the second error that something may have been committed. The
+// session is looked for once.
 func TestLostTwice(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
 	tx := begin(t, pool)
+	book, _, _ := Ask(t.Context(), tx)
+	book.Scope(func() Scope { return &locks{} })
 	base.will("UPDATE", driver.ErrBadConn)
 	base.will("rows close", driver.ErrBadConn)
 	rows, err := tx.QueryContext(t.Context(), "CALL p()")
@@ -76,6 +79,9 @@ func TestLostTwice(t *testing.T) {
 	}
 	if err := tx.Commit(); !errors.Is(err, errLost) || !errors.Is(err, errCommitted) {
 		t.Errorf("Commit: %v, want that it may have been committed", err)
+	}
+	if n := base.connections(); n != 2 {
+		t.Errorf("%d connections were opened, want one to end the session", n)
 	}
 }
 
