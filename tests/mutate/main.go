@@ -70,6 +70,9 @@ func (r *runner) main(ctx context.Context, only string, baseline bool) (err erro
 	all = slices.DeleteFunc(all, func(m *mutation) bool {
 		return !slices.ContainsFunc(strings.Split(only, ","), m.is)
 	})
+	if len(all) == 0 {
+		return fmt.Errorf("no mutation is named %q", only)
+	}
 	if r.dir, err = os.MkdirTemp("", "lockstep-mutate-"); err != nil {
 		return err
 	}
