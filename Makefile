@@ -55,6 +55,11 @@ CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES)
 WITHSERVERS = go run ./internal/test/testdb/withservers -engines $(ENGINES)
 BENCH       = $(WITHSERVERS) -durable -- go run -C bench .
 
+# Parts of the names of the areas and files that make mutate breaks, behind commas; none stands
+# for all.
+ONLY        ?=
+MUTATEFLAGS ?=
+
 # Parts of the names of the contenders that make bench measures; none stands for all.
 CONTENDERS ?=
 BENCHFLAGS ?=
@@ -68,7 +73,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix cover demo bench bench-quick benchmarks scale chaos chaos-proof generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix cover demo bench bench-quick benchmarks scale chaos chaos-proof mutate generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -188,6 +193,9 @@ chaos: ## Torment client processes and servers for DURATION=10m by faults from a
 chaos-proof: ## Switch each guard of the library off in turn, which chaos must notice.
 	internal/test/tools/need-cc.sh
 	$(CHAOS) -duration 10s -prove $(CHAOSFLAGS)
+
+mutate: ## Break the decisions of the library one by one on the servers of ENGINES, which tests must notice; ONLY=lease,once MUTATEFLAGS=-j=4.
+	$(WITHSERVERS) -- go run -C tests ./mutate -engines $(ENGINES) -only "$(ONLY)" $(MUTATEFLAGS)
 
 generate: ## Generate the code of sqlc, lockgen and gorm.io/gen.
 	go run ./internal/test/tools/verify -sqlc '$(SQLC)' -generate

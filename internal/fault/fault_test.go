@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -178,6 +179,8 @@ func TestRetryable(t *testing.T) {
 		{fmt.Errorf("run: %w", committed), false},
 		{errors.Join(committed, ErrDeadlock), false},
 		{unseen, false},
+		{Rules.Unfenced("stock"), false},
+		{fmt.Errorf("compare: %w: %w", ErrConflict, ErrGiven), false},
 
 		{context.Canceled, false},
 		{context.DeadlineExceeded, false},
@@ -191,6 +194,44 @@ func TestRetryable(t *testing.T) {
 	} {
 		if got := Retryable(c.err); got != c.want {
 			t.Errorf("Retryable(%v) is %t", c.err, got)
+		}
+	}
+}
+
+// TestUnknown proves that only an answer of the server other than that to the end of a
+// session or statement says that a statement was not executed.
+func TestUnknown(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{driver.ErrBadConn, mysql.ErrInvalidConn, context.Canceled, answered(1053), answered(1317), answered(1927), answered(3169), answered(3101)} {
+		if !Unknown(err) {
+			t.Errorf("%v says what became of its statement", err)
+		}
+	}
+	for _, err := range []error{nil, answered(1213), answered(1205), answered(1062), answered(1064)} {
+		if Unknown(err) {
+			t.Errorf("%v doesn't say what became of its statement", err)
+		}
+	}
+}
+
+// TestPastLimit proves that a missing privilege is taken for the end of a limit only when
+// the limit is over.
+func TestPastLimit(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		number uint16
+		ago    time.Duration
+		limit  time.Duration
+		want   bool
+	}{
+		{1142, time.Hour, time.Minute, true},
+		{1142, 0, time.Hour, false},
+		{1142, time.Hour, 0, false},
+		{1064, time.Hour, time.Minute, false},
+	} {
+		err := PastLimit(answered(c.number), time.Now().Add(-c.ago), c.limit)
+		if errors.Is(err, ErrWaitTimeout) != c.want {
+			t.Errorf("%d after %v of %v: %v", c.number, c.ago, c.limit, err)
 		}
 	}
 }

@@ -57,11 +57,14 @@ func TestLostWhileItCommits(t *testing.T) {
 	}
 }
 
-// TestLostTwice learns only from the second error that something may have been committed.
+// TestLostTwice learns only from the second error that something may have been committed. The
+// session is looked for once.
 func TestLostTwice(t *testing.T) {
 	t.Parallel()
 	base, pool := newStub(t, false)
 	tx := begin(t, pool)
+	book, _, _ := Ask(t.Context(), tx)
+	book.Scope(func() Scope { return &locks{} })
 	base.will("UPDATE", driver.ErrBadConn)
 	base.will("rows close", driver.ErrBadConn)
 	rows, err := tx.QueryContext(t.Context(), "CALL p()")
@@ -76,6 +79,9 @@ func TestLostTwice(t *testing.T) {
 	}
 	if err := tx.Commit(); !errors.Is(err, errLost) || !errors.Is(err, errCommitted) {
 		t.Errorf("Commit: %v, want that it may have been committed", err)
+	}
+	if n := base.connections(); n != 2 {
+		t.Errorf("%d connections were opened, want one to end the session", n)
 	}
 }
 
@@ -118,6 +124,55 @@ func TestFailedEnd(t *testing.T) {
 				t.Errorf("%d connections after %s was answered %v", n, end, answer)
 			}
 		}
+	}
+}
+
+// TestFailedCommitAsText proves that a transaction that was begun as text is over after its
+// COMMIT, whatever was answered: the session goes on.
+func TestFailedCommitAsText(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	conn, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.ExecContext(t.Context(), "BEGIN"); err != nil {
+		t.Fatal(err)
+	}
+	book, _, _ := Ask(t.Context(), conn)
+	scope := &locks{}
+	book.Scope(func() Scope { return scope })
+	base.will("COMMIT", deadlock)
+	if _, err := conn.ExecContext(t.Context(), "COMMIT"); !errors.Is(err, deadlock) {
+		t.Errorf("COMMIT: %v", err)
+	}
+	if scope.committed || len(scope.ends) != 1 {
+		t.Errorf("the scope was told of %d ends, committed %t", len(scope.ends), scope.committed)
+	}
+	if _, err := conn.ExecContext(t.Context(), "UPDATE"); err != nil {
+		t.Errorf("the next statement: %v", err)
+	}
+}
+
+// TestLostConnectionIsNotUsedAgain proves that nobody is given a connection that was lost,
+// also if the base takes it for a good one.
+func TestLostConnectionIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	tx := begun(t, pool)
+	base.will("UPDATE", driver.ErrBadConn)
+	if _, err := tx.ExecContext(t.Context(), "UPDATE"); !errors.Is(err, driver.ErrBadConn) {
+		t.Errorf("the statement: %v", err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Errorf("Rollback: %v", err)
+	}
+	if err := begin(t, pool).Commit(); err != nil {
+		t.Errorf("the next transaction: %v", err)
+	}
+	if n := base.connections(); n != 2 {
+		t.Errorf("%d connections were opened, want a new one", n)
 	}
 }
 

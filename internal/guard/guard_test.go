@@ -309,24 +309,26 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 	}
 }
 
-// TestNobodyIsKilledOnAnotherServer restarts the server after the connection was opened:
-// other sessions have the old numbers now.
+// TestNobodyIsKilledOnAnotherServer restarts the server after the connection was opened, or
+// puts another one in its place: other sessions have the old numbers now.
 func TestNobodyIsKilledOnAnotherServer(t *testing.T) {
 	t.Parallel()
-	base, pool := newStub(t, false)
-	base.uptime = -5
-	base.will("UPDATE", errDead)
-	tx := begin(t, pool)
-	book, _, _ := Ask(t.Context(), tx)
-	book.Scope(func() Scope { return &locks{} })
-	if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != errDead { //nolint:errorlint // unchanged
-		t.Errorf("the statement: %v, want the driver's error itself", err)
-	}
-	if err := tx.Rollback(); err != nil {
-		t.Error(err)
-	}
-	if base.has(rawsql.Kill(1)) || base.connections() != 2 {
-		t.Errorf("killed %t; %d connections were opened", base.has(rawsql.Kill(1)), base.connections())
+	for _, other := range []func(*stub){func(s *stub) { s.uptime = -5 }, func(s *stub) { s.moved = "other/3306/shop" }} {
+		base, pool := newStub(t, false)
+		other(base)
+		base.will("UPDATE", errDead)
+		tx := begin(t, pool)
+		book, _, _ := Ask(t.Context(), tx)
+		book.Scope(func() Scope { return &locks{} })
+		if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != errDead { //nolint:errorlint // unchanged
+			t.Errorf("the statement: %v, want the driver's error itself", err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+		if base.has(rawsql.Kill(1)) || base.connections() != 2 {
+			t.Errorf("killed %t; %d connections were opened", base.has(rawsql.Kill(1)), base.connections())
+		}
 	}
 }
 

@@ -85,6 +85,7 @@ func TestJudgeDetails(t *testing.T) {
 		"ALTER TABLE orders ADD x INT":                      {name: "ALTER TABLE ORDERS ADD", end: endCommitted},
 		"SELECT 1; truncate table x":                        {name: "TRUNCATE TABLE X", end: endCommitted},
 		"DROP TABLE a; DROP TABLE b":                        {name: "DROP TABLE A", end: endCommitted},
+		"DROP TABLE a; CALL p()":                            {name: "DROP TABLE A", reopens: true, end: endCommitted},
 		"COMMIT; BEGIN":                                     {name: "COMMIT", reopens: true, end: endCommitted},
 		"DO 1; DROP TABLE a; ROLLBACK":                      {name: "DROP TABLE A", reopens: true, end: endCommitted},
 		"ROLLBACK TO a; DO 1":                               {name: "ROLLBACK TO A", reopens: true, unseen: true},

@@ -81,6 +81,14 @@ func TestSavepoints(t *testing.T) {
 			s.unseen()
 			return nil, []int{a}
 		}},
+		{"unseen, where all were released", func(s *savepoints) (stands, gone []int) {
+			s.set("x")
+			s.set("y")
+			s.release("x")
+			a := s.stamp()
+			s.unseen()
+			return []int{a}, nil
+		}},
 		{"unseen, where none was set", func(s *savepoints) (stands, gone []int) {
 			a := s.stamp()
 			s.unseen()

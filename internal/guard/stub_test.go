@@ -20,6 +20,7 @@ type stub struct {
 	empty   bool             // all statements but the guard's first have no columns
 	lean    bool             // the connections lack every optional interface
 	uptime  int              // what the server says
+	moved   string           // the name of the server of all connections but the first, if it is another
 	galera  string           // wsrep_on, "" for a server that has no such variable
 	answers map[string]error // to a statement, and to "connect", "close", "row", "rows close"
 
@@ -106,6 +107,9 @@ func (c *leanConn) QueryContext(_ context.Context, query string, args []driver.N
 		return nil, driver.ErrSkip
 	}
 	rows := &leanRows{stub: c.stub, row: []driver.Value{[]byte("10.11.8-MariaDB"), int64(c.id), []byte("0"), []byte("host/3306/shop")}}
+	if c.moved != "" && c.id > 1 {
+		rows.row[3] = []byte(c.moved)
+	}
 	if c.empty {
 		rows.row, rows.read = nil, true
 	}

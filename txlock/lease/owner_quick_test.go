@@ -304,3 +304,22 @@ func TestOwnerEntersWhileItWaits(t *testing.T) {
 		})
 	}
 }
+
+// TestExpiredLeaseIsNotEntered proves that an owner doesn't enter its own lease whose time is
+// over, also where no timer has said so yet: it acquires it anew.
+func TestExpiredLeaseIsNotEntered(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m := db.manager()
+		owned := lease.WithOwner(t.Context(), "me")
+		old, err := m.Acquire(owned, job)
+		must(t, err)
+		db.Skip(ttl + time.Second) // for the clocks, and not for the timers
+		again, err := m.Acquire(owned, job)
+		must(t, err)
+		if again.Err() != nil || again.Token() <= old.Token() {
+			t.Errorf("token %d after %d, %v", again.Token(), old.Token(), again.Err())
+		}
+		wants(t, "the old handle", old.Err(), txlock.ErrLost)
+		release(t, again)
+	})
+}

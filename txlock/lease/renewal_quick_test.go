@@ -180,6 +180,21 @@ func TestLateAnswerDoesNotRevive(t *testing.T) {
 	})
 }
 
+// TestDeadlineCountsFromTheRequest proves that the time of a renewed lease counts from when the
+// renewal was sent: the server may have executed it then, however late it answers.
+func TestDeadlineCountsFromTheRequest(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, wire := db.process()
+		l := acquire(t, m, job)
+		wire.fault("RenewMany", answersLate(5*time.Second)) // sent after 10 s
+		db.after(16 * time.Second)
+		wire.Down(nil)
+		defer wire.Up()
+		<-l.Done()
+		db.at("lost", 10*time.Second+valid)
+	})
+}
+
 // TestAnswerAtTheDeadline proves that a renewal that is answered at the very deadline leaves
 // the lease lost, whoever notes it first.
 func TestAnswerAtTheDeadline(t *testing.T) {

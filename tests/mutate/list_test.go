@@ -1,0 +1,143 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestMutationsApply proves that the lists have not gone stale: every text occurs once in
+// its file, and every test is there. It is too little if a mutation compiles.
+func TestMutationsApply(t *testing.T) {
+	t.Parallel()
+	const root = "../.."
+	list, err := readLists("mutations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) < 120 {
+		t.Errorf("there are %d mutations", len(list))
+	}
+	decisions := make(map[string]*mutation)
+	for _, m := range list {
+		if other := decisions[m.decision]; other != nil {
+			t.Errorf("%v and %v break the same decision: %s", other, m, m.decision)
+		}
+		decisions[m.decision] = m
+		if changed, err := m.apply(root); err != nil {
+			t.Errorf("%v: %v", m, err)
+		} else if filepath.Ext(m.file) == ".go" && !parses(changed) {
+			t.Errorf("%v: %s can't be parsed with it", m, m.file)
+		}
+		if m.equivalent == "" && !hasTest(t, filepath.Join(root, m.dir), m.test) {
+			t.Errorf("%v: package %s has no test %s", m, m.dir, m.test)
+		}
+	}
+}
+
+// hasTest tells whether a directory has a test. Subtests aren't looked for.
+func hasTest(t *testing.T, dir, test string) bool {
+	t.Helper()
+	name, _, _ := strings.Cut(test, "/")
+	declared := regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(name) + `\(`)
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if declared.Match(source) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestReadList(t *testing.T) {
+	t.Parallel()
+	list, err := readList("area", `# One.
+in a/b.go: T.m
+by a TestOne/x on mariadb,mysql
+-old
++new
+
+# Two.
+in c.sql
+equivalent it is
+equivalent the same
+-	old
+-	text
+`)
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%d mutations, %v", len(list), err)
+	}
+	want := mutation{
+		area: "area", line: 1, decision: "One.", file: "a/b.go", decl: "T.m", text: "old", wrong: "new",
+		dir: "a", test: "TestOne/x", engines: []string{"mariadb", "mysql"},
+	}
+	if got := *list[0]; got.String() != want.String() || got.place() != want.place() || got.text != want.text || got.wrong != want.wrong ||
+		got.dir != want.dir || got.test != want.test || strings.Join(got.engines, " ") != "mariadb mysql" {
+		t.Errorf("the first is %+v", got)
+	}
+	if got := list[1]; got.text != "\told\n\ttext" || got.wrong != "" || got.equivalent != "it is the same" || got.place() != "c.sql" {
+		t.Errorf("the second is %+v", got)
+	}
+	for _, bad := range []string{
+		"in a.go\n",
+		"# x\nin a.go\nby a TestX\n",
+		"# x\nin a.go\n-a\n+b\n",
+		"# x\nin a.go\nby a TestX\nequivalent y\n-a\n+b\n",
+		"# x\nin a.go\nby a BenchmarkX\n-a\n+b\n",
+		"# x\nin a.go\nby a TestX on oracle\n-a\n+b\n",
+		"# x\nin a.go\nby a TestX\n-a\n+a\n",
+		"# x\nsomething else\n",
+	} {
+		if _, err := readList("area", bad); err == nil {
+			t.Errorf("it is taken: %q", bad)
+		}
+	}
+}
+
+func TestApply(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	const source = "package p\n\nconst A = 1\n\ntype T[X any] struct{}\n\nfunc (t *T[X]) m() int { return 1 }\n\nfunc m() int { return 1 }\n"
+	if err := os.WriteFile(filepath.Join(root, "p.go"), []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for decl, want := range map[string]string{
+		"A":   strings.Replace(source, "1", "2", 1),
+		"T.m": strings.Replace(source, "{ return 1 }\n\n", "{ return 2 }\n\n", 1),
+		"m":   strings.TrimSuffix(source, "1 }\n") + "2 }\n",
+	} {
+		m := mutation{file: "p.go", decl: decl, text: "1", wrong: "2"}
+		if got, err := m.apply(root); got != want || err != nil {
+			t.Errorf("%s: %q, %v", decl, got, err)
+		}
+	}
+	for decl, text := range map[string]string{"": "1", "A": "3", "B": "1"} {
+		m := mutation{file: "p.go", decl: decl, text: text, wrong: "2"}
+		if got, err := m.apply(root); err == nil {
+			t.Errorf("%q in %q gives %q", text, decl, got)
+		}
+	}
+}
+
+func TestPatterns(t *testing.T) {
+	t.Parallel()
+	if got := pattern("TestA/b/c"); got != "^TestA$/^b$/^c$" {
+		t.Errorf("the pattern of a subtest is %s", got)
+	}
+	if got := strings.Join(together([]string{"TestA", "TestB/c", "TestD"}), " "); got != "^TestB$/^c$ ^(TestA|TestD)$" {
+		t.Errorf("the patterns are %s", got)
+	}
+	const out = "--- FAIL: TestA (0.1s)\n    --- FAIL: TestA/x (0.1s)\n--- PASS: TestB (0s)\n"
+	if got := strings.Join(names(out, "FAIL"), " "); got != "TestA" {
+		t.Errorf("%s have failed", got)
+	}
+}
