@@ -67,7 +67,7 @@ func TestLinks(t *testing.T) {
 }
 
 var (
-	fence    = regexp.MustCompile("(?ms)^```.*?^```$")
+	fence    = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
 	indented = regexp.MustCompile(`(?m)^    .*$`)
 	comment  = regexp.MustCompile(`(?s)<!--.*?-->`)
 	code     = regexp.MustCompile("`[^`\n]+`")
@@ -167,7 +167,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	makefile := read(t, "Makefile")
 	test := regexp.MustCompile("`([a-z][a-z/]+)\\.(Test[A-Za-z0-9]+)`")
-	target := regexp.MustCompile("(?:`|(?m)^    |\\$ )make ((?:[a-z][a-z-]*[ `\n])+)")
+	command := regexp.MustCompile("(?:`|(?m)^    |\\$ )make ([^`\n]+)")
 	for name, text := range pages(t) {
 		if name == "CHANGELOG.md" {
 			continue
@@ -177,15 +177,22 @@ func TestNames(t *testing.T) {
 				t.Errorf("%s: %s has no %s", name, match[1], match[2])
 			}
 		}
-		for _, match := range target.FindAllStringSubmatch(text, -1) {
-			for each := range strings.FieldsSeq(strings.TrimRight(match[1], "`\n ")) {
-				if !strings.Contains(makefile, "\n"+each+":") {
+		for _, match := range command.FindAllStringSubmatch(text, -1) {
+			targets, _, _ := strings.Cut(match[1], "#")
+			if !isCommand.MatchString(strings.TrimSpace(targets)) {
+				continue // a sentence
+			}
+			for each := range strings.FieldsSeq(targets) {
+				if !strings.Contains(each, "=") && !strings.Contains(makefile, "\n"+each+":") {
 					t.Errorf("%s: the Makefile has no %s", name, each)
 				}
 			}
 		}
 	}
 }
+
+// isCommand finds what may follow make: targets and variables.
+var isCommand = regexp.MustCompile(`^(?:[a-z][a-z-]*|[A-Z_]+=\S*)(?: +(?:[a-z][a-z-]*|[A-Z_]+=\S*))*$`)
 
 // declared tells whether a file of a directory has a declaration.
 func declared(t *testing.T, dir, declaration string) bool {
