@@ -34,7 +34,7 @@ var ofLeases = []mistake{
 	}, txlock.ErrBusy, []string{"the lock is held by somebody else"}, none},
 	{"somebody else has the lease for longer than the limit", func(s *shop) error {
 		s.must(second(s.manager(lease.WithNote("the nightly report")).Acquire(s.ctx, s.order)))
-		return second(s.manager().Acquire(s.ctx, s.order, lease.WaitAtMost(50*time.Millisecond)))
+		return second(s.manager().Acquire(s.ctx, s.order, lease.WaitAtMost(2*time.Second)))
 	}, txlock.ErrWaitTimeout, []string{"the lock was not free in time: try again later", "(the nightly report) had it since"}, none},
 	{"a lease that was lost is released", func(s *shop) error {
 		l, err := s.manager().Acquire(s.ctx, s.order)
@@ -54,8 +54,9 @@ var ofLeases = []mistake{
 		s.must(err)
 		other := testdb.Fresh(s, s.db.Engine())
 		s.must(schema.Install(s.ctx, other.Admin()))
-		return l.Guard(s.ctx, s.beginOn(s.open(other.AdminDSN())))
-	}, lease.ErrOtherDatabase, []string{"guard a transaction of the manager's own database"}, none},
+		s.tx, s.reads = s.beginOn(s.open(other.AdminDSN())), true
+		return l.Guard(s.ctx, s.tx)
+	}, lease.ErrOtherDatabase, []string{"guard a transaction of the manager's own database"}, goesOn},
 	{"a transaction is guarded after its Commit", func(s *shop) error {
 		l, err := s.manager().Acquire(s.ctx, s.order)
 		s.must(err)

@@ -49,8 +49,9 @@ var ofTransactions = []mistake{
 		return second(scope.Lock(s.ctx, s.order))
 	}, txlock.ErrNoTransaction, []string{"the transaction has been committed or rolled back"}, none},
 	{"a plain pool is used where a guarded one is meant", func(s *shop) error {
-		return second(locksqlc.Join(s.ctx, s.beginOn(s.db.Connect(s)), txlock.OnlyGuarded()))
-	}, txlock.ErrUnguarded, []string{"the pool is not guarded", "open it by locksqlc.Open"}, none},
+		s.tx, s.reads = s.beginOn(s.db.Connect(s)), true
+		return second(locksqlc.Join(s.ctx, s.tx, txlock.OnlyGuarded()))
+	}, txlock.ErrUnguarded, []string{"the pool is not guarded", "open it by locksqlc.Open"}, goesOn},
 	{"somebody else has the lock, and TryLock doesn't wait", func(s *shop) error {
 		s.other(s.order)
 		return second(s.begin().TryLock(s.ctx, s.order))
@@ -62,10 +63,13 @@ var ofTransactions = []mistake{
 	{"the context ends while a lock is waited for", func(s *shop) error {
 		s.other(s.order)
 		scope := s.begin()
-		ctx, cancel := context.WithTimeout(s.ctx, 100*time.Millisecond)
-		defer cancel()
-		return second(scope.Lock(ctx, s.order))
-	}, context.DeadlineExceeded, []string{"context deadline exceeded", "the transaction is over on the server"}, isOver},
+		ctx, cancel := context.WithCancel(s.ctx)
+		ended, id := make(chan error, 1), testdb.ConnID(s, s.tx)
+		go func() { ended <- second(scope.Lock(ctx, s.order)) }()
+		s.db.WaitForLockWait(s, id)
+		cancel()
+		return <-ended
+	}, context.Canceled, []string{"context canceled", "the transaction is over on the server"}, isOver},
 	{"the record is read first and locked afterwards", func(s *shop) error {
 		s.must(txlock.Ensure(s.ctx, s.pool, s.order))
 		scope := s.begin()
@@ -83,19 +87,19 @@ var ofTransactions = []mistake{
 	{"a deadlock is ignored, and the transaction is committed", func(s *shop) error {
 		_ = deadlock(s)
 		return s.tx.Commit()
-	}, txlock.ErrTxDoomed, []string{"the transaction is over on the server", "LockAll"}, none},
+	}, txlock.ErrTxDoomed, []string{"the transaction is over on the server", "LockAll"}, rolledBack},
 	{"a table is made in the transaction", func(s *shop) error {
 		scope := s.begin()
 		s.must(second(scope.Lock(s.ctx, s.order)))
 		s.must(second(s.tx.ExecContext(s.ctx, fmt.Sprintf("CREATE TABLE made%d (id INT)", s.id))))
 		return s.tx.Commit()
-	}, txlock.ErrTxDoomed, []string{`it was committed before its end by the statement "CREATE TABLE MADE`, "which has freed the locks"}, none},
+	}, txlock.ErrTxDoomed, []string{`it was committed before its end by the statement "CREATE TABLE MADE`, "which has freed the locks"}, committed},
 	{"BEGIN is sent as text in the transaction", func(s *shop) error {
 		scope := s.begin()
 		s.must(second(scope.Lock(s.ctx, s.order)))
 		s.must(second(s.tx.ExecContext(s.ctx, "BEGIN")))
 		return second(scope.Lock(s.ctx, s.order))
-	}, txlock.ErrTxDoomed, []string{`it was committed before its end by the statement "BEGIN"`}, none},
+	}, txlock.ErrTxDoomed, []string{`it was committed before its end by the statement "BEGIN"`}, committed},
 	{"a lock that is held shared is asked for exclusively", func(s *shop) error {
 		scope := s.begin()
 		s.must(second(scope.RLock(s.ctx, s.order)))
@@ -116,10 +120,11 @@ var ofTransactions = []mistake{
 		tx, err := s.pool.BeginTx(s.ctx, &sql.TxOptions{ReadOnly: true})
 		s.must(err)
 		s.Cleanup(func() { _ = tx.Rollback() })
+		s.tx, s.reads = tx, true
 		scope, err := locksqlc.Join(s.ctx, tx)
 		s.must(err)
 		return second(scope.Lock(s.ctx, s.order))
-	}, txlock.ErrReadOnly, []string{"go to the primary, and begin without ReadOnly", "this transaction goes on"}, none},
+	}, txlock.ErrReadOnly, []string{"go to the primary, and begin without ReadOnly", "this transaction goes on"}, goesOn},
 	{"code that needs a lock is called without it", func(s *shop) error {
 		s.begin()
 		return txlock.AssertLocked(s.ctx, s.tx, s.order)
@@ -199,7 +204,7 @@ var ofServers = []mistake{
 	}, schema.ErrCharset, []string{"charset=utf8mb4 sets both"}, none},
 	{"the readTimeout of the DSN is shorter than the wait", func(s *shop) error {
 		s.other(s.order)
-		pool := s.open(s.dsn(func(c *mysql.Config) { c.ReadTimeout = 300 * time.Millisecond }))
+		pool := s.open(s.dsn(func(c *mysql.Config) { c.ReadTimeout = 2 * time.Second }))
 		s.tx = s.beginOn(pool)
 		scope, err := locksqlc.Join(s.ctx, s.tx)
 		s.must(err)

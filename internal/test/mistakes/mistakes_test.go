@@ -45,6 +45,9 @@ const (
 	// mustNot go on, since it reads old data; MySQL would commit it.
 	mustNot state = "must not go on: roll back"
 	isOver  state = "is over: roll back"
+	// What has come to its end before the mistake was noticed.
+	rolledBack state = "is over, and rolled back"
+	committed  state = "is over, and committed by that statement"
 )
 
 // mistake is one, and what its error must say.
@@ -88,7 +91,8 @@ type shop struct {
 	order txlock.Key // of no other mistake
 	id    int64
 
-	tx *sql.Tx // in which it is made
+	tx    *sql.Tx // in which it is made
+	reads bool    // which has no table to write to, or may not write
 }
 
 func newShop(t *testing.T, db *testdb.DB, i int) *shop {
@@ -131,6 +135,11 @@ func (s *shop) makes(m mistake) {
 	}
 	switch m.tx {
 	case goesOn:
+		if s.reads {
+			s.must(second(s.tx.ExecContext(s.ctx, "DO 1")))
+			s.must(s.tx.Commit())
+			return
+		}
 		_, err := s.tx.ExecContext(s.ctx, "INSERT INTO notes VALUES (?)", m.what)
 		s.must(err)
 		s.must(s.tx.Commit())
