@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 func TestStart(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin+string(filepath.Separator), "./...")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", bin+string(filepath.Separator), "./...")
 	build.Dir = files
 	build.Env = append(os.Environ(), "GOFLAGS=-mod=readonly", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -5,9 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/elect"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -52,9 +50,7 @@ var ofLeases = []mistake{
 	{"a transaction of another database is guarded", func(s *shop) error {
 		l, err := s.manager().Acquire(s.ctx, s.order)
 		s.must(err)
-		other := testdb.Fresh(s, s.db.Engine())
-		s.must(schema.Install(s.ctx, other.Admin()))
-		s.tx, s.reads = s.beginOn(s.open(other.AdminDSN())), true
+		s.tx, s.reads = s.beginOn(s.open(s.elsewhere().AdminDSN())), true
 		return l.Guard(s.ctx, s.tx)
 	}, lease.ErrOtherDatabase, []string{"guard a transaction of the manager's own database"}, goesOn},
 	{"a transaction is guarded after its Commit", func(s *shop) error {

@@ -173,7 +173,9 @@ func deadlock(s *shop) error {
 			s.must(other.Rollback())
 			return err
 		}
-		<-waits // it was the victim
+		if err := <-waits; err == nil {
+			s.Fatal("nobody was the victim")
+		}
 		_, _ = other.Rollback(), s.tx.Rollback()
 	}
 	s.Fatal("five times the other transaction was the victim")
@@ -189,8 +191,7 @@ var ofServers = []mistake{
 		return schema.Check(s.ctx, testdb.Fresh(s, s.db.Engine()).Admin())
 	}, schema.ErrTable, []string{"lockstep_locks is missing in this database", "run schema.Install"}, none},
 	{"the user may not write the tables", func(s *shop) error {
-		db := testdb.Fresh(s, s.db.Engine())
-		s.must(schema.Install(s.ctx, db.Admin()))
+		db := s.elsewhere()
 		for _, host := range []string{"%", "localhost"} {
 			db.Exec(s, fmt.Sprintf("GRANT SELECT ON lockstep_locks TO '%s'@'%s'", db.Config().User, host))
 		}

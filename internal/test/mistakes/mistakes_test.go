@@ -22,6 +22,7 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -156,10 +157,10 @@ func (s *shop) makes(m mistake) {
 }
 
 // begin begins the transaction of the mistake, and joins it.
-func (s *shop) begin(options ...txlock.JoinOption) *txlock.Scope {
+func (s *shop) begin() *txlock.Scope {
 	s.Helper()
 	s.tx = s.beginOn(s.pool)
-	scope, err := locksqlc.Join(s.ctx, s.tx, options...)
+	scope, err := locksqlc.Join(s.ctx, s.tx)
 	s.must(err)
 	return scope
 }
@@ -200,6 +201,20 @@ func (s *shop) gorm() *gorm.DB {
 	s.must(err)
 	s.must(db.Use(lockgorm.New(lockgorm.Tables("parcels"))))
 	return db.WithContext(s.ctx)
+}
+
+// elsewhere is another database, with the tables of lockstep; its hashed keys have no rows.
+func (s *shop) elsewhere() *testdb.DB {
+	s.Helper()
+	db := testdb.Fresh(s, s.db.Engine())
+	statements, err := schema.Statements()
+	s.must(err)
+	for _, statement := range statements {
+		if !strings.HasPrefix(statement, "INSERT") {
+			db.Exec(s, statement)
+		}
+	}
+	return db
 }
 
 // dsn is the pool's, changed.
