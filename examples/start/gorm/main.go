@@ -1,3 +1,4 @@
+// A lock with GORM.
 package main
 
 import (

@@ -1,3 +1,4 @@
+// A job that runs once a second, however many processes there are.
 package main
 
 import (
@@ -22,7 +23,6 @@ func main() {
 	must(schema.Install(ctx, db))
 	leases, err := lease.NewManager(db)
 	must(err)
-	defer leases.Close(ctx)
 	jobs, err := job.New(db, leases)
 	must(err)
 
@@ -37,6 +37,7 @@ func main() {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		must(err)
 	}
+	must(leases.Close(ctx))
 }
 
 func must(err error) {

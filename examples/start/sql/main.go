@@ -1,3 +1,4 @@
+// A lock with database/sql.
 package main
 
 import (

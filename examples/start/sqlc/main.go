@@ -1,3 +1,4 @@
+// A lock with sqlc.
 package main
 
 import (
