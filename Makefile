@@ -6,7 +6,7 @@ VULNCHECK ?= go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
 # The last release that the module proxy has whole. The threshold is for sqlmock, which
 # writes a sentence of its own above the BSD licence.
 LICENCES ?= go run github.com/google/go-licenses@v1.6.0 check --confidence_threshold 0.8 --include_tests \
-	--ignore github.com/dca00107/lockstep --ignore example.com/shop --allowed_licenses Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT,MPL-2.0
+	--ignore github.com/dca00107/lockstep --ignore example.com/shop --ignore example.com/start --allowed_licenses Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT,MPL-2.0
 
 # What draws the charts of module bench, and is in no other: freetype is under the FreeType
 # License, which this tool can't read, and svgo under CC BY 4.0.
@@ -18,6 +18,10 @@ REDIS = --ignore github.com/alicebob/miniredis
 
 # The database of vulnerabilities; none leaves them out, where no network reaches it.
 VULNDB ?= https://vuln.go.dev
+
+# What draws docs/diagrams: D2 from sequences and boxes, freeze from what a terminal shows.
+D2     ?= go run oss.terrastruct.com/d2@v0.7.1
+FREEZE ?= go run github.com/charmbracelet/freeze@v0.2.2
 
 # The servers to run on; the DSN of one that runs already can be given in
 # LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN.
@@ -37,11 +41,13 @@ COMMANDS = cmd/lockgen cmd/lockvet cmd/lockstep
 GORMGEN  = tests/gormgen
 # What reads the pages of lockhttp in a browser.
 BROWSER  = tests/lockhttp
-# What a user has at the end of docs/tutorial-sqlc.md.
+# What a user has at the end of docs/tutorials/sqlc.md.
 TUTORIAL = examples/sqlcorders
+# What a user has who follows README.md.
+START    = examples/start
 # The example that serves the metrics for contrib/grafana.
 METRICS  = examples/metrics
-MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(METRICS)
+MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
@@ -73,7 +79,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix cover demo bench bench-quick benchmarks scale chaos chaos-proof mutate generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix cover demo diagrams bench bench-quick benchmarks scale chaos chaos-proof mutate generate verify verify-sql verify-docs verify-newcomer verify-pages verify-rules verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -202,6 +208,11 @@ generate: ## Generate the code of sqlc, lockgen and gorm.io/gen.
 	cd $(GORMGEN) && go run ./generate
 	cd $(TUTORIAL) && go generate ./...
 
+diagrams: ## Draw the SVGs of docs/diagrams from the texts beside them.
+	@for source in docs/diagrams/*.d2; do $(D2) --theme=0 --dark-theme=200 --pad=20 $$source $${source%.d2}.svg || exit 1; done
+	$(FREEZE) docs/diagrams/lockstep-top.txt --language text --theme github --font.family monospace --padding 20 --output docs/diagrams/lockstep-top.svg
+	@chmod 644 docs/diagrams/*.svg
+
 verify: verify-go licences vulnerabilities verify-sql verify-docs verify-pages verify-rules ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
 verify-sql: ## Check the queries and the generated code on the servers of ENGINES.
@@ -209,6 +220,9 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 
 verify-docs: ## Follow the tutorials on the servers of ENGINES, command by command.
 	$(WITHSERVERS) -- go test -C tests -count=1 -vet=off ./doctest
+
+verify-newcomer: ## Follow the README, in both languages, from an empty directory without any cache, and measure the time to the first lock.
+	$(WITHSERVERS) -- env LOCKSTEP_BARE=1 go test -C tests -count=1 -vet=off -v -timeout 30m -run '^TestNewcomer$$' ./doctest
 
 verify-pages: ## Read the pages of lockhttp in Chromium, on the servers of ENGINES.
 	internal/test/tools/need-chromium.sh
@@ -231,7 +245,7 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster,proxies
-	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
+	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
 	cd cmd/lockgen && $(GOLANGCI) run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $$(find ./testdata -name lockstep.gen.go -exec dirname {} +)
 
 licences: ## Check the licences of all dependencies.

@@ -1,47 +1,95 @@
 // Package examples holds the programs below it, and the test that the code in the
-// README is compiled code.
+// README and in docs is compiled code.
 package examples
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 )
 
-// compiledCode is where the Go code of the README comes from.
+// compiledCode is where the Go code of the README and of docs comes from.
 var compiledCode = []string{
 	"../locksqlc/example_test.go", "../lockgorm/example_test.go", "../txlock/lease/example_test.go", "../txlock/namespace_test.go",
 	"../txlock/quorum/example_test.go", "../txlock/job/example_test.go", "../txlock/elect/example_test.go", "../lockhttp/example_test.go",
 	"../contrib/gocron/example_test.go", "../contrib/cron/example_test.go",
 	"../contrib/recipes/asynq_test.go", "../contrib/recipes/river_test.go",
-	"stocktest/stock.go", "stocktest/mock_test.go", "stocktest/memory_test.go", "metrics/service.go",
+	"stocktest/stock.go", "stocktest/mock_test.go", "stocktest/memory_test.go", "metrics/service.go", "migrate/migrate.go",
 }
 
-// TestReadmeCodeIsCompiled finds every Go block of the README in these files, white
-// space apart.
+// files are what the README makes: a block that begins with file= is one.
+const files = "start"
+
+var goBlock = regexp.MustCompile("(?s)```go( file=\\S+)?\n(.*?)```")
+
+// TestReadmeCodeIsCompiled finds every Go block of the README and of docs in these files,
+// white space apart. The blocks of tutorials are followed by tests/doctest.
 func TestReadmeCodeIsCompiled(t *testing.T) {
-	squeeze := func(file string) string {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
 	space := regexp.MustCompile(`\s+`)
 	compiled := ""
 	for _, file := range compiledCode {
-		compiled += space.ReplaceAllString(squeeze(file), " ")
+		compiled += space.ReplaceAllString(read(t, file), " ")
 	}
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(squeeze("../README.md"), -1)
-	if len(blocks) == 0 {
-		t.Fatal("the README has no Go code")
+	pages := []string{"../README.md"}
+	for _, pattern := range []string{"../docs/*.md", "../docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, found...)
 	}
-	for _, block := range blocks {
-		for piece := range strings.SplitSeq(block[1], "\n\n") {
-			if want := strings.TrimSpace(space.ReplaceAllString(piece, " ")); !strings.Contains(compiled, want) {
-				t.Errorf("not in any of the files:\n%s", piece)
+	blocks := 0
+	for _, page := range pages {
+		if strings.Contains(page, "/tutorials/") {
+			continue
+		}
+		for _, block := range goBlock.FindAllStringSubmatch(read(t, page), -1) {
+			blocks++
+			if block[1] != "" {
+				continue // TestReadmeIsItsFiles
+			}
+			for piece := range strings.SplitSeq(block[2], "\n\n") {
+				if want := strings.TrimSpace(space.ReplaceAllString(piece, " ")); !strings.Contains(compiled, want) {
+					t.Errorf("%s: not in any of the files:\n%s", page, piece)
+				}
 			}
 		}
 	}
+	if blocks == 0 {
+		t.Fatal("there is no Go code")
+	}
+}
+
+var fileBlock = regexp.MustCompile("(?s)```\\w+ file=(\\S+)\n(.*?)```")
+
+// TestReadmeIsItsFiles compares the programs of the README with the files that TestStart
+// runs.
+func TestReadmeIsItsFiles(t *testing.T) {
+	shown := map[string]string{}
+	for _, block := range fileBlock.FindAllStringSubmatch(read(t, "../README.md"), -1) {
+		shown[block[1]] = block[2]
+		if read(t, filepath.Join(files, block[1])) != block[2] {
+			t.Errorf("README.md has another text than %s", filepath.Join(files, block[1]))
+		}
+	}
+	programs, err := filepath.Glob(filepath.Join(files, "*", "main.go"))
+	if err != nil || len(programs) == 0 {
+		t.Fatalf("%d programs, %v", len(programs), err)
+	}
+	for _, program := range programs {
+		if name, _ := filepath.Rel(files, program); shown[filepath.ToSlash(name)] == "" {
+			t.Errorf("README.md doesn't show %s", program)
+		}
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// Ware is a record as in the README: when it is created, its key is not known yet.
+// Ware is a record as users have it: when it is created, its key is not known yet.
 type Ware struct {
 	ID   int64
 	Code string

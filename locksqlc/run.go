@@ -16,7 +16,7 @@ import (
 // and commits. A key that txlock.Shared has marked is taken shared. When fn returns an error or panics, Run rolls back, and returns the error
 // or lets the panic go on. Without keys fn takes the locks itself, best before its first
 // SELECT; see Join. On a guarded pool the BEGIN shares the round trip of the lock where
-// the server can do that; the README tells where.
+// the server can do that; docs/reference/settings.md tells where.
 //
 // A transaction that the server has rolled back (txlock.Retryable: a deadlock, a stale
 // snapshot) is run again from its beginning, ten times at most, with jittered pauses. So

@@ -19,7 +19,7 @@ import (
 )
 
 // onEmptyDatabases runs a test in a database without tables, on each server, with the files
-// of the DDL that the README names for it. Afterwards all must be there.
+// of the DDL that docs/how-to/operate.md names for it. Afterwards all must be there.
 func onEmptyDatabases(t *testing.T, test func(t *testing.T, db *testdb.DB, files []string)) {
 	t.Helper()
 	t.Parallel()
@@ -49,23 +49,23 @@ func ddl(t *testing.T, name string) string {
 	return string(text)
 }
 
-// readme fails the test unless the README has these words.
-func readme(t *testing.T, words ...string) {
+// operate fails the test unless docs/how-to/operate.md has these words.
+func operate(t *testing.T, words ...string) {
 	t.Helper()
-	text, err := os.ReadFile("../README.md")
+	text, err := os.ReadFile("../docs/how-to/operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range words {
 		if !strings.Contains(string(text), "`"+w+"`") {
-			t.Errorf("the README doesn't say `%s`", w)
+			t.Errorf("docs/how-to/operate.md doesn't say `%s`", w)
 		}
 	}
 }
 
 func TestGoose(t *testing.T) {
 	const first = "-- +goose Up"
-	readme(t, first)
+	operate(t, first)
 	onEmptyDatabases(t, func(t *testing.T, db *testdb.DB, files []string) {
 		dir := fstest.MapFS{}
 		for _, name := range files {
@@ -89,9 +89,9 @@ func TestGolangMigrate(t *testing.T) {
 		"000012_lockstep_once.down.sql": "DROP TABLE lockstep_once;",
 		"000013_lockstep_jobs.down.sql": "DROP TABLE lockstep_jobs;",
 	}
-	readme(t, ups...)
+	operate(t, ups...)
 	for _, text := range downs {
-		readme(t, text)
+		operate(t, text)
 	}
 	onEmptyDatabases(t, func(t *testing.T, db *testdb.DB, files []string) {
 		dir := fstest.MapFS{}
@@ -126,7 +126,7 @@ func TestGolangMigrate(t *testing.T) {
 // TestAtlas has Atlas read the files as it reads those of a migration directory.
 func TestAtlas(t *testing.T) {
 	const first = "-- atlas:delimiter -- +goose StatementEnd"
-	readme(t, first)
+	operate(t, first)
 	onEmptyDatabases(t, func(t *testing.T, db *testdb.DB, files []string) {
 		for _, name := range files {
 			text := ddl(t, name)

@@ -17,7 +17,7 @@ import (
 var held = Scenario{
 	Letter: "e",
 	Title:  "Many leases are held",
-	About: "One process holds 10 to 20,000 leases of different keys and keeps renewing them: lockstep's manager by itself, the others one lease after the other, at most 300 of them in a round. " +
+	About: "One process holds 10 to 20,000 leases of different keys and keeps renewing them. lockstep's manager does so by itself, the others renew one lease after the other, at most 300 of them in a round. " +
 		"The cost is the time in which servers and network answer, measured by a proxy. The contenders come one after the other here, since they renew all the time. " +
 		"What lasts as long as its connection, or for good (GET_LOCK, gocron-gorm-lock), is not here.",
 	Metrics: []report.Metric{

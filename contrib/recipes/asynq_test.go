@@ -34,7 +34,7 @@ func runAsynq(ctx context.Context, jobs *job.Jobs, client *asynq.Client) error {
 	return err
 }
 
-var _ = runAsynq // by the README
+var _ = runAsynq // by docs/how-to/jobs.md
 
 // silence is the log of asynq.
 type silence struct{}

@@ -30,4 +30,4 @@ func runRiver[TTx any](ctx context.Context, jobs *job.Jobs, client *river.Client
 	return err
 }
 
-var _ = runRiver[any] // by the README
+var _ = runRiver[any] // by docs/how-to/jobs.md

@@ -90,7 +90,7 @@ func Of(what string, err error, s guard.Server) error {
 	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone), errors.Is(err, sql.ErrConnDone):
 		sentinel = ErrNoTransaction
 	case LostConnection(err): // and the transaction with it
-		sentinel = ErrTxDoomed
+		sentinel = errCutOff
 	case v.OnTimeout && s.RollbackOnTimeout:
 		sentinel = ErrTxDoomed
 		if !errors.Is(err, ErrBusy) {

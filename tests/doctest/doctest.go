@@ -34,6 +34,9 @@ type Reader struct {
 	// Instead has in pairs what commands say, and what is sent in its place, as the address
 	// of a server. In what they print it is changed back.
 	Instead []string
+	// Ran, if it isn't nil, is called after each command that has done what it should, and
+	// may run others in the same shell.
+	Ran func(command string, run func(command string) (string, error))
 }
 
 // Follow does in an empty directory what a document says, and returns the directory.
@@ -88,6 +91,9 @@ func (r Reader) do(t testing.TB, sh *shell, b block) error {
 		}
 		if !c.prints(got) {
 			return fmt.Errorf("$ %s\nprints\n%s\nin place of\n%s", c.line, got, c.output)
+		}
+		if r.Ran != nil {
+			r.Ran(c.line, sh.run)
 		}
 	}
 	return nil

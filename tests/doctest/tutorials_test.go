@@ -27,8 +27,9 @@ var tutorials = []struct {
 	database           string // as the document has it
 	example            string // what it makes, if that is in the repository
 }{
-	{"docs/tutorial-sqlc.md", "SHOP_DSN", "root:secret@tcp(127.0.0.1:3306)/shop", "examples/sqlcorders"},
-	{"docs/tutorial-gorm.md", "BANK_DSN", "root:secret@tcp(127.0.0.1:3306)/bank", ""},
+	{"docs/tutorials/sqlc.md", "SHOP_DSN", "root:secret@tcp(127.0.0.1:3306)/shop", "examples/sqlcorders"},
+	{"docs/tutorials/gorm.md", "BANK_DSN", "root:secret@tcp(127.0.0.1:3306)/bank", ""},
+	{"docs/tutorials/jobs.md", "OFFICE_DSN", "root:secret@tcp(127.0.0.1:3306)/office", ""},
 }
 
 // TestTutorials follows each tutorial on one server, and runs the tests that it has written

@@ -40,23 +40,6 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestLinks proves that the pages for people lead to files that exist.
-func TestLinks(t *testing.T) {
-	t.Parallel()
-	link := regexp.MustCompile(`\]\(([\w./-]+)(#[^)]*)?\)`)
-	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "internal/test/locksuite/README.md"} {
-		text, err := os.ReadFile(filepath.Join(root, page))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, match := range link.FindAllStringSubmatch(string(text), -1) {
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(page), match[1])); err != nil {
-				t.Errorf("%s has a link to %s: %v", page, match[1], err)
-			}
-		}
-	}
-}
-
 var reference = regexp.MustCompile("`([^` ]+\\.go): ([^`]+)`")
 
 // wrongNames returns what is wrong with the names that a page gives as `file.go: Name`.

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dca00107/lockstep/internal/ops"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// topPage is what top shows of MySQL: the picture in the README is made of it by make
+// diagrams.
+const topPage = "../../docs/diagrams/lockstep-top.txt"
+
+// TestTopPage proves that top shows real servers as the README does.
+func TestTopPage(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
+			_, holder := s.begin()
+			s.lock(holder, orders.Key(42), orders.Key(77))
+			for range 2 {
+				tx, scope := s.begin()
+				s.waits(tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, orders.Key(42)); return err })
+			}
+			leases := s.manager(lease.WithNote("the nightly report"))
+			_, err := leases.Acquire(lease.WithOwner(s.ctx, "web-2/815"), txlock.Named("report"))
+			s.must(err)
+			exports, err := leases.Semaphore(txlock.Named("exports"), 3)
+			s.must(err)
+			_, err = exports.TryAcquire(lease.WithOwner(s.ctx, "web-3/77"))
+			s.must(err)
+			if page := s.top(); engine != testdb.MySQL {
+				for _, key := range []string{"order:42", "order:77", "report", "exports"} {
+					if !strings.Contains(page, "\n"+key+" ") {
+						t.Errorf("there is no %s:\n%s", key, page)
+					}
+				}
+			} else if want, _ := os.ReadFile(topPage); page != string(want) && *update {
+				s.must(os.WriteFile(topPage, []byte(page), 0o644))
+			} else if page != string(want) {
+				t.Errorf("top shows:\n%s\n%s has (go test -update writes it):\n%s", page, topPage, want)
+			}
+		})
+	}
+}
+
+// top returns what the live table shows, when the servers have noticed all waits, with the
+// sessions, users, hosts and times of the page.
+func (s *stage) top() string {
+	s.Helper()
+	var picture *ops.Picture
+	if !testdb.Await(30*time.Second, func() (seen bool) {
+		var err error
+		picture, err = ops.New(s.db.Admin()).Look(s.Context())
+		s.must(err)
+		return len(picture.Waits) == 2 && len(picture.Leases) == 2
+	}) {
+		s.Fatalf("two don't wait, or two leases are not held: %+v", picture)
+	}
+	picture.Version, picture.Taken = "9.7.4", time.Date(2026, 11, 23, 3, 12, 0, 0, time.UTC)
+	sessions := make(map[uint64]ops.Session)
+	for i := range picture.Locks {
+		l := &picture.Locks[i]
+		l.Held = 12
+		session := picture.Sessions[l.Session]
+		session.User, session.Host, session.For = "app", "web-1", 12
+		l.Session = 51
+		sessions[51] = session
+	}
+	picture.Sessions = sessions
+	for i := range picture.Leases {
+		l := &picture.Leases[i]
+		l.Held, l.Left, l.Renewed = 100, 25, 5
+	}
+	live := screen{by: "waiters", width: 160, height: 30, every: time.Second}
+	live.see(picture)
+	return live.text()
+}

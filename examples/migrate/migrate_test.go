@@ -1,0 +1,185 @@
+package migrate
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m) }
+
+// onServers runs a test in a database of its own on each server, with a guarded pool.
+func onServers(t *testing.T, test func(t *testing.T, server *testdb.DB, db *sql.DB)) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			server := testdb.Shared(t, engine).OpenLeases(t)
+			db, err := locksqlc.Open(server.AdminDSN())
+			must(t, err)
+			t.Cleanup(func() { must(t, db.Close()) })
+			test(t, server, db)
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The program that has both locks keeps out those with the old one and those with the new
+// one, until its COMMIT, and leaves nothing on its connection.
+func TestGetLock(t *testing.T) {
+	onServers(t, func(t *testing.T, _ *testdb.DB, db *sql.DB) {
+		free := func() (free int) {
+			must(t, db.QueryRowContext(t.Context(), "SELECT IS_FREE_LOCK('order-42')").Scan(&free))
+			return free
+		}
+		unbearable := errors.New("unbearable")
+		for _, result := range []error{nil, unbearable} {
+			err := GetLock(t.Context(), db, 42, func(*sql.Tx) error {
+				if free() != 0 {
+					t.Error("GET_LOCK is free while the program works")
+				}
+				if err := try(t.Context(), db); !errors.Is(err, txlock.ErrBusy) {
+					t.Errorf("%v, want ErrBusy", err)
+				}
+				return result
+			})
+			if !errors.Is(err, result) {
+				t.Errorf("%v, want %v", err, result)
+			}
+			if err := try(t.Context(), db); err != nil || free() != 1 {
+				t.Errorf("afterwards: %v, GET_LOCK is free: %d", err, free())
+			}
+		}
+	})
+}
+
+// try takes and releases the lock of order 42.
+func try(ctx context.Context, db *sql.DB) error {
+	return locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error {
+		locks, err := locksqlc.Join(ctx, tx)
+		if err != nil {
+			return err
+		}
+		_, err = locks.TryLock(ctx, Orders.Key(42))
+		return err
+	})
+}
+
+// A node that has both keeps out the nodes of ShedLock, and those of lockstep.
+func TestShedLock(t *testing.T) {
+	onServers(t, func(t *testing.T, _ *testdb.DB, db *sql.DB) {
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL PRIMARY KEY, lock_until TIMESTAMP(3) NOT NULL,"+
+			" locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL)")
+		must(t, err)
+		leases, err := lease.NewManager(db)
+		must(t, err)
+		t.Cleanup(func() { must(t, leases.Close(context.Background())) })
+		report, ours, theirs := txlock.Named("report"), ShedLock(db, "report", "new"), ShedLock(db, "report", "old")
+		for range 2 { // it is released in between
+			must(t, Both(t.Context(), ours, leases, report, func(ctx context.Context, l *lease.Lease) error {
+				if _, err := theirs(ctx); !errors.Is(err, ErrTaken) {
+					t.Errorf("a node of ShedLock: %v, want ErrTaken", err)
+				}
+				if _, err := leases.TryAcquire(t.Context(), report); !errors.Is(err, txlock.ErrBusy) {
+					t.Errorf("a node of lockstep: %v, want ErrBusy", err)
+				}
+				return l.Err()
+			}))
+		}
+		release, err := theirs(t.Context())
+		must(t, err)
+		defer release()
+		if err := Both(t.Context(), ours, leases, report, nil); !errors.Is(err, ErrTaken) {
+			t.Errorf("%v, want ErrTaken", err)
+		}
+	})
+}
+
+// Programs of before, which compare the version and add one, and those with
+// lockgorm.Version find each other's changes.
+func TestArticle(t *testing.T) {
+	onServers(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		_, err := pool.ExecContext(t.Context(), "CREATE TABLE articles (id BIGINT NOT NULL PRIMARY KEY, text VARCHAR(100) NOT NULL, version INT NOT NULL)")
+		must(t, err)
+		_, err = pool.ExecContext(t.Context(), "INSERT INTO articles VALUES (7, 'first', 3)")
+		must(t, err)
+		page, err := os.ReadFile("../../docs/how-to/migrate.md")
+		must(t, err)
+		block := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
+		_, err = pool.ExecContext(t.Context(), string(block[1]))
+		must(t, err)
+		db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard})
+		must(t, err)
+		must(t, db.Use(lockgorm.New()))
+		save := func(text string, version int64) (saved int64) {
+			result, err := pool.ExecContext(t.Context(), "UPDATE articles SET text = ?, version = version + 1 WHERE id = 7 AND version = ?", text, version)
+			must(t, err)
+			saved, err = result.RowsAffected()
+			must(t, err)
+			return saved
+		}
+		var a Article
+		must(t, db.Take(&a, 7).Error)
+		if save("of before", 3) != 1 {
+			t.Error("the program of before can't save")
+		}
+		a.Text = "of now"
+		if err := db.Save(&a).Error; !errors.Is(err, txlock.ErrConflict) {
+			t.Errorf("%v, want ErrConflict", err)
+		}
+		must(t, db.Take(&a, 7).Error)
+		must(t, db.Save(&a).Error)
+		if save("of before", 4) != 0 {
+			t.Error("the program of before saves over the new one")
+		}
+		var seen int64
+		must(t, pool.QueryRowContext(t.Context(), "SELECT version FROM articles WHERE id = 7").Scan(&seen))
+		if save("of before", seen) != 1 {
+			t.Error("the program of before can't save what it has read")
+		}
+	})
+}
+
+// An old lock that is taken keeps the lease free.
+func TestBoth(t *testing.T) {
+	onServers(t, func(t *testing.T, _ *testdb.DB, db *sql.DB) {
+		leases, err := lease.NewManager(db, lease.TTL(10*time.Second))
+		must(t, err)
+		t.Cleanup(func() { must(t, leases.Close(context.Background())) })
+		order, released := Orders.Key(42), false
+		old := func(context.Context) (func(), error) { return func() { released = true }, nil }
+		must(t, Both(t.Context(), old, leases, order, func(_ context.Context, l *lease.Lease) error {
+			if released {
+				t.Error("the old lock was released before the work")
+			}
+			return l.Err()
+		}))
+		if !released {
+			t.Error("the old lock was not released")
+		}
+		taken := func(context.Context) (func(), error) { return nil, ErrTaken }
+		if err := Both(t.Context(), taken, leases, order, nil); !errors.Is(err, ErrTaken) {
+			t.Errorf("%v, want ErrTaken", err)
+		}
+	})
+}

@@ -1,0 +1,223 @@
+package mistakes
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+func lock(key func() txlock.Key) func(*shop) error {
+	return func(s *shop) error { return second(s.begin().Lock(s.ctx, key())) }
+}
+
+var ofKeys = []mistake{
+	{"the record was not saved, so its identifier is 0", lock(func() txlock.Key { return txlock.NewFamily[int64]("order").Key(0) }), txlock.ErrInvalidKey, []string{"the zero identifier: the record has none yet"}, goesOn},
+	{"a name is empty", lock(func() txlock.Key { return txlock.Named("") }), txlock.ErrInvalidKey, []string{"the name is empty"}, goesOn},
+	{"the identifier of a cart is empty", lock(func() txlock.Key { return txlock.NewFamily[string]("cart", txlock.Hashed).Key("") }), txlock.ErrInvalidKey, []string{"the zero identifier: the record has none yet"}, goesOn},
+	{"a name is longer than 255 bytes", lock(func() txlock.Key { return txlock.Named(strings.Repeat("x", 256)) }), txlock.ErrInvalidKey, []string{"the name has 256 bytes, 255 are allowed"}, goesOn},
+	{"a key was declared and never made", lock(func() txlock.Key { return txlock.Key{} }), txlock.ErrInvalidKey, []string{"make keys by Named or by a Family"}, goesOn},
+	{"a name begins with @, as those of namespaces", lock(func() txlock.Key { return txlock.Named("@shop") }), txlock.ErrInvalidKey, []string{"names that begin with @ are those of a Namespace"}, goesOn},
+	{"the name of a namespace has a slash", lock(func() txlock.Key { return txlock.Namespace("a/b").Named("x") }), txlock.ErrInvalidKey, []string{`the namespace "a/b" has a slash`}, goesOn},
+	{"a string can't be folded as its column does", lock(func() txlock.Key {
+		return txlock.NewFamily[string]("user", txlock.Fold("utf8mb4_0900_ai_ci")).Key("Zoë")
+	}), txlock.ErrInvalidKey, []string{"make the column VARBINARY"}, goesOn},
+	{"LockAll has no keys", func(s *shop) error { return second(s.begin().LockAll(s.ctx)) }, txlock.ErrInvalidKey, []string{"no key was given"}, goesOn},
+	{"LockAny has no keys", func(s *shop) error { return second(s.begin().LockAny(s.ctx)) }, txlock.ErrInvalidKey, []string{"no key was given"}, goesOn},
+	{"a limit is 0", func(s *shop) error { return second(s.begin().WaitAtMost(0).Lock(s.ctx, s.order)) }, txlock.ErrInvalidOption, []string{"the limit must be positive, use TryLock to not wait at all"}, goesOn},
+	{"the cleaning of rows that are too young is asked for", func(s *shop) error { return second(txlock.Clean(s.ctx, s.pool, -time.Hour)) }, txlock.ErrInvalidOption, []string{"the time must be positive"}, none},
+}
+
+var ofTransactions = []mistake{
+	{"the transaction is nil", func(s *shop) error { return second(locksqlc.Join(s.ctx, nil)) }, txlock.ErrNoTransaction, []string{"no open transaction", "the *sql.Tx is nil"}, none},
+	{"the transaction is joined after its Commit", func(s *shop) error {
+		tx := s.beginOn(s.pool)
+		s.must(tx.Commit())
+		return second(locksqlc.Join(s.ctx, tx))
+	}, txlock.ErrNoTransaction, []string{"no open transaction", "already been committed or rolled back"}, none},
+	{"a lock is asked for after Commit", func(s *shop) error {
+		scope := s.begin()
+		s.must(s.tx.Commit())
+		return second(scope.Lock(s.ctx, s.order))
+	}, txlock.ErrNoTransaction, []string{"the transaction has been committed or rolled back"}, none},
+	{"a plain pool is used where a guarded one is meant", func(s *shop) error {
+		s.tx, s.reads = s.beginOn(s.db.Connect(s)), true
+		return second(locksqlc.Join(s.ctx, s.tx, txlock.OnlyGuarded()))
+	}, txlock.ErrUnguarded, []string{"the pool is not guarded", "open it by locksqlc.Open"}, goesOn},
+	{"somebody else has the lock, and TryLock doesn't wait", func(s *shop) error {
+		s.other(s.order)
+		return second(s.begin().TryLock(s.ctx, s.order))
+	}, txlock.ErrBusy, []string{"the lock is held by somebody else"}, goesOn},
+	{"somebody else has the lock for longer than the limit", func(s *shop) error {
+		s.other(s.order)
+		return second(s.begin().WaitAtMost(50*time.Millisecond).Lock(s.ctx, s.order))
+	}, txlock.ErrWaitTimeout, []string{"the lock was not free in time", "try again later"}, goesOn},
+	{"the context ends while a lock is waited for", func(s *shop) error {
+		s.other(s.order)
+		scope := s.begin()
+		ctx, cancel := context.WithCancel(s.ctx)
+		ended, id := make(chan error, 1), testdb.ConnID(s, s.tx)
+		go func() { ended <- second(scope.Lock(ctx, s.order)) }()
+		s.db.WaitForLockWait(s, id)
+		cancel()
+		return <-ended
+	}, context.Canceled, []string{"context canceled", "the transaction is over on the server"}, isOver},
+	{"the record is read first and locked afterwards", func(s *shop) error {
+		s.must(txlock.Ensure(s.ctx, s.pool, s.order))
+		scope := s.begin()
+		var notes int
+		s.must(s.tx.QueryRowContext(s.ctx, "SELECT COUNT(*) FROM notes").Scan(&notes))
+		tx, _ := s.other(s.order)
+		s.must(tx.Commit())
+		return second(scope.Lock(s.ctx, s.order))
+	}, txlock.ErrStaleSnapshot, []string{"roll back and start again, as Run does", "lock before the first SELECT"}, mustNot},
+	{"two transactions lock one by one, in different orders", deadlock, txlock.ErrDeadlock, []string{"the server has rolled the transaction back", "start it again, as Run does", "LockAll takes several keys without one"}, isOver},
+	{"a deadlock is ignored, and the transaction goes on", func(s *shop) error {
+		_ = deadlock(s)
+		return second(s.tx.ExecContext(s.ctx, "INSERT INTO notes VALUES ('after a deadlock')"))
+	}, txlock.ErrTxDoomed, []string{"the transaction is over on the server: roll back", "an earlier statement was answered"}, isOver},
+	{"a deadlock is ignored, and the transaction is committed", func(s *shop) error {
+		_ = deadlock(s)
+		return s.tx.Commit()
+	}, txlock.ErrTxDoomed, []string{"the transaction is over on the server", "LockAll"}, rolledBack},
+	{"a table is made in the transaction", func(s *shop) error {
+		scope := s.begin()
+		s.must(second(scope.Lock(s.ctx, s.order)))
+		s.must(second(s.tx.ExecContext(s.ctx, fmt.Sprintf("CREATE TABLE made%d (id INT)", s.id))))
+		return s.tx.Commit()
+	}, txlock.ErrTxDoomed, []string{`it was committed before its end by the statement "CREATE TABLE MADE`, "which has freed the locks"}, committed},
+	{"BEGIN is sent as text in the transaction", func(s *shop) error {
+		scope := s.begin()
+		s.must(second(scope.Lock(s.ctx, s.order)))
+		s.must(second(s.tx.ExecContext(s.ctx, "BEGIN")))
+		return second(scope.Lock(s.ctx, s.order))
+	}, txlock.ErrTxDoomed, []string{`it was committed before its end by the statement "BEGIN"`}, committed},
+	{"a lock that is held shared is asked for exclusively", func(s *shop) error {
+		scope := s.begin()
+		s.must(second(scope.RLock(s.ctx, s.order)))
+		return second(scope.Lock(s.ctx, s.order))
+	}, txlock.ErrUpgrade, []string{"take it exclusively from the beginning"}, goesOn},
+	{"rows are open when a lock is asked for", func(s *shop) error {
+		scope := s.begin()
+		s.must(second(s.tx.ExecContext(s.ctx, "INSERT INTO notes VALUES (?), (?)", fmt.Sprint("row a", s.id), fmt.Sprint("row b", s.id))))
+		rows, err := s.tx.QueryContext(s.ctx, "SELECT text FROM notes")
+		s.must(err)
+		rows.Next()
+		_, err = scope.Lock(s.ctx, s.order)
+		s.must(rows.Close())
+		s.must(rows.Err())
+		return err
+	}, txlock.ErrOpenRows, []string{"close them, or read them to the end, before a lock"}, goesOn},
+	{"the transaction is read only", func(s *shop) error {
+		tx, err := s.pool.BeginTx(s.ctx, &sql.TxOptions{ReadOnly: true})
+		s.must(err)
+		s.Cleanup(func() { _ = tx.Rollback() })
+		s.tx, s.reads = tx, true
+		scope, err := locksqlc.Join(s.ctx, tx)
+		s.must(err)
+		return second(scope.Lock(s.ctx, s.order))
+	}, txlock.ErrReadOnly, []string{"go to the primary, and begin without ReadOnly", "this transaction goes on"}, goesOn},
+	{"code that needs a lock is called without it", func(s *shop) error {
+		s.begin()
+		return txlock.AssertLocked(s.ctx, s.tx, s.order)
+	}, txlock.ErrNotHeld, []string{"lock it before this call, and again after a ROLLBACK TO SAVEPOINT"}, goesOn},
+	{"a form is saved that somebody else has changed meanwhile", func(s *shop) error {
+		version, err := txlock.ReadVersion(s.ctx, s.pool, s.order)
+		s.must(err)
+		tx, _ := s.other(s.order)
+		s.must(tx.Commit())
+		return s.begin().CompareAndBump(s.ctx, s.order, version)
+	}, txlock.ErrConflict, []string{"the version has changed", "roll back, then read and show it again"}, goesOn},
+	{"one key of Once is used for two requests", func(s *shop) error {
+		scope := s.begin()
+		s.must(second(scope.Once(s.ctx, s.order, txlock.Fingerprint([]byte("10 euros")))))
+		s.must(s.tx.Commit())
+		return second(s.begin().Once(s.ctx, s.order, txlock.Fingerprint([]byte("1000 euros"))))
+	}, txlock.ErrMismatch, []string{"take a new key for a new one", "the transaction goes on"}, goesOn},
+	{"a value of Once is no JSON", func(s *shop) error {
+		_, _, err := locksqlc.OnceValue(s.ctx, s.pool, s.order, func(*sql.Tx) (chan int, error) { return make(chan int), nil })
+		return err
+	}, txlock.ErrResult, []string{"it is no JSON"}, none},
+	{"a value of Once is read again as another type", func(s *shop) error {
+		_, _, err := locksqlc.OnceValue(s.ctx, s.pool, s.order, func(*sql.Tx) (string, error) { return "ten", nil })
+		s.must(err)
+		_, _, err = locksqlc.OnceValue(s.ctx, s.pool, s.order, func(*sql.Tx) (int, error) { return 10, nil })
+		return err
+	}, txlock.ErrResult, []string{"it is of the type string, and not int"}, none},
+}
+
+// deadlock makes one, whose victim is the transaction of the mistake.
+func deadlock(s *shop) error {
+	a, b := s.order, txlock.Named(fmt.Sprint("other of ", s.order))
+	s.must(txlock.Ensure(s.ctx, s.pool, a, b))
+	for range 5 { // the server chooses the victim
+		other, theirs := s.other(a)
+		s.must(second(other.ExecContext(s.ctx, "INSERT INTO notes SELECT CONCAT(seq.n, '"+s.Name()+"') FROM (SELECT 1 n UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5) seq")))
+		mine := s.begin()
+		s.must(second(mine.Lock(s.ctx, b)))
+		waits := make(chan error, 1)
+		id := testdb.ConnID(s, other)
+		go func() { waits <- second(theirs.Lock(s.ctx, b)) }()
+		s.db.WaitForLockWait(s, id)
+		err := second(mine.Lock(s.ctx, a))
+		if err != nil {
+			s.must(<-waits)
+			s.must(other.Rollback())
+			return err
+		}
+		if err := <-waits; err == nil {
+			s.Fatal("nobody was the victim")
+		}
+		_, _ = other.Rollback(), s.tx.Rollback()
+	}
+	s.Fatal("five times the other transaction was the victim")
+	return nil
+}
+
+var ofServers = []mistake{
+	{"the tables were never made", func(s *shop) error {
+		pool := s.open(testdb.Fresh(s, s.db.Engine()).AdminDSN())
+		return locksqlc.Run(s.ctx, pool, []txlock.Key{s.order}, func(*sql.Tx) error { return nil })
+	}, txlock.ErrSchema, []string{"run schema.Install(ctx, db)", "lockstep_locks"}, none},
+	{"a table is missing when Check looks", func(s *shop) error {
+		return schema.Check(s.ctx, testdb.Fresh(s, s.db.Engine()).Admin())
+	}, schema.ErrTable, []string{"lockstep_locks is missing in this database", "run schema.Install"}, none},
+	{"the user may not write the tables", func(s *shop) error {
+		db := s.elsewhere()
+		for _, host := range []string{"%", "localhost"} {
+			db.Exec(s, fmt.Sprintf("GRANT SELECT ON lockstep_locks TO '%s'@'%s'", db.Config().User, host))
+		}
+		return locksqlc.Run(s.ctx, s.open(db.DSN()), []txlock.Key{s.order}, func(*sql.Tx) error { return nil })
+	}, txlock.ErrPrivilege, []string{"GRANT SELECT, INSERT, UPDATE, DELETE ON lockstep_locks TO"}, none},
+	{"the DSN has autocommit=0", func(s *shop) error {
+		return locksqlc.Run(s.ctx, s.open(s.dsn(param("autocommit", "0"))), []txlock.Key{s.order}, func(*sql.Tx) error { return nil })
+	}, schema.ErrAutocommit, []string{"remove that from the data source name and from init_connect"}, none},
+	{"the DSN has a character_set_connection of its own", func(s *shop) error {
+		return locksqlc.Run(s.ctx, s.open(s.dsn(param("character_set_connection", "utf16"))), []txlock.Key{s.order}, func(*sql.Tx) error { return nil })
+	}, schema.ErrCharset, []string{"charset=utf8mb4 sets both"}, none},
+	{"the readTimeout of the DSN is shorter than the wait", func(s *shop) error {
+		s.other(s.order)
+		pool := s.open(s.dsn(func(c *mysql.Config) { c.ReadTimeout = 2 * time.Second }))
+		s.tx = s.beginOn(pool)
+		scope, err := locksqlc.Join(s.ctx, s.tx)
+		s.must(err)
+		return second(scope.Lock(s.ctx, s.order))
+	}, txlock.ErrTxDoomed, []string{"it was rolled back with its connection", "the readTimeout of the data source name must be longer than the wait for a lock"}, isOver},
+}
+
+func param(name, value string) func(*mysql.Config) {
+	return func(c *mysql.Config) {
+		if c.Params == nil {
+			c.Params = make(map[string]string)
+		}
+		c.Params[name] = value
+	}
+}

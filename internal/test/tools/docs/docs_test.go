@@ -1,0 +1,245 @@
+// Package docs checks the pages for readers: links, lengths, names, and that the pages in
+// Chinese have what those in English have.
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	root = "../../../.."
+	// readmeWords is what a newcomer reads in ten minutes, code included.
+	readmeWords = 1800
+	// sentenceWords is what a reader whose first language is not English can follow.
+	sentenceWords = 30
+)
+
+// pages returns all pages of the repository with their texts, but for those of others.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	texts := make(map[string]string)
+	err := fs.WalkDir(os.DirFS(root), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata") {
+			return fs.SkipDir
+		}
+		if path.Ext(name) == ".md" {
+			texts[name] = read(t, name)
+		}
+		return nil
+	})
+	if err != nil || len(texts) < 20 {
+		t.Fatalf("%d pages, %v", len(texts), err)
+	}
+	return texts
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestLinks proves that each page leads to files, and to headings, that exist.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	texts := pages(t)
+	for name := range texts {
+		for _, wrong := range wrongLinks(name, texts, func(file string) bool {
+			_, err := os.Stat(filepath.Join(root, filepath.FromSlash(file)))
+			return err == nil
+		}) {
+			t.Errorf("%s: %s", name, wrong)
+		}
+	}
+}
+
+var (
+	fence    = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	indented = regexp.MustCompile(`(?m)^    .*$`)
+	comment  = regexp.MustCompile(`(?s)<!--.*?-->`)
+	code     = regexp.MustCompile("`[^`\n]+`")
+	link     = regexp.MustCompile(`!?\[((?:[^\[\]]|!?\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]*)\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+)
+
+// wrongLinks returns the links of a page that lead nowhere.
+func wrongLinks(name string, texts map[string]string, exists func(file string) bool) (wrong []string) {
+	text := code.ReplaceAllString(indented.ReplaceAllString(fence.ReplaceAllString(texts[name], ""), ""), "")
+	for _, match := range regexp.MustCompile(`\]\(([^)\s]*)\)`).FindAllStringSubmatch(text, -1) {
+		target, anchor, _ := strings.Cut(match[1], "#")
+		if strings.Contains(target, "://") {
+			continue
+		}
+		file := name
+		if target != "" {
+			file = path.Join(path.Dir(name), target)
+		}
+		if !exists(file) {
+			wrong = append(wrong, match[1]+" leads to no file")
+		} else if anchor != "" && !slices.Contains(anchors(texts[file]), anchor) {
+			wrong = append(wrong, match[1]+" leads to no heading")
+		}
+	}
+	return wrong
+}
+
+// anchors returns those of the headings of a page, as GitHub makes them.
+func anchors(text string) (all []string) {
+	for _, match := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		plain := strings.ToLower(link.ReplaceAllString(match[1], "$1"))
+		plain = regexp.MustCompile(`[^\p{L}\p{N}\s_-]`).ReplaceAllString(plain, "")
+		all = append(all, strings.ReplaceAll(strings.TrimSpace(plain), " ", "-"))
+	}
+	return all
+}
+
+// TestReadmeIsShort counts the words of the README, those of its code included.
+func TestReadmeIsShort(t *testing.T) {
+	t.Parallel()
+	if n := words(read(t, "README.md")); n > readmeWords {
+		t.Errorf("README.md has %d words; at most %d are read", n, readmeWords)
+	}
+}
+
+var word = regexp.MustCompile(`\S*[\p{L}\p{N}]\S*`)
+
+func words(text string) int { return len(word.FindAllString(text, -1)) }
+
+// TestSentences proves that the sentences of the README and of docs are short. A piece of
+// code is a word.
+func TestSentences(t *testing.T) {
+	t.Parallel()
+	for name, text := range pages(t) {
+		if name != "README.md" && !strings.HasPrefix(name, "docs/") || slices.Contains(unread, name) {
+			continue
+		}
+		for _, s := range sentences(text) {
+			if n := words(s); n > sentenceWords {
+				t.Errorf("%s has a sentence of %d words, at most %d can be followed:\n%s", name, n, sentenceWords, s)
+			}
+		}
+	}
+}
+
+// unread are pages whose sentences may be long.
+var unread = []string{"docs/operations.md"}
+
+var (
+	paragraph = regexp.MustCompile(`\n\s*\n|\n[ \t]*(?:[-*>#|]|\d+\. )`)
+	stop      = regexp.MustCompile(`[.!?]["')*]*\s+`)
+)
+
+// sentences returns those of the prose of a page. What stands in different cells of a table
+// or items of a list is not one sentence.
+func sentences(text string) (all []string) {
+	text = comment.ReplaceAllString(fence.ReplaceAllString(text, "\n\n"), "")
+	text = indented.ReplaceAllString(text, "")
+	text = link.ReplaceAllString(code.ReplaceAllString(text, "code"), "$1")
+	for _, p := range paragraph.Split(text, -1) {
+		for cell := range strings.SplitSeq(p, "|") {
+			from := 0
+			for _, at := range append(stop.FindAllStringIndex(cell, -1), []int{len(cell), len(cell)}) {
+				if s := strings.Join(strings.Fields(cell[from:at[1]]), " "); s != "" {
+					all = append(all, s)
+				}
+				from = at[1]
+			}
+		}
+	}
+	return all
+}
+
+// TestNames proves that the tests and the commands that pages name exist.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	makefile := read(t, "Makefile")
+	test := regexp.MustCompile("`([a-z][a-z/]+)\\.(Test[A-Za-z0-9]+)`")
+	command := regexp.MustCompile("(?:`|(?m)^    |\\$ )make ([^`\n]+)")
+	for name, text := range pages(t) {
+		if name == "CHANGELOG.md" {
+			continue
+		}
+		for _, match := range test.FindAllStringSubmatch(text, -1) {
+			if !declared(t, match[1], "func "+match[2]+"(") {
+				t.Errorf("%s: %s has no %s", name, match[1], match[2])
+			}
+		}
+		for _, match := range command.FindAllStringSubmatch(text, -1) {
+			targets, _, _ := strings.Cut(match[1], "#")
+			if !isCommand.MatchString(strings.TrimSpace(targets)) {
+				continue // a sentence
+			}
+			for each := range strings.FieldsSeq(targets) {
+				if !strings.Contains(each, "=") && !strings.Contains(makefile, "\n"+each+":") {
+					t.Errorf("%s: the Makefile has no %s", name, each)
+				}
+			}
+		}
+	}
+}
+
+// isCommand finds what may follow make: targets and variables.
+var isCommand = regexp.MustCompile(`^(?:[a-z][a-z-]*|[A-Z_]+=\S*)(?: +(?:[a-z][a-z-]*|[A-Z_]+=\S*))*$`)
+
+// declared tells whether a file of a directory has a declaration.
+func declared(t *testing.T, dir, declaration string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(dir), "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		source, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(source), "\n"+declaration)
+	})
+}
+
+// TestErrors proves that the page of errors has every exported one.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/reference/errors.md")
+	sentinel := regexp.MustCompile(`(?m)^(?:var |\t)(Err[A-Z]\w*)\s*= `)
+	for _, pkg := range []string{"txlock", "txlock/lease", "txlock/job", "txlock/elect", "txlock/quorum", "locksqlc", "lockgorm", "lockhttp", "schema"} {
+		files, err := filepath.Glob(filepath.Join(root, pkg, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", pkg, len(files), err)
+		}
+		prefix := path.Base(pkg) + "."
+		if pkg == "txlock" {
+			prefix = ""
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, match := range sentinel.FindAllStringSubmatch(string(source), -1) {
+				if !strings.HasSuffix(file, "_test.go") && !strings.Contains(page, "`"+prefix+match[1]+"`") && !strings.Contains(page, "`txlock."+match[1]+"`") {
+					t.Errorf("docs/reference/errors.md lacks `%s%s`", prefix, match[1])
+				}
+			}
+		}
+	}
+}
+
+// TestBadges compares the badge of Go with go.mod.
+func TestBadges(t *testing.T) {
+	t.Parallel()
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))[1]
+	if !strings.Contains(read(t, "README.md"), "badge/Go-"+version+"%2B") {
+		t.Errorf("README.md has no badge of Go %s", version)
+	}
+}
