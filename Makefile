@@ -24,10 +24,10 @@ VULNDB ?= https://vuln.go.dev
 ENGINES   ?= mariadb,mysql
 BENCHTIME ?= 1s
 
-# How long chaos makes faults, and from which seed; 0 is a random one.
-DURATION   ?= 10m
+# From which seed chaos makes faults; 0 is a random one.
 SEED       ?= 0
 CHAOSFLAGS ?=
+SOAKFLAGS  ?=
 
 # contrib has a module for each library that it adapts to, and one of recipes for others.
 CONTRIB = contrib/gocron contrib/cron contrib/recipes
@@ -67,7 +67,7 @@ IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof soak generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -172,6 +172,7 @@ bench-quick: ## The same in two minutes, for eyes: .bench/bench.md.
 benchmarks: ## Run the benchmarks of the packages on servers that flush every commit; BENCHTIME=1s.
 	$(WITHSERVERS) -durable -- go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
 
+chaos: DURATION ?= 10m
 chaos: ## Torment client processes and servers for DURATION=10m by faults from a SEED, and judge what they did.
 	internal/test/tools/need-cc.sh
 	$(CHAOS) -duration $(DURATION) $(CHAOSFLAGS)
@@ -179,6 +180,10 @@ chaos: ## Torment client processes and servers for DURATION=10m by faults from a
 chaos-proof: ## Switch each guard of the library off in turn, which chaos must notice.
 	internal/test/tools/need-cc.sh
 	$(CHAOS) -duration 10s -prove $(CHAOSFLAGS)
+
+soak: DURATION ?= 6h
+soak: ## Use every kind of lock for DURATION=6h, note the figures each minute and test that they are flat: .soak/summary.md.
+	$(WITHSERVERS) -- go run -C tests ./soak -duration $(DURATION) -out "$(CURDIR)/.soak" $(SOAKFLAGS)
 
 generate: ## Generate the code of sqlc, lockgen and gorm.io/gen.
 	go run ./internal/test/tools/verify -sqlc '$(SQLC)' -generate
