@@ -62,12 +62,20 @@ BENCHFLAGS ?=
 # What Docker offers to make test-matrix.
 IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
 
+# How long make fuzz runs each fuzz target.
+FUZZTIME ?= 10m
+FUZZ      = $(CURDIR)/internal/test/tools/fuzz.sh $(FUZZTIME)
+
+# What make test-deps tests with the oldest and the newest versions.
+DEPS          ?= oldest newest
+DEPS_PACKAGES ?= ./txlock/... ./locksqlc ./lockgorm ./schema ./internal/guard ./internal/test/locksuite
+
 # What others have tested: go-sql-driver, dbresolver and GORM; and the directory tests of a
 # checkout of GORM in the version of go.mod, where the module proxy doesn't serve it.
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix cover demo bench bench-quick benchmarks chaos chaos-proof soak generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-foreign test-matrix test-deps fuzz cover demo bench bench-quick benchmarks chaos chaos-proof soak generate verify verify-sql verify-docs verify-pages verify-rules verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -153,6 +161,12 @@ test-matrix: ## Run make test on the images of IMAGES, which needs Docker.
 		echo "make test on $$image"; \
 		env -u $${variable}_DSN $${variable}_IMAGE=$$image $(MAKE) test ENGINES=$$engine || exit 1; \
 	done
+
+test-deps: ## Test the library on ENGINES with the oldest and the newest Go, go-sql-driver and GORM that go.mod allows; DEPS=newest.
+	@for which in $(DEPS); do $(WITHSERVERS) -- internal/test/tools/test-deps.sh $$which $(DEPS_PACKAGES) || exit 1; done
+
+fuzz: ## Run every fuzz target of all modules on ENGINES for FUZZTIME=10m; FUZZKEEP=20 keeps so many inputs of each in testdata/fuzz.
+	$(WITHSERVERS) -- sh -c 'failed=0; for module in $(MODULES); do (cd $$module && $(FUZZ)) || failed=1; done; exit $$failed'
 
 COVERED = ./txlock/...,./locksqlc,./lockgorm,./schema,./internal/guard
 cover: ## Print which part of each package's statements the tests execute.
