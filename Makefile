@@ -28,10 +28,10 @@ FREEZE ?= go run github.com/charmbracelet/freeze@v0.2.2
 ENGINES   ?= mariadb,mysql
 BENCHTIME ?= 1s
 
-# How long chaos makes faults, and from which seed; 0 is a random one.
-DURATION   ?= 10m
+# From which seed chaos makes faults; 0 is a random one.
 SEED       ?= 0
 CHAOSFLAGS ?=
+SOAKFLAGS  ?=
 
 # contrib has a module for each library that it adapts to, and one of recipes for others.
 CONTRIB = contrib/gocron contrib/cron contrib/recipes
@@ -74,12 +74,20 @@ SCALEFLAGS ?=
 # What Docker offers to make test-matrix.
 IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
 
+# How long make fuzz runs each fuzz target.
+FUZZTIME ?= 10m
+FUZZ      = $(CURDIR)/internal/test/tools/fuzz.sh $(FUZZTIME)
+
+# What make test-deps tests with the oldest and the newest versions.
+DEPS          ?= oldest newest
+DEPS_PACKAGES ?= ./txlock/... ./locksqlc ./lockgorm ./schema ./internal/guard ./internal/test/locksuite
+
 # What others have tested: go-sql-driver, dbresolver and GORM; and the directory tests of a
 # checkout of GORM in the version of go.mod, where the module proxy doesn't serve it.
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix cover demo diagrams bench bench-quick benchmarks scale chaos chaos-proof mutate generate verify verify-sql verify-docs verify-newcomer verify-pages verify-rules verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix test-deps fuzz cover demo diagrams bench bench-quick benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-pages verify-rules verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -171,6 +179,12 @@ test-matrix: ## Run make test on the images of IMAGES, which needs Docker.
 		env -u $${variable}_DSN $${variable}_IMAGE=$$image $(MAKE) test ENGINES=$$engine || exit 1; \
 	done
 
+test-deps: ## Test the library on ENGINES with the oldest and the newest Go, go-sql-driver and GORM that go.mod allows; DEPS=newest.
+	@for which in $(DEPS); do $(WITHSERVERS) -- internal/test/tools/test-deps.sh $$which $(DEPS_PACKAGES) || exit 1; done
+
+fuzz: ## Run every fuzz target of all modules on ENGINES for FUZZTIME=10m; FUZZKEEP=20 keeps so many inputs of each in testdata/fuzz.
+	$(WITHSERVERS) -- sh -c 'failed=0; for module in $(MODULES); do (cd $$module && $(FUZZ)) || failed=1; done; exit $$failed'
+
 COVERED = ./txlock/...,./locksqlc,./lockgorm,./schema,./internal/guard
 cover: ## Print which part of each package's statements the tests execute.
 	rm -rf .cover && mkdir .cover
@@ -192,6 +206,7 @@ benchmarks: ## Run the benchmarks of the packages on servers that flush every co
 scale: ## Measure what one server carries, simulate 10,000 processes, and write the tables of docs/scale.md; SCALEFLAGS="-processes 16".
 	$(WITHSERVERS) -durable -- go test -C tests -count=1 -vet=off -timeout 60m ./scale -page "$(CURDIR)/docs/scale.md" $(SCALEFLAGS)
 
+chaos: DURATION ?= 10m
 chaos: ## Torment client processes and servers for DURATION=10m by faults from a SEED, and judge what they did.
 	internal/test/tools/need-cc.sh
 	$(CHAOS) -duration $(DURATION) $(CHAOSFLAGS)
@@ -202,6 +217,10 @@ chaos-proof: ## Switch each guard of the library off in turn, which chaos must n
 
 mutate: ## Break the decisions of the library one by one on the servers of ENGINES, which tests must notice; ONLY=lease,once MUTATEFLAGS=-j=4.
 	$(WITHSERVERS) -- go run -C tests ./mutate -engines $(ENGINES) -only "$(ONLY)" $(MUTATEFLAGS)
+
+soak: DURATION ?= 6h
+soak: ## Use every kind of lock for DURATION=6h, note the figures each minute and test that they are flat: .soak/summary.md.
+	$(WITHSERVERS) -- go run -C tests ./soak -duration $(DURATION) -out "$(CURDIR)/.soak" $(SOAKFLAGS)
 
 generate: ## Generate the code of sqlc, lockgen and gorm.io/gen.
 	go run ./internal/test/tools/verify -sqlc '$(SQLC)' -generate

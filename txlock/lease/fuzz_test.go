@@ -19,6 +19,9 @@ func FuzzHolds(f *testing.F) {
 	f.Add([]byte{0x00, 0x01, 0x02, 0x81, 0x80, 0x82, 0x80})
 	f.Add([]byte{0x00, 0x10, 0x80, 0x10, 0x00, 0x90})
 	f.Add([]byte{0x03, 0x03, 0x83, 0x83})
+	for _, engine := range testdb.Engines() {
+		testdb.Open(f, engine) // which takes longer than an input may
+	}
 	f.Fuzz(func(t *testing.T, steps []byte) {
 		if len(steps) > 200 {
 			steps = steps[:200]

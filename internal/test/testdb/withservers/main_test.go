@@ -9,6 +9,8 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
+func TestMain(m *testing.M) { testdb.Main(m) }
+
 func TestRunGivesServers(t *testing.T) {
 	testdb.NeedsServer(t)
 	for _, engine := range testdb.Engines() {
