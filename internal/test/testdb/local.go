@@ -1,6 +1,7 @@
 package testdb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 // newLocal prepares a server of this machine: a private directory with a data
 // directory that has nothing but an administrator.
 func newLocal(ctx context.Context, engine Engine, b binary, o options) (*instance, error) {
-	dir, err := privateDir()
+	dir, err := privateDirIn(cmp.Or(o.parent, os.TempDir()))
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +58,9 @@ func (i *instance) prepareLocal(ctx context.Context, engine Engine, b binary, o 
 	line = append(line, o.serverArgs(engine)...)
 	i.spawn = func(_ context.Context, port int) (*Child, error) {
 		args := slices.Concat(line[1:], []string{fmt.Sprintf("--port=%d", port)})
-		return i.startLogged(exec.Command(line[0], args...))
+		cmd := exec.Command(line[0], args...)
+		cmd.Env = append(os.Environ(), o.env...)
+		return i.startLogged(cmd)
 	}
 	return nil
 }
