@@ -36,7 +36,7 @@ func (s *site) judge(ctx context.Context, lasted time.Duration) error {
 	if err := s.listen(); err != nil {
 		return err
 	}
-	found := check(s.history, d)
+	found := check(s.history, d, s.leaps()...)
 	found.checkLeases(s.history, s.seen, s.ttl)
 	s.v.violations = append(s.v.violations, found.violations...)
 	s.v.overlaps, s.v.lostUpdates = found.overlaps, found.lostUpdates
@@ -63,6 +63,14 @@ func (s *site) listen() error {
 		}
 	}
 	return nil
+}
+
+// leaps are the times at which the server's clock was set.
+func (s *site) leaps() []leap {
+	if s.clock == nil {
+		return nil
+	}
+	return s.clock.leaps
 }
 
 // enough is how long a run lasts that should prove something.
@@ -147,5 +155,5 @@ func (s *site) sweep(ctx context.Context) error {
 	if err != nil {
 		s.add(stuck, "the locks can't be had at the end: %v", err)
 	}
-	return nil
+	return s.sweepMajority(ctx)
 }
