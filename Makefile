@@ -35,6 +35,8 @@ CONTRIB = contrib/gocron contrib/cron contrib/recipes
 COMMANDS = cmd/lockgen cmd/lockvet cmd/lockstep
 # What tests lockgorm with the queries that gorm.io/gen generates.
 GORMGEN  = tests/gormgen
+# The queries of sqlc and lockgen that make chaos uses.
+CHAOSDB  = tests/chaos/generated
 # What reads the pages of lockhttp in a browser.
 BROWSER  = tests/lockhttp
 # What a user has at the end of docs/tutorial-sqlc.md.
@@ -183,6 +185,8 @@ chaos-proof: ## Switch each guard of the library off in turn, which chaos must n
 generate: ## Generate the code of sqlc, lockgen and gorm.io/gen.
 	go run ./internal/test/tools/verify -sqlc '$(SQLC)' -generate
 	cd $(GORMGEN) && go run ./generate
+	cd $(CHAOSDB) && $(SQLC) generate
+	cd cmd/lockgen && go run . ../../$(CHAOSDB)
 	cd $(TUTORIAL) && go generate ./...
 
 verify: verify-go licences vulnerabilities verify-sql verify-docs verify-pages verify-rules ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
@@ -210,6 +214,7 @@ verify-go: lint
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
 	@cd $(TUTORIAL) && go tool lockgen -check shopdb
+	@cd cmd/lockgen && go run . -check ../../$(CHAOSDB)
 
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners

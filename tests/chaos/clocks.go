@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // leap is a time in which the server's clock was set or was not as fast as that which the
@@ -212,10 +213,50 @@ func leapt(leaps []leap, from, to int64) bool {
 	return slices.ContainsFunc(leaps, func(l leap) bool { return l.from < to && l.to > from })
 }
 
+// writersAlone tells whether a key that the rows are read of is neither shared nor kept.
+func writersAlone(key string) bool {
+	return strings.HasPrefix(key, ofAll) || slices.Contains(askedLeases, key) && key != askedReaders
+}
+
+// checkDead checks that a writer who has died doesn't keep others waiting, whatever becomes
+// of the server's clock: the row doesn't show him a time to live after another was refused,
+// who has come when that of his lease was over.
+func (v *verdict) checkDead(history []*op, ends map[string]*op, seen []sight, ttl time.Duration) {
+	last, owners, refusals := make(map[string]int64), make(map[string]*op), make(map[string][]*op)
+	for _, o := range history {
+		if o.Owner != "" {
+			owners[o.Owner] = o
+		}
+		last[o.ID] = max(last[o.ID], o.Return, o.Valid)
+		if o.Kind == "part" {
+			last[o.Of] = max(last[o.Of], o.Valid)
+		}
+		if acquires(o) && o.Outcome == failed {
+			for _, key := range o.Keys {
+				refusals[key] = append(refusals[key], o)
+			}
+		}
+	}
+	told := make(map[string]bool)
+	for _, s := range seen {
+		o := owners[s.owner]
+		if !s.held || o == nil || told[o.ID] || ends[o.ID] != nil || o.Outcome != succeeded || !writersAlone(s.key) {
+			continue
+		}
+		over := last[o.ID] + int64(opLimit+2*ttl)
+		told[o.ID] = slices.ContainsFunc(refusals[s.key], func(next *op) bool {
+			return next.Call > over && next.Return+int64(2*ttl) < s.from && strings.Contains(next.Err, txlock.ErrBusy.Error())
+		})
+		if told[o.ID] {
+			v.add(stuck, "%s: %s still has it %v after it has believed in it last, and others have come", s.key, o.ID, time.Duration(s.from-last[o.ID]))
+		}
+	}
+}
+
 // delay is for how much longer a key that was had at the one moment may be held until the
 // other: not at all, since the clock was set back, where writers alone have it.
 func (v *verdict) delay(key string, from, to int64) time.Duration {
-	if strings.HasPrefix(key, ofAll) || slices.Contains(askedLeases, key) && key != askedReaders {
+	if writersAlone(key) {
 		return 0
 	}
 	return behind(v.leaps, from, to)

@@ -76,21 +76,25 @@ func (s *site) leaps() []leap {
 // enough is how long a run lasts that should prove something.
 const enough = 30 * time.Second
 
+// attempts is how many must fail until it is no chance, on a server that has many faults.
+const attempts = 40
+
 // refusedKinds are the kinds that must not succeed.
 var refusedKinds = []string{coreEnds, coreEnds + ", then"}
 
 // checkEnough checks that something of each kind has succeeded.
 func (s *site) checkEnough() {
-	succeededOf := make(map[string]int)
+	succeededOf, tried := make(map[string]int), make(map[string]int)
 	for _, o := range s.history {
 		n := 0
 		if o.Outcome == succeeded {
 			n = 1
 		}
 		succeededOf[o.Kind] += n
+		tried[o.Kind]++
 	}
 	for _, kind := range sortedKeys(succeededOf) {
-		if succeededOf[kind] == 0 && !slices.Contains(refusedKinds, kind) {
+		if succeededOf[kind] == 0 && tried[kind] >= attempts && !slices.Contains(refusedKinds, kind) {
 			s.add(stuck, "no %q has ever succeeded", kind)
 		}
 	}

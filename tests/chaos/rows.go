@@ -137,6 +137,7 @@ func (v *verdict) checkLeases(history []*op, seen []sight, ttl time.Duration) {
 	v.checkAsks(history, seen, ttl)
 	v.checkRefused(history, ends, ttl)
 	v.checkRows(history, ends, seen, ttl)
+	v.checkDead(history, ends, seen, ttl)
 	v.checkCircles(history, seen, ttl)
 }
 
