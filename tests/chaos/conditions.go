@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -25,6 +26,7 @@ const faultLimit = time.Minute
 const (
 	errTooManyConnections = 1040
 	errTableFull          = 1114
+	errLockWait           = 1205
 	errReadOnly           = 1290
 	errTooManyStatements  = 1461
 )
@@ -48,7 +50,7 @@ func condition(do func(s *site, ctx context.Context, admin *sql.Conn, f fault) e
 		}
 		err = do(s, ctx, admin, f)
 		if !s.server.Running() {
-			s.feel("the server has ended", 1)
+			s.feel("the server has ended")
 			return s.restart()
 		}
 		return err
@@ -103,12 +105,14 @@ func number(err error) uint16 {
 	return 0
 }
 
+var errNone = errors.New("none")
+
 // felt checks that an error is the one that a condition makes.
 func (s *site) felt(kind string, err error, wanted uint16) error {
 	if number(err) != wanted {
-		return fmt.Errorf("error %d was expected, and it is %v", wanted, err)
+		return fmt.Errorf("error %d was expected, and it is %w", wanted, cmp.Or(err, errNone))
 	}
-	s.feel(kind, 1)
+	s.feel(kind)
 	return nil
 }
 
@@ -172,7 +176,7 @@ func (s *site) unprepared(ctx context.Context, f fault) error {
 	defer end()
 	stmt, err := conn.PrepareContext(limited, "SELECT value FROM spots WHERE name = ?")
 	if err == nil {
-		err = stmt.Close()
+		defer func() { _ = stmt.Close() }()
 	}
 	f.lasting(ctx)
 	return s.felt(f.kind, err, errTooManyStatements)
@@ -203,22 +207,14 @@ func (s *site) killCommits(ctx context.Context, admin *sql.Conn, f fault) error 
 func (s *site) killQueries(admin *sql.Conn, r *rand.Rand) {
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
-	rows, err := admin.QueryContext(ctx, "SELECT id FROM "+s.engine.Processes()+" WHERE user = '"+clientUser+"' AND info LIKE 'COMMIT%'")
+	ids, err := s.idsOf(ctx, admin, "user = '"+clientUser+"' AND info LIKE 'COMMIT%'")
 	if err != nil {
 		return
 	}
-	var ids []int64
-	for rows.Next() {
-		var id int64
-		if rows.Scan(&id) == nil {
-			ids = append(ids, id)
-		}
-	}
-	_ = rows.Close()
 	for _, id := range ids {
 		if r.IntN(2) == 0 {
 			if _, err := admin.ExecContext(ctx, fmt.Sprintf("KILL QUERY %d", id)); err == nil {
-				s.feel("kill commits", 1)
+				s.feel("kill commits")
 			}
 		}
 	}
@@ -241,8 +237,11 @@ func (s *site) migrate(ctx context.Context, admin *sql.Conn, f fault) error {
 	limited, cancel := context.WithTimeout(context.Background(), faultLimit)
 	defer cancel()
 	err := schema.Install(limited, s.admin)
+	for number(err) == errLockWait { // it waits for the rows of hashed keys, which a client that stands still may have
+		err = schema.Install(limited, s.admin)
+	}
 	f.lasting(ctx)
-	s.feel(f.kind, 1)
+	s.feel(f.kind)
 	drop := "ALTER TABLE " + migrated[f.choice%uint64(len(migrated))] + " DROP COLUMN chaos_added"
 	return errors.Join(err, insist(admin, drop+how))
 }

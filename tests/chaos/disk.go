@@ -79,7 +79,7 @@ func (s *site) fillDisk(ctx context.Context, admin *sql.Conn, f fault) error {
 		}
 	}
 	if number(refused) == errTableFull || !s.server.Running() {
-		s.feel(f.kind, 1)
+		s.feel(f.kind)
 	}
 	f.lasting(ctx)
 	if err := s.disk.empty(); err != nil {

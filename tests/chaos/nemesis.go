@@ -171,8 +171,13 @@ func (s *site) killConnections(ctx context.Context, f fault) error {
 }
 
 // sessions are the sessions of the clients.
-func (s *site) sessions(ctx context.Context) (ids []int64, err error) {
-	err = eachRow(ctx, s.admin, "SELECT id FROM "+s.engine.Processes()+" WHERE user = '"+clientUser+"'", func(rows *sql.Rows) error {
+func (s *site) sessions(ctx context.Context) ([]int64, error) {
+	return s.idsOf(ctx, s.admin, "user = '"+clientUser+"'")
+}
+
+// idsOf are those of the sessions of which a condition is true.
+func (s *site) idsOf(ctx context.Context, db querier, condition string) (ids []int64, err error) {
+	err = eachRow(ctx, db, "SELECT id FROM "+s.engine.Processes()+" WHERE "+condition, func(rows *sql.Rows) error {
 		var id int64
 		err := rows.Scan(&id)
 		ids = append(ids, id)

@@ -137,7 +137,12 @@ func readData(ctx context.Context, db *sql.DB) (d data, err error) {
 	return d, err
 }
 
-func eachRow(ctx context.Context, db *sql.DB, query string, scan func(*sql.Rows) error) (err error) {
+// querier is a pool or a session.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func eachRow(ctx context.Context, db querier, query string, scan func(*sql.Rows) error) (err error) {
 	rows, err := db.QueryContext(ctx, query)
 	if err != nil {
 		return err

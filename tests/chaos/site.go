@@ -221,10 +221,10 @@ func (s *site) count(kind string) {
 }
 
 // feel notes that a fault was felt.
-func (s *site) feel(kind string, times int) {
+func (s *site) feel(kind string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.feels[kind] += times
+	s.feels[kind]++
 }
 
 // counted are the faults so far.
