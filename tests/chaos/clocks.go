@@ -66,13 +66,22 @@ func (c *faketime) write(rate float64, age time.Duration) error {
 	return os.Rename(c.file+".new", c.file)
 }
 
-// ahead is by how much the server's clock is ahead of this machine's.
+// ahead is by how much the server's clock is ahead of this machine's, by the quickest of some
+// answers: of a slow one nobody knows when the clock was read.
 func (s *site) ahead(ctx context.Context) (d time.Duration, err error) {
-	var micros int64
-	before := time.Now()
-	err = s.admin.QueryRowContext(ctx, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)").Scan(&micros)
-	middle := before.Add(time.Since(before) / 2)
-	return time.UnixMicro(micros).Sub(middle), err
+	const tries, quick = 10, 20 * time.Millisecond
+	best := time.Duration(math.MaxInt64)
+	for i := 0; i < tries && best > quick; i++ {
+		var micros int64
+		before := time.Now()
+		if err := s.admin.QueryRowContext(ctx, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)").Scan(&micros); err != nil {
+			return 0, err
+		}
+		if took := time.Since(before); took < best {
+			best, d = took, time.UnixMicro(micros).Sub(before.Add(took/2))
+		}
+	}
+	return d, nil
 }
 
 // showing waits until the server's clock is ahead by that much.
@@ -154,7 +163,7 @@ func (s *site) setRate(ctx context.Context, f fault) error {
 	if err != nil {
 		return err
 	}
-	if moved := ahead - jumped; moved > 0 != (rate > 1) && time.Since(begun) > s.ttl {
+	if moved := ahead - jumped; moved > 0 != (rate > 1) && moved.Abs() > s.ttl/5 { // else the machine is too busy to tell
 		return fmt.Errorf("at the rate %.3f the clock has moved by %v in %v", rate, moved, time.Since(begun))
 	}
 	by := (jumped - s.clock.offset).Abs() + (ahead - jumped).Abs()
