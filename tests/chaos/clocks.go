@@ -262,15 +262,6 @@ func (v *verdict) checkDead(history []*op, ends map[string]*op, seen []sight, tt
 	}
 }
 
-// delay is for how much longer a key that was had at the one moment may be held until the
-// other: not at all, since the clock was set back, where writers alone have it.
-func (v *verdict) delay(key string, from, to int64) time.Duration {
-	if writersAlone(key) {
-		return 0
-	}
-	return behind(v.leaps, from, to)
-}
-
 // behind is by how much the clock was set back at moments in between.
 func behind(leaps []leap, from, to int64) (d time.Duration) {
 	for _, l := range leaps {
