@@ -39,6 +39,8 @@ CONTRIB = contrib/gocron contrib/cron contrib/recipes
 COMMANDS = cmd/lockgen cmd/lockvet cmd/lockstep
 # What tests lockgorm with the queries that gorm.io/gen generates, and beside gorm.io/sharding.
 GORMGEN  = tests/gormgen
+# The queries of sqlc and lockgen that make chaos uses.
+CHAOSDB  = tests/chaos/generated
 # What reads the pages of lockhttp in a browser.
 BROWSER  = tests/lockhttp
 # What a user has at the end of docs/tutorials/sqlc.md.
@@ -225,6 +227,8 @@ soak: ## Use every kind of lock for DURATION=6h, note the figures each minute an
 generate: ## Generate the code of sqlc, lockgen and gorm.io/gen.
 	go run ./internal/test/tools/verify -sqlc '$(SQLC)' -generate
 	cd $(GORMGEN) && go run ./generate
+	cd $(CHAOSDB) && $(SQLC) generate
+	cd cmd/lockgen && go run . ../../$(CHAOSDB)
 	cd $(TUTORIAL) && go generate ./...
 
 diagrams: ## Draw the SVGs of docs/diagrams from the texts beside them.
@@ -260,6 +264,7 @@ verify-go: lint
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
 	@cd $(TUTORIAL) && go tool lockgen -check shopdb
+	@cd cmd/lockgen && go run . -check ../../$(CHAOSDB)
 
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners

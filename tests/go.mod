@@ -5,6 +5,7 @@ go 1.25.0
 require (
 	ariga.io/atlas v0.32.1-0.20250325101103-175b25e1c1b9
 	github.com/Shopify/toxiproxy/v2 v2.12.0
+	github.com/XSAM/otelsql v0.41.0
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/dca00107/lockstep v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1

@@ -205,14 +205,15 @@ type place struct {
 // checkTold checks that a hold which goes on was told of each question, and that nobody
 // was told that there is none.
 func (v *verdict) checkTold(o *op, asks []*op, limit time.Duration) {
+	valid := certain(v.leaps, o.Call, o.Return, o.Valid)
 	for _, ask := range asks {
 		by := ask.Return + int64(limit)
 		switch {
 		case ask.Call <= o.Return:
-		case ask.Outcome == succeeded && o.Valid > by && (o.Told == 0 || o.Told > by):
-			v.add(notTold, "%s: %s has gone on for %v after %s had asked", o.Keys[0], o.ID, time.Duration(o.Valid-ask.Return), ask.ID)
+		case ask.Outcome == succeeded && valid > by && (o.Told == 0 || o.Told > by):
+			v.add(notTold, "%s: %s has gone on for %v after %s had asked", o.Keys[0], o.ID, time.Duration(valid-ask.Return), ask.ID)
 			return
-		case ask.Outcome == failed && o.Valid > ask.Return:
+		case ask.Outcome == failed && valid > ask.Return:
 			v.add(notTold, "%s: %s has it all the time, and %s was told that nobody has: %s", o.Keys[0], o.ID, ask.ID, ask.Err)
 			return
 		}

@@ -35,6 +35,7 @@ type violation struct {
 
 // verdict is what a history and the data at its end show.
 type verdict struct {
+	leaps       []leap // of the server's clock
 	violations  []violation
 	overlaps    int // pairs of holders, or holders too many, at a time
 	lostUpdates int
@@ -63,8 +64,8 @@ const late = 5 * opLimit
 const checkLimit = 2 * time.Minute
 
 // check judges a history.
-func check(history []*op, d data) *verdict {
-	v := new(verdict)
+func check(history []*op, d data, leaps ...leap) *verdict {
+	v := &verdict{leaps: leaps}
 	ops := make(map[string]*op, len(history))
 	for _, o := range history {
 		ops[o.ID] = o
@@ -229,11 +230,12 @@ func (v *verdict) checkClock(name string, writes []commit, reads []*op, ops map[
 }
 
 // checkFresh checks that a grant of a lock has a higher token than those which had
-// returned before it was asked for, all of transactions that were rolled back.
+// returned before it was asked for, all of transactions that were rolled back. That is not
+// promised over a clock that is set back.
 func (v *verdict) checkFresh(key string, grants []*op) {
 	for _, o := range grants {
 		for _, before := range grants {
-			if before.Return < o.Call && before.Value >= o.Value {
+			if before.Return < o.Call && before.Value >= o.Value && behind(v.leaps, before.Call, o.Return) == 0 {
 				v.add(tokenBack, "%s: %s was granted with token %d after %s with token %d", key, o.ID, o.Value, before.ID, before.Value)
 				break
 			}
@@ -242,12 +244,14 @@ func (v *verdict) checkFresh(key string, grants []*op) {
 }
 
 // hold is a lease in the eyes of its holder: granted between call and grant, and valid
-// for certain from then to valid.
+// for certain from then to valid. Its holder has believed in it to the end, which is later
+// where the server's clock was set forward meanwhile.
 type hold struct {
 	id                 string
 	shared             bool
 	token              uint64
 	call, grant, valid int64
+	end                int64
 }
 
 // checkHolds checks the leases of each key: their holders by the moments at which they
@@ -259,7 +263,9 @@ func (v *verdict) checkHolds(ops map[string]*op, history []*op) {
 		case o.Kind == "re-enter":
 			v.checkEntry(o, ops[o.Of])
 		case o.Token > 0 && o.Outcome == succeeded:
-			byKey[o.Keys[0]] = append(byKey[o.Keys[0]], hold{o.ID, shares(o.Kind), o.Token, o.Call, o.Return, o.Valid})
+			byKey[o.Keys[0]] = append(byKey[o.Keys[0]], hold{
+				o.ID, shares(o.Kind), o.Token, o.Call, o.Return, certain(v.leaps, o.Call, o.Return, o.Valid), o.Valid,
+			})
 		}
 	}
 	for _, key := range sortedKeys(byKey) {
@@ -276,7 +282,7 @@ func (v *verdict) checkEntry(o, of *op) {
 	case o.Outcome != succeeded || shares(of.Kind) && o.Token != of.Token:
 	case o.Token < of.Token:
 		v.add(tokenBack, "%s has entered %s again with token %d after %d", o.ID, of.ID, o.Token, of.Token)
-	case o.Token > of.Token && of.Valid > o.Return:
+	case o.Token > of.Token && certain(v.leaps, of.Call, of.Return, of.Valid) > o.Return:
 		v.add(broken, "%s has entered %s again with token %d, and token %d was still valid", o.ID, of.ID, o.Token, of.Token)
 	}
 }
@@ -316,7 +322,7 @@ func (v *verdict) checkOverlaps(key string, holds []hold, most int) {
 func (v *verdict) checkOrder(key string, holds []hold, most int) {
 	var events []porcupine.Operation
 	for i, h := range holds {
-		first, last, end := h.grant, h.valid, h.valid
+		first, last, end := h.grant, h.valid, h.end
 		if h.valid <= h.grant {
 			if h.shared {
 				continue

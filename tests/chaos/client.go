@@ -35,7 +35,9 @@ type clientConfig struct {
 	Name     string // of this life of it
 	Engine   testdb.Engine
 	DSN      string
-	History  string // the path of its journal
+	Nodes    []string // the DSNs of the databases of majorities
+	Pressed  bool     // its garbage is collected all the time
+	History  string   // the path of its journal
 	Seed     uint64
 	Workers  int
 	TTL      time.Duration
@@ -61,6 +63,7 @@ type client struct {
 	plain   *sql.DB  // the same without the guards of the pool
 	gorm    *gorm.DB // over the pool
 	leases  *lease.Manager
+	most    *majority
 	jobs    *job.Jobs
 	guarded bool
 	multi   bool // a text may have several statements
@@ -84,6 +87,9 @@ func runClient(text string) (err error) {
 	if err := c.open(choice); err != nil {
 		return err
 	}
+	if c.Pressed {
+		go c.litter()
+	}
 	var working sync.WaitGroup
 	for i := range c.Workers {
 		w := &worker{client: &c, name: fmt.Sprintf("%s-w%d", c.Name, i), Rand: rand.New(rand.NewPCG(c.Seed, uint64(i+1)))}
@@ -94,9 +100,20 @@ func runClient(text string) (err error) {
 	working.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
-	_ = c.jobs.Close(ctx)   // as the workers have ended
+	_ = c.jobs.Close(ctx) // as the workers have ended
+	_ = c.most.close(ctx)
 	_ = c.leases.Close(ctx) // it complains of what it can't release
 	return err
+}
+
+// litter makes garbage for as long as the client works.
+func (c *client) litter() {
+	const size, most = 64 << 10, 256
+	var kept [most][]byte
+	for i := 0; !c.stopped(); i++ {
+		kept[i%most] = make([]byte, size)
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // open opens the pools. One client in four has one without guards, and one in two has
@@ -118,7 +135,7 @@ func (c *client) open(choice *rand.Rand) error {
 	c.guarded = choice.IntN(4) != 0
 	at := c.now()
 	c.journal.write(op{ID: c.Name, Kind: "client", Call: at, Return: at, Outcome: succeeded, Form: []string{fmt.Sprintf(
-		"guarded %t, interpolates %t, several statements %t, wrapper %q, around the guards %t", c.guarded, cfg.InterpolateParams, c.multi, wrapper.name, wrapper.around)}})
+		"guarded %t, interpolates %t, several statements %t, wrapper %q, around the guards %t, pressed for memory %t", c.guarded, cfg.InterpolateParams, c.multi, wrapper.name, wrapper.around, c.Pressed)}})
 	if wrapper.name == "no context" {
 		cfg.ReadTimeout = 2 * opLimit // nothing else ends a statement
 	}
@@ -143,6 +160,9 @@ func (c *client) open(choice *rand.Rand) error {
 		return err
 	}
 	if c.leases, err = lease.NewManager(c.pool, lease.TTL(c.TTL), lease.Poll(5*time.Millisecond, 50*time.Millisecond)); err != nil {
+		return err
+	}
+	if c.most, err = openMajority(c.Nodes, c.TTL, c.guarded); err != nil {
 		return err
 	}
 	c.jobs, err = job.New(c.pool, c.leases, job.By(c.Name))
@@ -255,6 +275,12 @@ func (w *worker) kinds() []func() outcome {
 		return []func() outcome{w.once, w.lock}
 	case w.Without == "tick":
 		return []func() outcome{w.tickTx, w.lock}
+	case w.Without == "majority":
+		return []func() outcome{w.majority, w.lock}
+	case w.Without == "generated":
+		return []func() outcome{w.generatedQueries, w.lock}
+	case guards[w.Without].of == ofHerd:
+		return []func() outcome{w.herd, w.amongHerds, w.amongHerds, w.amongHerds, w.lock}
 	case w.Without == "term":
 		return []func() outcome{w.lead, w.lock}
 	case guards[w.Without].of == ofAll:
@@ -271,7 +297,7 @@ func (w *worker) kinds() []func() outcome {
 		w.gormTransaction, w.gormPlugin, w.gormPlugin, w.gormVersion, w.gormVersion, w.gormVersion, w.within, w.within,
 		w.once, w.once, w.once, w.tickTx, w.tickTx, w.tick, w.tick,
 		w.acquire, w.acquire, w.tryAcquire, w.acquireFair, w.acquireTx, w.acquireShared, w.acquireShared, w.acquireWriter, w.acquirePermit, w.acquirePermit,
-		w.lead, w.lead,
+		w.lead, w.lead, w.majority, w.majority, w.majority, w.generatedQueries, w.generatedQueries, w.herd, w.amongHerds, w.amongHerds,
 		w.acquireAll, w.acquireAll, w.tryAcquireAll, w.acquireOne, w.keep, w.keep, w.tryKept,
 		w.untilAsked, w.untilAsked, w.untilAsked, w.untilAsked, w.untilAsked, w.ask, w.ask, w.ask, w.ask,
 	}

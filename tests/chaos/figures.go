@@ -45,13 +45,15 @@ func (r *result) tell(out io.Writer) int {
 		for _, kind := range faultNames() {
 			_, _ = fmt.Fprintf(out, "    %-22s %7d\n", kind, s.faults[kind])
 		}
-		if r.clocks != nil {
-			_, _ = fmt.Fprintf(out, "    clocks were not set apart, it is not permitted here: %v\n", r.clocks)
+		for _, kind := range sortedKeys(s.feels) {
+			_, _ = fmt.Fprintf(out, "    %s was felt %d times\n", kind, s.feels[kind])
+		}
+		for _, kind := range sortedKeys(s.absent) {
+			_, _ = fmt.Fprintf(out, "    %s was not made, it is not possible here: %v\n", kind, s.absent[kind])
 		}
 		_, _ = fmt.Fprintf(out, "  overlaps %d, lost updates %d, violations %d\n", s.v.overlaps, s.v.lostUpdates, len(s.v.violations))
 		s.v.tell(out)
 	}
-	_, _ = fmt.Fprintln(out, "\nThe wall clock was not moved: it is that of the machine. The library measures by monotonic clocks.")
 	if r.clean() {
 		_, _ = fmt.Fprintf(out, "seed %d: nothing is wrong\n", r.seed)
 		return 0

@@ -82,9 +82,9 @@ func shares(kind string) bool {
 func mostOf(key string) int {
 	use, _, _ := strings.Cut(key, ":")
 	switch {
-	case use == "shared" || key == askedReaders:
+	case use == "shared" || use == "herd" || key == askedReaders:
 		return linear.Unlimited
-	case use == "permit" || key == askedPermits:
+	case use == "permit" || use == "seats" || key == askedPermits:
 		return permits
 	}
 	return 0

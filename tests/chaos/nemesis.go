@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/dca00107/lockstep/tests/faults"
 )
 
 // fault is something bad that is done to a site, and undone after a while.
@@ -29,13 +31,13 @@ type faultKind struct {
 }
 
 // lanes are the kinds of faults. Those of one lane come one after the other: the
-// server's, and the clients' and their networks'.
+// server's, the clients', their networks', and what becomes of a server that goes on.
 var lanes = []map[string]faultKind{
 	{
 		"kill connections":    {8, 0, 0, (*site).killConnections},
-		"kill server":         {1, 0, 1, (*site).killServer},
-		"stop server":         {3, 0.1, 0.5, (*site).stopServer},
-		"stop server for ttl": {1, 1.2, 2, (*site).stopServer},
+		"kill server":         {1, 0, 1, serving((*site).killServer)},
+		"stop server":         {3, 0.1, 0.5, serving((*site).stopServer)},
+		"stop server for ttl": {1, 1.2, 2, serving((*site).stopServer)},
 	},
 	{
 		"kill client":         {2, 0, 0.5, (*site).killClient},
@@ -49,6 +51,35 @@ var lanes = []map[string]faultKind{
 		"slow network": {5, 0.5, 2, (*site).slowNetwork},
 		"hang network": {2, 0.3, 3, (*site).hangNetwork},
 	},
+	{
+		"fill disk":               {2, 0.5, 3, condition((*site).fillDisk)},
+		"make read-only":          {2, 0.2, 2, setting(readOnly, always("read_only"), 1, 0, (*site).reads)},
+		"use up connections":      {2, 0.2, 2, setting(always("max_connections"), always("max_connections"), 10, 1000, (*site).crowded)},
+		"use up statements":       {2, 0.5, 3, setting(always("max_prepared_stmt_count"), always("max_prepared_stmt_count"), 0, 16382, (*site).unprepared)},
+		"kill commits":            {3, 0.5, 2, condition((*site).killCommits)},
+		"migrate":                 {2, 0, 0.5, condition((*site).migrate)},
+		"set clock forward":       {2, 0, 0, (*site).stepForward},
+		"set clock back":          {2, 0.5, 3, (*site).stepBack},
+		"set clock back for long": {1, 10, 14, (*site).stepBack},
+		"slow or fast clock":      {2, 1, 4, serving((*site).setRate)},
+	},
+	{
+		"cut node":  {1, 0.2, 3, (*site).cutNetwork},
+		"slow node": {1, 0.5, 2, (*site).slowNetwork},
+		"hang node": {1, 0.3, 3, (*site).hangNetwork},
+	},
+}
+
+// clockFaults are those that need a server's clock.
+var clockFaults = []string{"set clock forward", "set clock back", "set clock back for long", "slow or fast clock"}
+
+// serving makes a fault while the server is neither killed nor stopped.
+func serving(do func(s *site, ctx context.Context, f fault) error) func(*site, context.Context, fault) error {
+	return func(s *site, ctx context.Context, f fault) error {
+		s.serving.Lock()
+		defer s.serving.Unlock()
+		return do(s, ctx, f)
+	}
 }
 
 // faultNames are the names of all kinds.
@@ -140,8 +171,13 @@ func (s *site) killConnections(ctx context.Context, f fault) error {
 }
 
 // sessions are the sessions of the clients.
-func (s *site) sessions(ctx context.Context) (ids []int64, err error) {
-	err = eachRow(ctx, s.admin, "SELECT id FROM "+s.engine.Processes()+" WHERE user = '"+clientUser+"'", func(rows *sql.Rows) error {
+func (s *site) sessions(ctx context.Context) ([]int64, error) {
+	return s.idsOf(ctx, s.admin, "user = '"+clientUser+"'")
+}
+
+// idsOf are those of the sessions of which a condition is true.
+func (s *site) idsOf(ctx context.Context, db querier, condition string) (ids []int64, err error) {
+	err = eachRow(ctx, db, "SELECT id FROM "+s.engine.Processes()+" WHERE "+condition, func(rows *sql.Rows) error {
 		var id int64
 		err := rows.Scan(&id)
 		ids = append(ids, id)
@@ -223,8 +259,16 @@ func (s *site) fillPool(ctx context.Context, f fault) error {
 	return err
 }
 
+// network is that of a client, or to a database of majorities.
+func (s *site) network(f fault) *faults.Network {
+	if strings.HasSuffix(f.kind, " node") {
+		return s.nodes[f.choice%nodes]
+	}
+	return s.clients[f.client].network
+}
+
 func (s *site) cutNetwork(ctx context.Context, f fault) error {
-	n := s.clients[f.client].network
+	n := s.network(f)
 	if err := n.Down(); err != nil {
 		return err
 	}
@@ -235,7 +279,7 @@ func (s *site) cutNetwork(ctx context.Context, f fault) error {
 // slowNetwork delays what is sent, what is answered, or both. In three of four cases what
 // is on its way at the end is lost: where that is answers, what was asked for is done.
 func (s *site) slowNetwork(ctx context.Context, f fault) error {
-	n := s.clients[f.client].network
+	n := s.network(f)
 	streams := [][]string{{"upstream", "downstream"}, {"upstream"}, {"downstream"}, {"downstream"}}[f.choice%4]
 	for _, stream := range streams {
 		if err := n.Slow(stream, 0, time.Duration(f.choice>>8%1000)*s.ttl/1000); err != nil {
@@ -253,7 +297,7 @@ func (s *site) slowNetwork(ctx context.Context, f fault) error {
 }
 
 func (s *site) hangNetwork(ctx context.Context, f fault) error {
-	n := s.clients[f.client].network
+	n := s.network(f)
 	if err := n.Hang(); err != nil {
 		return err
 	}

@@ -36,10 +36,12 @@ func (s *site) start(i int, apart time.Duration) error {
 	cfg := s.config()
 	cfg.Addr = p.network.Addr()
 	choice := rand.New(rand.NewPCG(s.seed, s.stream((i+1)<<32|p.life)))
-	text, err := json.Marshal(clientConfig{
+	config := clientConfig{
 		Name: name, Engine: s.engine, DSN: cfg.FormatDSN(), History: filepath.Join(s.dir, name+".jsonl"),
-		Seed: choice.Uint64(), Workers: s.workers, TTL: s.ttl, Without: s.without, Wrappers: s.wrappers, Apart: int64(apart),
-	})
+		Nodes: s.nodeDSNs(), Seed: choice.Uint64(), Workers: s.workers, TTL: s.ttl, Without: s.without, Wrappers: s.wrappers, Apart: int64(apart),
+	}
+	config.Pressed = choice.IntN(3) == 0
+	text, err := json.Marshal(config)
 	if err != nil {
 		return err
 	}
@@ -53,6 +55,9 @@ func (s *site) start(i int, apart time.Duration) error {
 	}
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = append(os.Environ(), clientVariable+"="+string(text))
+	if config.Pressed {
+		cmd.Env = append(cmd.Env, "GOMEMLIMIT=16MiB", "GOGC=10")
+	}
 	p.errors = filepath.Join(s.dir, name+".stderr")
 	stderr, err := os.Create(p.errors)
 	if err != nil {

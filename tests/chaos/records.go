@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dca00107/lockstep/tests/chaos/generated"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -58,6 +59,8 @@ var tables = []string{
 	"CREATE TABLE articles (name VARBINARY(64) PRIMARY KEY, value BIGINT NOT NULL, version BIGINT UNSIGNED NOT NULL DEFAULT 1) ENGINE=InnoDB",
 	"CREATE TABLE spots (name VARCHAR(64) PRIMARY KEY, value BIGINT NOT NULL) ENGINE=InnoDB",
 	"CREATE TABLE ddl (id INT) ENGINE=InnoDB",
+	generated.Schema,
+	"CREATE TABLE ballast (id INT AUTO_INCREMENT PRIMARY KEY, text VARBINARY(4000) NOT NULL) ENGINE=InnoDB",
 	"CREATE PROCEDURE chaos_nothing() DO 1",
 	"CREATE PROCEDURE chaos_touch(IN spot VARCHAR(64)) DO (SELECT s.value FROM spots s WHERE s.name = spot FOR UPDATE)",
 	"CREATE PROCEDURE chaos_swallow(IN spot VARCHAR(64)) BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; UPDATE spots SET value = value + 1 WHERE name = spot; END",
@@ -85,6 +88,11 @@ func install(ctx context.Context, db *sql.DB) error {
 			}
 		}
 	}
+	for id := range generatedRecords {
+		if _, err := db.ExecContext(ctx, "INSERT INTO numbers VALUES (?, 0)", id+1); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -108,7 +116,7 @@ func tryID(op, try string) string { return op + "#" + try }
 
 func readData(ctx context.Context, db *sql.DB) (d data, err error) {
 	d.counters = make(map[string]int64)
-	err = eachRow(ctx, db, "SELECT name, value FROM counters UNION ALL SELECT name, value FROM articles", func(rows *sql.Rows) error {
+	err = eachRow(ctx, db, "SELECT name, value FROM counters UNION ALL SELECT name, value FROM articles UNION ALL SELECT CONCAT('"+ofGenerated+"', id), value FROM numbers", func(rows *sql.Rows) error {
 		var name string
 		var value int64
 		err := rows.Scan(&name, &value)
@@ -129,7 +137,12 @@ func readData(ctx context.Context, db *sql.DB) (d data, err error) {
 	return d, err
 }
 
-func eachRow(ctx context.Context, db *sql.DB, query string, scan func(*sql.Rows) error) (err error) {
+// querier is a pool or a session.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func eachRow(ctx context.Context, db querier, query string, scan func(*sql.Rows) error) (err error) {
 	rows, err := db.QueryContext(ctx, query)
 	if err != nil {
 		return err

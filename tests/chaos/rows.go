@@ -137,6 +137,7 @@ func (v *verdict) checkLeases(history []*op, seen []sight, ttl time.Duration) {
 	v.checkAsks(history, seen, ttl)
 	v.checkRefused(history, ends, ttl)
 	v.checkRows(history, ends, seen, ttl)
+	v.checkDead(history, ends, seen, ttl)
 	v.checkCircles(history, seen, ttl)
 }
 
@@ -150,7 +151,9 @@ func (v *verdict) checkRefused(history []*op, ends map[string]*op, ttl time.Dura
 			continue
 		}
 		if !slices.ContainsFunc(o.Keys, func(key string) bool {
-			return slices.ContainsFunc(held[key], func(t tenure) bool { return t.from < o.Return && t.to+slack(ttl) > o.Call })
+			return slices.ContainsFunc(held[key], func(t tenure) bool {
+				return t.from < o.Return && t.to+slack(ttl)+int64(behind(v.leaps, t.from, o.Return)) > o.Call
+			})
 		}) {
 			v.add(stuck, "%s: %s, a %q, was refused, and nobody has it: %s", o.Keys[0], o.ID, o.Kind, o.Err)
 		}
@@ -175,9 +178,9 @@ func (v *verdict) checkRows(history []*op, ends map[string]*op, seen []sight, tt
 		until, why := int64(0), ""
 		switch end := ends[o.ID]; {
 		case o.Outcome == failed:
-			until, why = o.Return+slack(ttl), "was refused"
+			until, why = o.Return+slack(ttl)+int64(behind(v.leaps, o.Call, s.from)), "was refused"
 		case o.Outcome == unknown:
-			until, why = o.Return+int64(opLimit)+slack(ttl), "has failed"
+			until, why = o.Return+int64(opLimit)+slack(ttl)+int64(behind(v.leaps, o.Call, s.from)), "has failed"
 		case end != nil && end.Outcome == succeeded:
 			until, why = end.Return, "has released it"
 		}

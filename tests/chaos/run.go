@@ -103,8 +103,8 @@ func (r *result) torment(ctx context.Context) {
 	var tormenting sync.WaitGroup
 	for _, s := range r.sites {
 		for i, lane := range lanes {
-			if s.clocks != nil {
-				lane = without(lane, "set clock apart")
+			for kind := range s.absent {
+				lane = without(lane, kind)
 			}
 			faults := schedule(s.options, s.stream(i), lane)
 			tormenting.Go(func() { s.torment(ctx, r.begun, faults, lane) })

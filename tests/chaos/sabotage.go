@@ -52,6 +52,12 @@ var guards = map[string]struct {
 	"seat":       {finds: []string{misled}, of: askedReaders, bug: "question kept", faults: calm, tells: "a question stays for the next reader"},
 	"turn":       {finds: []string{misled}, of: askedPermits, bug: "question kept", faults: calm, tells: "a question stays for the next holder of a permit"},
 	"release":    {finds: []string{stuck}, of: ofAsked, bug: "lost release", faults: calm, tells: "a lease that was given up stays held"},
+	"herd":       {finds: []string{overlap}, of: ofHerd, bug: "no room", faults: calm, tells: "readers by the hundred are granted beside a writer"},
+	"majority":   {finds: []string{overlap, notLinear}, of: ofMajority, faults: calm, tells: "one database of three grants a lease"},
+	"generated":  {finds: []string{lostUpdate}, of: ofGenerated, faults: calm, tells: "generated queries don't lock"},
+	"clock":      {finds: []string{notLinear, tokenBack}, bug: "token by the clock", faults: []string{"set clock back"}, tells: "the token of a lease is the server's clock"},
+	"locktoken":  {finds: []string{tokenBack}, bug: "lock token by the clock", faults: []string{"set clock back"}, tells: "the token of a lock is the server's clock"},
+	"setback":    {finds: []string{stuck}, of: ofAll, bug: "expiry kept", faults: []string{"set clock back for long", "kill client"}, tells: "a dead writer's lease lasts until a clock that was set back has come to its end"},
 	"room":       {finds: []string{overlap}, bug: "no room", faults: calm, tells: "readers and permits are granted that there is no room for"},
 }
 

@@ -29,10 +29,17 @@ type site struct {
 	server  *testdb.Server
 	admin   *sql.DB
 	clients []*process
+	nodes   []*faults.Network // to the databases of majorities
+	clock   *faketime         // nil where it can't be set
+	disk    *disk             // nil where there is none of its own
+
+	serving sync.Mutex // is had by what the server must survive, or must not answer at
 
 	mu     sync.Mutex
 	faults map[string]int
-	broken error // what has failed that is not what is tested
+	feels  map[string]int   // how often a fault was felt, of those that are looked at
+	absent map[string]error // why a fault is not made here
+	broken error            // what has failed that is not what is tested
 	v      verdict
 
 	history []*op
@@ -41,16 +48,51 @@ type site struct {
 
 // newSite starts a server with the tables, and the networks to it.
 func newSite(ctx context.Context, o options, engine testdb.Engine, dir string) (s *site, err error) {
-	s = &site{options: o, engine: engine, dir: dir, faults: make(map[string]int)}
+	s = &site{options: o, engine: engine, dir: dir, faults: make(map[string]int), feels: make(map[string]int), absent: make(map[string]error)}
 	// Waits end before the operations do.
-	s.server, err = testdb.Start(ctx, engine, testdb.Args(fmt.Sprintf("--innodb-lock-wait-timeout=%d", lockWait)))
-	if err != nil {
+	args := testdb.Args(fmt.Sprintf("--innodb-lock-wait-timeout=%d", lockWait), "--innodb-autoextend-increment=1")
+	if s.server, err = testdb.Start(ctx, engine, append(s.own(), args)...); err != nil {
+		if s.disk != nil {
+			err = errors.Join(err, s.disk.close())
+		}
 		return nil, err
+	}
+	if s.server.Socket() == "" { // in Docker
+		err := errors.New("the server does not run on this machine")
+		s.leave(err, clockFaults...)
+		s.leave(err, "fill disk")
 	}
 	if err := s.prepare(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
+}
+
+// own makes the server's clock and its disk, where that is possible.
+func (s *site) own() (options []testdb.Option) {
+	if s.clocks != nil {
+		s.leave(s.clocks, "set clock apart")
+	}
+	made, option, err := newFaketime(s.dir, string(s.engine))
+	if err != nil {
+		s.leave(err, clockFaults...)
+	} else {
+		s.clock, options = made, append(options, option)
+	}
+	if s.disk, err = newDisk(s.dir, string(s.engine)); err != nil {
+		s.disk = nil
+		s.leave(err, "fill disk")
+	} else {
+		options = append(options, testdb.In(s.disk.dir))
+	}
+	return options
+}
+
+// leave notes why some faults are not made.
+func (s *site) leave(why error, kinds ...string) {
+	for _, kind := range kinds {
+		s.absent[kind] = why
+	}
 }
 
 func (s *site) prepare(ctx context.Context) error {
@@ -81,7 +123,13 @@ func (s *site) prepare(ctx context.Context) error {
 	if err := schema.Install(ctx, s.admin); err != nil {
 		return err
 	}
+	if err := s.dropProcedures(ctx); err != nil {
+		return err
+	}
 	if err := install(ctx, s.admin); err != nil {
+		return err
+	}
+	if err := s.makeNodes(ctx); err != nil {
 		return err
 	}
 	for i := range s.perSite {
@@ -92,6 +140,26 @@ func (s *site) prepare(ctx context.Context) error {
 		s.clients = append(s.clients, &process{name: fmt.Sprintf("%s%d", s.engine, i), network: n})
 	}
 	return nil
+}
+
+// dropProcedures leaves the locks of MySQL without their procedures where a bug is planted in
+// the statements that are sent.
+func (s *site) dropProcedures(ctx context.Context) error {
+	if guards[s.without].bug == "" {
+		return nil
+	}
+	var names []string
+	err := eachRow(ctx, s.admin, "SELECT routine_name FROM information_schema.routines WHERE routine_schema = '"+database+"'", func(rows *sql.Rows) error {
+		var name string
+		err := rows.Scan(&name)
+		names = append(names, name)
+		return err
+	})
+	for _, name := range names {
+		_, dropErr := s.admin.ExecContext(ctx, "DROP PROCEDURE "+name)
+		err = errors.Join(err, dropErr)
+	}
+	return err
 }
 
 // stream is a sequence of random numbers of its own for everything that is chosen, the
@@ -120,10 +188,17 @@ func (s *site) close() (err error) {
 		}
 		err = errors.Join(err, p.network.Down())
 	}
+	for _, n := range s.nodes {
+		err = errors.Join(err, n.Down())
+	}
 	if s.admin != nil {
 		_ = s.admin.Close()
 	}
-	return errors.Join(err, s.server.Stop())
+	err = errors.Join(err, s.server.Stop())
+	if s.disk != nil {
+		err = errors.Join(err, s.disk.close())
+	}
+	return err
 }
 
 // fail notes that the run can't go on, for a reason that is not what is tested.
@@ -143,6 +218,13 @@ func (s *site) count(kind string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[kind]++
+}
+
+// feel notes that a fault was felt.
+func (s *site) feel(kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.feels[kind]++
 }
 
 // counted are the faults so far.

@@ -17,6 +17,16 @@ var planted = map[string][]string{ // old, new, old, new ...
 	"same token": {
 		"GREATEST(lockstep_leases.token + 1, VALUES(token))", "GREATEST(lockstep_leases.token, 1000000000000000)",
 	},
+	"token by the clock": {
+		"GREATEST(lockstep_leases.token + 1, VALUES(token))", "VALUES(token)",
+	},
+	"lock token by the clock": {
+		"IF(token = ?, token, GREATEST(token + 1,", "IF(token = ?, token, GREATEST(16,",
+		"LAST_INSERT_ID(GREATEST(token + 1,", "LAST_INSERT_ID(GREATEST(16,",
+	},
+	"expiry kept": {
+		"LEAST(lockstep_leases.expires_us, VALUES(token) + lockstep_leases.ttl_us)", "lockstep_leases.expires_us",
+	},
 	"lost release": {
 		"IF(lockstep_leases.holds = VALUES(holds), LEAST(", "IF(FALSE, LEAST(",
 		"IF(lockstep_leases.holds = VALUES(holds), LEFT(lockstep_leases.holds, 0),", "IF(TRUE, lockstep_leases.holds,",

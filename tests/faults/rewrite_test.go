@@ -18,7 +18,7 @@ func TestPlanted(t *testing.T) {
 		t.Fatalf("%d files of statements, %v", len(paths), err)
 	}
 	holds := []rawsql.Hold{{Name: "a", Owner: "b", Hold: "c"}}
-	statements := rawsql.RenewMany(holds) + rawsql.QuestionsMany(holds)
+	statements := rawsql.RenewMany(holds) + rawsql.QuestionsMany(holds) + rawsql.Named.LockMany(2)
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {

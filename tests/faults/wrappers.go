@@ -6,7 +6,9 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/XSAM/otelsql"
 	"github.com/ngrok/sqlmw"
+	"go.opentelemetry.io/otel/propagation"
 )
 
 // wrappers are what programs put around a driver, or a pool around what they have put
@@ -22,6 +24,14 @@ var wrappers = map[string]func(driver.Connector) driver.Connector{
 	// Middleware (ngrok/sqlmw), which comments by an interceptor.
 	"sqlmw": func(c driver.Connector) driver.Connector {
 		wrapped, err := sqlmw.Driver(opened{c}, commenter{}).(driver.DriverContext).OpenConnector("")
+		if err != nil {
+			panic(err) // opened returns none
+		}
+		return wrapped
+	},
+	// OpenTelemetry (XSAM/otelsql), with the comment of its own commenter.
+	"otelsql": func(c driver.Connector) driver.Connector {
+		wrapped, err := otelsql.WrapDriver(opened{c}, otelsql.WithSQLCommenter(true), otelsql.WithTextMapPropagator(traceparent{})).(driver.DriverContext).OpenConnector("")
 		if err != nil {
 			panic(err) // opened returns none
 		}
@@ -139,6 +149,19 @@ type opened struct{ connector driver.Connector }
 func (o opened) Open(string) (driver.Conn, error) { return o.connector.Connect(context.Background()) }
 
 func (o opened) OpenConnector(string) (driver.Connector, error) { return o.connector, nil }
+
+// traceparent comments each statement, as a trace would that is under way.
+type traceparent struct{}
+
+func (traceparent) Inject(_ context.Context, carrier propagation.TextMapCarrier) {
+	carrier.Set("traceparent", "00-5bd66ef5095369c7b0d1f8f4bd33716a-c532cb4098ac3dd2-01")
+}
+
+func (traceparent) Extract(ctx context.Context, _ propagation.TextMapCarrier) context.Context {
+	return ctx
+}
+
+func (traceparent) Fields() []string { return []string{"traceparent"} }
 
 // commenter is an interceptor that comments each statement.
 type commenter struct{ sqlmw.NullInterceptor }

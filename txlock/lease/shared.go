@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -82,8 +83,12 @@ func (m *Manager) sharesHere(ctx context.Context) error {
 	if m.oneNode.Load() {
 		return nil
 	}
-	if err := m.store.SharesLeases(ctx); err != nil {
+	err := m.store.SharesLeases(ctx)
+	if errors.Is(err, schema.ErrMultiPrimary) {
 		return fmt.Errorf("acquire the lease exclusively instead: %w", err)
+	}
+	if err != nil { // nobody knows
+		return err
 	}
 	m.oneNode.Store(true)
 	return nil

@@ -5,14 +5,50 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
+
+// TestReadersOfNoServer proves that who reaches no server is not told to do without readers,
+// which is for a cluster with several primaries.
+func TestReadersOfNoServer(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := sql.Open("mysql", fmt.Sprintf("somebody@tcp(%s)/", listener.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pool.Close() }()
+	m, err := lease.NewManager(pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close(t.Context()) }()
+	for call, take := range map[string]func(context.Context, txlock.Key, ...lease.AcquireOption) (*lease.Lease, error){
+		"AcquireShared": m.AcquireShared, "TryAcquireShared": m.TryAcquireShared,
+	} {
+		_, err := take(t.Context(), txlock.Named("reports"))
+		if err == nil || errors.Is(err, schema.ErrMultiPrimary) || strings.Contains(err.Error(), "exclusively") {
+			t.Errorf("%s says %v", call, err)
+		}
+	}
+}
 
 // TestReadersOfOneOwnerAtOnce proves that goroutines of one owner that become readers
 // at the same time don't lose each other's lease.

@@ -186,9 +186,11 @@ func (i *instance) logTail() string {
 
 // privateDir makes a directory for a server. A Unix socket's path may have
 // about 107 bytes, so a long temporary directory is passed over for /tmp.
-func privateDir() (string, error) {
+func privateDir() (string, error) { return privateDirIn(os.TempDir()) }
+
+// privateDirIn makes it in another directory than that of temporary files.
+func privateDirIn(parent string) (string, error) {
 	const longest = 80
-	parent := os.TempDir()
 	if len(parent) > longest {
 		parent = "/tmp"
 	}

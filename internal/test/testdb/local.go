@@ -1,6 +1,7 @@
 package testdb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 // newLocal prepares a server of this machine: a private directory with a data
 // directory that has nothing but an administrator.
 func newLocal(ctx context.Context, engine Engine, b binary, o options) (*instance, error) {
-	dir, err := privateDir()
+	dir, err := privateDirIn(cmp.Or(o.parent, os.TempDir()))
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ type options struct {
 	durable bool
 	args    []string
 	ahead   time.Duration
+	env     []string
+	parent  string // of the server's directory, "" for that of temporary files
 }
 
 // Durable flushes every commit to the disk, as production does: for
@@ -23,6 +25,19 @@ func Durable() Option {
 // is none.
 func Args(args ...string) Option {
 	return func(o *options) { o.args = append(o.args, args...) }
+}
+
+// Env adds variables to the environment of the server, such as "TZ=UTC". It is for a server
+// of this machine: one in Docker has that of its image. The default is none.
+func Env(variables ...string) Option {
+	return func(o *options) { o.env = append(o.env, variables...) }
+}
+
+// In makes the directory of the server, with its data, in that one, for example on a disk
+// of its own. It is for a server of this machine: one in Docker has its data there. The
+// default is the directory for temporary files.
+func In(parent string) Option {
+	return func(o *options) { o.parent = parent }
 }
 
 // serverArgs is the part of the command line that is the same wherever the

@@ -1,0 +1,4 @@
+CREATE TABLE numbers (
+  id    BIGINT NOT NULL PRIMARY KEY,
+  value BIGINT NOT NULL
+) ENGINE=InnoDB;
