@@ -16,12 +16,10 @@ import (
 
 // TestClockOfServer proves that check finds a server whose clock differs, from this machine and
 // as a node beside another: one whose processes see 90 seconds more, by libfaketime. The
-// situation on the page has the clock of one session, which shows the same. The short form has
-// no MySQL, which takes as long to start as its clock is ahead.
+// situation on the page has the clock of one session, which shows the same.
 func TestClockOfServer(t *testing.T) {
 	t.Parallel()
-	engines := testdb.Engines()
-	for _, engine := range engines[:testdb.Long(1, len(engines))] {
+	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))

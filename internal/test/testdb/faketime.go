@@ -10,8 +10,7 @@ import (
 
 // Ahead lets the server's clock be so far ahead of this machine's, as that of a node whose
 // clock is wrong. It needs a server of this machine, and libfaketime, which is installed if it
-// is missing. MySQL waits once, when it starts, for about as long. The default is the
-// machine's clock.
+// is missing. The default is the machine's clock.
 func Ahead(d time.Duration) Option {
 	return func(o *options) { o.ahead = d }
 }
