@@ -85,11 +85,13 @@ func TestMaskPanics(t *testing.T) {
 	onEach(t, func(t *testing.T, db *testdb.DB) {
 		s := open(t, db, lockhttp.MaskKeys(func(key string) string { return key[:5] }))
 		tx := s.lock(txlock.Named("abc"))
+		var code int
+		var body string
 		if !testdb.Await(time.Minute, func() bool {
-			code, body, _ := s.get("locks")
+			code, body, _ = s.get("locks")
 			return code == http.StatusBadGateway && strings.Contains(body, "a mask")
 		}) {
-			t.Error("the page doesn't tell of the panic")
+			t.Errorf("the page doesn't tell of the panic, but %d: %s", code, body)
 		}
 		s.must(tx.Commit())
 		s.shows("locks", "No locks are held.")

@@ -62,7 +62,7 @@ func TestInstall(t *testing.T) {
 
 		for _, filled := range []string{
 			"SELECT COUNT(*) = 65536 AND MIN(slot) = 0 AND MAX(slot) = 65535 AND COUNT(DISTINCT slot) = 65536 FROM lockstep_centers",
-			"SELECT COUNT(*) = 65536 FROM lockstep_centers WHERE token = 0 AND owner = '-' AND conn_id = 0 AND locked_us = 0",
+			"SELECT COUNT(*) = 65536 FROM lockstep_centers WHERE token = 0 AND REPLACE(owner, X'00', '') = '-' AND conn_id = 0 AND locked_us = 0",
 			"SELECT COUNT(*) = 0 FROM lockstep_locks",
 			"SELECT COUNT(*) = 0 FROM lockstep_leases",
 			"SELECT COUNT(*) = 0 FROM lockstep_once",
@@ -82,8 +82,8 @@ func TestInstall(t *testing.T) {
 		db.Exec(t, "DROP TABLE lockstep_leases")
 		install(t, db)
 		for _, kept := range []string{
-			"SELECT COUNT(*) = 1 FROM lockstep_locks WHERE name = 'order:1' AND token = 4711 AND owner = 'me' AND conn_id = 5 AND locked_us = 6",
-			"SELECT COUNT(*) = 1 FROM lockstep_centers WHERE slot = 65535 AND token = 4711 AND owner = 'me' AND conn_id = 5 AND locked_us = 6",
+			"SELECT COUNT(*) = 1 FROM lockstep_locks WHERE name = 'order:1' AND token = 4711 AND REPLACE(owner, X'00', '') = 'me' AND conn_id = 5 AND locked_us = 6",
+			"SELECT COUNT(*) = 1 FROM lockstep_centers WHERE slot = 65535 AND token = 4711 AND REPLACE(owner, X'00', '') = 'me' AND conn_id = 5 AND locked_us = 6",
 			"SELECT COUNT(*) = 65536 FROM lockstep_centers",
 			"SELECT COUNT(*) = 2 FROM lockstep_centers WHERE slot IN (0, 77) AND token = 0",
 			"SELECT COUNT(*) = 0 FROM lockstep_leases",
@@ -200,7 +200,7 @@ func TestCheckFinds(t *testing.T) {
 		{"column with a collation", []string{"ALTER TABLE lockstep_locks MODIFY name VARCHAR(255) CHARACTER SET ascii NOT NULL"}, []string{"lockstep_locks.name is varchar(255) not null"}},
 		{"signed token", []string{"ALTER TABLE lockstep_centers MODIFY token BIGINT NOT NULL"}, []string{"lockstep_centers.token is bigint not null", "should be bigint unsigned not null"}},
 		{"unsigned slot", []string{"ALTER TABLE lockstep_leases MODIFY slot BIGINT UNSIGNED NOT NULL"}, []string{"lockstep_leases.slot is bigint unsigned not null", "should be bigint not null"}},
-		{"nullable column", []string{"ALTER TABLE lockstep_locks MODIFY owner VARBINARY(255) NULL"}, []string{"lockstep_locks.owner is varbinary(255) and", "alter the column"}},
+		{"nullable column", []string{"ALTER TABLE lockstep_locks MODIFY owner BINARY(80) NULL"}, []string{"lockstep_locks.owner is binary(80) and", "alter the column"}},
 		{"column missing", []string{"ALTER TABLE lockstep_centers DROP COLUMN conn_id"}, []string{"lockstep_centers.conn_id is missing"}},
 		{"primary key missing", []string{"ALTER TABLE lockstep_locks DROP PRIMARY KEY"}, []string{"primary key of lockstep_locks is ()", "should be (name)", "lock its neighbours"}},
 		{"primary key of another order", []string{"ALTER TABLE lockstep_leases DROP PRIMARY KEY, ADD PRIMARY KEY (slot, name)"}, []string{"primary key of lockstep_leases is (slot,name)", "should be (name,slot)"}},
@@ -427,8 +427,8 @@ func row(values ...driver.Value) *sqlmock.Rows {
 func good() (all []answer) {
 	all = append(all, answer{"VERSION()", row("9.7.4")})
 	for _, table := range []struct{ primary, columns string }{
-		{"name", "name varbinary(255), token bigint(20) unsigned, owner varbinary(255), conn_id bigint(20) unsigned, locked_us bigint(20)"},
-		{"slot", "slot int(10) unsigned, token bigint unsigned, owner varbinary(255), conn_id bigint unsigned, locked_us bigint"},
+		{"name", "name varbinary(255), token bigint(20) unsigned, owner binary(80), conn_id bigint(20) unsigned, locked_us bigint(20)"},
+		{"slot", "slot int(10) unsigned, token bigint unsigned, owner binary(80), conn_id bigint unsigned, locked_us bigint"},
 		{"name,slot", "name varbinary(255), slot bigint, owner varbinary(255), holds varchar(8192), token bigint unsigned, ttl_us bigint, expires_us bigint, used_for bigint, guards bigint unsigned, conn_id bigint unsigned, note varbinary(255), asked_us bigint, question varbinary(255)"},
 		{"name", "name varbinary(255), fingerprint varbinary(32), result longblob, done_us bigint, keep_us bigint"},
 		{"name", "name varbinary(255), tick_us bigint, done_us bigint, token bigint unsigned, owner varbinary(255), started_us bigint, ended_us bigint, took_us bigint, failures bigint, error varbinary(1024), next_us bigint"},

@@ -44,11 +44,9 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 		return nil, why
 	}
 	c.tx.finish(true) // before the server frees the locks
-	var r *reply
-	err := c.commit(func() (err error) {
-		r, err = read(ctx, c.base, text)
-		return err
-	})
+	sent := c.committing()
+	r, err := read(ctx, c.base, text)
+	err = sent.outcome(err)
 	if err != nil {
 		c.tx.finish(false)
 		if c.pool.rules.Ended(err, c.server) != nil {

@@ -122,15 +122,16 @@ func (c *conn) undone(ctx context.Context) error {
 func (o *opening) close(c *conn, word string) error {
 	was := *o
 	*o = opening{}
+	sent := c.committing()
 	switch {
 	case was.pending && !was.failed:
 		return nil
-	case was.base != nil && word == "COMMIT":
-		return c.finished(c.commit(was.base.Commit))
-	case was.base != nil:
-		return c.finished(was.base.Rollback())
+	case was.base == nil:
+		return c.finished(sent.outcome(c.exec(context.Background(), word)))
+	case word == "COMMIT":
+		return c.finished(sent.outcome(was.base.Commit()))
 	}
-	return c.finished(c.commit(func() error { return c.exec(context.Background(), word) }))
+	return c.finished(was.base.Rollback())
 }
 
 // merge returns a lock statement together with the BEGIN that is pending. It returns false
