@@ -89,7 +89,7 @@ DEPS_PACKAGES ?= ./txlock/... ./locksqlc ./lockgorm ./schema ./internal/guard ./
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix test-deps fuzz cover demo diagrams bench bench-quick benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-pages verify-rules verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix test-deps fuzz cover demo diagrams bench bench-quick hand-over benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-pages verify-rules verify-go lint licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -201,6 +201,9 @@ bench: ## Measure lockstep beside other locks, which takes an hour or two: docs/
 
 bench-quick: ## The same in two minutes, for eyes: .bench/bench.md.
 	$(BENCH) -quick -out "$(CURDIR)/.bench" -contenders "$(CONTENDERS)" $(BENCHFLAGS)
+
+hand-over: ## Take the hand-over of one hot key apart, on servers that flush every commit.
+	$(WITHSERVERS) -durable -- go run -C bench ./handover
 
 benchmarks: ## Run the benchmarks of the packages on servers that flush every commit; BENCHTIME=1s.
 	$(WITHSERVERS) -durable -- go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
