@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"sync"
@@ -42,10 +43,10 @@ type steps struct{ granted, freed func() }
 // transact is one transaction under the key.
 type transact func(ctx context.Context, s steps) error
 
-// worker is one of those who want the key, with a connection of its own or none.
+// worker is one of those who want the key. What it has of its own is closed at the end.
 type worker struct {
 	transact
-	conn *sql.Conn
+	own []io.Closer
 }
 
 type variant struct {
@@ -188,6 +189,9 @@ func inTx(pool *sql.DB, lock string) func(context.Context) (worker, error) {
 func onConn(pool *sql.DB, lock ...string) func(context.Context) (worker, error) {
 	return func(ctx context.Context) (worker, error) {
 		conn, err := pool.Conn(ctx)
+		if err != nil {
+			return worker{}, err
+		}
 		return worker{onConnection(conn, func(ctx context.Context) error {
 			for _, statement := range lock {
 				if err := drain(conn.QueryContext(ctx, statement)); err != nil {
@@ -195,7 +199,7 @@ func onConn(pool *sql.DB, lock ...string) func(context.Context) (worker, error) 
 				}
 			}
 			return nil
-		}), conn}, err
+		}), []io.Closer{conn}}, nil
 	}
 }
 
@@ -207,7 +211,10 @@ func prepared(pool *sql.DB, lock string) func(context.Context) (worker, error) {
 			return worker{}, err
 		}
 		statement, err := conn.PrepareContext(ctx, lock)
-		return worker{onConnection(conn, func(ctx context.Context) error { return drain(statement.QueryContext(ctx)) }), conn}, err
+		if err != nil {
+			return worker{}, errors.Join(err, conn.Close())
+		}
+		return worker{onConnection(conn, func(ctx context.Context) error { return drain(statement.QueryContext(ctx)) }), []io.Closer{statement, conn}}, nil
 	}
 }
 
@@ -252,8 +259,8 @@ func crowd(ctx context.Context, v variant, workers int, slice time.Duration) (al
 				failed = w.transact(ctx, steps{func() { s.granted = time.Now() }, func() { s.freed = time.Now() }})
 				mine = append(mine, s)
 			}
-			if w.conn != nil {
-				failed = errors.Join(failed, w.conn.Close())
+			for _, c := range w.own {
+				failed = errors.Join(failed, c.Close())
 			}
 			mu.Lock()
 			defer mu.Unlock()
