@@ -32,12 +32,12 @@ func TestAPI(t *testing.T) {
 			write(t, filepath.Join(dir, "go.mod"), "module example.com/small\n\ngo 1.25.0\n")
 			write(t, filepath.Join(dir, "small.go"), exported)
 			for _, args := range []string{"init --quiet", "config user.name Releaser", "config user.email releaser@example.com", "add .", "commit --quiet --message All"} {
-				do(t, dir, "git", strings.Fields(args)...)
+				do(t, dir, strings.Fields(args)...)
 			}
 			if !c.unreleased { // the last of them is the base, and no candidate for the next
-				do(t, dir, "git", "tag", "v0.10.0")
-				do(t, dir, "git", "tag", "v0.11.0-rc.1")
-				do(t, dir, "git", "tag", "v0.9.0", do(t, dir, "git", "commit-tree", "-m", "Empty", do(t, dir, "git", "mktree", "--missing")))
+				do(t, dir, "tag", "v0.10.0")
+				do(t, dir, "tag", "v0.11.0-rc.1")
+				do(t, dir, "tag", "v0.9.0", do(t, dir, "commit-tree", "-m", "Empty", do(t, dir, "mktree", "--missing")))
 			}
 			write(t, filepath.Join(dir, "small.go"), c.now)
 

@@ -23,14 +23,14 @@ func main() {
 	push := flag.Bool("push", false, "push the tags to the remote origin")
 	flag.Parse()
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
 	root, err := filepath.Abs(*checkout)
-	if err == nil {
-		err = run(ctx, root, *version, *tested, *dry, *push)
-	}
 	if err != nil {
-		stop()
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err = run(ctx, root, *version, *tested, *dry, *push)
+	stop()
+	if err != nil {
 		log.Fatalf("release: %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/mod/modfile"
@@ -107,48 +108,14 @@ func (r *release) tags() (all []string) {
 	return all
 }
 
-// tag makes the clone, the commit of the release in it, and the tags, in order. The module
-// proxy gets what is tagged.
+// tag makes the commit of the release in a clone, and the tags, in order. The module proxy
+// gets what is tagged.
 func (r *release) tag(ctx context.Context, checkout string) error {
-	if _, err := git(ctx, checkout, "clone", "--quiet", "--no-tags", ".", r.clone); err != nil {
+	if err := r.open(ctx, checkout); err != nil {
 		return err
 	}
-	if _, err := git(ctx, r.clone, "checkout", "--quiet", "--detach"); err != nil {
-		return err
-	}
-	for _, setting := range []string{"user.name", "user.email"} {
-		value, err := git(ctx, checkout, "config", setting)
-		if err == nil {
-			_, err = git(ctx, r.clone, "config", setting, value)
-		}
-		if err != nil {
-			return fmt.Errorf("who makes the release needs a %s: %w", setting, err)
-		}
-	}
-	var err error
-	if r.modules, err = modules(r.clone); err != nil {
-		return err
-	}
-	sums := map[string]string{}
-	for _, m := range r.modules {
-		if err := r.require(m, sums); err != nil {
-			return fmt.Errorf("%s: %w", m.dir, err)
-		}
-		// A commit each, since a module's sum is that of a commit, and stands in the next ones.
-		if _, err := git(ctx, r.clone, "add", "."); err != nil {
-			return err
-		}
-		if _, err := git(ctx, r.clone, "commit", "--quiet", "--allow-empty", "--message", "Release "+r.tagOf(m)); err != nil {
-			return err
-		}
-		if sums[m.file.Module.Mod.Path], err = r.publish(m, "HEAD"); err != nil {
-			return fmt.Errorf("%s: %w", m.dir, err)
-		}
-	}
-	if _, err := git(ctx, r.clone, "reset", "--quiet", "--soft", "HEAD~"+fmt.Sprint(len(r.modules))); err != nil {
-		return err
-	}
-	if _, err := git(ctx, r.clone, "commit", "--quiet", "--allow-empty", "--message", "Release "+r.version); err != nil {
+	sums, err := r.commit(ctx)
+	if err != nil {
 		return err
 	}
 	for _, m := range r.modules {
@@ -165,6 +132,57 @@ func (r *release) tag(ctx context.Context, checkout string) error {
 		log.Printf("tagged %s", r.tagOf(m))
 	}
 	return nil
+}
+
+// open makes the clone, for who works in the checkout.
+func (r *release) open(ctx context.Context, checkout string) (err error) {
+	if _, err := git(ctx, checkout, "clone", "--quiet", "--no-tags", ".", r.clone); err != nil {
+		return err
+	}
+	if _, err := git(ctx, r.clone, "checkout", "--quiet", "--detach"); err != nil {
+		return err
+	}
+	for _, setting := range []string{"user.name", "user.email"} {
+		value, err := git(ctx, checkout, "config", setting)
+		if err == nil {
+			_, err = git(ctx, r.clone, "config", setting, value)
+		}
+		if err != nil {
+			return fmt.Errorf("who makes the release needs a %s: %w", setting, err)
+		}
+	}
+	r.modules, err = modules(r.clone)
+	return err
+}
+
+// commit makes the commit of the release, and returns each module's lines of go.sum. A
+// module's sum is that of a commit and stands in the next modules: so each has a commit
+// first, and then they become one.
+func (r *release) commit(ctx context.Context) (map[string]string, error) {
+	commit := func(message string) error {
+		_, err := git(ctx, r.clone, "add", ".")
+		if err == nil {
+			_, err = git(ctx, r.clone, "commit", "--quiet", "--allow-empty", "--message", message)
+		}
+		return err
+	}
+	sums := map[string]string{}
+	for _, m := range r.modules {
+		err := r.require(m, sums)
+		if err == nil {
+			err = commit("Release " + r.tagOf(m))
+		}
+		if err == nil {
+			sums[m.file.Module.Mod.Path], err = r.publish(m, "HEAD")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.dir, err)
+		}
+	}
+	if _, err := git(ctx, r.clone, "reset", "--quiet", "--soft", "HEAD~"+strconv.Itoa(len(r.modules))); err != nil {
+		return nil, err
+	}
+	return sums, commit("Release " + r.version)
 }
 
 // modules returns the modules that users get, those first which others require.
@@ -193,7 +211,7 @@ func modules(root string) (sorted []mod, err error) {
 	}
 	for len(all) > 0 {
 		next := slices.IndexFunc(all, func(m mod) bool {
-			return !slices.ContainsFunc(all, func(other mod) bool { return m.requires(other) })
+			return !slices.ContainsFunc(all, m.requires)
 		})
 		if next < 0 {
 			return nil, errors.New("modules require each other in a circle")

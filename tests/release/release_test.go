@@ -16,7 +16,7 @@ import (
 func toRelease(t *testing.T, version string) string {
 	t.Helper()
 	clone := filepath.Join(t.TempDir(), "clone")
-	do(t, ".", "git", "clone", "--quiet", "--no-tags", "../..", clone)
+	do(t, ".", "clone", "--quiet", "--no-tags", "../..", clone)
 	name := filepath.Join(clone, "CHANGELOG.md")
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -26,15 +26,16 @@ func toRelease(t *testing.T, version string) string {
 	if err := os.WriteFile(name, []byte(changed), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	do(t, clone, "git", "config", "user.name", "Releaser")
-	do(t, clone, "git", "config", "user.email", "releaser@example.com")
-	do(t, clone, "git", "commit", "--quiet", "--all", "--allow-empty", "--message", "Notes of "+version)
+	do(t, clone, "config", "user.name", "Releaser")
+	do(t, clone, "config", "user.email", "releaser@example.com")
+	do(t, clone, "commit", "--quiet", "--all", "--allow-empty", "--message", "Notes of "+version)
 	return clone
 }
 
-func do(t *testing.T, dir, name string, args ...string) string {
+// do runs git in a directory, and returns what it prints.
+func do(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(name, args...)
+	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -49,14 +50,14 @@ func do(t *testing.T, dir, name string, args ...string) string {
 func TestRelease(t *testing.T) {
 	const version = "v0.98.0"
 	checkout, dir := toRelease(t, version), t.TempDir()
-	before := do(t, checkout, "git", "rev-parse", "HEAD")
+	before := do(t, checkout, "rev-parse", "HEAD")
 	r := release{clone: filepath.Join(dir, "clone"), proxy: filepath.Join(dir, "proxy"), version: version}
 
 	if err := r.tag(t.Context(), checkout); err != nil {
 		t.Fatal(err)
 	}
 
-	tags := strings.Fields(do(t, r.clone, "git", "tag"))
+	tags := strings.Fields(do(t, r.clone, "tag"))
 	if want := released(t); !slices.Equal(slices.Sorted(slices.Values(tags)), want) {
 		t.Errorf("the tags are %s, want one for each module that users get: %s", tags, want)
 	}
@@ -64,10 +65,10 @@ func TestRelease(t *testing.T) {
 		t.Errorf("the first tag is %s, want that of the library", r.tagOf(r.modules[0]))
 	}
 	for _, tag := range tags {
-		if parent := do(t, r.clone, "git", "rev-parse", tag+"^{commit}^"); parent != before {
+		if parent := do(t, r.clone, "rev-parse", tag+"^{commit}^"); parent != before {
 			t.Errorf("%s stands on %s, want %s", tag, parent, before)
 		}
-		gomod := do(t, r.clone, "git", "show", tag+":"+strings.TrimPrefix(filepath.Dir(tag)+"/go.mod", "./"))
+		gomod := do(t, r.clone, "show", tag+":"+strings.TrimPrefix(filepath.Dir(tag)+"/go.mod", "./"))
 		if strings.Contains(gomod, "replace") || strings.Contains(gomod, "lockstep v0.0.0") {
 			t.Errorf("%s has a go.mod that users can't use:\n%s", tag, gomod)
 		}
@@ -76,7 +77,7 @@ func TestRelease(t *testing.T) {
 	if err := r.try(t.Context(), testdb.Long(r.modules[cron:cron+1], r.modules), filepath.Join(dir, "users")); err != nil {
 		t.Error(err)
 	}
-	if tags := do(t, checkout, "git", "tag"); tags != "" {
+	if tags := do(t, checkout, "tag"); tags != "" {
 		t.Errorf("the checkout has tags that nobody took over: %s", tags)
 	}
 }
@@ -115,9 +116,9 @@ func TestTakeOver(t *testing.T) {
 		} {
 			write(t, filepath.Join(checkout, name), text)
 		}
-		do(t, remote, "git", "init", "--quiet", "--bare")
+		do(t, remote, "init", "--quiet", "--bare")
 		for _, args := range []string{"init --quiet", "config user.name Releaser", "config user.email releaser@example.com", "remote add origin " + remote, "add .", "commit --quiet --message All"} {
-			do(t, checkout, "git", strings.Fields(args)...)
+			do(t, checkout, strings.Fields(args)...)
 		}
 		return checkout, remote
 	}
@@ -134,10 +135,10 @@ func TestTakeOver(t *testing.T) {
 			if err := run(t.Context(), checkout, "v0.1.0", true, c.dry, c.push); err != nil {
 				t.Fatal(err)
 			}
-			if got := do(t, checkout, "git", "tag"); got != c.checkout {
+			if got := do(t, checkout, "tag"); got != c.checkout {
 				t.Errorf("the checkout has the tags %q, want %q", got, c.checkout)
 			}
-			if got := do(t, remote, "git", "tag"); got != c.gone {
+			if got := do(t, remote, "tag"); got != c.gone {
 				t.Errorf("the remote has the tags %q, want %q", got, c.gone)
 			}
 		})
@@ -176,7 +177,7 @@ func TestRefused(t *testing.T) {
 		},
 		{
 			name: "tagged", version: "v0.98.0", dry: true, want: "cmd/lockgen/v0.98.0",
-			before: func() { do(t, checkout, "git", "tag", "cmd/lockgen/v0.98.0") },
+			before: func() { do(t, checkout, "tag", "cmd/lockgen/v0.98.0") },
 		},
 	} {
 		if c.before != nil {
