@@ -89,7 +89,7 @@ DEPS_PACKAGES ?= ./txlock/... ./locksqlc ./lockgorm ./schema ./internal/guard ./
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix test-deps fuzz cover demo diagrams bench bench-quick hand-over benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-pages verify-rules verify-go lint licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix test-deps fuzz cover demo diagrams bench bench-quick hand-over benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-release verify-pages verify-rules verify-go lint api release licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,7 +137,7 @@ test-others:
 	@$(subst -race ,,$(GOTEST)) -run '$(LARGE)' ./txlock
 
 test-module:
-	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' $$(go list ./... | grep -v /doctest$$)
+	@cd tests && $(GOTEST) -parallel 8 -skip '^TestStores' $$(go list ./... | grep -vE '/(doctest|release)$$')
 
 # The commands have one goroutine, and read the types of all that they look at: the race
 # detector watches what lockgen has written. make verify looks at the files that it writes,
@@ -239,7 +239,7 @@ diagrams: ## Draw the SVGs of docs/diagrams from the texts beside them.
 	$(FREEZE) docs/diagrams/lockstep-top.txt --language text --theme github --font.family monospace --padding 20 --output docs/diagrams/lockstep-top.svg
 	@chmod 644 docs/diagrams/*.svg
 
-verify: verify-go licences vulnerabilities verify-sql verify-docs verify-pages verify-rules ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
+verify: verify-go licences vulnerabilities verify-sql verify-docs verify-release verify-pages verify-rules ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
 verify-sql: ## Check the queries and the generated code on the servers of ENGINES.
 	$(WITHSERVERS) -- go run ./internal/test/tools/verify -sqlc '$(SQLC)'
@@ -249,6 +249,15 @@ verify-docs: ## Follow the tutorials on the servers of ENGINES, command by comma
 
 verify-newcomer: ## Follow the README, in both languages, from an empty directory without any cache, and measure the time to the first lock.
 	$(WITHSERVERS) -- env LOCKSTEP_BARE=1 go test -C tests -count=1 -vet=off -v -timeout 30m -run '^TestNewcomer$$' ./doctest
+
+verify-release: ## Make a release in a clone, and try every module of it as users would.
+	LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -C tests -count=1 -vet=off ./release
+
+api: ## Compare what the library exports with the last release, or with BASE=commit.
+	@BASE=$(BASE) internal/test/tools/api.sh
+
+release: ## Tag all modules: VERSION=v0.1.0 TESTED=1, or DRY=1 to try it in a clone; PUSH=1 pushes the tags.
+	@go run -C tests ./release -version "$(VERSION)" $(if $(TESTED),-tested) $(if $(DRY),-dry) $(if $(PUSH),-push)
 
 verify-pages: ## Read the pages of lockhttp in Chromium, on the servers of ENGINES.
 	internal/test/tools/need-chromium.sh

@@ -210,7 +210,7 @@ func prepared(pool *sql.DB, lock string) func(context.Context) (worker, error) {
 		if err != nil {
 			return worker{}, err
 		}
-		statement, err := conn.PrepareContext(ctx, lock)
+		statement, err := conn.PrepareContext(ctx, lock) //nolint:sqlclosecheck // it is one of what the worker closes
 		if err != nil {
 			return worker{}, errors.Join(err, conn.Close())
 		}

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,6 +16,8 @@ import (
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
+
+	"github.com/dca00107/lockstep/tests/modproxy"
 )
 
 // unreleased begins the versions of a checkout's modules. A hash of the content follows, so
@@ -30,46 +30,19 @@ const unreleased = "v0.1.0-doctest."
 func Released(t testing.TB, checkout string, dirs ...string) []string {
 	t.Helper()
 	released := t.TempDir()
-	out, err := exec.Command("go", "env", "GOMODCACHE", "GOPROXY").Output()
+	cache, upstream, err := modproxy.Cache()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache, upstream, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	cached := filepath.Join(cache, "cache", "download")
 	for _, dir := range dirs {
 		if err := release(released, cache, filepath.Join(checkout, dir)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, err := os.Stat(filepath.Join(cached, filepath.FromSlash(r.URL.Path)))
-		switch {
-		case strings.HasPrefix(r.URL.Path, "/github.com/dca00107/"): // nobody else is asked for these
-			http.ServeFileFS(w, r, os.DirFS(released), r.URL.Path[1:])
-		case err == nil:
-			http.ServeFileFS(w, r, os.DirFS(cached), r.URL.Path[1:])
-		case firstHTTP(upstream) == "":
-			http.NotFound(w, r)
-		default:
-			http.Redirect(w, r, firstHTTP(upstream)+r.URL.Path, http.StatusFound)
-		}
-	}))
+	proxy := httptest.NewServer(modproxy.Handler(released, cache, upstream))
 	t.Cleanup(proxy.Close)
 	bin := t.TempDir()
-	return []string{
-		"GOPROXY=" + proxy.URL, "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOWORK=off", "GOFLAGS=-modcacherw -buildvcs=false",
-		"GOBIN=" + bin, "PATH=" + bin + string(filepath.ListSeparator) + os.Getenv("PATH"),
-	}
-}
-
-// firstHTTP is the first of a GOPROXY that can be asked.
-func firstHTTP(list string) string {
-	for one := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' || r == '|' }) {
-		if strings.HasPrefix(one, "http") {
-			return strings.TrimSuffix(one, "/")
-		}
-	}
-	return ""
+	return append(modproxy.Env(proxy.URL), "GOBIN="+bin, "PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
 }
 
 // release writes what a module proxy has of the module in a directory, and removes from the
@@ -89,16 +62,8 @@ func release(proxy, cache, dir string) error {
 	if err := zip.CreateFromDir(&zipped, m, dir); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
-	versions := filepath.Join(proxy, m.Path, "@v")
-	if err := os.MkdirAll(versions, 0o755); err != nil {
+	if err := modproxy.Write(proxy, m, gomod, zipped.Bytes()); err != nil {
 		return err
-	}
-	for name, content := range map[string][]byte{
-		"list": []byte(m.Version + "\n"), m.Version + ".info": fmt.Appendf(nil, `{"Version":%q}`, m.Version), m.Version + ".mod": gomod, m.Version + ".zip": zipped.Bytes(),
-	} {
-		if err := os.WriteFile(filepath.Join(versions, name), content, 0o644); err != nil {
-			return err
-		}
 	}
 	return forget(m.Version, filepath.Join(cache, m.Path+"@"+unreleased+"*"), filepath.Join(cache, "cache", "download", m.Path, "@v", unreleased+"*"))
 }
