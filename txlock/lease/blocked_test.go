@@ -316,7 +316,7 @@ func TestGuardInTimeIsLeftAlone(t *testing.T) {
 func TestBlockedBySession(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		key := named()
-		l := acquire(t, newManager(t, db.Admin(), lease.TTL(500*time.Millisecond)), key)
+		l := acquire(t, newManager(t, db.Admin(), lease.TTL(2*time.Second)), key)
 		tx := begin(t, db.Admin(), sql.LevelDefault)
 		var session uint64
 		if err := tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&session); err != nil {
