@@ -59,11 +59,12 @@ func (s *Shards) install(ctx context.Context) error {
 	if counts[""] > 0 && counts[""]+counts[installing] < len(found) {
 		return fmt.Errorf("%w: the databases of the set %s: %d %w", ErrSet, s.set, counts[""], errPartly)
 	}
+	if counts[""]+counts[installing] == 0 {
+		return nil
+	}
 	for _, step := range []struct{ old, new string }{{"", installing}, {installing, done}} {
-		if counts[""]+counts[installing] > 0 {
-			if err := alone(ctx, slices.Collect(maps.Values(s.shards)), s.set); err != nil {
-				return err
-			}
+		if err := alone(ctx, slices.Collect(maps.Values(s.shards)), s.set); err != nil {
+			return err
 		}
 		for _, name := range s.set.names {
 			if found[name] != step.old {
@@ -127,10 +128,8 @@ func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
 	if err := alone(ctx, all, from.set, to.set); err != nil {
 		return err
 	}
-	for _, s := range all {
-		if err := s.replace(ctx, found[s.name], moving); err != nil {
-			return err
-		}
+	if err := replaceAll(ctx, all, found, moving); err != nil {
+		return err
 	}
 	if err := underlease.Pause(ctx, 2*from.lookAgain, nil); err != nil {
 		return fmt.Errorf("shards: wait until every process knows of the change: %w", err)
@@ -143,12 +142,7 @@ func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
 			return fmt.Errorf("shard %s: %w", s.name, err)
 		}
 	}
-	for _, s := range all {
-		if err := s.replace(ctx, moving.String(), drained); err != nil {
-			return err
-		}
-	}
-	return nil
+	return replaceAll(ctx, all, found, drained)
 }
 
 // Finish ends the change that Begin has begun: from now on processes with the new set use
@@ -181,10 +175,16 @@ func Finish(ctx context.Context, from, to *Shards, lost ...Lost) error {
 	if err != nil {
 		return err
 	}
+	return replaceAll(ctx, all, found, stable(to.set))
+}
+
+// replaceAll writes a record in place of the texts that were found, and notes it there.
+func replaceAll(ctx context.Context, all []*shard, found map[string]string, r record) error {
 	for _, s := range all {
-		if err := s.replace(ctx, found[s.name], stable(to.set)); err != nil {
+		if err := s.replace(ctx, found[s.name], r); err != nil {
 			return err
 		}
+		found[s.name] = r.String()
 	}
 	return nil
 }
