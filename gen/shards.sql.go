@@ -32,17 +32,19 @@ func (q *Queries) ChangeShardRecord(ctx context.Context, db DBTX, arg ChangeShar
 
 const MakeShardRecord = `-- name: MakeShardRecord :execrows
 INSERT IGNORE INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
-VALUES (?, '-', ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 4611686018427387904)
+VALUES (?, ?, ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 4611686018427387904)
 `
 
 type MakeShardRecordParams struct {
-	Name   []byte
-	Record []byte
+	Name        []byte
+	Fingerprint []byte
+	Record      []byte
 }
 
-// MakeShardRecord makes the record of a shard, unless it is there.
+// MakeShardRecord makes the record of a shard, unless it is there. The fingerprint is that
+// of no other.
 func (q *Queries) MakeShardRecord(ctx context.Context, db DBTX, arg MakeShardRecordParams) (int64, error) {
-	result, err := db.ExecContext(ctx, MakeShardRecord, arg.Name, arg.Record)
+	result, err := db.ExecContext(ctx, MakeShardRecord, arg.Name, arg.Fingerprint, arg.Record)
 	if err != nil {
 		return 0, err
 	}
@@ -60,4 +62,39 @@ func (q *Queries) ShardRecord(ctx context.Context, db DBTX, name []byte) ([]byte
 	var result []byte
 	err := row.Scan(&result)
 	return result, err
+}
+
+const ShardRecords = `-- name: ShardRecords :many
+SELECT name, fingerprint, result FROM lockstep_once
+WHERE name >= 'lockstep:shard:' AND name < 'lockstep:shard;'
+`
+
+type ShardRecordsRow struct {
+	Name        []byte
+	Fingerprint []byte
+	Result      []byte
+}
+
+// ShardRecords reads the records of all shards in the database, whatever set they are of.
+func (q *Queries) ShardRecords(ctx context.Context, db DBTX) ([]ShardRecordsRow, error) {
+	rows, err := db.QueryContext(ctx, ShardRecords)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ShardRecordsRow
+	for rows.Next() {
+		var i ShardRecordsRow
+		if err := rows.Scan(&i.Name, &i.Fingerprint, &i.Result); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -59,8 +59,8 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 // the server's own row locks keep what it writes until the end. On a guarded pool of
 // MariaDB, and of MySQL with the procedures of package schema, the comparison and COMMIT
 // are one statement: when that is not answered, nobody knows whether the transaction was
-// committed, and it is not run again. At READ UNCOMMITTED it returns ErrInvalidOption; see
-// Scope.Version.
+// committed, and it is not run again: the error says so, and is ErrTxDoomed, but not
+// Retryable. At READ UNCOMMITTED it returns ErrInvalidOption; see Scope.Version.
 //
 // It is for keys that are rarely used at the same time: if conflicts are frequent, Run is
 // faster. It returns what Run returns, and ErrConflict after ten conflicts. When it

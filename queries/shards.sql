@@ -4,12 +4,18 @@
 SELECT result FROM lockstep_once WHERE name = sqlc.arg(name);
 
 -- name: MakeShardRecord :execrows
--- MakeShardRecord makes the record of a shard, unless it is there.
+-- MakeShardRecord makes the record of a shard, unless it is there. The fingerprint is that
+-- of no other.
 INSERT IGNORE INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
-VALUES (sqlc.arg(name), '-', sqlc.arg(record), clock_us(), 4611686018427387904);
+VALUES (sqlc.arg(name), sqlc.arg(fingerprint), sqlc.arg(record), clock_us(), 4611686018427387904);
 
 -- name: ChangeShardRecord :execrows
 -- ChangeShardRecord replaces the record of a shard, if it is still the old one. It waits
 -- for the transactions that have locked it by OnceResult.
 UPDATE lockstep_once SET result = sqlc.arg(record), done_us = GREATEST(done_us + 1, clock_us())
 WHERE name = sqlc.arg(name) AND result = sqlc.arg(old);
+
+-- name: ShardRecords :many
+-- ShardRecords reads the records of all shards in the database, whatever set they are of.
+SELECT name, fingerprint, result FROM lockstep_once
+WHERE name >= 'lockstep:shard:' AND name < 'lockstep:shard;';

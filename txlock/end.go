@@ -42,7 +42,7 @@ func commit(ctx context.Context, s *Scope) error {
 // mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement
 // that was running, nor of those before it.
 func final(ctx context.Context, s *Scope, err error) error {
-	if s.book != nil && fault.LostConnection(err) {
+	if s.book != nil && fault.LostConnection(err) && !errors.Is(err, ErrTxDoomed) {
 		err = errors.Join(s.book.Err(), err) // a statement of the program has lost it
 	}
 	if !Retryable(err) {

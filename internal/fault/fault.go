@@ -89,7 +89,7 @@ func Of(what string, err error, s guard.Server) error {
 		sentinel = ErrOpenRows
 	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone), errors.Is(err, sql.ErrConnDone):
 		sentinel = ErrNoTransaction
-	case LostConnection(err): // and the transaction with it
+	case LostConnection(err) && !errors.Is(err, ErrCommitted): // and the transaction with it
 		sentinel = errCutOff
 	case v.OnTimeout && s.RollbackOnTimeout:
 		sentinel = ErrTxDoomed

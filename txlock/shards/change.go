@@ -16,14 +16,16 @@ import (
 // program may call it at every start, after schema.Install: where the set is recorded, or a
 // change to it goes on, it changes nothing.
 //
-// It returns ErrSet if another set is recorded in any of the databases, or if a database has
-// no record and others have: it is new, or has lost its data. It also returns the errors of
+// It returns ErrSet if another set is recorded in any of the databases, also one with other
+// names for them, or if a database has no record and others have: it is new, or has lost its
+// data. It also returns the errors of
 // the driver. The first set is used when all databases have recorded it: where one doesn't
 // answer, call Install again. Later the program may go on without that database: For tells
 // for each key.
 func (s *Shards) Install(ctx context.Context) (err error) {
 	for range 3 {
-		if err = s.install(ctx); !errors.Is(err, errMeanwhile) && !errors.Is(err, errPartly) {
+		err = s.install(ctx)
+		if !errors.Is(err, errMeanwhile) && !errors.Is(err, errPartly) && !errors.Is(err, errForeign) {
 			return err
 		}
 	}
@@ -33,8 +35,8 @@ func (s *Shards) Install(ctx context.Context) (err error) {
 var errPartly = errors.New("have no record, and the others have: they are new, or have lost their data; take them out of the set, and in again, by shards.Begin and shards.Finish")
 
 // install is Install once. Its errors may be due to another process that is at it, too. No
-// database has the set before all have what precedes it: two processes with different first
-// sets don't both come to an end.
+// database has the set before all have what precedes it, and nothing of another set: two
+// processes with different first sets don't both come to an end.
 func (s *Shards) install(ctx context.Context) error {
 	installing, done := record{to: s.set}.String(), stable(s.set).String()
 	found, counts := make(map[string]string, len(s.shards)), make(map[string]int)
@@ -57,7 +59,13 @@ func (s *Shards) install(ctx context.Context) error {
 	if counts[""] > 0 && counts[""]+counts[installing] < len(found) {
 		return fmt.Errorf("%w: the databases of the set %s: %d %w", ErrSet, s.set, counts[""], errPartly)
 	}
+	if counts[""]+counts[installing] == 0 {
+		return nil
+	}
 	for _, step := range []struct{ old, new string }{{"", installing}, {installing, done}} {
+		if err := alone(ctx, slices.Collect(maps.Values(s.shards)), s.set); err != nil {
+			return err
+		}
 		for _, name := range s.set.names {
 			if found[name] != step.old {
 				continue
@@ -87,7 +95,8 @@ type Lost string
 // transaction that has begun before, by LOCK TABLES of the lock tables, at most a second at a
 // time: others wait behind it. That needs the privilege LOCK TABLES.
 //
-// It returns ErrSet if neither the old set nor this change is recorded, txlock.ErrInvalidOption
+// It returns ErrSet if neither the old set nor this change is recorded, or if a database is
+// in another set, too, txlock.ErrInvalidOption
 // if the two sets are the same, schema.ErrMultiPrimary on a cluster of several primaries, and
 // the errors of the driver and of the context with what it has waited for. It may be repeated
 // then: a change that has begun goes on until Finish. Finish(ctx, to, from) takes it back.
@@ -116,25 +125,24 @@ func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
 			return fmt.Errorf("shard %s: %w", s.name, err)
 		}
 	}
-	for _, s := range all {
-		if err := s.replace(ctx, found[s.name], moving); err != nil {
-			return err
-		}
+	if err := alone(ctx, all, from.set, to.set); err != nil {
+		return err
+	}
+	if err := replaceAll(ctx, all, found, moving); err != nil {
+		return err
 	}
 	if err := underlease.Pause(ctx, 2*from.lookAgain, nil); err != nil {
 		return fmt.Errorf("shards: wait until every process knows of the change: %w", err)
+	}
+	if err := alone(ctx, all, from.set, to.set); err != nil { // installed at the same time
+		return err
 	}
 	for _, s := range old {
 		if err := s.drain(ctx, func(key txlock.Key) bool { return from.Name(key) == s.name && moving.moves(from.text(key)) }); err != nil {
 			return fmt.Errorf("shard %s: %w", s.name, err)
 		}
 	}
-	for _, s := range all {
-		if err := s.replace(ctx, moving.String(), drained); err != nil {
-			return err
-		}
-	}
-	return nil
+	return replaceAll(ctx, all, found, drained)
 }
 
 // Finish ends the change that Begin has begun: from now on processes with the new set use
@@ -167,10 +175,16 @@ func Finish(ctx context.Context, from, to *Shards, lost ...Lost) error {
 	if err != nil {
 		return err
 	}
+	return replaceAll(ctx, all, found, stable(to.set))
+}
+
+// replaceAll writes a record in place of the texts that were found, and notes it there.
+func replaceAll(ctx context.Context, all []*shard, found map[string]string, r record) error {
 	for _, s := range all {
-		if err := s.replace(ctx, found[s.name], stable(to.set)); err != nil {
+		if err := s.replace(ctx, found[s.name], r); err != nil {
 			return err
 		}
+		found[s.name] = r.String()
 	}
 	return nil
 }

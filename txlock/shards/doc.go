@@ -30,7 +30,8 @@
 // database has a record of the set, a row of lockstep_once with the name of its shard, that
 // [Shards.Install] writes at first. A process looks at it every 5 seconds, and uses no shard
 // whose record has another set or another name: [ErrSet]. That notices a set with a shard too
-// many or too few, and databases that were exchanged.
+// many or too few, and databases that were exchanged or have other names: a database is in one
+// set only.
 //
 // The set is changed by a program or a migration that knows both sets:
 //
@@ -56,6 +57,8 @@
 //
 // A process that has called For takes its lock within 5 seconds, or [Shards.Guard] is called
 // in the transaction, or [Shards.Confirm] after the lease was granted, which need no time.
+// Run begins a transaction again without For, and maybe later than that: in functions that
+// take seconds call Guard.
 // A copy of a database has the record of its original: don't let programs reach both.
 //
 // # What it is not

@@ -2,6 +2,7 @@ package shards
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -26,8 +27,11 @@ type shard struct {
 	at      time.Time // when known was asked for; zero for never
 }
 
-// row is the name of the record in lockstep_once. No key has it.
-func (s *shard) row() []byte { return []byte("lockstep:shard:" + s.name) }
+// rowPrefix begins the names of all records in lockstep_once. No key has one.
+const rowPrefix = "lockstep:shard:"
+
+// row is the name of the record.
+func (s *shard) row() []byte { return []byte(rowPrefix + s.name) }
 
 // recent returns the record, at most as old as that. One goroutine reads it at a time.
 func (s *shard) recent(ctx context.Context, old time.Duration) (record, error) {
@@ -78,7 +82,7 @@ func (s *shard) replace(ctx context.Context, old string, r record) (err error) {
 	case old == r.String():
 		return nil
 	case old == "":
-		n, err = queries.MakeShardRecord(ctx, db, gen.MakeShardRecordParams{Name: s.row(), Record: []byte(r.String())})
+		n, err = queries.MakeShardRecord(ctx, db, gen.MakeShardRecordParams{Name: s.row(), Fingerprint: []byte(rand.Text()), Record: []byte(r.String())})
 	default:
 		n, err = queries.ChangeShardRecord(ctx, db, gen.ChangeShardRecordParams{Name: s.row(), Record: []byte(r.String()), Old: []byte(old)})
 	}
