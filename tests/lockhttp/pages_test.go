@@ -68,9 +68,9 @@ func TestPagesInBrowser(t *testing.T) {
 		s.becomes(evil, `order:\x1b[2J`)
 		s.open("leases")
 		s.becomes(evil)
-		s.do(chromedp.Focus("#q"), chromedp.KeyEvent("order:42\r"))
+		s.do(focus("#q"), chromedp.KeyEvent("order:42\r"))
 		s.becomes("Keys that are held")
-		s.do(chromedp.Focus("#found-section a"), chromedp.KeyEvent("\r"))
+		s.do(focus("#found-section a"), chromedp.KeyEvent("\r"))
 		s.becomes("Transaction locks of this key")
 		if title := eval[string](s, "document.title"); !strings.HasPrefix(title, "order:42 ") {
 			t.Errorf("the search leads to %q", title)
@@ -88,10 +88,10 @@ func TestLive(t *testing.T) {
 		s := visit(t, engine, plain)
 		s.open("locks")
 		s.staysLive("Live")
-		s.do(chromedp.Click("#pause"))
+		s.do(click("#pause"))
 		s.becomes("Paused")
 		s.contended(txlock.Named("order:43"))
-		s.do(chromedp.Click("#pause"))
+		s.do(click("#pause"))
 		s.becomes("order:43")
 	})
 }
@@ -123,7 +123,7 @@ func TestPolling(t *testing.T) {
 func (s *site) staysLive(state string) {
 	s.Helper()
 	s.becomes("No locks are held.", state)
-	s.do(chromedp.Focus("#q"), chromedp.KeyEvent("ord"))
+	s.do(focus("#q"), chromedp.KeyEvent("ord"))
 	eval[bool](s, "window.mark = true")
 	s.contended(txlock.Named("order:42"))
 	s.becomes("order:42", "web-1/4711")
@@ -164,16 +164,16 @@ func TestActionsInBrowser(t *testing.T) {
 
 		s.open("key?key=report")
 		s.becomes("Ask the holders", "Live")
-		s.do(chromedp.Focus(`details[id^="release"] summary`), chromedp.KeyEvent("\r"))
+		s.do(focus(`details[id^="release"] summary`), chromedp.KeyEvent("\r"))
 		s.becomes("gets ErrLost from its next renewal")
-		s.do(chromedp.Focus(`details[id^="release"] button`), chromedp.KeyEvent("\r"))
+		s.do(focus(`details[id^="release"] button`), chromedp.KeyEvent("\r"))
 		s.becomes("Released.")
 		if err := held.Renew(t.Context()); !errors.Is(err, txlock.ErrLost) {
 			t.Errorf("the lease that was released is renewed: %v", err)
 		}
 		s.open("key?key=order%3A42")
 		s.becomes("End session")
-		s.do(chromedp.Click(`details[id^="release"] summary`), chromedp.Click(`details[id^="release"] button`))
+		s.do(click(`details[id^="release"] summary`), chromedp.Click(`details[id^="release"] button`))
 		s.becomes("Released.")
 		if _, err := tx.ExecContext(context.WithoutCancel(t.Context()), "DO 1"); err == nil {
 			t.Error("the session was not ended")
@@ -250,4 +250,14 @@ func (s *site) colours(scheme string) {
 	s.Helper()
 	_, err := chromedp.Call(s.tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 	s.must(err)
+}
+
+// focus and click do so in the page itself, once the element is there: between two calls of
+// chromedp's own the page may have put another in its place. The page must stay.
+func focus(selector string) chromedp.Action[chromedp.Void] { return act(selector, "focus") }
+
+func click(selector string) chromedp.Action[chromedp.Void] { return act(selector, "click") }
+
+func act(selector, method string) chromedp.Action[chromedp.Void] {
+	return chromedp.Poll[chromedp.Void](fmt.Sprintf("(e => !!e && (e.%s(), true))(document.querySelector(%q))", method, selector))
 }
