@@ -12,7 +12,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/shards"
 )
@@ -21,22 +20,12 @@ import (
 // are refused, all others go on, and no key is locked in another database.
 func TestShardIsDown(t *testing.T) {
 	t.Parallel()
-	statements, err := schema.Statements()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			dbs, networks := make(map[string]*testdb.DB), make(map[string]network)
 			for _, name := range []string{"a", "b", "c"} {
-				db := testdb.Fresh(t, engine)
-				for _, s := range statements {
-					if strings.Contains(s, "TABLE IF NOT EXISTS lockstep_locks") || strings.Contains(s, "lockstep_once") {
-						db.Exec(t, s)
-					}
-				}
-				db.Grant(t, "lockstep_locks", "lockstep_once")
+				db := testdb.Shared(t, engine).OpenLeases(t)
 				dbs[name], networks[name] = db, newNetwork(t, db)
 			}
 			process := func() *shards.Shards {

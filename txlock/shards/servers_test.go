@@ -13,7 +13,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
-	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/shards"
 )
@@ -30,22 +29,12 @@ type site map[string]*testdb.DB
 func onServers(t *testing.T, test func(t *testing.T, on site)) {
 	t.Helper()
 	t.Parallel()
-	statements, err := schema.Statements()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			on := make(site)
 			for _, name := range []string{"a", "b", "c", "d"} {
-				db := testdb.Fresh(t, engine)
-				for _, s := range statements {
-					if strings.Contains(s, "CREATE TABLE") && !strings.Contains(s, "lockstep_jobs") {
-						db.Exec(t, s)
-					}
-				}
-				db.Grant(t, "lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once")
+				db := testdb.Shared(t, engine).OpenLeases(t)
 				for _, host := range []string{"%", "localhost"} {
 					db.Exec(t, fmt.Sprintf("GRANT LOCK TABLES ON `%s`.* TO '%s'@'%s'", db.Name(), db.Config().User, host))
 				}
