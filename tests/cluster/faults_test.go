@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -18,20 +17,6 @@ import (
 
 // callLimit bounds a call of a client, on a node that may hang.
 const callLimit = load.CallLimit
-
-// faultsLast is for how long faults are made: CLUSTER_DURATION, or 30 s.
-func faultsLast(t *testing.T) time.Duration {
-	t.Helper()
-	text := os.Getenv("CLUSTER_DURATION")
-	if text == "" {
-		return 30 * time.Second
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("CLUSTER_DURATION: %v", err)
-	}
-	return d
-}
 
 // TestFaults has clients on all nodes at once, while nodes are killed, hang, and come
 // back. Updates under a lock, by versions and under a guarded lease are not lost, what
@@ -47,7 +32,7 @@ func TestFaults(t *testing.T) {
 		}
 		work.Run(t, clients, func() {
 			faults := make(map[string]int)
-			for end := time.Now().Add(faultsLast(t)); time.Now().Before(end) && !t.Failed(); {
+			for end := time.Now().Add(load.FaultsLast(t, "CLUSTER_DURATION")); time.Now().Before(end) && !t.Failed(); {
 				faults[fault(t, db, nodes)]++
 				time.Sleep(rand.N(2 * time.Second))
 			}

@@ -50,7 +50,7 @@ func singlePrimary(t *testing.T) {
 	}
 	work.Run(t, clients, func() {
 		faults, elected := make(map[string]int), 0
-		for end := time.Now().Add(faultsLast(t)); time.Now().Before(end) && !t.Failed(); {
+		for end := time.Now().Add(load.FaultsLast(t, "CLUSTER_DURATION")); time.Now().Before(end) && !t.Failed(); {
 			before := following.primary()
 			kind := "killed"
 			if rand.IntN(2) == 0 {

@@ -59,7 +59,7 @@ func promotions(t *testing.T) {
 	}
 	work.Run(t, clients, func() {
 		faults := make(map[string]int)
-		for end := time.Now().Add(faultsLast(t)); time.Now().Before(end) && !t.Failed(); {
+		for end := time.Now().Add(load.FaultsLast(t, "CLUSTER_DURATION")); time.Now().Before(end) && !t.Failed(); {
 			faults[promotion(t, p, to)]++
 			time.Sleep(rand.N(4 * time.Second))
 		}

@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -176,4 +177,18 @@ func MayAskTheGroup(t *testing.T, db *testdb.DB) {
 	for _, table := range []string{"replication_group_members", "replication_group_member_stats"} {
 		db.Exec(t, "GRANT SELECT ON performance_schema."+table+" TO '"+db.Config().User+"'@'%'")
 	}
+}
+
+// FaultsLast is for how long faults are made: what a variable of the environment says, or 30 s.
+func FaultsLast(t *testing.T, variable string) time.Duration {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return 30 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return d
 }

@@ -4,7 +4,6 @@ package proxies
 
 import (
 	"math/rand/v2"
-	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -12,20 +11,6 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/tests/load"
 )
-
-// faultsLast is for how long faults are made: PROXY_DURATION, or 30 s.
-func faultsLast(t *testing.T) time.Duration {
-	t.Helper()
-	text := os.Getenv("PROXY_DURATION")
-	if text == "" {
-		return 30 * time.Second
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("PROXY_DURATION: %v", err)
-	}
-	return d
-}
 
 // throughHAProxy makes clients that know nothing but the proxy.
 func throughHAProxy(t *testing.T, h *haproxy, db *testdb.DB) (clients []*load.Client) {
@@ -58,7 +43,7 @@ func haproxyFailOver(t *testing.T) {
 	h := startHAProxy(t, p.Primary.Server, time.Minute)
 	work.Run(t, throughHAProxy(t, h, p.DB), func() {
 		faults := make(map[string]int)
-		for end := time.Now().Add(faultsLast(t)); time.Now().Before(end) && !t.Failed(); {
+		for end := time.Now().Add(load.FaultsLast(t, "PROXY_DURATION")); time.Now().Before(end) && !t.Failed(); {
 			time.Sleep(time.Second + rand.N(3*time.Second))
 			kind := "killed"
 			if rand.IntN(2) == 0 {
@@ -93,7 +78,7 @@ func TestHAProxyRestart(t *testing.T) {
 			h := startHAProxy(t, server, time.Minute)
 			work.Run(t, throughHAProxy(t, h, db), func() {
 				kills := 0
-				for end := time.Now().Add(faultsLast(t) / 2); time.Now().Before(end) && !t.Failed(); kills++ {
+				for end := time.Now().Add(load.FaultsLast(t, "PROXY_DURATION") / 2); time.Now().Before(end) && !t.Failed(); kills++ {
 					time.Sleep(time.Second + rand.N(3*time.Second))
 					if err := server.Kill(); err != nil {
 						t.Fatal(err)
