@@ -7,11 +7,4 @@ for name in chromium chromium-browser google-chrome; do
 		exit 0
 	fi
 done
-if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-	echo "There is no Chromium on PATH: install it (Debian: chromium)." >&2
-	exit 1
-fi
-echo "Installing Chromium."
-export DEBIAN_FRONTEND=noninteractive
-install() { apt-get install --yes --no-install-recommends -o DPkg::Lock::Timeout=300 chromium; }
-install >/dev/null 2>&1 || { apt-get update -o DPkg::Lock::Timeout=300 && install; } >&2
+exec "$(dirname "$0")/apt-install.sh" "Chromium" "There is no Chromium on PATH: install it (Debian: chromium)." chromium
