@@ -122,10 +122,11 @@ func (c *conn) undone(ctx context.Context) error {
 func (o *opening) close(c *conn, word string) error {
 	was := *o
 	*o = opening{}
+	if was.pending && !was.failed {
+		return nil
+	}
 	sent := c.committing()
 	switch {
-	case was.pending && !was.failed:
-		return nil
 	case was.base == nil:
 		return c.finished(sent.outcome(c.exec(context.Background(), word)))
 	case word == "COMMIT":
