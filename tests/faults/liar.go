@@ -117,7 +117,7 @@ func lie(payload []byte) {
 	}
 	at := 1
 	for range 2 {
-		at += lengthOf(payload[at])
+		at += LengthOf(payload[at])
 		if at+2 > len(payload) {
 			return
 		}
@@ -126,8 +126,9 @@ func lie(payload []byte) {
 	binary.LittleEndian.PutUint16(payload[at:], flags|statusInTrans)
 }
 
-// lengthOf is how many bytes a number takes that begins with this one.
-func lengthOf(first byte) int {
+// LengthOf is how many bytes a length-encoded number of the protocol takes that begins with
+// this one.
+func LengthOf(first byte) int {
 	switch first {
 	case 0xfc:
 		return 3

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"net"
+
+	"github.com/dca00107/lockstep/tests/faults"
 )
 
 // Commands and flags of the protocol, and the first bytes of packets.
@@ -156,7 +158,7 @@ func (r *replies) result() (more bool, err error) {
 	case packetOK:
 		at := 1
 		for range 2 { // the number of rows, and the identifier
-			at += lengthOf(packet[at])
+			at += faults.LengthOf(packet[at])
 		}
 		return r.noted(packet[at:]), nil
 	}
@@ -169,19 +171,6 @@ func (r *replies) result() (more bool, err error) {
 		}
 	}
 	return r.noted(packet[3:]), nil
-}
-
-// lengthOf is how many bytes a number takes that begins with this one.
-func lengthOf(first byte) int {
-	switch first {
-	case 0xfc:
-		return 3
-	case 0xfd:
-		return 4
-	case 0xfe:
-		return 9
-	}
-	return 1
 }
 
 // noted keeps the flags of a packet, and tells whether another result comes.
