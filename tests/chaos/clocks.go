@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,21 +32,15 @@ type faketime struct {
 	leaps  []leap
 }
 
-// libraries is where Debian has libfaketime.
-const libraries = "/usr/lib/*/faketime/libfaketimeMT.so.1"
-
 // newFaketime makes the clock of a server, and the option of Start for it.
-func newFaketime(dir, name string) (*faketime, testdb.Option, error) {
-	found, err := filepath.Glob(libraries)
-	if err != nil || len(found) == 0 {
-		return nil, nil, errors.Join(err, fmt.Errorf("there is no %s, which is in Debian's package faketime", libraries))
-	}
-	if runtime.GOOS != "linux" {
-		return nil, nil, fmt.Errorf("libfaketime is for Linux, and this is %s", runtime.GOOS)
+func newFaketime(ctx context.Context, dir, name string) (*faketime, testdb.Option, error) {
+	library, err := testdb.Libfaketime(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
 	c := &faketime{file: filepath.Join(dir, name+".time")}
 	return c, testdb.Env(
-		"LD_PRELOAD="+found[0], "FAKETIME_TIMESTAMP_FILE="+c.file,
+		"LD_PRELOAD="+library, "FAKETIME_TIMESTAMP_FILE="+c.file,
 		"FAKETIME_NO_CACHE=1", // what is written is seen at once
 		"NO_FAKE_STAT=1", "FAKETIME_DONT_FAKE_MONOTONIC=1",
 		"FAKETIME_FORCE_MONOTONIC_FIX=0", // MySQL's condition variables spin otherwise

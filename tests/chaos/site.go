@@ -51,7 +51,7 @@ func newSite(ctx context.Context, o options, engine testdb.Engine, dir string) (
 	s = &site{options: o, engine: engine, dir: dir, faults: make(map[string]int), feels: make(map[string]int), absent: make(map[string]error)}
 	// Waits end before the operations do.
 	args := testdb.Args(fmt.Sprintf("--innodb-lock-wait-timeout=%d", lockWait), "--innodb-autoextend-increment=1")
-	if s.server, err = testdb.Start(ctx, engine, append(s.own(), args)...); err != nil {
+	if s.server, err = testdb.Start(ctx, engine, append(s.own(ctx), args)...); err != nil {
 		if s.disk != nil {
 			err = errors.Join(err, s.disk.close())
 		}
@@ -69,11 +69,11 @@ func newSite(ctx context.Context, o options, engine testdb.Engine, dir string) (
 }
 
 // own makes the server's clock and its disk, where that is possible.
-func (s *site) own() (options []testdb.Option) {
+func (s *site) own(ctx context.Context) (options []testdb.Option) {
 	if s.clocks != nil {
 		s.leave(s.clocks, "set clock apart")
 	}
-	made, option, err := newFaketime(s.dir, string(s.engine))
+	made, option, err := newFaketime(ctx, s.dir, string(s.engine))
 	if err != nil {
 		s.leave(err, clockFaults...)
 	} else {

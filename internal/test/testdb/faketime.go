@@ -15,15 +15,14 @@ func Ahead(d time.Duration) Option {
 	return func(o *options) { o.ahead = d }
 }
 
-// environment is that of the server's process. The clock that only
-// moves on is shifted, too: with FAKETIME_DONT_FAKE_MONOTONIC some waits take longer by the
-// shift.
+// environment is that of the server's process. The clock that only moves on is shifted, too:
+// with FAKETIME_DONT_FAKE_MONOTONIC some waits take longer by the shift.
 func (o options) environment(ctx context.Context) ([]string, error) {
 	environment := append(os.Environ(), o.env...)
 	if o.ahead == 0 {
 		return environment, nil
 	}
-	library, err := faketime(ctx)
+	library, err := Libfaketime(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -31,8 +30,9 @@ func (o options) environment(ctx context.Context) ([]string, error) {
 		"FAKETIME_FORCE_MONOTONIC_FIX=0"), nil // MySQL's condition variables spin otherwise
 }
 
-// faketime returns the path of the library that shifts the clocks of a process with threads.
-func faketime(ctx context.Context) (string, error) {
+// Libfaketime returns the path of the library that sets the clocks of a process with threads. It
+// installs the library if it is missing, as root on Debian.
+func Libfaketime(ctx context.Context) (string, error) {
 	find := func() string {
 		for _, pattern := range []string{"/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libfaketimeMT.so.1"} {
 			if found, _ := filepath.Glob(pattern); len(found) > 0 { // the pattern is right
