@@ -43,10 +43,11 @@ func (r *runner) judge(f figure) (v verdict, ruled bool) {
 		return v, false
 	}
 	values := r.journal.after(f, r.warmUp)
+	v = rule.judge(values)
 	if what, _, found := strings.Cut(f.name, "_ms "); found {
-		values = steadied(values, r.journal.after(figure{f.place, what + "_ms " + control}, r.warmUp))
+		v = slower(v, rule.judge(steadied(values, r.journal.after(figure{f.place, what + "_ms " + control}, r.warmUp))))
 	}
-	return rule.judge(values), true
+	return v, true
 }
 
 // failures is how many operations have failed.

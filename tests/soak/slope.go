@@ -92,3 +92,13 @@ func steadied(waits, control []float64) []float64 {
 	}
 	return steady
 }
+
+// slower is the verdict on waits, by those that were measured and by the steadied ones: what
+// grows does so in both. Where a machine gets busy the measured ones grow, and where it comes
+// to rest the steadied ones of a kind that waits for a fixed time.
+func slower(measured, steady verdict) verdict {
+	if measured.flat() {
+		return measured
+	}
+	return steady
+}

@@ -134,14 +134,37 @@ func TestBusyMachineIsNoGrowth(t *testing.T) {
 		waits[i] *= 5
 		grows[i] *= 5
 	}
+	judge := func(values []float64) verdict { return slower(r.judge(values), r.judge(steadied(values, control))) }
 	if v := r.judge(waits); v.flat() {
 		t.Errorf("waits that are five times as long aren't noticed: %+v", v)
 	}
-	if v := r.judge(steadied(waits, control)); !v.flat() {
+	if v := judge(waits); !v.flat() {
 		t.Errorf("a machine that is five times as slow counts as growth: %+v", v)
 	}
-	if v := r.judge(steadied(grows, control)); v.flat() {
+	if v := judge(grows); v.flat() {
 		t.Errorf("waits that grow on a slow machine aren't noticed: %+v", v)
+	}
+}
+
+// A lease that is held for a fixed time is waited for as long on a busy machine as on an
+// idle one.
+func TestMachineAtRestIsNoGrowth(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	r, _ := ruleOf("wait_p99_ms election")
+	control, waits := noisy(random, 20, 2), noisy(random, 100, 10)
+	grows := leaking(noisy(random, 100, 10), 500)
+	for i := range minutes / 2 {
+		control[i] *= 5
+	}
+	judge := func(values []float64) verdict { return slower(r.judge(values), r.judge(steadied(values, control))) }
+	if v := r.judge(steadied(waits, control)); v.flat() {
+		t.Errorf("waits that are divided by what slowed others are taken for even: %+v", v)
+	}
+	if v := judge(waits); !v.flat() {
+		t.Errorf("a machine that comes to rest counts as growth: %+v", v)
+	}
+	if v := judge(grows); v.flat() {
+		t.Errorf("waits that grow on a machine that comes to rest aren't noticed: %+v", v)
 	}
 }
 
