@@ -55,6 +55,7 @@ type options struct {
 	effort     scenario.Effort
 	dsns       map[string]string // by engine
 	redis      string
+	kept       map[string]string // sections of an earlier page, by the letters of their scenarios
 }
 
 // quickLinks are the scenarios that a quick run measures on all links.
@@ -66,7 +67,7 @@ func parse(args []string, getenv func(string) string) (*options, error) {
 	flags.BoolVar(&o.quick, "quick", false, "two minutes, for eyes: few rounds, and most scenarios on loopback only")
 	flags.StringVar(&o.out, "out", "../docs", "`directory` for bench.md and the directory bench with CSV files and charts")
 	contenders := flags.String("contenders", "", "only those whose names have one of these `parts`, by commas")
-	scenarios := flags.String("scenarios", "", "only those of these `letters`, by commas")
+	scenarios := flags.String("scenarios", "", "only those of these `letters`, by commas; what the page has of others stays")
 	links := flags.String("links", "", "`round trips` by commas, such as loopback,0.5ms,1ms, which are the default")
 	rounds := flags.Int("rounds", 0, "how many `rounds`, where not the default")
 	if err := flags.Parse(args); err != nil {

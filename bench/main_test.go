@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,10 +108,74 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestFailure proves that a scenario that fails costs the figures of no other, and is named.
+func TestFailure(t *testing.T) {
+	testdb.NeedsServer(t)
+	engine := testdb.Engines()[0]
+	wrong := errors.New("a contender\nis wrong")
+	o, dir := least(t, engine, "-scenarios=a,f", "-contenders=lockstep run")
+	o.scenarios[0].Run = func(context.Context, *scenario.Ground) error { return wrong }
+	if err := o.run(t.Context()); !errors.Is(err, wrong) || !strings.Contains(err.Error(), "(a) on") {
+		t.Errorf("the error is %v", err)
+	}
+	page := read(t, dir)
+	for _, want := range []string{"Not measured to its end: `(a) on ", "loopback: a contender; is wrong`", "## (f)", "| lockstep Run |"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("there is no %q in\n%s", want, page)
+		}
+	}
+}
+
+// TestKept proves that a run of some scenarios leaves those of others on the page, in their
+// order.
+func TestKept(t *testing.T) {
+	testdb.NeedsServer(t)
+	engine := testdb.Engines()[0]
+	o, dir := least(t, engine, "-scenarios=a,g", "-contenders=lockstep run")
+	if err := o.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := read(t, dir)
+	o.scenarios = slices.DeleteFunc(o.scenarios, func(s scenario.Scenario) bool { return s.Letter == "g" })
+	o.scenarios[0].Title = "measured again"
+	if err := o.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	after := read(t, dir)
+	section := func(page, letter string) string {
+		_, begun, _ := strings.Cut(page, "\n## ("+letter+") ")
+		text, _, _ := strings.Cut(begun, "\n## (")
+		return strings.TrimSpace(text)
+	}
+	if kept := section(after, "g"); kept == "" || kept != section(before, "g") {
+		t.Errorf("the page has become\n%s\nand was\n%s", after, before)
+	}
+	if !strings.HasPrefix(section(after, "a"), "measured again") || strings.Count(after, "\n## (") != 2 || strings.Index(after, "## (a)") > strings.Index(after, "## (g)") {
+		t.Errorf("the page is\n%s", after)
+	}
+	o.quick = false
+	if err := o.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := read(t, dir); strings.Contains(after, "## (g)") {
+		t.Errorf("a whole run keeps what a quick one has measured:\n%s", after)
+	}
+}
+
 // runs measures as little as can be, and returns the page.
 func runs(t *testing.T, engine testdb.Engine, args ...string) string {
 	t.Helper()
-	dir := t.TempDir()
+	o, dir := least(t, engine, args...)
+	if err := o.run(t.Context()); err != nil {
+		t.Fatalf("%s: %v", engine, err)
+	}
+	return read(t, dir)
+}
+
+// least are options that measure as little as can be, and the directory of the page.
+func least(t *testing.T, engine testdb.Engine, args ...string) (o *options, dir string) {
+	t.Helper()
+	dir = t.TempDir()
 	o, err := parse(append(args, "-quick", "-out", dir),
 		environment("LOCKSTEP_ENGINES", string(engine), engine.DSNVariable(), testdb.Shared(t, engine).Config().FormatDSN()))
 	if err != nil {
@@ -120,9 +187,11 @@ func runs(t *testing.T, engine testdb.Engine, args ...string) string {
 		HotRounds: 1, HotSlice: 300 * time.Millisecond, Waiters: 4, Waiting: 10 * time.Millisecond, Processes: 2,
 		Sizes: []int64{10, 100}, Held: []int64{10, 100}, HeldRounds: 1, RenewEvery: 100 * time.Millisecond,
 	}
-	if err := o.run(t.Context()); err != nil {
-		t.Fatalf("%s: %v", engine, err)
-	}
+	return o, dir
+}
+
+func read(t *testing.T, dir string) string {
+	t.Helper()
 	page, err := os.ReadFile(filepath.Join(dir, "bench.md"))
 	if err != nil {
 		t.Fatal(err)

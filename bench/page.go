@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -55,12 +57,12 @@ func chartPath(s scenario.Scenario, chart, engine string) string {
 	return "bench/" + s.Letter + "-" + strings.ReplaceAll(chart, " ", "-") + "-" + strings.ToLower(engine) + ".svg"
 }
 
-// writePage writes bench.md.
+// writePage writes bench.md, with what it keeps of an earlier one.
 func (o *options) writePage(p *place, results []result, took time.Duration) error {
 	var out strings.Builder
 	out.WriteString("# Bench\n\n")
 	if o.quick {
-		out.WriteString("**Written by `make bench-quick`, which measures too little for figures to be compared: it shows that all contenders run. `make bench` makes the real ones.**\n\n")
+		out.WriteString(quickly + "\n\n")
 	} else {
 		out.WriteString("Written by `make bench`. ")
 	}
@@ -78,9 +80,19 @@ func (o *options) writePage(p *place, results []result, took time.Duration) erro
 		fmt.Fprintf(&out, "\nLeft out by CONTENDERS: %s.\n", strings.Join(left, "; "))
 	}
 	out.WriteString("\n")
-	for _, r := range results {
+	for _, known := range scenario.All() {
+		out.WriteString(o.kept[known.Letter])
+		at := slices.IndexFunc(results, func(r result) bool { return r.Letter == known.Letter })
+		if at < 0 {
+			continue
+		}
+		r := results[at]
 		fmt.Fprintf(&out, "## (%s) %s\n\n%s\n\n", r.Letter, r.Title, r.About)
+		fmt.Fprintf(&out, "Measured from %s on, for %v.\n\n", r.began.UTC().Format("2006-01-02 15:04 MST"), r.took.Round(time.Second))
 		o.writeLinks(&out, r)
+		for _, err := range r.failed {
+			fmt.Fprintf(&out, "Not measured to its end: `%s`\n\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
 		for _, chart := range r.Charts {
 			for _, e := range p.engines {
 				path := chartPath(r.Scenario, chart.Name, e.server.Engine)
@@ -92,6 +104,29 @@ func (o *options) writePage(p *place, results []result, took time.Duration) erro
 		fmt.Fprintf(&out, "\n%s[The figures as CSV](bench/%s.csv)\n\n", r.book.Tables(), r.Letter)
 	}
 	return os.WriteFile(filepath.Join(o.out, "bench.md"), []byte(strings.TrimRight(out.String(), "\n")+"\n"), 0o644)
+}
+
+// quickly is what a page of a quick run begins with.
+const quickly = "**Written by `make bench-quick`, which measures too little for figures to be compared: it shows that all contenders run. `make bench` makes the real ones.**"
+
+// keep finds the sections of an earlier page that this run doesn't measure, by their letters.
+// Those of a quick run aren't kept by another one, nor the other way round.
+func (o *options) keep() error {
+	o.kept = make(map[string]string)
+	page, err := os.ReadFile(filepath.Join(o.out, "bench.md"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || strings.Contains(string(page), quickly) != o.quick {
+		return err
+	}
+	for _, section := range strings.Split(string(page), "\n## (")[1:] {
+		letter, _, _ := strings.Cut(section, ")")
+		if !slices.ContainsFunc(o.scenarios, func(s scenario.Scenario) bool { return s.Letter == letter }) {
+			o.kept[letter] = "## (" + strings.TrimRight(section, "\n") + "\n\n"
+		}
+	}
+	return nil
 }
 
 // writeLinks tells which links a quick run has left out.
@@ -130,7 +165,7 @@ func (o *options) writeMachine(out *strings.Builder, p *place, took time.Duratio
 		ping := stats.Of(p.pings[name])
 		line("ping of "+name, fmt.Sprintf("%s us (%s to %s)", report.Number(ping.Median), report.Number(ping.Q1), report.Number(ping.Q3)))
 	}
-	line("took", took.Round(time.Second).String())
+	line("the last run took", took.Round(time.Second).String())
 	out.WriteString("\n")
 }
 

@@ -15,58 +15,66 @@ import (
 // result is a scenario with its figures.
 type result struct {
 	scenario.Scenario
-	book *report.Book
+	book   *report.Book
+	failed []error // each of one server and one link
+	began  time.Time
+	took   time.Duration
 }
 
-// run measures, and writes the page. Each scenario's file is written as soon as it is
-// measured.
+// run measures, and writes the files and the page anew after each scenario. What an earlier
+// page has of other scenarios stays. What can't be
+// measured is named on the page, and is the error at the end.
 func (o *options) run(ctx context.Context) (err error) {
 	began := time.Now()
+	if err := o.keep(); err != nil {
+		return err
+	}
 	place, err := o.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, place.close()) }()
 	var results []result
+	var failed []error
 	for _, s := range o.scenarios {
-		r := result{s, &report.Book{Metrics: s.Metrics, Base: s.Base}}
+		r := result{Scenario: s, book: &report.Book{Metrics: s.Metrics, Base: s.Base}, began: time.Now()}
 		for _, engine := range place.engines {
-			if err := o.measure(ctx, place, engine, r); err != nil {
-				return fmt.Errorf("(%s) on %s: %w", s.Letter, engine.server.Engine, err)
+			for _, roundTrip := range o.linksOf(s) {
+				began := time.Now()
+				err := o.measure(ctx, place, engine, roundTrip, r)
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				if err != nil {
+					r.failed = append(r.failed, fmt.Errorf("(%s) on %s, %s: %w", s.Letter, engine.server.Engine, site.LinkName(roundTrip), err))
+				}
+				fmt.Fprintf(os.Stderr, "bench: (%s) on %s, %s: %.1f s\n", s.Letter, engine.server.Engine, site.LinkName(roundTrip), time.Since(began).Seconds())
 			}
 		}
-		if err := o.writeFiles(r); err != nil {
+		r.took = time.Since(r.began)
+		results = append(results, r)
+		failed = append(failed, r.failed...)
+		if err := errors.Join(o.writeFiles(r), o.writePage(place, results, time.Since(began))); err != nil {
 			return err
 		}
-		results = append(results, r)
 	}
-	return o.writePage(place, results, time.Since(began))
+	return errors.Join(failed...)
 }
 
-// measure runs a scenario on one server, over each link.
-func (o *options) measure(ctx context.Context, place *place, engine *engine, r result) error {
-	for _, roundTrip := range o.linksOf(r.Scenario) {
-		began := time.Now()
-		link, err := site.NewLink(engine.server, place.redis, roundTrip)
-		if err != nil {
-			return err
-		}
-		if took, err := link.Ping(ctx, engine.database, 50); err == nil {
-			key := engine.server.Engine + ", " + link.Name()
-			place.pings[key] = append(place.pings[key], took...)
-		}
-		err = r.Run(ctx, &scenario.Ground{
-			Server: engine.server, Database: engine.database, Link: link, Book: r.book, Effort: o.effort, Wants: o.wants,
-		})
-		if err = errors.Join(err, link.Close()); err != nil {
-			return fmt.Errorf("%s: %w", link.Name(), err)
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		fmt.Fprintf(os.Stderr, "bench: (%s) on %s, %s: %.1f s\n", r.Letter, engine.server.Engine, link.Name(), time.Since(began).Seconds())
+// measure runs a scenario on one server, over one link.
+func (o *options) measure(ctx context.Context, place *place, engine *engine, roundTrip time.Duration, r result) error {
+	link, err := site.NewLink(engine.server, place.redis, roundTrip)
+	if err != nil {
+		return err
 	}
-	return nil
+	if took, err := link.Ping(ctx, engine.database, 50); err == nil {
+		key := engine.server.Engine + ", " + link.Name()
+		place.pings[key] = append(place.pings[key], took...)
+	}
+	err = r.Run(ctx, &scenario.Ground{
+		Server: engine.server, Database: engine.database, Link: link, Book: r.book, Effort: o.effort, Wants: o.wants,
+	})
+	return errors.Join(err, link.Close())
 }
 
 // place is all that the contenders work on.

@@ -150,7 +150,7 @@ func (d *Database) install(ctx context.Context, keys int64, centers bool) error 
 		if err := schema.Install(ctx, d.Pool); err != nil {
 			return err
 		}
-	} else if err := d.tablesOnly(ctx); err != nil {
+	} else if err := d.withoutCenters(ctx); err != nil {
 		return err
 	}
 	for _, m := range contender.All() {
@@ -169,14 +169,21 @@ func (d *Database) install(ctx context.Context, keys int64, centers bool) error 
 	})
 }
 
-// tablesOnly installs without the rows of the centers, which take most of the time.
-func (d *Database) tablesOnly(ctx context.Context) error {
+// withoutCenters installs all but the rows of the centers, which take most of the time.
+func (d *Database) withoutCenters(ctx context.Context) error {
 	statements, err := schema.Statements()
 	if err != nil {
 		return err
 	}
+	if d.Server.Engine == "MySQL" {
+		procedures, err := schema.Procedures()
+		if err != nil {
+			return err
+		}
+		statements = append(statements, procedures...)
+	}
 	for _, statement := range statements {
-		if !strings.HasPrefix(statement, "CREATE TABLE") {
+		if strings.HasPrefix(statement, "INSERT") {
 			continue
 		}
 		if _, err := d.Pool.ExecContext(ctx, statement); err != nil {
