@@ -107,7 +107,7 @@ func TestVerb(t *testing.T) {
 	t.Parallel()
 	for statement, want := range map[string]string{
 		"": "", "lockstep LockNamed": "lockstep LockNamed", "lockstep x, 'secret'": "LOCKSTEP …", "update t SET a = 'secret'": "UPDATE …", "COMMIT": "COMMIT",
-		"/* secret */ SELECT 1": "…", "-- name: GetOrder :one SELECT 'secret'": "query GetOrder", "'secret'": "…",
+		"/* secret */ SELECT 1": "…", "query GetOrder: SELECT 'secret'": "query GetOrder", "query GetOrder": "query GetOrder", "'secret'": "…",
 	} {
 		if got := verb(statement); got != want {
 			t.Errorf("%q is shown as %q, not %q", statement, got, want)

@@ -158,7 +158,7 @@ func (m masks) reveal(c content, named string) (shown, key string) {
 
 var (
 	ownStatement = regexp.MustCompile(`^lockstep \w+$`)
-	ofSqlc       = regexp.MustCompile(`^-- name: (\w+)`)
+	ofSqlc       = regexp.MustCompile(`^query (\w+)(?:: |$)`)
 	oneWord      = regexp.MustCompile(`^[A-Za-z]+$`)
 )
 

@@ -25,9 +25,17 @@
     }
     patchChildren(from, to);
   };
+  // remove returns what comes after.
+  const remove = (node) => {
+    const next = node.nextSibling;
+    node.remove();
+    return next;
+  };
   const patchChildren = (from, to) => {
     const named = new Map();
     for (const c of from.children) if (c.id) named.set(c.id, c);
+    const stays = new Set();
+    for (const c of to.children) if (named.has(c.id)) stays.add(named.get(c.id));
     let at = from.firstChild;
     for (const want of [...to.childNodes]) {
       const same = want.id ? named.get(want.id) : at && !at.id && at.nodeName === want.nodeName ? at : null;
@@ -36,15 +44,12 @@
         continue;
       }
       named.delete(want.id);
+      while (at !== same && !stays.has(at)) at = remove(at); // what is moved loses the focus
       if (same === at) at = at.nextSibling;
       else from.insertBefore(same, at);
       patch(same, want);
     }
-    while (at) {
-      const next = at.nextSibling;
-      at.remove();
-      at = next;
-    }
+    while (at) at = remove(at);
   };
 
   const show = (html) => {

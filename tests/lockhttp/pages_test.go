@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockhttp"
+	"github.com/dca00107/lockstep/tests/lockhttp/browser"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -48,7 +48,7 @@ func TestPagesInBrowser(t *testing.T) {
 		s.must(err)
 		defer func() { _ = held.Release(context.WithoutCancel(t.Context())) }()
 
-		messages := s.console()
+		messages := browser.Console(s.tab, t)
 		for _, page := range every {
 			s.open(page)
 			s.becomes("waiting", "Live")
@@ -93,6 +93,37 @@ func TestLive(t *testing.T) {
 		s.contended(txlock.Named("order:43"))
 		s.do(click("#pause"))
 		s.becomes("order:43")
+	})
+}
+
+// TestFocusStays proves that the focus stays on a row while rows before it come and go, so that
+// the next key that is pressed does what it is pressed for.
+func TestFocusStays(t *testing.T) {
+	onOne(t, func(t *testing.T, engine testdb.Engine) {
+		s := visit(t, engine, plain)
+		m := s.manager()
+		acquire := func(name string) *lease.Lease {
+			held, err := m.Acquire(t.Context(), txlock.Named(name))
+			s.must(err)
+			t.Cleanup(func() { _ = held.Release(context.WithoutCancel(t.Context())) })
+			return held
+		}
+		first := acquire("report:1")
+		acquire("report:3")
+		s.open("leases")
+		s.becomes("report:1", "report:3", "Live")
+		s.do(focus(`a[href$="report%3A3"]`))
+		acquire("report:2")
+		s.becomes("report:2")
+		s.must(first.Release(t.Context()))
+		if !testdb.Await(2*time.Minute, func() bool { return !strings.Contains(s.text(), "report:1") }) {
+			t.Fatalf("the page goes on to show what is released:\n%s", s.text())
+		}
+		if focused := eval[string](s, "document.activeElement.innerText"); focused != "report:3" {
+			t.Fatalf("the focus is on %q", focused)
+		}
+		s.do(chromedp.KeyEvent("\r"))
+		s.becomes("Leases, readers and permits of this key")
 	})
 }
 
@@ -223,7 +254,7 @@ func TestNarrowAndDark(t *testing.T) {
 		s.lock(txlock.Named("order:42"), txlock.Named(strings.Repeat("a-long-key:", 20)))
 		s.contended(txlock.Named("order:43"))
 		for _, scheme := range []string{"light", "dark"} {
-			s.colours(scheme)
+			browser.Colours(s.tab, t, scheme)
 			s.do(chromedp.EmulateViewport(360, 740))
 			for _, page := range every {
 				s.open(page)
@@ -245,13 +276,6 @@ func TestNarrowAndDark(t *testing.T) {
 	})
 }
 
-// colours sets what the system prefers.
-func (s *site) colours(scheme string) {
-	s.Helper()
-	_, err := chromedp.Call(s.tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
-	s.must(err)
-}
-
 // focus and click do so in the page itself, once the element is there: between two calls of
 // chromedp's own the page may have put another in its place. The page must stay.
 func focus(selector string) chromedp.Action[chromedp.Void] { return act(selector, "focus") }
@@ -259,5 +283,5 @@ func focus(selector string) chromedp.Action[chromedp.Void] { return act(selector
 func click(selector string) chromedp.Action[chromedp.Void] { return act(selector, "click") }
 
 func act(selector, method string) chromedp.Action[chromedp.Void] {
-	return chromedp.Poll[chromedp.Void](fmt.Sprintf("(e => !!e && (e.%s(), true))(document.querySelector(%q))", method, selector))
+	return chromedp.Poll[chromedp.Void](fmt.Sprintf("%s && (e => !!e && (e.%s(), true))(document.querySelector(%q))", settled, method, selector))
 }

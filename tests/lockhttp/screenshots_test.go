@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/tests/lockhttp/browser"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -51,7 +52,7 @@ func screenshots(t *testing.T, engine testdb.Engine) {
 		{"waits-dark", "waits", "dark", "order:77", 1100, 500},
 		{"narrow", "key?key=order%3A42", "light", "web-1/4711", 360, 740},
 	} {
-		s.colours(shot.scheme)
+		browser.Colours(s.tab, t, shot.scheme)
 		s.do(chromedp.EmulateViewport(shot.width, shot.height))
 		s.open(shot.page)
 		s.becomes(shot.shows, "Live")

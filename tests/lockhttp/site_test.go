@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -12,10 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/chromedp"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockhttp"
+	"github.com/dca00107/lockstep/tests/lockhttp/browser"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -62,8 +65,7 @@ func visit(t *testing.T, engine testdb.Engine, around func(http.Handler) http.Ha
 	t.Cleanup(server.Close)
 	t.Cleanup(pages.Close)
 	s.url = server.URL + "/locks/"
-	s.tab = browse(t)
-	s.must(chromedp.Do(s.tab)) // without a limit, which the browser would end with
+	s.tab = browser.Open(t)
 	return s
 }
 
@@ -105,9 +107,21 @@ func (s *site) open(page string) {
 	s.do(chromedp.Navigate(s.url + page))
 }
 
+// settled is true on a page that is loaded and painted. Before that Chromium drops what is
+// typed, and what is asked may be lost with the page before.
+const settled = `performance.getEntriesByType("navigation").some(n => n.loadEventEnd > 0) && performance.getEntriesByType("paint").length > 0`
+
+// text returns what the page shows, which is nothing between two pages.
 func (s *site) text() string {
 	s.Helper()
-	return eval[string](s, `document.body ? document.body.innerText : ""`) // there is none between two pages
+	ctx, cancel := context.WithTimeout(s.tab, 3*time.Minute)
+	defer cancel()
+	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](settled+` ? document.body.innerText : ""`))
+	if gone := (*cdproto.Error)(nil); errors.As(err, &gone) && strings.HasPrefix(gone.Message, "Cannot find context") {
+		return ""
+	}
+	s.must(err)
+	return text
 }
 
 // becomes waits until the page has a text, without loading it again.
@@ -167,32 +181,6 @@ func (s *site) manager(opts ...lease.ManagerOption) *lease.Manager {
 	s.must(err)
 	s.Cleanup(func() { _ = m.Close(context.Background()) }) // what was released by force is lost
 	return m
-}
-
-// console returns what finds out what the browser has complained of since then.
-func (s *site) console() func() []string {
-	s.Helper()
-	ctx, cancel := context.WithCancel(s.tab)
-	messages := chromedp.Console(ctx)
-	var wrong []string
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for m, err := range messages {
-			if err != nil {
-				return
-			}
-			if m.IsException() || m.Type == "error" || m.Type == "warning" {
-				wrong = append(wrong, m.Text)
-			}
-		}
-	}()
-	return func() []string {
-		eval[bool](s, "true") // what came before is there then
-		cancel()
-		<-ended
-		return wrong
-	}
 }
 
 // elsewhere serves a page on another origin, and returns its address.
