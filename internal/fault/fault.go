@@ -134,8 +134,8 @@ func LostConnection(err error) bool {
 }
 
 // Unknown tells whether a statement that was answered by this error may have been
-// executed nevertheless, or may still be: there was no answer, or one to the end of
-// the session.
+// executed nevertheless, or may still be: there was no answer, or one to the end of the
+// session, or to a commit that a cluster may have nevertheless.
 func Unknown(err error) bool {
 	var server *mysql.MySQLError
 	if err == nil || !errors.As(err, &server) {
@@ -144,8 +144,10 @@ func Unknown(err error) bool {
 	switch server.Number {
 	case 1053, 1317, 1927, 3169: // ER_SERVER_SHUTDOWN, ER_QUERY_INTERRUPTED, ER_CONNECTION_KILLED (MariaDB), ER_SESSION_WAS_KILLED (MySQL)
 		return true
+	case 1180, 3100, 3101: // ER_ERROR_DURING_COMMIT, ER_RUN_HOOK_ERROR, ER_TRANSACTION_ROLLBACK_DURING_COMMIT, see Rules.Refused
+		return !Interpret(err).Gone && !errors.Is(err, ErrDeadlock)
 	}
-	return Overtaken(err) && !errors.Is(err, ErrDeadlock) // see Rules.Refused
+	return false
 }
 
 // Overtaken tells whether a member of a Group Replication has refused a commit (3101). In

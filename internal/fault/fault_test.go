@@ -47,8 +47,8 @@ func TestAbortDuringCommit(t *testing.T) {
 		"Got error 1490 - 'this could be any number' during COMMIT":                 false,
 	} {
 		err := &mysql.MySQLError{Number: 1180, Message: message}
-		if got := Interpret(err); got.Gone != aborted || errors.Is(got.Sentinel, ErrDeadlock) != aborted || Retryable(err) != aborted {
-			t.Errorf("%q means %+v, retryable %t", message, got, Retryable(err))
+		if got := Interpret(err); got.Gone != aborted || errors.Is(got.Sentinel, ErrDeadlock) != aborted || Retryable(err) != aborted || Unknown(err) == aborted {
+			t.Errorf("%q means %+v, retryable %t, unknown %t", message, got, Retryable(err), Unknown(err))
 		}
 	}
 }
@@ -202,7 +202,7 @@ func TestRetryable(t *testing.T) {
 // session or statement says that a statement was not executed.
 func TestUnknown(t *testing.T) {
 	t.Parallel()
-	for _, err := range []error{driver.ErrBadConn, mysql.ErrInvalidConn, context.Canceled, answered(1053), answered(1317), answered(1927), answered(3169), answered(3101)} {
+	for _, err := range []error{driver.ErrBadConn, mysql.ErrInvalidConn, context.Canceled, answered(1053), answered(1317), answered(1927), answered(3169), answered(3101), answered(3100), answered(1180)} {
 		if !Unknown(err) {
 			t.Errorf("%v says what became of its statement", err)
 		}
