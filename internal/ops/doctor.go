@@ -85,6 +85,7 @@ var subjects = []struct {
 	{"clock function", schema.ErrSysdateIsNow, Fault, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
 	{"autocommit", schema.ErrAutocommit, Fault, "on", "remove autocommit=0 from the data source name and from init_connect"},
 	{"character set", schema.ErrCharset, Fault, "one for all", "use charset=utf8mb4 in the data source name"},
+	{"binary log", schema.ErrBinlog, Fault, "off, or of rows", "SET GLOBAL binlog_format = 'ROW', and in the server's configuration"},
 	{"cluster", schema.ErrMultiPrimary, Warn, "one server takes writes", "send all locking transactions to one node"},
 	{"proxy", schema.ErrProxy, Fault, "none that locks don't hold through was found", "what docs/proxies.md says of it; or go to the server itself"},
 	{"procedures", schema.ErrProcedures, Warn, "as they should be, or not needed", "lockstep install, as a user with CREATE ROUTINE and ALTER ROUTINE; GRANT EXECUTE to this user"},

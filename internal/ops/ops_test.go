@@ -70,18 +70,24 @@ func TestLookAtMany(t *testing.T) {
 			scope := begin(t, pool)
 			_, err := scope.Lock(t.Context(), keys[len(keys)-1])
 			must(t, err)
-			for {
-				p, err := ops.New(admin).Look(t.Context())
-				must(t, err)
-				if exclusive(p) == holders*each+1 {
-					return
-				}
-				if time.Now().After(deadline) {
-					t.Fatal("a new lock was not seen")
-				}
-				time.Sleep(200 * time.Millisecond)
-			}
+			lookUntil(t, ops.New(admin), func(p *ops.Picture) bool { return exclusive(p) == holders*each+1 })
 		})
+	}
+}
+
+// lookUntil looks until the picture shows what is asked for. It pauses, since a server refreshes
+// what it shows of transactions only when nobody has read that for a tenth of a second.
+func lookUntil(t *testing.T, room *ops.Room, shows func(*ops.Picture) bool) *ops.Picture {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		p, err := room.Look(t.Context())
+		must(t, err)
+		if shows(p) {
+			return p
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("what is looked for was not seen in a minute: %+v", p)
+		}
 	}
 }
 

@@ -149,7 +149,8 @@ type Session struct {
 	InTx     bool    `json:"in_transaction"`
 	TxAge    Seconds `json:"transaction_s"`
 	RowLocks int64   `json:"row_locks"`
-	// Statement is what it executes, or the last that it has executed, if the server tells.
+	// Statement is what it executes, or the last that it has executed, if the server tells: by its
+	// name if it is one of lockstep's ("lockstep LockNamed"), behind its name if it was made by sqlc.
 	Statement string `json:"statement,omitempty"`
 	Last      bool   `json:"last,omitempty"` // the statement has ended
 }
