@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"slices"
 	"strings"
@@ -35,6 +36,50 @@ func TestViews(t *testing.T) {
 			s.rows("SELECT kind, name, mode, owner, note FROM lockstep_held WHERE kind = 'lease'", "lease|report|exclusive|web-1/4711|nightly report")
 			s.rows("SELECT kind, name, mode, session FROM lockstep_held WHERE kind = 'lock'", "lock|order:42|exclusive|51")
 			s.rows("SELECT kind, name, session, blocked_by FROM lockstep_waits", "lock|order:42|52|51")
+		})
+	}
+}
+
+// TestViewsOfOneDatabase proves that the views show no locks of another database, whose
+// name LIKE takes for the same.
+func TestViewsOfOneDatabase(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Shared(t, engine).OpenLeases(t)
+			s := stageOn(t, db)
+			s.must(schema.InstallViews(s.ctx, db.Admin()))
+			other := strings.Replace(db.Name(), "_", "x", 1)
+			if other == db.Name() {
+				t.Fatalf("the name %s has no _", other)
+			}
+			db.Exec(t, "CREATE DATABASE "+other)
+			t.Cleanup(func() {
+				_, err := db.Admin().ExecContext(context.WithoutCancel(s.ctx), "DROP DATABASE "+other)
+				s.must(err)
+			})
+			db.Exec(t, "CREATE TABLE "+other+".lockstep_locks LIKE lockstep_locks")
+			lock := func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "INSERT INTO "+other+".lockstep_locks SET name = 'theirs', token = 1, conn_id = 1, locked_us = 1, owner = '' ON DUPLICATE KEY UPDATE name = name")
+				return err
+			}
+			holder, err := db.Admin().BeginTx(s.ctx, nil)
+			s.must(err)
+			t.Cleanup(func() { _ = holder.Rollback() })
+			s.must(lock(s.ctx, holder))
+			waiter, err := db.Admin().BeginTx(s.ctx, nil)
+			s.must(err)
+			t.Cleanup(func() { _ = waiter.Rollback() })
+			db.KeepWaiting(t, waiter, func(ctx context.Context) error { return lock(ctx, waiter) })
+			s.rows("SELECT trx_state FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%"+other+"%'", "LOCK WAIT")
+			for _, view := range []string{"lockstep_waits", "lockstep_held"} {
+				var seen int
+				s.must(db.Admin().QueryRowContext(s.ctx, "SELECT COUNT(*) FROM "+view).Scan(&seen))
+				if seen != 0 {
+					t.Errorf("%s shows %d locks of another database", view, seen)
+				}
+			}
 		})
 	}
 }

@@ -27,7 +27,7 @@ SELECT
 FROM information_schema.INNODB_LOCKS d
 JOIN information_schema.INNODB_TRX x ON x.trx_id = d.lock_trx_id AND x.trx_id > 0 AND (x.trx_requested_lock_id IS NULL OR x.trx_requested_lock_id <> d.lock_id)
 JOIN information_schema.PROCESSLIST p ON p.id = x.trx_mysql_thread_id
-WHERE d.lock_table LIKE CONCAT('`', DATABASE(), '`.`lockstep|_%') ESCAPE '|' AND d.lock_data NOT LIKE '%, -1'
+WHERE LOCATE(CONCAT('`', DATABASE(), '`.`lockstep_'), d.lock_table) = 1 AND d.lock_data NOT LIKE '%, -1'
 UNION ALL
 SELECT
   CASE WHEN l.slot = 0 THEN 'lease' WHEN l.slot <= 1000 THEN 'permit' ELSE 'reader' END,
@@ -60,4 +60,4 @@ LEFT JOIN information_schema.INNODB_LOCKS g ON g.lock_table = d.lock_table AND g
   AND g.lock_id <> d.lock_id AND g.lock_id NOT IN (SELECT w.trx_requested_lock_id FROM information_schema.INNODB_TRX w WHERE w.trx_requested_lock_id IS NOT NULL)
 LEFT JOIN information_schema.INNODB_TRX b ON b.trx_id = g.lock_trx_id AND b.trx_id > 0
 LEFT JOIN information_schema.PROCESSLIST bp ON bp.id = b.trx_mysql_thread_id
-WHERE d.lock_table LIKE CONCAT('`', DATABASE(), '`.`lockstep|_%') ESCAPE '|';
+WHERE LOCATE(CONCAT('`', DATABASE(), '`.`lockstep_'), d.lock_table) = 1;
