@@ -14,8 +14,8 @@ var (
 	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0, and
 	// so doesn't know SKIP LOCKED.
 	ErrServer = errors.New("schema: server too old")
-	// ErrTable is returned when a table is missing, or when its engine, columns or
-	// primary key differ from the DDL.
+	// ErrTable is returned when a table is missing, is a view or has triggers, or when its
+	// engine, columns or primary key differ from the DDL.
 	ErrTable = errors.New("schema: wrong table")
 	// ErrCenters is returned when lockstep_centers doesn't have exactly 65,536 rows.
 	ErrCenters = errors.New("schema: wrong center rows")
@@ -39,9 +39,9 @@ var (
 
 // Check looks at the tables and the server of db, and returns all that is wrong, joined
 // into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow,
-// ErrAutocommit, ErrCharset, ErrMultiPrimary, ErrProcedures and ErrProxy, each with a sentence
-// on the remedy. It changes nothing. Call it as the user who will take locks: it tries the
-// privileges of that user by EXPLAIN.
+// ErrAutocommit, ErrCharset, ErrBinlog, ErrMultiPrimary, ErrProcedures and ErrProxy, each with
+// a sentence on the remedy. It changes nothing. Call it as the user who will take locks: it tries the
+// privileges of that user by EXPLAIN. Triggers are found as a user with the privilege TRIGGER.
 //
 // ErrProcedures is not a fault: without the procedures, a lock on MySQL doesn't share the
 // round trip of BEGIN, and locks after a read take more than one. A pool that has found out
@@ -62,6 +62,7 @@ func Check(ctx context.Context, db *sql.DB) error {
 		checkTables,
 		checkClock,
 		checkSession,
+		checkBinlog,
 		checkProcedures,
 		func(ctx context.Context, db *sql.DB) (error, error) { return checkCluster(ctx, db) },
 		checkProxy,
@@ -170,13 +171,17 @@ func checkTables(ctx context.Context, db *sql.DB) (problem, err error) {
 
 // checkTable compares one table with the DDL.
 func checkTable(ctx context.Context, db *sql.DB, t table) (problem, err error) {
+	var kind string
 	var engine sql.NullString
-	err = db.QueryRowContext(ctx, `SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?`, t.name).Scan(&engine)
+	err = db.QueryRowContext(ctx, `SELECT table_type, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?`, t.name).Scan(&kind, &engine)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", ")), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("schema: look at %s: %w", t.name, err)
+	}
+	if strings.EqualFold(kind, "VIEW") {
+		return fmt.Errorf("%w: %s is a view, and a lock through a view is not the lock of its table for everybody: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name), nil
 	}
 	if !strings.EqualFold(engine.String, "InnoDB") {
 		return fmt.Errorf("%w: %s has the engine %s, which has no row locks: ALTER TABLE %s ENGINE = InnoDB", ErrTable, t.name, engine.String, t.name), nil
@@ -202,7 +207,21 @@ func checkTable(ctx context.Context, db *sql.DB, t table) (problem, err error) {
 	if primary.String != t.primary {
 		return fmt.Errorf("%w: the primary key of %s is (%s) and should be (%s): without it a lock would lock its neighbours", ErrTable, t.name, primary.String, t.primary), nil
 	}
-	return nil, nil
+	return checkTriggers(ctx, db, t.name)
+}
+
+// checkTriggers finds triggers, of which a user without the privilege TRIGGER sees none.
+func checkTriggers(ctx context.Context, db *sql.DB, table string) (problem, err error) {
+	var names sql.NullString
+	err = db.QueryRowContext(ctx, `SELECT GROUP_CONCAT(trigger_name ORDER BY trigger_name SEPARATOR ', ') FROM information_schema.triggers
+		WHERE event_object_schema = DATABASE() AND event_object_table = ?`, table).Scan(&names)
+	if err != nil {
+		return nil, fmt.Errorf("schema: look at the triggers of %s: %w", table, err)
+	}
+	if names.String != "" {
+		problem = fmt.Errorf("%w: %s has the trigger %s, and a trigger makes the server forget the token that a lock or lease is answered with: DROP TRIGGER, and collect what happened by an observer", ErrTable, table, names.String)
+	}
+	return problem, nil
 }
 
 // columnsOf returns the type of each column, for example "bigint unsigned not null",

@@ -4,15 +4,22 @@
 // # Making the tables
 //
 // [Install] makes the tables that are missing, and on MySQL the procedures. [FS],
-// [Statements] and [Procedures] give the same DDL to a migration tool. [Centers] is the number of rows that keys of hashed families share.
-// [InstallViews] makes two optional views for people at any SQL client, and [Views] returns their DDL.
+// [Statements] and [Procedures] give the same DDL to a migration tool. [Centers] is the
+// number of rows that keys of hashed families share. [InstallViews] makes two optional
+// views for people at any SQL client, and [Views] returns their DDL.
 //
 // # Checking them
 //
-// [Check] looks at the tables, the privileges, the server and the session, and returns all
-// that is wrong as one error, with the remedy for each finding: [ErrServer], [ErrTable],
-// [ErrPrivilege], [ErrCenters], [ErrSysdateIsNow], [ErrAutocommit], [ErrCharset],
-// [ErrMultiPrimary] and [ErrProcedures]. [CheckCluster] looks only for a cluster of several primaries.
+// [Check] looks at the tables, the privileges, the server, the session and what is between
+// them, and returns all that is wrong as one error, with the remedy for each finding:
+//
+//   - [ErrTable], [ErrCenters] and [ErrProcedures] of the tables and procedures;
+//   - [ErrPrivilege] of the user;
+//   - [ErrServer], [ErrSysdateIsNow], [ErrBinlog] and [ErrMultiPrimary] of the server;
+//   - [ErrAutocommit] and [ErrCharset] of the session;
+//   - [ErrProxy] of a proxy.
+//
+// [CheckCluster] looks only for a cluster of several primaries.
 //
 // # What it is not
 //

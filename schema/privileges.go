@@ -138,8 +138,9 @@ func refused(ctx context.Context, db *sql.DB, statement string, err error) error
 	return fmt.Errorf("schema: install %q: %w: GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON the database TO %s: %w", statement, ErrPrivilege, to, err)
 }
 
-// done tells whether a statement of Install that the user may not send has nothing to do,
-// since its table or the center rows exist. What can't be seen counts as missing.
+// done tells whether a statement of Install has nothing to do, since its table or the center
+// rows exist. What can't be seen counts as missing. It locks nothing, while to insert rows
+// that exist waits for whoever holds one of them, and lets others wait for the rest.
 func done(ctx context.Context, db *sql.DB, statement string) bool {
 	if created := createTable.FindStringSubmatch(statement); created != nil {
 		var n int

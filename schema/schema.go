@@ -40,12 +40,12 @@ func Install(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	for _, s := range statements {
-		err := execute(ctx, db, s)
-		switch {
-		case err == nil, denied(err) && done(ctx, db, s):
-		case denied(err):
+		if done(ctx, db, s) {
+			continue
+		}
+		if err := execute(ctx, db, s); denied(err) {
 			return refused(ctx, db, firstLine(s), err)
-		default:
+		} else if err != nil {
 			return fmt.Errorf("schema: install %q: %w", firstLine(s), err)
 		}
 	}

@@ -73,6 +73,8 @@ func TestInstall(t *testing.T) {
 			}
 		}
 
+		besideHolder(t, db)
+
 		db.Exec(t, "INSERT INTO lockstep_locks VALUES ('order:1', 4711, 'me', 5, 6)")
 		db.Exec(t, "INSERT INTO lockstep_leases VALUES ('night', 0, 'me', '', 4711, 1, 2, 3, 4, 5, 'us', 6, 'why')")
 		db.Exec(t, "INSERT INTO lockstep_once VALUES ('paid', '-', REPEAT('x', 70000), 4711, 1)")
@@ -95,6 +97,28 @@ func TestInstall(t *testing.T) {
 			}
 		}
 	})
+}
+
+// besideHolder proves that to install again waits for nobody who holds a lock, and so lets
+// nobody wait.
+func besideHolder(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	tx, err := db.Admin().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), "UPDATE lockstep_centers SET token = 1 WHERE slot = 40000"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks, lockstep_leases, lockstep_once, lockstep_jobs FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // of the 50 s that a server lets a statement wait
+	defer cancel()
+	if err := schema.Install(ctx, db.Admin()); err != nil {
+		t.Errorf("Install beside a holder: %v", err)
+	}
 }
 
 func TestInstallBySeveralAtOnce(t *testing.T) {
@@ -194,7 +218,11 @@ func TestCheckFinds(t *testing.T) {
 	}{
 		{"table missing", []string{"DROP TABLE lockstep_leases"}, []string{"lockstep_leases is missing", "run schema.Install", "schema.FS"}},
 		{"two tables missing", []string{"DROP TABLE lockstep_leases", "DROP TABLE lockstep_locks"}, []string{"lockstep_leases is missing", "lockstep_locks is missing"}},
-		{"view in place of a table", []string{"DROP TABLE lockstep_locks", "CREATE VIEW lockstep_locks AS SELECT * FROM lockstep_centers"}, []string{"lockstep_locks"}},
+		{"view in place of a table", []string{"DROP TABLE lockstep_locks", "CREATE VIEW lockstep_locks AS SELECT * FROM lockstep_centers"}, []string{"lockstep_locks is a view", "DROP VIEW lockstep_locks, then run schema.Install"}},
+		{"triggers", []string{
+			"CREATE TRIGGER counted BEFORE UPDATE ON lockstep_leases FOR EACH ROW SET @leases = 1",
+			"CREATE TRIGGER added AFTER INSERT ON lockstep_leases FOR EACH ROW SET @leases = 2",
+		}, []string{"lockstep_leases has the trigger added, counted", "DROP TRIGGER"}},
 		{"engine without row locks", []string{"ALTER TABLE lockstep_locks ENGINE = MyISAM"}, []string{"engine MyISAM", "ALTER TABLE lockstep_locks ENGINE = InnoDB"}},
 		{"column too short", []string{"ALTER TABLE lockstep_locks MODIFY name VARBINARY(64) NOT NULL"}, []string{"lockstep_locks.name is varbinary(64) not null", "should be varbinary(255) not null", "schema.FS"}},
 		{"column with a collation", []string{"ALTER TABLE lockstep_locks MODIFY name VARCHAR(255) CHARACTER SET ascii NOT NULL"}, []string{"lockstep_locks.name is varchar(255) not null"}},
@@ -227,10 +255,34 @@ func TestCheckFinds(t *testing.T) {
 	})
 }
 
+// TestTriggersForgetIDs proves why Check refuses triggers: they lose what a statement answers.
+func TestTriggersForgetIDs(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		db := testdb.Fresh(t, engine)
+		db.Exec(t, "CREATE TABLE counted (id INT PRIMARY KEY, n BIGINT) ENGINE = InnoDB")
+		db.Exec(t, "INSERT INTO counted VALUES (1, 0)")
+		for _, c := range []struct {
+			trigger string
+			want    int64
+		}{{"", 42}, {"CREATE TRIGGER counts BEFORE UPDATE ON counted FOR EACH ROW SET @n = 1", 0}} {
+			if c.trigger != "" {
+				db.Exec(t, c.trigger)
+			}
+			result, err := db.Admin().ExecContext(t.Context(), "INSERT INTO counted VALUES (1, 0) ON DUPLICATE KEY UPDATE n = n + LAST_INSERT_ID(42)")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if id, err := result.LastInsertId(); id != c.want || err != nil {
+				t.Errorf("after %q the answer is %d, %v, want %d", c.trigger, id, err, c.want)
+			}
+		}
+	})
+}
+
 // demand fails the test unless there is exactly this finding, with its remedy.
 func demand(t *testing.T, err, want error, says ...string) {
 	t.Helper()
-	for _, finding := range []error{schema.ErrServer, schema.ErrTable, schema.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary, schema.ErrProcedures} {
+	for _, finding := range []error{schema.ErrServer, schema.ErrTable, schema.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset, schema.ErrBinlog, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary, schema.ErrProcedures} {
 		if errors.Is(err, finding) != errors.Is(want, finding) {
 			t.Errorf("Check: %v, want %v", err, want)
 		}
@@ -439,15 +491,16 @@ func good() (all []answer) {
 			columns.AddRow(name, kind, "NO")
 		}
 		all = append(all,
-			answer{"information_schema.tables", row("InnoDB")},
+			answer{"information_schema.tables", row("BASE TABLE", "InnoDB")},
 			answer{"information_schema.columns", columns},
 			answer{"information_schema.statistics", row(table.primary)},
+			answer{"information_schema.triggers", row(nil)},
 			answer{"EXPLAIN SELECT", row(1)}, answer{"EXPLAIN INSERT", row(1)}, answer{"EXPLAIN UPDATE", row(1)})
 		if table.primary != "slot" {
 			all = append(all, answer{"EXPLAIN DELETE", row(1)})
 		}
 	}
-	return append(all, answer{"COUNT(*) FROM lockstep_centers", row(schema.Centers)}, answer{"SYSDATE", row(0, 10_050)}, answer{"autocommit", row(1, 1)},
+	return append(all, answer{"COUNT(*) FROM lockstep_centers", row(schema.Centers)}, answer{"SYSDATE", row(0, 10_050)}, answer{"autocommit", row(1, 1)}, answer{"binlog_format", row("log_bin", "ON")},
 		answer{"VERSION()", row("11.8.2-MariaDB")}) // which has no procedures
 }
 

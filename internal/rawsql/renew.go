@@ -24,25 +24,36 @@ type Hold struct {
 	Told  int64 // the last question that its holder was told of, by its moment
 }
 
-// AskedBit is set in the insert id that RenewMany replies if somebody has asked a holder
-// something that it wasn't told yet.
-const AskedBit = 1 << 62
+// The reply of RenewMany has the server's clock, the count of renewed rows from countBit on,
+// and askedBit if somebody has asked a holder something that it wasn't told yet.
+const (
+	countBit = 1 << 52
+	askedBit = 1 << 62
+)
 
 // RenewMany does for many rows, of any keys, what RenewLease does for one: it sets the
-// expiry of those that are still held so, and skips those that somebody has locked. The
-// insert id of the reply is the server's clock from which the time to live counts; the
-// count of affected rows has two for each renewed row. The insert id has AskedBit set if
-// a renewed row has a new question, which each row hands on to the next. Each row is looked up by its own key, so that no neighbour is locked. Send it
-// after ReadCommitted.
+// expiry of those that are still held so, and skips those that somebody has locked. Renewed
+// reads its reply. The insert id has askedBit set if a renewed row has a new question, which
+// each row hands on to the next, as it does the count: that of affected rows is another one
+// in a table WITH SYSTEM VERSIONING. Before any row is written, all are selected, which makes
+// the insert id 0. Each row is looked up by its own key, so that no neighbour is locked. Send
+// it after ReadCommitted.
 func RenewMany(holds []Hold) string {
 	return "/* name: RenewMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)" +
-		" SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, 0, 0, 0, wanted.told" + heldRows(holds) +
+		" SELECT cur.name, cur.slot, cur.owner, cur.holds, " + Clock + ", 0, 0, LAST_INSERT_ID(0 * cur.slot), 0, wanted.told" + heldRows(holds) +
 		" FOR UPDATE SKIP LOCKED ON DUPLICATE KEY UPDATE expires_us = VALUES(token) + lockstep_leases.ttl_us" +
-		" + 0 * LAST_INSERT_ID(VALUES(token) + IF(lockstep_leases.asked_us > VALUES(asked_us) OR LAST_INSERT_ID() = VALUES(token) + " + askedBit + ", " + askedBit + ", 0))"
+		" + 0 * LAST_INSERT_ID(IF(LAST_INSERT_ID() = 0, VALUES(token), LAST_INSERT_ID()) + " + strconv.Itoa(countBit) +
+		" | IF(lockstep_leases.asked_us > VALUES(asked_us), " + strconv.Itoa(askedBit) + ", 0))"
+}
+
+// Renewed reads the reply of RenewMany: how many rows it has renewed, the server's clock from
+// which their time to live counts, and whether one of them has a new question.
+func Renewed(id int64) (rows int, clock int64, asked bool) {
+	return int(id &^ askedBit / countBit), id % countBit, id&askedBit != 0
 }
 
 // HeldMany reads, without a lock, which of the rows are still held so, and whether the
-// RenewMany with that insert id has renewed them.
+// RenewMany with that clock has renewed them.
 func HeldMany(holds []Hold, renewed int64) string {
 	return fmt.Sprintf("SELECT cur.name, cur.slot, cur.expires_us = cur.ttl_us + %d AS renewed", renewed) + heldRows(holds) +
 		fmt.Sprintf(" LIMIT %d", len(holds)) // whatever the session's sql_select_limit is
@@ -54,8 +65,6 @@ func QuestionsMany(holds []Hold) string {
 	return "SELECT cur.name, cur.slot, cur.asked_us, cur.question" + heldRows(holds) + " AND cur.asked_us > wanted.told" +
 		fmt.Sprintf(" LIMIT %d", len(holds))
 }
-
-var askedBit = strconv.Itoa(AskedBit)
 
 // heldRows joins the rows that are still held so. The names of the columns stand in the
 // first line.

@@ -163,23 +163,20 @@ func (s session) RenewMany(ctx context.Context, claims []store.Claim) (map[store
 	if err != nil {
 		return nil, nil, err
 	}
-	affected, err := result.RowsAffected()
+	id, err := result.LastInsertId()
 	if err != nil {
 		return nil, nil, err
 	}
-	at, err := result.LastInsertId()
-	if err != nil {
-		return nil, nil, err
-	}
+	renewed, at, asked := rawsql.Renewed(id)
 	found := make(map[store.Row]store.Standing, len(claims))
-	if affected == 2*int64(len(claims)) {
+	if renewed == len(claims) {
 		for _, c := range claims {
 			found[c.Row] = store.Renewed
 		}
-	} else if err := s.readHeld(ctx, rawsql.HeldMany(holds, at&^rawsql.AskedBit), found); err != nil {
+	} else if err := s.readHeld(ctx, rawsql.HeldMany(holds, at), found); err != nil {
 		return found, nil, err
 	}
-	if at&rawsql.AskedBit == 0 {
+	if !asked {
 		return found, nil, nil
 	}
 	questions, _ := s.questions(ctx, holds) // they are renewed whatever this returns, and the next renewal asks again

@@ -21,9 +21,9 @@ const (
 )
 
 // Take takes a lease, a reader's place or a permit, a lease together with others if many
-// calls meet. On MariaDB that saves too little: see docs/floor.md.
+// calls meet.
 func (s *Store) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
-	if s.clock.onMariaDB() || ask.InTurn || ask.Permits > 0 || ask.Slot != store.LeaseSlot {
+	if ask.InTurn || ask.Permits > 0 || ask.Slot != store.LeaseSlot {
 		return s.session.Take(ctx, ask)
 	}
 	token, err := s.takes.meet(ctx, rawsql.Wanted{
@@ -39,7 +39,7 @@ func (s *Store) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 
 // Release removes a hold, together with others if many calls meet.
 func (s *Store) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
-	if s.clock.onMariaDB() || at.Slot == store.UnknownSlot {
+	if at.Slot == store.UnknownSlot {
 		return s.session.Release(ctx, at, hold)
 	}
 	token, err := s.releases.meet(ctx, rawsql.Wanted{Name: at.Key, Slot: at.Slot, Hold: hold})

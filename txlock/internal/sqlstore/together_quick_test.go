@@ -223,6 +223,8 @@ func TestMeetingFails(t *testing.T) {
 		{errContradiction, false},
 		{&mysql.MySQLError{Number: 1927}, false}, // ER_CONNECTION_KILLED
 		{&mysql.MySQLError{Number: 3101}, false}, // a member of Group Replication, see fault.Overtaken
+		{&mysql.MySQLError{Number: 3100}, false}, // the same, whose commit has met an error
+		{&mysql.MySQLError{Number: 1180}, false}, // a member of Galera, likewise
 		{&mysql.MySQLError{Number: 1213}, true},  // a deadlock, and Galera's answer to a conflict
 		{&mysql.MySQLError{Number: 1205}, true},
 		{&mysql.MySQLError{Number: 1153}, true}, // ER_NET_PACKET_TOO_LARGE
