@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/guard"
@@ -54,7 +55,8 @@ func (e *HeldError) Error() string {
 // context, needs no privilege but SELECT on the tables of locks, and isn't made if the pool
 // has no connection free. It has some five round trips, which a program that tries in a loop
 // pays with each refusal. So give it a pool of its own with SetMaxOpenConns(1): then there is
-// one look at a time, also while all connections of the program's pool wait.
+// one look at a time, also while all connections of the program's pool wait. Those who look for
+// the same keys on the same pool at the same time share a look.
 //
 // If the look fails or finds nobody, the error is as without it. Nobody is found for shared
 // holders, for those on another node of a cluster or that have ended before the look, and
@@ -109,7 +111,7 @@ func (s *state) named(ctx context.Context, err error, keys ...Key) error {
 	if s.looks == nil || !errors.Is(err, ErrBusy) && !errors.Is(err, ErrWaitTimeout) {
 		return err
 	}
-	held := look.Now(ctx, func(ctx context.Context) []*HeldError { return s.holders(ctx, keys) })
+	held := s.holders(ctx, keys)
 	switch {
 	case len(held) == 0:
 		return err // without a name, but with what was answered
@@ -119,19 +121,40 @@ func (s *state) named(ctx context.Context, err error, keys ...Key) error {
 	return fmt.Errorf("%w: %w", err, held[0])
 }
 
-// holders looks which other transactions hold keys. It finds nobody if it can't look at once.
+// sharedLooks are the looks under way, of all pools of the process.
+var sharedLooks look.Shared[looked, []Holder]
+
+// looked is what a look is for.
+type looked struct {
+	pool *sql.DB
+	keys string
+}
+
+// holders looks which other transactions hold keys, together with others who look for the
+// same. It finds nobody if it can't look at once.
 func (s *state) holders(ctx context.Context, keys []Key) (held []*HeldError) {
-	if pool := s.looks.Stats(); pool.MaxOpenConnections > 0 && pool.InUse >= pool.MaxOpenConnections {
-		return nil
+	var all strings.Builder
+	for _, key := range keys {
+		fmt.Fprintf(&all, "%t %t %q ", key.hashed, key.shared, key.name)
 	}
-	holders, err := Holders(ctx, s.looks, keys...)
-	if err != nil {
-		return nil
-	}
-	for _, h := range holders {
+	for _, h := range sharedLooks.Now(ctx, looked{s.looks, all.String()}, s.lookFor(keys)) {
 		if h.Conn != s.server.Session { // a LockAll may have taken some
 			held = append(held, &HeldError{Key: h.Key, Owner: h.Owner, Session: h.Conn, Since: h.Locked})
 		}
 	}
 	return held
+}
+
+func (s *state) lookFor(keys []Key) func(ctx context.Context) []Holder {
+	looks := s.looks
+	return func(ctx context.Context) []Holder {
+		if pool := looks.Stats(); pool.MaxOpenConnections > 0 && pool.InUse >= pool.MaxOpenConnections {
+			return nil
+		}
+		holders, err := Holders(ctx, looks, keys...)
+		if err != nil {
+			return nil
+		}
+		return holders
+	}
 }

@@ -441,3 +441,57 @@ func TestHeldErrorIsALine(t *testing.T) {
 		}
 	}
 }
+
+// TestWaitersShareALook proves that hundreds who are refused at once send one look at a time
+// for their key, also over a pool that would have a connection for each.
+func TestWaitersShareALook(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := named()
+		holder := till(t, db, key)
+		var now, most atomic.Int64
+		hangs := atomic.Bool{}
+		hangs.Store(true)
+		looks, _ := looksOn(t, db, func(ctx context.Context) error {
+			if n := now.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			defer now.Add(-1)
+			if hangs.Load() {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		looks.SetMaxOpenConns(0)
+		pool := namingPool(t, db, true, looks)
+		s := make([]*session, 20)
+		for i := range s {
+			s[i] = pool.begin(t)
+		}
+		refused := func() (named int) {
+			errs := make([]error, len(s))
+			var all sync.WaitGroup
+			for i := range s {
+				all.Go(func() { errs[i] = second(s[i].TryLock(t.Context(), key)) })
+			}
+			all.Wait()
+			for _, err := range errs {
+				wants(t, "TryLock", err, txlock.ErrBusy)
+				if held := new(txlock.HeldError); errors.As(err, &held) {
+					holder.names(t, err, key)
+					named++
+				}
+			}
+			return named
+		}
+		if refused() > 0 || most.Load() != 1 {
+			t.Errorf("%d looks at once", most.Load())
+		}
+		hangs.Store(false)
+		if !testdb.Await(soon, func() bool { return refused() > 0 }) {
+			t.Error("nobody is named")
+		}
+		if n := testdb.InUse(looks); n != 0 {
+			t.Errorf("%d looks are left", n)
+		}
+	})
+}

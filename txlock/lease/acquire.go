@@ -87,10 +87,8 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 	if err != nil {
 		m.store.Settle(m.idle())
 		err = fault.Explain(fmt.Sprintf("%s lease %q", q.verb, q.key), err)
-	} else if q.atLeast > 0 {
-		l.record.holdAtLeast(q.atLeast)
 	}
-	m.observe(func(o txlock.Observer) {
+	m.tell(ctx, l, func(o txlock.Observer) {
 		e.Took, e.Err, e.Held = q.asked.Until(m.store.Now()), err, q.inTheWay()
 		if err != nil {
 			o.Refused(ctx, e)
@@ -99,7 +97,23 @@ func (m *Manager) finish(ctx context.Context, q *request, acquire func(context.C
 		e.Token, e.Again = l.Token(), l.again
 		o.Granted(ctx, e)
 	})
+	if l != nil && q.atLeast > 0 {
+		l.record.holdAtLeast(q.atLeast)
+	}
 	return l, err
+}
+
+// tell calls the observer before the caller has the lease, if there is one. If that panics, or
+// ends its goroutine, the lease is released: nobody else could.
+func (m *Manager) tell(ctx context.Context, l *Lease, tell func(txlock.Observer)) {
+	told := false
+	defer func() {
+		if !told && l != nil {
+			_ = l.Release(ctx) // the panic goes on
+		}
+	}()
+	m.observe(tell)
+	told = true
 }
 
 // call calls acquire, and names who has refused it. Close waits for it, and for what it

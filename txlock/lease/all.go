@@ -38,8 +38,8 @@ func (m *Manager) TryAcquireAll(ctx context.Context, keys []txlock.Key, opts ...
 }
 
 // acquireAll acquires each lease in the given way.
-func (m *Manager) acquireAll(ctx context.Context, keys []txlock.Key, opts []AcquireOption, acquire func(context.Context, txlock.Key, ...AcquireOption) (*Lease, error)) (*Leases, error) {
-	keys, err := inOrder(keys)
+func (m *Manager) acquireAll(ctx context.Context, keys []txlock.Key, opts []AcquireOption, acquire func(context.Context, txlock.Key, ...AcquireOption) (*Lease, error)) (granted *Leases, err error) {
+	keys, err = inOrder(keys)
 	if err != nil {
 		return nil, err
 	}
@@ -55,11 +55,16 @@ func (m *Manager) acquireAll(ctx context.Context, keys []txlock.Key, opts []Acqu
 		}
 	}))
 	leases := &Leases{all: make([]*Lease, 0, len(keys))}
+	defer func() {
+		if granted == nil { // or an observer has panicked
+			err = errors.Join(err, leases.drop(ctx))
+		}
+	}()
 	holding := ctx // ends when a lease is lost
 	for _, key := range keys {
 		l, err := acquire(holding, key, opts...)
 		if err != nil {
-			return nil, errors.Join(m.whyNotAll(ctx, leases, err), leases.drop(ctx))
+			return nil, m.whyNotAll(ctx, leases, err)
 		}
 		leases.all = append(leases.all, l)
 		var stop context.CancelFunc
@@ -67,7 +72,7 @@ func (m *Manager) acquireAll(ctx context.Context, keys []txlock.Key, opts []Acqu
 		defer stop()
 	}
 	if err := leases.Err(); err != nil {
-		return nil, errors.Join(m.whyNotAll(ctx, leases, err), leases.drop(ctx))
+		return nil, m.whyNotAll(ctx, leases, err)
 	}
 	for _, l := range leases.all {
 		l.record.holdAtLeast(t.atLeast)

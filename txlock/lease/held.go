@@ -71,7 +71,7 @@ func (m *Manager) named(ctx context.Context, q *request, err error) error {
 	if !refused || !q.names || errors.As(err, &known) {
 		return err
 	}
-	return sight{held: look.Now(ctx, m.lookFor(q.key, q.owner))}.named(err)
+	return sight{held: m.lookFor(q.key, q.owner)(ctx)}.named(err)
 }
 
 // slowly begins a wait, at whose end the observer may be told for whom it was.
@@ -82,9 +82,22 @@ func (m *Manager) slowly(ctx context.Context, q *request) *look.Later[*txlock.He
 	return look.After(ctx, q.slow, m.lookFor(q.key, q.owner))
 }
 
-// lookFor looks who holds something under a key. It finds nobody if it can't look at once.
+// lookFor looks who holds something under a key, together with others who look for the same.
+// It finds nobody if it can't look at once.
 func (m *Manager) lookFor(key txlock.Key, owner string) func(ctx context.Context) *txlock.HeldError {
 	return func(ctx context.Context) *txlock.HeldError {
+		for _, row := range m.looks.Now(ctx, key, m.rowsOf(key)) {
+			own := row.Slot == store.LeaseSlot && row.Owner == owner // of a writer that has found readers
+			if info := infoOf(row); info.Held && !own {
+				return &txlock.HeldError{Key: key, Owner: info.Owner, Note: info.Note, Since: info.Since}
+			}
+		}
+		return nil
+	}
+}
+
+func (m *Manager) rowsOf(key txlock.Key) func(ctx context.Context) []store.Info {
+	return func(ctx context.Context) []store.Info {
 		if m.store.Full() {
 			return nil
 		}
@@ -92,13 +105,7 @@ func (m *Manager) lookFor(key txlock.Key, owner string) func(ctx context.Context
 		if err != nil {
 			return nil
 		}
-		for _, row := range found {
-			own := row.Slot == store.LeaseSlot && row.Owner == owner // of a writer that has found readers
-			if info := infoOf(row); info.Held && !own {
-				return &txlock.HeldError{Key: key, Owner: info.Owner, Note: info.Note, Since: info.Since}
-			}
-		}
-		return nil
+		return found
 	}
 }
 

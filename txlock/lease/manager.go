@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/look"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -39,6 +40,8 @@ type Manager struct {
 	fit     atomic.Bool   // the database has been found fit for leases
 	// granting counts the requests that may be granted at the moment.
 	granting atomic.Int64
+	// looks are those under way for NameHolders and SlowWait.
+	looks look.Shared[txlock.Key, []store.Info]
 	// sleepsUntil is when the loop of renewals wakes up by itself, or awake.
 	sleepsUntil atomic.Int64
 

@@ -2,6 +2,8 @@ package lease_test
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -216,5 +218,30 @@ func TestSlowWaitOfARefusal(t *testing.T) {
 			t.Errorf("%+v", told.refused.Held)
 		}
 		release(t, held)
+	})
+}
+
+// TestSlowWaitersShareALook proves that waiters of one key look together.
+func TestSlowWaitersShareALook(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		told := txlock.SlogObserver(slog.New(slog.DiscardHandler))
+		a, b := db.manager(), txlock.Named("shared")
+		m, wire := db.process(lease.Observe(told), lease.NameHolders(), lease.SlowWait(time.Second))
+		wire.fault("Inspect", slow(50*time.Millisecond))
+		held := acquire(t, a, b)
+		var all sync.WaitGroup
+		for range 300 {
+			all.Go(func() {
+				l, err := m.Acquire(t.Context(), b)
+				must(t, err)
+				release(t, l)
+			})
+		}
+		time.Sleep(10 * time.Second)
+		release(t, held)
+		all.Wait()
+		if n := len(wire.calls("Inspect")); n != 1 {
+			t.Errorf("%d looks", n)
+		}
 	})
 }

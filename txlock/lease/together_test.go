@@ -120,7 +120,7 @@ func TestTogether(t *testing.T) {
 		pool.SetMaxIdleConns(gathering)
 		m, other := newManager(t, pool), newManager(t, newPool(t, db, false))
 		const busy, locked, twice, again, least = 0, 10, 20, 30, 40 // the one after twice is the same key
-		for round := 0; round < 2 || wire.count.Load() < 4 && db.Engine() == testdb.MySQL && round < 100; round++ {
+		for round := 0; round < 2 || wire.count.Load() < 4 && round < 100; round++ {
 			keys := gather(t, db)
 			keys[twice+1] = keys[twice]
 			theirs := acquire(t, other, keys[busy])
@@ -182,7 +182,7 @@ func TestTogether(t *testing.T) {
 				}
 			}
 		}
-		if n := wire.count.Load(); n < 4 && db.Engine() == testdb.MySQL {
+		if n := wire.count.Load(); n < 4 {
 			t.Errorf("%d statements for several are too few to prove anything", n)
 		}
 	})
@@ -202,7 +202,7 @@ func TestTogetherCut(t *testing.T) {
 				pool := newPool(t, db, true, wire.install)
 				pool.SetMaxIdleConns(gathering)
 				m, other := newManager(t, pool, lease.TTL(time.Hour)), newManager(t, newPool(t, db, false))
-				for round := 0; wire.cuts.Load() > 0 && (round == 0 || db.Engine() == testdb.MySQL) && round < 100; round++ {
+				for round := 0; wire.cuts.Load() > 0 && round < 100; round++ {
 					keys := gather(t, db)
 					held, errs := acquireAtOnce(keys, func(_ int, key txlock.Key) (*lease.Lease, error) { return m.TryAcquire(t.Context(), key) })
 					for i, err := range errs {
@@ -222,7 +222,7 @@ func TestTogetherCut(t *testing.T) {
 						free(t, other, key)
 					}
 				}
-				if len(wire.cut) == 0 && db.Engine() == testdb.MySQL {
+				if len(wire.cut) == 0 {
 					t.Error("no answer was lost")
 				}
 			})
@@ -280,7 +280,7 @@ func TestTogetherAtRandom(t *testing.T) {
 				}
 			})
 			enough := func() bool {
-				return kills.Load() >= 10 && grants.Load() >= 50 && (wire.count.Load() >= 4 || engine == testdb.MariaDB)
+				return kills.Load() >= 10 && grants.Load() >= 50 && wire.count.Load() >= 4
 			}
 			lasts(lasting, enough)
 			over.Store(true)
