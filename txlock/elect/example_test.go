@@ -3,6 +3,7 @@ package elect_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"log"
 
 	"github.com/dca00107/lockstep/locksqlc"
@@ -61,5 +62,63 @@ func ExampleElection_Observe() {
 			continue
 		}
 		exportLeader(leader.By, leader.Token)
+	}
+}
+
+// The context of the function ends before its term does.
+func ExampleElection_Run() {
+	scheduler, err := elect.New(leases, txlock.Named("scheduler"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = scheduler.Run(ctx, func(ctx context.Context, _ *elect.Term) error {
+		for ctx.Err() == nil {
+			if err := nextBatch(ctx); err != nil {
+				return err
+			}
+		}
+		return context.Cause(ctx) // txlock.ErrLost, for example
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+// Any process can ask who leads.
+func ExampleElection_Leader() {
+	scheduler, err := elect.New(leases, txlock.Named("scheduler"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	leader, err := scheduler.Leader(ctx)
+	switch {
+	case errors.Is(err, elect.ErrNoLeader):
+		log.Print("nobody leads")
+	case err != nil:
+		log.Fatal(err)
+	default:
+		log.Print(leader.By)
+	}
+}
+
+// A process that is about to be replaced lets another one lead.
+func ExampleElection_Resign() {
+	var scheduler *elect.Election                                                       // whose Run goes on in another goroutine
+	if err := scheduler.Resign(ctx); err != nil && !errors.Is(err, txlock.ErrNotHeld) { // it doesn't lead
+		log.Print(err)
+	}
+}
+
+// What the leader writes is committed only while it leads.
+func ExampleTerm_Guard() {
+	var term *elect.Term // from the function of Run
+	err := locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error {
+		if err := plan(ctx, tx); err != nil {
+			return err
+		}
+		return term.Guard(ctx, tx) // last
+	})
+	if errors.Is(err, txlock.ErrLost) {
+		log.Print("another process leads, nothing is written")
 	}
 }

@@ -3,6 +3,7 @@ package job_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"log"
 	"time"
 
@@ -50,4 +51,143 @@ func ExampleJobs_Tick() {
 		log.Print(err)
 	}
 	log.Print(ran) // whether this process has sent them
+}
+
+// A manager of leases and the jobs on it are made once per program.
+func ExampleNew() {
+	leases, err := lease.NewManager(db)
+	if err != nil {
+		log.Fatal(err)
+	}
+	jobs, err := job.New(db, leases)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := jobs.Close(ctx); err != nil { // before the leases
+		log.Print(err)
+	}
+}
+
+// A program that cron starts on every machine does the work on one of them.
+func ExampleTick() {
+	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
+	ran, err := job.Tick(ctx, db, txlock.Named("mails"), at, func(ctx context.Context, _ time.Time) error {
+		return sendMails(ctx)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Print(ran)
+}
+
+// The same with a transaction, in which the tick is marked, too.
+func ExampleTickTx() {
+	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
+	ran, err := job.TickTx(ctx, db, txlock.Named("nightly-report"), at, writeReport)
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Print(ran)
+}
+
+// What the function writes is there exactly once.
+func ExampleJobs_TickTx() {
+	var jobs *job.Jobs // of the program
+	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
+	ran, err := jobs.TickTx(ctx, txlock.Named("nightly-report"), at, writeReport)
+	if err != nil {
+		log.Print(err)
+	}
+	log.Print(ran)
+}
+
+// Every process runs this, and one of them sends the mails of each hour.
+func ExampleJobs_Run() {
+	var jobs *job.Jobs // of the program
+	err := jobs.Run(ctx, txlock.Named("mails"), job.Cron("0 * * * *"), func(ctx context.Context, _ time.Time) error {
+		return sendMails(ctx)
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+// Reports that were missed while no process ran are written later.
+func ExampleJobs_RunTx() {
+	var jobs *job.Jobs // of the program
+	err := jobs.RunTx(ctx, txlock.Named("nightly-report"), job.Cron("0 2 * * *"), writeReport, job.Missed(job.All))
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+// A program with a scheduler of its own claims the tick, and says how it ended.
+func ExampleJobs_Claim() {
+	var jobs *job.Jobs // of the program
+	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
+	claim, err := jobs.Claim(ctx, txlock.Named("mails"), at)
+	if errors.Is(err, job.ErrDone) || errors.Is(err, txlock.ErrBusy) {
+		return // another process has done it, or does
+	} else if err != nil {
+		log.Fatal(err)
+	}
+	if err := claim.Finish(ctx, sendMails(ctx)); err != nil {
+		log.Print(err)
+	}
+}
+
+// Clocks of processes differ, and yet they mean the same tick.
+func ExampleJobs_ClaimNearest() {
+	var jobs *job.Jobs // of the program
+	claim, err := jobs.ClaimNearest(ctx, txlock.Named("mails"), job.Cron("0 * * * *"))
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	err = claim.Finish(ctx, sendMails(ctx))
+	log.Print(claim.At(), err)
+}
+
+// A tick that has failed may be begun again.
+func ExampleClaim_Finish() {
+	var claim *job.Claim // from Jobs.Claim
+	if err := claim.Finish(ctx, sendMails(ctx)); errors.Is(err, txlock.ErrLost) {
+		log.Print("another process has begun the tick")
+	}
+}
+
+// Functions that run have half a minute to return.
+func ExampleJobs_Close() {
+	var jobs *job.Jobs // of the program
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := jobs.Close(ctx); err != nil {
+		log.Print(err) // context.DeadlineExceeded: they were told to stop
+	}
+}
+
+// A page for operators shows which jobs fail.
+func ExampleJobs_List() {
+	var jobs *job.Jobs // of the program
+	all, err := jobs.List(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, status := range all {
+		log.Print(status.Key, status.Tick, status.Failures)
+	}
+}
+
+// A health check looks at one job.
+func ExampleJobs_Status() {
+	var jobs *job.Jobs // of the program
+	status, err := jobs.Status(ctx, txlock.Named("nightly-report"))
+	switch {
+	case errors.Is(err, txlock.ErrNotHeld):
+		log.Print("it has never been run")
+	case err != nil:
+		log.Fatal(err)
+	default:
+		log.Print(status.Done, status.Running)
+	}
 }

@@ -97,7 +97,7 @@ type Lost string
 //
 // It returns ErrSet if neither the old set nor this change is recorded, or if a database is
 // in another set, too, txlock.ErrInvalidOption
-// if the two sets are the same, schema.ErrMultiPrimary on a cluster of several primaries, and
+// if the two sets are the same or one is nil, schema.ErrMultiPrimary on a cluster of several primaries, and
 // the errors of the driver and of the context with what it has waited for. It may be repeated
 // then: a change that has begun goes on until Finish. Finish(ctx, to, from) takes it back.
 func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
@@ -150,8 +150,8 @@ func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
 // Finish with the two sets exchanged, also where Begin has failed; what has been moved must
 // be back by then.
 //
-// It returns ErrSet if Begin wasn't successful, and the errors of the driver. It may be
-// repeated.
+// It returns ErrSet if Begin wasn't successful, txlock.ErrInvalidOption as Begin does, and the
+// errors of the driver. It may be repeated.
 func Finish(ctx context.Context, from, to *Shards, lost ...Lost) error {
 	all, err := bothOf(from, to, lost)
 	if err != nil {
@@ -191,6 +191,9 @@ func replaceAll(ctx context.Context, all []*shard, found map[string]string, r re
 
 // bothOf returns the shards of both sets, each once, in the order of their names.
 func bothOf(from, to *Shards, lost []Lost) (all []*shard, err error) {
+	if from == nil || to == nil {
+		return nil, fmt.Errorf("%w: a change of the set needs two *Shards, got nil", txlock.ErrInvalidOption)
+	}
 	if from.set.String() == to.set.String() {
 		return nil, fmt.Errorf("%w: both sets are %s: there is nothing to change", txlock.ErrInvalidOption, to.set)
 	}

@@ -164,6 +164,39 @@ func TestLateLock(t *testing.T) {
 	})
 }
 
+// TestConfirmReads proves that Confirm doesn't rely on what For has read before.
+func TestConfirmReads(t *testing.T) {
+	onServers(t, func(t *testing.T, on site) {
+		abc, abcd := on.process(t, "a", "b", "c").LookAgain(time.Hour), on.process(t, "a", "b", "c", "d")
+		must(t, abc.Install(t.Context()))
+		moved, stayed := some(t, abc, abcd, "a", "d"), some(t, abc, abcd, "a", "a")
+		must(t, second(abc.For(t.Context(), moved)))
+		on["a"].Exec(t, "UPDATE lockstep_once SET result = 'a,b,c -> a,b,c,d' WHERE name = 'lockstep:shard:a'")
+		wants(t, "For within its time", second(abc.For(t.Context(), moved)), nil)
+		wants(t, "Confirm of a key that moves", abc.Confirm(t.Context(), moved), shards.ErrMoving)
+		wants(t, "Confirm of another key", abc.Confirm(t.Context(), stayed), nil)
+		wants(t, "For after Confirm", second(abc.For(t.Context(), moved)), shards.ErrMoving)
+	})
+}
+
+// TestRecordOfSomebodyElse proves that a record isn't written where somebody else has written
+// another one since it was read, and that who wants the same comes to it, too.
+func TestRecordOfSomebodyElse(t *testing.T) {
+	onServers(t, func(t *testing.T, on site) {
+		abc := on.process(t, "a", "b", "c", "d")
+		const installing, old, more, less = "- -> a,b,c", "a,b,c", "a,b,c -> a,b,c,d", "a,b,c -> a,b"
+		for _, read := range []string{"", installing, old} {
+			next := map[string]string{"": installing, installing: old, old: more}[read]
+			must(t, abc.Replace(t.Context(), "a", read, next))
+			wants(t, "another record in place of "+read, abc.Replace(t.Context(), "a", read, less), shards.ErrSet)
+			wants(t, "the same record in place of "+read, abc.Replace(t.Context(), "a", read, next), nil)
+		}
+		if got := on.records(t); got != "a: "+more+"; b: ; c: ; d: " {
+			t.Errorf("the records are %s", got)
+		}
+	})
+}
+
 // TestInterrupted ends Begin and Finish in the middle, and does them again, or takes them back.
 func TestInterrupted(t *testing.T) {
 	onServers(t, func(t *testing.T, on site) {

@@ -73,6 +73,20 @@ func TestBadSets(t *testing.T) {
 	}
 }
 
+// TestChangeOfNone proves that a change from or to a nil set is refused.
+func TestChangeOfNone(t *testing.T) {
+	t.Parallel()
+	s, err := New(map[string]*sql.DB{"a": refused(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(context.Context, *Shards, *Shards, ...Lost) error{"Begin": Begin, "Finish": Finish} {
+		for _, sets := range [][2]*Shards{{s, nil}, {nil, s}, {nil, nil}} {
+			wants(t, what, change(t.Context(), sets[0], sets[1]), txlock.ErrInvalidOption)
+		}
+	}
+}
+
 // TestBeginOnACluster has a database on a cluster of several primaries.
 func TestBeginOnACluster(t *testing.T) {
 	t.Parallel()
