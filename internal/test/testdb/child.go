@@ -21,7 +21,11 @@ type Child struct {
 // reaches it through us only, and, on Linux, with the order to the kernel to
 // kill it when we end. That order counts for the thread that started the
 // process, not for the whole of us, so one thread is kept for it.
-func StartChild(cmd *exec.Cmd) (*Child, error) {
+func StartChild(cmd *exec.Cmd) (*Child, error) { return startChildIn(nil, cmd) }
+
+// startChildIn starts the command in a network namespace, whose thread is kept anyway, or
+// in that of this process.
+func startChildIn(n *namespace, cmd *exec.Cmd) (*Child, error) {
 	attr := childAttr()
 	if cmd.SysProcAttr != nil {
 		attr.Credential = cmd.SysProcAttr.Credential
@@ -32,7 +36,9 @@ func StartChild(cmd *exec.Cmd) (*Child, error) {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		if err := cmd.Start(); err != nil {
+		var err error
+		n.in(func() { err = cmd.Start() })
+		if err != nil {
 			started <- err
 			return
 		}
@@ -92,6 +98,11 @@ func (c *Child) Wait() *os.ProcessState {
 
 // run runs a command to its end. The error carries all that it wrote.
 func run(ctx context.Context, env []string, name string, args ...string) error {
+	return runIn(ctx, nil, env, name, args...)
+}
+
+// runIn is run in a network namespace.
+func runIn(ctx context.Context, n *namespace, env []string, name string, args ...string) error {
 	out, err := os.CreateTemp("", "lockstep-out-")
 	if err != nil {
 		return err
@@ -100,7 +111,7 @@ func run(ctx context.Context, env []string, name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = out, out
-	c, err := StartChild(cmd)
+	c, err := startChildIn(n, cmd)
 	if err != nil {
 		return err
 	}

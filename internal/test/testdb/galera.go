@@ -36,6 +36,8 @@ type galera struct {
 type galeraNode struct {
 	*galera
 	*instance
+	host *attached
+
 	group, transfer, increments int // ports, besides that for clients
 	joined                      bool
 }
@@ -55,23 +57,27 @@ func StartGalera(ctx context.Context, n int, opts ...Option) (nodes []*Server, e
 	if err := g.find(ctx); err != nil {
 		return nil, fmt.Errorf("testdb: no Galera cluster: %w", err)
 	}
+	networks, err := hosts(ctx, n, g.opts)
+	if err != nil {
+		return nil, fmt.Errorf("testdb: start a Galera cluster: %w", err)
+	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("testdb: start a Galera cluster: %w", err), StopAll(nodes))
+			err = errors.Join(fmt.Errorf("testdb: start a Galera cluster: %w", err), StopAll(nodes), closeNetwork(networks))
 			nodes = nil
 		}
 	}()
 	var all []*galeraNode
 	var addresses []string
-	for range n {
-		node := &galeraNode{galera: g}
+	for i := range n {
+		node := &galeraNode{galera: g, host: networks[i]}
 		for _, port := range []*int{&node.group, &node.transfer, &node.increments} {
 			if *port, err = quietPort(); err != nil {
 				return nil, err
 			}
 		}
 		all = append(all, node)
-		addresses = append(addresses, loopback(node.group))
+		addresses = append(addresses, node.host.address(node.group))
 	}
 	g.address = "gcomm://" + strings.Join(addresses, ",")
 	password := randomHex(8)
@@ -196,8 +202,9 @@ func (n *galeraNode) prepare(ctx context.Context, password string) (err error) {
 	}
 	n.instance = &instance{
 		origin: n.provider, dir: dir, user: "lockstep_admin", password: password,
-		socket: filepath.Join(dir, "s.sock"), spawn: n.spawn, ready: synchronised,
+		socket: filepath.Join(dir, "s.sock"), spawn: n.spawn, ready: synchronised, net: n.host,
 	}
+	n.leaving()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(dir))
@@ -235,7 +242,9 @@ func (n *galeraNode) prepare(ctx context.Context, password string) (err error) {
 }
 
 // first tells whether the node begins the cluster.
-func (n *galeraNode) first() bool { return strings.HasPrefix(n.address, "gcomm://"+loopback(n.group)) }
+func (n *galeraNode) first() bool {
+	return strings.HasPrefix(n.address, "gcomm://"+n.host.address(n.group))
+}
 
 func (n *galeraNode) data() string  { return filepath.Join(n.dir, "data") }
 func (n *galeraNode) setup() string { return filepath.Join(n.dir, "init.sql") }
@@ -246,14 +255,14 @@ func (n *galeraNode) spawn(ctx context.Context, port int) (*Child, error) {
 	args := []string{
 		"--datadir=" + n.data(), "--tmpdir=" + n.dir, "--socket=" + n.socket,
 		"--pid-file=" + filepath.Join(n.dir, "pid"),
-		"--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port), fmt.Sprintf("--server-id=%d", n.group),
+		"--bind-address=" + n.host.bind(), "--skip-name-resolve", fmt.Sprintf("--port=%d", port), fmt.Sprintf("--server-id=%d", n.group),
 		"--log-bin=" + filepath.Join(n.data(), "bin"), "--log-slave-updates", "--sync-binlog=0", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-flush-log-at-trx-commit=2",
 		"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--performance-schema=OFF", "--max-connections=500",
 		"--wsrep-on=ON", "--wsrep-provider=" + n.provider, "--wsrep-cluster-name=lockstep",
-		"--wsrep-cluster-address=" + n.address, "--wsrep-node-address=" + loopback(n.group),
-		"--wsrep-sst-method=rsync", "--wsrep-sst-receive-address=" + loopback(n.transfer),
+		"--wsrep-cluster-address=" + n.address, "--wsrep-node-address=" + n.host.address(n.group),
+		"--wsrep-sst-method=rsync", "--wsrep-sst-receive-address=" + n.host.address(n.transfer),
 		"--wsrep-provider-options=" + strings.Join([]string{
-			"gmcast.listen_addr=tcp://" + loopback(n.group), "ist.recv_addr=" + loopback(n.increments), "gcache.size=64M",
+			"gmcast.listen_addr=tcp://" + n.host.address(n.group), "ist.recv_addr=" + n.host.address(n.increments), "gcache.size=64M",
 		}, ";"),
 	}
 	args = append(args, n.opts.args...)

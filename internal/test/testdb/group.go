@@ -33,6 +33,7 @@ type group struct {
 type groupMember struct {
 	*group
 	*instance
+	host    *attached
 	address string // for the others
 	id      int
 	joined  bool
@@ -56,9 +57,13 @@ func StartGroup(ctx context.Context, n int, opts ...Option) (members []*Server, 
 			return nil, fmt.Errorf("testdb: no Group Replication: %w", err)
 		}
 	}
+	networks, err := hosts(ctx, n, g.opts)
+	if err != nil {
+		return nil, fmt.Errorf("testdb: start a Group Replication: %w", err)
+	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("testdb: start a Group Replication: %w", err), StopAll(members))
+			err = errors.Join(fmt.Errorf("testdb: start a Group Replication: %w", err), StopAll(members), closeNetwork(networks))
 			members = nil
 		}
 	}()
@@ -69,8 +74,8 @@ func StartGroup(ctx context.Context, n int, opts ...Option) (members []*Server, 
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, &groupMember{group: g, address: loopback(port), id: i + 1})
-		addresses = append(addresses, loopback(port))
+		all = append(all, &groupMember{group: g, host: networks[i], address: networks[i].address(port), id: i + 1})
+		addresses = append(addresses, networks[i].address(port))
 	}
 	g.seeds = strings.Join(addresses, ",")
 	password := randomHex(8)
@@ -96,11 +101,12 @@ func (m *groupMember) prepare(ctx context.Context, password string) error {
 	}
 	m.instance = &instance{
 		origin: m.binary.origin, dir: dir, user: "lockstep_admin", password: password,
-		socket: filepath.Join(dir, "s.sock"), spawn: m.spawn, ready: m.online,
+		socket: filepath.Join(dir, "s.sock"), spawn: m.spawn, ready: m.online, net: m.host,
 		// A table that a member drops before it has executed what others have written to it
 		// ends its membership.
 		adminParams: map[string]string{"group_replication_consistency": "'BEFORE'"},
 	}
+	m.leaving()
 	if err := fillData(ctx, MySQL, m.binary, m.data()); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
@@ -124,13 +130,14 @@ func (m *groupMember) spawn(_ context.Context, port int) (*Child, error) {
 	args := asRoot()
 	args = append(args,
 		"--datadir="+m.data(), "--tmpdir="+m.dir, "--socket="+m.socket, "--pid-file="+filepath.Join(m.dir, "pid"),
-		"--init-file="+setup, "--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port),
-		fmt.Sprintf("--server-id=%d", m.id), "--report-host=127.0.0.1", fmt.Sprintf("--report-port=%d", port),
+		"--init-file="+setup, "--bind-address="+m.host.bind(), "--skip-name-resolve", fmt.Sprintf("--port=%d", port),
+		fmt.Sprintf("--server-id=%d", m.id), "--report-host="+m.host.host(), fmt.Sprintf("--report-port=%d", port),
 		"--log-bin="+filepath.Join(m.data(), "bin"), "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
 		"--innodb-buffer-pool-size=64M", "--max-connections=500", "--mysqlx=0", "--secure-file-priv=NULL",
 		"--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0",
 		"--plugin-load-add=group_replication.so",
 		"--loose-group-replication-group-name="+m.name,
+		"--loose-group-replication-ip-allowlist=127.0.0.0/8,198.19.0.0/24",
 		"--loose-group-replication-local-address="+m.address, "--loose-group-replication-group-seeds="+m.seeds,
 		"--loose-group-replication-single-primary-mode=OFF", "--loose-group-replication-enforce-update-everywhere-checks=ON",
 		"--loose-group-replication-recovery-get-public-key=ON",

@@ -26,6 +26,7 @@ type instance struct {
 	socket   string
 	port     int // of the last start
 	child    *Child
+	net      *attached // nil for loopback
 
 	// spawn starts the server on a loopback port.
 	spawn func(ctx context.Context, port int) (*Child, error)
@@ -168,7 +169,10 @@ func (i *instance) remove() error {
 func (i *instance) config() *mysql.Config {
 	cfg := mysql.NewConfig()
 	cfg.User, cfg.Passwd = i.user, i.password
-	cfg.Net, cfg.Addr = "tcp", fmt.Sprintf("127.0.0.1:%d", i.port)
+	cfg.Net, cfg.Addr = "tcp", loopback(i.port)
+	if i.net != nil {
+		cfg.Addr = fmt.Sprintf("%s:%d", i.net.clients, i.port)
+	}
 	return cfg
 }
 

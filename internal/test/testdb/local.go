@@ -77,7 +77,11 @@ func (i *instance) startLogged(cmd *exec.Cmd) (*Child, error) {
 	}
 	defer func() { _ = log.Close() }() // the child has its own
 	cmd.Stdout, cmd.Stderr = log, log
-	return StartChild(cmd)
+	var in *namespace
+	if i.net != nil {
+		in = i.net.namespace
+	}
+	return startChildIn(in, cmd)
 }
 
 // initialise fills a data directory. Temporary files stay beside it: a MariaDB

@@ -10,6 +10,7 @@ type options struct {
 	args    []string
 	ahead   time.Duration
 	env     []string
+	parted  bool
 	parent  string // of the server's directory, "" for that of temporary files
 }
 
