@@ -5,7 +5,6 @@ package cluster
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"math/rand/v2"
 	"syscall"
 	"testing"
@@ -18,8 +17,8 @@ import (
 // callLimit bounds a call of a client, on a node that may hang.
 const callLimit = load.CallLimit
 
-// TestFaults has clients on all nodes at once, while nodes are killed, hang, and come
-// back. Updates under a lock, by versions and under a guarded lease are not lost, what
+// TestFaults has clients on all nodes at once, while nodes are killed, hang or are cut
+// off, and come back. Updates under a lock, by versions and under a guarded lease are not lost, what
 // was acknowledged stays, what was refused is not there, leases are held by one at a
 // time and their tokens rise, also in the data.
 func TestFaults(t *testing.T) {
@@ -33,7 +32,7 @@ func TestFaults(t *testing.T) {
 		work.Run(t, clients, func() {
 			faults := make(map[string]int)
 			for end := time.Now().Add(load.FaultsLast(t, "CLUSTER_DURATION")); time.Now().Before(end) && !t.Failed(); {
-				faults[fault(t, db, nodes)]++
+				faults[fault(t, db, nodes[rand.IntN(len(nodes))])]++
 				time.Sleep(rand.N(2 * time.Second))
 			}
 			t.Logf("faults: %v", faults)
@@ -47,14 +46,9 @@ func TestFaults(t *testing.T) {
 }
 
 // fault makes a node fail and come back, and waits until it is whole again.
-func fault(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (kind string) {
+func fault(t *testing.T, db *testdb.DB, node *testdb.Server) (kind string) {
 	t.Helper()
-	node := nodes[rand.IntN(len(nodes))]
-	kinds := []string{"killed", "hung", "cut off"}
-	if db.Engine() == testdb.MySQL { // whose members have no switch for that
-		kinds = kinds[:2]
-	}
-	kind = kinds[rand.IntN(len(kinds))]
+	kind = []string{"killed", "hung", "cut off"}[rand.IntN(3)]
 	switch kind {
 	case "killed":
 		killed(t, node)
@@ -89,18 +83,27 @@ func hung(t *testing.T, at *testdb.DB) {
 	caughtUp(t, at)
 }
 
-// cutOff cuts a node of a Galera cluster off from the others, but not from its clients.
+// cutOff cuts a node off from the others, but not from its clients.
 func cutOff(t *testing.T, at *testdb.DB) {
 	t.Helper()
-	isolate := func(isolated int) {
-		if _, err := at.Admin().ExecContext(t.Context(), fmt.Sprintf("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=%d'", isolated)); err != nil {
-			t.Fatalf("cut a node off: %v", err)
-		}
-	}
-	isolate(1)
+	part(t, at.Server())
 	time.Sleep(rand.N(10 * time.Second)) // it is put out after 5 s
-	isolate(0)
+	heal(t, at.Server())
 	caughtUp(t, at)
+}
+
+func part(t *testing.T, node *testdb.Server) {
+	t.Helper()
+	if err := node.Part(t.Context()); err != nil {
+		t.Fatalf("cut a node off: %v", err)
+	}
+}
+
+func heal(t *testing.T, node *testdb.Server) {
+	t.Helper()
+	if err := node.Heal(t.Context()); err != nil {
+		t.Fatalf("connect a node again: %v", err)
+	}
 }
 
 // caughtUp returns the administrator's pool of a node that is one of three and shows

@@ -29,7 +29,7 @@ func cluster(t *testing.T, engine testdb.Engine) []*testdb.Server {
 	testdb.NeedsServer(t)
 	c := clusters[engine]
 	if c.nodes == nil {
-		nodes, err := c.start(context.Background(), 3)
+		nodes, err := c.start(context.Background(), 3, testdb.Parted())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/tests/load"
 )
 
 // TestNodes proves that the faults are faults: a node that was killed is not to be
-// reached, one that hangs doesn't answer, the others go on, and both have in the end
-// what was written meanwhile.
+// reached, one that hangs doesn't answer, one that is cut off answers and hears nothing
+// of the others, which go on, and all have in the end what was written meanwhile.
 func TestNodes(t *testing.T) {
 	onClusters(t, func(t *testing.T, nodes []*testdb.Server) {
 		db := nodes[0].Open(t)
@@ -51,6 +52,20 @@ func TestNodes(t *testing.T) {
 		caughtUp(t, db.At(t, nodes[1]))
 		if n, err := written(1, callLimit); n != 2 || err != nil {
 			t.Errorf("a node that goes on has %d rows, %v, want 2", n, err)
+		}
+		part(t, nodes[0])
+		there := db.At(t, nodes[1])
+		there.Exec(t, "INSERT INTO "+table+" VALUES (3)") // when the others have put it out
+		if err := load.Administrator(t, nodes[0], callLimit).PingContext(t.Context()); err != nil {
+			t.Errorf("a node that is cut off doesn't answer: %v", err)
+		}
+		if n, err := written(0, time.Second); err == nil && n == 3 {
+			t.Error("a node that is cut off has what was written after that")
+		}
+		heal(t, nodes[0])
+		caughtUp(t, db)
+		if n, err := written(0, callLimit); n != 3 || err != nil {
+			t.Errorf("a node that was cut off has %d rows, %v, want 3", n, err)
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // TestSinglePrimary has clients on the primary of a Group Replication that has one, which is
-// killed or hangs, so that the group elects another; the old one joins again. What TestFaults
+// killed, hangs or is cut off, so that the group elects another; the old one joins again. What TestFaults
 // promises of several primaries holds, on every member.
 func TestSinglePrimary(t *testing.T) {
 	for _, engine := range testdb.Engines() {
@@ -25,7 +25,7 @@ func TestSinglePrimary(t *testing.T) {
 }
 
 func singlePrimary(t *testing.T) {
-	nodes, err := testdb.StartGroup(t.Context(), 3, testdb.Args(
+	nodes, err := testdb.StartGroup(t.Context(), 3, testdb.Parted(), testdb.Args(
 		"--loose-group-replication-single-primary-mode=ON", "--loose-group-replication-enforce-update-everywhere-checks=OFF"))
 	if err != nil {
 		t.Fatal(err)
@@ -52,14 +52,7 @@ func singlePrimary(t *testing.T) {
 		faults, elected := make(map[string]int), 0
 		for end := time.Now().Add(load.FaultsLast(t, "CLUSTER_DURATION")); time.Now().Before(end) && !t.Failed(); {
 			before := following.primary()
-			kind := "killed"
-			if rand.IntN(2) == 0 {
-				killed(t, before)
-			} else {
-				kind = "hung"
-				hung(t, db.At(t, before))
-			}
-			faults[kind]++
+			faults[fault(t, db, before)]++
 			if following.primary() != before {
 				elected++
 			}
