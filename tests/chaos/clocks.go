@@ -220,11 +220,27 @@ func writersAlone(key string) bool {
 	return strings.HasPrefix(key, ofAll) || slices.Contains(askedLeases, key) && key != askedReaders
 }
 
+// refusals returns who was refused, by keys. Of several keys only one was asked for.
+func refusals(history []*op) map[string][]*op {
+	refused := make(map[string][]*op)
+	for _, o := range history {
+		if !acquires(o) || o.Outcome != failed {
+			continue
+		}
+		for _, key := range o.Keys {
+			if strings.Contains(o.Err, strconv.Quote(key)) {
+				refused[key] = append(refused[key], o)
+			}
+		}
+	}
+	return refused
+}
+
 // checkDead checks that a writer who has died doesn't keep others waiting, whatever becomes
 // of the server's clock: the row doesn't show him a time to live after another was refused,
 // who has come when that of his lease was over.
 func (v *verdict) checkDead(history []*op, ends map[string]*op, seen []sight, ttl time.Duration) {
-	last, owners, refusals := make(map[string]int64), make(map[string]*op), make(map[string][]*op)
+	last, owners, refused := make(map[string]int64), make(map[string]*op), refusals(history)
 	for _, o := range history {
 		if o.Owner != "" {
 			owners[o.Owner] = o
@@ -232,11 +248,6 @@ func (v *verdict) checkDead(history []*op, ends map[string]*op, seen []sight, tt
 		last[o.ID] = max(last[o.ID], o.Return, o.Valid)
 		if o.Kind == "part" {
 			last[o.Of] = max(last[o.Of], o.Valid)
-		}
-		if acquires(o) && o.Outcome == failed {
-			for _, key := range o.Keys {
-				refusals[key] = append(refusals[key], o)
-			}
 		}
 	}
 	told := make(map[string]bool)
@@ -246,7 +257,7 @@ func (v *verdict) checkDead(history []*op, ends map[string]*op, seen []sight, tt
 			continue
 		}
 		over := last[o.ID] + int64(opLimit+2*ttl)
-		told[o.ID] = slices.ContainsFunc(refusals[s.key], func(next *op) bool {
+		told[o.ID] = slices.ContainsFunc(refused[s.key], func(next *op) bool {
 			return next.Call > over && next.Return+int64(2*ttl) < s.from && strings.Contains(next.Err, txlock.ErrBusy.Error())
 		})
 		if told[o.ID] {

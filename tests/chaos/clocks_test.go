@@ -90,23 +90,29 @@ var leapStories = map[string]struct {
 		s.refused("b", "try acquire all", 60, "all:1")
 	}},
 	"a dead writer is shown when others have come": {[]string{stuck}, []leap{back(3)}, func(s *story) {
-		s.dead("a")
+		s.dead()
 		s.refused("b", "try acquire all", 14, "all:1")
 		s.shows(3, 20, sight{key: "all:1", owner: "a", token: 1})
 	}},
+	"a dead writer is shown when others have come to another of his keys": {nil, []leap{back(3)}, func(s *story) {
+		s.dead()
+		s.refused("b", "try acquire all", 14, "all:2", "all:1")
+		s.shows(3, 20, sight{key: "all:1", owner: "a", token: 1})
+	}},
 	"a dead writer is shown, and nobody has come": {nil, []leap{back(3)}, func(s *story) {
-		s.dead("a")
+		s.dead()
 		s.shows(3, 20, sight{key: "all:1", owner: "a", token: 1})
 	}},
 	"a dead writer is shown until others come": {nil, []leap{back(3)}, func(s *story) {
-		s.dead("a")
+		s.dead()
 		s.refused("b", "try acquire all", 6, "all:1")
 		s.shows(3, 9, sight{key: "all:1", owner: "a", token: 1})
 	}},
 }
 
-// dead adds a writer who was killed.
-func (s *story) dead(id string) {
+// dead adds a writer, "a", who was killed.
+func (s *story) dead() {
+	const id = "a"
 	s.ops = append(s.ops,
 		&op{ID: id, Kind: "acquire all", Keys: []string{"all:1"}, Call: 2 * second, Return: 2*second + 1, Outcome: succeeded, Owner: id},
 		&op{ID: id + "/all:1", Kind: "part", Of: id, Keys: []string{"all:1"}, Call: 2 * second, Return: 2*second + 1, Valid: 3 * second, Outcome: succeeded, Token: 1})

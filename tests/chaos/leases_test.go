@@ -25,7 +25,7 @@ func (s *story) held(id, kind, key string, token uint64, call, grant, release in
 
 // refused adds an operation that was told that the keys are taken.
 func (s *story) refused(id, kind string, at int64, keys ...string) {
-	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id, Err: fmt.Sprintf("try: %v", txlock.ErrBusy)})
+	s.ops = append(s.ops, &op{ID: id, Kind: kind, Keys: keys, Call: at * second, Return: at * second, Outcome: failed, Owner: id, Err: fmt.Sprintf("try to acquire lease %q: %v", keys[0], txlock.ErrBusy)})
 }
 
 // asks adds a question.
