@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -17,16 +18,29 @@ import (
 const variable = "LOCKSTEP_MUTATION"
 
 // chosen tells whether a binary may have the mutation beside others: it changes the text of a
-// statement, and no code.
-func (m *mutation) chosen() bool { return path.Dir(m.file) == "gen" }
+// statement, or a function.
+func (m *mutation) chosen() bool { return m.isText() || m.beside }
+
+func (m *mutation) isText() bool { return path.Dir(m.file) == "gen" }
 
 // choices returns the files that have all mutations of the list that can be chosen: their
-// constants are variables there.
+// constants are variables there, and their functions have mutants beside them.
 func choices(root string, list []*mutation) (map[string]string, error) {
+	files, err := beside(root, list)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := ofTexts(root, list)
+	maps.Copy(files, texts)
+	return files, err
+}
+
+// ofTexts returns the files whose constants are variables.
+func ofTexts(root string, list []*mutation) (map[string]string, error) {
 	files := make(map[string]string)
 	texts := make(map[string]string) // the new declaration of each constant, by its old one
 	for _, m := range list {
-		if !m.chosen() {
+		if !m.isText() {
 			continue
 		}
 		changed, err := m.apply(root)
@@ -99,7 +113,7 @@ func (r *runner) compile(ctx context.Context, name, dir string, files map[string
 	replace := make(map[string]string, len(files))
 	var errs []error
 	for file, text := range files {
-		changed := filepath.Join(at, path.Base(file))
+		changed := filepath.Join(at, strings.ReplaceAll(file, "/", "-"))
 		replace[filepath.Join(r.root, filepath.FromSlash(file))] = changed
 		errs = append(errs, os.WriteFile(changed, []byte(text), 0o600))
 	}

@@ -28,6 +28,7 @@ type mutation struct {
 	test       string   // its name, with its subtests behind slashes
 	engines    []string // the servers that it needs, none where it needs none
 	equivalent string   // why no test can notice it; it is not run then
+	beside     bool     // it changes a function, which binaries have beside the right one
 }
 
 // String is where the mutation stands.

@@ -141,3 +141,45 @@ func TestPatterns(t *testing.T) {
 		t.Errorf("%s have failed", got)
 	}
 }
+
+// TestBeside proves that a function asks for its mutants, whatever names its parameters have.
+func TestBeside(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	const source = "package p\n\ntype T[X any] struct{}\n\nfunc (T[X]) m(_ int, s ...string) (n int) { return 1 }\n\nfunc f[X any](int, X) { _ = 1 }\n"
+	if err := os.WriteFile(filepath.Join(root, "p.go"), []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	of := func(line int, decl, wrong string) *mutation {
+		return &mutation{area: "a", line: line, file: "p.go", decl: decl, text: "1", wrong: wrong}
+	}
+	list := []*mutation{of(1, "T.m", "2"), of(2, "T.m", "3"), of(3, "f", "4"), of(4, "T", "5")}
+	list[3].text = "any"
+	files, err := beside(root, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "package p\n\ntype T[X any] struct{}\n\n" +
+		"func (lockstepArg0 T[X]) m(lockstepArg1 int, s ...string) (n int) {\n" +
+		"\tif lockstepMutation == \"a.txt:1\" {\n\t\treturn lockstepArg0.m_a_1(lockstepArg1, s...)\n\t}\n" +
+		"\n\tif lockstepMutation == \"a.txt:2\" {\n\t\treturn lockstepArg0.m_a_2(lockstepArg1, s...)\n\t}\n return 1 }\n\n" +
+		"func (T[X]) m_a_1(_ int, s ...string) (n int) { return 2 }\n\n" +
+		"func (T[X]) m_a_2(_ int, s ...string) (n int) { return 3 }\n\n" +
+		"func f[X any](lockstepArg0 int, lockstepArg1 X) {\n" +
+		"\tif lockstepMutation == \"a.txt:3\" {\n\t\tf_a_3[X](lockstepArg0, lockstepArg1)\n\t\treturn\n\t}\n _ = 1 }\n\n" +
+		"func f_a_3[X any](int, X) { _ = 4 }\n"
+	if got := files["p.go"]; got != want {
+		t.Errorf("the file is\n%s\nwant\n%s", got, want)
+	}
+	if !parses(files["p.go"]) {
+		t.Errorf("it can't be parsed:\n%s", files["p.go"])
+	}
+	if !strings.HasPrefix(files["lockstep_mutation.go"], "package p\n") || len(files) != 2 {
+		t.Errorf("the files are %v", files)
+	}
+	for _, m := range list {
+		if m.chosen() != (m.decl != "T") {
+			t.Errorf("%v is chosen: %t", m, m.chosen())
+		}
+	}
+}

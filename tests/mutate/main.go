@@ -15,9 +15,10 @@
 // take their place. An SQL text is changed where sqlc has put it, in package gen. A mutation
 // that nothing can notice has a line "equivalent", which says why, in place of "by".
 //
-// Nothing is written to the checkout: go test -overlay compiles the changed file. The texts of
-// package gen are not compiled one by one: one binary has all of them, and a variable of the
-// environment says which one it uses. Each test must pass before, without the mutation.
+// Nothing is written to the checkout: go test -overlay compiles the changed files. Functions,
+// and the texts of package gen, are not compiled one by one: one binary for each package of
+// tests has all that is run, and a variable of the environment says which one it uses. What
+// is no function is compiled by itself. Each test must pass before, without the mutation.
 package main
 
 import (
@@ -64,12 +65,12 @@ func (r *runner) main(ctx context.Context, only string, baseline bool) (err erro
 	if err != nil {
 		return err
 	}
-	if r.choices, err = choices(r.root, all); err != nil {
-		return err
-	}
 	all = slices.DeleteFunc(all, func(m *mutation) bool {
 		return !slices.ContainsFunc(strings.Split(only, ","), m.is)
 	})
+	if r.choices, err = choices(r.root, all); err != nil {
+		return err
+	}
 	if len(all) == 0 {
 		return fmt.Errorf("no mutation is named %q", only)
 	}

@@ -193,7 +193,7 @@ func (r *runner) passes(ctx context.Context, p place, pattern string, tests []st
 		out, err = r.test(ctx, binary, p.dir, p.engine, pattern, "")
 	}
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, tail(out))
+		return fmt.Errorf("%w: %s\n%s", err, strings.Join(names(out, "FAIL"), " "), tail(out))
 	}
 	passed, first := names(out, "PASS"), regexp.MustCompile(strings.Split(pattern, "/")[0])
 	for _, test := range tests {
