@@ -23,6 +23,9 @@ VULNDB ?= https://vuln.go.dev
 D2     ?= go run oss.terrastruct.com/d2@v0.7.1
 FREEZE ?= go run github.com/charmbracelet/freeze@v0.2.2
 
+# Under which path the site of make site stands on its host.
+SITE_BASE ?= /
+
 # The servers to run on; the DSN of one that runs already can be given in
 # LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN.
 ENGINES   ?= mariadb,mysql
@@ -89,7 +92,7 @@ DEPS_PACKAGES ?= ./txlock/... ./locksqlc ./lockgorm ./schema ./internal/guard ./
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix test-deps fuzz cover demo diagrams bench bench-quick hand-over benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-release verify-pages verify-rules verify-go lint api release licences vulnerabilities
+.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix test-deps fuzz cover demo diagrams site bench bench-quick hand-over benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-release verify-pages verify-site verify-rules verify-go lint api release licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -162,6 +165,7 @@ test-stores:
 
 test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; CLUSTER_DURATION=30s of faults.
 	internal/test/tools/need-cc.sh
+	LOCKSTEP_ENGINES=none CGO_ENABLED=1 $(GOTEST) -tags cluster -run '^TestNetwork$$' ./internal/test/testdb
 	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -timeout 60m -parallel 8 -tags cluster ./cluster
 
 test-proxies: ## Run the tests behind HAProxy and behind a stub that does wrong what a proxy can; PROXY_DURATION=30s of fail-overs.
@@ -239,6 +243,10 @@ diagrams: ## Draw the SVGs of docs/diagrams from the texts beside them.
 	$(FREEZE) docs/diagrams/lockstep-top.txt --language text --theme github --font.family monospace --padding 20 --output docs/diagrams/lockstep-top.svg
 	@chmod 644 docs/diagrams/*.svg
 
+site: ## Make a site of the pages, with a search, in .site; SITE_BASE=/lockstep/ where it doesn't stand at the root of its host.
+	internal/test/tools/need-node.sh
+	cd internal/site && npm ci && SITE_BASE=$(SITE_BASE) npm run build
+
 verify: verify-go licences vulnerabilities verify-sql verify-docs verify-release verify-pages verify-rules ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 
 verify-sql: ## Check the queries and the generated code on the servers of ENGINES.
@@ -263,6 +271,12 @@ verify-pages: ## Read the pages of lockhttp in Chromium, on the servers of ENGIN
 	internal/test/tools/need-chromium.sh
 	$(WITHSERVERS) -- go test -C $(BROWSER) -count=1 .
 
+# Not in make verify: npm fetches what makes the site.
+verify-site: SITE_BASE = /
+verify-site: site ## Make the site, and read every page of it in Chromium: links, search, narrow, dark.
+	internal/test/tools/need-chromium.sh
+	go test -C $(BROWSER) -count=1 -tags site ./site
+
 verify-rules: ## Check the dashboard and the alerts of contrib/grafana by promtool.
 	go test -C $(METRICS) -count=1 -tags promtool -run '^TestPromtool$$' .
 
@@ -272,7 +286,7 @@ verify-go: lint
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@for module in $(MODULES); do \
-		(cd $$module && go vet -tags cluster,proxies,promtool ./... && go mod tidy -diff) || \
+		(cd $$module && go vet -tags cluster,proxies,promtool,site ./... && go mod tidy -diff) || \
 		{ echo "go vet has failed in $$module, or its go.mod is not tidy: run go mod tidy there."; exit 1; }; \
 	done
 	@cd $(TUTORIAL) && go tool lockgen -check shopdb
@@ -281,7 +295,7 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster,proxies
-	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners) || exit 1; done
+	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners --build-tags site) || exit 1; done
 	cd cmd/lockgen && $(GOLANGCI) run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $$(find ./testdata -name lockstep.gen.go -exec dirname {} +)
 
 licences: ## Check the licences of all dependencies.
