@@ -94,10 +94,13 @@ func Tables(names ...string) Option {
 	}
 }
 
-// In puts the families that tags name into a namespace, as txlock.In does: with
-// In("shop") the tag lockstep:"order" is txlock.NewFamily[int64]("order",
-// txlock.In("shop")). LockKeys and On name their namespace by themselves. If it is not
-// valid, db.Use returns ErrInvalidKey. The default is none.
+// In puts the families that tags name into a namespace, as txlock.In does. With
+// In("shop") the tag lockstep:"order" names the family
+//
+//	txlock.NewFamily[int64]("order", txlock.In("shop"))
+//
+// LockKeys and On name their namespace by themselves. If it is not valid, db.Use returns
+// ErrInvalidKey. The default is none.
 func In(n txlock.Namespace) Option {
 	return func(p *Plugin) { p.family = []txlock.FamilyOption{txlock.In(n)} }
 }

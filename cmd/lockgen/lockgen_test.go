@@ -171,6 +171,7 @@ func TestRefused(t *testing.T) {
 		"a write with a shared lock":  {"-- lock: Carts(id)\n", "-- rlock: Carts(id)\n", "TouchCart writes carts"},
 		"an insert with its key":      {"-- lock: Accounts(id)\nINSERT", "INSERT", "AddAccount writes accounts"},
 		"an upsert":                   {"-- lock: Products(sku)\nINSERT", "INSERT", "UpsertProduct writes products"},
+		"an upsert without its key":   {"VALUES (?, 'open', ?);", "VALUES (?, 'open', ?) ON DUPLICATE KEY UPDATE amount = 0;", "AddOrder writes orders, which is locked by Orders"},
 		"one of two tables":           {"-- lock: Orders(order_id), Accounts(account_id)", "-- lock: Orders(order_id)", "PayOrder writes accounts, which is locked by Accounts. Write below its name: -- lock: Accounts(account_id)"},
 		"a part of a key":             {"-- lock: Lines(order_id, line)\nREPLACE", "-- lock: Lines(order_id)\nREPLACE", "a key of Lines has 2 parts"},
 		"a read without its lock":     {"-- lock: none, because it is shown to people only\nSELECT", "SELECT", "queries.sql:10: Glance reads accounts, which this package also writes. Write below its name: -- lock: Accounts(id)  or: -- rlock: Accounts(id)"},

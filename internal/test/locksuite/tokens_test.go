@@ -30,7 +30,7 @@ var tokenVerbs = []struct {
 		return grant.Token(), err
 	}},
 	{"WaitAtMost", func(ctx context.Context, s *txlock.Scope, key, _ txlock.Key) (uint64, error) {
-		grant, err := s.WaitAtMost(5*time.Second).Lock(ctx, key)
+		grant, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
 		return grant.Token(), err
 	}},
 	{"LockAll", func(ctx context.Context, s *txlock.Scope, key, beside txlock.Key) (uint64, error) {
@@ -41,7 +41,7 @@ var tokenVerbs = []struct {
 		return grants[0].Token(), nil
 	}},
 	{"WaitAtMost.LockAll", func(ctx context.Context, s *txlock.Scope, key, beside txlock.Key) (uint64, error) {
-		grants, err := s.WaitAtMost(5*time.Second).LockAll(ctx, key, beside)
+		grants, err := s.WaitAtMost(time.Minute).LockAll(ctx, key, beside)
 		if err != nil {
 			return 0, err
 		}
