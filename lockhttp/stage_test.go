@@ -123,7 +123,7 @@ func together[T any](s *stage, pages map[string]T, test func(s *stage, page stri
 // what they show now and then.
 func (s *stage) shows(path string, wanted ...string) string {
 	s.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; testdb.Refresh() {
 		code, body, _ := s.get(path)
 		missing := ""
 		for _, want := range wanted {

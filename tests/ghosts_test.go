@@ -316,7 +316,7 @@ func (h *haunting) end(t *testing.T, db *testdb.DB) {
 	h.heal()
 	quiet := func() bool {
 		// What InnoDB says is made again for a session that hasn't asked for a while.
-		time.Sleep(200 * time.Millisecond)
+		testdb.Refresh()
 		return count(t, db, "SELECT COUNT(*) FROM information_schema.innodb_trx") == 0
 	}
 	if !testdb.Await(20*time.Second, quiet) {

@@ -158,7 +158,7 @@ func (s *stage) shows(args []string, wanted ...string) {
 			}
 			s.Fatalf("it doesn't print %q:\n%s", missing, text)
 		}
-		time.Sleep(150 * time.Millisecond)
+		testdb.Refresh()
 	}
 	s.calls = append(s.calls, text)
 }

@@ -53,7 +53,7 @@ func TestLookAtMany(t *testing.T) {
 			room := ops.New(admin)
 			least, deadline := time.Hour, time.Now().Add(time.Minute)
 			for found := 0; found < 5; {
-				time.Sleep(200 * time.Millisecond) // the servers refresh what they show
+				testdb.Refresh()
 				began := cpu()
 				p, err := room.Look(t.Context())
 				must(t, err)
@@ -75,11 +75,10 @@ func TestLookAtMany(t *testing.T) {
 	}
 }
 
-// lookUntil looks until the picture shows what is asked for. It pauses, since a server refreshes
-// what it shows of transactions only when nobody has read that for a tenth of a second.
+// lookUntil looks until the picture shows what is asked for.
 func lookUntil(t *testing.T, room *ops.Room, shows func(*ops.Picture) bool) *ops.Picture {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; testdb.Refresh() {
 		p, err := room.Look(t.Context())
 		must(t, err)
 		if shows(p) {

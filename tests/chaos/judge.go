@@ -120,7 +120,7 @@ func (s *site) settle(ctx context.Context) error {
 		for _, id := range sessions {
 			_, _ = s.admin.ExecContext(ctx, fmt.Sprintf("KILL %d", id)) // it may have ended by itself
 		}
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := sleep(ctx, 200*time.Millisecond); err != nil { // the list of transactions is refreshed
 			return fmt.Errorf("%d sessions and %d transactions don't end: %w", len(sessions), open, err)
 		}
 	}

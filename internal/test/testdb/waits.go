@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"strconv"
 	"strings"
@@ -46,6 +47,11 @@ func (db *DB) WaitForLockWait(tb testing.TB, connID int64) {
 		return db.WaitsForLock(ctx, connID)
 	})
 }
+
+// Refresh pauses before another look at what a server shows of its transactions, which it
+// refreshes only when nobody has read it for 0.1 s. The pause is never the same: tests that look
+// by turns would keep each other from seeing anything new.
+func Refresh() { time.Sleep(150*time.Millisecond + rand.N(200*time.Millisecond)) }
 
 // KeepWaiting lets a transaction wait for what lock locks until the end of the test, and
 // returns when it waits.
