@@ -47,7 +47,7 @@ func TestCommands(t *testing.T) {
 
 			_, scope := s.begin()
 			s.lock(scope, orders.Key(42))
-			deadline := time.Now().Add(30 * time.Second)
+			deadline := time.Now().Add(time.Minute)
 			for locks := (locksForm{}); len(locks.Locks) != 1 || locks.Locks[0].Key != "order:42" || locks.Sessions[51].User != "app"; testdb.Refresh() {
 				decoded(done, &locks, "locks")
 				if time.Now().After(deadline) {

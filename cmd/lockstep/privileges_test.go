@@ -259,7 +259,7 @@ func (s *stage) unused() {
 // MariaDB's list may be a moment old.
 func (s *stage) listed() {
 	s.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); testdb.Refresh() {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); testdb.Refresh() {
 		p, err := ops.New(s.db.Admin()).Look(s.ctx)
 		s.must(err)
 		holds := slices.ContainsFunc(p.Locks, func(l ops.Lock) bool { return l.Session == uint64(s.last) })

@@ -131,7 +131,7 @@ func (s *stage) call(args ...string) (output string, code int) {
 // servers refresh what they show now and then.
 func (s *stage) shows(args []string, wanted ...string) {
 	s.Helper()
-	text, deadline := "", time.Now().Add(30*time.Second)
+	text, deadline := "", time.Now().Add(time.Minute)
 	for same := 0; ; {
 		before := text
 		output, code := s.call(args...)

@@ -57,7 +57,7 @@ func TestTopPage(t *testing.T) {
 func (s *stage) top() string {
 	s.Helper()
 	var picture *ops.Picture
-	if !testdb.Await(30*time.Second, func() (seen bool) {
+	if !testdb.Await(time.Minute, func() (seen bool) {
 		var err error
 		picture, err = ops.New(s.db.Admin()).Look(s.Context())
 		s.must(err)

@@ -88,7 +88,7 @@ func TestViewsOfOneDatabase(t *testing.T) {
 func (s *stage) rows(query, want string) {
 	s.Helper()
 	var seen []string
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); testdb.Refresh() {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); testdb.Refresh() {
 		rows, err := s.db.Admin().QueryContext(s.ctx, query)
 		s.must(err)
 		columns, err := rows.Columns()

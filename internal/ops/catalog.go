@@ -5,11 +5,13 @@ import (
 	"database/sql"
 	"slices"
 	"strings"
+	"time"
 )
 
 // catalog asks the server for its transactions and locks. The two servers have different
 // tables for them, which sqlc doesn't know: so these texts are here and not in queries/.
 func (l *look) catalog(ctx context.Context) error {
+	l.seen, l.faded = nil, make(map[string]bool)
 	if err := l.transactions(ctx); err != nil {
 		return err
 	}
@@ -17,6 +19,29 @@ func (l *look) catalog(ctx context.Context) error {
 		return l.locksOfMariaDB(ctx)
 	}
 	return l.locksOfMySQL(ctx)
+}
+
+// recall brings rows that are locked back into the server's memory, where they have left it, and
+// reads the catalog again: a server that lists a lock doesn't read the disk for its row.
+func (l *look) recall(ctx context.Context) error {
+	if len(l.faded) > 0 && l.recalled.due() {
+		began := time.Now()
+		for table := range l.faded {
+			rows := 0
+			if err := l.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+table+" FORCE INDEX (PRIMARY)").Scan(&rows); err != nil {
+				return err
+			}
+		}
+		l.recalled = turned(began)
+		if err := l.catalog(ctx); err != nil {
+			return err
+		}
+	}
+	if len(l.faded) > 0 {
+		l.exact = false
+		l.gap("some of the rows that are locked are not known, their pages are not in the server's memory", "look again; if it stays so, raise innodb_buffer_pool_size")
+	}
+	return nil
 }
 
 // transactions reads the open transactions. Their times are the server's own, whatever the

@@ -175,11 +175,23 @@ const (
 	share    = 300 // of the time, a scan takes one part in so many
 )
 
-// scan is what the last scan of the tables has found.
-type scan struct {
-	rows  []Row
+// turn is when tables were read from end to end last.
+type turn struct {
 	ended time.Time
 	took  time.Duration
+}
+
+// due tells whether that may be done again.
+func (t turn) due() bool {
+	return t.ended.IsZero() || time.Since(t.ended) >= min(share*t.took, time.Minute)
+}
+
+func turned(began time.Time) turn { return turn{time.Now(), time.Since(began)} }
+
+// scan is what the last scan of the tables has found.
+type scan struct {
+	rows []Row
+	turn
 }
 
 // scan returns the rows that may be locked exclusively: those whose last grant was to a
@@ -193,8 +205,8 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 	if len(among) == 0 {
 		return nil, nil
 	}
-	if last := l.scanned; !last.ended.IsZero() && time.Since(last.ended) < min(share*last.took, time.Minute) {
-		return last.rows, nil
+	if !l.scanned.due() {
+		return l.scanned.rows, nil
 	}
 	began := time.Now()
 	var rows []Row
@@ -219,7 +231,7 @@ func (l *look) scan(ctx context.Context) ([]Row, error) {
 		}
 		return nil
 	})
-	l.scanned = scan{rows, time.Now(), time.Since(began)}
+	l.scanned = scan{rows, turned(began)}
 	return rows, err
 }
 

@@ -27,9 +27,10 @@ var queries = gen.New()
 type Room struct {
 	db *sql.DB
 
-	mu      sync.Mutex
-	scanned scan
-	known   map[Row]grant // what was held at the last look
+	mu       sync.Mutex
+	scanned  scan
+	recalled turn          // when rows were read for their pages
+	known    map[Row]grant // what was held at the last look
 	// programs are those of sessions at the last look: a session keeps its program.
 	programs map[uint64]string
 	blind    Gap // why they are not known
@@ -47,6 +48,12 @@ func New(db *sql.DB) *Room { return &Room{db: db} }
 // tables of locks. That is done again only after 300 times of what it has taken, at most a
 // minute, so that who looks every second hardly burdens the server: a look in between shows
 // the locks that were found before and are still held, and those that somebody waits for.
+//
+// Both servers tell a lock's row only while the row's page is in their memory. Where it isn't,
+// Look reads the table, as rarely, and asks again; what stays unknown is a Gap.
+//
+// MariaDB refreshes its list of transactions only when nobody has read it for 0.1 s: where others
+// do without a pause, all looks show what one of them has seen first.
 //
 // It returns the errors of the driver and of the server. What is not allowed is a Gap and
 // no error, unless it is SELECT on the tables of lockstep.
@@ -76,6 +83,7 @@ type look struct {
 
 	seen  []rowLock       // locks that the server lists, granted and waited for
 	exact bool            // seen has all the locks on lockstep's rows
+	faded map[string]bool // the tables of which the server lists locks without their rows
 	open  map[uint64]*txn // the open transactions by their sessions, nil if unknown
 }
 
@@ -105,6 +113,9 @@ func (l *look) take(ctx context.Context) error {
 		return err
 	}
 	if err := l.catalog(ctx); err != nil {
+		return err
+	}
+	if err := l.recall(ctx); err != nil {
 		return err
 	}
 	held, err := l.held(ctx)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -140,5 +141,47 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestRowsThatLeaveTheMemory proves that locks and waits are seen when the server has moved the
+// pages of their rows out of its memory, on both servers: they list such locks without a row.
+func TestRowsThatLeaveTheMemory(t *testing.T) {
+	t.Parallel()
+	lists := map[testdb.Engine]string{testdb.MariaDB: "information_schema.INNODB_LOCKS", testdb.MySQL: "performance_schema.data_locks"}
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine, testdb.Args("--innodb-buffer-pool-size=8M")).OpenLeases(t)
+			db.Exec(t, "CREATE TABLE many (id INT PRIMARY KEY AUTO_INCREMENT, filler CHAR(250) NOT NULL DEFAULT 'x')")
+			db.Exec(t, "INSERT INTO many (id) VALUES (1), (2), (3), (4), (5), (6), (7), (8)")
+			for range 14 {
+				db.Exec(t, "INSERT INTO many (filler) SELECT filler FROM many")
+			}
+			pool, key := db.Connect(t), txlock.Named("order:42")
+			_, err := begin(t, pool).Lock(t.Context(), key)
+			must(t, err)
+			tx, err := pool.BeginTx(t.Context(), nil)
+			must(t, err)
+			t.Cleanup(func() { _ = tx.Rollback() })
+			scope, err := txlock.Join(t.Context(), tx)
+			must(t, err)
+			db.KeepWaiting(t, tx, func(ctx context.Context) error { _, err := scope.Lock(ctx, key); return err })
+			faded := func() bool {
+				var rows, n int
+				must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM many WHERE filler = 'y'").Scan(&rows))
+				testdb.Refresh()
+				must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+lists[engine]+" WHERE lock_type = 'RECORD' AND lock_data IS NULL").Scan(&n))
+				return n > 0
+			}
+			if !testdb.Await(time.Minute, faded) {
+				t.Fatal("the rows stay in memory")
+			}
+			lookUntil(t, ops.New(db.Admin()), func(p *ops.Picture) bool {
+				return len(p.Locks) == 1 && p.Locks[0].Key == "order:42" && p.Locks[0].Token > 0 &&
+					len(p.Waits) == 1 && p.Waits[0].Key == "order:42" && slices.Equal(p.Waits[0].Blockers, []uint64{p.Locks[0].Session}) &&
+					!slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return strings.Contains(g.What, "memory") })
+			})
+		})
 	}
 }

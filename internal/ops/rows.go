@@ -58,7 +58,8 @@ func (l *look) gap(what, cure string) {
 func (l *look) grant(privilege string) string { return "GRANT " + privilege + " TO " + l.grantee }
 
 // rowOf returns which row a lock is on, by the names of table and index and the primary
-// key as InnoDB writes it: 0x6F726465723A3432, -1. It returns false for what is no row.
+// key as InnoDB writes it: 0x6F726465723A3432, -1. It returns false for what is no row, and for
+// one that InnoDB doesn't tell: that is noted for recall.
 func (l *look) rowOf(database, table, index, data string) (Row, bool) {
 	other := Row{Kind: Other, Table: database + "." + table + " (" + index + ")"}
 	if database == l.Database {
@@ -72,6 +73,10 @@ func (l *look) rowOf(database, table, index, data string) (Row, bool) {
 	}[table]
 	if !ours {
 		return other, true
+	}
+	if data == "" {
+		l.faded[table] = true
+		return Row{}, false
 	}
 	key, slot, _ := strings.Cut(data, ", ")
 	if kind == Hashed {

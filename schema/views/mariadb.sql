@@ -1,5 +1,6 @@
 -- Two views for people at any SQL client, for MariaDB; optional, lockstep doesn't use them.
 -- They show what the user who asks may see: that needs PROCESS. Times are seconds.
+-- A row that is locked, but whose page is not in the server's memory, has no name.
 
 -- lockstep_held: the locks that open transactions hold, and the leases. MariaDB lists a
 -- lock only while somebody waits for it: then contended is 1. The others are read from
@@ -27,7 +28,7 @@ SELECT
 FROM information_schema.INNODB_LOCKS d
 JOIN information_schema.INNODB_TRX x ON x.trx_id = d.lock_trx_id AND x.trx_id > 0 AND (x.trx_requested_lock_id IS NULL OR x.trx_requested_lock_id <> d.lock_id)
 JOIN information_schema.PROCESSLIST p ON p.id = x.trx_mysql_thread_id
-WHERE LOCATE(CONCAT('`', DATABASE(), '`.`lockstep_'), d.lock_table) = 1 AND d.lock_data NOT LIKE '%, -1'
+WHERE LOCATE(CONCAT('`', DATABASE(), '`.`lockstep_'), d.lock_table) = 1 AND COALESCE(d.lock_data, '') NOT LIKE '%, -1'
 UNION ALL
 SELECT
   CASE WHEN l.slot = 0 THEN 'lease' WHEN l.slot <= 1000 THEN 'permit' ELSE 'reader' END,

@@ -1,6 +1,7 @@
 -- Two views for people at any SQL client, for MySQL; optional, lockstep doesn't use them.
 -- They show what the user who asks may see: that needs SELECT on performance_schema.* and
 -- PROCESS. Times are seconds.
+-- A row that is locked, but whose page is not in the server's memory, has no name.
 
 -- lockstep_held: the locks that open transactions hold, and the leases.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockstep_held AS
@@ -20,7 +21,7 @@ JOIN information_schema.INNODB_TRX x ON x.trx_id = d.engine_transaction_id
 JOIN performance_schema.threads t ON t.processlist_id = x.trx_mysql_thread_id
 LEFT JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id AND s.nesting_event_level = 0
 WHERE d.object_schema = DATABASE() AND d.object_name LIKE 'lockstep|_%' ESCAPE '|' AND d.lock_type = 'RECORD' AND d.lock_status = 'GRANTED'
-  AND d.lock_mode NOT LIKE '%,GAP%' AND d.lock_mode NOT LIKE '%INSERT_INTENTION%' AND d.lock_data <> 'supremum pseudo-record' AND d.lock_data NOT LIKE '%, -1'
+  AND d.lock_mode NOT LIKE '%,GAP%' AND d.lock_mode NOT LIKE '%INSERT_INTENTION%' AND COALESCE(d.lock_data, '') <> 'supremum pseudo-record' AND COALESCE(d.lock_data, '') NOT LIKE '%, -1'
 UNION ALL
 SELECT
   CASE WHEN l.slot = 0 THEN 'lease' WHEN l.slot <= 1000 THEN 'permit' ELSE 'reader' END,
