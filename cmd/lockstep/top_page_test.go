@@ -58,6 +58,7 @@ func (s *stage) top() string {
 	s.Helper()
 	var picture *ops.Picture
 	if !testdb.Await(time.Minute, func() (seen bool) {
+		testdb.Refresh()
 		var err error
 		picture, err = ops.New(s.db.Admin()).Look(s.Context())
 		s.must(err)

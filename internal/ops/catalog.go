@@ -3,9 +3,13 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // catalog asks the server for its transactions and locks. The two servers have different
@@ -44,38 +48,78 @@ func (l *look) recall(ctx context.Context) error {
 	return nil
 }
 
+// openTx is a row of the server's list of transactions.
+type openTx struct {
+	session   uint64
+	ours      bool // it is of the session that reads
+	made      bool // the list was made for who reads it
+	requested sql.NullString
+	waits     sql.NullFloat64
+	age       float64
+	statement sql.NullString
+	txn
+}
+
 // transactions reads the open transactions. Their times are the server's own, whatever the
-// session's time zone is.
+// session's time zone is. A server makes its list anew only when nobody has read it for 0.1 s:
+// a list that was made for somebody else is read again after a random pause, for a while.
 func (l *look) transactions(ctx context.Context) error {
-	type row struct {
-		session   uint64
-		requested sql.NullString
-		waits     sql.NullFloat64
-		age       float64
-		statement sql.NullString
-		txn
+	for began := time.Now(); ; {
+		all, err := l.listed(ctx)
+		if denied(err) {
+			l.gap("how old transactions are, and what other users hold, is not known", l.grant("PROCESS ON *.*"))
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fresh := false
+		l.open = make(map[uint64]*txn, len(all))
+		for _, r := range all {
+			if r.ours {
+				fresh = fresh || r.made
+				continue
+			}
+			t := r.txn
+			t.requested, t.age, t.waits, t.statement = r.requested.String, Seconds(max(0, r.age)), Seconds(max(0, r.waits.Float64)), r.statement.String
+			l.open[r.session] = &t
+		}
+		if fresh {
+			return nil
+		}
+		if time.Since(began) > patience {
+			l.gap("the server's list of transactions is old: others read it all the time", "look again; read information_schema.INNODB_TRX less often than every 0.1 s")
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100*time.Millisecond + rand.N(100*time.Millisecond)):
+		}
 	}
-	all, err := every(ctx, l.db, `SELECT trx_mysql_thread_id, trx_id, trx_requested_lock_id, trx_rows_locked,
-		TIMESTAMPDIFF(MICROSECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
-		TIMESTAMPDIFF(MICROSECOND, trx_wait_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
-		LEFT(trx_query, 1024)
-		FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0`, nil, func(r *row) []any {
-		return []any{&r.session, &r.id, &r.requested, &r.locks, &r.age, &r.waits, &r.statement}
-	})
-	if denied(err) {
-		l.gap("how old transactions are, and what other users hold, is not known", l.grant("PROCESS ON *.*"))
-		return nil
-	}
-	if err != nil {
+}
+
+// patience is for how long a list is looked for that is not older than the look.
+const patience = 2 * time.Second
+
+// listed reads the list of transactions in one that is on it, with this statement and its random
+// number, if the list was made for it.
+func (l *look) listed(ctx context.Context) (all []openTx, err error) {
+	err = rawsql.InTx(ctx, l.db, sql.TxOptions{ReadOnly: true}, func(tx *sql.Tx) error {
+		if _, err := every(ctx, tx, "SELECT slot FROM lockstep_leases WHERE name = ''", nil, func(slot *int64) []any { return []any{slot} }); err != nil {
+			return err // a transaction begins with what it reads
+		}
+		number := strconv.FormatUint(rand.Uint64()|1<<63, 10)
+		all, err = every(ctx, tx, `SELECT trx_mysql_thread_id, trx_mysql_thread_id = CONNECTION_ID(), COALESCE(LOCATE('`+number+`', trx_query), 0) > 0, trx_id, trx_requested_lock_id, trx_rows_locked,
+			TIMESTAMPDIFF(MICROSECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
+			TIMESTAMPDIFF(MICROSECOND, trx_wait_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
+			LEFT(trx_query, 1024)
+			FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0`, nil, func(r *openTx) []any {
+			return []any{&r.session, &r.ours, &r.made, &r.id, &r.requested, &r.locks, &r.age, &r.waits, &r.statement}
+		})
 		return err
-	}
-	l.open = make(map[uint64]*txn, len(all))
-	for _, r := range all {
-		t := r.txn
-		t.requested, t.age, t.waits, t.statement = r.requested.String, Seconds(max(0, r.age)), Seconds(max(0, r.waits.Float64)), r.statement.String
-		l.open[r.session] = &t
-	}
-	return nil
+	})
+	return all, err
 }
 
 // locksOfMariaDB reads the locks that somebody waits for; MariaDB lists no others. A

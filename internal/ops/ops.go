@@ -52,8 +52,8 @@ func New(db *sql.DB) *Room { return &Room{db: db} }
 // Both servers tell a lock's row only while the row's page is in their memory. Where it isn't,
 // Look reads the table, as rarely, and asks again; what stays unknown is a Gap.
 //
-// MariaDB refreshes its list of transactions only when nobody has read it for 0.1 s: where others
-// do without a pause, all looks show what one of them has seen first.
+// A server makes its list of transactions anew only when nobody has read it for 0.1 s: where others
+// read it, Look tries again for two seconds, after which an old list is a Gap.
 //
 // It returns the errors of the driver and of the server. What is not allowed is a Gap and
 // no error, unless it is SELECT on the tables of lockstep.

@@ -185,3 +185,57 @@ func TestRowsThatLeaveTheMemory(t *testing.T) {
 		})
 	}
 }
+
+// TestOldListOfTransactions proves that a look finds what is new although others look, and tells
+// where they never pause: the server doesn't make its list of transactions anew then.
+func TestOldListOfTransactions(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine).OpenLeases(t)
+			pool, key := db.Connect(t), txlock.Named("order:42")
+			old := func(p *ops.Picture) bool {
+				return slices.ContainsFunc(p.Gaps, func(g ops.Gap) bool { return strings.Contains(g.What, "is old") })
+			}
+			count := func() {
+				var n int
+				must(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.INNODB_TRX").Scan(&n))
+			}
+			count()
+			tx, err := pool.BeginTx(t.Context(), nil)
+			must(t, err)
+			t.Cleanup(func() { _ = tx.Rollback() })
+			scope, err := txlock.Join(t.Context(), tx)
+			must(t, err)
+			_, err = scope.Lock(t.Context(), key)
+			must(t, err)
+			count() // a look of others at the same time
+			p, err := ops.New(db.Admin()).Look(t.Context())
+			must(t, err)
+			if s := p.Sessions[uint64(testdb.ConnID(t, tx))]; old(p) || len(p.Locks) != 1 || engine == testdb.MySQL && s.RowLocks == 0 {
+				t.Errorf("one look beside another's shows %+v", p)
+			}
+
+			stop, ended := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(ended)
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(5 * time.Millisecond):
+						count()
+					}
+				}
+			}()
+			p, err = ops.New(db.Admin()).Look(t.Context())
+			close(stop)
+			<-ended
+			must(t, err)
+			if !old(p) {
+				t.Errorf("a look beside one that never pauses shows %+v", p)
+			}
+		})
+	}
+}
