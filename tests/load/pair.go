@@ -3,6 +3,8 @@ package load
 import (
 	"database/sql"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -151,21 +153,40 @@ func (n Node) WaitNoMore(t *testing.T) {
 	}
 }
 
-// acknowledged returns when the primary has a replica that acknowledges.
+// acknowledged returns when the primary has a replica that acknowledges, and that has received
+// all that the primary has: it can be promoted then without a loss.
 func (p *Pair) acknowledged(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	var all string
+	if err := p.Primary.Admin.QueryRow("SELECT @@gtid_binlog_pos").Scan(&all); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		var name, clients string
 		if err := p.Primary.Admin.QueryRow("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_clients'").Scan(&name, &clients); err != nil {
 			t.Fatal(err)
 		}
-		if clients == "1" {
+		received := slaveStatus(t, p.Replica.Admin)["Gtid_IO_Pos"]
+		if clients == "1" && sequence(t, received) >= sequence(t, all) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the primary has %s replicas that acknowledge, want 1", clients)
+			t.Fatalf("the primary has %s replicas that acknowledge, want 1; it has received %q of %q", clients, received, all)
 		}
 	}
+}
+
+// sequence returns the last number of a GTID, which is domain-server-number.
+func sequence(t *testing.T, gtid string) int {
+	t.Helper()
+	if gtid == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(gtid[strings.LastIndexByte(gtid, '-')+1:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // FailOver promotes the replica of a semi-synchronous pair, has the clients routed to it, and
