@@ -48,46 +48,19 @@ func (l *look) recall(ctx context.Context) error {
 	return nil
 }
 
-// openTx is a row of the server's list of transactions.
-type openTx struct {
-	session   uint64
-	ours      bool // it is of the session that reads
-	made      bool // the list was made for who reads it
-	requested sql.NullString
-	waits     sql.NullFloat64
-	age       float64
-	statement sql.NullString
-	txn
-}
-
-// transactions reads the open transactions. Their times are the server's own, whatever the
-// session's time zone is. A server makes its list anew only when nobody has read it for 0.1 s:
-// a list that was made for somebody else is read again after a random pause, for a while.
+// transactions reads the open transactions. A server makes its list anew only when nobody has
+// read it for 0.1 s: a list that was made for somebody else is read again after a random pause,
+// for a while.
 func (l *look) transactions(ctx context.Context) error {
 	for began := time.Now(); ; {
-		all, err := l.listed(ctx)
-		if denied(err) {
+		fresh, err := l.listed(ctx)
+		switch {
+		case denied(err):
 			l.gap("how old transactions are, and what other users hold, is not known", l.grant("PROCESS ON *.*"))
 			return nil
-		}
-		if err != nil {
+		case err != nil || fresh:
 			return err
-		}
-		fresh := false
-		l.open = make(map[uint64]*txn, len(all))
-		for _, r := range all {
-			if r.ours {
-				fresh = fresh || r.made
-				continue
-			}
-			t := r.txn
-			t.requested, t.age, t.waits, t.statement = r.requested.String, Seconds(max(0, r.age)), Seconds(max(0, r.waits.Float64)), r.statement.String
-			l.open[r.session] = &t
-		}
-		if fresh {
-			return nil
-		}
-		if time.Since(began) > patience {
+		case time.Since(began) > patience:
 			l.gap("the server's list of transactions is old: others read it all the time", "look again; read information_schema.INNODB_TRX less often than every 0.1 s")
 			return nil
 		}
@@ -103,8 +76,19 @@ func (l *look) transactions(ctx context.Context) error {
 const patience = 2 * time.Second
 
 // listed reads the list of transactions in one that is on it, with this statement and its random
-// number, if the list was made for it.
-func (l *look) listed(ctx context.Context) (all []openTx, err error) {
+// number, if the list was made for it: it is fresh then. Its times are the server's own, whatever
+// the session's time zone is.
+func (l *look) listed(ctx context.Context) (fresh bool, err error) {
+	type row struct {
+		session    uint64
+		ours, made bool
+		requested  sql.NullString
+		waits      sql.NullFloat64
+		age        float64
+		statement  sql.NullString
+		txn
+	}
+	var all []row
 	err = rawsql.InTx(ctx, l.db, sql.TxOptions{ReadOnly: true}, func(tx *sql.Tx) error {
 		if _, err := every(ctx, tx, "SELECT slot FROM lockstep_leases WHERE name = ''", nil, func(slot *int64) []any { return []any{slot} }); err != nil {
 			return err // a transaction begins with what it reads
@@ -114,12 +98,25 @@ func (l *look) listed(ctx context.Context) (all []openTx, err error) {
 			TIMESTAMPDIFF(MICROSECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
 			TIMESTAMPDIFF(MICROSECOND, trx_wait_started, CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', 'SYSTEM')) / 1000000,
 			LEFT(trx_query, 1024)
-			FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0`, nil, func(r *openTx) []any {
+			FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0`, nil, func(r *row) []any {
 			return []any{&r.session, &r.ours, &r.made, &r.id, &r.requested, &r.locks, &r.age, &r.waits, &r.statement}
 		})
 		return err
 	})
-	return all, err
+	if err != nil {
+		return false, err
+	}
+	l.open = make(map[uint64]*txn, len(all))
+	for _, r := range all {
+		if r.ours {
+			fresh = r.made
+			continue
+		}
+		t := r.txn
+		t.requested, t.age, t.waits, t.statement = r.requested.String, Seconds(max(0, r.age)), Seconds(max(0, r.waits.Float64)), r.statement.String
+		l.open[r.session] = &t
+	}
+	return fresh, nil
 }
 
 // locksOfMariaDB reads the locks that somebody waits for; MariaDB lists no others. A

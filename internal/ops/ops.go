@@ -34,7 +34,6 @@ type Room struct {
 	// programs are those of sessions at the last look: a session keeps its program.
 	programs map[uint64]string
 	blind    Gap // why they are not known
-	Debug    map[string]time.Duration
 }
 
 // New returns a Room for the database of the pool. It sends nothing yet. The pool should
