@@ -56,7 +56,7 @@ func screenshots(t *testing.T, engine testdb.Engine) {
 		s.do(chromedp.EmulateViewport(shot.width, shot.height))
 		s.open(shot.page)
 		s.becomes(shot.shows, "Live")
-		picture := get(s, chromedp.FullScreenshot(100))
+		picture := browser.Get(s.tab, s.T, chromedp.FullScreenshot(100))
 		config, err := png.DecodeConfig(bytes.NewReader(picture))
 		s.must(err)
 		if int64(config.Width) != shot.width || int64(config.Height) < shot.height/2 || len(picture) > 300_000 {

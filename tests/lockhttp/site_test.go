@@ -78,28 +78,15 @@ func (s *site) must(err error) {
 	}
 }
 
-// do does something in the browser, within the time that a busy machine needs.
 func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.tab, 3*time.Minute)
-	defer cancel()
-	s.must(chromedp.Do(ctx, steps...))
-}
-
-// get returns what an action of the browser returns.
-func get[T any](s *site, action chromedp.Action[T]) T {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.tab, 3*time.Minute)
-	defer cancel()
-	value, err := chromedp.Run(ctx, action)
-	s.must(err)
-	return value
+	browser.Do(s.tab, s.T, steps...)
 }
 
 // eval returns the value of an expression.
 func eval[T any](s *site, script string) T {
 	s.Helper()
-	return get(s, chromedp.Evaluate[T](script))
+	return browser.Get(s.tab, s.T, chromedp.Evaluate[T](script))
 }
 
 func (s *site) open(page string) {
@@ -114,7 +101,7 @@ const settled = `performance.getEntriesByType("navigation").some(n => n.loadEven
 // text returns what the page shows, which is nothing between two pages.
 func (s *site) text() string {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.tab, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(s.tab, browser.Limit)
 	defer cancel()
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](settled+` ? document.body.innerText : ""`))
 	if gone := (*cdproto.Error)(nil); errors.As(err, &gone) && strings.HasPrefix(gone.Message, "Cannot find context") {

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -34,6 +35,31 @@ func Open(t *testing.T) context.Context {
 		t.Fatal(err)
 	}
 	return ctx
+}
+
+// Limit is the time that a busy machine needs for what is done in a browser.
+const Limit = 3 * time.Minute
+
+// Do does something in the browser.
+func Do(tab context.Context, t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(tab, Limit)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Get returns what an action of the browser returns.
+func Get[T any](tab context.Context, t *testing.T, action chromedp.Action[T]) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(tab, Limit)
+	defer cancel()
+	value, err := chromedp.Run(ctx, action)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
 }
 
 // find finds Chromium, or as root on Debian installs it.

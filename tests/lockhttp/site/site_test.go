@@ -60,26 +60,15 @@ func visit(t *testing.T) *site {
 	return s
 }
 
-// do does something in the browser, within the time that a busy machine needs.
 func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.tab, 3*time.Minute)
-	defer cancel()
-	if err := chromedp.Do(ctx, steps...); err != nil {
-		s.Fatal(err)
-	}
+	browser.Do(s.tab, s.T, steps...)
 }
 
 // eval returns the value of an expression.
 func eval[T any](s *site, script string) T {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.tab, 3*time.Minute)
-	defer cancel()
-	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](script))
-	if err != nil {
-		s.Fatal(err)
-	}
-	return value
+	return browser.Get(s.tab, s.T, chromedp.Evaluate[T](script))
 }
 
 func (s *site) becomes(condition string) {
