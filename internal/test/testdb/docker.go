@@ -126,7 +126,7 @@ func (d *dockerServer) create(ctx context.Context, port int) error {
 	if d.engine == MySQL {
 		return nil // makes its certificates itself
 	}
-	if err := writeCertificates(d.dir); err != nil {
+	if err := WriteCertificates(d.dir); err != nil {
 		return err
 	}
 	for _, file := range []string{"ca.pem", "cert.pem", "key.pem"} {

@@ -20,6 +20,13 @@ func findInstance(ctx context.Context, engine Engine, o options) (*instance, err
 		}
 		return newDocker(ctx, engine, image, o)
 	}
+	if t, ok := chosenTree(engine); ok {
+		b, err := t.installed(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return newLocal(ctx, engine, b, o)
+	}
 	if b, ok := localBinary(ctx, engine); ok {
 		return newLocal(ctx, engine, b, o)
 	}
@@ -75,10 +82,10 @@ func localBinary(ctx context.Context, engine Engine) (binary, bool) {
 	return binary{}, false
 }
 
-// installed returns the paths of a program, also from the directories for
-// administrators, which are rarely in PATH.
-func installed(name string) []string {
-	dirs := append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/usr/local/bin")
+// installed returns the paths of a program: in the directories that are given, in PATH, and
+// in those for administrators, which are rarely in PATH.
+func installed(name string, first ...string) []string {
+	dirs := slices.Concat(first, filepath.SplitList(os.Getenv("PATH")), []string{"/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/usr/local/bin"})
 	var paths []string
 	for _, dir := range dirs {
 		path := filepath.Join(dir, name)
@@ -92,27 +99,21 @@ func installed(name string) []string {
 // installBinary installs a server from the packages of Debian or Ubuntu, or
 // finds the one that it unpacked into the cache before.
 func installBinary(ctx context.Context, engine Engine) (binary, error) {
+	if engine == MySQL {
+		return mysqlTree.installed(ctx)
+	}
 	cache, err := cacheDir()
 	if err != nil {
 		return binary{}, err
 	}
-	if b := treeBinary(mysqlTree(cache)); engine == MySQL && b.works(ctx, engine) {
-		return b, nil
-	}
-	if runtime.GOOS != "linux" || len(installed("apt-get")) == 0 {
-		return binary{}, errors.New("there is no apt-get to install it with")
-	}
-	if os.Geteuid() != 0 {
-		return binary{}, errors.New("only root may install it")
+	if err := mayInstall(); err != nil {
+		return binary{}, err
 	}
 	unlock, err := lockFile(ctx, filepath.Join(cache, "install.lock"))
 	if err != nil {
 		return binary{}, err
 	}
 	defer unlock()
-	if engine == MySQL {
-		return fillCache(ctx, cache, downloadMySQL)
-	}
 	// The core package has the server without the service, so that nothing
 	// is started that somebody else must stop.
 	if err := aptInstall(ctx, "mariadb-server-core", "mariadb-client-core"); err != nil {
@@ -122,6 +123,17 @@ func installBinary(ctx context.Context, engine Engine) (binary, error) {
 		return b, nil
 	}
 	return binary{}, errors.New("the package mariadb-server-core has no server that runs")
+}
+
+// mayInstall says why this process can't install Debian's packages.
+func mayInstall() error {
+	if runtime.GOOS != "linux" || len(installed("apt-get")) == 0 {
+		return errors.New("there is no apt-get to install it with")
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("only root may install it")
+	}
+	return nil
 }
 
 // aptInstall installs packages. Lists that are missing or old are the common

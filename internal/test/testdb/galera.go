@@ -26,6 +26,7 @@ const nobody = 65534
 // galera is what the nodes have in common.
 type galera struct {
 	binary   binary
+	root     string // below which the rest of it is
 	provider string
 	scripts  string // directory of wsrep_sst_rsync
 	address  string // gcomm://...
@@ -47,7 +48,7 @@ type galeraNode struct {
 // All nodes are synchronised when it returns. A node ends by Stop, as any server, and
 // after Kill, Restart has it join the others again: at least one of them must run.
 func StartGalera(ctx context.Context, n int, opts ...Option) (nodes []*Server, err error) {
-	g := &galera{}
+	g := &galera{root: "/"}
 	if err := mayStart(); err != nil {
 		return nil, err
 	}
@@ -117,46 +118,57 @@ func (g *galera) find(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t, chosen := chosenTree(MariaDB)
+	if chosen {
+		if g.binary, err = t.installed(ctx); err != nil {
+			return err
+		}
+		g.root = t.path(cache)
+	}
 	unlock, err := lockFile(ctx, filepath.Join(cache, "install.lock"))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	var missing []string
-	var ok bool
-	if g.binary, ok = localBinary(ctx, MariaDB); !ok {
-		missing = append(missing, "mariadb-server-core", "mariadb-client-core")
-	}
-	if g.provider = provider(); g.provider == "" {
-		missing = append(missing, "galera-4")
-	}
-	for name, from := range map[string]string{"rsync": "rsync", "lsof": "lsof", "ip": "iproute2"} { // of the script
-		if len(installed(name)) == 0 {
-			missing = append(missing, from)
-		}
-	}
-	if len(missing) > 0 {
+	if missing := g.missing(ctx); len(missing) > 0 {
 		if os.Geteuid() != 0 || len(installed("apt-get")) == 0 {
 			return fmt.Errorf("install %s", strings.Join(missing, ", "))
 		}
 		if err := aptInstall(ctx, missing...); err != nil {
 			return err
 		}
-		if g.binary, ok = localBinary(ctx, MariaDB); !ok {
-			return errors.New("the package mariadb-server-core has no server that runs")
-		}
-		if g.provider = provider(); g.provider == "" {
-			return errors.New("the package galera-4 has no libgalera_smm.so")
+		if missing = g.missing(ctx); len(missing) > 0 {
+			return fmt.Errorf("the packages %s don't have what they should", strings.Join(missing, ", "))
 		}
 	}
-	g.scripts, err = transferScripts(ctx, cache)
+	g.scripts, err = transferScripts(ctx, cache, g.root)
 	return err
 }
 
+// missing finds the programs that are there, and returns the packages of the others.
+func (g *galera) missing(ctx context.Context) (packages []string) {
+	found := g.binary.command != nil
+	if !found {
+		g.binary, found = localBinary(ctx, MariaDB)
+	}
+	if !found {
+		packages = append(packages, "mariadb-server-core", "mariadb-client-core")
+	}
+	if g.provider = provider(g.root); g.provider == "" {
+		packages = append(packages, "galera-4")
+	}
+	for name, from := range map[string]string{"rsync": "rsync", "lsof": "lsof", "ip": "iproute2"} { // of the script
+		if len(installed(name)) == 0 {
+			packages = append(packages, from)
+		}
+	}
+	return packages
+}
+
 // provider returns the path of the wsrep provider, or "".
-func provider() string {
-	for _, pattern := range []string{"/usr/lib/galera/libgalera_smm.so", "/usr/lib/libgalera_smm.so", "/usr/lib*/galera*/libgalera_smm.so"} {
-		if found, _ := filepath.Glob(pattern); len(found) > 0 { // the pattern is right
+func provider(root string) string {
+	for _, pattern := range []string{"usr/lib/galera/libgalera_smm.so", "usr/lib/libgalera_smm.so", "usr/lib*/galera*/libgalera_smm.so"} {
+		if found, _ := filepath.Glob(filepath.Join(root, pattern)); len(found) > 0 { // the pattern is right
 			return found[0]
 		}
 	}
@@ -165,9 +177,9 @@ func provider() string {
 
 // transferScripts returns the directory of wsrep_sst_rsync. It comes with the package
 // mariadb-server, which would make a user and a service: only its files are taken.
-func transferScripts(ctx context.Context, cache string) (string, error) {
+func transferScripts(ctx context.Context, cache, root string) (string, error) {
 	const script = "wsrep_sst_rsync"
-	if paths := installed(script); len(paths) > 0 {
+	if paths := installed(script, filepath.Join(root, "usr/bin")); len(paths) > 0 {
 		return filepath.Dir(paths[0]), nil
 	}
 	dir := filepath.Join(cache, "galera")
@@ -230,6 +242,14 @@ func (n *galeraNode) prepare(ctx context.Context, password string) (err error) {
 			return err
 		}
 	}
+	// The server puts the programs of its base before those of this machine, for the scripts. Those
+	// of a tree don't run here without its loader, so the base of a node has none.
+	if err := os.Mkdir(n.base(), 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink(filepath.Join(n.root, "usr/share"), filepath.Join(n.base(), "share")); err != nil {
+		return err
+	}
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -246,6 +266,7 @@ func (n *galeraNode) first() bool {
 	return strings.HasPrefix(n.address, "gcomm://"+n.host.address(n.group))
 }
 
+func (n *galeraNode) base() string  { return filepath.Join(n.dir, "base") }
 func (n *galeraNode) data() string  { return filepath.Join(n.dir, "data") }
 func (n *galeraNode) setup() string { return filepath.Join(n.dir, "init.sql") }
 
@@ -253,7 +274,7 @@ func (n *galeraNode) setup() string { return filepath.Join(n.dir, "init.sql") }
 // is found out first, so that it asks the others for no more than what it lacks.
 func (n *galeraNode) spawn(ctx context.Context, port int) (*Child, error) {
 	args := []string{
-		"--datadir=" + n.data(), "--tmpdir=" + n.dir, "--socket=" + n.socket,
+		"--basedir=" + n.base(), "--datadir=" + n.data(), "--tmpdir=" + n.dir, "--socket=" + n.socket,
 		"--pid-file=" + filepath.Join(n.dir, "pid"),
 		"--bind-address=" + n.host.bind(), "--skip-name-resolve", fmt.Sprintf("--port=%d", port), fmt.Sprintf("--server-id=%d", n.group),
 		"--log-bin=" + filepath.Join(n.data(), "bin"), "--log-slave-updates", "--sync-binlog=0", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-flush-log-at-trx-commit=2",
@@ -277,7 +298,11 @@ func (n *galeraNode) spawn(ctx context.Context, port int) (*Child, error) {
 		args = append(args, "--wsrep-new-cluster", "--init-file="+n.setup())
 	}
 	n.joined = true
-	return n.startLogged(n.command(args))
+	c, err := n.startLogged(n.command(args))
+	if errors.Is(err, os.ErrPermission) {
+		err = fmt.Errorf("%w: put the server where the user nobody may read it, by LOCKSTEP_CACHE", err)
+	}
+	return c, err
 }
 
 // command is the server's, with the scripts in its path, as a user who isn't root.

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // newLocal prepares a server of this machine: a private directory with a data
@@ -50,7 +51,7 @@ func (i *instance) prepareLocal(ctx context.Context, engine Engine, b binary, o 
 		"--bind-address=127.0.0.1",
 	)
 	if engine == MariaDB { // MySQL makes its certificates itself
-		if err := writeCertificates(i.dir); err != nil {
+		if err := WriteCertificates(i.dir); err != nil {
 			return err
 		}
 		line = append(line, tlsArgs(i.dir)...)
@@ -93,14 +94,33 @@ func initialise(ctx context.Context, engine Engine, b binary, data string) error
 		line := b.line(append(asRoot(), "--initialize-insecure", "--loose-innodb-redo-log-capacity=8M", "--datadir="+data)...)
 		return run(ctx, env, line[0], line[1:]...)
 	}
-	paths := append(installed("mariadb-install-db"), installed("mysql_install_db")...)
-	if len(paths) == 0 {
-		return fmt.Errorf("%s has no mariadb-install-db beside it", b.origin)
+	script, err := b.installScript()
+	if err != nil {
+		return err
 	}
-	args := append([]string{"--no-defaults"}, asRoot()...)
+	args := slices.Concat([]string{"--no-defaults"}, b.args, asRoot())
+	if len(b.command) > 1 { // the script calls a server by one name
+		server := filepath.Join(filepath.Dir(data), "server")
+		text := "#!/bin/sh\nexec '" + strings.Join(b.command, "' '") + "' \"$@\"\n"
+		if err := os.WriteFile(server, []byte(text), 0o700); err != nil {
+			return err
+		}
+		env = append(env, "MYSQLD_BOOTSTRAP="+server)
+	}
 	// Force: this host may be without a name that resolves.
 	args = append(args, "--force", "--auth-root-authentication-method=normal", "--skip-test-db", "--datadir="+data)
-	return run(ctx, env, paths[0], args...)
+	return run(ctx, env, script, args...)
+}
+
+// installScript is the one that came with the server, or any.
+func (b binary) installScript() (string, error) {
+	bin := filepath.Join(filepath.Dir(b.command[len(b.command)-1]), "../bin")
+	for _, name := range []string{"mariadb-install-db", "mysql_install_db"} {
+		if paths := installed(name, bin); len(paths) > 0 {
+			return paths[0], nil
+		}
+	}
+	return "", fmt.Errorf("%s has no mariadb-install-db beside it", b.origin)
 }
 
 // asRoot allows the servers to run as root, which they refuse by default.

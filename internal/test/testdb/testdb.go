@@ -104,7 +104,9 @@ type Server struct {
 // of: a server binary on this machine, Docker, and, as root, a package of the
 // operating system. Where LOCKSTEP_MARIADB_IMAGE or LOCKSTEP_MYSQL_IMAGE names
 // a Docker image, only that is used, so that nobody tests another version
-// than they meant.
+// than they meant. Otherwise LOCKSTEP_MARIADB_DEBIAN may name a suite of Debian,
+// such as trixie: then only the MariaDB of that is used, which root downloads once
+// into the cache, without Docker and beside what is installed.
 //
 // The server answers when Start returns. It ends with Stop, and at the latest
 // with this process, even if that is killed.

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// tlsArgs are MariaDB's arguments for the files of writeCertificates.
+// tlsArgs are MariaDB's arguments for the files of WriteCertificates.
 func tlsArgs(dir string) []string {
 	return []string{
 		"--ssl-ca=" + filepath.Join(dir, "ca.pem"),
@@ -24,9 +24,9 @@ func tlsArgs(dir string) []string {
 	}
 }
 
-// writeCertificates makes a certification authority and a certificate of it
+// WriteCertificates makes a certification authority and a certificate of it
 // for the loopback addresses, good for a day.
-func writeCertificates(dir string) error {
+func WriteCertificates(dir string) error {
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
