@@ -6,7 +6,6 @@ import (
 
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/inside"
-	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // include is inside.Lock.Include.
@@ -35,17 +34,15 @@ func include(ctx context.Context, s *Scope, verb string, key Key, send func(ctx 
 
 // includeOnce calls send once.
 func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.Context, in *inside.Included) error) (fence bool, err error) {
-	in := &inside.Included{Tx: s.tx, Snapshot: s.mayHaveSnapshot(), Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}
+	snapshot := s.mayHaveSnapshot()
+	// The row of a lease is written by its renewals: a change since the snapshot is no
+	// reason to roll the transaction back.
+	in := &inside.Included{Tx: s.regardless(snapshot, nil), Snapshot: snapshot, Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}
 	if s.book != nil {
 		if err := s.book.Err(); err != nil {
 			return false, err
 		}
 		in.Fenced = s.book.Fenced(key.name)
-	}
-	if in.Snapshot && s.server.SnapshotIsolation {
-		// The row of a lease is written by its renewals: a change since the
-		// snapshot is no reason to roll the transaction back.
-		in.Tx = s.withVariables([]string{rawsql.AllowStale})
 	}
 	err = send(s.own(ctx, guard.Call{Fresh: !in.Snapshot}), in)
 	return in.Fence, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -213,14 +214,10 @@ func (s *state) atMostOnMariaDB(atMost time.Duration, take func(variables ...str
 // with the snapshot guard of the server, or else ours.
 func (a *attempt) takeRow(ctx context.Context, variables ...string) (uint64, error) {
 	compare := a.guardsSnapshot()
-	if a.snapshot && a.server.SnapshotIsolation {
-		variable := rawsql.RefuseStale
-		if a.compares {
-			variable = rawsql.AllowStale // a conflict, where the other ends the transaction
-		}
-		variables, compare = append(variables, variable), false
+	db := a.regardless(a.snapshot, variables) // of a version: a conflict, where the other ends the transaction
+	if compare && a.server.SnapshotIsolation {
+		db, compare = a.withVariables(append(variables, rawsql.RefuseStale)), false
 	}
-	db := a.withVariables(variables)
 	switch {
 	case a.shared:
 		return a.takeShared(ctx, db, compare)
@@ -285,6 +282,23 @@ func (s *state) withVariables(variables []string) gen.DBTX {
 	}
 	prefix := rawsql.For(variables...)
 	return s.rewritten(func(query string) string { return prefix + query })
+}
+
+// regardless is the transaction with variables of MariaDB for each statement: that a row
+// has changed since a snapshot is no reason to refuse it.
+func (s *state) regardless(snapshot bool, variables []string) gen.DBTX {
+	if s.mayBeRefused(snapshot) {
+		variables = append(slices.Clip(variables), rawsql.AllowStale)
+	}
+	return s.withVariables(variables)
+}
+
+// mayBeRefused tells whether a MariaDB may refuse a row that has changed since a snapshot
+// without being asked to, by innodb_snapshot_isolation of the session. At SERIALIZABLE that
+// is so of the first statement, too, which has its snapshot before it waits for the row. On
+// a plain pool nobody knows the level.
+func (s *state) mayBeRefused(snapshot bool) bool {
+	return s.server.SnapshotIsolation && (snapshot || s.book == nil || s.book.Serializable())
 }
 
 // fresh marks the statement that takes the row. Where no snapshot guard follows,

@@ -47,8 +47,11 @@ func (m *many) within(ctx context.Context, variables ...string) (map[record]uint
 		return m.callMany(ctx)
 	}
 	table, n, prefix := m.table(), len(m.keys), ""
-	if m.snapshot && m.server.SnapshotIsolation {
+	switch {
+	case m.snapshot && m.server.SnapshotIsolation:
 		variables = append(variables, rawsql.RefuseStale)
+	case m.mayBeRefused(false):
+		variables = append(variables, rawsql.AllowStale)
 	}
 	if variables != nil {
 		prefix = rawsql.For(variables...)

@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
@@ -234,13 +233,4 @@ func (c onceCall) compare(fingerprint []byte) error {
 		return ErrMismatch
 	}
 	return nil
-}
-
-// regardless is the transaction with variables of MariaDB for each statement: that a row
-// has changed since a snapshot is no reason to refuse it.
-func (s *state) regardless(snapshot bool, variables []string) gen.DBTX {
-	if snapshot && s.server.SnapshotIsolation {
-		variables = append(slices.Clip(variables), rawsql.AllowStale)
-	}
-	return s.withVariables(variables)
 }

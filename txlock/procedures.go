@@ -220,5 +220,5 @@ func (s *state) versionOf(ctx context.Context, r record) (version uint64, err er
 			return shown.V, err
 		}
 	}
-	return r.tokenOrZero(s.own(ctx, guard.Call{Reads: true}), s.tx)
+	return r.tokenOrZero(s.own(ctx, guard.Call{Reads: true}), s.regardless(false, nil))
 }
