@@ -19,7 +19,8 @@ import (
 // varbinary is what to write for a column that compares strings as keys are compared.
 const varbinary = `gorm:"type:varbinary(191)"`
 
-// noCollation is that of numbers and dates, and of MariaDB's UUID and INET6, which are told as CHAR.
+// noCollation is that of numbers and dates, and of MariaDB's UUID and INET6, which are told as CHAR:
+// what has no collation of its own has the coercibility 5, on MariaDB 11.8 it is 7.
 const noCollation = "none"
 
 // columnType is what a column of a primary key is, as a model declares it or as the server knows it.
@@ -109,7 +110,7 @@ func declaredBy(field *schema.Field) columnType {
 // transaction has no snapshot afterwards.
 func lookUp(table, name string, ask func(text string) (*sql.Rows, error)) (c columnType, err error) {
 	of := fmt.Sprintf("(SELECT %s FROM %s LIMIT 0)", name, table)
-	rows, err := ask(fmt.Sprintf("SELECT %s, IF(COERCIBILITY(%s) = 5, '%s', COLLATION(%s)) LIMIT 1", of, of, noCollation, of))
+	rows, err := ask(fmt.Sprintf("SELECT %s, IF(COERCIBILITY(%s) >= 5, '%s', COLLATION(%s)) LIMIT 1", of, of, noCollation, of))
 	if err != nil {
 		var server *mysql.MySQLError
 		if errors.As(err, &server) && server.Number == 1054 { // ER_BAD_FIELD_ERROR

@@ -102,6 +102,15 @@ func TestOnceValue(t *testing.T) {
 		if _, _, err := lockgorm.OnceValue[int](db, key, nil); err == nil {
 			t.Error("nil function: no error")
 		}
+		err = db.Transaction(func(tx *gorm.DB) error {
+			noError(t, tx.SavePoint("before_once").Error)
+			_, _, err := lockgorm.OnceValue(tx, onceKey(), func(tx *gorm.DB) (int, error) { return 1, tx.RollbackTo("before_once").Error })
+			wantError(t, "a value of what a savepoint has undone", err, txlock.ErrNotHeld)
+			return nil
+		})
+		if err == nil { // GORM's own savepoint is gone as well
+			t.Error("Transaction succeeds")
+		}
 		noError(t, db.Transaction(func(tx *gorm.DB) error { // which has read before
 			noError(t, tx.Find(&[]Note{}).Error)
 			late := onceKey()

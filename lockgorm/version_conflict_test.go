@@ -1,16 +1,44 @@
 package lockgorm_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+// TestConflictThatTheServerFinds proves that a row which somebody else has changed since the
+// snapshot is a conflict in every write, also where the server refuses it by itself, and that
+// another run may end otherwise.
+func TestConflictThatTheServerFinds(t *testing.T) {
+	each(t, versionedModels, func(t *testing.T, e *env) {
+		db := e.openDSN(t, e.DSN(func(cfg *mysql.Config) {
+			if e.HasSnapshotIsolation(t) {
+				cfg.Params = map[string]string{"innodb_snapshot_isolation": "ON"}
+			}
+		}))
+		noError(t, db.Use(lockgorm.New()))
+		for name, write := range writes {
+			d := newDoc(t, db)
+			tx := db.Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+			loaded := load(t, tx, d.ID)
+			touch(t, db, d.ID)
+			err := write(tx, loaded).Error
+			wantError(t, name, err, txlock.ErrConflict)
+			if !txlock.Retryable(err) {
+				t.Errorf("%s: %v is not retryable", name, err)
+			}
+			noError(t, tx.Rollback().Error)
+		}
+	})
+}
 
 // TestOwnConflictIsNotRunAgain proves that a conflict with something that the transaction
 // itself has done, and perhaps undone, is not run again, since every run would end in it;

@@ -9,6 +9,9 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
+
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // versioned is one statement on models with a Version.
@@ -182,6 +185,9 @@ func ofStatement(stmt *gorm.Statement) *versioned {
 func verifyVersions(db *gorm.DB) {
 	stmt := db.Statement
 	v := ofStatement(stmt)
+	if v != nil {
+		defer nameConflict(db)
+	}
 	if v == nil || db.Error != nil || db.DryRun || v.any && stmt.SQL.Len() == 0 {
 		return
 	}
@@ -217,6 +223,14 @@ func verifyVersions(db *gorm.DB) {
 		_ = db.AddError(v.field.Set(stmt.Context, model, written[len(written)-1]))
 	}
 	noteOwn(db, written)
+}
+
+// nameConflict says of a row that the server itself has refused, since it has changed after
+// the transaction's snapshot (innodb_snapshot_isolation of MariaDB), that this is a conflict.
+func nameConflict(db *gorm.DB) {
+	if errors.Is(fault.Interpret(db.Error).Sentinel, txlock.ErrStaleSnapshot) && !errors.Is(db.Error, txlock.ErrStaleSnapshot) {
+		db.Error = fmt.Errorf("%w: somebody else has changed the %s: %w", txlock.ErrConflict, db.Statement.Schema.Name, db.Error)
+	}
 }
 
 // lookAgain finds out why fewer rows were changed than there are models: a conflict, a
