@@ -17,6 +17,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 var queries = gen.New()
@@ -132,10 +133,7 @@ func (l *look) facts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.Taken, l.Version = time.UnixMicro(clock.NowUs).UTC(), clock.Version
-	if i := strings.LastIndexByte(l.Version, ' '); i >= 0 { // words on the session come before
-		l.Version = l.Version[i+1:]
-	}
+	l.Taken, l.Version = time.UnixMicro(clock.NowUs).UTC(), session.Version(clock.Version)
 	l.maria = strings.Contains(l.Version, "MariaDB")
 	var database sql.NullString
 	if err := l.db.QueryRowContext(ctx, "SELECT DATABASE(), CURRENT_USER()").Scan(&database, &l.User); err != nil {
