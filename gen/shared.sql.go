@@ -59,7 +59,7 @@ func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitP
 }
 
 const DeleteReaders = `-- name: DeleteReaders :exec
-DELETE FROM lockstep_leases WHERE name = ? AND slot IN (/*SLICE:slots*/?)
+DELETE r FROM lockstep_leases r FORCE INDEX (PRIMARY) WHERE r.name = ? AND r.slot IN (/*SLICE:slots*/?)
 `
 
 type DeleteReadersParams struct {
@@ -67,7 +67,8 @@ type DeleteReadersParams struct {
 	Slots []int64
 }
 
-// DeleteReaders deletes rows of a key that the transaction has locked.
+// DeleteReaders deletes rows of a key that the transaction has locked. Each is looked up by its
+// own key: a scan, which may be cheaper, would wait for the rows of others.
 func (q *Queries) DeleteReaders(ctx context.Context, db DBTX, arg DeleteReadersParams) error {
 	query := DeleteReaders
 	var queryParams []interface{}

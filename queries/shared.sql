@@ -55,8 +55,9 @@ WHERE name = sqlc.arg(name) AND slot > 0 AND expires_us + ttl_us < clock_us()
 ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED;
 
 -- name: DeleteReaders :exec
--- DeleteReaders deletes rows of a key that the transaction has locked.
-DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot IN (sqlc.slice(slots));
+-- DeleteReaders deletes rows of a key that the transaction has locked. Each is looked up by its
+-- own key: a scan, which may be cheaper, would wait for the rows of others.
+DELETE r FROM lockstep_leases r FORCE INDEX (PRIMARY) WHERE r.name = sqlc.arg(name) AND r.slot IN (sqlc.slice(slots));
 
 -- name: ReapReaders :exec
 -- ReapReaders ends the expired readers of a key, and raises their tokens, so that none of

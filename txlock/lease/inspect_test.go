@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -122,7 +123,7 @@ func TestEverythingHeldIsVisible(t *testing.T) {
 		}
 		release(t, waiting.lease(t))
 		release(t, acquire(t, m, b))
-		same("List of nothing", list())
+		waitUntil(t, "the waiter's place is gone, too", func() bool { return len(list()) == 0 })
 		for _, key := range []txlock.Key{a, b, c} {
 			wants(t, "ForceRelease of what is free", operator.ForceRelease(t.Context(), key), txlock.ErrNotHeld)
 		}
@@ -138,6 +139,29 @@ func TestListPages(t *testing.T) {
 		if err != nil || len(all) != rows {
 			t.Errorf("List shows %d of %d: %v", len(all), rows, err)
 		}
+	})
+}
+
+// TestDeadReadersBesideALock proves that dead readers are removed while the row of another key
+// is locked: in a table that is all but empty, too, they are looked up one by one.
+func TestDeadReadersBesideALock(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		key, first, last := txlock.Named("key"), txlock.Named("a"), txlock.Named("z")
+		m := newManager(t, newPool(t, db, true))
+		release(t, share(t, m, key)) // which marks the key as shared
+		open := begin(t, db.Admin(), sql.LevelReadCommitted)
+		for _, other := range []txlock.Key{first, last} {
+			release(t, acquire(t, m, other))
+			if _, err := open.ExecContext(t.Context(), "SELECT 1 FROM lockstep_leases WHERE name = ? AND slot = 0 FOR UPDATE", other.String()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		readers(t, db, key, 1_000, "", "1000")
+		release(t, acquire(t, m, key))
+		waitUntil(t, "the rows are removed", func() bool {
+			return number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String()) < 100
+		})
+		rollback(t, open)
 	})
 }
 

@@ -27,7 +27,12 @@ func (p *panicking) Waited(context.Context, txlock.Event) {
 		panic(p.in)
 	}
 }
-func (p *panicking) Asked(context.Context, txlock.Event)    {}
+
+func (p *panicking) Asked(context.Context, txlock.Event) {
+	if p.in == "Asked" {
+		panic(p.in)
+	}
+}
 func (p *panicking) Released(context.Context, txlock.Event) {}
 
 // TestObserverPanics proves that nothing stays held if the observer panics before the caller
@@ -76,6 +81,38 @@ func TestObserverPanics(t *testing.T) {
 				_ = m.ForceRelease(t.Context(), k) // what this case has just taken
 			}
 			must(t, m.Close(t.Context()))
+		}
+	})
+}
+
+// TestObserverPanicsOfReaders proves that a reader whose observer panics before anything is
+// asked keeps no slot: the next one has it.
+func TestObserverPanicsOfReaders(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		key := txlock.Named("panics")
+		watch := &panicking{Observer: txlock.SlogObserver(nil)}
+		m := db.manager(lease.Observe(watch))
+		slot := func() int64 {
+			l, err := m.AcquireShared(t.Context(), key)
+			must(t, err)
+			in, err := m.Inspect(t.Context(), key)
+			must(t, err)
+			must(t, l.Release(t.Context()))
+			return in.Others[0].Slot
+		}
+		before := slot()
+		watch.in = "Asked"
+		func() {
+			defer func() {
+				if said := recover(); said != watch.in {
+					t.Errorf("the panic is %v", said)
+				}
+			}()
+			_, _ = m.AcquireShared(t.Context(), key)
+		}()
+		watch.in = ""
+		if after := slot(); after != before {
+			t.Errorf("the next reader has slot %d, the one before had %d", after, before)
 		}
 	})
 }

@@ -50,15 +50,17 @@ func (m *Manager) share(ctx context.Context, verb string, key txlock.Key, opts [
 }
 
 // takePlace acquires a reader's place, in a slot that no other reader of this manager
-// has.
+// has. An observer that panics before finds no slot taken.
 func (m *Manager) takePlace(ctx context.Context, q *request, acquire func(context.Context, *request) (*Lease, error)) (*Lease, error) {
 	q.shared = true
-	q.target = reader{m.takeSlot(q.key)}
-	l, err := m.finish(ctx, q, acquire)
-	if slot := q.target.(reader).slot; l == nil || l.record.slot != slot {
-		m.freeSlot(q.key, slot)
-	}
-	return l, err
+	return m.finish(ctx, q, func(ctx context.Context, q *request) (*Lease, error) {
+		q.target = reader{m.takeSlot(q.key)}
+		l, err := acquire(ctx, q)
+		if slot := q.target.(reader).slot; l == nil || l.record.slot != slot {
+			m.freeSlot(q.key, slot)
+		}
+		return l, err
+	})
 }
 
 // waitShared waits for a reader's place.
