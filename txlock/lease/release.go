@@ -103,6 +103,9 @@ func (r *record) release(ctx context.Context, lost error) error {
 			m.releaseUntil(what, m.store.Now(), until)
 			m.freeSlot(r.key, r.slot)
 		})
+		if ctx.Err() == nil && limited.Err() != nil {
+			err = fmt.Errorf("%w: the server had no answer for %v, and the release goes on in the background", err, releaseLimit)
+		}
 	}
 	return err
 }

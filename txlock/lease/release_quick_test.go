@@ -83,7 +83,8 @@ func TestReleaseWithoutAnswer(t *testing.T) {
 		l = acquire(t, m, job)
 		wire.fault("Release", fails)
 		begun := time.Since(db.begun)
-		if err := l.Release(t.Context()); err == nil || errors.Is(err, txlock.ErrNotHeld) {
+		if err := l.Release(t.Context()); err == nil || errors.Is(err, txlock.ErrNotHeld) ||
+			!strings.HasSuffix(err.Error(), ": the server had no answer for 5s, and the release goes on in the background") {
 			t.Errorf("Release of who is cut off: %v", err)
 		}
 		db.at("the end of the call", begun+5*time.Second)
