@@ -12,7 +12,8 @@ import (
 
 // ErrProxy is returned when something between the program and the server doesn't take the
 // statements of one connection to one session of one server, as they are: a proxy that
-// multiplexes, splits reads, pools, caches or strips comments. Locks don't hold through it.
+// multiplexes, splits reads, shares or pools sessions, caches or strips comments. Locks don't
+// hold through it, or not all that comes with them.
 var ErrProxy = errors.New("schema: a proxy that locks don't hold through, see docs/proxies.md")
 
 // checkProxy finds a proxy that does with statements what a lock doesn't survive. It asks for
@@ -37,7 +38,9 @@ func checkProxy(ctx context.Context, db *sql.DB) (problem, err error) {
 	if err := asked.ask(ctx, conn, plainRead); err != nil {
 		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
 	}
-	return errors.Join(asked.problem(), checkHints(ctx, conn)), nil
+	found := errors.Join(asked.problem(), checkHints(ctx, conn))
+	sharing, err := checkSharing(ctx, conn)
+	return errors.Join(found, sharing), err
 }
 
 // plainRead asks for the session, and for a number of the server's that is never given again.
@@ -98,6 +101,19 @@ func checkHints(ctx context.Context, conn *sql.Conn) error {
 		return fmt.Errorf("%w: comments are taken out of statements, and with them the limits of waits: switch that off", ErrProxy)
 	}
 	return nil
+}
+
+// checkSharing finds a MySQL Router that gives sessions to other clients between transactions, by
+// an order that it takes for itself then, and that changes nothing. To a server it is no SQL.
+func checkSharing(ctx context.Context, conn *sql.Conn) (problem, err error) {
+	_, err = conn.ExecContext(ctx, "ROUTER SET trace = 0")
+	switch {
+	case lost(ctx, err):
+		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
+	case err != nil:
+		return nil, nil
+	}
+	return fmt.Errorf("%w: MySQL Router gives sessions to other clients between transactions, and a wait that is cancelled may end theirs: set connection_sharing=0", ErrProxy), nil
 }
 
 // lost tells whether this is an error of the connection or of the context.

@@ -5,9 +5,12 @@ import (
 	"testing"
 
 	"github.com/DATA-DOG/go-sqlmock"
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/schema"
 )
+
+var errSyntax = &mysql.MySQLError{Number: 1064, Message: "You have an error in your SQL syntax"}
 
 // TestCheckFindsProxies plays proxies. Those that the statements really go through are in
 // module tests.
@@ -17,6 +20,7 @@ func TestCheckFindsProxies(t *testing.T) {
 		sessions, numbers [5]int
 		savepoint         error // at its end
 		ignored           int   // the hint
+		shares            bool
 		says              string
 	}{
 		"none":                   {numbers: [5]int{1, 2, 3, 4, 5}},
@@ -26,6 +30,7 @@ func TestCheckFindsProxies(t *testing.T) {
 		"a cache":                {numbers: [5]int{1, 1, 2, 1, 1}, says: "answered from a cache"},
 		"a reset":                {numbers: [5]int{1, 2, 3, 4, 5}, savepoint: errCold, says: "a transaction that does nothing has failed"},
 		"no comments":            {numbers: [5]int{1, 2, 3, 4, 5}, ignored: 1, says: "comments are taken out"},
+		"a router that shares":   {numbers: [5]int{1, 2, 3, 4, 5}, shares: true, says: "gives sessions to other clients"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -50,6 +55,10 @@ func TestCheckFindsProxies(t *testing.T) {
 			if c.savepoint == nil {
 				asked(4)
 				mock.ExpectQuery("SET_VAR").WillReturnRows(row(c.ignored))
+				order := mock.ExpectExec("^ROUTER SET").WillReturnResult(sqlmock.NewResult(0, 0))
+				if !c.shares {
+					order.WillReturnError(errSyntax)
+				}
 			}
 			mock.ExpectClose()
 			if err = schema.Check(t.Context(), db); c.says == "" {

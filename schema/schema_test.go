@@ -548,6 +548,7 @@ func direct(mock sqlmock.Sqlmock) {
 	mock.ExpectRollback()
 	asked(1)
 	mock.ExpectQuery("SET_VAR").WillReturnRows(row(0))
+	mock.ExpectExec("ROUTER SET").WillReturnError(errSyntax)
 }
 
 func TestNilPool(t *testing.T) {
