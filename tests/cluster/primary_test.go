@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/tests/load"
 )
@@ -19,12 +21,14 @@ import (
 func TestSinglePrimary(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		if engine == testdb.MySQL {
-			singlePrimary(t)
+			singlePrimary(t, "CLUSTER_DURATION", nil)
 		}
 	}
 }
 
-func singlePrimary(t *testing.T) {
+// singlePrimary leads clients to the primary by a route that follows it, or behind what stands
+// before the members.
+func singlePrimary(t *testing.T, lasting string, behind func(t *testing.T, db *testdb.DB, nodes []*testdb.Server) (lead func(*mysql.Config))) {
 	nodes, err := testdb.StartGroup(t.Context(), 3, testdb.Parted(), testdb.Args(
 		"--loose-group-replication-single-primary-mode=ON", "--loose-group-replication-enforce-update-everywhere-checks=OFF"))
 	if err != nil {
@@ -43,14 +47,14 @@ func singlePrimary(t *testing.T) {
 	})
 	work, to := load.New(t, db), new(route)
 	to.to(nodes[0])
-	following := follow(t, to, nodes)
-	var clients []*load.Client
-	for i := range nodes {
-		clients = append(clients, to.client(t, i, db))
+	following, lead := follow(t, to, nodes), to.lead
+	if behind != nil {
+		lead = behind(t, db, nodes)
 	}
+	clients := load.NewClients(t, len(nodes), db, lead)
 	work.Run(t, clients, func() {
 		faults, elected := make(map[string]int), 0
-		for end := time.Now().Add(load.FaultsLast(t, "CLUSTER_DURATION")); time.Now().Before(end) && !t.Failed(); {
+		for end := time.Now().Add(load.FaultsLast(t, lasting)); time.Now().Before(end) && !t.Failed(); {
 			before := following.primary()
 			faults[fault(t, db, before)]++
 			if following.primary() != before {
@@ -62,6 +66,7 @@ func singlePrimary(t *testing.T) {
 		if elected == 0 {
 			t.Error("no other primary was elected")
 		}
+		load.Connected(t, load.Pools(clients)...)
 	})
 	for i, node := range nodes {
 		t.Logf("node %d:", i)

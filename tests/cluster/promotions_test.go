@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/tests/load"
 )
@@ -27,13 +29,8 @@ func (r *route) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", *r.addr.Load())
 }
 
-// client is one whose connections go there.
-func (r *route) client(t *testing.T, number int, db *testdb.DB) *load.Client {
-	t.Helper()
-	cfg := db.Config()
-	cfg.DialFunc = r.dial
-	return load.NewClient(t, number, cfg)
-}
+// lead has the connections of a client go there.
+func (r *route) lead(client *mysql.Config) { client.DialFunc = r.dial }
 
 // TestPromotions has clients on a semi-synchronous pair, whose primary is killed, hangs or is
 // cut off from its replica, which is promoted then. The old primary goes on to take what its
@@ -53,10 +50,7 @@ func promotions(t *testing.T) {
 	p.SemiSynchronous(t)
 	p.Replicated(t)
 	to.to(p.Primary.Server)
-	var clients []*load.Client
-	for i := range 3 {
-		clients = append(clients, to.client(t, i, p.DB))
-	}
+	clients := load.NewClients(t, 3, p.DB, to.lead)
 	work.Run(t, clients, func() {
 		faults := make(map[string]int)
 		for end := time.Now().Add(load.FaultsLast(t, "CLUSTER_DURATION")); time.Now().Before(end) && !t.Failed(); {

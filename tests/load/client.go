@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/job"
@@ -30,6 +31,25 @@ type Client struct {
 	DB     *sql.DB
 	Leases *lease.Manager
 	Jobs   *job.Jobs
+}
+
+// Pools are those of clients.
+func Pools(clients []*Client) (pools []*sql.DB) {
+	for _, c := range clients {
+		pools = append(pools, c.DB)
+	}
+	return pools
+}
+
+// NewClients opens so many, which lead takes to the server of the database.
+func NewClients(t *testing.T, n int, db *testdb.DB, lead func(*mysql.Config)) (clients []*Client) {
+	t.Helper()
+	for i := range n {
+		cfg := db.Config()
+		lead(cfg)
+		clients = append(clients, NewClient(t, i, cfg))
+	}
+	return clients
 }
 
 // NewClient opens one, which is closed at the end of the test.
@@ -60,6 +80,22 @@ func NewClient(t *testing.T, number int, cfg *mysql.Config) *Client {
 		_ = c.DB.Close() // connections to servers that are gone are broken
 	})
 	return c
+}
+
+// Connected returns when clients reach a server again: what is between them may find out later
+// than the server that it is back.
+func Connected(t *testing.T, clients ...*sql.DB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for i, db := range clients {
+		for err := db.PingContext(ctx); err != nil; err = db.PingContext(ctx) {
+			if ctx.Err() != nil {
+				t.Fatalf("client %d reaches no server: %v", i, err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
 }
 
 // polled acquires a lease by looking again and again, fair by the queue of its node, and

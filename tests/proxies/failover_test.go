@@ -8,40 +8,48 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/tests/load"
 )
 
-// throughHAProxy makes clients that know nothing but the proxy.
-func throughHAProxy(t *testing.T, h *haproxy, db *testdb.DB) (clients []*load.Client) {
-	t.Helper()
-	for i := range 3 {
-		cfg := db.Config()
-		cfg.Addr = h.addr
-		clients = append(clients, load.NewClient(t, i, cfg))
-	}
-	return clients
+// proxy stands between clients and servers.
+type proxy interface {
+	// lead has a client go there.
+	lead(client *mysql.Config)
+	// to has new connections go to the primary, and cuts those that are there. The standby, which
+	// may be nil, is for a proxy that tries it, too, where the primary can't be reached.
+	to(t *testing.T, primary, standby *testdb.Server)
 }
 
-// TestHAProxyFailOver has HAProxy before a semi-synchronous pair of MariaDB, whose primary is
+// onProxies runs a test behind each. start starts one before a server.
+func onProxies(t *testing.T, test func(t *testing.T, start func(t *testing.T, server *testdb.Server) proxy)) {
+	for name, start := range map[string]func(*testing.T, *testdb.Server) proxy{"HAProxy": newHAProxy, "MySQL Router": newRouter} {
+		t.Run(name, func(t *testing.T) { test(t, start) })
+	}
+}
+
+// TestFailOver has a proxy before a semi-synchronous pair of MariaDB, whose primary is
 // killed, or hangs, under the load of locks, versions, leases and jobs; the replica is promoted
-// and HAProxy sent there. Nothing that was acknowledged is lost, nothing is done twice, no two
+// and the proxy sent there. Nothing that was acknowledged is lost, nothing is done twice, no two
 // leases overlap and no token falls.
-func TestHAProxyFailOver(t *testing.T) {
+func TestFailOver(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		if engine == testdb.MariaDB {
-			haproxyFailOver(t)
+			onProxies(t, failOver)
 		}
 	}
 }
 
-func haproxyFailOver(t *testing.T) {
+func failOver(t *testing.T, start func(*testing.T, *testdb.Server) proxy) {
 	p := load.NewPair(t)
 	work := load.New(t, p.DB)
 	p.SemiSynchronous(t)
 	p.Replicated(t)
-	h := startHAProxy(t, p.Primary.Server, time.Minute)
-	work.Run(t, throughHAProxy(t, h, p.DB), func() {
+	before := start(t, p.Primary.Server)
+	before.to(t, p.Primary.Server, p.Replica.Server)
+	work.Run(t, load.NewClients(t, 3, p.DB, before.lead), func() {
 		faults := make(map[string]int)
 		for end := time.Now().Add(load.FaultsLast(t, "PROXY_DURATION")); time.Now().Before(end) && !t.Failed(); {
 			time.Sleep(time.Second + rand.N(3*time.Second))
@@ -55,9 +63,11 @@ func haproxyFailOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			faults[kind]++
-			if err := p.FailOver(t, func(primary *testdb.Server) { h.to(t, primary) }).Stop(); err != nil {
+			old := p.FailOver(t, func(primary *testdb.Server) { before.to(t, primary, nil) })
+			if err := old.Stop(); err != nil {
 				t.Fatal(err)
 			}
+			before.to(t, p.Primary.Server, p.Replica.Server)
 		}
 		t.Logf("faults: %v", faults)
 	})
@@ -68,29 +78,35 @@ func haproxyFailOver(t *testing.T) {
 	work.CheckHolds(t)
 }
 
-// TestHAProxyRestart has HAProxy before one server, which is killed under load and comes back.
-func TestHAProxyRestart(t *testing.T) {
+// TestRestart has a proxy before one server, which is killed under load and comes back.
+func TestRestart(t *testing.T) {
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
-			server := testdb.Dedicated(t, engine)
-			db := server.Open(t)
-			work := load.New(t, db)
-			h := startHAProxy(t, server, time.Minute)
-			work.Run(t, throughHAProxy(t, h, db), func() {
-				kills := 0
-				for end := time.Now().Add(load.FaultsLast(t, "PROXY_DURATION") / 2); time.Now().Before(end) && !t.Failed(); kills++ {
-					time.Sleep(time.Second + rand.N(3*time.Second))
-					if err := server.Kill(); err != nil {
-						t.Fatal(err)
-					}
-					if err := server.Restart(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-				}
-				t.Logf("killed %d times", kills)
+			onProxies(t, func(t *testing.T, start func(*testing.T, *testdb.Server) proxy) {
+				restart(t, testdb.Dedicated(t, engine), start)
 			})
-			work.Check(t, db.Admin())
-			work.CheckHolds(t)
 		})
 	}
+}
+
+func restart(t *testing.T, server *testdb.Server, start func(*testing.T, *testdb.Server) proxy) {
+	db := server.Open(t)
+	work := load.New(t, db)
+	clients := load.NewClients(t, 3, db, start(t, server).lead)
+	work.Run(t, clients, func() {
+		kills := 0
+		for end := time.Now().Add(load.FaultsLast(t, "PROXY_DURATION") / 2); time.Now().Before(end) && !t.Failed(); kills++ {
+			time.Sleep(time.Second + rand.N(3*time.Second))
+			if err := server.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if err := server.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("killed %d times", kills)
+		load.Connected(t, load.Pools(clients)...)
+	})
+	work.Check(t, db.Admin())
+	work.CheckHolds(t)
 }

@@ -6,20 +6,27 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
 
 // haproxy forwards connections to one server.
 type haproxy struct {
-	addr   string
+	*daemon
 	socket string // by which it takes orders
+}
+
+// newHAProxy starts one before the server.
+func newHAProxy(t *testing.T, server *testdb.Server) proxy {
+	t.Helper()
+	return startHAProxy(t, server, time.Minute)
 }
 
 // startHAProxy starts one that cuts connections on which nothing is sent for that long.
@@ -29,14 +36,9 @@ func startHAProxy(t *testing.T, server *testdb.Server, idle time.Duration) *hapr
 	if err != nil {
 		path = "/usr/sbin/haproxy"
 	}
-	dir, err := os.MkdirTemp("", "lockstep-haproxy-") // t.TempDir has too long a name for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	h := &haproxy{addr: freeAddr(t), socket: filepath.Join(dir, "admin.sock")}
-	config, log := filepath.Join(dir, "haproxy.cfg"), filepath.Join(dir, "log")
-	text := fmt.Sprintf(`global
+	h := &haproxy{daemon: newDaemon(t, path, "-db", "-f")}
+	h.socket = filepath.Join(h.dir, "admin.sock")
+	h.start(t, fmt.Sprintf(`global
 	stats socket %s level admin
 defaults
 	mode tcp
@@ -46,54 +48,16 @@ defaults
 listen db
 	bind %s
 	server primary %s
-`, h.socket, idle.Milliseconds(), idle.Milliseconds(), h.addr, server.Config().Addr)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	output, err := os.Create(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(path, "-db", "-f", config)
-	cmd.Stdout, cmd.Stderr = output, output
-	child, err := testdb.StartChild(cmd)
-	if err != nil {
-		t.Fatalf("%v: install haproxy", err)
-	}
-	t.Cleanup(func() {
-		child.Kill()
-		_ = output.Close()
-		if t.Failed() {
-			wrote, _ := os.ReadFile(log)
-			t.Logf("haproxy wrote:\n%s", wrote)
-		}
-	})
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if conn, err := net.Dial("tcp", h.addr); err == nil {
-			_ = conn.Close()
-			return h
-		}
-		if !child.Running() || time.Now().After(deadline) {
-			wrote, _ := os.ReadFile(log)
-			t.Fatalf("haproxy doesn't listen:\n%s", wrote)
-		}
-	}
+`, h.socket, idle.Milliseconds(), idle.Milliseconds(), h.addr, server.Config().Addr))
+	return h
 }
 
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
-}
+func (h *haproxy) lead(client *mysql.Config) { client.Addr = h.addr }
 
-// to has new connections go to another server, and cuts those that are there.
-func (h *haproxy) to(t *testing.T, server *testdb.Server) {
+// to tells it by its socket.
+func (h *haproxy) to(t *testing.T, primary, _ *testdb.Server) {
 	t.Helper()
-	host, port, err := net.SplitHostPort(server.Config().Addr)
+	host, port, err := net.SplitHostPort(primary.Config().Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
