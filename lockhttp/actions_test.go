@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"html"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -94,6 +95,9 @@ func TestActions(t *testing.T) {
 				long[name] = value
 			}
 		}
+		otherGrant, otherKey := maps.Clone(end), maps.Clone(end)
+		otherGrant.Set("token", "1")
+		otherKey.Set("key", "masked r")
 		for name, c := range map[string]struct {
 			verb   string
 			form   url.Values
@@ -108,6 +112,8 @@ func TestActions(t *testing.T) {
 			"what is not allowed":    {"release", stranger, alice, 403, "not allowed"},
 			"an incomplete form":     {"release", url.Values{"key": {"report"}}, alice, 400, "incomplete"},
 			"a lease of before":      {"release", gone, alice, 409, "nothing was done"},
+			"a lock of before":       {"release", otherGrant, alice, 409, "nothing was done"},
+			"a session without it":   {"release", otherKey, alice, 409, "nothing was done"},
 			"a reason that is long":  {"ask", long, alice, 400, "at most 255 bytes"},
 			"asking for what nobody": {"ask", url.Values{"key": {"nobody"}, "lease": {"true"}, "slot": {"0"}, "session": {"0"}, "token": {"0"}}, alice, 409, "nothing was done"},
 		} {

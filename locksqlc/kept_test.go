@@ -1,10 +1,14 @@
 package locksqlc_test
 
 import (
+	"context"
 	"database/sql"
+	"net"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -70,6 +74,57 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		}
 		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 37 {
 			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+// TestOpenersStayFew proves that a connection keeps some of the statements that begin its
+// transactions, and neither all nor always others.
+func TestOpenersStayFew(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		pool.SetMaxOpenConns(1)
+		const most, often = 16, 17
+		for range 2 {
+			keys := []txlock.Key{uniqueKey(t, "few")}
+			for range most + 4 { // each number of keys has a statement of its own
+				keys = append(keys, uniqueKey(t, "few"))
+				for range often {
+					check(t, locksqlc.Run(t.Context(), pool, keys, func(*sql.Tx) error { return nil }))
+				}
+			}
+			var name string
+			var prepared int
+			check(t, pool.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name, &prepared))
+			if prepared != most {
+				t.Errorf("%d statements were prepared, want %d", prepared, most)
+			}
+		}
+	})
+}
+
+// TestOpenersOfAResetSession proves that a lock is taken where the session has forgotten the
+// statements that were prepared.
+func TestOpenersOfAResetSession(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		network := "forgotten-" + uniqueKey(t, "").String()
+		var wire net.Conn
+		mysql.RegisterDialContext(network, func(ctx context.Context, addr string) (conn net.Conn, err error) {
+			wire, err = new(net.Dialer).DialContext(ctx, "tcp", addr)
+			return wire, err
+		})
+		defer mysql.DeregisterDialContext(network)
+		table, key := db.CreateTable(t, "forgotten", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "forgotten")
+		pool := keptPool(t, db.Config(func(c *mysql.Config) { c.Net = network }))
+		pool.SetMaxOpenConns(1)
+		runs(t, pool, table, key, 2)
+		reset(t, wire)
+		runs(t, pool, table, key, 3)
+		var name string
+		var prepared int
+		check(t, pool.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_execute'").Scan(&name, &prepared))
+		if prepared != 2 { // the first lock has found that nothing is prepared any more
+			t.Errorf("%d statements that were prepared are executed, want 2", prepared)
 		}
 	})
 }

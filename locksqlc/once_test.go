@@ -76,6 +76,28 @@ func TestOnce(t *testing.T) {
 	})
 }
 
+// TestWhoIsNotTheFirstWrites: a server without a binary log may lose what the first has
+// committed. So who is told of that commits something, too.
+func TestWhoIsNotTheFirstWrites(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		if count(t, db.Admin(), "SELECT @@log_bin") != 0 {
+			return
+		}
+		key := uniqueKey(t, "sealed")
+		seals := func() int {
+			return count(t, db.Admin(), "SELECT CAST(COALESCE(SUM(done_us), 0) AS SIGNED) FROM lockstep_once WHERE LOCATE('lockstep:seal:', name) = 2")
+		}
+		for _, want := range []bool{true, false} {
+			before := seals()
+			first, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error { return nil })
+			wantOnce(t, "Once", first, err, want, nil)
+			if !first && seals() == before {
+				t.Error("who isn't the first has written nothing")
+			}
+		}
+	})
+}
+
 // TestOnceRetriesDeadlock: a deadlock rolls back the key as well, and both run again.
 func TestOnceRetriesDeadlock(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {

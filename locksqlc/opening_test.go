@@ -215,3 +215,53 @@ func TestOptimisticEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestBeginTxEndsATransaction begins a transaction while another is open on its connection,
+// which commits that, as BEGIN does, also if nothing is sent in the new one.
+func TestBeginTxEndsATransaction(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "ended", "id INT PRIMARY KEY")
+		db.CreateProcedure(t, "begin_"+table, "BEGIN START TRANSACTION; INSERT INTO "+table+" VALUES (2); END")
+		for i, first := range [][]string{{"BEGIN", "INSERT INTO " + table + " VALUES (1)"}, {"CALL begin_" + table + "()"}} {
+			conn := takeConn(t, newPool(t, db.AdminConfig(), true))
+			for _, query := range first {
+				exec(t, conn, query)
+			}
+			tx, err := conn.BeginTx(t.Context(), nil)
+			check(t, err)
+			check(t, tx.Rollback())
+			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != i+1 {
+				t.Errorf("%s: %d rows are committed by BeginTx, want %d", first, n, i+1)
+			}
+		}
+	})
+}
+
+// TestPoolAfterARefusedLock: where the lock that a transaction begins with was refused, and
+// nothing else was sent in it, its connection has no transaction open when it goes back to
+// the pool.
+func TestPoolAfterARefusedLock(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "behind", "id INT PRIMARY KEY AUTO_INCREMENT")
+		pool := newPool(t, db.Config(oneSecond), true)
+		pool.SetMaxOpenConns(1)
+		for i, end := range []func(*sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
+			key := uniqueKey(t, "refused")
+			check(t, txlock.Ensure(t.Context(), db.Admin(), key))
+			holder := begin(t, newPool(t, db.Config(), true))
+			lock(t, join(t, holder), key)
+			for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelSerializable} {
+				tx, err := pool.BeginTx(context.WithoutCancel(t.Context()), &sql.TxOptions{Isolation: level})
+				check(t, err)
+				_, err = join(t, tx).Lock(t.Context(), key)
+				wants(t, err, txlock.ErrWaitTimeout, 1205)
+				check(t, end(tx))
+				exec(t, pool, "INSERT INTO "+table+" VALUES ()")
+			}
+			check(t, holder.Rollback())
+			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 2*(i+1) {
+				t.Errorf("%d rows are committed, want %d", n, 2*(i+1))
+			}
+		}
+	})
+}

@@ -287,3 +287,93 @@ func TestOptimisticNeedsCommittedReads(t *testing.T) {
 		idle(t, pool)
 	})
 }
+
+// TestOptimisticThatTimesOut: where the comparison waits in vain, its transaction is rolled
+// back, and the next user of the connection is in none.
+func TestOptimisticThatTimesOut(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table, key := db.CreateTable(t, "waits", "id INT PRIMARY KEY AUTO_INCREMENT"), uniqueKey(t, "waits")
+		holder := begin(t, newPool(t, db.Config(), true))
+		lock(t, join(t, holder), key)
+		for i, guarded := range []bool{true, false} {
+			pool := newPool(t, db.Config(oneSecond), guarded)
+			pool.SetMaxOpenConns(1)
+			err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
+				return err
+			})
+			if !errors.Is(err, txlock.ErrWaitTimeout) {
+				t.Errorf("guarded=%t: Optimistic: %v, want ErrWaitTimeout", guarded, err)
+			}
+			exec(t, pool, "INSERT INTO "+table+" VALUES ()")
+			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != i+1 {
+				t.Errorf("guarded=%t: %d rows are committed, want %d", guarded, n, i+1)
+			}
+		}
+	})
+}
+
+// TestOptimisticRetriesDeadlock has the comparison become the victim of a deadlock: the
+// transaction was rolled back for certain, and is run again.
+func TestOptimisticRetriesDeadlock(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
+		c, key, calls := cross(t, db), uniqueKey(t, "victim"), 0
+		lock(t, join(t, c.other), key)
+		closing := make(chan error, 1)
+		err := locksqlc.Optimistic(t.Context(), pool, key, func(tx *sql.Tx) error {
+			if calls++; calls > 1 {
+				return nil
+			}
+			exec(t, tx, "UPDATE "+c.table+" SET v = 1 WHERE id = 1")
+			id := testdb.ConnID(t, tx)
+			go func() {
+				db.WaitForLockWait(t, id)
+				_, err := c.other.ExecContext(t.Context(), "UPDATE "+c.table+" SET v = 2 WHERE id = 1")
+				closing <- errors.Join(err, c.other.Rollback())
+			}()
+			return nil
+		})
+		if err := errors.Join(err, <-closing); err != nil || calls != 2 {
+			t.Errorf("Optimistic called fn %d times and returned %v, want twice and success", calls, err)
+		}
+	})
+}
+
+// cancelling is an observer that ends a context when a lock was given.
+type cancelling struct {
+	txlock.Observer
+	cancel atomic.Pointer[context.CancelFunc]
+}
+
+func (c *cancelling) Asked(context.Context, txlock.Event)    {}
+func (c *cancelling) Released(context.Context, txlock.Event) {}
+func (c *cancelling) Granted(context.Context, txlock.Event)  { (*c.cancel.Load())() }
+
+// TestOptimisticCancelledAtItsEnd ends the context when the comparison has succeeded. Where
+// that was the COMMIT, the transaction is reported as committed.
+func TestOptimisticCancelledAtItsEnd(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table, c := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT"), new(cancelling)
+		pool, err := locksqlc.Open(db.DSN(), txlock.Observe(c))
+		check(t, err)
+		defer func() { check(t, pool.Close()) }()
+		committed := 0
+		for range 5 {
+			ctx, cancel := context.WithCancel(t.Context())
+			c.cancel.Store(&cancel)
+			err := locksqlc.Optimistic(ctx, pool, uniqueKey(t, "ended"), func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ()")
+				return err
+			})
+			if err == nil {
+				committed++
+			}
+			if merged := db.Engine() == testdb.MariaDB || hasProcedures(db.Engine()); merged == (err != nil) {
+				t.Errorf("Optimistic: %v", err)
+			}
+		}
+		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != committed {
+			t.Errorf("%d transactions are there, and %d are reported as committed", n, committed)
+		}
+	})
+}

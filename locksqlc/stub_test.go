@@ -90,6 +90,38 @@ func lockOnce(tb testing.TB, pool *sql.DB, lock bool) {
 
 var goSideKey = txlock.NewFamily[int64]("go-side").Key(4711)
 
+// dying is a driver whose first connections are dead when a transaction begins on them.
+type dying struct {
+	stub
+	dead, begun int
+}
+
+func (d *dying) Connect(context.Context) (driver.Conn, error) { return d, nil }
+
+func (d *dying) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) {
+	if d.begun++; d.begun <= d.dead {
+		return nil, driver.ErrBadConn
+	}
+	return stub{}, nil
+}
+
+// TestRunOnDeadConnections proves that Run begins on another connection where the first is
+// dead, and gives up where all are.
+func TestRunOnDeadConnections(t *testing.T) {
+	t.Parallel()
+	for dead, begun := range map[int]int{0: 1, 1: 2, 2: 3, 99: 3} {
+		d := &dying{dead: dead}
+		pool := sql.OpenDB(d)
+		err := locksqlc.Run(t.Context(), pool, nil, func(*sql.Tx) error { return nil })
+		if d.begun != begun || errors.Is(err, driver.ErrBadConn) != (dead == 99) {
+			t.Errorf("%d dead connections: BeginTx is called %d times, want %d; %v", dead, d.begun, begun, err)
+		}
+		if err := pool.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestGoSideIsSmall limits what Join and Lock add to an empty transaction: 15
 // allocations, and far more than the 5 microseconds that BenchmarkGoSide allows, since
 // the race detector slows them down.

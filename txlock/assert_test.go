@@ -75,6 +75,10 @@ func TestAssertLocked(t *testing.T) {
 		wants("locked again", txlock.AssertLocked(ctx, s.tx, key), nil)
 		s.commit(t)
 		wants("after the commit", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrNoTransaction)
+		s = begin(t, impatient(t, db, true), nil)
+		s.lock(t, key)
+		send(t, s.tx, "COMMIT")
+		wants("after a COMMIT as text", txlock.AssertLocked(ctx, s.tx, key), txlock.ErrTxDoomed)
 	})
 }
 

@@ -192,19 +192,26 @@ func TestMissingTables(t *testing.T) {
 	}
 }
 
-// TestMissingCenter locks on a center row that somebody has deleted.
+// TestMissingCenter locks on a center row that somebody has deleted, on connections that have
+// locked another one before, in transactions that begin with that and in others.
 func TestMissingCenter(t *testing.T) {
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		key := hashed()
 		exec(t, db, "DELETE FROM lockstep_centers WHERE slot = ?", key.Slot())
 		for _, guarded := range []bool{false, true} {
-			s := begin(t, impatient(t, db, guarded), nil)
-			for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.RLock, s.TryRLock, s.WaitAtMost(1e9).Lock} {
-				_, err := verb(t.Context(), key)
-				wants(t, "a lock", err, txlock.ErrSchema)
+			pool := impatient(t, db, guarded)
+			for _, open := range []func() *session{func() *session { return unread(t, pool) }, func() *session { return begin(t, pool, nil) }} {
+				s := open()
+				s.lock(t, hashed())
+				s.commit(t)
+				s = open()
+				for _, verb := range []func(context.Context, txlock.Key) (txlock.Grant, error){s.Lock, s.TryLock, s.RLock, s.TryRLock, s.WaitAtMost(1e9).Lock} {
+					_, err := verb(t.Context(), key)
+					wants(t, "a lock", err, txlock.ErrSchema)
+				}
+				wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
+				s.commit(t)
 			}
-			wants(t, "Verify: the transaction goes on", s.Verify(t.Context()), nil)
-			s.commit(t)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -217,7 +218,7 @@ func TestLimitIsExact(t *testing.T) {
 		for _, verb := range bounded {
 			t.Run(verb.name, func(t *testing.T) {
 				t.Parallel()
-				key, s := withRow(t, db, true), begin(t, newPool(t, db, true), nil)
+				key, s := withRow(t, db, true), begin(t, impatient(t, db, true), nil)
 				held(t, db, key)
 				quickest := time.Hour
 				for try := 0; try < 10 && quickest > limit+800*time.Millisecond; try++ {
@@ -243,16 +244,27 @@ func TestTryIsForFreeLocks(t *testing.T) {
 				if _, err := s.TryLock(t.Context(), key); err != nil {
 					t.Errorf("a try of a free key, %s: %v", name, err)
 				}
-				other := begin(t, newPool(t, db, guarded), nil)
-				for _, try := range []func(context.Context, txlock.Key) (txlock.Grant, error){other.TryLock, other.TryRLock} {
-					_, err := try(t.Context(), key)
-					wants(t, "a try of a held key, "+name, err, txlock.ErrBusy)
-					if errors.Is(err, txlock.ErrWaitTimeout) {
-						t.Errorf("a try has waited: %v", err)
+				for _, other := range []*session{begin(t, impatient(t, db, guarded), nil), unread(t, impatient(t, db, guarded))} {
+					for _, try := range []func(context.Context, txlock.Key) (txlock.Grant, error){other.TryLock, other.TryRLock} {
+						_, err := try(t.Context(), key)
+						wants(t, "a try of a held key, "+name, err, txlock.ErrBusy)
+						if server := new(mysql.MySQLError); db.Engine() == testdb.MySQL && name != "fresh" && errors.As(err, &server) && server.Number == 1205 {
+							t.Errorf("a try of a key, %s, has waited: %v", name, err)
+						}
 					}
+					wants(t, "Verify", other.Verify(t.Context()), nil)
+					wants(t, "Rollback", other.tx.Rollback(), nil)
 				}
-				wants(t, "Verify", other.Verify(t.Context()), nil)
-				wants(t, "Rollback", errors.Join(other.tx.Rollback(), s.tx.Rollback()), nil)
+				wants(t, "Rollback", s.tx.Rollback(), nil)
+			}
+		}
+		for _, guarded := range []bool{false, true} {
+			key := withRow(t, db, false)
+			held(t, db, key)
+			_, err := unread(t, impatient(t, db, guarded)).TryLock(t.Context(), key)
+			wants(t, "a try of a key that only another program knows", err, txlock.ErrBusy)
+			if server := new(mysql.MySQLError); db.Engine() == testdb.MySQL && errors.As(err, &server) && server.Number == 1205 {
+				t.Errorf("a try of a key that only another program knows has waited: %v", err)
 			}
 		}
 	})
@@ -275,6 +287,151 @@ func TestTriesAtSerializable(t *testing.T) {
 				t.Errorf("%s took %v", name, took)
 			}
 			wants(t, "Verify", s.Verify(t.Context()), nil)
+		}
+	})
+}
+
+// TestLimitOfTheSession: the session's own limit ends a longer one, also where a key is
+// waited for that nobody has ever committed.
+func TestLimitOfTheSession(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			key := apart(t, db)
+			holder(t, db, key)
+			s := begin(t, impatient(t, db, guarded), nil)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			_, err := s.WaitAtMost(time.Minute).Lock(ctx, key)
+			cancel()
+			wants(t, "a wait of a minute where a second is the session's limit", err, txlock.ErrWaitTimeout)
+			wants(t, "Verify", s.Verify(t.Context()), nil)
+		}
+	})
+}
+
+// TestRollbackOnTimeout: where a wait that ends rolls the transaction back, a try of a key
+// that has a row leaves it alive, and who is told that nothing is free is told that it isn't.
+func TestRollbackOnTimeout(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Dedicated(t, engine, testdb.Args("--innodb-rollback-on-timeout=ON")).Open(t)
+			fresh, known := apart(t, db), named()
+			committed(t, db, known)
+			for _, key := range []txlock.Key{fresh, known} {
+				holder(t, db, key)
+				s := begin(t, newPool(t, db, true), nil)
+				_, err := s.LockAny(t.Context(), key)
+				wants(t, "LockAny", err, txlock.ErrBusy)
+				verify := s.Verify(t.Context())
+				if key == known {
+					wants(t, "Verify", verify, nil)
+				}
+				if errors.Is(verify, txlock.ErrTxDoomed) != errors.Is(err, txlock.ErrTxDoomed) {
+					t.Errorf("LockAny: %v; Verify: %v", err, verify)
+				}
+			}
+		})
+	}
+}
+
+// TestNothingReadOnce: NothingRead is good for one lock, and not after a version was read.
+func TestNothingReadOnce(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, first := range map[string]func(s *session) error{
+			"Lock":    func(s *session) error { return second(s.Lock(t.Context(), named())) },
+			"Version": func(s *session) error { return second(s.Version(t.Context(), named())) },
+		} {
+			key := named()
+			committed(t, db, key)
+			s := unread(t, newPool(t, db, false))
+			wants(t, name, first(s), nil)
+			var n int
+			wants(t, "a read", s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_leases").Scan(&n), nil)
+			committed(t, db, key)
+			_, err := s.Lock(t.Context(), key)
+			wants(t, "a lock after a read, behind "+name, err, txlock.ErrStaleSnapshot)
+		}
+	})
+}
+
+// TestTryFixesTheSnapshot tries a key without a row in a transaction that has read nothing,
+// which may look for the row. What is locked afterwards is as new as its lock all the same.
+func TestTryFixesTheSnapshot(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, guarded := range []bool{true, false} {
+			table, key := db.CreateTable(t, "fixed", "n INT NOT NULL"), named()
+			s := unread(t, newPool(t, db, guarded))
+			s.lock(t, named())
+			_, err := s.TryLock(t.Context(), apart(t, db))
+			wants(t, "TryLock", err, nil)
+			other := begin(t, newPool(t, db, true), nil)
+			other.lock(t, key)
+			send(t, other.tx, "INSERT INTO "+table+" VALUES (1)")
+			other.commit(t)
+			if _, err = s.Lock(t.Context(), key); err != nil {
+				wants(t, "Lock", err, txlock.ErrStaleSnapshot)
+				continue
+			}
+			var n int
+			wants(t, "a read", s.tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table).Scan(&n), nil)
+			if n != 1 {
+				t.Errorf("guarded=%t: what was done under the lock isn't seen", guarded)
+			}
+		}
+	})
+}
+
+// TestCallMayRead: what is locked after a CALL, which may have read, is as new as its lock.
+func TestCallMayRead(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table, key := db.CreateTable(t, "called", "n INT NOT NULL"), named()
+		db.CreateProcedure(t, "read_"+table, "BEGIN DECLARE n INT; SELECT COUNT(*) INTO n FROM "+table+"; END")
+		committed(t, db, key)
+		s := unread(t, newPool(t, db, true, func(c *mysql.Config) { c.User, c.Passwd = db.AdminConfig().User, db.AdminConfig().Passwd }))
+		send(t, s.tx, "CALL read_"+table+"()")
+		committed(t, db, key)
+		wants(t, "a lock after a CALL", second(s.Lock(t.Context(), key)), txlock.ErrStaleSnapshot)
+	})
+}
+
+// TestTryOfAGoneRow tries keys whose rows this process has seen, or made, and that are gone
+// since: keys beside them are free.
+func TestTryOfAGoneRow(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		for name, gone := range map[string]func(key txlock.Key) *session{
+			"made first": func(key txlock.Key) *session {
+				s := unread(t, newPool(t, db, true))
+				s.lock(t, key)
+				return s
+			},
+			"made after a read": func(key txlock.Key) *session {
+				s := begin(t, newPool(t, db, true), nil)
+				s.lock(t, key)
+				return s
+			},
+			"removed": func(key txlock.Key) *session {
+				wants(t, "Ensure", txlock.Ensure(t.Context(), db.Admin(), key), nil)
+				exec(t, db, "TRUNCATE TABLE lockstep_locks") // DELETE leaves a mark for a while, which has no gap
+				for _, beside := range []string{"/a", "/z"} {
+					exec(t, db, "INSERT INTO lockstep_locks VALUES (?, 0, '-', 0, 0)", strings.TrimSuffix(key.String(), "/m")+beside)
+				}
+				s := begin(t, newPool(t, db, true), nil)
+				wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
+				return s
+			},
+		} {
+			key := apart(t, db)
+			wants(t, "Rollback", gone(key).tx.Rollback(), nil)
+			s := unread(t, newPool(t, db, true))
+			s.lock(t, named())
+			wants(t, "TryLock", second(s.TryLock(t.Context(), key)), nil)
+			other := begin(t, impatient(t, db, true), nil)
+			for _, beside := range []string{"/k", "/n"} {
+				_, err := other.Lock(t.Context(), txlock.Named(strings.TrimSuffix(key.String(), "/m")+beside))
+				wants(t, name+": a key beside it", err, nil)
+			}
+			wants(t, "Rollback", errors.Join(s.tx.Rollback(), other.tx.Rollback()), nil)
 		}
 	})
 }

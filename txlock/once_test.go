@@ -205,6 +205,10 @@ func TestOnceOfATransactionThatIsOver(t *testing.T) {
 		}
 		_, err := s.Once(t.Context(), named())
 		wants(t, "Once after COMMIT", err, txlock.ErrTxDoomed)
+		plain := begin(t, newPool(t, db, false), nil)
+		send(t, plain.tx, "COMMIT")
+		_, err = plain.Once(t.Context(), named())
+		wants(t, "Once after COMMIT on a plain pool", err, txlock.ErrTxDoomed)
 		err = s.tx.Commit()
 		wants(t, "Commit", err, txlock.ErrTxDoomed)
 		if txlock.Retryable(err) {

@@ -7,15 +7,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// exclusives are all ways to a token.
-var exclusives = []struct {
+// exclusive is a way to a token.
+type exclusive struct {
 	name string
 	lock func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error)
-}{
+}
+
+// exclusives are all that wait.
+var exclusives = []exclusive{
 	{"Lock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
 		return s.Lock(ctx, key)
 	}},
@@ -44,7 +49,7 @@ func another(key txlock.Key) txlock.Key {
 	if key.Hashed() {
 		return hashed()
 	}
-	return named()
+	return txlock.Named(key.String() + "/another")
 }
 
 // clockOf is the server's clock as tokens have it.
@@ -62,15 +67,21 @@ func apart(t *testing.T, db *testdb.DB) txlock.Key {
 	return txlock.Named(key.String() + "/m")
 }
 
-// onExclusives runs a test for every way to a token, for keys with a row and without.
-func onExclusives(t *testing.T, test func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error))) {
+// tries is the way to a token that doesn't wait.
+var tries = exclusive{"TryLock", func(ctx context.Context, s *txlock.Scope, key txlock.Key) (txlock.Grant, error) {
+	return s.TryLock(ctx, key)
+}}
+
+// onExclusives runs a test for ways to a token, for keys with a row and without.
+func onExclusives(t *testing.T, verbs []exclusive, test func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error))) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for _, verb := range exclusives {
+		for _, verb := range verbs {
 			for kind, key := range map[string]txlock.Key{"fresh": apart(t, db), "known": named(), "hashed": hashed()} {
 				t.Run(fmt.Sprintf("%s/%s", verb.name, kind), func(t *testing.T) {
 					t.Parallel()
 					if kind == "known" {
 						committed(t, db, key)
+						committed(t, db, another(key))
 					}
 					test(t, db, key, verb.lock)
 				})
@@ -82,7 +93,7 @@ func onExclusives(t *testing.T, test func(t *testing.T, db *testdb.DB, key txloc
 // TestTokenIsOfTheGrant proves that a token is not older than the grant: not that of the
 // moment at which a statement has begun to wait.
 func TestTokenIsOfTheGrant(t *testing.T) {
-	onExclusives(t, func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error)) {
+	onExclusives(t, exclusives, func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error)) {
 		first, waiter := holder(t, db, key), unread(t, newPool(t, db, true))
 		type answer struct {
 			grant txlock.Grant
@@ -108,15 +119,15 @@ func TestTokenIsOfTheGrant(t *testing.T) {
 // TestTokenAheadOfTheClock proves that the token of a row which is ahead of the clock
 // rises all the same.
 func TestTokenAheadOfTheClock(t *testing.T) {
-	onExclusives(t, func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error)) {
+	onExclusives(t, append(exclusives, tries), func(t *testing.T, db *testdb.DB, key txlock.Key, lock func(context.Context, *txlock.Scope, txlock.Key) (txlock.Grant, error)) {
 		ahead := clockOf(t, db) + 3600e6
 		if key.Hashed() {
 			exec(t, db, "UPDATE lockstep_centers SET token = ? WHERE slot = ?", ahead, key.Slot())
 		} else {
 			exec(t, db, "REPLACE INTO lockstep_locks VALUES (?, ?, '-', 0, 0)", key.String(), ahead)
 		}
-		for range 2 {
-			s := unread(t, newPool(t, db, true))
+		for _, guarded := range []bool{true, true, false} {
+			s := unread(t, newPool(t, db, guarded))
 			grant, err := lock(t.Context(), s.Scope, key)
 			wants(t, "Lock", err, nil)
 			if grant.Token() <= ahead {
@@ -147,6 +158,7 @@ func TestTokenAfterASharedLock(t *testing.T) {
 				grants, err := s.LockAll(ctx, key)
 				return append(grants, txlock.Grant{})[0], err
 			},
+			"CompareAndBump": exclusives[3].lock,
 		} {
 			for _, key := range []txlock.Key{named(), hashed()} {
 				t.Run(fmt.Sprintf("%s/hashed=%t", name, key.Hashed()), func(t *testing.T) {
@@ -162,6 +174,51 @@ func TestTokenAfterASharedLock(t *testing.T) {
 						t.Errorf("%s: %+v after token %d, %v", name, grant, before.Token(), err)
 					}
 				})
+			}
+		}
+	})
+}
+
+// TestTokenOfALockThatStays locks a key, and sets a savepoint among several statements: for
+// all that the guard knows, the lock may be gone. Who asks for it again is given it with its
+// token.
+func TestTokenOfALockThatStays(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, verb := range append(exclusives, tries) {
+			for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
+				for kind, key := range map[string]txlock.Key{"fresh": apart(t, db), "known": named(), "hashed": hashed()} {
+					t.Run(fmt.Sprintf("%s/%v/%s", verb.name, level, kind), func(t *testing.T) {
+						t.Parallel()
+						var version uint64
+						if kind != "fresh" {
+							version = committed(t, db, key).Token()
+						}
+						s := begin(t, newPool(t, db, true, func(c *mysql.Config) { c.MultiStatements = true }), &sql.TxOptions{Isolation: level})
+						send(t, s.tx, "SAVEPOINT before_lock")
+						wants(t, "CompareAndBump", s.CompareAndBump(t.Context(), key, version), nil)
+						before, _ := s.Held(key)
+						send(t, s.tx, "SAVEPOINT behind_lock; DO 0")
+						if _, certain := s.Held(key); certain || before.Token() <= version {
+							t.Fatalf("the lock has token %d, and is certain: %t", before.Token(), certain)
+						}
+						var grant txlock.Grant
+						var err error
+						switch verb.name {
+						case "LockAll": // several in one statement have new tokens
+							var grants []txlock.Grant
+							grants, err = s.LockAll(t.Context(), key)
+							grant = append(grants, txlock.Grant{})[0]
+						case "CompareAndBump":
+							err = s.CompareAndBump(t.Context(), key, version)
+							grant, _ = s.Held(key)
+						default:
+							grant, err = verb.lock(t.Context(), s.Scope, key)
+						}
+						if err != nil || grant.Token() != before.Token() {
+							t.Errorf("token %d after %d, %v", grant.Token(), before.Token(), err)
+						}
+					})
+				}
 			}
 		}
 	})

@@ -107,6 +107,26 @@ func TestTokensOfBothKinds(t *testing.T) {
 	})
 }
 
+// TestVersionsWaitForNobody reads the version of a key that another transaction holds, as
+// the first that a transaction does, too.
+func TestVersionsWaitForNobody(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, key := range []txlock.Key{named(), hashed()} {
+			before := committed(t, db, key).Token()
+			holder(t, db, key)
+			for _, guarded := range []bool{true, false} {
+				s := unread(t, impatient(t, db, guarded))
+				if version, err := s.Version(t.Context(), key); err != nil || version != before {
+					t.Errorf("hashed=%t, guarded=%t: Version: %d, %v, want %d", key.Hashed(), guarded, version, err, before)
+				}
+			}
+			if version, err := txlock.ReadVersion(t.Context(), impatient(t, db, true), key); err != nil || version != before {
+				t.Errorf("hashed=%t: ReadVersion: %d, %v, want %d", key.Hashed(), version, err, before)
+			}
+		}
+	})
+}
+
 // TestVersionsAtSerializable: reading a version takes a shared lock there, so that of two
 // who have read it and write, one is rolled back and the other goes on.
 func TestVersionsAtSerializable(t *testing.T) {

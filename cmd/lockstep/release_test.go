@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"database/sql"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -142,6 +145,49 @@ func TestReleaseOfOne(t *testing.T) {
 			if err := tx.Commit(); err == nil || len(released.Locks) != 1 || released.Locks[0].Slot != int64(txlock.KeyOf("cart:42").Slot()) {
 				t.Errorf("release with --hashed has answered %+v, and Commit %v", released, err)
 			}
+		})
+	}
+}
+
+// answering answers a question when it is asked.
+type answering func() string
+
+func (a answering) Read(b []byte) (int, error) { return copy(b, a()), io.EOF }
+
+// TestReleaseOfTheNext proves that a session isn't ended that has committed what was shown,
+// and locked the key again, while somebody thought about the question.
+func TestReleaseOfTheNext(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
+			conn, err := s.pool.Conn(s.ctx)
+			s.must(err)
+			defer func() { s.must(conn.Close()) }()
+			s.last = testdb.ConnID(s, conn)
+			s.number(s.last)
+			locked := func() *sql.Tx {
+				tx, err := conn.BeginTx(s.ctx, nil)
+				s.must(err)
+				scope, err := txlock.Join(s.ctx, tx)
+				s.must(err)
+				s.lock(scope, orders.Key(42))
+				s.listed()
+				return tx
+			}
+			tx := locked()
+			var out bytes.Buffer
+			env := func(name string) string { return map[string]string{"LOCKSTEP_DSN": s.dsn}[name] }
+			code := run(s.ctx, []string{"release", "order:42"}, env, answering(func() string {
+				s.must(tx.Commit())
+				tx = locked()
+				return "yes\n"
+			}), &out, &out)
+			if code != nothing {
+				t.Errorf("release returns %d, and prints:\n%s", code, out.String())
+			}
+			s.must(tx.Commit())
 		})
 	}
 }

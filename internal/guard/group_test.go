@@ -3,6 +3,7 @@ package guard
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -53,5 +54,30 @@ func TestRefusedByTheGroup(t *testing.T) {
 	}
 	if n := base.connections(); n != 6 { // the first, and one after each of five that nobody knows the end of
 		t.Errorf("%d connections", n)
+	}
+}
+
+// TestRefusedTooLate proves that a refusal says nothing that comes as late as that of a member
+// which leaves the group.
+func TestRefusedTooLate(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	base.view = "1:3"
+	c, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Raw(func(driverConn any) error {
+		guarded, known := driverConn.(*conn), "1:3"
+		for late, rolledBack := range map[time.Duration]bool{0: true, groupPatience + time.Second: false} {
+			s := sending{guarded, &known, time.Now().Add(-late)}
+			if err := s.outcome(&mysql.MySQLError{Number: 3101}); errors.Is(err, errGone) != rolledBack {
+				t.Errorf("after %v: %v", late, err)
+			}
+		}
+		return nil
+	})
+	if err := errors.Join(err, c.Close()); err != nil {
+		t.Error(err)
 	}
 }

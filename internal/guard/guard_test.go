@@ -19,6 +19,7 @@ var (
 	errGone      = errors.New("over")
 	errLost      = errors.New("lost")
 	errCommitted = errors.New("committed")
+	errUnfenced  = errors.New("unfenced")
 	deadlock     = &mysql.MySQLError{Number: 1213, Message: "deadlock"}
 	inside       = &mysql.MySQLError{Number: 1568, Message: "inside a transaction"}
 )
@@ -35,6 +36,7 @@ var testRules = Rules{
 	Committed:        func(statement string) error { return fmt.Errorf("%w by %s", errCommitted, statement) },
 	MayHaveCommitted: func(statement string) error { return fmt.Errorf("%w, maybe, by %s", errCommitted, statement) },
 	RolledBack:       func(statement string) error { return fmt.Errorf("%w behind %s", errGone, statement) },
+	Unfenced:         func(name string) error { return fmt.Errorf("%w: %s", errUnfenced, name) },
 	NoSavepoint: func(reply error) bool {
 		server := new(mysql.MySQLError)
 		return errors.As(reply, &server) && server.Number == 1305
@@ -434,5 +436,135 @@ func TestServer(t *testing.T) {
 		if s.Session != 7 || !s.RollbackOnTimeout || s.Name != "name" {
 			t.Errorf("%q: %+v", version, s)
 		}
+	}
+}
+
+// TestJudgementsStayFew proves that a connection doesn't remember what it thinks of any
+// number of statements.
+func TestJudgementsStayFew(t *testing.T) {
+	t.Parallel()
+	_, pool := newStub(t, false)
+	c, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Raw(func(base any) error {
+		guarded := base.(*conn)
+		for i := range 3 * mostJudged {
+			guarded.judge(t.Context(), fmt.Sprintf("UPDATE t%d SET v = ?", i), make([]driver.NamedValue, 1))
+			if n := len(guarded.judged); n == 0 || n > mostJudged {
+				t.Fatalf("%d judgements", n)
+			}
+		}
+		return nil
+	})
+	if err := errors.Join(err, c.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUnfencedCommitByALock proves that a lock statement doesn't commit a transaction that has
+// lost a fence.
+func TestUnfencedCommitByALock(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []bool{false, true} {
+		base, pool := newStub(t, false)
+		tx := begun(t, pool)
+		book, _, _ := Ask(t.Context(), tx)
+		book.Scope(func() Scope { return &locks{} })
+		texts := []string{"SAVEPOINT s", "ROLLBACK TO SAVEPOINT s"}
+		if !lost {
+			texts = texts[:1]
+		}
+		for i, text := range texts {
+			if _, err := tx.ExecContext(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				book.Fence("lease", book.Stamp())
+			}
+		}
+		_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: book, Commits: true}), "COMMIT")
+		if errors.Is(err, errUnfenced) != lost || base.has("COMMIT") == lost {
+			t.Errorf("lost=%t: %v, and COMMIT was sent: %t", lost, err, base.has("COMMIT"))
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestBeginTxEndsAText proves that the BEGIN isn't left to the first statement where a
+// transaction is open that was begun as text: it ends that.
+func TestBeginTxEndsAText(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	c, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	for _, began := range []bool{false, true} {
+		if began {
+			if _, err := c.ExecContext(t.Context(), "BEGIN"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tx, err := c.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sent := base.has("begin 0 false"); sent != began {
+			t.Errorf("behind a BEGIN as text: %t; the other is sent: %t", began, sent)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRefusedSet proves that nobody uses a connection again whose SET was refused, since that
+// may have been meant to restore the session.
+func TestRefusedSet(t *testing.T) {
+	t.Parallel()
+	for refused, want := range map[string]int{"SET SESSION x = 1": 2, "UPDATE": 1} {
+		base, pool := newStub(t, false)
+		base.will("DELETE", deadlock)
+		tx := begun(t, pool)
+		for _, text := range []string{"DELETE", refused} {
+			if _, err := tx.ExecContext(t.Context(), text); err == nil {
+				t.Errorf("%s succeeds", text)
+			}
+		}
+		if err := errors.Join(tx.Rollback(), pool.PingContext(t.Context())); err != nil {
+			t.Error(err)
+		}
+		if n := base.connections(); n != want {
+			t.Errorf("%s: %d connections, want %d", refused, n, want)
+		}
+	}
+}
+
+// TestDoomedTextRollsBack proves that a COMMIT as text of a doomed transaction becomes a
+// ROLLBACK: a server may have begun another one after the deadlock.
+func TestDoomedTextRollsBack(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	base.will("UPDATE", deadlock)
+	c, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	for _, step := range []struct {
+		text string
+		want error
+	}{{"BEGIN", nil}, {"UPDATE", deadlock}, {"COMMIT", errGone}} {
+		if _, err := c.ExecContext(t.Context(), step.text); !errors.Is(err, step.want) {
+			t.Errorf("%s: %v, want %v", step.text, err, step.want)
+		}
+	}
+	if base.has("COMMIT") || !base.has("ROLLBACK") {
+		t.Errorf("the base was sent %q", base.sent)
 	}
 }

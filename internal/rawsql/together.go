@@ -27,7 +27,8 @@ type Wanted struct {
 // AcquireMany does for many rows what AcquireNoWait does for one, and takes nothing that
 // has been shared. It skips rows that are locked by somebody, and all for which only
 // AcquireLease can tell. No two may have the same row. Reply has its reply if the server's
-// clock is less than 9 minutes from near.
+// clock is less than 9 minutes from near. MariaDB waits for a moment before it skips a row,
+// so that two such statements may be a deadlock there (1213), which writes nothing.
 func AcquireMany(all []Wanted, near int64) string {
 	return "/* name: AcquireMany */ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)" +
 		" SELECT cur.name, cur.slot, wanted.owner, wanted.hold, " + Clock + ", wanted.ttl, wanted.bit, LAST_INSERT_ID(0 * wanted.bit), 0, wanted.note" +

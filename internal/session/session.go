@@ -19,3 +19,10 @@ func Fit(text string) error {
 	}
 	return nil
 }
+
+// Version returns the version in gen's ServerClock without what the session says about
+// itself. It may have blanks: Debian's MariaDB 11.8 ends in "-MariaDB-0+deb13u1 from Debian".
+func Version(text string) string {
+	text = strings.TrimPrefix(text, rawsql.NoAutocommit+" ")
+	return strings.TrimPrefix(text, rawsql.OtherCharset+" ")
+}

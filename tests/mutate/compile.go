@@ -18,21 +18,25 @@ import (
 const variable = "LOCKSTEP_MUTATION"
 
 // chosen tells whether a binary may have the mutation beside others: it changes the text of a
-// statement, or a function.
+// statement, a function, or a file that is embedded.
 func (m *mutation) chosen() bool { return m.isText() || m.beside }
 
 func (m *mutation) isText() bool { return path.Dir(m.file) == "gen" }
 
 // choices returns the files that have all mutations of the list that can be chosen: their
-// constants are variables there, and their functions have mutants beside them.
+// constants are variables there, their functions have mutants beside them, and so have the
+// files that they embed.
 func choices(root string, list []*mutation) (map[string]string, error) {
 	files, err := beside(root, list)
 	if err != nil {
 		return nil, err
 	}
 	texts, err := ofTexts(root, list)
+	if err != nil {
+		return nil, err
+	}
 	maps.Copy(files, texts)
-	return files, err
+	return files, embedded(root, list, files)
 }
 
 // ofTexts returns the files whose constants are variables.

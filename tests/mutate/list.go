@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -156,9 +157,17 @@ func (m *mutation) apply(root string) (string, error) {
 	return string(source[:from]) + strings.Replace(part, m.text, m.wrong, 1) + string(source[to:]), nil
 }
 
-// find returns where a declaration of a Go file begins and ends: a function, a method as
-// Type.Method, a type, a variable or a constant.
+// find returns where a declaration begins and ends: of a Go file a function, a method as
+// Type.Method, a type, a variable or a constant; of an SQL file what CREATE makes, which ends
+// before an empty line.
 func find(decl, file string, source []byte) (from, to int, err error) {
+	if filepath.Ext(file) == ".sql" {
+		at := regexp.MustCompile(`(?m)^CREATE .*\b` + regexp.QuoteMeta(decl) + `\b(?s:.*?)(\n\n|\z)`).FindIndex(source)
+		if at == nil {
+			return 0, 0, fmt.Errorf("%s has no CREATE of %s", file, decl)
+		}
+		return at[0], at[1], nil
+	}
 	files := token.NewFileSet()
 	parsed, err := parser.ParseFile(files, file, source, parser.SkipObjectResolution)
 	if err != nil {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,7 +19,7 @@ func TestMutationsApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list) < 120 {
+	if len(list) < 400 {
 		t.Errorf("there are %d mutations", len(list))
 	}
 	decisions := make(map[string]*mutation)
@@ -180,6 +182,46 @@ func TestBeside(t *testing.T) {
 	for _, m := range list {
 		if m.chosen() != (m.decl != "T") {
 			t.Errorf("%v is chosen: %t", m, m.chosen())
+		}
+	}
+}
+
+// TestEmbedded proves that a file which a package embeds is read with its mutants.
+func TestEmbedded(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	const sql = "-- two\n\nCREATE TABLE a (\n  id INT\n);\n\nCREATE TABLE ab (\n  id INT\n);\n"
+	for name, text := range map[string]string{"p/p.go": "package p\n\nimport \"embed\"\n\n//go:embed d/*.sql\nvar FS embed.FS\n", "p/d/t.sql": sql} {
+		file := filepath.Join(root, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := []*mutation{
+		{area: "a", line: 1, file: "p/d/t.sql", decl: "a", text: "INT", wrong: "BIGINT"},
+		{area: "a", line: 2, file: "p/d/t.sql", decl: "ab", text: "INT", wrong: "BIGINT"},
+	}
+	files, err := choices(root, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) != 2 || !strings.HasSuffix(files["p/p.go"], "var lockstepEmbedded embed.FS\n\nvar FS = lockstepFS{lockstepEmbedded}\n") {
+		t.Errorf("the files are %v", files)
+	}
+	added := files["p/lockstep_mutation_fs.go"]
+	for i, m := range list {
+		changed, err := m.apply(root)
+		if err != nil || strings.Index(changed, "BIGINT") < strings.Index(changed, m.decl+" (") || strings.Count(changed, "BIGINT") != 1 {
+			t.Errorf("%v: %q, %v", m, changed, err)
+		}
+		if want := fmt.Sprintf("case \"a.txt:%d d/t.sql\":\n\t\treturn []byte(%q), nil", i+1, changed); !m.chosen() || !parses(added) || !strings.Contains(added, want) {
+			t.Errorf("%v isn't in\n%s", m, added)
+		}
+	}
+	for file, decl := range map[string]string{"p/d/t.sql": "c", "t.sql": ""} {
+		m := &mutation{file: file, decl: decl, text: "INT", wrong: "BIGINT"}
+		if files, err := choices(root, []*mutation{m}); err == nil {
+			t.Errorf("%s: %v", m.place(), files)
 		}
 	}
 }

@@ -10,13 +10,13 @@
 //	+    AND lockstep_leases.expires_us > 0
 //
 // It names the decision that it breaks, the file and the declaration (no name stands for the
-// whole file), and the test that must fail, with the servers that this needs; none are
+// whole file; in an SQL file it is what CREATE makes), and the test that must fail, with the servers that this needs; none are
 // needed without "on". The lines after - occur once in the declaration, and the lines after +
 // take their place. An SQL text is changed where sqlc has put it, in package gen. A mutation
 // that nothing can notice has a line "equivalent", which says why, in place of "by".
 //
 // Nothing is written to the checkout: go test -overlay compiles the changed files. Functions,
-// and the texts of package gen, are not compiled one by one: one binary for each package of
+// the texts of package gen and SQL files that a package embeds are not compiled one by one: one binary for each package of
 // tests has all that is run, and a variable of the environment says which one it uses. What
 // is no function is compiled by itself. Each test must pass before, without the mutation.
 package main
