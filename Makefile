@@ -76,8 +76,10 @@ CONTENDERS ?=
 BENCHFLAGS ?=
 SCALEFLAGS ?=
 
-# What Docker offers to make test-matrix.
-IMAGES ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
+# What Docker offers to make test-matrix, and the suites of Debian whose MariaDB it takes
+# where IMAGES is empty.
+IMAGES  ?= mariadb:10.6 mariadb:10.11 mariadb:11.4 mariadb:11.8 mysql:8.0 mysql:8.4 mysql:9
+DEBIANS ?= bookworm trixie
 
 # How long make fuzz runs each fuzz target.
 FUZZTIME ?= 10m
@@ -168,22 +170,29 @@ test-cluster: ## Run the tests on clusters of the ENGINES and over a fail-over; 
 	LOCKSTEP_ENGINES=none CGO_ENABLED=1 $(GOTEST) -tags cluster -run '^TestNetwork$$' ./internal/test/testdb
 	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -timeout 60m -parallel 8 -tags cluster ./cluster
 
-test-proxies: ## Run the tests behind HAProxy and behind a stub that does wrong what a proxy can; PROXY_DURATION=30s of fail-overs.
+test-proxies: ## Run the tests behind HAProxy, MySQL Router and a stub that does wrong what a proxy can; PROXY_DURATION=30s of fail-overs.
 	internal/test/tools/need-cc.sh
 	internal/test/tools/need-haproxy.sh
 	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -timeout 60m -parallel 8 -tags proxies ./proxies
+	cd tests && LOCKSTEP_ENGINES=$(ENGINES) CGO_ENABLED=1 $(GOTEST) -timeout 60m -tags cluster,proxies -run '^TestRouter$$' ./cluster
 
 test-foreign: ## Run the tests of SUITES, written by others, on a plain and a guarded pool, and compare; GORM_TESTS=.../gorm/tests.
 	cd tests && go run ./foreign -engines $(ENGINES) -suites $(SUITES) -gorm "$(abspath $(GORM_TESTS))"
 
-test-matrix: ## Run make test on the images of IMAGES, which needs Docker.
-	@docker info >/dev/null || { echo "make test-matrix needs Docker, and docker info fails here."; exit 1; }
+test-matrix: ## Run make test on the images of IMAGES, which needs Docker, or with IMAGES= on the MariaDB of Debian's DEBIANS.
+	@test -z "$(IMAGES)" || docker info >/dev/null || { \
+		echo "make test-matrix needs Docker for $(IMAGES), and docker info fails here. With IMAGES= it takes the MariaDB of Debian's $(DEBIANS)."; exit 1; }
 	@for image in $(IMAGES); do \
 		engine=$${image%%:*}; \
 		variable=LOCKSTEP_$$(echo $$engine | tr a-z A-Z); \
 		echo "make test on $$image"; \
 		env -u $${variable}_DSN $${variable}_IMAGE=$$image $(MAKE) test ENGINES=$$engine || exit 1; \
 	done
+	@for suite in $(if $(IMAGES),,$(DEBIANS)); do \
+		echo "make test on the MariaDB of Debian $$suite"; \
+		env -u LOCKSTEP_MARIADB_DSN -u LOCKSTEP_MARIADB_IMAGE LOCKSTEP_MARIADB_DEBIAN=$$suite $(MAKE) test ENGINES=mariadb || exit 1; \
+	done
+	@echo "make test has passed on $(or $(IMAGES),the MariaDB of Debian $(DEBIANS)), and was run on nothing else."
 
 test-deps: ## Test the library on ENGINES with the oldest and the newest Go, go-sql-driver and GORM that go.mod allows; DEPS=newest.
 	@for which in $(DEPS); do $(WITHSERVERS) -- internal/test/tools/test-deps.sh $$which $(DEPS_PACKAGES) || exit 1; done

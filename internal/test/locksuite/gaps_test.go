@@ -23,6 +23,13 @@ func TestNeighboursAreFree(t *testing.T) {
 			_, err := s.TryLock(ctx, key)
 			return err
 		},
+		"TryLock behind another": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+			if _, err := s.Lock(ctx, txlock.Named(key.String()+"m")); err != nil {
+				return err
+			}
+			_, err := s.TryLock(ctx, key)
+			return err
+		},
 		"RLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
 			_, err := s.RLock(ctx, key)
 			return err
@@ -53,7 +60,7 @@ func TestNeighboursAreFree(t *testing.T) {
 	}
 	for _, engine := range testdb.Engines() {
 		// Of its own: what other tests roll back closes gaps, see TestGapOfARollback.
-		db := testdb.Shared(t, engine).OpenLeases(t)
+		db := testdb.Shared(t, engine).Open(t)
 		for name, verb := range verbs {
 			for _, ensured := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/ensured=%t", engine, name, ensured), func(t *testing.T) {
