@@ -58,33 +58,6 @@ func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitP
 	return result.LastInsertId()
 }
 
-const DeleteReaders = `-- name: DeleteReaders :exec
-DELETE r FROM lockstep_leases r FORCE INDEX (PRIMARY) WHERE r.name = ? AND r.slot IN (/*SLICE:slots*/?)
-`
-
-type DeleteReadersParams struct {
-	Name  []byte
-	Slots []int64
-}
-
-// DeleteReaders deletes rows of a key that the transaction has locked. Each is looked up by its
-// own key: a scan, which may be cheaper, would wait for the rows of others.
-func (q *Queries) DeleteReaders(ctx context.Context, db DBTX, arg DeleteReadersParams) error {
-	query := DeleteReaders
-	var queryParams []interface{}
-	queryParams = append(queryParams, arg.Name)
-	if len(arg.Slots) > 0 {
-		for _, v := range arg.Slots {
-			queryParams = append(queryParams, v)
-		}
-		query = strings.Replace(query, "/*SLICE:slots*/?", strings.Repeat(",?", len(arg.Slots))[1:], 1)
-	} else {
-		query = strings.Replace(query, "/*SLICE:slots*/?", "NULL", 1)
-	}
-	_, err := db.ExecContext(ctx, query, queryParams...)
-	return err
-}
-
 const IdleReaders = `-- name: IdleReaders :many
 SELECT slot FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = ? AND slot > 0 AND expires_us + ttl_us < UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))

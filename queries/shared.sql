@@ -54,11 +54,6 @@ SELECT slot FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot > 0 AND expires_us + ttl_us < clock_us()
 ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED;
 
--- name: DeleteReaders :exec
--- DeleteReaders deletes rows of a key that the transaction has locked. Each is looked up by its
--- own key: a scan, which may be cheaper, would wait for the rows of others.
-DELETE r FROM lockstep_leases r FORCE INDEX (PRIMARY) WHERE r.name = sqlc.arg(name) AND r.slot IN (sqlc.slice(slots));
-
 -- name: ReapReaders :exec
 -- ReapReaders ends the expired readers of a key, and raises their tokens, so that none of
 -- them can guard a transaction any more. It skips a reader that guards one now.

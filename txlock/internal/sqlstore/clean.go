@@ -11,13 +11,9 @@ import (
 	"github.com/dca00107/lockstep/gen"
 )
 
-const (
-	// cleanBatch is how many rows one transaction of Clean removes.
-	cleanBatch = 200
-	// sweepBatch is how many rows one transaction of Sweep removes. MariaDB makes a
-	// subquery of a list of 1,000.
-	sweepBatch = 500
-)
+// cleanBatch is how many rows one transaction of Clean or Sweep removes. Each has a statement
+// of its own: of a list of keys the servers may make a scan, which waits for the rows of others.
+const cleanBatch = 200
 
 // Clean removes the rows that were not used for the retention, and returns how many.
 func (s *Store) Clean(ctx context.Context, retention time.Duration) (total int, err error) {
@@ -83,12 +79,17 @@ func removeOne(ctx context.Context, tx gen.DBTX, row gen.IdleLeasesRow, retentio
 func (s *Store) Sweep(ctx context.Context, key string) error {
 	for more := true; more; {
 		err := inTx(ctx, s.pool, func(tx gen.DBTX) error {
-			slots, err := queries.IdleReaders(ctx, tx, gen.IdleReadersParams{Name: []byte(key), Limit: sweepBatch})
-			more = len(slots) == sweepBatch
-			if err == nil && len(slots) > 0 {
-				err = queries.DeleteReaders(ctx, tx, gen.DeleteReadersParams{Name: []byte(key), Slots: slots})
+			slots, err := queries.IdleReaders(ctx, tx, gen.IdleReadersParams{Name: []byte(key), Limit: cleanBatch})
+			if err != nil {
+				return err
 			}
-			return err
+			more = len(slots) == cleanBatch
+			for _, slot := range slots {
+				if err := queries.DeleteLease(ctx, tx, gen.DeleteLeaseParams{Name: []byte(key), Slot: slot}); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 		if err != nil {
 			return err
