@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -182,8 +183,11 @@ func (n *Network) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 	c := &conn{dialed.(*net.TCPConn), n}
 	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.direct != "" && n.direct != addr {
+		return nil, errors.Join(errors.New("the network was healed meanwhile"), c.TCPConn.Close())
+	}
 	n.conns[c] = struct{}{}
-	n.mu.Unlock()
 	return c, nil
 }
 

@@ -50,18 +50,15 @@ type sunder struct {
 
 func (s *sunder) install(c *mysql.Config) {
 	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		s.mu.Lock()
-		gone := s.gone
-		s.mu.Unlock()
-		if gone {
-			return nil, errors.New("the network is cut")
-		}
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if s.gone {
+			return nil, errors.Join(errors.New("the network is cut"), conn.Close())
+		}
 		s.conns = append(s.conns, conn)
 		return conn, nil
 	}
