@@ -66,6 +66,17 @@ func QuestionsMany(holds []Hold) string {
 		fmt.Sprintf(" LIMIT %d", len(holds))
 }
 
+// DeleteReaders deletes rows of a key that the transaction has locked. It looks up each by its
+// own key: of a list of slots the servers may make a scan, which waits for the rows of others.
+func DeleteReaders(name []byte, slots []int64) string {
+	b := fmt.Appendf(nil, "DELETE cur FROM (SELECT %d AS slot", slots[0])
+	for _, slot := range slots[1:] {
+		b = fmt.Appendf(b, " UNION ALL SELECT %d", slot)
+	}
+	b = append(b, ") wanted STRAIGHT_JOIN lockstep_leases cur FORCE INDEX (PRIMARY) ON cur.name = "...)
+	return string(append(appendHex(b, name), " AND cur.slot = wanted.slot"...))
+}
+
 // heldRows joins the rows that are still held so. The names of the columns stand in the
 // first line.
 func heldRows(holds []Hold) string {

@@ -9,11 +9,15 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// cleanBatch is how many rows one transaction of Clean or Sweep removes. Each has a statement
-// of its own: of a list of keys the servers may make a scan, which waits for the rows of others.
-const cleanBatch = 200
+const (
+	// cleanBatch is how many rows one transaction of Clean removes.
+	cleanBatch = 200
+	// sweepBatch is how many rows one statement of Sweep removes.
+	sweepBatch = 500
+)
 
 // Clean removes the rows that were not used for the retention, and returns how many.
 func (s *Store) Clean(ctx context.Context, retention time.Duration) (total int, err error) {
@@ -79,17 +83,12 @@ func removeOne(ctx context.Context, tx gen.DBTX, row gen.IdleLeasesRow, retentio
 func (s *Store) Sweep(ctx context.Context, key string) error {
 	for more := true; more; {
 		err := inTx(ctx, s.pool, func(tx gen.DBTX) error {
-			slots, err := queries.IdleReaders(ctx, tx, gen.IdleReadersParams{Name: []byte(key), Limit: cleanBatch})
-			if err != nil {
-				return err
+			slots, err := queries.IdleReaders(ctx, tx, gen.IdleReadersParams{Name: []byte(key), Limit: sweepBatch})
+			more = len(slots) == sweepBatch
+			if err == nil && len(slots) > 0 {
+				_, err = tx.ExecContext(ctx, rawsql.DeleteReaders([]byte(key), slots))
 			}
-			more = len(slots) == cleanBatch
-			for _, slot := range slots {
-				if err := queries.DeleteLease(ctx, tx, gen.DeleteLeaseParams{Name: []byte(key), Slot: slot}); err != nil {
-					return err
-				}
-			}
-			return nil
+			return err
 		})
 		if err != nil {
 			return err
