@@ -104,17 +104,25 @@ func TestOnceExpiresWhileOpen(t *testing.T) {
 			pool, key := newPool(t, db, guarded), named()
 			const keep = time.Second
 			first, second := begin(t, pool, nil), begin(t, pool, nil)
+			began := time.Now()
 			first.once(t, key, true, txlock.Keep(keep))
-			told := make(chan bool, 1)
+			type answer struct {
+				isFirst   bool
+				asked, at time.Time
+			}
+			told := make(chan answer, 1)
 			go func() {
+				asked := time.Now()
 				isFirst, err := second.Once(t.Context(), key)
 				wants(t, "Once", err, nil)
-				told <- isFirst
+				told <- answer{isFirst, asked, time.Now()}
 			}()
 			db.WaitForLockWait(t, second.id)
 			time.Sleep(keep)
+			ended := time.Now()
 			first.commit(t)
-			if <-told {
+			// A busy machine may let the time pass before the wait, and behind it.
+			if a := <-told; a.isFirst && a.asked.Sub(began)+a.at.Sub(ended) < keep {
 				t.Error("two are the first")
 			}
 			second.commit(t)
@@ -122,19 +130,19 @@ func TestOnceExpiresWhileOpen(t *testing.T) {
 			key = named()
 			isFirst, err := locksqlc.Once(t.Context(), pool, key, func(*sql.Tx) error {
 				time.Sleep(keep + keep/10)
+				ended = time.Now() // the row's time begins anew behind this
 				return nil
 			}, txlock.Keep(keep))
 			if !isFirst || err != nil {
 				t.Fatalf("Once = %t, %v", isFirst, err)
 			}
-			if left := number(t, db, "SELECT COUNT(*) FROM lockstep_once WHERE name = ? AND done_us > (UNIX_TIMESTAMP() - 30) * 1000000 AND keep_us = 1000000", key.String()); left != 1 {
+			if left := number(t, db, "SELECT COUNT(*) FROM lockstep_once WHERE name = ? AND done_us > (UNIX_TIMESTAMP() - 30) * 1000000 AND keep_us = 1000000", key.String()); left != 1 && time.Since(ended) < keep { // another test may have swept it
 				t.Error("the row is not as it should be")
 			}
-			began := time.Now()
 			again := begin(t, pool, nil)
 			isFirst, err = again.Once(t.Context(), key)
-			if took := time.Since(began); err != nil || isFirst && took < keep/2 {
-				t.Errorf("Once after %v = %t, %v", took, isFirst, err)
+			if passed := time.Since(ended); err != nil || isFirst && passed < keep {
+				t.Errorf("Once after %v = %t, %v", passed, isFirst, err)
 			}
 			again.commit(t)
 		}
