@@ -119,9 +119,9 @@ type mark struct{}
 // grant and the release under the context of their calls.
 func TestObserverOfALife(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		const ttl = 1500 * time.Millisecond
+		const ttl, every = 15 * time.Second, 500 * time.Millisecond
 		seen := new(recorder)
-		m, other := newManager(t, pool, lease.Observe(seen), lease.TTL(ttl)), newManager(t, pool)
+		m, other := newManager(t, pool, lease.Observe(seen), lease.TTL(ttl), lease.RenewEvery(every)), newManager(t, pool)
 		key := named()
 		held := acquire(t, other, key)
 		// A refusal cuts an expiry that lies too far ahead: so it shows when it has come.
@@ -182,7 +182,7 @@ func TestObserverOfALife(t *testing.T) {
 			between(t, "what a renewal has", 1, e.Took, ttl)
 		}
 		// The interval of renewals was spent in it; half is for clocks of two kinds.
-		between(t, "the hold", ttl/6, last.Took, lived)
+		between(t, "the hold", every/2, last.Took, lived)
 	})
 }
 
