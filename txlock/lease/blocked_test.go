@@ -277,8 +277,8 @@ func TestOpenTransactionsAreBounded(t *testing.T) {
 func TestGuardInTimeIsLeftAlone(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		key, table := named(), counter(t, db)
-		pool.SetMaxOpenConns(1) // whatever follows is in the session that has guarded
-		m := newManager(t, pool, lease.TTL(500*time.Millisecond))
+		pool.SetMaxOpenConns(1)                            // whatever follows is in the session that has guarded
+		m := newManager(t, pool, lease.TTL(3*time.Second)) // in which it guards on a busy machine, too
 		l := acquire(t, m, key)
 		tx := begin(t, pool, sql.LevelDefault)
 		add(t, tx, table)
