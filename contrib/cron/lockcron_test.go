@@ -96,9 +96,9 @@ func TestSkipAndDelay(t *testing.T) {
 			},
 		} {
 			var r runs
-			var group sync.WaitGroup
+			var group, others sync.WaitGroup
 			key := txlock.Named("cron:" + rand.Text())
-			first := make(chan struct{})
+			first, skipped := make(chan struct{}), make(chan struct{})
 			for i := range 3 {
 				_, leases := jobtest.Node(t, engine)
 				wrapped := wrap(leases, key)
@@ -106,12 +106,20 @@ func TestSkipAndDelay(t *testing.T) {
 					group.Go(wrapped(cron.FuncJob(func() {
 						close(first)
 						r.work(2 * time.Second).Run()
+						if name == "Skip" { // a slow machine starts the others later
+							select {
+							case <-skipped:
+							case <-time.After(time.Minute):
+							}
+						}
 					})).Run)
 					<-first
 					continue
 				}
-				group.Go(wrapped(r.work(time.Millisecond)).Run)
+				others.Go(wrapped(r.work(time.Millisecond)).Run)
 			}
+			others.Wait()
+			close(skipped)
 			group.Wait()
 			if want := map[string]int{"Skip": 1, "Delay": 3}[name]; len(r.at) != want || r.beside > 0 {
 				t.Errorf("%s: %d runs, %d beside another; want %d", name, len(r.at), r.beside, want)
