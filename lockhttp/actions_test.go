@@ -71,6 +71,7 @@ func TestActions(t *testing.T) {
 		untouchable, err := m.Acquire(ctx, txlock.Named("untouchable"))
 		s.must(err)
 		tx := s.lock(txlock.Named("order:42"))
+		session := testdb.ConnID(t, tx)
 		alice := http.Header{"X-Who": {"alice"}}
 		s.shows("locks", "masked o")
 
@@ -152,6 +153,7 @@ func TestActions(t *testing.T) {
 		if _, err := tx.ExecContext(context.WithoutCancel(ctx), "DO 1"); err == nil {
 			t.Error("the session was not ended")
 		}
+		db.WaitGone(t, session) // the server rolls back a moment later
 		if code, _, _ := s.post("release", end, alice); code != http.StatusConflict {
 			t.Errorf("ending it again is answered with %d", code)
 		}

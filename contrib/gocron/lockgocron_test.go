@@ -41,7 +41,7 @@ func TestLocker(t *testing.T) {
 				return gocron.CronJob("*/2 * * * * *", true), nil
 			}},
 			"duration": {job.Every(every), func(now time.Time) (gocron.JobDefinition, []gocron.JobOption) {
-				return gocron.DurationJob(every), []gocron.JobOption{gocron.WithStartAt(gocron.WithStartDateTime(job.Every(every).Next(now)))}
+				return gocron.DurationJob(every), []gocron.JobOption{gocron.WithStartAt(gocron.WithStartDateTime(job.Every(every).Next(now.Add(every / 2))))}
 			}},
 		} {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {

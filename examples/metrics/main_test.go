@@ -51,7 +51,7 @@ func TestMetrics(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		s, err := newService(database.DSN(), slog.New(slog.DiscardHandler), 1500*time.Millisecond)
+		s, err := newService(database.DSN(), slog.New(slog.DiscardHandler), 6*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
