@@ -256,7 +256,10 @@ site: ## Make a site of the pages, with a search, in .site; SITE_BASE=/lockstep/
 	internal/test/tools/need-node.sh
 	cd internal/site && npm ci && SITE_BASE=$(SITE_BASE) npm run build
 
-verify: verify-go licences vulnerabilities verify-sql verify-docs verify-release verify-pages verify-rules ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
+# One after the other they would leave a processor idle for half of the time.
+VERIFIED = verify-go verify-release verify-docs verify-sql verify-pages licences vulnerabilities verify-rules
+verify: ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
+	$(WITHSERVERS) -- $(BESIDE) --output-sync=target $(VERIFIED)
 
 verify-sql: ## Check the queries and the generated code on the servers of ENGINES.
 	$(WITHSERVERS) -- go run ./internal/test/tools/verify -sqlc '$(SQLC)'
