@@ -143,6 +143,96 @@ func TestSlowNode(t *testing.T) {
 	})
 }
 
+// TestNodeReleasedByForce proves that a node where somebody has released the lease by force is
+// not acquired again, while the others go on.
+func TestNodeReleasedByForce(t *testing.T) {
+	inMemory(t, 3, func(t *testing.T, db *memory) {
+		l, err := db.manager().Acquire(t.Context(), job)
+		must(t, err)
+		synctest.Wait() // all nodes have joined
+		pool := db.nodes[1].Store().Pool()
+		operator, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
+		must(t, err)
+		must(t, operator.ForceRelease(t.Context(), job))
+		must(t, operator.Close(t.Context()))
+		must(t, pool.Close())
+		for range 60 {
+			time.Sleep(time.Second)
+			if n := db.held(); n != 2 {
+				t.Fatalf("held by %d nodes after %v", n, time.Since(db.begun))
+			}
+		}
+		_, err = l.Node(1)
+		wants(t, "Node", err, txlock.ErrNotHeld, lease.ErrReplaced)
+		must(t, l.Err())
+		release(t, l)
+	})
+}
+
+// TestGrantThatNobodyAwaits proves that what a node grants after the answer was given is
+// released.
+func TestGrantThatNobodyAwaits(t *testing.T) {
+	inMemory(t, 3, func(t *testing.T, db *memory) {
+		db.manager()
+		m, stores := db.process()
+		stores[2].Down(nil)
+		l, err := m.Acquire(t.Context(), job)
+		must(t, err)
+		other, slow := db.process()
+		granted := make(chan struct{})
+		slow[2].SetFault(func(_ context.Context, _ string, _ store.Row, call func() error) error {
+			time.Sleep(150 * time.Millisecond)
+			err := call()
+			if db.held() == 3 {
+				close(granted)
+				slow[2].Up()
+			}
+			return err
+		})
+		_, err = other.TryAcquire(t.Context(), job)
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		db.within("refused", 0, 0)
+		<-granted
+		synctest.Wait()
+		if n := db.held(); n != 2 {
+			t.Errorf("held by %d nodes", n)
+		}
+		release(t, l)
+	})
+}
+
+// TestLifetimeOfLateJoiners proves that a lease ends with its maximum lifetime, also where a
+// majority has joined it later.
+func TestLifetimeOfLateJoiners(t *testing.T) {
+	inMemory(t, 3, func(t *testing.T, db *memory) {
+		const lifetime = 5 * time.Minute
+		db.manager()
+		m, stores := db.process()
+		l, err := m.Acquire(t.Context(), job, lease.MaxLifetime(lifetime))
+		must(t, err)
+		synctest.Wait() // all nodes have joined
+		for i, s := range stores[:2] {
+			s.Down(nil)
+			time.Sleep(40 * time.Second) // its lease is over
+			if _, err := l.Node(i); !errors.Is(err, txlock.ErrNotHeld) {
+				t.Errorf("node %d: %v", i, err)
+			}
+			s.Up()
+			time.Sleep(10 * time.Second)
+			if _, err := l.Node(i); err != nil {
+				t.Errorf("node %d: %v", i, err)
+			}
+		}
+		<-l.Done()
+		db.within("over", lifetime-time.Second, lifetime)
+		wants(t, "Err", l.Err(), txlock.ErrLost)
+		synctest.Wait()
+		if n := db.held(); n != 0 {
+			t.Errorf("held by %d nodes", n)
+		}
+	})
+}
+
 // TestHigherClock proves that the token of a lease is the highest of its nodes', and is
 // known to a majority, so that it rises whatever the clocks are.
 func TestHigherClock(t *testing.T) {
