@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/dca00107/lockstep/internal/ops"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -145,6 +147,41 @@ func TestReleaseOfOne(t *testing.T) {
 			if err := tx.Commit(); err == nil || len(released.Locks) != 1 || released.Locks[0].Slot != int64(txlock.KeyOf("cart:42").Slot()) {
 				t.Errorf("release with --hashed has answered %+v, and Commit %v", released, err)
 			}
+		})
+	}
+}
+
+// TestReleaseLeavesWaiters proves that the lease is taken from its holder alone, and that who
+// waits for it in the queue of Fair has it next.
+func TestReleaseLeavesWaiters(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, testdb.Shared(t, engine).OpenLeases(t))
+			s.acquire("web-1/4711", "nightly report")
+			m := s.manager(lease.Fair())
+			granted := make(chan error, 1)
+			go func() {
+				l, err := m.Acquire(lease.WithOwner(s.ctx, "web-2/815"), txlock.Named("report"))
+				if err == nil {
+					err = l.Release(s.ctx)
+				}
+				granted <- err
+			}()
+			if !testdb.Await(time.Minute, func() bool {
+				var leases leasesForm
+				s.answer(done, &leases, "leases")
+				return slices.ContainsFunc(leases.Leases, func(l ops.Lease) bool { return l.Kind == "waiter" })
+			}) {
+				t.Fatal("the waiter is not listed")
+			}
+			var released releasedForm
+			s.answer(done, &released, "release", "report", "--yes")
+			if len(released.Leases) != 1 || released.Leases[0].Owner != "web-1/4711" || len(released.Locks) != 0 {
+				t.Errorf("release has answered %+v", released)
+			}
+			s.must(<-granted)
 		})
 	}
 }
