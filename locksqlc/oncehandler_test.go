@@ -180,6 +180,47 @@ func TestOnceHandlerThatFails(t *testing.T) {
 	})
 }
 
+// TestOnceHandlerInADeadlock proves that a handler is called again whose transaction was rolled
+// back by a deadlock, though it has answered 500 and told nobody why. On a plain pool, where
+// nobody knows that it was not committed, its answer stands, and the next request is the first.
+func TestOnceHandlerInADeadlock(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, guarded bool) {
+		table, key := numbers(t, db), uniqueKey(t, "http").String()
+		ballast := db.CreateTable(t, "ballast", "id INT PRIMARY KEY, v INT NOT NULL")
+		rival := begin(t, newPool(t, db.Config(), false))
+		exec(t, rival, "INSERT INTO "+ballast+" SELECT a.d * 10 + b.d, 0 FROM "+digits+" a, "+digits+" b") // it has done more, and wins
+		id, won := testdb.ConnID(t, rival), make(chan error, 1)
+		var s *served
+		s = answers(pool, table, func(w http.ResponseWriter, r *http.Request) {
+			if s.calls.Load() > 1 {
+				return
+			}
+			go func() {
+				_, err := rival.Exec("UPDATE " + table + " SET v = v + 10")
+				won <- errors.Join(err, rival.Commit())
+			}()
+			db.WaitForLockWait(t, id)
+			if _, err := locksqlc.TxOf(r.Context()).Exec("UPDATE " + ballast + " SET v = 1"); err == nil {
+				t.Error("there was no deadlock")
+			}
+			http.Error(w, "broken", http.StatusInternalServerError)
+		})
+		answer := request(s, "POST", key, "")
+		if !guarded {
+			wantAnswer(t, "after the deadlock", answer, 500, "broken", false)
+			answer = request(s, "POST", key, "")
+		}
+		wantAnswer(t, "after the deadlock", answer, 200, "", false)
+		if err := <-won; err != nil {
+			t.Error(err)
+		}
+		if n := count(t, pool, "SELECT v FROM "+table); n != 11 || s.calls.Load() != 2 {
+			t.Errorf("done %d times in %d calls", n-10, s.calls.Load())
+		}
+		idle(t, pool)
+	})
+}
+
 // TestOnceHandlerWhileTheFirstIsOpen waits, or says so.
 func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
