@@ -40,7 +40,7 @@ func TestOnceInEverySQLMode(t *testing.T) {
 					key, one, two := named(), txlock.Fingerprint([]byte("one")), txlock.Fingerprint([]byte("two"))
 					const keep = 50 * time.Millisecond
 					s := begin(t, pool, nil)
-					s.once(t, key, true, one)
+					s.once(t, key, true, one, txlock.Keep(24*time.Hour-1)) // it is rounded up
 					s.once(t, key, false, one)
 					_, err := s.Once(t.Context(), key, two)
 					wants(t, "another request", err, txlock.ErrMismatch)
