@@ -1,7 +1,7 @@
 # The tools are pinned here and stay out of go.mod: they need a newer Go than
 # the library does, and go run fetches that, too.
 SQLC     ?= go run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
-GOLANGCI ?= go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOLANGCI ?= GOGC=400 go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VULNCHECK ?= go run golang.org/x/vuln/cmd/govulncheck@v1.8.0
 # The last release that the module proxy has whole. The threshold is for sqlmock, which
 # writes a sentence of its own above the BSD licence.
