@@ -190,7 +190,7 @@ func (p *play) step(format string, args ...any) bool {
 // differ notes the first difference.
 func (p *play) differ(format string, args ...any) {
 	if p.wrong == nil {
-		p.wrong = fmt.Errorf("%s\nafter %v:\n%s", fmt.Sprintf(format, args...), time.Since(p.began), strings.Join(p.steps, "\n"))
+		p.wrong = fmt.Errorf("after %v:\n%s\n%s", time.Since(p.began), strings.Join(p.steps, "\n"), fmt.Sprintf(format, args...))
 	}
 }
 

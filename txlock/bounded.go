@@ -76,7 +76,7 @@ func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
 func (a *attempt) selectAtMost(ctx context.Context) (uint64, error) {
 	began := time.Now()
 	current, err := a.selectRow(ctx, func(query string) string { return rawsql.HintAtMost(query, a.atMost) })
-	return a.selected(ctx, current, fault.PastLimit(err, began, a.atMost))
+	return a.selected(ctx, current, fault.PastLimit(err, time.Since(began), a.atMost))
 }
 
 // selectRow takes an existing row by a SELECT with a hint, and returns its token.

@@ -80,10 +80,10 @@ func (s *Store) queued(ctx context.Context, db database, at store.Row, atMost ti
 			}
 			return rawsql.HintAtMost(query, atMost)
 		}}
-		began := time.Now()
+		began := now()
 		_, err := queries.LockLease(ctx, bounded, gen.LockLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return fault.PastLimit(err, began, atMost)
+			return fault.PastLimit(err, began.Until(now()), atMost)
 		}
 		return send(session{tx, s})
 	})

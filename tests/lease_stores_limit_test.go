@@ -1,0 +1,126 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/tests/faults"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// TestStoresWhileUsersAreChanged proves that a lease is waited for although MySQL denies its
+// SELECT, as it does after a limit while users are changed; also in a bubble, whose time
+// stands still meanwhile. What is denied before the limit is not granted.
+func TestStoresWhileUsersAreChanged(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(string(engine)+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Shared(t, engine).OpenLeases(t)
+				var late, early error
+				var denied int32
+				inBubble(t, func(*testing.T) {
+					late, denied = denyWaiter(db, guarded, "DO SLEEP(0.2)")
+					early, _ = denyWaiter(db, guarded, "DO 0")
+				})
+				if late != nil || denied < 2 {
+					t.Errorf("a lease that is denied %d times after the limit: %v", denied, late)
+				}
+				if !errors.Is(early, txlock.ErrPrivilege) {
+					t.Errorf("a lease that is denied at once: %v, want ErrPrivilege", early)
+				}
+			})
+		}
+	}
+}
+
+// denyWaiter acquires a lease while a transaction has its row locked: the SELECTs that wait
+// for the row are denied after the statement of the name. It ends the transaction after two of
+// them, and returns the error, and how many were denied.
+func denyWaiter(db *testdb.DB, guarded bool, before string) (err error, times int32) {
+	var denied atomic.Int32
+	base, err := mysql.NewConnector(db.Config())
+	if err != nil {
+		return err, 0
+	}
+	connector := driver.Connector(denying{base, before, &denied})
+	if guarded {
+		connector = locksqlc.Connector(connector)
+	}
+	pool := sql.OpenDB(connector)
+	defer func() { err = errors.Join(err, pool.Close()) }()
+	m, err := lease.NewManager(pool, lease.Poll(poll, poll))
+	if err != nil {
+		return err, 0
+	}
+	key := txlock.Named("denied")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := m.DoShared(ctx, key, func(context.Context, *lease.Lease) error { return nil }); err != nil {
+		return err, 0
+	}
+	tx, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err, 0
+	}
+	if _, err := m.AcquireTx(ctx, tx, key); err != nil {
+		return err, 0
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- m.Do(ctx, key, func(context.Context, *lease.Lease) error { return nil })
+	}()
+	for denied.Load() < 2 && len(done) == 0 {
+		time.Sleep(poll)
+	}
+	err = tx.Rollback()
+	return errors.Join(err, <-done, m.Close(ctx)), denied.Load()
+}
+
+// denying denies the SELECTs that wait for the row of a lease, each after another statement.
+type denying struct {
+	driver.Connector
+	before string
+	denied *atomic.Int32
+}
+
+func (d denying) Connect(ctx context.Context) (driver.Conn, error) {
+	base, err := d.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	full, ok := base.(faults.Conn)
+	if !ok {
+		return nil, fmt.Errorf("%T lacks a method", base)
+	}
+	return &denyingConn{full, d}, nil
+}
+
+type denyingConn struct {
+	faults.Conn
+	denying
+}
+
+func (c *denyingConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if !strings.Contains(query, "-- name: LockLease ") {
+		return c.Conn.QueryContext(ctx, query, args)
+	}
+	if _, err := c.Conn.ExecContext(ctx, c.before, nil); err != nil {
+		return nil, err
+	}
+	c.denied.Add(1)
+	return nil, &mysql.MySQLError{Number: 1142, Message: "SELECT with locking clause command denied"}
+}
