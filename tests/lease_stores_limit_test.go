@@ -33,8 +33,8 @@ func TestStoresWhileUsersAreChanged(t *testing.T) {
 				var late, early error
 				var denied int32
 				inBubble(t, func(*testing.T) {
-					late, denied = denyWaiter(db, guarded, "DO SLEEP(0.2)")
-					early, _ = denyWaiter(db, guarded, "DO 0")
+					denied, late = denyWaiter(db, guarded, "DO SLEEP(0.2)")
+					_, early = denyWaiter(db, guarded, "DO 0")
 				})
 				if late != nil || denied < 2 {
 					t.Errorf("a lease that is denied %d times after the limit: %v", denied, late)
@@ -49,12 +49,12 @@ func TestStoresWhileUsersAreChanged(t *testing.T) {
 
 // denyWaiter acquires a lease while a transaction has its row locked: the SELECTs that wait
 // for the row are denied after the statement of the name. It ends the transaction after two of
-// them, and returns the error, and how many were denied.
-func denyWaiter(db *testdb.DB, guarded bool, before string) (err error, times int32) {
+// them, and returns how many were denied.
+func denyWaiter(db *testdb.DB, guarded bool, before string) (times int32, err error) {
 	var denied atomic.Int32
 	base, err := mysql.NewConnector(db.Config())
 	if err != nil {
-		return err, 0
+		return 0, err
 	}
 	connector := driver.Connector(denying{base, before, &denied})
 	if guarded {
@@ -64,20 +64,20 @@ func denyWaiter(db *testdb.DB, guarded bool, before string) (err error, times in
 	defer func() { err = errors.Join(err, pool.Close()) }()
 	m, err := lease.NewManager(pool, lease.Poll(poll, poll))
 	if err != nil {
-		return err, 0
+		return 0, err
 	}
 	key := txlock.Named("denied")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if err := m.DoShared(ctx, key, func(context.Context, *lease.Lease) error { return nil }); err != nil {
-		return err, 0
+		return 0, err
 	}
 	tx, err := pool.BeginTx(ctx, nil)
 	if err != nil {
-		return err, 0
+		return 0, err
 	}
 	if _, err := m.AcquireTx(ctx, tx, key); err != nil {
-		return err, 0
+		return 0, err
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -87,7 +87,7 @@ func denyWaiter(db *testdb.DB, guarded bool, before string) (err error, times in
 		time.Sleep(poll)
 	}
 	err = tx.Rollback()
-	return errors.Join(err, <-done, m.Close(ctx)), denied.Load()
+	return denied.Load(), errors.Join(err, <-done, m.Close(ctx))
 }
 
 // denying denies the SELECTs that wait for the row of a lease, each after another statement.
@@ -118,7 +118,7 @@ func (c *denyingConn) QueryContext(ctx context.Context, query string, args []dri
 	if !strings.Contains(query, "-- name: LockLease ") {
 		return c.Conn.QueryContext(ctx, query, args)
 	}
-	if _, err := c.Conn.ExecContext(ctx, c.before, nil); err != nil {
+	if _, err := c.ExecContext(ctx, c.before, nil); err != nil {
 		return nil, err
 	}
 	c.denied.Add(1)
