@@ -256,6 +256,8 @@ site: ## Make a site of the pages, with a search, in .site; SITE_BASE=/lockstep/
 	internal/test/tools/need-node.sh
 	cd internal/site && npm ci && SITE_BASE=$(SITE_BASE) npm run build
 
+# Without caches each compiles much, beside the others.
+PATIENT  = -count=1 -vet=off -timeout 25m
 # One after the other they would leave a processor idle for half of the time.
 VERIFIED = verify-go verify-release verify-docs verify-sql verify-pages licences vulnerabilities verify-rules
 verify: ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
@@ -265,13 +267,13 @@ verify-sql: ## Check the queries and the generated code on the servers of ENGINE
 	$(WITHSERVERS) -- go run ./internal/test/tools/verify -sqlc '$(SQLC)'
 
 verify-docs: ## Follow the tutorials on the servers of ENGINES, command by command.
-	$(WITHSERVERS) -- go test -C tests -count=1 -vet=off ./doctest
+	$(WITHSERVERS) -- go test -C tests $(PATIENT) ./doctest
 
 verify-newcomer: ## Follow the README, in both languages, from an empty directory without any cache, and measure the time to the first lock.
 	$(WITHSERVERS) -- env LOCKSTEP_BARE=1 go test -C tests -count=1 -vet=off -v -timeout 30m -run '^TestNewcomer$$' ./doctest
 
 verify-release: ## Make a release in a clone, and try every module of it as users would.
-	LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -C tests -count=1 -vet=off ./release
+	LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -C tests $(PATIENT) ./release
 
 api: ## Compare what the library exports with the last release, or with BASE=commit.
 	@BASE=$(BASE) internal/test/tools/api.sh
@@ -281,7 +283,7 @@ release: ## Tag all modules: VERSION=v0.1.0 TESTED=1, or DRY=1 to try it in a cl
 
 verify-pages: ## Read the pages of lockhttp in Chromium, on the servers of ENGINES.
 	internal/test/tools/need-chromium.sh
-	$(WITHSERVERS) -- go test -C $(BROWSER) -count=1 .
+	$(WITHSERVERS) -- go test -C $(BROWSER) $(PATIENT) .
 
 # Not in make verify: npm fetches what makes the site.
 verify-site: SITE_BASE = /
@@ -294,7 +296,7 @@ verify-rules: ## Check the dashboard and the alerts of contrib/grafana by promto
 
 verify-go: lint
 	cd $(GORMGEN) && go run ./generate -check
-	cd cmd/lockgen && LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -count=1 -run '$(WRITES)' .
+	cd cmd/lockgen && LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test $(PATIENT) -run '$(WRITES)' .
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || \
 		{ echo "Not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@for module in $(MODULES); do \
