@@ -11,19 +11,19 @@ import (
 
 const ChangeShardRecord = `-- name: ChangeShardRecord :execrows
 UPDATE lockstep_once SET result = ?, done_us = GREATEST(done_us + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
-WHERE name = ? AND result = ?
+WHERE name = ? AND done_us = ?
 `
 
 type ChangeShardRecordParams struct {
 	Record []byte
 	Name   []byte
-	Old    []byte
+	DoneUs int64
 }
 
-// ChangeShardRecord replaces the record of a shard, if it is still the old one. It waits
-// for the transactions that have locked it by OnceResult.
+// ChangeShardRecord replaces the record of a shard, if nobody has changed it since it
+// was read. It waits for the transactions that have locked it by OnceResult.
 func (q *Queries) ChangeShardRecord(ctx context.Context, db DBTX, arg ChangeShardRecordParams) (int64, error) {
-	result, err := db.ExecContext(ctx, ChangeShardRecord, arg.Record, arg.Name, arg.Old)
+	result, err := db.ExecContext(ctx, ChangeShardRecord, arg.Record, arg.Name, arg.DoneUs)
 	if err != nil {
 		return 0, err
 	}
@@ -52,16 +52,21 @@ func (q *Queries) MakeShardRecord(ctx context.Context, db DBTX, arg MakeShardRec
 }
 
 const ShardRecord = `-- name: ShardRecord :one
-SELECT result FROM lockstep_once WHERE name = ?
+SELECT result, done_us FROM lockstep_once WHERE name = ?
 `
 
+type ShardRecordRow struct {
+	Result []byte
+	DoneUs int64
+}
+
 // ShardRecord reads the record of a shard, without a lock: a row of lockstep_once with a
-// reserved name, which never expires.
-func (q *Queries) ShardRecord(ctx context.Context, db DBTX, name []byte) ([]byte, error) {
+// reserved name, which never expires. done_us rises with each change.
+func (q *Queries) ShardRecord(ctx context.Context, db DBTX, name []byte) (ShardRecordRow, error) {
 	row := db.QueryRowContext(ctx, ShardRecord, name)
-	var result []byte
-	err := row.Scan(&result)
-	return result, err
+	var i ShardRecordRow
+	err := row.Scan(&i.Result, &i.DoneUs)
+	return i, err
 }
 
 const ShardRecords = `-- name: ShardRecords :many

@@ -37,21 +37,21 @@ var errPartly = errors.New("have no record, and the others have: they are new, o
 // install is Install once. Its errors may be due to another process that is at it, too. No
 // database has the set before all have what precedes it, and nothing of another set: two
 // processes with different first sets don't both come to an end.
-func (s *Shards) install(ctx context.Context) error {
+func (s *Shards) install(ctx context.Context) (err error) {
 	installing, done := record{to: s.set}.String(), stable(s.set).String()
-	found, counts := make(map[string]string, len(s.shards)), make(map[string]int)
+	found, counts := make(map[string]entry, len(s.shards)), make(map[string]int)
 	var down []error
 	for _, name := range s.set.names {
-		r, text, err := s.shards[name].read(ctx)
+		e, err := s.shards[name].read(ctx)
 		switch {
 		case err != nil:
 			down = append(down, err)
 			continue
-		case text != "" && text != installing && !r.knows(s.set):
-			return s.shards[name].refuse(r, s.set)
+		case e.text != "" && e.text != installing && !e.knows(s.set):
+			return s.shards[name].refuse(e.record, s.set)
 		}
-		found[name] = text
-		counts[text]++
+		found[name] = e
+		counts[e.text]++
 	}
 	if err := errors.Join(down...); err != nil {
 		return err
@@ -63,17 +63,16 @@ func (s *Shards) install(ctx context.Context) error {
 		return nil
 	}
 	for _, step := range []struct{ old, new string }{{"", installing}, {installing, done}} {
-		if err := alone(ctx, slices.Collect(maps.Values(s.shards)), s.set); err != nil {
+		if err = alone(ctx, slices.Collect(maps.Values(s.shards)), s.set); err != nil {
 			return err
 		}
 		for _, name := range s.set.names {
-			if found[name] != step.old {
+			if found[name].text != step.old {
 				continue
 			}
-			if err := s.shards[name].replace(ctx, step.old, parseRecord(step.new)); err != nil {
+			if found[name], err = s.shards[name].replace(ctx, found[name], parseRecord(step.new)); err != nil {
 				return err
 			}
-			found[name] = step.new
 		}
 	}
 	return nil
@@ -91,29 +90,31 @@ type Lost string
 // other, and call Finish.
 //
 // Begin records the change in all databases, waits 10 seconds, in which every process has
-// read it, then waits until no lease of a key that moves is held, and last, for every
-// transaction that has begun before, by LOCK TABLES of the lock tables, at most a second at a
-// time: others wait behind it. That needs the privilege LOCK TABLES.
+// read it, then waits until no lease of a key that moves is held, and then for every
+// transaction that has begun before, by LOCK TABLES of the tables of lockstep, at most a second at
+// a time: others wait behind it, renewals of leases too. That needs the privilege LOCK TABLES.
+// Last it looks for leases again, since such a transaction may have acquired one.
 //
 // It returns ErrSet if neither the old set nor this change is recorded, or if a database is
 // in another set, too, txlock.ErrInvalidOption
 // if the two sets are the same or one is nil, schema.ErrMultiPrimary on a cluster of several primaries, and
 // the errors of the driver and of the context with what it has waited for. It may be repeated
 // then: a change that has begun goes on until Finish. Finish(ctx, to, from) takes it back.
+// ErrSet is also due if somebody has taken the change back and begun it anew meanwhile.
 func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
 	all, err := bothOf(from, to, lost)
 	if err != nil {
 		return err
 	}
 	moving, drained := record{from: from.set, to: to.set}, record{from: from.set, to: to.set, drained: true}
-	found, err := readAll(ctx, all, func(s *shard, r record, text string) error {
+	found, err := readAll(ctx, all, func(s *shard, e entry) error {
 		switch {
-		case text == from.set.String(), text == moving.String(), text == drained.String():
+		case e.text == from.set.String(), e.text == moving.String(), e.text == drained.String():
 			return nil
-		case !from.set.has(s.name) && !r.from.has(s.name) && !r.to.has(s.name):
+		case !from.set.has(s.name) && !e.from.has(s.name) && !e.to.has(s.name):
 			return nil // new, or not in a set any more
 		}
-		return s.refuse(r, from.set)
+		return s.refuse(e.record, from.set)
 	})
 	if err != nil {
 		return err
@@ -164,12 +165,12 @@ func Finish(ctx context.Context, from, to *Shards, lost ...Lost) error {
 		record{from: to.set, to: from.set, drained: true}.String(), // back
 		record{from: to.set, to: from.set}.String(),
 	}
-	check := func(s *shard, r record, text string) error {
-		begun = begun || text == to.set.String()
-		if slices.Contains(ready, text) || begun && text == (record{from: from.set, to: to.set}).String() {
+	check := func(s *shard, e entry) error {
+		begun = begun || e.text == to.set.String()
+		if slices.Contains(ready, e.text) || begun && e.text == (record{from: from.set, to: to.set}).String() {
 			return nil
 		}
-		return fmt.Errorf("%w: that of shard %s is %s: Finish needs a Begin that was successful", ErrSet, s.name, r)
+		return fmt.Errorf("%w: that of shard %s is %s: Finish needs a Begin that was successful", ErrSet, s.name, e)
 	}
 	found, err := readAll(ctx, all, check)
 	if err != nil {
@@ -178,13 +179,12 @@ func Finish(ctx context.Context, from, to *Shards, lost ...Lost) error {
 	return replaceAll(ctx, all, found, stable(to.set))
 }
 
-// replaceAll writes a record in place of the texts that were found, and notes it there.
-func replaceAll(ctx context.Context, all []*shard, found map[string]string, r record) error {
+// replaceAll writes a record in place of those that were found, and notes it there.
+func replaceAll(ctx context.Context, all []*shard, found map[string]entry, r record) (err error) {
 	for _, s := range all {
-		if err := s.replace(ctx, found[s.name], r); err != nil {
+		if found[s.name], err = s.replace(ctx, found[s.name], r); err != nil {
 			return err
 		}
-		found[s.name] = r.String()
 	}
 	return nil
 }
@@ -223,19 +223,19 @@ func split(all []*shard, in set) (old, added []*shard) {
 	return old, added
 }
 
-// readAll reads the texts of all records, by the names of the shards, if check finds nothing
-// wrong with any.
-func readAll(ctx context.Context, all []*shard, check func(s *shard, r record, text string) error) (map[string]string, error) {
-	found := make(map[string]string, len(all))
+// readAll reads all records, by the names of the shards, if check finds nothing wrong with
+// any.
+func readAll(ctx context.Context, all []*shard, check func(s *shard, e entry) error) (map[string]entry, error) {
+	found := make(map[string]entry, len(all))
 	for _, s := range all {
-		r, text, err := s.read(ctx)
+		e, err := s.read(ctx)
 		if err == nil {
-			err = check(s, r, text)
+			err = check(s, e)
 		}
 		if err != nil {
 			return nil, err
 		}
-		found[s.name] = text
+		found[s.name] = e
 	}
 	return found, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/job"
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/shards"
 )
@@ -98,13 +99,20 @@ func TestBeginWaits(t *testing.T) {
 		key := some(t, abc, abcd, "a", "d")
 		pool, err := abc.For(t.Context(), key)
 		must(t, err)
-		inTx := func(use func(scope *txlock.Scope) error) func() {
+		begin := func(use func(tx *sql.Tx) error) func() {
 			tx, err := pool.BeginTx(t.Context(), nil)
 			must(t, err)
-			scope, err := locksqlc.Join(t.Context(), tx)
-			must(t, err)
-			must(t, use(scope))
+			must(t, use(tx))
 			return func() { must(t, tx.Commit()) }
+		}
+		inTx := func(use func(scope *txlock.Scope) error) func() {
+			return begin(func(tx *sql.Tx) error {
+				scope, err := locksqlc.Join(t.Context(), tx)
+				if err != nil {
+					return err
+				}
+				return use(scope)
+			})
 		}
 		for what, hold := range map[string]func() func(){
 			"a lock":        func() func() { return inTx(func(s *txlock.Scope) error { return second(s.Lock(t.Context(), key)) }) },
@@ -122,6 +130,42 @@ func TestBeginWaits(t *testing.T) {
 				must(t, abc.Confirm(t.Context(), key))
 				return func() { must(t, errors.Join(l.Release(t.Context()), m.Close(t.Context()))) }
 			},
+			"a lease of a transaction": func() func() {
+				m, err := lease.NewManager(pool)
+				must(t, err)
+				commit := begin(func(tx *sql.Tx) error { return second(m.AcquireTx(t.Context(), tx, key)) })
+				return func() {
+					commit()
+					must(t, m.Close(t.Context()))
+				}
+			},
+			"a guard of a lease that is over": func() func() {
+				m, err := lease.NewManager(pool, lease.TTL(time.Second))
+				must(t, err)
+				l, err := m.Acquire(t.Context(), key)
+				must(t, err)
+				commit := begin(func(tx *sql.Tx) error { return l.Guard(t.Context(), tx) })
+				<-l.Done()
+				return func() {
+					commit()
+					must(t, m.Close(t.Context()))
+				}
+			},
+			"a tick": func() func() {
+				begun, end, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+				go func() {
+					done <- second(job.TickTx(t.Context(), pool, key, time.Now(), func(context.Context, *sql.Tx, time.Time) error {
+						close(begun)
+						<-end
+						return nil
+					}))
+				}()
+				<-begun
+				return func() {
+					close(end)
+					must(t, <-done)
+				}
+			},
 		} {
 			end := hold()
 			limited, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -133,6 +177,65 @@ func TestBeginWaits(t *testing.T) {
 			must(t, shards.Finish(t.Context(), abcd, abc)) // back
 		}
 		on.granted(t, abc, key)
+	})
+}
+
+// TestBeginSeesLeasesOfTransactions commits a lease while Begin waits for its transaction.
+func TestBeginSeesLeasesOfTransactions(t *testing.T) {
+	onServers(t, func(t *testing.T, on site) {
+		abc, abcd := on.process(t, "a", "b", "c"), on.process(t, "a", "b", "c", "d")
+		must(t, abc.Install(t.Context()))
+		key := some(t, abc, abcd, "a", "d")
+		pool, err := abc.For(t.Context(), key)
+		must(t, err)
+		m, err := lease.NewManager(pool)
+		must(t, err)
+		tx, err := pool.BeginTx(t.Context(), nil)
+		must(t, err)
+		must(t, second(m.AcquireTx(t.Context(), tx, key)))
+		began := make(chan error, 1)
+		go func() {
+			began <- shards.Begin(within(t), on.process(t, "a", "b", "c").LookAgain(time.Millisecond), abcd)
+		}()
+		on.waitsFor(t, "a", "LOCK TABLES lockstep_leases")
+		must(t, tx.Commit())
+		select {
+		case err := <-began:
+			t.Errorf("Begin, while a lease is held that was acquired in a transaction: %v", err)
+		case <-time.After(2 * time.Second):
+		}
+		must(t, m.Close(t.Context()))
+		must(t, <-began)
+	})
+}
+
+// TestBegunAnew takes a change back and begins it anew while Begin waits.
+func TestBegunAnew(t *testing.T) {
+	onServers(t, func(t *testing.T, on site) {
+		abc, abcd := on.process(t, "a", "b", "c"), on.process(t, "a", "b", "c", "d")
+		must(t, abc.Install(t.Context()))
+		key := some(t, abc, abcd, "a", "d")
+		pool, err := abc.For(t.Context(), key)
+		must(t, err)
+		tx, err := pool.BeginTx(t.Context(), nil)
+		must(t, err)
+		scope, err := locksqlc.Join(t.Context(), tx)
+		must(t, err)
+		must(t, second(scope.Lock(t.Context(), key)))
+		began := make(chan error, 1)
+		operator := on.process(t, "a", "b", "c").LookAgain(time.Millisecond)
+		go func() { began <- shards.Begin(within(t), operator, abcd) }()
+		on.waitsFor(t, "a", "LOCK TABLES")
+		must(t, shards.Finish(t.Context(), abcd, abc))
+		limited, cancel := context.WithTimeout(t.Context(), time.Second)
+		wants(t, "the second Begin", shards.Begin(limited, operator, abcd), context.DeadlineExceeded)
+		cancel()
+		must(t, tx.Commit())
+		wants(t, "the first Begin", <-began, shards.ErrSet)
+		wants(t, "Finish after it", shards.Finish(t.Context(), abc, abcd), shards.ErrSet)
+		must(t, shards.Begin(within(t), operator, abcd))
+		must(t, shards.Finish(t.Context(), abc, abcd))
+		on.granted(t, abcd, key)
 	})
 }
 
@@ -185,12 +288,21 @@ func TestRecordOfSomebodyElse(t *testing.T) {
 	onServers(t, func(t *testing.T, on site) {
 		abc := on.process(t, "a", "b", "c", "d")
 		const installing, old, more, less = "- -> a,b,c", "a,b,c", "a,b,c -> a,b,c,d", "a,b,c -> a,b"
-		for _, read := range []string{"", installing, old} {
-			next := map[string]string{"": installing, installing: old, old: more}[read]
-			must(t, abc.Replace(t.Context(), "a", read, next))
-			wants(t, "another record in place of "+read, abc.Replace(t.Context(), "a", read, less), shards.ErrSet)
-			wants(t, "the same record in place of "+read, abc.Replace(t.Context(), "a", read, next), nil)
+		read := func() func(text string) error {
+			replace, err := abc.Read(t.Context(), "a")
+			must(t, err)
+			return replace
 		}
+		for _, next := range []string{installing, old, more} {
+			replace := read()
+			must(t, replace(next))
+			wants(t, "another record before "+next, replace(less), shards.ErrSet)
+			wants(t, "the same record before "+next, replace(next), nil)
+		}
+		early := read()
+		must(t, read()(old))
+		must(t, read()(more))
+		wants(t, "a record that was changed back", early("a,b,c => a,b,c,d"), shards.ErrSet)
 		if got := on.records(t); got != "a: "+more+"; b: ; c: ; d: " {
 			t.Errorf("the records are %s", got)
 		}

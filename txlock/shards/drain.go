@@ -21,26 +21,30 @@ const (
 )
 
 // drain waits until no lease of a key that moves is held, and until all transactions have
-// ended that may hold a lock.
+// ended that may hold a lock, guard a lease, or do a tick. Such a transaction may have
+// acquired a lease, which is seen when it is committed.
 func (s *shard) drain(ctx context.Context, moves func(key txlock.Key) bool) error {
-	for {
+	for ended := false; ; {
 		held, err := s.heldLease(ctx, moves)
-		if err != nil {
+		switch {
+		case err != nil:
 			return fault.Explain("look for leases", err)
-		}
-		if held == nil {
-			break
-		}
-		if err := underlease.Pause(ctx, drainPause, nil); err != nil {
-			return fmt.Errorf("wait for lease %q, which %q holds: %w", fault.Clipped(string(held.Name)), held.Owner, err)
+		case held != nil:
+			ended = false
+			if err := underlease.Pause(ctx, drainPause, nil); err != nil {
+				return fmt.Errorf("wait for lease %q, which %q holds: %w", fault.Clipped(string(held.Name)), held.Owner, err)
+			}
+		case ended:
+			return nil
+		default:
+			for _, table := range []string{"lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once", "lockstep_jobs"} {
+				if err := s.awaitTransactions(ctx, table); err != nil {
+					return fault.Explain("wait for transactions that have used "+table, err)
+				}
+			}
+			ended = true
 		}
 	}
-	for _, table := range []string{"lockstep_locks", "lockstep_centers", "lockstep_once"} {
-		if err := s.awaitTransactions(ctx, table); err != nil {
-			return fault.Explain("wait for transactions that have used "+table, err)
-		}
-	}
-	return nil
 }
 
 // heldLease returns a lease that is held of a key that moves, or nil.

@@ -12,7 +12,11 @@ func (s *Shards) LookAgain(d time.Duration) *Shards {
 	return s
 }
 
-// Replace writes a record in place of the one that was read.
-func (s *Shards) Replace(ctx context.Context, name, old, text string) error {
-	return s.shards[name].replace(ctx, old, parseRecord(text))
+// Read reads a record. The function writes another one in its place.
+func (s *Shards) Read(ctx context.Context, name string) (replace func(text string) error, err error) {
+	found, err := s.shards[name].read(ctx)
+	return func(text string) error {
+		_, err := s.shards[name].replace(ctx, found, parseRecord(text))
+		return err
+	}, err
 }

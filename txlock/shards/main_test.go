@@ -97,7 +97,7 @@ func TestBeginOnACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = db.Close() })
-		mock.ExpectQuery("ShardRecord").WillReturnRows(sqlmock.NewRows([]string{"result"}).AddRow("a,b,c"))
+		mock.ExpectQuery("ShardRecord").WillReturnRows(sqlmock.NewRows([]string{"result", "done_us"}).AddRow("a,b,c", 1))
 		mock.ExpectQuery("SHOW GLOBAL VARIABLES").WillReturnRows(sqlmock.NewRows([]string{"name", "value"}).AddRow("wsrep_on", "ON"))
 		pools[name] = db // which expects no more
 	}

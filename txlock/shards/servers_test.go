@@ -85,6 +85,19 @@ func newSet(t *testing.T, pools map[string]*sql.DB, options ...shards.Option) *s
 	return s.LookAgain(look)
 }
 
+// waitsFor returns when a statement that begins with that is executed on a database.
+func (on site) waitsFor(t *testing.T, name, begin string) {
+	t.Helper()
+	for {
+		var n int
+		must(t, on[name].Admin().QueryRowContext(within(t), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = ? AND info LIKE CONCAT(?, '%') AND id <> CONNECTION_ID()", on[name].Name(), begin).Scan(&n))
+		if n > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

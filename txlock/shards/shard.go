@@ -33,6 +33,13 @@ const rowPrefix = "lockstep:shard:"
 // row is the name of the record.
 func (s *shard) row() []byte { return []byte(rowPrefix + s.name) }
 
+// entry is a record as it was read from a database.
+type entry struct {
+	record
+	text    string // "" if there is no record
+	version int64  // rises with each change
+}
+
 // recent returns the record, at most as old as that. One goroutine reads it at a time.
 func (s *shard) recent(ctx context.Context, old time.Duration) (record, error) {
 	select {
@@ -42,61 +49,58 @@ func (s *shard) recent(ctx context.Context, old time.Duration) (record, error) {
 		return record{}, fmt.Errorf("shard %s: read the record: %w", s.name, ctx.Err())
 	}
 	if asked := time.Now(); s.at.IsZero() || asked.Sub(s.at) >= old {
-		r, _, err := s.read(ctx)
+		found, err := s.read(ctx)
 		if err != nil {
 			return record{}, err
 		}
-		s.known, s.at = r, asked
+		s.known, s.at = found.record, asked
 	}
 	return s.known, nil
 }
 
-// read reads the record, and its text, which is "" if there is none.
-func (s *shard) read(ctx context.Context) (r record, text string, err error) {
+// read reads the record.
+func (s *shard) read(ctx context.Context) (entry, error) {
 	found, err := queries.ShardRecord(ctx, &rawsql.Text{DBTX: s.db, Inline: true}, s.row())
-	return s.parse(found, err)
+	r, err := s.parse(found.Result, err)
+	return entry{r, string(found.Result), found.DoneUs}, err
 }
 
 // locked reads the record in a transaction, and keeps it from being changed until the end.
 func (s *shard) locked(ctx context.Context, tx rawsql.DBTX) (record, error) {
-	r, _, err := s.parse(queries.OnceResult(ctx, tx, s.row()))
-	return r, err
+	return s.parse(queries.OnceResult(ctx, tx, s.row()))
 }
 
-func (s *shard) parse(found []byte, err error) (record, string, error) {
+func (s *shard) parse(found []byte, err error) (record, error) {
 	if errors.Is(err, sql.ErrNoRows) {
-		return record{}, "", nil
+		return record{}, nil
 	}
 	if err != nil {
-		return record{}, "", fault.Explain(fmt.Sprintf("shard %s: read the record", s.name), err)
+		return record{}, fault.Explain(fmt.Sprintf("shard %s: read the record", s.name), err)
 	}
-	return parseRecord(string(found)), string(found), nil
+	return parseRecord(string(found)), nil
 }
 
-// replace writes a record in place of the text that was read, and returns ErrSet if it is
-// another one by now.
-func (s *shard) replace(ctx context.Context, old string, r record) (err error) {
-	var n int64
+// replace writes a record in place of the one that was read, and returns it as it is then.
+// It returns ErrSet if it has been changed meanwhile, also if it was changed back.
+func (s *shard) replace(ctx context.Context, old entry, r record) (entry, error) {
+	if old.text == r.String() {
+		return old, nil
+	}
+	var err error
 	db := &rawsql.Text{DBTX: s.db, Inline: true}
-	switch {
-	case old == r.String():
-		return nil
-	case old == "":
-		n, err = queries.MakeShardRecord(ctx, db, gen.MakeShardRecordParams{Name: s.row(), Fingerprint: []byte(rand.Text()), Record: []byte(r.String())})
-	default:
-		n, err = queries.ChangeShardRecord(ctx, db, gen.ChangeShardRecordParams{Name: s.row(), Record: []byte(r.String()), Old: []byte(old)})
+	if old.text == "" {
+		_, err = queries.MakeShardRecord(ctx, db, gen.MakeShardRecordParams{Name: s.row(), Fingerprint: []byte(rand.Text()), Record: []byte(r.String())})
+	} else {
+		_, err = queries.ChangeShardRecord(ctx, db, gen.ChangeShardRecordParams{Name: s.row(), Record: []byte(r.String()), DoneUs: old.version})
 	}
 	if err != nil {
-		return fault.Explain(fmt.Sprintf("shard %s: write the record %s", s.name, r), err)
+		return entry{}, fault.Explain(fmt.Sprintf("shard %s: write the record %s", s.name, r), err)
 	}
-	if n > 0 {
-		return nil
+	now, err := s.read(ctx)
+	if err == nil && now.text != r.String() { // else this call or somebody else wrote it
+		err = fmt.Errorf("%w: that of shard %s is %s: %w", ErrSet, s.name, now, errMeanwhile)
 	}
-	now, text, err := s.read(ctx)
-	if err != nil || text == r.String() { // somebody else did the same
-		return err
-	}
-	return fmt.Errorf("%w: that of shard %s is %s: %w", ErrSet, s.name, now, errMeanwhile)
+	return now, err
 }
 
 // refuse is the error for a set that the record doesn't know.
