@@ -185,7 +185,9 @@ func (q *Queries) ReaderAmong(ctx context.Context, db DBTX, arg ReaderAmongParam
 }
 
 const ReadersForShare = `-- name: ReadersForShare :many
-SELECT owner, holds FROM lockstep_leases WHERE name = ? AND slot > 0 AND CHAR_LENGTH(holds) > 0 LIMIT 9223372036854775807 LOCK IN SHARE MODE
+SELECT owner, holds FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE name = ? AND slot > 0 AND CHAR_LENGTH(holds) > 0
+ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE
 `
 
 type ReadersForShareRow struct {
@@ -194,8 +196,10 @@ type ReadersForShareRow struct {
 }
 
 // ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
-// reads their last committed state. The limit counts in place of the session's
-// sql_select_limit, as in the other statements that have this number.
+// reads their last committed state. Downwards it ends at the gate, which the transaction
+// has locked; upwards it would wait for the next key's row, and lock it. The limit counts
+// in place of the session's sql_select_limit, as in the other statements that have this
+// number.
 func (q *Queries) ReadersForShare(ctx context.Context, db DBTX, name []byte) ([]ReadersForShareRow, error) {
 	rows, err := db.QueryContext(ctx, ReadersForShare, name)
 	if err != nil {
@@ -249,17 +253,35 @@ func (q *Queries) ReadersOf(ctx context.Context, db DBTX, name []byte) (ReadersO
 	return i, err
 }
 
-const ReadingAsItIs = `-- name: ReadingAsItIs :one
-SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = ? AND slot > 0 LOCK IN SHARE MODE
+const ReadingAsItIs = `-- name: ReadingAsItIs :many
+SELECT CAST(token + guards AS SIGNED) AS done FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE name = ? AND slot > 0
+ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE
 `
 
-// ReadingAsItIs sums up the tokens and guards of a key's readers in their last committed
-// state. It locks the rows shared, waiting for them.
-func (q *Queries) ReadingAsItIs(ctx context.Context, db DBTX, name []byte) (int64, error) {
-	row := db.QueryRowContext(ctx, ReadingAsItIs, name)
-	var done int64
-	err := row.Scan(&done)
-	return done, err
+// ReadingAsItIs reads the tokens and guards of a key's readers in their last committed
+// state. It locks the rows shared, waiting for them, and no others, as ReadersForShare.
+func (q *Queries) ReadingAsItIs(ctx context.Context, db DBTX, name []byte) ([]int64, error) {
+	rows, err := db.QueryContext(ctx, ReadingAsItIs, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var done int64
+		if err := rows.Scan(&done); err != nil {
+			return nil, err
+		}
+		items = append(items, done)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ReadingInSnapshot = `-- name: ReadingInSnapshot :one

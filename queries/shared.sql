@@ -112,16 +112,22 @@ SELECT owner FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND o
 
 -- name: ReadersForShare :many
 -- ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
--- reads their last committed state. The limit counts in place of the session's
--- sql_select_limit, as in the other statements that have this number.
-SELECT owner, holds FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0 LIMIT 9223372036854775807 LOCK IN SHARE MODE;
+-- reads their last committed state. Downwards it ends at the gate, which the transaction
+-- has locked; upwards it would wait for the next key's row, and lock it. The limit counts
+-- in place of the session's sql_select_limit, as in the other statements that have this
+-- number.
+SELECT owner, holds FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0
+ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE;
 
 -- name: ReadingInSnapshot :one
 -- ReadingInSnapshot sums up the tokens and guards of a key's readers, as the
 -- transaction's snapshot shows them.
 SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 
--- name: ReadingAsItIs :one
--- ReadingAsItIs sums up the tokens and guards of a key's readers in their last committed
--- state. It locks the rows shared, waiting for them.
-SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 LOCK IN SHARE MODE;
+-- name: ReadingAsItIs :many
+-- ReadingAsItIs reads the tokens and guards of a key's readers in their last committed
+-- state. It locks the rows shared, waiting for them, and no others, as ReadersForShare.
+SELECT CAST(token + guards AS SIGNED) AS done FROM lockstep_leases FORCE INDEX (PRIMARY)
+WHERE name = sqlc.arg(name) AND slot > 0
+ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE;

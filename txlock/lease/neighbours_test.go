@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"testing"
 	"time"
 
@@ -40,6 +41,44 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 				commit(t, tx)
 				release(t, l)
 			})
+		}
+	})
+}
+
+// TestAcquireTxWaitsForNoOtherKey proves that a lease that was shared before, and is free, is
+// granted in a transaction while others guard the leases of the keys before and behind it.
+func TestAcquireTxWaitsForNoOtherKey(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelRepeatableRead, "read committed": sql.LevelReadCommitted} {
+			for _, read := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%t", name, read), func(t *testing.T) {
+					t.Parallel()
+					key := keyOf(t, m, true).String()
+					l, err := other.AcquireShared(t.Context(), txlock.Named(key+":2"))
+					wantsNone(t, "AcquireShared", err)
+					release(t, l)
+					guarded := begin(t, pool, sql.LevelReadCommitted)
+					for _, suffix := range []string{":1", ":3"} {
+						l := acquire(t, other, txlock.Named(key+suffix))
+						wantsNone(t, "Guard", l.Guard(t.Context(), guarded))
+						defer release(t, l)
+					}
+					tx := begin(t, pool, level)
+					if read {
+						reads(t, tx, counter(t, db))
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					defer cancel()
+					l, err = m.AcquireTx(ctx, tx, txlock.Named(key+":2"))
+					wantsNone(t, "AcquireTx", err)
+					if err == nil {
+						commit(t, tx)
+						release(t, l)
+					}
+					commit(t, guarded)
+				})
+			}
 		}
 	})
 }

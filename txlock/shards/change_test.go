@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -236,6 +237,48 @@ func TestBegunAnew(t *testing.T) {
 		must(t, shards.Begin(within(t), operator, abcd))
 		must(t, shards.Finish(t.Context(), abc, abcd))
 		on.granted(t, abcd, key)
+	})
+}
+
+// TestRowsMove moves what a database knows of a key with it.
+func TestRowsMove(t *testing.T) {
+	onServers(t, func(t *testing.T, on site) {
+		abc, abcd := on.process(t, "a", "b", "c"), on.process(t, "a", "b", "c", "d")
+		must(t, abc.Install(t.Context()))
+		key, at := some(t, abc, abcd, "a", "d"), time.Now().Truncate(time.Second)
+		use := func(s *shards.Shards) (once, tick bool, save error) {
+			db, err := s.For(t.Context(), key)
+			must(t, err)
+			tick, err = job.TickTx(t.Context(), db, key, at, func(context.Context, *sql.Tx, time.Time) error { return nil })
+			must(t, err)
+			once, err = locksqlc.Once(t.Context(), db, key, func(*sql.Tx) error { return nil })
+			must(t, err)
+			return once, tick, locksqlc.Run(t.Context(), db, nil, func(tx *sql.Tx) error {
+				scope, err := locksqlc.Join(t.Context(), tx)
+				if err != nil {
+					return err
+				}
+				return scope.CompareAndBump(t.Context(), key, 0)
+			})
+		}
+		once, tick, save := use(abc)
+		if !once || !tick || save != nil {
+			t.Errorf("at first: once %t, tick %t, save %v", once, tick, save)
+		}
+		must(t, shards.Begin(within(t), on.process(t, "a", "b", "c").LookAgain(time.Millisecond), abcd))
+		for _, table := range []string{"lockstep_once", "lockstep_jobs", "lockstep_locks"} {
+			move := fmt.Sprintf("INSERT INTO `%s`.%s SELECT * FROM `%s`.%[2]s WHERE name = ?", on["d"].Name(), table, on["a"].Name())
+			moved, err := on["d"].Admin().ExecContext(t.Context(), move, key.String())
+			must(t, err)
+			if n, err := moved.RowsAffected(); n != 1 || err != nil {
+				t.Errorf("%d rows of %s were moved, %v", n, table, err)
+			}
+		}
+		must(t, shards.Finish(t.Context(), abc, abcd))
+		once, tick, save = use(abcd)
+		if once || tick || !errors.Is(save, txlock.ErrConflict) {
+			t.Errorf("after the move: once %t, tick %t, save %v", once, tick, save)
+		}
 	})
 }
 

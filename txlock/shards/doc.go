@@ -43,11 +43,12 @@
 //  3. [Finish] opens the keys that have moved. A process that still has the old set is
 //     refused.
 //
-// What a key's old database knows of it stays there: a key of Once that has moved is new, and
-// its work would be done again. Move the rows of lockstep_once, too, or begin the change when
-// their time is over. Tokens go on to rise if the clock of the
-// new server isn't behind that of the old one by more than the change takes, which is at
-// least 10 seconds.
+// What a key's old database knows of it stays there. A key of Once that has moved is new, and
+// its work would be done again; so would a tick. The version of a key that has moved begins at
+// 0 again, as that of a key that was never locked. So move the rows of these keys, too: those of
+// lockstep_once, lockstep_jobs and lockstep_locks. Versions of a hashed family can't be moved:
+// keep none over a change. Tokens go on to rise if the clock of the new server isn't behind
+// that of the old one by more than the change takes, which is at least 10 seconds.
 //
 // On clusters of several primaries Begin can't see who holds a lock. There, end all
 // processes, delete the rows of lockstep_once whose names begin with "lockstep:shard:" in

@@ -21,8 +21,8 @@ const (
 )
 
 // drain waits until no lease of a key that moves is held, and until all transactions have
-// ended that may hold a lock, guard a lease, or do a tick. Such a transaction may have
-// acquired a lease, which is seen when it is committed.
+// ended that may hold a lock, or guard a lease. Such a transaction may have acquired a lease,
+// which is seen when it is committed.
 func (s *shard) drain(ctx context.Context, moves func(key txlock.Key) bool) error {
 	for ended := false; ; {
 		held, err := s.heldLease(ctx, moves)
@@ -37,7 +37,7 @@ func (s *shard) drain(ctx context.Context, moves func(key txlock.Key) bool) erro
 		case ended:
 			return nil
 		default:
-			for _, table := range []string{"lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once", "lockstep_jobs"} {
+			for _, table := range []string{"lockstep_locks", "lockstep_centers", "lockstep_leases", "lockstep_once"} {
 				if err := s.awaitTransactions(ctx, table); err != nil {
 					return fault.Explain("wait for transactions that have used "+table, err)
 				}

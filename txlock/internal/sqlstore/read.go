@@ -85,8 +85,6 @@ func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	if err == nil && gen.LeaseInSnapshotRow(current) != before {
 		err = fmt.Errorf("%w: the lease was held by somebody since", txlock.ErrStaleSnapshot)
 	}
-	// At REPEATABLE READ the statement about readers also locks a row of the next key,
-	// whose lease could not be renewed. So it is not sent if there never was a reader.
 	if err != nil || store.Use(current.UsedFor) != store.Shared {
 		return err
 	}
@@ -95,7 +93,11 @@ func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	readSince, err := queries.ReadingAsItIs(ctx, s.db, name)
+	each, err := queries.ReadingAsItIs(ctx, s.db, name)
+	var readSince int64
+	for _, done := range each {
+		readSince += done
+	}
 	if err == nil && readSince != readBefore {
 		err = fmt.Errorf("%w: somebody has read under the lease since", txlock.ErrStaleSnapshot)
 	}
