@@ -25,9 +25,9 @@ import (
 // TryAcquire and Scope.Lock; txlock.ErrStaleSnapshot means that somebody held the lease
 // after the transaction's snapshot was taken.
 //
-// If the key was leased shared before, the transaction also reads the readers' rows. For
-// one that guards another transaction it waits until that ends, if the reader's time is over
-// or the pool has no other connection.
+// If the key was leased shared before, the transaction also reads the readers' rows. It
+// waits for the end of another transaction that a reader guards, if the reader's time is over,
+// or the pool has no connection left to look for readers before.
 //
 // The row of a key that was never leased is made outside of the transaction, if the pool
 // has a connection left. If this is the first call of its manager, over a pool that has no
