@@ -222,7 +222,7 @@ func prove(ctx context.Context, o options, name string) (missed []testdb.Engine,
 	missed = o.engines
 	for try := range tries {
 		longer := o
-		longer.engines, longer.seed, longer.duration = missed, o.seed+uint64(try), o.duration<<try
+		longer.engines, longer.seed, longer.duration = missed, o.seed+uint64(try), max(o.duration, guards[name].least)<<try
 		r, err := run(ctx, longer)
 		if err != nil {
 			return nil, err

@@ -166,7 +166,6 @@ func TestWaitsEndWithClose(t *testing.T) {
 				calls := []pending{
 					tell("Acquire", func() error { _, err := m.Acquire(t.Context(), held.Key()); return err }),
 					tell("AcquireShared", func() error { _, err := m.AcquireShared(t.Context(), held.Key()); return err }),
-					tell("ForceRelease", func() error { return m.ForceRelease(t.Context(), guarded.Key()) }),
 					tell("Resize", func() error {
 						_, err := semaphore(t, m, permits[0].Key(), 2).Resize(t.Context(), 1)
 						return err
@@ -174,10 +173,14 @@ func TestWaitsEndWithClose(t *testing.T) {
 				}
 				waitUntil(t, "they wait", func() bool {
 					return queue.taken(t) && len(queue.waiting(t)) >= 1 && // MariaDB tells of all keys
-						// ForceRelease is in the queue of the row: what is frozen in its COMMIT
-						// waits for the network, which database/sql gives no context.
-						number(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE '%name: LockLease%' AND ID <> CONNECTION_ID()") > 0 &&
 						number(t, db, "SELECT used_for FROM lockstep_leases WHERE name = ? AND slot = 0", permits[0].Key().String()) == -1
+				})
+				// ForceRelease comes last, and waits in the queue of the row for five seconds, of which
+				// the first is over: others execute this statement for a moment only. What is frozen
+				// in its COMMIT waits for the network, which database/sql gives no context.
+				calls = append(calls, tell("ForceRelease", func() error { return m.ForceRelease(t.Context(), guarded.Key()) }))
+				waitUntil(t, "ForceRelease waits, too", func() bool {
+					return number(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE '%name: LockLease%' AND TIME BETWEEN 1 AND 3 AND ID <> CONNECTION_ID()") > 0
 				})
 				if frozen {
 					delay.Store(int64(time.Hour))
