@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const ChangeShardRecord = `-- name: ChangeShardRecord :execrows
+const ChangeShardRecord = `-- name: ChangeShardRecord :exec
 UPDATE lockstep_once SET result = ?, done_us = GREATEST(done_us + 1, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
 WHERE name = ? AND done_us = ?
 `
@@ -22,15 +22,12 @@ type ChangeShardRecordParams struct {
 
 // ChangeShardRecord replaces the record of a shard, if nobody has changed it since it
 // was read. It waits for the transactions that have locked it by OnceResult.
-func (q *Queries) ChangeShardRecord(ctx context.Context, db DBTX, arg ChangeShardRecordParams) (int64, error) {
-	result, err := db.ExecContext(ctx, ChangeShardRecord, arg.Record, arg.Name, arg.DoneUs)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+func (q *Queries) ChangeShardRecord(ctx context.Context, db DBTX, arg ChangeShardRecordParams) error {
+	_, err := db.ExecContext(ctx, ChangeShardRecord, arg.Record, arg.Name, arg.DoneUs)
+	return err
 }
 
-const MakeShardRecord = `-- name: MakeShardRecord :execrows
+const MakeShardRecord = `-- name: MakeShardRecord :exec
 INSERT IGNORE INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
 VALUES (?, ?, ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), 4611686018427387904)
 `
@@ -43,12 +40,9 @@ type MakeShardRecordParams struct {
 
 // MakeShardRecord makes the record of a shard, unless it is there. The fingerprint is that
 // of no other.
-func (q *Queries) MakeShardRecord(ctx context.Context, db DBTX, arg MakeShardRecordParams) (int64, error) {
-	result, err := db.ExecContext(ctx, MakeShardRecord, arg.Name, arg.Fingerprint, arg.Record)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+func (q *Queries) MakeShardRecord(ctx context.Context, db DBTX, arg MakeShardRecordParams) error {
+	_, err := db.ExecContext(ctx, MakeShardRecord, arg.Name, arg.Fingerprint, arg.Record)
+	return err
 }
 
 const ShardRecord = `-- name: ShardRecord :one

@@ -3,13 +3,13 @@
 -- reserved name, which never expires. done_us rises with each change.
 SELECT result, done_us FROM lockstep_once WHERE name = sqlc.arg(name);
 
--- name: MakeShardRecord :execrows
+-- name: MakeShardRecord :exec
 -- MakeShardRecord makes the record of a shard, unless it is there. The fingerprint is that
 -- of no other.
 INSERT IGNORE INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
 VALUES (sqlc.arg(name), sqlc.arg(fingerprint), sqlc.arg(record), clock_us(), 4611686018427387904);
 
--- name: ChangeShardRecord :execrows
+-- name: ChangeShardRecord :exec
 -- ChangeShardRecord replaces the record of a shard, if nobody has changed it since it
 -- was read. It waits for the transactions that have locked it by OnceResult.
 UPDATE lockstep_once SET result = sqlc.arg(record), done_us = GREATEST(done_us + 1, clock_us())

@@ -90,16 +90,12 @@ func TestChange(t *testing.T) {
 func TestBeginWaits(t *testing.T) {
 	hashed := txlock.NewFamily[int]("hashed", txlock.Hashed)
 	onServers(t, func(t *testing.T, on site) {
-		abc, abcd := on.process(t, "a", "b", "c"), on.process(t, "a", "b", "c", "d")
-		must(t, abc.Install(t.Context()))
+		abc, abcd, key, pool := on.moving(t)
 		on["a"].Exec(t, "INSERT INTO lockstep_centers VALUES (7, 0, '-', 0, 0)")
-		operator := on.process(t, "a", "b", "c").LookAgain(time.Millisecond) // who waits for holders alone
+		operator := on.operator(t)
 		slot := 1
 		for ; hashed.Key(slot).Slot() != 7 || abc.Name(hashed.Key(slot)) != "a"; slot++ {
 		}
-		key := some(t, abc, abcd, "a", "d")
-		pool, err := abc.For(t.Context(), key)
-		must(t, err)
 		begin := func(use func(tx *sql.Tx) error) func() {
 			tx, err := pool.BeginTx(t.Context(), nil)
 			must(t, err)
@@ -184,21 +180,15 @@ func TestBeginWaits(t *testing.T) {
 // TestBeginSeesLeasesOfTransactions commits a lease while Begin waits for its transaction.
 func TestBeginSeesLeasesOfTransactions(t *testing.T) {
 	onServers(t, func(t *testing.T, on site) {
-		abc, abcd := on.process(t, "a", "b", "c"), on.process(t, "a", "b", "c", "d")
-		must(t, abc.Install(t.Context()))
-		key := some(t, abc, abcd, "a", "d")
-		pool, err := abc.For(t.Context(), key)
-		must(t, err)
+		_, abcd, key, pool := on.moving(t)
 		m, err := lease.NewManager(pool)
 		must(t, err)
 		tx, err := pool.BeginTx(t.Context(), nil)
 		must(t, err)
 		must(t, second(m.AcquireTx(t.Context(), tx, key)))
-		began := make(chan error, 1)
-		go func() {
-			began <- shards.Begin(within(t), on.process(t, "a", "b", "c").LookAgain(time.Millisecond), abcd)
-		}()
-		on.waitsFor(t, "a", "LOCK TABLES lockstep_leases")
+		operator, began := on.operator(t), make(chan error, 1)
+		go func() { began <- shards.Begin(within(t), operator, abcd) }()
+		on["a"].WaitForStatement(t, "LOCK TABLES lockstep_leases")
 		must(t, tx.Commit())
 		select {
 		case err := <-began:
@@ -213,20 +203,15 @@ func TestBeginSeesLeasesOfTransactions(t *testing.T) {
 // TestBegunAnew takes a change back and begins it anew while Begin waits.
 func TestBegunAnew(t *testing.T) {
 	onServers(t, func(t *testing.T, on site) {
-		abc, abcd := on.process(t, "a", "b", "c"), on.process(t, "a", "b", "c", "d")
-		must(t, abc.Install(t.Context()))
-		key := some(t, abc, abcd, "a", "d")
-		pool, err := abc.For(t.Context(), key)
-		must(t, err)
+		abc, abcd, key, pool := on.moving(t)
 		tx, err := pool.BeginTx(t.Context(), nil)
 		must(t, err)
 		scope, err := locksqlc.Join(t.Context(), tx)
 		must(t, err)
 		must(t, second(scope.Lock(t.Context(), key)))
-		began := make(chan error, 1)
-		operator := on.process(t, "a", "b", "c").LookAgain(time.Millisecond)
+		operator, began := on.operator(t), make(chan error, 1)
 		go func() { began <- shards.Begin(within(t), operator, abcd) }()
-		on.waitsFor(t, "a", "LOCK TABLES")
+		on["a"].WaitForStatement(t, "LOCK TABLES")
 		must(t, shards.Finish(t.Context(), abcd, abc))
 		limited, cancel := context.WithTimeout(t.Context(), time.Second)
 		wants(t, "the second Begin", shards.Begin(limited, operator, abcd), context.DeadlineExceeded)
@@ -243,9 +228,8 @@ func TestBegunAnew(t *testing.T) {
 // TestRowsMove moves what a database knows of a key with it.
 func TestRowsMove(t *testing.T) {
 	onServers(t, func(t *testing.T, on site) {
-		abc, abcd := on.process(t, "a", "b", "c"), on.process(t, "a", "b", "c", "d")
-		must(t, abc.Install(t.Context()))
-		key, at := some(t, abc, abcd, "a", "d"), time.Now().Truncate(time.Second)
+		abc, abcd, key, _ := on.moving(t)
+		at := time.Now().Truncate(time.Second)
 		use := func(s *shards.Shards) (once, tick bool, save error) {
 			db, err := s.For(t.Context(), key)
 			must(t, err)
@@ -265,7 +249,7 @@ func TestRowsMove(t *testing.T) {
 		if !once || !tick || save != nil {
 			t.Errorf("at first: once %t, tick %t, save %v", once, tick, save)
 		}
-		must(t, shards.Begin(within(t), on.process(t, "a", "b", "c").LookAgain(time.Millisecond), abcd))
+		must(t, shards.Begin(within(t), on.operator(t), abcd))
 		for _, table := range []string{"lockstep_once", "lockstep_jobs", "lockstep_locks"} {
 			move := fmt.Sprintf("INSERT INTO `%s`.%s SELECT * FROM `%s`.%[2]s WHERE name = ?", on["d"].Name(), table, on["a"].Name())
 			moved, err := on["d"].Admin().ExecContext(t.Context(), move, key.String())

@@ -85,17 +85,22 @@ func newSet(t *testing.T, pools map[string]*sql.DB, options ...shards.Option) *s
 	return s.LookAgain(look)
 }
 
-// waitsFor returns when a statement that begins with that is executed on a database.
-func (on site) waitsFor(t *testing.T, name, begin string) {
+// moving returns the sets before and after a shard is added, and a key that moves to it,
+// with its pool before. The first set is installed.
+func (on site) moving(t *testing.T) (abc, abcd *shards.Shards, key txlock.Key, pool *sql.DB) {
 	t.Helper()
-	for {
-		var n int
-		must(t, on[name].Admin().QueryRowContext(within(t), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = ? AND info LIKE CONCAT(?, '%') AND id <> CONNECTION_ID()", on[name].Name(), begin).Scan(&n))
-		if n > 0 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	abc, abcd = on.process(t, "a", "b", "c"), on.process(t, "a", "b", "c", "d")
+	must(t, abc.Install(t.Context()))
+	key = some(t, abc, abcd, "a", "d")
+	pool, err := abc.For(t.Context(), key)
+	must(t, err)
+	return abc, abcd, key, pool
+}
+
+// operator is a process that begins a change, and waits for holders alone.
+func (on site) operator(t *testing.T) *shards.Shards {
+	t.Helper()
+	return on.process(t, "a", "b", "c").LookAgain(time.Millisecond)
 }
 
 func must(t *testing.T, err error) {

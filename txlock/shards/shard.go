@@ -89,9 +89,9 @@ func (s *shard) replace(ctx context.Context, old entry, r record) (entry, error)
 	var err error
 	db := &rawsql.Text{DBTX: s.db, Inline: true}
 	if old.text == "" {
-		_, err = queries.MakeShardRecord(ctx, db, gen.MakeShardRecordParams{Name: s.row(), Fingerprint: []byte(rand.Text()), Record: []byte(r.String())})
+		err = queries.MakeShardRecord(ctx, db, gen.MakeShardRecordParams{Name: s.row(), Fingerprint: []byte(rand.Text()), Record: []byte(r.String())})
 	} else {
-		_, err = queries.ChangeShardRecord(ctx, db, gen.ChangeShardRecordParams{Name: s.row(), Record: []byte(r.String()), DoneUs: old.version})
+		err = queries.ChangeShardRecord(ctx, db, gen.ChangeShardRecordParams{Name: s.row(), Record: []byte(r.String()), DoneUs: old.version})
 	}
 	if err != nil {
 		return entry{}, fault.Explain(fmt.Sprintf("shard %s: write the record %s", s.name, r), err)

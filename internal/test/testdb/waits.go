@@ -83,6 +83,17 @@ func (db *DB) WaitsForLock(ctx context.Context, connID int64) (bool, error) {
 	return statusHasWait(status, connID), err
 }
 
+// WaitForStatement returns when a session of the database's user executes a statement that
+// begins so.
+func (db *DB) WaitForStatement(tb testing.TB, begin string) {
+	tb.Helper()
+	db.wait(tb, begin+" is executed", func(ctx context.Context) (bool, error) {
+		var n int
+		err := db.admin.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+db.Engine().Processes()+" WHERE user = ? AND info LIKE CONCAT(?, '%')", db.Config().User, begin).Scan(&n)
+		return n > 0, err
+	})
+}
+
 // WaitGone returns when the server has forgotten the connection: its
 // transaction is rolled back then, and its locks are free. The process list is
 // not asked, since both servers leave out a connection as soon as its socket is
