@@ -191,6 +191,17 @@ func (q *Queries) CountPlaces(ctx context.Context, db DBTX, name []byte) (int64,
 	return count, err
 }
 
+const CountSwept = `-- name: CountSwept :exec
+UPDATE lockstep_leases SET guards = guards + 1 WHERE name = ? AND slot = 0
+`
+
+// CountSwept changes the row of a lease whose readers' rows are deleted: a transaction that
+// has read before them sees that its snapshot is older.
+func (q *Queries) CountSwept(ctx context.Context, db DBTX, name []byte) error {
+	_, err := db.ExecContext(ctx, CountSwept, name)
+	return err
+}
+
 const DeleteLease = `-- name: DeleteLease :exec
 DELETE FROM lockstep_leases WHERE name = ? AND slot = ?
 `
@@ -208,8 +219,7 @@ func (q *Queries) DeleteLease(ctx context.Context, db DBTX, arg DeleteLeaseParam
 
 const EnsureLease = `-- name: EnsureLease :exec
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
-SELECT ?, CAST(? AS SIGNED), RPAD('-', IF(? < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(? < 0, 255, 0), ' ') FROM DUAL
-WHERE NOT EXISTS (SELECT 1 FROM lockstep_leases s WHERE s.name = ? AND s.slot = CAST(? AS SIGNED) FOR UPDATE NOWAIT)
+VALUES (?, ?, RPAD('-', IF(CAST(? AS SIGNED) < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(CAST(? AS SIGNED) < 0, 255, 0), ' '))
 `
 
 type EnsureLeaseParams struct {
@@ -217,16 +227,15 @@ type EnsureLeaseParams struct {
 	Slot int64
 }
 
-// EnsureLease inserts the row of a lease if it is missing: free, with token 0. If
-// somebody has locked the row, or is inserting it, it doesn't wait but returns an error. The
-// turnstile has the size that QueueForLease gives it.
+// EnsureLease inserts the row of a lease: free, with token 0. It does nothing if there is one,
+// after waiting for who has that locked, and it also waits for who has the gap locked. So it
+// is sent for a missing row, in a transaction of its own, and with a limit of the wait.
+// The turnstile has the size that QueueForLease gives it.
 func (q *Queries) EnsureLease(ctx context.Context, db DBTX, arg EnsureLeaseParams) error {
 	_, err := db.ExecContext(ctx, EnsureLease,
 		arg.Name,
 		arg.Slot,
 		arg.Slot,
-		arg.Slot,
-		arg.Name,
 		arg.Slot,
 	)
 	return err

@@ -14,16 +14,15 @@ const AcquirePermit = `-- name: AcquirePermit :execlastid
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, s.slot, ?, ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)),
   ?, UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) + CAST(? AS SIGNED), 0, 0, ?
-FROM lockstep_leases s WHERE s.name = ? AND s.slot BETWEEN 1 AND CAST(? AS SIGNED)
+FROM lockstep_leases s WHERE s.name = ? AND s.slot = ?
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
   AND UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) <= CAST(? AS SIGNED)
-  AND (SELECT g.used_for FROM lockstep_leases g WHERE g.name = ? AND g.slot = 0) + CAST(? AS SIGNED) = 0
-ORDER BY s.slot LIMIT 1 FOR UPDATE SKIP LOCKED
+  AND (SELECT g.used_for FROM lockstep_leases g WHERE g.name = ? AND g.slot = 0 LOCK IN SHARE MODE) + CAST(? AS SIGNED) = 0
+FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))),
   owner = VALUES(owner), holds = VALUES(holds), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
-  note = VALUES(note), asked_us = 0, token = LAST_INSERT_ID(),
-  used_for = lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.slot * 4503599627370496)
+  note = VALUES(note), asked_us = 0, token = LAST_INSERT_ID()
 `
 
 type AcquirePermitParams struct {
@@ -32,13 +31,15 @@ type AcquirePermitParams struct {
 	TtlUs      int64
 	Note       []byte
 	Name       []byte
-	Permits    int64
+	Slot       int64
 	NotAfterUs int64
+	Permits    int64
 }
 
-// AcquirePermit takes a free permit of a semaphore of n. The reply is the token with the
-// slot in the bits from 52 up, or 0 if no permit is free, or the semaphore has another n,
-// or the server's clock is past not_after.
+// AcquirePermit takes a free permit of a semaphore of n, and locks the gate shared meanwhile,
+// so that the semaphore has that n. The reply is the token, or 0 if the permit is held or
+// locked, or the gate is locked, or the semaphore has another n, or the server's clock is
+// past not_after.
 func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AcquirePermit,
 		arg.Owner,
@@ -47,7 +48,7 @@ func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitP
 		arg.TtlUs,
 		arg.Note,
 		arg.Name,
-		arg.Permits,
+		arg.Slot,
 		arg.NotAfterUs,
 		arg.Name,
 		arg.Permits,
@@ -56,6 +57,72 @@ func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitP
 		return 0, err
 	}
 	return result.LastInsertId()
+}
+
+const ExpiredReaders = `-- name: ExpiredReaders :many
+SELECT slot FROM lockstep_leases WHERE name = ? AND slot > 0 AND CHAR_LENGTH(holds) > 0 AND expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))
+LIMIT 9223372036854775807
+`
+
+// ExpiredReaders reads, without a lock, which readers of a key have expired.
+func (q *Queries) ExpiredReaders(ctx context.Context, db DBTX, name []byte) ([]int64, error) {
+	rows, err := db.QueryContext(ctx, ExpiredReaders, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var slot int64
+		if err := rows.Scan(&slot); err != nil {
+			return nil, err
+		}
+		items = append(items, slot)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const FreePermits = `-- name: FreePermits :many
+SELECT s.slot FROM lockstep_leases g JOIN lockstep_leases s ON s.name = g.name
+WHERE g.name = ? AND g.slot = 0 AND g.used_for + CAST(? AS SIGNED) = 0
+  AND s.slot BETWEEN 1 AND CAST(? AS SIGNED) AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))
+ORDER BY s.slot LIMIT 1000
+`
+
+type FreePermitsParams struct {
+	Name    []byte
+	Permits int64
+}
+
+// FreePermits reads, without a lock, which permits of a semaphore of n are free. It reads
+// none if the semaphore has another n.
+func (q *Queries) FreePermits(ctx context.Context, db DBTX, arg FreePermitsParams) ([]int64, error) {
+	rows, err := db.QueryContext(ctx, FreePermits, arg.Name, arg.Permits, arg.Permits)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var slot int64
+		if err := rows.Scan(&slot); err != nil {
+			return nil, err
+		}
+		items = append(items, slot)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const IdleReaders = `-- name: IdleReaders :many
@@ -100,8 +167,9 @@ INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(? AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.used_for = 0, VALUES(used_for), lockstep_leases.used_for)),
-  used_for = IF(lockstep_leases.used_for = 0, VALUES(used_for), lockstep_leases.used_for)
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.used_for <> 0
+    OR VALUES(used_for) < 0 AND CHAR_LENGTH(lockstep_leases.holds) > 0 AND lockstep_leases.expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), lockstep_leases.used_for, VALUES(used_for))),
+  used_for = CAST(LAST_INSERT_ID() AS SIGNED) - 100000
 `
 
 type MarkGateParams struct {
@@ -114,8 +182,8 @@ type MarkGateParams struct {
 // used_for is 1 once the key has been shared, so that a writer knows that it must look
 // for readers. It is -n for a semaphore of n permits, which have the slots 1 to n.
 // MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
-// semaphore. The reply is 0 if the row is locked or missing, and otherwise 100000 plus
-// what the key is used for now.
+// semaphore. It makes no semaphore of a key while somebody holds its lease. The reply is 0
+// if the row is locked or missing, and otherwise 100000 plus what the key is used for now.
 func (q *Queries) MarkGate(ctx context.Context, db DBTX, arg MarkGateParams) (int64, error) {
 	result, err := db.ExecContext(ctx, MarkGate, arg.UsedFor, arg.Name)
 	if err != nil {
@@ -152,6 +220,53 @@ func (q *Queries) PermitsOf(ctx context.Context, db DBTX, arg PermitsOfParams) (
 	return i, err
 }
 
+const PlacesOf = `-- name: PlacesOf :many
+SELECT slot, owner, CHAR_LENGTH(holds) > 0 AS held, expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS expired, CAST(token + guards AS SIGNED) AS done
+FROM lockstep_leases WHERE name = ? AND slot > 0 ORDER BY slot LIMIT 9223372036854775807
+`
+
+type PlacesOfRow struct {
+	Slot    int64
+	Owner   []byte
+	Held    bool
+	Expired bool
+	Done    int64
+}
+
+// PlacesOf reads, without a lock, the rows of a key's readers: whether each is held, and
+// whether it has expired, and what rises with each reader and each transaction that one
+// has guarded. With the gate locked no row is taken any more, and a free one doesn't change.
+// The limit counts in place of the session's sql_select_limit, as in the other statements
+// that have this number.
+func (q *Queries) PlacesOf(ctx context.Context, db DBTX, name []byte) ([]PlacesOfRow, error) {
+	rows, err := db.QueryContext(ctx, PlacesOf, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PlacesOfRow
+	for rows.Next() {
+		var i PlacesOfRow
+		if err := rows.Scan(
+			&i.Slot,
+			&i.Owner,
+			&i.Held,
+			&i.Expired,
+			&i.Done,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ReaderAmong = `-- name: ReaderAmong :one
 SELECT owner FROM lockstep_leases WHERE name = ? AND slot > 0 AND owner IN (/*SLICE:owners*/?)
   AND LOCATE(?, holds) = 1 AND expires_us > UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) LIMIT 1
@@ -184,45 +299,6 @@ func (q *Queries) ReaderAmong(ctx context.Context, db DBTX, arg ReaderAmongParam
 	return owner, err
 }
 
-const ReadersForShare = `-- name: ReadersForShare :many
-SELECT owner, holds FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE name = ? AND slot > 0 AND CHAR_LENGTH(holds) > 0
-ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE
-`
-
-type ReadersForShareRow struct {
-	Owner []byte
-	Holds string
-}
-
-// ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
-// reads their last committed state. Downwards it ends at the gate, which the transaction
-// has locked; upwards it would wait for the next key's row, and lock it. The limit counts
-// in place of the session's sql_select_limit, as in the other statements that have this
-// number.
-func (q *Queries) ReadersForShare(ctx context.Context, db DBTX, name []byte) ([]ReadersForShareRow, error) {
-	rows, err := db.QueryContext(ctx, ReadersForShare, name)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ReadersForShareRow
-	for rows.Next() {
-		var i ReadersForShareRow
-		if err := rows.Scan(&i.Owner, &i.Holds); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const ReadersOf = `-- name: ReadersOf :one
 SELECT CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0), 0) AS SIGNED) AS readers,
   CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6))), 0) AS SIGNED) AS expired,
@@ -253,62 +329,23 @@ func (q *Queries) ReadersOf(ctx context.Context, db DBTX, name []byte) (ReadersO
 	return i, err
 }
 
-const ReadingAsItIs = `-- name: ReadingAsItIs :many
-SELECT CAST(token + guards AS SIGNED) AS done FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE name = ? AND slot > 0
-ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE
-`
-
-// ReadingAsItIs reads the tokens and guards of a key's readers in their last committed
-// state. It locks the rows shared, waiting for them, and no others, as ReadersForShare.
-func (q *Queries) ReadingAsItIs(ctx context.Context, db DBTX, name []byte) ([]int64, error) {
-	rows, err := db.QueryContext(ctx, ReadingAsItIs, name)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []int64
-	for rows.Next() {
-		var done int64
-		if err := rows.Scan(&done); err != nil {
-			return nil, err
-		}
-		items = append(items, done)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ReadingInSnapshot = `-- name: ReadingInSnapshot :one
-SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = ? AND slot > 0
-`
-
-// ReadingInSnapshot sums up the tokens and guards of a key's readers, as the
-// transaction's snapshot shows them.
-func (q *Queries) ReadingInSnapshot(ctx context.Context, db DBTX, name []byte) (int64, error) {
-	row := db.QueryRowContext(ctx, ReadingInSnapshot, name)
-	var done int64
-	err := row.Scan(&done)
-	return done, err
-}
-
-const ReapReaders = `-- name: ReapReaders :exec
+const ReapReader = `-- name: ReapReader :exec
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
-FROM lockstep_leases s WHERE s.name = ? AND s.slot > 0 AND CHAR_LENGTH(s.holds) > 0
+FROM lockstep_leases s WHERE s.name = ? AND s.slot = ? AND CHAR_LENGTH(s.holds) > 0
   AND s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep_leases.token + 1
+ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0)
 `
 
-// ReapReaders ends the expired readers of a key, and raises their tokens, so that none of
-// them can guard a transaction any more. It skips a reader that guards one now.
-func (q *Queries) ReapReaders(ctx context.Context, db DBTX, name []byte) error {
-	_, err := db.ExecContext(ctx, ReapReaders, name)
+type ReapReaderParams struct {
+	Name []byte
+	Slot int64
+}
+
+// ReapReader ends an expired reader, which can neither renew its lease nor guard a
+// transaction any more. It skips a reader that guards one now.
+func (q *Queries) ReapReader(ctx context.Context, db DBTX, arg ReapReaderParams) error {
+	_, err := db.ExecContext(ctx, ReapReader, arg.Name, arg.Slot)
 	return err
 }
 
@@ -386,22 +423,4 @@ func (q *Queries) ShareLease(ctx context.Context, db DBTX, arg ShareLeaseParams)
 		return 0, err
 	}
 	return result.LastInsertId()
-}
-
-const SlotOfHold = `-- name: SlotOfHold :one
-SELECT slot FROM lockstep_leases WHERE name = ? AND slot > 0 AND holds = ?
-`
-
-type SlotOfHoldParams struct {
-	Name []byte
-	Hold string
-}
-
-// SlotOfHold finds the row of a reader or permit by its hold, which must be the only one
-// in its row.
-func (q *Queries) SlotOfHold(ctx context.Context, db DBTX, arg SlotOfHoldParams) (int64, error) {
-	row := db.QueryRowContext(ctx, SlotOfHold, arg.Name, arg.Hold)
-	var slot int64
-	err := row.Scan(&slot)
-	return slot, err
 }

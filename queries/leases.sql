@@ -160,12 +160,12 @@ UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), note = sqlc.arg(
 WHERE name = sqlc.arg(name) AND slot = -1;
 
 -- name: EnsureLease :exec
--- EnsureLease inserts the row of a lease if it is missing: free, with token 0. If
--- somebody has locked the row, or is inserting it, it doesn't wait but returns an error. The
--- turnstile has the size that QueueForLease gives it.
+-- EnsureLease inserts the row of a lease: free, with token 0. It does nothing if there is one,
+-- after waiting for who has that locked, and it also waits for who has the gap locked. So it
+-- is sent for a missing row, in a transaction of its own, and with a limit of the wait.
+-- The turnstile has the size that QueueForLease gives it.
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
-SELECT sqlc.arg(name), CAST(sqlc.arg(slot) AS SIGNED), RPAD('-', IF(sqlc.arg(slot) < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(sqlc.arg(slot) < 0, 255, 0), ' ') FROM DUAL
-WHERE NOT EXISTS (SELECT 1 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = CAST(sqlc.arg(slot) AS SIGNED) FOR UPDATE NOWAIT);
+VALUES (sqlc.arg(name), sqlc.arg(slot), RPAD('-', IF(CAST(sqlc.arg(slot) AS SIGNED) < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(CAST(sqlc.arg(slot) AS SIGNED) < 0, 255, 0), ' '));
 
 -- name: GuardLease :execlastid
 -- GuardLease writes the row of a lease that the owner still holds, in the caller's
@@ -279,6 +279,11 @@ FOR UPDATE SKIP LOCKED;
 -- name: CountPlaces :one
 -- CountPlaces counts the rows of the readers and permits of a key.
 SELECT COUNT(*) FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
+
+-- name: CountSwept :exec
+-- CountSwept changes the row of a lease whose readers' rows are deleted: a transaction that
+-- has read before them sees that its snapshot is older.
+UPDATE lockstep_leases SET guards = guards + 1 WHERE name = sqlc.arg(name) AND slot = 0;
 
 -- name: DeleteLease :exec
 -- DeleteLease deletes the row of a lease.

@@ -5,14 +5,15 @@
 
 -- name: MarkGate :execlastid
 -- MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
--- semaphore. The reply is 0 if the row is locked or missing, and otherwise 100000 plus
--- what the key is used for now.
+-- semaphore. It makes no semaphore of a key while somebody holds its lease. The reply is 0
+-- if the row is locked or missing, and otherwise 100000 plus what the key is used for now.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(used_for) AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
-  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.used_for = 0, VALUES(used_for), lockstep_leases.used_for)),
-  used_for = IF(lockstep_leases.used_for = 0, VALUES(used_for), lockstep_leases.used_for);
+  guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(100000 + IF(lockstep_leases.used_for <> 0
+    OR VALUES(used_for) < 0 AND CHAR_LENGTH(lockstep_leases.holds) > 0 AND lockstep_leases.expires_us > clock_us(), lockstep_leases.used_for, VALUES(used_for))),
+  used_for = CAST(LAST_INSERT_ID() AS SIGNED) - 100000;
 
 -- name: ShareLease :execlastid
 -- ShareLease takes a reader's row if no writer has the gate, or the owner is that writer.
@@ -54,32 +55,45 @@ SELECT slot FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot > 0 AND expires_us + ttl_us < clock_us()
 ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED;
 
--- name: ReapReaders :exec
--- ReapReaders ends the expired readers of a key, and raises their tokens, so that none of
--- them can guard a transaction any more. It skips a reader that guards one now.
+-- name: ExpiredReaders :many
+-- ExpiredReaders reads, without a lock, which readers of a key have expired.
+SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0 AND expires_us <= clock_us()
+LIMIT 9223372036854775807;
+
+-- name: ReapReader :exec
+-- ReapReader ends an expired reader, which can neither renew its lease nor guard a
+-- transaction any more. It skips a reader that guards one now.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot > 0 AND CHAR_LENGTH(s.holds) > 0
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND CHAR_LENGTH(s.holds) > 0
   AND s.expires_us <= clock_us() FOR UPDATE SKIP LOCKED
-ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep_leases.token + 1;
+ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0);
+
+-- name: FreePermits :many
+-- FreePermits reads, without a lock, which permits of a semaphore of n are free. It reads
+-- none if the semaphore has another n.
+SELECT s.slot FROM lockstep_leases g JOIN lockstep_leases s ON s.name = g.name
+WHERE g.name = sqlc.arg(name) AND g.slot = 0 AND g.used_for + CAST(sqlc.arg(permits) AS SIGNED) = 0
+  AND s.slot BETWEEN 1 AND CAST(sqlc.arg(permits) AS SIGNED) AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us())
+ORDER BY s.slot LIMIT 1000;
 
 -- name: AcquirePermit :execlastid
--- AcquirePermit takes a free permit of a semaphore of n. The reply is the token with the
--- slot in the bits from 52 up, or 0 if no permit is free, or the semaphore has another n,
--- or the server's clock is past not_after.
+-- AcquirePermit takes a free permit of a semaphore of n, and locks the gate shared meanwhile,
+-- so that the semaphore has that n. The reply is the token, or 0 if the permit is held or
+-- locked, or the gate is locked, or the semaphore has another n, or the server's clock is
+-- past not_after.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(),
   sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(note)
-FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot BETWEEN 1 AND CAST(sqlc.arg(permits) AS SIGNED)
+FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot)
   AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us())
   AND clock_us() <= CAST(sqlc.arg(not_after_us) AS SIGNED)
-  AND (SELECT g.used_for FROM lockstep_leases g WHERE g.name = sqlc.arg(name) AND g.slot = 0) + CAST(sqlc.arg(permits) AS SIGNED) = 0
-ORDER BY s.slot LIMIT 1 FOR UPDATE SKIP LOCKED
+  AND (SELECT g.used_for FROM lockstep_leases g WHERE g.name = sqlc.arg(name) AND g.slot = 0 LOCK IN SHARE MODE) + CAST(sqlc.arg(permits) AS SIGNED) = 0
+FOR UPDATE SKIP LOCKED
 ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(GREATEST(lockstep_leases.token + 1, VALUES(token))),
   owner = VALUES(owner), holds = VALUES(holds), ttl_us = VALUES(ttl_us), expires_us = VALUES(expires_us),
-  note = VALUES(note), asked_us = 0, token = LAST_INSERT_ID(),
-  used_for = lockstep_leases.used_for + 0 * LAST_INSERT_ID(LAST_INSERT_ID() + lockstep_leases.slot * 4503599627370496);
+  note = VALUES(note), asked_us = 0, token = LAST_INSERT_ID();
 
 -- name: PermitsOf :one
 -- PermitsOf counts the rows of a semaphore's permits and those that are held, and reads
@@ -99,35 +113,17 @@ ON DUPLICATE KEY UPDATE
   guards = lockstep_leases.guards + 0 * LAST_INSERT_ID(IF(lockstep_leases.used_for >= 0, 1, 100000 - lockstep_leases.used_for)),
   used_for = IF(LAST_INSERT_ID() = 1, lockstep_leases.used_for, VALUES(used_for));
 
--- name: SlotOfHold :one
--- SlotOfHold finds the row of a reader or permit by its hold, which must be the only one
--- in its row.
-SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND holds = sqlc.arg(hold);
-
 -- name: ReaderAmong :one
 -- ReaderAmong finds a reader of a key among a few owners, in the process whose holds
 -- begin so.
 SELECT owner FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND owner IN (sqlc.slice(owners))
   AND LOCATE(sqlc.arg(begins), holds) = 1 AND expires_us > clock_us() LIMIT 1;
 
--- name: ReadersForShare :many
--- ReadersForShare locks the rows of a key's readers shared, waiting for them, and so
--- reads their last committed state. Downwards it ends at the gate, which the transaction
--- has locked; upwards it would wait for the next key's row, and lock it. The limit counts
--- in place of the session's sql_select_limit, as in the other statements that have this
--- number.
-SELECT owner, holds FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0
-ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE;
-
--- name: ReadingInSnapshot :one
--- ReadingInSnapshot sums up the tokens and guards of a key's readers, as the
--- transaction's snapshot shows them.
-SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
-
--- name: ReadingAsItIs :many
--- ReadingAsItIs reads the tokens and guards of a key's readers in their last committed
--- state. It locks the rows shared, waiting for them, and no others, as ReadersForShare.
-SELECT CAST(token + guards AS SIGNED) AS done FROM lockstep_leases FORCE INDEX (PRIMARY)
-WHERE name = sqlc.arg(name) AND slot > 0
-ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE;
+-- name: PlacesOf :many
+-- PlacesOf reads, without a lock, the rows of a key's readers: whether each is held, and
+-- whether it has expired, and what rises with each reader and each transaction that one
+-- has guarded. With the gate locked no row is taken any more, and a free one doesn't change.
+-- The limit counts in place of the session's sql_select_limit, as in the other statements
+-- that have this number.
+SELECT slot, owner, CHAR_LENGTH(holds) > 0 AS held, expires_us <= clock_us() AS expired, CAST(token + guards AS SIGNED) AS done
+FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 ORDER BY slot LIMIT 9223372036854775807;

@@ -91,6 +91,13 @@ func SetLockWait(seconds int64) string {
 	return "SET SESSION innodb_lock_wait_timeout = " + strconv.FormatInt(seconds, 10)
 }
 
+// ShortenLockWait limits the session's waits for locks to a second, MySQL's least, until
+// RestoreLockWait.
+const (
+	ShortenLockWait = "SET @lockstep_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1"
+	RestoreLockWait = "SET SESSION innodb_lock_wait_timeout = @lockstep_lock_wait"
+)
+
 // For returns a prefix that sets variables for the duration of one statement. MariaDB
 // only.
 func For(variables ...string) string {

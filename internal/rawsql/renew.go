@@ -69,7 +69,19 @@ func QuestionsMany(holds []Hold) string {
 // DeleteReaders deletes rows of a key that the transaction has locked. It looks up each by its
 // own key: of a list of slots the servers may make a scan, which waits for the rows of others.
 func DeleteReaders(name []byte, slots []int64) string {
-	b := fmt.Appendf(nil, "DELETE cur FROM (SELECT %d AS slot", slots[0])
+	return "DELETE cur" + readers(name, slots)
+}
+
+// ReadersDone reads, for rows of a key's readers, what rises with each reader and with each
+// transaction that one has guarded. It looks up each by its own key: where plain reads lock, a
+// range would lock the rows of others.
+func ReadersDone(name []byte, slots []int64) string {
+	return "SELECT cur.slot, CAST(cur.token + cur.guards AS SIGNED)" + readers(name, slots) + fmt.Sprintf(" LIMIT %d", len(slots))
+}
+
+// readers looks up rows of a key, each by its own key.
+func readers(name []byte, slots []int64) string {
+	b := fmt.Appendf(nil, " FROM (SELECT %d AS slot", slots[0])
 	for _, slot := range slots[1:] {
 		b = fmt.Appendf(b, " UNION ALL SELECT %d", slot)
 	}

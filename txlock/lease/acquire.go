@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
@@ -166,7 +165,7 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		case stepReadClock:
 			err = m.store.ReadClock(ctx)
 		case stepMakeRows:
-			p, err = m.makeRows(ctx, q, p)
+			err = m.making(ctx, func() error { return q.target.prepare(ctx, m.store, q) })
 		case stepMakeTurnstile:
 			err = m.ensureTurnstile(ctx, q.key)
 		case stepTake:
@@ -209,19 +208,6 @@ func (m *Manager) take(ctx context.Context, q *request, a store.Answer, since in
 		err = errors.Join(errLimit, err)
 	}
 	return l, left, err
-}
-
-// makeRows makes the rows that are missing.
-func (m *Manager) makeRows(ctx context.Context, q *request, p progress) (progress, error) {
-	err := q.target.prepare(ctx, m.store, q)
-	pause, again, p := p.nextOfMake(err)
-	switch {
-	case !again:
-		return p, err
-	case pause > 0: // at random, so as not to meet the same others again
-		return p, m.sleep(ctx, pause/2+rand.N(pause))
-	}
-	return p, nil
 }
 
 // wish returns the part of the request that decides the next step.

@@ -1,12 +1,10 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -25,14 +23,11 @@ import (
 // TryAcquire and Scope.Lock; txlock.ErrStaleSnapshot means that somebody held the lease
 // after the transaction's snapshot was taken.
 //
-// If the key was leased shared before, the transaction also reads the readers' rows. It
-// waits for the end of another transaction that a reader guards, if the reader's time is over,
-// or the pool has no connection left to look for readers before.
-//
-// The row of a key that was never leased is made outside of the transaction, if the pool
-// has a connection left. If this is the first call of its manager, over a pool that has no
-// other connection, the manager can prepare its renewals only when the transaction has
-// ended: a program that then keeps that connection for the whole TTL may lose the lease.
+// The transaction locks the row of the lease and no other row or gap. What else is needed is
+// done on another connection: the row of a key that was never leased is made there, and the
+// readers of a key that was leased shared are read there. If the pool has no other connection
+// for that, AcquireTx returns ErrNoConnection. A manager over a pool of locksqlc.Open opens one
+// of its own, if it has acquired a lease before.
 func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "acquire in the transaction", key, opts)
 	if err != nil {
@@ -46,13 +41,16 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 		if err != nil {
 			return nil, err
 		}
-		prepared, err := m.prepareRow(ctx, q)
-		if err != nil {
-			return nil, m.unlessReading(ctx, q, err)
+		beside := m.store.Beside()
+		if err := m.prepareRow(ctx, beside, q); err != nil {
+			return nil, m.unlessReading(ctx, beside, q, err)
 		}
 		var l *Lease
 		for tries := 0; tries < 8; tries++ {
-			l, err = m.include(ctx, joined, q, prepared)
+			err = joined.Include(ctx, "acquire lease", q.key, func(inside context.Context, in *store.In) (err error) {
+				l, err = m.acquireIn(inside, in, q, outside{ctx, beside})
+				return err
+			})
 			if !errors.Is(err, store.ErrLocked) {
 				break
 			}
@@ -60,70 +58,77 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 				return nil, err
 			}
 		}
-		if !m.store.Full() {
+		if beside != nil {
 			err = m.unblock(ctx, q, err)
 		}
 		return l, err
 	})
 }
 
-// include takes the lease in the caller's transaction.
-func (m *Manager) include(ctx context.Context, tx store.Joined, q *request, prepared bool) (l *Lease, err error) {
-	err = tx.Include(ctx, "acquire lease", q.key, func(ctx context.Context, in *store.In) (err error) {
-		l, err = m.acquireIn(ctx, in, q)
-		if prepared || !errors.Is(err, store.ErrLocked) {
-			return err
-		}
-		// The row is locked or missing. What is read here is read again under the lock.
-		seen, lookErr := q.target.look(in.Reading, in, q)
-		if lookErr != nil || seen.Exists {
-			return cmp.Or(lookErr, err)
-		}
-		if err := q.target.prepare(ctx, in, q); err != nil {
-			return err
-		}
-		in.Snapshot = true
-		l, err = m.acquireIn(ctx, in, q)
-		return err
-	})
-	return l, err
+// ErrNoConnection is returned by AcquireTx if it needs a connection beside the transaction's,
+// and the pool has none left: to make the row of a key that was never leased, or to read the
+// readers of a key that was leased shared. Allow the pool more connections by SetMaxOpenConns,
+// or open it by locksqlc.Open and acquire any lease before.
+var ErrNoConnection = errors.New("lease: the pool has no connection left beside the transaction's; raise SetMaxOpenConns")
+
+// outside is how statements are sent outside of the caller's transaction.
+type outside struct {
+	ctx           context.Context //nolint:containedctx // without the marks of the transaction's own statements
+	store.Session                 // nil if there is no connection for it
 }
 
-// prepareRow makes the row of the key outside of the transaction, and returns
-// txlock.ErrBusy if the lease isn't free. It returns false if the pool has no connection
-// left: it might wait forever for one that the caller has.
-func (m *Manager) prepareRow(ctx context.Context, q *request) (bool, error) {
-	if m.store.Full() {
-		return false, nil
+// prepareRow makes the row of the key if it is missing, and returns txlock.ErrBusy if the
+// lease isn't free. Without another connection it does nothing: it might wait forever for one
+// that the caller has.
+func (m *Manager) prepareRow(ctx context.Context, beside store.Session, q *request) error {
+	if beside == nil {
+		return nil
 	}
 	if err := m.store.Reserve(ctx); err != nil {
-		return false, err
+		return err
 	}
-	seen, err := m.store.Look(ctx, leaseRow(q.key))
+	at := leaseRow(q.key)
+	seen, err := beside.Look(ctx, at)
 	switch {
 	case err != nil:
-		return false, err
+		return err
 	case !seen.Exists:
-		return true, m.makeAlone(ctx, leaseRow(q.key))
+		return m.making(ctx, func() error { return makeRow(ctx, beside, at) })
 	case seen.Use < 0:
-		return false, otherUse(q.key, 0, seen.Use)
+		return otherUse(q.key, 0, seen.Use)
 	case seen.Held() && (!q.named || seen.Owner != q.owner):
 		q.seen.look(q, seen)
-		return true, q.seen.named(txlock.ErrBusy)
+		return q.seen.named(txlock.ErrBusy)
 	case seen.Use == store.Shared:
-		row, err := m.readersOf(ctx, q.key)
+		row, err := m.readersOf(ctx, beside, q.key)
 		if err == nil && row.Held > row.Expired {
 			err = txlock.ErrBusy
 		}
-		return true, err
+		return err
 	}
-	return true, nil
+	return nil
+}
+
+// lookIn makes sure, in a transaction beside which there is no connection, that the row of the
+// key is there: the transaction would lock the gap where it is missing.
+func lookIn(in *store.In, q *request) error {
+	seen, err := in.Look(in.Reading, leaseRow(q.key))
+	if err == nil && (!seen.Exists || seen.Use == store.Shared) {
+		err = ErrNoConnection
+	}
+	in.Snapshot = true // which this has taken if there was none
+	return err
 }
 
 // acquireIn sends the statements of AcquireTx. They need no deadline of their own: a
 // statement that is cancelled ends the transaction.
-func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request) (*Lease, error) {
+func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request, out outside) (*Lease, error) {
 	since := m.store.Now()
+	if out.Session == nil {
+		if err := lookIn(in, q); err != nil {
+			return nil, err
+		}
+	}
 	if in.Snapshot {
 		if err := in.UnchangedSinceSnapshot(ctx, q.key.String()); err != nil {
 			return nil, err
@@ -148,11 +153,11 @@ func (m *Manager) acquireIn(ctx context.Context, in *store.In, q *request) (*Lea
 		if l, err := m.local(q); l != nil || err != nil {
 			return l, err
 		}
-		return m.acquireIn(ctx, in, q)
+		return m.acquireIn(ctx, in, q, out)
 	}
 	if a.Shared {
-		if err := noReaders(ctx, in, q); err != nil {
-			return nil, err
+		if err := m.noReaders(ctx, in, q, out); err != nil {
+			return nil, errors.Join(err, releaseIn(ctx, in, q))
 		}
 	}
 	return m.grantedIn(ctx, in, q, a, since)
@@ -191,21 +196,53 @@ func releaseIn(ctx context.Context, tx store.Session, q *request) error {
 	return err
 }
 
-// noReaders returns txlock.ErrBusy if there are readers, and txlock.ErrUpgrade if the
-// owner of the request is one. It locks the rows that it finds, because the snapshot of
-// the transaction may not show them.
-func noReaders(ctx context.Context, tx store.Session, q *request) error {
-	if err := tx.Reap(ctx, q.key.String()); err != nil {
-		return err
+// noReaders returns txlock.ErrBusy if there are readers, txlock.ErrUpgrade if the owner of the
+// request is one, and txlock.ErrStaleSnapshot if there was one since the transaction's snapshot.
+// It reads them outside of the transaction, which has the row of the lease locked, so that no
+// reader comes: what is committed is all that there is.
+func (m *Manager) noReaders(ctx context.Context, in *store.In, q *request, out outside) error {
+	if out.Session == nil {
+		return ErrNoConnection
 	}
-	readers, err := tx.LockReaders(ctx, q.key.String())
-	for _, r := range readers {
-		if slices.Contains(q.readsAs(), r.Owner) && strings.HasPrefix(r.Hold, holdBegins) {
-			return upgrade(r.Owner)
+	places, err := out.Places(out.ctx, q.key.String())
+	if err == nil && slices.ContainsFunc(places, func(p store.Place) bool { return p.Held && p.Expired }) {
+		if err = out.Reap(out.ctx, q.key.String()); err == nil {
+			places, err = out.Places(out.ctx, q.key.String())
 		}
 	}
-	if err == nil && len(readers) > 0 {
-		err = fmt.Errorf("%w: %d readers: %w", txlock.ErrBusy, len(readers), &txlock.HeldError{Key: q.key, Owner: readers[0].Owner})
+	if err != nil {
+		return err
+	}
+	slots, readers := make([]int64, len(places)), []store.Place(nil)
+	for i, p := range places {
+		slots[i] = p.Slot
+		if p.Held {
+			readers = append(readers, p)
+		}
+	}
+	if len(readers) > 0 {
+		return m.readersBusy(q, out, readers)
+	}
+	if !in.Snapshot {
+		return nil
+	}
+	shown, err := in.DoneInSnapshot(ctx, q.key.String(), slots)
+	if err == nil && slices.ContainsFunc(places, func(p store.Place) bool { return p.Done != shown[p.Slot] }) {
+		err = fmt.Errorf("%w: somebody has read under the lease since", txlock.ErrStaleSnapshot)
 	}
 	return err
+}
+
+// readersBusy returns the error for a lease that has readers. Those that have expired guard a
+// transaction.
+func (m *Manager) readersBusy(q *request, out outside, readers []store.Place) error {
+	q.asksAlone = false // its owner may have become a reader meanwhile
+	if err := m.notReading(out.ctx, out, q); err != nil {
+		return err
+	}
+	busy := store.ErrLocked
+	if slices.ContainsFunc(readers, func(p store.Place) bool { return !p.Expired }) {
+		busy = txlock.ErrBusy
+	}
+	return fmt.Errorf("%w: %d readers: %w", busy, len(readers), &txlock.HeldError{Key: q.key, Owner: readers[0].Owner})
 }

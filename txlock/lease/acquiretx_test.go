@@ -10,6 +10,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -429,7 +430,8 @@ func TestAcquireTxAndGuard(t *testing.T) {
 }
 
 // TestAcquireTxExhaustedPool proves that AcquireTx waits for no connection of the
-// pool that its own transaction has, nor for the holder of the lease.
+// pool that its own transaction has, nor for the holder of the lease. A key that was never
+// leased is refused where there is no connection to make its row.
 func TestAcquireTxExhaustedPool(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
@@ -439,9 +441,27 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 					pool, wide := newPool(t, db, guarded), newPool(t, db, guarded)
 					pool.SetMaxOpenConns(1)
 					m, other := newManager(t, pool), newManager(t, wide)
+					release(t, acquire(t, m, named())) // so it knows a guarded pool
 					table, key := counter(t, db), keyOf(t, other, leased)
 					tx := begin(t, pool, sql.LevelDefault)
 					add(t, tx, table)
+					if !guarded && !leased {
+						quickly(t, "AcquireTx", func() {
+							_, err := m.AcquireTx(t.Context(), tx, key)
+							wants(t, "AcquireTx", err, lease.ErrNoConnection)
+						})
+						free(t, other, key) // its gap isn't locked
+						l, err := m.AcquireTx(t.Context(), tx, key)
+						wants(t, "AcquireTx by the old snapshot", err, lease.ErrNoConnection)
+						rollback(t, tx)
+						tx = begin(t, pool, sql.LevelDefault)
+						if l, err = m.AcquireTx(t.Context(), tx, key); err != nil {
+							t.Fatal(err)
+						}
+						commit(t, tx)
+						release(t, l)
+						return
+					}
 					var l *lease.Lease
 					quickly(t, "AcquireTx", func() { l = acquireTx(t, m, tx, key) })
 					guard(t, l, tx)
@@ -633,5 +653,61 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 		}
 		release(t, again)
 		release(t, l)
+	})
+}
+
+// TestAcquireTxSeesReadersThatAreGone proves that a transaction whose snapshot is from before a
+// reader has committed is refused also when the reader's row was removed meanwhile, by Sweep or
+// by the janitor.
+func TestAcquireTxSeesReadersThatAreGone(t *testing.T) {
+	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		for name, remove := range map[string]func(m *lease.Manager, key txlock.Key) error{
+			"swept": func(m *lease.Manager, key txlock.Key) error {
+				return sqlstore.New(pool).Sweep(t.Context(), key.String())
+			},
+			"cleaned": func(m *lease.Manager, _ txlock.Key) error { return second(m.CleanNow(t.Context())) },
+			"left":    func(*lease.Manager, txlock.Key) error { return nil },
+		} {
+			t.Run(name, func(t *testing.T) {
+				m, key, table := newManager(t, pool, lease.Janitor(0, time.Hour)), named(), counter(t, db)
+				r := share(t, m, key)
+				tx := begin(t, pool, sql.LevelRepeatableRead)
+				reads(t, tx, table)
+				change := begin(t, pool, sql.LevelRepeatableRead)
+				add(t, change, table)
+				guard(t, r, change)
+				commit(t, change)
+				release(t, r)
+				exec(t, db, "UPDATE lockstep_leases SET expires_us = 1, token = 1 WHERE name = ? AND slot > 0", key.String())
+				wantsNone(t, "the removal", remove(m, key))
+				left := number(t, db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0", key.String())
+				if (left == 0) != (name != "left") {
+					t.Errorf("%d rows of readers are left", left)
+				}
+				wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), txlock.ErrStaleSnapshot)
+				rollback(t, tx)
+			})
+		}
+	})
+}
+
+// TestRefusedAcquireTxCommits proves that a transaction that is committed although AcquireTx
+// has found readers holds nothing afterwards.
+func TestRefusedAcquireTxCommits(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		r := share(t, other, key)
+		dead := begin(t, newPool(t, db, false), sql.LevelReadCommitted)
+		guard(t, r, dead) // so that it can't be ended
+		exec(t, db, "SELECT 1")
+		tx := begin(t, pool, sql.LevelReadCommitted)
+		wants(t, "AcquireTx", second(m.AcquireTx(t.Context(), tx, key)), txlock.ErrBusy)
+		commit(t, tx)
+		commit(t, dead)
+		release(t, share(t, other, key))
+		release(t, r)
+		free(t, other, key)
 	})
 }

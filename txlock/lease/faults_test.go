@@ -461,8 +461,8 @@ func TestTokensOutliveRows(t *testing.T) {
 }
 
 // TestPoolOfOne proves that a pool of a single connection is enough: for acquire,
-// renewal and release, and for AcquireTx and Guard in a transaction that has the
-// connection.
+// renewal and release, and, of a key that was leased before, for AcquireTx and Guard in a
+// transaction that has the connection.
 func TestPoolOfOne(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		pool.SetMaxOpenConns(1)
@@ -481,11 +481,12 @@ func TestPoolOfOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		renewed(l)
+		key := keyOf(t, m, true)
 		tx, err := pool.BeginTx(ctx, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		inTx, err := m.AcquireTx(ctx, tx, named())
+		inTx, err := m.AcquireTx(ctx, tx, key)
 		if err != nil {
 			t.Fatalf("AcquireTx: %v", err)
 		}

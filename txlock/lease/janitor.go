@@ -45,9 +45,11 @@ func (m *Manager) takeJanitor(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	at := leaseRow(txlock.Named(janitorKey))
-	if err := m.makeAlone(ctx, at); errors.Is(err, store.ErrLocked) {
-		return false, nil // another janitor has it
-	} else if err != nil {
+	err = m.making(ctx, func() error { return ensureRow(ctx, m.store, at) })
+	if errors.Is(err, store.ErrLocked) {
+		return false, nil // it is tried again at the next time
+	}
+	if err != nil {
 		return false, err
 	}
 	a, err := m.store.Take(ctx, store.Ask{Row: at, Owner: process + id.String(), Note: m.options.note, Hold: holdOf(id), TTL: m.janitorTTL(), NotAfter: store.Never})

@@ -9,40 +9,90 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestAcquireTxLocksNoOtherKey proves that a lease that is taken in a transaction locks
-// no row but its own, also at REPEATABLE READ after plain reads: a neighbour's lease is
-// renewed, taken and released meanwhile, and a new key gets its row.
+// levels are the isolation levels at which transactions acquire leases.
+var levels = []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable}
+
+// TestAcquireTxLocksNoOtherKey proves that a lease that is taken in a transaction locks no row
+// and no gap but its own row, also if the key was leased shared before, and after plain reads:
+// the leases of the keys before and behind it are renewed, released and acquired meanwhile, and
+// every verb works on new keys there, in the same transaction, too.
 func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
-		for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelRepeatableRead, "read committed": sql.LevelReadCommitted} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				key := keyOf(t, m, true).String()
-				next := acquire(t, other, txlock.Named(key+":2"))
-				tx := begin(t, pool, level)
-				reads(t, tx, counter(t, db))
-				l := acquireTx(t, m, tx, txlock.Named(key))
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				quickly(t, "Renew", func() { wantsNone(t, "Renew of the next key", next.Renew(ctx)) })
-				quickly(t, "Release", func() { wantsNone(t, "Release of the next key", next.Release(ctx)) })
-				for _, suffix := range []string{":1", ":2", ":3"} {
-					quickly(t, "TryAcquire", func() {
-						l, err := other.TryAcquire(ctx, txlock.Named(key+suffix))
-						wantsNone(t, "TryAcquire of "+suffix, err)
+		for name, use := range map[string]func(t *testing.T, key txlock.Key){
+			"exclusive": func(t *testing.T, key txlock.Key) { release(t, acquire(t, other, key)) },
+			"shared":    func(t *testing.T, key txlock.Key) { release(t, share(t, other, key)) },
+			"dead readers": func(t *testing.T, key txlock.Key) {
+				share(t, other, key)
+				exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
+			},
+			"never": func(*testing.T, txlock.Key) {},
+		} {
+			for _, level := range levels {
+				for _, read := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s/%v/%t", name, level, read), func(t *testing.T) {
+						t.Parallel()
+						ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+						defer cancel()
+						key := named().String()
+						before, own, behind := txlock.Named(key+":1"), txlock.Named(key+":2"), txlock.Named(key+":3")
+						use(t, own)
+						held := []*lease.Lease{acquire(t, other, before), share(t, other, behind)}
+						tx := begin(t, pool, level)
+						if read {
+							reads(t, tx, counter(t, db))
+						}
+						l := acquireTx(t, m, tx, own)
+						for _, h := range held {
+							wantsNone(t, "Renew of a neighbour", h.Renew(ctx))
+							wantsNone(t, "Release of a neighbour", h.Release(ctx))
+							release(t, acquire(t, other, h.Key()))
+						}
+						for i, suffix := range []string{":0", ":2", ":4"} { // around each of the three
+							everyVerb(ctx, t, other, pool, fmt.Sprintf("%s%s%d", key, suffix, i))
+						}
+						again, err := m.AcquireTx(ctx, tx, txlock.Named(key+":2a"))
+						wantsNone(t, "AcquireTx of a new key in the same transaction", err)
+						commit(t, tx)
+						release(t, l)
 						if err == nil {
-							release(t, l)
+							release(t, again)
 						}
 					})
 				}
-				commit(t, tx)
-				release(t, l)
-			})
+			}
 		}
 	})
+}
+
+// everyVerb makes rows under new keys by each verb that does so.
+func everyVerb(ctx context.Context, t *testing.T, m *lease.Manager, pool *sql.DB, key string) {
+	t.Helper()
+	for name, verb := range map[string]func(key txlock.Key) (*lease.Lease, error){
+		"TryAcquire":       func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquire(ctx, key) },
+		"TryAcquireShared": func(key txlock.Key) (*lease.Lease, error) { return m.TryAcquireShared(ctx, key) },
+		"Acquire": func(key txlock.Key) (*lease.Lease, error) {
+			return m.Acquire(ctx, key, lease.WaitAtMost(100*time.Millisecond))
+		},
+		"Acquire fairly": func(key txlock.Key) (*lease.Lease, error) { return m.Acquire(ctx, key, lease.Fair()) },
+		"Semaphore.TryAcquire": func(key txlock.Key) (*lease.Lease, error) {
+			return semaphore(t, m, key, 2).TryAcquire(ctx)
+		},
+		"AcquireTx": func(key txlock.Key) (l *lease.Lease, err error) {
+			tx := begin(t, pool, sql.LevelRepeatableRead)
+			defer commit(t, tx)
+			return m.AcquireTx(ctx, tx, key)
+		},
+	} {
+		l, err := verb(txlock.Named(key + ":" + name))
+		wantsNone(t, name+" of a new key", err)
+		if err == nil {
+			release(t, l)
+		}
+	}
 }
 
 // TestAcquireTxWaitsForNoOtherKey proves that a lease that was shared before, and is free, is
@@ -50,9 +100,9 @@ func TestAcquireTxLocksNoOtherKey(t *testing.T) {
 func TestAcquireTxWaitsForNoOtherKey(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
-		for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelRepeatableRead, "read committed": sql.LevelReadCommitted} {
+		for _, level := range levels {
 			for _, read := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/%t", name, read), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%v/%t", level, read), func(t *testing.T) {
 					t.Parallel()
 					key := keyOf(t, m, true).String()
 					l, err := other.AcquireShared(t.Context(), txlock.Named(key+":2"))
@@ -68,7 +118,7 @@ func TestAcquireTxWaitsForNoOtherKey(t *testing.T) {
 					if read {
 						reads(t, tx, counter(t, db))
 					}
-					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
 					l, err = m.AcquireTx(ctx, tx, txlock.Named(key+":2"))
 					wantsNone(t, "AcquireTx", err)
@@ -80,6 +130,42 @@ func TestAcquireTxWaitsForNoOtherKey(t *testing.T) {
 				})
 			}
 		}
+	})
+}
+
+// TestMakeBehindAForeignGap proves that no verb waits for longer than the server's limit where
+// somebody has locked the gap in which its row would be, and that it leaves no session waiting.
+func TestMakeBehindAForeignGap(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool)
+		key := named().String()
+		release(t, acquire(t, m, txlock.Named(key+":1")))
+		release(t, acquire(t, m, txlock.Named(key+":9")))
+		foreign := begin(t, newPool(t, db, false), sql.LevelRepeatableRead)
+		rows, err := foreign.Query("SELECT slot FROM lockstep_leases WHERE name > ? AND name < ? FOR UPDATE", key+":1", key+":9")
+		wantsNone(t, "the range", err)
+		wantsNone(t, "the range", rows.Close())
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		for name, verb := range map[string]func(key txlock.Key) error{
+			"TryAcquire":       func(key txlock.Key) error { return second(m.TryAcquire(ctx, key)) },
+			"TryAcquireShared": func(key txlock.Key) error { return second(m.TryAcquireShared(ctx, key)) },
+			"Semaphore":        func(key txlock.Key) error { return second(semaphore(t, m, key, 2).TryAcquire(ctx)) },
+			"AcquireTx": func(key txlock.Key) error {
+				tx := begin(t, pool, sql.LevelRepeatableRead)
+				defer rollback(t, tx)
+				return second(m.AcquireTx(ctx, tx, key))
+			},
+		} {
+			wants(t, name, verb(txlock.Named(key+":5:"+name)), txlock.ErrBusy)
+		}
+		wants(t, "Acquire", second(m.Acquire(ctx, txlock.Named(key+":5"), lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
+		if ctx.Err() != nil {
+			t.Errorf("it took minutes: the server's innodb_lock_wait_timeout is 50 s")
+		}
+		rollback(t, foreign)
+		free(t, m, txlock.Named(key+":5"))
+		free(t, m, txlock.Named(key+":5:TryAcquire"))
 	})
 }
 

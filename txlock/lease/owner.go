@@ -80,12 +80,12 @@ func upgrade(owner string) error {
 // notReading returns txlock.ErrUpgrade if the owner of an exclusive request reads by
 // another manager of this process: it would wait for itself. The rows of the readers are
 // asked once, as the other manager may have another pool.
-func (m *Manager) notReading(ctx context.Context, q *request) error {
+func (m *Manager) notReading(ctx context.Context, s store.Session, q *request) error {
 	owners := q.readsAs()
 	if len(owners) == 0 || q.asksAlone {
 		return nil
 	}
-	owner, err := m.store.ReaderAmong(ctx, q.key.String(), owners, holdBegins)
+	owner, err := s.ReaderAmong(ctx, q.key.String(), owners, holdBegins)
 	if err == nil && owner != "" {
 		err = upgrade(owner)
 	}
@@ -95,11 +95,11 @@ func (m *Manager) notReading(ctx context.Context, q *request) error {
 
 // unlessReading returns the error of an attempt, or txlock.ErrUpgrade if the attempt was
 // busy because its own owner reads.
-func (m *Manager) unlessReading(ctx context.Context, q *request, err error) error {
+func (m *Manager) unlessReading(ctx context.Context, s store.Session, q *request, err error) error {
 	if !errors.Is(err, txlock.ErrBusy) {
 		return err
 	}
-	return cmp.Or(m.notReading(ctx, q), err)
+	return cmp.Or(m.notReading(ctx, s, q), err)
 }
 
 // readsAs returns the owners under which an exclusive request may already read, by

@@ -45,7 +45,7 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 			return l, q.endOf(ctx, asking, err)
 		}
 		l, left, err = m.tryOwn(waiting, q, left, err)
-		if err = m.unlessReading(waiting, q, err); !errors.Is(err, txlock.ErrBusy) {
+		if err = m.unlessReading(waiting, m.store, q, err); !errors.Is(err, txlock.ErrBusy) {
 			return l, q.endOf(ctx, waiting, err)
 		}
 		if errors.Is(err, errDrained) {
@@ -93,7 +93,7 @@ func (m *Manager) mayTry(ctx context.Context, q *request, first bool) (bool, err
 	if first {
 		return true, nil
 	}
-	if err := m.notReading(ctx, q); err != nil || !q.named {
+	if err := m.notReading(ctx, m.store, q); err != nil || !q.named {
 		return false, err
 	}
 	seen, err := m.store.Look(ctx, leaseRow(q.key))

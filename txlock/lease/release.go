@@ -160,7 +160,7 @@ const mostKeptOwner = mostText - len(store.Released)
 // queue: readers may lock the row one after the other.
 func (m *Manager) sendRelease(ctx context.Context, r remains) (store.Reply, error) {
 	reply, err := r.release(ctx, m.store)
-	if err != nil || reply != store.Absent || r.slot == store.UnknownSlot {
+	if err != nil || reply != store.Absent {
 		return reply, err
 	}
 	return m.releaseQueued(ctx, r)
@@ -242,7 +242,7 @@ func (m *Manager) releaseUntil(r remains, from, until instant) {
 func (m *Manager) releaseOnce(r remains) (removed, found bool, err error) {
 	ctx, cancel := context.WithTimeout(m.undoing, backgroundLimit)
 	defer cancel()
-	if r.slot != store.UnknownSlot && !r.pending {
+	if !r.pending {
 		// Only look first: many releases at once would keep the row locked.
 		row, err := m.store.Stored(ctx, r.row())
 		if err == nil && !strings.Contains(row.Holds, r.hold) {

@@ -128,7 +128,7 @@ func (s *Semaphore) setOnce(ctx context.Context) error {
 	if gate.Use >= 0 {
 		return notOne
 	}
-	if err := s.makeRows(ctx, s.m.store); err != nil {
+	if err := s.makeRows(ctx, s.m.store); err != nil { // set tries again
 		return err
 	}
 	reply, err := s.m.store.Resize(ctx, s.key.String(), s.permits)
@@ -169,12 +169,7 @@ func (s *Semaphore) drain(ctx context.Context) error {
 // makeRows makes those rows of the permits that are missing.
 func (s *Semaphore) makeRows(ctx context.Context, db store.Session) error {
 	for slot := range int64(s.permits) {
-		at := store.Row{Key: s.key.String(), Slot: slot + 1}
-		seen, err := db.Look(ctx, at)
-		if err == nil && !seen.Exists {
-			err = db.Make(ctx, at)
-		}
-		if err != nil {
+		if err := ensureRow(ctx, db, store.Row{Key: s.key.String(), Slot: slot + 1}); err != nil {
 			return err
 		}
 	}

@@ -484,9 +484,9 @@ func TestPermitOfUnknownOutcome(t *testing.T) {
 	})
 }
 
-// TestStatementsOfSharedLeasesAndPermits proves that a reader and a permit cost one
-// statement to take and one to release, re-entering none, and a writer of a key
-// that has been shared one more, to see that nobody reads.
+// TestStatementsOfSharedLeasesAndPermits proves that a reader costs one statement to take and
+// one to release, re-entering none; a permit one more, to see which is free; and a writer of a
+// key that has been shared one more, to see that nobody reads.
 func TestStatementsOfSharedLeasesAndPermits(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
@@ -530,7 +530,7 @@ func TestStatementsOfSharedLeasesAndPermits(t *testing.T) {
 				{"Release of a reader", giveBack, 1},
 				{"Acquire of a shared key", take(func() (*lease.Lease, error) { return m.Acquire(t.Context(), key) }), 2},
 				{"Release of a shared key", giveBack, 1},
-				{"Acquire of a permit", take(func() (*lease.Lease, error) { return s.Acquire(t.Context()) }), 1},
+				{"Acquire of a permit", take(func() (*lease.Lease, error) { return s.Acquire(t.Context()) }), 2},
 				{"Renew of a permit", func() error { return l.Renew(t.Context()) }, 1},
 				{"Release of a permit", giveBack, 1},
 			} {
@@ -554,5 +554,69 @@ func TestStatementsOfSharedLeasesAndPermits(t *testing.T) {
 			}
 		}
 		t.Errorf("%d rounds on one connection, want 2", judged)
+	})
+}
+
+// TestPermitBesideALease proves that a key whose lease somebody holds is made no semaphore, as
+// the lease of a semaphore's key is refused, and that it may be one when the lease is free.
+func TestPermitBesideALease(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		key := named()
+		s := semaphore(t, other, key, 2)
+		l := acquire(t, m, key)
+		wants(t, "TryAcquire of a permit", second(s.TryAcquire(t.Context())), txlock.ErrInvalidKey)
+		wants(t, "Acquire of a permit", second(s.Acquire(t.Context())), txlock.ErrInvalidKey)
+		wantsNone(t, "Renew of the lease", l.Renew(t.Context()))
+		release(t, l)
+		p := permit(t, s)
+		wants(t, "TryAcquire of the lease", second(m.TryAcquire(t.Context(), key)), txlock.ErrInvalidKey)
+		release(t, p)
+	})
+}
+
+// TestSemaphoreBesideALockedRow proves that permits don't wait for a transaction that has
+// locked the row of the key, or that of a permit: what is free is granted, or busy.
+func TestSemaphoreBesideALockedRow(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m := newManager(t, pool)
+		for name, c := range map[string]struct {
+			made    bool
+			lock    string
+			granted bool
+		}{
+			"of the lease":        {false, "slot = 0", false},
+			"of the semaphore":    {true, "slot = 0", false},
+			"of the first permit": {true, "slot = 1", true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				key := keyOf(t, m, true)
+				s := semaphore(t, m, key, 2)
+				if c.made {
+					release(t, permit(t, s))
+				}
+				tx := begin(t, newPool(t, db, false), sql.LevelRepeatableRead)
+				rows, err := tx.Query("SELECT token FROM lockstep_leases WHERE name = ? AND "+c.lock+" FOR UPDATE", key.String())
+				wantsNone(t, "the lock", err)
+				wantsNone(t, "the lock", rows.Close())
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+				defer cancel()
+				l, err := s.TryAcquire(ctx)
+				if c.granted && err == nil {
+					release(t, l)
+				} else if c.granted {
+					t.Errorf("TryAcquire: %v", err)
+				} else {
+					wants(t, "TryAcquire", err, txlock.ErrBusy)
+					wants(t, "Acquire", second(s.Acquire(ctx, lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
+				}
+				if ctx.Err() != nil {
+					t.Error("it has waited for the end of its context")
+				}
+				rollback(t, tx)
+				release(t, permit(t, s))
+			})
+		}
 	})
 }

@@ -139,7 +139,7 @@ var (
 func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*Lease, time.Duration, error) {
 	begun, reaped := m.store.Now(), false
 	for d := leastLook; ; d = min(d*3/2, mostLook) {
-		row, err := m.readersOf(ctx, l.Key())
+		row, err := m.readersOf(ctx, m.store, l.Key())
 		if err == nil && row.Held == 0 {
 			if err = l.Err(); err == nil {
 				l.record.drained()
@@ -170,7 +170,7 @@ func (m *Manager) drain(ctx context.Context, q *request, l *Lease, wait bool) (*
 // transaction.
 func (m *Manager) passReaders(ctx context.Context, q *request, row store.Readers, reaped bool) error {
 	q.asksAlone = false // its owner may have become a reader meanwhile
-	if err := m.notReading(ctx, q); err != nil || row.Expired == 0 {
+	if err := m.notReading(ctx, m.store, q); err != nil || row.Expired == 0 {
 		return err
 	}
 	if err := m.store.Reap(ctx, q.key.String()); err != nil || !reaped {
@@ -187,8 +187,8 @@ const manyIdle = 100
 
 // readersOf counts the readers of a key. Every writer reads the idle rows of readers too:
 // if there are too many, they are removed in the background.
-func (m *Manager) readersOf(ctx context.Context, key txlock.Key) (store.Readers, error) {
-	row, err := m.store.Readers(ctx, key.String())
+func (m *Manager) readersOf(ctx context.Context, s store.Session, key txlock.Key) (store.Readers, error) {
+	row, err := s.Readers(ctx, key.String())
 	if err == nil && row.Idle > manyIdle && m.sweeping.CompareAndSwap(false, true) {
 		if !m.errands.Go(func() {
 			defer m.sweeping.Store(false)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/schema"
@@ -148,20 +147,4 @@ func (p progress) nextOf(seen store.Glance, w wish) (step, progress) {
 		return stepSend, p
 	}
 	return stepLocked, p
-}
-
-// maxMakes is how often making a row is tried: for a quarter of a second.
-const maxMakes = 16
-
-// nextOfMake decides after an attempt to make rows. If others make the same rows, or rows
-// beside them, it is tried again after a pause that grows, at most maxMakes times.
-func (p progress) nextOfMake(err error) (pause time.Duration, again bool, _ progress) {
-	if err == nil {
-		return 0, true, p
-	}
-	if p.tries >= maxMakes || !errors.Is(err, store.ErrLocked) && !conflicted(err) {
-		return 0, false, p
-	}
-	p.tries++
-	return time.Duration(p.tries) * leastLook, true, p
 }

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -129,29 +127,6 @@ func TestNextOf(t *testing.T) {
 	}
 }
 
-func TestNextOfMake(t *testing.T) {
-	t.Parallel()
-	for _, err := range []error{store.ErrLocked, &mysql.MySQLError{Number: 1213}} {
-		var p progress
-		for n := 1; n <= maxMakes; n++ {
-			var pause time.Duration
-			var again bool
-			if pause, again, p = p.nextOfMake(err); !again || pause != time.Duration(n)*leastLook || p.tries != n {
-				t.Fatalf("attempt %d: %v %t %+v", n, pause, again, p)
-			}
-		}
-		if _, again, then := p.nextOfMake(err); again || then != p {
-			t.Errorf("after %d attempts: again %t, %+v", maxMakes, again, then)
-		}
-	}
-	if pause, again, p := (progress{}).nextOfMake(nil); pause != 0 || !again || p != (progress{}) {
-		t.Errorf("made: %v %t %+v", pause, again, p)
-	}
-	if _, again, _ := (progress{}).nextOfMake(txlock.ErrInvalidKey); again {
-		t.Error("a key that is used for something else is asked for again")
-	}
-}
-
 // TestStepsEnd plays servers that answer whatever they like: an acquire comes to an end, and
 // sends no more than what its limits allow.
 func TestStepsEnd(t *testing.T) {
@@ -163,7 +138,7 @@ func TestStepsEnd(t *testing.T) {
 		p := progress{attempt: attempt{inTurn: random.IntN(2) == 0}}
 		sent := 0
 		for over := false; !over; {
-			if sent++; sent > maxConflicts+2*maxMakes {
+			if sent++; sent > maxConflicts+8 {
 				t.Fatalf("%+v: sent %d times, %+v", who, sent, p)
 			}
 			var s step
@@ -173,10 +148,7 @@ func TestStepsEnd(t *testing.T) {
 				seen.Use = store.Use(random.IntN(2))
 				s, p = p.nextOf(seen, who)
 			}
-			if s == stepMakeRows {
-				_, over, p = p.nextOfMake(errors.Join(store.ErrLocked))
-				over = !over
-			}
+			over = s == stepMakeRows && random.IntN(2) == 0 // it couldn't be made
 			over = over || s == stepFail || s == stepTake || s == stepBusy || s == stepLocked
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -33,7 +34,7 @@ func (exclusive) look(ctx context.Context, s store.Session, q *request) (store.G
 }
 
 func (exclusive) prepare(ctx context.Context, s store.Session, q *request) error {
-	return s.Make(ctx, leaseRow(q.key))
+	return makeRow(ctx, s, leaseRow(q.key))
 }
 
 // reader is a place among the readers.
@@ -56,7 +57,7 @@ func (reader) prepare(ctx context.Context, s store.Session, q *request) error {
 
 // use sets what a key is used for, unless that was set before, and checks it.
 func use(ctx context.Context, s store.Session, key txlock.Key, asked store.Use) error {
-	if err := s.Make(ctx, leaseRow(key)); err != nil {
+	if err := ensureRow(ctx, s, leaseRow(key)); err != nil {
 		return err
 	}
 	found, err := s.Use(ctx, key.String(), asked)
@@ -69,6 +70,8 @@ func use(ctx context.Context, s store.Session, key txlock.Key, asked store.Use) 
 // otherUse is the error for a key that is used for something else than asked.
 func otherUse(key txlock.Key, asked, found store.Use) error {
 	switch {
+	case found == store.Exclusive:
+		return fmt.Errorf("%w: the lease of %q is held: a semaphore needs another key", txlock.ErrInvalidKey, key)
 	case found >= 0:
 		return fmt.Errorf("%w: %q is used for a shared lease: use another key", txlock.ErrInvalidKey, key)
 	case asked >= 0:
@@ -77,20 +80,43 @@ func otherUse(key txlock.Key, asked, found store.Use) error {
 	return fmt.Errorf("%w: the semaphore %q has %d permits, not %d: use Resize to change that", txlock.ErrInvalidOption, key, -found, -asked)
 }
 
-// makeAlone makes a row outside of a transaction. Two that make the same row, or
-// neighbouring rows, may block each other for a moment or cause a deadlock; then it tries
-// again.
-func (m *Manager) makeAlone(ctx context.Context, at store.Row) error {
-	for tries := 1; ; tries++ {
-		err := m.store.Make(ctx, at)
-		if tries > maxMakes || !errors.Is(err, store.ErrLocked) && !conflicted(err) {
+// makeRow makes a row that a look has found missing, unless somebody else does.
+func makeRow(ctx context.Context, s store.Session, at store.Row) error {
+	err := s.Make(ctx, at)
+	if errors.Is(err, store.ErrLocked) || conflicted(err) {
+		if seen, lookErr := s.Look(ctx, at); lookErr == nil && seen.Exists {
+			return nil
+		}
+	}
+	return err
+}
+
+// ensureRow makes a row if a look finds it missing. It looks first, because the row may be
+// locked for long.
+func ensureRow(ctx context.Context, s store.Session, at store.Row) error {
+	seen, err := s.Look(ctx, at)
+	if err != nil || seen.Exists {
+		return err
+	}
+	return makeRow(ctx, s, at)
+}
+
+// makePatience is for how long making a row is tried, once at least.
+const makePatience = 250 * time.Millisecond
+
+// making makes rows. Others that make the same rows, or rows beside them, may lock them for a
+// moment or cause a deadlock: then it tries again, at random times so as not to meet the same
+// others.
+func (m *Manager) making(ctx context.Context, rows func() error) error {
+	began, pause := m.store.Now(), leastLook
+	for {
+		err := rows()
+		if !errors.Is(err, store.ErrLocked) && !conflicted(err) || began.Until(m.store.Now()) >= makePatience {
 			return err
 		}
-		if seen, err := m.store.Look(ctx, at); err != nil || seen.Exists {
+		if err := m.sleep(ctx, pause/2+rand.N(pause)); err != nil {
 			return err
 		}
-		if err := m.sleep(ctx, time.Duration(tries)*leastLook); err != nil {
-			return err
-		}
+		pause += leastLook
 	}
 }

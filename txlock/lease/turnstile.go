@@ -151,16 +151,12 @@ func (m *Manager) watchInTurn(ctx context.Context, q *request, w *waiter, t stor
 	}
 }
 
-// ensureTurnstile makes the turnstile of a key if it is missing. It looks first, because
-// the row may be locked for long.
+// ensureTurnstile makes the turnstile of a key if it is missing.
 func (m *Manager) ensureTurnstile(ctx context.Context, key txlock.Key) error {
 	at := store.Row{Key: key.String(), Slot: store.TurnstileSlot}
-	seen, err := m.store.Look(ctx, at)
-	if err != nil || seen.Exists {
-		return err
-	}
-	if err = m.makeAlone(ctx, at); errors.Is(err, store.ErrLocked) {
-		err = nil // somebody has it locked, so it exists
+	err := m.making(ctx, func() error { return ensureRow(ctx, m.store, at) })
+	if errors.Is(err, store.ErrLocked) {
+		err = nil // who asks for the turnstile finds out whether it exists
 	}
 	return err
 }

@@ -160,8 +160,9 @@ func TestCleanLooksAgainUnderTheLock(t *testing.T) {
 	})
 }
 
-// TestAcquireTxBesideReaderOnPoolOfOne proves that AcquireTx finds a reader in the
-// transaction, too, where the pool has no connection left to look for it before.
+// TestAcquireTxBesideReaderOnPoolOfOne proves that AcquireTx of a key that was leased shared
+// finds a reader where its transaction has the pool's only connection, and is refused where the
+// manager has none of its own to look for it.
 func TestAcquireTxBesideReaderOnPoolOfOne(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
@@ -171,10 +172,17 @@ func TestAcquireTxBesideReaderOnPoolOfOne(t *testing.T) {
 					pool := newPool(t, db, guarded)
 					pool.SetMaxOpenConns(1)
 					m, other := newManager(t, pool), newManager(t, newPool(t, db, guarded))
+					release(t, acquire(t, m, named())) // so it knows a guarded pool
 					key := named()
 					reader := share(t, other, key)
 					tx := begin(t, pool, level)
 					_, err := m.AcquireTx(t.Context(), tx, key)
+					if !guarded {
+						wants(t, "AcquireTx beside a reader", err, lease.ErrNoConnection)
+						rollback(t, tx)
+						release(t, reader)
+						return
+					}
 					wants(t, "AcquireTx beside a reader", err, txlock.ErrBusy)
 					rollback(t, tx)
 					if err := reader.Renew(t.Context()); err != nil {

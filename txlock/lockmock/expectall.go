@@ -32,7 +32,7 @@ func (e *ExpectedAcquireAll) Granted(tokens ...uint64) {
 	}
 	p := play{look: free, replies: make(map[string]int64)}
 	for i, key := range e.keys {
-		checkToken(e.what, tokens[i], sqlstore.SharedBit)
+		checkToken(e.what, tokens[i])
 		p.replies[key.String()] = int64(tokens[i])
 	}
 	e.expect(p, nil)

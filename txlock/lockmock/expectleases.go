@@ -150,15 +150,14 @@ type ExpectedAcquire struct {
 }
 
 // Granted gives the lease with a token, which is at least 16: smaller numbers are the
-// server's refusals. That of a permit is less than 1<<52, any other less than 1<<62.
+// server's refusals. It is less than 1<<62.
 func (e *ExpectedAcquire) Granted(token uint64) {
-	p, limit := play{token: token, reply: int64(token), look: free}, uint64(sqlstore.SharedBit)
+	p := play{token: token, reply: int64(token), look: free}
 	if e.permit {
-		limit = 1 << sqlstore.PermitBits // above which is the slot
 		e.leases.grants++
-		p.reply += e.leases.grants % lease.MaxPermits << sqlstore.PermitBits
+		p.permit = e.leases.grants % lease.MaxPermits
 	}
-	checkToken(e.what, token, limit)
+	checkToken(e.what, token)
 	e.leases.expect(e.what, e.key, p, nil, func() error {
 		l, err := e.call(context.Background())
 		if err == nil {
@@ -168,9 +167,9 @@ func (e *ExpectedAcquire) Granted(token uint64) {
 	})
 }
 
-func checkToken(what string, token, limit uint64) {
-	if token < 16 || token >= limit {
-		panic(fmt.Sprintf("lockmock: %s can't be granted with token %d: it is at least 16 and less than %d", what, token, limit))
+func checkToken(what string, token uint64) {
+	if token < 16 || token >= sqlstore.SharedBit {
+		panic(fmt.Sprintf("lockmock: %s can't be granted with token %d: it is at least 16 and less than %d", what, token, uint64(sqlstore.SharedBit)))
 	}
 }
 

@@ -23,6 +23,7 @@ type play struct {
 	look    gen.LookLeaseRow
 	// permits is what there is of those that are counted.
 	permits gen.PermitsOfRow
+	permit  int64 // the slot of the one that is free
 	holders int64 // that are asked
 	why     string
 }
@@ -87,6 +88,11 @@ func (l *Leases) answer(query string, args []driver.Value) reply {
 		return rowLike(l.play.look)
 	case nameOf(gen.PermitsOf):
 		return rowLike(l.play.permits)
+	case nameOf(gen.FreePermits):
+		if l.play.permits.Held > 0 {
+			return reply{columns: []string{"slot"}}
+		}
+		return row(l.play.permit)
 	case nameOf(gen.LeaseInSnapshot):
 		seen := gen.LeaseInSnapshotRow{Token: l.play.token}
 		if l.play.stale {

@@ -343,9 +343,11 @@ func TestReaders(t *testing.T) {
 		want(t, store.Readers{Held: 2, Left: ttl})(s.Readers(ctx, key))
 		want(t, "b")(s.ReaderAmong(ctx, key, []string{"x", "b"}, two.Hold[:store.HoldBegins]))
 		want(t, "")(s.ReaderAmong(ctx, key, []string{"b"}, one.Hold[:store.HoldBegins]))
-		locked, err := s.LockReaders(ctx, key)
-		if must(t, err); !slices.Equal(locked, []store.Reader{{Owner: "a", Hold: one.Hold}, {Owner: "b", Hold: two.Hold}}) {
-			t.Fatalf("the readers are %v", locked)
+		seen, err := s.Places(ctx, key)
+		if must(t, err); !slices.Equal(seen, []store.Place{
+			{Slot: 5000, Owner: "a", Held: true, Done: int64(claim.Token)}, {Slot: 5001, Owner: "b", Held: true, Done: int64(now())},
+		}) {
+			t.Fatalf("the readers are %v", seen)
 		}
 
 		want(t, true)(sharedBy(s.Take(ctx, ask("w", hold("w", 1)))))
@@ -358,7 +360,7 @@ func TestReaders(t *testing.T) {
 		want(t, store.Readers{Held: 2, Expired: 1, Left: time.Second})(s.Readers(ctx, key))
 		want(t, "")(s.ReaderAmong(ctx, key, []string{"a"}, one.Hold[:store.HoldBegins])) // its time is over
 		must(t, s.Reap(ctx, key))
-		want(t, store.Stored{Exists: true, Token: claim.Token + 1})(s.Stored(ctx, one.Row))
+		want(t, store.Stored{Exists: true, Token: claim.Token})(s.Stored(ctx, one.Row))
 		want(t, store.Readers{Held: 1, Left: time.Second})(s.Readers(ctx, key))
 		want(t, store.Refused)(s.Guard(ctx, claim))
 		if again := take(t, s, one); again.Token != now() {
@@ -385,15 +387,20 @@ func TestPermits(t *testing.T) {
 		for slot := range int64(2) {
 			must(t, s.Make(ctx, store.Row{Key: key, Slot: slot + 1}))
 		}
-		nothing := store.Answer{Slot: store.UnknownSlot}
+		nothing, held := store.Answer{}, ask("x", hold("x", 1))
 		want(t, nothing)(s.Take(ctx, permit(1, 2)))
+		take(t, s, held)
+		want(t, store.Exclusive)(s.Use(ctx, key, -2)) // somebody has the lease
+		want(t, store.Done)(s.Release(ctx, leaseRow, held.Hold))
 		want[store.Use](t, -2)(s.Use(ctx, key, -2))
 		want(t, nothing)(s.Take(ctx, permit(1, 3)))
 		late := permit(1, 2)
 		late.NotAfter = s.Now() - 1e6
-		want(t, nothing)(s.Take(ctx, late))
+		if a, err := s.Take(ctx, late); err != nil || a.Reply != store.Absent {
+			t.Fatalf("too late: %+v, %v", a, err)
+		}
 		one, two := take(t, s, permit(1, 2)), take(t, s, permit(2, 2))
-		if one.Slot != 1 || two.Slot != 2 || one.Token != now() {
+		if one.Slot+two.Slot != 3 || one.Token != now() {
 			t.Fatalf("the permits are %+v and %+v", one, two)
 		}
 		want(t, nothing)(s.Take(ctx, permit(3, 2)))
@@ -404,10 +411,9 @@ func TestPermits(t *testing.T) {
 		if must(t, err); a.Reply != store.Other {
 			t.Fatalf("a semaphore as a lease: %+v", a)
 		}
-		unknown := store.Row{Key: key, Slot: store.UnknownSlot}
-		want(t, store.Done)(s.Release(ctx, unknown, one.Hold))
-		want(t, store.Refused)(s.Release(ctx, unknown, one.Hold))
-		if again := take(t, s, permit(3, 2)); again.Slot != 1 || again.Token != one.Token+1 {
+		want(t, store.Done)(s.Release(ctx, one.Row, one.Hold))
+		want(t, store.Refused)(s.Release(ctx, one.Row, one.Hold))
+		if again := take(t, s, permit(3, 2)); again.Slot != one.Slot || again.Token != one.Token+1 {
 			t.Fatalf("the permit that was released: %+v", again)
 		}
 		want(t, store.Done)(s.Resize(ctx, key, 1))

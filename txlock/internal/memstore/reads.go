@@ -77,23 +77,31 @@ func (x session) ReaderAmong(ctx context.Context, key string, owners []string, b
 	})
 }
 
-func (x session) LockReaders(ctx context.Context, key string) ([]store.Reader, error) {
-	return do(ctx, x, "LockReaders", gate(key), func(t *Tx) (readers []store.Reader, _ error) {
-		for _, at := range places(t.latest(), key) {
-			_, before := t.locked[at]
-			if err := t.await(ctx, at, lockWait); err != nil {
-				return nil, err
-			}
-			if r, _ := t.current(at); r.holds != "" {
-				readers = append(readers, store.Reader{Owner: r.owner, Hold: r.holds})
-			} else if !t.repeatable && !before { // READ COMMITTED keeps no lock of a row that it doesn't return
-				delete(t.locked, at)
-				t.db.unlock(at)
-			}
+func (x session) Places(ctx context.Context, key string) ([]store.Place, error) {
+	return do(ctx, x, "Places", gate(key), func(t *Tx) (all []store.Place, _ error) {
+		rows, now := t.plain(), t.db.now()
+		for _, at := range places(rows, key) {
+			r := rows[at]
+			all = append(all, store.Place{Slot: at.Slot, Owner: r.owner, Held: r.holds != "", Expired: r.expires <= now, Done: r.done()})
 		}
-		return readers, nil
+		return all, nil
 	})
 }
+
+func (x session) DoneInSnapshot(ctx context.Context, key string, slots []int64) (map[int64]int64, error) {
+	return do(ctx, x, "DoneInSnapshot", gate(key), func(t *Tx) (map[int64]int64, error) {
+		rows, done := t.plain(), make(map[int64]int64, len(slots))
+		for _, slot := range slots {
+			if r, ok := rows[store.Row{Key: key, Slot: slot}]; ok {
+				done[slot] = r.done()
+			}
+		}
+		return done, nil
+	})
+}
+
+// done is what rises with each reader, and with each transaction that one has guarded.
+func (r *row) done() int64 { return int64(r.token + r.guards) }
 
 func (x session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	return exec(ctx, x, "UnchangedSinceSnapshot", gate(key), func(t *Tx) error {
@@ -103,20 +111,8 @@ func (x session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 			return store.ErrLocked
 		}
 		before := seen[gate(key)]
-		if before.token != current.token || before.holds != current.holds || before.guards != current.guards || before.expires != current.expires {
-			return fmt.Errorf("%w: the lease was held by somebody since", txlock.ErrStaleSnapshot)
-		}
-		if current.use != store.Shared {
-			return nil
-		}
-		for _, at := range places(t.latest(), key) {
-			if err := t.await(ctx, at, lockWait); err != nil {
-				return err
-			}
-			before := seen[at]
-			if r, _ := t.current(at); r.token+r.guards != before.token+before.guards {
-				return fmt.Errorf("%w: somebody has read under the lease since", txlock.ErrStaleSnapshot)
-			}
+		if before.use != store.Exclusive && before.use != current.use || before.token != current.token || before.holds != current.holds || before.guards != current.guards || before.expires != current.expires {
+			return fmt.Errorf("%w: the lease was held, or rows of its readers were removed, since", txlock.ErrStaleSnapshot)
 		}
 		return nil
 	})

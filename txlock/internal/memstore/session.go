@@ -150,7 +150,6 @@ func (x session) Reap(ctx context.Context, key string) error {
 		for _, at := range places(rows, key) {
 			if r := rows[at]; r.holds != "" && r.expires <= now && t.lock(at) {
 				r.holds = ""
-				r.token++
 				t.written[at] = r
 			}
 		}
@@ -171,8 +170,8 @@ func (x session) Make(ctx context.Context, at store.Row) error {
 }
 
 func (x session) Use(ctx context.Context, key string, use store.Use) (used store.Use, err error) {
-	reply, err := x.change(ctx, "Use", gate(key), func(r *row, _ int64) store.Reply {
-		if r.use == store.Exclusive {
+	reply, err := x.change(ctx, "Use", gate(key), func(r *row, now int64) store.Reply {
+		if r.use == store.Exclusive && (use > store.Exclusive || !r.held(now)) {
 			r.use = use
 		}
 		used = r.use

@@ -85,6 +85,9 @@ func (s *Store) Settle(bool) {}
 // Full is that of store.Store.
 func (s *Store) Full() bool { return false }
 
+// Beside is that of store.Store.
+func (s *Store) Beside() store.Session { return s }
+
 // MayTurn is that of store.Store.
 func (s *Store) MayTurn() bool { return true }
 

@@ -55,7 +55,7 @@ func (s *Store) Clean(ctx context.Context, retention time.Duration) (int, error)
 		limit := now - now%1e6 - retention.Microseconds() // by a clock of whole seconds
 		remove := func(may func(at store.Row, r row) bool) {
 			for at, r := range db.rows {
-				if at.Slot >= store.TurnstileSlot && r.expires < limit && r.token < uint64(now) && db.locks[at] == nil && may(at, r) {
+				if at.Slot >= store.TurnstileSlot && r.expires < limit && r.token < uint64(now) && db.locks[at] == nil && may(at, r) && (at.Slot <= store.LeaseSlot || db.countSwept(at.Key)) {
 					delete(db.rows, at)
 					n++
 				}
@@ -71,13 +71,31 @@ func (s *Store) Clean(ctx context.Context, retention time.Duration) (int, error)
 // Sweep is that of store.Store.
 func (s *Store) Sweep(ctx context.Context, key string) error {
 	return exec(ctx, s.session, "Sweep", gate(key), func(t *Tx) error {
+		var idle []store.Row
 		for _, at := range places(t.db.rows, key) {
 			if r := t.db.rows[at]; r.expires+r.ttl < t.db.now() && t.db.locks[at] == nil {
+				idle = append(idle, at)
+			}
+		}
+		if len(idle) > 0 && t.db.countSwept(key) {
+			for _, at := range idle {
 				delete(t.db.rows, at)
 			}
 		}
 		return nil
 	})
+}
+
+// countSwept changes the row of a lease before rows of its readers are deleted, unless
+// somebody has it locked.
+func (db *Server) countSwept(key string) bool {
+	g, ok := db.rows[gate(key)]
+	if !ok || db.locks[gate(key)] != nil {
+		return false
+	}
+	g.guards++
+	db.rows[gate(key)] = g
+	return true
 }
 
 // epochRow is where the epoch is: its owner is the epoch, and its expiry when it began.

@@ -8,7 +8,21 @@ import (
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
-func (x session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
+func (x session) Take(ctx context.Context, ask store.Ask) (a store.Answer, err error) {
+	if ask.Permits == 0 {
+		return x.takeRow(ctx, ask)
+	}
+	free, err := x.freePermits(ctx, ask)
+	for _, ask.Slot = range free {
+		if a, err = x.takeRow(ctx, ask); err != nil || a.Reply == store.Done {
+			break
+		}
+	}
+	return a, err
+}
+
+// takeRow takes the row that is asked for, if it is free.
+func (x session) takeRow(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	a, err := do(ctx, x, "Take", ask.Row, func(t *Tx) (store.Answer, error) {
 		now, notAfter := t.db.now(), x.store.clock.MicrosAt(ask.NotAfter)
 		switch {
@@ -19,12 +33,7 @@ func (x session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) 
 		}
 		return t.takeLease(ask, now, notAfter), nil
 	})
-	switch {
-	case ask.Permits == 0:
-		a.Slot = ask.Slot
-	case a.Reply != store.Done:
-		a.Slot = store.UnknownSlot
-	}
+	a.Slot = ask.Slot
 	return a, err
 }
 
@@ -83,30 +92,39 @@ func (t *Tx) takePlace(ask store.Ask, now, notAfter int64) store.Answer {
 	return store.Answer{Reply: store.Done, Token: r.token}
 }
 
+// freePermits is FreePermits.
+func (x session) freePermits(ctx context.Context, ask store.Ask) (free []int64, err error) {
+	return do(ctx, x, "FreePermits", ask.Row, func(t *Tx) (free []int64, _ error) {
+		rows := t.plain()
+		if int(rows[gate(ask.Key)].use)+ask.Permits != 0 {
+			return nil, nil
+		}
+		for _, at := range places(rows, ask.Key) {
+			if r := rows[at]; at.Slot <= int64(ask.Permits) && !r.held(t.db.now()) {
+				free = append(free, at.Slot)
+			}
+		}
+		return free, nil
+	})
+}
+
 // takePermit is AcquirePermit.
 func (t *Tx) takePermit(ask store.Ask, now, notAfter int64) store.Answer {
-	if g, _ := t.current(gate(ask.Key)); int(g.use)+ask.Permits != 0 || now > notAfter {
+	g, _ := t.current(gate(ask.Key))
+	locked := t.db.locks[gate(ask.Key)]
+	if locked != nil && locked.holder != t || int(g.use)+ask.Permits != 0 || now > notAfter {
 		return store.Answer{}
 	}
-	for slot := range int64(ask.Permits) {
-		at := store.Row{Key: ask.Key, Slot: slot + 1}
-		if r, ok := t.current(at); ok && !r.held(now) && t.lock(at) {
-			r.grant(ask, now)
-			t.written[at] = r
-			return store.Answer{Reply: store.Done, Token: r.token, Slot: at.Slot}
-		}
+	r, ok := t.take(ask.Row)
+	if !ok || r.held(now) {
+		return store.Answer{}
 	}
-	return store.Answer{}
+	r.grant(ask, now)
+	t.written[ask.Row] = r
+	return store.Answer{Reply: store.Done, Token: r.token}
 }
 
 func (x session) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
-	if at.Slot == store.UnknownSlot {
-		slot, err := x.slotOfHold(ctx, at.Key, hold)
-		if slot == store.UnknownSlot || err != nil {
-			return store.Refused, err
-		}
-		at.Slot = slot
-	}
 	return x.change(ctx, "Release", at, func(r *row, now int64) store.Reply { return r.release(hold, now) })
 }
 
@@ -135,17 +153,4 @@ func (r *row) release(hold string, now int64) store.Reply {
 		r.expires = min(r.expires, now)
 	}
 	return reply
-}
-
-// slotOfHold looks for the row of a hold that is alone in its list.
-func (x session) slotOfHold(ctx context.Context, key, hold string) (int64, error) {
-	return do(ctx, x, "Release", store.Row{Key: key, Slot: store.UnknownSlot}, func(t *Tx) (int64, error) {
-		rows := t.plain()
-		for _, at := range places(rows, key) {
-			if rows[at].holds == hold {
-				return at.Slot, nil
-			}
-		}
-		return store.UnknownSlot, nil
-	})
 }

@@ -173,10 +173,29 @@ func TestSnapshot(t *testing.T) {
 			unchanged(before, txlock.ErrStaleSnapshot)
 		}
 		want(t, store.Done)(s.Force(ctx, leaseRow))
-		readers := s.Begin()
+		readers, swept := s.Begin(), s.Begin()
 		readers.Read()
-		take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 5000}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
-		unchanged(readers, txlock.ErrStaleSnapshot)
+		place := take(t, s, store.Ask{Row: store.Row{Key: key, Slot: 5000}, Owner: "a", Hold: hold("a", 2), TTL: ttl, NotAfter: store.Never})
+		must(t, include(readers, s, func(in *store.In) error {
+			done, err := in.DoneInSnapshot(ctx, key, []int64{place.Slot})
+			if len(done) > 0 {
+				t.Errorf("the snapshot from before the reader shows %v", done)
+			}
+			return err
+		}))
+		unchanged(readers, nil) // the reader has a row of its own
+		swept.Read()
+		must(t, include(swept, s, func(in *store.In) error {
+			done, err := in.DoneInSnapshot(ctx, key, []int64{place.Slot})
+			if done[place.Slot] != int64(place.Token) {
+				t.Errorf("the snapshot shows %v, want token %d", done, place.Token)
+			}
+			return err
+		}))
+		want(t, store.Done)(s.Release(ctx, place.Row, place.Hold))
+		time.Sleep(2 * ttl)
+		must(t, s.Sweep(ctx, key))
+		unchanged(swept, txlock.ErrStaleSnapshot) // the row of the reader is gone
 
 		own := s.Begin() // sees what it has written itself, and counts it as seen
 		own.Read()
@@ -614,18 +633,24 @@ func lostAnswer(_ context.Context, _ string, _ store.Row, call func() error) err
 	return errors.Join(call(), mysql.ErrInvalidConn)
 }
 
-// TestLostPermit proves that nobody is told the slot of a permit whose grant was lost.
+// TestLostPermit proves that a permit whose grant was not answered is found in the slot that was
+// asked for.
 func TestLostPermit(t *testing.T) {
 	in(t, func(t *testing.T, _ *memstore.Server, s *memstore.Store) {
 		must(t, s.Make(ctx, store.Row{Key: key, Slot: 1}))
 		want[store.Use](t, -1)(s.Use(ctx, key, -1))
-		s.SetFault(lostAnswer)
+		s.SetFault(func(ctx context.Context, op string, at store.Row, call func() error) error {
+			if op == "FreePermits" {
+				return call()
+			}
+			return lostAnswer(ctx, op, at, call)
+		})
 		a, err := s.Take(ctx, store.Ask{Row: leaseRow, Permits: 1, Owner: "a", Hold: hold("a", 1), TTL: ttl, NotAfter: store.Never})
-		if !errors.Is(err, mysql.ErrInvalidConn) || a != (store.Answer{Slot: store.UnknownSlot}) {
+		if !errors.Is(err, mysql.ErrInvalidConn) || a != (store.Answer{Slot: 1}) {
 			t.Fatalf("%+v, error %v", a, err)
 		}
 		s.Up()
-		want(t, store.Done)(s.Release(ctx, store.Row{Key: key, Slot: store.UnknownSlot}, hold("a", 1)))
+		want(t, store.Done)(s.Release(ctx, store.Row{Key: key, Slot: 1}, hold("a", 1)))
 	})
 }
 

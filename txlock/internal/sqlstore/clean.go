@@ -10,6 +10,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
 const (
@@ -65,6 +66,12 @@ func removeOne(ctx context.Context, tx gen.DBTX, row gen.IdleLeasesRow, retentio
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
+	if err == nil && row.Slot > store.LeaseSlot {
+		var may bool
+		if may, err = countSwept(ctx, tx, row.Name); err == nil && !may {
+			return false, nil
+		}
+	}
 	if err == nil && use != 0 {
 		// The gate, which readers and permits pass one by one: it stays while they have rows.
 		var places int64
@@ -84,10 +91,15 @@ func (s *Store) Sweep(ctx context.Context, key string) error {
 	for more := true; more; {
 		err := inTx(ctx, s.pool, func(tx gen.DBTX) error {
 			slots, err := queries.IdleReaders(ctx, tx, gen.IdleReadersParams{Name: []byte(key), Limit: sweepBatch})
-			more = len(slots) == sweepBatch
-			if err == nil && len(slots) > 0 {
-				_, err = tx.ExecContext(ctx, rawsql.DeleteReaders([]byte(key), slots))
+			if more = len(slots) == sweepBatch; err != nil || len(slots) == 0 {
+				return err
 			}
+			may, err := countSwept(ctx, tx, []byte(key))
+			if err != nil || !may {
+				more = false
+				return err
+			}
+			_, err = tx.ExecContext(ctx, rawsql.DeleteReaders([]byte(key), slots))
 			return err
 		})
 		if err != nil {
@@ -95,4 +107,17 @@ func (s *Store) Sweep(ctx context.Context, key string) error {
 		}
 	}
 	return nil
+}
+
+// countSwept changes the row of a lease before rows of its readers are deleted, which a
+// transaction with an older snapshot couldn't tell. It returns false if the row is locked.
+func countSwept(ctx context.Context, tx gen.DBTX, name []byte) (bool, error) {
+	_, err := queries.LeaseAsItIs(ctx, tx, gen.LeaseAsItIsParams{Name: name, Slot: store.LeaseSlot})
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err == nil {
+		err = queries.CountSwept(ctx, tx, name)
+	}
+	return err == nil, err
 }

@@ -192,6 +192,25 @@ func (l *lane) spare() *sql.DB {
 	return l.db
 }
 
+// beside returns a sql.DB that waits for no connection of the program's transactions, or nil.
+func (l *lane) beside() *sql.DB {
+	if l.program.Stats().MaxOpenConnections == 0 {
+		return l.program
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.origin != nil && !l.closed:
+		l.open()
+		return l.db
+	case !full(l.program):
+		return l.program
+	case l.kept:
+		return l.db
+	}
+	return nil
+}
+
 // settle returns the connection to the pool if the manager holds nothing, or if it is the
 // only one of a plain pool.
 func (l *lane) settle(idle bool) {

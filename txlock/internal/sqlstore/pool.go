@@ -26,7 +26,10 @@ type prepared struct {
 var _ gen.DBTX = (*prepared)(nil)
 
 // keptPrepared are how the statements begin that stay prepared.
-var keptPrepared = []string{"-- name: AcquireLease ", "-- name: ReleaseLease ", refusal, "-- name: ShareLease ", "-- name: AcquirePermit "}
+var keptPrepared = []string{
+	"-- name: AcquireLease ", "-- name: ReleaseLease ", refusal + "-- name: AcquireNoWait ", refusal + "-- name: ReleaseNoWait ",
+	"-- name: ShareLease ", "-- name: AcquirePermit ",
+}
 
 func (p *prepared) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	stmt, spare, err := p.statement(ctx, query)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -59,17 +60,38 @@ func (s session) ReaderAmong(ctx context.Context, key string, owners []string, b
 	return string(owner), err
 }
 
-// LockReaders locks the rows of a key's readers, and returns the readers.
-func (s session) LockReaders(ctx context.Context, key string) ([]store.Reader, error) {
-	rows, err := queries.ReadersForShare(ctx, s.db, []byte(key))
-	readers := make([]store.Reader, len(rows))
+// Places reads the rows of a key's readers.
+func (s session) Places(ctx context.Context, key string) ([]store.Place, error) {
+	rows, err := queries.PlacesOf(ctx, s.db, []byte(key))
+	places := make([]store.Place, len(rows))
 	for i, row := range rows {
-		readers[i] = store.Reader{Owner: string(row.Owner), Hold: row.Holds}
+		places[i] = store.Place{Slot: row.Slot, Owner: string(row.Owner), Held: row.Held, Expired: row.Expired, Done: row.Done}
 	}
-	return readers, err
+	return places, err
 }
 
-// UnchangedSinceSnapshot compares the row of a lease, and of its readers, with what the
+// DoneInSnapshot reads what Place.Done is of the slots.
+func (s session) DoneInSnapshot(ctx context.Context, key string, slots []int64) (done map[int64]int64, err error) {
+	if len(slots) == 0 {
+		return nil, nil
+	}
+	rows, err := s.db.QueryContext(ctx, rawsql.ReadersDone([]byte(key), slots))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	done = make(map[int64]int64, len(slots))
+	for rows.Next() {
+		var slot, n int64
+		if err := rows.Scan(&slot, &n); err != nil {
+			return nil, err
+		}
+		done[slot] = n
+	}
+	return done, rows.Err()
+}
+
+// UnchangedSinceSnapshot locks the row of a lease, and compares it with what the
 // transaction's snapshot shows.
 func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	name := []byte(key)
@@ -81,25 +103,11 @@ func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return store.ErrLocked
 	}
-	before.UsedFor = current.UsedFor
+	if before.UsedFor == int64(store.Exclusive) { // else the row was made anew
+		before.UsedFor = current.UsedFor
+	}
 	if err == nil && gen.LeaseInSnapshotRow(current) != before {
-		err = fmt.Errorf("%w: the lease was held by somebody since", txlock.ErrStaleSnapshot)
-	}
-	if err != nil || store.Use(current.UsedFor) != store.Shared {
-		return err
-	}
-	// Readers may have committed something too. What is compared only rises.
-	readBefore, err := queries.ReadingInSnapshot(ctx, s.db, name)
-	if err != nil {
-		return err
-	}
-	each, err := queries.ReadingAsItIs(ctx, s.db, name)
-	var readSince int64
-	for _, done := range each {
-		readSince += done
-	}
-	if err == nil && readSince != readBefore {
-		err = fmt.Errorf("%w: somebody has read under the lease since", txlock.ErrStaleSnapshot)
+		err = fmt.Errorf("%w: the lease was held, or rows of its readers were removed, since", txlock.ErrStaleSnapshot)
 	}
 	return err
 }

@@ -2,14 +2,10 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -21,9 +17,8 @@ const (
 	replyBeyond  = 5 // of AcquireNoWait: only AcquireLease can tell
 	firstToken   = 16
 
-	SharedBit  = store.MaxToken + 1 // of a token: there may be readers
-	PermitBits = 52                 // of a token, above which is the slot of a permit
-	UsedFor    = 100000             // the reply of MarkGate for store.Exclusive
+	SharedBit = store.MaxToken + 1 // of a token: there may be readers
+	UsedFor   = 100000             // the reply of MarkGate for store.Exclusive
 )
 
 // answerOf returns the meaning of a reply: a token, or the reason why there is none. The
@@ -84,42 +79,43 @@ func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, er
 
 // takePlace takes a reader's place.
 func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, error) {
-	rewrite := func(query string) string {
-		return rawsql.SkipShared(query, s.s.clock.onMariaDB())
-	}
-	reply, err := queries.ShareLease(ctx, &rawsql.Text{DBTX: s.db, Rewrite: rewrite}, gen.ShareLeaseParams{
+	reply, err := queries.ShareLease(ctx, s.skippingShared(), gen.ShareLeaseParams{
 		Slot: ask.Slot, Owner: []byte(ask.Owner), Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ask.TTL.Microseconds(),
 		Name: []byte(ask.Key), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
 	})
 	return answerOf(reply, ask.Slot), err
 }
 
-// takePermit takes a permit in any free slot.
-func (s session) takePermit(ctx context.Context, ask store.Ask) (store.Answer, error) {
-	reply, err := queries.AcquirePermit(ctx, s.db, gen.AcquirePermitParams{
-		Owner: []byte(ask.Owner), Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ask.TTL.Microseconds(),
-		Name: []byte(ask.Key), Permits: int64(ask.Permits), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
-	})
+// skippingShared makes the statements skip the rows that they would wait for to lock them
+// shared.
+func (s session) skippingShared() gen.DBTX {
+	return &rawsql.Text{DBTX: s.db, Rewrite: func(query string) string {
+		return rawsql.SkipShared(query, s.s.clock.onMariaDB())
+	}}
+}
+
+// takePermit takes one of the permits that look free. The answer has the slot that was
+// asked for last.
+func (s session) takePermit(ctx context.Context, ask store.Ask) (a store.Answer, err error) {
+	free, err := queries.FreePermits(ctx, s.db, gen.FreePermitsParams{Name: []byte(ask.Key), Permits: int64(ask.Permits)})
 	if err != nil {
-		return store.Answer{Slot: store.UnknownSlot}, err
+		return a, err
 	}
-	return answerOf(reply&(1<<PermitBits-1), reply>>PermitBits), nil
+	for _, slot := range free {
+		reply, err := queries.AcquirePermit(ctx, s.skippingShared(), gen.AcquirePermitParams{
+			Owner: []byte(ask.Owner), Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ask.TTL.Microseconds(), Slot: slot,
+			Name: []byte(ask.Key), Permits: int64(ask.Permits), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
+		})
+		if a = answerOf(reply, slot); err != nil || a.Reply == store.Done {
+			return a, err
+		}
+	}
+	return a, nil
 }
 
 // Release removes a hold.
 func (s session) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
-	name := []byte(at.Key)
-	if at.Slot == store.UnknownSlot {
-		var err error
-		at.Slot, err = queries.SlotOfHold(ctx, s.db, gen.SlotOfHoldParams{Name: name, Hold: hold})
-		if errors.Is(err, sql.ErrNoRows) {
-			return store.Refused, nil
-		}
-		if err != nil {
-			return store.Absent, err
-		}
-	}
-	reply, err := int64(ReplyAbsent), error(nil)
+	name, reply, err := []byte(at.Key), int64(ReplyAbsent), error(nil)
 	if pool, ok := s.refusing(); ok {
 		reply, err = queries.ReleaseNoWait(ctx, pool, gen.ReleaseNoWaitParams{Hold: hold, Name: name, Slot: at.Slot})
 		if locked(err) {
@@ -239,17 +235,13 @@ func (s session) Force(ctx context.Context, at store.Row) (store.Reply, error) {
 	return answerOf(reply, at.Slot).Reply, err
 }
 
-// Reap ends a key's readers whose time is over.
+// Reap ends a key's readers whose time is over, one by one: a range would lock others.
 func (s session) Reap(ctx context.Context, key string) error {
-	return queries.ReapReaders(ctx, s.db, []byte(key))
-}
-
-// Make makes a row if it is missing.
-func (s session) Make(ctx context.Context, at store.Row) error {
-	err := queries.EnsureLease(ctx, s.db, gen.EnsureLeaseParams{Name: []byte(at.Key), Slot: at.Slot})
-	explained := fault.Explain("", err)
-	if errors.Is(explained, txlock.ErrWaitTimeout) || errors.Is(explained, txlock.ErrBusy) {
-		return store.ErrLocked
+	slots, err := queries.ExpiredReaders(ctx, s.db, []byte(key))
+	for _, slot := range slots {
+		if err = queries.ReapReader(ctx, s.db, gen.ReapReaderParams{Name: []byte(key), Slot: slot}); err != nil {
+			return err
+		}
 	}
 	return err
 }

@@ -66,6 +66,26 @@ func (s *Store) Settle(idle bool) { s.lane.settle(idle) }
 // Full tells whether the pool has no connection left.
 func (s *Store) Full() bool { return full(s.pool.DB) }
 
+// Beside returns what sends statements beside the program's transactions.
+func (s *Store) Beside() store.Session {
+	switch db := s.lane.beside(); db {
+	case nil:
+		return nil
+	case s.pool.DB:
+		return s
+	default:
+		return session{beside{s.pool.text(db), db}, s}
+	}
+}
+
+// beside is a sql.DB that is not the program's.
+type beside struct {
+	*rawsql.Text
+	db *sql.DB
+}
+
+func (b beside) textual() *sql.DB { return b.db }
+
 // RenewMany renews many rows, on the connection for renewals. If a statement fails, the
 // connection is closed, because its state is not known.
 func (s *Store) RenewMany(ctx context.Context, claims []store.Claim) (map[store.Row]store.Standing, []store.Question, error) {

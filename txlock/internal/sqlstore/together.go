@@ -39,9 +39,6 @@ func (s *Store) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 
 // Release removes a hold, together with others if many calls meet.
 func (s *Store) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
-	if at.Slot == store.UnknownSlot {
-		return s.session.Release(ctx, at, hold)
-	}
 	token, err := s.releases.meet(ctx, rawsql.Wanted{Name: at.Key, Slot: at.Slot, Hold: hold})
 	if token > 0 || err != nil {
 		return answerOf(token, at.Slot).Reply, err

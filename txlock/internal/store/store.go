@@ -38,6 +38,10 @@ type Store interface {
 	Reserve(ctx context.Context) error
 	Settle(idle bool)
 	Full() bool
+	// Beside returns what sends statements on another connection than those that the
+	// program's transactions have, without waiting for one of these, or nil if there is none.
+	// Of a guarded pool that is used up it knows one after Reserve.
+	Beside() Session
 
 	// Queued waits in the server's queue until a row is free, at most for the given time,
 	// and calls send while it has the row locked. It returns ErrLocked if the time is
@@ -91,11 +95,11 @@ type Session interface {
 	// Take takes a lease, a reader's place or a permit, if it is free.
 	Take(ctx context.Context, ask Ask) (Answer, error)
 	// Release removes a hold. It returns Absent, Refused if the hold isn't there, Expired,
-	// or Done. For UnknownSlot it looks for the slot.
+	// or Done.
 	Release(ctx context.Context, at Row, hold string) (Reply, error)
 	// Keep is Release that keeps the row held if the hold was the only one and so much time
 	// hasn't passed since the grant: until then, by an owner whose name begins with
-	// Released, and it returns Kept. It doesn't know UnknownSlot.
+	// Released, and it returns Kept.
 	Keep(ctx context.Context, at Row, hold string, atLeast time.Duration) (Reply, error)
 	// Renew extends a lease if the row still has what is claimed: Absent, Refused or Done,
 	// or Questioned in place of Done: see Question.
@@ -118,11 +122,13 @@ type Session interface {
 	// transaction.
 	Reap(ctx context.Context, key string) error
 
-	// Make makes a row, free, if it is missing. It returns ErrLocked if somebody has the
-	// row locked or is making it.
+	// Make makes a row, free, if it is missing, outside of the program's transactions. It
+	// returns ErrLocked if somebody has the row locked or is making it, or has a gap locked
+	// where the row would be: at once on MariaDB, after a second or two on MySQL.
 	Make(ctx context.Context, at Row) error
 	// Use sets what a key is used for, unless that was set before, and returns what the
-	// key is used for now. It returns ErrLocked if its row is locked or missing.
+	// key is used for now: still Exclusive if permits are asked for while somebody holds the
+	// lease. It returns ErrLocked if its row is locked or missing.
 	Use(ctx context.Context, key string, use Use) (Use, error)
 	// Resize changes the number of permits: Absent, Refused if the key is no semaphore, or
 	// Done.
@@ -139,11 +145,15 @@ type Session interface {
 	// ReaderAmong returns which of the owners reads under a key, or "". It asks only for
 	// readers of one process, whose holds have the given beginning.
 	ReaderAmong(ctx context.Context, key string, owners []string, begins string) (string, error)
-	// LockReaders locks the rows of the readers of a key, and returns the readers.
-	LockReaders(ctx context.Context, key string) ([]Reader, error)
-	// UnchangedSinceSnapshot returns txlock.ErrStaleSnapshot if somebody has held the
-	// lease of a key since the transaction's snapshot was taken, and ErrLocked if that
-	// can't be told.
+	// Places reads the rows of the readers of a key. While a transaction has the row of the
+	// lease locked, no reader comes, and a place that isn't held doesn't change.
+	Places(ctx context.Context, key string) ([]Place, error)
+	// DoneInSnapshot returns what Place.Done is of the places with these slots, as the
+	// transaction's snapshot shows it, without those that it doesn't show.
+	DoneInSnapshot(ctx context.Context, key string, slots []int64) (map[int64]int64, error)
+	// UnchangedSinceSnapshot locks the row of a lease. It returns txlock.ErrStaleSnapshot if
+	// somebody has held the lease exclusively since the transaction's snapshot was taken, or
+	// places were removed since, and ErrLocked if that can't be told.
 	UnchangedSinceSnapshot(ctx context.Context, key string) error
 }
 
@@ -198,7 +208,6 @@ type Row struct {
 // The slots of the rows of a key. Permits have 1 to MaxPermits, readers have slots above
 // that.
 const (
-	UnknownSlot   = -2 // of a permit whose grant was not answered
 	TurnstileSlot = -1
 	LeaseSlot     = 0
 	MaxPermits    = 1000
@@ -320,8 +329,14 @@ type Readers struct {
 	Idle          int           // rows that nobody has used for their TTL
 }
 
-// Reader is a reader of a key.
-type Reader struct{ Owner, Hold string }
+// Place is the row of a reader.
+type Place struct {
+	Slot    int64
+	Owner   string
+	Held    bool  // also if that has expired
+	Expired bool  // its time is over
+	Done    int64 // rises with each reader, and with each transaction that one has guarded
+}
 
 // MostWaits is how many calls of Wait a manager makes at a time. Each uses a connection.
 const MostWaits = 4
