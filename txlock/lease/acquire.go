@@ -149,8 +149,10 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		return m.try(ctx, q, inTurn, drain)
 	}
 	for p := (progress{attempt: attempt{inTurn: inTurn}}); ; {
+		begun := m.store.Now()
 		a, since, err := m.attempt(ctx, q, p.attempt)
 		o := classify(a.Reply, err)
+		q.heard(ctx, o, begun, m.store.Now())
 		var s step
 		var seen store.Glance
 		if s, p = p.next(o); s == stepLook {
@@ -235,11 +237,11 @@ func (q *request) failure(ctx context.Context, o outcome, reply store.Reply, err
 	case o == outRefused:
 		return q.refusal(reply)
 	case o == outLate:
-		return fmt.Errorf("%w: %w", txlock.ErrWaitTimeout, errLate)
+		return unanswered(q.seen.what)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
 	case o == outOverdue:
-		return fmt.Errorf("%w: %w: %v", txlock.ErrWaitTimeout, errLate, err) //nolint:errorlint // it must not look like the caller's
+		return unanswered(fmt.Sprintf("%s: %v", q.seen.what, err)) // it must not look like the caller's
 	}
 	return err
 }
