@@ -62,10 +62,10 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 
 // tryFirst is the first try, which the limit of the wait doesn't bound.
 func (m *Manager) tryFirst(asking, waiting context.Context, q *request) (l *Lease, left time.Duration, err error) {
-	l, left, err = m.ask(asking, q, q.fair)
+	l, left, err = m.tryWaiting(asking, q, q.fair)
 	for tries := 1; tries <= firstTries && errors.Is(err, txlock.ErrBusy) && q.seen == rowLocked && waiting.Err() != nil; tries++ {
 		if err = m.sleep(asking, time.Duration(tries)*leastLook); err == nil {
-			l, left, err = m.ask(asking, q, q.fair)
+			l, left, err = m.tryWaiting(asking, q, q.fair)
 		}
 	}
 	return l, left, err
@@ -82,7 +82,7 @@ func (m *Manager) tryOwn(ctx context.Context, q *request, left time.Duration, er
 		if err := m.sleep(ctx, d); err != nil {
 			return nil, 0, err
 		}
-		l, left, err = m.ask(ctx, q, false)
+		l, left, err = m.tryWaiting(ctx, q, false)
 	}
 	return l, left, err
 }
@@ -249,12 +249,12 @@ func (m *Manager) lookAndTry(ctx context.Context, q *request, s store.Session, f
 			return nil, seen.Left, txlock.ErrBusy
 		}
 	}
-	l, left, err := m.ask(ctx, q, false)
+	l, left, err := m.tryWaiting(ctx, q, false)
 	return l, left, m.unblock(ctx, q, err)
 }
 
-// ask tries once for a wait.
-func (m *Manager) ask(ctx context.Context, q *request, inTurn bool) (*Lease, time.Duration, error) {
+// tryWaiting is try for a wait.
+func (m *Manager) tryWaiting(ctx context.Context, q *request, inTurn bool) (*Lease, time.Duration, error) {
 	l, left, err := m.try(ctx, q, inTurn, true)
 	return l, left, q.unlessSilent(ctx, err)
 }

@@ -21,20 +21,19 @@ import (
 // seen.
 type request struct {
 	terms
-	verb   string
-	key    txlock.Key
-	owner  string
-	named  bool              // the owner may hold the lease already
-	under  *Lease            // the lease that the context carries for the key, or nil
-	from   *underlease.Owner // of the context: the innermost owner that is still to be tried
-	reads  []string          // owners of the context that read by other managers
-	hold   string            // its entry in the list of holds, if it is granted: see needHold
-	asked  instant
-	limit  instant // until when it waits, if WaitAtMost limits that
-	seen   sight
-	silent instant                        // since when the server has answered no attempt; 0: it has answered the last
-	met    *txlock.HeldError              // the last other holder that was seen
-	later  *look.Later[*txlock.HeldError] // what SlowWait shows, while it waits
+	verb  string
+	key   txlock.Key
+	owner string
+	named bool              // the owner may hold the lease already
+	under *Lease            // the lease that the context carries for the key, or nil
+	from  *underlease.Owner // of the context: the innermost owner that is still to be tried
+	reads []string          // owners of the context that read by other managers
+	hold  string            // its entry in the list of holds, if it is granted: see needHold
+	asked instant
+	limit instant // until when it waits, if WaitAtMost limits that
+	seen  sight
+	met   *txlock.HeldError              // the last other holder that was seen
+	later *look.Later[*txlock.HeldError] // what SlowWait shows, while it waits
 
 	target target
 	shared bool
@@ -43,6 +42,7 @@ type request struct {
 	asksAlone bool // it was asked: its owner is no reader, see notReading
 
 	blocked blocked
+	silent  instant // since when the server has answered no attempt; 0: it has answered the last
 }
 
 // errLimit is the cause of a context that ends by WaitAtMost.

@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -56,35 +57,55 @@ func (w *wire) frozen(only []string, d time.Duration) *freeze {
 	return f
 }
 
-// waitsWithoutLimit are all that wait for as long as the context lives. They return when
-// they have released what they were granted.
-func waitsWithoutLimit(options ...lease.AcquireOption) map[string]func(ctx context.Context, m *lease.Manager) error {
-	acquired := func(l *lease.Lease, err error) error {
+// aWait waits for something under a key, and releases what it is granted.
+type aWait func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error
+
+// waitsWithoutLimit are all that wait for as long as the context lives, unless the options
+// say otherwise.
+var waitsWithoutLimit = map[string]aWait{
+	"Acquire": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return acquired(m.Acquire(ctx, key, options...))
+	},
+	"Do": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return m.Do(ctx, key, noWork, options...)
+	},
+	"AcquireShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return acquired(m.AcquireShared(ctx, key, options...))
+	},
+	"DoShared": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		return m.DoShared(ctx, key, noWork, options...)
+	},
+	"a permit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		s, err := m.Semaphore(key, 1)
 		if err != nil {
 			return err
 		}
-		return l.Release(context.Background())
+		return acquired(s.Acquire(ctx, options...))
+	},
+	"Do a permit": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		s, err := m.Semaphore(key, 1)
+		if err != nil {
+			return err
+		}
+		return s.Do(ctx, noWork, options...)
+	},
+	"AcquireAll": func(ctx context.Context, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) error {
+		all, err := m.AcquireAll(ctx, []txlock.Key{key, txlock.Named(key.String() + ", too")}, options...)
+		if err != nil {
+			return err
+		}
+		return all.Release(context.Background())
+	},
+}
+
+func noWork(context.Context, *lease.Lease) error { return nil }
+
+// acquired releases what was acquired.
+func acquired(l *lease.Lease, err error) error {
+	if err != nil {
+		return err
 	}
-	nothing := func(context.Context, *lease.Lease) error { return nil }
-	permits := func(m *lease.Manager) *lease.Semaphore {
-		s, _ := m.Semaphore(job, 1) // both are valid
-		return s
-	}
-	return map[string]func(ctx context.Context, m *lease.Manager) error{
-		"Acquire":       func(ctx context.Context, m *lease.Manager) error { return acquired(m.Acquire(ctx, job, options...)) },
-		"Do":            func(ctx context.Context, m *lease.Manager) error { return m.Do(ctx, job, nothing, options...) },
-		"AcquireShared": func(ctx context.Context, m *lease.Manager) error { return acquired(m.AcquireShared(ctx, job, options...)) },
-		"DoShared":      func(ctx context.Context, m *lease.Manager) error { return m.DoShared(ctx, job, nothing, options...) },
-		"a permit":      func(ctx context.Context, m *lease.Manager) error { return acquired(permits(m).Acquire(ctx, options...)) },
-		"Do a permit":   func(ctx context.Context, m *lease.Manager) error { return permits(m).Do(ctx, nothing, options...) },
-		"AcquireAll": func(ctx context.Context, m *lease.Manager) error {
-			all, err := m.AcquireAll(ctx, []txlock.Key{job, txlock.Named("other")}, options...)
-			if err != nil {
-				return err
-			}
-			return all.Release(context.Background())
-		},
-	}
+	return l.Release(context.Background())
 }
 
 // TestWaitSurvivesASilentServer proves that no wait without a limit ends because the server
@@ -94,15 +115,16 @@ func TestWaitSurvivesASilentServer(t *testing.T) {
 	for frozen, only := range freezes {
 		for _, ttl := range []time.Duration{lease.MinTTL, 3 * time.Second, 30 * time.Second} {
 			for how, options := range map[string][]lease.AcquireOption{"": nil, ", fair": {lease.Fair()}} {
-				for name, wait := range waitsWithoutLimit(append(options, lease.TTL(ttl))...) {
+				options = append(options, lease.TTL(ttl))
+				for name, wait := range waitsWithoutLimit {
 					for _, lasts := range []time.Duration{10 * time.Second, time.Hour} {
 						t.Run(name+how+", "+ttl.String()+", "+frozen+" "+lasts.String(), func(t *testing.T) {
 							inMemory(t, func(t *testing.T, db *memory) {
 								m, wire := db.process()
-								must(t, wait(t.Context(), m)) // so that there are rows
+								must(t, wait(t.Context(), m, job, options...)) // so that there are rows
 								f := wire.frozen(only, lasts)
 								begun := time.Now()
-								must(t, wait(t.Context(), m))
+								must(t, wait(t.Context(), m, job, options...))
 								if took := time.Since(begun); took < lasts || took > lasts+time.Second {
 									t.Errorf("granted after %v", took)
 								}
@@ -125,39 +147,36 @@ func TestWaitSurvivesASilentServer(t *testing.T) {
 func TestWaiterSurvivesASilentServer(t *testing.T) {
 	for frozen, only := range freezes {
 		for how, options := range map[string][]lease.AcquireOption{"": nil, ", fair": {lease.Fair()}} {
-			for name, wait := range waitsWithoutLimit(append(options, lease.TTL(3*time.Second))...) {
+			options = append(options, lease.TTL(3*time.Second))
+			for name, wait := range waitsWithoutLimit {
 				t.Run(name+how+", "+frozen, func(t *testing.T) {
 					inMemory(t, func(t *testing.T, db *memory) {
 						other := db.manager()
 						m, wire := db.process()
-						must(t, wait(t.Context(), m))
-						held, release := heldFor(t, other, name)
-						l := crowd{db: db}
-						l.all.Go(func() { must(t, wait(t.Context(), m)) })
+						must(t, wait(t.Context(), m, job, options...))
+						kind := "lease"
+						if strings.Contains(name, "permit") {
+							kind = "permit"
+						}
+						held, err := ways[kind](t.Context(), other)
+						must(t, err)
+						var waiting sync.WaitGroup
+						waiting.Go(func() {
+							if err := wait(t.Context(), m, job, options...); err != nil {
+								t.Error(err)
+							}
+						})
 						db.after(time.Second)
 						wire.frozen(only, 30*time.Second)
 						db.after(10 * time.Second)
-						release(held)
-						l.all.Wait()
+						release(t, held)
+						waiting.Wait()
 						db.within("granted", 31*time.Second, 32*time.Second)
 					})
 				})
 			}
 		}
 	}
-}
-
-// heldFor holds what a wait is for.
-func heldFor(t *testing.T, m *lease.Manager, name string) (*lease.Lease, func(*lease.Lease)) {
-	t.Helper()
-	l, err := (*lease.Lease)(nil), error(nil)
-	if strings.Contains(name, "permit") {
-		l, err = ways["permit"](t.Context(), m)
-	} else {
-		l, err = ways["lease"](t.Context(), m)
-	}
-	must(t, err)
-	return l, func(l *lease.Lease) { release(t, l) }
 }
 
 // TestWriterSurvivesASilentServer proves that a writer that waits for readers to go waits on
@@ -177,6 +196,28 @@ func TestWriterSurvivesASilentServer(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestWaitSurvivesADialTimeout proves that a server which answers no new connection within
+// the driver's timeout ends no wait either, whichever statement needs the connection.
+func TestWaitSurvivesADialTimeout(t *testing.T) {
+	for _, op := range []string{"ReadClock", "Look", "Take"} {
+		t.Run(op, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process()
+				release(t, acquire(t, m, job))
+				db.after(time.Hour) // the clock is read again
+				held := acquire(t, db.manager(), job)
+				wire.fault(op, times(20, func(context.Context, string, store.Row, func() error) error {
+					time.Sleep(time.Second)
+					return &net.OpError{Op: "dial", Net: "tcp", Err: context.DeadlineExceeded} // as Dialer.Timeout does
+				}))
+				time.AfterFunc(time.Second, func() { release(t, held) })
+				release(t, acquire(t, m, job))
+				db.within("granted", time.Hour+20*time.Second, time.Hour+30*time.Second)
+			})
+		})
 	}
 }
 
@@ -255,6 +296,30 @@ func TestSilenceIsSaid(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSilenceEndsWithAnAnswer proves that a wait which has had an answer counts only what the
+// server was silent for since.
+func TestSilenceEndsWithAnAnswer(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		other := db.manager()
+		m, wire := db.process(lease.TTL(3 * time.Second))
+		release(t, acquire(t, m, job))
+		wire.frozen(writes, 10*time.Second)
+		time.AfterFunc(9*time.Second, func() {
+			held := acquire(t, other, job)
+			db.after(29 * time.Second)
+			wire.frozen(writes, time.Minute)
+			db.after(30 * time.Second)
+			release(t, held)
+		})
+		_, err := m.Acquire(t.Context(), job, lease.WaitAtMost(time.Minute))
+		wants(t, "Acquire", err, txlock.ErrWaitTimeout)
+		if says := "after 1m0s the server has not answered for 29."; !strings.Contains(err.Error(), says) {
+			t.Error(err)
+		}
+		db.after(2 * time.Minute)
+	})
 }
 
 // TestSilentWaitsEnd proves that a wait on a silent server ends with its context and with
