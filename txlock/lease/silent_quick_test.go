@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/memstore"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -184,17 +185,20 @@ func TestWaiterSurvivesASilentServer(t *testing.T) {
 func TestWriterSurvivesASilentServer(t *testing.T) {
 	for frozen, only := range freezes {
 		for how, options := range map[string][]lease.AcquireOption{"": nil, ", fair": {lease.Fair()}} {
-			t.Run(frozen+how, func(t *testing.T) {
-				inMemory(t, func(t *testing.T, db *memory) {
-					reader := acquireShared(t, db.manager(), job)
-					m, wire := db.process()
-					time.AfterFunc(time.Second, func() { wire.frozen(only, 10*time.Second) })
-					time.AfterFunc(6*time.Second, func() { release(t, reader) })
-					l := acquire(t, m, job, append(options, lease.TTL(3*time.Second))...)
-					db.within("granted", 6*time.Second, 12*time.Second)
-					release(t, l)
+			for renewals, fault := range map[string]memstore.Fault{"have no answer": nil, "fail": fails} {
+				t.Run(frozen+how+", renewals "+renewals, func(t *testing.T) {
+					inMemory(t, func(t *testing.T, db *memory) {
+						reader := acquireShared(t, db.manager(), job)
+						m, wire := db.process()
+						wire.fault("RenewMany", fault)
+						time.AfterFunc(time.Second, func() { wire.frozen(only, 10*time.Second) })
+						time.AfterFunc(6*time.Second, func() { release(t, reader) })
+						l := acquire(t, m, job, append(options, lease.TTL(3*time.Second))...)
+						db.within("granted", 6*time.Second, 12*time.Second)
+						release(t, l)
+					})
 				})
-			})
+			}
 		}
 	}
 }
