@@ -255,7 +255,6 @@ func TestUnansweredGrantsAreReleased(t *testing.T) {
 // silent, and a try, say that the server has not answered, and not that the lease was not
 // free.
 func TestSilenceIsSaid(t *testing.T) {
-	limited, cancel := context.Background(), context.CancelFunc(nil)
 	for name, c := range map[string]struct {
 		call func(ctx context.Context, m *lease.Manager) (*lease.Lease, error)
 		took time.Duration
@@ -272,12 +271,12 @@ func TestSilenceIsSaid(t *testing.T) {
 			return m.Acquire(ctx, job, lease.WaitAtMost(time.Second)) // the first try is outside
 		}, 4 * time.Second, txlock.ErrWaitTimeout, `acquire lease "job": after 1s the server has not answered for 4s`},
 		"a deadline": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
-			limited, cancel = context.WithTimeout(ctx, 10*time.Second)
+			limited, cancel := context.WithTimeout(ctx, 10*time.Second)
 			defer cancel()
 			return m.Acquire(limited, job)
 		}, 10 * time.Second, context.DeadlineExceeded, `the server has not answered for 10s`},
 		"a deadline before": {func(ctx context.Context, m *lease.Manager) (*lease.Lease, error) {
-			limited, cancel = context.WithTimeout(ctx, 3*time.Second)
+			limited, cancel := context.WithTimeout(ctx, 3*time.Second)
 			defer cancel()
 			return m.Acquire(limited, job)
 		}, 3 * time.Second, context.DeadlineExceeded, `the server has not answered for 3s`},
