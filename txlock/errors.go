@@ -13,7 +13,8 @@ var (
 	// WaitAtMost, or else within the server's innodb_lock_wait_timeout. The
 	// transaction goes on, unless the server runs with
 	// innodb_rollback_on_timeout: then the error is ErrTxDoomed as well. A HeldError
-	// in it says who holds the lock, as in ErrBusy.
+	// in it says who holds the lock, as in ErrBusy. For a lease it is also returned
+	// when the server has not answered in time; its text says so.
 	ErrWaitTimeout = fault.ErrWaitTimeout
 	// ErrDeadlock is returned when the server chose the transaction as the
 	// victim of a deadlock, or for a transaction of another primary of its cluster.

@@ -83,10 +83,10 @@ var leaseStories = map[string]struct {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 3)
 		s.refused("r", "try to hold until asked", 7, "asked:1")
 	}},
-	"the server has answered too late": {nil, func(s *story) {
+	"the server has not answered": {nil, func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 3)
 		s.refused("r", "try to hold until asked", 7, "asked:1")
-		s.ops[len(s.ops)-1].Err = fmt.Sprintf("try: %v: the server has answered too late", txlock.ErrWaitTimeout)
+		s.ops[len(s.ops)-1].Err = "try: the server has not answered for 4s"
 	}},
 	"somebody may have it": {nil, func(s *story) {
 		s.held("a", "hold until asked", "asked:1", 1, 1, 2, 0) // it was killed at 3

@@ -142,7 +142,7 @@ func (v *verdict) checkLeases(history []*op, seen []sight, ttl time.Duration) {
 }
 
 // checkRefused checks that who was told that a key is taken was told so while it was.
-// That the server has answered too late says nothing of the key.
+// That the server has not answered says nothing of the key.
 func (v *verdict) checkRefused(history []*op, ends map[string]*op, ttl time.Duration) {
 	held := tenures(history, ends, ttl)
 	for _, o := range history {

@@ -20,6 +20,11 @@ import (
 // Do or Lease.Context for this key, or the one that WithOwner names. The TTL stays that
 // of the first Acquire.
 //
+// A server that doesn't answer, because the network is frozen or a backup has a read lock
+// for example, doesn't end the wait: Acquire retries until the lease is granted, WaitAtMost
+// or the context ends the wait, or the manager is closed. A connection error does, if the
+// first attempt fails by it, or three in a row while Acquire waits.
+//
 // It may return txlock.ErrWaitTimeout (see WaitAtMost), ErrTooManyHolds, ErrInvalidKey,
 // ErrInvalidOption, ErrSchema, ErrReadOnly, ErrClosed, the errors of the driver and of
 // the context. It returns as soon as the context ends. If it returns an error, the lease
@@ -37,8 +42,9 @@ func (m *Manager) Acquire(ctx context.Context, key txlock.Key, opts ...AcquireOp
 // TryAcquire acquires the lease without waiting: if somebody else holds it, it returns
 // txlock.ErrBusy at once, even while a transaction guards the lease. It may also return
 // ErrBusy for a lease that is being released at that moment. An owner that re-enters
-// waits up to a quarter of a second if the row is locked. If the server doesn't answer in
-// time, TryAcquire returns txlock.ErrWaitTimeout, and what is granted later is released.
+// waits up to a quarter of a second if the row is locked. If the server doesn't answer
+// within the time that the TTL leaves, TryAcquire returns txlock.ErrWaitTimeout, whose text
+// says so, and what is granted later is released.
 func (m *Manager) TryAcquire(ctx context.Context, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "try to acquire", key, opts)
 	if err != nil {
@@ -148,8 +154,10 @@ func (m *Manager) try(ctx context.Context, q *request, inTurn, drain bool) (*Lea
 		return m.try(ctx, q, inTurn, drain)
 	}
 	for p := (progress{attempt: attempt{inTurn: inTurn}}); ; {
+		begun := m.store.Now()
 		a, since, err := m.attempt(ctx, q, p.attempt)
 		o := classify(a.Reply, err)
+		q.heard(ctx, o, begun, m.store.Now())
 		var s step
 		var seen store.Glance
 		if s, p = p.next(o); s == stepLook {
@@ -221,11 +229,11 @@ func (q *request) failure(ctx context.Context, o outcome, reply store.Reply, err
 	case o == outRefused:
 		return q.refusal(reply)
 	case o == outLate:
-		return fmt.Errorf("%w: %w", txlock.ErrWaitTimeout, errLate)
+		return unanswered(q.seen.what)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
 	case o == outOverdue:
-		return fmt.Errorf("%w: %w: %v", txlock.ErrWaitTimeout, errLate, err) //nolint:errorlint // it must not look like the caller's
+		return unanswered(fmt.Sprintf("%s: %v", q.seen.what, err)) // it must not look like the caller's
 	}
 	return err
 }

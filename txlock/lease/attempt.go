@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -18,9 +19,14 @@ const maxPatience = 10 * time.Second
 // little of the TTL would be left.
 func patience(ttl time.Duration) time.Duration { return min(ttl*2/3, maxPatience) }
 
-// errLate is the error of an attempt that reached the server too late, twice, or that the
-// server has not answered.
-var errLate = errors.New("the server has answered too late")
+// unanswered is the error of an attempt that the server has not answered in time. It is a
+// txlock.ErrWaitTimeout whose text doesn't claim that the lease was not free.
+type unanswered string
+
+func (e unanswered) Error() string { return string(e) }
+
+// Unwrap returns what a caller looks for.
+func (unanswered) Unwrap() error { return txlock.ErrWaitTimeout }
 
 // attempt says how a statement is sent.
 type attempt struct {
@@ -32,7 +38,9 @@ type attempt struct {
 // reply. The statement is sent in the background and not under the caller's context,
 // because the end of that could not undo it: if the context ends first, what the server
 // grants later is released. If no reply comes, the server may still execute the statement
-// until the statement's own deadline, and what it takes by then is released.
+// until the statement's own deadline, and what it takes by then is released. A server that
+// has not answered earlier attempts has as much time again for this one: a statement may
+// leave a session on the server when it is given up.
 func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store.Answer, _ instant, err error) {
 	m.granting.Add(1)
 	defer func() {
@@ -59,6 +67,8 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 		limit = min(limit, time.Until(deadline))
 	}
 	until := since.Add(limit)
+	stand := limit + patience(q.ttl)
+	sending, cancel := context.WithTimeout(detached{m.undoing, ctx}, max(stand, q.silence(since)))
 	sent := *q // the request itself may go on with another hold
 	type outcome struct {
 		store.Answer
@@ -67,7 +77,6 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 	outcomes := make(chan outcome, 1)
 	var settled atomic.Bool // by the reply or by the end of the context
 	if !m.errands.Go(func() {
-		sending, cancel := context.WithTimeout(detached{m.undoing, ctx}, limit+patience(sent.ttl))
 		defer cancel()
 		a, err := m.send(sending, &sent, how, until)
 		wanted := settled.CompareAndSwap(false, true)
@@ -88,12 +97,14 @@ func (m *Manager) attempt(ctx context.Context, q *request, how attempt) (a store
 			m.freeSlot(sent.key, a.Slot)
 		}
 	}) {
+		cancel()
 		return store.Answer{}, 0, ErrClosed
 	}
 	select {
 	case o := <-outcomes:
 		return o.Answer, since, m.after(q, o.err)
 	case <-ctx.Done():
+		time.AfterFunc(m.store.Now().Until(since.Add(stand)), cancel) // nobody needs the answer later
 	}
 	if settled.CompareAndSwap(false, true) {
 		return store.Answer{}, 0, errors.Join(ctx.Err(), m.reissue(q))

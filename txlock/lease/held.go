@@ -16,6 +16,7 @@ type sight struct {
 	what string
 	held *txlock.HeldError // who held it, if that was seen
 	old  bool              // the request has queued behind others since, without a look
+	mute bool              // the server has not answered in time
 }
 
 var rowLocked = sight{what: "its row was locked"}
@@ -46,12 +47,43 @@ func (s *sight) look(q *request, seen store.Glance) {
 	}
 }
 
-// named adds to an error who has the lease, if a look has shown that.
+// named adds to an error who has the lease, if a look has shown that, or that the server
+// has not answered.
 func (s sight) named(err error) error {
-	if s.held == nil {
+	if s.held == nil && !s.mute {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, s.held)
+	return fmt.Errorf("%w: %w", err, s.why())
+}
+
+// leastSilence is how long an attempt that the end of the wait cuts short must have been
+// under way to be the reason why nothing was granted.
+const leastSilence = time.Second
+
+// heard notes whether the server has answered an attempt in time.
+func (q *request) heard(ctx context.Context, o outcome, begun, now instant) {
+	cut := ctx.Err() != nil
+	if o != outOverdue && !cut {
+		q.silent = 0
+		if o == outLate {
+			q.seen = sight{what: "the server has answered too late", mute: true}
+		}
+		return
+	}
+	if q.silent == 0 {
+		q.silent = begun
+	}
+	if took := q.silence(now); !cut || took >= leastSilence {
+		q.seen = sight{what: fmt.Sprintf("the server has not answered for %v", took.Round(time.Millisecond)), mute: true}
+	}
+}
+
+// silence is for how long the server has answered no attempt, 0 if it has answered the last.
+func (q *request) silence(now instant) time.Duration {
+	if q.silent == 0 {
+		return 0
+	}
+	return q.silent.Until(now)
 }
 
 // grantedAt returns when a token was granted, by the server's clock, unless it was raised

@@ -84,9 +84,10 @@ func MaxLifetime(d time.Duration) Option { return term(func(t *terms) { t.lifeti
 
 // WaitAtMost bounds how long Acquire and Do wait. Then they return txlock.ErrWaitTimeout,
 // whose text says what was in the way; if that was a holder who was seen, its
-// txlock.HeldError names the owner. The first try is outside of the limit: a free lease is
-// granted however short the limit is, and however slow the server. The limit must be
-// positive; use TryAcquire to not wait. The default is as long as the context lives.
+// txlock.HeldError names the owner. If the server has not answered, the text says that. The
+// first try is outside of the limit: a free lease is granted however short the limit is, and
+// however slow the server. The limit must be positive; use TryAcquire to not wait. The
+// default is as long as the context lives.
 func WaitAtMost(d time.Duration) Option {
 	return term(func(t *terms) {
 		t.atMost = d

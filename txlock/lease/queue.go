@@ -62,10 +62,10 @@ func (m *Manager) wait(ctx context.Context, q *request) (*Lease, error) {
 
 // tryFirst is the first try, which the limit of the wait doesn't bound.
 func (m *Manager) tryFirst(asking, waiting context.Context, q *request) (l *Lease, left time.Duration, err error) {
-	l, left, err = m.try(asking, q, q.fair, true)
+	l, left, err = m.tryWaiting(asking, q, q.fair)
 	for tries := 1; tries <= firstTries && errors.Is(err, txlock.ErrBusy) && q.seen == rowLocked && waiting.Err() != nil; tries++ {
 		if err = m.sleep(asking, time.Duration(tries)*leastLook); err == nil {
-			l, left, err = m.try(asking, q, q.fair, true)
+			l, left, err = m.tryWaiting(asking, q, q.fair)
 		}
 	}
 	return l, left, err
@@ -82,7 +82,7 @@ func (m *Manager) tryOwn(ctx context.Context, q *request, left time.Duration, er
 		if err := m.sleep(ctx, d); err != nil {
 			return nil, 0, err
 		}
-		l, left, err = m.try(ctx, q, false, true)
+		l, left, err = m.tryWaiting(ctx, q, false)
 	}
 	return l, left, err
 }
@@ -116,6 +116,9 @@ func (q *request) endOf(ctx, waiting context.Context, err error) error {
 	case errors.Is(err, errLimit), errors.Is(context.Cause(waiting), errLimit):
 		if q.seen.old && q.names {
 			q.seen = sight{what: "others of the queue were before it"} // NameHolders looks who has it now
+		}
+		if q.seen.mute {
+			return unanswered(fmt.Sprintf("after %v %s", q.atMost, q.seen.what))
 		}
 		return fmt.Errorf("%w: after %v %w", txlock.ErrWaitTimeout, q.atMost, q.seen.why())
 	case waiting.Err() != nil:
@@ -239,13 +242,32 @@ func (m *Manager) lookAndTry(ctx context.Context, q *request, s store.Session, f
 	if !freed {
 		seen, err := q.target.look(ctx, s, q)
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, q.unlessSilent(ctx, err)
 		}
 		q.seen.look(q, seen)
 		if seen.Held() && !q.own(seen) {
 			return nil, seen.Left, txlock.ErrBusy
 		}
 	}
-	l, left, err := m.try(ctx, q, false, true)
+	l, left, err := m.tryWaiting(ctx, q, false)
 	return l, left, m.unblock(ctx, q, err)
+}
+
+// tryWaiting is try for a wait.
+func (m *Manager) tryWaiting(ctx context.Context, q *request, inTurn bool) (*Lease, time.Duration, error) {
+	l, left, err := m.try(ctx, q, inTurn, true)
+	return l, left, q.unlessSilent(ctx, err)
+}
+
+// unlessSilent returns the error of a statement of a wait, or txlock.ErrBusy if the server
+// has not answered: a wait asks again then. So it does if the server was silent for so long
+// that the lease was lost under which it waited for readers to go.
+func (q *request) unlessSilent(ctx context.Context, err error) error {
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case errors.As(err, new(unanswered)), errors.Is(err, context.DeadlineExceeded), // a limit of our own
+		q.drains && errors.Is(err, txlock.ErrLost):
+		return txlock.ErrBusy
+	}
+	return err
 }

@@ -42,6 +42,7 @@ type request struct {
 	asksAlone bool // it was asked: its owner is no reader, see notReading
 
 	blocked blocked
+	silent  instant // since when the server has answered no attempt; 0: it has answered the last
 }
 
 // errLimit is the cause of a context that ends by WaitAtMost.
