@@ -39,6 +39,7 @@ type AcquirePermitParams struct {
 // AcquirePermit takes a free permit of a semaphore of n. The reply is the token with the
 // slot in the bits from 52 up, or 0 if no permit is free, or the semaphore has another n,
 // or the server's clock is past not_after.
+// It never runs in a caller's transaction.
 func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AcquirePermit,
 		arg.Owner,
@@ -71,6 +72,7 @@ type IdleReadersParams struct {
 
 // IdleReaders locks a batch of a key's readers' rows that expired longer than their time
 // to live ago, except those that somebody has locked.
+// It never runs in a caller's transaction.
 func (q *Queries) IdleReaders(ctx context.Context, db DBTX, arg IdleReadersParams) ([]int64, error) {
 	rows, err := db.QueryContext(ctx, IdleReaders, arg.Name, arg.Limit)
 	if err != nil {
@@ -116,6 +118,7 @@ type MarkGateParams struct {
 // MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
 // semaphore. The reply is 0 if the row is locked or missing, and otherwise 100000 plus
 // what the key is used for now.
+// It never runs in a caller's transaction.
 func (q *Queries) MarkGate(ctx context.Context, db DBTX, arg MarkGateParams) (int64, error) {
 	result, err := db.ExecContext(ctx, MarkGate, arg.UsedFor, arg.Name)
 	if err != nil {
@@ -145,6 +148,7 @@ type PermitsOfRow struct {
 
 // PermitsOf counts the rows of a semaphore's permits and those that are held, and reads
 // in how long the first permit expires.
+// It never runs in a caller's transaction.
 func (q *Queries) PermitsOf(ctx context.Context, db DBTX, arg PermitsOfParams) (PermitsOfRow, error) {
 	row := db.QueryRowContext(ctx, PermitsOf, arg.Name, arg.First, arg.Last)
 	var i PermitsOfRow
@@ -165,6 +169,7 @@ type ReaderAmongParams struct {
 
 // ReaderAmong finds a reader of a key among a few owners, in the process whose holds
 // begin so.
+// It never runs in a caller's transaction.
 func (q *Queries) ReaderAmong(ctx context.Context, db DBTX, arg ReaderAmongParams) ([]byte, error) {
 	query := ReaderAmong
 	var queryParams []interface{}
@@ -200,6 +205,7 @@ type ReadersForShareRow struct {
 // has locked; upwards it would wait for the next key's row, and lock it. The limit counts
 // in place of the session's sql_select_limit, as in the other statements that have this
 // number.
+// It runs in callers' transactions.
 func (q *Queries) ReadersForShare(ctx context.Context, db DBTX, name []byte) ([]ReadersForShareRow, error) {
 	rows, err := db.QueryContext(ctx, ReadersForShare, name)
 	if err != nil {
@@ -241,6 +247,7 @@ type ReadersOfRow struct {
 // ReadersOf counts the readers of a key, also the expired ones, and reads how much longer
 // the last of them may read. A row is idle if it expired longer than its time to live
 // ago.
+// It never runs in a caller's transaction.
 func (q *Queries) ReadersOf(ctx context.Context, db DBTX, name []byte) (ReadersOfRow, error) {
 	row := db.QueryRowContext(ctx, ReadersOf, name)
 	var i ReadersOfRow
@@ -261,6 +268,7 @@ ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE
 
 // ReadingAsItIs reads the tokens and guards of a key's readers in their last committed
 // state. It locks the rows shared, waiting for them, and no others, as ReadersForShare.
+// It runs in callers' transactions.
 func (q *Queries) ReadingAsItIs(ctx context.Context, db DBTX, name []byte) ([]int64, error) {
 	rows, err := db.QueryContext(ctx, ReadingAsItIs, name)
 	if err != nil {
@@ -290,6 +298,7 @@ SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_le
 
 // ReadingInSnapshot sums up the tokens and guards of a key's readers, as the
 // transaction's snapshot shows them.
+// It runs in callers' transactions.
 func (q *Queries) ReadingInSnapshot(ctx context.Context, db DBTX, name []byte) (int64, error) {
 	row := db.QueryRowContext(ctx, ReadingInSnapshot, name)
 	var done int64
@@ -307,6 +316,7 @@ ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep
 
 // ReapReaders ends the expired readers of a key, and raises their tokens, so that none of
 // them can guard a transaction any more. It skips a reader that guards one now.
+// It runs in callers' transactions.
 func (q *Queries) ReapReaders(ctx context.Context, db DBTX, name []byte) error {
 	_, err := db.ExecContext(ctx, ReapReaders, name)
 	return err
@@ -328,6 +338,7 @@ type ResizeSemaphoreParams struct {
 
 // ResizeSemaphore sets the number of permits. The reply is 0 if the row is locked or
 // missing, 1 if the key is no semaphore, and otherwise 100000 plus the previous number.
+// It never runs in a caller's transaction.
 func (q *Queries) ResizeSemaphore(ctx context.Context, db DBTX, arg ResizeSemaphoreParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ResizeSemaphore, arg.UsedFor, arg.Name)
 	if err != nil {
@@ -370,6 +381,7 @@ type ShareLeaseParams struct {
 // It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
 // is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
 // if the server's clock is past not_after, or 1 if the reader's row is still held.
+// It never runs in a caller's transaction.
 func (q *Queries) ShareLease(ctx context.Context, db DBTX, arg ShareLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ShareLease,
 		arg.Slot,
@@ -399,6 +411,7 @@ type SlotOfHoldParams struct {
 
 // SlotOfHold finds the row of a reader or permit by its hold, which must be the only one
 // in its row.
+// It never runs in a caller's transaction.
 func (q *Queries) SlotOfHold(ctx context.Context, db DBTX, arg SlotOfHoldParams) (int64, error) {
 	row := db.QueryRowContext(ctx, SlotOfHold, arg.Name, arg.Hold)
 	var slot int64

@@ -7,6 +7,7 @@
 -- MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
 -- semaphore. The reply is 0 if the row is locked or missing, and otherwise 100000 plus
 -- what the key is used for now.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(used_for) AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
@@ -19,6 +20,7 @@ ON DUPLICATE KEY UPDATE
 -- It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
 -- is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
 -- if the server's clock is past not_after, or 1 if the reader's row is still held.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, sqlc.arg(slot), sqlc.arg(owner), sqlc.arg(hold), LAST_INSERT_ID(clock_us()),
   sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(note)
@@ -41,6 +43,7 @@ ON DUPLICATE KEY UPDATE
 -- ReadersOf counts the readers of a key, also the expired ones, and reads how much longer
 -- the last of them may read. A row is idle if it expired longer than its time to live
 -- ago.
+-- It never runs in a caller's transaction.
 SELECT CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0), 0) AS SIGNED) AS readers,
   CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us <= clock_us()), 0) AS SIGNED) AS expired,
   CAST(COALESCE(MAX(IF(CHAR_LENGTH(holds) > 0, expires_us, 0)) - clock_us(), 0) AS SIGNED) AS left_us,
@@ -50,6 +53,7 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 -- name: IdleReaders :many
 -- IdleReaders locks a batch of a key's readers' rows that expired longer than their time
 -- to live ago, except those that somebody has locked.
+-- It never runs in a caller's transaction.
 SELECT slot FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot > 0 AND expires_us + ttl_us < clock_us()
 ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED;
@@ -57,6 +61,7 @@ ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED;
 -- name: ReapReaders :exec
 -- ReapReaders ends the expired readers of a key, and raises their tokens, so that none of
 -- them can guard a transaction any more. It skips a reader that guards one now.
+-- It runs in callers' transactions.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot > 0 AND CHAR_LENGTH(s.holds) > 0
@@ -67,6 +72,7 @@ ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0), token = lockstep
 -- AcquirePermit takes a free permit of a semaphore of n. The reply is the token with the
 -- slot in the bits from 52 up, or 0 if no permit is free, or the semaphore has another n,
 -- or the server's clock is past not_after.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(),
   sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(note)
@@ -84,6 +90,7 @@ ON DUPLICATE KEY UPDATE
 -- name: PermitsOf :one
 -- PermitsOf counts the rows of a semaphore's permits and those that are held, and reads
 -- in how long the first permit expires.
+-- It never runs in a caller's transaction.
 SELECT COUNT(*) AS permits,
   CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us > clock_us()), 0) AS SIGNED) AS held,
   CAST(COALESCE(MIN(expires_us) - clock_us(), 0) AS SIGNED) AS left_us
@@ -92,6 +99,7 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot BETWEEN CAST(sqlc.arg(
 -- name: ResizeSemaphore :execlastid
 -- ResizeSemaphore sets the number of permits. The reply is 0 if the row is locked or
 -- missing, 1 if the key is no semaphore, and otherwise 100000 plus the previous number.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(used_for) AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
@@ -102,11 +110,13 @@ ON DUPLICATE KEY UPDATE
 -- name: SlotOfHold :one
 -- SlotOfHold finds the row of a reader or permit by its hold, which must be the only one
 -- in its row.
+-- It never runs in a caller's transaction.
 SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND holds = sqlc.arg(hold);
 
 -- name: ReaderAmong :one
 -- ReaderAmong finds a reader of a key among a few owners, in the process whose holds
 -- begin so.
+-- It never runs in a caller's transaction.
 SELECT owner FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND owner IN (sqlc.slice(owners))
   AND LOCATE(sqlc.arg(begins), holds) = 1 AND expires_us > clock_us() LIMIT 1;
 
@@ -116,6 +126,7 @@ SELECT owner FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND o
 -- has locked; upwards it would wait for the next key's row, and lock it. The limit counts
 -- in place of the session's sql_select_limit, as in the other statements that have this
 -- number.
+-- It runs in callers' transactions.
 SELECT owner, holds FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0
 ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE;
@@ -123,11 +134,13 @@ ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE;
 -- name: ReadingInSnapshot :one
 -- ReadingInSnapshot sums up the tokens and guards of a key's readers, as the
 -- transaction's snapshot shows them.
+-- It runs in callers' transactions.
 SELECT CAST(COALESCE(SUM(token + guards), 0) AS SIGNED) AS done FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 
 -- name: ReadingAsItIs :many
 -- ReadingAsItIs reads the tokens and guards of a key's readers in their last committed
 -- state. It locks the rows shared, waiting for them, and no others, as ReadersForShare.
+-- It runs in callers' transactions.
 SELECT CAST(token + guards AS SIGNED) AS done FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot > 0
 ORDER BY slot DESC LIMIT 9223372036854775807 LOCK IN SHARE MODE;
