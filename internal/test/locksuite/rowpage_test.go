@@ -72,12 +72,17 @@ func (f *findings) inOrder() []*finding {
 	return f.rows
 }
 
+// statements are the names of the statements on all servers.
+func (row *finding) statements() (names []string) {
+	for _, s := range row.on {
+		names = sorted(names, s.statements)
+	}
+	return names
+}
+
 // cells are the cells of a finding.
 func (row *finding) cells() []string {
-	var statements []string
-	for _, s := range row.on {
-		statements = sorted(statements, s.statements)
-	}
+	statements := row.statements()
 	for i, name := range statements {
 		statements[i] = "`" + name + "`"
 	}
@@ -127,22 +132,18 @@ func (f *findings) isComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sent := make(map[string]bool)
+	var sent []string
 	for _, row := range f.rows {
-		for _, s := range row.on {
-			for _, name := range s.statements {
-				sent[name] = true
-				if query, ok := queries[name]; ok && !query.InCallers {
-					t.Errorf("%s, %s sends %s, which is said to run in no caller's transaction", row.verb, row.key, name)
-				}
-				if strings.Contains(name, " ") {
-					t.Errorf("%s, %s sends %s", row.verb, row.key, name)
-				}
+		names := row.statements()
+		sent = append(sent, names...)
+		for _, name := range names {
+			if query, ok := queries[name]; ok && !query.InCallers || strings.Contains(name, " ") {
+				t.Errorf("%s, %s sends %s, which is said to run in no caller's transaction", row.verb, row.key, name)
 			}
 		}
 	}
 	for name, query := range queries {
-		if query.InCallers && !sent[name] {
+		if query.InCallers && !slices.Contains(sent, name) {
 			t.Errorf("no verb has sent %s, which is said to run in callers' transactions", name)
 		}
 	}

@@ -89,20 +89,8 @@ func ofScope(name string, call func(r *trial, ctx context.Context) error) (all [
 		for _, reads := range []bool{false, true} {
 			key := map[bool]string{true: "new", false: "existing"}[state == "new"]
 			all = append(all, verb{name: name, key: key, how: fmt.Sprintf("%s, after a read: %t", state, reads), run: func(r *trial) error {
-				for _, key := range []txlock.Key{r.key(), r.second()} {
-					switch state {
-					case "known":
-						if err := txlock.Ensure(r.Context(), r.db.Admin(), key); err != nil {
-							return err
-						}
-					case "unseen":
-						r.exec("INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0)", key.String())
-					}
-				}
-				r.begin()
-				if reads {
-					r.read()
-				}
+				r.make(state)
+				r.beginBehind(reads)
 				return call(r, r.Context())
 			}})
 		}
@@ -110,14 +98,24 @@ func ofScope(name string, call func(r *trial, ctx context.Context) error) (all [
 	return all
 }
 
+// make makes the rows of the verb's keys.
+func (r *trial) make(state string) {
+	r.Helper()
+	switch state {
+	case "known":
+		if err := txlock.Ensure(r.Context(), r.db.Admin(), r.key(), r.second()); err != nil {
+			r.Fatal(err)
+		}
+	case "unseen":
+		r.exec("INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES (?, 0, '-', 0, 0), (?, 0, '-', 0, 0)", r.key().String(), r.second().String())
+	}
+}
+
 // ofHashed is a verb of a scope with a hashed key.
 func ofHashed(name string, call func(r *trial, ctx context.Context) error) (all []verb) {
 	for _, reads := range []bool{false, true} {
 		all = append(all, verb{name: name, key: "hashed", how: fmt.Sprintf("after a read: %t", reads), run: func(r *trial) error {
-			r.begin()
-			if reads {
-				r.read()
-			}
+			r.beginBehind(reads)
 			return call(r, r.Context())
 		}})
 	}
@@ -235,10 +233,7 @@ func ofLease(name, key string, prepare func(r *trial)) (all []verb) {
 					return err
 				}
 			}
-			r.begin()
-			if reads {
-				r.read()
-			}
+			r.beginBehind(reads)
 			if l != nil {
 				return l.Guard(r.Context(), r.tx)
 			}
