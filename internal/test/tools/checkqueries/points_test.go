@@ -20,6 +20,9 @@ const root = "../../../.."
 // reason why each may.
 var noPoints = map[string]string{
 	"ReadingInSnapshot": "a plain SUM over a key's readers, which locks nothing but at SERIALIZABLE",
+	"ReapReaders":       "AcquireTx ends the expired readers of a key, by a range",
+	"ReadersForShare":   "AcquireTx looks for the readers of a key, by a range",
+	"ReadingAsItIs":     "AcquireTx compares the readers of a key with the snapshot, by a range",
 }
 
 // rendered are the texts of package rawsql that run in callers' transactions.
