@@ -15,6 +15,7 @@ SELECT token FROM lockstep_centers WHERE slot = ? LOCK IN SHARE MODE
 `
 
 // CenterForShare locks a center row shared and reads its token.
+// It runs in callers' transactions.
 func (q *Queries) CenterForShare(ctx context.Context, db DBTX, slot uint32) (uint64, error) {
 	row := db.QueryRowContext(ctx, CenterForShare, slot)
 	var token uint64
@@ -27,6 +28,7 @@ SELECT token FROM lockstep_centers WHERE slot = ? FOR UPDATE
 `
 
 // CenterForUpdate locks a center row exclusively and reads its token.
+// It runs in callers' transactions.
 func (q *Queries) CenterForUpdate(ctx context.Context, db DBTX, slot uint32) (uint64, error) {
 	row := db.QueryRowContext(ctx, CenterForUpdate, slot)
 	var token uint64
@@ -48,6 +50,7 @@ type CenterHoldersRow struct {
 
 // CenterHolders reads the center rows: at READ UNCOMMITTED with their present holders,
 // otherwise with the last holders that have committed.
+// It never runs in a caller's transaction.
 func (q *Queries) CenterHolders(ctx context.Context, db DBTX, slots []uint32) ([]CenterHoldersRow, error) {
 	query := CenterHolders
 	var queryParams []interface{}
@@ -92,6 +95,7 @@ SELECT token FROM lockstep_centers WHERE slot = ?
 `
 
 // CenterToken reads the token of a center row as the transaction's snapshot shows it.
+// It runs in callers' transactions.
 func (q *Queries) CenterToken(ctx context.Context, db DBTX, slot uint32) (uint64, error) {
 	row := db.QueryRowContext(ctx, CenterToken, slot)
 	var token uint64
@@ -119,6 +123,7 @@ type CompareAndBumpCenterParams struct {
 
 // CompareAndBumpCenter does for a center row what CompareAndBumpNamed does for a named
 // one. The reply is the token, or 0 if the row has another version or is missing.
+// It runs in callers' transactions.
 func (q *Queries) CompareAndBumpCenter(ctx context.Context, db DBTX, arg CompareAndBumpCenterParams) (int64, error) {
 	result, err := db.ExecContext(ctx, CompareAndBumpCenter,
 		arg.Held,
@@ -137,6 +142,7 @@ SELECT COUNT(*) FROM lockstep_centers
 `
 
 // CountCenters counts the center rows.
+// It never runs in a caller's transaction.
 func (q *Queries) CountCenters(ctx context.Context, db DBTX) (int64, error) {
 	row := db.QueryRowContext(ctx, CountCenters)
 	var count int64
@@ -164,6 +170,7 @@ type LockCenterParams struct {
 // LockCenter locks a center row, one of the fixed set that hashed keys share,
 // exclusively, waiting for it, and raises the token as LockNamed does. The reply is the
 // token, or 0 if the row is missing.
+// It runs in callers' transactions.
 func (q *Queries) LockCenter(ctx context.Context, db DBTX, arg LockCenterParams) (int64, error) {
 	result, err := db.ExecContext(ctx, LockCenter, arg.Held, arg.Owner, arg.Slot)
 	if err != nil {

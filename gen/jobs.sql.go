@@ -29,6 +29,7 @@ type BeginJobParams struct {
 
 // BeginJob begins a tick that was not done, if no later one was begun, and none under the
 // same lease or a newer one. It changes no row if the job has none yet.
+// It never runs in a caller's transaction.
 func (q *Queries) BeginJob(ctx context.Context, db DBTX, arg BeginJobParams) (int64, error) {
 	result, err := db.ExecContext(ctx, BeginJob,
 		arg.AtUs,
@@ -61,6 +62,7 @@ type JobDoneParams struct {
 }
 
 // JobDone marks the tick that was begun under this token as done.
+// It runs in callers' transactions.
 func (q *Queries) JobDone(ctx context.Context, db DBTX, arg JobDoneParams) (int64, error) {
 	result, err := db.ExecContext(ctx, JobDone, arg.Name, arg.AtUs, arg.Token)
 	if err != nil {
@@ -84,6 +86,7 @@ type JobFailedParams struct {
 }
 
 // JobFailed marks the tick that was begun under this token as failed.
+// It never runs in a caller's transaction.
 func (q *Queries) JobFailed(ctx context.Context, db DBTX, arg JobFailedParams) (int64, error) {
 	result, err := db.ExecContext(ctx, JobFailed,
 		arg.Error,
@@ -103,6 +106,7 @@ FROM lockstep_jobs ORDER BY name LIMIT 9223372036854775807
 `
 
 // ListJobs reads the rows of all jobs.
+// It never runs in a caller's transaction.
 func (q *Queries) ListJobs(ctx context.Context, db DBTX) ([]LockstepJob, error) {
 	rows, err := db.QueryContext(ctx, ListJobs)
 	if err != nil {
@@ -162,6 +166,7 @@ type LookJobRow struct {
 // The statements of jobs. Who sends BeginJob holds the lease of the job. Its token fences
 // off those who have lost the lease: what they send changes nothing.
 // LookJob reads the row of a job, without a lock, and the server's clock.
+// It never runs in a caller's transaction.
 func (q *Queries) LookJob(ctx context.Context, db DBTX, name []byte) (LookJobRow, error) {
 	row := db.QueryRowContext(ctx, LookJob, name)
 	var i LookJobRow
@@ -192,6 +197,7 @@ type MakeJobParams struct {
 }
 
 // MakeJob makes the row of a job, unless it is there. Nothing up to from_us is due.
+// It never runs in a caller's transaction.
 func (q *Queries) MakeJob(ctx context.Context, db DBTX, arg MakeJobParams) error {
 	_, err := db.ExecContext(ctx, MakeJob, arg.Name, arg.FromUs, arg.FromUs)
 	return err

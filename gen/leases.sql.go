@@ -70,6 +70,7 @@ type AcquireLeaseParams struct {
 // semaphore. If the key has been shared, the token has bit 62 set: there may be readers.
 // A refusal shortens an expiry that is further ahead than one time to live, as it is
 // after the clock was set back. A new holder has not been asked anything yet.
+// It runs in callers' transactions.
 func (q *Queries) AcquireLease(ctx context.Context, db DBTX, arg AcquireLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AcquireLease,
 		arg.Owner,
@@ -113,6 +114,7 @@ type AcquireNoWaitParams struct {
 // (MariaDB, see rawsql.NoWait): then it fails if the row is locked. The reply 5 means that
 // AcquireLease must be sent: for an owner that has the lease already, for an expiry that is
 // to be shortened, and where the clock is past not_after or not past the token.
+// It never runs in a caller's transaction.
 func (q *Queries) AcquireNoWait(ctx context.Context, db DBTX, arg AcquireNoWaitParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AcquireNoWait,
 		arg.Hold,
@@ -150,6 +152,7 @@ type AskHoldersParams struct {
 // AskHolders asks everybody who has held something under a key since before the given
 // moment, and has not been asked since, to give it up. It skips rows that are locked. The
 // insert id is the server's clock, and the count of affected rows has two for each row.
+// It never runs in a caller's transaction.
 func (q *Queries) AskHolders(ctx context.Context, db DBTX, arg AskHoldersParams) (sql.Result, error) {
 	return db.ExecContext(ctx, AskHolders,
 		arg.Question,
@@ -174,6 +177,7 @@ type BeginEpochParams struct {
 
 // BeginEpoch marks the data of a database that has no mark yet. The row has no hold and
 // is never acquired. Because of its used_for the janitor keeps it.
+// It never runs in a caller's transaction.
 func (q *Queries) BeginEpoch(ctx context.Context, db DBTX, arg BeginEpochParams) error {
 	_, err := db.ExecContext(ctx, BeginEpoch, arg.ID, arg.AgeUs)
 	return err
@@ -184,6 +188,7 @@ SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot > 0
 `
 
 // CountPlaces counts the rows of the readers and permits of a key.
+// It never runs in a caller's transaction.
 func (q *Queries) CountPlaces(ctx context.Context, db DBTX, name []byte) (int64, error) {
 	row := db.QueryRowContext(ctx, CountPlaces, name)
 	var count int64
@@ -197,6 +202,7 @@ UPDATE lockstep_leases SET guards = guards + 1 WHERE name = ? AND slot = 0
 
 // CountSwept changes the row of a lease whose readers' rows are deleted: a transaction that
 // has read before them sees that its snapshot is older.
+// It never runs in a caller's transaction.
 func (q *Queries) CountSwept(ctx context.Context, db DBTX, name []byte) error {
 	_, err := db.ExecContext(ctx, CountSwept, name)
 	return err
@@ -212,6 +218,7 @@ type DeleteLeaseParams struct {
 }
 
 // DeleteLease deletes the row of a lease.
+// It never runs in a caller's transaction.
 func (q *Queries) DeleteLease(ctx context.Context, db DBTX, arg DeleteLeaseParams) error {
 	_, err := db.ExecContext(ctx, DeleteLease, arg.Name, arg.Slot)
 	return err
@@ -231,6 +238,7 @@ type EnsureLeaseParams struct {
 // after waiting for who has that locked, and it also waits for who has the gap locked. So it
 // is sent for a missing row, in a transaction of its own, and with a limit of the wait.
 // The turnstile has the size that QueueForLease gives it.
+// It never runs in a caller's transaction.
 func (q *Queries) EnsureLease(ctx context.Context, db DBTX, arg EnsureLeaseParams) error {
 	_, err := db.ExecContext(ctx, EnsureLease,
 		arg.Name,
@@ -260,6 +268,7 @@ type ForceReleaseParams struct {
 // ForceRelease frees a lease, whoever holds it, and raises the token, so that the
 // holder's renewals and guards fail. The reply is the holder's token, or 0 the row is
 // locked or missing, 1 nobody held the lease.
+// It never runs in a caller's transaction.
 func (q *Queries) ForceRelease(ctx context.Context, db DBTX, arg ForceReleaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ForceRelease, arg.Name, arg.Slot)
 	if err != nil {
@@ -286,6 +295,7 @@ type GuardLeaseParams struct {
 // transaction: nobody can take over the lease before that transaction ends, and on a
 // multi-primary cluster not without one of the two failing. The reply is the token, or 0
 // if the owner doesn't hold the lease any more.
+// It runs in callers' transactions.
 func (q *Queries) GuardLease(ctx context.Context, db DBTX, arg GuardLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, GuardLease,
 		arg.Name,
@@ -315,6 +325,7 @@ type IdleLeaseParams struct {
 
 // IdleLease locks a row of IdleLeases that is still idle, unless somebody has locked it,
 // and reads what the key is used for.
+// It never runs in a caller's transaction.
 func (q *Queries) IdleLease(ctx context.Context, db DBTX, arg IdleLeaseParams) (int64, error) {
 	row := db.QueryRowContext(ctx, IdleLease, arg.Name, arg.Slot, arg.IdleUs)
 	var used_for int64
@@ -348,6 +359,7 @@ type IdleLeasesRow struct {
 // since a new row would get a lower token, and a row that says what its key is used for
 // while readers or permits of the key are not idle. The clock needs NOW(6): without it
 // MySQL 8.0 compares the time at which a prepared statement was first executed.
+// It never runs in a caller's transaction.
 func (q *Queries) IdleLeases(ctx context.Context, db DBTX, arg IdleLeasesParams) ([]IdleLeasesRow, error) {
 	rows, err := db.QueryContext(ctx, IdleLeases,
 		arg.After,
@@ -402,6 +414,7 @@ type InspectLeaseRow struct {
 
 // InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
 // its readers and permits that are held.
+// It never runs in a caller's transaction.
 func (q *Queries) InspectLease(ctx context.Context, db DBTX, name []byte) ([]InspectLeaseRow, error) {
 	rows, err := db.QueryContext(ctx, InspectLease, name)
 	if err != nil {
@@ -450,6 +463,7 @@ type InspectTurnstileRow struct {
 }
 
 // InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
+// It never runs in a caller's transaction.
 func (q *Queries) InspectTurnstile(ctx context.Context, db DBTX, name []byte) (InspectTurnstileRow, error) {
 	row := db.QueryRowContext(ctx, InspectTurnstile, name)
 	var i InspectTurnstileRow
@@ -494,6 +508,7 @@ type KeepLeaseParams struct {
 // The reply is 3 then, and what its owner was asked is forgotten. A second KeepLease finds another separator in the list, and not the
 // hold. The token is the time of the grant, unless it is ahead of the clock: then the time
 // counts from now. The time to live is as long, so that no refusal shortens the expiry.
+// It never runs in a caller's transaction.
 func (q *Queries) KeepLease(ctx context.Context, db DBTX, arg KeepLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, KeepLease,
 		arg.Hold,
@@ -526,6 +541,7 @@ type LeaseAsItIsRow struct {
 
 // LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads its last
 // committed state.
+// It runs in callers' transactions.
 func (q *Queries) LeaseAsItIs(ctx context.Context, db DBTX, arg LeaseAsItIsParams) (LeaseAsItIsRow, error) {
 	row := db.QueryRowContext(ctx, LeaseAsItIs, arg.Name, arg.Slot)
 	var i LeaseAsItIsRow
@@ -557,6 +573,7 @@ type LeaseInSnapshotRow struct {
 }
 
 // LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
+// It runs in callers' transactions.
 func (q *Queries) LeaseInSnapshot(ctx context.Context, db DBTX, arg LeaseInSnapshotParams) (LeaseInSnapshotRow, error) {
 	row := db.QueryRowContext(ctx, LeaseInSnapshot, arg.Name, arg.Slot)
 	var i LeaseInSnapshotRow
@@ -586,6 +603,7 @@ type LeaseTransactionsRow struct {
 // LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,
 // and how long ago they have expired. At READ UNCOMMITTED it also sees open transactions:
 // their rows differ from what it reads at another level.
+// It never runs in a caller's transaction.
 func (q *Queries) LeaseTransactions(ctx context.Context, db DBTX, name []byte) ([]LeaseTransactionsRow, error) {
 	rows, err := db.QueryContext(ctx, LeaseTransactions, name)
 	if err != nil {
@@ -646,6 +664,7 @@ type ListLeasesRow struct {
 
 // ListLeases reads a page of the leases, readers and permits that are held, by name and
 // slot.
+// It never runs in a caller's transaction.
 func (q *Queries) ListLeases(ctx context.Context, db DBTX, arg ListLeasesParams) ([]ListLeasesRow, error) {
 	rows, err := db.QueryContext(ctx, ListLeases,
 		arg.After,
@@ -706,6 +725,7 @@ type ListTurnstilesRow struct {
 
 // ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:
 // the first in their queues.
+// It never runs in a caller's transaction.
 func (q *Queries) ListTurnstiles(ctx context.Context, db DBTX, arg ListTurnstilesParams) ([]ListTurnstilesRow, error) {
 	rows, err := db.QueryContext(ctx, ListTurnstiles, arg.After, arg.Limit)
 	if err != nil {
@@ -745,6 +765,7 @@ type LockLeaseParams struct {
 }
 
 // LockLease locks the row of a lease, waiting for it, and reads its token.
+// It never runs in a caller's transaction.
 func (q *Queries) LockLease(ctx context.Context, db DBTX, arg LockLeaseParams) (uint64, error) {
 	row := db.QueryRowContext(ctx, LockLease, arg.Name, arg.Slot)
 	var token uint64
@@ -773,6 +794,7 @@ type LookLeaseRow struct {
 
 // LookLease reads, without a lock, who holds a lease and for how much longer, 0 for a
 // free one.
+// It runs in callers' transactions.
 func (q *Queries) LookLease(ctx context.Context, db DBTX, arg LookLeaseParams) (LookLeaseRow, error) {
 	row := db.QueryRowContext(ctx, LookLease, arg.Name, arg.Slot)
 	var i LookLeaseRow
@@ -808,6 +830,7 @@ type NotAskedRow struct {
 // NotAsked counts, without a lock, those who have held something since before the given
 // moment, and of them those whom AskHolders would ask. It reads the moment for the next
 // AskHolders: by the server's clock, or their last token if that is ahead of it.
+// It never runs in a caller's transaction.
 func (q *Queries) NotAsked(ctx context.Context, db DBTX, arg NotAskedParams) (NotAskedRow, error) {
 	row := db.QueryRowContext(ctx, NotAsked, arg.SinceUs, arg.Name, arg.SinceUs)
 	var i NotAskedRow
@@ -833,6 +856,7 @@ type QuestionOfRow struct {
 }
 
 // QuestionOf reads, without a lock, what the owner of a lease was asked last.
+// It never runs in a caller's transaction.
 func (q *Queries) QuestionOf(ctx context.Context, db DBTX, arg QuestionOfParams) (QuestionOfRow, error) {
 	row := db.QueryRowContext(ctx, QuestionOf,
 		arg.Name,
@@ -861,6 +885,7 @@ type QueueForLeaseParams struct {
 // whoever has it is the first of all who wait for the lease. It writes who has the
 // turnstile and since when, for others to read, each text with spaces up to 255 bytes.
 // This is never committed.
+// It never runs in a caller's transaction.
 func (q *Queries) QueueForLease(ctx context.Context, db DBTX, arg QueueForLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, QueueForLease, arg.Owner, arg.Note, arg.Name)
 	if err != nil {
@@ -891,6 +916,7 @@ type RaiseTokenParams struct {
 // RaiseToken raises the token of a lease that the owner still holds with this hold to at
 // least the given one. The reply is the token, or 0 the row is locked or missing, 1 the
 // owner doesn't hold the lease any more.
+// It never runs in a caller's transaction.
 func (q *Queries) RaiseToken(ctx context.Context, db DBTX, arg RaiseTokenParams) (int64, error) {
 	result, err := db.ExecContext(ctx, RaiseToken,
 		arg.Owner,
@@ -916,6 +942,7 @@ type ReadEpochRow struct {
 }
 
 // ReadEpoch reads the mark of the database's data, and how old it is.
+// It never runs in a caller's transaction.
 func (q *Queries) ReadEpoch(ctx context.Context, db DBTX) (ReadEpochRow, error) {
 	row := db.QueryRowContext(ctx, ReadEpoch)
 	var i ReadEpochRow
@@ -945,6 +972,7 @@ type ReleaseLeaseParams struct {
 // ReleaseLease removes a hold from the list. Without holds the lease is free. The reply
 // is the token, or 0 the row is locked or missing, 1 the hold is not in the list, 2 the
 // hold was removed, but the lease had expired.
+// It runs in callers' transactions.
 func (q *Queries) ReleaseLease(ctx context.Context, db DBTX, arg ReleaseLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ReleaseLease, arg.Hold, arg.Name, arg.Slot)
 	if err != nil {
@@ -966,6 +994,7 @@ type ReleaseNoWaitParams struct {
 
 // ReleaseNoWait frees a lease that has not expired and has no other hold. It is to
 // ReleaseLease what AcquireNoWait is to AcquireLease, which must be sent if the reply is 0.
+// It never runs in a caller's transaction.
 func (q *Queries) ReleaseNoWait(ctx context.Context, db DBTX, arg ReleaseNoWaitParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ReleaseNoWait, arg.Name, arg.Slot, arg.Hold)
 	if err != nil {
@@ -999,6 +1028,7 @@ type RenewLeaseParams struct {
 // hold. The reply is the token, or 0 the row is locked or missing, 1 the owner doesn't
 // hold the lease any more. If the owner has been asked something that it wasn't told yet,
 // the token has bit 62 set.
+// It runs in callers' transactions.
 func (q *Queries) RenewLease(ctx context.Context, db DBTX, arg RenewLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, RenewLease,
 		arg.Owner,
@@ -1027,6 +1057,7 @@ type ServerClockRow struct {
 
 // ServerClock reads the server's clock and version. The version begins with the words
 // autocommit=0 or character_set_connection if the session has that.
+// It never runs in a caller's transaction.
 func (q *Queries) ServerClock(ctx context.Context, db DBTX) (ServerClockRow, error) {
 	row := db.QueryRowContext(ctx, ServerClock)
 	var i ServerClockRow

@@ -41,6 +41,7 @@ type CompareAndBumpNamedParams struct {
 // inserted: the same statement, sent once more, raises the token. If the row has the
 // token held, this transaction holds the lock already, and the token stays. If it holds
 // none, held is 1, which is no token.
+// It runs in callers' transactions.
 func (q *Queries) CompareAndBumpNamed(ctx context.Context, db DBTX, arg CompareAndBumpNamedParams) (int64, error) {
 	result, err := db.ExecContext(ctx, CompareAndBumpNamed,
 		arg.Name,
@@ -60,6 +61,7 @@ DELETE FROM lockstep_locks WHERE name = ?
 `
 
 // DeleteNamed deletes the row of a key.
+// It never runs in a caller's transaction.
 func (q *Queries) DeleteNamed(ctx context.Context, db DBTX, name []byte) error {
 	_, err := db.ExecContext(ctx, DeleteNamed, name)
 	return err
@@ -73,6 +75,7 @@ VALUES (?, 0, '-', 0, UNIX_TIMESTAMP() * 1000000)
 // EnsureNamed inserts the row of a key with token 0 if it is missing. Inside a
 // transaction it takes a shared lock on an existing row, waiting for it. Unlike a locking
 // read it locks no gap if the row is missing.
+// It runs in callers' transactions.
 func (q *Queries) EnsureNamed(ctx context.Context, db DBTX, name []byte) error {
 	_, err := db.ExecContext(ctx, EnsureNamed, name)
 	return err
@@ -93,6 +96,7 @@ type IdleNamedParams struct {
 // IdleNamed locks a batch of rows that nobody holds, and that were last locked longer ago
 // than the given number of microseconds. It leaves out a row whose token is ahead of the
 // clock: a new row would get a lower token.
+// It never runs in a caller's transaction.
 func (q *Queries) IdleNamed(ctx context.Context, db DBTX, arg IdleNamedParams) ([][]byte, error) {
 	rows, err := db.QueryContext(ctx, IdleNamed, arg.IdleUs, arg.Limit)
 	if err != nil {
@@ -143,6 +147,7 @@ type LockNamedParams struct {
 // meanwhile others may be granted the key and roll back. So an inserted row gets token 0,
 // and the reply is 1. The same statement, sent once more, need not wait and raises the
 // token.
+// It runs in callers' transactions.
 func (q *Queries) LockNamed(ctx context.Context, db DBTX, arg LockNamedParams) (int64, error) {
 	result, err := db.ExecContext(ctx, LockNamed, arg.Name, arg.Owner, arg.Held)
 	if err != nil {
@@ -156,6 +161,7 @@ SELECT token FROM lockstep_locks WHERE name = ? LOCK IN SHARE MODE
 `
 
 // NamedForShare locks an existing row shared and reads its token.
+// It runs in callers' transactions.
 func (q *Queries) NamedForShare(ctx context.Context, db DBTX, name []byte) (uint64, error) {
 	row := db.QueryRowContext(ctx, NamedForShare, name)
 	var token uint64
@@ -168,6 +174,7 @@ SELECT token FROM lockstep_locks WHERE name = ? FOR UPDATE
 `
 
 // NamedForUpdate locks an existing row exclusively and reads its token.
+// It runs in callers' transactions.
 func (q *Queries) NamedForUpdate(ctx context.Context, db DBTX, name []byte) (uint64, error) {
 	row := db.QueryRowContext(ctx, NamedForUpdate, name)
 	var token uint64
@@ -189,6 +196,7 @@ type NamedHoldersRow struct {
 
 // NamedHolders reads the rows of the names: at READ UNCOMMITTED with their present
 // holders, otherwise with the last holders that have committed.
+// It never runs in a caller's transaction.
 func (q *Queries) NamedHolders(ctx context.Context, db DBTX, names [][]byte) ([]NamedHoldersRow, error) {
 	query := NamedHolders
 	var queryParams []interface{}
@@ -234,6 +242,7 @@ SELECT name FROM lockstep_locks WHERE name IN (/*SLICE:names*/?) LIMIT 900
 
 // NamedPresent tells which of at most 900 names have a row. The limit counts in place of the
 // session's sql_select_limit, as in NamedHolders.
+// It never runs in a caller's transaction.
 func (q *Queries) NamedPresent(ctx context.Context, db DBTX, names [][]byte) ([][]byte, error) {
 	query := NamedPresent
 	var queryParams []interface{}
@@ -272,6 +281,7 @@ SELECT token FROM lockstep_locks WHERE name = ?
 `
 
 // NamedToken reads the token of a key as the transaction's snapshot shows it.
+// It runs in callers' transactions.
 func (q *Queries) NamedToken(ctx context.Context, db DBTX, name []byte) (uint64, error) {
 	row := db.QueryRowContext(ctx, NamedToken, name)
 	var token uint64
@@ -288,6 +298,7 @@ ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(token)
 // TouchNamed locks the row of a key exclusively, waiting for it, and doesn't change it. A
 // missing row is inserted with token 0, never granted. The reply is the token that the
 // last holder has committed.
+// It runs in callers' transactions.
 func (q *Queries) TouchNamed(ctx context.Context, db DBTX, name []byte) (int64, error) {
 	result, err := db.ExecContext(ctx, TouchNamed, name)
 	if err != nil {

@@ -21,6 +21,7 @@ type AnswerOnceParams struct {
 
 // AnswerOnce stores the result of a key whose row this transaction has locked, and lets
 // its time begin now.
+// It runs in callers' transactions.
 func (q *Queries) AnswerOnce(ctx context.Context, db DBTX, arg AnswerOnceParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AnswerOnce, arg.Result, arg.Name)
 	if err != nil {
@@ -34,6 +35,7 @@ DELETE FROM lockstep_once WHERE name = ?
 `
 
 // DeleteOnce deletes the row of a key.
+// It never runs in a caller's transaction.
 func (q *Queries) DeleteOnce(ctx context.Context, db DBTX, name []byte) error {
 	_, err := db.ExecContext(ctx, DeleteOnce, name)
 	return err
@@ -52,6 +54,7 @@ type ExpiredOnceParams struct {
 
 // ExpiredOnce locks a batch of rows whose time is over, in the order of their names
 // from after on, except those that somebody has locked.
+// It never runs in a caller's transaction.
 func (q *Queries) ExpiredOnce(ctx context.Context, db DBTX, arg ExpiredOnceParams) ([][]byte, error) {
 	rows, err := db.QueryContext(ctx, ExpiredOnce, arg.After, arg.Limit)
 	if err != nil {
@@ -90,6 +93,7 @@ type OnceParams struct {
 // a duplicate if that commits. So a new key costs no more than its row does. The other
 // statements are for a key that has one: the transaction holds it shared then, by the
 // INSERT that was refused, so that many who repeat don't wait for each other.
+// It runs in callers' transactions.
 func (q *Queries) Once(ctx context.Context, db DBTX, arg OnceParams) error {
 	_, err := db.ExecContext(ctx, Once, arg.Name, arg.Fingerprint, arg.KeepUs)
 	return err
@@ -113,6 +117,7 @@ type OnceAgainRow struct {
 
 // OnceAgain reads the row of a key, whatever the snapshot shows, and whether its time was
 // over the given number of microseconds ago: before the wait for the row.
+// It runs in callers' transactions.
 func (q *Queries) OnceAgain(ctx context.Context, db DBTX, arg OnceAgainParams) (OnceAgainRow, error) {
 	row := db.QueryRowContext(ctx, OnceAgain, arg.WaitedUs, arg.Name)
 	var i OnceAgainRow
@@ -134,6 +139,7 @@ type OnceAnewParams struct {
 }
 
 // OnceAnew makes a row whose time was over new.
+// It runs in callers' transactions.
 func (q *Queries) OnceAnew(ctx context.Context, db DBTX, arg OnceAnewParams) (int64, error) {
 	result, err := db.ExecContext(ctx, OnceAnew,
 		arg.Fingerprint,
@@ -153,6 +159,7 @@ SELECT result FROM lockstep_once WHERE name = ? LOCK IN SHARE MODE
 
 // OnceResult reads the result of a key whose row this transaction has locked, whatever
 // its snapshot shows.
+// It runs in callers' transactions.
 func (q *Queries) OnceResult(ctx context.Context, db DBTX, name []byte) ([]byte, error) {
 	row := db.QueryRowContext(ctx, OnceResult, name)
 	var result []byte
@@ -165,6 +172,7 @@ UPDATE lockstep_once SET done_us = UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(
 `
 
 // ProlongOnce lets the time of a key begin now.
+// It runs in callers' transactions.
 func (q *Queries) ProlongOnce(ctx context.Context, db DBTX, name []byte) error {
 	_, err := db.ExecContext(ctx, ProlongOnce, name)
 	return err
@@ -180,6 +188,7 @@ ON DUPLICATE KEY UPDATE done_us = done_us + 1
 // log shows a transaction to others before its COMMIT is flushed, and only who writes as
 // well waits for that. The rows are behind all keys, and several, so that few wait for each
 // other.
+// It runs in callers' transactions.
 func (q *Queries) SealOnce(ctx context.Context, db DBTX) error {
 	_, err := db.ExecContext(ctx, SealOnce)
 	return err

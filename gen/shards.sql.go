@@ -22,6 +22,7 @@ type ChangeShardRecordParams struct {
 
 // ChangeShardRecord replaces the record of a shard, if nobody has changed it since it
 // was read. It waits for the transactions that have locked it by OnceResult.
+// It never runs in a caller's transaction.
 func (q *Queries) ChangeShardRecord(ctx context.Context, db DBTX, arg ChangeShardRecordParams) error {
 	_, err := db.ExecContext(ctx, ChangeShardRecord, arg.Record, arg.Name, arg.DoneUs)
 	return err
@@ -40,6 +41,7 @@ type MakeShardRecordParams struct {
 
 // MakeShardRecord makes the record of a shard, unless it is there. The fingerprint is that
 // of no other.
+// It never runs in a caller's transaction.
 func (q *Queries) MakeShardRecord(ctx context.Context, db DBTX, arg MakeShardRecordParams) error {
 	_, err := db.ExecContext(ctx, MakeShardRecord, arg.Name, arg.Fingerprint, arg.Record)
 	return err
@@ -56,6 +58,7 @@ type ShardRecordRow struct {
 
 // ShardRecord reads the record of a shard, without a lock: a row of lockstep_once with a
 // reserved name, which never expires. done_us rises with each change.
+// It never runs in a caller's transaction.
 func (q *Queries) ShardRecord(ctx context.Context, db DBTX, name []byte) (ShardRecordRow, error) {
 	row := db.QueryRowContext(ctx, ShardRecord, name)
 	var i ShardRecordRow
@@ -75,6 +78,7 @@ type ShardRecordsRow struct {
 }
 
 // ShardRecords reads the records of all shards in the database, whatever set they are of.
+// It never runs in a caller's transaction.
 func (q *Queries) ShardRecords(ctx context.Context, db DBTX) ([]ShardRecordsRow, error) {
 	rows, err := db.QueryContext(ctx, ShardRecords)
 	if err != nil {

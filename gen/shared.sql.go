@@ -40,6 +40,7 @@ type AcquirePermitParams struct {
 // so that the semaphore has that n. The reply is the token, or 0 if the permit is held or
 // locked, or the gate is locked, or the semaphore has another n, or the server's clock is
 // past not_after.
+// It never runs in a caller's transaction.
 func (q *Queries) AcquirePermit(ctx context.Context, db DBTX, arg AcquirePermitParams) (int64, error) {
 	result, err := db.ExecContext(ctx, AcquirePermit,
 		arg.Owner,
@@ -65,6 +66,7 @@ LIMIT 9223372036854775807
 `
 
 // ExpiredReaders reads, without a lock, which readers of a key have expired.
+// It never runs in a caller's transaction.
 func (q *Queries) ExpiredReaders(ctx context.Context, db DBTX, name []byte) ([]int64, error) {
 	rows, err := db.QueryContext(ctx, ExpiredReaders, name)
 	if err != nil {
@@ -102,6 +104,7 @@ type FreePermitsParams struct {
 
 // FreePermits reads, without a lock, which permits of a semaphore of n are free. It reads
 // none if the semaphore has another n.
+// It never runs in a caller's transaction.
 func (q *Queries) FreePermits(ctx context.Context, db DBTX, arg FreePermitsParams) ([]int64, error) {
 	rows, err := db.QueryContext(ctx, FreePermits, arg.Name, arg.Permits, arg.Permits)
 	if err != nil {
@@ -138,6 +141,7 @@ type IdleReadersParams struct {
 
 // IdleReaders locks a batch of a key's readers' rows that expired longer than their time
 // to live ago, except those that somebody has locked.
+// It never runs in a caller's transaction.
 func (q *Queries) IdleReaders(ctx context.Context, db DBTX, arg IdleReadersParams) ([]int64, error) {
 	rows, err := db.QueryContext(ctx, IdleReaders, arg.Name, arg.Limit)
 	if err != nil {
@@ -184,6 +188,7 @@ type MarkGateParams struct {
 // MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
 // semaphore. It makes no semaphore of a key while somebody holds its lease. The reply is 0
 // if the row is locked or missing, and otherwise 100000 plus what the key is used for now.
+// It never runs in a caller's transaction.
 func (q *Queries) MarkGate(ctx context.Context, db DBTX, arg MarkGateParams) (int64, error) {
 	result, err := db.ExecContext(ctx, MarkGate, arg.UsedFor, arg.Name)
 	if err != nil {
@@ -213,6 +218,7 @@ type PermitsOfRow struct {
 
 // PermitsOf counts the rows of a semaphore's permits and those that are held, and reads
 // in how long the first permit expires.
+// It never runs in a caller's transaction.
 func (q *Queries) PermitsOf(ctx context.Context, db DBTX, arg PermitsOfParams) (PermitsOfRow, error) {
 	row := db.QueryRowContext(ctx, PermitsOf, arg.Name, arg.First, arg.Last)
 	var i PermitsOfRow
@@ -238,6 +244,7 @@ type PlacesOfRow struct {
 // has guarded. With the gate locked no row is taken any more, and a free one doesn't change.
 // The limit counts in place of the session's sql_select_limit, as in the other statements
 // that have this number.
+// It never runs in a caller's transaction.
 func (q *Queries) PlacesOf(ctx context.Context, db DBTX, name []byte) ([]PlacesOfRow, error) {
 	rows, err := db.QueryContext(ctx, PlacesOf, name)
 	if err != nil {
@@ -280,6 +287,7 @@ type ReaderAmongParams struct {
 
 // ReaderAmong finds a reader of a key among a few owners, in the process whose holds
 // begin so.
+// It never runs in a caller's transaction.
 func (q *Queries) ReaderAmong(ctx context.Context, db DBTX, arg ReaderAmongParams) ([]byte, error) {
 	query := ReaderAmong
 	var queryParams []interface{}
@@ -317,6 +325,7 @@ type ReadersOfRow struct {
 // ReadersOf counts the readers of a key, also the expired ones, and reads how much longer
 // the last of them may read. A row is idle if it expired longer than its time to live
 // ago.
+// It never runs in a caller's transaction.
 func (q *Queries) ReadersOf(ctx context.Context, db DBTX, name []byte) (ReadersOfRow, error) {
 	row := db.QueryRowContext(ctx, ReadersOf, name)
 	var i ReadersOfRow
@@ -344,6 +353,7 @@ type ReapReaderParams struct {
 
 // ReapReader ends an expired reader, which can neither renew its lease nor guard a
 // transaction any more. It skips a reader that guards one now.
+// It never runs in a caller's transaction.
 func (q *Queries) ReapReader(ctx context.Context, db DBTX, arg ReapReaderParams) error {
 	_, err := db.ExecContext(ctx, ReapReader, arg.Name, arg.Slot)
 	return err
@@ -365,6 +375,7 @@ type ResizeSemaphoreParams struct {
 
 // ResizeSemaphore sets the number of permits. The reply is 0 if the row is locked or
 // missing, 1 if the key is no semaphore, and otherwise 100000 plus the previous number.
+// It never runs in a caller's transaction.
 func (q *Queries) ResizeSemaphore(ctx context.Context, db DBTX, arg ResizeSemaphoreParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ResizeSemaphore, arg.UsedFor, arg.Name)
 	if err != nil {
@@ -407,6 +418,7 @@ type ShareLeaseParams struct {
 // It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
 // is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
 // if the server's clock is past not_after, or 1 if the reader's row is still held.
+// It never runs in a caller's transaction.
 func (q *Queries) ShareLease(ctx context.Context, db DBTX, arg ShareLeaseParams) (int64, error) {
 	result, err := db.ExecContext(ctx, ShareLease,
 		arg.Slot,

@@ -21,6 +21,7 @@
 -- semaphore. If the key has been shared, the token has bit 62 set: there may be readers.
 -- A refusal shortens an expiry that is further ahead than one time to live, as it is
 -- after the clock was set back. A new holder has not been asked anything yet.
+-- It runs in callers' transactions.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(), sqlc.arg(ttl_us), 0, 0, 0, sqlc.arg(note)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
@@ -54,6 +55,7 @@ ON DUPLICATE KEY UPDATE
 -- (MariaDB, see rawsql.NoWait): then it fails if the row is locked. The reply 5 means that
 -- AcquireLease must be sent: for an owner that has the lease already, for an expiry that is
 -- to be shortened, and where the clock is past not_after or not past the token.
+-- It never runs in a caller's transaction.
 UPDATE lockstep_leases SET holds = sqlc.arg(hold), owner = sqlc.arg(owner), note = sqlc.arg(note), asked_us = 0, conn_id = CONNECTION_ID(),
   expires_us = (LAST_INSERT_ID() & 4611686018427387903) + CAST(sqlc.arg(ttl_us) AS SIGNED), ttl_us = sqlc.arg(ttl_us),
   token = LAST_INSERT_ID() & 4611686018427387903
@@ -67,6 +69,7 @@ WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND LAST_INSERT_ID(CASE
 -- ReleaseLease removes a hold from the list. Without holds the lease is free. The reply
 -- is the token, or 0 the row is locked or missing, 1 the hold is not in the list, 2 the
 -- hold was removed, but the lease had expired.
+-- It runs in callers' transactions.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, sqlc.arg(hold), clock_us(), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
@@ -81,6 +84,7 @@ ON DUPLICATE KEY UPDATE
 -- name: ReleaseNoWait :execlastid
 -- ReleaseNoWait frees a lease that has not expired and has no other hold. It is to
 -- ReleaseLease what AcquireNoWait is to AcquireLease, which must be sent if the reply is 0.
+-- It never runs in a caller's transaction.
 UPDATE lockstep_leases SET expires_us = clock_us() + 0 * LAST_INSERT_ID(token), holds = LEFT(holds, 0)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND holds = sqlc.arg(hold) AND expires_us > clock_us();
 
@@ -90,6 +94,7 @@ WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND holds = sqlc.arg(hold)
 -- The reply is 3 then, and what its owner was asked is forgotten. A second KeepLease finds another separator in the list, and not the
 -- hold. The token is the time of the grant, unless it is ahead of the clock: then the time
 -- counts from now. The time to live is as long, so that no refusal shortens the expiry.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, CONCAT('released: ', LEFT(s.owner, 245)), sqlc.arg(hold), clock_us(), sqlc.arg(keep_us), 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
@@ -112,6 +117,7 @@ ON DUPLICATE KEY UPDATE
 -- hold. The reply is the token, or 0 the row is locked or missing, 1 the owner doesn't
 -- hold the lease any more. If the owner has been asked something that it wasn't told yet,
 -- the token has bit 62 set.
+-- It runs in callers' transactions.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0, sqlc.arg(told_us)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
@@ -124,6 +130,7 @@ ON DUPLICATE KEY UPDATE
 
 -- name: QuestionOf :one
 -- QuestionOf reads, without a lock, what the owner of a lease was asked last.
+-- It never runs in a caller's transaction.
 SELECT asked_us, question FROM lockstep_leases
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token);
 
@@ -131,6 +138,7 @@ WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner
 -- RaiseToken raises the token of a lease that the owner still holds with this hold to at
 -- least the given one. The reply is the token, or 0 the row is locked or missing, 1 the
 -- owner doesn't hold the lease any more.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), sqlc.arg(token), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
@@ -142,11 +150,13 @@ ON DUPLICATE KEY UPDATE
 
 -- name: LockLease :one
 -- LockLease locks the row of a lease, waiting for it, and reads its token.
+-- It never runs in a caller's transaction.
 SELECT token FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE;
 
 -- name: LookLease :one
 -- LookLease reads, without a lock, who holds a lease and for how much longer, 0 for a
 -- free one.
+-- It runs in callers' transactions.
 SELECT owner, note, token, used_for, CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, ttl_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
@@ -155,6 +165,7 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 -- whoever has it is the first of all who wait for the lease. It writes who has the
 -- turnstile and since when, for others to read, each text with spaces up to 255 bytes.
 -- This is never committed.
+-- It never runs in a caller's transaction.
 UPDATE lockstep_leases SET guards = 1, owner = sqlc.arg(owner), note = sqlc.arg(note), conn_id = CONNECTION_ID(),
   expires_us = clock_after_wait_us()
 WHERE name = sqlc.arg(name) AND slot = -1;
@@ -164,6 +175,7 @@ WHERE name = sqlc.arg(name) AND slot = -1;
 -- after waiting for who has that locked, and it also waits for who has the gap locked. So it
 -- is sent for a missing row, in a transaction of its own, and with a limit of the wait.
 -- The turnstile has the size that QueueForLease gives it.
+-- It never runs in a caller's transaction.
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 VALUES (sqlc.arg(name), sqlc.arg(slot), RPAD('-', IF(CAST(sqlc.arg(slot) AS SIGNED) < 0, 255, 1), ' '), LEFT('-', 0), 0, 0, 0, 0, 0, RPAD('', IF(CAST(sqlc.arg(slot) AS SIGNED) < 0, 255, 0), ' '));
 
@@ -172,23 +184,27 @@ VALUES (sqlc.arg(name), sqlc.arg(slot), RPAD('-', IF(CAST(sqlc.arg(slot) AS SIGN
 -- transaction: nobody can take over the lease before that transaction ends, and on a
 -- multi-primary cluster not without one of the two failing. The reply is the token, or 0
 -- if the owner doesn't hold the lease any more.
+-- It runs in callers' transactions.
 UPDATE lockstep_leases SET conn_id = CONNECTION_ID(), guards = guards + 1 + 0 * LAST_INSERT_ID(token)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) AND owner = sqlc.arg(owner) AND token = sqlc.arg(token)
   AND LOCATE(sqlc.arg(hold), holds) > 0 AND expires_us > clock_us();
 
 -- name: LeaseInSnapshot :one
 -- LeaseInSnapshot reads the row of a lease as the transaction's snapshot shows it.
+-- It runs in callers' transactions.
 SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: LeaseAsItIs :one
 -- LeaseAsItIs locks the row of a lease, unless somebody has locked it, and reads its last
 -- committed state.
+-- It runs in callers' transactions.
 SELECT token, holds, guards, expires_us, used_for FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED;
 
 -- name: ForceRelease :execlastid
 -- ForceRelease frees a lease, whoever holds it, and raises the token, so that the
 -- holder's renewals and guards fail. The reply is the holder's token, or 0 the row is
 -- locked or missing, 1 nobody held the lease.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, clock_us(), 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) FOR UPDATE SKIP LOCKED
@@ -202,6 +218,7 @@ ON DUPLICATE KEY UPDATE
 -- AskHolders asks everybody who has held something under a key since before the given
 -- moment, and has not been asked since, to give it up. It skips rows that are locked. The
 -- insert id is the server's clock, and the count of affected rows has two for each row.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, asked_us, question)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0, LAST_INSERT_ID(clock_us()), sqlc.arg(question)
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot >= 0 AND LEFT(s.holds, 1) = ';'
@@ -214,6 +231,7 @@ ON DUPLICATE KEY UPDATE question = VALUES(question), asked_us = GREATEST(lockste
 -- NotAsked counts, without a lock, those who have held something since before the given
 -- moment, and of them those whom AskHolders would ask. It reads the moment for the next
 -- AskHolders: by the server's clock, or their last token if that is ahead of it.
+-- It never runs in a caller's transaction.
 SELECT COUNT(*) AS holders, CAST(COALESCE(SUM(asked_us < CAST(sqlc.arg(since_us) AS SIGNED)), 0) AS SIGNED) AS not_asked,
   CAST(GREATEST(clock_us(), COALESCE(MAX(token), 0)) AS SIGNED) AS now_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND LEFT(holds, 1) = ';'
@@ -223,12 +241,14 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND LEFT(holds, 1
 -- LeaseTransactions reads the rows of a key that a transaction has guarded or acquired,
 -- and how long ago they have expired. At READ UNCOMMITTED it also sees open transactions:
 -- their rows differ from what it reads at another level.
+-- It never runs in a caller's transaction.
 SELECT slot, token, guards, conn_id, CAST(clock_us() - expires_us AS SIGNED) AS over_us
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot >= 0 AND conn_id > 0 AND CHAR_LENGTH(holds) > 0 LIMIT 9223372036854775807;
 
 -- name: ListLeases :many
 -- ListLeases reads a page of the leases, readers and permits that are held, by name and
 -- slot.
+-- It never runs in a caller's transaction.
 SELECT name, slot, owner, note, token, ttl_us,
   CAST(expires_us - clock_us() AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
 FROM lockstep_leases
@@ -239,6 +259,7 @@ ORDER BY name, slot LIMIT ?;
 -- name: InspectLease :many
 -- InspectLease reads the row of a lease and its turnstile, held or not, and the rows of
 -- its readers and permits that are held.
+-- It never runs in a caller's transaction.
 SELECT name, slot, owner, note, token, ttl_us,
   CAST(IF(CHAR_LENGTH(holds) = 0, 0, GREATEST(0, expires_us - clock_us())) AS SIGNED) AS left_us, CAST(CHAR_LENGTH(holds) AS SIGNED) AS holds_length, used_for, asked_us, question
 FROM lockstep_leases
@@ -248,11 +269,13 @@ ORDER BY slot LIMIT 9223372036854775807;
 -- name: ListTurnstiles :many
 -- ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:
 -- the first in their queues.
+-- It never runs in a caller's transaction.
 SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > sqlc.arg(after) AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?;
 
 -- name: InspectTurnstile :one
 -- InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
+-- It never runs in a caller's transaction.
 SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
 
 -- name: IdleLeases :many
@@ -261,6 +284,7 @@ SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS 
 -- since a new row would get a lower token, and a row that says what its key is used for
 -- while readers or permits of the key are not idle. The clock needs NOW(6): without it
 -- MySQL 8.0 compares the time at which a prepared statement was first executed.
+-- It never runs in a caller's transaction.
 SELECT i.name, i.slot FROM lockstep_leases i
 WHERE (i.name > sqlc.arg(after) OR i.name = sqlc.arg(after) AND i.slot > sqlc.arg(after_slot)) AND i.slot >= -1
   AND i.expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND i.token < clock_us()
@@ -271,6 +295,7 @@ ORDER BY i.name, i.slot LIMIT ?;
 -- name: IdleLease :one
 -- IdleLease locks a row of IdleLeases that is still idle, unless somebody has locked it,
 -- and reads what the key is used for.
+-- It never runs in a caller's transaction.
 SELECT used_for FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot)
   AND expires_us < UNIX_TIMESTAMP() * 1000000 - CAST(sqlc.arg(idle_us) AS SIGNED) AND token < clock_us()
@@ -278,25 +303,30 @@ FOR UPDATE SKIP LOCKED;
 
 -- name: CountPlaces :one
 -- CountPlaces counts the rows of the readers and permits of a key.
+-- It never runs in a caller's transaction.
 SELECT COUNT(*) FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 
 -- name: CountSwept :exec
 -- CountSwept changes the row of a lease whose readers' rows are deleted: a transaction that
 -- has read before them sees that its snapshot is older.
+-- It never runs in a caller's transaction.
 UPDATE lockstep_leases SET guards = guards + 1 WHERE name = sqlc.arg(name) AND slot = 0;
 
 -- name: DeleteLease :exec
 -- DeleteLease deletes the row of a lease.
+-- It never runs in a caller's transaction.
 DELETE FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = sqlc.arg(slot);
 
 -- name: ReadEpoch :one
 -- ReadEpoch reads the mark of the database's data, and how old it is.
+-- It never runs in a caller's transaction.
 SELECT owner, CAST(clock_us() - expires_us AS SIGNED) AS age_us
 FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2;
 
 -- name: BeginEpoch :exec
 -- BeginEpoch marks the data of a database that has no mark yet. The row has no hold and
 -- is never acquired. Because of its used_for the janitor keeps it.
+-- It never runs in a caller's transaction.
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
   clock_us() - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;
@@ -304,6 +334,7 @@ SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
 -- name: ServerClock :one
 -- ServerClock reads the server's clock and version. The version begins with the words
 -- autocommit=0 or character_set_connection if the session has that.
+-- It never runs in a caller's transaction.
 SELECT CAST(clock_us() AS SIGNED) AS now_us,
   CONCAT(LEFT('autocommit=0 ', 13 * (1 - @@autocommit)),
     LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection)), VERSION()) AS version;

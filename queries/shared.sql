@@ -7,6 +7,7 @@
 -- MarkGate sets what a key is used for, unless that is set already: 1 shared, -n a
 -- semaphore. It makes no semaphore of a key while somebody holds its lease. The reply is 0
 -- if the row is locked or missing, and otherwise 100000 plus what the key is used for now.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(used_for) AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
@@ -20,6 +21,7 @@ ON DUPLICATE KEY UPDATE
 -- It locks the gate shared meanwhile, so that the next writer sees the reader. The reply
 -- is the token, or 0 if the gate is locked, missing, held by a writer or not marked, or
 -- if the server's clock is past not_after, or 1 if the reader's row is still held.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, sqlc.arg(slot), sqlc.arg(owner), sqlc.arg(hold), LAST_INSERT_ID(clock_us()),
   sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(note)
@@ -42,6 +44,7 @@ ON DUPLICATE KEY UPDATE
 -- ReadersOf counts the readers of a key, also the expired ones, and reads how much longer
 -- the last of them may read. A row is idle if it expired longer than its time to live
 -- ago.
+-- It never runs in a caller's transaction.
 SELECT CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0), 0) AS SIGNED) AS readers,
   CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us <= clock_us()), 0) AS SIGNED) AS expired,
   CAST(COALESCE(MAX(IF(CHAR_LENGTH(holds) > 0, expires_us, 0)) - clock_us(), 0) AS SIGNED) AS left_us,
@@ -51,18 +54,21 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0;
 -- name: IdleReaders :many
 -- IdleReaders locks a batch of a key's readers' rows that expired longer than their time
 -- to live ago, except those that somebody has locked.
+-- It never runs in a caller's transaction.
 SELECT slot FROM lockstep_leases FORCE INDEX (PRIMARY)
 WHERE name = sqlc.arg(name) AND slot > 0 AND expires_us + ttl_us < clock_us()
 ORDER BY slot LIMIT ? FOR UPDATE SKIP LOCKED;
 
 -- name: ExpiredReaders :many
 -- ExpiredReaders reads, without a lock, which readers of a key have expired.
+-- It never runs in a caller's transaction.
 SELECT slot FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND CHAR_LENGTH(holds) > 0 AND expires_us <= clock_us()
 LIMIT 9223372036854775807;
 
 -- name: ReapReader :exec
 -- ReapReader ends an expired reader, which can neither renew its lease nor guard a
 -- transaction any more. It skips a reader that guards one now.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, 0, 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = sqlc.arg(slot) AND CHAR_LENGTH(s.holds) > 0
@@ -72,6 +78,7 @@ ON DUPLICATE KEY UPDATE holds = LEFT(lockstep_leases.holds, 0);
 -- name: FreePermits :many
 -- FreePermits reads, without a lock, which permits of a semaphore of n are free. It reads
 -- none if the semaphore has another n.
+-- It never runs in a caller's transaction.
 SELECT s.slot FROM lockstep_leases g JOIN lockstep_leases s ON s.name = g.name
 WHERE g.name = sqlc.arg(name) AND g.slot = 0 AND g.used_for + CAST(sqlc.arg(permits) AS SIGNED) = 0
   AND s.slot BETWEEN 1 AND CAST(sqlc.arg(permits) AS SIGNED) AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= clock_us())
@@ -82,6 +89,7 @@ ORDER BY s.slot LIMIT 1000;
 -- so that the semaphore has that n. The reply is the token, or 0 if the permit is held or
 -- locked, or the gate is locked, or the semaphore has another n, or the server's clock is
 -- past not_after.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards, note)
 SELECT s.name, s.slot, sqlc.arg(owner), sqlc.arg(hold), clock_us(),
   sqlc.arg(ttl_us), clock_us() + CAST(sqlc.arg(ttl_us) AS SIGNED), 0, 0, sqlc.arg(note)
@@ -98,6 +106,7 @@ ON DUPLICATE KEY UPDATE
 -- name: PermitsOf :one
 -- PermitsOf counts the rows of a semaphore's permits and those that are held, and reads
 -- in how long the first permit expires.
+-- It never runs in a caller's transaction.
 SELECT COUNT(*) AS permits,
   CAST(COALESCE(SUM(CHAR_LENGTH(holds) > 0 AND expires_us > clock_us()), 0) AS SIGNED) AS held,
   CAST(COALESCE(MIN(expires_us) - clock_us(), 0) AS SIGNED) AS left_us
@@ -106,6 +115,7 @@ FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot BETWEEN CAST(sqlc.arg(
 -- name: ResizeSemaphore :execlastid
 -- ResizeSemaphore sets the number of permits. The reply is 0 if the row is locked or
 -- missing, 1 if the key is no semaphore, and otherwise 100000 plus the previous number.
+-- It never runs in a caller's transaction.
 INSERT INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT s.name, s.slot, s.owner, s.holds, s.token, 0, 0, CAST(sqlc.arg(used_for) AS SIGNED), 0
 FROM lockstep_leases s WHERE s.name = sqlc.arg(name) AND s.slot = 0 FOR UPDATE SKIP LOCKED
@@ -116,6 +126,7 @@ ON DUPLICATE KEY UPDATE
 -- name: ReaderAmong :one
 -- ReaderAmong finds a reader of a key among a few owners, in the process whose holds
 -- begin so.
+-- It never runs in a caller's transaction.
 SELECT owner FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND owner IN (sqlc.slice(owners))
   AND LOCATE(sqlc.arg(begins), holds) = 1 AND expires_us > clock_us() LIMIT 1;
 
@@ -125,5 +136,6 @@ SELECT owner FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 AND o
 -- has guarded. With the gate locked no row is taken any more, and a free one doesn't change.
 -- The limit counts in place of the session's sql_select_limit, as in the other statements
 -- that have this number.
+-- It never runs in a caller's transaction.
 SELECT slot, owner, CHAR_LENGTH(holds) > 0 AS held, expires_us <= clock_us() AS expired, CAST(token + guards AS SIGNED) AS done
 FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot > 0 ORDER BY slot LIMIT 9223372036854775807;

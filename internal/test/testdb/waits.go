@@ -160,19 +160,23 @@ func (db *DB) innodbStatus(ctx context.Context) (string, error) {
 
 var threadID = regexp.MustCompile(`thread id (\d+),`)
 
-// statusHasWait finds the connection among the transactions of an InnoDB
-// status. Each begins with a line "---TRANSACTION", has a line that begins
-// with "LOCK WAIT" while it waits, and names its connection in a later one.
-func statusHasWait(status string, connID int64) bool {
+// transactionOf returns what an InnoDB status says of the transaction of a connection, or "".
+// Each begins with a line "---TRANSACTION", and names its connection in a later one.
+func transactionOf(status string, connID int64) string {
 	// An earlier section tells of the latest deadlock in the same words.
 	_, transactions, _ := strings.Cut(status, "LIST OF TRANSACTIONS FOR EACH SESSION:")
 	for transaction := range strings.SplitSeq(transactions, "---TRANSACTION") {
-		match := threadID.FindStringSubmatch(transaction)
-		if match != nil && match[1] == fmt.Sprint(connID) {
-			return strings.Contains(transaction, "\nLOCK WAIT ")
+		if match := threadID.FindStringSubmatch(transaction); match != nil && match[1] == fmt.Sprint(connID) {
+			return transaction
 		}
 	}
-	return false
+	return ""
+}
+
+// statusHasWait tells whether a connection waits: a line of its transaction begins with "LOCK
+// WAIT" then.
+func statusHasWait(status string, connID int64) bool {
+	return strings.Contains(transactionOf(status, connID), "\nLOCK WAIT ")
 }
 
 // LockStructs returns how many structures of locks the transaction of a connection has in
@@ -183,15 +187,16 @@ func (db *DB) LockStructs(tb testing.TB, connID int64) int {
 	if err != nil {
 		tb.Fatalf("read InnoDB's status: %v", err)
 	}
-	_, transactions, _ := strings.Cut(status, "LIST OF TRANSACTIONS FOR EACH SESSION:")
-	for transaction := range strings.SplitSeq(transactions, "---TRANSACTION") {
-		match, structs := threadID.FindStringSubmatch(transaction), lockStructs.FindStringSubmatch(transaction)
-		if match != nil && match[1] == fmt.Sprint(connID) && structs != nil {
-			n, _ := strconv.Atoi(structs[1]) // digits
-			return n
-		}
+	return lockStructsOf(transactionOf(status, connID))
+}
+
+func lockStructsOf(transaction string) int {
+	structs := lockStructs.FindStringSubmatch(transaction)
+	if structs == nil {
+		return 0
 	}
-	return 0
+	n, _ := strconv.Atoi(structs[1]) // digits
+	return n
 }
 
 var lockStructs = regexp.MustCompile(`\b(\d+) lock struct\(s\)`)
