@@ -40,7 +40,6 @@ var gaps = []exception{
 	{"TryRLock", "new", levels[2:], missingRow + ": on MySQL, on a pool that isn't guarded"},
 	{"WaitAtMost, Lock", "new", levels[2:], missingRow + ": on MySQL, on a pool that isn't guarded"},
 	{"WaitAtMost, RLock", "new", levels[2:], missingRow + ": on MySQL, on a pool that isn't guarded"},
-	{"AcquireTx", "new, no connection left", levels[1:], "the row can't be made outside of the transaction, and EnsureLease looks for it by a locking read"},
 }
 
 const missingRow = "a plain read of a row that is missing locks its place at SERIALIZABLE"
@@ -201,7 +200,10 @@ var leaseVerbs = slices.Concat(
 		_, err := m.AcquireTx(ctx, r.tx, r.key())
 		return errors.Join(err, grant(m.AcquireTx(ctx, r.tx, r.key())))
 	}}},
-	ofLease("AcquireTx", "new, no connection left", func(r *trial) { r.pool.SetMaxOpenConns(1) }),
+	ofLease("AcquireTx", "free, no connection left", func(r *trial) {
+		r.pool.SetMaxOpenConns(1)
+		r.lease(r.key().String(), 0, 0)
+	}),
 	ofLease("AcquireTx", "free", func(r *trial) { r.lease(r.key().String(), 0, 0) }),
 	ofLease("AcquireTx", "expired", func(r *trial) {
 		r.lease(r.key().String(), 0, 0)
