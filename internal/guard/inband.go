@@ -23,6 +23,10 @@ type Call struct {
 	// Commits: where it raises a token, it commits the transaction with it, if the server
 	// can do both in one statement; see Tx.Finished.
 	Commits bool
+	// Make is the name of a key whose row is made before the transaction, if it is missing:
+	// where the statement goes with BEGIN, which is known to begin a transaction that may
+	// write, in a session that commits by itself what is sent before.
+	Make string
 	// Restores: it restores a variable of the session. Since the session outlives the
 	// transaction, it is sent even if the server has ended that.
 	Restores bool
