@@ -86,9 +86,9 @@ func CommitIfRaised(query string) (string, bool) {
 		"; SELECT LAST_INSERT_ID(); END", verb == "INSERT" || verb == "UPDATE"
 }
 
-// statements returns the statements that begin the transaction. To make a row, SELECT ...
-// INTO looks for it: that waits for nobody, while a condition with a SELECT in it would
-// lock the row.
+// statements returns the statements that begin the transaction. What makes a row waits for
+// nobody: SELECT ... INTO, while a condition with a SELECT in it would lock the row, and an
+// INSERT that leaves it to the lock statement to wait for who is making it.
 func (b Begin) statements() string {
 	text := "START TRANSACTION" + b.access() + "; "
 	if b.Isolation != "" {
@@ -96,8 +96,9 @@ func (b Begin) statements() string {
 	}
 	if b.Make != "" {
 		text = "BEGIN DECLARE lockstep_name VARBINARY(255) DEFAULT " + b.Make + "; DECLARE lockstep_rows INT; " +
+			"DECLARE CONTINUE HANDLER FOR 1205 BEGIN END; " +
 			"SELECT COUNT(*) INTO lockstep_rows FROM lockstep_locks WHERE name = lockstep_name; " +
-			"IF lockstep_rows = 0 THEN INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us) " +
+			"IF lockstep_rows = 0 THEN " + For(NoWait) + "INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us) " +
 			"VALUES (lockstep_name, 0, '-', 0, UNIX_TIMESTAMP() * 1000000); END IF; END; " + text
 	}
 	if b.Again {

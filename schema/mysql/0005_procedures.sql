@@ -22,18 +22,17 @@ DROP PROCEDURE IF EXISTS lockstep_begin_1;
 
 -- lockstep_begin_1 begins a transaction. '' is START TRANSACTION; an isolation level, READ
 -- ONLY, or one behind the other, are what they say. MAKE at the end makes the row of p_name
--- before, in autocommit, if it is missing. SELECT ... INTO looks for it, since that waits for
--- nobody: a condition with a SELECT in it would lock the row. Where another primary of a
--- cluster makes it at the same time (3101), the lock statement finds it or makes it.
+-- before, in autocommit, if it is missing. If somebody has the row, or is making it (3572,
+-- 1213; 3101 on another primary of a cluster), it is left to the lock statement, which waits.
 -- +goose StatementBegin
 CREATE PROCEDURE lockstep_begin_1(p_opening VARCHAR(64), p_name VARBINARY(255))
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
   DECLARE v_rows INT;
-  DECLARE CONTINUE HANDLER FOR 3101 BEGIN END;
+  DECLARE CONTINUE HANDLER FOR 3572, 1213, 3101 BEGIN END;
   IF p_opening LIKE '%MAKE' THEN
-    SELECT COUNT(*) INTO v_rows FROM lockstep_locks WHERE name = p_name;
+    SELECT COUNT(*) INTO v_rows FROM lockstep_locks WHERE name = p_name FOR SHARE NOWAIT;
     IF v_rows = 0 THEN
       INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us)
       VALUES (p_name, 0, '-', 0, UNIX_TIMESTAMP() * 1000000);
