@@ -56,6 +56,7 @@ func TestOpenerStaysPrepared(t *testing.T) {
 			check(t, pool.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name, &n))
 			return n
 		}
+		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 		runs(t, pool, table, key, 16)
 		if n := prepared(); n != 0 {
 			t.Errorf("%d statements are prepared at once", n)

@@ -24,8 +24,9 @@ type Call struct {
 	// can do both in one statement; see Tx.Finished.
 	Commits bool
 	// Make is the name of a key whose row is made before the transaction, if it is missing:
-	// where the statement goes with BEGIN, which is known to begin a transaction that may
-	// write, in a session that commits by itself what is sent before.
+	// where the statement goes with BEGIN and no wrapper has changed it, perhaps to use
+	// another table, where the transaction may write, and where what is sent before it
+	// commits by itself.
 	Make string
 	// Restores: it restores a variable of the session. Since the session outlives the
 	// transaction, it is sent even if the server has ended that.

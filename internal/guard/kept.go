@@ -60,7 +60,7 @@ func (c *conn) readOpener(ctx context.Context, o opener) (*reply, error) {
 // arguments, and these; or nil if it is sent as text, as it is if a wrapper has changed it.
 func (c *conn) keep(ctx context.Context, o opener) (k *kept, prepared opener, args []any) {
 	source := rawsql.SourceOf(ctx)
-	if source == nil || source.Text != o.query || !c.server.MariaDB || o.begin.Again || len(source.Query) > longest {
+	if !source.Unchanged(o.query) || !c.server.MariaDB || o.begin.Again || len(source.Query) > longest {
 		return nil, o, nil
 	}
 	if c.moved {

@@ -152,7 +152,7 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 	}
 	level, _ := isolationOf(c.opening.options)
 	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
-	if call.Make != "" && !begin.ReadOnly && c.status.autocommits() {
+	if call.Make != "" && !begin.ReadOnly && c.status.autocommits() && rawsql.SourceOf(ctx).Unchanged(query) {
 		begin.Make, _ = rawsql.Inline("?", []any{call.Make})
 	}
 	o := opener{begin: begin, exec: exec, query: query}

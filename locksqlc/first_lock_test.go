@@ -1,0 +1,132 @@
+package locksqlc_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// makesBefore tells whether the row of a new key is made before the transaction that its lock
+// begins.
+func makesBefore(db *testdb.DB) bool {
+	return db.Engine() == testdb.MariaDB || hasProcedures(db.Engine())
+}
+
+// rowsOf counts the rows of a key that are committed.
+func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) (n int) {
+	t.Helper()
+	check(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String()).Scan(&n))
+	return n
+}
+
+// TestFirstLockText proves that a lock whose key is known to have a row is sent as it is
+// without anything that makes one.
+func TestFirstLockText(t *testing.T) {
+	makes := regexp.MustCompile("BEGIN DECLARE .* END IF; END; | ?MAKE")
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		base, err := mysql.NewConnector(db.Config())
+		check(t, err)
+		var sent []string
+		note := func(query string) string {
+			if strings.Contains(query, "INSERT INTO lockstep_locks") || strings.Contains(query, "CALL lockstep_") {
+				sent = append(sent, query)
+			}
+			return query
+		}
+		pool := sql.OpenDB(locksqlc.Connector(wrapper{base, func(c connection) driver.Conn { return shown{edited{c, note}} }}))
+		defer func() { check(t, pool.Close()) }()
+		key := uniqueKey(t, "text")
+		for range 3 {
+			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+		}
+		if makesBefore(db) {
+			if len(sent) != 3 || !makes.MatchString(sent[0]) {
+				t.Fatalf("sent: %q", sent)
+			}
+			sent[0] = makes.ReplaceAllString(sent[0], "")
+		}
+		if got := slices.Compact(sent[len(sent)-3:]); len(got) != 1 || makes.MatchString(got[0]) {
+			t.Errorf("sent: %q", sent)
+		}
+	})
+}
+
+// TestFirstLockMakesItsRow proves when the row of a new key is made before the transaction,
+// and outlives its rollback: not where the program has chosen what a statement before BEGIN
+// would do away with, nor where it would not commit, nor in a transaction that writes nothing.
+func TestFirstLockMakesItsRow(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, c := range []struct {
+			before   string // sent on the connection
+			options  *sql.TxOptions
+			inside   string // sent in the transaction, before the lock
+			isolated string // the level that it runs at
+			made     bool
+		}{
+			{made: true},
+			{before: "SELECT 1", made: true},
+			{before: "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", isolated: "SERIALIZABLE"},
+			{before: "SET @@" + map[testdb.Engine]string{testdb.MariaDB: "tx_isolation", testdb.MySQL: "transaction_isolation"}[db.Engine()] + " = 'SERIALIZABLE'", isolated: "SERIALIZABLE"},
+			{before: "LOCK TABLES lockstep_centers READ"},
+			{before: "SET autocommit = 0"},
+			{before: "SET completion_type = 1"},
+			{inside: "SELECT 1"},
+			{options: &sql.TxOptions{Isolation: sql.LevelReadUncommitted}, isolated: "READ UNCOMMITTED", made: true},
+			{options: &sql.TxOptions{Isolation: sql.LevelReadCommitted}, isolated: "READ COMMITTED", made: true},
+			{options: &sql.TxOptions{Isolation: sql.LevelSerializable}, isolated: "SERIALIZABLE", made: true},
+		} {
+			conn := takeConn(t, newPool(t, db.AdminConfig(), true))
+			if c.before != "" {
+				exec(t, conn, c.before)
+			}
+			tx, err := conn.BeginTx(context.WithoutCancel(t.Context()), c.options)
+			check(t, err)
+			defer func() { _ = tx.Rollback() }()
+			if c.inside != "" {
+				exec(t, tx, c.inside)
+			}
+			key := uniqueKey(t, rand.Text())
+			_, err = join(t, tx).Lock(t.Context(), key)
+			check(t, err)
+			if n := rowsOf(t, db, key); n == 1 != (c.made && makesBefore(db)) {
+				t.Errorf("%+v: %d rows while the lock is held", c, n)
+			}
+			level, id := "", testdb.ConnID(t, tx)
+			testdb.Await(time.Minute, func() bool { // the server doesn't show it at once
+				testdb.Refresh()
+				return db.Admin().QueryRowContext(t.Context(), "SELECT trx_isolation_level FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = ?", id).Scan(&level) == nil
+			})
+			if c.isolated == "" {
+				c.isolated = "REPEATABLE READ"
+			}
+			if level != c.isolated {
+				t.Errorf("%+v: it runs at %s", c, level)
+			}
+			check(t, tx.Rollback())
+		}
+		conn := takeConn(t, newPool(t, db.AdminConfig(), true))
+		key := uniqueKey(t, rand.Text())
+		tx, err := conn.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
+		check(t, err)
+		if _, err := join(t, tx).Lock(t.Context(), key); !errors.Is(err, txlock.ErrReadOnly) {
+			t.Errorf("in a transaction that writes nothing: %v", err)
+		}
+		check(t, tx.Rollback())
+		if n := rowsOf(t, db, key); n != 0 {
+			t.Error("a transaction that writes nothing has made a row")
+		}
+	})
+}
