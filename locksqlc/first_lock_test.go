@@ -25,6 +25,13 @@ func makesBefore(db *testdb.DB) bool {
 	return db.Engine() == testdb.MariaDB || hasProcedures(db.Engine())
 }
 
+// onOwn runs a test on databases of its own: where another test has locked the place of a row,
+// the row is made by its lock.
+func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) { test(t, testdb.Shared(t, db.Engine()).Open(t)) })
+}
+
 // rowsOf counts the rows of a key that are committed.
 func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) (n int) {
 	t.Helper()
@@ -36,7 +43,7 @@ func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) (n int) {
 // without anything that makes one.
 func TestFirstLockText(t *testing.T) {
 	makes := regexp.MustCompile("BEGIN DECLARE .* END IF; END; | ?MAKE")
-	onServers(t, func(t *testing.T, db *testdb.DB) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		base, err := mysql.NewConnector(db.Config())
 		check(t, err)
 		var sent []string
@@ -68,7 +75,7 @@ func TestFirstLockText(t *testing.T) {
 // and outlives its rollback: not where the program has chosen what a statement before BEGIN
 // would do away with, nor where it would not commit, nor in a transaction that writes nothing.
 func TestFirstLockMakesItsRow(t *testing.T) {
-	onServers(t, func(t *testing.T, db *testdb.DB) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		for _, c := range []struct {
 			before   string // sent on the connection
 			options  *sql.TxOptions
@@ -128,5 +135,71 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 		if n := rowsOf(t, db, key); n != 0 {
 			t.Error("a transaction that writes nothing has made a row")
 		}
+	})
+}
+
+// lockNew locks a key as the first statement of a transaction, rolls back, and tells whether
+// its row is there then.
+func lockNew(t *testing.T, db *testdb.DB, conn *sql.Conn, key txlock.Key, inside string) bool {
+	t.Helper()
+	tx, err := conn.BeginTx(t.Context(), nil)
+	check(t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = join(t, tx).Lock(t.Context(), key)
+	check(t, err)
+	if inside != "" {
+		exec(t, tx, inside)
+	}
+	check(t, tx.Rollback())
+	return rowsOf(t, db, key) == 1
+}
+
+// TestFirstLockAfterSet proves that a SET hinders one transaction, and one inside of a
+// transaction none.
+func TestFirstLockAfterSet(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		conn := takeConn(t, newPool(t, db.Config(), true))
+		exec(t, conn, "SET @lockstep = 1")
+		for i, want := range []bool{false, true, true} {
+			if got := lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @lockstep = 2"); got != (want && makesBefore(db)) {
+				t.Errorf("transaction %d: the row is there: %t", i, got)
+			}
+		}
+	})
+}
+
+// TestFirstLockOfARowThatIsGone proves that a row which the process knew, and which is gone
+// since, is made before the second transaction that locks it.
+func TestFirstLockOfARowThatIsGone(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		conn, key := takeConn(t, newPool(t, db.Config(), true)), uniqueKey(t, "gone")
+		lockNew(t, db, conn, key, "")
+		if lockNew(t, db, conn, key, ""); makesBefore(db) {
+			db.Exec(t, "DELETE FROM lockstep_locks WHERE name = '"+key.String()+"'")
+		}
+		for i, want := range []bool{false, true} {
+			if got := lockNew(t, db, conn, key, ""); got != (want && makesBefore(db)) {
+				t.Errorf("transaction %d: the row is there: %t", i, got)
+			}
+		}
+	})
+}
+
+// TestFirstTryWaitsForNoGap tries a new key whose place is locked by another, where the server
+// would let an INSERT wait for more than a day.
+func TestFirstTryWaitsForNoGap(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		key := uniqueKey(t, "gap")
+		holder := begin(t, newPool(t, db.AdminConfig(), false))
+		exec(t, holder, "SELECT name FROM lockstep_locks WHERE name = '"+key.String()+"' FOR UPDATE")
+		pool := newPool(t, db.Config(func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "100000"} }), true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		tx := begin(t, pool)
+		if _, err := join(t, tx).TryLock(ctx, key); !errors.Is(err, txlock.ErrBusy) {
+			t.Error(err)
+		}
+		check(t, tx.Rollback())
+		check(t, holder.Rollback())
 	})
 }

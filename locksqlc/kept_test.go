@@ -76,6 +76,16 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 37 {
 			t.Errorf("%d rows", n)
 		}
+		before = trips.Count()
+		for i := range 20 { // the first lock of a key is another opener
+			runs(t, pool, table, txlock.Named(key.String()+string(rune(0x80+i))), 1)
+		}
+		if n := trips.Count() - before; n != 3*20+1 {
+			t.Errorf("%d round trips of 20 transactions with new keys", n)
+		}
+		if n := prepared(); n != 2 {
+			t.Errorf("%d statements were prepared", n)
+		}
 	})
 }
 

@@ -195,7 +195,7 @@ func TestManyFirstLocks(t *testing.T) {
 				if engine == testdb.MySQL && testdb.WithoutProcedures() {
 					return // there the row is made in the transaction
 				}
-				pool, key := guarded(t, testdb.Open(t, engine)), txlock.Named("first/"+name)
+				pool, key := guarded(t, testdb.Shared(t, engine).Open(t)), txlock.Named("first/"+name)
 				var all sync.WaitGroup
 				for range 30 {
 					tx, scope := begin(t, pool)
