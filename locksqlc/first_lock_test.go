@@ -203,3 +203,21 @@ func TestFirstTryWaitsForNoGap(t *testing.T) {
 		check(t, holder.Rollback())
 	})
 }
+
+// BenchmarkFirstLock is a transaction with the lock of a new key, and of one that is known.
+func BenchmarkFirstLock(b *testing.B) {
+	for _, engine := range testdb.Engines() {
+		pool := newPool(b, testdb.Open(b, engine).Config(), true)
+		pool.SetMaxOpenConns(1)
+		for name, key := range map[string]func() txlock.Key{
+			"new":   func() txlock.Key { return txlock.Named("first:" + rand.Text()) },
+			"known": func() txlock.Key { return txlock.Named("first:known") },
+		} {
+			b.Run(string(engine)+"/"+name, func(b *testing.B) {
+				for b.Loop() {
+					check(b, locksqlc.Run(b.Context(), pool, []txlock.Key{key()}, func(*sql.Tx) error { return nil }))
+				}
+			})
+		}
+	}
+}

@@ -21,6 +21,13 @@ import (
 // transaction holds already costs no statement on a guarded pool, and keeps its
 // token.
 //
+// The row of a key that is locked for the first time is made in the same round trip,
+// before the transaction, so that it stays if that rolls back; where Lock, RLock or
+// CompareAndBump begins the transaction on a guarded pool. (On MySQL that takes the
+// procedures, and no limit by WaitAtMost. TryLock does so on MariaDB.) After another
+// statement, behind a SET TRANSACTION of the program, on Galera and on a plain pool the
+// transaction makes it: see Ensure.
+//
 // It may return ErrWaitTimeout, ErrDeadlock, ErrStaleSnapshot, ErrUpgrade,
 // ErrTxDoomed, ErrNoTransaction, ErrOpenRows, ErrReadOnly, ErrSchema and
 // ErrInvalidKey; each says what becomes of the transaction. When the context ends

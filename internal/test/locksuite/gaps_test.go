@@ -196,6 +196,10 @@ func TestManyFirstLocks(t *testing.T) {
 					return // there the row is made in the transaction
 				}
 				pool, key := guarded(t, testdb.Shared(t, engine).Open(t)), txlock.Named("first/"+name)
+				tx, scope := begin(t, pool) // the first RLock of a process asks something in its transaction
+				if err := errors.Join(lock(t.Context(), scope, txlock.Named("another")), tx.Rollback()); err != nil {
+					t.Fatal(err)
+				}
 				var all sync.WaitGroup
 				for range 30 {
 					tx, scope := begin(t, pool)
