@@ -56,6 +56,7 @@ func TestOpenerStaysPrepared(t *testing.T) {
 			check(t, pool.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name, &n))
 			return n
 		}
+		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
 		runs(t, pool, table, key, 16)
 		if n := prepared(); n != 0 {
 			t.Errorf("%d statements are prepared at once", n)
@@ -74,6 +75,16 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		}
 		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 37 {
 			t.Errorf("%d rows", n)
+		}
+		before = trips.Count()
+		for i := range 20 { // the first lock of a key is another opener
+			runs(t, pool, table, txlock.Named(key.String()+string(rune(0x80+i))), 1)
+		}
+		if n := trips.Count() - before; n != 3*20+1 {
+			t.Errorf("%d round trips of 20 transactions with new keys", n)
+		}
+		if n := prepared(); n != 2 {
+			t.Errorf("%d statements were prepared", n)
 		}
 	})
 }

@@ -51,6 +51,9 @@ var tripsCounted = []tripped{
 	{"RunTx", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.RunTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, []txlock.Key{key}, write)
 	}, 3, 5},
+	{"Run of a new key", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
+		return locksqlc.Run(ctx, db, []txlock.Key{besides(key, rand.Text())}, write)
+	}, 3, 5},
 	{"Run of three keys", func(ctx context.Context, db *sql.DB, key txlock.Key, write func(tx *sql.Tx) error) error {
 		return locksqlc.Run(ctx, db, []txlock.Key{key, besides(key, "a"), besides(key, "b")}, write)
 	}, 3, 5},

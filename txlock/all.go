@@ -14,7 +14,8 @@ import (
 
 // LockAll takes the locks of all keys exclusively, but shared those that Shared has marked,
 // in one order for every transaction, so that calls of LockAll and RLockAll don't deadlock
-// among themselves on keys that have been locked before. It waits for each in turn, at
+// among themselves on keys that have been locked before. Rows of several new keys it makes in
+// the transaction: see Ensure. It waits for each in turn, at
 // most for WaitAtMost in all, and takes all or none of them: when it fails, locks that it
 // has waited for may stay with the transaction until its end, but none is granted. The
 // grants are in the order of the keys, which they name without the mark; a key given twice

@@ -14,10 +14,13 @@ import (
 )
 
 // Ensure makes the rows of named keys beforehand, on a connection of its own and
-// outside of any transaction. Nobody needs it for correctness: it spares the
-// waiters of a key's very first transaction an ErrDeadlock, should that roll
-// back, and lets the first shared and bounded locks of this process take the
-// short way. Hashed keys have their rows already.
+// outside of any transaction. Nobody needs it for correctness. It lets the first
+// shared and bounded locks of this process take the short way. And where a
+// transaction would make the row of a new key itself, it spares the others what
+// follows if that rolls back: of the waiters all but one get ErrDeadlock, and that
+// one keeps new keys beside it waiting until it ends. On a guarded pool a lock that
+// begins its transaction makes the row before it, as Scope.Lock tells. Hashed keys
+// have their rows already.
 //
 // It waits for nobody who holds one of the keys. It returns ErrInvalidKey,
 // ErrSchema and ErrReadOnly, and the errors of the driver.

@@ -21,6 +21,13 @@ import (
 // transaction holds already costs no statement on a guarded pool, and keeps its
 // token.
 //
+// The row of a key that is locked for the first time is made in the same round trip,
+// before the transaction, so that it stays if that rolls back; where Lock, RLock or
+// CompareAndBump begins the transaction on a guarded pool. (On MySQL that takes the
+// procedures, and no limit by WaitAtMost. TryLock does so on MariaDB.) After another
+// statement, behind a SET TRANSACTION of the program, on Galera and on a plain pool the
+// transaction makes it: see Ensure.
+//
 // It may return ErrWaitTimeout, ErrDeadlock, ErrStaleSnapshot, ErrUpgrade,
 // ErrTxDoomed, ErrNoTransaction, ErrOpenRows, ErrReadOnly, ErrSchema and
 // ErrInvalidKey; each says what becomes of the transaction. When the context ends
@@ -245,6 +252,7 @@ func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db gen.DBTX) 
 		if err != nil || token != made {
 			break
 		}
+		known.drop(a.server.Name, a.record)
 		call, sending, db = guard.Call{}, a.then(ctx), a.tx
 	}
 	switch {
@@ -302,8 +310,17 @@ func (s *state) mayBeRefused(snapshot bool) bool {
 }
 
 // fresh marks the statement that takes the row. Where no snapshot guard follows,
-// it is sent only if nothing was read before, which another goroutine might have.
-func (a *attempt) fresh() guard.Call { return guard.Call{Fresh: !a.snapshot, Commits: a.commits} }
+// it is sent only if nothing was read before, which another goroutine might have. A row
+// that may be missing is made before, so that it outlives a rollback; with a limit only
+// where that limits the waits of an INSERT, and not its commit as well.
+func (a *attempt) fresh() guard.Call {
+	call := guard.Call{Fresh: !a.snapshot, Commits: a.commits}
+	limits := a.server.MariaDB && !a.server.RollbackOnTimeout
+	if (limits || !a.bounded()) && !known.has(a.server.Name, a.record) {
+		call.Make = a.name
+	}
+	return call
+}
 
 // first is the context of that statement.
 func (a *attempt) first(ctx context.Context) context.Context { return a.own(ctx, a.fresh()) }

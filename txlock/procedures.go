@@ -112,6 +112,9 @@ func (a *attempt) granted(r outcome, err error) (uint64, error) {
 	case r.what.V == "other":
 		return 0, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, r.old.V, r.token.V)
 	}
+	if r.what.V == "made" {
+		known.drop(a.server.Name, a.record)
+	}
 	committed := r.what.V == "granted" && !a.snapshot && !a.shared
 	if r.old.Valid {
 		committed = r.old.V > 0

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -181,6 +182,22 @@ func TestTriesOfNewKeys(t *testing.T) {
 			if granted[i] == 0 {
 				t.Errorf("key %d was granted to nobody", i)
 			}
+		}
+	})
+}
+
+// TestRowThatAnotherPrimaryMakes refuses to make rows before a transaction, as the commit of a
+// cluster with several primaries does where another one makes the row at the same time, and as
+// a deadlock does. The lock itself makes the row then.
+func TestRowThatAnotherPrimaryMakes(t *testing.T) {
+	onMySQL(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db, true)
+		for _, number := range []string{"3101", "1213"} {
+			db.Exec(t, "CREATE TRIGGER refuses BEFORE INSERT ON lockstep_locks FOR EACH ROW BEGIN IF NEW.conn_id = 0 THEN SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = "+number+"; END IF; END")
+			if err := locksqlc.Run(t.Context(), pool, []txlock.Key{named()}, func(*sql.Tx) error { return nil }); err != nil {
+				t.Errorf("%s: %v", number, err)
+			}
+			db.Exec(t, "DROP TRIGGER refuses")
 		}
 	})
 }

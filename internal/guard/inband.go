@@ -23,6 +23,11 @@ type Call struct {
 	// Commits: where it raises a token, it commits the transaction with it, if the server
 	// can do both in one statement; see Tx.Finished.
 	Commits bool
+	// Make is the name of a key whose row is made before the transaction, if it is missing:
+	// where the statement goes with BEGIN and no wrapper has changed it, perhaps to use
+	// another table, where the transaction may write, and where what is sent before it
+	// commits by itself.
+	Make string
 	// Restores: it restores a variable of the session. Since the session outlives the
 	// transaction, it is sent even if the server has ended that.
 	Restores bool

@@ -40,6 +40,7 @@ type statement struct {
 	reopens   bool   // it may end the transaction and begin another, which no reply tells
 	unseen    bool   // it may set savepoints and roll back to them
 	uses      bool   // it chooses a database
+	sets      bool   // it is a SET that can't end the transaction
 	end       ending
 }
 
@@ -115,7 +116,7 @@ func (s statement) and(next statement) statement {
 	case s.kind == kindUncertain:
 		next.name = s.name
 	}
-	next.reopens, next.unseen, next.uses = next.reopens || s.reopens, next.unseen || s.unseen, next.uses || s.uses
+	next.reopens, next.unseen, next.uses, next.sets = next.reopens || s.reopens, next.unseen || s.unseen, next.uses || s.uses, next.sets || s.sets
 	switch {
 	case s.end == endCommitted, next.end == endRolledBack:
 		next.end = s.end
@@ -167,7 +168,7 @@ func judgeWords(query string) (s statement, certain bool) {
 		}
 		s.reopens, s.end = true, endUnknown
 	case w[0] == "SET":
-		s.kind = kindPlain
+		s.kind, s.sets = kindPlain, true
 	case w[0] == "SAVEPOINT":
 		s.kind, s.savepoint = kindSavepoint, sqltext.LastName(query)
 	case w[0] == "RELEASE" && has(w[1:], "SAVEPOINT"):

@@ -47,8 +47,8 @@ const (
 
 // readOpener sends an opener, and reads the reply to its end.
 func (c *conn) readOpener(ctx context.Context, o opener) (*reply, error) {
-	if k, source := c.keep(ctx, o); k != nil {
-		if r, err := c.readKept(ctx, o, k, source); r != nil || err != nil {
+	if k, prepared, args := c.keep(ctx, o); k != nil {
+		if r, err := c.readKept(ctx, prepared, k, args); r != nil || err != nil {
 			return r, err
 		}
 	}
@@ -56,26 +56,29 @@ func (c *conn) readOpener(ctx context.Context, o opener) (*reply, error) {
 	return read(ctx, c.base, text)
 }
 
-// keep counts a use of an opener, and returns what is kept of it and its arguments, or nil
-// if it is sent as text, as it is if a wrapper has changed it.
-func (c *conn) keep(ctx context.Context, o opener) (*kept, *rawsql.Source) {
+// keep counts a use of an opener, and returns what is kept of it, the opener without its
+// arguments, and these; or nil if it is sent as text, as it is if a wrapper has changed it.
+func (c *conn) keep(ctx context.Context, o opener) (k *kept, prepared opener, args []any) {
 	source := rawsql.SourceOf(ctx)
-	if source == nil || source.Text != o.query || !c.server.MariaDB || o.begin.Again || len(source.Query) > longest {
-		return nil, nil
+	if !source.Unchanged(o.query) || !c.server.MariaDB || o.begin.Again || len(source.Query) > longest {
+		return nil, o, nil
 	}
 	if c.moved {
 		c.forget()
 	}
-	o.query = source.Query
-	k := c.kept[o]
+	o.query, args = source.Query, source.Args
+	if o.begin.Make != "" {
+		o.begin.Make, args = "?", append([]any{[]byte(c.call(ctx).Make)}, args...)
+	}
+	k = c.kept[o]
 	if k == nil {
 		k = c.remember(o)
 	}
 	k.uses++
 	if k.asText || k.uses <= usesAsText && !c.pool.rules.KeepAtOnce {
-		return nil, nil
+		return nil, o, nil
 	}
-	return k, source
+	return k, o, args
 }
 
 // remember notes an opener. If there are too many, it takes the place of those that are not
@@ -109,20 +112,20 @@ func (c *conn) forget() {
 
 // readKept executes an opener that is prepared, or prepares it before. It returns neither a
 // reply nor an error if the server doesn't take it so: then it was not executed.
-func (c *conn) readKept(ctx context.Context, o opener, k *kept, source *rawsql.Source) (*reply, error) {
+func (c *conn) readKept(ctx context.Context, o opener, k *kept, args []any) (*reply, error) {
 	if k.stmt == nil {
-		if err := c.prepareKept(ctx, o, k, source); err != nil || k.asText {
+		if err := c.prepareKept(ctx, o, k); err != nil || k.asText {
 			return nil, err
 		}
 	}
-	args := make([]driver.NamedValue, len(source.Args))
-	for i, arg := range source.Args {
-		args[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
-		if err := c.CheckNamedValue(&args[i]); err != nil {
+	values := make([]driver.NamedValue, len(args))
+	for i, arg := range args {
+		values[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
+		if err := c.CheckNamedValue(&values[i]); err != nil {
 			return nil, err
 		}
 	}
-	rows, err := k.stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
+	rows, err := k.stmt.(driver.StmtQueryContext).QueryContext(ctx, values)
 	if rawsql.NotPrepared(err) {
 		k.stmt, k.uses = nil, 0
 		return nil, nil
@@ -131,13 +134,12 @@ func (c *conn) readKept(ctx context.Context, o opener, k *kept, source *rawsql.S
 }
 
 // prepareKept prepares an opener. If the server refuses that, it stays text.
-func (c *conn) prepareKept(ctx context.Context, o opener, k *kept, source *rawsql.Source) error {
+func (c *conn) prepareKept(ctx context.Context, o opener, k *kept) error {
 	k.asText = true
 	preparer, ok := c.base.(driver.ConnPrepareContext)
 	if !ok {
 		return nil
 	}
-	o.query = source.Query
 	text, _ := o.text(true)
 	stmt, err := preparer.PrepareContext(ctx, text)
 	switch {

@@ -141,7 +141,8 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 	if !c.opening.pending || len(args) > 0 || !c.status.flags.IsValid() {
 		return opener{}, false
 	}
-	if call := c.call(ctx); call == nil || call.Restores {
+	call := c.call(ctx)
+	if call == nil || call.Restores {
 		return opener{}, false
 	}
 	if c.server.MariaDB {
@@ -151,6 +152,9 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 	}
 	level, _ := isolationOf(c.opening.options)
 	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
+	if call.Make != "" && !begin.ReadOnly && c.status.autocommits() && rawsql.SourceOf(ctx).Unchanged(query) {
+		begin.Make, _ = rawsql.Inline("?", []any{call.Make})
+	}
 	o := opener{begin: begin, exec: exec, query: query}
 	return o, o.mergeable(c.server.MariaDB)
 }

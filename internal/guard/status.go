@@ -17,10 +17,14 @@ type status struct {
 	nested bool          // the base is a guarded connection, too
 	told   bool          // the reply to the BEGIN of the current transaction had the flag
 	open   bool          // a transaction was open after the last statement, as far as is known
+	chosen bool          // the program may have sent SET TRANSACTION or LOCK TABLES since the last BEGIN
 }
 
-// inTransactionFlag is SERVER_STATUS_IN_TRANS.
-const inTransactionFlag = 0x0001
+// SERVER_STATUS_IN_TRANS and SERVER_STATUS_AUTOCOMMIT.
+const (
+	inTransactionFlag = 0x0001
+	autocommitFlag    = 0x0002
+)
 
 // statusOf finds the flags of a connection, also inside wrappers that show what they wrap
 // by a method Raw, as those of XSAM/otelsql do.
@@ -80,7 +84,13 @@ func OpenAtLastReply(tx any) (open, told bool) {
 // trust is called when a transaction has begun. If the reply has the flag, it is trusted
 // from now on; a wrapper may not pass the flags on.
 func (s *status) trust() {
-	s.told, s.open = s.inReply(), true
+	s.told, s.open, s.chosen = s.inReply(), true, false
+}
+
+// autocommits tells whether a statement before BEGIN is a transaction of its own, and one that
+// takes nothing away from the next: what SET TRANSACTION has chosen is for one only.
+func (s *status) autocommits() bool {
+	return !s.chosen && s.flags.IsValid() && s.flags.Uint()&autocommitFlag != 0
 }
 
 // inReply tells whether the last reply that wasn't an error has the flag.

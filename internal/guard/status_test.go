@@ -84,6 +84,12 @@ func TestStatusOfDriver(t *testing.T) {
 				t.Error("after a query the reply says that no transaction is open")
 			}
 			expect("ROLLBACK", false)
+			for _, on := range []string{"0", "1"} {
+				expect("SET autocommit = "+on, false)
+				if s.autocommits() != (on == "1") {
+					t.Errorf("after autocommit = %s the reply says otherwise", on)
+				}
+			}
 		})
 		t.Run(string(engine)+"/plain", func(t *testing.T) {
 			t.Parallel()

@@ -26,6 +26,7 @@ func (c *conn) before(ctx context.Context, s statement) error {
 	if err := c.begun(ctx); err != nil || call != nil {
 		return err
 	}
+	c.status.chosen = c.status.chosen || s.kind == kindUncertain || s.sets && (c.tx == nil || !c.status.open)
 	return c.bracket(ctx, s)
 }
 

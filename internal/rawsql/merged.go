@@ -12,6 +12,9 @@ type Begin struct {
 	ReadOnly bool
 	// Again rolls back first what an attempt before this one has left open.
 	Again bool
+	// Make makes the row of a named key before, outside of the transaction, if it is
+	// missing. It is the name as SQL has it: a literal, or a question mark.
+	Make string
 }
 
 // Compound returns the statement inside a compound statement that begins the transaction
@@ -38,14 +41,19 @@ func (b Begin) Compounds(query string, reply bool) bool {
 }
 
 // Call returns the call of a procedure of lockstep's with its first argument, NULL,
-// replaced by the way to begin. It returns false for any other statement. What an attempt
-// before has left open is rolled back by a statement of its own.
+// replaced by the way to begin, to which the row to make is the name in its arguments. It
+// returns false for any other statement. What an attempt before has left open is rolled back
+// by a statement of its own.
 func (b Begin) Call(query string) (string, bool) {
 	name, arguments, ok := strings.Cut(uncommented(query), "(NULL")
 	if !ok || b.Again || !strings.HasPrefix(name, "CALL lockstep_") {
 		return "", false
 	}
-	return name + "('" + strings.TrimSpace(b.Isolation+b.access()) + "'" + arguments, true
+	opening := b.Isolation + b.access()
+	if b.Make != "" {
+		opening += " MAKE"
+	}
+	return name + "('" + strings.TrimSpace(opening) + "'" + arguments, true
 }
 
 // CommitCall returns the call of lockstep_compare_1 with its last argument, 0, replaced by
@@ -78,11 +86,20 @@ func CommitIfRaised(query string) (string, bool) {
 		"; SELECT LAST_INSERT_ID(); END", verb == "INSERT" || verb == "UPDATE"
 }
 
-// statements returns the statements that begin the transaction.
+// statements returns the statements that begin the transaction. What makes a row waits for
+// nobody: SELECT ... INTO, while a condition with a SELECT in it would lock the row, and an
+// INSERT that leaves it to the lock statement to wait for who is making it.
 func (b Begin) statements() string {
 	text := "START TRANSACTION" + b.access() + "; "
 	if b.Isolation != "" {
 		text = "SET TRANSACTION ISOLATION LEVEL " + b.Isolation + "; " + text
+	}
+	if b.Make != "" {
+		text = "BEGIN DECLARE lockstep_name VARBINARY(255) DEFAULT " + b.Make + "; DECLARE lockstep_rows INT; " +
+			"DECLARE CONTINUE HANDLER FOR 1205 BEGIN END; " +
+			"SELECT COUNT(*) INTO lockstep_rows FROM lockstep_locks WHERE name = lockstep_name; " +
+			"IF lockstep_rows = 0 THEN " + For(NoWait) + "INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us) " +
+			"VALUES (lockstep_name, 0, '-', 0, UNIX_TIMESTAMP() * 1000000); END IF; END; " + text
 	}
 	if b.Again {
 		text = "ROLLBACK; " + text

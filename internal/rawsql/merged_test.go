@@ -22,6 +22,12 @@ func TestBegin(t *testing.T) {
 	}{
 		{exec, Begin{}, "-- name: X :exec\nINSERT INTO t\n", "BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; INSERT INTO t RETURNING LAST_INSERT_ID(); END"},
 		{exec, Begin{}, For(NoWait) + "-- name: X\nUPDATE t\n", "SET STATEMENT innodb_lock_wait_timeout=0 FOR BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); START TRANSACTION; UPDATE t; SELECT LAST_INSERT_ID(), ROW_COUNT(); END"},
+		{rows, Begin{Make: "?", Isolation: "SERIALIZABLE", Again: true}, "SELECT 1", "BEGIN NOT ATOMIC ROLLBACK; " +
+			"BEGIN DECLARE lockstep_name VARBINARY(255) DEFAULT ?; DECLARE lockstep_rows INT; DECLARE CONTINUE HANDLER FOR 1205 BEGIN END; " +
+			"SELECT COUNT(*) INTO lockstep_rows FROM lockstep_locks WHERE name = lockstep_name; " +
+			"IF lockstep_rows = 0 THEN SET STATEMENT innodb_lock_wait_timeout=0 FOR INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us) " +
+			"VALUES (lockstep_name, 0, '-', 0, UNIX_TIMESTAMP() * 1000000); END IF; END; " +
+			"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; START TRANSACTION; SELECT 1; END"},
 		{exec, Begin{}, "SELECT 1", ""},
 		{exec, Begin{}, "INSERT INTO t -- app='shop'", ""},
 		{rows, Begin{}, "SELECT 1 # app='shop'", ""},
@@ -32,6 +38,8 @@ func TestBegin(t *testing.T) {
 		{Begin.Call, Begin{}, "CALL lockstep_lock_1(NULL, X'00')", "CALL lockstep_lock_1('', X'00')"},
 		{Begin.Call, Begin{ReadOnly: true}, "CALL lockstep_lock_1(NULL, 1, NULL)", "CALL lockstep_lock_1('READ ONLY', 1, NULL)"},
 		{Begin.Call, Begin{Isolation: "SERIALIZABLE", ReadOnly: true}, "CALL lockstep_lock_1(NULL)", "CALL lockstep_lock_1('SERIALIZABLE READ ONLY')"},
+		{Begin.Call, Begin{Make: "X'00'"}, "CALL lockstep_lock_1(NULL, X'00')", "CALL lockstep_lock_1('MAKE', X'00')"},
+		{Begin.Call, Begin{Isolation: "SERIALIZABLE", Make: "X'00'"}, "CALL lockstep_lock_1(NULL)", "CALL lockstep_lock_1('SERIALIZABLE MAKE')"},
 		{Begin.Call, full, "CALL lockstep_lock_1(NULL)", ""},
 		{Begin.Call, Begin{}, "CALL pay(NULL)", ""},
 		{Begin.Call, Begin{}, "CALL lockstep_end_1(X'00')", ""},

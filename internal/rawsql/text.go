@@ -35,6 +35,9 @@ type Source struct {
 	Text  string // with the arguments in it
 }
 
+// Unchanged tells whether no wrapper has changed the statement on its way.
+func (s *Source) Unchanged(text string) bool { return s != nil && s.Text == text }
+
 type sourceKey struct{}
 
 // Value returns the source itself for its key.

@@ -21,12 +21,23 @@ DROP PROCEDURE IF EXISTS lockstep_begin_1;
 -- +goose StatementEnd
 
 -- lockstep_begin_1 begins a transaction. '' is START TRANSACTION; an isolation level, READ
--- ONLY, or one behind the other, are what they say.
+-- ONLY, or one behind the other, are what they say. MAKE at the end makes the row of p_name
+-- before, in autocommit, if it is missing. If somebody has the row, or is making it (3572,
+-- 1213; 3101 on another primary of a cluster), it is left to the lock statement, which waits.
 -- +goose StatementBegin
-CREATE PROCEDURE lockstep_begin_1(p_opening VARCHAR(64))
+CREATE PROCEDURE lockstep_begin_1(p_opening VARCHAR(64), p_name VARBINARY(255))
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
+  DECLARE v_rows INT;
+  DECLARE CONTINUE HANDLER FOR 3572, 1213, 3101 BEGIN END;
+  IF p_opening LIKE '%MAKE' THEN
+    SELECT COUNT(*) INTO v_rows FROM lockstep_locks WHERE name = p_name FOR SHARE NOWAIT;
+    IF v_rows = 0 THEN
+      INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us)
+      VALUES (p_name, 0, '-', 0, UNIX_TIMESTAMP() * 1000000);
+    END IF;
+  END IF;
   IF p_opening LIKE 'READ UNCOMMITTED%' THEN
     SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED;
   ELSEIF p_opening LIKE 'READ COMMITTED%' THEN
@@ -89,7 +100,7 @@ BEGIN
   IF p_opening = '' THEN
     START TRANSACTION;
   ELSEIF p_opening IS NOT NULL THEN
-    CALL lockstep_begin_1(p_opening);
+    CALL lockstep_begin_1(p_opening, p_name);
   END IF;
   IF p_slot IS NULL THEN
     INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
@@ -138,7 +149,7 @@ BEGIN
   IF p_opening = '' THEN
     START TRANSACTION;
   ELSEIF p_opening IS NOT NULL THEN
-    CALL lockstep_begin_1(p_opening);
+    CALL lockstep_begin_1(p_opening, p_name);
   END IF;
   IF p_slot IS NULL THEN
     INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
@@ -192,7 +203,7 @@ try: BEGIN
   IF p_opening = '' THEN
     START TRANSACTION;
   ELSEIF p_opening IS NOT NULL THEN
-    CALL lockstep_begin_1(p_opening);
+    CALL lockstep_begin_1(p_opening, p_name);
   ELSEIF p_look > 0 THEN
     IF p_look = 1 THEN
       SELECT token INTO v_old FROM lockstep_locks WHERE name = p_name;
@@ -215,7 +226,7 @@ try: BEGIN
   IF v_token IS NULL THEN
     IF p_opening IS NOT NULL THEN
       ROLLBACK;
-      CALL lockstep_begin_1(p_opening);
+      CALL lockstep_begin_1(p_opening, p_name);
     END IF;
     SELECT 0, 'missing', v_old;
     LEAVE try;
@@ -255,7 +266,7 @@ BEGIN
   IF p_opening = '' THEN
     START TRANSACTION;
   ELSEIF p_opening IS NOT NULL THEN
-    CALL lockstep_begin_1(p_opening);
+    CALL lockstep_begin_1(p_opening, p_name);
   END IF;
   IF p_make THEN
     INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us)
@@ -296,7 +307,7 @@ BEGIN
   IF p_opening = '' THEN
     START TRANSACTION;
   ELSEIF p_opening IS NOT NULL THEN
-    CALL lockstep_begin_1(p_opening);
+    CALL lockstep_begin_1(p_opening, NULL);
   END IF;
   IF p_compare AND p_slots IS NULL THEN
     INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us)
@@ -370,7 +381,7 @@ BEGIN
   IF p_opening = '' THEN
     START TRANSACTION;
   ELSEIF p_opening IS NOT NULL THEN
-    CALL lockstep_begin_1(p_opening);
+    CALL lockstep_begin_1(p_opening, p_name);
   END IF;
   IF p_slot IS NULL THEN
     SELECT token INTO v_token FROM lockstep_locks WHERE name = p_name;
@@ -397,7 +408,7 @@ BEGIN
   IF p_opening = '' THEN
     START TRANSACTION;
   ELSEIF p_opening IS NOT NULL THEN
-    CALL lockstep_begin_1(p_opening);
+    CALL lockstep_begin_1(p_opening, NULL);
   END IF;
   INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
   VALUES (p_name, p_fingerprint, '-', UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), p_keep);

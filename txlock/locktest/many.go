@@ -102,7 +102,7 @@ func (s *Scope) takeAll(ctx context.Context, keys []txlock.Key, end time.Time, g
 		if _, done := given[rowOf(key)]; done {
 			continue
 		}
-		q := ask{verb: "lock all from", compares: s.looksLast()}
+		q := ask{verb: "lock all from", compares: s.looksLast(), inside: len(keys) > 1}
 		if s.atMost > 0 {
 			q.atMost = max(1, time.Until(end))
 		}
@@ -133,7 +133,7 @@ func (s *Scope) failedAll(before savepoint) {
 	}
 	s.raised = before.raised
 	if !s.memory.mysql { // where the rows were made by a statement before
-		before.touched = true
+		s.opened, before.touched = before.opened, true
 		s.undo(before)
 	}
 }

@@ -16,9 +16,9 @@ import (
 //
 // Its transaction locks are compared with those of MariaDB and MySQL by random programs. It
 // is MariaDB, unless it is made with OnMySQL. As on the servers, a key that was never
-// committed has no row yet: even RLock makes one then, and excludes until the end, and when
-// its transaction rolls back, all who wait for it but one get txlock.ErrDeadlock. Ensure
-// makes rows beforehand.
+// committed has no row yet, unless its lock began the transaction: even RLock makes one then,
+// and excludes until the end, and when its transaction rolls back, all who wait for it but
+// one get txlock.ErrDeadlock. Ensure makes rows beforehand.
 //
 // Which transaction of a deadlock is rolled back can't be foretold: a server compares how
 // much each has written and locked, as its storage engine counts that, and of equals takes

@@ -160,3 +160,41 @@ func TestManyWait(t *testing.T) {
 	}
 	waiting.Wait()
 }
+
+// TestFirstLock rolls back the first lock of a key under two waiters: one of them meets a
+// deadlock where the row was made in the transaction.
+func TestFirstLock(t *testing.T) {
+	t.Parallel()
+	key, other := txlock.Named("first"), txlock.Named("other")
+	for name, c := range map[string]struct {
+		lock func(s *locktest.Scope) error
+		want int
+	}{
+		"begins the transaction": {func(s *locktest.Scope) error { _, err := s.Lock(t.Context(), key); return err }, 0},
+		"of several keys":        {func(s *locktest.Scope) error { _, err := s.LockAll(t.Context(), key, other); return err }, 1},
+	} {
+		memory := locktest.NewMemory()
+		holder := memory.Begin()
+		must(t, c.lock(holder))
+		ended := make(chan error)
+		for range 2 {
+			scope := memory.Begin()
+			go func() {
+				_, err := scope.Lock(t.Context(), key)
+				_ = scope.Rollback()
+				ended <- err
+			}()
+		}
+		must(t, memory.AwaitWaiting(t.Context(), key, 2))
+		must(t, holder.Rollback())
+		n := 0
+		for range 2 {
+			if errors.Is(<-ended, txlock.ErrDeadlock) {
+				n++
+			}
+		}
+		if n != c.want {
+			t.Errorf("a first lock that %s: %d deadlocks, want %d", name, n, c.want)
+		}
+	}
+}

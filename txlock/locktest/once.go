@@ -42,7 +42,7 @@ func (s *Scope) Once(ctx context.Context, key txlock.Key, options ...txlock.Once
 	if _, _, err := s.reenter(row, false); err != nil {
 		return false, err
 	}
-	if _, err := s.lock(ctx, row, ask{verb: "ask", atMost: s.atMost, compares: true}); err != nil {
+	if _, err := s.lock(ctx, row, ask{verb: "ask", atMost: s.atMost, compares: true, inside: true}); err != nil {
 		return false, err
 	}
 	s.memory.mu.Lock()

@@ -95,6 +95,7 @@ func (r *memoryRow) give(t *transaction, key txlock.Key, owner string, shared bo
 	if !r.exists && r.maker == nil {
 		r.maker, r.asked = t, false
 	}
+	t.opened = true
 	sharing, held := r.holders[t]
 	r.holders[t] = shared && (sharing || !held) && r.maker != t
 	t.rows[rowOf(key)] = r

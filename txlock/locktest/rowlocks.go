@@ -18,6 +18,8 @@ type ask struct {
 	atMost time.Duration
 	// compares: an old snapshot is the caller's concern
 	compares bool
+	// inside: a row that is missing is made in the transaction, whatever has begun it
+	inside bool
 }
 
 // one takes the lock of one key and keeps it.
@@ -119,9 +121,10 @@ func (t *transaction) ask(ctx context.Context, key txlock.Key, q ask) (txlock.Gr
 		return txlock.Grant{}, nil, err
 	}
 	r := m.row(key)
-	t.touched = true
 	// MySQL has limits for what reads a row only, and the library looks for it first.
 	unknown := m.mysql && !r.known && (q.try || q.atMost > 0)
+	r.exists = r.exists || !t.opened && !q.inside && !unknown && r.maker == nil
+	t.touched, t.opened = true, t.opened || m.mysql // an error of MariaDB begins no transaction
 	if unknown && (q.try || t.snapshot != nil) {
 		t.read()
 	}

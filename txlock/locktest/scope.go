@@ -33,6 +33,7 @@ type transaction struct {
 	held
 	savepoints []savepoint
 	touched    bool                 // it has locked or read
+	opened     bool                 // its BEGIN was sent, with a statement or before one
 	snapshot   map[rowID]seenRow    // what plain reads show; nil: none was made
 	seen       map[rowID]uint64     // those that Version has shown
 	rows       map[rowID]*memoryRow // that it has locked, granted or not
@@ -144,6 +145,7 @@ func (s *Scope) Held(key txlock.Key) (txlock.Grant, bool) {
 func (s *Scope) Verify(context.Context) error {
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
+	s.opened = true
 	if err := s.sent(); err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}

@@ -14,6 +14,7 @@ type savepoint struct {
 	name string
 	held
 	touched bool // the transaction had locked or read before
+	opened  bool
 	made    map[rowID]bool
 }
 
@@ -35,7 +36,7 @@ type seenRow struct {
 
 // read makes the snapshot, under Memory.mu.
 func (t *transaction) read() {
-	t.touched = true
+	t.touched, t.opened = true, true
 	if t.snapshot != nil || t.readCommitted {
 		return
 	}
@@ -85,6 +86,7 @@ func (s *Scope) Savepoint(name string) error {
 		return fmt.Errorf("savepoint %s: %w", name, s.over)
 	}
 	s.savepoints = slices.DeleteFunc(s.savepoints, func(p savepoint) bool { return p.name == name })
+	s.opened = true
 	before := s.mark()
 	before.name = name
 	s.savepoints = append(s.savepoints, before)
@@ -97,7 +99,7 @@ func (t *transaction) mark() savepoint {
 	for id, r := range t.rows {
 		made[id] = r.maker == t
 	}
-	return savepoint{held: t.clone(), touched: t.touched, made: made}
+	return savepoint{held: t.clone(), touched: t.touched, opened: t.opened, made: made}
 }
 
 // RollbackTo stands in for ROLLBACK TO SAVEPOINT: what was locked since is not held any

@@ -142,7 +142,13 @@ func one(query string) string { return query }
 
 // program is the random program of that number.
 func (w *ways) program(number uint64) program {
-	return randomProgram(rand.New(rand.NewPCG(number, 1)), w.game)
+	p := randomProgram(rand.New(rand.NewPCG(number, 1)), w.game)
+	for i, kind := range p.keys {
+		if kind == fresh { // of which only the first way makes the row before BEGIN
+			p.keys[i] = ensured
+		}
+	}
+	return p
 }
 
 // differ runs a program, and returns what has happened if the ways differ each time: what

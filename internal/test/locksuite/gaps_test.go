@@ -2,12 +2,15 @@ package locksuite_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -95,46 +98,119 @@ func TestNeighboursAreFree(t *testing.T) {
 	}
 }
 
-// TestGapOfARollback rolls back the first lock of a key while another waits for it. Who is
-// granted it then has the gap around it as well, until its end: a try of a new key beside
-// it is refused, and one that was made beforehand is free.
+// TestGapOfARollback rolls back the first lock of a key while another waits for it. Where
+// that lock began its transaction, the row was made before, and stays: what is new beside it
+// is free. Otherwise who is granted the key then has the gap around it as well, until its end:
+// a try of a new key beside it is refused, and one that was made beforehand is free.
 func TestGapOfARollback(t *testing.T) {
-	t.Parallel()
 	for _, engine := range testdb.Engines() {
-		t.Run(string(engine), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Shared(t, engine).OpenLeases(t)
-			pool, family := guarded(t, db), txlock.NewFamily[int]("rolled")
-			if err := txlock.Ensure(t.Context(), db.Admin(), family.Key(1), family.Key(9)); err != nil {
-				t.Fatal(err)
-			}
-			holder, first := begin(t, pool)
-			waiter, second := begin(t, pool)
-			if _, err := first.Lock(t.Context(), family.Key(5)); err != nil {
-				t.Fatal(err)
-			}
-			id, granted := testdb.ConnID(t, waiter), make(chan error, 1)
-			go func() {
-				_, err := second.Lock(t.Context(), family.Key(5))
-				granted <- err
-			}()
-			db.WaitForLockWait(t, id)
-			if err := errors.Join(holder.Rollback(), <-granted); err != nil {
-				t.Fatal(err)
-			}
-			for id, want := range map[int]error{1: nil, 4: txlock.ErrBusy, 6: txlock.ErrBusy, 9: nil} {
-				_, stranger := begin(t, pool)
-				if _, err := stranger.TryLock(t.Context(), family.Key(id)); !errors.Is(err, want) {
-					t.Errorf("a try of key %d beside one that was rolled back: %v, want %v", id, err, want)
+		for _, begins := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/begins=%t", engine, begins), func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Shared(t, engine).Open(t)
+				pool, family := guarded(t, db), txlock.NewFamily[int]("rolled")
+				if err := txlock.Ensure(t.Context(), db.Admin(), family.Key(1), family.Key(9)); err != nil {
+					t.Fatal(err)
 				}
-			}
-			if err := waiter.Rollback(); err != nil {
-				t.Fatal(err)
-			}
-			_, stranger := begin(t, pool)
-			if _, err := stranger.TryLock(t.Context(), family.Key(4)); err != nil {
-				t.Errorf("a try when the gap is free: %v", err)
-			}
-		})
+				waiter := rolledBack(t, db, pool, family.Key(5), begins)
+				taken := txlock.ErrBusy
+				if begins && (engine == testdb.MariaDB || !testdb.WithoutProcedures()) {
+					taken = nil
+				}
+				for id, want := range map[int]error{1: nil, 4: taken, 6: taken, 9: nil} {
+					_, stranger := begin(t, pool)
+					if _, err := stranger.TryLock(t.Context(), family.Key(id)); !errors.Is(err, want) {
+						t.Errorf("a try of key %d beside one that was rolled back: %v, want %v", id, err, want)
+					}
+				}
+				if err := waiter.Rollback(); err != nil {
+					t.Fatal(err)
+				}
+				_, stranger := begin(t, pool)
+				if _, err := stranger.TryLock(t.Context(), family.Key(3)); err != nil {
+					t.Errorf("a try when the gap is free: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// rolledBack locks a key, rolls back while another waits for it, and returns the transaction
+// that has the key then.
+func rolledBack(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, begins bool) *sql.Tx {
+	t.Helper()
+	holder, first := begin(t, pool)
+	if !begins {
+		testdb.ConnID(t, holder)
+	}
+	if _, err := first.Lock(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	id := testdb.ConnID(t, conn)
+	waiter, err := conn.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = waiter.Rollback() })
+	second, err := locksqlc.Join(t.Context(), waiter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted := make(chan error, 1)
+	go func() {
+		_, err := second.Lock(t.Context(), key)
+		granted <- err
+	}()
+	db.WaitForLockWait(t, id)
+	if err := errors.Join(holder.Rollback(), <-granted); err != nil {
+		t.Fatal(err)
+	}
+	return waiter
+}
+
+// TestManyFirstLocks has 30 transactions lock a new key at once and roll back in turn. Each
+// is granted it.
+func TestManyFirstLocks(t *testing.T) {
+	for _, engine := range testdb.Engines() {
+		for name, lock := range map[string]func(ctx context.Context, s *txlock.Scope, key txlock.Key) error{
+			"Lock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+				_, err := s.Lock(ctx, key)
+				return err
+			},
+			"RLock": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+				_, err := s.RLock(ctx, key)
+				return err
+			},
+			"CompareAndBump": func(ctx context.Context, s *txlock.Scope, key txlock.Key) error {
+				return s.CompareAndBump(ctx, key, 0)
+			},
+		} {
+			t.Run(string(engine)+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				if engine == testdb.MySQL && testdb.WithoutProcedures() {
+					return // there the row is made in the transaction
+				}
+				pool, key := guarded(t, testdb.Shared(t, engine).Open(t)), txlock.Named("first/"+name)
+				tx, scope := begin(t, pool) // the first RLock of a process asks something in its transaction
+				if err := errors.Join(lock(t.Context(), scope, txlock.Named("another")), tx.Rollback()); err != nil {
+					t.Fatal(err)
+				}
+				var all sync.WaitGroup
+				for range 30 {
+					tx, scope := begin(t, pool)
+					all.Go(func() {
+						if err := errors.Join(lock(t.Context(), scope, key), tx.Rollback()); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				all.Wait()
+			})
+		}
 	}
 }

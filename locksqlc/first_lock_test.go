@@ -1,0 +1,223 @@
+package locksqlc_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// makesBefore tells whether the row of a new key is made before the transaction that its lock
+// begins.
+func makesBefore(db *testdb.DB) bool {
+	return db.Engine() == testdb.MariaDB || hasProcedures(db.Engine())
+}
+
+// onOwn runs a test on databases of its own: where another test has locked the place of a row,
+// the row is made by its lock.
+func onOwn(t *testing.T, test func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, db *testdb.DB) { test(t, testdb.Shared(t, db.Engine()).Open(t)) })
+}
+
+// rowsOf counts the rows of a key that are committed.
+func rowsOf(t *testing.T, db *testdb.DB, key txlock.Key) (n int) {
+	t.Helper()
+	check(t, db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", key.String()).Scan(&n))
+	return n
+}
+
+// TestFirstLockText proves that a lock whose key is known to have a row is sent as it is
+// without anything that makes one.
+func TestFirstLockText(t *testing.T) {
+	makes := regexp.MustCompile("BEGIN DECLARE .* END IF; END; | ?MAKE")
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		base, err := mysql.NewConnector(db.Config())
+		check(t, err)
+		var sent []string
+		note := func(query string) string {
+			if strings.Contains(query, "INSERT INTO lockstep_locks") || strings.Contains(query, "CALL lockstep_") {
+				sent = append(sent, query)
+			}
+			return query
+		}
+		pool := sql.OpenDB(locksqlc.Connector(wrapper{base, func(c connection) driver.Conn { return shown{edited{c, note}} }}))
+		defer func() { check(t, pool.Close()) }()
+		key := uniqueKey(t, "text")
+		for range 3 {
+			check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }))
+		}
+		if makesBefore(db) {
+			if len(sent) != 3 || !makes.MatchString(sent[0]) {
+				t.Fatalf("sent: %q", sent)
+			}
+			sent[0] = makes.ReplaceAllString(sent[0], "")
+		}
+		if got := slices.Compact(sent[len(sent)-3:]); len(got) != 1 || makes.MatchString(got[0]) {
+			t.Errorf("sent: %q", sent)
+		}
+	})
+}
+
+// TestFirstLockMakesItsRow proves when the row of a new key is made before the transaction,
+// and outlives its rollback: not where the program has chosen what a statement before BEGIN
+// would do away with, nor where it would not commit, nor in a transaction that writes nothing.
+func TestFirstLockMakesItsRow(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		for _, c := range []struct {
+			before   string // sent on the connection
+			options  *sql.TxOptions
+			inside   string // sent in the transaction, before the lock
+			isolated string // the level that it runs at
+			made     bool
+		}{
+			{made: true},
+			{before: "SELECT 1", made: true},
+			{before: "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", isolated: "SERIALIZABLE"},
+			{before: "SET @@" + map[testdb.Engine]string{testdb.MariaDB: "tx_isolation", testdb.MySQL: "transaction_isolation"}[db.Engine()] + " = 'SERIALIZABLE'", isolated: "SERIALIZABLE"},
+			{before: "LOCK TABLES lockstep_centers READ"},
+			{before: "SET autocommit = 0"},
+			{before: "SET completion_type = 1"},
+			{inside: "SELECT 1"},
+			{options: &sql.TxOptions{Isolation: sql.LevelReadUncommitted}, isolated: "READ UNCOMMITTED", made: true},
+			{options: &sql.TxOptions{Isolation: sql.LevelReadCommitted}, isolated: "READ COMMITTED", made: true},
+			{options: &sql.TxOptions{Isolation: sql.LevelSerializable}, isolated: "SERIALIZABLE", made: true},
+		} {
+			conn := takeConn(t, newPool(t, db.AdminConfig(), true))
+			if c.before != "" {
+				exec(t, conn, c.before)
+			}
+			tx, err := conn.BeginTx(context.WithoutCancel(t.Context()), c.options)
+			check(t, err)
+			defer func() { _ = tx.Rollback() }()
+			if c.inside != "" {
+				exec(t, tx, c.inside)
+			}
+			key := uniqueKey(t, rand.Text())
+			_, err = join(t, tx).Lock(t.Context(), key)
+			check(t, err)
+			if n := rowsOf(t, db, key); n == 1 != (c.made && makesBefore(db)) {
+				t.Errorf("%+v: %d rows while the lock is held", c, n)
+			}
+			level, id := "", testdb.ConnID(t, tx)
+			testdb.Await(time.Minute, func() bool { // the server doesn't show it at once
+				testdb.Refresh()
+				return db.Admin().QueryRowContext(t.Context(), "SELECT trx_isolation_level FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = ?", id).Scan(&level) == nil
+			})
+			if c.isolated == "" {
+				c.isolated = "REPEATABLE READ"
+			}
+			if level != c.isolated {
+				t.Errorf("%+v: it runs at %s", c, level)
+			}
+			check(t, tx.Rollback())
+		}
+		conn := takeConn(t, newPool(t, db.AdminConfig(), true))
+		key := uniqueKey(t, rand.Text())
+		tx, err := conn.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
+		check(t, err)
+		if _, err := join(t, tx).Lock(t.Context(), key); !errors.Is(err, txlock.ErrReadOnly) {
+			t.Errorf("in a transaction that writes nothing: %v", err)
+		}
+		check(t, tx.Rollback())
+		if n := rowsOf(t, db, key); n != 0 {
+			t.Error("a transaction that writes nothing has made a row")
+		}
+	})
+}
+
+// lockNew locks a key as the first statement of a transaction, rolls back, and tells whether
+// its row is there then.
+func lockNew(t *testing.T, db *testdb.DB, conn *sql.Conn, key txlock.Key, inside string) bool {
+	t.Helper()
+	tx, err := conn.BeginTx(t.Context(), nil)
+	check(t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = join(t, tx).Lock(t.Context(), key)
+	check(t, err)
+	if inside != "" {
+		exec(t, tx, inside)
+	}
+	check(t, tx.Rollback())
+	return rowsOf(t, db, key) == 1
+}
+
+// TestFirstLockAfterSet proves that a SET hinders one transaction, and one inside of a
+// transaction none.
+func TestFirstLockAfterSet(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		conn := takeConn(t, newPool(t, db.Config(), true))
+		exec(t, conn, "SET @lockstep = 1")
+		for i, want := range []bool{false, true, true} {
+			if got := lockNew(t, db, conn, uniqueKey(t, rand.Text()), "SET @lockstep = 2"); got != (want && makesBefore(db)) {
+				t.Errorf("transaction %d: the row is there: %t", i, got)
+			}
+		}
+	})
+}
+
+// TestFirstLockOfARowThatIsGone proves that a row which the process knew, and which is gone
+// since, is made before the second transaction that locks it.
+func TestFirstLockOfARowThatIsGone(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		conn, key := takeConn(t, newPool(t, db.Config(), true)), uniqueKey(t, "gone")
+		lockNew(t, db, conn, key, "")
+		if lockNew(t, db, conn, key, ""); makesBefore(db) {
+			db.Exec(t, "DELETE FROM lockstep_locks WHERE name = '"+key.String()+"'")
+		}
+		for i, want := range []bool{false, true} {
+			if got := lockNew(t, db, conn, key, ""); got != (want && makesBefore(db)) {
+				t.Errorf("transaction %d: the row is there: %t", i, got)
+			}
+		}
+	})
+}
+
+// TestFirstTryWaitsForNoGap tries a new key whose place is locked by another, where the server
+// would let an INSERT wait for more than a day.
+func TestFirstTryWaitsForNoGap(t *testing.T) {
+	onOwn(t, func(t *testing.T, db *testdb.DB) {
+		key := uniqueKey(t, "gap")
+		holder := begin(t, newPool(t, db.AdminConfig(), false))
+		exec(t, holder, "SELECT name FROM lockstep_locks WHERE name = '"+key.String()+"' FOR UPDATE")
+		pool := newPool(t, db.Config(func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "100000"} }), true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		tx := begin(t, pool)
+		if _, err := join(t, tx).TryLock(ctx, key); !errors.Is(err, txlock.ErrBusy) {
+			t.Error(err)
+		}
+		check(t, tx.Rollback())
+		check(t, holder.Rollback())
+	})
+}
+
+// BenchmarkFirstLock is a transaction with the lock of a new key, and of one that is known.
+func BenchmarkFirstLock(b *testing.B) {
+	for _, engine := range testdb.Engines() {
+		pool := newPool(b, testdb.Open(b, engine).Config(), true)
+		pool.SetMaxOpenConns(1)
+		for name, key := range map[string]func() txlock.Key{
+			"new":   func() txlock.Key { return txlock.Named("first:" + rand.Text()) },
+			"known": func() txlock.Key { return txlock.Named("first:known") },
+		} {
+			b.Run(string(engine)+"/"+name, func(b *testing.B) {
+				for b.Loop() {
+					check(b, locksqlc.Run(b.Context(), pool, []txlock.Key{key()}, func(*sql.Tx) error { return nil }))
+				}
+			})
+		}
+	}
+}
