@@ -76,7 +76,7 @@ func DeleteReaders(name []byte, slots []int64) string {
 // transaction that one has guarded. It looks up each by its own key: where plain reads lock, a
 // range would lock the rows of others.
 func ReadersDone(name []byte, slots []int64) string {
-	return "SELECT cur.slot, CAST(cur.token + cur.guards AS SIGNED)" + readers(name, slots) + fmt.Sprintf(" LIMIT %d", len(slots))
+	return "/* name: ReadersDone */ SELECT cur.slot, CAST(cur.token + cur.guards AS SIGNED)" + readers(name, slots) + fmt.Sprintf(" LIMIT %d", len(slots))
 }
 
 // readers looks up rows of a key, each by its own key.

@@ -112,7 +112,7 @@ type shape struct {
 }
 
 var (
-	named     = regexp.MustCompile(`-- name: (\w+) `)
+	named     = regexp.MustCompile(`(?:--|/\*) name: (\w+) `)
 	procedure = regexp.MustCompile(`CALL (lockstep_\w+)\(`)
 	shapes    = sync.OnceValues(readShapes)
 )

@@ -27,7 +27,7 @@ var rendered = map[string]func(t rawsql.Table) string{
 
 // partsOf says which declarations of package rawsql are parts of rendered texts, or change
 // nothing of which rows a statement touches.
-var partsOf = []string{"lookUp", "Named", "Centers", "mergeable", "Compound", "Compounds", "Call", "CommitCall", "CommitIfRaised", "HintAtMost", "ReadersDone", "readers"}
+var partsOf = []string{"lookUp", "Named", "Centers", "mergeable", "Compound", "Compounds", "Call", "CommitCall", "CommitIfRaised", "HintAtMost", "ReadersDone", "readers", "statements"}
 
 // elsewhere are the declarations of package rawsql whose texts never run in a caller's
 // transaction, or touch no table of lockstep's.
