@@ -151,7 +151,7 @@ func failing(fail bool) error {
 // waitUntil waits for a state.
 func waitUntil(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	if !testdb.Await(2*soon, is) {
+	if !testdb.Await(soon, is) {
 		t.Fatalf("waited in vain until %s", what)
 	}
 }
