@@ -80,9 +80,9 @@ type bug struct {
 	steps      []string // nil for all
 }
 
-// history is what random histories are played on: a server over one kind of pool, with a
+// board is what random histories are played on: a server over one kind of pool, with a
 // bug planted for one key, or none.
-type history struct {
+type board struct {
 	db      *testdb.DB
 	guarded bool
 	bug
@@ -91,10 +91,10 @@ type history struct {
 
 // onStores calls with what to play on, on both servers over both kinds of pools; with a bug
 // over one of them.
-func onStores(t *testing.T, b bug, call func(t *testing.T, h history)) {
+func onStores(t *testing.T, b bug, call func(t *testing.T, h board)) {
 	for _, engine := range testdb.Engines() {
 		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			h := history{guarded: guarded, bug: b}
+			h := board{guarded: guarded, bug: b}
 			if b.name != "" {
 				h.plant = plant(t, b.name)
 			}
@@ -111,7 +111,7 @@ func onStores(t *testing.T, b bug, call func(t *testing.T, h history)) {
 }
 
 // play plays the history that rapid draws.
-func (h history) play(t *testing.T, rt *rapid.T, failed func(error)) {
+func (h board) play(t *testing.T, rt *rapid.T, failed func(error)) {
 	inBubble(t, func(*testing.T) {
 		p, err := newPlay(h.db, h.plant, h.guarded)
 		if h.plant != nil {
@@ -131,7 +131,7 @@ func (h history) play(t *testing.T, rt *rapid.T, failed func(error)) {
 }
 
 // playSeed plays the history that rapid draws first from a seed, and returns what it finds.
-func (h history) playSeed(t *testing.T, seed uint64) (found error) {
+func (h board) playSeed(t *testing.T, seed uint64) (found error) {
 	rapid.Custom(func(rt *rapid.T) bool {
 		h.play(t, rt, func(err error) { found = err })
 		return true
@@ -154,7 +154,7 @@ func TestStoresAgree(t *testing.T) {
 	for cast := range plays {
 		t.Run(cast, func(t *testing.T) {
 			t.Parallel()
-			onStores(t, bug{cast: cast}, func(t *testing.T, h history) {
+			onStores(t, bug{cast: cast}, func(t *testing.T, h board) {
 				for _, seed := range knownSeeds[cast] {
 					if err := h.playSeed(t, seed); err != nil {
 						t.Fatalf("seed %d: %v", seed, err)
@@ -186,7 +186,7 @@ func TestStoresFindBugs(t *testing.T) {
 	} {
 		t.Run(b.cast+"/"+b.name, func(t *testing.T) {
 			t.Parallel()
-			onStores(t, b, func(t *testing.T, h history) {
+			onStores(t, b, func(t *testing.T, h board) {
 				for n := range testdb.Long[uint64](300, 40_000) {
 					if h.playSeed(t, testdb.Seed()+n) != nil {
 						t.Logf("found by history %d", n+1)
