@@ -590,15 +590,13 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop, locking := make(chan struct{}), sync.WaitGroup{}
+		locks, stop := context.WithCancel(t.Context())
+		var locking sync.WaitGroup
+		defer locking.Wait()
+		defer stop() // of a test that has failed before
 		for range 3 {
 			locking.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
+				for locks.Err() == nil {
 					_, err := third.TryAcquire(t.Context(), key)
 					wants(t, "TryAcquire of somebody else", err, txlock.ErrBusy)
 				}
@@ -615,7 +613,7 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 			}
 			release(t, again)
 		}
-		close(stop)
+		stop()
 		locking.Wait()
 		tx := begin(t, pool, sql.LevelDefault)
 		if err := l.Guard(t.Context(), tx); err != nil {

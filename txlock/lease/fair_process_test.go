@@ -370,9 +370,9 @@ func TestFairStopped(t *testing.T) {
 					stopped.waits(t, 0)
 					queue.first(t)
 				}
-				stopped.signal(t, syscall.SIGSTOP)
 				granted := fairAcquire(t, newManager(t, newPool(t, db, true), lease.Fair()), key)
 				queue.next(t)
+				stopped.signal(t, syscall.SIGSTOP)
 				if middle {
 					release(t, held)
 					held = first.lease(t)
