@@ -611,7 +611,9 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 			if again.Token() != l.Token() {
 				t.Errorf("token %d, want %d", again.Token(), l.Token())
 			}
-			release(t, again)
+			if err := again.Release(t.Context()); err != nil && !errors.Is(err, lease.ErrGuarded) { // the moment was long
+				t.Errorf("Release: %v", err)
+			}
 		}
 		stop()
 		locking.Wait()
