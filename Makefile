@@ -56,7 +56,9 @@ MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
-GOTEST      = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -count=1 -vet=off -p 1 -timeout 20m
+GOTEST      = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -count=1 -vet=off -p 1 -timeout $(TEST_TIMEOUT)
+# A package that takes so long hangs.
+TEST_TIMEOUT ?= 20m
 # Three groups run beside each other, one package of each at a time: the leases and the
 # module wait for times to live, the adapters for locks, and the others need processors.
 # What takes longest comes first, so that no core is idle at the end.
@@ -94,7 +96,7 @@ DEPS_PACKAGES ?= ./txlock/... ./locksqlc ./lockgorm ./schema ./internal/guard ./
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix test-deps fuzz cover demo diagrams site bench bench-quick hand-over benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-release verify-pages verify-site verify-rules verify-go lint api release licences vulnerabilities
+.PHONY: help quick test test-loaded test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix test-deps fuzz cover demo diagrams site bench bench-quick hand-over benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-release verify-pages verify-site verify-rules verify-go lint api release licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,13 +114,18 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	@for module in bench $(COMMANDS) $(GORMGEN) $(BROWSER) $(METRICS); do (cd $$module && $(QUICK) ./...) || exit 1; done
 	@$(MAKE) --no-print-directory lint
 
-test: ## Run all tests with the race detector on the servers of ENGINES.
+test: ## Run all tests with the race detector on the servers of ENGINES; LOCKSTEP_SEED=7 draws other histories, LOCKSTEP_LONG=1 any and more.
 	internal/test/tools/need-cc.sh
 	CGO_ENABLED=1 go build -race ./...
 	CGO_ENABLED=1 $(WITHSERVERS) -- $(BESIDE) test-leases test-others test-module test-beside test-gorm test-sqlc test-stores test-bench
 
 test-leases:
 	@$(GOTEST) -parallel 8 ./txlock/lease
+
+# How many processes with an endless loop make test-loaded starts.
+BUSY ?= 16
+test-loaded: ## Run make test beside BUSY=16 busy processes, which it must not notice.
+	internal/test/tools/loaded.sh $(BUSY) $(MAKE) test TEST_TIMEOUT=120m
 
 # Tests of adapters that have one goroutine and send tens of thousands of statements, or
 # megabytes, which the race detector makes five times as dear, for nothing that it could find.
@@ -138,7 +145,7 @@ LARGE = ^TestLockAllOfTenThousand$$
 # that a release which should be answered at once goes on in the background.
 test-others:
 	@$(GOTEST) -parallel 8 -skip '$(LARGE)' ./internal/test/locksuite $$(go list ./... | grep -vE $(OTHERS))
-	@go test -count=1 -vet=off -parallel 4 ./txlock/lockmock
+	@go test -count=1 -vet=off -parallel 4 -timeout $(TEST_TIMEOUT) ./txlock/lockmock
 	@$(subst -race ,,$(GOTEST)) -run '$(LARGE)' ./txlock
 
 test-module:

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -172,13 +170,8 @@ func (f fuzzer) hook(tx *gorm.DB, _ int64) error {
 func TestRandomConditions(t *testing.T) {
 	const rows = 9
 	tries := testdb.Long(200, 2000)
-	seed := rand.Uint64()
-	if text := os.Getenv("SEED"); text != "" {
-		given, err := strconv.ParseUint(text, 10, 64)
-		noError(t, err)
-		seed = given
-	}
-	t.Logf("SEED=%d", seed)
+	seed := testdb.Seed()
+	t.Logf("LOCKSTEP_SEED=%d", seed)
 	// Others lock the same keys at the same time, which makes the snapshot stale.
 	committed := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	each(t, []string{"Order", "Doc", "Page", "Author"}, func(t *testing.T, e *env) {
@@ -208,12 +201,12 @@ func TestRandomConditions(t *testing.T) {
 					after := e.content(t, tx, model)
 					for id, was := range before {
 						if after[id] != was && !slices.Contains(ids, id) {
-							t.Errorf("SEED=%d, try %d: row %d was changed beside %v by %s", seed, try, id, ids, text)
+							t.Errorf("LOCKSTEP_SEED=%d, try %d: row %d was changed beside %v by %s", seed, try, id, ids, text)
 						}
 					}
 					for id := range after {
 						if _, ok := before[id]; !ok && model == "Order" {
-							t.Errorf("SEED=%d, try %d: row %d was made out of %v by %s", seed, try, id, ids, text)
+							t.Errorf("LOCKSTEP_SEED=%d, try %d: row %d was made out of %v by %s", seed, try, id, ids, text)
 						}
 					}
 					if err != nil {

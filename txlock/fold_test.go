@@ -88,10 +88,11 @@ func foldTexts(f folding) map[string]bool {
 	if f.binary {
 		some = append(some, []rune("äÄöÖßſıİ\u00a0\u0301\x01\x00\t💔💚")...)
 	}
+	random := rand.New(rand.NewPCG(testdb.Seed(), 0))
 	for range 400 {
-		text := make([]rune, 1+rand.IntN(4))
+		text := make([]rune, 1+random.IntN(4))
 		for i := range text {
-			text[i] = some[rand.IntN(len(some))]
+			text[i] = some[random.IntN(len(some))]
 		}
 		texts[string(text)] = true
 	}

@@ -113,10 +113,10 @@ func TestFreeWhateverTheLimit(t *testing.T) {
 // TestSmallLimitsEnd proves that no limit is none.
 func TestSmallLimitsEnd(t *testing.T) {
 	onLimits(t, false, func(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key, limit time.Duration, lock func(context.Context, *txlock.Scope, txlock.Key) error) {
-		other, s, began := held(t, db, key), begin(t, pool, nil), time.Now()
+		other, s, delays, began := held(t, db, key), begin(t, pool, nil), testdb.Delays(t), time.Now()
 		err := lock(t.Context(), s.WaitAtMost(limit), key)
 		wants(t, "a lock that is held", err, txlock.ErrWaitTimeout)
-		if waited := time.Since(began); waited > 20*time.Second { // the server's own limit is 50 s
+		if waited := time.Since(began); waited > 20*time.Second+delays() { // the server's own limit is 50 s
 			t.Errorf("a limit of %v has ended after %v", limit, waited)
 		}
 		wants(t, "Verify", s.Verify(t.Context()), nil)
@@ -281,9 +281,9 @@ func TestTriesAtSerializable(t *testing.T) {
 			"TryRLock": func(s *session) error { return second(s.TryRLock(t.Context(), key)) },
 		} {
 			s := begin(t, newPool(t, db, true), &sql.TxOptions{Isolation: sql.LevelSerializable})
-			began := time.Now()
+			delays, began := testdb.Delays(t), time.Now()
 			wants(t, name, try(s), txlock.ErrBusy)
-			if took := time.Since(began); took > 20*time.Second { // one on MySQL, and 50 for who waits
+			if took := time.Since(began); took > 20*time.Second+delays() { // one on MySQL, and 50 for who waits
 				t.Errorf("%s took %v", name, took)
 			}
 			wants(t, "Verify", s.Verify(t.Context()), nil)

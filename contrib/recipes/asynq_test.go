@@ -104,9 +104,10 @@ func atSecondInstants(t *testing.T, engine testdb.Engine, fn job.Func, tasks fun
 	begun.Check(t, least, tasks())
 
 	jobs, _ := jobtest.Node(t, engine)
+	at := time.Now().Add(-time.Hour)
 	for _, ends := range []error{died, nil} {
 		had := tasks()
-		_, err := jobs.Tick(t.Context(), txlock.Named(key.String()+" once"), time.Now().Add(-time.Hour), func(ctx context.Context, at time.Time) error {
+		_, err := jobs.Tick(t.Context(), txlock.Named(key.String()+" once"), at, func(ctx context.Context, at time.Time) error {
 			return errors.Join(fn(ctx, at), ends)
 		})
 		if !errors.Is(err, ends) || tasks() != had+1 && ends != nil || tasks() != had && ends == nil {
@@ -127,8 +128,8 @@ func TestAsynqAlone(t *testing.T) {
 		t.Cleanup(s.Shutdown)
 	}
 	begun := time.Now()
-	jobtest.Await(func() bool { return tasks() >= 6 })
-	if n, seconds := tasks(), int(time.Since(begun)/time.Second)+1; n <= seconds { // a busy machine leaves out some
-		t.Errorf("%d tasks in %d seconds", n, seconds)
+	more := func() bool { return tasks() > int(time.Since(begun)/time.Second)+1 } // than one for each second
+	if !jobtest.Await(more) {
+		t.Errorf("%d tasks in %v", tasks(), time.Since(begun))
 	}
 }

@@ -29,7 +29,7 @@ const (
 
 const (
 	childEvery = 100 * time.Millisecond
-	childTTL   = time.Second
+	childTTL   = 5 * time.Second // on a busy machine nobody but who is killed loses its lease
 )
 
 func isChild() bool { return os.Getenv(childDSN) != "" }
@@ -69,11 +69,7 @@ func runChild(in io.Reader) error {
 		return err
 	}
 	defer db.Close()
-	ttl := childTTL
-	if os.Getenv(childTick) != "" {
-		ttl *= 5 // on a busy machine nobody but who is killed loses its lease
-	}
-	leases, err := lease.NewManager(db, lease.TTL(ttl))
+	leases, err := lease.NewManager(db, lease.TTL(childTTL))
 	if err != nil {
 		return err
 	}
@@ -123,19 +119,28 @@ func runChild(in io.Reader) error {
 	return errors.Join(err, leases.Close(ctx))
 }
 
-// alone writes a row, under a lock of the server's that tells whether another process is at
-// work: it ends with the connection of a process that is killed.
+// alone writes a row, under a lock of the server's. Another one that has the lock, and writes
+// a row after that, is at work; the server may still keep the lock for one that was killed,
+// or whose connection was closed, and writes nothing any more.
 func alone(ctx context.Context, db *sql.DB, table string, at time.Time) (err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	var got int
-	if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 0)", table).Scan(&got); err != nil {
+	var before, after int64
+	rows := "SELECT COUNT(*) FROM " + table + " WHERE job = 'plain'"
+	if err := conn.QueryRowContext(ctx, rows).Scan(&before); err != nil {
 		return err
 	}
-	if got != 1 {
+	var got int
+	if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 60)", table).Scan(&got); err != nil {
+		return err
+	}
+	if err := conn.QueryRowContext(ctx, rows).Scan(&after); err != nil {
+		return err
+	}
+	if got != 1 || after > before {
 		fmt.Println("beside", at.UnixMicro())
 		return errors.New("another process is at work")
 	}

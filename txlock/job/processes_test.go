@@ -97,7 +97,7 @@ func TestProcesses(t *testing.T) {
 			return count(t, db, "SELECT LEAST(COUNT(DISTINCT IF(job = 'all', at_us, NULL)), COUNT(DISTINCT IF(job = 'plain', at_us, NULL))) FROM "+table) >= ticks
 		}
 		kills := 0
-		for end := time.Now().Add(3 * time.Minute); !enough() || kills < 4; kills++ {
+		for end := time.Now().Add(10 * time.Minute); !enough() || kills < 4; kills++ {
 			if time.Now().After(end) {
 				t.Fatalf("%d ticks, of which %d were to be done", count(t, db, "SELECT COUNT(*) FROM "+table), ticks)
 			}
@@ -196,7 +196,7 @@ func TestTickOfManyProcesses(t *testing.T) {
 		for i := range testdb.Long(8, 50) {
 			processes = append(processes, startProcess(t, db, "", fmt.Sprint(i), table, 0, childTick+"=1"))
 		}
-		for end := time.Now().Add(2 * time.Minute); count(t, db, "SELECT COUNT(*) FROM "+table) == 0; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(10 * time.Minute); count(t, db, "SELECT COUNT(*) FROM "+table) == 0; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("nobody works")
 			}

@@ -91,24 +91,24 @@ func TestAcquireTxWithBusinessChange(t *testing.T) {
 // renewed after the commit, also where that came later than the first renewals.
 func TestAcquireTxIsRenewed(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		const ttl = 4 * time.Second
-		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(100*time.Millisecond)), newManager(t, pool)
+		const ttl, every = 5 * soon, 100 * time.Millisecond
+		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(every)), newManager(t, pool)
 		run, wait := sideBySide(t)
 		defer wait()
 		for name, leased := range histories {
-			for when, commitAt := range map[string]time.Duration{"at once": ttl, "late": ttl * 2 / 3} {
+			for when, commitAt := range map[string]time.Duration{"at once": ttl, "late": ttl - 5*every} {
 				run(name+"/"+when, func(t *testing.T) {
 					tx, key := begin(t, pool, sql.LevelDefault), keyOf(t, m, leased)
-					l, acquired := acquireTx(t, m, tx, key), time.Now()
+					l := acquireTx(t, m, tx, key)
 					waitUntil(t, "it is time to commit", func() bool { return l.Left() < commitAt })
 					if err := l.Err(); err != nil {
 						t.Fatalf("given up before the commit: %v", err)
 					}
 					commit(t, tx)
-					for end := acquired.Add(ttl + ttl/4); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-						if err := l.Err(); err != nil {
-							t.Fatal(err)
-						}
+					left := l.Left() // which only a renewal makes longer
+					waitUntil(t, "it is renewed", func() bool { return l.Left() > left || !l.Valid() })
+					if err := l.Err(); err != nil {
+						t.Fatal(err)
 					}
 					_, err := other.TryAcquire(t.Context(), key)
 					wants(t, "TryAcquire", err, txlock.ErrBusy)
@@ -286,7 +286,7 @@ func TestAcquireTxSnapshot(t *testing.T) {
 // release frees it.
 func TestAcquireTxTwice(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
-		const ttl = 6 * time.Second
+		const ttl, due = 5 * soon, 500 * time.Millisecond
 		m, other := newManager(t, pool, lease.TTL(ttl), lease.RenewEvery(50*time.Millisecond)), newManager(t, pool)
 		run, wait := sideBySide(t)
 		defer wait()
@@ -307,7 +307,7 @@ func TestAcquireTxTwice(t *testing.T) {
 							t.Errorf("token %d after %d", l.Token(), leases[0].Token())
 						}
 					}
-					waitUntil(t, "some renewals were due", func() bool { return leases[0].Left() < ttl*3/4 })
+					waitUntil(t, "some renewals were due", func() bool { return leases[0].Left() < ttl-due })
 					for i, l := range leases {
 						if err := l.Err(); err != nil {
 							t.Fatalf("handle %d is lost before the %s: %v", i, end, err)
@@ -323,7 +323,8 @@ func TestAcquireTxTwice(t *testing.T) {
 						return
 					}
 					commit(t, tx)
-					waitUntil(t, "it is renewed", func() bool { return leases[0].Left() > ttl*9/10 })
+					left := leases[0].Left()
+					waitUntil(t, "it is renewed", func() bool { return leases[0].Left() > left })
 					for i, l := range leases {
 						info, err := m.Inspect(t.Context(), key)
 						if err != nil || !info.Held || info.Holds != 1 {
@@ -609,15 +610,13 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop, locking := make(chan struct{}), sync.WaitGroup{}
+		locks, stop := context.WithCancel(t.Context())
+		var locking sync.WaitGroup
+		defer locking.Wait()
+		defer stop() // of a test that has failed before
 		for range 3 {
 			locking.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
+				for locks.Err() == nil {
 					_, err := third.TryAcquire(t.Context(), key)
 					wants(t, "TryAcquire of somebody else", err, txlock.ErrBusy)
 				}
@@ -632,9 +631,11 @@ func TestOwnLeaseLockedForAMoment(t *testing.T) {
 			if again.Token() != l.Token() {
 				t.Errorf("token %d, want %d", again.Token(), l.Token())
 			}
-			release(t, again)
+			if err := again.Release(t.Context()); err != nil && !errors.Is(err, lease.ErrGuarded) { // the moment was long
+				t.Errorf("Release: %v", err)
+			}
 		}
-		close(stop)
+		stop()
 		locking.Wait()
 		tx := begin(t, pool, sql.LevelDefault)
 		if err := l.Guard(t.Context(), tx); err != nil {

@@ -118,7 +118,7 @@ func TestFairLeavesTheHolderAConnection(t *testing.T) {
 					for _, key := range keys {
 						for range 2 {
 							group.Go(func() {
-								ctx, cancel := context.WithTimeout(t.Context(), 4*soon)
+								ctx, cancel := context.WithTimeout(t.Context(), soon)
 								defer cancel()
 								for range 3 {
 									err := m.Do(ctx, key, func(ctx context.Context, _ *lease.Lease) error {

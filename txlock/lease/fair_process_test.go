@@ -61,11 +61,11 @@ func fairProcess(dsn string, key txlock.Key) error {
 	connections, _ := strconv.Atoi(os.Getenv(fairConns)) // not set: as many as it needs
 	pool.SetMaxOpenConns(connections)
 	var observer recorder
-	m, err := lease.NewManager(pool, lease.Fair(), lease.Observe(&observer))
+	m, err := lease.NewManager(pool, lease.TTL(5*soon), lease.Fair(), lease.Observe(&observer))
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*soon)
 	defer cancel()
 	held := make(chan *lease.Lease, 1)
 	fmt.Println("ready")
@@ -93,7 +93,7 @@ func fairProcess(dsn string, key txlock.Key) error {
 			fmt.Println("granted", who+late)
 			held <- l
 		}()
-		if !testdb.Await(20*time.Second, func() bool { return fairWaiters() > before }) {
+		if !testdb.Await(soon, func() bool { return fairWaiters() > before }) {
 			return errors.New("the waiter doesn't wait")
 		}
 		fmt.Println("waits")
@@ -184,7 +184,7 @@ func (c *fairChild) hears(t testing.TB, want string) {
 		if line != want {
 			t.Fatalf("%s says %q, want %q", c.name, line, want)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(soon):
 		t.Fatalf("%s doesn't say %q", c.name, want)
 	}
 }
@@ -370,19 +370,19 @@ func TestFairStopped(t *testing.T) {
 					stopped.waits(t, 0)
 					queue.first(t)
 				}
-				stopped.signal(t, syscall.SIGSTOP)
 				granted := fairAcquire(t, newManager(t, newPool(t, db, true), lease.Fair()), key)
 				queue.next(t)
+				stopped.signal(t, syscall.SIGSTOP)
 				if middle {
 					release(t, held)
 					held = first.lease(t)
 				}
-				start := time.Now()
+				delays, start := testdb.Delays(t), time.Now()
 				release(t, held)
 				held = granted.lease(t)
 				took := granted.at.Sub(start)
 				t.Logf("the next after %v", took)
-				if took > 2*time.Second+10*500*time.Millisecond {
+				if took > 2*time.Second+10*500*time.Millisecond+delays() {
 					t.Errorf("the next was granted after %v", took)
 				}
 				stopped.signal(t, syscall.SIGCONT)

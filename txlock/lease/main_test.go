@@ -80,15 +80,16 @@ func newPool(t testing.TB, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 	return pool
 }
 
-// newManager is a manager that is closed at the end, before its pool.
+// newManager is a manager that is closed at the end, before its pool. Where the test names
+// no TTL, it is one that doesn't end in a test, on a busy machine neither.
 func newManager(t testing.TB, pool *sql.DB, options ...lease.ManagerOption) *lease.Manager {
 	t.Helper()
-	m, err := lease.NewManager(pool, options...)
+	m, err := lease.NewManager(pool, append([]lease.ManagerOption{lease.TTL(5 * soon)}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
 		if err := m.Close(ctx); err != nil {
 			t.Errorf("close the manager: %v", err)
@@ -126,10 +127,10 @@ func wants(t testing.TB, what string, err error, want ...error) {
 }
 
 // lasts returns after a time, and only when enough has happened to prove something,
-// or a minute is over: a loaded machine takes longer.
+// unless that takes too long: a loaded machine takes longer.
 func lasts(d time.Duration, enough func() bool) {
 	begun := time.Now()
-	for time.Since(begun) < d || !enough() && time.Since(begun) < time.Minute {
+	for time.Since(begun) < d || !enough() && time.Since(begun) < soon {
 		time.Sleep(10 * time.Millisecond)
 	}
 }

@@ -18,7 +18,7 @@ import (
 func TestManyGuardedLeases(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			const ttl, leases, most = 60 * time.Second, 60, 3
+			const ttl, leases, most = 5 * soon, 60, 3
 			tap := new(wiretap)
 			pool, programs := newPool(t, db, guarded, tap.install), newPool(t, db, guarded)
 			pool.SetMaxIdleConns(1)
@@ -72,7 +72,7 @@ func TestWaitsLeaveSmallPools(t *testing.T) {
 		for _, size := range []int{1, 2, 3, 4} {
 			pool, others := newPool(t, db, false), newPool(t, db, false)
 			pool.SetMaxOpenConns(size)
-			m := newManager(t, pool, lease.TTL(time.Minute), lease.RenewEvery(50*time.Millisecond))
+			m := newManager(t, pool, lease.TTL(5*soon), lease.RenewEvery(50*time.Millisecond))
 			held := make([]*lease.Lease, 5)
 			for i := range held {
 				held[i] = acquire(t, m, named())
@@ -82,7 +82,7 @@ func TestWaitsLeaveSmallPools(t *testing.T) {
 				guard(t, l, tx)
 			}
 			for begun := time.Now(); time.Since(begun) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), soon)
 				if _, err := pool.ExecContext(ctx, "DO 1"); err != nil {
 					t.Errorf("a pool of %d: a statement after %v: %v", size, time.Since(begun), err)
 				}

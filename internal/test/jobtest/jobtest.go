@@ -39,24 +39,20 @@ func Node(t *testing.T, engine testdb.Engine, opts ...job.Option) (*job.Jobs, *l
 	t.Helper()
 	db, err := locksqlc.Open(testdb.Open(t, engine).DSN())
 	Must(t, err)
-	leases, err := lease.NewManager(db)
+	leases, err := lease.NewManager(db, lease.TTL(10*time.Minute)) // a busy machine loses none
 	Must(t, err)
 	jobs, err := job.New(db, leases, opts...)
 	Must(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		Must(t, errors.Join(jobs.Close(ctx), leases.Close(ctx), db.Close()))
 	})
 	return jobs, leases
 }
 
-// Await waits until a condition is true, for a minute at most.
-func Await(condition func() bool) {
-	for end := time.Now().Add(time.Minute); !condition() && time.Now().Before(end); {
-		time.Sleep(20 * time.Millisecond)
-	}
-}
+// Await waits until a condition is true, and reports whether it was within minutes.
+func Await(condition func() bool) bool { return testdb.Await(5*time.Minute, condition) }
 
 // Ticks are the instants that were begun.
 type Ticks struct {

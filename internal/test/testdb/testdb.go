@@ -21,8 +21,11 @@ import (
 	"database/sql"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -74,6 +77,21 @@ func Long[T any](short, long T) T {
 	}
 	return short
 }
+
+// Seed returns the number that a test draws from what it does: always the same in make
+// test, where a test fails only by a change of what it tests, and a new one with
+// LOCKSTEP_LONG=1, as by night. LOCKSTEP_SEED is one that a failed test has printed.
+var Seed = sync.OnceValue(func() uint64 {
+	text := os.Getenv("LOCKSTEP_SEED")
+	if text == "" {
+		return Long(1, 1+rand.Uint64N(1<<62))
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		panic("testdb: LOCKSTEP_SEED: " + err.Error())
+	}
+	return seed
+})
 
 // ParseEngines reads a comma separated list of engines. An empty list stands
 // for both, and none is an unknown engine: whoever starts servers needs one.

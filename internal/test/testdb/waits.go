@@ -8,13 +8,14 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 // waitTimeout is how long the helpers wait for a state before the test fails: what takes
 // longest, MySQL's wait that nothing shows, takes two seconds where the machine is idle.
-const waitTimeout = 30 * time.Second
+const waitTimeout = 2 * time.Minute
 
 // Queryer is a *sql.DB, *sql.Conn or *sql.Tx.
 type Queryer interface {
@@ -248,6 +249,22 @@ func Await(limit time.Duration, ask func() bool) bool {
 		time.Sleep(pause)
 	}
 	return true
+}
+
+// Delays returns what tells how much longer than it takes by itself something may have taken
+// since then on this machine: twice what a goroutine that only sleeps was late for. A limit
+// of time in a test is one above that, which a busy machine and a quiet one can keep.
+func Delays(t testing.TB) (since func() time.Duration) {
+	const nap = 20 * time.Millisecond
+	var late atomic.Int64
+	go func() {
+		for t.Context().Err() == nil {
+			begun := time.Now()
+			time.Sleep(nap)
+			late.Add(int64(time.Since(begun) - nap))
+		}
+	}()
+	return func() time.Duration { return 2 * time.Duration(late.Load()) }
 }
 
 // InUse returns how many connections of a pool are in use, 0 as soon as none is: one
