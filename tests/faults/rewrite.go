@@ -69,8 +69,8 @@ var planted = map[string][]string{ // old, new, old, new ...
 	"intent without end": {"AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) OR s.owner", "AND (CHAR_LENGTH(s.holds) = 0 OR s.owner"},
 	"downgrade with a gap": {"CAST(? AS SIGNED), 0, 0, ?\nFROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 AND s.used_for = 1",
 		"CAST(? AS SIGNED) * (CHAR_LENGTH(s.holds) = 0), 0, 0, ?\nFROM lockstep_leases s WHERE s.name = ? AND s.slot = 0 AND s.used_for = 1"},
-	"one permit more": {"s.slot BETWEEN 1 AND CAST(? AS SIGNED)", "s.slot BETWEEN 1 AND CAST(? AS SIGNED) + 1"},
-	"any number":      {"AND (SELECT g.used_for", "AND 0 <> (SELECT g.used_for", "+ CAST(? AS SIGNED) = 0", "+ CAST(? AS SIGNED) * 0"},
+	"one permit more": {"s.slot BETWEEN 1 AND CAST(", "s.slot BETWEEN 1 AND 1 + CAST("},
+	"any number":      {"AND (SELECT g.used_for", "AND 0 <> (SELECT g.used_for", "+ CAST(? AS SIGNED) = 0", "+ CAST(? AS SIGNED) * 0", "AND g.used_for + CAST(", "AND 0 * CAST("},
 	"dead permit":     {"AND (CHAR_LENGTH(s.holds) = 0 OR s.expires_us <= UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))\n", "AND CHAR_LENGTH(s.holds) = 0\n"},
 }
 
