@@ -15,7 +15,7 @@ import (
 // Acquire takes the lease of a key and waits until it is free. The waiters of one manager
 // queue in the order of arrival; among processes, each looks again and again (see Poll
 // and Fair). If the lease is free it sends one statement, and three more for a key that
-// was never leased. An owner that holds the lease already re-enters it, with the same
+// was never leased, on MySQL five. An owner that holds the lease already re-enters it, with the same
 // token; in the same manager that needs no statement. The owner is that of the context of
 // Do or Lease.Context for this key, or the one that WithOwner names. The TTL stays that
 // of the first Acquire.

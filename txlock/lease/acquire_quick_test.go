@@ -336,3 +336,39 @@ func TestWaiterLooksMoreRarely(t *testing.T) {
 		release(t, held)
 	})
 }
+
+// TestMakingEnds proves that a row that can't be made, because somebody has it or its gap
+// locked, is tried again for a quarter of a second, and is busy then.
+func TestMakingEnds(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, w := db.process()
+		w.fault("Make", func(context.Context, string, store.Row, func() error) error { return store.ErrLocked })
+		_, err := m.TryAcquire(t.Context(), job)
+		wants(t, "TryAcquire", err, txlock.ErrBusy)
+		db.within("TryAcquire", 250*time.Millisecond, 350*time.Millisecond)
+		if n := len(w.calls("Make")); n < 5 {
+			t.Errorf("it was tried %d times", n)
+		}
+		w.Up()
+		l, err := m.TryAcquire(t.Context(), job)
+		must(t, err)
+		release(t, l)
+	})
+}
+
+// TestMakingMeetsOthers proves that a row that somebody else makes at the same moment will do.
+func TestMakingMeetsOthers(t *testing.T) {
+	inMemory(t, func(t *testing.T, db *memory) {
+		m, w := db.process()
+		w.fault("Make", func(_ context.Context, _ string, _ store.Row, call func() error) error {
+			return errors.Join(call(), store.ErrLocked)
+		})
+		l, err := m.TryAcquire(t.Context(), job)
+		must(t, err)
+		release(t, l)
+		db.at("TryAcquire", 0)
+		if n := len(w.calls("Make")); n != 1 {
+			t.Errorf("it was made %d times", n)
+		}
+	})
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -710,5 +712,39 @@ func TestRefusedAcquireTxCommits(t *testing.T) {
 		release(t, share(t, other, key))
 		release(t, r)
 		free(t, other, key)
+	})
+}
+
+// TestAcquireTxSeesReaders proves that a transaction finds a reader that its snapshot doesn't
+// show, before it looks, and one that comes between the look and the lock of the row.
+func TestAcquireTxSeesReaders(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("late %t", late), func(t *testing.T) {
+				t.Parallel()
+				tap := new(wiretap)
+				m, other, key := newManager(t, newPool(t, db, true)), newManager(t, newPool(t, db, true)), named()
+				release(t, share(t, m, key))
+				tx := begin(t, newPool(t, db, true, tap.install), sql.LevelRepeatableRead)
+				reads(t, tx, counter(t, db))
+				var once sync.Once
+				var r *lease.Lease
+				enter := func() { once.Do(func() { r = share(t, m, key) }) }
+				if !late {
+					enter()
+				}
+				tap.hook(func(statement string, _ <-chan struct{}) error {
+					if strings.Contains(statement, "name: LeaseInSnapshot ") {
+						enter()
+					}
+					return nil
+				})
+				_, err := other.AcquireTx(t.Context(), tx, key)
+				wants(t, "AcquireTx", err, txlock.ErrBusy)
+				rollback(t, tx)
+				wantsNone(t, "Renew of the reader", r.Renew(t.Context()))
+				release(t, r)
+			})
+		}
 	})
 }

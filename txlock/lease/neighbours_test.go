@@ -176,3 +176,24 @@ func wantsNone(t testing.TB, what string, err error) {
 		t.Errorf("%s: %v", what, err)
 	}
 }
+
+// TestMakeKeepsTheSessionsLimit proves that the limit of lock waits of a session that has made
+// rows is the program's afterwards.
+func TestMakeKeepsTheSessionsLimit(t *testing.T) {
+	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
+		pool.SetMaxOpenConns(1)
+		m := newManager(t, pool)
+		limit := func() (seconds int) {
+			t.Helper()
+			wantsNone(t, "the limit", pool.QueryRow("SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&seconds))
+			return seconds
+		}
+		_, err := pool.Exec("SET SESSION innodb_lock_wait_timeout = 17")
+		wantsNone(t, "SET", err)
+		id := testdb.ConnID(t, pool)
+		release(t, acquire(t, m, named()))
+		if now := limit(); now != 17 || testdb.ConnID(t, pool) != id {
+			t.Errorf("the limit is %d s, on connection %d that was %d", now, testdb.ConnID(t, pool), id)
+		}
+	})
+}

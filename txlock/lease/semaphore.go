@@ -26,7 +26,7 @@ type Semaphore struct {
 // Semaphore returns the semaphore of a key, with 1 to MaxPermits permits. It sends
 // nothing. Use the key for nothing else, and with the same number everywhere: if the
 // semaphore was made with another number, Acquire returns txlock.ErrInvalidOption, which
-// names both.
+// names both. While the key's exclusive lease is held, it returns txlock.ErrInvalidKey.
 func (m *Manager) Semaphore(key txlock.Key, permits int) (*Semaphore, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
