@@ -337,5 +337,5 @@ func (w *worker) isolation() *sql.TxOptions {
 // refused tells whether an error says that nothing was done because somebody else has
 // the lock.
 func refused(err error) bool {
-	return errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrWaitTimeout)
+	return errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrWaitTimeout) || errors.Is(err, lease.ErrNoConnection)
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,9 +54,10 @@ func (w *worker) acquirePermit() outcome {
 	})
 }
 
-// acquireTx takes the lease in a transaction, and holds it when that is committed.
+// acquireTx takes the lease in a transaction, which may have read before, and holds it when that
+// is committed. Its key may have readers.
 func (w *worker) acquireTx() outcome {
-	key := w.one(leaseKeys)
+	key, reads := w.one(slices.Concat(leaseKeys, sharedKeys)), w.IntN(2) == 0
 	return w.alone("acquire in a transaction", key, func(ctx context.Context) (l *lease.Lease, err error) {
 		giveBack := func() {
 			if l != nil {
@@ -63,6 +66,11 @@ func (w *worker) acquireTx() outcome {
 		}
 		err = w.begun(w.pool)(ctx, func(tx *sql.Tx) (err error) {
 			giveBack()
+			if l = nil; reads {
+				if _, err := (&transaction{Tx: tx}).value(ctx, key); err != nil && !errors.Is(err, sql.ErrNoRows) {
+					return err
+				}
+			}
 			l, err = w.leases.AcquireTx(ctx, tx, keyOf(key))
 			return err
 		})

@@ -72,14 +72,14 @@ func TestReadCommittedIsNeverStale(t *testing.T) {
 	})
 }
 
-// TestNeverCommitted: the first to lock a key shared makes its row, and excludes. Ensure
-// makes it before.
+// TestNeverCommitted: the first to lock a key shared makes its row, and excludes, unless the lock
+// begins the transaction. Ensure makes it before.
 func TestNeverCommitted(t *testing.T) {
 	onMemories(t, func(t *testing.T, memory *locktest.Memory, mysql bool) {
 		fresh, ensured := orders.Key(1), orders.Key(2)
 		must(t, memory.Ensure(t.Context(), ensured))
 		first, second := memory.Begin(), memory.Begin()
-		for _, key := range []txlock.Key{fresh, ensured} {
+		for _, key := range []txlock.Key{ensured, fresh} {
 			_, err := first.RLock(t.Context(), key)
 			must(t, err)
 		}
@@ -103,11 +103,14 @@ func TestNeverCommitted(t *testing.T) {
 	})
 }
 
-// TestFirstHolderRollsBack ends all who wait for a row that goes, but one of them.
+// TestFirstHolderRollsBack ends all who wait for a row that goes, but one of them: a row that was
+// made in a transaction which had begun before.
 func TestFirstHolderRollsBack(t *testing.T) {
 	onMemories(t, func(t *testing.T, memory *locktest.Memory, _ bool) {
 		first, key := memory.Begin(), orders.Key(1)
-		_, err := first.Lock(t.Context(), key)
+		_, err := first.Lock(t.Context(), orders.Key(2))
+		must(t, err)
+		_, err = first.Lock(t.Context(), key)
 		must(t, err)
 		errs := make(chan error, 4)
 		for range cap(errs) {
