@@ -454,13 +454,11 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 							wants(t, "AcquireTx", err, lease.ErrNoConnection)
 						})
 						free(t, other, key) // its gap isn't locked
-						l, err := m.AcquireTx(t.Context(), tx, key)
+						_, err := m.AcquireTx(t.Context(), tx, key)
 						wants(t, "AcquireTx by the old snapshot", err, lease.ErrNoConnection)
 						rollback(t, tx)
 						tx = begin(t, pool, sql.LevelDefault)
-						if l, err = m.AcquireTx(t.Context(), tx, key); err != nil {
-							t.Fatal(err)
-						}
+						l := acquireTx(t, m, tx, key)
 						commit(t, tx)
 						release(t, l)
 						return
@@ -666,7 +664,7 @@ func TestAcquireTxSeesReadersThatAreGone(t *testing.T) {
 	onOwnDatabase(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
 		for name, remove := range map[string]func(m *lease.Manager, key txlock.Key) error{
-			"swept": func(m *lease.Manager, key txlock.Key) error {
+			"swept": func(_ *lease.Manager, key txlock.Key) error {
 				return sqlstore.New(pool).Sweep(t.Context(), key.String())
 			},
 			"cleaned": func(m *lease.Manager, _ txlock.Key) error { return second(m.CleanNow(t.Context())) },

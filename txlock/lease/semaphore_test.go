@@ -603,11 +603,12 @@ func TestSemaphoreBesideALockedRow(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()
 				l, err := s.TryAcquire(ctx)
-				if c.granted && err == nil {
+				switch {
+				case c.granted && err == nil:
 					release(t, l)
-				} else if c.granted {
+				case c.granted:
 					t.Errorf("TryAcquire: %v", err)
-				} else {
+				default:
 					wants(t, "TryAcquire", err, txlock.ErrBusy)
 					wants(t, "Acquire", second(s.Acquire(ctx, lease.WaitAtMost(100*time.Millisecond))), txlock.ErrWaitTimeout)
 				}

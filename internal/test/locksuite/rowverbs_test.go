@@ -125,7 +125,7 @@ func ofHashed(name string, call func(r *trial, ctx context.Context) error) (all 
 func grant[G any](_ G, err error) error { return err }
 
 // compare is CompareAndBump with the version that a row has.
-func compare(r *trial, ctx context.Context, key txlock.Key) error {
+func compare(ctx context.Context, r *trial, key txlock.Key) error {
 	var version uint64
 	err := r.db.Admin().QueryRowContext(ctx, "SELECT token FROM lockstep_centers WHERE slot = ?", key.Slot()).Scan(&version)
 	if err != nil {
@@ -156,7 +156,7 @@ var verbs = slices.Concat(
 	ofHashed("LockAll", func(r *trial, ctx context.Context) error {
 		return grant(r.scope.LockAll(ctx, r.hashed(), hashed.Key("kk")))
 	}),
-	ofHashed("CompareAndBump", func(r *trial, ctx context.Context) error { return compare(r, ctx, r.hashed()) }),
+	ofHashed("CompareAndBump", func(r *trial, ctx context.Context) error { return compare(ctx, r, r.hashed()) }),
 	ofHashed("Version", func(r *trial, ctx context.Context) error { return grant(r.scope.Version(ctx, r.hashed())) }),
 	onceVerbs, leaseVerbs,
 	[]verb{{name: "job.TickTx", key: "existing", run: (*trial).tick, commits: "JobDone"}},

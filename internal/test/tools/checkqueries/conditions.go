@@ -101,7 +101,7 @@ func (k Keys) inside(tokens []lexeme, outer []reference) error {
 func unknownIn(tokens []lexeme) string {
 	for _, t := range tokens {
 		for _, word := range []string{"SELECT", "UNION", "EXCEPT", "INTERSECT", "JOIN", "LEFT", "RIGHT", "ORDER", "GROUP", "WINDOW", "PROCEDURE", "USING", "WITH", ";"} {
-			if t.is(word) && !(t.called && (word == "LEFT" || word == "RIGHT")) {
+			if t.is(word) && (!t.called || word != "LEFT" && word != "RIGHT") {
 				return word
 			}
 		}
