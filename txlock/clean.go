@@ -20,7 +20,8 @@ const cleanBatch = 500
 // those whose token is ahead of the server's clock, so that the token of a key
 // never goes back. It works in small transactions of its own, waits for nobody,
 // and what it has removed stays so when it fails. For sets of keys that grow
-// without bound hashed families are better: they need no cleaning.
+// without bound hashed families are better: they need no cleaning. Of several transactions that
+// wait for a row while it is removed, all but one get ErrDeadlock.
 //
 // It returns ErrInvalidOption for a time that is not positive, ErrSchema,
 // ErrReadOnly, ErrDeadlock and the errors of the driver.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // include is inside.Lock.Include.
@@ -37,7 +39,7 @@ func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.
 	snapshot := s.mayHaveSnapshot()
 	// The row of a lease is written by its renewals: a change since the snapshot is no
 	// reason to roll the transaction back.
-	in := &inside.Included{Tx: s.regardless(snapshot, nil), Snapshot: snapshot, Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}
+	in := &inside.Included{Tx: s.refusing(snapshot), Snapshot: snapshot, Session: s.server.Session, Reading: s.own(ctx, guard.Call{Reads: true})}
 	if s.book != nil {
 		if err := s.book.Err(); err != nil {
 			return false, err
@@ -46,4 +48,19 @@ func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.
 	}
 	err = send(s.own(ctx, guard.Call{Fresh: !in.Snapshot}), in)
 	return in.Fence, err
+}
+
+// refusing is the transaction of statements that fail where they would skip a locked row. That
+// a row has changed since a snapshot is no reason to refuse it.
+func (s *state) refusing(snapshot bool) gen.DBTX {
+	return s.rewritten(func(query string) string {
+		query, variables := rawsql.Refuse(query, s.server.MariaDB, s.server.RollbackOnTimeout)
+		if s.mayBeRefused(snapshot) {
+			variables = append(variables, rawsql.AllowStale)
+		}
+		if len(variables) == 0 {
+			return query
+		}
+		return rawsql.For(variables...) + query
+	})
 }

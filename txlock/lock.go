@@ -181,10 +181,6 @@ func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
 	return h, nil
 }
 
-// tryLimit is how long a try may take on a MariaDB where NOWAIT would roll back
-// the whole transaction. A shorter limit would refuse what is free.
-const tryLimit = 20 * time.Millisecond
-
 // limited takes the lock within the limit of the request, by what the server has for
 // that. A wait with a limit begins with a try, which has none: a lock that is free is
 // granted, however short the limit and however slow the server.
@@ -208,7 +204,7 @@ func (a *attempt) limited(ctx context.Context) (token uint64, err error) {
 // try. A wait with a limit begins with a try, which has none.
 func (s *state) atMostOnMariaDB(atMost time.Duration, take func(variables ...string) error) error {
 	if s.server.RollbackOnTimeout {
-		return take(rawsql.AtMost(max(tryLimit, atMost)))
+		return take(rawsql.AtMost(max(rawsql.ShortLimit, atMost)))
 	}
 	err := take(rawsql.NoWait)
 	if atMost == 0 || !errors.Is(fault.Interpret(err).Sentinel, ErrWaitTimeout) {

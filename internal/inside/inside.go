@@ -65,7 +65,8 @@ type Lock[Scope, Key, Grant, Option any] struct {
 
 // Included is what Include hands to its function.
 type Included struct {
-	// Tx sends the statements.
+	// Tx sends the statements. Those that skip a locked row fail there instead: ErrBusy or
+	// ErrWaitTimeout.
 	Tx rawsql.DBTX
 	// Snapshot tells that plain reads of the transaction may show data from
 	// before the statements' locks.

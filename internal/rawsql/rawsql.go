@@ -150,6 +150,29 @@ func HintNoWait(query string) string {
 	return strings.TrimRight(query, "; \n") + " NOWAIT"
 }
 
+// Refuse makes a statement that skips a locked row fail instead, on MariaDB by variables for For.
+// In a transaction whoever skips a row locks the gap behind it, at REPEATABLE READ, and whoever
+// is refused locks nothing. Where that would roll the transaction back (MariaDB,
+// innodb_rollback_on_timeout), a short limit stands in for it.
+func Refuse(query string, mariaDB, rollsBack bool) (text string, variables []string) {
+	const skip = " SKIP LOCKED"
+	switch {
+	case !strings.Contains(query, skip):
+		return query, nil
+	case !mariaDB:
+		return strings.Replace(query, skip, " NOWAIT", 1), nil
+	case rollsBack:
+		variables = []string{AtMost(ShortLimit)}
+	default:
+		variables = []string{NoWait}
+	}
+	return strings.Replace(query, skip, "", 1), variables
+}
+
+// ShortLimit is how long what doesn't wait may take where the server can't refuse to wait. A
+// shorter one would refuse what is free.
+const ShortLimit = 20 * time.Millisecond
+
 // SetTableWait makes LockTable give up after a second.
 const SetTableWait = "SET SESSION lock_wait_timeout = 1"
 

@@ -345,8 +345,8 @@ func TestMakingEnds(t *testing.T) {
 		w.fault("Make", func(context.Context, string, store.Row, func() error) error { return store.ErrLocked })
 		_, err := m.TryAcquire(t.Context(), job)
 		wants(t, "TryAcquire", err, txlock.ErrBusy)
-		db.within("TryAcquire", 250*time.Millisecond, 350*time.Millisecond)
-		if n := len(w.calls("Make")); n < 5 {
+		db.within("TryAcquire", 200*time.Millisecond, 350*time.Millisecond)
+		if n := len(w.calls("Make")); n != 17 {
 			t.Errorf("it was tried %d times", n)
 		}
 		w.Up()

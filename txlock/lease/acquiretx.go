@@ -58,7 +58,7 @@ func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, o
 				return nil, err
 			}
 		}
-		if beside != nil {
+		if beside != nil && !m.store.Full() { // it looks on a connection of the pool
 			err = m.unblock(ctx, q, err)
 		}
 		return l, err

@@ -732,7 +732,7 @@ func TestAcquireTxSeesReaders(t *testing.T) {
 					enter()
 				}
 				tap.hook(func(statement string, _ <-chan struct{}) error {
-					if strings.Contains(statement, "name: LeaseInSnapshot ") {
+					if strings.Contains(statement, "name: LeaseAsItIs ") {
 						enter()
 					}
 					return nil

@@ -197,3 +197,49 @@ func TestMakeKeepsTheSessionsLimit(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusedAcquireTxLocksNothing proves that a transaction whose AcquireTx has found the row
+// locked, and which stays open, locks nothing: the key is leased as before, and so are new keys
+// around it.
+func TestRefusedAcquireTxLocksNothing(t *testing.T) {
+	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
+		m, other := newManager(t, pool), newManager(t, pool)
+		for _, level := range levels {
+			for _, read := range []bool{false, true} {
+				for _, shared := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%v/%t/shared=%t", level, read, shared), func(t *testing.T) {
+						t.Parallel()
+						ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+						defer cancel()
+						name := named().String()
+						key := txlock.Named(name + ":2")
+						if release(t, acquire(t, other, key)); shared {
+							release(t, share(t, other, key))
+						}
+						release(t, acquire(t, other, txlock.Named(name+":3")))
+						first := begin(t, pool, sql.LevelRepeatableRead)
+						l := acquireTx(t, other, first, key)
+						tx := begin(t, pool, level)
+						if read {
+							reads(t, tx, counter(t, db))
+						}
+						wants(t, "AcquireTx", second(m.AcquireTx(ctx, tx, key)), txlock.ErrBusy)
+						rollback(t, first)
+						wants(t, "Release of what was rolled back", l.Release(ctx), txlock.ErrNotHeld)
+						r, err := other.TryAcquireShared(ctx, key)
+						wantsNone(t, "TryAcquireShared", err)
+						if err == nil {
+							release(t, r)
+						}
+						for _, suffix := range []string{":1", ":2a", ":4"} {
+							everyVerb(ctx, t, other, pool, name+suffix)
+						}
+						if err := tx.Commit(); err != nil {
+							t.Errorf("Commit: %v", err)
+						}
+					})
+				}
+			}
+		}
+	})
+}

@@ -101,22 +101,27 @@ func ensureRow(ctx context.Context, s store.Session, at store.Row) error {
 	return makeRow(ctx, s, at)
 }
 
-// makePatience is for how long making a row is tried, once at least.
-const makePatience = 250 * time.Millisecond
+// maxMakes is how often making a row is tried again: for a quarter of a second, unless the server
+// itself takes longer to refuse it.
+const (
+	maxMakes     = 16
+	makePatience = 500 * time.Millisecond
+)
 
 // making makes rows. Others that make the same rows, or rows beside them, may lock them for a
 // moment or cause a deadlock: then it tries again, at random times so as not to meet the same
 // others.
 func (m *Manager) making(ctx context.Context, rows func() error) error {
-	began, pause := m.store.Now(), leastLook
-	for {
+	began := m.store.Now()
+	for tries := 1; ; tries++ {
 		err := rows()
-		if !errors.Is(err, store.ErrLocked) && !conflicted(err) || began.Until(m.store.Now()) >= makePatience {
+		again := errors.Is(err, store.ErrLocked) || conflicted(err)
+		if !again || tries > maxMakes || began.Until(m.store.Now()) >= makePatience {
 			return err
 		}
+		pause := time.Duration(tries) * leastLook
 		if err := m.sleep(ctx, pause/2+rand.N(pause)); err != nil {
 			return err
 		}
-		pause += leastLook
 	}
 }

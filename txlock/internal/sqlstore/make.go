@@ -6,9 +6,7 @@ import (
 	"errors"
 
 	"github.com/dca00107/lockstep/gen"
-	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -29,7 +27,7 @@ func (s session) Make(ctx context.Context, at store.Row) error {
 	} else {
 		err = withShortWait(ctx, pool.textual(), func(db gen.DBTX) error { return queries.EnsureLease(ctx, db, row) })
 	}
-	if errors.Is(fault.Explain("", err), txlock.ErrWaitTimeout) {
+	if refused(err) {
 		return store.ErrLocked
 	}
 	return err

@@ -5,10 +5,10 @@ import (
 	"database/sql"
 	"errors"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/txlock"
 )
 
 // refusing is a pool on which AcquireNoWait and ReleaseNoWait fail where they would wait
@@ -39,8 +39,11 @@ func (r refusing) ExecContext(ctx context.Context, query string, args ...any) (s
 	return r.prepared.ExecContext(ctx, query, args...)
 }
 
-// locked tells whether a statement has refused to wait for a row.
-func locked(err error) bool {
-	var server *mysql.MySQLError
-	return err != nil && errors.As(err, &server) && server.Number == 1205 // ER_LOCK_WAIT_TIMEOUT
+// refused tells whether a statement has failed because it doesn't wait for a row.
+func refused(err error) bool {
+	if err == nil {
+		return false
+	}
+	err = fault.Explain("", err)
+	return errors.Is(err, txlock.ErrWaitTimeout) || errors.Is(err, txlock.ErrBusy)
 }

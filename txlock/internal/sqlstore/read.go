@@ -92,16 +92,19 @@ func (s session) DoneInSnapshot(ctx context.Context, key string, slots []int64) 
 }
 
 // UnchangedSinceSnapshot locks the row of a lease, and compares it with what the
-// transaction's snapshot shows.
+// transaction's snapshot shows: afterwards, since a plain read may lock, too.
 func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	name := []byte(key)
-	before, err := queries.LeaseInSnapshot(ctx, s.db, gen.LeaseInSnapshotParams{Name: name, Slot: store.LeaseSlot})
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+	current, err := queries.LeaseAsItIs(ctx, s.db, gen.LeaseAsItIsParams{Name: name, Slot: store.LeaseSlot})
+	if errors.Is(err, sql.ErrNoRows) || refused(err) {
+		return store.ErrLocked
+	}
+	if err != nil {
 		return err
 	}
-	current, err := queries.LeaseAsItIs(ctx, s.db, gen.LeaseAsItIsParams{Name: name, Slot: store.LeaseSlot})
+	before, err := queries.LeaseInSnapshot(ctx, s.db, gen.LeaseInSnapshotParams{Name: name, Slot: store.LeaseSlot})
 	if errors.Is(err, sql.ErrNoRows) {
-		return store.ErrLocked
+		err = nil
 	}
 	if before.UsedFor == int64(store.Exclusive) { // else the row was made anew
 		before.UsedFor = current.UsedFor

@@ -65,7 +65,7 @@ func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, er
 		reply, err = queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
 			Hold: ask.Hold, Owner: owner, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		})
-		if locked(err) {
+		if refused(err) {
 			reply, err = ReplyAbsent, nil
 		}
 	}
@@ -73,6 +73,9 @@ func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, er
 		reply, err = queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
 			Owner: owner, Hold: ask.Hold, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		})
+	}
+	if refused(err) { // in the caller's transaction it doesn't skip the row: see rawsql.Refuse
+		reply, err = ReplyAbsent, nil
 	}
 	return answerOf(reply, ask.Slot, store.Full, store.Late, store.Other), err
 }
@@ -118,7 +121,7 @@ func (s session) Release(ctx context.Context, at store.Row, hold string) (store.
 	name, reply, err := []byte(at.Key), int64(ReplyAbsent), error(nil)
 	if pool, ok := s.refusing(); ok {
 		reply, err = queries.ReleaseNoWait(ctx, pool, gen.ReleaseNoWaitParams{Hold: hold, Name: name, Slot: at.Slot})
-		if locked(err) {
+		if refused(err) {
 			return store.Absent, nil
 		}
 	}
