@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -104,12 +105,15 @@ func (s *site) text() string {
 	ctx, cancel := context.WithTimeout(s.tab, browser.Limit)
 	defer cancel()
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](settled+` ? document.body.innerText : ""`))
-	if gone := (*cdproto.Error)(nil); errors.As(err, &gone) && strings.HasPrefix(gone.Message, "Cannot find context") {
+	if gone := (*cdproto.Error)(nil); errors.As(err, &gone) && slices.ContainsFunc(betweenPages, func(said string) bool { return strings.HasPrefix(gone.Message, said) }) {
 		return ""
 	}
 	s.must(err)
 	return text
 }
+
+// betweenPages is what Chromium says of a page that it has left, before and after it was asked.
+var betweenPages = []string{"Cannot find context", "Inspected target navigated or closed"}
 
 // becomes waits until the page has a text, without loading it again.
 func (s *site) becomes(wanted ...string) {
