@@ -172,6 +172,7 @@ func readShapes() ([]shape, error) {
 	var all []shape
 	for name, text := range texts {
 		pattern := strings.ReplaceAll(regexp.QuoteMeta(strings.TrimSpace(text)), `\?`, `(?:\?|\d+|X'[0-9a-fA-F]*'|(?:_binary)?'(?:[^'\\]|\\.)*')`)
+		pattern = strings.ReplaceAll(pattern, " SKIP LOCKED", "(?: SKIP LOCKED| NOWAIT)?") // see rawsql.Refuse
 		compiled, err := regexp.Compile(pattern)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
