@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,15 +27,19 @@ func TestGuardRenewsFirst(t *testing.T) {
 			must(t, l.Guard(t.Context(), tx))
 			must(t, tx.Commit())
 		}
-		for _, in := range []time.Duration{5, 12, 20, 25} {
-			db.after(in * time.Second)
-			if in == 25 {
+		// Never in the moment of a renewal that fails, each second from 10 s and from 22.5 s.
+		const first, second = 12500 * time.Millisecond, 25200 * time.Millisecond
+		for _, in := range []time.Duration{5 * time.Second, first, 20 * time.Second, second} {
+			db.after(in)
+			if in == second {
 				wire.fault("Renew", hangs) // for half of what is left at most
 			}
 			guard()
 		}
-		wire.seconds(t, "Renew", 12, 25)
-		if took := time.Since(db.begun) - 25*time.Second; took < 5*time.Second || took > 15*time.Second {
+		if sent := wire.times("Renew"); !slices.Equal(sent, []time.Duration{first, second}) {
+			t.Errorf("Renew was sent at %v, want %v and %v", sent, first, second)
+		}
+		if took := time.Since(db.begun) - second; took < 5*time.Second || took > 15*time.Second {
 			t.Errorf("Guard took %v", took)
 		}
 		release(t, l)
