@@ -197,6 +197,11 @@ func gateOf(key int) storetest.Row {
 // is not "".
 func (p *play) locked(key int, owner string) bool {
 	_, rows := p.memory.Rows()
+	return has(rows, key, owner)
+}
+
+// has tells whether one of these rows is of a key, and of an owner if that is not "".
+func has(rows map[storetest.Row]storetest.Contents, key int, owner string) bool {
 	for at, row := range rows {
 		if at.Key == playKey(key).String() && at.Slot >= storetest.LeaseSlot && (owner == "" || row.Owner == owner) {
 			return true
@@ -205,10 +210,14 @@ func (p *play) locked(key int, owner string) bool {
 	return false
 }
 
-// lockedFor tells whether it has locked the row of a handle, which may be somebody else's
-// by now.
+// lockedFor tells whether it may have locked the row of a handle: any row of the key where
+// the handle's owner has none, since it is somebody else's by now.
 func (p *play) lockedFor(h *handle) bool {
-	return p.locked(h.key, h.leases[1].Owner()) || !h.leases[1].Shared() && p.gateLocked(h.key)
+	owner := h.leases[1].Owner()
+	if rows, _ := p.memory.Rows(); !has(rows, h.key, owner) {
+		owner = ""
+	}
+	return p.locked(h.key, owner) || !h.leases[1].Shared() && p.gateLocked(h.key)
 }
 
 func (p *play) gateLocked(key int) bool {
