@@ -500,6 +500,32 @@ func TestAcquireTxExhaustedPool(t *testing.T) {
 	})
 }
 
+// TestAcquireTxOfTwoOnAPoolOfTwo proves that AcquireTx answers at once where two transactions
+// have both connections of a pool and want the same lease: only the pool is of any use to find
+// out who has locked the row, and it is used up.
+func TestAcquireTxOfTwoOnAPoolOfTwo(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for kind, guarded := range map[string]bool{"guarded": true, "plain": false} {
+			t.Run(kind, func(t *testing.T) {
+				t.Parallel()
+				pool := newPool(t, db, guarded)
+				pool.SetMaxOpenConns(2)
+				m, key := newManager(t, pool), named()
+				release(t, acquire(t, m, key)) // so it knows the pool, and there is a row
+				first, second := begin(t, pool, sql.LevelDefault), begin(t, pool, sql.LevelDefault)
+				l := acquireTx(t, m, first, key)
+				ctx, cancel := context.WithTimeout(t.Context(), soon)
+				defer cancel()
+				_, err := m.AcquireTx(ctx, second, key)
+				wants(t, "AcquireTx", err, txlock.ErrBusy)
+				rollback(t, second)
+				commit(t, first)
+				release(t, l)
+			})
+		}
+	})
+}
+
 // TestAcquireTxReleaseBeforeEnd proves that Release in the open transaction waits
 // for nothing, and that the lease is free soon after the transaction has ended.
 func TestAcquireTxReleaseBeforeEnd(t *testing.T) {
