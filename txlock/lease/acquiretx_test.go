@@ -518,6 +518,9 @@ func TestAcquireTxOfTwoOnAPoolOfTwo(t *testing.T) {
 				defer cancel()
 				_, err := m.AcquireTx(ctx, second, key)
 				wants(t, "AcquireTx", err, txlock.ErrBusy)
+				if ctx.Err() != nil {
+					t.Error("it has waited for the end of its context")
+				}
 				rollback(t, second)
 				commit(t, first)
 				release(t, l)
