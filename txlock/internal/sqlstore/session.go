@@ -65,16 +65,13 @@ func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, er
 		reply, err = queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
 			Hold: ask.Hold, Owner: owner, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		})
-		if refused(err) {
-			reply, err = ReplyAbsent, nil
-		}
 	}
 	if err == nil && reply == replyBeyond {
 		reply, err = queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
 			Owner: owner, Hold: ask.Hold, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
 		})
 	}
-	if refused(err) { // in the caller's transaction it doesn't skip the row: see rawsql.Refuse
+	if refused(err) { // a refusing pool, or the caller's transaction, in which it doesn't skip the row: see rawsql.Refuse
 		reply, err = ReplyAbsent, nil
 	}
 	return answerOf(reply, ask.Slot, store.Full, store.Late, store.Other), err
