@@ -107,8 +107,8 @@ func TestAcquireTxIsRenewed(t *testing.T) {
 						t.Fatalf("given up before the commit: %v", err)
 					}
 					commit(t, tx)
-					left := l.Left() // which only a renewal makes longer
-					waitUntil(t, "it is renewed", func() bool { return l.Left() > left || !l.Valid() })
+					renewed := renewedFromNow(l)
+					waitUntil(t, "it is renewed", func() bool { return renewed() || !l.Valid() })
 					if err := l.Err(); err != nil {
 						t.Fatal(err)
 					}
@@ -325,8 +325,7 @@ func TestAcquireTxTwice(t *testing.T) {
 						return
 					}
 					commit(t, tx)
-					left := leases[0].Left()
-					waitUntil(t, "it is renewed", func() bool { return leases[0].Left() > left })
+					waitUntil(t, "it is renewed", renewedFromNow(leases[0]))
 					for i, l := range leases {
 						info, err := m.Inspect(t.Context(), key)
 						if err != nil || !info.Held || info.Holds != 1 {

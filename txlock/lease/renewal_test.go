@@ -156,6 +156,14 @@ func waitUntil(t testing.TB, what string, is func() bool) {
 	}
 }
 
+// renewedFromNow returns what tells whether the lease was renewed since then. What is left
+// may be nearly all now and whenever it is asked: its end alone shows it.
+func renewedFromNow(l *lease.Lease) func() bool {
+	left := l.Left()
+	end := time.Now().Add(left)
+	return func() bool { return time.Now().Add(l.Left()).After(end) }
+}
+
 // expiryOf reads until when the server lets nobody else in, in microseconds.
 func expiryOf(t testing.TB, db *testdb.DB, key txlock.Key) int64 {
 	t.Helper()
