@@ -108,8 +108,11 @@ func TestEngineIsKnown(t *testing.T) {
 			if tried < 15 {
 				t.Errorf("only %d modes were tried", tried)
 			}
-			if _, err := conn.ExecContext(t.Context(), "SET SESSION sql_mode = DEFAULT"); err != nil {
-				t.Fatal(err)
+			for _, setting := range []string{"sql_mode = DEFAULT", "sql_select_limit = 1", "sql_safe_updates = 1", "big_tables = 1", "optimizer_switch = 'derived_merge=off'"} {
+				if _, err := conn.ExecContext(t.Context(), "SET SESSION "+setting); err != nil {
+					t.Fatal(err)
+				}
+				harmless(t, setting, conn, name)
 			}
 			for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 				for _, readOnly := range []bool{false, true} {
