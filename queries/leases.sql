@@ -332,9 +332,8 @@ SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
   clock_us() - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;
 
 -- name: ServerClock :one
--- ServerClock reads the server's clock and version. The version begins with the words
--- autocommit=0 or character_set_connection if the session has that.
+-- ServerClock reads the server's clock and version. The version begins with the words of the
+-- session; see internal/rawsql.
 -- It never runs in a caller's transaction.
 SELECT CAST(clock_us() AS SIGNED) AS now_us,
-  CONCAT(LEFT('autocommit=0 ', 13 * (1 - @@autocommit)),
-    LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection)), VERSION()) AS version;
+  CONCAT(session_words(), VERSION()) AS version;

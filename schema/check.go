@@ -11,6 +11,12 @@ import (
 
 // The findings of Check; tell them apart by errors.Is.
 var (
+	// ErrEngine is returned when the server speaks the protocol of MySQL but doesn't answer
+	// as MySQL and MariaDB do, or something between changes its answers: TiDB, Vitess,
+	// PlanetScale and the like. What locks rely on isn't so there, and no error would say
+	// it. txlock.Join, leases, jobs, elections and Install return it, too, before they lock or
+	// write anything.
+	ErrEngine = errors.New("schema: unknown engine: the server speaks the protocol of MySQL but doesn't behave as MySQL or MariaDB does; on such engines (TiDB, Vitess, PlanetScale and others) locks lose updates and a lease has several holders at once; connect to MySQL or MariaDB itself")
 	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0, and
 	// so doesn't know SKIP LOCKED.
 	ErrServer = errors.New("schema: server too old")
@@ -40,8 +46,12 @@ var (
 // Check looks at the tables and the server of db, and returns all that is wrong, joined
 // into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow,
 // ErrAutocommit, ErrCharset, ErrBinlog, ErrMultiPrimary, ErrProcedures and ErrProxy, each with
-// a sentence on the remedy. It changes nothing. Call it as the user who will take locks: it tries the
+// a sentence on the remedy; or ErrEngine alone. Call it as the user who will take locks: it tries the
 // privileges of that user by EXPLAIN. Triggers are found as a user with the privilege TRIGGER.
+//
+// Check leaves everything as it was. Last of all, unless the pool allows only one connection, it
+// inserts a row into lockstep_locks on one connection, reads it on another and deletes it, to
+// find out when the server takes the snapshot of a transaction: ErrEngine, if BEGIN does.
 //
 // ErrProcedures is not a fault: without the procedures, a lock on MySQL doesn't share the
 // round trip of BEGIN, and locks after a read take more than one. A pool that has found out
@@ -55,6 +65,9 @@ var (
 func Check(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("schema: Check needs a *sql.DB, got nil")
+	}
+	if err := checkEngine(ctx, db); err != nil {
+		return err // what else such an engine answers says nothing
 	}
 	var found []error
 	for _, check := range []func(context.Context, *sql.DB) (problem, err error){
@@ -73,7 +86,13 @@ func Check(ctx context.Context, db *sql.DB) error {
 		}
 		found = append(found, problem)
 	}
-	return errors.Join(found...)
+	problem := errors.Join(found...)
+	for _, other := range []error{ErrTable, ErrPrivilege, ErrAutocommit, ErrProxy} {
+		if errors.Is(problem, other) {
+			return problem // what is asked last would find this again
+		}
+	}
+	return errors.Join(append(found, checkTransactions(ctx, db))...)
 }
 
 // checkVersion finds a server that is known to be too old. If the version can't be read,

@@ -15,6 +15,7 @@
 //
 //   - [ErrTable], [ErrCenters] and [ErrProcedures] of the tables and procedures;
 //   - [ErrPrivilege] of the user;
+//   - [ErrEngine] of what is neither MySQL nor MariaDB;
 //   - [ErrServer], [ErrSysdateIsNow], [ErrBinlog] and [ErrMultiPrimary] of the server;
 //   - [ErrAutocommit] and [ErrCharset] of the session;
 //   - [ErrProxy] of a proxy.

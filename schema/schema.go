@@ -30,13 +30,17 @@ const Centers = 65536
 // privileges CREATE ROUTINE and ALTER ROUTINE. Locks work without; see ErrProcedures. DDL
 // commits implicitly, so Install takes a pool and never a transaction. It returns the
 // server's error for the statement that failed, and ErrPrivilege, with the GRANT to run,
-// if a privilege is missing. Run it again to go on from there.
+// if a privilege is missing; run it again to go on from there. It returns ErrEngine, and makes
+// nothing, if the server is neither MySQL nor MariaDB.
 func Install(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return fmt.Errorf("schema: Install needs a *sql.DB, got nil")
 	}
 	statements, err := Statements()
 	if err != nil {
+		return err
+	}
+	if err := checkEngine(ctx, db); err != nil {
 		return err
 	}
 	for _, s := range statements {

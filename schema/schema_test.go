@@ -282,7 +282,7 @@ func TestTriggersForgetIDs(t *testing.T) {
 // demand fails the test unless there is exactly this finding, with its remedy.
 func demand(t *testing.T, err, want error, says ...string) {
 	t.Helper()
-	for _, finding := range []error{schema.ErrServer, schema.ErrTable, schema.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset, schema.ErrBinlog, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary, schema.ErrProcedures} {
+	for _, finding := range []error{schema.ErrEngine, schema.ErrServer, schema.ErrTable, schema.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset, schema.ErrBinlog, schema.ErrCenters, schema.ErrSysdateIsNow, schema.ErrMultiPrimary, schema.ErrProcedures} {
 		if errors.Is(err, finding) != errors.Is(want, finding) {
 			t.Errorf("Check: %v, want %v", err, want)
 		}
@@ -385,7 +385,7 @@ func TestCheckFindsOldServer(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			answers := append(good(), answer{"wsrep_on", sqlmock.NewRows([]string{"n", "v"})})
-			answers[0].rows = row(version)
+			answers[1].rows = row(version)
 			err := schema.Check(t.Context(), mocked(t, answers))
 			if want == "" {
 				demand(t, err, nil)
@@ -441,6 +441,7 @@ func TestInstallAfterDeadlocks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			mock.ExpectQuery("LAST_INSERT_ID").WillReturnRows(row(1))
 			for range c.deadlocks {
 				mock.ExpectExec(regexp.QuoteMeta(statements[0])).WillReturnError(deadlock)
 			}
@@ -477,7 +478,7 @@ func row(values ...driver.Value) *sqlmock.Rows {
 
 // good has the answers of a good server to all questions but those about a cluster.
 func good() (all []answer) {
-	all = append(all, answer{"VERSION()", row("9.7.4")})
+	all = append(all, answer{"LAST_INSERT_ID", row(1)}, answer{"VERSION()", row("9.7.4")})
 	for _, table := range []struct{ primary, columns string }{
 		{"name", "name varbinary(255), token bigint(20) unsigned, owner binary(80), conn_id bigint(20) unsigned, locked_us bigint(20)"},
 		{"slot", "slot int(10) unsigned, token bigint unsigned, owner binary(80), conn_id bigint unsigned, locked_us bigint"},

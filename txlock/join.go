@@ -47,8 +47,9 @@ func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded
 // It returns ErrNoTransaction where no transaction is open, ErrTxDoomed where
 // the server has ended it, ErrUnguarded where OnlyGuarded was asked for in vain, and
 // schema.ErrAutocommit or schema.ErrCharset where its session has autocommit = 0 or
-// converts the names of keys, on a guarded pool from its beginning. The transaction goes on
-// as it was.
+// converts the names of keys, on a guarded pool from its beginning. It returns
+// schema.ErrEngine if the server is neither MySQL nor MariaDB. The transaction stays as it
+// was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	if err := fault.NilTx(tx); err != nil {
 		return nil, err
@@ -72,7 +73,11 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	for _, option := range options {
 		option.toJoin(&wanted)
 	}
-	open, err := fault.TransactionOpen(reply)
+	open, err := openBy(tx, reply)
+	var server guard.Server
+	if err == nil {
+		server, err = introduce(ctx, tx) // before the reply counts: another engine gives others
+	}
 	if err != nil {
 		return nil, fault.Of("join", err, guard.Server{})
 	}
@@ -81,10 +86,6 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	}
 	if !open {
 		return nil, fmt.Errorf("%w: none was begun on this connection, or the server has ended it", ErrNoTransaction)
-	}
-	server, err := introduce(ctx, tx)
-	if err != nil {
-		return nil, fault.Of("join", err, guard.Server{})
 	}
 	j := newJoined(tx, nil, server)
 	for _, option := range options {
@@ -123,6 +124,16 @@ func (j *joined) Committed() {
 
 // Ended is called by the guarded connection when the transaction ends.
 func (j *joined) Ended(why error) { j.state.ended(why) }
+
+// openBy tells from the reply to rawsql.Probe whether a transaction is open. In a *sql.Tx of
+// a plain pool it also looks at the flag of a success.
+func openBy(tx gen.DBTX, reply error) (bool, error) {
+	flag := false
+	if reply == nil { // an error has none, and another goroutine may be sending by now
+		flag, _ = guard.OpenAtLastReply(tx)
+	}
+	return fault.TransactionOpen(reply, flag)
+}
 
 // introduce reads the facts about the server, which guarded connections know.
 func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {

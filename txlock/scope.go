@@ -179,7 +179,7 @@ func (s *state) stillOpen(ctx context.Context) error {
 // probe asks the server whether the transaction is open.
 func (s *state) probe(ctx context.Context) error {
 	_, reply := s.tx.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)
-	open, err := fault.TransactionOpen(reply)
+	open, err := openBy(s.tx.DBTX, reply)
 	if err == nil && !open {
 		err = fmt.Errorf("%w: %w", ErrTxDoomed, fault.ErrUnseen)
 	}

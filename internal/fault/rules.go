@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/schema"
 )
 
 // Rules are what the guarded pool needs to know of errors.
@@ -45,9 +46,13 @@ var Rules = guard.Rules{
 	Gone:        func(reply error) bool { return is(reply, 1094) }, // ER_NO_SUCH_THREAD
 }
 
-// TransactionOpen judges the reply to rawsql.Probe.
-func TransactionOpen(reply error) (bool, error) {
+// TransactionOpen judges the reply to rawsql.Probe. A success means that no transaction is
+// open, unless it says itself, by its flag, that one is: MySQL and MariaDB refuse the
+// statement whenever they set the flag.
+func TransactionOpen(reply error, flag bool) (bool, error) {
 	switch {
+	case reply == nil && flag:
+		return false, fmt.Errorf("%w: it accepts SET TRANSACTION in a transaction", schema.ErrEngine)
 	case reply == nil:
 		return false, nil
 	case is(reply, 1568): // ER_CANT_CHANGE_TX_CHARACTERISTICS

@@ -30,7 +30,7 @@ func (c *conn) checkPrepared(ctx context.Context) error {
 	}
 	open := false
 	if err == nil {
-		open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		open, err = c.probe(ctx)
 	}
 	if err == nil && !open {
 		err = errAborted

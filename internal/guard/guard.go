@@ -33,9 +33,10 @@ type Rules struct {
 	// Unfenced returns the error of a transaction that has lost the row lock of that name
 	// by ROLLBACK TO SAVEPOINT; see Tx.Fence.
 	Unfenced func(name string) error
-	// Open tells from the reply to rawsql.Probe whether a transaction is open; it returns
-	// an error for a reply that tells neither.
-	Open func(reply error) (bool, error)
+	// Open tells from the reply to rawsql.Probe whether a transaction is open. The flag is
+	// that of a success; see OpenAtLastReply. It returns an error for a reply that tells
+	// neither, or that contradicts itself.
+	Open func(reply error, flag bool) (bool, error)
 	// NoSavepoint tells whether this reply to RELEASE SAVEPOINT says that there is none.
 	NoSavepoint func(reply error) bool
 	// Kept is a value that the pool keeps for package txlock; see Tx.Kept.

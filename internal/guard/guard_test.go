@@ -20,6 +20,7 @@ var (
 	errLost      = errors.New("lost")
 	errCommitted = errors.New("committed")
 	errUnfenced  = errors.New("unfenced")
+	errOdd       = errors.New("the reply contradicts itself")
 	deadlock     = &mysql.MySQLError{Number: 1213, Message: "deadlock"}
 	inside       = &mysql.MySQLError{Number: 1568, Message: "inside a transaction"}
 )
@@ -41,7 +42,10 @@ var testRules = Rules{
 		server := new(mysql.MySQLError)
 		return errors.As(reply, &server) && server.Number == 1305
 	},
-	Open: func(reply error) (bool, error) {
+	Open: func(reply error, flag bool) (bool, error) {
+		if reply == nil && flag {
+			return false, errOdd
+		}
 		if server := new(mysql.MySQLError); errors.As(reply, &server) && server.Number == 1568 {
 			return true, nil
 		}

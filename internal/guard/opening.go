@@ -176,7 +176,7 @@ func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 	}
 	c.opening.pending, c.opening.failed = false, false
 	if c.status.trust(); !c.status.told {
-		open, err := c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		open, err := c.probe(ctx)
 		if err != nil {
 			err = c.judgeError(ctx, s, err)
 			c.tx.doom(err, false)

@@ -172,10 +172,10 @@ func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
 		err = c.exec(ctx, rawsql.EndBracket)
 		open = true
 		if ended = c.pool.rules.NoSavepoint(err); ended {
-			open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+			open, err = c.probe(ctx)
 		}
 	case ask:
-		open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		open, err = c.probe(ctx)
 		ended = !open
 	case !told:
 		open = was
@@ -316,6 +316,12 @@ func (c *conn) mayCommitText(ctx context.Context) error {
 	}
 	c.end(false)
 	return errors.Join(why, c.exec(ctx, "ROLLBACK"))
+}
+
+// probe asks the server whether a transaction is open.
+func (c *conn) probe(ctx context.Context) (bool, error) {
+	reply := c.exec(ctx, rawsql.Probe)
+	return c.pool.rules.Open(reply, c.status.inReply())
 }
 
 // exec sends a statement of the guard's own.

@@ -59,7 +59,15 @@ func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
 	if !d.ready() {
 		return d.found, nil // such a node answers nothing more
 	}
-	for _, examine := range []func(context.Context) error{d.schema, d.session, d.connections, d.growth, d.sight} {
+	problem := schema.Check(ctx, d.db)
+	if errors.Is(problem, schema.ErrEngine) {
+		d.add("engine", Fault, "connect to MySQL or MariaDB itself", "%v", problem)
+		return d.found, nil // the other subjects are not for such a server
+	}
+	if err := d.schema(problem); err != nil {
+		return nil, fmt.Errorf("check: %w", err)
+	}
+	for _, examine := range []func(context.Context) error{d.session, d.connections, d.growth, d.sight} {
 		if err := examine(ctx); err != nil {
 			return nil, fmt.Errorf("check: %w", err)
 		}
@@ -91,9 +99,9 @@ var subjects = []struct {
 	{"procedures", schema.ErrProcedures, Warn, "as they should be, or not needed", "lockstep install, as a user with CREATE ROUTINE and ALTER ROUTINE; GRANT EXECUTE to this user"},
 }
 
-// schema is what package schema finds.
-func (d *doctor) schema(ctx context.Context) error {
-	problems := flat(schema.Check(ctx, d.db))
+// schema tells what package schema has found.
+func (d *doctor) schema(found error) error {
+	problems := flat(found)
 	for _, subject := range subjects {
 		var texts []string
 		cure := subject.cure

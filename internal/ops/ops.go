@@ -18,6 +18,7 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/schema"
 )
 
 var queries = gen.New()
@@ -132,6 +133,9 @@ func (l *look) facts(ctx context.Context) error {
 	clock, err := queries.ServerClock(ctx, l.db)
 	if err != nil {
 		return err
+	}
+	if err := session.Fit(clock.Version); errors.Is(err, schema.ErrEngine) {
+		return err // it would show no locks, whoever holds them
 	}
 	l.Taken, l.Version = time.UnixMicro(clock.NowUs).UTC(), session.Version(clock.Version)
 	l.maria = strings.Contains(l.Version, "MariaDB")

@@ -24,17 +24,33 @@ const (
 
 // Facts reads facts about the server: version, session, whether a lock wait timeout rolls
 // back the transaction, and a name for server and database. The name begins with
-// NoAutocommit or OtherCharset if the session has that. It reads no table, and so takes
+// OtherEngine, NoAutocommit or OtherCharset if that is so. It reads no table, and so takes
 // no snapshot.
 const Facts = "SELECT VERSION(), CONNECTION_ID(), @@innodb_rollback_on_timeout, CONCAT_WS('/'," +
+	" IF(" + SeesOwnID + ", NULL, '" + OtherEngine + "')," +
 	" IF(@@autocommit, NULL, '" + NoAutocommit + "'), IF(@@character_set_client = @@character_set_connection, NULL, '" + OtherCharset + "')," +
 	" @@hostname, @@port, DATABASE())"
 
+// SeesOwnID is 1 on a server whose LAST_INSERT_ID() returns what LAST_INSERT_ID(expr) has set
+// in the same statement, as MySQL and MariaDB do. The replies of locks and leases rely on it.
+// TiDB and Vitess return the value of the statement before, so it is 0 there. It reads no
+// table, and its second row restores the LAST_INSERT_ID() of the session.
+const SeesOwnID = "(SELECT MIN(LAST_INSERT_ID(t.a) = LAST_INSERT_ID() + 0 * t.a)" +
+	" FROM (SELECT LAST_INSERT_ID() ^ 1 AS a UNION ALL SELECT LAST_INSERT_ID()) t)"
+
 // The words by which a session says that no lock would hold on it; see package session.
 const (
+	OtherEngine  = "engine=other"
 	NoAutocommit = "autocommit=0"
 	OtherCharset = "character_set_connection"
 )
+
+// SessionWords are those of the words that are so, each with a blank behind it. The queries in
+// queries/ call it session_words(). It has no empty literal, which is NULL under MariaDB's
+// EMPTY_STRING_IS_NULL.
+const SessionWords = "CONCAT(LEFT('" + OtherEngine + " ', 13 * (1 - " + SeesOwnID + "))," +
+	" LEFT('" + NoAutocommit + " ', 13 * (1 - @@autocommit))," +
+	" LEFT('" + OtherCharset + " ', 25 * (@@character_set_client <> @@character_set_connection)))"
 
 // Kill ends a session of the server. Users need no privilege to end their own sessions.
 func Kill(session uint64) string { return "KILL " + strconv.FormatUint(session, 10) }

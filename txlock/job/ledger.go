@@ -71,6 +71,9 @@ func inline(db gen.DBTX) gen.DBTX { return &rawsql.Text{DBTX: db, Inline: true} 
 func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error) {
 	r, err := queries.LookJob(ctx, s.text(), []byte(key))
 	if err == nil {
+		err = session.Fit(r.Words)
+	}
+	if err == nil {
 		return row{true, gen.LockstepJob{
 			Name: []byte(key), TickUs: r.TickUs, DoneUs: r.DoneUs, Token: r.Token, Owner: r.Owner, StartedUs: r.StartedUs,
 			EndedUs: r.EndedUs, TookUs: r.TookUs, Failures: r.Failures, Error: r.Error, NextUs: r.NextUs,

@@ -33,7 +33,7 @@ var partsOf = []string{"lookUp", "Named", "Centers", "mergeable", "Compound", "C
 // transaction, or touch no table of lockstep's.
 var elsewhere = []string{
 	"AcquireMany", "ReleaseMany", "RenewMany", "HeldMany", "QuestionsMany", "DeleteReaders", "InTurn", "wantedRows", "heldRows", // of managers
-	"Facts", "GroupView", "MaxPacket", "Session", "LockWaitSeconds", "LockTable", // no table of lockstep's, or another session
+	"Facts", "SeesOwnID", "GroupView", "MaxPacket", "Session", "LockWaitSeconds", "LockTable", // no table of lockstep's, or another session
 }
 
 // TestPoints: what runs in a caller's transaction touches only single rows, by their whole
