@@ -124,6 +124,10 @@ func (j *joined) Committed() {
 // Ended is called by the guarded connection when the transaction ends.
 func (j *joined) Ended(why error) { j.state.ended(why) }
 
+// Unanswered is called by the guarded connection when nobody knows whether the transaction
+// was committed.
+func (j *joined) Unanswered(why error) { j.state.doomed(why) }
+
 // introduce reads the facts about the server, which guarded connections know.
 func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
 	var version, name string

@@ -29,8 +29,11 @@ var Rules = guard.Rules{
 		if statement == "" {
 			statement = "of a lock"
 		}
-		return fmt.Errorf("%w: the server has rolled it back, though it has answered the statement %q with success", ErrTxDoomed, statement)
+		return fmt.Errorf("%w: the server has rolled it back, and says so only by its state after the statement %q", ErrTxDoomed, statement)
 	},
+	Outcome:      Outcome,
+	NotCommitted: NotCommitted,
+	KeepsOpen:    KeepsOpen,
 	Unfenced: func(name string) error {
 		return fmt.Errorf("%w: lease %q: %w", ErrTxDoomed, Clipped(name), errUnfenced)
 	},

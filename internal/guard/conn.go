@@ -60,11 +60,15 @@ func (t *driverTx) Commit() error {
 	if why := t.conn.mayCommit(); why != nil {
 		return errors.Join(why, t.Rollback())
 	}
-	book := t.conn.tx
+	book, sent := t.conn.tx, t.conn.alive()
 	t.conn.end(false) // before the server frees the locks: nobody may believe that they are still held
 	err := t.conn.opening.close(t.conn, "COMMIT")
-	if err == nil && book != nil {
+	switch {
+	case book == nil || !sent:
+	case err == nil:
 		book.notifyCommitted()
+	default:
+		err = book.outcome(err)
 	}
 	return err
 }
@@ -265,10 +269,10 @@ func (c *conn) ResetSession(ctx context.Context) error {
 }
 
 // IsValid tells whether the connection can be used again.
-func (c *conn) IsValid() bool {
-	if c.unusable {
-		return false
-	}
+func (c *conn) IsValid() bool { return !c.unusable && c.alive() }
+
+// alive tells whether the base can still send anything.
+func (c *conn) alive() bool {
 	if validator, ok := c.base.(driver.Validator); ok {
 		return validator.IsValid()
 	}

@@ -30,6 +30,13 @@ type Rules struct {
 	// RolledBack returns the error of a transaction that was over after the named
 	// statement, which can't commit, although the reply was a success.
 	RolledBack func(statement string) error
+	// Outcome returns the error of a transaction whose COMMIT was answered by this error, or
+	// not at all: NotCommitted says which errors leave nothing committed.
+	Outcome      func(err error) error
+	NotCommitted func(err error) bool
+	// KeepsOpen tells whether a transaction is known to be as it was before after this error
+	// of a statement. Otherwise the server is asked before anything else is sent.
+	KeepsOpen func(err error) bool
 	// Unfenced returns the error of a transaction that has lost the row lock of that name
 	// by ROLLBACK TO SAVEPOINT; see Tx.Fence.
 	Unfenced func(name string) error

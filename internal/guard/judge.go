@@ -28,6 +28,7 @@ const (
 	endRolledBack ending = iota // the server has rolled the transaction back
 	endCommitted                // the statement has committed it, by its words
 	endUnknown                  // either of these: its text doesn't show what it executes
+	endCommits                  // either of these: it is the COMMIT of the transaction itself
 )
 
 // statement is the judgement on the text of a statement.
@@ -181,7 +182,7 @@ func judgeWords(query string) (s statement, certain bool) {
 		s.kind, s.end = kindBegin, endUnknown
 		s.reads = len(w) > 2 && strings.Contains(strings.ToUpper(query), "SNAPSHOT") // in a comment, too
 	case w[0] == "COMMIT":
-		s.kind, s.chain, s.end = kindCommit, chained(w), endUnknown
+		s.kind, s.chain, s.end = kindCommit, chained(w), endCommits
 	case w[0] == "ROLLBACK":
 		s.kind, s.chain = kindRollback, chained(w)
 	default: // CALL, EXECUTE, XA, a compound statement

@@ -183,7 +183,7 @@ func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 			return nil, err
 		}
 		if !open {
-			return nil, c.over(s)
+			return nil, c.over(s, nil)
 		}
 	}
 	c.ran(ctx, s)

@@ -101,7 +101,7 @@ func (r *reply) RowsAffected() (int64, error) {
 
 // number returns a number of the last row, 0 if there is none.
 func (r *reply) number(column int) (int64, error) {
-	if len(r.rows) == 0 {
+	if r == nil || len(r.rows) == 0 {
 		return 0, nil
 	}
 	switch v := r.rows[len(r.rows)-1][column].(type) {

@@ -17,6 +17,7 @@ type status struct {
 	nested bool          // the base is a guarded connection, too
 	told   bool          // the reply to the BEGIN of the current transaction had the flag
 	open   bool          // a transaction was open after the last statement, as far as is known
+	doubt  error         // of the last statement: it may have ended the transaction
 	chosen bool          // the program may have sent SET TRANSACTION or LOCK TABLES since the last BEGIN
 }
 
@@ -84,7 +85,7 @@ func OpenAtLastReply(tx any) (open, told bool) {
 // trust is called when a transaction has begun. If the reply has the flag, it is trusted
 // from now on; a wrapper may not pass the flags on.
 func (s *status) trust() {
-	s.told, s.open, s.chosen = s.inReply(), true, false
+	s.told, s.open, s.chosen, s.doubt = s.inReply(), true, false, nil
 }
 
 // autocommits tells whether a statement before BEGIN is a transaction of its own, and one that
