@@ -19,6 +19,10 @@ var Rules = guard.Rules{
 	Lost: func(cause error) error {
 		return fmt.Errorf("%w: its connection was lost: %w", ErrTxDoomed, cause)
 	},
+	Large: func(size int, cause error) error {
+		return fmt.Errorf("%w: it had %d bytes: compare max_allowed_packet of the server: %w", errLarge, size, cause)
+	},
+	ReadOnly: func(err error) bool { return is(err, 1290) || is(err, 1836) }, // but for 1792, of the transaction alone
 	Committed: func(statement string) error {
 		return fmt.Errorf("%w: it was %w by the statement %q, which has freed the locks", ErrTxDoomed, ErrCommitted, statement)
 	},

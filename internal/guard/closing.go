@@ -57,7 +57,7 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 	refused := text != "COMMIT" && raised == 0 && unreadable == nil
 	if err != nil {
 		c.tx.finish(false)
-		if refused && !c.lost(ctx, err) || c.pool.rules.Ended(err, c.server) != nil {
+		if refused && !c.lost(ctx, err) {
 			s.end = endRolledBack
 		}
 		return nil, c.failed(ctx, s, err)

@@ -21,6 +21,11 @@ type Rules struct {
 	Ended func(err error, s Server) error
 	// Lost returns the error of a transaction whose connection is gone.
 	Lost func(cause error) error
+	// Large returns the error of a statement of so many bytes with which the connection was
+	// lost: it may be larger than the server takes, and would be lost again.
+	Large func(size int, cause error) error
+	// ReadOnly tells whether this error says that the server can't be written to.
+	ReadOnly func(err error) bool
 	// Committed returns the error of a transaction that the named statement
 	// has committed.
 	Committed func(statement string) error
@@ -90,7 +95,10 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := introduce(ctx, base)
+	var server Server
+	if err = ErrRejects; !rejectsReadOnly(base) {
+		server, err = introduce(ctx, base)
+	}
 	if err != nil {
 		if closeErr := base.Close(); closeErr != nil {
 			err = errors.Join(err, closeErr)

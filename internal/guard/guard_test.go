@@ -19,6 +19,7 @@ var (
 	errGone      = errors.New("over")
 	errLost      = errors.New("lost")
 	errCommitted = errors.New("committed")
+	errLarge     = errors.New("large")
 	errUnknown   = errors.New("unknown")
 	errUnfenced  = errors.New("unfenced")
 	deadlock     = &mysql.MySQLError{Number: 1213, Message: "deadlock"}
@@ -32,6 +33,11 @@ var testRules = Rules{
 			return fmt.Errorf("%w: %w", errGone, err)
 		}
 		return nil
+	},
+	Large: func(size int, cause error) error { return fmt.Errorf("%w of %d bytes: %w", errLarge, size, cause) },
+	ReadOnly: func(err error) bool {
+		server := new(mysql.MySQLError)
+		return errors.As(err, &server) && server.Number == 1290
 	},
 	Lost:             func(cause error) error { return fmt.Errorf("%w: %w", errLost, cause) },
 	Committed:        func(statement string) error { return fmt.Errorf("%w by %s", errCommitted, statement) },

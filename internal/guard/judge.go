@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"database/sql/driver"
+	"encoding/json"
 	"strings"
 
 	"github.com/dca00107/lockstep/internal/sqltext"
@@ -43,6 +45,26 @@ type statement struct {
 	uses      bool   // it chooses a database
 	sets      bool   // it is a SET that can't end the transaction
 	end       ending
+	size      int // of its text and arguments, roughly
+}
+
+// large is the least limit for a packet that a server has by default.
+const large = 1 << 20
+
+// of returns the judgement on a statement with its size.
+func (s statement) of(query string, args []driver.NamedValue) statement {
+	s.size = len(query)
+	for _, arg := range args {
+		switch v := arg.Value.(type) {
+		case string:
+			s.size += len(v)
+		case []byte:
+			s.size += len(v)
+		case json.RawMessage:
+			s.size += len(v)
+		}
+	}
+	return s
 }
 
 // asks tells whether the server must be asked what the statement has done: an error

@@ -169,3 +169,20 @@ func TestErrorThatMayEnd(t *testing.T) {
 		}
 	}
 }
+
+// TestReadOnlyServer proves that a connection isn't used again to a server that was read only.
+func TestReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	for _, number := range []uint16{1290, 1062} {
+		base, pool := newStub(t, false)
+		base.will("UPDATE", &mysql.MySQLError{Number: number})
+		for range 2 {
+			if _, err := pool.ExecContext(t.Context(), "UPDATE"); err == nil {
+				t.Error("it was executed")
+			}
+		}
+		if n := base.connections(); n != map[uint16]int{1290: 2, 1062: 1}[number] {
+			t.Errorf("%d connections after two statements were answered %d", n, number)
+		}
+	}
+}

@@ -113,3 +113,20 @@ func (r *reply) number(column int) (int64, error) {
 		return strconv.ParseInt(text(v), 10, 64)
 	}
 }
+
+// exec sends a statement of the guard's own.
+func (c *conn) exec(ctx context.Context, query string) error {
+	if execer, ok := c.base.(driver.ExecerContext); ok {
+		_, err := execer.ExecContext(ctx, query, nil)
+		return err
+	}
+	queryer, ok := c.base.(driver.QueryerContext)
+	if !ok {
+		return fmt.Errorf("lockstep: %T is neither a driver.ExecerContext nor a driver.QueryerContext", c.base)
+	}
+	rows, err := queryer.QueryContext(ctx, query, nil)
+	if err != nil {
+		return err
+	}
+	return rows.Close()
+}

@@ -228,6 +228,7 @@ func (c *conn) committedBy(s statement, answer error) error {
 // failed notes a statement that the server has answered with an error, or hasn't
 // answered.
 func (c *conn) failed(ctx context.Context, s statement, err error) error {
+	c.demoted = c.demoted || c.pool.rules.ReadOnly(err)
 	t := c.tx
 	if t == nil {
 		return err
@@ -258,6 +259,9 @@ func (c *conn) judgeError(ctx context.Context, s statement, err error) error {
 	lost := why == nil && c.lost(ctx, err)
 	switch {
 	case lost:
+		if s.size >= large {
+			err = c.pool.rules.Large(s.size, err)
+		}
 		why = c.pool.rules.Lost(err)
 		if s.end == endCommitted {
 			s.end = endUnknown // it may never have been executed
@@ -329,21 +333,4 @@ func (c *conn) mayCommitText(ctx context.Context) error {
 	}
 	c.end(false)
 	return errors.Join(why, c.exec(ctx, "ROLLBACK"))
-}
-
-// exec sends a statement of the guard's own.
-func (c *conn) exec(ctx context.Context, query string) error {
-	if execer, ok := c.base.(driver.ExecerContext); ok {
-		_, err := execer.ExecContext(ctx, query, nil)
-		return err
-	}
-	queryer, ok := c.base.(driver.QueryerContext)
-	if !ok {
-		return fmt.Errorf("lockstep: %T is neither a driver.ExecerContext nor a driver.QueryerContext", c.base)
-	}
-	rows, err := queryer.QueryContext(ctx, query, nil)
-	if err != nil {
-		return err
-	}
-	return rows.Close()
 }
