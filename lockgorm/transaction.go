@@ -27,8 +27,9 @@ import (
 // A transaction is never run again if a part of it was committed before its end, or may
 // have been; locksqlc.Run tells more, also about plain pools.
 //
-// It returns the errors of fn and of LockAll, and ErrTxDoomed for a transaction that a
-// statement of fn has committed, DDL for example. A panic of fn goes on after the
+// It returns the errors of fn and of LockAll, ErrTxDoomed for a transaction that a
+// statement of fn has committed, DDL for example, and ErrUnknownOutcome if the COMMIT was
+// not answered: the transaction may have been committed, and is not run again. A panic of fn goes on after the
 // rollback. No error is added to db.
 func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
 	return run("Transaction", db, keys, fn, options, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (committed bool, err error) {
@@ -190,7 +191,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 	if outermost {
 		join = append(join, txlock.NothingRead())
 	}
-	committed := false
+	committed, ending := false, (*txlock.Scope)(nil)
 	err := db.Transaction(func(tx *gorm.DB) error {
 		if tx.DryRun {
 			return fn(tx)
@@ -202,10 +203,16 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 		if committed, err = do(scope, tx, outermost); err != nil || committed {
 			return err
 		}
-		return inner.Confirm(tx.Statement.Context, scope)
+		if err = inner.Confirm(tx.Statement.Context, scope); err == nil && outermost {
+			ending = scope // the error below is that of Commit
+		}
+		return err
 	}, options...)
-	if committed {
+	switch {
+	case committed:
 		return nil // an error of Commit says only that the context has ended
+	case ending != nil:
+		return inner.Outcome(ending, err)
 	}
 	return err
 }

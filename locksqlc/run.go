@@ -25,6 +25,9 @@ import (
 // transaction that a statement of fn has committed, DDL for example. When it returns, no
 // transaction is open.
 //
+// It returns ErrUnknownOutcome if the COMMIT was not answered: the transaction may have been
+// committed, and is not run again.
+//
 // A transaction is never run again, whatever error has ended it, if a part of it was
 // committed before its end, or may have been: by DDL, by COMMIT as text, by a CALL or
 // EXECUTE that has committed or was the victim of a deadlock. On a plain pool Run can't
@@ -58,9 +61,7 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 // did outside of a transaction that failed. fn should read and compute before it writes:
 // the server's own row locks keep what it writes until the end. On a guarded pool of
 // MariaDB, and of MySQL with the procedures of package schema, the comparison and COMMIT
-// are one statement: when that is not answered, nobody knows whether the transaction was
-// committed, and it is not run again: the error says so, and is ErrTxDoomed, but not
-// Retryable. At READ UNCOMMITTED it returns ErrInvalidOption; see Scope.Version.
+// are one statement. At READ UNCOMMITTED it returns ErrInvalidOption; see Scope.Version.
 //
 // It is for keys that are rarely used at the same time: if conflicts are frequent, Run is
 // faster. It returns what Run returns, and ErrConflict after ten conflicts. When it
@@ -142,7 +143,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 		if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
 			err = fmt.Errorf("%w: %w", ctx.Err(), err) // rolled back by database/sql for that
 		}
-		return fmt.Errorf("locksqlc: commit: %w", err)
+		return fmt.Errorf("locksqlc: commit: %w", inner.Outcome(scope, err))
 	}
 	return nil
 }

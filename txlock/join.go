@@ -135,6 +135,10 @@ func openBy(tx gen.DBTX, reply error) (bool, error) {
 	return fault.TransactionOpen(reply, flag)
 }
 
+// Unanswered is called by the guarded connection when nobody knows whether the transaction
+// was committed.
+func (j *joined) Unanswered(why error) { j.state.doomed(why) }
+
 // introduce reads the facts about the server, which guarded connections know.
 func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
 	var version, name string

@@ -3,9 +3,12 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
@@ -32,7 +35,14 @@ func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 			return fmt.Errorf("%s %q: %w: it has %d bytes, and the server takes packets of %d (max_allowed_packet)", verb, fault.Clipped(key.name), ErrResult, len(result), most)
 		}
 	}
-	n, err := queries.AnswerOnce(s.own(ctx, guard.Call{}), db, gen.AnswerOnceParams{Result: result, Name: []byte(key.name)})
+	answer := gen.AnswerOnceParams{Result: result, Name: []byte(key.name)}
+	n, err := queries.AnswerOnce(s.own(ctx, guard.Call{}), db, answer)
+	if errors.Is(err, mysql.ErrPktTooLarge) { // nothing was sent: prepared it has no limit of the driver's
+		n, err = queries.AnswerOnce(s.own(ctx, guard.Call{}), &rawsql.Text{DBTX: s.tx.DBTX}, answer)
+	}
+	if errors.Is(err, mysql.ErrPktTooLarge) {
+		return fmt.Errorf("%s %q: %w: it has %d bytes, more than maxAllowedPacket of the data source name: %w", verb, fault.Clipped(key.name), ErrResult, len(result), err)
+	}
 	if err == nil && n == 0 {
 		err = fmt.Errorf("%w: a ROLLBACK TO SAVEPOINT to before Once has undone it", ErrNotHeld)
 	}

@@ -194,7 +194,7 @@ func (s *state) failure(verb string, key Key, err error) error {
 // failed is failure for what concerns no single key.
 func (s *state) failed(what string, err error) error {
 	err = fault.Of(what, err, s.server)
-	if s.book == nil || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
+	if s.book == nil || errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
 		return err
 	}
 	if doom := s.book.Err(); doom != nil && !errors.Is(err, ErrTxDoomed) {

@@ -22,7 +22,7 @@ import (
 // succeed: see txlock.Retryable.
 func Retryable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, ErrGiven),
+	case err == nil, errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, errLarge), errors.Is(err, ErrGiven),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):
@@ -91,6 +91,8 @@ func Of(what string, err error, s guard.Server) error {
 		sentinel = ErrOpenRows
 	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone), errors.Is(err, sql.ErrConnDone):
 		sentinel = ErrNoTransaction
+	case errors.Is(err, ErrUnknownOutcome):
+		sentinel = ErrUnknownOutcome
 	case LostConnection(err) && !errors.Is(err, ErrCommitted): // and the transaction with it
 		sentinel = errCutOff
 	case v.OnTimeout && s.RollbackOnTimeout:
@@ -140,7 +142,7 @@ func LostConnection(err error) bool {
 // session, or to a commit that a cluster may have nevertheless.
 func Unknown(err error) bool {
 	var server *mysql.MySQLError
-	if err == nil || !errors.As(err, &server) {
+	if err == nil || errors.Is(err, ErrUnknownOutcome) || !errors.As(err, &server) {
 		return err != nil
 	}
 	switch server.Number {

@@ -20,6 +20,10 @@ var Rules = guard.Rules{
 	Lost: func(cause error) error {
 		return fmt.Errorf("%w: its connection was lost: %w", ErrTxDoomed, cause)
 	},
+	Large: func(size int, cause error) error {
+		return fmt.Errorf("%w: it had %d bytes: compare max_allowed_packet of the server: %w", errLarge, size, cause)
+	},
+	ReadOnly: func(err error) bool { return is(err, 1290) || is(err, 1836) }, // but for 1792, of the transaction alone
 	Committed: func(statement string) error {
 		return fmt.Errorf("%w: it was %w by the statement %q, which has freed the locks", ErrTxDoomed, ErrCommitted, statement)
 	},
@@ -30,8 +34,11 @@ var Rules = guard.Rules{
 		if statement == "" {
 			statement = "of a lock"
 		}
-		return fmt.Errorf("%w: the server has rolled it back, though it has answered the statement %q with success", ErrTxDoomed, statement)
+		return fmt.Errorf("%w: the server has rolled it back, and says so only by its state after the statement %q", ErrTxDoomed, statement)
 	},
+	Outcome:      Outcome,
+	NotCommitted: NotCommitted,
+	KeepsOpen:    KeepsOpen,
 	Unfenced: func(name string) error {
 		return fmt.Errorf("%w: lease %q: %w", ErrTxDoomed, Clipped(name), errUnfenced)
 	},

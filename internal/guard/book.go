@@ -42,6 +42,8 @@ type Scope interface {
 	// Ended is called when the transaction ends, before the server frees its locks. Why
 	// is nil, or what has ended the transaction on the server before.
 	Ended(why error)
+	// Unanswered is called after Ended if nobody knows whether the transaction was committed.
+	Unanswered(why error)
 }
 
 // ErrEnded is returned for a lock statement whose transaction is over.
@@ -238,6 +240,22 @@ func (t *Tx) notifyCommitted() {
 	if scope != nil {
 		scope.Committed()
 	}
+}
+
+// outcome returns what the COMMIT of a transaction that is over has failed with, and tells
+// the scope if nobody knows whether it has.
+func (t *Tx) outcome(err error) error {
+	if t.pool.rules.NotCommitted(err) {
+		return err
+	}
+	err = t.pool.rules.Outcome(err)
+	t.mu.Lock()
+	scope := t.scope
+	t.mu.Unlock()
+	if scope != nil {
+		scope.Unanswered(err)
+	}
+	return err
 }
 
 // used tells whether package txlock has joined the transaction.

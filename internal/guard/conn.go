@@ -27,6 +27,8 @@ type conn struct {
 	bracketed bool // rawsql.Bracket was sent, rawsql.EndBracket not yet
 	unusable  bool // by others: it is lost, or its session has changed
 
+	demoted bool // its server can't be written to, at least for now
+
 	judged map[string]statement
 }
 
@@ -60,11 +62,15 @@ func (t *driverTx) Commit() error {
 	if why := t.conn.mayCommit(); why != nil {
 		return errors.Join(why, t.Rollback())
 	}
-	book := t.conn.tx
+	book, sent := t.conn.tx, t.conn.alive()
 	t.conn.end(false) // before the server frees the locks: nobody may believe that they are still held
 	err := t.conn.opening.close(t.conn, "COMMIT")
-	if err == nil && book != nil {
+	switch {
+	case book == nil || !sent:
+	case err == nil:
 		book.notifyCommitted()
+	default:
+		err = book.outcome(err)
 	}
 	return err
 }
@@ -102,7 +108,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if text, ok := c.commits(ctx, query, args); ok {
 		return c.result(ctx)(c.commitBy(ctx, text))
 	}
-	s := c.judge(ctx, query, args)
+	s := c.judge(ctx, query, args).of(query, args)
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
 	}
@@ -173,7 +179,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if text, ok := c.commits(ctx, query, args); ok {
 		return c.commitBy(ctx, text)
 	}
-	s := c.judge(ctx, query, args)
+	s := c.judge(ctx, query, args).of(query, args)
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
 	}
@@ -253,9 +259,11 @@ func (c *conn) Ping(ctx context.Context) error {
 
 // ResetSession is called before the pool hands the connection out again. A connection
 // with a doomed transaction that was begun as text, and never ended, is closed instead:
-// MariaDB 10.6 and 11.4 would execute what follows in a transaction that nobody commits.
+// MariaDB 10.6 and 11.4 would execute what follows in a transaction that nobody commits. So
+// is that to a server which was read only: the next one may reach the new primary, which is
+// what the parameter rejectReadOnly of the driver is for.
 func (c *conn) ResetSession(ctx context.Context) error {
-	if c.unusable || c.tx != nil && c.tx.refuse() != nil {
+	if c.unusable || c.demoted || c.tx != nil && c.tx.refuse() != nil {
 		return driver.ErrBadConn
 	}
 	if resetter, ok := c.base.(driver.SessionResetter); ok {
@@ -265,10 +273,10 @@ func (c *conn) ResetSession(ctx context.Context) error {
 }
 
 // IsValid tells whether the connection can be used again.
-func (c *conn) IsValid() bool {
-	if c.unusable {
-		return false
-	}
+func (c *conn) IsValid() bool { return !c.unusable && c.alive() }
+
+// alive tells whether the base can still send anything.
+func (c *conn) alive() bool {
 	if validator, ok := c.base.(driver.Validator); ok {
 		return validator.IsValid()
 	}

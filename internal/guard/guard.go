@@ -21,6 +21,11 @@ type Rules struct {
 	Ended func(err error, s Server) error
 	// Lost returns the error of a transaction whose connection is gone.
 	Lost func(cause error) error
+	// Large returns the error of a statement of so many bytes with which the connection was
+	// lost: it may be larger than the server takes, and would be lost again.
+	Large func(size int, cause error) error
+	// ReadOnly tells whether this error says that the server can't be written to.
+	ReadOnly func(err error) bool
 	// Committed returns the error of a transaction that the named statement
 	// has committed.
 	Committed func(statement string) error
@@ -30,6 +35,13 @@ type Rules struct {
 	// RolledBack returns the error of a transaction that was over after the named
 	// statement, which can't commit, although the reply was a success.
 	RolledBack func(statement string) error
+	// Outcome returns the error of a transaction whose COMMIT was answered by this error, or
+	// not at all: NotCommitted says which errors leave nothing committed.
+	Outcome      func(err error) error
+	NotCommitted func(err error) bool
+	// KeepsOpen tells whether a transaction is known to be as it was before after this error
+	// of a statement. Otherwise the server is asked before anything else is sent.
+	KeepsOpen func(err error) bool
 	// Unfenced returns the error of a transaction that has lost the row lock of that name
 	// by ROLLBACK TO SAVEPOINT; see Tx.Fence.
 	Unfenced func(name string) error
@@ -84,7 +96,10 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := introduce(ctx, base)
+	var server Server
+	if err = ErrRejects; !rejectsReadOnly(base) {
+		server, err = introduce(ctx, base)
+	}
 	if err != nil {
 		if closeErr := base.Close(); closeErr != nil {
 			err = errors.Join(err, closeErr)

@@ -19,6 +19,8 @@ var (
 	errGone      = errors.New("over")
 	errLost      = errors.New("lost")
 	errCommitted = errors.New("committed")
+	errLarge     = errors.New("large")
+	errUnknown   = errors.New("unknown")
 	errUnfenced  = errors.New("unfenced")
 	errOdd       = errors.New("the reply contradicts itself")
 	deadlock     = &mysql.MySQLError{Number: 1213, Message: "deadlock"}
@@ -33,11 +35,25 @@ var testRules = Rules{
 		}
 		return nil
 	},
+	Large: func(size int, cause error) error { return fmt.Errorf("%w of %d bytes: %w", errLarge, size, cause) },
+	ReadOnly: func(err error) bool {
+		server := new(mysql.MySQLError)
+		return errors.As(err, &server) && server.Number == 1290
+	},
 	Lost:             func(cause error) error { return fmt.Errorf("%w: %w", errLost, cause) },
 	Committed:        func(statement string) error { return fmt.Errorf("%w by %s", errCommitted, statement) },
 	MayHaveCommitted: func(statement string) error { return fmt.Errorf("%w, maybe, by %s", errCommitted, statement) },
-	RolledBack:       func(statement string) error { return fmt.Errorf("%w behind %s", errGone, statement) },
-	Unfenced:         func(name string) error { return fmt.Errorf("%w: %s", errUnfenced, name) },
+	Outcome:          func(err error) error { return fmt.Errorf("%w: %w", errUnknown, err) },
+	NotCommitted: func(err error) bool {
+		server := new(mysql.MySQLError)
+		return errors.As(err, &server) && (server.Number == 1213 || server.Number == 1399) || errors.Is(err, errGone)
+	},
+	KeepsOpen: func(err error) bool {
+		server := new(mysql.MySQLError)
+		return errors.As(err, &server) && server.Number == 1062
+	},
+	RolledBack: func(statement string) error { return fmt.Errorf("%w behind %s", errGone, statement) },
+	Unfenced:   func(name string) error { return fmt.Errorf("%w: %s", errUnfenced, name) },
 	NoSavepoint: func(reply error) bool {
 		server := new(mysql.MySQLError)
 		return errors.As(reply, &server) && server.Number == 1305
@@ -77,10 +93,12 @@ func newStub(t *testing.T, lean bool) (*stub, *sql.DB) {
 type locks struct {
 	committed bool
 	ends      []error
+	unknown   error
 }
 
-func (l *locks) Committed()      { l.committed = true }
-func (l *locks) Ended(why error) { l.ends = append(l.ends, why) }
+func (l *locks) Committed()           { l.committed = true }
+func (l *locks) Ended(why error)      { l.ends = append(l.ends, why) }
+func (l *locks) Unanswered(why error) { l.unknown = why }
 
 func begin(t *testing.T, pool *sql.DB) *sql.Tx {
 	t.Helper()

@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"database/sql/driver"
+	"encoding/json"
 	"strings"
 
 	"github.com/dca00107/lockstep/internal/sqltext"
@@ -28,6 +30,7 @@ const (
 	endRolledBack ending = iota // the server has rolled the transaction back
 	endCommitted                // the statement has committed it, by its words
 	endUnknown                  // either of these: its text doesn't show what it executes
+	endCommits                  // either of these: it is the COMMIT of the transaction itself
 )
 
 // statement is the judgement on the text of a statement.
@@ -42,6 +45,26 @@ type statement struct {
 	uses      bool   // it chooses a database
 	sets      bool   // it is a SET that can't end the transaction
 	end       ending
+	size      int // of its text and arguments, roughly
+}
+
+// large is the least limit for a packet that a server has by default.
+const large = 1 << 20
+
+// of returns the judgement on a statement with its size.
+func (s statement) of(query string, args []driver.NamedValue) statement {
+	s.size = len(query)
+	for _, arg := range args {
+		switch v := arg.Value.(type) {
+		case string:
+			s.size += len(v)
+		case []byte:
+			s.size += len(v)
+		case json.RawMessage:
+			s.size += len(v)
+		}
+	}
+	return s
 }
 
 // asks tells whether the server must be asked what the statement has done: an error
@@ -181,7 +204,7 @@ func judgeWords(query string) (s statement, certain bool) {
 		s.kind, s.end = kindBegin, endUnknown
 		s.reads = len(w) > 2 && strings.Contains(strings.ToUpper(query), "SNAPSHOT") // in a comment, too
 	case w[0] == "COMMIT":
-		s.kind, s.chain, s.end = kindCommit, chained(w), endUnknown
+		s.kind, s.chain, s.end = kindCommit, chained(w), endCommits
 	case w[0] == "ROLLBACK":
 		s.kind, s.chain = kindRollback, chained(w)
 	default: // CALL, EXECUTE, XA, a compound statement

@@ -75,11 +75,11 @@ func TestJudgeDoubts(t *testing.T) {
 func TestJudgeDetails(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]statement{
-		"COMMIT AND CHAIN":                                  {kind: kindCommit, name: "COMMIT AND CHAIN", chain: true, end: endUnknown},
-		"COMMIT WORK AND CHAIN":                             {kind: kindCommit, name: "COMMIT WORK AND CHAIN", chain: true, end: endUnknown},
+		"COMMIT AND CHAIN":                                  {kind: kindCommit, name: "COMMIT AND CHAIN", chain: true, end: endCommits},
+		"COMMIT WORK AND CHAIN":                             {kind: kindCommit, name: "COMMIT WORK AND CHAIN", chain: true, end: endCommits},
 		"rollback work and chain":                           {kind: kindRollback, name: "ROLLBACK WORK AND CHAIN", chain: true},
 		"ROLLBACK AND CHAIN NO RELEASE":                     {kind: kindRollback, name: "ROLLBACK AND CHAIN NO", chain: true},
-		"COMMIT AND NO CHAIN":                               {kind: kindCommit, name: "COMMIT AND NO CHAIN", end: endUnknown},
+		"COMMIT AND NO CHAIN":                               {kind: kindCommit, name: "COMMIT AND NO CHAIN", end: endCommits},
 		"START TRANSACTION":                                 {kind: kindBegin, name: "START TRANSACTION", end: endUnknown},
 		"START TRANSACTION READ WRITE":                      {kind: kindBegin, name: "START TRANSACTION READ WRITE", end: endUnknown},
 		"ALTER TABLE orders ADD x INT":                      {name: "ALTER TABLE ORDERS ADD", end: endCommitted},

@@ -169,6 +169,7 @@ func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 	}
 	r, err := c.readOpener(ctx, o)
 	if err != nil {
+		c.demoted = c.demoted || c.pool.rules.ReadOnly(err)
 		err = c.judgeError(ctx, s, err)
 		c.opening.failed = true // an error doesn't tell whether a transaction is open
 		c.opening.pending = c.tx.refuse() == nil
@@ -183,7 +184,7 @@ func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 			return nil, err
 		}
 		if !open {
-			return nil, c.over(s)
+			return nil, c.over(s, nil)
 		}
 	}
 	c.ran(ctx, s)

@@ -101,7 +101,7 @@ func (r *reply) RowsAffected() (int64, error) {
 
 // number returns a number of the last row, 0 if there is none.
 func (r *reply) number(column int) (int64, error) {
-	if len(r.rows) == 0 {
+	if r == nil || len(r.rows) == 0 {
 		return 0, nil
 	}
 	switch v := r.rows[len(r.rows)-1][column].(type) {
@@ -112,4 +112,21 @@ func (r *reply) number(column int) (int64, error) {
 	default:
 		return strconv.ParseInt(text(v), 10, 64)
 	}
+}
+
+// exec sends a statement of the guard's own.
+func (c *conn) exec(ctx context.Context, query string) error {
+	if execer, ok := c.base.(driver.ExecerContext); ok {
+		_, err := execer.ExecContext(ctx, query, nil)
+		return err
+	}
+	queryer, ok := c.base.(driver.QueryerContext)
+	if !ok {
+		return fmt.Errorf("lockstep: %T is neither a driver.ExecerContext nor a driver.QueryerContext", c.base)
+	}
+	rows, err := queryer.QueryContext(ctx, query, nil)
+	if err != nil {
+		return err
+	}
+	return rows.Close()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/go-sql-driver/mysql"
@@ -23,6 +24,8 @@ type stub struct {
 	moved   string           // the name of the server of all connections but the first, if it is another
 	galera  string           // wsrep_on, "" for a server that has no such variable
 	answers map[string]error // to a statement, and to "connect", "close", "row", "rows close"
+
+	raised driver.Value // the reply to a statement that commits, nil for none
 
 	view string // the view of a Group Replication, "" for a server that is in none
 
@@ -118,6 +121,9 @@ func (c *leanConn) QueryContext(_ context.Context, query string, args []driver.N
 	}
 	if query == rawsql.Galera {
 		rows.row, rows.read = []driver.Value{[]byte("wsrep_on"), []byte(c.galera)}, c.galera == ""
+	}
+	if strings.Contains(query, "THEN COMMIT") {
+		rows.row, rows.read = []driver.Value{c.raised}, c.raised == nil
 	}
 	if query == rawsql.GroupView {
 		rows.row, rows.read = []driver.Value{[]byte(c.view)}, c.view == ""

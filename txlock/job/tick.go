@@ -252,7 +252,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 		if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
 			err = fmt.Errorf("%w: %w", ctx.Err(), err) // rolled back by database/sql for that
 		}
-		return fmt.Errorf("job %q: commit: %w", c.key, err)
+		return fmt.Errorf("job %q: commit: %w", c.key, inner.Outcome(scope, err))
 	}
 	c.committed = true
 	return nil
