@@ -125,7 +125,7 @@ type (
 
 var (
 	parcels = txlock.NewFamily[int64]("parcel")
-	chests  = txlock.NewFamily[string]("chest", txlock.Hashed)
+	chests  = txlock.NewFamily[string]("chest", txlock.Hashed, txlock.Exact)
 	boxes   = txlock.NewFamily[uint]("box")
 )
 
@@ -243,7 +243,7 @@ func TestTagsRefused(t *testing.T) {
 			`"fold=ascii_bin" is no option`:      &TwiceFolded{Code: "a"},
 			"know the collation utf8mb4_turkish": &Turkish{Code: "a"},
 			"fold= is for strings: leave it out": &FoldedNumber{ID: 1},
-			"the collation binary, but the tag":  &FoldedBytes{Code: "a"},
+			"the collation binary, but its keys fold":  &FoldedBytes{Code: "a"},
 			"the primary key has 2 columns":      &Pair{A: 1, B: 1},
 			"is for integers, strings and UUIDs": &Fraction{ID: 1},
 			"has a colon":                        &Colon{ID: 1},
