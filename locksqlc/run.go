@@ -86,6 +86,9 @@ func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key t
 
 // run checks the arguments, and runs transactions until one is committed.
 func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error, body func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error)) error {
+	if ctx == nil {
+		return fmt.Errorf("locksqlc: %s needs a context, got nil", name)
+	}
 	if db == nil {
 		return fmt.Errorf("locksqlc: %s needs a *sql.DB, got nil", name)
 	}

@@ -32,6 +32,9 @@ const Centers = 65536
 // server's error for the statement that failed, and ErrPrivilege, with the GRANT to run,
 // if a privilege is missing. Run it again to go on from there.
 func Install(ctx context.Context, db *sql.DB) error {
+	if ctx == nil {
+		return errors.New("schema: Install needs a context, got nil")
+	}
 	if db == nil {
 		return fmt.Errorf("schema: Install needs a *sql.DB, got nil")
 	}

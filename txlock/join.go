@@ -3,6 +3,7 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/dca00107/lockstep/gen"
@@ -50,6 +51,9 @@ func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded
 // converts the names of keys, on a guarded pool from its beginning. The transaction goes on
 // as it was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
+	if ctx == nil {
+		return nil, errors.New("txlock: Join needs a context, got nil")
+	}
 	if err := fault.NilTx(tx); err != nil {
 		return nil, err
 	}
