@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -32,6 +34,12 @@ var ofKeys = []mistake{
 		return txlock.NewFamily[string]("user", txlock.Fold("utf8mb4_0900_ai_ci")).Key("Zoë")
 	}), txlock.ErrInvalidKey, []string{"make the column VARBINARY"}, goesOn},
 	{"LockAll has no keys", func(s *shop) error { return second(s.begin().LockAll(s.ctx)) }, txlock.ErrInvalidKey, []string{"no key was given"}, goesOn},
+	{"Run is given an empty list of keys", func(s *shop) error {
+		return locksqlc.Run(s.ctx, s.pool, txlock.NewFamily[int64]("order").Keys(), func(*sql.Tx) error { return nil })
+	}, txlock.ErrInvalidKey, []string{"Run was given no key", "pass nil where its function takes the locks"}, none},
+	{"Transaction is given an empty list of keys", func(s *shop) error {
+		return lockgorm.Transaction(s.gorm(), txlock.NewFamily[int64]("order").Keys(), func(*gorm.DB) error { return nil })
+	}, txlock.ErrInvalidKey, []string{"Transaction was given no key", "pass nil where its function takes the locks"}, none},
 	{"LockAny has no keys", func(s *shop) error { return second(s.begin().LockAny(s.ctx)) }, txlock.ErrInvalidKey, []string{"no key was given"}, goesOn},
 	{"a limit is 0", func(s *shop) error { return second(s.begin().WaitAtMost(0).Lock(s.ctx, s.order)) }, txlock.ErrInvalidOption, []string{"the limit must be positive, use TryLock to not wait at all"}, goesOn},
 	{"the cleaning of rows that are too young is asked for", func(s *shop) error { return second(txlock.Clean(s.ctx, s.pool, -time.Hour)) }, txlock.ErrInvalidOption, []string{"the time must be positive"}, none},
