@@ -55,13 +55,13 @@ func (p *Plugin) checkModel(db *gorm.DB, model *schema.Schema) error {
 		})
 		switch {
 		case err != nil:
-			return fmt.Errorf("%w (Check looks at %s: make the tables before db.Use)", err, model.Name)
+			return fmt.Errorf("lockgorm: %w (Check looks at %s: make the tables before db.Use)", err, model.Name)
 		case field == version:
-			if c.kind != "BIGINT" && c.kind != "UNSIGNED BIGINT" {
-				return fmt.Errorf("%w: the column %s of %s is a %s, in which versions have no room: make it BIGINT UNSIGNED NOT NULL DEFAULT 1", ErrVersion, field.DBName, model.Name, c.kind)
+			if c.Kind != "BIGINT" && c.Kind != "UNSIGNED BIGINT" {
+				return fmt.Errorf("%w: the column %s of %s is a %s, in which versions have no room: make it BIGINT UNSIGNED NOT NULL DEFAULT 1", ErrVersion, field.DBName, model.Name, c.Kind)
 			}
 		case byTag:
-			if why := c.misfit(field.IndirectFieldType, p.tagOf(model).fold); why != "" {
+			if why := c.Misfit(field.IndirectFieldType, p.tagOf(model).fold); why != "" {
 				return wrongTag(model, fmt.Errorf("the column %s %s", field.DBName, why))
 			}
 		}

@@ -26,8 +26,8 @@ import (
 //
 // Keys are compared byte by byte. If the collation of a string primary key takes two
 // strings for one, such as Bob and bob, then one row has two keys, which don't exclude
-// each other: make the column VARBINARY, or fold the keys by txlock.Fold, or convert the
-// string to one spelling, in the model and in the key.
+// each other: make the column VARBINARY and the family with txlock.Exact, or fold the keys
+// by txlock.Fold, or convert the string to one spelling, in the model and in the key.
 //
 // The plugin warns by GORM's logger when it has seen such strings in small letters and in
 // capitals, and the column takes both for one. It looks the column up once, then.

@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/schema"
 
+	"github.com/dca00107/lockstep/internal/columns"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -86,6 +87,9 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 			return fmt.Errorf("%q is no option: write %q, %q, or the collation of a column of text as in %q", option, name, name+",hashed", name+",fold=utf8mb4_0900_ai_ci")
 		}
 	}
+	if t.fold == "" {
+		family = append(family, txlock.Exact) // as the column is found to compare
+	}
 	if err := txlock.NewFamily[string](name, family...).Key("text").Validate(); err != nil {
 		return err
 	}
@@ -109,14 +113,14 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 		return fmt.Errorf("%s is a %v, a tag is for integers, strings and UUIDs: write a method LockKeys", t.id.Name, t.id.FieldType)
 	}
 	declared := declaredBy(t.id)
-	if why := declared.misfit(t.id.IndirectFieldType, t.fold); why != "" {
+	if why := declared.Misfit(t.id.IndirectFieldType, t.fold); why != "" {
 		return fmt.Errorf("the column %s %s", t.id.DBName, why)
 	}
 	if t.id.IndirectFieldType.Kind() == reflect.String {
 		if _, converts := reflect.New(t.id.IndirectFieldType).Interface().(driver.Valuer); converts || t.id.Serializer != nil {
 			return fmt.Errorf("%s is stored as something else than its text: write a method LockKeys that names what is stored", t.id.Name)
 		}
-		t.asks, t.pads = declared.class() != bytes, declared.kind != "VARBINARY" && t.fold == ""
+		t.asks, t.pads = declared.Class() != columns.Bytes, declared.Kind != "VARBINARY" && t.fold == ""
 	}
 	return nil
 }

@@ -17,8 +17,9 @@ import (
 
 // Transaction does what db.Transaction does, but first takes the locks of all keys: shared
 // those that txlock.Shared has marked.
-// Without keys fn takes the locks itself, best before its first query, or leaves them to
-// the plugin. A transaction that the server has rolled back (txlock.Retryable) is run
+// With nil for the keys fn takes the locks itself, best before its first query, or leaves
+// them to the plugin. An empty list that isn't nil, as that of a Family of no records, would
+// lock nothing: it is txlock.ErrInvalidKey. A transaction that the server has rolled back (txlock.Retryable) is run
 // again from its beginning, ten times at most, with jittered pauses. So fn may be called
 // several times, and must not keep what it did outside of a transaction that failed. If
 // db is a transaction already, the locks and fn run in it, under a savepoint as in GORM,
@@ -166,6 +167,9 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 	}
 	if fn == nil {
 		return fmt.Errorf("lockgorm: %s needs a function, got nil", name)
+	}
+	if keys != nil && len(keys) == 0 {
+		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil where its function takes the locks", txlock.ErrInvalidKey, name)
 	}
 	for _, key := range keys {
 		key, _ := inner.Asked(key)

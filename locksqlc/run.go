@@ -13,9 +13,11 @@ import (
 )
 
 // Run begins a transaction, takes the locks of all keys as its first statement, calls fn
-// and commits. A key that txlock.Shared has marked is taken shared. When fn returns an error or panics, Run rolls back, and returns the error
-// or lets the panic go on. Without keys fn takes the locks itself, best before its first
-// SELECT; see Join. On a guarded pool the BEGIN shares the round trip of the lock where
+// and commits. A key that txlock.Shared has marked is taken shared. When fn returns an error
+// or panics, Run rolls back, and returns the error or lets the panic go on. With nil for the
+// keys fn takes the locks itself, best before its first SELECT; see Join. An empty list
+// that isn't nil, as that of a Family of no records, would lock nothing: it is
+// txlock.ErrInvalidKey. On a guarded pool the BEGIN shares the round trip of the lock where
 // the server can do that; docs/reference/settings.md tells where.
 //
 // A transaction that the server has rolled back (txlock.Retryable: a deadlock, a stale
@@ -87,11 +89,17 @@ func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key t
 
 // run checks the arguments, and runs transactions until one is committed.
 func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error, body func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error)) error {
+	if ctx == nil {
+		return fmt.Errorf("locksqlc: %s needs a context, got nil", name)
+	}
 	if db == nil {
 		return fmt.Errorf("locksqlc: %s needs a *sql.DB, got nil", name)
 	}
 	if fn == nil {
 		return fmt.Errorf("locksqlc: %s needs a function, got nil", name)
+	}
+	if keys != nil && len(keys) == 0 {
+		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil where its function takes the locks", txlock.ErrInvalidKey, name)
 	}
 	for _, key := range keys {
 		key, _ := inner.Asked(key)

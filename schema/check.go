@@ -63,6 +63,9 @@ var (
 // expects this may ignore ErrMultiPrimary. Calls that can't work there return it
 // themselves: RLock, locksqlc.Do, and shared leases.
 func Check(ctx context.Context, db *sql.DB) error {
+	if ctx == nil {
+		return errors.New("schema: Check needs a context, got nil")
+	}
 	if db == nil {
 		return errors.New("schema: Check needs a *sql.DB, got nil")
 	}
@@ -318,6 +321,9 @@ type Queryer interface {
 // ErrMultiPrimary for a node of one, and the errors of the driver. In a transaction it
 // takes no snapshot.
 func CheckCluster(ctx context.Context, db Queryer) error {
+	if ctx == nil {
+		return errors.New("schema: CheckCluster needs a context, got nil")
+	}
 	if pool, ok := db.(*sql.DB); db == nil || ok && pool == nil {
 		return errors.New("schema: CheckCluster needs a *sql.DB, *sql.Conn or *sql.Tx, got nil")
 	}

@@ -33,6 +33,9 @@ const Centers = 65536
 // if a privilege is missing; run it again to go on from there. It returns ErrEngine, and makes
 // nothing, if the server is neither MySQL nor MariaDB.
 func Install(ctx context.Context, db *sql.DB) error {
+	if ctx == nil {
+		return errors.New("schema: Install needs a context, got nil")
+	}
 	if db == nil {
 		return fmt.Errorf("schema: Install needs a *sql.DB, got nil")
 	}

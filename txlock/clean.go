@@ -3,6 +3,7 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,6 +27,9 @@ const cleanBatch = 500
 // It returns ErrInvalidOption for a time that is not positive, ErrSchema,
 // ErrReadOnly, ErrDeadlock and the errors of the driver.
 func Clean(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error) {
+	if ctx == nil {
+		return 0, errors.New("txlock: Clean needs a context, got nil")
+	}
 	if db == nil {
 		return 0, fmt.Errorf("clean: the *sql.DB is nil")
 	}

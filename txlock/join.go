@@ -3,6 +3,7 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/dca00107/lockstep/gen"
@@ -51,6 +52,9 @@ func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded
 // schema.ErrEngine if the server is neither MySQL nor MariaDB. The transaction stays as it
 // was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
+	if ctx == nil {
+		return nil, errors.New("txlock: Join needs a context, got nil")
+	}
 	if err := fault.NilTx(tx); err != nil {
 		return nil, err
 	}

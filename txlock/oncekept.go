@@ -119,6 +119,9 @@ func (s *state) first(name string, kept keptOnce) {
 //
 // It returns ErrSchema, ErrReadOnly, ErrDeadlock and the errors of the driver.
 func SweepOnce(ctx context.Context, db *sql.DB) (int, error) {
+	if ctx == nil {
+		return 0, errors.New("txlock: SweepOnce needs a context, got nil")
+	}
 	if db == nil {
 		return 0, fmt.Errorf("sweep once: the *sql.DB is nil")
 	}

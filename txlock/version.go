@@ -19,6 +19,9 @@ import (
 //
 // It returns ErrInvalidKey, ErrSchema and the errors of the driver.
 func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
+	if ctx == nil {
+		return 0, errors.New("txlock: ReadVersion needs a context, got nil")
+	}
 	if db == nil {
 		return 0, fmt.Errorf("read a version: the *sql.DB is nil")
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"go/ast"
 	"go/constant"
 	"go/types"
@@ -37,7 +38,11 @@ func (p *plan) compare(schema *catalog, unread error) {
 			case column == nil:
 				p.add(fam.marks[name], "table %s has no column %s in the schema", name, columns[i])
 			case text:
-				if err := column.compares(fam.fold); err != nil {
+				err := column.compares(fam.fold)
+				if err == nil && fam.fold == "" && !fam.exact {
+					err = errors.New("compares bytes, and the family doesn't say so, which every call refuses: make it with txlock.Exact")
+				}
+				if err != nil {
 					p.add(fam.marks[name], "%s.%s %v", name, columns[i], err)
 				}
 			}
@@ -46,41 +51,54 @@ func (p *plan) compare(schema *catalog, unread error) {
 }
 
 // foldOf returns the collation of the option txlock.Fold with which a family is made, here
-// or in the package from which it is taken: var Accounts = keys.Accounts.
-func foldOf(pkg *packages.Package, made ast.Expr) string {
+// or in the package from which it is taken: var Accounts = keys.Accounts. It reports whether
+// the family is made with txlock.Exact.
+func foldOf(pkg *packages.Package, made ast.Expr) (fold string, exact bool) {
 	switch e := ast.Unparen(made).(type) {
 	case *ast.CallExpr:
 		for _, option := range e.Args {
+			if of := usedBy(pkg, option); of != nil && of.Name() == "Exact" && of.Pkg() != nil && of.Pkg().Path() == txlockPath {
+				exact = true
+			}
 			call, ok := ast.Unparen(option).(*ast.CallExpr)
 			if !ok || len(call.Args) != 1 {
 				continue
 			}
 			fn := typeutil.Callee(pkg.TypesInfo, call)
 			if value := pkg.TypesInfo.Types[call.Args[0]].Value; value != nil && fn != nil && fn.Name() == "Fold" && fn.Pkg().Path() == txlockPath {
-				return constant.StringVal(value)
+				fold = constant.StringVal(value)
 			}
 		}
-	case *ast.Ident:
-		return foldOfVariable(pkg, pkg.TypesInfo.Uses[e])
-	case *ast.SelectorExpr:
-		return foldOfVariable(pkg, pkg.TypesInfo.Uses[e.Sel])
+	default:
+		return foldOfVariable(pkg, usedBy(pkg, e))
 	}
-	return ""
+	return fold, exact
 }
 
-func foldOfVariable(pkg *packages.Package, v types.Object) (fold string) {
+// usedBy returns what a name means, or nil.
+func usedBy(pkg *packages.Package, name ast.Expr) types.Object {
+	switch e := ast.Unparen(name).(type) {
+	case *ast.Ident:
+		return pkg.TypesInfo.Uses[e]
+	case *ast.SelectorExpr:
+		return pkg.TypesInfo.Uses[e.Sel]
+	}
+	return nil
+}
+
+func foldOfVariable(pkg *packages.Package, v types.Object) (fold string, exact bool) {
 	if v == nil || v.Pkg() == nil {
-		return ""
+		return "", false
 	}
 	of := cmp.Or(pkg.Imports[v.Pkg().Path()], pkg)
 	for _, file := range of.Syntax {
 		ast.Inspect(file, func(n ast.Node) bool {
 			spec, ok := n.(*ast.ValueSpec)
 			if ok && len(spec.Names) == 1 && len(spec.Values) == 1 && of.TypesInfo.Defs[spec.Names[0]] == v {
-				fold = foldOf(of, spec.Values[0])
+				fold, exact = foldOf(of, spec.Values[0])
 			}
-			return fold == ""
+			return fold == "" && !exact
 		})
 	}
-	return fold
+	return fold, exact
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -68,6 +70,27 @@ func TestCollations(t *testing.T) {
 		err = schema.tables["t"].columns["k"].compares(c.fold)
 		if c.want == asBytes && err != nil || c.want != asBytes && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// TestFamilySaysHow proves that a family of texts over a column that compares bytes is
+// refused unless it says so.
+func TestFamilySaysHow(t *testing.T) {
+	t.Parallel()
+	pkg, err := shop()
+	must(t, err)
+	text, err := os.ReadFile("testdata/schema.sql")
+	must(t, err)
+	for exact, want := range map[bool]string{false: "compares bytes, and the family doesn't say so", true: ""} {
+		changed, fam := *pkg, *pkg.tables["products"]
+		fam.fold, fam.exact = "", exact
+		changed.tables = maps.Clone(pkg.tables)
+		changed.tables["products"] = &fam
+		p := &plan{pkg: &changed}
+		p.compare(schemaOf(t, strings.ReplaceAll(string(text), "utf8mb4_bin", "utf8mb4_0900_bin")))
+		if said := fmt.Sprint(p.problems); want == "" && len(p.problems) > 0 || !strings.Contains(said, want) {
+			t.Errorf("exact=%t: lockgen says %s, want %q", exact, said, want)
 		}
 	}
 }

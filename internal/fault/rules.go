@@ -1,8 +1,15 @@
 package fault
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/schema"
@@ -65,7 +72,30 @@ func TransactionOpen(reply error, flag bool) (bool, error) {
 	case is(reply, 1568): // ER_CANT_CHANGE_TX_CHARACTERISTICS
 		return true, nil
 	}
+	if !familiar(reply) {
+		return false, fmt.Errorf("that is no error of github.com/go-sql-driver/mysql, which lockstep needs: if the pool has another driver, open it by locksqlc.Open or lockgorm.Open: %w", reply)
+	}
 	return false, reply
+}
+
+// familiar reports whether an error may be one of go-sql-driver, of database/sql over it, of
+// the network or of a context.
+func familiar(err error) bool {
+	var server *mysql.MySQLError
+	var network net.Error
+	if errors.As(err, &server) || errors.As(err, &network) {
+		return true
+	}
+	for _, known := range []error{
+		driver.ErrBadConn, sql.ErrTxDone, sql.ErrConnDone, context.Canceled, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF,
+		mysql.ErrInvalidConn, mysql.ErrBusyBuffer, mysql.ErrMalformPkt, mysql.ErrPktSync, mysql.ErrPktSyncMul, mysql.ErrPktTooLarge,
+		guard.ErrOpenRows, guard.ErrEnded, ErrTxDoomed, ErrNoTransaction,
+	} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
 }
 
 // Clipped is a name for a message.

@@ -56,6 +56,9 @@ func (j *Jobs) RunTx(ctx context.Context, key txlock.Key, s Schedule, fn TxFunc,
 }
 
 func (j *Jobs) run(ctx context.Context, key txlock.Key, s Schedule, do work, opts []RunOption) error {
+	if ctx == nil {
+		return errors.New("job: the call needs a context, got nil")
+	}
 	leave, err := j.enter()
 	if err != nil {
 		return nil // as if Close had come a moment later

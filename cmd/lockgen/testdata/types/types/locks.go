@@ -37,7 +37,7 @@ var (
 	//lockstep:table enums(k)
 	EnumsKeys = txlock.NewFamily[string]("enums", txlock.Fold("ascii_general_ci"))
 	//lockstep:table varbinaries(k)
-	VarbinariesKeys = txlock.NewFamily[string]("varbinaries")
+	VarbinariesKeys = txlock.NewFamily[string]("varbinaries", txlock.Exact)
 	//lockstep:table uuids(k)
 	UuidsKeys = txlock.NewFamily[uuid.UUID]("uuids")
 	//lockstep:table buuids(k)
