@@ -32,7 +32,7 @@ func (u *use) unprovenInsert(columns []string, keys []key) (why string) {
 	plain := !u.insert.IsReplace && len(u.sets) == 0
 	for _, unique := range table.unique {
 		if !plain && slices.ContainsFunc(columns, func(c string) bool { return !slices.Contains(unique.columns, c) }) {
-			return "by the unique key " + unique.name + " it may meet the row of another " + strings.Join(columns, ", ")
+			return "by the unique key " + cmp.Or(unique.name, strings.Join(unique.columns, ", ")) + " it may meet the row of another " + strings.Join(columns, ", ")
 		}
 	}
 	for _, row := range rowsOf(u.insert) {

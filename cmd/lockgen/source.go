@@ -95,7 +95,7 @@ func clip(text string) string {
 // annotate reads what stands behind lock: or rlock:.
 func (q *source) annotate(at place, verb, text string, found *problems) {
 	if because := reason.FindStringIndex(text); because != nil {
-		text, q.vouched = text[:because[0]], true
+		text, q.vouched = strings.TrimSpace(text[:because[0]]), true
 	}
 	switch {
 	case verb == "lock" && text == "none" && q.vouched:

@@ -12,7 +12,7 @@ import (
 
 // index is a unique one.
 type index struct {
-	name    string
+	name    string   // empty where the server chooses it, and DROP INDEX may mean another one
 	columns []string // those of which it has the whole value
 }
 
@@ -91,7 +91,9 @@ func (c *catalog) alter(s *ast.AlterTableStmt) error {
 			name = spec.NewTable.Name.L
 		}
 		for _, col := range spec.NewColumns {
-			c.add(name, col)
+			if !spec.IfNotExists || c.tables[name].columns[col.Name.Name.L] == nil {
+				c.add(name, col)
+			}
 		}
 		constraints := spec.NewConstraints
 		if spec.Constraint != nil {
@@ -208,7 +210,7 @@ func (c *catalog) add(table string, def *ast.ColumnDef) {
 		case ast.ColumnOptionPrimaryKey:
 			t.unique = append(t.unique, &index{"primary", []string{name}})
 		case ast.ColumnOptionUniqKey:
-			t.unique = append(t.unique, &index{name, []string{name}})
+			t.unique = append(t.unique, &index{"", []string{name}})
 		case ast.ColumnOptionReference:
 			c.refer(table, "", []string{name}, o.Refer)
 		}
@@ -246,13 +248,8 @@ func (c *catalog) refer(table, name string, columns []string, to *ast.ReferenceD
 	c.foreign = append(c.foreign, f)
 }
 
-// addUnique adds a unique index. Without a name it has that of its first column.
 func (t *tableDef) addUnique(name string, parts []*ast.IndexPartSpecification) {
-	i := &index{strings.ToLower(name), wholeColumns(parts)}
-	if name == "" && len(i.columns) > 0 {
-		i.name = i.columns[0]
-	}
-	t.unique = append(t.unique, i)
+	t.unique = append(t.unique, &index{strings.ToLower(name), wholeColumns(parts)})
 }
 
 // wholeColumns returns the columns of a key without those of which it has a part or an
@@ -320,6 +317,6 @@ func (f *foreignKey) passes(on change) (then change, changes bool) {
 		return change{}, false
 	}
 	removes := on.removes && acts(f.onDelete)
-	sets := acts(f.onUpdate) && slices.ContainsFunc(f.references, func(r string) bool { return slices.Contains(on.sets, r) })
+	sets := acts(f.onUpdate) && (len(f.references) == 0 && len(on.sets) > 0 || slices.ContainsFunc(f.references, func(r string) bool { return slices.Contains(on.sets, r) }))
 	return change{table: f.table, removes: removes && f.onDelete == ast.ReferOptionCascade, sets: f.columns}, removes || sets
 }
