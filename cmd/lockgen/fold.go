@@ -13,38 +13,26 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// compare refuses families whose tables the schema doesn't have, and those of texts that
-// are not equal where the column's values are.
-func (p *plan) compare(schema *catalog, unread error) {
+// compare refuses families whose tables the schema doesn't have, and those that may have
+// several keys for one value of a column.
+func (p *plan) compare(schema *catalog) {
 	p.schema = schema
 	for _, name := range slices.Sorted(maps.Keys(p.pkg.tables)) {
 		fam := p.pkg.tables[name]
 		columns := fam.tables[name]
 		table := schema.tables[name]
-		if table == nil && unread == nil {
+		if table == nil {
 			p.add(fam.marks[name], "the schema has no table %s", name)
 			continue
 		}
 		for i, id := range idFields(fam.id, len(columns)) {
-			var column *column
-			if table != nil {
-				column = table.columns[columns[i]]
-			}
-			text := isKind(id, types.IsString)
-			switch {
-			case unread != nil && text:
-				p.add(fam.marks[name], "%s is locked by a text, and its collation can't be told: %v", name, unread)
-			case unread != nil:
-			case column == nil:
+			column := table.columns[columns[i]]
+			if column == nil {
 				p.add(fam.marks[name], "table %s has no column %s in the schema", name, columns[i])
-			case text:
-				err := column.compares(fam.fold)
-				if err == nil && fam.fold == "" && !fam.exact {
-					err = errors.New("compares bytes, and the family doesn't say so, which every call refuses: make it with txlock.Exact")
-				}
-				if err != nil {
-					p.add(fam.marks[name], "%s.%s %v", name, columns[i], err)
-				}
+			} else if err := column.identifies(id, fam.fold); err != nil {
+				p.add(fam.marks[name], "%s.%s %v", name, columns[i], err)
+			} else if isKind(id, types.IsString) && fam.fold == "" && !fam.exact {
+				p.add(fam.marks[name], "%s.%s compares bytes, and the family doesn't say so, which every call refuses: make it with txlock.Exact", name, columns[i])
 			}
 		}
 	}

@@ -28,8 +28,6 @@ var (
 	BigintsKeys = txlock.NewFamily[int64]("bigints")
 	//lockstep:table ubigints(k)
 	UbigintsKeys = txlock.NewFamily[uint64]("ubigints")
-	//lockstep:table years(k)
-	YearsKeys = txlock.NewFamily[int16]("years")
 	//lockstep:table chars(k)
 	CharsKeys = txlock.NewFamily[string]("chars", txlock.Fold("utf8mb4_general_ci"))
 	//lockstep:table varchars(k)
