@@ -32,8 +32,8 @@ func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 			return fmt.Errorf("%s %q: %w: it has %d bytes, and the server takes packets of %d (max_allowed_packet)", verb, fault.Clipped(key.name), ErrResult, len(result), most)
 		}
 	}
-	n, err := queries.AnswerOnce(s.own(ctx, guard.Call{}), db, gen.AnswerOnceParams{Result: result, Name: []byte(key.name)})
-	if err == nil && n == 0 {
+	stored, err := changedRows("AnswerOnce")(queries.AnswerOnce(s.own(ctx, guard.Call{}), db, gen.AnswerOnceParams{Result: result, Name: []byte(key.name)}))
+	if err == nil && !stored {
 		err = fmt.Errorf("%w: a ROLLBACK TO SAVEPOINT to before Once has undone it", ErrNotHeld)
 	}
 	if err != nil {
@@ -54,8 +54,11 @@ func resultOfOnce(ctx context.Context, s *Scope, key Key) ([]byte, error) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	result, err := queries.OnceResult(s.own(ctx, guard.Call{}), s.regardless(true, nil), []byte(key.name))
+	if err == nil && result == nil {
+		err = guard.UnknownReply("OnceResult", "NULL")
+	}
 	if err != nil {
-		return nil, s.failure(verb, key, err)
+		return nil, s.failure(verb, key, fault.Read("OnceResult", err))
 	}
 	if string(result) == noFingerprint {
 		return nil, nil

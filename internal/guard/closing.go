@@ -1,8 +1,10 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
+	"fmt"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -54,12 +56,23 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 		}
 		return nil, c.failed(ctx, s, err)
 	}
-	if id, err := r.number(0); len(r.columns) > 0 && (id == 0 || err != nil) {
-		c.tx.finish(false)
-		return r, c.settle(ctx, statement{kind: kindQuiet}, false)
+	if text != "COMMIT" || len(r.columns) > 0 {
+		if id, err := r.number(0); err != nil || id == 1 || id < 0 {
+			return nil, c.commitUnknown(cmp.Or(err, UnknownReply("a lock statement", fmt.Sprint(id))))
+		} else if id == 0 {
+			c.tx.finish(false)
+			return r, c.settle(ctx, statement{kind: kindQuiet}, false)
+		}
 	}
 	c.status.open = false
 	return r, nil
+}
+
+// commitUnknown stops a transaction that may have been committed: the reply doesn't tell.
+func (c *conn) commitUnknown(err error) error {
+	c.tx.finish(false)
+	c.tx.doom(fmt.Errorf("%w: %w", c.pool.rules.MayHaveCommitted("COMMIT"), err), true)
+	return c.tx.refuse()
 }
 
 // committed tells whether a lock statement has committed the transaction, and closes the
