@@ -36,14 +36,14 @@ func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 		}
 	}
 	answer := gen.AnswerOnceParams{Result: result, Name: []byte(key.name)}
-	n, err := queries.AnswerOnce(s.own(ctx, guard.Call{}), db, answer)
+	stored, err := changedRows("AnswerOnce")(queries.AnswerOnce(s.own(ctx, guard.Call{}), db, answer))
 	if errors.Is(err, mysql.ErrPktTooLarge) { // nothing was sent: prepared it has no limit of the driver's
-		n, err = queries.AnswerOnce(s.own(ctx, guard.Call{}), &rawsql.Text{DBTX: s.tx.DBTX}, answer)
+		stored, err = changedRows("AnswerOnce")(queries.AnswerOnce(s.own(ctx, guard.Call{}), &rawsql.Text{DBTX: s.tx.DBTX}, answer))
 	}
 	if errors.Is(err, mysql.ErrPktTooLarge) {
 		return fmt.Errorf("%s %q: %w: it has %d bytes, more than maxAllowedPacket of the data source name: %w", verb, fault.Clipped(key.name), ErrResult, len(result), err)
 	}
-	if err == nil && n == 0 {
+	if err == nil && !stored {
 		err = fmt.Errorf("%w: a ROLLBACK TO SAVEPOINT to before Once has undone it", ErrNotHeld)
 	}
 	if err != nil {
@@ -64,8 +64,11 @@ func resultOfOnce(ctx context.Context, s *Scope, key Key) ([]byte, error) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	result, err := queries.OnceResult(s.own(ctx, guard.Call{}), s.regardless(true, nil), []byte(key.name))
+	if err == nil && result == nil {
+		err = guard.UnknownReply("OnceResult", "NULL")
+	}
 	if err != nil {
-		return nil, s.failure(verb, key, err)
+		return nil, s.failure(verb, key, fault.Read("OnceResult", err))
 	}
 	if string(result) == noFingerprint {
 		return nil, nil

@@ -180,9 +180,9 @@ func (r record) tokenOrZero(ctx context.Context, db gen.DBTX) (uint64, error) {
 // leaves it where it is ours.
 func (a *attempt) compareAndBump(ctx context.Context, db gen.DBTX) (token int64, err error) {
 	if a.hashed {
-		token, err = queries.CompareAndBumpCenter(ctx, db, gen.CompareAndBumpCenterParams{Held: a.ours, Version: a.version, Owner: a.owner, Slot: uint32(a.slot)})
+		token, err = insertID("CompareAndBumpCenter")(queries.CompareAndBumpCenter(ctx, db, gen.CompareAndBumpCenterParams{Held: a.ours, Version: a.version, Owner: a.owner, Slot: uint32(a.slot)}))
 	} else {
-		token, err = queries.CompareAndBumpNamed(ctx, db, gen.CompareAndBumpNamedParams{Name: []byte(a.name), Version: int64(a.version), Owner: a.owner, Held: a.ours})
+		token, err = insertID("CompareAndBumpNamed")(queries.CompareAndBumpNamed(ctx, db, gen.CompareAndBumpNamedParams{Name: []byte(a.name), Version: int64(a.version), Owner: a.owner, Held: a.ours}))
 	}
 	if err == nil && token == 0 {
 		err = conflict(a.version)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"go/ast"
 	"go/constant"
 	"go/types"

@@ -88,7 +88,9 @@ func TestFamilySaysHow(t *testing.T) {
 		changed.tables = maps.Clone(pkg.tables)
 		changed.tables["products"] = &fam
 		p := &plan{pkg: &changed}
-		p.compare(schemaOf(t, strings.ReplaceAll(string(text), "utf8mb4_bin", "utf8mb4_0900_bin")))
+		schema, err := schemaOf(t, strings.ReplaceAll(string(text), "utf8mb4_bin", "utf8mb4_0900_bin"))
+		must(t, err)
+		p.compare(schema)
 		if said := fmt.Sprint(p.problems); want == "" && len(p.problems) > 0 || !strings.Contains(said, want) {
 			t.Errorf("exact=%t: lockgen says %s, want %q", exact, said, want)
 		}

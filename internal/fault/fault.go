@@ -22,7 +22,7 @@ import (
 // succeed: see txlock.Retryable.
 func Retryable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, errLarge), errors.Is(err, ErrGiven),
+	case err == nil, errors.Is(err, guard.ErrReply), errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, errLarge), errors.Is(err, ErrGiven),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):
@@ -152,6 +152,21 @@ func Unknown(err error) bool {
 		return !Interpret(err).Gone && !errors.Is(err, ErrDeadlock)
 	}
 	return false
+}
+
+// ErrReply says that a statement was answered by none of its replies.
+var ErrReply = guard.ErrReply
+
+// UnknownReply is the error of a statement that was answered by none of its replies.
+func UnknownReply(statement, came string) error { return guard.UnknownReply(statement, came) }
+
+// Read returns the error of a statement of lockstep's own. If database/sql could not read the
+// row, it is guard.ErrReply.
+func Read(statement string, err error) error {
+	if err == nil || !strings.HasPrefix(err.Error(), "sql: Scan error") && !strings.HasPrefix(err.Error(), "sql: expected ") {
+		return err
+	}
+	return fmt.Errorf("%w: %w", guard.UnknownReply(statement, "a row that can't be read"), err)
 }
 
 // Overtaken tells whether a member of a Group Replication has refused a commit (3101). In

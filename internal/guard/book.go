@@ -205,6 +205,9 @@ func (t *Tx) doom(why error, committed bool) bool {
 	return first
 }
 
+// Doom stops the transaction after a lock statement whose reply isn't known; see ErrReply.
+func (t *Tx) Doom(why error) { t.doom(why, t.Finished()) }
+
 // sever notes that the program has ended the transaction: its locks are gone, its
 // statements are still sent.
 func (t *Tx) sever(why error) {

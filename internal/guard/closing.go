@@ -3,7 +3,7 @@ package guard
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
+	"fmt"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -53,7 +53,10 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 	sent := c.committing()
 	r, err := read(ctx, c.base, text)
 	err = sent.outcome(err)
-	raised, unreadable := r.number(0)
+	raised, unreadable := int64(0), error(nil)
+	if r != nil && len(r.rows) > 0 {
+		raised, unreadable = r.number(0)
+	}
 	refused := text != "COMMIT" && raised == 0 && unreadable == nil
 	if err != nil {
 		c.tx.finish(false)
@@ -67,17 +70,18 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 	case refused && len(r.rows) > 0:
 		c.tx.finish(false)
 		return r, c.settle(ctx, statement{kind: kindQuiet}, false)
-	case refused, unreadable != nil, told && open:
+	case refused, unreadable != nil, raised == 1, raised < 0, text == "COMMIT" && len(r.columns) > 0, told && open:
+		if unreadable == nil {
+			unreadable = UnknownReply("a statement that commits", fmt.Sprintf("%d in %d rows", raised, len(r.rows)))
+		}
 		c.tx.finish(false)
-		c.tx.doom(c.pool.rules.Outcome(errReply), true)
+		c.tx.doom(c.pool.rules.Outcome(unreadable), true)
 		return nil, c.tx.refuse()
 	}
 	c.status.open = false
 	return r, nil
 }
 
-// errReply is the cause where the server hasn't said what it has done.
-var errReply = errors.New("the reply isn't one that the statement has")
 
 // committed tells whether a lock statement has committed the transaction, and closes the
 // book then.

@@ -112,7 +112,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
 	}
-	if call := c.call(ctx); call != nil && call.Row != nil && len(args) == 0 {
+	if call := c.call(ctx); call != nil && call.Reply != nil && len(args) == 0 {
 		r, err := read(ctx, c.base, query)
 		return c.result(ctx)(r, c.after(ctx, s, err))
 	}

@@ -142,8 +142,8 @@ func introduce(ctx context.Context, base driver.Conn) (Server, error) {
 		return Server{}, err
 	}
 	id, err := strconv.ParseUint(row[1], 10, 64)
-	if err != nil {
-		return Server{}, err
+	if _, isNumber := strconv.Atoi(row[0][:min(1, len(row[0]))]); err != nil || isNumber != nil || row[2] != "0" && row[2] != "1" {
+		return Server{}, UnknownReply("the question who the server is", fmt.Sprintf("%q", row))
 	}
 	return NewServer(row[0], id, row[2] == "1", row[3]), nil
 }
@@ -164,6 +164,9 @@ func readRow(ctx context.Context, base driver.Conn, query string, columns int) (
 		}
 	}()
 	values := make([]driver.Value, columns)
+	if n := len(rows.Columns()); n != columns && n > 0 {
+		return nil, UnknownReply(query, fmt.Sprintf("%d columns", n))
+	}
 	if err := rows.Next(values); err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ const (
 type statement struct {
 	kind      kind
 	name      string // its first words, for errors
-	savepoint string // of SAVEPOINT, RELEASE and ROLLBACK TO, as it is written
+	savepoint string // of SAVEPOINT, RELEASE and ROLLBACK TO; see sqltext.SavepointName
 	chain     bool   // COMMIT AND CHAIN or ROLLBACK AND CHAIN, which begins the next transaction at once
 	reads     bool   // BEGIN that takes the snapshot at once
 	reopens   bool   // it may end the transaction and begin another, which no reply tells
@@ -193,11 +193,11 @@ func judgeWords(query string) (s statement, certain bool) {
 	case w[0] == "SET":
 		s.kind, s.sets = kindPlain, true
 	case w[0] == "SAVEPOINT":
-		s.kind, s.savepoint = kindSavepoint, sqltext.LastName(query)
+		s.kind, s.savepoint = kindSavepoint, sqltext.SavepointName(query)
 	case w[0] == "RELEASE" && has(w[1:], "SAVEPOINT"):
-		s.kind, s.savepoint = kindRelease, sqltext.LastName(query)
+		s.kind, s.savepoint = kindRelease, sqltext.SavepointName(query)
 	case w[0] == "ROLLBACK" && (has(w[1:], "TO") || len(w) > 2 && w[2] == "TO"):
-		s.kind, s.savepoint = kindRollbackTo, sqltext.LastName(query)
+		s.kind, s.savepoint = kindRollbackTo, sqltext.SavepointName(query)
 	case w[0] == "BEGIN" && (len(w) == 1 || w[1] == "WORK"):
 		s.kind, s.end = kindBegin, endUnknown
 	case w[0] == "START" && has(w[1:], "TRANSACTION"):

@@ -103,7 +103,7 @@ func TestJudgeDetails(t *testing.T) {
 		"/*!50000 BEGIN */":                                 {name: "BEGIN", reopens: true, end: endCommitted},
 		"/*! SELECT */ 1":                                   {name: "SELECT 1", reopens: true, end: endUnknown},
 		"INSERT /*! IGNORE */ INTO t ()":                    {kind: kindPlain, name: "INSERT IGNORE INTO T"},
-		"SAVEPOINT `A b`":                                   {kind: kindSavepoint, name: "SAVEPOINT", savepoint: "a b"},
+		"SAVEPOINT `A-b`":                                   {kind: kindSavepoint, name: "SAVEPOINT", savepoint: "a-b"},
 		"RELEASE SAVEPOINT a":                               {kind: kindRelease, name: "RELEASE SAVEPOINT A", savepoint: "a"},
 		"ROLLBACK TO SAVEPOINT a":                           {kind: kindRollbackTo, name: "ROLLBACK TO SAVEPOINT A", savepoint: "a"},
 		"ROLLBACK WORK TO a":                                {kind: kindRollbackTo, name: "ROLLBACK WORK TO A", savepoint: "a"},

@@ -27,7 +27,7 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 	if err := s.conn.before(ctx, statement); err != nil {
 		return nil, err
 	}
-	if call := s.conn.call(ctx); call != nil && call.Row != nil { // around the guard is a wrapper that prepares everything
+	if call := s.conn.call(ctx); call != nil && call.Reply != nil { // around the guard is a wrapper that prepares everything
 		r, err := readRows(s.query(ctx, args))
 		return s.conn.result(ctx)(r, s.conn.after(ctx, statement, err))
 	}

@@ -1,6 +1,7 @@
 package rawsql
 
 import (
+	"crypto/rand"
 	"fmt"
 	"math"
 	"strconv"
@@ -16,10 +17,13 @@ const Probe = "SET TRANSACTION READ WRITE"
 // Bracket and EndBracket are sent before and after a statement that may end the
 // transaction and begin another. If it has, the savepoint is gone, and the reply to
 // EndBracket is error 1305. EndBracket also releases the savepoints that the statement
-// itself has set.
-const (
-	Bracket    = "SAVEPOINT lockstep_bracket"
-	EndBracket = "RELEASE SAVEPOINT lockstep_bracket"
+// itself has set. No procedure can set the savepoint anew, since each process has another
+// name for it.
+var (
+	Bracket    = "SAVEPOINT " + bracket
+	EndBracket = "RELEASE SAVEPOINT " + bracket
+
+	bracket = "lockstep_" + rand.Text()
 )
 
 // Facts reads facts about the server: version, session, whether a lock wait timeout rolls

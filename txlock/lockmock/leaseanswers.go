@@ -111,8 +111,14 @@ func (l *Leases) answer(query string, args []driver.Value) reply {
 			asked.AskedUs = time.Now().UnixMicro()
 		}
 		return rowLike(asked)
-	case nameOf(gen.AcquireLease), nameOf(gen.AcquireNoWait), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.ReleaseNoWait), nameOf(gen.KeepLease), nameOf(gen.GuardLease),
-		nameOf(gen.ShareLease), nameOf(gen.AcquirePermit), nameOf(gen.ResizeSemaphore):
+	case nameOf(gen.GuardLease), nameOf(gen.AcquirePermit), nameOf(gen.ReleaseNoWait):
+		id := l.play.replyTo(args)
+		if id == sqlstore.ReplyRefused { // for which they have no reply of its own
+			id = sqlstore.ReplyAbsent
+		}
+		return reply{id: id, err: l.play.err}
+	case nameOf(gen.AcquireLease), nameOf(gen.AcquireNoWait), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.KeepLease),
+		nameOf(gen.ShareLease), nameOf(gen.ResizeSemaphore):
 		return reply{id: l.play.replyTo(args), err: l.play.err}
 	}
 	return reply{err: fmt.Errorf("lockmock has no answer to %q", query)}
