@@ -110,7 +110,7 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 		return fmt.Errorf("%s is a %v, and fold= is for strings: leave it out", t.id.Name, t.id.FieldType)
 	}
 	if t.key = keysBy(t.id.IndirectFieldType, name, family); t.key == nil {
-		return fmt.Errorf("%s is a %v, a tag is for integers, strings and UUIDs: write a method LockKeys", t.id.Name, t.id.FieldType)
+		return fmt.Errorf("%s is a %v%s, a tag is for integers, strings and the UUID of github.com/google/uuid: make it one of these, or write a method LockKeys", t.id.Name, t.id.FieldType, of(t.id.IndirectFieldType))
 	}
 	declared := declaredBy(t.id)
 	if why := declared.Misfit(t.id.IndirectFieldType, t.fold); why != "" {
@@ -123,6 +123,14 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 		t.asks, t.pads = declared.Class() != columns.Bytes, declared.Kind != "VARBINARY" && t.fold == ""
 	}
 	return nil
+}
+
+// of names the package of a type, so that a UUID is told from another.
+func of(t reflect.Type) string {
+	if t.PkgPath() == "" {
+		return ""
+	}
+	return " of " + t.PkgPath()
 }
 
 // keysBy returns how to make the key of an identifier of this type, or nil.

@@ -245,7 +245,7 @@ func TestTagsRefused(t *testing.T) {
 			"fold= is for strings: leave it out":      &FoldedNumber{ID: 1},
 			"the collation binary, but its keys fold": &FoldedBytes{Code: "a"},
 			"the primary key has 2 columns":           &Pair{A: 1, B: 1},
-			"is for integers, strings and UUIDs":      &Fraction{ID: 1},
+			"the UUID of github.com/google/uuid":      &Fraction{ID: 1},
 			"has a colon":                             &Colon{ID: 1},
 		} {
 			err := db.Create(model).Error
