@@ -73,14 +73,15 @@ const MaxPacket = "SELECT @@max_allowed_packet"
 // Session reads the number of the session, for Kill.
 const Session = "SELECT CONNECTION_ID()"
 
-// SetTurnstile prepares a session for waiting at a turnstile: the wait has no limit, and
-// the server ends the session when it has been silent for that many seconds.
+// SetTurnstile prepares a session for waiting at a turnstile: the wait has no limit but
+// MariaDB's greatest, three years, and the server ends the session when it has been silent for
+// that many seconds.
 func SetTurnstile(silent int, mariaDB bool) string {
 	unlimited := "max_execution_time"
 	if mariaDB {
 		unlimited = "max_statement_time"
 	}
-	return "SET SESSION innodb_lock_wait_timeout = 1073741824, " + unlimited + " = 0, wait_timeout = " + strconv.Itoa(silent)
+	return "SET SESSION innodb_lock_wait_timeout = 100000000, " + unlimited + " = 0, wait_timeout = " + strconv.Itoa(silent)
 }
 
 // LockWaitSeconds reads the session's lock wait timeout.
