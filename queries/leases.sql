@@ -268,15 +268,16 @@ ORDER BY slot LIMIT 9223372036854775807;
 
 -- name: ListTurnstiles :many
 -- ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:
--- the first in their queues.
+-- the first in their queues. Their texts end in spaces: MariaDB's RTRIM may make NULL of
+-- nothing.
 -- It never runs in a caller's transaction.
-SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS since_us FROM lockstep_leases
+SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > sqlc.arg(after) AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?;
 
 -- name: InspectTurnstile :one
 -- InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
 -- It never runs in a caller's transaction.
-SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
+SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
 
 -- name: IdleLeases :many
 -- IdleLeases reads, without a lock, a page of the rows that expired longer ago than the

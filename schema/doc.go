@@ -20,10 +20,13 @@
 //   - [ErrAutocommit] and [ErrCharset] of the session;
 //   - [ErrProxy] of a proxy.
 //
+// [Advisory] tells findings with which locks hold from those with which a program must not
+// start.
+//
 // [CheckCluster] looks only for a cluster of several primaries.
 //
 // # What it is not
 //
-// It is no migration tool: Install changes no table that exists. It takes no locks; see
+// It is no migration tool: Install changes no table that exists, and refuses one that is wrong. It takes no locks; see
 // package txlock.
 package schema

@@ -42,12 +42,7 @@ func notUnderstood(err error) error {
 // locks rely on: whether one is open must show in the reply to rawsql.Probe, outside of it and
 // in it, and its snapshot must begin with its first read. The latter takes two connections, and
 // a server where this user may write.
-func checkTransactions(ctx context.Context, db *sql.DB) (err error) {
-	reader, err := db.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("schema: look at transactions: %w", err)
-	}
-	defer func() { err = errors.Join(err, closed(reader.Close())) }()
+func checkTransactions(ctx context.Context, db *sql.DB, reader *sql.Conn) error {
 	_, outside := reader.ExecContext(ctx, rawsql.Probe)
 	tx, err := reader.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	if err != nil {

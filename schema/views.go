@@ -32,9 +32,9 @@ func InstallViews(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return fmt.Errorf("schema: InstallViews needs a *sql.DB, got nil")
 	}
-	version, err := versionOf(ctx, db)
-	if err != nil {
-		return err
+	var version string
+	if err := db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
+		return fmt.Errorf("schema: look at the server's version: %w", err)
 	}
 	maria := strings.Contains(version, "MariaDB")
 	statements, err := Views(maria)

@@ -37,7 +37,7 @@ func Clean(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 		return 0, fmt.Errorf("%w: Clean(%v): the time must be positive", ErrInvalidOption, olderThan)
 	}
 	return inBatches(ctx, db, "clean", func(tx *sql.Tx, _ []byte) ([][]byte, error) {
-		return queries.IdleNamed(ctx, tx, gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: cleanBatch})
+		return queries.IdleNamed(ctx, rawsql.Scanning(tx), gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: cleanBatch})
 	}, queries.DeleteNamed)
 }
 

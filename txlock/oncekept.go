@@ -129,6 +129,6 @@ func SweepOnce(ctx context.Context, db *sql.DB) (int, error) {
 		return 0, fmt.Errorf("sweep once: the *sql.DB is nil")
 	}
 	return inBatches(ctx, db, "sweep once", func(tx *sql.Tx, after []byte) ([][]byte, error) {
-		return queries.ExpiredOnce(ctx, tx, gen.ExpiredOnceParams{After: after, Limit: cleanBatch})
+		return queries.ExpiredOnce(ctx, rawsql.Scanning(tx), gen.ExpiredOnceParams{After: after, Limit: cleanBatch})
 	}, queries.DeleteOnce)
 }

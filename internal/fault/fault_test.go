@@ -72,7 +72,7 @@ func TestInterpret(t *testing.T) {
 		{3024, ErrWaitTimeout, false, false},
 		{3547, ErrWaitTimeout, false, false},
 		{1044, ErrPrivilege, false, false},
-		{1045, ErrPrivilege, false, false},
+		{1045, nil, false, false},
 		{1142, ErrPrivilege, false, false},
 		{1143, ErrPrivilege, false, false},
 		{1227, ErrPrivilege, false, false},

@@ -82,7 +82,6 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 	return r, nil
 }
 
-
 // committed tells whether a lock statement has committed the transaction, and closes the
 // book then.
 func (c *conn) committed() bool {

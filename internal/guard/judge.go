@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"database/sql/driver"
 	"encoding/json"
 	"strings"
@@ -173,6 +174,9 @@ func judgeOne(query string) statement {
 func judgeWords(query string) (s statement, certain bool) {
 	w := sqltext.Words(query, 4)
 	s.name = strings.Join(w, " ")
+	if before := strings.IndexAny(query, "`\"'("); before >= 0 { // what is quoted is no word, so those behind it don't follow
+		s.name = cmp.Or(strings.Join(sqltext.Words(query[:before], 4), " "), s.name)
+	}
 	switch {
 	case len(w) == 0: // a comment alone
 		s.kind = kindPlain

@@ -97,8 +97,8 @@ func TestJudgeDetails(t *testing.T) {
 		"SELECT 1; CALL p(); SELECT 2":                      {name: "CALL P", reopens: true, end: endUnknown},
 		"CALL p(); COMMIT":                                  {name: "CALL P", reopens: true, end: endCommitted},
 		"CALL p()":                                          {name: "CALL P", reopens: true, end: endUnknown},
-		"DO f(1)":                                           {kind: kindPlain, name: "DO F 1", reopens: true},
-		"SET STATEMENT x=1 FOR DO f(1)":                     {kind: kindPlain, name: "DO F 1", reopens: true},
+		"DO f(1)":                                           {kind: kindPlain, name: "DO F", reopens: true},
+		"SET STATEMENT x=1 FOR DO f(1)":                     {kind: kindPlain, name: "DO F", reopens: true},
 		"SET autocommit = 1":                                {name: "SET AUTOCOMMIT 1", end: endCommitted},
 		"/*!50000 BEGIN */":                                 {name: "BEGIN", reopens: true, end: endCommitted},
 		"/*! SELECT */ 1":                                   {name: "SELECT 1", reopens: true, end: endUnknown},
@@ -107,7 +107,8 @@ func TestJudgeDetails(t *testing.T) {
 		"RELEASE SAVEPOINT a":                               {kind: kindRelease, name: "RELEASE SAVEPOINT A", savepoint: "a"},
 		"ROLLBACK TO SAVEPOINT a":                           {kind: kindRollbackTo, name: "ROLLBACK TO SAVEPOINT A", savepoint: "a"},
 		"ROLLBACK WORK TO a":                                {kind: kindRollbackTo, name: "ROLLBACK WORK TO A", savepoint: "a"},
-		"LOCK TABLES `secret name` READ":                    {name: "LOCK TABLES READ", end: endCommitted},
+		"LOCK TABLES `secret name` READ":                    {name: "LOCK TABLES", end: endCommitted},
+		"CREATE TABLE `a b` (id BIGINT AUTO_INCREMENT)":     {name: "CREATE TABLE", end: endCommitted},
 	} {
 		if got := judge(query); got != want {
 			t.Errorf("judge(%q) = %+v, want %+v", query, got, want)

@@ -80,23 +80,22 @@ func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
 
 // subjects are what package schema examines.
 var subjects = []struct {
-	name  string
-	is    error
-	state State
-	good  string
-	cure  string
+	name string
+	is   error
+	good string
+	cure string
 }{
-	{"version", schema.ErrServer, Fault, "new enough", "upgrade the server"},
-	{"tables", schema.ErrTable, Fault, "all there, as they should be", "lockstep install"},
-	{"privileges", schema.ErrPrivilege, Fault, "this user may lock", ""},
-	{"center rows", schema.ErrCenters, Fault, "65,536, if the tables are right", "lockstep install"},
-	{"clock function", schema.ErrSysdateIsNow, Fault, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
-	{"autocommit", schema.ErrAutocommit, Fault, "on", "remove autocommit=0 from the data source name and from init_connect"},
-	{"character set", schema.ErrCharset, Fault, "one for all", "use charset=utf8mb4 in the data source name"},
-	{"binary log", schema.ErrBinlog, Fault, "off, or of rows", "SET GLOBAL binlog_format = 'ROW', and in the server's configuration"},
-	{"cluster", schema.ErrMultiPrimary, Warn, "one server takes writes", "send all locking transactions to one node"},
-	{"proxy", schema.ErrProxy, Fault, "none that locks don't hold through was found", "what docs/proxies.md says of it; or go to the server itself"},
-	{"procedures", schema.ErrProcedures, Warn, "as they should be, or not needed", "lockstep install, as a user with CREATE ROUTINE and ALTER ROUTINE; GRANT EXECUTE to this user"},
+	{"version", schema.ErrServer, "new enough", "upgrade the server"},
+	{"tables", schema.ErrTable, "all there, as they should be", "lockstep install"},
+	{"privileges", schema.ErrPrivilege, "this user may lock", ""},
+	{"center rows", schema.ErrCenters, "65,536, if the tables are right", "lockstep install"},
+	{"clock function", schema.ErrSysdateIsNow, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
+	{"autocommit", schema.ErrAutocommit, "on", "remove autocommit=0 from the data source name and from init_connect"},
+	{"character set", schema.ErrCharset, "one for all", "use charset=utf8mb4 in the data source name"},
+	{"binary log", schema.ErrBinlog, "off, or of rows", "SET GLOBAL binlog_format = 'ROW', and in the server's configuration"},
+	{"cluster", schema.ErrMultiPrimary, "one server takes writes", "send all locking transactions to one node"},
+	{"proxy", schema.ErrProxy, "none that locks don't hold through was found", "what docs/proxies.md says of it; or go to the server itself"},
+	{"procedures", schema.ErrProcedures, "as they should be, or not needed", "lockstep install, as a user with CREATE ROUTINE and ALTER ROUTINE; GRANT EXECUTE to this user"},
 }
 
 // schema tells what package schema has found.
@@ -104,10 +103,13 @@ func (d *doctor) schema(found error) error {
 	problems := flat(found)
 	for _, subject := range subjects {
 		var texts []string
-		cure := subject.cure
+		cure, state := subject.cure, Warn
 		for _, problem := range problems {
 			if !errors.Is(problem, subject.is) {
 				continue
+			}
+			if !schema.Advisory(problem) {
+				state = Fault
 			}
 			text, _, _ := strings.Cut(problem.Error(), ": Error ") // the server's words say no more
 			texts = append(texts, text)
@@ -120,7 +122,7 @@ func (d *doctor) schema(found error) error {
 		if texts == nil {
 			d.add(subject.name, OK, "", "%s", subject.good)
 		} else {
-			d.add(subject.name, subject.state, cure, "%s", strings.Join(texts, "; "))
+			d.add(subject.name, state, cure, "%s", strings.Join(texts, "; "))
 		}
 	}
 	return errors.Join(problems...) // the server's or the driver's

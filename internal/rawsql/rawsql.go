@@ -93,14 +93,15 @@ const MaxPacket = "SELECT @@max_allowed_packet"
 // Session reads the number of the session, for Kill.
 const Session = "SELECT CONNECTION_ID()"
 
-// SetTurnstile prepares a session for waiting at a turnstile: the wait has no limit, and
-// the server ends the session when it has been silent for that many seconds.
+// SetTurnstile prepares a session for waiting at a turnstile: the wait has no limit but
+// MariaDB's greatest, three years, and the server ends the session when it has been silent for
+// that many seconds.
 func SetTurnstile(silent int, mariaDB bool) string {
 	unlimited := "max_execution_time"
 	if mariaDB {
 		unlimited = "max_statement_time"
 	}
-	return "SET SESSION innodb_lock_wait_timeout = 1073741824, " + unlimited + " = 0, wait_timeout = " + strconv.Itoa(silent)
+	return "SET SESSION innodb_lock_wait_timeout = 100000000, " + unlimited + " = 0, wait_timeout = " + strconv.Itoa(silent)
 }
 
 // LockWaitSeconds reads the session's lock wait timeout.
@@ -198,3 +199,13 @@ const SetTableWait = "SET SESSION lock_wait_timeout = 1"
 
 // LockTable locks a table until the end of the session.
 func LockTable(name string) string { return "LOCK TABLES " + name + " WRITE" }
+
+// Big lets a SELECT read more rows than the session's max_join_size, which the servers call a
+// big select. Each server reads the words that are meant for it, and takes the others for a
+// comment.
+func Big(query string) string {
+	return strings.Replace(query, "SELECT ", "/*M!100601 SET STATEMENT sql_big_selects=1 FOR */ SELECT /*+ SET_VAR(sql_big_selects=1) */ ", 1)
+}
+
+// Scanning sends SELECTs that read many rows as Big says.
+func Scanning(db DBTX) *Text { return &Text{DBTX: db, Rewrite: Big} }

@@ -15,6 +15,8 @@
 --
 -- After a release a procedure is not changed any more: its next version has another number.
 -- The lines StatementBegin and StatementEnd are goose's, and schema.Procedures reads them.
+-- The mysql client needs lines with DELIMITER: lockstep sql install --mariadb=false prints
+-- all statements with them.
 
 -- +goose StatementBegin
 DROP PROCEDURE IF EXISTS lockstep_begin_1;

@@ -130,7 +130,7 @@ func (s sqlLedger) seal(ctx context.Context, key string) error {
 }
 
 func (s sqlLedger) list(ctx context.Context) ([]row, error) {
-	found, err := queries.ListJobs(ctx, s.text())
+	found, err := queries.ListJobs(ctx, rawsql.Scanning(s.text()))
 	if err != nil {
 		return nil, fault.Explain("list jobs", err)
 	}

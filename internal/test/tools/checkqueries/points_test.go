@@ -32,7 +32,7 @@ var partsOf = []string{"lookUp", "Named", "Centers", "mergeable", "Compound", "C
 // elsewhere are the declarations of package rawsql whose texts never run in a caller's
 // transaction, or touch no table of lockstep's.
 var elsewhere = []string{
-	"AcquireMany", "ReleaseMany", "RenewMany", "HeldMany", "QuestionsMany", "DeleteReaders", "InTurn", "wantedRows", "heldRows", // of managers
+	"AcquireMany", "ReleaseMany", "RenewMany", "HeldMany", "QuestionsMany", "DeleteReaders", "Big", "InTurn", "wantedRows", "heldRows", // of managers
 	"Facts", "SeesOwnID", "GroupView", "MaxPacket", "Session", "LockWaitSeconds", "LockTable", // no table of lockstep's, or another session
 }
 
