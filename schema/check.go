@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // The findings of Check; tell them apart by errors.Is.
@@ -22,16 +24,22 @@ var (
 	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now, under which
 	// a statement can't tell how long it has waited, so that tokens may go back.
 	ErrSysdateIsNow = errors.New("schema: server runs with sysdate-is-now")
-	// ErrAutocommit is returned when sessions have autocommit = 0, by the DSN,
-	// init_connect or a SET. The server then begins a new transaction as soon as one has
-	// ended, so that nobody sees the end, nor that the locks are free, and what a lease
-	// writes is never committed. txlock.Join and leases return it, too.
-	ErrAutocommit = errors.New("schema: the session has autocommit = 0: remove that from the data source name and from init_connect, and don't SET it; BeginTx and BEGIN begin transactions")
+	// ErrSession is returned when locks don't hold on sessions because of a setting, by the
+	// DSN, init_connect or a SET: its text names the setting and the cure. ErrAutocommit and
+	// ErrCharset match it. So do the settings completion_type, with which a transaction may be
+	// open behind COMMIT, and modes and isolation levels that this version of lockstep doesn't
+	// know. txlock.Join and leases return it, too, and on a guarded pool the calls that lock: it
+	// is also the error of a session that has chosen another database than it was opened with.
+	ErrSession = session.ErrSession
+	// ErrAutocommit is returned when sessions have autocommit = 0. The server then begins a
+	// new transaction as soon as one has ended, so that nobody sees the end, nor that the
+	// locks are free, and what a lease writes is never committed.
+	ErrAutocommit = session.ErrAutocommit
 	// ErrCharset is returned when sessions have a character_set_connection that differs
 	// from their character_set_client: the server would convert the names of keys, and
-	// other sessions would lock other names for the same keys. txlock.Join and leases
-	// return it, too.
-	ErrCharset = errors.New("schema: the session has another character_set_connection than character_set_client: remove that from the data source name and from init_connect; charset=utf8mb4 sets both")
+	// other sessions would lock other names for the same keys. It is also returned for a
+	// character_set_results in which the server's replies can't be read, utf16 for example.
+	ErrCharset = session.ErrCharset
 	// ErrMultiPrimary is returned when the server belongs to a cluster that takes writes
 	// on several nodes. It is a warning; see Check.
 	ErrMultiPrimary = errors.New("schema: multi-primary cluster")
@@ -39,7 +47,7 @@ var (
 
 // Check looks at the tables and the server of db, and returns all that is wrong, joined
 // into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow,
-// ErrAutocommit, ErrCharset, ErrBinlog, ErrMultiPrimary, ErrProcedures and ErrProxy, each with
+// ErrSession, ErrBinlog, ErrMultiPrimary, ErrProcedures and ErrProxy, each with
 // a sentence on the remedy. It changes nothing. Call it as the user who will take locks: it tries the
 // privileges of that user by EXPLAIN. Triggers are found as a user with the privilege TRIGGER.
 //
@@ -56,19 +64,25 @@ func Check(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("schema: Check needs a *sql.DB, got nil")
 	}
-	var found []error
+	unfit, err := checkSession(ctx, db)
+	if err != nil {
+		return err
+	}
+	found := []error{unfit}
 	for _, check := range []func(context.Context, *sql.DB) (problem, err error){
 		checkVersion,
 		checkTables,
 		checkClock,
-		checkSession,
 		checkBinlog,
 		checkProcedures,
 		func(ctx context.Context, db *sql.DB) (error, error) { return checkCluster(ctx, db) },
 		checkProxy,
 	} {
 		problem, err := check(ctx, db)
-		if err != nil {
+		switch {
+		case err != nil && unfit != nil:
+			return errors.Join(found...) // such a session can't be asked for more
+		case err != nil:
 			return err
 		}
 		found = append(found, problem)
@@ -276,18 +290,11 @@ func checkClock(ctx context.Context, db *sql.DB) (problem, err error) {
 
 // checkSession finds sessions on which no lock would hold.
 func checkSession(ctx context.Context, db *sql.DB) (problem, err error) {
-	var autocommit, charset bool
-	if err := db.QueryRowContext(ctx, `SELECT @@autocommit, @@character_set_client = @@character_set_connection`).Scan(&autocommit, &charset); err != nil {
+	facts, err := session.Ask(ctx, db)
+	if err != nil {
 		return nil, fmt.Errorf("schema: look at the session: %w", err)
 	}
-	var found []error
-	if !autocommit {
-		found = append(found, ErrAutocommit)
-	}
-	if !charset {
-		found = append(found, ErrCharset)
-	}
-	return errors.Join(found...), nil
+	return facts.Unfit, nil
 }
 
 // Queryer is a *sql.DB, *sql.Conn or *sql.Tx.

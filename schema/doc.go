@@ -16,7 +16,7 @@
 //   - [ErrTable], [ErrCenters] and [ErrProcedures] of the tables and procedures;
 //   - [ErrPrivilege] of the user;
 //   - [ErrServer], [ErrSysdateIsNow], [ErrBinlog] and [ErrMultiPrimary] of the server;
-//   - [ErrAutocommit] and [ErrCharset] of the session;
+//   - [ErrSession] of the session, [ErrAutocommit] and [ErrCharset] among them;
 //   - [ErrProxy] of a proxy.
 //
 // [CheckCluster] looks only for a cluster of several primaries.

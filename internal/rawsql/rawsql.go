@@ -22,18 +22,22 @@ const (
 	EndBracket = "RELEASE SAVEPOINT lockstep_bracket"
 )
 
-// Facts reads facts about the server: version, session, whether a lock wait timeout rolls
-// back the transaction, and a name for server and database. The name begins with
-// NoAutocommit or OtherCharset if the session has that. It reads no table, and so takes
-// no snapshot.
-const Facts = "SELECT VERSION(), CONNECTION_ID(), @@innodb_rollback_on_timeout, CONCAT_WS('/'," +
-	" IF(@@autocommit, NULL, '" + NoAutocommit + "'), IF(@@character_set_client = @@character_set_connection, NULL, '" + OtherCharset + "')," +
-	" @@hostname, @@port, DATABASE())"
+// Facts reads facts about the server and the session: version, number of the session, whether
+// a lock wait timeout rolls back the transaction, a name for server and database, the server's
+// clock, and Settings. It reads no table, and so takes no snapshot. Package session reads the
+// reply. All are texts: the driver itself reads numbers, and fails under character_set_results.
+const Facts = "SELECT VERSION(), CONCAT(CONNECTION_ID()), CONCAT(@@innodb_rollback_on_timeout), CONCAT_WS('/', @@hostname, @@port, DATABASE())," +
+	" CONCAT(CAST(" + Clock + " AS SIGNED)), " + Settings
 
-// The words by which a session says that no lock would hold on it; see package session.
+// Settings is a text of the session's settings that locks rely on, and SettingsBegin how it
+// begins if the reply can be read. Package session has a rule for each. What names the
+// isolation level on one server is a comment on the other.
 const (
-	NoAutocommit = "autocommit=0"
-	OtherCharset = "character_set_connection"
+	Settings = "CONCAT_WS(' ', '" + SettingsBegin + "', CONCAT('autocommit=', 0 + @@autocommit)," +
+		" CONCAT('one_charset=', @@character_set_client = @@character_set_connection)," +
+		" CONCAT('completion_type=', @@completion_type), CONCAT('sql_mode=', @@sql_mode)," +
+		" CONCAT('isolation=', /*!80000 @@transaction_isolation *//*M! @@tx_isolation */))"
+	SettingsBegin = "settings:"
 )
 
 // Kill ends a session of the server. Users need no privilege to end their own sessions.
