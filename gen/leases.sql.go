@@ -1044,23 +1044,3 @@ func (q *Queries) RenewLease(ctx context.Context, db DBTX, arg RenewLeaseParams)
 	}
 	return result.LastInsertId()
 }
-
-const ServerClock = `-- name: ServerClock :one
-SELECT CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us,
-  CONCAT(CONCAT(LEFT('engine=other ', 13 * (1 - (SELECT MIN(LAST_INSERT_ID(t.a) = LAST_INSERT_ID() + 0 * t.a) FROM (SELECT LAST_INSERT_ID() ^ 1 AS a UNION ALL SELECT LAST_INSERT_ID()) t))), LEFT('autocommit=0 ', 13 * (1 - @@autocommit)), LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection))), VERSION()) AS version
-`
-
-type ServerClockRow struct {
-	NowUs   int64
-	Version string
-}
-
-// ServerClock reads the server's clock and version. The version begins with the words of the
-// session; see internal/rawsql.
-// It never runs in a caller's transaction.
-func (q *Queries) ServerClock(ctx context.Context, db DBTX) (ServerClockRow, error) {
-	row := db.QueryRowContext(ctx, ServerClock)
-	var i ServerClockRow
-	err := row.Scan(&i.NowUs, &i.Version)
-	return i, err
-}

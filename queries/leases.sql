@@ -331,10 +331,3 @@ FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2;
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
   clock_us() - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;
-
--- name: ServerClock :one
--- ServerClock reads the server's clock and version. The version begins with the words of the
--- session; see internal/rawsql.
--- It never runs in a caller's transaction.
-SELECT CAST(clock_us() AS SIGNED) AS now_us,
-  CONCAT(session_words(), VERSION()) AS version;

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // The findings of Check; tell them apart by errors.Is.
@@ -18,7 +19,7 @@ var (
 	// PlanetScale and the like. What locks rely on isn't so there, and no error would say
 	// it. txlock.Join, leases, jobs, elections and Install return it, too, before they lock or
 	// write anything.
-	ErrEngine = errors.New("schema: unknown engine: the server speaks the protocol of MySQL but doesn't behave as MySQL or MariaDB does; on such engines (TiDB, Vitess, PlanetScale and others) locks lose updates and a lease has several holders at once; connect to MySQL or MariaDB itself")
+	ErrEngine = session.ErrEngine
 	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0, and
 	// so doesn't know SKIP LOCKED.
 	ErrServer = errors.New("schema: server too old")
@@ -30,16 +31,22 @@ var (
 	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now, under which
 	// a statement can't tell how long it has waited, so that tokens may go back.
 	ErrSysdateIsNow = errors.New("schema: server runs with sysdate-is-now")
-	// ErrAutocommit is returned when sessions have autocommit = 0, by the DSN,
-	// init_connect or a SET. The server then begins a new transaction as soon as one has
-	// ended, so that nobody sees the end, nor that the locks are free, and what a lease
-	// writes is never committed. txlock.Join and leases return it, too.
-	ErrAutocommit = errors.New("schema: the session has autocommit = 0: remove that from the data source name and from init_connect, and don't SET it; BeginTx and BEGIN begin transactions")
+	// ErrSession is returned when locks don't hold on sessions because of a setting, by the
+	// DSN, init_connect or a SET: its text names the setting and the cure. ErrAutocommit and
+	// ErrCharset match it. So do the settings completion_type, with which a transaction may be
+	// open behind COMMIT, and modes and isolation levels that this version of lockstep doesn't
+	// know. txlock.Join and leases return it, too, and on a guarded pool the calls that lock: it
+	// is also the error of a session that has chosen another database than it was opened with.
+	ErrSession = session.ErrSession
+	// ErrAutocommit is returned when sessions have autocommit = 0. The server then begins a
+	// new transaction as soon as one has ended, so that nobody sees the end, nor that the
+	// locks are free, and what a lease writes is never committed.
+	ErrAutocommit = session.ErrAutocommit
 	// ErrCharset is returned when sessions have a character_set_connection that differs
 	// from their character_set_client: the server would convert the names of keys, and
 	// other sessions would lock other names for the same keys. txlock.Join and leases
 	// return it, too.
-	ErrCharset = errors.New("schema: the session has another character_set_connection than character_set_client: remove that from the data source name and from init_connect; charset=utf8mb4 sets both")
+	ErrCharset = session.ErrCharset
 	// ErrBinlog is returned when sessions write their statements to the server's binary log, and
 	// not the rows: a replica executes the statements of locks at other times, and has other
 	// tokens and leases than the server, which go back when it takes over. At READ COMMITTED the
@@ -53,7 +60,7 @@ var (
 
 // Check looks at the tables and the server of db, and returns all that is wrong, joined
 // into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow,
-// ErrAutocommit, ErrCharset, ErrBinlog, ErrMultiPrimary, ErrProcedures and ErrProxy, each with
+// ErrSession, ErrBinlog, ErrMultiPrimary, ErrProcedures and ErrProxy, each with
 // a sentence on the remedy; or ErrEngine alone. Call it as the user who will take locks, since it
 // checks the privileges of that user. Triggers are found as a user with the privilege TRIGGER.
 //
@@ -200,7 +207,11 @@ func checkCenters(ctx context.Context, db Queryer) (problem, err error) {
 // variables finds sessions on which no lock would hold, and a binary log of statements. A
 // server that doesn't know the variables of the log has none.
 func (c *checking) variables(ctx context.Context) (problem, err error) {
-	rows, err := c.conn.QueryContext(ctx, `SHOW VARIABLES WHERE Variable_name IN ('autocommit', 'character_set_client', 'character_set_connection', 'log_bin', 'binlog_format')`)
+	facts, err := session.Ask(ctx, c.conn)
+	if err != nil {
+		return nil, fmt.Errorf("schema: look at the session: %w", err)
+	}
+	rows, err := c.conn.QueryContext(ctx, `SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')`)
 	if err != nil {
 		return nil, fmt.Errorf("schema: look at the session: %w", err)
 	}
@@ -213,13 +224,7 @@ func (c *checking) variables(ctx context.Context) (problem, err error) {
 		}
 		is[name] = value
 	}
-	var found []error
-	if is["autocommit"] != "ON" {
-		found = append(found, ErrAutocommit)
-	}
-	if is["character_set_client"] != is["character_set_connection"] {
-		found = append(found, ErrCharset)
-	}
+	found := []error{facts.Unfit}
 	if is["log_bin"] == "ON" && is["binlog_format"] == "STATEMENT" {
 		found = append(found, fmt.Errorf("%w: replicas get other tokens than this server: SET GLOBAL binlog_format = 'ROW', and reconnect", ErrBinlog))
 	}

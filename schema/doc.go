@@ -17,7 +17,7 @@
 //   - [ErrPrivilege] of the user;
 //   - [ErrEngine] of what is neither MySQL nor MariaDB;
 //   - [ErrServer], [ErrSysdateIsNow], [ErrBinlog] and [ErrMultiPrimary] of the server;
-//   - [ErrAutocommit] and [ErrCharset] of the session;
+//   - [ErrSession] of the session, [ErrAutocommit] and [ErrCharset] among them;
 //   - [ErrProxy] of a proxy.
 //
 // [Advisory] tells findings with which locks hold from those with which a program must not

@@ -47,10 +47,10 @@ func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded
 //
 // It returns ErrNoTransaction where no transaction is open, ErrTxDoomed where
 // the server has ended it, ErrUnguarded where OnlyGuarded was asked for in vain, and
-// schema.ErrAutocommit or schema.ErrCharset where its session has autocommit = 0 or
-// converts the names of keys, on a guarded pool from its beginning. It returns
-// schema.ErrEngine if the server is neither MySQL nor MariaDB. The transaction stays as it
-// was.
+// schema.ErrSession where locks don't hold on its session, because of autocommit = 0 for
+// example. On a guarded pool that is so from the beginning of the session; where a statement
+// has changed it since, the next call that locks asks, and returns that. It returns
+// schema.ErrEngine if the server is neither MySQL nor MariaDB. The transaction stays as it was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	if ctx == nil {
 		return nil, errors.New("txlock: Join needs a context, got nil")
@@ -67,8 +67,8 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 		if err := book.Err(); err != nil {
 			return nil, fault.Of("join", err, book.Server())
 		}
-		if err := session.Fit(book.Server().Name); err != nil {
-			return nil, fault.Of("join", err, book.Server())
+		if reply != nil {
+			return nil, fault.Of("join", reply, book.Server())
 		}
 		kept := book.Scope(func() guard.Scope { return newJoined(tx, book, book.Server()) })
 		return &kept.(*joined).scope, nil
@@ -143,14 +143,12 @@ func openBy(tx gen.DBTX, reply error) (bool, error) {
 // was committed.
 func (j *joined) Unanswered(why error) { j.state.doomed(why) }
 
-// introduce reads the facts about the server, which guarded connections know.
+// introduce asks the session of a plain pool for its facts, which guarded connections know.
+// It returns an error if no lock would hold there.
 func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
-	var version, name string
-	var id uint64
-	var rollbackOnTimeout bool
-	if err := db.QueryRowContext(ctx, rawsql.Facts).Scan(&version, &id, &rollbackOnTimeout, &name); err != nil {
-		return guard.Server{}, err
+	facts, err := session.Ask(ctx, db)
+	if err == nil {
+		err = facts.Unfit
 	}
-	server := guard.NewServer(version, id, rollbackOnTimeout, name)
-	return server, session.Fit(name)
+	return guard.NewServer(facts), err
 }

@@ -40,8 +40,8 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 // it a shared lock, and two writers that have both read end in ErrDeadlock. At READ
 // UNCOMMITTED it may show a version that is not committed, of somebody who has not written
 // yet: so it returns ErrInvalidOption where the transaction was begun on a guarded pool with
-// that level. Where the level is the session's, or the pool is plain, nobody sees that:
-// don't use versions there.
+// that level, or its session has it. On a plain pool, and behind SET TRANSACTION, nobody sees
+// that: don't use versions there.
 //
 // It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows
 // and ErrSchema. The transaction goes on.

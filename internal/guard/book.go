@@ -14,8 +14,9 @@ type Tx struct {
 	pool      *connector
 	server    Server
 	isolation sql.IsolationLevel
-	direct    bool // the connection is the driver's own; see Direct
-	owned     bool // begun by BeginTx, not as text
+	session   sql.IsolationLevel // that of the session, where it is known to be the transaction's
+	direct    bool               // the connection is the driver's own; see Direct
+	owned     bool               // begun by BeginTx, not as text
 
 	mu         sync.Mutex
 	reads      bool  // a statement ran that may have taken the snapshot
@@ -32,7 +33,11 @@ type Tx struct {
 
 // newTx opens the book of a transaction.
 func (c *conn) newTx() *Tx {
-	return &Tx{pool: c.pool, server: c.server, direct: c.status.flags.IsValid()}
+	t := &Tx{pool: c.pool, server: c.server, direct: c.status.flags.IsValid()}
+	if !c.old && !c.status.chosen {
+		t.session = c.facts.Isolation
+	}
+	return t
 }
 
 // Scope is what package txlock keeps with a transaction.
@@ -82,10 +87,15 @@ func (t *Tx) MayHaveSnapshot() bool {
 
 // ReadsUncommitted tells whether plain reads are known to show what others have not
 // committed.
-func (t *Tx) ReadsUncommitted() bool { return t.isolation == sql.LevelReadUncommitted }
+func (t *Tx) ReadsUncommitted() bool { return t.at(sql.LevelReadUncommitted) }
 
 // Serializable tells whether plain reads are known to lock what they read.
-func (t *Tx) Serializable() bool { return t.isolation == sql.LevelSerializable }
+func (t *Tx) Serializable() bool { return t.at(sql.LevelSerializable) }
+
+// at tells whether the transaction is known to have that isolation level.
+func (t *Tx) at(level sql.IsolationLevel) bool {
+	return t.isolation == level || t.isolation == sql.LevelDefault && t.session == level
+}
 
 // Stamp returns a number for a lock that is about to be taken; see Stands.
 func (t *Tx) Stamp() int {

@@ -35,7 +35,10 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 	if err := c.check(ctx, s); err != nil {
 		return nil, err
 	}
-	if text != "COMMIT" {
+	if text != "COMMIT" { // else the locks are taken
+		if err := c.fit(ctx); err != nil {
+			return nil, err
+		}
 		if err := c.begun(ctx); err != nil {
 			return nil, err
 		}
@@ -79,7 +82,7 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 		return nil, c.tx.refuse()
 	}
 	c.status.open = false
-	return r, nil
+	return r, c.finished(nil)
 }
 
 // committed tells whether a lock statement has committed the transaction, and closes the

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Rules say what the server's replies mean for a transaction.
@@ -96,9 +97,9 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	var server Server
+	var facts session.Facts
 	if err = ErrRejects; !rejectsReadOnly(base) {
-		server, err = introduce(ctx, base)
+		facts, err = introduce(ctx, base)
 	}
 	if err != nil {
 		if closeErr := base.Close(); closeErr != nil {
@@ -106,21 +107,22 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		}
 		return nil, err
 	}
-	sessions.Store(session{server.Name, server.Session}, struct{}{})
-	return &conn{base: base, pool: c, server: server, status: statusOf(base), since: time.Now()}, nil
+	server := NewServer(facts)
+	sessions.Store(opened{server.Name, server.Session}, struct{}{})
+	return &conn{base: base, pool: c, server: server, facts: facts, unfitAtFirst: facts.Unfit != nil, status: statusOf(base), since: time.Now()}, nil
 }
 
 // sessions holds the sessions of this process's guarded connections.
 var sessions sync.Map
 
-type session struct {
+type opened struct {
 	server string
 	id     uint64
 }
 
 // Guards tells whether a session is that of a guarded connection of this process.
 func Guards(s Server) bool {
-	_, guarded := sessions.Load(session{s.Name, s.Session})
+	_, guarded := sessions.Load(opened{s.Name, s.Session})
 	return guarded
 }
 
@@ -135,17 +137,13 @@ func (c *connector) Close() error {
 	return nil
 }
 
-// introduce reads the facts about the server of a connection.
-func introduce(ctx context.Context, base driver.Conn) (Server, error) {
-	row, err := readRow(ctx, base, rawsql.Facts, 4)
+// introduce reads the facts about the session of a connection and its server.
+func introduce(ctx context.Context, base driver.Conn) (session.Facts, error) {
+	row, err := readRow(ctx, base, rawsql.Facts, session.Columns)
 	if err != nil {
-		return Server{}, err
+		return session.Facts{}, err
 	}
-	id, err := strconv.ParseUint(row[1], 10, 64)
-	if _, isNumber := strconv.Atoi(row[0][:min(1, len(row[0]))]); err != nil || isNumber != nil || row[2] != "0" && row[2] != "1" {
-		return Server{}, UnknownReply("the question who the server is", fmt.Sprintf("%q", row))
-	}
-	return NewServer(row[0], id, row[2] == "1", row[3]), nil
+	return session.Read([session.Columns]string(row))
 }
 
 // readRow reads one row of a query of the guard's own.
@@ -213,7 +211,7 @@ func (c *connector) killSession(lost Server, since time.Time) (err error) {
 	}
 	killer := &conn{base: base}
 	defer func() { err = errors.Join(err, base.Close()) }()
-	server, err := introduce(ctx, base)
+	facts, err := introduce(ctx, base)
 	if err != nil {
 		return err
 	}
@@ -225,7 +223,7 @@ func (c *connector) killSession(lost Server, since time.Time) (err error) {
 	if err != nil {
 		return err
 	}
-	if server.Name != lost.Name || time.Duration(uptime+1)*time.Second < time.Since(since) {
+	if facts.Name != lost.Name || time.Duration(uptime+1)*time.Second < time.Since(since) {
 		return nil
 	}
 	if err := killer.exec(ctx, rawsql.Kill(lost.Session)); err != nil && !c.rules.Gone(err) {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 var (
@@ -451,7 +452,7 @@ func TestServer(t *testing.T) {
 		"11.2.3-MariaDB": {mariaDB: true}, "11.2.4-MariaDB": {true, true}, "11.3.2-MariaDB": {mariaDB: true},
 		"11.4.1-MariaDB": {mariaDB: true}, "11.4.2-MariaDB": {true, true}, "11.5.1-MariaDB": {true, true}, "11.8.3-MariaDB": {true, true}, "12.0.2-MariaDB": {true, true},
 	} {
-		s := NewServer(version, 7, true, "name")
+		s := NewServer(session.Facts{Version: version, ID: 7, RollbackOnTimeout: true, Name: "name"})
 		if s.MariaDB != want.mariaDB || s.SnapshotIsolation != want.snapshot {
 			t.Errorf("%q: MariaDB %t, snapshot isolation %t", version, s.MariaDB, s.SnapshotIsolation)
 		}

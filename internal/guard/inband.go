@@ -90,8 +90,9 @@ type Execer interface {
 
 // Ask asks the connection of a transaction for its book, by a statement that a guarded
 // connection answers itself. The book is nil if the connection is guarded and has no
-// transaction. If the connection is not guarded, the statement reaches the server, and
-// reply is the server's answer, for Rules.Open.
+// transaction. If there is a book, reply is why no lock would hold on the session, as far as
+// that is known. If the connection is not guarded, the statement reaches the server, and reply
+// is the server's answer, for Rules.Open.
 func Ask(ctx context.Context, tx Execer) (book *Tx, guarded bool, reply error) {
 	q := &inBand[question]{Context: ctx}
 	_, reply = tx.ExecContext(q, rawsql.Probe)

@@ -167,6 +167,9 @@ func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 	if err := c.check(ctx, s); err != nil {
 		return nil, err
 	}
+	if err := c.fit(ctx); err != nil {
+		return nil, err
+	}
 	r, err := c.readOpener(ctx, o)
 	if err != nil {
 		c.demoted = c.demoted || c.pool.rules.ReadOnly(err)

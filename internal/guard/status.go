@@ -114,8 +114,12 @@ func (s *status) trust() {
 
 // autocommits tells whether a statement before BEGIN is a transaction of its own, and one that
 // takes nothing away from the next: what SET TRANSACTION has chosen is for one only.
-func (s *status) autocommits() bool {
-	return !s.chosen && s.flags.IsValid() && s.flags.Uint()&autocommitFlag != 0
+func (s *status) autocommits() bool { return !s.chosen && s.autocommit() }
+
+// autocommit tells whether the last reply that wasn't an error is known to say that
+// autocommit is on.
+func (s *status) autocommit() bool {
+	return s.flags.IsValid() && s.flags.Uint()&autocommitFlag != 0
 }
 
 // inReply tells whether the last reply that wasn't an error has the flag.

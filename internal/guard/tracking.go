@@ -20,14 +20,20 @@ func (c *conn) before(ctx context.Context, s statement) error {
 		return err
 	}
 	call := c.call(ctx)
-	if call != nil && call.Restores {
+	switch {
+	case call == nil:
+		c.old = c.old || !s.leaves
+	case call.Restores:
 		return nil
+	default:
+		if err := c.fit(ctx); err != nil {
+			return err
+		}
 	}
-	c.moved = c.moved || s.uses || s.reopens
 	if err := c.begun(ctx); err != nil || call != nil {
 		return err
 	}
-	c.status.chosen = c.status.chosen || s.kind == kindUncertain || s.sets && (c.tx == nil || !c.status.open)
+	c.status.chosen = c.status.chosen || s.kind == kindUncertain && (!s.sets || c.tx == nil || !c.status.open)
 	return c.bracket(ctx, s)
 }
 
@@ -78,11 +84,12 @@ func (c *conn) checkProgram(ctx context.Context, s statement) error {
 }
 
 // bracket sets a savepoint before a statement that may end the transaction and begin
-// another. settle releases it afterwards: if that succeeds, the transaction is the same.
+// another, as each does under autocommit = 0 that ends it. settle releases it afterwards: if that succeeds, the transaction is the same.
 // It does so only if locks have joined the transaction. If a procedure rolls back to an
 // older savepoint of the program, this one is gone too: so whenever the release succeeds,
 // no lock was released.
 func (c *conn) bracket(ctx context.Context, s statement) error {
+	s.reopens = s.reopens || s.kind == kindUncertain && !c.status.autocommit()
 	if !s.reopens || c.tx == nil || c.bracketed || !c.tx.used() || !c.status.open {
 		return nil
 	}
@@ -126,14 +133,14 @@ func (c *conn) ran(ctx context.Context, s statement) {
 func (c *conn) boundary(s statement) {
 	if c.tx != nil && c.tx.owned {
 		c.tx.sever(c.pool.rules.Committed(s.name))
-		c.status.open = s.kind == kindBegin || s.chain
+		c.status.open = s.kind == kindBegin || s.chain || c.status.inReply()
 		return
 	}
 	if c.tx != nil && s.kind == kindBegin {
 		c.tx.sever(c.pool.rules.Committed(s.name))
 	}
 	c.end(s.kind == kindCommit)
-	if s.kind == kindBegin || s.chain {
+	if s.kind == kindBegin || s.chain || c.status.inReply() {
 		c.tx = c.newTx()
 		c.tx.reads = s.reads
 		c.status.trust()
@@ -271,6 +278,9 @@ func (c *conn) judgeError(ctx context.Context, s statement, err error) error {
 			c.status.doubt = err
 		}
 		return err
+	}
+	if s.sets && (!lost || errors.Is(err, driver.ErrBadConn)) { // the server evaluates all values before it sets the first; or it wasn't sent
+		s.end = endRolledBack
 	}
 	if first := c.committedBy(s, err); s.end == endCommits {
 		why, err = first, first

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/schema"
 )
 
@@ -92,6 +93,7 @@ var subjects = []struct {
 	{"clock function", schema.ErrSysdateIsNow, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
 	{"autocommit", schema.ErrAutocommit, "on", "remove autocommit=0 from the data source name and from init_connect"},
 	{"character set", schema.ErrCharset, "one for all", "use charset=utf8mb4 in the data source name"},
+	{"session", schema.ErrSession, "its settings are known, and locks hold with them", "remove the setting from the data source name and from init_connect"},
 	{"binary log", schema.ErrBinlog, "off, or of rows", "SET GLOBAL binlog_format = 'ROW', and in the server's configuration"},
 	{"cluster", schema.ErrMultiPrimary, "one server takes writes", "send all locking transactions to one node"},
 	{"proxy", schema.ErrProxy, "none that locks don't hold through was found", "what docs/proxies.md says of it; or go to the server itself"},
@@ -322,12 +324,12 @@ func clock(ctx context.Context, db gen.DBTX) (ahead, off time.Duration, err erro
 	off = math.MaxInt64
 	for range 3 {
 		began := time.Now()
-		read, err := queries.ServerClock(ctx, db)
+		read, err := session.Ask(ctx, db)
 		if err != nil {
 			return 0, 0, err
 		}
 		if half := time.Since(began) / 2; half < off {
-			ahead, off = time.UnixMicro(read.NowUs).Sub(began.Add(half)), half
+			ahead, off = time.UnixMicro(read.ClockUs).Sub(began.Add(half)), half
 		}
 	}
 	return ahead, off, nil

@@ -130,14 +130,14 @@ func (l *look) take(ctx context.Context) error {
 
 // facts reads what the look depends on.
 func (l *look) facts(ctx context.Context) error {
-	clock, err := queries.ServerClock(ctx, l.db)
+	facts, err := session.Ask(ctx, l.db)
 	if err != nil {
 		return err
 	}
-	if err := session.Fit(clock.Version); errors.Is(err, schema.ErrEngine) {
-		return err // it would show no locks, whoever holds them
+	if errors.Is(facts.Unfit, schema.ErrEngine) {
+		return facts.Unfit // it would show no locks, whoever holds them
 	}
-	l.Taken, l.Version = time.UnixMicro(clock.NowUs).UTC(), session.Version(clock.Version)
+	l.Taken, l.Version = time.UnixMicro(facts.ClockUs).UTC(), facts.Version
 	l.maria = strings.Contains(l.Version, "MariaDB")
 	var database sql.NullString
 	if err := l.db.QueryRowContext(ctx, "SELECT DATABASE(), CURRENT_USER()").Scan(&database, &l.User); err != nil {

@@ -26,21 +26,30 @@ var (
 	bracket = "lockstep_" + rand.Text()
 )
 
-// Facts reads facts about the server: version, session, whether a lock wait timeout rolls
-// back the transaction, and a name for server and database. The name begins with
-// OtherEngine, NoAutocommit or OtherCharset if that is so. It reads no table, and so takes
-// no snapshot.
-const Facts = "SELECT VERSION(), CONNECTION_ID(), @@innodb_rollback_on_timeout, CONCAT_WS('/'," +
-	" IF(" + SeesOwnID + ", NULL, '" + OtherEngine + "')," +
-	" IF(@@autocommit, NULL, '" + NoAutocommit + "'), IF(@@character_set_client = @@character_set_connection, NULL, '" + OtherCharset + "')," +
-	" @@hostname, @@port, DATABASE())"
-
 // SeesOwnID is 1 on a server whose LAST_INSERT_ID() returns what LAST_INSERT_ID(expr) has set
 // in the same statement, as MySQL and MariaDB do. The replies of locks and leases rely on it.
 // TiDB and Vitess return the value of the statement before, so it is 0 there. It reads no
 // table, and its second row restores the LAST_INSERT_ID() of the session.
 const SeesOwnID = "(SELECT MIN(LAST_INSERT_ID(t.a) = LAST_INSERT_ID() + 0 * t.a)" +
 	" FROM (SELECT LAST_INSERT_ID() ^ 1 AS a UNION ALL SELECT LAST_INSERT_ID()) t)"
+
+// Facts reads facts about the server and the session: version, number of the session, whether
+// a lock wait timeout rolls back the transaction, a name for server and database, the server's
+// clock, and Settings. It reads no table, and so takes no snapshot. Package session reads the
+// reply. All are texts: the driver itself reads numbers, and fails under character_set_results.
+const Facts = "SELECT VERSION(), CONCAT(CONNECTION_ID()), CONCAT(@@innodb_rollback_on_timeout), CONCAT_WS('/', @@hostname, @@port, DATABASE())," +
+	" CONCAT(CAST(" + Clock + " AS SIGNED)), " + Settings
+
+// Settings is a text of the session's settings that locks rely on, and SettingsBegin how it
+// begins if the reply can be read. Package session has a rule for each. What names the
+// isolation level on one server is a comment on the other.
+const (
+	Settings = "CONCAT_WS(' ', '" + SettingsBegin + "', CONCAT('sees_own_id=', " + SeesOwnID + "), CONCAT('autocommit=', 0 + @@autocommit)," +
+		" CONCAT('one_charset=', @@character_set_client = @@character_set_connection)," +
+		" CONCAT('completion_type=', @@completion_type), CONCAT('sql_mode=', @@sql_mode)," +
+		" CONCAT('isolation=', /*!80000 @@transaction_isolation *//*M! @@tx_isolation */))"
+	SettingsBegin = "settings:"
+)
 
 // The words by which a session says that no lock would hold on it; see package session.
 const (

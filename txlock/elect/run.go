@@ -209,7 +209,7 @@ func (c *candidate) rise(ctx context.Context) {
 // they are the first answer. Later, a server may be about to be exchanged, for example.
 var (
 	always  = []error{txlock.ErrInvalidKey, txlock.ErrInvalidOption, lease.ErrClosed, schema.ErrEngine}
-	atFirst = []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset}
+	atFirst = []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrSession}
 )
 
 // final tells whether an error ends a Run.

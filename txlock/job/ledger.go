@@ -82,14 +82,14 @@ func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error)
 	if !errors.Is(err, sql.ErrNoRows) {
 		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("look at job %q", key), err)
 	}
-	clock, err := queries.ServerClock(ctx, s.text())
+	facts, err := session.Ask(ctx, s.text())
 	if err == nil {
-		err = session.Fit(clock.Version)
+		err = facts.Unfit
 	}
 	if err != nil {
 		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("look at job %q", key), err)
 	}
-	return row{}, time.UnixMicro(clock.NowUs), nil
+	return row{}, time.UnixMicro(facts.ClockUs), nil
 }
 
 func (s sqlLedger) make(ctx context.Context, key string, from time.Time) error {

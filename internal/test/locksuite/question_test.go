@@ -31,21 +31,19 @@ type querier interface {
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 }
 
-// questions ask what a session says about itself, as a text and prepared, and return the words.
-func questions(t *testing.T, db querier, name string) (words []string) {
+// questions ask what a session says about itself, as a text and prepared, and return what is
+// wrong with it.
+func questions(t *testing.T, db querier, name string) (unfit []error) {
 	t.Helper()
 	for _, d := range []gen.DBTX{db, &rawsql.Text{DBTX: db, Inline: true}} {
-		var version, text string
-		var id uint64
-		var rolls bool
 		job, jobErr := gen.New().LookJob(t.Context(), d, []byte(name))
-		clock, clockErr := gen.New().ServerClock(t.Context(), d)
-		if err := errors.Join(jobErr, clockErr, d.QueryRowContext(t.Context(), rawsql.Facts).Scan(&version, &id, &rolls, &text)); err != nil {
+		facts, factsErr := session.Ask(t.Context(), d)
+		if err := errors.Join(jobErr, factsErr); err != nil {
 			t.Error(err)
 		}
-		words = append(words, job.Words, clock.Version, text)
+		unfit = append(unfit, session.Fit(job.Words), facts.Unfit)
 	}
-	return words
+	return unfit
 }
 
 // harmless asks the questions, and fails unless the server is known by all of them, and
@@ -57,10 +55,8 @@ func harmless(t *testing.T, what string, db querier, name string) {
 		if err := db.QueryRowContext(t.Context(), fmt.Sprintf("SELECT LAST_INSERT_ID(%d)", was)).Scan(&id); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		for _, words := range questions(t, db, name) {
-			if err := session.Fit(words); err != nil {
-				t.Errorf("%s: %q: %v", what, words, err)
-			}
+		if err := errors.Join(questions(t, db, name)...); err != nil {
+			t.Errorf("%s: %v", what, err)
 		}
 		if err := db.QueryRowContext(t.Context(), "SELECT LAST_INSERT_ID()").Scan(&id); err != nil || id != was {
 			t.Errorf("%s: LAST_INSERT_ID() is %d, %v, want %d", what, id, err, was)
@@ -131,10 +127,8 @@ func inTransaction(t *testing.T, db *testdb.DB, conn *sql.Conn, name string, opt
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	var text string
-	var id, before, after uint64
-	var rolls bool
-	if err := tx.QueryRowContext(t.Context(), rawsql.Facts).Scan(&text, &id, &rolls, &text); err != nil { // the one that is asked in transactions
+	var before, after uint64
+	if _, err := session.Ask(t.Context(), tx); err != nil { // the one that is asked in transactions
 		t.Fatal(err)
 	}
 	if err := db.Admin().QueryRowContext(t.Context(), "SELECT token FROM lockstep_jobs WHERE name = ?", name).Scan(&before); err != nil {

@@ -211,7 +211,7 @@ var ofServers = []mistake{
 	}, schema.ErrAutocommit, []string{"remove that from the data source name and from init_connect"}, none},
 	{"the DSN has a character_set_connection of its own", func(s *shop) error {
 		return locksqlc.Run(s.ctx, s.open(s.dsn(param("character_set_connection", "utf16"))), []txlock.Key{s.order}, func(*sql.Tx) error { return nil })
-	}, schema.ErrCharset, []string{"charset=utf8mb4 sets both"}, none},
+	}, schema.ErrCharset, []string{"charset=utf8mb4 sets all"}, none},
 	{"the readTimeout of the DSN is shorter than the wait", func(s *shop) error {
 		s.other(s.order)
 		pool := s.open(s.dsn(func(c *mysql.Config) { c.ReadTimeout = 2 * time.Second }))
