@@ -62,16 +62,12 @@ func whyForeign(stmt *gorm.Statement, names []string) string {
 	if !oneTable(stmt) {
 		return "it is about more than one table"
 	}
-	filter, _ := stmt.Settings.Load(filterSetting)
 	for _, name := range names {
 		c, ok := stmt.Clauses[name]
 		if !ok && slices.Contains(optional, name) {
 			continue
 		}
-		f, filtered := filter.(*rowFilter)
-		filtered = filtered && f.by == stmt && name == "WHERE"
-		unnamed := c.Name == "" && (c.Expression == nil || slices.Contains(nameless, name))
-		if c.Builder != nil && !filtered || c.Name != name && !unnamed || !isKnownBuilder(stmt.ClauseBuilders[name]) {
+		if !isBuiltByGORM(stmt, name, c) {
 			return fmt.Sprintf("its %s is not built by GORM", name)
 		}
 		if why := whyNotGORMs(stmt, name, c.Expression); why != "" {
@@ -84,6 +80,15 @@ func whyForeign(stmt *gorm.Statement, names []string) string {
 		}
 	}
 	return ""
+}
+
+// isBuiltByGORM tells whether GORM builds a clause, or its driver, or the plugin's filter.
+func isBuiltByGORM(stmt *gorm.Statement, name string, c clause.Clause) bool {
+	filter, _ := stmt.Settings.Load(filterSetting)
+	f, filtered := filter.(*rowFilter)
+	filtered = filtered && f.by == stmt && name == "WHERE"
+	unnamed := c.Name == "" && (c.Expression == nil || slices.Contains(nameless, name))
+	return (c.Builder == nil || filtered) && (c.Name == name || unnamed) && isKnownBuilder(stmt.ClauseBuilders[name])
 }
 
 // whyNotGORMs returns why the text of a clause isn't known, or "".

@@ -92,7 +92,7 @@ func plants(name string) map[string]clause.Expression {
 		"two comments":          planted{name, func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: "/* */ , n = 77 /* */"} }},
 		"no index":              planted{name, func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: "USE INDEX (a) SET n = 77"} }},
 		"a builder": planted{name, func(c *clause.Clause) {
-			c.Builder = func(c clause.Clause, b clause.Builder) { _, _ = b.WriteString(" n = 77 ") }
+			c.Builder = func(_ clause.Clause, b clause.Builder) { _, _ = b.WriteString(" n = 77 ") }
 		}},
 		"another name":          planted{name, func(c *clause.Clause) { c.Name, c.Expression = "REPLACE", clause.Expr{SQL: "INTO x"} }},
 		"a clause of one's own": own{name, "n = 77"},

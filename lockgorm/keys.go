@@ -117,7 +117,7 @@ func (p *Plugin) keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 			return nil, err
 		}
 		known, zero := ids[identity(stmt, model)], !hasID(stmt, model)
-		if known && !(zero && writesZero(stmt, model)) {
+		if known && (!zero || !writesZero(stmt, model)) {
 			continue
 		}
 		keys, err := p.keysOfModel(db, model)

@@ -97,14 +97,8 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 		return fmt.Errorf("the primary key has %d columns, a tag is for one: write a method LockKeys", len(primary))
 	}
 	t.id = primary[0]
-	at := slices.Clone(t.id.StructField.Index)
-	for i, index := range at {
-		at[i] = max(index, -index-1) // GORM's way to mark an embedded pointer
-	}
-	for _, field := range fields {
-		if len(at) < len(field.Index) || !slices.Equal(at[:len(field.Index)], field.Index) {
-			return fmt.Errorf("the primary key is %s, %s has the tag: move the tag there, or write a method LockKeys", t.id.Name, field.Name)
-		}
+	if err := t.isAt(fields); err != nil {
+		return err
 	}
 	if t.fold != "" && t.id.IndirectFieldType.Kind() != reflect.String {
 		return fmt.Errorf("%s is a %v, and fold= is for strings: leave it out", t.id.Name, t.id.FieldType)
@@ -121,6 +115,20 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 			return fmt.Errorf("%s is stored as something else than its text: write a method LockKeys that names what is stored", t.id.Name)
 		}
 		t.asks, t.pads = declared.Class() != columns.Bytes, declared.Kind != "VARBINARY" && t.fold == ""
+	}
+	return nil
+}
+
+// isAt refuses a tag that stands elsewhere than at the primary key.
+func (t *tag) isAt(fields []reflect.StructField) error {
+	at := slices.Clone(t.id.StructField.Index)
+	for i, index := range at {
+		at[i] = max(index, -index-1) // GORM's way to mark an embedded pointer
+	}
+	for _, field := range fields {
+		if len(at) < len(field.Index) || !slices.Equal(at[:len(field.Index)], field.Index) {
+			return fmt.Errorf("the primary key is %s, %s has the tag: move the tag there, or write a method LockKeys", t.id.Name, field.Name)
+		}
 	}
 	return nil
 }

@@ -55,12 +55,20 @@ func checkTransactions(ctx context.Context, db *sql.DB, reader *sql.Conn) error 
 	}
 	var refused *mysql.MySQLError
 	if outside != nil || !errors.As(inside, &refused) || refused.Number != 1568 { // ER_CANT_CHANGE_TX_CHARACTERISTICS
-		return fmt.Errorf("%w: SET TRANSACTION is answered by %v outside of a transaction, and by %v in one", ErrEngine, outside, inside)
+		return fmt.Errorf("%w: SET TRANSACTION is answered by %w outside of a transaction, and by %w in one", ErrEngine, answer(outside), answer(inside))
 	}
 	if db.Stats().MaxOpenConnections == 1 {
 		return nil
 	}
 	return checkSnapshot(ctx, db, tx)
+}
+
+// answer is the error of a statement, or that it had none.
+func answer(err error) error {
+	if err == nil {
+		return errors.New("success")
+	}
+	return err
 }
 
 // snapshotPatience is for how long checkSnapshot waits for a second connection.

@@ -23,7 +23,7 @@ var insertIDs = map[string][]int64{
 	"LockCenter":           {0},
 	"CompareAndBumpNamed":  {0, made},
 	"CompareAndBumpCenter": {0},
-	"TouchNamed":           {0}, // the token of a row that it has made
+	"TouchNamed":           {0, 1}, // the token of a row that it has made; 1 is one that mocks grant
 }
 
 // insertID returns the reply of such a statement.

@@ -18,8 +18,8 @@ import (
 	"github.com/dca00107/lockstep/internal/guard"
 )
 
-// unreadable is the error of database/sql for a row that isn't of the statement.
-var unreadable = errors.New(`sql: Scan error on column index 0, name "token": converting NULL to uint64 is unsupported`)
+// errUnreadable is the error of database/sql for a row that isn't of the statement.
+var errUnreadable = errors.New(`sql: Scan error on column index 0, name "token": converting NULL to uint64 is unsupported`)
 
 // TestRepliesAreKnown proves that each statement and procedure of locks, versions and Once
 // has a reader that knows all its replies.
@@ -80,7 +80,7 @@ func TestInsertIDs(t *testing.T) {
 				t.Errorf("%s: the insert id %d is read as %d, %v", statement, id, got, err)
 			}
 		}
-		if _, err := insertID(statement)(7, unreadable); !errors.Is(err, guard.ErrReply) {
+		if _, err := insertID(statement)(7, errUnreadable); !errors.Is(err, guard.ErrReply) {
 			t.Errorf("%s: %v", statement, err)
 		}
 	}
@@ -97,7 +97,7 @@ func TestInsertIDs(t *testing.T) {
 	if _, err := tokenOf("NamedToken")(0, sql.ErrNoRows); !errors.Is(err, sql.ErrNoRows) || errors.Is(err, guard.ErrReply) {
 		t.Errorf("no row is read as %v", err)
 	}
-	if _, err := tokenOf("NamedToken")(0, unreadable); !errors.Is(err, guard.ErrReply) || fault.Retryable(fmt.Errorf("%w: %w", ErrTxDoomed, err)) {
+	if _, err := tokenOf("NamedToken")(0, errUnreadable); !errors.Is(err, guard.ErrReply) || fault.Retryable(fmt.Errorf("%w: %w", ErrTxDoomed, err)) {
 		t.Errorf("a row that can't be read is read as %v", err)
 	}
 }

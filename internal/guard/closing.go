@@ -74,11 +74,8 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 		c.tx.finish(false)
 		return r, c.settle(ctx, statement{kind: kindQuiet}, false)
 	case refused, unreadable != nil, raised == 1, raised < 0, text == "COMMIT" && len(r.columns) > 0, told && open:
-		if unreadable == nil {
-			unreadable = UnknownReply("a statement that commits", fmt.Sprintf("%d in %d rows", raised, len(r.rows)))
-		}
 		c.tx.finish(false)
-		c.tx.doom(c.pool.rules.Outcome(unreadable), true)
+		c.tx.doom(c.pool.rules.Outcome(UnknownReply("a statement that commits", fmt.Sprintf("%d in %d rows", raised, len(r.rows)))), true)
 		return nil, c.tx.refuse()
 	}
 	c.status.open = false

@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"strconv"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // reply is the reply to a statement of lockstep's own, read to its end.
@@ -110,6 +112,12 @@ func (r *reply) number(column int) (int64, error) {
 		return 0, UnknownReply("a lock statement", fmt.Sprintf("%q, which is no number", text(v)))
 	}
 	return n, nil
+}
+
+// probe asks the server whether a transaction is open.
+func (c *conn) probe(ctx context.Context) (bool, error) {
+	reply := c.exec(ctx, rawsql.Probe)
+	return c.pool.rules.Open(reply, c.status.inReply())
 }
 
 // exec sends a statement of the guard's own.

@@ -344,9 +344,3 @@ func (c *conn) mayCommitText(ctx context.Context) error {
 	c.end(false)
 	return errors.Join(why, c.exec(ctx, "ROLLBACK"))
 }
-
-// probe asks the server whether a transaction is open.
-func (c *conn) probe(ctx context.Context) (bool, error) {
-	reply := c.exec(ctx, rawsql.Probe)
-	return c.pool.rules.Open(reply, c.status.inReply())
-}

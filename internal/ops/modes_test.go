@@ -102,11 +102,11 @@ func open(t *testing.T, db *testdb.DB, variable, value string) *sql.DB {
 func texts(t *testing.T, mariaDB bool) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
-	for name, text := range declared(t, "../../gen") {
+	for _, text := range declared(t, "../../gen") {
 		if !strings.HasPrefix(text, "-- name: ") {
 			continue
 		}
-		name = strings.Fields(text)[2]
+		name := strings.Fields(text)[2]
 		all[name] = text
 		if slices.Contains(scanning, name) {
 			all[name] = rawsql.Big(text)

@@ -145,7 +145,8 @@ func LastName(query string) (last string) {
 // another one, and for a text that a server may read otherwise. A server compares these
 // names by a collation, and reads what isn't ASCII by the character set of the session.
 func SavepointName(query string) (name string) {
-	for i, n := 0, 1; i < len(query); i += n {
+	for i := 0; i < len(query); {
+		n := 1
 		switch c := query[i]; {
 		case isLetter(c), c == '$':
 			n = unquoted(query[i:])

@@ -244,7 +244,7 @@ var onLeases = map[string]func(s *shop) error{
 	"Lease.Release": leased(func(_ *shop, l *lease.Lease) error { return l.Release(noContext) }),
 	"Lease.Renew":   leased(func(_ *shop, l *lease.Lease) error { return l.Renew(noContext) }),
 	"Lease.Guard":   leased(func(s *shop, l *lease.Lease) error { s.begin(); return l.Guard(noContext, s.tx) }),
-	"Lease.Context": leased(func(s *shop, l *lease.Lease) error {
+	"Lease.Context": leased(func(_ *shop, l *lease.Lease) error {
 		_, cancel := l.Context(noContext)
 		cancel()
 		return fmt.Errorf("Context returns no error")
