@@ -91,7 +91,10 @@ func TestCommitWithALock(t *testing.T) {
 		{name: "no number", row: []byte("x"), closed: true, want: errUnknown},
 	} {
 		base, pool := newStub(t, false)
-		tx := begun(t, pool)
+		tx := begin(t, pool)
+		if _, err := tx.ExecContext(t.Context(), "DELETE"); err != nil {
+			t.Fatal(err)
+		}
 		book, _, _ := Ask(t.Context(), tx)
 		base.raised = c.row
 		text, _ := rawsql.CommitIfRaised("UPDATE x")

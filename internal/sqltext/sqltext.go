@@ -145,8 +145,8 @@ func LastName(query string) (last string) {
 // another one, and for a text that a server may read otherwise. A server compares these
 // names by a collation, and reads what isn't ASCII by the character set of the session.
 func SavepointName(query string) (name string) {
-	for i := 0; i < len(query); {
-		n := 1
+	n := 0
+	for i := 0; i < len(query); i += n {
 		switch c := query[i]; {
 		case isLetter(c), c == '$':
 			n = unquoted(query[i:])
