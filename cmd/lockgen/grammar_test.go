@@ -78,11 +78,11 @@ func randomTables() []*lockedTable {
 		return &lockedTable{name: name, keys: []string{"id"}, columns: columns, family: &family{id: number}, key: func(id []any) txlock.Key { return f.Key(id[0].(int64)) }}
 	}
 	texts := func(name, fold string, columns ...string) *lockedTable {
-		f := txlock.NewFamily[string](name)
+		f := txlock.NewFamily[string](name, txlock.Exact)
 		if fold != "" {
 			f = txlock.NewFamily[string](name, txlock.Fold(fold))
 		}
-		return &lockedTable{name: name, keys: []string{"name"}, columns: columns, family: &family{id: text, fold: fold}, key: func(id []any) txlock.Key { return f.Key(id[0].(string)) }}
+		return &lockedTable{name: name, keys: []string{"name"}, columns: columns, family: &family{id: text, fold: fold, exact: fold == ""}, key: func(id []any) txlock.Key { return f.Key(id[0].(string)) }}
 	}
 	twos := func(name string) *lockedTable {
 		f := txlock.NewStringerFamily[lineID](name)

@@ -33,7 +33,10 @@ func TestOddEngines(t *testing.T) {
 			return strings.Replace(text, "START TRANSACTION", "START TRANSACTION WITH CONSISTENT SNAPSHOT", 1)
 		}, false, false},
 		"the question isn't understood": {func(text string) string {
-			return strings.Replace(text, "SELECT (SELECT MIN(", "SELECT (SELECT MIN[", 1)
+			if !strings.HasPrefix(text, "SELECT (SELECT MIN(") && !strings.Contains(text, "UUID_SHORT()") {
+				return text // a connection of a guarded pool has the server's own error
+			}
+			return strings.Replace(text, "(SELECT MIN(", "(SELECT MIN[", 1)
 		}, false, true},
 	} {
 		for _, engine := range testdb.Engines() {
