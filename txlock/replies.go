@@ -207,12 +207,16 @@ func (s *state) replyTo(ctx context.Context, mark guard.Call, query string, args
 	}
 	reply.Columns = len(columns)
 	for rows.Next() {
-		row, into := make([]driver.Value, len(columns)), make([]any, len(columns))
-		for i := range row {
-			into[i] = &row[i]
+		values, into := make([]any, len(columns)), make([]any, len(columns)) // Scan stores NULL in an any alone
+		for i := range values {
+			into[i] = &values[i]
 		}
 		if err := rows.Scan(into...); err != nil {
 			return reply, err
+		}
+		row := make([]driver.Value, len(columns))
+		for i, v := range values {
+			row[i] = v
 		}
 		reply.Rows = append(reply.Rows, row)
 	}
