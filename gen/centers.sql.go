@@ -37,7 +37,7 @@ func (q *Queries) CenterForUpdate(ctx context.Context, db DBTX, slot uint32) (ui
 }
 
 const CenterHolders = `-- name: CenterHolders :many
-SELECT slot, token, REPLACE(owner, X'00', '') AS owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (/*SLICE:slots*/?) LIMIT 900
+SELECT slot, token, REPLACE(owner, X'00', LEFT('-', 0)) AS owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (/*SLICE:slots*/?) LIMIT 900
 `
 
 type CenterHoldersRow struct {

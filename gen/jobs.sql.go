@@ -145,7 +145,7 @@ func (q *Queries) ListJobs(ctx context.Context, db DBTX) ([]LockstepJob, error) 
 const LookJob = `-- name: LookJob :one
 
 SELECT tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us,
-  CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us
+  CAST(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)) AS SIGNED) AS now_us, CONCAT(LEFT('engine=other ', 13 * (1 - (SELECT MIN(LAST_INSERT_ID(t.a) = LAST_INSERT_ID() + 0 * t.a) FROM (SELECT LAST_INSERT_ID() ^ 1 AS a UNION ALL SELECT LAST_INSERT_ID()) t))), LEFT('autocommit=0 ', 13 * (1 - @@autocommit)), LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection))) AS words
 FROM lockstep_jobs WHERE name = ?
 `
 
@@ -161,11 +161,13 @@ type LookJobRow struct {
 	Error     []byte
 	NextUs    int64
 	NowUs     int64
+	Words     string
 }
 
 // The statements of jobs. Who sends BeginJob holds the lease of the job. Its token fences
 // off those who have lost the lease: what they send changes nothing.
-// LookJob reads the row of a job, without a lock, and the server's clock.
+// LookJob reads the row of a job, without a lock, the server's clock, and the words of the
+// session; see internal/rawsql.
 // It never runs in a caller's transaction.
 func (q *Queries) LookJob(ctx context.Context, db DBTX, name []byte) (LookJobRow, error) {
 	row := db.QueryRowContext(ctx, LookJob, name)
@@ -182,6 +184,7 @@ func (q *Queries) LookJob(ctx context.Context, db DBTX, name []byte) (LookJobRow
 		&i.Error,
 		&i.NextUs,
 		&i.NowUs,
+		&i.Words,
 	)
 	return i, err
 }

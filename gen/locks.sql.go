@@ -183,7 +183,7 @@ func (q *Queries) NamedForUpdate(ctx context.Context, db DBTX, name []byte) (uin
 }
 
 const NamedHolders = `-- name: NamedHolders :many
-SELECT name, token, REPLACE(owner, X'00', '') AS owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (/*SLICE:names*/?) LIMIT 900
+SELECT name, token, REPLACE(owner, X'00', LEFT('-', 0)) AS owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (/*SLICE:names*/?) LIMIT 900
 `
 
 type NamedHoldersRow struct {

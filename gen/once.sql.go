@@ -180,7 +180,7 @@ func (q *Queries) ProlongOnce(ctx context.Context, db DBTX, name []byte) error {
 
 const SealOnce = `-- name: SealOnce :exec
 INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
-SELECT CONCAT(X'FF', 'lockstep:seal:', CONNECTION_ID() % 64), '-', '-', 1, 4611686018427387904 FROM DUAL WHERE @@log_bin = 0
+SELECT CONCAT(X'FF', 'lockstep:seal:', MOD(CONNECTION_ID(), 64)), '-', '-', 1, 4611686018427387904 FROM DUAL WHERE @@log_bin = 0
 ON DUPLICATE KEY UPDATE done_us = done_us + 1
 `
 

@@ -68,7 +68,7 @@ func (q *Queries) ShardRecord(ctx context.Context, db DBTX, name []byte) (ShardR
 
 const ShardRecords = `-- name: ShardRecords :many
 SELECT name, fingerprint, result FROM lockstep_once
-WHERE name >= 'lockstep:shard:' AND name < 'lockstep:shard;'
+WHERE name >= 'lockstep:shard:' AND name < 'lockstep:shard;' LIMIT 9223372036854775807
 `
 
 type ShardRecordsRow struct {

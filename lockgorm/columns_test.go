@@ -37,7 +37,7 @@ type (
 	}
 )
 
-var vouchers = txlock.NewFamily[string]("voucher")
+var vouchers = txlock.NewFamily[string]("voucher", txlock.Exact)
 
 // exact is a collation that compares bytes, without padding.
 func exact(e *env) string {
@@ -56,7 +56,7 @@ func TestColumns(t *testing.T) {
 			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", &Voucher{Code: "a"}, "fold=utf8mb4_general_ci in a tag"},
 			{"VARCHAR(50) CHARACTER SET latin1", &Voucher{Code: "a"}, "the collation latin1_swedish_ci"},
 			{"ENUM('a', 'b') CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci", &Voucher{Code: "a"}, "the collation utf8mb4_unicode_ci"},
-			{"BIGINT", &Voucher{Code: "1"}, "make the field an integer"},
+			{"BIGINT", &Voucher{Code: "1"}, "make the identifier an integer"},
 			{"DOUBLE", &Voucher{Code: "1"}, "write a method LockKeys"},
 			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", &Voucher{Code: "a"}, ""},
 			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE " + exact(e), &Voucher{Code: "a"}, ""},
@@ -65,10 +65,10 @@ func TestColumns(t *testing.T) {
 			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", &Coupon{Code: "a"}, ""},
 			{"CHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", &Coupon{Code: "a"}, ""},
 			{"VARCHAR(50) CHARACTER SET utf8mb3 COLLATE utf8mb3_general_ci", &Stamp{Code: "a"}, ""},
-			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci", &Coupon{Code: "a"}, "the collation utf8mb4_unicode_ci, but the tag folds as utf8mb4_general_ci"},
-			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE " + exact(e), &Ticket{Code: "a"}, "but the tag folds as utf8mb4_bin"},
-			{"VARBINARY(50)", &Coupon{Code: "a"}, "the collation binary, but the tag folds"},
-			{"BIGINT", &Coupon{Code: "1"}, "make the field an integer"},
+			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci", &Coupon{Code: "a"}, "the collation utf8mb4_unicode_ci, but its keys fold as utf8mb4_general_ci"},
+			{"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE " + exact(e), &Ticket{Code: "a"}, "but its keys fold as utf8mb4_bin"},
+			{"VARBINARY(50)", &Coupon{Code: "a"}, "the collation binary, but its keys fold"},
+			{"BIGINT", &Coupon{Code: "1"}, "make the identifier an integer"},
 			{"VARCHAR(50)", &Parcel{ID: 1}, "make it BIGINT"},
 			{"DOUBLE", &Parcel{ID: 1}, "is a DOUBLE"},
 			{"INT UNSIGNED", &Parcel{ID: 1}, ""},

@@ -14,14 +14,11 @@ import (
 
 // whyUnconfined returns why an update or delete of models may change other rows than
 // theirs, or "". If there is a model, GORM adds its primary key to the conditions by AND,
-// which binds tighter than OR. Only one table is understood, and conditions that can be
-// an operand of AND.
+// which binds tighter than OR. Only conditions that can be an operand of AND are
+// understood.
 func whyUnconfined(stmt *gorm.Statement) string {
 	if v := stmt.ReflectValue; (v.Kind() == reflect.Slice || v.Kind() == reflect.Array) && v.Len() == 0 {
 		return "it has no model"
-	}
-	if !oneTable(stmt) {
-		return "it is about more than one table"
 	}
 	expr := stmt.Clauses["WHERE"].Expression
 	where, ok := expr.(clause.Where)
@@ -49,28 +46,18 @@ var table = regexp.MustCompile(`^\s*` + identifier + `(\s*\.\s*` + identifier + 
 // column matches a column's name, qualified or not.
 var column = regexp.MustCompile(`^\s*(` + identifier + `\s*\.\s*){0,2}` + identifier + `\s*$`)
 
-// oneTable tells whether a statement writes to the one table of its models.
+// oneTable tells whether a statement names one table.
 func oneTable(stmt *gorm.Statement) bool {
+	expr := scratchOf(stmt)
 	if stmt.TableExpr != nil {
-		expr := scratchOf(stmt)
 		stmt.TableExpr.Build(expr)
-		if !table.MatchString(expr.SQL.String()) {
-			return false
-		}
 	}
-	update, _ := stmt.Clauses["UPDATE"].Expression.(clause.Update)
-	from, _ := stmt.Clauses["FROM"].Expression.(clause.From)
-	remove, _ := stmt.Clauses["DELETE"].Expression.(clause.Delete)
-	return update.Table.Name == "" && len(from.Tables) == 0 && len(from.Joins) == 0 && isModifier(update.Modifier) && isModifier(remove.Modifier)
+	return stmt.TableExpr == nil || table.MatchString(expr.SQL.String())
 }
 
 func isModifier(text string) bool {
-	for _, word := range strings.Fields(strings.ToUpper(text)) {
-		if word != "LOW_PRIORITY" && word != "QUICK" && word != "IGNORE" {
-			return false
-		}
-	}
-	return true
+	known := []string{"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE"}
+	return !slices.ContainsFunc(strings.Fields(strings.ToUpper(text)), func(word string) bool { return !slices.Contains(known, word) })
 }
 
 // isPlain tells whether a condition compares a column with values, without any SQL text.
@@ -103,14 +90,4 @@ func isValue(value any) bool {
 	}
 	kind := reflect.TypeOf(value).Kind()
 	return kind != reflect.Slice && kind != reflect.Map && kind != reflect.Func
-}
-
-// isComment tells whether an expression that was added to a clause is a comment on every
-// server.
-func isComment(stmt *gorm.Statement, extra clause.Expression) bool {
-	scratch := scratchOf(stmt)
-	extra.Build(scratch)
-	text := strings.TrimSpace(scratch.SQL.String())
-	_, closed := sqltext.Closed(text)
-	return closed && strings.HasPrefix(text, "/*") && strings.Index(text, "*/") == len(text)-len("*/")
 }

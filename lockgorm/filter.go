@@ -26,6 +26,7 @@ type rowFilter struct {
 	version *schema.Field   // the column to raise, nil for none
 	step    int64           // by how much it is raised
 	omits   []string        // the statement's Omits from before
+	text    string          // what build has written
 }
 
 const filterSetting = "lockstep:filter"
@@ -78,9 +79,11 @@ func (f *rowFilter) build(c clause.Clause, builder clause.Builder) {
 		c.Build(builder)
 		return
 	}
-	if why := f.wrong(c); why != "" {
+	if why := f.wrong(); why != "" {
 		_ = stmt.AddError(f.refuse(why))
 	}
+	before := stmt.SQL.Len()
+	defer func() { f.text = stmt.SQL.String()[before:] }()
 	if f.version != nil && isUpdate(stmt) {
 		f.raise()
 	}
@@ -128,22 +131,10 @@ func write(stmt *gorm.Statement, text string) {
 
 // wrong returns what is wrong with the statement, with all that hooks and columns have
 // added to it, or "".
-func (f *rowFilter) wrong(c clause.Clause) string {
+func (f *rowFilter) wrong() string {
 	stmt := f.by
-	assignments := stmt.Clauses["SET"]
-	for _, c := range []clause.Clause{c, assignments} {
-		for _, extra := range []clause.Expression{c.BeforeExpression, c.AfterNameExpression, c.AfterExpression} {
-			if extra != nil && !isComment(stmt, extra) {
-				return "something else than " + c.Name + " takes was added to it"
-			}
-		}
-	}
-	words, ok := sqltext.Closed(sqltext.Until(stmt.SQL.String(), "SET"))
-	if !ok || f.strict && slices.ContainsFunc(words, func(word string) bool { return word == "," || word == "JOIN" || word == "STRAIGHT_JOIN" }) {
-		return "it is about more than one table"
-	}
 	if isUpdate(stmt) {
-		if why := f.wrongSet(assignments); why != "" {
+		if why := f.wrongSet(); why != "" {
 			return why
 		}
 	}
@@ -155,11 +146,8 @@ func (f *rowFilter) wrong(c clause.Clause) string {
 
 // wrongSet returns why SET is refused, or "": it must not set the version, nor the
 // primary key of the locked record.
-func (f *rowFilter) wrongSet(c clause.Clause) string {
-	set, ok := c.Expression.(clause.Set)
-	if !ok || c.Builder != nil {
-		return "its SET is not GORM's"
-	}
+func (f *rowFilter) wrongSet() string {
+	set, _ := f.by.Clauses["SET"].Expression.(clause.Set)
 	for _, assignment := range set {
 		if why := whyNotAssigned(f.by, assignment); why != "" {
 			return why
@@ -279,4 +267,46 @@ func keysOf(stmt *gorm.Statement, models []reflect.Value) []any {
 		keys[i], _ = stmt.Schema.PrimaryFields[0].ValueOf(stmt.Context, model)
 	}
 	return keys
+}
+
+// lockedSetting holds the primary keys of the models of a statement, as they were before its
+// hooks.
+const lockedSetting = "lockstep:locked"
+
+type lockedModels struct {
+	by  *gorm.Statement
+	ids map[string]bool
+}
+
+func noteLocked(stmt *gorm.Statement, models []reflect.Value) {
+	ids := make(map[string]bool, len(models))
+	for _, model := range models {
+		ids[identity(stmt, model)] = true
+	}
+	stmt.Settings.Store(lockedSetting, lockedModels{stmt, ids})
+}
+
+// takeLocked returns the primary keys that noteLocked has noted of this very statement, or nil.
+func takeLocked(stmt *gorm.Statement) map[string]bool {
+	noted, _ := stmt.Settings.LoadAndDelete(lockedSetting)
+	if l, ok := noted.(lockedModels); ok && l.by == stmt {
+		return l.ids
+	}
+	return nil
+}
+
+// checkIDs refuses an update or delete whose hooks have given a model another primary key:
+// GORM would look for that row, which isn't locked.
+func checkIDs(db *gorm.DB) {
+	stmt := db.Statement
+	ids := takeLocked(stmt)
+	if ids == nil || db.Error != nil {
+		return
+	}
+	for model, err := range modelsOf(stmt, changedOf(stmt)) {
+		if err != nil || !ids[identity(stmt, model)] {
+			_ = db.AddError(unidentified(stmt, "a hook has changed the primary key of a model"))
+			return
+		}
+	}
 }

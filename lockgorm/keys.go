@@ -72,6 +72,7 @@ func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 		f.keys[textOf(key)] = true
 	}
 	f.install()
+	noteLocked(stmt, models)
 	return all, nil
 }
 
@@ -80,7 +81,7 @@ func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 // lock.
 func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
-	created := createdModels{by: stmt}
+	var models []reflect.Value
 	for model, err := range modelsOf(stmt, stmt.ReflectValue) {
 		if err != nil {
 			return nil, err
@@ -95,44 +96,44 @@ func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 		case len(keys) == 0:
 			return nil, noKeys(stmt)
 		}
-		all = append(all, lockable(keys)...)
-		created.models, created.ids = append(created.models, model), append(created.ids, identity(stmt, model))
+		all, models = append(all, lockable(keys)...), append(models, model)
 	}
 	stmt.Settings.Store(upsertSetting, stmt)
-	stmt.Settings.Store(createdSetting, created)
+	noteLocked(stmt, models)
 	return all, nil
 }
 
-// createdSetting holds the models of a create, with their primary keys before its hooks.
-const createdSetting = "lockstep:created"
-
-type createdModels struct {
-	by     *gorm.Statement
-	models []reflect.Value
-	ids    []string
-}
-
-// keysOfSaved asks the models to which a hook has given a primary key, or another one, for
-// their keys.
+// keysOfSaved asks the models for their keys that a hook has added, or to which it has given a
+// primary key, or another one. It refuses those that still have none and would be written with
+// the zero value, which is a primary key like others.
 func (p *Plugin) keysOfSaved(db *gorm.DB) (all []txlock.Key, err error) {
 	stmt := db.Statement
-	noted, _ := stmt.Settings.LoadAndDelete(createdSetting)
-	created, ok := noted.(createdModels)
-	if !ok || created.by != stmt {
+	ids := takeLocked(stmt)
+	if ids == nil {
 		return nil, nil
 	}
-	for i, model := range created.models {
-		if !hasID(stmt, model) || identity(stmt, model) == created.ids[i] {
-			continue
-		}
-		keys, err := p.keysOfModel(db, model)
+	for model, err := range modelsOf(stmt, stmt.ReflectValue) {
 		if err != nil {
 			return nil, err
 		}
-		if len(keys) == 0 {
+		known, zero := ids[identity(stmt, model)], !hasID(stmt, model)
+		if known && (!zero || !writesZero(stmt, model)) {
+			continue
+		}
+		keys, err := p.keysOfModel(db, model)
+		switch {
+		case err != nil:
+			return nil, err
+		case zero && writesZero(stmt, model) && slices.ContainsFunc(keys, isOfUnsaved):
+			return nil, fmt.Errorf("%w: a model of %s has no primary key, and the zero value would be written as one: give it a key, or declare what the database makes by gorm:\"default:...\"", txlock.ErrInvalidKey, stmt.Table)
+		case zero:
+			keys = slices.DeleteFunc(slices.Clone(lockable(keys)), isOfUnsaved)
+		case len(keys) == 0:
 			return nil, noKeys(stmt)
 		}
-		all = append(all, lockable(keys)...)
+		if !known {
+			all = append(all, lockable(keys)...)
+		}
 	}
 	return all, nil
 }
@@ -287,6 +288,14 @@ func modelOfMap(stmt *gorm.Statement, values map[string]any) (reflect.Value, err
 		}
 	}
 	return model, nil
+}
+
+// writesZero tells whether a create of the model writes the zero value of a primary key.
+func writesZero(stmt *gorm.Statement, model reflect.Value) bool {
+	return slices.ContainsFunc(stmt.Schema.PrimaryFields, func(field *schema.Field) bool {
+		_, zero := field.ValueOf(stmt.Context, model)
+		return zero && !field.HasDefaultValue
+	})
 }
 
 // hasID tells whether every part of the model's primary key is set.

@@ -35,7 +35,7 @@ func TestMockExpectsNoLookups(t *testing.T) {
 	t.Parallel()
 	db, mock := mocked(t, lockgorm.In("shop"))
 	family := func(name string, of ...txlock.FamilyOption) txlock.Family[string] {
-		return txlock.NewFamily[string](name, append(of, txlock.In("shop"))...)
+		return txlock.NewFamily[string](name, append(of, txlock.In("shop"), txlock.Exact)...)
 	}
 	write := func(model any, key txlock.Key, before func()) {
 		t.Helper()

@@ -26,8 +26,8 @@ import (
 //
 // Keys are compared byte by byte. If the collation of a string primary key takes two
 // strings for one, such as Bob and bob, then one row has two keys, which don't exclude
-// each other: make the column VARBINARY, or fold the keys by txlock.Fold, or convert the
-// string to one spelling, in the model and in the key.
+// each other: make the column VARBINARY and the family with txlock.Exact, or fold the keys
+// by txlock.Fold, or convert the string to one spelling, in the model and in the key.
 //
 // The plugin warns by GORM's logger when it has seen such strings in small letters and in
 // capitals, and the column takes both for one. It looks the column up once, then.
@@ -85,10 +85,17 @@ type Option func(*Plugin)
 // from others. A Locker may write its own table only. Texts of PREPARE and EXECUTE
 // IMMEDIATE must not have the name at all. Writes by triggers, procedures, functions and
 // views are not seen, nor statements that are prepared from a variable or an expression.
-// The default is none.
+//
+// A name means the tables of that name in all databases; capitals don't count. db.Use looks
+// the names up, by one SELECT, and returns ErrInvalidKey for one that no table has: so make
+// the tables before. In DryRun mode, and with SkipInitializeWithVersion of GORM's driver, as
+// with a mock, it sends nothing. The default is none.
 func Tables(names ...string) Option {
 	return func(p *Plugin) {
 		for _, name := range names {
+			if strings.ContainsAny(name, ".`") {
+				name = sqltext.LastName(name)
+			}
 			p.tables[strings.ToLower(name)] = true
 		}
 	}
@@ -126,9 +133,11 @@ func Check(models ...any) Option {
 // a model without its primary key, such as Delete(&Order{}, 42), or an update by a where
 // clause. Name its keys by On. It also fails if it might change other records than its
 // models: conditions joined by OR outside of parentheses, conditions with comments or
-// with backslashes in quotes, several tables, another primary key in its values. If an
-// upsert finds a row by another unique key, the server returns an error and changes
-// nothing. Outside of a transaction, for example under SkipDefaultTransaction, a
+// with backslashes in quotes, several tables, another primary key in its values or from a
+// hook. A clause that isn't GORM's own is refused, whether the program, a hook or another
+// plugin has added it, but for comments and index hints; so is a create that would write the
+// zero value as a primary key. If an upsert finds a row by another unique key, the server
+// returns an error and changes nothing. Outside of a transaction, for example under SkipDefaultTransaction, a
 // statement fails with ErrNoTransaction. Models with a Version are compared; see Version.
 // What bypasses GORM's callbacks, such as tx.Statement.ConnPool, bypasses the plugin. A
 // write by Table() has no model that names keys, and only Tables forbids it: so gorm.G
@@ -172,6 +181,9 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		callbacks.Update().After("gorm:after_update").Before(commit).Register(guard, guardStatement),
 		callbacks.Delete().After("gorm:after_delete").Before(commit).Register(guard, guardStatement),
 		registerVersions(db),
+		callbacks.Create().Before("*").Register("lockstep:check_clauses", checkClauses),
+		callbacks.Update().Before("*").Register("lockstep:check_clauses", checkClauses),
+		callbacks.Delete().Before("*").Register("lockstep:check_clauses", checkClauses),
 		callbacks.Update().Before("*").Register("lockstep:set_loaded", setLoaded), // the last one is called first
 		callbacks.Delete().Before("*").Register("lockstep:set_loaded", setLoaded),
 		callbacks.Create().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
@@ -218,6 +230,7 @@ func (p *Plugin) beforeInsert(db *gorm.DB) {
 		_, err = LockAll(db, keys...)
 		_ = db.AddError(err)
 	}
+	watchText(db, true)
 }
 
 // beforeChange locks before an update or a delete.

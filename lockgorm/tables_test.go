@@ -158,7 +158,7 @@ func TestTables(t *testing.T) {
 	}
 	each(t, []string{"Note"}, func(t *testing.T, e *env) {
 		e.names.tables["Draft"], e.names.tables["Item"], e.names.tables["Fruit"] = e.names.tables["Note"], "items", "fruits"
-		table, other := e.names.tables["Note"], e.CreateTable(t, "other", columns["Note"])
+		table, other, another := e.names.tables["Note"], e.CreateTable(t, "other", columns["Note"]), e.CreateTable(t, "another", columns["Note"])
 		dsn := e.DSN(func(cfg *driver.Config) { cfg.MultiStatements = true })
 		for name, configure := range map[string]func(*gorm.Config){
 			"default":     func(*gorm.Config) {},
@@ -166,7 +166,7 @@ func TestTables(t *testing.T) {
 		} {
 			db := e.openDSN(t, dsn, configure)
 			noError(t, db.Exec("INSERT INTO "+table+" (id) VALUES (1)").Error)
-			noError(t, db.Use(lockgorm.New(lockgorm.Tables("another", strings.ToUpper(table)))))
+			noError(t, db.Use(lockgorm.New(lockgorm.Tables(strings.ToUpper(table), another))))
 			for what, write := range writes {
 				refused := func(where string, db *gorm.DB) {
 					wantError(t, name+", "+what+", "+where, write(db, table), txlock.ErrInvalidKey)
@@ -304,6 +304,21 @@ func TestExplainAnalyze(t *testing.T) {
 		err := db.Raw(analyze + "UPDATE " + table + " a JOIN " + table + " b ON a.id = b.id SET a.n = 1").Scan(&[]map[string]any{}).Error
 		if e.count(t, "Note", "n = 0") != 1 {
 			t.Errorf("a table that is registered was written: %v", err)
+		}
+	})
+}
+
+// TestTablesExist refuses a name that no table has, when the plugin is used.
+func TestTablesExist(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		table := e.names.tables["Note"]
+		for _, name := range []string{"typo", table + "s", "", e.Name() + ".typo", "`typo`", "a.b.", " " + table} {
+			wantError(t, name, e.open(t).Use(lockgorm.New(lockgorm.Tables(table, name))), txlock.ErrInvalidKey)
+			noError(t, e.open(t, func(cfg *gorm.Config) { cfg.DryRun = true }).Use(lockgorm.New(lockgorm.Tables(name))))
+		}
+		for _, name := range []string{table, e.Name() + "." + table, "`" + e.Name() + "`.`" + table + "`"} {
+			db := e.openPlugin(t, lockgorm.Tables(name))
+			wantError(t, name, db.Exec("DELETE FROM "+table).Error, txlock.ErrInvalidKey)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/schema"
 
+	"github.com/dca00107/lockstep/internal/columns"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -86,6 +87,9 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 			return fmt.Errorf("%q is no option: write %q, %q, or the collation of a column of text as in %q", option, name, name+",hashed", name+",fold=utf8mb4_0900_ai_ci")
 		}
 	}
+	if t.fold == "" {
+		family = append(family, txlock.Exact) // as the column is found to compare
+	}
 	if err := txlock.NewFamily[string](name, family...).Key("text").Validate(); err != nil {
 		return err
 	}
@@ -93,6 +97,30 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 		return fmt.Errorf("the primary key has %d columns, a tag is for one: write a method LockKeys", len(primary))
 	}
 	t.id = primary[0]
+	if err := t.isAt(fields); err != nil {
+		return err
+	}
+	if t.fold != "" && t.id.IndirectFieldType.Kind() != reflect.String {
+		return fmt.Errorf("%s is a %v, and fold= is for strings: leave it out", t.id.Name, t.id.FieldType)
+	}
+	if t.key = keysBy(t.id.IndirectFieldType, name, family); t.key == nil {
+		return fmt.Errorf("%s is a %v%s, a tag is for integers, strings and the UUID of github.com/google/uuid: make it one of these, or write a method LockKeys", t.id.Name, t.id.FieldType, of(t.id.IndirectFieldType))
+	}
+	declared := declaredBy(t.id)
+	if why := declared.Misfit(t.id.IndirectFieldType, t.fold); why != "" {
+		return fmt.Errorf("the column %s %s", t.id.DBName, why)
+	}
+	if t.id.IndirectFieldType.Kind() == reflect.String {
+		if _, converts := reflect.New(t.id.IndirectFieldType).Interface().(driver.Valuer); converts || t.id.Serializer != nil {
+			return fmt.Errorf("%s is stored as something else than its text: write a method LockKeys that names what is stored", t.id.Name)
+		}
+		t.asks, t.pads = declared.Class() != columns.Bytes, declared.Kind != "VARBINARY" && t.fold == ""
+	}
+	return nil
+}
+
+// isAt refuses a tag that stands elsewhere than at the primary key.
+func (t *tag) isAt(fields []reflect.StructField) error {
 	at := slices.Clone(t.id.StructField.Index)
 	for i, index := range at {
 		at[i] = max(index, -index-1) // GORM's way to mark an embedded pointer
@@ -102,23 +130,15 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 			return fmt.Errorf("the primary key is %s, %s has the tag: move the tag there, or write a method LockKeys", t.id.Name, field.Name)
 		}
 	}
-	if t.fold != "" && t.id.IndirectFieldType.Kind() != reflect.String {
-		return fmt.Errorf("%s is a %v, and fold= is for strings: leave it out", t.id.Name, t.id.FieldType)
-	}
-	if t.key = keysBy(t.id.IndirectFieldType, name, family); t.key == nil {
-		return fmt.Errorf("%s is a %v, a tag is for integers, strings and UUIDs: write a method LockKeys", t.id.Name, t.id.FieldType)
-	}
-	declared := declaredBy(t.id)
-	if why := declared.misfit(t.id.IndirectFieldType, t.fold); why != "" {
-		return fmt.Errorf("the column %s %s", t.id.DBName, why)
-	}
-	if t.id.IndirectFieldType.Kind() == reflect.String {
-		if _, converts := reflect.New(t.id.IndirectFieldType).Interface().(driver.Valuer); converts || t.id.Serializer != nil {
-			return fmt.Errorf("%s is stored as something else than its text: write a method LockKeys that names what is stored", t.id.Name)
-		}
-		t.asks, t.pads = declared.class() != bytes, declared.kind != "VARBINARY" && t.fold == ""
-	}
 	return nil
+}
+
+// of names the package of a type, so that a UUID is told from another.
+func of(t reflect.Type) string {
+	if t.PkgPath() == "" {
+		return ""
+	}
+	return " of " + t.PkgPath()
 }
 
 // keysBy returns how to make the key of an identifier of this type, or nil.

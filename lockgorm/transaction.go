@@ -17,8 +17,9 @@ import (
 
 // Transaction does what db.Transaction does, but first takes the locks of all keys: shared
 // those that txlock.Shared has marked.
-// Without keys fn takes the locks itself, best before its first query, or leaves them to
-// the plugin. A transaction that the server has rolled back (txlock.Retryable) is run
+// With nil for the keys fn takes the locks itself, best before its first query, or leaves
+// them to the plugin. An empty list that isn't nil, as that of a Family of no records, would
+// lock nothing: it is txlock.ErrInvalidKey. A transaction that the server has rolled back (txlock.Retryable) is run
 // again from its beginning, ten times at most, with jittered pauses. So fn may be called
 // several times, and must not keep what it did outside of a transaction that failed. If
 // db is a transaction already, the locks and fn run in it, under a savepoint as in GORM,
@@ -27,8 +28,9 @@ import (
 // A transaction is never run again if a part of it was committed before its end, or may
 // have been; locksqlc.Run tells more, also about plain pools.
 //
-// It returns the errors of fn and of LockAll, and ErrTxDoomed for a transaction that a
-// statement of fn has committed, DDL for example. A panic of fn goes on after the
+// It returns the errors of fn and of LockAll, ErrTxDoomed for a transaction that a
+// statement of fn has committed, DDL for example, and ErrUnknownOutcome if the COMMIT was
+// not answered: the transaction may have been committed, and is not run again. A panic of fn goes on after the
 // rollback. No error is added to db.
 func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
 	return run("Transaction", db, keys, fn, options, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (committed bool, err error) {
@@ -166,6 +168,9 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 	if fn == nil {
 		return fmt.Errorf("lockgorm: %s needs a function, got nil", name)
 	}
+	if keys != nil && len(keys) == 0 {
+		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil where its function takes the locks", txlock.ErrInvalidKey, name)
+	}
 	for _, key := range keys {
 		key, _ := inner.Asked(key)
 		if err := key.Validate(); err != nil {
@@ -190,7 +195,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 	if outermost {
 		join = append(join, txlock.NothingRead())
 	}
-	committed := false
+	committed, ending := false, (*txlock.Scope)(nil)
 	err := db.Transaction(func(tx *gorm.DB) error {
 		if tx.DryRun {
 			return fn(tx)
@@ -202,10 +207,16 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 		if committed, err = do(scope, tx, outermost); err != nil || committed {
 			return err
 		}
-		return inner.Confirm(tx.Statement.Context, scope)
+		if err = inner.Confirm(tx.Statement.Context, scope); err == nil && outermost {
+			ending = scope // the error below is that of Commit
+		}
+		return err
 	}, options...)
-	if committed {
+	switch {
+	case committed:
 		return nil // an error of Commit says only that the context has ended
+	case ending != nil:
+		return inner.Outcome(ending, err)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	driver "github.com/go-sql-driver/mysql"
+	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
@@ -19,31 +20,35 @@ import (
 // key, no existing row has it.
 const upsertSetting = "lockstep:upsert"
 
-// confineUpserts makes GORM write that check into the marked statements, and refuses
-// upserts of models with a Version, which can't compare it.
+// confineUpserts makes GORM write that check into the marked statements. If the program has a
+// function of its own that builds upserts, checkClauses refuses them.
 func confineUpserts(db *gorm.DB) {
-	name := clause.OnConflict{}.Name()
-	build, ok := db.ClauseBuilders[name]
-	if !ok {
-		build = func(c clause.Clause, builder clause.Builder) { c.Build(builder) }
-	}
-	db.ClauseBuilders[name] = func(c clause.Clause, builder clause.Builder) {
-		if stmt, ok := builder.(*gorm.Statement); ok && upserts(stmt) {
-			if ofStatement(stmt) != nil {
-				_ = stmt.AddError(noUpsert(stmt))
-			}
-			if isConfinedUpsert(stmt) {
-				c.Expression = sameRecord(stmt, c.Expression)
-			}
-		}
-		build(c, builder)
+	if isKnownBuilder(db.ClauseBuilders[onConflict]) {
+		db.ClauseBuilders[onConflict] = buildOnConflict
 	}
 }
+
+// buildOnConflict builds upserts as GORM's driver does, and adds that check to the marked ones. It
+// refuses those of models with a Version, which can't compare it.
+func buildOnConflict(c clause.Clause, builder clause.Builder) {
+	if stmt, ok := builder.(*gorm.Statement); ok && upserts(stmt) {
+		if ofStatement(stmt) != nil {
+			_ = stmt.AddError(noUpsert(stmt))
+		}
+		if isConfinedUpsert(stmt) {
+			c.Expression = sameRecord(stmt, c.Expression)
+		}
+	}
+	driversOnConflict(c, builder)
+}
+
+// driversOnConflict builds upserts as GORM's driver does.
+var driversOnConflict = mysql.Dialector{Config: new(mysql.Config)}.ClauseBuilders()[onConflict]
 
 // upserts tells whether a create updates existing rows. If OnConflict has both DoNothing
 // and updates, GORM updates.
 func upserts(stmt *gorm.Statement) bool {
-	c := stmt.Clauses[clause.OnConflict{}.Name()]
+	c := stmt.Clauses[onConflict]
 	conflict, ok := c.Expression.(clause.OnConflict)
 	if !ok {
 		return c.Expression != nil
@@ -68,20 +73,7 @@ func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression 
 	if !ok || len(stmt.Schema.PrimaryFields) == 0 || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE") {
 		refuse("it is an upsert that can't be told to change them alone")
 	}
-	if isTagged(stmt.Schema) {
-		for model, err := range modelsOf(stmt, stmt.ReflectValue) {
-			// Else the database makes the key, and no existing row has it.
-			if err == nil && !hasID(stmt, model) && !stmt.Schema.PrimaryFields[0].HasDefaultValue {
-				refuse("a model of it has no primary key, and the zero value is written as one")
-			}
-		}
-	}
 	var updates clause.Set
-	for _, assignment := range conflict.DoUpdates {
-		if why := whyNotAssigned(stmt, assignment); why != "" {
-			refuse(why)
-		}
-	}
 	for _, key := range stmt.Schema.PrimaryFields {
 		column := clause.Column{Name: key.DBName}
 		for _, assignment := range conflict.DoUpdates {
@@ -99,6 +91,7 @@ func sameRecord(stmt *gorm.Statement, expr clause.Expression) clause.Expression 
 
 // explainUpsert explains the error of that subquery.
 func explainUpsert(db *gorm.DB) {
+	unwatch(db)
 	var server *driver.MySQLError
 	if isConfinedUpsert(db.Statement) && errors.As(db.Error, &server) && server.Number == 1242 { // ER_SUBQUERY_NO_1_ROW
 		db.Error = fmt.Errorf("%w: the upsert has found another record of %s than its model, by a unique key: load that record and update it, or name the keys by Clauses(lockgorm.On(...)): %w", txlock.ErrInvalidKey, db.Statement.Table, db.Error)

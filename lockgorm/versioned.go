@@ -73,10 +73,18 @@ func checkDelete(db *gorm.DB) {
 
 // compareUpdate adds the comparison. It checks the model again, which hooks may have
 // changed since checkUpdate.
-func compareUpdate(db *gorm.DB) { compareVersions(db, reflect.ValueOf(db.Statement.Model), false) }
+func compareUpdate(db *gorm.DB) {
+	checkIDs(db)
+	compareVersions(db, reflect.ValueOf(db.Statement.Model), false)
+	watchText(db, false)
+}
 
 // compareDelete does what compareUpdate does, for a delete.
-func compareDelete(db *gorm.DB) { compareVersions(db, changedOf(db.Statement), true) }
+func compareDelete(db *gorm.DB) {
+	checkIDs(db)
+	compareVersions(db, changedOf(db.Statement), true)
+	watchText(db, false)
+}
 
 // versionedOf returns the models that a statement changes and their versions, or nil if
 // they have none.
@@ -183,6 +191,7 @@ func ofStatement(stmt *gorm.Statement) *versioned {
 // verifyVersions checks that all rows were changed, while GORM can still roll back, and
 // raises the versions in the models before the next hooks run.
 func verifyVersions(db *gorm.DB) {
+	unwatch(db)
 	stmt := db.Statement
 	v := ofStatement(stmt)
 	if v != nil {

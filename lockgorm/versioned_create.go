@@ -42,7 +42,7 @@ func checkCreate(db *gorm.DB) {
 	isNew := v.keep || !slices.ContainsFunc(v.loaded, func(version Version) bool { return version > 0 })
 	switch {
 	case association && isNew:
-		delete(stmt.Clauses, clause.OnConflict{}.Name())
+		delete(stmt.Clauses, onConflict)
 	case association:
 		_ = db.AddError(notSaved(stmt.Schema))
 	default:
@@ -86,7 +86,7 @@ func firstVersions(db *gorm.DB) {
 		return
 	}
 	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
-	_, v.putBack = stmt.Clauses[clause.OnConflict{}.Name()]
+	_, v.putBack = stmt.Clauses[onConflict]
 	v.putBack = v.putBack || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE")
 	stmt.Settings.Store(versionedSetting, v)
 	v.selectOf(stmt)

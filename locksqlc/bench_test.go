@@ -99,7 +99,7 @@ func BenchmarkOnceInTransaction(b *testing.B) {
 			db.Exec(b, "INSERT INTO "+table+" VALUES (1, 0)")
 			plain, guarded := benchPool(b, db, false), benchPool(b, db, true)
 			run := rand.Text()
-			family := txlock.NewFamily[string]("bench-once")
+			family := txlock.NewFamily[string]("bench-once", txlock.Exact)
 			business := func(pool *sql.DB, once func(tx *sql.Tx) error) time.Duration {
 				began := time.Now()
 				tx, err := pool.BeginTx(b.Context(), nil)

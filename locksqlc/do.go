@@ -52,6 +52,9 @@ func TryDo(ctx context.Context, db *sql.DB, key txlock.Key, fn func(ctx context.
 
 // do holds the lock that it takes in the given way while fn runs.
 func do(ctx context.Context, name string, db *sql.DB, key txlock.Key, fn func(ctx context.Context) error, lock func(*txlock.Scope, context.Context, txlock.Key) (txlock.Grant, error)) (err error) {
+	if ctx == nil {
+		return fmt.Errorf("locksqlc: %s needs a context, got nil", name)
+	}
 	if db == nil {
 		return fmt.Errorf("locksqlc: %s needs a *sql.DB, got nil", name)
 	}

@@ -88,8 +88,6 @@ func TestFirstLockMakesItsRow(t *testing.T) {
 			{before: "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", isolated: "SERIALIZABLE"},
 			{before: "SET @@" + map[testdb.Engine]string{testdb.MariaDB: "tx_isolation", testdb.MySQL: "transaction_isolation"}[db.Engine()] + " = 'SERIALIZABLE'", isolated: "SERIALIZABLE"},
 			{before: "LOCK TABLES lockstep_centers READ"},
-			{before: "SET autocommit = 0"},
-			{before: "SET completion_type = 1"},
 			{inside: "SELECT 1"},
 			{options: &sql.TxOptions{Isolation: sql.LevelReadUncommitted}, isolated: "READ UNCOMMITTED", made: true},
 			{options: &sql.TxOptions{Isolation: sql.LevelReadCommitted}, isolated: "READ COMMITTED", made: true},

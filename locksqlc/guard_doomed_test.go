@@ -56,7 +56,7 @@ var shapes = []shape{
 		return err
 	}},
 	{name: "Exec of two statements", run: func(ctx context.Context, v *victim) error {
-		_, err := v.tx.ExecContext(ctx, "SET @x = 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
+		_, err := v.tx.ExecContext(ctx, "SELECT 1; UPDATE "+v.table+" SET v = v + 1 WHERE id = 4000")
 		return err
 	}},
 	{name: "row by key", run: row("SELECT id FROM %s WHERE id = 4000 FOR UPDATE")},

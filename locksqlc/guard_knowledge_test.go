@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -261,25 +262,57 @@ func TestSavepointFreesLock(t *testing.T) {
 	})
 }
 
-// TestSavepointOfCaller calls a procedure that rolls back to a savepoint of its caller.
-// No server can tell whether the transaction is still the same after that, so it counts
-// as ended.
+// TestSavepointOfCaller calls procedures that roll back to a savepoint of their caller. No
+// server can tell whether the transaction is still the same after that, so it counts as
+// ended, whatever the procedure does next.
 func TestSavepointOfCaller(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		procedure := "undo_" + db.CreateTable(t, "undo", counters)
-		db.CreateProcedure(t, procedure, "ROLLBACK TO SAVEPOINT early")
-		tx := begin(t, newPool(t, db.AdminConfig(), true))
-		scope, key := join(t, tx), uniqueKey(t, "savepoint")
-		exec(t, tx, "SAVEPOINT early")
-		lock(t, scope, key)
-		if _, err := tx.ExecContext(t.Context(), "CALL "+procedure+"()"); !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
-			t.Errorf("CALL: %v, want ErrTxDoomed, not to be tried again", err)
+		pool := newPool(t, db.AdminConfig(), true)
+		for i, body := range []string{
+			"ROLLBACK TO SAVEPOINT early",
+			"BEGIN ROLLBACK TO SAVEPOINT early; SAVEPOINT lockstep_bracket; END",
+		} {
+			procedure := fmt.Sprintf("undo%d_%s", i, db.CreateTable(t, "undo", counters))
+			db.CreateProcedure(t, procedure, body)
+			tx := begin(t, pool)
+			scope, key := join(t, tx), uniqueKey(t, "savepoint")
+			exec(t, tx, "SAVEPOINT early")
+			lock(t, scope, key)
+			if _, err := tx.ExecContext(t.Context(), "CALL "+procedure+"()"); !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
+				t.Errorf("CALL of %s: %v, want ErrTxDoomed, not to be tried again", body, err)
+			}
+			if _, held := scope.Held(key); held {
+				t.Errorf("after CALL of %s Held says that the lock is held", body)
+			}
+			if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
+				t.Errorf("Commit after CALL of %s: %v, want ErrTxDoomed", body, err)
+			}
 		}
+	})
+}
+
+// TestSavepointOfProcedure rolls back to a savepoint that a procedure has set before any
+// lock was asked for: nobody has seen it set.
+func TestSavepointOfProcedure(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, key := newPool(t, db.AdminConfig(), true), uniqueKey(t, "savepoint")
+		procedure := "set_" + db.CreateTable(t, "set", counters)
+		db.CreateProcedure(t, procedure, "SAVEPOINT deep")
+		if err := txlock.Ensure(t.Context(), pool, key); err != nil {
+			t.Fatal(err)
+		}
+		tx := begin(t, pool)
+		exec(t, tx, "CALL "+procedure+"()")
+		scope := join(t, tx)
+		lock(t, scope, key)
+		exec(t, tx, "ROLLBACK TO SAVEPOINT deep")
 		if _, held := scope.Held(key); held {
 			t.Error("Held says that the lock is held")
 		}
-		if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
-			t.Errorf("Commit: %v, want ErrTxDoomed", err)
+		wantFree(t, db, key)
+		lock(t, scope, key)
+		if err := tx.Commit(); err != nil {
+			t.Error(err)
 		}
 	})
 }

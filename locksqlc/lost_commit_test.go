@@ -3,10 +3,12 @@ package locksqlc_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
-	"net"
-	"strings"
+	"io"
+	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -16,9 +18,69 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 )
 
+// TestRowBeforeCommit proves that the statement by which Optimistic commits sends its row
+// while the transaction is still open: so who hasn't seen the row knows that an error is that
+// of a transaction which wasn't committed.
+func TestRowBeforeCommit(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		base, err := mysql.NewConnector(db.Config())
+		check(t, err)
+		var open []bool
+		pool := sql.OpenDB(locksqlc.Connector(wrapper{base, func(c connection) driver.Conn { return watched{c, &open} }}))
+		defer pool.Close()
+		table := db.CreateTable(t, "ordered", "id INT PRIMARY KEY")
+		check(t, locksqlc.Optimistic(t.Context(), pool, uniqueKey(t, "ordered"), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (1)")
+			return err
+		}))
+		if !slices.Equal(open, []bool{true, false}) {
+			t.Errorf("behind the row and at the end a transaction is open: %t", open)
+		}
+	})
+}
+
+// watched looks for the flag SERVER_STATUS_IN_TRANS behind the rows of what commits, and at
+// the end of its reply.
+type watched struct {
+	connection
+	open *[]bool
+}
+
+func (w watched) Raw() driver.Conn { return w.connection }
+
+func (w watched) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	rows, err := w.connection.QueryContext(ctx, query, args)
+	if err != nil || !testdb.Commits(query) {
+		return rows, err
+	}
+	return watchedRows{rows, w}, nil
+}
+
+func (w watched) note() {
+	*w.open = append(*w.open, reflect.ValueOf(w.connection).Elem().FieldByName("status").Uint()&1 != 0)
+}
+
+type watchedRows struct {
+	driver.Rows
+	conn watched
+}
+
+func (r watchedRows) Next(dest []driver.Value) error {
+	err := r.Rows.Next(dest)
+	if errors.Is(err, io.EOF) {
+		r.conn.note()
+	}
+	return err
+}
+
+func (r watchedRows) Close() error {
+	defer r.conn.note()
+	return r.Rows.Close()
+}
+
 // TestLostReplyOfCommit loses the connection with the text that commits: on its way to the
 // server, or with the reply, when all is committed. Nobody knows which, so the transaction
-// isn't run again, and the error doesn't say that it was rolled back.
+// isn't run again, and the error says so: ErrUnknownOutcome.
 func TestLostReplyOfCommit(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		sides(t, func(t *testing.T, guarded bool) {
@@ -28,12 +90,7 @@ func TestLostReplyOfCommit(t *testing.T) {
 						t.Parallel()
 						table := db.CreateTable(t, "lost", "id INT PRIMARY KEY")
 						key, runs := uniqueKey(t, "lost"), 0
-						pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) {
-							cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-								conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-								return &commitLoser{Conn: conn, arrives: arrives}, err
-							}
-						}), guarded)
+						pool := newPool(t, db.AdminConfig(testdb.LosingCommits(arrives)), guarded)
 						fn := func(tx *sql.Tx) error {
 							runs++
 							exec(t, tx, "INSERT INTO "+table+" VALUES (?)", runs)
@@ -45,7 +102,7 @@ func TestLostReplyOfCommit(t *testing.T) {
 						} else {
 							err = locksqlc.Run(t.Context(), pool, []txlock.Key{key}, fn)
 						}
-						if runs != 1 || err == nil || txlock.Retryable(err) || strings.Contains(err.Error(), "it was rolled back") || !errors.Is(err, mysql.ErrInvalidConn) {
+						if runs != 1 || !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !errors.Is(err, mysql.ErrInvalidConn) {
 							t.Errorf("%d runs, %v", runs, err)
 						}
 						var n int
@@ -58,27 +115,4 @@ func TestLostReplyOfCommit(t *testing.T) {
 			}
 		})
 	})
-}
-
-// commitLoser loses the text that commits, or its reply.
-type commitLoser struct {
-	net.Conn
-	arrives, lost bool
-}
-
-func (c *commitLoser) Write(packet []byte) (int, error) {
-	if text := string(packet); strings.Contains(text, "COMMIT") || strings.Contains(text, "lockstep_compare_") && strings.Contains(text, ", 1)") {
-		if c.lost = true; !c.arrives {
-			return len(packet), c.Close()
-		}
-	}
-	return c.Conn.Write(packet)
-}
-
-func (c *commitLoser) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if c.lost && err == nil {
-		return 0, errors.Join(net.ErrClosed, c.Close())
-	}
-	return n, err
 }

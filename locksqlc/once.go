@@ -15,9 +15,8 @@ import (
 // however often Once is called with the key: see txlock.Scope.Once, also for the options.
 //
 // A transaction that the server has rolled back is run again, as by Run; what Run says of
-// fn and of errors is true of Once. After an error of which nobody knows whether the
-// transaction was committed, such as a connection lost in COMMIT, call Once again: it
-// calls fn only if nothing was done.
+// fn and of errors is true of Once. After ErrUnknownOutcome, when nobody knows whether the
+// transaction was committed, call Once again: it calls fn only if nothing was done.
 //
 // It returns first false with every error: that of fn, txlock.ErrMismatch, and what Run
 // returns. ErrTxDoomed tells of an fn that has ended the transaction by itself. Then what

@@ -11,6 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -37,7 +38,7 @@ func TestRunAfterRefusedCommit(t *testing.T) {
 	pool := sql.OpenDB(locksqlc.Connector(opened{db.Driver(), t.Name()}))
 	defer func() { _ = pool.Close() }()
 	connects := func() {
-		mock.ExpectQuery(rawsql.Facts).WillReturnRows(sqlmock.NewRows([]string{"v", "c", "r", "n"}).AddRow("9.7.4", 7, 0, "mock/3306/test"))
+		mock.ExpectQuery(rawsql.Facts).WillReturnRows(sqlmock.NewRows(make([]string, session.Columns)).AddRow(session.Reply("9.7.4", "mock/3306/test")...))
 	}
 	transaction := func(commit error) {
 		mock.ExpectBegin()

@@ -13,9 +13,11 @@ import (
 )
 
 // Run begins a transaction, takes the locks of all keys as its first statement, calls fn
-// and commits. A key that txlock.Shared has marked is taken shared. When fn returns an error or panics, Run rolls back, and returns the error
-// or lets the panic go on. Without keys fn takes the locks itself, best before its first
-// SELECT; see Join. On a guarded pool the BEGIN shares the round trip of the lock where
+// and commits. A key that txlock.Shared has marked is taken shared. When fn returns an error
+// or panics, Run rolls back, and returns the error or lets the panic go on. With nil for the
+// keys fn takes the locks itself, best before its first SELECT; see Join. An empty list
+// that isn't nil, as that of a Family of no records, would lock nothing: it is
+// txlock.ErrInvalidKey. On a guarded pool the BEGIN shares the round trip of the lock where
 // the server can do that; docs/reference/settings.md tells where.
 //
 // A transaction that the server has rolled back (txlock.Retryable: a deadlock, a stale
@@ -24,6 +26,9 @@ import (
 // that failed. Run returns the errors of fn and of LockAll, and ErrTxDoomed for a
 // transaction that a statement of fn has committed, DDL for example. When it returns, no
 // transaction is open.
+//
+// It returns ErrUnknownOutcome if the COMMIT was not answered: the transaction may have been
+// committed, and is not run again.
 //
 // A transaction is never run again, whatever error has ended it, if a part of it was
 // committed before its end, or may have been: by DDL, by COMMIT as text, by a CALL or
@@ -58,9 +63,7 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 // did outside of a transaction that failed. fn should read and compute before it writes:
 // the server's own row locks keep what it writes until the end. On a guarded pool of
 // MariaDB, and of MySQL with the procedures of package schema, the comparison and COMMIT
-// are one statement: when that is not answered, nobody knows whether the transaction was
-// committed, and it is not run again: the error says so, and is ErrTxDoomed, but not
-// Retryable. At READ UNCOMMITTED it returns ErrInvalidOption; see Scope.Version.
+// are one statement. At READ UNCOMMITTED it returns ErrInvalidOption; see Scope.Version.
 //
 // It is for keys that are rarely used at the same time: if conflicts are frequent, Run is
 // faster. It returns what Run returns, and ErrConflict after ten conflicts. When it
@@ -86,11 +89,17 @@ func OptimisticTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, key t
 
 // run checks the arguments, and runs transactions until one is committed.
 func run(ctx context.Context, name string, db *sql.DB, options *sql.TxOptions, keys []txlock.Key, fn func(tx *sql.Tx) error, body func(scope *txlock.Scope, tx *sql.Tx) (committed bool, err error)) error {
+	if ctx == nil {
+		return fmt.Errorf("locksqlc: %s needs a context, got nil", name)
+	}
 	if db == nil {
 		return fmt.Errorf("locksqlc: %s needs a *sql.DB, got nil", name)
 	}
 	if fn == nil {
 		return fmt.Errorf("locksqlc: %s needs a function, got nil", name)
+	}
+	if keys != nil && len(keys) == 0 {
+		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil where its function takes the locks", txlock.ErrInvalidKey, name)
 	}
 	for _, key := range keys {
 		key, _ := inner.Asked(key)
@@ -142,7 +151,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 		if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
 			err = fmt.Errorf("%w: %w", ctx.Err(), err) // rolled back by database/sql for that
 		}
-		return fmt.Errorf("locksqlc: commit: %w", err)
+		return fmt.Errorf("locksqlc: commit: %w", inner.Outcome(scope, err))
 	}
 	return nil
 }

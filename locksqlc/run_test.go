@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -323,7 +324,7 @@ func newMock(t *testing.T) (*sql.DB, sqlmock.Sqlmock) {
 func expectJoin(mock sqlmock.Sqlmock) {
 	mock.ExpectBegin()
 	mock.ExpectExec(rawsql.Probe).WillReturnError(&mysql.MySQLError{Number: 1568})
-	mock.ExpectQuery(rawsql.Facts).WillReturnRows(sqlmock.NewRows([]string{"v", "c", "r", "n"}).AddRow("9.7.4", 7, 0, "mock/3306/test"))
+	mock.ExpectQuery(rawsql.Facts).WillReturnRows(sqlmock.NewRows(make([]string, session.Columns)).AddRow(session.Reply("9.7.4", "mock/3306/test")...))
 }
 
 // TestRunRetriesStaleSnapshot reads before it locks, and somebody else commits in

@@ -108,7 +108,7 @@ var settings = map[string]func(server *testdb.DB, cfg *mysql.Config){
 	"interpolate": func(_ *testdb.DB, cfg *mysql.Config) { cfg.InterpolateParams = true },
 	"foundRows":   func(_ *testdb.DB, cfg *mysql.Config) { cfg.ClientFoundRows = true },
 	"parseTime":   func(_ *testdb.DB, cfg *mysql.Config) { cfg.ParseTime, cfg.Loc = true, time.FixedZone("west", -3600) },
-	"alias":       func(_ *testdb.DB, cfg *mysql.Config) { cfg.ColumnsWithAlias, cfg.RejectReadOnly = true, true },
+	"alias":       func(_ *testdb.DB, cfg *mysql.Config) { cfg.ColumnsWithAlias = true },
 	"TLS":         func(_ *testdb.DB, cfg *mysql.Config) { cfg.TLSConfig = "skip-verify" },
 	"socket": func(server *testdb.DB, cfg *mysql.Config) {
 		if path := server.Server().Socket(); path != "" { // not in a container

@@ -44,7 +44,7 @@ SELECT token FROM lockstep_centers WHERE slot = sqlc.arg(slot);
 -- CenterHolders reads the center rows: at READ UNCOMMITTED with their present holders,
 -- otherwise with the last holders that have committed.
 -- It never runs in a caller's transaction.
-SELECT slot, token, REPLACE(owner, X'00', '') AS owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (sqlc.slice(slots)) LIMIT 900;
+SELECT slot, token, REPLACE(owner, X'00', LEFT('-', 0)) AS owner, conn_id, locked_us FROM lockstep_centers WHERE slot IN (sqlc.slice(slots)) LIMIT 900;
 
 -- name: CountCenters :one
 -- CountCenters counts the center rows.

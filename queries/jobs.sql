@@ -2,10 +2,11 @@
 -- off those who have lost the lease: what they send changes nothing.
 
 -- name: LookJob :one
--- LookJob reads the row of a job, without a lock, and the server's clock.
+-- LookJob reads the row of a job, without a lock, the server's clock, and the words of the
+-- session; see internal/rawsql.
 -- It never runs in a caller's transaction.
 SELECT tick_us, done_us, token, owner, started_us, ended_us, took_us, failures, error, next_us,
-  CAST(clock_us() AS SIGNED) AS now_us
+  CAST(clock_us() AS SIGNED) AS now_us, session_words() AS words
 FROM lockstep_jobs WHERE name = sqlc.arg(name);
 
 -- name: MakeJob :exec

@@ -268,15 +268,16 @@ ORDER BY slot LIMIT 9223372036854775807;
 
 -- name: ListTurnstiles :many
 -- ListTurnstiles reads, at READ UNCOMMITTED, who has the turnstiles of a page of keys:
--- the first in their queues.
+-- the first in their queues. Their texts end in spaces: MariaDB's RTRIM may make NULL of
+-- nothing.
 -- It never runs in a caller's transaction.
-SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS since_us FROM lockstep_leases
+SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases
 WHERE name > sqlc.arg(after) AND slot = -1 AND guards > 0 ORDER BY name LIMIT ?;
 
 -- name: InspectTurnstile :one
 -- InspectTurnstile reads, at READ UNCOMMITTED, who has the turnstile of a key.
 -- It never runs in a caller's transaction.
-SELECT name, RTRIM(owner) AS owner, RTRIM(note) AS note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
+SELECT name, owner, note, conn_id, expires_us AS since_us FROM lockstep_leases WHERE name = sqlc.arg(name) AND slot = -1 AND guards > 0;
 
 -- name: IdleLeases :many
 -- IdleLeases reads, without a lock, a page of the rows that expired longer ago than the
@@ -330,11 +331,3 @@ FROM lockstep_leases WHERE name = 'lockstep:epoch' AND slot = -2;
 INSERT IGNORE INTO lockstep_leases (name, slot, owner, holds, token, ttl_us, expires_us, used_for, guards)
 SELECT 'lockstep:epoch', -2, sqlc.arg(id), LEFT('-', 0), 0, 0,
   clock_us() - CAST(sqlc.arg(age_us) AS SIGNED), 1, 0 FROM DUAL;
-
--- name: ServerClock :one
--- ServerClock reads the server's clock and version. The version begins with the words
--- autocommit=0 or character_set_connection if the session has that.
--- It never runs in a caller's transaction.
-SELECT CAST(clock_us() AS SIGNED) AS now_us,
-  CONCAT(LEFT('autocommit=0 ', 13 * (1 - @@autocommit)),
-    LEFT('character_set_connection ', 25 * (@@character_set_client <> @@character_set_connection)), VERSION()) AS version;

@@ -85,7 +85,7 @@ SELECT name FROM lockstep_locks WHERE name IN (sqlc.slice(names)) LIMIT 900;
 -- NamedHolders reads the rows of the names: at READ UNCOMMITTED with their present
 -- holders, otherwise with the last holders that have committed.
 -- It never runs in a caller's transaction.
-SELECT name, token, REPLACE(owner, X'00', '') AS owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (sqlc.slice(names)) LIMIT 900;
+SELECT name, token, REPLACE(owner, X'00', LEFT('-', 0)) AS owner, conn_id, locked_us FROM lockstep_locks WHERE name IN (sqlc.slice(names)) LIMIT 900;
 
 -- name: IdleNamed :many
 -- IdleNamed locks a batch of rows that nobody holds, and that were last locked longer ago

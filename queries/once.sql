@@ -21,7 +21,7 @@ FROM lockstep_once WHERE name = sqlc.arg(name) LOCK IN SHARE MODE;
 -- other.
 -- It runs in callers' transactions.
 INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
-SELECT CONCAT(X'FF', 'lockstep:seal:', CONNECTION_ID() % 64), '-', '-', 1, 4611686018427387904 FROM DUAL WHERE @@log_bin = 0
+SELECT CONCAT(X'FF', 'lockstep:seal:', MOD(CONNECTION_ID(), 64)), '-', '-', 1, 4611686018427387904 FROM DUAL WHERE @@log_bin = 0
 ON DUPLICATE KEY UPDATE done_us = done_us + 1;
 
 -- name: OnceAnew :execrows

@@ -22,4 +22,4 @@ WHERE name = sqlc.arg(name) AND done_us = sqlc.arg(done_us);
 -- ShardRecords reads the records of all shards in the database, whatever set they are of.
 -- It never runs in a caller's transaction.
 SELECT name, fingerprint, result FROM lockstep_once
-WHERE name >= 'lockstep:shard:' AND name < 'lockstep:shard;';
+WHERE name >= 'lockstep:shard:' AND name < 'lockstep:shard;' LIMIT 9223372036854775807;

@@ -15,14 +15,18 @@
 //
 //   - [ErrTable], [ErrCenters] and [ErrProcedures] of the tables and procedures;
 //   - [ErrPrivilege] of the user;
+//   - [ErrEngine] of what is neither MySQL nor MariaDB;
 //   - [ErrServer], [ErrSysdateIsNow], [ErrBinlog] and [ErrMultiPrimary] of the server;
-//   - [ErrAutocommit] and [ErrCharset] of the session;
+//   - [ErrSession] of the session, [ErrAutocommit] and [ErrCharset] among them;
 //   - [ErrProxy] of a proxy.
+//
+// [Advisory] tells findings with which locks hold from those with which a program must not
+// start.
 //
 // [CheckCluster] looks only for a cluster of several primaries.
 //
 // # What it is not
 //
-// It is no migration tool: Install changes no table that exists. It takes no locks; see
+// It is no migration tool: Install changes no table that exists, and refuses one that is wrong. It takes no locks; see
 // package txlock.
 package schema

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"log"
+	"net/http"
 
 	"github.com/dca00107/lockstep/schema"
 )
@@ -27,11 +28,20 @@ func ExampleInstall() {
 func ExampleCheck() {
 	err := schema.Check(ctx, db)
 	switch {
-	case errors.Is(err, schema.ErrTable):
-		log.Fatal(err) // the migration has not run
+	case schema.Advisory(err):
+		log.Print(err) // locks hold nevertheless
 	case err != nil:
-		log.Print(err) // each finding has its remedy
+		log.Fatal(err) // each finding has its remedy
 	}
+}
+
+// A readiness probe answers whether locks would hold.
+func ExampleAdvisory() {
+	http.HandleFunc("/ready", func(w http.ResponseWriter, r *http.Request) {
+		if err := schema.Check(r.Context(), db); err != nil && !schema.Advisory(err) {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
 }
 
 // Shared leases can't work on a cluster of several primaries.

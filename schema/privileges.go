@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -22,7 +23,7 @@ func denied(err error) bool {
 		return false
 	}
 	switch server.Number {
-	case 1044, 1045, 1142, 1143, 1227, 1370: // ER_DBACCESS_DENIED, ER_ACCESS_DENIED, ER_TABLEACCESS_DENIED, ER_COLUMNACCESS_DENIED, ER_SPECIFIC_ACCESS_DENIED, ER_PROCACCESS_DENIED
+	case 1044, 1142, 1143, 1227, 1370: // ER_DBACCESS_DENIED, ER_TABLEACCESS_DENIED, ER_COLUMNACCESS_DENIED, ER_SPECIFIC_ACCESS_DENIED, ER_PROCACCESS_DENIED; 1045 is a wrong password
 		return true
 	}
 	return false
@@ -60,16 +61,60 @@ func needs(table string) []string {
 	return []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 }
 
+// privileges looks for what the user may do with the tables that are right. What the server
+// says of the columns, and one EXPLAIN for DELETE, are enough if nothing is missing.
+func (c *checking) privileges(ctx context.Context, right []table) (problem, err error) {
+	if len(right) == 0 || !slices.ContainsFunc(right, c.lacks) && c.mayDelete(ctx, right) {
+		return nil, nil
+	}
+	var found []error
+	for _, t := range right {
+		problem, err := c.checkPrivileges(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, problem)
+	}
+	return errors.Join(found...), nil
+}
+
+// lacks tells whether, by what the server says, a privilege on a column is missing.
+func (c *checking) lacks(t table) bool {
+	for _, col := range t.columns {
+		has := c.seen.tables[t.name].columns[col.name].privileges
+		if !strings.Contains(has, "select") || !strings.Contains(has, "insert") || !t.isKey(col.name) && !strings.Contains(has, "update") {
+			return true
+		}
+	}
+	return false
+}
+
+func (t table) isKey(column string) bool {
+	return strings.Contains(","+t.primary+",", ","+column+",")
+}
+
+// mayDelete tells whether the user may delete rows, by one statement, which does nothing.
+func (c *checking) mayDelete(ctx context.Context, right []table) bool {
+	var names []string
+	for _, t := range right {
+		if slices.Contains(needs(t.name), "DELETE") {
+			names = append(names, t.name)
+		}
+	}
+	all := strings.Join(names, ", ")
+	return all == "" || query(ctx, c.conn, "EXPLAIN DELETE "+all+" FROM "+all+" WHERE 1 = 0") == nil
+}
+
 // checkPrivileges sends EXPLAIN for one statement of each kind. The server refuses it as
 // it would refuse the statement: so nothing is executed, and the server itself judges
 // roles, wildcards and privileges of columns. A read-only server may refuse it for being
 // read-only; then the privilege isn't judged.
-func checkPrivileges(ctx context.Context, db *sql.DB, t table) (problem, err error) {
+func (c *checking) checkPrivileges(ctx context.Context, t table) (problem, err error) {
 	var names, assignments []string
-	for _, c := range t.columns {
-		names = append(names, c.name)
-		if !strings.Contains(","+t.primary+",", ","+c.name+",") {
-			assignments = append(assignments, c.name+" = "+c.name)
+	for _, col := range t.columns {
+		names = append(names, col.name)
+		if !t.isKey(col.name) {
+			assignments = append(assignments, col.name+" = "+col.name)
 		}
 	}
 	columns := strings.Join(names, ", ")
@@ -82,7 +127,7 @@ func checkPrivileges(ctx context.Context, db *sql.DB, t table) (problem, err err
 	var missing []string
 	var refused []error
 	for _, privilege := range needs(t.name) {
-		err := query(ctx, db, "EXPLAIN "+statements[privilege])
+		err := query(ctx, c.conn, "EXPLAIN "+statements[privilege])
 		switch {
 		case denied(err):
 			missing, refused = append(missing, privilege), append(refused, err)
@@ -94,15 +139,11 @@ func checkPrivileges(ctx context.Context, db *sql.DB, t table) (problem, err err
 	if missing == nil {
 		return nil, nil
 	}
-	to, err := grantee(ctx, db)
-	if err != nil {
-		return nil, err
-	}
-	return fmt.Errorf("%w on %s: GRANT %s ON %s TO %s: %w", ErrPrivilege, t.name, strings.Join(missing, ", "), t.name, to, errors.Join(refused...)), nil
+	return fmt.Errorf("%w on %s: GRANT %s ON %s TO %s: %w", ErrPrivilege, t.name, strings.Join(missing, ", "), t.name, quoted(c.user), errors.Join(refused...)), nil
 }
 
 // query sends a statement, and reads its rows.
-func query(ctx context.Context, db *sql.DB, statement string) (err error) {
+func query(ctx context.Context, db querier, statement string) (err error) {
 	rows, err := db.QueryContext(ctx, statement)
 	if err != nil {
 		return err
@@ -124,9 +165,14 @@ func grantee(ctx context.Context, db *sql.DB) (string, error) {
 	if err := db.QueryRowContext(ctx, "SELECT CURRENT_USER()").Scan(&account); err != nil {
 		return "", fmt.Errorf("schema: look at the user: %w", err)
 	}
+	return quoted(account), nil
+}
+
+// quoted quotes an account.
+func quoted(account string) string {
 	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 	at := strings.LastIndexByte(account, '@')
-	return quote(account[:at]) + "@" + quote(account[at+1:]), nil
+	return quote(account[:max(at, 0)]) + "@" + quote(account[at+1:])
 }
 
 // refused returns the error of a statement of Install that the user may not send.
@@ -136,17 +182,4 @@ func refused(ctx context.Context, db *sql.DB, statement string, err error) error
 		return fmt.Errorf("schema: install %q: %w: %w", statement, ErrPrivilege, err)
 	}
 	return fmt.Errorf("schema: install %q: %w: GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON the database TO %s: %w", statement, ErrPrivilege, to, err)
-}
-
-// done tells whether a statement of Install has nothing to do, since its table or the center
-// rows exist. What can't be seen counts as missing. It locks nothing, while to insert rows
-// that exist waits for whoever holds one of them, and lets others wait for the rest.
-func done(ctx context.Context, db *sql.DB, statement string) bool {
-	if created := createTable.FindStringSubmatch(statement); created != nil {
-		var n int
-		err := db.QueryRowContext(ctx, `SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?`, created[1]).Scan(&n)
-		return err == nil && n == 1
-	}
-	problem, err := checkCenters(ctx, db)
-	return problem == nil && err == nil
 }

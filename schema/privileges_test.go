@@ -2,8 +2,11 @@ package schema_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/schema"
@@ -86,5 +89,19 @@ func TestCheckOnReadOnlyServer(t *testing.T) {
 		db.Exec(t, "SET GLOBAL read_only = ON")
 		defer db.Exec(t, "SET GLOBAL read_only = OFF") // so that the database can be dropped
 		demand(t, schema.Check(t.Context(), db.Connect(t)), nil)
+	})
+}
+
+// TestWrongPassword proves that a user who isn't let in is not told to grant something.
+func TestWrongPassword(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		wrong := testdb.Open(t, engine).Connect(t, func(c *mysql.Config) { c.Passwd += "x" })
+		for what, err := range map[string]error{"Check": schema.Check(t.Context(), wrong), "Install": schema.Install(t.Context(), wrong)} {
+			_, missing := schema.MissingPrivilege(err)
+			var server *mysql.MySQLError
+			if !errors.As(err, &server) || server.Number != 1045 || missing || errors.Is(err, schema.ErrPrivilege) {
+				t.Errorf("%s: %v, privilege %t", what, err, missing)
+			}
+		}
 	})
 }

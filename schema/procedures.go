@@ -39,41 +39,21 @@ func Procedures() ([]string, error) {
 	return all, nil
 }
 
-// lookForProcedures returns the procedures that there should be, and the bodies of those
-// that the user may see, by name. It returns nothing for MariaDB, which needs none.
-func lookForProcedures(ctx context.Context, db *sql.DB) (wanted []procedure, found map[string]sql.NullString, err error) {
-	version, err := versionOf(ctx, db)
-	if err != nil {
-		return nil, nil, err
-	}
-	if strings.Contains(version, "MariaDB") {
-		return nil, nil, nil
+// wanted returns the procedures that there should be: none on MariaDB, which needs none.
+func (s *seen) wanted() (all []procedure, err error) {
+	if s.mariaDB {
+		return nil, nil
 	}
 	statements, err := Procedures()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, s := range statements {
 		if p := createProcedure.FindStringSubmatch(s); p != nil {
-			wanted = append(wanted, procedure{name: p[1], create: s, body: p[2]})
+			all = append(all, procedure{name: p[1], create: s, body: p[2]})
 		}
 	}
-	rows, err := db.QueryContext(ctx, `SELECT routine_name, routine_definition FROM information_schema.routines
-		WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep%' LIMIT 1000`)
-	if err != nil {
-		return nil, nil, fmt.Errorf("schema: look at the procedures: %w", err)
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	found = make(map[string]sql.NullString)
-	for rows.Next() {
-		var name string
-		var body sql.NullString
-		if err := rows.Scan(&name, &body); err != nil {
-			return nil, nil, fmt.Errorf("schema: look at the procedures: %w", err)
-		}
-		found[name] = body
-	}
-	return wanted, found, rows.Err()
+	return all, nil
 }
 
 // differs tells whether the procedure on the server has another body. White space doesn't
@@ -85,13 +65,13 @@ func (p procedure) differs(body sql.NullString) bool {
 
 // installProcedures makes the missing procedures, and replaces those with another body. If
 // the server refuses that, locks work without, and Check says so.
-func installProcedures(ctx context.Context, db *sql.DB) error {
-	wanted, found, err := lookForProcedures(ctx, db)
+func (s *seen) installProcedures(ctx context.Context, db *sql.DB) error {
+	wanted, err := s.wanted()
 	if err != nil {
 		return err
 	}
 	for _, p := range wanted {
-		body, exists := found[p.name]
+		body, exists := s.procedures[p.name]
 		switch {
 		case !exists:
 			_, err = db.ExecContext(ctx, p.create)
@@ -125,33 +105,34 @@ func (p procedure) replace(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// checkProcedures calls each procedure without arguments, which the server refuses, if it
-// has the procedure and the user may call it, before anything is executed.
-func checkProcedures(ctx context.Context, db *sql.DB) (problem, err error) {
-	wanted, found, err := lookForProcedures(ctx, db)
-	if err != nil {
+// procedures looks for those that are missing, and calls one without arguments: if the user
+// may call it, the server refuses that before anything is executed. Who may call none doesn't
+// learn whether there is one.
+func (c *checking) procedures(ctx context.Context) (problem, err error) {
+	wanted, err := c.seen.wanted()
+	if err != nil || wanted == nil {
 		return nil, err
 	}
 	var problems []string
 	for _, p := range wanted {
-		err := query(ctx, db, "CALL "+p.name+"()")
-		var server *mysql.MySQLError
-		switch {
-		case err == nil, errors.As(err, &server) && server.Number == 1318: // ER_SP_WRONG_NO_OF_ARGS
-			if err == nil || p.differs(found[p.name]) {
-				problems = append(problems, p.name+" is not that of this version")
-			}
-		case errors.As(err, &server) && server.Number == 1305: // ER_SP_DOES_NOT_EXIST
-			problems = append(problems, p.name+" is missing")
-		case denied(err):
-			cure, _ := MissingPrivilege(err)
-			return fmt.Errorf("%w that this user may call: locks take one round trip more: %s: %w", ErrProcedures, cure, err), nil
-		default:
-			return nil, fmt.Errorf("schema: look at the procedure %s: %w", p.name, err)
+		if body, exists := c.seen.procedures[p.name]; !exists {
+			problems = append(problems, p.name+" is missing, or this user may not call it")
+		} else if p.differs(body) {
+			problems = append(problems, p.name+" is not that of this version")
 		}
 	}
-	if problems == nil {
+	err = query(ctx, c.conn, "CALL "+wanted[0].name+"()")
+	cure, missing := MissingPrivilege(err)
+	var server *mysql.MySQLError
+	switch {
+	case missing && len(problems) == len(wanted):
+		return advice{fmt.Errorf("%w that this user may call: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, if nobody has, and %s: %w", ErrProcedures, cure, err)}, nil
+	case missing && problems == nil:
+		return advice{fmt.Errorf("%w that this user may call: locks take one round trip more: %s: %w", ErrProcedures, cure, err)}, nil
+	case err != nil && !missing && !errors.As(err, &server): // of the server's, 1318 says that it is there, and 1305 that it isn't
+		return nil, fmt.Errorf("schema: look at the procedures: %w", err)
+	case problems == nil:
 		return nil, nil
 	}
-	return fmt.Errorf("%w of this version: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, or the DDL in schema.FS: %s", ErrProcedures, strings.Join(problems, ", ")), nil
+	return advice{fmt.Errorf("%w of this version: locks take one round trip more: run schema.Install as a user with CREATE ROUTINE and ALTER ROUTINE on the database, or the DDL in schema.FS: %s", ErrProcedures, strings.Join(problems, ", "))}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -16,30 +17,34 @@ import (
 // hold through it, or not all that comes with them.
 var ErrProxy = errors.New("schema: a proxy that locks don't hold through, see docs/proxies.md")
 
-// checkProxy finds a proxy that does with statements what a lock doesn't survive. It asks for
+// proxy finds a proxy that does with statements what a lock doesn't survive. It asks for
 // the session and for a number that no server gives twice, outside of a transaction and in
-// one, in plain reads and in one that locks. The texts have no @, for which ProxySQL would
-// leave the session with its client.
-func checkProxy(ctx context.Context, db *sql.DB) (problem, err error) {
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
-	}
-	defer func() { err = errors.Join(err, closed(conn.Close())) }()
+// one, in plain reads and in one that locks.
+func (c *checking) proxy(ctx context.Context) (problem, err error) {
 	var asked witness
-	if err := asked.ask(ctx, conn, plainRead); err != nil {
-		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
+	readAll := func() error {
+		return asked.ask(ctx, c.conn, readFacts, &c.version, &c.user, &c.slept, &c.moved, &c.seesOwnID)
 	}
-	if err := asked.inTransaction(ctx, conn); lost(ctx, err) {
+	if err := readAll(); err != nil {
+		return nil, fmt.Errorf("schema: look at the server: %w", notUnderstood(err))
+	}
+	if !c.seesOwnID {
+		return nil, ErrEngine // what else such an engine answers says nothing
+	}
+	if err := asked.inTransaction(ctx, c.conn); lost(ctx, err) {
 		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
 	} else if err != nil {
 		return fmt.Errorf("%w: a transaction that does nothing has failed: %w", ErrProxy, err), nil
 	}
-	if err := asked.ask(ctx, conn, plainRead); err != nil {
+	if err := readAll(); err != nil {
 		return nil, fmt.Errorf("schema: look for a proxy: %w", err)
 	}
-	found := errors.Join(asked.problem(), checkHints(ctx, conn))
-	sharing, err := checkSharing(ctx, conn)
+	found := asked.problem()
+	if strings.Contains(c.version, "MariaDB") {
+		return found, nil
+	}
+	found = errors.Join(found, checkHints(ctx, c.conn))
+	sharing, err := checkSharing(ctx, c.conn)
 	return errors.Join(found, sharing), err
 }
 
@@ -49,9 +54,10 @@ const plainRead = "SELECT CONNECTION_ID(), UUID_SHORT()"
 // witness has what was answered.
 type witness struct{ sessions, numbers []uint64 }
 
-func (w *witness) ask(ctx context.Context, db Queryer, query string) error {
+// ask sends a query that begins as plainRead does.
+func (w *witness) ask(ctx context.Context, db Queryer, query string, more ...any) error {
 	var session, number uint64
-	if err := db.QueryRowContext(ctx, query).Scan(&session, &number); err != nil {
+	if err := db.QueryRowContext(ctx, query).Scan(append([]any{&session, &number}, more...)...); err != nil {
 		return err
 	}
 	w.sessions, w.numbers = append(w.sessions, session), append(w.numbers, number)
@@ -68,7 +74,7 @@ func (w *witness) inTransaction(ctx context.Context, conn *sql.Conn) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT lockstep_check"); err != nil {
 		return err
 	}
-	for _, query := range []string{plainRead, plainRead + " FOR UPDATE", plainRead} {
+	for _, query := range []string{plainRead, plainRead + " FOR UPDATE"} {
 		if err := w.ask(ctx, tx, query); err != nil {
 			return err
 		}
@@ -92,8 +98,7 @@ func (w *witness) problem() error {
 	return nil
 }
 
-// checkHints finds out whether a hint reaches MySQL. MariaDB has neither such hints nor the
-// variable, and refuses this.
+// checkHints finds out whether a hint reaches MySQL.
 func checkHints(ctx context.Context, conn *sql.Conn) error {
 	var ignored bool
 	err := conn.QueryRowContext(ctx, "SELECT /*+ SET_VAR(max_execution_time=86400000) */ @@max_execution_time <> 86400000").Scan(&ignored)

@@ -24,14 +24,20 @@ var FS embed.FS
 const Centers = 65536
 
 // Install creates the missing tables and the center rows. It may be repeated, and many
-// processes may run it at the same time: it doesn't change what exists. Unless all exists
-// already, it needs the privilege CREATE, which the locks themselves don't need. On MySQL
-// it also makes the procedures, and replaces those with another body, if it has the
-// privileges CREATE ROUTINE and ALTER ROUTINE. Locks work without; see ErrProcedures. DDL
-// commits implicitly, so Install takes a pool and never a transaction. It returns the
-// server's error for the statement that failed, and ErrPrivilege, with the GRANT to run,
-// if a privilege is missing. Run it again to go on from there.
+// processes may run it at the same time: it doesn't change what exists. If a table exists and
+// isn't as the DDL has it, or a view has its name, Install returns ErrTable, with the
+// statement that mends it, and changes nothing. Unless all exists already, it needs the
+// privilege CREATE, which the locks themselves don't need. On MySQL it also makes the
+// procedures, and replaces those with another body, if it has the privileges CREATE ROUTINE
+// and ALTER ROUTINE. Locks work without; see ErrProcedures. DDL commits implicitly, so
+// Install takes a pool and never a transaction. It returns the server's error for the
+// statement that failed, and ErrPrivilege, with the GRANT to run, if a privilege is missing.
+// Run it again to go on from there. It returns ErrEngine, and makes nothing, if the server is
+// neither MySQL nor MariaDB.
 func Install(ctx context.Context, db *sql.DB) error {
+	if ctx == nil {
+		return errors.New("schema: Install needs a context, got nil")
+	}
 	if db == nil {
 		return fmt.Errorf("schema: Install needs a *sql.DB, got nil")
 	}
@@ -39,8 +45,19 @@ func Install(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
+	if err := checkEngine(ctx, db); err != nil {
+		return err
+	}
+	tables, err := expected()
+	if err != nil {
+		return err
+	}
+	there, err := compared(ctx, db, tables, false)
+	if err != nil {
+		return err
+	}
 	for _, s := range statements {
-		if done(ctx, db, s) {
+		if there.done(ctx, db, s) {
 			continue
 		}
 		if err := execute(ctx, db, s); denied(err) {
@@ -49,7 +66,38 @@ func Install(ctx context.Context, db *sql.DB) error {
 			return fmt.Errorf("schema: install %q: %w", firstLine(s), err)
 		}
 	}
-	return installProcedures(ctx, db)
+	if err := there.installProcedures(ctx, db); err != nil || len(there.tables) == len(tables) {
+		return err
+	}
+	_, err = compared(ctx, db, tables, true)
+	return err
+}
+
+// compared looks at the tables, and returns an error for those that are wrong, and, if all
+// should be there, those that are missing.
+func compared(ctx context.Context, db *sql.DB, tables []table, all bool) (*seen, error) {
+	there, err := look(ctx, db, tables)
+	if err != nil {
+		return nil, err
+	}
+	var found []error
+	for _, t := range tables {
+		if there.tables[t.name] != nil || all {
+			found = append(found, there.compare(t))
+		}
+	}
+	return there, errors.Join(found...)
+}
+
+// done tells whether a statement of Install has nothing to do, since its table or the center
+// rows exist. What can't be seen counts as missing. It locks nothing, while to insert rows
+// that exist waits for whoever holds one of them, and lets others wait for the rest.
+func (s *seen) done(ctx context.Context, db *sql.DB, statement string) bool {
+	if created := createTable.FindStringSubmatch(statement); created != nil {
+		return s.tables[created[1]] != nil
+	}
+	problem, err := checkCenters(ctx, db)
+	return problem == nil && err == nil
 }
 
 // execute sends a statement that may be repeated, and repeats it after a deadlock with

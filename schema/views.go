@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -25,12 +26,15 @@ func Views(mariaDB bool) ([]string, error) {
 // commits implicitly, so it takes a pool. It returns the server's error for the statement
 // that failed, and ErrPrivilege, with the GRANT to run, if a privilege is missing.
 func InstallViews(ctx context.Context, db *sql.DB) error {
+	if ctx == nil {
+		return errors.New("schema: InstallViews needs a context, got nil")
+	}
 	if db == nil {
 		return fmt.Errorf("schema: InstallViews needs a *sql.DB, got nil")
 	}
-	version, err := versionOf(ctx, db)
-	if err != nil {
-		return err
+	var version string
+	if err := db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
+		return fmt.Errorf("schema: look at the server's version: %w", err)
 	}
 	maria := strings.Contains(version, "MariaDB")
 	statements, err := Views(maria)

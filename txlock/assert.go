@@ -40,7 +40,7 @@ func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
 	}
 	book, guarded, reply := guard.Ask(ctx, tx)
 	if book == nil {
-		open, err := fault.TransactionOpen(reply)
+		open, err := openBy(tx, reply)
 		switch {
 		case guarded || err == nil && !open:
 			err = ErrNoTransaction

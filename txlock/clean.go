@@ -3,6 +3,7 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,6 +27,9 @@ const cleanBatch = 500
 // It returns ErrInvalidOption for a time that is not positive, ErrSchema,
 // ErrReadOnly, ErrDeadlock and the errors of the driver.
 func Clean(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error) {
+	if ctx == nil {
+		return 0, errors.New("txlock: Clean needs a context, got nil")
+	}
 	if db == nil {
 		return 0, fmt.Errorf("clean: the *sql.DB is nil")
 	}
@@ -33,7 +37,7 @@ func Clean(ctx context.Context, db *sql.DB, olderThan time.Duration) (int, error
 		return 0, fmt.Errorf("%w: Clean(%v): the time must be positive", ErrInvalidOption, olderThan)
 	}
 	return inBatches(ctx, db, "clean", func(tx *sql.Tx, _ []byte) ([][]byte, error) {
-		return queries.IdleNamed(ctx, tx, gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: cleanBatch})
+		return queries.IdleNamed(ctx, rawsql.Scanning(tx), gen.IdleNamedParams{IdleUs: olderThan.Microseconds(), Limit: cleanBatch})
 	}, queries.DeleteNamed)
 }
 

@@ -37,12 +37,20 @@ func commit(ctx context.Context, s *Scope) error {
 	return err
 }
 
+// ofCommit is inside.Lock.Outcome.
+func ofCommit(s *Scope, err error) error {
+	if s.book != nil { // the guarded connection has judged it
+		return err
+	}
+	return fault.Outcome(err)
+}
+
 // final is inside.Lock.Final. The error alone doesn't tell, since a statement before the one
 // that has failed may have committed. On a guarded pool the book knows; for a plain one see
 // mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement
 // that was running, nor of those before it.
 func final(ctx context.Context, s *Scope, err error) error {
-	if s.book != nil && fault.LostConnection(err) && !errors.Is(err, ErrTxDoomed) {
+	if s.book != nil && fault.LostConnection(err) && !errors.Is(err, ErrTxDoomed) && !errors.Is(err, ErrUnknownOutcome) {
 		err = errors.Join(s.book.Err(), err) // a statement of the program has lost it
 	}
 	if !Retryable(err) {

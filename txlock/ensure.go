@@ -3,6 +3,7 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,6 +26,9 @@ import (
 // It waits for nobody who holds one of the keys. It returns ErrInvalidKey,
 // ErrSchema and ErrReadOnly, and the errors of the driver.
 func Ensure(ctx context.Context, db *sql.DB, keys ...Key) error {
+	if ctx == nil {
+		return errors.New("txlock: Ensure needs a context, got nil")
+	}
 	if db == nil {
 		return fmt.Errorf("ensure: the *sql.DB is nil")
 	}

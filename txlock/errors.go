@@ -30,6 +30,12 @@ var (
 	// such as DDL has committed it and so freed the locks. On a guarded pool a
 	// transaction that was rolled back takes no more statements.
 	ErrTxDoomed = fault.ErrTxDoomed
+	// ErrUnknownOutcome is returned when a COMMIT was sent and not answered, by an error
+	// that says what became of it: the transaction was committed, or rolled back, or the
+	// server is about to do one of them. It is never Retryable, and no ErrTxDoomed. Run the
+	// transaction again only where it can tell that its work is done: under a key of Once,
+	// or by the Version of what it changes.
+	ErrUnknownOutcome = fault.ErrUnknownOutcome
 	// ErrConflict is returned by an optimistic lock when the version has
 	// changed. The transaction goes on, but should be rolled back.
 	ErrConflict = fault.ErrConflict
@@ -85,7 +91,6 @@ var (
 // Retryable tells whether the same transaction, started again from its
 // beginning, may succeed: the server has rolled it back for a reason that passes,
 // or it was behind. A transaction that a statement has committed, a cancelled
-// context, a busy lock, a connection lost in COMMIT, and a COMMIT that Group Replication
-// has refused, whose outcome nobody knows, are not retryable, nor is the
-// conflict of a version from before the transaction.
+// context, a busy lock, a COMMIT of which nobody knows the outcome (ErrUnknownOutcome), and
+// the conflict of a version from before the transaction are not retryable.
 func Retryable(err error) bool { return fault.Retryable(err) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // answered is the server's error of a number, wrapped as a program might.
@@ -40,7 +41,7 @@ func faulty(t *testing.T, version string) (*Scope, *sql.Tx, sqlmock.Sqlmock) {
 	mock.ExpectBegin()
 	open := &mysql.MySQLError{Number: 1568}
 	mock.ExpectExec(rawsql.Probe).WillReturnError(open)
-	mock.ExpectQuery(rawsql.Facts).WillReturnRows(sqlmock.NewRows([]string{"v", "c", "r", "n"}).AddRow(version, 7, 0, "mock/3306/"+t.Name()))
+	mock.ExpectQuery(rawsql.Facts).WillReturnRows(sqlmock.NewRows(make([]string, session.Columns)).AddRow(session.Reply(version, "mock/3306/"+t.Name())...))
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -9,21 +9,29 @@ import (
 // Fold makes one key of all strings that a column takes for one row: keys are compared byte
 // by byte, and a column by its collation, in which "Bob" and "bob" may be equal. It is for
 // families of NewFamily whose identifiers are strings, and takes the name of the column's
-// collation, "utf8mb4_0900_ai_ci". Blanks at the end are cut off where the collation pads
-// (PAD SPACE); letters become small where it ignores case.
+// collation, "utf8mb4_0900_ai_ci". Fold cuts off blanks at the end where the collation pads
+// (PAD SPACE), and makes letters small where it ignores case.
 //
-// What it can't fold exactly as the server compares it makes a key that every call refuses
-// with ErrInvalidKey: all but printable ASCII, unless the collation is a binary one; a
-// blank at the end under a collation that doesn't pad, which columns of CHAR drop and
-// others keep; anything under a collation that Fold doesn't know, as those of one language
-// are. A column that needs none of this is VARBINARY, or VARCHAR under a binary collation
-// that doesn't pad: utf8mb4_0900_bin of MySQL, utf8mb4_nopad_bin of MariaDB.
+// A string that Fold can't fold exactly as the server compares it makes a key that every
+// call refuses with ErrInvalidKey: all but printable ASCII, unless the collation is a binary
+// one; and a blank at the end under a collation that doesn't pad, which columns of CHAR drop
+// and others keep. So does every string under a collation that Fold doesn't know, such as
+// those of one language. A column that needs none of this is VARBINARY, or VARCHAR under a
+// binary collation that doesn't pad: utf8mb4_0900_bin of MySQL, utf8mb4_nopad_bin of
+// MariaDB; its family has Exact.
 //
-// The default is no folding: strings are equal byte by byte. All programs that share a
-// family fold it in one way.
+// All programs that share a family fold it in one way. Family.CheckColumns compares that
+// with the table.
 func Fold(collation string) FamilyOption {
 	return func(o *familyOptions) { o.folds, o.collation = true, collation }
 }
+
+// Exact makes a key of each text as it is: two texts of other bytes have two keys. It is for
+// columns that compare bytes, VARBINARY for example, and for texts of which the program
+// knows that each has one spelling, such as the codes of an enumeration. Over any other
+// column it would give one row several keys, which don't exclude each other: "Bob" and
+// "bob". Family.CheckColumns compares it with the table.
+func Exact(o *familyOptions) { o.exact = true }
 
 // folding is how a collation compares.
 type folding struct {
@@ -48,16 +56,24 @@ var foldings = map[folding][]string{
 	},
 }
 
-// fold returns a function that folds a text, or says why it can't.
-func (o *familyOptions) fold(id reflect.Type) func(text string) (folded, bad string) {
+// fold returns a function that folds a text, or says why it can't. Stringer says that the
+// identifiers write themselves.
+func (o *familyOptions) fold(id reflect.Type, stringer bool) func(text string) (folded, bad string) {
 	none := func(bad string) func(string) (string, string) {
 		return func(text string) (string, string) { return text, bad }
 	}
-	if !o.folds {
-		return none("")
-	}
-	if id == nil || id.Kind() != reflect.String {
+	switch {
+	case o.folds && (stringer || id.Kind() != reflect.String):
 		return none("Fold is for families of strings that NewFamily makes")
+	case o.folds && o.exact:
+		return none("Fold and Exact are two ways to compare texts: leave one of them out")
+	case !o.folds && !o.exact && hasTexts(id):
+		if stringer {
+			return none("the family says nothing of how the columns compare its texts: make it with txlock.Exact if they compare bytes, as VARBINARY does, or write a fixed spelling by String")
+		}
+		return none(`the family says nothing of how the column compares its texts, to which Bob and bob may be one row: make it with txlock.Fold("utf8mb4_0900_ai_ci"), naming the collation of the column, or with txlock.Exact if the column compares bytes, as VARBINARY does`)
+	case !o.folds:
+		return none("")
 	}
 	for f, names := range foldings {
 		if slices.Contains(names, o.collation) {
@@ -65,6 +81,25 @@ func (o *familyOptions) fold(id reflect.Type) func(text string) (folded, bad str
 		}
 	}
 	return none("Fold doesn't know the collation " + o.collation + ": make the column VARBINARY, or VARCHAR with a binary collation")
+}
+
+// hasTexts reports whether identifiers of this type have, or may have, texts in them: all
+// but integers, UUIDs, and what is made of these alone.
+func hasTexts(id reflect.Type) bool {
+	switch {
+	case id.Kind() >= reflect.Bool && id.Kind() <= reflect.Uintptr: // and the integers
+		return false
+	case id.Kind() == reflect.Array:
+		return hasTexts(id.Elem())
+	case id.Kind() == reflect.Struct:
+		for i := range id.NumField() {
+			if hasTexts(id.Field(i).Type) {
+				return true
+			}
+		}
+		return false
+	}
+	return true
 }
 
 func (f folding) fold(text string) (folded, bad string) {

@@ -3,6 +3,7 @@ package txlock
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -145,4 +146,88 @@ func compareFolds(t *testing.T, db *testdb.DB, f folding, collation string) bool
 		}
 	}
 	return true
+}
+
+// foldPairs are texts that collations take for one, and the like that some of them don't.
+var foldPairs = [][2]string{
+	{"a", "A"}, {"abc", "aBC"}, {"i", "I"}, {"a", "b"}, {"_", "-"}, {"a b", "ab"}, // case, and none
+	{"a", "a "}, {"a", "a   "}, {"A", "a "}, {"a", " a"}, {"a b", "a  b"}, {"a\t", "a"}, {"a\n", "a"}, {"a\u00a0", "a"}, {"a\u3000", "a"}, // blanks
+	{"e", "é"}, {"E", "é"}, {"o", "ö"}, {"ö", "Ö"}, {"oe", "ö"}, {"n", "ñ"}, {"l", "ł"}, {"o", "ø"}, {"d", "đ"}, // accents
+	{"ss", "ß"}, {"s", "ß"}, {"ß", "ẞ"}, {"straße", "STRASSE"}, // sharp s
+	{"ae", "æ"}, {"AE", "æ"}, {"oe", "œ"}, {"fi", "ﬁ"}, {"ffl", "ﬄ"}, {"dz", "ǆ"}, {"ij", "ĳ"}, {"th", "þ"}, // ligatures
+	{"a", "ａ"}, {"A", "ａ"}, {"1", "１"}, {"ｱ", "ア"}, {"-", "－"}, // width
+	{"あ", "ア"}, {"か", "が"}, {"は", "ぱ"}, {"ゃ", "や"}, {"ー", "あ"}, {"ﾊﾟ", "パ"}, // kana
+	{"é", "e\u0301"}, {"e", "e\u0301"}, {"Å", "Å"}, {"å", "a\u030a"}, {"ế", "e\u0302\u0301"}, {"ö\u0304", "o\u0308\u0304"}, // combining
+	{"💔", "💚"}, {"👍", "👍🏽"}, {"❤", "❤\ufe0f"}, {"a", "a💔"}, {"🅰", "a"}, {"𝐚", "a"}, // emoji and beyond 16 bits
+	{"ab", "a\u00adb"}, {"ab", "a\u200bb"}, {"ab", "a\u200db"}, {"ab", "a\x00b"}, {"ab", "a\x01b"}, {"a", "a\u202e"}, {"ab", "\ufeffab"}, {"a", "a\x7f"}, // ignorable
+	{"1", "¹"}, {"1", "①"}, {"1", "१"}, {"1/2", "½"}, {"i", "İ"}, {"i", "ı"}, {"k", "K"}, {"σ", "ς"}, {"Σ", "ς"}, {"е", "e"}, {"ё", "е"}, {"tm", "™"}, // and others
+}
+
+// TestFoldNeverSplits asks the servers which texts each collation takes for one, and
+// demands one key for both or none for one of them.
+func TestFoldNeverSplits(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db, equal, folded := testdb.Open(t, engine), 0, 0
+			for collation := range allFoldings() {
+				family := NewFamily[string]("f", Fold(collation))
+				for _, pair := range equalPairs(t, db, collation) {
+					equal++
+					one, other := family.Key(pair[0]), family.Key(pair[1])
+					if one.Validate() == nil && other.Validate() == nil {
+						folded++
+						if one != other {
+							t.Errorf("%s takes %q for %q, and they have two keys", collation, pair[0], pair[1])
+						}
+					}
+				}
+			}
+			if equal < 200 || folded < 40 {
+				t.Errorf("the server takes %d pairs for one, and %d of them have keys", equal, folded)
+			}
+		})
+	}
+}
+
+func allFoldings() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, names := range foldings {
+			for _, name := range names {
+				if !yield(name) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// equalPairs returns the pairs that the server takes for one. What the character set
+// doesn't have is left out.
+func equalPairs(t *testing.T, db *testdb.DB, collation string) (equal [][2]string) {
+	t.Helper()
+	charset, _, _ := strings.Cut(collation, "_")
+	var all []string
+	for _, pair := range foldPairs {
+		one, other := fmt.Sprintf("_utf8mb4 X'%X'", pair[0]), fmt.Sprintf("_utf8mb4 X'%X'", pair[1])
+		whole := func(text string) string {
+			return " AND HEX(CONVERT(CONVERT(" + text + " USING " + charset + ") USING utf8mb4)) = HEX(" + text + ")"
+		}
+		all = append(all, fmt.Sprintf("CONVERT(%[1]s USING %[3]s) = CONVERT(%[2]s USING %[3]s) COLLATE %[4]s", one, other, charset, collation)+whole(one)+whole(other))
+	}
+	var told string
+	err := db.Admin().QueryRowContext(t.Context(), "SELECT CONCAT("+strings.Join(all, ", ")+")").Scan(&told)
+	if refused := (*mysql.MySQLError)(nil); errors.As(err, &refused) && refused.Number == 1273 {
+		return nil
+	}
+	if err != nil || len(told) != len(foldPairs) {
+		t.Fatal(told, err)
+	}
+	for i, pair := range foldPairs {
+		if told[i] == '1' {
+			equal = append(equal, pair)
+		}
+	}
+	return equal
 }

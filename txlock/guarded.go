@@ -46,6 +46,9 @@ func guarded(base driver.Connector, options ...PoolOption) driver.Connector {
 // around it drops the context of what it hands on, which the error says. A program calls it
 // once, when it starts. It takes a connection of the pool and begins no transaction.
 func CheckGuarded(ctx context.Context, db *sql.DB) (err error) {
+	if ctx == nil {
+		return errors.New("txlock: CheckGuarded needs a context, got nil")
+	}
 	if db == nil {
 		return errors.New("txlock: CheckGuarded needs a *sql.DB, got nil")
 	}

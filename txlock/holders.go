@@ -3,6 +3,7 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,6 +30,9 @@ type Holder struct {
 // is, and needs no privilege but SELECT. It returns ErrInvalidKey and ErrSchema,
 // and the errors of the driver.
 func Holders(ctx context.Context, db *sql.DB, keys ...Key) ([]Holder, error) {
+	if ctx == nil {
+		return nil, errors.New("txlock: Holders needs a context, got nil")
+	}
 	if db == nil {
 		return nil, fmt.Errorf("holders: the *sql.DB is nil")
 	}

@@ -14,6 +14,7 @@ func init() {
 		Confirm:        confirm,
 		Final:          final,
 		Commit:         commit,
+		Outcome:        ofCommit,
 		CompareAndBump: compareAndBump,
 		Asked:          func(key Key) (Key, bool) { return key.unmarked(), key.shared },
 		NewGrant:       newGrant,

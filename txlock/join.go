@@ -3,6 +3,7 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/dca00107/lockstep/gen"
@@ -46,10 +47,14 @@ func OnlyGuarded() JoinOption { return joinOption(func(s *state) { s.onlyGuarded
 //
 // It returns ErrNoTransaction where no transaction is open, ErrTxDoomed where
 // the server has ended it, ErrUnguarded where OnlyGuarded was asked for in vain, and
-// schema.ErrAutocommit or schema.ErrCharset where its session has autocommit = 0 or
-// converts the names of keys, on a guarded pool from its beginning. The transaction goes on
-// as it was.
+// schema.ErrSession where locks don't hold on its session, because of autocommit = 0 for
+// example. On a guarded pool that is so from the beginning of the session; where a statement
+// has changed it since, the next call that locks asks, and returns that. It returns
+// schema.ErrEngine if the server is neither MySQL nor MariaDB. The transaction stays as it was.
 func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
+	if ctx == nil {
+		return nil, errors.New("txlock: Join needs a context, got nil")
+	}
 	if err := fault.NilTx(tx); err != nil {
 		return nil, err
 	}
@@ -62,8 +67,8 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 		if err := book.Err(); err != nil {
 			return nil, fault.Of("join", err, book.Server())
 		}
-		if err := session.Fit(book.Server().Name); err != nil {
-			return nil, fault.Of("join", err, book.Server())
+		if reply != nil {
+			return nil, fault.Of("join", reply, book.Server())
 		}
 		kept := book.Scope(func() guard.Scope { return newJoined(tx, book, book.Server()) })
 		return &kept.(*joined).scope, nil
@@ -72,7 +77,11 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	for _, option := range options {
 		option.toJoin(&wanted)
 	}
-	open, err := fault.TransactionOpen(reply)
+	open, err := openBy(tx, reply)
+	var server guard.Server
+	if err == nil {
+		server, err = introduce(ctx, tx) // before the reply counts: another engine gives others
+	}
 	if err != nil {
 		return nil, fault.Of("join", err, guard.Server{})
 	}
@@ -81,10 +90,6 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	}
 	if !open {
 		return nil, fmt.Errorf("%w: none was begun on this connection, or the server has ended it", ErrNoTransaction)
-	}
-	server, err := introduce(ctx, tx)
-	if err != nil {
-		return nil, fault.Of("join", err, guard.Server{})
 	}
 	j := newJoined(tx, nil, server)
 	for _, option := range options {
@@ -124,14 +129,26 @@ func (j *joined) Committed() {
 // Ended is called by the guarded connection when the transaction ends.
 func (j *joined) Ended(why error) { j.state.ended(why) }
 
-// introduce reads the facts about the server, which guarded connections know.
-func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
-	var version, name string
-	var id uint64
-	var rollbackOnTimeout bool
-	if err := db.QueryRowContext(ctx, rawsql.Facts).Scan(&version, &id, &rollbackOnTimeout, &name); err != nil {
-		return guard.Server{}, err
+// openBy tells from the reply to rawsql.Probe whether a transaction is open. In a *sql.Tx of
+// a plain pool it also looks at the flag of a success.
+func openBy(tx gen.DBTX, reply error) (bool, error) {
+	flag := false
+	if reply == nil { // an error has none, and another goroutine may be sending by now
+		flag, _ = guard.OpenAtLastReply(tx)
 	}
-	server := guard.NewServer(version, id, rollbackOnTimeout, name)
-	return server, session.Fit(name)
+	return fault.TransactionOpen(reply, flag)
+}
+
+// Unanswered is called by the guarded connection when nobody knows whether the transaction
+// was committed.
+func (j *joined) Unanswered(why error) { j.state.doomed(why) }
+
+// introduce asks the session of a plain pool for its facts, which guarded connections know.
+// It returns an error if no lock would hold there.
+func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
+	facts, err := session.Ask(ctx, db)
+	if err == nil {
+		err = facts.Unfit
+	}
+	return guard.NewServer(facts), err
 }

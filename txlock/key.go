@@ -125,6 +125,9 @@ type Family[I comparable] struct {
 	format func(I) string
 	fold   func(text string) (folded, bad string)
 	bad    string
+
+	collation string // by which fold folds, or ""
+	stringer  bool
 }
 
 // FamilyOption is an option of NewFamily.
@@ -134,7 +137,8 @@ type familyOptions struct {
 	hashed    bool
 	namespace *Namespace
 	folds     bool
-	collation string
+	collation string // of Fold
+	exact     bool
 }
 
 // Hashed puts the keys of the family onto the 65,536 center locks, so that they
@@ -147,27 +151,35 @@ func Hashed(o *familyOptions) { o.hashed = true }
 // NewFamily returns the family of the given name, for integers, strings and
 // UUIDs. The name has no colon and doesn't begin with "@". A program uses one name for one
 // family, always hashed or never: a named key and a hashed one don't exclude each other.
+//
+// A family of strings has Fold or Exact, which say when two strings are one record: a
+// column may take "Bob" and "bob" for one row, which would have two keys. Without either of
+// them each of its keys is refused with ErrInvalidKey.
 func NewFamily[I ID](name string, options ...FamilyOption) Family[I] {
-	return newFamily[I](name, func(id I) string { return format(any(id)) }, reflect.TypeFor[I](), options)
+	return newFamily[I](name, func(id I) string { return format(any(id)) }, false, options)
 }
 
 // NewStringerFamily is NewFamily for other comparable identifiers that write themselves by
-// String. What writes nothing is refused as a zero identifier is.
+// String. What writes nothing is refused as a zero identifier is. Identifiers that have more
+// in them than integers, as those with a string or a pointer do, need Exact: those of
+// one record write one text.
 func NewStringerFamily[I interface {
 	comparable
 	fmt.Stringer
 }](name string, options ...FamilyOption) Family[I] {
-	return newFamily[I](name, func(id I) string { return id.String() }, nil, options)
+	return newFamily[I](name, func(id I) string { return id.String() }, true, options)
 }
 
-// newFamily makes a family. Fold needs the type of its identifiers, if they are written as
-// they are.
-func newFamily[I comparable](name string, format func(I) string, id reflect.Type, options []FamilyOption) Family[I] {
+// newFamily makes a family.
+func newFamily[I comparable](name string, format func(I) string, stringer bool, options []FamilyOption) Family[I] {
 	var o familyOptions
 	for _, option := range options {
 		option(&o)
 	}
-	f := Family[I]{name: name, hashed: o.hashed, format: format, fold: o.fold(id), bad: marked(name)}
+	f := Family[I]{
+		name: name, hashed: o.hashed, format: format, fold: o.fold(reflect.TypeFor[I](), stringer), bad: marked(name),
+		collation: o.collation, stringer: stringer,
+	}
 	if name == "" || strings.Contains(name, ":") {
 		f.bad = fmt.Sprintf("the family name %q is empty or has a colon", name)
 	}

@@ -241,9 +241,9 @@ func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db gen.DBTX) 
 		case a.compares:
 			token, err = a.compareAndBump(sending, db)
 		case a.hashed:
-			token, err = queries.LockCenter(sending, db, gen.LockCenterParams{Held: a.ours, Owner: a.owner, Slot: uint32(a.slot)})
+			token, err = insertID("LockCenter")(queries.LockCenter(sending, db, gen.LockCenterParams{Held: a.ours, Owner: a.owner, Slot: uint32(a.slot)}))
 		default:
-			token, err = queries.LockNamed(sending, db, gen.LockNamedParams{Name: []byte(a.name), Owner: a.owner, Held: a.ours})
+			token, err = insertID("LockNamed")(queries.LockNamed(sending, db, gen.LockNamedParams{Name: []byte(a.name), Owner: a.owner, Held: a.ours}))
 		}
 		if err != nil || token != made {
 			break

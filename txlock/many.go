@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -58,28 +59,30 @@ func (m *many) within(ctx context.Context, variables ...string) (map[record]uint
 	}
 	fresh := guard.Call{Fresh: !m.snapshot}
 	if m.server.MariaDB && (!m.snapshot || m.server.SnapshotIsolation) {
-		tokens, err := m.query(ctx, fresh, prefix+table.LockManyReturning(n), m.ownedArguments())
+		tokens, err := m.query(ctx, fresh, "LockManyReturning", present, prefix+table.LockManyReturning(n), m.ownedArguments())
 		if err != nil || !slices.Contains(slices.Collect(maps.Values(tokens)), 0) {
 			return tokens, err
 		}
-		return m.query(ctx, guard.Call{}, table.LockManyReturning(n), m.ownedArguments()) // some were made
+		return m.query(ctx, guard.Call{}, "LockManyReturning", granted, table.LockManyReturning(n), m.ownedArguments()) // some were made
 	}
 	if m.snapshot {
 		if _, err := m.exec(ctx, guard.Call{}, prefix+table.TouchMany(n), m.arguments()); err != nil {
 			return nil, err
 		}
-		if _, err := m.query(ctx, guard.Call{Reads: true}, table.SnapshotMany(n), m.arguments()); err != nil {
+		if _, err := m.query(ctx, guard.Call{Reads: true}, "SnapshotMany", present, table.SnapshotMany(n), m.arguments()); err != nil {
 			return nil, err
 		}
 	}
 	affected, err := m.exec(ctx, fresh, table.LockMany(n), m.ownedArguments())
-	if err == nil && affected < 2*int64(n) { // some were made
-		_, err = m.exec(ctx, guard.Call{}, table.LockMany(n), m.ownedArguments())
+	all, err := m.changed("LockMany", affected, err)
+	if err == nil && !all { // some were made
+		affected, err = m.exec(ctx, guard.Call{}, table.LockMany(n), m.ownedArguments())
+		_, err = m.changed("LockMany", affected, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return m.query(ctx, guard.Call{}, table.TokensMany(n), m.arguments())
+	return m.query(ctx, guard.Call{}, "TokensMany", granted, table.TokensMany(n), m.arguments())
 }
 
 func (m *many) table() rawsql.Table {
@@ -122,19 +125,18 @@ func (m *many) exec(ctx context.Context, call guard.Call, query string, argument
 	return result.RowsAffected()
 }
 
-// query reads rows of key and token, and where there is a third column compares
-// the token with it, that of the snapshot.
-func (m *many) query(ctx context.Context, call guard.Call, query string, arguments []any) (_ map[record]uint64, err error) {
+// query sends a statement that answers with key and token of each row, and where there is a
+// third column compares the token with it, that of the snapshot. The tokens are what is
+// wanted: present, or granted.
+func (m *many) query(ctx context.Context, call guard.Call, statement string, tokens wanted, query string, arguments []any) (_ map[record]uint64, err error) {
 	rows, err := m.tx.QueryContext(m.own(ctx, call), query, arguments...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	tokens := make(map[record]uint64, len(m.keys))
 	var name []byte
 	var slot uint16
-	var token uint64
-	var old sql.Null[uint64]
+	var token, old sql.Null[uint64]
 	into := []any{&name, &token}
 	if m.keys[0].hashed {
 		into[0] = &slot
@@ -144,14 +146,67 @@ func (m *many) query(ctx context.Context, call guard.Call, query string, argumen
 	} else if len(columns) > len(into) {
 		into = append(into, &old)
 	}
+	var all []manyRow
 	for rows.Next() {
 		if err := rows.Scan(into...); err != nil {
-			return nil, err
+			return nil, fault.Read(statement, err)
 		}
-		if old.Valid && old.V != token {
-			return nil, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, old.V, token)
-		}
-		tokens[record{name: string(name), slot: slot, hashed: m.keys[0].hashed}] = token
+		all = append(all, manyRow{record{name: string(name), slot: slot, hashed: m.keys[0].hashed}, token, old})
 	}
-	return tokens, rows.Err()
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return m.read(statement, tokens, all)
+}
+
+// manyRow is a row of the reply to a statement for several keys.
+type manyRow struct {
+	record
+	token, old sql.Null[uint64]
+}
+
+// read reads such a reply: a row for each key, each once. Only lockstep_lock_all_1 answers
+// with the row of one key if its token isn't the snapshot's.
+func (m *many) read(statement string, tokens wanted, rows []manyRow) (map[record]uint64, error) {
+	missing, found := make(map[record]bool, len(m.keys)), make(map[record]uint64, len(m.keys))
+	for _, key := range m.keys {
+		missing[key.record()] = true
+	}
+	for _, row := range rows {
+		other := row.old.Valid && row.old.V != row.token.V
+		if other {
+			tokens = present
+		}
+		if !missing[row.record] || !tokens.has(row.token) || !anything.has(row.old) {
+			return nil, guard.UnknownReply(statement, fmt.Sprintf("the row (%q, %d, %v, %v)", fault.Clipped(row.name), row.slot, row.token, row.old))
+		}
+		if other {
+			return nil, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, row.old.V, row.token.V)
+		}
+		delete(missing, row.record)
+		found[row.record] = row.token.V
+	}
+	if len(missing) > 0 {
+		return nil, m.absent(statement, len(rows))
+	}
+	return found, nil
+}
+
+// absent is the error of a reply with too few rows: of keys that others have removed, or of
+// centers that nobody has made.
+func (m *many) absent(statement string, rows int) error {
+	if m.keys[0].hashed {
+		return fmt.Errorf("%w: lockstep_centers has not all of %d rows", ErrSchema, len(m.keys))
+	}
+	return guard.UnknownReply(statement, fmt.Sprintf("%d rows for %d keys", rows, len(m.keys)))
+}
+
+// changed returns how many rows of a statement for several keys were there before: it counts
+// one for each that it has made, and two for each that it has changed, or three in a table
+// WITH SYSTEM VERSIONING.
+func (m *many) changed(statement string, n int64, err error) (all bool, _ error) {
+	if most := int64(len(m.keys)); err == nil && (n < most || n > 3*most) {
+		return false, guard.UnknownReply(statement, fmt.Sprintf("%d changed rows for %d keys", n, most))
+	}
+	return n >= 2*int64(len(m.keys)), err
 }

@@ -55,7 +55,13 @@ func (r *recorder) Asked(context.Context, txlock.Event) {
 	r.asked++
 }
 
-func (r *recorder) Doomed(_ context.Context, e txlock.Event)   { r.note("doomed", e, txlock.ErrTxDoomed) }
+func (r *recorder) Doomed(_ context.Context, e txlock.Event) {
+	if errors.Is(e.Err, txlock.ErrUnknownOutcome) {
+		r.note("unknown", e, txlock.ErrUnknownOutcome)
+	} else {
+		r.note("doomed", e, txlock.ErrTxDoomed)
+	}
+}
 func (r *recorder) Retried(_ context.Context, e txlock.Event)  { r.note("retried", e, e.Err) }
 func (r *recorder) Granted(_ context.Context, e txlock.Event)  { r.note("granted", e, nil) }
 func (r *recorder) Refused(_ context.Context, e txlock.Event)  { r.note("refused", e, e.Err) }
@@ -161,16 +167,29 @@ func TestObserveJoin(t *testing.T) {
 }
 
 // observed is a guarded pool and its observer.
-func observed(t *testing.T, db *testdb.DB) (*sql.DB, *recorder) {
+func observed(t *testing.T, db *testdb.DB, mutators ...func(*mysql.Config)) (*sql.DB, *recorder) {
 	t.Helper()
 	r := new(recorder)
-	base, err := mysql.NewConnector(db.Config())
+	base, err := mysql.NewConnector(db.Config(mutators...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	pool := sql.OpenDB(locksqlc.Connector(base, txlock.Observe(r)))
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool, r
+}
+
+// An observer is told of a COMMIT that was not answered.
+func TestObserveUnanswered(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, r := observed(t, db, testdb.LosingCommits(true))
+		s, a := begin(t, pool, nil), named()
+		s.lock(t, a)
+		if err := s.tx.Commit(); !errors.Is(err, txlock.ErrUnknownOutcome) {
+			t.Errorf("Commit: %v", err)
+		}
+		r.wants(t, "granted "+a.String(), "released "+a.String(), "unknown "+a.String())
+	})
 }
 
 // A lock that is taken again after a savepoint has undone it is one lock to the observer.

@@ -40,7 +40,8 @@ type Observer interface {
 	Dropped(ctx context.Context, e Event)
 	// Doomed follows the end of a transaction of a guarded pool that was over before its
 	// Commit or Rollback: once, and after the Lost of its locks. Err says why, such as
-	// ErrDeadlock. Key is the one that it has asked for last.
+	// ErrDeadlock. It also follows a COMMIT that was not answered, with ErrUnknownOutcome.
+	// Key is the one that it has asked for last.
 	Doomed(ctx context.Context, e Event)
 	// Retried comes before Run, Transaction or the like runs a transaction again. Err says
 	// why. Key is the first one that was given to the call, if any was.
@@ -217,7 +218,6 @@ func (s *state) ended(why error) {
 	for _, h := range s.held {
 		held = append(held, h)
 	}
-	last := s.last
 	s.mu.Unlock()
 	for _, h := range held {
 		e := Event{Key: h.grant.key, Token: h.grant.token, Shared: h.grant.shared, Took: time.Since(h.since), Err: why}
@@ -228,6 +228,18 @@ func (s *state) ended(why error) {
 		}
 	}
 	if why != nil {
-		s.watch.Doomed(context.Background(), Event{Key: last, Err: why})
+		s.doomed(why)
 	}
+}
+
+// doomed tells the observer of a transaction that was over before its end, or whose COMMIT
+// was not answered.
+func (s *state) doomed(why error) {
+	if s.watch == nil {
+		return
+	}
+	s.mu.Lock()
+	last := s.last
+	s.mu.Unlock()
+	s.watch.Doomed(context.Background(), Event{Key: last, Err: why})
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
-	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // defaultKeep is how long a key of Once is kept.
@@ -189,13 +188,15 @@ func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []st
 		case errors.Is(err, sql.ErrNoRows):
 			continue
 		case err != nil:
-			return false, err
+			return false, fault.Read("OnceAgain", err)
+		case row.Expired>>1 != 0, len(row.Fingerprint) == 0:
+			return false, guard.UnknownReply("OnceAgain", fmt.Sprintf("the row (%d, %q)", row.Expired, row.Fingerprint))
 		case row.Expired == 0:
 			s.told = true
 			return false, c.compare(row.Fingerprint)
 		}
-		n, err := queries.OnceAnew(own, db, gen.OnceAnewParams{Fingerprint: c.fingerprint, KeepUs: c.keepUs(), Name: name, DoneUs: row.DoneUs})
-		if n > 0 || err != nil {
+		anew, err := changedRows("OnceAnew")(queries.OnceAnew(own, db, gen.OnceAnewParams{Fingerprint: c.fingerprint, KeepUs: c.keepUs(), Name: name, DoneUs: row.DoneUs}))
+		if anew || err != nil {
 			return err == nil, err
 		}
 	}
@@ -208,11 +209,9 @@ func (s *state) makeOnce(ctx context.Context, name []byte, c onceCall, variables
 	snapshot := s.book == nil || s.book.MayHaveSnapshot()
 	call := guard.Call{Fresh: !snapshot}
 	if s.procedures() {
-		query, args := rawsql.Call("lockstep_once_1", name, c.fingerprint, c.keepUs())
-		var first sql.Null[bool]
-		err = s.callRow(ctx, call, query, args, &first)
+		first, err := s.callNumber(ctx, call, "lockstep_once_1", name, c.fingerprint, c.keepUs())
 		if !s.without(err) {
-			return first.V, err
+			return first == 1, err
 		}
 	}
 	err = queries.Once(s.own(ctx, call), s.regardless(snapshot, variables), gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()})

@@ -3,9 +3,12 @@ package txlock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
@@ -32,8 +35,15 @@ func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 			return fmt.Errorf("%s %q: %w: it has %d bytes, and the server takes packets of %d (max_allowed_packet)", verb, fault.Clipped(key.name), ErrResult, len(result), most)
 		}
 	}
-	n, err := queries.AnswerOnce(s.own(ctx, guard.Call{}), db, gen.AnswerOnceParams{Result: result, Name: []byte(key.name)})
-	if err == nil && n == 0 {
+	answer := gen.AnswerOnceParams{Result: result, Name: []byte(key.name)}
+	stored, err := changedRows("AnswerOnce")(queries.AnswerOnce(s.own(ctx, guard.Call{}), db, answer))
+	if errors.Is(err, mysql.ErrPktTooLarge) { // nothing was sent: prepared it has no limit of the driver's
+		stored, err = changedRows("AnswerOnce")(queries.AnswerOnce(s.own(ctx, guard.Call{}), &rawsql.Text{DBTX: s.tx.DBTX}, answer))
+	}
+	if errors.Is(err, mysql.ErrPktTooLarge) {
+		return fmt.Errorf("%s %q: %w: it has %d bytes, more than maxAllowedPacket of the data source name: %w", verb, fault.Clipped(key.name), ErrResult, len(result), err)
+	}
+	if err == nil && !stored {
 		err = fmt.Errorf("%w: a ROLLBACK TO SAVEPOINT to before Once has undone it", ErrNotHeld)
 	}
 	if err != nil {
@@ -54,8 +64,11 @@ func resultOfOnce(ctx context.Context, s *Scope, key Key) ([]byte, error) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	result, err := queries.OnceResult(s.own(ctx, guard.Call{}), s.regardless(true, nil), []byte(key.name))
+	if err == nil && result == nil {
+		err = guard.UnknownReply("OnceResult", "NULL")
+	}
 	if err != nil {
-		return nil, s.failure(verb, key, err)
+		return nil, s.failure(verb, key, fault.Read("OnceResult", err))
 	}
 	if string(result) == noFingerprint {
 		return nil, nil
@@ -109,10 +122,13 @@ func (s *state) first(name string, kept keptOnce) {
 //
 // It returns ErrSchema, ErrReadOnly, ErrDeadlock and the errors of the driver.
 func SweepOnce(ctx context.Context, db *sql.DB) (int, error) {
+	if ctx == nil {
+		return 0, errors.New("txlock: SweepOnce needs a context, got nil")
+	}
 	if db == nil {
 		return 0, fmt.Errorf("sweep once: the *sql.DB is nil")
 	}
 	return inBatches(ctx, db, "sweep once", func(tx *sql.Tx, after []byte) ([][]byte, error) {
-		return queries.ExpiredOnce(ctx, tx, gen.ExpiredOnceParams{After: after, Limit: cleanBatch})
+		return queries.ExpiredOnce(ctx, rawsql.Scanning(tx), gen.ExpiredOnceParams{After: after, Limit: cleanBatch})
 	}, queries.DeleteOnce)
 }

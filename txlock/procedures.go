@@ -3,7 +3,6 @@ package txlock
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -18,13 +17,6 @@ import (
 // This file takes locks by the procedures of package schema: on a guarded pool of a MySQL
 // that has them. What a procedure does, and its reply, is said in
 // schema/mysql/0005_procedures.sql.
-
-// outcome is the reply to a procedure that locks one row.
-type outcome struct {
-	token sql.Null[uint64]
-	what  sql.Null[string]
-	old   sql.Null[uint64] // what the token was compared with, or the snapshot shows
-}
 
 // procedures tells whether locks are taken by procedures.
 func (s *state) procedures() bool { return s.book != nil && s.book.Procedures() }
@@ -126,40 +118,23 @@ func (a *attempt) granted(r outcome, err error) (uint64, error) {
 }
 
 // call calls a procedure that takes the key and these arguments.
-func (a *attempt) call(ctx context.Context, mark guard.Call, procedure string, args ...any) (r outcome, err error) {
+func (a *attempt) call(ctx context.Context, mark guard.Call, procedure string, args ...any) (outcome, error) {
 	query, args := rawsql.Call(procedure, append(a.keyed(), args...)...)
-	err = a.callRow(ctx, mark, query, args, &r.token, &r.what, &r.old)
-	return r, err
+	reply, err := a.replyTo(ctx, mark, query, args)
+	if err != nil {
+		return outcome{}, err
+	}
+	return readOutcome(procedure, a.shared, reply)
 }
 
-// callRow calls a procedure that answers with one row. On a connection that takes text as it
-// is, the guard reads the row.
-func (s *state) callRow(ctx context.Context, mark guard.Call, query string, args []any, into ...sql.Scanner) error {
-	if !s.tx.Inline {
-		return s.tx.QueryRowContext(s.own(ctx, mark), query, args...).Scan(pointers(into)...)
+// callNumber calls a procedure that answers with a number.
+func (s *state) callNumber(ctx context.Context, mark guard.Call, procedure string, args ...any) (uint64, error) {
+	query, args := rawsql.Call(procedure, args...)
+	reply, err := s.replyTo(ctx, mark, query, args)
+	if err != nil {
+		return 0, err
 	}
-	var row []driver.Value
-	mark.Row = &row
-	if _, err := s.tx.ExecContext(s.own(ctx, mark), query, args...); err != nil {
-		return err
-	}
-	if len(row) != len(into) {
-		return sql.ErrNoRows
-	}
-	for i, v := range row {
-		if err := into[i].Scan(v); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func pointers(into []sql.Scanner) []any {
-	all := make([]any, len(into))
-	for i, v := range into {
-		all[i] = v
-	}
-	return all
+	return readNumber(procedure, reply)
 }
 
 // keyed are the arguments p_name and p_slot.
@@ -205,7 +180,7 @@ func (m *many) callMany(ctx context.Context) (map[record]uint64, error) {
 		names, slots = slots, names
 	}
 	query, args := rawsql.Call("lockstep_lock_all_1", names, slots, m.owner, flag(m.snapshot))
-	tokens, err := m.query(ctx, guard.Call{Fresh: !m.snapshot}, query, args)
+	tokens, err := m.query(ctx, guard.Call{Fresh: !m.snapshot}, "lockstep_lock_all_1", granted, query, args)
 	if m.without(err) {
 		return m.within(ctx)
 	}
@@ -216,11 +191,9 @@ func (m *many) callMany(ctx context.Context) (map[record]uint64, error) {
 // may begin the transaction.
 func (s *state) versionOf(ctx context.Context, r record) (version uint64, err error) {
 	if s.procedures() && !s.mayHaveSnapshot() {
-		var shown sql.Null[uint64]
-		query, args := rawsql.Call("lockstep_version_1", r.keyed()...)
-		err = s.callRow(ctx, guard.Call{Reads: true}, query, args, &shown)
+		version, err = s.callNumber(ctx, guard.Call{Reads: true}, "lockstep_version_1", r.keyed()...)
 		if !s.without(err) {
-			return shown.V, err
+			return version, err
 		}
 	}
 	return r.tokenOrZero(s.own(ctx, guard.Call{Reads: true}), s.regardless(false, nil))

@@ -39,7 +39,7 @@ func (r record) touch(ctx context.Context, db gen.DBTX) (uint64, error) {
 	if r.hashed {
 		return r.forUpdate(ctx, db)
 	}
-	token, err := queries.TouchNamed(ctx, db, []byte(r.name))
+	token, err := insertID("TouchNamed")(queries.TouchNamed(ctx, db, []byte(r.name)))
 	return uint64(token), err
 }
 
@@ -54,25 +54,25 @@ func (r record) ensure(ctx context.Context, db gen.DBTX) error {
 // forUpdate takes an existing row exclusively and returns its token.
 func (r record) forUpdate(ctx context.Context, db gen.DBTX) (uint64, error) {
 	if r.hashed {
-		return r.found(queries.CenterForUpdate(ctx, db, uint32(r.slot)))
+		return r.found(tokenOf("CenterForUpdate")(queries.CenterForUpdate(ctx, db, uint32(r.slot))))
 	}
-	return r.found(queries.NamedForUpdate(ctx, db, []byte(r.name)))
+	return r.found(tokenOf("NamedForUpdate")(queries.NamedForUpdate(ctx, db, []byte(r.name))))
 }
 
 // forShare takes an existing row shared and returns its token.
 func (r record) forShare(ctx context.Context, db gen.DBTX) (uint64, error) {
 	if r.hashed {
-		return r.found(queries.CenterForShare(ctx, db, uint32(r.slot)))
+		return r.found(tokenOf("CenterForShare")(queries.CenterForShare(ctx, db, uint32(r.slot))))
 	}
-	return r.found(queries.NamedForShare(ctx, db, []byte(r.name)))
+	return r.found(tokenOf("NamedForShare")(queries.NamedForShare(ctx, db, []byte(r.name))))
 }
 
 // read returns the token that the transaction's snapshot shows.
 func (r record) read(ctx context.Context, db gen.DBTX) (uint64, error) {
 	if r.hashed {
-		return r.found(queries.CenterToken(ctx, db, uint32(r.slot)))
+		return r.found(tokenOf("CenterToken")(queries.CenterToken(ctx, db, uint32(r.slot))))
 	}
-	return r.found(queries.NamedToken(ctx, db, []byte(r.name)))
+	return r.found(tokenOf("NamedToken")(queries.NamedToken(ctx, db, []byte(r.name))))
 }
 
 // errMissing is returned for a named key without a row.

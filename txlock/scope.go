@@ -33,6 +33,7 @@ type state struct {
 
 	sending sync.Mutex // held while a lock is taken, which may be several statements
 	told    bool       // under it: that another transaction was the first of a key of Once
+	unknown error      // under it: of a reply that isn't known, after which nothing is known
 
 	mu          sync.Mutex // for the fields below
 	held        map[record]hold
@@ -178,8 +179,11 @@ func (s *state) stillOpen(ctx context.Context) error {
 
 // probe asks the server whether the transaction is open.
 func (s *state) probe(ctx context.Context) error {
+	if s.unknown != nil {
+		return s.unknown
+	}
 	_, reply := s.tx.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)
-	open, err := fault.TransactionOpen(reply)
+	open, err := openBy(s.tx.DBTX, reply)
 	if err == nil && !open {
 		err = fmt.Errorf("%w: %w", ErrTxDoomed, fault.ErrUnseen)
 	}
@@ -193,8 +197,14 @@ func (s *state) failure(verb string, key Key, err error) error {
 
 // failed is failure for what concerns no single key.
 func (s *state) failed(what string, err error) error {
+	if errors.Is(err, guard.ErrReply) && !errors.Is(err, ErrTxDoomed) {
+		err = fmt.Errorf("%w, and nothing more is sent: %w", ErrTxDoomed, err)
+		if s.unknown = err; s.book != nil {
+			s.book.Doom(err)
+		}
+	}
 	err = fault.Of(what, err, s.server)
-	if s.book == nil || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
+	if s.book == nil || errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
 		return err
 	}
 	if doom := s.book.Err(); doom != nil && !errors.Is(err, ErrTxDoomed) {

@@ -16,8 +16,8 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// TestUnfitSessions proves that sessions which begin transactions by themselves, or
-// convert the names of keys, are refused before anything is locked.
+// TestUnfitSessions proves that sessions which begin transactions by themselves, convert the
+// names of keys, or garble the replies, are refused before anything is locked.
 func TestUnfitSessions(t *testing.T) {
 	for name, c := range map[string]struct {
 		variable, value string
@@ -27,6 +27,8 @@ func TestUnfitSessions(t *testing.T) {
 		"utf16":      {"character_set_connection", "utf16", schema.ErrCharset},
 		"utf32":      {"collation_connection", "utf32_bin", schema.ErrCharset},
 		"latin1":     {"character_set_connection", "latin1", schema.ErrCharset},
+		"results":    {"character_set_results", "utf16", schema.ErrCharset},
+		"chain":      {"completion_type", "CHAIN", schema.ErrSession},
 	} {
 		t.Run(name, func(t *testing.T) { refusesSession(t, c.variable, c.value, c.want) })
 	}
@@ -90,21 +92,26 @@ func refusesSession(t *testing.T, variable, value string, want error) {
 			}
 		}
 
-		// By a SET of the session, which a plain pool sees.
-		conn, err := newPool(t, db, false).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		// By a SET of the session, which a plain pool sees at Join.
+		for _, guarded := range []bool{false, true} {
+			conn, err := newPool(t, db, guarded).Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.ExecContext(t.Context(), "SET "+variable+" = "+value); err != nil {
+				t.Fatal(err)
+			}
+			tx, err := conn.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			scope, err := txlock.Join(t.Context(), tx)
+			if err == nil {
+				_, err = scope.Lock(t.Context(), named())
+			}
+			wants(t, "a lock after SET", err, want)
+			wants(t, "end", errors.Join(tx.Rollback(), conn.Close()), nil)
 		}
-		if _, err := conn.ExecContext(t.Context(), "SET "+variable+" = "+value); err != nil {
-			t.Fatal(err)
-		}
-		tx, err := conn.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = txlock.Join(t.Context(), tx)
-		wants(t, "Join after SET", err, want)
-		wants(t, "end", errors.Join(tx.Rollback(), conn.Close()), nil)
 	})
 }
 

@@ -19,6 +19,9 @@ import (
 //
 // It returns ErrInvalidKey, ErrSchema and the errors of the driver.
 func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
+	if ctx == nil {
+		return 0, errors.New("txlock: ReadVersion needs a context, got nil")
+	}
 	if db == nil {
 		return 0, fmt.Errorf("read a version: the *sql.DB is nil")
 	}
@@ -37,8 +40,8 @@ func ReadVersion(ctx context.Context, db *sql.DB, key Key) (uint64, error) {
 // it a shared lock, and two writers that have both read end in ErrDeadlock. At READ
 // UNCOMMITTED it may show a version that is not committed, of somebody who has not written
 // yet: so it returns ErrInvalidOption where the transaction was begun on a guarded pool with
-// that level. Where the level is the session's, or the pool is plain, nobody sees that:
-// don't use versions there.
+// that level, or its session has it. On a plain pool, and behind SET TRANSACTION, nobody sees
+// that: don't use versions there.
 //
 // It returns ErrInvalidKey, ErrInvalidOption, ErrTxDoomed, ErrNoTransaction, ErrOpenRows
 // and ErrSchema. The transaction goes on.
@@ -177,9 +180,9 @@ func (r record) tokenOrZero(ctx context.Context, db gen.DBTX) (uint64, error) {
 // leaves it where it is ours.
 func (a *attempt) compareAndBump(ctx context.Context, db gen.DBTX) (token int64, err error) {
 	if a.hashed {
-		token, err = queries.CompareAndBumpCenter(ctx, db, gen.CompareAndBumpCenterParams{Held: a.ours, Version: a.version, Owner: a.owner, Slot: uint32(a.slot)})
+		token, err = insertID("CompareAndBumpCenter")(queries.CompareAndBumpCenter(ctx, db, gen.CompareAndBumpCenterParams{Held: a.ours, Version: a.version, Owner: a.owner, Slot: uint32(a.slot)}))
 	} else {
-		token, err = queries.CompareAndBumpNamed(ctx, db, gen.CompareAndBumpNamedParams{Name: []byte(a.name), Version: int64(a.version), Owner: a.owner, Held: a.ours})
+		token, err = insertID("CompareAndBumpNamed")(queries.CompareAndBumpNamed(ctx, db, gen.CompareAndBumpNamedParams{Name: []byte(a.name), Version: int64(a.version), Owner: a.owner, Held: a.ours}))
 	}
 	if err == nil && token == 0 {
 		err = conflict(a.version)

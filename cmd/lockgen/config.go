@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -17,7 +16,6 @@ import (
 type settings struct {
 	queries    []string // files
 	schema     []string // files, in their order
-	request    string   // what gen: json writes
 	constraint string   // build_tags, an expression as in //go:build
 	tags       []string // the tags of that expression
 }
@@ -40,10 +38,6 @@ type sqlcFile struct {
 		Queries texts  `yaml:"queries"`
 		Schema  texts  `yaml:"schema"`
 		Gen     struct {
-			JSON struct {
-				Out      string `yaml:"out"`
-				Filename string `yaml:"filename"`
-			} `yaml:"json"`
 			Go struct {
 				Out       string `yaml:"out"`
 				BuildTags string `yaml:"build_tags"`
@@ -109,9 +103,6 @@ func readConfig(path, dir string) (s settings, found bool, err error) {
 	for _, p := range file.SQL {
 		if p.Gen.Go.Out != "" {
 			err = errors.Join(err, add(p.Engine, p.Gen.Go.Out, p.Queries, p.Schema, p.Gen.Go.BuildTags))
-			if j := p.Gen.JSON; j.Out != "" && filepath.Join(root, p.Gen.Go.Out) == dir {
-				s.request = filepath.Join(root, j.Out, cmp.Or(j.Filename, "codegen_request.json"))
-			}
 		}
 	}
 	for _, p := range file.Packages {

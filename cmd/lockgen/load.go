@@ -24,6 +24,7 @@ type family struct {
 	name   string
 	id     types.Type
 	fold   string              // the collation of txlock.Fold
+	exact  bool                // txlock.Exact
 	tables map[string][]string // its columns in each of its tables
 	marks  map[string]place    // where they stand
 }
@@ -161,7 +162,7 @@ func (p *goPackage) readVariable(decl *ast.GenDecl, spec *ast.ValueSpec, marked 
 		return
 	}
 	if len(spec.Values) == 1 {
-		fam.fold = foldOf(p.Package, spec.Values[0])
+		fam.fold, fam.exact = foldOf(p.Package, spec.Values[0])
 	}
 	doc := spec.Doc
 	if !decl.Lparen.IsValid() {

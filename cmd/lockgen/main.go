@@ -149,16 +149,16 @@ func generated(dir, front, config string) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	known, err := readRequest(settings.request)
+	schema, err := readSchema(settings.schema)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("lockgen: %w. Without the schema it can't be told which rows a query writes", err)
 	}
 	pkg, err := load(dir, settings.tags)
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{pkg: pkg, known: known, problems: problems}
-	p.compare(readSchema(settings.schema))
+	p := &plan{pkg: pkg, problems: problems}
+	p.compare(schema)
 	p.make(sources)
 	if len(p.problems) > 0 {
 		return nil, p.sorted()

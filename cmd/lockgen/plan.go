@@ -14,7 +14,6 @@ import (
 type plan struct {
 	pkg     *goPackage
 	schema  *catalog
-	known   map[string][]resolved // by the name of the query
 	queries []*query
 	problems
 }
@@ -23,13 +22,9 @@ type plan struct {
 type query struct {
 	*source
 	*method
-	does *meaning // nil where it can't be parsed
+	does *meaning // nil where it can't be told
 	keys []key
-}
-
-// has tells whether the query locks a key of the family, exclusively or in any way.
-func (q *query) has(fam *family, exclusively bool) bool {
-	return slices.ContainsFunc(q.keys, func(k key) bool { return k.family == fam && (!k.shared || !exclusively) })
+	open error // why it can't be told whether it does more
 }
 
 // shares tells whether all keys of the query are shared.
@@ -50,6 +45,7 @@ type value struct {
 	id   types.Type
 	kind types.Type // of the parameter, or of an element where there are many
 	many bool
+	fold string // of the family
 }
 
 // taken are the names of Locked's and Queries' own methods.
@@ -79,7 +75,6 @@ func (p *plan) make(sources map[string]*source) {
 	}
 	for _, q := range p.queries {
 		p.understand(q)
-		p.resolve(q)
 	}
 	for _, q := range p.queries {
 		for _, i := range q.locks {
@@ -91,9 +86,9 @@ func (p *plan) make(sources map[string]*source) {
 
 // understand parses the SQL of a query.
 func (p *plan) understand(q *query) {
-	var err error
-	if q.does, err = parse(q.sql); err != nil && !q.annotated() {
-		p.add(q.place, "what %s does can't be told (%s). Write below its name: -- lock: Family(parameter)  or: -- lock: none, because ...", q.name, clip(err.Error()))
+	q.does, q.open = parse(q.sql, q.args, p.schema)
+	if q.open != nil && !q.vouched {
+		p.add(q.place, "what %s does can't be told (%s). Write it in another way, or below its name: -- lock: none, because ...  or with the keys that it needs: -- lock: Family(parameter), because ...", q.name, clip(q.open.Error()))
 	}
 	switch {
 	case strings.Contains(q.sql, "sqlc."):
@@ -123,14 +118,14 @@ func (p *plan) lock(q *query, i item) {
 	for n, param := range i.params {
 		v, err := q.parameter(p.pkg, param)
 		if err == nil {
-			v.id = ids[n]
+			v.id, v.fold = ids[n], fam.fold
 			err = v.fits()
 		}
 		if err == nil && v.many && len(ids) > 1 {
 			err = fmt.Errorf("a slice can't be a part of a key")
 		}
 		if err == nil {
-			err = q.isColumn(fam, n, v)
+			err = p.isColumn(q, fam, n, v)
 		}
 		if err != nil {
 			p.add(i.place, "%s: %s %v", i, param, err)
@@ -181,16 +176,7 @@ func (q *query) parameter(pkg *goPackage, name string) (value, error) {
 
 // isFor tells whether a parameter stands for a column of that name: sqlc.yaml can rename it.
 func (q *query) isFor(expr, column string) bool {
-	if q.does == nil {
-		return false
-	}
-	for i, c := range q.does.bound {
-		at := slices.Index(q.does.marks, q.does.binding[i])
-		if c.name == strings.ToLower(column) && at < len(q.args) && q.args[at] == expr {
-			return true
-		}
-	}
-	return false
+	return q.does != nil && slices.ContainsFunc(q.does.named[strings.ToLower(column)], func(mark int) bool { return q.does.args[mark] == expr })
 }
 
 // paramsOf returns the struct of a query's parameters.
@@ -214,22 +200,27 @@ func isDBTX(pkg *goPackage, param *types.Var) bool {
 
 // isColumn returns an error where a parameter is not the family's column in a query that
 // names a table of the family.
-func (q *query) isColumn(fam *family, part int, v value) error {
+func (p *plan) isColumn(q *query, fam *family, part int, v value) error {
 	if q.does == nil {
 		return nil
 	}
 	var want []string
 	for _, table := range slices.Sorted(maps.Keys(fam.tables)) {
-		column := fam.tables[table][part]
-		if !q.does.has(table) {
+		if !q.does.mentions(table) || p.schema.tables[table] == nil {
 			continue
 		}
-		for _, at := range q.does.columnsOf(table, column) {
-			if at < len(q.args) && q.args[at] == v.expr {
-				return nil
-			}
+		name := fam.tables[table][part]
+		column := p.schema.tables[table].columns[name]
+		if column == nil {
+			continue // and the family is refused
 		}
-		want = append(want, table+"."+column)
+		if err := column.takes(v); err != nil {
+			return err
+		}
+		if q.vouched || slices.Contains(q.does.argsOf(table, name), v.expr) {
+			return nil
+		}
+		want = append(want, table+"."+name)
 	}
 	if want == nil {
 		return nil
@@ -237,49 +228,57 @@ func (q *query) isColumn(fam *family, part int, v value) error {
 	return fmt.Errorf("must be the key of the row, but the query doesn't compare it with %s", strings.Join(want, " or "))
 }
 
-// enforce refuses a query without the lock of a table that it writes, or reads where the
-// package writes it.
+// enforce refuses a query that writes rows of a table, or reads them where the package writes
+// it, unless lockgen can prove that it locks their keys.
 func (p *plan) enforce(q *query) {
-	if q.none || q.does == nil {
+	if q.vouched || q.does == nil {
 		return
 	}
-	for _, table := range q.does.written {
-		fam := p.pkg.tables[table]
-		if fam == nil || q.databaseMakesKey(fam.tables[table]) {
+	seen := map[string]bool{}
+	for _, u := range q.does.uses {
+		fam := p.pkg.tables[u.table]
+		if fam == nil || !u.writes && !p.writes(u.table) || !p.schema.hasAll(u.table, fam.tables[u.table]) {
 			continue
 		}
-		if !q.has(fam, true) {
-			p.add(q.place, "%s writes %s, which is locked by %s. Write below its name: -- lock: %s  or: -- lock: none, because ...", q.name, table, fam.name, p.advice(q, fam, table))
+		why := cmp.Or(ambivalent(q.sql), u.unproven(fam.tables[u.table], q.of(fam, u.writes)))
+		does, verb := "reads", "rlock"
+		if u.writes {
+			does, verb = "writes", "lock"
 		}
-	}
-	seen := map[string]int{}
-	for _, t := range q.does.tables {
-		fam := p.pkg.tables[t.name]
-		seen[t.name]++
-		first := 1
-		if slices.Contains(q.does.written, t.name) {
-			first = 2 // the place where it is written comes on top
-		}
-		if fam == nil || seen[t.name] != first || !p.writes(t.name) {
+		if why == "" || seen[does+u.table] {
 			continue
 		}
-		if !q.has(fam, false) {
-			p.add(q.place, "%s reads %s, which this package also writes. Write below its name: -- lock: %[3]s  or: -- rlock: %[3]s  or: -- lock: none, because ...", q.name, t.name, p.advice(q, fam, t.name))
+		seen[does+u.table] = true
+		advice := p.advice(q, fam, u.table)
+		switch {
+		case len(q.of(fam, u.writes)) > 0:
+			p.add(q.place, "%s %s rows of %s whose keys it may not lock: %s. If they are locked all the same, write below its name: -- %s: %s, because ...  or: -- lock: none, because ...", q.name, does, u.table, why, verb, advice)
+		case u.writes:
+			p.add(q.place, "%s writes %s, which is locked by %s. Write below its name: -- lock: %s  or: -- lock: none, because ... (%s)", q.name, u.table, fam.name, advice, why)
+		default:
+			p.add(q.place, "%s reads %s, which this package also writes. Write below its name: -- lock: %[3]s  or: -- rlock: %[3]s  or: -- lock: none, because ...", q.name, u.table, advice)
 		}
 	}
 }
 
-// databaseMakesKey tells whether the query is a plain INSERT that leaves out a part of the
-// key: nobody else can name that row before COMMIT.
-func (q *query) databaseMakesKey(columns []string) bool {
-	return q.does.insert && len(q.does.columns) > 0 &&
-		slices.ContainsFunc(columns, func(c string) bool { return !slices.Contains(q.does.columns, c) })
+// of returns the keys of a family that the query locks, exclusively or in any way.
+func (q *query) of(fam *family, exclusively bool) (keys []key) {
+	for _, k := range q.keys {
+		if k.family == fam && (!k.shared || !exclusively) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
 }
 
 // writes tells whether a query of the package changes rows of a table that are there.
 func (p *plan) writes(table string) bool {
+	fam := p.pkg.tables[table]
 	return slices.ContainsFunc(p.queries, func(q *query) bool {
-		return q.does != nil && !q.does.insert && slices.Contains(q.does.written, table)
+		if q.does == nil {
+			return len(q.of(fam, true)) > 0
+		}
+		return q.does.changes(table)
 	})
 }
 
@@ -288,9 +287,8 @@ func (p *plan) advice(q *query, fam *family, table string) string {
 	var params []string
 	for _, column := range fam.tables[table] {
 		param := "<" + column + ">"
-		if at := q.does.columnsOf(table, column); len(at) > 0 && at[0] < len(q.args) {
-			name := q.args[at[0]]
-			param = snake(name[strings.LastIndex(name, ".")+1:])
+		if args := q.does.argsOf(table, column); len(args) > 0 {
+			param = snake(args[0][strings.LastIndex(args[0], ".")+1:])
 		}
 		params = append(params, param)
 	}

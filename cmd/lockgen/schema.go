@@ -18,11 +18,15 @@ import (
 // catalog is what the files of a schema say, one after the other.
 type catalog struct {
 	tables   map[string]*tableDef
+	views    map[string][]string // what each reads
+	foreign  []*foreignKey
 	defaults collated // of the database
 }
 
 type tableDef struct {
+	database string // if it is said
 	columns  map[string]*column
+	unique   []*index
 	defaults collated
 }
 
@@ -32,62 +36,79 @@ type collated struct{ charset, collation string }
 // column is a column as a key is compared with it.
 type column struct {
 	collated
-	kind byte // of package mysql
-	said string
+	kind      byte // of package mysql
+	said      string
+	unsigned  bool
+	length    int
+	counts    bool // AUTO_INCREMENT
+	generated bool
 }
 
 // What begins the part of a migration that undoes it, and that sqlc leaves out.
 var undoes = regexp.MustCompile(`(?mis)^-- (\+goose down|\+migrate down|migrate:down)|^---- create above / drop below ----`)
 
-// readSchema reads the files of a schema. It returns what it has read even with an error.
+// readSchema reads the files of a schema.
 func readSchema(files []string) (*catalog, error) {
-	c := &catalog{tables: map[string]*tableDef{}}
+	c := &catalog{tables: map[string]*tableDef{}, views: map[string][]string{}}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return c, fmt.Errorf("lockgen: %w", err)
+			return nil, err
 		}
 		if at := undoes.FindIndex(text); at != nil {
 			text = text[:at[0]]
 		}
 		all, _, err := parser.New().Parse(string(text), "", "")
 		if err != nil {
-			return c, fmt.Errorf("%s: %w", filepath.Base(file), err)
+			return nil, fmt.Errorf("%s: %w", filepath.Base(file), err)
 		}
 		for _, s := range all {
-			c.read(s)
+			if err := c.read(s); err != nil {
+				return nil, fmt.Errorf("%s: %w", filepath.Base(file), err)
+			}
 		}
 	}
 	return c, nil
 }
 
-// read reads a statement, if it changes what columns there are.
-func (c *catalog) read(s ast.StmtNode) {
+// read reads a statement, if it changes what columns and keys there are. It returns an error
+// for one that it doesn't know.
+func (c *catalog) read(s ast.StmtNode) error {
 	switch s := s.(type) {
 	case *ast.CreateDatabaseStmt:
 		c.database(s.Options)
 	case *ast.AlterDatabaseStmt:
 		c.database(s.Options)
 	case *ast.CreateTableStmt:
-		c.create(s)
+		return c.create(s)
+	case *ast.CreateViewStmt:
+		c.views[s.ViewName.Name.L] = namesIn(s.Select)
 	case *ast.DropTableStmt:
 		for _, t := range s.Tables {
-			delete(c.tables, t.Name.L)
+			c.drop(t.Name.L)
 		}
 	case *ast.RenameTableStmt:
 		for _, t := range s.TableToTables {
 			c.rename(t.OldTable.Name.L, t.NewTable.Name.L)
 		}
-	case *ast.AlterTableStmt:
-		for _, spec := range s.Specs {
-			if t := c.tables[s.Table.Name.L]; t != nil {
-				t.alter(spec)
-			}
-			if spec.Tp == ast.AlterTableRenameTable {
-				c.rename(s.Table.Name.L, spec.NewTable.Name.L)
-			}
+	case *ast.CreateIndexStmt:
+		if t := c.tables[s.Table.Name.L]; t != nil && s.KeyType == ast.IndexKeyTypeUnique {
+			t.addUnique(s.IndexName, s.IndexPartSpecifications)
 		}
+	case *ast.DropIndexStmt:
+		if t := c.tables[s.Table.Name.L]; t != nil {
+			t.dropIndex(s.IndexName)
+		}
+	case *ast.AlterTableStmt:
+		return c.alter(s)
+	case *ast.InsertStmt, *ast.UpdateStmt, *ast.DeleteStmt, *ast.SelectStmt, *ast.SetStmt, *ast.UseStmt,
+		*ast.BeginStmt, *ast.CommitStmt, *ast.RollbackStmt, *ast.LockTablesStmt, *ast.UnlockTablesStmt,
+		*ast.ProcedureInfo, *ast.DropProcedureStmt, *ast.GrantStmt, *ast.RevokeStmt, *ast.CreateUserStmt,
+		*ast.DropUserStmt, *ast.TruncateTableStmt:
+	default:
+		return fmt.Errorf("lockgen doesn't know what %q does to the schema: move it to a file that sqlc.yaml doesn't name as schema", clip(s.Text()))
 	}
+	return nil
 }
 
 func (c *catalog) database(options []*ast.DatabaseOption) {
@@ -101,33 +122,6 @@ func (c *catalog) database(options []*ast.DatabaseOption) {
 		}
 	}
 	c.defaults = cmp.Or(said, c.defaults)
-}
-
-func (c *catalog) rename(old, to string) {
-	if t := c.tables[old]; t != nil {
-		delete(c.tables, old)
-		c.tables[to] = t
-	}
-}
-
-func (c *catalog) create(s *ast.CreateTableStmt) {
-	if c.tables[s.Table.Name.L] != nil && s.IfNotExists {
-		return
-	}
-	t := &tableDef{columns: map[string]*column{}, defaults: c.defaults}
-	if s.ReferTable != nil {
-		if like := c.tables[s.ReferTable.Name.L]; like != nil {
-			for name, col := range like.columns {
-				own := *col
-				t.columns[name] = &own
-			}
-		}
-	}
-	t.options(s.Options)
-	for _, col := range s.Cols {
-		t.add(col)
-	}
-	c.tables[s.Table.Name.L] = t
 }
 
 // options reads those of a table. It tells whether they convert the columns, too.
@@ -146,45 +140,10 @@ func (t *tableDef) options(options []*ast.TableOption) (converts bool) {
 	return converts
 }
 
-func (t *tableDef) alter(spec *ast.AlterTableSpec) {
-	if t.options(spec.Options) {
-		for _, col := range t.columns {
-			if col.isText() {
-				col.collated = t.defaults
-			}
-		}
-	}
-	switch spec.Tp {
-	case ast.AlterTableDropColumn, ast.AlterTableChangeColumn:
-		delete(t.columns, spec.OldColumnName.Name.L)
-	case ast.AlterTableRenameColumn:
-		if col := t.columns[spec.OldColumnName.Name.L]; col != nil {
-			delete(t.columns, spec.OldColumnName.Name.L)
-			t.columns[spec.NewColumnName.Name.L] = col
-		}
-	}
-	for _, col := range spec.NewColumns {
-		t.add(col)
-	}
-}
-
-// add adds a column, or replaces it.
-func (t *tableDef) add(def *ast.ColumnDef) {
-	c := &column{kind: def.Tp.GetType(), said: def.Tp.String(), collated: t.defaults}
-	switch charset, attribute := def.Tp.GetCharset(), mysql.HasBinaryFlag(def.Tp.GetFlag()); {
-	case charset != "" && charset != "binary" && attribute:
-		c.collated = collated{collation: charset + "_bin"} // VARCHAR(9) CHARACTER SET latin1 BINARY
-	case charset != "":
-		c.collated = collated{charset: charset}
-	case attribute:
-		c.collated = collated{}
-	}
-	for _, o := range def.Options {
-		if o.Tp == ast.ColumnOptionCollate {
-			c.collated = collated{collation: o.StrValue}
-		}
-	}
-	t.columns[def.Name.Name.L] = c
+// hasAll tells whether a table has these columns.
+func (c *catalog) hasAll(table string, columns []string) bool {
+	t := c.tables[table]
+	return t != nil && !slices.ContainsFunc(columns, func(name string) bool { return t.columns[name] == nil })
 }
 
 // isText tells whether a column has texts, or bytes.
@@ -219,6 +178,8 @@ func (c *column) compares(fold string) error {
 	switch {
 	case !c.isText():
 		return fmt.Errorf("is %s, of which one value may have several texts: lock it by a family of integers, or by another column", c.said)
+	case c.kind == mysql.TypeSet:
+		return fmt.Errorf("is a SET, of which one value may have several texts: lock it by another column")
 	case c.binary() && c.kind == mysql.TypeString:
 		return fmt.Errorf("is BINARY, which fills values up with zero bytes: make it VARBINARY, or the family one of uuid.UUID")
 	case c.binary(), fold == "" && slices.Contains(exact, name) && c.kind != mysql.TypeString:

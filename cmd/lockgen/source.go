@@ -14,10 +14,8 @@ type source struct {
 	place      place
 	locks      []item
 	none       bool // lock: none, because ...
+	vouched    bool // because ...: it says why what lockgen can't prove is right
 }
-
-// annotated tells whether the query says how it is locked.
-func (q *source) annotated() bool { return q.none || len(q.locks) > 0 }
 
 // item is a key of an annotation: Family(parameter, ...).
 type item struct {
@@ -32,7 +30,7 @@ func (i item) String() string { return i.family + "(" + strings.Join(i.params, "
 var (
 	nameComment = regexp.MustCompile(`^\s*name:\s*(\w+)\s+(:\w+)\s*$`)
 	annotation  = regexp.MustCompile(`^\s*(lock|rlock):\s*(.*?)\s*$`)
-	noLock      = regexp.MustCompile(`^none,\s*because\s+\S`)
+	reason      = regexp.MustCompile(`,\s*because\s+\S.*$`)
 	oneItem     = regexp.MustCompile(`^(\w+)\(\s*(\w+(?:\s*,\s*\w+)*)\s*\)\s*(?:,\s*|$)`)
 
 	// What may be meant as an annotation, in any place and form.
@@ -96,8 +94,11 @@ func clip(text string) string {
 
 // annotate reads what stands behind lock: or rlock:.
 func (q *source) annotate(at place, verb, text string, found *problems) {
+	if because := reason.FindStringIndex(text); because != nil {
+		text, q.vouched = strings.TrimSpace(text[:because[0]]), true
+	}
 	switch {
-	case verb == "lock" && noLock.MatchString(text):
+	case verb == "lock" && text == "none" && q.vouched:
 		q.none = true
 	case strings.HasPrefix(text, "none"):
 		found.add(at, "write the reason: -- lock: none, because ...")

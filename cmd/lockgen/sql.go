@@ -3,145 +3,189 @@ package main
 import (
 	"cmp"
 	"errors"
+	"reflect"
 	"slices"
 
 	"github.com/pingcap/tidb/pkg/parser"
 	"github.com/pingcap/tidb/pkg/parser/ast"
-	"github.com/pingcap/tidb/pkg/parser/opcode"
 	"github.com/pingcap/tidb/pkg/parser/test_driver" // the parser's values, of which ? is one
 )
 
-// tableRef is a table that a statement names, and what it calls it.
-type tableRef struct{ name, alias string }
-
-// columnRef is a column that a statement names; alias is empty where it says no table.
-type columnRef struct{ alias, name string }
-
 // meaning is what a statement does, as far as locks are concerned.
 type meaning struct {
-	tables  []tableRef // all that it names, in subqueries, too
-	written []string
-	insert  bool        // a plain one, which touches no row that is there
-	columns []string    // what an INSERT gives, if it says so
-	bound   []columnRef // columns that a ? is compared with or written to ...
-	binding []int       // ... and the offset of that ?
-	equal   [][2]columnRef
-	marks   []int // the offset of each ?
-	names   []string
+	schema *catalog
+	uses   []*use
+	insert bool              // a plain one, which touches no row that is there
+	named  map[string][]int  // the ? that a column of that name is compared with, or set to
+	marks  []int             // the offset of each ?
+	args   map[int]string    // what sqlc passes for the ? at an offset
+	blocks map[ast.Node]bool // joins that are read already
+	ctes   []string
 }
 
-// parse reads one statement. Its error says that lockgen can't tell what the statement does.
-func parse(sql string) (*meaning, error) {
+// use is a place of a statement in which a table stands: rows are read or written there.
+type use struct {
+	table  string
+	alias  string
+	in     *block
+	writes bool
+	sets   []*ast.Assignment
+	insert *ast.InsertStmt
+	ignore bool
+	server bool   // a table that the server makes
+	why    string // why it can't be told which rows
+}
+
+// parse reads one statement; args is what sqlc passes for each ?. Its error says that lockgen
+// can't tell all that the statement does. The meaning is nil where it tells nothing.
+func parse(sql string, args []string, schema *catalog) (*meaning, error) {
 	all, _, err := parser.New().Parse(sql, "", "")
 	if err != nil {
 		return nil, err
 	}
 	if len(all) != 1 {
-		return nil, errors.New("not one statement")
+		return nil, errors.New("it is not one statement")
 	}
-	m := &meaning{}
-	all[0].Accept(m)
-	m.tables = slices.DeleteFunc(m.tables, func(t tableRef) bool { return slices.Contains(m.names, t.name) })
+	m := &meaning{schema: schema, named: map[string][]int{}, args: map[int]string{}, blocks: map[ast.Node]bool{}}
+	all[0].Accept((*marker)(m))
 	slices.Sort(m.marks)
+	for i, at := range m.marks {
+		if i < len(args) {
+			m.args[at] = args[i]
+		}
+	}
 	switch s := all[0].(type) {
 	case *ast.SelectStmt, *ast.SetOprStmt:
 	case *ast.InsertStmt:
 		m.inserted(s)
 	case *ast.UpdateStmt:
-		targets := tablesOf(s.TableRefs)
-		for _, a := range s.List {
-			m.write(targets, a.Column.Table.L)
-		}
+		m.updated(s)
 	case *ast.DeleteStmt:
-		targets := tablesOf(s.TableRefs)
-		if !s.IsMultiTable {
-			m.write(targets, "")
-			break
-		}
-		for _, t := range s.Tables.Tables {
-			m.write(targets, t.Name.L)
-		}
+		m.deleted(s)
 	default:
-		return nil, errors.New("neither SELECT nor INSERT, REPLACE, UPDATE or DELETE")
+		return nil, errors.New("it is neither SELECT nor INSERT, REPLACE, UPDATE or DELETE")
 	}
-	return m, nil
+	all[0].Accept(m)
+	m.expand()
+	return m, cmp.Or(conditional(sql), unknown(reflect.ValueOf(all[0])), m.strange())
 }
 
-// write notes the tables that an alias may mean; without one, all.
-func (m *meaning) write(targets []tableRef, alias string) {
-	for _, t := range targets {
-		if (alias == "" || alias == t.alias) && !slices.Contains(m.written, t.name) && !slices.Contains(m.names, t.name) {
-			m.written = append(m.written, t.name)
+// strange returns an error where a name doesn't mean a table of the schema.
+func (m *meaning) strange() error {
+	for _, name := range m.ctes {
+		if m.schema.has(name) {
+			return errors.New("WITH " + name + " hides the table of that name: give it another one")
 		}
 	}
+	for _, u := range m.uses {
+		if !m.schema.has(u.table) && !slices.Contains(m.ctes, u.table) && !u.server {
+			return errors.New("the schema has no table " + u.table)
+		}
+	}
+	return nil
 }
 
-// inserted reads which ? becomes which column.
+// has tells whether the schema has a table or a view of that name.
+func (c *catalog) has(name string) bool {
+	_, isView := c.views[name]
+	return isView || c.tables[name] != nil
+}
+
+// marker collects the ? of a statement.
+type marker meaning
+
+// Enter is for ast.Visitor.
+func (m *marker) Enter(n ast.Node) (ast.Node, bool) {
+	if mark, ok := n.(*test_driver.ParamMarkerExpr); ok {
+		m.marks = append(m.marks, mark.Offset)
+	}
+	return n, false
+}
+
+// Leave is for ast.Visitor.
+func (m *marker) Leave(n ast.Node) (ast.Node, bool) { return n, true }
+
+// inserted notes the table of an INSERT, and which ? becomes which column.
 func (m *meaning) inserted(s *ast.InsertStmt) {
-	m.write(tablesOf(s.Table), "")
 	m.insert = !s.IsReplace && len(s.OnDuplicate) == 0
-	rows := s.Lists
-	if from, ok := s.Select.(*ast.SelectStmt); ok && from.Fields != nil {
-		var row []ast.ExprNode
-		for _, f := range from.Fields.Fields {
-			row = append(row, f.Expr)
-		}
-		rows = append(rows, row)
+	for _, u := range m.block(s.Table.TableRefs, nil).uses {
+		u.writes, u.insert, u.sets, u.ignore = true, s, s.OnDuplicate, s.IgnoreErr
+		m.uses = append(m.uses, u)
 	}
 	for i, c := range s.Columns {
-		m.columns = append(m.columns, c.Name.L)
-		for _, row := range rows {
+		for _, row := range rowsOf(s) {
 			if i < len(row) {
-				m.bind(columnRef{alias: m.written[0], name: c.Name.L}, row[i])
+				m.name(c, row[i])
 			}
 		}
 	}
 }
 
-// tablesOf returns the tables that are joined, without those of subqueries.
-func tablesOf(from *ast.TableRefsClause) []tableRef {
-	var all []tableRef
-	var add func(n ast.ResultSetNode)
-	add = func(n ast.ResultSetNode) {
-		switch n := n.(type) {
-		case *ast.Join:
-			if n.Left != nil {
-				add(n.Left)
+// updated notes the tables of an UPDATE.
+func (m *meaning) updated(s *ast.UpdateStmt) {
+	b := m.block(s.TableRefs.TableRefs, s.Where)
+	for _, a := range s.List {
+		alias, known := b.resolve(a.Column)
+		for _, u := range b.uses {
+			if !known || u.alias == alias.alias {
+				u.writes, u.ignore, u.sets = true, s.IgnoreErr, append(u.sets, a)
 			}
-			if n.Right != nil {
-				add(n.Right)
-			}
-		case *ast.TableSource:
-			if t, ok := n.Source.(*ast.TableName); ok {
-				all = append(all, tableRef{t.Name.L, cmp.Or(n.AsName.L, t.Name.L)})
+			if !known {
+				u.why = "it can't be told of which table the column " + a.Column.Name.O + " is"
 			}
 		}
 	}
-	add(from.TableRefs)
-	return all
+	m.uses = append(m.uses, b.uses...)
+}
+
+// deleted notes the tables of a DELETE.
+func (m *meaning) deleted(s *ast.DeleteStmt) {
+	b := m.block(s.TableRefs.TableRefs, s.Where)
+	m.uses = append(m.uses, b.uses...)
+	if s.Tables == nil {
+		for _, u := range b.uses {
+			u.writes = true
+		}
+		return
+	}
+	for _, t := range s.Tables.Tables {
+		known := 0
+		for _, u := range b.uses {
+			if u.alias == t.Name.L && t.Schema.L == "" {
+				known++
+				u.writes = true
+			}
+		}
+		for _, u := range b.uses {
+			if known != 1 {
+				u.writes, u.why = true, "it can't be told which of its tables "+t.Name.O+" is"
+			}
+		}
+	}
 }
 
 // Enter notes what stands in the statement.
 func (m *meaning) Enter(n ast.Node) (ast.Node, bool) {
 	switch n := n.(type) {
 	case *ast.CommonTableExpression:
-		m.names = append(m.names, n.Name.L)
-	case *ast.TableSource:
-		if t, ok := n.Source.(*ast.TableName); ok {
-			m.tables = append(m.tables, tableRef{t.Name.L, cmp.Or(n.AsName.L, t.Name.L)})
+		m.ctes = append(m.ctes, n.Name.L)
+	case *ast.SelectStmt:
+		if n.From != nil {
+			m.uses = append(m.uses, m.block(n.From.TableRefs, n.Where).uses...)
 		}
-	case *test_driver.ParamMarkerExpr:
-		m.marks = append(m.marks, n.Offset)
+	case *ast.Join:
+		if !m.blocks[n] { // it is no part of a SELECT
+			m.uses = append(m.uses, m.block(n, nil).uses...)
+		}
 	case *ast.BinaryOperationExpr:
-		if n.Op == opcode.EQ || n.Op == opcode.NullEQ {
-			m.compare(n.L, n.R)
-		}
+		m.pair(n.L, n.R)
+		m.pair(n.R, n.L)
 	case *ast.PatternInExpr:
 		for _, e := range n.List {
-			if !n.Not {
-				m.compare(n.Expr, e)
-			}
+			m.pair(n.Expr, e)
 		}
+	case *ast.Assignment:
+		m.name(n.Column, n.Expr)
 	}
 	return n, false
 }
@@ -149,86 +193,109 @@ func (m *meaning) Enter(n ast.Node) (ast.Node, bool) {
 // Leave is for ast.Visitor.
 func (m *meaning) Leave(n ast.Node) (ast.Node, bool) { return n, true }
 
-// compare notes that two expressions are equal.
-func (m *meaning) compare(a, b ast.ExprNode) {
-	a, b = bare(a), bare(b)
-	if ra, ok := a.(*ast.RowExpr); ok {
-		if rb, ok := b.(*ast.RowExpr); ok && len(ra.Values) == len(rb.Values) {
-			for i := range ra.Values {
-				m.compare(ra.Values[i], rb.Values[i])
+func (m *meaning) pair(a, b ast.ExprNode) {
+	if c, ok := bare(a).(*ast.ColumnNameExpr); ok {
+		m.name(c.Name, b)
+	}
+}
+
+func (m *meaning) name(c *ast.ColumnName, e ast.ExprNode) {
+	if mark, ok := bare(e).(*test_driver.ParamMarkerExpr); ok {
+		m.named[c.Name.L] = append(m.named[c.Name.L], mark.Offset)
+	}
+}
+
+// expand adds what stands behind views, and what foreign keys change.
+func (m *meaning) expand() {
+	add := func(of *use, table string, writes bool, why string) {
+		m.uses = append(m.uses, &use{table: table, in: of.in, writes: writes, why: why})
+	}
+	for _, u := range slices.Clone(m.uses) {
+		if _, isView := m.schema.views[u.table]; isView {
+			for _, table := range m.schema.behind(u.table) {
+				add(u, table, u.writes, "it stands in the view "+u.table)
 			}
 		}
-		return
 	}
-	ca, isA := a.(*ast.ColumnNameExpr)
-	cb, isB := b.(*ast.ColumnNameExpr)
-	switch {
-	case isA && isB:
-		m.equal = append(m.equal, [2]columnRef{ref(ca), ref(cb)})
-	case isA:
-		m.bind(ref(ca), b)
-	case isB:
-		m.bind(ref(cb), a)
-	}
-}
-
-func ref(c *ast.ColumnNameExpr) columnRef { return columnRef{c.Name.Table.L, c.Name.Name.L} }
-
-// bind notes that a column is a ?, if the expression is one.
-func (m *meaning) bind(c columnRef, e ast.ExprNode) {
-	if mark, ok := bare(e).(*test_driver.ParamMarkerExpr); ok {
-		m.bound, m.binding = append(m.bound, c), append(m.binding, mark.Offset)
+	for _, u := range slices.Clone(m.uses) {
+		if !u.writes {
+			continue
+		}
+		c := change{table: u.table, removes: u.sets == nil && (u.insert == nil || u.insert.IsReplace)}
+		for _, a := range u.sets {
+			c.sets = append(c.sets, a.Column.Name.L)
+		}
+		for _, table := range m.schema.cascades(c) {
+			add(u, table, true, "a foreign key on "+u.table+" changes rows of it")
+		}
 	}
 }
 
-// bare is an expression without parentheses and casts.
+// namesIn returns the tables that a statement names.
+func namesIn(s ast.Node) []string {
+	var n names
+	s.Accept(&n)
+	return n
+}
+
+type names []string
+
+// Enter is for ast.Visitor.
+func (all *names) Enter(n ast.Node) (ast.Node, bool) {
+	if t, ok := n.(*ast.TableName); ok {
+		*all = append(*all, t.Name.L)
+	}
+	return n, false
+}
+
+// Leave is for ast.Visitor.
+func (all *names) Leave(n ast.Node) (ast.Node, bool) { return n, true }
+
+// bare is an expression without parentheses.
 func bare(e ast.ExprNode) ast.ExprNode {
 	for {
-		switch inner := e.(type) {
-		case *ast.ParenthesesExpr:
-			e = inner.Expr
-		case *ast.FuncCastExpr:
-			e = inner.Expr
-		default:
+		inner, ok := e.(*ast.ParenthesesExpr)
+		if !ok {
 			return e
 		}
+		e = inner.Expr
 	}
 }
 
-// names tells whether the statement names a table.
-func (m *meaning) has(table string) bool {
-	return slices.ContainsFunc(m.tables, func(t tableRef) bool { return t.name == table })
+// changes tells whether the statement changes rows of a table that are there: a plain
+// INSERT does so by foreign keys only, of which it has none.
+func (m *meaning) changes(table string) bool {
+	return !m.insert && slices.ContainsFunc(m.uses, func(u *use) bool { return u.writes && u.table == table })
 }
 
-// columnsOf returns which of the statement's ? are the column of a table, or of what the
-// statement says is equal to it, as places in marks.
-func (m *meaning) columnsOf(table, column string) []int {
-	same := func(a, b columnRef) bool {
-		return a.name == b.name && (a.alias == b.alias || a.alias == "" || b.alias == "")
-	}
-	var known []columnRef
-	for _, t := range m.tables {
-		if t.name == table {
-			known = append(known, columnRef{t.alias, column})
+// mentions tells whether the statement names a table.
+func (m *meaning) mentions(table string) bool {
+	return slices.ContainsFunc(m.uses, func(u *use) bool { return u.table == table })
+}
+
+// argsOf returns what sqlc passes for a column of a table: what each row has that passes a
+// condition, or gets.
+func (m *meaning) argsOf(table, column string) (args []string) {
+	for _, u := range m.uses {
+		if u.table != table || u.in == nil || m.schema.tables[table] == nil {
+			continue
 		}
-	}
-	is := func(c columnRef) bool {
-		return slices.ContainsFunc(known, func(k columnRef) bool { return same(k, c) })
-	}
-	for range m.equal {
-		for _, e := range m.equal {
-			if is(e[0]) && !is(e[1]) {
-				known = append(known, e[1])
-			} else if is(e[1]) && !is(e[0]) {
-				known = append(known, e[0])
+		args = append(args, u.in.fact(u.alias).all(columnRef{u.alias, column})...)
+		for _, a := range u.sets {
+			if a.Column.Name.L == column && m.arg(a.Expr) != "" {
+				args = append(args, m.arg(a.Expr))
+			}
+		}
+		if u.insert == nil {
+			continue
+		}
+		for i, c := range u.insert.Columns {
+			for _, row := range rowsOf(u.insert) {
+				if c.Name.L == column && i < len(row) && m.arg(row[i]) != "" {
+					args = append(args, m.arg(row[i]))
+				}
 			}
 		}
 	}
-	var places []int
-	for i, c := range m.bound {
-		if is(c) {
-			places = append(places, slices.Index(m.marks, m.binding[i]))
-		}
-	}
-	return places
+	return args
 }

@@ -22,7 +22,7 @@ import (
 // succeed: see txlock.Retryable.
 func Retryable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, ErrGiven),
+	case err == nil, errors.Is(err, guard.ErrReply), errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, errLarge), errors.Is(err, ErrGiven),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):
@@ -72,6 +72,8 @@ func Interpret(err error) Verdict {
 		return Verdict{Sentinel: ErrWaitTimeout}
 	case 1290, 1792, 1836: // ER_OPTION_PREVENTS_STATEMENT (read-only), ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_READ_ONLY_MODE
 		return Verdict{Sentinel: ErrReadOnly}
+	case 1193, 1235, 8108: // ER_UNKNOWN_SYSTEM_VARIABLE, ER_NOT_SUPPORTED_YET, TiDB's for CALL
+		return Verdict{Sentinel: schema.ErrEngine}
 	case 1146, 1054, 1364, 1046: // ER_NO_SUCH_TABLE, ER_BAD_FIELD_ERROR, ER_NO_DEFAULT_FOR_FIELD, ER_NO_DB_ERROR
 		return Verdict{Sentinel: ErrSchema}
 	}
@@ -89,6 +91,8 @@ func Of(what string, err error, s guard.Server) error {
 		sentinel = ErrOpenRows
 	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone), errors.Is(err, sql.ErrConnDone):
 		sentinel = ErrNoTransaction
+	case errors.Is(err, ErrUnknownOutcome):
+		sentinel = ErrUnknownOutcome
 	case LostConnection(err) && !errors.Is(err, ErrCommitted): // and the transaction with it
 		sentinel = errCutOff
 	case v.OnTimeout && s.RollbackOnTimeout:
@@ -138,7 +142,7 @@ func LostConnection(err error) bool {
 // session, or to a commit that a cluster may have nevertheless.
 func Unknown(err error) bool {
 	var server *mysql.MySQLError
-	if err == nil || !errors.As(err, &server) {
+	if err == nil || errors.Is(err, ErrUnknownOutcome) || !errors.As(err, &server) {
 		return err != nil
 	}
 	switch server.Number {
@@ -148,6 +152,21 @@ func Unknown(err error) bool {
 		return !Interpret(err).Gone && !errors.Is(err, ErrDeadlock)
 	}
 	return false
+}
+
+// ErrReply says that a statement was answered by none of its replies.
+var ErrReply = guard.ErrReply
+
+// UnknownReply is the error of a statement that was answered by none of its replies.
+func UnknownReply(statement, came string) error { return guard.UnknownReply(statement, came) }
+
+// Read returns the error of a statement of lockstep's own. If database/sql could not read the
+// row, it is guard.ErrReply.
+func Read(statement string, err error) error {
+	if err == nil || !strings.HasPrefix(err.Error(), "sql: Scan error") && !strings.HasPrefix(err.Error(), "sql: expected ") {
+		return err
+	}
+	return fmt.Errorf("%w: %w", guard.UnknownReply(statement, "a row that can't be read"), err)
 }
 
 // Overtaken tells whether a member of a Group Replication has refused a commit (3101). In

@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/schema"
 )
 
 // answered is the server's error of a number, wrapped as a program might.
@@ -71,7 +72,7 @@ func TestInterpret(t *testing.T) {
 		{3024, ErrWaitTimeout, false, false},
 		{3547, ErrWaitTimeout, false, false},
 		{1044, ErrPrivilege, false, false},
-		{1045, ErrPrivilege, false, false},
+		{1045, nil, false, false},
 		{1142, ErrPrivilege, false, false},
 		{1143, ErrPrivilege, false, false},
 		{1227, ErrPrivilege, false, false},
@@ -83,6 +84,9 @@ func TestInterpret(t *testing.T) {
 		{1054, ErrSchema, false, false},
 		{1364, ErrSchema, false, false},
 		{1046, ErrSchema, false, false},
+		{1193, schema.ErrEngine, false, false},
+		{1235, schema.ErrEngine, false, false},
+		{8108, schema.ErrEngine, false, false},
 		{1062, nil, false, false},
 		{1064, nil, false, false},
 		{1305, nil, false, false},
@@ -115,16 +119,19 @@ func TestTransactionOpen(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		reply error
+		flag  bool
 		open  bool
 		err   error
 	}{
-		{nil, false, nil},
-		{answered(1568), true, nil},
-		{driver.ErrBadConn, false, driver.ErrBadConn},
-		{sql.ErrTxDone, false, sql.ErrTxDone},
+		{nil, false, false, nil},
+		{nil, true, false, schema.ErrEngine},
+		{answered(1568), false, true, nil}, // an error has no flag
+		{answered(1568), true, true, nil},
+		{driver.ErrBadConn, true, false, driver.ErrBadConn},
+		{sql.ErrTxDone, false, false, sql.ErrTxDone},
 	} {
-		if open, err := TransactionOpen(c.reply); open != c.open || !errors.Is(err, c.err) {
-			t.Errorf("the reply %v tells %t, %v", c.reply, open, err)
+		if open, err := TransactionOpen(c.reply, c.flag); open != c.open || !errors.Is(err, c.err) {
+			t.Errorf("the reply %v with the flag %t tells %t, %v", c.reply, c.flag, open, err)
 		}
 	}
 }

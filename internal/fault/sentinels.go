@@ -10,27 +10,28 @@ import (
 // The errors of lockstep. Package txlock hands them on by the same names, and says what
 // each of them means.
 var (
-	ErrBusy          = errors.New("txlock: the lock is held by somebody else")
-	ErrWaitTimeout   = errors.New("txlock: the lock was not free in time: try again later")
-	ErrDeadlock      = errors.New("txlock: deadlock, the server has rolled the transaction back: start it again, as Run does; LockAll takes several keys without one")
-	ErrStaleSnapshot = errors.New("txlock: the transaction's snapshot is older than the lock: roll back and start again, as Run does; lock before the first SELECT")
-	ErrTxDoomed      = errors.New("txlock: the transaction is over on the server: roll back")
-	ErrConflict      = errors.New("txlock: the version has changed: roll back, then read and show it again")
-	ErrLost          = errors.New("txlock: the lock was lost")
-	ErrNotHeld       = errors.New("txlock: the lock is not held")
-	ErrTooManyHolds  = errors.New("txlock: too many holds of one owner")
-	ErrUpgrade       = errors.New("txlock: a shared lock can't be made exclusive")
-	ErrNoTransaction = errors.New("txlock: no open transaction")
-	ErrInvalidKey    = errors.New("txlock: invalid key")
-	ErrInvalidOption = errors.New("txlock: invalid option")
-	ErrOpenRows      = errors.New("txlock: rows are open on the transaction: close them, or read them to the end, before a lock")
-	ErrReadOnly      = errors.New("txlock: the server or the transaction is read only: go to the primary, and begin without ReadOnly; this transaction goes on")
-	ErrSchema        = errors.New("txlock: tables missing or wrong: run schema.Install(ctx, db) or the DDL in schema.FS, and see schema.Check")
-	ErrUnguarded     = errors.New("txlock: the pool is not guarded: open it by locksqlc.Open, locksqlc.Connector or lockgorm.Open; where it was, something around it drops the context of its statements")
-	ErrPrivilege     = schema.ErrPrivilege
-	ErrNoQuorum      = errors.New("txlock: no majority")
-	ErrMismatch      = errors.New("txlock: the key was used for another request: take a new key for a new one; the transaction goes on")
-	ErrResult        = errors.New("txlock: the result can't be stored or read again")
+	ErrBusy           = errors.New("txlock: the lock is held by somebody else")
+	ErrWaitTimeout    = errors.New("txlock: the lock was not free in time: try again later")
+	ErrDeadlock       = errors.New("txlock: deadlock, the server has rolled the transaction back: start it again, as Run does; LockAll takes several keys without one")
+	ErrStaleSnapshot  = errors.New("txlock: the transaction's snapshot is older than the lock: roll back and start again, as Run does; lock before the first SELECT")
+	ErrTxDoomed       = errors.New("txlock: the transaction is over on the server: roll back")
+	ErrUnknownOutcome = errors.New("txlock: the COMMIT was not answered: the transaction may be committed or not: before you run it again look for what it has written, or run it under a key of Once")
+	ErrConflict       = errors.New("txlock: the version has changed: roll back, then read and show it again")
+	ErrLost           = errors.New("txlock: the lock was lost")
+	ErrNotHeld        = errors.New("txlock: the lock is not held")
+	ErrTooManyHolds   = errors.New("txlock: too many holds of one owner")
+	ErrUpgrade        = errors.New("txlock: a shared lock can't be made exclusive")
+	ErrNoTransaction  = errors.New("txlock: no open transaction")
+	ErrInvalidKey     = errors.New("txlock: invalid key")
+	ErrInvalidOption  = errors.New("txlock: invalid option")
+	ErrOpenRows       = errors.New("txlock: rows are open on the transaction: close them, or read them to the end, before a lock")
+	ErrReadOnly       = errors.New("txlock: the server or the transaction is read only: go to the primary, and begin without ReadOnly; this transaction goes on")
+	ErrSchema         = errors.New("txlock: tables missing or wrong: run schema.Install(ctx, db) or the DDL in schema.FS, and see schema.Check")
+	ErrUnguarded      = errors.New("txlock: the pool is not guarded: open it by locksqlc.Open, locksqlc.Connector or lockgorm.Open; where it was, something around it drops the context of its statements")
+	ErrPrivilege      = schema.ErrPrivilege
+	ErrNoQuorum       = errors.New("txlock: no majority")
+	ErrMismatch       = errors.New("txlock: the key was used for another request: take a new key for a new one; the transaction goes on")
+	ErrResult         = errors.New("txlock: the result can't be stored or read again")
 )
 
 // The marks of what is not Retryable, though its sentinel is.
@@ -44,7 +45,9 @@ var (
 	ErrUnseen = errors.New("the server has ended it, by a statement that was not seen")
 
 	// errCutOff is the ErrTxDoomed of a transaction whose connection is gone.
-	errCutOff = fmt.Errorf("%w: it was rolled back with its connection; the readTimeout of the data source name must be longer than the wait for a lock", ErrTxDoomed)
+	errCutOff = fmt.Errorf("%w: it was rolled back with its connection; the readTimeout of the data source name must be longer than the wait for a lock, and rejectReadOnly hides that a server is read only", ErrTxDoomed)
+
+	errLarge = errors.New("the connection was lost with a statement that may be larger than the server takes, and is not sent again")
 
 	errUnfenced = errors.New("a savepoint may have been rolled back after the guard, and the guard with it: guard again, last in the transaction")
 )

@@ -14,8 +14,9 @@ type Tx struct {
 	pool      *connector
 	server    Server
 	isolation sql.IsolationLevel
-	direct    bool // the connection is the driver's own; see Direct
-	owned     bool // begun by BeginTx, not as text
+	session   sql.IsolationLevel // that of the session, where it is known to be the transaction's
+	direct    bool               // the connection is the driver's own; see Direct
+	owned     bool               // begun by BeginTx, not as text
 
 	mu         sync.Mutex
 	reads      bool  // a statement ran that may have taken the snapshot
@@ -32,7 +33,11 @@ type Tx struct {
 
 // newTx opens the book of a transaction.
 func (c *conn) newTx() *Tx {
-	return &Tx{pool: c.pool, server: c.server, direct: c.status.flags.IsValid()}
+	t := &Tx{pool: c.pool, server: c.server, direct: c.status.flags.IsValid()}
+	if !c.old && !c.status.chosen {
+		t.session = c.facts.Isolation
+	}
+	return t
 }
 
 // Scope is what package txlock keeps with a transaction.
@@ -42,6 +47,8 @@ type Scope interface {
 	// Ended is called when the transaction ends, before the server frees its locks. Why
 	// is nil, or what has ended the transaction on the server before.
 	Ended(why error)
+	// Unanswered is called after Ended if nobody knows whether the transaction was committed.
+	Unanswered(why error)
 }
 
 // ErrEnded is returned for a lock statement whose transaction is over.
@@ -80,10 +87,15 @@ func (t *Tx) MayHaveSnapshot() bool {
 
 // ReadsUncommitted tells whether plain reads are known to show what others have not
 // committed.
-func (t *Tx) ReadsUncommitted() bool { return t.isolation == sql.LevelReadUncommitted }
+func (t *Tx) ReadsUncommitted() bool { return t.at(sql.LevelReadUncommitted) }
 
 // Serializable tells whether plain reads are known to lock what they read.
-func (t *Tx) Serializable() bool { return t.isolation == sql.LevelSerializable }
+func (t *Tx) Serializable() bool { return t.at(sql.LevelSerializable) }
+
+// at tells whether the transaction is known to have that isolation level.
+func (t *Tx) at(level sql.IsolationLevel) bool {
+	return t.isolation == level || t.isolation == sql.LevelDefault && t.session == level
+}
 
 // Stamp returns a number for a lock that is about to be taken; see Stands.
 func (t *Tx) Stamp() int {
@@ -203,6 +215,9 @@ func (t *Tx) doom(why error, committed bool) bool {
 	return first
 }
 
+// Doom stops the transaction after a lock statement whose reply isn't known; see ErrReply.
+func (t *Tx) Doom(why error) { t.doom(why, t.Finished()) }
+
 // sever notes that the program has ended the transaction: its locks are gone, its
 // statements are still sent.
 func (t *Tx) sever(why error) {
@@ -238,6 +253,22 @@ func (t *Tx) notifyCommitted() {
 	if scope != nil {
 		scope.Committed()
 	}
+}
+
+// outcome returns what the COMMIT of a transaction that is over has failed with, and tells
+// the scope if nobody knows whether it has.
+func (t *Tx) outcome(err error) error {
+	if t.pool.rules.NotCommitted(err) {
+		return err
+	}
+	err = t.pool.rules.Outcome(err)
+	t.mu.Lock()
+	scope := t.scope
+	t.mu.Unlock()
+	if scope != nil {
+		scope.Unanswered(err)
+	}
+	return err
 }
 
 // used tells whether package txlock has joined the transaction.

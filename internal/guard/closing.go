@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"database/sql/driver"
+	"fmt"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -26,40 +27,59 @@ func (c *conn) commits(ctx context.Context, query string, args []driver.NamedVal
 }
 
 // commitBy sends a lock statement that commits the transaction, unless its reply is 0.
-// Afterwards the Commit of the *sql.Tx sends nothing.
+// Afterwards the Commit of the *sql.Tx sends nothing. The row of the reply comes before the
+// COMMIT: an error of the server without one, or with 0, is that of a transaction which
+// wasn't committed.
 func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
-	s := statement{kind: kindQuiet, name: "COMMIT", end: endUnknown}
+	s := statement{kind: kindQuiet, name: "COMMIT", end: endCommits}
 	if err := c.check(ctx, s); err != nil {
 		return nil, err
 	}
-	if text != "COMMIT" {
+	if text != "COMMIT" { // else the locks are taken
+		if err := c.fit(ctx); err != nil {
+			return nil, err
+		}
 		if err := c.begun(ctx); err != nil {
 			return nil, err
 		}
-	} else if c.opening.pending && !c.opening.failed {
+	} else if s.end = endUnknown; c.opening.pending && !c.opening.failed { // of Do: it keeps nothing but the token
 		c.tx.finish(true)
 		return &reply{}, nil
 	}
 	if why := c.mayCommit(); why != nil {
 		return nil, why
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	c.tx.finish(true) // before the server frees the locks
 	sent := c.committing()
 	r, err := read(ctx, c.base, text)
 	err = sent.outcome(err)
+	raised, unreadable := int64(0), error(nil)
+	if r != nil && len(r.rows) > 0 {
+		raised, unreadable = r.number(0)
+	}
+	refused := text != "COMMIT" && raised == 0 && unreadable == nil
 	if err != nil {
 		c.tx.finish(false)
-		if c.pool.rules.Ended(err, c.server) != nil {
-			s.end = endRolledBack // as after COMMIT alone
+		if refused && !c.lost(ctx, err) {
+			s.end = endRolledBack
 		}
 		return nil, c.failed(ctx, s, err)
 	}
-	if id, err := r.number(0); len(r.columns) > 0 && (id == 0 || err != nil) {
+	open, told := c.status.inTransaction()
+	switch {
+	case refused && len(r.rows) > 0:
 		c.tx.finish(false)
 		return r, c.settle(ctx, statement{kind: kindQuiet}, false)
+	case refused, unreadable != nil, raised == 1, raised < 0, text == "COMMIT" && len(r.columns) > 0, told && open:
+		c.tx.finish(false)
+		c.tx.doom(c.pool.rules.Outcome(UnknownReply("a statement that commits", fmt.Sprintf("%d in %d rows", raised, len(r.rows)))), true)
+		return nil, c.tx.refuse()
 	}
 	c.status.open = false
-	return r, nil
+	return r, c.finished(nil)
 }
 
 // committed tells whether a lock statement has committed the transaction, and closes the

@@ -5,6 +5,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"time"
+
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // conn is a connection that keeps the book of its transaction. It has the optional
@@ -22,10 +24,15 @@ type conn struct {
 
 	opening opening // of the transaction, if that is one of database/sql
 	kept    map[opener]*kept
-	moved   bool // a statement of the program may have chosen another database since
+
+	facts        session.Facts // about the session, when it was asked last
+	old          bool          // a statement of the program may have changed them since
+	unfitAtFirst bool          // what they said when the connection was opened
 
 	bracketed bool // rawsql.Bracket was sent, rawsql.EndBracket not yet
 	unusable  bool // by others: it is lost, or its session has changed
+
+	demoted bool // its server can't be written to, at least for now
 
 	judged map[string]statement
 }
@@ -60,11 +67,15 @@ func (t *driverTx) Commit() error {
 	if why := t.conn.mayCommit(); why != nil {
 		return errors.Join(why, t.Rollback())
 	}
-	book := t.conn.tx
+	book, sent := t.conn.tx, t.conn.alive()
 	t.conn.end(false) // before the server frees the locks: nobody may believe that they are still held
 	err := t.conn.opening.close(t.conn, "COMMIT")
-	if err == nil && book != nil {
+	switch {
+	case book == nil || !sent:
+	case err == nil:
 		book.notifyCommitted()
+	default:
+		err = book.outcome(err)
 	}
 	return err
 }
@@ -79,9 +90,10 @@ func (t *driverTx) Rollback() error {
 }
 
 // finished judges the reply to COMMIT or ROLLBACK. After an error that may leave a
-// transaction open, as in XA, nobody uses the connection again.
+// transaction open, as in XA, and after a reply that one is open, by completion_type, nobody
+// uses the connection again.
 func (c *conn) finished(err error) error {
-	if err != nil && c.pool.rules.Ended(err, c.server) == nil {
+	if err != nil && c.pool.rules.Ended(err, c.server) == nil || err == nil && c.status.inReply() {
 		c.unusable = true
 	}
 	return err
@@ -89,8 +101,8 @@ func (c *conn) finished(err error) error {
 
 // ExecContext executes a statement without rows.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if c.answers(ctx) {
-		return driver.ResultNoRows, nil
+	if answers, err := c.answers(ctx); answers {
+		return driver.ResultNoRows, err
 	}
 	execer, ok := c.base.(driver.ExecerContext)
 	if !ok {
@@ -102,11 +114,11 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if text, ok := c.commits(ctx, query, args); ok {
 		return c.result(ctx)(c.commitBy(ctx, text))
 	}
-	s := c.judge(ctx, query, args)
+	s := c.judge(ctx, query, args).of(query, args)
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
 	}
-	if call := c.call(ctx); call != nil && call.Row != nil && len(args) == 0 {
+	if call := c.call(ctx); call != nil && call.Reply != nil && len(args) == 0 {
 		r, err := read(ctx, c.base, query)
 		return c.result(ctx)(r, c.after(ctx, s, err))
 	}
@@ -118,13 +130,18 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 }
 
 // answers answers the question of Ask. It knows the question by its context, since a
-// wrapper may have changed its text.
-func (c *conn) answers(ctx context.Context) bool {
+// wrapper may have changed its text. The error is why no lock would hold on the session, as
+// far as that is known.
+func (c *conn) answers(ctx context.Context) (bool, error) {
 	q := valueOf[question](ctx)
-	if q != nil {
-		q.guarded, q.tx = true, c.tx
+	if q == nil {
+		return false, nil
 	}
-	return q != nil
+	q.guarded, q.tx = true, c.tx
+	if c.tx == nil || c.old {
+		return true, nil
+	}
+	return true, c.facts.Unfit
 }
 
 // call returns the mark of a lock statement, or nil for a statement of the program. The
@@ -173,7 +190,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if text, ok := c.commits(ctx, query, args); ok {
 		return c.commitBy(ctx, text)
 	}
-	s := c.judge(ctx, query, args)
+	s := c.judge(ctx, query, args).of(query, args)
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
 	}
@@ -186,8 +203,8 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 // In a doomed transaction the statement is prepared on the server all the same:
 // database/sql may keep it with the connection, for later transactions.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	if c.answers(ctx) {
-		return unsent{}, nil
+	if answers, err := c.answers(ctx); answers {
+		return unsent{err}, nil
 	}
 	s := c.judge(ctx, query, nil)
 	if c.call(ctx) != nil || !c.IsValid() {
@@ -238,7 +255,7 @@ func named(args []driver.Value) []driver.NamedValue {
 // Close closes the connection.
 func (c *conn) Close() error {
 	err := c.base.Close()
-	sessions.Delete(session{c.server.Name, c.server.Session})
+	sessions.Delete(opened{c.server.Name, c.server.Session})
 	c.end(false)
 	return err
 }
@@ -253,9 +270,12 @@ func (c *conn) Ping(ctx context.Context) error {
 
 // ResetSession is called before the pool hands the connection out again. A connection
 // with a doomed transaction that was begun as text, and never ended, is closed instead:
-// MariaDB 10.6 and 11.4 would execute what follows in a transaction that nobody commits.
+// MariaDB 10.6 and 11.4 would execute what follows in a transaction that nobody commits. So
+// is that to a server which was read only: the next one may reach the new primary, which is
+// what the parameter rejectReadOnly of the driver is for. And so is one whose session the
+// program has made unfit.
 func (c *conn) ResetSession(ctx context.Context) error {
-	if c.unusable || c.tx != nil && c.tx.refuse() != nil {
+	if c.unusable || c.demoted || c.tx != nil && c.tx.refuse() != nil || c.becameUnfit(ctx) {
 		return driver.ErrBadConn
 	}
 	if resetter, ok := c.base.(driver.SessionResetter); ok {
@@ -265,10 +285,10 @@ func (c *conn) ResetSession(ctx context.Context) error {
 }
 
 // IsValid tells whether the connection can be used again.
-func (c *conn) IsValid() bool {
-	if c.unusable {
-		return false
-	}
+func (c *conn) IsValid() bool { return !c.unusable && c.alive() }
+
+// alive tells whether the base can still send anything.
+func (c *conn) alive() bool {
 	if validator, ok := c.base.(driver.Validator); ok {
 		return validator.IsValid()
 	}

@@ -18,6 +18,7 @@
 //   - opening.go: how a transaction begins, together with its first lock where that can be;
 //     kept.go: what of that stays prepared; reply.go: what is read of it. closing.go: how a lock statement commits.
 //   - tracking.go: what the connection checks before each statement and notes after it.
+//   - facts.go: when it asks its session again, which a statement may have changed.
 //   - book.go: [Tx], the book of one transaction, and what a lock asks of it.
 //   - savepoints.go: which locks a ROLLBACK TO SAVEPOINT may have released.
 //   - judge.go: what a statement may do to its transaction, by its words.

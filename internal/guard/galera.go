@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/go-sql-driver/mysql"
@@ -30,7 +31,7 @@ func (c *conn) checkPrepared(ctx context.Context) error {
 	}
 	open := false
 	if err == nil {
-		open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		open, err = c.probe(ctx)
 	}
 	if err == nil && !open {
 		err = errAborted
@@ -57,6 +58,9 @@ func (c *conn) onGalera(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	on := err == nil && row[1] == "ON"
+	if err == nil && !on && row[1] != "OFF" {
+		return false, UnknownReply(rawsql.Galera, fmt.Sprintf("%q", row))
+	}
 	c.pool.galera.Store(&on)
 	return on, nil
 }

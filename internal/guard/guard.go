@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Rules say what the server's replies mean for a transaction.
@@ -21,6 +22,11 @@ type Rules struct {
 	Ended func(err error, s Server) error
 	// Lost returns the error of a transaction whose connection is gone.
 	Lost func(cause error) error
+	// Large returns the error of a statement of so many bytes with which the connection was
+	// lost: it may be larger than the server takes, and would be lost again.
+	Large func(size int, cause error) error
+	// ReadOnly tells whether this error says that the server can't be written to.
+	ReadOnly func(err error) bool
 	// Committed returns the error of a transaction that the named statement
 	// has committed.
 	Committed func(statement string) error
@@ -30,12 +36,20 @@ type Rules struct {
 	// RolledBack returns the error of a transaction that was over after the named
 	// statement, which can't commit, although the reply was a success.
 	RolledBack func(statement string) error
+	// Outcome returns the error of a transaction whose COMMIT was answered by this error, or
+	// not at all: NotCommitted says which errors leave nothing committed.
+	Outcome      func(err error) error
+	NotCommitted func(err error) bool
+	// KeepsOpen tells whether a transaction is known to be as it was before after this error
+	// of a statement. Otherwise the server is asked before anything else is sent.
+	KeepsOpen func(err error) bool
 	// Unfenced returns the error of a transaction that has lost the row lock of that name
 	// by ROLLBACK TO SAVEPOINT; see Tx.Fence.
 	Unfenced func(name string) error
-	// Open tells from the reply to rawsql.Probe whether a transaction is open; it returns
-	// an error for a reply that tells neither.
-	Open func(reply error) (bool, error)
+	// Open tells from the reply to rawsql.Probe whether a transaction is open. The flag is
+	// that of a success; see OpenAtLastReply. It returns an error for a reply that tells
+	// neither, or that contradicts itself.
+	Open func(reply error, flag bool) (bool, error)
 	// NoSavepoint tells whether this reply to RELEASE SAVEPOINT says that there is none.
 	NoSavepoint func(reply error) bool
 	// Kept is a value that the pool keeps for package txlock; see Tx.Kept.
@@ -83,28 +97,32 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := introduce(ctx, base)
+	var facts session.Facts
+	if err = ErrRejects; !rejectsReadOnly(base) {
+		facts, err = introduce(ctx, base)
+	}
 	if err != nil {
 		if closeErr := base.Close(); closeErr != nil {
 			err = errors.Join(err, closeErr)
 		}
 		return nil, err
 	}
-	sessions.Store(session{server.Name, server.Session}, struct{}{})
-	return &conn{base: base, pool: c, server: server, status: statusOf(base), since: time.Now()}, nil
+	server := NewServer(facts)
+	sessions.Store(opened{server.Name, server.Session}, struct{}{})
+	return &conn{base: base, pool: c, server: server, facts: facts, unfitAtFirst: facts.Unfit != nil, status: statusOf(base), since: time.Now()}, nil
 }
 
 // sessions holds the sessions of this process's guarded connections.
 var sessions sync.Map
 
-type session struct {
+type opened struct {
 	server string
 	id     uint64
 }
 
 // Guards tells whether a session is that of a guarded connection of this process.
 func Guards(s Server) bool {
-	_, guarded := sessions.Load(session{s.Name, s.Session})
+	_, guarded := sessions.Load(opened{s.Name, s.Session})
 	return guarded
 }
 
@@ -119,17 +137,13 @@ func (c *connector) Close() error {
 	return nil
 }
 
-// introduce reads the facts about the server of a connection.
-func introduce(ctx context.Context, base driver.Conn) (Server, error) {
-	row, err := readRow(ctx, base, rawsql.Facts, 4)
+// introduce reads the facts about the session of a connection and its server.
+func introduce(ctx context.Context, base driver.Conn) (session.Facts, error) {
+	row, err := readRow(ctx, base, rawsql.Facts, session.Columns)
 	if err != nil {
-		return Server{}, err
+		return session.Facts{}, err
 	}
-	id, err := strconv.ParseUint(row[1], 10, 64)
-	if err != nil {
-		return Server{}, err
-	}
-	return NewServer(row[0], id, row[2] == "1", row[3]), nil
+	return session.Read([session.Columns]string(row))
 }
 
 // readRow reads one row of a query of the guard's own.
@@ -148,6 +162,9 @@ func readRow(ctx context.Context, base driver.Conn, query string, columns int) (
 		}
 	}()
 	values := make([]driver.Value, columns)
+	if n := len(rows.Columns()); n != columns && n > 0 {
+		return nil, UnknownReply(query, fmt.Sprintf("%d columns", n))
+	}
 	if err := rows.Next(values); err != nil {
 		return nil, err
 	}
@@ -194,7 +211,7 @@ func (c *connector) killSession(lost Server, since time.Time) (err error) {
 	}
 	killer := &conn{base: base}
 	defer func() { err = errors.Join(err, base.Close()) }()
-	server, err := introduce(ctx, base)
+	facts, err := introduce(ctx, base)
 	if err != nil {
 		return err
 	}
@@ -206,7 +223,7 @@ func (c *connector) killSession(lost Server, since time.Time) (err error) {
 	if err != nil {
 		return err
 	}
-	if server.Name != lost.Name || time.Duration(uptime+1)*time.Second < time.Since(since) {
+	if facts.Name != lost.Name || time.Duration(uptime+1)*time.Second < time.Since(since) {
 		return nil
 	}
 	if err := killer.exec(ctx, rawsql.Kill(lost.Session)); err != nil && !c.rules.Gone(err) {

@@ -13,13 +13,17 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 var (
 	errGone      = errors.New("over")
 	errLost      = errors.New("lost")
 	errCommitted = errors.New("committed")
+	errLarge     = errors.New("large")
+	errUnknown   = errors.New("unknown")
 	errUnfenced  = errors.New("unfenced")
+	errOdd       = errors.New("the reply contradicts itself")
 	deadlock     = &mysql.MySQLError{Number: 1213, Message: "deadlock"}
 	inside       = &mysql.MySQLError{Number: 1568, Message: "inside a transaction"}
 )
@@ -32,16 +36,33 @@ var testRules = Rules{
 		}
 		return nil
 	},
+	Large: func(size int, cause error) error { return fmt.Errorf("%w of %d bytes: %w", errLarge, size, cause) },
+	ReadOnly: func(err error) bool {
+		server := new(mysql.MySQLError)
+		return errors.As(err, &server) && server.Number == 1290
+	},
 	Lost:             func(cause error) error { return fmt.Errorf("%w: %w", errLost, cause) },
 	Committed:        func(statement string) error { return fmt.Errorf("%w by %s", errCommitted, statement) },
 	MayHaveCommitted: func(statement string) error { return fmt.Errorf("%w, maybe, by %s", errCommitted, statement) },
-	RolledBack:       func(statement string) error { return fmt.Errorf("%w behind %s", errGone, statement) },
-	Unfenced:         func(name string) error { return fmt.Errorf("%w: %s", errUnfenced, name) },
+	Outcome:          func(err error) error { return fmt.Errorf("%w: %w", errUnknown, err) },
+	NotCommitted: func(err error) bool {
+		server := new(mysql.MySQLError)
+		return errors.As(err, &server) && (server.Number == 1213 || server.Number == 1399) || errors.Is(err, errGone)
+	},
+	KeepsOpen: func(err error) bool {
+		server := new(mysql.MySQLError)
+		return errors.As(err, &server) && server.Number == 1062
+	},
+	RolledBack: func(statement string) error { return fmt.Errorf("%w behind %s", errGone, statement) },
+	Unfenced:   func(name string) error { return fmt.Errorf("%w: %s", errUnfenced, name) },
 	NoSavepoint: func(reply error) bool {
 		server := new(mysql.MySQLError)
 		return errors.As(reply, &server) && server.Number == 1305
 	},
-	Open: func(reply error) (bool, error) {
+	Open: func(reply error, flag bool) (bool, error) {
+		if reply == nil && flag {
+			return false, errOdd
+		}
 		if server := new(mysql.MySQLError); errors.As(reply, &server) && server.Number == 1568 {
 			return true, nil
 		}
@@ -73,10 +94,12 @@ func newStub(t *testing.T, lean bool) (*stub, *sql.DB) {
 type locks struct {
 	committed bool
 	ends      []error
+	unknown   error
 }
 
-func (l *locks) Committed()      { l.committed = true }
-func (l *locks) Ended(why error) { l.ends = append(l.ends, why) }
+func (l *locks) Committed()           { l.committed = true }
+func (l *locks) Ended(why error)      { l.ends = append(l.ends, why) }
+func (l *locks) Unanswered(why error) { l.unknown = why }
 
 func begin(t *testing.T, pool *sql.DB) *sql.Tx {
 	t.Helper()
@@ -429,7 +452,7 @@ func TestServer(t *testing.T) {
 		"11.2.3-MariaDB": {mariaDB: true}, "11.2.4-MariaDB": {true, true}, "11.3.2-MariaDB": {mariaDB: true},
 		"11.4.1-MariaDB": {mariaDB: true}, "11.4.2-MariaDB": {true, true}, "11.5.1-MariaDB": {true, true}, "11.8.3-MariaDB": {true, true}, "12.0.2-MariaDB": {true, true},
 	} {
-		s := NewServer(version, 7, true, "name")
+		s := NewServer(session.Facts{Version: version, ID: 7, RollbackOnTimeout: true, Name: "name"})
 		if s.MariaDB != want.mariaDB || s.SnapshotIsolation != want.snapshot {
 			t.Errorf("%q: MariaDB %t, snapshot isolation %t", version, s.MariaDB, s.SnapshotIsolation)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
+	"fmt"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -17,9 +19,9 @@ type Call struct {
 	Fresh bool
 	// Reads: it is a plain read, which takes the snapshot.
 	Reads bool
-	// Row receives the last row of the reply to a CALL that is sent by ExecContext, if the
-	// connection is Direct: rows of database/sql cost a goroutine.
-	Row *[]driver.Value
+	// Reply receives the reply to a CALL that is sent by ExecContext, if the connection is
+	// Direct: rows of database/sql cost a goroutine.
+	Reply *Reply
 	// Commits: where it raises a token, it commits the transaction with it, if the server
 	// can do both in one statement; see Tx.Finished.
 	Commits bool
@@ -31,6 +33,21 @@ type Call struct {
 	// Restores: it restores a variable of the session. Since the session outlives the
 	// transaction, it is sent even if the server has ended that.
 	Restores bool
+}
+
+// Reply is what a statement with rows was answered. One without rows has no columns.
+type Reply struct {
+	Columns int
+	Rows    [][]driver.Value
+}
+
+// ErrReply says of a statement of lockstep's own that it was answered by something that is
+// none of its replies: nobody knows what it has done.
+var ErrReply = errors.New("the statement has no such reply, and nobody knows what it has done")
+
+// UnknownReply returns ErrReply for a statement, with what came.
+func UnknownReply(statement, came string) error {
+	return fmt.Errorf("%s was answered by %s: %w", statement, came, ErrReply)
 }
 
 // question is what Ask sends with its context. The connection writes the answer into it.
@@ -73,8 +90,9 @@ type Execer interface {
 
 // Ask asks the connection of a transaction for its book, by a statement that a guarded
 // connection answers itself. The book is nil if the connection is guarded and has no
-// transaction. If the connection is not guarded, the statement reaches the server, and
-// reply is the server's answer, for Rules.Open.
+// transaction. If there is a book, reply is why no lock would hold on the session, as far as
+// that is known. If the connection is not guarded, the statement reaches the server, and reply
+// is the server's answer, for Rules.Open.
 func Ask(ctx context.Context, tx Execer) (book *Tx, guarded bool, reply error) {
 	q := &inBand[question]{Context: ctx}
 	_, reply = tx.ExecContext(q, rawsql.Probe)

@@ -1,8 +1,12 @@
 package guard
 
 import (
+	"cmp"
+	"database/sql/driver"
+	"encoding/json"
 	"strings"
 
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
@@ -28,20 +32,41 @@ const (
 	endRolledBack ending = iota // the server has rolled the transaction back
 	endCommitted                // the statement has committed it, by its words
 	endUnknown                  // either of these: its text doesn't show what it executes
+	endCommits                  // either of these: it is the COMMIT of the transaction itself
 )
 
 // statement is the judgement on the text of a statement.
 type statement struct {
 	kind      kind
 	name      string // its first words, for errors
-	savepoint string // of SAVEPOINT, RELEASE and ROLLBACK TO, as it is written
+	savepoint string // of SAVEPOINT, RELEASE and ROLLBACK TO; see sqltext.SavepointName
 	chain     bool   // COMMIT AND CHAIN or ROLLBACK AND CHAIN, which begins the next transaction at once
 	reads     bool   // BEGIN that takes the snapshot at once
 	reopens   bool   // it may end the transaction and begin another, which no reply tells
 	unseen    bool   // it may set savepoints and roll back to them
-	uses      bool   // it chooses a database
-	sets      bool   // it is a SET that can't end the transaction
+	leaves    bool   // it leaves the session as it was: see facts.go
+	sets      bool   // it is a SET, whose values are evaluated before it does anything
 	end       ending
+	size      int // of its text and arguments, roughly
+}
+
+// large is the least limit for a packet that a server has by default.
+const large = 1 << 20
+
+// of returns the judgement on a statement with its size.
+func (s statement) of(query string, args []driver.NamedValue) statement {
+	s.size = len(query)
+	for _, arg := range args {
+		switch v := arg.Value.(type) {
+		case string:
+			s.size += len(v)
+		case []byte:
+			s.size += len(v)
+		case json.RawMessage:
+			s.size += len(v)
+		}
+	}
+	return s
 }
 
 // asks tells whether the server must be asked what the statement has done: an error
@@ -59,9 +84,15 @@ func (s statement) asks(told, failed bool) bool {
 // plain holds the first words of statements that can't end a transaction.
 var plain = words("SELECT INSERT UPDATE DELETE REPLACE WITH VALUES TABLE SHOW EXPLAIN DESCRIBE DESC USE HELP KILL HANDLER SIGNAL RESIGNAL PREPARE DEALLOCATE GET")
 
+// leaving holds the first words of statements that leave the session as it was, unless they
+// have INTO. So do those that begin and end transactions and savepoints, and no others.
+var leaving = words("SELECT WITH INSERT UPDATE DELETE REPLACE SHOW")
+
 // committing holds the first words of statements that commit the transaction, or may, and
 // begin none. What is neither here nor known to judgeOne may do anything.
 var committing = words("CREATE ALTER DROP RENAME TRUNCATE LOCK UNLOCK GRANT REVOKE ANALYZE OPTIMIZE CHECK REPAIR CACHE FLUSH RESET PURGE INSTALL UNINSTALL IMPORT")
+
+var into = map[string]bool{"into": true}
 
 func words(list string) map[string]bool {
 	set := make(map[string]bool)
@@ -74,6 +105,9 @@ func words(list string) map[string]bool {
 // judge tells what a text of one or more statements may do to its transaction, by the
 // first words of each.
 func judge(query string) statement {
+	if query == rawsql.ReadCommitted { // before each renewal
+		return statement{kind: kindUncertain, name: "SET TRANSACTION", leaves: true, sets: true, end: endUnknown}
+	}
 	first, rest := sqltext.Next(query)
 	s := judgeOne(first)
 	if rest != "" {
@@ -96,8 +130,10 @@ func judge(query string) statement {
 	return s
 }
 
-// several returns the judgement on the statement as one of several in a text.
+// several returns the judgement on the statement as one of several in a text. A SET among
+// them may switch autocommit off, and then another may end the transaction and begin the next.
 func (s statement) several() statement {
+	s.leaves, s.reopens = false, s.reopens || s.sets
 	switch s.kind {
 	case kindUncertain, kindPlain:
 		return s
@@ -116,7 +152,7 @@ func (s statement) and(next statement) statement {
 	case s.kind == kindUncertain:
 		next.name = s.name
 	}
-	next.reopens, next.unseen, next.uses, next.sets = next.reopens || s.reopens, next.unseen || s.unseen, next.uses || s.uses, next.sets || s.sets
+	next.reopens, next.unseen, next.sets = next.reopens || s.reopens, next.unseen || s.unseen, false
 	switch {
 	case s.end == endCommitted, next.end == endRolledBack:
 		next.end = s.end
@@ -150,40 +186,44 @@ func judgeOne(query string) statement {
 func judgeWords(query string) (s statement, certain bool) {
 	w := sqltext.Words(query, 4)
 	s.name = strings.Join(w, " ")
+	if before := strings.IndexAny(query, "`\"'("); before >= 0 { // what is quoted is no word, so those behind it don't follow
+		s.name = cmp.Or(strings.Join(sqltext.Words(query[:before], 4), " "), s.name)
+	}
 	switch {
 	case len(w) == 0: // a comment alone
-		s.kind = kindPlain
+		s.kind, s.leaves = kindPlain, true
 	case plain[w[0]]:
-		s.kind, certain, s.uses = kindPlain, true, w[0] == "USE"
+		s.kind, certain = kindPlain, true
+		s.leaves = leaving[w[0]] && (w[0] != "SELECT" && w[0] != "WITH" || sqltext.Mentions(query, into) == "")
 	case w[0] == "LOAD" && has(w[1:], "DATA", "XML"),
 		(w[0] == "CREATE" || w[0] == "DROP") && has(w[1:], "TEMPORARY") && has(w[2:], "TABLE"):
 		s.kind = kindPlain
 	case w[0] == "DO": // MariaDB reports success even if it was the victim of a deadlock
 		s.kind, s.reopens = kindPlain, true
-	case committing[w[0]], w[0] == "SET" && setMayCommit(query):
+	case committing[w[0]]:
 		s.end = endCommitted
 	case w[0] == "SET" && has(w[1:], "STATEMENT"): // MariaDB: SET STATEMENT x=y FOR statement
 		if variables, inner, ok := cutFold(query, " for "); ok && !strings.ContainsAny(variables, "'\"`#-/") {
 			return judgeWords(inner)
 		}
 		s.reopens, s.end = true, endUnknown
-	case w[0] == "SET":
-		s.kind, s.sets = kindPlain, true
+	case w[0] == "SET": // autocommit, for example, or PASSWORD, which is in a table of the server
+		s.sets, s.end = true, endUnknown
 	case w[0] == "SAVEPOINT":
-		s.kind, s.savepoint = kindSavepoint, sqltext.LastName(query)
+		s.kind, s.leaves, s.savepoint = kindSavepoint, true, sqltext.SavepointName(query)
 	case w[0] == "RELEASE" && has(w[1:], "SAVEPOINT"):
-		s.kind, s.savepoint = kindRelease, sqltext.LastName(query)
+		s.kind, s.leaves, s.savepoint = kindRelease, true, sqltext.SavepointName(query)
 	case w[0] == "ROLLBACK" && (has(w[1:], "TO") || len(w) > 2 && w[2] == "TO"):
-		s.kind, s.savepoint = kindRollbackTo, sqltext.LastName(query)
+		s.kind, s.leaves, s.savepoint = kindRollbackTo, true, sqltext.SavepointName(query)
 	case w[0] == "BEGIN" && (len(w) == 1 || w[1] == "WORK"):
-		s.kind, s.end = kindBegin, endUnknown
+		s.kind, s.leaves, s.end = kindBegin, true, endUnknown
 	case w[0] == "START" && has(w[1:], "TRANSACTION"):
-		s.kind, s.end = kindBegin, endUnknown
+		s.kind, s.leaves, s.end = kindBegin, true, endUnknown
 		s.reads = len(w) > 2 && strings.Contains(strings.ToUpper(query), "SNAPSHOT") // in a comment, too
 	case w[0] == "COMMIT":
-		s.kind, s.chain, s.end = kindCommit, chained(w), endUnknown
+		s.kind, s.leaves, s.chain, s.end = kindCommit, true, chained(w), endCommits
 	case w[0] == "ROLLBACK":
-		s.kind, s.chain = kindRollback, chained(w)
+		s.kind, s.leaves, s.chain = kindRollback, true, chained(w)
 	default: // CALL, EXECUTE, XA, a compound statement
 		s.reopens, s.end = true, endUnknown
 	}
@@ -208,13 +248,6 @@ func has(w []string, wanted ...string) bool {
 		}
 	}
 	return false
-}
-
-// setMayCommit tells whether a SET may end the transaction: by autocommit, or because SET
-// PASSWORD and SET DEFAULT ROLE write to a system table.
-func setMayCommit(query string) bool {
-	query = strings.ToLower(query)
-	return strings.Contains(query, "autocommit") || strings.Contains(query, "password") || strings.Contains(query, "default")
 }
 
 // cutFold does what strings.Cut does, for an ASCII separator in any case.

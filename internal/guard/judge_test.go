@@ -1,6 +1,10 @@
 package guard
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
 
 // kinds has the names of the kinds, for messages.
 var kinds = map[kind]string{
@@ -19,8 +23,7 @@ func TestJudge(t *testing.T) {
 			"WITH x AS (SELECT 1) SELECT * FROM x", "VALUES (1)", "TABLE t", "DO 1", "USE d", "HELP 'x'", "HANDLER t OPEN",
 			"SHOW TABLES", "EXPLAIN SELECT 1", "PREPARE s FROM 'COMMIT'", "DEALLOCATE PREPARE s", "DESCRIBE t", "DESC t", "KILL QUERY 5", "SIGNAL SQLSTATE '45000'",
 			"LOAD DATA INFILE 'x' INTO TABLE t", "LOAD DATA LOCAL INFILE 'x' INTO TABLE t", "LOAD XML INFILE 'x' INTO TABLE t",
-			"SET @a = 1", "SET NAMES utf8mb4", "SET SESSION sql_mode = ''", "SET GLOBAL max_connections = 1", "SET ROLE NONE",
-			"SET TRANSACTION READ WRITE", "SET STATEMENT max_statement_time=1 FOR SELECT 1",
+			"SET STATEMENT max_statement_time=1 FOR SELECT 1",
 			"set statement max_statement_time=1 for insert into t values (1)",
 			"CREATE TEMPORARY TABLE t (id INT)", "CREATE TEMPORARY TABLE IF NOT EXISTS t (id INT)", "create temporary table t select 1",
 			"DROP TEMPORARY TABLE t", "DROP TEMPORARY TABLE IF EXISTS t",
@@ -33,7 +36,8 @@ func TestJudge(t *testing.T) {
 			"LOCK TABLES t WRITE", "UNLOCK TABLES", "CALL p()", "XA START 'x'", "XA COMMIT 'x'", "EXECUTE s", "EXECUTE IMMEDIATE 'COMMIT'",
 			"BEGIN NOT ATOMIC COMMIT; END", "IF 1 THEN COMMIT; END IF", "START SLAVE", "LOAD INDEX INTO CACHE t",
 			"CREATE OR REPLACE TEMPORARY TABLE t (id INT)", "NONSENSE",
-			"SET autocommit = 1", "SET @@autocommit = 1", "SET SESSION AutoCommit = ON", "SET @a = 1, autocommit = 0",
+			"SET @a = 1", "SET NAMES utf8mb4", "SET SESSION sql_mode = ''", "SET GLOBAL max_connections = 1", "SET ROLE NONE",
+			"SET TRANSACTION READ WRITE", "SET autocommit = 1", "SET @@autocommit = 1", "SET SESSION AutoCommit = ON", "SET @a = 1, autocommit = 0",
 			"SET STATEMENT max_statement_time=1 FOR ALTER TABLE t ADD x INT", "SET STATEMENT max_statement_time=1\nFOR\nALTER TABLE t ADD x INT",
 			"SELECT 1; COMMIT", "SELECT 1; DROP TABLE t", "COMMIT; SELECT 1", "SAVEPOINT a; SELECT 1", "SELECT 'a;b'; ROLLBACK TO a", "/*! COMMIT */", "SELECT 1 /*! ; COMMIT AND CHAIN */",
 		},
@@ -75,13 +79,13 @@ func TestJudgeDoubts(t *testing.T) {
 func TestJudgeDetails(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]statement{
-		"COMMIT AND CHAIN":                                  {kind: kindCommit, name: "COMMIT AND CHAIN", chain: true, end: endUnknown},
-		"COMMIT WORK AND CHAIN":                             {kind: kindCommit, name: "COMMIT WORK AND CHAIN", chain: true, end: endUnknown},
-		"rollback work and chain":                           {kind: kindRollback, name: "ROLLBACK WORK AND CHAIN", chain: true},
-		"ROLLBACK AND CHAIN NO RELEASE":                     {kind: kindRollback, name: "ROLLBACK AND CHAIN NO", chain: true},
-		"COMMIT AND NO CHAIN":                               {kind: kindCommit, name: "COMMIT AND NO CHAIN", end: endUnknown},
-		"START TRANSACTION":                                 {kind: kindBegin, name: "START TRANSACTION", end: endUnknown},
-		"START TRANSACTION READ WRITE":                      {kind: kindBegin, name: "START TRANSACTION READ WRITE", end: endUnknown},
+		"COMMIT AND CHAIN":                                  {leaves: true, kind: kindCommit, name: "COMMIT AND CHAIN", chain: true, end: endCommits},
+		"COMMIT WORK AND CHAIN":                             {leaves: true, kind: kindCommit, name: "COMMIT WORK AND CHAIN", chain: true, end: endCommits},
+		"rollback work and chain":                           {leaves: true, kind: kindRollback, name: "ROLLBACK WORK AND CHAIN", chain: true},
+		"ROLLBACK AND CHAIN NO RELEASE":                     {leaves: true, kind: kindRollback, name: "ROLLBACK AND CHAIN NO", chain: true},
+		"COMMIT AND NO CHAIN":                               {leaves: true, kind: kindCommit, name: "COMMIT AND NO CHAIN", end: endCommits},
+		"START TRANSACTION":                                 {leaves: true, kind: kindBegin, name: "START TRANSACTION", end: endUnknown},
+		"START TRANSACTION READ WRITE":                      {leaves: true, kind: kindBegin, name: "START TRANSACTION READ WRITE", end: endUnknown},
 		"ALTER TABLE orders ADD x INT":                      {name: "ALTER TABLE ORDERS ADD", end: endCommitted},
 		"SELECT 1; truncate table x":                        {name: "TRUNCATE TABLE X", end: endCommitted},
 		"DROP TABLE a; DROP TABLE b":                        {name: "DROP TABLE A", end: endCommitted},
@@ -92,22 +96,24 @@ func TestJudgeDetails(t *testing.T) {
 		"DROP /*!99999 TEMPORARY */ TABLE t":                {name: "DROP TEMPORARY TABLE T", reopens: true, end: endUnknown},
 		"COMMIT /*! AND CHAIN */":                           {name: "COMMIT AND CHAIN", reopens: true, end: endCommitted},
 		"ROLLBACK /*!99999 TO a */":                         {name: "ROLLBACK TO A", reopens: true, unseen: true, end: endUnknown},
-		"START TRANSACTION /*! WITH CONSISTENT SNAPSHOT */": {kind: kindBegin, name: "START TRANSACTION WITH CONSISTENT", reads: true, end: endUnknown},
+		"START TRANSACTION /*! WITH CONSISTENT SNAPSHOT */": {leaves: true, kind: kindBegin, name: "START TRANSACTION WITH CONSISTENT", reads: true, end: endUnknown},
 		"SELECT 1; SELECT 2":                                {kind: kindPlain, name: "SELECT 1"},
 		"SELECT 1; CALL p(); SELECT 2":                      {name: "CALL P", reopens: true, end: endUnknown},
 		"CALL p(); COMMIT":                                  {name: "CALL P", reopens: true, end: endCommitted},
 		"CALL p()":                                          {name: "CALL P", reopens: true, end: endUnknown},
-		"DO f(1)":                                           {kind: kindPlain, name: "DO F 1", reopens: true},
-		"SET STATEMENT x=1 FOR DO f(1)":                     {kind: kindPlain, name: "DO F 1", reopens: true},
-		"SET autocommit = 1":                                {name: "SET AUTOCOMMIT 1", end: endCommitted},
+		"DO f(1)":                                           {kind: kindPlain, name: "DO F", reopens: true},
+		"SET STATEMENT x=1 FOR DO f(1)":                     {kind: kindPlain, name: "DO F", reopens: true},
+		"SET autocommit = 1":                                {name: "SET AUTOCOMMIT 1", sets: true, end: endUnknown},
+		"SET @a = 1; DROP TABLE a":                          {name: "SET A 1", reopens: true, end: endCommitted},
 		"/*!50000 BEGIN */":                                 {name: "BEGIN", reopens: true, end: endCommitted},
 		"/*! SELECT */ 1":                                   {name: "SELECT 1", reopens: true, end: endUnknown},
-		"INSERT /*! IGNORE */ INTO t ()":                    {kind: kindPlain, name: "INSERT IGNORE INTO T"},
-		"SAVEPOINT `A b`":                                   {kind: kindSavepoint, name: "SAVEPOINT", savepoint: "a b"},
-		"RELEASE SAVEPOINT a":                               {kind: kindRelease, name: "RELEASE SAVEPOINT A", savepoint: "a"},
-		"ROLLBACK TO SAVEPOINT a":                           {kind: kindRollbackTo, name: "ROLLBACK TO SAVEPOINT A", savepoint: "a"},
-		"ROLLBACK WORK TO a":                                {kind: kindRollbackTo, name: "ROLLBACK WORK TO A", savepoint: "a"},
-		"LOCK TABLES `secret name` READ":                    {name: "LOCK TABLES READ", end: endCommitted},
+		"INSERT /*! IGNORE */ INTO t ()":                    {leaves: true, kind: kindPlain, name: "INSERT IGNORE INTO T"},
+		"SAVEPOINT `A-b`":                                   {leaves: true, kind: kindSavepoint, name: "SAVEPOINT", savepoint: "a-b"},
+		"RELEASE SAVEPOINT a":                               {leaves: true, kind: kindRelease, name: "RELEASE SAVEPOINT A", savepoint: "a"},
+		"ROLLBACK TO SAVEPOINT a":                           {leaves: true, kind: kindRollbackTo, name: "ROLLBACK TO SAVEPOINT A", savepoint: "a"},
+		"ROLLBACK WORK TO a":                                {leaves: true, kind: kindRollbackTo, name: "ROLLBACK WORK TO A", savepoint: "a"},
+		"LOCK TABLES `secret name` READ":                    {name: "LOCK TABLES", end: endCommitted},
+		"CREATE TABLE `a b` (id BIGINT AUTO_INCREMENT)":     {name: "CREATE TABLE", end: endCommitted},
 	} {
 		if got := judge(query); got != want {
 			t.Errorf("judge(%q) = %+v, want %+v", query, got, want)
@@ -116,6 +122,38 @@ func TestJudgeDetails(t *testing.T) {
 	snapshot := judge("START TRANSACTION WITH CONSISTENT SNAPSHOT")
 	if snapshot.kind != kindBegin || !snapshot.reads {
 		t.Errorf("a transaction that begins with its snapshot is judged %+v", snapshot)
+	}
+}
+
+// TestJudgeSession judges what leaves the session as it was. Nothing else does.
+func TestJudgeSession(t *testing.T) {
+	t.Parallel()
+	for want, queries := range map[bool][]string{
+		true: {
+			"", "-- nothing", "SELECT 1", "(SELECT 1)", "SELECT 'INTO'", "SELECT 1;", "select * from t for update", "WITH x AS (SELECT 1) SELECT * FROM x",
+			"INSERT INTO t VALUES (1)", "INSERT INTO t SELECT 1", "REPLACE INTO t VALUES (1)", "UPDATE t SET autocommit = 0", "DELETE FROM t",
+			"SAVEPOINT a", "RELEASE SAVEPOINT a", "ROLLBACK TO a", "BEGIN", "START TRANSACTION READ ONLY", "COMMIT", "COMMIT AND CHAIN", "ROLLBACK",
+			"SET STATEMENT max_statement_time=1 FOR SELECT 1", "INSERT /*! IGNORE */ INTO t VALUES (1)", "SELECT /*+ MAX_EXECUTION_TIME(1) */ 1",
+			"SHOW TABLES", rawsql.ReadCommitted, rawsql.Facts,
+		},
+		false: {
+			"SET @a = 1", "SET autocommit = 0", "SET @@session.completion_type = 1", "SET NAMES utf8mb4", "SET TRANSACTION READ WRITE", "SET ROLE NONE",
+			"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "set /* x */ sql_mode = ''", "SET STATEMENT max_statement_time=1 FOR SET @a = 1",
+			"SET STATEMENT sql_mode='ANSI' FOR SELECT 1", "USE other", "/*! USE other */", "USE/**/other", "CALL p()", "EXECUTE s", "EXECUTE IMMEDIATE 'USE other'",
+			"PREPARE s FROM 'USE other'", "DEALLOCATE PREPARE s", "BEGIN NOT ATOMIC USE other; END", "IF 1 THEN DO 1; END IF", "DO 1", "LOCK TABLES t WRITE",
+			"UNLOCK TABLES", "CREATE TABLE t (id INT)", "CREATE TEMPORARY TABLE t (id INT)", "DROP TABLE t", "TRUNCATE t", "ALTER TABLE t ADD x INT", "ANALYZE TABLE t",
+			"FLUSH TABLES", "GRANT ALL ON d.* TO u", "XA START 'x'", "KILL 1", "EXPLAIN SELECT 1", "DESCRIBE t", "HELP 'x'", "HANDLER t OPEN",
+			"LOAD DATA INFILE 'x' INTO TABLE t", "VALUES (1)", "TABLE t", "SIGNAL SQLSTATE '45000'", "NONSENSE", "CHANGE USER x", "RESET CONNECTION",
+			"SELECT 1 INTO @a", "SELECT 1 into @@sql_mode", "SELECT 1 /*! INTO @a */", "WITH x AS (SELECT 1) SELECT * FROM x INTO @a", "SELECT 1 INTO OUTFILE 'x'",
+			"SELECT 1; SELECT 2", "SELECT 1; USE other", "COMMIT; SELECT 1", "SAVEPOINT a; SELECT 1", "INSERT INTO t VALUES (1); SET autocommit = 0",
+			"/*!99999 SELECT */ 1", "/*!50000 BEGIN */", "COMMIT /*! AND CHAIN */", "SELECT '\\'; USE other; -- '", rawsql.ReadCommitted + " ",
+		},
+	} {
+		for _, query := range queries {
+			if got := judge(query).leaves; got != want {
+				t.Errorf("judge(%q) says that it leaves the session as it was: %t", query, got)
+			}
+		}
 	}
 }
 

@@ -32,7 +32,8 @@ func (o opener) mergeable(mariaDB bool) bool {
 }
 
 // kept is an opener, without its arguments, that a connection to MariaDB keeps prepared. The
-// server takes longer to parse the text than to execute it.
+// server takes longer to parse the text than to execute it. It goes on in the database in
+// which it was prepared, the only one in which a session is fit.
 type kept struct {
 	uses   int
 	asText bool        // it can't be prepared
@@ -62,9 +63,6 @@ func (c *conn) keep(ctx context.Context, o opener) (k *kept, prepared opener, ar
 	source := rawsql.SourceOf(ctx)
 	if !source.Unchanged(o.query) || !c.server.MariaDB || o.begin.Again || len(source.Query) > longest {
 		return nil, o, nil
-	}
-	if c.moved {
-		c.forget()
 	}
 	o.query, args = source.Query, source.Args
 	if o.begin.Make != "" {
@@ -97,17 +95,6 @@ func (c *conn) remember(o opener) *kept {
 		c.kept[o] = k
 	}
 	return k
-}
-
-// forget closes what is kept, after a statement of the program that may have chosen another
-// database: a prepared statement goes on in the old one.
-func (c *conn) forget() {
-	for _, k := range c.kept {
-		if k.stmt != nil {
-			_ = k.stmt.Close() // it has no reply: the next statement has the error
-		}
-	}
-	c.kept, c.moved = nil, false
 }
 
 // readKept executes an opener that is prepared, or prepares it before. It returns neither a

@@ -167,8 +167,12 @@ func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 	if err := c.check(ctx, s); err != nil {
 		return nil, err
 	}
+	if err := c.fit(ctx); err != nil {
+		return nil, err
+	}
 	r, err := c.readOpener(ctx, o)
 	if err != nil {
+		c.demoted = c.demoted || c.pool.rules.ReadOnly(err)
 		err = c.judgeError(ctx, s, err)
 		c.opening.failed = true // an error doesn't tell whether a transaction is open
 		c.opening.pending = c.tx.refuse() == nil
@@ -176,14 +180,14 @@ func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 	}
 	c.opening.pending, c.opening.failed = false, false
 	if c.status.trust(); !c.status.told {
-		open, err := c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		open, err := c.probe(ctx)
 		if err != nil {
 			err = c.judgeError(ctx, s, err)
 			c.tx.doom(err, false)
 			return nil, err
 		}
 		if !open {
-			return nil, c.over(s)
+			return nil, c.over(s, nil)
 		}
 	}
 	c.ran(ctx, s)

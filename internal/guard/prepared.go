@@ -23,12 +23,13 @@ var (
 
 // ExecContext executes a statement without rows.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	if err := s.conn.before(ctx, s.statement); err != nil {
+	statement := s.statement.of("", args)
+	if err := s.conn.before(ctx, statement); err != nil {
 		return nil, err
 	}
-	if call := s.conn.call(ctx); call != nil && call.Row != nil { // around the guard is a wrapper that prepares everything
+	if call := s.conn.call(ctx); call != nil && call.Reply != nil { // around the guard is a wrapper that prepares everything
 		r, err := readRows(s.query(ctx, args))
-		return s.conn.result(ctx)(r, s.conn.after(ctx, s.statement, err))
+		return s.conn.result(ctx)(r, s.conn.after(ctx, statement, err))
 	}
 	var result driver.Result
 	var err error
@@ -37,7 +38,7 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 	} else {
 		result, err = s.base.Exec(unnamed(args)) //nolint:staticcheck // what database/sql does without the interface
 	}
-	if err := s.conn.after(ctx, s.statement, err); err != nil {
+	if err := s.conn.after(ctx, statement, err); err != nil {
 		return nil, err
 	}
 	return result, nil
@@ -45,11 +46,12 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 
 // QueryContext executes a statement with rows.
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	if err := s.conn.before(ctx, s.statement); err != nil {
+	statement := s.statement.of("", args)
+	if err := s.conn.before(ctx, statement); err != nil {
 		return nil, err
 	}
 	base, err := s.query(ctx, args)
-	return s.conn.rows(ctx, s.statement, base, err)
+	return s.conn.rows(ctx, statement, base, err)
 }
 
 // query sends the statement for its rows.

@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"strconv"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // reply is the reply to a statement of lockstep's own, read to its end.
@@ -57,14 +59,14 @@ func readRows(rows driver.Rows, err error) (*reply, error) {
 	return r, err
 }
 
-// result hands a reply to ExecContext, and its last row to Call.Row.
+// result hands a reply to ExecContext and to Call.Reply.
 func (c *conn) result(ctx context.Context) func(r *reply, err error) (driver.Result, error) {
 	return func(r *reply, err error) (driver.Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		if call := c.call(ctx); call != nil && call.Row != nil && len(r.rows) > 0 {
-			*call.Row = r.rows[len(r.rows)-1]
+		if call := c.call(ctx); call != nil && call.Reply != nil {
+			*call.Reply = Reply{Columns: len(r.columns), Rows: r.rows}
 		}
 		return r, nil
 	}
@@ -99,17 +101,38 @@ func (r *reply) RowsAffected() (int64, error) {
 	return r.number(1)
 }
 
-// number returns a number of the last row, 0 if there is none.
+// number returns a number of the only row.
 func (r *reply) number(column int) (int64, error) {
-	if len(r.rows) == 0 {
-		return 0, nil
+	if len(r.rows) != 1 || column >= len(r.columns) {
+		return 0, UnknownReply("a lock statement", fmt.Sprintf("%d rows of %d columns", len(r.rows), len(r.columns)))
 	}
-	switch v := r.rows[len(r.rows)-1][column].(type) {
-	case int64: // of a prepared statement
-		return v, nil
-	case uint64:
-		return int64(v), nil
-	default:
-		return strconv.ParseInt(text(v), 10, 64)
+	v := r.rows[0][column]
+	n, err := strconv.ParseInt(text(v), 10, 64) // of a prepared statement it is a number
+	if err != nil {
+		return 0, UnknownReply("a lock statement", fmt.Sprintf("%q, which is no number", text(v)))
 	}
+	return n, nil
+}
+
+// probe asks the server whether a transaction is open.
+func (c *conn) probe(ctx context.Context) (bool, error) {
+	reply := c.exec(ctx, rawsql.Probe)
+	return c.pool.rules.Open(reply, c.status.inReply())
+}
+
+// exec sends a statement of the guard's own.
+func (c *conn) exec(ctx context.Context, query string) error {
+	if execer, ok := c.base.(driver.ExecerContext); ok {
+		_, err := execer.ExecContext(ctx, query, nil)
+		return err
+	}
+	queryer, ok := c.base.(driver.QueryerContext)
+	if !ok {
+		return fmt.Errorf("lockstep: %T is neither a driver.ExecerContext nor a driver.QueryerContext", c.base)
+	}
+	rows, err := queryer.QueryContext(ctx, query, nil)
+	if err != nil {
+		return err
+	}
+	return rows.Close()
 }

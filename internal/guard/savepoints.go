@@ -12,7 +12,9 @@ type savepoints struct {
 	hidden *int // the last stamp before the first statement that may have set savepoints unseen
 }
 
-// mark is a savepoint. It was set after the lock with the stamp at.
+// mark is a savepoint. It was set after the lock with the stamp at. If the server may take
+// its name for another, the name is "", and it stands for all savepoints after it: only it
+// is kept of them.
 type mark struct {
 	name string
 	at   int
@@ -32,28 +34,44 @@ func (s *savepoints) stands(stamp int) bool {
 	return !slices.ContainsFunc(s.undone, func(u span) bool { return u.after < stamp && stamp <= u.through })
 }
 
-// set notes a SAVEPOINT. It replaces one of the same name.
+// set notes a SAVEPOINT. It replaces one of the same name. The name "" may be any.
 func (s *savepoints) set(name string) {
-	s.marks = slices.DeleteFunc(s.marks, func(m mark) bool { return m.name == name })
+	if s.doubtful() {
+		return
+	}
+	if name != "" {
+		s.marks = slices.DeleteFunc(s.marks, func(m mark) bool { return m.name == name })
+	}
 	s.marks = append(s.marks, mark{name, s.last})
 }
 
 // release notes a RELEASE SAVEPOINT. The servers release all later savepoints, too.
 func (s *savepoints) release(name string) {
-	if i := s.find(name); i >= 0 {
+	if i := s.find(name); i >= 0 && name != "" && !s.doubtful() {
 		s.marks = s.marks[:i]
 	}
 }
 
-// rollBackTo notes a ROLLBACK TO SAVEPOINT.
+// rollBackTo notes a ROLLBACK TO SAVEPOINT. If no savepoint of that name is known, it
+// undoes all that can't be older.
 func (s *savepoints) rollBackTo(name string) {
 	i := s.find(name)
-	if i < 0 {
+	switch {
+	case i < 0 && s.hidden == nil:
+		s.undo(0)
+		return
+	case i < 0:
 		s.undo(s.earliest())
 		return
+	case name != "" && !s.doubtful():
+		s.marks = s.marks[:i+1]
 	}
-	s.marks = s.marks[:i+1]
 	s.undo(s.marks[i].at)
+}
+
+// doubtful tells whether a savepoint is set whose name may be any.
+func (s *savepoints) doubtful() bool {
+	return len(s.marks) > 0 && s.marks[len(s.marks)-1].name == ""
 }
 
 // unseen notes a statement that may have set savepoints, and may have rolled back to any
@@ -90,7 +108,7 @@ func (s *savepoints) undo(after int) {
 	s.undone = append(s.undone, span{after, s.last})
 }
 
-// find returns the index of the savepoint of that name, or -1.
+// find returns the index of the oldest savepoint that may have that name, or -1.
 func (s *savepoints) find(name string) int {
-	return slices.IndexFunc(s.marks, func(m mark) bool { return m.name == name })
+	return slices.IndexFunc(s.marks, func(m mark) bool { return m.name == name || m.name == "" || name == "" })
 }

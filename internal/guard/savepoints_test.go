@@ -89,6 +89,59 @@ func TestSavepoints(t *testing.T) {
 			s.unseen()
 			return []int{a}, nil
 		}},
+		{"one that nobody has seen set", func(s *savepoints) (stands, gone []int) {
+			a := s.stamp()
+			s.set("x")
+			b := s.stamp()
+			s.rollBackTo("y")
+			return []int{s.stamp()}, []int{a, b}
+		}},
+		{"one whose name may be any", func(s *savepoints) (stands, gone []int) {
+			a := s.stamp()
+			s.set("x")
+			b := s.stamp()
+			s.rollBackTo("")
+			return []int{a, s.stamp()}, []int{b}
+		}},
+		{"one after one whose name may be any", func(s *savepoints) (stands, gone []int) {
+			a := s.stamp()
+			s.set("")
+			b := s.stamp()
+			s.set("x")
+			c := s.stamp()
+			s.rollBackTo("x")
+			return []int{a}, []int{b, c}
+		}},
+		{"one before one whose name may be its own, which is released", func(s *savepoints) (stands, gone []int) {
+			s.set("x")
+			s.set("y")
+			a := s.stamp()
+			s.set("") // x, and replaces it
+			s.release("x")
+			b := s.stamp()
+			s.rollBackTo("y")
+			return nil, []int{a, b}
+		}},
+		{"one before a release whose name may be any", func(s *savepoints) (stands, gone []int) {
+			a := s.stamp()
+			s.set("x")
+			s.set("y")
+			b := s.stamp()
+			s.release("") // y
+			c := s.stamp()
+			s.rollBackTo("x")
+			return []int{a}, []int{b, c}
+		}},
+		{"one before a rollback whose name may be any", func(s *savepoints) (stands, gone []int) {
+			a := s.stamp()
+			s.set("x")
+			s.set("y")
+			b := s.stamp()
+			s.rollBackTo("") // y
+			c := s.stamp()
+			s.rollBackTo("y")
+			return []int{a}, []int{b, c}
+		}},
 		{"unseen, where none was set", func(s *savepoints) (stands, gone []int) {
 			a := s.stamp()
 			s.unseen()
@@ -127,7 +180,11 @@ func TestSavepointsStaySmall(t *testing.T) {
 		s.set("empty")
 		s.rollBackTo("empty")
 	}
-	if len(s.marks) > 2 || len(s.undone) > 1 {
+	for range 10_000 {
+		s.set("")
+		s.set("behind it")
+	}
+	if len(s.marks) > 3 || len(s.undone) > 1 {
 		t.Errorf("%d savepoints and %d spans are kept", len(s.marks), len(s.undone))
 	}
 	s.rollBackTo("outer")

@@ -3,6 +3,8 @@ package guard
 import (
 	"fmt"
 	"strings"
+
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Server is what a connection knows about its server.
@@ -19,15 +21,15 @@ type Server struct {
 	Name string
 }
 
-// NewServer makes a Server from the reply to rawsql.Facts.
-func NewServer(version string, session uint64, rollbackOnTimeout bool, name string) Server {
-	mariaDB := strings.Contains(version, "MariaDB")
+// NewServer makes a Server from the facts of a session.
+func NewServer(f session.Facts) Server {
+	mariaDB := strings.Contains(f.Version, "MariaDB")
 	return Server{
 		MariaDB:           mariaDB,
-		SnapshotIsolation: mariaDB && hasSnapshotIsolation(version),
-		RollbackOnTimeout: rollbackOnTimeout,
-		Session:           session,
-		Name:              name,
+		SnapshotIsolation: mariaDB && hasSnapshotIsolation(f.Version),
+		RollbackOnTimeout: f.RollbackOnTimeout,
+		Session:           f.ID,
+		Name:              f.Name,
 	}
 }
 

@@ -3,6 +3,7 @@ package guard
 import (
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"reflect"
 )
 
@@ -17,6 +18,7 @@ type status struct {
 	nested bool          // the base is a guarded connection, too
 	told   bool          // the reply to the BEGIN of the current transaction had the flag
 	open   bool          // a transaction was open after the last statement, as far as is known
+	doubt  error         // of the last statement: it may have ended the transaction
 	chosen bool          // the program may have sent SET TRANSACTION or LOCK TABLES since the last BEGIN
 }
 
@@ -26,20 +28,43 @@ const (
 	autocommitFlag    = 0x0002
 )
 
-// statusOf finds the flags of a connection, also inside wrappers that show what they wrap
-// by a method Raw, as those of XSAM/otelsql do.
+// statusOf finds the flags of a connection.
 func statusOf(base driver.Conn) status {
+	base = unwrapped(base)
+	if guarded, ok := base.(*conn); ok {
+		return status{flags: guarded.status.flags, nested: true}
+	}
+	return status{flags: flagsOf(reflect.ValueOf(base))}
+}
+
+// unwrapped returns the connection inside wrappers that show what they wrap by a method
+// Raw, as those of XSAM/otelsql do.
+func unwrapped(base driver.Conn) driver.Conn {
 	for {
-		if guarded, ok := base.(*conn); ok {
-			return status{flags: guarded.status.flags, nested: true}
-		}
 		wrapper, ok := base.(interface{ Raw() driver.Conn })
 		if !ok {
-			break
+			return base
 		}
 		base = wrapper.Raw()
 	}
-	return status{flags: flagsOf(reflect.ValueOf(base))}
+}
+
+// ErrRejects is returned in place of a connection whose driver hides that the server is
+// read only.
+var ErrRejects = errors.New("lockstep: rejectReadOnly=true makes the driver hide txlock.ErrReadOnly as a lost connection, which is tried again: leave it out of the data source name; a guarded pool doesn't use the connection to a server again that was read only")
+
+// rejectsReadOnly tells whether a connection of the driver has the parameter
+// rejectReadOnly.
+func rejectsReadOnly(base driver.Conn) bool {
+	if !flagsOf(reflect.ValueOf(unwrapped(base))).IsValid() {
+		return false // not the driver's own
+	}
+	cfg := reflect.ValueOf(unwrapped(base)).Elem().FieldByName("cfg")
+	if cfg.Kind() != reflect.Pointer || cfg.IsNil() || cfg.Elem().Kind() != reflect.Struct {
+		return false
+	}
+	reject := cfg.Elem().FieldByName("RejectReadOnly")
+	return reject.IsValid() && reject.Kind() == reflect.Bool && reject.Bool()
 }
 
 // flagsOf returns the field with the flags of a connection of the driver.
@@ -84,13 +109,17 @@ func OpenAtLastReply(tx any) (open, told bool) {
 // trust is called when a transaction has begun. If the reply has the flag, it is trusted
 // from now on; a wrapper may not pass the flags on.
 func (s *status) trust() {
-	s.told, s.open, s.chosen = s.inReply(), true, false
+	s.told, s.open, s.chosen, s.doubt = s.inReply(), true, false, nil
 }
 
 // autocommits tells whether a statement before BEGIN is a transaction of its own, and one that
 // takes nothing away from the next: what SET TRANSACTION has chosen is for one only.
-func (s *status) autocommits() bool {
-	return !s.chosen && s.flags.IsValid() && s.flags.Uint()&autocommitFlag != 0
+func (s *status) autocommits() bool { return !s.chosen && s.autocommit() }
+
+// autocommit tells whether the last reply that wasn't an error is known to say that
+// autocommit is on.
+func (s *status) autocommit() bool {
+	return s.flags.IsValid() && s.flags.Uint()&autocommitFlag != 0
 }
 
 // inReply tells whether the last reply that wasn't an error has the flag.

@@ -7,22 +7,27 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // stub is a base that answers from a table and notes what it is sent. Its connections
 // have the optional interfaces, or have none.
 type stub struct {
-	empty   bool             // all statements but the guard's first have no columns
-	lean    bool             // the connections lack every optional interface
-	uptime  int              // what the server says
-	moved   string           // the name of the server of all connections but the first, if it is another
-	galera  string           // wsrep_on, "" for a server that has no such variable
-	answers map[string]error // to a statement, and to "connect", "close", "row", "rows close"
+	empty     bool             // all statements but the guard's first have no columns
+	lean      bool             // the connections lack every optional interface
+	uptime    int              // what the server says
+	moved     string           // the name of the server of all connections but the first, if it is another
+	elsewhere string           // the name that the session of the first connection has, if it has moved
+	galera    string           // wsrep_on, "" for a server that has no such variable
+	answers   map[string]error // to a statement, and to "connect", "close", "row", "rows close"
+
+	raised driver.Value // the reply to a statement that commits, nil for none
 
 	view string // the view of a Group Replication, "" for a server that is in none
 
@@ -106,10 +111,7 @@ func (c *leanConn) QueryContext(_ context.Context, query string, args []driver.N
 	if len(args) > 0 {
 		return nil, driver.ErrSkip
 	}
-	rows := &leanRows{stub: c.stub, row: []driver.Value{[]byte("10.11.8-MariaDB"), int64(c.id), []byte("0"), []byte("host/3306/shop")}}
-	if c.moved != "" && c.id > 1 {
-		rows.row[3] = []byte(c.moved)
-	}
+	rows := &leanRows{stub: c.stub, row: make([]driver.Value, 4)}
 	if c.empty {
 		rows.row, rows.read = nil, true
 	}
@@ -119,8 +121,23 @@ func (c *leanConn) QueryContext(_ context.Context, query string, args []driver.N
 	if query == rawsql.Galera {
 		rows.row, rows.read = []driver.Value{[]byte("wsrep_on"), []byte(c.galera)}, c.galera == ""
 	}
+	if strings.Contains(query, "THEN COMMIT") {
+		rows.row, rows.read = []driver.Value{c.raised}, c.raised == nil
+	}
 	if query == rawsql.GroupView {
 		rows.row, rows.read = []driver.Value{[]byte(c.view)}, c.view == ""
+	}
+	if query == rawsql.Facts {
+		rows.row, rows.read = session.Reply("10.11.8-MariaDB", "host/3306/shop"), false
+		rows.row[1] = int64(c.id)
+		if c.moved != "" && c.id > 1 {
+			rows.row[3] = []byte(c.moved)
+		}
+		c.mu.Lock()
+		if c.elsewhere != "" && c.id == 1 {
+			rows.row[3] = c.elsewhere
+		}
+		c.mu.Unlock()
 	}
 	return rows, nil
 }

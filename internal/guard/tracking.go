@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -19,14 +20,20 @@ func (c *conn) before(ctx context.Context, s statement) error {
 		return err
 	}
 	call := c.call(ctx)
-	if call != nil && call.Restores {
+	switch {
+	case call == nil:
+		c.old = c.old || !s.leaves
+	case call.Restores:
 		return nil
+	default:
+		if err := c.fit(ctx); err != nil {
+			return err
+		}
 	}
-	c.moved = c.moved || s.uses || s.reopens
 	if err := c.begun(ctx); err != nil || call != nil {
 		return err
 	}
-	c.status.chosen = c.status.chosen || s.kind == kindUncertain || s.sets && (c.tx == nil || !c.status.open)
+	c.status.chosen = c.status.chosen || s.kind == kindUncertain && (!s.sets || c.tx == nil || !c.status.open)
 	return c.bracket(ctx, s)
 }
 
@@ -77,16 +84,17 @@ func (c *conn) checkProgram(ctx context.Context, s statement) error {
 }
 
 // bracket sets a savepoint before a statement that may end the transaction and begin
-// another. settle releases it afterwards: if that succeeds, the transaction is the same.
+// another, as each does under autocommit = 0 that ends it. settle releases it afterwards: if that succeeds, the transaction is the same.
 // It does so only if locks have joined the transaction. If a procedure rolls back to an
 // older savepoint of the program, this one is gone too: so whenever the release succeeds,
 // no lock was released.
 func (c *conn) bracket(ctx context.Context, s statement) error {
+	s.reopens = s.reopens || s.kind == kindUncertain && !c.status.autocommit()
 	if !s.reopens || c.tx == nil || c.bracketed || !c.tx.used() || !c.status.open {
 		return nil
 	}
 	if err := c.exec(ctx, rawsql.Bracket); err != nil {
-		return c.judgeError(ctx, statement{kind: kindQuiet}, err)
+		return c.failed(ctx, statement{kind: kindQuiet}, err)
 	}
 	c.bracketed = true
 	return nil
@@ -125,14 +133,14 @@ func (c *conn) ran(ctx context.Context, s statement) {
 func (c *conn) boundary(s statement) {
 	if c.tx != nil && c.tx.owned {
 		c.tx.sever(c.pool.rules.Committed(s.name))
-		c.status.open = s.kind == kindBegin || s.chain
+		c.status.open = s.kind == kindBegin || s.chain || c.status.inReply()
 		return
 	}
 	if c.tx != nil && s.kind == kindBegin {
 		c.tx.sever(c.pool.rules.Committed(s.name))
 	}
 	c.end(s.kind == kindCommit)
-	if s.kind == kindBegin || s.chain {
+	if s.kind == kindBegin || s.chain || c.status.inReply() {
 		c.tx = c.newTx()
 		c.tx.reads = s.reads
 		c.status.trust()
@@ -153,16 +161,16 @@ func (c *conn) end(committed bool) {
 // settle finds out, after a statement and all its rows, whether the statement has ended
 // the transaction. The flag in the reply says whether one is open. If the savepoint of
 // bracket is gone, the transaction has ended and another may have begun. An error tells
-// neither, and some drivers hide the flag: then, if the statement may have ended the
-// transaction, the server is asked.
+// neither, and some drivers hide the flag: then, if the statement or an error that isn't
+// known may have ended the transaction, the server is asked.
 func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
-	bracketed, was := c.bracketed, c.status.open
-	c.bracketed = false
+	bracketed, was, doubt := c.bracketed, c.status.open, c.status.doubt
+	c.bracketed, c.status.doubt = false, nil
 	if c.tx == nil || c.tx.refuse() != nil {
 		return nil
 	}
 	open, told := c.status.inTransaction()
-	ask := was && s.asks(told, failed)
+	ask := was && (doubt != nil || s.asks(told, failed))
 	told = told && !failed
 	ended := told && !open
 	var err error
@@ -172,31 +180,33 @@ func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
 		err = c.exec(ctx, rawsql.EndBracket)
 		open = true
 		if ended = c.pool.rules.NoSavepoint(err); ended {
-			open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+			open, err = c.probe(ctx)
 		}
 	case ask:
-		open, err = c.pool.rules.Open(c.exec(ctx, rawsql.Probe))
+		open, err = c.probe(ctx)
 		ended = !open
 	case !told:
 		open = was
 	}
 	if err != nil { // nobody knows
-		s.end = endUnknown
+		if s.end != endCommits && (bracketed || s.asks(told, failed)) {
+			s.end = endUnknown
+		}
 		err = c.judgeError(ctx, s, err)
-		c.tx.doom(c.committedBy(s), true)
+		c.tx.doom(cmp.Or(c.committedBy(s, err), c.pool.rules.RolledBack(s.name)), s.end != endRolledBack)
 		return err
 	}
 	c.status.open = open
 	if was && ended {
-		return c.over(s)
+		return c.over(s, doubt)
 	}
 	return nil
 }
 
-// over stops a transaction that is no longer open after a statement. If the statement
-// commits by its words, the program wanted that, and its statements go on.
-func (c *conn) over(s statement) error {
-	why := c.committedBy(s)
+// over stops a transaction that is no longer open after a statement, and perhaps its error.
+// If the statement commits by its words, the program wanted that, and its statements go on.
+func (c *conn) over(s statement, answer error) error {
+	why := c.committedBy(s, answer)
 	switch s.end {
 	case endCommitted:
 		c.tx.sever(why)
@@ -204,18 +214,20 @@ func (c *conn) over(s statement) error {
 	case endRolledBack:
 		why = c.pool.rules.RolledBack(s.name)
 	}
-	c.tx.doom(why, s.end == endUnknown)
+	c.tx.doom(why, s.end != endRolledBack)
 	return c.tx.refuse()
 }
 
 // committedBy returns the error which says that a statement has committed the
-// transaction, or may have, or nil.
-func (c *conn) committedBy(s statement) error {
+// transaction, or may have, or nil. Answer is that of the transaction's own COMMIT.
+func (c *conn) committedBy(s statement, answer error) error {
 	switch s.end {
 	case endCommitted:
 		return c.pool.rules.Committed(s.name)
 	case endUnknown:
 		return c.pool.rules.MayHaveCommitted(s.name)
+	case endCommits:
+		return c.pool.rules.Outcome(answer)
 	}
 	return nil
 }
@@ -223,13 +235,17 @@ func (c *conn) committedBy(s statement) error {
 // failed notes a statement that the server has answered with an error, or hasn't
 // answered.
 func (c *conn) failed(ctx context.Context, s statement, err error) error {
+	c.demoted = c.demoted || c.pool.rules.ReadOnly(err)
 	t := c.tx
 	if t == nil {
 		return err
 	}
 	if s.kind == kindCommit && !t.owned {
 		c.end(false) // it is over, whatever has become of it
-		return err
+		return c.finished(t.outcome(err))
+	}
+	if s.end == endCommits && c.pool.rules.NotCommitted(err) {
+		s.end = endRolledBack
 	}
 	err = c.judgeError(ctx, s, err)
 	t.ran(s, true)
@@ -250,14 +266,25 @@ func (c *conn) judgeError(ctx context.Context, s statement, err error) error {
 	lost := why == nil && c.lost(ctx, err)
 	switch {
 	case lost:
+		if s.size >= large {
+			err = c.pool.rules.Large(s.size, err)
+		}
 		why = c.pool.rules.Lost(err)
-		if s.end != endRolledBack {
+		if s.end == endCommitted {
 			s.end = endUnknown // it may never have been executed
 		}
 	case why == nil:
+		if s.end == endCommits || !c.pool.rules.KeepsOpen(err) {
+			c.status.doubt = err
+		}
 		return err
 	}
-	if first := c.committedBy(s); first != nil {
+	if s.sets && (!lost || errors.Is(err, driver.ErrBadConn)) { // the server evaluates all values before it sets the first; or it wasn't sent
+		s.end = endRolledBack
+	}
+	if first := c.committedBy(s, err); s.end == endCommits {
+		why, err = first, first
+	} else if first != nil {
 		why, err = first, fmt.Errorf("%w: %w", first, err)
 	}
 	first := t.doom(why, s.end != endRolledBack)
@@ -316,21 +343,4 @@ func (c *conn) mayCommitText(ctx context.Context) error {
 	}
 	c.end(false)
 	return errors.Join(why, c.exec(ctx, "ROLLBACK"))
-}
-
-// exec sends a statement of the guard's own.
-func (c *conn) exec(ctx context.Context, query string) error {
-	if execer, ok := c.base.(driver.ExecerContext); ok {
-		_, err := execer.ExecContext(ctx, query, nil)
-		return err
-	}
-	queryer, ok := c.base.(driver.QueryerContext)
-	if !ok {
-		return fmt.Errorf("lockstep: %T is neither a driver.ExecerContext nor a driver.QueryerContext", c.base)
-	}
-	rows, err := queryer.QueryContext(ctx, query, nil)
-	if err != nil {
-		return err
-	}
-	return rows.Close()
 }

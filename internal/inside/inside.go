@@ -49,6 +49,10 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// the end of the context. The Commit of the transaction sends nothing then.
 	Commit func(ctx context.Context, scope Scope) error
 
+	// Outcome is what Run and Transaction make of the error of Commit: ErrUnknownOutcome if
+	// nobody knows whether it has committed.
+	Outcome func(scope Scope, err error) error
+
 	// Asked returns a key without the mark of txlock.Shared, and whether it had it.
 	Asked func(key Key) (plain Key, shared bool)
 

@@ -32,7 +32,7 @@ func (l *look) recall(ctx context.Context) error {
 		began := time.Now()
 		for table := range l.faded {
 			rows := 0
-			if err := l.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+table+" FORCE INDEX (PRIMARY)").Scan(&rows); err != nil {
+			if err := l.db.QueryRowContext(ctx, rawsql.Big("SELECT COUNT(*) FROM "+table+" FORCE INDEX (PRIMARY)")).Scan(&rows); err != nil {
 				return err
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/schema"
 )
 
@@ -59,7 +60,15 @@ func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
 	if !d.ready() {
 		return d.found, nil // such a node answers nothing more
 	}
-	for _, examine := range []func(context.Context) error{d.schema, d.session, d.connections, d.growth, d.sight} {
+	problem := schema.Check(ctx, d.db)
+	if errors.Is(problem, schema.ErrEngine) {
+		d.add("engine", Fault, "connect to MySQL or MariaDB itself", "%v", problem)
+		return d.found, nil // the other subjects are not for such a server
+	}
+	if err := d.schema(problem); err != nil {
+		return nil, fmt.Errorf("check: %w", err)
+	}
+	for _, examine := range []func(context.Context) error{d.session, d.connections, d.growth, d.sight} {
 		if err := examine(ctx); err != nil {
 			return nil, fmt.Errorf("check: %w", err)
 		}
@@ -72,34 +81,37 @@ func (r *Room) Check(ctx context.Context, nodes ...*sql.DB) ([]Finding, error) {
 
 // subjects are what package schema examines.
 var subjects = []struct {
-	name  string
-	is    error
-	state State
-	good  string
-	cure  string
+	name string
+	is   error
+	good string
+	cure string
 }{
-	{"version", schema.ErrServer, Fault, "new enough", "upgrade the server"},
-	{"tables", schema.ErrTable, Fault, "all there, as they should be", "lockstep install"},
-	{"privileges", schema.ErrPrivilege, Fault, "this user may lock", ""},
-	{"center rows", schema.ErrCenters, Fault, "65,536, if the tables are right", "lockstep install"},
-	{"clock function", schema.ErrSysdateIsNow, Fault, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
-	{"autocommit", schema.ErrAutocommit, Fault, "on", "remove autocommit=0 from the data source name and from init_connect"},
-	{"character set", schema.ErrCharset, Fault, "one for all", "use charset=utf8mb4 in the data source name"},
-	{"binary log", schema.ErrBinlog, Fault, "off, or of rows", "SET GLOBAL binlog_format = 'ROW', and in the server's configuration"},
-	{"cluster", schema.ErrMultiPrimary, Warn, "one server takes writes", "send all locking transactions to one node"},
-	{"proxy", schema.ErrProxy, Fault, "none that locks don't hold through was found", "what docs/proxies.md says of it; or go to the server itself"},
-	{"procedures", schema.ErrProcedures, Warn, "as they should be, or not needed", "lockstep install, as a user with CREATE ROUTINE and ALTER ROUTINE; GRANT EXECUTE to this user"},
+	{"version", schema.ErrServer, "new enough", "upgrade the server"},
+	{"tables", schema.ErrTable, "all there, as they should be", "lockstep install"},
+	{"privileges", schema.ErrPrivilege, "this user may lock", ""},
+	{"center rows", schema.ErrCenters, "65,536, if the tables are right", "lockstep install"},
+	{"clock function", schema.ErrSysdateIsNow, "SYSDATE() moves on", "start the server without --sysdate-is-now"},
+	{"autocommit", schema.ErrAutocommit, "on", "remove autocommit=0 from the data source name and from init_connect"},
+	{"character set", schema.ErrCharset, "one for all", "use charset=utf8mb4 in the data source name"},
+	{"session", schema.ErrSession, "its settings are known, and locks hold with them", "remove the setting from the data source name and from init_connect"},
+	{"binary log", schema.ErrBinlog, "off, or of rows", "SET GLOBAL binlog_format = 'ROW', and in the server's configuration"},
+	{"cluster", schema.ErrMultiPrimary, "one server takes writes", "send all locking transactions to one node"},
+	{"proxy", schema.ErrProxy, "none that locks don't hold through was found", "what docs/proxies.md says of it; or go to the server itself"},
+	{"procedures", schema.ErrProcedures, "as they should be, or not needed", "lockstep install, as a user with CREATE ROUTINE and ALTER ROUTINE; GRANT EXECUTE to this user"},
 }
 
-// schema is what package schema finds.
-func (d *doctor) schema(ctx context.Context) error {
-	problems := flat(schema.Check(ctx, d.db))
+// schema tells what package schema has found.
+func (d *doctor) schema(found error) error {
+	problems := flat(found)
 	for _, subject := range subjects {
 		var texts []string
-		cure := subject.cure
+		cure, state := subject.cure, Warn
 		for _, problem := range problems {
 			if !errors.Is(problem, subject.is) {
 				continue
+			}
+			if !schema.Advisory(problem) {
+				state = Fault
 			}
 			text, _, _ := strings.Cut(problem.Error(), ": Error ") // the server's words say no more
 			texts = append(texts, text)
@@ -112,7 +124,7 @@ func (d *doctor) schema(ctx context.Context) error {
 		if texts == nil {
 			d.add(subject.name, OK, "", "%s", subject.good)
 		} else {
-			d.add(subject.name, subject.state, cure, "%s", strings.Join(texts, "; "))
+			d.add(subject.name, state, cure, "%s", strings.Join(texts, "; "))
 		}
 	}
 	return errors.Join(problems...) // the server's or the driver's
@@ -312,12 +324,12 @@ func clock(ctx context.Context, db gen.DBTX) (ahead, off time.Duration, err erro
 	off = math.MaxInt64
 	for range 3 {
 		began := time.Now()
-		read, err := queries.ServerClock(ctx, db)
+		read, err := session.Ask(ctx, db)
 		if err != nil {
 			return 0, 0, err
 		}
 		if half := time.Since(began) / 2; half < off {
-			ahead, off = time.UnixMicro(read.NowUs).Sub(began.Add(half)), half
+			ahead, off = time.UnixMicro(read.ClockUs).Sub(began.Add(half)), half
 		}
 	}
 	return ahead, off, nil

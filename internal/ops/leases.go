@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // The slots of a key of leases: 0 is the lease, permits follow, then readers.
@@ -22,7 +23,7 @@ const standby = ":standby"
 func (l *look) leases(ctx context.Context) error {
 	next := gen.ListLeasesParams{After: []byte{}, AfterSlot: math.MinInt64, Limit: page}
 	for {
-		rows, err := queries.ListLeases(ctx, l.db, next)
+		rows, err := queries.ListLeases(ctx, rawsql.Scanning(l.db), next)
 		if err != nil {
 			return err
 		}
@@ -80,12 +81,12 @@ func (l *look) elections(ctx context.Context) (map[string]bool, error) {
 func (l *look) firstWaiters(ctx context.Context, tx *sql.Tx) error {
 	next := gen.ListTurnstilesParams{After: []byte{}, Limit: page}
 	for {
-		rows, err := queries.ListTurnstiles(ctx, tx, next)
+		rows, err := queries.ListTurnstiles(ctx, rawsql.Scanning(tx), next)
 		if err != nil {
 			return err
 		}
 		for _, row := range rows {
-			first := Lease{Key: string(row.Name), Kind: waiter, Slot: -1, Owner: row.Owner, Note: row.Note, Since: time.UnixMicro(row.SinceUs).UTC(), Session: row.ConnID}
+			first := Lease{Key: string(row.Name), Kind: waiter, Slot: -1, Owner: strings.TrimRight(string(row.Owner), " "), Note: strings.TrimRight(string(row.Note), " "), Since: time.UnixMicro(row.SinceUs).UTC(), Session: row.ConnID}
 			first.Held = l.since(first.Since)
 			l.Leases = append(l.Leases, first)
 		}

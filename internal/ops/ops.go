@@ -18,6 +18,7 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/schema"
 )
 
 var queries = gen.New()
@@ -129,11 +130,14 @@ func (l *look) take(ctx context.Context) error {
 
 // facts reads what the look depends on.
 func (l *look) facts(ctx context.Context) error {
-	clock, err := queries.ServerClock(ctx, l.db)
+	facts, err := session.Ask(ctx, l.db)
 	if err != nil {
 		return err
 	}
-	l.Taken, l.Version = time.UnixMicro(clock.NowUs).UTC(), session.Version(clock.Version)
+	if errors.Is(facts.Unfit, schema.ErrEngine) {
+		return facts.Unfit // it would show no locks, whoever holds them
+	}
+	l.Taken, l.Version = time.UnixMicro(facts.ClockUs).UTC(), facts.Version
 	l.maria = strings.Contains(l.Version, "MariaDB")
 	var database sql.NullString
 	if err := l.db.QueryRowContext(ctx, "SELECT DATABASE(), CURRENT_USER()").Scan(&database, &l.User); err != nil {

@@ -75,15 +75,16 @@ func (b Begin) access() string {
 }
 
 // CommitIfRaised returns CompareAndBump in a compound statement that commits the
-// transaction where it has raised the token, which is the reply. Where it had to make the
+// transaction where it has raised the token, which is the reply, and comes before the COMMIT:
+// an error without it is that of a transaction which wasn't committed. Where it had to make the
 // row, it is repeated, and raises the token at once: to write it twice takes the server as
 // long again as all else. MariaDB only.
 func CommitIfRaised(query string) (string, bool) {
 	prefix, verb, statement := mergeable(query)
 	return prefix + "BEGIN NOT ATOMIC DO LAST_INSERT_ID(0); REPEAT " + statement +
 		"; UNTIL LAST_INSERT_ID() <> 1 END REPEAT" +
-		"; IF LAST_INSERT_ID() > 1 THEN COMMIT; END IF" +
-		"; SELECT LAST_INSERT_ID(); END", verb == "INSERT" || verb == "UPDATE"
+		"; SELECT LAST_INSERT_ID()" +
+		"; IF LAST_INSERT_ID() > 1 THEN COMMIT; END IF; END", verb == "INSERT" || verb == "UPDATE"
 }
 
 // statements returns the statements that begin the transaction. What makes a row waits for

@@ -1,6 +1,7 @@
 package rawsql
 
 import (
+	"crypto/rand"
 	"fmt"
 	"math"
 	"strconv"
@@ -16,25 +17,53 @@ const Probe = "SET TRANSACTION READ WRITE"
 // Bracket and EndBracket are sent before and after a statement that may end the
 // transaction and begin another. If it has, the savepoint is gone, and the reply to
 // EndBracket is error 1305. EndBracket also releases the savepoints that the statement
-// itself has set.
-const (
-	Bracket    = "SAVEPOINT lockstep_bracket"
-	EndBracket = "RELEASE SAVEPOINT lockstep_bracket"
+// itself has set. No procedure can set the savepoint anew, since each process has another
+// name for it.
+var (
+	Bracket    = "SAVEPOINT " + bracket
+	EndBracket = "RELEASE SAVEPOINT " + bracket
+
+	bracket = "lockstep_" + rand.Text()
 )
 
-// Facts reads facts about the server: version, session, whether a lock wait timeout rolls
-// back the transaction, and a name for server and database. The name begins with
-// NoAutocommit or OtherCharset if the session has that. It reads no table, and so takes
-// no snapshot.
-const Facts = "SELECT VERSION(), CONNECTION_ID(), @@innodb_rollback_on_timeout, CONCAT_WS('/'," +
-	" IF(@@autocommit, NULL, '" + NoAutocommit + "'), IF(@@character_set_client = @@character_set_connection, NULL, '" + OtherCharset + "')," +
-	" @@hostname, @@port, DATABASE())"
+// SeesOwnID is 1 on a server whose LAST_INSERT_ID() returns what LAST_INSERT_ID(expr) has set
+// in the same statement, as MySQL and MariaDB do. The replies of locks and leases rely on it.
+// TiDB and Vitess return the value of the statement before, so it is 0 there. It reads no
+// table, and its second row restores the LAST_INSERT_ID() of the session.
+const SeesOwnID = "(SELECT MIN(LAST_INSERT_ID(t.a) = LAST_INSERT_ID() + 0 * t.a)" +
+	" FROM (SELECT LAST_INSERT_ID() ^ 1 AS a UNION ALL SELECT LAST_INSERT_ID()) t)"
+
+// Facts reads facts about the server and the session: version, number of the session, whether
+// a lock wait timeout rolls back the transaction, a name for server and database, the server's
+// clock, and Settings. It reads no table, and so takes no snapshot. Package session reads the
+// reply. All are texts: the driver itself reads numbers, and fails under character_set_results.
+const Facts = "SELECT VERSION(), CONCAT(CONNECTION_ID()), CONCAT(0 + @@innodb_rollback_on_timeout), CONCAT_WS('/', @@hostname, @@port, DATABASE())," +
+	" CONCAT(CAST(" + Clock + " AS SIGNED)), " + Settings
+
+// Settings is a text of the session's settings that locks rely on, and SettingsBegin how it
+// begins if the reply can be read. Package session has a rule for each. What names the
+// isolation level on one server is a comment on the other.
+const (
+	Settings = "CONCAT_WS(' ', '" + SettingsBegin + "', CONCAT('sees_own_id=', " + SeesOwnID + "), CONCAT('autocommit=', 0 + @@autocommit)," +
+		" CONCAT('one_charset=', @@character_set_client = @@character_set_connection)," +
+		" CONCAT('completion_type=', @@completion_type), CONCAT('sql_mode=', @@sql_mode)," +
+		" CONCAT('isolation=', /*!80000 @@transaction_isolation *//*M! @@tx_isolation */))"
+	SettingsBegin = "settings:"
+)
 
 // The words by which a session says that no lock would hold on it; see package session.
 const (
+	OtherEngine  = "engine=other"
 	NoAutocommit = "autocommit=0"
 	OtherCharset = "character_set_connection"
 )
+
+// SessionWords are those of the words that are so, each with a blank behind it. The queries in
+// queries/ call it session_words(). It has no empty literal, which is NULL under MariaDB's
+// EMPTY_STRING_IS_NULL.
+const SessionWords = "CONCAT(LEFT('" + OtherEngine + " ', 13 * (1 - " + SeesOwnID + "))," +
+	" LEFT('" + NoAutocommit + " ', 13 * (1 - @@autocommit))," +
+	" LEFT('" + OtherCharset + " ', 25 * (@@character_set_client <> @@character_set_connection)))"
 
 // Kill ends a session of the server. Users need no privilege to end their own sessions.
 func Kill(session uint64) string { return "KILL " + strconv.FormatUint(session, 10) }
@@ -73,14 +102,15 @@ const MaxPacket = "SELECT @@max_allowed_packet"
 // Session reads the number of the session, for Kill.
 const Session = "SELECT CONNECTION_ID()"
 
-// SetTurnstile prepares a session for waiting at a turnstile: the wait has no limit, and
-// the server ends the session when it has been silent for that many seconds.
+// SetTurnstile prepares a session for waiting at a turnstile: the wait has no limit but
+// MariaDB's greatest, three years, and the server ends the session when it has been silent for
+// that many seconds.
 func SetTurnstile(silent int, mariaDB bool) string {
 	unlimited := "max_execution_time"
 	if mariaDB {
 		unlimited = "max_statement_time"
 	}
-	return "SET SESSION innodb_lock_wait_timeout = 1073741824, " + unlimited + " = 0, wait_timeout = " + strconv.Itoa(silent)
+	return "SET SESSION innodb_lock_wait_timeout = 100000000, " + unlimited + " = 0, wait_timeout = " + strconv.Itoa(silent)
 }
 
 // LockWaitSeconds reads the session's lock wait timeout.
@@ -178,3 +208,13 @@ const SetTableWait = "SET SESSION lock_wait_timeout = 1"
 
 // LockTable locks a table until the end of the session.
 func LockTable(name string) string { return "LOCK TABLES " + name + " WRITE" }
+
+// Big lets a SELECT read more rows than the session's max_join_size, which the servers call a
+// big select. Each server reads the words that are meant for it, and takes the others for a
+// comment.
+func Big(query string) string {
+	return strings.Replace(query, "SELECT ", "/*M!100601 SET STATEMENT sql_big_selects=1 FOR */ SELECT /*+ SET_VAR(sql_big_selects=1) */ ", 1)
+}
+
+// Scanning sends SELECTs that read many rows as Big says.
+func Scanning(db DBTX) *Text { return &Text{DBTX: db, Rewrite: Big} }

@@ -50,11 +50,14 @@ func ReleaseMany(all []Wanted, near int64) string {
 
 // Reply reads the reply of the two: a bit for each row that was written, and the server's
 // clock. It returns false if the insert id and the count of affected rows contradict each
-// other. MariaDB counts 3 for a row of a table WITH SYSTEM VERSIONING, where it adds one of
+// other, or if there is a bit of a row that wasn't asked for. MariaDB counts 3 for a row of a table WITH SYSTEM VERSIONING, where it adds one of
 // history, and 2 elsewhere.
-func Reply(id, affected, near int64) (done uint32, clock int64, ok bool) {
+func Reply(id, affected, near int64, rows int) (done uint32, clock int64, ok bool) {
 	if affected == 0 {
 		return 0, 0, true
+	}
+	if id < 0 || id>>(clockBits+rows) != 0 {
+		return 0, 0, false
 	}
 	done = uint32(id >> clockBits) //nolint:gosec // it has no more bits
 	n := int64(bits.OnesCount32(done))

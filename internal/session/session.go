@@ -1,28 +1,173 @@
 package session
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/schema"
 )
 
-// Fit returns what is wrong with a session: schema.ErrAutocommit, schema.ErrCharset, or
-// nil. The text is what the session says about itself: the name in rawsql.Facts, or the
-// version in gen's ServerClock.
+// The errors of sessions on which locks don't hold. Package schema hands them on by the
+// same names, and says what each of them means.
+var (
+	ErrEngine     = errors.New("schema: unknown engine: the server speaks the protocol of MySQL but doesn't behave as MySQL or MariaDB does; on such engines (TiDB, Vitess, PlanetScale and others) locks lose updates and a lease has several holders at once; connect to MySQL or MariaDB itself")
+	ErrSession    = errors.New("schema: locks don't hold on this session")
+	ErrAutocommit = fmt.Errorf("%w: it has autocommit = 0: remove that from the data source name and from init_connect, and don't SET it; BeginTx and BEGIN begin transactions", ErrSession)
+	ErrCharset    = fmt.Errorf("%w: its character_set_client, character_set_connection and character_set_results don't belong together: remove them, and collation_connection, from the data source name and from init_connect, and don't SET them; charset=utf8mb4 sets all", ErrSession)
+)
+
+// rule says which values of a setting are right.
+type rule struct {
+	setting string
+	right   string // the values that are right
+	list    bool   // it is a list of such values
+	wrong   error  // the error of another value, or nil for one that has the cure
+	cure    string
+}
+
+// rules has a rule for each setting in rawsql.Settings. A value that isn't right here is
+// refused, one that no server is known to have among them.
+var rules = []rule{
+	{setting: "sees_own_id", right: "1", wrong: ErrEngine},
+	{setting: "autocommit", right: "1", wrong: ErrAutocommit},
+	{setting: "one_charset", right: "1", wrong: ErrCharset},
+	{setting: "completion_type", right: "NO_CHAIN", cure: "with another, COMMIT and ROLLBACK begin a transaction that nobody ends, or close the connection: " +
+		"remove it from the data source name and from init_connect, and don't SET it"},
+	{setting: "isolation", right: "REPEATABLE-READ READ-COMMITTED READ-UNCOMMITTED SERIALIZABLE", cure: "this version of lockstep doesn't know that level: set one that it knows"},
+	{setting: "sql_mode", list: true, right: "STRICT_TRANS_TABLES REAL_AS_FLOAT PIPES_AS_CONCAT ANSI_QUOTES IGNORE_SPACE IGNORE_BAD_TABLE_OPTIONS ONLY_FULL_GROUP_BY" +
+		" NO_UNSIGNED_SUBTRACTION NO_DIR_IN_CREATE POSTGRESQL ORACLE MSSQL DB2 MAXDB NO_KEY_OPTIONS NO_TABLE_OPTIONS NO_FIELD_OPTIONS" +
+		" MYSQL323 MYSQL40 ANSI NO_AUTO_VALUE_ON_ZERO NO_BACKSLASH_ESCAPES STRICT_ALL_TABLES NO_ZERO_IN_DATE" +
+		" NO_ZERO_DATE ALLOW_INVALID_DATES ERROR_FOR_DIVISION_BY_ZERO TRADITIONAL NO_AUTO_CREATE_USER HIGH_NOT_PRECEDENCE" +
+		" NO_ENGINE_SUBSTITUTION PAD_CHAR_TO_FULL_LENGTH EMPTY_STRING_IS_NULL SIMULTANEOUS_ASSIGNMENT TIME_ROUND_FRACTIONAL TIME_TRUNCATE_FRACTIONAL",
+		cure: "this version of lockstep doesn't know that mode: take it out"},
+}
+
+// Facts are what a session says about its server and itself.
+type Facts struct {
+	Version           string // it may have blanks: "11.8.9-MariaDB-0+deb13u1 from Debian"
+	ID                uint64 // CONNECTION_ID()
+	RollbackOnTimeout bool   // a lock wait timeout rolls back the whole transaction
+	Name              string // identifies the database: host name, port and database name
+	ClockUs           int64  // the server's clock
+	Isolation         sql.IsolationLevel
+	Unfit             error // why no lock would hold on the session, or nil
+}
+
+// Columns is how many columns the reply to rawsql.Facts has.
+const Columns = 6
+
+// Read makes Facts of the reply to rawsql.Facts. If that can't be read, because of
+// character_set_results, Unfit says so.
+func Read(row [Columns]string) (f Facts, err error) {
+	settings := strings.Fields(row[5])
+	if len(settings) == 0 || settings[0] != rawsql.SettingsBegin {
+		return Facts{Unfit: ErrCharset}, nil
+	}
+	f = Facts{Version: row[0], RollbackOnTimeout: row[2] == "1", Name: row[3]}
+	if row[0] == "" || row[0][0] < '0' || row[0][0] > '9' || row[2] != "0" && row[2] != "1" {
+		return f, fmt.Errorf("the server says of itself %q, which is no version and settings", row)
+	}
+	if f.ID, err = strconv.ParseUint(row[1], 10, 64); err != nil {
+		return f, err
+	}
+	if f.ClockUs, err = strconv.ParseInt(row[4], 10, 64); err != nil {
+		return f, err
+	}
+	f.Isolation, f.Unfit = judge(settings[1:])
+	return f, nil
+}
+
+// judge returns what is wrong with the settings. One without a rule is wrong, as is a rule
+// whose setting is missing.
+func judge(settings []string) (level sql.IsolationLevel, unfit error) {
+	values := make(map[string]string, len(settings))
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		values[name] = value
+	}
+	var wrong []error
+	for _, r := range rules {
+		value, told := values[r.setting]
+		if err := r.judge(value, told); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	for l := sql.LevelReadUncommitted; l <= sql.LevelSerializable; l++ {
+		if strings.EqualFold(strings.ReplaceAll(values["isolation"], "-", " "), l.String()) {
+			level = l
+		}
+	}
+	return level, errors.Join(wrong...)
+}
+
+func (r rule) judge(value string, told bool) error {
+	right, words := strings.Fields(r.right), []string{value}
+	if r.list {
+		words = strings.FieldsFunc(value, func(c rune) bool { return c == ',' })
+	}
+	wrong := slices.IndexFunc(words, func(word string) bool { return !slices.Contains(right, word) })
+	switch {
+	case told && wrong < 0:
+		return nil
+	case r.wrong != nil:
+		return r.wrong
+	case told:
+		value = words[wrong]
+	}
+	return fmt.Errorf("%w: it has %s = %q: %s", ErrSession, r.setting, value, r.cure)
+}
+
+// Fit returns what is wrong with a session by the words in gen's LookJob: ErrEngine,
+// ErrAutocommit, ErrCharset, or nil.
 func Fit(text string) error {
 	switch {
+	case strings.HasPrefix(text, rawsql.OtherEngine):
+		return ErrEngine
 	case strings.HasPrefix(text, rawsql.NoAutocommit):
-		return schema.ErrAutocommit
+		return ErrAutocommit
 	case strings.HasPrefix(text, rawsql.OtherCharset):
-		return schema.ErrCharset
+		return ErrCharset
 	}
 	return nil
 }
 
-// Version returns the version in gen's ServerClock without what the session says about
-// itself. It may have blanks: Debian's MariaDB 11.8 ends in "-MariaDB-0+deb13u1 from Debian".
-func Version(text string) string {
-	text = strings.TrimPrefix(text, rawsql.NoAutocommit+" ")
-	return strings.TrimPrefix(text, rawsql.OtherCharset+" ")
+// Elsewhere is the error of a session that has chosen another database than it had.
+func Elsewhere(name, had string) error {
+	return fmt.Errorf("%w: it has chosen another database, it is at %s and was opened at %s: don't USE another, name its tables by database.table, or open a pool for it", ErrSession, name, had)
+}
+
+// Queryer is a pool, a connection or a transaction.
+type Queryer interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Ask asks a session. That no lock would hold on it is no error.
+func Ask(ctx context.Context, db Queryer) (Facts, error) {
+	var row [Columns]string
+	into := make([]any, Columns)
+	for i := range row {
+		into[i] = &row[i]
+	}
+	if err := db.QueryRowContext(ctx, rawsql.Facts).Scan(into...); err != nil {
+		return Facts{}, err
+	}
+	return Read(row)
+}
+
+// Reply is the reply to rawsql.Facts of a session on which locks hold, for what stands in
+// for a server.
+func Reply(version, name string) []driver.Value {
+	settings := []string{rawsql.SettingsBegin}
+	for _, r := range rules {
+		first, _, _ := strings.Cut(r.right, " ")
+		settings = append(settings, r.setting+"="+first)
+	}
+	return []driver.Value{version, "7", "0", name, strconv.FormatInt(time.Now().UnixMicro(), 10), strings.Join(settings, " ")}
 }

@@ -1,18 +1,55 @@
 package session_test
 
 import (
+	"database/sql"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-func TestVersion(t *testing.T) {
+// TestRead reads replies, and refuses each whose settings aren't known to be right.
+func TestRead(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"9.7.4", "10.11.14-MariaDB-0+deb12u2", "11.8.9-MariaDB-0+deb13u1 from Debian"} {
-		for _, words := range []string{"", "autocommit=0 ", "character_set_connection ", "autocommit=0 character_set_connection "} {
-			if got := session.Version(words + version); got != version {
-				t.Errorf("Version(%q) = %q, want %q", words+version, got, version)
-			}
+	reply := func(version string, replace ...string) (row [session.Columns]string) {
+		for i, v := range session.Reply(version, "host/3306/shop") {
+			row[i] = v.(string)
 		}
+		row[5] = strings.NewReplacer(replace...).Replace(row[5])
+		return row
+	}
+	for _, version := range []string{"9.7.4", "11.8.9-MariaDB-0+deb13u1 from Debian"} {
+		f, err := session.Read(reply(version))
+		if err != nil || f.Unfit != nil || f.Version != version || f.ID != 7 || f.Name != "host/3306/shop" || f.ClockUs == 0 || f.Isolation != sql.LevelRepeatableRead {
+			t.Errorf("%+v, %v", f, err)
+		}
+	}
+	for _, c := range []struct {
+		from, to string
+		want     error
+		says     string
+	}{
+		{"sql_mode=STRICT_TRANS_TABLES", "sql_mode=", nil, ""},
+		{"sql_mode=", "sql_mode=ANSI,ORACLE,", nil, ""},
+		{"REPEATABLE-READ", "READ-UNCOMMITTED", nil, ""},
+		{"autocommit=1", "autocommit=0", session.ErrAutocommit, "autocommit = 0"},
+		{"autocommit=1", "", session.ErrAutocommit, "autocommit = 0"},
+		{"one_charset=1", "one_charset=0", session.ErrCharset, "charset=utf8mb4"},
+		{"NO_CHAIN", "CHAIN", session.ErrSession, `completion_type = "CHAIN"`},
+		{"NO_CHAIN", "RELEASE", session.ErrSession, "don't SET it"},
+		{"REPEATABLE-READ", "SNAPSHOT", session.ErrSession, `isolation = "SNAPSHOT"`},
+		{"isolation=REPEATABLE-READ", "isolation=", session.ErrSession, `isolation = ""`},
+		{"sql_mode=", "sql_mode=NEW,", session.ErrSession, `sql_mode = "NEW"`},
+		{"sql_mode=", "mode=", session.ErrSession, "sql_mode"},
+		{"settings:", "s\x00e\x00", session.ErrCharset, "character_set_results"},
+	} {
+		f, err := session.Read(reply("9.7.4", c.from, c.to))
+		if err != nil || !errors.Is(f.Unfit, c.want) || c.want != nil && (!errors.Is(f.Unfit, session.ErrSession) || !strings.Contains(f.Unfit.Error(), c.says)) {
+			t.Errorf("%q in place of %q: %v, %v", c.to, c.from, f.Unfit, err)
+		}
+	}
+	if err := session.Elsewhere("host/3306/other", "host/3306/shop"); !errors.Is(err, session.ErrSession) {
+		t.Error(err)
 	}
 }

@@ -4,7 +4,7 @@
 // # In order of reading
 //
 //   - sqltext.go: [Next] separates statements, [Words] returns the first words of one,
-//     [Mentions] and [LastName] find identifiers.
+//     [Mentions], [LastName] and [SavepointName] find identifiers.
 //   - closed.go: [Closed] tells whether a part of a statement means the same wherever it
 //     stands; [Until] and [Cut] cut a statement at a word.
 //   - tables.go: which tables a list names, or assignments set.

@@ -140,6 +140,36 @@ func LastName(query string) (last string) {
 	return last
 }
 
+// SavepointName returns the name of a SAVEPOINT, a RELEASE SAVEPOINT or a ROLLBACK TO, in
+// lower case: its last identifier. It returns "" for a name that a server may take for
+// another one, and for a text that a server may read otherwise. A server compares these
+// names by a collation, and reads what isn't ASCII by the character set of the session.
+func SavepointName(query string) (name string) {
+	n := 0
+	for i := 0; i < len(query); i += n {
+		switch c := query[i]; {
+		case isLetter(c), c == '$':
+			n = unquoted(query[i:])
+			name = query[i : i+n]
+		case c == '`', c == '"':
+			name, n = quoted(query[i:])
+		case skip(query[i:]) > 0:
+			n = skip(query[i:])
+		case strings.IndexByte(" \t\r\n;", c) >= 0:
+			n = 1
+		default:
+			return ""
+		}
+		if strings.ContainsFunc(query[i:i+n], func(r rune) bool { return r >= 0x80 }) {
+			return ""
+		}
+	}
+	if len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return !isLetter(byte(r)) && strings.IndexByte("$-.:", byte(r)) < 0 }) {
+		return ""
+	}
+	return strings.ToLower(name)
+}
+
 // identifiers yields the identifiers and keywords of the text in lower case.
 func identifiers(query string) iter.Seq[string] {
 	return func(yield func(string) bool) {

@@ -2,6 +2,7 @@ package sqltext
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -151,6 +152,34 @@ func TestLastName(t *testing.T) {
 	} {
 		if got := LastName(query); got != want {
 			t.Errorf("LastName(%q) = %q, want %q", query, got, want)
+		}
+	}
+}
+
+// TestSavepointName proves that a name which a server may take for another one is none.
+func TestSavepointName(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]string{
+		"SAVEPOINT a":    "a",
+		"savepoint SP1;": "sp1",
+		"RELEASE SAVEPOINT `a-b.c:d` /* a trace */": "a-b.c:d",
+		"ROLLBACK WORK TO SAVEPOINT é$1 # end":      "",
+		"ROLLBACK TO $1 -- end":                     "$1",
+		`ROLLBACK TO "a"`:                           "a",
+		"SAVEPOINT `a `":                            "",
+		"SAVEPOINT `a b`":                           "",
+		"SAVEPOINT `a``b`":                          "",
+		"SAVEPOINT `a\\`":                           "",
+		"SAVEPOINT \u212a":                          "", // KELVIN SIGN, k in lower case
+		"SAVEPOINT a /* \u00e4 */":                  "",
+		"SAVEPOINT a{":                              "", // a letter in swe7
+		"SAVEPOINT a\x00":                           "",
+		"SAVEPOINT ``":                              "",
+		"SAVEPOINT " + strings.Repeat("a", 64):      strings.Repeat("a", 64),
+		"SAVEPOINT " + strings.Repeat("a", 65):      "",
+	} {
+		if got := SavepointName(query); got != want {
+			t.Errorf("SavepointName(%q) = %q, want %q", query, got, want)
 		}
 	}
 }

@@ -15,6 +15,8 @@
 --
 -- After a release a procedure is not changed any more: its next version has another number.
 -- The lines StatementBegin and StatementEnd are goose's, and schema.Procedures reads them.
+-- The mysql client needs lines with DELIMITER: lockstep sql install --mariadb=false prints
+-- all statements with them.
 
 -- +goose StatementBegin
 DROP PROCEDURE IF EXISTS lockstep_begin_1;
@@ -139,7 +141,8 @@ DROP PROCEDURE IF EXISTS lockstep_compare_1;
 -- p_version, or p_held. If p_version is NULL, the token must be the one that the
 -- transaction's snapshot shows; SELECT ... INTO reads that, and SET would not. A row that is
 -- missing has token 0. With p_commit it commits what it has raised, and the reply has no token
--- but 0 if it hasn't.
+-- but 0 if it hasn't. The reply comes before the COMMIT: an error without it, or with 0, is
+-- that of a transaction which wasn't committed.
 -- +goose StatementBegin
 CREATE PROCEDURE lockstep_compare_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_version BIGINT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED, p_commit BOOL)
 SQL SECURITY INVOKER
@@ -173,10 +176,10 @@ BEGIN
     SELECT IF(p_commit, 0, v_token), 'other', v_old;
   ELSE
     CALL lockstep_raise_1(p_name, p_slot, p_owner, p_held);
+    SELECT LAST_INSERT_ID(), 'granted', v_old;
     IF p_commit THEN
       COMMIT;
     END IF;
-    SELECT LAST_INSERT_ID(), 'granted', v_old;
   END IF;
 END;
 -- +goose StatementEnd

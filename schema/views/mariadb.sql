@@ -12,9 +12,9 @@ SELECT h.kind, h.name, 'exclusive' AS mode, h.session, CONCAT(p.user, '@', p.hos
   TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS held_s, CAST(NULL AS SIGNED) AS left_s,
   x.trx_query AS statement, 0 AS contended
 FROM (
-  SELECT 'lock' AS kind, CONVERT(name USING utf8mb4) AS name, conn_id AS session, CONVERT(REPLACE(owner, X'00', '') USING utf8mb4) AS owner, locked_us FROM lockstep_locks
+  SELECT 'lock' AS kind, CONVERT(name USING utf8mb4) AS name, conn_id AS session, CONVERT(REPLACE(owner, X'00', LEFT('-', 0)) USING utf8mb4) AS owner, locked_us FROM lockstep_locks
   UNION ALL
-  SELECT 'slot', CONCAT('slot ', slot), conn_id, CONVERT(REPLACE(owner, X'00', '') USING utf8mb4), locked_us FROM lockstep_centers WHERE conn_id > 0
+  SELECT 'slot', CONCAT('slot ', slot), conn_id, CONVERT(REPLACE(owner, X'00', LEFT('-', 0)) USING utf8mb4), locked_us FROM lockstep_centers WHERE conn_id > 0
 ) h
 JOIN information_schema.INNODB_TRX x ON x.trx_mysql_thread_id = h.session
 JOIN information_schema.PROCESSLIST p ON p.id = h.session

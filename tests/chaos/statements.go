@@ -239,8 +239,8 @@ func outcomeOf(err error, whole bool) outcome {
 	switch {
 	case err == nil:
 		return succeeded
-	case whole && strings.Contains(err.Error(), "or it was committed before its end"):
-		return unknown // ErrTxDoomed that says so, and is not Retryable
+	case errors.Is(err, txlock.ErrUnknownOutcome):
+		return unknown
 	case !whole || txlock.Retryable(err) || errors.Is(err, txlock.ErrTxDoomed):
 		return failed
 	}

@@ -186,6 +186,9 @@ func (e *Election) Key() txlock.Key { return e.key }
 // ends meanwhile; lease.ErrGuarded, or what the server or the driver says, if the term
 // could not be released at once. The term ends nevertheless, at the latest with its TTL.
 func (e *Election) Resign(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("elect: Resign needs a context, got nil")
+	}
 	e.mu.Lock()
 	t := e.term
 	e.mu.Unlock()

@@ -58,7 +58,8 @@ type Func func(ctx context.Context, term *Term) error
 // the process doesn't stand by.
 //
 // If the server can't be reached Run goes on trying, and tells the observer. It returns
-// the context's error, joined by that of fn; ErrRunning; lease.ErrClosed; what the first
+// the context's error, joined by that of fn; ErrRunning; lease.ErrClosed; schema.ErrEngine if
+// the server is neither MySQL nor MariaDB; what the first
 // answer of the server says that is no failure of the moment, such as txlock.ErrSchema,
 // ErrReadOnly, ErrInvalidKey and ErrInvalidOption.
 func (e *Election) Run(ctx context.Context, fn Func) error {
@@ -207,8 +208,8 @@ func (c *candidate) rise(ctx context.Context) {
 // The errors that end a Run: those that always mean the same, and those that mean it if
 // they are the first answer. Later, a server may be about to be exchanged, for example.
 var (
-	always  = []error{txlock.ErrInvalidKey, txlock.ErrInvalidOption, lease.ErrClosed}
-	atFirst = []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrAutocommit, schema.ErrCharset}
+	always  = []error{txlock.ErrInvalidKey, txlock.ErrInvalidOption, lease.ErrClosed, schema.ErrEngine}
+	atFirst = []error{txlock.ErrSchema, txlock.ErrReadOnly, txlock.ErrPrivilege, schema.ErrSession}
 )
 
 // final tells whether an error ends a Run.

@@ -67,6 +67,9 @@ func (j *Jobs) ClaimNearest(ctx context.Context, key txlock.Key, s Schedule) (*C
 
 // claimNow claims the tick that choose returns for the server's time, without waiting.
 func (j *Jobs) claimNow(ctx context.Context, key txlock.Key, choose func(now time.Time) (time.Time, error)) (*Claim, error) {
+	if ctx == nil {
+		return nil, errors.New("job: the call needs a context, got nil")
+	}
 	leave, err := j.enter()
 	if err != nil {
 		return nil, err

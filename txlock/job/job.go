@@ -113,6 +113,9 @@ const maxBy = 255
 // until the context ends; then it ends their contexts, waits for them to return, and
 // returns the context's error. Claims are the caller's to finish.
 func (j *Jobs) Close(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("job: Close needs a context, got nil")
+	}
 	j.mu.Lock()
 	if !j.closed {
 		j.closed = true

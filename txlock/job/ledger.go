@@ -71,6 +71,9 @@ func inline(db gen.DBTX) gen.DBTX { return &rawsql.Text{DBTX: db, Inline: true} 
 func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error) {
 	r, err := queries.LookJob(ctx, s.text(), []byte(key))
 	if err == nil {
+		err = session.Fit(r.Words)
+	}
+	if err == nil {
 		return row{true, gen.LockstepJob{
 			Name: []byte(key), TickUs: r.TickUs, DoneUs: r.DoneUs, Token: r.Token, Owner: r.Owner, StartedUs: r.StartedUs,
 			EndedUs: r.EndedUs, TookUs: r.TookUs, Failures: r.Failures, Error: r.Error, NextUs: r.NextUs,
@@ -79,14 +82,14 @@ func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error)
 	if !errors.Is(err, sql.ErrNoRows) {
 		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("look at job %q", key), err)
 	}
-	clock, err := queries.ServerClock(ctx, s.text())
+	facts, err := session.Ask(ctx, s.text())
 	if err == nil {
-		err = session.Fit(clock.Version)
+		err = facts.Unfit
 	}
 	if err != nil {
 		return row{}, time.Time{}, fault.Explain(fmt.Sprintf("look at job %q", key), err)
 	}
-	return row{}, time.UnixMicro(clock.NowUs), nil
+	return row{}, time.UnixMicro(facts.ClockUs), nil
 }
 
 func (s sqlLedger) make(ctx context.Context, key string, from time.Time) error {
@@ -127,7 +130,7 @@ func (s sqlLedger) seal(ctx context.Context, key string) error {
 }
 
 func (s sqlLedger) list(ctx context.Context) ([]row, error) {
-	found, err := queries.ListJobs(ctx, s.text())
+	found, err := queries.ListJobs(ctx, rawsql.Scanning(s.text()))
 	if err != nil {
 		return nil, fault.Explain("list jobs", err)
 	}

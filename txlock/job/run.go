@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -35,7 +36,7 @@ const (
 // Errors of fn and of the server are told to the observer, and Run goes on. Only what the
 // first look at the table says is returned: txlock.ErrSchema, txlock.ErrReadOnly and the
 // like; as are txlock.ErrInvalidKey and txlock.ErrInvalidOption, before anything is sent,
-// and ErrPast when the schedule is over.
+// ErrPast when the schedule is over, and schema.ErrEngine at any time.
 //
 // A process that waits sends one SELECT at each instant, at least one a minute, and while
 // another one runs the tick one every 2 seconds.
@@ -55,6 +56,9 @@ func (j *Jobs) RunTx(ctx context.Context, key txlock.Key, s Schedule, fn TxFunc,
 }
 
 func (j *Jobs) run(ctx context.Context, key txlock.Key, s Schedule, do work, opts []RunOption) error {
+	if ctx == nil {
+		return errors.New("job: the call needs a context, got nil")
+	}
 	leave, err := j.enter()
 	if err != nil {
 		return nil // as if Close had come a moment later
@@ -73,6 +77,8 @@ func (j *Jobs) run(ctx context.Context, key txlock.Key, s Schedule, do work, opt
 	for busy := leastPause; ; {
 		wait, err := j.step(ctx, &how, do)
 		switch {
+		case errors.Is(err, schema.ErrEngine):
+			return err
 		case errors.Is(err, txlock.ErrBusy):
 			wait, busy = jittered(busy), min(2*busy, mostBusy)
 		case errors.Is(err, errOver):

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
@@ -283,6 +284,21 @@ func TestSelectLimit(t *testing.T) {
 		}
 		if len(want) > 0 {
 			t.Errorf("List of %d jobs leaves out %d", len(all), len(want))
+		}
+	})
+}
+
+// TestRunRefusesSessions: the first look of a job that has a row returns what is wrong with the
+// session, too.
+func TestRunRefusesSessions(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		key := txlock.Named("test:" + rand.Text())
+		db.Exec(t, "INSERT INTO lockstep_jobs VALUES ('"+key.String()+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
+		for setting, want := range map[string]error{"autocommit": schema.ErrAutocommit, "collation_connection": schema.ErrCharset} {
+			value := map[string]string{"autocommit": "0", "collation_connection": "utf16_bin"}[setting]
+			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{setting: value} })
+			err := open(t, pool).Run(t.Context(), key, Every(time.Second), func(context.Context, time.Time) error { return nil })
+			wants(t, setting, err, want)
 		}
 	})
 }

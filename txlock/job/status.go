@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,6 +29,9 @@ type Status struct {
 // Status returns what the table says of a job, and txlock.ErrNotHeld for one that has no
 // row there.
 func (j *Jobs) Status(ctx context.Context, key txlock.Key) (Status, error) {
+	if ctx == nil {
+		return Status{}, errors.New("job: Status needs a context, got nil")
+	}
 	if err := key.Validate(); err != nil {
 		return Status{}, err
 	}
@@ -43,6 +47,9 @@ func (j *Jobs) Status(ctx context.Context, key txlock.Key) (Status, error) {
 
 // List returns what the table says of all jobs, by their keys.
 func (j *Jobs) List(ctx context.Context) ([]Status, error) {
+	if ctx == nil {
+		return nil, errors.New("job: List needs a context, got nil")
+	}
 	rows, err := j.ledger.list(ctx)
 	if err != nil {
 		return nil, err

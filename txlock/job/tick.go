@@ -89,6 +89,9 @@ func TickTx(ctx context.Context, db *sql.DB, key txlock.Key, at time.Time, fn Tx
 
 // single calls f with jobs of its own.
 func single(ctx context.Context, db *sql.DB, opts []lease.ManagerOption, f func(j *Jobs) error) (err error) {
+	if ctx == nil {
+		return errors.New("job: the call needs a context, got nil")
+	}
 	leases, err := lease.NewManager(db, append([]lease.ManagerOption{lease.Janitor(0, time.Hour)}, opts...)...)
 	if err != nil {
 		return err
@@ -110,6 +113,9 @@ type work func(ctx context.Context, c *Claim) error
 
 // tick waits until the tick was done, or can be begun, and does it.
 func (j *Jobs) tick(ctx context.Context, key txlock.Key, at time.Time, do work) (ran bool, err error) {
+	if ctx == nil {
+		return false, errors.New("job: the call needs a context, got nil")
+	}
 	leave, err := j.enter()
 	if err != nil {
 		return false, err
@@ -252,7 +258,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 		if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
 			err = fmt.Errorf("%w: %w", ctx.Err(), err) // rolled back by database/sql for that
 		}
-		return fmt.Errorf("job %q: commit: %w", c.key, err)
+		return fmt.Errorf("job %q: commit: %w", c.key, inner.Outcome(scope, err))
 	}
 	c.committed = true
 	return nil

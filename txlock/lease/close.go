@@ -29,6 +29,9 @@ const (
 // before, Close says so at once for all of them. Calls that wait return ErrClosed, and so
 // do all later calls. Closing again does nothing. Close does not close the pool.
 func (m *Manager) Close(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("lease: Close needs a context, got nil")
+	}
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()

@@ -256,6 +256,9 @@ func unlessClosed(ctx context.Context, err error) error {
 // ready returns ErrClosed for a manager that was closed, and the error of a database that
 // is unfit for leases.
 func (m *Manager) ready(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("lease: the call needs a context, got nil")
+	}
 	if err := m.open(); err != nil || m.fit.Load() {
 		return err
 	}

@@ -34,6 +34,9 @@ const (
 // touch the new holder; ErrGuarded; and the errors of the driver, after which the lease
 // ends after its TTL.
 func (l *Lease) Release(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("lease: Release needs a context, got nil")
+	}
 	r := l.record
 	counted := r.m.errands.Enter() // a manager that has ended has released all handles
 	last, lost := r.leave(l.handle)

@@ -69,6 +69,9 @@ func readersQueue(key txlock.Key) string { return key.String() + "\x00readers" }
 
 // request checks a call before anything is sent.
 func (m *Manager) request(ctx context.Context, verb string, key txlock.Key, opts []AcquireOption) (*request, error) {
+	if ctx == nil {
+		return nil, errors.New("lease: the call needs a context, got nil")
+	}
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func conflicted(err error) bool { return txlock.Retryable(err) || fault.Overtake
 // the same answer again.
 var answers = []error{
 	txlock.ErrInvalidOption, txlock.ErrInvalidKey, txlock.ErrUpgrade, txlock.ErrTooManyHolds, ErrClosed,
-	schema.ErrAutocommit, schema.ErrCharset, schema.ErrMultiPrimary,
+	schema.ErrEngine, schema.ErrSession, schema.ErrMultiPrimary,
 }
 
 // broken tells whether an error is of the connection or of the server, so that a waiter

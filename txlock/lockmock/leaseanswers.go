@@ -7,6 +7,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock/internal/sqlstore"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -73,15 +74,13 @@ func (l *Leases) answer(query string, args []driver.Value) reply {
 	case rawsql.Probe:
 		return reply{err: serverError(transactionOpen, "a transaction is open (asked before "+l.what+")")}
 	case rawsql.Facts:
-		return row(l.version, int64(7), int64(0), newName(l.what))
+		return row(session.Reply(l.version, newName(l.what))...)
 	case rawsql.ReadCommitted:
 		return reply{}
 	case schema.ClusterQuery:
 		return reply{columns: []string{"Variable_name", "Value"}}
 	}
 	switch nameOf(query) {
-	case nameOf(gen.ServerClock):
-		return rowLike(gen.ServerClockRow{NowUs: time.Now().UnixMicro(), Version: l.version})
 	case nameOf(gen.ReadEpoch):
 		return rowLike(gen.ReadEpochRow{Owner: []byte(l.epoch), AgeUs: lease.MaxTTL.Microseconds() * 3})
 	case nameOf(gen.LookLease):
@@ -111,8 +110,14 @@ func (l *Leases) answer(query string, args []driver.Value) reply {
 			asked.AskedUs = time.Now().UnixMicro()
 		}
 		return rowLike(asked)
-	case nameOf(gen.AcquireLease), nameOf(gen.AcquireNoWait), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.ReleaseNoWait), nameOf(gen.KeepLease), nameOf(gen.GuardLease),
-		nameOf(gen.ShareLease), nameOf(gen.AcquirePermit), nameOf(gen.ResizeSemaphore):
+	case nameOf(gen.GuardLease), nameOf(gen.AcquirePermit), nameOf(gen.ReleaseNoWait):
+		id := l.play.replyTo(args)
+		if id == sqlstore.ReplyRefused { // for which they have no reply of its own
+			id = sqlstore.ReplyAbsent
+		}
+		return reply{id: id, err: l.play.err}
+	case nameOf(gen.AcquireLease), nameOf(gen.AcquireNoWait), nameOf(gen.RenewLease), nameOf(gen.ReleaseLease), nameOf(gen.KeepLease),
+		nameOf(gen.ShareLease), nameOf(gen.ResizeSemaphore):
 		return reply{id: l.play.replyTo(args), err: l.play.err}
 	}
 	return reply{err: fmt.Errorf("lockmock has no answer to %q", query)}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -112,7 +113,7 @@ func (r *rows) answer(query string, args []driver.Value) reply {
 		}
 		return reply{err: serverError(transactionOpen, "a transaction is open (asked before "+r.what+")")}
 	case rawsql.Facts:
-		return row(r.version, int64(7), int64(0), newName(r.what))
+		return row(session.Reply(r.version, newName(r.what))...)
 	case rawsql.LockWaitSeconds:
 		return row(int64(50))
 	case schema.ClusterQuery:
@@ -245,7 +246,7 @@ func (r *rows) busy(what string) error {
 // rows the library knows nothing.
 func (r *rows) published(n note) reply {
 	if n.query == rawsql.Facts {
-		return row(r.version, int64(7), int64(0), newName(r.what))
+		return row(session.Reply(r.version, newName(r.what))...)
 	}
 	return n.reply
 }

@@ -15,6 +15,7 @@ var outcomes = []struct {
 	name string
 }{
 	{txlock.ErrLost, "lost"},
+	{txlock.ErrUnknownOutcome, "unknown_outcome"},
 	{txlock.ErrTxDoomed, "tx_doomed"},
 	{txlock.ErrDeadlock, "deadlock"},
 	{txlock.ErrStaleSnapshot, "stale_snapshot"},

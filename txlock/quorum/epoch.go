@@ -66,6 +66,9 @@ const installed = 10 * 365 * 24 * time.Hour
 // It returns txlock.ErrNoQuorum with the errors of the nodes if one of them doesn't
 // answer, after which it may be repeated, and ErrClosed.
 func (m *Manager) Install(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("quorum: Install needs a context, got nil")
+	}
 	if err := m.open(); err != nil {
 		return err
 	}

@@ -159,6 +159,9 @@ func (m *Manager) Do(ctx context.Context, key txlock.Key, fn func(ctx context.Co
 // that wait return ErrClosed, and so do all later calls. Closing again does nothing. The
 // managers of the databases stay open.
 func (m *Manager) Close(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("quorum: Close needs a context, got nil")
+	}
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()

@@ -137,6 +137,9 @@ func (l *Lease) Renew(ctx context.Context) error {
 // txlock.ErrNoQuorum with the errors of the nodes if fewer than a majority have answered:
 // then the lease ends after its TTL at the latest.
 func (l *Lease) Release(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("quorum: Release needs a context, got nil")
+	}
 	nodes, last, lost := l.r.leave(l)
 	if lost != nil {
 		return fmt.Errorf("%w: %w", txlock.ErrNotHeld, lost)

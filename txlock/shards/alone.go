@@ -9,6 +9,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 var errForeign = errors.New("give it that name, or change the set by shards.Begin and shards.Finish")
@@ -19,7 +20,7 @@ var errForeign = errors.New("give it that name, or change the set by shards.Begi
 func alone(ctx context.Context, all []*shard, sets ...set) error {
 	found := make(map[*shard]map[string]gen.ShardRecordsRow)
 	for _, s := range all {
-		rows, err := queries.ShardRecords(ctx, s.db)
+		rows, err := queries.ShardRecords(ctx, rawsql.Scanning(s.db))
 		if err != nil {
 			return fault.Explain(fmt.Sprintf("shard %s: read all records of its database", s.name), err)
 		}

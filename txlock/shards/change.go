@@ -23,6 +23,9 @@ import (
 // answer, call Install again. Later the program may go on without that database: For tells
 // for each key.
 func (s *Shards) Install(ctx context.Context) (err error) {
+	if ctx == nil {
+		return errors.New("shards: Install needs a context, got nil")
+	}
 	for range 3 {
 		err = s.install(ctx)
 		if !errors.Is(err, errMeanwhile) && !errors.Is(err, errPartly) && !errors.Is(err, errForeign) {
@@ -102,6 +105,9 @@ type Lost string
 // then: a change that has begun goes on until Finish. Finish(ctx, to, from) takes it back.
 // ErrSet is also due if somebody has taken the change back and begun it anew meanwhile.
 func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
+	if ctx == nil {
+		return errors.New("shards: Begin needs a context, got nil")
+	}
 	all, err := bothOf(from, to, lost)
 	if err != nil {
 		return err
@@ -154,6 +160,9 @@ func Begin(ctx context.Context, from, to *Shards, lost ...Lost) error {
 // It returns ErrSet if Begin wasn't successful, txlock.ErrInvalidOption as Begin does, and the
 // errors of the driver. It may be repeated.
 func Finish(ctx context.Context, from, to *Shards, lost ...Lost) error {
+	if ctx == nil {
+		return errors.New("shards: Finish needs a context, got nil")
+	}
 	all, err := bothOf(from, to, lost)
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func (s *shard) drain(ctx context.Context, moves func(key txlock.Key) bool) erro
 func (s *shard) heldLease(ctx context.Context, moves func(key txlock.Key) bool) (*gen.ListLeasesRow, error) {
 	next := gen.ListLeasesParams{After: []byte{}, AfterSlot: math.MinInt64, Limit: leasePage}
 	for {
-		rows, err := queries.ListLeases(ctx, s.db, next)
+		rows, err := queries.ListLeases(ctx, rawsql.Scanning(s.db), next)
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -115,6 +116,9 @@ func (s *Shards) text(key txlock.Key) string {
 // database says that the set is another one, ErrMoving while the set is changed, for keys
 // that move, and the errors of the driver.
 func (s *Shards) For(ctx context.Context, keys ...txlock.Key) (*sql.DB, error) {
+	if ctx == nil {
+		return nil, errors.New("shards: For needs a context, got nil")
+	}
 	at, err := s.one(keys)
 	if err != nil {
 		return nil, err
@@ -137,6 +141,9 @@ func (s *Shards) For(ctx context.Context, keys ...txlock.Key) (*sql.DB, error) {
 // fails: Acquire may have waited for longer than For looks ahead. What is confirmed holds as
 // long as the lease is held, since Begin waits for it. Its errors are those of For.
 func (s *Shards) Confirm(ctx context.Context, keys ...txlock.Key) error {
+	if ctx == nil {
+		return errors.New("shards: Confirm needs a context, got nil")
+	}
 	at, err := s.one(keys)
 	if err != nil {
 		return err
@@ -157,6 +164,9 @@ func (s *Shards) Confirm(ctx context.Context, keys ...txlock.Key) error {
 // It returns the errors of For and of Scope.RLock, schema.ErrMultiPrimary on a cluster of
 // several primaries among them. Roll the transaction back then.
 func (s *Shards) Guard(ctx context.Context, scope *txlock.Scope, keys ...txlock.Key) error {
+	if ctx == nil {
+		return errors.New("shards: Guard needs a context, got nil")
+	}
 	at, err := s.one(keys)
 	if err != nil {
 		return err

@@ -189,7 +189,7 @@ func TestFreshKeysHardlyCollide(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s/%s", engine, verb.name), func(t *testing.T) {
 				t.Parallel()
-				family := txlock.NewFamily[string]("fresh-" + verb.name)
+				family := txlock.NewFamily[string]("fresh-"+verb.name, txlock.Exact)
 				pool := guarded(t, db)
 				// A refused transaction is rolled back, which closes gaps for others, the more
 				// the busier the machine is: then it is tried again. Keys that do collide do so

@@ -63,7 +63,7 @@ func (r *recorder) begin(connection int64) {
 
 // begins are the texts of a transaction's first statement: BEGIN, alone or with another, and a
 // procedure that begins.
-var begins = regexp.MustCompile(`^(START TRANSACTION|BEGIN|CALL lockstep_\w+\('|SET TRANSACTION ISOLATION)`)
+var begins = regexp.MustCompile(`^(?:SET STATEMENT \w+=\w+(?:,\w+=\w+)* FOR )?(?:START TRANSACTION|BEGIN|CALL lockstep_\w+\('|SET TRANSACTION ISOLATION)`)
 
 // send notes a text.
 func (r *recorder) send(connection int64, text string) {

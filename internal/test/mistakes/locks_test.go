@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -22,15 +24,22 @@ func lock(key func() txlock.Key) func(*shop) error {
 var ofKeys = []mistake{
 	{"the record was not saved, so its identifier is 0", lock(func() txlock.Key { return txlock.NewFamily[int64]("order").Key(0) }), txlock.ErrInvalidKey, []string{"the zero identifier: the record has none yet"}, goesOn},
 	{"a name is empty", lock(func() txlock.Key { return txlock.Named("") }), txlock.ErrInvalidKey, []string{"the name is empty"}, goesOn},
-	{"the identifier of a cart is empty", lock(func() txlock.Key { return txlock.NewFamily[string]("cart", txlock.Hashed).Key("") }), txlock.ErrInvalidKey, []string{"the zero identifier: the record has none yet"}, goesOn},
+	{"the identifier of a cart is empty", lock(func() txlock.Key { return txlock.NewFamily[string]("cart", txlock.Hashed, txlock.Exact).Key("") }), txlock.ErrInvalidKey, []string{"the zero identifier: the record has none yet"}, goesOn},
 	{"a name is longer than 255 bytes", lock(func() txlock.Key { return txlock.Named(strings.Repeat("x", 256)) }), txlock.ErrInvalidKey, []string{"the name has 256 bytes, 255 are allowed"}, goesOn},
 	{"a key was declared and never made", lock(func() txlock.Key { return txlock.Key{} }), txlock.ErrInvalidKey, []string{"make keys by Named or by a Family"}, goesOn},
 	{"a name begins with @, as those of namespaces", lock(func() txlock.Key { return txlock.Named("@shop") }), txlock.ErrInvalidKey, []string{"names that begin with @ are those of a Namespace"}, goesOn},
 	{"the name of a namespace has a slash", lock(func() txlock.Key { return txlock.Namespace("a/b").Named("x") }), txlock.ErrInvalidKey, []string{`the namespace "a/b" has a slash`}, goesOn},
+	{"a family of strings says nothing of how its column compares", lock(func() txlock.Key { return txlock.NewFamily[string]("user").Key("bob") }), txlock.ErrInvalidKey, []string{"txlock.Fold", "txlock.Exact"}, goesOn},
 	{"a string can't be folded as its column does", lock(func() txlock.Key {
 		return txlock.NewFamily[string]("user", txlock.Fold("utf8mb4_0900_ai_ci")).Key("Zoë")
 	}), txlock.ErrInvalidKey, []string{"make the column VARBINARY"}, goesOn},
 	{"LockAll has no keys", func(s *shop) error { return second(s.begin().LockAll(s.ctx)) }, txlock.ErrInvalidKey, []string{"no key was given"}, goesOn},
+	{"Run is given an empty list of keys", func(s *shop) error {
+		return locksqlc.Run(s.ctx, s.pool, txlock.NewFamily[int64]("order").Keys(), func(*sql.Tx) error { return nil })
+	}, txlock.ErrInvalidKey, []string{"Run was given no key", "pass nil where its function takes the locks"}, none},
+	{"Transaction is given an empty list of keys", func(s *shop) error {
+		return lockgorm.Transaction(s.gorm(), txlock.NewFamily[int64]("order").Keys(), func(*gorm.DB) error { return nil })
+	}, txlock.ErrInvalidKey, []string{"Transaction was given no key", "pass nil where its function takes the locks"}, none},
 	{"LockAny has no keys", func(s *shop) error { return second(s.begin().LockAny(s.ctx)) }, txlock.ErrInvalidKey, []string{"no key was given"}, goesOn},
 	{"a limit is 0", func(s *shop) error { return second(s.begin().WaitAtMost(0).Lock(s.ctx, s.order)) }, txlock.ErrInvalidOption, []string{"the limit must be positive, use TryLock to not wait at all"}, goesOn},
 	{"the cleaning of rows that are too young is asked for", func(s *shop) error { return second(txlock.Clean(s.ctx, s.pool, -time.Hour)) }, txlock.ErrInvalidOption, []string{"the time must be positive"}, none},
@@ -202,7 +211,7 @@ var ofServers = []mistake{
 	}, schema.ErrAutocommit, []string{"remove that from the data source name and from init_connect"}, none},
 	{"the DSN has a character_set_connection of its own", func(s *shop) error {
 		return locksqlc.Run(s.ctx, s.open(s.dsn(param("character_set_connection", "utf16"))), []txlock.Key{s.order}, func(*sql.Tx) error { return nil })
-	}, schema.ErrCharset, []string{"charset=utf8mb4 sets both"}, none},
+	}, schema.ErrCharset, []string{"charset=utf8mb4 sets all"}, none},
 	{"the readTimeout of the DSN is shorter than the wait", func(s *shop) error {
 		s.other(s.order)
 		pool := s.open(s.dsn(func(c *mysql.Config) { c.ReadTimeout = 2 * time.Second }))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
@@ -67,6 +68,9 @@ func askHolders(ctx context.Context, conn, db gen.DBTX, key, why string, since i
 		at, err := result.LastInsertId()
 		if err != nil {
 			return asked, err
+		}
+		if at < firstToken {
+			return asked, unknownReply("AskHolders", fmt.Sprintf("the insert id %d", at))
 		}
 		since = min(since, at)
 	}

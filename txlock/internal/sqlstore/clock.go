@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/dca00107/lockstep/gen"
-	fit "github.com/dca00107/lockstep/internal/session"
+	server "github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -26,15 +26,15 @@ func (c *serverClock) fresh(ctx context.Context, db gen.DBTX) error {
 
 // read reads the clock, and the kind of server.
 func (c *serverClock) read(ctx context.Context, db gen.DBTX) error {
-	row, err := queries.ServerClock(ctx, db)
+	facts, err := server.Ask(ctx, db)
+	if err == nil {
+		err = facts.Unfit
+	}
 	if err != nil {
 		return err
 	}
-	if err := fit.Fit(row.Version); err != nil {
-		return err
-	}
-	c.mariaDB.Store(strings.Contains(row.Version, "MariaDB"))
-	c.Set(row.NowUs, now())
+	c.mariaDB.Store(strings.Contains(facts.Version, "MariaDB"))
+	c.Set(facts.ClockUs, now())
 	return nil
 }
 

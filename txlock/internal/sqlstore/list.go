@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
 
@@ -30,7 +32,7 @@ func (s *Store) List(ctx context.Context) ([]store.Info, error) {
 func (s *Store) listHeld(ctx context.Context) (all []store.Info, err error) {
 	next := gen.ListLeasesParams{After: []byte{}, AfterSlot: math.MinInt64, Limit: page}
 	for {
-		rows, err := queries.ListLeases(ctx, s.pool, next)
+		rows, err := queries.ListLeases(ctx, rawsql.Scanning(s.pool), next)
 		if err != nil {
 			return nil, err
 		}
@@ -47,7 +49,7 @@ func (s *Store) listHeld(ctx context.Context) (all []store.Info, err error) {
 func listWaiters(ctx context.Context, tx gen.DBTX) (all []store.Info, err error) {
 	next := gen.ListTurnstilesParams{After: []byte{}, Limit: page}
 	for {
-		rows, err := queries.ListTurnstiles(ctx, tx, next)
+		rows, err := queries.ListTurnstiles(ctx, rawsql.Scanning(tx), next)
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +65,7 @@ func listWaiters(ctx context.Context, tx gen.DBTX) (all []store.Info, err error)
 
 // Inspect returns what is held of a key, the row of its lease, and its first waiter.
 func (s *Store) Inspect(ctx context.Context, key string) (all []store.Info, err error) {
-	rows, err := queries.InspectLease(ctx, s.pool, []byte(key))
+	rows, err := queries.InspectLease(ctx, rawsql.Scanning(s.pool), []byte(key))
 	for _, row := range rows {
 		if row.Slot != store.TurnstileSlot {
 			all = append(all, infoOf(row))
@@ -104,7 +106,7 @@ func infoOf(row gen.InspectLeaseRow) store.Info {
 
 func waiterOf(row gen.InspectTurnstileRow) store.Info {
 	return store.Info{
-		Row: store.Row{Key: string(row.Name), Slot: store.TurnstileSlot}, Owner: row.Owner, Note: row.Note,
+		Row: store.Row{Key: string(row.Name), Slot: store.TurnstileSlot}, Owner: strings.TrimRight(string(row.Owner), " "), Note: strings.TrimRight(string(row.Note), " "),
 		Since: time.UnixMicro(row.SinceUs), Session: row.ConnID,
 	}
 }

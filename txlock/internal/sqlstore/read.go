@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/internal/store"
@@ -23,7 +24,7 @@ func (s session) Look(ctx context.Context, at store.Row) (store.Glance, error) {
 	}
 	return store.Glance{
 		Exists: err == nil, Owner: string(row.Owner), Note: string(row.Note), Token: row.Token, Left: micros(row.LeftUs), TTL: micros(row.TtlUs), Use: store.Use(row.UsedFor),
-	}, err
+	}, fault.Read("LookLease", err)
 }
 
 // Stored reads the token and the holds of a row.
@@ -32,7 +33,7 @@ func (s session) Stored(ctx context.Context, at store.Row) (store.Stored, error)
 	if errors.Is(err, sql.ErrNoRows) {
 		return store.Stored{}, nil
 	}
-	return store.Stored{Exists: err == nil, Token: row.Token, Holds: row.Holds}, err
+	return store.Stored{Exists: err == nil, Token: row.Token, Holds: row.Holds}, fault.Read("LeaseInSnapshot", err)
 }
 
 // Permits counts the permits of a key with slots from first to last.
@@ -84,7 +85,7 @@ func (s session) DoneInSnapshot(ctx context.Context, key string, slots []int64) 
 	for rows.Next() {
 		var slot, n int64
 		if err := rows.Scan(&slot, &n); err != nil {
-			return nil, err
+			return nil, fault.Read("ReadersDone", err)
 		}
 		done[slot] = n
 	}
@@ -100,7 +101,7 @@ func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 		return store.ErrLocked
 	}
 	if err != nil {
-		return err
+		return fault.Read("LeaseAsItIs", err)
 	}
 	before, err := queries.LeaseInSnapshot(ctx, s.db, gen.LeaseInSnapshotParams{Name: name, Slot: store.LeaseSlot})
 	if errors.Is(err, sql.ErrNoRows) {
@@ -112,5 +113,5 @@ func (s session) UnchangedSinceSnapshot(ctx context.Context, key string) error {
 	if err == nil && gen.LeaseInSnapshotRow(current) != before {
 		err = fmt.Errorf("%w: the lease was held, or rows of its readers were removed, since", txlock.ErrStaleSnapshot)
 	}
-	return err
+	return fault.Read("LeaseInSnapshot", err)
 }

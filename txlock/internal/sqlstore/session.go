@@ -2,39 +2,14 @@ package sqlstore
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
-
-// The replies of the statements in queries/leases.sql and shared.sql, which come as an
-// insert id. Package lockmock plays the server with them.
-const (
-	ReplyAbsent  = 0 // the row is locked by somebody or missing
-	ReplyRefused = 1 // it is somebody else's; from 2 up it depends on the statement
-	replyBeyond  = 5 // of AcquireNoWait: only AcquireLease can tell
-	firstToken   = 16
-
-	SharedBit = store.MaxToken + 1 // of a token: there may be readers
-	UsedFor   = 100000             // the reply of MarkGate for store.Exclusive
-)
-
-// answerOf returns the meaning of a reply: a token, or the reason why there is none. The
-// others are the meanings of 2 and up.
-func answerOf(reply, slot int64, others ...store.Reply) store.Answer {
-	a := store.Answer{Slot: slot}
-	switch {
-	case reply >= firstToken:
-		a.Reply, a.Token, a.Shared = store.Done, uint64(reply&^SharedBit), reply&SharedBit != 0
-	case reply >= 2 && int(reply) < 2+len(others):
-		a.Reply = others[reply-2]
-	case reply != ReplyAbsent:
-		a.Reply = store.Refused
-	}
-	return a
-}
 
 // session sends statements on a pool, on a connection, or in a transaction.
 type session struct {
@@ -60,30 +35,29 @@ func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) 
 func (s session) takeLease(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	owner, name, note := []byte(ask.Owner), []byte(ask.Key), []byte(ask.Note)
 	ttl, notAfter := ask.TTL.Microseconds(), s.s.clock.MicrosAt(ask.NotAfter)
-	reply, err := int64(replyBeyond), error(nil)
+	a, err := store.Answer{Slot: ask.Slot, Reply: beyond}, error(nil)
 	if pool, ok := s.refusing(); ok {
-		reply, err = queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
+		a, err = answerOf("AcquireNoWait", ask.Slot)(queries.AcquireNoWait(ctx, pool, gen.AcquireNoWaitParams{
 			Hold: ask.Hold, Owner: owner, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
-		})
+		}))
 	}
-	if err == nil && reply == replyBeyond {
-		reply, err = queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
+	if err == nil && a.Reply == beyond {
+		a, err = answerOf("AcquireLease", ask.Slot)(queries.AcquireLease(ctx, s.db, gen.AcquireLeaseParams{
 			Owner: owner, Hold: ask.Hold, Note: note, TtlUs: ttl, Name: name, Slot: ask.Slot, NotAfterUs: notAfter,
-		})
+		}))
 	}
 	if refused(err) { // a refusing pool, or the caller's transaction, in which it doesn't skip the row: see rawsql.Refuse
-		reply, err = ReplyAbsent, nil
+		return store.Answer{Slot: ask.Slot, Reply: store.Absent}, nil
 	}
-	return answerOf(reply, ask.Slot, store.Full, store.Late, store.Other), err
+	return a, err
 }
 
 // takePlace takes a reader's place.
 func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, error) {
-	reply, err := queries.ShareLease(ctx, s.skippingShared(), gen.ShareLeaseParams{
+	return answerOf("ShareLease", ask.Slot)(queries.ShareLease(ctx, s.skippingShared(), gen.ShareLeaseParams{
 		Slot: ask.Slot, Owner: []byte(ask.Owner), Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ask.TTL.Microseconds(),
 		Name: []byte(ask.Key), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
-	})
-	return answerOf(reply, ask.Slot), err
+	}))
 }
 
 // skippingShared makes the statements skip the rows that they would wait for to lock them
@@ -102,11 +76,11 @@ func (s session) takePermit(ctx context.Context, ask store.Ask) (a store.Answer,
 		return a, err
 	}
 	for _, slot := range free {
-		reply, err := queries.AcquirePermit(ctx, s.skippingShared(), gen.AcquirePermitParams{
+		a, err = answerOf("AcquirePermit", slot)(queries.AcquirePermit(ctx, s.skippingShared(), gen.AcquirePermitParams{
 			Owner: []byte(ask.Owner), Hold: ask.Hold, Note: []byte(ask.Note), TtlUs: ask.TTL.Microseconds(), Slot: slot,
 			Name: []byte(ask.Key), Permits: int64(ask.Permits), NotAfterUs: s.s.clock.MicrosAt(ask.NotAfter),
-		})
-		if a = answerOf(reply, slot); err != nil || a.Reply == store.Done {
+		}))
+		if err != nil || a.Reply == store.Done {
 			return a, err
 		}
 	}
@@ -115,33 +89,32 @@ func (s session) takePermit(ctx context.Context, ask store.Ask) (a store.Answer,
 
 // Release removes a hold.
 func (s session) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
-	name, reply, err := []byte(at.Key), int64(ReplyAbsent), error(nil)
+	name, a, err := []byte(at.Key), store.Answer{Reply: store.Absent}, error(nil)
 	if pool, ok := s.refusing(); ok {
-		reply, err = queries.ReleaseNoWait(ctx, pool, gen.ReleaseNoWaitParams{Hold: hold, Name: name, Slot: at.Slot})
+		a, err = answerOf("ReleaseNoWait", at.Slot)(queries.ReleaseNoWait(ctx, pool, gen.ReleaseNoWaitParams{Hold: hold, Name: name, Slot: at.Slot}))
 		if refused(err) {
 			return store.Absent, nil
 		}
 	}
-	if err == nil && reply == ReplyAbsent {
-		reply, err = queries.ReleaseLease(ctx, s.db, gen.ReleaseLeaseParams{Hold: hold, Name: name, Slot: at.Slot})
+	if err == nil && a.Reply == store.Absent {
+		a, err = answerOf("ReleaseLease", at.Slot)(queries.ReleaseLease(ctx, s.db, gen.ReleaseLeaseParams{Hold: hold, Name: name, Slot: at.Slot}))
 	}
-	return answerOf(reply, at.Slot, store.Expired).Reply, err
+	return a.Reply, err
 }
 
 // Keep removes a hold, and keeps the row held if it was the last.
 func (s session) Keep(ctx context.Context, at store.Row, hold string, atLeast time.Duration) (store.Reply, error) {
-	reply, err := queries.KeepLease(ctx, s.db, gen.KeepLeaseParams{
+	a, err := answerOf("KeepLease", at.Slot)(queries.KeepLease(ctx, s.db, gen.KeepLeaseParams{
 		Hold: hold, KeepUs: atLeast.Microseconds(), Name: []byte(at.Key), Slot: at.Slot,
-	})
-	return answerOf(reply, at.Slot, store.Expired, store.Kept).Reply, err
+	}))
+	return a.Reply, err
 }
 
 // Renew extends a lease whose row still has what is claimed.
 func (s session) Renew(ctx context.Context, c store.Claim) (store.Reply, error) {
-	reply, err := queries.RenewLease(ctx, s.db, gen.RenewLeaseParams{
+	a, err := answerOf("RenewLease", c.Slot)(queries.RenewLease(ctx, s.db, gen.RenewLeaseParams{
 		Owner: []byte(c.Owner), Hold: c.Hold, Token: c.Token, ToldUs: c.Told, Name: []byte(c.Key), Slot: c.Slot,
-	})
-	a := answerOf(reply, c.Slot)
+	}))
 	if a.Shared { // the same bit
 		return store.Questioned, err
 	}
@@ -164,13 +137,16 @@ func (s session) RenewMany(ctx context.Context, claims []store.Claim) (map[store
 		return nil, nil, err
 	}
 	renewed, at, asked := rawsql.Renewed(id)
+	if id < 0 || renewed > len(claims) {
+		return nil, nil, unknownReply("RenewMany", fmt.Sprintf("the insert id %d for %d leases", id, len(claims)))
+	}
 	found := make(map[store.Row]store.Standing, len(claims))
 	if renewed == len(claims) {
 		for _, c := range claims {
 			found[c.Row] = store.Renewed
 		}
-	} else if err := s.readHeld(ctx, rawsql.HeldMany(holds, at), found); err != nil {
-		return found, nil, err
+	} else if err := s.readHeld(ctx, rawsql.HeldMany(holds, at), claims, found); err != nil {
+		return nil, nil, err
 	}
 	if !asked {
 		return found, nil, nil
@@ -188,7 +164,7 @@ func holdsOf(claims []store.Claim) []rawsql.Hold {
 }
 
 // readHeld reads which of the rows still have what is claimed, and which were renewed.
-func (s session) readHeld(ctx context.Context, query string, found map[store.Row]store.Standing) error {
+func (s session) readHeld(ctx context.Context, query string, claims []store.Claim, found map[store.Row]store.Standing) error {
 	rows, err := s.db.QueryContext(ctx, query)
 	if err != nil {
 		return err
@@ -205,34 +181,37 @@ func (s session) readHeld(ctx context.Context, query string, found map[store.Row
 		if extended {
 			standing = store.Renewed
 		}
-		found[store.Row{Key: string(name), Slot: slot}] = standing
+		at := store.Row{Key: string(name), Slot: slot}
+		if _, twice := found[at]; twice || !slices.ContainsFunc(claims, func(c store.Claim) bool { return c.Row == at }) {
+			return unknownReply("HeldMany", fmt.Sprintf("the row of %q, %d", name, slot))
+		}
+		found[at] = standing
 	}
 	return rows.Err()
 }
 
 // Raise makes the token of a claim at least the claim's.
 func (s session) Raise(ctx context.Context, c store.Claim) (store.Answer, error) {
-	reply, err := queries.RaiseToken(ctx, s.db, gen.RaiseTokenParams{
+	return answerOf("RaiseToken", c.Slot)(queries.RaiseToken(ctx, s.db, gen.RaiseTokenParams{
 		Owner: []byte(c.Owner), Hold: c.Hold, Token: c.Token, Name: []byte(c.Key), Slot: c.Slot,
-	})
-	return answerOf(reply, c.Slot), err
+	}))
 }
 
 // Guard writes the row of a claim, and waits for its lock.
 func (s session) Guard(ctx context.Context, c store.Claim) (store.Reply, error) {
-	reply, err := queries.GuardLease(ctx, s.db, gen.GuardLeaseParams{
+	a, err := answerOf("GuardLease", c.Slot)(queries.GuardLease(ctx, s.db, gen.GuardLeaseParams{
 		Name: []byte(c.Key), Slot: c.Slot, Owner: []byte(c.Owner), Token: c.Token, Hold: c.Hold,
-	})
-	if uint64(reply) == c.Token {
-		return store.Done, err
+	}))
+	if err == nil && a.Reply == store.Done && a.Token != c.Token {
+		err = unknownReply("GuardLease", fmt.Sprintf("the token %d and not %d", a.Token, c.Token))
 	}
-	return store.Refused, err
+	return a.Reply, err
 }
 
 // Force frees a row, whoever holds it.
 func (s session) Force(ctx context.Context, at store.Row) (store.Reply, error) {
-	reply, err := queries.ForceRelease(ctx, s.db, gen.ForceReleaseParams{Name: []byte(at.Key), Slot: at.Slot})
-	return answerOf(reply, at.Slot).Reply, err
+	a, err := answerOf("ForceRelease", at.Slot)(queries.ForceRelease(ctx, s.db, gen.ForceReleaseParams{Name: []byte(at.Key), Slot: at.Slot}))
+	return a.Reply, err
 }
 
 // Reap ends a key's readers whose time is over, one by one: a range would lock others.
@@ -249,7 +228,8 @@ func (s session) Reap(ctx context.Context, key string) error {
 // Use sets what a key is used for, unless that was set before.
 func (s session) Use(ctx context.Context, key string, use store.Use) (store.Use, error) {
 	reply, err := queries.MarkGate(ctx, s.db, gen.MarkGateParams{UsedFor: int64(use), Name: []byte(key)})
-	if err == nil && reply == ReplyAbsent {
+	a, err := answerOf("MarkGate", store.LeaseSlot)(reply, err)
+	if err == nil && a.Reply == store.Absent {
 		err = store.ErrLocked
 	}
 	return store.Use(reply - UsedFor), err
@@ -257,6 +237,6 @@ func (s session) Use(ctx context.Context, key string, use store.Use) (store.Use,
 
 // Resize changes the number of permits.
 func (s session) Resize(ctx context.Context, key string, permits int) (store.Reply, error) {
-	reply, err := queries.ResizeSemaphore(ctx, s.db, gen.ResizeSemaphoreParams{UsedFor: -int64(permits), Name: []byte(key)})
-	return answerOf(reply, store.LeaseSlot).Reply, err
+	a, err := answerOf("ResizeSemaphore", store.LeaseSlot)(queries.ResizeSemaphore(ctx, s.db, gen.ResizeSemaphoreParams{UsedFor: -int64(permits), Name: []byte(key)}))
+	return a.Reply, err
 }

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -31,7 +32,7 @@ func (s *Store) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 		TTLUs: ask.TTL.Microseconds(), NotAfter: s.clock.MicrosAt(ask.NotAfter),
 	})
 	if token > 0 || err != nil {
-		return answerOf(token, ask.Slot), err
+		return store.Answer{Reply: store.Done, Token: uint64(token), Slot: ask.Slot}, err
 	}
 	defer s.takes.leave()
 	return s.session.Take(ctx, ask)
@@ -41,14 +42,11 @@ func (s *Store) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 func (s *Store) Release(ctx context.Context, at store.Row, hold string) (store.Reply, error) {
 	token, err := s.releases.meet(ctx, rawsql.Wanted{Name: at.Key, Slot: at.Slot, Hold: hold})
 	if token > 0 || err != nil {
-		return answerOf(token, at.Slot).Reply, err
+		return store.Done, err
 	}
 	defer s.releases.leave()
 	return s.session.Release(ctx, at, hold)
 }
-
-// errContradiction is returned if a reply can't be that of the statement.
-var errContradiction = errors.New("lease: the reply to a statement for several leases contradicts itself")
 
 // many returns what sends a statement for several leases on the pool.
 func (s *Store) many(text func(all []rawsql.Wanted, near int64) string) sendMany {
@@ -66,9 +64,9 @@ func (s *Store) many(text func(all []rawsql.Wanted, near int64) string) sendMany
 		if err != nil {
 			return 0, 0, err
 		}
-		done, clock, ok := rawsql.Reply(id, affected, near)
+		done, clock, ok := rawsql.Reply(id, affected, near, len(all))
 		if !ok {
-			return 0, 0, errContradiction
+			return 0, 0, unknownReply("a statement for several leases", fmt.Sprintf("the insert id %d, and %d changed rows", id, affected))
 		}
 		return done, clock, nil
 	}

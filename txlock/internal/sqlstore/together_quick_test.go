@@ -220,7 +220,7 @@ func TestMeetingFails(t *testing.T) {
 		own bool
 	}{
 		{lost, false},
-		{errContradiction, false},
+		{unknownReply("a statement", "nothing"), false},
 		{&mysql.MySQLError{Number: 1927}, false}, // ER_CONNECTION_KILLED
 		{&mysql.MySQLError{Number: 3101}, false}, // a member of Group Replication, see fault.Overtaken
 		{&mysql.MySQLError{Number: 3100}, false}, // the same, whose commit has met an error

@@ -58,12 +58,12 @@ func (s *Store) Turn(ctx context.Context, key, owner, note string, before func()
 			t.Leave()
 			return nil, err
 		}
-		rows, err := queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: filled(owner), Note: filled(note), Name: []byte(key)})
+		first, err := queued(queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: filled(owner), Note: filled(note), Name: []byte(key)}))
 		if err != nil {
 			t.abandon(ctx.Err() != nil)
 			return nil, err
 		}
-		if rows > 0 { // else the janitor has removed the row meanwhile
+		if first { // else the janitor has removed the row meanwhile
 			return t, nil
 		}
 	}

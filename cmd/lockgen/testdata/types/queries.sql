@@ -125,18 +125,6 @@ SELECT n FROM ubigints WHERE k = ?;
 -- lock: UbigintsKeys(k)
 UPDATE ubigints SET n = ? WHERE k = ?;
 
--- name: AddYears :exec
--- lock: YearsKeys(k)
-INSERT INTO years (k, n) VALUES (?, ?);
-
--- name: GetYears :one
--- lock: YearsKeys(k)
-SELECT n FROM years WHERE k = ?;
-
--- name: SetYears :exec
--- lock: YearsKeys(k)
-UPDATE years SET n = ? WHERE k = ?;
-
 -- name: AddChars :exec
 -- lock: CharsKeys(k)
 INSERT INTO chars (k, n) VALUES (?, ?);
@@ -162,7 +150,7 @@ SELECT n FROM varchars WHERE k = ?;
 UPDATE varchars SET n = ? WHERE k = ?;
 
 -- name: AddEnums :exec
--- lock: EnumsKeys(k)
+-- lock: EnumsKeys(k), because a and b are no numbers
 INSERT INTO enums (k, n) VALUES (?, ?);
 
 -- name: GetEnums :one

@@ -32,8 +32,8 @@ var partsOf = []string{"lookUp", "Named", "Centers", "mergeable", "Compound", "C
 // elsewhere are the declarations of package rawsql whose texts never run in a caller's
 // transaction, or touch no table of lockstep's.
 var elsewhere = []string{
-	"AcquireMany", "ReleaseMany", "RenewMany", "HeldMany", "QuestionsMany", "DeleteReaders", "InTurn", "wantedRows", "heldRows", // of managers
-	"Facts", "GroupView", "MaxPacket", "Session", "LockWaitSeconds", "LockTable", // no table of lockstep's, or another session
+	"AcquireMany", "ReleaseMany", "RenewMany", "HeldMany", "QuestionsMany", "DeleteReaders", "Big", "InTurn", "wantedRows", "heldRows", // of managers
+	"Facts", "SeesOwnID", "GroupView", "MaxPacket", "Session", "LockWaitSeconds", "LockTable", // no table of lockstep's, or another session
 }
 
 // TestPoints: what runs in a caller's transaction touches only single rows, by their whole

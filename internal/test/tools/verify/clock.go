@@ -9,18 +9,20 @@ import (
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// sqlc has no macros, so the queries read the server's clock by these names, which are
-// expanded in the copy that sqlc compiles. What is subtracted needs no parentheses then.
+// sqlc has no macros, so the queries read the server's clock and the words of the session by
+// these names, which are expanded in the copy that sqlc compiles. What is subtracted needs no
+// parentheses then.
 const (
 	clock          = "clock_us()"
 	clockAfterWait = "clock_after_wait_us()"
+	sessionWords   = "session_words()"
 )
 
 var (
 	subtracted = "- " + strings.ReplaceAll(rawsql.Clock, " + ", " - ")
 
-	expand = strings.NewReplacer("- "+clock, subtracted, clockAfterWait, rawsql.ClockAfterWait, clock, rawsql.Clock)
-	fold   = strings.NewReplacer(rawsql.ClockAfterWait, clockAfterWait, subtracted, "- "+clock, rawsql.Clock, clock)
+	expand = strings.NewReplacer("- "+clock, subtracted, clockAfterWait, rawsql.ClockAfterWait, clock, rawsql.Clock, sessionWords, rawsql.SessionWords)
+	fold   = strings.NewReplacer(rawsql.ClockAfterWait, clockAfterWait, subtracted, "- "+clock, rawsql.Clock, clock, rawsql.SessionWords, sessionWords)
 )
 
 // foldQueries makes the queries read the clock by its names.

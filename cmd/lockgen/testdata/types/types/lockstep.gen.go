@@ -72,7 +72,6 @@ var (
 	_ = map[bool]int{false: 0, addUuids == "-- name: AddUuids :exec\nINSERT INTO uuids (k, n) VALUES (?, ?)\n": 1}
 	_ = map[bool]int{false: 0, addVarbinaries == "-- name: AddVarbinaries :exec\nINSERT INTO varbinaries (k, n) VALUES (?, ?)\n": 1}
 	_ = map[bool]int{false: 0, addVarchars == "-- name: AddVarchars :exec\nINSERT INTO varchars (k, n) VALUES (?, ?)\n": 1}
-	_ = map[bool]int{false: 0, addYears == "-- name: AddYears :exec\nINSERT INTO years (k, n) VALUES (?, ?)\n": 1}
 	_ = map[bool]int{false: 0, dropEverything == "-- name: DropEverything :execresult\nDELETE FROM everything WHERE id = ?\n": 1}
 	_ = map[bool]int{false: 0, getBigints == "-- name: GetBigints :one\nSELECT n FROM bigints WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, getBuuids == "-- name: GetBuuids :one\nSELECT n FROM buuids WHERE k = ?\n": 1}
@@ -90,7 +89,6 @@ var (
 	_ = map[bool]int{false: 0, getUuids == "-- name: GetUuids :one\nSELECT n FROM uuids WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, getVarbinaries == "-- name: GetVarbinaries :one\nSELECT n FROM varbinaries WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, getVarchars == "-- name: GetVarchars :one\nSELECT n FROM varchars WHERE k = ?\n": 1}
-	_ = map[bool]int{false: 0, getYears == "-- name: GetYears :one\nSELECT n FROM years WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, setBigints == "-- name: SetBigints :exec\nUPDATE bigints SET n = ? WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, setBuuids == "-- name: SetBuuids :exec\nUPDATE buuids SET n = ? WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, setChars == "-- name: SetChars :exec\nUPDATE chars SET n = ? WHERE k = ?\n": 1}
@@ -107,7 +105,6 @@ var (
 	_ = map[bool]int{false: 0, setUuids == "-- name: SetUuids :exec\nUPDATE uuids SET n = ? WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, setVarbinaries == "-- name: SetVarbinaries :exec\nUPDATE varbinaries SET n = ? WHERE k = ?\n": 1}
 	_ = map[bool]int{false: 0, setVarchars == "-- name: SetVarchars :exec\nUPDATE varchars SET n = ? WHERE k = ?\n": 1}
-	_ = map[bool]int{false: 0, setYears == "-- name: SetYears :exec\nUPDATE years SET n = ? WHERE k = ?\n": 1}
 )
 
 // AddBigints is the method of Queries, and takes its locks first.
@@ -150,7 +147,7 @@ func (l *Locked) AddChars(ctx context.Context, arg AddCharsParams) error {
 
 // AddEnums is the method of Queries, and takes its locks first.
 //
-// lock: EnumsKeys(k)
+// lock: EnumsKeys(k), because a and b are no numbers
 func (l *Locked) AddEnums(ctx context.Context, arg AddEnumsParams) error {
 	if err := l.lock(ctx, EnumsKeys.Key(string(arg.K))); err != nil {
 		return err
@@ -271,16 +268,6 @@ func (l *Locked) AddVarchars(ctx context.Context, arg AddVarcharsParams) error {
 		return err
 	}
 	return l.queries.AddVarchars(ctx, arg)
-}
-
-// AddYears is the method of Queries, and takes its locks first.
-//
-// lock: YearsKeys(k)
-func (l *Locked) AddYears(ctx context.Context, arg AddYearsParams) error {
-	if err := l.lock(ctx, YearsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddYears(ctx, arg)
 }
 
 // DropEverything is the method of Queries, and takes its locks first.
@@ -461,16 +448,6 @@ func (l *Locked) GetVarchars(ctx context.Context, arg GetVarcharsParams) (result
 	return l.queries.GetVarchars(ctx, arg)
 }
 
-// GetYears is the method of Queries, and takes its locks first.
-//
-// lock: YearsKeys(k)
-func (l *Locked) GetYears(ctx context.Context, arg GetYearsParams) (result int64, err error) {
-	if err := l.lock(ctx, YearsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetYears(ctx, arg)
-}
-
 // SetBigints is the method of Queries, and takes its locks first.
 //
 // lock: BigintsKeys(k)
@@ -637,14 +614,4 @@ func (l *Locked) SetVarchars(ctx context.Context, arg SetVarcharsParams) error {
 		return err
 	}
 	return l.queries.SetVarchars(ctx, arg)
-}
-
-// SetYears is the method of Queries, and takes its locks first.
-//
-// lock: YearsKeys(k)
-func (l *Locked) SetYears(ctx context.Context, arg SetYearsParams) error {
-	if err := l.lock(ctx, YearsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetYears(ctx, arg)
 }

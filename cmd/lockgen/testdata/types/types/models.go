@@ -250,8 +250,3 @@ type Varchars struct {
 	K string
 	N int64
 }
-
-type Years struct {
-	K int16
-	N int64
-}

@@ -16,7 +16,7 @@ type Querier interface {
 	AddBuuids(ctx context.Context, arg AddBuuidsParams) error
 	// lock: CharsKeys(k)
 	AddChars(ctx context.Context, arg AddCharsParams) error
-	// lock: EnumsKeys(k)
+	// lock: EnumsKeys(k), because a and b are no numbers
 	AddEnums(ctx context.Context, arg AddEnumsParams) error
 	AddEverything(ctx context.Context, arg AddEverythingParams) (int64, error)
 	// lock: IntsKeys(k)
@@ -41,8 +41,6 @@ type Querier interface {
 	AddVarbinaries(ctx context.Context, arg AddVarbinariesParams) error
 	// lock: VarcharsKeys(k)
 	AddVarchars(ctx context.Context, arg AddVarcharsParams) error
-	// lock: YearsKeys(k)
-	AddYears(ctx context.Context, arg AddYearsParams) error
 	// lock: EverythingKeys(id)
 	DropEverything(ctx context.Context, arg DropEverythingParams) (sql.Result, error)
 	// lock: BigintsKeys(k)
@@ -77,8 +75,6 @@ type Querier interface {
 	GetVarbinaries(ctx context.Context, arg GetVarbinariesParams) (int64, error)
 	// lock: VarcharsKeys(k)
 	GetVarchars(ctx context.Context, arg GetVarcharsParams) (int64, error)
-	// lock: YearsKeys(k)
-	GetYears(ctx context.Context, arg GetYearsParams) (int64, error)
 	// lock: BigintsKeys(k)
 	SetBigints(ctx context.Context, arg SetBigintsParams) error
 	// lock: BuuidsKeys(k)
@@ -111,8 +107,6 @@ type Querier interface {
 	SetVarbinaries(ctx context.Context, arg SetVarbinariesParams) error
 	// lock: VarcharsKeys(k)
 	SetVarchars(ctx context.Context, arg SetVarcharsParams) error
-	// lock: YearsKeys(k)
-	SetYears(ctx context.Context, arg SetYearsParams) error
 }
 
 var _ Querier = (*Queries)(nil)

@@ -68,7 +68,7 @@ type AddEnumsParams struct {
 	N int64
 }
 
-// lock: EnumsKeys(k)
+// lock: EnumsKeys(k), because a and b are no numbers
 func (q *Queries) AddEnums(ctx context.Context, arg AddEnumsParams) error {
 	_, err := q.db.ExecContext(ctx, addEnums, arg.K, arg.N)
 	return err
@@ -319,21 +319,6 @@ type AddVarcharsParams struct {
 // lock: VarcharsKeys(k)
 func (q *Queries) AddVarchars(ctx context.Context, arg AddVarcharsParams) error {
 	_, err := q.db.ExecContext(ctx, addVarchars, arg.K, arg.N)
-	return err
-}
-
-const addYears = `-- name: AddYears :exec
-INSERT INTO years (k, n) VALUES (?, ?)
-`
-
-type AddYearsParams struct {
-	K int16
-	N int64
-}
-
-// lock: YearsKeys(k)
-func (q *Queries) AddYears(ctx context.Context, arg AddYearsParams) error {
-	_, err := q.db.ExecContext(ctx, addYears, arg.K, arg.N)
 	return err
 }
 
@@ -640,22 +625,6 @@ func (q *Queries) GetVarchars(ctx context.Context, arg GetVarcharsParams) (int64
 	return n, err
 }
 
-const getYears = `-- name: GetYears :one
-SELECT n FROM years WHERE k = ?
-`
-
-type GetYearsParams struct {
-	K int16
-}
-
-// lock: YearsKeys(k)
-func (q *Queries) GetYears(ctx context.Context, arg GetYearsParams) (int64, error) {
-	row := q.db.QueryRowContext(ctx, getYears, arg.K)
-	var n int64
-	err := row.Scan(&n)
-	return n, err
-}
-
 const setBigints = `-- name: SetBigints :exec
 UPDATE bigints SET n = ? WHERE k = ?
 `
@@ -920,20 +889,5 @@ type SetVarcharsParams struct {
 // lock: VarcharsKeys(k)
 func (q *Queries) SetVarchars(ctx context.Context, arg SetVarcharsParams) error {
 	_, err := q.db.ExecContext(ctx, setVarchars, arg.N, arg.K)
-	return err
-}
-
-const setYears = `-- name: SetYears :exec
-UPDATE years SET n = ? WHERE k = ?
-`
-
-type SetYearsParams struct {
-	N int64
-	K int16
-}
-
-// lock: YearsKeys(k)
-func (q *Queries) SetYears(ctx context.Context, arg SetYearsParams) error {
-	_, err := q.db.ExecContext(ctx, setYears, arg.N, arg.K)
 	return err
 }

@@ -1,0 +1,137 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
+)
+
+// asked counts how often the session was asked for its facts.
+func (s *stub) asked() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, text := range s.sent {
+		if text == rawsql.Facts {
+			n++
+		}
+	}
+	return n
+}
+
+// move tells from now on that the first session is elsewhere.
+func (s *stub) move(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.elsewhere = name
+}
+
+// sender is a *sql.Tx or a *sql.Conn.
+type sender interface {
+	Execer
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}
+
+// ways are the ways that database/sql has to send a statement.
+var ways = map[string]func(ctx context.Context, s sender, query string) error{
+	"Exec": func(ctx context.Context, s sender, query string) error {
+		_, err := s.ExecContext(ctx, query)
+		return err
+	},
+	"Query": func(ctx context.Context, s sender, query string) error {
+		rows, err := s.QueryContext(ctx, query)
+		return errors.Join(err, rows.Close())
+	},
+	"Prepare and Exec": func(ctx context.Context, s sender, query string) error {
+		stmt, err := s.PrepareContext(ctx, query)
+		if err == nil {
+			_, err = stmt.ExecContext(ctx, 1)
+		}
+		return errors.Join(err, stmt.Close())
+	},
+	"Prepare and Query": func(ctx context.Context, s sender, query string) error {
+		stmt, err := s.PrepareContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		rows, err := stmt.QueryContext(ctx, 1)
+		return errors.Join(err, rows.Close(), stmt.Close())
+	},
+}
+
+// TestFactsGrowOld sends statements of each kind in each way, in a transaction and before it.
+// After one that may have changed the session, the next lock statement asks once, and refuses a
+// session that has moved, and the pool closes its connection. No other asks.
+func TestFactsGrowOld(t *testing.T) {
+	t.Parallel()
+	for query, old := range map[string]bool{
+		"SELECT 1": false, "UPDATE t SET a = 1": false, "SAVEPOINT a": false, "WITH x AS (SELECT 1) SELECT * FROM x": false,
+		"SET @a = 1": true, "USE other": true, "CALL p()": true, "DO 1": true, "EXPLAIN SELECT 1": true, "SELECT 1 INTO @a": true,
+	} {
+		for way, send := range ways {
+			for _, inside := range []bool{false, true} {
+				base, pool := newStub(t, false)
+				conn, err := pool.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !inside {
+					err = send(t.Context(), conn, query)
+					base.move("host/3306/other")
+				}
+				tx, beginning := conn.BeginTx(t.Context(), nil)
+				book, _, answer := Ask(t.Context(), tx)
+				if inside {
+					err = errors.Join(answer, send(t.Context(), tx, query))
+					base.move("host/3306/other")
+				}
+				if err := errors.Join(beginning, err); err != nil {
+					t.Fatal(err)
+				}
+				for range 2 {
+					_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: book}), "LOCK")
+					if errors.Is(err, session.ErrSession) != old || base.has("LOCK") == old {
+						t.Errorf("%s by %s, in the transaction %t: a lock: %v", query, way, inside, err)
+					}
+				}
+				want := map[bool]int{false: 1, true: 2}[old]
+				if got := base.asked(); got != want {
+					t.Errorf("%s by %s, in the transaction %t: asked %d times, want %d", query, way, inside, got, want)
+				}
+				if err := errors.Join(tx.Commit(), conn.Close(), pool.PingContext(t.Context())); err != nil {
+					t.Error(err)
+				}
+				if got := base.connections(); got != want {
+					t.Errorf("%s by %s, in the transaction %t: %d connections, want %d", query, way, inside, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestFactsCantBeAsked proves that nothing is locked, and the connection not used again, if the
+// question fails.
+func TestFactsCantBeAsked(t *testing.T) {
+	t.Parallel()
+	base, pool := newStub(t, false)
+	tx := begin(t, pool)
+	book, _, _ := Ask(t.Context(), tx)
+	base.will(rawsql.Facts, errDead)
+	if _, err := tx.ExecContext(t.Context(), "SET @a = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: book}), "LOCK"); !errors.Is(err, errDead) || base.has("LOCK") {
+		t.Errorf("a lock: %v", err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Error(err)
+	}
+	base.will(rawsql.Facts, nil)
+	if err := pool.PingContext(t.Context()); err != nil || base.connections() != 1 {
+		t.Errorf("a connection that answers again: %v, %d connections", err, base.connections())
+	}
+}

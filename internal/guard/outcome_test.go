@@ -1,0 +1,191 @@
+package guard
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+var interrupted = &mysql.MySQLError{Number: 1317, Message: "interrupted"}
+
+// TestCommitWithoutAnswer proves which errors of COMMIT, by database/sql and as text, leave
+// its outcome unknown: none but those of which the server gives them to a refused one alone.
+func TestCommitWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		answer  error
+		unknown bool
+	}{
+		{nil, false},
+		{deadlock, false},
+		{&mysql.MySQLError{Number: 1399, Message: "XA"}, false},
+		{interrupted, true},
+		{&mysql.MySQLError{Number: 4711, Message: "of an engine that nobody knows"}, true},
+		{mysql.ErrInvalidConn, true},
+		{driver.ErrBadConn, true},
+		{errDead, true},
+	} {
+		for _, asText := range []bool{false, true} {
+			base, pool := newStub(t, false)
+			base.will("commit", c.answer)
+			base.will("COMMIT", c.answer)
+			conn, err := pool.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			scope := &locks{}
+			commit := func() error { _, err := conn.ExecContext(t.Context(), "COMMIT"); return err }
+			if asText {
+				_, err = conn.ExecContext(t.Context(), "BEGIN")
+				book, _, _ := Ask(t.Context(), conn)
+				book.Scope(func() Scope { return scope })
+			} else {
+				tx, beginErr := conn.BeginTx(t.Context(), nil)
+				book, _, _ := Ask(t.Context(), tx)
+				book.Scope(func() Scope { return scope })
+				_, err = tx.ExecContext(t.Context(), "UPDATE")
+				commit, err = tx.Commit, errors.Join(beginErr, err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = commit()
+			if !errors.Is(err, c.answer) || errors.Is(err, errUnknown) != c.unknown || errors.Is(scope.unknown, errUnknown) != c.unknown {
+				t.Errorf("answered %v, as text %t: %v; the scope was told %v", c.answer, asText, err, scope.unknown)
+			}
+			_ = conn.Close() // it may be closed already
+		}
+	}
+}
+
+// TestCommitWithALock proves what is known of a statement that commits: its row comes before
+// the COMMIT. The server is asked where that may have begun and the connection lives.
+func TestCommitWithALock(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		row       driver.Value
+		err, last error // in place of the row; behind it
+		closed    bool  // no transaction is open afterwards
+		committed bool
+		want      error // nil for the server's own
+	}{
+		{name: "committed", row: int64(7), closed: true, committed: true},
+		{name: "a conflict", row: int64(0)},
+		{name: "interrupted before", err: interrupted, want: interrupted},
+		{name: "interrupted before, and rolled back", err: interrupted, closed: true, want: errGone},
+		{name: "interrupted between", row: int64(7), last: interrupted, want: interrupted},
+		{name: "interrupted behind", row: int64(7), last: interrupted, closed: true, want: errUnknown},
+		{name: "a conflict, interrupted and rolled back", row: int64(0), last: interrupted, closed: true, want: errGone},
+		{name: "refused", row: int64(7), last: deadlock, closed: true, want: errGone},
+		{name: "lost before", err: mysql.ErrInvalidConn, want: errUnknown},
+		{name: "lost behind", row: int64(7), last: mysql.ErrInvalidConn, want: errUnknown},
+		{name: "no row", want: errUnknown},
+		{name: "no number", row: []byte("x"), closed: true, want: errUnknown},
+	} {
+		base, pool := newStub(t, false)
+		tx := begin(t, pool)
+		if _, err := tx.ExecContext(t.Context(), "DELETE"); err != nil {
+			t.Fatal(err)
+		}
+		book, _, _ := Ask(t.Context(), tx)
+		base.raised = c.row
+		text, _ := rawsql.CommitIfRaised("UPDATE x")
+		base.will(text, c.err)
+		base.will("rows close", c.last)
+		if c.closed {
+			base.will(rawsql.Probe, nil)
+		}
+		_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: book, Commits: true}), "UPDATE x")
+		if c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) && !errors.Is(book.Err(), c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		unknown := c.want != nil && errors.Is(c.want, errUnknown)
+		if errors.Is(err, errUnknown) != unknown || errors.Is(book.Err(), errUnknown) != unknown || book.Finished() != c.committed {
+			t.Errorf("%s: %v; the book has %v, finished %t", c.name, err, book.Err(), book.Finished())
+		}
+		if c.committed || unknown {
+			if _, err := tx.ExecContext(t.Context(), "INSERT"); err == nil || base.has("INSERT") {
+				t.Errorf("%s: the next statement: %v", c.name, err)
+			}
+		}
+		_ = tx.Rollback()
+	}
+}
+
+// TestErrorThatMayEnd proves that a statement's error which isn't known to leave the
+// transaction open has the server asked before anything else is sent, by whichever way it
+// comes: Vitess answers 1317 to the statement that it ends the transaction with.
+func TestErrorThatMayEnd(t *testing.T) {
+	t.Parallel()
+	known := &mysql.MySQLError{Number: 1062, Message: "duplicate"}
+	nonsense := &mysql.MySQLError{Number: 4711, Message: "what?"}
+	ways := map[string]func(ctx context.Context, tx *sql.Tx) error{
+		"Exec": func(ctx context.Context, tx *sql.Tx) error { _, err := tx.ExecContext(ctx, "UPDATE"); return err },
+		"Prepare": func(ctx context.Context, tx *sql.Tx) error {
+			s, err := tx.PrepareContext(ctx, "UPDATE")
+			if err == nil {
+				_, err = s.ExecContext(ctx, 1)
+			}
+			return err
+		},
+		"Rows": func(ctx context.Context, tx *sql.Tx) error {
+			rows, err := tx.QueryContext(ctx, "SELECT")
+			if err == nil {
+				rows.Next()
+				err = errors.Join(rows.Err(), rows.Close())
+			}
+			return err
+		},
+	}
+	for name, way := range ways {
+		for _, answer := range []*mysql.MySQLError{interrupted, known} {
+			for _, probe := range []error{inside, nil, nonsense, mysql.ErrInvalidConn} {
+				base, pool := newStub(t, false)
+				tx := begun(t, pool)
+				base.sent = nil
+				for _, what := range []string{"UPDATE", "execute UPDATE[1]", "row"} {
+					base.will(what, answer)
+				}
+				base.will(rawsql.Probe, probe)
+				if err := way(t.Context(), tx); !errors.Is(err, answer) {
+					t.Errorf("%s, %v: %v", name, answer, err)
+				}
+				if asked := base.has(rawsql.Probe); asked != (answer == interrupted) {
+					t.Errorf("%s, %v: the server was asked: %t", name, answer, asked)
+				}
+				_, err := tx.ExecContext(t.Context(), "INSERT")
+				if open := answer == known || probe == error(inside); (err == nil) != open || base.has("INSERT") != open { //nolint:errorlint // the one above
+					t.Errorf("%s, %v, then %v: the next statement: %v", name, answer, probe, err)
+				}
+				if err := tx.Commit(); (err == nil) != base.has("INSERT") || slices.Contains(base.sent, "commit") != (err == nil) {
+					t.Errorf("%s, %v, then %v: Commit: %v", name, answer, probe, err)
+				}
+			}
+		}
+	}
+}
+
+// TestReadOnlyServer proves that a connection isn't used again to a server that was read only.
+func TestReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	for _, number := range []uint16{1290, 1062} {
+		base, pool := newStub(t, false)
+		base.will("UPDATE", &mysql.MySQLError{Number: number})
+		for range 2 {
+			if _, err := pool.ExecContext(t.Context(), "UPDATE"); err == nil {
+				t.Error("it was executed")
+			}
+		}
+		if n := base.connections(); n != map[uint16]int{1290: 2, 1062: 1}[number] {
+			t.Errorf("%d connections after two statements were answered %d", n, number)
+		}
+	}
+}

@@ -1,0 +1,302 @@
+package locksuite_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	gormmysql "gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/elect"
+	jobs "github.com/dca00107/lockstep/txlock/job"
+	"github.com/dca00107/lockstep/txlock/lease"
+	"github.com/dca00107/lockstep/txlock/quorum"
+)
+
+// asAnother makes a server answer as TiDB and Vitess do: within a statement LAST_INSERT_ID() is
+// that of the statement before, and SET TRANSACTION is no error in a transaction.
+func asAnother(text string) string {
+	if text == rawsql.Probe {
+		return "DO 0"
+	}
+	return strings.NewReplacer("LAST_INSERT_ID(t.a)", "t.a", "LAST_INSERT_ID()", "5").Replace(text)
+}
+
+// writes finds statements that lock or write.
+var writes = regexp.MustCompile(`(?i)\b(insert|update|delete|replace|call|create|drop|alter|truncate|for update|for share|share mode|begin not)\b`)
+
+// foreign is a pool of a server that answers as another engine, and a manager of leases over it.
+type foreign struct {
+	*sql.DB
+	leases *lease.Manager
+	nodes  []*lease.Manager // for a majority
+	held   *lease.Lease     // of the real server
+	key    txlock.Key
+}
+
+// begun calls f in a transaction.
+func (on foreign) begun(ctx context.Context, f func(tx *sql.Tx) error) error {
+	tx, err := on.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(tx), tx.Rollback())
+}
+
+// locked calls f with the scope of a transaction.
+func (on foreign) locked(ctx context.Context, f func(s *txlock.Scope) error) error {
+	return on.begun(ctx, func(tx *sql.Tx) error {
+		s, err := txlock.Join(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return f(s)
+	})
+}
+
+func (on foreign) runner() *jobs.Jobs {
+	runner, err := jobs.New(on.DB, on.leases)
+	if err != nil {
+		panic(err)
+	}
+	return runner
+}
+
+var errRan = errors.New("the function was called")
+
+func ran(*sql.Tx) error { return errRan }
+
+// firstCalls are the calls by which a program may begin.
+var firstCalls = map[string]func(ctx context.Context, on foreign) error{
+	"Join": func(ctx context.Context, on foreign) error {
+		return on.locked(ctx, func(*txlock.Scope) error { return errRan })
+	},
+	"Join of a *sql.Conn": func(ctx context.Context, on foreign) error {
+		conn, err := on.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		tx, err := conn.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		_, err = txlock.Join(ctx, tx, txlock.NothingRead())
+		return errors.Join(err, tx.Rollback(), conn.Close())
+	},
+	"Join of none": func(ctx context.Context, on foreign) error {
+		conn, err := on.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = txlock.Join(ctx, noTx{conn})
+		return errors.Join(err, conn.Close())
+	},
+	"Run": func(ctx context.Context, on foreign) error {
+		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key}, ran)
+	},
+	"Run of several keys": func(ctx context.Context, on foreign) error {
+		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key, txlock.NewFamily[string]("engine", txlock.Hashed, txlock.Exact).Key("1")}, ran)
+	},
+	"RunTx": func(ctx context.Context, on foreign) error {
+		return locksqlc.RunTx(ctx, on.DB, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, []txlock.Key{on.key}, ran)
+	},
+	"Once": func(ctx context.Context, on foreign) error {
+		_, err := locksqlc.Once(ctx, on.DB, on.key, ran)
+		return err
+	},
+	"Optimistic": func(ctx context.Context, on foreign) error {
+		return locksqlc.Optimistic(ctx, on.DB, on.key, ran)
+	},
+	"locksqlc.Do": func(ctx context.Context, on foreign) error {
+		return locksqlc.Do(ctx, on.DB, on.key, func(context.Context) error { return errRan })
+	},
+	"Ensure": func(ctx context.Context, on foreign) error {
+		return txlock.Ensure(ctx, on.DB, on.key)
+	},
+	"lockgorm.Transaction": func(ctx context.Context, on foreign) error {
+		db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: on.DB}), &gorm.Config{Logger: logger.Discard})
+		if err != nil {
+			return err
+		}
+		return lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{on.key}, func(*gorm.DB) error { return errRan })
+	},
+	"lockgorm.Optimistic": func(ctx context.Context, on foreign) error {
+		db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: on.DB}), &gorm.Config{Logger: logger.Discard})
+		if err != nil {
+			return err
+		}
+		return lockgorm.Optimistic(db.WithContext(ctx), on.key, func(*gorm.DB) error { return errRan })
+	},
+	"Acquire": func(ctx context.Context, on foreign) error {
+		_, err := on.leases.Acquire(ctx, on.key)
+		return err
+	},
+	"Acquire, fair": func(ctx context.Context, on foreign) error {
+		_, err := on.leases.Acquire(ctx, on.key, lease.Fair())
+		return err
+	},
+	"TryAcquire": func(ctx context.Context, on foreign) error {
+		_, err := on.leases.TryAcquire(ctx, on.key)
+		return err
+	},
+	"AcquireShared": func(ctx context.Context, on foreign) error {
+		_, err := on.leases.AcquireShared(ctx, on.key)
+		return err
+	},
+	"AcquireTx": func(ctx context.Context, on foreign) error {
+		return on.begun(ctx, func(tx *sql.Tx) error {
+			_, err := on.leases.AcquireTx(ctx, tx, on.key)
+			return err
+		})
+	},
+	"Semaphore": func(ctx context.Context, on foreign) error {
+		s, err := on.leases.Semaphore(on.key, 2)
+		if err == nil {
+			_, err = s.TryAcquire(ctx)
+		}
+		return err
+	},
+	"ForceRelease": func(ctx context.Context, on foreign) error {
+		return on.leases.ForceRelease(ctx, on.key)
+	},
+	"CleanNow": func(ctx context.Context, on foreign) error {
+		_, err := on.leases.CleanNow(ctx)
+		return err
+	},
+	"Guard": func(ctx context.Context, on foreign) error {
+		return on.begun(ctx, func(tx *sql.Tx) error { return on.held.Guard(ctx, tx) })
+	},
+	"Do": func(ctx context.Context, on foreign) error {
+		return on.leases.Do(ctx, on.key, func(context.Context, *lease.Lease) error { return errRan })
+	},
+	"Tick": func(ctx context.Context, on foreign) error {
+		_, err := on.runner().Tick(ctx, on.key, time.Now().Add(-time.Minute), func(context.Context, time.Time) error { return errRan })
+		return err
+	},
+	"job.Run": func(ctx context.Context, on foreign) error {
+		return on.runner().Run(ctx, on.key, jobs.Every(time.Second), func(context.Context, time.Time) error { return errRan })
+	},
+	"job.RunTx of a job that is known": func(ctx context.Context, on foreign) error {
+		return on.runner().RunTx(ctx, txlock.Named(known), jobs.Every(time.Second), func(context.Context, *sql.Tx, time.Time) error { return errRan })
+	},
+	"elect.Run": func(ctx context.Context, on foreign) error {
+		e, err := elect.New(on.leases, on.key)
+		if err != nil {
+			return err
+		}
+		return e.Run(ctx, func(context.Context, *elect.Term) error { return errRan })
+	},
+	"a majority": func(ctx context.Context, on foreign) error {
+		m, err := quorum.New(on.nodes, quorum.NodeTimeout(10*time.Second))
+		if err != nil {
+			return err
+		}
+		_, err = m.TryAcquire(ctx, on.key)
+		return errors.Join(err, m.Close(ctx))
+	},
+	"Install": func(ctx context.Context, on foreign) error { return schema.Install(ctx, on.DB) },
+	"Check":   func(ctx context.Context, on foreign) error { return schema.Check(ctx, on.DB) },
+}
+
+// known is the name of a job that has a row.
+const known = "test:engine:known"
+
+// noTx is a connection without a transaction.
+type noTx struct{ *sql.Conn }
+
+func (noTx) Commit() error   { return nil }
+func (noTx) Rollback() error { return nil }
+
+// onAnother calls f with pools of a server that answers as the function rewrites what it is
+// asked, and with what they have sent.
+func onAnother(t *testing.T, db *testdb.DB, guarded bool, rewrite func(string) string) (open func(t *testing.T) *sql.DB, wire *testdb.Wire) {
+	t.Helper()
+	wire, mutate := testdb.Rewritten(t, rewrite)
+	return func(t *testing.T) *sql.DB {
+		t.Helper()
+		connector, err := mysql.NewConnector(db.Config(mutate))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if guarded {
+			connector = locksqlc.Connector(connector)
+		}
+		pool := sql.OpenDB(connector)
+		t.Cleanup(func() {
+			if n := testdb.InUse(pool); n != 0 {
+				t.Errorf("%d connections are in use at the end", n)
+			}
+			_ = pool.Close()
+		})
+		return pool
+	}, wire
+}
+
+func manage(t *testing.T, pool *sql.DB) *lease.Manager {
+	t.Helper()
+	m, err := lease.NewManager(pool, lease.Janitor(0, time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close(context.WithoutCancel(t.Context())) })
+	return m
+}
+
+// TestOtherEngine: on a server that answers as TiDB and Vitess do, the first call of each kind
+// is refused, and sends nothing that locks or writes.
+func TestOtherEngine(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for _, guarded := range []bool{false, true} {
+			t.Run(string(engine)+map[bool]string{false: "/plain", true: "/guarded"}[guarded], func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Open(t, engine)
+				db.Exec(t, "INSERT IGNORE INTO lockstep_jobs VALUES ('"+known+"', 2, 2, 1, '-', 0, 0, 0, 0, '-', 0)")
+				held, err := manage(t, db.Connect(t)).Acquire(t.Context(), txlock.Named("test:"+rand.Text()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				open, wire := onAnother(t, db, guarded, asAnother)
+				on := foreign{DB: open(t), held: held}
+				for _, pool := range []*sql.DB{on.DB, open(t), open(t)} {
+					on.nodes = append(on.nodes, manage(t, pool))
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // of a Run that goes on
+				defer cancel()
+				for name, call := range firstCalls {
+					on.leases, on.key = manage(t, on.DB), txlock.Named("test:"+rand.Text())
+					before := len(wire.Sent())
+					if err := call(ctx, on); !errors.Is(err, schema.ErrEngine) || errors.Is(err, errRan) {
+						t.Errorf("%s: %v, want ErrEngine", name, err)
+					}
+					for _, text := range wire.Sent()[before:] {
+						if writes.MatchString(text) {
+							t.Errorf("%s has sent %s", name, text)
+						}
+					}
+					for _, table := range []string{"locks", "leases", "once", "jobs"} {
+						var n int
+						err := db.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lockstep_"+table+" WHERE name = ?", on.key.String()).Scan(&n)
+						if err != nil || n > 0 {
+							t.Errorf("%s: lockstep_%s has %d rows of the key, %v", name, table, n, err)
+						}
+					}
+				}
+			})
+		}
+	}
+}

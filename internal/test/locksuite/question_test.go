@@ -1,0 +1,142 @@
+package locksuite_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+)
+
+// modes are the modes of sql_mode. A server refuses those of the other and of other versions.
+const modes = "ALLOW_INVALID_DATES,ANSI,ANSI_QUOTES,DB2,EMPTY_STRING_IS_NULL,ERROR_FOR_DIVISION_BY_ZERO,HIGH_NOT_PRECEDENCE,IGNORE_BAD_TABLE_OPTIONS," +
+	"IGNORE_SPACE,MAXDB,MSSQL,MYSQL323,MYSQL40,NO_AUTO_CREATE_USER,NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES,NO_DIR_IN_CREATE,NO_ENGINE_SUBSTITUTION," +
+	"NO_FIELD_OPTIONS,NO_KEY_OPTIONS,NO_TABLE_OPTIONS,NO_UNSIGNED_SUBTRACTION,NO_ZERO_DATE,NO_ZERO_IN_DATE,ONLY_FULL_GROUP_BY,ORACLE," +
+	"PAD_CHAR_TO_FULL_LENGTH,PIPES_AS_CONCAT,POSTGRESQL,REAL_AS_FLOAT,SIMULTANEOUS_ASSIGNMENT,STRICT_ALL_TABLES,STRICT_TRANS_TABLES," +
+	"TIME_ROUND_FRACTIONAL,TIME_TRUNCATE_FRACTIONAL,TRADITIONAL"
+
+// querier is a *sql.Conn or *sql.Tx.
+type querier interface {
+	gen.DBTX
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}
+
+// questions ask what a session says about itself, as a text and prepared, and return what is
+// wrong with it.
+func questions(t *testing.T, db querier, name string) (unfit []error) {
+	t.Helper()
+	for _, d := range []gen.DBTX{db, &rawsql.Text{DBTX: db, Inline: true}} {
+		job, jobErr := gen.New().LookJob(t.Context(), d, []byte(name))
+		facts, factsErr := session.Ask(t.Context(), d)
+		if err := errors.Join(jobErr, factsErr); err != nil {
+			t.Error(err)
+		}
+		unfit = append(unfit, session.Fit(job.Words), facts.Unfit)
+	}
+	return unfit
+}
+
+// harmless asks the questions, and fails unless the server is known by all of them, and
+// LAST_INSERT_ID() is what it was.
+func harmless(t *testing.T, what string, db querier, name string) {
+	t.Helper()
+	for _, was := range []uint64{0, math.MaxUint64} {
+		var id uint64
+		if err := db.QueryRowContext(t.Context(), fmt.Sprintf("SELECT LAST_INSERT_ID(%d)", was)).Scan(&id); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if err := errors.Join(questions(t, db, name)...); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := db.QueryRowContext(t.Context(), "SELECT LAST_INSERT_ID()").Scan(&id); err != nil || id != was {
+			t.Errorf("%s: LAST_INSERT_ID() is %d, %v, want %d", what, id, err, was)
+		}
+	}
+}
+
+// withJob returns a connection to a database that has the row of a job of that name.
+func withJob(t *testing.T, db *testdb.DB) (conn *sql.Conn, name string) {
+	t.Helper()
+	name = "test:" + rand.Text()
+	if err := gen.New().MakeJob(t.Context(), db.Admin(), gen.MakeJobParams{Name: []byte(name)}); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := db.Connect(t).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn, name
+}
+
+// TestEngineIsKnown: MySQL and MariaDB are known in every sql_mode, at every isolation level,
+// in transactions and outside. Who is asked keeps the LAST_INSERT_ID() of the session, and a
+// transaction takes no snapshot for it.
+func TestEngineIsKnown(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t, engine)
+			conn, name := withJob(t, db)
+			harmless(t, "default", conn, name)
+			tried := 0
+			for mode := range strings.SplitSeq(","+modes, ",") {
+				_, err := conn.ExecContext(t.Context(), "SET SESSION sql_mode = '"+mode+"'")
+				if refused := new(mysql.MySQLError); errors.As(err, &refused) && (refused.Number == 1231 || refused.Number == 3899) {
+					continue // ER_WRONG_VALUE_FOR_VAR, ER_UNSUPPORTED_SQL_MODE
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				tried++
+				harmless(t, "sql_mode "+mode, conn, name)
+			}
+			if tried < 15 {
+				t.Errorf("only %d modes were tried", tried)
+			}
+			for _, setting := range []string{"sql_mode = DEFAULT", "sql_select_limit = 1", "sql_safe_updates = 1", "big_tables = 1", "optimizer_switch = 'derived_merge=off'"} {
+				if _, err := conn.ExecContext(t.Context(), "SET SESSION "+setting); err != nil {
+					t.Fatal(err)
+				}
+				harmless(t, setting, conn, name)
+			}
+			for _, level := range []sql.IsolationLevel{sql.LevelReadUncommitted, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+				for _, readOnly := range []bool{false, true} {
+					inTransaction(t, db, conn, name, &sql.TxOptions{Isolation: level, ReadOnly: readOnly})
+				}
+			}
+		})
+	}
+}
+
+// inTransaction asks in a transaction, which then sees what was committed after that.
+func inTransaction(t *testing.T, db *testdb.DB, conn *sql.Conn, name string, options *sql.TxOptions) {
+	t.Helper()
+	tx, err := conn.BeginTx(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	var before, after uint64
+	if _, err := session.Ask(t.Context(), tx); err != nil { // the one that is asked in transactions
+		t.Fatal(err)
+	}
+	if err := db.Admin().QueryRowContext(t.Context(), "SELECT token FROM lockstep_jobs WHERE name = ?", name).Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, "UPDATE lockstep_jobs SET token = token + 1 WHERE name = '"+name+"'")
+	if err := tx.QueryRowContext(t.Context(), "SELECT token FROM lockstep_jobs WHERE name = ?", name).Scan(&after); err != nil || after != before+1 {
+		t.Errorf("%+v: the transaction reads %d, %v, want %d", *options, after, err, before+1)
+	}
+	harmless(t, fmt.Sprintf("%+v", *options), tx, name)
+}

@@ -1,0 +1,286 @@
+package lockgorm_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Models of which one is locked, and the other compared; both are deleted softly.
+type (
+	Carton struct {
+		ID        int64 `lockstep:"carton"`
+		Code      string
+		N         int64
+		DeletedAt gorm.DeletedAt
+		Lids      []Lid
+	}
+	Lid struct {
+		ID       int64 `lockstep:"lid"`
+		CartonID int64
+		N        int64
+	}
+	Folder struct {
+		ID        int64
+		Code      string
+		N         int64
+		DeletedAt gorm.DeletedAt
+		Version   lockgorm.Version
+	}
+)
+
+func (c *Carton) BeforeSave(tx *gorm.DB) error   { return hooked(tx, c.ID) }
+func (c *Carton) BeforeDelete(tx *gorm.DB) error { return hooked(tx, c.ID) }
+func (f *Folder) BeforeSave(tx *gorm.DB) error   { return hooked(tx, f.ID) }
+func (f *Folder) BeforeDelete(tx *gorm.DB) error { return hooked(tx, f.ID) }
+
+var (
+	cartons = txlock.NewFamily[int64]("carton")
+	lids    = txlock.NewFamily[int64]("lid")
+)
+
+const cartonColumns = "id BIGINT AUTO_INCREMENT PRIMARY KEY, code VARCHAR(50) NOT NULL UNIQUE, n BIGINT NOT NULL, deleted_at DATETIME(3)"
+
+func init() {
+	columns["Carton"] = cartonColumns
+	columns["Lid"] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, carton_id BIGINT NOT NULL, n BIGINT NOT NULL"
+	columns["Folder"] = cartonColumns + ", " + versionColumn
+}
+
+// planted changes a clause of a statement as programs, hooks and other plugins can.
+type planted struct {
+	name   string
+	change func(c *clause.Clause)
+}
+
+func (planted) Build(clause.Builder) {}
+
+func (p planted) ModifyStatement(stmt *gorm.Statement) {
+	c := stmt.Clauses[p.name]
+	if c.Expression != nil || c.Name == "" && p.name != "VALUES" && p.name != "DELETE" && p.name != "LIMIT" {
+		c.Name = p.name
+	}
+	p.change(&c)
+	stmt.Clauses[p.name] = c
+}
+
+// own is a clause of the program that takes the place of one of GORM's.
+type own struct{ name, text string }
+
+func (o own) Name() string                      { return o.name }
+func (o own) Build(b clause.Builder)            { _, _ = b.WriteString(o.text) }
+func (o own) MergeClause(clause *clause.Clause) { clause.Expression = o }
+
+// plants returns what is planted into a clause, by what it is.
+func plants(name string) map[string]clause.Expression {
+	text := clause.Expr{SQL: ", n = 77"}
+	return map[string]clause.Expression{
+		"before":                planted{name, func(c *clause.Clause) { c.BeforeExpression = text }},
+		"after the name":        planted{name, func(c *clause.Clause) { c.AfterNameExpression = text }},
+		"after":                 planted{name, func(c *clause.Clause) { c.AfterExpression = text }},
+		"an executable comment": planted{name, func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: "/*!50000 , n = 77 */"} }},
+		"two comments":          planted{name, func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: "/* */ , n = 77 /* */"} }},
+		"no index":              planted{name, func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: "USE INDEX (a) SET n = 77"} }},
+		"a builder": planted{name, func(c *clause.Clause) {
+			c.Builder = func(_ clause.Clause, b clause.Builder) { _, _ = b.WriteString(" n = 77 ") }
+		}},
+		"another name":          planted{name, func(c *clause.Clause) { c.Name, c.Expression = "REPLACE", clause.Expr{SQL: "INTO x"} }},
+		"a clause of one's own": own{name, "n = 77"},
+	}
+}
+
+type act struct {
+	name    string
+	clauses []string
+	write   func(tx *gorm.DB, stored, fresh any) error
+}
+
+// acts are writes of a new row, or of one that has been loaded, and the clauses of which GORM
+// builds them.
+var acts = []act{
+	{"Create", []string{"INSERT", "VALUES", "ON CONFLICT"}, func(tx *gorm.DB, _, fresh any) error { return tx.Create(fresh).Error }},
+	{"CreateInBatches", []string{"INSERT", "VALUES"}, func(tx *gorm.DB, _, fresh any) error {
+		if c, ok := fresh.(*Carton); ok {
+			return tx.CreateInBatches([]*Carton{c}, 1).Error
+		}
+		return tx.CreateInBatches([]*Folder{fresh.(*Folder)}, 1).Error
+	}},
+	{"Updates", []string{"UPDATE", "SET", "WHERE", "ORDER BY", "LIMIT"}, func(tx *gorm.DB, stored, _ any) error {
+		return tx.Model(stored).Updates(map[string]any{"n": 5}).Error
+	}},
+	{"Save", []string{"UPDATE", "SET", "WHERE"}, func(tx *gorm.DB, stored, _ any) error { return tx.Save(stored).Error }},
+	{"Delete", []string{"WHERE"}, func(tx *gorm.DB, stored, _ any) error { return tx.Delete(stored).Error }},
+	{"Delete, Unscoped", []string{"DELETE", "FROM", "WHERE", "ORDER BY", "LIMIT"}, func(tx *gorm.DB, stored, _ any) error {
+		return tx.Unscoped().Delete(stored).Error
+	}},
+}
+
+// plot is a database with a row of each of the two models.
+type plot struct {
+	*env
+	db      *gorm.DB
+	version lockgorm.Version
+}
+
+// eachPlot runs a test for both models, with the error that refuses their writes.
+func eachPlot(t *testing.T, test func(t *testing.T, p plot, model string, refused error)) {
+	eachGuarded(t, []string{"Carton", "Lid", "Folder"}, func(t *testing.T, e *env) {
+		p := plot{env: e, db: e.openDSN(t, e.DSN(func(cfg *driver.Config) { cfg.MultiStatements = true }))}
+		noError(t, p.db.Use(lockgorm.New()))
+		folders := []*Folder{{ID: 1, Code: "one", N: 1}, {ID: 2, Code: "two", N: 1}}
+		noError(t, errors.Join(p.db.Create([]*Carton{{ID: 1, Code: "one", N: 1}, {ID: 2, Code: "two", N: 1}}).Error, p.db.Create(folders).Error))
+		p.version = folders[0].Version
+		test(t, p, "Carton", txlock.ErrInvalidKey)
+		test(t, p, "Folder", lockgorm.ErrVersion)
+	})
+}
+
+// models returns a model as it is stored, and a new one.
+func (p plot) models(model string) (stored, fresh any) {
+	if model == "Carton" {
+		return &Carton{ID: 1, Code: "one", N: 1}, &Carton{ID: 3, Code: "three", N: 3}
+	}
+	return &Folder{ID: 1, Code: "one", N: 1, Version: p.version}, &Folder{ID: 3, Code: "three", N: 3}
+}
+
+// unchanged fails the test if a row is another than at the beginning.
+func (p plot) unchanged(t *testing.T, what, model string) {
+	t.Helper()
+	if p.count(t, model, "n = 1 AND deleted_at IS NULL AND id < 3") != 2 || p.count(t, model, "1 = 1") != 2 {
+		t.Fatalf("%s: a row was written", what)
+	}
+}
+
+// TestClausesAreGORMs plants something into each clause of each write: it is refused, and
+// nothing is sent.
+func TestClausesAreGORMs(t *testing.T) {
+	eachPlot(t, func(t *testing.T, p plot, model string, refused error) {
+		for _, verb := range acts {
+			try := func(what string, extra ...clause.Expression) {
+				t.Helper()
+				what = verb.name + " of a " + model + ", " + what
+				stored, fresh := p.models(model)
+				sent := watch(p.db)
+				wantError(t, what, verb.write(sent.db.Order("id").Limit(1).Clauses(extra...), stored, fresh), refused)
+				if sent.n > 0 {
+					t.Errorf("%s: %d statements were sent", what, sent.n)
+				}
+			}
+			for _, name := range verb.clauses {
+				for what, plant := range plants(name) {
+					try(name+", "+what, plant)
+				}
+				builder := p.db.ClauseBuilders[name]
+				p.db.ClauseBuilders[name] = func(c clause.Clause, b clause.Builder) { c.Build(b); _, _ = b.WriteString(", n = 77") }
+				try(name+", ClauseBuilders", clause.OnConflict{DoNothing: true})
+				if p.db.ClauseBuilders[name] = builder; builder == nil {
+					delete(p.db.ClauseBuilders, name)
+				}
+			}
+			stored, fresh := p.models(model)
+			wantError(t, verb.name+", a text by hand", verb.write(p.db.Raw("DELETE FROM "+p.names.tables[model]).Session(&gorm.Session{}), stored, fresh), refused)
+			p.unchanged(t, verb.name+", a text by hand", model)
+		}
+		create := func(what string, extra ...clause.Expression) {
+			t.Helper()
+			_, fresh := p.models(model)
+			wantError(t, what, p.db.Clauses(extra...).Create(fresh).Error, refused)
+			p.unchanged(t, what, model)
+		}
+		create("a modifier", clause.Insert{Modifier: "INTO x (n) VALUES (1);"})
+		create("REPLACE", planted{"INSERT", func(c *clause.Clause) { c.Name, c.Expression = "REPLACE", clause.Insert{} }})
+		create("another table", clause.Insert{Table: clause.Table{Name: p.names.tables["Lid"]}})
+		create("RETURNING", clause.OnConflict{DoNothing: true}, planted{"ON CONFLICT", func(c *clause.Clause) { c.AfterExpression = clause.Expr{SQL: ", n = 77"} }})
+		for _, text := range []string{"n = 77, code", "`n` = 77, `code"} {
+			raw := clause.Column{Name: text, Raw: true}
+			create("an assignment of itself, "+text, clause.OnConflict{DoUpdates: clause.Set{{Column: raw, Value: raw}}})
+		}
+		for _, value := range []string{"3), (4", "3) ON DUPLICATE KEY UPDATE n = (77", "3); DELETE FROM x -- "} {
+			err := p.db.Model(map[string]any{"Carton": &Carton{}, "Folder": &Folder{}}[model]).Create(map[string]any{"id": 3, "code": "three", "n": clause.Expr{SQL: value}}).Error
+			wantError(t, "a value "+value, err, refused)
+			p.unchanged(t, "a value "+value, model)
+		}
+		for _, text := range []string{"id; DELETE FROM " + p.names.tables[model], "id -- x", "id /*!, n */"} {
+			stored, _ := p.models(model)
+			wantError(t, "Order "+text, p.db.Model(stored).Order(text).Update("n", 77).Error, refused)
+			wantError(t, "Delete, Order "+text, p.db.Unscoped().Order(text).Delete(stored).Error, refused)
+			wantError(t, "a soft delete, Order "+text, p.db.Order(text).Delete(stored).Error, refused)
+			p.unchanged(t, "Order "+text, model)
+		}
+	})
+}
+
+// TestClausesOfHooks lets hooks, and callbacks of other plugins, plant the same: either the
+// statement is refused, or it does what it does without.
+func TestClausesOfHooks(t *testing.T) {
+	eachPlot(t, func(t *testing.T, p plot, model string, _ error) {
+		var ofPlugin func(stmt *gorm.Statement)
+		late := func(tx *gorm.DB) {
+			if ofPlugin != nil {
+				ofPlugin(tx.Statement)
+			}
+		}
+		noError(t, errors.Join(
+			p.db.Callback().Create().Before("gorm:create").Register("late_"+model, late),
+			p.db.Callback().Update().Before("gorm:update").Register("late_"+model, late),
+			p.db.Callback().Delete().Before("gorm:delete").Register("late_"+model, late),
+		))
+		table := p.names.tables[model]
+		for _, verb := range acts {
+			changes := map[string]func(stmt *gorm.Statement){}
+			for _, text := range []string{"REPLACE INTO %s (id, code, n) VALUES (1, 'one', 77)", "UPDATE %s SET n = 77", "DELETE FROM %s WHERE 1 = 1",
+				"INSERT INTO %s (id, code, n) VALUES (1, 'one', 1) ON DUPLICATE KEY UPDATE n = 77"} {
+				changes[text] = func(stmt *gorm.Statement) { _, _ = fmt.Fprintf(&stmt.SQL, text, table) }
+			}
+			for _, name := range verb.clauses {
+				for what, plant := range plants(name) {
+					changes[name+", "+what] = func(stmt *gorm.Statement) {
+						if c, ok := plant.(own); ok {
+							stmt.AddClause(c)
+						} else {
+							plant.(planted).ModifyStatement(stmt)
+						}
+					}
+				}
+			}
+			for _, hook := range []bool{true, false} {
+				left := slices.Sorted(maps.Keys(changes))
+				for len(left) > 0 {
+					wantError(t, verb.name, p.db.Transaction(func(tx *gorm.DB) error {
+						for len(left) > 0 {
+							what, changed := left[0], tx
+							if left = left[1:]; hook {
+								changed = withHook(tx, func(tx *gorm.DB, _ int64) error { changes[what](tx.Statement); return nil })
+							} else {
+								ofPlugin = changes[what]
+							}
+							stored, fresh := p.models(model)
+							err := verb.write(changed, stored, fresh)
+							ofPlugin = nil
+							if err != nil {
+								continue
+							}
+							var others, harm int
+							noError(t, tx.Raw("SELECT COUNT(IF(id = 2 AND n = 1 AND deleted_at IS NULL, 1, NULL)), COUNT(IF(n = 77, 1, NULL)) FROM "+table).Row().Scan(&others, &harm))
+							if others != 1 || harm > 0 || strings.Contains(what, "%") {
+								t.Errorf("%s of a %s, %s, hook=%t: it is sent", verb.name, model, what, hook)
+							}
+							break // the row has changed: begin anew
+						}
+						return errInner
+					}), errInner)
+				}
+			}
+		}
+	})
+}

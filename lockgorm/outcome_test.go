@@ -1,0 +1,52 @@
+package lockgorm_test
+
+import (
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/dca00107/lockstep/internal/inside"
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestUnknownOutcome loses the connection with the text that commits, or with its reply, on
+// guarded and plain pools: nothing is run again, and the error says why.
+func TestUnknownOutcome(t *testing.T) {
+	each(t, []string{"Note"}, func(t *testing.T, e *env) {
+		insert := "INSERT INTO " + e.names.tables["Note"] + " (n) VALUES (1)"
+		for _, arrives := range []bool{false, true} {
+			connector, err := driver.NewConnector(e.Config(testdb.LosingCommits(arrives)))
+			noError(t, err)
+			if e.guarded {
+				connector = inside.LockOf[*txlock.Scope, txlock.Key, txlock.Grant, txlock.PoolOption]().Guarded(connector)
+			}
+			pool := sql.OpenDB(connector)
+			defer pool.Close()
+			db, err := gorm.Open(mysql.New(mysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard})
+			noError(t, err)
+			key := txlock.Named(rand.Text())
+			runs := 0
+			fn := func(tx *gorm.DB) error { runs++; return tx.Exec(insert).Error }
+			for name, err := range map[string]error{
+				"Transaction": lockgorm.Transaction(db, []txlock.Key{key}, fn),
+				"Optimistic":  lockgorm.Optimistic(db, key, fn),
+				"Once":        func() error { _, err := lockgorm.Once(db, key, fn); return err }(),
+			} {
+				if !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
+					t.Errorf("%s, arrives %t: %v", name, arrives, err)
+				}
+			}
+			if runs != 3 {
+				t.Errorf("%d runs of 3 transactions", runs)
+			}
+		}
+	})
+}

@@ -1,0 +1,272 @@
+package locksqlc_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/schema"
+	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
+)
+
+// moves are statements after which no lock would hold on their session. {O} is another
+// database with lockstep's tables, {P} a procedure.
+var moves = []struct {
+	text   string
+	want   error
+	engine testdb.Engine // "" for both
+}{
+	{text: "USE {O}", want: schema.ErrSession},
+	{text: "/*! USE {O} */", want: schema.ErrSession},
+	{text: "SET autocommit = 0", want: schema.ErrAutocommit},
+	{text: "SET @@completion_type = CHAIN", want: schema.ErrSession},
+	{text: "SET SESSION completion_type = 2", want: schema.ErrSession},
+	{text: "SET character_set_results = utf16", want: schema.ErrCharset},
+	{text: "SET collation_connection = utf32_bin", want: schema.ErrCharset},
+	{text: "SET @a = 1; SET autocommit = 0; SELECT 1", want: schema.ErrAutocommit},
+	{text: "PREPARE s FROM 'SET autocommit = 0'; EXECUTE s", want: schema.ErrAutocommit},
+	{text: "CALL {P}()", want: schema.ErrSession},
+	{text: "BEGIN NOT ATOMIC SET completion_type = 1; END", want: schema.ErrSession, engine: testdb.MariaDB},
+}
+
+// prepares is a *sql.DB, *sql.Conn or *sql.Tx.
+type prepares interface {
+	executor
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}
+
+// sendings are the ways to send a statement. The one that prepares it tells false if the
+// server doesn't prepare this.
+var sendings = []func(tb testing.TB, on prepares, query string) bool{
+	func(tb testing.TB, on prepares, query string) bool {
+		exec(tb, on, query)
+		return true
+	},
+	func(tb testing.TB, on prepares, query string) bool {
+		rows, err := on.QueryContext(tb.Context(), query)
+		check(tb, err)
+		for rows.Next() || rows.NextResultSet() {
+			continue
+		}
+		check(tb, errors.Join(rows.Err(), rows.Close()))
+		return true
+	},
+	func(tb testing.TB, on prepares, query string) bool {
+		stmt, err := on.PrepareContext(tb.Context(), query)
+		if err != nil {
+			return false
+		}
+		_, err = stmt.ExecContext(tb.Context())
+		check(tb, errors.Join(err, stmt.Close()))
+		return true
+	},
+}
+
+// TestMovedSession moves sessions in every way that database/sql has: in a transaction, on the
+// connection before it, and on the pool. A lock of such a session is refused by name, and the
+// pool doesn't use the connection again: whoever is granted a lock or a lease from it is alone.
+func TestMovedSession(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		other, procedure := db.Name()+"_moved", "own_"+strings.ToLower(rand.Text())
+		db.CreateProcedure(t, procedure, "SET SESSION completion_type = 1")
+		db.Exec(t, "CREATE DATABASE "+other)
+		t.Cleanup(func() { _, _ = db.Admin().Exec("DROP DATABASE " + other) })
+		for _, table := range []string{"lockstep_locks", "lockstep_leases"} {
+			db.Exec(t, "CREATE TABLE "+other+"."+table+" LIKE "+table)
+		}
+		fill := strings.NewReplacer("{O}", other, "{P}", procedure).Replace
+		pool := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true)
+		pool.SetMaxOpenConns(1)
+		leases := [2]*lease.Manager{managerOf(t, pool), managerOf(t, db.Admin())}
+		alone := func(t *testing.T) {
+			t.Helper()
+			aloneOn(t, pool, db.Admin())
+			key := uniqueKey(t, "leased")
+			held, err := leases[0].TryAcquire(t.Context(), key)
+			check(t, err)
+			if _, err := leases[1].TryAcquire(t.Context(), key); !errors.Is(err, txlock.ErrBusy) {
+				t.Errorf("another holder of a lease: %v", err)
+			}
+			check(t, held.Release(t.Context()))
+		}
+		for i, m := range moves {
+			if m.engine != "" && m.engine != db.Engine() {
+				continue
+			}
+			text := fill(m.text)
+			for way, send := range sendings {
+				conn, err := pool.Conn(t.Context())
+				check(t, err)
+				moved := send(t, conn, text)
+				tx, err := conn.BeginTx(t.Context(), nil)
+				check(t, err)
+				if _, err := join(t, tx).Lock(t.Context(), uniqueKey(t, "first")); moved && !errors.Is(err, m.want) {
+					t.Errorf("%s, by way %d before the transaction: Lock: %v", text, way, err)
+				}
+				if _, err := locksqlc.Join(t.Context(), tx); moved && !errors.Is(err, m.want) {
+					t.Errorf("%s, by way %d before the transaction: Join again: %v", text, way, err)
+				}
+				check(t, errors.Join(tx.Rollback(), conn.Close()))
+
+				tx, err = pool.BeginTx(t.Context(), nil)
+				check(t, err)
+				scope, first := join(t, tx), uniqueKey(t, "first")
+				lock(t, scope, first)
+				if send(t, tx, text) {
+					refuses(t, scope, m.want, text)
+				}
+				if _, held := scope.Held(first); !held {
+					t.Errorf("%s, by way %d: the lock of before is not held", text, way)
+				}
+				check(t, tx.Commit())
+			}
+			sendings[i%len(sendings)](t, pool, text)
+			alone(t)
+		}
+		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+other+".lockstep_locks") + count(t, db.Admin(), "SELECT COUNT(*) FROM "+other+".lockstep_leases"); n != 0 {
+			t.Errorf("%d keys are in the other database", n)
+		}
+	})
+}
+
+// refuses makes sure that every kind of lock is refused.
+func refuses(tb testing.TB, s *txlock.Scope, want error, why string) {
+	tb.Helper()
+	key := uniqueKey(tb, "refused")
+	for what, call := range map[string]func() error{
+		"Lock":    func() error { _, err := s.Lock(tb.Context(), key); return err },
+		"TryLock": func() error { _, err := s.TryLock(tb.Context(), key); return err },
+		"RLock":   func() error { _, err := s.RLock(tb.Context(), key); return err },
+		"LockAll": func() error { _, err := s.LockAll(tb.Context(), key, hashed.Key(1)); return err },
+		"Version": func() error { _, err := s.Version(tb.Context(), key); return err },
+		"Once":    func() error { _, err := s.Once(tb.Context(), key); return err },
+		"Verify":  func() error { return s.Verify(tb.Context()) },
+	} {
+		if err := call(); !errors.Is(err, want) || !strings.Contains(err.Error(), "don't ") {
+			tb.Errorf("%s after %s: %v", what, why, err)
+		}
+	}
+}
+
+// aloneOn locks a key and acquires a lease from a pool, and makes sure that another has neither.
+func aloneOn(tb testing.TB, pool, another *sql.DB) {
+	tb.Helper()
+	key := uniqueKey(tb, "alone")
+	err := locksqlc.Run(tb.Context(), pool, []txlock.Key{key}, func(*sql.Tx) error {
+		err := locksqlc.TryDo(tb.Context(), another, key, func(context.Context) error { return nil })
+		if !errors.Is(err, txlock.ErrBusy) {
+			tb.Errorf("another holder of a lock: %v", err)
+		}
+		return nil
+	})
+	check(tb, err)
+}
+
+// TestLockTablesUnderAutocommitOff follows the idiom of MySQL's manual in a transaction that
+// holds a lock: LOCK TABLES commits it, and begins another at once.
+func TestLockTablesUnderAutocommitOff(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "locked", "id INT PRIMARY KEY")
+		for _, texts := range [][]string{
+			{"SET autocommit = 0", "LOCK TABLES " + table + " WRITE"},
+			{"SET autocommit = 0; LOCK TABLES " + table + " WRITE"},
+			{"SET @@autocommit = OFF, @a = 1", "DO 1", "ANALYZE TABLE " + table, "SELECT * FROM " + table},
+			{"SET autocommit = 0", "SET autocommit = 1, autocommit = 0", "SELECT * FROM " + table},
+			{"PREPARE s FROM 'SET autocommit = 0'; EXECUTE s", "LOCK TABLES " + table + " READ"},
+		} {
+			for way := range 2 {
+				pool, key := newPool(t, db.AdminConfig(func(cfg *mysql.Config) { cfg.MultiStatements = true }), true), uniqueKey(t, "tables")
+				tx := begin(t, pool)
+				scope := join(t, tx)
+				lock(t, scope, key)
+				for _, text := range texts {
+					var err error
+					if way == 0 {
+						_, err = tx.ExecContext(t.Context(), text)
+					} else if rows, failed := tx.QueryContext(t.Context(), text); failed != nil {
+						err = failed
+					} else {
+						err = rows.Close()
+					}
+					if err != nil && !errors.Is(err, txlock.ErrTxDoomed) {
+						t.Fatal(err)
+					}
+				}
+				wantFree(t, db, key)
+				if _, held := scope.Held(key); held {
+					t.Errorf("%q: Held says that the lock is held", texts)
+				}
+				_, err := scope.Lock(t.Context(), key)
+				for what, err := range map[string]error{"Lock": err, "Verify": scope.Verify(t.Context()), "Commit": tx.Commit()} {
+					if !errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) {
+						t.Errorf("%q: %s: %v", texts, what, err)
+					}
+				}
+				check(t, pool.PingContext(t.Context()))
+			}
+		}
+	})
+}
+
+// TestChainedTransaction switches completion_type in a transaction that holds a lock: COMMIT
+// frees that, and the transaction behind it stays open nowhere.
+func TestChainedTransaction(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, key := newPool(t, db.Config(), true), uniqueKey(t, "chained")
+		table := db.CreateTable(t, "chained", "id INT PRIMARY KEY AUTO_INCREMENT")
+		pool.SetMaxOpenConns(1)
+		for i, end := range []error{nil, errors.New("rolled back")} {
+			err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+				exec(t, tx, "SET completion_type = CHAIN")
+				return end
+			})
+			if !errors.Is(err, end) {
+				t.Errorf("Run: %v, want %v", err, end)
+			}
+			exec(t, pool, "INSERT INTO "+table+" VALUES ()")
+			if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != i+1 {
+				t.Errorf("%d rows of %d are committed: a transaction is left open on the pool", n, i+1)
+			}
+		}
+
+		conn := takeConn(t, pool)
+		exec(t, conn, "BEGIN")
+		exec(t, conn, "SET completion_type = CHAIN")
+		exec(t, conn, "COMMIT")
+		scope, err := txlock.Join(t.Context(), connTx{conn})
+		check(t, err)
+		if _, err := scope.Lock(t.Context(), key); !errors.Is(err, schema.ErrSession) {
+			t.Errorf("a lock behind a chained COMMIT: %v", err)
+		}
+		exec(t, conn, "SET completion_type = NO_CHAIN")
+		lock(t, scope, key)
+		if isFree(t, db, key) {
+			t.Error("the lock of the chained transaction is free")
+		}
+		exec(t, conn, "COMMIT")
+		wantFree(t, db, key)
+	})
+}
+
+// connTx is a transaction that is begun and ended as text.
+type connTx struct{ *sql.Conn }
+
+func (c connTx) Commit() error   { return errors.ErrUnsupported }
+func (c connTx) Rollback() error { return errors.ErrUnsupported }
+
+func managerOf(tb testing.TB, pool *sql.DB) *lease.Manager {
+	tb.Helper()
+	m, err := lease.NewManager(pool)
+	check(tb, err)
+	tb.Cleanup(func() { check(tb, m.Close(context.Background())) })
+	return m
+}

@@ -1,0 +1,127 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// checkEngine returns ErrEngine for a server that doesn't answer its replies to locks and
+// leases as MySQL and MariaDB do.
+func checkEngine(ctx context.Context, db *sql.DB) error {
+	var seesOwnID bool
+	if err := db.QueryRowContext(ctx, "SELECT "+rawsql.SeesOwnID).Scan(&seesOwnID); err != nil {
+		return fmt.Errorf("schema: look at the engine: %w", notUnderstood(err))
+	}
+	if !seesOwnID {
+		return ErrEngine
+	}
+	return nil
+}
+
+// notUnderstood adds ErrEngine to the error of a server that doesn't know what was asked.
+func notUnderstood(err error) error {
+	var server *mysql.MySQLError
+	if errors.As(err, &server) {
+		switch server.Number {
+		case 1064, 1105, 1235, 1305: // ER_PARSE_ERROR, ER_UNKNOWN_ERROR, ER_NOT_SUPPORTED_YET, ER_SP_DOES_NOT_EXIST
+			return fmt.Errorf("%w: %w", ErrEngine, err)
+		}
+	}
+	return err
+}
+
+// checkTransactions returns ErrEngine for a server whose transactions are not those that
+// locks rely on: whether one is open must show in the reply to rawsql.Probe, outside of it and
+// in it, and its snapshot must begin with its first read. The latter takes two connections, and
+// a server where this user may write.
+func checkTransactions(ctx context.Context, db *sql.DB, reader *sql.Conn) error {
+	_, outside := reader.ExecContext(ctx, rawsql.Probe)
+	tx, err := reader.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		return fmt.Errorf("schema: look at transactions: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // nothing was done in it
+	_, inside := tx.ExecContext(ctx, rawsql.Probe)
+	if lost(ctx, outside) || lost(ctx, inside) {
+		return fmt.Errorf("schema: look at transactions: %w", errors.Join(outside, inside))
+	}
+	var refused *mysql.MySQLError
+	if outside != nil || !errors.As(inside, &refused) || refused.Number != 1568 { // ER_CANT_CHANGE_TX_CHARACTERISTICS
+		return fmt.Errorf("%w: SET TRANSACTION is answered by %w outside of a transaction, and by %w in one", ErrEngine, answer(outside), answer(inside))
+	}
+	if db.Stats().MaxOpenConnections == 1 {
+		return nil
+	}
+	return checkSnapshot(ctx, db, tx)
+}
+
+// answer is the error of a statement, or that it had none.
+func answer(err error) error {
+	if err == nil {
+		return errors.New("success")
+	}
+	return err
+}
+
+// snapshotPatience is for how long checkSnapshot waits for a second connection.
+const snapshotPatience = 2 * time.Second
+
+// checkSnapshot returns ErrEngine if a transaction that is open, but has read nothing, doesn't
+// see what another one has committed since. What can't be found out is no problem: that there
+// is no connection left, or that this user may not write now.
+func checkSnapshot(ctx context.Context, db *sql.DB, tx *sql.Tx) error {
+	limited, cancel := context.WithTimeout(ctx, snapshotPatience)
+	defer cancel()
+	writer, err := db.Conn(limited)
+	if err != nil {
+		return ctx.Err()
+	}
+	defer func() {
+		_ = writer.Raw(func(any) error { return driver.ErrBadConn }) // since its limit was changed
+		_ = writer.Close()
+	}()
+	seen, err := snapshotSees(ctx, writer, tx)
+	switch {
+	case lost(ctx, err):
+		return fmt.Errorf("schema: look at snapshots: %w", err)
+	case err == nil && !seen:
+		return fmt.Errorf("%w: the snapshot of a transaction begins with BEGIN, and not with its first read", ErrEngine)
+	}
+	return nil
+}
+
+// snapshotSees inserts a row by the writer, and tells whether the transaction sees it. The name
+// of the row is no valid key.
+func snapshotSees(ctx context.Context, writer *sql.Conn, tx *sql.Tx) (seen bool, err error) {
+	const server, name = "SELECT CONCAT_WS('/', @@hostname, @@port)", "CONCAT(X'FF', 'lockstep:check:', CONNECTION_ID())"
+	var here, there, row string
+	if err := tx.QueryRowContext(ctx, server).Scan(&here); err != nil {
+		return false, err
+	}
+	if err := writer.QueryRowContext(ctx, server).Scan(&there); err != nil || here != there {
+		return true, err // of two servers one may be late
+	}
+	if _, err := writer.ExecContext(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
+		return false, err
+	}
+	if _, err := writer.ExecContext(ctx, "INSERT INTO lockstep_locks (name, token, owner, conn_id, locked_us) VALUES ("+name+", 0, '-', 0, 0)"); err != nil {
+		return false, err
+	}
+	defer func() {
+		_, deleted := writer.ExecContext(context.WithoutCancel(ctx), "DELETE FROM lockstep_locks WHERE name = "+name)
+		err = errors.Join(err, deleted)
+	}()
+	if err := writer.QueryRowContext(ctx, "SELECT "+name).Scan(&row); err != nil {
+		return false, err
+	}
+	err = tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_locks WHERE name = ?", []byte(row)).Scan(&seen)
+	return seen, err
+}

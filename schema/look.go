@@ -1,0 +1,214 @@
+package schema
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// table is what one CREATE TABLE statement of the DDL says.
+type table struct {
+	name    string
+	columns []column
+	primary string
+}
+
+// column is a column as the DDL has it, for example "BIGINT NOT NULL DEFAULT 0", and as the
+// server describes it, "bigint not null".
+type column struct {
+	name, ddl, kind string
+	byDefault       bool // it has a default
+}
+
+var (
+	createTable = regexp.MustCompile(`^CREATE TABLE IF NOT EXISTS (\w+)`)
+	createCol   = regexp.MustCompile(`(?m)^  ([a-z]\w*) +(.*),$`)
+	createKey   = regexp.MustCompile(`PRIMARY KEY \(([^)]+)\)`)
+	collation   = regexp.MustCompile(`^(.*) character set \w+ collate (\w+) not null$`)
+	intWidth    = regexp.MustCompile(`int\(\d+\)`)
+	blanks      = regexp.MustCompile(` +`)
+)
+
+// expected reads the tables from the DDL, so that they are written once.
+func expected() ([]table, error) {
+	statements, err := Statements()
+	if err != nil {
+		return nil, err
+	}
+	var all []table
+	for _, s := range statements {
+		name := createTable.FindStringSubmatch(s)
+		if name == nil {
+			continue
+		}
+		t := table{name: name[1], primary: strings.ReplaceAll(createKey.FindStringSubmatch(s)[1], " ", "")}
+		for _, c := range createCol.FindAllStringSubmatch(s, -1) {
+			ddl := blanks.ReplaceAllString(c[2], " ")
+			kind, _, byDefault := strings.Cut(strings.ToLower(ddl), " default ")
+			kind = collation.ReplaceAllString(kind, "$1 not null collate $2")
+			t.columns = append(t.columns, column{c[1], ddl, kind, byDefault})
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// seen is what the server says about itself, lockstep's tables and its procedures, by name.
+type seen struct {
+	mariaDB    bool
+	tables     map[string]*seenTable
+	procedures map[string]sql.NullString // the bodies, NULL if the user may not see them
+}
+
+type seenTable struct {
+	kind, engine string
+	columns      map[string]seenColumn
+	keys         map[string][]string // columns of each unique key, with the length of a prefix
+	triggers     []string
+}
+
+type seenColumn struct {
+	kind, privileges string
+	byDefault        bool // INSERT may leave it out
+}
+
+// lookAt has one SELECT for each part of a table, with ? for the name. A condition on the
+// name makes the server open this table only, however many the database has. CAST, since
+// UNION doesn't take the different collations of information_schema. No literal is ”, which
+// MariaDB may take for NULL.
+var lookAt = []string{
+	"SELECT 'table', CAST(table_name AS CHAR), CAST(table_type AS CHAR), CAST(COALESCE(engine, 'none') AS CHAR), ' ' FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
+	"SELECT 'column', CAST(table_name AS CHAR), CAST(column_name AS CHAR), CAST(CONCAT(column_type, IF(is_nullable = 'NO', ' not null', ' '), IF(collation_name IS NULL, ' ', CONCAT(' collate ', collation_name))) AS CHAR)," +
+		" CAST(CONCAT(privileges, IF(is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%GENERATED%', ',no default', ' ')) AS CHAR) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ?",
+	"SELECT 'key', CAST(table_name AS CHAR), CAST(index_name AS CHAR), CAST(CONCAT(column_name, IF(sub_part IS NULL, ' ', CONCAT('(', sub_part, ')'))) AS CHAR), CAST(seq_in_index AS CHAR) FROM information_schema.statistics WHERE non_unique = 0 AND table_schema = DATABASE() AND table_name = ?",
+	"SELECT 'trigger', CAST(event_object_table AS CHAR), CAST(trigger_name AS CHAR), ' ', ' ' FROM information_schema.triggers WHERE event_object_schema = DATABASE() AND event_object_table = ?",
+}
+
+// lookBeside has what belongs to no table. The limit counts in place of the session's
+// sql_select_limit.
+const lookBeside = "SELECT 'procedure', ' ', CAST(routine_name AS CHAR), CAST(routine_definition AS CHAR), ' ' FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep%'" +
+	" UNION ALL SELECT 'version', ' ', CAST(VERSION() AS CHAR), ' ', ' ' LIMIT 100000"
+
+// querier is a *sql.DB or a *sql.Conn.
+type querier interface {
+	Queryer
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// look reads all of that by one statement.
+func look(ctx context.Context, db querier, tables []table) (_ *seen, err error) {
+	var parts []string
+	for _, t := range tables {
+		for _, part := range lookAt {
+			parts = append(parts, strings.Replace(part, "?", "'"+t.name+"'", 1))
+		}
+	}
+	rows, err := db.QueryContext(ctx, rawsql.Big(strings.Join(append(parts, lookBeside), " UNION ALL ")))
+	if err != nil {
+		return nil, fmt.Errorf("schema: look at the tables: %w", err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	s := &seen{tables: make(map[string]*seenTable), procedures: make(map[string]sql.NullString)}
+	var read [][5]sql.NullString
+	for rows.Next() {
+		var r [5]sql.NullString
+		if err := rows.Scan(&r[0], &r[1], &r[2], &r[3], &r[4]); err != nil {
+			return nil, fmt.Errorf("schema: look at the tables: %w", err)
+		}
+		read = append(read, r)
+	}
+	slices.SortStableFunc(read, func(a, b [5]sql.NullString) int { return cmp.Compare(a[4].String, b[4].String) }) // the columns of a key
+	for _, r := range read {
+		s.add(r[0].String, strings.ToLower(r[1].String), r[2].String, r[3], r[4].String)
+	}
+	return s, rows.Err()
+}
+
+// add takes one row of look.
+func (s *seen) add(what, table, name string, detail sql.NullString, more string) {
+	t := s.tables[table]
+	if t == nil {
+		t = &seenTable{columns: make(map[string]seenColumn), keys: make(map[string][]string)}
+	}
+	switch what {
+	case "version":
+		s.mariaDB = strings.Contains(name, "MariaDB")
+		return
+	case "procedure":
+		s.procedures[name] = detail
+		return
+	case "table":
+		t.kind, t.engine = name, detail.String
+	case "column":
+		kind := strings.Join(strings.Fields(intWidth.ReplaceAllString(strings.ToLower(detail.String), "int")), " ")
+		t.columns[strings.ToLower(name)] = seenColumn{kind, more, !strings.Contains(more, ",no default")}
+	case "key":
+		t.keys[name] = append(t.keys[name], strings.ToLower(strings.TrimSpace(detail.String)))
+	case "trigger":
+		t.triggers = append(t.triggers, name)
+	}
+	s.tables[table] = t
+}
+
+// compare says what is wrong with a table, or nil.
+func (s *seen) compare(t table) error {
+	found := s.tables[t.name]
+	switch {
+	case found == nil || found.kind == "":
+		return fmt.Errorf("%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", "))
+	case strings.EqualFold(found.kind, "VIEW"):
+		return fmt.Errorf("%w: %s is a view, and a lock through a view is not the lock of its table for everybody: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name)
+	case !strings.EqualFold(found.engine, "InnoDB"):
+		return fmt.Errorf("%w: %s has the engine %s, which has no row locks: ALTER TABLE %s ENGINE = InnoDB", ErrTable, t.name, found.engine, t.name)
+	case len(found.columns) == 0:
+		return fmt.Errorf("%w on %s, whose columns this user may not see: GRANT %s ON %s to it", ErrPrivilege, t.name, strings.Join(needs(t.name), ", "), t.name)
+	}
+	if err := t.compareColumns(found.columns); err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(found.keys)) {
+		if key != "PRIMARY" {
+			return fmt.Errorf("%w: %s has another unique key, %s (%s), by which rows of different keys collide: ALTER TABLE %s DROP INDEX %s", ErrTable, t.name, key, strings.Join(found.keys[key], ","), t.name, key)
+		}
+	}
+	if primary := strings.Join(found.keys["PRIMARY"], ","); primary != t.primary {
+		return fmt.Errorf("%w: the primary key of %s is (%s) and should be (%s): without it a lock would lock its neighbours: ALTER TABLE %s %sADD PRIMARY KEY (%s)",
+			ErrTable, t.name, primary, t.primary, t.name, map[bool]string{true: "DROP PRIMARY KEY, "}[primary != ""], t.primary)
+	}
+	if found.triggers != nil {
+		slices.Sort(found.triggers)
+		return fmt.Errorf("%w: %s has the trigger %s, and a trigger makes the server forget the token that a lock or lease is answered with: DROP TRIGGER, and collect what happened by an observer", ErrTable, t.name, strings.Join(found.triggers, ", "))
+	}
+	return nil
+}
+
+// compareColumns says what is wrong with a column, or nil.
+func (t table) compareColumns(found map[string]seenColumn) error {
+	others := maps.Clone(found)
+	for _, c := range t.columns {
+		got, exists := found[c.name]
+		delete(others, c.name)
+		switch {
+		case !exists:
+			return fmt.Errorf("%w: column %s.%s is missing, or this user may not see it: ALTER TABLE %s ADD %s %s", ErrTable, t.name, c.name, t.name, c.name, c.ddl)
+		case got.kind != c.kind:
+			return fmt.Errorf("%w: column %s.%s is %s and should be %s: ALTER TABLE %s MODIFY %s %s", ErrTable, t.name, c.name, got.kind, c.kind, t.name, c.name, c.ddl)
+		case c.byDefault && !got.byDefault:
+			return fmt.Errorf("%w: column %s.%s has no default: ALTER TABLE %s MODIFY %s %s", ErrTable, t.name, c.name, t.name, c.name, c.ddl)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		if !others[name].byDefault {
+			return fmt.Errorf("%w: column %s.%s is not lockstep's, and has no default, so that no row can be inserted: give it one, or ALTER TABLE %s DROP COLUMN %s", ErrTable, t.name, name, t.name, name)
+		}
+	}
+	return nil
+}
