@@ -21,8 +21,8 @@ var (
 	// write anything.
 	ErrEngine = session.ErrEngine
 	// ErrServer is returned when the server is older than MariaDB 10.6 or MySQL 8.0, and
-	// so doesn't know SKIP LOCKED.
-	ErrServer = errors.New("schema: server too old")
+	// so doesn't know SKIP LOCKED, or doesn't say its version.
+	ErrServer = errors.New("schema: server too old or unknown")
 	// ErrTable is returned when a table is missing, is a view or has triggers, or when its
 	// engine, columns or primary key differ from the DDL.
 	ErrTable = errors.New("schema: wrong table")
@@ -149,8 +149,8 @@ type checking struct {
 // variable shows.
 const readFacts = plainRead + ", VERSION(), CURRENT_USER(), SLEEP(0.01), TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), " + rawsql.SeesOwnID
 
-// server finds one that is known to be too old, and --sysdate-is-now. If the version can't
-// be read, the other checks decide. Before its version, MariaDB 10 may say 5.5.5-.
+// server finds one that is too old or doesn't say how old it is, and --sysdate-is-now. Before
+// its version, MariaDB 10 may say 5.5.5-.
 func (c *checking) server(context.Context) (problem, err error) {
 	var found []error
 	text := c.version
@@ -159,7 +159,9 @@ func (c *checking) server(context.Context) (problem, err error) {
 		product, least = "MariaDB", 10_06
 	}
 	var major, minor int
-	if n, _ := fmt.Sscanf(strings.TrimPrefix(text, "5.5.5-"), "%d.%d", &major, &minor); n == 2 && major*100+minor < least {
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(text, "5.5.5-"), "%d.%d", &major, &minor); n < 2 {
+		return nil, fmt.Errorf("%w: it says that its version is %q, which is none that lockstep can read: set the server's own", ErrServer, text)
+	} else if major*100+minor < least {
 		found = append(found, fmt.Errorf("%w: it is %s %s, and lockstep needs %s %d.%d at least, for SKIP LOCKED: upgrade the server", ErrServer, product, text, product, least/100, least%100))
 	}
 	if c.moved == 0 {

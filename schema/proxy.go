@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/go-sql-driver/mysql"
 )
 
@@ -15,7 +16,7 @@ import (
 // statements of one connection to one session of one server, as they are: a proxy that
 // multiplexes, splits reads, shares or pools sessions, caches or strips comments. Locks don't
 // hold through it, or not all that comes with them.
-var ErrProxy = errors.New("schema: a proxy that locks don't hold through, see docs/proxies.md")
+var ErrProxy = session.ErrProxy
 
 // proxy finds a proxy that does with statements what a lock doesn't survive. It asks for
 // the session and for a number that no server gives twice, outside of a transaction and in
@@ -103,7 +104,7 @@ func checkHints(ctx context.Context, conn *sql.Conn) error {
 	var ignored bool
 	err := conn.QueryRowContext(ctx, "SELECT /*+ SET_VAR(max_execution_time=86400000) */ @@max_execution_time <> 86400000").Scan(&ignored)
 	if err == nil && ignored {
-		return fmt.Errorf("%w: comments are taken out of statements, and with them the limits of waits: switch that off", ErrProxy)
+		return session.ErrComments
 	}
 	return nil
 }

@@ -399,16 +399,20 @@ func TestCheckFindsOldServer(t *testing.T) {
 		"10.6.7-MariaDB":                       "",
 		"5.5.5-10.11.19-MariaDB-deb12-log":     "",
 		"11.8.2-MariaDB":                       "",
-		"of our own":                           "",
-		"99999999999999999999.0-not-a-version": "",
+		"of our own":                           "which is none that lockstep can read",
+		"99999999999999999999.0-not-a-version": "which is none that lockstep can read",
 	} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			err := play(t, played{version: version, numbers: [4]int{1, 2, 3, 4}}.steps())
+			steps := played{version: version, numbers: [4]int{1, 2, 3, 4}}.steps()
+			if strings.Contains(want, "can read") {
+				steps = steps[:10] // nothing else is asked
+			}
+			err := play(t, steps)
 			if want == "" {
 				demand(t, err, nil)
 			} else {
-				demand(t, err, schema.ErrServer, want, "upgrade the server")
+				demand(t, err, schema.ErrServer, want, "the server")
 			}
 		})
 	}

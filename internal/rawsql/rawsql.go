@@ -42,12 +42,13 @@ const Facts = "SELECT VERSION(), CONCAT(CONNECTION_ID()), CONCAT(0 + @@innodb_ro
 
 // Settings is a text of the session's settings that locks rely on, and SettingsBegin how it
 // begins if the reply can be read. Package session has a rule for each. What names the
-// isolation level on one server is a comment on the other.
+// isolation level on one server is a comment on the other; a proxy that takes out comments
+// leaves a text without the level.
 const (
 	Settings = "CONCAT_WS(' ', '" + SettingsBegin + "', CONCAT('sees_own_id=', " + SeesOwnID + "), CONCAT('autocommit=', 0 + @@autocommit)," +
 		" CONCAT('one_charset=', @@character_set_client = @@character_set_connection)," +
 		" CONCAT('completion_type=', @@completion_type), CONCAT('sql_mode=', @@sql_mode)," +
-		" CONCAT('isolation=', /*!80000 @@transaction_isolation *//*M! @@tx_isolation */))"
+		" CONCAT('isolation=' /*!80000 , @@transaction_isolation *//*M! , @@tx_isolation */))"
 	SettingsBegin = "settings:"
 )
 

@@ -20,6 +20,8 @@ var (
 	ErrEngine     = errors.New("schema: unknown engine: the server speaks the protocol of MySQL but doesn't behave as MySQL or MariaDB does; on such engines (TiDB, Vitess, PlanetScale and others) locks lose updates and a lease has several holders at once; connect to MySQL or MariaDB itself")
 	ErrSession    = errors.New("schema: locks don't hold on this session")
 	ErrAutocommit = fmt.Errorf("%w: it has autocommit = 0: remove that from the data source name and from init_connect, and don't SET it; BeginTx and BEGIN begin transactions", ErrSession)
+	ErrProxy      = errors.New("schema: a proxy that locks don't hold through, see docs/proxies.md")
+	ErrComments   = fmt.Errorf("%w: comments are taken out of statements, and with them the limits of waits: switch that off", ErrProxy)
 	ErrCharset    = fmt.Errorf("%w: its character_set_client, character_set_connection and character_set_results don't belong together: remove them, and collation_connection, from the data source name and from init_connect, and don't SET them; charset=utf8mb4 sets all", ErrSession)
 )
 
@@ -29,6 +31,7 @@ type rule struct {
 	right   string // the values that are right
 	list    bool   // it is a list of such values
 	wrong   error  // the error of another value, or nil for one that has the cure
+	none    error  // the error of no value, where that has another cause
 	cure    string
 }
 
@@ -40,7 +43,7 @@ var rules = []rule{
 	{setting: "one_charset", right: "1", wrong: ErrCharset},
 	{setting: "completion_type", right: "NO_CHAIN", cure: "with another, COMMIT and ROLLBACK begin a transaction that nobody ends, or close the connection: " +
 		"remove it from the data source name and from init_connect, and don't SET it"},
-	{setting: "isolation", right: "REPEATABLE-READ READ-COMMITTED READ-UNCOMMITTED SERIALIZABLE", cure: "this version of lockstep doesn't know that level: set one that it knows"},
+	{setting: "isolation", none: ErrComments, right: "REPEATABLE-READ READ-COMMITTED READ-UNCOMMITTED SERIALIZABLE", cure: "this version of lockstep doesn't know that level: set one that it knows"},
 	{setting: "sql_mode", list: true, right: "STRICT_TRANS_TABLES REAL_AS_FLOAT PIPES_AS_CONCAT ANSI_QUOTES IGNORE_SPACE IGNORE_BAD_TABLE_OPTIONS ONLY_FULL_GROUP_BY" +
 		" NO_UNSIGNED_SUBTRACTION NO_DIR_IN_CREATE POSTGRESQL ORACLE MSSQL DB2 MAXDB NO_KEY_OPTIONS NO_TABLE_OPTIONS NO_FIELD_OPTIONS" +
 		" MYSQL323 MYSQL40 ANSI NO_AUTO_VALUE_ON_ZERO NO_BACKSLASH_ESCAPES STRICT_ALL_TABLES NO_ZERO_IN_DATE" +
@@ -116,6 +119,8 @@ func (r rule) judge(value string, told bool) error {
 	switch {
 	case told && wrong < 0:
 		return nil
+	case value == "" && r.none != nil:
+		return r.none
 	case r.wrong != nil:
 		return r.wrong
 	case told:
