@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -43,14 +44,14 @@ func (stub) QueryContext(context.Context, string, []driver.NamedValue) (driver.R
 // facts has the one row that a new connection asks for.
 type facts struct{ read bool }
 
-func (*facts) Columns() []string { return []string{"version", "id", "rollback", "name"} }
+func (*facts) Columns() []string { return make([]string, session.Columns) }
 func (*facts) Close() error      { return nil }
 func (f *facts) Next(dest []driver.Value) error {
 	if f.read {
 		return io.EOF
 	}
 	f.read = true
-	copy(dest, []driver.Value{"10.11.19-MariaDB", int64(7), int64(0), "stub"})
+	copy(dest, session.Reply("10.11.19-MariaDB", "stub"))
 	return nil
 }
 

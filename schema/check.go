@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -59,9 +60,9 @@ var (
 )
 
 // Check looks at the tables and the server of db, and returns all that is wrong, joined
-// into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow,
-// ErrSession, ErrBinlog, ErrMultiPrimary, ErrProcedures and ErrProxy, each with
-// a sentence on the remedy; or ErrEngine alone. Call it as the user who will take locks, since it
+// into one error: ErrServer, ErrTable, ErrPrivilege, ErrCenters, ErrSysdateIsNow, ErrBinlog,
+// ErrMultiPrimary, ErrProcedures and ErrProxy, each with a sentence on the remedy. ErrEngine
+// and ErrSession come alone, since nothing else can be asked then. Call it as the user who will take locks, since it
 // checks the privileges of that user. Triggers are found as a user with the privilege TRIGGER.
 //
 // Check leaves everything as it was. Last of all, unless the pool allows only one connection, it
@@ -96,7 +97,7 @@ func Check(ctx context.Context, db *sql.DB) (err error) {
 	c := &checking{conn: conn, wanted: tables}
 	defer func() { err = errors.Join(err, closed(conn.Close())) }()
 	var found []error
-	for _, check := range []func(context.Context) (problem, err error){c.proxy, c.server, c.tables, c.variables, c.procedures, c.cluster} {
+	for _, check := range []func(context.Context) (problem, err error){c.session, c.proxy, c.server, c.tables, c.binlog, c.procedures, c.cluster} {
 		problem, err := check(ctx)
 		if err != nil {
 			return err
@@ -104,7 +105,7 @@ func Check(ctx context.Context, db *sql.DB) (err error) {
 		found = append(found, problem)
 	}
 	problem := errors.Join(found...)
-	for _, other := range []error{ErrTable, ErrPrivilege, ErrAutocommit, ErrProxy} {
+	for _, other := range []error{ErrTable, ErrPrivilege, ErrProxy} {
 		if errors.Is(problem, other) {
 			return problem // what is asked last would find this again
 		}
@@ -139,7 +140,6 @@ type checking struct {
 
 	version, user string
 	slept, moved  int64
-	seesOwnID     bool
 
 	seen *seen
 }
@@ -147,7 +147,7 @@ type checking struct {
 // readFacts has no @, for which ProxySQL would leave the session with its client. SYSDATE
 // moves on while a statement runs, unless it is an alias of NOW by --sysdate-is-now, which no
 // variable shows.
-const readFacts = plainRead + ", VERSION(), CURRENT_USER(), SLEEP(0.01), TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), " + rawsql.SeesOwnID
+const readFacts = plainRead + ", VERSION(), CURRENT_USER(), SLEEP(0.01), TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))"
 
 // server finds one that is too old or doesn't say how old it is, and --sysdate-is-now. Before
 // its version, MariaDB 10 may say 5.5.5-.
@@ -206,13 +206,15 @@ func checkCenters(ctx context.Context, db Queryer) (problem, err error) {
 	return nil, nil
 }
 
-// variables finds sessions on which no lock would hold, and a binary log of statements. A
-// server that doesn't know the variables of the log has none.
-func (c *checking) variables(ctx context.Context) (problem, err error) {
-	facts, err := session.Ask(ctx, c.conn)
-	if err != nil {
-		return nil, fmt.Errorf("schema: look at the session: %w", err)
-	}
+// session finds a session, or an engine, on which no lock would hold: what else that answers
+// says nothing.
+func (c *checking) session(ctx context.Context) (problem, err error) {
+	facts, err := askSession(ctx, c.conn)
+	return nil, cmp.Or(err, facts.Unfit)
+}
+
+// binlog finds a binary log of statements. A server that doesn't know its variables has none.
+func (c *checking) binlog(ctx context.Context) (problem, err error) {
 	rows, err := c.conn.QueryContext(ctx, `SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')`)
 	if err != nil {
 		return nil, fmt.Errorf("schema: look at the session: %w", err)
@@ -226,11 +228,10 @@ func (c *checking) variables(ctx context.Context) (problem, err error) {
 		}
 		is[name] = value
 	}
-	found := []error{facts.Unfit}
 	if is["log_bin"] == "ON" && is["binlog_format"] == "STATEMENT" {
-		found = append(found, fmt.Errorf("%w: replicas get other tokens than this server: SET GLOBAL binlog_format = 'ROW', and reconnect", ErrBinlog))
+		problem = fmt.Errorf("%w: replicas get other tokens than this server: SET GLOBAL binlog_format = 'ROW', and reconnect", ErrBinlog)
 	}
-	return errors.Join(found...), rows.Err()
+	return problem, rows.Err()
 }
 
 func (c *checking) cluster(ctx context.Context) (problem, err error) {

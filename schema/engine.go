@@ -11,19 +11,25 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // checkEngine returns ErrEngine for a server that doesn't answer its replies to locks and
 // leases as MySQL and MariaDB do.
 func checkEngine(ctx context.Context, db *sql.DB) error {
-	var seesOwnID bool
-	if err := db.QueryRowContext(ctx, "SELECT "+rawsql.SeesOwnID).Scan(&seesOwnID); err != nil {
-		return fmt.Errorf("schema: look at the engine: %w", notUnderstood(err))
+	facts, err := askSession(ctx, db)
+	if err == nil && errors.Is(facts.Unfit, ErrEngine) {
+		err = ErrEngine
 	}
-	if !seesOwnID {
-		return ErrEngine
+	return err
+}
+
+func askSession(ctx context.Context, db Queryer) (session.Facts, error) {
+	facts, err := session.Ask(ctx, db)
+	if err != nil {
+		err = fmt.Errorf("schema: look at the session: %w", notUnderstood(err))
 	}
-	return nil
+	return facts, err
 }
 
 // notUnderstood adds ErrEngine to the error of a server that doesn't know what was asked.

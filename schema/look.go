@@ -64,6 +64,7 @@ func expected() ([]table, error) {
 // seen is what the server says about itself, lockstep's tables and its procedures, by name.
 type seen struct {
 	mariaDB    bool
+	user       string // quoted for GRANT
 	tables     map[string]*seenTable
 	procedures map[string]sql.NullString // the bodies, NULL if the user may not see them
 }
@@ -95,7 +96,7 @@ var lookAt = []string{
 // lookBeside has what belongs to no table. The limit counts in place of the session's
 // sql_select_limit.
 const lookBeside = "SELECT 'procedure', ' ', CAST(routine_name AS CHAR), CAST(routine_definition AS CHAR), ' ' FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name LIKE 'lockstep%'" +
-	" UNION ALL SELECT 'version', ' ', CAST(VERSION() AS CHAR), ' ', ' ' LIMIT 100000"
+	" UNION ALL SELECT 'server', ' ', CAST(VERSION() AS CHAR), CAST(CURRENT_USER() AS CHAR), ' ' LIMIT 100000"
 
 // querier is a *sql.DB or a *sql.Conn.
 type querier interface {
@@ -139,8 +140,8 @@ func (s *seen) add(what, table, name string, detail sql.NullString, more string)
 		t = &seenTable{columns: make(map[string]seenColumn), keys: make(map[string][]string)}
 	}
 	switch what {
-	case "version":
-		s.mariaDB = strings.Contains(name, "MariaDB")
+	case "server":
+		s.mariaDB, s.user = strings.Contains(name, "MariaDB"), quoted(detail.String)
 		return
 	case "procedure":
 		s.procedures[name] = detail
@@ -169,7 +170,7 @@ func (s *seen) compare(t table) error {
 	case !strings.EqualFold(found.engine, "InnoDB"):
 		return fmt.Errorf("%w: %s has the engine %s, which has no row locks: ALTER TABLE %s ENGINE = InnoDB", ErrTable, t.name, found.engine, t.name)
 	case len(found.columns) == 0:
-		return fmt.Errorf("%w on %s, whose columns this user may not see: GRANT %s ON %s to it", ErrPrivilege, t.name, strings.Join(needs(t.name), ", "), t.name)
+		return fmt.Errorf("%w on %s, whose columns this user may not see: GRANT %s ON %s TO %s", ErrPrivilege, t.name, strings.Join(needs(t.name), ", "), t.name, s.user)
 	}
 	if err := t.compareColumns(found.columns); err != nil {
 		return err

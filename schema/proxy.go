@@ -24,13 +24,10 @@ var ErrProxy = session.ErrProxy
 func (c *checking) proxy(ctx context.Context) (problem, err error) {
 	var asked witness
 	readAll := func() error {
-		return asked.ask(ctx, c.conn, readFacts, &c.version, &c.user, &c.slept, &c.moved, &c.seesOwnID)
+		return asked.ask(ctx, c.conn, readFacts, &c.version, &c.user, &c.slept, &c.moved)
 	}
 	if err := readAll(); err != nil {
-		return nil, fmt.Errorf("schema: look at the server: %w", notUnderstood(err))
-	}
-	if !c.seesOwnID {
-		return nil, ErrEngine // what else such an engine answers says nothing
+		return nil, fmt.Errorf("schema: look at the server: %w", err)
 	}
 	if err := asked.inTransaction(ctx, c.conn); lost(ctx, err) {
 		return nil, fmt.Errorf("schema: look for a proxy: %w", err)

@@ -17,13 +17,13 @@ import (
 // versions. Any other is guard.ErrReply, which dooms the transaction: see state.failed.
 
 // insertIDs has, for each statement that answers with an insert id, the ids that are no
-// token. A token is above all of them.
+// token. A token is above all of them; 1, which no server grants, is one of mocks.
 var insertIDs = map[string][]int64{
 	"LockNamed":            {made},
-	"LockCenter":           {0},
+	"LockCenter":           {0, 1},
 	"CompareAndBumpNamed":  {0, made},
-	"CompareAndBumpCenter": {0},
-	"TouchNamed":           {0, 1}, // the token of a row that it has made; 1 is one that mocks grant
+	"CompareAndBumpCenter": {0, 1},
+	"TouchNamed":           {0, 1}, // the token of a row that it has made
 }
 
 // insertID returns the reply of such a statement.

@@ -105,8 +105,11 @@ func words(list string) map[string]bool {
 // judge tells what a text of one or more statements may do to its transaction, by the
 // first words of each.
 func judge(query string) statement {
-	if query == rawsql.ReadCommitted { // before each renewal
+	switch query { // lockstep's own
+	case rawsql.ReadCommitted: // before each renewal
 		return statement{kind: kindUncertain, name: "SET TRANSACTION", leaves: true, sets: true, end: endUnknown}
+	case rawsql.ShortenLockWait, rawsql.RestoreLockWait: // around the row of a new key
+		return statement{kind: kindUncertain, name: "SET", leaves: true, sets: true, end: endUnknown}
 	}
 	first, rest := sqltext.Next(query)
 	s := judgeOne(first)

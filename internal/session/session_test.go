@@ -49,6 +49,11 @@ func TestRead(t *testing.T) {
 			t.Errorf("%q in place of %q: %v, %v", c.to, c.from, f.Unfit, err)
 		}
 	}
+	for _, version := range []string{"", "of our own"} {
+		if f, err := session.Read(reply(version)); err == nil {
+			t.Errorf("%+v of the version %q", f, version)
+		}
+	}
 	if err := session.Elsewhere("host/3306/other", "host/3306/shop"); !errors.Is(err, session.ErrSession) {
 		t.Error(err)
 	}

@@ -24,7 +24,7 @@ func leaseKinds() []kind {
 		{name: "lease shared", every: often, burst: 3, run: leaseShared},
 		{name: "semaphore", every: often, burst: 3, run: permit},
 		{name: "lease, Fair", every: seldom, burst: 3, run: fair},
-		{name: "AcquireTx", every: often, burst: 2, run: acquiredTx, expected: []error{txlock.ErrBusy}},
+		{name: "AcquireTx", every: often, burst: 2, run: acquiredTx, expected: []error{txlock.ErrBusy, lease.ErrNoConnection}},
 		{name: "AcquireAll", every: often, burst: 2, run: acquiredAll},
 		{name: "HoldAtLeast", every: often, burst: 1, run: heldAtLeast},
 		{name: "Ask", every: seldom, burst: 1, run: asked},
