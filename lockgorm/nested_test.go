@@ -2,6 +2,7 @@ package lockgorm_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"gorm.io/gorm"
@@ -162,5 +163,37 @@ func TestRefusalKeepsSavepoints(t *testing.T) {
 		if e.count(t, "Note", "n = 1001") != 0 || e.count(t, "Note", "n = 1002") != 1 {
 			t.Error("the nested block was not undone, or the outer one was")
 		}
+	})
+}
+
+// TestWaitForItself writes by the outer db inside of Transaction, and begins another one:
+// both would wait for the transaction in which they are called.
+func TestWaitForItself(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db := e.open(t)
+		noError(t, db.Use(lockgorm.New()))
+		id := newID()
+		noError(t, db.Create(&Order{ID: id}).Error)
+		write := func(db *gorm.DB) error { return db.Model(&Order{ID: id}).Update("n", 1).Error }
+		for what, call := range map[string]func() error{
+			"a write":     func() error { return write(db) },
+			"Transaction": func() error { return lockgorm.Transaction(db, orders.Keys(id), write) },
+			"nil keys":    func() error { return lockgorm.Transaction(db, nil, write) },
+		} {
+			for by, keys := range map[string][]txlock.Key{"keys": orders.Keys(id), "the plugin": nil} {
+				if keys == nil && !e.guarded {
+					continue // the plugin's locks aren't known when they end
+				}
+				err := lockgorm.Transaction(db, keys, func(tx *gorm.DB) error {
+					noError(t, write(tx))
+					return call()
+				})
+				var held *txlock.HeldError
+				if wantError(t, what, err, txlock.ErrWaitTimeout); !errors.As(err, &held) || !held.Here || !strings.Contains(err.Error(), "would wait for itself") {
+					t.Errorf("%s, locked by %s: %v", what, by, err)
+				}
+			}
+		}
+		noError(t, write(db))
 	})
 }

@@ -204,6 +204,9 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 		if err != nil {
 			return err
 		}
+		if outermost {
+			defer inner.Runs(scope)()
+		}
 		if committed, err = do(scope, tx, outermost); err != nil || committed {
 			return err
 		}

@@ -89,6 +89,7 @@ func do(ctx context.Context, name string, db *sql.DB, key txlock.Key, fn func(ct
 	if err != nil {
 		return err
 	}
+	defer inner.Runs(scope)()
 	if err := inner.OnePrimary(ctx, scope); err != nil {
 		if errors.Is(err, schema.ErrMultiPrimary) {
 			err = fmt.Errorf("use a lease: %w", err)

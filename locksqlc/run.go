@@ -137,6 +137,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 	if err != nil {
 		return err
 	}
+	defer inner.Runs(scope)()
 	committed, err := body(scope, tx)
 	if err != nil {
 		return err

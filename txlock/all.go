@@ -125,6 +125,9 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 		most = 1
 	}
 	end, asked := time.Now().Add(atMost), s.asked(ctx, false, keys...)
+	if err := s.ownWait(false, keys...); err != nil {
+		return s.refused(ctx, asked, s.failed(fmt.Sprintf("lock all %d keys", len(keys)), err), keys...)
+	}
 	slow := s.slowly(ctx, true, keys...)
 	snapshot := s.mayHaveSnapshot()
 	given := make([]hold, 0, len(keys))
@@ -140,7 +143,7 @@ func (s *state) acquireAll(ctx context.Context, keys []Key, atMost time.Duration
 		holds, err := take(ctx, part, left, &snapshot)
 		if err != nil {
 			asked.held = slow.End()
-			return s.refused(ctx, asked, s.named(ctx, err, unmarked(part)...), keys...)
+			return s.refused(ctx, asked, s.named(ctx, err, part...), keys...)
 		}
 		given = append(given, holds...)
 	}

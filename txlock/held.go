@@ -23,11 +23,15 @@ type HeldError struct {
 	Note    string    // what the owner of a lease tells of itself, by lease.WithNote
 	Session uint64    // CONNECTION_ID() of the holder's transaction, for KILL; 0 for a lease
 	Since   time.Time // when it was granted, by the server's clock; zero if that isn't known
+	Here    bool      // the transaction is one of this program
 }
 
 // Error returns for example `owner "web-3/4711" had it since 2026-05-04T03:02:01.000Z in
 // session 42`.
 func (e *HeldError) Error() string {
+	if e.Owner == "" && e.Here {
+		return fmt.Sprintf("an open transaction of this program, in session %d, has it", e.Session)
+	}
 	if e.Owner == "" {
 		return fmt.Sprintf("an open transaction of session %d has its row locked", e.Session)
 	}
@@ -42,6 +46,9 @@ func (e *HeldError) Error() string {
 	}
 	if e.Session > 0 {
 		text += fmt.Sprintf(" in session %d", e.Session)
+	}
+	if e.Here {
+		text += ", of this program"
 	}
 	return text
 }
@@ -106,12 +113,25 @@ func (s *state) slowly(ctx context.Context, waits bool, keys ...Key) *look.Later
 	return look.After(ctx, s.slow, func(ctx context.Context) []*HeldError { return s.holders(ctx, wanted) })
 }
 
-// named adds to the error of a refusal who holds one of the keys, if NameHolders asks for it.
+// named adds to the error of a refusal who holds one of the keys, if it is a transaction of
+// this program or NameHolders asks for it.
 func (s *state) named(ctx context.Context, err error, keys ...Key) error {
-	if s.looks == nil || !errors.Is(err, ErrBusy) && !errors.Is(err, ErrWaitTimeout) {
+	if !errors.Is(err, ErrBusy) && !errors.Is(err, ErrWaitTimeout) {
 		return err
 	}
-	held := s.holders(ctx, keys)
+	var held []*HeldError
+	if s.looks != nil {
+		held = s.holders(ctx, unmarked(keys))
+	}
+	for _, key := range keys {
+		switch other := s.inTheWay(key, false); {
+		case other == nil:
+		case len(held) == 0:
+			held = append(held, other.holds(key))
+		case held[0].Session == other.server.Session:
+			held[0].Here = true
+		}
+	}
 	switch {
 	case len(held) == 0:
 		return err // without a name, but with what was answered

@@ -11,6 +11,7 @@ func init() {
 		Guarded:        guarded,
 		Include:        include,
 		OnePrimary:     onePrimary,
+		Runs:           runs,
 		Confirm:        confirm,
 		Final:          final,
 		Commit:         commit,

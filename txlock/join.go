@@ -127,7 +127,10 @@ func (j *joined) Committed() {
 }
 
 // Ended is called by the guarded connection when the transaction ends.
-func (j *joined) Ended(why error) { j.state.ended(why) }
+func (j *joined) Ended(why error) {
+	j.state.leave()
+	j.state.ended(why)
+}
 
 // openBy tells from the reply to rawsql.Probe whether a transaction is open. In a *sql.Tx of
 // a plain pool it also looks at the flag of a success.

@@ -118,12 +118,17 @@ func (s *Scope) lock(ctx context.Context, key Key, q request) (Grant, error) {
 		return old.grant, nil
 	}
 	asked := s.asked(ctx, false, marked)
+	if !q.try {
+		if err := s.ownWait(false, marked); err != nil {
+			return Grant{}, s.refused(ctx, asked, s.failure(q.verb, key, err), marked)
+		}
+	}
 	slow := s.slowly(ctx, !q.try, key)
 	h, err := s.newAttempt(ctx, r, q, old, s.mayHaveSnapshot()).run(ctx, key)
 	asked.held = slow.End()
 	if err != nil {
 		if !q.oneOf {
-			err = s.named(ctx, err, key)
+			err = s.named(ctx, err, marked)
 		}
 		return Grant{}, s.refused(ctx, asked, err, marked)
 	}

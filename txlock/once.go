@@ -124,7 +124,10 @@ func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first
 	}
 	s.asked(ctx, true, key)
 	asked := time.Now()
-	if first, err = s.askOnce(ctx, key, call); err != nil {
+	if err = s.ownWait(true, key); err == nil {
+		first, err = s.askOnce(ctx, key, call)
+	}
+	if err != nil {
 		err = s.failure(verb, key, err)
 	}
 	s.answered(ctx, key, first, asked, err)
@@ -132,6 +135,7 @@ func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first
 		return false, err
 	}
 	s.first(key.name, keptOnce{keep: call.keep, since: asked})
+	s.settle(key, true)
 	if s.book != nil {
 		s.book.Hold()
 	}

@@ -33,6 +33,7 @@ type state struct {
 
 	sending sync.Mutex // held while a lock is taken, which may be several statements
 	told    bool       // under it: that another transaction was the first of a key of Once
+	runner  string     // the goroutine that runs a function in the transaction, or ""
 	unknown error      // under it: of a reply that isn't known, after which nothing is known
 
 	mu          sync.Mutex // for the fields below
@@ -41,7 +42,8 @@ type state struct {
 	onlyGuarded bool              // OnlyGuarded
 	seen        map[record]uint64 // what Version has read last
 	onces       map[string]keptOnce
-	last        Key // asked for, where somebody watches
+	spots       []spot // under inProgram.mu
+	last        Key    // asked for, where somebody watches
 }
 
 // hold is a lock that was given, and the stamp of the book for it.
@@ -146,6 +148,7 @@ func (s *state) keep(ctx context.Context, r record, h hold, asked asked) {
 	s.held[r] = h
 	first := len(s.held) == 1
 	s.mu.Unlock()
+	s.settle(h.grant.key, false)
 	if first && s.book != nil {
 		s.book.Hold()
 	}

@@ -30,6 +30,11 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// and returns schema.ErrMultiPrimary or what the server says; the transaction goes on.
 	OnePrimary func(ctx context.Context, scope Scope) error
 
+	// Runs notes that this goroutine runs a function in the transaction, inside of which a
+	// wait for what it holds could not end. The function that it returns is to be called
+	// when the transaction is over.
+	Runs func(scope Scope) (ended func())
+
 	// Confirm is what Run and Transaction ask before they commit: on a plain pool it is
 	// Verify, on a guarded one nothing, since Commit itself sees to it. If a half of the
 	// time of a key of Once is over, it lets that begin anew.

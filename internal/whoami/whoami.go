@@ -1,8 +1,11 @@
-// Package whoami names this process, for people who look: nothing depends on the name.
+// Package whoami names this process, for people who look: nothing depends on the name. And it
+// tells goroutines apart.
 package whoami
 
 import (
+	"bytes"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 )
@@ -16,4 +19,11 @@ func Process(between string) string {
 		host = "unknown"
 	}
 	return strings.ToValidUTF8(host[:min(len(host), 64)], "") + between + strconv.Itoa(os.Getpid())
+}
+
+// Goroutine returns the number of the calling goroutine, as a stack trace has it: "goroutine
+// 4711 [running]". It takes a microsecond.
+func Goroutine() string {
+	var trace [64]byte
+	return string(bytes.Fields(trace[:runtime.Stack(trace[:], false)])[1])
 }

@@ -237,6 +237,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 		return err
 	}
 	*last = scope
+	defer inner.Runs(scope)()
 	if err := fn(ctx, tx, c.tick.at); err != nil {
 		return inner.Final(ctx, scope, err)
 	}
