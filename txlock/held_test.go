@@ -90,11 +90,12 @@ func (n naming) begin(t *testing.T) *session {
 	return s
 }
 
-// till holds a key that was committed before, under a label.
+// till holds a key that was committed before, under a label, on a plain pool: of a guarded one
+// this program would know it without a look.
 func till(t *testing.T, db *testdb.DB, key txlock.Key) *session {
 	t.Helper()
 	committed(t, db, key)
-	s := begin(t, impatient(t, db, true), nil)
+	s := begin(t, impatient(t, db, false), nil)
 	if _, err := s.Lock(txlock.WithLabel(t.Context(), "till 7"), key); err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +262,7 @@ func TestNobodyIsNamed(t *testing.T) {
 			t.Parallel()
 			key := named()
 			committed(t, db, key)
-			reader := begin(t, impatient(t, db, true), nil)
+			reader := begin(t, impatient(t, db, false), nil)
 			wants(t, "RLock", second(reader.RLock(t.Context(), key)), nil)
 			looks, _ := looksOn(t, db, nil)
 			refused(t, db, looks, key)
