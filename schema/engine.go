@@ -27,21 +27,9 @@ func checkEngine(ctx context.Context, db *sql.DB) error {
 func askSession(ctx context.Context, db Queryer) (session.Facts, error) {
 	facts, err := session.Ask(ctx, db)
 	if err != nil {
-		err = fmt.Errorf("schema: look at the session: %w", notUnderstood(err))
+		err = fmt.Errorf("schema: look at the session: %w", err)
 	}
 	return facts, err
-}
-
-// notUnderstood adds ErrEngine to the error of a server that doesn't know what was asked.
-func notUnderstood(err error) error {
-	var server *mysql.MySQLError
-	if errors.As(err, &server) {
-		switch server.Number {
-		case 1064, 1105, 1235, 1305: // ER_PARSE_ERROR, ER_UNKNOWN_ERROR, ER_NOT_SUPPORTED_YET, ER_SP_DOES_NOT_EXIST
-			return fmt.Errorf("%w: %w", ErrEngine, err)
-		}
-	}
-	return err
 }
 
 // checkTransactions returns ErrEngine for a server whose transactions are not those that

@@ -130,6 +130,7 @@ func look(ctx context.Context, db querier, tables []table) (_ *seen, err error) 
 	for _, r := range read {
 		s.add(r[0].String, strings.ToLower(r[1].String), r[2].String, r[3], r[4].String)
 	}
+	maps.DeleteFunc(s.tables, func(_ string, t *seenTable) bool { return t.kind == "" }) // one that was made meanwhile
 	return s, rows.Err()
 }
 
@@ -163,7 +164,7 @@ func (s *seen) add(what, table, name string, detail sql.NullString, more string)
 func (s *seen) compare(t table) error {
 	found := s.tables[t.name]
 	switch {
-	case found == nil || found.kind == "":
+	case found == nil:
 		return fmt.Errorf("%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", "))
 	case strings.EqualFold(found.kind, "VIEW"):
 		return fmt.Errorf("%w: %s is a view, and a lock through a view is not the lock of its table for everybody: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name)

@@ -2,6 +2,7 @@ package txlock
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 
@@ -17,7 +18,7 @@ func confirm(ctx context.Context, s *Scope) error {
 	if s.book != nil {
 		return nil
 	}
-	return final(ctx, s, s.Verify(ctx))
+	return final(ctx, s, s.ofItself(s.Verify(ctx)))
 }
 
 // compareAndBump is inside.Lock.CompareAndBump.
@@ -39,6 +40,9 @@ func commit(ctx context.Context, s *Scope) error {
 
 // ofCommit is inside.Lock.Outcome.
 func ofCommit(s *Scope, err error) error {
+	if itself := s.ofItself(err); itself != err { //nolint:errorlint // not wrapped
+		return itself
+	}
 	if s.book != nil { // the guarded connection has judged it
 		return err
 	}
@@ -50,6 +54,9 @@ func ofCommit(s *Scope, err error) error {
 // mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement
 // that was running, nor of those before it.
 func final(ctx context.Context, s *Scope, err error) error {
+	if s.over() {
+		return s.byItself(err)
+	}
 	if s.book != nil && fault.LostConnection(err) && !errors.Is(err, ErrTxDoomed) && !errors.Is(err, ErrUnknownOutcome) {
 		err = errors.Join(s.book.Err(), err) // a statement of the program has lost it
 	}
@@ -66,6 +73,29 @@ func final(ctx context.Context, s *Scope, err error) error {
 		return fmt.Errorf("%w: it was %w, or may have been: it is not started again: %w", ErrTxDoomed, fault.ErrCommitted, err)
 	}
 	return err
+}
+
+// over tells whether the transaction is known to be committed.
+func (s *state) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.committed
+}
+
+// ofItself says of the error of a transaction that its function has ended it itself, where
+// that is the cause.
+func (s *state) ofItself(err error) error {
+	if errors.Is(err, sql.ErrTxDone) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return s.byItself(err)
+	}
+	return err
+}
+
+func (s *state) byItself(err error) error {
+	if s.over() {
+		return fmt.Errorf("the transaction was %w, by its own function, and what that did stays: leave Commit to who has called it: %w", fault.ErrCommitted, err)
+	}
+	return fmt.Errorf("the transaction was ended by its own function, which has called Commit or Rollback: leave both to who has called it: %w", err)
 }
 
 // mayHaveCommitted looks for what a transaction of a plain pool has left that a statement of

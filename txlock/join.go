@@ -121,6 +121,7 @@ func newJoined(tx Tx, book *guard.Tx, server guard.Server) *joined {
 func (j *joined) Committed() {
 	j.state.mu.Lock()
 	defer j.state.mu.Unlock()
+	j.state.committed = true
 	for r := range j.state.held {
 		known.add(j.state.server.Name, r)
 	}

@@ -41,6 +41,9 @@ func (s *state) settle(key Key, once bool) {
 	p := spotOf(s, key, once)
 	inProgram.mu.Lock()
 	defer inProgram.mu.Unlock()
+	if s.spots == nil {
+		s.spots = s.oneSpot[:0]
+	}
 	if inProgram.by[p] != s {
 		inProgram.by[p], s.spots = s, append(s.spots, p)
 	}

@@ -40,10 +40,12 @@ type state struct {
 	held        map[record]hold
 	fresh       bool              // NothingRead, good for the next lock
 	onlyGuarded bool              // OnlyGuarded
+	committed   bool              // on a guarded pool, with success
 	seen        map[record]uint64 // what Version has read last
 	onces       map[string]keptOnce
-	spots       []spot // under inProgram.mu
-	last        Key    // asked for, where somebody watches
+	spots       []spot  // under inProgram.mu
+	oneSpot     [1]spot // for it, without an allocation
+	last        Key     // asked for, where somebody watches
 }
 
 // hold is a lock that was given, and the stamp of the book for it.

@@ -141,7 +141,7 @@ func (c *connector) Close() error {
 func introduce(ctx context.Context, base driver.Conn) (session.Facts, error) {
 	row, err := readRow(ctx, base, rawsql.Facts, session.Columns)
 	if err != nil {
-		return session.Facts{}, err
+		return session.Facts{}, session.NotUnderstood(err)
 	}
 	return session.Read([session.Columns]string(row))
 }

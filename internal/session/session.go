@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -148,6 +150,18 @@ func Elsewhere(name, had string) error {
 	return fmt.Errorf("%w: it has chosen another database, it is at %s and was opened at %s: don't USE another, name its tables by database.table, or open a pool for it", ErrSession, name, had)
 }
 
+// NotUnderstood adds ErrEngine to the error of a server that doesn't know what rawsql.Facts asks.
+func NotUnderstood(err error) error {
+	var server *mysql.MySQLError
+	if errors.As(err, &server) {
+		switch server.Number {
+		case 1064, 1105, 1235, 1305: // ER_PARSE_ERROR, ER_UNKNOWN_ERROR, ER_NOT_SUPPORTED_YET, ER_SP_DOES_NOT_EXIST
+			return fmt.Errorf("%w: %w", ErrEngine, err)
+		}
+	}
+	return err
+}
+
 // Queryer is a pool, a connection or a transaction.
 type Queryer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
@@ -161,7 +175,7 @@ func Ask(ctx context.Context, db Queryer) (Facts, error) {
 		into[i] = &row[i]
 	}
 	if err := db.QueryRowContext(ctx, rawsql.Facts).Scan(into...); err != nil {
-		return Facts{}, err
+		return Facts{}, NotUnderstood(err)
 	}
 	return Read(row)
 }

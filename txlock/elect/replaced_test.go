@@ -158,12 +158,12 @@ func TestSixthOnServers(t *testing.T) {
 		if !slices.Contains(five, first) {
 			t.Error("one leads without a seat")
 		}
-		at := time.Now()
+		at, delays := time.Now(), testdb.Delays(t)
 		for _, m := range five {
 			m.die()
 		}
 		next := <-leads
-		is(t, "replaced", time.Since(at), 0, ttl+lookMost+slack)
+		is(t, "replaced", time.Since(at), 0, ttl+lookMost+slack+delays())
 		if slices.Contains(five, next) {
 			t.Error("one leads that is dead")
 		}
@@ -198,7 +198,7 @@ func TestStoppedBeforeCommit(t *testing.T) {
 			}
 		})
 		token := <-guards
-		at := time.Now()
+		at, delays := time.Now(), testdb.Delays(t)
 		leads := make(chan uint64, 1)
 		newMortal(t, db, key, "next", guarded, ttl, func(*mortal) elect.Func {
 			return func(ctx context.Context, term *elect.Term) error {
@@ -213,7 +213,7 @@ func TestStoppedBeforeCommit(t *testing.T) {
 		if err := <-committed; err == nil {
 			t.Error("its COMMIT has succeeded after its term")
 		}
-		is(t, "replaced", took, ttl/2, ttl+3500*time.Millisecond)
+		is(t, "replaced", took, ttl/2, ttl+3500*time.Millisecond+delays())
 		t.Logf("replaced after %v", took)
 		if next <= token {
 			t.Errorf("term %d after %d", next, token)

@@ -18,9 +18,11 @@ const (
 	// turnSilence is after how many seconds the server ends the session of a turn that
 	// sends nothing: its process is stopped, or its host is gone.
 	turnSilence = 2
-	// turnPatience bounds other waits than that for the place: for a connection, and for
-	// the KILL of a session that has given up.
+	// turnPatience bounds other waits than that for the place: for a connection of a pool
+	// that is used up, and for the KILL of a session that has given up.
 	turnPatience = time.Second
+	// slowTurn bounds those for the server: one that is slow doesn't cost the place.
+	slowTurn = 15 * time.Second
 )
 
 // turn is a place in the server's queue for a key: a transaction, on a connection of its
@@ -76,9 +78,13 @@ func filled(text string) []byte {
 	return append([]byte(text), bytes.Repeat([]byte(" "), max(0, size-len(text)))...)
 }
 
-// openTurn begins the transaction. It waits for a connection for turnPatience at most.
+// openTurn begins the transaction.
 func (s *Store) openTurn(ctx context.Context) (t *turn, err error) {
-	limited, cancel := context.WithTimeout(ctx, turnPatience)
+	patience := slowTurn
+	if s.Full() {
+		patience = turnPatience
+	}
+	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	t = new(turn)
 	if t.conn, err = s.pool.Conn(limited); err != nil {
