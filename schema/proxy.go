@@ -8,8 +8,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dca00107/lockstep/internal/session"
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // ErrProxy is returned when something between the program and the server doesn't take the

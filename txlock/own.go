@@ -96,7 +96,7 @@ func (w waitForItself) Error() string {
 	return w.held.Error() + ": this call is made inside of that transaction and would wait for itself: use its tx, not the pool"
 }
 
-func (w waitForItself) Is(target error) bool { return target == ErrWaitTimeout } //nolint:errorlint // as errors.Is calls it
+func (w waitForItself) Is(target error) bool { return target == ErrWaitTimeout }
 func (w waitForItself) Unwrap() error        { return w.held }
 
 // holds says that the transaction holds a key.

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"fmt"
@@ -46,11 +47,8 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 		c.tx.finish(true)
 		return &reply{}, nil
 	}
-	if why := c.mayCommit(); why != nil {
+	if why := cmp.Or(c.mayCommit(), ctx.Err()); why != nil {
 		return nil, why
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
 	}
 	c.tx.finish(true) // before the server frees the locks
 	sent := c.committing()
