@@ -6,23 +6,16 @@ import (
 	"go/types"
 	"slices"
 	"strings"
-
-	"golang.org/x/tools/go/analysis"
 )
 
 // Dropped finds results of lockstep's calls that nobody looks at.
-var Dropped = &analysis.Analyzer{
-	Name: "dropped",
-	Doc:  "find dropped errors, grants and leases of lockstep's calls",
-	URL:  url + "dropped",
-	Run:  runDropped,
-}
+var Dropped = check("dropped", "find dropped errors, grants and leases of lockstep's calls", runDropped)
 
 // What goes on without its lock where the error is not looked at, also by _ =.
 var locking = strings.Fields(`Lock TryLock RLock TryRLock LockAll RLockAll LockAny CompareAndBump Guard Verify
 	Acquire AcquireShared AcquireAll AcquireTx AssertLocked AssertRLocked Join JoinConn`)
 
-func runDropped(pass *analysis.Pass) (any, error) {
+func runDropped(pass *source) {
 	for _, file := range programs(pass) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
@@ -45,11 +38,10 @@ func runDropped(pass *analysis.Pass) (any, error) {
 			checkHandle(pass, stmt, list[i+1:])
 		}
 	})
-	return nil, nil
 }
 
 // resultsOf returns the results of a call of lockstep.
-func resultsOf(pass *analysis.Pass, call *ast.CallExpr) (name string, results *types.Tuple) {
+func resultsOf(pass *source, call *ast.CallExpr) (name string, results *types.Tuple) {
 	fn := calleeOf(pass, call)
 	if fn == nil || !ours(fn.Pkg()) {
 		return "", nil
@@ -57,7 +49,7 @@ func resultsOf(pass *analysis.Pass, call *ast.CallExpr) (name string, results *t
 	return fn.Name(), fn.Signature().Results()
 }
 
-func checkStatement(pass *analysis.Pass, call *ast.CallExpr, deferred bool) {
+func checkStatement(pass *source, call *ast.CallExpr, deferred bool) {
 	name, results := resultsOf(pass, call)
 	if results.Len() == 0 || !isError(results.At(results.Len()-1).Type()) {
 		return
@@ -79,7 +71,7 @@ func consequence(name string) string {
 }
 
 // checkBlank finds _ in the place of what tells whether the lock is held.
-func checkBlank(pass *analysis.Pass, assign *ast.AssignStmt) {
+func checkBlank(pass *source, assign *ast.AssignStmt) {
 	if len(assign.Rhs) != 1 {
 		return
 	}
@@ -99,7 +91,7 @@ func checkBlank(pass *analysis.Pass, assign *ast.AssignStmt) {
 
 // checkHandle finds a lease that was acquired for sure, and that nobody can release, and
 // work that is done again, since nobody looks at what Once says.
-func checkHandle(pass *analysis.Pass, stmt ast.Stmt, rest []ast.Stmt) {
+func checkHandle(pass *source, stmt ast.Stmt, rest []ast.Stmt) {
 	test, _ := stmt.(*ast.IfStmt)
 	if test != nil {
 		stmt = test.Init
@@ -125,7 +117,7 @@ func checkHandle(pass *analysis.Pass, stmt ast.Stmt, rest []ast.Stmt) {
 }
 
 // isFailure tells whether a condition is err != nil. Who expects an error looks for others.
-func isFailure(pass *analysis.Pass, cond, err ast.Expr) bool {
+func isFailure(pass *source, cond, err ast.Expr) bool {
 	c, ok := ast.Unparen(cond).(*ast.BinaryExpr)
 	return ok && c.Op == token.NEQ && isError(pass.TypesInfo.TypeOf(c.X)) && pathOf(pass, c.X).same(pathOf(pass, err))
 }
@@ -144,7 +136,7 @@ func isBlank(e ast.Expr) bool {
 }
 
 // acquires tells whether a call gives a handle that is to be released.
-func acquires(pass *analysis.Pass, call *ast.CallExpr) bool {
+func acquires(pass *source, call *ast.CallExpr) bool {
 	name, results := resultsOf(pass, call)
 	if results.Len() != 2 || name == "AcquireTx" { // ends with its transaction's rollback
 		return false

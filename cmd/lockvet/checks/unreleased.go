@@ -7,21 +7,14 @@ import (
 	"slices"
 	"strconv"
 
-	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/passes/ctrlflow"
 	"golang.org/x/tools/go/cfg"
 )
 
 // Unreleased finds leases that a path of a function forgets.
-var Unreleased = &analysis.Analyzer{
-	Name:     "unreleased",
-	Doc:      "find leases without Release, and claims without Finish, on a path to a return",
-	URL:      url + "unreleased",
-	Requires: []*analysis.Analyzer{ctrlflow.Analyzer},
-	Run:      runUnreleased,
-}
+var Unreleased = check("unreleased", "find leases without Release, and claims without Finish, on a path to a return", runUnreleased, ctrlflow.Analyzer)
 
-func runUnreleased(pass *analysis.Pass) (any, error) {
+func runUnreleased(pass *source) {
 	cfgs := pass.ResultOf[ctrlflow.Analyzer].(*ctrlflow.CFGs)
 	for _, file := range programs(pass) {
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -39,11 +32,10 @@ func runUnreleased(pass *analysis.Pass) (any, error) {
 			return true
 		})
 	}
-	return nil, nil
 }
 
 // closes tells whether a function closes a manager, which releases its leases.
-func closes(pass *analysis.Pass, fn ast.Node) (closes bool) {
+func closes(pass *source, fn ast.Node) (closes bool) {
 	ast.Inspect(fn, func(n ast.Node) bool {
 		if selector, ok := n.(*ast.SelectorExpr); ok && selector.Sel.Name == "Close" {
 			of := typeName(pass.TypesInfo.TypeOf(selector.X))
@@ -55,7 +47,7 @@ func closes(pass *analysis.Pass, fn ast.Node) (closes bool) {
 }
 
 // closesAround does so for the function in which a node stands.
-func closesAround(pass *analysis.Pass, node ast.Node) (found bool) {
+func closesAround(pass *source, node ast.Node) (found bool) {
 	for _, file := range pass.Files {
 		for _, decl := range file.Decls {
 			found = found || decl.Pos() <= node.Pos() && node.End() <= decl.End() && closes(pass, decl)
@@ -66,7 +58,7 @@ func closesAround(pass *analysis.Pass, node ast.Node) (found bool) {
 
 // A handle is a variable with a lease or claim, and the error beside it.
 type handle struct {
-	pass    *analysis.Pass
+	pass    *source
 	v, err  types.Object
 	results *ast.FieldList
 	seen    map[visit]bool
@@ -77,7 +69,7 @@ type visit struct {
 	tells bool // whether err is still the error of the acquisition
 }
 
-func checkPaths(pass *analysis.Pass, fn ast.Node, g *cfg.CFG) {
+func checkPaths(pass *source, fn ast.Node, g *cfg.CFG) {
 	if g == nil { // where functions have none, in package runtime
 		return
 	}
@@ -101,7 +93,7 @@ func checkPaths(pass *analysis.Pass, fn ast.Node, g *cfg.CFG) {
 }
 
 // acquiredBy returns the handle of an assignment to a variable of a function.
-func acquiredBy(pass *analysis.Pass, fn, node ast.Node) *handle {
+func acquiredBy(pass *source, fn, node ast.Node) *handle {
 	assign, ok := node.(*ast.AssignStmt)
 	if !ok || len(assign.Rhs) != 1 || len(assign.Lhs) != 2 || isBlank(assign.Lhs[0]) {
 		return nil
@@ -110,11 +102,11 @@ func acquiredBy(pass *analysis.Pass, fn, node ast.Node) *handle {
 	if !ok || !acquires(pass, call) {
 		return nil
 	}
-	v := pathOf(pass, assign.Lhs[0])
+	v := target(pass, assign.Lhs[0])
 	if !v.variable() || !within(fn, v.root) {
 		return nil // a field, or of a function around this one
 	}
-	return &handle{pass: pass, v: v.root, err: pathOf(pass, assign.Lhs[1]).root, results: typeOf(fn).Results, seen: map[visit]bool{}}
+	return &handle{pass: pass, v: v.root, err: target(pass, assign.Lhs[1]).root, results: typeOf(fn).Results, seen: map[visit]bool{}}
 }
 
 func typeOf(fn ast.Node) *ast.FuncType {
@@ -131,7 +123,7 @@ func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.N
 			return nil
 		}
 		if assign, ok := node.(*ast.AssignStmt); ok {
-			tells = tells && !slices.ContainsFunc(assign.Lhs, func(left ast.Expr) bool { return pathOf(h.pass, left).is(h.err) })
+			tells = tells && !slices.ContainsFunc(assign.Lhs, func(left ast.Expr) bool { return target(h.pass, left).is(h.err) })
 		}
 	}
 	if ret := block.Return(); ret != nil {
