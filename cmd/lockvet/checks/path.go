@@ -11,7 +11,7 @@ type path struct {
 	root     types.Object
 	fields   string
 	at       ast.Expr
-	indirect bool   // at isn't the path itself, but made of it, or a function that uses it
+	indirect bool   // at is not the path itself, but another name of it, or a function that uses it
 	queries  string // the type of Queries of sqlc
 }
 
@@ -50,7 +50,7 @@ func pathOf(pass *source, expr ast.Expr) path {
 		}
 		if pool := pass.helper(calleeOf(pass, e)).Returns; pool != nil {
 			p := pool.in(pass, e)
-			p.at, p.indirect = e, false
+			p.at, p.indirect = e, true
 			return p
 		}
 	}

@@ -133,14 +133,12 @@ func (s *source) follow(p path) path {
 		if !to.known() || of.known() && !of.same(to) {
 			return p
 		}
-		_, call := ast.Unparen(value).(*ast.CallExpr)
-		to.indirect = to.indirect || call
 		of = to
 	}
 	if !of.known() {
 		return p
 	}
-	of.at = p.at
+	of.at, of.indirect = p.at, true
 	return of
 }
 
