@@ -6,10 +6,13 @@ import (
 	"go/types"
 	"slices"
 	"strings"
+
+	"golang.org/x/tools/go/analysis/passes/ctrlflow"
+	"golang.org/x/tools/go/cfg"
 )
 
 // Dropped finds results of lockstep's calls that nobody looks at.
-var Dropped = check("dropped", "find dropped errors, grants and leases of lockstep's calls", runDropped)
+var Dropped = check("dropped", "find dropped errors, grants and leases of lockstep's calls", runDropped, ctrlflow.Analyzer)
 
 // What goes on without its lock where the error is not looked at, also by _ =.
 var locking = strings.Fields(`Lock TryLock RLock TryRLock LockAll RLockAll LockAny CompareAndBump Guard Verify
@@ -33,6 +36,7 @@ func runDropped(pass *source) {
 			return true
 		})
 	}
+	eachTrial(pass, func(t *trial, block *cfg.Block, rest []ast.Node) { checkTrial(pass, t, block, rest) })
 	eachList(pass, func(list []ast.Stmt) {
 		for i, stmt := range list {
 			checkHandle(pass, stmt, list[i+1:])
@@ -89,16 +93,13 @@ func checkBlank(pass *source, assign *ast.AssignStmt) {
 	}
 }
 
-// checkHandle finds a lease that was acquired for sure, and that nobody can release, and
-// work that is done again, since nobody looks at what Once says.
+// checkHandle finds a lease that was acquired for sure, and that nobody can release.
 func checkHandle(pass *source, stmt ast.Stmt, rest []ast.Stmt) {
 	test, _ := stmt.(*ast.IfStmt)
 	if test != nil {
 		stmt = test.Init
 	} else if len(rest) > 0 {
-		if test, _ = rest[0].(*ast.IfStmt); test != nil {
-			rest = rest[1:]
-		}
+		test, _ = rest[0].(*ast.IfStmt)
 	}
 	assign, ok := stmt.(*ast.AssignStmt)
 	if !ok || test == nil || len(assign.Rhs) != 1 || len(assign.Lhs) != 2 || !isBlank(assign.Lhs[0]) {
@@ -111,23 +112,12 @@ func checkHandle(pass *source, stmt ast.Stmt, rest []ast.Stmt) {
 	if acquires(pass, call) && !closesAround(pass, call) {
 		report(pass, call, "the lease is dropped: nobody can release it, or learn that it is lost")
 	}
-	if nameOf(pass, call) == "(*txlock.Scope).Once" && !onlyReturns(rest) {
-		report(pass, call, "what Once says is dropped: it tells whether this is the first, who alone may do the work")
-	}
 }
 
 // isFailure tells whether a condition is err != nil. Who expects an error looks for others.
 func isFailure(pass *source, cond, err ast.Expr) bool {
 	c, ok := ast.Unparen(cond).(*ast.BinaryExpr)
 	return ok && c.Op == token.NEQ && isError(pass.TypesInfo.TypeOf(c.X)) && pathOf(pass, c.X).same(pathOf(pass, err))
-}
-
-func onlyReturns(list []ast.Stmt) bool {
-	if len(list) == 0 {
-		return true
-	}
-	_, ok := list[0].(*ast.ReturnStmt)
-	return ok
 }
 
 func isBlank(e ast.Expr) bool {

@@ -21,6 +21,7 @@ type helper struct {
 	Returns      *ref
 	Runs         *runs
 	Selects      bool
+	Works        bool // sends more than locks in a transaction
 }
 
 func (*helper) AFact() {}
@@ -135,6 +136,7 @@ func learnt(s *source, fn *types.Func, body *ast.BlockStmt) helper {
 			l.call(call)
 		}
 	})
+	l.Works = l.Works && len(l.Locks) > 0
 	l.Returns = l.returned(body)
 	return l.helper
 }
@@ -175,6 +177,10 @@ func (l *learner) ref(p path) (r ref, ok bool) {
 }
 
 func (l *learner) call(call *ast.CallExpr) {
+	if _, sends := sentIn(l.source, call); sends {
+		locker := l.source.helper(calleeOf(l.source, call))
+		l.Works = l.Works || len(locker.Locks) == 0 || locker.Works
+	}
 	for _, p := range queriedBy(l.source, call) {
 		if r, ok := l.ref(p); ok && (!l.chooses || r.Of >= 0 && r.Fields == "") {
 			add(&l.Queries, r)

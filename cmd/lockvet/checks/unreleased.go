@@ -3,7 +3,6 @@ package checks
 import (
 	"go/ast"
 	"go/token"
-	"go/types"
 	"slices"
 	"strconv"
 
@@ -58,8 +57,7 @@ func closesAround(pass *source, node ast.Node) (found bool) {
 
 // A handle is a variable with a lease or claim, and the error beside it.
 type handle struct {
-	pass    *source
-	v, err  types.Object
+	guess
 	results *ast.FieldList
 	seen    map[visit]bool
 }
@@ -106,7 +104,7 @@ func acquiredBy(pass *source, fn, node ast.Node) *handle {
 	if !v.variable() || !within(fn, v.root) {
 		return nil // a field, or of a function around this one
 	}
-	return &handle{pass: pass, v: v.root, err: target(pass, assign.Lhs[1]).root, results: typeOf(fn).Results, seen: map[visit]bool{}}
+	return &handle{guess: guess{pass: pass, v: v.root, err: target(pass, assign.Lhs[1]).root}, results: typeOf(fn).Results, seen: map[visit]bool{}}
 }
 
 func typeOf(fn ast.Node) *ast.FuncType {
@@ -122,20 +120,14 @@ func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.N
 		if h.releases(node) {
 			return nil
 		}
-		if assign, ok := node.(*ast.AssignStmt); ok {
-			tells = tells && !slices.ContainsFunc(assign.Lhs, func(left ast.Expr) bool { return target(h.pass, left).is(h.err) })
-		}
+		tells = tells && !overwrites(h.pass, node, h.err)
 	}
 	if ret := block.Return(); ret != nil {
 		return ret
 	}
-	succs := block.Succs
-	if len(succs) == 2 && len(nodes) > 0 {
-		if cond, ok := nodes[len(nodes)-1].(ast.Expr); ok {
-			succs = h.possible(cond, succs, tells)
-		}
-	}
-	for _, next := range succs {
+	g := h.guess
+	g.told = tells
+	for _, next := range g.possible(nodes, block.Succs) {
 		if at := (visit{next, tells}); !h.seen[at] {
 			h.seen[at] = true
 			if ret := h.forgotten(next, next.Nodes, tells); ret != nil {
@@ -144,54 +136,6 @@ func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.N
 		}
 	}
 	return nil
-}
-
-// possible returns those branches of a condition on which there is a lease.
-func (h *handle) possible(cond ast.Expr, succs []*cfg.Block, tells bool) []*cfg.Block {
-	switch isTrue, isFalse := h.outcomes(cond, tells); {
-	case !isFalse:
-		return succs[:1]
-	case !isTrue:
-		return succs[1:]
-	}
-	return succs
-}
-
-// outcomes returns what a condition may be where there is a lease.
-func (h *handle) outcomes(cond ast.Expr, tells bool) (isTrue, isFalse bool) {
-	switch e := ast.Unparen(cond).(type) {
-	case *ast.BinaryExpr:
-		return h.outcomesOf(e, tells)
-	case *ast.UnaryExpr: // !errors.Is(err, ...)
-		if e.Op == token.NOT {
-			isFalse, isTrue = h.outcomes(e.X, tells)
-			return isTrue, isFalse
-		}
-	case *ast.CallExpr: // errors.Is(err, ...)
-		if tells && len(e.Args) > 0 && pathOf(h.pass, e.Args[0]).is(h.err) {
-			return false, true
-		}
-	}
-	return true, true
-}
-
-func (h *handle) outcomesOf(e *ast.BinaryExpr, tells bool) (isTrue, isFalse bool) {
-	switch e.Op {
-	case token.LAND, token.LOR:
-		leftTrue, leftFalse := h.outcomes(e.X, tells)
-		rightTrue, rightFalse := h.outcomes(e.Y, tells)
-		if e.Op == token.LAND {
-			return leftTrue && rightTrue, leftFalse || rightFalse
-		}
-		return leftTrue || rightTrue, leftFalse && rightFalse
-	}
-	of := pathOf(h.pass, e.X)
-	isErr := tells && of.is(h.err)
-	if !h.pass.TypesInfo.Types[e.Y].IsNil() || !isErr && !of.is(h.v) {
-		return true, true
-	}
-	isTrue = (e.Op == token.EQL) == isErr // err == nil, v != nil
-	return isTrue, !isTrue
 }
 
 // releases tells whether a node releases the lease, or may hand it to somebody who will.
