@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/go/analysis"
@@ -19,11 +20,14 @@ const (
 	url    = "https://" + module + "blob/main/cmd/lockvet/README.md#"
 )
 
-// nameOf returns the function or method that a call names, written without the path of
-// this module: "locksqlc.Run", "(*txlock.Scope).Lock", "(*database/sql.Tx).Commit".
+// Packages beside lockstep's whose functions the checks know by name.
+var named = []string{"errors", "gorm.io/gorm"}
+
+// nameOf returns the function or method of those packages that a call names, written
+// without the path of this module: "locksqlc.Run", "(*txlock.Scope).Lock", "errors.Is".
 func nameOf(pass *source, call *ast.CallExpr) string {
 	fn := calleeOf(pass, call)
-	if fn == nil {
+	if fn == nil || fn.Pkg() == nil || !ours(fn.Pkg()) && !slices.Contains(named, fn.Pkg().Path()) {
 		return ""
 	}
 	return strings.ReplaceAll(fn.FullName(), module, "")

@@ -21,6 +21,7 @@ type helper struct {
 	Returns      *ref
 	Runs         *runs
 	Selects      bool
+	Closes       bool // a manager of leases that it is given
 	Works        bool // sends more than locks in a transaction
 }
 
@@ -120,12 +121,17 @@ type learner struct {
 
 func learnt(s *source, fn *types.Func, body *ast.BlockStmt) helper {
 	l := &learner{source: s, fn: fn, chooses: chooses(s, body)}
+	recv := fn.Signature().Recv()
 	ast.Inspect(body, func(n ast.Node) bool {
+		if selector, ok := n.(*ast.SelectorExpr); ok && isClose(s, selector) {
+			root := pathOf(s, selector.X).root
+			l.Closes = l.Closes || l.param(root) >= 0 || recv != nil && root == recv
+		}
 		if call, ok := n.(*ast.CallExpr); ok {
 			if i := l.param(lockedBy(s, call)); i >= 0 {
 				add(&l.Locks, i)
 			}
-			if recv := fn.Signature().Recv(); recv != nil && withTx(recv.Type()) && selects(s, call) {
+			if recv != nil && withTx(recv.Type()) && selects(s, call) {
 				l.Selects = true
 			}
 		}

@@ -50,7 +50,7 @@ func (g guess) outcomes(cond ast.Expr) (isTrue, isFalse bool) {
 		}
 	case *ast.Ident: // first
 		if v := pathOf(g.pass, e); v.known() && v.is(g.v) && isBool(g.v.Type()) {
-			return !g.second, g.second
+			return !g.second && !g.failed, g.second || g.failed
 		}
 	case *ast.CallExpr: // errors.Is(err, ...)
 		if g.told && len(e.Args) > 0 && pathOf(g.pass, e.Args[0]).is(g.err) {

@@ -89,6 +89,9 @@ func trialIn(pass *source, node ast.Node) *trial {
 	if t.err = local(assign.Lhs[last]); last == 1 {
 		t.v = local(assign.Lhs[0])
 	}
+	if t.v != nil && isBool(t.v.Type()) && !isOnce(pass, call) {
+		t.v = nil
+	}
 	return t
 }
 
@@ -355,7 +358,7 @@ func logs(pass *source, call *ast.CallExpr) bool {
 func checkTrial(pass *source, t *trial, block *cfg.Block, rest []ast.Node) {
 	if t.err != nil {
 		never, work := t.unread(t.err, block, rest)
-		if never || work != nil {
+		if never || t.lock && work != nil {
 			report(pass, t.call, "the error of "+t.name+" is dropped: "+consequence(t.name))
 			return
 		}

@@ -36,13 +36,20 @@ func runUnreleased(pass *source) {
 // closes tells whether a function closes a manager, which releases its leases.
 func closes(pass *source, fn ast.Node) (closes bool) {
 	ast.Inspect(fn, func(n ast.Node) bool {
-		if selector, ok := n.(*ast.SelectorExpr); ok && selector.Sel.Name == "Close" {
-			of := typeName(pass.TypesInfo.TypeOf(selector.X))
-			closes = closes || of == "txlock/lease.Manager" || of == "txlock/quorum.Manager"
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			closes = closes || isClose(pass, n)
+		case *ast.CallExpr:
+			closes = closes || pass.helper(calleeOf(pass, n)).Closes
 		}
 		return !closes
 	})
 	return closes
+}
+
+func isClose(pass *source, n *ast.SelectorExpr) bool {
+	of := typeName(pass.TypesInfo.TypeOf(n.X))
+	return n.Sel.Name == "Close" && (of == "txlock/lease.Manager" || of == "txlock/quorum.Manager")
 }
 
 // closesAround does so for the function in which a node stands.
