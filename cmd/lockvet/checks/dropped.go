@@ -88,7 +88,7 @@ func checkBlank(pass *source, assign *ast.AssignStmt) {
 		return
 	}
 	last := results.Len() - 1
-	if slices.Contains(locking, name) && isError(results.At(last).Type()) && isBlank(assign.Lhs[last]) {
+	if (slices.Contains(locking, name) || isOnce(pass, call)) && isError(results.At(last).Type()) && isBlank(assign.Lhs[last]) {
 		report(pass, call, "the error of "+name+" is dropped: "+consequence(name))
 	}
 }

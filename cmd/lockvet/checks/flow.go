@@ -93,9 +93,14 @@ func (g guess) understood(cond ast.Expr) bool {
 	case *ast.Ident:
 		return isBool(g.pass.TypesInfo.TypeOf(e)) || !g.uses(e)
 	case *ast.CallExpr:
-		return nameOf(g.pass, e) == "errors.Is" && pathOf(g.pass, e.Args[0]).is(g.err) || !g.uses(e)
+		return finds(g.pass, e) && pathOf(g.pass, e.Args[0]).is(g.err) || !g.uses(e)
 	}
 	return !g.uses(cond)
+}
+
+// finds tells whether a call looks for an error in another.
+func finds(pass *source, call *ast.CallExpr) bool {
+	return slices.Contains([]string{"errors.Is", "errors.As"}, nameOf(pass, call))
 }
 
 func (g guess) uses(n ast.Node) bool {

@@ -204,7 +204,88 @@ func firstBlank(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock
 	return helperPays(ctx, tx)
 }
 
+func lateLook(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	_, err := locks.Lock(ctx, key) // want `the error of Lock is dropped`
+	if _, err := tx.ExecContext(ctx, pay); err != nil {
+		return err
+	}
+	return err
+}
+
+func byHolder(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	var holder *txlock.HeldError
+	if _, err := locks.TryLock(ctx, key); errors.As(err, &holder) { // want `the failure of TryLock changes nothing`
+		log.Println("busy:", holder)
+	} else if err != nil {
+		return err
+	}
+	return helperPays(ctx, tx)
+}
+
+func onceBlank(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	first, _ := locks.Once(ctx, key) // want `the error of Once is dropped`
+	if first {
+		return helperPays(ctx, tx)
+	}
+	return nil
+}
+
+func bump(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	if err := locks.CompareAndBump(ctx, key, 1); errors.Is(err, txlock.ErrConflict) { // want `the failure of CompareAndBump changes nothing`
+		log.Print("changed")
+	} else if err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
 // From here on all is right.
+
+func ownCheck(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	var err error
+	check := func() {
+		if err != nil {
+			panic(err)
+		}
+	}
+	_, err = locks.Lock(ctx, key)
+	check()
+	return helperPays(ctx, tx)
+}
+
+func rolledBack(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	if _, err := locks.TryLock(ctx, key); err != nil {
+		_ = tx.Rollback()
+		log.Println(err)
+	}
+	return tx.Commit()
+}
+
+func instead(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key, other txlock.Key) error {
+	_, err := locks.TryLock(ctx, key)
+	if errors.Is(err, txlock.ErrBusy) {
+		log.Println("busy:", err)
+		_, err = locks.Lock(ctx, other)
+	}
+	if err != nil {
+		return err
+	}
+	return helperPays(ctx, tx)
+}
+
+func best(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
+	if err := counts(ctx, tx); err != nil { // it locks and writes, and what follows needs no lock of it
+		log.Println(err)
+	}
+	return helperPays(ctx, tx)
+}
+
+func counts(ctx context.Context, tx *sql.Tx) error {
+	if err := helper.LockOrder(ctx, tx, 1); err != nil {
+		return err
+	}
+	return helperPays(ctx, tx)
+}
 
 func firstRight(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) (bool, error) {
 	first, err := locks.Once(ctx, key)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync"
 
 	"example.com/shop/helper"
 	"gorm.io/gorm"
@@ -86,6 +87,18 @@ func (s *service) methods(ctx context.Context) error {
 			_ = s.record(ctx, "beside") // want `s.record uses s.db, the pool`
 		}()
 		if err := helper.Twice(func() error { return s.record(ctx, "twice") }); err != nil { // want `s.record uses s.db, the pool`
+			return err
+		}
+		var group sync.WaitGroup
+		group.Go(func() {
+			_ = s.record(ctx, "group") // want `s.record uses s.db, the pool`
+		})
+		group.Wait()
+		self := s
+		if err := self.record(ctx, "self"); err != nil { // want `self.record uses s.db, the pool`
+			return err
+		}
+		if err := locksqlc.Run(ctx, s.db, nil, s.payWhole); err != nil { // want `s.db is the pool`
 			return err
 		}
 		return errors.Join(s.recordElsewhere(ctx), s.recordIn(ctx), s.payWhole(tx))
