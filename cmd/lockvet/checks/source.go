@@ -43,54 +43,64 @@ var helpers = &analysis.Analyzer{
 
 // assignedIn maps the local variables of a package to the values that they get.
 func assignedIn(pass *analysis.Pass) map[types.Object][]ast.Expr {
-	assigned, defined := map[types.Object][]ast.Expr{}, map[types.Object]bool{}
-	add := func(left, value ast.Expr) {
-		id, ok := ast.Unparen(left).(*ast.Ident)
-		if !ok {
-			return
-		}
-		v := pass.TypesInfo.ObjectOf(id)
-		if v == nil || v.Parent() == pass.Pkg.Scope() {
-			return
-		}
-		assigned[v] = append(assigned[v], value)
-		defined[v] = defined[v] || pass.TypesInfo.Defs[id] != nil
-	}
-	all := func(left, values []ast.Expr) {
-		for i := range left {
-			if len(left) == len(values) {
-				add(left[i], values[i])
-			} else {
-				add(left[i], nil)
-			}
-		}
-	}
+	a := assignments{pass, map[types.Object][]ast.Expr{}, map[types.Object]bool{}}
 	for _, file := range pass.Files {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.AssignStmt:
-				all(n.Lhs, n.Rhs)
+				a.add(n.Lhs, n.Rhs)
 			case *ast.ValueSpec:
-				for _, name := range n.Names {
-					if len(n.Values) > 0 {
-						all([]ast.Expr{name}, n.Values)
-					}
-					defined[pass.TypesInfo.Defs[name]] = true
-				}
+				a.declare(n)
 			case *ast.UnaryExpr:
 				if n.Op == token.AND {
-					add(n.X, nil)
+					a.add([]ast.Expr{n.X}, nil)
 				}
 			}
 			return true
 		})
 	}
-	for v := range assigned {
-		if !defined[v] { // a parameter: it has a value before
-			assigned[v] = append(assigned[v], nil)
+	for v := range a.values {
+		if !a.defined[v] { // a parameter: it has a value before
+			a.values[v] = append(a.values[v], nil)
 		}
 	}
-	return assigned
+	return a.values
+}
+
+type assignments struct {
+	pass    *analysis.Pass
+	values  map[types.Object][]ast.Expr
+	defined map[types.Object]bool
+}
+
+func (a assignments) declare(spec *ast.ValueSpec) {
+	var names []ast.Expr
+	for _, name := range spec.Names {
+		a.defined[a.pass.TypesInfo.Defs[name]] = true
+		names = append(names, name)
+	}
+	if len(spec.Values) > 0 {
+		a.add(names, spec.Values)
+	}
+}
+
+func (a assignments) add(lefts, values []ast.Expr) {
+	for i, left := range lefts {
+		id, ok := ast.Unparen(left).(*ast.Ident)
+		if !ok {
+			continue
+		}
+		v := a.pass.TypesInfo.ObjectOf(id)
+		if v == nil || v.Parent() == a.pass.Pkg.Scope() {
+			continue
+		}
+		var value ast.Expr
+		if len(values) == len(lefts) {
+			value = values[i]
+		}
+		a.values[v] = append(a.values[v], value)
+		a.defined[v] = a.defined[v] || a.pass.TypesInfo.Defs[id] != nil
+	}
 }
 
 // helper returns what is known of a function.

@@ -42,14 +42,16 @@ func transactionOf(pass *source, call *ast.CallExpr) (t transaction, ok bool) {
 		where.pool, where.fn = 1, 3
 	}
 	fn := calleeOf(pass, call)
-	if h := pass.helper(fn); !ok && h.Runs != nil {
+	h := pass.helper(fn)
+	switch {
+	case !ok && h.Runs != nil:
 		t.name, t.plain = fn.Name(), h.Runs.Plain
 		t.pool, where.fn = h.Runs.Pool.in(pass, call), h.Runs.Fn
-	} else if !ok || len(call.Args) <= where.fn {
+	case !ok || len(call.Args) <= where.fn:
 		return t, false
-	} else if where.pool >= 0 {
+	case where.pool >= 0:
 		t.pool = pathOf(pass, call.Args[where.pool])
-	} else {
+	default:
 		t.pool = receiverPath(pass, call)
 	}
 	if len(call.Args) <= where.fn {

@@ -122,8 +122,7 @@ func outlives(pass *source, fn ast.Node, body *ast.BlockStmt, v types.Object) (f
 // without them.
 func checkTrial(pass *source, t *trial, block *cfg.Block, rest []ast.Node) {
 	if t.err != nil {
-		never, work := t.unread(t.err, block, rest)
-		if never || t.lock && work != nil {
+		if r := t.reading(t.err, block, rest); r.never || t.lock && r.work != nil {
 			report(pass, t.call, "the error of "+t.name+" is dropped: "+consequence(t.name))
 			return
 		}

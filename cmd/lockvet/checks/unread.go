@@ -7,40 +7,46 @@ import (
 	"golang.org/x/tools/go/cfg"
 )
 
-// unread tells whether no path looks at a variable before it ends or gives it another value.
-// For the error it also returns a statement that goes on, on some path, before a look.
-func (t *trial) unread(v types.Object, block *cfg.Block, rest []ast.Node) (never bool, work ast.Node) {
-	g := t.guess // a handle beside an error is nil
-	g.failed = v == t.err
-	never = true
-	seen := map[*cfg.Block]bool{}
-	var walk func(block *cfg.Block, nodes []ast.Node)
-	walk = func(block *cfg.Block, nodes []ast.Node) {
-		for _, node := range nodes {
-			if reads(t.pass, node, v, v == t.err) || t.kept && t.callsOwn(node) {
-				never = false
-				return
-			}
-			if v == t.err && (t.works(node) || node == t.node) {
-				work = node
-				return
-			}
-			if overwrites(t.pass, node, v) {
-				return
-			}
-		}
-		if ret := block.Return(); ret != nil && (v == t.err && t.kept || len(ret.Results) == 0 && within(typeOf(t.fn), v)) {
-			never = false
-		}
-		for _, next := range g.possible(nodes, block.Succs) {
-			if !seen[next] {
-				seen[next] = true
-				walk(next, next.Nodes)
-			}
+// A reading looks for what looks at a variable after a call.
+type reading struct {
+	*trial
+	of    types.Object
+	guess guess
+	never bool     // no path looks before it ends or gives the variable another value
+	work  ast.Node // what goes on, on some path, before a look at the error
+	seen  map[*cfg.Block]bool
+}
+
+func (t *trial) reading(v types.Object, block *cfg.Block, rest []ast.Node) *reading {
+	r := &reading{trial: t, of: v, guess: t.guess, never: true, seen: map[*cfg.Block]bool{}}
+	r.guess.failed = v == t.err // a handle beside an error is nil
+	r.walk(block, rest)
+	return r
+}
+
+func (r *reading) walk(block *cfg.Block, nodes []ast.Node) {
+	isErr := r.of == r.err
+	for _, node := range nodes {
+		switch {
+		case reads(r.pass, node, r.of, isErr) || r.kept && r.callsOwn(node):
+			r.never = false
+			return
+		case isErr && (r.works(node) || node == r.node):
+			r.work = node
+			return
+		case overwrites(r.pass, node, r.of):
+			return
 		}
 	}
-	walk(block, rest)
-	return never, work
+	if ret := block.Return(); ret != nil && (isErr && r.kept || len(ret.Results) == 0 && within(typeOf(r.fn), r.of)) {
+		r.never = false
+	}
+	for _, next := range r.guess.possible(nodes, block.Succs) {
+		if !r.seen[next] {
+			r.seen[next] = true
+			r.walk(next, next.Nodes)
+		}
+	}
 }
 
 // callsOwn tells whether a node calls a function of a variable, which may look at err.
@@ -60,7 +66,7 @@ func (t *trial) callsOwn(node ast.Node) (found bool) {
 // unasked tells whether something follows Once, and nothing looks at its answer.
 func (t *trial) unasked(block *cfg.Block, rest []ast.Node) (follows bool) {
 	if t.v != nil {
-		if never, _ := t.unread(t.v, block, rest); !never {
+		if !t.reading(t.v, block, rest).never {
 			return false
 		}
 	}
@@ -75,25 +81,10 @@ func (t *trial) unasked(block *cfg.Block, rest []ast.Node) (follows bool) {
 
 // goesOn returns a statement that follows whether there is a lock or not.
 func (t *trial) goesOn(block *cfg.Block, rest []ast.Node) ast.Node {
-	var failures []guess
-	if t.err != nil {
-		other := t.guess
-		other.failed = true
-		failures = append(failures, other)
-		for _, as := range t.asked() {
-			other.as = as
-			failures = append(failures, other)
-		}
-	}
-	if isOnce(t.pass, t.call) && t.v != nil {
-		second := t.guess
-		second.second = true
-		failures = append(failures, second)
-	}
 	held := map[ast.Node]bool{}
 	t.reach(t.guess, block, rest, func(node ast.Node) bool { held[node] = true; return true })
 	failed, reached := map[ast.Node]bool{}, []ast.Node{}
-	for _, g := range failures {
+	for _, g := range t.failures() {
 		t.reach(g, block, rest, func(node ast.Node) bool {
 			cond, isCond := node.(ast.Expr)
 			switch {
@@ -118,6 +109,25 @@ func (t *trial) goesOn(block *cfg.Block, rest []ast.Node) ast.Node {
 		}
 	}
 	return nil
+}
+
+// failures returns the ways in which a call may fail.
+func (t *trial) failures() (failures []guess) {
+	if t.err != nil {
+		other := t.guess
+		other.failed = true
+		failures = append(failures, other)
+		for _, as := range t.asked() {
+			other.as = as
+			failures = append(failures, other)
+		}
+	}
+	if isOnce(t.pass, t.call) && t.v != nil {
+		second := t.guess
+		second.second = true
+		failures = append(failures, second)
+	}
+	return failures
 }
 
 func (g guess) subject() types.Object {

@@ -55,7 +55,7 @@ func sentIn(pass *source, call *ast.CallExpr) (tx types.Object, sends bool) {
 func (t *trial) idle(node ast.Node) bool {
 	switch n := node.(type) {
 	case *ast.ReturnStmt:
-		return true
+		return !t.works(n)
 	case *ast.AssignStmt: // _ = first, err = nil
 		_, call := n.Rhs[0].(*ast.CallExpr)
 		cleared := t.pass.TypesInfo.Types[n.Rhs[0]].IsNil() && target(t.pass, n.Lhs[0]).is(t.err)

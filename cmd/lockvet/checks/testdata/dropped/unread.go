@@ -273,6 +273,15 @@ func instead(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key, other tx
 	return helperPays(ctx, tx)
 }
 
+func early(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key, now bool) error {
+	_, err := locks.TryLock(ctx, key)
+	if err == nil && now {
+		return helperPays(ctx, tx)
+	}
+	_, execErr := tx.ExecContext(ctx, "INSERT INTO later VALUES (1)")
+	return execErr
+}
+
 func best(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, key txlock.Key) error {
 	if err := counts(ctx, tx); err != nil { // it locks and writes, and what follows needs no lock of it
 		log.Println(err)
