@@ -28,10 +28,11 @@ type helper struct {
 func (*helper) AFact() {}
 
 // A ref is a path of a function as its callers know it: of a parameter, of its receiver
-// (-1), or of a variable of its package.
+// (-1), or of a variable of a package.
 type ref struct {
 	Of      int
-	Global  string
+	Global  string // its name, in package Pkg
+	Pkg     string
 	Fields  string
 	Queries string // the type of Queries of sqlc
 }
@@ -48,8 +49,10 @@ func (r ref) in(pass *source, call *ast.CallExpr) (p path) {
 	switch {
 	case r.Global != "":
 		if fn := calleeOf(pass, call); fn != nil && fn.Pkg() != nil {
-			if v := fn.Pkg().Scope().Lookup(r.Global); v != nil {
-				p = path{root: v}
+			for _, pkg := range append([]*types.Package{fn.Pkg()}, fn.Pkg().Imports()...) {
+				if v := pkg.Scope().Lookup(r.Global); v != nil && pkg.Path() == r.Pkg {
+					p = path{root: v}
+				}
 			}
 		}
 	case r.Of < 0:
@@ -175,8 +178,8 @@ func (l *learner) ref(p path) (r ref, ok bool) {
 		return r, false
 	case r.Of >= 0:
 		return r, p.fields != "" || p.queries != "" || isPool(p.root.Type())
-	case p.root.Parent() == l.Pkg.Scope():
-		r.Global = p.root.Name()
+	case p.root.Pkg() != nil && p.root.Parent() == p.root.Pkg().Scope():
+		r.Global, r.Pkg = p.root.Name(), p.root.Pkg().Path()
 		return r, true
 	}
 	return r, recv != nil && p.root == recv && !isPool(recv.Type())

@@ -3,6 +3,7 @@ package checks
 import (
 	"go/ast"
 	"go/token"
+	"go/types"
 	"slices"
 	"strconv"
 
@@ -47,9 +48,14 @@ func closes(pass *source, fn ast.Node) (closes bool) {
 	return closes
 }
 
+// isClose tells whether a method is the Close of a manager, which may be embedded.
 func isClose(pass *source, n *ast.SelectorExpr) bool {
-	of := typeName(pass.TypesInfo.TypeOf(n.X))
-	return n.Sel.Name == "Close" && (of == "txlock/lease.Manager" || of == "txlock/quorum.Manager")
+	fn, ok := pass.TypesInfo.Uses[n.Sel].(*types.Func)
+	if !ok || fn.Name() != "Close" || fn.Signature().Recv() == nil {
+		return false
+	}
+	of := typeName(fn.Signature().Recv().Type())
+	return of == "txlock/lease.Manager" || of == "txlock/quorum.Manager"
 }
 
 // closesAround does so for the function in which a node stands.

@@ -228,6 +228,21 @@ func packages(ctx context.Context, store, other *helper.Store) error {
 	})
 }
 
+func auditFar(ctx context.Context) error {
+	_, err := helper.Audits.ExecContext(ctx, pay, 1)
+	return err
+}
+
+func packageVariable(ctx context.Context, other *sql.DB) error {
+	err := locksqlc.Run(ctx, helper.Audits, nil, func(tx *sql.Tx) error {
+		return auditFar(ctx) // want `auditFar uses Audits, the pool`
+	})
+	if err != nil {
+		return err
+	}
+	return locksqlc.Run(ctx, other, nil, func(tx *sql.Tx) error { return auditFar(ctx) })
+}
+
 func gormNames(ctx context.Context, db *gorm.DB, s *service) error {
 	scoped := db.WithContext(ctx)
 	err := lockgorm.Transaction(db, helper.Orders.Keys(1), func(tx *gorm.DB) error {
