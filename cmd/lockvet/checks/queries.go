@@ -135,6 +135,9 @@ func queriedIn(pass *source, called ast.Expr, call *ast.CallExpr) (queried []pat
 			}
 		})
 		for i := range queried {
+			if called == call.Fun {
+				queried[i] = given(pass, fn, call, queried[i])
+			}
 			queried[i].at, queried[i].indirect = called, true
 		}
 		return queried
@@ -155,6 +158,22 @@ func queriedIn(pass *source, called ast.Expr, call *ast.CallExpr) (queried []pat
 		}
 	}
 	return queried
+}
+
+// given returns the path of what a function gets at a call, where p is of its parameter.
+func given(pass *source, fn *ast.FuncLit, call *ast.CallExpr, p path) path {
+	i := 0
+	for _, field := range fn.Type.Params.List {
+		for _, name := range field.Names {
+			if p.root == pass.TypesInfo.Defs[name] && p.known() && i < len(call.Args) {
+				arg := pathOf(pass, call.Args[i])
+				arg.fields += p.fields
+				return arg
+			}
+			i++
+		}
+	}
+	return p
 }
 
 // unbound returns the Queries of sqlc whose method a call is, where they are of no

@@ -172,19 +172,19 @@ func (s *source) madeWith(p path) path {
 	}
 	s.busy[p.root] = true
 	defer delete(s.busy, p.root)
-	for _, element := range made.Elts {
-		pair, ok := element.(*ast.KeyValueExpr)
+	of, ok := s.TypesInfo.TypeOf(made).Underlying().(*types.Struct)
+	for i, element := range made.Elts {
 		if !ok {
-			continue
+			break
 		}
-		field, ok := pair.Key.(*ast.Ident)
-		if !ok {
-			continue
+		field := of.Field(min(i, of.NumFields()-1)).Name()
+		if pair, named := element.(*ast.KeyValueExpr); named {
+			field, element = types.ExprString(pair.Key), pair.Value
 		}
-		if rest, found := cutField(p.fields, field.Name); found {
-			if of := pathOf(s, pair.Value); of.known() {
-				of.at, of.fields = p.at, of.fields+rest
-				return of
+		if rest, found := cutField(p.fields, field); found {
+			if to := pathOf(s, element); to.known() {
+				to.at, to.fields, to.indirect = p.at, to.fields+rest, true
+				return to
 			}
 		}
 	}

@@ -127,7 +127,17 @@ func (s *service) closures(ctx context.Context) error {
 		_, err := tx.ExecContext(ctx, pay, 1)
 		return err
 	}
+	saveBy := func(db *sql.DB) error {
+		_, err := db.ExecContext(ctx, pay, 1)
+		return err
+	}
 	err := locksqlc.Run(ctx, s.db, nil, func(tx *sql.Tx) error {
+		if err := saveBy(s.db); err != nil { // want `saveBy uses s.db, the pool`
+			return err
+		}
+		if err := saveBy(s.audit); err != nil {
+			return err
+		}
 		if err := save(); err != nil { // want `save uses s.db, the pool`
 			return err
 		}
@@ -178,9 +188,12 @@ func aliases(ctx context.Context, s *service) error {
 }
 
 func made(ctx context.Context, db, audit *sql.DB) error {
-	same, other := &service{db: db}, service{db: audit}
+	same, other, kept := &service{db: db}, service{db: audit}, keeper{db, nil}
 	return locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error {
 		if err := same.record(ctx, "same"); err != nil { // want `same.record uses db, the pool`
+			return err
+		}
+		if _, err := kept.ExecContext(ctx, pay, 1); err != nil { // want `kept uses db, the pool`
 			return err
 		}
 		return other.record(ctx, "other")
