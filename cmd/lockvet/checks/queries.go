@@ -124,23 +124,7 @@ func queriedIn(pass *source, called ast.Expr, call *ast.CallExpr) (queried []pat
 		return nil
 	}
 	if fn := pass.text(called); fn != nil { // save := func() { ... }
-		if pass.busy[fn] {
-			return nil
-		}
-		pass.busy[fn] = true
-		defer delete(pass.busy, fn)
-		reached(pass, fn, func(n ast.Node) {
-			if inner, ok := n.(*ast.CallExpr); ok {
-				queried = append(queried, queriedBy(pass, inner)...)
-			}
-		})
-		for i := range queried {
-			if called == call.Fun {
-				queried[i] = given(pass, fn, call, queried[i])
-			}
-			queried[i].at, queried[i].indirect = called, true
-		}
-		return queried
+		return queriedInText(pass, fn, called, call)
 	}
 	named := &ast.CallExpr{Fun: called}
 	if value, ok := pass.only(called).(*ast.SelectorExpr); ok { // save := s.save
@@ -156,6 +140,26 @@ func queriedIn(pass *source, called ast.Expr, call *ast.CallExpr) (queried []pat
 			}
 			queried = append(queried, p)
 		}
+	}
+	return queried
+}
+
+func queriedInText(pass *source, fn *ast.FuncLit, called ast.Expr, call *ast.CallExpr) (queried []path) {
+	if pass.busy[fn] {
+		return nil
+	}
+	pass.busy[fn] = true
+	defer delete(pass.busy, fn)
+	reached(pass, fn, func(n ast.Node) {
+		if inner, ok := n.(*ast.CallExpr); ok {
+			queried = append(queried, queriedBy(pass, inner)...)
+		}
+	})
+	for i := range queried {
+		if called == call.Fun {
+			queried[i] = given(pass, fn, call, queried[i])
+		}
+		queried[i].at, queried[i].indirect = called, true
 	}
 	return queried
 }
