@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/go/analysis"
@@ -19,17 +20,20 @@ const (
 	url    = "https://" + module + "blob/main/cmd/lockvet/README.md#"
 )
 
-// nameOf returns the function or method that a call names, written without the path of
-// this module: "locksqlc.Run", "(*txlock.Scope).Lock", "(*database/sql.Tx).Commit".
-func nameOf(pass *analysis.Pass, call *ast.CallExpr) string {
+// Packages beside lockstep's whose functions the checks know by name.
+var named = []string{"errors", "gorm.io/gorm"}
+
+// nameOf returns the function or method of those packages that a call names, written
+// without the path of this module: "locksqlc.Run", "(*txlock.Scope).Lock", "errors.Is".
+func nameOf(pass *source, call *ast.CallExpr) string {
 	fn := calleeOf(pass, call)
-	if fn == nil {
+	if fn == nil || fn.Pkg() == nil || !ours(fn.Pkg()) && !slices.Contains(named, fn.Pkg().Path()) {
 		return ""
 	}
 	return strings.ReplaceAll(fn.FullName(), module, "")
 }
 
-func calleeOf(pass *analysis.Pass, call *ast.CallExpr) *types.Func {
+func calleeOf(pass *source, call *ast.CallExpr) *types.Func {
 	fn, _ := typeutil.Callee(pass.TypesInfo, call).(*types.Func)
 	if fn != nil {
 		fn = fn.Origin()
@@ -90,15 +94,17 @@ func withTx(t types.Type) bool {
 
 // reached calls f for every node that runs where a node does: not for the bodies of
 // functions in it, unless they are called there.
-func reached(node ast.Node, f func(n ast.Node)) {
+func reached(pass *source, node ast.Node, f func(n ast.Node)) {
 	called := map[*ast.FuncLit]bool{}
 	ast.Inspect(node, func(n ast.Node) bool {
 		if n == nil {
 			return false
 		}
 		if call, ok := n.(*ast.CallExpr); ok {
-			if lit, ok := ast.Unparen(call.Fun).(*ast.FuncLit); ok {
-				called[lit] = true
+			for _, fn := range calledBy(pass, call) {
+				if lit, ok := ast.Unparen(fn).(*ast.FuncLit); ok {
+					called[lit] = true
+				}
 			}
 		}
 		if lit, ok := n.(*ast.FuncLit); ok && n != node && !called[lit] {
@@ -111,7 +117,7 @@ func reached(node ast.Node, f func(n ast.Node)) {
 
 // programs returns the files of a package that are no tests: tests do on purpose what a
 // program must not.
-func programs(pass *analysis.Pass) (files []*ast.File) {
+func programs(pass *source) (files []*ast.File) {
 	for _, file := range pass.Files {
 		if !strings.HasSuffix(pass.Fset.Position(file.FileStart).Filename, "_test.go") {
 			files = append(files, file)
@@ -121,7 +127,7 @@ func programs(pass *analysis.Pass) (files []*ast.File) {
 }
 
 // report reports what a check has found, with the check as its category.
-func report(pass *analysis.Pass, at ast.Node, message string, fixes ...analysis.SuggestedFix) {
+func report(pass *source, at ast.Node, message string, fixes ...analysis.SuggestedFix) {
 	pass.Report(analysis.Diagnostic{
 		Pos: at.Pos(), End: at.End(), Category: pass.Analyzer.Name, Message: message, SuggestedFixes: fixes,
 	})

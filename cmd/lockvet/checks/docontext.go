@@ -5,17 +5,10 @@ import (
 	"go/token"
 	"go/types"
 	"slices"
-
-	"golang.org/x/tools/go/analysis"
 )
 
 // DoContext finds contexts that outlive the lock whose loss they would tell.
-var DoContext = &analysis.Analyzer{
-	Name: "docontext",
-	Doc:  "find contexts of Do that are kept for later, when the lock is free",
-	URL:  url + "docontext",
-	Run:  runDoContext,
-}
+var DoContext = check("docontext", "find contexts of Do that are kept for later, when the lock is free", runDoContext)
 
 // Calls that run a function under a lock and end its context afterwards, with its place.
 var dos = map[string]int{
@@ -24,7 +17,7 @@ var dos = map[string]int{
 	"(*txlock/lease.Semaphore).Do": 1, "(*txlock/quorum.Manager).Do": 2,
 }
 
-func runDoContext(pass *analysis.Pass) (any, error) {
+func runDoContext(pass *source) {
 	for _, file := range programs(pass) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
@@ -41,10 +34,9 @@ func runDoContext(pass *analysis.Pass) (any, error) {
 			return true
 		})
 	}
-	return nil, nil
 }
 
-func checkDo(pass *analysis.Pass, fn *ast.FuncLit) {
+func checkDo(pass *source, fn *ast.FuncLit) {
 	params := fn.Type.Params.List
 	if len(params) == 0 || len(params[0].Names) == 0 {
 		return
@@ -68,19 +60,19 @@ func checkDo(pass *analysis.Pass, fn *ast.FuncLit) {
 	})
 }
 
-func checkKept(pass *analysis.Pass, fn *ast.FuncLit, assign *ast.AssignStmt, ctx types.Object) {
+func checkKept(pass *source, fn *ast.FuncLit, assign *ast.AssignStmt, ctx types.Object) {
 	for i, right := range assign.Rhs {
 		if len(assign.Lhs) != len(assign.Rhs) || !pathOf(pass, right).is(ctx) {
 			continue
 		}
-		if to := pathOf(pass, assign.Lhs[i]); to.known() && !within(fn, to.root) {
+		if to := target(pass, assign.Lhs[i]); to.known() && !within(fn, to.root) {
 			report(pass, assign, "the context of Do is kept in "+name(to)+", but ends with Do: the lock is free then")
 		}
 	}
 }
 
 // waitsFor tells whether a function waits for something, such as its goroutines.
-func waitsFor(pass *analysis.Pass, fn *ast.FuncLit) (waits bool) {
+func waitsFor(pass *source, fn *ast.FuncLit) (waits bool) {
 	inGo := map[ast.Node]bool{}
 	ast.Inspect(fn.Body, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -105,7 +97,7 @@ func waitsFor(pass *analysis.Pass, fn *ast.FuncLit) (waits bool) {
 	return waits
 }
 
-func uses(pass *analysis.Pass, node ast.Node, v types.Object) (found bool) {
+func uses(pass *source, node ast.Node, v types.Object) (found bool) {
 	ast.Inspect(node, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok && pass.TypesInfo.Uses[id] == v {
 			found = true

@@ -7,22 +7,18 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/passes/ctrlflow"
+	"golang.org/x/tools/go/cfg"
 )
 
 // Dropped finds results of lockstep's calls that nobody looks at.
-var Dropped = &analysis.Analyzer{
-	Name: "dropped",
-	Doc:  "find dropped errors, grants and leases of lockstep's calls",
-	URL:  url + "dropped",
-	Run:  runDropped,
-}
+var Dropped = check("dropped", "find dropped errors, grants and leases of lockstep's calls", runDropped, ctrlflow.Analyzer)
 
 // What goes on without its lock where the error is not looked at, also by _ =.
 var locking = strings.Fields(`Lock TryLock RLock TryRLock LockAll RLockAll LockAny CompareAndBump Guard Verify
 	Acquire AcquireShared AcquireAll AcquireTx AssertLocked AssertRLocked Join JoinConn`)
 
-func runDropped(pass *analysis.Pass) (any, error) {
+func runDropped(pass *source) {
 	for _, file := range programs(pass) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
@@ -40,16 +36,16 @@ func runDropped(pass *analysis.Pass) (any, error) {
 			return true
 		})
 	}
+	eachTrial(pass, func(t *trial, block *cfg.Block, rest []ast.Node) { checkTrial(pass, t, block, rest) })
 	eachList(pass, func(list []ast.Stmt) {
 		for i, stmt := range list {
 			checkHandle(pass, stmt, list[i+1:])
 		}
 	})
-	return nil, nil
 }
 
 // resultsOf returns the results of a call of lockstep.
-func resultsOf(pass *analysis.Pass, call *ast.CallExpr) (name string, results *types.Tuple) {
+func resultsOf(pass *source, call *ast.CallExpr) (name string, results *types.Tuple) {
 	fn := calleeOf(pass, call)
 	if fn == nil || !ours(fn.Pkg()) {
 		return "", nil
@@ -57,7 +53,7 @@ func resultsOf(pass *analysis.Pass, call *ast.CallExpr) (name string, results *t
 	return fn.Name(), fn.Signature().Results()
 }
 
-func checkStatement(pass *analysis.Pass, call *ast.CallExpr, deferred bool) {
+func checkStatement(pass *source, call *ast.CallExpr, deferred bool) {
 	name, results := resultsOf(pass, call)
 	if results.Len() == 0 || !isError(results.At(results.Len()-1).Type()) {
 		return
@@ -79,7 +75,7 @@ func consequence(name string) string {
 }
 
 // checkBlank finds _ in the place of what tells whether the lock is held.
-func checkBlank(pass *analysis.Pass, assign *ast.AssignStmt) {
+func checkBlank(pass *source, assign *ast.AssignStmt) {
 	if len(assign.Rhs) != 1 {
 		return
 	}
@@ -92,21 +88,18 @@ func checkBlank(pass *analysis.Pass, assign *ast.AssignStmt) {
 		return
 	}
 	last := results.Len() - 1
-	if slices.Contains(locking, name) && isError(results.At(last).Type()) && isBlank(assign.Lhs[last]) {
+	if (slices.Contains(locking, name) || isOnce(pass, call)) && isError(results.At(last).Type()) && isBlank(assign.Lhs[last]) {
 		report(pass, call, "the error of "+name+" is dropped: "+consequence(name))
 	}
 }
 
-// checkHandle finds a lease that was acquired for sure, and that nobody can release, and
-// work that is done again, since nobody looks at what Once says.
-func checkHandle(pass *analysis.Pass, stmt ast.Stmt, rest []ast.Stmt) {
+// checkHandle finds a lease that was acquired for sure, and that nobody can release.
+func checkHandle(pass *source, stmt ast.Stmt, rest []ast.Stmt) {
 	test, _ := stmt.(*ast.IfStmt)
 	if test != nil {
 		stmt = test.Init
 	} else if len(rest) > 0 {
-		if test, _ = rest[0].(*ast.IfStmt); test != nil {
-			rest = rest[1:]
-		}
+		test, _ = rest[0].(*ast.IfStmt)
 	}
 	assign, ok := stmt.(*ast.AssignStmt)
 	if !ok || test == nil || len(assign.Rhs) != 1 || len(assign.Lhs) != 2 || !isBlank(assign.Lhs[0]) {
@@ -119,23 +112,12 @@ func checkHandle(pass *analysis.Pass, stmt ast.Stmt, rest []ast.Stmt) {
 	if acquires(pass, call) && !closesAround(pass, call) {
 		report(pass, call, "the lease is dropped: nobody can release it, or learn that it is lost")
 	}
-	if nameOf(pass, call) == "(*txlock.Scope).Once" && !onlyReturns(rest) {
-		report(pass, call, "what Once says is dropped: it tells whether this is the first, who alone may do the work")
-	}
 }
 
 // isFailure tells whether a condition is err != nil. Who expects an error looks for others.
-func isFailure(pass *analysis.Pass, cond, err ast.Expr) bool {
+func isFailure(pass *source, cond, err ast.Expr) bool {
 	c, ok := ast.Unparen(cond).(*ast.BinaryExpr)
 	return ok && c.Op == token.NEQ && isError(pass.TypesInfo.TypeOf(c.X)) && pathOf(pass, c.X).same(pathOf(pass, err))
-}
-
-func onlyReturns(list []ast.Stmt) bool {
-	if len(list) == 0 {
-		return true
-	}
-	_, ok := list[0].(*ast.ReturnStmt)
-	return ok
 }
 
 func isBlank(e ast.Expr) bool {
@@ -144,7 +126,7 @@ func isBlank(e ast.Expr) bool {
 }
 
 // acquires tells whether a call gives a handle that is to be released.
-func acquires(pass *analysis.Pass, call *ast.CallExpr) bool {
+func acquires(pass *source, call *ast.CallExpr) bool {
 	name, results := resultsOf(pass, call)
 	if results.Len() != 2 || name == "AcquireTx" { // ends with its transaction's rollback
 		return false

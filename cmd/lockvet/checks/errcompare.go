@@ -11,14 +11,9 @@ import (
 )
 
 // ErrCompare finds comparisons with lockstep's errors that are never true.
-var ErrCompare = &analysis.Analyzer{
-	Name: "errcompare",
-	Doc:  "find == and != with errors of lockstep, which are wrapped",
-	URL:  url + "errcompare",
-	Run:  runErrCompare,
-}
+var ErrCompare = check("errcompare", "find == and != with errors of lockstep, which are wrapped", runErrCompare)
 
-func runErrCompare(pass *analysis.Pass) (any, error) {
+func runErrCompare(pass *source) {
 	for _, file := range pass.Files {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
@@ -30,12 +25,11 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 			return true
 		})
 	}
-	return nil, nil
 }
 
 const byIs = " by errors.Is: it is wrapped in what calls return"
 
-func checkComparison(pass *analysis.Pass, n *ast.BinaryExpr) {
+func checkComparison(pass *source, n *ast.BinaryExpr) {
 	if n.Op != token.EQL && n.Op != token.NEQ {
 		return
 	}
@@ -48,7 +42,7 @@ func checkComparison(pass *analysis.Pass, n *ast.BinaryExpr) {
 	}
 }
 
-func checkSwitch(pass *analysis.Pass, n *ast.SwitchStmt) {
+func checkSwitch(pass *source, n *ast.SwitchStmt) {
 	if n.Tag == nil || !isError(pass.TypesInfo.TypeOf(n.Tag)) {
 		return
 	}
@@ -62,7 +56,7 @@ func checkSwitch(pass *analysis.Pass, n *ast.SwitchStmt) {
 }
 
 // sentinel returns the error variable of lockstep that an expression is.
-func sentinel(pass *analysis.Pass, expr ast.Expr) types.Object {
+func sentinel(pass *source, expr ast.Expr) types.Object {
 	v := pathOf(pass, expr).root
 	if v == nil || !ours(v.Pkg()) || v.Parent() != v.Pkg().Scope() || !strings.HasPrefix(v.Name(), "Err") || !isError(v.Type()) {
 		return nil
@@ -71,7 +65,7 @@ func sentinel(pass *analysis.Pass, expr ast.Expr) types.Object {
 }
 
 // fixCompare writes errors.Is, where the file imports errors.
-func fixCompare(pass *analysis.Pass, n *ast.BinaryExpr, err, target ast.Expr) []analysis.SuggestedFix {
+func fixCompare(pass *source, n *ast.BinaryExpr, err, target ast.Expr) []analysis.SuggestedFix {
 	scope := pass.Pkg.Scope().Innermost(n.Pos())
 	if scope == nil {
 		return nil

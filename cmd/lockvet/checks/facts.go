@@ -2,7 +2,7 @@ package checks
 
 import (
 	"go/ast"
-	"go/constant"
+	"go/token"
 	"go/types"
 	"reflect"
 	"slices"
@@ -11,39 +11,68 @@ import (
 	"golang.org/x/tools/go/analysis"
 )
 
-// helpers learns what functions do with their parameters, for callers in other packages.
-var helpers = &analysis.Analyzer{
-	Name:       "lockvethelpers",
-	Doc:        "learn which functions lock a transaction or query a pool that they are given",
-	Run:        learn,
-	FactTypes:  []analysis.Fact{new(helper)},
-	ResultType: reflect.TypeFor[known](),
-}
-
 // A helper is what is known of a function: at which places among its parameters it is
-// given a transaction that it locks or a pool that it queries, and, for a method that
+// given a transaction that it locks or a function that it calls, which pools it queries,
+// which one it returns, in whose transactions it runs a function, and, for a method that
 // sqlc generates, whether it is a SELECT without a lock.
 type helper struct {
-	Locks, Queries []int
-	Selects        bool
+	Locks, Calls []int
+	Queries      []ref
+	Returns      *ref
+	Runs         *runs
+	Selects      bool
+	Closes       bool // a manager of leases that it is given
+	Works        bool // sends more than locks in a transaction
 }
 
 func (*helper) AFact() {}
 
-// known are the helpers of a package and of those that it imports.
-type known func(*types.Func) helper
+// A ref is a path of a function as its callers know it: of a parameter, of its receiver
+// (-1), or of a variable of a package.
+type ref struct {
+	Of      int
+	Global  string // its name, in package Pkg
+	Pkg     string
+	Fields  string
+	Queries string // the type of Queries of sqlc
+}
 
-func (k known) of(pass *analysis.Pass, call *ast.CallExpr) helper {
-	fn := calleeOf(pass, call)
-	if fn == nil {
-		return helper{}
+// Runs are where a function has the pool and the function of a transaction.
+type runs struct {
+	Pool  ref
+	Fn    int
+	Plain bool
+}
+
+// in returns the path of a ref at a call.
+func (r ref) in(pass *source, call *ast.CallExpr) (p path) {
+	switch {
+	case r.Global != "":
+		if fn := calleeOf(pass, call); fn != nil && fn.Pkg() != nil {
+			for _, pkg := range append([]*types.Package{fn.Pkg()}, fn.Pkg().Imports()...) {
+				if v := pkg.Scope().Lookup(r.Global); v != nil && pkg.Path() == r.Pkg {
+					p = path{root: v}
+				}
+			}
+		}
+	case r.Of < 0:
+		p = receiverPath(pass, call)
+	case r.Of < len(call.Args):
+		p = pathOf(pass, call.Args[r.Of])
 	}
-	return k(fn)
+	if !p.known() || r.Of >= 0 && r.Global == "" && r.Fields == "" {
+		return p
+	}
+	p.fields += r.Fields
+	p = pass.madeWith(p)
+	p.at, p.indirect, p.queries = call.Fun, true, r.Queries
+	return p
 }
 
 func learn(pass *analysis.Pass) (any, error) {
 	own := map[*types.Func]*helper{}
-	find := known(func(fn *types.Func) (h helper) {
+	s := &source{Pass: pass, assigned: assignedIn(pass), busy: map[any]bool{}}
+	s.find = func(fn *types.Func) (h helper) {
 		if mine, ok := own[fn]; ok {
 			return *mine
 		}
@@ -51,13 +80,14 @@ func learn(pass *analysis.Pass) (any, error) {
 			pass.ImportObjectFact(fn, &h)
 		}
 		return h
-	})
+	}
+	s.joined = joinedIn(s)
 	bodies := bodiesOf(pass)
-	learnt := &learner{pass: pass, find: find, joined: joinedIn(pass)}
-	for again := true; again; { // a helper may call one that stands further below
+	again := true
+	for round := 0; again && round < 20; round++ { // a helper may call one that stands further below
 		again = false
 		for fn, body := range bodies {
-			if h, before := learnt.body(fn, body), own[fn]; before == nil || !reflect.DeepEqual(*before, h) {
+			if h, before := learnt(s, fn, body), own[fn]; before == nil || !reflect.DeepEqual(*before, h) {
 				own[fn], again = &h, true
 			}
 		}
@@ -67,7 +97,7 @@ func learn(pass *analysis.Pass) (any, error) {
 			pass.ExportObjectFact(fn, h)
 		}
 	}
-	return find, nil
+	return s, nil
 }
 
 func bodiesOf(pass *analysis.Pass) map[*types.Func]*ast.BlockStmt {
@@ -84,187 +114,163 @@ func bodiesOf(pass *analysis.Pass) map[*types.Func]*ast.BlockStmt {
 	return bodies
 }
 
+// A learner reads one function.
 type learner struct {
-	pass   *analysis.Pass
-	find   known
-	joined map[types.Object]types.Object
+	*source
+	fn      *types.Func
+	chooses bool // whether it looks for a transaction by itself
+	helper
 }
 
-func (l *learner) body(fn *types.Func, body *ast.BlockStmt) (h helper) {
-	params := fn.Signature().Params()
-	place := func(v types.Object) int {
-		for i := range params.Len() {
-			if params.At(i) == v {
-				return i
-			}
-		}
-		return -1
-	}
-	add := func(to *[]int, v types.Object) {
-		if i := place(v); v != nil && i >= 0 && !slices.Contains(*to, i) {
-			*to = append(*to, i)
-			slices.Sort(*to)
-		}
-	}
-	receiver := fn.Signature().Recv()
+func learnt(s *source, fn *types.Func, body *ast.BlockStmt) helper {
+	l := &learner{source: s, fn: fn, chooses: chooses(s, body)}
+	recv := fn.Signature().Recv()
 	ast.Inspect(body, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok {
-			return true
+		if selector, ok := n.(*ast.SelectorExpr); ok && isClose(s, selector) {
+			root := pathOf(s, selector.X).root
+			l.Closes = l.Closes || l.param(root) >= 0 || recv != nil && root == recv
 		}
-		add(&h.Locks, lockedBy(l.pass, l.find, l.joined, call))
-		for _, pool := range queriedBy(l.pass, l.find, call) {
-			if pool.variable() && isPool(pool.root.Type()) {
-				add(&h.Queries, pool.root)
+		if call, ok := n.(*ast.CallExpr); ok {
+			if i := l.param(lockedBy(s, call)); i >= 0 {
+				add(&l.Locks, i)
 			}
-		}
-		if receiver != nil && withTx(receiver.Type()) && selects(l.pass, call) {
-			h.Selects = true
+			if recv != nil && withTx(recv.Type()) && selects(s, call) {
+				l.Selects = true
+			}
 		}
 		return true
 	})
-	return h
+	reached(s, body, func(n ast.Node) {
+		if call, ok := n.(*ast.CallExpr); ok {
+			l.call(call)
+		}
+	})
+	l.Works = l.Works && len(l.Locks) > 0
+	l.Returns = l.returned(body)
+	return l.helper
 }
 
-// joinedIn maps each *txlock.Scope of a package, and each *Queries, to its transaction.
-func joinedIn(pass *analysis.Pass) map[types.Object]types.Object {
-	joined := map[types.Object]types.Object{}
-	for _, file := range pass.Files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			assign, ok := n.(*ast.AssignStmt)
-			if !ok || len(assign.Rhs) != 1 {
-				return true
+func add[T comparable](to *[]T, v T) {
+	if !slices.Contains(*to, v) {
+		*to = append(*to, v)
+	}
+}
+
+// param returns the place of a parameter, or -1.
+func (l *learner) param(v types.Object) int {
+	for i := range l.fn.Signature().Params().Len() {
+		if l.fn.Signature().Params().At(i) == v {
+			return i
+		}
+	}
+	return -1
+}
+
+// ref returns a path as the callers know it.
+func (l *learner) ref(p path) (r ref, ok bool) {
+	if !p.known() {
+		return r, false
+	}
+	r = ref{Of: l.param(p.root), Fields: p.fields, Queries: p.queries}
+	recv := l.fn.Signature().Recv()
+	switch {
+	case strings.Count(p.fields, ".") > 3: // that of a list, perhaps
+		return r, false
+	case r.Of >= 0:
+		return r, p.fields != "" || p.queries != "" || isPool(p.root.Type())
+	case p.root.Pkg() != nil && p.root.Parent() == p.root.Pkg().Scope():
+		r.Global, r.Pkg = p.root.Name(), p.root.Pkg().Path()
+		return r, true
+	}
+	return r, recv != nil && p.root == recv && !isPool(recv.Type())
+}
+
+func (l *learner) call(call *ast.CallExpr) {
+	if _, sends := sentIn(l.source, call); sends {
+		locker := l.source.helper(calleeOf(l.source, call))
+		l.Works = l.Works || len(locker.Locks) == 0 || locker.Works
+	}
+	for _, p := range queriedBy(l.source, call) {
+		if r, ok := l.ref(p); ok && (!l.chooses || r.Of >= 0 && r.Fields == "") {
+			add(&l.Queries, r)
+		}
+	}
+	for _, called := range calledBy(l.source, call) {
+		if i := l.param(target(l.source, called).root); i >= 0 {
+			add(&l.Calls, i)
+		}
+	}
+	if t, ok := transactionOf(l.source, call); ok && t.arg != nil {
+		l.runs(t)
+	}
+}
+
+// runs learns of a transaction that runs a function of the caller.
+func (l *learner) runs(t transaction) {
+	pool, ok := l.ref(t.pool)
+	if !ok {
+		return
+	}
+	set := func(fn ast.Expr) {
+		if i := l.param(target(l.source, fn).root); i >= 0 {
+			l.Runs = &runs{Pool: pool, Fn: i, Plain: !t.locks(l.source)}
+		}
+	}
+	set(t.arg)
+	if t.fn != nil {
+		reached(l.source, t.fn, func(n ast.Node) {
+			if call, ok := n.(*ast.CallExpr); ok {
+				set(call.Fun)
 			}
-			call, ok := ast.Unparen(assign.Rhs[0]).(*ast.CallExpr)
-			id, isIdent := assign.Lhs[0].(*ast.Ident)
-			if !ok || !isIdent {
-				return true
-			}
-			if tx := txOf(pass, call); tx != nil {
-				joined[pass.TypesInfo.ObjectOf(id)] = tx
-			}
-			return true
 		})
 	}
-	return joined
 }
 
-// txOf returns the transaction of a call that binds something to it: Join(ctx, tx),
-// q.WithTx(tx), shopdb.New(tx).
-func txOf(pass *analysis.Pass, call *ast.CallExpr) types.Object {
-	binds := withTx(pass.TypesInfo.TypeOf(call))
-	switch nameOf(pass, call) {
-	case "locksqlc.Join", "txlock.Join", "lockgorm.Join":
-		binds = true
-	}
-	if !binds {
+// returned returns the pool that a function returns, where it is the same in each return.
+func (l *learner) returned(body *ast.BlockStmt) *ref {
+	results := l.fn.Signature().Results()
+	if results.Len() != 1 || !isPool(results.At(0).Type()) || l.fn.Pkg().Path() == "gorm.io/gorm" {
 		return nil
 	}
-	for _, arg := range call.Args {
-		if p := pathOf(pass, arg); p.variable() && isTx(p.root.Type()) {
-			return p.root
+	var found []path
+	ast.Inspect(body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			return false
+		case *ast.ReturnStmt:
+			p := path{}
+			if len(n.Results) == 1 {
+				p = pathOf(l.source, n.Results[0])
+			}
+			found = append(found, p)
 		}
+		return true
+	})
+	if len(found) == 0 || slices.ContainsFunc(found, func(p path) bool { return !p.same(found[0]) }) {
+		return nil
+	}
+	if r, ok := l.ref(found[0]); ok {
+		return &r
 	}
 	return nil
 }
 
-// lockedBy returns the transaction in which a call takes a lock, if it does.
-func lockedBy(pass *analysis.Pass, find known, joined map[types.Object]types.Object, call *ast.CallExpr) types.Object {
-	pkg, verb, _ := strings.Cut(nameOf(pass, call), ".")
-	takes := slices.Contains([]string{"Lock", "TryLock", "RLock", "TryRLock", "LockAll", "RLockAll", "LockAny"}, strings.TrimPrefix(verb, "Scope)."))
-	if takes && pkg == "lockgorm" && len(call.Args) > 0 {
-		return pathOf(pass, call.Args[0]).root
+// chooses tells whether a function asks whether there is a transaction: then the pool may be
+// what it uses where there is none.
+func chooses(pass *source, body *ast.BlockStmt) (found bool) {
+	sends := func(e ast.Expr) bool {
+		return e != nil && (isTx(pass.TypesInfo.TypeOf(e)) || isQuerier(pass.TypesInfo.TypeOf(e)))
 	}
-	if takes && pkg == "(*txlock" {
-		return joined[pathOf(pass, receiverOf(call)).root]
-	}
-	for _, i := range find.of(pass, call).Locks {
-		if i >= len(call.Args) {
-			continue
+	ast.Inspect(body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BinaryExpr:
+			found = found || (n.Op == token.EQL || n.Op == token.NEQ) && sends(n.X)
+		case *ast.TypeAssertExpr:
+			found = found || sends(n.Type)
+		case *ast.AssignStmt: // tx, ok := txOf(ctx)
+			found = found || len(n.Lhs) == 2 && len(n.Rhs) == 1 && sends(n.Lhs[0]) && !isError(pass.TypesInfo.TypeOf(n.Lhs[1]))
 		}
-		if p := pathOf(pass, call.Args[i]); p.variable() {
-			return p.root
-		}
-	}
-	return nil
-}
-
-// queriedBy returns the pools and transactions that a call queries.
-func queriedBy(pass *analysis.Pass, find known, call *ast.CallExpr) (queried []path) {
-	if receiver := receiverOf(call); receiver != nil && finishes(pass, call) {
-		queried = append(queried, pathOf(pass, receiver))
-	}
-	places := find.of(pass, call).Queries
-	if withTx(pass.TypesInfo.TypeOf(call)) && len(call.Args) == 1 { // New of sqlc
-		places = []int{0}
-	} else if fn := calleeOf(pass, call); fn != nil {
-		places = slices.Concat(places, sentTo(fn.Signature().Params()))
-	}
-	for _, i := range places {
-		if i < len(call.Args) {
-			queried = append(queried, pathOf(pass, call.Args[i]))
-		}
-	}
-	return queried
-}
-
-// sentTo returns the places of what a function with a context gets to query by: a *sql.DB or
-// *sql.Tx that it knows as an interface.
-func sentTo(params *types.Tuple) (places []int) {
-	if params.Len() == 0 || typeName(params.At(0).Type()) != "context.Context" {
-		return nil
-	}
-	for i := range params.Len() {
-		t := params.At(i).Type()
-		if method, _, _ := types.LookupFieldOrMethod(t, false, nil, "QueryRowContext"); types.IsInterface(t) && method != nil {
-			places = append(places, i)
-		}
-	}
-	return places
-}
-
-// Methods that send something. What GORM's others do is to prepare a statement.
-var (
-	sqlMethods = strings.Fields(`Begin BeginTx Conn Exec ExecContext Prepare PrepareContext
-		Query QueryContext QueryRow QueryRowContext`)
-	gormReads  = strings.Fields("Count Find First Last Pluck Row Rows Scan Take")
-	gormWrites = strings.Fields(`Begin Create CreateInBatches Delete Exec FirstOrCreate FirstOrInit
-		FindInBatches Save Transaction Update UpdateColumn UpdateColumns Updates`)
-)
-
-func finishes(pass *analysis.Pass, call *ast.CallExpr) bool {
-	fn := calleeOf(pass, call)
-	if fn == nil || fn.Signature().Recv() == nil {
-		return false
-	}
-	switch typeName(fn.Signature().Recv().Type()) {
-	case sqlDB, sqlTx:
-		return slices.Contains(sqlMethods, fn.Name())
-	case gormDB:
-		return slices.Contains(gormReads, fn.Name()) || slices.Contains(gormWrites, fn.Name())
-	}
-	return false
-}
-
-func isPool(t types.Type) bool { return typeName(t) == sqlDB || typeName(t) == gormDB }
-
-// selects tells whether a call is given the text of a SELECT that locks nothing.
-func selects(pass *analysis.Pass, call *ast.CallExpr) bool {
-	for _, arg := range call.Args {
-		value := pass.TypesInfo.Types[arg].Value
-		if value == nil || value.Kind() != constant.String {
-			continue
-		}
-		return isSelect(constant.StringVal(value))
-	}
-	return false
-}
-
-func isSelect(text string) bool {
-	for strings.HasPrefix(strings.TrimSpace(text), "--") {
-		_, text, _ = strings.Cut(text, "\n")
-	}
-	words := strings.Fields(strings.ToUpper(text))
-	return len(words) > 0 && words[0] == "SELECT" && slices.Contains(words, "FROM") &&
-		!slices.Contains(words, "FOR") && !slices.Contains(words, "SHARE")
+		return !found
+	})
+	return found
 }

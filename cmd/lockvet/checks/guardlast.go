@@ -4,21 +4,12 @@ import (
 	"go/ast"
 	"go/types"
 	"strings"
-
-	"golang.org/x/tools/go/analysis"
 )
 
 // GuardLast finds statements between a lease's Guard and the COMMIT.
-var GuardLast = &analysis.Analyzer{
-	Name:     "guardlast",
-	Doc:      "find statements of a transaction after Lease.Guard, which should be its last",
-	URL:      url + "guardlast",
-	Requires: []*analysis.Analyzer{helpers},
-	Run:      runGuardLast,
-}
+var GuardLast = check("guardlast", "find statements of a transaction after Lease.Guard, which should be its last", runGuardLast)
 
-func runGuardLast(pass *analysis.Pass) (any, error) {
-	joined := joinedIn(pass)
+func runGuardLast(pass *source) {
 	eachList(pass, func(list []ast.Stmt) {
 		for i, stmt := range list {
 			guard, tx := guardIn(pass, stmt)
@@ -29,7 +20,7 @@ func runGuardLast(pass *analysis.Pass) (any, error) {
 				if ends(pass, later, tx) {
 					break
 				}
-				if after := statementIn(pass, joined, later, tx); after != nil {
+				if after := statementIn(pass, later, tx); after != nil {
 					report(pass, guard, "Guard is not the last statement of "+tx.Name()+
 						": from here to the COMMIT all other transactions under the lease wait")
 					break
@@ -37,15 +28,14 @@ func runGuardLast(pass *analysis.Pass) (any, error) {
 			}
 		}
 	})
-	return nil, nil
 }
 
 func isGuard(name string) bool {
 	return name == "lockgorm.Guard" || strings.HasPrefix(name, "(*txlock/lease.Lease") && strings.HasSuffix(name, ").Guard")
 }
 
-func guardIn(pass *analysis.Pass, stmt ast.Stmt) (guard *ast.CallExpr, tx types.Object) {
-	calls(stmt, func(call *ast.CallExpr) {
+func guardIn(pass *source, stmt ast.Stmt) (guard *ast.CallExpr, tx types.Object) {
+	calls(pass, stmt, func(call *ast.CallExpr) {
 		if !isGuard(nameOf(pass, call)) {
 			return
 		}
@@ -59,7 +49,7 @@ func guardIn(pass *analysis.Pass, stmt ast.Stmt) (guard *ast.CallExpr, tx types.
 }
 
 // ends tells whether a statement ends the transaction or gives the variable another one.
-func ends(pass *analysis.Pass, stmt ast.Stmt, tx types.Object) (ends bool) {
+func ends(pass *source, stmt ast.Stmt, tx types.Object) (ends bool) {
 	ast.Inspect(stmt, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.CallExpr:
@@ -69,7 +59,7 @@ func ends(pass *analysis.Pass, stmt ast.Stmt, tx types.Object) (ends bool) {
 			}
 		case *ast.AssignStmt:
 			for _, left := range n.Lhs {
-				ends = ends || pathOf(pass, left).is(tx)
+				ends = ends || target(pass, left).is(tx)
 			}
 		}
 		return true
@@ -78,8 +68,8 @@ func ends(pass *analysis.Pass, stmt ast.Stmt, tx types.Object) (ends bool) {
 }
 
 // statementIn returns a call by which a statement sends something in the transaction.
-func statementIn(pass *analysis.Pass, joined map[types.Object]types.Object, stmt ast.Stmt, tx types.Object) (found *ast.CallExpr) {
-	reached(stmt, func(n ast.Node) {
+func statementIn(pass *source, stmt ast.Stmt, tx types.Object) (found *ast.CallExpr) {
+	reached(pass, stmt, func(n ast.Node) {
 		call, ok := n.(*ast.CallExpr)
 		if !ok || isGuard(nameOf(pass, call)) {
 			return
@@ -92,7 +82,7 @@ func statementIn(pass *analysis.Pass, joined map[types.Object]types.Object, stmt
 		sends := finishes(pass, call) && p.is(tx)
 		if withTx(pass.TypesInfo.TypeOf(receiver)) && !withTx(pass.TypesInfo.TypeOf(call)) {
 			bind, ok := ast.Unparen(receiver).(*ast.CallExpr)
-			sends = p.known() && joined[p.root] == tx || ok && txOf(pass, bind) == tx
+			sends = p.known() && pass.joined[p.root] == tx || ok && txOf(pass, bind) == tx
 		}
 		if sends {
 			found = call

@@ -6,41 +6,31 @@ import (
 	"go/types"
 	"slices"
 	"strings"
-
-	"golang.org/x/tools/go/analysis"
 )
 
 // LockFirst finds queries before a lock that could have been taken before them.
-var LockFirst = &analysis.Analyzer{
-	Name:     "lockfirst",
-	Doc:      "find SELECTs before a lock whose key was known before",
-	URL:      url + "lockfirst",
-	Requires: []*analysis.Analyzer{helpers},
-	Run:      runLockFirst,
-}
+var LockFirst = check("lockfirst", "find SELECTs before a lock whose key was known before", runLockFirst)
 
-func runLockFirst(pass *analysis.Pass) (any, error) {
-	find, joined := pass.ResultOf[helpers].(known), joinedIn(pass)
+func runLockFirst(pass *source) {
 	eachList(pass, func(list []ast.Stmt) {
 		for i, stmt := range list {
-			query, tx := readIn(pass, find, joined, stmt)
-			if tx == nil || lockedAbove(pass, find, joined, list[:i+1], tx) {
+			query, tx := readIn(pass, stmt)
+			if tx == nil || lockedAbove(pass, list[:i+1], tx) {
 				continue
 			}
-			lock, between := nextLock(pass, find, joined, list[i+1:], tx)
+			lock, between := nextLock(pass, list[i+1:], tx)
 			if lock != nil && knownBefore(pass, lock, query) && !changed(pass, lock, list[i:i+1+between]) {
 				report(pass, query, "a query before the lock of "+tx.Name()+", whose key was known: "+
 					"lock first, else the lock is refused where somebody else has come between (ErrStaleSnapshot)")
 			}
 		}
 	})
-	return nil, nil
 }
 
 // nextLock returns the lock that follows in any case, and how many statements are before it.
-func nextLock(pass *analysis.Pass, find known, joined map[types.Object]types.Object, list []ast.Stmt, tx types.Object) (lock *ast.CallExpr, between int) {
+func nextLock(pass *source, list []ast.Stmt, tx types.Object) (lock *ast.CallExpr, between int) {
 	for i, stmt := range list {
-		if lock := lockIn(pass, find, joined, stmt, tx); lock != nil {
+		if lock := lockIn(pass, stmt, tx); lock != nil {
 			return lock, i
 		}
 		if !goesOn(pass, stmt) {
@@ -51,7 +41,7 @@ func nextLock(pass *analysis.Pass, find known, joined map[types.Object]types.Obj
 }
 
 // eachList calls f for each list of statements.
-func eachList(pass *analysis.Pass, f func(list []ast.Stmt)) {
+func eachList(pass *source, f func(list []ast.Stmt)) {
 	for _, file := range programs(pass) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
@@ -68,15 +58,15 @@ func eachList(pass *analysis.Pass, f func(list []ast.Stmt)) {
 }
 
 // calls calls f for the calls that a statement makes whatever happens: not in its blocks.
-func calls(stmt ast.Stmt, f func(call *ast.CallExpr)) {
+func calls(pass *source, stmt ast.Stmt, f func(call *ast.CallExpr)) {
 	switch s := stmt.(type) {
 	case *ast.IfStmt:
 		if s.Init != nil {
-			calls(s.Init, f)
+			calls(pass, s.Init, f)
 		}
-		calls(&ast.ExprStmt{X: s.Cond}, f)
+		calls(pass, &ast.ExprStmt{X: s.Cond}, f)
 	case *ast.AssignStmt, *ast.ExprStmt, *ast.DeclStmt, *ast.ReturnStmt:
-		reached(s, func(n ast.Node) {
+		reached(pass, s, func(n ast.Node) {
 			if call, ok := n.(*ast.CallExpr); ok {
 				f(call)
 			}
@@ -85,8 +75,8 @@ func calls(stmt ast.Stmt, f func(call *ast.CallExpr)) {
 }
 
 // readIn returns the SELECT of a statement and its transaction.
-func readIn(pass *analysis.Pass, find known, joined map[types.Object]types.Object, stmt ast.Stmt) (query *ast.CallExpr, tx types.Object) {
-	calls(stmt, func(call *ast.CallExpr) {
+func readIn(pass *source, stmt ast.Stmt) (query *ast.CallExpr, tx types.Object) {
+	calls(pass, stmt, func(call *ast.CallExpr) {
 		fn, receiver := calleeOf(pass, call), receiverOf(call)
 		if fn == nil || receiver == nil || tx != nil {
 			return
@@ -94,12 +84,12 @@ func readIn(pass *analysis.Pass, find known, joined map[types.Object]types.Objec
 		p := pathOf(pass, receiver)
 		switch of := typeName(pass.TypesInfo.TypeOf(receiver)); {
 		case of == sqlTx && strings.HasPrefix(fn.Name(), "Query") && selects(pass, call),
-			of == gormDB && slices.Contains(gormReads, fn.Name()) && plain(receiver):
+			of == gormDB && slices.Contains(gormReads, fn.Name()) && plain(pass, receiver):
 			if p.variable() {
 				query, tx = call, p.root
 			}
-		case find(fn).Selects:
-			query, tx = call, joined[p.root]
+		case pass.helper(fn).Selects:
+			query, tx = call, pass.joined[p.root]
 			if bind, ok := ast.Unparen(receiver).(*ast.CallExpr); ok {
 				tx = txOf(pass, bind)
 			}
@@ -109,8 +99,13 @@ func readIn(pass *analysis.Pass, find known, joined map[types.Object]types.Objec
 }
 
 // plain tells whether a GORM statement has no clauses, which may lock, and no raw text.
-func plain(chain ast.Expr) bool {
+func plain(pass *source, chain ast.Expr) bool {
 	for {
+		if id, ok := ast.Unparen(chain).(*ast.Ident); ok && len(pass.assigned[pass.TypesInfo.ObjectOf(id)]) > 0 {
+			if chain = pass.only(id); chain == nil {
+				return false
+			}
+		}
 		call, ok := ast.Unparen(chain).(*ast.CallExpr)
 		if !ok {
 			return true
@@ -123,9 +118,9 @@ func plain(chain ast.Expr) bool {
 	}
 }
 
-func lockIn(pass *analysis.Pass, find known, joined map[types.Object]types.Object, stmt ast.Stmt, tx types.Object) (lock *ast.CallExpr) {
-	calls(stmt, func(call *ast.CallExpr) {
-		if lockedBy(pass, find, joined, call) == tx {
+func lockIn(pass *source, stmt ast.Stmt, tx types.Object) (lock *ast.CallExpr) {
+	calls(pass, stmt, func(call *ast.CallExpr) {
+		if lockedBy(pass, call) == tx {
 			lock = call
 		}
 	})
@@ -134,12 +129,12 @@ func lockIn(pass *analysis.Pass, find known, joined map[types.Object]types.Objec
 
 // lockedAbove tells whether the transaction has a lock already: then a query needs none, and
 // the next lock is for what it has shown.
-func lockedAbove(pass *analysis.Pass, find known, joined map[types.Object]types.Object, list []ast.Stmt, tx types.Object) bool {
-	return slices.ContainsFunc(list, func(s ast.Stmt) bool { return lockIn(pass, find, joined, s, tx) != nil })
+func lockedAbove(pass *source, list []ast.Stmt, tx types.Object) bool {
+	return slices.ContainsFunc(list, func(s ast.Stmt) bool { return lockIn(pass, s, tx) != nil })
 }
 
 // knownBefore tells whether all variables of a lock's arguments are older than a query.
-func knownBefore(pass *analysis.Pass, lock *ast.CallExpr, query ast.Node) bool {
+func knownBefore(pass *source, lock *ast.CallExpr, query ast.Node) bool {
 	for v := range localsOf(pass, lock) {
 		if v.Pos() >= query.Pos() {
 			return false
@@ -149,7 +144,7 @@ func knownBefore(pass *analysis.Pass, lock *ast.CallExpr, query ast.Node) bool {
 }
 
 // localsOf returns the variables of a call's arguments, but for its transaction and context.
-func localsOf(pass *analysis.Pass, call *ast.CallExpr) map[types.Object]bool {
+func localsOf(pass *source, call *ast.CallExpr) map[types.Object]bool {
 	locals := map[types.Object]bool{}
 	for _, arg := range call.Args {
 		ast.Inspect(arg, func(n ast.Node) bool {
@@ -169,9 +164,9 @@ func localsOf(pass *analysis.Pass, call *ast.CallExpr) map[types.Object]bool {
 
 // changed tells whether statements may change what a lock's arguments say: by assigning,
 // by taking an address, by handing on something that points.
-func changed(pass *analysis.Pass, lock *ast.CallExpr, list []ast.Stmt) (changed bool) {
+func changed(pass *source, lock *ast.CallExpr, list []ast.Stmt) (changed bool) {
 	locals := localsOf(pass, lock)
-	of := func(e ast.Expr) bool { return locals[pathOf(pass, e).root] }
+	of := func(e ast.Expr) bool { return locals[pathOf(pass, e).root] || locals[target(pass, e).root] }
 	for _, stmt := range list {
 		ast.Inspect(stmt, func(n ast.Node) bool {
 			switch n := n.(type) {
@@ -199,7 +194,7 @@ func isBasic(t types.Type) bool {
 
 // goesOn tells whether what follows a statement always follows, but for errors: else the
 // query may have said that no lock is needed.
-func goesOn(pass *analysis.Pass, stmt ast.Stmt) bool {
+func goesOn(pass *source, stmt ast.Stmt) bool {
 	switch s := stmt.(type) {
 	case *ast.AssignStmt, *ast.ExprStmt, *ast.DeclStmt, *ast.DeferStmt:
 		return true

@@ -10,40 +10,32 @@ import (
 )
 
 // OuterPool finds statements that are sent beside the transaction.
-var OuterPool = &analysis.Analyzer{
-	Name:     "outerpool",
-	Doc:      "find uses of the pool inside of a function that runs in a transaction with locks",
-	URL:      url + "outerpool",
-	Requires: []*analysis.Analyzer{helpers},
-	Run:      runOuterPool,
-}
+var OuterPool = check("outerpool", "find uses of the pool inside of a function that runs in a transaction with locks", runOuterPool)
 
 type outer struct {
-	pass   *analysis.Pass
-	find   known
-	joined map[types.Object]types.Object
-	begun  map[types.Object]bool // *gorm.DB that are transactions
+	*source
+	begun map[types.Object]bool // *gorm.DB that are transactions
+	found map[ast.Expr]bool     // what is reported, in a transaction around this one perhaps
 }
 
-func runOuterPool(pass *analysis.Pass) (any, error) {
-	o := &outer{pass: pass, find: pass.ResultOf[helpers].(known), joined: joinedIn(pass), begun: begunIn(pass)}
+func runOuterPool(pass *source) {
+	o := &outer{source: pass, begun: begunIn(pass), found: map[ast.Expr]bool{}}
 	for _, file := range programs(pass) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok {
 				return true
 			}
-			if t, ok := transactionOf(pass, call); ok && (t.name != gormTransaction || o.locks(t)) {
+			if t, ok := transactionOf(pass, call); ok && t.locks(pass) {
 				o.check(t)
 			}
 			return true
 		})
 	}
-	return nil, nil
 }
 
 // begunIn finds the variables of a package that are GORM's transactions.
-func begunIn(pass *analysis.Pass) map[types.Object]bool {
+func begunIn(pass *source) map[types.Object]bool {
 	begun := map[types.Object]bool{}
 	for _, file := range pass.Files {
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -64,109 +56,111 @@ func begunIn(pass *analysis.Pass) map[types.Object]bool {
 	return begun
 }
 
-func (o *outer) locks(t transaction) (locks bool) {
-	reached(t.fn, func(n ast.Node) {
-		if call, ok := n.(*ast.CallExpr); ok && t.tx != nil && lockedBy(o.pass, o.find, o.joined, call) == t.tx {
-			locks = true
-		}
-	})
-	return locks
-}
-
 func (o *outer) check(t transaction) {
-	if !t.pool.known() || o.begun[t.pool.root] || t.pool.root.Name() == "tx" || o.assigned(t) {
+	if !t.pool.known() || o.begun[t.pool.root] || t.pool.root.Name() == "tx" {
+		return
+	}
+	if t.fn == nil { // a function that is named
+		for _, used := range queriedIn(o.source, t.arg, &ast.CallExpr{Fun: t.arg}) {
+			if used.same(t.pool) {
+				o.report(t, used)
+			}
+		}
+		return
+	}
+	if o.changed(t) {
 		return
 	}
 	other := o.otherDatabase(t)
-	reached(t.fn, func(n ast.Node) {
+	o.each(t, func(call *ast.CallExpr, used path) {
+		switch {
+		case used.queries == "" && used.same(t.pool):
+			o.report(t, used, o.fix(t, call, used)...)
+		case used.queries != "" && !slices.Contains(other, used.queries):
+			o.report(t, used, o.bind(t, call, used)...)
+		}
+	})
+}
+
+func (o *outer) report(t transaction, used path, fixes ...analysis.SuggestedFix) {
+	if o.found[used.at] {
+		return
+	}
+	o.found[used.at] = true
+	text, verb := types.ExprString(used.at), " is the pool"
+	switch {
+	case used.indirect:
+		verb = " uses " + name(used) + ", the pool"
+	case used.queries != "":
+		verb = " queries the pool"
+	}
+	report(o.source, used.at, text+verb+", not the transaction of "+short(t.name)+
+		": what it does is not under the locks and not part of the transaction", fixes...)
+}
+
+// each calls f for what a transaction's function queries, but for Queries that are given
+// the transaction, or that are made there.
+func (o *outer) each(t transaction, f func(call *ast.CallExpr, used path)) {
+	reached(o.source, t.fn, func(n ast.Node) {
 		call, ok := n.(*ast.CallExpr)
 		if !ok {
 			return
 		}
-		for _, used := range queriedBy(o.pass, o.find, call) {
-			if used.same(t.pool) {
-				report(o.pass, used.at, name(used)+" is the pool, not the transaction of "+short(t.name)+
-					": what it does is not under the locks and not part of the transaction", o.fix(t, call, used)...)
+		for _, used := range queriedBy(o.source, call) {
+			bound := t.tx == nil || typeName(t.tx.Type()) != sqlTx && !isLocked(t.tx.Type()) || o.given(t, call) || within(t.fn, used.root)
+			if used.queries == "" || !bound {
+				f(call, used)
 			}
-		}
-		if used := o.queries(t, call); used.known() && !slices.Contains(other, typeName(o.pass.TypesInfo.TypeOf(used.at))) {
-			report(o.pass, used.at, name(used)+" queries the pool, not the transaction of "+short(t.name)+
-				": what it does is not under the locks and not part of the transaction", o.bind(t, call, used)...)
 		}
 	})
 }
 
 // given tells whether a call is given the transaction, as WithLocks of lockgen is.
 func (o *outer) given(t transaction, call *ast.CallExpr) bool {
-	return t.tx != nil && slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return pathOf(o.pass, arg).is(t.tx) })
-}
-
-// queries returns the Queries from outside of a transaction whose method a call is.
-func (o *outer) queries(t transaction, call *ast.CallExpr) path {
-	receiver := receiverOf(call)
-	if receiver == nil || !withTx(o.pass.TypesInfo.TypeOf(receiver)) {
-		return path{}
-	}
-	fn := calleeOf(o.pass, call)
-	if fn == nil || fn.Name() == "Close" || o.given(t, call) || withTx(o.pass.TypesInfo.TypeOf(call)) || t.tx == nil || typeName(t.tx.Type()) != sqlTx && !isLocked(t.tx.Type()) {
-		return path{}
-	}
-	if slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return typeName(o.pass.TypesInfo.TypeOf(arg)) == sqlTx }) {
-		return path{} // WithLocks of lockgen: what it is for is said by what it is given
-	}
-	used := pathOf(o.pass, receiver)
-	if !used.known() || o.joined[used.root] != nil || within(t.fn, used.root) {
-		return path{}
-	}
-	return used
+	return slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return pathOf(o.source, arg).is(t.tx) })
 }
 
 // otherDatabase returns the types of Queries that a transaction doesn't use, where it uses
 // another: they may well be of another database.
 func (o *outer) otherDatabase(t transaction) (others []string) {
-	bound, unbound := map[string]bool{}, map[string]bool{}
-	reached(t.fn, func(n ast.Node) {
+	bound := map[string]bool{}
+	reached(o.source, t.fn, func(n ast.Node) {
 		call, ok := n.(*ast.CallExpr)
-		if !ok {
-			return
-		}
-		if txOf(o.pass, call) != nil && withTx(o.pass.TypesInfo.TypeOf(call)) {
-			bound[typeName(o.pass.TypesInfo.TypeOf(call))] = true
-		} else if used := o.queries(t, call); used.known() {
-			unbound[typeName(o.pass.TypesInfo.TypeOf(used.at))] = true
+		if ok && txOf(o.source, call) != nil && withTx(o.TypesInfo.TypeOf(call)) {
+			bound[typeName(o.TypesInfo.TypeOf(call))] = true
 		}
 	})
-	for queries := range unbound {
-		if len(bound) > 0 && !bound[queries] {
-			others = append(others, queries)
+	o.each(t, func(_ *ast.CallExpr, used path) {
+		if used.queries != "" && len(bound) > 0 && !bound[used.queries] {
+			others = append(others, used.queries)
 		}
-	}
+	})
 	return others
 }
 
-// assigned tells whether the function gives the pool's variable another value.
-func (o *outer) assigned(t transaction) (assigned bool) {
+// changed tells whether the function gives the pool's variable another value.
+func (o *outer) changed(t transaction) (changed bool) {
 	ast.Inspect(t.fn, func(n ast.Node) bool {
 		if a, ok := n.(*ast.AssignStmt); ok {
 			for _, left := range a.Lhs {
-				assigned = assigned || pathOf(o.pass, left).same(t.pool)
+				changed = changed || target(o.source, left).same(t.pool)
 			}
 		}
 		return true
 	})
-	return assigned
+	return changed
 }
 
 // fix uses the transaction in the place of the pool, where it has the same methods.
 func (o *outer) fix(t transaction, call *ast.CallExpr, used path) []analysis.SuggestedFix {
-	if t.tx == nil || !visible(o.pass, t.tx, call) {
+	if t.tx == nil || used.indirect || !visible(o.source, t.tx, call) {
 		return nil
 	}
-	fn := calleeOf(o.pass, call)
+	fn := calleeOf(o.source, call)
 	if isLocked(t.tx.Type()) && (fn == nil || !has(t.tx.Type(), fn)) {
 		return nil
 	}
-	if typeName(t.tx.Type()) == sqlTx && (fn == nil || !has(t.tx.Type(), fn)) && !withTx(o.pass.TypesInfo.TypeOf(call)) {
+	if typeName(t.tx.Type()) == sqlTx && (fn == nil || !has(t.tx.Type(), fn)) && !withTx(o.TypesInfo.TypeOf(call)) {
 		return nil
 	}
 	return []analysis.SuggestedFix{replace("Use the transaction", used.at, t.tx.Name())}
@@ -176,7 +170,7 @@ func (o *outer) bind(t transaction, call *ast.CallExpr, used path) []analysis.Su
 	if isLocked(t.tx.Type()) {
 		return o.fix(t, call, used)
 	}
-	if !visible(o.pass, t.tx, used.at) {
+	if used.indirect || !visible(o.source, t.tx, used.at) {
 		return nil
 	}
 	return []analysis.SuggestedFix{{Message: "Use the transaction",
@@ -194,7 +188,7 @@ func has(t types.Type, fn *types.Func) bool {
 }
 
 // visible tells whether a variable's name means it where a node stands.
-func visible(pass *analysis.Pass, v *types.Var, at ast.Node) bool {
+func visible(pass *source, v *types.Var, at ast.Node) bool {
 	scope := pass.Pkg.Scope().Innermost(at.Pos())
 	if scope == nil {
 		return false

@@ -3,16 +3,16 @@ package checks
 import (
 	"go/ast"
 	"go/types"
-	"slices"
-
-	"golang.org/x/tools/go/analysis"
+	"strings"
 )
 
 // A path is a variable, or a field of one: db, s.db.
 type path struct {
-	root   types.Object
-	fields string
-	at     ast.Expr
+	root     types.Object
+	fields   string
+	at       ast.Expr
+	indirect bool   // at is not the path itself, but another name of it, or a function that uses it
+	queries  string // the type of Queries of sqlc
 }
 
 func (p path) known() bool            { return p.root != nil }
@@ -20,33 +20,78 @@ func (p path) same(as path) bool      { return p.known() && p.root == as.root &&
 func (p path) variable() bool         { return p.known() && p.fields == "" }
 func (p path) is(v types.Object) bool { return p.variable() && p.root == v }
 
+// cutField returns what follows a field at the beginning of fields.
+func cutField(fields, name string) (rest string, found bool) {
+	rest, found = strings.CutPrefix(fields, "."+name)
+	return rest, found && (rest == "" || rest[0] == '.')
+}
+
 // pathOf returns the path at the beginning of an expression: of db in
-// db.WithContext(ctx).Where("id"), of locks in locks.WaitAtMost(d).
-func pathOf(pass *analysis.Pass, expr ast.Expr) path {
+// db.WithContext(ctx).Where("id"), of locks in locks.WaitAtMost(d), of s.db in pool where
+// that is another name of it.
+func pathOf(pass *source, expr ast.Expr) path {
 	switch e := ast.Unparen(expr).(type) {
 	case *ast.Ident:
-		if v, ok := pass.TypesInfo.ObjectOf(e).(*types.Var); ok {
-			return path{root: v, at: e}
-		}
+		return pass.follow(target(pass, e))
 	case *ast.SelectorExpr:
-		if v, ok := pass.TypesInfo.Uses[e.Sel].(*types.Var); ok {
-			if !v.IsField() {
-				return path{root: v, at: e} // a variable of another package
-			}
-			if p := pathOf(pass, e.X); p.known() {
-				return path{root: p.root, fields: p.fields + "." + v.Name(), at: e}
-			}
+		v, ok := pass.TypesInfo.Uses[e.Sel].(*types.Var)
+		if !ok {
+			return path{}
+		}
+		if !v.IsField() {
+			return path{root: v, at: e} // a variable of another package
+		}
+		if p := pathOf(pass, e.X); p.known() {
+			return pass.madeWith(path{root: p.root, fields: p.fields + promoted(pass, e) + "." + v.Name(), at: e, indirect: p.indirect})
 		}
 	case *ast.CallExpr:
-		if receiver := receiverOf(e); receiver != nil && chains(pass, e) {
-			return pathOf(pass, receiver)
+		if chains(pass, e) {
+			return receiverPath(pass, e)
+		}
+		if pool := pass.helper(calleeOf(pass, e)).Returns; pool != nil {
+			p := pool.in(pass, e)
+			p.at, p.indirect = e, true
+			return p
 		}
 	}
 	return path{}
 }
 
+// target returns the path that an assignment changes.
+func target(pass *source, expr ast.Expr) path {
+	id, ok := ast.Unparen(expr).(*ast.Ident)
+	if !ok {
+		return pathOf(pass, expr)
+	}
+	if v, ok := pass.TypesInfo.ObjectOf(id).(*types.Var); ok {
+		return path{root: v, at: id}
+	}
+	return path{}
+}
+
+// promoted returns the embedded fields that a selector leaves out.
+func promoted(pass *source, e *ast.SelectorExpr) (fields string) {
+	selection := pass.TypesInfo.Selections[e]
+	if selection == nil {
+		return ""
+	}
+	t := selection.Recv()
+	for _, i := range selection.Index()[:len(selection.Index())-1] {
+		if p, ok := t.Underlying().(*types.Pointer); ok {
+			t = p.Elem()
+		}
+		of, ok := t.Underlying().(*types.Struct)
+		if !ok {
+			return ""
+		}
+		fields += "." + of.Field(i).Name()
+		t = of.Field(i).Type()
+	}
+	return fields
+}
+
 // chains tells whether a call returns its receiver, with options.
-func chains(pass *analysis.Pass, call *ast.CallExpr) bool {
+func chains(pass *source, call *ast.CallExpr) bool {
 	name := nameOf(pass, call)
 	if name == "(*txlock.Scope).WaitAtMost" {
 		return true
@@ -63,79 +108,17 @@ func receiverOf(call *ast.CallExpr) ast.Expr {
 	return nil
 }
 
-// A transaction is a call that runs a function in a transaction.
-type transaction struct {
-	name string
-	pool path
-	fn   *ast.FuncLit
-	tx   *types.Var // the parameter of fn, if it has a name
-}
-
-// Where the pool and the function stand among the arguments.
-var transactions = map[string]struct{ pool, fn int }{
-	"locksqlc.Run":          {1, 3},
-	"locksqlc.RunTx":        {1, 4},
-	"locksqlc.Optimistic":   {1, 3},
-	"locksqlc.OptimisticTx": {1, 4},
-	"locksqlc.Once":         {1, 3},
-	"locksqlc.OnceValue":    {1, 3},
-	"lockgorm.Transaction":  {0, 2},
-	"lockgorm.Optimistic":   {0, 2},
-	"lockgorm.Once":         {0, 2},
-	"lockgorm.OnceValue":    {0, 2},
-	"txlock/job.TickTx":     {1, 4},
-	gormTransaction:         {-1, 0},
-}
-
-const gormTransaction = "(*gorm.io/gorm.DB).Transaction"
-
-func transactionOf(pass *analysis.Pass, call *ast.CallExpr) (t transaction, ok bool) {
-	t.name = nameOf(pass, call)
-	where, ok := transactions[t.name]
-	if !ok && runsLocked(pass, call) {
-		t.name, ok = "Run", true
-		where.pool, where.fn = 1, 3
+// receiverPath returns the path of what a method gets: of s.DB in s.Exec, where DB is
+// embedded.
+func receiverPath(pass *source, call *ast.CallExpr) path {
+	selector, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
+	if !ok {
+		return path{}
 	}
-	if !ok || len(call.Args) <= where.fn {
-		return t, false
+	p := pathOf(pass, selector.X)
+	if fields := promoted(pass, selector); p.known() && fields != "" {
+		p.fields += fields
+		p = pass.madeWith(p)
 	}
-	pool := receiverOf(call)
-	if where.pool >= 0 {
-		pool = call.Args[where.pool]
-	}
-	if t.fn, ok = ast.Unparen(call.Args[where.fn]).(*ast.FuncLit); !ok {
-		return t, false
-	}
-	t.pool = pathOf(pass, pool)
-	for _, field := range t.fn.Type.Params.List {
-		for _, name := range field.Names {
-			if v, ok := pass.TypesInfo.Defs[name].(*types.Var); ok && name.Name != "_" && (isTx(v.Type()) || isLocked(v.Type())) {
-				t.tx = v
-			}
-		}
-	}
-	return t, true
-}
-
-func isTx(t types.Type) bool {
-	return slices.Contains([]string{sqlTx, gormDB, "txlock.Tx"}, typeName(t))
-}
-
-// isLocked tells whether a type is what lockgen generates: the queries of a transaction,
-// with a method Locks.
-func isLocked(t types.Type) bool {
-	method, _, _ := types.LookupFieldOrMethod(t, true, nil, "Locks")
-	fn, ok := method.(*types.Func)
-	return ok && fn.Signature().Results().Len() == 1 && typeName(fn.Signature().Results().At(0).Type()) == scopeOf
-}
-
-// runsLocked tells whether a call is one of Run as lockgen generates it, of Queries or of the
-// package in front of them.
-func runsLocked(pass *analysis.Pass, call *ast.CallExpr) bool {
-	fn := calleeOf(pass, call)
-	if fn == nil || fn.Name() != "Run" || fn.Signature().Params().Len() != 4 {
-		return false
-	}
-	run, ok := fn.Signature().Params().At(3).Type().(*types.Signature)
-	return ok && run.Params().Len() == 1 && isLocked(run.Params().At(0).Type())
+	return p
 }

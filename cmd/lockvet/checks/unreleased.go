@@ -7,21 +7,14 @@ import (
 	"slices"
 	"strconv"
 
-	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/passes/ctrlflow"
 	"golang.org/x/tools/go/cfg"
 )
 
 // Unreleased finds leases that a path of a function forgets.
-var Unreleased = &analysis.Analyzer{
-	Name:     "unreleased",
-	Doc:      "find leases without Release, and claims without Finish, on a path to a return",
-	URL:      url + "unreleased",
-	Requires: []*analysis.Analyzer{ctrlflow.Analyzer},
-	Run:      runUnreleased,
-}
+var Unreleased = check("unreleased", "find leases without Release, and claims without Finish, on a path to a return", runUnreleased, ctrlflow.Analyzer)
 
-func runUnreleased(pass *analysis.Pass) (any, error) {
+func runUnreleased(pass *source) {
 	cfgs := pass.ResultOf[ctrlflow.Analyzer].(*ctrlflow.CFGs)
 	for _, file := range programs(pass) {
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -39,23 +32,34 @@ func runUnreleased(pass *analysis.Pass) (any, error) {
 			return true
 		})
 	}
-	return nil, nil
 }
 
 // closes tells whether a function closes a manager, which releases its leases.
-func closes(pass *analysis.Pass, fn ast.Node) (closes bool) {
+func closes(pass *source, fn ast.Node) (closes bool) {
 	ast.Inspect(fn, func(n ast.Node) bool {
-		if selector, ok := n.(*ast.SelectorExpr); ok && selector.Sel.Name == "Close" {
-			of := typeName(pass.TypesInfo.TypeOf(selector.X))
-			closes = closes || of == "txlock/lease.Manager" || of == "txlock/quorum.Manager"
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			closes = closes || isClose(pass, n)
+		case *ast.CallExpr:
+			closes = closes || pass.helper(calleeOf(pass, n)).Closes
 		}
 		return !closes
 	})
 	return closes
 }
 
+// isClose tells whether a method is the Close of a manager, which may be embedded.
+func isClose(pass *source, n *ast.SelectorExpr) bool {
+	fn, ok := pass.TypesInfo.Uses[n.Sel].(*types.Func)
+	if !ok || fn.Name() != "Close" || fn.Signature().Recv() == nil {
+		return false
+	}
+	of := typeName(fn.Signature().Recv().Type())
+	return of == "txlock/lease.Manager" || of == "txlock/quorum.Manager"
+}
+
 // closesAround does so for the function in which a node stands.
-func closesAround(pass *analysis.Pass, node ast.Node) (found bool) {
+func closesAround(pass *source, node ast.Node) (found bool) {
 	for _, file := range pass.Files {
 		for _, decl := range file.Decls {
 			found = found || decl.Pos() <= node.Pos() && node.End() <= decl.End() && closes(pass, decl)
@@ -66,8 +70,7 @@ func closesAround(pass *analysis.Pass, node ast.Node) (found bool) {
 
 // A handle is a variable with a lease or claim, and the error beside it.
 type handle struct {
-	pass    *analysis.Pass
-	v, err  types.Object
+	guess
 	results *ast.FieldList
 	seen    map[visit]bool
 }
@@ -77,7 +80,7 @@ type visit struct {
 	tells bool // whether err is still the error of the acquisition
 }
 
-func checkPaths(pass *analysis.Pass, fn ast.Node, g *cfg.CFG) {
+func checkPaths(pass *source, fn ast.Node, g *cfg.CFG) {
 	if g == nil { // where functions have none, in package runtime
 		return
 	}
@@ -101,7 +104,7 @@ func checkPaths(pass *analysis.Pass, fn ast.Node, g *cfg.CFG) {
 }
 
 // acquiredBy returns the handle of an assignment to a variable of a function.
-func acquiredBy(pass *analysis.Pass, fn, node ast.Node) *handle {
+func acquiredBy(pass *source, fn, node ast.Node) *handle {
 	assign, ok := node.(*ast.AssignStmt)
 	if !ok || len(assign.Rhs) != 1 || len(assign.Lhs) != 2 || isBlank(assign.Lhs[0]) {
 		return nil
@@ -110,11 +113,11 @@ func acquiredBy(pass *analysis.Pass, fn, node ast.Node) *handle {
 	if !ok || !acquires(pass, call) {
 		return nil
 	}
-	v := pathOf(pass, assign.Lhs[0])
+	v := target(pass, assign.Lhs[0])
 	if !v.variable() || !within(fn, v.root) {
 		return nil // a field, or of a function around this one
 	}
-	return &handle{pass: pass, v: v.root, err: pathOf(pass, assign.Lhs[1]).root, results: typeOf(fn).Results, seen: map[visit]bool{}}
+	return &handle{guess: guess{pass: pass, v: v.root, err: target(pass, assign.Lhs[1]).root}, results: typeOf(fn).Results, seen: map[visit]bool{}}
 }
 
 func typeOf(fn ast.Node) *ast.FuncType {
@@ -130,20 +133,14 @@ func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.N
 		if h.releases(node) {
 			return nil
 		}
-		if assign, ok := node.(*ast.AssignStmt); ok {
-			tells = tells && !slices.ContainsFunc(assign.Lhs, func(left ast.Expr) bool { return pathOf(h.pass, left).is(h.err) })
-		}
+		tells = tells && !overwrites(h.pass, node, h.err)
 	}
 	if ret := block.Return(); ret != nil {
 		return ret
 	}
-	succs := block.Succs
-	if len(succs) == 2 && len(nodes) > 0 {
-		if cond, ok := nodes[len(nodes)-1].(ast.Expr); ok {
-			succs = h.possible(cond, succs, tells)
-		}
-	}
-	for _, next := range succs {
+	g := h.guess
+	g.told = tells
+	for _, next := range g.possible(nodes, block.Succs) {
 		if at := (visit{next, tells}); !h.seen[at] {
 			h.seen[at] = true
 			if ret := h.forgotten(next, next.Nodes, tells); ret != nil {
@@ -152,54 +149,6 @@ func (h *handle) forgotten(block *cfg.Block, nodes []ast.Node, tells bool) ast.N
 		}
 	}
 	return nil
-}
-
-// possible returns those branches of a condition on which there is a lease.
-func (h *handle) possible(cond ast.Expr, succs []*cfg.Block, tells bool) []*cfg.Block {
-	switch isTrue, isFalse := h.outcomes(cond, tells); {
-	case !isFalse:
-		return succs[:1]
-	case !isTrue:
-		return succs[1:]
-	}
-	return succs
-}
-
-// outcomes returns what a condition may be where there is a lease.
-func (h *handle) outcomes(cond ast.Expr, tells bool) (isTrue, isFalse bool) {
-	switch e := ast.Unparen(cond).(type) {
-	case *ast.BinaryExpr:
-		return h.outcomesOf(e, tells)
-	case *ast.UnaryExpr: // !errors.Is(err, ...)
-		if e.Op == token.NOT {
-			isFalse, isTrue = h.outcomes(e.X, tells)
-			return isTrue, isFalse
-		}
-	case *ast.CallExpr: // errors.Is(err, ...)
-		if tells && len(e.Args) > 0 && pathOf(h.pass, e.Args[0]).is(h.err) {
-			return false, true
-		}
-	}
-	return true, true
-}
-
-func (h *handle) outcomesOf(e *ast.BinaryExpr, tells bool) (isTrue, isFalse bool) {
-	switch e.Op {
-	case token.LAND, token.LOR:
-		leftTrue, leftFalse := h.outcomes(e.X, tells)
-		rightTrue, rightFalse := h.outcomes(e.Y, tells)
-		if e.Op == token.LAND {
-			return leftTrue && rightTrue, leftFalse || rightFalse
-		}
-		return leftTrue || rightTrue, leftFalse && rightFalse
-	}
-	of := pathOf(h.pass, e.X)
-	isErr := tells && of.is(h.err)
-	if !h.pass.TypesInfo.Types[e.Y].IsNil() || !isErr && !of.is(h.v) {
-		return true, true
-	}
-	isTrue = (e.Op == token.EQL) == isErr // err == nil, v != nil
-	return isTrue, !isTrue
 }
 
 // releases tells whether a node releases the lease, or may hand it to somebody who will.

@@ -63,3 +63,15 @@ func closed(ctx context.Context, db *sql.DB, key txlock.Key) error {
 	}
 	return nil
 }
+
+type keeper struct{ *lease.Manager }
+
+func (k *keeper) stop(ctx context.Context) error { return k.Close(ctx) }
+
+// A method closes it.
+func closedByMethod(ctx context.Context, k *keeper, key txlock.Key) error {
+	if _, err := k.Acquire(ctx, key); err != nil {
+		return err
+	}
+	return k.stop(ctx)
+}

@@ -46,3 +46,51 @@ func Name(db *sql.DB) string {
 	}
 	return "some"
 }
+
+// Store has a pool, and what queries it.
+type Store struct {
+	db  *sql.DB
+	orm *gorm.DB
+}
+
+// Audits is a pool of the package.
+var Audits *sql.DB
+
+// DB is the pool of a store.
+func (s *Store) DB() *sql.DB { return s.db }
+
+// Count queries the pool of the store.
+func (s *Store) Count(ctx context.Context) (int, error) { return Count(ctx, s.db) }
+
+// CountIn queries in a transaction, and the pool where there is none.
+func (s *Store) CountIn(ctx context.Context, tx *sql.Tx) (n int, err error) {
+	if tx == nil {
+		return s.Count(ctx)
+	}
+	err = tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders").Scan(&n)
+	return n, err
+}
+
+// Locked runs a function in a transaction with locks.
+func (s *Store) Locked(ctx context.Context, id int64, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	return locksqlc.Run(ctx, s.db, Orders.Keys(id), func(tx *sql.Tx) error { return fn(ctx, tx) })
+}
+
+// Audit queries the pool of the package.
+func Audit(ctx context.Context) error {
+	_, err := Audits.ExecContext(ctx, "INSERT INTO audit VALUES (1)")
+	return err
+}
+
+// Twice calls a function.
+func Twice(fn func() error) error {
+	if err := fn(); err != nil {
+		return err
+	}
+	return fn()
+}
+
+// Later keeps a function.
+func Later(fn func() error) { later = append(later, fn) }
+
+var later []func() error
