@@ -286,14 +286,19 @@ func (m *meaning) argsOf(table, column string) (args []string) {
 				args = append(args, m.arg(a.Expr))
 			}
 		}
-		if u.insert == nil {
-			continue
+		if u.insert != nil {
+			args = append(args, m.insertedIn(u.insert, column)...)
 		}
-		for i, c := range u.insert.Columns {
-			for _, row := range rowsOf(u.insert) {
-				if c.Name.L == column && i < len(row) && m.arg(row[i]) != "" {
-					args = append(args, m.arg(row[i]))
-				}
+	}
+	return args
+}
+
+// insertedIn returns what sqlc passes for a column of the rows of an INSERT.
+func (m *meaning) insertedIn(insert *ast.InsertStmt, column string) (args []string) {
+	for i, c := range insert.Columns {
+		for _, row := range rowsOf(insert) {
+			if c.Name.L == column && i < len(row) && m.arg(row[i]) != "" {
+				args = append(args, m.arg(row[i]))
 			}
 		}
 	}

@@ -95,7 +95,7 @@ func (c *column) identifies(id types.Type, fold string) error {
 
 // takes returns an error where a parameter isn't compared with the column as its key is.
 func (c *column) takes(v value) error {
-	if how, _ := v.conversion(); how == fromByte && !(c.binary() && c.length == uuidBytes) {
+	if how, _ := v.conversion(); how == fromByte && (!c.binary() || c.length != uuidBytes) {
 		return fmt.Errorf("is sent as 16 bytes to %s: let sqlc write uuid.UUID", c.said)
 	}
 	return nil
