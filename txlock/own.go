@@ -71,6 +71,9 @@ func (s *state) inTheWay(key Key, once bool) *state {
 	if other == nil || other.server.Session == s.server.Session { // another Join of the same transaction
 		return nil
 	}
+	if other.book != nil && other.book.Err() != nil { // the server has rolled it back, and the program not yet
+		return nil
+	}
 	if h, certain := other.holdOf(p.record); !once && (!certain || h.grant.shared && key.shared) {
 		return nil
 	}

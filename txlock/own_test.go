@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -21,12 +22,11 @@ func ofItself(err error) bool {
 }
 
 // TestWaitForItself proves that a call inside of a transaction's function that would wait for
-// that transaction is refused before anything is sent: the pool's wait has no other end than
-// the server's limit, which is longer than the test.
+// that transaction is refused before it waits.
 func TestWaitForItself(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			pool := newPool(t, db, guarded)
+			pool := impatient(t, db, guarded)
 			ctx, hashed := t.Context(), txlock.NewFamily[int64]("own", txlock.Hashed)
 			for _, key := range []txlock.Key{named(), hashed.Key(time.Now().UnixNano())} {
 				nested := func(keys ...txlock.Key) error {
@@ -82,10 +82,49 @@ func lockIn(ctx context.Context, pool *sql.DB, lock func(s *txlock.Scope) error)
 	})
 }
 
+// TestNoWaitForWhatIsOver proves that a call inside of a transaction that the server has
+// rolled back, or that has rolled back to before its lock, isn't refused.
+func TestNoWaitForWhatIsOver(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, ctx, key := impatient(t, db, true), t.Context(), named()
+		wants(t, "Ensure", txlock.Ensure(ctx, pool, key), nil)
+		nested := func() error { return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }) }
+		err := locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+			var session uint64
+			wants(t, "the session", tx.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&session), nil)
+			db.Exec(t, fmt.Sprintf("KILL %d", session))
+			_, err := tx.ExecContext(ctx, "DO 1")
+			for err == nil { // it may be a moment before the server ends it
+				_, err = tx.ExecContext(ctx, "DO 1")
+			}
+			if err := nested(); ofItself(err) { // or the server still rolls back
+				t.Error(err)
+			}
+			return errNoUse
+		})
+		wants(t, "Run", err, errNoUse)
+		wants(t, "Run", locksqlc.Run(ctx, pool, nil, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "SAVEPOINT early")
+			wants(t, "SAVEPOINT", err, nil)
+			s, err := locksqlc.Join(ctx, tx)
+			wants(t, "Join", err, nil)
+			wants(t, "Lock", second(s.Lock(ctx, key)), nil)
+			_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT early")
+			wants(t, "ROLLBACK TO", err, nil)
+			if err := nested(); ofItself(err) { // the server keeps some locks even so
+				t.Error(err)
+			}
+			return nil
+		}), nil)
+	})
+}
+
+var errNoUse = errors.New("of no use")
+
 // TestOnceWaitsForItself proves it of a key of Once, which no lock excludes.
 func TestOnceWaitsForItself(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		pool, ctx, key := newPool(t, db, true), t.Context(), named()
+		pool, ctx, key := impatient(t, db, true), t.Context(), named()
 		once := func(then func() error) error {
 			return lockIn(ctx, pool, func(s *txlock.Scope) error {
 				if first, err := s.Once(ctx, key); err != nil || !first {

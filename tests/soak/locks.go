@@ -129,9 +129,13 @@ func cancelled(ctx context.Context, o *op) error {
 		o.granted()
 		waiting, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
-		err := locksqlc.Run(waiting, o.pool, []txlock.Key{o.key()}, func(*sql.Tx) error {
-			return errors.New("two have the lock at the same time")
-		})
+		waited := make(chan error)
+		go func() { // by this one it would wait for itself
+			waited <- locksqlc.Run(waiting, o.pool, []txlock.Key{o.key()}, func(*sql.Tx) error {
+				return errors.New("two have the lock at the same time")
+			})
+		}()
+		err := <-waited
 		if errors.Is(err, context.DeadlineExceeded) {
 			return nil
 		}

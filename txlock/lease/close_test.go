@@ -146,9 +146,9 @@ func TestCloseKeepsItsContext(t *testing.T) {
 			}
 			for i, c := range all {
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				begun := time.Now()
+				begun, delays := time.Now(), testdb.Delays(t)
 				err := c.m.Close(ctx)
-				took := time.Since(begun)
+				took := time.Since(begun) - delays()
 				cancel()
 				wants(t, "Close", err, context.DeadlineExceeded)
 				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d leases were not released", leases)) {
@@ -207,11 +207,11 @@ func TestCloseBesideALongStatement(t *testing.T) {
 		}
 		limited, end := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer end()
-		begun := time.Now()
+		begun, delays := time.Now(), testdb.Delays(t)
 		if err := m.Close(limited); err != nil {
 			t.Errorf("Close, which holds nothing: %v", err)
 		}
-		if took := time.Since(begun); took > 5*time.Second {
+		if took := time.Since(begun); took > 5*time.Second+delays() {
 			t.Errorf("Close took %v", took)
 		}
 		cancel()
@@ -235,9 +235,9 @@ func TestCloseAfterItsPool(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		begun := time.Now()
+		begun, delays := time.Now(), testdb.Delays(t)
 		err = m.Close(ctx)
-		if took := time.Since(begun); took > 10*time.Second {
+		if took := time.Since(begun); took > 10*time.Second+delays() {
 			t.Errorf("Close took %v", took)
 		}
 		for _, l := range held {
