@@ -254,6 +254,16 @@ func TestChainedTransaction(t *testing.T) {
 		}
 		exec(t, conn, "COMMIT")
 		wantFree(t, db, key)
+
+		always := newPool(t, db.Config(func(cfg *mysql.Config) { cfg.Params = map[string]string{"completion_type": "1"} }), true)
+		always.SetMaxOpenConns(1)
+		tx := begin(t, always) // without locks, which are refused there
+		exec(t, tx, "INSERT INTO "+table+" VALUES ()")
+		check(t, tx.Commit())
+		exec(t, always, "INSERT INTO "+table+" VALUES ()")
+		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 4 {
+			t.Errorf("%d rows of 4 are committed: a transaction is left open on a pool that chains", n)
+		}
 	})
 }
 

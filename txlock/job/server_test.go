@@ -297,7 +297,9 @@ func TestRunRefusesSessions(t *testing.T) {
 		for setting, want := range map[string]error{"autocommit": schema.ErrAutocommit, "collation_connection": schema.ErrCharset} {
 			value := map[string]string{"autocommit": "0", "collation_connection": "utf16_bin"}[setting]
 			pool := newPool(t, db, true, func(cfg *mysql.Config) { cfg.Params = map[string]string{setting: value} })
-			err := open(t, pool).Run(t.Context(), key, Every(time.Second), func(context.Context, time.Time) error { return nil })
+			ctx, end := context.WithTimeout(t.Context(), time.Minute)
+			err := open(t, pool).Run(ctx, key, Every(time.Second), func(context.Context, time.Time) error { return nil })
+			end()
 			wants(t, setting, err, want)
 		}
 	})

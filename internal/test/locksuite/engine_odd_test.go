@@ -1,18 +1,22 @@
 package locksuite_test
 
 import (
+	"context"
 	"crypto/rand"
 	"database/sql"
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	jobs "github.com/dca00107/lockstep/txlock/job"
 )
 
 // TestOddEngines: so is a server that answers what locks rely on, but not all as MySQL and
@@ -83,5 +87,35 @@ func contradicted(t *testing.T, pool *sql.DB) {
 	}
 	if err := tx.Commit(); !errors.Is(err, txlock.ErrTxDoomed) {
 		t.Errorf("Commit: %v, want ErrTxDoomed", err)
+	}
+}
+
+// TestEngineBecomesAnother: a job ends when the server does not answer any more as it did, which
+// a failover to another engine brings.
+func TestEngineBecomesAnother(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			var another atomic.Bool
+			open, _ := onAnother(t, testdb.Open(t, engine), false, func(text string) string {
+				if another.Load() {
+					return asAnother(text)
+				}
+				return text
+			})
+			pool := open(t)
+			runner, err := jobs.New(pool, manage(t, pool))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = runner.Run(t.Context(), txlock.Named("test:"+rand.Text()), jobs.Every(time.Second), func(context.Context, time.Time) error {
+				another.Store(true)
+				return nil
+			})
+			if !errors.Is(err, schema.ErrEngine) || !another.Load() {
+				t.Errorf("Run: %v after its first tick (%t), want ErrEngine", err, another.Load())
+			}
+		})
 	}
 }
