@@ -168,6 +168,9 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 	if fn == nil {
 		return fmt.Errorf("lockgorm: %s needs a function, got nil", name)
 	}
+	if db.Error != nil { // GORM would begin a transaction that nobody ends
+		return fmt.Errorf("lockgorm: %s needs a *gorm.DB without an error: %w", name, db.Error)
+	}
 	if keys != nil && len(keys) == 0 {
 		return fmt.Errorf("%w: %s was given no key and would lock nothing: pass nil where its function takes the locks", txlock.ErrInvalidKey, name)
 	}

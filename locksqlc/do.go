@@ -89,7 +89,8 @@ func do(ctx context.Context, name string, db *sql.DB, key txlock.Key, fn func(ct
 	if err != nil {
 		return err
 	}
-	defer inner.Runs(scope)()
+	over := inner.Runs(scope)
+	defer over()
 	if err := inner.OnePrimary(ctx, scope); err != nil {
 		if errors.Is(err, schema.ErrMultiPrimary) {
 			err = fmt.Errorf("use a lease: %w", err)
@@ -102,7 +103,12 @@ func do(ctx context.Context, name string, db *sql.DB, key txlock.Key, fn func(ct
 	held = true
 	working, stop := context.WithCancelCause(ctx)
 	watched := make(chan error, 1)
-	go func() { watched <- watch(working, conn, stop) }()
+	go func() {
+		watched <- watch(working, conn, func(lost error) {
+			over() // fn may take the lock elsewhere
+			stop(lost)
+		})
+	}()
 	defer func() {
 		stop(nil)
 		if lost := <-watched; lost != nil {
@@ -123,7 +129,7 @@ func unanswered(ctx context.Context, err error) error {
 
 // watch checks the connection until the context ends. If the connection is gone, it ends
 // the context with ErrLost, and returns that error.
-func watch(ctx context.Context, conn *sql.Conn, stop context.CancelCauseFunc) error {
+func watch(ctx context.Context, conn *sql.Conn, stop func(lost error)) error {
 	tick := time.NewTicker(socketCheck)
 	defer tick.Stop()
 	pinged := time.Now()

@@ -3,6 +3,7 @@ package locksqlc_test
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -30,6 +31,7 @@ func TestFunctionThatEndsItsTransaction(t *testing.T) {
 			}{
 				{end: (*sql.Tx).Commit, rows: 1, says: "by its own function, and what that did stays", onPlain: "has called Commit or Rollback"},
 				{end: (*sql.Tx).Commit, returns: deadlock, rows: 1, says: "by its own function, and what that did stays", onPlain: "committed before its end"},
+				{end: (*sql.Tx).Commit, returns: fmt.Errorf("of another transaction: %w", txlock.ErrDeadlock), rows: 1, says: "by its own function, and what that did stays", onPlain: "committed before its end"},
 				{end: (*sql.Tx).Commit, returns: errInner, rows: 1, says: "by its own function, and what that did stays"},
 				{end: (*sql.Tx).Rollback, says: "has called Commit or Rollback", onPlain: "has called Commit or Rollback"},
 				{end: (*sql.Tx).Rollback, returns: errInner},
@@ -48,6 +50,30 @@ func TestFunctionThatEndsItsTransaction(t *testing.T) {
 				if err == nil || c.returns != nil && !errors.Is(err, c.returns) || txlock.Retryable(err) || !strings.Contains(err.Error(), says) || calls != 1 || n != c.rows {
 					t.Errorf("%s: %v after %d calls, with %d rows, want %q and %d", name, err, calls, n, says, c.rows)
 				}
+			}
+		}
+	})
+}
+
+// TestRunWithoutKeysFindsTheEnd proves that Run without keys, and without locks, says so where
+// a statement of its function has ended the transaction.
+func TestRunWithoutKeysFindsTheEnd(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.AdminConfig(), true)
+		table := db.CreateTable(t, "ended", "id INT PRIMARY KEY AUTO_INCREMENT")
+		for _, text := range []string{"COMMIT", "ROLLBACK", "BEGIN", "ROLLBACK AND CHAIN", "CREATE TABLE IF NOT EXISTS " + table + " (id INT)"} {
+			calls := 0
+			err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+				calls++
+				for _, query := range []string{"INSERT INTO " + table + " VALUES ()", text} {
+					if _, err := tx.ExecContext(t.Context(), query); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if !errors.Is(err, txlock.ErrTxDoomed) || calls != 1 {
+				t.Errorf("%s: %v after %d calls", text, err, calls)
 			}
 		}
 	})

@@ -116,3 +116,47 @@ func TestLostReplyOfCommit(t *testing.T) {
 		})
 	})
 }
+
+// TestContextEndsWithCommitUnderWay ends the context when Optimistic's last statement has
+// committed, and the reply isn't there yet: the driver closes the connection then, and returns
+// the context's error.
+func TestContextEndsWithCommitUnderWay(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		base, err := mysql.NewConnector(db.Config())
+		check(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		pool := sql.OpenDB(locksqlc.Connector(wrapper{base, func(c connection) driver.Conn { return cutOff{c, cancel} }}))
+		defer pool.Close()
+		table := db.CreateTable(t, "cut_off", "id INT PRIMARY KEY")
+		err = locksqlc.Optimistic(ctx, pool, uniqueKey(t, "cut off"), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)")
+			return err
+		})
+		if !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || !errors.Is(err, context.Canceled) || txlock.Retryable(err) {
+			t.Errorf("Optimistic: %v", err)
+		}
+		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 1 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+// cutOff ends a context with the reply to what commits.
+type cutOff struct {
+	connection
+	cancel context.CancelFunc
+}
+
+func (c cutOff) Raw() driver.Conn { return c.connection }
+
+func (c cutOff) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if !testdb.Commits(query) {
+		return c.connection.QueryContext(ctx, query, args)
+	}
+	rows, err := c.connection.QueryContext(context.WithoutCancel(ctx), query, args)
+	if err == nil {
+		err = rows.Close()
+	}
+	c.cancel()
+	return nil, errors.Join(ctx.Err(), err, c.Close())
+}

@@ -54,7 +54,7 @@ func ofCommit(s *Scope, err error) error {
 // mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement
 // that was running, nor of those before it.
 func final(ctx context.Context, s *Scope, err error) error {
-	if s.over() {
+	if err != nil && s.over() {
 		return s.byItself(err)
 	}
 	if s.book != nil && fault.LostConnection(err) && !errors.Is(err, ErrTxDoomed) && !errors.Is(err, ErrUnknownOutcome) {
@@ -69,7 +69,7 @@ func final(ctx context.Context, s *Scope, err error) error {
 		}
 		return err
 	}
-	if fault.LostConnection(err) || !ofLock(err) && s.mayHaveCommitted(ctx) {
+	if fault.LostConnection(err) || s.mayHaveCommitted(ctx) {
 		return fmt.Errorf("%w: it was %w, or may have been: it is not started again: %w", ErrTxDoomed, fault.ErrCommitted, err)
 	}
 	return err
@@ -120,16 +120,6 @@ func (s *Scope) mayHaveCommitted(ctx context.Context) bool {
 		}
 	}
 	return !told
-}
-
-// ofLock tells whether an error is that of a lock, and not of a statement of the program.
-func ofLock(err error) bool {
-	for _, sentinel := range []error{ErrDeadlock, ErrStaleSnapshot, ErrTxDoomed, ErrConflict} {
-		if errors.Is(err, sentinel) {
-			return true
-		}
-	}
-	return false
 }
 
 // anExclusive returns an exclusive lock that was given, and its token; 0 where there is none.

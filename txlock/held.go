@@ -124,12 +124,11 @@ func (s *state) named(ctx context.Context, err error, keys ...Key) error {
 		held = s.holders(ctx, unmarked(keys))
 	}
 	for _, key := range keys {
-		switch other := s.inTheWay(key, false); {
-		case other == nil:
-		case len(held) == 0:
-			held = append(held, other.holds(key))
-		case held[0].Session == other.server.Session:
-			held[0].Here = true
+		for _, other := range s.inTheWay(key, false) {
+			if len(held) == 0 {
+				held = append(held, other.holds(key))
+			}
+			held[0].Here = held[0].Here || held[0].Session == other.server.Session
 		}
 	}
 	switch {

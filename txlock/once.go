@@ -135,7 +135,7 @@ func (s *Scope) Once(ctx context.Context, key Key, options ...OnceOption) (first
 		return false, err
 	}
 	s.first(key.name, keptOnce{keep: call.keep, since: asked})
-	s.settle(key, true)
+	s.settle(key, false, true)
 	if s.book != nil {
 		s.book.Hold()
 	}

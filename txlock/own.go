@@ -1,6 +1,7 @@
 package txlock
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/dca00107/lockstep/internal/whoami"
@@ -20,21 +21,24 @@ func spotOf(s *state, key Key, once bool) spot {
 	return spot{s.server.Name, key.record(), false}
 }
 
-// inProgram are the open transactions of this program by what they hold; of those who share
-// a row, the last. It has those whose end is known: of guarded pools, and of Run and the like.
+// inProgram are the open transactions of this program by what they hold, alone and shared. It
+// has those whose end is known: of guarded pools, and of Run and the like.
 var inProgram = struct {
-	mu sync.Mutex
-	by map[spot]*state
-}{by: make(map[spot]*state)}
+	mu     sync.Mutex
+	by     map[spot]*state
+	shared map[spot][]*state
+}{by: make(map[spot]*state), shared: make(map[spot][]*state)}
 
 // runs is inside.Lock.Runs.
 func runs(s *Scope) (ended func()) {
-	s.runner = whoami.Goroutine()
+	if s.runner = whoami.Goroutine(); s.book != nil {
+		s.book.Hold() // Commit tells whether it was ended before, also where nothing is locked
+	}
 	return s.leave
 }
 
 // settle notes what the transaction holds.
-func (s *state) settle(key Key, once bool) {
+func (s *state) settle(key Key, shared, once bool) {
 	if s.book == nil && s.runner == "" {
 		return
 	}
@@ -44,9 +48,15 @@ func (s *state) settle(key Key, once bool) {
 	if s.spots == nil {
 		s.spots = s.oneSpot[:0]
 	}
-	if inProgram.by[p] != s {
-		inProgram.by[p], s.spots = s, append(s.spots, p)
+	switch {
+	case inProgram.by[p] == s, shared && slices.Contains(inProgram.shared[p], s):
+		return
+	case shared:
+		inProgram.shared[p] = append(inProgram.shared[p], s)
+	default:
+		inProgram.by[p] = s
 	}
+	s.spots = append(s.spots, p)
 }
 
 // leave forgets what the transaction has held.
@@ -57,36 +67,46 @@ func (s *state) leave() {
 		if inProgram.by[p] == s {
 			delete(inProgram.by, p)
 		}
+		if i := slices.Index(inProgram.shared[p], s); i >= 0 {
+			inProgram.shared[p] = slices.Delete(inProgram.shared[p], i, i+1)
+		}
+		if len(inProgram.shared[p]) == 0 {
+			delete(inProgram.shared, p)
+		}
 	}
 	s.spots = nil
 }
 
-// inTheWay returns another open transaction of this program for which a call for the key
-// would wait, or nil.
-func (s *state) inTheWay(key Key, once bool) *state {
+// inTheWay returns the other open transactions of this program for which a call for the key
+// would wait.
+func (s *state) inTheWay(key Key, once bool) []*state {
 	p := spotOf(s, key, once)
 	inProgram.mu.Lock()
-	other := inProgram.by[p]
+	var others []*state
+	if alone := inProgram.by[p]; alone != nil {
+		others = append(others, alone)
+	}
+	if !key.shared {
+		others = append(others, inProgram.shared[p]...)
+	}
 	inProgram.mu.Unlock()
-	if other == nil || other.server.Session == s.server.Session { // another Join of the same transaction
-		return nil
-	}
-	if other.book != nil && other.book.Err() != nil { // the server has rolled it back, and the program not yet
-		return nil
-	}
-	if h, certain := other.holdOf(p.record); !once && (!certain || h.grant.shared && key.shared) {
-		return nil
-	}
-	return other
+	return slices.DeleteFunc(others, func(other *state) bool {
+		_, certain := other.holdOf(p.record)
+		return other.server.Session == s.server.Session || // another Join of the same transaction
+			other.book != nil && other.book.Err() != nil || // the server has rolled it back, and the program not yet
+			!once && !certain
+	})
 }
 
 // ownWait refuses a wait that could not end: for a transaction inside of whose function the
-// call is made, by the same goroutine.
+// call is made, by the same goroutine. On a plain pool nobody knows whether the server has
+// rolled that back.
 func (s *state) ownWait(once bool, keys ...Key) error {
 	for _, key := range keys {
-		other := s.inTheWay(key, once)
-		if other != nil && other.runner != "" && other.runner == whoami.Goroutine() {
-			return waitForItself{other.holds(key)}
+		for _, other := range s.inTheWay(key, once) {
+			if other.book != nil && other.runner != "" && other.runner == whoami.Goroutine() {
+				return waitForItself{other.holds(key)}
+			}
 		}
 	}
 	return nil

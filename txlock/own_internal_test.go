@@ -4,8 +4,14 @@ package txlock
 func Remembered(key Key) (n int) {
 	inProgram.mu.Lock()
 	defer inProgram.mu.Unlock()
+	of := func(s spot) bool { return s.record == spotOf(new(state), key, s.once).record }
 	for s := range inProgram.by {
-		if s.name == key.name && s.record == spotOf(new(state), key, s.once).record {
+		if of(s) {
+			n++
+		}
+	}
+	for s := range inProgram.shared {
+		if of(s) {
 			n++
 		}
 	}

@@ -25,48 +25,69 @@ func ofItself(err error) bool {
 // that transaction is refused before it waits.
 func TestWaitForItself(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		for name, guarded := range map[string]bool{"guarded": true, "plain": false} {
-			pool := impatient(t, db, guarded)
-			ctx, hashed := t.Context(), txlock.NewFamily[int64]("own", txlock.Hashed)
-			for _, key := range []txlock.Key{named(), hashed.Key(time.Now().UnixNano())} {
-				nested := func(keys ...txlock.Key) error {
-					return locksqlc.Run(ctx, pool, keys, func(*sql.Tx) error { return nil })
+		pool := impatient(t, db, true)
+		ctx, hashed := t.Context(), txlock.NewFamily[int64]("own", txlock.Hashed)
+		for _, key := range []txlock.Key{named(), hashed.Key(time.Now().UnixNano())} {
+			nested := func(keys ...txlock.Key) error {
+				return locksqlc.Run(ctx, pool, keys, func(*sql.Tx) error { return nil })
+			}
+			nothing := func(context.Context) error { return nil }
+			calls := map[string]func() error{
+				"Run":        func() error { return nested(key) },
+				"Run shared": func() error { return nested(txlock.Shared(key)) },
+				"Run of two": func() error { return nested(key, named()) },
+				"Do":         func() error { return locksqlc.Do(ctx, pool, key, nothing) },
+				"Optimistic": func() error { return locksqlc.Optimistic(ctx, pool, key, func(*sql.Tx) error { return nil }) },
+				"WaitAtMost": func() error {
+					return lockIn(ctx, pool, func(s *txlock.Scope) error { return second(s.WaitAtMost(time.Hour).Lock(ctx, key)) })
+				},
+				"RLock": func() error {
+					return lockIn(ctx, pool, func(s *txlock.Scope) error { return second(s.RLock(ctx, key)) })
+				},
+				"two in a row": func() error {
+					return locksqlc.Run(ctx, pool, []txlock.Key{named()}, func(*sql.Tx) error { return nested(key) })
+				},
+			}
+			for what, call := range calls {
+				err := locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return call() })
+				if !ofItself(err) {
+					t.Errorf("%s inside of Run: %v", what, err)
 				}
-				nothing := func(context.Context) error { return nil }
-				calls := map[string]func() error{
-					"Run":        func() error { return nested(key) },
-					"Run shared": func() error { return nested(txlock.Shared(key)) },
-					"Run of two": func() error { return nested(key, named()) },
-					"Do":         func() error { return locksqlc.Do(ctx, pool, key, nothing) },
-					"Optimistic": func() error { return locksqlc.Optimistic(ctx, pool, key, func(*sql.Tx) error { return nil }) },
-					"WaitAtMost": func() error {
-						return lockIn(ctx, pool, func(s *txlock.Scope) error { return second(s.WaitAtMost(time.Hour).Lock(ctx, key)) })
-					},
-					"RLock": func() error {
-						return lockIn(ctx, pool, func(s *txlock.Scope) error { return second(s.RLock(ctx, key)) })
-					},
-					"two in a row": func() error {
-						return locksqlc.Run(ctx, pool, []txlock.Key{named()}, func(*sql.Tx) error { return nested(key) })
-					},
-				}
-				for what, call := range calls {
-					err := locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return call() })
-					if !ofItself(err) {
-						t.Errorf("%s: %s inside of Run: %v", name, what, err)
-					}
-					err = locksqlc.Do(ctx, pool, key, func(context.Context) error { return call() })
-					if !ofItself(err) {
-						t.Errorf("%s: %s inside of Do: %v", name, what, err)
-					}
-				}
-				shared := []txlock.Key{txlock.Shared(key)}
-				wants(t, "shared in shared", locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return nested(shared...) }), nil)
-				wants(t, "another key", locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return nested(named()) }), nil)
-				wants(t, "afterwards", nested(key), nil)
-				if n := txlock.Remembered(key); n != 0 {
-					t.Errorf("%s: %d transactions that are over are remembered", name, n)
+				err = locksqlc.Do(ctx, pool, key, func(context.Context) error { return call() })
+				if !ofItself(err) {
+					t.Errorf("%s inside of Do: %v", what, err)
 				}
 			}
+			shared := []txlock.Key{txlock.Shared(key)}
+			wants(t, "shared in shared", locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return nested(shared...) }), nil)
+			if err := locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return errors.Join(nested(shared...), nested(key)) }); !ofItself(err) {
+				t.Errorf("exclusive in shared, behind another one that shared: %v", err)
+			}
+			wants(t, "another key", locksqlc.Run(ctx, pool, shared, func(*sql.Tx) error { return nested(named()) }), nil)
+			wants(t, "afterwards", nested(key), nil)
+			if n := txlock.Remembered(key); n != 0 {
+				t.Errorf("%d transactions that are over are remembered", n)
+			}
+		}
+	})
+}
+
+// TestWaitOnAPlainPool proves that a plain pool, which doesn't know whether the transaction of
+// the function has ended, waits, and then says that this program has the key.
+func TestWaitOnAPlainPool(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool, ctx, key := impatient(t, db, false), t.Context(), named()
+		nested := func() error { return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nil }) }
+		err := locksqlc.Run(ctx, pool, []txlock.Key{key}, func(*sql.Tx) error { return nested() })
+		var held *txlock.HeldError
+		if !errors.Is(err, txlock.ErrWaitTimeout) || !errors.As(err, &held) || !held.Here || ofItself(err) {
+			t.Errorf("Run inside of Run: %v", err)
+		}
+		wants(t, "Run that is over on the server", locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+			return errors.Join(tx.Rollback(), nested(), errNoUse)
+		}), errNoUse)
+		if n := txlock.Remembered(key); n != 0 {
+			t.Errorf("%d transactions that are over are remembered", n)
 		}
 	})
 }

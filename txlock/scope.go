@@ -69,7 +69,7 @@ type hold struct {
 // seconds, rounded up: Ensure makes keys known. A limit that is not positive makes every
 // call return ErrInvalidOption: TryLock doesn't wait.
 func (s *Scope) WaitAtMost(d time.Duration) *Scope {
-	view := &Scope{state: s.state, atMost: d}
+	view := &Scope{state: s.state, atMost: d, bad: s.bad}
 	if d <= 0 {
 		view.bad = fmt.Errorf("%w: WaitAtMost(%v): the limit must be positive, use TryLock to not wait at all", ErrInvalidOption, d)
 	}
@@ -150,7 +150,7 @@ func (s *state) keep(ctx context.Context, r record, h hold, asked asked) {
 	s.held[r] = h
 	first := len(s.held) == 1
 	s.mu.Unlock()
-	s.settle(h.grant.key, false)
+	s.settle(h.grant.key, h.grant.shared, false)
 	if first && s.book != nil {
 		s.book.Hold()
 	}

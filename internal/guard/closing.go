@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -61,7 +64,7 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 	refused := text != "COMMIT" && raised == 0 && unreadable == nil
 	if err != nil {
 		c.tx.finish(false)
-		if refused && !c.lost(ctx, err) {
+		if server := new(mysql.MySQLError); refused && errors.As(err, &server) {
 			s.end = endRolledBack
 		}
 		return nil, c.failed(ctx, s, err)

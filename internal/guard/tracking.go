@@ -240,6 +240,9 @@ func (c *conn) failed(ctx context.Context, s statement, err error) error {
 	if t == nil {
 		return err
 	}
+	if s.end == endCommits && ctx.Err() != nil && c.lost(ctx, err) { // the driver has closed it while COMMIT was under way
+		err = fmt.Errorf("%w: %w", mysql.ErrInvalidConn, err)
+	}
 	if s.kind == kindCommit && !t.owned {
 		c.end(false) // it is over, whatever has become of it
 		return c.finished(t.outcome(err))
