@@ -69,7 +69,7 @@ func final(ctx context.Context, s *Scope, err error) error {
 		}
 		return err
 	}
-	if fault.LostConnection(err) || s.mayHaveCommitted(ctx) {
+	if fault.LostConnection(err) || !ofLock(err) && s.mayHaveCommitted(ctx) {
 		return fmt.Errorf("%w: it was %w, or may have been: it is not started again: %w", ErrTxDoomed, fault.ErrCommitted, err)
 	}
 	return err
@@ -120,6 +120,16 @@ func (s *Scope) mayHaveCommitted(ctx context.Context) bool {
 		}
 	}
 	return !told
+}
+
+// ofLock tells whether an error is that of a lock, and not of a statement of the program.
+func ofLock(err error) bool {
+	for _, sentinel := range []error{ErrDeadlock, ErrStaleSnapshot, ErrTxDoomed, ErrConflict} {
+		if errors.Is(err, sentinel) {
+			return true
+		}
+	}
+	return false
 }
 
 // anExclusive returns an exclusive lock that was given, and its token; 0 where there is none.
