@@ -33,7 +33,8 @@ func NotCommitted(err error) bool {
 			!LostConnection(err) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 	}
 	switch server.Number {
-	case 1205, // ER_LOCK_WAIT_TIMEOUT: FLUSH TABLES WITH READ LOCK lets no COMMIT begin
+	case 1064, // ER_PARSE_ERROR: it was no COMMIT
+		1205,             // ER_LOCK_WAIT_TIMEOUT: FLUSH TABLES WITH READ LOCK lets no COMMIT begin
 		1290, 1792, 1836, // see Interpret
 		1399: // ER_XAER_RMFAIL, in an XA transaction
 		return true

@@ -243,7 +243,8 @@ func (c *conn) failed(ctx context.Context, s statement, err error) error {
 	if s.end == endCommits && ctx.Err() != nil && c.lost(ctx, err) { // the driver has closed it while COMMIT was under way
 		err = fmt.Errorf("%w: %w", mysql.ErrInvalidConn, err)
 	}
-	if s.kind == kindCommit && !t.owned {
+	server := new(mysql.MySQLError)
+	if s.kind == kindCommit && !t.owned && (!errors.As(err, &server) || server.Number != 1064) { // ER_PARSE_ERROR: it was no COMMIT
 		c.end(false) // it is over, whatever has become of it
 		return c.finished(t.outcome(err))
 	}
