@@ -138,8 +138,8 @@ type checking struct {
 	conn   *sql.Conn
 	wanted []table
 
-	version, user string
-	slept, moved  int64
+	version      string
+	slept, moved int64
 
 	seen *seen
 }
@@ -147,7 +147,7 @@ type checking struct {
 // readFacts has no @, for which ProxySQL would leave the session with its client. SYSDATE
 // moves on while a statement runs, unless it is an alias of NOW by --sysdate-is-now, which no
 // variable shows.
-const readFacts = plainRead + ", VERSION(), CURRENT_USER(), SLEEP(0.01), TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))"
+const readFacts = plainRead + ", SLEEP(0.01), TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))"
 
 // server finds one that is too old or doesn't say how old it is, and --sysdate-is-now. Before
 // its version, MariaDB 10 may say 5.5.5-.
@@ -210,6 +210,7 @@ func checkCenters(ctx context.Context, db Queryer) (problem, err error) {
 // says nothing.
 func (c *checking) session(ctx context.Context) (problem, err error) {
 	facts, err := askSession(ctx, c.conn)
+	c.version = facts.Version
 	return nil, cmp.Or(err, facts.Unfit)
 }
 

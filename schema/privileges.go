@@ -139,7 +139,7 @@ func (c *checking) checkPrivileges(ctx context.Context, t table) (problem, err e
 	if missing == nil {
 		return nil, nil
 	}
-	return fmt.Errorf("%w on %s: GRANT %s ON %s TO %s: %w", ErrPrivilege, t.name, strings.Join(missing, ", "), t.name, quoted(c.user), errors.Join(refused...)), nil
+	return fmt.Errorf("%w on %s: GRANT %s ON %s TO %s: %w", ErrPrivilege, t.name, strings.Join(missing, ", "), t.name, c.seen.user, errors.Join(refused...)), nil
 }
 
 // query sends a statement, and reads its rows.

@@ -25,7 +25,7 @@ var ErrProxy = session.ErrProxy
 func (c *checking) proxy(ctx context.Context) (problem, err error) {
 	var asked witness
 	readAll := func() error {
-		return asked.ask(ctx, c.conn, readFacts, &c.version, &c.user, &c.slept, &c.moved)
+		return asked.ask(ctx, c.conn, readFacts, &c.slept, &c.moved)
 	}
 	if err := readAll(); err != nil {
 		return nil, fmt.Errorf("schema: look at the server: %w", err)

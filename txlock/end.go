@@ -40,13 +40,10 @@ func commit(ctx context.Context, s *Scope) error {
 
 // ofCommit is inside.Lock.Outcome.
 func ofCommit(s *Scope, err error) error {
-	if itself := s.ofItself(err); itself != err { //nolint:errorlint // not wrapped
-		return itself
+	if s.book == nil { // else the guarded connection has judged it
+		err = fault.Outcome(err)
 	}
-	if s.book != nil { // the guarded connection has judged it
-		return err
-	}
-	return fault.Outcome(err)
+	return s.ofItself(err)
 }
 
 // final is inside.Lock.Final. The error alone doesn't tell, since a statement before the one
