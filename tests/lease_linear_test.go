@@ -220,12 +220,12 @@ func TestLinearizableFindsBugs(t *testing.T) {
 				t.Parallel()
 				c := casts[bug.cast]
 				managers := linearManagers(t, testdb.Open(t, engine), wire{rewrite: plant(t, bug.name)})
-				for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+				for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); {
 					if !linearizable(t, c.record(t, managers, 12), c.most) {
 						return
 					}
 				}
-				t.Error("the bug was not found in half a minute")
+				t.Error("the bug was not found")
 			})
 		}
 	}

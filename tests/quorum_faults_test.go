@@ -72,10 +72,10 @@ func (h *history) len() int {
 
 // work takes the lease, holds it for a while and releases it, until the context
 // ends. A hold ends between the last time that Err was nil and the end of Release.
-func (h *history) work(ctx context.Context, client int, acquire func(ctx context.Context) (heldLease, error)) (grants int) {
+func (h *history) work(ctx context.Context, client int, limit time.Duration, acquire func(ctx context.Context) (heldLease, error)) (grants int) {
 	for ctx.Err() == nil {
 		called := h.now()
-		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+		limited, cancel := context.WithTimeout(ctx, limit)
 		l, err := acquire(limited)
 		cancel()
 		if err != nil {
@@ -206,27 +206,23 @@ func quorumFaults(t *testing.T, engines []testdb.Engine) {
 		nodes = append(nodes, newFaultNode(t, engines[i%len(engines)], faultClients))
 	}
 	key := txlock.Named("quorum:" + rand.Text())
-	var clients []*quorum.Manager
-	for c := range faultClients {
-		var managers []*lease.Manager
-		for _, n := range nodes {
-			managers = append(managers, faultManager(t, faultPool(t, n.db, n.ways[c], guarded), lease.TTL(faultTTL), lease.Janitor(0, time.Hour)))
-		}
-		m, err := quorum.New(managers, quorum.MaxTTL(faultTTL), quorum.ClockSkew(faultSkew))
+	m := faultQuorum(t, nodes, 0, time.Minute)
+	var took time.Duration // to acquire it without faults
+	for range 3 {
+		asked := time.Now()
+		l, err := m.Acquire(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-			defer cancel()
-			if err := m.Close(ctx); err != nil && !errors.Is(err, txlock.ErrNoQuorum) {
-				t.Errorf("Close: %v", err)
-			}
-		})
-		if err := m.Install(t.Context()); err != nil {
+		took = max(took, time.Since(asked))
+		if err := l.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		clients = append(clients, m)
+	}
+	ttl := faultTTL + 4*took
+	var clients []*quorum.Manager
+	for c := range faultClients {
+		clients = append(clients, faultQuorum(t, nodes, c, ttl))
 	}
 	h := history{began: time.Now()}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -236,12 +232,12 @@ func quorumFaults(t *testing.T, engines []testdb.Engine) {
 	grants, faults := 0, map[string]int{}
 	all.Go(func() { // a loaded machine takes longer
 		time.Sleep(faultsLast())
-		testdb.Await(time.Minute, func() bool { return h.len() >= 6 })
+		testdb.Await(5*time.Minute, func() bool { return h.len() >= 6 })
 		cancel()
 	})
 	for c, m := range clients {
 		all.Go(func() {
-			n := h.work(ctx, c, func(ctx context.Context) (heldLease, error) { return m.Acquire(ctx, key) })
+			n := h.work(ctx, c, 2*ttl, func(ctx context.Context) (heldLease, error) { return m.Acquire(ctx, key) })
 			mu.Lock()
 			defer mu.Unlock()
 			grants += n
@@ -264,7 +260,7 @@ func quorumFaults(t *testing.T, engines []testdb.Engine) {
 	all.Wait()
 	t.Logf("%d grants, faults %v", grants, faults)
 	if grants < 3 {
-		t.Errorf("%d grants in %v", grants, faultsLast())
+		t.Errorf("%d grants of leases of %v", grants, ttl)
 	}
 	if result := h.check(); result != porcupine.Ok {
 		t.Errorf("the history is not that of a lock with rising tokens: %v", result)
@@ -290,6 +286,30 @@ func quorumFaults(t *testing.T, engines []testdb.Engine) {
 	}
 }
 
+// faultQuorum is a client's manager of leases of such a time to live on all nodes.
+func faultQuorum(t *testing.T, nodes []*faultNode, client int, ttl time.Duration) *quorum.Manager {
+	t.Helper()
+	var managers []*lease.Manager
+	for _, n := range nodes {
+		managers = append(managers, faultManager(t, faultPool(t, n.db, n.ways[client], guarded), lease.TTL(ttl), lease.Janitor(0, time.Hour)))
+	}
+	m, err := quorum.New(managers, quorum.MaxTTL(ttl), quorum.ClockSkew(faultSkew))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := m.Close(ctx); err != nil && !errors.Is(err, txlock.ErrNoQuorum) {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	if err := m.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // TestFailoverBreaksALease proves that the history of TestQuorumFaults can be wrong: a
 // lease of one database, for which another stands in that knows nothing of it, is held
 // by two when a client can't reach the first.
@@ -307,7 +327,7 @@ func TestFailoverBreaksALease(t *testing.T) {
 		})
 		m := faultManager(t, pool, lease.TTL(faultTTL), lease.Janitor(0, time.Hour))
 		all.Go(func() {
-			h.work(ctx, c, func(ctx context.Context) (heldLease, error) { return m.Acquire(ctx, key) })
+			h.work(ctx, c, 2*faultTTL, func(ctx context.Context) (heldLease, error) { return m.Acquire(ctx, key) })
 		})
 	}
 	all.Go(func() {
@@ -320,7 +340,7 @@ func TestFailoverBreaksALease(t *testing.T) {
 			}
 		}
 	})
-	for end := time.Now().Add(time.Minute); h.check() != porcupine.Illegal && time.Now().Before(end); {
+	for end := time.Now().Add(5 * time.Minute); h.check() != porcupine.Illegal && time.Now().Before(end); {
 		time.Sleep(time.Second)
 	}
 	cancel()
