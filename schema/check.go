@@ -25,9 +25,10 @@ var (
 	// so doesn't know SKIP LOCKED, or doesn't say its version.
 	ErrServer = errors.New("schema: server too old or unknown")
 	// ErrTable is returned when a table is missing, is a view or has triggers, or when its
-	// engine, columns or primary key differ from the DDL.
+	// kind, engine, columns, keys or constraints differ from the DDL.
 	ErrTable = errors.New("schema: wrong table")
-	// ErrCenters is returned when lockstep_centers doesn't have exactly 65,536 rows.
+	// ErrCenters is returned when lockstep_centers doesn't have exactly the
+	// slots 0 to 65,535.
 	ErrCenters = errors.New("schema: wrong center rows")
 	// ErrSysdateIsNow is returned when the server runs with --sysdate-is-now, under which
 	// a statement can't tell how long it has waited, so that tokens may go back.
@@ -197,11 +198,12 @@ func (c *checking) tables(ctx context.Context) (problem, err error) {
 
 func checkCenters(ctx context.Context, db Queryer) (problem, err error) {
 	var n int
-	if err := db.QueryRowContext(ctx, rawsql.Big("SELECT COUNT(*) FROM lockstep_centers")).Scan(&n); err != nil {
+	var last sql.NullInt64
+	if err := db.QueryRowContext(ctx, rawsql.Big("SELECT COUNT(*), MAX(slot) FROM lockstep_centers")).Scan(&n, &last); err != nil {
 		return nil, fmt.Errorf("schema: count the center rows: %w", err)
 	}
-	if n != Centers {
-		return fmt.Errorf("%w: lockstep_centers has %d rows and should have %d: run schema.Install again", ErrCenters, n, Centers), nil
+	if n != Centers || last.Int64 != Centers-1 {
+		return fmt.Errorf("%w: lockstep_centers has %d rows up to slot %d, and should have %d, one for each slot from 0: DELETE those above %d, and run schema.Install again", ErrCenters, n, last.Int64, Centers, Centers-1), nil
 	}
 	return nil, nil
 }

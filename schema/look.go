@@ -74,6 +74,7 @@ type seenTable struct {
 	columns      map[string]seenColumn
 	keys         map[string][]string // columns of each unique key, with the length of a prefix
 	triggers     []string
+	constraints  []string // beside the keys
 }
 
 type seenColumn struct {
@@ -87,9 +88,10 @@ type seenColumn struct {
 // MariaDB may take for NULL.
 var lookAt = []string{
 	"SELECT 'table', CAST(table_name AS CHAR), CAST(table_type AS CHAR), CAST(COALESCE(engine, 'none') AS CHAR), ' ' FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
-	"SELECT 'column', CAST(table_name AS CHAR), CAST(column_name AS CHAR), CAST(CONCAT(column_type, IF(is_nullable = 'NO', ' not null', ' '), IF(collation_name IS NULL, ' ', CONCAT(' collate ', collation_name))) AS CHAR)," +
+	"SELECT 'column', CAST(table_name AS CHAR), CAST(column_name AS CHAR), CAST(CONCAT(column_type, IF(is_nullable = 'NO', ' not null', ' '), IF(collation_name IS NULL, ' ', CONCAT(' collate ', collation_name)), ' ', extra) AS CHAR)," +
 		" CAST(CONCAT(privileges, IF(is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%GENERATED%', ',no default', ' ')) AS CHAR) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ?",
 	"SELECT 'key', CAST(table_name AS CHAR), CAST(index_name AS CHAR), CAST(CONCAT(column_name, IF(sub_part IS NULL, ' ', CONCAT('(', sub_part, ')'))) AS CHAR), CAST(seq_in_index AS CHAR) FROM information_schema.statistics WHERE non_unique = 0 AND table_schema = DATABASE() AND table_name = ?",
+	"SELECT 'constraint', CAST(table_name AS CHAR), CAST(constraint_name AS CHAR), CAST(constraint_type AS CHAR), ' ' FROM information_schema.table_constraints WHERE constraint_type NOT IN ('PRIMARY KEY', 'UNIQUE') AND table_schema = DATABASE() AND table_name = ?",
 	"SELECT 'trigger', CAST(event_object_table AS CHAR), CAST(trigger_name AS CHAR), ' ', ' ' FROM information_schema.triggers WHERE event_object_schema = DATABASE() AND event_object_table = ?",
 }
 
@@ -154,6 +156,8 @@ func (s *seen) add(what, table, name string, detail sql.NullString, more string)
 		t.columns[strings.ToLower(name)] = seenColumn{kind, more, !strings.Contains(more, ",no default")}
 	case "key":
 		t.keys[name] = append(t.keys[name], strings.ToLower(strings.TrimSpace(detail.String)))
+	case "constraint":
+		t.constraints = append(t.constraints, detail.String+" "+name)
 	case "trigger":
 		t.triggers = append(t.triggers, name)
 	}
@@ -168,6 +172,8 @@ func (s *seen) compare(t table) error {
 		return fmt.Errorf("%w: %s is missing in this database, or this user may not see it: run schema.Install or the DDL in schema.FS, and grant %s on it", ErrTable, t.name, strings.Join(needs(t.name), ", "))
 	case strings.EqualFold(found.kind, "VIEW"):
 		return fmt.Errorf("%w: %s is a view, and a lock through a view is not the lock of its table for everybody: DROP VIEW %s, then run schema.Install; or use a DSN with the database that has the table", ErrTable, t.name, t.name)
+	case !strings.EqualFold(found.kind, "BASE TABLE"):
+		return fmt.Errorf("%w: %s is of the kind %s, and should be an ordinary table: make it one again, or drop it and run schema.Install", ErrTable, t.name, found.kind)
 	case !strings.EqualFold(found.engine, "InnoDB"):
 		return fmt.Errorf("%w: %s has the engine %s, which has no row locks: ALTER TABLE %s ENGINE = InnoDB", ErrTable, t.name, found.engine, t.name)
 	case len(found.columns) == 0:
@@ -184,6 +190,10 @@ func (s *seen) compare(t table) error {
 	if primary := strings.Join(found.keys["PRIMARY"], ","); primary != t.primary {
 		return fmt.Errorf("%w: the primary key of %s is (%s) and should be (%s): without it a lock would lock its neighbours: ALTER TABLE %s %sADD PRIMARY KEY (%s)",
 			ErrTable, t.name, primary, t.primary, t.name, map[bool]string{true: "DROP PRIMARY KEY, "}[primary != ""], t.primary)
+	}
+	if found.constraints != nil {
+		slices.Sort(found.constraints)
+		return fmt.Errorf("%w: %s has constraints that aren't lockstep's, by which its statements fail or lock other rows: %s: drop them", ErrTable, t.name, strings.Join(found.constraints, ", "))
 	}
 	if found.triggers != nil {
 		slices.Sort(found.triggers)

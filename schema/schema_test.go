@@ -235,6 +235,13 @@ func TestCheckFinds(t *testing.T) {
 		{"default missing", []string{"ALTER TABLE lockstep_leases MODIFY note VARBINARY(255) NOT NULL"}, []string{"lockstep_leases.note has no default"}},
 		{"column of others", []string{"ALTER TABLE lockstep_once ADD id BIGINT NOT NULL"}, []string{"lockstep_once.id is not lockstep's"}},
 		{"unique key of others", []string{"ALTER TABLE lockstep_locks ADD UNIQUE KEY who (owner)"}, []string{"unique key, who (owner)", "ALTER TABLE lockstep_locks DROP INDEX who"}},
+		{"token that counts by itself", []string{"ALTER TABLE lockstep_once MODIFY done_us BIGINT NOT NULL AUTO_INCREMENT, ADD KEY (done_us)"}, []string{"lockstep_once.done_us is bigint not null auto_increment", "should be bigint not null"}},
+		{"condition", []string{"ALTER TABLE lockstep_locks ADD CONSTRAINT few CHECK (token < 100)"}, []string{"lockstep_locks has constraints", "CHECK few"}},
+		{"condition on a center", []string{"ALTER TABLE lockstep_centers ADD CONSTRAINT low CHECK (slot < 100)"}, []string{"CHECK low"}},
+		{"reference to a table", []string{
+			"CREATE TABLE parents (name VARBINARY(255) PRIMARY KEY) ENGINE = InnoDB",
+			"ALTER TABLE lockstep_locks ADD CONSTRAINT child FOREIGN KEY (name) REFERENCES parents (name)",
+		}, []string{"FOREIGN KEY child"}},
 		{"primary key of a prefix", []string{"ALTER TABLE lockstep_locks DROP PRIMARY KEY, ADD PRIMARY KEY (name(10))"}, []string{"lockstep_locks is (name(10))"}},
 		{"primary key missing", []string{"ALTER TABLE lockstep_locks DROP PRIMARY KEY"}, []string{"primary key of lockstep_locks is ()", "should be (name)", "lock its neighbours"}},
 		{"primary key of another order", []string{"ALTER TABLE lockstep_leases DROP PRIMARY KEY, ADD PRIMARY KEY (slot, name)"}, []string{"primary key of lockstep_leases is (slot,name)", "should be (name,slot)"}},
@@ -273,6 +280,20 @@ func TestCheckFinds(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// TestCheckFindsVersioned finds a table of which the server keeps all versions of each row,
+// and counts them as changed.
+func TestCheckFindsVersioned(t *testing.T) {
+	onServers(t, func(t *testing.T, engine testdb.Engine) {
+		if engine != testdb.MariaDB {
+			return // others have no such tables
+		}
+		db := testdb.Fresh(t, engine)
+		install(t, db)
+		db.Exec(t, "ALTER TABLE lockstep_leases ADD SYSTEM VERSIONING")
+		isFound(t, schema.Check(t.Context(), db.Admin()), []string{"lockstep_leases is of the kind SYSTEM VERSIONED"})
 	})
 }
 
@@ -343,9 +364,11 @@ func TestCheckFindsMissingCenter(t *testing.T) {
 		db := testdb.Fresh(t, engine)
 		install(t, db)
 		db.Exec(t, "DELETE FROM lockstep_centers WHERE slot = 4711")
-		demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrCenters, "65535 rows and should have 65536", "run schema.Install again")
+		demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrCenters, "65535 rows up to slot 65535", "should have 65536", "run schema.Install again")
 		install(t, db)
 		demand(t, schema.Check(t.Context(), db.Admin()), nil)
+		db.Exec(t, "UPDATE lockstep_centers SET slot = 70000 WHERE slot = 4711")
+		demand(t, schema.Check(t.Context(), db.Admin()), schema.ErrCenters, "up to slot 70000", "DELETE those above 65535")
 	})
 }
 
