@@ -66,7 +66,7 @@ func final(ctx context.Context, s *Scope, err error) error {
 		}
 		return err
 	}
-	if fault.LostConnection(err) || !ofLock(err) && s.mayHaveCommitted(ctx) {
+	if fault.LostConnection(err) || !s.hasFailed() && s.mayHaveCommitted(ctx) {
 		return fmt.Errorf("%w: it was %w, or may have been: it is not started again: %w", ErrTxDoomed, fault.ErrCommitted, err)
 	}
 	return err
@@ -119,14 +119,12 @@ func (s *Scope) mayHaveCommitted(ctx context.Context) bool {
 	return !told
 }
 
-// ofLock tells whether an error is that of a lock, and not of a statement of the program.
-func ofLock(err error) bool {
-	for _, sentinel := range []error{ErrDeadlock, ErrStaleSnapshot, ErrTxDoomed, ErrConflict} {
-		if errors.Is(err, sentinel) {
-			return true
-		}
-	}
-	return false
+// hasFailed tells whether a call of the scope has returned an error after which the
+// transaction is to be run again, so that none of the program's statements is asked about.
+func (s *state) hasFailed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.retry
 }
 
 // anExclusive returns an exclusive lock that was given, and its token; 0 where there is none.

@@ -41,6 +41,7 @@ type state struct {
 	fresh       bool              // NothingRead, good for the next lock
 	onlyGuarded bool              // OnlyGuarded
 	committed   bool              // on a guarded pool, with success
+	retry       bool              // a call has returned an error that is Retryable
 	seen        map[record]uint64 // what Version has read last
 	onces       map[string]keptOnce
 	spots       []spot  // under inProgram.mu
@@ -209,6 +210,11 @@ func (s *state) failed(what string, err error) error {
 		}
 	}
 	err = fault.Of(what, err, s.server)
+	if fault.Retryable(err) {
+		s.mu.Lock()
+		s.retry = true
+		s.mu.Unlock()
+	}
 	if s.book == nil || errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
 		return err
 	}
