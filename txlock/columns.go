@@ -1,6 +1,7 @@
 package txlock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -19,7 +20,7 @@ import (
 // table may have several keys: where the collation of a text is another than that of Fold,
 // or, with Exact, one that doesn't compare bytes; where blanks or zero bytes at the end
 // don't count; where the column is of another type than the identifier. It is for the
-// start of a program, beside schema.Check: it sends one SELECT for each column, reads no
+// start of a program, beside schema.Check: it sends a SELECT or two for each column, reads no
 // row, and locks nothing.
 func (f Family[I]) CheckColumns(ctx context.Context, db *sql.DB, table string, names ...string) error {
 	if ctx == nil {
@@ -46,7 +47,13 @@ func (f Family[I]) CheckColumns(ctx context.Context, db *sql.DB, table string, n
 	}
 	var wrong []error
 	for i, name := range names {
-		c, err := columns.LookUp(quoted(table), quoted(name), func(text string) (*sql.Rows, error) { return db.QueryContext(ctx, text) })
+		ask := func(text string) (*sql.Rows, error) { return db.QueryContext(ctx, text) }
+		c, err := columns.LookUp(quoted(table), quoted(name), ask)
+		if err == nil && c.Class() == columns.Texts {
+			var list string
+			list, err = columns.ListKind(quoted(table), quoted(name), ask)
+			c.Kind = cmp.Or(list, c.Kind)
+		}
 		switch {
 		case errors.Is(err, columns.ErrMissing):
 			return fmt.Errorf("%w: %s: %w", ErrInvalidKey, f.name, err)

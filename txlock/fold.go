@@ -23,7 +23,10 @@ import (
 // All programs that share a family fold it in one way. Family.CheckColumns compares that
 // with the table.
 func Fold(collation string) FamilyOption {
-	return func(o *familyOptions) { o.folds, o.collation = true, collation }
+	return func(o *familyOptions) {
+		o.twice = o.folds && o.collation != collation
+		o.folds, o.collation = true, collation
+	}
 }
 
 // Exact makes a key of each text as it is: two texts of other bytes have two keys. It is for
@@ -65,6 +68,8 @@ func (o *familyOptions) fold(id reflect.Type, stringer bool) func(text string) (
 	switch {
 	case o.folds && (stringer || id.Kind() != reflect.String):
 		return none("Fold is for families of strings that NewFamily makes")
+	case o.twice:
+		return none("Fold is given twice, with two collations: leave one of them out")
 	case o.folds && o.exact:
 		return none("Fold and Exact are two ways to compare texts: leave one of them out")
 	case !o.folds && !o.exact && hasTexts(id):

@@ -138,6 +138,7 @@ type familyOptions struct {
 	namespace *Namespace
 	folds     bool
 	collation string // of Fold
+	twice     bool   // Fold was given twice
 	exact     bool
 }
 

@@ -52,7 +52,9 @@ func (c Type) Class() Class {
 		return Unknown
 	case strings.HasSuffix(c.Kind, "INT"), has("INTEGER", "DECIMAL", "NUMERIC", "BIT"):
 		return Numbers
-	case has("CHAR", "TEXT", "ENUM"):
+	case strings.HasPrefix(c.Kind, "ENUM"), strings.HasPrefix(c.Kind, "SET"): // a number is a value, too
+		return Others
+	case has("CHAR", "TEXT"):
 		return Texts
 	case has("BINARY", "BLOB"):
 		return Bytes
@@ -107,6 +109,23 @@ func (c Type) Fills() string {
 		return "blanks"
 	}
 	return ""
+}
+
+// ListKind asks the server whether a column is an ENUM or a SET, which LookUp sees as CHAR.
+func ListKind(table, name string, ask func(text string) (*sql.Rows, error)) (kind string, err error) {
+	rows, err := ask(fmt.Sprintf("SELECT %s FROM %s LIMIT 0", name, table))
+	if err != nil {
+		return "", fmt.Errorf("look at the column %s of %s: %w", name, table, err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	types, err := rows.ColumnTypes()
+	if err != nil {
+		return "", err
+	}
+	if kind = types[0].DatabaseTypeName(); kind != "ENUM" && kind != "SET" {
+		kind = ""
+	}
+	return kind, rows.Err()
 }
 
 // LookUp asks the server for a column of a table, both quoted. It reads no row, so that a
