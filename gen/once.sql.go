@@ -78,7 +78,7 @@ func (q *Queries) ExpiredOnce(ctx context.Context, db DBTX, arg ExpiredOnceParam
 	return items, nil
 }
 
-const Once = `-- name: Once :exec
+const Once = `-- name: Once :execrows
 INSERT INTO lockstep_once (name, fingerprint, result, done_us, keep_us)
 VALUES (?, ?, '-', UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)), ?)
 `
@@ -94,9 +94,12 @@ type OnceParams struct {
 // statements are for a key that has one: the transaction holds it shared then, by the
 // INSERT that was refused, so that many who repeat don't wait for each other.
 // It runs in callers' transactions.
-func (q *Queries) Once(ctx context.Context, db DBTX, arg OnceParams) error {
-	_, err := db.ExecContext(ctx, Once, arg.Name, arg.Fingerprint, arg.KeepUs)
-	return err
+func (q *Queries) Once(ctx context.Context, db DBTX, arg OnceParams) (int64, error) {
+	result, err := db.ExecContext(ctx, Once, arg.Name, arg.Fingerprint, arg.KeepUs)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const OnceAgain = `-- name: OnceAgain :one

@@ -1,4 +1,4 @@
--- name: Once :exec
+-- name: Once :execrows
 -- Once makes the row of a key. It waits for a transaction that has made it, and fails as
 -- a duplicate if that commits. So a new key costs no more than its row does. The other
 -- statements are for a key that has one: the transaction holds it shared then, by the

@@ -218,11 +218,14 @@ func (s *state) makeOnce(ctx context.Context, name []byte, c onceCall, variables
 			return first == 1, err
 		}
 	}
-	err = queries.Once(s.own(ctx, call), s.regardless(snapshot, variables), gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()})
+	made, err = changedRows("Once")(queries.Once(s.own(ctx, call), s.regardless(snapshot, variables), gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()}))
 	if fault.Duplicate(err) {
 		return false, nil
 	}
-	return err == nil, err
+	if err == nil && !made {
+		err = guard.UnknownReply("Once", "no new row")
+	}
+	return made, err
 }
 
 // compare returns ErrMismatch for the fingerprint of another request.
