@@ -199,7 +199,7 @@ func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []st
 			s.told = true
 			return false, c.compare(row.Fingerprint)
 		}
-		anew, err := changedRows("OnceAnew")(queries.OnceAnew(own, db, gen.OnceAnewParams{Fingerprint: c.fingerprint, KeepUs: c.keepUs(), Name: name, DoneUs: row.DoneUs}))
+		anew, err := fault.Changed("OnceAnew")(queries.OnceAnew(own, db, gen.OnceAnewParams{Fingerprint: c.fingerprint, KeepUs: c.keepUs(), Name: name, DoneUs: row.DoneUs}))
 		if anew || err != nil {
 			return err == nil, err
 		}
@@ -218,7 +218,7 @@ func (s *state) makeOnce(ctx context.Context, name []byte, c onceCall, variables
 			return first == 1, err
 		}
 	}
-	made, err = changedRows("Once")(queries.Once(s.own(ctx, call), s.regardless(snapshot, variables), gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()}))
+	made, err = fault.Changed("Once")(queries.Once(s.own(ctx, call), s.regardless(snapshot, variables), gen.OnceParams{Name: name, Fingerprint: c.fingerprint, KeepUs: c.keepUs()}))
 	if fault.Duplicate(err) {
 		return false, nil
 	}

@@ -36,9 +36,9 @@ func answerOnce(ctx context.Context, s *Scope, key Key, result []byte) error {
 		}
 	}
 	answer := gen.AnswerOnceParams{Result: result, Name: []byte(key.name)}
-	stored, err := changedRows("AnswerOnce")(queries.AnswerOnce(s.own(ctx, guard.Call{}), db, answer))
+	stored, err := fault.Changed("AnswerOnce")(queries.AnswerOnce(s.own(ctx, guard.Call{}), db, answer))
 	if errors.Is(err, mysql.ErrPktTooLarge) { // nothing was sent: prepared it has no limit of the driver's
-		stored, err = changedRows("AnswerOnce")(queries.AnswerOnce(s.own(ctx, guard.Call{}), &rawsql.Text{DBTX: s.tx.DBTX}, answer))
+		stored, err = fault.Changed("AnswerOnce")(queries.AnswerOnce(s.own(ctx, guard.Call{}), &rawsql.Text{DBTX: s.tx.DBTX}, answer))
 	}
 	if errors.Is(err, mysql.ErrPktTooLarge) {
 		return fmt.Errorf("%s %q: %w: it has %d bytes, more than maxAllowedPacket of the data source name: %w", verb, fault.Clipped(key.name), ErrResult, len(result), err)

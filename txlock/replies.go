@@ -55,17 +55,6 @@ func tokenOf(statement string) func(token uint64, err error) (uint64, error) {
 	}
 }
 
-// changedRows returns the reply of a statement that changes one row or none: a table WITH
-// SYSTEM VERSIONING counts the row of its history, too.
-func changedRows(statement string) func(n int64, err error) (changed bool, _ error) {
-	return func(n int64, err error) (bool, error) {
-		if err == nil && (n < 0 || n > 2) {
-			return false, guard.UnknownReply(statement, strconv.FormatInt(n, 10)+" changed rows")
-		}
-		return n > 0, fault.Read(statement, err)
-	}
-}
-
 // outcome is the reply to a procedure that locks one row.
 type outcome struct {
 	token sql.Null[uint64]

@@ -35,7 +35,7 @@ func TestRepliesAreKnown(t *testing.T) {
 			source.WriteString(read(t, file))
 		}
 	}
-	reader := map[string]string{":execlastid": "insertID(%q)(queries.", ":execrows": "changedRows(%q)(queries.", ":one": "(%q"}
+	reader := map[string]string{":execlastid": "insertID(%q)(queries.", ":execrows": "fault.Changed(%q)(queries.", ":one": "(%q"}
 	named := regexp.MustCompile(`-- name: (\w+) (:\w+)`)
 	for _, queries := range []string{"locks", "centers", "once"} {
 		for _, m := range named.FindAllStringSubmatch(read(t, "../gen/"+queries+".sql.go"), -1) {
@@ -82,11 +82,6 @@ func TestInsertIDs(t *testing.T) {
 		}
 		if _, err := insertID(statement)(7, errUnreadable); !errors.Is(err, guard.ErrReply) {
 			t.Errorf("%s: %v", statement, err)
-		}
-	}
-	for n, known := range map[int64]bool{-1: false, 0: true, 1: true, 2: true, 3: false} {
-		if changed, err := changedRows("OnceAnew")(n, nil); errors.Is(err, guard.ErrReply) == known || known && changed != (n > 0) {
-			t.Errorf("%d changed rows are read as %t, %v", n, changed, err)
 		}
 	}
 	for token, known := range map[uint64]bool{0: true, 1 << 50: true, math.MaxInt64: true, math.MaxInt64 + 1: false} {

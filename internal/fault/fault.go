@@ -9,6 +9,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -159,6 +160,17 @@ var ErrReply = guard.ErrReply
 
 // UnknownReply is the error of a statement that was answered by none of its replies.
 func UnknownReply(statement, came string) error { return guard.UnknownReply(statement, came) }
+
+// Changed returns the reply of a statement that changes one row or none: a table WITH SYSTEM
+// VERSIONING counts the row of its history, too.
+func Changed(statement string) func(n int64, err error) (changed bool, _ error) {
+	return func(n int64, err error) (bool, error) {
+		if err == nil && (n < 0 || n > 2) {
+			return false, UnknownReply(statement, strconv.FormatInt(n, 10)+" changed rows")
+		}
+		return n > 0, Read(statement, err)
+	}
+}
 
 // Read returns the error of a statement of lockstep's own. If database/sql could not read the
 // row, it is guard.ErrReply.

@@ -355,3 +355,16 @@ func FuzzServerError(f *testing.F) {
 		}
 	})
 }
+
+// TestChanged feeds the reader of counts what is none of one row, and none.
+func TestChanged(t *testing.T) {
+	t.Parallel()
+	for n, known := range map[int64]bool{-1: false, 0: true, 1: true, 2: true, 3: false} {
+		if changed, err := Changed("Once")(n, nil); errors.Is(err, ErrReply) == known || known && changed != (n > 0) {
+			t.Errorf("%d changed rows are read as %t, %v", n, changed, err)
+		}
+	}
+	if _, err := Changed("Once")(1, ErrDeadlock); !errors.Is(err, ErrDeadlock) {
+		t.Error(err)
+	}
+}

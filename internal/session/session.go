@@ -132,9 +132,11 @@ func (r rule) judge(value string, told bool) error {
 }
 
 // Fit returns what is wrong with a session by the words in gen's LookJob: ErrEngine,
-// ErrAutocommit, ErrCharset, or nil.
+// ErrAutocommit, ErrCharset, or nil. Other words are ErrSession.
 func Fit(text string) error {
 	switch {
+	case text == "":
+		return nil
 	case strings.HasPrefix(text, rawsql.OtherEngine):
 		return ErrEngine
 	case strings.HasPrefix(text, rawsql.NoAutocommit):
@@ -142,7 +144,7 @@ func Fit(text string) error {
 	case strings.HasPrefix(text, rawsql.OtherCharset):
 		return ErrCharset
 	}
-	return nil
+	return fmt.Errorf("%w: it says %q of itself, which this version of lockstep doesn't know", ErrSession, text)
 }
 
 // Elsewhere is the error of a session that has chosen another database than it had.

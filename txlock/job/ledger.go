@@ -70,8 +70,11 @@ func inline(db gen.DBTX) gen.DBTX { return &rawsql.Text{DBTX: db, Inline: true} 
 
 func (s sqlLedger) look(ctx context.Context, key string) (row, time.Time, error) {
 	r, err := queries.LookJob(ctx, s.text(), []byte(key))
-	if err == nil {
+	if err = fault.Read("LookJob", err); err == nil {
 		err = session.Fit(r.Words)
+	}
+	if err == nil && (r.DoneUs > r.TickUs || r.NowUs <= 0 || r.StartedUs < 0 || r.EndedUs < 0) {
+		err = fault.UnknownReply("LookJob", fmt.Sprintf("the row (tick %d, done %d, started %d, ended %d, now %d)", r.TickUs, r.DoneUs, r.StartedUs, r.EndedUs, r.NowUs))
 	}
 	if err == nil {
 		return row{true, gen.LockstepJob{
@@ -102,8 +105,8 @@ func (s sqlLedger) begin(ctx context.Context, b beginning) (bool, error) {
 	if !b.next.IsZero() {
 		arg.NextUs = b.next.UnixMicro()
 	}
-	n, err := queries.BeginJob(ctx, s.text(), arg)
-	return n > 0, fault.Explain(fmt.Sprintf("begin job %q", b.key), err)
+	begun, err := fault.Changed("BeginJob")(queries.BeginJob(ctx, s.text(), arg))
+	return begun, fault.Explain(fmt.Sprintf("begin job %q", b.key), err)
 }
 
 func (s sqlLedger) done(ctx context.Context, b beginning) (bool, error) {
@@ -112,15 +115,15 @@ func (s sqlLedger) done(ctx context.Context, b beginning) (bool, error) {
 
 // doneIn marks a tick as done in a transaction of the caller.
 func doneIn(ctx context.Context, tx gen.DBTX, b beginning) (bool, error) {
-	n, err := queries.JobDone(ctx, inline(tx), gen.JobDoneParams{Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token})
-	return n > 0, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
+	marked, err := fault.Changed("JobDone")(queries.JobDone(ctx, inline(tx), gen.JobDoneParams{Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token}))
+	return marked, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
 }
 
 func (s sqlLedger) failed(ctx context.Context, b beginning, why string) (bool, error) {
-	n, err := queries.JobFailed(ctx, s.text(), gen.JobFailedParams{
+	marked, err := fault.Changed("JobFailed")(queries.JobFailed(ctx, s.text(), gen.JobFailedParams{
 		Name: []byte(b.key), AtUs: b.at.UnixMicro(), Token: b.token, Error: []byte(clipped(why)),
-	})
-	return n > 0, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
+	}))
+	return marked, fault.Explain(fmt.Sprintf("mark job %q", b.key), err)
 }
 
 // seal writes something on a server without a binary log, which shows others what a

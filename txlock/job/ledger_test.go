@@ -1,10 +1,15 @@
 package job
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/DATA-DOG/go-sqlmock"
+
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/schema"
 )
 
 // TestLedger proves what the rows of jobs allow to whom: a lease begins a tick once, never one
@@ -47,4 +52,50 @@ func TestLedger(t *testing.T) {
 		step("a later one", true)(begin(tick(50, 2*time.Hour)))
 		step("one between the two", false)(begin(tick(60, time.Hour)))
 	})
+}
+
+// TestLedgerReplies feeds the ledger what is none of the replies of its statements.
+func TestLedgerReplies(t *testing.T) {
+	t.Parallel()
+	db, mock, err := sqlmock.New()
+	must(t, err)
+	t.Cleanup(func() {
+		mock.ExpectClose()
+		must(t, db.Close())
+		must(t, mock.ExpectationsWereMet())
+	})
+	ledger := sqlLedger{db}
+	columns := []string{"tick_us", "done_us", "token", "owner", "started_us", "ended_us", "took_us", "failures", "error", "next_us", "now_us", "words"}
+	for _, c := range []struct {
+		name                            string
+		tick, done, started, ended, now any
+		words                           string
+		want                            error
+	}{
+		{"a row", 5, 5, 3, 4, 9, "", nil},
+		{"done before it was begun", 5, 6, 3, 4, 9, "", fault.ErrReply},
+		{"no clock", 5, 5, 3, 4, 0, "", fault.ErrReply},
+		{"begun before 1970", 5, 5, -1, 4, 9, "", fault.ErrReply},
+		{"ended before 1970", 5, 5, 3, -1, 9, "", fault.ErrReply},
+		{"NULL", nil, 5, 3, 4, 9, "", fault.ErrReply},
+		{"no number", "perhaps", 5, 3, 4, 9, "", fault.ErrReply},
+		{"another engine", 5, 5, 3, 4, 9, "engine=other autocommit=0 ", schema.ErrEngine},
+		{"other words", 5, 5, 3, 4, 9, "perhaps ", schema.ErrSession},
+	} {
+		mock.ExpectQuery("LookJob").WillReturnRows(sqlmock.NewRows(columns).
+			AddRow(c.tick, c.done, 7, []byte("me"), c.started, c.ended, 0, 0, []byte("-"), 0, c.now, c.words))
+		if _, _, err := ledger.look(t.Context(), "k"); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	for statement, send := range map[string]func() (bool, error){
+		"BeginJob":  func() (bool, error) { return ledger.begin(t.Context(), beginning{key: "k"}) },
+		"JobDone":   func() (bool, error) { return ledger.done(t.Context(), beginning{key: "k"}) },
+		"JobFailed": func() (bool, error) { return ledger.failed(t.Context(), beginning{key: "k"}, "why") },
+	} {
+		mock.ExpectExec(statement).WillReturnResult(sqlmock.NewResult(0, 3))
+		if changed, err := send(); changed || !errors.Is(err, fault.ErrReply) {
+			t.Errorf("%s that changes three rows: %t, %v", statement, changed, err)
+		}
+	}
 }

@@ -74,12 +74,3 @@ func answerOf(statement string, slot int64) func(reply int64, err error) (store.
 func unknownReply(statement, came string) error {
 	return fmt.Errorf("lease: %w", fault.UnknownReply(statement, came))
 }
-
-// queued tells whether QueueForLease has found its row, of whose change a table WITH SYSTEM
-// VERSIONING counts the history, too.
-func queued(rows int64, err error) (bool, error) {
-	if err == nil && (rows < 0 || rows > 2) {
-		err = unknownReply("QueueForLease", fmt.Sprintf("%d changed rows", rows))
-	}
-	return rows > 0, err
-}

@@ -60,11 +60,6 @@ func TestRepliesAreKnown(t *testing.T) {
 	if a, err := answerOf("NoSuchStatement", 0)(1<<50, nil); !errors.Is(err, fault.ErrReply) {
 		t.Errorf("a statement without an entry is read as %+v, %v", a, err)
 	}
-	for rows, known := range map[int64]bool{-1: false, 0: true, 1: true, 2: true, 3: false} {
-		if first, err := queued(rows, nil); errors.Is(err, fault.ErrReply) == known || known && first != (rows > 0) {
-			t.Errorf("%d changed rows are read as %t, %v", rows, first, err)
-		}
-	}
 }
 
 // TestRepliesForSeveral feeds the reader of the statements for several leases what is none

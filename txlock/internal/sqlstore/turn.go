@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/txlock/internal/store"
 )
@@ -60,7 +61,7 @@ func (s *Store) Turn(ctx context.Context, key, owner, note string, before func()
 			t.Leave()
 			return nil, err
 		}
-		first, err := queued(queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: filled(owner), Note: filled(note), Name: []byte(key)}))
+		first, err := fault.Changed("QueueForLease")(queries.QueueForLease(ctx, t.db, gen.QueueForLeaseParams{Owner: filled(owner), Note: filled(note), Name: []byte(key)}))
 		if err != nil {
 			t.abandon(ctx.Err() != nil)
 			return nil, err
