@@ -131,7 +131,8 @@ func excludes(t *testing.T, goroutines int, acquire func() (*lease.Lease, error)
 			}
 			time.Sleep(time.Millisecond) // for others to come in
 			inside.Add(-1)
-			if err := l.Release(context.WithoutCancel(t.Context())); err != nil {
+			// Another one's AcquireTx may have the row for a moment: then it is released behind that.
+			if err := l.Release(context.WithoutCancel(t.Context())); err != nil && !errors.Is(err, lease.ErrGuarded) {
 				t.Error(err)
 			}
 		})

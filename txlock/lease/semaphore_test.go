@@ -108,7 +108,7 @@ func TestSemaphoreNeverOverfull(t *testing.T) {
 							}
 							continue
 						}
-						s.holdAs(l, rand.N(10*time.Millisecond), false)
+						s.holdAs(l, rand.N(10*time.Millisecond+time.Since(s.begun)/50), false) // longer where grants take long
 						s.dieOrRelease(t, db, l, never)
 					}
 				})
