@@ -33,7 +33,7 @@ import (
 // not answered: the transaction may have been committed, and is not run again. A panic of fn goes on after the
 // rollback. No error is added to db.
 func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, options ...*sql.TxOptions) error {
-	return run("Transaction", db, keys, fn, options, func(scope *txlock.Scope, tx *gorm.DB, _ bool) (committed bool, err error) {
+	return run("Transaction", db, keys, fn, options, func(scope *txlock.Scope, tx *gorm.DB, own bool) (committed bool, err error) {
 		if len(keys) > 0 {
 			compared, err := compareFirst(tx, keys)
 			if err != nil {
@@ -42,6 +42,9 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 			if _, err := lockAll(limited(tx, cmp.Or(compared, scope)), tx, keys); err != nil {
 				return false, err
 			}
+		}
+		if own {
+			inner.Last(scope)
 		}
 		return false, inner.Final(tx.Statement.Context, scope, fn(tx))
 	})
@@ -213,7 +216,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 		if committed, err = do(scope, tx, outermost); err != nil || committed {
 			return err
 		}
-		if err = inner.Confirm(tx.Statement.Context, scope); err == nil && outermost {
+		if committed, err = inner.Confirm(tx.Statement.Context, scope); err == nil && outermost {
 			ending = scope // the error below is that of Commit
 		}
 		return err

@@ -67,6 +67,16 @@ var stormy = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key, 
 		w.err = locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error { return w.write(ctx, tx) })
 		return w
 	},
+	"CommitWith": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
+		w.err = locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+			scope, err := locksqlc.Join(ctx, tx)
+			if err = errors.Join(err, w.write(ctx, tx)); err == nil && scope.Guarded() {
+				_, err = tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+" WHERE id = -1")
+			}
+			return err
+		})
+		return w
+	},
 	"Optimistic": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
 		w.err = locksqlc.Optimistic(ctx, pool, key, func(tx *sql.Tx) error { return w.write(ctx, tx) })
 		return w

@@ -51,6 +51,7 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 				return false, err
 			}
 		}
+		inner.Last(scope)
 		return false, inner.Final(ctx, scope, fn(tx))
 	})
 }
@@ -143,7 +144,7 @@ func once(ctx context.Context, db *sql.DB, options *sql.TxOptions, body func(sco
 		return err
 	}
 	if !committed {
-		if err := inner.Confirm(ctx, scope); err != nil {
+		if committed, err = inner.Confirm(ctx, scope); err != nil {
 			return err
 		}
 	}

@@ -11,14 +11,17 @@ import (
 )
 
 // confirm is inside.Lock.Confirm.
-func confirm(ctx context.Context, s *Scope) error {
+func confirm(ctx context.Context, s *Scope) (committed bool, err error) {
+	if s.book != nil && s.book.Finished() {
+		return true, nil
+	}
 	if err := s.finishOnces(ctx); err != nil {
-		return final(ctx, s, err)
+		return false, final(ctx, s, err)
 	}
 	if s.book != nil {
-		return nil
+		return false, nil
 	}
-	return final(ctx, s, s.ofItself(s.Verify(ctx)))
+	return false, final(ctx, s, s.ofItself(s.Verify(ctx)))
 }
 
 // compareAndBump is inside.Lock.CompareAndBump.
@@ -51,7 +54,10 @@ func ofCommit(s *Scope, err error) error {
 // mayHaveCommitted. A plain pool that has lost the connection knows nothing of the statement
 // that was running, nor of those before it.
 func final(ctx context.Context, s *Scope, err error) error {
-	if err != nil && s.over() {
+	switch {
+	case err != nil && s.book != nil && s.book.Finished():
+		return fmt.Errorf("the transaction was %w, by CommitWith, and what it did stays: %w", fault.ErrCommitted, err)
+	case err != nil && s.over():
 		return s.byItself(err)
 	}
 	if s.book != nil && fault.LostConnection(err) && !errors.Is(err, ErrTxDoomed) && !errors.Is(err, ErrUnknownOutcome) {

@@ -36,6 +36,10 @@ var (
 	// transaction again only where it can tell that its work is done: under a key of Once,
 	// or by the Version of what it changes.
 	ErrUnknownOutcome = fault.ErrUnknownOutcome
+	// ErrRows is returned by a statement of CommitWith that has changed another number of
+	// rows than the transaction is to be committed for. The transaction goes on, with what
+	// the statement has changed.
+	ErrRows = fault.ErrRows
 	// ErrConflict is returned by an optimistic lock when the version has
 	// changed. The transaction goes on, but should be rolled back.
 	ErrConflict = fault.ErrConflict

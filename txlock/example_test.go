@@ -135,6 +135,23 @@ func ExampleScope_Verify() {
 	_ = commit
 }
 
+// CommitWith sends the last statement together with COMMIT. If it changes no row, because
+// nothing is left, nothing is committed.
+func ExampleScope_CommitWith() {
+	sell := func(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, product int64) error {
+		if _, err := locks.Lock(ctx, orderKeys.Key(product)); err != nil {
+			return err
+		}
+		var left int
+		if err := tx.QueryRowContext(ctx, "SELECT n FROM stock WHERE id = ?", product).Scan(&left); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(locks.CommitWith(ctx, 1), "UPDATE stock SET n = ? WHERE id = ? AND n > 0", left-1, product)
+		return err // nil: it is committed; txlock.ErrRows: it is not
+	}
+	_ = sell
+}
+
 // Version and CompareAndBump find a conflict in place of waiting for a lock.
 func ExampleScope_Version() {
 	edit := func(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, order int64) error {

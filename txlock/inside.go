@@ -12,6 +12,7 @@ func init() {
 		Include:        include,
 		OnePrimary:     onePrimary,
 		Runs:           runs,
+		Last:           func(s *Scope) { s.endsByFn = true },
 		Confirm:        confirm,
 		Final:          final,
 		Commit:         commit,

@@ -56,6 +56,10 @@ var Rules = guard.Rules{
 		return fmt.Errorf("%w: another member of the group was first: %w", ErrDeadlock, reply)
 	},
 	Open:        TransactionOpen,
+	NoProcedure: NoProcedure,
+	Rows: func(n, want int64) error {
+		return fmt.Errorf("%w: it has changed %d, and should have changed %d", ErrRows, n, want)
+	},
 	NoSavepoint: func(reply error) bool { return is(reply, 1305) }, // ER_SP_DOES_NOT_EXIST
 	Gone:        func(reply error) bool { return is(reply, 1094) }, // ER_NO_SUCH_THREAD
 }

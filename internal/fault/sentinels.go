@@ -16,6 +16,7 @@ var (
 	ErrStaleSnapshot  = errors.New("txlock: the transaction's snapshot is older than the lock: roll back and start again, as Run does; lock before the first SELECT")
 	ErrTxDoomed       = errors.New("txlock: the transaction is over on the server: roll back")
 	ErrUnknownOutcome = errors.New("txlock: the COMMIT was not answered: the transaction may be committed or not: before you run it again look for what it has written, or run it under a key of Once")
+	ErrRows           = errors.New("txlock: the last statement has changed another number of rows: it stands, nothing is committed, and the transaction goes on")
 	ErrConflict       = errors.New("txlock: the version has changed: roll back, then read and show it again")
 	ErrLost           = errors.New("txlock: the lock was lost")
 	ErrNotHeld        = errors.New("txlock: the lock is not held")

@@ -115,6 +115,10 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return c.result(ctx)(c.commitBy(ctx, text))
 	}
 	s := c.judge(ctx, query, args).of(query, args)
+	if last := c.last(ctx); last != nil {
+		w := write{s, s.writes(query), c.committingText(query, args, last.Rows), args}
+		return c.write(ctx, last, w, func() (driver.Result, error) { return execer.ExecContext(ctx, query, args) })
+	}
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
 	}
@@ -190,6 +194,9 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if text, ok := c.commits(ctx, query, args); ok {
 		return c.commitBy(ctx, text)
 	}
+	if c.last(ctx) != nil {
+		return nil, ErrNoWrite
+	}
 	s := c.judge(ctx, query, args).of(query, args)
 	if err := c.before(ctx, s); err != nil {
 		return nil, err
@@ -225,7 +232,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	if err := c.checkPrepared(ctx); err != nil {
 		return unsent{errors.Join(err, base.Close())}, nil
 	}
-	return &stmt{base: base, conn: c, statement: s}, nil
+	return &stmt{base: base, conn: c, statement: s, writes: s.writes(query)}, nil
 }
 
 // Prepare does what PrepareContext does, for database/sql before Go 1.8.

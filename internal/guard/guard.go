@@ -52,6 +52,12 @@ type Rules struct {
 	Open func(reply error, flag bool) (bool, error)
 	// NoSavepoint tells whether this reply to RELEASE SAVEPOINT says that there is none.
 	NoSavepoint func(reply error) bool
+	// NoProcedure tells whether this reply to a CALL says that there is no such procedure, or
+	// that the user may not call it.
+	NoProcedure func(reply error) bool
+	// Rows returns the error of a last statement that has changed so many rows, and not as
+	// many as it should; see Last.
+	Rows func(n, want int64) error
 	// Kept is a value that the pool keeps for package txlock; see Tx.Kept.
 	Kept any
 	// KeepAtOnce: a lock statement that begins a transaction is prepared at its first use.

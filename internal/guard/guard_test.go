@@ -22,6 +22,7 @@ var (
 	errCommitted = errors.New("committed")
 	errLarge     = errors.New("large")
 	errUnknown   = errors.New("unknown")
+	errRows      = errors.New("rows")
 	errUnfenced  = errors.New("unfenced")
 	errOdd       = errors.New("the reply contradicts itself")
 	deadlock     = &mysql.MySQLError{Number: 1213, Message: "deadlock"}
@@ -55,6 +56,11 @@ var testRules = Rules{
 	},
 	RolledBack: func(statement string) error { return fmt.Errorf("%w behind %s", errGone, statement) },
 	Unfenced:   func(name string) error { return fmt.Errorf("%w: %s", errUnfenced, name) },
+	NoProcedure: func(reply error) bool {
+		server := new(mysql.MySQLError)
+		return errors.As(reply, &server) && server.Number == 1305
+	},
+	Rows: func(n, want int64) error { return fmt.Errorf("%w: %d in place of %d", errRows, n, want) },
 	NoSavepoint: func(reply error) bool {
 		server := new(mysql.MySQLError)
 		return errors.As(reply, &server) && server.Number == 1305

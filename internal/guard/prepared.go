@@ -12,6 +12,7 @@ type stmt struct {
 	base      driver.Stmt
 	conn      *conn
 	statement statement
+	writes    bool // see Last
 }
 
 var (
@@ -24,6 +25,9 @@ var (
 // ExecContext executes a statement without rows.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	statement := s.statement.of("", args)
+	if last := s.conn.last(ctx); last != nil {
+		return s.conn.write(ctx, last, write{statement: statement, writes: s.writes}, func() (driver.Result, error) { return s.exec(ctx, args) })
+	}
 	if err := s.conn.before(ctx, statement); err != nil {
 		return nil, err
 	}
@@ -31,21 +35,26 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 		r, err := readRows(s.query(ctx, args))
 		return s.conn.result(ctx)(r, s.conn.after(ctx, statement, err))
 	}
-	var result driver.Result
-	var err error
-	if execer, ok := s.base.(driver.StmtExecContext); ok {
-		result, err = execer.ExecContext(ctx, args)
-	} else {
-		result, err = s.base.Exec(unnamed(args)) //nolint:staticcheck // what database/sql does without the interface
-	}
+	result, err := s.exec(ctx, args)
 	if err := s.conn.after(ctx, statement, err); err != nil {
 		return nil, err
 	}
 	return result, nil
 }
 
+// exec sends the statement.
+func (s *stmt) exec(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	if execer, ok := s.base.(driver.StmtExecContext); ok {
+		return execer.ExecContext(ctx, args)
+	}
+	return s.base.Exec(unnamed(args)) //nolint:staticcheck // what database/sql does without the interface
+}
+
 // QueryContext executes a statement with rows.
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	if s.conn.last(ctx) != nil {
+		return nil, ErrNoWrite
+	}
 	statement := s.statement.of("", args)
 	if err := s.conn.before(ctx, statement); err != nil {
 		return nil, err

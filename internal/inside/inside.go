@@ -35,10 +35,14 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// when the transaction is over.
 	Runs func(scope Scope) (ended func())
 
+	// Last lets the function of Runs commit the transaction by CommitWith.
+	Last func(scope Scope)
+
 	// Confirm is what Run and Transaction ask before they commit: on a plain pool it is
 	// Verify, on a guarded one nothing, since Commit itself sees to it. If a half of the
-	// time of a key of Once is over, it lets that begin anew.
-	Confirm func(ctx context.Context, scope Scope) error
+	// time of a key of Once is over, it lets that begin anew. It tells whether CommitWith has
+	// committed the transaction: then the Commit of the transaction sends nothing.
+	Confirm func(ctx context.Context, scope Scope) (committed bool, err error)
 
 	// Final is what Run and Transaction make of the error of their function, before they
 	// roll the transaction back. What it returns is Retryable only where nothing of the

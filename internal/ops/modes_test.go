@@ -126,15 +126,17 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 		"InTurn": rawsql.InTurn(all["AcquireLease"]), "SkipShared": rawsql.SkipShared(all["NamedForShare"], mariaDB), "HintNoWait": rawsql.HintNoWait(all["NamedForUpdate"]),
 		"Big": rawsql.Big("SELECT COUNT(*) FROM lockstep_centers"),
 	}
+	const write = "UPDATE lockstep_once SET keep_us = keep_us + 1 WHERE name = ?"
 	raw["Refuse"], _ = rawsql.Refuse(all["AcquireLease"], mariaDB, false)
 	for name := range declared(t, "../rawsql") {
-		if _, has := raw[name]; !has && !slices.Contains(notSent, name) && name != "LockManyReturning" && name != "CommitIfRaised" {
+		if _, has := raw[name]; !has && !slices.Contains(notSent, name) && name != "LockManyReturning" && name != "CommitIfRaised" && name != "WriteAndCommit" && name != "CallWrite" {
 			t.Errorf("the statement %s of package rawsql isn't tried", name)
 		}
 	}
 	if mariaDB {
 		raw["LockManyReturning"] = one.LockManyReturning(2)
 		raw["CommitIfRaised"], _ = rawsql.CommitIfRaised(all["CompareAndBumpNamed"])
+		raw["WriteAndCommit"] = rawsql.WriteAndCommit(write, 1, 7)
 		var begin rawsql.Begin
 		raw["Compound"], _ = begin.Compound(all["LockNamed"], true)
 		raw["Compound of a center"], _ = begin.Compound(all["LockCenter"], true)
@@ -142,6 +144,7 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 		for _, procedure := range []string{"lock_1", "try_1"} {
 			raw["CALL "+procedure], _ = rawsql.Call("lockstep_"+procedure, "1", nil, "1", 1)
 		}
+		raw["CallWrite"] = rawsql.CallWrite(write, 1, 7)
 	}
 	maps.Copy(all, raw)
 	all["held"], all["waits"] = rawsql.Big("SELECT kind, name FROM lockstep_held WHERE name = '1' LIMIT 9"), rawsql.Big("SELECT * FROM lockstep_waits")

@@ -251,7 +251,7 @@ func (j *Jobs) transact(ctx context.Context, c *Claim, fn TxFunc, last **txlock.
 	if !marked {
 		return fmt.Errorf("job %q, token %d: %w: another process has begun it", c.key, c.tick.token, txlock.ErrLost)
 	}
-	if err := inner.Confirm(ctx, scope); err != nil {
+	if _, err := inner.Confirm(ctx, scope); err != nil {
 		return err
 	}
 	finished = true

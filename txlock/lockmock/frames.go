@@ -52,7 +52,10 @@ type Transaction struct{ locks *Locks }
 // Commits expects that the function has returned nil, and the transaction is asked for
 // a last time and committed. The result may be given an error: WillReturnError.
 func (t *Transaction) Commits() *sqlmock.ExpectedCommit {
-	c := t.locks.rehearse("Commit", nil, nil, func() error { return inner.Confirm(context.Background(), t.locks.scope) })
+	c := t.locks.rehearse("Commit", nil, nil, func() error {
+		_, err := inner.Confirm(context.Background(), t.locks.scope)
+		return err
+	})
 	commit := t.locks.mock.ExpectCommit()
 	c.add(commit)
 	return commit

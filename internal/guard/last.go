@@ -1,0 +1,189 @@
+package guard
+
+import (
+	"cmp"
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/sqltext"
+)
+
+// Last marks a statement of the program that commits its transaction if it has changed so
+// many rows, or any number if that is negative; see txlock's Scope.CommitWith.
+type Last struct {
+	Tx   *Tx
+	Rows int64
+}
+
+// WithLast marks the next statement of the program under the context.
+func WithLast(ctx context.Context, l Last) context.Context {
+	return &inBand[Last]{Context: ctx, value: l}
+}
+
+// The errors of what can't be the last statement of a transaction. Nothing was sent.
+var (
+	ErrNoWrite = errors.New("this statement doesn't commit with it: it must be a single INSERT, UPDATE, DELETE or REPLACE without RETURNING, sent by Exec")
+	ErrElse    = errors.New("its context is for the last statement of another transaction, or of one that is over")
+)
+
+// last returns the mark of the last statement, or nil for any other. Lock statements under
+// its context are none.
+func (c *conn) last(ctx context.Context) *Last {
+	if last := valueOf[Last](ctx); last != nil && last.Tx.pool == c.pool && c.call(ctx) == nil {
+		return last
+	}
+	return nil
+}
+
+var (
+	writing   = map[string]bool{"INSERT": true, "UPDATE": true, "DELETE": true, "REPLACE": true}
+	returning = map[string]bool{"returning": true}
+)
+
+// writes tells whether the statement, of which s is the judgement, is one that only writes.
+func (s statement) writes(query string) bool {
+	word, _, _ := strings.Cut(s.name, " ")
+	return s.kind == kindPlain && s.leaves && writing[word] && sqltext.Mentions(query, returning) == ""
+}
+
+// write is a statement of the program.
+type write struct {
+	statement statement
+	writes    bool   // it does nothing else
+	merged    string // its text with COMMIT, or "" where they can't share one
+	args      []driver.NamedValue
+}
+
+// write sends the last statement of a transaction, and its COMMIT with it where the server
+// can do both in one round trip. Send sends it alone.
+func (c *conn) write(ctx context.Context, last *Last, w write, send func() (driver.Result, error)) (driver.Result, error) {
+	switch {
+	case c.tx == nil || c.tx != last.Tx:
+		return nil, cmp.Or(last.Tx.refuse(), ErrElse)
+	case !w.writes:
+		return nil, ErrNoWrite
+	}
+	if err := c.before(ctx, w.statement); err != nil {
+		return nil, err
+	}
+	if why := cmp.Or(c.mayCommit(), ctx.Err()); why != nil {
+		return nil, why
+	}
+	if w.merged != "" {
+		result, err := c.writeAndCommit(ctx, last, w)
+		if !errors.Is(err, driver.ErrSkip) && !c.withoutWrite(err) {
+			return result, err
+		}
+	}
+	result, err := send()
+	if err := c.after(ctx, w.statement, err); err != nil {
+		return nil, err
+	}
+	n, err := result.RowsAffected()
+	if err == nil {
+		err = last.refuses(c, n)
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.commitBy(ctx, "COMMIT")
+	return result, err
+}
+
+// refuses returns Rules.Rows if the statement has changed another number of rows.
+func (l *Last) refuses(c *conn, n int64) error {
+	if l.Rows < 0 || n == l.Rows {
+		return nil
+	}
+	return c.pool.rules.Rows(n, l.Rows)
+}
+
+// mostText is the longest statement, in bytes, that is sent with its COMMIT, in a text twice as long.
+const mostText = 1 << 16
+
+// committingText returns the text of a statement and its COMMIT, or "" where they can't share
+// one: where the reply can't be read, or the statement may be read otherwise there,
+// since its text isn't ASCII or its question marks aren't its arguments.
+func (c *conn) committingText(query string, args []driver.NamedValue, rows int64) string {
+	foreign := func(b byte) bool { return b >= 0x80 }
+	if !c.status.flags.IsValid() || c.status.nested || len(query) > mostText ||
+		strings.Count(query, "?") != len(args) || slices.ContainsFunc([]byte(query), foreign) {
+		return ""
+	}
+	switch {
+	case c.server.MariaDB:
+		return rawsql.WriteAndCommit(query, len(args), rows)
+	case c.pool.noProcedures.Load():
+		return ""
+	}
+	return rawsql.CallWrite(query, len(args), rows)
+}
+
+// withoutWrite tells whether the server doesn't have the procedure, and notes it.
+func (c *conn) withoutWrite(err error) bool {
+	none := err != nil && c.pool.rules.NoProcedure(err) && strings.Contains(err.Error(), "lockstep_write")
+	if none {
+		c.pool.noProcedures.Store(true)
+	}
+	return none
+}
+
+// writeAndCommit sends a statement and its COMMIT in one text. The row of the reply, with the
+// number of rows and the insert id, comes before the COMMIT: an error of the server without
+// it, or with another number, is that of a statement after which nothing is committed.
+func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.Result, error) {
+	s := w.statement
+	c.tx.finish(true) // before the server frees the locks
+	sent := c.committing()
+	r, err := readRows(c.base.(driver.QueryerContext).QueryContext(ctx, w.merged, w.args))
+	if errors.Is(err, driver.ErrSkip) || c.withoutWrite(err) {
+		c.tx.finish(false)
+		return nil, err
+	}
+	err = sent.outcome(err)
+	var n, id int64
+	known := r != nil && len(r.rows) == 1
+	if known {
+		var unreadable error
+		if n, unreadable = r.number(1); unreadable == nil {
+			id, unreadable = r.number(0)
+		}
+		known = unreadable == nil && n >= 0
+	}
+	refused := last.refuses(c, n)
+	if err != nil {
+		c.tx.finish(false)
+		if server := new(mysql.MySQLError); known && refused == nil || !errors.As(err, &server) {
+			s.name, s.end = "COMMIT", endCommits
+		}
+		return nil, c.failed(ctx, s, err)
+	}
+	open, told := c.status.inTransaction()
+	if known && refused != nil {
+		c.tx.finish(false)
+		return nil, cmp.Or(c.after(ctx, s, nil), refused)
+	}
+	if !known || told && open {
+		c.tx.finish(false)
+		c.tx.doom(c.pool.rules.Outcome(UnknownReply("a statement that commits", fmt.Sprintf("%d rows of %d columns", len(r.rows), len(r.columns)))), true)
+		return nil, c.tx.refuse()
+	}
+	c.status.open = false
+	return written{id: id, rows: n}, c.finished(nil)
+}
+
+// written is the result of a statement that has committed.
+type written struct{ id, rows int64 }
+
+// LastInsertId returns the first id that the server has made.
+func (w written) LastInsertId() (int64, error) { return w.id, nil }
+
+// RowsAffected returns the number of changed rows.
+func (w written) RowsAffected() (int64, error) { return w.rows, nil }

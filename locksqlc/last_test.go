@@ -1,0 +1,281 @@
+package locksqlc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// lastly runs fn with a scope in a transaction of Run under a key of its own.
+func lastly(t *testing.T, pool *sql.DB, fn func(tx *sql.Tx, s *txlock.Scope) error) error {
+	t.Helper()
+	return locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "last")}, func(tx *sql.Tx) error {
+		s, err := locksqlc.Join(t.Context(), tx)
+		if err != nil {
+			return err
+		}
+		return fn(tx, s)
+	})
+}
+
+// TestCommitWith proves that the last statement commits the transaction where it has changed
+// so many rows, with the result that it has alone, in one round trip; and in two where they
+// can't share a text.
+func TestCommitWith(t *testing.T) {
+	pools := map[string]struct {
+		mutate func(*mysql.Config)
+		trips  int // of a statement that is the last
+	}{
+		"as text":      {func(*mysql.Config) {}, 1},
+		"found rows":   {func(c *mysql.Config) { c.ClientFoundRows = true }, 1},
+		"prepared":     {func(c *mysql.Config) { c.InterpolateParams = false }, 3},
+		"ANSI quotes":  {func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} }, 1},
+		"no backslash": {func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"} }, 1},
+		"latin1":       {func(c *mysql.Config) { c.Collation = "latin1_swedish_ci" }, 1},
+	}
+	when := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
+	statements := []struct {
+		text string
+		args []any
+		rows int64
+	}{
+		{"INSERT INTO %s (s) VALUES (?)", []any{`it's "a" \ -- # ; ?`}, 1},
+		{"INSERT INTO %s (s, b, f, d) VALUES (?, ?, ?, ?), (?, ?, ?, ?)", []any{"x", []byte{0, 1, 0xff, '\''}, 1.5, when, nil, nil, true, nil}, 2},
+		{"INSERT INTO %s (id, n) VALUES (?, ?)", []any{100, int64(-1) << 63}, 1},
+		{"INSERT INTO %s (n) VALUES (1), (2), (3)", nil, 3},
+		{"UPDATE %s SET n = n + 1 WHERE id = ?", []any{2}, 1},
+		{"UPDATE %s SET n = n WHERE id = 2", nil, -1},
+		{"UPDATE %s SET s = ';', n = n + 1 WHERE s <> 'COMMIT; DROP TABLE x' AND id < ?", []any{3}, 2},
+		{"DELETE FROM %s WHERE id IN (?, ?)", []any{1, 2}, 2},
+		{"REPLACE INTO %s (id, n) VALUES (?, ?)", []any{1, 9}, 2},
+		{"INSERT INTO %s (id, n) VALUES (1, 5) ON DUPLICATE KEY UPDATE n = VALUES(n)", nil, 2},
+		{"UPDATE %s SET n = 7 /*! WHERE id = 1 */", nil, 1},
+		{"/* why */ update %s SET n = 8 WHERE id = 1", nil, 1},
+		{"UPDATE %s SET n = lockstep_rows + v_rows + p_rows WHERE id = 1", nil, 1},
+	}
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for name, p := range pools {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				trips, count := testdb.CountTrips(t)
+				cfg := db.Config(count)
+				cfg.InterpolateParams = true
+				p.mutate(cfg)
+				if name == "latin1" {
+					cfg.Apply(mysql.Charset("latin1", ""))
+				}
+				pool := newPool(t, cfg, true)
+				pool.SetMaxOpenConns(1)
+				create := func() string {
+					table := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT, n BIGINT, s VARCHAR(99) CHARACTER SET utf8mb4, b BLOB, f DOUBLE, d DATETIME,"+
+						" lockstep_rows INT NOT NULL DEFAULT 1, v_rows INT NOT NULL DEFAULT 1, p_rows INT NOT NULL DEFAULT 1")
+					db.Exec(t, "INSERT INTO "+table+" (n, s) VALUES (1, 'a'), (2, 'b')")
+					return table
+				}
+				for _, c := range statements {
+					alone, last := create(), create()
+					var want, got sql.Result
+					check(t, lastly(t, pool, func(tx *sql.Tx, _ *txlock.Scope) (err error) {
+						want, err = tx.ExecContext(t.Context(), fmt.Sprintf(c.text, alone), c.args...)
+						return err
+					}))
+					sent := 0
+					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) (err error) {
+						sent = trips.Count()
+						got, err = tx.ExecContext(s.CommitWith(t.Context(), c.rows), fmt.Sprintf(c.text, last), c.args...)
+						return err
+					}))
+					sent = trips.Count() - sent
+					trip := p.trips
+					if db.Engine() == testdb.MySQL && !hasProcedures(db.Engine()) || name == "prepared" && len(c.args) == 0 {
+						trip = min(2, trip+1)
+					}
+					if name == "prepared" && len(c.args) == 0 {
+						trip = 1
+					}
+					if sent != trip {
+						t.Errorf("%s: %d round trips, want %d", c.text, sent, trip)
+					}
+					for _, of := range []func(sql.Result) (int64, error){sql.Result.RowsAffected, sql.Result.LastInsertId} {
+						a, errA := of(want)
+						b, errB := of(got)
+						if a != b && !(b == 0 && (strings.HasPrefix(c.text, "REPLACE") || strings.Contains(c.text, "(id"))) || errA != nil || errB != nil {
+							t.Errorf("%s: %d alone, %d as the last, %v, %v", c.text, a, b, errA, errB)
+						}
+					}
+					var differ int
+					check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM (SELECT * FROM "+alone+" UNION ALL SELECT * FROM "+last+") t"+
+						" GROUP BY id, n, s, b, f, d HAVING COUNT(*) <> 2 UNION ALL SELECT 0 LIMIT 1").Scan(&differ))
+					if differ != 0 {
+						t.Errorf("%s: the rows differ", c.text)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestCommitWithOtherRows proves that nothing is committed where the statement has changed
+// another number of rows or has failed, that the transaction goes on, and that it takes its
+// locks along.
+func TestCommitWithOtherRows(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, interpolate := range []bool{true, false} {
+			cfg := db.Config()
+			cfg.InterpolateParams = interpolate
+			pool := newPool(t, cfg, true)
+			for _, c := range []struct {
+				text string
+				rows int64
+				want error
+			}{
+				{"UPDATE %s SET n = n + 1 WHERE id = 3", 1, txlock.ErrRows},
+				{"UPDATE %s SET n = n + 1 WHERE id < 3", 1, txlock.ErrRows},
+				{"DELETE FROM %s", 0, txlock.ErrRows},
+				{"INSERT INTO %s VALUES (1, 1)", 1, &mysql.MySQLError{Number: 1062}},
+				{"UPDATE %s SET none = 1", 1, &mysql.MySQLError{Number: 1054}},
+				{"UPDATE %s SET n = 1; COMMIT", 1, nil},
+				{"SELECT * FROM %s", 1, nil},
+				{"DELETE FROM %s RETURNING id", 1, nil},
+				{"CREATE TABLE %s (n INT)", 0, nil},
+				{"SET @a = '%s'", 0, nil},
+				{"COMMIT -- %s", 0, nil},
+			} {
+				table := db.CreateTable(t, "last", "id INT PRIMARY KEY, n INT")
+				db.Exec(t, "INSERT INTO "+table+" VALUES (1, 1), (2, 2)")
+				key, n := uniqueKey(t, "last"), 0
+				err := locksqlc.Run(t.Context(), pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+					s, err := locksqlc.Join(t.Context(), tx)
+					check(t, err)
+					_, err = tx.ExecContext(s.CommitWith(t.Context(), c.rows), fmt.Sprintf(c.text, table))
+					server := new(mysql.MySQLError)
+					switch {
+					case c.want == nil && (err == nil || !strings.Contains(err.Error(), "single INSERT, UPDATE, DELETE or REPLACE")),
+						c.want != nil && !errors.Is(err, c.want):
+						t.Errorf("%s: %v, want %v", c.text, err, c.want)
+					case errors.As(err, &server) && errors.Is(err, txlock.ErrTxDoomed):
+						t.Errorf("%s: %v", c.text, err)
+					}
+					if _, held := s.Held(key); !held {
+						t.Errorf("%s: the lock isn't held any more", c.text)
+					}
+					check(t, s.Verify(t.Context()))
+					_, err = tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = 7 WHERE id = 2")
+					check(t, err)
+					return errInner
+				})
+				isError(t, c.text, err, errInner)
+				check(t, db.Admin().QueryRow("SELECT SUM(n) FROM "+table).Scan(&n))
+				if n != 3 {
+					t.Errorf("%s: a part of it is committed: %d", c.text, n)
+				}
+			}
+		}
+	})
+}
+
+var errInner = errors.New("the function fails")
+
+// TestCommitWithAndBehind proves what becomes of a transaction behind the statement that has
+// committed it: whatever follows is refused, its function isn't run again, and what it returns
+// is told as the error behind a commit.
+func TestCommitWithAndBehind(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		for _, returns := range []error{errInner, txlock.ErrDeadlock, &mysql.MySQLError{Number: 1213}, context.Canceled} {
+			table, calls, n := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT"), 0, 0
+			err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+				calls++
+				ctx := s.CommitWith(t.Context(), 1)
+				_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()")
+				check(t, err)
+				for _, ctx := range []context.Context{t.Context(), ctx} {
+					if _, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()"); err == nil {
+						t.Error("a statement behind the COMMIT is executed")
+					}
+				}
+				_, err = s.Lock(t.Context(), uniqueKey(t, "behind"))
+				isError(t, "a lock behind", err, txlock.ErrNoTransaction)
+				return returns
+			})
+			check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM "+table).Scan(&n))
+			if !errors.Is(err, returns) || txlock.Retryable(err) || !strings.Contains(err.Error(), "by CommitWith, and what it did stays") || calls != 1 || n != 1 {
+				t.Errorf("%v after %d calls, with %d rows", err, calls, n)
+			}
+		}
+		// A transaction of the program's own.
+		table, n := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT"), 0
+		for range 2 {
+			tx, err := pool.BeginTx(t.Context(), nil)
+			check(t, err)
+			s, err := locksqlc.Join(t.Context(), tx)
+			check(t, err)
+			_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")
+			check(t, err)
+			if n++; n == 1 {
+				err = tx.Commit()
+			} else {
+				err = tx.Rollback()
+			}
+			check(t, err)
+		}
+		check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM "+table).Scan(&n))
+		if n != 2 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+// TestCommitWithRefused proves that a statement isn't sent where it must not commit, or where
+// nobody would see that it is to.
+func TestCommitWithRefused(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		guarded, plain := newPool(t, db.Config(), true), newPool(t, db.Config(), false)
+		table, n := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT"), 0
+		insert := func(tx *sql.Tx, rows int64) error {
+			s, err := locksqlc.Join(t.Context(), tx)
+			check(t, err)
+			_, err = tx.ExecContext(s.CommitWith(t.Context(), rows), "INSERT INTO "+table+" VALUES ()")
+			return err
+		}
+		fn := func(tx *sql.Tx) error { return insert(tx, 1) }
+		key := uniqueKey(t, "refused")
+		isError(t, "Optimistic", locksqlc.Optimistic(t.Context(), guarded, key, fn), txlock.ErrInvalidOption)
+		_, err := locksqlc.Once(t.Context(), guarded, key, fn)
+		isError(t, "Once", err, txlock.ErrInvalidOption)
+		isError(t, "a plain pool", locksqlc.Run(t.Context(), plain, nil, fn), txlock.ErrUnguarded)
+		isError(t, "-2 rows", locksqlc.Run(t.Context(), guarded, nil, func(tx *sql.Tx) error { return insert(tx, -2) }), txlock.ErrInvalidOption)
+		check(t, lastly(t, guarded, func(_ *sql.Tx, s *txlock.Scope) error {
+			return lastly(t, guarded, func(other *sql.Tx, _ *txlock.Scope) error {
+				if _, err := other.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()"); err == nil || !strings.Contains(err.Error(), "another transaction") {
+					t.Errorf("in another transaction: %v", err)
+				}
+				if _, err := guarded.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()"); err == nil || !strings.Contains(err.Error(), "another transaction") {
+					t.Errorf("on the pool: %v", err)
+				}
+				return nil
+			})
+		}))
+		check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM "+table).Scan(&n))
+		if n != 0 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+func isError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}

@@ -1,0 +1,67 @@
+package txlock
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dca00107/lockstep/internal/guard"
+)
+
+// AnyRows lets CommitWith commit whatever number of rows the statement has changed.
+const AnyRows = -1
+
+// CommitWith returns a context for the last statement of the transaction, which commits it if
+// it has changed so many rows: the statement and COMMIT are one round trip, and the locks are
+// free one round trip earlier.
+//
+//	_, err = tx.ExecContext(scope.CommitWith(ctx, 1), "UPDATE stock SET n = n - 1 WHERE id = ? AND n > 0", id)
+//
+// It takes one INSERT, UPDATE, DELETE or REPLACE without RETURNING, that is sent by Exec, on a
+// guarded pool; the statement returns an error for any other, and nothing is sent. The rows are
+// those of RowsAffected: an UPDATE that writes what is there changes none. If the number is
+// another, the statement returns ErrRows, and the transaction goes on with what it has changed.
+// An insert id that is not made by the server is 0.
+//
+// After a success the transaction is committed: Commit and Rollback send nothing and return
+// nil, and all else returns ErrNoTransaction or an error that says so. If the function of Run
+// or Transaction returns an error afterwards, what it did stays, and it isn't run again. The
+// functions of Optimistic, Once, ticks and the like can't commit, since something follows them.
+// If COMMIT isn't answered, the statement returns ErrUnknownOutcome.
+//
+// The two are sent one by one where they can't share a text: through wrappers of the driver
+// and without interpolateParams, on MySQL without the procedures of package schema or with
+// more than 16 arguments, and if the text of the statement isn't ASCII or exceeds 64 KiB.
+func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
+	switch {
+	case ctx == nil:
+		return unsent{context.Background(), fmt.Errorf("%w: CommitWith needs a context, got nil", ErrInvalidOption)}
+	case rows < AnyRows:
+		return unsent{ctx, fmt.Errorf("%w: CommitWith(%d): a statement changes 0 rows or more, AnyRows is any number", ErrInvalidOption, rows)}
+	case s.book == nil:
+		return unsent{ctx, fmt.Errorf("CommitWith: %w", ErrUnguarded)}
+	case s.runner != "" && !s.endsByFn:
+		return unsent{ctx, fmt.Errorf("%w: CommitWith in a function behind which the transaction goes on, of Optimistic, Once or a tick: leave the COMMIT to them", ErrInvalidOption)}
+	}
+	if err := s.finishOnces(ctx); err != nil {
+		return unsent{ctx, err}
+	}
+	return guard.WithLast(ctx, guard.Last{Tx: s.book, Rows: rows})
+}
+
+// unsent is the context of a statement that isn't sent, for the error.
+type unsent struct {
+	context.Context
+	err error
+}
+
+// Done returns a channel that is closed.
+func (unsent) Done() <-chan struct{} { return closed }
+
+// Err returns the error.
+func (u unsent) Err() error { return u.err }
+
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
