@@ -168,7 +168,7 @@ func names() []string {
 	for _, m := range contender.All() {
 		all = append(all, m.Name)
 	}
-	return append(all, scenario.Segments...)
+	return append(all, scenario.Sellers...)
 }
 
 func anyContender(part string) bool {

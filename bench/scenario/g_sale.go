@@ -31,8 +31,8 @@ var sale = Scenario{
 	Run:    runSale,
 }
 
-// Segments are the sellers that are no contenders elsewhere.
-var Segments = []string{"lockstep 4 segments", "lockstep 16 segments"}
+// Sellers are those that are no contenders elsewhere.
+var Sellers = []string{"lockstep 4 segments", "lockstep 16 segments", "lockstep CommitWith", "FOR UPDATE, CommitWith"}
 
 // seller sells one piece, of the rows of the stock that it has.
 type seller struct {
@@ -107,8 +107,10 @@ func openSellers(ctx context.Context, g *Ground, workers int) ([]*seller, error)
 		{contender.ForUpdate, 1, contender.OpenPlain, inTransaction(" FOR UPDATE")},
 		{"lockstep Run", 1, contender.OpenGuarded, underRun},
 		{"lockstep Optimistic", 1, contender.OpenGuarded, optimistic},
-		{Segments[0], 4, contender.OpenGuarded, underSegments},
-		{Segments[1], 16, contender.OpenGuarded, underSegments},
+		{Sellers[0], 4, contender.OpenGuarded, underSegments},
+		{Sellers[1], 16, contender.OpenGuarded, underSegments},
+		{Sellers[2], 1, contender.OpenGuarded, committing("", true)},
+		{Sellers[3], 1, contender.OpenGuarded, committing(" FOR UPDATE", false)},
 	} {
 		if !g.Wants(kind.name) {
 			continue
@@ -159,8 +161,8 @@ func stock(ctx context.Context, g *Ground, rows []int64) (n int64, err error) {
 
 var errSoldOut = errors.New("sold out")
 
-// business is the sale itself, of a row.
-func business(ctx context.Context, tx *sql.Tx, row int64, suffix string) error {
+// business is the sale itself, of a row, whose write is under the last context.
+func business(ctx context.Context, tx *sql.Tx, row int64, suffix string, last context.Context) error {
 	var n int64
 	if err := tx.QueryRowContext(ctx, "SELECT n FROM "+contender.Stock+" WHERE id = ?"+suffix, row).Scan(&n); err != nil {
 		return err
@@ -168,7 +170,7 @@ func business(ctx context.Context, tx *sql.Tx, row int64, suffix string) error {
 	if n < 1 {
 		return errSoldOut
 	}
-	_, err := tx.ExecContext(ctx, "UPDATE "+contender.Stock+" SET n = ? WHERE id = ?", n-1, row)
+	_, err := tx.ExecContext(last, "UPDATE "+contender.Stock+" SET n = ? WHERE id = ?", n-1, row)
 	return err
 }
 
@@ -176,14 +178,33 @@ func business(ctx context.Context, tx *sql.Tx, row int64, suffix string) error {
 func inTransaction(suffix string) func(s *seller) func(ctx context.Context) error {
 	return func(s *seller) func(ctx context.Context) error {
 		return func(ctx context.Context) error {
-			return contender.Transact(ctx, s.pool, nil, func(tx *sql.Tx) error { return business(ctx, tx, s.rows[0], suffix) })
+			return contender.Transact(ctx, s.pool, nil, func(tx *sql.Tx) error { return business(ctx, tx, s.rows[0], suffix, ctx) })
 		}
 	}
 }
 
 func underRun(s *seller) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
-		return locksqlc.Run(ctx, s.pool, contender.Family.Keys(s.rows[0]), func(tx *sql.Tx) error { return business(ctx, tx, s.rows[0], "") })
+		return locksqlc.Run(ctx, s.pool, contender.Family.Keys(s.rows[0]), func(tx *sql.Tx) error { return business(ctx, tx, s.rows[0], "", ctx) })
+	}
+}
+
+// committing lets the write commit, under a lock or under that of the row.
+func committing(suffix string, locks bool) func(s *seller) func(ctx context.Context) error {
+	return func(s *seller) func(ctx context.Context) error {
+		var keys []txlock.Key
+		if locks {
+			keys = contender.Family.Keys(s.rows[0])
+		}
+		return func(ctx context.Context) error {
+			return locksqlc.Run(ctx, s.pool, keys, func(tx *sql.Tx) error {
+				scope, err := locksqlc.Join(ctx, tx)
+				if err != nil {
+					return err
+				}
+				return business(ctx, tx, s.rows[0], suffix, scope.CommitWith(ctx, 1))
+			})
+		}
 	}
 }
 
@@ -191,7 +212,7 @@ func underRun(s *seller) func(ctx context.Context) error {
 func optimistic(s *seller) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		for {
-			err := locksqlc.Optimistic(ctx, s.pool, contender.Family.Key(s.rows[0]), func(tx *sql.Tx) error { return business(ctx, tx, s.rows[0], "") })
+			err := locksqlc.Optimistic(ctx, s.pool, contender.Family.Key(s.rows[0]), func(tx *sql.Tx) error { return business(ctx, tx, s.rows[0], "", ctx) })
 			if !txlock.Retryable(err) && !errors.Is(err, txlock.ErrConflict) {
 				return err
 			}
@@ -217,7 +238,7 @@ func underSegments(s *seller) func(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			return business(ctx, tx, s.rows[slices.Index(keys, grant.Key())], "")
+			return business(ctx, tx, s.rows[slices.Index(keys, grant.Key())], "", ctx)
 		})
 	}
 }
