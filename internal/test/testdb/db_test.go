@@ -245,6 +245,10 @@ func TestRowLocks(t *testing.T) {
 			db := Shared(t, engine).Open(t) // whose sessions are this test's alone
 			table := db.CreateTable(t, "rowlocks", "id INT PRIMARY KEY")
 			db.Exec(t, "INSERT INTO "+table+" VALUES (1)")
+			if engine == MariaDB { // as another test may have it
+				db.Exec(t, "SET GLOBAL innodb_status_output_locks = ON")
+				defer db.Exec(t, "SET GLOBAL innodb_status_output_locks = OFF")
+			}
 			pool := db.Connect(t)
 			begin := func() *sql.Tx {
 				tx, err := pool.BeginTx(t.Context(), nil)

@@ -224,11 +224,11 @@ func rowLocks(status, user string) (waiting, idle []int64) {
 			continue
 		}
 		id, _ := strconv.ParseInt(match[1], 10, 64) // digits
-		executes = strings.TrimSpace(executes)
+		executes, _, _ = strings.Cut(executes, "\n") // locks follow, while another test has the server show them
 		switch {
 		case strings.Contains(transaction, "\nLOCK WAIT "):
 			waiting = append(waiting, id)
-		case executes == "" || strings.HasPrefix(executes, "---"):
+		case strings.TrimSpace(executes) == "":
 			idle = append(idle, id)
 		}
 	}
