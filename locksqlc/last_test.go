@@ -236,6 +236,26 @@ func TestCommitWithAndBehind(t *testing.T) {
 	})
 }
 
+// TestCommitWithALostLock proves that the last statement of a transaction which has lost a
+// lock by its own COMMIT isn't sent.
+func TestCommitWithALostLock(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		pool := newPool(t, db.Config(), true)
+		table, n := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT"), 0
+		err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+			_, err := tx.ExecContext(t.Context(), "COMMIT")
+			check(t, err)
+			_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()")
+			return err
+		})
+		isError(t, "without its lock", err, txlock.ErrTxDoomed)
+		check(t, db.Admin().QueryRow("SELECT COUNT(*) FROM "+table).Scan(&n))
+		if n != 0 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
 // TestCommitWithRefused proves that a statement isn't sent where it must not commit, or where
 // nobody would see that it is to.
 func TestCommitWithRefused(t *testing.T) {

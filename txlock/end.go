@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 )
@@ -72,7 +74,7 @@ func final(ctx context.Context, s *Scope, err error) error {
 		}
 		return err
 	}
-	if fault.LostConnection(err) || !s.hasFailed() && s.mayHaveCommitted(ctx) {
+	if fault.LostConnection(err) || !s.ofLock(err) && s.mayHaveCommitted(ctx) {
 		return fmt.Errorf("%w: it was %w, or may have been: it is not started again: %w", ErrTxDoomed, fault.ErrCommitted, err)
 	}
 	return err
@@ -125,12 +127,20 @@ func (s *Scope) mayHaveCommitted(ctx context.Context) bool {
 	return !told
 }
 
-// hasFailed tells whether a call of the scope has returned an error after which the
-// transaction is to be run again, so that none of the program's statements is asked about.
-func (s *state) hasFailed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.retry
+// ofLock is the error of a lock in a transaction of a plain pool, where each Join has a scope of
+// its own. None of the program's statements is asked about then.
+type ofLock struct {
+	error
+	tx gen.DBTX
+}
+
+func (o ofLock) Unwrap() error { return o.error }
+
+// ofLock tells whether an error is that of a lock in this transaction, and not of a statement of
+// the program or of another transaction.
+func (s *state) ofLock(err error) bool {
+	var o ofLock
+	return errors.As(err, &o) && reflect.TypeOf(o.tx).Comparable() && o.tx == s.tx.DBTX
 }
 
 // anExclusive returns an exclusive lock that was given, and its token; 0 where there is none.

@@ -34,7 +34,7 @@ const AnyRows = -1
 func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:
-		return unsent{context.Background(), fmt.Errorf("%w: CommitWith needs a context, got nil", ErrInvalidOption)}
+		return unsent{context.Background(), errNoContext}
 	case rows < AnyRows:
 		return unsent{ctx, fmt.Errorf("%w: CommitWith(%d): a statement changes 0 rows or more, AnyRows is any number", ErrInvalidOption, rows)}
 	case s.book == nil:
@@ -47,6 +47,8 @@ func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	}
 	return guard.WithLast(ctx, guard.Last{Tx: s.book, Rows: rows})
 }
+
+var errNoContext = fmt.Errorf("%w: CommitWith and LockWith need a context, got nil", ErrInvalidOption)
 
 // unsent is the context of a statement that isn't sent, for the error.
 type unsent struct {

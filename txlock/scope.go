@@ -43,7 +43,6 @@ type state struct {
 	fresh       bool              // NothingRead, good for the next lock
 	onlyGuarded bool              // OnlyGuarded
 	committed   bool              // on a guarded pool, with success
-	retry       bool              // a call has returned an error that is Retryable
 	seen        map[record]uint64 // what Version has read last
 	onces       map[string]keptOnce
 	spots       []spot  // under inProgram.mu
@@ -212,10 +211,8 @@ func (s *state) failed(what string, err error) error {
 		}
 	}
 	err = fault.Of(what, err, s.server)
-	if fault.Retryable(err) {
-		s.mu.Lock()
-		s.retry = true
-		s.mu.Unlock()
+	if s.book == nil && fault.Retryable(err) {
+		return ofLock{err, s.tx.DBTX}
 	}
 	if s.book == nil || errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrStaleSnapshot) || errors.Is(err, ErrNoTransaction) {
 		return err

@@ -32,7 +32,7 @@ var sale = Scenario{
 }
 
 // Sellers are those that are no contenders elsewhere.
-var Sellers = []string{"lockstep 4 segments", "lockstep 16 segments", "lockstep CommitWith", "FOR UPDATE, CommitWith"}
+var Sellers = []string{"lockstep 4 segments", "lockstep 16 segments", "lockstep CommitWith", "lockstep LockWith, CommitWith", "FOR UPDATE, CommitWith"}
 
 // seller sells one piece, of the rows of the stock that it has.
 type seller struct {
@@ -109,8 +109,9 @@ func openSellers(ctx context.Context, g *Ground, workers int) ([]*seller, error)
 		{"lockstep Optimistic", 1, contender.OpenGuarded, optimistic},
 		{Sellers[0], 4, contender.OpenGuarded, underSegments},
 		{Sellers[1], 16, contender.OpenGuarded, underSegments},
-		{Sellers[2], 1, contender.OpenGuarded, committing("", true)},
-		{Sellers[3], 1, contender.OpenGuarded, committing(" FOR UPDATE", false)},
+		{Sellers[2], 1, contender.OpenGuarded, committing("", true, false)},
+		{Sellers[3], 1, contender.OpenGuarded, committing("", false, true)},
+		{Sellers[4], 1, contender.OpenGuarded, committing(" FOR UPDATE", false, false)},
 	} {
 		if !g.Wants(kind.name) {
 			continue
@@ -189,11 +190,12 @@ func underRun(s *seller) func(ctx context.Context) error {
 	}
 }
 
-// committing lets the write commit, under a lock or under that of the row.
-func committing(suffix string, locks bool) func(s *seller) func(ctx context.Context) error {
+// committing lets the write commit, under a lock that is taken before, one that the read takes
+// with it, or that of the row.
+func committing(suffix string, before, with bool) func(s *seller) func(ctx context.Context) error {
 	return func(s *seller) func(ctx context.Context) error {
 		var keys []txlock.Key
-		if locks {
+		if before {
 			keys = contender.Family.Keys(s.rows[0])
 		}
 		return func(ctx context.Context) error {
@@ -202,7 +204,11 @@ func committing(suffix string, locks bool) func(s *seller) func(ctx context.Cont
 				if err != nil {
 					return err
 				}
-				return business(ctx, tx, s.rows[0], suffix, scope.CommitWith(ctx, 1))
+				reads := ctx
+				if with {
+					reads = scope.LockWith(ctx, contender.Family.Key(s.rows[0]))
+				}
+				return business(reads, tx, s.rows[0], suffix, scope.CommitWith(ctx, 1))
 			})
 		}
 	}

@@ -115,6 +115,9 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return c.result(ctx)(c.commitBy(ctx, text))
 	}
 	s := c.judge(ctx, query, args).of(query, args)
+	if err := c.lockFirst(ctx); err != nil {
+		return nil, err
+	}
 	if last := c.last(ctx); last != nil {
 		w := write{s, s.writes(query), c.committingText(query, args, last.Rows), args}
 		return c.write(ctx, last, w, func() (driver.Result, error) { return execer.ExecContext(ctx, query, args) })
@@ -198,11 +201,17 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 		return nil, ErrNoWrite
 	}
 	s := c.judge(ctx, query, args).of(query, args)
-	if err := c.before(ctx, s); err != nil {
-		return nil, err
+	send := func() (driver.Rows, error) {
+		if err := c.before(ctx, s); err != nil {
+			return nil, err
+		}
+		base, err := queryer.QueryContext(ctx, query, args)
+		return c.rows(ctx, s, base, err)
 	}
-	base, err := queryer.QueryContext(ctx, query, args)
-	return c.rows(ctx, s, base, err)
+	if first := c.first(ctx); first != nil {
+		return c.readWith(ctx, first, s, query, args, send)
+	}
+	return send()
 }
 
 // PrepareContext prepares a statement and judges it once. A refusal comes when the

@@ -109,21 +109,24 @@ func (l *Last) refuses(c *conn, n int64) error {
 const mostText = 1 << 16
 
 // committingText returns the text of a statement and its COMMIT, or "" where they can't share
-// one: where the reply can't be read, or the statement may be read otherwise there,
-// since its text isn't ASCII or its question marks aren't its arguments.
+// one.
 func (c *conn) committingText(query string, args []driver.NamedValue, rows int64) string {
-	foreign := func(b byte) bool { return b >= 0x80 }
-	if !c.status.flags.IsValid() || c.status.nested || len(query) > mostText ||
-		strings.Count(query, "?") != len(args) || slices.ContainsFunc([]byte(query), foreign) {
-		return ""
-	}
 	switch {
+	case !c.shares(query, args):
+		return ""
 	case c.server.MariaDB:
 		return rawsql.WriteAndCommit(query, len(args), rows)
-	case c.pool.noProcedures.Load():
-		return ""
 	}
 	return rawsql.CallWrite(query, len(args), rows)
+}
+
+// shares tells whether a statement can share a text with one of lockstep's: the reply can be
+// read, and the statement isn't read otherwise there, as its text is ASCII and its question
+// marks are its arguments.
+func (c *conn) shares(query string, args []driver.NamedValue) bool {
+	foreign := func(b byte) bool { return b >= 0x80 }
+	return c.status.flags.IsValid() && !c.status.nested && len(query) <= mostText && (c.server.MariaDB || !c.pool.noProcedures.Load()) &&
+		strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign)
 }
 
 // withoutWrite tells whether the server doesn't have the procedure, and notes it.

@@ -150,18 +150,37 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 			return opener{}, false // an error comes with the BEGIN, too
 		}
 	}
-	level, _ := isolationOf(c.opening.options)
-	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
-	if call.Make != "" && !begin.ReadOnly && c.status.autocommits() && rawsql.SourceOf(ctx).Unchanged(query) {
-		begin.Make, _ = rawsql.Inline("?", []any{call.Make})
+	name := call.Make
+	if !rawsql.SourceOf(ctx).Unchanged(query) {
+		name = ""
 	}
-	o := opener{begin: begin, exec: exec, query: query}
+	o := opener{begin: c.beginning(name), exec: exec, query: query}
 	return o, o.mergeable(c.server.MariaDB)
 }
 
+// beginning is how the transaction begins, whose BEGIN is pending. It makes the row of that
+// name before, where that commits by itself.
+func (c *conn) beginning(name string) rawsql.Begin {
+	level, _ := isolationOf(c.opening.options)
+	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
+	if name != "" && !begin.ReadOnly && c.status.autocommits() {
+		begin.Make, _ = rawsql.Inline("?", []any{name})
+	}
+	return begin
+}
+
+// notOpened judges the error of a text that begins the transaction. After one that isn't the
+// end of the transaction the BEGIN is pending again.
+func (c *conn) notOpened(ctx context.Context, err error) error {
+	c.demoted = c.demoted || c.pool.rules.ReadOnly(err)
+	err = c.judgeError(ctx, statement{kind: kindQuiet}, err)
+	c.opening.failed = true // an error doesn't tell whether a transaction is open
+	c.opening.pending = c.tx.refuse() == nil
+	return err
+}
+
 // openBy sends BEGIN and a lock statement together. The rows of the reply are read to their
-// end, since an error of the statement may come with them. After an error that isn't the end
-// of the transaction the BEGIN is pending again.
+// end, since an error of the statement may come with them.
 func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 	s := statement{kind: kindQuiet}
 	if err := c.check(ctx, s); err != nil {
@@ -172,11 +191,7 @@ func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 	}
 	r, err := c.readOpener(ctx, o)
 	if err != nil {
-		c.demoted = c.demoted || c.pool.rules.ReadOnly(err)
-		err = c.judgeError(ctx, s, err)
-		c.opening.failed = true // an error doesn't tell whether a transaction is open
-		c.opening.pending = c.tx.refuse() == nil
-		return nil, err
+		return nil, c.notOpened(ctx, err)
 	}
 	c.opening.pending, c.opening.failed = false, false
 	if c.status.trust(); !c.status.told {

@@ -25,6 +25,9 @@ var (
 // ExecContext executes a statement without rows.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	statement := s.statement.of("", args)
+	if err := s.conn.lockFirst(ctx); err != nil {
+		return nil, err
+	}
 	if last := s.conn.last(ctx); last != nil {
 		return s.conn.write(ctx, last, write{statement: statement, writes: s.writes}, func() (driver.Result, error) { return s.exec(ctx, args) })
 	}
@@ -54,6 +57,9 @@ func (s *stmt) exec(ctx context.Context, args []driver.NamedValue) (driver.Resul
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	if s.conn.last(ctx) != nil {
 		return nil, ErrNoWrite
+	}
+	if err := s.conn.lockFirst(ctx); err != nil {
+		return nil, err
 	}
 	statement := s.statement.of("", args)
 	if err := s.conn.before(ctx, statement); err != nil {

@@ -37,7 +37,16 @@ func readRows(rows driver.Rows, err error) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reply{columns: slices.Clone(rows.Columns())}
+	r, err := readResult(rows)
+	if closeErr := rows.Close(); err == nil {
+		err = closeErr
+	}
+	return r, err
+}
+
+// readResult reads the rows of one result to their end.
+func readResult(rows driver.Rows) (r *reply, err error) {
+	r = &reply{columns: slices.Clone(rows.Columns())}
 	for err == nil && len(r.columns) > 0 {
 		row := make([]driver.Value, len(r.columns))
 		if err = rows.Next(row); err != nil {
@@ -52,9 +61,6 @@ func readRows(rows driver.Rows, err error) (*reply, error) {
 	}
 	if errors.Is(err, io.EOF) {
 		err = nil
-	}
-	if closeErr := rows.Close(); err == nil {
-		err = closeErr
 	}
 	return r, err
 }

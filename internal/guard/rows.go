@@ -14,6 +14,7 @@ type rows struct {
 	base      driver.Rows
 	conn      *conn
 	statement statement
+	last      bool // they are the last result of the program, and a reply follows
 	failed    bool
 	closed    bool
 }
@@ -68,7 +69,15 @@ func (r *rows) seen(err error) error {
 func (r *rows) Columns() []string { return r.base.Columns() }
 
 // Next reads a row.
-func (r *rows) Next(dest []driver.Value) error { return r.seen(r.base.Next(dest)) }
+func (r *rows) Next(dest []driver.Value) error {
+	err := r.base.Next(dest)
+	if r.last && errors.Is(err, io.EOF) {
+		if err = r.base.(driver.RowsNextResultSet).NextResultSet(); err == nil {
+			err = UnknownReply("a read under a lock", "one result more")
+		}
+	}
+	return r.seen(err)
+}
 
 // Close reads the remaining rows and closes them.
 func (r *rows) Close() error {
@@ -87,13 +96,13 @@ func (r *rows) Close() error {
 // HasNextResultSet tells whether another result follows.
 func (r *rows) HasNextResultSet() bool {
 	next, ok := r.base.(driver.RowsNextResultSet)
-	return ok && next.HasNextResultSet()
+	return ok && !r.last && next.HasNextResultSet()
 }
 
 // NextResultSet goes on to the next result.
 func (r *rows) NextResultSet() error {
 	next, ok := r.base.(driver.RowsNextResultSet)
-	if !ok {
+	if !ok || r.last {
 		return io.EOF
 	}
 	return r.seen(next.NextResultSet())

@@ -5,6 +5,8 @@ import "strings"
 // Begin says how a transaction begins, where its BEGIN and its first statement share a
 // text.
 type Begin struct {
+	// Open says that it has begun.
+	Open bool
 	// Isolation is the level in upper case, "READ COMMITTED" for example, or "" for that
 	// of the session.
 	Isolation string
@@ -91,6 +93,9 @@ func CommitIfRaised(query string) (string, bool) {
 // nobody: SELECT ... INTO, while a condition with a SELECT in it would lock the row, and an
 // INSERT that leaves it to the lock statement to wait for who is making it.
 func (b Begin) statements() string {
+	if b.Open {
+		return ""
+	}
 	text := "START TRANSACTION" + b.access() + "; "
 	if b.Isolation != "" {
 		text = "SET TRANSACTION ISOLATION LEVEL " + b.Isolation + "; " + text

@@ -420,49 +420,79 @@ END;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
-DROP PROCEDURE IF EXISTS lockstep_write_1;
+DROP PROCEDURE IF EXISTS lockstep_program_1;
 -- +goose StatementEnd
 
--- lockstep_write_1 executes a statement of the program, whose p_args arguments are in user
--- variables, which the expression for p_set has set, and commits the transaction if it has
--- changed p_rows rows, or any number if that is negative. The reply, before the COMMIT, is the
--- insert id and the number of rows. The text is read under the settings of the session, which
--- are handed in; at the end of the CALL the server puts back its own.
+-- lockstep_program_1 executes a statement of the program, whose p_args arguments are in the
+-- variables @lockstep_1 to @lockstep_16. @lockstep_rows is the number of changed rows then. The
+-- text is read under the settings of the session, which are handed in; at the end the server puts
+-- back those of the procedure's creator.
 -- +goose StatementBegin
-CREATE PROCEDURE lockstep_write_1(p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_set BIGINT, p_rows BIGINT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
+CREATE PROCEDURE lockstep_program_1(p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
 SQL SECURITY INVOKER
 MODIFIES SQL DATA
 BEGIN
-  DECLARE v_rows BIGINT;
   SET SESSION sql_mode = p_mode;
   SET character_set_client = p_client;
   SET collation_connection = p_collation;
   SET @lockstep_text = p_text;
-  PREPARE lockstep_write FROM @lockstep_text;
+  PREPARE lockstep_program FROM @lockstep_text;
   DO LAST_INSERT_ID(0);
   CASE p_args
-    WHEN 0 THEN EXECUTE lockstep_write;
-    WHEN 1 THEN EXECUTE lockstep_write USING @lockstep_1;
-    WHEN 2 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2;
-    WHEN 3 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3;
-    WHEN 4 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4;
-    WHEN 5 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5;
-    WHEN 6 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6;
-    WHEN 7 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7;
-    WHEN 8 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8;
-    WHEN 9 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9;
-    WHEN 10 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10;
-    WHEN 11 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11;
-    WHEN 12 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12;
-    WHEN 13 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13;
-    WHEN 14 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13, @lockstep_14;
-    WHEN 15 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13, @lockstep_14, @lockstep_15;
-    WHEN 16 THEN EXECUTE lockstep_write USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13, @lockstep_14, @lockstep_15, @lockstep_16;
+    WHEN 0 THEN EXECUTE lockstep_program;
+    WHEN 1 THEN EXECUTE lockstep_program USING @lockstep_1;
+    WHEN 2 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2;
+    WHEN 3 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3;
+    WHEN 4 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4;
+    WHEN 5 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5;
+    WHEN 6 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6;
+    WHEN 7 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7;
+    WHEN 8 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8;
+    WHEN 9 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9;
+    WHEN 10 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10;
+    WHEN 11 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11;
+    WHEN 12 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12;
+    WHEN 13 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13;
+    WHEN 14 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13, @lockstep_14;
+    WHEN 15 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13, @lockstep_14, @lockstep_15;
+    WHEN 16 THEN EXECUTE lockstep_program USING @lockstep_1, @lockstep_2, @lockstep_3, @lockstep_4, @lockstep_5, @lockstep_6, @lockstep_7, @lockstep_8, @lockstep_9, @lockstep_10, @lockstep_11, @lockstep_12, @lockstep_13, @lockstep_14, @lockstep_15, @lockstep_16;
   END CASE;
-  SET v_rows = ROW_COUNT();
-  SELECT LAST_INSERT_ID(), v_rows;
-  IF p_rows < 0 OR v_rows = p_rows THEN
+  SET @lockstep_rows = ROW_COUNT();
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+DROP PROCEDURE IF EXISTS lockstep_write_1;
+-- +goose StatementEnd
+
+-- lockstep_write_1 executes a statement of the program, and commits the transaction if it has
+-- changed p_rows rows, or any number if that is negative. The reply, before the COMMIT, is the
+-- insert id and the number of rows. The expression for p_set sets the variables of the arguments.
+-- +goose StatementBegin
+CREATE PROCEDURE lockstep_write_1(p_rows BIGINT, p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_set BIGINT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
+SQL SECURITY INVOKER
+MODIFIES SQL DATA
+BEGIN
+  CALL lockstep_program_1(p_text, p_args, p_mode, p_client, p_collation);
+  SELECT LAST_INSERT_ID(), @lockstep_rows;
+  IF p_rows < 0 OR @lockstep_rows = p_rows THEN
     COMMIT;
   END IF;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+DROP PROCEDURE IF EXISTS lockstep_lock_read_1;
+-- +goose StatementEnd
+
+-- lockstep_lock_read_1 does what lockstep_lock_1 does, and then executes a read of the program,
+-- whose rows are the second reply.
+-- +goose StatementBegin
+CREATE PROCEDURE lockstep_lock_read_1(p_opening VARCHAR(64), p_name VARBINARY(255), p_slot INT UNSIGNED, p_owner VARBINARY(255), p_held BIGINT UNSIGNED, p_text LONGTEXT CHARACTER SET utf8mb4, p_args INT, p_set BIGINT, p_mode TEXT CHARACTER SET utf8mb4, p_client TEXT CHARACTER SET utf8mb4, p_collation TEXT CHARACTER SET utf8mb4)
+SQL SECURITY INVOKER
+MODIFIES SQL DATA
+BEGIN
+  CALL lockstep_lock_1(p_opening, p_name, p_slot, p_owner, p_held);
+  CALL lockstep_program_1(p_text, p_args, p_mode, p_client, p_collation);
 END;
 -- +goose StatementEnd

@@ -1,0 +1,202 @@
+package guard
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// First is a lock that the next statement of the program takes with it: before it, and in the
+// same round trip where that statement reads and the server can do both; see txlock's
+// Scope.LockWith.
+type First struct {
+	Tx   *Tx
+	Lock string // the lock statement, whose arguments are in its text
+	Make string // as in Call
+	// Took is called with the reply to the lock statement, or its error, and returns the error
+	// of the program's statement, which isn't executed then.
+	Took func(reply Reply, err error) error
+
+	taken bool
+}
+
+// WithFirst marks the next statement of the program under the context. What follows under the
+// same context is an ordinary statement.
+func WithFirst(ctx context.Context, f *First) context.Context {
+	return &inBand[*First]{Context: ctx, value: f}
+}
+
+// first returns the lock that the statement is to take with it, or nil.
+func (c *conn) first(ctx context.Context) *First {
+	if first := valueOf[*First](ctx); first != nil && (*first).Tx.pool == c.pool && !(*first).taken && c.call(ctx) == nil {
+		return *first
+	}
+	return nil
+}
+
+// reading tells whether the statement, of which s is the judgement, is one that only reads.
+func (s statement) reading() bool {
+	word, _, _ := strings.Cut(s.name, " ")
+	return s.kind == kindPlain && s.leaves && word == "SELECT"
+}
+
+// lockFirst takes the lock by itself, before a statement that can't share a text with it. It
+// does nothing where there is none.
+func (c *conn) lockFirst(ctx context.Context) error {
+	first := c.first(ctx)
+	if first == nil {
+		return nil
+	}
+	return c.lockAlone(ctx, first)
+}
+
+func (c *conn) lockAlone(ctx context.Context, first *First) error {
+	_, err := c.lockWith(ctx, first, "", nil)
+	if errors.Is(err, driver.ErrSkip) {
+		err = fmt.Errorf("lockstep: %T takes no text for the lock", c.base)
+	}
+	return err
+}
+
+// lockWith takes the lock, and begins the transaction with it where that is pending. With a
+// read, its rows come behind the reply to the lock, and lockWith returns them as they are;
+// driver.ErrSkip says that they can't share a text.
+func (c *conn) lockWith(ctx context.Context, first *First, read string, args []driver.NamedValue) (driver.Rows, error) {
+	quiet := statement{kind: kindQuiet}
+	switch {
+	case c.tx != first.Tx:
+		return nil, ErrElse
+	case c.open > 0:
+		return nil, first.Took(Reply{}, ErrOpenRows)
+	case c.tx.MayHaveSnapshot():
+		return nil, first.Took(Reply{}, ErrReads)
+	}
+	if err := c.check(ctx, quiet); err != nil {
+		return nil, err
+	}
+	begins, err := c.beginsWith(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, ok := c.lockText(ctx, first, begins, read, len(args))
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	if err := c.fit(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := c.base.(driver.QueryerContext).QueryContext(ctx, text, args)
+	if errors.Is(err, driver.ErrSkip) {
+		return nil, err
+	}
+	r, err := firstResult(rows, err)
+	if err != nil {
+		if begins {
+			err = c.notOpened(ctx, err)
+		} else {
+			err = c.failed(ctx, quiet, err)
+		}
+		return nil, first.Took(Reply{}, err)
+	}
+	if begins {
+		c.opening.pending, c.opening.failed = false, false
+		c.status.trust()
+	}
+	err = first.Took(Reply{Columns: len(r.columns), Rows: r.rows}, nil)
+	if first.taken = err == nil; err == nil && read != "" {
+		return rows, nil
+	}
+	if closeErr := rows.Close(); err == nil {
+		err = c.after(ctx, quiet, closeErr)
+	}
+	return nil, err
+}
+
+// beginsWith tells whether the transaction can begin with a lock. Where that is pending and
+// can't, it begins.
+func (c *conn) beginsWith(ctx context.Context) (bool, error) {
+	if !c.opening.pending {
+		return false, nil
+	}
+	galera := false
+	if c.server.MariaDB {
+		var err error
+		if galera, err = c.onGalera(ctx); err != nil {
+			return false, err
+		}
+	}
+	if !galera && (c.server.MariaDB || !c.opening.failed) {
+		return true, nil
+	}
+	return false, c.begun(ctx)
+}
+
+// lockText returns the text of the lock, BEGIN before it and the read behind it.
+func (c *conn) lockText(ctx context.Context, first *First, begins bool, read string, args int) (string, bool) {
+	begin := c.beginning(first.Make)
+	if begin.Open = !begins; begin.Open {
+		begin.Make = ""
+	}
+	if c.server.MariaDB {
+		return begin.LockAndRead(first.Lock, read, args)
+	}
+	return begin.CallLockAndRead(first.Lock, read, args)
+}
+
+// firstResult reads the first result to its end, and closes the rows where that fails.
+func firstResult(rows driver.Rows, err error) (*reply, error) {
+	if err != nil {
+		return nil, err
+	}
+	r, err := readResult(rows)
+	if err == nil && len(r.rows) == 0 {
+		err = UnknownReply("a lock statement", "no row")
+	}
+	if err != nil {
+		err = errors.Join(err, rows.Close())
+	}
+	return r, err
+}
+
+// readWith takes a lock with a read of the program, in one round trip where they can share a
+// text.
+func (c *conn) readWith(ctx context.Context, first *First, s statement, query string, args []driver.NamedValue, send func() (driver.Rows, error)) (driver.Rows, error) {
+	if s.reading() && c.shares(query, args) {
+		rows, err := c.lockWith(ctx, first, query, args)
+		if err == nil {
+			return c.secondResult(ctx, s, rows)
+		}
+		if !errors.Is(err, driver.ErrSkip) {
+			return nil, err
+		}
+	}
+	if err := c.lockAlone(ctx, first); err != nil {
+		return nil, err
+	}
+	return send()
+}
+
+// secondResult goes on to the rows of the program. The reply to the call follows them, which
+// is read at their end, so that the program's result is the last.
+func (c *conn) secondResult(ctx context.Context, s statement, base driver.Rows) (driver.Rows, error) {
+	more, ok := base.(driver.RowsNextResultSet)
+	err := error(io.EOF)
+	if ok {
+		err = more.NextResultSet()
+	}
+	if err == nil {
+		r, err := c.rows(ctx, s, base, nil)
+		if r, ok := r.(*rows); ok {
+			r.last = true
+		}
+		return r, err
+	}
+	closeErr := base.Close()
+	if errors.Is(err, io.EOF) {
+		err = errors.Join(UnknownReply("a read under a lock", "no rows"), closeErr)
+	}
+	return nil, c.after(ctx, s, err)
+}

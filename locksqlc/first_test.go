@@ -1,0 +1,288 @@
+package locksqlc_test
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/locksqlc"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// TestLockWith proves that a statement which takes a lock with it is answered as it is alone,
+// that the lock is held behind it, and how many round trips that takes.
+func TestLockWith(t *testing.T) {
+	pools := map[string]func(*mysql.Config){
+		"as text":      func(*mysql.Config) {},
+		"prepared":     func(c *mysql.Config) { c.InterpolateParams = false },
+		"ANSI quotes":  func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} },
+		"no backslash": func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"} },
+		"latin1":       func(c *mysql.Config) { _ = c.Apply(mysql.Charset("latin1", "")) },
+	}
+	statements := []struct {
+		text  string
+		args  []any
+		trips int // as text
+	}{
+		{"SELECT n FROM %s WHERE id = ?", []any{1}, 1},
+		{"SELECT * FROM %s ORDER BY id", nil, 1},
+		{"SELECT * FROM %s WHERE id > ?", []any{100}, 1},
+		{"SELECT s, b, ? AS x FROM %s WHERE s = ? AND b = ?", []any{`it's \ "x" ; --`, "a", []byte{0, 0xff}}, 1},
+		{"select lockstep_rows, p_text from %s FOR UPDATE", nil, 1},
+		{"SELECT COUNT(*), 'it''s; COMMIT -- #' FROM %s", nil, 1},
+		{"SELECT 'ä' FROM %s", nil, 2},
+		{"SELECT n INTO @lockstep_test FROM %s WHERE id = 1", nil, 2},
+		{"UPDATE %s SET n = n + 1", nil, 2},
+		{"SHOW COLUMNS FROM %s", nil, 2},
+	}
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "first", "id INT PRIMARY KEY, n BIGINT, s VARCHAR(99) CHARACTER SET utf8mb4, b BLOB, d DATETIME(6), lockstep_rows INT NOT NULL DEFAULT 1, p_text INT NOT NULL DEFAULT 2")
+		db.Exec(t, "INSERT INTO "+table+" (id, n, s, b, d) VALUES (1, 5, 'a', X'00FF', NOW(6)), (2, NULL, NULL, NULL, NULL)")
+		for name, mutate := range pools {
+			for _, hashed := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/hashed=%t", name, hashed), func(t *testing.T) {
+					trips, count := testdb.CountTrips(t)
+					cfg := db.Config(count)
+					cfg.InterpolateParams, cfg.ParseTime = true, true
+					mutate(cfg)
+					pool := newPool(t, cfg, true)
+					pool.SetMaxOpenConns(1)
+					check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "first")}, func(*sql.Tx) error { return nil })) // the pool asks for a cluster once
+					for _, c := range statements {
+						query := fmt.Sprintf(c.text, table)
+						key := uniqueKey(t, "first")
+						if hashed {
+							key = hashedKeys.Key(key.String())
+						}
+						var alone, locked string
+						sent := 0
+						isError(t, query, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+							rows, err := tx.QueryContext(t.Context(), query, c.args...)
+							alone = told(t, rows, err)
+							return errInner
+						}), errInner)
+						err := locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+							s, err := locksqlc.Join(t.Context(), tx)
+							check(t, err)
+							ctx := s.LockWith(t.Context(), key)
+							if _, held := s.Held(key); held {
+								t.Errorf("%s: it is held before the statement", query)
+							}
+							sent = trips.Count()
+							rows, err := tx.QueryContext(ctx, query, c.args...)
+							locked = told(t, rows, err)
+							sent = trips.Count() - sent
+							grant, held := s.Held(key)
+							if !held || grant.Token() < 1000 || grant.Key() != key {
+								t.Errorf("%s: held %t, token %d", query, held, grant.Token())
+							}
+							check(t, s.Verify(t.Context()))
+							again, err := s.Lock(t.Context(), key)
+							check(t, err)
+							if again != grant {
+								t.Errorf("%s: %v, locked again %v", query, grant, again)
+							}
+							rows, err = tx.QueryContext(ctx, "SELECT 1") // under the same context
+							_ = told(t, rows, err)
+							return errInner
+						})
+						isError(t, query, err, errInner)
+						if alone != locked {
+							t.Errorf("%s: alone %q, with a lock %q", query, alone, locked)
+						}
+						want := c.trips
+						switch {
+						case db.Engine() == testdb.MySQL && !hasProcedures(db.Engine()):
+							want = sent // the lock is taken before
+						case name == "prepared" && len(c.args) > 0:
+							want = 3
+						}
+						if sent != want {
+							t.Errorf("%s: %d round trips, want %d", query, sent, want)
+						}
+					}
+				})
+			}
+		}
+	})
+}
+
+var hashedKeys = txlock.NewFamily[string]("first", txlock.Exact, txlock.Hashed)
+
+// told is what the rows say, and their error.
+func told(t *testing.T, rows *sql.Rows, err error) string {
+	t.Helper()
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { check(t, rows.Close()) }()
+	columns, err := rows.Columns()
+	check(t, err)
+	types, err := rows.ColumnTypes()
+	check(t, err)
+	var all strings.Builder
+	for i, c := range columns {
+		fmt.Fprintf(&all, "%s %s, ", c, types[i].DatabaseTypeName())
+	}
+	for rows.Next() {
+		into := make([]any, len(columns))
+		for i := range into {
+			into[i] = new(any)
+		}
+		check(t, rows.Scan(into...))
+		for _, v := range into {
+			fmt.Fprintf(&all, "%#v, ", *v.(*any))
+		}
+	}
+	fmt.Fprintf(&all, "%t %v", rows.NextResultSet(), rows.Err())
+	return all.String()
+}
+
+// TestLockWithSells proves that nobody loses an update who reads with a lock and writes with a
+// COMMIT, new keys and rows included, and that a sale has two round trips.
+func TestLockWithSells(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "sells", "id INT PRIMARY KEY, n INT")
+		trips, count := testdb.CountTrips(t)
+		cfg := db.Config(count)
+		cfg.InterpolateParams = true
+		pool := newPool(t, cfg, true)
+		const workers, sales = 8, 25
+		sell := func(key txlock.Key, id int) error {
+			return locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+				s, err := locksqlc.Join(t.Context(), tx)
+				if err != nil {
+					return err
+				}
+				var n int
+				if err := tx.QueryRowContext(s.LockWith(t.Context(), key), "SELECT n FROM "+table+" WHERE id = ?", id).Scan(&n); err != nil {
+					return err
+				}
+				_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = ? WHERE id = ?", n-1, id)
+				return err
+			})
+		}
+		for id := range 4 {
+			key := uniqueKey(t, "sells")
+			if id%2 == 1 {
+				key = hashedKeys.Key(key.String())
+			}
+			db.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (%d, 1000)", table, id))
+			var all sync.WaitGroup
+			for range workers {
+				all.Go(func() {
+					for range sales {
+						if err := sell(key, id); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			all.Wait()
+			var left int
+			check(t, db.Admin().QueryRow(fmt.Sprintf("SELECT n FROM %s WHERE id = %d", table, id)).Scan(&left))
+			if left != 1000-workers*sales {
+				t.Errorf("%v: %d are left of 1000 after %d sales", key, left, workers*sales)
+			}
+			before := trips.Count()
+			check(t, sell(key, id))
+			if n := trips.Count() - before; n != 2 && (db.Engine() == testdb.MariaDB || hasProcedures(db.Engine())) {
+				t.Errorf("a sale has %d round trips", n)
+			}
+		}
+	})
+}
+
+// TestLockWithErrors proves what becomes of the lock and of the transaction where one of the
+// two fails.
+func TestLockWithErrors(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		cfg := db.Config()
+		cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
+		pool := newPool(t, cfg, true)
+		table := db.CreateTable(t, "first", "id INT PRIMARY KEY")
+		within := func(fn func(tx *sql.Tx, s *txlock.Scope)) {
+			t.Helper()
+			tx, err := pool.BeginTx(t.Context(), nil)
+			check(t, err)
+			defer func() { check(t, tx.Rollback()) }()
+			s, err := locksqlc.Join(t.Context(), tx)
+			check(t, err)
+			fn(tx, s)
+		}
+		for _, text := range []string{"SELECT none FROM " + table, "SELECT 1 FROM none", "SELECT FROM WHERE", "SELECT 1; COMMIT"} {
+			within(func(tx *sql.Tx, s *txlock.Scope) { // the statement fails, and the lock is held
+				key := uniqueKey(t, "first")
+				rows, err := tx.QueryContext(s.LockWith(t.Context(), key), text)
+				if err == nil {
+					t.Errorf("%s: %s", text, told(t, rows, nil))
+				}
+				if _, held := s.Held(key); !held {
+					t.Errorf("%s: %v, and the lock isn't held", text, err)
+				}
+				check(t, s.Verify(t.Context()))
+			})
+		}
+		within(func(_ *sql.Tx, holder *txlock.Scope) { // the lock fails, and the statement isn't executed
+			key := uniqueKey(t, "first")
+			_, err := holder.Lock(t.Context(), key)
+			check(t, err)
+			within(func(tx *sql.Tx, s *txlock.Scope) {
+				ctx := s.LockWith(t.Context(), key)
+				for range 2 {
+					_, err := tx.QueryContext(ctx, "SELECT 1") //nolint:rowserrcheck,sqlclosecheck // there are none
+					isError(t, "a lock that is held", err, txlock.ErrWaitTimeout)
+					_, err = tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)")
+					isError(t, "a lock that is held", err, txlock.ErrWaitTimeout)
+				}
+				if _, held := s.Held(key); held {
+					t.Error("the lock is held")
+				}
+				_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (2)")
+				check(t, err)
+				check(t, s.Verify(t.Context()))
+			})
+		})
+		within(func(tx *sql.Tx, s *txlock.Scope) { // a statement before, and rows that are open
+			key, other := uniqueKey(t, "first"), uniqueKey(t, "first")
+			ctx := s.LockWith(t.Context(), key)
+			rows, err := tx.QueryContext(t.Context(), "SELECT 1")
+			check(t, err)
+			_, err = tx.QueryContext(ctx, "SELECT 1") //nolint:rowserrcheck,sqlclosecheck // there are none
+			isError(t, "rows are open", err, txlock.ErrOpenRows)
+			_ = told(t, rows, nil)
+			if _, err = tx.QueryContext(ctx, "SELECT 1"); err == nil { //nolint:rowserrcheck,sqlclosecheck // there are none
+				t.Error("it is locked behind a read that may be older")
+			}
+			rows, err = tx.QueryContext(s.LockWith(t.Context(), other), "SELECT 1") // which locks at once
+			_ = told(t, rows, err)
+			if _, held := s.Held(other); !held {
+				t.Error("the lock isn't held")
+			}
+		})
+		for _, s := range []txlock.Key{{}, txlock.Named(strings.Repeat("x", 300))} {
+			within(func(tx *sql.Tx, scope *txlock.Scope) {
+				_, err := tx.QueryContext(scope.LockWith(t.Context(), s), "SELECT 1") //nolint:rowserrcheck,sqlclosecheck // there are none
+				isError(t, "no key", err, txlock.ErrInvalidKey)
+			})
+		}
+		within(func(tx *sql.Tx, s *txlock.Scope) { // others
+			a, b, c := uniqueKey(t, "first"), uniqueKey(t, "first"), uniqueKey(t, "first")
+			rows, err := tx.QueryContext(s.WaitAtMost(time.Second).LockWith(t.Context(), a), "SELECT 1")
+			_ = told(t, rows, err)
+			rows, err = tx.QueryContext(s.LockWith(t.Context(), b, txlock.Shared(c)), "SELECT 1")
+			_ = told(t, rows, err)
+			for _, key := range []txlock.Key{a, b, c} {
+				if _, held := s.Held(key); !held {
+					t.Errorf("%v isn't held", key)
+				}
+			}
+		})
+	})
+}

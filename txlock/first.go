@@ -1,0 +1,126 @@
+package txlock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strconv"
+
+	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
+)
+
+// LockWith returns a context for the next statement of the transaction, which takes the lock
+// of a key with it: BEGIN, the lock and a SELECT are one round trip, and the SELECT reads what
+// the last holder has committed.
+//
+//	err := tx.QueryRowContext(scope.LockWith(ctx, key), "SELECT n FROM stock WHERE id = ?", id).Scan(&n)
+//
+// Nothing is locked before that statement. It returns the errors of Lock as its own, and isn't
+// executed then. What follows under the same context is an ordinary statement. With
+// CommitWith, that of a transaction that sells one piece, a locked sale takes two round trips.
+//
+// One statement does both if the transaction has sent nothing yet, on a guarded pool. LockWith
+// itself takes the lock where that can't be: of several keys, or one that is marked by Shared,
+// held already, or waited for no longer than WaitAtMost says; at SERIALIZABLE; after a read; and
+// on a plain pool. The statement returns the error then. In all other cases the lock is taken
+// before the statement, in a round trip of its own: if that is no SELECT or a prepared one, if
+// its text isn't ASCII, on a Galera Cluster, and as CommitWith says.
+func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
+	if ctx == nil {
+		return unsent{context.Background(), errNoContext}
+	}
+	if !s.locksWith(keys) {
+		if _, err := s.LockAll(ctx, keys...); err != nil {
+			return unsent{ctx, err}
+		}
+		return ctx
+	}
+	key := keys[0]
+	if err := s.ownWait(false, key); err != nil {
+		return unsent{ctx, s.failure("lock", key, err)}
+	}
+	a := s.newAttempt(ctx, key.record(), request{verb: "lock"}, hold{}, false)
+	lock, ok := a.text()
+	if !ok {
+		return unsent{ctx, s.failure("lock", key, guard.UnknownReply("a lock statement", "no text"))}
+	}
+	asked := s.asked(ctx, false, key)
+	return guard.WithFirst(ctx, &guard.First{Tx: s.book, Lock: lock, Make: a.fresh().Make, Took: func(reply guard.Reply, err error) error {
+		h := hold{grant: Grant{key: key}, stamp: a.stamp()}
+		if h.grant.token, err = a.took(reply, err); err != nil {
+			err = s.failure(a.verb, key, err)
+			return s.refused(ctx, asked, s.named(ctx, err, key), key)
+		}
+		s.keep(ctx, a.record, h, asked)
+		return nil
+	}})
+}
+
+// locksWith tells whether a statement can take the lock of the keys with it.
+func (s *Scope) locksWith(keys []Key) bool {
+	if len(keys) != 1 || keys[0].shared || keys[0].Validate() != nil || s.bad != nil || s.atMost > 0 ||
+		s.book == nil || s.book.Err() != nil || !s.book.Direct() || s.book.Serializable() || s.book.MayHaveSnapshot() ||
+		!s.server.MariaDB && !s.book.Procedures() {
+		return false
+	}
+	_, held := s.holdOf(keys[0].record())
+	return !held
+}
+
+// text returns the lock statement with its arguments in it.
+func (a *attempt) text() (string, bool) {
+	sent := new(unsentText)
+	switch {
+	case !a.server.MariaDB:
+		sent.query, sent.args = rawsql.Call("lockstep_lock_1", append(a.keyed(), a.owner, a.ours)...)
+	case a.hashed:
+		_, _ = queries.LockCenter(context.Background(), sent, gen.LockCenterParams{Held: a.ours, Owner: a.owner, Slot: uint32(a.slot)})
+	default:
+		_, _ = queries.LockNamed(context.Background(), sent, gen.LockNamedParams{Name: []byte(a.name), Owner: a.owner, Held: a.ours})
+	}
+	return rawsql.Inline(sent.query, sent.args)
+}
+
+// unsentText notes a statement, and sends nothing.
+type unsentText struct {
+	gen.DBTX
+	query string
+	args  []any
+}
+
+// ExecContext notes the statement.
+func (u *unsentText) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
+	u.query, u.args = query, args
+	return nil, errNotSent
+}
+
+var errNotSent = errors.New("nothing is sent")
+
+// took reads the reply to the lock statement.
+func (a *attempt) took(reply guard.Reply, err error) (uint64, error) {
+	if err != nil {
+		return 0, err
+	}
+	if !a.server.MariaDB {
+		r, err := readOutcome("lockstep_lock_1", false, reply)
+		return a.granted(r, err)
+	}
+	var id sql.Null[int64]
+	if err := readRow("LockNamed", reply, &id); err != nil {
+		return 0, err
+	}
+	switch token, err := insertID("LockNamed")(id.V, nil); {
+	case !id.Valid, err == nil && token == made:
+		return 0, guard.UnknownReply("LockNamed", "the insert id "+strconv.FormatInt(id.V, 10))
+	case id.V == 0 && a.hashed:
+		return 0, a.missing()
+	case err != nil:
+		return 0, err
+	}
+	if a.ours == noToken {
+		known.add(a.server.Name, a.record)
+	}
+	return uint64(id.V), nil
+}
