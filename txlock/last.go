@@ -35,6 +35,8 @@ func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:
 		return unsent{context.Background(), errNoContext}
+	case ctx.Err() != nil:
+		return ctx
 	case rows < AnyRows:
 		return unsent{ctx, fmt.Errorf("%w: CommitWith(%d): a statement changes 0 rows or more, AnyRows is any number", ErrInvalidOption, rows)}
 	case s.book == nil:

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -27,8 +28,13 @@ const accounts, money = 4, 1000
 // newDatabase makes a database with lockstep's tables and those of some files, and opens it.
 func newDatabase(t *testing.T, engine testdb.Engine, schemas ...string) *sql.DB {
 	t.Helper()
+	return newDatabaseOf(t, engine, func(*mysql.Config) {}, schemas...)
+}
+
+func newDatabaseOf(t *testing.T, engine testdb.Engine, mutate func(*mysql.Config), schemas ...string) *sql.DB {
+	t.Helper()
 	database := testdb.Fresh(t, engine)
-	db, err := locksqlc.Open(database.AdminDSN(database.Overwriting(t), func(cfg *mysql.Config) { cfg.ParseTime = true }))
+	db, err := locksqlc.Open(database.AdminDSN(database.Overwriting(t), func(cfg *mysql.Config) { cfg.ParseTime = true }, mutate))
 	must(t, err)
 	t.Cleanup(func() { must(t, db.Close()) })
 	must(t, schema.Install(t.Context(), db))
@@ -213,6 +219,56 @@ func TestUnlockedReadLosesUpdates(t *testing.T) {
 			t.Errorf("the balance is %d: no update was lost", balance)
 		}
 	})
+}
+
+// TestTwoTrips proves that a query which reads takes its lock with it, and the last one commits:
+// a transaction that reads an account and writes it has two round trips.
+func TestTwoTrips(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			trips, count := testdb.CountTrips(t)
+			db := newDatabaseOf(t, engine, func(cfg *mysql.Config) {
+				count(cfg)
+				cfg.InterpolateParams = true
+			}, "schema.sql")
+			db.SetMaxOpenConns(1)
+			q := shopdb.New(db)
+			add := func(q *shopdb.Locked) error {
+				return q.CommitWith(1).AddAccount(t.Context(), shopdb.AddAccountParams{ID: 1, Owner: "somebody", Balance: money})
+			}
+			must(t, q.Run(t.Context(), db, nil, add))
+			for range 3 {
+				before := trips.Count()
+				must(t, q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
+					account, err := q.GetAccount(t.Context(), 1)
+					if err != nil {
+						return err
+					}
+					if _, held := q.Locks().Held(shopdb.Accounts.Key(1)); !held {
+						t.Error("it is not locked")
+					}
+					return q.CommitWith(1).SetBalance(t.Context(), shopdb.SetBalanceParams{ID: 1, Balance: account.Balance - 1})
+				}))
+				if n := trips.Count() - before; n != 2 {
+					t.Errorf("%d round trips", n)
+				}
+			}
+			account, err := q.GetAccount(t.Context(), 1)
+			must(t, err)
+			if account.Balance != money-3 {
+				t.Errorf("the balance is %d", account.Balance)
+			}
+			err = q.Run(t.Context(), db, nil, func(q *shopdb.Locked) error {
+				_, err := q.CommitWith(1).GetAccount(t.Context(), 1)
+				return err
+			})
+			if err == nil || !strings.Contains(err.Error(), "single INSERT, UPDATE, DELETE or REPLACE") {
+				t.Errorf("a read that is to commit: %v", err)
+			}
+		})
+	}
 }
 
 // TestSlices proves that empty slices lock nothing, and that others lock all of their keys.

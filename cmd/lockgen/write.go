@@ -34,7 +34,6 @@ func write(p *plan, constraint string) ([]byte, error) {
 	err := frame.Execute(&all, map[string]any{
 		"Constraint": constraint, "Package": p.pkg.Name, "Imports": w.importLines(), "Queries": p.queries,
 		"DBArg": w.dbArg, "Methods": w.String(),
-		"Locks":   slices.ContainsFunc(p.queries, func(q *query) bool { return len(q.keys) > 0 && !q.shares() }),
 		"RLocks":  slices.ContainsFunc(p.queries, (*query).shares),
 		"Querier": p.pkg.Types.Scope().Lookup("Querier") != nil && !w.dbArg,
 	})
@@ -109,12 +108,19 @@ func (w *writer) method(q *query) {
 	w.printf("\n")
 	w.comment(q)
 	returns, fail := "("+strings.Join(results, ", ")+")", "return err"
-	if len(results) == 2 && len(q.keys) > 0 {
+	if len(results) == 2 && w.fails(q) {
 		returns, fail = "(result "+results[0]+", err error)", "return result, err"
 	}
 	w.printf("func (l *Locked) %s(%s) %s {\n", q.name, strings.Join(params, ", "), returns)
-	w.locks(q, fail)
+	args[0] = "l.under(" + args[0] + w.locks(q, fail) + ")"
 	w.printf("return l.queries.%s(%s)\n}\n", q.name, strings.Join(args, ", "))
+}
+
+// fails tells whether the method returns errors before its query is sent.
+func (w *writer) fails(q *query) bool {
+	return q.shares() || slices.ContainsFunc(q.keys, func(k key) bool {
+		return slices.ContainsFunc(k.values, func(v value) bool { c, _ := v.conversion(); return c == fromByte })
+	})
 }
 
 // comment writes what sqlc has made of the comments of the query, behind a sentence with
@@ -141,19 +147,18 @@ func (w *writer) comment(q *query) {
 	}
 }
 
-// locks writes how the keys of a query are taken: all by one call.
-func (w *writer) locks(q *query, fail string) {
+// locks writes how the keys of a query are made, and returns them as arguments of under. Those
+// that are all shared it takes before.
+func (w *writer) locks(q *query, fail string) (args string) {
 	if len(q.keys) == 0 {
-		return
+		return ""
 	}
-	verb, keys := "lock", slices.Clone(q.keys)
-	if q.shares() {
-		verb = "rlock" // which needs no marks
+	keys := slices.Clone(q.keys)
+	if q.shares() { // rlock needs no marks
 		for i := range keys {
 			keys[i].shared = false
 		}
 	}
-	args := ""
 	simple := !slices.ContainsFunc(keys, func(k key) bool {
 		return slices.ContainsFunc(k.values, func(v value) bool { c, _ := v.conversion(); return v.many || c == fromByte })
 	})
@@ -171,7 +176,11 @@ func (w *writer) locks(q *query, fail string) {
 		}
 		args = ", keys..."
 	}
-	w.printf("if err := l.%s(ctx%s); err != nil {\n%s\n}\n", verb, args, fail)
+	if q.shares() {
+		w.printf("if err := l.rlock(ctx%s); err != nil {\n%s\n}\n", args, fail)
+		return ""
+	}
+	return args
 }
 
 // list tells whether Keys makes the keys of a slice.
@@ -269,6 +278,8 @@ import (
 type Locked struct {
 	queries *Queries
 	locks   *txlock.Scope
+	last    bool // CommitWith
+	rows    int64
 {{- if .DBArg}}
 	tx      *sql.Tx
 {{- end}}
@@ -301,16 +312,26 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
-{{if .Locks}}
-// lock takes the locks of all keys, shared those that are marked.
-func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	_, err := l.locks.LockAll(ctx, keys...)
-	return err
+
+// CommitWith returns the queries for the last one of the transaction, which commits it if it
+// changes so many rows, in one round trip: see txlock.Scope.CommitWith.
+func (l *Locked) CommitWith(rows int64) *Locked {
+	last := *l
+	last.last, last.rows = true, rows
+	return &last
 }
-{{end}}{{if .RLocks}}
+
+// under is the context of a query, which takes the locks of the keys with it.
+func (l *Locked) under(ctx context.Context, keys ...txlock.Key) context.Context {
+	if len(keys) > 0 {
+		ctx = l.locks.LockWith(ctx, keys...)
+	}
+	if l.last {
+		ctx = l.locks.CommitWith(ctx, l.rows)
+	}
+	return ctx
+}
+{{if .RLocks}}
 // rlock shares the locks of all keys.
 func (l *Locked) rlock(ctx context.Context, keys ...txlock.Key) error {
 	if len(keys) == 0 {

@@ -14,6 +14,8 @@ import (
 type Locked struct {
 	queries *Queries
 	locks   *txlock.Scope
+	last    bool // CommitWith
+	rows    int64
 }
 
 var _ Querier = (*Locked)(nil)
@@ -44,13 +46,23 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys, shared those that are marked.
-func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
-	if len(keys) == 0 {
-		return nil
+// CommitWith returns the queries for the last one of the transaction, which commits it if it
+// changes so many rows, in one round trip: see txlock.Scope.CommitWith.
+func (l *Locked) CommitWith(rows int64) *Locked {
+	last := *l
+	last.last, last.rows = true, rows
+	return &last
+}
+
+// under is the context of a query, which takes the locks of the keys with it.
+func (l *Locked) under(ctx context.Context, keys ...txlock.Key) context.Context {
+	if len(keys) > 0 {
+		ctx = l.locks.LockWith(ctx, keys...)
 	}
-	_, err := l.locks.LockAll(ctx, keys...)
-	return err
+	if l.last {
+		ctx = l.locks.CommitWith(ctx, l.rows)
+	}
+	return ctx
 }
 
 // "duplicate key false" here says that sqlc has written other queries since: run lockgen.
@@ -63,30 +75,24 @@ var (
 
 // AddOrder is the method of Queries, and takes no locks.
 func (l *Locked) AddOrder(ctx context.Context, productID int64) error {
-	return l.queries.AddOrder(ctx, productID)
+	return l.queries.AddOrder(l.under(ctx), productID)
 }
 
 // CountOrders is the method of Queries, and takes no locks.
 func (l *Locked) CountOrders(ctx context.Context, productID int64) (int64, error) {
-	return l.queries.CountOrders(ctx, productID)
+	return l.queries.CountOrders(l.under(ctx), productID)
 }
 
 // PutStock is the method of Queries, and takes its locks first.
 //
 // lock: Products(id)
 func (l *Locked) PutStock(ctx context.Context, arg PutStockParams) error {
-	if err := l.lock(ctx, Products.Key(arg.ID)); err != nil {
-		return err
-	}
-	return l.queries.PutStock(ctx, arg)
+	return l.queries.PutStock(l.under(ctx, Products.Key(arg.ID)), arg)
 }
 
 // Stock is the method of Queries, and takes its locks first.
 //
 // lock: Products(id)
-func (l *Locked) Stock(ctx context.Context, id int64) (result int64, err error) {
-	if err := l.lock(ctx, Products.Key(id)); err != nil {
-		return result, err
-	}
-	return l.queries.Stock(ctx, id)
+func (l *Locked) Stock(ctx context.Context, id int64) (int64, error) {
+	return l.queries.Stock(l.under(ctx, Products.Key(id)), id)
 }

@@ -14,6 +14,8 @@ import (
 type Locked struct {
 	queries *Queries
 	locks   *txlock.Scope
+	last    bool // CommitWith
+	rows    int64
 }
 
 var _ Querier = (*Locked)(nil)
@@ -44,13 +46,23 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys, shared those that are marked.
-func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
-	if len(keys) == 0 {
-		return nil
+// CommitWith returns the queries for the last one of the transaction, which commits it if it
+// changes so many rows, in one round trip: see txlock.Scope.CommitWith.
+func (l *Locked) CommitWith(rows int64) *Locked {
+	last := *l
+	last.last, last.rows = true, rows
+	return &last
+}
+
+// under is the context of a query, which takes the locks of the keys with it.
+func (l *Locked) under(ctx context.Context, keys ...txlock.Key) context.Context {
+	if len(keys) > 0 {
+		ctx = l.locks.LockWith(ctx, keys...)
 	}
-	_, err := l.locks.LockAll(ctx, keys...)
-	return err
+	if l.last {
+		ctx = l.locks.CommitWith(ctx, l.rows)
+	}
+	return ctx
 }
 
 // "duplicate key false" here says that sqlc has written other queries since: run lockgen.
@@ -63,18 +75,12 @@ var (
 //
 // lock: Records(id)
 func (l *Locked) SetValue(ctx context.Context, arg SetValueParams) error {
-	if err := l.lock(ctx, Records.Key(arg.ID)); err != nil {
-		return err
-	}
-	return l.queries.SetValue(ctx, arg)
+	return l.queries.SetValue(l.under(ctx, Records.Key(arg.ID)), arg)
 }
 
 // Value is the method of Queries, and takes its locks first.
 //
 // lock: Records(id)
-func (l *Locked) Value(ctx context.Context, id int64) (result int64, err error) {
-	if err := l.lock(ctx, Records.Key(id)); err != nil {
-		return result, err
-	}
-	return l.queries.Value(ctx, id)
+func (l *Locked) Value(ctx context.Context, id int64) (int64, error) {
+	return l.queries.Value(l.under(ctx, Records.Key(id)), id)
 }

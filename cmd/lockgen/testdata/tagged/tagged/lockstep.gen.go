@@ -17,6 +17,8 @@ import (
 type Locked struct {
 	queries *Queries
 	locks   *txlock.Scope
+	last    bool // CommitWith
+	rows    int64
 }
 
 // WithLocks returns the queries in a transaction that is open already. They return the
@@ -45,13 +47,23 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys, shared those that are marked.
-func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
-	if len(keys) == 0 {
-		return nil
+// CommitWith returns the queries for the last one of the transaction, which commits it if it
+// changes so many rows, in one round trip: see txlock.Scope.CommitWith.
+func (l *Locked) CommitWith(rows int64) *Locked {
+	last := *l
+	last.last, last.rows = true, rows
+	return &last
+}
+
+// under is the context of a query, which takes the locks of the keys with it.
+func (l *Locked) under(ctx context.Context, keys ...txlock.Key) context.Context {
+	if len(keys) > 0 {
+		ctx = l.locks.LockWith(ctx, keys...)
 	}
-	_, err := l.locks.LockAll(ctx, keys...)
-	return err
+	if l.last {
+		ctx = l.locks.CommitWith(ctx, l.rows)
+	}
+	return ctx
 }
 
 // rlock shares the locks of all keys.
@@ -91,39 +103,36 @@ var (
 //
 // lock: Accounts(id)
 func (l *Locked) AddAccount(ctx context.Context, arg AddAccountParams) error {
-	if err := l.lock(ctx, Accounts.Key(arg.ID)); err != nil {
-		return err
-	}
-	return l.queries.AddAccount(ctx, arg)
+	return l.queries.AddAccount(l.under(ctx, Accounts.Key(arg.ID)), arg)
 }
 
 // AddAudit is the method of Queries, and takes no locks.
 func (l *Locked) AddAudit(ctx context.Context, what string) error {
-	return l.queries.AddAudit(ctx, what)
+	return l.queries.AddAudit(l.under(ctx), what)
 }
 
 // AddOrder is the method of Queries, and takes no locks.
 func (l *Locked) AddOrder(ctx context.Context, accountID int64, amount int64) (int64, error) {
-	return l.queries.AddOrder(ctx, accountID, amount)
+	return l.queries.AddOrder(l.under(ctx), accountID, amount)
 }
 
 // Audited is the method of Queries, and takes no locks.
 func (l *Locked) Audited(ctx context.Context) ([]string, error) {
-	return l.queries.Audited(ctx)
+	return l.queries.Audited(l.under(ctx))
 }
 
 // CartsOf is the method of Queries, and takes no locks.
 //
 // lock: none, because it is shown to people only
 func (l *Locked) CartsOf(ctx context.Context, accountID int64) ([]Cart, error) {
-	return l.queries.CartsOf(ctx, accountID)
+	return l.queries.CartsOf(l.under(ctx), accountID)
 }
 
 // CopyOrders is the method of Queries, and takes no locks.
 //
 // lock: none, because copies get new keys and the originals stay as they are
 func (l *Locked) CopyOrders(ctx context.Context, accountID int64) (sql.Result, error) {
-	return l.queries.CopyOrders(ctx, accountID)
+	return l.queries.CopyOrders(l.under(ctx), accountID)
 }
 
 // DropCarts is the method of Queries, and takes its locks first.
@@ -135,49 +144,37 @@ func (l *Locked) DropCarts(ctx context.Context, ids []uuid.UUID, iD uuid.UUID) e
 	{
 		keys = append(keys, Carts.Key(iD))
 	}
-	if err := l.lock(ctx, keys...); err != nil {
-		return err
-	}
-	return l.queries.DropCarts(ctx, ids, iD)
+	return l.queries.DropCarts(l.under(ctx, keys...), ids, iD)
 }
 
 // DropProducts is the method of Queries, and takes its locks first.
 //
 // lock: Products(skus)
-func (l *Locked) DropProducts(ctx context.Context, skus []string, stock int32) (result int64, err error) {
-	if err := l.lock(ctx, Products.Keys(skus...)...); err != nil {
-		return result, err
-	}
-	return l.queries.DropProducts(ctx, skus, stock)
+func (l *Locked) DropProducts(ctx context.Context, skus []string, stock int32) (int64, error) {
+	return l.queries.DropProducts(l.under(ctx, Products.Keys(skus...)...), skus, stock)
 }
 
 // GetAccount is the method of Queries, and takes its locks first.
 //
 // lock: Accounts(id)
 // GetAccount reads an account under its lock.
-func (l *Locked) GetAccount(ctx context.Context, id int64) (result Account, err error) {
-	if err := l.lock(ctx, Accounts.Key(id)); err != nil {
-		return result, err
-	}
-	return l.queries.GetAccount(ctx, id)
+func (l *Locked) GetAccount(ctx context.Context, id int64) (Account, error) {
+	return l.queries.GetAccount(l.under(ctx, Accounts.Key(id)), id)
 }
 
 // Glance is the method of Queries, and takes no locks.
 //
 // lock: none, because it is shown to people only
 func (l *Locked) Glance(ctx context.Context, id int64) (int64, error) {
-	return l.queries.Glance(ctx, id)
+	return l.queries.Glance(l.under(ctx), id)
 }
 
 // Line is the method of Queries, and takes its locks first.
 //
 // lock: Lines(order_id, line)
 // rlock: Products(sku)
-func (l *Locked) Line(ctx context.Context, arg LineParams) (result LineRow, err error) {
-	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line}), txlock.Shared(Products.Key(arg.Article))); err != nil {
-		return result, err
-	}
-	return l.queries.Line(ctx, arg)
+func (l *Locked) Line(ctx context.Context, arg LineParams) (LineRow, error) {
+	return l.queries.Line(l.under(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line}), txlock.Shared(Products.Key(arg.Article))), arg)
 }
 
 // ListAccounts is the method of Queries, and takes its locks first.
@@ -187,7 +184,7 @@ func (l *Locked) ListAccounts(ctx context.Context, ids []int64) (result []ListAc
 	if err := l.rlock(ctx, Accounts.Keys(ids...)...); err != nil {
 		return result, err
 	}
-	return l.queries.ListAccounts(ctx, ids)
+	return l.queries.ListAccounts(l.under(ctx), ids)
 }
 
 // OrderOf is the method of Queries, and takes its locks first.
@@ -197,75 +194,54 @@ func (l *Locked) OrderOf(ctx context.Context, iD uint64, accountID int64) (resul
 	if err := l.rlock(ctx, Orders.Key(iD), Accounts.Key(accountID)); err != nil {
 		return result, err
 	}
-	return l.queries.OrderOf(ctx, iD, accountID)
+	return l.queries.OrderOf(l.under(ctx), iD, accountID)
 }
 
 // PayOrder is the method of Queries, and takes its locks first.
 //
 // lock: Orders(order_id), Accounts(account_id)
 func (l *Locked) PayOrder(ctx context.Context, orderID uint64, accountID int64) error {
-	if err := l.lock(ctx, Orders.Key(orderID), Accounts.Key(accountID)); err != nil {
-		return err
-	}
-	return l.queries.PayOrder(ctx, orderID, accountID)
+	return l.queries.PayOrder(l.under(ctx, Orders.Key(orderID), Accounts.Key(accountID)), orderID, accountID)
 }
 
 // Reparent is the method of Queries, and takes its locks first.
 //
 // lock: Orders(id)
-func (l *Locked) Reparent(ctx context.Context, parentID sql.NullInt64, iD uint64) (result int64, err error) {
-	if err := l.lock(ctx, Orders.Key(iD)); err != nil {
-		return result, err
-	}
-	return l.queries.Reparent(ctx, parentID, iD)
+func (l *Locked) Reparent(ctx context.Context, parentID sql.NullInt64, iD uint64) (int64, error) {
+	return l.queries.Reparent(l.under(ctx, Orders.Key(iD)), parentID, iD)
 }
 
 // ReplaceLine is the method of Queries, and takes its locks first.
 //
 // lock: Lines(order_id, line)
 func (l *Locked) ReplaceLine(ctx context.Context, arg ReplaceLineParams) error {
-	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line})); err != nil {
-		return err
-	}
-	return l.queries.ReplaceLine(ctx, arg)
+	return l.queries.ReplaceLine(l.under(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line})), arg)
 }
 
 // SetBalance is the method of Queries, and takes its locks first.
 //
 // lock: Accounts(id)
 func (l *Locked) SetBalance(ctx context.Context, balance int64, iD int64) error {
-	if err := l.lock(ctx, Accounts.Key(iD)); err != nil {
-		return err
-	}
-	return l.queries.SetBalance(ctx, balance, iD)
+	return l.queries.SetBalance(l.under(ctx, Accounts.Key(iD)), balance, iD)
 }
 
 // TouchCart is the method of Queries, and takes its locks first.
 //
 // lock: Carts(id)
 func (l *Locked) TouchCart(ctx context.Context, accountID int64, iD uuid.UUID) error {
-	if err := l.lock(ctx, Carts.Key(iD)); err != nil {
-		return err
-	}
-	return l.queries.TouchCart(ctx, accountID, iD)
+	return l.queries.TouchCart(l.under(ctx, Carts.Key(iD)), accountID, iD)
 }
 
 // Transfer is the method of Queries, and takes its locks first.
 //
 // lock: Accounts(from_id), Accounts(to_id)
-func (l *Locked) Transfer(ctx context.Context, arg TransferParams) (result int64, err error) {
-	if err := l.lock(ctx, Accounts.Key(arg.FromID), Accounts.Key(arg.ToID)); err != nil {
-		return result, err
-	}
-	return l.queries.Transfer(ctx, arg)
+func (l *Locked) Transfer(ctx context.Context, arg TransferParams) (int64, error) {
+	return l.queries.Transfer(l.under(ctx, Accounts.Key(arg.FromID), Accounts.Key(arg.ToID)), arg)
 }
 
 // UpsertProduct is the method of Queries, and takes its locks first.
 //
 // lock: Products(sku)
 func (l *Locked) UpsertProduct(ctx context.Context, article string, stock int32) error {
-	if err := l.lock(ctx, Products.Key(article)); err != nil {
-		return err
-	}
-	return l.queries.UpsertProduct(ctx, article, stock)
+	return l.queries.UpsertProduct(l.under(ctx, Products.Key(article)), article, stock)
 }

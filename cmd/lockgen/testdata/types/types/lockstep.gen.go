@@ -15,6 +15,8 @@ import (
 type Locked struct {
 	queries *Queries
 	locks   *txlock.Scope
+	last    bool // CommitWith
+	rows    int64
 }
 
 var _ Querier = (*Locked)(nil)
@@ -45,13 +47,23 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys, shared those that are marked.
-func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
-	if len(keys) == 0 {
-		return nil
+// CommitWith returns the queries for the last one of the transaction, which commits it if it
+// changes so many rows, in one round trip: see txlock.Scope.CommitWith.
+func (l *Locked) CommitWith(rows int64) *Locked {
+	last := *l
+	last.last, last.rows = true, rows
+	return &last
+}
+
+// under is the context of a query, which takes the locks of the keys with it.
+func (l *Locked) under(ctx context.Context, keys ...txlock.Key) context.Context {
+	if len(keys) > 0 {
+		ctx = l.locks.LockWith(ctx, keys...)
 	}
-	_, err := l.locks.LockAll(ctx, keys...)
-	return err
+	if l.last {
+		ctx = l.locks.CommitWith(ctx, l.rows)
+	}
+	return ctx
 }
 
 // "duplicate key false" here says that sqlc has written other queries since: run lockgen.
@@ -111,10 +123,7 @@ var (
 //
 // lock: BigintsKeys(k)
 func (l *Locked) AddBigints(ctx context.Context, arg AddBigintsParams) error {
-	if err := l.lock(ctx, BigintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddBigints(ctx, arg)
+	return l.queries.AddBigints(l.under(ctx, BigintsKeys.Key(arg.K)), arg)
 }
 
 // AddBuuids is the method of Queries, and takes its locks first.
@@ -129,165 +138,117 @@ func (l *Locked) AddBuuids(ctx context.Context, arg AddBuuidsParams) error {
 		}
 		keys = append(keys, BuuidsKeys.Key(parsed))
 	}
-	if err := l.lock(ctx, keys...); err != nil {
-		return err
-	}
-	return l.queries.AddBuuids(ctx, arg)
+	return l.queries.AddBuuids(l.under(ctx, keys...), arg)
 }
 
 // AddChars is the method of Queries, and takes its locks first.
 //
 // lock: CharsKeys(k)
 func (l *Locked) AddChars(ctx context.Context, arg AddCharsParams) error {
-	if err := l.lock(ctx, CharsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddChars(ctx, arg)
+	return l.queries.AddChars(l.under(ctx, CharsKeys.Key(arg.K)), arg)
 }
 
 // AddEnums is the method of Queries, and takes its locks first.
 //
 // lock: EnumsKeys(k), because a and b are no numbers
 func (l *Locked) AddEnums(ctx context.Context, arg AddEnumsParams) error {
-	if err := l.lock(ctx, EnumsKeys.Key(string(arg.K))); err != nil {
-		return err
-	}
-	return l.queries.AddEnums(ctx, arg)
+	return l.queries.AddEnums(l.under(ctx, EnumsKeys.Key(string(arg.K))), arg)
 }
 
 // AddEverything is the method of Queries, and takes no locks.
 func (l *Locked) AddEverything(ctx context.Context, arg AddEverythingParams) (int64, error) {
-	return l.queries.AddEverything(ctx, arg)
+	return l.queries.AddEverything(l.under(ctx), arg)
 }
 
 // AddInts is the method of Queries, and takes its locks first.
 //
 // lock: IntsKeys(k)
 func (l *Locked) AddInts(ctx context.Context, arg AddIntsParams) error {
-	if err := l.lock(ctx, IntsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddInts(ctx, arg)
+	return l.queries.AddInts(l.under(ctx, IntsKeys.Key(arg.K)), arg)
 }
 
 // AddMediumints is the method of Queries, and takes its locks first.
 //
 // lock: MediumintsKeys(k)
 func (l *Locked) AddMediumints(ctx context.Context, arg AddMediumintsParams) error {
-	if err := l.lock(ctx, MediumintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddMediumints(ctx, arg)
+	return l.queries.AddMediumints(l.under(ctx, MediumintsKeys.Key(arg.K)), arg)
 }
 
 // AddSmallints is the method of Queries, and takes its locks first.
 //
 // lock: SmallintsKeys(k)
 func (l *Locked) AddSmallints(ctx context.Context, arg AddSmallintsParams) error {
-	if err := l.lock(ctx, SmallintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddSmallints(ctx, arg)
+	return l.queries.AddSmallints(l.under(ctx, SmallintsKeys.Key(arg.K)), arg)
 }
 
 // AddTinyints is the method of Queries, and takes its locks first.
 //
 // lock: TinyintsKeys(k)
 func (l *Locked) AddTinyints(ctx context.Context, arg AddTinyintsParams) error {
-	if err := l.lock(ctx, TinyintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddTinyints(ctx, arg)
+	return l.queries.AddTinyints(l.under(ctx, TinyintsKeys.Key(arg.K)), arg)
 }
 
 // AddUbigints is the method of Queries, and takes its locks first.
 //
 // lock: UbigintsKeys(k)
 func (l *Locked) AddUbigints(ctx context.Context, arg AddUbigintsParams) error {
-	if err := l.lock(ctx, UbigintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddUbigints(ctx, arg)
+	return l.queries.AddUbigints(l.under(ctx, UbigintsKeys.Key(arg.K)), arg)
 }
 
 // AddUints is the method of Queries, and takes its locks first.
 //
 // lock: UintsKeys(k)
 func (l *Locked) AddUints(ctx context.Context, arg AddUintsParams) error {
-	if err := l.lock(ctx, UintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddUints(ctx, arg)
+	return l.queries.AddUints(l.under(ctx, UintsKeys.Key(arg.K)), arg)
 }
 
 // AddUsmallints is the method of Queries, and takes its locks first.
 //
 // lock: UsmallintsKeys(k)
 func (l *Locked) AddUsmallints(ctx context.Context, arg AddUsmallintsParams) error {
-	if err := l.lock(ctx, UsmallintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddUsmallints(ctx, arg)
+	return l.queries.AddUsmallints(l.under(ctx, UsmallintsKeys.Key(arg.K)), arg)
 }
 
 // AddUtinyints is the method of Queries, and takes its locks first.
 //
 // lock: UtinyintsKeys(k)
 func (l *Locked) AddUtinyints(ctx context.Context, arg AddUtinyintsParams) error {
-	if err := l.lock(ctx, UtinyintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddUtinyints(ctx, arg)
+	return l.queries.AddUtinyints(l.under(ctx, UtinyintsKeys.Key(arg.K)), arg)
 }
 
 // AddUuids is the method of Queries, and takes its locks first.
 //
 // lock: UuidsKeys(k)
 func (l *Locked) AddUuids(ctx context.Context, arg AddUuidsParams) error {
-	if err := l.lock(ctx, UuidsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddUuids(ctx, arg)
+	return l.queries.AddUuids(l.under(ctx, UuidsKeys.Key(arg.K)), arg)
 }
 
 // AddVarbinaries is the method of Queries, and takes its locks first.
 //
 // lock: VarbinariesKeys(k)
 func (l *Locked) AddVarbinaries(ctx context.Context, arg AddVarbinariesParams) error {
-	if err := l.lock(ctx, VarbinariesKeys.Key(string(arg.K))); err != nil {
-		return err
-	}
-	return l.queries.AddVarbinaries(ctx, arg)
+	return l.queries.AddVarbinaries(l.under(ctx, VarbinariesKeys.Key(string(arg.K))), arg)
 }
 
 // AddVarchars is the method of Queries, and takes its locks first.
 //
 // lock: VarcharsKeys(k)
 func (l *Locked) AddVarchars(ctx context.Context, arg AddVarcharsParams) error {
-	if err := l.lock(ctx, VarcharsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.AddVarchars(ctx, arg)
+	return l.queries.AddVarchars(l.under(ctx, VarcharsKeys.Key(arg.K)), arg)
 }
 
 // DropEverything is the method of Queries, and takes its locks first.
 //
 // lock: EverythingKeys(id)
-func (l *Locked) DropEverything(ctx context.Context, arg DropEverythingParams) (result sql.Result, err error) {
-	if err := l.lock(ctx, EverythingKeys.Key(arg.ID)); err != nil {
-		return result, err
-	}
-	return l.queries.DropEverything(ctx, arg)
+func (l *Locked) DropEverything(ctx context.Context, arg DropEverythingParams) (sql.Result, error) {
+	return l.queries.DropEverything(l.under(ctx, EverythingKeys.Key(arg.ID)), arg)
 }
 
 // GetBigints is the method of Queries, and takes its locks first.
 //
 // lock: BigintsKeys(k)
-func (l *Locked) GetBigints(ctx context.Context, arg GetBigintsParams) (result int64, err error) {
-	if err := l.lock(ctx, BigintsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetBigints(ctx, arg)
+func (l *Locked) GetBigints(ctx context.Context, arg GetBigintsParams) (int64, error) {
+	return l.queries.GetBigints(l.under(ctx, BigintsKeys.Key(arg.K)), arg)
 }
 
 // GetBuuids is the method of Queries, and takes its locks first.
@@ -302,160 +263,112 @@ func (l *Locked) GetBuuids(ctx context.Context, arg GetBuuidsParams) (result int
 		}
 		keys = append(keys, BuuidsKeys.Key(parsed))
 	}
-	if err := l.lock(ctx, keys...); err != nil {
-		return result, err
-	}
-	return l.queries.GetBuuids(ctx, arg)
+	return l.queries.GetBuuids(l.under(ctx, keys...), arg)
 }
 
 // GetChars is the method of Queries, and takes its locks first.
 //
 // lock: CharsKeys(k)
-func (l *Locked) GetChars(ctx context.Context, arg GetCharsParams) (result int64, err error) {
-	if err := l.lock(ctx, CharsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetChars(ctx, arg)
+func (l *Locked) GetChars(ctx context.Context, arg GetCharsParams) (int64, error) {
+	return l.queries.GetChars(l.under(ctx, CharsKeys.Key(arg.K)), arg)
 }
 
 // GetEnums is the method of Queries, and takes its locks first.
 //
 // lock: EnumsKeys(k)
-func (l *Locked) GetEnums(ctx context.Context, arg GetEnumsParams) (result int64, err error) {
-	if err := l.lock(ctx, EnumsKeys.Key(string(arg.K))); err != nil {
-		return result, err
-	}
-	return l.queries.GetEnums(ctx, arg)
+func (l *Locked) GetEnums(ctx context.Context, arg GetEnumsParams) (int64, error) {
+	return l.queries.GetEnums(l.under(ctx, EnumsKeys.Key(string(arg.K))), arg)
 }
 
 // GetEverything is the method of Queries, and takes its locks first.
 //
 // lock: EverythingKeys(id)
-func (l *Locked) GetEverything(ctx context.Context, arg GetEverythingParams) (result Everything, err error) {
-	if err := l.lock(ctx, EverythingKeys.Key(arg.ID)); err != nil {
-		return result, err
-	}
-	return l.queries.GetEverything(ctx, arg)
+func (l *Locked) GetEverything(ctx context.Context, arg GetEverythingParams) (Everything, error) {
+	return l.queries.GetEverything(l.under(ctx, EverythingKeys.Key(arg.ID)), arg)
 }
 
 // GetInts is the method of Queries, and takes its locks first.
 //
 // lock: IntsKeys(k)
-func (l *Locked) GetInts(ctx context.Context, arg GetIntsParams) (result int64, err error) {
-	if err := l.lock(ctx, IntsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetInts(ctx, arg)
+func (l *Locked) GetInts(ctx context.Context, arg GetIntsParams) (int64, error) {
+	return l.queries.GetInts(l.under(ctx, IntsKeys.Key(arg.K)), arg)
 }
 
 // GetMediumints is the method of Queries, and takes its locks first.
 //
 // lock: MediumintsKeys(k)
-func (l *Locked) GetMediumints(ctx context.Context, arg GetMediumintsParams) (result int64, err error) {
-	if err := l.lock(ctx, MediumintsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetMediumints(ctx, arg)
+func (l *Locked) GetMediumints(ctx context.Context, arg GetMediumintsParams) (int64, error) {
+	return l.queries.GetMediumints(l.under(ctx, MediumintsKeys.Key(arg.K)), arg)
 }
 
 // GetSmallints is the method of Queries, and takes its locks first.
 //
 // lock: SmallintsKeys(k)
-func (l *Locked) GetSmallints(ctx context.Context, arg GetSmallintsParams) (result int64, err error) {
-	if err := l.lock(ctx, SmallintsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetSmallints(ctx, arg)
+func (l *Locked) GetSmallints(ctx context.Context, arg GetSmallintsParams) (int64, error) {
+	return l.queries.GetSmallints(l.under(ctx, SmallintsKeys.Key(arg.K)), arg)
 }
 
 // GetTinyints is the method of Queries, and takes its locks first.
 //
 // lock: TinyintsKeys(k)
-func (l *Locked) GetTinyints(ctx context.Context, arg GetTinyintsParams) (result int64, err error) {
-	if err := l.lock(ctx, TinyintsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetTinyints(ctx, arg)
+func (l *Locked) GetTinyints(ctx context.Context, arg GetTinyintsParams) (int64, error) {
+	return l.queries.GetTinyints(l.under(ctx, TinyintsKeys.Key(arg.K)), arg)
 }
 
 // GetUbigints is the method of Queries, and takes its locks first.
 //
 // lock: UbigintsKeys(k)
-func (l *Locked) GetUbigints(ctx context.Context, arg GetUbigintsParams) (result int64, err error) {
-	if err := l.lock(ctx, UbigintsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetUbigints(ctx, arg)
+func (l *Locked) GetUbigints(ctx context.Context, arg GetUbigintsParams) (int64, error) {
+	return l.queries.GetUbigints(l.under(ctx, UbigintsKeys.Key(arg.K)), arg)
 }
 
 // GetUints is the method of Queries, and takes its locks first.
 //
 // lock: UintsKeys(k)
-func (l *Locked) GetUints(ctx context.Context, arg GetUintsParams) (result int64, err error) {
-	if err := l.lock(ctx, UintsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetUints(ctx, arg)
+func (l *Locked) GetUints(ctx context.Context, arg GetUintsParams) (int64, error) {
+	return l.queries.GetUints(l.under(ctx, UintsKeys.Key(arg.K)), arg)
 }
 
 // GetUsmallints is the method of Queries, and takes its locks first.
 //
 // lock: UsmallintsKeys(k)
-func (l *Locked) GetUsmallints(ctx context.Context, arg GetUsmallintsParams) (result int64, err error) {
-	if err := l.lock(ctx, UsmallintsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetUsmallints(ctx, arg)
+func (l *Locked) GetUsmallints(ctx context.Context, arg GetUsmallintsParams) (int64, error) {
+	return l.queries.GetUsmallints(l.under(ctx, UsmallintsKeys.Key(arg.K)), arg)
 }
 
 // GetUtinyints is the method of Queries, and takes its locks first.
 //
 // lock: UtinyintsKeys(k)
-func (l *Locked) GetUtinyints(ctx context.Context, arg GetUtinyintsParams) (result int64, err error) {
-	if err := l.lock(ctx, UtinyintsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetUtinyints(ctx, arg)
+func (l *Locked) GetUtinyints(ctx context.Context, arg GetUtinyintsParams) (int64, error) {
+	return l.queries.GetUtinyints(l.under(ctx, UtinyintsKeys.Key(arg.K)), arg)
 }
 
 // GetUuids is the method of Queries, and takes its locks first.
 //
 // lock: UuidsKeys(k)
-func (l *Locked) GetUuids(ctx context.Context, arg GetUuidsParams) (result int64, err error) {
-	if err := l.lock(ctx, UuidsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetUuids(ctx, arg)
+func (l *Locked) GetUuids(ctx context.Context, arg GetUuidsParams) (int64, error) {
+	return l.queries.GetUuids(l.under(ctx, UuidsKeys.Key(arg.K)), arg)
 }
 
 // GetVarbinaries is the method of Queries, and takes its locks first.
 //
 // lock: VarbinariesKeys(k)
-func (l *Locked) GetVarbinaries(ctx context.Context, arg GetVarbinariesParams) (result int64, err error) {
-	if err := l.lock(ctx, VarbinariesKeys.Key(string(arg.K))); err != nil {
-		return result, err
-	}
-	return l.queries.GetVarbinaries(ctx, arg)
+func (l *Locked) GetVarbinaries(ctx context.Context, arg GetVarbinariesParams) (int64, error) {
+	return l.queries.GetVarbinaries(l.under(ctx, VarbinariesKeys.Key(string(arg.K))), arg)
 }
 
 // GetVarchars is the method of Queries, and takes its locks first.
 //
 // lock: VarcharsKeys(k)
-func (l *Locked) GetVarchars(ctx context.Context, arg GetVarcharsParams) (result int64, err error) {
-	if err := l.lock(ctx, VarcharsKeys.Key(arg.K)); err != nil {
-		return result, err
-	}
-	return l.queries.GetVarchars(ctx, arg)
+func (l *Locked) GetVarchars(ctx context.Context, arg GetVarcharsParams) (int64, error) {
+	return l.queries.GetVarchars(l.under(ctx, VarcharsKeys.Key(arg.K)), arg)
 }
 
 // SetBigints is the method of Queries, and takes its locks first.
 //
 // lock: BigintsKeys(k)
 func (l *Locked) SetBigints(ctx context.Context, arg SetBigintsParams) error {
-	if err := l.lock(ctx, BigintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetBigints(ctx, arg)
+	return l.queries.SetBigints(l.under(ctx, BigintsKeys.Key(arg.K)), arg)
 }
 
 // SetBuuids is the method of Queries, and takes its locks first.
@@ -470,148 +383,103 @@ func (l *Locked) SetBuuids(ctx context.Context, arg SetBuuidsParams) error {
 		}
 		keys = append(keys, BuuidsKeys.Key(parsed))
 	}
-	if err := l.lock(ctx, keys...); err != nil {
-		return err
-	}
-	return l.queries.SetBuuids(ctx, arg)
+	return l.queries.SetBuuids(l.under(ctx, keys...), arg)
 }
 
 // SetChars is the method of Queries, and takes its locks first.
 //
 // lock: CharsKeys(k)
 func (l *Locked) SetChars(ctx context.Context, arg SetCharsParams) error {
-	if err := l.lock(ctx, CharsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetChars(ctx, arg)
+	return l.queries.SetChars(l.under(ctx, CharsKeys.Key(arg.K)), arg)
 }
 
 // SetEnums is the method of Queries, and takes its locks first.
 //
 // lock: EnumsKeys(k)
 func (l *Locked) SetEnums(ctx context.Context, arg SetEnumsParams) error {
-	if err := l.lock(ctx, EnumsKeys.Key(string(arg.K))); err != nil {
-		return err
-	}
-	return l.queries.SetEnums(ctx, arg)
+	return l.queries.SetEnums(l.under(ctx, EnumsKeys.Key(string(arg.K))), arg)
 }
 
 // SetEverything is the method of Queries, and takes its locks first.
 //
 // lock: EverythingKeys(id)
-func (l *Locked) SetEverything(ctx context.Context, arg SetEverythingParams) (result int64, err error) {
-	if err := l.lock(ctx, EverythingKeys.Key(arg.ID)); err != nil {
-		return result, err
-	}
-	return l.queries.SetEverything(ctx, arg)
+func (l *Locked) SetEverything(ctx context.Context, arg SetEverythingParams) (int64, error) {
+	return l.queries.SetEverything(l.under(ctx, EverythingKeys.Key(arg.ID)), arg)
 }
 
 // SetInts is the method of Queries, and takes its locks first.
 //
 // lock: IntsKeys(k)
 func (l *Locked) SetInts(ctx context.Context, arg SetIntsParams) error {
-	if err := l.lock(ctx, IntsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetInts(ctx, arg)
+	return l.queries.SetInts(l.under(ctx, IntsKeys.Key(arg.K)), arg)
 }
 
 // SetMediumints is the method of Queries, and takes its locks first.
 //
 // lock: MediumintsKeys(k)
 func (l *Locked) SetMediumints(ctx context.Context, arg SetMediumintsParams) error {
-	if err := l.lock(ctx, MediumintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetMediumints(ctx, arg)
+	return l.queries.SetMediumints(l.under(ctx, MediumintsKeys.Key(arg.K)), arg)
 }
 
 // SetSmallints is the method of Queries, and takes its locks first.
 //
 // lock: SmallintsKeys(k)
 func (l *Locked) SetSmallints(ctx context.Context, arg SetSmallintsParams) error {
-	if err := l.lock(ctx, SmallintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetSmallints(ctx, arg)
+	return l.queries.SetSmallints(l.under(ctx, SmallintsKeys.Key(arg.K)), arg)
 }
 
 // SetTinyints is the method of Queries, and takes its locks first.
 //
 // lock: TinyintsKeys(k)
 func (l *Locked) SetTinyints(ctx context.Context, arg SetTinyintsParams) error {
-	if err := l.lock(ctx, TinyintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetTinyints(ctx, arg)
+	return l.queries.SetTinyints(l.under(ctx, TinyintsKeys.Key(arg.K)), arg)
 }
 
 // SetUbigints is the method of Queries, and takes its locks first.
 //
 // lock: UbigintsKeys(k)
 func (l *Locked) SetUbigints(ctx context.Context, arg SetUbigintsParams) error {
-	if err := l.lock(ctx, UbigintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetUbigints(ctx, arg)
+	return l.queries.SetUbigints(l.under(ctx, UbigintsKeys.Key(arg.K)), arg)
 }
 
 // SetUints is the method of Queries, and takes its locks first.
 //
 // lock: UintsKeys(k)
 func (l *Locked) SetUints(ctx context.Context, arg SetUintsParams) error {
-	if err := l.lock(ctx, UintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetUints(ctx, arg)
+	return l.queries.SetUints(l.under(ctx, UintsKeys.Key(arg.K)), arg)
 }
 
 // SetUsmallints is the method of Queries, and takes its locks first.
 //
 // lock: UsmallintsKeys(k)
 func (l *Locked) SetUsmallints(ctx context.Context, arg SetUsmallintsParams) error {
-	if err := l.lock(ctx, UsmallintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetUsmallints(ctx, arg)
+	return l.queries.SetUsmallints(l.under(ctx, UsmallintsKeys.Key(arg.K)), arg)
 }
 
 // SetUtinyints is the method of Queries, and takes its locks first.
 //
 // lock: UtinyintsKeys(k)
 func (l *Locked) SetUtinyints(ctx context.Context, arg SetUtinyintsParams) error {
-	if err := l.lock(ctx, UtinyintsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetUtinyints(ctx, arg)
+	return l.queries.SetUtinyints(l.under(ctx, UtinyintsKeys.Key(arg.K)), arg)
 }
 
 // SetUuids is the method of Queries, and takes its locks first.
 //
 // lock: UuidsKeys(k)
 func (l *Locked) SetUuids(ctx context.Context, arg SetUuidsParams) error {
-	if err := l.lock(ctx, UuidsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetUuids(ctx, arg)
+	return l.queries.SetUuids(l.under(ctx, UuidsKeys.Key(arg.K)), arg)
 }
 
 // SetVarbinaries is the method of Queries, and takes its locks first.
 //
 // lock: VarbinariesKeys(k)
 func (l *Locked) SetVarbinaries(ctx context.Context, arg SetVarbinariesParams) error {
-	if err := l.lock(ctx, VarbinariesKeys.Key(string(arg.K))); err != nil {
-		return err
-	}
-	return l.queries.SetVarbinaries(ctx, arg)
+	return l.queries.SetVarbinaries(l.under(ctx, VarbinariesKeys.Key(string(arg.K))), arg)
 }
 
 // SetVarchars is the method of Queries, and takes its locks first.
 //
 // lock: VarcharsKeys(k)
 func (l *Locked) SetVarchars(ctx context.Context, arg SetVarcharsParams) error {
-	if err := l.lock(ctx, VarcharsKeys.Key(arg.K)); err != nil {
-		return err
-	}
-	return l.queries.SetVarchars(ctx, arg)
+	return l.queries.SetVarchars(l.under(ctx, VarcharsKeys.Key(arg.K)), arg)
 }

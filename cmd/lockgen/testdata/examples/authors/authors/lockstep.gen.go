@@ -14,6 +14,8 @@ import (
 type Locked struct {
 	queries *Queries
 	locks   *txlock.Scope
+	last    bool // CommitWith
+	rows    int64
 }
 
 // WithLocks returns the queries in a transaction that is open already. They return the
@@ -42,13 +44,23 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys, shared those that are marked.
-func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
-	if len(keys) == 0 {
-		return nil
+// CommitWith returns the queries for the last one of the transaction, which commits it if it
+// changes so many rows, in one round trip: see txlock.Scope.CommitWith.
+func (l *Locked) CommitWith(rows int64) *Locked {
+	last := *l
+	last.last, last.rows = true, rows
+	return &last
+}
+
+// under is the context of a query, which takes the locks of the keys with it.
+func (l *Locked) under(ctx context.Context, keys ...txlock.Key) context.Context {
+	if len(keys) > 0 {
+		ctx = l.locks.LockWith(ctx, keys...)
 	}
-	_, err := l.locks.LockAll(ctx, keys...)
-	return err
+	if l.last {
+		ctx = l.locks.CommitWith(ctx, l.rows)
+	}
+	return ctx
 }
 
 // "duplicate key false" here says that sqlc has written other queries since: run lockgen.
@@ -61,32 +73,26 @@ var (
 
 // CreateAuthor is the method of Queries, and takes no locks.
 func (l *Locked) CreateAuthor(ctx context.Context, arg CreateAuthorParams) (sql.Result, error) {
-	return l.queries.CreateAuthor(ctx, arg)
+	return l.queries.CreateAuthor(l.under(ctx), arg)
 }
 
 // DeleteAuthor is the method of Queries, and takes its locks first.
 //
 // lock: Authors(id)
 func (l *Locked) DeleteAuthor(ctx context.Context, id int64) error {
-	if err := l.lock(ctx, Authors.Key(id)); err != nil {
-		return err
-	}
-	return l.queries.DeleteAuthor(ctx, id)
+	return l.queries.DeleteAuthor(l.under(ctx, Authors.Key(id)), id)
 }
 
 // GetAuthor is the method of Queries, and takes its locks first.
 //
 // lock: Authors(id)
-func (l *Locked) GetAuthor(ctx context.Context, id int64) (result Author, err error) {
-	if err := l.lock(ctx, Authors.Key(id)); err != nil {
-		return result, err
-	}
-	return l.queries.GetAuthor(ctx, id)
+func (l *Locked) GetAuthor(ctx context.Context, id int64) (Author, error) {
+	return l.queries.GetAuthor(l.under(ctx, Authors.Key(id)), id)
 }
 
 // ListAuthors is the method of Queries, and takes no locks.
 //
 // lock: none, because it is shown to people only
 func (l *Locked) ListAuthors(ctx context.Context) ([]Author, error) {
-	return l.queries.ListAuthors(ctx)
+	return l.queries.ListAuthors(l.under(ctx))
 }

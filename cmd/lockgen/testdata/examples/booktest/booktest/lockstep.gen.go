@@ -14,6 +14,8 @@ import (
 type Locked struct {
 	queries *Queries
 	locks   *txlock.Scope
+	last    bool // CommitWith
+	rows    int64
 }
 
 // WithLocks returns the queries in a transaction that is open already. They return the
@@ -42,13 +44,23 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys, shared those that are marked.
-func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
-	if len(keys) == 0 {
-		return nil
+// CommitWith returns the queries for the last one of the transaction, which commits it if it
+// changes so many rows, in one round trip: see txlock.Scope.CommitWith.
+func (l *Locked) CommitWith(rows int64) *Locked {
+	last := *l
+	last.last, last.rows = true, rows
+	return &last
+}
+
+// under is the context of a query, which takes the locks of the keys with it.
+func (l *Locked) under(ctx context.Context, keys ...txlock.Key) context.Context {
+	if len(keys) > 0 {
+		ctx = l.locks.LockWith(ctx, keys...)
 	}
-	_, err := l.locks.LockAll(ctx, keys...)
-	return err
+	if l.last {
+		ctx = l.locks.CommitWith(ctx, l.rows)
+	}
+	return ctx
 }
 
 // "duplicate key false" here says that sqlc has written other queries since: run lockgen.
@@ -69,74 +81,62 @@ var (
 //
 // lock: none, because it is shown to people only
 func (l *Locked) BooksByTags(ctx context.Context, tags string) ([]BooksByTagsRow, error) {
-	return l.queries.BooksByTags(ctx, tags)
+	return l.queries.BooksByTags(l.under(ctx), tags)
 }
 
 // BooksByTitleYear is the method of Queries, and takes no locks.
 //
 // lock: none, because it is shown to people only
 func (l *Locked) BooksByTitleYear(ctx context.Context, arg BooksByTitleYearParams) ([]Book, error) {
-	return l.queries.BooksByTitleYear(ctx, arg)
+	return l.queries.BooksByTitleYear(l.under(ctx), arg)
 }
 
 // CreateAuthor is the method of Queries, and takes no locks.
 func (l *Locked) CreateAuthor(ctx context.Context, name string) (sql.Result, error) {
-	return l.queries.CreateAuthor(ctx, name)
+	return l.queries.CreateAuthor(l.under(ctx), name)
 }
 
 // CreateBook is the method of Queries, and takes no locks.
 func (l *Locked) CreateBook(ctx context.Context, arg CreateBookParams) (sql.Result, error) {
-	return l.queries.CreateBook(ctx, arg)
+	return l.queries.CreateBook(l.under(ctx), arg)
 }
 
 // DeleteAuthorBeforeYear is the method of Queries, and takes no locks.
 //
 // lock: none, because nobody writes old books any more
 func (l *Locked) DeleteAuthorBeforeYear(ctx context.Context, arg DeleteAuthorBeforeYearParams) error {
-	return l.queries.DeleteAuthorBeforeYear(ctx, arg)
+	return l.queries.DeleteAuthorBeforeYear(l.under(ctx), arg)
 }
 
 // DeleteBook is the method of Queries, and takes its locks first.
 //
 // lock: Books(book_id)
 func (l *Locked) DeleteBook(ctx context.Context, bookID int32) error {
-	if err := l.lock(ctx, Books.Key(bookID)); err != nil {
-		return err
-	}
-	return l.queries.DeleteBook(ctx, bookID)
+	return l.queries.DeleteBook(l.under(ctx, Books.Key(bookID)), bookID)
 }
 
 // GetAuthor is the method of Queries, and takes no locks.
 func (l *Locked) GetAuthor(ctx context.Context, authorID int32) (Author, error) {
-	return l.queries.GetAuthor(ctx, authorID)
+	return l.queries.GetAuthor(l.under(ctx), authorID)
 }
 
 // GetBook is the method of Queries, and takes its locks first.
 //
 // lock: Books(book_id)
-func (l *Locked) GetBook(ctx context.Context, bookID int32) (result Book, err error) {
-	if err := l.lock(ctx, Books.Key(bookID)); err != nil {
-		return result, err
-	}
-	return l.queries.GetBook(ctx, bookID)
+func (l *Locked) GetBook(ctx context.Context, bookID int32) (Book, error) {
+	return l.queries.GetBook(l.under(ctx, Books.Key(bookID)), bookID)
 }
 
 // UpdateBook is the method of Queries, and takes its locks first.
 //
 // lock: Books(book_id)
 func (l *Locked) UpdateBook(ctx context.Context, arg UpdateBookParams) error {
-	if err := l.lock(ctx, Books.Key(arg.BookID)); err != nil {
-		return err
-	}
-	return l.queries.UpdateBook(ctx, arg)
+	return l.queries.UpdateBook(l.under(ctx, Books.Key(arg.BookID)), arg)
 }
 
 // UpdateBookISBN is the method of Queries, and takes its locks first.
 //
 // lock: Books(book_id)
 func (l *Locked) UpdateBookISBN(ctx context.Context, arg UpdateBookISBNParams) error {
-	if err := l.lock(ctx, Books.Key(arg.BookID)); err != nil {
-		return err
-	}
-	return l.queries.UpdateBookISBN(ctx, arg)
+	return l.queries.UpdateBookISBN(l.under(ctx, Books.Key(arg.BookID)), arg)
 }

@@ -14,6 +14,8 @@ import (
 type Locked struct {
 	queries *Queries
 	locks   *txlock.Scope
+	last    bool // CommitWith
+	rows    int64
 }
 
 var _ Querier = (*Locked)(nil)
@@ -44,13 +46,23 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys, shared those that are marked.
-func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
-	if len(keys) == 0 {
-		return nil
+// CommitWith returns the queries for the last one of the transaction, which commits it if it
+// changes so many rows, in one round trip: see txlock.Scope.CommitWith.
+func (l *Locked) CommitWith(rows int64) *Locked {
+	last := *l
+	last.last, last.rows = true, rows
+	return &last
+}
+
+// under is the context of a query, which takes the locks of the keys with it.
+func (l *Locked) under(ctx context.Context, keys ...txlock.Key) context.Context {
+	if len(keys) > 0 {
+		ctx = l.locks.LockWith(ctx, keys...)
 	}
-	_, err := l.locks.LockAll(ctx, keys...)
-	return err
+	if l.last {
+		ctx = l.locks.CommitWith(ctx, l.rows)
+	}
+	return ctx
 }
 
 // rlock shares the locks of all keys.
@@ -80,40 +92,28 @@ var (
 //
 // lock: Cities(slug)
 func (l *Locked) CreateCity(ctx context.Context, arg CreateCityParams) error {
-	if err := l.lock(ctx, Cities.Key(arg.Slug)); err != nil {
-		return err
-	}
-	return l.queries.CreateCity(ctx, arg)
+	return l.queries.CreateCity(l.under(ctx, Cities.Key(arg.Slug)), arg)
 }
 
 // CreateVenue is the method of Queries, and takes its locks first.
 //
 // lock: Venues(slug)
-func (l *Locked) CreateVenue(ctx context.Context, arg CreateVenueParams) (result sql.Result, err error) {
-	if err := l.lock(ctx, Venues.Key(arg.Slug)); err != nil {
-		return result, err
-	}
-	return l.queries.CreateVenue(ctx, arg)
+func (l *Locked) CreateVenue(ctx context.Context, arg CreateVenueParams) (sql.Result, error) {
+	return l.queries.CreateVenue(l.under(ctx, Venues.Key(arg.Slug)), arg)
 }
 
 // DeleteVenue is the method of Queries, and takes its locks first.
 //
 // lock: Venues(slug)
 func (l *Locked) DeleteVenue(ctx context.Context, arg DeleteVenueParams) error {
-	if err := l.lock(ctx, Venues.Key(arg.Slug)); err != nil {
-		return err
-	}
-	return l.queries.DeleteVenue(ctx, arg)
+	return l.queries.DeleteVenue(l.under(ctx, Venues.Key(arg.Slug)), arg)
 }
 
 // GetCity is the method of Queries, and takes its locks first.
 //
 // lock: Cities(slug)
-func (l *Locked) GetCity(ctx context.Context, slug string) (result City, err error) {
-	if err := l.lock(ctx, Cities.Key(slug)); err != nil {
-		return result, err
-	}
-	return l.queries.GetCity(ctx, slug)
+func (l *Locked) GetCity(ctx context.Context, slug string) (City, error) {
+	return l.queries.GetCity(l.under(ctx, Cities.Key(slug)), slug)
 }
 
 // GetVenue is the method of Queries, and takes its locks first.
@@ -123,46 +123,40 @@ func (l *Locked) GetVenue(ctx context.Context, arg GetVenueParams) (result Venue
 	if err := l.rlock(ctx, Venues.Key(arg.Slug), Cities.Key(arg.City)); err != nil {
 		return result, err
 	}
-	return l.queries.GetVenue(ctx, arg)
+	return l.queries.GetVenue(l.under(ctx), arg)
 }
 
 // ListCities is the method of Queries, and takes no locks.
 //
 // lock: none, because it is shown to people only
 func (l *Locked) ListCities(ctx context.Context) ([]City, error) {
-	return l.queries.ListCities(ctx)
+	return l.queries.ListCities(l.under(ctx))
 }
 
 // ListVenues is the method of Queries, and takes no locks.
 //
 // lock: none, because it is shown to people only
 func (l *Locked) ListVenues(ctx context.Context, city string) ([]Venue, error) {
-	return l.queries.ListVenues(ctx, city)
+	return l.queries.ListVenues(l.under(ctx), city)
 }
 
 // UpdateCityName is the method of Queries, and takes its locks first.
 //
 // lock: Cities(slug)
 func (l *Locked) UpdateCityName(ctx context.Context, arg UpdateCityNameParams) error {
-	if err := l.lock(ctx, Cities.Key(arg.Slug)); err != nil {
-		return err
-	}
-	return l.queries.UpdateCityName(ctx, arg)
+	return l.queries.UpdateCityName(l.under(ctx, Cities.Key(arg.Slug)), arg)
 }
 
 // UpdateVenueName is the method of Queries, and takes its locks first.
 //
 // lock: Venues(slug)
 func (l *Locked) UpdateVenueName(ctx context.Context, arg UpdateVenueNameParams) error {
-	if err := l.lock(ctx, Venues.Key(arg.Slug)); err != nil {
-		return err
-	}
-	return l.queries.UpdateVenueName(ctx, arg)
+	return l.queries.UpdateVenueName(l.under(ctx, Venues.Key(arg.Slug)), arg)
 }
 
 // VenueCountByCity is the method of Queries, and takes no locks.
 //
 // lock: none, because it is shown to people only
 func (l *Locked) VenueCountByCity(ctx context.Context) ([]VenueCountByCityRow, error) {
-	return l.queries.VenueCountByCity(ctx)
+	return l.queries.VenueCountByCity(l.under(ctx))
 }

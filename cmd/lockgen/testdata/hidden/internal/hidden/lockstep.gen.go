@@ -15,6 +15,8 @@ import (
 type Locked struct {
 	queries *Queries
 	locks   *txlock.Scope
+	last    bool // CommitWith
+	rows    int64
 	tx      *sql.Tx
 }
 
@@ -44,13 +46,23 @@ func (q *Queries) Run(ctx context.Context, db *sql.DB, keys []txlock.Key, fn fun
 // Locks returns the locks of the transaction.
 func (l *Locked) Locks() *txlock.Scope { return l.locks }
 
-// lock takes the locks of all keys, shared those that are marked.
-func (l *Locked) lock(ctx context.Context, keys ...txlock.Key) error {
-	if len(keys) == 0 {
-		return nil
+// CommitWith returns the queries for the last one of the transaction, which commits it if it
+// changes so many rows, in one round trip: see txlock.Scope.CommitWith.
+func (l *Locked) CommitWith(rows int64) *Locked {
+	last := *l
+	last.last, last.rows = true, rows
+	return &last
+}
+
+// under is the context of a query, which takes the locks of the keys with it.
+func (l *Locked) under(ctx context.Context, keys ...txlock.Key) context.Context {
+	if len(keys) > 0 {
+		ctx = l.locks.LockWith(ctx, keys...)
 	}
-	_, err := l.locks.LockAll(ctx, keys...)
-	return err
+	if l.last {
+		ctx = l.locks.CommitWith(ctx, l.rows)
+	}
+	return ctx
 }
 
 // rlock shares the locks of all keys.
@@ -92,10 +104,7 @@ var (
 //
 //	INSERT INTO accounts (id, owner, balance) VALUES (?, ?, ?)
 func (l *Locked) AddAccount(ctx context.Context, arg AddAccountParams) error {
-	if err := l.lock(ctx, Accounts.Key(arg.ID)); err != nil {
-		return err
-	}
-	return l.queries.AddAccount(ctx, l.tx, arg)
+	return l.queries.AddAccount(l.under(ctx, Accounts.Key(arg.ID)), l.tx, arg)
 }
 
 // AddAudit is the method of Queries, and takes no locks.
@@ -104,7 +113,7 @@ func (l *Locked) AddAccount(ctx context.Context, arg AddAccountParams) error {
 //
 //	INSERT INTO audit (what) VALUES (?)
 func (l *Locked) AddAudit(ctx context.Context, what string) error {
-	return l.queries.AddAudit(ctx, l.tx, what)
+	return l.queries.AddAudit(l.under(ctx), l.tx, what)
 }
 
 // AddOrder is the method of Queries, and takes no locks.
@@ -113,7 +122,7 @@ func (l *Locked) AddAudit(ctx context.Context, what string) error {
 //
 //	INSERT INTO orders (account_id, status, amount) VALUES (?, 'open', ?)
 func (l *Locked) AddOrder(ctx context.Context, arg AddOrderParams) (int64, error) {
-	return l.queries.AddOrder(ctx, l.tx, arg)
+	return l.queries.AddOrder(l.under(ctx), l.tx, arg)
 }
 
 // Audited is the method of Queries, and takes no locks.
@@ -122,7 +131,7 @@ func (l *Locked) AddOrder(ctx context.Context, arg AddOrderParams) (int64, error
 //
 //	SELECT what FROM audit ORDER BY id
 func (l *Locked) Audited(ctx context.Context) ([]string, error) {
-	return l.queries.Audited(ctx, l.tx)
+	return l.queries.Audited(l.under(ctx), l.tx)
 }
 
 // CartsOf is the method of Queries, and takes no locks.
@@ -132,7 +141,7 @@ func (l *Locked) Audited(ctx context.Context) ([]string, error) {
 //	WITH mine AS (SELECT c.id FROM carts AS c WHERE c.account_id = ?)
 //	SELECT carts.id, carts.account_id FROM carts JOIN mine ON mine.id = carts.id
 func (l *Locked) CartsOf(ctx context.Context, accountID int64) ([]Cart, error) {
-	return l.queries.CartsOf(ctx, l.tx, accountID)
+	return l.queries.CartsOf(l.under(ctx), l.tx, accountID)
 }
 
 // CopyOrders is the method of Queries, and takes no locks.
@@ -141,7 +150,7 @@ func (l *Locked) CartsOf(ctx context.Context, accountID int64) ([]Cart, error) {
 //
 //	INSERT INTO orders (account_id, status, amount) SELECT account_id, 'open', amount FROM orders AS src WHERE src.account_id = ?
 func (l *Locked) CopyOrders(ctx context.Context, accountID int64) (sql.Result, error) {
-	return l.queries.CopyOrders(ctx, l.tx, accountID)
+	return l.queries.CopyOrders(l.under(ctx), l.tx, accountID)
 }
 
 // DropCarts is the method of Queries, and takes its locks first.
@@ -165,10 +174,7 @@ func (l *Locked) DropCarts(ctx context.Context, arg DropCartsParams) error {
 		}
 		keys = append(keys, Carts.Key(parsed))
 	}
-	if err := l.lock(ctx, keys...); err != nil {
-		return err
-	}
-	return l.queries.DropCarts(ctx, l.tx, arg)
+	return l.queries.DropCarts(l.under(ctx, keys...), l.tx, arg)
 }
 
 // DropProducts is the method of Queries, and takes its locks first.
@@ -176,11 +182,8 @@ func (l *Locked) DropCarts(ctx context.Context, arg DropCartsParams) error {
 // lock: Products(skus)
 //
 //	DELETE FROM products WHERE sku IN (/*SLICE:skus*/?) AND stock = ?
-func (l *Locked) DropProducts(ctx context.Context, arg DropProductsParams) (result int64, err error) {
-	if err := l.lock(ctx, Products.Keys(arg.Skus...)...); err != nil {
-		return result, err
-	}
-	return l.queries.DropProducts(ctx, l.tx, arg)
+func (l *Locked) DropProducts(ctx context.Context, arg DropProductsParams) (int64, error) {
+	return l.queries.DropProducts(l.under(ctx, Products.Keys(arg.Skus...)...), l.tx, arg)
 }
 
 // GetAccount is the method of Queries, and takes its locks first.
@@ -189,11 +192,8 @@ func (l *Locked) DropProducts(ctx context.Context, arg DropProductsParams) (resu
 // GetAccount reads an account under its lock.
 //
 //	SELECT id, owner, balance FROM accounts WHERE id = ?
-func (l *Locked) GetAccount(ctx context.Context, id int64) (result Account, err error) {
-	if err := l.lock(ctx, Accounts.Key(id)); err != nil {
-		return result, err
-	}
-	return l.queries.GetAccount(ctx, l.tx, id)
+func (l *Locked) GetAccount(ctx context.Context, id int64) (Account, error) {
+	return l.queries.GetAccount(l.under(ctx, Accounts.Key(id)), l.tx, id)
 }
 
 // Glance is the method of Queries, and takes no locks.
@@ -202,7 +202,7 @@ func (l *Locked) GetAccount(ctx context.Context, id int64) (result Account, err 
 //
 //	SELECT balance FROM accounts WHERE id = ?
 func (l *Locked) Glance(ctx context.Context, id int64) (int64, error) {
-	return l.queries.Glance(ctx, l.tx, id)
+	return l.queries.Glance(l.under(ctx), l.tx, id)
 }
 
 // Line is the method of Queries, and takes its locks first.
@@ -212,11 +212,8 @@ func (l *Locked) Glance(ctx context.Context, id int64) (int64, error) {
 //
 //	SELECT order_lines.sku, products.stock FROM order_lines JOIN products ON products.sku = order_lines.sku
 //	WHERE order_id = ? AND line = ? AND products.sku = ?
-func (l *Locked) Line(ctx context.Context, arg LineParams) (result LineRow, err error) {
-	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line}), txlock.Shared(Products.Key(arg.Sku))); err != nil {
-		return result, err
-	}
-	return l.queries.Line(ctx, l.tx, arg)
+func (l *Locked) Line(ctx context.Context, arg LineParams) (LineRow, error) {
+	return l.queries.Line(l.under(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line}), txlock.Shared(Products.Key(arg.Sku))), l.tx, arg)
 }
 
 // ListAccounts is the method of Queries, and takes its locks first.
@@ -228,7 +225,7 @@ func (l *Locked) ListAccounts(ctx context.Context, ids []int64) (result []ListAc
 	if err := l.rlock(ctx, Accounts.Keys(ids...)...); err != nil {
 		return result, err
 	}
-	return l.queries.ListAccounts(ctx, l.tx, ids)
+	return l.queries.ListAccounts(l.under(ctx), l.tx, ids)
 }
 
 // OrderOf is the method of Queries, and takes its locks first.
@@ -241,7 +238,7 @@ func (l *Locked) OrderOf(ctx context.Context, arg OrderOfParams) (result OrderOf
 	if err := l.rlock(ctx, Orders.Key(arg.ID), Accounts.Key(arg.AccountID)); err != nil {
 		return result, err
 	}
-	return l.queries.OrderOf(ctx, l.tx, arg)
+	return l.queries.OrderOf(l.under(ctx), l.tx, arg)
 }
 
 // PayOrder is the method of Queries, and takes its locks first.
@@ -251,10 +248,7 @@ func (l *Locked) OrderOf(ctx context.Context, arg OrderOfParams) (result OrderOf
 //	UPDATE orders o JOIN accounts a ON a.id = o.account_id SET o.status = 'paid', a.balance = a.balance - o.amount
 //	WHERE o.id = ? AND o.account_id = ?
 func (l *Locked) PayOrder(ctx context.Context, arg PayOrderParams) error {
-	if err := l.lock(ctx, Orders.Key(arg.OrderID), Accounts.Key(arg.AccountID)); err != nil {
-		return err
-	}
-	return l.queries.PayOrder(ctx, l.tx, arg)
+	return l.queries.PayOrder(l.under(ctx, Orders.Key(arg.OrderID), Accounts.Key(arg.AccountID)), l.tx, arg)
 }
 
 // Reparent is the method of Queries, and takes its locks first.
@@ -262,11 +256,8 @@ func (l *Locked) PayOrder(ctx context.Context, arg PayOrderParams) error {
 // lock: Orders(id)
 //
 //	UPDATE orders SET parent_id = ? WHERE id = ?
-func (l *Locked) Reparent(ctx context.Context, arg ReparentParams) (result int64, err error) {
-	if err := l.lock(ctx, Orders.Key(arg.ID)); err != nil {
-		return result, err
-	}
-	return l.queries.Reparent(ctx, l.tx, arg)
+func (l *Locked) Reparent(ctx context.Context, arg ReparentParams) (int64, error) {
+	return l.queries.Reparent(l.under(ctx, Orders.Key(arg.ID)), l.tx, arg)
 }
 
 // ReplaceLine is the method of Queries, and takes its locks first.
@@ -275,10 +266,7 @@ func (l *Locked) Reparent(ctx context.Context, arg ReparentParams) (result int64
 //
 //	REPLACE INTO order_lines (order_id, line, sku) VALUES (?, ?, ?)
 func (l *Locked) ReplaceLine(ctx context.Context, arg ReplaceLineParams) error {
-	if err := l.lock(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line})); err != nil {
-		return err
-	}
-	return l.queries.ReplaceLine(ctx, l.tx, arg)
+	return l.queries.ReplaceLine(l.under(ctx, Lines.Key(LineID{OrderID: arg.OrderID, Line: arg.Line})), l.tx, arg)
 }
 
 // SetBalance is the method of Queries, and takes its locks first.
@@ -287,10 +275,7 @@ func (l *Locked) ReplaceLine(ctx context.Context, arg ReplaceLineParams) error {
 //
 //	UPDATE accounts SET balance = ? WHERE id = ?
 func (l *Locked) SetBalance(ctx context.Context, arg SetBalanceParams) error {
-	if err := l.lock(ctx, Accounts.Key(arg.ID)); err != nil {
-		return err
-	}
-	return l.queries.SetBalance(ctx, l.tx, arg)
+	return l.queries.SetBalance(l.under(ctx, Accounts.Key(arg.ID)), l.tx, arg)
 }
 
 // TouchCart is the method of Queries, and takes its locks first.
@@ -307,10 +292,7 @@ func (l *Locked) TouchCart(ctx context.Context, arg TouchCartParams) error {
 		}
 		keys = append(keys, Carts.Key(parsed))
 	}
-	if err := l.lock(ctx, keys...); err != nil {
-		return err
-	}
-	return l.queries.TouchCart(ctx, l.tx, arg)
+	return l.queries.TouchCart(l.under(ctx, keys...), l.tx, arg)
 }
 
 // Transfer is the method of Queries, and takes its locks first.
@@ -320,11 +302,8 @@ func (l *Locked) TouchCart(ctx context.Context, arg TouchCartParams) error {
 //	UPDATE accounts AS f, accounts AS t
 //	SET f.balance = f.balance - ?, t.balance = t.balance + ?
 //	WHERE f.id = ? AND t.id = ?
-func (l *Locked) Transfer(ctx context.Context, arg TransferParams) (result int64, err error) {
-	if err := l.lock(ctx, Accounts.Key(arg.FromID), Accounts.Key(arg.ToID)); err != nil {
-		return result, err
-	}
-	return l.queries.Transfer(ctx, l.tx, arg)
+func (l *Locked) Transfer(ctx context.Context, arg TransferParams) (int64, error) {
+	return l.queries.Transfer(l.under(ctx, Accounts.Key(arg.FromID), Accounts.Key(arg.ToID)), l.tx, arg)
 }
 
 // UpsertProduct is the method of Queries, and takes its locks first.
@@ -333,8 +312,5 @@ func (l *Locked) Transfer(ctx context.Context, arg TransferParams) (result int64
 //
 //	INSERT INTO products (sku, stock) VALUES (?, ?) ON DUPLICATE KEY UPDATE stock = stock + VALUES(stock)
 func (l *Locked) UpsertProduct(ctx context.Context, arg UpsertProductParams) error {
-	if err := l.lock(ctx, Products.Key(arg.Sku)); err != nil {
-		return err
-	}
-	return l.queries.UpsertProduct(ctx, l.tx, arg)
+	return l.queries.UpsertProduct(l.under(ctx, Products.Key(arg.Sku)), l.tx, arg)
 }
