@@ -158,6 +158,7 @@ func (p *Plugin) Name() string { return "lockstep" }
 // Initialize registers the callbacks; db.Use calls it.
 func (p *Plugin) Initialize(db *gorm.DB) error {
 	const name, late, check, guard = "lockstep:lock", "lockstep:lock_late", "lockstep:check_guard", "lockstep:guard"
+	const commits = "lockstep:commit_with"
 	const commit = "gorm:commit_or_rollback_transaction"
 	if err := p.check(db); err != nil {
 		return err // before anything is registered
@@ -174,6 +175,12 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		callbacks.Query().Before("gorm:query").Register(name, p.beforeRead),
 		callbacks.Row().Before("gorm:row").Register(name, p.beforeRow),
 		callbacks.Raw().Before("gorm:raw").Register(name, p.beforeRead),
+		callbacks.Create().After(late).Before("gorm:create").Register(commits, last(followsCreate)),
+		callbacks.Update().After("gorm:save_before_associations").Before("gorm:update").Register(commits, last(followsUpdate)),
+		callbacks.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(commits, last(followsDelete)),
+		callbacks.Raw().After(name).Before("gorm:raw").Register(commits, last(func(*gorm.Statement) string { return "" })),
+		callbacks.Query().Before("*").Register(commits, notLast),
+		callbacks.Row().Before("*").Register(commits, notLast),
 		callbacks.Create().After(name).Before("gorm:before_create").Register(check, checkGuard),
 		callbacks.Update().After(name).Before("gorm:before_update").Register(check, checkGuard),
 		callbacks.Delete().After(name).Before("gorm:before_delete").Register(check, checkGuard),
@@ -236,10 +243,28 @@ func (p *Plugin) beforeInsert(db *gorm.DB) {
 // beforeChange locks before an update or a delete.
 func (p *Plugin) beforeChange(db *gorm.DB) { p.before(db, p.keysOfWrite, true) }
 
-// beforeRead locks before a query or Exec.
+// beforeRead locks before a query or Exec, which takes the locks with it if it can.
 func (p *Plugin) beforeRead(db *gorm.DB) {
-	p.before(db, p.keysOfText, false)
+	p.beforeBy(db, p.keysOfText, false, lockWith)
 	guardStatement(db)
+}
+
+// lockWith lets the statement take the locks with it.
+func lockWith(db *gorm.DB, keys []txlock.Key) error {
+	scope, err := scopeFor(db, keys...)
+	if scope == nil {
+		return err
+	}
+	if _, guards := leaseOf(db); guards || knownOf(db) != nil { // a lease is guarded before the statement, and Optimistic compares versions before a lock
+		_, err = lockAll(scope, db, keys)
+		return err
+	}
+	ctx := scope.LockWith(db.Statement.Context, keys...)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	db.Statement.Context = ctx
+	return nil
 }
 
 // beforeRow does what beforeRead does, for Row: since Row returns no error, its Scan must
@@ -275,12 +300,19 @@ func (c *failedContext) Err() error            { return c.err }
 
 // before takes the locks of one statement, or makes it fail.
 func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool) {
+	p.beforeBy(db, keysOf, needsID, func(db *gorm.DB, keys []txlock.Key) error {
+		_, err := LockAll(db, keys...)
+		return err
+	})
+}
+
+func (p *Plugin) beforeBy(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool, lock func(db *gorm.DB, keys []txlock.Key) error) {
 	if db.Error != nil || db.DryRun {
 		return
 	}
 	keys, err := keysOn(db, func() ([]txlock.Key, error) { return keysOf(db, needsID) })
 	if err == nil && len(keys) > 0 {
-		_, err = LockAll(db, keys...)
+		err = lock(db, keys)
 	}
 	if err != nil {
 		// In GORM's callbacks errors are reported by AddError.

@@ -178,7 +178,7 @@ func TestFairManyGiveUp(t *testing.T) {
 			queue.next(t)
 		}
 		behind := fairAcquire(t, fairManager(t, db), key)
-		last := queue.next(t)
+		queue.next(t)
 		delays, start := testdb.Delays(t), time.Now()
 		cancel()
 		for _, w := range quit {
@@ -186,10 +186,8 @@ func TestFairManyGiveUp(t *testing.T) {
 			wants(t, "a quitter", w.err, context.Canceled)
 		}
 		returned := time.Since(start)
-		waitUntil(t, "only the last waits", func() bool {
-			ids := queue.waiting(t)
-			return len(ids) == 1 && ids[0] == last
-		})
+		// By another session, if the server's lock wait timeout has ended its first one meanwhile.
+		waitUntil(t, "only the last waits", func() bool { return len(queue.waiting(t)) == 1 })
 		t.Logf("%d gave up: all returned after %v, their sessions gone after %v", quitters, returned, time.Since(start))
 		release(t, held)
 		held = first.lease(t)

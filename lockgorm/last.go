@@ -1,0 +1,104 @@
+package lockgorm
+
+import (
+	"fmt"
+	"slices"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// CommitWith lets a write be the last statement of its transaction, which it commits if it has
+// changed so many rows, in one round trip, as Scope.CommitWith does:
+//
+//	tx.Model(&product).Clauses(lockgorm.CommitWith(1)).Update("stock", product.Stock-1)
+//
+// The write fails with txlock.ErrRows if it has changed another number, and the transaction goes
+// on. It fails with txlock.ErrInvalidOption, and nothing is sent, if GORM would send more
+// behind it: for models with hooks that run after the write, unless the session has SkipHooks;
+// for those with associations, unless these are left out by Omit(clause.Associations); for
+// those with a Version; and under Guarded. A create whose id GORM asks for by RETURNING, as it
+// does on MariaDB, can't commit. It needs the plugin: db.Use(lockgorm.New()).
+func CommitWith(rows int64) clause.Expression { return commitWith{rows: rows} }
+
+type commitWith struct {
+	setting
+	rows int64
+}
+
+const commitSetting = "lockstep:commit_with"
+
+// ModifyStatement keeps the number with the statement.
+func (c commitWith) ModifyStatement(stmt *gorm.Statement) {
+	needPlugin(stmt, "CommitWith")
+	stmt.Settings.Store(commitSetting, c)
+}
+
+// last returns a callback that marks the statement as the last, unless more follows it. Follows
+// tells what of the model does.
+func last(follows func(stmt *gorm.Statement) string) func(db *gorm.DB) {
+	return func(db *gorm.DB) {
+		c, ok := db.Statement.Settings.Load(commitSetting)
+		if !ok || db.Error != nil || db.DryRun {
+			return
+		}
+		if why := followed(db.Statement, follows); why != "" {
+			_ = db.AddError(fmt.Errorf("%w: CommitWith of a write behind which GORM sends more: %s", txlock.ErrInvalidOption, why))
+			return
+		}
+		scope, err := scopeOf(db)
+		if err != nil {
+			_ = db.AddError(err)
+			return
+		}
+		db.Statement.Context = scope.CommitWith(db.Statement.Context, c.(commitWith).rows)
+	}
+}
+
+// followed says what follows the statement, or "".
+func followed(stmt *gorm.Statement, follows func(stmt *gorm.Statement) string) string {
+	if _, guarded := leaseOf(stmt.DB); guarded {
+		return "Guarded looks at the lease"
+	}
+	if stmt.Schema == nil {
+		return ""
+	}
+	if version, err := versionOf(stmt.Schema); version != nil || err != nil {
+		return "the model's Version is compared"
+	}
+	return follows(stmt)
+}
+
+// What follows a create, an update and a delete.
+func followsCreate(stmt *gorm.Statement) string {
+	return followsSave(stmt, stmt.Schema.AfterCreate || stmt.Schema.AfterSave)
+}
+
+func followsUpdate(stmt *gorm.Statement) string {
+	return followsSave(stmt, stmt.Schema.AfterUpdate || stmt.Schema.AfterSave)
+}
+
+func followsSave(stmt *gorm.Statement, hooks bool) string {
+	if len(stmt.Schema.Relationships.Relations) > 0 && !slices.Contains(stmt.Omits, clause.Associations) {
+		return "the model has associations: use Omit(clause.Associations), or leave CommitWith out"
+	}
+	return followsHooks(stmt, hooks)
+}
+
+func followsDelete(stmt *gorm.Statement) string { return followsHooks(stmt, stmt.Schema.AfterDelete) }
+
+func followsHooks(stmt *gorm.Statement, hooks bool) string {
+	if hooks && !stmt.SkipHooks {
+		return "the model has hooks that run after it: use Session with SkipHooks, or leave CommitWith out"
+	}
+	return ""
+}
+
+// notLast refuses CommitWith for a statement that isn't a write.
+func notLast(db *gorm.DB) {
+	if _, ok := db.Statement.Settings.Load(commitSetting); ok {
+		_ = db.AddError(fmt.Errorf("%w: CommitWith is for creates, updates, deletes and Exec", txlock.ErrInvalidOption))
+	}
+}
