@@ -135,6 +135,20 @@ func ExampleScope_Verify() {
 	_ = commit
 }
 
+// LockWith lets the SELECT take the lock with it, so that a sale has two round trips.
+func ExampleScope_LockWith() {
+	sell := func(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, product int64) error {
+		var left int
+		read := locks.LockWith(ctx, orderKeys.Key(product))
+		if err := tx.QueryRowContext(read, "SELECT n FROM stock WHERE id = ?", product).Scan(&left); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(locks.CommitWith(ctx, 1), "UPDATE stock SET n = ? WHERE id = ?", left-1, product)
+		return err
+	}
+	_ = sell
+}
+
 // CommitWith sends the last statement together with COMMIT. If it changes no row, because
 // nothing is left, nothing is committed.
 func ExampleScope_CommitWith() {

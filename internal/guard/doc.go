@@ -17,6 +17,7 @@
 //   - conn.go: the connection. It forwards everything to the driver.
 //   - opening.go: how a transaction begins, together with its first lock where that can be;
 //     kept.go: what of that stays prepared; reply.go: what is read of it. closing.go: how a lock statement commits.
+//   - first.go: how a statement of the program takes a lock with it. last.go: how one commits.
 //   - tracking.go: what the connection checks before each statement and notes after it.
 //   - facts.go: when it asks its session again, which a statement may have changed.
 //   - book.go: [Tx], the book of one transaction, and what a lock asks of it.

@@ -27,7 +27,7 @@ var rendered = map[string]func(t rawsql.Table) string{
 
 // partsOf says which declarations of package rawsql are parts of rendered texts, or change
 // nothing of which rows a statement touches.
-var partsOf = []string{"lookUp", "Named", "Centers", "mergeable", "Compound", "Compounds", "Call", "CommitCall", "CommitIfRaised", "HintAtMost", "ReadersDone", "readers", "statements"}
+var partsOf = []string{"lookUp", "Named", "Centers", "mergeable", "Compound", "Compounds", "Call", "CommitCall", "CommitIfRaised", "LockAndRead", "CallLockAndRead", "HintAtMost", "ReadersDone", "readers", "statements"}
 
 // elsewhere are the declarations of package rawsql whose texts never run in a caller's
 // transaction, or touch no table of lockstep's.
@@ -67,9 +67,9 @@ func TestPoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lockstep, _, found := strings.Cut(string(script), "-- +goose StatementBegin\nDROP PROCEDURE IF EXISTS lockstep_write_1")
+	lockstep, _, found := strings.Cut(string(script), "-- +goose StatementBegin\nDROP PROCEDURE IF EXISTS lockstep_program_1")
 	if !found {
-		t.Error("there is no lockstep_write_1, whose statement is the program's")
+		t.Error("there is no lockstep_program_1, behind which the statements are the program's")
 	}
 	if err := keys.Script(lockstep); err != nil {
 		t.Errorf("the procedures run in callers' transactions, and have what is no point: %v", err)
