@@ -236,7 +236,7 @@ func TestLockWithErrors(t *testing.T) {
 			within(func(tx *sql.Tx, s *txlock.Scope) {
 				ctx := s.LockWith(t.Context(), key)
 				for range 2 {
-					_, err := tx.QueryContext(ctx, "SELECT 1") //nolint:rowserrcheck,sqlclosecheck // there are none
+					_, err := tx.QueryContext(ctx, "SELECT 1")
 					isError(t, "a lock that is held", err, txlock.ErrWaitTimeout)
 					_, err = tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES (1)")
 					isError(t, "a lock that is held", err, txlock.ErrWaitTimeout)
@@ -254,10 +254,10 @@ func TestLockWithErrors(t *testing.T) {
 			ctx := s.LockWith(t.Context(), key)
 			rows, err := tx.QueryContext(t.Context(), "SELECT 1")
 			check(t, err)
-			_, err = tx.QueryContext(ctx, "SELECT 1") //nolint:rowserrcheck,sqlclosecheck // there are none
+			_, err = tx.QueryContext(ctx, "SELECT 1")
 			isError(t, "rows are open", err, txlock.ErrOpenRows)
 			_ = told(t, rows, nil)
-			if _, err = tx.QueryContext(ctx, "SELECT 1"); err == nil { //nolint:rowserrcheck,sqlclosecheck // there are none
+			if _, err = tx.QueryContext(ctx, "SELECT 1"); err == nil {
 				t.Error("it is locked behind a read that may be older")
 			}
 			rows, err = tx.QueryContext(s.LockWith(t.Context(), other), "SELECT 1") // which locks at once
@@ -268,7 +268,7 @@ func TestLockWithErrors(t *testing.T) {
 		})
 		for _, s := range []txlock.Key{{}, txlock.Named(strings.Repeat("x", 300))} {
 			within(func(tx *sql.Tx, scope *txlock.Scope) {
-				_, err := tx.QueryContext(scope.LockWith(t.Context(), s), "SELECT 1") //nolint:rowserrcheck,sqlclosecheck // there are none
+				_, err := tx.QueryContext(scope.LockWith(t.Context(), s), "SELECT 1")
 				isError(t, "no key", err, txlock.ErrInvalidKey)
 			})
 		}

@@ -41,7 +41,7 @@ func TestCommitWith(t *testing.T) {
 		"prepared":     {func(c *mysql.Config) { c.InterpolateParams = false }, 3},
 		"ANSI quotes":  {func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} }, 1},
 		"no backslash": {func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"} }, 1},
-		"latin1":       {func(c *mysql.Config) { c.Collation = "latin1_swedish_ci" }, 1},
+		"latin1":       {func(c *mysql.Config) { _ = c.Apply(mysql.Charset("latin1", "")) }, 1},
 	}
 	when := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
 	statements := []struct {
@@ -71,9 +71,6 @@ func TestCommitWith(t *testing.T) {
 				cfg := db.Config(count)
 				cfg.InterpolateParams = true
 				p.mutate(cfg)
-				if name == "latin1" {
-					cfg.Apply(mysql.Charset("latin1", ""))
-				}
 				pool := newPool(t, cfg, true)
 				pool.SetMaxOpenConns(1)
 				create := func() string {
@@ -109,7 +106,8 @@ func TestCommitWith(t *testing.T) {
 					for _, of := range []func(sql.Result) (int64, error){sql.Result.RowsAffected, sql.Result.LastInsertId} {
 						a, errA := of(want)
 						b, errB := of(got)
-						if a != b && !(b == 0 && (strings.HasPrefix(c.text, "REPLACE") || strings.Contains(c.text, "(id"))) || errA != nil || errB != nil {
+						given := strings.HasPrefix(c.text, "REPLACE") || strings.Contains(c.text, "(id") // an id that the server hasn't made
+						if a != b && (b != 0 || !given) || errA != nil || errB != nil {
 							t.Errorf("%s: %d alone, %d as the last, %v, %v", c.text, a, b, errA, errB)
 						}
 					}

@@ -81,7 +81,7 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 	if err != nil {
 		return nil, err
 	}
-	text, ok := c.lockText(ctx, first, begins, read, len(args))
+	text, ok := c.lockText(first, begins, read, len(args))
 	if !ok {
 		return nil, driver.ErrSkip
 	}
@@ -135,7 +135,7 @@ func (c *conn) beginsWith(ctx context.Context) (bool, error) {
 }
 
 // lockText returns the text of the lock, BEGIN before it and the read behind it.
-func (c *conn) lockText(ctx context.Context, first *First, begins bool, read string, args int) (string, bool) {
+func (c *conn) lockText(first *First, begins bool, read string, args int) (string, bool) {
 	begin := c.beginning(first.Make)
 	if begin.Open = !begins; begin.Open {
 		begin.Make = ""
@@ -182,9 +182,8 @@ func (c *conn) readWith(ctx context.Context, first *First, s statement, query st
 // secondResult goes on to the rows of the program. The reply to the call follows them, which
 // is read at their end, so that the program's result is the last.
 func (c *conn) secondResult(ctx context.Context, s statement, base driver.Rows) (driver.Rows, error) {
-	more, ok := base.(driver.RowsNextResultSet)
-	err := error(io.EOF)
-	if ok {
+	err := io.EOF
+	if more, ok := base.(driver.RowsNextResultSet); ok {
 		err = more.NextResultSet()
 	}
 	if err == nil {

@@ -223,7 +223,7 @@ func rowLocks(status, user string) (waiting, idle []int64) {
 		if match == nil || !ours || !holdsRows.MatchString(transaction) {
 			continue
 		}
-		id, _ := strconv.ParseInt(match[1], 10, 64) // digits
+		id, _ := strconv.ParseInt(match[1], 10, 64)  // digits
 		executes, _, _ = strings.Cut(executes, "\n") // locks follow, while another test has the server show them
 		switch {
 		case strings.Contains(transaction, "\nLOCK WAIT "):
