@@ -21,9 +21,11 @@ func TestEveryVerbOfScope(t *testing.T) {
 		"WaitAtMost": lockgorm.WaitAtMost,
 	}
 	reasons := map[string]string{
-		"Once":    "lockgorm.Once does it under a savepoint, with the function that is called if it is the first",
-		"Held":    "on a plain pool each call has a scope of its own, which knows of no other: lockgorm.AssertLocked and AssertRLocked say so, and a Lock of a held key returns its grant",
-		"Guarded": "txlock.CheckGuarded asks the pool once, and txlock.OnlyGuarded is an option of lockgorm.Join",
+		"Once":       "lockgorm.Once does it under a savepoint, with the function that is called if it is the first",
+		"Held":       "on a plain pool each call has a scope of its own, which knows of no other: lockgorm.AssertLocked and AssertRLocked say so, and a Lock of a held key returns its grant",
+		"LockWith":   "On does it, for a read",
+		"CommitWith": "lockgorm.CommitWith is a clause, which knows what GORM sends behind the write",
+		"Guarded":    "txlock.CheckGuarded asks the pool once, and txlock.OnlyGuarded is an option of lockgorm.Join",
 	}
 	scope, handle := reflect.TypeFor[*txlock.Scope](), reflect.TypeFor[*gorm.DB]()
 	for i := range scope.NumMethod() {

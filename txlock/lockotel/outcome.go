@@ -20,6 +20,7 @@ var outcomes = []struct {
 	{txlock.ErrDeadlock, "deadlock"},
 	{txlock.ErrStaleSnapshot, "stale_snapshot"},
 	{txlock.ErrConflict, "conflict"},
+	{txlock.ErrRows, "rows"},
 	{txlock.ErrWaitTimeout, "wait_timeout"},
 	{txlock.ErrBusy, "busy"},
 	{txlock.ErrNotHeld, "not_held"},
