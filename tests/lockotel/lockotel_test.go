@@ -267,7 +267,7 @@ func TestOutcomes(t *testing.T) {
 	seen := make(map[string]error)
 	for _, sentinel := range []error{
 		txlock.ErrBusy, txlock.ErrWaitTimeout, txlock.ErrDeadlock, txlock.ErrStaleSnapshot, txlock.ErrTxDoomed, txlock.ErrUnknownOutcome,
-		txlock.ErrConflict, txlock.ErrLost, txlock.ErrNotHeld, txlock.ErrTooManyHolds, txlock.ErrUpgrade,
+		txlock.ErrConflict, txlock.ErrRows, txlock.ErrLost, txlock.ErrNotHeld, txlock.ErrTooManyHolds, txlock.ErrUpgrade,
 		txlock.ErrNoTransaction, txlock.ErrInvalidKey, txlock.ErrInvalidOption, txlock.ErrOpenRows,
 		txlock.ErrReadOnly, txlock.ErrPrivilege, txlock.ErrSchema, txlock.ErrUnguarded, txlock.ErrNoQuorum, txlock.ErrMismatch, txlock.ErrResult,
 	} {
