@@ -241,7 +241,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	if err := c.checkPrepared(ctx); err != nil {
 		return unsent{errors.Join(err, base.Close())}, nil
 	}
-	return &stmt{base: base, conn: c, statement: s, writes: s.writes(query)}, nil
+	return &stmt{base: base, conn: c, statement: s, text: query}, nil
 }
 
 // Prepare does what PrepareContext does, for database/sql before Go 1.8.

@@ -12,7 +12,7 @@ type stmt struct {
 	base      driver.Stmt
 	conn      *conn
 	statement statement
-	writes    bool // see Last
+	text      string
 }
 
 var (
@@ -29,7 +29,7 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 		return nil, err
 	}
 	if last := s.conn.last(ctx); last != nil {
-		return s.conn.write(ctx, last, write{statement: statement, writes: s.writes}, func() (driver.Result, error) { return s.exec(ctx, args) })
+		return s.conn.write(ctx, last, write{statement: statement, writes: statement.writes(s.text)}, func() (driver.Result, error) { return s.exec(ctx, args) })
 	}
 	if err := s.conn.before(ctx, statement); err != nil {
 		return nil, err
