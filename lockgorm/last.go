@@ -77,6 +77,10 @@ func followsCreate(stmt *gorm.Statement) string {
 }
 
 func followsUpdate(stmt *gorm.Statement) string {
+	c, _ := stmt.Settings.Load(commitSetting)
+	if slices.Contains(stmt.Selects, "*") && c.(commitWith).rows < 1 {
+		return "Save creates the record where its UPDATE changes no row: give CommitWith the number of rows"
+	}
 	return followsSave(stmt, stmt.Schema.AfterUpdate || stmt.Schema.AfterSave)
 }
 

@@ -96,6 +96,25 @@ func TestCommitWithRefused(t *testing.T) {
 			}
 		}
 		wantError(t, "Optimistic", lockgorm.Optimistic(db, newKey(), func(tx *gorm.DB) error { return tx.Clauses(last).Create(&Note{N: 1}).Error }), txlock.ErrInvalidOption)
+		for name, nested := range map[string]func(tx *gorm.DB, fn func(tx *gorm.DB) error) error{
+			"Optimistic":  func(tx *gorm.DB, fn func(tx *gorm.DB) error) error { return lockgorm.Optimistic(tx, newKey(), fn) },
+			"Transaction": func(tx *gorm.DB, fn func(tx *gorm.DB) error) error { return lockgorm.Transaction(tx, nil, fn) },
+			"Once": func(tx *gorm.DB, fn func(tx *gorm.DB) error) error {
+				_, err := lockgorm.Once(tx, newKey(), fn)
+				return err
+			},
+		} {
+			inner := func(tx *gorm.DB) error {
+				return nested(tx, func(tx *gorm.DB) error {
+					return tx.Clauses(last).Exec("INSERT INTO `" + e.names.TableName("Note") + "` (n) VALUES (1)").Error
+				})
+			}
+			wantError(t, name+" in Transaction", lockgorm.Transaction(db, nil, inner), txlock.ErrInvalidOption)
+			wantError(t, name+" in a transaction", db.Transaction(inner), txlock.ErrInvalidOption)
+		}
+		wantError(t, "Save", lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+			return tx.Clauses(lockgorm.CommitWith(txlock.AnyRows)).Save(&Note{ID: newID(), N: 1}).Error
+		}), txlock.ErrInvalidOption)
 		if n := e.count(t, "Note", "n > 0"); n != 0 {
 			t.Errorf("%d rows", n)
 		}

@@ -43,9 +43,7 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 				return false, err
 			}
 		}
-		if own {
-			inner.Last(scope)
-		}
+		defer inner.Last(scope, own)()
 		return false, inner.Final(tx.Statement.Context, scope, fn(tx))
 	})
 }
@@ -213,6 +211,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 		if outermost {
 			defer inner.Runs(scope)()
 		}
+		defer inner.Last(scope, false)() // but for Transaction
 		if committed, err = do(scope, tx, outermost); err != nil || committed {
 			return err
 		}

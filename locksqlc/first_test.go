@@ -204,6 +204,7 @@ func TestLockWithSells(t *testing.T) {
 func TestLockWithErrors(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		cfg := db.Config()
+		cfg.InterpolateParams = true
 		cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
 		pool := newPool(t, cfg, true)
 		table := db.CreateTable(t, "first", "id INT PRIMARY KEY")
@@ -272,6 +273,18 @@ func TestLockWithErrors(t *testing.T) {
 				isError(t, "no key", err, txlock.ErrInvalidKey)
 			})
 		}
+		within(func(tx *sql.Tx, s *txlock.Scope) { // a context of another LockWith
+			_, err := tx.QueryContext(s.LockWith(s.LockWith(t.Context(), uniqueKey(t, "first")), uniqueKey(t, "first")), "SELECT 1")
+			isError(t, "twice", err, txlock.ErrInvalidOption)
+		})
+		within(func(tx *sql.Tx, s *txlock.Scope) { // an argument that can't be one
+			key := uniqueKey(t, "first")
+			rows, err := tx.QueryContext(s.LockWith(t.Context(), key), "SELECT GROUP_CONCAT(1 SEPARATOR ?)", "-")
+			if _, held := s.Held(key); err != nil || !held {
+				t.Errorf("%v, held %t", err, held)
+			}
+			_ = told(t, rows, err)
+		})
 		within(func(tx *sql.Tx, s *txlock.Scope) { // others
 			a, b, c := uniqueKey(t, "first"), uniqueKey(t, "first"), uniqueKey(t, "first")
 			rows, err := tx.QueryContext(s.WaitAtMost(time.Second).LockWith(t.Context(), a), "SELECT 1")

@@ -254,6 +254,116 @@ func TestCommitWithALostLock(t *testing.T) {
 	})
 }
 
+// TestCommitWithAsAlone proves that what can't share a text with its COMMIT is sent by itself:
+// what asks for the statement before, what takes no argument where one is, and what would be too
+// long for the driver. Ids of the upper half are those of the statement alone.
+func TestCommitWithAsAlone(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		cfg := db.Config()
+		cfg.InterpolateParams, cfg.MaxAllowedPacket = true, 70_000
+		pool := newPool(t, cfg, true)
+		table := db.CreateTable(t, "alone", "id BIGINT UNSIGNED PRIMARY KEY AUTO_INCREMENT, n BIGINT UNSIGNED, s TEXT")
+		for _, c := range []struct {
+			text string
+			args []any
+		}{
+			{"INSERT INTO " + table + " (n) SELECT LAST_INSERT_ID()", nil},
+			{"INSERT INTO " + table + " (n) SELECT @@last_insert_id", nil},
+			{"INSERT INTO " + table + " (s) SELECT GROUP_CONCAT(n SEPARATOR ?) FROM " + table + " WHERE id < 5", []any{"-"}},
+			{"INSERT INTO " + table + " (s) VALUES ('" + strings.Repeat("x", 50_000) + "')", nil},
+			{"INSERT INTO " + table + " (id) VALUES (18446744073709551000)", nil},
+			{"INSERT INTO " + table + " (n) VALUES (1)", nil},
+		} {
+			var results [2][3]any
+			for i := range results {
+				db.Exec(t, "TRUNCATE TABLE "+table)
+				check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+					for range 2 {
+						_, err := tx.ExecContext(t.Context(), "INSERT INTO "+table+" (n) VALUES (7)")
+						check(t, err)
+					}
+					ctx := t.Context()
+					if i == 1 {
+						ctx = s.CommitWith(ctx, 1)
+					}
+					result, err := tx.ExecContext(ctx, c.text, c.args...)
+					if err != nil {
+						return err
+					}
+					if results[i][0], err = result.LastInsertId(); err != nil {
+						return err
+					}
+					return nil
+				}))
+				var n sql.NullInt64
+				var text sql.NullString
+				check(t, db.Admin().QueryRow("SELECT n, LENGTH(s) FROM "+table+" ORDER BY id DESC LIMIT 1").Scan(&n, &text))
+				results[i][1], results[i][2] = n, text
+			}
+			if strings.Contains(c.text, "184467") {
+				results[0][0] = results[1][0] // which the server hasn't made
+			}
+			if results[0] != results[1] {
+				t.Errorf("%.80s: alone %v, as the last %v", c.text, results[0], results[1])
+			}
+		}
+		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+			rows, err := tx.QueryContext(t.Context(), "SELECT 1")
+			check(t, err)
+			_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" (n) VALUES (1)")
+			if err == nil || errors.Is(err, txlock.ErrUnknownOutcome) || !strings.Contains(err.Error(), "rows are still open") {
+				t.Errorf("while rows are open: %v", err)
+			}
+			return rows.Close()
+		}))
+	})
+}
+
+// TestCommitWithInterrupted proves that a statement which was interrupted behind its change, and
+// before the COMMIT, leaves nothing that could be committed.
+func TestCommitWithInterrupted(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		cfg := db.AdminConfig()
+		cfg.InterpolateParams = true
+		pool := newPool(t, cfg, true)
+		table := db.CreateTable(t, "interrupted", "id INT PRIMARY KEY")
+		applied, doomed := 0, 0
+		for i := 0; i < 400 && doomed < 3; i++ {
+			session, killed := make(chan int64, 1), make(chan struct{})
+			go func() {
+				defer close(killed)
+				id := <-session
+				time.Sleep(time.Duration(i%40) * 25 * time.Microsecond)
+				_, _ = db.Admin().Exec(fmt.Sprintf("KILL QUERY %d", id)) // it may be gone
+			}()
+			tx, err := pool.BeginTx(t.Context(), nil)
+			check(t, err)
+			s, err := locksqlc.Join(t.Context(), tx)
+			check(t, err)
+			session <- testdb.ConnID(t, tx)
+			_, err = tx.ExecContext(s.CommitWith(t.Context(), 1), fmt.Sprintf("INSERT INTO %s VALUES (%d)", table, i))
+			<-killed
+			switch {
+			case err == nil:
+				check(t, tx.Commit())
+			case errors.Is(err, txlock.ErrUnknownOutcome):
+				_ = tx.Rollback() // over
+				continue
+			default:
+				doomed++
+				_ = tx.Commit() // which must not commit the change
+			}
+			n := 0
+			check(t, db.Admin().QueryRow(fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE id = %d", table, i)).Scan(&n))
+			if (err == nil) != (n == 1) {
+				t.Errorf("%v, and %d rows", err, n)
+			}
+			applied += n
+		}
+		t.Logf("%d applied, %d interrupted", applied, doomed)
+	})
+}
+
 // TestCommitWithRefused proves that a statement isn't sent where it must not commit, or where
 // nobody would see that it is to.
 func TestCommitWithRefused(t *testing.T) {

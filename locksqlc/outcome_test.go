@@ -68,13 +68,11 @@ var stormy = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key, 
 		return w
 	},
 	"CommitWith": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
-		w.err = locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
-			scope, err := locksqlc.Join(ctx, tx)
-			if err = errors.Join(err, w.write(ctx, tx)); err == nil && scope.Guarded() {
-				_, err = tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+" WHERE id = -1")
-			}
-			return err
-		})
+		w.err = lastWrite(ctx, pool, key, w, " WHERE id = -1")
+		return w
+	},
+	"CommitWith, one by one": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
+		w.err = lastWrite(ctx, pool, key, w, " WHERE id = -1 AND 'ä' = 'ö'")
 		return w
 	},
 	"Optimistic": func(ctx context.Context, pool *sql.DB, key txlock.Key, w *written) *written {
@@ -90,6 +88,17 @@ var stormy = map[string]func(ctx context.Context, pool *sql.DB, key txlock.Key, 
 		w.plain = w.err != nil && txlock.CheckGuarded(ctx, pool) != nil // nobody judges its errors
 		return w
 	},
+}
+
+// lastWrite runs a transaction that commits with its last statement, on a guarded pool.
+func lastWrite(ctx context.Context, pool *sql.DB, key txlock.Key, w *written, where string) error {
+	return locksqlc.Run(ctx, pool, []txlock.Key{key}, func(tx *sql.Tx) error {
+		scope, err := locksqlc.Join(ctx, tx)
+		if err = errors.Join(err, w.write(ctx, tx)); err == nil && scope.Guarded() {
+			_, err = tx.ExecContext(scope.CommitWith(ctx, txlock.AnyRows), "DELETE FROM "+w.table+where)
+		}
+		return err
+	})
 }
 
 // asText runs a transaction that is begun and ended as text.

@@ -51,7 +51,7 @@ func RunTx(ctx context.Context, db *sql.DB, options *sql.TxOptions, keys []txloc
 				return false, err
 			}
 		}
-		inner.Last(scope)
+		defer inner.Last(scope, true)()
 		return false, inner.Final(ctx, scope, fn(tx))
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/dca00107/lockstep/gen"
@@ -26,10 +27,15 @@ import (
 // held already, or waited for no longer than WaitAtMost says; at SERIALIZABLE; after a read; and
 // on a plain pool. The statement returns the error then. In all other cases the lock is taken
 // before the statement, in a round trip of its own: if that is no SELECT or a prepared one, if
-// its text isn't ASCII, on a Galera Cluster, and as CommitWith says.
+// its text isn't ASCII, on a Galera Cluster, and as CommitWith says. Where they share a text,
+// sql_select_limit and max_execution_time of the session don't count for the SELECT, a column
+// that is an argument is named ?, and arguments are as CommitWith says.
 func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	if ctx == nil {
 		return unsent{context.Background(), errNoContext}
+	}
+	if guard.LocksFirst(ctx) {
+		return unsent{ctx, fmt.Errorf("%w: LockWith under the context of another LockWith: give one of them all keys", ErrInvalidOption)}
 	}
 	if !s.locksWith(keys) {
 		if _, err := s.LockAll(ctx, keys...); err != nil {
@@ -42,12 +48,16 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 		return unsent{ctx, s.failure("lock", key, err)}
 	}
 	a := s.newAttempt(ctx, key.record(), request{verb: "lock"}, hold{}, false)
-	lock, ok := a.text()
+	plain, ok := a.text()
+	lock := plain
+	if !s.server.MariaDB && ok {
+		lock, ok = rawsql.Inline(rawsql.Call("lockstep_lock_1", append(a.keyed(), a.owner, a.ours)...))
+	}
 	if !ok {
 		return unsent{ctx, s.failure("lock", key, guard.UnknownReply("a lock statement", "no text"))}
 	}
 	asked := s.asked(ctx, false, key)
-	return guard.WithFirst(ctx, &guard.First{Tx: s.book, Lock: lock, Make: a.fresh().Make, Took: func(reply guard.Reply, err error) error {
+	return guard.WithFirst(ctx, &guard.First{Tx: s.book, Lock: lock, Make: a.fresh().Make, Plain: plain, Took: func(reply guard.Reply, err error) error {
 		h := hold{grant: Grant{key: key}, stamp: a.stamp()}
 		if h.grant.token, err = a.took(reply, err); err != nil {
 			err = s.failure(a.verb, key, err)
@@ -72,12 +82,9 @@ func (s *Scope) locksWith(keys []Key) bool {
 // text returns the lock statement with its arguments in it.
 func (a *attempt) text() (string, bool) {
 	sent := new(unsentText)
-	switch {
-	case !a.server.MariaDB:
-		sent.query, sent.args = rawsql.Call("lockstep_lock_1", append(a.keyed(), a.owner, a.ours)...)
-	case a.hashed:
+	if a.hashed {
 		_, _ = queries.LockCenter(context.Background(), sent, gen.LockCenterParams{Held: a.ours, Owner: a.owner, Slot: uint32(a.slot)})
-	default:
+	} else {
 		_, _ = queries.LockNamed(context.Background(), sent, gen.LockNamedParams{Name: []byte(a.name), Owner: a.owner, Held: a.ours})
 	}
 	return rawsql.Inline(sent.query, sent.args)
@@ -103,7 +110,7 @@ func (a *attempt) took(reply guard.Reply, err error) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if !a.server.MariaDB {
+	if !a.server.MariaDB && reply.Columns != 1 {
 		r, err := readOutcome("lockstep_lock_1", false, reply)
 		return a.granted(r, err)
 	}

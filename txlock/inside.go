@@ -12,7 +12,7 @@ func init() {
 		Include:        include,
 		OnePrimary:     onePrimary,
 		Runs:           runs,
-		Last:           func(s *Scope) { s.endsByFn = true },
+		Last:           last,
 		Confirm:        confirm,
 		Final:          final,
 		Commit:         commit,

@@ -25,12 +25,17 @@ const AnyRows = -1
 // After a success the transaction is committed: Commit and Rollback send nothing and return
 // nil, and all else returns ErrNoTransaction or an error that says so. If the function of Run
 // or Transaction returns an error afterwards, what it did stays, and it isn't run again. The
-// functions of Optimistic, Once, ticks and the like can't commit, since something follows them.
-// If COMMIT isn't answered, the statement returns ErrUnknownOutcome.
+// functions of Optimistic, Once, ticks and the like can't commit, since something follows them,
+// nor those of a nested Transaction. If COMMIT isn't answered, the statement returns
+// ErrUnknownOutcome. If the statement is interrupted, by KILL QUERY for example, it returns
+// ErrTxDoomed, and nothing is committed.
 //
 // The two are sent one by one where they can't share a text: through wrappers of the driver
 // and without interpolateParams, on MySQL without the procedures of package schema or with
-// more than 16 arguments, and if the text of the statement isn't ASCII or exceeds 64 KiB.
+// more than 16 arguments, if the text of the statement isn't ASCII, exceeds 64 KiB, or has
+// LAST_INSERT_ID() or the like in it. Where they share one, its arguments are bound as those of
+// a prepared statement, which are what they are without interpolateParams: of another type than
+// a literal in expressions such as ? / 3.
 func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:
@@ -41,13 +46,32 @@ func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 		return unsent{ctx, fmt.Errorf("%w: CommitWith(%d): a statement changes 0 rows or more, AnyRows is any number", ErrInvalidOption, rows)}
 	case s.book == nil:
 		return unsent{ctx, fmt.Errorf("CommitWith: %w", ErrUnguarded)}
-	case s.runner != "" && !s.endsByFn:
+	case s.isFollowed():
 		return unsent{ctx, fmt.Errorf("%w: CommitWith in a function behind which the transaction goes on, of Optimistic, Once or a tick: leave the COMMIT to them", ErrInvalidOption)}
 	}
 	if err := s.finishOnces(ctx); err != nil {
 		return unsent{ctx, err}
 	}
 	return guard.WithLast(ctx, guard.Last{Tx: s.book, Rows: rows})
+}
+
+func (s *state) isFollowed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.followed
+}
+
+// last is inside.Lock.Last.
+func last(s *Scope, may bool) (restore func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.followed
+	s.followed = !may
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.followed = before
+	}
 }
 
 var errNoContext = fmt.Errorf("%w: CommitWith and LockWith need a context, got nil", ErrInvalidOption)

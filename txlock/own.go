@@ -31,6 +31,7 @@ var inProgram = struct {
 
 // runs is inside.Lock.Runs.
 func runs(s *Scope) (ended func()) {
+	last(s, false)
 	if s.runner = whoami.Goroutine(); s.book != nil {
 		s.book.Hold() // Commit tells whether it was ended before, also where nothing is locked
 	}

@@ -35,14 +35,14 @@ type state struct {
 	told    bool       // under it: that another transaction was the first of a key of Once
 	runner  string     // the goroutine that runs a function in the transaction, or ""
 
-	endsByFn bool  // which may commit the transaction, as nothing follows
-	unknown  error // under it: of a reply that isn't known, after which nothing is known
+	unknown error // under it: of a reply that isn't known, after which nothing is known
 
 	mu          sync.Mutex // for the fields below
 	held        map[record]hold
 	fresh       bool              // NothingRead, good for the next lock
 	onlyGuarded bool              // OnlyGuarded
 	committed   bool              // on a guarded pool, with success
+	followed    bool              // something follows the function that is called in it
 	seen        map[record]uint64 // what Version has read last
 	onces       map[string]keptOnce
 	spots       []spot  // under inProgram.mu

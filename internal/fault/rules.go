@@ -57,6 +57,12 @@ var Rules = guard.Rules{
 	},
 	Open:        TransactionOpen,
 	NoProcedure: NoProcedure,
+	Interrupts: func(err error) bool {
+		return is(err, 1317) || is(err, 1969) || is(err, 3024) || !KeepsOpen(err) // ER_QUERY_INTERRUPTED, time limits
+	},
+	Interrupted: func(err error) error {
+		return fmt.Errorf("%w: its last statement was interrupted before COMMIT: nothing is committed: %w", ErrTxDoomed, err)
+	},
 	Rows: func(n, want int64) error {
 		return fmt.Errorf("%w: it has changed %d, and should have changed %d", ErrRows, n, want)
 	},

@@ -30,12 +30,21 @@ func (c *conn) commits(ctx context.Context, query string, args []driver.NamedVal
 	return rawsql.CommitCall(query)
 }
 
+// endOf is what a lock statement has done that isn't answered: a bare COMMIT is that of Do, which
+// keeps nothing but the token.
+func endOf(text string) ending {
+	if text == "COMMIT" {
+		return endUnknown
+	}
+	return endCommits
+}
+
 // commitBy sends a lock statement that commits the transaction, unless its reply is 0.
 // Afterwards the Commit of the *sql.Tx sends nothing. The row of the reply comes before the
 // COMMIT: an error of the server without one, or with 0, is that of a transaction which
-// wasn't committed.
-func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
-	s := statement{kind: kindQuiet, name: "COMMIT", end: endCommits}
+// wasn't committed. End is what a statement without an answer has done.
+func (c *conn) commitBy(ctx context.Context, text string, end ending) (*reply, error) {
+	s := statement{kind: kindQuiet, name: "COMMIT", end: end}
 	if err := c.check(ctx, s); err != nil {
 		return nil, err
 	}
@@ -46,7 +55,7 @@ func (c *conn) commitBy(ctx context.Context, text string) (*reply, error) {
 		if err := c.begun(ctx); err != nil {
 			return nil, err
 		}
-	} else if s.end = endUnknown; c.opening.pending && !c.opening.failed { // of Do: it keeps nothing but the token
+	} else if c.opening.pending && !c.opening.failed { // of Do: it keeps nothing but the token
 		c.tx.finish(true)
 		return &reply{}, nil
 	}

@@ -112,7 +112,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return c.result(ctx)(c.openBy(ctx, opener))
 	}
 	if text, ok := c.commits(ctx, query, args); ok {
-		return c.result(ctx)(c.commitBy(ctx, text))
+		return c.result(ctx)(c.commitBy(ctx, text, endOf(text)))
 	}
 	s := c.judge(ctx, query, args).of(query, args)
 	if err := c.lockFirst(ctx); err != nil {
@@ -195,7 +195,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 		return c.openBy(ctx, opener)
 	}
 	if text, ok := c.commits(ctx, query, args); ok {
-		return c.commitBy(ctx, text)
+		return c.commitBy(ctx, text, endOf(text))
 	}
 	if c.last(ctx) != nil {
 		return nil, ErrNoWrite

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/go-sql-driver/mysql"
 )
 
 // First is a lock that the next statement of the program takes with it: before it, and in the
@@ -16,6 +18,8 @@ type First struct {
 	Tx   *Tx
 	Lock string // the lock statement, whose arguments are in its text
 	Make string // as in Call
+	// Plain is the lock statement for a MySQL that turns out to have no procedures.
+	Plain string
 	// Took is called with the reply to the lock statement, or its error, and returns the error
 	// of the program's statement, which isn't executed then.
 	Took func(reply Reply, err error) error
@@ -27,6 +31,12 @@ type First struct {
 // same context is an ordinary statement.
 func WithFirst(ctx context.Context, f *First) context.Context {
 	return &inBand[*First]{Context: ctx, value: f}
+}
+
+// LocksFirst tells whether the next statement under the context takes a lock with it.
+func LocksFirst(ctx context.Context) bool {
+	first := valueOf[*First](ctx)
+	return first != nil && !(*first).taken
 }
 
 // first returns the lock that the statement is to take with it, or nil.
@@ -89,10 +99,13 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 		return nil, err
 	}
 	rows, err := c.base.(driver.QueryerContext).QueryContext(ctx, text, args)
-	if errors.Is(err, driver.ErrSkip) {
-		return nil, err
+	if errors.Is(err, driver.ErrSkip) || errors.Is(err, mysql.ErrPktTooLarge) {
+		return nil, driver.ErrSkip
 	}
 	r, err := firstResult(rows, err)
+	if err != nil && !c.server.MariaDB && c.sharesNot(err) && c.pool.noProcedures.Load() {
+		return nil, c.lockPlainly(ctx, first)
+	}
 	if err != nil {
 		if begins {
 			err = c.notOpened(ctx, err)
@@ -113,6 +126,29 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 		err = c.after(ctx, quiet, closeErr)
 	}
 	return nil, err
+}
+
+// lockPlainly takes the lock by a statement. One that has made the row is repeated.
+func (c *conn) lockPlainly(ctx context.Context, first *First) error {
+	if err := c.begun(ctx); err != nil {
+		return first.Took(Reply{}, err)
+	}
+	var id int64
+	for range 2 {
+		result, err := c.base.(driver.ExecerContext).ExecContext(ctx, first.Plain, nil)
+		if err == nil {
+			id, err = result.LastInsertId()
+		}
+		if err = c.after(ctx, statement{kind: kindQuiet}, err); err != nil {
+			return first.Took(Reply{}, err)
+		}
+		if id != 1 {
+			break
+		}
+	}
+	err := first.Took(Reply{Columns: 1, Rows: [][]driver.Value{{id}}}, nil)
+	first.taken = err == nil
+	return err
 }
 
 // beginsWith tells whether the transaction can begin with a lock. Where that is pending and
@@ -166,10 +202,17 @@ func firstResult(rows driver.Rows, err error) (*reply, error) {
 func (c *conn) readWith(ctx context.Context, first *First, s statement, query string, args []driver.NamedValue, send func() (driver.Rows, error)) (driver.Rows, error) {
 	if s.reading() && c.shares(query, args) {
 		rows, err := c.lockWith(ctx, first, query, args)
-		if err == nil {
-			return c.secondResult(ctx, s, rows)
+		if err == nil && rows != nil {
+			var second driver.Rows
+			if second, err = c.secondResult(ctx, s, rows); !c.sharesNot(err) {
+				return second, err
+			}
+			err = nil // the lock is taken
 		}
-		if !errors.Is(err, driver.ErrSkip) {
+		switch {
+		case err == nil:
+			return send()
+		case !errors.Is(err, driver.ErrSkip):
 			return nil, err
 		}
 	}

@@ -55,6 +55,10 @@ type Rules struct {
 	// NoProcedure tells whether this reply to a CALL says that there is no such procedure, or
 	// that the user may not call it.
 	NoProcedure func(reply error) bool
+	// Interrupts tells whether this error may have come between a statement and its COMMIT in
+	// one text. Interrupted returns the error of a transaction that isn't committed for it.
+	Interrupts  func(err error) bool
+	Interrupted func(err error) error
 	// Rows returns the error of a last statement that has changed so many rows, and not as
 	// many as it should; see Last.
 	Rows func(n, want int64) error
@@ -144,12 +148,18 @@ func (c *connector) Close() error {
 }
 
 // introduce reads the facts about the session of a connection and its server.
-func introduce(ctx context.Context, base driver.Conn) (session.Facts, error) {
-	row, err := readRow(ctx, base, rawsql.Facts, session.Columns)
-	if err != nil {
-		return session.Facts{}, session.NotUnderstood(err)
+// A session that seems unfit is asked twice: KILL QUERY may have cut the answer short.
+func introduce(ctx context.Context, base driver.Conn) (facts session.Facts, err error) {
+	for range 2 {
+		row, err := readRow(ctx, base, rawsql.Facts, session.Columns)
+		if err != nil {
+			return session.Facts{}, session.NotUnderstood(err)
+		}
+		if facts, err = session.Read([session.Columns]string(row)); err != nil || facts.Unfit == nil {
+			return facts, err
+		}
 	}
-	return session.Read([session.Columns]string(row))
+	return facts, nil
 }
 
 // readRow reads one row of a query of the guard's own.

@@ -60,7 +60,9 @@ var testRules = Rules{
 		server := new(mysql.MySQLError)
 		return errors.As(reply, &server) && server.Number == 1305
 	},
-	Rows: func(n, want int64) error { return fmt.Errorf("%w: %d in place of %d", errRows, n, want) },
+	Interrupts:  func(error) bool { return false },
+	Interrupted: func(err error) error { return fmt.Errorf("%w: %w", errGone, err) },
+	Rows:        func(n, want int64) error { return fmt.Errorf("%w: %d in place of %d", errRows, n, want) },
 	NoSavepoint: func(reply error) bool {
 		server := new(mysql.MySQLError)
 		return errors.As(reply, &server) && server.Number == 1305

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -42,6 +43,9 @@ func (c *conn) last(ctx context.Context) *Last {
 	return nil
 }
 
+// stateful are what tells of the statement before.
+var stateful = map[string]bool{"last_insert_id": true, "identity": true, "insert_id": true, "row_count": true, "found_rows": true, "warning_count": true, "error_count": true}
+
 var (
 	writing   = map[string]bool{"INSERT": true, "UPDATE": true, "DELETE": true, "REPLACE": true}
 	returning = map[string]bool{"returning": true}
@@ -69,6 +73,8 @@ func (c *conn) write(ctx context.Context, last *Last, w write, send func() (driv
 		return nil, cmp.Or(last.Tx.refuse(), ErrElse)
 	case !w.writes:
 		return nil, ErrNoWrite
+	case c.open > 0:
+		return nil, ErrOpenRows
 	}
 	if err := c.before(ctx, w.statement); err != nil {
 		return nil, err
@@ -78,7 +84,7 @@ func (c *conn) write(ctx context.Context, last *Last, w write, send func() (driv
 	}
 	if w.merged != "" {
 		result, err := c.writeAndCommit(ctx, last, w)
-		if !errors.Is(err, driver.ErrSkip) && !c.withoutWrite(err) {
+		if !errors.Is(err, driver.ErrSkip) {
 			return result, err
 		}
 	}
@@ -93,7 +99,7 @@ func (c *conn) write(ctx context.Context, last *Last, w write, send func() (driv
 	if err != nil {
 		return nil, err
 	}
-	_, err = c.commitBy(ctx, "COMMIT")
+	_, err = c.commitBy(ctx, "COMMIT", endCommits)
 	return result, err
 }
 
@@ -122,20 +128,28 @@ func (c *conn) committingText(query string, args []driver.NamedValue, rows int64
 
 // shares tells whether a statement can share a text with one of lockstep's: the reply can be
 // read, and the statement isn't read otherwise there, as its text is ASCII and its question
-// marks are its arguments.
+// marks are its arguments, and asks for nothing of the statement before.
 func (c *conn) shares(query string, args []driver.NamedValue) bool {
 	foreign := func(b byte) bool { return b >= 0x80 }
 	return c.status.flags.IsValid() && !c.status.nested && len(query) <= mostText && (c.server.MariaDB || !c.pool.noProcedures.Load()) &&
-		strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign)
+		strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
 }
 
-// withoutWrite tells whether the server doesn't have the procedure, and notes it.
-func (c *conn) withoutWrite(err error) bool {
-	none := err != nil && c.pool.rules.NoProcedure(err) && strings.Contains(err.Error(), "lockstep_write")
-	if none {
+// sharesNot tells whether nothing of the program's statement was executed, as it can't share a
+// text with one of lockstep's: the server doesn't have the procedure, which is noted, or takes no
+// argument where one is, or the driver hasn't sent the text.
+func (c *conn) sharesNot(err error) bool {
+	server := new(mysql.MySQLError)
+	switch {
+	case errors.Is(err, driver.ErrSkip), errors.Is(err, mysql.ErrPktTooLarge):
+		return true
+	case !errors.As(err, &server):
+		return false
+	case c.pool.rules.NoProcedure(err) && strings.Contains(server.Message, "lockstep_"):
 		c.pool.noProcedures.Store(true)
+		return true
 	}
-	return none
+	return server.Number == 1064 || server.Number == 1295 || server.Number == 1210 // ER_PARSE_ERROR, ER_UNSUPPORTED_PS, ER_WRONG_ARGUMENTS
 }
 
 // writeAndCommit sends a statement and its COMMIT in one text. The row of the reply, with the
@@ -146,9 +160,9 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 	c.tx.finish(true) // before the server frees the locks
 	sent := c.committing()
 	r, err := readRows(c.base.(driver.QueryerContext).QueryContext(ctx, w.merged, w.args))
-	if errors.Is(err, driver.ErrSkip) || c.withoutWrite(err) {
+	if c.sharesNot(err) {
 		c.tx.finish(false)
-		return nil, err
+		return nil, driver.ErrSkip
 	}
 	err = sent.outcome(err)
 	var n, id int64
@@ -156,17 +170,27 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 	if known {
 		var unreadable error
 		if n, unreadable = r.number(1); unreadable == nil {
-			id, unreadable = r.number(0)
+			var unsigned uint64
+			unsigned, unreadable = strconv.ParseUint(text(r.rows[0][0]), 10, 64)
+			id = int64(unsigned)
 		}
 		known = unreadable == nil && n >= 0
 	}
 	refused := last.refuses(c, n)
 	if err != nil {
 		c.tx.finish(false)
-		if server := new(mysql.MySQLError); known && refused == nil || !errors.As(err, &server) {
+		server := new(mysql.MySQLError)
+		answered, commits := errors.As(err, &server) && c.pool.rules.Ended(err, c.server) == nil, known && refused == nil
+		interrupts := answered && !commits && c.pool.rules.Interrupts(err)
+		if commits || !answered {
 			s.name, s.end = "COMMIT", endCommits
 		}
-		return nil, c.failed(ctx, s, err)
+		err = c.failed(ctx, s, err)
+		if (commits || interrupts) && c.tx.refuse() == nil { // what it has changed may be there, for another COMMIT
+			err = c.pool.rules.Interrupted(err)
+			c.tx.doom(err, false)
+		}
+		return nil, err
 	}
 	open, told := c.status.inTransaction()
 	if known && refused != nil {

@@ -35,8 +35,9 @@ type Lock[Scope, Key, Grant, Option any] struct {
 	// when the transaction is over.
 	Runs func(scope Scope) (ended func())
 
-	// Last lets the function of Runs commit the transaction by CommitWith.
-	Last func(scope Scope)
+	// Last says whether a function that is called in the transaction may commit it by
+	// CommitWith, as nothing follows it, until the function that it returns is called.
+	Last func(scope Scope, may bool) (restore func())
 
 	// Confirm is what Run and Transaction ask before they commit: on a plain pool it is
 	// Verify, on a guarded one nothing, since Commit itself sees to it. If a half of the
