@@ -391,6 +391,16 @@ func TestCommitWithRefused(t *testing.T) {
 				if _, err := other.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()"); err == nil || !strings.Contains(err.Error(), "another transaction") {
 					t.Errorf("in another transaction: %v", err)
 				}
+				another := newPool(t, db.Config(), true)
+				check(t, lastly(t, another, func(other *sql.Tx, _ *txlock.Scope) error {
+					for _, ctx := range []context.Context{s.CommitWith(t.Context(), 1), s.LockWith(t.Context(), uniqueKey(t, "another"))} {
+						if _, err := other.ExecContext(ctx, "INSERT INTO "+table+" VALUES ()"); err == nil || !strings.Contains(err.Error(), "another transaction") {
+							t.Errorf("on another pool: %v", err)
+						}
+					}
+					_, err := other.ExecContext(t.Context(), "DELETE FROM "+table)
+					return err
+				}))
 				if _, err := guarded.ExecContext(s.CommitWith(t.Context(), 1), "INSERT INTO "+table+" VALUES ()"); err == nil || !strings.Contains(err.Error(), "another transaction") {
 					t.Errorf("on the pool: %v", err)
 				}

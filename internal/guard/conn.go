@@ -108,6 +108,9 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if !ok {
 		return nil, driver.ErrSkip
 	}
+	if err := c.marked(ctx); err != nil {
+		return nil, err
+	}
 	if opener, ok := c.merge(ctx, query, args, true); ok {
 		return c.result(ctx)(c.openBy(ctx, opener))
 	}
@@ -190,6 +193,9 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	queryer, ok := c.base.(driver.QueryerContext)
 	if !ok {
 		return nil, driver.ErrSkip
+	}
+	if err := c.marked(ctx); err != nil {
+		return nil, err
 	}
 	if opener, ok := c.merge(ctx, query, args, false); ok {
 		return c.openBy(ctx, opener)

@@ -24,7 +24,8 @@ type First struct {
 	// of the program's statement, which isn't executed then.
 	Took func(reply Reply, err error) error
 
-	taken bool
+	taken   bool
+	handled bool // as that of Last
 }
 
 // WithFirst marks the next statement of the program under the context. What follows under the

@@ -21,6 +21,8 @@ import (
 type Last struct {
 	Tx   *Tx
 	Rows int64
+
+	handled bool // by the guarded pool around this one
 }
 
 // WithLast marks the next statement of the program under the context.
@@ -33,6 +35,28 @@ var (
 	ErrNoWrite = errors.New("this statement doesn't commit with it: it must be a single INSERT, UPDATE, DELETE or REPLACE without RETURNING, sent by Exec")
 	ErrElse    = errors.New("its context is for the last statement of another transaction, or of one that is over")
 )
+
+// marked makes sure that the marks of a statement of the program are those of this pool, or of
+// another guarded pool around this one, which has seen to them.
+func (c *conn) marked(ctx context.Context) error {
+	if c.call(ctx) != nil {
+		return nil
+	}
+	last, first := valueOf[Last](ctx), valueOf[*First](ctx)
+	if last != nil && !last.handled {
+		if last.Tx.pool != c.pool {
+			return ErrElse
+		}
+		last.handled = c.status.nested
+	}
+	if first != nil && !(*first).taken && !(*first).handled {
+		if (*first).Tx.pool != c.pool {
+			return ErrElse
+		}
+		(*first).handled = c.status.nested
+	}
+	return nil
+}
 
 // last returns the mark of the last statement, or nil for any other. Lock statements under
 // its context are none.
