@@ -199,3 +199,26 @@ func Example_versionTable() {
 		log.Print(err)
 	}
 }
+
+// Stock are the keys of the products.
+var Stock = txlock.NewFamily[int64]("stock")
+
+// A read that takes its lock with it, and a write that commits: two round trips.
+func ExampleRun_twoRoundTrips() {
+	sell := func(ctx context.Context, db *sql.DB, id int64) error {
+		err := locksqlc.Run(ctx, db, nil, func(tx *sql.Tx) error {
+			locks, err := locksqlc.Join(ctx, tx)
+			if err != nil {
+				return err
+			}
+			var n int
+			if err := tx.QueryRowContext(locks.LockWith(ctx, Stock.Key(id)), "SELECT n FROM stock WHERE id = ?", id).Scan(&n); err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(locks.CommitWith(ctx, 1), "UPDATE stock SET n = ? WHERE id = ?", n-1, id)
+			return err
+		})
+		return err
+	}
+	_ = sell
+}
