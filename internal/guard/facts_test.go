@@ -135,3 +135,24 @@ func TestFactsCantBeAsked(t *testing.T) {
 		t.Errorf("a connection that answers again: %v, %d connections", err, base.connections())
 	}
 }
+
+// TestFactsCutShort proves that a session is asked again which seems to be of another engine: a
+// KILL QUERY may have cut the answer short, and the pool would keep the connection.
+func TestFactsCutShort(t *testing.T) {
+	t.Parallel()
+	for cut, asked := range map[int]int{0: 1, 1: 2, 2: 2} {
+		base, pool := newStub(t, false)
+		base.cutShort = cut
+		tx, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, unfit := Ask(t.Context(), tx)
+		if n := base.asked(); n != asked || errors.Is(unfit, session.ErrEngine) != (cut > 1) {
+			t.Errorf("%d answers are cut short: asked %d times, %v", cut, n, unfit)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+	}
+}

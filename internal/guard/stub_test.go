@@ -24,6 +24,7 @@ type stub struct {
 	uptime    int              // what the server says
 	moved     string           // the name of the server of all connections but the first, if it is another
 	elsewhere string           // the name that the session of the first connection has, if it has moved
+	cutShort  int              // how many answers about the session were cut short by KILL QUERY
 	galera    string           // wsrep_on, "" for a server that has no such variable
 	answers   map[string]error // to a statement, and to "connect", "close", "row", "rows close"
 
@@ -136,6 +137,10 @@ func (c *leanConn) QueryContext(_ context.Context, query string, args []driver.N
 		c.mu.Lock()
 		if c.elsewhere != "" && c.id == 1 {
 			rows.row[3] = c.elsewhere
+		}
+		if c.cutShort > 0 {
+			c.cutShort--
+			rows.row[5] = strings.Replace(rows.row[5].(string), "sees_own_id=1", "sees_own_id=0", 1)
 		}
 		c.mu.Unlock()
 	}
