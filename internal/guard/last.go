@@ -189,45 +189,54 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 		return nil, driver.ErrSkip
 	}
 	err = sent.outcome(err)
-	var n, id int64
-	known := r != nil && len(r.rows) == 1
-	if known {
-		var unreadable error
-		if n, unreadable = r.number(1); unreadable == nil {
-			var unsigned uint64
-			unsigned, unreadable = strconv.ParseUint(text(r.rows[0][0]), 10, 64)
-			id = int64(unsigned)
-		}
-		known = unreadable == nil && n >= 0
-	}
-	refused := last.refuses(c, n)
-	if err != nil {
-		c.tx.finish(false)
-		server := new(mysql.MySQLError)
-		answered, commits := errors.As(err, &server) && c.pool.rules.Ended(err, c.server) == nil, known && refused == nil
-		interrupts := answered && !commits && c.pool.rules.Interrupts(err)
-		if commits || !answered {
-			s.name, s.end = "COMMIT", endCommits
-		}
-		err = c.failed(ctx, s, err)
-		if (commits || interrupts) && c.tx.refuse() == nil { // what it has changed may be there, for another COMMIT
-			err = c.pool.rules.Interrupted(err)
-			c.tx.doom(err, false)
-		}
-		return nil, err
-	}
+	done, known := writtenBy(r)
+	refused := last.refuses(c, done.rows)
 	open, told := c.status.inTransaction()
-	if known && refused != nil {
+	switch {
+	case err != nil:
+		c.tx.finish(false)
+		return nil, c.notWritten(ctx, s, known && refused == nil, err)
+	case known && refused != nil:
 		c.tx.finish(false)
 		return nil, cmp.Or(c.after(ctx, s, nil), refused)
-	}
-	if !known || told && open {
+	case !known, told && open:
 		c.tx.finish(false)
 		c.tx.doom(c.pool.rules.Outcome(UnknownReply("a statement that commits", fmt.Sprintf("%d rows of %d columns", len(r.rows), len(r.columns)))), true)
 		return nil, c.tx.refuse()
 	}
 	c.status.open = false
-	return written{id: id, rows: n}, c.finished(nil)
+	return done, c.finished(nil)
+}
+
+// writtenBy reads the reply to a statement and its COMMIT.
+func writtenBy(r *reply) (done written, known bool) {
+	if r == nil || len(r.rows) != 1 || len(r.columns) != 2 {
+		return done, false
+	}
+	id, err := strconv.ParseUint(text(r.rows[0][0]), 10, 64)
+	if err == nil {
+		done.id = int64(id)
+		done.rows, err = r.number(1)
+	}
+	return done, err == nil && done.rows >= 0
+}
+
+// notWritten judges the error of a statement and its COMMIT; commits tells that the COMMIT was
+// begun. What the statement has changed may be there afterwards, and must not be committed by
+// another COMMIT.
+func (c *conn) notWritten(ctx context.Context, s statement, commits bool, err error) error {
+	server := new(mysql.MySQLError)
+	answered := errors.As(err, &server) && c.pool.rules.Ended(err, c.server) == nil
+	interrupts := answered && !commits && c.pool.rules.Interrupts(err)
+	if commits || !answered {
+		s.name, s.end = "COMMIT", endCommits
+	}
+	err = c.failed(ctx, s, err)
+	if (commits || interrupts) && c.tx.refuse() == nil {
+		err = c.pool.rules.Interrupted(err)
+		c.tx.doom(err, false)
+	}
+	return err
 }
 
 // written is the result of a statement that has committed.
