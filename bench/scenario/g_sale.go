@@ -163,7 +163,7 @@ func stock(ctx context.Context, g *Ground, rows []int64) (n int64, err error) {
 var errSoldOut = errors.New("sold out")
 
 // business is the sale itself, of a row, whose write is under the last context.
-func business(ctx context.Context, tx *sql.Tx, row int64, suffix string, last context.Context) error {
+func business(ctx, last context.Context, tx *sql.Tx, row int64, suffix string) error {
 	var n int64
 	if err := tx.QueryRowContext(ctx, "SELECT n FROM "+contender.Stock+" WHERE id = ?"+suffix, row).Scan(&n); err != nil {
 		return err
@@ -179,14 +179,14 @@ func business(ctx context.Context, tx *sql.Tx, row int64, suffix string, last co
 func inTransaction(suffix string) func(s *seller) func(ctx context.Context) error {
 	return func(s *seller) func(ctx context.Context) error {
 		return func(ctx context.Context) error {
-			return contender.Transact(ctx, s.pool, nil, func(tx *sql.Tx) error { return business(ctx, tx, s.rows[0], suffix, ctx) })
+			return contender.Transact(ctx, s.pool, nil, func(tx *sql.Tx) error { return business(ctx, ctx, tx, s.rows[0], suffix) })
 		}
 	}
 }
 
 func underRun(s *seller) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
-		return locksqlc.Run(ctx, s.pool, contender.Family.Keys(s.rows[0]), func(tx *sql.Tx) error { return business(ctx, tx, s.rows[0], "", ctx) })
+		return locksqlc.Run(ctx, s.pool, contender.Family.Keys(s.rows[0]), func(tx *sql.Tx) error { return business(ctx, ctx, tx, s.rows[0], "") })
 	}
 }
 
@@ -208,7 +208,7 @@ func committing(suffix string, before, with bool) func(s *seller) func(ctx conte
 				if with {
 					reads = scope.LockWith(ctx, contender.Family.Key(s.rows[0]))
 				}
-				return business(reads, tx, s.rows[0], suffix, scope.CommitWith(ctx, 1))
+				return business(reads, scope.CommitWith(ctx, 1), tx, s.rows[0], suffix)
 			})
 		}
 	}
@@ -218,7 +218,7 @@ func committing(suffix string, before, with bool) func(s *seller) func(ctx conte
 func optimistic(s *seller) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		for {
-			err := locksqlc.Optimistic(ctx, s.pool, contender.Family.Key(s.rows[0]), func(tx *sql.Tx) error { return business(ctx, tx, s.rows[0], "", ctx) })
+			err := locksqlc.Optimistic(ctx, s.pool, contender.Family.Key(s.rows[0]), func(tx *sql.Tx) error { return business(ctx, ctx, tx, s.rows[0], "") })
 			if !txlock.Retryable(err) && !errors.Is(err, txlock.ErrConflict) {
 				return err
 			}
@@ -244,7 +244,7 @@ func underSegments(s *seller) func(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			return business(ctx, tx, s.rows[slices.Index(keys, grant.Key())], "", ctx)
+			return business(ctx, ctx, tx, s.rows[slices.Index(keys, grant.Key())], "")
 		})
 	}
 }
