@@ -129,7 +129,7 @@ test-loaded: ## Run make test beside BUSY=16 busy processes, which it must not n
 
 # Tests of adapters that have one goroutine and send tens of thousands of statements, or
 # megabytes, which the race detector makes five times as dear, for nothing that it could find.
-ONE_GOROUTINE = ^Test(AssignmentsAreOne|EveryForm|ImplicitCommit(WithoutLocks)?|LockedAndVersioned|OnceGoesWrong|OnceValueThatCantBeStored|RandomConditions|Transparency|Version(AfterRollback|ColumnTooSmall|OfARowMadeAnew|OfEveryUpdate)|(Optimistic|Verbs)WithEditedTexts)$$
+ONE_GOROUTINE = ^Test(AssignmentsAreOne|CommitWith(AsAlone|OtherRows)?|EveryForm|ImplicitCommit(WithoutLocks)?|LockedAndVersioned|LockWith(Errors)?|OnceGoesWrong|OnceValueThatCantBeStored|RandomConditions|Transparency|Version(AfterRollback|ColumnTooSmall|OfARowMadeAnew|OfEveryUpdate)|(Optimistic|Verbs)WithEditedTexts)$$
 # Of the suite it watches each behaviour with each adapter and kind of key, and leaves out one
 # setting of the driver, which prepares statements: lockgorm's that prepare are watched.
 WATCHED_ONCE  = ^TestSuite$$/././^interpolate=false
