@@ -345,3 +345,24 @@ func TestLockWithDroppedProcedures(t *testing.T) {
 		}
 	})
 }
+
+// TestLockWithoutACenter proves that a read whose lock has no row returns an error, and no rows.
+func TestLockWithoutACenter(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		own := testdb.Shared(t, db.Engine()).Open(t)
+		own.Exec(t, "DELETE FROM lockstep_centers")
+		cfg := own.Config()
+		cfg.InterpolateParams = true
+		err := locksqlc.Run(t.Context(), newPool(t, cfg, true), nil, func(tx *sql.Tx) error {
+			s, err := locksqlc.Join(t.Context(), tx)
+			check(t, err)
+			ctx := s.LockWith(t.Context(), hashedKeys.Key("none"))
+			for range 2 {
+				n := 0
+				isError(t, "a center that is missing", tx.QueryRowContext(ctx, "SELECT 1").Scan(&n), txlock.ErrSchema)
+			}
+			return errInner
+		})
+		isError(t, "Run", err, errInner)
+	})
+}

@@ -367,6 +367,29 @@ func TestCommitWithInterrupted(t *testing.T) {
 	})
 }
 
+// TestCommitWithUnanswered proves that a COMMIT with its statement, or behind it, that isn't
+// answered is an outcome that nobody knows, and that the transaction isn't run again.
+func TestCommitWithUnanswered(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		for _, text := range []string{"INSERT INTO %s (s) VALUES ('a')", "INSERT INTO %s (s) VALUES ('ä')"} {
+			for _, arrives := range []bool{true, false} {
+				cfg := db.Config(testdb.LosingCommits(arrives))
+				cfg.InterpolateParams = true
+				pool := newPool(t, cfg, true)
+				table, calls := db.CreateTable(t, "last", "id INT PRIMARY KEY AUTO_INCREMENT, s VARCHAR(9)"), 0
+				err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+					calls++
+					_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), fmt.Sprintf(text, table))
+					return err
+				})
+				if !errors.Is(err, txlock.ErrUnknownOutcome) || errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || calls != 1 {
+					t.Errorf("%s, arrives %t: %v after %d calls", text, arrives, err, calls)
+				}
+			}
+		}
+	})
+}
+
 // TestCommitWithRefused proves that a statement isn't sent where it must not commit, or where
 // nobody would see that it is to.
 func TestCommitWithRefused(t *testing.T) {
