@@ -2,6 +2,7 @@ package locksqlc_test
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -282,6 +283,15 @@ func TestLockWithErrors(t *testing.T) {
 			}
 			_, err := tx.QueryContext(s.LockWith(s.LockWith(t.Context(), uniqueKey(t, "first")), uniqueKey(t, "first")), "SELECT 1")
 			isError(t, "twice", err, txlock.ErrInvalidOption)
+		})
+		within(func(tx *sql.Tx, s *txlock.Scope) { // rows that are read to their end are closed
+			rows, err := tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "first")), "SELECT 1")
+			check(t, err)
+			for rows.Next() {
+			}
+			check(t, rows.Err())
+			_, err = tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES (3)")
+			check(t, errors.Join(err, rows.Close()))
 		})
 		within(func(tx *sql.Tx, s *txlock.Scope) { // an argument that can't be one
 			key := uniqueKey(t, "first")

@@ -146,6 +146,7 @@ func TestCommitWithOtherRows(t *testing.T) {
 				{"INSERT INTO %s VALUES (1, 1)", 1, &mysql.MySQLError{Number: 1062}},
 				{"UPDATE %s SET none = 1", 1, &mysql.MySQLError{Number: 1054}},
 				{"UPDATE %s SET n = 1; COMMIT", 1, nil},
+				{"UPDATE %[1]s SET n = 9 WHERE id = 1; UPDATE %[1]s SET n = 9 WHERE id = 2", 1, nil},
 				{"SELECT * FROM %s", 1, nil},
 				{"DELETE FROM %s RETURNING id", 1, nil},
 				{"CREATE TABLE %s (n INT)", 0, nil},
