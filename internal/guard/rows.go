@@ -96,7 +96,7 @@ func (r *rows) Close() error {
 // HasNextResultSet tells whether another result follows.
 func (r *rows) HasNextResultSet() bool {
 	next, ok := r.base.(driver.RowsNextResultSet)
-	return ok && !r.last && next.HasNextResultSet()
+	return ok && next.HasNextResultSet()
 }
 
 // NextResultSet goes on to the next result.
