@@ -12,7 +12,8 @@ const AnyRows = -1
 
 // CommitWith returns a context for the last statement of the transaction, which commits it if
 // it has changed so many rows: the statement and COMMIT are one round trip, and the locks are
-// free one round trip earlier.
+// free one round trip earlier. The server takes longer to read the two than one by one, so that
+// it pays where a round trip takes some tenths of a millisecond or more.
 //
 //	_, err = tx.ExecContext(scope.CommitWith(ctx, 1), "UPDATE stock SET n = n - 1 WHERE id = ? AND n > 0", id)
 //
