@@ -108,9 +108,6 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	if err := c.marked(ctx); err != nil {
-		return nil, err
-	}
 	if opener, ok := c.merge(ctx, query, args, true); ok {
 		return c.result(ctx)(c.openBy(ctx, opener))
 	}

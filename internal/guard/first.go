@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -57,6 +58,9 @@ func (s statement) reading() bool {
 // lockFirst takes the lock by itself, before a statement that can't share a text with it. It
 // does nothing where there is none.
 func (c *conn) lockFirst(ctx context.Context) error {
+	if err := c.marked(ctx); err != nil {
+		return err
+	}
 	first := c.first(ctx)
 	if first == nil {
 		return nil
@@ -116,8 +120,12 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 		return nil, first.Took(Reply{}, err)
 	}
 	if begins {
-		c.opening.pending, c.opening.failed = false, false
-		c.status.trust()
+		if !c.status.inReply() { // the rows behind can't be read in a transaction that isn't open
+			read, err = "", rows.Close()
+		}
+		if err = cmp.Or(err, c.opened(ctx)); err != nil {
+			return nil, first.Took(Reply{}, err)
+		}
 	}
 	err = first.Took(Reply{Columns: len(r.columns), Rows: r.rows}, nil)
 	if first.taken = err == nil; err == nil && read != "" {

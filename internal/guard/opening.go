@@ -193,18 +193,29 @@ func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 	if err != nil {
 		return nil, c.notOpened(ctx, err)
 	}
-	c.opening.pending, c.opening.failed = false, false
-	if c.status.trust(); !c.status.told {
-		open, err := c.probe(ctx)
-		if err != nil {
-			err = c.judgeError(ctx, s, err)
-			c.tx.doom(err, false)
-			return nil, err
-		}
-		if !open {
-			return nil, c.over(s, nil)
-		}
+	if err := c.opened(ctx); err != nil {
+		return nil, err
 	}
 	c.ran(ctx, s)
 	return r, nil
+}
+
+// opened notes that a text has begun the transaction. If the reply doesn't tell, the server is
+// asked.
+func (c *conn) opened(ctx context.Context) error {
+	c.opening.pending, c.opening.failed = false, false
+	if c.status.trust(); c.status.told {
+		return nil
+	}
+	s := statement{kind: kindQuiet}
+	open, err := c.probe(ctx)
+	if err != nil {
+		err = c.judgeError(ctx, s, err)
+		c.tx.doom(err, false)
+		return err
+	}
+	if !open {
+		return c.over(s, nil)
+	}
+	return nil
 }

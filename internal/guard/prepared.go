@@ -25,9 +25,6 @@ var (
 // ExecContext executes a statement without rows.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	statement := s.statement.of("", args)
-	if err := s.conn.marked(ctx); err != nil {
-		return nil, err
-	}
 	if err := s.conn.lockFirst(ctx); err != nil {
 		return nil, err
 	}
@@ -60,9 +57,6 @@ func (s *stmt) exec(ctx context.Context, args []driver.NamedValue) (driver.Resul
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	if s.conn.last(ctx) != nil {
 		return nil, ErrNoWrite
-	}
-	if err := s.conn.marked(ctx); err != nil {
-		return nil, err
 	}
 	if err := s.conn.lockFirst(ctx); err != nil {
 		return nil, err
