@@ -112,12 +112,7 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 		return nil, c.lockPlainly(ctx, first)
 	}
 	if err != nil {
-		if begins {
-			err = c.notOpened(ctx, err)
-		} else {
-			err = c.failed(ctx, quiet, err)
-		}
-		return nil, first.Took(Reply{}, err)
+		return nil, first.Took(Reply{}, c.notLocked(ctx, begins, err))
 	}
 	if begins {
 		if !c.status.inReply() { // the rows behind can't be read in a transaction that isn't open
@@ -135,6 +130,14 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 		err = c.after(ctx, quiet, closeErr)
 	}
 	return nil, err
+}
+
+// notLocked judges the error of a lock, with which the transaction begins or not.
+func (c *conn) notLocked(ctx context.Context, begins bool, err error) error {
+	if begins {
+		return c.notOpened(ctx, err)
+	}
+	return c.failed(ctx, statement{kind: kindQuiet}, err)
 }
 
 // lockPlainly takes the lock by a statement. One that has made the row is repeated.
