@@ -22,7 +22,7 @@ func TestMutationsApply(t *testing.T) {
 	if len(list) < 400 {
 		t.Errorf("there are %d mutations", len(list))
 	}
-	decisions := make(map[string]*mutation)
+	decisions, tests := make(map[string]*mutation), make(map[string]map[string]bool)
 	for _, m := range list {
 		if other := decisions[m.decision]; other != nil {
 			t.Errorf("%v and %v break the same decision: %s", other, m, m.decision)
@@ -33,31 +33,36 @@ func TestMutationsApply(t *testing.T) {
 		} else if filepath.Ext(m.file) == ".go" && !parses(changed) {
 			t.Errorf("%v: %s can't be parsed with it", m, m.file)
 		}
-		if m.equivalent == "" && !hasTest(t, filepath.Join(root, m.dir), m.test) {
+		if tests[m.dir] == nil {
+			tests[m.dir] = functions(t, filepath.Join(root, m.dir))
+		}
+		// Subtests aren't looked for.
+		if name, _, _ := strings.Cut(m.test, "/"); m.equivalent == "" && !tests[m.dir][name] {
 			t.Errorf("%v: package %s has no test %s", m, m.dir, m.test)
 		}
 	}
 }
 
-// hasTest tells whether a directory has a test. Subtests aren't looked for.
-func hasTest(t *testing.T, dir, test string) bool {
+var declared = regexp.MustCompile(`(?m)^func (\w+)\(`)
+
+// functions returns the names of the functions in the test files of a directory.
+func functions(t *testing.T, dir string) map[string]bool {
 	t.Helper()
-	name, _, _ := strings.Cut(test, "/")
-	declared := regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(name) + `\(`)
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	names := make(map[string]bool)
 	for _, file := range files {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if declared.Match(source) {
-			return true
+		for _, match := range declared.FindAllSubmatch(source, -1) {
+			names[string(match[1])] = true
 		}
 	}
-	return false
+	return names
 }
 
 func TestReadList(t *testing.T) {
