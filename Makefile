@@ -266,7 +266,7 @@ site: ## Make a site of the pages, with a search, in .site; SITE_BASE=/lockstep/
 # Without caches each compiles much, beside the others.
 PATIENT  = -count=1 -vet=off -timeout 25m
 # One after the other they would leave a processor idle for half of the time.
-VERIFIED = verify-go verify-release verify-docs verify-sql verify-pages licences vulnerabilities verify-rules
+VERIFIED = verify-go verify-sql verify-pages licences vulnerabilities verify-rules
 verify: ## Check all that needs no tests: generated code, queries, format, lint, go.mod, dependencies.
 	$(WITHSERVERS) -- $(BESIDE) --output-sync=target $(VERIFIED)
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -167,6 +168,15 @@ func sorted(lists ...[]string) []string {
 // levels are the isolation levels of the trials.
 var levels = []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable}
 
+// tried are those that are tried: the servers' default alone, unless there is time for all, or
+// the page is to be written.
+func tried() []sql.IsolationLevel {
+	if os.Getenv("LOCKSTEP_LONG") != "1" && !*updatePage {
+		return levels[1:2]
+	}
+	return levels
+}
+
 // TestRowLocks asks the servers which locks every verb leaves in a caller's transaction: those of
 // its own rows, without a gap, and no others. What it finds is on the page.
 func TestRowLocks(t *testing.T) {
@@ -182,7 +192,7 @@ func TestRowLocks(t *testing.T) {
 				n := 0
 				for _, v := range verbs {
 					empty(t, db)
-					for _, level := range levels {
+					for _, level := range tried() {
 						for _, guards := range []bool{true, false} {
 							n++
 							base := fmt.Sprintf("%03d/", n)
