@@ -277,6 +277,10 @@ func (w *worker) kinds() []func() outcome {
 		return []func() outcome{w.tickTx, w.lock}
 	case w.Without == "majority":
 		return []func() outcome{w.majority, w.lock}
+	case w.Without == "sale":
+		return []func() outcome{w.sell, w.lock}
+	case w.Without == "rows":
+		return []func() outcome{w.sellUnlocked, w.lock}
 	case w.Without == "generated":
 		return []func() outcome{w.generatedQueries, w.lock}
 	case guards[w.Without].of == ofHerd:
@@ -292,7 +296,7 @@ func (w *worker) kinds() []func() outcome {
 	}
 	return []func() outcome{
 		w.run, w.run, w.lock, w.lock, w.stale, w.stale, w.tryLock, w.waitAtMost, w.lockAny, w.read, w.crossed, w.crossed,
-		w.optimistic, w.optimistic, w.compare, w.compare,
+		w.optimistic, w.optimistic, w.compare, w.compare, w.sell, w.sell, w.sell, w.sellUnlocked,
 		w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.cancelled, w.session, w.fresh, w.fresh,
 		w.gormTransaction, w.gormPlugin, w.gormPlugin, w.gormVersion, w.gormVersion, w.gormVersion, w.within, w.within,
 		w.once, w.once, w.once, w.tickTx, w.tickTx, w.tick, w.tick,

@@ -78,7 +78,7 @@ func install(ctx context.Context, db *sql.DB) error {
 		}
 	}
 	for insert, names := range map[string][]string{
-		"INSERT INTO counters VALUES (?, 0, 0)":            slices.Concat(lockKeys, carelessKeys, leaseKeys, sharedKeys, innerKeys, electionKeys, allKeys, askedLeases),
+		"INSERT INTO counters VALUES (?, 0, 0)":            slices.Concat(lockKeys, saleKeys, carelessKeys, leaseKeys, sharedKeys, innerKeys, electionKeys, allKeys, askedLeases),
 		"INSERT INTO articles (name, value) VALUES (?, 0)": versionKeys,
 		"INSERT INTO spots VALUES (?, 0)":                  spots,
 	} {

@@ -56,6 +56,8 @@ var guards = map[string]struct {
 	"release":    {finds: []string{stuck}, of: ofAsked, bug: "lost release", faults: calm, tells: "a lease that was given up stays held"},
 	"herd":       {finds: []string{overlap}, of: ofHerd, bug: "no room", faults: calm, tells: "readers by the hundred are granted beside a writer"},
 	"majority":   {finds: []string{overlap, notLinear}, of: ofMajority, faults: calm, tells: "one database of three grants a lease"},
+	"sale":       {finds: []string{lostUpdate}, faults: calm, tells: "a read does not take the lock that was asked for with it"},
+	"rows":       {finds: []string{lostUpdate}, of: ofSales, faults: calm, tells: "a sale commits whatever number of rows it has changed"},
 	"generated":  {finds: []string{lostUpdate}, of: ofGenerated, faults: calm, tells: "generated queries don't lock"},
 	"clock":      {finds: []string{notLinear, tokenBack}, bug: "token by the clock", faults: []string{"set clock back"}, tells: "the token of a lease is the server's clock"},
 	"locktoken":  {finds: []string{tokenBack}, bug: "lock token by the clock", faults: []string{"set clock back"}, tells: "the token of a lock is the server's clock"},
