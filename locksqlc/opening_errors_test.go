@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
@@ -36,9 +35,7 @@ func keptPool(t *testing.T, cfg *mysql.Config) *sql.DB {
 	t.Helper()
 	connector, err := mysql.NewConnector(cfg)
 	check(t, err)
-	rules := fault.Rules
-	rules.KeepAtOnce = true
-	pool := sql.OpenDB(guard.Wrap(connector, rules))
+	pool := sql.OpenDB(guard.Wrap(connector, guard.Options{KeepAtOnce: true}))
 	t.Cleanup(func() { check(t, pool.Close()) })
 	return pool
 }

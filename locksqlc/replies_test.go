@@ -6,7 +6,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -49,10 +49,10 @@ func TestUnknownReplies(t *testing.T) {
 				if _, held := scope.Held(busy); held {
 					t.Errorf("%s of a key that is held, guarded: %t: Held says that the lock is held", name, guarded)
 				}
-				if errors.Is(err, guard.ErrReply) && (!errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !errors.Is(scope.Verify(t.Context()), txlock.ErrTxDoomed)) {
+				if errors.Is(err, fault.ErrReply) && (!errors.Is(err, txlock.ErrTxDoomed) || txlock.Retryable(err) || !errors.Is(scope.Verify(t.Context()), txlock.ErrTxDoomed)) {
 					t.Errorf("%s, guarded: %t: %v, want ErrTxDoomed, not to be tried again", name, guarded, err)
 				}
-				if err := tx.Commit(); guarded && errors.Is(scope.Verify(t.Context()), guard.ErrReply) && !errors.Is(err, txlock.ErrTxDoomed) {
+				if err := tx.Commit(); guarded && errors.Is(scope.Verify(t.Context()), fault.ErrReply) && !errors.Is(err, txlock.ErrTxDoomed) {
 					t.Errorf("%s: Commit: %v, want ErrTxDoomed", name, err)
 				}
 				resetCharset(t, pool)
@@ -101,7 +101,7 @@ func grantsWhatItSays(t *testing.T, db *testdb.DB, pool *sql.DB, key txlock.Key)
 		if _, held := scope.Held(key); held != (err == nil) {
 			t.Errorf("%s, guarded: %t: held %t after %v", name, scope.Guarded(), held, err)
 		}
-		if _, again := scope.TryLock(t.Context(), key); errors.Is(err, guard.ErrReply) && !errors.Is(again, txlock.ErrTxDoomed) {
+		if _, again := scope.TryLock(t.Context(), key); errors.Is(err, fault.ErrReply) && !errors.Is(again, txlock.ErrTxDoomed) {
 			t.Errorf("%s, guarded: %t: after %v a lock answers %v", name, scope.Guarded(), err, again)
 		}
 		_ = tx.Rollback()
@@ -133,7 +133,7 @@ func TestUnknownReplyOfCommit(t *testing.T) {
 			_, err := tx.ExecContext(t.Context(), "SET character_set_results = utf16")
 			return err
 		})
-		if errors.Is(err, guard.ErrReply) && (!errors.Is(err, txlock.ErrUnknownOutcome) || txlock.Retryable(err)) || runs > 1 {
+		if errors.Is(err, fault.ErrReply) && (!errors.Is(err, txlock.ErrUnknownOutcome) || txlock.Retryable(err)) || runs > 1 {
 			t.Errorf("after %d runs: %v, want one run, and ErrUnknownOutcome", runs, err)
 		}
 		resetCharset(t, pool)

@@ -7,6 +7,7 @@ import (
 	"github.com/dca00107/lockstep/internal/asserts"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // AssertLocked returns ErrNotHeld unless the transaction holds the lock of the key
@@ -36,7 +37,7 @@ func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
 		return err
 	}
 	if err := fault.NilTx(tx); err != nil {
-		return unasserted(key, err, guard.Server{})
+		return unasserted(key, err, session.Server{})
 	}
 	book, guarded, reply := guard.Ask(ctx, tx)
 	if book == nil {
@@ -47,7 +48,7 @@ func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
 		case err == nil:
 			err = fmt.Errorf("%w, as far as is known: the pool is not guarded, open it by locksqlc.Open or lockgorm.Open, or ask Scope.Held", ErrNotHeld)
 		}
-		return unasserted(key, err, guard.Server{})
+		return unasserted(key, err, session.Server{})
 	}
 	if err := book.Err(); err != nil {
 		return unasserted(key, err, book.Server())
@@ -62,6 +63,6 @@ func assertHeld(ctx context.Context, tx Tx, key Key, shared bool) error {
 	return nil
 }
 
-func unasserted(key Key, err error, s guard.Server) error {
+func unasserted(key Key, err error, s session.Server) error {
 	return fault.Of(fmt.Sprintf("assert that %q is locked", fault.Clipped(key.name)), err, s)
 }

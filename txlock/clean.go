@@ -9,8 +9,8 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // cleanBatch is how many rows one transaction of Clean removes.
@@ -60,7 +60,7 @@ func inBatches(ctx context.Context, db *sql.DB, verb string, find func(tx *sql.T
 			return nil
 		})
 		if err != nil {
-			return total, fault.Of(verb, err, guard.Server{})
+			return total, fault.Of(verb, err, session.Server{})
 		}
 		if total += len(names); len(names) < cleanBatch {
 			return total, nil

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -54,7 +55,7 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 		lock, ok = rawsql.Inline(rawsql.Call("lockstep_lock_1", append(a.keyed(), a.owner, a.ours)...))
 	}
 	if !ok {
-		return unsent{ctx, s.failure("lock", key, guard.UnknownReply("a lock statement", "no text"))}
+		return unsent{ctx, s.failure("lock", key, fault.UnknownReply("a lock statement", "no text"))}
 	}
 	asked := s.asked(ctx, false, key)
 	return guard.WithFirst(ctx, &guard.First{Tx: s.book, Lock: lock, Make: a.fresh().Make, Plain: plain, Took: func(reply guard.Reply, err error) error {
@@ -120,7 +121,7 @@ func (a *attempt) took(reply guard.Reply, err error) (uint64, error) {
 	}
 	switch token, err := insertID("LockNamed")(id.V, nil); {
 	case !id.Valid, err == nil && token == made:
-		return 0, guard.UnknownReply("LockNamed", "the insert id "+strconv.FormatInt(id.V, 10))
+		return 0, fault.UnknownReply("LockNamed", "the insert id "+strconv.FormatInt(id.V, 10))
 	case id.V == 0 && a.hashed:
 		return 0, a.missing()
 	case err != nil:

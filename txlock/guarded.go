@@ -13,7 +13,7 @@ import (
 )
 
 // PoolOption is an option of a guarded pool.
-type PoolOption interface{ toPool(*guard.Rules) }
+type PoolOption interface{ toPool(*pooled) }
 
 // pooled is what the options of a pool set for the scopes of all of its transactions.
 type pooled struct {
@@ -22,23 +22,13 @@ type pooled struct {
 	slow  time.Duration // from when on SlowWait looks there, 0 for never
 }
 
-// pooledBy returns what a pool keeps for its scopes.
-func pooledBy(r *guard.Rules) *pooled {
-	p, ok := r.Kept.(*pooled)
-	if !ok {
-		p = new(pooled)
-		r.Kept = p
-	}
-	return p
-}
-
 // guarded is inside.Lock.Guarded.
 func guarded(base driver.Connector, options ...PoolOption) driver.Connector {
-	r := fault.Rules
+	var p pooled
 	for _, option := range options {
-		option.toPool(&r)
+		option.toPool(&p)
 	}
-	return guard.Wrap(base, r)
+	return guard.Wrap(base, guard.Options{Kept: &p})
 }
 
 // CheckGuarded returns nil where the transactions of a pool are those of a guarded pool, and

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/look"
 )
 
@@ -80,7 +79,7 @@ func NameHolders(looks *sql.DB) interface {
 
 type naming struct{ looks *sql.DB }
 
-func (n naming) toPool(r *guard.Rules) { pooledBy(r).looks = n.looks }
+func (n naming) toPool(p *pooled) { p.looks = n.looks }
 
 func (n naming) toJoin(s *state) { s.looks = n.looks }
 
@@ -100,7 +99,7 @@ func SlowWait(d time.Duration) interface {
 
 type slowWait time.Duration
 
-func (d slowWait) toPool(r *guard.Rules) { pooledBy(r).slow = time.Duration(d) }
+func (d slowWait) toPool(p *pooled) { p.slow = time.Duration(d) }
 
 func (d slowWait) toJoin(s *state) { s.slow = time.Duration(d) }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Holder is who holds a lock exclusively at the moment.
@@ -42,13 +42,13 @@ func Holders(ctx context.Context, db *sql.DB, keys ...Key) ([]Holder, error) {
 	now := make(map[record]Holder, len(keys))
 	err := uncommitted(ctx, db, func(tx *sql.Tx) error { return readHolders(ctx, tx, keys, now) })
 	if err != nil {
-		return nil, fault.Of("holders", err, guard.Server{})
+		return nil, fault.Of("holders", err, session.Server{})
 	}
 	// Read after it: a holder that commits in between is seen as gone, and none
 	// is invented.
 	committed := make(map[record]Holder, len(keys))
 	if err := readHolders(ctx, db, keys, committed); err != nil {
-		return nil, fault.Of("holders", err, guard.Server{})
+		return nil, fault.Of("holders", err, session.Server{})
 	}
 	var holders []Holder
 	for _, key := range keys {

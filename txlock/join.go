@@ -78,12 +78,12 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 		option.toJoin(&wanted)
 	}
 	open, err := openBy(tx, reply)
-	var server guard.Server
+	var server session.Server
 	if err == nil {
 		server, err = introduce(ctx, tx) // before the reply counts: another engine gives others
 	}
 	if err != nil {
-		return nil, fault.Of("join", err, guard.Server{})
+		return nil, fault.Of("join", err, session.Server{})
 	}
 	if wanted.onlyGuarded && !guarded {
 		return nil, fmt.Errorf("join: %w", ErrUnguarded)
@@ -105,7 +105,7 @@ type joined struct {
 	tx    rawsql.Text
 }
 
-func newJoined(tx Tx, book *guard.Tx, server guard.Server) *joined {
+func newJoined(tx Tx, book *guard.Tx, server session.Server) *joined {
 	j := &joined{state: state{book: book, server: server}, tx: rawsql.Text{DBTX: tx, Inline: book != nil && book.Direct()}}
 	j.scope.state, j.state.tx = &j.state, &j.tx
 	if book != nil {
@@ -149,10 +149,10 @@ func (j *joined) Unanswered(why error) { j.state.doomed(why) }
 
 // introduce asks the session of a plain pool for its facts, which guarded connections know.
 // It returns an error if no lock would hold there.
-func introduce(ctx context.Context, db gen.DBTX) (guard.Server, error) {
+func introduce(ctx context.Context, db gen.DBTX) (session.Server, error) {
 	facts, err := session.Ask(ctx, db)
 	if err == nil {
 		err = facts.Unfit
 	}
-	return guard.NewServer(facts), err
+	return session.NewServer(facts), err
 }

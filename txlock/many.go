@@ -178,7 +178,7 @@ func (m *many) read(statement string, tokens wanted, rows []manyRow) (map[record
 			tokens = present
 		}
 		if !missing[row.record] || !tokens.has(row.token) || !anything.has(row.old) {
-			return nil, guard.UnknownReply(statement, fmt.Sprintf("the row (%q, %d, %v, %v)", fault.Clipped(row.name), row.slot, row.token, row.old))
+			return nil, fault.UnknownReply(statement, fmt.Sprintf("the row (%q, %d, %v, %v)", fault.Clipped(row.name), row.slot, row.token, row.old))
 		}
 		if other {
 			return nil, fmt.Errorf("%w: token %d in the snapshot, %d in the row", ErrStaleSnapshot, row.old.V, row.token.V)
@@ -198,7 +198,7 @@ func (m *many) absent(statement string, rows int) error {
 	if m.keys[0].hashed {
 		return fmt.Errorf("%w: lockstep_centers has not all of %d rows", ErrSchema, len(m.keys))
 	}
-	return guard.UnknownReply(statement, fmt.Sprintf("%d rows for %d keys", rows, len(m.keys)))
+	return fault.UnknownReply(statement, fmt.Sprintf("%d rows for %d keys", rows, len(m.keys)))
 }
 
 // changed returns how many rows of a statement for several keys were there before: it counts
@@ -206,7 +206,7 @@ func (m *many) absent(statement string, rows int) error {
 // WITH SYSTEM VERSIONING.
 func (m *many) changed(statement string, n int64, err error) (all bool, _ error) {
 	if most := int64(len(m.keys)); err == nil && (n < most || n > 3*most) {
-		return false, guard.UnknownReply(statement, fmt.Sprintf("%d changed rows for %d keys", n, most))
+		return false, fault.UnknownReply(statement, fmt.Sprintf("%d changed rows for %d keys", n, most))
 	}
 	return n >= 2*int64(len(m.keys)), err
 }

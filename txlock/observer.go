@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/guard"
 )
 
 // Observer is told what becomes of locks and leases, for metrics and logs. Its
@@ -114,7 +113,7 @@ func Observe(observer Observer) interface {
 
 type observing struct{ observer Observer }
 
-func (o observing) toPool(r *guard.Rules) { pooledBy(r).watch = o.observer }
+func (o observing) toPool(p *pooled) { p.watch = o.observer }
 
 func (o observing) toJoin(s *state) { s.watch = o.observer }
 

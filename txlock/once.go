@@ -194,7 +194,7 @@ func (s *state) tryOnce(ctx context.Context, key Key, c onceCall, variables []st
 		case err != nil:
 			return false, fault.Read("OnceAgain", err)
 		case row.Expired>>1 != 0, len(row.Fingerprint) == 0:
-			return false, guard.UnknownReply("OnceAgain", fmt.Sprintf("the row (%d, %q)", row.Expired, row.Fingerprint))
+			return false, fault.UnknownReply("OnceAgain", fmt.Sprintf("the row (%d, %q)", row.Expired, row.Fingerprint))
 		case row.Expired == 0:
 			s.told = true
 			return false, c.compare(row.Fingerprint)
@@ -223,7 +223,7 @@ func (s *state) makeOnce(ctx context.Context, name []byte, c onceCall, variables
 		return false, nil
 	}
 	if err == nil && !made {
-		err = guard.UnknownReply("Once", "no new row")
+		err = fault.UnknownReply("Once", "no new row")
 	}
 	return made, err
 }

@@ -65,7 +65,7 @@ func resultOfOnce(ctx context.Context, s *Scope, key Key) ([]byte, error) {
 	defer s.sending.Unlock()
 	result, err := queries.OnceResult(s.own(ctx, guard.Call{}), s.regardless(true, nil), []byte(key.name))
 	if err == nil && result == nil {
-		err = guard.UnknownReply("OnceResult", "NULL")
+		err = fault.UnknownReply("OnceResult", "NULL")
 	}
 	if err != nil {
 		return nil, s.failure(verb, key, fault.Read("OnceResult", err))

@@ -14,7 +14,7 @@ import (
 )
 
 // This file has all replies of the statements and procedures of locks, of Once and of
-// versions. Any other is guard.ErrReply, which dooms the transaction: see state.failed.
+// versions. Any other is fault.ErrReply, which dooms the transaction: see state.failed.
 
 // insertIDs has, for each statement that answers with an insert id, the ids that are no
 // token. A token is above all of them; 1, which no server grants, is one of mocks.
@@ -38,7 +38,7 @@ func insertID(statement string) func(id int64, err error) (int64, error) {
 			}
 		}
 		if id <= made {
-			return 0, guard.UnknownReply(statement, "the insert id "+strconv.FormatInt(id, 10))
+			return 0, fault.UnknownReply(statement, "the insert id "+strconv.FormatInt(id, 10))
 		}
 		return id, nil
 	}
@@ -49,7 +49,7 @@ func insertID(statement string) func(id int64, err error) (int64, error) {
 func tokenOf(statement string) func(token uint64, err error) (uint64, error) {
 	return func(token uint64, err error) (uint64, error) {
 		if err == nil && token>>63 != 0 {
-			return 0, guard.UnknownReply(statement, "the token "+strconv.FormatUint(token, 10))
+			return 0, fault.UnknownReply(statement, "the token "+strconv.FormatUint(token, 10))
 		}
 		return token, fault.Read(statement, err)
 	}
@@ -110,7 +110,7 @@ func readOutcome(procedure string, shared bool, reply guard.Reply) (r outcome, e
 		e.token = present
 	}
 	if !known || !r.what.Valid || !e.token.has(r.token) || !e.old.has(r.old) {
-		return outcome{}, guard.UnknownReply(procedure, shown(reply))
+		return outcome{}, fault.UnknownReply(procedure, shown(reply))
 	}
 	return r, nil
 }
@@ -122,7 +122,7 @@ func readNumber(procedure string, reply guard.Reply) (uint64, error) {
 		return 0, err
 	}
 	if most, known := numbers[procedure]; !known || !n.Valid || n.V > most {
-		return 0, guard.UnknownReply(procedure, shown(reply))
+		return 0, fault.UnknownReply(procedure, shown(reply))
 	}
 	return n.V, nil
 }
@@ -148,11 +148,11 @@ func (w wanted) has(n sql.Null[uint64]) bool {
 // readRow reads the only row of a reply.
 func readRow(procedure string, reply guard.Reply, into ...sql.Scanner) error {
 	if reply.Columns != len(into) || len(reply.Rows) != 1 {
-		return guard.UnknownReply(procedure, shown(reply))
+		return fault.UnknownReply(procedure, shown(reply))
 	}
 	for i, v := range reply.Rows[0] {
 		if err := into[i].Scan(v); err != nil {
-			return guard.UnknownReply(procedure, shown(reply))
+			return fault.UnknownReply(procedure, shown(reply))
 		}
 	}
 	return nil

@@ -76,23 +76,23 @@ func TestInsertIDs(t *testing.T) {
 	for statement, others := range insertIDs {
 		for _, id := range []int64{math.MinInt64, -1, 0, 1, 2, 1 << 50, math.MaxInt64} {
 			got, err := insertID(statement)(id, nil)
-			if known := id > made || slices.Contains(others, id); known != (err == nil) || !known && !errors.Is(err, guard.ErrReply) || known && got != id {
+			if known := id > made || slices.Contains(others, id); known != (err == nil) || !known && !errors.Is(err, fault.ErrReply) || known && got != id {
 				t.Errorf("%s: the insert id %d is read as %d, %v", statement, id, got, err)
 			}
 		}
-		if _, err := insertID(statement)(7, errUnreadable); !errors.Is(err, guard.ErrReply) {
+		if _, err := insertID(statement)(7, errUnreadable); !errors.Is(err, fault.ErrReply) {
 			t.Errorf("%s: %v", statement, err)
 		}
 	}
 	for token, known := range map[uint64]bool{0: true, 1 << 50: true, math.MaxInt64: true, math.MaxInt64 + 1: false} {
-		if got, err := tokenOf("NamedToken")(token, nil); errors.Is(err, guard.ErrReply) == known || known && got != token {
+		if got, err := tokenOf("NamedToken")(token, nil); errors.Is(err, fault.ErrReply) == known || known && got != token {
 			t.Errorf("the token %d is read as %d, %v", token, got, err)
 		}
 	}
-	if _, err := tokenOf("NamedToken")(0, sql.ErrNoRows); !errors.Is(err, sql.ErrNoRows) || errors.Is(err, guard.ErrReply) {
+	if _, err := tokenOf("NamedToken")(0, sql.ErrNoRows); !errors.Is(err, sql.ErrNoRows) || errors.Is(err, fault.ErrReply) {
 		t.Errorf("no row is read as %v", err)
 	}
-	if _, err := tokenOf("NamedToken")(0, errUnreadable); !errors.Is(err, guard.ErrReply) || fault.Retryable(fmt.Errorf("%w: %w", ErrTxDoomed, err)) {
+	if _, err := tokenOf("NamedToken")(0, errUnreadable); !errors.Is(err, fault.ErrReply) || fault.Retryable(fmt.Errorf("%w: %w", ErrTxDoomed, err)) {
 		t.Errorf("a row that can't be read is read as %v", err)
 	}
 }
@@ -173,7 +173,7 @@ func TestOutcomes(t *testing.T) {
 				others["no row"] = guard.Reply{Columns: 3}
 			}
 			for name, other := range others {
-				if r, err := readOutcome(procedure, false, other); !errors.Is(err, guard.ErrReply) || r != (outcome{}) {
+				if r, err := readOutcome(procedure, false, other); !errors.Is(err, fault.ErrReply) || r != (outcome{}) {
 					t.Errorf("%s, %s: %s, %s, is read as %+v, %v", procedure, word, name, shown(other), r, err)
 				}
 			}
@@ -189,7 +189,7 @@ func TestOutcomes(t *testing.T) {
 		others["no row"] = guard.Reply{Columns: 1}
 		others["too much"] = guard.Reply{Columns: 1, Rows: [][]driver.Value{{most + 1}}}
 		for name, other := range others {
-			if n, err := readNumber(procedure, other); !errors.Is(err, guard.ErrReply) {
+			if n, err := readNumber(procedure, other); !errors.Is(err, fault.ErrReply) {
 				t.Errorf("%s: %s is read as %d, %v", procedure, name, n, err)
 			}
 		}
@@ -222,23 +222,23 @@ func TestTokensOfMany(t *testing.T) {
 		"both":                 {granted, []manyRow{a, b}, nil},
 		"as in the snapshot":   {present, []manyRow{row("a", 7, 7), row("b", 0, 0)}, nil},
 		"not in the snapshot":  {granted, []manyRow{row("b", 7, 6)}, ErrStaleSnapshot},
-		"none":                 {granted, nil, guard.ErrReply},
-		"one":                  {granted, []manyRow{a}, guard.ErrReply},
-		"a row more":           {granted, []manyRow{a, b, row("c", 9, nil)}, guard.ErrReply},
-		"one twice":            {granted, []manyRow{a, a}, guard.ErrReply},
-		"NULL":                 {granted, []manyRow{a, row("b", nil, nil)}, guard.ErrReply},
-		"NULL that may be any": {present, []manyRow{a, row("b", nil, nil)}, guard.ErrReply},
-		"token 0":              {granted, []manyRow{a, row("b", 0, nil)}, guard.ErrReply},
-		"out of range":         {granted, []manyRow{a, row("b", uint64(math.MaxUint64), nil)}, guard.ErrReply},
-		"another key's":        {granted, []manyRow{a, row("a\x00", 8, nil)}, guard.ErrReply},
-		"a center's":           {granted, []manyRow{a, {record: record{slot: 1, hashed: true}, token: b.token}}, guard.ErrReply},
+		"none":                 {granted, nil, fault.ErrReply},
+		"one":                  {granted, []manyRow{a}, fault.ErrReply},
+		"a row more":           {granted, []manyRow{a, b, row("c", 9, nil)}, fault.ErrReply},
+		"one twice":            {granted, []manyRow{a, a}, fault.ErrReply},
+		"NULL":                 {granted, []manyRow{a, row("b", nil, nil)}, fault.ErrReply},
+		"NULL that may be any": {present, []manyRow{a, row("b", nil, nil)}, fault.ErrReply},
+		"token 0":              {granted, []manyRow{a, row("b", 0, nil)}, fault.ErrReply},
+		"out of range":         {granted, []manyRow{a, row("b", uint64(math.MaxUint64), nil)}, fault.ErrReply},
+		"another key's":        {granted, []manyRow{a, row("a\x00", 8, nil)}, fault.ErrReply},
+		"a center's":           {granted, []manyRow{a, {record: record{slot: 1, hashed: true}, token: b.token}}, fault.ErrReply},
 	} {
 		if found, err := m.read("LockMany", c.wanted, c.rows); !errors.Is(err, c.err) || c.err == nil && (err != nil || len(found) != 2) {
 			t.Errorf("%s: %v, %v, want %v", name, found, err, c.err)
 		}
 	}
 	for n, want := range map[int64]bool{-1: false, 0: false, 1: false, 2: true, 3: true, 4: true, 6: true, 7: false} {
-		if all, err := m.changed("LockMany", n, nil); errors.Is(err, guard.ErrReply) == want || want && all != (n >= 4) {
+		if all, err := m.changed("LockMany", n, nil); errors.Is(err, fault.ErrReply) == want || want && all != (n >= 4) {
 			t.Errorf("%d changed rows are read as %t, %v", n, all, err)
 		}
 	}

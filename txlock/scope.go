@@ -10,6 +10,7 @@ import (
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Scope is the locks of one transaction. Several goroutines may use it, and their
@@ -28,7 +29,7 @@ type Scope struct {
 type state struct {
 	tx     *rawsql.Text
 	book   *guard.Tx // nil on a plain pool
-	server guard.Server
+	server session.Server
 	pooled
 
 	sending sync.Mutex // held while a lock is taken, which may be several statements
@@ -203,7 +204,7 @@ func (s *state) failure(verb string, key Key, err error) error {
 
 // failed is failure for what concerns no single key.
 func (s *state) failed(what string, err error) error {
-	if errors.Is(err, guard.ErrReply) && !errors.Is(err, ErrTxDoomed) {
+	if errors.Is(err, fault.ErrReply) && !errors.Is(err, ErrTxDoomed) {
 		err = fmt.Errorf("%w, and nothing more is sent: %w", ErrTxDoomed, err)
 		if s.unknown = err; s.book != nil {
 			s.book.Doom(err)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/schema"
 )
 
@@ -23,7 +23,7 @@ import (
 // succeed: see txlock.Retryable.
 func Retryable(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, guard.ErrReply), errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, errLarge), errors.Is(err, ErrGiven),
+	case err == nil, errors.Is(err, ErrReply), errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrCommitted), errors.Is(err, ErrUnseen), errors.Is(err, errUnfenced), errors.Is(err, errLarge), errors.Is(err, ErrGiven),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrDeadlock), errors.Is(err, ErrStaleSnapshot), errors.Is(err, ErrTxDoomed), errors.Is(err, ErrConflict):
@@ -84,13 +84,13 @@ func Interpret(err error) Verdict {
 // Of turns what a statement of a lock was answered, in a transaction of the program, into
 // the error of the call. It says what was asked for, and matches the sentinel and the
 // cause.
-func Of(what string, err error, s guard.Server) error {
+func Of(what string, err error, s session.Server) error {
 	v := Interpret(err)
 	sentinel := v.Sentinel
 	switch {
-	case errors.Is(err, guard.ErrOpenRows), errors.Is(err, mysql.ErrBusyBuffer):
+	case errors.Is(err, ErrOpenRows), errors.Is(err, mysql.ErrBusyBuffer):
 		sentinel = ErrOpenRows
-	case errors.Is(err, guard.ErrEnded), errors.Is(err, sql.ErrTxDone), errors.Is(err, sql.ErrConnDone):
+	case errors.Is(err, ErrEnded), errors.Is(err, sql.ErrTxDone), errors.Is(err, sql.ErrConnDone):
 		sentinel = ErrNoTransaction
 	case errors.Is(err, ErrUnknownOutcome):
 		sentinel = ErrUnknownOutcome
@@ -118,7 +118,7 @@ func Explain(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	explained := Of(what, err, guard.Server{})
+	explained := Of(what, err, session.Server{})
 	if errors.Is(explained, ErrTxDoomed) && !errors.Is(err, ErrTxDoomed) {
 		return fmt.Errorf("%s: %w", what, err) // there is no transaction to start again
 	}
@@ -149,17 +149,16 @@ func Unknown(err error) bool {
 	switch server.Number {
 	case 1053, 1317, 1927, 3169: // ER_SERVER_SHUTDOWN, ER_QUERY_INTERRUPTED, ER_CONNECTION_KILLED (MariaDB), ER_SESSION_WAS_KILLED (MySQL)
 		return true
-	case 1180, 3100, 3101: // ER_ERROR_DURING_COMMIT, ER_RUN_HOOK_ERROR, ER_TRANSACTION_ROLLBACK_DURING_COMMIT, see Rules.Refused
+	case 1180, 3100, 3101: // ER_ERROR_DURING_COMMIT, ER_RUN_HOOK_ERROR, ER_TRANSACTION_ROLLBACK_DURING_COMMIT, see Refused
 		return !Interpret(err).Gone && !errors.Is(err, ErrDeadlock)
 	}
 	return false
 }
 
-// ErrReply says that a statement was answered by none of its replies.
-var ErrReply = guard.ErrReply
-
-// UnknownReply is the error of a statement that was answered by none of its replies.
-func UnknownReply(statement, came string) error { return guard.UnknownReply(statement, came) }
+// UnknownReply returns ErrReply for a statement, with what came.
+func UnknownReply(statement, came string) error {
+	return fmt.Errorf("%s was answered by %s: %w", statement, came, ErrReply)
+}
 
 // Changed returns the reply of a statement that changes one row or none: a table WITH SYSTEM
 // VERSIONING counts the row of its history, too.
@@ -173,12 +172,12 @@ func Changed(statement string) func(n int64, err error) (changed bool, _ error) 
 }
 
 // Read returns the error of a statement of lockstep's own. If database/sql could not read the
-// row, it is guard.ErrReply.
+// row, it is ErrReply.
 func Read(statement string, err error) error {
 	if err == nil || !strings.HasPrefix(err.Error(), "sql: Scan error") && !strings.HasPrefix(err.Error(), "sql: expected ") {
 		return err
 	}
-	return fmt.Errorf("%w: %w", guard.UnknownReply(statement, "a row that can't be read"), err)
+	return fmt.Errorf("%w: %w", UnknownReply(statement, "a row that can't be read"), err)
 }
 
 // Overtaken tells whether a member of a Group Replication has refused a commit (3101). In

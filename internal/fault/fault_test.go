@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/schema"
 )
 
@@ -102,7 +102,7 @@ func TestInterpret(t *testing.T) {
 			t.Errorf("%d means %+v, want %+v", c.number, got, c)
 		}
 		for _, rollbackOnTimeout := range []bool{false, true} {
-			doom := Rules.Ended(answered(c.number), guard.Server{RollbackOnTimeout: rollbackOnTimeout})
+			doom := Ended(answered(c.number), session.Server{RollbackOnTimeout: rollbackOnTimeout})
 			if ends := c.gone || c.onTimeout && rollbackOnTimeout; errors.Is(doom, ErrTxDoomed) != ends {
 				t.Errorf("%d (rollback on timeout: %t) dooms: %v, want %t", c.number, rollbackOnTimeout, doom, ends)
 			}
@@ -138,7 +138,7 @@ func TestTransactionOpen(t *testing.T) {
 
 func TestRetryable(t *testing.T) {
 	t.Parallel()
-	committed := Rules.Committed("CREATE TABLE")
+	committed := Committed("CREATE TABLE")
 	unseen := fmt.Errorf("verify: %w: %w", ErrTxDoomed, ErrUnseen)
 	for _, c := range []struct {
 		err  error
@@ -178,15 +178,15 @@ func TestRetryable(t *testing.T) {
 		{answered(3101), false},
 		{errors.Join(sql.ErrTxDone, answered(1213)), true},
 
-		{Rules.Ended(answered(1213), guard.Server{}), true},
-		{Rules.Ended(answered(1205), guard.Server{RollbackOnTimeout: true}), true},
-		{Rules.Lost(driver.ErrBadConn), true},
-		{Of("lock", answered(1205), guard.Server{RollbackOnTimeout: true}), true},
+		{Ended(answered(1213), session.Server{}), true},
+		{Ended(answered(1205), session.Server{RollbackOnTimeout: true}), true},
+		{Lost(driver.ErrBadConn), true},
+		{Of("lock", answered(1205), session.Server{RollbackOnTimeout: true}), true},
 		{committed, false},
 		{fmt.Errorf("run: %w", committed), false},
 		{errors.Join(committed, ErrDeadlock), false},
 		{unseen, false},
-		{Rules.Unfenced("stock"), false},
+		{Unfenced("stock"), false},
 		{fmt.Errorf("compare: %w: %w", ErrConflict, ErrGiven), false},
 
 		{context.Canceled, false},
@@ -247,30 +247,30 @@ func TestPastLimit(t *testing.T) {
 // what a call returns.
 func TestErrorReachesAll(t *testing.T) {
 	t.Parallel()
-	rollback := guard.Server{RollbackOnTimeout: true}
+	rollback := session.Server{RollbackOnTimeout: true}
 	for _, c := range []struct {
 		name   string
 		err    error
-		server guard.Server
+		server session.Server
 		is     []error
 		isNot  []error
 	}{
-		{"deadlock", answered(1213), guard.Server{}, []error{ErrDeadlock}, []error{ErrTxDoomed, ErrBusy}},
-		{"wait", answered(1205), guard.Server{}, []error{ErrWaitTimeout}, []error{ErrTxDoomed, ErrBusy}},
+		{"deadlock", answered(1213), session.Server{}, []error{ErrDeadlock}, []error{ErrTxDoomed, ErrBusy}},
+		{"wait", answered(1205), session.Server{}, []error{ErrWaitTimeout}, []error{ErrTxDoomed, ErrBusy}},
 		{"wait that rolls back", answered(1205), rollback, []error{ErrWaitTimeout, ErrTxDoomed}, nil},
-		{"try on MariaDB", fmt.Errorf("%w: %w", ErrBusy, answered(1205)), guard.Server{}, []error{ErrBusy}, []error{ErrWaitTimeout, ErrTxDoomed}},
+		{"try on MariaDB", fmt.Errorf("%w: %w", ErrBusy, answered(1205)), session.Server{}, []error{ErrBusy}, []error{ErrWaitTimeout, ErrTxDoomed}},
 		{"try that rolls back", fmt.Errorf("%w: %w", ErrBusy, answered(1205)), rollback, []error{ErrBusy, ErrTxDoomed}, []error{ErrWaitTimeout}},
 		{"limit", answered(1969), rollback, []error{ErrWaitTimeout}, []error{ErrTxDoomed}},
-		{"read only", answered(1290), guard.Server{}, []error{ErrReadOnly}, nil},
-		{"context", fmt.Errorf("exec: %w", context.DeadlineExceeded), guard.Server{}, []error{context.DeadlineExceeded}, []error{ErrWaitTimeout}},
-		{"open rows", guard.ErrOpenRows, guard.Server{}, []error{ErrOpenRows}, nil},
-		{"open rows of the driver", mysql.ErrBusyBuffer, guard.Server{}, []error{ErrOpenRows, mysql.ErrBusyBuffer}, nil},
-		{"finished", sql.ErrTxDone, guard.Server{}, []error{ErrNoTransaction, sql.ErrTxDone}, nil},
-		{"connection closed", sql.ErrConnDone, guard.Server{}, []error{ErrNoTransaction, sql.ErrConnDone}, nil},
-		{"ended", guard.ErrEnded, guard.Server{}, []error{ErrNoTransaction}, []error{ErrTxDoomed}},
-		{"doomed before", Rules.Ended(answered(1213), guard.Server{}), guard.Server{}, []error{ErrTxDoomed, ErrDeadlock}, nil},
-		{"lost", Rules.Lost(fmt.Errorf("%w: %w", context.Canceled, driver.ErrBadConn)), guard.Server{}, []error{ErrTxDoomed, context.Canceled, driver.ErrBadConn}, nil},
-		{"unknown", answered(1064), guard.Server{}, nil, []error{ErrTxDoomed, ErrSchema, ErrWaitTimeout}},
+		{"read only", answered(1290), session.Server{}, []error{ErrReadOnly}, nil},
+		{"context", fmt.Errorf("exec: %w", context.DeadlineExceeded), session.Server{}, []error{context.DeadlineExceeded}, []error{ErrWaitTimeout}},
+		{"open rows", ErrOpenRows, session.Server{}, []error{ErrOpenRows}, nil},
+		{"open rows of the driver", mysql.ErrBusyBuffer, session.Server{}, []error{ErrOpenRows, mysql.ErrBusyBuffer}, nil},
+		{"finished", sql.ErrTxDone, session.Server{}, []error{ErrNoTransaction, sql.ErrTxDone}, nil},
+		{"connection closed", sql.ErrConnDone, session.Server{}, []error{ErrNoTransaction, sql.ErrConnDone}, nil},
+		{"ended", ErrEnded, session.Server{}, []error{ErrNoTransaction}, []error{ErrTxDoomed}},
+		{"doomed before", Ended(answered(1213), session.Server{}), session.Server{}, []error{ErrTxDoomed, ErrDeadlock}, nil},
+		{"lost", Lost(fmt.Errorf("%w: %w", context.Canceled, driver.ErrBadConn)), session.Server{}, []error{ErrTxDoomed, context.Canceled, driver.ErrBadConn}, nil},
+		{"unknown", answered(1064), session.Server{}, nil, []error{ErrTxDoomed, ErrSchema, ErrWaitTimeout}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -332,7 +332,7 @@ func FuzzServerError(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, number uint16, message string, rollbackOnTimeout bool) {
 		answer := &mysql.MySQLError{Number: number, Message: message}
-		server := guard.Server{RollbackOnTimeout: rollbackOnTimeout}
+		server := session.Server{RollbackOnTimeout: rollbackOnTimeout}
 		err := Of("lock", fmt.Errorf("execute: %w", answer), server)
 		var cause *mysql.MySQLError
 		if !errors.As(err, &cause) || cause != answer || !strings.HasPrefix(err.Error(), "lock: ") {
@@ -343,7 +343,7 @@ func FuzzServerError(f *testing.F) {
 		if Retryable(err) != gone {
 			t.Errorf("%v: retryable %t, rolled back %t", err, Retryable(err), gone)
 		}
-		if doomed := Rules.Ended(answer, server); (doomed != nil) != gone || doomed != nil && !errors.Is(doomed, ErrTxDoomed) {
+		if doomed := Ended(answer, server); (doomed != nil) != gone || doomed != nil && !errors.Is(doomed, ErrTxDoomed) {
 			t.Errorf("%v dooms its transaction: %v, rolled back %t", answer, doomed, gone)
 		}
 		outside := Explain("acquire", answer)

@@ -7,8 +7,6 @@ import (
 	"fmt"
 
 	"github.com/go-sql-driver/mysql"
-
-	"github.com/dca00107/lockstep/internal/guard"
 )
 
 // Outcome returns what a transaction's COMMIT has failed with: the error itself if that is
@@ -24,7 +22,7 @@ func Outcome(err error) error {
 // nothing committed: it wasn't sent, or the server has refused it by an answer that it
 // gives to nothing else. No answer and any other answer leave that open.
 func NotCommitted(err error) bool {
-	if errors.Is(err, ErrTxDoomed) || errors.Is(err, ErrDeadlock) || errors.Is(err, guard.ErrEnded) {
+	if errors.Is(err, ErrTxDoomed) || errors.Is(err, ErrDeadlock) || errors.Is(err, ErrEnded) {
 		return true // the guard has refused it, or has asked the group
 	}
 	var server *mysql.MySQLError

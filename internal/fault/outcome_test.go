@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // TestOutcome proves which errors of COMMIT are known to leave nothing committed: all others
@@ -17,7 +17,7 @@ import (
 func TestOutcome(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, answered(1213), answered(1020), answered(1205), answered(1290), answered(1399), answered(4031),
-		sql.ErrTxDone, context.Canceled, guard.ErrEnded, Rules.Ended(answered(1206), guard.Server{}), Rules.Refused(answered(3101)), Rules.Unfenced("x")} {
+		sql.ErrTxDone, context.Canceled, ErrEnded, Ended(answered(1206), session.Server{}), Refused(answered(3101)), Unfenced("x")} {
 		if got := Outcome(err); got != err { //nolint:errorlint // unchanged
 			t.Errorf("%v became %v", err, got)
 		}
@@ -28,7 +28,7 @@ func TestOutcome(t *testing.T) {
 		if !errors.Is(got, ErrUnknownOutcome) || !errors.Is(got, err) || errors.Is(got, ErrTxDoomed) || Retryable(got) || !Unknown(got) {
 			t.Errorf("%v became %v", err, got)
 		}
-		of := Of("commit", got, guard.Server{RollbackOnTimeout: true})
+		of := Of("commit", got, session.Server{RollbackOnTimeout: true})
 		if !errors.Is(of, ErrUnknownOutcome) || errors.Is(of, ErrTxDoomed) || Retryable(of) || Outcome(got) != got { //nolint:errorlint // unchanged
 			t.Errorf("%v is said as %v", err, of)
 		}

@@ -11,64 +11,92 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/session"
 	"github.com/dca00107/lockstep/schema"
 )
 
-// Rules are what the guarded pool needs to know of errors.
-var Rules = guard.Rules{
-	Ended: func(err error, s guard.Server) error {
-		v := Interpret(err)
-		if v.Gone || v.OnTimeout && s.RollbackOnTimeout || errors.Is(err, ErrDeadlock) {
-			return fmt.Errorf("%w: an earlier statement was answered: %w", ErrTxDoomed, withSentinel(v.Sentinel, err))
-		}
-		return nil
-	},
-	Lost: func(cause error) error {
-		return fmt.Errorf("%w: its connection was lost: %w", ErrTxDoomed, cause)
-	},
-	Large: func(size int, cause error) error {
-		return fmt.Errorf("%w: it had %d bytes: compare max_allowed_packet of the server: %w", errLarge, size, cause)
-	},
-	ReadOnly: func(err error) bool { return is(err, 1290) || is(err, 1836) }, // but for 1792, of the transaction alone
-	Committed: func(statement string) error {
-		return fmt.Errorf("%w: it was %w by the statement %q, which has freed the locks", ErrTxDoomed, ErrCommitted, statement)
-	},
-	MayHaveCommitted: func(statement string) error {
-		return fmt.Errorf("%w: after the statement %q it wasn't open any more: the server has rolled it back, or it was %w", ErrTxDoomed, statement, ErrCommitted)
-	},
-	RolledBack: func(statement string) error {
-		if statement == "" {
-			statement = "of a lock"
-		}
-		return fmt.Errorf("%w: the server has rolled it back, and says so only by its state after the statement %q", ErrTxDoomed, statement)
-	},
-	Outcome:      Outcome,
-	NotCommitted: NotCommitted,
-	KeepsOpen:    KeepsOpen,
-	Unfenced: func(name string) error {
-		return fmt.Errorf("%w: lease %q: %w", ErrTxDoomed, Clipped(name), errUnfenced)
-	},
-	Refused: func(reply error) error {
-		if !Overtaken(reply) {
-			return nil
-		}
-		return fmt.Errorf("%w: another member of the group was first: %w", ErrDeadlock, reply)
-	},
-	Open:        TransactionOpen,
-	NoProcedure: NoProcedure,
-	Interrupts: func(err error) bool {
-		return is(err, 1317) || is(err, 1969) || is(err, 3024) || !KeepsOpen(err) // ER_QUERY_INTERRUPTED, time limits
-	},
-	Interrupted: func(err error) error {
-		return fmt.Errorf("%w: its last statement was interrupted before COMMIT: nothing is committed: %w", ErrTxDoomed, err)
-	},
-	Rows: func(n, want int64) error {
-		return fmt.Errorf("%w: it has changed %d, and should have changed %d", ErrRows, n, want)
-	},
-	NoSavepoint: func(reply error) bool { return is(reply, 1305) }, // ER_SP_DOES_NOT_EXIST
-	Gone:        func(reply error) bool { return is(reply, 1094) }, // ER_NO_SUCH_THREAD
+// Ended returns why a transaction is over after this error of a statement, or nil if it goes on.
+func Ended(err error, s session.Server) error {
+	v := Interpret(err)
+	if v.Gone || v.OnTimeout && s.RollbackOnTimeout || errors.Is(err, ErrDeadlock) {
+		return fmt.Errorf("%w: an earlier statement was answered: %w", ErrTxDoomed, withSentinel(v.Sentinel, err))
+	}
+	return nil
 }
+
+// Lost is the error of a transaction whose connection is gone.
+func Lost(cause error) error {
+	return fmt.Errorf("%w: its connection was lost: %w", ErrTxDoomed, cause)
+}
+
+// Large is the error of a statement of so many bytes with which the connection was lost: it
+// may be larger than the server takes, and would be lost again.
+func Large(size int, cause error) error {
+	return fmt.Errorf("%w: it had %d bytes: compare max_allowed_packet of the server: %w", errLarge, size, cause)
+}
+
+// ReadOnly tells whether the server can't be written to, and not the transaction alone (1792).
+func ReadOnly(err error) bool { return is(err, 1290) || is(err, 1836) }
+
+// Committed is the error of a transaction that the named statement has committed.
+func Committed(statement string) error {
+	return fmt.Errorf("%w: it was %w by the statement %q, which has freed the locks", ErrTxDoomed, ErrCommitted, statement)
+}
+
+// MayHaveCommitted is the error of a transaction that was over after the named statement, of
+// which nobody knows whether it was committed or rolled back.
+func MayHaveCommitted(statement string) error {
+	return fmt.Errorf("%w: after the statement %q it wasn't open any more: the server has rolled it back, or it was %w", ErrTxDoomed, statement, ErrCommitted)
+}
+
+// RolledBack is the error of a transaction that was over after the named statement, which
+// can't commit, although the reply was a success.
+func RolledBack(statement string) error {
+	if statement == "" {
+		statement = "of a lock"
+	}
+	return fmt.Errorf("%w: the server has rolled it back, and says so only by its state after the statement %q", ErrTxDoomed, statement)
+}
+
+// Unfenced is the error of a transaction that has lost the row of a lease by ROLLBACK TO
+// SAVEPOINT.
+func Unfenced(name string) error {
+	return fmt.Errorf("%w: lease %q: %w", ErrTxDoomed, Clipped(name), errUnfenced)
+}
+
+// Refused returns the error of a transaction that a Group Replication has refused, if this
+// reply to COMMIT may mean that, or nil.
+func Refused(reply error) error {
+	if !Overtaken(reply) {
+		return nil
+	}
+	return fmt.Errorf("%w: another member of the group was first: %w", ErrDeadlock, reply)
+}
+
+// Interrupts tells whether this error may have come between a statement and its COMMIT in one
+// text.
+func Interrupts(err error) bool {
+	return is(err, 1317) || is(err, 1969) || is(err, 3024) || !KeepsOpen(err) // ER_QUERY_INTERRUPTED, time limits
+}
+
+// Interrupted is the error of a transaction that isn't committed; see Interrupts.
+func Interrupted(err error) error {
+	return fmt.Errorf("%w: its last statement was interrupted before COMMIT: nothing is committed: %w", ErrTxDoomed, err)
+}
+
+// Rows is the error of a last statement that has changed so many rows, and not as many as it
+// should.
+func Rows(n, want int64) error {
+	return fmt.Errorf("%w: it has changed %d, and should have changed %d", ErrRows, n, want)
+}
+
+// NoSavepoint tells whether the reply to RELEASE SAVEPOINT says that there is none
+// (ER_SP_DOES_NOT_EXIST).
+func NoSavepoint(reply error) bool { return is(reply, 1305) }
+
+// NoSession tells whether the reply to KILL says that there is no such session
+// (ER_NO_SUCH_THREAD).
+func NoSession(reply error) bool { return is(reply, 1094) }
 
 // TransactionOpen judges the reply to rawsql.Probe. A success means that no transaction is
 // open, unless it says itself, by its flag, that one is: MySQL and MariaDB refuse the
@@ -99,7 +127,7 @@ func familiar(err error) bool {
 	for _, known := range []error{
 		driver.ErrBadConn, sql.ErrTxDone, sql.ErrConnDone, context.Canceled, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF,
 		mysql.ErrInvalidConn, mysql.ErrBusyBuffer, mysql.ErrMalformPkt, mysql.ErrPktSync, mysql.ErrPktSyncMul, mysql.ErrPktTooLarge,
-		guard.ErrOpenRows, guard.ErrEnded, ErrTxDoomed, ErrNoTransaction,
+		ErrOpenRows, ErrEnded, ErrTxDoomed, ErrNoTransaction,
 	} {
 		if errors.Is(err, known) {
 			return true

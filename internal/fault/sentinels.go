@@ -35,6 +35,13 @@ var (
 	ErrResult         = errors.New("txlock: the result can't be stored or read again")
 )
 
+// ErrReply says of a statement of lockstep's own that it was answered by something that is
+// none of its replies: nobody knows what it has done.
+var ErrReply = errors.New("the statement has no such reply, and nobody knows what it has done")
+
+// ErrEnded is returned for a lock statement whose transaction is over.
+var ErrEnded = errors.New("the transaction has been committed or rolled back")
+
 // The marks of what is not Retryable, though its sentinel is.
 var (
 	// ErrGiven marks an ErrConflict which another run of the transaction would find again.

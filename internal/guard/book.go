@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Tx is the book of one transaction. The connection writes it. Any goroutine that shares
 // the transaction may read it.
 type Tx struct {
 	pool      *connector
-	server    Server
+	server    session.Server
 	isolation sql.IsolationLevel
 	session   sql.IsolationLevel // that of the session, where it is known to be the transaction's
 	direct    bool               // the connection is the driver's own; see Direct
@@ -51,26 +54,19 @@ type Scope interface {
 	Unanswered(why error)
 }
 
-// ErrEnded is returned for a lock statement whose transaction is over.
-var ErrEnded = errors.New("the transaction has been committed or rolled back")
-
 // ErrReads is returned for a statement with Call.Fresh when the transaction may have a
 // snapshot. Nothing was sent.
 var ErrReads = errors.New("a statement has run before in this transaction")
 
-// ErrOpenRows is returned for a lock statement while rows are open: it would break the
-// connection. Nothing was sent.
-var ErrOpenRows = errors.New("rows are still open on this transaction")
-
-// Kept returns Rules.Kept.
-func (t *Tx) Kept() any { return t.pool.rules.Kept }
+// Kept returns Options.Kept.
+func (t *Tx) Kept() any { return t.pool.options.Kept }
 
 // Direct tells whether statements go to the driver as they are: it has no wrapper, which
 // might treat a text without arguments in another way.
 func (t *Tx) Direct() bool { return t.direct }
 
 // Server returns what is known of the server.
-func (t *Tx) Server() Server { return t.server }
+func (t *Tx) Server() session.Server { return t.server }
 
 // MayHaveSnapshot tells whether plain reads can show data that is older than a lock taken
 // now: a statement has run that may have taken the transaction's snapshot, and the
@@ -122,7 +118,7 @@ func (t *Tx) Err() error {
 	case t.severed != nil:
 		return t.severed
 	case t.ended, t.finished:
-		return ErrEnded
+		return fault.ErrEnded
 	}
 	return nil
 }
@@ -191,7 +187,7 @@ func (t *Tx) refuse() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.doomed == nil && t.finished {
-		return ErrEnded
+		return fault.ErrEnded
 	}
 	return t.doomed
 }
@@ -215,7 +211,7 @@ func (t *Tx) doom(why error, committed bool) bool {
 	return first
 }
 
-// Doom stops the transaction after a lock statement whose reply isn't known; see ErrReply.
+// Doom stops the transaction after a lock statement whose reply isn't known; see fault.ErrReply.
 func (t *Tx) Doom(why error) { t.doom(why, t.Finished()) }
 
 // sever notes that the program has ended the transaction: its locks are gone, its
@@ -258,10 +254,10 @@ func (t *Tx) notifyCommitted() {
 // outcome returns what the COMMIT of a transaction that is over has failed with, and tells
 // the scope if nobody knows whether it has.
 func (t *Tx) outcome(err error) error {
-	if t.pool.rules.NotCommitted(err) {
+	if fault.NotCommitted(err) {
 		return err
 	}
-	err = t.pool.rules.Outcome(err)
+	err = fault.Outcome(err)
 	t.mu.Lock()
 	scope := t.scope
 	t.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -85,7 +86,7 @@ func (c *conn) commitBy(ctx context.Context, text string, end ending) (*reply, e
 		return r, c.settle(ctx, statement{kind: kindQuiet}, false)
 	case refused, unreadable != nil, raised == 1, raised < 0, text == "COMMIT" && len(r.columns) > 0, told && open:
 		c.tx.finish(false)
-		c.tx.doom(c.pool.rules.Outcome(UnknownReply("a statement that commits", fmt.Sprintf("%d in %d rows", raised, len(r.rows)))), true)
+		c.tx.doom(fault.Outcome(fault.UnknownReply("a statement that commits", fmt.Sprintf("%d in %d rows", raised, len(r.rows)))), true)
 		return nil, c.tx.refuse()
 	}
 	c.status.open = false

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -51,11 +52,11 @@ func TestLostWhileItCommits(t *testing.T) {
 		if !errors.Is(err, driver.ErrBadConn) || (book.Committed() != nil) != c.committed {
 			t.Errorf("%s, lost by %s: %v, committed %v, want %t", c.query, c.lostBy, err, book.Committed(), c.committed)
 		}
-		maybe := errCommitted
+		maybe := fault.ErrCommitted
 		if c.query == "COMMIT" {
-			maybe = errUnknown
+			maybe = fault.ErrUnknownOutcome
 		}
-		if err := tx.Commit(); !errors.Is(err, errLost) && !errors.Is(err, maybe) || errors.Is(err, maybe) != c.committed || base.has("commit") {
+		if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) && !errors.Is(err, maybe) || errors.Is(err, maybe) != c.committed || base.has("commit") {
 			t.Errorf("%s, lost by %s: Commit: %v", c.query, c.lostBy, err)
 		}
 	}
@@ -81,7 +82,7 @@ func TestLostTwice(t *testing.T) {
 	if err := errors.Join(rows.Err(), rows.Close()); !errors.Is(err, driver.ErrBadConn) {
 		t.Errorf("the rows: %v", err)
 	}
-	if err := tx.Commit(); !errors.Is(err, errLost) || !errors.Is(err, errCommitted) {
+	if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) || !errors.Is(err, fault.ErrCommitted) {
 		t.Errorf("Commit: %v, want that it may have been committed", err)
 	}
 	if n := base.connections(); n != 2 {
@@ -99,7 +100,7 @@ func TestDoomedAfterCommit(t *testing.T) {
 	for _, query := range []string{"COMMIT AND CHAIN", "UPDATE"} {
 		_, _ = tx.ExecContext(t.Context(), query)
 	}
-	if err := tx.Commit(); !errors.Is(err, deadlock) || !errors.Is(err, errCommitted) {
+	if err := tx.Commit(); !errors.Is(err, deadlock) || !errors.Is(err, fault.ErrCommitted) {
 		t.Errorf("Commit: %v, want both the deadlock and that it was committed before", err)
 	}
 }

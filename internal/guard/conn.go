@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/session"
 )
 
@@ -16,7 +17,7 @@ import (
 type conn struct {
 	base   driver.Conn
 	pool   *connector
-	server Server
+	server session.Server
 	status status
 	since  time.Time // when it was opened
 	tx     *Tx       // nil outside a transaction
@@ -93,7 +94,7 @@ func (t *driverTx) Rollback() error {
 // transaction open, as in XA, and after a reply that one is open, by completion_type, nobody
 // uses the connection again.
 func (c *conn) finished(err error) error {
-	if err != nil && c.pool.rules.Ended(err, c.server) == nil || err == nil && c.status.inReply() {
+	if err != nil && fault.Ended(err, c.server) == nil || err == nil && c.status.inReply() {
 		c.unusable = true
 	}
 	return err

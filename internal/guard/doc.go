@@ -12,7 +12,7 @@
 //
 // # In order of reading
 //
-//   - guard.go: [Wrap], the [Rules] that say what a reply means, and the connector, which
+//   - guard.go: [Wrap], and the connector, which
 //     also kills the session of a lost connection. server.go: what is known of the server.
 //   - conn.go: the connection. It forwards everything to the driver.
 //   - opening.go: how a transaction begins, together with its first lock where that can be;

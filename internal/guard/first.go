@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // First is a lock that the next statement of the program takes with it: before it, and in the
@@ -85,7 +87,7 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 	case c.tx != first.Tx:
 		return nil, ErrElse
 	case c.open > 0:
-		return nil, first.Took(Reply{}, ErrOpenRows)
+		return nil, first.Took(Reply{}, fault.ErrOpenRows)
 	case c.tx.MayHaveSnapshot():
 		return nil, first.Took(Reply{}, ErrReads)
 	}
@@ -201,7 +203,7 @@ func firstResult(rows driver.Rows, err error) (*reply, error) {
 	}
 	r, err := readResult(rows)
 	if err == nil && len(r.rows) == 0 {
-		err = UnknownReply("a lock statement", "no row")
+		err = fault.UnknownReply("a lock statement", "no row")
 	}
 	if err != nil {
 		err = errors.Join(err, rows.Close())
@@ -250,7 +252,7 @@ func (c *conn) secondResult(ctx context.Context, s statement, base driver.Rows) 
 	}
 	closeErr := base.Close()
 	if errors.Is(err, io.EOF) {
-		err = errors.Join(UnknownReply("a read under a lock", "no rows"), closeErr)
+		err = errors.Join(fault.UnknownReply("a read under a lock", "no rows"), closeErr)
 	}
 	return nil, c.after(ctx, s, err)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -59,7 +60,7 @@ func (c *conn) onGalera(ctx context.Context) (bool, error) {
 	}
 	on := err == nil && row[1] == "ON"
 	if err == nil && !on && row[1] != "OFF" {
-		return false, UnknownReply(rawsql.Galera, fmt.Sprintf("%q", row))
+		return false, fault.UnknownReply(rawsql.Galera, fmt.Sprintf("%q", row))
 	}
 	c.pool.galera.Store(&on)
 	return on, nil

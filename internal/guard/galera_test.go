@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -22,9 +23,9 @@ func TestAbortWhilePreparing(t *testing.T) {
 		want         error
 		asks, doomed bool
 	}{
-		{name: "ended", galera: "ON", holds: true, want: errGone, asks: true, doomed: true},
+		{name: "ended", galera: "ON", holds: true, want: fault.ErrTxDoomed, asks: true, doomed: true},
 		{name: "open", galera: "ON", holds: true, probe: inside, asks: true},
-		{name: "told by the question", galera: "ON", holds: true, probe: deadlock, want: errGone, asks: true, doomed: true},
+		{name: "told by the question", galera: "ON", holds: true, probe: deadlock, want: fault.ErrTxDoomed, asks: true, doomed: true},
 		{name: "no answer to the question", galera: "ON", holds: true, probe: notReady, want: notReady, asks: true},
 		{name: "without locks", galera: "ON"},
 		{name: "not on a cluster", galera: "OFF", holds: true},

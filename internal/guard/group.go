@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -27,13 +28,13 @@ func (c *conn) committing() sending { return sending{c, c.pool.view.Load(), time
 // one that waits for the group while the member leaves, which the others may have. Who leaves
 // says so before it answers, and who comes back is in another view of the group. So the member
 // is asked: if it is in the view that this pool knew of before, the group has refused the
-// transaction, and outcome returns Rules.Refused. The first such answer makes the view known;
+// transaction, and outcome returns fault.Refused. The first such answer makes the view known;
 // it, and each after which nobody may ask, stays what it was.
 func (s sending) outcome(reply error) error {
 	if reply == nil {
 		return nil
 	}
-	refused := s.c.pool.rules.Refused(reply)
+	refused := fault.Refused(reply)
 	if refused == nil || time.Since(s.at) > groupPatience {
 		return reply
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -45,7 +46,7 @@ func TestRefusedByTheGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := tx.Commit()
-		if !errors.Is(err, c.commit) || errors.Is(err, errGone) != c.known {
+		if !errors.Is(err, c.commit) || errors.Is(err, fault.ErrDeadlock) != c.known {
 			t.Errorf("%d: Commit: %v, want it known: %t", i, err, c.known)
 		}
 		if asked := base.has(rawsql.GroupView); asked != c.asks {
@@ -71,7 +72,7 @@ func TestRefusedTooLate(t *testing.T) {
 		guarded, known := driverConn.(*conn), "1:3"
 		for late, rolledBack := range map[time.Duration]bool{0: true, groupPatience + time.Second: false} {
 			s := sending{guarded, &known, time.Now().Add(-late)}
-			if err := s.outcome(&mysql.MySQLError{Number: 3101}); errors.Is(err, errGone) != rolledBack {
+			if err := s.outcome(&mysql.MySQLError{Number: 3101}); errors.Is(err, fault.ErrDeadlock) != rolledBack {
 				t.Errorf("after %v: %v", late, err)
 			}
 		}

@@ -11,72 +11,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
 )
 
-// Rules say what the server's replies mean for a transaction.
-type Rules struct {
-	// Ended returns why the transaction is over after this error of a statement, or nil
-	// if it goes on.
-	Ended func(err error, s Server) error
-	// Lost returns the error of a transaction whose connection is gone.
-	Lost func(cause error) error
-	// Large returns the error of a statement of so many bytes with which the connection was
-	// lost: it may be larger than the server takes, and would be lost again.
-	Large func(size int, cause error) error
-	// ReadOnly tells whether this error says that the server can't be written to.
-	ReadOnly func(err error) bool
-	// Committed returns the error of a transaction that the named statement
-	// has committed.
-	Committed func(statement string) error
-	// MayHaveCommitted returns the error of a transaction that was over after the named
-	// statement, when nobody knows whether it was committed or rolled back.
-	MayHaveCommitted func(statement string) error
-	// RolledBack returns the error of a transaction that was over after the named
-	// statement, which can't commit, although the reply was a success.
-	RolledBack func(statement string) error
-	// Outcome returns the error of a transaction whose COMMIT was answered by this error, or
-	// not at all: NotCommitted says which errors leave nothing committed.
-	Outcome      func(err error) error
-	NotCommitted func(err error) bool
-	// KeepsOpen tells whether a transaction is known to be as it was before after this error
-	// of a statement. Otherwise the server is asked before anything else is sent.
-	KeepsOpen func(err error) bool
-	// Unfenced returns the error of a transaction that has lost the row lock of that name
-	// by ROLLBACK TO SAVEPOINT; see Tx.Fence.
-	Unfenced func(name string) error
-	// Open tells from the reply to rawsql.Probe whether a transaction is open. The flag is
-	// that of a success; see OpenAtLastReply. It returns an error for a reply that tells
-	// neither, or that contradicts itself.
-	Open func(reply error, flag bool) (bool, error)
-	// NoSavepoint tells whether this reply to RELEASE SAVEPOINT says that there is none.
-	NoSavepoint func(reply error) bool
-	// NoProcedure tells whether this reply to a CALL says that there is no such procedure, or
-	// that the user may not call it.
-	NoProcedure func(reply error) bool
-	// Interrupts tells whether this error may have come between a statement and its COMMIT in
-	// one text. Interrupted returns the error of a transaction that isn't committed for it.
-	Interrupts  func(err error) bool
-	Interrupted func(err error) error
-	// Rows returns the error of a last statement that has changed so many rows, and not as
-	// many as it should; see Last.
-	Rows func(n, want int64) error
+// Options are those of a pool.
+type Options struct {
 	// Kept is a value that the pool keeps for package txlock; see Tx.Kept.
 	Kept any
 	// KeepAtOnce: a lock statement that begins a transaction is prepared at its first use.
 	// It is for tests.
 	KeepAtOnce bool
-	// Refused returns the error of a transaction that a Group Replication has refused, if
-	// this reply to COMMIT may mean that, or nil.
-	Refused func(reply error) error
-	// Gone tells whether this reply to KILL says that there is no such session.
-	Gone func(reply error) bool
 }
 
-// Wrap returns a connector whose connections are base's, guarded by the rules.
-func Wrap(base driver.Connector, rules Rules) driver.Connector {
-	return &connector{base: base, rules: rules}
+// Wrap returns a connector whose connections are base's, guarded.
+func Wrap(base driver.Connector, options Options) driver.Connector {
+	return &connector{base: base, options: options}
 }
 
 // A cancelled statement waits for the KILL of its session at most for killPatience after
@@ -88,10 +39,10 @@ const (
 )
 
 type connector struct {
-	base   driver.Connector
-	rules  Rules
-	galera atomic.Pointer[bool]   // nil: nobody has asked yet
-	view   atomic.Pointer[string] // of a Group Replication, likewise
+	base    driver.Connector
+	options Options
+	galera  atomic.Pointer[bool]   // nil: nobody has asked yet
+	view    atomic.Pointer[string] // of a Group Replication, likewise
 
 	noProcedures atomic.Bool
 }
@@ -117,7 +68,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		}
 		return nil, err
 	}
-	server := NewServer(facts)
+	server := session.NewServer(facts)
 	sessions.Store(opened{server.Name, server.Session}, struct{}{})
 	return &conn{base: base, pool: c, server: server, facts: facts, unfitAtFirst: facts.Unfit != nil, status: statusOf(base), since: time.Now()}, nil
 }
@@ -131,7 +82,7 @@ type opened struct {
 }
 
 // Guards tells whether a session is that of a guarded connection of this process.
-func Guards(s Server) bool {
+func Guards(s session.Server) bool {
 	_, guarded := sessions.Load(opened{s.Name, s.Session})
 	return guarded
 }
@@ -179,7 +130,7 @@ func readRow(ctx context.Context, base driver.Conn, query string, columns int) (
 	}()
 	values := make([]driver.Value, columns)
 	if n := len(rows.Columns()); n != columns && n > 0 {
-		return nil, UnknownReply(query, fmt.Sprintf("%d columns", n))
+		return nil, fault.UnknownReply(query, fmt.Sprintf("%d columns", n))
 	}
 	if err := rows.Next(values); err != nil {
 		return nil, err
@@ -218,7 +169,7 @@ func (c *connector) kill(lost *conn) error {
 	return nil
 }
 
-func (c *connector) killSession(lost Server, since time.Time) (err error) {
+func (c *connector) killSession(lost session.Server, since time.Time) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	base, err := c.base.Connect(ctx)
@@ -242,7 +193,7 @@ func (c *connector) killSession(lost Server, since time.Time) (err error) {
 	if facts.Name != lost.Name || time.Duration(uptime+1)*time.Second < time.Since(since) {
 		return nil
 	}
-	if err := killer.exec(ctx, rawsql.Kill(lost.Session)); err != nil && !c.rules.Gone(err) {
+	if err := killer.exec(ctx, rawsql.Kill(lost.Session)); err != nil && !fault.NoSession(err) {
 		return err
 	}
 	return nil

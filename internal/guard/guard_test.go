@@ -12,87 +12,20 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
-	"github.com/dca00107/lockstep/internal/session"
 )
 
 var (
-	errGone      = errors.New("over")
-	errLost      = errors.New("lost")
-	errCommitted = errors.New("committed")
-	errLarge     = errors.New("large")
-	errUnknown   = errors.New("unknown")
-	errRows      = errors.New("rows")
-	errUnfenced  = errors.New("unfenced")
-	errOdd       = errors.New("the reply contradicts itself")
-	deadlock     = &mysql.MySQLError{Number: 1213, Message: "deadlock"}
-	inside       = &mysql.MySQLError{Number: 1568, Message: "inside a transaction"}
+	deadlock = &mysql.MySQLError{Number: 1213, Message: "deadlock"}
+	inside   = &mysql.MySQLError{Number: 1568, Message: "inside a transaction"}
 )
-
-// testRules are rules like those of txlock.
-var testRules = Rules{
-	Ended: func(err error, s Server) error {
-		if server := new(mysql.MySQLError); errors.Is(err, errGone) || errors.As(err, &server) && (server.Number == 1213 || server.Number == 1205 && s.RollbackOnTimeout) {
-			return fmt.Errorf("%w: %w", errGone, err)
-		}
-		return nil
-	},
-	Large: func(size int, cause error) error { return fmt.Errorf("%w of %d bytes: %w", errLarge, size, cause) },
-	ReadOnly: func(err error) bool {
-		server := new(mysql.MySQLError)
-		return errors.As(err, &server) && server.Number == 1290
-	},
-	Lost:             func(cause error) error { return fmt.Errorf("%w: %w", errLost, cause) },
-	Committed:        func(statement string) error { return fmt.Errorf("%w by %s", errCommitted, statement) },
-	MayHaveCommitted: func(statement string) error { return fmt.Errorf("%w, maybe, by %s", errCommitted, statement) },
-	Outcome:          func(err error) error { return fmt.Errorf("%w: %w", errUnknown, err) },
-	NotCommitted: func(err error) bool {
-		server := new(mysql.MySQLError)
-		return errors.As(err, &server) && (server.Number == 1213 || server.Number == 1399) || errors.Is(err, errGone)
-	},
-	KeepsOpen: func(err error) bool {
-		server := new(mysql.MySQLError)
-		return errors.As(err, &server) && server.Number == 1062
-	},
-	RolledBack: func(statement string) error { return fmt.Errorf("%w behind %s", errGone, statement) },
-	Unfenced:   func(name string) error { return fmt.Errorf("%w: %s", errUnfenced, name) },
-	NoProcedure: func(reply error) bool {
-		server := new(mysql.MySQLError)
-		return errors.As(reply, &server) && server.Number == 1305
-	},
-	Interrupts:  func(error) bool { return false },
-	Interrupted: func(err error) error { return fmt.Errorf("%w: %w", errGone, err) },
-	Rows:        func(n, want int64) error { return fmt.Errorf("%w: %d in place of %d", errRows, n, want) },
-	NoSavepoint: func(reply error) bool {
-		server := new(mysql.MySQLError)
-		return errors.As(reply, &server) && server.Number == 1305
-	},
-	Open: func(reply error, flag bool) (bool, error) {
-		if reply == nil && flag {
-			return false, errOdd
-		}
-		if server := new(mysql.MySQLError); errors.As(reply, &server) && server.Number == 1568 {
-			return true, nil
-		}
-		return false, reply
-	},
-	Refused: func(reply error) error {
-		if server := new(mysql.MySQLError); errors.As(reply, &server) && server.Number == 3101 {
-			return fmt.Errorf("%w: %w", errGone, reply)
-		}
-		return nil
-	},
-	Gone: func(reply error) bool {
-		server := new(mysql.MySQLError)
-		return errors.As(reply, &server) && server.Number == 1094
-	},
-}
 
 // newStub returns a base and a guarded pool on it with one connection.
 func newStub(t *testing.T, lean bool) (*stub, *sql.DB) {
 	t.Helper()
 	base := &stub{lean: lean, uptime: 1000, answers: map[string]error{rawsql.Probe: inside}}
-	pool := sql.OpenDB(Wrap(base, testRules))
+	pool := sql.OpenDB(Wrap(base, Options{}))
 	pool.SetMaxOpenConns(1)
 	t.Cleanup(func() { _ = pool.Close() })
 	return base, pool
@@ -132,7 +65,7 @@ func begun(t *testing.T, pool *sql.DB) *sql.Tx {
 func TestCloseAndDriverAreForwarded(t *testing.T) {
 	t.Parallel()
 	base := &stub{answers: map[string]error{"close": errDead}}
-	pool := sql.OpenDB(Wrap(base, testRules))
+	pool := sql.OpenDB(Wrap(base, Options{}))
 	if _, ok := pool.Driver().(*mysql.MySQLDriver); !ok {
 		t.Errorf("Driver() is a %T", pool.Driver())
 	}
@@ -140,7 +73,7 @@ func TestCloseAndDriverAreForwarded(t *testing.T) {
 		t.Errorf("Close: %v, want the error of the base", err)
 	}
 	noCloser := struct{ driver.Connector }{base}
-	if err := sql.OpenDB(Wrap(noCloser, testRules)).Close(); err != nil {
+	if err := sql.OpenDB(Wrap(noCloser, Options{})).Close(); err != nil {
 		t.Errorf("Close of a base that has none: %v", err)
 	}
 }
@@ -222,7 +155,7 @@ func TestCommitIsRefusedByServer(t *testing.T) {
 	if err := tx.Commit(); err != error(deadlock) { //nolint:errorlint // unchanged
 		t.Errorf("Commit: %v, want the server's error itself", err)
 	}
-	if kept.committed || !errors.Is(book.Err(), ErrEnded) {
+	if kept.committed || !errors.Is(book.Err(), fault.ErrEnded) {
 		t.Errorf("the book says committed %t, %v", kept.committed, book.Err())
 	}
 	if len(kept.ends) != 1 || kept.ends[0] != nil {
@@ -252,7 +185,7 @@ func TestScopeEndsBeforeTheServer(t *testing.T) {
 		book.Scope(func() Scope { return kept })
 		book.Hold()
 		base.before = func(text string) {
-			if text == end && (len(kept.ends) != 1 || !errors.Is(book.Err(), ErrEnded)) {
+			if text == end && (len(kept.ends) != 1 || !errors.Is(book.Err(), fault.ErrEnded)) {
 				t.Errorf("at the %s of the server the locks were told of %d ends, and the book says %v", end, len(kept.ends), book.Err())
 			}
 		}
@@ -277,12 +210,12 @@ func TestDeadlockAfterCommit(t *testing.T) {
 		base, pool := newStub(t, false)
 		base.will(query, deadlock)
 		tx := begin(t, pool)
-		want := errGone
+		want := fault.ErrTxDoomed
 		if committed {
-			want = errCommitted
+			want = fault.ErrCommitted
 		}
 		_, err := tx.ExecContext(t.Context(), query)
-		if !errors.Is(err, deadlock) || errors.Is(err, errCommitted) != committed {
+		if !errors.Is(err, deadlock) || errors.Is(err, fault.ErrCommitted) != committed {
 			t.Errorf("%s: %v", query, err)
 		}
 		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, want) || base.has("INSERT") {
@@ -304,10 +237,10 @@ func TestDoomedCommitRollsBack(t *testing.T) {
 	if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != error(deadlock) { //nolint:errorlint // unchanged
 		t.Errorf("the statement: %v, want the server's error itself", err)
 	}
-	if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, errGone) || base.has("INSERT") {
+	if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, fault.ErrTxDoomed) || base.has("INSERT") {
 		t.Errorf("the next statement: %v, sent %t", err, base.has("INSERT"))
 	}
-	if err := tx.Commit(); !errors.Is(err, errGone) || base.has("commit") || !base.has("rollback") {
+	if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) || base.has("commit") || !base.has("rollback") {
 		t.Errorf("Commit: %v; the base was sent %q", err, base.sent)
 	}
 }
@@ -330,10 +263,10 @@ func TestLostConnectionIsKilledOnce(t *testing.T) {
 		if _, err := tx.ExecContext(t.Context(), "UPDATE"); err != errDead { //nolint:errorlint // unchanged
 			t.Errorf("the statement: %v, want the driver's error itself", err)
 		}
-		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, errLost) {
+		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, fault.ErrTxDoomed) {
 			t.Errorf("the next statement: %v", err)
 		}
-		if err := tx.Commit(); !errors.Is(err, errLost) {
+		if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) {
 			t.Errorf("Commit: %v", err)
 		}
 		if killed := base.has(rawsql.Kill(1)); killed != used || used && base.connections() != 2 {
@@ -438,34 +371,14 @@ func TestNobodyKnows(t *testing.T) {
 		if base.has(rawsql.Bracket) != joined {
 			t.Errorf("%s: the base was sent %q", question, base.sent)
 		}
-		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, errCommitted) || base.has("INSERT") {
+		if _, err := tx.ExecContext(t.Context(), "INSERT"); !errors.Is(err, fault.ErrCommitted) || base.has("INSERT") {
 			t.Errorf("%s: the next statement: %v", question, err)
 		}
-		if err := tx.Commit(); !errors.Is(err, errCommitted) || base.has("commit") {
+		if err := tx.Commit(); !errors.Is(err, fault.ErrCommitted) || base.has("commit") {
 			t.Errorf("%s: Commit: %v, though nobody knows what is left of the transaction", question, err)
 		}
 		if book.Committed() == nil {
 			t.Errorf("%s: it may be started again", question)
-		}
-	}
-}
-
-func TestServer(t *testing.T) {
-	t.Parallel()
-	for version, want := range map[string]struct{ mariaDB, snapshot bool }{
-		"9.7.4": {}, "8.0.36-28.1": {}, "5.7.44-log": {}, "": {}, "MariaDB": {mariaDB: true},
-		"10.5.25-MariaDB": {mariaDB: true}, "10.6.17-MariaDB": {mariaDB: true}, "10.6.18-MariaDB-log": {true, true},
-		"10.11.7-MariaDB-0+deb12u1": {mariaDB: true}, "10.11.8-MariaDB": {true, true}, "10.11.19-MariaDB-0+deb12u1": {true, true},
-		"11.0.5-MariaDB": {mariaDB: true}, "11.0.6-MariaDB": {true, true}, "11.1.4-MariaDB": {mariaDB: true}, "11.1.5-MariaDB": {true, true},
-		"11.2.3-MariaDB": {mariaDB: true}, "11.2.4-MariaDB": {true, true}, "11.3.2-MariaDB": {mariaDB: true},
-		"11.4.1-MariaDB": {mariaDB: true}, "11.4.2-MariaDB": {true, true}, "11.5.1-MariaDB": {true, true}, "11.8.3-MariaDB": {true, true}, "12.0.2-MariaDB": {true, true},
-	} {
-		s := NewServer(session.Facts{Version: version, ID: 7, RollbackOnTimeout: true, Name: "name"})
-		if s.MariaDB != want.mariaDB || s.SnapshotIsolation != want.snapshot {
-			t.Errorf("%q: MariaDB %t, snapshot isolation %t", version, s.MariaDB, s.SnapshotIsolation)
-		}
-		if s.Session != 7 || !s.RollbackOnTimeout || s.Name != "name" {
-			t.Errorf("%q: %+v", version, s)
 		}
 	}
 }
@@ -516,7 +429,7 @@ func TestUnfencedCommitByALock(t *testing.T) {
 			}
 		}
 		_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: book, Commits: true}), "COMMIT")
-		if errors.Is(err, errUnfenced) != lost || base.has("COMMIT") == lost {
+		if errors.Is(err, fault.ErrTxDoomed) != lost || base.has("COMMIT") == lost {
 			t.Errorf("lost=%t: %v, and COMMIT was sent: %t", lost, err, base.has("COMMIT"))
 		}
 		if err := tx.Rollback(); err != nil {
@@ -590,7 +503,7 @@ func TestDoomedTextRollsBack(t *testing.T) {
 	for _, step := range []struct {
 		text string
 		want error
-	}{{"BEGIN", nil}, {"UPDATE", deadlock}, {"COMMIT", errGone}} {
+	}{{"BEGIN", nil}, {"UPDATE", deadlock}, {"COMMIT", fault.ErrTxDoomed}} {
 		if _, err := c.ExecContext(t.Context(), step.text); !errors.Is(err, step.want) {
 			t.Errorf("%s: %v, want %v", step.text, err, step.want)
 		}

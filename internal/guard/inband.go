@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"errors"
-	"fmt"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -39,15 +37,6 @@ type Call struct {
 type Reply struct {
 	Columns int
 	Rows    [][]driver.Value
-}
-
-// ErrReply says of a statement of lockstep's own that it was answered by something that is
-// none of its replies: nobody knows what it has done.
-var ErrReply = errors.New("the statement has no such reply, and nobody knows what it has done")
-
-// UnknownReply returns ErrReply for a statement, with what came.
-func UnknownReply(statement, came string) error {
-	return fmt.Errorf("%s was answered by %s: %w", statement, came, ErrReply)
 }
 
 // question is what Ask sends with its context. The connection writes the answer into it.
@@ -92,7 +81,7 @@ type Execer interface {
 // connection answers itself. The book is nil if the connection is guarded and has no
 // transaction. If there is a book, reply is why no lock would hold on the session, as far as
 // that is known. If the connection is not guarded, the statement reaches the server, and reply
-// is the server's answer, for Rules.Open.
+// is the server's answer, for fault.TransactionOpen.
 func Ask(ctx context.Context, tx Execer) (book *Tx, guarded bool, reply error) {
 	q := &inBand[question]{Context: ctx}
 	_, reply = tx.ExecContext(q, rawsql.Probe)

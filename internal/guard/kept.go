@@ -73,7 +73,7 @@ func (c *conn) keep(ctx context.Context, o opener) (k *kept, prepared opener, ar
 		k = c.remember(o)
 	}
 	k.uses++
-	if k.asText || k.uses <= usesAsText && !c.pool.rules.KeepAtOnce {
+	if k.asText || k.uses <= usesAsText && !c.pool.options.KeepAtOnce {
 		return nil, o, nil
 	}
 	return k, o, args

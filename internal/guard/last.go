@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
@@ -98,7 +99,7 @@ func (c *conn) write(ctx context.Context, last *Last, w write, send func() (driv
 	case !w.writes:
 		return nil, ErrNoWrite
 	case c.open > 0:
-		return nil, ErrOpenRows
+		return nil, fault.ErrOpenRows
 	}
 	if err := c.before(ctx, w.statement); err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (c *conn) write(ctx context.Context, last *Last, w write, send func() (driv
 	}
 	n, err := result.RowsAffected()
 	if err == nil {
-		err = last.refuses(c, n)
+		err = last.refuses(n)
 	}
 	if err != nil {
 		return nil, err
@@ -127,12 +128,12 @@ func (c *conn) write(ctx context.Context, last *Last, w write, send func() (driv
 	return result, err
 }
 
-// refuses returns Rules.Rows if the statement has changed another number of rows.
-func (l *Last) refuses(c *conn, n int64) error {
+// refuses returns fault.Rows if the statement has changed another number of rows.
+func (l *Last) refuses(n int64) error {
 	if l.Rows < 0 || n == l.Rows {
 		return nil
 	}
-	return c.pool.rules.Rows(n, l.Rows)
+	return fault.Rows(n, l.Rows)
 }
 
 // mostText is the longest statement, in bytes, that is sent with its COMMIT, in a text twice as long.
@@ -169,7 +170,7 @@ func (c *conn) sharesNot(err error) bool {
 		return true
 	case !errors.As(err, &server):
 		return false
-	case c.pool.rules.NoProcedure(err) && strings.Contains(server.Message, "lockstep_"):
+	case fault.NoProcedure(err) && strings.Contains(server.Message, "lockstep_"):
 		c.pool.noProcedures.Store(true)
 		return true
 	}
@@ -190,7 +191,7 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 	}
 	err = sent.outcome(err)
 	done, known := writtenBy(r)
-	refused := last.refuses(c, done.rows)
+	refused := last.refuses(done.rows)
 	open, told := c.status.inTransaction()
 	switch {
 	case err != nil:
@@ -201,7 +202,7 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 		return nil, cmp.Or(c.after(ctx, s, nil), refused)
 	case !known, told && open:
 		c.tx.finish(false)
-		c.tx.doom(c.pool.rules.Outcome(UnknownReply("a statement that commits", fmt.Sprintf("%d rows of %d columns", len(r.rows), len(r.columns)))), true)
+		c.tx.doom(fault.Outcome(fault.UnknownReply("a statement that commits", fmt.Sprintf("%d rows of %d columns", len(r.rows), len(r.columns)))), true)
 		return nil, c.tx.refuse()
 	}
 	c.status.open = false
@@ -226,14 +227,14 @@ func writtenBy(r *reply) (done written, known bool) {
 // another COMMIT.
 func (c *conn) notWritten(ctx context.Context, s statement, commits bool, err error) error {
 	server := new(mysql.MySQLError)
-	answered := errors.As(err, &server) && c.pool.rules.Ended(err, c.server) == nil
-	interrupts := answered && !commits && c.pool.rules.Interrupts(err)
+	answered := errors.As(err, &server) && fault.Ended(err, c.server) == nil
+	interrupts := answered && !commits && fault.Interrupts(err)
 	if commits || !answered {
 		s.name, s.end = "COMMIT", endCommits
 	}
 	err = c.failed(ctx, s, err)
 	if (commits || interrupts) && c.tx.refuse() == nil {
-		err = c.pool.rules.Interrupted(err)
+		err = fault.Interrupted(err)
 		c.tx.doom(err, false)
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -172,7 +173,7 @@ func (c *conn) beginning(name string) rawsql.Begin {
 // notOpened judges the error of a text that begins the transaction. After one that isn't the
 // end of the transaction the BEGIN is pending again.
 func (c *conn) notOpened(ctx context.Context, err error) error {
-	c.demoted = c.demoted || c.pool.rules.ReadOnly(err)
+	c.demoted = c.demoted || fault.ReadOnly(err)
 	err = c.judgeError(ctx, statement{kind: kindQuiet}, err)
 	c.opening.failed = true // an error doesn't tell whether a transaction is open
 	c.opening.pending = c.tx.refuse() == nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -57,7 +58,7 @@ func TestCommitWithoutAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = commit()
-			if !errors.Is(err, c.answer) || errors.Is(err, errUnknown) != c.unknown || errors.Is(scope.unknown, errUnknown) != c.unknown {
+			if !errors.Is(err, c.answer) || errors.Is(err, fault.ErrUnknownOutcome) != c.unknown || errors.Is(scope.unknown, fault.ErrUnknownOutcome) != c.unknown {
 				t.Errorf("answered %v, as text %t: %v; the scope was told %v", c.answer, asText, err, scope.unknown)
 			}
 			_ = conn.Close() // it may be closed already
@@ -80,15 +81,15 @@ func TestCommitWithALock(t *testing.T) {
 		{name: "committed", row: int64(7), closed: true, committed: true},
 		{name: "a conflict", row: int64(0)},
 		{name: "interrupted before", err: interrupted, want: interrupted},
-		{name: "interrupted before, and rolled back", err: interrupted, closed: true, want: errGone},
+		{name: "interrupted before, and rolled back", err: interrupted, closed: true, want: fault.ErrTxDoomed},
 		{name: "interrupted between", row: int64(7), last: interrupted, want: interrupted},
-		{name: "interrupted behind", row: int64(7), last: interrupted, closed: true, want: errUnknown},
-		{name: "a conflict, interrupted and rolled back", row: int64(0), last: interrupted, closed: true, want: errGone},
-		{name: "refused", row: int64(7), last: deadlock, closed: true, want: errGone},
-		{name: "lost before", err: mysql.ErrInvalidConn, want: errUnknown},
-		{name: "lost behind", row: int64(7), last: mysql.ErrInvalidConn, want: errUnknown},
-		{name: "no row", want: errUnknown},
-		{name: "no number", row: []byte("x"), closed: true, want: errUnknown},
+		{name: "interrupted behind", row: int64(7), last: interrupted, closed: true, want: fault.ErrUnknownOutcome},
+		{name: "a conflict, interrupted and rolled back", row: int64(0), last: interrupted, closed: true, want: fault.ErrTxDoomed},
+		{name: "refused", row: int64(7), last: deadlock, closed: true, want: fault.ErrTxDoomed},
+		{name: "lost before", err: mysql.ErrInvalidConn, want: fault.ErrUnknownOutcome},
+		{name: "lost behind", row: int64(7), last: mysql.ErrInvalidConn, want: fault.ErrUnknownOutcome},
+		{name: "no row", want: fault.ErrUnknownOutcome},
+		{name: "no number", row: []byte("x"), closed: true, want: fault.ErrUnknownOutcome},
 	} {
 		base, pool := newStub(t, false)
 		tx := begin(t, pool)
@@ -107,8 +108,8 @@ func TestCommitWithALock(t *testing.T) {
 		if c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) && !errors.Is(book.Err(), c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
-		unknown := c.want != nil && errors.Is(c.want, errUnknown)
-		if errors.Is(err, errUnknown) != unknown || errors.Is(book.Err(), errUnknown) != unknown || book.Finished() != c.committed {
+		unknown := c.want != nil && errors.Is(c.want, fault.ErrUnknownOutcome)
+		if errors.Is(err, fault.ErrUnknownOutcome) != unknown || errors.Is(book.Err(), fault.ErrUnknownOutcome) != unknown || book.Finished() != c.committed {
 			t.Errorf("%s: %v; the book has %v, finished %t", c.name, err, book.Err(), book.Finished())
 		}
 		if c.committed || unknown {

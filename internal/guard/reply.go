@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -110,12 +111,12 @@ func (r *reply) RowsAffected() (int64, error) {
 // number returns a number of the only row.
 func (r *reply) number(column int) (int64, error) {
 	if len(r.rows) != 1 || column >= len(r.columns) {
-		return 0, UnknownReply("a lock statement", fmt.Sprintf("%d rows of %d columns", len(r.rows), len(r.columns)))
+		return 0, fault.UnknownReply("a lock statement", fmt.Sprintf("%d rows of %d columns", len(r.rows), len(r.columns)))
 	}
 	v := r.rows[0][column]
 	n, err := strconv.ParseInt(text(v), 10, 64) // of a prepared statement it is a number
 	if err != nil {
-		return 0, UnknownReply("a lock statement", fmt.Sprintf("%q, which is no number", text(v)))
+		return 0, fault.UnknownReply("a lock statement", fmt.Sprintf("%q, which is no number", text(v)))
 	}
 	return n, nil
 }
@@ -123,7 +124,7 @@ func (r *reply) number(column int) (int64, error) {
 // probe asks the server whether a transaction is open.
 func (c *conn) probe(ctx context.Context) (bool, error) {
 	reply := c.exec(ctx, rawsql.Probe)
-	return c.pool.rules.Open(reply, c.status.inReply())
+	return fault.TransactionOpen(reply, c.status.inReply())
 }
 
 // exec sends a statement of the guard's own.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"testing"
+
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // TestNumberOfReply feeds the reader of a lock statement's number what is none.
@@ -31,7 +33,7 @@ func TestNumberOfReply(t *testing.T) {
 		{"empty", one([]byte{}), 0, false},
 		{"out of range", one(uint64(math.MaxInt64 + 1)), 0, false},
 	} {
-		if n, err := c.reply.LastInsertId(); n != c.want || c.ok != (err == nil) || !c.ok && !errors.Is(err, ErrReply) {
+		if n, err := c.reply.LastInsertId(); n != c.want || c.ok != (err == nil) || !c.ok && !errors.Is(err, fault.ErrReply) {
 			t.Errorf("%s is read as %d, %v", c.name, n, err)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"reflect"
+
+	"github.com/dca00107/lockstep/internal/fault"
 )
 
 // rows are the rows of a statement. An error of the statement may come while they are
@@ -73,7 +75,7 @@ func (r *rows) Next(dest []driver.Value) error {
 	err := r.base.Next(dest)
 	if r.last && errors.Is(err, io.EOF) {
 		if err = r.base.(driver.RowsNextResultSet).NextResultSet(); err == nil {
-			err = UnknownReply("a read under a lock", "one result more")
+			err = fault.UnknownReply("a read under a lock", "one result more")
 		}
 	}
 	return r.seen(err)

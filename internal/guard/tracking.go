@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -47,10 +48,10 @@ func (c *conn) check(ctx context.Context, s statement) error {
 		if err := call.Tx.Err(); err != nil {
 			return err
 		}
-		return ErrEnded
+		return fault.ErrEnded
 	}
 	if c.open > 0 {
-		return ErrOpenRows
+		return fault.ErrOpenRows
 	}
 	if call.Restores {
 		return nil
@@ -132,12 +133,12 @@ func (c *conn) ran(ctx context.Context, s statement) {
 // transactions begin and end.
 func (c *conn) boundary(s statement) {
 	if c.tx != nil && c.tx.owned {
-		c.tx.sever(c.pool.rules.Committed(s.name))
+		c.tx.sever(fault.Committed(s.name))
 		c.status.open = s.kind == kindBegin || s.chain || c.status.inReply()
 		return
 	}
 	if c.tx != nil && s.kind == kindBegin {
-		c.tx.sever(c.pool.rules.Committed(s.name))
+		c.tx.sever(fault.Committed(s.name))
 	}
 	c.end(s.kind == kindCommit)
 	if s.kind == kindBegin || s.chain || c.status.inReply() {
@@ -179,7 +180,7 @@ func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
 	case bracketed:
 		err = c.exec(ctx, rawsql.EndBracket)
 		open = true
-		if ended = c.pool.rules.NoSavepoint(err); ended {
+		if ended = fault.NoSavepoint(err); ended {
 			open, err = c.probe(ctx)
 		}
 	case ask:
@@ -193,7 +194,7 @@ func (c *conn) settle(ctx context.Context, s statement, failed bool) error {
 			s.end = endUnknown
 		}
 		err = c.judgeError(ctx, s, err)
-		c.tx.doom(cmp.Or(c.committedBy(s, err), c.pool.rules.RolledBack(s.name)), s.end != endRolledBack)
+		c.tx.doom(cmp.Or(c.committedBy(s, err), fault.RolledBack(s.name)), s.end != endRolledBack)
 		return err
 	}
 	c.status.open = open
@@ -212,7 +213,7 @@ func (c *conn) over(s statement, answer error) error {
 		c.tx.sever(why)
 		return nil
 	case endRolledBack:
-		why = c.pool.rules.RolledBack(s.name)
+		why = fault.RolledBack(s.name)
 	}
 	c.tx.doom(why, s.end != endRolledBack)
 	return c.tx.refuse()
@@ -223,11 +224,11 @@ func (c *conn) over(s statement, answer error) error {
 func (c *conn) committedBy(s statement, answer error) error {
 	switch s.end {
 	case endCommitted:
-		return c.pool.rules.Committed(s.name)
+		return fault.Committed(s.name)
 	case endUnknown:
-		return c.pool.rules.MayHaveCommitted(s.name)
+		return fault.MayHaveCommitted(s.name)
 	case endCommits:
-		return c.pool.rules.Outcome(answer)
+		return fault.Outcome(answer)
 	}
 	return nil
 }
@@ -235,7 +236,7 @@ func (c *conn) committedBy(s statement, answer error) error {
 // failed notes a statement that the server has answered with an error, or hasn't
 // answered.
 func (c *conn) failed(ctx context.Context, s statement, err error) error {
-	c.demoted = c.demoted || c.pool.rules.ReadOnly(err)
+	c.demoted = c.demoted || fault.ReadOnly(err)
 	t := c.tx
 	if t == nil {
 		return err
@@ -248,7 +249,7 @@ func (c *conn) failed(ctx context.Context, s statement, err error) error {
 		c.end(false) // it is over, whatever has become of it
 		return c.finished(t.outcome(err))
 	}
-	if s.end == endCommits && c.pool.rules.NotCommitted(err) {
+	if s.end == endCommits && fault.NotCommitted(err) {
 		s.end = endRolledBack
 	}
 	err = c.judgeError(ctx, s, err)
@@ -266,19 +267,19 @@ func (c *conn) judgeError(ctx context.Context, s statement, err error) error {
 	if t == nil {
 		return err
 	}
-	why := c.pool.rules.Ended(err, c.server)
+	why := fault.Ended(err, c.server)
 	lost := why == nil && c.lost(ctx, err)
 	switch {
 	case lost:
 		if s.size >= large {
-			err = c.pool.rules.Large(s.size, err)
+			err = fault.Large(s.size, err)
 		}
-		why = c.pool.rules.Lost(err)
+		why = fault.Lost(err)
 		if s.end == endCommitted {
 			s.end = endUnknown // it may never have been executed
 		}
 	case why == nil:
-		if s.end == endCommits || !c.pool.rules.KeepsOpen(err) {
+		if s.end == endCommits || !fault.KeepsOpen(err) {
 			c.status.doubt = err
 		}
 		return err
@@ -333,7 +334,7 @@ func (c *conn) mayCommit() error {
 		return err
 	}
 	if name, found := t.unfenced(); found {
-		return c.pool.rules.Unfenced(name)
+		return fault.Unfenced(name)
 	}
 	return nil
 }

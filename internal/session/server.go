@@ -1,10 +1,8 @@
-package guard
+package session
 
 import (
 	"fmt"
 	"strings"
-
-	"github.com/dca00107/lockstep/internal/session"
 )
 
 // Server is what a connection knows about its server.
@@ -22,7 +20,7 @@ type Server struct {
 }
 
 // NewServer makes a Server from the facts of a session.
-func NewServer(f session.Facts) Server {
+func NewServer(f Facts) Server {
 	mariaDB := strings.Contains(f.Version, "MariaDB")
 	return Server{
 		MariaDB:           mariaDB,

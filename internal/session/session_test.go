@@ -58,3 +58,23 @@ func TestRead(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestServer(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]struct{ mariaDB, snapshot bool }{
+		"9.7.4": {}, "8.0.36-28.1": {}, "5.7.44-log": {}, "": {}, "MariaDB": {mariaDB: true},
+		"10.5.25-MariaDB": {mariaDB: true}, "10.6.17-MariaDB": {mariaDB: true}, "10.6.18-MariaDB-log": {true, true},
+		"10.11.7-MariaDB-0+deb12u1": {mariaDB: true}, "10.11.8-MariaDB": {true, true}, "10.11.19-MariaDB-0+deb12u1": {true, true},
+		"11.0.5-MariaDB": {mariaDB: true}, "11.0.6-MariaDB": {true, true}, "11.1.4-MariaDB": {mariaDB: true}, "11.1.5-MariaDB": {true, true},
+		"11.2.3-MariaDB": {mariaDB: true}, "11.2.4-MariaDB": {true, true}, "11.3.2-MariaDB": {mariaDB: true},
+		"11.4.1-MariaDB": {mariaDB: true}, "11.4.2-MariaDB": {true, true}, "11.5.1-MariaDB": {true, true}, "11.8.3-MariaDB": {true, true}, "12.0.2-MariaDB": {true, true},
+	} {
+		s := session.NewServer(session.Facts{Version: version, ID: 7, RollbackOnTimeout: true, Name: "name"})
+		if s.MariaDB != want.mariaDB || s.SnapshotIsolation != want.snapshot {
+			t.Errorf("%q: MariaDB %t, snapshot isolation %t", version, s.MariaDB, s.SnapshotIsolation)
+		}
+		if s.Session != 7 || !s.RollbackOnTimeout || s.Name != "name" {
+			t.Errorf("%q: %+v", version, s)
+		}
+	}
+}
