@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -31,6 +32,19 @@ func ExampleJoin() {
 		}
 		_, err = tx.ExecContext(ctx, "UPDATE orders SET paid = 1 WHERE id = ?", order)
 		return err // COMMIT or ROLLBACK frees the lock
+	}
+	_ = pay
+}
+
+// A function that is handed a DBTX, as sqlc's methods are with emit_methods_with_db_argument.
+func ExampleJoinDBTX() {
+	pay := func(ctx context.Context, tx gen.DBTX, order int64) error {
+		locks, err := txlock.JoinDBTX(ctx, tx)
+		if err != nil {
+			return err // ErrNoTransaction, if it is a pool
+		}
+		_, err = locks.Lock(ctx, orderKeys.Key(order))
+		return err
 	}
 	_ = pay
 }

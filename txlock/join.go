@@ -98,6 +98,28 @@ func Join(ctx context.Context, tx Tx, options ...JoinOption) (*Scope, error) {
 	return &j.scope, nil
 }
 
+// JoinDBTX is Join for a program that has of its transaction what sqlc calls a DBTX, as it has
+// with emit_methods_with_db_argument. The server says whether it is one. It returns
+// ErrNoTransaction for a *sql.DB, and for a *sql.Conn, whose transaction locksqlc.JoinConn
+// joins.
+func JoinDBTX(ctx context.Context, db gen.DBTX, options ...JoinOption) (*Scope, error) {
+	switch tx := db.(type) {
+	case Tx:
+		return Join(ctx, tx, options...)
+	case *sql.DB, *sql.Conn:
+		return nil, fmt.Errorf("%w: a %T is none", ErrNoTransaction, db)
+	case nil:
+		return nil, fault.NilTx(nil)
+	}
+	return Join(ctx, transaction{db}, options...)
+}
+
+// transaction makes a Tx of a DBTX. Join never ends it.
+type transaction struct{ gen.DBTX }
+
+func (transaction) Commit() error   { return errors.ErrUnsupported }
+func (transaction) Rollback() error { return errors.ErrUnsupported }
+
 // joined is a scope and its state in one piece, kept with the transaction.
 type joined struct {
 	scope Scope

@@ -17,7 +17,10 @@ import (
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/examples/authors/authors"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/examples/booktest/booktest"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/examples/ondeck/ondeck"
+	"github.com/dca00107/lockstep/cmd/lockgen/testdata/hidden"
+	"github.com/dca00107/lockstep/cmd/lockgen/testdata/shopdb/shopdb"
 	"github.com/dca00107/lockstep/cmd/lockgen/testdata/types/types"
+	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
@@ -238,4 +241,69 @@ func everything(t *testing.T, q *types.Locked) error {
 		t.Errorf("%d rows are removed, %v", n, err)
 	}
 	return nil
+}
+
+// traced is a transaction of a program's own, as tracers make them.
+type traced struct {
+	*sql.Tx
+	sent atomic.Int64
+}
+
+func (t *traced) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	t.sent.Add(1)
+	return t.Tx.ExecContext(ctx, query, args...)
+}
+
+func (t *traced) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	t.sent.Add(1)
+	return t.Tx.QueryRowContext(ctx, query, args...)
+}
+
+// TestOwnTransactions locks by a transaction of a type that sqlc doesn't know, with Commit and
+// Rollback, and where its methods take a DBTX also without. A pool is none.
+func TestOwnTransactions(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			db, q := newShop(t, engine)
+			locks := func(t *testing.T, with func(tx *traced) (interface{ Locks() *txlock.Scope }, error)) {
+				t.Helper()
+				tx, err := db.BeginTx(t.Context(), nil)
+				must(t, err)
+				defer func() { must(t, tx.Rollback()) }()
+				own := &traced{Tx: tx}
+				locked, err := with(own)
+				must(t, err)
+				if _, held := locked.Locks().Held(shopdb.Accounts.Key(1)); !held {
+					t.Error("the account is not locked")
+				}
+				if own.sent.Load() < 2 { // the question whether a transaction is open, and the query
+					t.Errorf("%d statements went through the transaction", own.sent.Load())
+				}
+			}
+			locks(t, func(tx *traced) (interface{ Locks() *txlock.Scope }, error) {
+				q, err := q.WithLocks(t.Context(), tx)
+				if err == nil {
+					_, err = q.GetAccount(t.Context(), 1)
+				}
+				return q, err
+			})
+			locks(t, func(tx *traced) (interface{ Locks() *txlock.Scope }, error) {
+				q, err := hidden.WithLocks(t.Context(), struct{ gen.DBTX }{tx})
+				if err == nil {
+					_, err = q.GetAccount(t.Context(), 1)
+				}
+				return q, err
+			})
+			conn, err := db.Conn(t.Context())
+			must(t, err)
+			defer func() { must(t, conn.Close()) }()
+			for _, none := range []gen.DBTX{db, conn, struct{ gen.DBTX }{db}, nil, (*sql.Tx)(nil)} {
+				if _, err := hidden.WithLocks(t.Context(), none); !errors.Is(err, txlock.ErrNoTransaction) {
+					t.Errorf("%T: %v, want ErrNoTransaction", none, err)
+				}
+			}
+		})
+	}
 }

@@ -49,9 +49,13 @@ func writeFront(p *plan, constraint, name string) ([]byte, error) {
 		}
 	}
 	var out bytes.Buffer
+	tx := (&writer{plan: p, dbArg: takesDB(p)}).tx()
+	if tx == "DBTX" {
+		tx = "behind.DBTX"
+	}
 	err := front.Execute(&out, map[string]any{
 		"Constraint": constraint, "Package": name, "Import": strconv.Quote(p.pkg.PkgPath), "Names": names,
-		"DBArg": scope.Lookup("New").Type().(*types.Signature).Params().Len() == 0,
+		"DBArg": takesDB(p), "Tx": tx,
 	})
 	if err != nil {
 		return nil, err
@@ -124,7 +128,7 @@ type Locked = behind.Locked
 
 // WithLocks returns the queries in a transaction that is open already. They return the
 // errors of txlock.Scope.Lock, too.
-func WithLocks(ctx context.Context, tx *sql.Tx) (*Locked, error) {
+func WithLocks(ctx context.Context, tx {{.Tx}}) (*Locked, error) {
 	return behind.New({{if not .DBArg}}tx{{end}}).WithLocks(ctx, tx)
 }
 

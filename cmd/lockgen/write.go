@@ -21,12 +21,9 @@ type writer struct {
 
 // write returns the text of the output.
 func write(p *plan, constraint string) ([]byte, error) {
-	w := &writer{plan: p, imports: map[string]string{
+	w := &writer{plan: p, dbArg: takesDB(p), imports: map[string]string{
 		"context": "context", "database/sql": "sql", "github.com/dca00107/lockstep/locksqlc": "locksqlc", txlockPath: "txlock",
 	}}
-	for _, q := range p.queries {
-		w.dbArg = w.dbArg || q.sig.Params().Len() > 1 && isDBTX(p.pkg, q.sig.Params().At(1))
-	}
 	for _, q := range p.queries {
 		w.method(q)
 	}
@@ -35,12 +32,32 @@ func write(p *plan, constraint string) ([]byte, error) {
 		"Constraint": constraint, "Package": p.pkg.Name, "Imports": w.importLines(), "Queries": p.queries,
 		"DBArg": w.dbArg, "Methods": w.String(),
 		"RLocks":  slices.ContainsFunc(p.queries, (*query).shares),
-		"Querier": p.pkg.Types.Scope().Lookup("Querier") != nil && !w.dbArg,
+		"Querier": p.pkg.Types.Scope().Lookup("Querier") != nil && !w.dbArg, "Tx": w.tx(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	return format.Source(all.Bytes())
+}
+
+// takesDB tells whether the methods take a DBTX, by emit_methods_with_db_argument. New takes
+// none then.
+func takesDB(p *plan) bool {
+	made, ok := p.pkg.Types.Scope().Lookup("New").(*types.Func)
+	return ok && made.Signature().Params().Len() == 0
+}
+
+// tx is the type of the transaction that WithLocks takes. Prepared statements are those of
+// database/sql.
+func (w *writer) tx() string {
+	queries, _ := w.pkg.Types.Scope().Lookup("Queries").Type().Underlying().(*types.Struct)
+	switch {
+	case w.dbArg:
+		return "DBTX"
+	case queries != nil && slices.ContainsFunc(slices.Collect(queries.Fields()), func(f *types.Var) bool { return f.Name() == "tx" }):
+		return "*sql.Tx"
+	}
+	return "txlock.Tx"
 }
 
 // printf writes to a buffer, which never fails.
@@ -281,7 +298,7 @@ type Locked struct {
 	last    bool // CommitWith
 	rows    int64
 {{- if .DBArg}}
-	tx      *sql.Tx
+	tx      DBTX
 {{- end}}
 }
 {{if .Querier}}
@@ -290,12 +307,12 @@ var _ Querier = (*Locked)(nil)
 // WithLocks returns the queries in a transaction that is open already. They return the
 // errors of txlock.Scope.Lock, too: txlock.Retryable says which of them ask for the
 // transaction to be run again.
-func (q *Queries) WithLocks(ctx context.Context, tx *sql.Tx) (*Locked, error) {
-	locks, err := locksqlc.Join(ctx, tx)
+func (q *Queries) WithLocks(ctx context.Context, tx {{.Tx}}) (*Locked, error) {
+	locks, err := {{if .DBArg}}txlock.JoinDBTX{{else}}txlock.Join{{end}}(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	return &Locked{queries: q{{if not .DBArg}}.WithTx(tx){{end}}, locks: locks{{if .DBArg}}, tx: tx{{end}}}, nil
+	return &Locked{queries: {{if .DBArg}}q{{else if eq .Tx "*sql.Tx"}}q.WithTx(tx){{else}}New(tx){{end}}, locks: locks{{if .DBArg}}, tx: tx{{end}}}, nil
 }
 
 // Run is locksqlc.Run with Locked. Keys that it is given are taken first, in one order for

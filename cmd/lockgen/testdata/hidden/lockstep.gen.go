@@ -49,7 +49,7 @@ type Locked = behind.Locked
 
 // WithLocks returns the queries in a transaction that is open already. They return the
 // errors of txlock.Scope.Lock, too.
-func WithLocks(ctx context.Context, tx *sql.Tx) (*Locked, error) {
+func WithLocks(ctx context.Context, tx behind.DBTX) (*Locked, error) {
 	return behind.New().WithLocks(ctx, tx)
 }
 

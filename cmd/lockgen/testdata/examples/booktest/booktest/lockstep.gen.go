@@ -21,12 +21,12 @@ type Locked struct {
 // WithLocks returns the queries in a transaction that is open already. They return the
 // errors of txlock.Scope.Lock, too: txlock.Retryable says which of them ask for the
 // transaction to be run again.
-func (q *Queries) WithLocks(ctx context.Context, tx *sql.Tx) (*Locked, error) {
-	locks, err := locksqlc.Join(ctx, tx)
+func (q *Queries) WithLocks(ctx context.Context, tx txlock.Tx) (*Locked, error) {
+	locks, err := txlock.Join(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	return &Locked{queries: q.WithTx(tx), locks: locks}, nil
+	return &Locked{queries: New(tx), locks: locks}, nil
 }
 
 // Run is locksqlc.Run with Locked. Keys that it is given are taken first, in one order for

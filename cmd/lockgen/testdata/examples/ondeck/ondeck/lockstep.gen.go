@@ -24,7 +24,7 @@ var _ Querier = (*Locked)(nil)
 // errors of txlock.Scope.Lock, too: txlock.Retryable says which of them ask for the
 // transaction to be run again.
 func (q *Queries) WithLocks(ctx context.Context, tx *sql.Tx) (*Locked, error) {
-	locks, err := locksqlc.Join(ctx, tx)
+	locks, err := txlock.Join(ctx, tx)
 	if err != nil {
 		return nil, err
 	}

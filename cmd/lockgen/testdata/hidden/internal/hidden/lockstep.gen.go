@@ -17,14 +17,14 @@ type Locked struct {
 	locks   *txlock.Scope
 	last    bool // CommitWith
 	rows    int64
-	tx      *sql.Tx
+	tx      DBTX
 }
 
 // WithLocks returns the queries in a transaction that is open already. They return the
 // errors of txlock.Scope.Lock, too: txlock.Retryable says which of them ask for the
 // transaction to be run again.
-func (q *Queries) WithLocks(ctx context.Context, tx *sql.Tx) (*Locked, error) {
-	locks, err := locksqlc.Join(ctx, tx)
+func (q *Queries) WithLocks(ctx context.Context, tx DBTX) (*Locked, error) {
+	locks, err := txlock.JoinDBTX(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
