@@ -49,13 +49,10 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 		return unsent{ctx, s.failure("lock", key, err)}
 	}
 	a := s.newAttempt(ctx, key.record(), request{verb: "lock"}, hold{}, false)
-	plain, ok := a.text()
+	plain := a.plain()
 	lock := plain
-	if !s.server.MariaDB && ok {
-		lock, ok = rawsql.Inline(rawsql.Call("lockstep_lock_1", append(a.keyed(), a.owner, a.ours)...))
-	}
-	if !ok {
-		return unsent{ctx, s.failure("lock", key, fault.UnknownReply("a lock statement", "no text"))}
+	if !s.server.MariaDB {
+		lock.Query, lock.Args = rawsql.Call("lockstep_lock_1", append(a.keyed(), a.owner, a.ours)...)
 	}
 	asked := s.asked(ctx, false, key)
 	return guard.WithFirst(ctx, &guard.First{Tx: s.book, Lock: lock, Make: a.fresh().Make, Plain: plain, Took: func(reply guard.Reply, err error) error {
@@ -80,27 +77,26 @@ func (s *Scope) locksWith(keys []Key) bool {
 	return !held
 }
 
-// text returns the lock statement with its arguments in it.
-func (a *attempt) text() (string, bool) {
+// plain returns the lock statement.
+func (a *attempt) plain() rawsql.Statement {
 	sent := new(unsentText)
 	if a.hashed {
 		_, _ = queries.LockCenter(context.Background(), sent, gen.LockCenterParams{Held: a.ours, Owner: a.owner, Slot: uint32(a.slot)})
 	} else {
 		_, _ = queries.LockNamed(context.Background(), sent, gen.LockNamedParams{Name: []byte(a.name), Owner: a.owner, Held: a.ours})
 	}
-	return rawsql.Inline(sent.query, sent.args)
+	return sent.Statement
 }
 
 // unsentText notes a statement, and sends nothing.
 type unsentText struct {
 	gen.DBTX
-	query string
-	args  []any
+	rawsql.Statement
 }
 
 // ExecContext notes the statement.
 func (u *unsentText) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
-	u.query, u.args = query, args
+	u.Query, u.Args = query, args
 	return nil, errNotSent
 }
 

@@ -31,8 +31,11 @@ const AnyRows = -1
 // ErrUnknownOutcome. If the statement is interrupted, by KILL QUERY for example, it returns
 // ErrTxDoomed, and nothing is committed.
 //
-// The two are sent one by one where they can't share a text: through wrappers of the driver
-// and without interpolateParams, on MySQL without the procedures of package schema or with
+// Without interpolateParams, the driver's default, each text is prepared once by each
+// connection, and a pool sends its first one by one.
+//
+// The two are sent one by one where they can't share a text: through wrappers of the driver, on
+// a Galera Cluster without interpolateParams, on MySQL without the procedures of package schema or with
 // more than 16 arguments, if the text of the statement isn't ASCII, exceeds 64 KiB, or has
 // LAST_INSERT_ID() or the like in it. Where they share one, its arguments are bound as those of
 // a prepared statement, which are what they are without interpolateParams: of another type than

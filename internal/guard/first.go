@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // First is a lock that the next statement of the program takes with it: before it, and in the
@@ -19,10 +20,10 @@ import (
 // Scope.LockWith.
 type First struct {
 	Tx   *Tx
-	Lock string // the lock statement, whose arguments are in its text
+	Lock rawsql.Statement
 	Make string // as in Call
 	// Plain is the lock statement for a MySQL that turns out to have no procedures.
-	Plain string
+	Plain rawsql.Statement
 	// Took is called with the reply to the lock statement, or its error, and returns the error
 	// of the program's statement, which isn't executed then.
 	Took func(reply Reply, err error) error
@@ -98,14 +99,18 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 	if err != nil {
 		return nil, err
 	}
-	text, ok := c.lockText(first, begins, read, len(args))
+	text, args, ok := c.lockText(first, begins, read, args)
 	if !ok {
 		return nil, driver.ErrSkip
 	}
 	if err := c.fit(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := c.base.(driver.QueryerContext).QueryContext(ctx, text, args)
+	k, err := c.keepText(ctx, text, args, false)
+	var rows driver.Rows
+	if err == nil {
+		rows, err = c.queryText(ctx, k, text, args)
+	}
 	if errors.Is(err, driver.ErrSkip) || errors.Is(err, mysql.ErrPktTooLarge) {
 		return nil, driver.ErrSkip
 	}
@@ -148,8 +153,9 @@ func (c *conn) lockPlainly(ctx context.Context, first *First) error {
 		return first.Took(Reply{}, err)
 	}
 	var id int64
+	plain, _ := first.Plain.Text()
 	for range 2 {
-		result, err := c.base.(driver.ExecerContext).ExecContext(ctx, first.Plain, nil)
+		result, err := c.base.(driver.ExecerContext).ExecContext(ctx, plain, nil)
 		if err == nil {
 			id, err = result.LastInsertId()
 		}
@@ -184,16 +190,33 @@ func (c *conn) beginsWith(ctx context.Context) (bool, error) {
 	return false, c.begun(ctx)
 }
 
-// lockText returns the text of the lock, BEGIN before it and the read behind it.
-func (c *conn) lockText(first *First, begins bool, read string, args int) (string, bool) {
+// lockText returns the text of the lock, BEGIN before it and the read behind it. The arguments
+// of the lock are in the text, unless that is prepared: then it is the same for all keys.
+func (c *conn) lockText(first *First, begins bool, read string, args []driver.NamedValue) (string, []driver.NamedValue, bool) {
+	lock, ok := first.Lock.Text()
 	begin := c.beginning(first.Make)
 	if begin.Open = !begins; begin.Open {
 		begin.Make = ""
 	}
-	if c.server.MariaDB {
-		return begin.LockAndRead(first.Lock, read, args)
+	n := len(args)
+	if n > 0 && c.pool.prepares.Load() {
+		own := first.Lock.Args
+		if lock = first.Lock.Query; begin.Make != "" && c.server.MariaDB {
+			begin.Make, own = "?", append([]any{[]byte(first.Make)}, own...)
+		}
+		values, err := c.values(own)
+		args, ok = append(values, args...), err == nil
 	}
-	return begin.CallLockAndRead(first.Lock, read, args)
+	if !ok {
+		return "", nil, false
+	}
+	var text string
+	if c.server.MariaDB {
+		text, ok = begin.LockAndRead(lock, read, n)
+	} else {
+		text, ok = begin.CallLockAndRead(lock, read, n)
+	}
+	return text, args, ok
 }
 
 // firstResult reads the first result to its end, and closes the rows where that fails.

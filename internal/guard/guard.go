@@ -45,6 +45,7 @@ type connector struct {
 	view    atomic.Pointer[string] // of a Group Replication, likewise
 
 	noProcedures atomic.Bool
+	prepares     atomic.Bool // its driver writes no arguments into texts
 }
 
 var (

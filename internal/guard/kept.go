@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -42,7 +43,7 @@ type kept struct {
 
 const (
 	usesAsText = 16   // before an opener is prepared, which costs a round trip
-	mostKept   = 16   // openers of one connection
+	mostKept   = 16   // texts of one connection
 	longest    = 2048 // bytes of an opener
 )
 
@@ -101,16 +102,14 @@ func (c *conn) remember(o opener) *kept {
 // reply nor an error if the server doesn't take it so: then it was not executed.
 func (c *conn) readKept(ctx context.Context, o opener, k *kept, args []any) (*reply, error) {
 	if k.stmt == nil {
-		if err := c.prepareKept(ctx, o, k); err != nil || k.asText {
+		text, _ := o.text(true)
+		if err := c.prepareKept(ctx, text, k); err != nil || k.asText {
 			return nil, err
 		}
 	}
-	values := make([]driver.NamedValue, len(args))
-	for i, arg := range args {
-		values[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
-		if err := c.CheckNamedValue(&values[i]); err != nil {
-			return nil, err
-		}
+	values, err := c.values(args)
+	if err != nil {
+		return nil, err
 	}
 	rows, err := k.stmt.(driver.StmtQueryContext).QueryContext(ctx, values)
 	if rawsql.NotPrepared(err) {
@@ -120,14 +119,84 @@ func (c *conn) readKept(ctx context.Context, o opener, k *kept, args []any) (*re
 	return readRows(rows, err)
 }
 
-// prepareKept prepares an opener. If the server refuses that, it stays text.
-func (c *conn) prepareKept(ctx context.Context, o opener, k *kept) error {
+// values are arguments of lockstep's own as the driver takes them.
+func (c *conn) values(args []any) ([]driver.NamedValue, error) {
+	values := make([]driver.NamedValue, len(args))
+	for i, arg := range args {
+		values[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
+		if err := c.CheckNamedValue(&values[i]); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
+}
+
+// keepText returns what is kept of a text with arguments of the program, prepared, or nil if it
+// is sent as it is. It is prepared if the driver doesn't write arguments into texts. MariaDB
+// also has those prepared that are sent again and again, if the reply is lockstep's own, in
+// which the program sees no other types. driver.ErrSkip says that it can't be sent.
+func (c *conn) keepText(ctx context.Context, text string, args []driver.NamedValue, own bool) (*kept, error) {
+	needs := c.pool.prepares.Load()
+	if len(args) == 0 || !needs && (!own || !c.server.MariaDB || len(text) > longest) {
+		return nil, nil
+	}
+	o := opener{begin: rawsql.Begin{Open: true}, query: text} // as no opener is
+	k := c.kept[o]
+	if k == nil {
+		k = c.remember(o)
+	}
+	often := k.uses >= usesAsText || c.pool.options.KeepAtOnce
+	if k.uses++; k.stmt == nil && !k.asText && c.kept[o] == k && (needs || often) {
+		if err := c.prepareText(ctx, text, k); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case k.stmt != nil:
+		return k, nil
+	case needs:
+		return nil, driver.ErrSkip
+	}
+	return nil, nil
+}
+
+// prepareText prepares a text, but on a cluster, whose nodes end a transaction while a
+// statement is prepared; see checkPrepared.
+func (c *conn) prepareText(ctx context.Context, text string, k *kept) error {
+	if c.server.MariaDB {
+		if galera, err := c.onGalera(ctx); err != nil || galera {
+			k.asText = galera
+			return err
+		}
+	}
+	return c.prepareKept(ctx, text, k)
+}
+
+// queryText sends a text with arguments of the program, or executes what is kept of it.
+// driver.ErrSkip says that it wasn't executed.
+func (c *conn) queryText(ctx context.Context, k *kept, text string, args []driver.NamedValue) (driver.Rows, error) {
+	if k == nil {
+		rows, err := c.base.(driver.QueryerContext).QueryContext(ctx, text, args)
+		if errors.Is(err, driver.ErrSkip) && len(args) > 0 {
+			c.pool.prepares.Store(true) // from the next on
+		}
+		return rows, err
+	}
+	rows, err := k.stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
+	if rawsql.NotPrepared(err) {
+		k.stmt, k.uses = nil, 0
+		return nil, driver.ErrSkip
+	}
+	return rows, err
+}
+
+// prepareKept prepares a text. If the server refuses that, it stays text.
+func (c *conn) prepareKept(ctx context.Context, text string, k *kept) error {
 	k.asText = true
 	preparer, ok := c.base.(driver.ConnPrepareContext)
 	if !ok {
 		return nil
 	}
-	text, _ := o.text(true)
 	stmt, err := preparer.PrepareContext(ctx, text)
 	switch {
 	case err != nil && c.lost(ctx, err):

@@ -182,9 +182,16 @@ func (c *conn) sharesNot(err error) bool {
 // it, or with another number, is that of a statement after which nothing is committed.
 func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.Result, error) {
 	s := w.statement
+	k, err := c.keepText(ctx, w.merged, w.args, true)
+	switch {
+	case errors.Is(err, driver.ErrSkip):
+		return nil, err
+	case err != nil:
+		return nil, c.failed(ctx, statement{kind: kindQuiet}, err)
+	}
 	c.tx.finish(true) // before the server frees the locks
 	sent := c.committing()
-	r, err := readRows(c.base.(driver.QueryerContext).QueryContext(ctx, w.merged, w.args))
+	r, err := readRows(c.queryText(ctx, k, w.merged, w.args))
 	if c.sharesNot(err) {
 		c.tx.finish(false)
 		return nil, driver.ErrSkip

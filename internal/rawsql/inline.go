@@ -6,6 +6,15 @@ import (
 	"strings"
 )
 
+// Statement is a statement with its arguments.
+type Statement struct {
+	Query string
+	Args  []any
+}
+
+// Text is the statement with its arguments in it; see Inline.
+func (s Statement) Text() (string, bool) { return Inline(s.Query, s.Args) }
+
 // Inline writes the arguments of a statement into its text, so that nothing has to be
 // prepared: numbers in decimal, strings and bytes as hexadecimal literals, which need no
 // quoting and have no character set. It returns false for an argument of another type,
