@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/internal/sqltext"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -283,20 +284,8 @@ func (p *Plugin) beforeRow(db *gorm.DB) {
 
 // failedRow returns a row whose Scan returns the error. Nothing is sent.
 func failedRow(pool gorm.ConnPool, err error) *sql.Row {
-	done := make(chan struct{})
-	close(done)
-	return pool.QueryRowContext(&failedContext{Context: context.Background(), done: done, err: err}, "")
+	return pool.QueryRowContext(inside.Unsent(context.Background(), err), "")
 }
-
-// failedContext is a context that has ended with the given error.
-type failedContext struct {
-	context.Context
-	done chan struct{}
-	err  error
-}
-
-func (c *failedContext) Done() <-chan struct{} { return c.done }
-func (c *failedContext) Err() error            { return c.err }
 
 // before takes the locks of one statement, or makes it fail.
 func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool) {

@@ -55,7 +55,7 @@ func TestLockWith(t *testing.T) {
 					pool := newPool(t, cfg, true)
 					pool.SetMaxOpenConns(1)
 					check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "first")}, func(*sql.Tx) error { return nil })) // the pool asks for a cluster once
-					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error { // and finds out once how the driver treats arguments
+					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {                                                 // and finds out once how the driver treats arguments
 						_, err := tx.ExecContext(s.CommitWith(t.Context(), 0), "DELETE FROM "+table+" WHERE id = ?", 0)
 						return err
 					}))

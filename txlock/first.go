@@ -10,6 +10,7 @@ import (
 	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/inside"
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
@@ -33,20 +34,20 @@ import (
 // that is an argument is named ?, and arguments are as CommitWith says.
 func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	if ctx == nil {
-		return unsent{context.Background(), errNoContext}
+		return inside.Unsent(context.Background(), errNoContext)
 	}
 	if guard.LocksFirst(ctx) {
-		return unsent{ctx, fmt.Errorf("%w: LockWith under the context of another LockWith: give one of them all keys", ErrInvalidOption)}
+		return inside.Unsent(ctx, fmt.Errorf("%w: LockWith under the context of another LockWith: give one of them all keys", ErrInvalidOption))
 	}
 	if !s.locksWith(keys) {
 		if _, err := s.LockAll(ctx, keys...); err != nil {
-			return unsent{ctx, err}
+			return inside.Unsent(ctx, err)
 		}
 		return ctx
 	}
 	key := keys[0]
 	if err := s.ownWait(false, key); err != nil {
-		return unsent{ctx, s.failure("lock", key, err)}
+		return inside.Unsent(ctx, s.failure("lock", key, err))
 	}
 	a := s.newAttempt(ctx, key.record(), request{verb: "lock"}, hold{}, false)
 	plain := a.plain()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/inside"
 )
 
 // AnyRows lets CommitWith commit whatever number of rows the statement has changed.
@@ -43,18 +44,18 @@ const AnyRows = -1
 func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:
-		return unsent{context.Background(), errNoContext}
+		return inside.Unsent(context.Background(), errNoContext)
 	case ctx.Err() != nil:
 		return ctx
 	case rows < AnyRows:
-		return unsent{ctx, fmt.Errorf("%w: CommitWith(%d): a statement changes 0 rows or more, AnyRows is any number", ErrInvalidOption, rows)}
+		return inside.Unsent(ctx, fmt.Errorf("%w: CommitWith(%d): a statement changes 0 rows or more, AnyRows is any number", ErrInvalidOption, rows))
 	case s.book == nil:
-		return unsent{ctx, fmt.Errorf("CommitWith: %w", ErrUnguarded)}
+		return inside.Unsent(ctx, fmt.Errorf("CommitWith: %w", ErrUnguarded))
 	case s.isFollowed():
-		return unsent{ctx, fmt.Errorf("%w: CommitWith in a function behind which the transaction goes on, of Optimistic, Once or a tick: leave the COMMIT to them", ErrInvalidOption)}
+		return inside.Unsent(ctx, fmt.Errorf("%w: CommitWith in a function behind which the transaction goes on, of Optimistic, Once or a tick: leave the COMMIT to them", ErrInvalidOption))
 	}
 	if err := s.finishOnces(ctx); err != nil {
-		return unsent{ctx, err}
+		return inside.Unsent(ctx, err)
 	}
 	return guard.WithLast(ctx, guard.Last{Tx: s.book, Rows: rows})
 }
@@ -79,21 +80,3 @@ func last(s *Scope, may bool) (restore func()) {
 }
 
 var errNoContext = fmt.Errorf("%w: CommitWith and LockWith need a context, got nil", ErrInvalidOption)
-
-// unsent is the context of a statement that isn't sent, for the error.
-type unsent struct {
-	context.Context
-	err error
-}
-
-// Done returns a channel that is closed.
-func (unsent) Done() <-chan struct{} { return closed }
-
-// Err returns the error.
-func (u unsent) Err() error { return u.err }
-
-var closed = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()

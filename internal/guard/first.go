@@ -177,14 +177,11 @@ func (c *conn) beginsWith(ctx context.Context) (bool, error) {
 	if !c.opening.pending {
 		return false, nil
 	}
-	galera := false
-	if c.server.MariaDB {
-		var err error
-		if galera, err = c.onGalera(ctx); err != nil {
-			return false, err
-		}
+	repeats, err := c.repeats(ctx)
+	if err != nil {
+		return false, err
 	}
-	if !galera && (c.server.MariaDB || !c.opening.failed) {
+	if !repeats && (c.server.MariaDB || !c.opening.failed) {
 		return true, nil
 	}
 	return false, c.begun(ctx)

@@ -47,9 +47,7 @@ func (c *conn) checkPrepared(ctx context.Context) error {
 }
 
 // onGalera tells whether the server is a node of a Galera cluster. It asks the server
-// once per pool. A node takes a compound statement outside of a transaction for a single
-// one, and after an abort executes it once more (wsrep_retry_autocommit): if the columns of
-// its rows were written before, they are in the reply twice, and nobody can read that.
+// once per pool.
 func (c *conn) onGalera(ctx context.Context) (bool, error) {
 	if known := c.pool.galera.Load(); known != nil {
 		return *known, nil
@@ -64,4 +62,15 @@ func (c *conn) onGalera(ctx context.Context) (bool, error) {
 	}
 	c.pool.galera.Store(&on)
 	return on, nil
+}
+
+// repeats tells whether the server is a MariaDB that is such a node: it takes a compound
+// statement outside of a transaction for a single one, and after an abort executes it once more
+// (wsrep_retry_autocommit). If the columns of its rows were written before, they are in the
+// reply twice, and nobody can read that.
+func (c *conn) repeats(ctx context.Context) (bool, error) {
+	if !c.server.MariaDB {
+		return false, nil
+	}
+	return c.onGalera(ctx)
 }

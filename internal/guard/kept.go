@@ -163,11 +163,9 @@ func (c *conn) keepText(ctx context.Context, text string, args []driver.NamedVal
 // prepareText prepares a text, but on a cluster, whose nodes end a transaction while a
 // statement is prepared; see checkPrepared.
 func (c *conn) prepareText(ctx context.Context, text string, k *kept) error {
-	if c.server.MariaDB {
-		if galera, err := c.onGalera(ctx); err != nil || galera {
-			k.asText = galera
-			return err
-		}
+	if galera, err := c.onGalera(ctx); err != nil || galera {
+		k.asText = galera
+		return err
 	}
 	return c.prepareKept(ctx, text, k)
 }

@@ -146,10 +146,8 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 	if call == nil || call.Restores {
 		return opener{}, false
 	}
-	if c.server.MariaDB {
-		if galera, err := c.onGalera(ctx); err != nil || galera {
-			return opener{}, false // an error comes with the BEGIN, too
-		}
+	if repeats, err := c.repeats(ctx); err != nil || repeats {
+		return opener{}, false // an error comes with the BEGIN, too
 	}
 	name := call.Make
 	if !rawsql.SourceOf(ctx).Unchanged(query) {
