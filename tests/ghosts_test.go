@@ -22,7 +22,7 @@ const mostDelay = 3 * time.Second
 
 // TestNoGhosts proves that a lease whose acquire has failed is free soon after,
 // however late the network and the row let the statement, its reply and what
-// undoes it come: 200 callers, 500 with LOCKSTEP_LONG=1, give up at random, over
+// undoes it come: 80 callers, 500 with LOCKSTEP_LONG=1, give up at random, over
 // networks that delay every packet by up to 3 seconds and break connections, on rows
 // that others lock. A lease that nobody releases would be held for 5 minutes. In the
 // end nothing of it waits on the server.
@@ -32,7 +32,7 @@ func TestNoGhosts(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Dedicated(t, engine).OpenLeases(t)
-			h := haunt(t, db, 10, testdb.Long(20, 50), func(i int) func(driver.Connector) driver.Connector {
+			h := haunt(t, db, 10, testdb.Long(8, 50), func(i int) func(driver.Connector) driver.Connector {
 				if i%2 == 0 {
 					return guarded
 				}

@@ -23,14 +23,14 @@ const callers = 20
 // connections and the server are killed. Every effect is there exactly once, every caller
 // gets the answer of the first, after errors that say that nobody knows, and who was told
 // that nothing was done has done nothing. The same without Once has effects twice. It asks
-// for 200 keys with LOCKSTEP_LONG=1, else for 40 from 8 processes.
+// for 200 keys with LOCKSTEP_LONG=1, else for 15 from fewer processes.
 func TestOnceProcesses(t *testing.T) {
 	t.Parallel()
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Dedicated(t, engine, testdb.Durable()).OpenLeases(t) // whose user has no other connections
-			r := askOnce(t, db, withOnce, testdb.Long(40, 200), testdb.Long(1, 10))
+			r := askOnce(t, db, withOnce, testdb.Long(15, 200), testdb.Long(1, 10))
 			t.Logf("%s", r)
 			for _, finding := range r.judge() {
 				t.Error(finding)
@@ -38,7 +38,7 @@ func TestOnceProcesses(t *testing.T) {
 			if r.told["unknown"] == 0 || r.told["again"] == 0 || r.told["first"] == 0 {
 				t.Error("no fault was met, or nobody was the first, or all were")
 			}
-			control := askOnce(t, db, withoutOnce, testdb.Long(10, 40), 0)
+			control := askOnce(t, db, withoutOnce, testdb.Long(6, 40), 0)
 			t.Logf("%s", control)
 			if findings := control.judge(); len(findings) == 0 {
 				t.Error("without Once nothing is done twice: the test can't fail")

@@ -22,7 +22,7 @@ func TestTickToldIsDurable(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Dedicated(t, engine, testdb.Durable()).OpenLeases(t)
-			for kill := range testdb.Long(2, 20) {
+			for kill := range testdb.Long(1, 20) {
 				told := tickUntilKilled(t, db, kill)
 				recovered(t, db)
 				jobs, end := newJobs(t, db)

@@ -185,7 +185,7 @@ func readers(t testing.TB, db *testdb.DB, key txlock.Key, n int, holds, expires 
 func TestDeadReaders(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		for _, holds := range []string{";who is dead", ""} {
-			rows := testdb.Long(5_000, 20_000)
+			rows := testdb.Long(1_500, 20_000)
 			key := named()
 			m := newManager(t, newPool(t, db, true))
 			release(t, share(t, m, key)) // which marks the key as shared

@@ -205,22 +205,33 @@ func TestFreePermitsAreTakenAtOnce(t *testing.T) {
 		pool := newPool(t, db, true)
 		pool.SetMaxIdleConns(40)
 		m := newManager(t, pool)
-		s := semaphore(t, m, named(), 32)
+		permits, key := named(), named()
+		s := semaphore(t, m, permits, 32)
 		release(t, permit(t, s))
-		key := named()
 		release(t, share(t, m, key))
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
 		for name, take := range map[string]func() (*lease.Lease, error){
-			"permits": func() (*lease.Lease, error) { return s.Acquire(t.Context()) },
-			"readers": func() (*lease.Lease, error) { return m.AcquireShared(t.Context(), key) },
+			"permits": func() (*lease.Lease, error) { return s.Acquire(ctx) },
+			"readers": func() (*lease.Lease, error) { return m.AcquireShared(ctx, key) },
 		} {
 			for range 2 {
 				start := time.Now()
 				var calls sync.WaitGroup
 				held := make([]*lease.Lease, 32)
 				for i := range held {
-					calls.Go(func() { held[i], _ = take() })
+					calls.Go(func() {
+						var err error
+						if held[i], err = take(); err != nil {
+							t.Errorf("one of 32 free %s: %v", name, err)
+						}
+					})
 				}
 				calls.Wait()
+				if t.Failed() {
+					tellRows(t, db, permits, key)
+					return
+				}
 				took := time.Since(start)
 				start = time.Now()
 				for _, l := range held {
@@ -233,6 +244,32 @@ func TestFreePermitsAreTakenAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// tellRows logs the rows of two keys, and the transactions of the server.
+func tellRows(t *testing.T, db *testdb.DB, a, b txlock.Key) {
+	t.Helper()
+	for _, query := range []string{
+		"SELECT CONCAT_WS(' ', name, slot, owner, holds, token, ttl_us, expires_us - UNIX_TIMESTAMP(NOW(6)) * 1000000, used_for, conn_id) FROM lockstep_leases WHERE name IN ('" + a.String() + "', '" + b.String() + "') ORDER BY name, slot",
+		"SELECT CONCAT_WS(' ', trx_id, trx_state, trx_started, trx_mysql_thread_id, COALESCE(trx_query, '-'), trx_rows_locked) FROM information_schema.innodb_trx",
+		"SELECT CONCAT_WS(' ', id, db, command, time, COALESCE(info, '-')) FROM information_schema.processlist",
+	} {
+		rows, err := db.Admin().QueryContext(context.WithoutCancel(t.Context()), query)
+		if err != nil {
+			t.Log(err)
+			continue
+		}
+		for rows.Next() {
+			var text string
+			if err := rows.Scan(&text); err != nil {
+				t.Log(err)
+			}
+			t.Log(text)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			t.Log(err)
+		}
+	}
 }
 
 // TestPermitsBesideAcquireTx proves that a transaction whose AcquireTx of a semaphore's
