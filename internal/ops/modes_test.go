@@ -40,7 +40,7 @@ var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListTurnstile
 
 // notSent are the names in package rawsql that are no statements, or parts of one.
 var notSent = []string{
-	"NoAutocommit", "OtherCharset", "OtherEngine", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Call", "CommitCall", "Compound",
+	"NoAutocommit", "OtherCharset", "OtherEngine", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Text", "Call", "CommitCall", "Compound",
 	"Kill", "LockTable", "GroupView", // which end what is tried, or need a group
 }
 
