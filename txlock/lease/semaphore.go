@@ -192,7 +192,7 @@ func (t permit) look(ctx context.Context, s store.Session, q *request) (store.Gl
 	}
 	found, err := s.Permits(ctx, q.key.String(), 1, t.permits)
 	seen := store.Glance{Exists: found.Rows == t.permits, TTL: time.Duration(1<<63 - 1)}
-	if found.Held == found.Rows {
+	if found.Held == t.permits { // a permit without a row is free: Clean removes such rows
 		seen.Left = max(found.Left, 1)
 	}
 	return seen, err

@@ -302,3 +302,36 @@ func TestPermitsBesideAcquireTx(t *testing.T) {
 }
 
 var _ *sql.DB
+
+// TestPermitWithoutARow proves that who waits for a permit takes one whose row is gone: Clean
+// removes rows of permits that nobody has.
+func TestPermitWithoutARow(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		const permits = 3
+		m, key := newManager(t, newPool(t, db, true)), named()
+		s := semaphore(t, m, key, permits)
+		var held []*lease.Lease
+		for range permits {
+			held = append(held, permit(t, s))
+		}
+		waiting, err := newManager(t, newPool(t, db, true)).Semaphore(key, permits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan error, 1)
+		go func() {
+			l, err := waiting.Acquire(t.Context())
+			if err == nil {
+				err = l.Release(t.Context())
+			}
+			got <- err
+		}()
+		time.Sleep(100 * time.Millisecond) // who has not looked yet proves less, and is granted, too
+		exec(t, db, "DELETE FROM lockstep_leases WHERE name = '"+key.String()+"' AND slot = 3") // as if released elsewhere, and cleaned
+		wants(t, "Acquire", within(t, "the grant", got), nil)
+		for _, l := range held[:permits-1] {
+			release(t, l)
+		}
+		_ = held[permits-1].Release(t.Context()) // which is lost
+	})
+}
