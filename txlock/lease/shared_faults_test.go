@@ -326,7 +326,7 @@ func TestPermitWithoutARow(t *testing.T) {
 			}
 			got <- err
 		}()
-		time.Sleep(100 * time.Millisecond) // who has not looked yet proves less, and is granted, too
+		time.Sleep(100 * time.Millisecond)                                                      // who has not looked yet proves less, and is granted, too
 		exec(t, db, "DELETE FROM lockstep_leases WHERE name = '"+key.String()+"' AND slot = 3") // as if released elsewhere, and cleaned
 		wants(t, "Acquire", within(t, "the grant", got), nil)
 		for _, l := range held[:permits-1] {
