@@ -175,7 +175,7 @@ func (c *conn) prepareText(ctx context.Context, text string, k *kept) error {
 func (c *conn) queryText(ctx context.Context, k *kept, text string, args []driver.NamedValue) (driver.Rows, error) {
 	if k == nil {
 		rows, err := c.base.(driver.QueryerContext).QueryContext(ctx, text, args)
-		if errors.Is(err, driver.ErrSkip) && len(args) > 0 {
+		if errors.Is(err, driver.ErrSkip) && len(args) > 0 && (statement{}).of(text, args).size < 4*mostText { // not for its size
 			c.pool.prepares.Store(true) // from the next on
 		}
 		return rows, err
