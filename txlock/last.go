@@ -36,11 +36,11 @@ const AnyRows = -1
 // connection, and a pool sends its first one by one.
 //
 // The two are sent one by one where they can't share a text: through wrappers of the driver, on
-// a Galera Cluster without interpolateParams, on MySQL without the procedures of package schema or with
-// more than 16 arguments, if the text of the statement isn't ASCII, exceeds 64 KiB, or has
-// LAST_INSERT_ID() or the like in it. Where they share one, its arguments are bound as those of
-// a prepared statement, which are what they are without interpolateParams: of another type than
-// a literal in expressions such as ? / 3.
+// a Galera Cluster without interpolateParams, on MySQL without the procedures of package schema
+// or with more than 16 arguments, if the text of the statement isn't ASCII, exceeds 64 KiB, or
+// has LAST_INSERT_ID() or the like in it. Where they share one, its arguments are bound as those
+// of a prepared statement, which are what they are without interpolateParams: of another type
+// than a literal in expressions such as ? / 3.
 func (s *Scope) CommitWith(ctx context.Context, rows int64) context.Context {
 	switch {
 	case ctx == nil:

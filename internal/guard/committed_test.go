@@ -56,7 +56,7 @@ func TestLostWhileItCommits(t *testing.T) {
 		if c.query == "COMMIT" {
 			maybe = fault.ErrUnknownOutcome
 		}
-		if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) && !errors.Is(err, maybe) || errors.Is(err, maybe) != c.committed || base.has("commit") {
+		if err := tx.Commit(); !errors.Is(err, driver.ErrBadConn) && !errors.Is(err, maybe) || errors.Is(err, maybe) != c.committed || base.has("commit") {
 			t.Errorf("%s, lost by %s: Commit: %v", c.query, c.lostBy, err)
 		}
 	}
@@ -82,7 +82,7 @@ func TestLostTwice(t *testing.T) {
 	if err := errors.Join(rows.Err(), rows.Close()); !errors.Is(err, driver.ErrBadConn) {
 		t.Errorf("the rows: %v", err)
 	}
-	if err := tx.Commit(); !errors.Is(err, fault.ErrTxDoomed) || !errors.Is(err, fault.ErrCommitted) {
+	if err := tx.Commit(); !errors.Is(err, driver.ErrBadConn) || !errors.Is(err, fault.ErrCommitted) {
 		t.Errorf("Commit: %v, want that it may have been committed", err)
 	}
 	if n := base.connections(); n != 2 {
