@@ -81,10 +81,11 @@ func (a *attempt) selectAtMost(ctx context.Context) (uint64, error) {
 
 // selectRow takes an existing row by a SELECT with a hint, and returns its token.
 func (a *attempt) selectRow(ctx context.Context, hint func(query string) string) (uint64, error) {
+	db := a.rewritten(rawsql.Edited(hint))
 	if a.shared {
-		return a.forShare(a.first(ctx), a.rewritten(hint))
+		return a.forShare(a.first(ctx), db)
 	}
-	return a.forUpdate(a.first(ctx), a.rewritten(hint))
+	return a.forUpdate(a.first(ctx), db)
 }
 
 // selected goes on with a row that was taken by SELECT, if there was no error.
@@ -137,15 +138,15 @@ func (a *attempt) takeOrMake(ctx context.Context) (token uint64, err error) {
 func (s *state) inSeconds(ctx context.Context, atMost time.Duration, do func() error) (err error) {
 	own := s.own(ctx, guard.Call{})
 	var before int64
-	if err := s.tx.QueryRowContext(own, rawsql.LockWaitSeconds).Scan(&before); err != nil {
+	if err := s.tx.DBTX.QueryRowContext(own, rawsql.LockWaitSeconds).Scan(&before); err != nil {
 		return err
 	}
 	if seconds := rawsql.LockWait(atMost); seconds < before {
-		if _, err := s.tx.ExecContext(own, rawsql.SetLockWait(seconds)); err != nil {
+		if _, err := s.tx.DBTX.ExecContext(own, rawsql.SetLockWait(seconds)); err != nil {
 			return err
 		}
 		defer func() {
-			if _, restoreErr := s.tx.ExecContext(s.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
+			if _, restoreErr := s.tx.DBTX.ExecContext(s.own(context.WithoutCancel(ctx), guard.Call{Restores: true}), rawsql.SetLockWait(before)); err == nil {
 				err = restoreErr
 			}
 		}()

@@ -39,7 +39,7 @@ func compareAndBump(ctx context.Context, s *Scope, key Key, version uint64, comm
 
 // commit is inside.Lock.Commit.
 func commit(ctx context.Context, s *Scope) error {
-	_, err := s.tx.ExecContext(s.own(ctx, guard.Call{Commits: true}), "COMMIT")
+	_, err := s.tx.DBTX.ExecContext(s.own(ctx, guard.Call{Commits: true}), "COMMIT")
 	return err
 }
 

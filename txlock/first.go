@@ -53,7 +53,7 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	plain := a.plain()
 	lock := plain
 	if !s.server.MariaDB {
-		lock.Query, lock.Args = rawsql.Call("lockstep_lock_1", append(a.keyed(), a.owner, a.ours)...)
+		lock = rawsql.Statement{Procedure: rawsql.LockProcedure, Args: append(a.keyed(), a.owner, a.ours)}
 	}
 	asked := s.asked(ctx, false, key)
 	return guard.WithFirst(ctx, &guard.First{Tx: s.book, Lock: lock, Make: a.fresh().Make, Plain: plain, Took: func(reply guard.Reply, err error) error {
@@ -109,7 +109,7 @@ func (a *attempt) took(reply guard.Reply, err error) (uint64, error) {
 		return 0, err
 	}
 	if !a.server.MariaDB && reply.Columns != 1 {
-		r, err := readOutcome("lockstep_lock_1", false, reply)
+		r, err := readOutcome(rawsql.LockProcedure, false, reply)
 		return a.granted(r, err)
 	}
 	var id sql.Null[int64]

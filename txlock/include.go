@@ -53,14 +53,11 @@ func (s *state) includeOnce(ctx context.Context, key Key, send func(ctx context.
 // refusing is the transaction of statements that fail where they would skip a locked row. That
 // a row has changed since a snapshot is no reason to refuse it.
 func (s *state) refusing(snapshot bool) gen.DBTX {
-	return s.rewritten(func(query string) string {
-		query, variables := rawsql.Refuse(query, s.server.MariaDB, s.server.RollbackOnTimeout)
+	return s.rewritten(func(q rawsql.Statement) rawsql.Statement {
+		q.Query, q.Variables = rawsql.Refuse(q.Query, s.server.MariaDB, s.server.RollbackOnTimeout)
 		if s.mayBeRefused(snapshot) {
-			variables = append(variables, rawsql.AllowStale)
+			q.Variables = append(q.Variables, rawsql.AllowStale)
 		}
-		if len(variables) == 0 {
-			return query
-		}
-		return rawsql.For(variables...) + query
+		return q
 	})
 }

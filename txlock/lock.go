@@ -224,7 +224,7 @@ func (a *attempt) takeRow(ctx context.Context, variables ...string) (uint64, err
 	compare := a.guardsSnapshot()
 	db := a.regardless(a.snapshot, variables) // of a version: a conflict, where the other ends the transaction
 	if compare && a.server.SnapshotIsolation {
-		db, compare = a.withVariables(append(variables, rawsql.RefuseStale)), false
+		db, compare = a.withVariables(append(variables, rawsql.RefuseStale)...), false
 	}
 	switch {
 	case a.shared:
@@ -279,27 +279,26 @@ func (a *attempt) unchanged(ctx context.Context) error {
 	return fmt.Errorf("%w: the server has interrupted the statement", ErrWaitTimeout)
 }
 
-// rewritten is the transaction with the text of its statements changed on its way.
-func (s *state) rewritten(rewrite func(query string) string) gen.DBTX {
+// rewritten is the transaction with its statements changed on their way.
+func (s *state) rewritten(rewrite func(rawsql.Statement) rawsql.Statement) *rawsql.Text {
 	return &rawsql.Text{DBTX: s.tx.DBTX, Rewrite: rewrite, Inline: s.tx.Inline}
 }
 
 // withVariables is the transaction with variables of MariaDB set for each statement.
-func (s *state) withVariables(variables []string) gen.DBTX {
+func (s *state) withVariables(variables ...string) *rawsql.Text {
 	if len(variables) == 0 {
 		return s.tx
 	}
-	prefix := rawsql.For(variables...)
-	return s.rewritten(func(query string) string { return prefix + query })
+	return s.rewritten(rawsql.Under(variables...))
 }
 
 // regardless is the transaction with variables of MariaDB for each statement: that a row
 // has changed since a snapshot is no reason to refuse it.
-func (s *state) regardless(snapshot bool, variables []string) gen.DBTX {
+func (s *state) regardless(snapshot bool, variables []string) *rawsql.Text {
 	if s.mayBeRefused(snapshot) {
 		variables = append(slices.Clip(variables), rawsql.AllowStale)
 	}
-	return s.withVariables(variables)
+	return s.withVariables(variables...)
 }
 
 // mayBeRefused tells whether a MariaDB may refuse a row that has changed since a snapshot

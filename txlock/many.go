@@ -47,42 +47,40 @@ func (m *many) within(ctx context.Context, variables ...string) (map[record]uint
 	if m.procedures() {
 		return m.callMany(ctx)
 	}
-	table, n, prefix := m.table(), len(m.keys), ""
+	table, n := m.table(), len(m.keys)
 	switch {
 	case m.snapshot && m.server.SnapshotIsolation:
 		variables = append(variables, rawsql.RefuseStale)
 	case m.mayBeRefused(false):
 		variables = append(variables, rawsql.AllowStale)
 	}
-	if variables != nil {
-		prefix = rawsql.For(variables...)
-	}
 	fresh := guard.Call{Fresh: !m.snapshot}
 	if m.server.MariaDB && (!m.snapshot || m.server.SnapshotIsolation) {
-		tokens, err := m.query(ctx, fresh, "LockManyReturning", present, prefix+table.LockManyReturning(n), m.ownedArguments())
+		tokens, err := m.query(ctx, fresh, "LockManyReturning", present, rawsql.Statement{Query: table.LockManyReturning(n), Args: m.owned(), Variables: variables})
 		if err != nil || !slices.Contains(slices.Collect(maps.Values(tokens)), 0) {
 			return tokens, err
 		}
-		return m.query(ctx, guard.Call{}, "LockManyReturning", granted, table.LockManyReturning(n), m.ownedArguments()) // some were made
+		return m.query(ctx, guard.Call{}, "LockManyReturning", granted, rawsql.Statement{Query: table.LockManyReturning(n), Args: m.owned()}) // some were made
 	}
 	if m.snapshot {
-		if _, err := m.exec(ctx, guard.Call{}, prefix+table.TouchMany(n), m.arguments()); err != nil {
+		if _, err := m.exec(ctx, guard.Call{}, rawsql.Statement{Query: table.TouchMany(n), Args: m.arguments(), Variables: variables}); err != nil {
 			return nil, err
 		}
-		if _, err := m.query(ctx, guard.Call{Reads: true}, "SnapshotMany", present, table.SnapshotMany(n), m.arguments()); err != nil {
+		if _, err := m.query(ctx, guard.Call{Reads: true}, "SnapshotMany", present, rawsql.Statement{Query: table.SnapshotMany(n), Args: m.arguments()}); err != nil {
 			return nil, err
 		}
 	}
-	affected, err := m.exec(ctx, fresh, table.LockMany(n), m.ownedArguments())
+	lock := rawsql.Statement{Query: table.LockMany(n), Args: m.owned()}
+	affected, err := m.exec(ctx, fresh, lock)
 	all, err := m.changed("LockMany", affected, err)
 	if err == nil && !all { // some were made
-		affected, err = m.exec(ctx, guard.Call{}, table.LockMany(n), m.ownedArguments())
+		affected, err = m.exec(ctx, guard.Call{}, lock)
 		_, err = m.changed("LockMany", affected, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return m.query(ctx, guard.Call{}, "TokensMany", granted, table.TokensMany(n), m.arguments())
+	return m.query(ctx, guard.Call{}, "TokensMany", granted, rawsql.Statement{Query: table.TokensMany(n), Args: m.arguments()})
 }
 
 func (m *many) table() rawsql.Table {
@@ -108,8 +106,8 @@ func (m *many) arguments() []any {
 	return arguments
 }
 
-// ownedArguments are the key and the owner of each row.
-func (m *many) ownedArguments() []any {
+// owned are the key and the owner of each row.
+func (m *many) owned() []any {
 	arguments := make([]any, 0, 2*len(m.keys))
 	for _, key := range m.keys {
 		arguments = append(arguments, m.argument(key), m.owner)
@@ -117,8 +115,8 @@ func (m *many) ownedArguments() []any {
 	return arguments
 }
 
-func (m *many) exec(ctx context.Context, call guard.Call, query string, arguments []any) (affected int64, err error) {
-	result, err := m.tx.ExecContext(m.own(ctx, call), query, arguments...)
+func (m *many) exec(ctx context.Context, call guard.Call, lock rawsql.Statement) (affected int64, err error) {
+	result, err := m.tx.Exec(m.own(ctx, call), lock)
 	if err != nil {
 		return 0, err
 	}
@@ -128,8 +126,8 @@ func (m *many) exec(ctx context.Context, call guard.Call, query string, argument
 // query sends a statement that answers with key and token of each row, and where there is a
 // third column compares the token with it, that of the snapshot. The tokens are what is
 // wanted: present, or granted.
-func (m *many) query(ctx context.Context, call guard.Call, statement string, tokens wanted, query string, arguments []any) (_ map[record]uint64, err error) {
-	rows, err := m.tx.QueryContext(m.own(ctx, call), query, arguments...)
+func (m *many) query(ctx context.Context, call guard.Call, statement string, tokens wanted, lock rawsql.Statement) (_ map[record]uint64, err error) {
+	rows, err := m.tx.Query(m.own(ctx, call), lock)
 	if err != nil {
 		return nil, err
 	}

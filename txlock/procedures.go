@@ -37,11 +37,11 @@ func (a *attempt) callFor(ctx context.Context) (uint64, error) {
 	case a.shared:
 		return a.callShare(ctx)
 	case a.compares:
-		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", a.version, a.owner, a.ours, 0)
+		r, err = a.call(ctx, a.fresh(), rawsql.CompareProcedure, a.version, a.owner, a.ours, 0)
 	case a.snapshot:
-		r, err = a.call(ctx, a.fresh(), "lockstep_compare_1", nil, a.owner, a.ours, 0)
+		r, err = a.call(ctx, a.fresh(), rawsql.CompareProcedure, nil, a.owner, a.ours, 0)
 	default:
-		r, err = a.call(ctx, a.fresh(), "lockstep_lock_1", a.owner, a.ours)
+		r, err = a.call(ctx, a.fresh(), rawsql.LockProcedure, a.owner, a.ours)
 	}
 	if a.without(err) {
 		return a.limited(ctx)
@@ -119,8 +119,7 @@ func (a *attempt) granted(r outcome, err error) (uint64, error) {
 
 // call calls a procedure that takes the key and these arguments.
 func (a *attempt) call(ctx context.Context, mark guard.Call, procedure string, args ...any) (outcome, error) {
-	query, args := rawsql.Call(procedure, append(a.keyed(), args...)...)
-	reply, err := a.replyTo(ctx, mark, query, args)
+	reply, err := a.replyTo(ctx, mark, rawsql.Statement{Procedure: procedure, Args: append(a.keyed(), args...)})
 	if err != nil {
 		return outcome{}, err
 	}
@@ -129,8 +128,7 @@ func (a *attempt) call(ctx context.Context, mark guard.Call, procedure string, a
 
 // callNumber calls a procedure that answers with a number.
 func (s *state) callNumber(ctx context.Context, mark guard.Call, procedure string, args ...any) (uint64, error) {
-	query, args := rawsql.Call(procedure, args...)
-	reply, err := s.replyTo(ctx, mark, query, args)
+	reply, err := s.replyTo(ctx, mark, rawsql.Statement{Procedure: procedure, Args: args})
 	if err != nil {
 		return 0, err
 	}
@@ -179,8 +177,8 @@ func (m *many) callMany(ctx context.Context) (map[record]uint64, error) {
 	if m.keys[0].hashed {
 		names, slots = slots, names
 	}
-	query, args := rawsql.Call("lockstep_lock_all_1", names, slots, m.owner, flag(m.snapshot))
-	tokens, err := m.query(ctx, guard.Call{Fresh: !m.snapshot}, "lockstep_lock_all_1", granted, query, args)
+	call := rawsql.Statement{Procedure: "lockstep_lock_all_1", Args: []any{names, slots, m.owner, flag(m.snapshot)}}
+	tokens, err := m.query(ctx, guard.Call{Fresh: !m.snapshot}, call.Procedure, granted, call)
 	if m.without(err) {
 		return m.within(ctx)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 // This file has all replies of the statements and procedures of locks, of Once and of
@@ -179,13 +180,13 @@ func shown(reply guard.Reply) string {
 
 // replyTo calls a procedure, and returns its reply. On a connection that takes text as it is, the
 // guard reads the rows.
-func (s *state) replyTo(ctx context.Context, mark guard.Call, query string, args []any) (reply guard.Reply, err error) {
+func (s *state) replyTo(ctx context.Context, mark guard.Call, call rawsql.Statement) (reply guard.Reply, err error) {
 	if s.tx.Inline {
 		mark.Reply = &reply
-		_, err = s.tx.ExecContext(s.own(ctx, mark), query, args...)
+		_, err = s.tx.Exec(s.own(ctx, mark), call)
 		return reply, err
 	}
-	rows, err := s.tx.QueryContext(s.own(ctx, mark), query, args...)
+	rows, err := s.tx.Query(s.own(ctx, mark), call)
 	if err != nil {
 		return reply, err
 	}

@@ -189,7 +189,7 @@ func (s *state) probe(ctx context.Context) error {
 	if s.unknown != nil {
 		return s.unknown
 	}
-	_, reply := s.tx.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)
+	_, reply := s.tx.DBTX.ExecContext(s.own(ctx, guard.Call{}), rawsql.Probe)
 	open, err := openBy(s.tx.DBTX, reply)
 	if err == nil && !open {
 		err = fmt.Errorf("%w: %w", ErrTxDoomed, fault.ErrUnseen)

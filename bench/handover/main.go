@@ -134,7 +134,8 @@ func measure(ctx context.Context, engine, dsn string, workers, rounds int, slice
 }
 
 func variantsOf(mariaDB bool, plain, guarded *sql.DB) []variant {
-	lock, _ := rawsql.Inline(gen.LockNamed, []any{"hot", "me", 1}) // name, owner, held
+	named := rawsql.Statement{Query: gen.LockNamed, Args: []any{"hot", "me", 1}} // name, owner, held
+	lock, _ := named.Text()
 	all := []variant{
 		{"the bare upsert in a sql.Tx", inTx(plain, bare)},
 		{"the bare upsert on a sql.Conn", onConn(plain, "START TRANSACTION", bare)},
@@ -142,14 +143,14 @@ func variantsOf(mariaDB bool, plain, guarded *sql.DB) []variant {
 		{"LockNamed on a sql.Conn", onConn(plain, "START TRANSACTION", lock)},
 	}
 	if mariaDB {
-		text, _ := rawsql.Begin{}.Compound(lock, true)
+		both, _ := rawsql.MariaDB{}.Open(rawsql.Begin{}, named, true)
+		text, _ := both.Text()
 		all = append(all,
 			variant{"LockNamed with BEGIN, as text, on a sql.Conn", onConn(plain, text)},
 			variant{"the same, prepared", prepared(plain, text)})
 	} else {
-		call, args := rawsql.Call("lockstep_lock_1", "hot", nil, "me", 1)
-		call, _ = rawsql.Inline(call, args)
-		call, _ = rawsql.Begin{}.Call(call)
+		both, _ := rawsql.MySQL{}.Open(rawsql.Begin{}, rawsql.Statement{Procedure: rawsql.LockProcedure, Args: []any{"hot", nil, "me", 1}}, true)
+		call, _ := both.Text()
 		all = append(all, variant{"the procedure with BEGIN, on a sql.Conn", onConn(plain, call)})
 	}
 	return append(all, variant{"Run", func(context.Context) (worker, error) {

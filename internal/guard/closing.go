@@ -25,10 +25,12 @@ func (c *conn) commits(ctx context.Context, query string, args []driver.NamedVal
 		return "COMMIT", true
 	case c.status.nested: // to the guard below it would be the program's
 		return "", false
-	case c.server.MariaDB:
-		return rawsql.CommitIfRaised(query)
 	}
-	return rawsql.CommitCall(query)
+	s, rendered := rawsql.RenderedOf(ctx, query)
+	if s, ok := c.engine.Commit(s); ok && rendered {
+		return s.Text()
+	}
+	return "", false
 }
 
 // endOf is what a lock statement has done that isn't answered: a bare COMMIT is that of Do, which

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/session"
 )
 
@@ -18,13 +19,14 @@ type conn struct {
 	base   driver.Conn
 	pool   *connector
 	server session.Server
+	engine rawsql.Engine
 	status status
 	since  time.Time // when it was opened
 	tx     *Tx       // nil outside a transaction
 	open   int       // how many rows are not closed yet
 
-	opening opening // of the transaction, if that is one of database/sql
-	kept    map[opener]*kept
+	opening opening          // of the transaction, if that is one of database/sql
+	kept    map[string]*kept // by their texts, with question marks
 
 	facts        session.Facts // about the session, when it was asked last
 	old          bool          // a statement of the program may have changed them since
@@ -109,8 +111,8 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	if opener, ok := c.merge(ctx, query, args, true); ok {
-		return c.result(ctx)(c.openBy(ctx, opener))
+	if s, ok := c.merge(ctx, query, args, true); ok {
+		return c.result(ctx)(c.openBy(ctx, s))
 	}
 	if text, ok := c.commits(ctx, query, args); ok {
 		return c.result(ctx)(c.commitBy(ctx, text, endOf(text)))
@@ -120,7 +122,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return nil, err
 	}
 	if last := c.last(ctx); last != nil {
-		w := write{s, s.writes(query), c.committingText(query, args, last.Rows), args}
+		w := write{s, s.writes(query), query, args, c.shares(query, args)}
 		return c.write(ctx, last, w, func() (driver.Result, error) { return execer.ExecContext(ctx, query, args) })
 	}
 	if err := c.before(ctx, s); err != nil {
@@ -195,8 +197,8 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if err := c.marked(ctx); err != nil {
 		return nil, err
 	}
-	if opener, ok := c.merge(ctx, query, args, false); ok {
-		return c.openBy(ctx, opener)
+	if s, ok := c.merge(ctx, query, args, false); ok {
+		return c.openBy(ctx, s)
 	}
 	if text, ok := c.commits(ctx, query, args); ok {
 		return c.commitBy(ctx, text, endOf(text))

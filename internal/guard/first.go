@@ -190,30 +190,21 @@ func (c *conn) beginsWith(ctx context.Context) (bool, error) {
 // lockText returns the text of the lock, BEGIN before it and the read behind it. The arguments
 // of the lock are in the text, unless that is prepared: then it is the same for all keys.
 func (c *conn) lockText(first *First, begins bool, read string, args []driver.NamedValue) (string, []driver.NamedValue, bool) {
-	lock, ok := first.Lock.Text()
-	begin := c.beginning(first.Make)
-	if begin.Open = !begins; begin.Open {
-		begin.Make = ""
+	begin := rawsql.Begin{Open: true}
+	if begins {
+		begin = c.beginning(first.Make)
 	}
-	n := len(args)
-	if n > 0 && c.pool.prepares.Load() {
-		own := first.Lock.Args
-		if lock = first.Lock.Query; begin.Make != "" && c.server.MariaDB {
-			begin.Make, own = "?", append([]any{[]byte(first.Make)}, own...)
-		}
-		values, err := c.values(own)
-		args, ok = append(values, args...), err == nil
-	}
+	all, ok := c.engine.LockThen(begin, first.Lock, read, len(args))
 	if !ok {
 		return "", nil, false
 	}
-	var text string
-	if c.server.MariaDB {
-		text, ok = begin.LockAndRead(lock, read, n)
-	} else {
-		text, ok = begin.CallLockAndRead(lock, read, n)
+	if len(args) == 0 || !c.pool.prepares.Load() {
+		text, ok := all.Text()
+		return text, args, ok
 	}
-	return text, args, ok
+	text, own := all.SQL()
+	values, err := c.values(own)
+	return text, append(values, args...), err == nil
 }
 
 // firstResult reads the first result to its end, and closes the rows where that fails.

@@ -71,7 +71,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	server := session.NewServer(facts)
 	sessions.Store(opened{server.Name, server.Session}, struct{}{})
-	return &conn{base: base, pool: c, server: server, facts: facts, unfitAtFirst: facts.Unfit != nil, status: statusOf(base), since: time.Now()}, nil
+	return &conn{base: base, pool: c, server: server, engine: rawsql.EngineOf(server.MariaDB), facts: facts, unfitAtFirst: facts.Unfit != nil, status: statusOf(base), since: time.Now()}, nil
 }
 
 // sessions holds the sessions of this process's guarded connections.

@@ -4,37 +4,14 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
-// opener is a lock statement and the BEGIN that it shares a text with.
-type opener struct {
-	begin rawsql.Begin
-	exec  bool
-	query string
-}
-
-// text returns the text of both, or false if they can't share one.
-func (o opener) text(mariaDB bool) (string, bool) {
-	if mariaDB {
-		return o.begin.Compound(o.query, o.exec)
-	}
-	return o.begin.Call(o.query)
-}
-
-// mergeable tells whether they can.
-func (o opener) mergeable(mariaDB bool) bool {
-	if mariaDB {
-		return o.begin.Compounds(o.query, o.exec)
-	}
-	_, ok := o.begin.Call(o.query)
-	return ok
-}
-
-// kept is an opener, without its arguments, that a connection to MariaDB keeps prepared. The
-// server takes longer to parse the text than to execute it. It goes on in the database in
-// which it was prepared, the only one in which a session is fit.
+// kept is a text with question marks that a connection keeps prepared. MariaDB takes longer to
+// parse one that begins or commits a transaction than to execute it. It goes on in the database
+// in which it was prepared, the only one in which a session is fit.
 type kept struct {
 	uses   int
 	asText bool        // it can't be prepared
@@ -42,49 +19,48 @@ type kept struct {
 }
 
 const (
-	usesAsText = 16   // before an opener is prepared, which costs a round trip
+	usesAsText = 16   // before a text is prepared, which costs a round trip
 	mostKept   = 16   // texts of one connection
-	longest    = 2048 // bytes of an opener
+	longest    = 3072 // bytes of a text
 )
 
-// readOpener sends an opener, and reads the reply to its end.
-func (c *conn) readOpener(ctx context.Context, o opener) (*reply, error) {
-	if k, prepared, args := c.keep(ctx, o); k != nil {
-		if r, err := c.readKept(ctx, prepared, k, args); r != nil || err != nil {
+// readOpener sends BEGIN and a lock statement, and reads the reply to its end.
+func (c *conn) readOpener(ctx context.Context, both rawsql.Statement) (*reply, error) {
+	query, args := both.SQL()
+	if k := c.keep(query); k != nil {
+		if r, err := c.readKept(ctx, k, query, args); r != nil || err != nil {
 			return r, err
 		}
 	}
-	text, _ := o.text(c.server.MariaDB)
+	text, ok := both.Text()
+	if !ok {
+		return nil, fmt.Errorf("lockstep: no text for %q", query)
+	}
 	return read(ctx, c.base, text)
 }
 
-// keep counts a use of an opener, and returns what is kept of it, the opener without its
-// arguments, and these; or nil if it is sent as text, as it is if a wrapper has changed it.
-func (c *conn) keep(ctx context.Context, o opener) (k *kept, prepared opener, args []any) {
-	source := rawsql.SourceOf(ctx)
-	if !source.Unchanged(o.query) || !c.server.MariaDB || o.begin.Again || len(source.Query) > longest {
-		return nil, o, nil
+// keep counts a use of a text, and returns what is kept of it, or nil if it is sent with its
+// arguments in it.
+func (c *conn) keep(query string) *kept {
+	if !c.server.MariaDB || c.opening.failed || len(query) > longest {
+		return nil
 	}
-	o.query, args = source.Query, source.Args
-	if o.begin.Make != "" {
-		o.begin.Make, args = "?", append([]any{[]byte(c.call(ctx).Make)}, args...)
-	}
-	k = c.kept[o]
-	if k == nil {
-		k = c.remember(o)
-	}
+	k := c.remember(query)
 	k.uses++
 	if k.asText || k.uses <= usesAsText && !c.pool.options.KeepAtOnce {
-		return nil, o, nil
+		return nil
 	}
-	return k, o, args
+	return k
 }
 
-// remember notes an opener. If there are too many, it takes the place of those that are not
-// prepared.
-func (c *conn) remember(o opener) *kept {
+// remember returns what is kept of a text. If there are too many, a new one takes the place of
+// those that are not prepared.
+func (c *conn) remember(query string) *kept {
+	if k := c.kept[query]; k != nil {
+		return k
+	}
 	if c.kept == nil {
-		c.kept = make(map[opener]*kept)
+		c.kept = make(map[string]*kept)
 	}
 	for other, k := range c.kept {
 		if len(c.kept) >= mostKept && k.stmt == nil {
@@ -93,17 +69,16 @@ func (c *conn) remember(o opener) *kept {
 	}
 	k := new(kept)
 	if len(c.kept) < mostKept {
-		c.kept[o] = k
+		c.kept[query] = k
 	}
 	return k
 }
 
-// readKept executes an opener that is prepared, or prepares it before. It returns neither a
+// readKept executes a text that is prepared, or prepares it before. It returns neither a
 // reply nor an error if the server doesn't take it so: then it was not executed.
-func (c *conn) readKept(ctx context.Context, o opener, k *kept, args []any) (*reply, error) {
+func (c *conn) readKept(ctx context.Context, k *kept, query string, args []any) (*reply, error) {
 	if k.stmt == nil {
-		text, _ := o.text(true)
-		if err := c.prepareKept(ctx, text, k); err != nil || k.asText {
+		if err := c.prepareKept(ctx, query, k); err != nil || k.asText {
 			return nil, err
 		}
 	}
@@ -140,13 +115,9 @@ func (c *conn) keepText(ctx context.Context, text string, args []driver.NamedVal
 	if len(args) == 0 || !needs && (!own || !c.server.MariaDB || len(text) > longest) {
 		return nil, nil
 	}
-	o := opener{begin: rawsql.Begin{Open: true}, query: text} // as no opener is
-	k := c.kept[o]
-	if k == nil {
-		k = c.remember(o)
-	}
+	k := c.remember(text)
 	often := k.uses >= usesAsText || c.pool.options.KeepAtOnce
-	if k.uses++; k.stmt == nil && !k.asText && c.kept[o] == k && (needs || often) {
+	if k.uses++; k.stmt == nil && !k.asText && c.kept[text] == k && (needs || often) {
 		if err := c.prepareText(ctx, text, k); err != nil {
 			return nil, err
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/fault"
-	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
@@ -85,9 +84,10 @@ func (s statement) writes(query string) bool {
 // write is a statement of the program.
 type write struct {
 	statement statement
-	writes    bool   // it does nothing else
-	merged    string // its text with COMMIT, or "" where they can't share one
+	writes    bool // it does nothing else
+	query     string
 	args      []driver.NamedValue
+	shares    bool // it can share a text with COMMIT
 }
 
 // write sends the last statement of a transaction, and its COMMIT with it where the server
@@ -107,7 +107,7 @@ func (c *conn) write(ctx context.Context, last *Last, w write, send func() (driv
 	if why := cmp.Or(c.mayCommit(), ctx.Err()); why != nil {
 		return nil, why
 	}
-	if w.merged != "" {
+	if w.shares {
 		result, err := c.writeAndCommit(ctx, last, w)
 		if !errors.Is(err, driver.ErrSkip) {
 			return result, err
@@ -138,18 +138,6 @@ func (l *Last) refuses(n int64) error {
 
 // mostText is the longest statement, in bytes, that is sent with its COMMIT, in a text twice as long.
 const mostText = 1 << 16
-
-// committingText returns the text of a statement and its COMMIT, or "" where they can't share
-// one.
-func (c *conn) committingText(query string, args []driver.NamedValue, rows int64) string {
-	switch {
-	case !c.shares(query, args):
-		return ""
-	case c.server.MariaDB:
-		return rawsql.WriteAndCommit(query, len(args), rows)
-	}
-	return rawsql.CallWrite(query, len(args), rows)
-}
 
 // shares tells whether a statement can share a text with one of lockstep's: the reply can be
 // read, and the statement isn't read otherwise there, as its text is ASCII and its question
@@ -182,7 +170,11 @@ func (c *conn) sharesNot(err error) bool {
 // it, or with another number, is that of a statement after which nothing is committed.
 func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.Result, error) {
 	s := w.statement
-	k, err := c.keepText(ctx, w.merged, w.args, true)
+	both, ok := c.engine.WriteAndCommit(w.query, len(w.args), last.Rows)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	k, err := c.keepText(ctx, both.Query, w.args, true)
 	switch {
 	case errors.Is(err, driver.ErrSkip):
 		return nil, err
@@ -191,7 +183,7 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 	}
 	c.tx.finish(true) // before the server frees the locks
 	sent := c.committing()
-	r, err := readRows(c.queryText(ctx, k, w.merged, w.args))
+	r, err := readRows(c.queryText(ctx, k, both.Query, w.args))
 	if c.sharesNot(err) {
 		c.tx.finish(false)
 		return nil, driver.ErrSkip

@@ -137,24 +137,21 @@ func (o *opening) close(c *conn, word string) error {
 }
 
 // merge returns a lock statement together with the BEGIN that is pending. It returns false
-// if they can't share a text, or if the reply wouldn't tell that the transaction is open.
-func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue, exec bool) (opener, bool) {
+// if they can't share a text, or if the reply wouldn't tell that the transaction is open. A
+// text that a wrapper has changed is sent as it is.
+func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue, exec bool) (rawsql.Statement, bool) {
 	if !c.opening.pending || len(args) > 0 || !c.status.flags.IsValid() {
-		return opener{}, false
+		return rawsql.Statement{}, false
 	}
 	call := c.call(ctx)
-	if call == nil || call.Restores {
-		return opener{}, false
+	s, rendered := rawsql.RenderedOf(ctx, query)
+	if call == nil || call.Restores || !rendered {
+		return s, false
 	}
 	if repeats, err := c.repeats(ctx); err != nil || repeats {
-		return opener{}, false // an error comes with the BEGIN, too
+		return s, false // an error comes with the BEGIN, too
 	}
-	name := call.Make
-	if !rawsql.SourceOf(ctx).Unchanged(query) {
-		name = ""
-	}
-	o := opener{begin: c.beginning(name), exec: exec, query: query}
-	return o, o.mergeable(c.server.MariaDB)
+	return c.engine.Open(c.beginning(call.Make), s, exec)
 }
 
 // beginning is how the transaction begins, whose BEGIN is pending. It makes the row of that
@@ -162,8 +159,8 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 func (c *conn) beginning(name string) rawsql.Begin {
 	level, _ := isolationOf(c.opening.options)
 	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
-	if name != "" && !begin.ReadOnly && c.status.autocommits() {
-		begin.Make, _ = rawsql.Inline("?", []any{name})
+	if !begin.ReadOnly && c.status.autocommits() {
+		begin.Make = name
 	}
 	return begin
 }
@@ -180,7 +177,7 @@ func (c *conn) notOpened(ctx context.Context, err error) error {
 
 // openBy sends BEGIN and a lock statement together. The rows of the reply are read to their
 // end, since an error of the statement may come with them.
-func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
+func (c *conn) openBy(ctx context.Context, both rawsql.Statement) (*reply, error) {
 	s := statement{kind: kindQuiet}
 	if err := c.check(ctx, s); err != nil {
 		return nil, err
@@ -188,7 +185,7 @@ func (c *conn) openBy(ctx context.Context, o opener) (*reply, error) {
 	if err := c.fit(ctx); err != nil {
 		return nil, err
 	}
-	r, err := c.readOpener(ctx, o)
+	r, err := c.readOpener(ctx, both)
 	if err != nil {
 		return nil, c.notOpened(ctx, err)
 	}

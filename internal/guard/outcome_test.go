@@ -98,13 +98,15 @@ func TestCommitWithALock(t *testing.T) {
 		}
 		book, _, _ := Ask(t.Context(), tx)
 		base.raised = c.row
-		text, _ := rawsql.CommitIfRaised("UPDATE x")
+		update := rawsql.Statement{Query: "UPDATE x"}
+		both, _ := rawsql.MariaDB{}.Commit(update)
+		text, _ := both.SQL()
 		base.will(text, c.err)
 		base.will("rows close", c.last)
 		if c.closed {
 			base.will(rawsql.Probe, nil)
 		}
-		_, err := tx.ExecContext(WithCall(t.Context(), Call{Tx: book, Commits: true}), "UPDATE x")
+		_, err := (&rawsql.Text{DBTX: tx, Inline: true}).Exec(WithCall(t.Context(), Call{Tx: book, Commits: true}), update)
 		if c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) && !errors.Is(book.Err(), c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}

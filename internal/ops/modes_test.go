@@ -40,12 +40,12 @@ var scanning = []string{"ListLeases", "IdleNamed", "ExpiredOnce", "ListTurnstile
 
 // notSent are the names in package rawsql that are no statements, or parts of one.
 var notSent = []string{
-	"NoAutocommit", "OtherCharset", "OtherEngine", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Text", "Call", "CommitCall", "Compound",
+	"NoAutocommit", "OtherCharset", "OtherEngine", "SessionWords", "SeesOwnID", "Settings", "SettingsBegin", "For", "NoWait", "RefuseStale", "AllowStale", "AtMost", "HintAtMost", "Clock", "ClockAfterWait", "Inline", "Text", "SQL", "LockProcedure", "CompareProcedure",
 	"Kill", "LockTable", "GroupView", // which end what is tried, or need a group
 }
 
 // ofOneServer are the statements that only one of the servers knows.
-var ofOneServer = []string{"LockManyReturning", "CommitIfRaised", "WriteAndCommit", "CallWrite", "LockAndRead", "CallLockAndRead"}
+var ofOneServer = []string{"LockManyReturning"}
 
 // TestModes sends every statement of packages gen and rawsql, and what reads the views, under
 // every mode: each does what it does by default.
@@ -136,21 +136,27 @@ func texts(t *testing.T, mariaDB bool) map[string]string {
 			t.Errorf("the statement %s of package rawsql isn't tried", name)
 		}
 	}
+	render := func(name string) func(s rawsql.Statement, ok bool) {
+		return func(s rawsql.Statement, ok bool) {
+			if !ok {
+				t.Fatalf("%s shares no text", name)
+			}
+			raw[name], _ = s.SQL()
+		}
+	}
+	wire, lock := rawsql.EngineOf(mariaDB), rawsql.Statement{Query: "UPDATE lockstep_centers SET token = LAST_INSERT_ID(7) WHERE slot = 1"}
 	if mariaDB {
 		raw["LockManyReturning"] = one.LockManyReturning(2)
-		raw["CommitIfRaised"], _ = rawsql.CommitIfRaised(all["CompareAndBumpNamed"])
-		raw["WriteAndCommit"] = rawsql.WriteAndCommit(write, 1, 7)
-		var begin rawsql.Begin
-		raw["LockAndRead"], _ = begin.LockAndRead("UPDATE lockstep_centers SET token = LAST_INSERT_ID(7) WHERE slot = 1", "SELECT ?", 1)
-		raw["Compound"], _ = begin.Compound(all["LockNamed"], true)
-		raw["Compound of a center"], _ = begin.Compound(all["LockCenter"], true)
+		render("Commit")(wire.Commit(rawsql.Statement{Query: all["CompareAndBumpNamed"]}))
+		render("Open")(wire.Open(rawsql.Begin{}, rawsql.Statement{Query: all["LockNamed"]}, true))
+		render("Open with a center")(wire.Open(rawsql.Begin{}, rawsql.Statement{Query: all["LockCenter"]}, true))
 	} else {
-		for _, procedure := range []string{"lock_1", "try_1"} {
-			raw["CALL "+procedure], _ = rawsql.Call("lockstep_"+procedure, "1", nil, "1", 1)
-		}
-		raw["CallLockAndRead"], _ = rawsql.Begin{}.CallLockAndRead("CALL lockstep_lock_1(NULL, '1', NULL, '1', 1)", "SELECT ?", 1)
-		raw["CallWrite"] = rawsql.CallWrite(write, 1, 7)
+		lock = rawsql.Statement{Procedure: rawsql.LockProcedure, Args: []any{"1", nil, "1", 1}}
+		render("Open")(wire.Open(rawsql.Begin{}, lock, true))
+		raw["CALL try_1"], _ = rawsql.Statement{Procedure: "lockstep_try_1", Args: lock.Args}.SQL()
 	}
+	render("LockThen")(wire.LockThen(rawsql.Begin{}, lock, "SELECT ?", 1))
+	render("WriteAndCommit")(wire.WriteAndCommit(write, 1, 7))
 	maps.Copy(all, raw)
 	all["held"], all["waits"] = rawsql.Big("SELECT kind, name FROM lockstep_held WHERE name = '1' LIMIT 9"), rawsql.Big("SELECT * FROM lockstep_waits")
 	return all

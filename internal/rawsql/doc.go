@@ -7,13 +7,13 @@
 //
 //   - rawsql.go: questions to the server ([Probe], [Facts]), settings of a session, and
 //     functions that add a limit or a hint to the text of a query.
-//   - merged.go: BEGIN and a lock statement in one text ([Begin]), or CompareAndBump and
-//     COMMIT.
+//   - statement.go: [Statement], a statement before it is rendered, and [Engine], which renders
+//     what shares a text: BEGIN and a lock statement, or a statement of the program and COMMIT.
+//   - mariadb.go and mysql.go: the engines.
+//   - text.go: [Text], which renders statements on their way to the server.
 //   - many.go: the statements that lock several rows of a [Table] at once.
 //   - renew.go: the statements that renew many leases at once.
 //   - together.go: the statements that take or free many leases at once.
-//   - call.go: [Call], which calls a procedure of package schema.
-//   - inline.go: [Inline], which writes arguments into the text of a statement.
 //
 // # What it is not
 //

@@ -218,4 +218,6 @@ func Big(query string) string {
 }
 
 // Scanning sends SELECTs that read many rows as Big says.
-func Scanning(db DBTX) *Text { return &Text{DBTX: db, Rewrite: Big} }
+func Scanning(db DBTX) *Text {
+	return &Text{DBTX: db, Rewrite: Edited(Big)}
+}

@@ -16,47 +16,68 @@ type DBTX interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Text changes the text of statements on their way. Where the server has no room for
-// another prepared statement, it sends them again with the arguments in the text.
+// Text renders statements on their way. Where the server has no room for another prepared
+// statement, it sends them again with the arguments in the text.
 type Text struct {
 	DBTX
-	// Rewrite adds what sqlc can't write: a prefix, or a hint. Nil adds nothing.
-	Rewrite func(query string) string
+	// Rewrite adds what sqlc can't write: variables, or a hint. Nil adds nothing.
+	Rewrite func(Statement) Statement
 	// Inline writes the arguments into the text at once, wherever they can be: that is one
-	// round trip, and prepares nothing. The context has the statement's Source.
+	// round trip, and prepares nothing. The context has what was Rendered.
 	Inline bool
 }
 
-// Source is a statement before its arguments were written into its text.
-type Source struct {
-	context.Context
-	Query string
-	Args  []any
-	Text  string // with the arguments in it
-}
-
-// Unchanged tells whether no wrapper has changed the statement on its way.
-func (s *Source) Unchanged(text string) bool { return s != nil && s.Text == text }
-
-type sourceKey struct{}
-
-// Value returns the source itself for its key.
-func (s *Source) Value(key any) any {
-	if key == (sourceKey{}) {
+// Edited is a Rewrite that edits the text.
+func Edited(edit func(query string) string) func(Statement) Statement {
+	return func(s Statement) Statement {
+		s.Query = edit(s.Query)
 		return s
 	}
-	return s.Context.Value(key)
 }
 
-// SourceOf returns the source of the statement that the context is of, or nil.
-func SourceOf(ctx context.Context) *Source {
-	source, _ := ctx.Value(sourceKey{}).(*Source)
-	return source
+// Under is a Rewrite that sets variables of MariaDB.
+func Under(variables ...string) func(Statement) Statement {
+	return func(s Statement) Statement {
+		s.Variables = variables
+		return s
+	}
+}
+
+// Rendered is a statement, and the text that it was rendered to.
+type Rendered struct {
+	context.Context
+	Statement
+	text string
+}
+
+type renderedKey struct{}
+
+// Value returns what was rendered itself for its key.
+func (r *Rendered) Value(key any) any {
+	if key == (renderedKey{}) {
+		return r
+	}
+	return r.Context.Value(key)
+}
+
+// RenderedOf returns the statement that a text under the context was rendered from. It returns
+// false if there is none, or if a wrapper has changed the text on its way.
+func RenderedOf(ctx context.Context, text string) (Statement, bool) {
+	r, ok := ctx.Value(renderedKey{}).(*Rendered)
+	if !ok || r.text != text {
+		return Statement{}, false
+	}
+	return r.Statement, true
 }
 
 // ExecContext sends a statement.
 func (t *Text) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	ctx, query, args = t.written(ctx, query, args)
+	return t.Exec(ctx, Statement{Query: query, Args: args})
+}
+
+// Exec sends a statement.
+func (t *Text) Exec(ctx context.Context, s Statement) (sql.Result, error) {
+	ctx, query, args := t.render(ctx, s)
 	result, err := t.DBTX.ExecContext(ctx, query, args...)
 	if text, ok := unprepared(err, query, args); ok {
 		return t.DBTX.ExecContext(ctx, text)
@@ -66,7 +87,12 @@ func (t *Text) ExecContext(ctx context.Context, query string, args ...any) (sql.
 
 // QueryContext sends a statement that answers with rows.
 func (t *Text) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	ctx, query, args = t.written(ctx, query, args)
+	return t.Query(ctx, Statement{Query: query, Args: args})
+}
+
+// Query sends a statement that answers with rows.
+func (t *Text) Query(ctx context.Context, s Statement) (*sql.Rows, error) {
+	ctx, query, args := t.render(ctx, s)
 	rows, err := t.DBTX.QueryContext(ctx, query, args...)
 	if text, ok := unprepared(err, query, args); ok {
 		return t.DBTX.QueryContext(ctx, text)
@@ -76,7 +102,7 @@ func (t *Text) QueryContext(ctx context.Context, query string, args ...any) (*sq
 
 // QueryRowContext sends a statement that answers with a row.
 func (t *Text) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	ctx, query, args = t.written(ctx, query, args)
+	ctx, query, args = t.render(ctx, Statement{Query: query, Args: args})
 	row := t.DBTX.QueryRowContext(ctx, query, args...)
 	if text, ok := unprepared(row.Err(), query, args); ok {
 		return t.DBTX.QueryRowContext(ctx, text)
@@ -84,14 +110,15 @@ func (t *Text) QueryRowContext(ctx context.Context, query string, args ...any) *
 	return row
 }
 
-// written returns the statement as it is to be sent, and its context.
-func (t *Text) written(ctx context.Context, query string, args []any) (context.Context, string, []any) {
+// render returns a statement as it is to be sent, and its context.
+func (t *Text) render(ctx context.Context, s Statement) (context.Context, string, []any) {
 	if t.Rewrite != nil {
-		query = t.Rewrite(query)
+		s = t.Rewrite(s)
 	}
+	query, args := s.SQL()
 	if t.Inline {
 		if text, ok := Inline(query, args); ok {
-			return &Source{ctx, query, args, text}, text, nil
+			return &Rendered{ctx, s, text}, text, nil
 		}
 	}
 	return ctx, query, args

@@ -32,10 +32,10 @@ func TestText(t *testing.T) {
 			return text.QueryRowContext(t.Context(), "SELECT ?", args...).Scan(&n)
 		},
 	}
-	prefix := func(query string) string { return "SET STATEMENT x=1 FOR " + query }
+	prefix := Under("x=1")
 	for _, c := range []struct {
 		name    string
-		rewrite func(string) string
+		rewrite func(Statement) Statement
 		inline  bool
 		arg     any
 		want    []string // the statements, "?" where the argument is apart

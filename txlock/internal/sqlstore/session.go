@@ -20,7 +20,7 @@ type session struct {
 // Take takes a lease, a reader's place or a permit if it is free.
 func (s session) Take(ctx context.Context, ask store.Ask) (store.Answer, error) {
 	if ask.InTurn {
-		s.db = &rawsql.Text{DBTX: s.db, Rewrite: rawsql.InTurn}
+		s.db = &rawsql.Text{DBTX: s.db, Rewrite: rawsql.Edited(rawsql.InTurn)}
 	}
 	switch {
 	case ask.Permits > 0:
@@ -63,9 +63,9 @@ func (s session) takePlace(ctx context.Context, ask store.Ask) (store.Answer, er
 // skippingShared makes the statements skip the rows that they would wait for to lock them
 // shared.
 func (s session) skippingShared() gen.DBTX {
-	return &rawsql.Text{DBTX: s.db, Rewrite: func(query string) string {
+	return &rawsql.Text{DBTX: s.db, Rewrite: rawsql.Edited(func(query string) string {
 		return rawsql.SkipShared(query, s.s.clock.onMariaDB())
-	}}
+	})}
 }
 
 // takePermit takes one of the permits that look free. The answer has the slot that was

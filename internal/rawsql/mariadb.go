@@ -1,0 +1,103 @@
+package rawsql
+
+import (
+	"strconv"
+	"strings"
+)
+
+// MariaDB renders compound statements. Their variables count for all that is in them.
+type MariaDB struct{}
+
+// Open is Engine.Open.
+func (MariaDB) Open(b Begin, s Statement, reply bool) (Statement, bool) {
+	begin, args := b.statements(s.Args)
+	before, behind := "", ""
+	if reply { // the id of an earlier statement is not this one's
+		before, behind = noID, "; SELECT LAST_INSERT_ID(), ROW_COUNT()"
+	}
+	return compound(s.Variables, args, before, begin, s.Query, behind), s.Procedure == ""
+}
+
+// Commit is Engine.Commit. Where the statement had to make the row, it is repeated, and raises
+// the token at once.
+func (MariaDB) Commit(s Statement) (Statement, bool) {
+	return compound(s.Variables, s.Args, noID, granted(s.Query), "; IF LAST_INSERT_ID() > 1 THEN COMMIT; END IF"), s.Procedure == ""
+}
+
+// LockThen is Engine.LockThen.
+func (MariaDB) LockThen(b Begin, lock Statement, read string, args int) (Statement, bool) {
+	begin, own := b.statements(lock.Args)
+	then := ""
+	if read != "" {
+		then = "; " + immediate(read, args)
+	}
+	s := compound(lock.Variables, own, noID, begin, granted(lock.Query), then)
+	s.behind = args
+	return s, lock.Procedure == ""
+}
+
+// WriteAndCommit is Engine.WriteAndCommit.
+func (MariaDB) WriteAndCommit(query string, args int, rows int64) (Statement, bool) {
+	when := "1 = 1"
+	if rows >= 0 {
+		when = "@lockstep_rows = " + strconv.FormatInt(rows, 10)
+	}
+	s := compound(nil, nil, "IF @@in_transaction = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'lockstep: no transaction is open'; END IF; ",
+		noID, immediate(query, args), "; SET @lockstep_rows = ROW_COUNT(); SELECT LAST_INSERT_ID(), @lockstep_rows; IF ", when, " THEN COMMIT; END IF")
+	s.behind = args
+	return s, true
+}
+
+const noID = "DO LAST_INSERT_ID(0); "
+
+func compound(variables []string, args []any, pieces ...string) Statement {
+	var text strings.Builder
+	text.Grow(1024)
+	text.WriteString("BEGIN NOT ATOMIC ")
+	for _, piece := range pieces {
+		text.WriteString(piece)
+	}
+	text.WriteString("; END")
+	return Statement{Query: text.String(), Args: args, Variables: variables}
+}
+
+// granted repeats a lock statement that has made the row, and answers with the token: to write
+// the statement twice takes the server as long again as all else.
+func granted(query string) string {
+	return "REPEAT " + query + "; UNTIL LAST_INSERT_ID() <> 1 END REPEAT; SELECT LAST_INSERT_ID()"
+}
+
+// immediate executes a statement of the program inside of a compound statement.
+func immediate(query string, args int) string {
+	using := ""
+	if args > 0 {
+		using = " USING ?" + strings.Repeat(", ?", args-1)
+	}
+	return "EXECUTE IMMEDIATE " + literal(query) + using
+}
+
+// statements returns the statements that begin the transaction, and the arguments of these and
+// of what follows. What makes a row waits for
+// nobody: SELECT ... INTO, while a condition with a SELECT in it would lock the row, and an
+// INSERT that leaves it to the lock statement to wait for who is making it.
+func (b Begin) statements(args []any) (text string, all []any) {
+	if b.Open {
+		return "", args
+	}
+	text = "START TRANSACTION" + b.access() + "; "
+	if b.Isolation != "" {
+		text = "SET TRANSACTION ISOLATION LEVEL " + b.Isolation + "; " + text
+	}
+	if b.Make != "" {
+		args = append([]any{[]byte(b.Make)}, args...)
+		text = "BEGIN DECLARE lockstep_name VARBINARY(255) DEFAULT ?; DECLARE lockstep_rows INT; " +
+			"DECLARE CONTINUE HANDLER FOR 1205 BEGIN END; " +
+			"SELECT COUNT(*) INTO lockstep_rows FROM lockstep_locks WHERE name = lockstep_name; " +
+			"IF lockstep_rows = 0 THEN " + For(NoWait) + "INSERT IGNORE INTO lockstep_locks (name, token, owner, conn_id, locked_us) " +
+			"VALUES (lockstep_name, 0, '-', 0, UNIX_TIMESTAMP() * 1000000); END IF; END; " + text
+	}
+	if b.Again {
+		text = "ROLLBACK; " + text
+	}
+	return text, args
+}

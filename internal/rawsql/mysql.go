@@ -1,0 +1,78 @@
+package rawsql
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// MySQL renders calls of the procedures of package schema.
+type MySQL struct{}
+
+// The procedures that lock a row, and that compare its version; see
+// schema/mysql/0005_procedures.sql.
+const (
+	LockProcedure    = "lockstep_lock_1"
+	CompareProcedure = "lockstep_compare_1"
+)
+
+// Open is Engine.Open. What an attempt before has left open is rolled back by a statement of its
+// own.
+func (MySQL) Open(b Begin, s Statement, _ bool) (Statement, bool) {
+	return s.call(b.opening(), ""), s.Procedure != "" && !b.Again
+}
+
+// Commit is Engine.Commit: the last argument of the procedure says that it commits.
+func (MySQL) Commit(s Statement) (Statement, bool) {
+	if s.Procedure != CompareProcedure {
+		return s, false
+	}
+	s.Args = slices.Clone(s.Args)
+	s.Args[len(s.Args)-1] = 1
+	return s.call("NULL", ""), true
+}
+
+// LockThen is Engine.LockThen.
+func (m MySQL) LockThen(b Begin, lock Statement, read string, args int) (Statement, bool) {
+	if read == "" {
+		return m.Open(b, lock, false)
+	}
+	with, ok := program(read, args)
+	lock.Procedure, ok = "lockstep_lock_read_1", ok && lock.Procedure == LockProcedure && !b.Again
+	s := lock.call(b.opening(), ", "+with)
+	s.behind = args
+	return s, ok
+}
+
+// WriteAndCommit is Engine.WriteAndCommit.
+func (MySQL) WriteAndCommit(query string, args int, rows int64) (Statement, bool) {
+	with, ok := program(query, args)
+	return Statement{Query: "CALL lockstep_write_1(" + strconv.FormatInt(rows, 10) + ", " + with + ")", behind: args}, ok
+}
+
+// opening is the first argument of a procedure, by which it begins the transaction. The name of
+// the row to make is another of its arguments.
+func (b Begin) opening() string {
+	if b.Open {
+		return "NULL"
+	}
+	words := b.Isolation + b.access()
+	if b.Make != "" {
+		words += " MAKE"
+	}
+	return "'" + strings.TrimSpace(words) + "'"
+}
+
+// mostArgs is how many arguments lockstep_program_1 takes.
+const mostArgs = 16
+
+// program returns the last arguments of a procedure that executes a statement of the program. A
+// procedure runs under the settings of whoever has made it, so those of the session by which
+// a text is read go with it. It returns false for a statement of too many arguments.
+func program(query string, args int) (string, bool) {
+	set := "0"
+	for i := range args {
+		set += " + COALESCE(LENGTH(@lockstep_" + strconv.Itoa(i+1) + " := ?), 0)" // IS NULL of a literal isn't evaluated
+	}
+	return literal(query) + ", " + strconv.Itoa(args) + ", " + set + ", @@sql_mode, @@character_set_client, @@collation_connection", args <= mostArgs
+}

@@ -1,0 +1,162 @@
+package rawsql
+
+import (
+	"encoding/hex"
+	"strconv"
+	"strings"
+)
+
+// Statement is a statement of lockstep's own before it is rendered.
+type Statement struct {
+	// Query has a question mark for each argument. It is empty for the call of a Procedure.
+	Query string
+	Args  []any
+	// Variables are those of MariaDB that count for it; see For.
+	Variables []string
+	// Procedure is one of package schema. Its first parameter says how the transaction begins,
+	// and is NULL in one that is open; Args are the others.
+	Procedure string
+	// behind counts the question marks behind those of Args, which are for the arguments of a
+	// statement of the program.
+	behind int
+}
+
+// SQL returns the statement as a text with a question mark for each argument, and these.
+func (s Statement) SQL() (query string, args []any) {
+	if s.Procedure != "" {
+		s = s.call("NULL", "")
+	}
+	if len(s.Variables) > 0 {
+		s.Query = For(s.Variables...) + s.Query
+	}
+	return s.Query, s.Args
+}
+
+// Text returns the statement with its arguments in the text; see Inline.
+func (s Statement) Text() (string, bool) {
+	query, args := s.SQL()
+	return inline(query, args, s.behind)
+}
+
+// call returns the call of the procedure, with its first argument and more behind the others.
+// One that is nil is NULL in the text, since Inline has no room for it.
+func (s Statement) call(opening, more string) Statement {
+	var text strings.Builder
+	text.WriteString("CALL " + s.Procedure + "(" + opening)
+	args := make([]any, 0, len(s.Args))
+	for _, arg := range s.Args {
+		if arg == nil {
+			text.WriteString(", NULL")
+			continue
+		}
+		text.WriteString(", ?")
+		args = append(args, arg)
+	}
+	text.WriteString(more + ")")
+	return Statement{Query: text.String(), Args: args}
+}
+
+// Inline writes the arguments of a statement into its text, so that nothing has to be
+// prepared: numbers in decimal, strings and bytes as hexadecimal literals, which need no
+// quoting and have no character set. It returns false for an argument of another type,
+// and if the number of arguments isn't the number of question marks. Every question mark
+// in the text must stand for an argument.
+func Inline(query string, args []any) (string, bool) { return inline(query, args, 0) }
+
+func inline(query string, args []any, behind int) (string, bool) {
+	if strings.Count(query, "?") != len(args)+behind {
+		return "", false
+	}
+	var text strings.Builder
+	text.Grow(len(query) + 64*len(args))
+	var piece [544]byte // has room for the longest name
+	for _, arg := range args {
+		at := strings.IndexByte(query, '?')
+		text.WriteString(query[:at])
+		query = query[at+1:]
+		switch v := arg.(type) {
+		case int:
+			text.Write(strconv.AppendInt(piece[:0], int64(v), 10))
+		case int32:
+			text.Write(strconv.AppendInt(piece[:0], int64(v), 10))
+		case int64:
+			text.Write(strconv.AppendInt(piece[:0], v, 10))
+		case uint32:
+			text.Write(strconv.AppendUint(piece[:0], uint64(v), 10))
+		case uint64:
+			text.Write(strconv.AppendUint(piece[:0], v, 10))
+		case string:
+			text.Write(appendHex(piece[:0], []byte(v)))
+		case []byte:
+			if v == nil { // NULL
+				return "", false
+			}
+			text.Write(appendHex(piece[:0], v))
+		default:
+			return "", false
+		}
+	}
+	text.WriteString(query)
+	return text.String(), true
+}
+
+func appendHex(text, b []byte) []byte {
+	return append(hex.AppendEncode(append(text, "X'"...), b), '\'')
+}
+
+// Begin says how a transaction begins, where its BEGIN and its first statement share a
+// text.
+type Begin struct {
+	// Open says that it has begun.
+	Open bool
+	// Isolation is the level in upper case, "READ COMMITTED" for example, or "" for that
+	// of the session.
+	Isolation string
+	// ReadOnly begins a transaction that writes nothing.
+	ReadOnly bool
+	// Again rolls back first what an attempt before this one has left open.
+	Again bool
+	// Make is the name of a key whose row is made before, outside of the transaction, if it is
+	// missing.
+	Make string
+}
+
+func (b Begin) access() string {
+	if b.ReadOnly {
+		return " READ ONLY"
+	}
+	return ""
+}
+
+// Engine renders what shares a text, for one kind of server. Its methods return false for what
+// can't.
+type Engine interface {
+	// Open returns a statement as one that begins the transaction first. Reply asks for a row
+	// with the id and the number of rows that a statement without rows is answered with, which
+	// the reply to that text hasn't.
+	Open(b Begin, s Statement, reply bool) (Statement, bool)
+	// Commit returns a statement that raises a token as one that commits the transaction where
+	// it has done so. The row of the reply has the token first, or 0, and comes before the
+	// COMMIT: an error without it is that of a transaction which wasn't committed.
+	Commit(s Statement) (Statement, bool)
+	// LockThen returns a lock statement as one that begins the transaction first, and executes a
+	// read of the program with so many arguments afterwards, if there is one. The reply is that
+	// to the lock, and then what was read.
+	LockThen(b Begin, lock Statement, read string, args int) (Statement, bool)
+	// WriteAndCommit returns a statement of the program with so many arguments as one that
+	// commits the transaction if it has changed so many rows, or any number if that is negative.
+	// The reply is a row of the insert id and the number of rows, before the COMMIT.
+	WriteAndCommit(query string, args int, rows int64) (Statement, bool)
+}
+
+// EngineOf returns the engine of a server.
+func EngineOf(mariaDB bool) Engine {
+	if mariaDB {
+		return MariaDB{}
+	}
+	return MySQL{}
+}
+
+// literal is a statement of the program in a text of lockstep's: so it stays one statement,
+// whatever is in it, and sees no name of the others. Its arguments are those of the text.
+func literal(query string) string { return "X'" + hex.EncodeToString([]byte(query)) + "'" }
