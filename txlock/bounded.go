@@ -69,14 +69,14 @@ func (a *attempt) selectBounded(ctx context.Context) (uint64, error) {
 	if !a.try && errors.Is(fault.Interpret(err).Sentinel, ErrBusy) {
 		return a.selectAtMost(ctx)
 	}
-	return a.selected(ctx, current, err)
+	return a.goOn(ctx, current, err)
 }
 
 // selectAtMost takes an existing row by SELECT with the limit.
 func (a *attempt) selectAtMost(ctx context.Context) (uint64, error) {
 	began := time.Now()
 	current, err := a.selectRow(ctx, func(query string) string { return rawsql.HintAtMost(query, a.atMost) })
-	return a.selected(ctx, current, fault.PastLimit(err, time.Since(began), a.atMost))
+	return a.goOn(ctx, current, fault.PastLimit(err, time.Since(began), a.atMost))
 }
 
 // selectRow takes an existing row by a SELECT with a hint, and returns its token.
@@ -88,49 +88,15 @@ func (a *attempt) selectRow(ctx context.Context, hint func(query string) string)
 	return a.forUpdate(a.first(ctx), db)
 }
 
-// selected goes on with a row that was taken by SELECT, if there was no error.
-func (a *attempt) selected(ctx context.Context, current uint64, err error) (uint64, error) {
-	if err != nil {
-		return 0, err
-	}
-	if a.guardsSnapshot() {
-		if err := a.compare(ctx, current); err != nil {
-			return 0, err
-		}
-	}
-	if a.shared {
-		return current, nil
-	}
-	return a.raiseToken(ctx, guard.Call{}, a.tx)
-}
-
-// takeInSeconds takes the row, and makes it if need be.
+// takeInSeconds takes the row, which the snapshot doesn't show if there is one, and makes it if
+// need be.
 func (a *attempt) takeInSeconds(ctx context.Context) (token uint64, err error) {
+	a.absent = true
 	err = a.inSeconds(ctx, a.atMost, func() error {
-		token, err = a.takeOrMake(ctx)
+		token, err = a.takeRow(ctx)
 		return err
 	})
 	return token, err
-}
-
-// takeOrMake takes the row, or makes it.
-func (a *attempt) takeOrMake(ctx context.Context) (token uint64, err error) {
-	if !a.guardsSnapshot() {
-		return a.takeRow(ctx)
-	}
-	// The snapshot has no row.
-	if a.shared {
-		token, err = a.shareRow(ctx, a.tx)
-	} else {
-		token, err = a.touch(a.then(ctx), a.tx)
-	}
-	switch {
-	case err == nil && token > 0:
-		return 0, fmt.Errorf("%w: no row in the snapshot, token %d in the row", ErrStaleSnapshot, token)
-	case err != nil || a.shared:
-		return token, err
-	}
-	return a.raiseToken(ctx, guard.Call{}, a.tx)
 }
 
 // inSeconds limits the waits of what do sends by the session's variable, in whole seconds,

@@ -3,11 +3,9 @@ package txlock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strconv"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/inside"
@@ -50,7 +48,7 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 		return inside.Unsent(ctx, s.failure("lock", key, err))
 	}
 	a := s.newAttempt(ctx, key.record(), request{verb: "lock"}, hold{}, false)
-	plain := a.plain()
+	_, plain := a.statement()
 	lock := plain
 	if !s.server.MariaDB {
 		lock = rawsql.Statement{Procedure: rawsql.LockProcedure, Args: append(a.keyed(), a.owner, a.ours)}
@@ -78,31 +76,6 @@ func (s *Scope) locksWith(keys []Key) bool {
 	return !held
 }
 
-// plain returns the lock statement.
-func (a *attempt) plain() rawsql.Statement {
-	sent := new(unsentText)
-	if a.hashed {
-		_, _ = queries.LockCenter(context.Background(), sent, gen.LockCenterParams{Held: a.ours, Owner: a.owner, Slot: uint32(a.slot)})
-	} else {
-		_, _ = queries.LockNamed(context.Background(), sent, gen.LockNamedParams{Name: []byte(a.name), Owner: a.owner, Held: a.ours})
-	}
-	return sent.Statement
-}
-
-// unsentText notes a statement, and sends nothing.
-type unsentText struct {
-	gen.DBTX
-	rawsql.Statement
-}
-
-// ExecContext notes the statement.
-func (u *unsentText) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
-	u.Query, u.Args = query, args
-	return nil, errNotSent
-}
-
-var errNotSent = errors.New("nothing is sent")
-
 // took reads the reply to the lock statement.
 func (a *attempt) took(reply guard.Reply, err error) (uint64, error) {
 	if err != nil {
@@ -116,7 +89,7 @@ func (a *attempt) took(reply guard.Reply, err error) (uint64, error) {
 	if err := readRow("LockNamed", reply, &id); err != nil {
 		return 0, err
 	}
-	switch token, err := insertID("LockNamed")(id.V, nil); {
+	switch token, err := knownID("LockNamed", id.V, nil); {
 	case !id.Valid, err == nil && token == made:
 		return 0, fault.UnknownReply("LockNamed", "the insert id "+strconv.FormatInt(id.V, 10))
 	case id.V == 0 && a.hashed:

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dca00107/lockstep/gen"
 	"github.com/dca00107/lockstep/internal/fault"
 	"github.com/dca00107/lockstep/internal/guard"
 	"github.com/dca00107/lockstep/internal/rawsql"
@@ -145,6 +144,7 @@ type attempt struct {
 	owner    []byte
 	ours     uint64 // the token that the row carries if it is ours already
 	snapshot bool   // a plain read may show data from before the grant
+	absent   bool   // and it shows no row
 }
 
 // newAttempt prepares an attempt; old is what was held of the record before.
@@ -162,47 +162,48 @@ func (s *state) newAttempt(ctx context.Context, r record, q request, old hold, s
 	return &attempt{state: s, record: r, request: q, owner: ownerOf(ctx), ours: ours, snapshot: snapshot}
 }
 
-// run makes sure that a lock would hold, takes it, and explains the error of that. The
-// lock is not kept yet.
+// run makes sure that a lock would hold, takes it by what the server has for what is asked for,
+// and explains the error of that. The lock is not kept yet. A wait with a limit begins with a
+// try, which has none: a lock that is free is granted, however short the limit and however slow
+// the server.
 func (a *attempt) run(ctx context.Context, key Key) (hold, error) {
-	h := hold{grant: Grant{key: key, shared: a.shared}, stamp: a.stamp()}
+	h := hold{grant: Grant{key: key, shared: a.shared}, stamp: a.stamp(), base: a.version, compared: a.compares}
 	err := a.stillOpen(ctx)
 	if err == nil && a.shared {
 		err = a.onePrimary(ctx)
 	}
+	shown := a.version
 	if err == nil && a.compares {
-		h.base, h.compared = a.version, true
-		h.grant.token, err = a.compareInSnapshot(ctx)
-	} else if err == nil {
-		h.grant.token, err = a.limited(ctx)
+		shown, err = a.shownVersion(ctx)
 	}
-	if errors.Is(err, guard.ErrReads) {
-		a.snapshot = true // another goroutine has read meanwhile
+	token, called := &h.grant.token, a.byProcedure()
+	switch {
+	case err != nil:
+	case called:
+		*token, err = a.callFor(ctx)
+	case !a.bounded():
+		*token, err = a.takeRow(ctx)
+	case a.server.MariaDB:
+		err = a.atMostOnMariaDB(a.atMost, func(variables ...string) error {
+			*token, err = a.takeRow(ctx, variables...)
+			return err
+		})
+	default:
+		*token, err = a.boundedOnMySQL(ctx)
+	}
+	switch {
+	case errors.Is(err, guard.ErrReads):
+		a.snapshot, a.absent = true, false // another goroutine has read meanwhile
 		return a.run(ctx, key)
+	case called && a.without(err):
+		return a.run(ctx, key)
+	case err == nil && shown < a.version:
+		err = fmt.Errorf("%w: version %d in the snapshot, %d in the row", ErrStaleSnapshot, shown, a.version)
 	}
 	if err != nil {
 		return h, a.failure(a.verb, key, a.busy(err))
 	}
 	return h, nil
-}
-
-// limited takes the lock within the limit of the request, by what the server has for
-// that. A wait with a limit begins with a try, which has none: a lock that is free is
-// granted, however short the limit and however slow the server.
-func (a *attempt) limited(ctx context.Context) (token uint64, err error) {
-	switch {
-	case a.byProcedure():
-		return a.callFor(ctx)
-	case !a.bounded():
-		return a.takeRow(ctx)
-	case !a.server.MariaDB:
-		return a.boundedOnMySQL(ctx)
-	}
-	err = a.atMostOnMariaDB(a.atMost, func(variables ...string) error {
-		token, err = a.takeRow(ctx, variables...)
-		return err
-	})
-	return token, err
 }
 
 // atMostOnMariaDB takes something by a statement whose wait the variables limit; 0 is a
@@ -218,53 +219,63 @@ func (s *state) atMostOnMariaDB(atMost time.Duration, take func(variables ...str
 	return take(rawsql.AtMost(atMost))
 }
 
-// takeRow takes the row with variables of MariaDB set for the statement that waits, and
-// with the snapshot guard of the server, or else ours.
+// takeRow takes the row by statements, with variables of MariaDB set for the one that waits. If
+// it must be as the snapshot shows it, the server sees to that, or the row is taken as it is
+// first.
 func (a *attempt) takeRow(ctx context.Context, variables ...string) (uint64, error) {
-	compare := a.guardsSnapshot()
 	db := a.regardless(a.snapshot, variables) // of a version: a conflict, where the other ends the transaction
-	if compare && a.server.SnapshotIsolation {
-		db, compare = a.withVariables(append(variables, rawsql.RefuseStale)...), false
+	if a.snapshot && !a.compares && a.server.SnapshotIsolation {
+		db = a.withVariables(append(variables, rawsql.RefuseStale)...)
 	}
 	switch {
 	case a.shared:
-		return a.takeShared(ctx, db, compare)
-	case compare:
-		return a.takeAndCompare(ctx, db)
+		token, err := a.shareRow(ctx, db)
+		return a.goOn(ctx, token, err)
+	case a.guardsSnapshot():
+		token, err := a.touch(a.first(ctx), db)
+		return a.goOn(ctx, token, err)
 	}
 	return a.raiseToken(ctx, a.fresh(), db)
+}
+
+// goOn goes on with a row that was taken as it is, if there was no error.
+func (a *attempt) goOn(ctx context.Context, current uint64, err error) (uint64, error) {
+	if err == nil && a.guardsSnapshot() {
+		err = a.compare(ctx, current)
+	}
+	switch {
+	case err != nil:
+		return 0, err
+	case a.shared:
+		return current, nil
+	}
+	return a.raiseToken(ctx, guard.Call{}, a.tx)
 }
 
 // raiseToken takes the row exclusively, for good, by db, which bounds the wait, and raises
 // its token unless it is ours already. A row that this has made gets its token by the same
 // statement again, which waits for nobody.
-func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db gen.DBTX) (uint64, error) {
-	var token int64
-	err, sending := error(nil), a.own(ctx, call)
-	for range 2 {
+func (a *attempt) raiseToken(ctx context.Context, call guard.Call, db *rawsql.Text) (uint64, error) {
+	name, lock := a.statement()
+	for again := false; ; again = true {
+		result, err := db.Exec(a.own(ctx, call), lock)
+		token, err := insertID(name, result, err)
 		switch {
-		case a.compares:
-			token, err = a.compareAndBump(sending, db)
-		case a.hashed:
-			token, err = insertID("LockCenter")(queries.LockCenter(sending, db, gen.LockCenterParams{Held: a.ours, Owner: a.owner, Slot: uint32(a.slot)}))
-		default:
-			token, err = insertID("LockNamed")(queries.LockNamed(sending, db, gen.LockNamedParams{Name: []byte(a.name), Owner: a.owner, Held: a.ours}))
+		case err != nil:
+			return 0, err
+		case token == made && !again:
+			known.drop(a.server.Name, a.record)
+			call, db = guard.Call{}, a.tx
+			continue
+		case token == 0 && a.compares:
+			return 0, conflict(a.version)
+		case token == 0:
+			return 0, a.unchanged(ctx)
+		case call.Fresh && a.ours == noToken:
+			known.add(a.server.Name, a.record) // others have committed it
 		}
-		if err != nil || token != made {
-			break
-		}
-		known.drop(a.server.Name, a.record)
-		call, sending, db = guard.Call{}, a.then(ctx), a.tx
+		return uint64(token), nil
 	}
-	switch {
-	case err != nil:
-		return 0, err
-	case token == 0:
-		return 0, a.unchanged(ctx)
-	case call.Fresh && a.ours == noToken:
-		known.add(a.server.Name, a.record) // others have committed it
-	}
-	return uint64(token), nil
 }
 
 // unchanged is the error of an UPDATE that has changed no row. MariaDB answers so, too, if
@@ -324,11 +335,6 @@ func (a *attempt) fresh() guard.Call {
 
 // first is the context of that statement.
 func (a *attempt) first(ctx context.Context) context.Context { return a.own(ctx, a.fresh()) }
-
-// then marks a statement on the row that is taken already.
-func (a *attempt) then(ctx context.Context) context.Context {
-	return a.own(ctx, guard.Call{})
-}
 
 // busy is the error of a try that would have had to wait.
 func (a *attempt) busy(err error) error {

@@ -43,9 +43,6 @@ func (a *attempt) callFor(ctx context.Context) (uint64, error) {
 	default:
 		r, err = a.call(ctx, a.fresh(), rawsql.LockProcedure, a.owner, a.ours)
 	}
-	if a.without(err) {
-		return a.limited(ctx)
-	}
 	return a.granted(r, err)
 }
 
@@ -61,10 +58,7 @@ const (
 func (a *attempt) callTry(ctx context.Context) (uint64, error) {
 	before, look := a.snapshot, a.look()
 	r, err := a.call(ctx, a.fresh(), "lockstep_try_1", a.owner, a.ours, flag(a.shared), flag(before), look)
-	if a.without(err) {
-		return a.limited(ctx)
-	}
-	if look == lookForRow && (err != nil || r.old.Valid) { // it has read, and not begun the transaction
+	if look == lookForRow && !fault.NoProcedure(err) && (err != nil || r.old.Valid) { // it has read, and not begun the transaction
 		a.book.Read()
 		a.snapshot = true
 	}
@@ -80,8 +74,6 @@ func (a *attempt) callTry(ctx context.Context) (uint64, error) {
 func (a *attempt) callShare(ctx context.Context) (uint64, error) {
 	r, err := a.call(ctx, a.fresh(), "lockstep_share_1", flag(!known.has(a.server.Name, a.record)), flag(a.snapshot))
 	switch {
-	case a.without(err):
-		return a.limited(ctx)
 	case errors.Is(err, sql.ErrNoRows), errors.Is(fault.Interpret(err).Sentinel, ErrReadOnly):
 		return a.takeRow(ctx)
 	case r.old.Valid && r.old.V != r.token.V:

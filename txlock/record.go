@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/dca00107/lockstep/gen"
+	"github.com/dca00107/lockstep/internal/rawsql"
 )
 
 var queries = gen.New()
@@ -34,12 +35,47 @@ const noToken = 1
 // the same statement again raises it.
 const made = 1
 
+// statement returns the statement that locks the row and raises its token, and its name.
+func (a *attempt) statement() (name string, _ rawsql.Statement) {
+	sent, ctx := new(unsent), context.Background()
+	switch { // the error is errUnsent
+	case a.compares && a.hashed:
+		name = "CompareAndBumpCenter"
+		_, _ = queries.CompareAndBumpCenter(ctx, sent, gen.CompareAndBumpCenterParams{Held: a.ours, Version: a.version, Owner: a.owner, Slot: uint32(a.slot)})
+	case a.compares:
+		name = "CompareAndBumpNamed"
+		_, _ = queries.CompareAndBumpNamed(ctx, sent, gen.CompareAndBumpNamedParams{Name: []byte(a.name), Version: int64(a.version), Owner: a.owner, Held: a.ours})
+	case a.hashed:
+		name = "LockCenter"
+		_, _ = queries.LockCenter(ctx, sent, gen.LockCenterParams{Held: a.ours, Owner: a.owner, Slot: uint32(a.slot)})
+	default:
+		name = "LockNamed"
+		_, _ = queries.LockNamed(ctx, sent, gen.LockNamedParams{Name: []byte(a.name), Owner: a.owner, Held: a.ours})
+	}
+	return name, sent.Statement
+}
+
+// unsent notes a statement, and sends nothing.
+type unsent struct {
+	gen.DBTX
+	rawsql.Statement
+}
+
+// ExecContext notes the statement.
+func (u *unsent) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
+	u.Query, u.Args = query, args
+	return nil, errUnsent
+}
+
+var errUnsent = errors.New("nothing is sent")
+
 // touch takes the row, makes it if need be, and returns its committed token.
 func (r record) touch(ctx context.Context, db gen.DBTX) (uint64, error) {
 	if r.hashed {
 		return r.forUpdate(ctx, db)
 	}
-	token, err := insertID("TouchNamed")(queries.TouchNamed(ctx, db, []byte(r.name)))
+	token, err := queries.TouchNamed(ctx, db, []byte(r.name))
+	token, err = knownID("TouchNamed", token, err)
 	return uint64(token), err
 }
 

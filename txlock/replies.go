@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,21 +29,23 @@ var insertIDs = map[string][]int64{
 }
 
 // insertID returns the reply of such a statement.
-func insertID(statement string) func(id int64, err error) (int64, error) {
-	return func(id int64, err error) (int64, error) {
-		if err != nil {
-			return 0, fault.Read(statement, err)
-		}
-		for _, other := range insertIDs[statement] {
-			if id == other {
-				return id, nil
-			}
-		}
-		if id <= made {
-			return 0, fault.UnknownReply(statement, "the insert id "+strconv.FormatInt(id, 10))
-		}
-		return id, nil
+func insertID(statement string, result sql.Result, err error) (int64, error) {
+	var id int64
+	if err == nil {
+		id, err = result.LastInsertId()
 	}
+	return knownID(statement, id, err)
+}
+
+// knownID returns the insert id if it is known.
+func knownID(statement string, id int64, err error) (int64, error) {
+	if err != nil {
+		return 0, fault.Read(statement, err)
+	}
+	if id <= made && !slices.Contains(insertIDs[statement], id) {
+		return 0, fault.UnknownReply(statement, "the insert id "+strconv.FormatInt(id, 10))
+	}
+	return id, nil
 }
 
 // tokenOf returns the reply of a statement that reads the token of a row; 0 was never

@@ -35,12 +35,16 @@ func TestRepliesAreKnown(t *testing.T) {
 			source.WriteString(read(t, file))
 		}
 	}
-	reader := map[string]string{":execlastid": "insertID(%q)(queries.", ":execrows": "fault.Changed(%q)(queries.", ":one": "(%q"}
+	reader := map[string]string{
+		":execlastid": `name = "%[1]s"\s+_, _ = queries\.%[1]s\(|knownID\("%[1]s", `, // of attempt.statement, or in place
+		":execrows":   `fault\.Changed\("%s"\)\(queries\.`,
+		":one":        `\("%s"`,
+	}
 	named := regexp.MustCompile(`-- name: (\w+) (:\w+)`)
 	for _, queries := range []string{"locks", "centers", "once"} {
 		for _, m := range named.FindAllStringSubmatch(read(t, "../gen/"+queries+".sql.go"), -1) {
 			name, kind := m[1], m[2]
-			if want := reader[kind]; want != "" && name != "CountCenters" && !strings.Contains(source.String(), fmt.Sprintf(want, name)) {
+			if want := reader[kind]; want != "" && name != "CountCenters" && !regexp.MustCompile(fmt.Sprintf(want, name)).MatchString(source.String()) {
 				t.Errorf("%s %s has no reader", name, kind)
 			}
 			if _, known := insertIDs[name]; known != (kind == ":execlastid") {
@@ -75,12 +79,12 @@ func TestInsertIDs(t *testing.T) {
 	t.Parallel()
 	for statement, others := range insertIDs {
 		for _, id := range []int64{math.MinInt64, -1, 0, 1, 2, 1 << 50, math.MaxInt64} {
-			got, err := insertID(statement)(id, nil)
+			got, err := knownID(statement, id, nil)
 			if known := id > made || slices.Contains(others, id); known != (err == nil) || !known && !errors.Is(err, fault.ErrReply) || known && got != id {
 				t.Errorf("%s: the insert id %d is read as %d, %v", statement, id, got, err)
 			}
 		}
-		if _, err := insertID(statement)(7, errUnreadable); !errors.Is(err, fault.ErrReply) {
+		if _, err := knownID(statement, 7, errUnreadable); !errors.Is(err, fault.ErrReply) {
 			t.Errorf("%s: %v", statement, err)
 		}
 	}

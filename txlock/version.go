@@ -145,26 +145,20 @@ func (h hold) comparable(version uint64) (held uint64, ok bool) {
 	return h.grant.token, true
 }
 
-// compareInSnapshot is the snapshot guard of CompareAndBump. The version that Version has
-// read is the snapshot's own. Any other is read there: where it is older than the one
-// that is given, and that is the row's, the data was read from before it.
-func (a *attempt) compareInSnapshot(ctx context.Context) (uint64, error) {
+// shownVersion is the snapshot guard of CompareAndBump: the version that the snapshot shows, or
+// the one that is given where that is it. What Version has read is the snapshot's own. Any other
+// is read there: where it is older than the one that is given, and that is the row's, the data
+// was read from before it.
+func (a *attempt) shownVersion(ctx context.Context) (uint64, error) {
 	if !a.snapshot || a.saw(a.record, a.version) || a.ours != noToken {
-		return a.limited(ctx)
+		return a.version, nil
 	}
 	a.commits = false // what follows may refuse it
-	old, err := a.tokenOrZero(a.own(ctx, guard.Call{Reads: true}), a.tx)
-	if err != nil {
-		return 0, err
+	shown, err := a.tokenOrZero(a.own(ctx, guard.Call{Reads: true}), a.tx)
+	if err == nil && shown > a.version {
+		err = conflict(a.version)
 	}
-	if old > a.version {
-		return 0, conflict(a.version)
-	}
-	token, err := a.limited(ctx)
-	if err == nil && old < a.version {
-		err = fmt.Errorf("%w: version %d in the snapshot, %d in the row", ErrStaleSnapshot, old, a.version)
-	}
-	return token, err
+	return shown, err
 }
 
 // tokenOrZero reads the token, 0 where there is no row.
@@ -174,18 +168,4 @@ func (r record) tokenOrZero(ctx context.Context, db gen.DBTX) (uint64, error) {
 		return 0, nil
 	}
 	return version, err
-}
-
-// compareAndBump takes the row and raises its token where this is the version, or
-// leaves it where it is ours.
-func (a *attempt) compareAndBump(ctx context.Context, db gen.DBTX) (token int64, err error) {
-	if a.hashed {
-		token, err = insertID("CompareAndBumpCenter")(queries.CompareAndBumpCenter(ctx, db, gen.CompareAndBumpCenterParams{Held: a.ours, Version: a.version, Owner: a.owner, Slot: uint32(a.slot)}))
-	} else {
-		token, err = insertID("CompareAndBumpNamed")(queries.CompareAndBumpNamed(ctx, db, gen.CompareAndBumpNamedParams{Name: []byte(a.name), Version: int64(a.version), Owner: a.owner, Held: a.ours}))
-	}
-	if err == nil && token == 0 {
-		err = conflict(a.version)
-	}
-	return token, err
 }

@@ -27,7 +27,7 @@ var rendered = map[string]func(t rawsql.Table) string{
 
 // partsOf says which declarations of package rawsql are parts of rendered texts, or change
 // nothing of which rows a statement touches.
-var partsOf = []string{"lookUp", "Named", "Centers", "call", "Open", "Commit", "LockThen", "HintAtMost", "ReadersDone", "readers", "statements"}
+var partsOf = []string{"lookUp", "Named", "Centers", "call", "Open", "granted", "HintAtMost", "ReadersDone", "readers", "statements"}
 
 // elsewhere are the declarations of package rawsql whose texts never run in a caller's
 // transaction, or touch no table of lockstep's.
