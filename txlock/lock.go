@@ -145,6 +145,7 @@ type attempt struct {
 	ours     uint64 // the token that the row carries if it is ours already
 	snapshot bool   // a plain read may show data from before the grant
 	absent   bool   // and it shows no row
+	noted    unsent // see statement
 }
 
 // newAttempt prepares an attempt; old is what was held of the record before.

@@ -37,7 +37,7 @@ const made = 1
 
 // statement returns the statement that locks the row and raises its token, and its name.
 func (a *attempt) statement() (name string, _ rawsql.Statement) {
-	sent, ctx := new(unsent), context.Background()
+	sent, ctx := &a.noted, context.Background()
 	switch { // the error is errUnsent
 	case a.compares && a.hashed:
 		name = "CompareAndBumpCenter"

@@ -189,6 +189,27 @@ func (c *fairChild) hears(t testing.TB, want string) {
 	}
 }
 
+// heard waits until one of the processes is granted the lease, and returns for whom.
+func heard(t testing.TB, children []*fairChild) (who, process int) {
+	t.Helper()
+	var line string
+	waitUntil(t, "somebody is granted the lease", func() bool {
+		for p, c := range children {
+			select {
+			case line = <-c.lines:
+				process = p
+				return true
+			default:
+			}
+		}
+		return false
+	})
+	if _, err := fmt.Sscanf(line, "granted %d", &who); err != nil {
+		t.Fatalf("process %d says %q", process, line)
+	}
+	return who, process
+}
+
 // waits has the process wait for the lease, and returns when it says so.
 func (c *fairChild) waits(t testing.TB, who int) {
 	t.Helper()
@@ -227,10 +248,28 @@ func (q *line) taken(t testing.TB) bool {
 	return len(idle) > 0 && number(t, q.db, "SELECT COUNT(*) FROM lockstep_leases WHERE name = ? AND slot = -1", q.key.String()) == 1
 }
 
-// first returns when somebody is the first in the queue and nobody waits behind.
-func (q *line) first(t testing.TB) {
+// first returns when somebody is the first in the queue and nobody waits behind, and its session.
+func (q *line) first(t testing.TB) (session int64) {
 	t.Helper()
-	waitUntil(t, "somebody has the turnstile, alone", func() bool { return q.taken(t) && len(q.waiting(t)) == 0 })
+	waitUntil(t, "somebody has the turnstile, alone", func() bool {
+		if !q.taken(t) {
+			return false
+		}
+		waiting, idle := q.db.RowLocks(t)
+		if len(waiting) > 0 || len(idle) != 1 {
+			return false
+		}
+		session = idle[0]
+		return true
+	})
+	return session
+}
+
+// left tells whether the server has ended a session: that of a process that has stood still for
+// two seconds, as it does on a machine that is busy enough.
+func (q *line) left(t testing.TB, session int64) bool {
+	t.Helper()
+	return number(t, q.db, "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ?", session) == 0
 }
 
 // next returns when one more waits behind the first, and its session.
@@ -284,18 +323,27 @@ func TestFairOrder(t *testing.T) {
 		for range testdb.Long(1, 4) {
 			for _, processes := range arrivals {
 				l := acquire(t, m, key)
-				queue := line{db: db, key: key}
+				queue, places := line{db: db, key: key}, make([]int64, len(processes))
 				for who, p := range processes {
 					children[p].waits(t, who)
 					if who == 0 {
-						queue.first(t)
+						places[who] = queue.first(t)
 					} else {
-						queue.next(t)
+						places[who] = queue.next(t)
 					}
 				}
 				release(t, l)
-				for who, p := range processes {
-					children[p].hears(t, fmt.Sprint("granted ", who))
+				for turn := range processes {
+					who, p := heard(t, children)
+					for before, place := range places {
+						if before < who && place != 0 && !queue.left(t, place) {
+							t.Fatalf("%d of process %d is granted in turn %d, before %d", who, p, turn, before)
+						}
+					}
+					if processes[who] != p || places[who] == 0 {
+						t.Fatalf("%d of process %d is granted in turn %d", who, p, turn)
+					}
+					places[who] = 0
 					for other := range children {
 						if n := len(children[other].lines); n > 0 {
 							t.Fatalf("process %d says %q in the turn of %d, who is of process %d", other, <-children[other].lines, who, p)

@@ -31,13 +31,14 @@ func TestJanitorEndsBeforeItsLease(t *testing.T) {
 			db := testdb.Shared(t, engine).OpenLeases(t) // one janitor works in each
 			var delay atomic.Int64
 			o := refusals{txlock.SlogObserver(slog.New(slog.DiscardHandler)), make(chan txlock.Event, 1000)}
-			m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.Janitor(time.Second, time.Second), lease.Observe(o))
+			every := unhurried(t, newManager(t, newPool(t, db, true)), time.Second)
+			m := newManager(t, newPool(t, db, true, slowly(&delay)), lease.Janitor(time.Second, every), lease.Observe(o))
 			const rows = 20
 			for range rows {
 				release(t, acquire(t, m, named()))
 			}
-			delay.Store(int64(150 * time.Millisecond)) // at two answers for each row
-			tooLate := time.After(time.Minute)
+			delay.Store(int64(every * 15 / 100)) // at two answers for each row
+			tooLate := time.After(soon)
 			for ended := false; !ended; {
 				select {
 				case e := <-o.refused:

@@ -67,7 +67,8 @@ func TestFreeLeaseHasNoLimit(t *testing.T) {
 func TestLimitSaysWhatWasSeen(t *testing.T) {
 	onPools(t, func(t *testing.T, _ *testdb.DB, pool *sql.DB) {
 		m, other := newManager(t, pool), newManager(t, pool)
-		limit := lease.WaitAtMost(500 * time.Millisecond)
+		atMost := unhurried(t, other, 500*time.Millisecond)
+		limit := lease.WaitAtMost(atMost)
 		says := func(t *testing.T, err error, what ...string) {
 			t.Helper()
 			wants(t, "the limit", err, txlock.ErrWaitTimeout)
@@ -86,7 +87,7 @@ func TestLimitSaysWhatWasSeen(t *testing.T) {
 			}
 			defer release(t, l)
 			_, err = other.Acquire(t.Context(), key, limit)
-			says(t, err, `owner "somebody" (`, "500ms")
+			says(t, err, `owner "somebody" (`, atMost.String())
 			_, err = other.AcquireShared(t.Context(), key, limit)
 			says(t, err, `owner "somebody" (`)
 		})

@@ -117,6 +117,19 @@ func release(t testing.TB, l *lease.Lease) {
 	}
 }
 
+// unhurried returns a time that is base on a quiet machine, and has room for twenty leases
+// where the machine is slower now.
+func unhurried(t testing.TB, m *lease.Manager, base time.Duration) time.Duration {
+	t.Helper()
+	var longest time.Duration
+	for range 3 {
+		begun := time.Now()
+		release(t, acquire(t, m, named()))
+		longest = max(longest, time.Since(begun))
+	}
+	return (base + 20*longest).Round(time.Millisecond)
+}
+
 func wants(t testing.TB, what string, err error, want ...error) {
 	t.Helper()
 	for _, w := range want {

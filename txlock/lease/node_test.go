@@ -18,7 +18,7 @@ import (
 func TestRaiseToken(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db, true)
-		m, key := newManager(t, pool, lease.TTL(10*time.Second), lease.RenewEvery(200*time.Millisecond)), named()
+		m, key := newManager(t, pool, lease.TTL(unhurried(t, newManager(t, pool), 10*time.Second)), lease.RenewEvery(200*time.Millisecond)), named()
 		l := acquire(t, m, key)
 		first := l.Token()
 		if err := nodes.RaiseToken(t.Context(), l, first-1); err != nil || l.Token() != first {

@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/internal/nodes"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -364,4 +365,36 @@ func TestClockOfTheServerJumps(t *testing.T) {
 			synctest.Wait()
 		})
 	})
+}
+
+// lingers is an observer that hears of the first renewal until a moment of the test.
+type lingers struct {
+	nobody
+	db    *memory
+	until time.Duration
+}
+
+func (l lingers) Renewed(context.Context, txlock.Event) { l.db.after(l.until) }
+
+// TestRenewBehindALongRenewal: who waits for the renewal that is under way sends its own behind it,
+// even if that is after the moment at which the lease would have ended.
+func TestRenewBehindALongRenewal(t *testing.T) {
+	for op, send := range map[string]func(ctx context.Context, l *lease.Lease) error{
+		"Renew": func(ctx context.Context, l *lease.Lease) error { return l.Renew(ctx) },
+		"Raise": func(ctx context.Context, l *lease.Lease) error { return nodes.RaiseToken(ctx, l, l.Token()+7) },
+	} {
+		t.Run(op, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, db *memory) {
+				m, wire := db.process(lease.Observe(lingers{db: db, until: 32 * time.Second}))
+				l := acquire(t, m, job)
+				wire.fault("RenewMany", times(1, answersLate(5*time.Second))) // at 10 s, for 30 s
+				db.after(12 * time.Second)
+				if err := send(t.Context(), l); err != nil {
+					t.Errorf("%v", err)
+				}
+				wire.seconds(t, op, 32)
+				release(t, l)
+			})
+		})
+	}
 }

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/dca00107/lockstep/internal/fault"
@@ -24,26 +23,28 @@ func (l *Lease) alone(ctx context.Context, what string, send func(ctx context.Co
 	if err := l.Err(); err != nil {
 		return err
 	}
-	r := l.record
-	limited, cancel := context.WithTimeout(ctx, max(r.left(), 0))
-	defer cancel()
 	for {
-		if r.beginRenewal(cancel) {
-			err := send(limited, r)
-			r.endRenewal()
-			if lost := l.Err(); lost != nil {
-				return lost
-			}
-			return fault.Explain(what+" lease "+r.key.String(), err)
+		sent, err := l.record.alone(ctx, send)
+		if lost := l.Err(); lost != nil {
+			return lost
 		}
-		if err := l.Err(); err != nil {
-			return err
-		}
-		r.awaitRenewal(limited)
-		if err := limited.Err(); err != nil {
-			return errors.Join(l.Err(), ctx.Err())
+		if sent || ctx.Err() != nil {
+			return fault.Explain(what+" lease "+l.record.key.String(), err)
 		}
 	}
+}
+
+// alone does what Lease.alone does, unless a renewal is under way until the lease would end, or
+// the context does.
+func (r *record) alone(ctx context.Context, send func(ctx context.Context, r *record) error) (sent bool, _ error) {
+	ctx, cancel := context.WithTimeout(ctx, max(r.left(), 0))
+	defer cancel()
+	if !r.beginRenewal(cancel) {
+		r.awaitRenewal(ctx)
+		return false, ctx.Err()
+	}
+	defer r.endRenewal()
+	return true, send(ctx, r)
 }
 
 // awaitRenewal waits until the renewal that is under way has ended, if there is one.
