@@ -21,6 +21,7 @@ import (
 func TestLockWith(t *testing.T) {
 	pools := map[string]func(*mysql.Config){
 		"as text":      func(*mysql.Config) {},
+		"kept":         func(*mysql.Config) {},
 		"prepared":     func(c *mysql.Config) { c.InterpolateParams = false },
 		"ANSI quotes":  func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'ANSI_QUOTES'"} },
 		"no backslash": func(c *mysql.Config) { c.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"} },
@@ -47,8 +48,9 @@ func TestLockWith(t *testing.T) {
 		{"SHOW COLUMNS FROM %s", nil, 2},
 	}
 	onServers(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "first", "id INT PRIMARY KEY, n BIGINT, s VARCHAR(99) CHARACTER SET utf8mb4, b BLOB, d DATETIME(6), "+strings.Join(declared, " INT NOT NULL DEFAULT 1, ")+" INT NOT NULL DEFAULT 2")
-		db.Exec(t, "INSERT INTO "+table+" (id, n, s, b, d) VALUES (1, 5, 'a', X'00FF', NOW(6)), (2, NULL, NULL, NULL, NULL)")
+		table := db.CreateTable(t, "first", "id INT PRIMARY KEY, n BIGINT, s VARCHAR(99) CHARACTER SET utf8mb4, b BLOB, d DATETIME(6), f FLOAT, g DOUBLE, e DECIMAL(9,3), u BIGINT UNSIGNED, y YEAR, t TIME(3), a DATE, j JSON, k ENUM('x','y'), z BIT(9), sm SMALLINT, "+strings.Join(declared, " INT NOT NULL DEFAULT 1, ")+" INT NOT NULL DEFAULT 2")
+		db.Exec(t, "INSERT INTO "+table+" (id, n, s, b, d, f, g, e, u, y, t, a, j, k, z, sm) VALUES (1, 5, 'a', X'00FF', NOW(6), 0.1, 1e300, 1.25, 18446744073709551615, 1999, '-11:22:33.5', '2020-02-29', '{}', 'y', 257, -7)")
+		db.Exec(t, "INSERT INTO "+table+" (id) VALUES (2)")
 		for name, mutate := range pools {
 			for _, hashed := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/hashed=%t", name, hashed), func(t *testing.T) {
@@ -57,6 +59,9 @@ func TestLockWith(t *testing.T) {
 					cfg.InterpolateParams, cfg.ParseTime = true, true
 					mutate(cfg)
 					pool := newPool(t, cfg, true)
+					if name == "kept" {
+						pool = keptPool(t, cfg)
+					}
 					pool.SetMaxOpenConns(1)
 					check(t, locksqlc.Run(t.Context(), pool, []txlock.Key{uniqueKey(t, "first")}, func(*sql.Tx) error { return nil })) // the pool asks for a cluster once
 					check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {                                                 // and finds out once how the driver treats arguments
@@ -105,11 +110,14 @@ func TestLockWith(t *testing.T) {
 						}
 						err := run(key)
 						isError(t, query, err, errInner)
+						if name == "kept" {
+							locked = strings.Replace(locked, "x CHAR", "x VARCHAR", 1) // what the server calls an argument
+						}
 						if alone != locked || strings.HasPrefix(alone, "Error ") {
 							t.Errorf("%s: alone %q, with a lock %q", query, alone, locked)
 						}
 						want := c.trips
-						if (name == "prepared" || name == "gbk") && len(c.args) > 0 { // which is prepared for each text
+						if name == "kept" || (name == "prepared" || name == "gbk") && len(c.args) > 0 { // which is prepared for each text
 							key = txlock.Named(key.String() + "/again")
 							if hashed {
 								key = hashedKeys.Key(key.String())

@@ -3,8 +3,12 @@ package locksqlc_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -193,4 +197,73 @@ func TestOpenerIsIndifferentToModes(t *testing.T) {
 			last = token
 		}
 	})
+}
+
+// TestKeptAsText proves that a statement of the program is executed alike whether what it shares
+// with one of lockstep's is kept prepared or not: an argument is compared and computed in the same
+// way, and the rows have the same Go types.
+func TestKeptAsText(t *testing.T) {
+	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
+		table := db.CreateTable(t, "kept", "id BIGINT UNSIGNED PRIMARY KEY, s VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci, z BIGINT UNSIGNED ZEROFILL, f FLOAT, d DATETIME(3)")
+		db.Exec(t, "INSERT INTO "+table+" VALUES (18446744073709551615, 'a', 7, 0.1, NOW(3)), (5, 'b', NULL, NULL, NULL)")
+		for _, parse := range []bool{false, true} {
+			cfg := db.Config()
+			cfg.InterpolateParams, cfg.ParseTime = true, parse
+			text, kept := newPool(t, cfg, true), keptPool(t, cfg)
+			for _, c := range []struct {
+				query string
+				arg   any
+			}{
+				{"SELECT COUNT(*) FROM " + table + " WHERE s = ?", []byte("A")},
+				{"SELECT COUNT(*) FROM " + table + " WHERE s = ?", "A"},
+				{"SELECT COUNT(*) FROM " + table + " WHERE s = ?", json.RawMessage("A")},
+				{"SELECT ? + 0.2 = 0.3", 0.1},
+				{"SELECT CAST(? AS CHAR)", float32(0.1)},
+				{"SELECT ? / 3", 5},
+				{"SELECT ? + 0", uint64(math.MaxUint64)},
+				{"SELECT CAST(? + 0 AS CHAR)", int64(math.MinInt64)},
+				{"SELECT ? + 1", true},
+				{"SELECT ? IS NULL, 7", nil},
+				{"SELECT CAST(? AS DATETIME(6)) > '2000-01-01'", time.Date(2026, 2, 3, 4, 5, 6, 789_000_000, time.UTC)},
+				{"SELECT id, s, z, f, d, NOW() > d FROM " + table + " WHERE id > ? ORDER BY id", 1},
+			} {
+				var answers []string
+				for _, pool := range []*sql.DB{text, kept, kept} {
+					check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+						s, err := locksqlc.Join(t.Context(), tx)
+						check(t, err)
+						rows, err := tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "kept")), c.query, c.arg)
+						_, values, _ := strings.Cut(toldWithTypes(t, rows, err), "\n")
+						answers = append(answers, values)
+						return nil
+					}))
+				}
+				if answers[0] != answers[1] || answers[1] != answers[2] {
+					t.Errorf("%s with %T: %q", c.query, c.arg, answers)
+				}
+			}
+		}
+	})
+}
+
+// toldWithTypes is what rows have, the names of their columns in the first line.
+func toldWithTypes(t *testing.T, rows *sql.Rows, err error) string {
+	t.Helper()
+	check(t, err)
+	defer func() { check(t, rows.Close()) }()
+	columns, err := rows.Columns()
+	check(t, err)
+	all := strings.Join(columns, ", ") + "\n"
+	for rows.Next() {
+		into := make([]any, len(columns))
+		for i := range into {
+			into[i] = new(any)
+		}
+		check(t, rows.Scan(into...))
+		for _, v := range into {
+			all += fmt.Sprintf("%T %v, ", *v.(*any), *v.(*any))
+		}
+	}
+	check(t, rows.Err())
+	return all
 }

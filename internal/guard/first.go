@@ -29,6 +29,7 @@ type First struct {
 	Took func(reply Reply, err error) error
 
 	taken   bool
+	kept    bool // it was sent prepared, as the program's statement alone isn't
 	handled bool // as that of Last
 }
 
@@ -95,22 +96,14 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 	if err := c.check(ctx, quiet); err != nil {
 		return nil, err
 	}
+	if err := c.fit(ctx); err != nil {
+		return nil, err
+	}
 	begins, err := c.beginsWith(ctx)
 	if err != nil {
 		return nil, err
 	}
-	text, args, ok := c.lockText(first, begins, read, args)
-	if !ok {
-		return nil, driver.ErrSkip
-	}
-	if err := c.fit(ctx); err != nil {
-		return nil, err
-	}
-	k, err := c.keepText(ctx, text, args, false)
-	var rows driver.Rows
-	if err == nil {
-		rows, err = c.queryText(ctx, k, text, args)
-	}
+	rows, err := c.sendFirst(ctx, first, begins, read, args)
 	if errors.Is(err, driver.ErrSkip) || errors.Is(err, mysql.ErrPktTooLarge) {
 		return nil, driver.ErrSkip
 	}
@@ -137,6 +130,24 @@ func (c *conn) lockWith(ctx context.Context, first *First, read string, args []d
 		err = c.after(ctx, quiet, closeErr)
 	}
 	return nil, err
+}
+
+// sendFirst sends the lock, BEGIN before it and the read behind it.
+func (c *conn) sendFirst(ctx context.Context, first *First, begins bool, read string, args []driver.NamedValue) (driver.Rows, error) {
+	begin := rawsql.Begin{Open: true}
+	if begins {
+		begin = c.beginning(first.Make)
+	}
+	both, ok := c.engine.LockThen(begin, first.Lock, read, len(args))
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	k, err := c.keep(ctx, both, args)
+	if err != nil {
+		return nil, err
+	}
+	first.kept = k != nil && !c.pool.prepares.Load()
+	return c.send(ctx, k, both, args)
 }
 
 // notLocked judges the error of a lock, with which the transaction begins or not.
@@ -187,26 +198,6 @@ func (c *conn) beginsWith(ctx context.Context) (bool, error) {
 	return false, c.begun(ctx)
 }
 
-// lockText returns the text of the lock, BEGIN before it and the read behind it. The arguments
-// of the lock are in the text, unless that is prepared: then it is the same for all keys.
-func (c *conn) lockText(first *First, begins bool, read string, args []driver.NamedValue) (string, []driver.NamedValue, bool) {
-	begin := rawsql.Begin{Open: true}
-	if begins {
-		begin = c.beginning(first.Make)
-	}
-	all, ok := c.engine.LockThen(begin, first.Lock, read, len(args))
-	if !ok {
-		return "", nil, false
-	}
-	if len(args) == 0 || !c.pool.prepares.Load() {
-		text, ok := all.Text()
-		return text, args, ok
-	}
-	text, own := all.SQL()
-	values, err := c.values(own)
-	return text, append(values, args...), err == nil
-}
-
 // firstResult reads the first result to its end, and closes the rows where that fails.
 func firstResult(rows driver.Rows, err error) (*reply, error) {
 	if err != nil {
@@ -229,7 +220,7 @@ func (c *conn) readWith(ctx context.Context, first *First, s statement, query st
 		rows, err := c.lockWith(ctx, first, query, args)
 		if err == nil && rows != nil {
 			var second driver.Rows
-			if second, err = c.secondResult(ctx, s, rows); !c.sharesNot(err) {
+			if second, err = c.secondResult(ctx, first, s, rows); !c.sharesNot(err) {
 				return second, err
 			}
 			err = nil // the lock is taken
@@ -249,7 +240,7 @@ func (c *conn) readWith(ctx context.Context, first *First, s statement, query st
 
 // secondResult goes on to the rows of the program. The reply to the call follows them, which
 // is read at their end, so that the program's result is the last.
-func (c *conn) secondResult(ctx context.Context, s statement, base driver.Rows) (driver.Rows, error) {
+func (c *conn) secondResult(ctx context.Context, first *First, s statement, base driver.Rows) (driver.Rows, error) {
 	err := io.EOF
 	if more, ok := base.(driver.RowsNextResultSet); ok {
 		err = more.NextResultSet()
@@ -257,7 +248,7 @@ func (c *conn) secondResult(ctx context.Context, s statement, base driver.Rows) 
 	if err == nil {
 		r, err := c.rows(ctx, s, base, nil)
 		if r, ok := r.(*rows); ok {
-			r.last = true
+			r.last, r.textual = true, first.kept
 		}
 		return r, err
 	}

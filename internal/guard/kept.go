@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
+	"slices"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -24,33 +24,32 @@ const (
 	longest    = 3072 // bytes of a text
 )
 
-// readOpener sends BEGIN and a lock statement, and reads the reply to its end.
-func (c *conn) readOpener(ctx context.Context, both rawsql.Statement) (*reply, error) {
-	query, args := both.SQL()
-	if k := c.keep(query); k != nil {
-		if r, err := c.readKept(ctx, k, query, args); r != nil || err != nil {
-			return r, err
-		}
-	}
-	text, ok := both.Text()
-	if !ok {
-		return nil, fmt.Errorf("lockstep: no text for %q", query)
-	}
-	return read(ctx, c.base, text)
-}
-
-// keep counts a use of a text, and returns what is kept of it, or nil if it is sent with its
-// arguments in it.
-func (c *conn) keep(query string) *kept {
-	if !c.server.MariaDB || c.opening.failed || len(query) > longest {
-		return nil
+// keep counts a use of a text of lockstep's, behind whose arguments come those of a statement of
+// the program, and returns what is kept of it, or nil if it is sent as text. It is prepared where
+// the driver doesn't write the program's arguments into it, and on MariaDB if it is sent again and
+// again, unless that would change what the program's statement does: a float in a text is a
+// DECIMAL, as an argument it is a DOUBLE. driver.ErrSkip says that it can't be sent.
+func (c *conn) keep(ctx context.Context, s rawsql.Statement, args []driver.NamedValue) (*kept, error) {
+	query, _ := s.SQL()
+	needs := len(args) > 0 && c.pool.prepares.Load()
+	float := func(v driver.NamedValue) bool { _, is := v.Value.(float64); return is }
+	if !needs && (!c.server.MariaDB || c.opening.failed || len(query) > longest || slices.ContainsFunc(args, float)) {
+		return nil, nil
 	}
 	k := c.remember(query)
-	k.uses++
-	if k.asText || k.uses <= usesAsText && !c.pool.options.KeepAtOnce {
-		return nil
+	often := k.uses >= usesAsText || c.pool.options.KeepAtOnce
+	if k.uses++; k.stmt == nil && !k.asText && c.kept[query] == k && (needs || often) {
+		if err := c.prepareKept(ctx, query, k); err != nil {
+			return nil, err
+		}
 	}
-	return k
+	switch {
+	case k.stmt != nil:
+		return k, nil
+	case needs:
+		return nil, driver.ErrSkip
+	}
+	return nil, nil
 }
 
 // remember returns what is kept of a text. If there are too many, a new one takes the place of
@@ -74,24 +73,33 @@ func (c *conn) remember(query string) *kept {
 	return k
 }
 
-// readKept executes a text that is prepared, or prepares it before. It returns neither a
-// reply nor an error if the server doesn't take it so: then it was not executed.
-func (c *conn) readKept(ctx context.Context, k *kept, query string, args []any) (*reply, error) {
-	if k.stmt == nil {
-		if err := c.prepareKept(ctx, query, k); err != nil || k.asText {
+// send sends such a text, or executes what is kept of it. driver.ErrSkip says that it wasn't
+// executed.
+func (c *conn) send(ctx context.Context, k *kept, s rawsql.Statement, args []driver.NamedValue) (driver.Rows, error) {
+	if k != nil {
+		_, own := s.SQL()
+		values, err := c.values(own)
+		if err != nil {
 			return nil, err
 		}
+		rows, err := k.stmt.(driver.StmtQueryContext).QueryContext(ctx, append(values, args...))
+		if !rawsql.NotPrepared(err) {
+			return rows, err
+		}
+		if k.stmt, k.uses = nil, 0; len(args) > 0 && c.pool.prepares.Load() {
+			return nil, driver.ErrSkip
+		}
 	}
-	values, err := c.values(args)
-	if err != nil {
-		return nil, err
+	text, ok := s.Text()
+	queryer, can := c.base.(driver.QueryerContext)
+	if !ok || !can {
+		return nil, driver.ErrSkip
 	}
-	rows, err := k.stmt.(driver.StmtQueryContext).QueryContext(ctx, values)
-	if rawsql.NotPrepared(err) {
-		k.stmt, k.uses = nil, 0
-		return nil, nil
+	rows, err := queryer.QueryContext(ctx, text, args)
+	if errors.Is(err, driver.ErrSkip) && len(args) > 0 && (statement{}).of(text, args).size < 4*mostText { // not for its size
+		c.pool.prepares.Store(true) // from the next on
 	}
-	return readRows(rows, err)
+	return rows, err
 }
 
 // values are arguments of lockstep's own as the driver takes them.
@@ -106,64 +114,16 @@ func (c *conn) values(args []any) ([]driver.NamedValue, error) {
 	return values, nil
 }
 
-// keepText returns what is kept of a text with arguments of the program, prepared, or nil if it
-// is sent as it is. It is prepared if the driver doesn't write arguments into texts. MariaDB
-// also has those prepared that are sent again and again, if the reply is lockstep's own, in
-// which the program sees no other types. driver.ErrSkip says that it can't be sent.
-func (c *conn) keepText(ctx context.Context, text string, args []driver.NamedValue, own bool) (*kept, error) {
-	needs := c.pool.prepares.Load()
-	if len(args) == 0 || !needs && (!own || !c.server.MariaDB || len(text) > longest) {
-		return nil, nil
-	}
-	k := c.remember(text)
-	often := k.uses >= usesAsText || c.pool.options.KeepAtOnce
-	if k.uses++; k.stmt == nil && !k.asText && c.kept[text] == k && (needs || often) {
-		if err := c.prepareText(ctx, text, k); err != nil {
-			return nil, err
-		}
-	}
-	switch {
-	case k.stmt != nil:
-		return k, nil
-	case needs:
-		return nil, driver.ErrSkip
-	}
-	return nil, nil
-}
-
-// prepareText prepares a text, but on a cluster, whose nodes end a transaction while a
-// statement is prepared; see checkPrepared.
-func (c *conn) prepareText(ctx context.Context, text string, k *kept) error {
-	if galera, err := c.onGalera(ctx); err != nil || galera {
-		k.asText = galera
+// prepareKept prepares a text. If the server refuses that, it stays text; so it does on a
+// cluster, whose nodes end a transaction while a statement is prepared: see checkPrepared.
+func (c *conn) prepareKept(ctx context.Context, text string, k *kept) error {
+	galera, err := c.onGalera(ctx)
+	if err != nil {
 		return err
 	}
-	return c.prepareKept(ctx, text, k)
-}
-
-// queryText sends a text with arguments of the program, or executes what is kept of it.
-// driver.ErrSkip says that it wasn't executed.
-func (c *conn) queryText(ctx context.Context, k *kept, text string, args []driver.NamedValue) (driver.Rows, error) {
-	if k == nil {
-		rows, err := c.base.(driver.QueryerContext).QueryContext(ctx, text, args)
-		if errors.Is(err, driver.ErrSkip) && len(args) > 0 && (statement{}).of(text, args).size < 4*mostText { // not for its size
-			c.pool.prepares.Store(true) // from the next on
-		}
-		return rows, err
-	}
-	rows, err := k.stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
-	if rawsql.NotPrepared(err) {
-		k.stmt, k.uses = nil, 0
-		return nil, driver.ErrSkip
-	}
-	return rows, err
-}
-
-// prepareKept prepares a text. If the server refuses that, it stays text.
-func (c *conn) prepareKept(ctx context.Context, text string, k *kept) error {
 	k.asText = true
 	preparer, ok := c.base.(driver.ConnPrepareContext)
-	if !ok {
+	if !ok || galera {
 		return nil
 	}
 	stmt, err := preparer.PrepareContext(ctx, text)

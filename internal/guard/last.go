@@ -174,7 +174,7 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	k, err := c.keepText(ctx, both.Query, w.args, true)
+	k, err := c.keep(ctx, both, w.args)
 	switch {
 	case errors.Is(err, driver.ErrSkip):
 		return nil, err
@@ -183,7 +183,7 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 	}
 	c.tx.finish(true) // before the server frees the locks
 	sent := c.committing()
-	r, err := readRows(c.queryText(ctx, k, both.Query, w.args))
+	r, err := readRows(c.send(ctx, k, both, w.args))
 	if c.sharesNot(err) {
 		c.tx.finish(false)
 		return nil, driver.ErrSkip

@@ -185,7 +185,11 @@ func (c *conn) openBy(ctx context.Context, both rawsql.Statement) (*reply, error
 	if err := c.fit(ctx); err != nil {
 		return nil, err
 	}
-	r, err := c.readOpener(ctx, both)
+	k, err := c.keep(ctx, both, nil)
+	var r *reply
+	if err == nil {
+		r, err = readRows(c.send(ctx, k, both, nil))
+	}
 	if err != nil {
 		return nil, c.notOpened(ctx, err)
 	}
