@@ -124,7 +124,7 @@ func (s *session) names(t *testing.T, err error, key txlock.Key) {
 // machine a look may be over before it was answered.
 func untilNamed(t *testing.T, want error, call func() error) (err error) {
 	t.Helper()
-	for range 20 {
+	for begun := time.Now(); time.Since(begun) < soon; {
 		err = call()
 		wants(t, "the refusal", err, want)
 		if held := new(txlock.HeldError); t.Failed() || errors.As(err, &held) {

@@ -116,7 +116,7 @@ func TestSlowWaitsNameTheHolder(t *testing.T) {
 						committed(t, db, free)
 						var told *answers
 						var holder *session
-						for range 20 { // a look may end with the wait
+						for begun := time.Now(); time.Since(begun) < soon; { // a look may end with the wait, or with its limit
 							var looks *sql.DB
 							var l *lookout
 							looks, l = looksOn(t, db, nil)
@@ -271,7 +271,7 @@ func TestSlowWaitOfARefusal(t *testing.T) {
 			key := named()
 			holder := till(t, db, key)
 			var e txlock.Event
-			for range 20 {
+			for begun := time.Now(); time.Since(begun) < soon; {
 				looks, _ := looksOn(t, db, nil)
 				told := newAnswers()
 				s := slowPool(t, db, true, 10*time.Millisecond, looks, told).begin(t)

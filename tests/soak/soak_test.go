@@ -16,7 +16,8 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m) }
 
-// TestSoak lets every kind run for a moment, faster than usual, and reads what was written.
+// TestSoak lets every kind run for a moment, faster than usual, and reads what was written. Whether
+// figures are flat a minute shows, by night.
 func TestSoak(t *testing.T) {
 	testdb.NeedsServer(t)
 	var engines []string
@@ -28,7 +29,7 @@ func TestSoak(t *testing.T) {
 	for lasts := testdb.Long(4*time.Second, time.Minute); values["clients heap_bytes"] == "" && lasts < 10*time.Minute; lasts *= 4 { // a busy machine has no figures yet
 		out = t.TempDir()
 		code, err := soak(t.Context(), []string{"-engines", strings.Join(engines, ","), "-duration", lasts.String(),
-			"-every", testdb.Long("2s", "4s"), "-pace", testdb.Long("8", "4"), "-warm-up", testdb.Long("2s", "20s"), "-out", out})
+			"-every", testdb.Long("2s", "4s"), "-pace", testdb.Long("8", "4"), "-warm-up", testdb.Long(lasts.String(), "20s"), "-out", out})
 		if code != 0 || err != nil {
 			t.Fatalf("soak = %d, %v", code, err)
 		}
