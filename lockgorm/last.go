@@ -2,6 +2,7 @@ package lockgorm
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"gorm.io/gorm"
@@ -19,7 +20,7 @@ import (
 // on. It fails with txlock.ErrInvalidOption, and nothing is sent, if GORM would send more
 // behind it: for models with hooks that run after the write, unless the session has SkipHooks;
 // for those with associations, unless these are left out by Omit(clause.Associations); for
-// those with a Version; and under Guarded. A create whose id GORM asks for by RETURNING, as it
+// those with a Version; for slices, which may be batches; and under Guarded. A create whose id GORM asks for by RETURNING, as it
 // does on MariaDB, can't commit. It needs the plugin: db.Use(lockgorm.New()).
 func CommitWith(rows int64) clause.Expression { return commitWith{rows: rows} }
 
@@ -61,6 +62,9 @@ func last(follows func(stmt *gorm.Statement) string) func(db *gorm.DB) {
 func followed(stmt *gorm.Statement, follows func(stmt *gorm.Statement) string) string {
 	if _, guarded := leaseOf(stmt.DB); guarded {
 		return "Guarded looks at the lease"
+	}
+	if k := stmt.ReflectValue.Kind(); k == reflect.Slice || k == reflect.Array {
+		return "a slice may be one of several batches: let a write of one record commit, or an Exec"
 	}
 	if stmt.Schema == nil {
 		return ""

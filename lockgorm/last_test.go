@@ -115,6 +115,15 @@ func TestCommitWithRefused(t *testing.T) {
 		wantError(t, "Save", lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
 			return tx.Clauses(lockgorm.CommitWith(txlock.AnyRows)).Save(&Note{ID: newID(), N: 1}).Error
 		}), txlock.ErrInvalidOption)
+		for name, session := range map[string]gorm.Session{"": {}, "SkipDefaultTransaction": {SkipDefaultTransaction: true}, "DisableNestedTransaction": {DisableNestedTransaction: true}} {
+			err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+				notes := []Note{{ID: newID(), N: 1}, {ID: newID(), N: 2}, {ID: newID(), N: 3}}
+				return tx.Session(&session).Clauses(lockgorm.CommitWith(txlock.AnyRows)).CreateInBatches(notes, 2).Error
+			})
+			if name != "" || err == nil { // GORM's savepoint is refused then
+				wantError(t, "CreateInBatches "+name, err, txlock.ErrInvalidOption)
+			}
+		}
 		if n := e.count(t, "Note", "n > 0"); n != 0 {
 			t.Errorf("%d rows", n)
 		}
