@@ -19,7 +19,7 @@ type kept struct {
 }
 
 const (
-	usesAsText = 16   // before a text is prepared, which costs a round trip
+	usesAsText = 4    // before a text is prepared, which costs a round trip
 	mostKept   = 16   // texts of one connection
 	longest    = 3072 // bytes of a text
 )
