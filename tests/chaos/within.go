@@ -60,7 +60,7 @@ func (w *worker) session() outcome {
 // cancelled gives up while it waits for the second of two locks. Nothing is written.
 func (w *worker) cancelled() outcome {
 	names := w.some(lockKeys, 2)[:2]
-	limit := time.Duration(1 + w.Int64N(int64(w.TTL/20)))
+	limit := time.Duration(1 + w.Int64N(int64(w.TTL/5)))
 	run := func(ctx context.Context, fn func(tx *sql.Tx) error) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
