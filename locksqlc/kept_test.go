@@ -61,7 +61,7 @@ func TestOpenerStaysPrepared(t *testing.T) {
 			return n
 		}
 		check(t, txlock.Ensure(t.Context(), db.Admin(), key))
-		runs(t, pool, table, key, 16)
+		runs(t, pool, table, key, 4)
 		if n := prepared(); n != 0 {
 			t.Errorf("%d statements are prepared at once", n)
 		}
@@ -77,7 +77,7 @@ func TestOpenerStaysPrepared(t *testing.T) {
 		if behind := time.Now().UnixMicro() - int64(token); behind < 0 || behind > time.Hour.Microseconds() {
 			t.Errorf("the token is %d us behind the clock", behind)
 		}
-		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 37 {
+		if n := count(t, db.Admin(), "SELECT COUNT(*) FROM "+table); n != 25 {
 			t.Errorf("%d rows", n)
 		}
 		before = trips.Count()
@@ -99,7 +99,7 @@ func TestOpenersStayFew(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
 		pool := newPool(t, db.Config(), true)
 		pool.SetMaxOpenConns(1)
-		const most, often = 16, 17
+		const most, often = 16, 5
 		for range 2 {
 			keys := []txlock.Key{uniqueKey(t, "few")}
 			for range most + 4 { // each number of keys has a statement of its own
