@@ -47,7 +47,7 @@ func (s *seller) Close() error { return s.pool.Close() }
 const pieces = 1 << 40
 
 func runSale(ctx context.Context, g *Ground) error {
-	for _, workers := range []int{1, 16} {
+	for _, workers := range []int{1, 8, 16} {
 		kase := fmt.Sprintf("%d workers", workers)
 		if workers == 1 {
 			kase = "1 worker"
