@@ -8,7 +8,6 @@ import (
 	"math"
 	"net"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -190,80 +189,111 @@ func TestOpenerIsIndifferentToModes(t *testing.T) {
 		last := uint64(0)
 		for _, mode := range []string{"", "ORACLE,EMPTY_STRING_IS_NULL", "ANSI", "TRADITIONAL,SIMULTANEOUS_ASSIGNMENT", ""} {
 			exec(t, pool, "SET SESSION sql_mode = '"+mode+"'")
+			runs(t, pool, table, uniqueKey(t, "new under "+mode), 1)
 			token := runs(t, pool, table, key, 2)
 			if token <= last {
 				t.Errorf("under %q: token %d after %d", mode, token, last)
 			}
 			last = token
+			cfg := db.Config()
+			cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"}
+			runs(t, newPool(t, cfg, true), table, uniqueKey(t, "new in a session under "+mode), 1)
 		}
 	})
 }
 
-// TestKeptAsText proves that a statement of the program is executed alike whether what it shares
-// with one of lockstep's is kept prepared or not: an argument is compared and computed in the same
-// way, and the rows have the same Go types.
+// TestKeptAsText proves that nobody can tell by a statement of the program whether what it shares
+// with one of lockstep's is kept prepared: an argument is compared, computed and stored in the
+// same way, and the rows have the same values and Go types.
 func TestKeptAsText(t *testing.T) {
 	onMariaDB(t, func(t *testing.T, db *testdb.DB) {
-		table := db.CreateTable(t, "kept", "id BIGINT UNSIGNED PRIMARY KEY, s VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci, z BIGINT UNSIGNED ZEROFILL, f FLOAT, d DATETIME(3)")
-		db.Exec(t, "INSERT INTO "+table+" VALUES (18446744073709551615, 'a', 7, 0.1, NOW(3)), (5, 'b', NULL, NULL, NULL)")
-		for _, parse := range []bool{false, true} {
-			cfg := db.Config()
-			cfg.InterpolateParams, cfg.ParseTime = true, parse
-			text, kept := newPool(t, cfg, true), keptPool(t, cfg)
-			for _, c := range []struct {
-				query string
-				arg   any
-			}{
-				{"SELECT COUNT(*) FROM " + table + " WHERE s = ?", []byte("A")},
-				{"SELECT COUNT(*) FROM " + table + " WHERE s = ?", "A"},
-				{"SELECT COUNT(*) FROM " + table + " WHERE s = ?", json.RawMessage("A")},
-				{"SELECT ? + 0.2 = 0.3", 0.1},
-				{"SELECT CAST(? AS CHAR)", float32(0.1)},
-				{"SELECT ? / 3", 5},
-				{"SELECT ? + 0", uint64(math.MaxUint64)},
-				{"SELECT CAST(? + 0 AS CHAR)", int64(math.MinInt64)},
-				{"SELECT ? + 1", true},
-				{"SELECT ? IS NULL, 7", nil},
-				{"SELECT CAST(? AS DATETIME(6)) > '2000-01-01'", time.Date(2026, 2, 3, 4, 5, 6, 789_000_000, time.UTC)},
-				{"SELECT id, s, z, f, d, NOW() > d FROM " + table + " WHERE id > ? ORDER BY id", 1},
-			} {
-				var answers []string
-				for _, pool := range []*sql.DB{text, kept, kept} {
-					check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-						s, err := locksqlc.Join(t.Context(), tx)
-						check(t, err)
-						rows, err := tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "kept")), c.query, c.arg)
-						_, values, _ := strings.Cut(toldWithTypes(t, rows, err), "\n")
-						answers = append(answers, values)
-						return nil
-					}))
-				}
-				if answers[0] != answers[1] || answers[1] != answers[2] {
-					t.Errorf("%s with %T: %q", c.query, c.arg, answers)
-				}
+		table := db.CreateTable(t, "kept", "id BIGINT UNSIGNED PRIMARY KEY, n INT, f FLOAT, d DATETIME(3), v TEXT")
+		db.Exec(t, "INSERT INTO "+table+" VALUES (18446744073709551615, 3, 1.2345678, '2020-02-29', NULL), (5, NULL, NULL, NULL, NULL)")
+		cfg := db.Config()
+		cfg.InterpolateParams = true
+		text, kept := newPool(t, cfg, true), keptPool(t, cfg)
+		for _, c := range []struct {
+			value string
+			arg   any
+		}{
+			{"IF(? = 'A', 'same', 'other')", []byte("a")},
+			{"IF(? = 'A', 'same', 'other')", "a"},
+			{"JSON_SET('{}', '$.a', ?)", []byte{1, 0xff}},
+			{"JSON_SET('{}', '$.a', ?)", json.RawMessage("a")},
+			{"n - ?", uint64(5)},
+			{"n - ?", 5},
+			{"? / 3", 5},
+			{"? + 0.2 = 0.3", 0.1},
+			{"? + 1", true},
+			{"COALESCE(?, 'none')", nil},
+			{"CAST(? AS DATETIME(6)) > d", time.Date(2026, 2, 3, 4, 5, 6, 789_000_000, time.UTC)},
+			{"CAST(? + 0 AS CHAR)", int64(math.MinInt64)},
+		} {
+			var answers []string
+			for _, pool := range []*sql.DB{text, kept, kept} {
+				db.Exec(t, "UPDATE "+table+" SET v = NULL")
+				err := lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+					_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET v = CONCAT('=', "+c.value+") WHERE n = 3", c.arg)
+					return err
+				})
+				var v sql.NullString
+				check(t, db.Admin().QueryRow("SELECT v FROM "+table+" WHERE n = 3").Scan(&v))
+				answers = append(answers, fmt.Sprintf("%q %v", v.String, err))
+			}
+			if answers[0] != answers[1] || answers[1] != answers[2] {
+				t.Errorf("%s with %T: %q", c.value, c.arg, answers)
+			}
+		}
+		for query, args := range map[string][]any{
+			"SELECT id, f, d, v, PI() FROM " + table + " ORDER BY id":           nil,
+			"SELECT id, f, d, v, ? FROM " + table + " WHERE id > ? ORDER BY id": {7, 1},
+		} {
+			var answers []string
+			for _, pool := range []*sql.DB{text, kept, kept} {
+				check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+					s, err := locksqlc.Join(t.Context(), tx)
+					check(t, err)
+					rows, err := tx.QueryContext(s.LockWith(t.Context(), uniqueKey(t, "kept")), query, args...)
+					answers = append(answers, told(t, rows, err))
+					return nil
+				}))
+			}
+			if answers[0] != answers[1] || answers[1] != answers[2] {
+				t.Errorf("%s: %q", query, answers)
 			}
 		}
 	})
 }
 
-// toldWithTypes is what rows have, the names of their columns in the first line.
-func toldWithTypes(t *testing.T, rows *sql.Rows, err error) string {
-	t.Helper()
-	check(t, err)
-	defer func() { check(t, rows.Close()) }()
-	columns, err := rows.Columns()
-	check(t, err)
-	all := strings.Join(columns, ", ") + "\n"
-	for rows.Next() {
-		into := make([]any, len(columns))
-		for i := range into {
-			into[i] = new(any)
+// TestCommitWithElsewhere: the last statement is executed in the database that the program has
+// chosen, however often its text was sent before.
+func TestCommitWithElsewhere(t *testing.T) {
+	onServers(t, func(t *testing.T, db *testdb.DB) {
+		other := testdb.Shared(t, db.Engine()).Open(t)
+		for _, at := range []*testdb.DB{db, other} {
+			at.Exec(t, "CREATE TABLE elsewhere (id INT PRIMARY KEY, n INT)")
+			at.Exec(t, "INSERT INTO elsewhere VALUES (1, 0)")
 		}
-		check(t, rows.Scan(into...))
-		for _, v := range into {
-			all += fmt.Sprintf("%T %v, ", *v.(*any), *v.(*any))
+		for _, interpolate := range []bool{true, false} {
+			cfg := db.AdminConfig()
+			cfg.InterpolateParams = interpolate
+			pool := newPool(t, cfg, true)
+			pool.SetMaxOpenConns(1)
+			sell := func(tx *sql.Tx, s *txlock.Scope) error {
+				_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE elsewhere SET n = n + ? WHERE id = ?", 1, 1)
+				return err
+			}
+			for range 8 {
+				check(t, lastly(t, pool, sell))
+			}
+			check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+				exec(t, tx, "USE "+other.Name())
+				return sell(tx, s)
+			}))
 		}
-	}
-	check(t, rows.Err())
-	return all
+		here, there := count(t, db.Admin(), "SELECT n FROM elsewhere"), count(t, other.Admin(), "SELECT n FROM elsewhere")
+		if here != 16 || there != 2 {
+			t.Errorf("%d here, want 16, and %d there, want 2", here, there)
+		}
+	})
 }

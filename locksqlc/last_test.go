@@ -178,23 +178,26 @@ func TestLargeLastStatement(t *testing.T) {
 			t.Skip("the procedures are missing")
 		}
 		trips, count := testdb.CountTrips(t)
-		cfg := db.Config(count)
-		cfg.InterpolateParams, cfg.MaxAllowedPacket = true, 1<<20
-		pool := newPool(t, cfg, true)
 		table := db.CreateTable(t, "last", "id INT PRIMARY KEY, b LONGBLOB")
 		db.Exec(t, "INSERT INTO "+table+" (id) VALUES (1)")
-		check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
-			_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET b = ? WHERE id = ?", make([]byte, 1<<20), 1)
-			return err
-		}))
-		id, before := 0, trips.Count()
-		check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
-			s, err := locksqlc.Join(t.Context(), tx)
-			check(t, err)
-			return tx.QueryRowContext(s.LockWith(t.Context(), uniqueKey(t, "large")), "SELECT id FROM "+table+" WHERE id = ?", 1).Scan(&id)
-		}))
-		if n := trips.Count() - before; n != 2 || id != 1 { // with the COMMIT
-			t.Errorf("%d round trips", n)
+		for _, most := range []int{1 << 14, 1 << 20} {
+			cfg := db.Config(count)
+			cfg.InterpolateParams, cfg.MaxAllowedPacket = true, most
+			pool := newPool(t, cfg, true)
+			db.Exec(t, "UPDATE "+table+" SET b = NULL")
+			check(t, lastly(t, pool, func(tx *sql.Tx, s *txlock.Scope) error {
+				_, err := tx.ExecContext(s.CommitWith(t.Context(), 1), "UPDATE "+table+" SET b = ? WHERE id = ?", make([]byte, most), 1)
+				return err
+			}))
+			id, before := 0, trips.Count()
+			check(t, locksqlc.Run(t.Context(), pool, nil, func(tx *sql.Tx) error {
+				s, err := locksqlc.Join(t.Context(), tx)
+				check(t, err)
+				return tx.QueryRowContext(s.LockWith(t.Context(), uniqueKey(t, "large")), "SELECT id FROM "+table+" WHERE id = ?", 1).Scan(&id)
+			}))
+			if n := trips.Count() - before; n != 2 || id != 1 { // with the COMMIT
+				t.Errorf("%d round trips behind %d bytes", n, most)
+			}
 		}
 	})
 }

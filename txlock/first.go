@@ -29,8 +29,7 @@ import (
 // before the statement, in a round trip of its own: if that is no SELECT or a prepared one, if
 // its text isn't ASCII, on a Galera Cluster, and as CommitWith says. Where they share a text,
 // sql_select_limit and max_execution_time of the session don't count for the SELECT, a column
-// that is an argument is named ? and may have another name of its type, and arguments are as
-// CommitWith says.
+// that is an argument is named ?, and arguments are as CommitWith says.
 func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	if ctx == nil {
 		return inside.Unsent(context.Background(), errNoContext)

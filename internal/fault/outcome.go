@@ -57,7 +57,7 @@ func KeepsOpen(err error) bool {
 	}
 	switch server.Number {
 	case 1054, 1062, 1064, 1142, 1146, 1305, // of the classes, from a wrapper that drops the SQLSTATE
-		1093, 1265, 1364, 1366, 1390, 1442, 1449, 3819, // of a table or a value
+		1093, 1265, 1267, 1271, 1288, 1300, 1348, 1364, 1366, 1369, 1390, 1442, 1449, 1471, 1526, 3819, // of a table or a value
 		1205, 1969, 3024, 3547, 3572, // the end of a wait
 		1243, 1461, // not prepared
 		1290, 1568, 1792, 1836: // what is refused at its beginning

@@ -29,7 +29,6 @@ type First struct {
 	Took func(reply Reply, err error) error
 
 	taken   bool
-	kept    bool // it was sent prepared, as the program's statement alone isn't
 	handled bool // as that of Last
 }
 
@@ -142,11 +141,10 @@ func (c *conn) sendFirst(ctx context.Context, first *First, begins bool, read st
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	k, err := c.keep(ctx, both, args)
+	k, err := c.keep(ctx, both, args, read != "")
 	if err != nil {
 		return nil, err
 	}
-	first.kept = k != nil && !c.pool.prepares.Load()
 	return c.send(ctx, k, both, args)
 }
 
@@ -220,7 +218,7 @@ func (c *conn) readWith(ctx context.Context, first *First, s statement, query st
 		rows, err := c.lockWith(ctx, first, query, args)
 		if err == nil && rows != nil {
 			var second driver.Rows
-			if second, err = c.secondResult(ctx, first, s, rows); !c.sharesNot(err) {
+			if second, err = c.secondResult(ctx, s, rows); !c.sharesNot(err) {
 				return second, err
 			}
 			err = nil // the lock is taken
@@ -240,7 +238,7 @@ func (c *conn) readWith(ctx context.Context, first *First, s statement, query st
 
 // secondResult goes on to the rows of the program. The reply to the call follows them, which
 // is read at their end, so that the program's result is the last.
-func (c *conn) secondResult(ctx context.Context, first *First, s statement, base driver.Rows) (driver.Rows, error) {
+func (c *conn) secondResult(ctx context.Context, s statement, base driver.Rows) (driver.Rows, error) {
 	err := io.EOF
 	if more, ok := base.(driver.RowsNextResultSet); ok {
 		err = more.NextResultSet()
@@ -248,7 +246,7 @@ func (c *conn) secondResult(ctx context.Context, first *First, s statement, base
 	if err == nil {
 		r, err := c.rows(ctx, s, base, nil)
 		if r, ok := r.(*rows); ok {
-			r.last, r.textual = true, first.kept
+			r.last = true
 		}
 		return r, err
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
 )
@@ -22,18 +23,19 @@ const (
 	usesAsText = 4    // before a text is prepared, which costs a round trip
 	mostKept   = 16   // texts of one connection
 	longest    = 3072 // bytes of a text
+	smallText  = 4096 // bytes that every driver sends
 )
 
 // keep counts a use of a text of lockstep's, behind whose arguments come those of a statement of
 // the program, and returns what is kept of it, or nil if it is sent as text. It is prepared where
 // the driver doesn't write the program's arguments into it, and on MariaDB if it is sent again and
-// again, unless that would change what the program's statement does: a float in a text is a
-// DECIMAL, as an argument it is a DOUBLE. driver.ErrSkip says that it can't be sent.
-func (c *conn) keep(ctx context.Context, s rawsql.Statement, args []driver.NamedValue) (*kept, error) {
+// again, unless the program could tell: by the rows of a read, in which floats have other digits
+// then, or by an argument that a statement reads otherwise than a literal. driver.ErrSkip says
+// that it can't be sent.
+func (c *conn) keep(ctx context.Context, s rawsql.Statement, args []driver.NamedValue, reads bool) (*kept, error) {
 	query, _ := s.SQL()
 	needs := len(args) > 0 && c.pool.prepares.Load()
-	float := func(v driver.NamedValue) bool { _, is := v.Value.(float64); return is }
-	if !needs && (!c.server.MariaDB || c.opening.failed || len(query) > longest || slices.ContainsFunc(args, float)) {
+	if !needs && (!c.server.MariaDB || c.opening.failed || len(query) > longest || reads || slices.ContainsFunc(args, unlikeLiteral)) {
 		return nil, nil
 	}
 	k := c.remember(query)
@@ -50,6 +52,17 @@ func (c *conn) keep(ctx context.Context, s rawsql.Statement, args []driver.Named
 		return nil, driver.ErrSkip
 	}
 	return nil, nil
+}
+
+// unlikeLiteral tells whether an argument isn't what it would be in a text. A float would be a DECIMAL
+// there and not a DOUBLE, bytes a binary string and not one of characters, and an unsigned number
+// a signed one if it is small enough.
+func unlikeLiteral(arg driver.NamedValue) bool {
+	switch arg.Value.(type) {
+	case nil, int64, bool, string, time.Time:
+		return false
+	}
+	return true
 }
 
 // remember returns what is kept of a text. If there are too many, a new one takes the place of
@@ -96,7 +109,7 @@ func (c *conn) send(ctx context.Context, k *kept, s rawsql.Statement, args []dri
 		return nil, driver.ErrSkip
 	}
 	rows, err := queryer.QueryContext(ctx, text, args)
-	if errors.Is(err, driver.ErrSkip) && len(args) > 0 && (statement{}).of(text, args).size < 4*mostText { // not for its size
+	if errors.Is(err, driver.ErrSkip) && len(args) > 0 && (statement{}).of(text, args).size < smallText { // not for its size
 		c.pool.prepares.Store(true) // from the next on
 	}
 	return rows, err

@@ -141,10 +141,11 @@ const mostText = 1 << 16
 
 // shares tells whether a statement can share a text with one of lockstep's: the reply can be
 // read, and the statement isn't read otherwise there, as its text is ASCII and its question
-// marks are its arguments, and asks for nothing of the statement before.
+// marks are its arguments, and asks for nothing of the statement before. Where the session may
+// have moved to another database, what is prepared and the procedures would be those of the first.
 func (c *conn) shares(query string, args []driver.NamedValue) bool {
 	foreign := func(b byte) bool { return b >= 0x80 }
-	return c.status.flags.IsValid() && !c.status.nested && len(query) <= mostText && (c.server.MariaDB || !c.pool.noProcedures.Load()) &&
+	return c.status.flags.IsValid() && !c.status.nested && !c.old && c.facts.Unfit == nil && len(query) <= mostText && (c.server.MariaDB || !c.pool.noProcedures.Load()) &&
 		strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
 }
 
@@ -162,7 +163,7 @@ func (c *conn) sharesNot(err error) bool {
 		c.pool.noProcedures.Store(true)
 		return true
 	}
-	return server.Number == 1064 || server.Number == 1295 || server.Number == 1210 // ER_PARSE_ERROR, ER_UNSUPPORTED_PS, ER_WRONG_ARGUMENTS
+	return server.Number == 1064 || server.Number == 1295 || server.Number == 1210 || server.Number == 1461 // ER_PARSE_ERROR, ER_UNSUPPORTED_PS, ER_WRONG_ARGUMENTS, ER_MAX_PREPARED_STMT_COUNT_REACHED
 }
 
 // writeAndCommit sends a statement and its COMMIT in one text. The row of the reply, with the
@@ -174,7 +175,7 @@ func (c *conn) writeAndCommit(ctx context.Context, last *Last, w write) (driver.
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	k, err := c.keep(ctx, both, w.args)
+	k, err := c.keep(ctx, both, w.args, false)
 	switch {
 	case errors.Is(err, driver.ErrSkip):
 		return nil, err

@@ -155,11 +155,11 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 }
 
 // beginning is how the transaction begins, whose BEGIN is pending. It makes the row of that
-// name before, where that commits by itself.
+// name before, where that commits by itself and the session reads the text of it.
 func (c *conn) beginning(name string) rawsql.Begin {
 	level, _ := isolationOf(c.opening.options)
 	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
-	if !begin.ReadOnly && c.status.autocommits() {
+	if !begin.ReadOnly && c.status.autocommits() && !c.old && !c.facts.Oracle {
 		begin.Make = name
 	}
 	return begin
@@ -185,7 +185,7 @@ func (c *conn) openBy(ctx context.Context, both rawsql.Statement) (*reply, error
 	if err := c.fit(ctx); err != nil {
 		return nil, err
 	}
-	k, err := c.keep(ctx, both, nil)
+	k, err := c.keep(ctx, both, nil, false)
 	var r *reply
 	if err == nil {
 		r, err = readRows(c.send(ctx, k, both, nil))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"reflect"
-	"strconv"
 
 	"github.com/dca00107/lockstep/internal/fault"
 )
@@ -18,7 +17,6 @@ type rows struct {
 	conn      *conn
 	statement statement
 	last      bool // they are the last result of the program, and a reply follows
-	textual   bool // their values are to have the types of those of a text
 	failed    bool
 	closed    bool
 }
@@ -75,33 +73,12 @@ func (r *rows) Columns() []string { return r.base.Columns() }
 // Next reads a row.
 func (r *rows) Next(dest []driver.Value) error {
 	err := r.base.Next(dest)
-	if err == nil && r.textual {
-		r.retype(dest)
-	}
 	if r.last && errors.Is(err, io.EOF) {
 		if err = r.base.(driver.RowsNextResultSet).NextResultSet(); err == nil {
 			err = fault.UnknownReply("a read under a lock", "one result more")
 		}
 	}
 	return r.seen(err)
-}
-
-// retype makes the values of a row that was sent as by a prepared statement those of a text. The
-// driver tells them apart by one type.
-func (r *rows) retype(values []driver.Value) {
-	for i, v := range values {
-		if r.ColumnTypeDatabaseTypeName(i) != "UNSIGNED BIGINT" {
-			continue
-		}
-		switch v := v.(type) {
-		case int64:
-			values[i] = uint64(v)
-		case []byte: // what is above
-			if n, err := strconv.ParseUint(string(v), 10, 64); err == nil {
-				values[i] = n
-			}
-		}
-	}
 }
 
 // Close reads the remaining rows and closes them.

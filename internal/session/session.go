@@ -62,6 +62,7 @@ type Facts struct {
 	Name              string // identifies the database: host name, port and database name
 	ClockUs           int64  // the server's clock
 	Isolation         sql.IsolationLevel
+	Oracle            bool  // sql_mode=ORACLE of MariaDB, which reads compound statements otherwise
 	Unfit             error // why no lock would hold on the session, or nil
 }
 
@@ -86,6 +87,7 @@ func Read(row [Columns]string) (f Facts, err error) {
 		return f, err
 	}
 	f.Isolation, f.Unfit = judge(settings[1:])
+	f.Oracle = strings.Contains(row[5], "ORACLE")
 	return f, nil
 }
 
