@@ -187,6 +187,31 @@ func fewPrepared(t *testing.T, db *testdb.DB) {
 	}
 }
 
+// sells lets a read take its lock with it, and a write commit. The procedures of MySQL prepare
+// the text of either.
+func sells(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	table := counter(t, db)
+	pool := newPool(t, db, true, func(c *mysql.Config) { c.InterpolateParams = true })
+	for n := range int64(3) {
+		tx := begin(t, pool, sql.LevelDefault)
+		scope, err := txlock.Join(t.Context(), tx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, was := named(), int64(-1)
+		err = tx.QueryRowContext(scope.LockWith(t.Context(), key), "SELECT n FROM "+table+" WHERE id = ?", 1).Scan(&was)
+		if _, held := scope.Held(key); err != nil || was != n || !held {
+			t.Errorf("a read with a lock: %d, %v", was, err)
+		}
+		_, err = tx.ExecContext(scope.CommitWith(t.Context(), 1), "UPDATE "+table+" SET n = n + 1 WHERE id = ?", 1)
+		if now := counted(t, db, table); err != nil || now != n+1 {
+			t.Errorf("a write that commits: %d, %v", now, err)
+		}
+		_ = tx.Rollback()
+	}
+}
+
 // noRoom uses up what the server prepares.
 func noRoom(t *testing.T, db *testdb.DB, guarded bool) {
 	const ttl = 5 * time.Second
@@ -202,6 +227,9 @@ func noRoom(t *testing.T, db *testdb.DB, guarded bool) {
 	lives(t, before, other)
 	lives(t, newManager(t, pool), newManager(t, newPool(t, db, guarded)))
 	locks(t, pool, other)
+	if guarded {
+		sells(t, db)
+	}
 	begun := time.Now()
 	waitUntil(t, "its time is over twice", func() bool { return time.Since(begun) > 2*ttl || !kept.Valid() })
 	release(t, kept)
