@@ -148,7 +148,7 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 	if call == nil || call.Restores || !rendered {
 		return s, false
 	}
-	if repeats, err := c.repeats(ctx); err != nil || repeats {
+	if repeats, err := c.repeats(ctx); err != nil || repeats || c.fit(ctx) != nil {
 		return s, false // an error comes with the BEGIN, too
 	}
 	return c.engine.Open(c.beginning(call.Make), s, exec)
@@ -159,7 +159,7 @@ func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue
 func (c *conn) beginning(name string) rawsql.Begin {
 	level, _ := isolationOf(c.opening.options)
 	begin := rawsql.Begin{Isolation: level, ReadOnly: c.opening.options.ReadOnly, Again: c.opening.failed}
-	if !begin.ReadOnly && c.status.autocommits() && !c.old && !c.facts.Oracle {
+	if !begin.ReadOnly && c.status.autocommits() && !c.facts.Oracle {
 		begin.Make = name
 	}
 	return begin
