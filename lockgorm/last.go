@@ -20,8 +20,9 @@ import (
 // on. It fails with txlock.ErrInvalidOption, and nothing is sent, if GORM would send more
 // behind it: for models with hooks that run after the write, unless the session has SkipHooks;
 // for those with associations, unless these are left out by Omit(clause.Associations); for
-// those with a Version; for slices, which may be batches; and under Guarded. A create whose id GORM asks for by RETURNING, as it
-// does on MariaDB, can't commit. It needs the plugin: db.Use(lockgorm.New()).
+// those with a Version; for slices, which may be batches; and under Guarded. A create whose id
+// GORM asks for by RETURNING, as it does on MariaDB, can't commit. It needs the plugin:
+// db.Use(lockgorm.New()).
 func CommitWith(rows int64) clause.Expression { return commitWith{rows: rows} }
 
 type commitWith struct {

@@ -51,7 +51,7 @@ func (s *Scope) LockWith(ctx context.Context, keys ...Key) context.Context {
 	_, plain := a.statement()
 	lock := plain
 	if !s.server.MariaDB {
-		lock = rawsql.Statement{Procedure: rawsql.LockProcedure, Args: append(a.keyed(), a.owner, a.ours)}
+		lock = a.called(rawsql.LockProcedure, a.owner, a.ours)
 	}
 	asked := s.asked(ctx, false, key)
 	return guard.WithFirst(ctx, &guard.First{Tx: s.book, Lock: lock, Make: a.fresh().Make, Plain: plain, Took: func(reply guard.Reply, err error) error {

@@ -111,7 +111,7 @@ func (a *attempt) granted(r outcome, err error) (uint64, error) {
 
 // call calls a procedure that takes the key and these arguments.
 func (a *attempt) call(ctx context.Context, mark guard.Call, procedure string, args ...any) (outcome, error) {
-	reply, err := a.replyTo(ctx, mark, rawsql.Statement{Procedure: procedure, Args: append(a.keyed(), args...)})
+	reply, err := a.replyTo(ctx, mark, a.called(procedure, args...))
 	if err != nil {
 		return outcome{}, err
 	}
@@ -125,6 +125,11 @@ func (s *state) callNumber(ctx context.Context, mark guard.Call, procedure strin
 		return 0, err
 	}
 	return readNumber(procedure, reply)
+}
+
+// called is the call of a procedure that takes the key and these arguments.
+func (r record) called(procedure string, args ...any) rawsql.Statement {
+	return rawsql.Statement{Procedure: procedure, Args: append(r.keyed(), args...)}
 }
 
 // keyed are the arguments p_name and p_slot.

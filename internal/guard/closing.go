@@ -26,11 +26,14 @@ func (c *conn) commits(ctx context.Context, query string, args []driver.NamedVal
 	case c.status.nested: // to the guard below it would be the program's
 		return "", false
 	}
-	s, rendered := rawsql.RenderedOf(ctx, query)
-	if s, ok := c.engine.Commit(s); ok && rendered {
-		return s.Text()
+	s, ok := rawsql.RenderedOf(ctx, query)
+	if ok {
+		s, ok = c.engine.Commit(s)
 	}
-	return "", false
+	if !ok {
+		return "", false
+	}
+	return s.Text()
 }
 
 // endOf is what a lock statement has done that isn't answered: a bare COMMIT is that of Do, which

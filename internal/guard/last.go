@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/fault"
+	"github.com/dca00107/lockstep/internal/rawsql"
 	"github.com/dca00107/lockstep/internal/sqltext"
 )
 
@@ -145,8 +146,11 @@ const mostText = 1 << 16
 // have moved to another database, what is prepared and the procedures would be those of the first.
 func (c *conn) shares(query string, args []driver.NamedValue) bool {
 	foreign := func(b byte) bool { return b >= 0x80 }
-	return c.status.flags.IsValid() && !c.status.nested && !c.old && c.facts.Unfit == nil && len(query) <= mostText && (c.server.MariaDB || !c.pool.noProcedures.Load()) &&
-		strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
+	switch {
+	case !c.status.flags.IsValid(), c.status.nested, c.old, c.facts.Unfit != nil, !c.server.MariaDB && c.pool.noProcedures.Load():
+		return false
+	}
+	return len(query) <= mostText && strings.Count(query, "?") == len(args) && !slices.ContainsFunc([]byte(query), foreign) && sqltext.Mentions(query, stateful) == ""
 }
 
 // sharesNot tells whether nothing of the program's statement was executed, as it can't share a
@@ -163,7 +167,7 @@ func (c *conn) sharesNot(err error) bool {
 		c.pool.noProcedures.Store(true)
 		return true
 	}
-	return server.Number == 1064 || server.Number == 1295 || server.Number == 1210 || server.Number == 1461 // ER_PARSE_ERROR, ER_UNSUPPORTED_PS, ER_WRONG_ARGUMENTS, ER_MAX_PREPARED_STMT_COUNT_REACHED
+	return rawsql.NotPrepared(err) || server.Number == 1064 || server.Number == 1295 || server.Number == 1210 // ER_PARSE_ERROR, ER_UNSUPPORTED_PS, ER_WRONG_ARGUMENTS
 }
 
 // writeAndCommit sends a statement and its COMMIT in one text. The row of the reply, with the

@@ -137,8 +137,8 @@ func (o *opening) close(c *conn, word string) error {
 }
 
 // merge returns a lock statement together with the BEGIN that is pending. It returns false
-// if they can't share a text, or if the reply wouldn't tell that the transaction is open. A
-// text that a wrapper has changed is sent as it is.
+// if they can't share a text, if the reply wouldn't tell that the transaction is open, or if no
+// lock would hold on the session. A text that a wrapper has changed is sent as it is.
 func (c *conn) merge(ctx context.Context, query string, args []driver.NamedValue, exec bool) (rawsql.Statement, bool) {
 	if !c.opening.pending || len(args) > 0 || !c.status.flags.IsValid() {
 		return rawsql.Statement{}, false
@@ -180,9 +180,6 @@ func (c *conn) notOpened(ctx context.Context, err error) error {
 func (c *conn) openBy(ctx context.Context, both rawsql.Statement) (*reply, error) {
 	s := statement{kind: kindQuiet}
 	if err := c.check(ctx, s); err != nil {
-		return nil, err
-	}
-	if err := c.fit(ctx); err != nil {
 		return nil, err
 	}
 	k, err := c.keep(ctx, both, nil, false)

@@ -51,14 +51,7 @@ func (MariaDB) WriteAndCommit(query string, args int, rows int64) (Statement, bo
 const noID = "DO LAST_INSERT_ID(0); "
 
 func compound(variables []string, args []any, pieces ...string) Statement {
-	var text strings.Builder
-	text.Grow(1024)
-	text.WriteString("BEGIN NOT ATOMIC ")
-	for _, piece := range pieces {
-		text.WriteString(piece)
-	}
-	text.WriteString("; END")
-	return Statement{Query: text.String(), Args: args, Variables: variables}
+	return Statement{Query: "BEGIN NOT ATOMIC " + strings.Join(pieces, "") + "; END", Args: args, Variables: variables}
 }
 
 // granted repeats a lock statement that has made the row, and answers with the token: to write
@@ -76,10 +69,10 @@ func immediate(query string, args int) string {
 	return "EXECUTE IMMEDIATE " + literal(query) + using
 }
 
-// statements returns the statements that begin the transaction, and the arguments of these and
-// of what follows. What makes a row waits for
-// nobody: SELECT ... INTO, while a condition with a SELECT in it would lock the row, and an
-// INSERT that leaves it to the lock statement to wait for who is making it.
+// statements returns the statements that begin the transaction, and the arguments of these and of
+// what follows. What makes a row waits for nobody: SELECT ... INTO, while a condition with a
+// SELECT in it would lock the row, and an INSERT that leaves it to the lock statement to wait for
+// who is making it.
 func (b Begin) statements(args []any) (text string, all []any) {
 	if b.Open {
 		return "", args

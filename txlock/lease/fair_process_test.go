@@ -269,7 +269,7 @@ func (q *line) first(t testing.TB) (session int64) {
 // two seconds, as it does on a machine that is busy enough.
 func (q *line) left(t testing.TB, session int64) bool {
 	t.Helper()
-	return number(t, q.db, "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ?", session) == 0
+	return number(t, q.db, "SELECT COUNT(*) FROM "+q.db.Engine().Processes()+" WHERE id = ?", session) == 0
 }
 
 // next returns when one more waits behind the first, and its session.
