@@ -23,11 +23,12 @@ import (
 // TryAcquire and Scope.Lock; txlock.ErrStaleSnapshot means that somebody held the lease
 // after the transaction's snapshot was taken.
 //
-// The transaction locks the row of the lease and no other row or gap. What else is needed is
-// done on another connection: the row of a key that was never leased is made there, and the
-// readers of a key that was leased shared are read there. If the pool has no other connection
-// for that, AcquireTx returns ErrNoConnection. A manager over a pool of locksqlc.Open opens one
-// of its own, if it has acquired a lease before.
+// The transaction locks the row of the lease and no other row or gap, but for the end of the
+// page before if that row is the first of its page, which InnoDB adds from REPEATABLE READ on.
+// What else is needed is done on another connection: the row of a key that was never leased is
+// made there, and the readers of a key that was leased shared are read there. If the pool has no
+// other connection for that, AcquireTx returns ErrNoConnection. A manager over a pool of
+// locksqlc.Open opens one of its own, if it has acquired a lease before.
 func (m *Manager) AcquireTx(ctx context.Context, tx txlock.Tx, key txlock.Key, opts ...AcquireOption) (*Lease, error) {
 	q, err := m.request(ctx, "acquire in the transaction", key, opts)
 	if err != nil {

@@ -15,55 +15,88 @@ import (
 // levels are the isolation levels at which transactions acquire leases.
 var levels = []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable}
 
+// neighbourhood is where one trial looks at the rows beside those of a transaction.
+type neighbourhood struct {
+	db       *testdb.DB
+	pool     *sql.DB
+	m, other *lease.Manager
+	level    sql.IsolationLevel
+	read     bool // the transaction begins with a read
+}
+
+// amongNeighbours runs a test on every server over a guarded and a plain pool, for each case, at
+// each level, with and without a read. Each trial has the table for itself, so that all rows are
+// in one page: from REPEATABLE READ on InnoDB also locks the gap before the first row of a page.
+func amongNeighbours[C any](t *testing.T, cases map[string]C, test func(t *testing.T, n neighbourhood, c C)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		for _, guarded := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/guarded=%t", engine, guarded), func(t *testing.T) {
+				t.Parallel()
+				db := testdb.Shared(t, engine).OpenLeases(t)
+				for name, c := range cases {
+					for _, level := range levels {
+						for _, read := range []bool{false, true} {
+							t.Run(fmt.Sprintf("%s/%v/%t", name, level, read), func(t *testing.T) {
+								exec(t, db, "TRUNCATE TABLE lockstep_leases")
+								pool := newPool(t, db, guarded)
+								test(t, neighbourhood{db, pool, newManager(t, pool), newManager(t, pool), level, read}, c)
+							})
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// begin begins the transaction of a trial.
+func (n neighbourhood) begin(t *testing.T) *sql.Tx {
+	t.Helper()
+	tx := begin(t, n.pool, n.level)
+	if n.read {
+		reads(t, tx, counter(t, n.db))
+	}
+	return tx
+}
+
 // TestAcquireTxLocksNoOtherKey proves that a lease that is taken in a transaction locks no row
 // and no gap but its own row, also if the key was leased shared before, and after plain reads:
 // the leases of the keys before and behind it are renewed, released and acquired meanwhile, and
 // every verb works on new keys there, in the same transaction, too.
 func TestAcquireTxLocksNoOtherKey(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		for name, use := range map[string]func(t *testing.T, key txlock.Key){
-			"exclusive": func(t *testing.T, key txlock.Key) { release(t, acquire(t, other, key)) },
-			"shared":    func(t *testing.T, key txlock.Key) { release(t, share(t, other, key)) },
-			"dead readers": func(t *testing.T, key txlock.Key) {
-				share(t, other, key)
-				exec(t, db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
-			},
-			"never": func(*testing.T, txlock.Key) {},
-		} {
-			for _, level := range levels {
-				for _, read := range []bool{false, true} {
-					t.Run(fmt.Sprintf("%s/%v/%t", name, level, read), func(t *testing.T) {
-						t.Parallel()
-						ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-						defer cancel()
-						key := named().String()
-						before, own, behind := txlock.Named(key+":1"), txlock.Named(key+":2"), txlock.Named(key+":3")
-						use(t, own)
-						held := []*lease.Lease{acquire(t, other, before), share(t, other, behind)}
-						tx := begin(t, pool, level)
-						if read {
-							reads(t, tx, counter(t, db))
-						}
-						l := acquireTx(t, m, tx, own)
-						for _, h := range held {
-							wantsNone(t, "Renew of a neighbour", h.Renew(ctx))
-							wantsNone(t, "Release of a neighbour", h.Release(ctx))
-							release(t, acquire(t, other, h.Key()))
-						}
-						for i, suffix := range []string{":0", ":2", ":4"} { // around each of the three
-							everyVerb(ctx, t, other, pool, fmt.Sprintf("%s%s%d", key, suffix, i))
-						}
-						again, err := m.AcquireTx(ctx, tx, txlock.Named(key+":2a"))
-						wantsNone(t, "AcquireTx of a new key in the same transaction", err)
-						commit(t, tx)
-						release(t, l)
-						if err == nil {
-							release(t, again)
-						}
-					})
-				}
-			}
+	amongNeighbours(t, map[string]func(t *testing.T, n neighbourhood, key txlock.Key){
+		"exclusive": func(t *testing.T, n neighbourhood, key txlock.Key) { release(t, acquire(t, n.other, key)) },
+		"shared":    func(t *testing.T, n neighbourhood, key txlock.Key) { release(t, share(t, n.other, key)) },
+		"dead readers": func(t *testing.T, n neighbourhood, key txlock.Key) {
+			share(t, n.other, key)
+			exec(t, n.db, "UPDATE lockstep_leases SET expires_us = 1 WHERE name = ? AND slot > 0", key.String())
+		},
+		"never": func(*testing.T, neighbourhood, txlock.Key) {},
+	}, func(t *testing.T, n neighbourhood, use func(t *testing.T, n neighbourhood, key txlock.Key)) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		key := named().String()
+		before, own, behind := txlock.Named(key+":1"), txlock.Named(key+":2"), txlock.Named(key+":3")
+		use(t, n, own)
+		held := []*lease.Lease{acquire(t, n.other, before), share(t, n.other, behind)}
+		tx := n.begin(t)
+		l := acquireTx(t, n.m, tx, own)
+		for _, h := range held {
+			wantsNone(t, "Renew of a neighbour", h.Renew(ctx))
+			wantsNone(t, "Release of a neighbour", h.Release(ctx))
+			release(t, acquire(t, n.other, h.Key()))
+		}
+		for i, suffix := range []string{":0", ":2", ":4"} { // around each of the three
+			everyVerb(ctx, t, n.other, n.pool, fmt.Sprintf("%s%s%d", key, suffix, i))
+		}
+		again, err := n.m.AcquireTx(ctx, tx, txlock.Named(key+":2a"))
+		wantsNone(t, "AcquireTx of a new key in the same transaction", err)
+		commit(t, tx)
+		release(t, l)
+		if err == nil {
+			release(t, again)
 		}
 	})
 }
@@ -98,38 +131,25 @@ func everyVerb(ctx context.Context, t *testing.T, m *lease.Manager, pool *sql.DB
 // TestAcquireTxWaitsForNoOtherKey proves that a lease that was shared before, and is free, is
 // granted in a transaction while others guard the leases of the keys before and behind it.
 func TestAcquireTxWaitsForNoOtherKey(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		for _, level := range levels {
-			for _, read := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%v/%t", level, read), func(t *testing.T) {
-					t.Parallel()
-					key := keyOf(t, m, true).String()
-					l, err := other.AcquireShared(t.Context(), txlock.Named(key+":2"))
-					wantsNone(t, "AcquireShared", err)
-					release(t, l)
-					guarded := begin(t, pool, sql.LevelReadCommitted)
-					for _, suffix := range []string{":1", ":3"} {
-						l := acquire(t, other, txlock.Named(key+suffix))
-						wantsNone(t, "Guard", l.Guard(t.Context(), guarded))
-						defer release(t, l)
-					}
-					tx := begin(t, pool, level)
-					if read {
-						reads(t, tx, counter(t, db))
-					}
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-					defer cancel()
-					l, err = m.AcquireTx(ctx, tx, txlock.Named(key+":2"))
-					wantsNone(t, "AcquireTx", err)
-					if err == nil {
-						commit(t, tx)
-						release(t, l)
-					}
-					commit(t, guarded)
-				})
-			}
+	amongNeighbours(t, map[string]bool{"": true}, func(t *testing.T, n neighbourhood, _ bool) {
+		key := keyOf(t, n.m, true).String()
+		release(t, share(t, n.other, txlock.Named(key+":2")))
+		guarded := begin(t, n.pool, sql.LevelReadCommitted)
+		for _, suffix := range []string{":1", ":3"} {
+			l := acquire(t, n.other, txlock.Named(key+suffix))
+			wantsNone(t, "Guard", l.Guard(t.Context(), guarded))
+			defer release(t, l)
 		}
+		tx := n.begin(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		l, err := n.m.AcquireTx(ctx, tx, txlock.Named(key+":2"))
+		wantsNone(t, "AcquireTx", err)
+		if err == nil {
+			commit(t, tx)
+			release(t, l)
+		}
+		commit(t, guarded)
 	})
 }
 
@@ -202,44 +222,29 @@ func TestMakeKeepsTheSessionsLimit(t *testing.T) {
 // locked, and which stays open, locks nothing: the key is leased as before, and so are new keys
 // around it.
 func TestRefusedAcquireTxLocksNothing(t *testing.T) {
-	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB) {
-		m, other := newManager(t, pool), newManager(t, pool)
-		for _, level := range levels {
-			for _, read := range []bool{false, true} {
-				for _, shared := range []bool{false, true} {
-					t.Run(fmt.Sprintf("%v/%t/shared=%t", level, read, shared), func(t *testing.T) {
-						t.Parallel()
-						ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-						defer cancel()
-						name := named().String()
-						key := txlock.Named(name + ":2")
-						if release(t, acquire(t, other, key)); shared {
-							release(t, share(t, other, key))
-						}
-						release(t, acquire(t, other, txlock.Named(name+":3")))
-						first := begin(t, pool, sql.LevelRepeatableRead)
-						l := acquireTx(t, other, first, key)
-						tx := begin(t, pool, level)
-						if read {
-							reads(t, tx, counter(t, db))
-						}
-						wants(t, "AcquireTx", second(m.AcquireTx(ctx, tx, key)), txlock.ErrBusy)
-						rollback(t, first)
-						wants(t, "Release of what was rolled back", l.Release(ctx), txlock.ErrNotHeld)
-						r, err := other.TryAcquireShared(ctx, key)
-						wantsNone(t, "TryAcquireShared", err)
-						if err == nil {
-							release(t, r)
-						}
-						for _, suffix := range []string{":1", ":2a", ":4"} {
-							everyVerb(ctx, t, other, pool, name+suffix)
-						}
-						if err := tx.Commit(); err != nil {
-							t.Errorf("Commit: %v", err)
-						}
-					})
-				}
-			}
+	amongNeighbours(t, map[string]bool{"never shared": false, "shared before": true}, func(t *testing.T, n neighbourhood, shared bool) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		name := named().String()
+		key := txlock.Named(name + ":2")
+		if release(t, acquire(t, n.other, key)); shared {
+			release(t, share(t, n.other, key))
 		}
+		release(t, acquire(t, n.other, txlock.Named(name+":3")))
+		first := begin(t, n.pool, sql.LevelRepeatableRead)
+		l := acquireTx(t, n.other, first, key)
+		tx := n.begin(t)
+		wants(t, "AcquireTx", second(n.m.AcquireTx(ctx, tx, key)), txlock.ErrBusy)
+		rollback(t, first)
+		wants(t, "Release of what was rolled back", l.Release(ctx), txlock.ErrNotHeld)
+		r, err := n.other.TryAcquireShared(ctx, key)
+		wantsNone(t, "TryAcquireShared", err)
+		if err == nil {
+			release(t, r)
+		}
+		for _, suffix := range []string{":1", ":2a", ":4"} {
+			everyVerb(ctx, t, n.other, n.pool, name+suffix)
+		}
+		wantsNone(t, "Commit", tx.Commit())
 	})
 }

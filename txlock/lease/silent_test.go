@@ -53,8 +53,10 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 						keys[what] = named()
 						wantsGranted(t, what, wait(t.Context(), m, keys[what])) // so that there are rows
 					}
-					limited := named()
-					wantsGranted(t, "Acquire", acquired(m.Acquire(t.Context(), limited)))
+					tried, limited := named(), named() // of one key, one would find its row locked by the other
+					for _, key := range []txlock.Key{tried, limited} {
+						wantsGranted(t, "Acquire", acquired(m.Acquire(t.Context(), key)))
+					}
 					goOn := stand(t, db)
 					over := sync.OnceFunc(func() {
 						if err := goOn(); err != nil {
@@ -67,7 +69,7 @@ func TestWaitSurvivesAStandstill(t *testing.T) {
 						waiting.Go(func() { wantsGranted(t, what, wait(t.Context(), m, keys[what])) })
 					}
 					for what, call := range map[string]func() error{
-						"a try": func() error { return acquired(m.TryAcquire(t.Context(), limited)) },
+						"a try": func() error { return acquired(m.TryAcquire(t.Context(), tried)) },
 						"a limit": func() error {
 							return acquired(m.Acquire(t.Context(), limited, lease.WaitAtMost(time.Second)))
 						},
