@@ -118,23 +118,65 @@ func TestUnknownRecordsGenerics(t *testing.T) {
 	})
 }
 
+// TestSkipDefaultTransaction proves that a write that needs a lock has a transaction of its own
+// where GORM begins none: it holds the lock, hooks run in it, and an error undoes all of it.
 func TestSkipDefaultTransaction(t *testing.T) {
-	each(t, []string{"Order"}, func(t *testing.T, e *env) {
-		db := e.open(t, func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true })
-		noError(t, db.Use(lockgorm.New()))
-		id := newID()
-		wantError(t, "Create", db.Create(&Order{ID: id}).Error, txlock.ErrNoTransaction)
-		wantError(t, "Update", db.Model(&Order{ID: id}).Update("n", 1).Error, txlock.ErrNoTransaction)
-		wantError(t, "Delete", db.Delete(&Order{ID: id}).Error, txlock.ErrNoTransaction)
-		wantError(t, "Save", db.Save(&Order{ID: id}).Error, txlock.ErrNoTransaction)
-		wantError(t, "CreateInBatches", db.CreateInBatches([]Order{{ID: id}}, 1).Error, txlock.ErrNoTransaction)
-		if e.count(t, "Order", "1 = 1") != 0 {
-			t.Error("a row was written without a lock")
-		}
-		noError(t, db.Create(&Order{}).Error) // NoLock needs no transaction
-		noError(t, db.Transaction(func(tx *gorm.DB) error { return tx.Create(&Order{ID: id}).Error }))
-		if e.count(t, "Order", "id = ?", id) != 1 {
-			t.Error("the row of the transaction is missing")
+	each(t, []string{"Order", "Item", "Parcel"}, func(t *testing.T, e *env) {
+		skip := e.open(t, func(cfg *gorm.Config) { cfg.SkipDefaultTransaction = true })
+		noError(t, skip.Use(lockgorm.New()))
+		session := e.openPlugin(t).Session(&gorm.Session{SkipDefaultTransaction: true})
+		for name, db := range map[string]*gorm.DB{"Config": skip, "Session": session, "PrepareStmt": skip.Session(&gorm.Session{PrepareStmt: true})} {
+			id := newID()
+			for what, write := range map[string]func(db *gorm.DB) error{
+				"Create":          func(db *gorm.DB) error { return db.Create(&Order{ID: id, Items: []Item{{ID: id}}}).Error },
+				"Update":          func(db *gorm.DB) error { return db.Model(&Order{ID: id}).Update("n", 1).Error },
+				"Save":            func(db *gorm.DB) error { return db.Save(&Order{ID: id, N: 2}).Error },
+				"CreateInBatches": func(db *gorm.DB) error { return db.Save([]*Order{{ID: id, N: 3}}).Error },
+				"Delete":          func(db *gorm.DB) error { return db.Delete(&Order{ID: id}).Error },
+			} {
+				noError(t, db.Clauses(clause.OnConflict{DoNothing: true}).Create(&Order{ID: id}).Error)
+				before, calls := e.count(t, "Order", "id = ? AND n = 0", id), 0
+				look := func(fails error) *gorm.DB {
+					return withHook(db, func(tx *gorm.DB, _ int64) error {
+						calls++
+						if held, err := e.held(t, orders.Key(id)), lockgorm.AssertLocked(tx, orders.Key(id)); !held || e.guarded && err != nil {
+							t.Errorf("%s, %s: its hook runs without the lock: %t, %v", name, what, held, err)
+						}
+						return fails
+					})
+				}
+				wantError(t, what+" whose hook fails", write(look(errInner)), errInner)
+				if e.count(t, "Order", "id = ? AND n = 0", id) != before || calls == 0 || !e.soonFree(t, orders.Key(id)) {
+					t.Errorf("%s, %s: it was written, or is locked after its error", name, what)
+				}
+				handle := look(nil).Where("1 = 1")
+				if what == "Create" {
+					noError(t, db.Delete(&Order{ID: id}).Error)
+					handle = look(nil)
+				}
+				noError(t, write(handle))
+				if !e.soonFree(t, orders.Key(id)) {
+					t.Errorf("%s, %s: it is locked afterwards", name, what)
+				}
+			}
+			if e.count(t, "Order", "id = ?", id) > 1 || e.count(t, "Item", "id = ?", id) != 1 {
+				t.Errorf("%s: rows are missing", name)
+			}
+			noError(t, db.Create(&Order{}).Error) // NoLock needs no transaction
+			wantError(t, "Exec", db.Clauses(lockgorm.On(orders.Key(id))).Exec("DO 1").Error, txlock.ErrNoTransaction)
+			twice := db.Model(&Parcel{ID: id})
+			noError(t, twice.Update("n", 1).Error)
+			noError(t, twice.Update("n", 2).Error)
+			wantError(t, "a transaction", db.Transaction(func(tx *gorm.DB) error {
+				noError(t, tx.Create(&Order{ID: -id}).Error)
+				if !e.held(t, orders.Key(-id)) {
+					t.Errorf("%s: a write in a transaction has ended it", name)
+				}
+				return errInner
+			}), errInner)
+			if e.count(t, "Order", "id = ?", -id) != 0 {
+				t.Errorf("%s: a write in a transaction was committed", name)
+			}
 		}
 	})
 }

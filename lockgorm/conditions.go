@@ -17,9 +17,6 @@ import (
 // which binds tighter than OR. Only conditions that can be an operand of AND are
 // understood.
 func whyUnconfined(stmt *gorm.Statement) string {
-	if v := stmt.ReflectValue; (v.Kind() == reflect.Slice || v.Kind() == reflect.Array) && v.Len() == 0 {
-		return "it has no model"
-	}
 	expr := stmt.Clauses["WHERE"].Expression
 	where, ok := expr.(clause.Where)
 	if expr != nil && !ok {
@@ -32,11 +29,14 @@ func whyUnconfined(stmt *gorm.Statement) string {
 	switch {
 	case !ok:
 		return "its conditions have a comment, or quotes or parentheses that they don't close, or a backslash in quotes: give values as arguments"
-	case slices.ContainsFunc(words, func(word string) bool { return word == "OR" || word == "XOR" || word == "||" || word == ":=" }):
+	case slices.ContainsFunc(words, isOr):
 		return "its conditions are joined by OR: put them in parentheses"
 	}
 	return ""
 }
+
+// isOr tells whether a word of a condition binds weaker than AND.
+func isOr(word string) bool { return word == "OR" || word == "XOR" || word == "||" || word == ":=" }
 
 const identifier = "(`[^`]+`|[0-9A-Za-z_$\u0080-\U0010ffff]+)"
 

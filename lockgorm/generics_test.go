@@ -44,7 +44,7 @@ func TestGenerics(t *testing.T) {
 			}
 			return nil
 		}))
-		_, err := gorm.G[Parcel](db).Where("id = ?", id).Update(ctx, "n", 2)
+		_, err := gorm.G[Parcel](db).Where("n = ?", 1).Update(ctx, "n", 2)
 		wantError(t, "an update by a where clause", err, txlock.ErrInvalidKey)
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			rows, err := gorm.G[Parcel](tx, lockgorm.Loaded(&Parcel{ID: id})).Update(ctx, "n", 3)

@@ -41,14 +41,11 @@ func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 	if why := cmp.Or(whyUnconfined(stmt), whyNotSet(stmt)); why != "" {
 		return nil, unidentified(stmt, why)
 	}
-	var models []reflect.Value
-	for model, err := range modelsOf(stmt, changedOf(stmt)) {
-		if err != nil {
-			return nil, err
-		}
-		if !hasID(stmt, model) {
-			return nil, unidentified(stmt, "a model of it has no primary key")
-		}
+	given, models, err := modelsOfChange(stmt)
+	if err != nil {
+		return nil, err
+	}
+	for _, model := range models {
 		keys, err := p.keysOfModel(db, model)
 		if err != nil {
 			return nil, err
@@ -56,7 +53,7 @@ func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 		if len(keys) == 0 {
 			return nil, noKeys(stmt)
 		}
-		all, models = append(all, lockable(keys)...), append(models, model)
+		all = append(all, lockable(keys)...)
 	}
 	f := filterOf(stmt, func(why string) error { return unidentified(stmt, why) })
 	f.rows, f.strict = append(f.rows, rowsOf(stmt, models, nil, nil)), true
@@ -72,8 +69,35 @@ func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 		f.keys[textOf(key)] = true
 	}
 	f.install()
-	noteLocked(stmt, models)
+	noteLocked(stmt, given)
 	return all, nil
+}
+
+// modelsOfChange returns the models that an update or delete was given, and those whose rows it
+// changes: the same, or, of a model with a tag, those that its conditions name.
+func modelsOfChange(stmt *gorm.Statement) (given, changed []reflect.Value, err error) {
+	identified := 0
+	for model, err := range modelsOf(stmt, changedOf(stmt)) {
+		if err != nil {
+			return nil, nil, err
+		}
+		if given = append(given, model); hasID(stmt, model) {
+			identified++
+		}
+	}
+	if identified > 0 && identified == len(given) {
+		return given, given, nil
+	}
+	if isTagged(stmt.Schema) && len(given) <= 1 {
+		if models, ok := modelsByID(stmt); ok {
+			return given, models, nil
+		}
+		return nil, nil, unidentified(stmt, "neither its model nor its conditions name primary keys for certain, as id = ? and id IN ? joined by AND do")
+	}
+	if len(given) == 0 {
+		return nil, nil, unidentified(stmt, "it has no model")
+	}
+	return nil, nil, unidentified(stmt, "a model of it has no primary key")
 }
 
 // keysOfCreate asks the models of a create for their keys. If the database makes the

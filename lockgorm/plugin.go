@@ -130,19 +130,21 @@ func Check(models ...any) Option {
 // it with On. A lock that is taken only at the write is refused with ErrStaleSnapshot if
 // somebody else has written in between.
 //
-// A statement fails with ErrInvalidKey if its keys can't be known: an update or delete of
-// a model without its primary key, such as Delete(&Order{}, 42), or an update by a where
-// clause. Name its keys by On. It also fails if it might change other records than its
-// models: conditions joined by OR outside of parentheses, conditions with comments or
-// with backslashes in quotes, several tables, another primary key in its values or from a
-// hook. A clause that isn't GORM's own is refused, whether the program, a hook or another
-// plugin has added it, but for comments and index hints; so is a create that would write the
-// zero value as a primary key. If an upsert finds a row by another unique key, the server
-// returns an error and changes nothing. Outside of a transaction, for example under SkipDefaultTransaction, a
-// statement fails with ErrNoTransaction. Models with a Version are compared; see Version.
-// What bypasses GORM's callbacks, such as tx.Statement.ConnPool, bypasses the plugin. A
-// write by Table() has no model that names keys, and only Tables forbids it: so gorm.G
-// updates a many to many association, by Set of a clause.Association of clause.OpUpdate.
+// An update or delete is of its models, or, if its model has a tag and no primary key, of the
+// records whose primary keys its conditions name: Delete(&Order{}, 42), Where("id = ?", 42) or
+// Where("id IN ?", ids), with others that AND joins to them. Otherwise its keys can't be known,
+// and it fails with ErrInvalidKey: name them by On. It also fails if it might change other
+// records: conditions joined by OR outside of parentheses, conditions with comments or with
+// backslashes in quotes, several tables, another primary key in its values or from a hook. A
+// clause that isn't GORM's own is refused, whether the program, a hook or another plugin has
+// added it, but for comments and index hints; so is a create that would write the zero value as
+// a primary key. If an upsert finds a row by another unique key, the server returns an error and
+// changes nothing. Under SkipDefaultTransaction a statement that has keys to lock begins and
+// ends a transaction of its own. Models with a Version are compared; see Version.
+//
+// What bypasses GORM's callbacks, such as tx.Statement.ConnPool, bypasses the plugin. A write by
+// Table() has no model that names keys, and only Tables forbids it: so gorm.G updates a many to
+// many association, by Set of a clause.Association of clause.OpUpdate.
 func New(options ...Option) *Plugin {
 	p := &Plugin{tables: make(map[string]bool)}
 	for _, option := range options {
@@ -235,8 +237,7 @@ func (p *Plugin) beforeInsert(db *gorm.DB) {
 	if keys, err := p.keysOfSaved(db); err != nil {
 		_ = db.AddError(err)
 	} else if len(keys) > 0 && db.Error == nil {
-		_, err = LockAll(db, keys...)
-		_ = db.AddError(err)
+		_ = db.AddError(lockWrite(db, keys))
 	}
 	watchText(db, true)
 }
@@ -289,10 +290,44 @@ func failedRow(pool gorm.ConnPool, err error) *sql.Row {
 
 // before takes the locks of one statement, or makes it fail.
 func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool) {
-	p.beforeBy(db, keysOf, needsID, func(db *gorm.DB, keys []txlock.Key) error {
-		_, err := LockAll(db, keys...)
-		return err
-	})
+	p.beforeBy(db, keysOf, needsID, lockWrite)
+}
+
+// ownSetting marks a statement for which lockWrite has begun a transaction.
+const ownSetting = "lockstep:own"
+
+// lockWrite locks the keys of a create, update or delete. Where GORM begins no transaction for
+// it, under SkipDefaultTransaction, lockWrite does, and endOwn ends it.
+func lockWrite(db *gorm.DB, keys []txlock.Key) error {
+	if _, none := transactionOf(db); none != nil && db.SkipDefaultTransaction {
+		if tx := db.Begin(); tx.Error == nil {
+			db.Statement.ConnPool = tx.Statement.ConnPool
+			db.Statement.Settings.Store(ownSetting, db.Statement)
+		} else if !errors.Is(tx.Error, gorm.ErrInvalidTransaction) {
+			return tx.Error
+		}
+	}
+	_, err := LockAll(db, keys...)
+	return err
+}
+
+// isOwn tells whether lockWrite has begun a transaction for this very statement.
+func isOwn(stmt *gorm.Statement) bool {
+	by, ok := stmt.Settings.Load(ownSetting)
+	return ok && by == stmt
+}
+
+// endOwn ends the transaction of lockWrite, as GORM ends its own.
+func endOwn(db *gorm.DB) {
+	if !isOwn(db.Statement) {
+		return
+	}
+	if db.Statement.Settings.Delete(ownSetting); db.Error != nil {
+		db.Rollback()
+	} else {
+		db.Commit()
+	}
+	db.Statement.ConnPool = db.ConnPool
 }
 
 func (p *Plugin) beforeBy(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool, lock func(db *gorm.DB, keys []txlock.Key) error) {

@@ -221,6 +221,14 @@ func TestTagged(t *testing.T) {
 				_, err := do.Clauses(lockgorm.Loaded(o)).UpdateColumn(e.q.Order.N, 4)
 				return err
 			},
+			"by its primary key": func(do query.IOrderDo) error {
+				_, err := do.Where(e.q.Order.ID.Eq(o.ID), e.q.Order.N.Gt(0)).Update(e.q.Order.N, 5)
+				return err
+			},
+			"by a list": func(do query.IOrderDo) error {
+				_, err := do.Where(e.q.Order.N.Eq(5)).Where(e.q.Order.ID.In(o.ID, o.ID+1000)).UpdateSimple(e.q.Order.N.Add(1))
+				return err
+			},
 		} {
 			noError(t, e.q.Transaction(func(q *query.Query) error {
 				err := write(q.Order.WithContext(ctx))
@@ -230,9 +238,9 @@ func TestTagged(t *testing.T) {
 				return err
 			}))
 		}
-		_, err := e.q.Order.WithContext(ctx).Where(e.q.Order.ID.Eq(o.ID)).Update(e.q.Order.N, 9)
+		_, err := e.q.Order.WithContext(ctx).Where(e.q.Order.N.Eq(6)).Update(e.q.Order.N, 9)
 		wantError(t, "an update by a where clause", err, txlock.ErrInvalidKey)
-		_, err = e.q.Order.WithContext(ctx).Where(e.q.Order.ID.Eq(o.ID)).Delete()
+		_, err = e.q.Order.WithContext(ctx).Where(e.q.Order.N.Eq(6)).Delete()
 		wantError(t, "a delete by a where clause", err, txlock.ErrInvalidKey)
 		made := &shop.Order{}
 		noError(t, e.q.Transaction(func(q *query.Query) error {

@@ -1,0 +1,121 @@
+package lockgorm
+
+import (
+	"database/sql/driver"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/schema"
+
+	"github.com/dca00107/lockstep/internal/sqltext"
+)
+
+// modelsByID returns models that have only the primary keys that the conditions of a statement
+// name, and whether they do so for certain: one of those that AND joins is id = ? or
+// id IN (?, ?), as GORM builds it.
+func modelsByID(stmt *gorm.Statement) (models []reflect.Value, ok bool) {
+	text := scratchOf(stmt)
+	where, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
+	where.Exprs = slices.Clone(where.Exprs)
+	where.Build(text)
+	if len(stmt.Schema.PrimaryFields) != 1 || strings.Count(text.SQL.String(), "?") != len(text.Vars) {
+		return nil, false
+	}
+	id := stmt.Schema.PrimaryFields[0]
+	values, ok := valuesOf(stmt, id, text.SQL.String(), text.Vars)
+	for _, value := range values {
+		model := reflect.New(stmt.Schema.ModelType).Elem()
+		certain := asID(id, value)
+		if !certain.IsValid() || id.Set(stmt.Context, model, certain.Interface()) != nil {
+			return nil, false
+		}
+		models = append(models, model)
+	}
+	return models, ok
+}
+
+// named matches a condition that says which values a column has.
+var named = regexp.MustCompile("(?i)^\\s*(?:" + identifier + "\\s*\\.\\s*)?" + identifier + "\\s*(?:=\\s*(\\?|\\d+)|\\bIN\\s*\\(([?\\d,\\s]+|NULL)\\))\\s*$")
+
+// valuesOf returns the values that one of the conditions says that the column has. Without any
+// value no row is meant: GORM writes IN (NULL) for an empty slice.
+func valuesOf(stmt *gorm.Statement, column *schema.Field, text string, vars []any) (values []any, ok bool) {
+	words, closed := sqltext.Closed(text)
+	if !closed || slices.ContainsFunc(words, func(word string) bool { return isOr(word) || word == "BETWEEN" || word == "CASE" }) {
+		return nil, false // AND may be a part of these
+	}
+	for text != "" && !ok {
+		var part string
+		part, text = sqltext.Cut(text, "AND")
+		n := strings.Count(part, "?")
+		if inner := strings.TrimSpace(part); strings.HasPrefix(inner, "(") {
+			values, ok = valuesOf(stmt, column, strings.TrimSuffix(inner[1:], ")"), vars[:n])
+		} else if m := named.FindStringSubmatch(part); m != nil && isNamed(m[1], stmt.Table) && strings.EqualFold(strings.Trim(m[2], "`"), column.DBName) {
+			values, ok = listed(m[3]+m[4], vars), true
+		}
+		vars = vars[n:]
+	}
+	return values, ok
+}
+
+func isNamed(qualifier, table string) bool {
+	return qualifier == "" || strings.Trim(qualifier, "`") == table
+}
+
+// listed returns the values of a list, in which ? stands for the next one of vars.
+func listed(list string, vars []any) (values []any) {
+	for each := range strings.SplitSeq(list, ",") {
+		switch each = strings.TrimSpace(each); each {
+		case "?":
+			values, vars = append(values, vars[0]), vars[1:]
+		case "NULL":
+		default:
+			var value any // none for what is no number
+			if n, err := strconv.ParseUint(each, 10, 64); err == nil {
+				value = n
+			}
+			values = append(values, value)
+		}
+	}
+	return values
+}
+
+// asID returns a value as an identifier, if servers certainly take it for this one and it is not
+// zero; else the zero reflect.Value.
+func asID(field *schema.Field, value any) (id reflect.Value) {
+	v, none := reflect.Indirect(reflect.ValueOf(value)), reflect.Value{}
+	id = reflect.New(field.IndirectFieldType).Elem()
+	if !v.IsValid() || field.Serializer != nil {
+		return none
+	}
+	if _, converts := v.Interface().(driver.Valuer); converts && v.Type() != id.Type() {
+		return none
+	}
+	text, back := textOf(v.Interface()), ""
+	whole := v.CanInt() || v.CanUint() || v.Kind() == reflect.String
+	switch {
+	case v.Type() == id.Type():
+		id.Set(v)
+		back = text
+	case id.Kind() == reflect.String && v.Kind() == reflect.String:
+		id.SetString(text)
+		back = text
+	case id.CanInt() && whole:
+		n, _ := strconv.ParseInt(text, 10, id.Type().Bits())
+		id.SetInt(n)
+		back = strconv.FormatInt(n, 10)
+	case id.CanUint() && whole:
+		n, _ := strconv.ParseUint(text, 10, id.Type().Bits())
+		id.SetUint(n)
+		back = strconv.FormatUint(n, 10)
+	}
+	if back != text || id.IsZero() {
+		return none
+	}
+	return id
+}
