@@ -1,6 +1,7 @@
 package lockgorm
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -33,6 +34,11 @@ const loadedSetting = "lockstep:loaded"
 func (l loaded) ModifyStatement(stmt *gorm.Statement) {
 	needPlugin(stmt, "Loaded")
 	stmt.Settings.Store(loadedSetting, l)
+}
+
+func registerLoaded(db *gorm.DB) error {
+	const name, all = "lockstep:set_loaded", "*"
+	return errors.Join(db.Callback().Update().Before(all).Register(name, setLoaded), db.Callback().Delete().Before(all).Register(name, setLoaded))
 }
 
 // setLoaded makes the model of Loaded that of the statement.

@@ -187,7 +187,7 @@ func AssertRLocked(tx *gorm.DB, key txlock.Key) error {
 
 func asserted(tx *gorm.DB, key txlock.Key, assert func(ctx context.Context, tx txlock.Tx, key txlock.Key) error) error {
 	pool, err := transactionOf(tx)
-	if err != nil || tx.DryRun {
+	if err != nil || sendsNothing(tx) {
 		return err
 	}
 	return assert(tx.Statement.Context, pool, key)

@@ -66,9 +66,10 @@ func isNoLock(keys []txlock.Key) bool { return len(keys) == 1 && &keys[0] == &No
 // Plugin takes the locks that models and statements name, before the statements
 // are sent. See New.
 type Plugin struct {
-	tables map[string]bool
-	family []txlock.FamilyOption // of the tags
-	checks []any                 // the models of Check
+	tables   map[string]bool
+	family   []txlock.FamilyOption // of the tags
+	checks   []any                 // the models of Check
+	unlocked []string              // the dialects of Unlocked
 
 	tags      sync.Map // *schema.Schema to *tag
 	columns   sync.Map // a model and its table to why its column doesn't fit, ""
@@ -163,6 +164,12 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	const name, late, check, guard = "lockstep:lock", "lockstep:lock_late", "lockstep:check_guard", "lockstep:guard"
 	const commits = "lockstep:commit_with"
 	const commit = "gorm:commit_or_rollback_transaction"
+	switch locks, err := p.checkDialect(db); {
+	case err != nil:
+		return err
+	case !locks:
+		return registerLoaded(db)
+	}
 	if err := p.check(db); err != nil {
 		return err // before anything is registered
 	}
@@ -194,8 +201,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		callbacks.Create().Before("*").Register("lockstep:check_clauses", checkClauses),
 		callbacks.Update().Before("*").Register("lockstep:check_clauses", checkClauses),
 		callbacks.Delete().Before("*").Register("lockstep:check_clauses", checkClauses),
-		callbacks.Update().Before("*").Register("lockstep:set_loaded", setLoaded), // the last one is called first
-		callbacks.Delete().Before("*").Register("lockstep:set_loaded", setLoaded),
+		registerLoaded(db), // the last one is called first
 		callbacks.Create().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
 		callbacks.Raw().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
 	)

@@ -193,7 +193,7 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 	}, func(why error) { inner.Retried(db.Statement.Context, last, keys, why) })
 }
 
-// once runs one transaction, or one savepoint. In a DryRun session it only calls fn.
+// once runs one transaction, or one savepoint. Where nothing is sent it only calls fn.
 func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOptions, outermost bool) error {
 	var join []txlock.JoinOption
 	if outermost {
@@ -201,7 +201,7 @@ func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOpt
 	}
 	committed, ending := false, (*txlock.Scope)(nil)
 	err := db.Transaction(func(tx *gorm.DB) error {
-		if tx.DryRun {
+		if sendsNothing(tx) {
 			return fn(tx)
 		}
 		scope, err := Join(tx, join...)

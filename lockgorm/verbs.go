@@ -92,7 +92,7 @@ func Verify(tx *gorm.DB) error {
 // scopeFor returns the scope of tx on which the keys are locked. It is nil if nothing may
 // be sent.
 func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
-	if tx != nil && tx.Config != nil && tx.DryRun {
+	if sendsNothing(tx) {
 		return nil, nil
 	}
 	compared, err := compareFirst(tx, keys)
@@ -107,7 +107,7 @@ func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
 
 // scopeOf returns the scope of tx. It is nil if nothing may be sent.
 func scopeOf(tx *gorm.DB) (*txlock.Scope, error) {
-	if tx != nil && tx.Config != nil && tx.DryRun {
+	if sendsNothing(tx) {
 		return nil, nil
 	}
 	scope, err := Join(tx)

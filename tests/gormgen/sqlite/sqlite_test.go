@@ -1,0 +1,106 @@
+// Package sqlite tests lockgorm's option Unlocked on another database.
+package sqlite
+
+import (
+	"bytes"
+	"errors"
+	"log"
+	"strings"
+	"testing"
+
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+type Order struct {
+	ID      int64 `lockstep:"order"`
+	N       int64
+	Version lockgorm.Version
+}
+
+var orders = txlock.NewFamily[int64]("order")
+
+func open(t *testing.T, log *log.Logger) *gorm.DB {
+	t.Helper()
+	db, err := gorm.Open(sqlite.Open("file::memory:"), &gorm.Config{Logger: logger.New(log, logger.Config{LogLevel: logger.Warn, IgnoreRecordNotFoundError: true})})
+	noError(t, err)
+	pool, err := db.DB()
+	noError(t, err)
+	pool.SetMaxOpenConns(1) // each connection has a database of its own
+	t.Cleanup(func() { noError(t, pool.Close()) })
+	noError(t, db.AutoMigrate(&Order{}))
+	return db
+}
+
+// TestUnlocked runs what a service does with locks on a database that has none.
+func TestUnlocked(t *testing.T) {
+	logged := new(bytes.Buffer)
+	db := open(t, log.New(logged, "", 0))
+	noError(t, db.Use(lockgorm.New(lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Tables("orders"), lockgorm.Check(&Order{}))))
+	if n := strings.Count(logged.String(), "nothing is locked on sqlite"); n != 1 {
+		t.Errorf("%d warnings: %s", n, logged)
+	}
+	noError(t, db.Create(&Order{ID: 7, N: 1}).Error)
+	noError(t, db.Model(&Order{}).Where("n = ?", 1).Update("n", 2).Error)
+	noError(t, lockgorm.Transaction(db, orders.Keys(7), func(tx *gorm.DB) error {
+		var o Order
+		noError(t, tx.Clauses(lockgorm.On(orders.Key(7)), lockgorm.AtMost(1)).Take(&o, 7).Error)
+		for what, call := range map[string]func() error{
+			"Lock":    func() error { _, err := lockgorm.Lock(tx, orders.Key(7)); return err },
+			"TryLock": func() error { _, err := lockgorm.TryLock(tx, orders.Key(7)); return err },
+			"RLockAll": func() error {
+				_, err := lockgorm.RLockAll(lockgorm.WaitAtMost(tx, 1), orders.Key(7), orders.Key(8))
+				return err
+			},
+			"AssertLocked": func() error { return lockgorm.AssertLocked(tx, orders.Key(7)) },
+			"Version":      func() error { _, err := lockgorm.ReadVersion(tx, orders.Key(7)); return err },
+			"Save":         func() error { o.N = 3; return tx.Save(&o).Error },
+			"Loaded":       func() error { return tx.Model(&Order{}).Clauses(lockgorm.Loaded(&o)).Update("n", 4).Error },
+		} {
+			if err := call(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		return tx.Model(&o).Clauses(lockgorm.CommitWith(1)).Update("n", 5).Error
+	}))
+	failed := errors.New("failed")
+	err := lockgorm.Optimistic(db, orders.Key(7), func(tx *gorm.DB) error {
+		noError(t, tx.Model(&Order{ID: 7}).Update("n", 6).Error)
+		return failed
+	})
+	if !errors.Is(err, failed) {
+		t.Errorf("Optimistic: %v", err)
+	}
+	var o Order
+	noError(t, db.Take(&o, 7).Error)
+	if o.N != 5 {
+		t.Errorf("the row has %d", o.N)
+	}
+	noError(t, db.Delete(&Order{}, 7).Error)
+}
+
+// TestLocksNeedMySQL demands an error that names the cure where there are no locks, and where
+// there would be none although there could.
+func TestLocksNeedMySQL(t *testing.T) {
+	for option, plugin := range map[string]*lockgorm.Plugin{
+		`Unlocked("sqlite")`:  lockgorm.New(),
+		`Unlocked("sqlite") `: lockgorm.New(lockgorm.Unlocked("postgres")),
+		`Unlocked("mysql")`:   lockgorm.New(lockgorm.Unlocked("mysql", "sqlite")),
+	} {
+		err := open(t, log.Default()).Use(plugin)
+		if !errors.Is(err, txlock.ErrInvalidOption) || !strings.Contains(err.Error(), strings.TrimSpace(option)) {
+			t.Errorf("%v, want %s in it", err, option)
+		}
+	}
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
