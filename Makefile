@@ -96,7 +96,7 @@ DEPS_PACKAGES ?= ./txlock/... ./locksqlc ./lockgorm ./schema ./internal/guard ./
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 
-.PHONY: help quick test test-loaded test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-matrix test-deps fuzz cover demo diagrams site bench bench-quick hand-over benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-release verify-pages verify-site verify-rules verify-go lint api release licences vulnerabilities
+.PHONY: help quick test test-loaded test-leases test-gorm test-sqlc test-others test-module test-beside test-bench test-stores test-cluster test-proxies test-foreign test-sqlite test-matrix test-deps fuzz cover demo diagrams site bench bench-quick hand-over benchmarks scale chaos chaos-proof soak mutate generate verify verify-sql verify-docs verify-newcomer verify-release verify-pages verify-site verify-rules verify-go lint api release licences vulnerabilities
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -185,6 +185,9 @@ test-proxies: ## Run the tests behind HAProxy, MySQL Router and a stub that does
 
 test-foreign: ## Run the tests of SUITES, written by others, on a plain and a guarded pool, and compare; GORM_TESTS=.../gorm/tests.
 	cd tests && go run ./foreign -engines $(ENGINES) -suites $(SUITES) -gorm "$(abspath $(GORM_TESTS))"
+
+test-sqlite: ## Test lockgorm.Unlocked on SQLite, which takes minutes to compile.
+	cd $(GORMGEN) && CGO_ENABLED=1 go test -count=1 -tags sqlite ./sqlite
 
 test-matrix: ## Run make test on the images of IMAGES, which needs Docker, or with IMAGES= on the MariaDB of Debian's DEBIANS.
 	@test -z "$(IMAGES)" || docker info >/dev/null || { \

@@ -20,6 +20,7 @@
 // model that names its keys as a [Locker], or by a tag. [On] names the keys of one statement, [NoLock]
 // says that none is needed, and [Tables] forbids writes without a lock. [Check] compares models
 // with their tables when the program starts, and [In] puts the keys of tags into a namespace.
+// [Unlocked] is for unit tests on another database.
 //
 // # gorm.G and gorm.io/gen
 //

@@ -1,3 +1,5 @@
+//go:build sqlite
+
 // Package sqlite tests lockgorm's option Unlocked on another database.
 package sqlite
 

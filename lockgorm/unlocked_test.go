@@ -1,0 +1,67 @@
+package lockgorm_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// renamed is a dialect on which there are no locks. It is MySQL's, so that any lock would show;
+// make test-sqlite has a real one.
+type renamed struct{ gorm.Dialector }
+
+func (renamed) Name() string { return "sqlite" }
+
+// TestUnlocked proves that nothing is locked on a dialect of Unlocked, and that all other
+// dialects are refused, with the cure.
+func TestUnlocked(t *testing.T) {
+	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+		open := func(dialect gorm.Dialector, options ...lockgorm.Option) (*gorm.DB, error) {
+			db, err := gorm.Open(dialect, e.config())
+			noError(t, err)
+			closeAfter(t, db)
+			return db, db.Use(lockgorm.New(options...))
+		}
+		other, id := renamed{mysql.Open(e.DSN())}, newID()
+		parcel := txlock.NewFamily[int64]("parcel").Key(id)
+		db, err := open(other, lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Tables("none"), lockgorm.Check(&Note{}))
+		noError(t, err)
+		noError(t, db.Create(&Parcel{ID: id, N: 1}).Error)
+		noError(t, lockgorm.Transaction(db, []txlock.Key{parcel}, func(tx *gorm.DB) error {
+			_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), parcel)
+			noError(t, errors.Join(err, lockgorm.AssertLocked(tx, parcel)))
+			noError(t, tx.Clauses(lockgorm.On(parcel)).Take(new(Parcel)).Error)
+			noError(t, tx.Model(new(Parcel)).Where("n = 1").Update("n", 2).Error)
+			noError(t, tx.Clauses(lockgorm.Loaded(&Parcel{ID: id})).Model(new(Parcel)).UpdateColumn("n", 3).Error)
+			if e.held(t, parcel) {
+				t.Error("a lock was taken")
+			}
+			return tx.Model(&Parcel{ID: id}).Clauses(lockgorm.CommitWith(1)).Update("n", 4).Error
+		}))
+		wantError(t, "Optimistic", lockgorm.Optimistic(db, parcel, func(tx *gorm.DB) error {
+			noError(t, tx.Delete(new(Parcel), id).Error)
+			return errInner
+		}), errInner)
+		if e.count(t, "Parcel", "n = 4") != 1 {
+			t.Error("the row was not written, or is gone")
+		}
+		for cure, err := range map[string]error{
+			`lockgorm.Unlocked("sqlite")`:                       second(open(other)),
+			`lockgorm.New(lockgorm.Unlocked("sqlite"))`:         second(open(other, lockgorm.Unlocked("postgres"))),
+			`Unlocked("mysql") would lock nothing on MySQL and`: second(open(mysql.Open(e.DSN()), lockgorm.Unlocked("sqlite", "mysql"))),
+		} {
+			wantError(t, cure, err, txlock.ErrInvalidOption)
+			if err == nil || !strings.Contains(err.Error(), cure) {
+				t.Errorf("%v, want %q in it", err, cure)
+			}
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
