@@ -17,22 +17,31 @@ import (
 // which binds tighter than OR. Only conditions that can be an operand of AND are
 // understood.
 func whyUnconfined(stmt *gorm.Statement) string {
+	why, or := whyNotClosed(stmt)
+	if why == "" && or {
+		why = joinedByOr
+	}
+	return why
+}
+
+const joinedByOr = "its conditions are joined by OR: put them in parentheses"
+
+// whyNotClosed returns why conditions may reach further than where they stand, or "", and whether
+// one of them binds weaker than AND.
+func whyNotClosed(stmt *gorm.Statement) (why string, or bool) {
 	expr := stmt.Clauses["WHERE"].Expression
 	where, ok := expr.(clause.Where)
 	if expr != nil && !ok {
-		return "its WHERE is not GORM's"
+		return "its WHERE is not GORM's", false
 	}
 	// As GORM will build it, followed by another condition.
 	text := scratchOf(stmt)
 	clause.Where{Exprs: append(slices.Clone(where.Exprs), clause.Expr{SQL: "TRUE"})}.Build(text)
 	words, ok := sqltext.Closed(text.SQL.String())
-	switch {
-	case !ok:
-		return "its conditions have a comment, or quotes or parentheses that they don't close, or a backslash in quotes: give values as arguments"
-	case slices.ContainsFunc(words, isOr):
-		return "its conditions are joined by OR: put them in parentheses"
+	if !ok {
+		return "its conditions have a comment, or quotes or parentheses that they don't close, or a backslash in quotes: give values as arguments", false
 	}
-	return ""
+	return "", slices.ContainsFunc(words, isOr)
 }
 
 // isOr tells whether a word of a condition binds weaker than AND.

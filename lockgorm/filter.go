@@ -21,6 +21,7 @@ type rowFilter struct {
 	refuse  func(why string) error
 	rows    []clause.Expression
 	strict  bool            // a statement that may change other rows is refused
+	open    bool            // its conditions may be joined by OR: they have selected the rows
 	keys    map[string]bool // the texts of the primary keys of the rows if they have one column, so that GORM's own condition can be enough
 	ids     map[string]any  // the primary key of the locked row by column; with several rows the values are nil
 	version *schema.Field   // the column to raise, nil for none
@@ -62,6 +63,10 @@ func removeFilter(stmt *gorm.Statement) {
 	}
 	stmt.Settings.Delete(filterSetting)
 	stmt.Omits = f.omits
+	if update := stmt.Clauses["UPDATE"]; update.AfterExpression == (byPrimaryKey{}) {
+		update.AfterExpression = nil
+		stmt.Clauses["UPDATE"] = update
+	}
 	if where, ok := stmt.Clauses["WHERE"]; ok {
 		if where.Builder = nil; where.Expression == nil {
 			delete(stmt.Clauses, "WHERE")
@@ -138,10 +143,14 @@ func (f *rowFilter) wrong() string {
 			return why
 		}
 	}
-	if !f.strict {
+	why, or := whyNotClosed(stmt)
+	switch {
+	case !f.strict:
 		return ""
+	case why == "" && or && !f.open:
+		return joinedByOr
 	}
-	return whyUnconfined(stmt)
+	return why
 }
 
 // wrongSet returns why SET is refused, or "": it must not set the version, nor the
@@ -235,6 +244,9 @@ func (f *rowFilter) inGORMsWords(exprs []clause.Expression) bool {
 func rowsOf(stmt *gorm.Statement, models []reflect.Value, version *schema.Field, loaded []Version) clause.Expression {
 	column := func(field *schema.Field) clause.Column {
 		return clause.Column{Table: clause.CurrentTable, Name: field.DBName}
+	}
+	if len(models) == 0 {
+		return clause.Expr{SQL: "FALSE"}
 	}
 	if version == nil && len(stmt.Schema.PrimaryFields) == 1 {
 		return clause.IN{Column: column(stmt.Schema.PrimaryFields[0]), Values: keysOf(stmt, models)}

@@ -1,7 +1,6 @@
 package lockgorm
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -29,34 +28,78 @@ func (p *Plugin) keysOfWrite(db *gorm.DB, needsID bool) ([]txlock.Key, error) {
 		return nil, nil
 	}
 	if needsID {
-		return p.keysOfChange(db)
+		return nil, p.lockChange(db)
 	}
 	return p.keysOfCreate(db)
 }
 
-// keysOfChange asks the models of an update or delete for their keys, and confines the
-// statement to their rows.
-func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
+// lockChange locks the records that an update or delete changes, and confines it to their rows:
+// those of its models, those that its conditions name, or else those that they select.
+func (p *Plugin) lockChange(db *gorm.DB) error {
 	stmt := db.Statement
-	if why := cmp.Or(whyUnconfined(stmt), whyNotSet(stmt)); why != "" {
-		return nil, unidentified(stmt, why)
+	if why := whyNotSet(stmt); why != "" {
+		return unidentified(stmt, why)
 	}
-	given, models, err := modelsOfChange(stmt)
-	if err != nil {
-		return nil, err
+	var given []reflect.Value
+	identified := 0
+	for model, err := range modelsOf(stmt, changedOf(stmt)) {
+		if err != nil {
+			return err
+		}
+		if given = append(given, model); hasID(stmt, model) {
+			identified++
+		}
 	}
+	changed, known := given, identified > 0 && identified == len(given)
+	switch {
+	case known:
+		if why := whyUnconfined(stmt); why != "" {
+			return unidentified(stmt, why)
+		}
+	case len(given) > 1:
+		return unidentified(stmt, "a model of it has no primary key")
+	case isTagged(stmt.Schema):
+		changed, known = modelsByID(stmt)
+	}
+	if known {
+		keys, err := p.keysOfAll(db, changed)
+		if err == nil && len(keys) > 0 {
+			err = lockWrite(db, keys)
+		}
+		if err != nil {
+			return err
+		}
+	} else {
+		var err error
+		if changed, err = p.lockRows(db, given); err != nil {
+			return err
+		}
+	}
+	confine(stmt, changed, known)
+	noteLocked(stmt, given)
+	return nil
+}
+
+// keysOfAll asks models for their keys.
+func (p *Plugin) keysOfAll(db *gorm.DB, models []reflect.Value) (all []txlock.Key, err error) {
 	for _, model := range models {
 		keys, err := p.keysOfModel(db, model)
 		if err != nil {
 			return nil, err
 		}
 		if len(keys) == 0 {
-			return nil, noKeys(stmt)
+			return nil, noKeys(db.Statement)
 		}
 		all = append(all, lockable(keys)...)
 	}
+	return all, nil
+}
+
+// confine confines an update or delete to the rows of models. Alone, as those of its own
+// models, they are what it is about; else its conditions say that, too.
+func confine(stmt *gorm.Statement, models []reflect.Value, alone bool) {
 	f := filterOf(stmt, func(why string) error { return unidentified(stmt, why) })
-	f.rows, f.strict = append(f.rows, rowsOf(stmt, models, nil, nil)), true
+	f.rows, f.strict, f.open = append(f.rows, rowsOf(stmt, models, nil, nil)), true, !alone
 	f.ids = make(map[string]any)
 	for _, key := range stmt.Schema.PrimaryFields {
 		f.ids[key.DBName] = nil
@@ -69,36 +112,18 @@ func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 		f.keys[textOf(key)] = true
 	}
 	f.install()
-	noteLocked(stmt, given)
-	return all, nil
+	if update := stmt.Clauses["UPDATE"]; !alone && update.AfterExpression == nil {
+		update.AfterExpression = byPrimaryKey{}
+		stmt.Clauses["UPDATE"] = update
+	}
 }
 
-// modelsOfChange returns the models that an update or delete was given, and those whose rows it
-// changes: the same, or, of a model with a tag, those that its conditions name.
-func modelsOfChange(stmt *gorm.Statement) (given, changed []reflect.Value, err error) {
-	identified := 0
-	for model, err := range modelsOf(stmt, changedOf(stmt)) {
-		if err != nil {
-			return nil, nil, err
-		}
-		if given = append(given, model); hasID(stmt, model) {
-			identified++
-		}
-	}
-	if identified > 0 && identified == len(given) {
-		return given, given, nil
-	}
-	if isTagged(stmt.Schema) && len(given) <= 1 {
-		if models, ok := modelsByID(stmt); ok {
-			return given, models, nil
-		}
-		return nil, nil, unidentified(stmt, "neither its model nor its conditions name primary keys for certain, as id = ? and id IN ? joined by AND do")
-	}
-	if len(given) == 0 {
-		return nil, nil, unidentified(stmt, "it has no model")
-	}
-	return nil, nil, unidentified(stmt, "a model of it has no primary key")
-}
+// byPrimaryKey is the index hint of an UPDATE whose rows are known. Without it MariaDB may read,
+// and lock, all rows of a small table.
+type byPrimaryKey struct{}
+
+// Build writes the hint.
+func (byPrimaryKey) Build(text clause.Builder) { _, _ = text.WriteString("FORCE INDEX (PRIMARY)") }
 
 // keysOfCreate asks the models of a create for their keys. If the database makes the
 // primary key of a record, nobody can name the record before COMMIT, and so it needs no

@@ -70,6 +70,7 @@ type Plugin struct {
 	family   []txlock.FamilyOption // of the tags
 	checks   []any                 // the models of Check
 	unlocked []string              // the dialects of Unlocked
+	most     int                   // of AtMostRows
 
 	tags      sync.Map // *schema.Schema to *tag
 	columns   sync.Map // a model and its table to why its column doesn't fit, ""
@@ -305,13 +306,9 @@ const ownSetting = "lockstep:own"
 // lockWrite locks the keys of a create, update or delete. Where GORM begins no transaction for
 // it, under SkipDefaultTransaction, lockWrite does, and endOwn ends it.
 func lockWrite(db *gorm.DB, keys []txlock.Key) error {
-	if _, none := transactionOf(db); none != nil && db.SkipDefaultTransaction {
-		if tx := db.Begin(); tx.Error == nil {
-			db.Statement.ConnPool = tx.Statement.ConnPool
-			db.Statement.Settings.Store(ownSetting, db.Statement)
-		} else if !errors.Is(tx.Error, gorm.ErrInvalidTransaction) {
-			return tx.Error
-		}
+	_, none := transactionOf(db)
+	if err := enterOwn(db, none != nil && db.SkipDefaultTransaction); err != nil && !errors.Is(err, gorm.ErrInvalidTransaction) {
+		return err
 	}
 	_, err := LockAll(db, keys...)
 	return err

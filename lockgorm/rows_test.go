@@ -1,0 +1,229 @@
+package lockgorm_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/dca00107/lockstep/lockgorm"
+	"github.com/dca00107/lockstep/txlock"
+)
+
+// Seat has a primary key of two columns, and its key is that of its hall.
+type Seat struct {
+	Hall int64 `gorm:"primaryKey;autoIncrement:false"`
+	Row  int64 `gorm:"primaryKey;autoIncrement:false;column:line"`
+	N    int64
+}
+
+var halls = txlock.NewFamily[int64]("gorm-hall")
+
+func (s *Seat) LockKeys(*gorm.DB) ([]txlock.Key, error) { return halls.Keys(s.Hall), nil }
+
+func init() {
+	columns["Seat"] = "hall BIGINT NOT NULL, line BIGINT NOT NULL, n BIGINT NOT NULL, PRIMARY KEY (hall, line)"
+}
+
+// TestRowsOfLockers proves that rows which conditions select are locked by the keys that the
+// model's method names, with a primary key of several columns, too.
+func TestRowsOfLockers(t *testing.T) {
+	eachSetting(t, []string{"Seat"}, func(t *testing.T, e *env) {
+		db, h := e.openPlugin(t), newID()
+		for i := range int64(4) {
+			noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&Seat{Hall: h + i%2, Row: i, N: i}).Error }))
+		}
+		for what, write := range map[string]struct {
+			do    func(tx *gorm.DB) *gorm.DB
+			rows  int64
+			halls []int64
+		}{
+			"by a column": {func(tx *gorm.DB) *gorm.DB {
+				return tx.Model(&Seat{}).Where("n >= ?", 2).Update("n", gorm.Expr("n + 0"))
+			}, 2, []int64{h, h + 1}},
+			"by a hall": {func(tx *gorm.DB) *gorm.DB {
+				return tx.Model(&Seat{Hall: h}).Where("n >= 0").Update("n", gorm.Expr("n + 10"))
+			}, 2, []int64{h}},
+			"by hall and line": {func(tx *gorm.DB) *gorm.DB { return tx.Where("hall = ? AND line = ?", h+1, 1).Delete(&Seat{}) }, 1, []int64{h + 1}},
+			"none":             {func(tx *gorm.DB) *gorm.DB { return tx.Where("n = ?", 77).Delete(&Seat{}) }, 0, nil},
+		} {
+			wantError(t, what, db.Transaction(func(tx *gorm.DB) error {
+				if got := write.do(tx); got.Error != nil || got.RowsAffected < write.rows-1 || got.RowsAffected > write.rows {
+					t.Errorf("%s: %d rows, %v", what, got.RowsAffected, got.Error)
+				}
+				for _, hall := range write.halls {
+					if !e.held(t, halls.Key(hall)) {
+						t.Errorf("%s: hall %d is free", what, hall-h)
+					}
+				}
+				return errInner
+			}), errInner)
+		}
+		wantError(t, "Or beside a part of the key", db.Model(&Seat{Hall: h}).Where("n = 1").Or("n = 2").Update("n", 3).Error, txlock.ErrInvalidKey)
+		wantError(t, "no condition", db.Model(&Seat{}).Update("n", 3).Error, gorm.ErrMissingWhereClause)
+	})
+}
+
+// TestRowsLoseNoUpdate lets writes by conditions, by primary keys and after reads change the same
+// rows at once, on guarded and plain pools, at each level: no change is lost, and no statement
+// with a transaction of its own fails.
+func TestRowsLoseNoUpdate(t *testing.T) {
+	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		t.Run(level.String(), func(t *testing.T) {
+			each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+				db, b := e.openPlugin(t), newID()*1000
+				pool := poolOf(t, db)
+				pool.SetMaxOpenConns(12)
+				parcels := txlock.NewFamily[int64]("parcel")
+				for i := range int64(8) {
+					noError(t, db.Create(&Parcel{ID: b + i}).Error)
+				}
+				var added, late atomic.Int64
+				var workers sync.WaitGroup
+				for w := range 8 {
+					workers.Go(func() {
+						for i := range 20 {
+							id := b + int64(w*7+i)%8
+							switch w % 4 {
+							case 0: // by a condition, in a transaction of its own
+								got := db.Model(&Parcel{}).Where("id + 0 IN ?", []int64{id, b}).Update("n", gorm.Expr("n + 1"))
+								if got.Error != nil || got.RowsAffected == 0 {
+									t.Errorf("by a condition: %d rows, %v", got.RowsAffected, got.Error)
+								}
+								added.Add(got.RowsAffected)
+							case 1: // by its id
+								got := db.Model(&Parcel{}).Where("id = ?", id).Update("n", gorm.Expr("n + 1"))
+								if got.Error != nil {
+									t.Errorf("by its id: %v", got.Error)
+								}
+								added.Add(got.RowsAffected)
+							case 2: // read, then written, under a lock
+								err := lockgorm.Transaction(db, []txlock.Key{parcels.Key(id)}, func(tx *gorm.DB) error {
+									var p Parcel
+									if err := tx.Take(&p, id).Error; err != nil {
+										return err
+									}
+									return tx.Model(&p).Update("n", p.N+1).Error
+								}, &sql.TxOptions{Isolation: level})
+								if err != nil {
+									t.Errorf("under a lock: %v", err)
+								}
+								added.Add(1)
+							case 3: // by conditions, in a transaction that is run again
+								var rows int64
+								err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+									got := tx.Model(&Parcel{}).Where("id + 0 = ?", id).Update("n", gorm.Expr("n + 1"))
+									rows = got.RowsAffected
+									return got.Error
+								}, &sql.TxOptions{Isolation: level})
+								if errors.Is(err, txlock.ErrStaleSnapshot) {
+									late.Add(1) // after ten times
+								} else if err != nil {
+									t.Errorf("in a transaction: %v", err)
+								} else {
+									added.Add(rows)
+								}
+							}
+						}
+					})
+				}
+				workers.Wait()
+				var sum int64
+				noError(t, e.Admin().QueryRowContext(t.Context(), fmt.Sprintf("SELECT SUM(n) FROM %s", e.names.tables["Parcel"])).Scan(&sum))
+				if sum != added.Load() {
+					t.Errorf("%d were added, the rows have %d", added.Load(), sum)
+				}
+				if late.Load() > 0 {
+					t.Logf("%d transactions were stale", late.Load())
+				}
+			})
+		})
+	}
+}
+
+// TestRowsThatMove lets a property move between rows while it is written where it is: each write
+// finds it, once.
+func TestRowsThatMove(t *testing.T) {
+	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+		db, b := e.openPlugin(t), newID()*1000
+		poolOf(t, db).SetMaxOpenConns(8)
+		parcels := txlock.NewFamily[int64]("parcel")
+		for i := range int64(4) {
+			noError(t, db.Create(&Parcel{ID: b + i, N: 1 - min(i, 1)}).Error)
+		}
+		var done atomic.Bool
+		var movers sync.WaitGroup
+		for range 2 {
+			movers.Go(func() {
+				for i := int64(0); !done.Load(); i++ {
+					err := lockgorm.Transaction(db, parcels.Keys(b, b+1, b+2, b+3), func(tx *gorm.DB) error {
+						return tx.Exec("UPDATE "+e.names.tables["Parcel"]+" SET n = IF(id = ?, 1, 0)", b+i%4).Error
+					})
+					if err != nil {
+						t.Errorf("move: %v", err)
+					}
+				}
+			})
+		}
+		for range 50 {
+			got := db.Model(&Parcel{}).Where("n = ?", 1).Update("n", gorm.Expr("n + 0 * id"))
+			if got.Error != nil {
+				t.Errorf("%d rows, %v", got.RowsAffected, got.Error)
+			}
+			found := 0
+			err := lockgorm.Transaction(db, nil, func(tx *gorm.DB) error {
+				got := tx.Model(&Parcel{}).Where("n = ?", 1).Update("n", 2)
+				if found = int(got.RowsAffected); got.Error != nil {
+					return got.Error
+				}
+				return tx.Model(&Parcel{}).Where("n = ?", 2).Update("n", 1).Error
+			})
+			if err != nil && !txlock.Retryable(err) || err == nil && found != 1 {
+				t.Errorf("%d rows were found, %v", found, err)
+			}
+		}
+		done.Store(true)
+		movers.Wait()
+	})
+}
+
+// TestRowsOnOneConnection proves that writes by conditions need no second connection.
+func TestRowsOnOneConnection(t *testing.T) {
+	eachSetting(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+		db, b := e.openPlugin(t), newID()*1000
+		poolOf(t, db).SetMaxOpenConns(1)
+		parcels := txlock.NewFamily[int64]("parcel")
+		noError(t, db.Create(&Parcel{ID: b, N: 1}).Error)
+		noError(t, db.Model(&Parcel{}).Where("n = 1").Update("n", 2).Error)
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			noError(t, tx.Create(&Parcel{ID: b + 1, N: 2}).Error) // which only this transaction sees
+			got := tx.Model(&Parcel{}).Where("n = 2").Update("n", 3)
+			if got.RowsAffected != 2 || !e.held(t, parcels.Key(b)) || !e.held(t, parcels.Key(b+1)) {
+				t.Errorf("%d rows, or one is free", got.RowsAffected)
+			}
+			return got.Error
+		}))
+	})
+}
+
+// TestAtMostRows refuses a write of more rows than may be locked.
+func TestAtMostRows(t *testing.T) {
+	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+		db, b := e.openPlugin(t, lockgorm.AtMostRows(3)), newID()*1000
+		for i := range int64(4) {
+			noError(t, db.Create(&Parcel{ID: b + i, N: i}).Error)
+		}
+		wantError(t, "four rows", db.Model(&Parcel{}).Where("n >= 0").Update("n", 9).Error, txlock.ErrInvalidKey)
+		if e.count(t, "Parcel", "n = 9") != 0 {
+			t.Error("rows were written")
+		}
+		got := db.Model(&Parcel{}).Where("n >= 0").Order("n").Limit(3).Update("n", 9)
+		if got.Error != nil || got.RowsAffected != 3 {
+			t.Errorf("three rows: %d, %v", got.RowsAffected, got.Error)
+		}
+	})
+}
