@@ -10,11 +10,9 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
-
-	"github.com/dca00107/lockstep/txlock"
 )
 
-// checkReplace refuses Association.Replace of children that have a version or keys,
+// checkReplace refuses Association.Replace of children that have a version,
 // before it saves the new ones. Afterwards GORM unlinks the others by a where clause,
 // which is refused, and nothing would undo the first half. The statement is the same as
 // that of Append: only the stack tells them apart, and under FullSaveAssociations not
@@ -51,7 +49,7 @@ func changedBy(relation *schema.Relationship) *schema.Schema {
 	return nil
 }
 
-// checkSelected refuses a delete that also deletes associations with versions or keys, as
+// checkSelected refuses a delete that also deletes associations with versions, as
 // Select("Items").Delete(&order) does, before anything is sent. GORM deletes them by
 // where clauses of new statements, and passes no clause on to these.
 func checkSelected(db *gorm.DB) {
@@ -69,11 +67,8 @@ func checkSelected(db *gorm.DB) {
 		if relation.Type != schema.Many2Many && slices.ContainsFunc(relation.ToQueryConditions(stmt.Context, stmt.ReflectValue), none) {
 			continue
 		}
-		const why = "%w: %s: Select deletes the association by a where clause: delete its models by themselves, before"
 		if slices.ContainsFunc(children.Fields, isVersion) {
-			_ = db.AddError(fmt.Errorf(why, ErrVersion, children.Name))
-		} else if isLockerModel(children) {
-			_ = db.AddError(fmt.Errorf(why, txlock.ErrInvalidKey, children.Name))
+			_ = db.AddError(fmt.Errorf("%w: %s: Select deletes the association by a where clause: delete its models by themselves, before", ErrVersion, children.Name))
 		}
 	}
 }
@@ -84,14 +79,10 @@ func whyNotReplaced(stmt *gorm.Statement, name string, children *schema.Schema) 
 	if len(stmt.Selects) == 0 { // FullSaveAssociations
 		what, name = "an association of "+stmt.Schema.Name, "..."
 	}
-	const why = "%w: %s: Replace changes those that it leaves out by a where clause: save them one by one, or add Clauses(lockgorm.%s) and Session(&gorm.Session{}) before Association(%q)"
-	if slices.ContainsFunc(children.Fields, isVersion) && !isAny(stmt) {
-		return fmt.Errorf(why, ErrVersion, what, "AnyVersion", name)
+	if !slices.ContainsFunc(children.Fields, isVersion) || isAny(stmt) {
+		return nil
 	}
-	if _, named := stmt.Settings.Load(onSetting); !named && isLockerModel(children) {
-		return fmt.Errorf(why, txlock.ErrInvalidKey, what, "On(...)", name)
-	}
-	return nil
+	return fmt.Errorf("%w: %s: Replace changes those that it leaves out by a where clause: save them one by one, or add Clauses(lockgorm.AnyVersion) and Session(&gorm.Session{}) before Association(%q)", ErrVersion, what, name)
 }
 
 // isReplace tells by the stack whether the statement saves the new models of

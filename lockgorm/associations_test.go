@@ -115,7 +115,7 @@ type Fruit struct {
 	Name    string
 }
 
-// TestReplaceAndClear changes children that only a where clause names.
+// TestReplaceAndClear changes children that only a where clause names: they are locked.
 func TestReplaceAndClear(t *testing.T) {
 	changes := map[string]func(tx *gorm.DB, order Order) error{
 		"Replace": func(tx *gorm.DB, order Order) error {
@@ -135,28 +135,26 @@ func TestReplaceAndClear(t *testing.T) {
 		},
 	}
 	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t)
+		db, plain := e.openPlugin(t), e.open(t)
 		for what, change := range changes {
 			order := Order{ID: newID(), Items: []Item{{ID: newID()}, {ID: newID()}}}
+			noError(t, plain.Create(&order).Error)
+			noError(t, change(plain, order))
+			left := e.count(t, "Item", "order_id = ?", order.ID)
+			noError(t, plain.Delete(&order.Items).Error)
+			noError(t, plain.Delete(&Order{ID: order.ID}).Error)
 			noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&order).Error }))
-			err := db.Transaction(func(tx *gorm.DB) error { return change(tx, order) })
-			wantError(t, what, err, txlock.ErrInvalidKey)
-			if n := e.count(t, "Item", "order_id = ?", order.ID); n != 2 || e.count(t, "Order", "id = ?", order.ID) != 1 {
-				t.Errorf("%s: %d children are left, want both and their parent", what, n)
-			}
-			if what == "Select" {
-				continue // GORM makes a new statement for it, which On doesn't reach
-			}
-			keys := items.Keys(order.Items[0].ID, order.Items[1].ID)
 			noError(t, db.Transaction(func(tx *gorm.DB) error {
-				err := change(tx.Clauses(lockgorm.On(keys...)).Session(&gorm.Session{}), order)
-				if !e.held(t, keys[0]) || !e.held(t, keys[1]) {
-					t.Errorf("%s: the keys of On are free", what)
+				if err := change(tx, order); err != nil {
+					return err
 				}
-				return err
+				if !e.held(t, items.Key(order.Items[1].ID)) || !e.held(t, items.Key(order.Items[0].ID)) && what != "Delete" {
+					t.Errorf("%s: a child that was changed is free", what)
+				}
+				return nil
 			}))
-			if n := e.count(t, "Item", "order_id = ?", order.ID); n == 2 {
-				t.Errorf("%s with On: nothing has changed", what)
+			if n := e.count(t, "Item", "order_id = ?", order.ID); n != left || left == 2 {
+				t.Errorf("%s: %d children are left, want %d", what, n, left)
 			}
 		}
 	})
@@ -165,27 +163,27 @@ func TestReplaceAndClear(t *testing.T) {
 // TestReplaceIsRefusedFirst proves that a refused Replace writes nothing, also outside of
 // a transaction.
 func TestReplaceIsRefusedFirst(t *testing.T) {
-	eachSetting(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Crate", "Drawer"}, func(t *testing.T, e *env) {
 		db := e.openPlugin(t)
-		order := Order{ID: newID(), Items: []Item{{ID: newID()}}}
-		noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&order).Error }))
-		fresh := Order{ID: order.ID}
+		crate := Crate{Drawers: []Drawer{{}}}
+		noError(t, e.inTransaction(db, func(tx *gorm.DB) error { return tx.Create(&crate).Error }))
+		fresh := Crate{ID: crate.ID}
 		for name, db := range map[string]*gorm.DB{"": db, "FullSaveAssociations": db.Session(&gorm.Session{FullSaveAssociations: true})} {
 			sent := watch(db)
-			wantError(t, name, sent.db.Model(&fresh).Association("Items").Replace(&Item{Name: "new"}), txlock.ErrInvalidKey)
-			if sent.n != 0 || e.count(t, "Item", "order_id = ? AND name = ''", order.ID) != 1 || e.count(t, "Item", "name = 'new'") != 0 {
+			wantError(t, name, sent.db.Model(&fresh).Association("Drawers").Replace(&Drawer{}), lockgorm.ErrVersion)
+			if sent.n != 0 || e.count(t, "Drawer", "crate_id = ?", crate.ID) != 1 || e.count(t, "Drawer", "1 = 1") != 1 {
 				t.Errorf("%s: %d statements of a refused Replace were sent", name, sent.n)
 			}
 		}
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			wantError(t, "inside", tx.Model(&fresh).Association("Items").Replace(&Item{Name: "new"}), txlock.ErrInvalidKey)
+			wantError(t, "inside", tx.Model(&fresh).Association("Drawers").Replace(&Drawer{}), lockgorm.ErrVersion)
 			return nil
 		}))
-		if e.count(t, "Item", "name = 'new'") != 0 {
+		if e.count(t, "Drawer", "1 = 1") != 1 {
 			t.Error("a refused Replace was committed")
 		}
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			return tx.Model(&Order{ID: order.ID}).Association("Items").Append(&Item{Name: "new"})
+			return tx.Model(&Crate{ID: crate.ID}).Association("Drawers").Append(&Drawer{})
 		}))
 	})
 }

@@ -20,7 +20,7 @@ import (
 // id IN (?, ?), as GORM builds it.
 func modelsByID(stmt *gorm.Statement) (models []reflect.Value, ok bool) {
 	conditions, ok := conditionsOf(stmt)
-	if !ok || len(stmt.Schema.PrimaryFields) != 1 {
+	if !ok || len(stmt.Schema.PrimaryFields) != 1 || whyUnreadable(conditions.SQL) != "" {
 		return nil, false
 	}
 	id := stmt.Schema.PrimaryFields[0]
@@ -93,6 +93,9 @@ func listed(list string, vars []any) (values []any) {
 	return values
 }
 
+// converts tells whether values of a type are stored as something else.
+func converts(t reflect.Type) bool { return t.Implements(reflect.TypeFor[driver.Valuer]()) }
+
 // asID returns a value as an identifier, if servers certainly take it for this one and it is not
 // zero; else the zero reflect.Value.
 func asID(field *schema.Field, value any) (id reflect.Value) {
@@ -101,7 +104,7 @@ func asID(field *schema.Field, value any) (id reflect.Value) {
 	if !v.IsValid() || field.Serializer != nil {
 		return none
 	}
-	if _, converts := v.Interface().(driver.Valuer); converts && v.Type() != id.Type() {
+	if v.Type() != id.Type() && (converts(reflect.TypeOf(value)) || converts(v.Type()) || converts(id.Type())) {
 		return none
 	}
 	text, back := textOf(v.Interface()), ""

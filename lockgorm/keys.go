@@ -56,7 +56,7 @@ func (p *Plugin) lockChange(db *gorm.DB) error {
 		if why := whyUnconfined(stmt); why != "" {
 			return unidentified(stmt, why)
 		}
-	case len(given) > 1:
+	case identified > 0:
 		return unidentified(stmt, "a model of it has no primary key")
 	case isTagged(stmt.Schema):
 		changed, known = modelsByID(stmt)

@@ -168,7 +168,6 @@ func selecting[M any]() map[string]writeOf {
 		"CASE WHEN n > 0 AND id = ? THEN 1 END": func(b int64) []any { return []any{b + 2} },
 		"id = n + ?":                            func(b int64) []any { return []any{b} },
 		"id = ? IS NOT NULL":                    func(b int64) []any { return []any{b + 2} },
-		"n = ? AND \"id\" = ?":                  func(b int64) []any { return []any{2, b + 2} },
 		"id = ? ":                               func(b int64) []any { return []any{float64(b + 2)} },
 		"id  = ?":                               func(b int64) []any { return []any{fmt.Sprintf("0%d", b+2)} },
 		"id = ?  ":                              func(b int64) []any { return []any{fmt.Sprintf("%d ", b+2)} },

@@ -202,7 +202,10 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		callbacks.Create().Before("*").Register("lockstep:check_clauses", checkClauses),
 		callbacks.Update().Before("*").Register("lockstep:check_clauses", checkClauses),
 		callbacks.Delete().Before("*").Register("lockstep:check_clauses", checkClauses),
-		registerLoaded(db), // the last one is called first
+		callbacks.Create().Before("*").Register("lockstep:note_pool", notePool), // the last one is called first
+		callbacks.Update().Before("*").Register("lockstep:note_pool", notePool),
+		callbacks.Delete().Before("*").Register("lockstep:note_pool", notePool),
+		registerLoaded(db),
 		callbacks.Create().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
 		callbacks.Raw().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
 	)
@@ -241,6 +244,7 @@ func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) 
 // beforeInsert locks the models to which the hooks of a create have given a primary key,
 // or another one.
 func (p *Plugin) beforeInsert(db *gorm.DB) {
+	enterSkipped(db, false)
 	if keys, err := p.keysOfSaved(db); err != nil {
 		_ = db.AddError(err)
 	} else if len(keys) > 0 && db.Error == nil {
@@ -297,40 +301,14 @@ func failedRow(pool gorm.ConnPool, err error) *sql.Row {
 
 // before takes the locks of one statement, or makes it fail.
 func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool) {
+	enterSkipped(db, needsID)
 	p.beforeBy(db, keysOf, needsID, lockWrite)
 }
 
-// ownSetting marks a statement for which lockWrite has begun a transaction.
-const ownSetting = "lockstep:own"
-
-// lockWrite locks the keys of a create, update or delete. Where GORM begins no transaction for
-// it, under SkipDefaultTransaction, lockWrite does, and endOwn ends it.
+// lockWrite locks the keys of a create, update or delete.
 func lockWrite(db *gorm.DB, keys []txlock.Key) error {
-	_, none := transactionOf(db)
-	if err := enterOwn(db, none != nil && db.SkipDefaultTransaction); err != nil && !errors.Is(err, gorm.ErrInvalidTransaction) {
-		return err
-	}
 	_, err := LockAll(db, keys...)
 	return err
-}
-
-// isOwn tells whether lockWrite has begun a transaction for this very statement.
-func isOwn(stmt *gorm.Statement) bool {
-	by, ok := stmt.Settings.Load(ownSetting)
-	return ok && by == stmt
-}
-
-// endOwn ends the transaction of lockWrite, as GORM ends its own.
-func endOwn(db *gorm.DB) {
-	if !isOwn(db.Statement) {
-		return
-	}
-	if db.Statement.Settings.Delete(ownSetting); db.Error != nil {
-		db.Rollback()
-	} else {
-		db.Commit()
-	}
-	db.Statement.ConnPool = db.ConnPool
 }
 
 func (p *Plugin) beforeBy(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool, lock func(db *gorm.DB, keys []txlock.Key) error) {

@@ -38,9 +38,9 @@ func (p *Plugin) lockRows(db *gorm.DB, given []reflect.Value) ([]reflect.Value, 
 	if err != nil {
 		return nil, err
 	}
-	own, pool := ownsTransaction(db), poolOf(stmt)
+	own := hasOwn(db)
 	if own {
-		leaveOwn(db, pool)
+		leaveOwn(db)
 	}
 	rows, err := find.beside(db, own)
 	if err != nil {
@@ -48,8 +48,11 @@ func (p *Plugin) lockRows(db *gorm.DB, given []reflect.Value) ([]reflect.Value, 
 	}
 	wanted, err := p.keysOfAll(db, rows)
 	for tries := 0; err == nil; tries++ {
-		late := wanted
-		if err = enterOwn(db, own); err == nil && len(wanted) > 0 {
+		var late []txlock.Key // of rows that have come since the keys were read
+		if own {
+			err = enterOwn(db)
+		}
+		if err == nil && len(wanted) > 0 {
 			err = lockWrite(db, wanted)
 		}
 		if err == nil {
@@ -65,7 +68,7 @@ func (p *Plugin) lockRows(db *gorm.DB, given []reflect.Value) ([]reflect.Value, 
 			return rows, lockWrite(db, late)
 		case err == nil || again && txlock.Retryable(err):
 			wanted, err = slices.Concat(wanted, late), nil
-			leaveOwn(db, pool)
+			leaveOwn(db)
 			time.Sleep(rand.N(time.Millisecond << min(tries, 6)))
 		}
 	}
@@ -84,6 +87,9 @@ func (p *Plugin) selection(db *gorm.DB, given []reflect.Value) (*selection, erro
 	why, or := whyNotClosed(stmt)
 	conditions, ok := conditionsOf(stmt)
 	partly := slices.ContainsFunc(given, func(model reflect.Value) bool { return hasPartOfID(stmt, model) })
+	if partly && len(given) > 1 {
+		return nil, unidentified(stmt, "a model of it has no primary key")
+	}
 	switch {
 	case why != "":
 		return nil, unidentified(stmt, why)
@@ -201,54 +207,4 @@ func (s *selection) beside(db *gorm.DB, own bool) ([]reflect.Value, error) {
 		}
 	}
 	return s.on(db, db.Statement.ConnPool, false)
-}
-
-// ownsTransaction tells whether the transaction of a statement is, or will be, its own.
-func ownsTransaction(db *gorm.DB) bool {
-	_, gorms := db.InstanceGet(gormsOwn)
-	_, none := transactionOf(db)
-	return gorms || none != nil
-}
-
-// gormsOwn is how GORM marks a statement for which it has begun a transaction.
-const gormsOwn = "gorm:started_transaction"
-
-// poolOf returns the pool on which the transaction of a statement was begun.
-func poolOf(stmt *gorm.Statement) gorm.ConnPool {
-	if prepared, ok := stmt.ConnPool.(*gorm.PreparedStmtTX); ok {
-		return prepared.PreparedStmtDB
-	}
-	if _, ok := stmt.ConnPool.(gorm.TxCommitter); !ok {
-		return stmt.ConnPool
-	}
-	pool, err := stmt.DB.DB()
-	if err != nil {
-		return stmt.DB.ConnPool
-	}
-	return pool
-}
-
-// leaveOwn ends the statement's own transaction, in which nothing was done. GORM isn't to end the
-// next one.
-func leaveOwn(db *gorm.DB, pool gorm.ConnPool) {
-	if tx, ok := db.Statement.ConnPool.(gorm.TxCommitter); ok {
-		_ = tx.Rollback() // the server may have done so
-		db.Statement.ConnPool = pool
-		db.Statement.Settings.Delete(fmt.Sprintf("%p", db.Statement) + gormsOwn) // as InstanceSet has named it
-		db.Statement.Settings.Delete(ownSetting)
-	}
-}
-
-// enterOwn begins a transaction of the statement's own, which endOwn ends.
-func enterOwn(db *gorm.DB, own bool) error {
-	if _, in := db.Statement.ConnPool.(gorm.TxCommitter); in || !own {
-		return nil
-	}
-	tx := db.Begin()
-	if tx.Error != nil {
-		return tx.Error
-	}
-	db.Statement.ConnPool = tx.Statement.ConnPool
-	db.Statement.Settings.Store(ownSetting, db.Statement)
-	return nil
 }

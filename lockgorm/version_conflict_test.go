@@ -204,6 +204,7 @@ type Crate struct {
 type Drawer struct {
 	ID      int64
 	CrateID *int64
+	Version lockgorm.Version
 	Bolts   []Bolt
 }
 
@@ -211,6 +212,7 @@ type Bolt struct {
 	ID       int64
 	CrateID  *int64
 	DrawerID *int64
+	Version  lockgorm.Version
 }
 
 type Paper struct {
@@ -218,12 +220,10 @@ type Paper struct {
 	CrateID *int64
 }
 
-func (d *Drawer) LockKeys(*gorm.DB) ([]txlock.Key, error) { return items.Keys(d.ID), nil }
-func (b *Bolt) LockKeys(*gorm.DB) ([]txlock.Key, error)   { return items.Keys(b.ID), nil }
-func (p *Paper) BeforeCreate(tx *gorm.DB) error           { return hooked(tx, p.ID) }
+func (p *Paper) BeforeCreate(tx *gorm.DB) error { return hooked(tx, p.ID) }
 
 func init() {
-	for model, layout := range map[string]string{"Crate": "owner_id BIGINT", "Drawer": "crate_id BIGINT", "Bolt": "crate_id BIGINT, drawer_id BIGINT", "Paper": "crate_id BIGINT"} {
+	for model, layout := range map[string]string{"Crate": "owner_id BIGINT", "Drawer": "crate_id BIGINT, version BIGINT UNSIGNED NOT NULL DEFAULT 1", "Bolt": "crate_id BIGINT, drawer_id BIGINT, version BIGINT UNSIGNED NOT NULL DEFAULT 1", "Paper": "crate_id BIGINT"} {
 		columns[model] = "id BIGINT AUTO_INCREMENT PRIMARY KEY, " + layout
 	}
 }
@@ -257,7 +257,7 @@ func TestReplaceNamesItsAssociation(t *testing.T) {
 			if what == "in full" {
 				want = `an association of Crate`
 			}
-			if !strings.Contains(sent, txlock.ErrInvalidKey.Error()) || !strings.Contains(sent, want) || want == "" && strings.Contains(sent, "Association(") || strings.Contains(sent, others) {
+			if !strings.Contains(sent, lockgorm.ErrVersion.Error()) || !strings.Contains(sent, want) || want == "" && strings.Contains(sent, "Association(") || strings.Contains(sent, others) {
 				t.Errorf("%s: %s", what, sent)
 			}
 		}
@@ -269,7 +269,7 @@ func TestReplaceNamesItsAssociation(t *testing.T) {
 			"Clear Owner":    func() error { return of("Owner").Clear() },
 			"Replace Papers, whose hook updates another": func() error {
 				db := withHook(db, func(tx *gorm.DB, _ int64) error {
-					return tx.Session(&gorm.Session{NewDB: true}).Updates(&Drawer{ID: crate.Drawers[0].ID, CrateID: &crate.ID}).Error
+					return tx.Session(&gorm.Session{NewDB: true}).Updates(&Drawer{ID: crate.Drawers[0].ID, CrateID: &crate.ID, Version: crate.Drawers[0].Version}).Error
 				})
 				return db.Model(&Crate{ID: crate.ID}).Association("Papers").Replace(&Paper{})
 			},
