@@ -60,6 +60,8 @@ func setLoaded(db *gorm.DB) {
 		_ = db.AddError(fmt.Errorf("%w: Loaded needs a pointer to a model, this %T is nil", txlock.ErrInvalidKey, l.model))
 	case stmt.Schema == nil || model.Elem().Type() != stmt.Schema.ModelType:
 		_ = db.AddError(fmt.Errorf("%w: Loaded has a %T, this statement is on %s: give it one loaded model of the statement's type, or name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, l.model, stmt.Table))
+	case !hasID(stmt, model.Elem()):
+		_ = db.AddError(fmt.Errorf("%w: Loaded has a %T without its primary key: load it first", txlock.ErrInvalidKey, l.model))
 	case namesAnother(stmt, model.Elem()):
 		_ = db.AddError(fmt.Errorf("%w: this statement on %s names another record than that of Loaded: leave one of them out", txlock.ErrInvalidKey, stmt.Table))
 	default:

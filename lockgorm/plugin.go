@@ -132,16 +132,23 @@ func Check(models ...any) Option {
 // it with On. A lock that is taken only at the write is refused with ErrStaleSnapshot if
 // somebody else has written in between.
 //
-// An update or delete is of its models, or, if its model has a tag and no primary key, of the
-// records whose primary keys its conditions name: Delete(&Order{}, 42), Where("id = ?", 42) or
-// Where("id IN ?", ids), with others that AND joins to them. Otherwise its keys can't be known,
-// and it fails with ErrInvalidKey: name them by On. It also fails if it might change other
-// records: conditions joined by OR outside of parentheses, conditions with comments or with
-// backslashes in quotes, several tables, another primary key in its values or from a hook. A
-// clause that isn't GORM's own is refused, whether the program, a hook or another plugin has
-// added it, but for comments and index hints; so is a create that would write the zero value as
-// a primary key. If an upsert finds a row by another unique key, the server returns an error and
-// changes nothing. Under SkipDefaultTransaction a statement that has keys to lock begins and
+// An update or delete is of its models. If they have no primary key it is of the records that its
+// conditions name, as Delete(&Order{}, 42), Where("id = ?", 42) and Where("id IN ?", ids) of a
+// model with a tag do, with others that AND joins to them. Any other conditions select records:
+// the plugin reads their keys outside of the transaction, locks them all, and reads them again,
+// FOR UPDATE, before the statement changes them and no others; see AtMostRows. If more have come,
+// a transaction of the statement's own begins again, and one of the program's locks them late,
+// perhaps with a deadlock. So an update by a condition sends two statements more. It needs the
+// model's primary key to be the PRIMARY KEY of the table. For rows that somebody else inserts
+// meanwhile it is as for a plain UPDATE.
+//
+// A statement fails with ErrInvalidKey if it isn't certain which records it changes: conditions
+// with subqueries, with comments to the end of a line, or with backslashes in quotes, those of a
+// model with its primary key joined by OR outside of parentheses, several tables, another
+// primary key in its values or from a hook. Name its keys by On. A clause that isn't GORM's own is
+// refused, whether the program, a hook or another plugin has added it, but for comments and
+// index hints; so is a create that would write the zero value as a primary key. If an upsert
+// finds a row by another unique key, the server returns an error and changes nothing. Under SkipDefaultTransaction a statement that may have keys to lock begins and
 // ends a transaction of its own. Models with a Version are compared; see Version.
 //
 // What bypasses GORM's callbacks, such as tx.Statement.ConnPool, bypasses the plugin. A write by

@@ -22,7 +22,7 @@ func TestTables(t *testing.T) {
 		},
 		"Table.Update": func(db *gorm.DB, table string) error { return db.Table(table).Where("id = 1").Update("n", 1).Error },
 		"Table.Create": func(db *gorm.DB, table string) error { return db.Table(table).Create(map[string]any{"id": 2}).Error },
-		"Table.Delete": func(db *gorm.DB, table string) error { return db.Table(table).Where("id = 1").Delete(&Draft{}).Error },
+		"Table.Delete": func(db *gorm.DB, table string) error { return db.Table(table).Where("id = 1").Delete(&Note{}).Error },
 		"alias": func(db *gorm.DB, table string) error {
 			return db.Table(table + " AS x").Where("x.id = 1").Updates(map[string]any{"n": 1}).Error
 		},
