@@ -107,25 +107,23 @@ func asID(field *schema.Field, value any) (id reflect.Value) {
 	if v.Type() != id.Type() && (converts(reflect.TypeOf(value)) || converts(v.Type()) || converts(id.Type())) {
 		return none
 	}
-	text, back := textOf(v.Interface()), ""
+	text, err := textOf(v.Interface()), error(nil)
 	whole := v.CanInt() || v.CanUint() || v.Kind() == reflect.String
 	switch {
 	case v.Type() == id.Type():
 		id.Set(v)
-		back = text
 	case id.Kind() == reflect.String && v.Kind() == reflect.String:
 		id.SetString(text)
-		back = text
 	case id.CanInt() && whole:
-		n, _ := strconv.ParseInt(text, 10, id.Type().Bits())
+		var n int64
+		n, err = strconv.ParseInt(text, 10, id.Type().Bits())
 		id.SetInt(n)
-		back = strconv.FormatInt(n, 10)
 	case id.CanUint() && whole:
-		n, _ := strconv.ParseUint(text, 10, id.Type().Bits())
+		var n uint64
+		n, err = strconv.ParseUint(text, 10, id.Type().Bits())
 		id.SetUint(n)
-		back = strconv.FormatUint(n, 10)
 	}
-	if back != text || id.IsZero() {
+	if err != nil || id.IsZero() {
 		return none
 	}
 	return id

@@ -148,6 +148,8 @@ func selecting[M any]() map[string]writeOf {
 		},
 	}
 	for text, args := range map[string]func(b int64) []any{
+		"n = 3 OR n = ? AND id = ?":             func(b int64) []any { return []any{2, b + 2} },
+		"(n BETWEEN 1 AND id = ?)":              func(int64) []any { return []any{1} },
 		"n = ?":                                 func(int64) []any { return []any{2} },
 		"id > ?":                                func(b int64) []any { return []any{b} },
 		"id <> ?":                               func(b int64) []any { return []any{b} },

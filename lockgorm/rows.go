@@ -33,7 +33,6 @@ func AtMostRows(n int) Option { return func(p *Plugin) { p.most = n } }
 // statement's own begins again, so that no row is locked while a key is waited for; the
 // program's locks them late.
 func (p *Plugin) lockRows(db *gorm.DB, given []reflect.Value) ([]reflect.Value, error) {
-	stmt := db.Statement
 	find, err := p.selection(db, given)
 	if err != nil {
 		return nil, err
@@ -56,7 +55,7 @@ func (p *Plugin) lockRows(db *gorm.DB, given []reflect.Value) ([]reflect.Value, 
 			err = lockWrite(db, wanted)
 		}
 		if err == nil {
-			if rows, err = find.on(db, stmt.ConnPool, true); err == nil {
+			if rows, err = find.on(db, db.Statement.ConnPool, true); err == nil {
 				late, err = p.keysOfAll(db, rows)
 			}
 		}

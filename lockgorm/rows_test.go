@@ -191,22 +191,26 @@ func TestRowsThatMove(t *testing.T) {
 	})
 }
 
-// TestRowsOnOneConnection proves that writes by conditions need no second connection.
-func TestRowsOnOneConnection(t *testing.T) {
+// TestRowsOfItsOwn proves that rows which the transaction has inserted itself are found and
+// locked, and that the first read needs no second connection.
+func TestRowsOfItsOwn(t *testing.T) {
 	eachSetting(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		db, b := e.openPlugin(t), newID()*1000
-		poolOf(t, db).SetMaxOpenConns(1)
 		parcels := txlock.NewFamily[int64]("parcel")
 		noError(t, db.Create(&Parcel{ID: b, N: 1}).Error)
-		noError(t, db.Model(&Parcel{}).Where("n = 1").Update("n", 2).Error)
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			noError(t, tx.Create(&Parcel{ID: b + 1, N: 2}).Error) // which only this transaction sees
-			got := tx.Model(&Parcel{}).Where("n = 2").Update("n", 3)
-			if got.RowsAffected != 2 || !e.held(t, parcels.Key(b)) || !e.held(t, parcels.Key(b+1)) {
-				t.Errorf("%d rows, or one is free", got.RowsAffected)
-			}
-			return got.Error
-		}))
+		for i, most := range []int{1, 5} {
+			poolOf(t, db).SetMaxOpenConns(most)
+			n, id := 2*i+1, b+int64(i)+1
+			noError(t, db.Model(&Parcel{}).Where("n = ?", n).Update("n", n+1).Error)
+			noError(t, db.Transaction(func(tx *gorm.DB) error {
+				noError(t, tx.Exec(fmt.Sprintf("INSERT INTO %s (id, n) VALUES (?, ?)", e.names.tables["Parcel"]), id, n+1).Error)
+				got := tx.Model(&Parcel{}).Where("n = ?", n+1).Update("n", n+2)
+				if got.RowsAffected != int64(i)+2 || !e.held(t, parcels.Key(b)) || !e.held(t, parcels.Key(id)) {
+					t.Errorf("%d connections: %d rows, or one is free", most, got.RowsAffected)
+				}
+				return got.Error
+			}))
+		}
 	})
 }
 
