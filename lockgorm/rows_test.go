@@ -214,6 +214,29 @@ func TestRowsOfItsOwn(t *testing.T) {
 	})
 }
 
+// TestRowsThatComeLater proves that a row which is inserted between the locks and the write isn't
+// changed: nobody has locked it.
+func TestRowsThatComeLater(t *testing.T) {
+	each(t, []string{"Order"}, func(t *testing.T, e *env) {
+		db, id := e.openPlugin(t), newID()
+		noError(t, db.Create(&Order{ID: id, N: 1}).Error)
+		inserts := func(*gorm.DB, int64) error {
+			e.Exec(t, fmt.Sprintf("INSERT INTO %s (id, n) VALUES (%d, 1)", e.names.tables["Order"], -id))
+			return nil
+		}
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			got := withHook(tx, inserts).Model(&Order{}).Where("n = ?", 1).Update("n", 2)
+			if got.RowsAffected != 1 {
+				t.Errorf("%d rows", got.RowsAffected)
+			}
+			return got.Error
+		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
+		if e.count(t, "Order", "id = ? AND n = 1", -id) != 1 {
+			t.Error("a row was changed that nobody has locked")
+		}
+	})
+}
+
 // TestAtMostRows refuses a write of more rows than may be locked.
 func TestAtMostRows(t *testing.T) {
 	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
