@@ -1,11 +1,17 @@
 package lockgorm_test
 
 import (
+	"context"
+	"database/sql"
+	"errors"
+	"runtime"
 	"testing"
+	"time"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -114,6 +120,56 @@ func TestUnknownRecordsGenerics(t *testing.T) {
 		}))
 		if e.count(t, "Draft", "id = 42 AND n = 1") != 1 {
 			t.Error("it was not written")
+		}
+	})
+}
+
+// Wagon names a key by a read in the transaction of its statement.
+type Wagon struct {
+	ID int64
+	N  int64
+}
+
+func (w *Wagon) LockKeys(tx *gorm.DB) ([]txlock.Key, error) {
+	_, err := lockgorm.Join(tx)
+	return orders.Keys(w.ID), err
+}
+
+// TestOwnTransaction proves of the transactions that the plugin begins under
+// SkipDefaultTransaction that keys are asked for within them, that they leave the connection of
+// the program as it was, and that errors and panics end them.
+func TestOwnTransaction(t *testing.T) {
+	columns["Wagon"] = columns["Note"]
+	each(t, []string{"Wagon", "Coupon", "Parcel", "Order"}, func(t *testing.T, e *env) {
+		e.skip = true
+		db, id := e.openPlugin(t), newID()
+		noError(t, db.Create(&Wagon{ID: id}).Error)
+		noError(t, db.Model(&Wagon{ID: id}).Update("n", 1).Error)
+		noError(t, db.Create(&Coupon{Code: "ten"}).Error) // its column is looked up
+		noError(t, db.Create(&Parcel{ID: id}).Error)
+		noError(t, db.Connection(func(tx *gorm.DB) error {
+			var mine int
+			noError(t, tx.Session(&gorm.Session{}).Exec("SET @mine = 5").Error)
+			noError(t, tx.Session(&gorm.Session{}).Delete(&Parcel{}, id).Error)
+			noError(t, tx.Model(&Order{ID: id}).Update("n", 3).Error)
+			err := tx.Session(&gorm.Session{NewDB: true}).Raw("SELECT @mine").Scan(&mine).Error
+			if mine != 5 {
+				t.Errorf("the session's variable is %d", mine)
+			}
+			return err
+		}))
+		ctx, cancel := context.WithCancel(t.Context())
+		err := withHook(db.WithContext(ctx), func(*gorm.DB, int64) error { cancel(); return ctx.Err() }).Model(&Order{ID: id}).Update("n", 4).Error
+		if !errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
+			t.Errorf("a hook that cancels: %v", err)
+		}
+		func() {
+			defer func() { _ = recover() }()
+			_ = withHook(db, func(*gorm.DB, int64) error { panic("hook") }).Model(&Order{ID: id}).Update("n", 5).Error
+			t.Error("the hook's panic was lost")
+		}()
+		if !testdb.Await(time.Minute, func() bool { runtime.GC(); return testdb.InUse(poolOf(t, db)) == 0 }) {
+			t.Error("a panic has left a transaction open")
 		}
 	})
 }

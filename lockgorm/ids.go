@@ -19,15 +19,12 @@ import (
 // name, and whether they do so for certain: one of those that AND joins is id = ? or
 // id IN (?, ?), as GORM builds it.
 func modelsByID(stmt *gorm.Statement) (models []reflect.Value, ok bool) {
-	text := scratchOf(stmt)
-	where, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
-	where.Exprs = slices.Clone(where.Exprs)
-	where.Build(text)
-	if len(stmt.Schema.PrimaryFields) != 1 || strings.Count(text.SQL.String(), "?") != len(text.Vars) {
+	conditions, ok := conditionsOf(stmt)
+	if !ok || len(stmt.Schema.PrimaryFields) != 1 || hasSubquery(conditions.SQL) {
 		return nil, false
 	}
 	id := stmt.Schema.PrimaryFields[0]
-	values, ok := valuesOf(stmt, id, text.SQL.String(), text.Vars)
+	values, ok := valuesOf(stmt, id, conditions.SQL, conditions.Vars)
 	for _, value := range values {
 		model := reflect.New(stmt.Schema.ModelType).Elem()
 		certain := asID(id, value)
@@ -39,6 +36,17 @@ func modelsByID(stmt *gorm.Statement) (models []reflect.Value, ok bool) {
 	return models, ok
 }
 
+// conditionsOf returns the conditions of a statement as GORM will build them, and whether each ?
+// in them stands for a value.
+func conditionsOf(stmt *gorm.Statement) (conditions clause.Expr, ok bool) {
+	text := scratchOf(stmt)
+	where, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
+	where.Exprs = slices.Clone(where.Exprs)
+	where.Build(text)
+	conditions = clause.Expr{SQL: text.SQL.String(), Vars: text.Vars}
+	return conditions, strings.Count(conditions.SQL, "?") == len(conditions.Vars)
+}
+
 // named matches a condition that says which values a column has.
 var named = regexp.MustCompile("(?i)^\\s*(?:" + identifier + "\\s*\\.\\s*)?" + identifier + "\\s*(?:=\\s*(\\?|\\d+)|\\bIN\\s*\\(([?\\d,\\s]+|NULL)\\))\\s*$")
 
@@ -46,12 +54,17 @@ var named = regexp.MustCompile("(?i)^\\s*(?:" + identifier + "\\s*\\.\\s*)?" + i
 // value no row is meant: GORM writes IN (NULL) for an empty slice.
 func valuesOf(stmt *gorm.Statement, column *schema.Field, text string, vars []any) (values []any, ok bool) {
 	words, closed := sqltext.Closed(text)
-	if !closed || slices.ContainsFunc(words, func(word string) bool { return isOr(word) || word == "BETWEEN" || word == "CASE" }) {
-		return nil, false // AND may be a part of these
+	if !closed || slices.ContainsFunc(words, func(word string) bool { return isOr(word) || word == "CASE" }) {
+		return nil, false // AND may be a part of CASE
 	}
 	for text != "" && !ok {
 		var part string
 		part, text = sqltext.Cut(text, "AND")
+		for words, _ := sqltext.Closed(part); slices.Contains(words, "BETWEEN"); words = words[slices.Index(words, "BETWEEN")+1:] {
+			var upper string // AND is a part of BETWEEN
+			upper, text = sqltext.Cut(text, "AND")
+			part += "AND" + upper
+		}
 		n := strings.Count(part, "?")
 		if inner := strings.TrimSpace(part); strings.HasPrefix(inner, "(") {
 			values, ok = valuesOf(stmt, column, strings.TrimSuffix(inner[1:], ")"), vars[:n])
@@ -85,6 +98,17 @@ func listed(list string, vars []any) (values []any) {
 	return values
 }
 
+// hasSubquery tells whether a condition may be about other rows than the statement's, or sets a
+// variable.
+func hasSubquery(text string) bool {
+	return strings.Contains(text, ":=") || slices.ContainsFunc(sqltext.Words(text, len(text)), func(word string) bool {
+		return word == "SELECT" || word == "TABLE" || word == "VALUES" || word == "WITH"
+	})
+}
+
+// converts tells whether values of a type are stored as something else.
+func converts(t reflect.Type) bool { return t.Implements(reflect.TypeFor[driver.Valuer]()) }
+
 // asID returns a value as an identifier, if servers certainly take it for this one and it is not
 // zero; else the zero reflect.Value.
 func asID(field *schema.Field, value any) (id reflect.Value) {
@@ -93,28 +117,26 @@ func asID(field *schema.Field, value any) (id reflect.Value) {
 	if !v.IsValid() || field.Serializer != nil {
 		return none
 	}
-	if _, converts := v.Interface().(driver.Valuer); converts && v.Type() != id.Type() {
+	if v.Type() != id.Type() && (converts(reflect.TypeOf(value)) || converts(v.Type()) || converts(id.Type())) {
 		return none
 	}
-	text, back := textOf(v.Interface()), ""
+	text, err := textOf(v.Interface()), error(nil)
 	whole := v.CanInt() || v.CanUint() || v.Kind() == reflect.String
 	switch {
 	case v.Type() == id.Type():
 		id.Set(v)
-		back = text
 	case id.Kind() == reflect.String && v.Kind() == reflect.String:
 		id.SetString(text)
-		back = text
 	case id.CanInt() && whole:
-		n, _ := strconv.ParseInt(text, 10, id.Type().Bits())
+		var n int64
+		n, err = strconv.ParseInt(text, 10, id.Type().Bits())
 		id.SetInt(n)
-		back = strconv.FormatInt(n, 10)
 	case id.CanUint() && whole:
-		n, _ := strconv.ParseUint(text, 10, id.Type().Bits())
+		var n uint64
+		n, err = strconv.ParseUint(text, 10, id.Type().Bits())
 		id.SetUint(n)
-		back = strconv.FormatUint(n, 10)
 	}
-	if back != text || id.IsZero() {
+	if err != nil || id.IsZero() {
 		return none
 	}
 	return id

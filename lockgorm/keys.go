@@ -65,7 +65,7 @@ func (p *Plugin) keysOfChange(db *gorm.DB) (all []txlock.Key, err error) {
 		}
 	}
 	f.keys = make(map[string]bool)
-	for _, key := range keysOf(stmt, models) {
+	for _, key := range keysOf(stmt, given) { // of others GORM sends what the program has written
 		f.keys[textOf(key)] = true
 	}
 	f.install()

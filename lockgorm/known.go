@@ -115,7 +115,7 @@ func mayDiffer(db *gorm.DB, c conflict) bool {
 // noteOwn remembers versions that a statement has written, unless the transaction ends
 // with the statement.
 func noteOwn(db *gorm.DB, written []Version, raisedBy ...int64) {
-	if _, ends := db.InstanceGet("gorm:started_transaction"); ends || isOwn(db.Statement) {
+	if _, ends := db.InstanceGet("gorm:started_transaction"); ends || ownOf(db.Statement) != nil {
 		return
 	}
 	k := learn(db)

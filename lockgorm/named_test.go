@@ -2,6 +2,7 @@ package lockgorm_test
 
 import (
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,6 +13,11 @@ import (
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+// doubled is stored as twice its value if it is given by a pointer.
+type doubled int64
+
+func (d *doubled) Value() (driver.Value, error) { return 2 * int64(*d), nil }
 
 // writeOf is a statement on the rows b+1 to b+6, whose n is 1 to 6.
 type writeOf func(db *gorm.DB, b int64) *gorm.DB
@@ -85,12 +91,16 @@ func writesOf[M any](table string, withID func(id int64) *M) map[string]writeOf 
 		"=, capitals":     where(" `ID`=? ", two),
 		"=, the table's":  where(table+".id = ?", two),
 		"=, text":         where("id = ?", func(b int64) []any { return []any{fmt.Sprint(b + 2)} }),
+		"=, more text":    where("id = ?", func(b int64) []any { return []any{fmt.Sprintf("0%d", b+2)} }),
 		"=, a pointer":    where("id = ?", func(b int64) []any { b += 2; return []any{&b} }),
 		"=, unsigned":     where("id = ?", func(b int64) []any { return []any{uint(b + 2)} }),
 		"=, its name":     where("id = @id AND n = @n", func(b int64) []any { return []any{sql.Named("id", b+2), sql.Named("n", 2)} }),
 		"= AND":           where("id = ? AND n > ?", func(b int64) []any { return []any{b + 2, 1} }),
 		"AND =":           where("n > ? AND id = ?", func(b int64) []any { return []any{1, b + 2} }),
 		"(= AND)":         where("((n > ?) AND (id = ? AND n IS NOT NULL))", func(b int64) []any { return []any{1, b + 2} }),
+		"= AND BETWEEN":   where("id = ? AND n BETWEEN ? AND ?", func(b int64) []any { return []any{b + 2, 1, 3} }),
+		"BETWEEN AND =":   where("n NOT BETWEEN ? AND ? AND n BETWEEN 0 AND 9 AND id = ?", func(b int64) []any { return []any{4, 5, b + 2} }),
+		"= AND (OR)":      where("(id = ? AND (n = ? OR n = ?))", func(b int64) []any { return []any{b + 2, 2, 3} }),
 		"= twice":         where("id = ? AND id = ?", func(b int64) []any { return []any{b + 2, b + 3} }),
 		"IN":              where("id IN ?", func(b int64) []any { return []any{[]int64{b + 1, b + 3, b + 77}} }),
 		"IN (?)":          where("id in (?)", func(b int64) []any { return []any{[]uint64{uint64(b + 1), uint64(b + 3)}} }),
@@ -108,42 +118,45 @@ func writesOf[M any](table string, withID func(id int64) *M) map[string]writeOf 
 func unnamed[M any]() map[string]writeOf {
 	all := make(map[string]writeOf)
 	for text, args := range map[string]func(b int64) []any{
-		"n = ?":                                 func(int64) []any { return []any{2} },
-		"id > ?":                                func(b int64) []any { return []any{b} },
-		"id <> ?":                               func(b int64) []any { return []any{b} },
-		"id <=> ?":                              func(b int64) []any { return []any{b + 2} },
-		"id = ? + 1":                            func(b int64) []any { return []any{b + 2} },
-		"id + 1 = ?":                            func(b int64) []any { return []any{b + 2} },
-		"- id = ?":                              func(b int64) []any { return []any{-b - 2} },
-		"NOT id = ?":                            func(b int64) []any { return []any{b + 2} },
-		"NOT (id = ?)":                          func(b int64) []any { return []any{b + 2} },
-		"id NOT IN ?":                           func(b int64) []any { return []any{[]int64{b + 2}} },
-		"id = ? OR n = ?":                       func(b int64) []any { return []any{b + 2, 3} },
-		"id = ? || n = ?":                       func(b int64) []any { return []any{b + 2, 3} },
-		"id = ? XOR n = ?":                      func(b int64) []any { return []any{b + 2, 3} },
-		"(id = ? OR n = ?)":                     func(b int64) []any { return []any{b + 2, 3} },
-		"(n > ?) + (id = ?)":                    func(b int64) []any { return []any{1, b + 2} },
-		"n BETWEEN 1 AND id = ?":                func(b int64) []any { return []any{b + 2} },
-		"id BETWEEN ? AND ?":                    func(b int64) []any { return []any{b + 2, b + 3} },
-		"CASE WHEN n > 0 AND id = ? THEN 1 END": func(b int64) []any { return []any{b + 2} },
-		"id = n + ?":                            func(b int64) []any { return []any{b} },
-		"id = (SELECT ?)":                       func(b int64) []any { return []any{b + 2} },
-		"id = ? IS NOT NULL":                    func(b int64) []any { return []any{b + 2} },
-		"id = '?' AND n = ?":                    func(int64) []any { return []any{2} },
-		"'?' <> n AND id = ? AND n > ?":         func(b int64) []any { return []any{b + 2, b + 3} },
-		"id = ? -- ":                            func(b int64) []any { return []any{b + 2} },
-		"other.id = ?":                          func(b int64) []any { return []any{b + 2} },
-		"n = ? AND \"id\" = ?":                  func(b int64) []any { return []any{2, b + 2} },
-		"id = ? ":                               func(b int64) []any { return []any{float64(b + 2)} },
-		"id  = ?":                               func(b int64) []any { return []any{fmt.Sprintf("0%d", b+2)} },
-		"id = ?  ":                              func(b int64) []any { return []any{fmt.Sprintf("%d ", b+2)} },
-		"id =  ?":                               func(int64) []any { return []any{0} },
-		" id = ?":                               func(int64) []any { return []any{nil} },
-		"  id = ?":                              func(b int64) []any { return []any{gorm.Expr("? + 0", b+2)} },
-		"id = ?   ":                             func(b int64) []any { return []any{sql.NullInt64{Int64: b + 2, Valid: true}} },
-		"id IN ?":                               func(b int64) []any { return []any{[]any{b + 2, "x"}} },
-		"id IN (?, NULL)":                       func(b int64) []any { return []any{b + 2} },
-		"(id, n) IN ?":                          func(b int64) []any { return []any{[][]any{{b + 2, 2}}} },
+		"(SELECT 1 FROM t WHERE n > 0 AND id = ?)": func(b int64) []any { return []any{b + 2} },
+		"n > 5.5OR n = 2 AND id = ?":               func(b int64) []any { return []any{b + 2} },
+		"n = 3e0OR n = 4 AND id = ?":               func(b int64) []any { return []any{b + 2} },
+		"id = ?    ":                               func(b int64) []any { p := doubled(b + 2); return []any{&p} },
+		"n = ?":                                    func(int64) []any { return []any{2} },
+		"id > ?":                                   func(b int64) []any { return []any{b} },
+		"id <> ?":                                  func(b int64) []any { return []any{b} },
+		"id <=> ?":                                 func(b int64) []any { return []any{b + 2} },
+		"id = ? + 1":                               func(b int64) []any { return []any{b + 2} },
+		"id + 1 = ?":                               func(b int64) []any { return []any{b + 2} },
+		"- id = ?":                                 func(b int64) []any { return []any{-b - 2} },
+		"NOT id = ?":                               func(b int64) []any { return []any{b + 2} },
+		"NOT (id = ?)":                             func(b int64) []any { return []any{b + 2} },
+		"id NOT IN ?":                              func(b int64) []any { return []any{[]int64{b + 2}} },
+		"id = ? OR n = ?":                          func(b int64) []any { return []any{b + 2, 3} },
+		"id = ? || n = ?":                          func(b int64) []any { return []any{b + 2, 3} },
+		"id = ? XOR n = ?":                         func(b int64) []any { return []any{b + 2, 3} },
+		"(id = ? OR n = ?)":                        func(b int64) []any { return []any{b + 2, 3} },
+		"(n > ?) + (id = ?)":                       func(b int64) []any { return []any{1, b + 2} },
+		"n BETWEEN 1 AND id = ?":                   func(b int64) []any { return []any{b + 2} },
+		"id BETWEEN ? AND ?":                       func(b int64) []any { return []any{b + 2, b + 3} },
+		"CASE WHEN n > 0 AND id = ? THEN 1 END":    func(b int64) []any { return []any{b + 2} },
+		"id = n + ?":                               func(b int64) []any { return []any{b} },
+		"id = (SELECT ?)":                          func(b int64) []any { return []any{b + 2} },
+		"id = ? IS NOT NULL":                       func(b int64) []any { return []any{b + 2} },
+		"id = '?' AND n = ?":                       func(int64) []any { return []any{2} },
+		"'?' <> n AND id = ? AND n > ?":            func(b int64) []any { return []any{b + 2, b + 3} },
+		"id = ? -- ":                               func(b int64) []any { return []any{b + 2} },
+		"other.id = ?":                             func(b int64) []any { return []any{b + 2} },
+		"n = ? AND \"id\" = ?":                     func(b int64) []any { return []any{2, b + 2} },
+		"id = ? ":                                  func(b int64) []any { return []any{float64(b + 2)} },
+		"id = ?  ":                                 func(b int64) []any { return []any{fmt.Sprintf("%d ", b+2)} },
+		"id =  ?":                                  func(int64) []any { return []any{0} },
+		" id = ?":                                  func(int64) []any { return []any{nil} },
+		"  id = ?":                                 func(b int64) []any { return []any{gorm.Expr("? + 0", b+2)} },
+		"id = ?   ":                                func(b int64) []any { return []any{sql.NullInt64{Int64: b + 2, Valid: true}} },
+		"id IN ?":                                  func(b int64) []any { return []any{[]any{b + 2, "x"}} },
+		"id IN (?, NULL)":                          func(b int64) []any { return []any{b + 2} },
+		"(id, n) IN ?":                             func(b int64) []any { return []any{[][]any{{b + 2, 2}}} },
 	} {
 		all[text] = func(db *gorm.DB, b int64) *gorm.DB { return db.Model(new(M)).Where(text, args(b)...).Update("n", 9) }
 	}

@@ -140,7 +140,7 @@ func Check(models ...any) Option {
 // clause that isn't GORM's own is refused, whether the program, a hook or another plugin has
 // added it, but for comments and index hints; so is a create that would write the zero value as
 // a primary key. If an upsert finds a row by another unique key, the server returns an error and
-// changes nothing. Under SkipDefaultTransaction a statement that has keys to lock begins and
+// changes nothing. Under SkipDefaultTransaction a statement that may have keys to lock begins and
 // ends a transaction of its own. Models with a Version are compared; see Version.
 //
 // What bypasses GORM's callbacks, such as tx.Statement.ConnPool, bypasses the plugin. A write by
@@ -240,6 +240,7 @@ func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) 
 // beforeInsert locks the models to which the hooks of a create have given a primary key,
 // or another one.
 func (p *Plugin) beforeInsert(db *gorm.DB) {
+	beginOwn(db, false)
 	if keys, err := p.keysOfSaved(db); err != nil {
 		_ = db.AddError(err)
 	} else if len(keys) > 0 && db.Error == nil {
@@ -296,44 +297,14 @@ func failedRow(pool gorm.ConnPool, err error) *sql.Row {
 
 // before takes the locks of one statement, or makes it fail.
 func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool) {
+	beginOwn(db, needsID)
 	p.beforeBy(db, keysOf, needsID, lockWrite)
 }
 
-// ownSetting marks a statement for which lockWrite has begun a transaction.
-const ownSetting = "lockstep:own"
-
-// lockWrite locks the keys of a create, update or delete. Where GORM begins no transaction for
-// it, under SkipDefaultTransaction, lockWrite does, and endOwn ends it.
+// lockWrite locks the keys of a create, update or delete.
 func lockWrite(db *gorm.DB, keys []txlock.Key) error {
-	if _, none := transactionOf(db); none != nil && db.SkipDefaultTransaction {
-		if tx := db.Begin(); tx.Error == nil {
-			db.Statement.ConnPool = tx.Statement.ConnPool
-			db.Statement.Settings.Store(ownSetting, db.Statement)
-		} else if !errors.Is(tx.Error, gorm.ErrInvalidTransaction) {
-			return tx.Error
-		}
-	}
 	_, err := LockAll(db, keys...)
 	return err
-}
-
-// isOwn tells whether lockWrite has begun a transaction for this very statement.
-func isOwn(stmt *gorm.Statement) bool {
-	by, ok := stmt.Settings.Load(ownSetting)
-	return ok && by == stmt
-}
-
-// endOwn ends the transaction of lockWrite, as GORM ends its own.
-func endOwn(db *gorm.DB) {
-	if !isOwn(db.Statement) {
-		return
-	}
-	if db.Statement.Settings.Delete(ownSetting); db.Error != nil {
-		db.Rollback()
-	} else {
-		db.Commit()
-	}
-	db.Statement.ConnPool = db.ConnPool
 }
 
 func (p *Plugin) beforeBy(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool, lock func(db *gorm.DB, keys []txlock.Key) error) {

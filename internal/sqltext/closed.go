@@ -1,24 +1,33 @@
 package sqltext
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
+
+// number matches what servers read as a number, or as the part of one before a sign. Of 5OR they
+// may read 5 and OR, behind a dot for example.
+var number = regexp.MustCompile(`^([0-9]+(E[0-9]*)?|0X[0-9A-F]+|0B[01]+)$`)
 
 // Closed tells whether a part of a statement means the same wherever it stands, for
 // example in parentheses: it closes all that it opens, doesn't end the statement, and has
 // no comment that could reach further. It returns the words outside of parentheses and
 // quotes, in capitals, and among them commas and the operators || and :=. What servers
 // read differently is not closed: executable comments, and a backslash in quotes, which
-// is an ordinary character under NO_BACKSLASH_ESCAPES.
+// is an ordinary character under NO_BACKSLASH_ESCAPES; nor is a word that begins with a digit.
 func Closed(text string) (words []string, ok bool) {
 	depth := 0
 	for i := 0; i < len(text); {
 		n := 1
 		switch c := text[i]; {
 		case isIdentifier(c):
-			if n = unquoted(text[i:]); depth == 0 {
-				words = append(words, strings.ToUpper(text[i:i+n]))
+			word := strings.ToUpper(text[i : i+unquoted(text[i:])])
+			if n = len(word); depth == 0 {
+				words = append(words, word)
+			}
+			if word[0] <= '9' && word[0] != '$' && !number.MatchString(word) {
+				return nil, false
 			}
 		case c == '(':
 			depth++
