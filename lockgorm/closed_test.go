@@ -1,19 +1,35 @@
 package lockgorm_test
 
 import (
+	"context"
+	"database/sql"
+	"errors"
+	"runtime"
 	"testing"
+	"time"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// TestUnknownRecords sends writes of a Locker that may change other records than its models.
-// None may be sent, unless On names the keys.
+// TestUnknownRecords sends writes of a Locker without a primary key that names the
+// records. None may be sent, unless On names the keys.
 func TestUnknownRecords(t *testing.T) {
 	writes := map[string]func(db *gorm.DB) error{
+		"Delete by id":      func(db *gorm.DB) error { return db.Delete(&Order{}, 42).Error },
+		"Delete by where":   func(db *gorm.DB) error { return db.Where("id = 42").Delete(&Order{}).Error },
+		"Delete, no record": func(db *gorm.DB) error { return db.Where("id = 42").Delete(&[]Order{}).Error },
+		"Update by where":   func(db *gorm.DB) error { return db.Model(&Order{}).Where("id = 42").Update("n", 1).Error },
+		"Update, no record": func(db *gorm.DB) error { return db.Model(&[]Order{}).Where("id = 42").Update("n", 1).Error },
+		"Updates by where":  func(db *gorm.DB) error { return db.Where("id = 42").Updates(&Order{N: 1}).Error },
+		"UpdateColumn":      func(db *gorm.DB) error { return db.Model(&Order{}).Where("id = 42").UpdateColumn("n", 1).Error },
+		"all of them": func(db *gorm.DB) error {
+			return db.Session(&gorm.Session{AllowGlobalUpdate: true}).Model(&Order{}).Update("n", 1).Error
+		},
 		"one without id": func(db *gorm.DB) error {
 			return db.Model([]Order{{ID: 41}, {}}).Where("id > 40").Update("n", 1).Error
 		},
@@ -79,6 +95,81 @@ func TestUnknownRecords(t *testing.T) {
 				return errInner
 			})
 			wantError(t, what+" with On", err, errInner)
+		}
+	})
+}
+
+// TestUnknownRecordsGenerics does the same with gorm.G, which takes On as an option.
+func TestUnknownRecordsGenerics(t *testing.T) {
+	each(t, []string{"Draft"}, func(t *testing.T, e *env) {
+		db, key := e.openPlugin(t), e.ensured(t)
+		noError(t, db.Create(&Draft{ID: 42}).Error)
+		_, err := gorm.G[Draft](db).Where("id = 42").Update(t.Context(), "n", 1)
+		wantError(t, "Update", err, txlock.ErrInvalidKey)
+		_, err = gorm.G[Draft](db).Where("id = 42").Delete(t.Context())
+		wantError(t, "Delete", err, txlock.ErrInvalidKey)
+		if e.count(t, "Draft", "id = 42 AND n = 0 AND deleted_at IS NULL") != 1 {
+			t.Error("it was written")
+		}
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			_, err := gorm.G[Draft](tx, lockgorm.On(key)).Where("id = 42").Update(t.Context(), "n", 1)
+			if e.free(t, key) {
+				t.Error("the key of On is free")
+			}
+			return err
+		}))
+		if e.count(t, "Draft", "id = 42 AND n = 1") != 1 {
+			t.Error("it was not written")
+		}
+	})
+}
+
+// Wagon names a key by a read in the transaction of its statement.
+type Wagon struct {
+	ID int64
+	N  int64
+}
+
+func (w *Wagon) LockKeys(tx *gorm.DB) ([]txlock.Key, error) {
+	_, err := lockgorm.Join(tx)
+	return orders.Keys(w.ID), err
+}
+
+// TestOwnTransaction proves of the transactions that the plugin begins under
+// SkipDefaultTransaction that keys are asked for within them, that they leave the connection of
+// the program as it was, and that errors and panics end them.
+func TestOwnTransaction(t *testing.T) {
+	columns["Wagon"] = columns["Note"]
+	each(t, []string{"Wagon", "Coupon", "Parcel", "Order"}, func(t *testing.T, e *env) {
+		e.skip = true
+		db, id := e.openPlugin(t), newID()
+		noError(t, db.Create(&Wagon{ID: id}).Error)
+		noError(t, db.Model(&Wagon{ID: id}).Update("n", 1).Error)
+		noError(t, db.Create(&Coupon{Code: "ten"}).Error) // its column is looked up
+		noError(t, db.Create(&Parcel{ID: id}).Error)
+		noError(t, db.Connection(func(tx *gorm.DB) error {
+			var mine int
+			noError(t, tx.Session(&gorm.Session{}).Exec("SET @mine = 5").Error)
+			noError(t, tx.Session(&gorm.Session{}).Delete(&Parcel{}, id).Error)
+			noError(t, tx.Model(&Order{ID: id}).Update("n", 3).Error)
+			err := tx.Session(&gorm.Session{NewDB: true}).Raw("SELECT @mine").Scan(&mine).Error
+			if mine != 5 {
+				t.Errorf("the session's variable is %d", mine)
+			}
+			return err
+		}))
+		ctx, cancel := context.WithCancel(t.Context())
+		err := withHook(db.WithContext(ctx), func(*gorm.DB, int64) error { cancel(); return ctx.Err() }).Model(&Order{ID: id}).Update("n", 4).Error
+		if !errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
+			t.Errorf("a hook that cancels: %v", err)
+		}
+		func() {
+			defer func() { _ = recover() }()
+			_ = withHook(db, func(*gorm.DB, int64) error { panic("hook") }).Model(&Order{ID: id}).Update("n", 5).Error
+			t.Error("the hook's panic was lost")
+		}()
+		if !testdb.Await(time.Minute, func() bool { runtime.GC(); return testdb.InUse(poolOf(t, db)) == 0 }) {
+			t.Error("a panic has left a transaction open")
 		}
 	})
 }

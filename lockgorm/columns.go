@@ -65,12 +65,8 @@ func (p *Plugin) checkColumn(db *gorm.DB, t *tag) error {
 
 // lookUpIn looks a column up in the transaction of a statement.
 func lookUpIn(db *gorm.DB, table string, id *schema.Field) (columns.Type, error) {
-	tx, err := transactionOf(db)
-	if err != nil {
-		return columns.Type{}, err
-	}
 	c, err := lookUp(table, db.Statement.Quote(id.DBName), func(text string) (*sql.Rows, error) {
-		return tx.QueryContext(db.Statement.Context, text)
+		return unwatched(db.Statement.ConnPool).QueryContext(db.Statement.Context, text)
 	})
 	if err != nil {
 		return c, fmt.Errorf("lockgorm: %w (what is declared %s is not looked up)", err, varbinary)

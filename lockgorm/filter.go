@@ -17,17 +17,18 @@ import (
 // rowFilter confines an update or delete to the rows of its models, whatever conditions
 // the program, its hooks and its column types add: WHERE (conditions) AND (rows).
 type rowFilter struct {
-	by      *gorm.Statement
-	refuse  func(why string) error
-	rows    []clause.Expression
-	strict  bool            // a statement that may change other rows is refused
-	open    bool            // its conditions may be joined by OR: they have selected the rows
-	keys    map[string]bool // the texts of the primary keys of the rows if they have one column, so that GORM's own condition can be enough
-	ids     map[string]any  // the primary key of the locked row by column; with several rows the values are nil
-	version *schema.Field   // the column to raise, nil for none
-	step    int64           // by how much it is raised
-	omits   []string        // the statement's Omits from before
-	text    string          // what build has written
+	by       *gorm.Statement
+	refuse   func(why string) error
+	rows     []clause.Expression
+	strict   bool            // a statement that may change other rows is refused
+	selects  bool            // its conditions have selected the rows, and may be joined by OR
+	selected string          // these conditions
+	keys     map[string]bool // the texts of the primary keys of the rows if they have one column, so that GORM's own condition can be enough
+	ids      map[string]any  // the primary key of the locked row by column; with several rows the values are nil
+	version  *schema.Field   // the column to raise, nil for none
+	step     int64           // by how much it is raised
+	omits    []string        // the statement's Omits from before
+	text     string          // what build has written
 }
 
 const filterSetting = "lockstep:filter"
@@ -147,7 +148,7 @@ func (f *rowFilter) wrong() string {
 	switch {
 	case !f.strict:
 		return ""
-	case why == "" && or && !f.open:
+	case why == "" && or && (!f.selects || conditionsText(stmt) != f.selected): // or a hook has added some
 		return joinedByOr
 	}
 	return why

@@ -20,7 +20,7 @@ import (
 // id IN (?, ?), as GORM builds it.
 func modelsByID(stmt *gorm.Statement) (models []reflect.Value, ok bool) {
 	conditions, ok := conditionsOf(stmt)
-	if !ok || len(stmt.Schema.PrimaryFields) != 1 || whyUnreadable(conditions.SQL) != "" {
+	if !ok || len(stmt.Schema.PrimaryFields) != 1 || hasSubquery(conditions.SQL) {
 		return nil, false
 	}
 	id := stmt.Schema.PrimaryFields[0]
@@ -54,12 +54,17 @@ var named = regexp.MustCompile("(?i)^\\s*(?:" + identifier + "\\s*\\.\\s*)?" + i
 // value no row is meant: GORM writes IN (NULL) for an empty slice.
 func valuesOf(stmt *gorm.Statement, column *schema.Field, text string, vars []any) (values []any, ok bool) {
 	words, closed := sqltext.Closed(text)
-	if !closed || slices.ContainsFunc(words, func(word string) bool { return isOr(word) || word == "BETWEEN" || word == "CASE" }) {
-		return nil, false // AND may be a part of these
+	if !closed || slices.ContainsFunc(words, func(word string) bool { return isOr(word) || word == "CASE" }) {
+		return nil, false // AND may be a part of CASE
 	}
 	for text != "" && !ok {
 		var part string
 		part, text = sqltext.Cut(text, "AND")
+		for words, _ := sqltext.Closed(part); slices.Contains(words, "BETWEEN"); words = words[slices.Index(words, "BETWEEN")+1:] {
+			var upper string // AND is a part of BETWEEN
+			upper, text = sqltext.Cut(text, "AND")
+			part += "AND" + upper
+		}
 		n := strings.Count(part, "?")
 		if inner := strings.TrimSpace(part); strings.HasPrefix(inner, "(") {
 			values, ok = valuesOf(stmt, column, strings.TrimSuffix(inner[1:], ")"), vars[:n])
@@ -91,6 +96,14 @@ func listed(list string, vars []any) (values []any) {
 		}
 	}
 	return values
+}
+
+// hasSubquery tells whether a condition may be about other rows than the statement's, or sets a
+// variable.
+func hasSubquery(text string) bool {
+	return strings.Contains(text, ":=") || slices.ContainsFunc(sqltext.Words(text, len(text)), func(word string) bool {
+		return word == "SELECT" || word == "TABLE" || word == "VALUES" || word == "WITH"
+	})
 }
 
 // converts tells whether values of a type are stored as something else.

@@ -61,23 +61,22 @@ func (p *Plugin) lockChange(db *gorm.DB) error {
 	case isTagged(stmt.Schema):
 		changed, known = modelsByID(stmt)
 	}
-	if known {
-		keys, err := p.keysOfAll(db, changed)
-		if err == nil && len(keys) > 0 {
-			err = lockWrite(db, keys)
-		}
-		if err != nil {
-			return err
-		}
-	} else {
-		var err error
-		if changed, err = p.lockRows(db, given); err != nil {
-			return err
-		}
-	}
-	confine(stmt, changed, known)
 	noteLocked(stmt, given)
-	return nil
+	if !known {
+		rows, err := p.lockRows(db)
+		if err == nil {
+			f := confine(stmt, given, rows)
+			f.selects, f.selected = true, conditionsText(stmt)
+			err = p.hint(db, rows)
+		}
+		return err
+	}
+	keys, err := p.keysOfAll(db, changed)
+	if err == nil && len(keys) > 0 {
+		err = lockWrite(db, keys)
+	}
+	confine(stmt, given, changed)
+	return err
 }
 
 // keysOfAll asks models for their keys.
@@ -95,11 +94,10 @@ func (p *Plugin) keysOfAll(db *gorm.DB, models []reflect.Value) (all []txlock.Ke
 	return all, nil
 }
 
-// confine confines an update or delete to the rows of models. Alone, as those of its own
-// models, they are what it is about; else its conditions say that, too.
-func confine(stmt *gorm.Statement, models []reflect.Value, alone bool) {
+// confine confines an update or delete that was given some models to the rows of others.
+func confine(stmt *gorm.Statement, given, models []reflect.Value) *rowFilter {
 	f := filterOf(stmt, func(why string) error { return unidentified(stmt, why) })
-	f.rows, f.strict, f.open = append(f.rows, rowsOf(stmt, models, nil, nil)), true, !alone
+	f.rows, f.strict = append(f.rows, rowsOf(stmt, models, nil, nil)), true
 	f.ids = make(map[string]any)
 	for _, key := range stmt.Schema.PrimaryFields {
 		f.ids[key.DBName] = nil
@@ -108,22 +106,12 @@ func confine(stmt *gorm.Statement, models []reflect.Value, alone bool) {
 		}
 	}
 	f.keys = make(map[string]bool)
-	for _, key := range keysOf(stmt, models) {
+	for _, key := range keysOf(stmt, given) { // of others GORM sends what the program has written
 		f.keys[textOf(key)] = true
 	}
 	f.install()
-	if update := stmt.Clauses["UPDATE"]; !alone && update.AfterExpression == nil {
-		update.AfterExpression = byPrimaryKey{}
-		stmt.Clauses["UPDATE"] = update
-	}
+	return f
 }
-
-// byPrimaryKey is the index hint of an UPDATE whose rows are known. Without it MariaDB may read,
-// and lock, all rows of a small table.
-type byPrimaryKey struct{}
-
-// Build writes the hint.
-func (byPrimaryKey) Build(text clause.Builder) { _, _ = text.WriteString("FORCE INDEX (PRIMARY)") }
 
 // keysOfCreate asks the models of a create for their keys. If the database makes the
 // primary key of a record, nobody can name the record before COMMIT, and so it needs no

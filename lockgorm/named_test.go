@@ -2,6 +2,7 @@ package lockgorm_test
 
 import (
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,6 +13,11 @@ import (
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
+
+// doubled is stored as twice its value if it is given by a pointer.
+type doubled int64
+
+func (d *doubled) Value() (driver.Value, error) { return 2 * int64(*d), nil }
 
 // writeOf is a statement on the rows b+1 to b+6, whose n is 1 to 6.
 type writeOf func(db *gorm.DB, b int64) *gorm.DB
@@ -91,6 +97,9 @@ func writesOf[M any](table string, withID func(id int64) *M) map[string]writeOf 
 		"= AND":           where("id = ? AND n > ?", func(b int64) []any { return []any{b + 2, 1} }),
 		"AND =":           where("n > ? AND id = ?", func(b int64) []any { return []any{1, b + 2} }),
 		"(= AND)":         where("((n > ?) AND (id = ? AND n IS NOT NULL))", func(b int64) []any { return []any{1, b + 2} }),
+		"= AND BETWEEN":   where("id = ? AND n BETWEEN ? AND ?", func(b int64) []any { return []any{b + 2, 1, 3} }),
+		"BETWEEN AND =":   where("n NOT BETWEEN ? AND ? AND n BETWEEN 0 AND 9 AND id = ?", func(b int64) []any { return []any{4, 5, b + 2} }),
+		"= AND (OR)":      where("(id = ? AND (n = ? OR n = ?))", func(b int64) []any { return []any{b + 2, 2, 3} }),
 		"= twice":         where("id = ? AND id = ?", func(b int64) []any { return []any{b + 2, b + 3} }),
 		"IN":              where("id IN ?", func(b int64) []any { return []any{[]int64{b + 1, b + 3, b + 77}} }),
 		"IN (?)":          where("id in (?)", func(b int64) []any { return []any{[]uint64{uint64(b + 1), uint64(b + 3)}} }),
@@ -106,13 +115,19 @@ func writesOf[M any](table string, withID func(id int64) *M) map[string]writeOf 
 
 // refusedTexts are conditions of which it isn't certain which rows they select.
 var refusedTexts = map[string]func(b int64) []any{
-	"id = (SELECT ?)":               func(b int64) []any { return []any{b + 2} },
-	"id IN (SELECT n + ? FROM t)":   func(b int64) []any { return []any{b + 2} },
-	"id = '?' AND n = ?":            func(int64) []any { return []any{2} },
-	"'?' <> n AND id = ? AND n > ?": func(b int64) []any { return []any{b + 2, b + 3} },
-	"id = ? -- ":                    func(b int64) []any { return []any{b + 2} },
-	"id = ? /* or */ OR n = '\\'":   func(b int64) []any { return []any{b + 2} },
-	"(@n := n) = ?":                 func(int64) []any { return []any{2} },
+	"id = (SELECT ?)":                          func(b int64) []any { return []any{b + 2} },
+	"id IN (SELECT n + ? FROM t)":              func(b int64) []any { return []any{b + 2} },
+	"id = '?' AND n = ?":                       func(int64) []any { return []any{2} },
+	"'?' <> n AND id = ? AND n > ?":            func(b int64) []any { return []any{b + 2, b + 3} },
+	"id = ? -- ":                               func(b int64) []any { return []any{b + 2} },
+	"id = ? /* or */ OR n = '\\'":              func(b int64) []any { return []any{b + 2} },
+	"(SELECT 1 FROM t WHERE n > 0 AND id = ?)": func(b int64) []any { return []any{b + 2} },
+	"n > 5.5OR n = 2 AND id = ?":               func(b int64) []any { return []any{b + 2} },
+	"RAND() < n AND n = ?":                     func(int64) []any { return []any{2} },
+	"n = ? AND GET_LOCK('x', 0) = 1":           func(int64) []any { return []any{2} },
+	"id = LAST_INSERT_ID() OR n = ?":           func(int64) []any { return []any{2} },
+	"n = ? AND @x IS NULL":                     func(int64) []any { return []any{2} },
+	"(@n := n) = ?":                            func(int64) []any { return []any{2} },
 }
 
 // selecting are statements whose conditions don't name primary keys for certain: they select the
@@ -148,6 +163,9 @@ func selecting[M any]() map[string]writeOf {
 		},
 	}
 	for text, args := range map[string]func(b int64) []any{
+		"CASE WHEN n = 2 THEN 1 AND id = ? AND 1 ELSE 1 END": func(b int64) []any { return []any{b + 2} },
+		"id = ?    ":                            func(b int64) []any { p := doubled(b/2 + 1); return []any{&p} },
+		"LOWER(CONCAT('a', n)) = ?":             func(int64) []any { return []any{"a2"} },
 		"n = 3 OR n = ? AND id = ?":             func(b int64) []any { return []any{2, b + 2} },
 		"(n BETWEEN 1 AND id = ?)":              func(int64) []any { return []any{1} },
 		"n = ?":                                 func(int64) []any { return []any{2} },

@@ -11,12 +11,11 @@ import (
 	"gorm.io/gorm"
 )
 
-// own is the transaction that a statement has for itself, where GORM has begun none: under
-// SkipDefaultTransaction, or after leaveOwn.
+// own is the transaction that a statement has for itself, which ends with it.
 type own struct {
 	by      *gorm.Statement
-	pool    gorm.ConnPool // on which it was begun, or is to be
-	tx      gorm.TxCommitter
+	pool    gorm.ConnPool    // on which it is begun
+	tx      gorm.TxCommitter // nil for one that GORM has begun, and ends
 	cleanup runtime.Cleanup
 }
 
@@ -25,15 +24,7 @@ const (
 	gormsOwn   = "gorm:started_transaction" // how GORM marks a statement for which it has begun one
 )
 
-// notePool notes the pool, the connection or the transaction of a write of a Locker, before GORM
-// begins a transaction on it.
-func notePool(db *gorm.DB) {
-	if _, on := db.Statement.Settings.Load(onSetting); on || isLocker(db.Statement) {
-		db.Statement.Settings.Store(ownSetting, &own{by: db.Statement, pool: db.Statement.ConnPool})
-	}
-}
-
-// ownOf returns what is known of the transaction of this very statement, or nil.
+// ownOf returns what is known of the own transaction of this very statement, or nil.
 func ownOf(stmt *gorm.Statement) *own {
 	noted, _ := stmt.Settings.Load(ownSetting)
 	if o, ok := noted.(*own); ok && o.by == stmt {
@@ -49,57 +40,76 @@ func hasOwn(db *gorm.DB) bool {
 	return gorms || o != nil && o.tx != nil
 }
 
-// enterSkipped begins a transaction for a write that may need a lock where GORM begins none.
-func enterSkipped(db *gorm.DB, change bool) {
-	stmt := db.Statement
-	if db.Error != nil || db.DryRun || !db.SkipDefaultTransaction || ownOf(stmt) == nil {
-		return
+// notePool notes on what GORM begins the transaction of an update or delete.
+func notePool(db *gorm.DB) {
+	if namesKeys(db.Statement) && !db.DryRun {
+		db.Statement.Settings.Store(ownSetting, &own{by: db.Statement, pool: db.Statement.ConnPool})
 	}
-	if named, ok := stmt.Settings.Load(onSetting); ok {
-		if isNoLock(named.(on).keys) {
-			return
-		}
-	} else if !change && !hasMethod(stmt.Schema) {
-		models := modelsIn(stmt.ReflectValue, stmt.Schema)
-		if len(models) > 0 && !slices.ContainsFunc(models, func(model reflect.Value) bool { return hasID(stmt, model) }) {
-			return // the database makes their keys, which nobody can name yet
-		}
-	}
-	_ = db.AddError(enterOwn(db))
 }
 
-// enterOwn begins a transaction of the statement's own, which endOwn ends, unless it is in one.
+// beginOwn begins a transaction for a write that may need a lock where GORM begins none, under
+// SkipDefaultTransaction. endOwn ends it.
+func beginOwn(db *gorm.DB, change bool) {
+	stmt := db.Statement
+	if _, none := transactionOf(db); none == nil || db.Error != nil || db.DryRun || !db.SkipDefaultTransaction || !mayLock(stmt, change) {
+		return
+	}
+	stmt.Settings.Store(ownSetting, &own{by: stmt, pool: stmt.ConnPool})
+	if err := enterOwn(db); !errors.Is(err, gorm.ErrInvalidTransaction) { // otherwise the lock says so
+		_ = db.AddError(err)
+	}
+}
+
+// enterOwn begins a transaction of the statement's own, where it has left one or has none.
 func enterOwn(db *gorm.DB) error {
-	o := ownOf(db.Statement)
-	if _, in := db.Statement.ConnPool.(gorm.TxCommitter); in || o == nil {
+	stmt, o := db.Statement, ownOf(db.Statement)
+	if _, in := stmt.ConnPool.(gorm.TxCommitter); in {
 		return nil
 	}
 	tx := db.Begin()
-	if errors.Is(tx.Error, gorm.ErrInvalidTransaction) {
-		return nil // the lock will say so
-	}
 	if tx.Error != nil {
 		return tx.Error
 	}
-	db.Statement.ConnPool = tx.Statement.ConnPool
+	stmt.ConnPool = tx.Statement.ConnPool
+	if _, gorms := db.InstanceGet(gormsOwn); gorms {
+		return nil
+	}
 	o.tx = tx.Statement.ConnPool.(gorm.TxCommitter)
-	o.cleanup = runtime.AddCleanup(db.Statement, func(tx gorm.TxCommitter) { _ = tx.Rollback() }, o.tx) // if a hook panics
+	o.cleanup = runtime.AddCleanup(stmt, func(tx gorm.TxCommitter) { _ = tx.Rollback() }, o.tx) // if a hook panics
 	return nil
 }
 
-// leaveOwn ends the statement's own transaction, in which nothing was done. GORM isn't to end the
-// next one.
+// leaveOwn ends the statement's own transaction, in which nothing was done.
 func leaveOwn(db *gorm.DB) {
-	if tx, ok := db.Statement.ConnPool.(gorm.TxCommitter); ok {
+	o := ownOf(db.Statement)
+	if tx, in := db.Statement.ConnPool.(gorm.TxCommitter); in {
 		_ = tx.Rollback() // the server may have done so
-		o := ownOf(db.Statement)
-		db.Statement.ConnPool, o.tx = o.pool, nil
 		o.cleanup.Stop()
+		db.Statement.ConnPool, o.tx = o.pool, nil
+	}
+}
+
+// settleOwn lets GORM end nothing, if a statement has left its own transaction for good.
+func settleOwn(db *gorm.DB) {
+	if _, in := db.Statement.ConnPool.(gorm.TxCommitter); !in {
 		db.Statement.Settings.Delete(fmt.Sprintf("%p", db.Statement) + gormsOwn) // as InstanceSet has named it
 	}
 }
 
-// endOwn ends the transaction of enterOwn, as GORM ends its own.
+// mayLock tells whether a write may have keys to lock.
+func mayLock(stmt *gorm.Statement, change bool) bool {
+	if named, ok := stmt.Settings.Load(onSetting); ok {
+		return !isNoLock(named.(on).keys)
+	}
+	if !isLocker(stmt) || stmt.SQL.Len() > 0 {
+		return false
+	}
+	models := modelsIn(stmt.ReflectValue, stmt.Schema)
+	return change || hasMethod(stmt.Schema) || len(models) == 0 || // else the database makes their keys, which nobody can name yet
+		slices.ContainsFunc(models, func(model reflect.Value) bool { return hasID(stmt, model) })
+}
+
+// endOwn ends the transaction that enterOwn has begun, as GORM ends its own.
 func endOwn(db *gorm.DB) {
 	o := ownOf(db.Statement)
 	if o == nil {

@@ -75,6 +75,7 @@ type Plugin struct {
 	tags      sync.Map // *schema.Schema to *tag
 	columns   sync.Map // a model and its table to why its column doesn't fit, ""
 	spellings sync.Map // *schema.Schema to *spelling
+	primary   sync.Map // a table to whether it has an index of that name
 }
 
 // Option is an option of New.
@@ -132,23 +133,16 @@ func Check(models ...any) Option {
 // it with On. A lock that is taken only at the write is refused with ErrStaleSnapshot if
 // somebody else has written in between.
 //
-// An update or delete is of its models. If they have no primary key it is of the records that its
-// conditions name, as Delete(&Order{}, 42), Where("id = ?", 42) and Where("id IN ?", ids) of a
-// model with a tag do, with others that AND joins to them. Any other conditions select records:
-// the plugin reads their keys outside of the transaction, locks them all, and reads them again,
-// FOR UPDATE, before the statement changes them and no others; see AtMostRows. If more have come,
-// a transaction of the statement's own begins again, and one of the program's locks them late,
-// perhaps with a deadlock. So an update by a condition sends two statements more. It needs the
-// model's primary key to be the PRIMARY KEY of the table. For rows that somebody else inserts
-// meanwhile it is as for a plain UPDATE.
-//
-// A statement fails with ErrInvalidKey if it isn't certain which records it changes: conditions
-// with subqueries, with comments to the end of a line, or with backslashes in quotes, those of a
-// model with its primary key joined by OR outside of parentheses, several tables, another
-// primary key in its values or from a hook. Name its keys by On. A clause that isn't GORM's own is
-// refused, whether the program, a hook or another plugin has added it, but for comments and
-// index hints; so is a create that would write the zero value as a primary key. If an upsert
-// finds a row by another unique key, the server returns an error and changes nothing. Under SkipDefaultTransaction a statement that may have keys to lock begins and
+// An update or delete is of its models, or, if its model has a tag and no primary key, of the
+// records whose primary keys its conditions name: Delete(&Order{}, 42), Where("id = ?", 42) or
+// Where("id IN ?", ids), with others that AND joins to them. Otherwise its keys can't be known,
+// and it fails with ErrInvalidKey: name them by On. It also fails if it might change other
+// records: conditions joined by OR outside of parentheses, conditions with comments or with
+// backslashes in quotes, several tables, another primary key in its values or from a hook. A
+// clause that isn't GORM's own is refused, whether the program, a hook or another plugin has
+// added it, but for comments and index hints; so is a create that would write the zero value as
+// a primary key. If an upsert finds a row by another unique key, the server returns an error and
+// changes nothing. Under SkipDefaultTransaction a statement that may have keys to lock begins and
 // ends a transaction of its own. Models with a Version are compared; see Version.
 //
 // What bypasses GORM's callbacks, such as tx.Statement.ConnPool, bypasses the plugin. A write by
@@ -190,6 +184,8 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		callbacks.Delete().After("gorm:begin_transaction").Before("gorm:before_delete").Register(name, p.beforeChange),
 		callbacks.Create().After("gorm:save_before_associations").Before("gorm:create").Register(late, p.beforeInsert),
 		callbacks.Create().After("gorm:create").Before("gorm:save_after_associations").Register("lockstep:explain_upsert", explainUpsert),
+		callbacks.Update().Before("gorm:begin_transaction").Register("lockstep:note_pool", notePool),
+		callbacks.Delete().Before("gorm:begin_transaction").Register("lockstep:note_pool", notePool),
 		callbacks.Query().Before("gorm:query").Register(name, p.beforeRead),
 		callbacks.Row().Before("gorm:row").Register(name, p.beforeRow),
 		callbacks.Raw().Before("gorm:raw").Register(name, p.beforeRead),
@@ -209,10 +205,7 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 		callbacks.Create().Before("*").Register("lockstep:check_clauses", checkClauses),
 		callbacks.Update().Before("*").Register("lockstep:check_clauses", checkClauses),
 		callbacks.Delete().Before("*").Register("lockstep:check_clauses", checkClauses),
-		callbacks.Create().Before("*").Register("lockstep:note_pool", notePool), // the last one is called first
-		callbacks.Update().Before("*").Register("lockstep:note_pool", notePool),
-		callbacks.Delete().Before("*").Register("lockstep:note_pool", notePool),
-		registerLoaded(db),
+		registerLoaded(db), // the last one is called first
 		callbacks.Create().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
 		callbacks.Raw().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
 	)
@@ -251,7 +244,7 @@ func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) 
 // beforeInsert locks the models to which the hooks of a create have given a primary key,
 // or another one.
 func (p *Plugin) beforeInsert(db *gorm.DB) {
-	enterSkipped(db, false)
+	beginOwn(db, false)
 	if keys, err := p.keysOfSaved(db); err != nil {
 		_ = db.AddError(err)
 	} else if len(keys) > 0 && db.Error == nil {
@@ -308,7 +301,7 @@ func failedRow(pool gorm.ConnPool, err error) *sql.Row {
 
 // before takes the locks of one statement, or makes it fail.
 func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool) {
-	enterSkipped(db, needsID)
+	beginOwn(db, needsID)
 	p.beforeBy(db, keysOf, needsID, lockWrite)
 }
 

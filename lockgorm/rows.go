@@ -2,6 +2,7 @@ package lockgorm
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,9 +11,10 @@ import (
 	"strings"
 	"time"
 
+	driver "github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
-	"gorm.io/gorm/schema"
+	"gorm.io/gorm/logger"
 
 	"github.com/dca00107/lockstep/internal/sqltext"
 	"github.com/dca00107/lockstep/txlock"
@@ -32,24 +34,25 @@ func AtMostRows(n int) Option { return func(p *Plugin) { p.most = n } }
 // locked, and the rows are read again, with theirs. If more have come, a transaction of the
 // statement's own begins again, so that no row is locked while a key is waited for; the
 // program's locks them late.
-func (p *Plugin) lockRows(db *gorm.DB, given []reflect.Value) ([]reflect.Value, error) {
-	find, err := p.selection(db, given)
+func (p *Plugin) lockRows(db *gorm.DB) ([]reflect.Value, error) {
+	find, err := p.selectionOf(db)
 	if err != nil {
 		return nil, err
 	}
 	own := hasOwn(db)
 	if own {
+		defer settleOwn(db)
 		leaveOwn(db)
 	}
 	rows, err := find.beside(db, own)
-	if err != nil {
-		return nil, err
-	}
-	wanted, err := p.keysOfAll(db, rows)
+	var wanted []txlock.Key
 	for tries := 0; err == nil; tries++ {
 		var late []txlock.Key // of rows that have come since the keys were read
 		if own {
 			err = enterOwn(db)
+		}
+		if err == nil && tries == 0 {
+			wanted, err = p.keysOfAll(db, rows)
 		}
 		if err == nil && len(wanted) > 0 {
 			err = lockWrite(db, wanted)
@@ -76,112 +79,101 @@ func (p *Plugin) lockRows(db *gorm.DB, given []reflect.Value) ([]reflect.Value, 
 
 // selection is the SELECT that finds the rows of an update or delete.
 type selection struct {
-	most  int
-	query func() *gorm.DB
+	text string
+	args []any
+	most int
 }
 
-// selection returns how to read the rows that a statement selects, or why that isn't certain.
-func (p *Plugin) selection(db *gorm.DB, given []reflect.Value) (*selection, error) {
+// selectionOf returns how to read the rows that an update or delete changes: by the conditions of
+// the statement as GORM builds it.
+func (p *Plugin) selectionOf(db *gorm.DB) (*selection, error) {
 	stmt := db.Statement
-	why, or := whyNotClosed(stmt)
-	conditions, ok := conditionsOf(stmt)
-	partly := slices.ContainsFunc(given, func(model reflect.Value) bool { return hasPartOfID(stmt, model) })
-	if partly && len(given) > 1 {
-		return nil, unidentified(stmt, "a model of it has no primary key")
+	dry := db.Session(&gorm.Session{DryRun: true, SkipHooks: true, Logger: logger.Discard})
+	dry.Statement.BuildClauses, dry.Statement.ConnPool = stmt.BuildClauses, stmt.ConnPool
+	build := db.Callback().Update().Get("gorm:update")
+	if slices.Contains(stmt.BuildClauses, "DELETE") {
+		build = db.Callback().Delete().Get("gorm:delete")
 	}
+	if build(dry); dry.Error != nil {
+		return nil, dry.Error
+	}
+	text := dry.Statement.SQL.String()
+	words, closed := sqltext.Closed(text)
 	switch {
-	case why != "":
+	case text == "": // nothing is set
+		return &selection{}, nil
+	case !closed || strings.Count(text, "?") != len(dry.Statement.Vars):
+		return nil, unidentified(stmt, "its text has a comment, quotes or parentheses that it doesn't close, a backslash in quotes, or a ? that stands for no value: give values as arguments")
+	}
+	head, conditions := sqltext.Cut(text, "WHERE")
+	conditions, _ = sqltext.Cut(conditions, "RETURNING")
+	if why := whyUnreadable(conditions); why != "" {
 		return nil, unidentified(stmt, why)
-	case conditions.SQL == "" && !partly && !stmt.AllowGlobalUpdate:
-		return nil, gorm.ErrMissingWhereClause
-	case or && partly:
-		return nil, unidentified(stmt, joinedByOr)
-	case !ok:
-		return nil, unidentified(stmt, "its conditions have a ? that stands for no value: give values as arguments")
 	}
-	if why := whyUnreadable(conditions.SQL); why != "" {
-		return nil, unidentified(stmt, "its conditions "+why)
+	columns := "*"
+	if isTagged(stmt.Schema) {
+		columns = stmt.Quote(clause.Column{Table: clause.CurrentTable, Name: stmt.Schema.PrimaryFieldDBNames[0]})
 	}
-	order := scratchOf(stmt)
-	if by, ok := stmt.Clauses["ORDER BY"]; ok {
-		by.Build(order)
-	}
-	if why := whyUnreadable(order.SQL.String()); why != "" {
-		return nil, unidentified(stmt, "its order "+why)
-	}
-	s := &selection{most: p.most}
+	s := &selection{text: "SELECT " + columns + " FROM " + tableText(stmt), most: p.most, args: dry.Statement.Vars[strings.Count(head, "?"):]}
 	if s.most <= 0 {
 		s.most = atMostRows
 	}
-	limit := s.most + 1
-	if l, ok := stmt.Clauses["LIMIT"].Expression.(clause.Limit); ok && l.Limit != nil {
-		limit = min(limit, *l.Limit)
+	if strings.TrimSpace(conditions) != "" {
+		s.text += " WHERE" + conditions
 	}
-	s.query = func() *gorm.DB {
-		q := db.Session(&gorm.Session{NewDB: true, DryRun: true, SkipHooks: true}).Model(reflect.New(stmt.Schema.ModelType).Interface())
-		q.Statement.Table, q.Statement.TableExpr, q.Statement.Unscoped = stmt.Table, stmt.TableExpr, stmt.Unscoped
-		if conditions.SQL != "" {
-			q = q.Clauses(clause.Where{Exprs: []clause.Expression{clause.Expr{SQL: "(" + conditions.SQL + ")", Vars: conditions.Vars}}})
-		}
-		for _, model := range given { // GORM adds what there is of a primary key
-			for _, key := range stmt.Schema.PrimaryFields {
-				if id, zero := key.ValueOf(stmt.Context, model); !zero {
-					q = q.Where(clause.Eq{Column: clause.Column{Table: clause.CurrentTable, Name: key.DBName}, Value: id})
-				}
-			}
-		}
-		if by, ok := stmt.Clauses["ORDER BY"]; ok {
-			q.Statement.Clauses["ORDER BY"] = by
-		}
-		if isTagged(stmt.Schema) {
-			q = q.Select(stmt.Schema.PrimaryFieldDBNames)
-		}
-		return q.Limit(limit)
+	if !slices.Contains(words, "LIMIT") {
+		s.text += fmt.Sprintf(" LIMIT %d", s.most+1)
 	}
 	return s, nil
 }
 
-// hasPartOfID tells whether a model has a part of its primary key.
-func hasPartOfID(stmt *gorm.Statement, model reflect.Value) bool {
-	return slices.ContainsFunc(stmt.Schema.PrimaryFields, func(key *schema.Field) bool {
-		_, zero := key.ValueOf(stmt.Context, model)
-		return !zero
-	})
-}
-
-// whyUnreadable returns why a text isn't certain to select the same rows in a SELECT, or "".
-func whyUnreadable(text string) string {
-	if _, closed := sqltext.Closed(text); !closed {
-		return "have a comment, or quotes or parentheses that they don't close, or a backslash in quotes: give values as arguments"
+// whyUnreadable returns why conditions may select other rows in another session or at another
+// moment, or "".
+func whyUnreadable(conditions string) string {
+	if strings.Contains(conditions, "@") || hasSubquery(conditions) {
+		return "its conditions have a subquery or a variable"
 	}
-	words := sqltext.Words(text, len(text))
-	if strings.Contains(text, ":=") || slices.ContainsFunc(words, func(w string) bool {
-		return slices.Contains([]string{"SELECT", "TABLE", "VALUES", "WITH", "UNION", "INTO", "PROCEDURE", "FOR", "LOCK"}, w)
-	}) {
-		return "have a subquery or set a variable"
+	for _, name := range sqltext.Calls(conditions) {
+		if !slices.Contains(pure, name) {
+			return fmt.Sprintf("its conditions call %s, and it isn't known that this selects the same rows in another session", name)
+		}
 	}
 	return ""
 }
 
+// pure are the words before a parenthesis of which it is known that they select the same rows in
+// each session, but for the time, of which the statement itself makes sure.
+var pure = strings.Fields("IN AND OR XOR NOT LIKE BETWEEN WHEN THEN ELSE IS DIV MOD REGEXP RLIKE BINARY ALL INTERVAL AGAINST MATCH " +
+	"ABS CEIL CEILING FLOOR ROUND TRUNCATE SIGN POW POWER SQRT GREATEST LEAST COALESCE IFNULL NULLIF IF ISNULL " +
+	"CHAR_LENGTH CHARACTER_LENGTH LENGTH OCTET_LENGTH LOWER LCASE UPPER UCASE TRIM LTRIM RTRIM CONCAT CONCAT_WS LEFT RIGHT " +
+	"SUBSTR SUBSTRING SUBSTRING_INDEX MID REPLACE REVERSE LPAD RPAD LOCATE POSITION INSTR FIND_IN_SET FIELD ELT HEX UNHEX MD5 SHA1 SHA2 CRC32 ASCII ORD CHAR " +
+	"CAST CONVERT BIN CONV DATE TIME YEAR QUARTER MONTH WEEK DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY HOUR MINUTE SECOND MICROSECOND LAST_DAY " +
+	"DATE_ADD DATE_SUB ADDDATE SUBDATE DATEDIFF TIMESTAMPDIFF TIMESTAMPADD DATE_FORMAT STR_TO_DATE EXTRACT TIMESTAMP MAKEDATE " +
+	"NOW CURRENT_TIMESTAMP CURDATE CURRENT_DATE CURTIME CURRENT_TIME UTC_TIMESTAMP UTC_DATE UNIX_TIMESTAMP FROM_UNIXTIME LOCALTIME LOCALTIMESTAMP " +
+	"JSON_EXTRACT JSON_UNQUOTE JSON_VALUE JSON_CONTAINS JSON_CONTAINS_PATH JSON_LENGTH JSON_SEARCH JSON_OVERLAPS JSON_TYPE JSON_VALID INET_ATON INET_NTOA")
+
 // on reads the rows on a connection, in a transaction or by a pool.
 func (s *selection) on(db *gorm.DB, pool gorm.ConnPool, lock bool) (rows []reflect.Value, err error) {
-	stmt, q := db.Statement, s.query()
+	if s.text == "" {
+		return nil, nil
+	}
+	stmt, text := db.Statement, s.text
 	if lock {
-		q = q.Clauses(clause.Locking{Strength: clause.LockingStrengthUpdate})
+		text += " FOR UPDATE"
 	}
-	if q = q.Find(reflect.New(reflect.SliceOf(stmt.Schema.ModelType)).Interface()); q.Error != nil {
-		return nil, q.Error
-	}
-	found, err := pool.QueryContext(stmt.Context, q.Statement.SQL.String(), q.Statement.Vars...)
+	found, err := pool.QueryContext(stmt.Context, text, s.args...)
 	if err != nil {
 		return nil, err
 	}
-	for err == nil && found.Next() {
+	defer func() { err = errors.Join(err, found.Close()) }() // also if a Scanner panics
+	for found.Next() {
 		row := reflect.New(stmt.Schema.ModelType)
-		err = db.Session(&gorm.Session{NewDB: true}).ScanRows(found, row.Interface())
+		if err := db.Session(&gorm.Session{NewDB: true}).ScanRows(found, row.Interface()); err != nil {
+			return nil, err
+		}
 		rows = append(rows, row.Elem())
 	}
-	if err = errors.Join(err, found.Err(), found.Close()); err == nil && len(rows) > s.most {
+	if err = found.Err(); err == nil && len(rows) > s.most {
 		err = fmt.Errorf("%w: the conditions of this statement on %s select more than %d rows, each of which would be locked: write them in parts, by Limit or FindInBatches, raise lockgorm.AtMostRows, or name one key for all by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, s.most)
 	}
 	return rows, err
@@ -191,19 +183,79 @@ func (s *selection) on(db *gorm.DB, pool gorm.ConnPool, lock bool) (rows []refle
 const besideWait = 200 * time.Millisecond
 
 // beside reads the rows outside of a transaction: on its pool, if the statement's own has not
-// begun; else on another connection. If there is none it reads in the transaction, which may fix
+// begun; else on another connection. If that can't be it reads in the transaction, which may fix
 // its snapshot: then a lock that somebody has held since is refused with ErrStaleSnapshot.
 func (s *selection) beside(db *gorm.DB, own bool) ([]reflect.Value, error) {
 	if own {
 		return s.on(db, db.Statement.ConnPool, false)
 	}
 	if pool, err := db.DB(); err == nil {
-		ctx, cancel := context.WithTimeout(db.Statement.Context, besideWait)
-		defer cancel()
-		if conn, err := pool.Conn(ctx); err == nil {
-			rows, err := s.on(db, conn, false)
-			return rows, errors.Join(err, conn.Close())
+		if rows, err := s.onOther(db, pool); err == nil {
+			return rows, nil
 		}
 	}
 	return s.on(db, db.Statement.ConnPool, false)
+}
+
+// onOther reads the rows on another connection of a pool, if one is free soon.
+func (s *selection) onOther(db *gorm.DB, pool *sql.DB) (rows []reflect.Value, err error) {
+	ctx, cancel := context.WithTimeout(db.Statement.Context, besideWait)
+	defer cancel()
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	return s.on(db, conn, false)
+}
+
+// byPrimaryKey is the index hint of an UPDATE whose rows are known.
+type byPrimaryKey struct{}
+
+// Build writes the hint.
+func (byPrimaryKey) Build(text clause.Builder) { _, _ = text.WriteString("FORCE INDEX (PRIMARY)") }
+
+// hint lets an UPDATE find its rows by the primary key: MariaDB may read, and lock, all rows of a
+// small table. A view, or a table without that key, can't be read so.
+func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
+	stmt := db.Statement
+	update := stmt.Clauses["UPDATE"]
+	if len(rows) == 0 || update.AfterExpression != nil {
+		return nil
+	}
+	table := tableText(stmt)
+	has, known := p.primary.Load(table)
+	if !known {
+		found, err := stmt.ConnPool.QueryContext(stmt.Context, "SELECT 1 FROM "+table+" FORCE INDEX (PRIMARY) LIMIT 0")
+		if err == nil {
+			err = found.Close()
+		}
+		var server *driver.MySQLError
+		if has = err == nil; err != nil && !(errors.As(err, &server) && server.Number == 1176) { // ER_KEY_DOES_NOT_EXITS
+			return err
+		}
+		p.primary.Store(table, has)
+	}
+	if has == true {
+		update.AfterExpression = byPrimaryKey{}
+		stmt.Clauses["UPDATE"] = update
+	}
+	return nil
+}
+
+// tableText returns the table of a statement as GORM writes it, with its alias.
+func tableText(stmt *gorm.Statement) string {
+	text := scratchOf(stmt)
+	if stmt.TableExpr != nil {
+		stmt.TableExpr.Build(text)
+	} else {
+		text.WriteQuoted(clause.Table{Name: clause.CurrentTable})
+	}
+	return text.SQL.String()
+}
+
+// conditionsText returns the conditions of a statement as GORM will build them.
+func conditionsText(stmt *gorm.Statement) string {
+	conditions, _ := conditionsOf(stmt)
+	return conditions.SQL
 }

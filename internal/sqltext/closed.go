@@ -6,9 +6,15 @@ import (
 	"strings"
 )
 
-// number matches what servers read as a number, or as the part of one before a sign. Of 5OR they
-// may read 5 and OR, behind a dot for example.
-var number = regexp.MustCompile(`^([0-9]+(E[0-9]*)?|0X[0-9A-F]+|0B[01]+)$`)
+// number matches what servers read as a number, or as the part of one before a sign.
+var number = regexp.MustCompile(`(?i)^([0-9]+(e[0-9]*)?|0x[0-9a-f]+|0b[01]+)$`)
+
+// isWhole tells whether servers read what a text begins with as one word. Of 5OR they may read 5
+// and OR, behind a dot for example.
+func isWhole(text string) bool {
+	word := text[:unquoted(text)]
+	return word[0] < '0' || word[0] > '9' || number.MatchString(word)
+}
 
 // Closed tells whether a part of a statement means the same wherever it stands, for
 // example in parentheses: it closes all that it opens, doesn't end the statement, and has
@@ -21,13 +27,11 @@ func Closed(text string) (words []string, ok bool) {
 	for i := 0; i < len(text); {
 		n := 1
 		switch c := text[i]; {
+		case c == ';', c == 0, c == '\\', isIdentifier(c) && !isWhole(text[i:]):
+			return nil, false
 		case isIdentifier(c):
-			word := strings.ToUpper(text[i : i+unquoted(text[i:])])
-			if n = len(word); depth == 0 {
-				words = append(words, word)
-			}
-			if word[0] <= '9' && word[0] != '$' && !number.MatchString(word) {
-				return nil, false
+			if n = unquoted(text[i:]); depth == 0 {
+				words = append(words, strings.ToUpper(text[i:i+n]))
 			}
 		case c == '(':
 			depth++
@@ -35,8 +39,6 @@ func Closed(text string) (words []string, ok bool) {
 			if depth--; depth < 0 {
 				return nil, false
 			}
-		case c == ';', c == 0, c == '\\':
-			return nil, false
 		case skip(text[i:]) > 0:
 			n = skip(text[i:])
 			if !isClosed(text[i : i+n]) {
@@ -63,6 +65,31 @@ func isClosed(text string) bool {
 	quote := text[0]
 	return (quote == '\'' || quote == '"' || quote == '`') && len(text) > 1 && text[len(text)-1] == quote &&
 		(quote == '`' || !strings.Contains(text, `\`))
+}
+
+// Calls returns the words of a text, in capitals, that stand before a parenthesis: its functions,
+// and keywords such as IN.
+func Calls(text string) (names []string) {
+	word := ""
+	for i := 0; i < len(text); {
+		n := 1
+		switch c := text[i]; {
+		case isIdentifier(c):
+			n = unquoted(text[i:])
+			word = strings.ToUpper(text[i : i+n])
+		case skip(text[i:]) > 0:
+			if n = skip(text[i:]); c == '`' || c == '"' {
+				word = text[i : i+n] // perhaps a function of the program's
+			}
+		case c == '(' && word != "":
+			names = append(names, word)
+			word = ""
+		case c > ' ':
+			word = ""
+		}
+		i += n
+	}
+	return names
 }
 
 // Until returns the part of a statement before the first of the words that stands outside
