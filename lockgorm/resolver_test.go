@@ -141,6 +141,8 @@ func TestResolverWrites(t *testing.T) {
 		})
 		noError(t, hooks.Create(&Order{ID: id}).Error)
 		noError(t, hooks.Model(&Order{ID: id}).Update("n", 1).Error)
+		noError(t, hooks.Model(&Order{}).Where("n = ? AND id = ?", 1, id).Update("n", 7).Error)
+		saw-- // its hook has no model
 		noError(t, hooks.Save(&Order{ID: id, N: 2}).Error)
 		if saw != 3 || e.count(t, "Order", "id = ? AND n = 2", id) != 1 {
 			t.Errorf("%d hooks, %d rows at the source", saw, e.count(t, "Order", "id = ?", id))

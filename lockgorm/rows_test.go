@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/schema"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
@@ -234,6 +236,91 @@ func TestRowsThatComeLater(t *testing.T) {
 		if e.count(t, "Order", "id = ? AND n = 1", -id) != 1 {
 			t.Error("a row was changed that nobody has locked")
 		}
+	})
+}
+
+// Shown is a model with a filter of reads, which writes don't have.
+type Shown struct {
+	ID   int64 `lockstep:"shown"`
+	N    int64
+	Seen visible
+}
+
+// visible filters reads, as a type of a program's may.
+type visible int64
+
+func (visible) QueryClauses(f *schema.Field) []clause.Interface {
+	return []clause.Interface{clause.Where{Exprs: []clause.Expression{clause.Eq{Column: clause.Column{Table: clause.CurrentTable, Name: f.DBName}, Value: 1}}}}
+}
+
+// Code has a primary key of text, of which a number finds several.
+type Code struct {
+	Code string `gorm:"primaryKey;type:varbinary(50)" lockstep:"code-of"`
+	N    int64
+}
+
+func (c *Code) BeforeUpdate(tx *gorm.DB) error { return hooked(tx, c.N) }
+
+func init() {
+	columns["Shown"] = columns["Note"] + ", seen BIGINT NOT NULL DEFAULT 0"
+	columns["Code"] = columns["Badge"]
+}
+
+// TestRowsOfOddStatements proves what the rows of a statement are, and that nothing else is
+// changed, where GORM, a plugin or the program does something of its own.
+func TestRowsOfOddStatements(t *testing.T) {
+	each(t, []string{"Parcel", "Shown", "Code", "Order"}, func(t *testing.T, e *env) {
+		db, b := e.openPlugin(t), newID()*1000
+		noError(t, db.Create([]*Parcel{{ID: b, N: 1}, {ID: b + 1, N: 1}, {ID: b + 2, N: 2}}).Error)
+		affects := func(what string, got *gorm.DB, want int64) {
+			t.Helper()
+			if got.Error != nil || got.RowsAffected != want {
+				t.Errorf("%s: %d rows, %v, want %d", what, got.RowsAffected, got.Error, want)
+			}
+		}
+		var committed int
+		noError(t, db.Callback().Update().After("gorm:commit_or_rollback_transaction").Register("test:behind_commit", func(db *gorm.DB) {
+			committed = e.count(t, "Parcel", "n = 3")
+		}))
+		affects("a callback behind COMMIT", db.Model(&Parcel{}).Where("n = ?", 1).Update("n", 3), 2)
+		if committed != 2 {
+			t.Errorf("a callback behind GORM's COMMIT sees %d rows", committed)
+		}
+		noError(t, db.Callback().Update().Remove("test:behind_commit"))
+
+		noError(t, db.Create([]*Shown{{ID: b, N: 1}, {ID: b + 1, N: 1, Seen: 1}}).Error)
+		affects("a filter of reads", db.Model(&Shown{}).Where("n = ?", 1).Update("n", 2), 2)
+
+		noError(t, db.Create([]*Code{{Code: "5", N: 1}, {Code: "6", N: 1}}).Error)
+		inserts := func(*gorm.DB, int64) error {
+			e.Exec(t, "INSERT INTO "+e.names.tables["Code"]+" (code, n) VALUES ('05', 1)")
+			return nil
+		}
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			affects("numbers of text", withHook(tx, inserts).Model(&Code{}).Where(map[string]any{"code": []int{5, 6}}).Update("n", 2), 2)
+			return nil
+		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
+
+		noError(t, db.Create([]*Order{{ID: b, N: 1}, {ID: b + 1, N: 3}}).Error)
+		or := func(tx *gorm.DB, _ int64) error {
+			tx.Statement.AddClause(clause.Where{Exprs: []clause.Expression{clause.Or(clause.Eq{Column: "n", Value: 3})}})
+			return nil
+		}
+		wantError(t, "a hook that adds OR", withHook(db, or).Model(&Order{}).Where("n = ?", 1).Update("n", 2).Error, txlock.ErrInvalidKey)
+
+		view := e.names.tables["Parcel"] + "_view"
+		e.Exec(t, "CREATE VIEW "+view+" AS SELECT * FROM "+e.names.tables["Parcel"])
+		e.Grant(t, view)
+		affects("a view", db.Table(view).Model(&Parcel{}).Where("n = ?", 3).Update("n", 4), 2)
+		e.Exec(t, "DROP VIEW "+view)
+
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			noError(t, tx.Exec("CREATE TEMPORARY TABLE parcels_of_mine (id BIGINT PRIMARY KEY, n BIGINT)").Error)
+			noError(t, tx.Exec("INSERT INTO parcels_of_mine VALUES (?, 1)", b).Error)
+			affects("a temporary table", tx.Table("parcels_of_mine").Model(&Parcel{}).Where("n = ?", 1).Update("n", 2), 1)
+			return tx.Exec("DROP TEMPORARY TABLE parcels_of_mine").Error
+		}))
+		affects("nothing to set", db.Model(&Parcel{}).Where("n = ?", 4).Updates(map[string]any{}), 0)
 	})
 }
 
