@@ -139,6 +139,7 @@ func unnamed[M any]() map[string]writeOf {
 		"(id = ? OR n = ?)":                                  func(b int64) []any { return []any{b + 2, 3} },
 		"(n > ?) + (id = ?)":                                 func(b int64) []any { return []any{1, b + 2} },
 		"n BETWEEN 1 AND id = ?":                             func(b int64) []any { return []any{b + 2} },
+		"n BETWEEN 0 AND n BETWEEN 0 AND id = ?":             func(int64) []any { return []any{1} },
 		"id BETWEEN ? AND ?":                                 func(b int64) []any { return []any{b + 2, b + 3} },
 		"CASE WHEN n > 0 AND id = ? THEN 1 END":              func(b int64) []any { return []any{b + 2} },
 		"id = n + ?":                                         func(b int64) []any { return []any{b} },
