@@ -60,8 +60,8 @@ func valuesOf(stmt *gorm.Statement, column *schema.Field, text string, vars []an
 	for text != "" && !ok {
 		var part string
 		part, text = sqltext.Cut(text, "AND")
-		for words, _ := sqltext.Closed(part); slices.Contains(words, "BETWEEN"); words = words[slices.Index(words, "BETWEEN")+1:] {
-			var upper string // AND is a part of BETWEEN
+		for joined := 0; joined < betweens(part); joined++ {
+			var upper string
 			upper, text = sqltext.Cut(text, "AND")
 			part += "AND" + upper
 		}
@@ -74,6 +74,17 @@ func valuesOf(stmt *gorm.Statement, column *schema.Field, text string, vars []an
 		vars = vars[n:]
 	}
 	return values, ok
+}
+
+// betweens returns how many BETWEEN a condition has, of each of which one AND is a part.
+func betweens(condition string) (n int) {
+	words, _ := sqltext.Closed(condition)
+	for _, word := range words {
+		if word == "BETWEEN" {
+			n++
+		}
+	}
+	return n
 }
 
 func isNamed(qualifier, table string) bool {
