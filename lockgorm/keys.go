@@ -63,10 +63,10 @@ func (p *Plugin) lockChange(db *gorm.DB) error {
 	}
 	noteLocked(stmt, given)
 	if !known {
-		rows, err := p.lockRows(db)
+		rows, when, err := p.lockRows(db)
 		if err == nil {
 			f := confine(stmt, given, rows)
-			f.selects, f.selected = true, conditionsText(stmt)
+			f.selects, f.selected = true, when
 			err = p.hint(db, rows)
 		}
 		return err

@@ -42,7 +42,7 @@ func hasOwn(db *gorm.DB) bool {
 
 // notePool notes on what GORM begins the transaction of an update or delete.
 func notePool(db *gorm.DB) {
-	if namesKeys(db.Statement) && !db.DryRun {
+	if namesKeys(db.Statement) && !db.DryRun && !db.SkipDefaultTransaction { // where it has no place, see beginOwn
 		db.Statement.Settings.Store(ownSetting, &own{by: db.Statement, pool: db.Statement.ConnPool})
 	}
 }

@@ -28,23 +28,24 @@ const atMostRows = 1000
 func AtMostRows(n int) Option { return func(p *Plugin) { p.most = n } }
 
 // lockRows locks the records that the conditions of an update or delete select, and returns them
-// as they are under the locks: no other transaction changes them until the end.
+// as they are under the locks, and the conditions: no other transaction changes the rows until
+// the end.
 //
 // Their keys are read first, without a lock and outside of the transaction's snapshot, then
 // locked, and the rows are read again, with theirs. If more have come, a transaction of the
 // statement's own begins again, so that no row is locked while a key is waited for; the
 // program's locks them late.
-func (p *Plugin) lockRows(db *gorm.DB) ([]reflect.Value, error) {
+func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, when string, err error) {
 	find, err := p.selectionOf(db)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	own := hasOwn(db)
 	if own {
 		defer settleOwn(db)
 		leaveOwn(db)
 	}
-	rows, err := find.beside(db, own)
+	rows, err = find.beside(db, own)
 	var wanted []txlock.Key
 	for tries := 0; err == nil; tries++ {
 		var late []txlock.Key // of rows that have come since the keys were read
@@ -65,21 +66,22 @@ func (p *Plugin) lockRows(db *gorm.DB) ([]reflect.Value, error) {
 		late = slices.DeleteFunc(late, func(key txlock.Key) bool { return slices.Contains(wanted, key) })
 		switch again := own && tries < 10; {
 		case err == nil && len(late) == 0:
-			return rows, nil
+			return rows, find.when, nil
 		case err == nil && !again:
-			return rows, lockWrite(db, late)
+			return rows, find.when, lockWrite(db, late)
 		case err == nil || again && txlock.Retryable(err):
 			wanted, err = slices.Concat(wanted, late), nil
 			leaveOwn(db)
 			time.Sleep(rand.N(time.Millisecond << min(tries, 6)))
 		}
 	}
-	return nil, err
+	return nil, "", err
 }
 
 // selection is the SELECT that finds the rows of an update or delete.
 type selection struct {
 	text string
+	when string // its conditions
 	args []any
 	most int
 }
@@ -114,7 +116,7 @@ func (p *Plugin) selectionOf(db *gorm.DB) (*selection, error) {
 	if isTagged(stmt.Schema) {
 		columns = stmt.Quote(clause.Column{Table: clause.CurrentTable, Name: stmt.Schema.PrimaryFieldDBNames[0]})
 	}
-	s := &selection{text: "SELECT " + columns + " FROM " + tableText(stmt), most: p.most, args: dry.Statement.Vars[strings.Count(head, "?"):]}
+	s := &selection{when: conditionsText(dry.Statement), text: "SELECT " + columns + " FROM " + tableText(stmt), most: p.most, args: dry.Statement.Vars[strings.Count(head, "?"):]}
 	if s.most <= 0 {
 		s.most = atMostRows
 	}
