@@ -22,10 +22,8 @@ func whyUnconfined(stmt *gorm.Statement) string {
 	if expr != nil && !ok {
 		return "its WHERE is not GORM's"
 	}
-	// As GORM will build it, followed by another condition.
-	text := scratchOf(stmt)
-	clause.Where{Exprs: append(slices.Clone(where.Exprs), clause.Expr{SQL: "TRUE"})}.Build(text)
-	words, ok := sqltext.Closed(text.SQL.String())
+	text, _ := textOfWhere(stmt, where.Exprs, clause.Expr{SQL: "TRUE"}) // followed by another condition
+	words, ok := sqltext.Closed(text)
 	switch {
 	case !ok:
 		return "its conditions have a comment, or quotes or parentheses that they don't close, or a backslash in quotes: give values as arguments"
@@ -33,6 +31,13 @@ func whyUnconfined(stmt *gorm.Statement) string {
 		return "its conditions are joined by OR: put them in parentheses"
 	}
 	return ""
+}
+
+// textOfWhere returns conditions as GORM will build them, and their values.
+func textOfWhere(stmt *gorm.Statement, conditions []clause.Expression, more ...clause.Expression) (text string, vars []any) {
+	scratch := scratchOf(stmt)
+	clause.Where{Exprs: slices.Concat(conditions, more)}.Build(scratch) // of a copy, in which Build may move them
+	return scratch.SQL.String(), scratch.Vars
 }
 
 // isOr tells whether a word of a condition binds weaker than AND.
