@@ -34,14 +34,25 @@ func whyNotClosed(stmt *gorm.Statement) (why string, or bool) {
 	if expr != nil && !ok {
 		return "its WHERE is not GORM's", false
 	}
-	// As GORM will build it, followed by another condition.
-	text := scratchOf(stmt)
-	clause.Where{Exprs: append(slices.Clone(where.Exprs), clause.Expr{SQL: "TRUE"})}.Build(text)
-	words, ok := sqltext.Closed(text.SQL.String())
+	text, _ := textOfWhere(stmt, where.Exprs, clause.Expr{SQL: "TRUE"}) // followed by another condition
+	words, ok := sqltext.Closed(text)
 	if !ok {
 		return "its conditions have a comment, or quotes or parentheses that they don't close, or a backslash in quotes: give values as arguments", false
 	}
 	return "", slices.ContainsFunc(words, isOr)
+}
+
+// conditionsOf returns the conditions of a statement as GORM will build them, and their values.
+func conditionsOf(stmt *gorm.Statement) (text string, vars []any) {
+	where, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
+	return textOfWhere(stmt, where.Exprs)
+}
+
+// textOfWhere returns conditions as GORM will build them, and their values.
+func textOfWhere(stmt *gorm.Statement, conditions []clause.Expression, more ...clause.Expression) (text string, vars []any) {
+	scratch := scratchOf(stmt)
+	clause.Where{Exprs: slices.Concat(conditions, more)}.Build(scratch) // of a copy, in which Build may move them
+	return scratch.SQL.String(), scratch.Vars
 }
 
 // isOr tells whether a word of a condition binds weaker than AND.

@@ -144,11 +144,11 @@ func (f *rowFilter) wrong() string {
 			return why
 		}
 	}
-	why, or := whyNotClosed(stmt)
-	switch {
-	case !f.strict:
+	if !f.strict {
 		return ""
-	case why == "" && or && (!f.selects || conditionsText(stmt) != f.selected): // or a hook has added some
+	}
+	why, or := whyNotClosed(stmt)
+	if when, _ := conditionsOf(stmt); why == "" && or && (!f.selects || when != f.selected) { // or a hook has added some
 		return joinedByOr
 	}
 	return why

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"gorm.io/gorm"
-	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
 
 	"github.com/dca00107/lockstep/internal/sqltext"
@@ -19,12 +18,12 @@ import (
 // name, and whether they do so for certain: one of those that AND joins is id = ? or
 // id IN (?, ?), as GORM builds it.
 func modelsByID(stmt *gorm.Statement) (models []reflect.Value, ok bool) {
-	conditions, ok := conditionsOf(stmt)
-	if !ok || len(stmt.Schema.PrimaryFields) != 1 || hasSubquery(conditions.SQL) {
+	conditions, vars := conditionsOf(stmt)
+	if len(stmt.Schema.PrimaryFields) != 1 || hasSubquery(conditions) || strings.Count(conditions, "?") != len(vars) {
 		return nil, false
 	}
 	id := stmt.Schema.PrimaryFields[0]
-	values, ok := valuesOf(stmt, id, conditions.SQL, conditions.Vars)
+	values, ok := valuesOf(stmt, id, conditions, vars)
 	for _, value := range values {
 		model := reflect.New(stmt.Schema.ModelType).Elem()
 		certain := asID(id, value)
@@ -34,17 +33,6 @@ func modelsByID(stmt *gorm.Statement) (models []reflect.Value, ok bool) {
 		models = append(models, model)
 	}
 	return models, ok
-}
-
-// conditionsOf returns the conditions of a statement as GORM will build them, and whether each ?
-// in them stands for a value.
-func conditionsOf(stmt *gorm.Statement) (conditions clause.Expr, ok bool) {
-	text := scratchOf(stmt)
-	where, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
-	where.Exprs = slices.Clone(where.Exprs)
-	where.Build(text)
-	conditions = clause.Expr{SQL: text.SQL.String(), Vars: text.Vars}
-	return conditions, strings.Count(conditions.SQL, "?") == len(conditions.Vars)
 }
 
 // named matches a condition that says which values a column has.

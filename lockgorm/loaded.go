@@ -36,6 +36,7 @@ func (l loaded) ModifyStatement(stmt *gorm.Statement) {
 	stmt.Settings.Store(loadedSetting, l)
 }
 
+// registerLoaded registers what Loaded needs, also on a dialect of Unlocked.
 func registerLoaded(db *gorm.DB) error {
 	const name, all = "lockstep:set_loaded", "*"
 	return errors.Join(db.Callback().Update().Before(all).Register(name, setLoaded), db.Callback().Delete().Before(all).Register(name, setLoaded))

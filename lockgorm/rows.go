@@ -116,7 +116,8 @@ func (p *Plugin) selectionOf(db *gorm.DB) (*selection, error) {
 	if isTagged(stmt.Schema) {
 		columns = stmt.Quote(clause.Column{Table: clause.CurrentTable, Name: stmt.Schema.PrimaryFieldDBNames[0]})
 	}
-	s := &selection{when: conditionsText(dry.Statement), text: "SELECT " + columns + " FROM " + tableText(stmt), most: p.most, args: dry.Statement.Vars[strings.Count(head, "?"):]}
+	when, _ := conditionsOf(dry.Statement)
+	s := &selection{when: when, text: "SELECT " + columns + " FROM " + tableText(stmt), most: p.most, args: dry.Statement.Vars[strings.Count(head, "?"):]}
 	if s.most <= 0 {
 		s.most = atMostRows
 	}
@@ -254,10 +255,4 @@ func tableText(stmt *gorm.Statement) string {
 		text.WriteQuoted(clause.Table{Name: clause.CurrentTable})
 	}
 	return text.SQL.String()
-}
-
-// conditionsText returns the conditions of a statement as GORM will build them.
-func conditionsText(stmt *gorm.Statement) string {
-	conditions, _ := conditionsOf(stmt)
-	return conditions.SQL
 }

@@ -319,7 +319,7 @@ func identity(stmt *gorm.Statement, model reflect.Value) string {
 // settleVersions restores the old versions of the models if the statement has failed, at
 // its COMMIT at the latest.
 func settleVersions(db *gorm.DB) {
-	endOwn(db)
+	endOwn(db) // whose COMMIT may fail
 	stmt := db.Statement
 	stmt.Settings.Delete(parentSetting)
 	removeFilter(stmt)

@@ -20,8 +20,9 @@ func isWhole(text string) bool {
 // example in parentheses: it closes all that it opens, doesn't end the statement, and has
 // no comment that could reach further. It returns the words outside of parentheses and
 // quotes, in capitals, and among them commas and the operators || and :=. What servers
-// read differently is not closed: executable comments, and a backslash in quotes, which
-// is an ordinary character under NO_BACKSLASH_ESCAPES; nor is a word that begins with a digit.
+// read differently is not closed: executable comments, a backslash in quotes, which is an
+// ordinary character under NO_BACKSLASH_ESCAPES, and a word that begins with a digit and is no
+// number.
 func Closed(text string) (words []string, ok bool) {
 	depth := 0
 	for i := 0; i < len(text); {
