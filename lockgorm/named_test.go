@@ -208,12 +208,15 @@ func selecting[M any]() map[string]writeOf {
 // another way, do what they do with plain GORM, and that the key of each row that they change is
 // locked; and that others, of which the rows aren't certain, are refused.
 func TestConditions(t *testing.T) {
-	eachSetting(t, []string{"Parcel", "Box"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Parcel", "Box", "Order"}, func(t *testing.T, e *env) {
 		parcels, boxes := txlock.NewFamily[int64]("parcel"), txlock.NewFamily[uint64]("box")
 		byParcel := writesOf(e.names.tables["Parcel"], func(id int64) *Parcel { return &Parcel{ID: id} })
 		byBox := writesOf(e.names.tables["Box"], func(id int64) *Box { b := new(Box); b.ID = uint(id); return b })
 		maps.Copy(byParcel, selecting[Parcel]())
 		maps.Copy(byBox, selecting[Box]())
+		byMethod := writesOf(e.names.tables["Order"], func(id int64) *Order { return &Order{ID: id} })
+		maps.Copy(byMethod, selecting[Order]())
+		conditions[Order](t, e, "Order", byMethod, orders.Key)
 		conditions[Parcel](t, e, "Parcel", byParcel, parcels.Key)
 		conditions[Box](t, e, "Box", byBox, func(id int64) txlock.Key { return boxes.Key(uint64(id)) })
 	})
