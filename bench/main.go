@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -162,13 +163,13 @@ func remove(list *[]string, part string) bool {
 	return false
 }
 
-// names are those of all contenders, those of the sale included.
+// names are those of all contenders, those of one scenario included.
 func names() []string {
 	var all []string
 	for _, m := range contender.All() {
 		all = append(all, m.Name)
 	}
-	return append(all, scenario.Sellers...)
+	return slices.Concat(all, scenario.Sellers, scenario.Claimers)
 }
 
 func anyContender(part string) bool {

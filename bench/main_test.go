@@ -39,7 +39,7 @@ func TestOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(o.scenarios) != 7 || len(o.links) != 3 || len(o.dsns) != 2 || !o.needsRedis() || len(o.leftOut()) != 0 || o.effort.Rounds != scenario.Whole.Rounds {
+	if len(o.scenarios) != 8 || len(o.links) != 3 || len(o.dsns) != 2 || !o.needsRedis() || len(o.leftOut()) != 0 || o.effort.Rounds != scenario.Whole.Rounds {
 		t.Errorf("by default: %+v", o)
 	}
 	if o, err = parse([]string{"-quick", "-scenarios=g, a", "-contenders=Lockstep,for update", "-links=1ms", "-rounds=2"}, environment("LOCKSTEP_ENGINES", "mysql")); err != nil {

@@ -133,13 +133,27 @@ func Check(models ...any) Option {
 // it with On. A lock that is taken only at the write is refused with ErrStaleSnapshot if
 // somebody else has written in between.
 //
-// An update or delete is of its models, or, if its model has a tag and no primary key, of the
-// records whose primary keys its conditions name: Delete(&Order{}, 42), Where("id = ?", 42) or
-// Where("id IN ?", ids), with others that AND joins to them. Otherwise its keys can't be known,
-// and it fails with ErrInvalidKey: name them by On. It also fails if it might change other
-// records: conditions joined by OR outside of parentheses, conditions with comments or with
-// backslashes in quotes, several tables, another primary key in its values or from a hook. A
-// clause that isn't GORM's own is refused, whether the program, a hook or another plugin has
+// An update or delete is about its models. If these have no primary key and the model has a
+// tag, it is about the records that its conditions name: Delete(&Order{}, 42),
+// Where("id = ?", 42) or Where("id IN ?", ids), with others that AND joins to them. These cost
+// no statement but the lock.
+//
+// Any other conditions select records. The plugin reads their keys outside of the transaction,
+// locks them, reads the records again FOR UPDATE, and confines the statement to those: two
+// statements more; see AtMostRows. Query callbacks don't see these reads. Where another record
+// has come to match meanwhile, a transaction of the statement's own takes that lock if it is
+// free, and otherwise begins again; one of the program's waits for it, which may deadlock. The
+// first read is on another connection if the program is in a transaction. If none is free within
+// 200 ms, it is in the transaction, and fixes its snapshot: a lock that others have held since
+// is then refused with ErrStaleSnapshot. Rows that a foreign key changes by CASCADE have no lock.
+//
+// A statement fails with ErrInvalidKey if it isn't certain which records it changes. This is so
+// for conditions with a subquery, a variable, or a function that may return something else in
+// another session; with a comment, or a backslash in quotes; for several tables; and for another
+// primary key in its values or from a hook. If its models have primary keys, conditions joined by
+// OR need parentheses. On names the keys of such a statement.
+//
+// A clause that isn't GORM's own is refused, whether the program, a hook or another plugin has
 // added it, but for comments and index hints; so is a create that would write the zero value as
 // a primary key. If an upsert finds a row by another unique key, the server returns an error and
 // changes nothing. Under SkipDefaultTransaction a statement that may have keys to lock begins and

@@ -46,36 +46,50 @@ func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, when string, err e
 		leaveOwn(db)
 	}
 	rows, err = find.beside(db, own)
-	var wanted []txlock.Key
+	var wanted, all []txlock.Key
 	for tries := 0; err == nil; tries++ {
-		var late []txlock.Key // of rows that have come since the keys were read
 		if own {
 			err = enterOwn(db)
 		}
 		if err == nil && tries == 0 {
 			wanted, err = p.keysOfAll(db, rows)
+			all = wanted
 		}
 		if err == nil && len(wanted) > 0 {
 			err = lockWrite(db, wanted)
 		}
 		if err == nil {
 			if rows, err = find.on(db, db.Statement.ConnPool, true); err == nil {
-				late, err = p.keysOfAll(db, rows)
+				all, err = p.keysOfAll(db, rows)
 			}
 		}
-		late = slices.DeleteFunc(late, func(key txlock.Key) bool { return slices.Contains(wanted, key) })
-		switch again := own && tries < 10; {
-		case err == nil && len(late) == 0:
+		late := slices.DeleteFunc(slices.Clone(all), func(key txlock.Key) bool { return slices.Contains(wanted, key) })
+		again := own && tries < 10
+		if err == nil && again {
+			err = tryAll(db, late)
+		} else if err == nil && len(late) > 0 {
+			err = lockWrite(db, late)
+		}
+		switch {
+		case err == nil:
 			return rows, find.when, nil
-		case err == nil && !again:
-			return rows, find.when, lockWrite(db, late)
-		case err == nil || again && txlock.Retryable(err):
-			wanted, err = slices.Concat(wanted, late), nil
+		case again && (txlock.Retryable(err) || errors.Is(err, txlock.ErrBusy)):
+			wanted, err = all, nil
 			leaveOwn(db)
 			time.Sleep(rand.N(time.Millisecond << min(tries, 6)))
 		}
 	}
 	return nil, "", err
+}
+
+// tryAll locks keys of rows that are locked already, and so waits for none.
+func tryAll(db *gorm.DB, keys []txlock.Key) error {
+	for _, key := range keys {
+		if _, err := TryLock(db, key); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // selection is the SELECT that finds the rows of an update or delete.

@@ -27,14 +27,14 @@ type Scenario struct {
 
 // All are the scenarios.
 func All() []Scenario {
-	return []Scenario{transaction, leases, hot, keys, held, opposite, sale}
+	return []Scenario{transaction, leases, hot, keys, held, opposite, sale, claim}
 }
 
 // Effort is how much is measured.
 type Effort struct {
 	Rounds     int
 	Operations int           // of (a) and (d), in each round
-	Slice      time.Duration // of (b), (f) and (g), in each round
+	Slice      time.Duration // of (b) and (f) to (h), in each round
 	HotRounds  int           // of (c)
 	HotSlice   time.Duration // of (c), in each round
 	Waiters    int           // of (c)
