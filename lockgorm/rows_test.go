@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
 
+	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
 )
@@ -322,6 +323,52 @@ func TestRowsOfOddStatements(t *testing.T) {
 			return tx.Exec("DROP TEMPORARY TABLE parcels_of_mine").Error
 		}))
 		affects("nothing to set", db.Model(&Parcel{}).Where("n = ?", 4).Updates(map[string]any{}), 0)
+	})
+}
+
+// TestRowsPlans proves that a write by conditions reads its rows by their primary keys, and so
+// locks no others, in small tables and in large ones. A DELETE takes no hint: where it deletes
+// half of a table the server reads all of it.
+func TestRowsPlans(t *testing.T) {
+	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+		db, table := e.openPlugin(t), e.names.tables["Parcel"]
+		var sent string
+		see := func(db *gorm.DB) { sent = db.Dialector.Explain(db.Statement.SQL.String(), db.Statement.Vars...) }
+		noError(t, db.Callback().Update().After("gorm:update").Register("test:see", see))
+		noError(t, db.Callback().Delete().After("gorm:delete").Register("test:see", see))
+		explain := "EXPLAIN "
+		if e.Engine() == testdb.MySQL {
+			explain = "EXPLAIN FORMAT=TRADITIONAL "
+		}
+		filled := 1
+		e.Exec(t, "INSERT INTO "+table+" (id, n) VALUES (1, 1)")
+		for _, size := range []int{1, 2, 8, 100, 1_000, 100_000} {
+			for ; filled < size; filled = min(2*filled, size) {
+				e.Exec(t, fmt.Sprintf("INSERT INTO %s (id, n) SELECT id + %d, 1 FROM %s LIMIT %d", table, filled, table, size-filled))
+			}
+			e.Exec(t, "ANALYZE TABLE "+table)
+			for _, rows := range []int{1, 2, 50, 900} {
+				if rows > size {
+					continue
+				}
+				for what, write := range map[string]func(tx *gorm.DB) *gorm.DB{
+					"UPDATE": func(tx *gorm.DB) *gorm.DB { return tx.Model(&Parcel{}).Update("n", 2) },
+					"DELETE": func(tx *gorm.DB) *gorm.DB { return tx.Delete(&Parcel{}) },
+				} {
+					wantError(t, what, db.Transaction(func(tx *gorm.DB) error {
+						if got := write(tx.Where("n = 1 AND id + 0 <= ?", rows)); got.RowsAffected != int64(rows) {
+							t.Errorf("%s: %d rows, %v", what, got.RowsAffected, got.Error)
+						}
+						return errInner
+					}), errInner)
+					var plan []struct{ Type, Key string }
+					noError(t, e.open(t).Raw(explain+sent).Scan(&plan).Error)
+					if (what == "UPDATE" || 2*rows < size) && (len(plan) != 1 || plan[0].Type != "range" || plan[0].Key != "PRIMARY") {
+						t.Errorf("%s of %d rows of %d: %+v", what, rows, size, plan)
+					}
+				}
+			}
+		}
 	})
 }
 

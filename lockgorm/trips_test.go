@@ -2,6 +2,7 @@ package lockgorm_test
 
 import (
 	"database/sql"
+	"errors"
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
@@ -68,6 +69,54 @@ func TestTrips(t *testing.T) {
 		}
 		if got := one(func() error { return db.Transaction(func(*gorm.DB) error { return nil }) }); got != 0 {
 			t.Errorf("a transaction without statements has %d round trips", got)
+		}
+	})
+}
+
+// TestTripsOfConditions counts the round trips of updates: those whose rows are known have one
+// for the lock, which a transaction of their own merges with BEGIN, and others two more.
+func TestTripsOfConditions(t *testing.T) {
+	eachGuarded(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+		trips, count := testdb.CountTrips(t)
+		db := e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.InterpolateParams = true }))
+		plain := e.openDSN(t, e.DSN(count, func(c *driver.Config) { c.InterpolateParams = true }))
+		poolOf(t, db).SetMaxOpenConns(2)
+		noError(t, db.Use(lockgorm.New()))
+		id := newID()
+		noError(t, db.Create([]*Parcel{{ID: id, N: id}, {ID: id + 1, N: id}}).Error)
+		second := func(write func(tx *gorm.DB) error) func(db *gorm.DB) error {
+			return func(db *gorm.DB) error {
+				return db.Transaction(func(tx *gorm.DB) error { return errors.Join(tx.Exec("DO 1").Error, write(tx)) })
+			}
+		}
+		added := func(what string, write func(tx *gorm.DB) error, want int) {
+			t.Helper()
+			var took [2]int
+			for i, db := range []*gorm.DB{plain, db} {
+				for range 3 { // what a process asks a server once, or prepares at the second time
+					before := trips.Count()
+					noError(t, write(db))
+					took[i] = trips.Count() - before
+				}
+			}
+			if took[1]-took[0] != want {
+				t.Errorf("%s: %d round trips, without the plugin %d; want %d more", what, took[1], took[0], want)
+			}
+		}
+		begin := 0
+		if e.Engine() == testdb.MySQL && testdb.WithoutProcedures() {
+			begin = 1
+		}
+		for what, rows := range map[string]int{"id = ?": 0, "id IN (?, 77)": 0, "n = ?": 2, "n = - ?": 2} {
+			write := func(tx *gorm.DB) error {
+				return tx.Model(&Parcel{}).Where(what, id).Update("n", gorm.Expr("n + 0")).Error
+			}
+			locks := 1
+			if what == "n = - ?" { // no row
+				locks = 0
+			}
+			added(what, write, rows+begin*locks)
+			added(what+", in a transaction", second(write), rows+locks)
 		}
 	})
 }
