@@ -148,8 +148,8 @@ func Check(models ...any) Option {
 // is then refused with ErrStaleSnapshot. Rows that a foreign key changes by CASCADE have no lock.
 //
 // A statement fails with ErrInvalidKey if it isn't certain which records it changes. This is so
-// for conditions with a subquery, a variable, or a function that may return something else in
-// another session; with a comment, or a backslash in quotes; for several tables; and for another
+// for conditions with a variable, or a function that may return something else in another
+// session; with a subquery, in a transaction of the program; with a comment, or a backslash in quotes; for several tables; and for another
 // primary key in its values or from a hook. If its models have primary keys, conditions joined by
 // OR need parentheses. On names the keys of such a statement.
 //

@@ -36,11 +36,11 @@ func AtMostRows(n int) Option { return func(p *Plugin) { p.most = n } }
 // statement's own begins again, so that no row is locked while a key is waited for; the
 // program's locks them late.
 func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, when string, err error) {
-	find, err := p.selectionOf(db)
+	own := hasOwn(db)
+	find, err := p.selectionOf(db, own)
 	if err != nil {
 		return nil, "", err
 	}
-	own := hasOwn(db)
 	if own {
 		defer settleOwn(db)
 		leaveOwn(db)
@@ -102,7 +102,7 @@ type selection struct {
 
 // selectionOf returns how to read the rows that an update or delete changes: by the conditions of
 // the statement as GORM builds it.
-func (p *Plugin) selectionOf(db *gorm.DB) (*selection, error) {
+func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	stmt := db.Statement
 	dry := db.Session(&gorm.Session{DryRun: true, SkipHooks: true, Logger: logger.Discard})
 	dry.Statement.BuildClauses, dry.Statement.ConnPool = stmt.BuildClauses, stmt.ConnPool
@@ -123,7 +123,7 @@ func (p *Plugin) selectionOf(db *gorm.DB) (*selection, error) {
 	}
 	head, conditions := sqltext.Cut(text, "WHERE")
 	conditions, _ = sqltext.Cut(conditions, "RETURNING")
-	if why := whyUnreadable(conditions); why != "" {
+	if why := whyUnreadable(conditions, own); why != "" {
 		return nil, unidentified(stmt, why)
 	}
 	columns := "*"
@@ -145,10 +145,14 @@ func (p *Plugin) selectionOf(db *gorm.DB) (*selection, error) {
 }
 
 // whyUnreadable returns why conditions may select other rows in another session or at another
-// moment, or "".
-func whyUnreadable(conditions string) string {
-	if strings.Contains(conditions, "@") || hasSubquery(conditions) {
-		return "its conditions have a subquery or a variable"
+// moment, or "". A locking read sees the latest rows, but its subqueries those of the snapshot,
+// which only a transaction of the statement's own makes behind its locks.
+func whyUnreadable(conditions string, own bool) string {
+	switch {
+	case strings.Contains(conditions, "@"):
+		return "its conditions have a variable"
+	case !own && hasSubquery(conditions):
+		return "its conditions have a subquery, which in a transaction of the program may see old rows"
 	}
 	for _, name := range sqltext.Calls(conditions) {
 		if !slices.Contains(pure, name) {
@@ -167,6 +171,7 @@ var pure = strings.Fields("IN AND OR XOR NOT LIKE BETWEEN WHEN THEN ELSE IS DIV 
 	"CAST CONVERT BIN CONV DATE TIME YEAR QUARTER MONTH WEEK DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY HOUR MINUTE SECOND MICROSECOND LAST_DAY " +
 	"DATE_ADD DATE_SUB ADDDATE SUBDATE DATEDIFF TIMESTAMPDIFF TIMESTAMPADD DATE_FORMAT STR_TO_DATE EXTRACT TIMESTAMP MAKEDATE " +
 	"NOW CURRENT_TIMESTAMP CURDATE CURRENT_DATE CURTIME CURRENT_TIME UTC_TIMESTAMP UTC_DATE UNIX_TIMESTAMP FROM_UNIXTIME LOCALTIME LOCALTIMESTAMP " +
+	"SELECT FROM JOIN ON USING WHERE HAVING BY UNION EXISTS ANY SOME COUNT SUM AVG MIN MAX " +
 	"JSON_EXTRACT JSON_UNQUOTE JSON_VALUE JSON_CONTAINS JSON_CONTAINS_PATH JSON_LENGTH JSON_SEARCH JSON_OVERLAPS JSON_TYPE JSON_VALID INET_ATON INET_NTOA")
 
 // on reads the rows on a connection, in a transaction or by a pool.

@@ -372,6 +372,41 @@ func TestRowsPlans(t *testing.T) {
 	})
 }
 
+// TestRowsOfSubqueries proves that a subquery selects the rows of a statement by itself, and is
+// refused in a transaction of the program, whose snapshot may be old.
+func TestRowsOfSubqueries(t *testing.T) {
+	eachSetting(t, []string{"Parcel", "Note"}, func(t *testing.T, e *env) {
+		db := e.openPlugin(t)
+		notes := e.names.tables["Note"]
+		for what, write := range map[string]func(db *gorm.DB, b int64) *gorm.DB{
+			"IN": func(db *gorm.DB, b int64) *gorm.DB {
+				return db.Model(&Parcel{}).Where("id IN (?)", db.Model(&Note{}).Select("n").Where("n <= ?", b+2)).Update("n", 9)
+			},
+			"EXISTS": func(db *gorm.DB, b int64) *gorm.DB {
+				return db.Where("n < 5 AND EXISTS (SELECT 1 FROM " + notes + " AS o WHERE o.n = " + e.names.tables["Parcel"] + ".id)").Delete(&Parcel{})
+			},
+			"compared": func(db *gorm.DB, b int64) *gorm.DB {
+				return db.Model(&Parcel{}).Where("id <= (SELECT MAX(n) FROM " + notes + ")").Update("n", 9)
+			},
+		} {
+			b := newID() * 1000
+			e.Exec(t, "DELETE FROM "+notes)
+			e.Exec(t, "DELETE FROM "+e.names.tables["Parcel"])
+			noError(t, db.Create([]*Note{{N: b + 1}, {N: b + 2}}).Error)
+			for i := range int64(4) {
+				noError(t, db.Create(&Parcel{ID: b + i + 1, N: 1}).Error)
+			}
+			wantError(t, what+" in a transaction", db.Transaction(func(tx *gorm.DB) error { return write(tx, b).Error }), txlock.ErrInvalidKey)
+			if n := e.count(t, "Parcel", "n = 1"); n != 4 {
+				t.Errorf("%s: refused, and %d rows are left", what, n)
+			}
+			if got := write(db, b); got.Error != nil || got.RowsAffected != 2 || e.count(t, "Parcel", "n = 1 AND id > ?", b+2) != 2 {
+				t.Errorf("%s: %d rows, %v", what, got.RowsAffected, got.Error)
+			}
+		}
+	})
+}
+
 // TestAtMostRows refuses a write of more rows than may be locked.
 func TestAtMostRows(t *testing.T) {
 	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
