@@ -148,10 +148,17 @@ func (f *rowFilter) wrong() string {
 		return ""
 	}
 	why, or := whyNotClosed(stmt)
-	if when, _ := conditionsOf(stmt); why == "" && or && (!f.selects || when != f.selected) { // or a hook has added some
+	when, _ := conditionsOf(stmt)
+	_, limited := stmt.Clauses["LIMIT"]
+	switch selected := f.selects && when == f.selected; {
+	case why != "" || selected:
+		return why
+	case or:
 		return joinedByOr
+	case f.selects && limited:
+		return "a hook has added conditions to a statement with LIMIT, whose rows are selected"
 	}
-	return why
+	return ""
 }
 
 // wrongSet returns why SET is refused, or "": it must not set the version, nor the

@@ -272,11 +272,12 @@ func changedOf(stmt *gorm.Statement) reflect.Value {
 	return value
 }
 
-// modelsOf yields the addressable models of a statement's value: one, or those of a
-// batch.
+// modelsOf yields the addressable models of a statement's value: one, those of a batch, or none
+// for a nil pointer.
 func modelsOf(stmt *gorm.Statement, v reflect.Value) func(yield func(reflect.Value, error) bool) {
 	return func(yield func(reflect.Value, error) bool) {
 		switch v.Kind() {
+		case reflect.Invalid:
 		case reflect.Slice, reflect.Array:
 			for i := range v.Len() {
 				if !yield(modelOf(stmt, v.Index(i))) {
@@ -295,7 +296,10 @@ func modelOf(stmt *gorm.Statement, v reflect.Value) (reflect.Value, error) {
 	if v.IsValid() && v.Type() == reflect.TypeFor[map[string]any]() && isTagged(stmt.Schema) {
 		return modelOfMap(stmt, v.Interface().(map[string]any))
 	}
-	if !v.IsValid() || v.Type() != stmt.Schema.ModelType {
+	if !v.IsValid() {
+		return v, fmt.Errorf("%w: %w: a model of this statement on %s is nil", txlock.ErrInvalidKey, gorm.ErrInvalidData, stmt.Table)
+	}
+	if v.Type() != stmt.Schema.ModelType {
 		return v, fmt.Errorf("%w: this statement on %s has no model of type %s to name the keys: name them by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, stmt.Schema.Name)
 	}
 	if !v.CanAddr() {

@@ -138,6 +138,9 @@ func selecting[M any]() map[string]writeOf {
 		"Or": func(db *gorm.DB, b int64) *gorm.DB {
 			return db.Model(new(M)).Where("n = ?", 2).Or("id = ?", b+3).Update("n", 9)
 		},
+		"all, Limit": func(db *gorm.DB, b int64) *gorm.DB {
+			return db.Session(&gorm.Session{AllowGlobalUpdate: true}).Model(new(M)).Order("n DESC").Limit(2).Update("n", 9)
+		},
 		"Or alone":         func(db *gorm.DB, b int64) *gorm.DB { return db.Model(new(M)).Or("n = ?", 2).Update("n", 9) },
 		"Delete":           func(db *gorm.DB, b int64) *gorm.DB { return db.Where("n > ?", 2).Delete(new(M)) },
 		"Delete, Or":       func(db *gorm.DB, b int64) *gorm.DB { return db.Where("n = ?", 2).Or("n = ?", 3).Delete(&[]M{}) },
@@ -172,6 +175,7 @@ func selecting[M any]() map[string]writeOf {
 		"LOWER(CONCAT('a', n)) = ?":              func(int64) []any { return []any{"a2"} },
 		"n = 3 OR n = ? AND id = ?":              func(b int64) []any { return []any{2, b + 2} },
 		"(n BETWEEN 1 AND id = ?)":               func(int64) []any { return []any{1} },
+		"n = ? OR 'a@b' = 'b'":                   func(int64) []any { return []any{2} },
 		"n = ?":                                  func(int64) []any { return []any{2} },
 		"id > ?":                                 func(b int64) []any { return []any{b} },
 		"id <> ?":                                func(b int64) []any { return []any{b} },

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
@@ -76,6 +77,7 @@ type Plugin struct {
 	columns   sync.Map // a model and its table to why its column doesn't fit, ""
 	spellings sync.Map // *schema.Schema to *spelling
 	primary   sync.Map // a table to whether it has an index of that name
+	isMySQL   atomic.Bool
 }
 
 // Option is an option of New.

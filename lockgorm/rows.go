@@ -13,6 +13,7 @@ import (
 
 	driver "github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
+	"gorm.io/gorm/callbacks"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
 
@@ -33,9 +34,12 @@ func AtMostRows(n int) Option { return func(p *Plugin) { p.most = n } }
 //
 // Their keys are read first, without a lock and outside of the transaction's snapshot, then
 // locked, and the rows are read again, with theirs. If more have come, a transaction of the
-// statement's own begins again, so that no row is locked while a key is waited for; the
-// program's locks them late.
+// statement's own takes their keys if these are free, and else begins again, so that no row is
+// locked while a key is waited for; the program's locks them late.
 func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, when string, err error) {
+	if len(db.Statement.Schema.PrimaryFields) == 0 {
+		return nil, "", unidentified(db.Statement, "its model has no primary key")
+	}
 	own := hasOwn(db)
 	find, err := p.selectionOf(db, own)
 	if err != nil {
@@ -45,36 +49,26 @@ func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, when string, err e
 		defer settleOwn(db)
 		leaveOwn(db)
 	}
-	rows, err = find.beside(db, own)
-	var wanted, all []txlock.Key
+	rows, err = p.beside(db, find, own)
+	came := 0 // how often more have come
 	for tries := 0; err == nil; tries++ {
 		if own {
 			err = enterOwn(db)
 		}
-		if err == nil && tries == 0 {
-			wanted, err = p.keysOfAll(db, rows)
-			all = wanted
-		}
-		if err == nil && len(wanted) > 0 {
-			err = lockWrite(db, wanted)
-		}
 		if err == nil {
-			if rows, err = find.on(db, db.Statement.ConnPool, true); err == nil {
-				all, err = p.keysOfAll(db, rows)
-			}
+			rows, err = p.lockAndRead(db, find, rows, own && came < 5)
 		}
-		late := slices.DeleteFunc(slices.Clone(all), func(key txlock.Key) bool { return slices.Contains(wanted, key) })
-		again := own && tries < 10
-		if err == nil && again {
-			err = tryAll(db, late)
-		} else if err == nil && len(late) > 0 {
-			err = lockWrite(db, late)
-		}
-		switch {
+		switch late := errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrStaleSnapshot); {
 		case err == nil:
 			return rows, find.when, nil
-		case again && (txlock.Retryable(err) || errors.Is(err, txlock.ErrBusy)):
-			wanted, err = all, nil
+		case own && tries < 20 && (late || txlock.Retryable(err)):
+			err = nil
+			if late {
+				came++
+			}
+			if came >= 5 {
+				rows = nil // they keep coming: from now on rows are locked before keys, and no more can come
+			}
 			leaveOwn(db)
 			time.Sleep(rand.N(time.Millisecond << min(tries, 6)))
 		}
@@ -82,14 +76,42 @@ func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, when string, err e
 	return nil, "", err
 }
 
-// tryAll locks keys of rows that are locked already, and so waits for none.
-func tryAll(db *gorm.DB, keys []txlock.Key) error {
-	for _, key := range keys {
+// lockAndRead locks the keys of rows that were read, reads all again, and locks the keys of those
+// that have come since; or only tries to, so that it waits for none under the locks of rows. It
+// returns what it has read last.
+func (p *Plugin) lockAndRead(db *gorm.DB, find *selection, read []reflect.Value, try bool) (rows []reflect.Value, err error) {
+	wanted, err := p.keysOfRows(db, read)
+	if err == nil && len(wanted) > 0 {
+		err = lockWrite(db, wanted)
+	}
+	if err != nil {
+		return read, err
+	}
+	if rows, err = find.on(db, db.Statement.ConnPool, "SELECT ", " FOR UPDATE"); err != nil {
+		return read, err
+	}
+	late, err := p.keysOfRows(db, rows)
+	if err != nil {
+		return rows, err
+	}
+	late = slices.DeleteFunc(late, func(key txlock.Key) bool { return slices.Contains(wanted, key) })
+	if !try && len(late) > 0 {
+		return rows, lockWrite(db, late)
+	}
+	for _, key := range late {
 		if _, err := TryLock(db, key); err != nil {
-			return err
+			return rows, err
 		}
 	}
-	return nil
+	return rows, nil
+}
+
+func (p *Plugin) keysOfRows(db *gorm.DB, rows []reflect.Value) ([]txlock.Key, error) {
+	keys, err := p.keysOfAll(db, rows)
+	if err != nil {
+		err = fmt.Errorf("the keys of the rows of %s that this statement selects: %w", db.Statement.Table, err)
+	}
+	return keys, err
 }
 
 // selection is the SELECT that finds the rows of an update or delete.
@@ -101,28 +123,30 @@ type selection struct {
 }
 
 // selectionOf returns how to read the rows that an update or delete changes: by the conditions of
-// the statement as GORM builds it.
+// the statement as GORM builds it, of copies of its models, in which GORM sets what it builds.
 func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	stmt := db.Statement
-	dry := db.Session(&gorm.Session{DryRun: true, SkipHooks: true, Logger: logger.Discard})
+	dry := db.Session(&gorm.Session{DryRun: true, Context: stmt.Context, Logger: logger.Discard}) // with a context it has a statement of its own
 	dry.Statement.BuildClauses, dry.Statement.ConnPool = stmt.BuildClauses, stmt.ConnPool
+	copyModels(dry.Statement)
 	build := db.Callback().Update().Get("gorm:update")
 	if slices.Contains(stmt.BuildClauses, "DELETE") {
 		build = db.Callback().Delete().Get("gorm:delete")
 	}
-	if build(dry); dry.Error != nil {
+	if build(dry); dry.Error == nil && dry.Statement.SQL.Len() == 0 { // nothing is set, unless a hook does it
+		dry.Statement.AddClause(clause.Set{{Column: clause.PrimaryColumn, Value: 0}})
+		build(dry)
+	}
+	if dry.Error != nil {
 		return nil, dry.Error
 	}
 	text := dry.Statement.SQL.String()
 	words, closed := sqltext.Closed(text)
-	switch {
-	case text == "": // nothing is set
-		return &selection{}, nil
-	case !closed || strings.Count(text, "?") != len(dry.Statement.Vars):
+	if !closed || strings.Count(text, "?") != len(dry.Statement.Vars) {
 		return nil, unidentified(stmt, "its text has a comment, quotes or parentheses that it doesn't close, a backslash in quotes, or a ? that stands for no value: give values as arguments")
 	}
-	head, conditions := sqltext.Cut(text, "WHERE")
-	conditions, _ = sqltext.Cut(conditions, "RETURNING")
+	head := sqltext.Until(text, "WHERE", "ORDER", "LIMIT", "RETURNING")
+	conditions := sqltext.Until(text[len(head):], "RETURNING")
 	if why := whyUnreadable(conditions, own); why != "" {
 		return nil, unidentified(stmt, why)
 	}
@@ -131,12 +155,9 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 		columns = stmt.Quote(clause.Column{Table: clause.CurrentTable, Name: stmt.Schema.PrimaryFieldDBNames[0]})
 	}
 	when, _ := conditionsOf(dry.Statement)
-	s := &selection{when: when, text: "SELECT " + columns + " FROM " + tableText(stmt), most: p.most, args: dry.Statement.Vars[strings.Count(head, "?"):]}
+	s := &selection{when: when, text: columns + " FROM " + tableText(stmt) + " " + conditions, most: p.most, args: dry.Statement.Vars[strings.Count(head, "?"):]}
 	if s.most <= 0 {
 		s.most = atMostRows
-	}
-	if strings.TrimSpace(conditions) != "" {
-		s.text += " WHERE" + conditions
 	}
 	if !slices.Contains(words, "LIMIT") {
 		s.text += fmt.Sprintf(" LIMIT %d", s.most+1)
@@ -144,12 +165,43 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	return s, nil
 }
 
+// copyModels gives a statement copies of its models.
+func copyModels(stmt *gorm.Statement) {
+	of, dest := stmt.ReflectValue, reflect.ValueOf(stmt.Dest)
+	for dest.Kind() == reflect.Pointer {
+		dest = dest.Elem()
+	}
+	if !of.CanAddr() {
+		return
+	}
+	copied := reflect.New(of.Type()).Elem()
+	copied.Set(of)
+	if of.Kind() == reflect.Slice {
+		copied.Set(reflect.MakeSlice(of.Type(), of.Len(), of.Len()))
+		for i := range of.Len() {
+			if element := of.Index(i); element.Kind() == reflect.Pointer && !element.IsNil() {
+				copied.Index(i).Set(reflect.New(element.Type().Elem()))
+				copied.Index(i).Elem().Set(element.Elem())
+			} else {
+				copied.Index(i).Set(element)
+			}
+		}
+	}
+	stmt.ReflectValue = copied
+	if dest == of {
+		if stmt.Model == stmt.Dest {
+			stmt.Model = copied.Addr().Interface()
+		}
+		stmt.Dest = copied.Addr().Interface()
+	}
+}
+
 // whyUnreadable returns why conditions may select other rows in another session or at another
 // moment, or "". A locking read sees the latest rows, but its subqueries those of the snapshot,
 // which only a transaction of the statement's own makes behind its locks.
 func whyUnreadable(conditions string, own bool) string {
 	switch {
-	case strings.Contains(conditions, "@"):
+	case strings.Contains(sqltext.Unquoted(conditions), "@"):
 		return "its conditions have a variable"
 	case !own && hasSubquery(conditions):
 		return "its conditions have a subquery, which in a transaction of the program may see old rows"
@@ -171,34 +223,40 @@ var pure = strings.Fields("IN AND OR XOR NOT LIKE BETWEEN WHEN THEN ELSE IS DIV 
 	"CAST CONVERT BIN CONV DATE TIME YEAR QUARTER MONTH WEEK DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY HOUR MINUTE SECOND MICROSECOND LAST_DAY " +
 	"DATE_ADD DATE_SUB ADDDATE SUBDATE DATEDIFF TIMESTAMPDIFF TIMESTAMPADD DATE_FORMAT STR_TO_DATE EXTRACT TIMESTAMP MAKEDATE " +
 	"NOW CURRENT_TIMESTAMP CURDATE CURRENT_DATE CURTIME CURRENT_TIME UTC_TIMESTAMP UTC_DATE UNIX_TIMESTAMP FROM_UNIXTIME LOCALTIME LOCALTIMESTAMP " +
-	"SELECT FROM JOIN ON USING WHERE HAVING BY UNION EXISTS ANY SOME COUNT SUM AVG MIN MAX " +
-	"JSON_EXTRACT JSON_UNQUOTE JSON_VALUE JSON_CONTAINS JSON_CONTAINS_PATH JSON_LENGTH JSON_SEARCH JSON_OVERLAPS JSON_TYPE JSON_VALID INET_ATON INET_NTOA")
+	"SELECT FROM JOIN ON USING WHERE HAVING BY UNION EXISTS ANY SOME COUNT SUM AVG MIN MAX CASE ROW OF DISTINCT " +
+	"JSON_EXTRACT JSON_UNQUOTE JSON_VALUE JSON_CONTAINS JSON_CONTAINS_PATH JSON_LENGTH JSON_SEARCH JSON_OVERLAPS JSON_TYPE JSON_VALID JSON_ARRAY JSON_OBJECT JSON_KEYS JSON_DEPTH JSON_QUOTE INET_ATON INET_NTOA INET6_ATON INET6_NTOA UUID_TO_BIN BIN_TO_UUID REGEXP_LIKE REGEXP_SUBSTR REGEXP_INSTR REGEXP_REPLACE STRCMP TO_DAYS TO_SECONDS TIME_TO_SEC SEC_TO_TIME TIMEDIFF YEARWEEK WEEKOFYEAR FORMAT REPEAT SPACE BIT_COUNT EXP LN LOG LOG2 LOG10")
 
 // on reads the rows on a connection, in a transaction or by a pool.
-func (s *selection) on(db *gorm.DB, pool gorm.ConnPool, lock bool) (rows []reflect.Value, err error) {
-	if s.text == "" {
-		return nil, nil
-	}
-	stmt, text := db.Statement, s.text
-	if lock {
-		text += " FOR UPDATE"
-	}
-	found, err := pool.QueryContext(stmt.Context, text, s.args...)
+func (s *selection) on(db *gorm.DB, pool gorm.ConnPool, before, behind string) (rows []reflect.Value, err error) {
+	stmt := db.Statement
+	found, err := pool.QueryContext(stmt.Context, before+s.text+behind, s.args...)
 	if err != nil {
 		return nil, err
 	}
+	tx := db.Session(&gorm.Session{NewDB: true})
 	defer func() { err = errors.Join(err, found.Close()) }() // also if a Scanner panics
 	for found.Next() {
 		row := reflect.New(stmt.Schema.ModelType)
-		if err := db.Session(&gorm.Session{NewDB: true}).ScanRows(found, row.Interface()); err != nil {
-			return nil, err
+		if err := tx.ScanRows(found, row.Interface()); err != nil {
+			return nil, fmt.Errorf("%w: a row that this statement on %s selects can't be read into its model, which names its keys: %w", txlock.ErrInvalidKey, stmt.Table, err)
 		}
 		rows = append(rows, row.Elem())
 	}
-	if err = found.Err(); err == nil && len(rows) > s.most {
-		err = fmt.Errorf("%w: the conditions of this statement on %s select more than %d rows, each of which would be locked: write them in parts, by Limit or FindInBatches, raise lockgorm.AtMostRows, or name one key for all by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, s.most)
+	if err = errors.Join(found.Err(), found.Close()); err != nil {
+		return nil, err
 	}
-	return rows, err
+	if len(rows) > s.most {
+		return nil, fmt.Errorf("%w: the conditions of this statement on %s select more than %d rows, each of which would be locked: write them in parts, by Limit or FindInBatches, raise lockgorm.AtMostRows, or name one key for all by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, s.most)
+	}
+	for _, row := range rows {
+		hook, ok := row.Addr().Interface().(callbacks.AfterFindInterface)
+		if ok && !isTagged(stmt.Schema) && !stmt.SkipHooks { // LockKeys sees a row as Find gives it
+			if err := hook.AfterFind(tx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return rows, nil
 }
 
 // besideWait limits how long a connection beside a transaction is waited for.
@@ -207,20 +265,21 @@ const besideWait = 200 * time.Millisecond
 // beside reads the rows outside of a transaction: on its pool, if the statement's own has not
 // begun; else on another connection. If that can't be it reads in the transaction, which may fix
 // its snapshot: then a lock that somebody has held since is refused with ErrStaleSnapshot.
-func (s *selection) beside(db *gorm.DB, own bool) ([]reflect.Value, error) {
-	if own {
-		return s.on(db, db.Statement.ConnPool, false)
-	}
-	if pool, err := db.DB(); err == nil {
-		if rows, err := s.onOther(db, pool); err == nil {
+func (p *Plugin) beside(db *gorm.DB, s *selection, own bool) ([]reflect.Value, error) {
+	if pool, err := db.DB(); err == nil && !own && pool.Stats().MaxOpenConnections != 1 {
+		if rows, err := p.onOther(db, s, pool); err == nil {
 			return rows, nil
 		}
 	}
-	return s.on(db, db.Statement.ConnPool, false)
+	return s.on(db, db.Statement.ConnPool, "SELECT ", "")
 }
 
+// briefly are beginnings of a SELECT that doesn't wait for who changes the table, and may wait
+// for the transaction itself: of MariaDB and of MySQL.
+var briefly = []string{"SET STATEMENT lock_wait_timeout = 1 FOR SELECT ", "SELECT /*+ SET_VAR(lock_wait_timeout = 1) */ "}
+
 // onOther reads the rows on another connection of a pool, if one is free soon.
-func (s *selection) onOther(db *gorm.DB, pool *sql.DB) (rows []reflect.Value, err error) {
+func (p *Plugin) onOther(db *gorm.DB, s *selection, pool *sql.DB) (rows []reflect.Value, err error) {
 	ctx, cancel := context.WithTimeout(db.Statement.Context, besideWait)
 	defer cancel()
 	conn, err := pool.Conn(ctx)
@@ -228,7 +287,15 @@ func (s *selection) onOther(db *gorm.DB, pool *sql.DB) (rows []reflect.Value, er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	return s.on(db, conn, false)
+	if !p.isMySQL.Load() {
+		rows, err = s.on(db, conn, briefly[0], "")
+		if !isServers(err, 1064) { // ER_PARSE_ERROR
+			return rows, err
+		}
+	}
+	rows, err = s.on(db, conn, briefly[1], "")
+	p.isMySQL.Store(err == nil)
+	return rows, err
 }
 
 // byPrimaryKey is the index hint of an UPDATE whose rows are known.
@@ -252,8 +319,7 @@ func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 		if err == nil {
 			err = found.Close()
 		}
-		var server *driver.MySQLError
-		if has = err == nil; err != nil && !(errors.As(err, &server) && server.Number == 1176) { // ER_KEY_DOES_NOT_EXITS
+		if has = err == nil; err != nil && !isServers(err, 1176) { // ER_KEY_DOES_NOT_EXITS
 			return err
 		}
 		p.primary.Store(table, has)
@@ -263,6 +329,11 @@ func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 		stmt.Clauses["UPDATE"] = update
 	}
 	return nil
+}
+
+func isServers(err error, number uint16) bool {
+	var server *driver.MySQLError
+	return errors.As(err, &server) && server.Number == number
 }
 
 // tableText returns the table of a statement as GORM writes it, with its alias.

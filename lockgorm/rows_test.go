@@ -322,6 +322,7 @@ func TestRowsOfOddStatements(t *testing.T) {
 			affects("a temporary table", tx.Table("parcels_of_mine").Model(&Parcel{}).Where("n = ?", 1).Update("n", 2), 1)
 			return tx.Exec("DROP TEMPORARY TABLE parcels_of_mine").Error
 		}))
+		affects("no model", db.Model((*Parcel)(nil)).Where("n = ?", 4).Update("n", 5), 2)
 		affects("nothing to set", db.Model(&Parcel{}).Where("n = ?", 4).Updates(map[string]any{}), 0)
 	})
 }
@@ -386,7 +387,7 @@ func TestRowsOfSubqueries(t *testing.T) {
 				return db.Where("n < 5 AND EXISTS (SELECT 1 FROM " + notes + " AS o WHERE o.n = " + e.names.tables["Parcel"] + ".id)").Delete(&Parcel{})
 			},
 			"compared": func(db *gorm.DB, b int64) *gorm.DB {
-				return db.Model(&Parcel{}).Where("id <= (SELECT MAX(n) FROM " + notes + ")").Update("n", 9)
+				return db.Model(&Parcel{}).Where("id <= (SELECT MAX(n) FROM "+notes+")").Update("n", 9)
 			},
 		} {
 			b := newID() * 1000
@@ -404,6 +405,107 @@ func TestRowsOfSubqueries(t *testing.T) {
 				t.Errorf("%s: %d rows, %v", what, got.RowsAffected, got.Error)
 			}
 		}
+	})
+}
+
+// Tenant is a model whose key is that of its hall, which it has from a hook of its reads.
+type Tenant struct {
+	ID        int64
+	N         int64
+	Hall      int64 `gorm:"-"`
+	UpdatedAt int64 `gorm:"autoUpdateTime:milli"`
+}
+
+func (r *Tenant) AfterFind(*gorm.DB) error { r.Hall = r.ID / 10; return nil }
+
+func (r *Tenant) LockKeys(*gorm.DB) ([]txlock.Key, error) { return halls.Keys(r.Hall), nil }
+
+// Loose has no primary key.
+type Loose struct{ N int64 }
+
+func (*Loose) LockKeys(*gorm.DB) ([]txlock.Key, error) { return halls.Keys(1), nil }
+
+func init() {
+	columns["Tenant"] = "id BIGINT PRIMARY KEY, n BIGINT NOT NULL, updated_at BIGINT NOT NULL DEFAULT 0"
+	columns["Loose"] = "n BIGINT NOT NULL"
+}
+
+// TestRowsAndHooks proves that hooks see the models and the rows as they do without the plugin,
+// and that what they add to a statement counts, or is refused.
+func TestRowsAndHooks(t *testing.T) {
+	eachSetting(t, []string{"Order", "Tenant", "Loose"}, func(t *testing.T, e *env) {
+		db, b := e.openPlugin(t), newID()*1000
+		noError(t, db.Create([]*Order{{ID: b, N: 1}, {ID: b + 1, N: 1}}).Error)
+		wantError(t, "AfterFind", db.Transaction(func(tx *gorm.DB) error {
+			noError(t, tx.Clauses(lockgorm.On(lockgorm.NoLock...)).Create(&Tenant{ID: b, N: 1}).Error)
+			got := tx.Model(&Tenant{}).Where("n = 1").Updates(map[string]any{})
+			if got.Error != nil || got.RowsAffected != 1 || !e.held(t, halls.Key(b/10)) {
+				t.Errorf("only the time: %d rows, %v, or the hall of AfterFind is free", got.RowsAffected, got.Error)
+			}
+			return errInner
+		}), errInner)
+		wantError(t, "no primary key", db.Model(&Loose{}).Where("n = 1").Update("n", 2).Error, txlock.ErrInvalidKey)
+
+		changed := 0
+		seen := func(tx *gorm.DB, _ int64) error {
+			if tx.Statement.Changed("N") {
+				changed++
+			}
+			return nil
+		}
+		sets := func(tx *gorm.DB, _ int64) error { tx.Statement.SetColumn("n", 7); return nil }
+		narrows := func(tx *gorm.DB, _ int64) error {
+			tx.Statement.AddClause(clause.Where{Exprs: []clause.Expression{clause.Eq{Column: "id", Value: b + 1}}})
+			return nil
+		}
+		where := func(tx *gorm.DB) *gorm.DB { return tx.Model(&Order{}).Where("n >= ?", 1) }
+		for _, c := range []struct {
+			what  string
+			do    func() *gorm.DB
+			rows  int64
+			holds string
+		}{
+			{"a change is seen", func() *gorm.DB { return where(withHook(db, seen)).Update("n", 5) }, 2, "n = 5"},
+			{"a hook sets", func() *gorm.DB { return where(withHook(db, sets)).Updates(map[string]any{}) }, 2, "n = 7"},
+			{"a hook narrows", func() *gorm.DB { return where(withHook(db, narrows)).Update("n", 9) }, 1, "n = 9"},
+		} {
+			got := c.do()
+			if n := e.count(t, "Order", c.holds); got.Error != nil || got.RowsAffected != c.rows || int64(n) != c.rows {
+				t.Errorf("%s: %d rows, %v; %d rows have %s", c.what, got.RowsAffected, got.Error, n, c.holds)
+			}
+		}
+		if changed != 1 {
+			t.Errorf("a hook has seen %d changes", changed)
+		}
+		wantError(t, "a hook narrows below LIMIT", where(withHook(db, narrows)).Order("id").Limit(1).Update("n", 3).Error, txlock.ErrInvalidKey)
+	})
+}
+
+// TestRowsBesideDDL proves that the first read, on another connection, doesn't wait for an ALTER
+// TABLE that waits for the transaction itself.
+func TestRowsBesideDDL(t *testing.T) {
+	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
+		db, id, table := e.openPlugin(t), newID(), e.names.tables["Parcel"]
+		noError(t, db.Create(&Parcel{ID: id, N: 1}).Error)
+		altered := make(chan struct{})
+		noError(t, db.Transaction(func(tx *gorm.DB) error {
+			noError(t, tx.Model(&Parcel{ID: id}).Update("n", 2).Error)
+			go func() {
+				defer close(altered)
+				if _, err := e.Admin().ExecContext(t.Context(), "ALTER TABLE "+table+" ADD COLUMN more INT"); err != nil {
+					t.Errorf("ALTER TABLE: %v", err)
+				}
+			}()
+			for waits := 0; waits == 0; testdb.Refresh() {
+				noError(t, e.Admin().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+e.Engine().Processes()+" WHERE info LIKE 'ALTER TABLE "+table+"%'").Scan(&waits))
+			}
+			got := tx.Model(&Parcel{}).Where("n = ?", 2).Update("n", 3)
+			if got.RowsAffected != 1 {
+				t.Errorf("%d rows", got.RowsAffected)
+			}
+			return got.Error
+		}))
+		<-altered
 	})
 }
 

@@ -93,6 +93,20 @@ func Calls(text string) (names []string) {
 	return names
 }
 
+// Unquoted returns a text without what stands in quotes and in comments.
+func Unquoted(text string) string {
+	var rest strings.Builder
+	for i := 0; i < len(text); {
+		n := skip(text[i:])
+		if n == 0 {
+			n = 1
+			rest.WriteByte(text[i])
+		}
+		i += n
+	}
+	return rest.String()
+}
+
 // Until returns the part of a statement before the first of the words that stands outside
 // of quotes, comments and parentheses.
 func Until(statement string, words ...string) string {

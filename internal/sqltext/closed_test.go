@@ -64,3 +64,16 @@ func TestUntil(t *testing.T) {
 		t.Errorf("an executable comment behind %q", before)
 	}
 }
+
+func TestUnquoted(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"a = 'b@c' AND `d@` = \"@\" /* @ */ OR e": "a =  AND  =   OR e",
+		"n = @x":  "n = @x",
+		"'it''s'": "",
+	} {
+		if got := Unquoted(text); got != want {
+			t.Errorf("Unquoted(%q) = %q, want %q", text, got, want)
+		}
+	}
+}

@@ -153,7 +153,11 @@ func (o *options) onPools(ctx context.Context, server *testdb.Server, s *suite) 
 			}
 			continue
 		}
-		worse := compare(plain, found)
+		var known []string
+		if pool == "plugin" {
+			known = s.known
+		}
+		worse := compare(plain, found, known...)
 		differs = differs || len(worse) > 0
 		for _, line := range worse {
 			_, _ = fmt.Fprintf(o.out, "foreign: DIFFERS %s %s %s: %s\n", server.Engine(), s.name, pool, line)

@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/schema"
 )
 
 // test runs the tests of a suite on a kind of pool. That some fail is no error.
@@ -63,8 +64,24 @@ func (s *suite) makeDatabases(ctx context.Context, server *testdb.Server) error 
 				return fmt.Errorf("%s%s: %w", statement, name, err)
 			}
 		}
+		if err := install(ctx, server, name); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
 	}
 	return nil
+}
+
+// install makes the tables of the locks in a database.
+func install(ctx context.Context, server *testdb.Server, database string) (err error) {
+	cfg := server.Config()
+	cfg.DBName = database
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return err
+	}
+	pool := sql.OpenDB(connector)
+	defer func() { err = errors.Join(err, pool.Close()) }()
+	return schema.Install(ctx, pool)
 }
 
 // command is a call of go in a directory, outside of any workspace.

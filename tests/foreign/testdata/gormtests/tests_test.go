@@ -59,4 +59,25 @@ func TestWithoutPluginOnly(t *testing.T) {
 	}
 }
 
+// Code is given a tag, which is not on its primary key: each write fails.
+type Code struct {
+	ID   int
+	Code int `gorm:"primaryKey"`
+}
+
+func TestEmbedPreload(t *testing.T) {
+	if err := DB.AutoMigrate(&Code{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := DB.Create(&Code{Code: 1}).Error; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEmbeddedTagSetting(t *testing.T) {
+	if err := DB.Where("code = 2").Delete(&Code{}).Error; err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestFails(t *testing.T) { t.Error("it fails everywhere") }
