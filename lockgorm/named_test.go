@@ -132,39 +132,39 @@ var refusedTexts = map[string]func(b int64) []any{
 // rows b+1 to b+6, whose n is 1 to 6.
 func selecting[M any]() map[string]writeOf {
 	all := map[string]writeOf{
-		"all": func(db *gorm.DB, b int64) *gorm.DB {
+		"all": func(db *gorm.DB, _ int64) *gorm.DB {
 			return db.Session(&gorm.Session{AllowGlobalUpdate: true}).Model(new(M)).Update("n", gorm.Expr("n + 10"))
 		},
 		"Or": func(db *gorm.DB, b int64) *gorm.DB {
 			return db.Model(new(M)).Where("n = ?", 2).Or("id = ?", b+3).Update("n", 9)
 		},
-		"all, Limit": func(db *gorm.DB, b int64) *gorm.DB {
+		"all, Limit": func(db *gorm.DB, _ int64) *gorm.DB {
 			return db.Session(&gorm.Session{AllowGlobalUpdate: true}).Model(new(M)).Order("n DESC").Limit(2).Update("n", 9)
 		},
-		"Or alone":         func(db *gorm.DB, b int64) *gorm.DB { return db.Model(new(M)).Or("n = ?", 2).Update("n", 9) },
-		"Delete":           func(db *gorm.DB, b int64) *gorm.DB { return db.Where("n > ?", 2).Delete(new(M)) },
-		"Delete, Or":       func(db *gorm.DB, b int64) *gorm.DB { return db.Where("n = ?", 2).Or("n = ?", 3).Delete(&[]M{}) },
-		"Delete, Unscoped": func(db *gorm.DB, b int64) *gorm.DB { return db.Unscoped().Where("n > ?", 2).Delete(new(M)) },
-		"Delete, an alias": func(db *gorm.DB, b int64) *gorm.DB {
+		"Or alone":         func(db *gorm.DB, _ int64) *gorm.DB { return db.Model(new(M)).Or("n = ?", 2).Update("n", 9) },
+		"Delete":           func(db *gorm.DB, _ int64) *gorm.DB { return db.Where("n > ?", 2).Delete(new(M)) },
+		"Delete, Or":       func(db *gorm.DB, _ int64) *gorm.DB { return db.Where("n = ?", 2).Or("n = ?", 3).Delete(&[]M{}) },
+		"Delete, Unscoped": func(db *gorm.DB, _ int64) *gorm.DB { return db.Unscoped().Where("n > ?", 2).Delete(new(M)) },
+		"Delete, an alias": func(db *gorm.DB, _ int64) *gorm.DB {
 			return db.Table(db.NamingStrategy.TableName(reflect.TypeFor[M]().Name())+" AS o").Where("o.n > ?", 2).Delete(new(M))
 		},
-		"Update, an alias": func(db *gorm.DB, b int64) *gorm.DB {
+		"Update, an alias": func(db *gorm.DB, _ int64) *gorm.DB {
 			return db.Table(db.NamingStrategy.TableName(reflect.TypeFor[M]().Name())+" AS o").Model(new(M)).Where("o.n > ?", 2).Update("n", 9)
 		},
-		"Delete, Limit": func(db *gorm.DB, b int64) *gorm.DB {
+		"Delete, Limit": func(db *gorm.DB, _ int64) *gorm.DB {
 			return db.Where("n > ?", 1).Order("n DESC").Limit(2).Delete(new(M))
 		},
-		"Limit": func(db *gorm.DB, b int64) *gorm.DB {
+		"Limit": func(db *gorm.DB, _ int64) *gorm.DB {
 			return db.Model(new(M)).Where("n > ?", 1).Order("n DESC").Limit(2).Update("n", gorm.Expr("n + 10"))
 		},
-		"Updates": func(db *gorm.DB, b int64) *gorm.DB {
+		"Updates": func(db *gorm.DB, _ int64) *gorm.DB {
 			return db.Model(new(M)).Where(map[string]any{"n": []int{1, 4}}).Updates(map[string]any{"n": 7})
 		},
-		"Not": func(db *gorm.DB, b int64) *gorm.DB {
+		"Not": func(db *gorm.DB, _ int64) *gorm.DB {
 			return db.Model(new(M)).Not("n = ?", 2).UpdateColumn("n", gorm.Expr("n + 10"))
 		},
-		"none": func(db *gorm.DB, b int64) *gorm.DB { return db.Model(new(M)).Where("n = 77").Update("n", 9) },
-		"gorm.G": func(db *gorm.DB, b int64) *gorm.DB {
+		"none": func(db *gorm.DB, _ int64) *gorm.DB { return db.Model(new(M)).Where("n = 77").Update("n", 9) },
+		"gorm.G": func(db *gorm.DB, _ int64) *gorm.DB {
 			n, err := gorm.G[M](db).Where("n < ?", 3).Update(db.Statement.Context, "n", 9)
 			return &gorm.DB{RowsAffected: int64(n), Error: err}
 		},

@@ -315,10 +315,7 @@ func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 	table := tableText(stmt)
 	has, known := p.primary.Load(table)
 	if !known {
-		found, err := stmt.ConnPool.QueryContext(stmt.Context, "SELECT 1 FROM "+table+" FORCE INDEX (PRIMARY) LIMIT 0")
-		if err == nil {
-			err = found.Close()
-		}
+		_, err := stmt.ConnPool.ExecContext(stmt.Context, "SELECT 1 FROM "+table+" FORCE INDEX (PRIMARY) LIMIT 0")
 		if has = err == nil; err != nil && !isServers(err, 1176) { // ER_KEY_DOES_NOT_EXITS
 			return err
 		}

@@ -122,11 +122,12 @@ func TestRowsLoseNoUpdate(t *testing.T) {
 									rows = got.RowsAffected
 									return got.Error
 								}, &sql.TxOptions{Isolation: level})
-								if errors.Is(err, txlock.ErrStaleSnapshot) {
+								switch {
+								case errors.Is(err, txlock.ErrStaleSnapshot):
 									late.Add(1) // after ten times
-								} else if err != nil {
+								case err != nil:
 									t.Errorf("in a transaction: %v", err)
-								} else {
+								default:
 									added.Add(rows)
 								}
 							}
@@ -216,16 +217,20 @@ func TestRowsOfItsOwn(t *testing.T) {
 	})
 }
 
+// always is a hook that never fails.
+func always(do func(tx *gorm.DB)) func(tx *gorm.DB, id int64) error {
+	return func(tx *gorm.DB, _ int64) error { do(tx); return nil }
+}
+
 // TestRowsThatComeLater proves that a row which is inserted between the locks and the write isn't
 // changed: nobody has locked it.
 func TestRowsThatComeLater(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		db, id := e.openPlugin(t), newID()
 		noError(t, db.Create(&Order{ID: id, N: 1}).Error)
-		inserts := func(*gorm.DB, int64) error {
+		inserts := always(func(*gorm.DB) {
 			e.Exec(t, fmt.Sprintf("INSERT INTO %s (id, n) VALUES (%d, 1)", e.names.tables["Order"], -id))
-			return nil
-		}
+		})
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			got := withHook(tx, inserts).Model(&Order{}).Where("n = ?", 1).Update("n", 2)
 			if got.RowsAffected != 1 {
@@ -279,7 +284,7 @@ func TestRowsOfOddStatements(t *testing.T) {
 			}
 		}
 		var committed int
-		noError(t, db.Callback().Update().After("gorm:commit_or_rollback_transaction").Register("test:behind_commit", func(db *gorm.DB) {
+		noError(t, db.Callback().Update().After("gorm:commit_or_rollback_transaction").Register("test:behind_commit", func(*gorm.DB) {
 			committed = e.count(t, "Parcel", "n = 3")
 		}))
 		affects("a callback behind COMMIT", db.Model(&Parcel{}).Where("n = ?", 1).Update("n", 3), 2)
@@ -292,20 +297,16 @@ func TestRowsOfOddStatements(t *testing.T) {
 		affects("a filter of reads", db.Model(&Shown{}).Where("n = ?", 1).Update("n", 2), 2)
 
 		noError(t, db.Create([]*Code{{Code: "5", N: 1}, {Code: "6", N: 1}}).Error)
-		inserts := func(*gorm.DB, int64) error {
-			e.Exec(t, "INSERT INTO "+e.names.tables["Code"]+" (code, n) VALUES ('05', 1)")
-			return nil
-		}
+		inserts := always(func(*gorm.DB) { e.Exec(t, "INSERT INTO "+e.names.tables["Code"]+" (code, n) VALUES ('05', 1)") })
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			affects("numbers of text", withHook(tx, inserts).Model(&Code{}).Where(map[string]any{"code": []int{5, 6}}).Update("n", 2), 2)
 			return nil
 		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
 
 		noError(t, db.Create([]*Order{{ID: b, N: 1}, {ID: b + 1, N: 3}}).Error)
-		or := func(tx *gorm.DB, _ int64) error {
+		or := always(func(tx *gorm.DB) {
 			tx.Statement.AddClause(clause.Where{Exprs: []clause.Expression{clause.Or(clause.Eq{Column: "n", Value: 3})}})
-			return nil
-		}
+		})
 		wantError(t, "a hook that adds OR", withHook(db, or).Model(&Order{}).Where("n = ?", 1).Update("n", 2).Error, txlock.ErrInvalidKey)
 
 		view := e.names.tables["Parcel"] + "_view"
@@ -334,7 +335,7 @@ func TestRowsPlans(t *testing.T) {
 	each(t, []string{"Parcel"}, func(t *testing.T, e *env) {
 		db, table := e.openPlugin(t), e.names.tables["Parcel"]
 		var sent string
-		see := func(db *gorm.DB) { sent = db.Dialector.Explain(db.Statement.SQL.String(), db.Statement.Vars...) }
+		see := func(db *gorm.DB) { sent = db.Explain(db.Statement.SQL.String(), db.Statement.Vars...) }
 		noError(t, db.Callback().Update().After("gorm:update").Register("test:see", see))
 		noError(t, db.Callback().Delete().After("gorm:delete").Register("test:see", see))
 		explain := "EXPLAIN "
@@ -383,10 +384,10 @@ func TestRowsOfSubqueries(t *testing.T) {
 			"IN": func(db *gorm.DB, b int64) *gorm.DB {
 				return db.Model(&Parcel{}).Where("id IN (?)", db.Model(&Note{}).Select("n").Where("n <= ?", b+2)).Update("n", 9)
 			},
-			"EXISTS": func(db *gorm.DB, b int64) *gorm.DB {
+			"EXISTS": func(db *gorm.DB, _ int64) *gorm.DB {
 				return db.Where("n < 5 AND EXISTS (SELECT 1 FROM " + notes + " AS o WHERE o.n = " + e.names.tables["Parcel"] + ".id)").Delete(&Parcel{})
 			},
-			"compared": func(db *gorm.DB, b int64) *gorm.DB {
+			"compared": func(db *gorm.DB, _ int64) *gorm.DB {
 				return db.Model(&Parcel{}).Where("id <= (SELECT MAX(n) FROM "+notes+")").Update("n", 9)
 			},
 		} {
@@ -447,17 +448,15 @@ func TestRowsAndHooks(t *testing.T) {
 		wantError(t, "no primary key", db.Model(&Loose{}).Where("n = 1").Update("n", 2).Error, txlock.ErrInvalidKey)
 
 		changed := 0
-		seen := func(tx *gorm.DB, _ int64) error {
+		seen := always(func(tx *gorm.DB) {
 			if tx.Statement.Changed("N") {
 				changed++
 			}
-			return nil
-		}
-		sets := func(tx *gorm.DB, _ int64) error { tx.Statement.SetColumn("n", 7); return nil }
-		narrows := func(tx *gorm.DB, _ int64) error {
+		})
+		sets := always(func(tx *gorm.DB) { tx.Statement.SetColumn("n", 7) })
+		narrows := always(func(tx *gorm.DB) {
 			tx.Statement.AddClause(clause.Where{Exprs: []clause.Expression{clause.Eq{Column: "id", Value: b + 1}}})
-			return nil
-		}
+		})
 		where := func(tx *gorm.DB) *gorm.DB { return tx.Model(&Order{}).Where("n >= ?", 1) }
 		for _, c := range []struct {
 			what  string
