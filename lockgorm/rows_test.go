@@ -435,8 +435,8 @@ func init() {
 // and that what they add to a statement counts, or is refused.
 func TestRowsAndHooks(t *testing.T) {
 	eachSetting(t, []string{"Order", "Tenant", "Loose"}, func(t *testing.T, e *env) {
-		db, b := e.openPlugin(t), newID()*1000
-		noError(t, db.Create([]*Order{{ID: b, N: 1}, {ID: b + 1, N: 1}}).Error)
+		db, b := e.openPlugin(t, lockgorm.AtMostRows(2)), newID()*1000
+		noError(t, db.Create([]*Order{{ID: b, N: 1}, {ID: b + 1, N: 1}, {ID: b + 2}}).Error)
 		wantError(t, "AfterFind", db.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Clauses(lockgorm.On(lockgorm.NoLock...)).Create(&Tenant{ID: b, N: 1}).Error)
 			got := tx.Model(&Tenant{}).Where("n = 1").Updates(map[string]any{})
@@ -464,7 +464,7 @@ func TestRowsAndHooks(t *testing.T) {
 			rows  int64
 			holds string
 		}{
-			{"a change is seen", func() *gorm.DB { return where(withHook(db, seen)).Update("n", 5) }, 2, "n = 5"},
+			{"a change is seen", func() *gorm.DB { return where(withHook(db, seen)).Update("n", int64(5)) }, 2, "n = 5"},
 			{"a hook sets", func() *gorm.DB { return where(withHook(db, sets)).Updates(map[string]any{}) }, 2, "n = 7"},
 			{"a hook narrows", func() *gorm.DB { return where(withHook(db, narrows)).Update("n", 9) }, 1, "n = 9"},
 		} {
