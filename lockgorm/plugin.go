@@ -85,12 +85,11 @@ type Option func(*Plugin)
 
 // Tables names tables that must not be written without a lock: a create, update or delete
 // by Table(), by a model that is no Locker, or by Exec fails with ErrInvalidKey, unless
-// On names the keys. Exec may read such a table, and change its definition, as
-// AutoMigrate does. An UPDATE of several tables may read it if every column that is set
-// names another table, as in UPDATE a JOIN b SET a.n = b.n, and a DELETE if it deletes
-// from others. A Locker may write its own table only. Texts of PREPARE and EXECUTE
-// IMMEDIATE must not have the name at all. Writes by triggers, procedures, functions and
-// views are not seen, nor statements that are prepared from a variable or an expression.
+// On names the keys. Exec may read such a table, also in a subquery of a write to another, and
+// change its definition, as AutoMigrate does. An UPDATE or DELETE of several tables must not
+// have the name, nor the texts of PREPARE and EXECUTE IMMEDIATE: On(NoLock...) says that they
+// only read it. A Locker may write its own table only. Writes by triggers, procedures, functions
+// and views are not seen, nor statements that are prepared from a variable or an expression.
 //
 // A name means the tables of that name in all databases; capitals don't count. db.Use looks
 // the names up, by one SELECT, and returns ErrInvalidKey for one that no table has: so make

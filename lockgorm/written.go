@@ -13,28 +13,7 @@ func writes(statement string, tables map[string]bool, vars ...any) string {
 	if words := sqltext.Words(statement, len(statement)); prepares(words) {
 		return within(strings.ToLower(statement+fmt.Sprintf("%s", vars)), tables)
 	}
-	statement = withoutWith(statement)
-	table := sqltext.Mentions(written(statement), tables)
-	if table == "" || spares(statement, tables) {
-		return ""
-	}
-	return table
-}
-
-// withoutWith cuts off WITH before an UPDATE or DELETE, since its tables are only read,
-// if it is certain where it ends.
-func withoutWith(statement string) string {
-	words, ok := sqltext.Closed(statement)
-	if !ok || len(words) == 0 || words[0] != "WITH" || !changes(words) {
-		return statement
-	}
-	for _, word := range words {
-		if word == "UPDATE" || word == "DELETE" {
-			_, behind := sqltext.Cut(statement, word)
-			return word + behind
-		}
-	}
-	return statement
+	return sqltext.Mentions(written(statement), tables)
 }
 
 // prepares tells whether a statement prepares or executes the text of another, which
@@ -58,40 +37,6 @@ func within(text string, tables map[string]bool) string {
 		}
 	}
 	return ""
-}
-
-// spares tells whether an UPDATE or DELETE of several tables certainly only reads these
-// tables, and changes rows of others.
-func spares(statement string, tables map[string]bool) bool {
-	words, ok := sqltext.Closed(statement)
-	if !ok || len(words) == 0 {
-		return false
-	}
-	var references string
-	var targets []string
-	switch words[0] {
-	case "UPDATE":
-		before, assignments := sqltext.Cut(statement, "SET")
-		references = before
-		targets, ok = sqltext.AssignedTables(assignments)
-	case "DELETE":
-		_, list := sqltext.Cut(statement, "DELETE")
-		list, references = sqltext.Cut(list, "FROM")
-		if targets, ok = sqltext.ListedTables(list); !ok {
-			list, references = sqltext.Cut(references, "USING")
-			targets, ok = sqltext.ListedTables(list)
-		}
-		references = sqltext.Until(references, "WHERE", "ORDER", "LIMIT")
-	default:
-		return false
-	}
-	if !ok {
-		return false
-	}
-	aliases, ok := sqltext.Aliases(references, tables)
-	return ok && !slices.ContainsFunc(targets, func(target string) bool {
-		return aliases[target] || tables[target] || sqltext.Mentions(references, map[string]bool{target: true}) == ""
-	})
 }
 
 // written returns the part of a statement that names the tables whose rows it writes: ""

@@ -7,7 +7,6 @@
 //     [Mentions], [LastName] and [SavepointName] find identifiers.
 //   - closed.go: [Closed] tells whether a part of a statement means the same wherever it
 //     stands; [Until] and [Cut] cut a statement at a word.
-//   - tables.go: which tables a list names, or assignments set.
 //
 // # What it is not
 //
