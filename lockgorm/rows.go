@@ -8,16 +8,12 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	driver "github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
-	"gorm.io/gorm/callbacks"
 	"gorm.io/gorm/clause"
-	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/sqltext"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -114,151 +110,6 @@ func (p *Plugin) keysOfRows(db *gorm.DB, rows []reflect.Value) ([]txlock.Key, er
 	return keys, err
 }
 
-// selection is the SELECT that finds the rows of an update or delete.
-type selection struct {
-	text string
-	when string // its conditions
-	args []any
-	most int
-}
-
-// selectionOf returns how to read the rows that an update or delete changes: by the conditions of
-// the statement as GORM builds it, of copies of its models, in which GORM sets what it builds.
-func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
-	stmt := db.Statement
-	dry := db.Session(&gorm.Session{DryRun: true, Context: stmt.Context, Logger: logger.Discard}) // with a context it has a statement of its own
-	dry.Statement.BuildClauses, dry.Statement.ConnPool = stmt.BuildClauses, stmt.ConnPool
-	copyModels(dry.Statement)
-	build := db.Callback().Update().Get("gorm:update")
-	if slices.Contains(stmt.BuildClauses, "DELETE") {
-		build = db.Callback().Delete().Get("gorm:delete")
-	}
-	if build(dry); dry.Error == nil && dry.Statement.SQL.Len() == 0 { // nothing is set, unless a hook does it
-		dry.Statement.AddClause(clause.Set{{Column: clause.PrimaryColumn, Value: 0}})
-		build(dry)
-	}
-	if dry.Error != nil {
-		return nil, dry.Error
-	}
-	text := dry.Statement.SQL.String()
-	words, closed := sqltext.Closed(text)
-	if !closed || strings.Count(text, "?") != len(dry.Statement.Vars) {
-		return nil, unidentified(stmt, "its text has a comment, quotes or parentheses that it doesn't close, a backslash in quotes, or a ? that stands for no value: give values as arguments")
-	}
-	head := sqltext.Until(text, "WHERE", "ORDER", "LIMIT", "RETURNING")
-	conditions := sqltext.Until(text[len(head):], "RETURNING")
-	if why := whyUnreadable(conditions, own); why != "" {
-		return nil, unidentified(stmt, why)
-	}
-	columns := "*"
-	if isTagged(stmt.Schema) {
-		columns = stmt.Quote(clause.Column{Table: clause.CurrentTable, Name: stmt.Schema.PrimaryFieldDBNames[0]})
-	}
-	when, _ := conditionsOf(dry.Statement)
-	s := &selection{when: when, text: columns + " FROM " + tableText(stmt) + " " + conditions, most: p.most, args: dry.Statement.Vars[strings.Count(head, "?"):]}
-	if s.most <= 0 {
-		s.most = atMostRows
-	}
-	if !slices.Contains(words, "LIMIT") {
-		s.text += fmt.Sprintf(" LIMIT %d", s.most+1)
-	}
-	return s, nil
-}
-
-// copyModels gives a statement copies of its models.
-func copyModels(stmt *gorm.Statement) {
-	of, dest := stmt.ReflectValue, reflect.ValueOf(stmt.Dest)
-	for dest.Kind() == reflect.Pointer {
-		dest = dest.Elem()
-	}
-	if !of.CanAddr() {
-		return
-	}
-	copied := reflect.New(of.Type()).Elem()
-	copied.Set(of)
-	if of.Kind() == reflect.Slice {
-		copied.Set(reflect.MakeSlice(of.Type(), of.Len(), of.Len()))
-		for i := range of.Len() {
-			if element := of.Index(i); element.Kind() == reflect.Pointer && !element.IsNil() {
-				copied.Index(i).Set(reflect.New(element.Type().Elem()))
-				copied.Index(i).Elem().Set(element.Elem())
-			} else {
-				copied.Index(i).Set(element)
-			}
-		}
-	}
-	stmt.ReflectValue = copied
-	if dest == of {
-		if stmt.Model == stmt.Dest {
-			stmt.Model = copied.Addr().Interface()
-		}
-		stmt.Dest = copied.Addr().Interface()
-	}
-}
-
-// whyUnreadable returns why conditions may select other rows in another session or at another
-// moment, or "". A locking read sees the latest rows, but its subqueries those of the snapshot,
-// which only a transaction of the statement's own makes behind its locks.
-func whyUnreadable(conditions string, own bool) string {
-	switch {
-	case strings.Contains(sqltext.Unquoted(conditions), "@"):
-		return "its conditions have a variable"
-	case !own && hasSubquery(conditions):
-		return "its conditions have a subquery, which in a transaction of the program may see old rows"
-	}
-	for _, name := range sqltext.Calls(conditions) {
-		if !slices.Contains(pure, name) {
-			return fmt.Sprintf("its conditions call %s, and it isn't known that this selects the same rows in another session", name)
-		}
-	}
-	return ""
-}
-
-// pure are the words before a parenthesis of which it is known that they select the same rows in
-// each session, but for the time, of which the statement itself makes sure.
-var pure = strings.Fields("IN AND OR XOR NOT LIKE BETWEEN WHEN THEN ELSE IS DIV MOD REGEXP RLIKE BINARY ALL INTERVAL AGAINST MATCH " +
-	"ABS CEIL CEILING FLOOR ROUND TRUNCATE SIGN POW POWER SQRT GREATEST LEAST COALESCE IFNULL NULLIF IF ISNULL " +
-	"CHAR_LENGTH CHARACTER_LENGTH LENGTH OCTET_LENGTH LOWER LCASE UPPER UCASE TRIM LTRIM RTRIM CONCAT CONCAT_WS LEFT RIGHT " +
-	"SUBSTR SUBSTRING SUBSTRING_INDEX MID REPLACE REVERSE LPAD RPAD LOCATE POSITION INSTR FIND_IN_SET FIELD ELT HEX UNHEX MD5 SHA1 SHA2 CRC32 ASCII ORD CHAR " +
-	"CAST CONVERT BIN CONV DATE TIME YEAR QUARTER MONTH WEEK DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY HOUR MINUTE SECOND MICROSECOND LAST_DAY " +
-	"DATE_ADD DATE_SUB ADDDATE SUBDATE DATEDIFF TIMESTAMPDIFF TIMESTAMPADD DATE_FORMAT STR_TO_DATE EXTRACT TIMESTAMP MAKEDATE " +
-	"NOW CURRENT_TIMESTAMP CURDATE CURRENT_DATE CURTIME CURRENT_TIME UTC_TIMESTAMP UTC_DATE UNIX_TIMESTAMP FROM_UNIXTIME LOCALTIME LOCALTIMESTAMP " +
-	"SELECT FROM JOIN ON USING WHERE HAVING BY UNION EXISTS ANY SOME COUNT SUM AVG MIN MAX CASE ROW OF DISTINCT " +
-	"JSON_EXTRACT JSON_UNQUOTE JSON_VALUE JSON_CONTAINS JSON_CONTAINS_PATH JSON_LENGTH JSON_SEARCH JSON_OVERLAPS JSON_TYPE JSON_VALID JSON_ARRAY JSON_OBJECT JSON_KEYS JSON_DEPTH JSON_QUOTE INET_ATON INET_NTOA INET6_ATON INET6_NTOA UUID_TO_BIN BIN_TO_UUID REGEXP_LIKE REGEXP_SUBSTR REGEXP_INSTR REGEXP_REPLACE STRCMP TO_DAYS TO_SECONDS TIME_TO_SEC SEC_TO_TIME TIMEDIFF YEARWEEK WEEKOFYEAR FORMAT REPEAT SPACE BIT_COUNT EXP LN LOG LOG2 LOG10")
-
-// on reads the rows on a connection, in a transaction or by a pool.
-func (s *selection) on(db *gorm.DB, pool gorm.ConnPool, before, behind string) (rows []reflect.Value, err error) {
-	stmt := db.Statement
-	found, err := pool.QueryContext(stmt.Context, before+s.text+behind, s.args...)
-	if err != nil {
-		return nil, err
-	}
-	tx := db.Session(&gorm.Session{NewDB: true})
-	defer func() { err = errors.Join(err, found.Close()) }() // also if a Scanner panics
-	for found.Next() {
-		row := reflect.New(stmt.Schema.ModelType)
-		if err := tx.ScanRows(found, row.Interface()); err != nil {
-			return nil, fmt.Errorf("%w: a row that this statement on %s selects can't be read into its model, which names its keys: %w", txlock.ErrInvalidKey, stmt.Table, err)
-		}
-		rows = append(rows, row.Elem())
-	}
-	if err = errors.Join(found.Err(), found.Close()); err != nil {
-		return nil, err
-	}
-	if len(rows) > s.most {
-		return nil, fmt.Errorf("%w: the conditions of this statement on %s select more than %d rows, each of which would be locked: write them in parts, by Limit or FindInBatches, raise lockgorm.AtMostRows, or name one key for all by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, s.most)
-	}
-	for _, row := range rows {
-		hook, ok := row.Addr().Interface().(callbacks.AfterFindInterface)
-		if ok && !isTagged(stmt.Schema) && !stmt.SkipHooks { // LockKeys sees a row as Find gives it
-			if err := hook.AfterFind(tx); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return rows, nil
-}
-
 // besideWait limits how long a connection beside a transaction is waited for.
 const besideWait = 200 * time.Millisecond
 
@@ -331,15 +182,4 @@ func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 func isServers(err error, number uint16) bool {
 	var server *driver.MySQLError
 	return errors.As(err, &server) && server.Number == number
-}
-
-// tableText returns the table of a statement as GORM writes it, with its alias.
-func tableText(stmt *gorm.Statement) string {
-	text := scratchOf(stmt)
-	if stmt.TableExpr != nil {
-		stmt.TableExpr.Build(text)
-	} else {
-		text.WriteQuoted(clause.Table{Name: clause.CurrentTable})
-	}
-	return text.SQL.String()
 }
