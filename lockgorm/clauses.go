@@ -84,9 +84,7 @@ func whyForeign(stmt *gorm.Statement, names []string) string {
 
 // isBuiltByGORM tells whether GORM builds a clause, or its driver, or the plugin's filter.
 func isBuiltByGORM(stmt *gorm.Statement, name string, c clause.Clause) bool {
-	filter, _ := stmt.Settings.Load(filterSetting)
-	f, filtered := filter.(*rowFilter)
-	filtered = filtered && f.by == stmt && name == "WHERE"
+	filtered := noteOf[*rowFilter](stmt, filterSetting) != nil && name == "WHERE"
 	unnamed := c.Name == "" && (c.Expression == nil || slices.Contains(nameless, name))
 	return (c.Builder == nil || filtered) && (c.Name == name || unnamed) && isKnownBuilder(stmt.ClauseBuilders[name])
 }
@@ -273,9 +271,8 @@ func whyNotSent(stmt *gorm.Statement, text string, creates bool) string {
 		return "its text has a semicolon, a comment to the end of a line or one that servers execute, or quotes or parentheses that it doesn't close, or a backslash in quotes: give values as arguments"
 	}
 	_, values := stmt.Clauses["VALUES"].Expression.(clause.Values)
-	noted, _ := stmt.Settings.Load(filterSetting)
-	f, filtered := noted.(*rowFilter)
-	filtered = filtered && f.by == stmt && f.text != "" && strings.Contains(text, f.text)
+	f := noteOf[*rowFilter](stmt, filterSetting)
+	filtered := f != nil && f.text != "" && strings.Contains(text, f.text)
 	verb := slices.Concat(words, []string{""})[0]
 	if creates && verb == "INSERT" && values || !creates && (verb == "UPDATE" || verb == "DELETE") && filtered {
 		return ""

@@ -33,17 +33,13 @@ type rowFilter struct {
 
 const filterSetting = "lockstep:filter"
 
-// filterOf returns the filter of this very statement, and makes it on first use. A filter
-// of another statement doesn't count: GORM passes settings on to the statements of
-// associations.
+// filterOf returns the filter of this very statement, and makes it on first use.
 func filterOf(stmt *gorm.Statement, refuse func(why string) error) *rowFilter {
-	if noted, ok := stmt.Settings.Load(filterSetting); ok {
-		if f := noted.(*rowFilter); f.by == stmt {
-			return f
-		}
+	f := noteOf[*rowFilter](stmt, filterSetting)
+	if f == nil {
+		f = &rowFilter{by: stmt, refuse: refuse, omits: stmt.Omits}
+		note(stmt, filterSetting, f)
 	}
-	f := &rowFilter{by: stmt, refuse: refuse, omits: stmt.Omits}
-	stmt.Settings.Store(filterSetting, f)
 	return f
 }
 
@@ -57,9 +53,8 @@ func (f *rowFilter) install() {
 // removeFilter takes the filter out again, since a *gorm.DB may be used for another
 // statement.
 func removeFilter(stmt *gorm.Statement) {
-	noted, _ := stmt.Settings.Load(filterSetting)
-	f, ok := noted.(*rowFilter)
-	if !ok || f.by != stmt {
+	f := noteOf[*rowFilter](stmt, filterSetting)
+	if f == nil {
 		return
 	}
 	stmt.Settings.Delete(filterSetting)
@@ -293,26 +288,19 @@ func keysOf(stmt *gorm.Statement, models []reflect.Value) []any {
 // hooks.
 const lockedSetting = "lockstep:locked"
 
-type lockedModels struct {
-	by  *gorm.Statement
-	ids map[string]bool
-}
-
 func noteLocked(stmt *gorm.Statement, models []reflect.Value) {
 	ids := make(map[string]bool, len(models))
 	for _, model := range models {
 		ids[identity(stmt, model)] = true
 	}
-	stmt.Settings.Store(lockedSetting, lockedModels{stmt, ids})
+	note(stmt, lockedSetting, ids)
 }
 
 // takeLocked returns the primary keys that noteLocked has noted of this very statement, or nil.
 func takeLocked(stmt *gorm.Statement) map[string]bool {
-	noted, _ := stmt.Settings.LoadAndDelete(lockedSetting)
-	if l, ok := noted.(lockedModels); ok && l.by == stmt {
-		return l.ids
-	}
-	return nil
+	ids := noteOf[map[string]bool](stmt, lockedSetting)
+	stmt.Settings.Delete(lockedSetting)
+	return ids
 }
 
 // checkIDs refuses an update or delete whose hooks have given a model another primary key:

@@ -135,7 +135,7 @@ func (p *Plugin) keysOfCreate(db *gorm.DB) (all []txlock.Key, err error) {
 		}
 		all, models = append(all, lockable(keys)...), append(models, model)
 	}
-	stmt.Settings.Store(upsertSetting, stmt)
+	note(stmt, upsertSetting, true)
 	noteLocked(stmt, models)
 	return all, nil
 }

@@ -13,7 +13,6 @@ import (
 
 // own is the transaction that a statement has for itself, which ends with it.
 type own struct {
-	by      *gorm.Statement
 	pool    gorm.ConnPool    // on which it is begun
 	tx      gorm.TxCommitter // nil for one that GORM has begun, and ends
 	cleanup runtime.Cleanup
@@ -25,13 +24,7 @@ const (
 )
 
 // ownOf returns what is known of the own transaction of this very statement, or nil.
-func ownOf(stmt *gorm.Statement) *own {
-	noted, _ := stmt.Settings.Load(ownSetting)
-	if o, ok := noted.(*own); ok && o.by == stmt {
-		return o
-	}
-	return nil
-}
+func ownOf(stmt *gorm.Statement) *own { return noteOf[*own](stmt, ownSetting) }
 
 // hasOwn tells whether the transaction of a statement ends with it.
 func hasOwn(db *gorm.DB) bool {
@@ -43,7 +36,7 @@ func hasOwn(db *gorm.DB) bool {
 // notePool notes on what GORM begins the transaction of an update or delete.
 func notePool(db *gorm.DB) {
 	if namesKeys(db.Statement) && !db.DryRun && !db.SkipDefaultTransaction { // where it has no place, see beginOwn
-		db.Statement.Settings.Store(ownSetting, &own{by: db.Statement, pool: db.Statement.ConnPool})
+		note(db.Statement, ownSetting, &own{pool: db.Statement.ConnPool})
 	}
 }
 
@@ -54,7 +47,7 @@ func beginOwn(db *gorm.DB, change bool) {
 	if _, none := transactionOf(db); none == nil || db.Error != nil || db.DryRun || !db.SkipDefaultTransaction || !mayLock(stmt, change) {
 		return
 	}
-	stmt.Settings.Store(ownSetting, &own{by: stmt, pool: stmt.ConnPool})
+	note(stmt, ownSetting, &own{pool: stmt.ConnPool})
 	if err := enterOwn(db); !errors.Is(err, gorm.ErrInvalidTransaction) { // otherwise the lock says so
 		_ = db.AddError(err)
 	}

@@ -58,10 +58,7 @@ func upserts(stmt *gorm.Statement) bool {
 	})
 }
 
-func isConfinedUpsert(stmt *gorm.Statement) bool {
-	by, ok := stmt.Settings.Load(upsertSetting)
-	return ok && by == stmt // otherwise GORM has passed it on to an association
-}
+func isConfinedUpsert(stmt *gorm.Statement) bool { return noteOf[bool](stmt, upsertSetting) }
 
 // sameRecord adds to the assignments a check that the row which was found has the primary
 // key of the row to insert. If it hasn't, the server evaluates the subquery, which is an

@@ -16,7 +16,6 @@ import (
 
 // versioned is one statement on models with a Version.
 type versioned struct {
-	by      *gorm.Statement
 	field   *schema.Field
 	models  []reflect.Value
 	loaded  []Version // as they were before the statement
@@ -97,7 +96,7 @@ func versionedOf(db *gorm.DB, value reflect.Value) (*versioned, error) {
 	if field == nil || err != nil {
 		return nil, err
 	}
-	v := &versioned{by: stmt, field: field, any: isAny(stmt)}
+	v := &versioned{field: field, any: isAny(stmt)}
 	v.collect(stmt, value)
 	refuse := func(why string) (*versioned, error) {
 		return nil, fmt.Errorf("%w: %s: %s", ErrVersion, stmt.Schema.Name, why)
@@ -176,17 +175,11 @@ func compareVersions(db *gorm.DB, value reflect.Value, deletes bool) {
 		f.install()
 	}
 	stmt.Omits = append(slices.Clone(stmt.Omits), v.field.DBName)
-	stmt.Settings.Store(versionedSetting, v)
+	note(stmt, versionedSetting, v)
 }
 
 // ofStatement returns what compareVersions has stored with this very statement, or nil.
-func ofStatement(stmt *gorm.Statement) *versioned {
-	noted, _ := stmt.Settings.Load(versionedSetting)
-	if v, ok := noted.(*versioned); ok && v.by == stmt { // otherwise GORM has passed it on to an association
-		return v
-	}
-	return nil
-}
+func ofStatement(stmt *gorm.Statement) *versioned { return noteOf[*versioned](stmt, versionedSetting) }
 
 // verifyVersions checks that all rows were changed, while GORM can still roll back, and
 // raises the versions in the models before the next hooks run.

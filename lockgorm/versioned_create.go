@@ -64,7 +64,7 @@ func createdOf(db *gorm.DB) (*versioned, error) {
 	if field == nil || err != nil {
 		return nil, err
 	}
-	v := &versioned{by: db.Statement, field: field, keep: isKept(db.Statement)}
+	v := &versioned{field: field, keep: isKept(db.Statement)}
 	v.collect(db.Statement, reflect.ValueOf(db.Statement.Dest))
 	return v, nil
 }
@@ -88,7 +88,7 @@ func firstVersions(db *gorm.DB) {
 	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
 	_, v.putBack = stmt.Clauses[onConflict]
 	v.putBack = v.putBack || strings.Contains(strings.ToUpper(insert.Modifier), "IGNORE")
-	stmt.Settings.Store(versionedSetting, v)
+	note(stmt, versionedSetting, v)
 	v.selectOf(stmt)
 	for i, model := range v.models {
 		if model.CanAddr() && (!v.keep || v.loaded[i] == 0) {
