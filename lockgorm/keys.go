@@ -71,6 +71,10 @@ func (p *Plugin) lockChange(db *gorm.DB) error {
 		}
 		return err
 	}
+	err := enterOwn(db)
+	if err != nil {
+		return err
+	}
 	keys, err := p.keysOfAll(db, changed)
 	if err == nil && len(keys) > 0 {
 		err = lockWrite(db, keys)

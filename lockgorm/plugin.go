@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"gorm.io/gorm"
+	"gorm.io/gorm/callbacks"
 	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/internal/inside"
@@ -190,39 +191,42 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	if err := p.check(db); err != nil {
 		return err // before anything is registered
 	}
-	callbacks := db.Callback()
+	begin := "gorm:begin_transaction"
+	updates, deletes := begin, begin
+	if db.SkipDefaultTransaction { // then there is none
+		updates, deletes = "gorm:setup_reflect_value", "gorm:before_delete"
+	}
+	all := db.Callback()
 	confineUpserts(db)
 	return errors.Join(
-		callbacks.Update().Before("*").Register("lockstep:check_replace", checkReplace),
-		callbacks.Create().After("gorm:begin_transaction").Before("gorm:before_create").Register(name, p.beforeCreate),
-		callbacks.Update().After("gorm:setup_reflect_value").Before("gorm:before_update").Register(name, p.beforeChange),
-		callbacks.Delete().After("gorm:begin_transaction").Before("gorm:before_delete").Register(name, p.beforeChange),
-		callbacks.Create().After("gorm:save_before_associations").Before("gorm:create").Register(late, p.beforeInsert),
-		callbacks.Create().After("gorm:create").Before("gorm:save_after_associations").Register("lockstep:explain_upsert", explainUpsert),
-		callbacks.Update().Before("gorm:begin_transaction").Register("lockstep:note_pool", notePool),
-		callbacks.Delete().Before("gorm:begin_transaction").Register("lockstep:note_pool", notePool),
-		callbacks.Query().Before("gorm:query").Register(name, p.beforeRead),
-		callbacks.Row().Before("gorm:row").Register(name, p.beforeRow),
-		callbacks.Raw().Before("gorm:raw").Register(name, p.beforeRead),
-		callbacks.Create().After(late).Before("gorm:create").Register(commits, last(followsCreate)),
-		callbacks.Update().After("gorm:save_before_associations").Before("gorm:update").Register(commits, last(followsUpdate)),
-		callbacks.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(commits, last(followsDelete)),
-		callbacks.Raw().After(name).Before("gorm:raw").Register(commits, last(func(*gorm.Statement) string { return "" })),
-		callbacks.Query().Before("*").Register(commits, notLast),
-		callbacks.Row().Before("*").Register(commits, notLast),
-		callbacks.Create().After(name).Before("gorm:before_create").Register(check, checkGuard),
-		callbacks.Update().After(name).Before("gorm:before_update").Register(check, checkGuard),
-		callbacks.Delete().After(name).Before("gorm:before_delete").Register(check, checkGuard),
-		callbacks.Create().After("gorm:after_create").Before(commit).Register(guard, guardStatement),
-		callbacks.Update().After("gorm:after_update").Before(commit).Register(guard, guardStatement),
-		callbacks.Delete().After("gorm:after_delete").Before(commit).Register(guard, guardStatement),
+		all.Update().Before("*").Register("lockstep:check_replace", checkReplace),
+		all.Create().After(begin).Before("gorm:before_create").Register(name, p.beforeCreate),
+		all.Update().Before(updates).Register(name, p.beforeChange),
+		all.Delete().Before(deletes).Register(name, p.beforeChange),
+		all.Create().After("gorm:save_before_associations").Before("gorm:create").Register(late, p.beforeInsert),
+		all.Create().After("gorm:create").Before("gorm:save_after_associations").Register("lockstep:explain_upsert", explainUpsert),
+		all.Query().Before("gorm:query").Register(name, p.beforeRead),
+		all.Row().Before("gorm:row").Register(name, p.beforeRow),
+		all.Raw().Before("gorm:raw").Register(name, p.beforeRead),
+		all.Create().After(late).Before("gorm:create").Register(commits, last(followsCreate)),
+		all.Update().After("gorm:save_before_associations").Before("gorm:update").Register(commits, last(followsUpdate)),
+		all.Delete().After("gorm:delete_before_associations").Before("gorm:delete").Register(commits, last(followsDelete)),
+		all.Raw().After(name).Before("gorm:raw").Register(commits, last(func(*gorm.Statement) string { return "" })),
+		all.Query().Before("*").Register(commits, notLast),
+		all.Row().Before("*").Register(commits, notLast),
+		all.Create().After(name).Before("gorm:before_create").Register(check, checkGuard),
+		all.Update().After(name).Before("gorm:before_update").Register(check, checkGuard),
+		all.Delete().After(name).Before("gorm:before_delete").Register(check, checkGuard),
+		all.Create().After("gorm:after_create").Before(commit).Register(guard, guardStatement),
+		all.Update().After("gorm:after_update").Before(commit).Register(guard, guardStatement),
+		all.Delete().After("gorm:after_delete").Before(commit).Register(guard, guardStatement),
 		registerVersions(db),
-		callbacks.Create().Before("*").Register("lockstep:check_clauses", checkClauses),
-		callbacks.Update().Before("*").Register("lockstep:check_clauses", checkClauses),
-		callbacks.Delete().Before("*").Register("lockstep:check_clauses", checkClauses),
+		all.Create().Before("*").Register("lockstep:check_clauses", checkClauses),
+		all.Update().Before("*").Register("lockstep:check_clauses", checkClauses),
+		all.Delete().Before("*").Register("lockstep:check_clauses", checkClauses),
 		registerLoaded(db), // the last one is called first
-		callbacks.Create().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
-		callbacks.Raw().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
+		all.Create().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
+		all.Raw().Before("*").Register("lockstep:refuse_loaded", refuseLoaded),
 	)
 }
 
@@ -259,7 +263,8 @@ func (p *Plugin) beforeCreate(db *gorm.DB) { p.before(db, p.keysOfWrite, false) 
 // beforeInsert locks the models to which the hooks of a create have given a primary key,
 // or another one.
 func (p *Plugin) beforeInsert(db *gorm.DB) {
-	beginOwn(db, false)
+	planOwn(db, false)
+	_ = db.AddError(enterOwn(db))
 	if keys, err := p.keysOfSaved(db); err != nil {
 		_ = db.AddError(err)
 	} else if len(keys) > 0 && db.Error == nil {
@@ -268,8 +273,14 @@ func (p *Plugin) beforeInsert(db *gorm.DB) {
 	watchText(db, true)
 }
 
-// beforeChange locks before an update or a delete.
-func (p *Plugin) beforeChange(db *gorm.DB) { p.before(db, p.keysOfWrite, true) }
+// beforeChange locks before an update or a delete, and before GORM begins its transaction, in
+// which callbacks of others may write.
+func (p *Plugin) beforeChange(db *gorm.DB) {
+	if slices.Contains(db.Statement.BuildClauses, "UPDATE") {
+		callbacks.SetupUpdateReflectValue(db) // which GORM does later
+	}
+	p.before(db, p.keysOfWrite, true)
+}
 
 // beforeRead locks before a query or Exec, which takes the locks with it if it can.
 func (p *Plugin) beforeRead(db *gorm.DB) {
@@ -316,13 +327,19 @@ func failedRow(pool gorm.ConnPool, err error) *sql.Row {
 
 // before takes the locks of one statement, or makes it fail.
 func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]txlock.Key, error), needsID bool) {
-	beginOwn(db, needsID)
+	planOwn(db, needsID)
+	if !needsID {
+		_ = db.AddError(enterOwn(db)) // also where no lock is needed before the hooks
+	}
 	p.beforeBy(db, keysOf, needsID, lockWrite)
 }
 
 // lockWrite locks the keys of a create, update or delete.
 func lockWrite(db *gorm.DB, keys []txlock.Key) error {
-	_, err := LockAll(db, keys...)
+	err := enterOwn(db)
+	if err == nil {
+		_, err = LockAll(db, keys...)
+	}
 	return err
 }
 

@@ -36,22 +36,15 @@ func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, when string, err e
 	if len(db.Statement.Schema.PrimaryFields) == 0 {
 		return nil, "", unidentified(db.Statement, "its model has no primary key")
 	}
-	own := hasOwn(db)
+	own := ownOf(db.Statement) != nil
 	find, err := p.selectionOf(db, own)
 	if err != nil {
 		return nil, "", err
 	}
-	if own {
-		defer settleOwn(db)
-		leaveOwn(db)
-	}
 	rows, err = p.beside(db, find, own)
 	came := 0 // how often more have come
 	for tries := 0; err == nil; tries++ {
-		if own {
-			err = enterOwn(db)
-		}
-		if err == nil {
+		if err = enterOwn(db); err == nil {
 			rows, err = p.lockAndRead(db, find, rows, own && came < 5)
 		}
 		switch late := errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrStaleSnapshot); {
@@ -160,14 +153,14 @@ func (byPrimaryKey) Build(text clause.Builder) { _, _ = text.WriteString("FORCE 
 func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 	stmt := db.Statement
 	update := stmt.Clauses["UPDATE"]
-	if len(rows) == 0 || update.AfterExpression != nil {
+	if len(rows) == 0 || update.AfterExpression != nil || slices.Contains(stmt.BuildClauses, "DELETE") {
 		return nil
 	}
 	table := tableText(stmt)
 	has, known := p.primary.Load(table)
 	if !known {
-		_, err := stmt.ConnPool.ExecContext(stmt.Context, "SELECT 1 FROM "+table+" FORCE INDEX (PRIMARY) LIMIT 0")
-		if has = err == nil; err != nil && !isServers(err, 1176) { // ER_KEY_DOES_NOT_EXITS
+		var err error
+		if has, err = hasPrimary(stmt, table); err != nil {
 			return err
 		}
 		p.primary.Store(table, has)
@@ -177,6 +170,18 @@ func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 		stmt.Clauses["UPDATE"] = update
 	}
 	return nil
+}
+
+func hasPrimary(stmt *gorm.Statement, table string) (has bool, err error) {
+	found, err := stmt.ConnPool.QueryContext(stmt.Context, "SELECT 1 FROM "+table+" FORCE INDEX (PRIMARY) LIMIT 0")
+	if err != nil {
+		if isServers(err, 1176) { // ER_KEY_DOES_NOT_EXITS
+			err = nil
+		}
+		return false, err
+	}
+	defer func() { err = errors.Join(err, found.Close()) }()
+	return true, found.Err()
 }
 
 func isServers(err error, number uint16) bool {
