@@ -21,8 +21,7 @@ type rowFilter struct {
 	refuse   func(why string) error
 	rows     []clause.Expression
 	strict   bool            // a statement that may change other rows is refused
-	selects  bool            // its conditions have selected the rows, and may be joined by OR
-	selected string          // these conditions
+	selected *selection      // by which its conditions have selected the rows, and may be joined by OR; nil if they have not
 	keys     map[string]bool // the texts of the primary keys of the rows if they have one column, so that GORM's own condition can be enough
 	ids      map[string]any  // the primary key of the locked row by column; with several rows the values are nil
 	version  *schema.Field   // the column to raise, nil for none
@@ -143,17 +142,20 @@ func (f *rowFilter) wrong() string {
 		return ""
 	}
 	why, or := whyNotClosed(stmt)
-	when, _ := conditionsOf(stmt)
-	_, limited := stmt.Clauses["LIMIT"]
-	switch selected := f.selects && when == f.selected; {
-	case why != "" || selected:
+	if why != "" {
 		return why
-	case or:
-		return joinedByOr
-	case f.selects && limited:
-		return "a hook has added conditions to a statement with LIMIT, whose rows are selected"
 	}
-	return ""
+	same, narrower := false, !or
+	if f.selected != nil {
+		same, narrower = f.selected.isOf(stmt, or)
+	}
+	switch {
+	case same || narrower:
+		return ""
+	case f.selected != nil:
+		return "a hook has changed the conditions, ORDER BY or LIMIT by which its rows were selected"
+	}
+	return joinedByOr
 }
 
 // wrongSet returns why SET is refused, or "": it must not set the version, nor the

@@ -63,10 +63,9 @@ func (p *Plugin) lockChange(db *gorm.DB) error {
 	}
 	noteLocked(stmt, given)
 	if !known {
-		rows, when, err := p.lockRows(db)
+		rows, find, err := p.lockRows(db)
 		if err == nil {
-			f := confine(stmt, given, rows)
-			f.selects, f.selected = true, when
+			confine(stmt, given, rows).selected = find
 			err = p.hint(db, rows)
 		}
 		return err

@@ -25,21 +25,20 @@ const atMostRows = 1000
 func AtMostRows(n int) Option { return func(p *Plugin) { p.most = n } }
 
 // lockRows locks the records that the conditions of an update or delete select, and returns them
-// as they are under the locks, and the conditions: no other transaction changes the rows until
-// the end.
+// as they are under the locks, and how they were selected: no other transaction changes the rows
+// until the end.
 //
 // Their keys are read first, without a lock and outside of the transaction's snapshot, then
 // locked, and the rows are read again, with theirs. If more have come, a transaction of the
 // statement's own takes their keys if these are free, and else begins again, so that no row is
 // locked while a key is waited for; the program's locks them late.
-func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, when string, err error) {
+func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, find *selection, err error) {
 	if len(db.Statement.Schema.PrimaryFields) == 0 {
-		return nil, "", unidentified(db.Statement, "its model has no primary key")
+		return nil, nil, unidentified(db.Statement, "its model has no primary key")
 	}
 	own := ownOf(db.Statement) != nil
-	find, err := p.selectionOf(db, own)
-	if err != nil {
-		return nil, "", err
+	if find, err = p.selectionOf(db, own); err != nil {
+		return nil, nil, err
 	}
 	rows, err = p.beside(db, find, own)
 	came := 0 // how often more have come
@@ -49,7 +48,7 @@ func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, when string, err e
 		}
 		switch late := errors.Is(err, txlock.ErrBusy) || errors.Is(err, txlock.ErrStaleSnapshot); {
 		case err == nil:
-			return rows, find.when, nil
+			return rows, find, find.finds(db, rows)
 		case own && tries < 20 && (late || txlock.Retryable(err)):
 			err = nil
 			if late {
@@ -62,7 +61,7 @@ func (p *Plugin) lockRows(db *gorm.DB) (rows []reflect.Value, when string, err e
 			time.Sleep(rand.N(time.Millisecond << min(tries, 6)))
 		}
 	}
-	return nil, "", err
+	return nil, nil, err
 }
 
 // lockAndRead locks the keys of rows that were read, reads all again, and locks the keys of those

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -264,17 +265,28 @@ type Code struct {
 	N    int64
 }
 
+// Couple has a primary key that a serializer writes.
+type Couple struct {
+	ID []string `gorm:"primaryKey;serializer:json"`
+	N  int64
+}
+
+func (p *Couple) LockKeys(*gorm.DB) ([]txlock.Key, error) {
+	return []txlock.Key{txlock.Named(strings.Join(p.ID, "+"))}, nil
+}
+
 func (c *Code) BeforeUpdate(tx *gorm.DB) error { return hooked(tx, c.N) }
 
 func init() {
 	columns["Shown"] = "id BIGINT PRIMARY KEY, n BIGINT NOT NULL, seen BIGINT NOT NULL DEFAULT 0"
+	columns["Couple"] = "id VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL"
 	columns["Code"] = "code VARBINARY(50) PRIMARY KEY, n BIGINT NOT NULL"
 }
 
 // TestRowsOfOddStatements proves what the rows of a statement are, and that nothing else is
 // changed, where GORM, a plugin or the program does something of its own.
 func TestRowsOfOddStatements(t *testing.T) {
-	each(t, []string{"Parcel", "Shown", "Code", "Order"}, func(t *testing.T, e *env) {
+	each(t, []string{"Parcel", "Shown", "Code", "Order", "Couple"}, func(t *testing.T, e *env) {
 		db, b := e.openPlugin(t), newID()*1000
 		noError(t, db.Create([]*Parcel{{ID: b, N: 1}, {ID: b + 1, N: 1}, {ID: b + 2, N: 2}}).Error)
 		affects := func(what string, got *gorm.DB, want int64) {
@@ -287,6 +299,22 @@ func TestRowsOfOddStatements(t *testing.T) {
 		noError(t, db.Callback().Update().After("gorm:commit_or_rollback_transaction").Register("test:behind_commit", func(*gorm.DB) {
 			committed = e.count(t, "Parcel", "n = 3")
 		}))
+		before := e.open(t)
+		noError(t, before.Callback().Update().Before("gorm:before_update").Register("test:writes", func(db *gorm.DB) {
+			if db.Statement.Schema.Name == "Parcel" {
+				noError(t, db.Session(&gorm.Session{NewDB: true}).Create(&Order{ID: b + 9}).Error)
+			}
+		}))
+		noError(t, before.Use(lockgorm.New())) // later than the callback
+		affects("a callback before the hooks", before.Model(&Parcel{}).Where("n = ?", 2).Update("n", 5), 1)
+		if e.count(t, "Order", "id = ?", b+9) != 1 {
+			t.Error("what a callback before the hooks has written is lost")
+		}
+		noError(t, before.Delete(&Order{}, b+9).Error)
+		affects("PrepareStmt", db.Session(&gorm.Session{PrepareStmt: true}).Model(&Parcel{}).Where("n = ?", 5).Update("n", 2), 1)
+		e.Exec(t, "INSERT INTO "+e.names.tables["Couple"]+` (id, n) VALUES ('["a", "b"]', 1), ('["c","d"]', 2)`)
+		wantError(t, "a key that is written otherwise", db.Model(&Couple{}).Where("n = ?", 1).Update("n", 3).Error, txlock.ErrInvalidKey)
+		affects("a key of a serializer", db.Model(&Couple{}).Where("n = ?", 2).Update("n", 3), 1)
 		affects("a callback behind COMMIT", db.Model(&Parcel{}).Where("n = ?", 1).Update("n", 3), 2)
 		if committed != 2 {
 			t.Errorf("a callback behind GORM's COMMIT sees %d rows", committed)
@@ -426,7 +454,17 @@ type Loose struct{ N int64 }
 
 func (*Loose) LockKeys(*gorm.DB) ([]txlock.Key, error) { return halls.Keys(1), nil }
 
+// Archive is deleted softly, and has a hook.
+type Archive struct {
+	ID        int64 `lockstep:"archive"`
+	N         int64
+	DeletedAt gorm.DeletedAt
+}
+
+func (a *Archive) BeforeUpdate(tx *gorm.DB) error { return hooked(tx, a.ID) }
+
 func init() {
+	columns["Archive"] = columns["Draft"]
 	columns["Tenant"] = "id BIGINT PRIMARY KEY, n BIGINT NOT NULL, updated_at BIGINT NOT NULL DEFAULT 0"
 	columns["Loose"] = "n BIGINT NOT NULL"
 }
@@ -434,7 +472,7 @@ func init() {
 // TestRowsAndHooks proves that hooks see the models and the rows as they do without the plugin,
 // and that what they add to a statement counts, or is refused.
 func TestRowsAndHooks(t *testing.T) {
-	eachSetting(t, []string{"Order", "Tenant", "Loose"}, func(t *testing.T, e *env) {
+	eachSetting(t, []string{"Order", "Tenant", "Loose", "Archive"}, func(t *testing.T, e *env) {
 		db, b := e.openPlugin(t, lockgorm.AtMostRows(2)), newID()*1000
 		noError(t, db.Create([]*Order{{ID: b, N: 1}, {ID: b + 1, N: 1}, {ID: b + 2}}).Error)
 		wantError(t, "AfterFind", db.Transaction(func(tx *gorm.DB) error {
@@ -476,6 +514,20 @@ func TestRowsAndHooks(t *testing.T) {
 		if changed != 1 {
 			t.Errorf("a hook has seen %d changes", changed)
 		}
+		for what, hook := range map[string]func(tx *gorm.DB){
+			"another order": func(tx *gorm.DB) {
+				tx.Statement.AddClause(clause.OrderBy{Columns: []clause.OrderByColumn{{Column: clause.Column{Name: "id"}, Desc: true}}})
+			},
+			"another limit": func(tx *gorm.DB) { two := 2; tx.Statement.AddClause(clause.Limit{Limit: &two}) },
+			"another value": func(tx *gorm.DB) {
+				tx.Statement.Clauses["WHERE"] = clause.Clause{Name: "WHERE", Builder: tx.Statement.Clauses["WHERE"].Builder, Expression: clause.Where{Exprs: []clause.Expression{clause.Expr{SQL: "n >= ?", Vars: []any{0}}}}}
+			},
+		} {
+			wantError(t, what+" by a hook", where(withHook(db, always(hook))).Order("id").Limit(1).Update("n", 3).Error, txlock.ErrInvalidKey)
+		}
+		unscoped := always(func(tx *gorm.DB) { tx.Statement.Unscoped = true })
+		noError(t, db.Create(&Archive{ID: b}).Error)
+		wantError(t, "Unscoped by a hook", withHook(db, unscoped).Model(&Archive{}).Where("n = 0").Update("n", 1).Error, txlock.ErrInvalidKey)
 		wantError(t, "a hook narrows below LIMIT", where(withHook(db, narrows)).Order("id").Limit(1).Update("n", 3).Error, txlock.ErrInvalidKey)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm/callbacks"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
+	"gorm.io/gorm/schema"
 
 	"github.com/dca00107/lockstep/internal/sqltext"
 	"github.com/dca00107/lockstep/txlock"
@@ -19,9 +20,31 @@ import (
 // selection is the SELECT that finds the rows of an update or delete.
 type selection struct {
 	text string
-	when string // its conditions
 	args []any
 	most int
+	by   *gorm.Statement // as it was built for it
+}
+
+// isOf returns whether a statement, to which hooks may have added something, selects the same
+// rows, and whether at least it selects no others: more conditions than those of the selection
+// narrow it, if AND joins them and no LIMIT chooses among the rows.
+func (s *selection) isOf(stmt *gorm.Statement, or bool) (same, narrower bool) {
+	for _, name := range []string{"ORDER BY", "LIMIT"} {
+		if !reflect.DeepEqual(s.by.Clauses[name].Expression, stmt.Clauses[name].Expression) {
+			return false, false
+		}
+	}
+	before, _ := s.by.Clauses["WHERE"].Expression.(clause.Where)
+	now, _ := stmt.Clauses["WHERE"].Expression.(clause.Where)
+	found := 0
+	for _, condition := range now.Exprs {
+		if found < len(before.Exprs) && reflect.DeepEqual(before.Exprs[found], condition) {
+			found++
+		}
+	}
+	_, limited := stmt.Clauses["LIMIT"]
+	all := found == len(before.Exprs)
+	return all && len(now.Exprs) == found, all && !or && !limited
 }
 
 // selectionOf returns how to read the rows that an update or delete changes: by the conditions of
@@ -44,8 +67,11 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	}
 	text := dry.Statement.SQL.String()
 	words, closed := sqltext.Closed(text)
-	if !closed || strings.Count(text, "?") != len(dry.Statement.Vars) {
-		return nil, unidentified(stmt, "its text has a comment, quotes or parentheses that it doesn't close, a backslash in quotes, or a ? that stands for no value: give values as arguments")
+	if !closed {
+		return nil, unidentified(stmt, "its text has a comment, quotes or parentheses that it doesn't close, or a backslash in quotes: give values as arguments")
+	}
+	if n := placeholders(text); n != len(dry.Statement.Vars) {
+		return nil, unidentified(stmt, fmt.Sprintf("it has %d question marks for %d values", n, len(dry.Statement.Vars)))
 	}
 	head := sqltext.Until(text, "WHERE", "ORDER", "LIMIT", "RETURNING")
 	conditions := sqltext.Until(text[len(head):], "RETURNING")
@@ -56,8 +82,7 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	if isTagged(stmt.Schema) {
 		columns = stmt.Quote(clause.Column{Table: clause.CurrentTable, Name: stmt.Schema.PrimaryFieldDBNames[0]})
 	}
-	when, _ := conditionsOf(dry.Statement)
-	s := &selection{when: when, text: columns + " FROM " + tableText(stmt) + " " + conditions, most: p.most, args: dry.Statement.Vars[strings.Count(head, "?"):]}
+	s := &selection{text: columns + " FROM " + tableText(stmt) + " " + conditions, most: p.most, args: dry.Statement.Vars[placeholders(head):], by: dry.Statement}
 	if s.most <= 0 {
 		s.most = atMostRows
 	}
@@ -66,6 +91,9 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	}
 	return s, nil
 }
+
+// placeholders returns how many values a text needs.
+func placeholders(text string) int { return strings.Count(sqltext.Unquoted(text), "?") }
 
 // copyModels gives a statement copies of its models.
 func copyModels(stmt *gorm.Statement) {
@@ -136,7 +164,7 @@ func (s *selection) on(db *gorm.DB, pool gorm.ConnPool, before, behind string) (
 		return nil, err
 	}
 	tx := db.Session(&gorm.Session{NewDB: true})
-	defer func() { err = errors.Join(err, found.Close()) }() // also if a Scanner panics
+	defer func() { err = errors.Join(err, found.Close()) }()
 	for found.Next() {
 		row := reflect.New(stmt.Schema.ModelType)
 		if err := tx.ScanRows(found, row.Interface()); err != nil {
@@ -152,13 +180,37 @@ func (s *selection) on(db *gorm.DB, pool gorm.ConnPool, before, behind string) (
 	}
 	for _, row := range rows {
 		hook, ok := row.Addr().Interface().(callbacks.AfterFindInterface)
-		if ok && !isTagged(stmt.Schema) && !stmt.SkipHooks { // LockKeys sees a row as Find gives it
+		if ok && !isTagged(stmt.Schema) { // LockKeys sees a row as Find gives it
 			if err := hook.AfterFind(tx); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return rows, nil
+}
+
+// finds refuses rows that their primary keys don't find again, such as those of a serializer that
+// writes them otherwise than they were stored: the write would leave them out.
+func (s *selection) finds(db *gorm.DB, rows []reflect.Value) (err error) {
+	stmt := db.Statement
+	certain := func(key *schema.Field) bool {
+		kind := key.IndirectFieldType.Kind()
+		return kind >= reflect.Int && kind <= reflect.Uint64 || kind == reflect.String && key.Serializer == nil && !converts(key.FieldType)
+	}
+	if len(rows) == 0 || !slices.ContainsFunc(stmt.Schema.PrimaryFields, func(key *schema.Field) bool { return !certain(key) }) {
+		return nil
+	}
+	where := scratchOf(stmt)
+	rowsOf(stmt, rows, nil, nil).Build(where)
+	var found int
+	text := "SELECT COUNT(*) FROM " + tableText(stmt) + " WHERE " + where.SQL.String() + " FOR UPDATE"
+	if err := stmt.ConnPool.QueryRowContext(stmt.Context, text, where.Vars...).Scan(&found); err != nil {
+		return err
+	}
+	if found != len(rows) {
+		return unidentified(stmt, fmt.Sprintf("%d of its %d rows are not found by their primary keys as the model writes them", len(rows)-found, len(rows)))
+	}
+	return nil
 }
 
 // tableText returns the table of a statement as GORM writes it, with its alias.
