@@ -16,13 +16,28 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Open starts a browser, which ends with the test.
+// Open starts a browser, which ends with the test. Chromium now and then ends as it starts, on a
+// machine that compiles: then it is started again, twice at most.
 func Open(t *testing.T) context.Context {
 	t.Helper()
 	path, err := find()
 	if err != nil {
 		t.Fatal(err)
 	}
+	for tries := 1; ; tries++ {
+		tab, err := start(t, path)
+		switch {
+		case err == nil:
+			return tab
+		case tries == 3:
+			t.Fatal(err)
+		}
+		t.Logf("the browser has not started: %v", err)
+	}
+}
+
+func start(t *testing.T, path string) (context.Context, error) {
+	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(t.TempDir()))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // which doesn't start for root
@@ -31,10 +46,7 @@ func Open(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	if err := chromedp.Do(ctx); err != nil { // without a limit, which the browser would end with
-		t.Fatal(err)
-	}
-	return ctx
+	return ctx, chromedp.Do(ctx) // without a limit, which the browser would end with
 }
 
 // Limit is the time that a busy machine needs for what is done in a browser.
