@@ -77,9 +77,7 @@ func lookUpIn(db *gorm.DB, table string, id *schema.Field) (columns.Type, error)
 // tableOf returns the table of a statement, quoted and without an alias.
 func tableOf(stmt *gorm.Statement) string {
 	if stmt.TableExpr != nil {
-		expr := scratchOf(stmt)
-		stmt.TableExpr.Build(expr)
-		if parts := table.FindStringSubmatch(expr.SQL.String()); parts != nil {
+		if parts := table.FindStringSubmatch(tableText(stmt)); parts != nil {
 			return parts[1] + parts[2]
 		}
 	}

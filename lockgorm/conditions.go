@@ -68,11 +68,18 @@ var column = regexp.MustCompile(`^\s*(` + identifier + `\s*\.\s*){0,2}` + identi
 
 // oneTable tells whether a statement names one table.
 func oneTable(stmt *gorm.Statement) bool {
-	expr := scratchOf(stmt)
+	return stmt.TableExpr == nil || table.MatchString(tableText(stmt))
+}
+
+// tableText returns the table of a statement as GORM writes it, with its alias.
+func tableText(stmt *gorm.Statement) string {
+	text := scratchOf(stmt)
 	if stmt.TableExpr != nil {
-		stmt.TableExpr.Build(expr)
+		stmt.TableExpr.Build(text)
+	} else {
+		text.WriteQuoted(clause.Table{Name: clause.CurrentTable})
 	}
-	return stmt.TableExpr == nil || table.MatchString(expr.SQL.String())
+	return text.SQL.String()
 }
 
 func isModifier(text string) bool {

@@ -256,10 +256,7 @@ func (p *Plugin) registered(stmt *gorm.Statement) string {
 	if stmt.TableExpr == nil {
 		return ""
 	}
-	// For Table("orders AS o") Statement.Table is the alias.
-	expr := gorm.Statement{DB: stmt.DB, Table: stmt.Table, Schema: stmt.Schema}
-	stmt.TableExpr.Build(&expr)
-	return sqltext.Mentions(expr.SQL.String(), tables)
+	return sqltext.Mentions(tableText(stmt), tables) // for Table("orders AS o") Statement.Table is the alias
 }
 
 // changedOf returns the models of an update or delete. For Model(&order).Delete(&Order{})

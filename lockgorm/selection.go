@@ -212,14 +212,3 @@ func (s *selection) finds(db *gorm.DB, rows []reflect.Value) (err error) {
 	}
 	return nil
 }
-
-// tableText returns the table of a statement as GORM writes it, with its alias.
-func tableText(stmt *gorm.Statement) string {
-	text := scratchOf(stmt)
-	if stmt.TableExpr != nil {
-		stmt.TableExpr.Build(text)
-	} else {
-		text.WriteQuoted(clause.Table{Name: clause.CurrentTable})
-	}
-	return text.SQL.String()
-}
