@@ -2,6 +2,7 @@ package lockgorm_test
 
 import (
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
@@ -275,6 +276,18 @@ func (p *Couple) LockKeys(*gorm.DB) ([]txlock.Key, error) {
 	return []txlock.Key{txlock.Named(strings.Join(p.ID, "+"))}, nil
 }
 
+// Shifted has a primary key that is written as another number than it is read.
+type Shifted struct {
+	ID shifted `gorm:"primaryKey"`
+	N  int64
+}
+
+type shifted int64
+
+func (s shifted) Value() (driver.Value, error) { return int64(s) + 500, nil }
+
+func (s *Shifted) LockKeys(*gorm.DB) ([]txlock.Key, error) { return halls.Keys(int64(s.ID)), nil }
+
 func (c *Code) BeforeUpdate(tx *gorm.DB) error { return hooked(tx, c.N) }
 
 func init() {
@@ -314,6 +327,7 @@ func TestRowsOfOddStatements(t *testing.T) {
 		affects("PrepareStmt", db.Session(&gorm.Session{PrepareStmt: true}).Model(&Parcel{}).Where("n = ?", 5).Update("n", 2), 1)
 		e.Exec(t, "INSERT INTO "+e.names.tables["Couple"]+` (id, n) VALUES ('["a", "b"]', 1), ('["c","d"]', 2)`)
 		wantError(t, "a key that is written otherwise", db.Model(&Couple{}).Where("n = ?", 1).Update("n", 3).Error, txlock.ErrInvalidKey)
+		wantError(t, "a number that is written otherwise", db.Table(e.names.tables["Parcel"]).Model(&Shifted{}).Where("n = ?", 1).Update("n", 3).Error, txlock.ErrInvalidKey)
 		affects("a key of a serializer", db.Model(&Couple{}).Where("n = ?", 2).Update("n", 3), 1)
 		affects("a callback behind COMMIT", db.Model(&Parcel{}).Where("n = ?", 1).Update("n", 3), 2)
 		if committed != 2 {

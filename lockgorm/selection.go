@@ -195,7 +195,8 @@ func (s *selection) finds(db *gorm.DB, rows []reflect.Value) (err error) {
 	stmt := db.Statement
 	certain := func(key *schema.Field) bool {
 		kind := key.IndirectFieldType.Kind()
-		return kind >= reflect.Int && kind <= reflect.Uint64 || kind == reflect.String && key.Serializer == nil && !converts(key.FieldType)
+		return (kind >= reflect.Int && kind <= reflect.Uint64 || kind == reflect.String) &&
+			key.Serializer == nil && !converts(reflect.PointerTo(key.IndirectFieldType))
 	}
 	if len(rows) == 0 || !slices.ContainsFunc(stmt.Schema.PrimaryFields, func(key *schema.Field) bool { return !certain(key) }) {
 		return nil
