@@ -35,7 +35,10 @@ func hasOwn(db *gorm.DB) bool {
 // planOwn notes that a write which may need a lock has a transaction of its own, if the program
 // has begun none. GORM would begin it behind the locks of enterOwn's, or not at all.
 func planOwn(db *gorm.DB, change bool) {
-	if _, none := transactionOf(db); none != nil && db.Error == nil && !db.DryRun && mayLock(db.Statement, change) {
+	if db.Error != nil || db.DryRun || !mayLock(db.Statement, change) {
+		return
+	}
+	if _, none := transactionOf(db); none != nil {
 		note(db.Statement, ownSetting, &own{pool: db.Statement.ConnPool})
 	}
 }

@@ -151,9 +151,10 @@ func Check(models ...any) Option {
 //
 // A statement fails with ErrInvalidKey if it isn't certain which records it changes. This is so
 // for conditions with a variable, or a function that may return something else in another
-// session; with a subquery, in a transaction of the program; with a comment, or a backslash in quotes; for several tables; and for another
-// primary key in its values or from a hook. If its models have primary keys, conditions joined by
-// OR need parentheses. On names the keys of such a statement.
+// session; with a subquery, in a transaction of the program; with a comment, or a backslash in
+// quotes; for several tables; and for another primary key in its values or from a hook. If its
+// models have primary keys, conditions joined by OR need parentheses. On names the keys of such a
+// statement.
 //
 // A clause that isn't GORM's own is refused, whether the program, a hook or another plugin has
 // added it, but for comments and index hints; so is a create that would write the zero value as
@@ -201,8 +202,8 @@ func (p *Plugin) Initialize(db *gorm.DB) error {
 	return errors.Join(
 		all.Update().Before("*").Register("lockstep:check_replace", checkReplace),
 		all.Create().After(begin).Before("gorm:before_create").Register(name, p.beforeCreate),
-		all.Update().Before(updates).Register(name, p.beforeChange),
-		all.Delete().Before(deletes).Register(name, p.beforeChange),
+		all.Update().Before(updates).Register(name, p.beforeUpdate),
+		all.Delete().Before(deletes).Register(name, p.beforeDelete),
 		all.Create().After("gorm:save_before_associations").Before("gorm:create").Register(late, p.beforeInsert),
 		all.Create().After("gorm:create").Before("gorm:save_after_associations").Register("lockstep:explain_upsert", explainUpsert),
 		all.Query().Before("gorm:query").Register(name, p.beforeRead),
@@ -273,14 +274,15 @@ func (p *Plugin) beforeInsert(db *gorm.DB) {
 	watchText(db, true)
 }
 
-// beforeChange locks before an update or a delete, and before GORM begins its transaction, in
-// which callbacks of others may write.
-func (p *Plugin) beforeChange(db *gorm.DB) {
-	if slices.Contains(db.Statement.BuildClauses, "UPDATE") {
-		callbacks.SetupUpdateReflectValue(db) // which GORM does later
-	}
-	p.before(db, p.keysOfWrite, true)
+// beforeUpdate locks before an update, and before GORM begins its transaction, in which callbacks
+// of others may write.
+func (p *Plugin) beforeUpdate(db *gorm.DB) {
+	callbacks.SetupUpdateReflectValue(db) // which GORM does later
+	p.beforeDelete(db)
 }
+
+// beforeDelete locks before a delete, as beforeUpdate does.
+func (p *Plugin) beforeDelete(db *gorm.DB) { p.before(db, p.keysOfWrite, true) }
 
 // beforeRead locks before a query or Exec, which takes the locks with it if it can.
 func (p *Plugin) beforeRead(db *gorm.DB) {

@@ -152,7 +152,7 @@ func (byPrimaryKey) Build(text clause.Builder) { _, _ = text.WriteString("FORCE 
 func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 	stmt := db.Statement
 	update := stmt.Clauses["UPDATE"]
-	if len(rows) == 0 || update.AfterExpression != nil || slices.Contains(stmt.BuildClauses, "DELETE") {
+	if len(rows) == 0 || update.AfterExpression != nil || isDelete(stmt) {
 		return nil
 	}
 	table := tableText(stmt)

@@ -55,7 +55,7 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	dry.Statement.BuildClauses, dry.Statement.ConnPool = stmt.BuildClauses, stmt.ConnPool
 	copyModels(dry.Statement)
 	build := db.Callback().Update().Get("gorm:update")
-	if slices.Contains(stmt.BuildClauses, "DELETE") {
+	if isDelete(stmt) {
 		build = db.Callback().Delete().Get("gorm:delete")
 	}
 	if build(dry); dry.Error == nil && dry.Statement.SQL.Len() == 0 { // nothing is set, unless a hook does it
@@ -91,6 +91,9 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	}
 	return s, nil
 }
+
+// isDelete tells whether a statement deletes, be it softly, by an UPDATE.
+func isDelete(stmt *gorm.Statement) bool { return slices.Contains(stmt.BuildClauses, "DELETE") }
 
 // placeholders returns how many values a text needs.
 func placeholders(text string) int { return strings.Count(sqltext.Unquoted(text), "?") }

@@ -6,7 +6,7 @@
 //   - sqltext.go: [Next] separates statements, [Words] returns the first words of one,
 //     [Mentions], [LastName] and [SavepointName] find identifiers.
 //   - closed.go: [Closed] tells whether a part of a statement means the same wherever it
-//     stands; [Until] and [Cut] cut a statement at a word.
+//     stands; [Until] and [Cut] cut a statement at a word, [Calls] and [Unquoted] look into it.
 //
 // # What it is not
 //
