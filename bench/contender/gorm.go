@@ -3,6 +3,7 @@ package contender
 import (
 	"context"
 	"database/sql"
+	"errors"
 
 	gormmysql "gorm.io/driver/mysql"
 	"gorm.io/gorm"
@@ -47,14 +48,27 @@ func gormTransaction() Maker {
 	}
 }
 
-// openGORM opens GORM over a pool, which it closes where that fails.
+// openGORM opens a contender over a pool, which it closes where that fails.
 func openGORM(pool *sql.DB, transact func(db *gorm.DB, keys []int64, work func(tx *gorm.DB) error) error) (Transactor, error) {
-	db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard})
+	db, err := OnGORM(pool)
 	if err != nil {
-		_ = pool.Close()
 		return nil, err
 	}
 	return &onGORM{DB: pool, orm: db, transact: transact}, nil
+}
+
+// OnGORM opens GORM over a pool, which it closes where that fails.
+func OnGORM(pool *sql.DB, plugins ...gorm.Plugin) (*gorm.DB, error) {
+	db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard})
+	for _, plugin := range plugins {
+		if err == nil {
+			err = db.Use(plugin)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
+	return db, nil
 }
 
 type onGORM struct {

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	gormmysql "gorm.io/driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
-	"gorm.io/gorm/logger"
 
 	"github.com/dca00107/lockstep/bench/contender"
 	"github.com/dca00107/lockstep/bench/report"
@@ -34,6 +32,15 @@ var claim = Scenario{
 
 // Claimers are those that claim rows.
 var Claimers = []string{"GORM UPDATE LIMIT 1", "lockgorm UPDATE LIMIT 1", "GORM SKIP LOCKED", "lockgorm SKIP LOCKED"}
+
+// kinds are how they do it.
+var kinds = map[string]struct {
+	locks bool
+	claim func(db *gorm.DB) (int64, error)
+}{
+	Claimers[0]: {false, claimUpdate}, Claimers[1]: {true, claimUpdate},
+	Claimers[2]: {false, claimSkipping}, Claimers[3]: {true, claimSkipping},
+}
 
 // row is a row of the stock that can be claimed, with a lock.
 type row struct {
@@ -101,25 +108,17 @@ func claimers(g *Ground) (wanted []contender.Maker) {
 }
 
 func openClaimer(ctx context.Context, m contender.Maker, at contender.Place) (*claimer, error) {
-	open, claim := contender.OpenPlain, claimUpdate
-	if m.Name == Claimers[1] || m.Name == Claimers[3] {
-		open = contender.OpenGuarded
-	}
-	if m.Name == Claimers[2] || m.Name == Claimers[3] {
-		claim = claimSkipping
+	kind := kinds[m.Name]
+	open, plugins := contender.OpenPlain, []gorm.Plugin(nil)
+	if kind.locks {
+		open, plugins = contender.OpenGuarded, []gorm.Plugin{lockgorm.New()}
 	}
 	pool, err := open(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: pool}), &gorm.Config{Logger: logger.Discard})
-	if err == nil && m.Name[:4] == "lock" {
-		err = db.Use(lockgorm.New())
-	}
-	if err != nil {
-		return nil, errors.Join(err, pool.Close())
-	}
-	return &claimer{Maker: m, db: db, claim: claim}, nil
+	db, err := contender.OnGORM(pool, plugins...)
+	return &claimer{Maker: m, db: db, claim: kind.claim}, err
 }
 
 // claimUpdate claims a row in one statement.
