@@ -52,11 +52,10 @@ var databases = []string{"foreign_9910", "foreign_9911", "foreign_9912", "foreig
 
 // makeDatabases makes them anew, so that each run begins with nothing.
 func (s *suite) makeDatabases(ctx context.Context, server *testdb.Server) error {
-	connector, err := mysql.NewConnector(server.Config())
+	pool, err := open(server, "")
 	if err != nil {
 		return err
 	}
-	pool := sql.OpenDB(connector)
 	defer func() { _ = pool.Close() }()
 	for _, name := range databases {
 		for _, statement := range []string{"DROP DATABASE IF EXISTS ", "CREATE DATABASE "} {
@@ -73,15 +72,23 @@ func (s *suite) makeDatabases(ctx context.Context, server *testdb.Server) error 
 
 // install makes the tables of the locks in a database.
 func install(ctx context.Context, server *testdb.Server, database string) (err error) {
+	pool, err := open(server, database)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pool.Close()) }()
+	return schema.Install(ctx, pool)
+}
+
+// open opens a pool of the administrator.
+func open(server *testdb.Server, database string) (*sql.DB, error) {
 	cfg := server.Config()
 	cfg.DBName = database
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	pool := sql.OpenDB(connector)
-	defer func() { err = errors.Join(err, pool.Close()) }()
-	return schema.Install(ctx, pool)
+	return sql.OpenDB(connector), nil
 }
 
 // command is a call of go in a directory, outside of any workspace.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 )
 
 // suite is a module whose tests are run, in a copy of it.
@@ -28,21 +27,32 @@ type suite struct {
 	dir string // of the copy
 }
 
-// patch is a change of the text of test files. An old text may be a regular expression.
+// patch is a change of the text of test files.
 type patch struct {
 	files    string // a pattern
 	old, new string
+	find     *regexp.Regexp // what old says
+}
+
+// exactly changes a text as it is.
+func exactly(files, old, with string) patch {
+	return patch{files, old, with, regexp.MustCompile(regexp.QuoteMeta(old))}
+}
+
+// matching changes what a regular expression matches.
+func matching(files, old, with string) patch {
+	return patch{files, old, with, regexp.MustCompile(old)}
 }
 
 const lockstep = "github.com/dca00107/lockstep"
 
 // openGorm has GORM's dialector made by the package that stands beside the tests.
 func openGorm(module string) patch {
-	return patch{"*_test.go", `"gorm.io/driver/mysql"`, `mysql "` + module + `/foreignmysql"`}
+	return exactly("*_test.go", `"gorm.io/driver/mysql"`, `mysql "`+module+`/foreignmysql"`)
 }
 
 // inStruct matches a primary key that is a number, alone in its line of a struct.
-const inStruct, withTag = `regexp:(?m)^(\s+(gorm\.Model|(ID|Id)\s+u?int\d*))$`, "$1 `lockstep:\"row\"`"
+const inStruct, withTag = `(?m)^(\s+(gorm\.Model|(ID|Id)\s+u?int\d*))$`, "$1 `lockstep:\"row\"`"
 
 var suites = map[string]suite{
 	"driver": {
@@ -57,9 +67,9 @@ var suites = map[string]suite{
 			"foreign_register_test.go": "driver_out.go.txt",
 		},
 		patch: []patch{
-			{"*_test.go", `sql.Open("mysql", `, `sql.Open(driverNameTest, `},
-			{"*_test.go", `sql.OpenDB(`, `foreignOpenDB(`},
-			{"*_test.go", `conn.(*mysqlConn)`, `foreignConn(conn)`}, // what Conn.Raw gives
+			exactly("*_test.go", `sql.Open("mysql", `, `sql.Open(driverNameTest, `),
+			exactly("*_test.go", `sql.OpenDB(`, `foreignOpenDB(`),
+			exactly("*_test.go", `conn.(*mysqlConn)`, `foreignConn(conn)`), // what Conn.Raw gives
 		},
 	},
 	"dbresolver": {
@@ -80,10 +90,10 @@ var suites = map[string]suite{
 		patch: []patch{
 			openGorm("gorm.io/gorm/tests"),
 			// They tell changes by times, which are those of a millisecond on a fast machine.
-			{"tests_test.go", `&gorm.Config{}); err != nil {`, `&gorm.Config{NowFunc: mysql.Now}); err != nil {`},
+			exactly("tests_test.go", `&gorm.Config{}); err != nil {`, `&gorm.Config{NowFunc: mysql.Now}); err != nil {`),
 			// The plugin locks the models that have a tag: those whose primary key is one number.
-			{"../utils/tests/models.go", inStruct, withTag},
-			{"*_test.go", inStruct, withTag},
+			matching("../utils/tests/models.go", inStruct, withTag),
+			matching("*_test.go", inStruct, withTag),
 		},
 	},
 }
@@ -251,18 +261,13 @@ func (s *suite) change() error {
 
 // apply returns in how many places of a file the patch fits.
 func (p patch) apply(path string) (n int, err error) {
-	text, err := os.ReadFile(path)
+	before, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
-	old, isRegexp := strings.CutPrefix(p.old, "regexp:")
-	if !isRegexp {
-		old = regexp.QuoteMeta(old)
-	}
-	found := regexp.MustCompile(old)
-	n = len(found.FindAllIndex(text, -1))
+	n = len(p.find.FindAllIndex(before, -1))
 	if n == 0 {
 		return 0, nil
 	}
-	return n, os.WriteFile(path, found.ReplaceAll(text, []byte(p.new)), 0o600)
+	return n, os.WriteFile(path, p.find.ReplaceAll(before, []byte(p.new)), 0o600)
 }
