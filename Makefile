@@ -52,7 +52,9 @@ TUTORIAL = examples/sqlcorders
 START    = examples/start
 # The example that serves the metrics for contrib/grafana.
 METRICS  = examples/metrics
-MODULES  = . tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS)
+# GORM is linked by lockgorm, and by the examples that use it.
+GORM     = lockgorm examples
+MODULES  = . $(GORM) tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
@@ -62,7 +64,7 @@ TEST_TIMEOUT ?= 20m
 # Three groups run beside each other, one package of each at a time: the leases and the
 # module wait for times to live, the adapters for locks, and the others need processors.
 # What takes longest comes first, so that no core is idle at the end.
-OTHERS      = "/(txlock/lease|txlock/lockmock|locksqlc|lockgorm|locksuite)$$"
+OTHERS      = "/(txlock/lease|txlock/lockmock|locksqlc|locksuite)$$"
 BESIDE      = $(MAKE) --no-print-directory --jobs=3 --keep-going
 CHAOS       = cd tests && CGO_ENABLED=1 go run -race ./chaos -engines $(ENGINES) -seed $(SEED)
 WITHSERVERS = go run ./internal/test/testdb/withservers -engines $(ENGINES)
@@ -89,7 +91,7 @@ FUZZ      = $(CURDIR)/internal/test/tools/fuzz.sh $(FUZZTIME)
 
 # What make test-deps tests with the oldest and the newest versions.
 DEPS          ?= oldest newest
-DEPS_PACKAGES ?= ./txlock/... ./locksqlc ./lockgorm ./schema ./internal/guard ./internal/test/locksuite
+DEPS_PACKAGES ?= ./txlock/... ./locksqlc ./schema ./internal/guard ./internal/test/locksuite
 
 # What others have tested: go-sql-driver, dbresolver and GORM; and the directory tests of a
 # checkout of GORM in the version of go.mod, where the module proxy doesn't serve it.
@@ -110,7 +112,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	internal/test/tools/need-cc.sh
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
-	@cd tests && $(QUICK) -race ./...
+	@for module in $(GORM) tests; do (cd $$module && $(QUICK) -race ./...) || exit 1; done
 	@for module in bench $(COMMANDS) $(GORMGEN) $(BROWSER) $(METRICS); do (cd $$module && $(QUICK) ./...) || exit 1; done
 	@$(MAKE) --no-print-directory lint
 
@@ -135,8 +137,8 @@ ONE_GOROUTINE = ^Test(AssignmentsAreOne|CommitWith(AsAlone|OtherRows)?|EveryForm
 WATCHED_ONCE  = ^TestSuite$$/././^interpolate=false
 
 test-gorm test-sqlc: test-%:
-	@$(GOTEST) -parallel 16 -skip '$(ONE_GOROUTINE)|$(WATCHED_ONCE)' ./lock$*
-	@$(subst -race ,,$(GOTEST)) -parallel 16 -run '$(ONE_GOROUTINE)|$(WATCHED_ONCE)' ./lock$*
+	@cd lock$* && $(GOTEST) -parallel 16 -skip '$(ONE_GOROUTINE)|$(WATCHED_ONCE)' .
+	@cd lock$* && $(subst -race ,,$(GOTEST)) -parallel 16 -run '$(ONE_GOROUTINE)|$(WATCHED_ONCE)' .
 
 # One goroutine with 10,000 keys.
 LARGE = ^TestLockAllOfTenThousand$$
@@ -155,7 +157,7 @@ test-module:
 # detector watches what lockgen has written. make verify looks at the files that it writes,
 # follows the tutorials, and reads the pages of lockhttp in a browser.
 test-beside:
-	@for module in $(CONTRIB) $(GORMGEN) $(METRICS); do (cd $$module && $(GOTEST) ./...) || exit 1; done
+	@for module in examples $(CONTRIB) $(GORMGEN) $(METRICS); do (cd $$module && $(GOTEST) ./...) || exit 1; done
 	@for module in $(COMMANDS); do (cd $$module && $(subst -race ,,$(GOTEST)) -skip '$(GENERATED)|$(WRITES)' ./...) || exit 1; done
 	@cd cmd/lockgen && $(GOTEST) -run '$(GENERATED)' .
 
@@ -210,14 +212,15 @@ test-deps: ## Test the library on ENGINES with the oldest and the newest Go, go-
 fuzz: ## Run every fuzz target of all modules on ENGINES for FUZZTIME=10m; FUZZKEEP=20 keeps so many inputs of each in testdata/fuzz.
 	$(WITHSERVERS) -- sh -c 'failed=0; for module in $(MODULES); do (cd $$module && $(FUZZ)) || failed=1; done; exit $$failed'
 
-COVERED = ./txlock/...,./locksqlc,./lockgorm,./schema,./internal/guard
+PATH_OF = github.com/dca00107/lockstep
+COVERED = $(PATH_OF)/txlock/...,$(PATH_OF)/locksqlc,$(PATH_OF)/lockgorm,$(PATH_OF)/schema,$(PATH_OF)/internal/guard
 cover: ## Print which part of each package's statements the tests execute.
 	rm -rf .cover && mkdir .cover
-	$(WITHSERVERS) -- go test -count=1 -parallel 8 -timeout 20m -cover -coverpkg=$(COVERED) ./... -args -test.gocoverdir=$(CURDIR)/.cover
+	$(WITHSERVERS) -- sh -c 'for module in . lockgorm; do (cd $$module && go test -count=1 -parallel 8 -timeout 20m -cover -coverpkg=$(COVERED) ./... -args -test.gocoverdir=$(CURDIR)/.cover) || exit 1; done'
 	go tool covdata percent -i=.cover
 
 demo: ## Run examples/quickstart on the servers of ENGINES.
-	$(WITHSERVERS) -- go run ./examples/quickstart
+	$(WITHSERVERS) -- go run -C examples ./quickstart
 
 bench: ## Measure lockstep beside other locks, which takes an hour or two: docs/bench.md; CONTENDERS=lockstep,redislock BENCHFLAGS=-scenarios=a,c.
 	$(BENCH) -out "$(CURDIR)/docs" -contenders "$(CONTENDERS)" $(BENCHFLAGS)
@@ -286,7 +289,7 @@ verify-release: ## Make a release in a clone, and try every module of it as user
 	LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -C tests $(PATIENT) ./release
 
 api: ## Compare what the library exports with the last release, or with BASE=commit.
-	@BASE=$(BASE) internal/test/tools/api.sh
+	@for module in . lockgorm; do (cd $$module && BASE=$(BASE) $(CURDIR)/internal/test/tools/api.sh) || exit 1; done
 
 release: ## Tag all modules: VERSION=v0.1.0 TESTED=1, or DRY=1 to try it in a clone; PUSH=1 pushes the tags.
 	@go run -C tests ./release -version "$(VERSION)" $(if $(TESTED),-tested) $(if $(DRY),-dry) $(if $(PUSH),-push)
@@ -319,7 +322,7 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster,proxies
-	@for module in bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners --build-tags site) || exit 1; done
+	@for module in $(GORM) bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners --build-tags site) || exit 1; done
 	cd cmd/lockgen && $(GOLANGCI) run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $$(find ./testdata -name lockstep.gen.go -exec dirname {} +)
 
 licences: ## Check the licences of all dependencies.

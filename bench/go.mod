@@ -2,11 +2,10 @@ module github.com/dca00107/lockstep/bench
 
 go 1.26.0
 
-replace github.com/dca00107/lockstep => ../
-
 require (
 	github.com/bsm/redislock v0.9.4
 	github.com/dca00107/lockstep v0.0.0
+	github.com/dca00107/lockstep/lockgorm v0.0.0
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/redis/go-redis/v9 v9.23.0
@@ -33,4 +32,9 @@ require (
 	go.uber.org/atomic v1.12.0 // indirect
 	golang.org/x/image v0.30.0 // indirect
 	golang.org/x/text v0.28.0 // indirect
+)
+
+replace (
+	github.com/dca00107/lockstep => ../
+	github.com/dca00107/lockstep/lockgorm => ../lockgorm
 )

@@ -138,10 +138,6 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 		_, err := gorm.G[Ledger](tx).Where("id = ?", l.ID).Updates(tx.Statement.Context, Ledger{N: 5})
 		return err
 	},
-	"generics, Set": func(tx *gorm.DB, l, _ *Ledger) error {
-		_, err := gorm.G[Ledger](tx).Where("id = ?", l.ID).Set(clause.Assignment{Column: clause.Column{Name: "n"}, Value: 5}).Update(tx.Statement.Context)
-		return err
-	},
 	"generics, Delete": func(tx *gorm.DB, l, _ *Ledger) error {
 		_, err := gorm.G[Ledger](tx).Where("id = ?", l.ID).Delete(tx.Statement.Context)
 		return err

@@ -83,10 +83,6 @@ func TestVersionIsNotSet(t *testing.T) {
 			"any version": func(tx *gorm.DB) error {
 				return tx.Clauses(lockgorm.AnyVersion).Model(&Doc{}).Where("id = ?", d.ID).Update("version", 41).Error
 			},
-			"generics": func(tx *gorm.DB) error {
-				_, err := gorm.G[Doc](tx, lockgorm.AnyVersion).Where("id = ?", d.ID).Set(clause.Assignment{Column: clause.Column{Name: "version"}, Value: 41}).Update(tx.Statement.Context)
-				return err
-			},
 		} {
 			sent := watch(db)
 			wantError(t, name, update(sent.db), lockgorm.ErrVersion)

@@ -246,7 +246,7 @@ func (v *versioned) lookAgain(db *gorm.DB) (changed []bool, err error) {
 	query := db.Session(&gorm.Session{NewDB: true, SkipHooks: true}).Model(reflect.New(stmt.Schema.ModelType).Interface())
 	query.Statement.Table, query.Statement.TableExpr, query.Statement.Unscoped = stmt.Table, stmt.TableExpr, stmt.Unscoped
 	err = query.Select(append(slices.Clone(stmt.Schema.PrimaryFieldDBNames), v.field.DBName)).
-		Clauses(clause.Locking{Strength: clause.LockingStrengthUpdate}, clause.Where{Exprs: []clause.Expression{rowsOf(stmt, v.models, nil, nil)}}).
+		Clauses(clause.Locking{Strength: "UPDATE"}, clause.Where{Exprs: []clause.Expression{rowsOf(stmt, v.models, nil, nil)}}).
 		Find(current.Interface()).Error
 	if err != nil {
 		return nil, err

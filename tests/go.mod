@@ -8,6 +8,7 @@ require (
 	github.com/XSAM/otelsql v0.41.0
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/dca00107/lockstep v0.0.0
+	github.com/dca00107/lockstep/lockgorm v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/golang-migrate/migrate/v4 v4.19.1
 	github.com/ngrok/sqlmw v0.0.0-20220520173518-97c9c04efc79
@@ -57,4 +58,7 @@ require (
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 )
 
-replace github.com/dca00107/lockstep => ../
+replace (
+	github.com/dca00107/lockstep => ../
+	github.com/dca00107/lockstep/lockgorm => ../lockgorm
+)

@@ -10,7 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
 	"github.com/dca00107/lockstep/internal/test/testdb"
+	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/shards"
@@ -122,6 +127,54 @@ func TestShardIsDown(t *testing.T) {
 					if (n == 1) != (s.Name(orders.Key(id)) == name) {
 						t.Errorf("order:%d has %d rows in %s, and is of %s", id, n, name, s.Name(orders.Key(id)))
 					}
+				}
+			}
+		})
+	}
+}
+
+// TestShardsOfGORM has a *gorm.DB for each shard.
+func TestShardsOfGORM(t *testing.T) {
+	t.Parallel()
+	for _, engine := range testdb.Engines() {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			dbs, pools := make(map[string]*testdb.DB), make(map[string]*sql.DB)
+			for _, name := range []string{"a", "b", "c"} {
+				dbs[name] = testdb.Shared(t, engine).OpenLeases(t)
+				pools[name] = dbs[name].Connect(t)
+			}
+			s, err := shards.New(pools)
+			if err == nil {
+				err = s.Install(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			each, err := shards.Of(s, func(_ string, db *sql.DB) (*gorm.DB, error) {
+				return gorm.Open(mysql.New(mysql.Config{Conn: db}), &gorm.Config{Logger: logger.Discard})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range txlock.NewFamily[int]("order").Keys(1, 2, 3, 4, 5, 6) {
+				db, err := each.For(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
+					holders, err := txlock.Holders(t.Context(), dbs[s.Name(key)].Admin(), key)
+					if err != nil || len(holders) != 1 {
+						t.Errorf("%s is held by %v, %v", key, holders, err)
+					}
+					scope, err := lockgorm.Join(tx)
+					if err != nil {
+						return err
+					}
+					return s.Guard(t.Context(), scope, key)
+				})
+				if err != nil {
+					t.Error(err)
 				}
 			}
 		})

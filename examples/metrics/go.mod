@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/dca00107/lockstep v0.0.0
+	github.com/dca00107/lockstep/examples v0.0.0
 	github.com/prometheus/client_golang v1.23.2
 	go.opentelemetry.io/otel v1.42.0
 	go.opentelemetry.io/otel/exporters/prometheus v0.64.0
@@ -35,4 +36,8 @@ require (
 	google.golang.org/protobuf v1.36.11 // indirect
 )
 
-replace github.com/dca00107/lockstep => ../../
+replace (
+	github.com/dca00107/lockstep => ../../
+	github.com/dca00107/lockstep/examples => ../
+	github.com/dca00107/lockstep/lockgorm => ../../lockgorm
+)

@@ -2,10 +2,9 @@ module example.com/start
 
 go 1.25.0
 
-replace github.com/dca00107/lockstep => ../../
-
 require (
 	github.com/dca00107/lockstep v0.0.0
+	github.com/dca00107/lockstep/lockgorm v0.0.0
 	gorm.io/gorm v1.31.2
 )
 
@@ -20,4 +19,9 @@ require (
 	golang.org/x/sys v0.42.0 // indirect
 	golang.org/x/text v0.20.0 // indirect
 	gorm.io/driver/mysql v1.6.0 // indirect
+)
+
+replace (
+	github.com/dca00107/lockstep => ../../
+	github.com/dca00107/lockstep/lockgorm => ../../lockgorm
 )

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ import (
 const unreleased = "v0.1.0-doctest."
 
 // Released returns the environment of a reader for whom the modules in these directories
-// of a checkout are released. Modules of others come from this machine's cache, or else
+// of a checkout are released, each behind those that it requires. Modules of others come from this machine's cache, or else
 // from where this machine has them from; their sums were compared on that way.
 func Released(t testing.TB, checkout string, dirs ...string) []string {
 	t.Helper()
@@ -34,10 +35,13 @@ func Released(t testing.TB, checkout string, dirs ...string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var before []module.Version
 	for _, dir := range dirs {
-		if err := release(released, cache, filepath.Join(checkout, dir)); err != nil {
+		m, err := release(released, cache, filepath.Join(checkout, dir), before)
+		if err != nil {
 			t.Fatal(err)
 		}
+		before = append(before, m)
 	}
 	proxy := httptest.NewServer(modproxy.Handler(released, cache, upstream))
 	t.Cleanup(proxy.Close)
@@ -47,25 +51,47 @@ func Released(t testing.TB, checkout string, dirs ...string) []string {
 
 // release writes what a module proxy has of the module in a directory, and removes from the
 // module cache what tests of yesterday have left there.
-func release(proxy, cache, dir string) error {
-	gomod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+func release(proxy, cache, dir string, before []module.Version) (m module.Version, err error) {
+	gomod, err := requiring(filepath.Join(dir, "go.mod"), before)
 	if err != nil {
-		return err
+		return m, err
 	}
-	m := module.Version{Path: modfile.ModulePath(gomod)}
-	var content bytes.Buffer
-	if err := zip.CreateFromDir(&content, module.Version{Path: m.Path, Version: unreleased + "0"}, dir); err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
+	m = module.Version{Path: modfile.ModulePath(gomod)}
+	content := bytes.NewBuffer(gomod)
+	if err := zip.CreateFromDir(content, module.Version{Path: m.Path, Version: unreleased + "0"}, dir); err != nil {
+		return m, fmt.Errorf("%s: %w", dir, err)
 	}
 	m.Version = unreleased + fmt.Sprintf("h%x", sha256.Sum256(content.Bytes()))[:13]
 	var zipped bytes.Buffer
 	if err := zip.CreateFromDir(&zipped, m, dir); err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
+		return m, fmt.Errorf("%s: %w", dir, err)
 	}
 	if err := modproxy.Write(proxy, m, gomod, zipped.Bytes()); err != nil {
-		return err
+		return m, err
 	}
-	return forget(m.Version, filepath.Join(cache, m.Path+"@"+unreleased+"*"), filepath.Join(cache, "cache", "download", m.Path, "@v", unreleased+"*"))
+	return m, forget(m.Version, filepath.Join(cache, m.Path+"@"+unreleased+"*"), filepath.Join(cache, "cache", "download", m.Path, "@v", unreleased+"*"))
+}
+
+// requiring returns a go.mod that requires modules by their versions, in place of beside it.
+func requiring(name string, versions []module.Version) ([]byte, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	file, err := modfile.Parse(name, text, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range versions {
+		required := slices.ContainsFunc(file.Require, func(r *modfile.Require) bool { return r.Mod.Path == m.Path })
+		if !required {
+			continue
+		}
+		if err := errors.Join(file.AddRequire(m.Path, m.Version), file.DropReplace(m.Path, "")); err != nil {
+			return nil, err
+		}
+	}
+	return file.Format()
 }
 
 // forget removes what matches the patterns and is older than a day, but for one version.

@@ -23,7 +23,7 @@ func TestNewcomer(t *testing.T) {
 	for i, document := range []string{"README.md", "README.zh-CN.md"} {
 		for j, engine := range testdb.Long([]testdb.Engine{engines[i%len(engines)]}, engines) {
 			t.Run(document+"/"+string(engine), func(t *testing.T) {
-				env := Released(t, checkout, ".")
+				env := Released(t, checkout, ".", "lockgorm")
 				if os.Getenv("LOCKSTEP_BARE") != "" {
 					env = append(env, "GOMODCACHE="+t.TempDir(), "GOCACHE="+t.TempDir())
 				}

@@ -112,11 +112,12 @@ func (o *options) prepare(ctx context.Context, name, dir string) (*suite, error)
 	if err != nil {
 		return nil, err
 	}
+	adapter := filepath.Join(root, "lockgorm") // whose go.mod has the versions of all suites
 	if name == "gorm" {
-		s.dir, err = o.copyGorm(ctx, root, filepath.Join(dir, name))
+		s.dir, err = o.copyGorm(ctx, adapter, filepath.Join(dir, name))
 	} else {
 		s.dir = filepath.Join(dir, name)
-		_, err = copyModule(ctx, root, s.module, s.dir)
+		_, err = copyModule(ctx, adapter, s.module, s.dir)
 	}
 	if err != nil {
 		return nil, err
@@ -129,10 +130,11 @@ func (o *options) prepare(ctx context.Context, name, dir string) (*suite, error)
 
 // require lets the copy import lockstep. The sums of what both need are known.
 func (s *suite) require(ctx context.Context, root string) error {
-	if _, err := goes(ctx, s.dir, "mod", "edit", "-require="+lockstep+"@v0.0.0", "-replace="+lockstep+"="+root); err != nil {
+	if _, err := goes(ctx, s.dir, "mod", "edit", "-require="+lockstep+"@v0.0.0", "-replace="+lockstep+"="+root,
+		"-require="+lockstep+"/lockgorm@v0.0.0", "-replace="+lockstep+"/lockgorm="+filepath.Join(root, "lockgorm")); err != nil {
 		return err
 	}
-	known, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	known, err := os.ReadFile(filepath.Join(root, "lockgorm", "go.sum"))
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/dca00107/lockstep v0.0.0
+	github.com/dca00107/lockstep/lockgorm v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	gorm.io/driver/mysql v1.6.0
 	gorm.io/driver/sqlite v1.6.0
@@ -33,4 +34,7 @@ require (
 	gorm.io/hints v1.1.2 // indirect
 )
 
-replace github.com/dca00107/lockstep => ../../
+replace (
+	github.com/dca00107/lockstep => ../../
+	github.com/dca00107/lockstep/lockgorm => ../../lockgorm
+)

@@ -6,11 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	gormmysql "gorm.io/driver/mysql"
-	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
-
-	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
@@ -90,32 +85,5 @@ func TestLeases(t *testing.T) {
 			return 1, nil
 		}))
 		wants(t, "Of", failed, sql.ErrConnDone)
-	})
-}
-
-// TestGorm has a *gorm.DB for each shard.
-func TestGorm(t *testing.T) {
-	onServers(t, func(t *testing.T, on site) {
-		s := on.process(t, "a", "b", "c")
-		must(t, s.Install(t.Context()))
-		each, err := shards.Of(s, func(_ string, db *sql.DB) (*gorm.DB, error) {
-			return gorm.Open(gormmysql.New(gormmysql.Config{Conn: db}), &gorm.Config{Logger: logger.Discard})
-		})
-		must(t, err)
-		for _, key := range orders.Keys(1, 2, 3, 4, 5, 6) {
-			db, err := each.For(t.Context(), key)
-			must(t, err)
-			must(t, lockgorm.Transaction(db, []txlock.Key{key}, func(tx *gorm.DB) error {
-				holders, err := txlock.Holders(t.Context(), on[s.Name(key)].Admin(), key)
-				if err != nil || len(holders) != 1 {
-					t.Errorf("%s is held by %v, %v", key, holders, err)
-				}
-				scope, err := lockgorm.Join(tx)
-				if err != nil {
-					return err
-				}
-				return s.Guard(t.Context(), scope, key)
-			}))
-		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
@@ -100,7 +101,7 @@ func TestEngineBecomesAnother(t *testing.T) {
 			var another atomic.Bool
 			open, _ := onAnother(t, testdb.Open(t, engine), false, func(text string) string {
 				if another.Load() {
-					return asAnother(text)
+					return locksuite.AsAnotherEngine(text)
 				}
 				return text
 			})

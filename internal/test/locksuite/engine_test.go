@@ -6,18 +6,13 @@ import (
 	"database/sql"
 	"errors"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	gormmysql "gorm.io/driver/mysql"
-	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
-	"github.com/dca00107/lockstep/internal/rawsql"
+	"github.com/dca00107/lockstep/internal/test/locksuite"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
@@ -26,15 +21,6 @@ import (
 	"github.com/dca00107/lockstep/txlock/lease"
 	"github.com/dca00107/lockstep/txlock/quorum"
 )
-
-// asAnother makes a server answer as TiDB and Vitess do: within a statement LAST_INSERT_ID() is
-// that of the statement before, and SET TRANSACTION is no error in a transaction.
-func asAnother(text string) string {
-	if text == rawsql.Probe {
-		return "DO 0"
-	}
-	return strings.NewReplacer("LAST_INSERT_ID(t.a)", "t.a", "LAST_INSERT_ID()", "5").Replace(text)
-}
 
 // writes finds statements that lock or write.
 var writes = regexp.MustCompile(`(?i)\b(insert|update|delete|replace|call|create|drop|alter|truncate|for update|for share|share mode|begin not)\b`)
@@ -126,20 +112,6 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 	},
 	"Ensure": func(ctx context.Context, on foreign) error {
 		return txlock.Ensure(ctx, on.DB, on.key)
-	},
-	"lockgorm.Transaction": func(ctx context.Context, on foreign) error {
-		db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: on.DB}), &gorm.Config{Logger: logger.Discard})
-		if err != nil {
-			return err
-		}
-		return lockgorm.Transaction(db.WithContext(ctx), []txlock.Key{on.key}, func(*gorm.DB) error { return errRan })
-	},
-	"lockgorm.Optimistic": func(ctx context.Context, on foreign) error {
-		db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: on.DB}), &gorm.Config{Logger: logger.Discard})
-		if err != nil {
-			return err
-		}
-		return lockgorm.Optimistic(db.WithContext(ctx), on.key, func(*gorm.DB) error { return errRan })
 	},
 	"Acquire": func(ctx context.Context, on foreign) error {
 		_, err := on.leases.Acquire(ctx, on.key)
@@ -270,7 +242,7 @@ func TestOtherEngine(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				open, wire := onAnother(t, db, guarded, asAnother)
+				open, wire := onAnother(t, db, guarded, locksuite.AsAnotherEngine)
 				on := foreign{DB: open(t), held: held}
 				for _, pool := range []*sql.DB{on.DB, open(t), open(t)} {
 					on.nodes = append(on.nodes, manage(t, pool))

@@ -7,32 +7,18 @@ import (
 	"fmt"
 	"testing"
 
-	"gorm.io/driver/mysql"
-	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
-
 	"github.com/dca00107/lockstep/internal/test/locksuite/rowsdb"
 	"github.com/dca00107/lockstep/internal/test/testdb"
-	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
 )
 
-// client is a user's code inside a transaction, in one of the three styles.
+// client is a user's code inside a transaction, in one of two styles.
 type client struct {
 	name string
 	join func(ctx context.Context, tx *sql.Tx, options ...txlock.JoinOption) (*txlock.Scope, error)
 	get  func(ctx context.Context, tx *sql.Tx, id int64) (int64, error)
 	set  func(ctx context.Context, tx *sql.Tx, id, n int64) error
-}
-
-// overTx is GORM over a transaction that is open already.
-func overTx(ctx context.Context, tx *sql.Tx) (*gorm.DB, error) {
-	g, err := gorm.Open(mysql.New(mysql.Config{Conn: tx, SkipInitializeWithVersion: true}), &gorm.Config{Logger: logger.Discard, SkipDefaultTransaction: true})
-	if err != nil {
-		return nil, err
-	}
-	return g.WithContext(ctx), nil
 }
 
 var clients = []client{
@@ -54,30 +40,6 @@ var clients = []client{
 		get:  func(ctx context.Context, tx *sql.Tx, id int64) (int64, error) { return rowsdb.New(tx).Get(ctx, id) },
 		set: func(ctx context.Context, tx *sql.Tx, id, n int64) error {
 			return rowsdb.New(tx).Set(ctx, rowsdb.SetParams{N: n, ID: id})
-		},
-	},
-	{
-		name: "GORM",
-		join: func(ctx context.Context, tx *sql.Tx, options ...txlock.JoinOption) (*txlock.Scope, error) {
-			g, err := overTx(ctx, tx)
-			if err != nil {
-				return nil, err
-			}
-			return lockgorm.Join(g, options...)
-		},
-		get: func(ctx context.Context, tx *sql.Tx, id int64) (n int64, err error) {
-			g, err := overTx(ctx, tx)
-			if err != nil {
-				return 0, err
-			}
-			return n, g.Table("suite_rows").Where("id = ?", id).Select("n").Scan(&n).Error
-		},
-		set: func(ctx context.Context, tx *sql.Tx, id, n int64) error {
-			g, err := overTx(ctx, tx)
-			if err != nil {
-				return err
-			}
-			return g.Table("suite_rows").Where("id = ?", id).Update("n", n).Error
 		},
 	},
 }

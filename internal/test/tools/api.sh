@@ -13,9 +13,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 diff() { $APIDIFF -m "$@" 2>"$work/log" || { cat "$work/log" >&2; exit 1; }; }
 mkdir "$work/base"
-git archive --output "$work/base.tar" "$base"
+git -C "$(git rev-parse --show-toplevel)" archive --output "$work/base.tar" "$base"
 tar -xf "$work/base.tar" -C "$work/base"
-(cd "$work/base" && GOWORK=off diff -w "$work/old" "$module")
+(cd "$work/base/$(git rev-parse --show-prefix)" && GOWORK=off diff -w "$work/old" "$module")
 GOWORK=off diff -w "$work/new" "$module"
 diff "$work/old" "$work/new"
 diff -incompatible "$work/old" "$work/new" >"$work/incompatible"

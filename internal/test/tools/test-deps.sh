@@ -26,11 +26,18 @@ versions() {
 	go get -modfile="$modfile" $(go list -m -f '{{if not (or .Main .Indirect .Replace)}}{{.Path}}@latest{{end}}' all)
 }
 
+# tested prints the versions of modules, and tests the packages that are its other arguments.
+tested() {
+	echo "$which: $(go version | cut -d ' ' -f 3), $(go list -modfile="$modfile" -m $1 | tr '\n' ',')"
+	shift
+	go vet -modfile="$modfile" ./...
+	go test -modfile="$modfile" -count=1 -vet=off -timeout 20m ${GOTESTFLAGS:-} "$@"
+}
+
 versions root
-echo "$which: $(go version | cut -d ' ' -f 3), $(go list -modfile="$modfile" -m github.com/go-sql-driver/mysql gorm.io/gorm gorm.io/driver/mysql gorm.io/plugin/dbresolver | tr '\n' ',')"
-go vet -modfile="$modfile" ./...
-go test -modfile="$modfile" -count=1 -vet=off -timeout 20m ${GOTESTFLAGS:-} "$@"
-for module in tests tests/gormgen; do
+tested github.com/go-sql-driver/mysql "$@"
+(cd lockgorm && versions lockgorm && tested "github.com/go-sql-driver/mysql gorm.io/gorm gorm.io/driver/mysql gorm.io/plugin/dbresolver" .)
+for module in examples tests tests/gormgen; do
 	echo "$which: go vet of $module"
 	(cd $module && versions "$(basename $module)" && go vet -modfile="$modfile" ./...)
 done

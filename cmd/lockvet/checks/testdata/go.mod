@@ -4,6 +4,8 @@ go 1.26.0
 
 require (
 	github.com/dca00107/lockstep v0.0.0
+	github.com/dca00107/lockstep/examples v0.0.0
+	github.com/dca00107/lockstep/lockgorm v0.0.0
 	gorm.io/gorm v1.31.2
 )
 
@@ -20,4 +22,8 @@ require (
 	gorm.io/driver/mysql v1.6.0 // indirect
 )
 
-replace github.com/dca00107/lockstep => ../../../..
+replace (
+	github.com/dca00107/lockstep => ../../../..
+	github.com/dca00107/lockstep/examples => ../../../../examples
+	github.com/dca00107/lockstep/lockgorm => ../../../../lockgorm
+)

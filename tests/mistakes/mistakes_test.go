@@ -30,7 +30,7 @@ import (
 func TestMain(m *testing.M) { testdb.Main(m) }
 
 // page has the table for people.
-const page = "../../../docs/reference/mistakes.md"
+const page = "../../docs/reference/mistakes.md"
 
 var (
 	update = flag.Bool("update", false, "write docs/reference/mistakes.md")
@@ -248,6 +248,6 @@ func compare(t *testing.T, all []mistake) {
 			t.Fatal(err)
 		}
 	} else if !strings.Contains(string(text), begin+b.String()+end) {
-		t.Errorf("%s has another table: run go test ./internal/test/mistakes -update", page)
+		t.Errorf("%s has another table: run go test ./mistakes -update in the directory tests", page)
 	}
 }
