@@ -154,7 +154,7 @@ func (o *options) onPools(ctx context.Context, server *testdb.Server, s *suite) 
 			continue
 		}
 		var known []string
-		if pool == "plugin" {
+		if pool == s.pools[len(s.pools)-1] {
 			known = s.known
 		}
 		worse := compare(plain, found, known...)
