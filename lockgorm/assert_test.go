@@ -22,11 +22,11 @@ func TestAssertLocked(t *testing.T) {
 			if _, err := lockgorm.Lock(tx, key); err != nil {
 				return err
 			}
-			if _, err := lockgorm.RLock(tx, shared); err != nil {
+			if _, err := rLock(tx, shared); err != nil {
 				return err
 			}
 			wantError(t, "a shared lock", lockgorm.AssertLocked(tx, shared), txlock.ErrNotHeld)
-			noError(t, lockgorm.AssertRLocked(tx, shared))
+			noError(t, lockgorm.AssertLocked(tx, txlock.Shared(shared)))
 			return lockgorm.AssertLocked(tx, key)
 		}))
 	})

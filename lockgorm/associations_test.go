@@ -79,42 +79,6 @@ func TestChildrenKeepTheirKeys(t *testing.T) {
 	})
 }
 
-// TestChildrenOfTables proves that the parent's On also counts for children in a
-// registered table whose model names no keys.
-func TestChildrenOfTables(t *testing.T) {
-	each(t, []string{"Order", "Item"}, func(t *testing.T, e *env) {
-		e.names.tables["Basket"], e.names.tables["Fruit"] = e.names.tables["Order"], e.names.tables["Item"]
-		db, key := e.openPlugin(t, lockgorm.Tables(e.names.tables["Item"])), e.ensured(t)
-		basket := Basket{Items: []Fruit{{Name: "apple"}}}
-		wantError(t, "a child of a registered table", db.Create(&basket).Error, txlock.ErrInvalidKey)
-		if e.count(t, "Order", "1 = 1")+e.count(t, "Item", "1 = 1") != 0 {
-			t.Error("the parent or the child was written")
-		}
-		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			noError(t, tx.Clauses(lockgorm.On(key)).Create(&Basket{Items: []Fruit{{Name: "pear"}}}).Error)
-			if e.free(t, key) {
-				t.Error("the key of On is free")
-			}
-			return nil
-		}))
-		if e.count(t, "Item", "name = 'pear'") != 1 {
-			t.Error("the child was not written")
-		}
-	})
-}
-
-// Basket and Fruit are like Order and Item, but name no keys.
-type Basket struct {
-	ID    int64
-	Items []Fruit `gorm:"foreignKey:OrderID"`
-}
-
-type Fruit struct {
-	ID      int64
-	OrderID *int64
-	Name    string
-}
-
 // TestReplaceAndClear changes children that only a where clause names: they are locked.
 func TestReplaceAndClear(t *testing.T) {
 	changes := map[string]func(tx *gorm.DB, order Order) error{

@@ -3,11 +3,9 @@ package lockgorm
 import (
 	"database/sql"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 
-	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/schema"
 
@@ -19,9 +17,6 @@ func (p *Plugin) check(db *gorm.DB) error {
 	if err := txlock.NewFamily[int64]("order", p.family...).Key(1).Validate(); err != nil {
 		return err
 	}
-	if err := p.checkTables(db); err != nil {
-		return err
-	}
 	for _, model := range p.checks {
 		stmt := &gorm.Statement{DB: db}
 		if err := stmt.Parse(model); err != nil {
@@ -29,26 +24,6 @@ func (p *Plugin) check(db *gorm.DB) error {
 		}
 		if err := p.checkModel(db, stmt.Schema); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// checkTables looks for the tables of Tables, since a name that is misspelt would forbid nothing.
-func (p *Plugin) checkTables(db *gorm.DB) error {
-	dialector, ok := db.Dialector.(*mysql.Dialector)
-	if len(p.tables) == 0 || db.DryRun || ok && dialector.SkipInitializeWithVersion {
-		return nil
-	}
-	var found []string
-	names := slices.Sorted(maps.Keys(p.tables))
-	err := db.Session(&gorm.Session{NewDB: true}).Raw("SELECT LOWER(TABLE_NAME) FROM information_schema.TABLES WHERE LOWER(TABLE_NAME) IN ?", names).Scan(&found).Error
-	if err != nil {
-		return fmt.Errorf("lockgorm: look for the tables of lockgorm.Tables: %w", err)
-	}
-	for _, name := range names {
-		if !slices.Contains(found, name) {
-			return fmt.Errorf("%w: lockgorm.Tables names %q, and there is no table of that name that the program may use: correct the name, or make the table before db.Use", txlock.ErrInvalidKey, name)
 		}
 	}
 	return nil

@@ -18,9 +18,9 @@
 //
 // [New] is the plugin, for db.Use. It locks before each create, update and delete of a
 // model that names its keys as a [Locker], or by a tag. [On] names the keys of one statement, [NoLock]
-// says that none is needed, and [Tables] forbids writes without a lock. An update or delete by
-// conditions locks the rows that they select, [AtMostRows] of them. [Check] compares models
-// with their tables when the program starts, and [In] puts the keys of tags into a namespace.
+// says that none is needed. An update or delete by conditions locks the rows that they select,
+// [AtMostRows] of them. [Check] compares models with their tables when the program starts, and
+// [In] puts the keys of tags into a namespace.
 // [Unlocked] is for unit tests on another database.
 //
 // # gorm.G and gorm.io/gen

@@ -43,7 +43,7 @@ func ExampleNew() {
 
 	// Once: every create, update and delete of an Invoice locks its LockKeys first. A create
 	// whose key the database makes needs no lock.
-	if err := db.Use(lockgorm.New(lockgorm.Tables("invoices"))); err != nil {
+	if err := db.Use(lockgorm.New()); err != nil {
 		log.Fatal(err)
 	}
 	// A read that a write follows names the key itself.

@@ -1,8 +1,6 @@
 package lockgorm_test
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -37,71 +35,6 @@ func ExampleLock() {
 	_ = pay
 }
 
-// In one order, whatever the order of the arguments is.
-func ExampleLockAll() {
-	merge := func(tx *gorm.DB, a, b int64) error {
-		_, err := lockgorm.LockAll(tx, Invoices.Keys(a, b)...)
-		return err
-	}
-	_ = merge
-}
-
-func ExampleLockAny() {
-	next := func(tx *gorm.DB, ids ...int64) (txlock.Key, error) {
-		grant, err := lockgorm.LockAny(tx, Invoices.Keys(ids...)...) // the first that is free
-		return grant.Key(), err
-	}
-	_ = next
-}
-
-func ExampleTryLock() {
-	pay := func(tx *gorm.DB, id int64) error {
-		_, err := lockgorm.TryLock(tx, Invoices.Key(id))
-		if errors.Is(err, txlock.ErrBusy) {
-			return nil // somebody works on it; the transaction goes on
-		}
-		if err != nil {
-			return err
-		}
-		return setPaid(tx, id)
-	}
-	_ = pay
-}
-
-// Readers hold the key together, and keep writers out.
-func ExampleRLock() {
-	read := func(tx *gorm.DB, id int64) (invoice Invoice, err error) {
-		if _, err := lockgorm.RLock(tx, Invoices.Key(id)); err != nil {
-			return invoice, err
-		}
-		err = tx.First(&invoice, id).Error
-		return invoice, err
-	}
-	_ = read
-}
-
-func ExampleRLockAll() {
-	read := func(tx *gorm.DB, ids ...int64) (all []Invoice, err error) {
-		if _, err := lockgorm.RLockAll(tx, Invoices.Keys(ids...)...); err != nil {
-			return nil, err
-		}
-		err = tx.Find(&all, ids).Error
-		return all, err
-	}
-	_ = read
-}
-
-func ExampleTryRLock() {
-	current := func(tx *gorm.DB, id int64) (bool, error) {
-		_, err := lockgorm.TryRLock(tx, Invoices.Key(id))
-		if errors.Is(err, txlock.ErrBusy) {
-			return false, nil // somebody writes it just now
-		}
-		return err == nil, err
-	}
-	_ = current
-}
-
 func ExampleWaitAtMost() {
 	pay := func(tx *gorm.DB, id int64) error {
 		_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, 200*time.Millisecond), Invoices.Key(id))
@@ -110,17 +43,34 @@ func ExampleWaitAtMost() {
 	_ = pay
 }
 
-// The scope of the transaction has what the functions of this package don't.
+// The scope of the transaction has all verbs.
 func ExampleJoin() {
-	held := func(tx *gorm.DB, id int64) (bool, error) {
+	next := func(tx *gorm.DB, ids ...int64) (txlock.Key, error) {
 		locks, err := lockgorm.Join(tx)
 		if err != nil {
-			return false, err
+			return txlock.Key{}, err
 		}
-		_, held := locks.Held(Invoices.Key(id))
-		return held, nil
+		grant, err := locks.LockAny(tx.Statement.Context, Invoices.Keys(ids...)...) // the first that is free
+		return grant.Key(), err
 	}
-	_ = held
+	_ = next
+}
+
+// The transaction can be committed only while the lease is held.
+func ExampleSQLTx() {
+	book := func(db *gorm.DB, l *lease.Lease, id int64) error {
+		return db.Transaction(func(tx *gorm.DB) error {
+			if err := setPaid(tx, id); err != nil {
+				return err
+			}
+			of, err := lockgorm.SQLTx(tx)
+			if err != nil {
+				return err
+			}
+			return l.Guard(tx.Statement.Context, of) // last
+		})
+	}
+	_ = book
 }
 
 func ExampleAssertLocked() {
@@ -133,56 +83,12 @@ func ExampleAssertLocked() {
 	_ = pay
 }
 
-func ExampleAssertRLocked() {
-	read := func(tx *gorm.DB, id int64) (invoice Invoice, err error) {
-		if err := lockgorm.AssertRLocked(tx, Invoices.Key(id)); err != nil {
-			return invoice, err // neither Lock nor RLock was called
-		}
-		err = tx.First(&invoice, id).Error
-		return invoice, err
-	}
-	_ = read
-}
-
-// Verify tells before COMMIT whether the transaction is still open, for code on a plain pool.
-func ExampleVerify() {
-	pay := func(tx *gorm.DB, id int64) error {
-		if err := setPaid(tx, id); err != nil {
-			return err
-		}
-		return lockgorm.Verify(tx)
-	}
-	_ = pay
-}
-
 // Nobody waits: where two meet, the later one is run again.
 func ExampleOptimistic() {
 	pay := func(db *gorm.DB, id int64) error {
 		return lockgorm.Optimistic(db, Invoices.Key(id), func(tx *gorm.DB) error { return setPaid(tx, id) })
 	}
 	_ = pay
-}
-
-func ExampleReadVersion() {
-	show := func(db *gorm.DB, id int64) (invoice Invoice, version uint64, err error) {
-		if version, err = lockgorm.ReadVersion(db, Invoices.Key(id)); err != nil { // first the version
-			return invoice, 0, err
-		}
-		err = db.First(&invoice, id).Error
-		return invoice, version, err
-	}
-	_ = show
-}
-
-// A form that was shown in another request is saved; it carries the version.
-func ExampleCompareAndBump() {
-	save := func(tx *gorm.DB, id int64, shown uint64) error {
-		if err := lockgorm.CompareAndBump(tx, Invoices.Key(id), shown); err != nil {
-			return err // ErrConflict: show the form again
-		}
-		return setPaid(tx, id)
-	}
-	_ = save
 }
 
 func ExampleOnce() {
@@ -240,40 +146,4 @@ func ExampleFailRequest() {
 		}
 	}
 	_ = pay
-}
-
-func ExampleNewManager() {
-	run := func(ctx context.Context, db *gorm.DB, work func(context.Context, *lease.Lease) error) error {
-		leases, err := lockgorm.NewManager(db) // once per program
-		if err != nil {
-			return err
-		}
-		return errors.Join(leases.Do(ctx, txlock.Named("import"), work), leases.Close(context.WithoutCancel(ctx)))
-	}
-	_ = run
-}
-
-// The lease and what is written belong together: after COMMIT both are there, or none.
-func ExampleAcquireTx() {
-	claim := func(tx *gorm.DB, leases *lease.Manager, id int64) (*lease.Lease, error) {
-		l, err := lockgorm.AcquireTx(tx, leases, Invoices.Key(id))
-		if err != nil {
-			return nil, err
-		}
-		return l, setPaid(tx, id) // to be used, and released, after COMMIT
-	}
-	_ = claim
-}
-
-// The transaction can be committed only while the lease is held.
-func ExampleGuard() {
-	book := func(db *gorm.DB, l *lease.Lease, id int64) error {
-		return db.Transaction(func(tx *gorm.DB) error {
-			if err := setPaid(tx, id); err != nil {
-				return err
-			}
-			return lockgorm.Guard(tx, l) // last
-		})
-	}
-	_ = book
 }

@@ -142,15 +142,6 @@ var forms = map[string]func(tx *gorm.DB, l, rival *Ledger) error{
 		_, err := gorm.G[Ledger](tx).Where("id = ?", l.ID).Delete(tx.Statement.Context)
 		return err
 	},
-	"Exec": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Exec("UPDATE ? SET n = 5 WHERE id = ?", clause.Table{Name: tx.NamingStrategy.TableName("Ledger")}, l.ID).Error
-	},
-	"Raw": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Raw("UPDATE ? SET n = 5 WHERE id = ?", clause.Table{Name: tx.NamingStrategy.TableName("Ledger")}, l.ID).Scan(l).Error
-	},
-	"Table": func(tx *gorm.DB, l, _ *Ledger) error {
-		return tx.Table(tx.NamingStrategy.TableName("Ledger")).Where("id = ?", l.ID).Updates(map[string]any{"n": 5}).Error
-	},
 }
 
 // before adds a text after the first word of a clause.
@@ -189,7 +180,7 @@ func TestEveryForm(t *testing.T) {
 			"PrepareStmt": func(cfg *gorm.Config) { cfg.PrepareStmt = true },
 		} {
 			db := e.open(t, configure)
-			noError(t, db.Use(lockgorm.New(lockgorm.Tables(table))))
+			noError(t, db.Use(lockgorm.New()))
 			for form, write := range forms {
 				for _, old := range []bool{false, true} {
 					inside := name == "PrepareStmt"

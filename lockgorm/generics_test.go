@@ -36,7 +36,7 @@ func TestGenerics(t *testing.T) {
 		}))
 		id := newID()
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			_, err := lockgorm.RLockAll(tx, key, another)
+			_, err := lockAll(tx, txlock.Shared(key), txlock.Shared(another))
 			noError(t, err)
 			noError(t, gorm.G[Parcel](tx).Create(ctx, &Parcel{ID: id}))
 			if e.free(t, parcels.Key(id)) || e.free(t, key) || e.free(t, another) {
@@ -90,7 +90,7 @@ func TestGenericsWait(t *testing.T) {
 		} {
 			noError(t, db.Transaction(func(tx *gorm.DB) error {
 				wantError(t, name, send(tx), txlock.ErrWaitTimeout)
-				return lockgorm.Verify(tx)
+				return verify(tx)
 			}))
 		}
 		err := db.Transaction(func(tx *gorm.DB) error {

@@ -2,29 +2,20 @@ package lockgorm
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
 	"gorm.io/gorm"
-	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
 
-	"github.com/dca00107/lockstep/internal/sqltext"
 	"github.com/dca00107/lockstep/txlock"
 )
 
 // keysOfWrite asks the models of a create, update or delete for their keys.
 func (p *Plugin) keysOfWrite(db *gorm.DB, needsID bool) ([]txlock.Key, error) {
 	stmt := db.Statement
-	if text := stmt.SQL.String(); text != "" {
-		return p.keysOfText(db, needsID)
-	}
-	if table := p.registered(stmt); table != "" {
-		return nil, unnamed(table)
-	}
-	if !isLocker(stmt) {
+	if stmt.SQL.Len() > 0 || !isLocker(stmt) {
 		return nil, nil
 	}
 	if needsID {
@@ -227,36 +218,9 @@ func hasMethod(model *schema.Schema) bool {
 	return reflect.PointerTo(model.ModelType).Implements(reflect.TypeFor[Locker]())
 }
 
-// unnamed returns the error of a write to a registered table without keys.
-func unnamed(table string) error {
-	return fmt.Errorf("%w: a write to %s needs a lock: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, table)
-}
-
 // unidentified returns the error of a change to records that no model stands for.
 func unidentified(stmt *gorm.Statement, why string) error {
 	return fmt.Errorf("%w: this statement on %s may change other records than its models, since %s: name the keys by Clauses(lockgorm.On(...))", txlock.ErrInvalidKey, stmt.Table, why)
-}
-
-// registered returns a registered table that the statement names, or "". The table of its
-// own model doesn't count if that is a Locker, which names its keys.
-func (p *Plugin) registered(stmt *gorm.Statement) string {
-	tables := p.tables
-	if isLocker(stmt) && len(tables) > 0 {
-		tables = maps.Clone(tables)
-		delete(tables, sqltext.LastName(stmt.Schema.Table))
-	}
-	insert, _ := stmt.Clauses["INSERT"].Expression.(clause.Insert)
-	update, _ := stmt.Clauses["UPDATE"].Expression.(clause.Update)
-	from, _ := stmt.Clauses["FROM"].Expression.(clause.From)
-	for _, table := range append([]clause.Table{{Name: stmt.Table}, insert.Table, update.Table}, from.Tables...) {
-		if name := sqltext.Mentions(table.Name, tables); name != "" {
-			return name
-		}
-	}
-	if stmt.TableExpr == nil {
-		return ""
-	}
-	return sqltext.Mentions(tableText(stmt), tables) // for Table("orders AS o") Statement.Table is the alias
 }
 
 // changedOf returns the models of an update or delete. For Model(&order).Delete(&Order{})

@@ -2,7 +2,6 @@ package lockgorm
 
 import (
 	"errors"
-	"fmt"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
@@ -10,49 +9,6 @@ import (
 	"github.com/dca00107/lockstep/txlock"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
-
-// NewManager calls lease.NewManager with the pool of db; under dbresolver that is the
-// source.
-func NewManager(db *gorm.DB, options ...lease.ManagerOption) (*lease.Manager, error) {
-	if db == nil || db.Config == nil {
-		return nil, errors.New("lockgorm: NewManager needs a *gorm.DB, got nil")
-	}
-	pool, err := db.DB()
-	if err != nil {
-		return nil, fmt.Errorf("lockgorm: NewManager: %w", err)
-	}
-	return lease.NewManager(pool, options...)
-}
-
-// AcquireTx calls Manager.AcquireTx in the transaction of tx, under the context of tx:
-// the lease is held once the transaction is committed. In a DryRun session it sends
-// nothing and returns ErrNoTransaction.
-func AcquireTx(tx *gorm.DB, m *lease.Manager, key txlock.Key, options ...lease.AcquireOption) (*lease.Lease, error) {
-	if m == nil {
-		return nil, errors.New("lockgorm: AcquireTx needs a *lease.Manager, got nil")
-	}
-	pool, err := transactionOf(tx)
-	if err != nil {
-		return nil, err
-	}
-	if tx.DryRun {
-		return nil, fmt.Errorf("%w: this session is a DryRun", txlock.ErrNoTransaction)
-	}
-	return m.AcquireTx(tx.Statement.Context, pool, key, options...)
-}
-
-// Guard calls Lease.Guard in the transaction of tx, under the context of tx, best as its
-// last statement. In a DryRun session it sends nothing.
-func Guard(tx *gorm.DB, l *lease.Lease, options ...txlock.JoinOption) error {
-	if l == nil {
-		return errors.New("lockgorm: Guard needs a *lease.Lease, got nil")
-	}
-	pool, err := transactionOf(tx)
-	if err != nil || tx.DryRun {
-		return err
-	}
-	return l.Guard(tx.Statement.Context, pool, options...)
-}
 
 // Guarded lets one statement succeed only while a lease is held:
 // db.Clauses(lockgorm.Guarded(l)).Create(&order). A create, update or delete is guarded
@@ -84,6 +40,14 @@ func leaseOf(db *gorm.DB) (l *lease.Lease, ok bool) {
 	return setting.(*lease.Lease), true
 }
 
+// guardedTx returns the transaction of a statement that a lease guards.
+func guardedTx(db *gorm.DB, l *lease.Lease) (txlock.Tx, error) {
+	if l == nil {
+		return nil, errors.New("lockgorm: Guarded needs a *lease.Lease, got nil")
+	}
+	return transactionOf(db)
+}
+
 // checkGuard makes sure, before a create, update or delete is sent, that it can be
 // guarded afterwards.
 func checkGuard(db *gorm.DB) {
@@ -91,16 +55,11 @@ func checkGuard(db *gorm.DB) {
 	if !ok {
 		return
 	}
-	_, err := transactionOf(db)
-	switch {
-	case l == nil:
-		err = errors.New("lockgorm: Guarded needs a *lease.Lease, got nil")
-	case err == nil:
+	_, err := guardedTx(db, l)
+	if err == nil {
 		err = l.Err()
 	}
-	if err != nil {
-		_ = db.AddError(err) // GORM's callbacks report errors so
-	}
+	_ = db.AddError(err) // GORM's callbacks report errors so
 }
 
 // guardStatement guards the transaction of a statement.
@@ -109,7 +68,9 @@ func guardStatement(db *gorm.DB) {
 	if !ok {
 		return
 	}
-	if err := Guard(db, l); err != nil {
-		_ = db.AddError(err)
+	tx, err := guardedTx(db, l)
+	if err == nil {
+		err = l.Guard(db.Statement.Context, tx)
 	}
+	_ = db.AddError(err)
 }

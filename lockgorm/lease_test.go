@@ -17,7 +17,7 @@ import (
 // manager is a manager of leases on the pool of db.
 func manager(t *testing.T, db *gorm.DB) *lease.Manager {
 	t.Helper()
-	m, err := lockgorm.NewManager(db)
+	m, err := lease.NewManager(poolOf(t, db))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,21 +180,21 @@ func TestLeaseVerbs(t *testing.T) {
 		for _, prepare := range []bool{false, true} {
 			db := e.open(t, func(c *gorm.Config) { c.PrepareStmt = prepare })
 			m := manager(t, db)
-			if err := lockgorm.Guard(db, nil); err == nil {
+			if err := guard(db, nil); err == nil {
 				t.Error("Guard by nil succeeds")
 			}
 			var l *lease.Lease
 			err := db.Transaction(func(tx *gorm.DB) (err error) {
-				l, err = lockgorm.AcquireTx(tx, m, txlock.Named(t.Name()))
+				l, err = acquireTx(tx, m, txlock.Named(t.Name()))
 				return err
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := lockgorm.Guard(db, l); !errors.Is(err, txlock.ErrNoTransaction) {
+			if err := guard(db, l); !errors.Is(err, txlock.ErrNoTransaction) {
 				t.Errorf("Guard on a pool: %v", err)
 			}
-			if _, err := lockgorm.AcquireTx(db, m, txlock.Named("x")); !errors.Is(err, txlock.ErrNoTransaction) {
+			if _, err := acquireTx(db, m, txlock.Named("x")); !errors.Is(err, txlock.ErrNoTransaction) {
 				t.Errorf("AcquireTx on a pool: %v", err)
 			}
 			err = db.Transaction(func(tx *gorm.DB) error {
@@ -202,7 +202,7 @@ func TestLeaseVerbs(t *testing.T) {
 					if _, err := m.TryAcquire(context.Background(), l.Key()); !errors.Is(err, txlock.ErrBusy) {
 						t.Errorf("TryAcquire: %v", err)
 					}
-					return lockgorm.Guard(tx, l)
+					return guard(tx, l)
 				})
 			})
 			if err != nil {
@@ -213,7 +213,7 @@ func TestLeaseVerbs(t *testing.T) {
 				if err := tx.Create(&Note{}).Error; err != nil {
 					return err
 				}
-				return lockgorm.Guard(tx, l)
+				return guard(tx, l)
 			})
 			if !errors.Is(err, txlock.ErrLost) {
 				t.Errorf("Guard of a lost lease: %v", err)
@@ -235,20 +235,20 @@ func TestGuardAgainThroughSessions(t *testing.T) {
 	each(t, nil, func(t *testing.T, e *env) {
 		for _, prepared := range []bool{false, true} {
 			db := e.open(t, func(c *gorm.Config) { c.PrepareStmt = prepared })
-			m, err := lockgorm.NewManager(db, lease.TTL(9*time.Second))
+			m, err := lease.NewManager(poolOf(t, db), lease.TTL(9*time.Second))
 			noError(t, err)
 			l := take(t, m)
 			tx := db.Begin()
 			noError(t, tx.Error)
 			session := tx.Session(&gorm.Session{PrepareStmt: true})
-			noError(t, lockgorm.Guard(session, l))
+			noError(t, guard(session, l))
 			for l.Left() > 5*time.Second { // otherwise Guard has nothing to renew
 				time.Sleep(10 * time.Millisecond)
 			}
 			delays, start := testdb.Delays(t), time.Now()
 			for range 3 {
 				session = session.Session(&gorm.Session{PrepareStmt: true}) // one inside the other
-				noError(t, lockgorm.Guard(session, l))
+				noError(t, guard(session, l))
 			}
 			if took := time.Since(start); took > 1500*time.Millisecond+delays() {
 				t.Errorf("prepared %v: to guard again took %v", prepared, took)

@@ -99,7 +99,7 @@ func TestLockedAndVersioned(t *testing.T) {
 		} {
 			e.eachDSN(func(interpolate, dsn string) {
 				db := e.openDSN(t, dsn, configure)
-				noError(t, db.Use(lockgorm.New(lockgorm.Tables(e.names.tables["Ledger"]))))
+				noError(t, db.Use(lockgorm.New()))
 				many := []*Ledger{{}, {}, {}}
 				noError(t, db.Create(&many).Error)
 				for way, write := range writes {

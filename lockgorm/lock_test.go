@@ -3,36 +3,83 @@ package lockgorm_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"gorm.io/gorm"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/lease"
 )
 
-// verbs are the functions that take a lock with a *gorm.DB.
+// by makes a function that locks with a *gorm.DB of a verb of the scope that Join returns.
+func by(verb func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error)) func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
+	return func(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
+		scope, err := lockgorm.Join(tx)
+		if err == nil {
+			grant, err = verb(scope, tx.Statement.Context, key)
+		}
+		return grant, err
+	}
+}
+
+var tryLock, rLock, tryRLock = by((*txlock.Scope).TryLock), by((*txlock.Scope).RLock), by((*txlock.Scope).TryRLock)
+
+func lockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
+	scope, err := lockgorm.Join(tx)
+	if err != nil {
+		return nil, err
+	}
+	return scope.LockAll(tx.Statement.Context, keys...)
+}
+
+func lockAny(tx *gorm.DB, keys ...txlock.Key) (txlock.Grant, error) {
+	scope, err := lockgorm.Join(tx)
+	if err != nil {
+		return txlock.Grant{}, err
+	}
+	return scope.LockAny(tx.Statement.Context, keys...)
+}
+
+func verify(tx *gorm.DB) error {
+	scope, err := lockgorm.Join(tx)
+	if err != nil {
+		return err
+	}
+	return scope.Verify(tx.Statement.Context)
+}
+
+func guard(tx *gorm.DB, l *lease.Lease) error {
+	of, err := lockgorm.SQLTx(tx)
+	if err != nil {
+		return err
+	}
+	return l.Guard(tx.Statement.Context, of)
+}
+
+func acquireTx(tx *gorm.DB, m *lease.Manager, key txlock.Key) (*lease.Lease, error) {
+	of, err := lockgorm.SQLTx(tx)
+	if err != nil {
+		return nil, err
+	}
+	return m.AcquireTx(tx.Statement.Context, of, key)
+}
+
+// verbs lock a key with a *gorm.DB.
 var verbs = map[string]func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error){
-	"Lock":     lockgorm.Lock,
-	"TryLock":  lockgorm.TryLock,
-	"RLock":    lockgorm.RLock,
-	"TryRLock": lockgorm.TryRLock,
-	"LockAny": func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-		return lockgorm.LockAny(tx, key)
-	},
+	"Lock":             lockgorm.Lock,
+	"Lock, shared":     func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) { return lockgorm.Lock(tx, txlock.Shared(key)) },
+	"TryLock":          tryLock,
+	"RLock, shared":    rLock,
+	"TryRLock, shared": tryRLock,
+	"LockAny":          func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) { return lockAny(tx, key) },
 	"LockAll": func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-		grants, err := lockgorm.LockAll(tx, key)
+		grants, err := lockAll(tx, key)
 		if err != nil || len(grants) == 0 {
 			return txlock.Grant{}, err
 		}
 		return grants[0], err
-	},
-	"Join": func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error) {
-		scope, err := lockgorm.Join(tx)
-		if err != nil {
-			return txlock.Grant{}, err
-		}
-		return scope.Lock(context.Background(), key)
 	},
 }
 
@@ -77,7 +124,7 @@ func TestVerbsLock(t *testing.T) {
 				noError(t, db.Transaction(func(tx *gorm.DB) error {
 					h := handle(tx)
 					grant, err := lock(h, key)
-					if err != nil || grant.Key() != key || grant.Shared() != (verb == "RLock" || verb == "TryRLock") {
+					if err != nil || grant.Key() != key || grant.Shared() != strings.Contains(verb, "shared") {
 						t.Errorf("%s on %s: %+v, %v", verb, name, grant, err)
 					}
 					if e.free(t, key) {
@@ -130,14 +177,14 @@ func TestBusyLeavesNoError(t *testing.T) {
 		release := e.hold(t, key)
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			for verb, lock := range verbs {
-				if verb == "TryLock" || verb == "TryRLock" || verb == "LockAny" {
+				if verb == "TryLock" || verb == "TryRLock, shared" || verb == "LockAny" {
 					_, err := lock(tx, key)
 					wantError(t, verb, err, txlock.ErrBusy)
 				}
 				_, err := lock(tx, txlock.Key{})
 				wantError(t, verb+" of the zero key", err, txlock.ErrInvalidKey)
 			}
-			grant, err := lockgorm.LockAny(tx, key, other)
+			grant, err := lockAny(tx, key, other)
 			if err != nil || grant.Key() != other {
 				t.Errorf("LockAny: %v, %v", grant.Key(), err)
 			}
@@ -216,12 +263,9 @@ func TestDryRunSendsNothing(t *testing.T) {
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			dry := tx.Session(&gorm.Session{DryRun: true})
 			sent := questions(t, tx, func() {
-				for verb, lock := range verbs {
-					if verb == "Join" { // Join takes no lock, so it finds the transaction also in a DryRun
-						continue
-					}
-					if grant, err := lock(dry, newKey()); err != nil || grant != (txlock.Grant{}) {
-						t.Errorf("%s: %+v, %v", verb, grant, err)
+				for _, key := range []txlock.Key{newKey(), txlock.Shared(newKey())} {
+					if grant, err := lockgorm.Lock(dry, key); err != nil || grant != (txlock.Grant{}) {
+						t.Errorf("Lock: %+v, %v", grant, err)
 					}
 				}
 				// The plugin takes no locks for statements that are not sent.

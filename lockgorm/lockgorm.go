@@ -1,7 +1,6 @@
 package lockgorm
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -72,17 +71,30 @@ func (d *dialector) Initialize(db *gorm.DB) error {
 	return nil
 }
 
-// Join returns the scope of the transaction that tx runs in, which takes its locks, under
-// the context of tx. It returns ErrNoTransaction if tx is no transaction, or one that is
-// over, ErrTxDoomed if the server has ended it, and the errors of the driver. The
-// transaction goes on, and no error is added to tx.
+// Join returns the scope of the transaction that tx runs in, which takes its locks, no longer
+// than WaitAtMost of tx lets it. It returns ErrNoTransaction if tx is no transaction, or one that
+// is over, ErrTxDoomed if the server has ended it, and the errors of the driver. The transaction
+// goes on, and no error is added to tx.
 func Join(tx *gorm.DB, options ...txlock.JoinOption) (*txlock.Scope, error) {
+	scope, err := join(tx, options...)
+	if err != nil {
+		return nil, err
+	}
+	return limited(tx, scope), nil
+}
+
+func join(tx *gorm.DB, options ...txlock.JoinOption) (*txlock.Scope, error) {
 	pool, err := transactionOf(tx)
 	if err != nil {
 		return nil, err
 	}
 	return txlock.Join(tx.Statement.Context, pool, options...)
 }
+
+// SQLTx returns the transaction of database/sql that tx runs in, for what takes one: Lease.Guard,
+// Manager.AcquireTx and the generated queries of sqlc. It returns ErrNoTransaction if tx is no
+// transaction, and sends nothing.
+func SQLTx(tx *gorm.DB) (txlock.Tx, error) { return transactionOf(tx) }
 
 // transactionOf returns the transaction that a *gorm.DB runs in.
 func transactionOf(tx *gorm.DB) (txlock.Tx, error) {
@@ -103,92 +115,35 @@ func transactionOf(tx *gorm.DB) (txlock.Tx, error) {
 	return transaction, nil
 }
 
-// Lock calls Scope.Lock in the transaction of tx. In a DryRun session it sends nothing
-// and returns the zero Grant.
+// Lock locks a key in the transaction of tx, as Scope.Lock does, or shared if txlock.Shared has
+// marked the key. It is for code that runs in more places than a Scope: in a DryRun session and on
+// a dialect of Unlocked it sends nothing and returns the zero Grant; and under Optimistic, which
+// has read the version of the key, it compares that first.
 func Lock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
 	scope, err := scopeFor(tx, key)
 	if scope == nil {
 		return grant, err
 	}
-	return scope.Lock(tx.Statement.Context, key)
-}
-
-// TryLock calls Scope.TryLock in the transaction of tx. In a DryRun session it sends
-// nothing and returns the zero Grant.
-func TryLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
-	scope, err := scopeFor(tx, key)
-	if scope == nil {
-		return grant, err
+	lock := scope.Lock
+	key, shared := inner.Asked(key)
+	if shared {
+		lock = scope.RLock
 	}
-	return scope.TryLock(tx.Statement.Context, key)
+	return lock(tx.Statement.Context, key)
 }
 
-// RLock calls Scope.RLock in the transaction of tx. In a DryRun session it sends nothing
-// and returns the zero Grant.
-func RLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
-	scope, err := scopeFor(tx, key)
-	if scope == nil {
-		return grant, err
-	}
-	return scope.RLock(tx.Statement.Context, key)
-}
-
-// TryRLock calls Scope.TryRLock in the transaction of tx. In a DryRun session it sends
-// nothing and returns the zero Grant.
-func TryRLock(tx *gorm.DB, key txlock.Key) (grant txlock.Grant, err error) {
-	scope, err := scopeFor(tx, key)
-	if scope == nil {
-		return grant, err
-	}
-	return scope.TryRLock(tx.Statement.Context, key)
-}
-
-// LockAll calls Scope.LockAll in the transaction of tx. In a DryRun session it sends
-// nothing and returns no grants.
-func LockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
-	scope, err := scopeFor(tx, keys...)
-	if scope == nil {
-		return nil, err
-	}
-	return lockAll(scope, tx, keys)
-}
-
-// RLockAll calls Scope.RLockAll in the transaction of tx. In a DryRun session it sends
-// nothing and returns no grants.
-func RLockAll(tx *gorm.DB, keys ...txlock.Key) ([]txlock.Grant, error) {
-	shared := make([]txlock.Key, len(keys))
-	for i, key := range keys {
-		shared[i] = txlock.Shared(key)
-	}
-	return LockAll(tx, shared...)
-}
-
-// LockAny calls Scope.LockAny in the transaction of tx. In a DryRun session it sends
-// nothing and returns the zero Grant.
-func LockAny(tx *gorm.DB, keys ...txlock.Key) (grant txlock.Grant, err error) {
-	scope, err := scopeFor(tx, keys...)
-	if scope == nil {
-		return grant, err
-	}
-	return scope.LockAny(tx.Statement.Context, keys...)
-}
-
-// AssertLocked calls txlock.AssertLocked in the transaction of tx, under the context of
-// tx. In a DryRun session it returns nil.
+// AssertLocked calls txlock.AssertLocked in the transaction of tx, under the context of tx, or
+// txlock.AssertRLocked if txlock.Shared has marked the key. In a DryRun session, and on a dialect
+// of Unlocked, it returns nil.
 func AssertLocked(tx *gorm.DB, key txlock.Key) error {
-	return asserted(tx, key, txlock.AssertLocked)
-}
-
-// AssertRLocked does what AssertLocked does, for code that only reads: the lock may be
-// shared.
-func AssertRLocked(tx *gorm.DB, key txlock.Key) error {
-	return asserted(tx, key, txlock.AssertRLocked)
-}
-
-func asserted(tx *gorm.DB, key txlock.Key, assert func(ctx context.Context, tx txlock.Tx, key txlock.Key) error) error {
 	pool, err := transactionOf(tx)
 	if err != nil || sendsNothing(tx) {
 		return err
+	}
+	assert := txlock.AssertLocked
+	key, shared := inner.Asked(key)
+	if shared {
+		assert = txlock.AssertRLocked
 	}
 	return assert(tx.Statement.Context, pool, key)
 }

@@ -62,15 +62,15 @@ func TestLockmock(t *testing.T) {
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			grant, err := lockgorm.Lock(tx, key)
 			wantGrant(t, grant, err, key, 41, false)
-			_, err = lockgorm.TryLock(tx, orders.Key(8))
+			_, err = tryLock(tx, orders.Key(8))
 			wantError(t, "TryLock", err, txlock.ErrBusy)
-			grant, err = lockgorm.RLock(tx, orders.Key(9))
+			grant, err = rLock(tx, orders.Key(9))
 			wantGrant(t, grant, err, orders.Key(9), 5, true)
-			grant, err = lockgorm.TryRLock(tx, orders.Key(9))
+			grant, err = tryRLock(tx, orders.Key(9))
 			wantGrant(t, grant, err, orders.Key(9), 5, true)
-			_, err = lockgorm.LockAll(tx, orders.Keys(2, 1)...)
+			_, err = lockAll(tx, orders.Keys(2, 1)...)
 			noError(t, err)
-			grant, err = lockgorm.LockAny(tx, orders.Keys(3, 4)...)
+			grant, err = lockAny(tx, orders.Keys(3, 4)...)
 			wantGrant(t, grant, err, orders.Key(4), 8, false)
 			return lockgorm.AssertLocked(tx.WithContext(locktest.WithoutAssertions(t.Context())), key)
 		}))
@@ -121,7 +121,7 @@ func TestLockmock(t *testing.T) {
 func TestLockmockLeases(t *testing.T) {
 	onMocks(t, func(t *testing.T, db *gorm.DB, mock sqlmock.Sqlmock, server lockmock.Option) {
 		key := txlock.Named("job")
-		manager, err := lockgorm.NewManager(db, lease.TTL(time.Hour))
+		manager, err := lease.NewManager(poolOf(t, db), lease.TTL(time.Hour))
 		noError(t, err)
 		t.Cleanup(func() { noError(t, manager.Close(t.Context())) })
 		leases := lockmock.ExpectLeases(t, mock, server)
@@ -130,7 +130,7 @@ func TestLockmockLeases(t *testing.T) {
 			mock.ExpectBegin()
 			leases.ExpectGuard(l.Key()).Succeeds()
 			mock.ExpectCommit()
-			noError(t, db.Transaction(func(tx *gorm.DB) error { return lockgorm.Guard(tx, l) }))
+			noError(t, db.Transaction(func(tx *gorm.DB) error { return guard(tx, l) }))
 			leases.ExpectRelease(l.Key()).Succeeds()
 			noError(t, l.Release(t.Context()))
 		}

@@ -18,9 +18,9 @@ func TestMixedTransaction(t *testing.T) {
 			t.Helper()
 			for key, shared := range want {
 				_ = db.Transaction(func(other *gorm.DB) error {
-					_, err := lockgorm.TryLock(other, key)
+					_, err := tryLock(other, key)
 					wantError(t, name+": TryLock by another", err, txlock.ErrBusy)
-					if _, err = lockgorm.TryRLock(other, key); shared != (err == nil) {
+					if _, err = tryRLock(other, key); shared != (err == nil) {
 						t.Errorf("%s: TryRLock by another: %v, want shared %t", name, err, shared)
 					}
 					return nil
@@ -34,7 +34,7 @@ func TestMixedTransaction(t *testing.T) {
 			return nil
 		}))
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			grants, err := lockgorm.LockAll(tx, keys...)
+			grants, err := lockAll(tx, keys...)
 			noError(t, err)
 			if len(grants) != 2 || grants[0].Key() != common || !grants[0].Shared() || grants[1].Shared() {
 				t.Errorf("LockAll: %+v", grants)
@@ -43,7 +43,7 @@ func TestMixedTransaction(t *testing.T) {
 			return nil
 		}))
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
-			_, err := lockgorm.RLockAll(tx, own, common)
+			_, err := lockAll(tx, txlock.Shared(own), txlock.Shared(common))
 			noError(t, err)
 			held("RLockAll", map[txlock.Key]bool{own: true, common: true})
 			return nil
@@ -56,10 +56,12 @@ func TestMixedTransaction(t *testing.T) {
 			return nil
 		}))
 		noError(t, lockgorm.Optimistic(db, own, func(tx *gorm.DB) error {
-			grants, err := lockgorm.LockAll(tx, txlock.Shared(own), other, txlock.Shared(common))
-			noError(t, err)
-			if len(grants) != 3 || grants[0].Shared() || grants[1].Shared() || !grants[2].Shared() {
-				t.Errorf("LockAll under Optimistic: %+v", grants)
+			for key, shared := range map[txlock.Key]bool{txlock.Shared(own): false, other: false, txlock.Shared(common): true} {
+				grant, err := lockgorm.Lock(tx, key)
+				noError(t, err)
+				if grant.Shared() != shared {
+					t.Errorf("Lock under Optimistic: %+v, want shared %t", grant, shared)
+				}
 			}
 			return nil
 		}))

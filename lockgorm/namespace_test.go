@@ -24,7 +24,7 @@ func (o *ShopOrder) LockKeys(*gorm.DB) ([]txlock.Key, error) { return shopOrders
 func TestNamespace(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
 		e.names.tables["ShopOrder"] = e.names.tables["Order"]
-		db, id := e.openPlugin(t, lockgorm.Tables(e.names.tables["Order"])), newID()
+		db, id := e.openPlugin(t), newID()
 		e.hold(t, orders.Key(id))
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Clauses(lockgorm.On(shopOrders.Key(id))).Limit(1).Find(&[]ShopOrder{}).Error)

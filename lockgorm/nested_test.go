@@ -124,7 +124,7 @@ func TestSavepointByHand(t *testing.T) {
 			_, err := lockgorm.Lock(tx, before)
 			noError(t, err)
 			noError(t, tx.SavePoint("here").Error)
-			_, err = lockgorm.TryLock(tx, key)
+			_, err = tryLock(tx, key)
 			noError(t, err)
 			noError(t, tx.Create(&Note{N: 1}).Error)
 			noError(t, tx.RollbackTo("here").Error)
@@ -151,7 +151,7 @@ func TestRefusalKeepsSavepoints(t *testing.T) {
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			err := tx.Transaction(func(tx2 *gorm.DB) error {
 				noError(t, tx2.Create(&Note{N: 1001}).Error)
-				if _, err := lockgorm.TryLock(tx, key); err != nil {
+				if _, err := tryLock(tx, key); err != nil {
 					return err
 				}
 				return nil

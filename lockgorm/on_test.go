@@ -147,7 +147,7 @@ func TestOnReplacesModelKeys(t *testing.T) {
 // TestOnReused proves that a *gorm.DB with On that is used again names its keys again.
 func TestOnReused(t *testing.T) {
 	each(t, []string{"Order", "Note"}, func(t *testing.T, e *env) {
-		db, key, hooks := e.openPlugin(t, lockgorm.Tables(e.names.tables["Note"])), e.ensured(t), 0
+		db, key, hooks := e.openPlugin(t), e.ensured(t), 0
 		noError(t, db.Create(&Order{ID: 1}).Error)
 		hooked := withHook(db, func(*gorm.DB, int64) error {
 			hooks++

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -15,7 +14,6 @@ import (
 	"gorm.io/gorm/clause"
 
 	"github.com/dca00107/lockstep/internal/inside"
-	"github.com/dca00107/lockstep/internal/sqltext"
 	"github.com/dca00107/lockstep/txlock"
 )
 
@@ -68,7 +66,6 @@ func isNoLock(keys []txlock.Key) bool { return len(keys) == 1 && &keys[0] == &No
 // Plugin takes the locks that models and statements name, before the statements
 // are sent. See New.
 type Plugin struct {
-	tables   map[string]bool
 	family   []txlock.FamilyOption // of the tags
 	checks   []any                 // the models of Check
 	unlocked []string              // the dialects of Unlocked
@@ -83,29 +80,6 @@ type Plugin struct {
 
 // Option is an option of New.
 type Option func(*Plugin)
-
-// Tables names tables that must not be written without a lock: a create, update or delete
-// by Table(), by a model that is no Locker, or by Exec fails with ErrInvalidKey, unless
-// On names the keys. Exec may read such a table, also in a subquery of a write to another, and
-// change its definition, as AutoMigrate does. An UPDATE or DELETE of several tables must not
-// have the name, nor the texts of PREPARE and EXECUTE IMMEDIATE: On(NoLock...) says that they
-// only read it. A Locker may write its own table only. Writes by triggers, procedures, functions
-// and views are not seen, nor statements that are prepared from a variable or an expression.
-//
-// A name means the tables of that name in all databases; capitals don't count. db.Use looks
-// the names up, by one SELECT, and returns ErrInvalidKey for one that no table has: so make
-// the tables before. In DryRun mode, and with SkipInitializeWithVersion of GORM's driver, as
-// with a mock, it sends nothing. The default is none.
-func Tables(names ...string) Option {
-	return func(p *Plugin) {
-		for _, name := range names {
-			if strings.ContainsAny(name, ".`") {
-				name = sqltext.LastName(name)
-			}
-			p.tables[strings.ToLower(name)] = true
-		}
-	}
-}
 
 // In puts the families that tags name into a namespace, as txlock.In does. With
 // In("shop") the tag lockstep:"order" names the family
@@ -162,11 +136,11 @@ func Check(models ...any) Option {
 // changes nothing. Under SkipDefaultTransaction a statement that may have keys to lock begins and
 // ends a transaction of its own. Models with a Version are compared; see Version.
 //
-// What bypasses GORM's callbacks, such as tx.Statement.ConnPool, bypasses the plugin. A write by
-// Table() has no model that names keys, and only Tables forbids it: so gorm.G updates a many to
-// many association, by Set of a clause.Association of clause.OpUpdate.
+// Nothing is locked for a write without a model that names keys: by Exec, and by Table() as gorm.G
+// updates a many to many association; On names its keys. What bypasses GORM's callbacks, such as
+// tx.Statement.ConnPool, bypasses the plugin.
 func New(options ...Option) *Plugin {
-	p := &Plugin{tables: make(map[string]bool)}
+	p := new(Plugin)
 	for _, option := range options {
 		option(p)
 	}
@@ -284,9 +258,12 @@ func (p *Plugin) beforeUpdate(db *gorm.DB) {
 // beforeDelete locks before a delete, as beforeUpdate does.
 func (p *Plugin) beforeDelete(db *gorm.DB) { p.before(db, p.keysOfWrite, true) }
 
+// noKeysOfModel returns no keys: those of a query and of Exec are named by On alone.
+func noKeysOfModel(*gorm.DB, bool) ([]txlock.Key, error) { return nil, nil }
+
 // beforeRead locks before a query or Exec, which takes the locks with it if it can.
 func (p *Plugin) beforeRead(db *gorm.DB) {
-	p.beforeBy(db, p.keysOfText, false, lockWith)
+	p.beforeBy(db, noKeysOfModel, false, lockWith)
 	guardStatement(db)
 }
 
@@ -340,7 +317,10 @@ func (p *Plugin) before(db *gorm.DB, keysOf func(db *gorm.DB, needsID bool) ([]t
 func lockWrite(db *gorm.DB, keys []txlock.Key) error {
 	err := enterOwn(db)
 	if err == nil {
-		_, err = LockAll(db, keys...)
+		var scope *txlock.Scope
+		if scope, err = scopeFor(db, keys...); scope != nil {
+			_, err = lockAll(scope, db, keys)
+		}
 	}
 	return err
 }
@@ -384,17 +364,4 @@ func keysOn(db *gorm.DB, ofModel func() ([]txlock.Key, error)) ([]txlock.Key, er
 	}
 	own, err := ofModel()
 	return slices.Concat(keys, own), err
-}
-
-// keysOfText returns an error for a text that writes to a registered table.
-func (p *Plugin) keysOfText(db *gorm.DB, _ bool) ([]txlock.Key, error) {
-	text := db.Statement.SQL.String()
-	for text != "" && len(p.tables) > 0 {
-		var statement string
-		statement, text = sqltext.Next(text)
-		if table := writes(statement, p.tables, db.Statement.Vars...); table != "" {
-			return nil, unnamed(table)
-		}
-	}
-	return nil, nil
 }

@@ -215,7 +215,7 @@ func TestAutoIncrement(t *testing.T) {
 
 func TestPluginIsUsedOnce(t *testing.T) {
 	each(t, []string{"Order"}, func(t *testing.T, e *env) {
-		db := e.openPlugin(t, lockgorm.Tables(e.names.tables["Order"]))
+		db := e.openPlugin(t)
 		wantError(t, "a second Use", db.Use(lockgorm.New()), gorm.ErrRegistered)
 		again := e.open(t, func(cfg *gorm.Config) { cfg.Plugins = map[string]gorm.Plugin{"lockstep": lockgorm.New()} })
 		for _, db := range []*gorm.DB{db, again} {

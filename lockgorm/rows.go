@@ -87,7 +87,11 @@ func (p *Plugin) lockAndRead(db *gorm.DB, find *selection, read []reflect.Value,
 		return rows, lockWrite(db, late)
 	}
 	for _, key := range late {
-		if _, err := TryLock(db, key); err != nil {
+		scope, err := scopeFor(db, key)
+		if scope != nil {
+			_, err = scope.TryLock(db.Statement.Context, key)
+		}
+		if err != nil {
 			return rows, err
 		}
 	}

@@ -73,8 +73,8 @@ func (p *Plugin) selectionOf(db *gorm.DB, own bool) (*selection, error) {
 	if n := placeholders(text); n != len(dry.Statement.Vars) {
 		return nil, unidentified(stmt, fmt.Sprintf("it has %d question marks for %d values", n, len(dry.Statement.Vars)))
 	}
-	head := sqltext.Until(text, "WHERE", "ORDER", "LIMIT", "RETURNING")
-	conditions := sqltext.Until(text[len(head):], "RETURNING")
+	head, _ := sqltext.Cut(text, "WHERE", "ORDER", "LIMIT", "RETURNING")
+	conditions, _ := sqltext.Cut(text[len(head):], "RETURNING")
 	if why := whyUnreadable(conditions, own); why != "" {
 		return nil, unidentified(stmt, why)
 	}

@@ -38,7 +38,7 @@ func TestSharedAndPermits(t *testing.T) {
 			ways := map[string]func() error{
 				"Guard": func() error {
 					return db.Transaction(func(tx *gorm.DB) error {
-						return errors.Join(write(tx), lockgorm.Guard(tx, l))
+						return errors.Join(write(tx), guard(tx, l))
 					})
 				},
 				"Guarded": func() error { return write(db.Clauses(lockgorm.Guarded(l))) },
@@ -54,7 +54,7 @@ func TestSharedAndPermits(t *testing.T) {
 			}
 			if id == 0 {
 				err := db.Transaction(func(tx *gorm.DB) error {
-					_, err := lockgorm.AcquireTx(tx, m, l.Key())
+					_, err := acquireTx(tx, m, l.Key())
 					return err
 				})
 				if !errors.Is(err, txlock.ErrBusy) {
@@ -90,12 +90,12 @@ func TestSegments(t *testing.T) {
 			}
 		}
 		err := db.Transaction(func(tx *gorm.DB) error {
-			first, err := lockgorm.LockAny(tx, parts...)
+			first, err := lockAny(tx, parts...)
 			if err != nil {
 				return err
 			}
 			return db.Transaction(func(tx *gorm.DB) error {
-				second, err := lockgorm.LockAny(tx, parts...)
+				second, err := lockAny(tx, parts...)
 				if err != nil {
 					return err
 				}
@@ -103,7 +103,7 @@ func TestSegments(t *testing.T) {
 					t.Errorf("two transactions have %v", first.Key())
 				}
 				return db.Transaction(func(tx *gorm.DB) error {
-					if _, err := lockgorm.LockAny(tx, parts...); !errors.Is(err, txlock.ErrBusy) {
+					if _, err := lockAny(tx, parts...); !errors.Is(err, txlock.ErrBusy) {
 						t.Errorf("LockAny of none: %v", err)
 					}
 					return nil
@@ -114,7 +114,7 @@ func TestSegments(t *testing.T) {
 			t.Error(err)
 		}
 		err = db.Transaction(func(tx *gorm.DB) error {
-			grants, err := lockgorm.LockAll(tx, parts...)
+			grants, err := lockAll(tx, parts...)
 			if len(grants) != len(parts) {
 				t.Errorf("%d grants", len(grants))
 			}

@@ -195,16 +195,16 @@ func run(name string, db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error
 
 // once runs one transaction, or one savepoint. Where nothing is sent it only calls fn.
 func once(db *gorm.DB, fn func(tx *gorm.DB) error, do body, options []*sql.TxOptions, outermost bool) error {
-	var join []txlock.JoinOption
+	var joining []txlock.JoinOption
 	if outermost {
-		join = append(join, txlock.NothingRead())
+		joining = append(joining, txlock.NothingRead())
 	}
 	committed, ending := false, (*txlock.Scope)(nil)
 	err := db.Transaction(func(tx *gorm.DB) error {
 		if sendsNothing(tx) {
 			return fn(tx)
 		}
-		scope, err := Join(tx, join...)
+		scope, err := join(tx, joining...)
 		if err != nil {
 			return err
 		}

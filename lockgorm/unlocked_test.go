@@ -30,7 +30,7 @@ func TestUnlocked(t *testing.T) {
 		}
 		other, id := renamed{mysql.Open(e.DSN())}, newID()
 		parcel := txlock.NewFamily[int64]("parcel").Key(id)
-		db, err := open(other, lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Tables("none"), lockgorm.Check(&Note{}))
+		db, err := open(other, lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Note{}))
 		noError(t, err)
 		noError(t, db.Create(&Parcel{ID: id, N: 1}).Error)
 		noError(t, lockgorm.Transaction(db, []txlock.Key{parcel}, func(tx *gorm.DB) error {

@@ -59,36 +59,6 @@ func limited(tx *gorm.DB, scope *txlock.Scope) *txlock.Scope {
 	return scope
 }
 
-// ReadVersion calls Scope.Version in the transaction of tx. In a DryRun session it sends
-// nothing and returns 0. A version for a column is of type Version.
-func ReadVersion(tx *gorm.DB, key txlock.Key) (version uint64, err error) {
-	scope, err := scopeOf(tx)
-	if scope == nil {
-		return 0, err
-	}
-	return scope.Version(tx.Statement.Context, key)
-}
-
-// CompareAndBump calls Scope.CompareAndBump in the transaction of tx. In a DryRun session
-// it sends nothing and returns nil.
-func CompareAndBump(tx *gorm.DB, key txlock.Key, version uint64) error {
-	scope, err := scopeOf(tx)
-	if scope == nil {
-		return err
-	}
-	return scope.CompareAndBump(tx.Statement.Context, key, version)
-}
-
-// Verify calls Scope.Verify in the transaction of tx. In a DryRun session it sends nothing
-// and returns nil.
-func Verify(tx *gorm.DB) error {
-	scope, err := scopeOf(tx)
-	if scope == nil {
-		return err
-	}
-	return scope.Verify(tx.Statement.Context)
-}
-
 // scopeFor returns the scope of tx on which the keys are locked. It is nil if nothing may
 // be sent.
 func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
@@ -110,9 +80,5 @@ func scopeOf(tx *gorm.DB) (*txlock.Scope, error) {
 	if sendsNothing(tx) {
 		return nil, nil
 	}
-	scope, err := Join(tx)
-	if err != nil {
-		return nil, err
-	}
-	return limited(tx, scope), nil
+	return Join(tx)
 }

@@ -28,9 +28,9 @@ func TestWaitAtMost(t *testing.T) {
 				short := lockgorm.WaitAtMost(tx, limit)
 				_, err := lockgorm.Lock(short, key)
 				late("Lock", err)
-				_, err = lockgorm.RLock(short, key)
+				_, err = rLock(short, key)
 				late("RLock", err)
-				_, err = lockgorm.LockAll(short, key)
+				_, err = lockAll(short, key)
 				late("LockAll", err)
 				late("On", short.Clauses(lockgorm.On(key)).Find(&[]Note{}).Error)
 				late("the plugin", short.Create(&Parcel{ID: id}).Error)
@@ -41,7 +41,7 @@ func TestWaitAtMost(t *testing.T) {
 				if len(found) != 1 {
 					t.Errorf("found %+v", found)
 				}
-				return lockgorm.Verify(tx)
+				return verify(tx)
 			}))
 			late("Transaction", lockgorm.Transaction(lockgorm.WaitAtMost(db, limit), []txlock.Key{key}, func(*gorm.DB) error { return nil }))
 			return nil
@@ -64,19 +64,24 @@ func TestVersionVerbs(t *testing.T) {
 		db, key := e.open(t), e.ensured(t)
 		compare := func(version uint64) (err error) {
 			_ = db.Transaction(func(tx *gorm.DB) error {
-				err = lockgorm.CompareAndBump(tx, key, version)
+				var scope *txlock.Scope
+				if scope, err = lockgorm.Join(tx); err == nil {
+					err = scope.CompareAndBump(t.Context(), key, version)
+				}
 				return err
 			})
 			return err
 		}
 		var version uint64
 		noError(t, db.Transaction(func(tx *gorm.DB) (err error) {
-			version, err = lockgorm.ReadVersion(tx, key)
+			scope, err := lockgorm.Join(tx)
+			if err == nil {
+				version, err = scope.Version(t.Context(), key)
+			}
 			return err
 		}))
 		noError(t, compare(version))
 		wantError(t, "an old version", compare(version), txlock.ErrConflict)
-		wantError(t, "Verify of a pool", lockgorm.Verify(db), txlock.ErrNoTransaction)
-		noError(t, lockgorm.CompareAndBump(db.Session(&gorm.Session{DryRun: true}), key, version))
+		wantError(t, "Verify of a pool", verify(db), txlock.ErrNoTransaction)
 	})
 }

@@ -107,14 +107,8 @@ func Unquoted(text string) string {
 	return rest.String()
 }
 
-// Until returns the part of a statement before the first of the words that stands outside
-// of quotes, comments and parentheses.
-func Until(statement string, words ...string) string {
-	before, _ := Cut(statement, words...)
-	return before
-}
-
-// Cut does what Until does, and also returns what follows the word.
+// Cut cuts a statement at the first of the words that stands outside of quotes, comments and
+// parentheses, and returns what stands before and behind it.
 func Cut(statement string, words ...string) (before, behind string) {
 	depth := 0
 	for i := 0; i < len(statement); {
@@ -135,16 +129,4 @@ func Cut(statement string, words ...string) (before, behind string) {
 		i += n
 	}
 	return statement, ""
-}
-
-// BeforeExecutable returns the part of a statement before its first executable comment,
-// and whether it has one.
-func BeforeExecutable(statement string) (before string, ok bool) {
-	for i := 0; i < len(statement); {
-		if opening(statement[i:]) > 0 {
-			return statement[:i], true
-		}
-		i += max(1, skip(statement[i:]))
-	}
-	return statement, false
 }

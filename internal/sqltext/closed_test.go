@@ -38,7 +38,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-func TestUntil(t *testing.T) {
+func TestCut(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"INSERT INTO a SELECT 1 FROM b":         "INSERT INTO a ",
@@ -49,19 +49,9 @@ func TestUntil(t *testing.T) {
 		"INSERT INTO a (SELECT 1)":              "INSERT INTO a (SELECT 1)",
 		"INSERT INTO selected":                  "INSERT INTO selected",
 	} {
-		if got := Until(text, "SELECT"); got != want {
-			t.Errorf("Until(%q) = %q, want %q", text, got, want)
+		if got, _ := Cut(text, "SELECT"); got != want {
+			t.Errorf("Cut(%q) = %q, want %q", text, got, want)
 		}
-	}
-	for text, want := range map[string]string{
-		"SELECT /*!1 a */": "SELECT ", "/*M!1 a */": "", "SELECT '/*!' /* /*! */ /*! a */": "SELECT '/*!' /* /*! */ ",
-	} {
-		if got, ok := BeforeExecutable(text); !ok || got != want {
-			t.Errorf("BeforeExecutable(%q) = %q, %t, want %q", text, got, ok, want)
-		}
-	}
-	if before, ok := BeforeExecutable("SELECT '/*! a */' /* b */"); ok || before == "" {
-		t.Errorf("an executable comment behind %q", before)
 	}
 }
 

@@ -4,9 +4,9 @@
 // # In order of reading
 //
 //   - sqltext.go: [Next] separates statements, [Words] returns the first words of one,
-//     [Mentions], [LastName] and [SavepointName] find identifiers.
+//     [Mentions] and [SavepointName] find identifiers.
 //   - closed.go: [Closed] tells whether a part of a statement means the same wherever it
-//     stands; [Until] and [Cut] cut a statement at a word, [Calls] and [Unquoted] look into it.
+//     stands; [Cut] cuts a statement at a word, [Calls] and [Unquoted] look into it.
 //
 // # What it is not
 //

@@ -131,15 +131,6 @@ func Mentions(query string, names map[string]bool) string {
 	return ""
 }
 
-// LastName returns the last identifier of the text, in lower case and without its quotes,
-// or "".
-func LastName(query string) (last string) {
-	for name := range identifiers(query) {
-		last = name
-	}
-	return last
-}
-
 // SavepointName returns the name of a SAVEPOINT, a RELEASE SAVEPOINT or a ROLLBACK TO, in
 // lower case: its last identifier. It returns "" for a name that a server may take for
 // another one, and for a text that a server may read otherwise. A server compares these

@@ -139,23 +139,6 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-func TestLastName(t *testing.T) {
-	t.Parallel()
-	for query, want := range map[string]string{
-		"":                                     "",
-		"SAVEPOINT a":                          "a",
-		"savepoint SP1;":                       "sp1",
-		"RELEASE SAVEPOINT `a b`":              "a b",
-		"ROLLBACK TO `a``b` -- x":              "a`b",
-		"ROLLBACK WORK TO SAVEPOINT é$1 # end": "é$1",
-		`ROLLBACK TO "a"`:                      "a",
-	} {
-		if got := LastName(query); got != want {
-			t.Errorf("LastName(%q) = %q, want %q", query, got, want)
-		}
-	}
-}
-
 // TestSavepointName proves that a name which a server may take for another one is none.
 func TestSavepointName(t *testing.T) {
 	t.Parallel()

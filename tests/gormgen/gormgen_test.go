@@ -87,9 +87,15 @@ func (e *env) held(t *testing.T, key txlock.Key) bool {
 }
 
 // refused tells whether somebody else is refused the key, exclusive or shared.
-func (e *env) refused(t *testing.T, key txlock.Key, lock func(tx *gorm.DB, key txlock.Key) (txlock.Grant, error)) bool {
+func (e *env) refused(t *testing.T, key txlock.Key, lock func(s *txlock.Scope, ctx context.Context, key txlock.Key) (txlock.Grant, error)) bool {
 	t.Helper()
-	err := e.db.Transaction(func(tx *gorm.DB) error { _, err := lock(tx, key); return err })
+	err := e.db.Transaction(func(tx *gorm.DB) error {
+		scope, err := lockgorm.Join(tx)
+		if err == nil {
+			_, err = lock(scope, t.Context(), key)
+		}
+		return err
+	})
 	if err != nil && !errors.Is(err, txlock.ErrBusy) {
 		t.Fatal(err)
 	}
@@ -121,18 +127,18 @@ func TestLocksByHand(t *testing.T) {
 		noError(t, e.q.Transaction(func(q *query.Query) error {
 			_, err := lockgorm.Lock(q.Order.WithContext(ctx).UnderlyingDB(), key)
 			noError(t, err)
-			_, err = lockgorm.RLockAll(q.Item.WithContext(ctx).UnderlyingDB(), other)
+			_, err = lockgorm.Lock(q.Item.WithContext(ctx).UnderlyingDB(), txlock.Shared(other))
 			noError(t, err)
-			if !e.held(t, key) || e.refused(t, other, lockgorm.TryRLock) || !e.refused(t, other, lockgorm.TryLock) {
-				t.Error("Lock or RLockAll by UnderlyingDB have taken something else")
+			if !e.held(t, key) || e.refused(t, other, (*txlock.Scope).TryRLock) || !e.refused(t, other, (*txlock.Scope).TryLock) {
+				t.Error("Lock by UnderlyingDB have taken something else")
 			}
 			return lockgorm.AssertLocked(q.Account.WithContext(ctx).UnderlyingDB(), key)
 		}))
 		q := e.q.Begin()
 		noError(t, q.Error)
-		grant, err := lockgorm.TryLock(q.Order.WithContext(ctx).UnderlyingDB(), key)
+		grant, err := lockgorm.Lock(q.Order.WithContext(ctx).UnderlyingDB(), key)
 		if err != nil || grant.Key() != key {
-			t.Errorf("TryLock: %+v, %v", grant, err)
+			t.Errorf("Lock: %+v, %v", grant, err)
 		}
 		noError(t, q.Rollback())
 		noError(t, lockgorm.Transaction(e.db, []txlock.Key{key}, func(tx *gorm.DB) error {

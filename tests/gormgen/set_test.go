@@ -5,7 +5,6 @@ import (
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
-	"gorm.io/gorm/logger"
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/tests/gormgen/shop"
@@ -33,17 +32,5 @@ func TestSet(t *testing.T) {
 		noError(t, e.db.Create(a).Error)
 		_, err := gorm.G[shop.Account](e.db, lockgorm.AnyVersion).Where("id = ?", a.ID).Set(set("version", 41)).Update(ctx)
 		wantError(t, "an update that sets the version", err, lockgorm.ErrVersion)
-
-		db, err := lockgorm.Open(e.DSN(), &gorm.Config{Logger: logger.Discard, NamingStrategy: e.db.NamingStrategy})
-		noError(t, err)
-		t.Cleanup(func() {
-			pool, err := db.DB()
-			noError(t, err)
-			noError(t, pool.Close())
-		})
-		noError(t, db.Use(lockgorm.New(lockgorm.Tables(e.db.NamingStrategy.TableName("Item")))))
-		items := clause.Association{Association: "Items", Type: clause.OpUpdate, Set: []clause.Assignment{set("n", 2)}}
-		_, err = gorm.G[shop.Order](db).Where("id = ?", o.ID).Set(items).Update(ctx)
-		wantError(t, "an update of an association by the name of its table", err, txlock.ErrInvalidKey)
 	})
 }

@@ -199,7 +199,7 @@ func (s *shop) gorm() *gorm.DB {
 	s.Helper()
 	db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: s.pool}), &gorm.Config{Logger: logger.Discard})
 	s.must(err)
-	s.must(db.Use(lockgorm.New(lockgorm.Tables("parcels"))))
+	s.must(db.Use(lockgorm.New()))
 	return db.WithContext(s.ctx)
 }
 

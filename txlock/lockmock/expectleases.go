@@ -245,7 +245,7 @@ func (l *Leases) ExpectRenew(key txlock.Key) *ExpectedRenew {
 	}}}
 }
 
-// ExpectGuard expects Lease.Guard in an open transaction, or lockgorm.Guard. NothingRead
+// ExpectGuard expects Lease.Guard in an open transaction, or lockgorm.Guarded. NothingRead
 // is an option of it.
 func (l *Leases) ExpectGuard(key txlock.Key, options ...txlock.JoinOption) *ExpectedGuard {
 	return &ExpectedGuard{ExpectedHeld{l, key, naming("Guard", key), func(ctx context.Context, held *lease.Lease) error {

@@ -179,33 +179,33 @@ func ExpectLock(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *Expect
 	return joinFor(mock, options, "Lock", key).ExpectLock(key)
 }
 
-// ExpectRLock expects Join and RLock, or lockgorm.RLock.
+// ExpectRLock expects Join and RLock, or lockgorm.Lock of a shared key.
 func ExpectRLock(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *ExpectedLock {
 	return joinFor(mock, options, "RLock", key).ExpectRLock(key)
 }
 
-// ExpectTryLock expects Join and TryLock, or lockgorm.TryLock.
+// ExpectTryLock expects Join and TryLock.
 func ExpectTryLock(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *ExpectedTry {
 	return joinFor(mock, options, "TryLock", key).ExpectTryLock(key)
 }
 
-// ExpectTryRLock expects Join and TryRLock, or lockgorm.TryRLock.
+// ExpectTryRLock expects Join and TryRLock.
 func ExpectTryRLock(mock sqlmock.Sqlmock, key txlock.Key, options ...Option) *ExpectedTry {
 	return joinFor(mock, options, "TryRLock", key).ExpectTryRLock(key)
 }
 
-// ExpectLockAll expects Join and LockAll, lockgorm.LockAll, or a write under lockgorm's
+// ExpectLockAll expects Join and LockAll, or a write under lockgorm's
 // plugin.
 func ExpectLockAll(mock sqlmock.Sqlmock, keys []txlock.Key, options ...Option) *ExpectedLocks {
 	return joinFor(mock, options, "LockAll", keys...).ExpectLockAll(keys...)
 }
 
-// ExpectRLockAll expects Join and RLockAll, or lockgorm.RLockAll.
+// ExpectRLockAll expects Join and RLockAll.
 func ExpectRLockAll(mock sqlmock.Sqlmock, keys []txlock.Key, options ...Option) *ExpectedLocks {
 	return joinFor(mock, options, "RLockAll", keys...).ExpectRLockAll(keys...)
 }
 
-// ExpectLockAny expects Join and LockAny, or lockgorm.LockAny.
+// ExpectLockAny expects Join and LockAny.
 func ExpectLockAny(mock sqlmock.Sqlmock, keys []txlock.Key, options ...Option) *ExpectedAny {
 	return joinFor(mock, options, "LockAny", keys...).ExpectLockAny(keys...)
 }

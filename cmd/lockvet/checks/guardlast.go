@@ -31,7 +31,7 @@ func runGuardLast(pass *source) {
 }
 
 func isGuard(name string) bool {
-	return name == "lockgorm.Guard" || strings.HasPrefix(name, "(*txlock/lease.Lease") && strings.HasSuffix(name, ").Guard")
+	return strings.HasPrefix(name, "(*txlock/lease.Lease") && strings.HasSuffix(name, ").Guard")
 }
 
 func guardIn(pass *source, stmt ast.Stmt) (guard *ast.CallExpr, tx types.Object) {
@@ -40,7 +40,11 @@ func guardIn(pass *source, stmt ast.Stmt) (guard *ast.CallExpr, tx types.Object)
 			return
 		}
 		for _, arg := range call.Args {
-			if p := pathOf(pass, arg); p.variable() && isTx(p.root.Type()) {
+			p := pathOf(pass, arg)
+			switch bound := pass.joined[p.root]; {
+			case bound != nil: // lockgorm.SQLTx
+				guard, tx = call, bound
+			case p.variable() && isTx(p.root.Type()):
 				guard, tx = call, p.root
 			}
 		}

@@ -32,11 +32,11 @@ func joinedIn(pass *source) map[types.Object]types.Object {
 }
 
 // txOf returns the transaction of a call that binds something to it: Join(ctx, tx),
-// q.WithTx(tx), shopdb.New(tx).
+// q.WithTx(tx), shopdb.New(tx), lockgorm.SQLTx(tx).
 func txOf(pass *source, call *ast.CallExpr) types.Object {
 	binds := withTx(pass.TypesInfo.TypeOf(call))
 	switch nameOf(pass, call) {
-	case "locksqlc.Join", "txlock.Join", "lockgorm.Join":
+	case "locksqlc.Join", "txlock.Join", "lockgorm.Join", "lockgorm.SQLTx":
 		binds = true
 	}
 	if !binds {
@@ -53,7 +53,7 @@ func txOf(pass *source, call *ast.CallExpr) types.Object {
 // lockedBy returns the transaction in which a call takes a lock, if it does.
 func lockedBy(pass *source, call *ast.CallExpr) types.Object {
 	pkg, verb, _ := strings.Cut(nameOf(pass, call), ".")
-	takes := slices.Contains([]string{"Lock", "TryLock", "RLock", "TryRLock", "LockAll", "RLockAll", "LockAny"}, strings.TrimPrefix(verb, "Scope)."))
+	takes := slices.Contains([]string{"Lock", "TryLock", "RLock", "TryRLock", "LockAll", "LockAny"}, strings.TrimPrefix(verb, "Scope)."))
 	if takes && pkg == "lockgorm" && len(call.Args) > 0 {
 		return pathOf(pass, call.Args[0]).root
 	}

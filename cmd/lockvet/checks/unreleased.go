@@ -186,10 +186,6 @@ func (h *handle) looksAt(e ast.Expr) ast.Expr {
 		if h.pass.TypesInfo.Types[e.Y].IsNil() {
 			return ast.Unparen(e.X)
 		}
-	case *ast.CallExpr: // lockgorm.Guard(tx, l)
-		if isGuard(nameOf(h.pass, e)) && len(e.Args) > 1 {
-			return ast.Unparen(e.Args[1])
-		}
 	}
 	return nil
 }

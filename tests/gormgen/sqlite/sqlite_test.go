@@ -42,7 +42,7 @@ func open(t *testing.T, log *log.Logger) *gorm.DB {
 func TestUnlocked(t *testing.T) {
 	logged := new(bytes.Buffer)
 	db := open(t, log.New(logged, "", 0))
-	noError(t, db.Use(lockgorm.New(lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Tables("orders"), lockgorm.Check(&Order{}))))
+	noError(t, db.Use(lockgorm.New(lockgorm.Unlocked("postgres", "sqlite"), lockgorm.Check(&Order{}))))
 	if n := strings.Count(logged.String(), "nothing is locked on sqlite"); n != 1 {
 		t.Errorf("%d warnings: %s", n, logged)
 	}
@@ -52,14 +52,12 @@ func TestUnlocked(t *testing.T) {
 		var o Order
 		noError(t, tx.Clauses(lockgorm.On(orders.Key(7)), lockgorm.AtMost(1)).Take(&o, 7).Error)
 		for what, call := range map[string]func() error{
-			"Lock":    func() error { _, err := lockgorm.Lock(tx, orders.Key(7)); return err },
-			"TryLock": func() error { _, err := lockgorm.TryLock(tx, orders.Key(7)); return err },
-			"RLockAll": func() error {
-				_, err := lockgorm.RLockAll(lockgorm.WaitAtMost(tx, 1), orders.Key(7), orders.Key(8))
+			"Lock": func() error { _, err := lockgorm.Lock(tx, orders.Key(7)); return err },
+			"Lock, shared": func() error {
+				_, err := lockgorm.Lock(lockgorm.WaitAtMost(tx, 1), txlock.Shared(orders.Key(7)))
 				return err
 			},
 			"AssertLocked": func() error { return lockgorm.AssertLocked(tx, orders.Key(7)) },
-			"Version":      func() error { _, err := lockgorm.ReadVersion(tx, orders.Key(7)); return err },
 			"Save":         func() error { o.N = 3; return tx.Save(&o).Error },
 			"Loaded":       func() error { return tx.Model(&Order{}).Clauses(lockgorm.Loaded(&o)).Update("n", 4).Error },
 		} {

@@ -140,7 +140,11 @@ func helperPays(ctx context.Context, tx *sql.Tx) error {
 
 func gormBusy(db *gorm.DB, key txlock.Key) error {
 	return db.Transaction(func(tx *gorm.DB) error {
-		if _, err := lockgorm.TryLock(tx, key); errors.Is(err, txlock.ErrBusy) { // want `the failure of TryLock changes nothing`
+		locks, err := lockgorm.Join(tx)
+		if err != nil {
+			return err
+		}
+		if _, err := locks.TryLock(tx.Statement.Context, key); errors.Is(err, txlock.ErrBusy) { // want `the failure of TryLock changes nothing`
 			log.Print("busy")
 		} else if err != nil {
 			return err

@@ -32,7 +32,11 @@ func wrongSqlc(ctx context.Context, tx *sql.Tx, q *shopdb.Queries, l *lease.Leas
 
 func wrongGorm(db *gorm.DB, l *lease.Lease) error {
 	return db.Transaction(func(tx *gorm.DB) error {
-		if err := lockgorm.Guard(tx, l); err != nil { // want `Guard is not the last statement of tx`
+		of, err := lockgorm.SQLTx(tx)
+		if err != nil {
+			return err
+		}
+		if err := l.Guard(context.Background(), of); err != nil { // want `Guard is not the last statement of tx`
 			return err
 		}
 		return tx.Exec("UPDATE jobs SET n = 1").Error

@@ -54,7 +54,11 @@ func lateShared(db *gorm.DB, id int64) error {
 		if err := tx.First(&o, id).Error; err != nil { // want `a query before the lock of tx`
 			return err
 		}
-		_, err := lockgorm.RLockAll(tx, helper.Orders.Keys(id, 7)...)
+		locks, err := lockgorm.Join(tx)
+		if err != nil {
+			return err
+		}
+		_, err = locks.RLock(tx.Statement.Context, helper.Orders.Key(id))
 		return err
 	})
 }
