@@ -4,9 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
-	"sync/atomic"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/schema"
@@ -82,40 +80,4 @@ func tableOf(stmt *gorm.Statement) string {
 		}
 	}
 	return stmt.Quote(stmt.Schema.Table)
-}
-
-// spelling is how the strings were written of which a method LockKeys has made keys.
-type spelling struct{ lower, upper, told atomic.Bool }
-
-// noteSpelling warns once if a method LockKeys makes keys of strings as they are, in small
-// letters and in capitals, and to the column both are one.
-func (p *Plugin) noteSpelling(db *gorm.DB, model reflect.Value, keys []txlock.Key) {
-	stmt := db.Statement
-	if len(stmt.Schema.PrimaryFields) != 1 || stmt.Schema.PrimaryFields[0].IndirectFieldType.Kind() != reflect.String {
-		return
-	}
-	id := stmt.Schema.PrimaryFields[0]
-	value, zero := id.ValueOf(stmt.Context, model)
-	text := fmt.Sprint(reflect.Indirect(reflect.ValueOf(value)))
-	known, _ := p.spellings.LoadOrStore(stmt.Schema, new(spelling))
-	s := known.(*spelling)
-	if zero || s.told.Load() || declaredBy(id).Class() == columns.Bytes {
-		return
-	}
-	for _, key := range keys {
-		if key, _ := inner.Asked(key); key.String() == text || strings.HasSuffix(key.String(), ":"+text) {
-			s.lower.Store(s.lower.Load() || text != strings.ToUpper(text))
-			s.upper.Store(s.upper.Load() || text != strings.ToLower(text))
-		}
-	}
-	if !s.lower.Load() || !s.upper.Load() {
-		return
-	}
-	c, err := lookUpIn(db, tableOf(stmt), id)
-	if errors.Is(err, txlock.ErrNoTransaction) || !s.told.CompareAndSwap(false, true) {
-		return
-	}
-	if why := c.Misfit(id.IndirectFieldType, ""); err == nil && why != "" {
-		db.Logger.Warn(stmt.Context, "lockgorm: LockKeys of %s makes keys of %s as it is, and the column %s %s: or let LockKeys convert it to one spelling", stmt.Schema.Name, id.Name, id.DBName, why)
-	}
 }

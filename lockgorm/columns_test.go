@@ -1,16 +1,13 @@
 package lockgorm_test
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/lockgorm"
@@ -257,55 +254,4 @@ type Shortened struct {
 type TwoVersions struct {
 	ID   int64
 	A, B lockgorm.Version
-}
-
-// warnings is a logger that keeps them.
-type warnings struct {
-	logger.Interface
-	mu   sync.Mutex
-	told []string
-}
-
-func (w *warnings) Warn(_ context.Context, text string, args ...any) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.told = append(w.told, fmt.Sprintf(text, args...))
-}
-
-// TestSpellingsAreWarnedOf has a method LockKeys make keys of strings: GORM's logger is
-// told once, where the column takes two of them for one, and not before that may matter.
-func TestSpellingsAreWarnedOf(t *testing.T) {
-	eachGuarded(t, nil, func(t *testing.T, e *env) {
-		for column, want := range map[string]int{
-			"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci": 1,
-			"VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin":        0,
-			"VARBINARY(50)": 0,
-		} {
-			e.names.tables["User"] = e.CreateTable(t, "users", "name "+column+" PRIMARY KEY, n BIGINT NOT NULL DEFAULT 0")
-			e.names.tables["Folded"] = e.names.tables["User"]
-			log := &warnings{Interface: logger.Discard}
-			db := e.open(t, func(cfg *gorm.Config) { cfg.Logger = log })
-			noError(t, db.Use(lockgorm.New()))
-			noError(t, db.Create([]*User{{Name: "bob"}, {Name: "eve"}}).Error)
-			noError(t, db.Create([]*Folded{{Name: "Mallory"}, {Name: "TRENT"}}).Error)
-			if len(log.told) != 0 {
-				t.Errorf("%s: warned too early: %q", column, log.told)
-			}
-			noError(t, db.Create(&User{Name: "Alice"}).Error)
-			noError(t, db.Create(&User{Name: "Carol"}).Error)
-			if len(log.told) != want || want == 1 && !strings.Contains(log.told[0], "let LockKeys convert it") {
-				t.Errorf("%s: %d warnings, want %d: %q", column, len(log.told), want, log.told)
-			}
-		}
-	})
-}
-
-// Folded is a User whose keys are in one spelling.
-type Folded struct {
-	Name string `gorm:"primaryKey"`
-	N    int64
-}
-
-func (f *Folded) LockKeys(*gorm.DB) ([]txlock.Key, error) {
-	return users.Keys(strings.ToLower(f.Name)), nil
 }

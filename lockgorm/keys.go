@@ -174,11 +174,7 @@ func (p *Plugin) keysOfModel(db *gorm.DB, model reflect.Value) ([]txlock.Key, er
 	if !ok {
 		return p.keyOfTag(db, model)
 	}
-	keys, err := locker.LockKeys(db.Session(&gorm.Session{NewDB: true}))
-	if err == nil {
-		p.noteSpelling(db, model, keys)
-	}
-	return keys, err
+	return locker.LockKeys(db.Session(&gorm.Session{NewDB: true}))
 }
 
 // lockable returns the keys, none for NoLock.

@@ -29,9 +29,7 @@ import (
 // strings for one, such as Bob and bob, then one row has two keys, which don't exclude
 // each other: make the column VARBINARY and the family with txlock.Exact, or fold the keys
 // by txlock.Fold, or convert the string to one spelling, in the model and in the key.
-//
-// The plugin warns by GORM's logger when it has seen such strings in small letters and in
-// capitals, and the column takes both for one. It looks the column up once, then.
+// txlock.Family.CheckColumns compares a family with its column.
 //
 // A model whose one key is that of a family for its primary key needs no method, but a tag
 // on that field, or on the embedded struct that has it:
@@ -71,11 +69,10 @@ type Plugin struct {
 	unlocked []string              // the dialects of Unlocked
 	most     int                   // of AtMostRows
 
-	tags      sync.Map // *schema.Schema to *tag
-	columns   sync.Map // a model and its table to why its column doesn't fit, ""
-	spellings sync.Map // *schema.Schema to *spelling
-	primary   sync.Map // a table to whether it has an index of that name
-	isMySQL   atomic.Bool
+	tags    sync.Map // *schema.Schema to *tag
+	columns sync.Map // a model and its table to why its column doesn't fit, ""
+	primary sync.Map // a table to whether it has an index of that name
+	isMySQL atomic.Bool
 }
 
 // Option is an option of New.
@@ -274,8 +271,7 @@ func lockWith(db *gorm.DB, keys []txlock.Key) error {
 		return err
 	}
 	if _, guards := leaseOf(db); guards || knownOf(db) != nil { // a lease is guarded before the statement, and Optimistic compares versions before a lock
-		_, err = lockAll(scope, db, keys)
-		return err
+		return lockAll(scope, db, keys)
 	}
 	ctx := scope.LockWith(db.Statement.Context, keys...)
 	if err := ctx.Err(); err != nil {
@@ -319,7 +315,7 @@ func lockWrite(db *gorm.DB, keys []txlock.Key) error {
 	if err == nil {
 		var scope *txlock.Scope
 		if scope, err = scopeFor(db, keys...); scope != nil {
-			_, err = lockAll(scope, db, keys)
+			err = lockAll(scope, db, keys)
 		}
 	}
 	return err

@@ -39,7 +39,7 @@ func Transaction(db *gorm.DB, keys []txlock.Key, fn func(tx *gorm.DB) error, opt
 			if err != nil {
 				return false, err
 			}
-			if _, err := lockAll(limited(tx, cmp.Or(compared, scope)), tx, keys); err != nil {
+			if err := lockAll(limited(tx, cmp.Or(compared, scope)), tx, keys); err != nil {
 				return false, err
 			}
 		}
@@ -127,35 +127,19 @@ func compareFirst(tx *gorm.DB, keys []txlock.Key) (scope *txlock.Scope, err erro
 	return scope, nil
 }
 
-// lockAll does what Scope.LockAll does, but doesn't lock keys again that Optimistic has
-// compared: on a plain pool that would raise their versions again.
-func lockAll(scope *txlock.Scope, tx *gorm.DB, keys []txlock.Key) ([]txlock.Grant, error) {
-	ctx, k := tx.Statement.Context, knownOf(tx)
-	underOptimistic := func(key txlock.Key) bool {
-		_, ok := k.compares(key)
-		return ok
-	}
-	if k == nil || !slices.ContainsFunc(keys, underOptimistic) {
-		return scope.LockAll(ctx, keys...)
-	}
-	if others := slices.DeleteFunc(slices.Clone(keys), underOptimistic); len(others) > 0 {
-		if _, err := scope.LockAll(ctx, others...); err != nil {
-			return nil, err
+// lockAll locks keys, but for those that Optimistic has compared, and so locked.
+func lockAll(scope *txlock.Scope, tx *gorm.DB, keys []txlock.Key) error {
+	if k := knownOf(tx); k != nil {
+		keys = slices.DeleteFunc(slices.Clone(keys), func(key txlock.Key) bool {
+			_, compared := k.compares(key)
+			return compared
+		})
+		if len(keys) == 0 {
+			return nil
 		}
 	}
-	grants := make([]txlock.Grant, len(keys))
-	for i, key := range keys {
-		key, shared := inner.Asked(key)
-		lock := scope.Lock
-		if shared {
-			lock = scope.RLock
-		}
-		var err error
-		if grants[i], err = lock(ctx, key); err != nil {
-			return nil, err
-		}
-	}
-	return grants, nil
+	_, err := scope.LockAll(tx.Statement.Context, keys...)
+	return err
 }
 
 // body is the work in a transaction, which it may commit if that is its own.
