@@ -115,10 +115,11 @@ func Check(models ...any) Option {
 // locks them, reads the records again FOR UPDATE, and confines the statement to those: two
 // statements more; see AtMostRows. Query callbacks don't see these reads. Where another record
 // has come to match meanwhile, a transaction of the statement's own takes that lock if it is
-// free, and otherwise begins again; one of the program's waits for it, which may deadlock. The
-// first read is on another connection if the program is in a transaction. If none is free within
-// 200 ms, it is in the transaction, and fixes its snapshot: a lock that others have held since
-// is then refused with ErrStaleSnapshot. Rows that a foreign key changes by CASCADE have no lock.
+// free, and otherwise begins again; one of the program's waits for it, and may deadlock with any
+// other write. The first read is on another connection if the program is in a transaction. If none
+// is free within 200 ms, it is in the transaction, and fixes its snapshot: a lock that others have
+// held since is then refused with ErrStaleSnapshot. Rows that a foreign key changes by CASCADE have
+// no lock.
 //
 // A statement fails with ErrInvalidKey if it isn't certain which records it changes. This is so
 // for conditions with a variable, or a function that may return something else in another
