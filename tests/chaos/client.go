@@ -298,7 +298,7 @@ func (w *worker) kinds() []func() outcome {
 		w.run, w.run, w.lock, w.lock, w.stale, w.stale, w.tryLock, w.waitAtMost, w.lockAny, w.read, w.crossed, w.crossed,
 		w.optimistic, w.optimistic, w.compare, w.compare, w.sell, w.sell, w.sell, w.sellUnlocked,
 		w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.careless, w.cancelled, w.session, w.fresh, w.fresh,
-		w.gormTransaction, w.gormPlugin, w.gormPlugin, w.gormVersion, w.gormVersion, w.gormVersion, w.within, w.within,
+		w.gormTransaction, w.gormPlugin, w.gormPlugin, w.gormCondition, w.gormCondition, w.gormVersion, w.gormVersion, w.gormVersion, w.within, w.within,
 		w.once, w.once, w.once, w.tickTx, w.tickTx, w.tick, w.tick,
 		w.acquire, w.acquire, w.tryAcquire, w.acquireFair, w.acquireTx, w.acquireShared, w.acquireShared, w.acquireWriter, w.acquirePermit, w.acquirePermit,
 		w.lead, w.lead, w.majority, w.majority, w.majority, w.generatedQueries, w.generatedQueries, w.herd, w.amongHerds, w.amongHerds,

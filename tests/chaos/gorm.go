@@ -147,6 +147,64 @@ func (w *worker) gormPlugin() outcome {
 	})
 }
 
+// chosen is a record that a condition chooses. Its hook runs between the write and the end of the
+// transaction, which may be the statement's own.
+type chosen struct {
+	Name  string `gorm:"primaryKey"`
+	Value int64
+	Token uint64
+}
+
+// TableName is GORM's name for the table.
+func (chosen) TableName() string { return "counters" }
+
+// LockKeys names the lock that a write of the record needs.
+func (c *chosen) LockKeys(tx *gorm.DB) ([]txlock.Key, error) {
+	return []txlock.Key{keyOf(c.Name)}, tx.Error
+}
+
+// hooked finds the function that the hook calls in a context.
+type hooked struct{}
+
+// AfterUpdate calls that function.
+func (chosen) AfterUpdate(tx *gorm.DB) error {
+	g := gormed{}
+	within := g.under(func(_ context.Context, fn func(tx *gorm.DB) error) error { return fn(tx) })
+	return within(tx.Statement.Context, tx.Statement.Context.Value(hooked{}).(func(tx *sql.Tx) error))
+}
+
+// gormCondition raises the records that a condition chooses, in a transaction of the statement's
+// own or in one of several statements.
+func (w *worker) gormCondition() outcome {
+	names, own, options := w.some(lockKeys, 1), w.IntN(2) == 0, w.isolation()
+	run := func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+		raise := func(db *gorm.DB) error {
+			db = db.WithContext(context.WithValue(ctx, hooked{}, fn))
+			if w.Without == "plugin" {
+				db = db.Clauses(lockgorm.On(lockgorm.NoLock...))
+			}
+			return db.Model(&chosen{}).Where("name IN ? AND value >= ?", names, 0).Updates(map[string]any{"value": gorm.Expr("value + 1"), "token": 0}).Error
+		}
+		if own {
+			return raise(w.gorm)
+		}
+		return lockgorm.Transaction(w.gorm.WithContext(ctx), nil, raise, options)
+	}
+	return w.transact(w.begin("gorm condition", names...), run, func(ctx context.Context, t *transaction) error {
+		for _, name := range names {
+			value, err := t.value(ctx, name)
+			if err != nil {
+				return err
+			}
+			t.wrote = append(t.wrote, name)
+			if _, err := t.ExecContext(ctx, "INSERT INTO commits VALUES (?, ?, ?, 0)", t.id, name, value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // gormVersion loads a record with a version, saves it in a transaction that is rolled
 // back in half of the cases, and saves it in another, which is begun again after a
 // deadlock. What others have committed meanwhile must be a conflict.
