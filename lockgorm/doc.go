@@ -7,12 +7,11 @@
 //
 // # Locks by hand
 //
-// In a transaction, [Lock], [TryLock], [RLock], [TryRLock], [LockAll], [RLockAll] and [LockAny] take
-// locks with the *gorm.DB that the code has at hand, and [WaitAtMost] limits how long they
-// wait; [ReadVersion], [CompareAndBump] and [Verify] do what the methods of the
-// [txlock.Scope] do that [Join] returns. [Transaction] begins a transaction, locks first, and runs it again after a
-// deadlock. [Optimistic] compares a version at the end instead. [AssertLocked] and
-// [AssertRLocked] check that a lock is held.
+// [Transaction] begins a transaction, locks first, and runs it again after a deadlock.
+// [Optimistic] compares a version at the end instead. In a transaction, [Join] returns the
+// [txlock.Scope] that takes its locks, with all verbs; [Lock] takes one lock and [AssertLocked]
+// checks that one is held, with the *gorm.DB that the code has at hand. [WaitAtMost] limits how
+// long all of these wait. [SQLTx] returns the transaction itself.
 //
 // # Locks by the plugin
 //
@@ -28,8 +27,7 @@
 // [On], [AtMost], [Loaded], [AnyVersion] and [Guarded] are clauses, for the options of gorm.G
 // and for Clauses of generated queries. [Loaded] says which loaded model an update or delete
 // is of, so that its keys are locked and its Version is compared. The functions take
-// UnderlyingDB() of a generated query in a transaction: Lock(q.Order.WithContext(ctx).UnderlyingDB(),
-// key).
+// UnderlyingDB() of a generated query in a transaction.
 //
 // # Versions
 //
@@ -43,7 +41,8 @@
 //
 // # Leases
 //
-// [NewManager], [AcquireTx], [Guard] and [Guarded] are for leases with GORM.
+// lease.NewManager takes the pool that db.DB() returns. [Guarded] lets a statement succeed only
+// while a lease is held; [SQLTx] is for Lease.Guard and Manager.AcquireTx.
 //
 // # What it is not
 //

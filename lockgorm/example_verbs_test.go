@@ -8,6 +8,7 @@ import (
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/idempotency"
 	"github.com/dca00107/lockstep/txlock/lease"
 )
 
@@ -117,12 +118,12 @@ func ExampleOnceHandler() {
 	serve := func(db *gorm.DB, mux *http.ServeMux) {
 		pay := func(w http.ResponseWriter, r *http.Request) {
 			if err := setPaid(lockgorm.TxOf(r.Context()), 42); err != nil {
-				lockgorm.FailRequest(r.Context(), err)
+				idempotency.Fail(r.Context(), err)
 				return
 			}
 			w.WriteHeader(http.StatusCreated)
 		}
-		mux.Handle("POST /payments", lockgorm.OnceHandler(db, http.HandlerFunc(pay), lockgorm.KeyRequired()))
+		mux.Handle("POST /payments", lockgorm.OnceHandler(db, http.HandlerFunc(pay), idempotency.KeyRequired()))
 	}
 	_ = serve
 }
@@ -132,17 +133,6 @@ func ExampleTxOf() {
 	pay := func(w http.ResponseWriter, r *http.Request) {
 		if err := setPaid(lockgorm.TxOf(r.Context()), 42); err == nil {
 			w.WriteHeader(http.StatusCreated)
-		}
-	}
-	_ = pay
-}
-
-// All that the handler has written is rolled back, and its answer is not stored.
-func ExampleFailRequest() {
-	pay := func(w http.ResponseWriter, r *http.Request) {
-		if err := setPaid(lockgorm.TxOf(r.Context()), 42); err != nil {
-			lockgorm.FailRequest(r.Context(), err) // after a deadlock the handler is called again
-			http.Error(w, "not paid", http.StatusServiceUnavailable)
 		}
 	}
 	_ = pay

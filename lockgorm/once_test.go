@@ -13,6 +13,7 @@ import (
 
 	"github.com/dca00107/lockstep/lockgorm"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/idempotency"
 )
 
 // TestOnce: fn is called until one call has committed, alone and in a transaction.
@@ -136,12 +137,12 @@ func TestOnceHandler(t *testing.T) {
 		h := lockgorm.OnceHandler(db, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			calls++
 			if err := lockgorm.TxOf(r.Context()).Create(&Note{ID: int64(calls)}).Error; err != nil {
-				lockgorm.FailRequest(r.Context(), err)
+				idempotency.Fail(r.Context(), err)
 			}
 			w.WriteHeader(status)
 			_, _ = fmt.Fprintf(w, "note %d", calls)
-		}), lockgorm.KeyRequired(), lockgorm.MaxBody(100), lockgorm.KeepHeaders(), lockgorm.KeepFor(1<<40), lockgorm.ConflictAfter(1<<40),
-			lockgorm.ClientOf(func(*http.Request) string { return "me" }), lockgorm.OnError(func(*http.Request, error) {}))
+		}), idempotency.KeyRequired(), idempotency.MaxBody(100), idempotency.KeepHeaders(), idempotency.KeepFor(1<<40), idempotency.ConflictAfter(1<<40),
+			idempotency.ClientOf(func(*http.Request) string { return "me" }), idempotency.OnError(func(*http.Request, error) {}))
 		for i, want := range []string{"500 note 1", "201 note 2", "201 note 2", "422", "400"} {
 			body, header := "x", key
 			switch i {
@@ -171,10 +172,10 @@ func TestOnceHandler(t *testing.T) {
 		}
 		defer func() {
 			if recover() == nil {
-				t.Error("FailRequest without a request doesn't panic")
+				t.Error("Fail without a request doesn't panic")
 			}
 		}()
-		lockgorm.FailRequest(t.Context(), errors.New("broken"))
+		idempotency.Fail(t.Context(), errors.New("broken"))
 	})
 }
 

@@ -107,6 +107,22 @@ func optimistic(scope *txlock.Scope, tx *gorm.DB, key txlock.Key, fn func(tx *go
 	return committed, inner.Final(ctx, scope, err)
 }
 
+// scopeFor returns the scope of tx on which the keys are locked. It is nil if nothing may
+// be sent.
+func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
+	if sendsNothing(tx) {
+		return nil, nil
+	}
+	compared, err := compareFirst(tx, keys)
+	if err != nil {
+		return nil, err
+	}
+	if compared == nil {
+		return Join(tx)
+	}
+	return limited(tx, compared), nil
+}
+
 // compareFirst compares the keys whose version Optimistic has read, before they are
 // locked: a lock raises the version. It returns the scope of Optimistic, or nil if that
 // has none of the keys: on a plain pool only the scope that has taken a lock knows about

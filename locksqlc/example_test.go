@@ -14,6 +14,7 @@ import (
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/schema"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/idempotency"
 )
 
 var (
@@ -106,12 +107,12 @@ func ExampleOnceHandler() {
 
 	pay := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := queries.WithTx(locksqlc.TxOf(r.Context())).PayOrder(r.Context(), 42); err != nil {
-			locksqlc.FailRequest(r.Context(), err) // rolled back, nothing is stored
+			idempotency.Fail(r.Context(), err) // rolled back, nothing is stored
 			return
 		}
 		w.WriteHeader(http.StatusCreated)
 	})
-	mux.Handle("POST /payments", locksqlc.OnceHandler(db, pay, locksqlc.KeyRequired()))
+	mux.Handle("POST /payments", locksqlc.OnceHandler(db, pay, idempotency.KeyRequired()))
 }
 
 func ExampleOptimistic() {

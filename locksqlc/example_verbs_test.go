@@ -8,6 +8,7 @@ import (
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/idempotency"
 )
 
 // These examples need a database, so they are compiled and not run.
@@ -92,22 +93,10 @@ func ExampleJoinConn() {
 func ExampleTxOf() {
 	pay := func(w http.ResponseWriter, r *http.Request) {
 		if err := queries.WithTx(locksqlc.TxOf(r.Context())).PayOrder(r.Context(), 42); err != nil {
-			locksqlc.FailRequest(r.Context(), err)
+			idempotency.Fail(r.Context(), err)
 			return
 		}
 		w.WriteHeader(http.StatusCreated)
-	}
-	_ = pay
-}
-
-// What the handler has written until now is rolled back, and its answer is not stored: the
-// client may repeat the request.
-func ExampleFailRequest() {
-	pay := func(w http.ResponseWriter, r *http.Request) {
-		if _, err := locksqlc.TxOf(r.Context()).ExecContext(r.Context(), "INSERT INTO payments (amount) VALUES (1)"); err != nil {
-			locksqlc.FailRequest(r.Context(), err) // after a deadlock the handler is called again
-			http.Error(w, "not paid", http.StatusServiceUnavailable)
-		}
 	}
 	_ = pay
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/idempotency"
 )
 
 // TestOnceHandlerTellsTheTruth: what was rolled back is no success, what was committed is
@@ -23,11 +24,11 @@ func TestOnceHandlerTellsTheTruth(t *testing.T) {
 			switch way {
 			case "late":
 				w.WriteHeader(http.StatusCreated)
-				locksqlc.FailRequest(r.Context(), errors.New("broken"))
+				idempotency.Fail(r.Context(), errors.New("broken"))
 			case "mismatch":
-				locksqlc.FailRequest(r.Context(), fmt.Errorf("another: %w", txlock.ErrMismatch))
+				idempotency.Fail(r.Context(), fmt.Errorf("another: %w", txlock.ErrMismatch))
 			case "timeout":
-				locksqlc.FailRequest(r.Context(), fmt.Errorf("another: %w", txlock.ErrWaitTimeout))
+				idempotency.Fail(r.Context(), fmt.Errorf("another: %w", txlock.ErrWaitTimeout))
 			case "status":
 				w.WriteHeader(0)
 			case "commit":

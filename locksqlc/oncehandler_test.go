@@ -16,6 +16,7 @@ import (
 	"github.com/dca00107/lockstep/internal/test/testdb"
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/idempotency"
 )
 
 // served is a handler behind OnceHandler that adds to a number, and what it says.
@@ -26,13 +27,13 @@ type served struct {
 }
 
 // answers makes a handler over a table of numbers.
-func answers(pool *sql.DB, table string, answer func(w http.ResponseWriter, r *http.Request), options ...locksqlc.OnceHandlerOption) *served {
+func answers(pool *sql.DB, table string, answer func(w http.ResponseWriter, r *http.Request), options ...idempotency.Option) *served {
 	s := new(served)
-	options = append(options, locksqlc.OnError(func(_ *http.Request, err error) { s.last.Store(&err) }))
+	options = append(options, idempotency.OnError(func(_ *http.Request, err error) { s.last.Store(&err) }))
 	s.Handler = locksqlc.OnceHandler(pool, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := s.calls.Add(1)
 		if _, err := locksqlc.TxOf(r.Context()).Exec("UPDATE " + table + " SET v = v + 1"); err != nil {
-			locksqlc.FailRequest(r.Context(), err)
+			idempotency.Fail(r.Context(), err)
 			return
 		}
 		w.Header().Set("X-Call", fmt.Sprint(n))
@@ -64,7 +65,7 @@ func echo(calls func() int32) func(w http.ResponseWriter, r *http.Request) {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			locksqlc.FailRequest(r.Context(), err)
+			idempotency.Fail(r.Context(), err)
 			return
 		}
 		w.Header().Set("Location", "/payments/7")
@@ -78,8 +79,8 @@ func TestOnceHandler(t *testing.T) {
 	onPools(t, func(t *testing.T, db *testdb.DB, pool *sql.DB, _ bool) {
 		table := numbers(t, db)
 		var s *served
-		s = answers(pool, table, echo(func() int32 { return s.calls.Load() }), locksqlc.KeyRequired(), locksqlc.MaxBody(1000),
-			locksqlc.ClientOf(func(r *http.Request) string { return r.Header.Get("User-Agent") }))
+		s = answers(pool, table, echo(func() int32 { return s.calls.Load() }), idempotency.KeyRequired(), idempotency.MaxBody(1000),
+			idempotency.ClientOf(func(r *http.Request) string { return r.Header.Get("User-Agent") }))
 		key := uniqueKey(t, "http").String()
 		wantAnswer(t, "the first", request(s, "POST", key, "ten"), 201, "ten in call 1", false)
 		again := request(s, "POST", `"`+key+`"`, "ten") // as the draft has it
@@ -135,15 +136,15 @@ func TestOnceHandlerThatFails(t *testing.T) {
 			case "panic":
 				panic(http.ErrAbortHandler)
 			case "error":
-				locksqlc.FailRequest(r.Context(), errors.New("broken"))
+				idempotency.Fail(r.Context(), errors.New("broken"))
 			case "error and answer":
-				locksqlc.FailRequest(r.Context(), errors.New("broken"))
+				idempotency.Fail(r.Context(), errors.New("broken"))
 				http.Error(w, "no money", http.StatusPaymentRequired)
 			case "long":
 				_, _ = w.Write(make([]byte, 9<<20))
 			case "deadlock":
 				if way = ""; true {
-					locksqlc.FailRequest(r.Context(), fmt.Errorf("%w: as it happens", txlock.ErrDeadlock))
+					idempotency.Fail(r.Context(), fmt.Errorf("%w: as it happens", txlock.ErrDeadlock))
 				}
 			}
 		})
@@ -232,7 +233,7 @@ func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 			_, _ = fmt.Fprint(w, "done")
 		}
 		patient := answers(pool, table, working)
-		hasty := answers(pool, table, working, locksqlc.ConflictAfter(10*time.Millisecond))
+		hasty := answers(pool, table, working, idempotency.ConflictAfter(10*time.Millisecond))
 		all := make(chan *httptest.ResponseRecorder, 2)
 		go func() { all <- request(patient, "POST", key, "x") }()
 		<-open
@@ -264,12 +265,12 @@ func TestOnceHandlerWhileTheFirstIsOpen(t *testing.T) {
 	})
 }
 
-// TestOnceHandlerOutsideOfItself: FailRequest needs its context.
+// TestOnceHandlerOutsideOfItself: Fail needs its context.
 func TestOnceHandlerOutsideOfItself(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("FailRequest without a request doesn't panic")
+			t.Error("Fail without a request doesn't panic")
 		}
 	}()
-	locksqlc.FailRequest(context.Background(), errors.New("broken"))
+	idempotency.Fail(context.Background(), errors.New("broken"))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dca00107/lockstep/locksqlc"
 	"github.com/dca00107/lockstep/txlock"
+	"github.com/dca00107/lockstep/txlock/idempotency"
 )
 
 // Accounts are the keys of the accounts, as every program of this shop locks them.
@@ -28,11 +29,11 @@ type Service struct {
 }
 
 // NewService returns the service on a pool of locksqlc.Open. Who may pay would be found
-// out around OnceHandler, and told to it by locksqlc.ClientOf.
+// out around OnceHandler, and told to it by idempotency.ClientOf.
 func NewService(db *sql.DB) *Service {
 	s := new(Service)
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", locksqlc.OnceHandler(db, http.HandlerFunc(servePayment), locksqlc.KeyRequired()))
+	mux.Handle("POST /payments", locksqlc.OnceHandler(db, http.HandlerFunc(servePayment), idempotency.KeyRequired()))
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.received.Add(1)
 		mux.ServeHTTP(w, r)
@@ -51,7 +52,7 @@ func servePayment(w http.ResponseWriter, r *http.Request) {
 	receipt, err := pay(r.Context(), locksqlc.TxOf(r.Context()), payment)
 	switch {
 	case err != nil:
-		locksqlc.FailRequest(r.Context(), err) // rolled back; after a deadlock run again
+		idempotency.Fail(r.Context(), err) // rolled back; after a deadlock run again
 	case receipt.ID == 0:
 		http.Error(w, "the payer has too little money", http.StatusPaymentRequired)
 	default:

@@ -58,27 +58,3 @@ func limited(tx *gorm.DB, scope *txlock.Scope) *txlock.Scope {
 	}
 	return scope
 }
-
-// scopeFor returns the scope of tx on which the keys are locked. It is nil if nothing may
-// be sent.
-func scopeFor(tx *gorm.DB, keys ...txlock.Key) (*txlock.Scope, error) {
-	if sendsNothing(tx) {
-		return nil, nil
-	}
-	compared, err := compareFirst(tx, keys)
-	if err != nil {
-		return nil, err
-	}
-	if compared == nil {
-		return scopeOf(tx)
-	}
-	return limited(tx, compared), nil
-}
-
-// scopeOf returns the scope of tx. It is nil if nothing may be sent.
-func scopeOf(tx *gorm.DB) (*txlock.Scope, error) {
-	if sendsNothing(tx) {
-		return nil, nil
-	}
-	return Join(tx)
-}

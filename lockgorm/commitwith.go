@@ -50,7 +50,7 @@ func last(follows func(stmt *gorm.Statement) string) func(db *gorm.DB) {
 			_ = db.AddError(fmt.Errorf("%w: CommitWith of a write behind which GORM sends more: %s", txlock.ErrInvalidOption, why))
 			return
 		}
-		scope, err := scopeOf(db)
+		scope, err := Join(db)
 		if err != nil {
 			_ = db.AddError(err)
 			return
