@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -78,8 +79,9 @@ func newPool(t *testing.T, db *testdb.DB, guarded bool, mutators ...func(*mysql.
 // session is a transaction on a pool of its own, and its locks.
 type session struct {
 	*txlock.Scope
-	tx *sql.Tx
-	id int64
+	tx    *sql.Tx
+	id    int64
+	begun time.Time // of till
 }
 
 // begin begins a transaction that is rolled back at the end at the latest.

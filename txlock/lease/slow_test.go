@@ -34,14 +34,19 @@ type slowConn struct {
 
 func (c *slowConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	timer := time.NewTimer(time.Duration(c.delay.Load()))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-c.closed:
-		return 0, net.ErrClosed
+	for begun := time.Now(); ; {
+		left := time.Duration(c.delay.Load()) - time.Since(begun) // which may be made shorter meanwhile
+		if left <= 0 {
+			return n, err
+		}
+		timer := time.NewTimer(min(left, 20*time.Millisecond))
+		select {
+		case <-timer.C:
+		case <-c.closed:
+			timer.Stop()
+			return 0, net.ErrClosed
+		}
 	}
-	return n, err
 }
 
 func (c *slowConn) Close() error {
