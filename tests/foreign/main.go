@@ -4,7 +4,7 @@
 //	go run ./foreign -engines mariadb,mysql -suites driver,dbresolver,gorm
 //
 // The suites are go-sql-driver's own tests, those of gorm.io/plugin/dbresolver, and GORM's,
-// each of the version in the go.mod of lockstep. They are copied from the module cache into
+// each of the version in the go.mod of tests/gormgen. They are copied from the module cache into
 // a directory that goes at the end, and changed there only in how they open a pool.
 //
 // GORM's tests are a module of their own, gorm.io/gorm/tests, which has no release: they

@@ -114,12 +114,12 @@ func (o *options) prepare(ctx context.Context, name, dir string) (*suite, error)
 	if err != nil {
 		return nil, err
 	}
-	adapter := filepath.Join(root, "lockgorm") // whose go.mod has the versions of all suites
+	newest := filepath.Join(root, "tests", "gormgen") // whose go.mod has the versions of all suites
 	if name == "gorm" {
-		s.dir, err = o.copyGorm(ctx, adapter, filepath.Join(dir, name))
+		s.dir, err = o.copyGorm(ctx, newest, filepath.Join(dir, name))
 	} else {
 		s.dir = filepath.Join(dir, name)
-		_, err = copyModule(ctx, adapter, s.module, s.dir)
+		_, err = copyModule(ctx, newest, s.module, s.dir)
 	}
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (s *suite) require(ctx context.Context, root string) error {
 		"-require="+lockstep+"/lockgorm@v0.0.0", "-replace="+lockstep+"/lockgorm="+filepath.Join(root, "lockgorm")); err != nil {
 		return err
 	}
-	known, err := os.ReadFile(filepath.Join(root, "lockgorm", "go.sum"))
+	known, err := os.ReadFile(filepath.Join(root, "tests", "gormgen", "go.sum"))
 	if err != nil {
 		return err
 	}
