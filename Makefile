@@ -52,9 +52,9 @@ TUTORIAL = examples/sqlcorders
 START    = examples/start
 # The example that serves the metrics for contrib/grafana.
 METRICS  = examples/metrics
-# GORM is linked by lockgorm, and by the examples that use it.
-GORM     = lockgorm examples
-MODULES  = . $(GORM) tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS)
+# What links GORM and OpenTelemetry is no part of the root module; examples link GORM.
+PARTS    = lockgorm txlock/lockotel
+MODULES  = . $(PARTS) examples tests bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS)
 
 # make verify vets. Without a race to report a test binary needs no second to say so at
 # its end, and garbage is collected four times as often by default.
@@ -112,7 +112,7 @@ quick: ## Run golangci-lint and all that needs no server, with the race detector
 	internal/test/tools/need-cc.sh
 	@$(QUICK) $$(go list ./... | grep -E $(ALONE))
 	@$(QUICK) -race $$(go list ./... | grep -vE $(ALONE))
-	@for module in $(GORM) tests; do (cd $$module && $(QUICK) -race ./...) || exit 1; done
+	@for module in $(PARTS) examples tests; do (cd $$module && $(QUICK) -race ./...) || exit 1; done
 	@for module in bench $(COMMANDS) $(GORMGEN) $(BROWSER) $(METRICS); do (cd $$module && $(QUICK) ./...) || exit 1; done
 	@$(MAKE) --no-print-directory lint
 
@@ -157,7 +157,7 @@ test-module:
 # detector watches what lockgen has written. make verify looks at the files that it writes,
 # follows the tutorials, and reads the pages of lockhttp in a browser.
 test-beside:
-	@for module in examples $(CONTRIB) $(GORMGEN) $(METRICS); do (cd $$module && $(GOTEST) ./...) || exit 1; done
+	@for module in txlock/lockotel examples $(CONTRIB) $(GORMGEN) $(METRICS); do (cd $$module && $(GOTEST) ./...) || exit 1; done
 	@for module in $(COMMANDS); do (cd $$module && $(subst -race ,,$(GOTEST)) -skip '$(GENERATED)|$(WRITES)' ./...) || exit 1; done
 	@cd cmd/lockgen && $(GOTEST) -run '$(GENERATED)' .
 
@@ -216,7 +216,7 @@ PATH_OF = github.com/dca00107/lockstep
 COVERED = $(PATH_OF)/txlock/...,$(PATH_OF)/locksqlc,$(PATH_OF)/lockgorm,$(PATH_OF)/schema,$(PATH_OF)/internal/guard
 cover: ## Print which part of each package's statements the tests execute.
 	rm -rf .cover && mkdir .cover
-	$(WITHSERVERS) -- sh -c 'for module in . lockgorm; do (cd $$module && go test -count=1 -parallel 8 -timeout 20m -cover -coverpkg=$(COVERED) ./... -args -test.gocoverdir=$(CURDIR)/.cover) || exit 1; done'
+	$(WITHSERVERS) -- sh -c 'for module in . $(PARTS); do (cd $$module && go test -count=1 -parallel 8 -timeout 20m -cover -coverpkg=$(COVERED) ./... -args -test.gocoverdir=$(CURDIR)/.cover) || exit 1; done'
 	go tool covdata percent -i=.cover
 
 demo: ## Run examples/quickstart on the servers of ENGINES.
@@ -289,7 +289,7 @@ verify-release: ## Make a release in a clone, and try every module of it as user
 	LOCKSTEP_LONG=1 LOCKSTEP_ENGINES=none go test -C tests $(PATIENT) ./release
 
 api: ## Compare what the library exports with the last release, or with BASE=commit.
-	@for module in . lockgorm; do (cd $$module && BASE=$(BASE) $(CURDIR)/internal/test/tools/api.sh) || exit 1; done
+	@for module in . $(PARTS); do (cd $$module && BASE=$(BASE) $(CURDIR)/internal/test/tools/api.sh) || exit 1; done
 
 release: ## Tag all modules: VERSION=v0.1.0 TESTED=1, or DRY=1 to try it in a clone; PUSH=1 pushes the tags.
 	@go run -C tests ./release -version "$(VERSION)" $(if $(TESTED),-tested) $(if $(DRY),-dry) $(if $(PUSH),-push)
@@ -322,7 +322,7 @@ verify-go: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI) run --allow-parallel-runners
 	cd tests && $(GOLANGCI) run --allow-parallel-runners --build-tags cluster,proxies
-	@for module in $(GORM) bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners --build-tags site) || exit 1; done
+	@for module in $(PARTS) examples bench $(CONTRIB) $(COMMANDS) $(GORMGEN) $(BROWSER) $(TUTORIAL) $(START) $(METRICS); do (cd $$module && $(GOLANGCI) run --allow-parallel-runners --build-tags site) || exit 1; done
 	cd cmd/lockgen && $(GOLANGCI) run --allow-parallel-runners --config testdata/.golangci.yaml --build-tags tagged $$(find ./testdata -name lockstep.gen.go -exec dirname {} +)
 
 licences: ## Check the licences of all dependencies.

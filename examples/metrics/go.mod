@@ -5,6 +5,7 @@ go 1.25.0
 require (
 	github.com/dca00107/lockstep v0.0.0
 	github.com/dca00107/lockstep/examples v0.0.0
+	github.com/dca00107/lockstep/txlock/lockotel v0.0.0
 	github.com/prometheus/client_golang v1.23.2
 	go.opentelemetry.io/otel v1.42.0
 	go.opentelemetry.io/otel/exporters/prometheus v0.64.0
@@ -40,4 +41,5 @@ replace (
 	github.com/dca00107/lockstep => ../../
 	github.com/dca00107/lockstep/examples => ../
 	github.com/dca00107/lockstep/lockgorm => ../../lockgorm
+	github.com/dca00107/lockstep/txlock/lockotel => ../../txlock/lockotel
 )

@@ -188,7 +188,7 @@ func (r *release) commit(ctx context.Context) (map[string]string, error) {
 // modules returns the modules that users get, those first which others require.
 func modules(root string) (sorted []mod, err error) {
 	var all []mod
-	for _, pattern := range []string{"go.mod", "lockgorm/go.mod", "contrib/*/go.mod", "cmd/*/go.mod"} {
+	for _, pattern := range []string{"go.mod", "lockgorm/go.mod", "txlock/*/go.mod", "contrib/*/go.mod", "cmd/*/go.mod"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, err

@@ -37,6 +37,7 @@ tested() {
 versions root
 tested github.com/go-sql-driver/mysql "$@"
 (cd lockgorm && versions lockgorm && tested "github.com/go-sql-driver/mysql gorm.io/gorm gorm.io/driver/mysql gorm.io/plugin/dbresolver" .)
+(cd txlock/lockotel && versions lockotel && tested go.opentelemetry.io/otel .)
 for module in examples tests tests/gormgen; do
 	echo "$which: go vet of $module"
 	(cd $module && versions "$(basename $module)" && go vet -modfile="$modfile" ./...)

@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	semconv "go.opentelemetry.io/otel/semconv/v1.37.0"
 	api "go.opentelemetry.io/otel/trace"
 
 	"github.com/dca00107/lockstep/txlock"
@@ -43,7 +42,7 @@ func TestSpans(t *testing.T) {
 			seen := tracetest.NewSpanRecorder()
 			provider := trace.NewTracerProvider(trace.WithSpanProcessor(seen))
 			t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
-			always := lockotel.WithAttributes(semconv.DBSystemNameMariaDB)
+			always := lockotel.WithAttributes(attribute.String("db.system.name", "mariadb"))
 			o, collect := newObserver(t, append(test.options, lockotel.WithTracerProvider(nil), lockotel.WithTracerProvider(provider), always)...)
 			ctx, caller := provider.Tracer("test").Start(t.Context(), "request")
 			test.e.Key, test.e.Took = key, time.Minute

@@ -295,7 +295,7 @@ func outcome(t *testing.T, err error) string {
 // sentinels counts the exported errors of package txlock in its source.
 func sentinels(t *testing.T) (n int) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../../txlock/errors.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../errors.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
