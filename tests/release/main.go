@@ -1,8 +1,8 @@
 // Command release makes a release of the modules that users get: the library, lockgorm,
-// lockotel, the modules in contrib and the programs in cmd. In go.mod of a checkout they replace each other; a release
-// is a commit beside the branch, in which they require each other by version, with a tag for
-// each module. It is made in a clone, and tried there as users would: only then the checkout
-// gets the tags, and only with -push the remote does.
+// lockotel, the modules in contrib and the programs in cmd. In go.mod of a checkout they replace
+// each other; a release is a commit beside the branch, in which they require each other by
+// version, with a tag for each module. It is made in a clone, and tried there as users would: only
+// then the checkout gets the tags, and only with -push the remote does.
 package main
 
 import (

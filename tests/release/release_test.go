@@ -90,7 +90,7 @@ func released(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	all := []string{"v0.98.0"}
-	for _, variable := range []string{"CONTRIB", "COMMANDS"} {
+	for _, variable := range []string{"PARTS", "CONTRIB", "COMMANDS"} {
 		found := regexp.MustCompile(`(?m)^` + variable + ` *= *(.*)$`).FindSubmatch(text)
 		if found == nil {
 			t.Fatalf("the Makefile has no %s", variable)
