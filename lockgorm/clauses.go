@@ -217,6 +217,20 @@ func unwatched(pool gorm.ConnPool) gorm.ConnPool {
 	return pool
 }
 
+// senderOf returns the pool or transaction by which the plugin sends statements of its own: they
+// are neither checked nor prepared. GORM's store of prepared statements may wait for a connection
+// of the pool while others wait for the store, with connections of that pool.
+func senderOf(stmt *gorm.Statement) gorm.ConnPool {
+	switch pool := unwatched(stmt.ConnPool).(type) {
+	case *gorm.PreparedStmtDB:
+		return pool.ConnPool
+	case *gorm.PreparedStmtTX:
+		return pool.Tx
+	default:
+		return pool
+	}
+}
+
 // watched is the pool or transaction of one statement, whose text it checks.
 type watched struct {
 	gorm.ConnPool

@@ -51,6 +51,9 @@ func TestUnknownRecords(t *testing.T) {
 		"out of the parentheses": func(db *gorm.DB) error {
 			return db.Model(&Order{ID: 41}).Where("n = 1) OR (id = 42").Update("n", 1).Error
 		},
+		"ORDER BY in a condition": func(db *gorm.DB) error {
+			return db.Where("id > ? ORDER BY id DESC", 40).Delete(&Order{}).Error
+		},
 		"another table": func(db *gorm.DB) error {
 			return db.Table("? AS a, ? AS b", clause.Table{Name: db.NamingStrategy.TableName("Order")}, clause.Table{Name: db.NamingStrategy.TableName("Order")}).
 				Model(&Order{ID: 41}).Where("b.id = 42").Update("b.n", 1).Error

@@ -64,7 +64,7 @@ func (p *Plugin) checkColumn(db *gorm.DB, t *tag) error {
 // lookUpIn looks a column up in the transaction of a statement.
 func lookUpIn(db *gorm.DB, table string, id *schema.Field) (columns.Type, error) {
 	c, err := lookUp(table, db.Statement.Quote(id.DBName), func(text string) (*sql.Rows, error) {
-		return unwatched(db.Statement.ConnPool).QueryContext(db.Statement.Context, text)
+		return senderOf(db.Statement).QueryContext(db.Statement.Context, text)
 	})
 	if err != nil {
 		return c, fmt.Errorf("lockgorm: %w (what is declared %s is not looked up)", err, varbinary)

@@ -39,6 +39,9 @@ func whyNotClosed(stmt *gorm.Statement) (why string, or bool) {
 	if !ok {
 		return "its conditions have a comment, or quotes or parentheses that they don't close, or a backslash in quotes: give values as arguments", false
 	}
+	if slices.Contains(words, "ORDER") || slices.Contains(words, "LIMIT") {
+		return "its conditions have ORDER BY or LIMIT: use Order and Limit", false
+	}
 	return "", slices.ContainsFunc(words, isOr)
 }
 

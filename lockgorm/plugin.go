@@ -100,11 +100,13 @@ func Check(models ...any) Option {
 }
 
 // New returns the plugin, for db.Use. With it, every create, update and delete of a
-// Locker first locks its keys: after GORM has begun the transaction and before the
-// model's own hooks, those of a batch in one LockAll. On names keys for one statement,
-// which may be a query: a transaction that reads a record and then writes it should read
-// it with On. A lock that is taken only at the write is refused with ErrStaleSnapshot if
-// somebody else has written in between.
+// Locker first locks its keys: in the transaction of the statement, before the model's own
+// hooks, those of a batch in one LockAll. On names keys for one statement, which may be a
+// query: a transaction that reads a record and then writes it should read it with On. A
+// lock that is taken only at the write is refused with ErrStaleSnapshot if somebody else
+// has written in between, unless the level is READ COMMITTED, which has no snapshot. If a
+// hook panics, the transaction of its statement ends with the statement's context, as in
+// GORM, and its locks with it.
 //
 // An update or delete is about its models. If these have no primary key and the model has a
 // tag, it is about the records that its conditions name: Delete(&Order{}, 42),

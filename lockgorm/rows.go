@@ -75,7 +75,7 @@ func (p *Plugin) lockAndRead(db *gorm.DB, find *selection, read []reflect.Value,
 	if err != nil {
 		return read, err
 	}
-	if rows, err = find.on(db, db.Statement.ConnPool, "SELECT ", " FOR UPDATE"); err != nil {
+	if rows, err = find.on(db, senderOf(db.Statement), "SELECT ", " FOR UPDATE"); err != nil {
 		return read, err
 	}
 	late, err := p.keysOfRows(db, rows)
@@ -118,7 +118,7 @@ func (p *Plugin) beside(db *gorm.DB, s *selection, own bool) ([]reflect.Value, e
 			return rows, nil
 		}
 	}
-	return s.on(db, db.Statement.ConnPool, "SELECT ", "")
+	return s.on(db, senderOf(db.Statement), "SELECT ", "")
 }
 
 // briefly are beginnings of a SELECT that doesn't wait for who changes the table, and may wait
@@ -176,7 +176,7 @@ func (p *Plugin) hint(db *gorm.DB, rows []reflect.Value) error {
 }
 
 func hasPrimary(stmt *gorm.Statement, table string) (has bool, err error) {
-	found, err := stmt.ConnPool.QueryContext(stmt.Context, "SELECT 1 FROM "+table+" FORCE INDEX (PRIMARY) LIMIT 0")
+	found, err := senderOf(stmt).QueryContext(stmt.Context, "SELECT 1 FROM "+table+" FORCE INDEX (PRIMARY) LIMIT 0")
 	if err != nil {
 		if isServers(err, 1176) { // ER_KEY_DOES_NOT_EXITS
 			err = nil

@@ -208,7 +208,7 @@ func (s *selection) finds(db *gorm.DB, rows []reflect.Value) (err error) {
 	rowsOf(stmt, rows, nil, nil).Build(where)
 	var found int
 	text := "SELECT COUNT(*) FROM " + tableText(stmt) + " WHERE " + where.SQL.String() + " FOR UPDATE"
-	if err := stmt.ConnPool.QueryRowContext(stmt.Context, text, where.Vars...).Scan(&found); err != nil {
+	if err := senderOf(stmt).QueryRowContext(stmt.Context, text, where.Vars...).Scan(&found); err != nil {
 		return err
 	}
 	if found != len(rows) {
