@@ -22,7 +22,7 @@ func Process(between string) string {
 }
 
 // Goroutine returns the number of the calling goroutine, as a stack trace has it: "goroutine
-// 4711 [running]". It takes a microsecond.
+// 4711 [running]". It takes 3 to 25 microseconds, since the runtime prints the whole stack.
 func Goroutine() string {
 	var trace [64]byte
 	return string(bytes.Fields(trace[:runtime.Stack(trace[:], false)])[1])
