@@ -94,7 +94,7 @@ DEPS          ?= oldest newest
 DEPS_PACKAGES ?= ./txlock/... ./locksqlc ./schema ./internal/guard ./internal/test/locksuite
 
 # What others have tested: go-sql-driver, dbresolver and GORM; and the directory tests of a
-# checkout of GORM in the version of go.mod, where the module proxy doesn't serve it.
+# checkout of GORM in the version of tests/gormgen, where the module proxy doesn't serve it.
 SUITES     ?= driver,dbresolver,gorm
 GORM_TESTS ?=
 

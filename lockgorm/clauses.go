@@ -217,16 +217,22 @@ func unwatched(pool gorm.ConnPool) gorm.ConnPool {
 	return pool
 }
 
-// senderOf returns the pool or transaction by which the plugin sends statements of its own: they
-// are neither checked nor prepared. GORM's store of prepared statements may wait for a connection
+// senderOf returns the pool or transaction by which this package sends statements of its own: they
+// are neither checked nor prepared, however often a session was made to prepare. GORM's store of prepared statements may wait for a connection
 // of the pool while others wait for the store, with connections of that pool.
 func senderOf(stmt *gorm.Statement) gorm.ConnPool {
-	switch pool := unwatched(stmt.ConnPool).(type) {
-	case *gorm.PreparedStmtDB:
-		return pool.ConnPool
-	case *gorm.PreparedStmtTX:
-		return pool.Tx
-	default:
+	pool := unwatched(stmt.ConnPool)
+	for {
+		switch prepared := pool.(type) {
+		case *gorm.PreparedStmtDB:
+			pool = prepared.ConnPool
+			continue
+		case *gorm.PreparedStmtTX:
+			if prepared != nil { // a BEGIN that has failed leaves nil
+				pool = prepared.Tx
+				continue
+			}
+		}
 		return pool
 	}
 }

@@ -101,10 +101,7 @@ func transactionOf(tx *gorm.DB) (txlock.Tx, error) {
 	if tx == nil || tx.Statement == nil {
 		return nil, fmt.Errorf("%w: the *gorm.DB is nil", txlock.ErrNoTransaction)
 	}
-	var pool any = unwatched(tx.Statement.ConnPool)
-	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok && prepared != nil {
-		pool = prepared.Tx // a lock's statement is not worth preparing
-	}
+	pool := senderOf(tx.Statement)
 	transaction, ok := pool.(txlock.Tx)
 	if v := reflect.ValueOf(pool); !ok || v.Kind() == reflect.Pointer && v.IsNil() {
 		if tx.Error != nil {

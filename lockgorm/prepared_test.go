@@ -31,6 +31,9 @@ func TestItsReadsAreNotPrepared(t *testing.T) {
 		noError(t, db.Create(&Voucher{Code: "a"}).Error)
 		noError(t, raise(db))
 		noError(t, db.Transaction(raise))
+		noError(t, db.Transaction(func(tx *gorm.DB) error { // a session that prepares, of one that does
+			return raise(tx.Session(&gorm.Session{PrepareStmt: true}))
+		}))
 		if !slices.ContainsFunc(store.Keys(), func(text string) bool { return strings.HasPrefix(text, "UPDATE") }) {
 			t.Error("the update is not prepared: this test can't tell")
 		}

@@ -86,16 +86,16 @@ func (p *Plugin) lockAndRead(db *gorm.DB, find *selection, read []reflect.Value,
 	if !try && len(late) > 0 {
 		return rows, lockWrite(db, late)
 	}
+	if len(late) == 0 {
+		return rows, nil
+	}
+	scope, err := scopeFor(db, late...)
 	for _, key := range late {
-		scope, err := scopeFor(db, key)
-		if scope != nil {
+		if err == nil {
 			_, err = scope.TryLock(db.Statement.Context, key)
 		}
-		if err != nil {
-			return rows, err
-		}
 	}
-	return rows, nil
+	return rows, err
 }
 
 func (p *Plugin) keysOfRows(db *gorm.DB, rows []reflect.Value) ([]txlock.Key, error) {
