@@ -57,17 +57,26 @@ func (g *gormed) under(begin func(ctx context.Context, fn func(tx *gorm.DB) erro
 	return func(ctx context.Context, fn func(tx *sql.Tx) error) error {
 		return begin(ctx, func(tx *gorm.DB) error {
 			g.tx = tx
-			pool := tx.Statement.ConnPool
-			if prepared, ok := pool.(*gorm.PreparedStmtTX); ok {
-				pool = prepared.Tx
-			}
-			raw, ok := pool.(*sql.Tx)
-			if !ok {
-				return fmt.Errorf("the transaction of GORM is a %T", pool)
+			raw, err := rawOf(tx)
+			if err != nil {
+				return err
 			}
 			return fn(raw)
 		})
 	}
+}
+
+// rawOf returns the transaction of database/sql that one of GORM is.
+func rawOf(tx *gorm.DB) (*sql.Tx, error) {
+	of, err := lockgorm.SQLTx(tx)
+	if err != nil {
+		return nil, err
+	}
+	raw, ok := of.(*sql.Tx)
+	if !ok {
+		return nil, fmt.Errorf("the transaction of GORM is a %T", of)
+	}
+	return raw, nil
 }
 
 // save writes a record of GORM's, and the row of its commit.
@@ -147,30 +156,21 @@ func (w *worker) gormPlugin() outcome {
 	})
 }
 
-// chosen is a record that a condition chooses. Its hook runs between the write and the end of the
-// transaction, which may be the statement's own.
-type chosen struct {
-	Name  string `gorm:"primaryKey"`
-	Value int64
-	Token uint64
-}
-
-// TableName is GORM's name for the table.
-func (chosen) TableName() string { return "counters" }
-
-// LockKeys names the lock that a write of the record needs.
-func (c *chosen) LockKeys(tx *gorm.DB) ([]txlock.Key, error) {
-	return []txlock.Key{keyOf(c.Name)}, tx.Error
-}
-
-// hooked finds the function that the hook calls in a context.
+// hooked finds the function in a context that the hook of a record calls.
 type hooked struct{}
 
-// AfterUpdate calls that function.
-func (chosen) AfterUpdate(tx *gorm.DB) error {
-	g := gormed{}
-	within := g.under(func(_ context.Context, fn func(tx *gorm.DB) error) error { return fn(tx) })
-	return within(tx.Statement.Context, tx.Statement.Context.Value(hooked{}).(func(tx *sql.Tx) error))
+// AfterUpdate calls that function, if there is one, between the write and the end of the
+// transaction, which may be the statement's own.
+func (record) AfterUpdate(tx *gorm.DB) error {
+	fn, ok := tx.Statement.Context.Value(hooked{}).(func(tx *sql.Tx) error)
+	if !ok {
+		return nil
+	}
+	raw, err := rawOf(tx)
+	if err != nil {
+		return err
+	}
+	return fn(raw)
 }
 
 // gormCondition raises the records that a condition chooses, in a transaction of the statement's
@@ -183,7 +183,7 @@ func (w *worker) gormCondition() outcome {
 			if w.Without == "plugin" {
 				db = db.Clauses(lockgorm.On(lockgorm.NoLock...))
 			}
-			return db.Model(&chosen{}).Where("name IN ? AND value >= ?", names, 0).Updates(map[string]any{"value": gorm.Expr("value + 1"), "token": 0}).Error
+			return db.Model(&record{}).Where("name IN ? AND value >= ?", names, 0).Updates(map[string]any{"value": gorm.Expr("value + 1"), "token": 0}).Error
 		}
 		if own {
 			return raise(w.gorm)
@@ -193,11 +193,10 @@ func (w *worker) gormCondition() outcome {
 	return w.transact(w.begin("gorm condition", names...), run, func(ctx context.Context, t *transaction) error {
 		for _, name := range names {
 			value, err := t.value(ctx, name)
-			if err != nil {
-				return err
+			if err == nil {
+				err = t.note(ctx, name, value, 0)
 			}
-			t.wrote = append(t.wrote, name)
-			if _, err := t.ExecContext(ctx, "INSERT INTO commits VALUES (?, ?, ?, 0)", t.id, name, value); err != nil {
+			if err != nil {
 				return err
 			}
 		}

@@ -76,6 +76,11 @@ func (t *transaction) set(ctx context.Context, name string, value int64, token u
 	if _, err := t.ExecContext(ctx, "UPDATE counters SET value = ?, token = ? WHERE name = ?", value, token, name); err != nil {
 		return err
 	}
+	return t.note(ctx, name, value, token)
+}
+
+// note adds the row of a commit that has written a counter.
+func (t *transaction) note(ctx context.Context, name string, value int64, token uint64) error {
 	t.wrote = append(t.wrote, name)
 	_, err := t.ExecContext(ctx, "INSERT INTO commits VALUES (?, ?, ?, ?)", t.id, name, value, token)
 	return err
