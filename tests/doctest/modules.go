@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,8 +25,9 @@ import (
 const unreleased = "v0.1.0-doctest."
 
 // Released returns the environment of a reader for whom the modules in these directories
-// of a checkout are released, each behind those that it requires. Modules of others come from this machine's cache, or else
-// from where this machine has them from; their sums were compared on that way.
+// of a checkout are released, each behind those that it requires. Modules of others come from
+// this machine's cache, or else from where this machine has them from; their sums were compared
+// on that way.
 func Released(t testing.TB, checkout string, dirs ...string) []string {
 	t.Helper()
 	released := t.TempDir()
@@ -83,11 +83,7 @@ func requiring(name string, versions []module.Version) ([]byte, error) {
 		return nil, err
 	}
 	for _, m := range versions {
-		required := slices.ContainsFunc(file.Require, func(r *modfile.Require) bool { return r.Mod.Path == m.Path })
-		if !required {
-			continue
-		}
-		if err := errors.Join(file.AddRequire(m.Path, m.Version), file.DropReplace(m.Path, "")); err != nil {
+		if _, err := modproxy.Require(file, m); err != nil {
 			return nil, err
 		}
 	}

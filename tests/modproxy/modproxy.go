@@ -2,13 +2,16 @@
 package modproxy
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/module"
 )
 
@@ -29,6 +32,15 @@ func Write(dir string, m module.Version, gomod, zipped []byte) error {
 		}
 	}
 	return nil
+}
+
+// Require lets a go.mod that requires a module beside it require it by its version, and tells
+// whether it does.
+func Require(file *modfile.File, m module.Version) (bool, error) {
+	if !slices.ContainsFunc(file.Require, func(r *modfile.Require) bool { return r.Mod.Path == m.Path }) {
+		return false, nil
+	}
+	return true, errors.Join(file.AddRequire(m.Path, m.Version), file.DropReplace(m.Path, ""))
 }
 
 // Cache returns the module cache of this machine, and where it has modules from.

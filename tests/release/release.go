@@ -241,11 +241,12 @@ func (r *release) require(m mod, sums map[string]string) error {
 	lines := slices.Collect(strings.Lines(string(sum)))
 	for _, other := range r.modules {
 		p := other.file.Module.Mod.Path
-		if !m.requires(other) {
-			continue
-		}
-		if err := errors.Join(m.file.AddRequire(p, r.version), m.file.DropReplace(p, "")); err != nil {
+		required, err := modproxy.Require(m.file, module.Version{Path: p, Version: r.version})
+		if err != nil {
 			return err
+		}
+		if !required {
+			continue
 		}
 		behind := slices.IndexFunc(lines, func(line string) bool { return line > p+" v" })
 		if behind < 0 {
