@@ -40,7 +40,7 @@ func runs(s *Scope) (ended func()) {
 
 // settle notes what the transaction holds.
 func (s *state) settle(key Key, shared, once bool) {
-	if s.book == nil && s.runner == "" {
+	if s.book == nil && s.runner == 0 {
 		return
 	}
 	p := spotOf(s, key, once)
@@ -105,7 +105,7 @@ func (s *state) inTheWay(key Key, once bool) []*state {
 func (s *state) ownWait(once bool, keys ...Key) error {
 	for _, key := range keys {
 		for _, other := range s.inTheWay(key, once) {
-			if other.book != nil && other.runner != "" && other.runner == whoami.Goroutine() {
+			if other.book != nil && other.runner == whoami.Goroutine() {
 				return waitForItself{other.holds(key)}
 			}
 		}

@@ -34,7 +34,7 @@ type state struct {
 
 	sending sync.Mutex // held while a lock is taken, which may be several statements
 	told    bool       // under it: that another transaction was the first of a key of Once
-	runner  string     // the goroutine that runs a function in the transaction, or ""
+	runner  uintptr    // the goroutine that runs a function in the transaction, or 0
 	unknown error      // under it: of a reply that isn't known, after which nothing is known
 
 	mu          sync.Mutex // for the fields below
