@@ -5,7 +5,11 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Each of many goroutines has one value, before and after its stack was moved and it was
 // woken by another thread, and all have different ones.
