@@ -116,6 +116,7 @@ func installBinary(ctx context.Context, engine Engine) (binary, error) {
 	defer unlock()
 	// The core package has the server without the service, so that nothing
 	// is started that somebody else must stop.
+	announce("MariaDB", "its core packages, 60 MB on the disk, and what these depend on")
 	if err := aptInstall(ctx, "mariadb-server-core", "mariadb-client-core"); err != nil {
 		return binary{}, err
 	}
@@ -123,6 +124,11 @@ func installBinary(ctx context.Context, engine Engine) (binary, error) {
 		return b, nil
 	}
 	return binary{}, errors.New("the package mariadb-server-core has no server that runs")
+}
+
+// announce says what is going to be installed, before it is.
+func announce(server, what string) {
+	fmt.Fprintf(os.Stderr, "testdb: no %s server or Docker was found: installing %s\n", server, what)
 }
 
 // mayInstall says why this process can't install Debian's packages.

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
 	"go.uber.org/goleak"
 )
 
@@ -100,13 +99,8 @@ func Dedicated(tb testing.TB, engine Engine, opts ...Option) *Server {
 }
 
 func (s *share) server(engine Engine) (*Server, error) {
-	if dsn := os.Getenv(engine.DSNVariable()); dsn != "" {
-		cfg, err := mysql.ParseDSN(dsn)
-		if err != nil {
-			return nil, fmt.Errorf("testdb: %s: %w", engine.DSNVariable(), err)
-		}
-		cfg.DBName = ""
-		return &Server{engine: engine, config: cfg}, nil
+	if server, ok, err := Given(context.Background(), engine); ok || err != nil {
+		return server, err
 	}
 	server, err := Start(context.Background(), engine)
 	if err != nil {

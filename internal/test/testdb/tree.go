@@ -121,6 +121,7 @@ func (t tree) fill(ctx context.Context, cache string, download func(ctx context.
 	if err := ctx.Err(); err != nil { // it was not asked: others may be using it
 		return err
 	}
+	announce(t.name, fmt.Sprintf("Debian %s's packages below %s, 500 MB on the disk, which takes minutes", t.suite, cache))
 	root := t.path(cache)
 	part := root + ".part"
 	for _, stale := range []string{root, part} { // broken, or half-made by a process that was killed

@@ -17,7 +17,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
 )
@@ -104,19 +106,44 @@ func start(list string, durable bool, signals <-chan os.Signal) (servers []*test
 	var names []string
 	for _, engine := range engines {
 		names = append(names, string(engine))
-		variable := engine.DSNVariable()
-		if os.Getenv(variable) != "" {
+		if _, ok, err := testdb.Given(ctx, engine); err != nil {
+			return servers, nil, errors.Join(err, context.Cause(ctx))
+		} else if ok {
 			continue
 		}
-		fmt.Fprintf(os.Stderr, "withservers: starting %s\n", engine)
+		started := progress("starting " + string(engine))
 		server, err := testdb.Start(ctx, engine, opts...)
+		started()
 		if err != nil {
 			return servers, nil, errors.Join(err, context.Cause(ctx))
 		}
 		servers = append(servers, server)
-		env = append(env, variable+"="+server.Config().FormatDSN())
+		env = append(env, engine.DSNVariable()+"="+server.Config().FormatDSN())
 	}
 	return servers, append(env, "LOCKSTEP_ENGINES="+strings.Join(names, ",")), nil
+}
+
+// progress says what is done, and every few seconds that it is still done, until the function
+// that it returns is called.
+func progress(what string) (done func()) {
+	began, tick, ended := time.Now(), time.NewTicker(4*time.Second), make(chan struct{})
+	fmt.Fprintf(os.Stderr, "withservers: %s\n", what)
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(os.Stderr, "withservers: still %s, %.0f s\n", what, time.Since(began).Seconds())
+			case <-ended:
+				return
+			}
+		}
+	})
+	return func() {
+		close(ended)
+		running.Wait()
+	}
 }
 
 // exitCode is the command's, or that of a shell where a signal ended it.

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/dca00107/lockstep/internal/test/testdb"
@@ -30,15 +33,61 @@ func TestRunGivesServers(t *testing.T) {
 }
 
 func TestRunKeepsDSN(t *testing.T) {
-	t.Setenv("LOCKSTEP_MYSQL_DSN", "given@tcp(192.0.2.1)/")
-	code, err := run("mysql", false, []string{"sh", "-c", `test "$LOCKSTEP_MYSQL_DSN" = "given@tcp(192.0.2.1)/"`})
-	if code != 0 || err != nil {
-		t.Errorf("run = %d, %v: the DSN that was given is not kept", code, err)
+	testdb.NeedsServer(t)
+	for _, engine := range testdb.Engines() {
+		dsn := testdb.Shared(t, engine).Config().FormatDSN()
+		t.Setenv(engine.DSNVariable(), dsn)
+		code, err := run(string(engine), false, []string{"sh", "-c", `test "$` + engine.DSNVariable() + `" = "$0"`, dsn})
+		if code != 0 || err != nil {
+			t.Errorf("run = %d, %v: the DSN that was given is not kept", code, err)
+		}
+	}
+}
+
+// The command isn't run, and the error names the variable.
+func TestRunRefusesDSN(t *testing.T) {
+	testdb.NeedsServer(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	silent := httptest.NewServer(nil) // until it is asked by HTTP
+	t.Cleanup(silent.Close)
+	for i, engine := range testdb.Engines() {
+		other, variable := testdb.MySQL, testdb.MySQL.DSNVariable()
+		if engine == testdb.MySQL {
+			other, variable = testdb.MariaDB, testdb.MariaDB.DSNVariable()
+		}
+		given := testdb.Shared(t, engine).Config()
+		wrong := given.Clone()
+		wrong.Passwd = "wrong"
+		tests := []struct{ dsn, want string }{
+			{"nonsense", "invalid DSN"},
+			{"root@tcp(" + dead + ")/", "connection refused"},
+			{wrong.FormatDSN(), "Access denied"},
+			{given.FormatDSN(), "is not " + string(other)},
+		}
+		if i == 0 { // ten seconds
+			tests = append(tests, struct{ dsn, want string }{"root@tcp(" + silent.Listener.Addr().String() + ")/", "no server that can be used"})
+		}
+		for _, test := range tests {
+			t.Setenv(variable, test.dsn)
+			code, err := run(string(other), false, []string{"true"})
+			if code == 0 || err == nil || !strings.Contains(err.Error(), variable) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("run with %s=%q: %d, %v, want %q", variable, test.dsn, code, err, test.want)
+			}
+		}
 	}
 }
 
 func TestRunFails(t *testing.T) {
-	t.Setenv("LOCKSTEP_MYSQL_DSN", "given@tcp(192.0.2.1)/")
+	testdb.NeedsServer(t)
+	engine := testdb.Engines()[0]
+	t.Setenv(engine.DSNVariable(), testdb.Shared(t, engine).Config().FormatDSN())
 	for _, test := range []struct {
 		list, script string
 		code         int
@@ -46,14 +95,14 @@ func TestRunFails(t *testing.T) {
 	}{
 		{"oracle", "true", 1, true},
 		{"none", "true", 1, true}, // so make test ENGINES=none fails
-		{"mysql", "kill -9 $$", 137, false},
-		{"mysql", "exit 3", 3, false},
+		{string(engine), "kill -9 $$", 137, false},
+		{string(engine), "exit 3", 3, false},
 	} {
 		if code, err := run(test.list, false, []string{"sh", "-c", test.script}); code != test.code || (err != nil) != test.failed {
 			t.Errorf("run(%q, %q) = %d, %v, want %d", test.list, test.script, code, err, test.code)
 		}
 	}
-	if _, err := run("mysql", false, []string{"/nonexistent"}); err == nil {
+	if _, err := run(string(engine), false, []string{"/nonexistent"}); err == nil {
 		t.Error("a command that does not exist runs")
 	}
 }
