@@ -19,10 +19,13 @@ var compiledCode = []string{
 	"stocktest/stock.go", "stocktest/mock_test.go", "stocktest/memory_test.go", "metrics/service.go", "migrate/migrate.go",
 }
 
-// files are what the README makes: a block that begins with file= is one.
+// files are what the README and the quickstart make: a block that begins with file= is one.
 const files = "start"
 
-var goBlock = regexp.MustCompile("(?s)```go( file=\\S+)?\n(.*?)```")
+// shown are the pages that have them.
+var shown = []string{"../README.md", "../docs/quickstart.md"}
+
+var goBlock = regexp.MustCompile("(?s)```go( file=\\S+| part)?\n(.*?)```")
 
 // TestReadmeCodeIsCompiled finds every Go block of the README and of docs in these files,
 // white space apart. The blocks of tutorials are followed by tests/doctest.
@@ -48,7 +51,7 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 		for _, block := range goBlock.FindAllStringSubmatch(read(t, page), -1) {
 			blocks++
 			if block[1] != "" {
-				continue // TestReadmeIsItsFiles
+				continue // TestReadmeIsItsFiles, and tests/doctest for a part
 			}
 			for piece := range strings.SplitSeq(block[2], "\n\n") {
 				if want := strings.TrimSpace(space.ReplaceAllString(piece, " ")); !strings.Contains(compiled, want) {
@@ -64,14 +67,16 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 
 var fileBlock = regexp.MustCompile("(?s)```\\w+ file=(\\S+)\n(.*?)```")
 
-// TestReadmeIsItsFiles compares the programs of the README with the files that TestStart
-// runs.
+// TestReadmeIsItsFiles compares the programs of the README and the quickstart with the files
+// that TestStart runs.
 func TestReadmeIsItsFiles(t *testing.T) {
-	shown := map[string]string{}
-	for _, block := range fileBlock.FindAllStringSubmatch(read(t, "../README.md"), -1) {
-		shown[block[1]] = block[2]
-		if read(t, filepath.Join(files, block[1])) != block[2] {
-			t.Errorf("README.md has another text than %s", filepath.Join(files, block[1]))
+	texts := map[string]string{}
+	for _, page := range shown {
+		for _, block := range fileBlock.FindAllStringSubmatch(read(t, page), -1) {
+			texts[block[1]] = block[2]
+			if read(t, filepath.Join(files, block[1])) != block[2] {
+				t.Errorf("%s has another text than %s", page, filepath.Join(files, block[1]))
+			}
 		}
 	}
 	programs, err := filepath.Glob(filepath.Join(files, "*", "main.go"))
@@ -79,8 +84,8 @@ func TestReadmeIsItsFiles(t *testing.T) {
 		t.Fatalf("%d programs, %v", len(programs), err)
 	}
 	for _, program := range programs {
-		if name, _ := filepath.Rel(files, program); shown[filepath.ToSlash(name)] == "" {
-			t.Errorf("README.md doesn't show %s", program)
+		if name, _ := filepath.Rel(files, program); texts[filepath.ToSlash(name)] == "" {
+			t.Errorf("none of %v shows %s", shown, program)
 		}
 	}
 }

@@ -6,10 +6,13 @@
 // only:
 //
 //	```go file=shop.go       the whole content of a file
+//	```go part               a part of a file that the document shows, too
 //	```console               commands, each after "$ " (and "> " where it goes on), and
 //	                         below a command what it prints, if the document shows that
 //	```console fails         the same; the last command must fail
 //	```console installs      commands that install programs of others, once on a machine
+//	```console checkout      commands for who has a checkout of lockstep,
+//	```console release       or for who takes a release
 //	```text                  neither: a picture, a piece of what is shown elsewhere
 //
 // Any other block is an error, so that no code stays unread. In what is printed "..." stands
@@ -34,27 +37,31 @@ type Reader struct {
 	// Instead has in pairs what commands say, and what is sent in its place, as the address
 	// of a server. In what they print it is changed back.
 	Instead []string
+	// Checkout tells that the reader has a checkout of lockstep, and takes no release.
+	Checkout bool
 	// Ran, if it isn't nil, is called after each command that has done what it should, and
 	// may run others in the same shell.
 	Ran func(command string, run func(command string) (string, error))
 }
 
-// Follow does in an empty directory what a document says, and returns the directory.
-func (r Reader) Follow(t testing.TB, document string) string {
+// Follow does in an empty directory what documents say, one after the other, and returns the
+// directory.
+func (r Reader) Follow(t testing.TB, documents ...string) string {
 	t.Helper()
-	text, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks, err := parse(string(text))
-	if err != nil {
-		t.Fatalf("%s: %v", document, err)
-	}
-	dir := t.TempDir()
-	sh := r.open(t, dir)
-	for _, b := range blocks {
-		if err := r.do(t, sh, b); err != nil {
-			t.Fatalf("%s:%d: %v", document, b.line, err)
+	sh := r.open(t, t.TempDir())
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks, err := parse(string(text))
+		if err != nil {
+			t.Fatalf("%s: %v", document, err)
+		}
+		for _, b := range blocks {
+			if err := r.do(t, sh, b); err != nil {
+				t.Fatalf("%s:%d: %v", document, b.line, err)
+			}
 		}
 	}
 	where, err := sh.run("pwd")
@@ -76,7 +83,7 @@ func (r Reader) do(t testing.TB, sh *shell, b block) error {
 		return err
 	case b.file != "":
 		return sh.write(b.file, b.text)
-	case b.language == "text":
+	case b.language == "text", b.has("part"), b.has("checkout") && !r.Checkout, b.has("release") && r.Checkout:
 		return nil
 	}
 	there, back := strings.NewReplacer(r.Instead...), strings.NewReplacer(reversed(r.Instead)...)
@@ -153,6 +160,16 @@ type block struct {
 
 func (b block) has(word string) bool { return slices.Contains(b.words, word) }
 
+// known tells whether the info string is one of those above.
+func (b block) known() bool {
+	words := []string{"part"}
+	if b.language == "console" {
+		words = []string{"fails", "installs", "checkout", "release"}
+	}
+	unknown := slices.ContainsFunc(b.words, func(w string) bool { return !slices.Contains(words, w) })
+	return !unknown && (b.file != "" || b.language == "console" || b.language == "text" || b.has("part"))
+}
+
 var fenced = regexp.MustCompile("(?ms)^```([^\n`]*)\n(.*?)^```$")
 
 // parse returns the blocks of a document.
@@ -171,18 +188,21 @@ func parse(text string) ([]block, error) {
 				b.words = append(b.words, word)
 			}
 		}
-		console := b.language == "console"
-		known := !slices.ContainsFunc(b.words, func(w string) bool { return !console || w != "fails" && w != "installs" })
-		if !known || b.file == "" && !console && b.language != "text" {
-			return nil, fmt.Errorf("line %d: %q is neither a file nor commands: mark it by file=..., or as console or text", b.line, text[at[2]:at[3]])
+		if !b.known() {
+			return nil, fmt.Errorf("line %d: %q is neither a file nor commands: mark it by file=..., or as part, console or text", b.line, text[at[2]:at[3]])
 		}
-		if console && !strings.HasPrefix(b.text, "$ ") {
+		if b.language == "console" && !strings.HasPrefix(b.text, "$ ") {
 			return nil, fmt.Errorf("line %d: a console begins with $ and a command", b.line)
 		}
 		blocks = append(blocks, b)
 	}
 	if fences := regexp.MustCompile("(?m)^```").FindAllString(text, -1); len(fences) != 2*len(blocks) {
 		return nil, fmt.Errorf("%d fences make no %d blocks", len(fences), len(blocks))
+	}
+	for _, b := range blocks {
+		if b.has("part") && !slices.ContainsFunc(blocks, func(whole block) bool { return whole.file != "" && strings.Contains(whole.text, b.text) }) {
+			return nil, fmt.Errorf("line %d: no file of the document has this part", b.line)
+		}
 	}
 	return blocks, nil
 }

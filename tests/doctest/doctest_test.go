@@ -3,6 +3,7 @@ package doctest
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -88,6 +89,29 @@ func TestDo(t *testing.T) {
 		var r Reader
 		if err := r.do(t, r.open(t, t.TempDir()), blocks[0]); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n%v, want %q", text, err, want)
+		}
+	}
+}
+
+// A reader has a checkout or takes a release, and doesn't write a part of a file again.
+func TestWays(t *testing.T) {
+	t.Parallel()
+	document := filepath.Join(t.TempDir(), "ways.md")
+	text := strings.ReplaceAll("'''text part\nb\n'''\n'''text file=x\na\nb\n'''\n'''console checkout\n$ touch checkout\n'''\n'''console release\n$ touch release\n'''\n", "'''", "```")
+	if err := os.WriteFile(document, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		checkout   bool
+		made, none string
+	}{{true, "checkout", "release"}, {false, "release", "checkout"}} {
+		dir := Reader{Checkout: test.checkout}.Follow(t, document)
+		_, err := os.Stat(filepath.Join(dir, test.made))
+		if _, other := os.Stat(filepath.Join(dir, test.none)); err != nil || !errors.Is(other, fs.ErrNotExist) {
+			t.Errorf("with a checkout %v: %v, %v", test.checkout, err, other)
+		}
+		if x, err := os.ReadFile(filepath.Join(dir, "x")); string(x) != "a\nb\n" || err != nil {
+			t.Errorf("x is %q, %v", x, err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 const (
 	root = "../../../.."
 	// readmeWords is what a newcomer reads in ten minutes, code included.
-	readmeWords = 1800
+	readmeWords = 1500
 	// sentenceWords is what a reader whose first language is not English can follow.
 	sentenceWords = 30
 )
