@@ -222,8 +222,8 @@ cover: ## Print which part of each package's statements the tests execute.
 demo: ## Run examples/quickstart on the servers of ENGINES.
 	$(WITHSERVERS) -- go run -C examples ./quickstart
 
-bench: ## Measure lockstep beside other locks, which takes an hour or two: docs/bench.md; CONTENDERS=lockstep,redislock BENCHFLAGS=-scenarios=a,c.
-	$(BENCH) -out "$(CURDIR)/docs" -contenders "$(CONTENDERS)" $(BENCHFLAGS)
+bench: ## Measure lockstep beside other locks, which takes an hour or two: docs/performance.md, .bench/bench.md; CONTENDERS=lockstep,redislock BENCHFLAGS=-scenarios=a,c.
+	$(BENCH) -out "$(CURDIR)/.bench" $(if $(CONTENDERS)$(BENCHFLAGS),,-page "$(CURDIR)/docs/performance.md") -contenders "$(CONTENDERS)" $(BENCHFLAGS)
 
 bench-quick: ## The same in two minutes, for eyes: .bench/bench.md.
 	$(BENCH) -quick -out "$(CURDIR)/.bench" -contenders "$(CONTENDERS)" $(BENCHFLAGS)

@@ -1,6 +1,7 @@
 // Bench measures lockstep beside other ways of locking, all in one run: contenders take
 // turns, and figures are medians of several rounds with their quartiles. It writes
-// bench.md with tables, and CSV files and charts into the directory bench beside it.
+// bench.md with tables, and CSV files and charts into the directory bench beside it, and with -page
+// the tables of docs/performance.md.
 //
 //	make bench
 //	make bench-quick CONTENDERS=lockstep,redislock
@@ -11,6 +12,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -49,6 +51,7 @@ func main() {
 type options struct {
 	quick      bool
 	out        string
+	page       string   // of few figures, or ""
 	contenders []string // parts of names in lower case; none stands for all
 	scenarios  []scenario.Scenario
 	links      []time.Duration
@@ -66,7 +69,8 @@ func parse(args []string, getenv func(string) string) (*options, error) {
 	o := &options{effort: scenario.Whole, dsns: make(map[string]string), redis: getenv("LOCKSTEP_REDIS_ADDR")}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.BoolVar(&o.quick, "quick", false, "two minutes, for eyes: few rounds, and most scenarios on loopback only")
-	flags.StringVar(&o.out, "out", "../docs", "`directory` for bench.md and the directory bench with CSV files and charts")
+	flags.StringVar(&o.out, "out", "../.bench", "`directory` for bench.md and the directory bench with CSV files and charts")
+	flags.StringVar(&o.page, "page", "", "the `page` of few figures whose tables and charts are replaced, too")
 	contenders := flags.String("contenders", "", "only those whose names have one of these `parts`, by commas")
 	scenarios := flags.String("scenarios", "", "only those of these `letters`, by commas; what the page has of others stays")
 	links := flags.String("links", "", "`round trips` by commas, such as loopback,0.5ms,1ms, which are the default")
@@ -79,6 +83,9 @@ func parse(args []string, getenv func(string) string) (*options, error) {
 	}
 	if o.quick {
 		o.effort = scenario.Quick
+	}
+	if o.quick && o.page != "" {
+		return nil, errors.New("a quick run measures too little for a page: leave out -quick or -page")
 	}
 	if *rounds > 0 {
 		o.effort.Rounds = *rounds

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -68,7 +69,6 @@ func (o *options) writePage(p *place, results []result, took time.Duration) erro
 	}
 	fmt.Fprintf(&out, "Contenders take turns in one process, in another order each round; a figure is the median of %d rounds, in parentheses its quartiles. "+
 		"What counts are the ratios (bold), which are made within each round; the absolute figures are this machine's.\n\n", o.effort.Rounds)
-	out.WriteString("What a lock costs on loopback, where that comes from, and what is the least: [floor.md](floor.md).\n\n")
 	o.writeMachine(&out, p, took)
 	out.WriteString("## Contenders\n\n| | |\n|---|---|\n")
 	for _, m := range contender.All() {
@@ -104,6 +104,48 @@ func (o *options) writePage(p *place, results []result, took time.Duration) erro
 		fmt.Fprintf(&out, "\n%s[The figures as CSV](bench/%s.csv)\n\n", r.book.Tables(), r.Letter)
 	}
 	return os.WriteFile(filepath.Join(o.out, "bench.md"), []byte(strings.TrimRight(out.String(), "\n")+"\n"), 0o644)
+}
+
+// summaries are the tables of the page of few figures.
+var summaries = []report.Summary{
+	{Letter: "a", Metric: "time", Links: []string{"loopback", "1 ms"}, Contenders: []string{"no lock", "FOR UPDATE", "lockstep Run", "lockstep Optimistic", "lockstep lockgorm", "GET_LOCK", "ShedLock", "redsync"}},
+	{Letter: "b", Metric: "pairs", Case: "64 goroutines", Links: []string{"loopback", "1 ms"}, Contenders: []string{"two bare upserts", "lockstep lease", "ShedLock", "Spring JdbcLockRegistry", "GET_LOCK", "redsync"}},
+	{Letter: "c", Metric: "transactions", Case: "64 workers", Links: []string{"loopback", "1 ms"}, Contenders: []string{"bare upsert", "FOR UPDATE", "lockstep Run", "GET_LOCK", "Spring JdbcLockRegistry", "redislock 5 ms", "redsync"}},
+	{Letter: "g", Metric: "sales", Case: "16 workers", Links: []string{"loopback", "1 ms"}, Contenders: []string{"FOR UPDATE", "lockstep Run", "lockstep LockWith, CommitWith", "FOR UPDATE, CommitWith", "lockstep 16 segments"}},
+}
+
+var chartOf = regexp.MustCompile(`\]\((bench/[a-z-]+\.svg)\)`)
+
+// writeSummaries replaces the tables and charts of the page of few figures.
+func (o *options) writeSummaries() error {
+	text, err := os.ReadFile(o.page)
+	if err != nil {
+		return err
+	}
+	page := string(text)
+	for _, s := range summaries {
+		figures, err := os.Open(filepath.Join(o.out, "bench", s.Letter+".csv"))
+		if err != nil {
+			return err
+		}
+		table, err := s.Table(figures)
+		if err == nil {
+			page, err = s.Put(page, table)
+		}
+		if err = errors.Join(err, figures.Close()); err != nil {
+			return fmt.Errorf("%s: %w", o.page, err)
+		}
+	}
+	for _, chart := range chartOf.FindAllStringSubmatch(page, -1) {
+		drawing, err := os.ReadFile(filepath.Join(o.out, chart[1]))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(filepath.Dir(o.page), chart[1]), drawing, 0o644); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(o.page, []byte(page), 0o644)
 }
 
 // quickly is what a page of a quick run begins with.

@@ -58,6 +58,9 @@ func (o *options) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if o.page != "" && len(failed) == 0 {
+		failed = append(failed, o.writeSummaries())
+	}
 	return errors.Join(failed...)
 }
 

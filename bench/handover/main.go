@@ -1,6 +1,6 @@
 // Command handover takes the hand-over of one hot key apart: the same transaction with less
 // and less of lockstep in it, down to the bare upsert, interleaved. It prints, for the server
-// of LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN, the medians of the rounds. docs/floor.md has
+// of LOCKSTEP_MARIADB_DSN or LOCKSTEP_MYSQL_DSN, the medians of the rounds. bench/NOTES.md has
 // what came of it.
 package main
 
