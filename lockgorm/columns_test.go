@@ -34,7 +34,7 @@ type (
 	}
 )
 
-var vouchers = txlock.NewFamily[string]("voucher", txlock.Exact)
+var vouchers = txlock.NewFamily[string]("voucher", txlock.Exact())
 
 // exact is a collation that compares bytes, without padding.
 func exact(e *env) string {

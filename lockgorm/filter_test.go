@@ -39,7 +39,7 @@ type Named struct {
 	N  int64
 }
 
-var nameds = txlock.NewFamily[string]("gorm-named", txlock.Exact)
+var nameds = txlock.NewFamily[string]("gorm-named", txlock.Exact())
 
 func (n *Named) LockKeys(*gorm.DB) ([]txlock.Key, error) { return nameds.Keys(n.ID), nil }
 

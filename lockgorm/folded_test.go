@@ -29,7 +29,7 @@ type (
 
 var (
 	coupons = txlock.NewFamily[string]("coupon", txlock.Fold("utf8mb4_general_ci"))
-	tickets = txlock.NewFamily[string]("ticket", txlock.Hashed, txlock.Fold("utf8mb4_bin"))
+	tickets = txlock.NewFamily[string]("ticket", txlock.Hashed(), txlock.Fold("utf8mb4_bin"))
 )
 
 func init() {

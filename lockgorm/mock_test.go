@@ -35,7 +35,7 @@ func TestMockExpectsNoLookups(t *testing.T) {
 	t.Parallel()
 	db, mock := mocked(t, lockgorm.In("shop"))
 	family := func(name string, of ...txlock.FamilyOption) txlock.Family[string] {
-		return txlock.NewFamily[string](name, append(of, txlock.In("shop"), txlock.Exact)...)
+		return txlock.NewFamily[string](name, append(of, txlock.In("shop"), txlock.Exact())...)
 	}
 	write := func(model any, key txlock.Key, before func()) {
 		t.Helper()
@@ -53,7 +53,7 @@ func TestMockExpectsNoLookups(t *testing.T) {
 		}
 	}
 	write(&Parcel{ID: 7}, family("parcel").Key("7"), nothing)
-	write(&Chest{Code: "a"}, family("chest", txlock.Hashed).Key("a"), nothing)
+	write(&Chest{Code: "a"}, family("chest", txlock.Hashed()).Key("a"), nothing)
 	write(&Voucher{Code: "a"}, family("voucher").Key("a"), lookup("vouchers", "utf8mb4_bin"))
 	write(&Voucher{Code: "b"}, family("voucher").Key("b"), nothing)
 	write(&Stamp{Code: "A"}, family("stamp").Key("a"), lookup("stamps", "utf8_general_ci")) // as old servers call it

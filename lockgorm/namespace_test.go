@@ -53,7 +53,7 @@ func TestNamespaceOfTags(t *testing.T) {
 		const shop = txlock.Namespace("shop")
 		db, id, code := e.openPlugin(t, lockgorm.In(shop)), newID(), "chest-"+t.Name()
 		inShop := txlock.NewFamily[int64]("parcel", txlock.In(shop)).Key(id)
-		hashed := txlock.NewFamily[string]("chest", txlock.Hashed, txlock.In(shop), txlock.Exact).Key(code)
+		hashed := txlock.NewFamily[string]("chest", txlock.Hashed(), txlock.In(shop), txlock.Exact()).Key(code)
 		e.hold(t, parcels.Key(id)) // of no namespace
 		noError(t, db.Transaction(func(tx *gorm.DB) error {
 			noError(t, tx.Create(&Parcel{ID: id}).Error)

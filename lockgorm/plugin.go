@@ -27,7 +27,7 @@ import (
 //
 // Keys are compared byte by byte. If the collation of a string primary key takes two
 // strings for one, such as Bob and bob, then one row has two keys, which don't exclude
-// each other: make the column VARBINARY and the family with txlock.Exact, or fold the keys
+// each other: make the column VARBINARY and the family with txlock.Exact(), or fold the keys
 // by txlock.Fold, or convert the string to one spelling, in the model and in the key.
 // txlock.Family.CheckColumns compares a family with its column.
 //
@@ -35,7 +35,7 @@ import (
 // on that field, or on the embedded struct that has it:
 //
 //	ID   int64  `lockstep:"order"`                                // txlock.NewFamily[int64]("order")
-//	Code string `lockstep:"cart,hashed" gorm:"type:varbinary(99)"` // with txlock.Hashed
+//	Code string `lockstep:"cart,hashed" gorm:"type:varbinary(99)"` // with txlock.Hashed()
 //	Name string `lockstep:"user,fold=utf8mb4_0900_ai_ci"`          // with txlock.Fold("utf8mb4_0900_ai_ci")
 //
 // The option fold names the collation of the column, and makes one key of all strings that

@@ -16,7 +16,7 @@ type User struct {
 	N    int64
 }
 
-var users = txlock.NewFamily[string]("gorm-user", txlock.Exact)
+var users = txlock.NewFamily[string]("gorm-user", txlock.Exact())
 
 func (u *User) LockKeys(*gorm.DB) ([]txlock.Key, error) { return users.Keys(u.Name), nil }
 

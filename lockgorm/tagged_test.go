@@ -97,7 +97,7 @@ func (e *env) lockedBy(t *testing.T, db *gorm.DB, what string, key txlock.Key, w
 // method shows them.
 func TestVeiledIdentifiers(t *testing.T) {
 	each(t, []string{"Parole"}, func(t *testing.T, e *env) {
-		db, paroles := e.openPlugin(t), txlock.NewFamily[string]("parole", txlock.Exact)
+		db, paroles := e.openPlugin(t), txlock.NewFamily[string]("parole", txlock.Exact())
 		e.lockedBy(t, db, "create", paroles.Key("sesame"), func(tx *gorm.DB) error { return tx.Create(&Parole{Code: "SESAME"}).Error })
 		other := Parole{Code: "abracadabra", N: 1}
 		model := func() *Parole { return &Parole{Code: "sesame"} } // GORM sets what it writes in it
@@ -149,7 +149,7 @@ func TestUpsertsOfZeroKeys(t *testing.T) {
 // primary key.
 func TestTagsOfChangedModels(t *testing.T) {
 	eachSetting(t, []string{"Badge"}, func(t *testing.T, e *env) {
-		db, badges := e.openPlugin(t), txlock.NewFamily[string]("badge", txlock.Exact)
+		db, badges := e.openPlugin(t), txlock.NewFamily[string]("badge", txlock.Exact())
 		code := strings.ToLower(t.Name())
 		code = code[max(0, len(code)-40):]
 		upper := strings.ToUpper(code)

@@ -80,7 +80,7 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 	for _, option := range words[1:] {
 		switch collation, folds := strings.CutPrefix(option, "fold="); {
 		case option == "hashed":
-			family = append(family, txlock.Hashed)
+			family = append(family, txlock.Hashed())
 		case folds && t.fold == "" && collation != "":
 			t.fold, family = collation, append(family, txlock.Fold(collation))
 		default:
@@ -88,7 +88,7 @@ func (t *tag) read(model *schema.Schema, family ...txlock.FamilyOption) error {
 		}
 	}
 	if t.fold == "" {
-		family = append(family, txlock.Exact) // as the column is found to compare
+		family = append(family, txlock.Exact()) // as the column is found to compare
 	}
 	if err := txlock.NewFamily[string](name, family...).Key("text").Validate(); err != nil {
 		return err

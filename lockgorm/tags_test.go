@@ -125,7 +125,7 @@ type (
 
 var (
 	parcels = txlock.NewFamily[int64]("parcel")
-	chests  = txlock.NewFamily[string]("chest", txlock.Hashed, txlock.Exact)
+	chests  = txlock.NewFamily[string]("chest", txlock.Hashed(), txlock.Exact())
 	boxes   = txlock.NewFamily[uint]("box")
 )
 

@@ -28,7 +28,7 @@ func TestPages(t *testing.T) {
 		recorder := lockhttp.NewRecorder()
 		s := open(t, db, lockhttp.Events(recorder))
 		ctx := t.Context()
-		cart := txlock.NewFamily[string]("cart", txlock.Hashed, txlock.Exact).Key("a")
+		cart := txlock.NewFamily[string]("cart", txlock.Hashed(), txlock.Exact()).Key("a")
 		s.lock(txlock.Named("order:42"), cart)
 		s.waits(txlock.Named("order:42"))
 		m := s.manager(lease.WithNote("web-2/815"), lease.Observe(recorder))

@@ -99,7 +99,7 @@ func BenchmarkOnceInTransaction(b *testing.B) {
 			db.Exec(b, "INSERT INTO "+table+" VALUES (1, 0)")
 			plain, guarded := benchPool(b, db, false), benchPool(b, db, true)
 			run := rand.Text()
-			family := txlock.NewFamily[string]("bench-once", txlock.Exact)
+			family := txlock.NewFamily[string]("bench-once", txlock.Exact())
 			business := func(pool *sql.DB, once func(tx *sql.Tx) error) time.Duration {
 				began := time.Now()
 				tx, err := pool.BeginTx(b.Context(), nil)
@@ -153,7 +153,7 @@ func BenchmarkHandOver(b *testing.B) {
 			{"named-upsert", named, gen.LockNamed, []any{[]byte("hand-over-bare"), []byte("bare"), 1}},
 			{"named-UPDATE", named, "UPDATE " + table + " SET n = n + 1 WHERE id = 1", nil},
 			{"named-SELECT", named, "SELECT n FROM " + table + " WHERE id = 1 FOR UPDATE", nil},
-			{"hashed-UPDATE", txlock.NewFamily[int64]("hand-over", txlock.Hashed).Key(1), "UPDATE " + table + " SET n = n + 1 WHERE id = 1", nil},
+			{"hashed-UPDATE", txlock.NewFamily[int64]("hand-over", txlock.Hashed()).Key(1), "UPDATE " + table + " SET n = n + 1 WHERE id = 1", nil},
 		} {
 			b.Run(fmt.Sprintf("%s/%s", engine, c.name), func(b *testing.B) {
 				work := "UPDATE " + table + " SET n = n + 1 WHERE id = 2"

@@ -19,7 +19,7 @@ import (
 
 var (
 	Orders = txlock.NewFamily[int64]("order")
-	Carts  = txlock.NewFamily[string]("cart", txlock.Hashed, txlock.Exact)
+	Carts  = txlock.NewFamily[string]("cart", txlock.Hashed(), txlock.Exact())
 
 	Messages = txlock.NewFamily[int64]("message")
 )

@@ -134,7 +134,7 @@ func TestLockWith(t *testing.T) {
 	})
 }
 
-var hashedKeys = txlock.NewFamily[string]("first", txlock.Exact, txlock.Hashed)
+var hashedKeys = txlock.NewFamily[string]("first", txlock.Exact(), txlock.Hashed())
 
 // told is what the rows say, and their error.
 func told(t *testing.T, rows *sql.Rows, err error) string {

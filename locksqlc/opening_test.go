@@ -174,7 +174,7 @@ func TestOptimisticEnd(t *testing.T) {
 			return err
 		}
 		rows := func() int { return count(t, db.Admin(), "SELECT COUNT(*) FROM "+table) }
-		for _, key := range []txlock.Key{uniqueKey(t, "ended"), txlock.NewFamily[string]("ended", txlock.Exact).Key(uniqueKey(t, "x").String())} {
+		for _, key := range []txlock.Key{uniqueKey(t, "ended"), txlock.NewFamily[string]("ended", txlock.Exact()).Key(uniqueKey(t, "x").String())} {
 			pool := newPool(t, db.Config(func(c *mysql.Config) { c.ParseTime = true }), true)
 			before := rows()
 			for range 3 { // of a new key, and of one with a row

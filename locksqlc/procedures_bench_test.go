@@ -20,7 +20,7 @@ func BenchmarkProcedures(b *testing.B) {
 		var n int
 		return tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM lockstep_leases").Scan(&n)
 	}
-	hashed := txlock.NewFamily[int64]("procedures", txlock.Hashed).Key(1)
+	hashed := txlock.NewFamily[int64]("procedures", txlock.Hashed()).Key(1)
 	for _, verb := range []struct {
 		name string
 		run  func(ctx context.Context, tx *sql.Tx, s *txlock.Scope, key txlock.Key) error

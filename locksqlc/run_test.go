@@ -44,7 +44,7 @@ func onOwnPools(t *testing.T, test func(t *testing.T, db *testdb.DB, pool *sql.D
 	}
 }
 
-var hashed = txlock.NewFamily[int]("hashed", txlock.Hashed)
+var hashed = txlock.NewFamily[int]("hashed", txlock.Hashed())
 
 // keysOf are two keys and a hashed one.
 func keysOf(t *testing.T) []txlock.Key {

@@ -34,15 +34,15 @@ func TestFamiliesOfTexts(t *testing.T) {
 	}{
 		"strings":                  {txlock.NewFamily[string]("f").Key("a"), `txlock.Fold("utf8mb4_0900_ai_ci")`},
 		"strings, the other cure":  {txlock.NewFamily[string]("f").Key("a"), "txlock.Exact"},
-		"of a named type":          {txlock.NewFamily[code]("f", txlock.Hashed).Key("a"), "txlock.Exact"},
+		"of a named type":          {txlock.NewFamily[code]("f", txlock.Hashed()).Key("a"), "txlock.Exact"},
 		"in a namespace":           {txlock.NewFamily[string]("f", txlock.In("shop")).Key("a"), "txlock.Exact"},
 		"by String":                {txlock.NewStringerFamily[seat]("f").Key(seat{"a", 1}), "txlock.Exact"},
 		"behind a pointer":         {txlock.NewStringerFamily[*seat]("f").Key(&seat{"a", 1}), "txlock.Exact"},
 		"of a place and an offset": {txlock.NewStringerFamily[time.Time]("f").Key(time.Unix(1, 0)), "txlock.Exact"},
-		"both":                     {txlock.NewFamily[string]("f", txlock.Exact, txlock.Fold("utf8mb4_bin")).Key("a"), "leave one of them out"},
-		"exact":                    {txlock.NewFamily[string]("f", txlock.Exact).Key("aB "), ""},
+		"both":                     {txlock.NewFamily[string]("f", txlock.Exact(), txlock.Fold("utf8mb4_bin")).Key("a"), "leave one of them out"},
+		"exact":                    {txlock.NewFamily[string]("f", txlock.Exact()).Key("aB "), ""},
 		"folded":                   {txlock.NewFamily[code]("f", txlock.Fold("utf8mb4_bin")).Key("a"), ""},
-		"exact, by String":         {txlock.NewStringerFamily[seat]("f", txlock.Exact).Key(seat{"a", 1}), ""},
+		"exact, by String":         {txlock.NewStringerFamily[seat]("f", txlock.Exact()).Key(seat{"a", 1}), ""},
 		"numbers":                  {txlock.NewFamily[int64]("f").Key(1), ""},
 		"numbers by String":        {txlock.NewStringerFamily[time.Duration]("f").Key(1), ""},
 		"UUIDs":                    {txlock.NewFamily[uuid.UUID]("f").Key(uuid.Max), ""},
@@ -85,7 +85,7 @@ func TestCheckColumns(t *testing.T) {
 		type checker interface {
 			CheckColumns(ctx context.Context, db *sql.DB, table string, names ...string) error
 		}
-		exact, numbers := txlock.NewFamily[string]("f", txlock.Exact), txlock.NewFamily[int64]("f")
+		exact, numbers := txlock.NewFamily[string]("f", txlock.Exact()), txlock.NewFamily[int64]("f")
 		folded := func(collation string) checker { return txlock.NewFamily[string]("f", txlock.Fold(collation)) }
 		for _, c := range []struct {
 			column string
@@ -119,7 +119,7 @@ func TestCheckColumns(t *testing.T) {
 			{"CHAR(36)", txlock.NewFamily[uuid.UUID]("f"), ""},
 			{"BINARY(16)", txlock.NewFamily[uuid.UUID]("f"), ""},
 			{"BIGINT", txlock.NewFamily[uuid.UUID]("f"), "make the column CHAR(36)"},
-			{"VARBINARY(99)", txlock.NewStringerFamily[*seat]("f", txlock.Exact), "make sure by a test"},
+			{"VARBINARY(99)", txlock.NewStringerFamily[*seat]("f", txlock.Exact()), "make sure by a test"},
 			{"BIGINT", txlock.Family[int]{}, "the zero Family"},
 		} {
 			table := db.CreateTable(t, "checked", "k "+c.column)
@@ -129,7 +129,7 @@ func TestCheckColumns(t *testing.T) {
 			}
 		}
 
-		seats := txlock.NewStringerFamily[seat]("seat", txlock.Exact)
+		seats := txlock.NewStringerFamily[seat]("seat", txlock.Exact())
 		table := db.CreateTable(t, "seats", "r VARBINARY(9), n INT, c VARCHAR(9)"+of("utf8mb4", "utf8mb4_bin"))
 		wants(t, "two columns", seats.CheckColumns(t.Context(), db.Admin(), table, "r", "n"), nil)
 		wants(t, "padded in two columns", seats.CheckColumns(t.Context(), db.Admin(), table, "c", "n"), txlock.ErrInvalidKey)

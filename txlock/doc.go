@@ -1,58 +1,66 @@
-// Package txlock takes named locks inside the transaction that a program already has open
-// on MySQL or MariaDB. A lock is one statement of that transaction, and ends with its
-// COMMIT or ROLLBACK: there is no second connection, no time to live and no unlock.
+// Package txlock provides named locks that are held by a MySQL or MariaDB transaction. A lock
+// is acquired by one statement of the transaction and released by its COMMIT or ROLLBACK:
+// there is no second connection, no TTL, and no unlock to forget.
 //
-// Programs reach it through package locksqlc (database/sql, sqlc) or package lockgorm
-// (GORM), which open guarded pools, join transactions and hand out a [Scope]. A lock that
-// outlives its transaction is a lease, see package txlock/lease.
+// Start with:
+//
+//	locksqlc.Run, lockgorm.Transaction   begin, lock, run a function, commit, retry
+//	NewFamily, Named                     define keys
+//	Join                                 lock in a transaction that you already have
+//	Scope.Lock, Scope.TryLock            wait for a lock, or don't
+//	Scope.LockAll                        several locks without deadlocks
+//	Scope.Version, Scope.CompareAndBump  save without waiting, and detect conflicts
+//	Scope.Once                           idempotency keys
+//	Retryable                            decide whether to retry a transaction
+//
+// A lock that outlives its transaction is a lease: see package txlock/lease.
 //
 // # Keys
 //
-// A [Key] names what is locked: [Named] for a single name, or a [Family] for records of
-// one kind, made by [NewFamily]. Each key has a row of its own in the database. The keys of
-// a family that is [Hashed] share 65,536 rows, and need no cleaning; [Clean] removes rows
-// of the others, [Ensure] makes them beforehand, and [Segments] divides one resource that
-// many use at once.
+// A [Key] names what is locked: [Named] returns the key of a single name, and a [Family] makes
+// the keys of records of one kind. Each key has a row of its own in the database. Keys of a
+// [Hashed] family share 65,536 rows and need no cleanup. [Clean] deletes unused rows of other
+// keys, [Ensure] creates rows beforehand, and [Segments] divides one resource that many
+// transactions use at once.
 //
 // # Locks
 //
 // [Join] returns the [Scope] of an open transaction. [Scope.Lock] waits for the lock,
-// [Scope.TryLock] doesn't, and [Scope.WaitAtMost] limits the wait. [Scope.RLock] shares the
-// lock with other readers. [Scope.LockAll] takes several locks without a deadlock among its
-// callers, shared those that [Shared] marks, [Scope.RLockAll] takes all shared, and
-// [Scope.LockAny] takes one of several. Each [Grant] has a fencing token, which rises
-// with every exclusive lock of the key.
+// [Scope.TryLock] doesn't, and [Scope.WaitAtMost] limits the wait. [Scope.RLock] acquires a
+// shared lock. [Scope.LockAll] acquires several locks in one order, so that its callers don't
+// deadlock; keys that [Shared] marks are locked shared. [Scope.LockAny] acquires the first of
+// several locks that is free. Each [Grant] has a fencing token, which increases with every
+// exclusive lock of the key.
 //
 // # Versions
 //
-// A program that doesn't want to wait reads the version of a key, by [Scope.Version] or
-// [ReadVersion], and compares it when it saves, by [Scope.CompareAndBump].
+// A program that doesn't want to wait reads the version of a key with [Scope.Version] or
+// [ReadVersion], and compares it when it saves, with [Scope.CompareAndBump].
 //
 // # Once
 //
-// [Scope.Once] is a lock that stays: it tells whether the transaction is the first of all
-// that ask for a key, those included that come after its COMMIT. [Fingerprint] tells one
-// request from another, [Keep] says for how long, and [SweepOnce] removes what is over.
+// [Scope.Once] reports whether the transaction is the first of all that ask for a key, even
+// after it has committed. [Fingerprint] distinguishes requests, [Keep] sets how long a key is
+// kept, and [SweepOnce] deletes expired keys.
 //
 // # Guarded and plain pools
 //
-// A pool that locksqlc.Open or lockgorm.Open has opened is guarded: it knows what its
-// transactions hold, and refuses statements and COMMIT where the server has ended the
-// transaction. Any other pool of go-sql-driver/mysql is a plain one. Locks exclude there,
-// too, but take some more statements. [CheckGuarded] and [OnlyGuarded] make sure that a pool
-// is guarded.
+// A guarded pool, which locksqlc.Open and lockgorm.Open return, is a *sql.DB that tracks the
+// state of its transactions. It refuses further statements and COMMIT if the server has ended
+// the transaction. Any other pool of go-sql-driver/mysql is a plain one. Locks exclude there,
+// too, but need a few more statements. [CheckGuarded] and [OnlyGuarded] require a guarded pool.
 //
 // # Errors
 //
-// The errors of every call match one of the variables below by errors.Is, and each says
-// what becomes of the transaction. [Retryable] tells whether the same transaction, started
-// again, may succeed.
+// Every error matches one of the variables below with errors.Is, and its text says whether the
+// transaction stays open. [Retryable] reports whether retrying the whole transaction may
+// succeed.
 //
-// # Who holds what
+// # Observing
 //
-// [AssertLocked] checks that the caller holds a lock, [Holders] lists who holds some, by the
-// labels that [WithLabel] gives, and an [Observer] is told of all that happens, for a log by
-// [SlogObserver] and for metrics by package lockotel; [MultiObserver] joins several. With
-// [NameHolders] the error of a lock that is refused has a [HeldError], which says who holds
-// the key.
+// [AssertLocked] checks that the caller holds a lock. [Holders] returns who holds some, by the
+// labels of [WithLabel]. An [Observer] receives an event for each acquisition, wait and
+// release; [SlogObserver] writes them to a log, package lockotel turns them into metrics, and
+// [MultiObserver] combines several. With [NameHolders] the error of a refused lock has a
+// [HeldError], which names the holder.
 package txlock

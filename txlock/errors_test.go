@@ -166,7 +166,7 @@ func TestAfterFault(t *testing.T) {
 // and answers with success and no row, is no missing row.
 func TestInterruptedUpdate(t *testing.T) {
 	t.Parallel()
-	key := NewFamily[int]("interrupted", Hashed).Key(1)
+	key := NewFamily[int]("interrupted", Hashed()).Key(1)
 	for name, c := range map[string]struct {
 		version string
 		there   bool

@@ -16,7 +16,7 @@ import (
 
 var (
 	orderKeys   = txlock.NewFamily[int64]("order")
-	productKeys = txlock.NewFamily[int64]("product", txlock.Hashed)
+	productKeys = txlock.NewFamily[int64]("product", txlock.Hashed())
 )
 
 // Locks join the transaction that is open already, and end with it. With sqlc there is
@@ -126,7 +126,7 @@ func ExampleScope_TryRLock() {
 // What belongs to the answer goes into the same transaction: then it is done exactly once.
 func ExampleScope_Once() {
 	receive := func(ctx context.Context, tx *sql.Tx, locks *txlock.Scope, id string, body []byte) error {
-		messages := txlock.NewFamily[string]("message", txlock.Exact)
+		messages := txlock.NewFamily[string]("message", txlock.Exact())
 		first, err := locks.Once(ctx, messages.Key(id), txlock.Fingerprint(body), txlock.Keep(72*time.Hour))
 		if err != nil || !first {
 			return err

@@ -34,7 +34,7 @@ func Fold(collation string) FamilyOption {
 // knows that each has one spelling, such as the codes of an enumeration. Over any other
 // column it would give one row several keys, which don't exclude each other: "Bob" and
 // "bob". Family.CheckColumns compares it with the table.
-func Exact(o *familyOptions) { o.exact = true }
+func Exact() FamilyOption { return func(o *familyOptions) { o.exact = true } }
 
 // folding is how a collation compares.
 type folding struct {

@@ -28,7 +28,7 @@ func TestFoldWritesKeys(t *testing.T) {
 			t.Errorf("%s: %q has the key %q (%v), want %q", c.collation, c.id, key, key.Validate(), c.want)
 		}
 	}
-	if key := NewFamily[country]("f", Fold("utf8mb4_general_ci"), Hashed, In("shop")).Key("DE"); key.String() != "@shop/f:de" || !key.Hashed() {
+	if key := NewFamily[country]("f", Fold("utf8mb4_general_ci"), Hashed(), In("shop")).Key("DE"); key.String() != "@shop/f:de" || !key.Hashed() {
 		t.Errorf("the key is %q", key)
 	}
 }

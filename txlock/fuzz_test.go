@@ -15,7 +15,7 @@ func FuzzKeyOnServers(f *testing.F) {
 	for _, name := range []string{"", "order:42", "Job", "job ", "Jöb", "a\x00b", "\xff", "'; --", "%", "@", "@shop/x", strings.Repeat("x", 255), strings.Repeat("x", 256), strings.Repeat("ö", 128)} {
 		f.Add(name)
 	}
-	family := NewFamily[string]("fuzz", Hashed, Exact)
+	family := NewFamily[string]("fuzz", Hashed(), Exact())
 	for _, engine := range testdb.Engines() {
 		testdb.Open(f, engine) // which takes longer than an input may
 	}

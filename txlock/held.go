@@ -70,10 +70,7 @@ func (e *HeldError) Error() string {
 // need not be the one that LockAll has waited for; LockAny does so in its own error and not to
 // the Observer. If the context has ended the wait, nobody looks. The default, and
 // that of a nil pool, is not to look.
-func NameHolders(looks *sql.DB) interface {
-	PoolOption
-	JoinOption
-} {
+func NameHolders(looks *sql.DB) Option {
 	return naming{looks}
 }
 
@@ -90,10 +87,7 @@ func (n naming) toJoin(s *state) { s.looks = n.looks }
 // the latest, so that a wait that ends at that moment names nobody. It is an option of pools
 // and of Join, as NameHolders is; that of leases is lease.SlowWait. The default, and that of a
 // d that is not positive, is not to look, which costs nothing.
-func SlowWait(d time.Duration) interface {
-	PoolOption
-	JoinOption
-} {
+func SlowWait(d time.Duration) Option {
 	return slowWait(d)
 }
 

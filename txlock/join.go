@@ -27,6 +27,12 @@ var _ Tx = (*sql.Tx)(nil)
 // JoinOption is an option of Join.
 type JoinOption interface{ toJoin(*state) }
 
+// Option is an option of a guarded pool, for all its transactions, and of Join.
+type Option interface {
+	PoolOption
+	JoinOption
+}
+
 type joinOption func(*state)
 
 func (f joinOption) toJoin(s *state) { f(s) }

@@ -147,7 +147,7 @@ type familyOptions struct {
 // on one slot, 1 in 65,536 for a pair, exclude each other: a transaction may see
 // ErrBusy, ErrUpgrade or ErrStaleSnapshot for a key that nobody else has locked.
 // The default is one row for each key, kept for good: for bounded sets.
-func Hashed(o *familyOptions) { o.hashed = true }
+func Hashed() FamilyOption { return func(o *familyOptions) { o.hashed = true } }
 
 // NewFamily returns the family of the given name, for integers, strings and
 // UUIDs. The name has no colon and doesn't begin with "@". A program uses one name for one

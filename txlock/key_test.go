@@ -57,16 +57,16 @@ func TestFamilyWritesKeys(t *testing.T) {
 		{NewFamily[uint64]("f").Key(18446744073709551615), "f:18446744073709551615"},
 		{NewFamily[status]("f").Key(3), "f:3"},
 		{NewFamily[level]("f").Key(3), "f:3"},
-		{NewFamily[string]("f", Exact).Key("job"), "f:job"},
-		{NewFamily[string]("f", Exact).Key("a:b"), "f:a:b"},
-		{NewFamily[string]("f", Exact).Key(" "), "f: "},
-		{NewFamily[string]("f", Exact).Key("Zürich"), "f:Zürich"},
-		{NewFamily[country]("f", Exact).Key("ch"), "f:ch"},
+		{NewFamily[string]("f", Exact()).Key("job"), "f:job"},
+		{NewFamily[string]("f", Exact()).Key("a:b"), "f:a:b"},
+		{NewFamily[string]("f", Exact()).Key(" "), "f: "},
+		{NewFamily[string]("f", Exact()).Key("Zürich"), "f:Zürich"},
+		{NewFamily[country]("f", Exact()).Key("ch"), "f:ch"},
 		{NewFamily[uuid.UUID]("f").Key(id), "f:6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
 		{NewStringerFamily[uuid.UUID]("f").Key(id), "f:6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
 		{NewStringerFamily[place]("f").Key(place{2, 9}), "f:2-9"},
 		{NewStringerFamily[status]("f").Key(3), "f:a status"},
-		{NewFamily[string]("f", Exact).Key(strings.Repeat("k", 253)), "f:" + strings.Repeat("k", 253)},
+		{NewFamily[string]("f", Exact()).Key(strings.Repeat("k", 253)), "f:" + strings.Repeat("k", 253)},
 		{Named("k"), "k"},
 		{Named(" job "), " job "},
 		{Named("a\x00b"), "a\x00b"},
@@ -97,20 +97,20 @@ func TestInvalidKeys(t *testing.T) {
 		{Named("caf\xe9"), "not valid UTF-8"},
 		{Named("lockstep:janitor"), "lockstep's own"},
 		{NewFamily[int]("lockstep").Key(1), "lockstep's own"},
-		{NewFamily[int]("lockstep", Hashed).Key(1), "lockstep's own"},
+		{NewFamily[int]("lockstep", Hashed()).Key(1), "lockstep's own"},
 		{Segments(Named("lockstep:x"), 2)[0], "lockstep's own"},
 		{Named("\xed\xa0\x80"), "not valid UTF-8"}, // half a surrogate pair
 		{NewFamily[int]("f").Key(0), "the zero identifier"},
 		{NewFamily[status]("f").Key(0), "the zero identifier"},
-		{NewFamily[uint8]("f", Hashed).Key(0), "the zero identifier"},
-		{NewFamily[string]("f", Exact).Key(""), "the zero identifier"},
+		{NewFamily[uint8]("f", Hashed()).Key(0), "the zero identifier"},
+		{NewFamily[string]("f", Exact()).Key(""), "the zero identifier"},
 		{NewFamily[uuid.UUID]("f").Key(noID), "the zero identifier"},
 		{NewStringerFamily[place]("f").Key(place{}), "the zero identifier"},
 		{NewStringerFamily[place]("f").Key(place{-1, 0}), "empty text"},
-		{NewFamily[string]("f", Exact).Key(strings.Repeat("k", 254)), "256 bytes, 255 are allowed"},
-		{NewFamily[string]("f", Exact).Key("caf\xe9"), "not valid UTF-8"},
-		{NewFamily[string]("", Exact).Key("a"), "empty or has a colon"},
-		{NewFamily[string]("a:b", Exact).Key("c"), "empty or has a colon"},
+		{NewFamily[string]("f", Exact()).Key(strings.Repeat("k", 254)), "256 bytes, 255 are allowed"},
+		{NewFamily[string]("f", Exact()).Key("caf\xe9"), "not valid UTF-8"},
+		{NewFamily[string]("", Exact()).Key("a"), "empty or has a colon"},
+		{NewFamily[string]("a:b", Exact()).Key("c"), "empty or has a colon"},
 		{NewStringerFamily[place](":").Key(place{1, 1}), "empty or has a colon"},
 		{NewFamily[int]("a:b").Key(0), "the zero identifier"},
 		{noFamily.Key(1), "the zero Family"},
@@ -128,9 +128,9 @@ func TestInvalidKeys(t *testing.T) {
 
 func TestKeysCompare(t *testing.T) {
 	t.Parallel()
-	orders, lots := NewFamily[int64]("order"), NewFamily[int64]("order", Hashed)
+	orders, lots := NewFamily[int64]("order"), NewFamily[int64]("order", Hashed())
 	same := map[Key]int{}
-	for _, key := range []Key{orders.Key(42), Named("order:42"), NewFamily[string]("order", Exact).Key("42"), orders.Keys(41, 42)[1]} {
+	for _, key := range []Key{orders.Key(42), Named("order:42"), NewFamily[string]("order", Exact()).Key("42"), orders.Keys(41, 42)[1]} {
 		same[key]++
 	}
 	if len(same) != 1 || same[orders.Key(42)] != 4 {
@@ -195,8 +195,8 @@ func FuzzKey(f *testing.F) {
 		}
 		keys := []Key{
 			Named(name),
-			NewFamily[string](family, Exact).Key(name), NewFamily[string](family, Hashed, Exact).Key(name),
-			NewFamily[country](family, Exact).Key(country(name)),
+			NewFamily[string](family, Exact()).Key(name), NewFamily[string](family, Hashed(), Exact()).Key(name),
+			NewFamily[country](family, Exact()).Key(country(name)),
 			NewFamily[int64](family).Key(id), NewFamily[status](family).Key(status(id)), NewFamily[level](family).Key(level(id)),
 			NewStringerFamily[place](family).Key(place{int(id), 1}),
 		}

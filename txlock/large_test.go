@@ -21,7 +21,7 @@ func TestLockAllOfTenThousand(t *testing.T) {
 	}
 	families := map[string]txlock.Family[int64]{
 		"named":  txlock.NewFamily[int64]("large"),
-		"hashed": txlock.NewFamily[int64]("large", txlock.Hashed),
+		"hashed": txlock.NewFamily[int64]("large", txlock.Hashed()),
 	}
 	onOwn(t, func(t *testing.T, db *testdb.DB) {
 		for _, guarded := range []bool{false, true} {

@@ -136,7 +136,7 @@ func committed(t *testing.T, db *testdb.DB, key txlock.Key) txlock.Grant {
 func named() txlock.Key { return txlock.Named("test:" + rand.Text()) }
 
 var (
-	lots  = txlock.NewFamily[int64]("lot", txlock.Hashed)
+	lots  = txlock.NewFamily[int64]("lot", txlock.Hashed())
 	lotID atomic.Int64
 	slots sync.Map
 )

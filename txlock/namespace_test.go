@@ -45,7 +45,7 @@ func TestNamespaceWritesKeys(t *testing.T) {
 		{shop.Named("nightly"), "@shop/nightly"},
 		{shop.Named("order:42"), "@shop/order:42"},
 		{txlock.NewFamily[int]("order", txlock.In(shop)).Key(42), "@shop/order:42"},
-		{txlock.NewFamily[int]("order", txlock.Hashed, txlock.In(shop)).Key(42), "@shop/order:42"},
+		{txlock.NewFamily[int]("order", txlock.Hashed(), txlock.In(shop)).Key(42), "@shop/order:42"},
 		{txlock.NewStringerFamily[time.Duration]("every", txlock.In(shop)).Key(time.Second), "@shop/every:1s"},
 		{txlock.Segments(shop.Named("p"), 2)[1], "@shop/p#2"},
 		{shop.Named("@bank/x"), "@shop/@bank/x"},
@@ -128,7 +128,7 @@ func FuzzNamespace(f *testing.F) {
 				in := txlock.In(txlock.Namespace(n))
 				add("@"+n, name, txlock.Namespace(n).Named(name))
 				add("@"+n, name+":1", txlock.NewFamily[int](name, in).Key(1))
-				add("@"+n, name+":1", txlock.NewFamily[int](name, in, txlock.Hashed).Key(1))
+				add("@"+n, name+":1", txlock.NewFamily[int](name, in, txlock.Hashed()).Key(1))
 			}
 		}
 	})
@@ -221,7 +221,7 @@ func TestNamespacesOfAMajority(t *testing.T) {
 // TestHashedNamespaces: the same name has another center lock in another namespace.
 func TestHashedNamespaces(t *testing.T) {
 	t.Parallel()
-	none, one, other := txlock.NewFamily[int]("cart", txlock.Hashed), txlock.NewFamily[int]("cart", txlock.Hashed, txlock.In(shop)), txlock.NewFamily[int]("cart", txlock.In(bank), txlock.Hashed)
+	none, one, other := txlock.NewFamily[int]("cart", txlock.Hashed()), txlock.NewFamily[int]("cart", txlock.Hashed(), txlock.In(shop)), txlock.NewFamily[int]("cart", txlock.In(bank), txlock.Hashed())
 	same := 0
 	for id := 1; id <= 1000; id++ {
 		a, b, c := none.Key(id).Slot(), one.Key(id).Slot(), other.Key(id).Slot()

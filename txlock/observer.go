@@ -104,10 +104,7 @@ type Event struct {
 // the pool, as one of Join on a plain pool for one scope, whose end it doesn't see.
 // The default is none. The observer of leases is an option of their manager:
 // lease.Observe.
-func Observe(observer Observer) interface {
-	PoolOption
-	JoinOption
-} {
+func Observe(observer Observer) Option {
 	return observing{observer}
 }
 

@@ -26,7 +26,7 @@ func ofItself(err error) bool {
 func TestWaitForItself(t *testing.T) {
 	onServers(t, func(t *testing.T, db *testdb.DB) {
 		pool := impatient(t, db, true)
-		ctx, hashed := t.Context(), txlock.NewFamily[int64]("own", txlock.Hashed)
+		ctx, hashed := t.Context(), txlock.NewFamily[int64]("own", txlock.Hashed())
 		for _, key := range []txlock.Key{named(), hashed.Key(time.Now().UnixNano())} {
 			nested := func(keys ...txlock.Key) error {
 				return locksqlc.Run(ctx, pool, keys, func(*sql.Tx) error { return nil })

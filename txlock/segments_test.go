@@ -10,7 +10,7 @@ import (
 
 func TestSegmentsKeys(t *testing.T) {
 	t.Parallel()
-	products, hashedLots := txlock.NewFamily[int64]("product"), txlock.NewFamily[int64]("lot", txlock.Hashed)
+	products, hashedLots := txlock.NewFamily[int64]("product"), txlock.NewFamily[int64]("lot", txlock.Hashed())
 	keys := txlock.Segments(products.Key(7), 3)
 	if len(keys) != 3 || keys[0].String() != "product:7#1" || keys[2].String() != "product:7#3" {
 		t.Errorf("segments %v", keys)

@@ -44,16 +44,18 @@ func foldOf(pkg *packages.Package, made ast.Expr) (fold string, exact bool) {
 	switch e := ast.Unparen(made).(type) {
 	case *ast.CallExpr:
 		for _, option := range e.Args {
-			if of := usedBy(pkg, option); of != nil && of.Name() == "Exact" && of.Pkg() != nil && of.Pkg().Path() == txlockPath {
-				exact = true
-			}
 			call, ok := ast.Unparen(option).(*ast.CallExpr)
-			if !ok || len(call.Args) != 1 {
+			if !ok {
 				continue
 			}
-			fn := typeutil.Callee(pkg.TypesInfo, call)
-			if value := pkg.TypesInfo.Types[call.Args[0]].Value; value != nil && fn != nil && fn.Name() == "Fold" && fn.Pkg().Path() == txlockPath {
-				fold = constant.StringVal(value)
+			switch fn := typeutil.Callee(pkg.TypesInfo, call); {
+			case fn == nil || fn.Pkg() == nil || fn.Pkg().Path() != txlockPath:
+			case fn.Name() == "Exact":
+				exact = true
+			case fn.Name() == "Fold" && len(call.Args) == 1:
+				if value := pkg.TypesInfo.Types[call.Args[0]].Value; value != nil {
+					fold = constant.StringVal(value)
+				}
 			}
 		}
 	default:

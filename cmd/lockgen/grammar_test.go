@@ -78,7 +78,7 @@ func randomTables() []*lockedTable {
 		return &lockedTable{name: name, keys: []string{"id"}, columns: columns, family: &family{id: number}, key: func(id []any) txlock.Key { return f.Key(id[0].(int64)) }}
 	}
 	texts := func(name, fold string, columns ...string) *lockedTable {
-		f := txlock.NewFamily[string](name, txlock.Exact)
+		f := txlock.NewFamily[string](name, txlock.Exact())
 		if fold != "" {
 			f = txlock.NewFamily[string](name, txlock.Fold(fold))
 		}

@@ -273,7 +273,7 @@ func (s *stage) listed() {
 // lockHashed locks the hashed key cart:42, whose row newStage has deleted.
 func (s *stage) lockHashed(scope *txlock.Scope) {
 	s.Helper()
-	key := txlock.NewFamily[int]("cart", txlock.Hashed).Key(42)
+	key := txlock.NewFamily[int]("cart", txlock.Hashed()).Key(42)
 	s.db.Exec(s, fmt.Sprintf("INSERT IGNORE INTO lockstep_centers VALUES (%d, 0, '-', 0, 0)", key.Slot()))
 	_, err := scope.Lock(s.ctx, key)
 	s.must(err)

@@ -74,7 +74,7 @@ var situations = []struct {
 		s.shows([]string{"waits"}, "price:7", "held by session 51", "held by session 52", "session 53")
 	}},
 	{"two hashed keys in one slot", func(s *stage) {
-		hashed := txlock.NewFamily[int]("order", txlock.Hashed)
+		hashed := txlock.NewFamily[int]("order", txlock.Hashed())
 		other := 43
 		for hashed.Key(other).Slot() != hashed.Key(42).Slot() {
 			other++

@@ -29,7 +29,7 @@ import (
 var (
 	orders   = txlock.NewFamily[int64]("order")
 	payments = txlock.NewFamily[int64]("payment")
-	reports  = txlock.NewFamily[string]("report", txlock.Exact)
+	reports  = txlock.NewFamily[string]("report", txlock.Exact())
 	cleanUp  = txlock.Named("clean-up")
 	mailer   = txlock.Named("mailer")
 )

@@ -29,7 +29,7 @@ var (
 	versionKeys = []string{"version:a"}
 	spots       = []string{"x", "y"}
 
-	hashed = txlock.NewFamily[string]("hashed", txlock.Hashed, txlock.Exact)
+	hashed = txlock.NewFamily[string]("hashed", txlock.Hashed(), txlock.Exact())
 )
 
 // permits is how many of a permit's key there are.

@@ -24,7 +24,7 @@ func lock(key func() txlock.Key) func(*shop) error {
 var ofKeys = []mistake{
 	{"the record was not saved, so its identifier is 0", lock(func() txlock.Key { return txlock.NewFamily[int64]("order").Key(0) }), txlock.ErrInvalidKey, []string{"the zero identifier: the record has none yet"}, goesOn},
 	{"a name is empty", lock(func() txlock.Key { return txlock.Named("") }), txlock.ErrInvalidKey, []string{"the name is empty"}, goesOn},
-	{"the identifier of a cart is empty", lock(func() txlock.Key { return txlock.NewFamily[string]("cart", txlock.Hashed, txlock.Exact).Key("") }), txlock.ErrInvalidKey, []string{"the zero identifier: the record has none yet"}, goesOn},
+	{"the identifier of a cart is empty", lock(func() txlock.Key { return txlock.NewFamily[string]("cart", txlock.Hashed(), txlock.Exact()).Key("") }), txlock.ErrInvalidKey, []string{"the zero identifier: the record has none yet"}, goesOn},
 	{"a name is longer than 255 bytes", lock(func() txlock.Key { return txlock.Named(strings.Repeat("x", 256)) }), txlock.ErrInvalidKey, []string{"the name has 256 bytes, 255 are allowed"}, goesOn},
 	{"a key was declared and never made", lock(func() txlock.Key { return txlock.Key{} }), txlock.ErrInvalidKey, []string{"make keys by Named or by a Family"}, goesOn},
 	{"a name begins with @, as those of namespaces", lock(func() txlock.Key { return txlock.Named("@shop") }), txlock.ErrInvalidKey, []string{"names that begin with @ are those of a Namespace"}, goesOn},

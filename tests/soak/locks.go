@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	hashed   = txlock.NewFamily[int64]("soak-hashed", txlock.Hashed)
+	hashed   = txlock.NewFamily[int64]("soak-hashed", txlock.Hashed())
 	fresh    = txlock.NewFamily[int64]("soak-fresh")
 	messages = txlock.NewFamily[int64]("soak-message")
 )

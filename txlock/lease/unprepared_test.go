@@ -89,7 +89,7 @@ func locks(t *testing.T, pool *sql.DB, m *lease.Manager) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	hashed := txlock.NewFamily[string]("unprepared"+rand.Text(), txlock.Hashed, txlock.Exact)
+	hashed := txlock.NewFamily[string]("unprepared"+rand.Text(), txlock.Hashed(), txlock.Exact())
 	for range 2 { // keys without a row, and with one
 		tx := begin(t, pool, sql.LevelDefault)
 		scope, err := txlock.Join(t.Context(), tx)

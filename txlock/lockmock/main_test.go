@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { testdb.Main(m) }
 
 var (
 	orders = txlock.NewFamily[int64]("order")
-	carts  = txlock.NewFamily[string]("cart", txlock.Hashed, txlock.Exact)
+	carts  = txlock.NewFamily[string]("cart", txlock.Hashed(), txlock.Exact())
 )
 
 // mocked is a mock as a test of a user's has it.

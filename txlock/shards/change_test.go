@@ -88,7 +88,7 @@ func TestChange(t *testing.T) {
 
 // TestBeginWaits makes sure that Begin doesn't return before who holds a key that moves.
 func TestBeginWaits(t *testing.T) {
-	hashed := txlock.NewFamily[int]("hashed", txlock.Hashed)
+	hashed := txlock.NewFamily[int]("hashed", txlock.Hashed())
 	onServers(t, func(t *testing.T, on site) {
 		abc, abcd, key, pool := on.moving(t)
 		on["a"].Exec(t, "INSERT INTO lockstep_centers VALUES (7, 0, '-', 0, 0)")

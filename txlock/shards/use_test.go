@@ -15,8 +15,8 @@ import (
 // TestTogether locks keys of a customer together, of several families and namespaces.
 func TestTogether(t *testing.T) {
 	const shop = txlock.Namespace("shop")
-	customers := txlock.NewFamily[string]("customer", txlock.In(shop), txlock.Exact)
-	invoices := txlock.NewFamily[string]("invoice", txlock.Exact)
+	customers := txlock.NewFamily[string]("customer", txlock.In(shop), txlock.Exact())
+	invoices := txlock.NewFamily[string]("invoice", txlock.Exact())
 	// "@shop/customer:7" and "invoice:7-2024" are of customer 7.
 	customer := shards.By("customer", func(key txlock.Key) string {
 		_, id, _ := strings.Cut(key.String(), ":")

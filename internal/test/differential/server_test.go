@@ -158,7 +158,7 @@ func (s *server) hashed() txlock.Key {
 }
 
 var (
-	hashedKeys  = txlock.NewFamily[int64]("different", txlock.Hashed)
+	hashedKeys  = txlock.NewFamily[int64]("different", txlock.Hashed())
 	lastHashed  atomic.Int64
 	lastProgram atomic.Int64
 	slots       sync.Map

@@ -95,7 +95,7 @@ var firstCalls = map[string]func(ctx context.Context, on foreign) error{
 		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key}, ran)
 	},
 	"Run of several keys": func(ctx context.Context, on foreign) error {
-		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key, txlock.NewFamily[string]("engine", txlock.Hashed, txlock.Exact).Key("1")}, ran)
+		return locksqlc.Run(ctx, on.DB, []txlock.Key{on.key, txlock.NewFamily[string]("engine", txlock.Hashed(), txlock.Exact()).Key("1")}, ran)
 	},
 	"RunTx": func(ctx context.Context, on foreign) error {
 		return locksqlc.RunTx(ctx, on.DB, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, []txlock.Key{on.key}, ran)

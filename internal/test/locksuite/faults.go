@@ -22,7 +22,7 @@ func refusesBadKeys(e *env) {
 		txlock.Named(strings.Repeat("k", 256)),
 		txlock.Named("caf\xe9"),
 		e.kind.family.Key(0),
-		txlock.NewFamily[string]("a:b", txlock.Exact).Key("c"),
+		txlock.NewFamily[string]("a:b", txlock.Exact()).Key("c"),
 	} {
 		_, err := s.Lock(e.Context(), key)
 		e.wants(err, txlock.ErrInvalidKey)

@@ -119,7 +119,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 // shared keys mixed.
 func TestLockAllInAnyOrder(t *testing.T) {
 	named := txlock.NewFamily[int64]("all")
-	hashed := txlock.NewFamily[int64]("allhashed", txlock.Hashed)
+	hashed := txlock.NewFamily[int64]("allhashed", txlock.Hashed())
 	for _, engine := range testdb.Engines() {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
@@ -189,7 +189,7 @@ func TestFreshKeysHardlyCollide(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s/%s", engine, verb.name), func(t *testing.T) {
 				t.Parallel()
-				family := txlock.NewFamily[string]("fresh-"+verb.name, txlock.Exact)
+				family := txlock.NewFamily[string]("fresh-"+verb.name, txlock.Exact())
 				pool := guarded(t, db)
 				// A refused transaction is rolled back, which closes gaps for others, the more
 				// the busier the machine is: then it is tried again. Keys that do collide do so
@@ -244,7 +244,7 @@ func single(verb func(*txlock.Scope, context.Context, txlock.Key) (txlock.Grant,
 // back: every token is higher than the one before.
 func TestTokensRiseOverRollbacks(t *testing.T) {
 	for _, engine := range testdb.Engines() {
-		for _, key := range []txlock.Key{txlock.Named("tokens"), txlock.NewFamily[int64]("tokens", txlock.Hashed).Key(1)} {
+		for _, key := range []txlock.Key{txlock.Named("tokens"), txlock.NewFamily[int64]("tokens", txlock.Hashed()).Key(1)} {
 			t.Run(fmt.Sprintf("%s/hashed=%t", engine, key.Hashed()), func(t *testing.T) {
 				t.Parallel()
 				db := testdb.Open(t, engine)

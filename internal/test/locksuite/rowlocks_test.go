@@ -42,7 +42,7 @@ func (r *trial) key() txlock.Key    { return txlock.Named(r.base + "k") }
 func (r *trial) second() txlock.Key { return txlock.Named(r.base + "kk") }
 
 // hashed is a family of hashed keys, whose rows always exist.
-var hashed = txlock.NewFamily[string]("hashed", txlock.Hashed, txlock.Exact)
+var hashed = txlock.NewFamily[string]("hashed", txlock.Hashed(), txlock.Exact())
 
 func (r *trial) hashed() txlock.Key { return hashed.Key("k") }
 

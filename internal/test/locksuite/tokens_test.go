@@ -70,7 +70,7 @@ func TestTokensOfFreshKeysRise(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%s", engine, pool.name, verb.name), func(t *testing.T) {
 					t.Parallel()
 					db := testdb.Open(t, engine)
-					family := txlock.NewFamily[string](fmt.Sprintf("fresh-tokens/%s/%s", verb.name, pool.name), txlock.Exact)
+					family := txlock.NewFamily[string](fmt.Sprintf("fresh-tokens/%s/%s", verb.name, pool.name), txlock.Exact())
 					// Between two rows, so that the gap which a rollback closes is this test's alone.
 					if err := txlock.Ensure(t.Context(), db.Admin(), family.Key("a"), family.Key("z")); err != nil {
 						t.Fatal(err)

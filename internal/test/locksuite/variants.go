@@ -52,7 +52,7 @@ var kinds = []kind{
 	{name: "hashed", family: hashed, apart: hashed},
 }
 
-var hashed = txlock.NewFamily[int64]("hashed", txlock.Hashed)
+var hashed = txlock.NewFamily[int64]("hashed", txlock.Hashed())
 
 // met are the kinds of keys with which an adapter and a variant, by their places, are run.
 // A variant has three settings, and meets an adapter and a kind together with its

@@ -7,7 +7,7 @@ import (
 )
 
 //lockstep:table everything(id)
-var EverythingKeys = txlock.NewFamily[uint64]("everything", txlock.Hashed)
+var EverythingKeys = txlock.NewFamily[uint64]("everything", txlock.Hashed())
 
 var (
 	//lockstep:table tinyints(k)
@@ -35,9 +35,9 @@ var (
 	//lockstep:table enums(k)
 	EnumsKeys = txlock.NewFamily[string]("enums", txlock.Fold("ascii_general_ci"))
 	//lockstep:table varbinaries(k)
-	VarbinariesKeys = txlock.NewFamily[string]("varbinaries", txlock.Exact)
+	VarbinariesKeys = txlock.NewFamily[string]("varbinaries", txlock.Exact())
 	//lockstep:table uuids(k)
 	UuidsKeys = txlock.NewFamily[uuid.UUID]("uuids")
 	//lockstep:table buuids(k)
-	BuuidsKeys = txlock.NewFamily[uuid.UUID]("buuids", txlock.Hashed)
+	BuuidsKeys = txlock.NewFamily[uuid.UUID]("buuids", txlock.Hashed())
 )

@@ -23,11 +23,11 @@ var (
 	//lockstep:table products(sku)
 	Products = txlock.NewFamily[string]("product", txlock.Fold("utf8mb4_bin"))
 	//lockstep:table orders(id)
-	Orders = txlock.NewFamily[uint64]("order", txlock.Hashed)
+	Orders = txlock.NewFamily[uint64]("order", txlock.Hashed())
 )
 
 //lockstep:table order_lines(order_id, line)
-var Lines = txlock.NewStringerFamily[LineID]("line", txlock.Hashed)
+var Lines = txlock.NewStringerFamily[LineID]("line", txlock.Hashed())
 
 //lockstep:table carts(id)
-var Carts = txlock.NewFamily[uuid.UUID]("cart", txlock.Hashed)
+var Carts = txlock.NewFamily[uuid.UUID]("cart", txlock.Hashed())
